@@ -7,15 +7,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// What is alike but for its message is combined, once there is much of it: the
-// numbers are those of client-go's correlator.
+// Many events that differ only in their message are combined, with the limits of
+// client-go's correlator.
 const (
 	mostAlike   = 10
 	alikeWithin = 10 * time.Minute
 	combined    = "(combined from similar events): "
 )
 
-// what tells events apart: two that agree in it are one that has happened twice.
+// what identifies events: two with the same value are one event that happened twice.
 type what struct {
 	about                 v1.ObjectReference
 	kind, reason, message string
@@ -27,9 +27,9 @@ type kind struct {
 	kind, reason string
 }
 
-// similar is what was told of one kind lately.
+// similar holds the recent messages of one kind.
 type similar struct {
-	messages map[uint64]bool // sums of them
+	messages map[uint64]bool // checksums of them
 	last     time.Time
 }
 
@@ -41,8 +41,8 @@ func whatOf(e *v1.Event) what {
 	return w
 }
 
-// combine returns the message that an event is told apart by, and the one that is
-// shown: with more than a few others like it, it counts as one of them.
+// combine returns the message that identifies an event, and the message to show. Beyond a
+// few events of one kind, further ones count as one event.
 func (s *Store) combine(w what, at time.Time) (apart, shown string) {
 	k := kind{w.about, w.kind, w.reason}
 	a := s.kinds[k]
@@ -63,7 +63,7 @@ func (s *Store) combine(w what, at time.Time) (apart, shown string) {
 	return combined, shown[:min(len(shown), maxMessage)]
 }
 
-// forgetKinds lets go of what was not told lately, or of all.
+// forgetKinds drops the kinds without recent events, or all if there are still too many.
 func (s *Store) forgetKinds(now time.Time) {
 	for k, a := range s.kinds {
 		if now.Sub(a.last) > alikeWithin {

@@ -1,14 +1,12 @@
-// Package event keeps what happened to pods and to the node: v1.Event objects, in
-// memory for who looks, and in a file that the next agent, or a person without one,
-// reads.
+// Package event keeps the events of pods and of the node: v1.Event objects, in memory for
+// readers, and in a file for the next agent, or for a person without an agent.
 //
-// The engine and the node tell it; `events` and `describe` list and follow it, with
-// an API server or without one. What repeats is one event with a count, as the
-// kubelet's events are: an event says what a pod goes through, not how often the
-// agent has looked.
+// The engine and the node write events; `events` and `describe` list and follow them, with
+// an API server or without one. Repeated events are one event with a count, like the
+// kubelet's: an event says what a pod goes through, not how often the agent has looked.
 //
-// The one rule: an event holds nobody up. Whoever tells one waits for no disk and no
-// reader; a full disk costs the file its newest events, and nothing else.
+// The one rule: writing an event never blocks. It waits for no disk and no reader; on a
+// full disk only the file lacks its newest events.
 package event
 
 import (
@@ -31,27 +29,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Bounds of what is kept: the oldest goes first.
+// Limits of the stored events: the oldest ones are dropped.
 const (
 	maxEvents = 1000
 	maxBytes  = 1 << 20
-	// maxMessage is how long the API lets a message be.
+	// maxMessage is the API's limit of a message.
 	maxMessage = 1024
 )
 
-// component is who events are from: others look for what the kubelet says.
+// component is the source of events: tools look for the kubelet's.
 const component = "kubelet"
 
-// Config is what a Store has to know.
+// Config is the configuration of a Store.
 type Config struct {
-	Path string       // of the file; "" keeps events in memory alone
-	Node string       // whose events they are
-	Log  *slog.Logger // nil is silent
+	Path string       // of the file; "" keeps events only in memory
+	Node string       // the node's name
+	Log  *slog.Logger // nil discards
 }
 
-// Store holds the newest events, about a thousand. It is safe for concurrent use.
-// Run writes its file; without Run, or with a disk that is full, it remembers all
-// the same.
+// Store holds the newest events, about a thousand. It is safe for concurrent use. Run
+// writes its file; without Run, or with a full disk, the events are still in memory.
 type Store struct {
 	cfg  Config
 	wake chan struct{} // cap 1: Event sends, Run receives; when full, Run is about to look anyway
@@ -60,7 +57,7 @@ type Store struct {
 	order   *list.List // of *kept, the one that happened longest ago first
 	byWhat  map[what]*list.Element
 	kinds   map[kind]*similar
-	seed    maphash.Seed // of the sums in kinds
+	seed    maphash.Seed // of the checksums in kinds
 	names   map[string]bool
 	bytes   int // of all lines
 	dirty   map[*kept]bool
@@ -74,12 +71,12 @@ type kept struct {
 	bytes int
 }
 
-// Filter says which events are asked for; the zero one asks for all.
+// Filter selects events; the zero value selects all.
 type Filter struct {
-	Namespace string // "" is every one
-	// Kind is the kind of the object that they are about, Pod or Node; "" is any.
+	Namespace string // "" is any
+	// Kind is the kind of the involved object, Pod or Node; "" is any.
 	Kind string
-	// Name and UID are that object's; "" is any.
+	// Name and UID are the involved object's; "" is any.
 	Name string
 	UID  string
 }
@@ -90,8 +87,8 @@ func (f Filter) matches(e *v1.Event) bool {
 	return about(f.Namespace, e.Namespace) && about(f.Kind, o.Kind) && about(f.Name, o.Name) && about(f.UID, string(o.UID))
 }
 
-// Open returns the Store of the file at cfg.Path with the events that are in it. A
-// file that cannot be read is said in the log, and costs its events.
+// Open returns the Store of the file at cfg.Path with the events in it. If the file cannot
+// be read, Open logs that and starts without its events.
 func Open(cfg Config) *Store {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -114,7 +111,7 @@ func Open(cfg Config) *Store {
 	return s
 }
 
-// Event takes one event of a pod; it implements engine.Events. It never blocks.
+// Event adds an event of a pod; it implements engine.Events. It never blocks.
 func (s *Store) Event(e pod.Event) {
 	at := cmp.Or(e.At, time.Now())
 	s.take(v1.ObjectReference{
@@ -123,12 +120,12 @@ func (s *Store) Event(e pod.Event) {
 	}, e.Type, e.Reason, e.Message, at)
 }
 
-// NodeEvent takes one event of the node, as Starting or NodeReady. It never blocks.
+// NodeEvent adds an event of the node, such as Starting or NodeReady. It never blocks.
 func (s *Store) NodeEvent(reason, kind, message string) {
 	s.take(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)}, kind, reason, message, time.Now())
 }
 
-// take counts an event that was there before, or adds it.
+// take counts an event that exists already, or adds it.
 func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at time.Time) {
 	message = strings.ToValidUTF8(message, "\ufffd")
 	if len(message) > maxMessage {
@@ -181,7 +178,7 @@ func (s *Store) object(w what, message string, at time.Time) v1.Event {
 	return e
 }
 
-// add puts an event behind all others, and lets go of what is too much.
+// add appends an event, and drops the oldest ones over the limits.
 func (s *Store) add(e v1.Event) {
 	k := &kept{event: e, what: whatOf(&e)}
 	k.bytes = len(encode(&e))
@@ -204,7 +201,7 @@ func (s *Store) remove(el *list.Element) {
 	s.bytes -= k.bytes
 }
 
-// changed tells Run and the readers.
+// changed wakes Run and the readers.
 func (s *Store) changed(k *kept, how string) {
 	s.dirty[k] = true
 	poke(s.wake)
@@ -220,7 +217,7 @@ func poke(wake chan struct{}) {
 	}
 }
 
-// List returns the events that f asks for, the one that happened last at the end.
+// List returns the events that f selects, the one that happened last at the end.
 func (s *Store) List(f Filter) []v1.Event {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -233,15 +230,15 @@ func (s *Store) List(f Filter) []v1.Event {
 	return out
 }
 
-// The words of Watch, as a watch of an API server has them.
+// The event types of Watch, as in a watch of an API server.
 const (
 	Added    = "ADDED"
 	Modified = "MODIFIED"
 )
 
-// Watch yields the events there are that f asks for, as ADDED, then what is new, as
-// ADDED, and what happens again, as MODIFIED, until ctx is done or the caller leaves
-// the loop. A caller that is slow gets the newest of each event.
+// Watch yields the present events that f selects, as ADDED, then new ones as ADDED and
+// repeated ones as MODIFIED, until ctx is done or the caller leaves the loop. A slow caller
+// gets only the newest state of each event.
 func (s *Store) Watch(ctx context.Context, f Filter) iter.Seq2[string, v1.Event] {
 	return func(yield func(string, v1.Event) bool) {
 		r := s.join(f)
@@ -260,7 +257,7 @@ func (s *Store) Watch(ctx context.Context, f Filter) iter.Seq2[string, v1.Event]
 	}
 }
 
-// reader is one who watches. The store's lock guards what waits.
+// reader is one Watch. The store's lock guards waiting.
 type reader struct {
 	filter  Filter
 	waiting []news
@@ -272,7 +269,7 @@ type news struct {
 	event v1.Event
 }
 
-// hear puts an event into what waits, in the place of an older word of it.
+// hear queues an event, in place of an older state of it.
 func (r *reader) hear(k *kept, how string) {
 	if !r.filter.matches(&k.event) {
 		return

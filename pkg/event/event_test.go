@@ -26,7 +26,7 @@ func of(name, reason, message string) pod.Event {
 	}
 }
 
-// text is what a person reads of events, one line each.
+// text is a list of events for a person, one line each.
 func text(list []v1.Event) string {
 	var b strings.Builder
 	for _, e := range list {
@@ -35,7 +35,7 @@ func text(list []v1.Event) string {
 	return b.String()
 }
 
-// running writes a store's file until the function that it returns is called.
+// running writes a store's file until the returned function is called.
 func running(s *Store) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -48,8 +48,8 @@ func open(t *testing.T, path string) *Store {
 	return Open(Config{Path: path, Node: "n1"})
 }
 
-// TestC_D_RepeatsAreCounted: the same of the same container is one event, that moves
-// to the end; anything else is another one.
+// TestC_D_RepeatsAreCounted: a repeated event of a container is one event, which moves to
+// the end; all others are separate.
 func TestC_D_RepeatsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestC_D_RepeatsAreCounted(t *testing.T) {
 	})
 }
 
-// TestC_D_SimilarEventsAreCombined: what differs in its message alone is one event
-// once there is much of it.
+// TestC_D_SimilarEventsAreCombined: many events that differ only in their message become
+// one event.
 func TestC_D_SimilarEventsAreCombined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -131,8 +131,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestF1_EventsSurviveTheAgent: nobody closes the file; the next agent goes on
-// counting.
+// TestF1_EventsSurviveTheAgent: the file is never closed; the next agent continues the
+// counts.
 func TestF1_EventsSurviveTheAgent(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "root", "events.jsonl")
@@ -178,7 +178,7 @@ func TestF1_EventsSurviveTheAgent(t *testing.T) {
 	}
 }
 
-// TestFileIsBounded: however much happens.
+// TestFileIsBounded: the file stays small however many events there are.
 func TestFileIsBounded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
@@ -207,7 +207,8 @@ func TestFileIsBounded(t *testing.T) {
 	})
 }
 
-// TestF12_FullDiskCostsEventsOnly: they are remembered, and written when there is room.
+// TestF12_FullDiskCostsEventsOnly: events stay in memory, and are written when there is
+// room.
 func TestF12_FullDiskCostsEventsOnly(t *testing.T) {
 	suite.NeedsRoot(t, "the test mounts a small file system")
 	dir := t.TempDir()
@@ -221,7 +222,7 @@ func TestF12_FullDiskCostsEventsOnly(t *testing.T) {
 		stop := running(s)
 		s.Event(of("web", "Created", "Container created"))
 		time.Sleep(time.Second)
-		os.WriteFile(filler, make([]byte, 1<<20), 0o600) // as much as there is room for
+		os.WriteFile(filler, make([]byte, 1<<20), 0o600) // fills the disk
 		for i := range 40 {
 			s.Event(of(fmt.Sprintf("p%d", i), "Started", "Container started"))
 		}
@@ -246,7 +247,7 @@ func TestF12_FullDiskCostsEventsOnly(t *testing.T) {
 	})
 }
 
-// TestWatch: what is there, what comes, what repeats; who is slow gets the newest.
+// TestWatch: present events, new events, repeats; a slow reader gets the newest.
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -273,7 +274,7 @@ func TestWatch(t *testing.T) {
 		next("ADDED Created x1")
 		s.Event(of("web", "BackOff", "Back-off"))
 		next("ADDED BackOff x1")
-		s.Event(of("web", "Started", "Container started")) // on its way to a reader who does not take it
+		s.Event(of("web", "Started", "Container started")) // pending: its reader does not read
 		synctest.Wait()
 		for range 5000 {
 			s.Event(of("web", "BackOff", "Back-off"))

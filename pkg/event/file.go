@@ -19,16 +19,15 @@ import (
 )
 
 const (
-	// gather is how long what happens is gathered before it is written: a storm of
-	// events costs a few writes a second.
+	// gather is how long events are collected before a write: a storm of events costs a few
+	// writes a second.
 	gather = 200 * time.Millisecond
-	// again is when a file that could not be written is tried anew.
+	// again is the time until the next try after a failed write.
 	again = 10 * time.Second
 )
 
-// Run writes events to the file as they happen, until ctx is done, and what is left
-// then. A file that cannot be written is said once, and tried anew while there is
-// something to write.
+// Run writes events to the file as they happen, until ctx is done, and then the rest. It
+// logs a failure once, and tries again while there are events to write.
 func (s *Store) Run(ctx context.Context) {
 	if s.cfg.Path == "" {
 		<-ctx.Done()
@@ -65,8 +64,8 @@ func (s *Store) Run(ctx context.Context) {
 	}
 }
 
-// write brings the file up to date: with what is new at its end, or all of it anew
-// where it has grown too large.
+// write updates the file: it appends the new events, or rewrites all of it if the file has
+// grown too large.
 func (s *Store) write(f *file) error {
 	fresh := f.open()
 	s.mu.Lock()
@@ -108,15 +107,15 @@ func (s *Store) write(f *file) error {
 	return err
 }
 
-// file is events.jsonl while it is written.
+// file is events.jsonl, open for writing.
 type file struct {
 	path string
 	f    *os.File
 	size int64
-	torn bool // it does not end with a whole line
+	torn bool // the last line is incomplete
 }
 
-// open opens the file where that was not done, or where somebody has taken it away.
+// open opens the file if it is not open, or if its path has another file by now.
 func (f *file) open() error {
 	if f.f != nil {
 		here, err := f.f.Stat()
@@ -164,7 +163,7 @@ func (f *file) append(lines []byte) error {
 	return err
 }
 
-// replace puts lines in the place of all there is, at once.
+// replace replaces the whole content with lines, atomically.
 func (f *file) replace(lines []byte) error {
 	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
 		return err
@@ -191,14 +190,13 @@ func (f *file) close() {
 func encode(e *v1.Event) []byte {
 	line, err := json.Marshal(e)
 	if err != nil {
-		return nil // an Event has nothing that cannot be written
+		return nil // an Event can always be encoded
 	}
 	return append(line, '\n')
 }
 
-// Read returns the events of the file at path, the one that happened last at the end;
-// none where there is no file. It works beside an agent that writes, and passes over
-// lines that are torn.
+// Read returns the events of the file at path, the one that happened last at the end; none
+// if there is no file. It works while an agent writes, and skips incomplete lines.
 func Read(path string) ([]v1.Event, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -213,7 +211,7 @@ func Read(path string) ([]v1.Event, error) {
 		return nil, fmt.Errorf("read events: %w", err)
 	}
 	var all []v1.Event
-	newest := make(map[string]int) // where in all, by name
+	newest := make(map[string]int) // index in all, by name
 	for line := range bytes.Lines(data) {
 		var e v1.Event
 		if json.Unmarshal(line, &e) == nil && e.Name != "" {
@@ -222,7 +220,7 @@ func Read(path string) ([]v1.Event, error) {
 		}
 	}
 	kept := all[:0]
-	for i, e := range all { // lines are in the order in which things happened, whatever the clock said
+	for i, e := range all { // lines are in the order of the events, whatever the clock said
 		if newest[e.Namespace+"/"+e.Name] == i {
 			kept = append(kept, e)
 		}

@@ -14,23 +14,22 @@ import (
 const (
 	firstPause = 100 * time.Millisecond // before the stream is opened again; doubles
 	lastPause  = time.Second
-	// againAfter is how often a runtime without events is relisted before it is
-	// asked for events again: it may have been starting, or replaced.
+	// againAfter is the number of relists of a runtime without events before the next try
+	// to subscribe: it may have been starting, or may be replaced.
 	againAfter = 60
 )
 
-// drain keeps the event stream open. While a stream stands it is read and
-// nothing else is done here: a subscriber that lingers stalls containerd for
-// the whole node (F6).
+// drain keeps the event stream open. It only reads the stream while it is open: a
+// subscriber that does not read stalls containerd for the whole node (F6).
 func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
-	pause, told := firstPause, "" // told is what the log last said
+	pause, told := firstPause, "" // told is the last outcome that was logged
 	for {
 		opened := time.Now()
 		err := p.read(ctx, d, ask, subscribed)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case time.Since(opened) > lastPause: // it stood: what comes now is new
+		case time.Since(opened) > lastPause: // it was open: log the next failure
 			pause, told = firstPause, ""
 		}
 		if unsupported(err) {
@@ -49,7 +48,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 		if told != "ended" {
 			level := slog.LevelWarn
 			if errors.Is(err, pod.ErrUnavailable) {
-				level = slog.LevelDebug // whoever watches the runtime says so
+				level = slog.LevelDebug // another component logs that
 			}
 			p.cfg.Log.Log(ctx, level, "Container runtime events ended; trying again", "error", err)
 		}
@@ -57,7 +56,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 		if !backoff.Sleep(ctx, pause) {
 			return
 		}
-		// Nothing is heard meanwhile, so the lists have to tell.
+		// Changes may have been missed meanwhile: relist.
 		trigger(ask)
 		pause = backoff.Next(pause, firstPause, lastPause)
 	}
@@ -74,7 +73,7 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 		case e.Type == cri.EventSubscribed:
 			trigger(subscribed)
 		case e.Key == pod.Key{}:
-			trigger(ask) // somebody's; the lists say whose
+			trigger(ask) // the event names no pod: relist
 		default:
 			d.add(e.Key)
 		}
@@ -83,11 +82,11 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 	return ctx.Err()
 }
 
-// drainLimit is how long one event may take to be put down.
+// drainLimit is the time limit for adding one event to the dirty set.
 const drainLimit = 2 * time.Second
 
-// Beat returns nil while the event stream is drained, for F6 and F7: an event
-// that was taken is put down at once, or the runtime stalls with us.
+// Beat returns nil while drain handles its events in time (F6, F7): an event that is read
+// and not added stalls the runtime too.
 func (p *PLEG) Beat(context.Context) error {
 	if since := p.busy.Load(); since != 0 && time.Since(time.Unix(0, since)) > drainLimit {
 		return errors.New("the event stream is not drained")

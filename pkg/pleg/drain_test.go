@@ -26,22 +26,22 @@ func (oneEvent) Events(context.Context) iter.Seq2[cri.Event, error] {
 	}
 }
 
-// An event that was taken and is not put down is a drain that stands still: the
-// runtime stalls behind it. It has a pulse again when it goes on.
+// A drain that does not add a read event is blocked, and the runtime stalls behind it: Beat
+// fails until the drain continues.
 func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 	p := New(Config{Runtime: oneEvent{}})
 	d := &dirty{keys: map[pod.Key]struct{}{}, wake: make(chan struct{}, 1)}
 	if err := p.Beat(t.Context()); err != nil {
 		t.Errorf("before the first event: %v", err)
 	}
-	d.mu.Lock() // who puts an event down is held up
+	d.mu.Lock() // blocks the add of the event
 	drained := make(chan error)
 	go func() { drained <- p.read(t.Context(), d, make(chan struct{}, 1), make(chan struct{}, 1)) }()
 	wait.True(t, "it says that it is busy", func() bool { return p.busy.Load() != 0 })
 	if err := p.Beat(t.Context()); err != nil {
 		t.Errorf("over an event that was just taken: %v", err)
 	}
-	p.busy.Add(-int64(drainLimit)) // it has been long
+	p.busy.Add(-int64(drainLimit)) // as if it had lasted long
 	if err := p.Beat(t.Context()); err == nil || err.Error() != "the event stream is not drained" {
 		t.Errorf("over an event that is not put down: %v", err)
 	}
@@ -57,8 +57,7 @@ func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 	}
 }
 
-// Nothing to drain, a runtime that is down and a caller that does not come back
-// are not the drain's death.
+// No events, a runtime that is down and a slow caller are not failures of the drain.
 func TestF7_WaitingIsNotStandingStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

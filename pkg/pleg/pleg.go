@@ -1,7 +1,7 @@
-// Package pleg says about which pods something may have changed: it turns the
-// runtime's event stream, and a slow relist as the net below it, into hints.
+// Package pleg reports pods that may have changed: it turns the runtime's event stream, and
+// a slow relist as a fallback, into hints.
 //
-// The engine ranges over Hints and lets the pods' workers read for themselves.
+// The engine ranges over Hints, and the pods' workers read the runtime themselves.
 //
 // The one rule: an event is a hint, never state (events taken as state sank the
 // kubelet's evented PLEG: duplicate containers, C-1.28.13).
@@ -35,40 +35,39 @@ import (
 // Runtime is what PLEG needs of the container runtime; *cri.Runtime is one.
 type Runtime interface {
 	// Events subscribes and yields until the first error. The first event is
-	// cri.EventSubscribed. errors.ErrUnsupported says that there are no events.
+	// cri.EventSubscribed. errors.ErrUnsupported says that the runtime has no events.
 	Events(ctx context.Context) iter.Seq2[cri.Event, error]
-	// Relist returns a value per pod that changes when something of the pod
-	// comes, goes or changes its state.
+	// Relist returns a value per pod that changes when a sandbox or container of the pod is
+	// created, removed or changes its state.
 	Relist(ctx context.Context) (map[pod.Key]uint64, error)
-	// Seen returns that value as it was when the engine last read the pod; 0 when
-	// it never did, or nothing was there.
+	// Seen returns that value as of the engine's last read of the pod; 0 if there was none,
+	// or the pod did not exist.
 	Seen(key pod.Key) uint64
 }
 
-// Config is what a PLEG is made of.
+// Config is the configuration of a PLEG.
 type Config struct {
 	Runtime Runtime
 	// Relist is the time between relists while events flow; 1 min by default.
 	Relist time.Duration
-	// Fallback is the time between relists where the runtime has no events
-	// (C-1.28.1); 1 s by default.
+	// Fallback is the time between relists if the runtime has no events (C-1.28.1); 1 s by
+	// default.
 	Fallback time.Duration
-	// Observe is told of every relist that has ended: how long it took, how long after
-	// the one before it began (0 for the first), and its error. May be nil; it must not
-	// wait.
+	// Observe is called after every relist: with its duration, the time since the start of
+	// the one before (0 for the first), and its error. May be nil; it must not wait.
 	Observe func(took, since time.Duration, err error)
-	// Log is told when events fail and flow again; nil is silent.
+	// Log gets messages when events fail; nil discards them.
 	Log *slog.Logger
 }
 
 // PLEG is the pod lifecycle event generator. Construct it with New.
 type PLEG struct {
 	cfg  Config
-	busy atomic.Int64 // since when one event is put down, Unix nanoseconds; 0: none is
+	busy atomic.Int64 // start of the present add of an event, Unix nanoseconds; 0: none
 	wall func() time.Time
 }
 
-// New returns a PLEG; nothing runs before Hints is ranged over.
+// New returns a PLEG; nothing runs before the first iteration over Hints.
 func New(cfg Config) *PLEG {
 	if cfg.Relist <= 0 {
 		cfg.Relist = time.Minute
@@ -85,11 +84,10 @@ func New(cfg Config) *PLEG {
 	return &PLEG{cfg: cfg, wall: wall}
 }
 
-// Hints yields keys of pods about which something may have changed: first every
-// pod there is, then each as it changes. Many changes of a pod between two
-// turns of the loop are one hint, so that a slow caller delays only itself. The
-// sequence ends with ctx, or when the caller leaves the loop; its goroutines
-// have ended by then.
+// Hints yields keys of pods that may have changed: first every pod there is, then each as
+// it changes. Several changes of a pod between two iterations are one hint, so that a slow
+// caller delays only itself. The sequence ends with ctx, or when the caller leaves the
+// loop; its goroutines have ended by then.
 func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	return func(yield func(pod.Key) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -115,8 +113,8 @@ func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	}
 }
 
-// dirty is the set of pods with a hint not yet given: the one thing the three
-// goroutines share.
+// dirty is the set of pods with a pending hint: the only data that the three goroutines
+// share.
 type dirty struct {
 	mu   sync.Mutex // guards keys, for the length of one map access
 	keys map[pod.Key]struct{}
@@ -147,5 +145,5 @@ func trigger(c chan<- struct{}) {
 	}
 }
 
-// unsupported reports a runtime without events.
+// unsupported reports whether the runtime has no events.
 func unsupported(err error) bool { return errors.Is(err, errors.ErrUnsupported) }

@@ -46,7 +46,7 @@ func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
 
 // heard collects hints in a bubble.
 type heard struct {
-	mu   sync.Mutex // guards keys: the listener writes, the test takes
+	mu   sync.Mutex // guards keys
 	keys []pod.Key
 }
 
@@ -69,7 +69,7 @@ func listenTo(t *testing.T, cfg pleg.Config) *heard {
 	return h
 }
 
-// take returns what was heard since it was last asked, once all is quiet.
+// take returns the hints since its last call, once all goroutines are idle.
 func (h *heard) take() string {
 	synctest.Wait()
 	h.mu.Lock()
@@ -90,7 +90,7 @@ func (h *heard) expect(t *testing.T, when, want string) {
 	}
 }
 
-// settle lets the relists around a new stream pass.
+// settle waits for the relists around a new stream.
 func settle(h *heard) {
 	time.Sleep(3 * time.Second)
 	h.take()
@@ -117,8 +117,8 @@ func TestHintsFollowTheRuntime(t *testing.T) {
 	})
 }
 
-// Half an hour of nothing costs two lists a minute and no hint: the architecture's
-// bound is 0.5 calls per second.
+// Half an hour without changes costs two lists a minute and no hint: the architecture's
+// limit is 0.5 calls per second.
 func TestIdleIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -222,10 +222,10 @@ func TestF21_RuntimeRestart(t *testing.T) {
 		rt.Crash()
 		time.Sleep(time.Hour)
 		h.expect(t, "while the runtime is down", "")
-		if log.Len() > 0 { // who watches the runtime says it, once
+		if log.Len() > 0 { // another component logs that
 			t.Errorf("said in the log in an hour:\n%s", log.String())
 		}
-		rt.Exit(key("a"), "app", 1) // the container dies while nobody can say so
+		rt.Exit(key("a"), "app", 1) // the container dies while no event can be sent
 		if err := rt.Restart(); err != nil {
 			t.Fatal(err)
 		}
@@ -237,8 +237,8 @@ func TestF21_RuntimeRestart(t *testing.T) {
 	})
 }
 
-// A caller that does not come back must not stall the runtime (F6): the fake
-// stalls as containerd does when a subscriber leaves 100 events unread.
+// A caller that does not continue must not stall the runtime (F6): the fake stalls, as
+// containerd does, when a subscriber leaves 100 events unread.
 func TestF6_StuckCallerStallsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -275,7 +275,7 @@ func TestF6_StuckCallerStallsNobody(t *testing.T) {
 	})
 }
 
-// The same without pleg shows that the fake does stall.
+// Without pleg the fake does stall.
 func TestF6_FakeStallsBehindAnUnreadStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

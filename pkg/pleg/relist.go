@@ -9,20 +9,19 @@ import (
 )
 
 const (
-	// looks is how often per relist period the clock is looked at, so that a
-	// machine which slept is noticed soon: timers do not count sleep.
+	// looks is how often per relist period the clock is read, so that a suspend of the
+	// machine is noticed soon: timers do not count sleep.
 	looks = 6
-	// secondLook comes this long after a stream was opened: what happens between
-	// the first relist and the runtime's own notice of the subscriber is in
+	// secondLook is the time from the start of a stream to a second relist. A change
+	// between the first relist and the runtime's registration of the subscriber is in
 	// neither.
 	secondLook = time.Second
-	// closest is the time between two relists at the least, whatever is asked.
+	// closest is the minimum time between two relists.
 	closest = 100 * time.Millisecond
 )
 
-// relist lists the runtime at once, every Relist period, when it is asked to
-// and after a gap in its own time (SIGSTOP, suspend: F5), and marks the pods
-// whose fingerprint is not the one before.
+// relist lists the runtime at once, every Relist period, on request and after a gap in its
+// own time (SIGSTOP, suspend: F5). It marks the pods whose fingerprint has changed.
 func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan struct{}) {
 	period := p.cfg.Relist / looks
 	tick := time.NewTicker(period)
@@ -32,8 +31,8 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 	second.Stop()
 
 	var known map[pod.Key]uint64
-	var last time.Time // start of the last relist that worked
-	seen := p.wall()   // when the clock was last looked at
+	var last time.Time // start of the last successful relist
+	seen := p.wall()   // last reading of the clock
 	var before time.Time
 	for {
 		began := time.Now()
@@ -69,7 +68,7 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 	}
 }
 
-// observe tells of a relist that has just ended.
+// observe reports a finished relist.
 func (p *PLEG) observe(began, before time.Time, err error) {
 	var since time.Duration
 	if !before.IsZero() {
@@ -78,8 +77,8 @@ func (p *PLEG) observe(began, before time.Time, err error) {
 	p.cfg.Observe(time.Since(began), since, err)
 }
 
-// mark adds the pods whose fingerprints differ, but for those that were read since
-// they changed.
+// mark adds the pods whose fingerprints differ, except those that were read since they
+// changed.
 func mark(d *dirty, before, now map[pod.Key]uint64, seen func(pod.Key) uint64) {
 	for key, value := range now {
 		if old, ok := before[key]; (!ok || old != value) && seen(key) != value {
@@ -93,12 +92,11 @@ func mark(d *dirty, before, now map[pod.Key]uint64, seen func(pod.Key) uint64) {
 	}
 }
 
-// overslept reports whether more than two periods lie between two looks at the
-// clock that should be one period apart at the most.
+// overslept reports whether more than two periods are between two readings of the clock
+// that should be at most one period apart.
 func overslept(before, now time.Time, period time.Duration) bool {
 	return now.Sub(before) > 2*period
 }
 
-// wall is the time without the monotonic reading, which stands still while the
-// machine sleeps.
+// wall is the time without the monotonic reading, which stops while the machine sleeps.
 func wall() time.Time { return time.Now().Round(0) }

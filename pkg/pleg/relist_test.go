@@ -24,8 +24,8 @@ func TestF5_GapIsNoticed(t *testing.T) {
 	}
 }
 
-// lists is a runtime whose lists are counted, and of which the next takes a time:
-// the process stands still in it.
+// lists is a runtime that counts its lists; the next one can take a time, as if the process
+// was stopped.
 type lists struct {
 	Runtime
 	n     atomic.Int32
@@ -38,12 +38,12 @@ func (l *lists) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 	return l.Runtime.Relist(ctx)
 }
 
-// TestF5_GapForcesARelist: after a gap in its own time nothing that was heard is
-// believed to be all. A machine that slept shows it on the clock on the wall
-// alone, since its timers slept too; a process that was stopped shows it on both.
+// TestF5_GapForcesARelist: after a gap in its own time, PLEG relists, because events may be
+// missing. A suspend shows only on the wall clock, since timers sleep too; a stop of the
+// process shows on both clocks.
 func TestF5_GapForcesARelist(t *testing.T) {
 	for name, c := range map[string]struct {
-		ahead time.Duration // of the clock on the wall, from half a minute on
+		ahead time.Duration // of the wall clock, from half a minute on
 		want  int32         // relists within the ten seconds after that
 	}{
 		"no gap":                     {0, 0},
@@ -58,7 +58,7 @@ func TestF5_GapForcesARelist(t *testing.T) {
 				var ahead atomic.Int64
 				p.wall = func() time.Time { return wall().Add(time.Duration(ahead.Load())) }
 				hear(t, p)
-				time.Sleep(30*time.Second + time.Millisecond) // past a look at the clock
+				time.Sleep(30*time.Second + time.Millisecond) // past a reading of the clock
 				l.n.Store(0)
 				ahead.Store(int64(c.ahead))
 				time.Sleep(11 * time.Second)
@@ -100,7 +100,7 @@ func listing(t *testing.T) (*lists, *PLEG) {
 	return l, New(Config{Runtime: l})
 }
 
-// hear takes the hints of p until the bubble's test ends.
+// hear reads the hints of p until the end of the bubble's test.
 func hear(t *testing.T, p *PLEG) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -112,8 +112,8 @@ func hear(t *testing.T, p *PLEG) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// TestObserveIsToldOfEveryRelist: how long it took, how long after the one before,
-// and what failed.
+// TestObserveIsToldOfEveryRelist: Observe gets the duration, the time since the relist
+// before, and the error.
 func TestObserveIsToldOfEveryRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p := listing(t)
@@ -121,7 +121,7 @@ func TestObserveIsToldOfEveryRelist(t *testing.T) {
 			took, since time.Duration
 			err         error
 		}
-		var told []relist // by the relisting goroutine alone, read when it stands still
+		var told []relist // written by the relist goroutine, read while that is idle
 		p.cfg.Observe = func(took, since time.Duration, err error) { told = append(told, relist{took, since, err}) }
 		l.still.Store(int64(3 * time.Second))
 		hear(t, p)

@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 )
 
-// What a relist finds is no news of a pod that was read since it changed; of one
-// that changed after that it is.
+// A relist gives no hint for a pod that was read since it changed, and one for a pod that
+// changed after that.
 func TestF25_RelistHintsAtWhatNobodyHasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
