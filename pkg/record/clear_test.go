@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// SaveClear writes a file of a set as nodectl did before Secrets were encrypted.
+// SaveClear writes a file of a set as nodectl did before it encrypted Secrets.
 func SaveClear(t testing.TB, root, layer string, s pod.Standing) {
 	t.Helper()
 	out := storedStanding{Layer: layer, File: s.File}

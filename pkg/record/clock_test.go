@@ -7,7 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
-// TestF14_TimesOfAnyClock: what a wrong clock wrote is read as it was written.
+// TestF14_TimesOfAnyClock: times from a wrong clock are read as they were written.
 func TestF14_TimesOfAnyClock(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Round(0)

@@ -25,7 +25,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
-// fill takes all the room that is left on root's disk.
+// fill uses all space that is left on root's disk.
 func fill(t *testing.T, root string) (path string) {
 	t.Helper()
 	path = filepath.Join(root, "filler")

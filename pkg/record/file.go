@@ -8,8 +8,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// makeDir makes dir, closed to other users, and what is missing above it. One
-// that it made has reached the disk.
+// makeDir makes dir, closed to other users, and its missing parents. It syncs the
+// directories that it makes.
 func makeDir(dir string) error {
 	if err := os.MkdirAll(filepath.Dir(dir), 0o700); err != nil {
 		return err
@@ -24,8 +24,8 @@ func makeDir(dir string) error {
 	return atomicfile.SyncDir(filepath.Dir(dir))
 }
 
-// replace puts data into path, 0600: whole, or not at all. After an error the
-// old file stands. Writers of one path take turns.
+// replace writes data into path, 0600, atomically. After an error the old file stays. Two
+// writers of one path must not run at once.
 func replace(path string, data []byte) error {
 	if err := swap(path, data); err != nil {
 		return err
@@ -33,10 +33,10 @@ func replace(path string, data []byte) error {
 	return atomicfile.SyncDir(filepath.Dir(path))
 }
 
-// tmpSuffix is that of a file which is not whole yet.
+// tmpSuffix is the suffix of an incomplete file.
 const tmpSuffix = ".tmp"
 
-// swap is replace but for the directory, which the caller syncs.
+// swap is replace without the sync of the directory, which is left to the caller.
 func swap(path string, data []byte) error {
 	return atomicfile.Write(path, data, atomicfile.Options{Temp: tmpSuffix, Sync: true})
 }

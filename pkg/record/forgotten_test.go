@@ -7,7 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Pods with ever new names leave no key behind: their records are removed by others.
+// For pods with ever new names no keys are kept: other code removes their records.
 func TestRecords_PodsThatAreGone_LeaveNoKey(t *testing.T) {
 	t.Parallel()
 	r := New(t.TempDir())
@@ -21,7 +21,7 @@ func TestRecords_PodsThatAreGone_LeaveNoKey(t *testing.T) {
 		}
 	}
 	save("stays")
-	for i := range 10 * fewUIDs { // as Save does, without a file for each
+	for i := range 10 * fewUIDs { // like Save, without a file for each
 		name := fmt.Sprintf("job-%d", i)
 		r.mu.Lock()
 		r.uids[pod.Key{Namespace: "default", Name: name}] = "uid-" + name

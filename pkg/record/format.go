@@ -17,12 +17,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// version is the version of the form records are written in. A field that is
-// added and may be missing needs no new one.
+// version is the version of the format of records. A new optional field needs no new
+// version.
 const version = 1
 
-// stored is a pod.Record as the disk has it. Its names are the file's: the
-// words in package pod may be renamed without touching them.
+// stored is the format of a pod.Record on disk. Its field names belong to the file: package
+// pod may rename its own.
 type stored struct {
 	Namespace string            `json:"namespace"`
 	Name      string            `json:"name"`
@@ -70,8 +70,8 @@ type storedSpec struct {
 	Data      *storedData        `json:"data,omitempty"`
 }
 
-// storedData is what a pod was bound to, told apart and not told: contents are in
-// the sets alone.
+// storedData identifies the objects that a pod was bound to, without their contents: these
+// are only in the sets.
 type storedData struct {
 	Objects []storedSum       `json:"objects,omitempty"`
 	Unbound map[string]string `json:"unboundHashes,omitempty"`
@@ -96,7 +96,7 @@ type storedOrigin struct {
 	Line     int    `json:"line"`
 }
 
-// versionError says that a whole record was written by another version.
+// versionError says that an intact record was written by another version.
 type versionError struct{ version, reads int }
 
 func (e *versionError) Error() string {
@@ -105,8 +105,8 @@ func (e *versionError) Error() string {
 
 var errDamaged = errors.New("the checksum does not fit")
 
-// encode returns the file of a record. Its frame is fixed to the byte, so that
-// no damage to it passes unseen:
+// encode returns the file of a record. The bytes of its frame are fixed, so that any damage
+// to it is found:
 //
 //	{"version":1,"sha256":"<of version and record>","record":<record>}
 func encode(r pod.Record) ([]byte, error) {
@@ -150,8 +150,8 @@ func (w *storedSpec) spec() *pod.Spec {
 		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
 		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier,
 	}
-	// An older nodectl wrote lists without a bound. What is beyond it is dropped, and not the
-	// pod: it stops after fewer pods.
+	// An older nodectl wrote lists without a limit. Entries over the limit are dropped, and
+	// not the pod: it stops after fewer pods.
 	for _, d := range w.DependsOn[:min(len(w.DependsOn), pod.MaxDependencies)] {
 		s.DependsOn = append(s.DependsOn, pod.Dependency(d))
 	}
@@ -165,7 +165,7 @@ func (w *storedSpec) spec() *pod.Spec {
 	return s
 }
 
-// mapped returns m with every value put through f; nil for an empty one.
+// mapped returns m with f applied to every value; nil for an empty map.
 func mapped[A, B any](m map[string]A, f func(A) B) map[string]B {
 	if len(m) == 0 {
 		return nil
@@ -179,15 +179,15 @@ func mapped[A, B any](m map[string]A, f func(A) B) map[string]B {
 
 func frame(version int, payload []byte) []byte { return frameOf("record", version, payload) }
 
-// frameOf returns the file that holds payload under name, which says what kind
-// of file it is: one kind is never taken for another.
+// frameOf returns the file with payload under name, which is the kind of file: one kind is
+// never read as another.
 func frameOf(name string, version int, payload []byte) []byte {
 	sum := sha256.New()
 	fmt.Fprintf(sum, "%d\n%s", version, payload)
 	return fmt.Appendf(nil, `{"version":%d,"sha256":"%s","%s":%s}`+"\n", version, hex.EncodeToString(sum.Sum(nil)), name, payload)
 }
 
-// decode returns the record in a file. Its errors say nothing of what is in it.
+// decode returns the record in a file. Its errors never contain the file's content.
 func decode(data []byte) (pod.Record, error) {
 	payload, err := unframe(data)
 	if err != nil {
@@ -212,9 +212,8 @@ func decode(data []byte) (pod.Record, error) {
 
 func unframe(data []byte) ([]byte, error) { return unframeOf("record", version, data) }
 
-// unframeOf returns what is in the frame: it takes the frame apart, makes it
-// anew and compares, so nothing but what frameOf writes is accepted. reads is
-// the newest version it understands.
+// unframeOf returns the payload in a frame. It builds the frame again and compares, so that
+// it accepts only what frameOf writes. reads is the newest version it accepts.
 func unframeOf(name string, reads int, data []byte) ([]byte, error) {
 	head, rest, found := bytes.Cut(data, []byte(`,"sha256":`))
 	number, ok := bytes.CutPrefix(head, []byte(`{"version":`))

@@ -58,7 +58,7 @@ func TestF16_AnotherVersionIsNoDamage(t *testing.T) {
 	if _, err := decode(frame(2, []byte(`{"whatever":1}`))); !errors.As(err, &version) || version.version != 2 {
 		t.Errorf("version 2: %v", err)
 	}
-	// A field a newer agent has added is passed over.
+	// A field of a newer agent is ignored.
 	got, err := decode(frame(1, []byte(`{"namespace":"a","name":"b","uid":"u","instance":4,"new":{"x":1}}`)))
 	if err != nil || got.Instance != 4 {
 		t.Errorf("with a field of the future: %+v, %v", got, err)

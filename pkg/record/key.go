@@ -23,14 +23,14 @@ import (
 )
 
 // Key encrypts the Secrets of sets. It is a random number in a file outside the root
-// directory, 0600. Where there is systemd-creds, the file holds the number as that has
-// encrypted it, with the machine's TPM where there is one; otherwise it holds the number
-// itself, which protects copies and backups of the root directory and no more.
+// directory, 0600. With systemd-creds the number in the file is encrypted, by the machine's
+// TPM if there is one. Without, the file has the plain number, which protects only copies
+// and backups of the root directory.
 //
-// The file is made when the first Secret is written. A Key may be used by many goroutines.
+// The file is made for the first Secret. Many goroutines may use a Key.
 type Key struct {
 	path  string
-	creds string // the program systemd-creds; "" does without
+	creds string // the path of systemd-creds; "" for none
 
 	mu     sync.Mutex
 	opened *opened // nil: not read yet
@@ -39,13 +39,13 @@ type Key struct {
 // opened is a key in memory.
 type opened struct {
 	aead  cipher.AEAD
-	nonce []byte // makes nonces
+	nonce []byte // the key for nonces
 }
 
-// keyFile is what the file of a key holds.
+// keyFile is the content of a key's file.
 type keyFile struct {
 	Version int    `json:"version"`
-	Wrapped string `json:"wrapped,omitempty"` // by what Key is encrypted: systemd-creds; "" is not
+	Wrapped string `json:"wrapped,omitempty"` // how Key is encrypted: systemd-creds; "" is not
 	Key     []byte `json:"key"`
 }
 
@@ -61,23 +61,23 @@ const (
 	secretsLost = "Secrets of last good sets cannot be read"
 )
 
-// noKey opens nothing: what is read with it has no Secrets.
+// noKey has no key: Secrets are missing from what is read with it.
 var noKey = &Key{}
 
-// NewKey returns the key of a root directory, in a file beside that. creds is the program
-// systemd-creds, "" to do without. It touches nothing.
+// NewKey returns the key of a root directory, in a file beside that. creds is the path of
+// systemd-creds, "" for none. It does no I/O.
 func NewKey(root, creds string) *Key {
 	return &Key{path: filepath.Clean(root) + keySuffix, creds: creds}
 }
 
-// Open reads the key, if there is one: that may execute a program, and what needs the key
-// later does not.
+// Open reads the key, if there is one. That may execute a program; later uses of the key do
+// not.
 func (k *Key) Open() error {
 	_, err := k.open(false)
 	return err
 }
 
-// open returns the key. Where there is none it is made, or else nil.
+// open returns the key. If there is none, it makes one or returns nil.
 func (k *Key) open(make bool) (*opened, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -113,7 +113,7 @@ func derived(number []byte, use string) []byte {
 	return sum.Sum(nil)
 }
 
-// read reads the file, which the agent's user alone may own, read and write.
+// read reads the file, which only the agent's user may own, read and write.
 func (k *Key) read() ([]byte, error) {
 	f, err := os.OpenFile(k.path, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -173,8 +173,8 @@ func (k *Key) make() ([]byte, error) {
 	return number, nil
 }
 
-// run has systemd-creds encrypt or decrypt. No register of the TPM is bound: an update of
-// the firmware must not lose the key.
+// run calls systemd-creds to encrypt or decrypt. It binds to no register of the TPM, so
+// that an update of the firmware does not lose the key.
 func (k *Key) run(verb string, in []byte) ([]byte, error) {
 	if k.creds == "" {
 		return nil, errors.New("the program is not there")
@@ -199,8 +199,8 @@ func (k *Key) run(verb string, in []byte) ([]byte, error) {
 	return out, nil
 }
 
-// seal encrypts text; about says what it is, and has to be said again to open it. The same
-// text gives the same result, so that a set that did not change is not written again.
+// seal encrypts text; about identifies it, and has to be the same in unseal. The same text
+// gives the same result, so that an unchanged set is not written again.
 func (o *opened) seal(about string, text []byte) []byte {
 	sum := hmac.New(sha256.New, o.nonce)
 	fmt.Fprintf(sum, "%d\n%s\n", len(about), about)
@@ -209,7 +209,7 @@ func (o *opened) seal(about string, text []byte) []byte {
 	return o.aead.Seal(nonce, nonce, text, []byte(about))
 }
 
-// unseal returns what seal was given.
+// unseal decrypts the result of seal.
 func (o *opened) unseal(about string, sealed []byte) ([]byte, error) {
 	n := o.aead.NonceSize()
 	if len(sealed) < n {

@@ -17,11 +17,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
-// sameSets compares sets by what they mean.
+// sameSets compares sets by their meaning.
 var sameSets = cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) })
 
-// holdsSecret reports whether a set below dir holds the Secret of onlySecret: as it is, in
-// base64, or its hash.
+// holdsSecret reports whether a set below dir has the Secret of onlySecret: plain, in
+// base64, or as a hash.
 func holdsSecret(t *testing.T, dir string) bool {
 	t.Helper()
 	found := false
@@ -31,12 +31,12 @@ func holdsSecret(t *testing.T, dir string) bool {
 			t.Fatal(err)
 		}
 		found = found || bytes.Contains(data, []byte(secret)) || bytes.Contains(data, []byte(base64.StdEncoding.EncodeToString([]byte(secret)))) ||
-			bytes.Contains(data, []byte("v1-d")) // a hash of it is a way to guess it
+			bytes.Contains(data, []byte("v1-d")) // a hash can be used to guess it
 	}
 	return found
 }
 
-// onlySecret is standing without the pod and the ConfigMap, which show the same value.
+// onlySecret is standing without the pod and the ConfigMap, which have the same value.
 func onlySecret(n int) pod.Standing {
 	s := standing(setFile, n)
 	s.Pods[0].Pod = &v1.Pod{}
@@ -44,9 +44,9 @@ func onlySecret(n int) pod.Standing {
 	return s
 }
 
-// Who gets a copy of the root directory gets no Secret: last good sets hold them encrypted,
-// and the key lies outside the root. The agent after a reboot reads them, with their source
-// away. What did not change is not written again.
+// A copy of the root directory contains no Secret: last-known-good sets have them
+// encrypted, and the key is outside the root. The agent after a reboot reads them, without
+// their source. Unchanged files are not written again.
 func TestSets_Secrets_AreEncryptedAndSurviveAReboot(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
@@ -79,8 +79,8 @@ func TestSets_Secrets_AreEncryptedAndSurviveAReboot(t *testing.T) {
 	}
 }
 
-// A set that an older nodectl wrote in clear text is read, and encrypted at once by the
-// agent; a command that only looks changes nothing.
+// The agent encrypts at once a set that an older nodectl wrote in clear text; a command
+// that only reads changes nothing.
 func TestSets_ClearTextOfAnOlderVersion_IsReadAndEncrypted(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
@@ -103,8 +103,8 @@ func TestSets_ClearTextOfAnOlderVersion_IsReadAndEncrypted(t *testing.T) {
 	}
 }
 
-// Without the key the Secret alone is missing, and an error says so; the pods, and what
-// else is in the file, are there. Neither an exchanged file nor a key of others is used.
+// Without the key only the Secrets are missing, and an error says so; the pods and the rest
+// of the file are read. An exchanged file or another key is not used.
 func TestSets_KeyLostOrForeign_CostsTheSecretsAlone(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(key string) error{
@@ -141,8 +141,8 @@ func TestSets_KeyLostOrForeign_CostsTheSecretsAlone(t *testing.T) {
 	}
 }
 
-// With systemd-creds the key's file is of no use without this machine; where the program
-// fails, the key is in its file as it is.
+// With systemd-creds the key's file cannot be used on another machine; if the program
+// fails, the file has the plain key.
 func TestKey_SystemdCreds_WrapsTheKey(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

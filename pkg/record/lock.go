@@ -13,7 +13,7 @@ import (
 // LockedError says that another process holds a root directory.
 type LockedError struct {
 	Root string
-	PID  int // the holder; 0 when it does not say
+	PID  int // the holder; 0 if unknown
 }
 
 func (e *LockedError) Error() string {
@@ -23,11 +23,10 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("%s is in use by another nodectl, process %d", e.Root, e.PID)
 }
 
-// Lock makes root this process's, until unlock is called or the process ends
-// in whatever way. It does not wait: where another process holds root, the
-// error is a *LockedError. The locks are the kernel's, on root itself and on
-// <root>/lock, which also holds the PID; on a read-only disk without that file
-// root's own lock is enough (F13).
+// Lock locks root for this process, until unlock is called or the process ends. It does not
+// wait: if another process holds the lock, the error is a *LockedError. There are two
+// kernel locks, on root itself and on <root>/lock, which also has the PID; on a read-only
+// disk without that file, root's own lock is enough (F13).
 func Lock(root string) (unlock func(), err error) {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -42,8 +41,8 @@ func Lock(root string) (unlock func(), err error) {
 		return nil, err
 	}
 	return func() {
-		// Said to the kernel, not left to closing: a process that is being
-		// started may hold copies for a moment.
+		// Unlock explicitly: a process that is being started may hold copies of the
+		// descriptors for a moment.
 		for _, f := range []*os.File{file, dir} {
 			if f != nil {
 				_ = syscall.Flock(int(f.Fd()), syscall.LOCK_UN) // closing the last copy unlocks, too
@@ -53,8 +52,8 @@ func Lock(root string) (unlock func(), err error) {
 	}, nil
 }
 
-// lockBoth locks dir and the file in it, and writes the PID. The file is nil
-// where there is none and none can be made.
+// lockBoth locks dir and the file in it, and writes the PID. The file is nil if it cannot
+// be made on a read-only disk.
 func lockBoth(dir *os.File) (*os.File, error) {
 	root := dir.Name()
 	path := filepath.Join(root, "lock")
@@ -69,7 +68,7 @@ func lockBoth(dir *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	// A file system that does not lock directories still locks the file.
+	// A file system may lock files, but not directories.
 	err = flock(file)
 	if err != nil {
 		file.Close()
@@ -86,8 +85,7 @@ func lockBoth(dir *os.File) (*os.File, error) {
 
 func flock(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
 
-// openLock opens the file to write to it, or to read where that is all the disk
-// allows.
+// openLock opens the file for writing, or for reading on a read-only disk.
 func openLock(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if !errors.Is(err, syscall.EROFS) {
@@ -99,9 +97,8 @@ func openLock(path string) (*os.File, error) {
 	return nil, err
 }
 
-// writePID writes the PID over the one before and cuts off the rest, so that a
-// full disk does not take the old one's room away (F12). Without it the lock is
-// as good.
+// writePID overwrites the previous PID and cuts off the rest, so that a full disk does not
+// prevent it (F12). The lock also works without the PID.
 func writePID(f *os.File) {
 	text := strconv.Itoa(os.Getpid()) + "\n"
 	if _, err := f.WriteAt([]byte(text), 0); err != nil {
@@ -110,8 +107,8 @@ func writePID(f *os.File) {
 	_ = f.Truncate(int64(len(text)))
 }
 
-// holder returns the PID in a lock that somebody holds, 0 where it names nobody
-// who lives: the holder may be about to write it.
+// holder returns the PID in a lock that a process holds, 0 if it names no running process:
+// the holder may be about to write it.
 func holder(path string) int {
 	text, err := os.ReadFile(path)
 	if err != nil || len(text) > 32 {

@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
-// holdVar names, in a child process, the root to lock.
+// holdVar is the environment variable with the root that a child process locks.
 const holdVar = "RECORD_TEST_HOLD"
 
 func TestMain(m *testing.M) {
@@ -69,7 +69,7 @@ func TestF15_SecondAgentIsToldTheHoldersPID(t *testing.T) {
 	if want := fmt.Sprintf("process %d", holder.Process.Pid); !strings.Contains(err.Error(), want) {
 		t.Errorf("it says %q, want %q in it", err, want)
 	}
-	// kill -9 leaves no lock behind.
+	// After kill -9 the root is not locked.
 	holder.Process.Kill()
 	holder.Wait()
 	unlock, err := record.Lock(root)

@@ -10,9 +10,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Look returns every readable record under root, in order of key and UID, and
-// changes nothing: it is for those who do not hold the root's lock. An error
-// comes with what could be read, and names what could not.
+// Look returns every readable record under root, in order of key and UID, and changes
+// nothing: it is for callers without the root's lock. An error comes with the readable
+// records, and names the others.
 func Look(root string) ([]pod.Record, error) {
 	dir := filepath.Join(root, "pods")
 	entries, err := os.ReadDir(dir)

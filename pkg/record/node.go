@@ -9,25 +9,25 @@ import (
 	"strings"
 )
 
-// NodeError says that a root directory belongs to another node: its pods carry
-// that node's name, and would be strangers to this one.
+// NodeError says that a root directory belongs to another node: its pods carry that node's
+// name, and this node would ignore them.
 type NodeError struct {
 	Root string
-	Have string // the name the root remembers
-	Want string // the name that was asked for
+	Have string // the name in the root
+	Want string // the requested name
 }
 
 func (e *NodeError) Error() string {
 	return fmt.Sprintf("%s belongs to node %s, not to %s", e.Root, e.Have, e.Want)
 }
 
-// Hint says what to do about it.
+// Hint is the remedy.
 func (e *NodeError) Hint() string {
 	return fmt.Sprintf("go on with --node-name %s, or use another --root-dir", e.Have)
 }
 
-// Node remembers name as the node that root belongs to. Where root remembers
-// another one, it changes nothing and returns a *NodeError.
+// Node records name as the node that root belongs to. If root belongs to another node, it
+// changes nothing and returns a *NodeError.
 func Node(root, name string) error {
 	path := filepath.Join(root, "node-name")
 	text, err := os.ReadFile(path)
@@ -37,7 +37,7 @@ func Node(root, name string) error {
 	switch have := strings.TrimSpace(string(text)); have {
 	case name:
 		return nil
-	case "": // never written, or lost with the power
+	case "": // never written, or lost in a power failure
 	default:
 		return &NodeError{Root: root, Have: have, Want: name}
 	}

@@ -29,7 +29,7 @@ func TestNodeNameIsRemembered(t *testing.T) {
 	if err := record.Node(root, "n1"); err != nil {
 		t.Errorf("the first name afterwards: %v", err)
 	}
-	// A file that lost its content with the power is written again.
+	// A file that lost its content in a power failure is written again.
 	if err := os.Truncate(filepath.Join(root, "node-name"), 0); err != nil {
 		t.Fatal(err)
 	}

@@ -1,8 +1,8 @@
-// Package record keeps what cannot be observed about pods, one small file each,
-// and what makes a root directory one agent's: its lock and its node's name.
+// Package record stores the facts about pods that cannot be observed, in one small file
+// each. It also has the lock of a root directory and its node's name.
 //
-// The engine loads a pod's record when the pod is first met and saves it when
-// the pod's life takes a turn. What lies where:
+// The engine loads a pod's record when it first sees the pod, and saves it at steps such as
+// a stop or a new instance. The files:
 //
 //	<root>/lock                      held by the agent, with its PID
 //	<root>/node-name                 the node this root belongs to
@@ -30,32 +30,31 @@ import (
 
 const fileName = "record.json"
 
-// Records keeps records under one root. It may be used by many goroutines, each
-// for pods of its own.
+// Records is the records under one root. Many goroutines may use it, each for different
+// pods.
 type Records struct {
 	pods string
 
 	mu sync.Mutex
-	// uids leads from a key to the UID its record lies under; nil until every
-	// record was read once. It may be behind: who uses it reads the record.
+	// uids maps a key to the UID of its record; nil until every record was read once. It
+	// may be out of date: callers read the record.
 	uids map[pod.Key]string
-	// kept is how many of uids had a record when those without one were dropped last.
+	// kept is how many of uids had a record at the last cleanup.
 	kept int
 }
 
-// fewUIDs is how many keys are kept without a look at whether their records still exist.
+// fewUIDs is how many keys are kept without a cleanup.
 const fewUIDs = 1000
 
-// New returns the records under root. It touches nothing.
+// New returns the records under root. It does no I/O.
 func New(root string) *Records {
 	return &Records{pods: filepath.Join(root, "pods")}
 }
 
-// Load returns the record of key: the one that lies under uid, else the newest
-// one of an earlier UID, so that the pod's former life is ended by its own spec.
-// ok is false when there is none. A damaged record is set aside as
-// record.json.corrupt-<time>, counts as absent, and err says so; err may come
-// with a record of an earlier UID.
+// Load returns the record of key: the one under uid, else the newest one of an earlier UID,
+// so that the pod's earlier instance is stopped by its own spec. ok is false if there is
+// none. A damaged record is renamed to record.json.corrupt-<time>, counts as absent, and is
+// named in err; err may come with a record of an earlier UID.
 func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err error) {
 	if uid != "" {
 		rec, ok, err = r.read(uid)
@@ -79,9 +78,8 @@ func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err er
 	return rec, true, err
 }
 
-// All returns every readable record, in order of key. It returns them also with
-// an error, which names each damaged record that was set aside, or says why the
-// directory could not be read.
+// All returns every readable record, in order of key. An error comes with them: it names
+// each damaged record that was renamed, or says why the directory could not be read.
 func (r *Records) All() ([]pod.Record, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -90,10 +88,9 @@ func (r *Records) All() ([]pod.Record, error) {
 	return all, err
 }
 
-// Save replaces the record atomically: whoever looks, and whatever ends when,
-// there is the whole old or the whole new one. It has reached the disk when
-// Save returns. What is there already is not written again. After an error the
-// old record stands and nothing else is left behind.
+// Save replaces the record atomically: a reader always finds the whole old or the whole new
+// one. It is synced when Save returns. An unchanged record is not written again. After an
+// error the old record stays and no other file is left.
 func (r *Records) Save(rec pod.Record) error {
 	dir, err := r.dir(rec.UID)
 	if err != nil {
@@ -127,8 +124,8 @@ func (r *Records) Save(rec pod.Record) error {
 	return nil
 }
 
-// dropForgotten drops keys whose records are gone, once there are twice as many as the last
-// time: pods with ever new names leave no trace. The mutex is held.
+// dropForgotten drops keys whose records are gone, once there are twice as many as at the
+// last cleanup: the map does not grow with ever new names. The caller holds the mutex.
 func (r *Records) dropForgotten() {
 	if len(r.uids) <= max(fewUIDs, 2*r.kept) {
 		return
@@ -145,8 +142,8 @@ func (r *Records) dropForgotten() {
 	r.kept = len(r.uids)
 }
 
-// dir returns the directory of the pod with uid, which a manifest may have
-// given: it has to be one plain name.
+// dir returns the directory of the pod with uid. The UID may come from a manifest: it has
+// to be a single path element.
 func (r *Records) dir(uid string) (string, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
 		return "", fmt.Errorf("pod UID %q is not a plain file name", uid)
@@ -182,8 +179,8 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 	return rec, true, nil
 }
 
-// setAside renames a damaged file, so that a person can look at it, and returns
-// the error that says so.
+// setAside renames a damaged file, so that a person can look at it, and returns an error
+// that says so.
 func setAside(path string, damage error) error {
 	aside := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	if err := os.Rename(path, aside); err != nil {
@@ -214,8 +211,8 @@ func (r *Records) readAll() ([]pod.Record, error) {
 	return all, errors.Join(errs...)
 }
 
-// uidOf returns the UID under which the newest record of key was last seen, ""
-// for none. It reads every record the first time.
+// uidOf returns the UID of the newest record of key, "" for none. It reads every record the
+// first time.
 func (r *Records) uidOf(key pod.Key) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +225,7 @@ func (r *Records) uidOf(key pod.Key) (string, error) {
 	return r.uids[key], err
 }
 
-// newest leads from each key to the UID of its newest record.
+// newest maps each key to the UID of its newest record.
 func newest(all []pod.Record) map[pod.Key]string {
 	best := make(map[pod.Key]pod.Record, len(all))
 	for _, rec := range all {

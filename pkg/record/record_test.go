@@ -105,7 +105,7 @@ func samplePod(key pod.Key) *v1.Pod {
 	}
 }
 
-// same compares records: a Pod as the API does, times as instants.
+// same compares records: Pods by the API's equality, times as instants.
 func same(a, b pod.Record) string {
 	return cmp.Diff(a, b, cmpopts.IgnoreUnexported(pod.Data{}), cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) }))
 }
@@ -125,14 +125,14 @@ func TestRoundTripIsExact(t *testing.T) {
 	want := sample()
 	for _, v := range []any{want, *want.Want, want.Want.Origin, *want.Want.Data, want.Want.Data.Sums[1], want.Want.Data.Sums[1].Keys["k"]} {
 		for i, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
-			// Positions are for messages about what was just read.
+			// Positions are only for messages right after reading.
 			if f.IsExported() && f.Name != "Positions" && reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
 				t.Errorf("field %d of %T, %s, is not in the sample: is it in the file?", i, v, f.Name)
 			}
 		}
 	}
 	mustSave(t, record.New(root), want)
-	r := record.New(root) // as a restarted agent
+	r := record.New(root) // as after a restart
 	got, ok, err := r.Load(want.Key, want.UID)
 	if !ok || err != nil {
 		t.Fatal(ok, err)
@@ -350,13 +350,13 @@ func TestF12_AllReturnsWhatIsReadable(t *testing.T) {
 	}
 }
 
-// Whatever ends when: a reader finds a whole record.
+// A reader finds a whole record, wherever the save ends.
 func TestF12_SaveIsAtomic(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	r := record.New(root)
 	rec := sample()
-	// What a killed agent leaves is in nobody's way.
+	// A killed agent's leftovers do not matter.
 	mustSave(t, r, rec)
 	if err := os.WriteFile(recordPath(root, rec.UID)+".tmp", bytes.Repeat([]byte("x"), 1<<20), 0o600); err != nil {
 		t.Fatal(err)
@@ -413,8 +413,8 @@ func BenchmarkFirstSave(b *testing.B) {
 	}
 }
 
-// TestI8_RecordsKeepSumsAlone: what a pod is bound to is told apart after a restart,
-// and its contents are not in the record.
+// TestI8_RecordsKeepSumsAlone: a record identifies the objects of a pod after a restart,
+// but does not contain them.
 func TestI8_RecordsKeepSumsAlone(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
@@ -453,8 +453,8 @@ func TestI8_RecordsKeepSumsAlone(t *testing.T) {
 	}
 }
 
-// TestLoad_ListOfDependenciesWithoutBound_IsCut: a record and a set that an older nodectl
-// wrote hold no more dependencies than a manifest may have now.
+// TestLoad_ListOfDependenciesWithoutBound_IsCut: records and sets of an older nodectl keep
+// only as many dependencies as a manifest may have now.
 func TestLoad_ListOfDependenciesWithoutBound_IsCut(t *testing.T) {
 	root := t.TempDir()
 	rec := sample()

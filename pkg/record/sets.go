@@ -21,15 +21,15 @@ import (
 const (
 	layerFile = "layer.json" // the header of a layer's set
 	setSuffix = ".json"
-	// largestSet is more than any manifest file becomes: what is larger is
-	// damage, and not read into memory.
+	// largestSet is larger than any manifest file: a larger file is damaged, and is not
+	// read into memory.
 	largestSet = 256 << 20
 )
 
-// Set is what stood in one layer when it was last saved: its last good set.
+// Set is a layer's content when it was last saved: its last-known-good set.
 type Set struct {
 	Files []pod.Standing // in byte order of File, none of them empty
-	At    time.Time      // when the layer was last read well
+	At    time.Time      // when the layer was last read successfully
 }
 
 // Sets keeps the last good set of every layer under one root:
@@ -47,26 +47,23 @@ type Sets struct {
 	key *Key
 
 	mu sync.Mutex
-	// unsaved holds, by layer and file, what could not be saved: the next Save of
-	// the layer tries again, so that a disk that was full for a while leaves no
-	// gap.
+	// unsaved holds the files that could not be saved, by layer and file: the next Save of
+	// the layer tries again, as after a full disk.
 	unsaved map[string]map[string]pod.Standing
 }
 
-// NewSets returns the sets under root, with Secrets encrypted with key. It touches
-// nothing.
+// NewSets returns the sets under root, with Secrets encrypted with key. It does no I/O.
 func NewSets(root string, key *Key) *Sets {
 	return &Sets{dir: setsDir(root), key: key, unsaved: map[string]map[string]pod.Standing{}}
 }
 
 func setsDir(root string) string { return filepath.Join(root, "sources") }
 
-// Load returns the set of every layer that was saved, by the layer's name. It
-// returns them also with an error, which names each damaged file that was set
-// aside as *.corrupt-<time> and counts as absent, and what could not be read.
-// A damaged header costs the time alone: the newest file's stands in. What an
-// agent that was killed left half-written is removed. Secrets that an older nodectl wrote
-// in clear text are encrypted. One that cannot be decrypted is missing from its file.
+// Load returns the saved set of every layer, by the layer's name. An error comes with them:
+// it names each damaged file, which was renamed to *.corrupt-<time> and counts as absent,
+// and each unreadable one. If a header is damaged, the newest file's time is used. Load
+// removes half-written files of a killed agent, and encrypts Secrets that an older nodectl
+// wrote in clear text. A Secret that cannot be decrypted is missing from its file.
 func (s *Sets) Load() (map[string]Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -79,16 +76,15 @@ func (s *Sets) Load() (map[string]Set, error) {
 	}, os.Remove, s.encrypt)
 }
 
-// LookSets returns what Load would, and changes nothing: it is for those who do
-// not hold the root's lock. An error comes with what could be read, and names
-// what could not.
+// LookSets returns the sets like Load, and changes nothing: it is for callers without the
+// root's lock. An error comes with the readable sets, and names the unreadable files.
 func LookSets(root string, key *Key) (map[string]Set, error) {
 	return readSets(setsDir(root), key, func(path string, damage error) error {
 		return fmt.Errorf("read %s: %w", path, damage)
 	}, func(string) error { return nil }, func(string, decoded) error { return nil })
 }
 
-// encrypt writes a file in dir again, which has Secrets in clear text.
+// encrypt rewrites a file in dir that has Secrets in clear text.
 func (s *Sets) encrypt(dir string, d decoded) error {
 	wrote, err := saveStanding(dir, d.layer, d.Standing, s.key)
 	if wrote {
@@ -97,15 +93,14 @@ func (s *Sets) encrypt(dir string, d decoded) error {
 	return err
 }
 
-// Save puts what stands now into the layer's set: each of changed replaces what
-// the set has of its file, and one that is empty takes the file out. at is when
-// the layer was last read well; Save with nothing changed puts down at alone.
+// Save updates the layer's set: each of changed replaces its file in the set, and an empty
+// one removes the file. at is when the layer was last read successfully; Save without
+// changes records only at.
 //
-// Each file is replaced atomically: whoever looks, and whatever ends when, there
-// is the whole old or the whole new one. All has reached the disk when Save
-// returns. What is there already is not written again. After an error the old
-// version of what could not be saved stands, so does the old at, nothing else is
-// left behind, and the next Save of the layer tries again.
+// Each file is replaced atomically: a reader always finds the whole old or the whole new
+// one. All is synced when Save returns. Unchanged files are not written again. After an
+// error the old versions of the failed files and the old at stay, no other file is left,
+// and the next Save of the layer tries again.
 func (s *Sets) Save(layer string, at time.Time, changed []pod.Standing) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,8 +127,8 @@ func (s *Sets) Save(layer string, at time.Time, changed []pod.Standing) error {
 	return fmt.Errorf("save the set of %s: %w", layer, err)
 }
 
-// save does what todo says and takes out of it what is done. The error is that
-// of the first file that failed.
+// save saves the files in todo and removes the saved ones from it. The error is that of the
+// first file that failed.
 func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) error {
 	dir := filepath.Join(s.dir, hashedName(layer))
 	for _, d := range []string{s.dir, dir} {
@@ -141,8 +136,8 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 			return err
 		}
 	}
-	// What is there comes before what is gone: whatever ends in between, a pod
-	// that moved from one file to another is in one of them.
+	// New files come before removals: a pod that moves from one file to another is always
+	// in one of them.
 	order := slices.SortedFunc(maps.Values(todo), func(a, b pod.Standing) int {
 		if a.Empty() != b.Empty() {
 			return map[bool]int{false: -1, true: 1}[a.Empty()]
@@ -175,8 +170,8 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 	return first
 }
 
-// saveStanding writes one file of a set, or removes it. It reports whether the
-// directory has changed, and leaves it to the caller to sync that.
+// saveStanding writes one file of a set, or removes it. It reports whether the directory
+// has changed; the caller syncs that.
 func saveStanding(dir, layer string, standing pod.Standing, key *Key) (wrote bool, err error) {
 	path := filepath.Join(dir, hashedName(standing.File)+setSuffix)
 	if standing.Empty() {
@@ -193,7 +188,7 @@ func saveStanding(dir, layer string, standing pod.Standing, key *Key) (wrote boo
 	return write(path, data)
 }
 
-// write replaces the file unless it holds data already.
+// write replaces the file unless it has this content already.
 func write(path string, data []byte) (wrote bool, err error) {
 	if old, err := readPlain(path); err == nil && bytes.Equal(old, data) {
 		return false, nil
@@ -202,8 +197,8 @@ func write(path string, data []byte) (wrote bool, err error) {
 	return err == nil, err
 }
 
-// Forget removes the sets of all layers that keep is not true for: they are not
-// configured any more. A directory that does not tell whose it is stays.
+// Forget removes the sets of all layers for which keep is false: they are no longer
+// configured. A directory without a readable layer name stays.
 func (s *Sets) Forget(keep func(layer string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,7 +223,7 @@ func (s *Sets) Forget(keep func(layer string) bool) error {
 	return nil
 }
 
-// layerDirs returns the directories that are layers'.
+// layerDirs returns the directories of layers.
 func layerDirs(root string) ([]string, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -243,8 +238,8 @@ func layerDirs(root string) ([]string, error) {
 	return dirs, err
 }
 
-// owner returns the layer whose set lies in dir, as the header says or, where
-// there is no good one, any file.
+// owner returns the layer of the set in dir, from the header or, if that is damaged, from
+// any file.
 func owner(dir string) (layer string, ok bool) {
 	if data, err := readPlain(filepath.Join(dir, layerFile)); err == nil {
 		if l, err := decodeLayer(data); err == nil {

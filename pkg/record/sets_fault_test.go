@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
-// A damaged file costs its own content.
+// Only the content of a damaged file is lost.
 func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func([]byte) []byte{
@@ -103,7 +103,7 @@ func TestLookSetsCreatesNothing(t *testing.T) {
 	}
 }
 
-// Without its header a layer is known by its files, and its time by theirs.
+// Without its header a layer gets its name and time from its files.
 func TestF12_DamagedHeaderCostsItsTime(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -166,7 +166,7 @@ func TestFileUnderAnotherNameIsDamage(t *testing.T) {
 	}
 }
 
-// A start never waits for what is no file, and never reads what is no set.
+// A start never blocks on a path that is not a regular file, and never reads other files.
 func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -191,11 +191,12 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	}
 }
 
-// childVar names, in a child process, the root to save sets under until killed.
+// childVar is the environment variable with the root for a child process that saves sets
+// until it is killed.
 const childVar = "RECORD_TEST_SAVE"
 
-// TestF1_KilledWhileSaving kills an agent that does nothing but save, again and
-// again: each file is the old or the new one, and nothing is damaged.
+// TestF1_KilledWhileSaving kills an agent that saves sets, again and again: each file is
+// the old or the new one, and none is damaged.
 func TestF1_KilledWhileSaving(t *testing.T) {
 	if root := os.Getenv(childVar); root != "" {
 		s := newSets(root)
@@ -215,7 +216,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 		if err := child.Start(); err != nil {
 			t.Fatal(err)
 		}
-		// A number of bytes that differs by round lets the kill fall anywhere.
+		// A different number of bytes per round varies the moment of the kill.
 		_, err = io.ReadFull(out, make([]byte, 20+round))
 		child.Process.Kill()
 		child.Wait()
@@ -231,7 +232,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 			if strings.HasPrefix(f.File, "only") {
 				n++
 			}
-			// The child starts at 1 again; what is left of its last life goes.
+			// The child starts at 1 again; remove the last round's file.
 			saveSet(t, newSets(root), setLayer, pod.Standing{File: f.File})
 		}
 		if n < 1 || n > 2 {
@@ -245,7 +246,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 	}
 }
 
-// Every state a crash can leave in the middle of replacing a file.
+// Every state that a crash can leave while a file is replaced.
 func TestF1_EveryStepOfSave(t *testing.T) {
 	t.Parallel()
 	for name, tmp := range map[string]func(whole []byte) []byte{
@@ -308,7 +309,7 @@ func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 	if err := os.Remove(filler); err != nil {
 		t.Fatal(err)
 	}
-	// What could not be saved is, as soon as anything is.
+	// A failed file is saved with the next Save.
 	if err := s.Save(setLayer, later, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -327,7 +328,7 @@ func TestF13_ReadOnlyDiskStillGivesItsSets(t *testing.T) {
 	if got := setOf(t, root, setLayer); hashesOf(got) != setFile+"=v1-1" {
 		t.Errorf("load: %s", hashesOf(got))
 	}
-	saveSet(t, s, setLayer, standing(setFile, 1)) // there already
+	saveSet(t, s, setLayer, standing(setFile, 1)) // exists already
 	if err := s.Save(setLayer, setTime, []pod.Standing{standing(setFile, 2)}); !errors.Is(err, unix.EROFS) {
 		t.Errorf("save: %v, want that the disk is read-only", err)
 	}

@@ -13,15 +13,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// setVersion is the version of the form sets are written in. A field that is
-// added and may be missing needs no new one. Version 1 has Secrets in clear text; it is
-// still read, and written where there is no Secret.
+// setVersion is the version of the format of sets. A new optional field needs no new
+// version. Version 1 has Secrets in clear text; it is still read, and written for files
+// without a Secret.
 const (
 	setVersion   = 2
 	plainVersion = 1
 )
 
-// The kinds of files a set is made of, as their frames name them.
+// The kinds of files of a set, as named in their frames.
 const (
 	layerFrame    = "layer"
 	standingFrame = "standing"
@@ -33,8 +33,8 @@ type storedLayer struct {
 	At    time.Time `json:"at,omitzero"`
 }
 
-// storedStanding is a pod.Standing as the disk has it. It names its layer, so
-// that a lost header costs no more than its time.
+// storedStanding is the format of a pod.Standing on disk. It has the name of its layer, so
+// that only the time is lost with a header.
 type storedStanding struct {
 	Layer   string         `json:"layer"`
 	File    string         `json:"file"`
@@ -52,19 +52,21 @@ type storedObject struct {
 	Sealed    []byte          `json:"sealed,omitempty"` // of a Secret: a sealedObject, encrypted
 }
 
-// sealedObject is what is encrypted of a Secret. A hash of it is a way to guess it.
+// sealedObject is the encrypted part of a Secret. It includes the hash, because a hash in
+// clear text could be used to guess the Secret.
 type sealedObject struct {
 	Hash   string          `json:"hash"`
 	Object json.RawMessage `json:"object"`
 }
 
-// about says which object of which file is encrypted: none stands for another.
+// about identifies an encrypted object by file and layer: it cannot be used in place of
+// another.
 func (o *storedObject) about(layer, file string) string {
 	return fmt.Sprintf("%q %q %q %q %q", layer, file, o.Kind, o.Namespace, o.Name)
 }
 
-// hashedName returns the name on disk of a layer or a file: theirs are paths
-// and URLs.
+// hashedName returns the name on disk of a layer or a file, whose own names are paths and
+// URLs.
 func hashedName(name string) string {
 	sum := sha256.Sum256([]byte(name))
 	return hex.EncodeToString(sum[:])
@@ -78,8 +80,8 @@ func encodeLayer(layer string, at time.Time) ([]byte, error) {
 	return frameOf(layerFrame, plainVersion, payload), nil
 }
 
-// decodeLayer returns the header in a file. Its errors say nothing of what is in
-// it, and so do decodeStanding's.
+// decodeLayer returns the header in a file. Its errors and those of decodeStanding never
+// contain the file's content.
 func decodeLayer(data []byte) (storedLayer, error) {
 	payload, err := unframeOf(layerFrame, setVersion, data)
 	if err != nil {
@@ -160,8 +162,8 @@ func (o *storedObject) unseal(layer, file string, key *Key) error {
 type decoded struct {
 	layer string
 	pod.Standing
-	clear bool  // a Secret in it is in clear text
-	lost  error // why Secrets of it are missing: they cannot be decrypted
+	clear bool  // it has a Secret in clear text
+	lost  error // why Secrets are missing: they cannot be decrypted
 }
 
 func decodeStanding(data []byte, key *Key) (out decoded, err error) {
@@ -205,8 +207,7 @@ func decodeStanding(data []byte, key *Key) (out decoded, err error) {
 
 var errNoSet = errors.New("it is no part of a set")
 
-// emptyObject returns what a config object of kind is read into, nil for a kind
-// there is not.
+// emptyObject returns an empty config object of kind, nil for an unknown kind.
 func emptyObject(kind string) any {
 	switch kind {
 	case pod.KindConfigMap:

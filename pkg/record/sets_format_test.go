@@ -24,7 +24,7 @@ func smallStanding() pod.Standing {
 
 func testKey(t testing.TB) *Key { return NewKey(filepath.Join(t.TempDir(), "root"), "") }
 
-// smallFiles returns one good file of each kind.
+// smallFiles returns one valid file of each kind.
 func smallFiles(t testing.TB) (header, file []byte) {
 	t.Helper()
 	header, err := encodeLayer("l", time.Unix(1, 2))
@@ -112,15 +112,15 @@ func TestF16_SetOfAnotherVersionIsNoDamage(t *testing.T) {
 	if _, err := os.Stat(path); err != nil {
 		t.Errorf("it was moved: %v", err)
 	}
-	// A field a newer agent has added is passed over.
+	// A field of a newer agent is ignored.
 	got, err := decodeStanding(frameOf(standingFrame, setVersion, []byte(`{"layer":"l","file":"f","new":{"x":1}}`)), noKey)
 	if err != nil || got.File != "f" {
 		t.Errorf("with a field of the future: %+v, %v", got, err)
 	}
 }
 
-// FuzzSets reads arbitrary bytes as a header and as a file of a set, as they are
-// and inside a good frame.
+// FuzzSets reads arbitrary bytes as a header and as a file of a set, both directly and
+// inside a valid frame.
 func FuzzSets(f *testing.F) {
 	header, file := smallFiles(f)
 	f.Add(header)

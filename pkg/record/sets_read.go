@@ -13,9 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// readSets reads every set below root. damaged is called for each file that is
-// there and no good, and returns the error to tell; left for each file that a
-// killed agent left half-written, clear for each that has Secrets in clear text.
+// readSets reads every set below root. It calls damaged for each invalid file, and reports
+// the error it returns; left for each half-written file of a killed agent, and clear for
+// each file with Secrets in clear text.
 func readSets(root string, key *Key, damaged func(path string, damage error) error, left func(path string) error, clear func(dir string, d decoded) error) (map[string]Set, error) {
 	dirs, err := layerDirs(root)
 	errs := []error{err}
@@ -58,7 +58,7 @@ func (r *setReader) read() {
 		path := filepath.Join(r.dir, e.Name())
 		switch {
 		case strings.HasSuffix(e.Name(), tmpSuffix):
-			_ = r.left(path) // in nobody's way where it stays
+			_ = r.left(path) // it does no harm if it stays
 		case e.Name() == layerFile:
 			r.one(path, r.header)
 		case strings.HasSuffix(e.Name(), setSuffix):
@@ -75,7 +75,7 @@ func (r *setReader) read() {
 	slices.SortFunc(r.set.Files, compareStandings)
 }
 
-// one reads one file and reports whether it was good.
+// one reads one file and reports whether it was valid.
 func (r *setReader) one(path string, take func(name string, data []byte) error) bool {
 	data, err := readPlain(path)
 	switch {
@@ -95,7 +95,7 @@ func (r *setReader) one(path string, take func(name string, data []byte) error) 
 	return true
 }
 
-// header takes the layer's header.
+// header reads the layer's header.
 func (r *setReader) header(_ string, data []byte) error {
 	l, err := decodeLayer(data)
 	if err != nil {
@@ -108,7 +108,7 @@ func (r *setReader) header(_ string, data []byte) error {
 	return nil
 }
 
-// standing takes one file of the set.
+// standing reads one file of the set.
 func (r *setReader) standing(name string, data []byte) error {
 	d, err := decodeStanding(data, r.key)
 	if err != nil {
@@ -137,8 +137,8 @@ var (
 	errTooLarge = errors.New("it is larger than any set")
 )
 
-// readPlain reads a regular file of a size a set may have. Nothing else is
-// opened: a pipe would never end.
+// readPlain reads a regular file up to the size limit of a set. It opens no other type:
+// reading a pipe would never end.
 func readPlain(path string) ([]byte, error) {
 	info, err := os.Lstat(path)
 	switch {

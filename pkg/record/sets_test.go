@@ -26,8 +26,8 @@ const (
 
 var setTime = time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-// standing returns a file with one pod and one of each config object; n tells
-// versions apart.
+// standing returns a file with one pod and one of each config object; n makes versions
+// differ.
 func standing(file string, n int) pod.Standing {
 	origin := pod.Origin{Source: "file", Location: "/etc/m", File: file, Line: 7}
 	key := pod.Key{Namespace: "default", Name: "web-n1"}
@@ -48,7 +48,7 @@ func standing(file string, n int) pod.Standing {
 	}
 }
 
-// newSets returns the sets of a root, whose key is in its file as it is.
+// newSets returns the sets of a root with a plain key file.
 func newSets(root string) *record.Sets { return record.NewSets(root, record.NewKey(root, "")) }
 
 func saveSet(t *testing.T, s *record.Sets, layer string, changed ...pod.Standing) {
@@ -58,7 +58,7 @@ func saveSet(t *testing.T, s *record.Sets, layer string, changed ...pod.Standing
 	}
 }
 
-// setOf returns what an agent that starts now finds of one layer.
+// setOf returns one layer as a new agent reads it.
 func setOf(t *testing.T, root, layer string) record.Set {
 	t.Helper()
 	all, err := newSets(root).Load()
@@ -68,7 +68,7 @@ func setOf(t *testing.T, root, layer string) record.Set {
 	return all[layer]
 }
 
-// hashesOf tells which version of which file a set holds.
+// hashesOf says which version of which file a set has.
 func hashesOf(s record.Set) string {
 	var out []string
 	for _, f := range s.Files {
@@ -88,7 +88,7 @@ func setFiles(t *testing.T, root string) []string {
 	return files
 }
 
-// fileOfSet returns the one file of a root that is no header.
+// fileOfSet returns the one file of a root that is not a header.
 func fileOfSet(t *testing.T, root string) string {
 	t.Helper()
 	files := slices.DeleteFunc(setFiles(t, root), func(f string) bool { return filepath.Base(f) == "layer.json" })
@@ -110,7 +110,7 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 	saveSet(t, s, "http:http://cfg/")
 	want := map[string]record.Set{
 		setLayer:           {Files: []pod.Standing{a, b}, At: setTime},
-		"http:http://cfg/": {At: setTime}, // read well, and nothing in it
+		"http:http://cfg/": {At: setTime}, // read successfully, and empty
 	}
 	same := cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) })
 	got, err := newSets(root).Load()
@@ -169,7 +169,7 @@ func TestSaveOfAnUnchangedSetWritesNothing(t *testing.T) {
 	}
 	saveSet(t, s, setLayer, standing("a", 1), standing("b", 1))
 	first := inodes()
-	// As an agent that starts again: it has read what it writes.
+	// As after a restart of the agent: it reads before it writes.
 	all, err := newSets(root).Load()
 	if err != nil {
 		t.Fatal(err)
@@ -206,7 +206,7 @@ func TestForgetRemovesLayersThatAreNotConfigured(t *testing.T) {
 	saveSet(t, s, "keep", standing("a", 1))
 	saveSet(t, s, "drop", standing("a", 1))
 	saveSet(t, s, "no header", standing("b", 1))
-	for _, path := range setFiles(t, root) { // a header that is lost does not hide the layer
+	for _, path := range setFiles(t, root) { // a lost header does not hide the layer
 		data, _ := os.ReadFile(path)
 		if strings.Contains(string(data), `"no header","at"`) {
 			os.Remove(path)

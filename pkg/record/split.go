@@ -10,21 +10,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Split keeps sets in two places: what apart is true for lies in memory, a
-// directory on a file system that ends with the machine, and all else on disk.
+// Split keeps sets in two places: files for which apart is true in memory, in a directory
+// on a file system that does not survive a reboot, and all others on disk.
 type Split struct {
 	disk, memory *Sets
 	apart        func(layer string, s pod.Standing) bool
 }
 
-// NewSplit returns sets in two places; without memory, what would lie there is not
-// kept at all.
+// NewSplit returns sets in two places; without memory, files for it are not saved at all.
 func NewSplit(disk, memory *Sets, apart func(layer string, s pod.Standing) bool) *Split {
 	return &Split{disk: disk, memory: memory, apart: apart}
 }
 
-// Save is Sets.Save. A file that moves from one place to the other is in both for a
-// moment, and never in none.
+// Save is Sets.Save. A file that moves between the two places is in both for a moment, and
+// always in at least one.
 func (s *Split) Save(layer string, at time.Time, changed []pod.Standing) error {
 	var disk, memory []pod.Standing
 	for _, c := range changed {
@@ -67,7 +66,7 @@ func (s *Split) Load() (map[string]Set, error) {
 	return joined(sets, more), errors.Join(err, worse)
 }
 
-// LookSplit is LookSets for sets in two places; an empty memory is none.
+// LookSplit is LookSets for sets in two places; memory may be "".
 func LookSplit(root, memory string, key *Key) (map[string]Set, error) {
 	sets, err := LookSets(root, key)
 	if memory == "" {
@@ -77,7 +76,7 @@ func LookSplit(root, memory string, key *Key) (map[string]Set, error) {
 	return joined(sets, more), errors.Join(err, worse)
 }
 
-// joined returns sets with the files of more in them.
+// joined returns sets with the files of more added.
 func joined(sets, more map[string]Set) map[string]Set {
 	for layer, m := range more {
 		set := sets[layer]

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// I8: what is to lie in memory never reaches the disk, is found by the next agent,
-// and is gone with the memory; the rest stays.
+// I8: files for memory never reach the disk. The next agent finds them, and they are lost
+// with the memory; the others stay.
 func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 	t.Parallel()
 	const canary, layer = "canary-of-a-s3cret", "api:/kubeconfig"
@@ -70,7 +70,7 @@ func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 	if got := files(disk, ""); got != "k#configmap/ns/b" {
 		t.Errorf("without memory: %q", got)
 	}
-	// Gone from the source, it is gone from both places.
+	// A file that is removed from the source is removed from both places.
 	if err := s.Save(layer, at, []pod.Standing{{File: secret.File}}); err != nil {
 		t.Fatal(err)
 	}
