@@ -10,9 +10,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/probe"
 )
 
-// TestF14_DueUnderAJumpingClock: a container's start is told by the wall clock,
-// which may be years off; a probe is due now or within its own times, never in the
-// past, and missed runs are one.
+// TestF14_DueUnderAJumpingClock: a container's start time comes from the wall clock, which
+// may be years off. A probe is due now or within its own times, never in the past, and
+// missed runs count as one.
 func TestF14_DueUnderAJumpingClock(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour

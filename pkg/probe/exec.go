@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// execute runs the probe's command in the container: exit code 0 is success,
-// every other one and running out of time is failure (C-1.29.13).
+// execute runs the probe's command in the container: exit code 0 is success, every other
+// one and a timeout is failure (C-1.29.13).
 func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	if p.exec == nil {
 		return errNoExec
@@ -37,14 +37,14 @@ func (p *Prober) execute(ctx context.Context, r pod.ProbeRequest, timeout time.D
 
 var errNoExec = errors.New("commands cannot be run in containers here")
 
-// printed is the kubelet's word of a command that failed: the start of what it printed.
+// printed is the kubelet's message for a failed command: the start of its output.
 func printed(output []byte) string {
 	return strings.ToValidUTF8(string(bytes.TrimSpace(output[:min(len(output), maxAnswer)])), "\uFFFD")
 }
 
-// command returns the probe's command with $(NAME) replaced from the
-// container's environment as it is declared: values that are only known inside
-// (valueFrom) are empty (C-1.29.13).
+// command returns the probe's command with $(NAME) replaced from the container's
+// environment as declared: values that are known only inside (valueFrom) are empty
+// (C-1.29.13).
 func command(r pod.ProbeRequest) []string {
 	var env []v1.EnvVar
 	if r.Container != nil {
@@ -57,7 +57,7 @@ func command(r pod.ProbeRequest) []string {
 	cmd := make([]string, len(r.Probe.Exec.Command))
 	for i, arg := range r.Probe.Exec.Command {
 		if cmd[i] = arg; strings.Contains(arg, "$") {
-			if text, err := pod.Expand(arg, values); err == nil { // else no program starts with it
+			if text, err := pod.Expand(arg, values); err == nil { // else no program can start
 				cmd[i] = text
 			}
 		}

@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// grpcCheck asks the health service behind the probe's port, in plain text, how
-// the probe's service is: SERVING is success, anything else and every trouble on
-// the way is failure (C-1.29.15).
+// grpcCheck asks the gRPC health service at the probe's port, in plain text, for the status
+// of the probe's service: SERVING is success, any other status or error is failure
+// (C-1.29.15).
 func (p *Prober) grpcCheck(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	addr, err := address(r.Container, r.PodIP, "", intstr.FromInt32(r.Probe.GRPC.Port))
 	if err != nil {
@@ -70,7 +70,7 @@ func (p *Prober) grpcCheck(ctx context.Context, r pod.ProbeRequest, timeout time
 	return nil
 }
 
-// grpcFailure words a health check without an answer as the kubelet does.
+// grpcFailure is the kubelet's message for a health check without an answer.
 func grpcFailure(s *status.Status, timeout time.Duration) string {
 	said := sanitized([]byte(s.Message()))
 	switch s.Code() {

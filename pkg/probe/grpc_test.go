@@ -19,7 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// serveGRPC serves what register adds on a port of its own.
+// serveGRPC serves the services of register on a port of its own.
 func serveGRPC(t *testing.T, register func(*grpc.Server)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -34,8 +34,7 @@ func serveGRPC(t *testing.T, register func(*grpc.Server)) string {
 	return l.Addr().String()
 }
 
-// check returns a request for the health of service behind addr; nil leaves the
-// service out.
+// check returns a request for the health of service at addr; nil leaves the service out.
 func check(t *testing.T, addr string, service *string) pod.ProbeRequest {
 	t.Helper()
 	r := get(t, addr, "")
@@ -78,7 +77,7 @@ func TestC_1_29_15_GRPCNeedsServing(t *testing.T) {
 	}
 }
 
-// checks answers health checks by its function.
+// checks answers health checks by calling f.
 type checks struct {
 	grpc_health_v1.UnimplementedHealthServer
 	f func(context.Context) (*grpc_health_v1.HealthCheckResponse, error)
@@ -132,8 +131,8 @@ func TestC_1_29_15_GRPCTransportErrorsAreFailures(t *testing.T) {
 	}
 }
 
-// A server that takes the connection, or the request, and says nothing is failed
-// when the time is over.
+// A server that accepts the connection, or the request, and does not answer, fails the
+// probe at the timeout.
 func TestF80_GRPCTimeoutIsAHardWall(t *testing.T) {
 	t.Parallel()
 	mute := silent(t)
@@ -160,7 +159,7 @@ func TestF80_GRPCTimeoutIsAHardWall(t *testing.T) {
 			t.Errorf("%s took %s, want at least 1s", name, took)
 		}
 	}
-	if n := asked.Load(); n > 1 { // none on a machine that was busy for so long
+	if n := asked.Load(); n > 1 { // 0 on a machine that was busy for so long
 		t.Errorf("the request was made %d times", n)
 	}
 }

@@ -11,13 +11,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// unbounded is what a hook's command is given where ctx sets no end: runtimes
-// want a number, and a hook has no timeout of its own (C-1.24.1).
+// unbounded is the timeout of a hook's command if ctx has no deadline: runtimes require a
+// number, and a hook has no timeout of its own (C-1.24.1).
 const unbounded = 365 * 24 * time.Hour
 
-// Hook runs one lifecycle hook and waits for its end, or for the end of ctx,
-// which is a hook's only limit (C-1.24). An error says why the hook failed, and
-// never what the hook wrote, answered or was given to send.
+// Hook runs one lifecycle hook and waits for its end, or for the end of ctx, which is a
+// hook's only limit (C-1.24). An error says why the hook failed, and never contains its
+// output, its response or its headers.
 func (p *Prober) Hook(ctx context.Context, r pod.HookRequest) error {
 	var err error
 	switch h := r.Handler; {
@@ -40,8 +40,8 @@ func (p *Prober) Hook(ctx context.Context, r pod.HookRequest) error {
 	return err
 }
 
-// executeHook runs the hook's command in the container, as it is written: exit
-// code 0 is success (C-1.24.1).
+// executeHook runs the hook's command in the container, unchanged: exit code 0 is success
+// (C-1.24.1).
 func (p *Prober) executeHook(ctx context.Context, r pod.HookRequest) error {
 	if p.exec == nil {
 		return errNoExec
@@ -60,9 +60,9 @@ func (p *Prober) executeHook(ctx context.Context, r pod.HookRequest) error {
 	return nil
 }
 
-// callHook sends the hook's GET: any answer is success, whatever its status
-// (C-1.24.2). A server that answers https with plain HTTP is asked once more
-// over http, without its Authorization header.
+// callHook sends the hook's GET: any response is success, whatever its status (C-1.24.2).
+// If a server answers https with plain HTTP, the request is repeated over http, without its
+// Authorization header.
 func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 	get := r.Handler.HTTPGet
 	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
@@ -88,8 +88,8 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 		return errors.New(httpTrouble(err, "in time"))
 	}
 	defer resp.Body.Close()
-	// A server may answer as it works, and stop when nobody listens: the answer is
-	// heard out as far as it is read, and its end decides nothing.
+	// A server may send its answer while it works, and stop when the client closes: read up
+	// to the limit, and ignore errors.
 	_, _ = io.CopyN(io.Discard, resp.Body, maxAnswer)
 	return nil
 }

@@ -24,7 +24,7 @@ func execHook(cmd ...string) pod.HookRequest {
 	return pod.HookRequest{ContainerID: "c1", Handler: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: cmd}}}
 }
 
-// getHook returns a hook that asks for path on the server behind addr.
+// getHook returns a hook that requests path from the server at addr.
 func getHook(t *testing.T, addr, path string) pod.HookRequest {
 	t.Helper()
 	r := get(t, addr, path)
@@ -68,7 +68,7 @@ func TestC_1_24_1_ExecHook(t *testing.T) {
 	}
 }
 
-// until is an Execer whose command runs until it is told to end.
+// until is an Execer whose command runs until its context ends.
 type until struct{ limit atomic.Int64 }
 
 func (u *until) ExecSync(ctx context.Context, _ string, _ []string, timeout time.Duration) (int32, []byte, error) {
@@ -81,7 +81,7 @@ func TestC_1_24_1_ExecHookEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		u := &until{}
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour) // no timeout but this
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Hour) // the only timeout
 		defer cancel()
 		begin := time.Now()
 		err := probe.New(probe.Config{Exec: u}).Hook(ctx, execHook("sleep"))
@@ -127,13 +127,13 @@ func TestC_1_24_2_AnyAnswerIsSuccess(t *testing.T) {
 	if err := hook(t, getHook(t, raw(t, "a secret\r\n\r\n"), "/")); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("got %v, want an error that does not say what was answered", err)
 	}
-	r.Container = nil // its spec is lost
+	r.Container = nil // its spec was lost
 	if err := hook(t, r); err == nil || !strings.Contains(err.Error(), `"web"`) {
 		t.Errorf("a port nobody knows: got %v", err)
 	}
 }
 
-// What a server still sends when the hook's time is over does not make it failed.
+// An incomplete response at the end of the hook's time does not make the hook fail.
 func TestC_1_24_2_HTTPHookEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {

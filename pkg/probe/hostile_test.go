@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// silent returns the address of a server that takes connections and says nothing.
+// silent returns the address of a server that accepts connections and sends nothing.
 func silent(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -37,8 +37,8 @@ func silent(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// A server that resets the connection, at once or in the middle of its answer, is
-// failed, and quickly.
+// A server that resets the connection, at once or in the middle of its answer, fails the
+// probe without a wait for the timeout.
 func TestF80_ResetIsFailure(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{"AtOnce": "", "InTheBody": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"} {
@@ -65,14 +65,14 @@ func TestF80_ResetIsFailure(t *testing.T) {
 			defer func() { l.Close(); <-done }()
 			r := get(t, l.Addr().String(), "/")
 			if got := failure(t, ask(t, r)); !strings.Contains(got, "reset") && !strings.Contains(got, "EOF") && !strings.Contains(got, "closed the connection") {
-				t.Errorf("got %q", got) // "no answer within …" had it waited for the timeout
+				t.Errorf("got %q", got) // "no answer within …" after a wait
 			}
 		})
 	}
 }
 
-// A redirect to the machine's own services, or the cloud's, is not followed: a
-// request to there would fail or hang here.
+// A redirect to the machine's own services, or the cloud's, is not followed: a request
+// there would fail or hang in this test.
 func TestF80_RedirectToLinkLocalIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data", "http://[::1]:1/", "https://localhost:1/", "//192.0.2.1/", "file:///etc/passwd"} {
@@ -130,7 +130,7 @@ func TestF80_TimeoutIsAHardWall(t *testing.T) {
 		if took := time.Since(begin); took < time.Second {
 			t.Errorf("%s took %s, want at least 1s", path, took)
 		}
-		if n := asked.Load(); n > 1 { // none on a machine that was busy for so long
+		if n := asked.Load(); n > 1 { // 0 on a machine that was busy for so long
 			t.Errorf("%s was asked %d times", path, n)
 		}
 	}
@@ -162,8 +162,8 @@ func TestF80_BodyIsReadUpToTenKiB(t *testing.T) {
 	}
 }
 
-// fullPort returns a loopback port where connections hang: it listens with no
-// room and never accepts.
+// fullPort returns a loopback port where connections hang: its queue is full and it never
+// accepts.
 func fullPort(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -17,15 +17,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxRedirects is how many redirects of the same host are followed.
+// maxRedirects is how many redirects to the same host are followed.
 const maxRedirects = 10
 
-// maxHeader bounds the header of an answer, so that no container makes the
-// agent hold what it likes to send.
+// maxHeader limits the header of a response, so that a container cannot fill the agent's
+// memory.
 const maxHeader = 256 << 10
 
-// httpGet asks once over HTTP: a status from 200 to 399 is success, from 300 on with
-// a warning, any other and every trouble on the way is failure (C-1.29.14).
+// httpGet makes one HTTP request: a status from 200 to 399 is success, from 300 on with a
+// warning; any other status or error is failure (C-1.29.14).
 func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	get := r.Probe.HTTPGet
 	addr, err := address(r.Container, r.PodIP, get.Host, get.Port)
@@ -49,26 +49,25 @@ func (p *Prober) httpGet(ctx context.Context, r pod.ProbeRequest, timeout time.D
 	if resp.StatusCode < 200 || resp.StatusCode > 399 {
 		return &pod.ProbeFailure{Message: fmt.Sprintf("HTTP probe failed with statuscode: %d", resp.StatusCode)}
 	}
-	// The body is waited for as far as it is read, so that a server that
-	// breaks off is not called well.
+	// Read the body up to the limit, so that a server that breaks off fails the probe.
 	body, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	if err != nil {
 		return &pod.ProbeFailure{Message: httpTrouble(err, within(timeout))}
 	}
-	if resp.StatusCode >= 300 { // sameHost went no further
+	if resp.StatusCode >= 300 { // sameHost did not follow it
 		return &pod.ProbeWarning{Message: "Probe terminated redirects, Response body: " + sanitized(body)}
 	}
 	return nil
 }
 
-// do sends one request over a connection of its own. A timeout of 0 is none.
+// do sends one request over a connection of its own. A timeout of 0 means none.
 func do(req *http.Request, timeout time.Duration) (*http.Response, error) {
 	client := &http.Client{Transport: newTransport(), CheckRedirect: sameHost, Timeout: timeout}
 	return client.Do(req)
 }
 
-// request builds the GET of a probe or hook to addr. An error is not the
-// container's answer: it cannot mend its spec.
+// request builds the GET of a probe or hook to addr. An error is not the container's
+// failure: a restart would not change its spec.
 func request(ctx context.Context, get *v1.HTTPGetAction, addr, userAgent string) (*http.Request, error) {
 	u, err := url.Parse(get.Path)
 	if err != nil {
@@ -89,7 +88,7 @@ func request(ctx context.Context, get *v1.HTTPGetAction, addr, userAgent string)
 		}
 		req.Header.Add(h.Name, h.Value)
 	}
-	// A header that is given stands; given as empty, it is left out.
+	// A User-Agent from the spec is kept; an empty one is left out.
 	if _, given := req.Header["User-Agent"]; !given {
 		req.Header.Set("User-Agent", userAgent)
 	}
@@ -101,8 +100,8 @@ func request(ctx context.Context, get *v1.HTTPGetAction, addr, userAgent string)
 	return req, nil
 }
 
-// newTransport returns a transport for one probe: no proxy, nothing kept alive,
-// nothing compressed, certificates not verified (C-1.29.14).
+// newTransport returns a transport for one probe: without proxy, keep-alive, compression
+// and verification of certificates (C-1.29.14).
 func newTransport() *http.Transport {
 	return &http.Transport{
 		Proxy:                  nil,
@@ -111,14 +110,14 @@ func newTransport() *http.Transport {
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
 		MaxResponseHeaderBytes: maxHeader,
-		// A pod's certificate names what its users call it, not its IP.
+		// A pod's certificate has the names that its users know, not its IP.
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true},
 	}
 }
 
-// sameHost follows redirects of the same host and takes one to another host as
-// the answer (C-1.29.14): success, and never a request, so that no pod sends the
-// agent through the host's network (F80).
+// sameHost follows redirects to the same host. A redirect to another host is the answer:
+// success, without a request (C-1.29.14), so that no pod can make the agent send requests
+// in the host's network (F80).
 func sameHost(req *http.Request, via []*http.Request) error {
 	if req.URL.Hostname() != via[0].URL.Hostname() {
 		return http.ErrUseLastResponse
@@ -134,19 +133,19 @@ var (
 	errHeader    = errors.New("httpGet has a header that HTTP cannot carry")
 )
 
-// invalidHeader reports whether a request could not be sent for its headers,
-// which the library's error quotes.
+// invalidHeader reports whether a request could not be sent because of its headers, which
+// the library's error quotes.
 func invalidHeader(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "invalid header field")
 }
 
-// plainAnswer reports whether https was answered with plain HTTP.
+// plainAnswer reports whether the server answered https with plain HTTP.
 func plainAnswer(err error) bool {
 	return strings.Contains(err.Error(), "server gave HTTP response to HTTPS client")
 }
 
-// httpFailure words a probe without an answer as the kubelet does: net/http's error with
-// the URL, without what the server sent.
+// httpFailure is the kubelet's message for a probe without an answer: net/http's error with
+// the URL, without data from the server.
 func httpFailure(err error) string {
 	of, ok := errors.AsType[*url.Error](err)
 	if !ok {
@@ -156,7 +155,7 @@ func httpFailure(err error) string {
 	var record tls.RecordHeaderError
 	switch {
 	case of.Timeout():
-		cause = of.Err.Error() // net/http's own words: nothing was received
+		cause = of.Err.Error() // net/http's own message: nothing was received
 	case errors.As(of.Err, &record):
 		cause = record.Error()
 	case plainAnswer(of.Err):
@@ -169,8 +168,8 @@ func httpFailure(err error) string {
 	return fmt.Sprintf("%s %q: %s", of.Op, sanitized([]byte(of.URL)), cause)
 }
 
-// httpTrouble words a request without an answer. What the server sent instead
-// of HTTP stands in the library's errors and stays out of the text.
+// httpTrouble is a message for a request without an answer. It leaves out the library's
+// quotes of data that is not HTTP.
 func httpTrouble(err error, limit string) string {
 	var record tls.RecordHeaderError
 	var alert tls.AlertError

@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/probe"
 )
 
-// get returns a request for path on the server behind addr, which is a URL or
-// host:port, by the pod's IP. It has long to answer: a machine may be busy.
+// get returns a request for path on the server at addr, which is a URL or host:port, by the
+// pod's IP. Its timeout is long: a machine may be busy.
 func get(t *testing.T, addr, path string) pod.ProbeRequest {
 	t.Helper()
 	if u, err := url.Parse(addr); err == nil && u.Host != "" {
@@ -46,7 +46,7 @@ func ask(t *testing.T, r pod.ProbeRequest) error {
 	return probe.New(probe.Config{Version: "1.2"}).Probe(t.Context(), r)
 }
 
-// well is err but where it is no more than a warning.
+// well returns err, but nil for a warning.
 func well(err error) error {
 	var warning *pod.ProbeWarning
 	if errors.As(err, &warning) {
@@ -94,7 +94,7 @@ func TestC_1_29_14_Request(t *testing.T) {
 		name    string
 		path    string
 		headers []v1.HTTPHeader
-		want    map[string]string // by header, "" is absent; :host, :uri beside
+		want    map[string]string // by header, "" is absent; :host, :uri too
 	}{
 		{"Defaults", "/", nil, map[string]string{
 			"User-Agent": "kube-probe/1.2", "Accept": "*/*", "Accept-Encoding": "", "Connection": "close", ":uri": "/"}},
@@ -194,7 +194,7 @@ func TestC_1_29_14_Redirects(t *testing.T) {
 		elsewhere.Add(1)
 		w.WriteHeader(500)
 	})
-	// The same listener under another name is another host.
+	// The same listener with another name counts as another host.
 	otherHost := strings.Replace(other, "127.0.0.1", "localhost", 1)
 
 	for _, path := range []string{"/to?u=/well", "/hop/10", "/to?u=" + url.QueryEscape(otherHost)} {
@@ -269,8 +269,7 @@ func TestC_1_29_14_TransportErrorsAreFailures(t *testing.T) {
 	}
 }
 
-// raw serves answer to every connection, after its request was read, and closes
-// it.
+// raw sends answer on every connection, after it has read the request, and closes it.
 func raw(t *testing.T, answer string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -295,8 +294,8 @@ func raw(t *testing.T, answer string) string {
 }
 
 // TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody: the kubelet's warning ends in the
-// body of the answer. What a container sends is cut and made printable before it reaches an
-// event: no control character, no text of any length.
+// body of the response. Before it reaches an event, data of a container is cut and made
+// printable: no control characters, and a limited length.
 // Shows: C-1.29.14, F80.
 func TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody(t *testing.T) {
 	t.Parallel()
@@ -320,14 +319,14 @@ func TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody(t *testing.T) {
 			if !ok || warning.Message != "Probe terminated redirects, Response body: "+c.want {
 				t.Errorf("got %q", err)
 			}
-			if n := asked.Load(); n != 1 { // the warning is the answer: it is not tried again
+			if n := asked.Load(); n != 1 { // the warning is the answer: no retry
 				t.Errorf("the probe asked %d times", n)
 			}
 		})
 	}
 }
 
-// TestHTTPGet_NoAnswerInTime_NamesTheURL: the text is net/http's, as the kubelet's is.
+// TestHTTPGet_NoAnswerInTime_NamesTheURL: the message is net/http's, as in the kubelet.
 func TestHTTPGet_NoAnswerInTime_NamesTheURL(t *testing.T) {
 	t.Parallel()
 	end := make(chan struct{})

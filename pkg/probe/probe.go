@@ -1,14 +1,15 @@
-// Package probe asks a container how it is, once: by a command in it, an HTTP
-// request, a gRPC health check or a TCP connection. Lifecycle hooks go the same
-// ways. It also holds, as pure functions, when a probe is due and when its results
-// add up to a verdict.
+// Package probe runs one probe of a container: a command in it, an HTTP request, a gRPC
+// health check or a TCP connection. It runs lifecycle hooks in the same ways. As pure
+// functions, it also computes when a probe is due and when its results change the probe
+// status.
 //
-// The engine owns the clock, the order and the number of probes that run at
-// once; the runtime adapter runs commands for it.
+// The engine has the clock, the order and the number of concurrent probes; the runtime
+// adapter runs commands.
 //
-// The one rule: what the container answers is a verdict, and what the prober suffers is
-// an error. Texts are the kubelet's. What a server sent is in them only where the kubelet
-// has it and tools read it (the body of a redirect, a gRPC status): printable and short.
+// The one rule: an answer of the container is a result, and the prober's own trouble is an
+// error. Messages are the kubelet's. They contain data from a server only where the
+// kubelet's do and tools read it (the body of a redirect, a gRPC status): printable and
+// short.
 package probe
 
 import (
@@ -29,32 +30,29 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// attempts is how often one probe is tried while it meets the prober's own
-// trouble (C-1.29.7).
+// attempts is how often one probe is tried in case of the prober's own trouble (C-1.29.7).
 const attempts = 3
 
-// maxAnswer bounds what is read of an answer: a body, a command's output
+// maxAnswer limits the part of an answer that is read: a body, a command's output
 // (C-1.29.13, C-1.29.14).
 const maxAnswer = 10 << 10
 
-// loopback is where the probes of a pod on the host network go (C-1.29.14).
+// loopback is the address for probes of pods on the host network (C-1.29.14).
 const loopback = "127.0.0.1"
 
 // Execer runs commands in containers.
 type Execer interface {
-	// ExecSync runs cmd in the container and waits for its end. Output is
-	// stdout and stderr together. A command that outlives timeout is ended, and
-	// the error is then, or wraps, context.DeadlineExceeded. Any other error
-	// says that the command could not be run.
+	// ExecSync runs cmd in the container and waits for its end. Output is stdout and stderr
+	// together. A command that exceeds timeout is killed, and the error is then, or wraps,
+	// context.DeadlineExceeded. Any other error says that the command could not be run.
 	ExecSync(ctx context.Context, containerID string, cmd []string, timeout time.Duration) (exit int32, output []byte, err error)
 }
 
-// Config is what a Prober is made of.
+// Config is the configuration of a Prober.
 type Config struct {
-	// Exec runs the commands of exec probes; nil makes them errors.
+	// Exec runs the commands of exec probes; if it is nil, these are errors.
 	Exec Execer
-	// Version stands behind "kube-probe/" and "kube-lifecycle/" in the User-Agent
-	// header.
+	// Version follows "kube-probe/" and "kube-lifecycle/" in the User-Agent header.
 	Version string
 }
 
@@ -73,15 +71,14 @@ func New(c Config) *Prober {
 	return &Prober{exec: c.Exec, version: version}
 }
 
-// userAgent is what a request says of itself: kube-probe/1.2, kube-lifecycle/1.2.
+// userAgent is the User-Agent of a request: kube-probe/1.2, kube-lifecycle/1.2.
 func (p *Prober) userAgent(purpose string) string { return "kube-" + purpose + "/" + p.version }
 
-// Probe runs one probe and waits for its answer, no longer than the probe's
-// timeout for each try. It returns nil when the container is well and a
-// *pod.ProbeFailure when it is not. Any other error is the prober's own
-// trouble, met in each of three tries (C-1.29.7), or the end of ctx: it says
-// nothing about the container. Trouble that took the whole timeout is not tried
-// again, so that a runtime that hangs keeps nobody waiting three times (F81).
+// Probe runs one probe and waits for its answer, up to the probe's timeout for each try. It
+// returns nil for success and a *pod.ProbeFailure for failure. Any other error is the
+// prober's own trouble in each of three tries (C-1.29.7), or the end of ctx: it says
+// nothing about the container. Trouble that took the whole timeout is not tried again, so
+// that a runtime that hangs does not take three timeouts (F81).
 func (p *Prober) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	begin := time.Now()
 	var err error
@@ -117,7 +114,7 @@ func (p *Prober) once(ctx context.Context, r pod.ProbeRequest) error {
 	return errors.New("the probe has no exec, httpGet, tcpSocket or grpc")
 }
 
-// tcpSocket connects and closes (C-1.29.15).
+// tcpSocket opens and closes a connection (C-1.29.15).
 func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) error {
 	addr, err := address(r.Container, r.PodIP, r.Probe.TCPSocket.Host, r.Probe.TCPSocket.Port)
 	if err != nil {
@@ -130,15 +127,15 @@ func tcpSocket(ctx context.Context, r pod.ProbeRequest, timeout time.Duration) e
 	case starved(err):
 		return errStarved
 	case err != nil:
-		op, _ := errors.AsType[*net.OpError](err) // Dial returns no other
+		op, _ := errors.AsType[*net.OpError](err) // Dial returns no other type
 		return &pod.ProbeFailure{Message: dialFailure(op)}
 	}
 	conn.Close()
 	return nil
 }
 
-// address joins host and port: host is the probe's own, else the pod's IP, else
-// loopback; a port given by name is looked up in the container's ports.
+// address joins host and port: host is the probe's own, else the pod's IP, else loopback; a
+// port name is looked up in the container's ports.
 func address(c *v1.Container, podIP, host string, port intstr.IntOrString) (string, error) {
 	if host == "" {
 		host = podIP
@@ -153,8 +150,8 @@ func address(c *v1.Container, podIP, host string, port intstr.IntOrString) (stri
 	return net.JoinHostPort(host, strconv.Itoa(n)), nil
 }
 
-// portNumber resolves a probe's port: a number, the name of one of the
-// container's ports, or a number written as text.
+// portNumber resolves a probe's port: a number, the name of one of the container's ports,
+// or a number as text.
 func portNumber(c *v1.Container, port intstr.IntOrString) (int, error) {
 	n := int(port.IntVal)
 	if port.Type == intstr.String {
@@ -184,15 +181,15 @@ func namedPort(c *v1.Container, name string) (int, bool) {
 	return 0, false
 }
 
-// errStarved is the prober's own trouble: no container is to blame that this
-// process or machine can open nothing more (F10).
+// errStarved is the prober's own trouble: the container is not at fault if this process or
+// machine has no free descriptor (F10).
 var errStarved = errors.New("no file descriptor is left for a connection")
 
 func starved(err error) bool {
 	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
 }
 
-// dialFailure words a connection that was not made, as the kubelet does.
+// dialFailure is the kubelet's message for a failed connection.
 func dialFailure(op *net.OpError) string {
 	if op == nil {
 		return ""
@@ -200,10 +197,10 @@ func dialFailure(op *net.OpError) string {
 	return strings.ToValidUTF8(op.Error(), "")
 }
 
-// maxQuoted is how many bytes a text quotes of what a server sent.
+// maxQuoted is how many bytes of a server's data a message may quote.
 const maxQuoted = 1 << 10
 
-// sanitized returns the start of what a server sent as printable text.
+// sanitized returns the start of a server's data as printable text.
 func sanitized(b []byte) string {
 	text := strings.Map(func(r rune) rune {
 		if r != '\n' && r != '\t' && !unicode.IsPrint(r) {
@@ -217,11 +214,11 @@ func sanitized(b []byte) string {
 	return text
 }
 
-// within words a probe's timeout.
+// within is a probe's timeout in a message.
 func within(timeout time.Duration) string { return fmt.Sprintf("within %s", timeout) }
 
-// because words a failed connection for a person: the network's own reason,
-// without the URL and without anything the other side has sent.
+// because is a failed connection's reason for a person: the network's error, without the
+// URL and without data from the other side.
 func because(err error, limit string) string {
 	var op *net.OpError
 	var timed interface{ Timeout() bool }

@@ -24,8 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// failure returns what the container answered, and fails the test when the
-// probe said anything else.
+// failure returns the message of a probe failure, and fails the test for any other result.
 func failure(t *testing.T, err error) string {
 	t.Helper()
 	var f *pod.ProbeFailure
@@ -45,7 +44,7 @@ func trouble(t *testing.T, err error) string {
 	return err.Error()
 }
 
-// execer answers as told and writes down what it was asked.
+// execer returns fixed answers and records the calls.
 type execer struct {
 	exit    int32
 	output  string
@@ -136,7 +135,7 @@ func TestC_1_29_7_ProbersTroubleIsTriedThreeTimes(t *testing.T) {
 	}
 }
 
-// hang is a runtime that takes as long as it was given, and then has failed.
+// hang is a runtime that uses the whole timeout, and then fails.
 type hang struct{ calls int }
 
 func (h *hang) ExecSync(_ context.Context, _ string, _ []string, timeout time.Duration) (int32, []byte, error) {
@@ -226,8 +225,7 @@ func TestC_1_29_15_TCPSocket(t *testing.T) {
 	}
 }
 
-// A listener whose queue is full lets connections hang: the timeout is a hard
-// wall.
+// A listener with a full queue lets connections hang: the probe ends at its timeout.
 func TestF80_TCPSocketTimesOut(t *testing.T) {
 	t.Parallel()
 	port := fullPort(t)

@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Defaults of a probe that was not defaulted before (C-1.29.2).
+// Defaults for a probe without defaulted fields (C-1.29.2).
 const (
 	defaultTimeout = time.Second
 	defaultPeriod  = 10 * time.Second
@@ -14,7 +14,7 @@ const (
 	defaultFailure = 3
 )
 
-// Timeout returns how long one try of p may take.
+// Timeout returns the time limit of one try of p.
 func Timeout(p *v1.Probe) time.Duration {
 	if p == nil || p.TimeoutSeconds <= 0 {
 		return defaultTimeout
@@ -33,12 +33,11 @@ func Period(p *v1.Probe) time.Duration {
 
 // Due returns when p is to run next, never before now.
 //
-// A first run (last is zero) is due as soon as the initial delay, counted in
-// whole seconds from startedAt, is over (C-1.29.5); a later one a period after
-// last, the start of the run before (C-1.29.3). Runs that were missed, because
-// the machine slept or a run took longer than a period, are not made up for. A
-// startedAt after now comes from a clock that was set back; the delay then
-// counts as over.
+// The first run (last is zero) is due when the initial delay, counted in whole seconds from
+// startedAt, is over (C-1.29.5). A later run is due a period after last, the start of the
+// previous run (C-1.29.3). Missed runs, because the machine slept or a run took longer than
+// a period, are skipped. A startedAt after now comes from a clock that was set back; the
+// delay then counts as over.
 func Due(p *v1.Probe, startedAt, last, now time.Time) time.Time {
 	due := now
 	if !startedAt.After(now) {
@@ -55,10 +54,10 @@ func Due(p *v1.Probe, startedAt, last, now time.Time) time.Time {
 	return due
 }
 
-// Spread returns by how much the first run of p is put off after a start of the
-// agent, so that a node full of pods is not probed in one instant (C-1.29.3).
-// fraction is random, from 0 up to 1. Only containers that ran before the agent
-// did are spread: a fresh one is asked at once, where the kubelet lets it wait.
+// Spread returns the delay of the first run of p after a start of the agent, so that the
+// probes of a full node do not run all at once (C-1.29.3). fraction is random, from 0 up to
+// 1. Only containers that started before the agent get a delay: a new one is probed at
+// once, where the kubelet waits.
 func Spread(p *v1.Probe, startedAt, agentStart, now time.Time, fraction float64) time.Duration {
 	if !startedAt.Before(agentStart) || now.Sub(agentStart) >= Period(p) {
 		return 0
@@ -66,13 +65,13 @@ func Spread(p *v1.Probe, startedAt, agentStart, now time.Time, fraction float64)
 	return time.Duration(fraction * float64(Period(p)))
 }
 
-// stall is how late a wake-up may be on a machine that is merely busy.
+// stall is how late a wake-up may be on a machine that is only busy.
 const stall = 750 * time.Millisecond
 
-// Stalled reports whether who meant to wake up at planned, and did at now, stood
-// still in between: the process was stopped, or the machine slept (F5). Either
-// clock tells: the monotonic one may stand still with the machine, the wall clock
-// does not. A wall clock that is set forward looks the same.
+// Stalled reports whether a wake-up that was planned for planned and came at now was late
+// because the process was stopped, or the machine slept (F5). It compares both clocks: the
+// monotonic one may stop with the machine, the wall clock does not. A wall clock that is
+// set forward looks the same.
 func Stalled(planned, now time.Time) bool {
 	return now.Sub(planned) > stall || now.Round(0).Sub(planned.Round(0)) > stall
 }

@@ -94,12 +94,12 @@ func TestF5_Stalled(t *testing.T) {
 	}
 }
 
-// verdicts plays results of a readiness probe: verdictsOf says how.
+// verdicts plays results of a readiness probe, see verdictsOf.
 func verdicts(p *v1.Probe, results string) string { return verdictsOf(pod.Readiness, p, results) }
 
-// verdictsOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and returns
-// what each published: R well, U not well, '.' nothing. It ends where the probe
-// has said its last word, with '!'.
+// verdictsOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and
+// returns what each published: R success, U failure, '.' nothing. It ends with '!' when the
+// probe status is final.
 func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
 	s := probe.Begin(kind, "c1")
 	var b strings.Builder
@@ -150,9 +150,8 @@ func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 	}
 }
 
-// A life says something with its first threshold, whichever way it goes: what was
-// said of it before stands no longer than that. Liveness begins well, and has no
-// news but a failure.
+// A container's first threshold publishes a status in either direction, and replaces the
+// one before it. Liveness begins with success, and publishes only a failure.
 func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[pod.ProbeKind]struct{ known, ok bool }{
@@ -180,7 +179,7 @@ func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
 	}
 }
 
-// A liveness failure and any verdict of a startup probe are their last words.
+// A liveness failure and any status of a startup probe are final.
 func TestC_1_29_9_LastWords(t *testing.T) {
 	t.Parallel()
 	p := &v1.Probe{SuccessThreshold: 1, FailureThreshold: 3}
@@ -199,8 +198,8 @@ func TestC_1_29_9_LastWords(t *testing.T) {
 	}
 }
 
-// Whatever the results, a published change is backed by as many equal results
-// in a row as its threshold asks for.
+// Whatever the results, a published change follows as many equal results in a row as its
+// threshold.
 func TestC_1_29_8_ThresholdLaw(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

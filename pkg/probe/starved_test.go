@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestF10_WithoutADescriptorNoContainerIsToBlame: an agent that can open no
-// connection has not been answered.
+// TestF10_WithoutADescriptorNoContainerIsToBlame: if the agent cannot open a connection,
+// that is not an answer of the container.
 func TestF10_WithoutADescriptorNoContainerIsToBlame(t *testing.T) { // not parallel: the limit is the process's
 	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer web.Close()

@@ -8,38 +8,37 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// State is what the results of one probe add up to over one life of a container.
-// It is a value: After returns the next one.
+// State is the probe status of one container with the results since its last change. It is
+// a value: After returns the next one.
 //
 //	published   result            run                 → published
 //	none        any               below threshold     → none
 //	none        any               at its threshold    → that result
-//	well        failure           failureThreshold    → not well
-//	not well    success           successThreshold    → well
+//	success     failure           failureThreshold    → failure
+//	failure     success           successThreshold    → success
 //	any         prober's trouble  –                   → unchanged, not counted
 type State struct {
-	// Verdict is the published result; meaningless while Known is false.
+	// Verdict is the published probe status; it is undefined while Known is false.
 	Verdict pod.Verdict
-	// Known says that a result stands in this life.
+	// Known says that a status was published for this container.
 	Known bool
 
 	kind  pod.ProbeKind
-	run   int  // results in a row that say the same
-	runOK bool // what they say
+	run   int  // equal results in a row
+	runOK bool // whether they are successes
 }
 
-// Begin returns the state of one probe at the beginning of a container's life
-// (C-1.29.4). Liveness begins well: only a failure is news. Readiness and startup
-// begin with nothing published: whoever shows them takes a fresh container for
-// neither ready nor started, and lets what was said before an agent's restart
-// stand until the first verdict.
+// Begin returns the state of one probe at the start of a container (C-1.29.4). Liveness
+// begins with success: only a failure is news. Readiness and startup begin without a
+// status: a new container then counts as neither ready nor started, and after a restart of
+// the agent the earlier status stays until the first new one.
 func Begin(kind pod.ProbeKind, containerID string) State {
 	alive := kind == pod.Liveness
 	return State{kind: kind, Known: alive, Verdict: pod.Verdict{ContainerID: containerID, OK: alive}}
 }
 
-// Final reports whether the probe has said its last word about this life: a
-// liveness failure, or any verdict of a startup probe (C-1.29.9).
+// Final reports whether the probe status of this container can no longer change: a liveness
+// failure, or any status of a startup probe (C-1.29.9).
 func (s State) Final() bool {
 	switch s.kind {
 	case pod.Liveness:
@@ -50,19 +49,18 @@ func (s State) Final() bool {
 	return false
 }
 
-// Trouble reports whether err, as Prober.Probe returns it, is the prober's own
-// trouble and no answer of the container.
+// Trouble reports whether err, as Prober.Probe returns it, is the prober's own trouble and
+// no answer of the container.
 func Trouble(err error) bool {
 	var failure *pod.ProbeFailure
 	var warning *pod.ProbeWarning
 	return err != nil && !errors.As(err, &failure) && !errors.As(err, &warning)
 }
 
-// After returns the state after one run of p that ended with err, as
-// Prober.Probe returns it, and whether a verdict was published that differs
-// from the one before. Results count when they repeat to their threshold
-// (C-1.29.8): a *pod.ProbeWarning is a success, and the prober's own trouble changes nothing
-// (C-1.29.7).
+// After returns the state after one run of p with the result err of Prober.Probe, and
+// whether it published a status that differs from the one before. Results count when they
+// repeat up to their threshold (C-1.29.8). A *pod.ProbeWarning is a success, and the
+// prober's own trouble changes nothing (C-1.29.7).
 func (s State) After(p *v1.Probe, err error) (next State, published bool) {
 	if Trouble(err) {
 		return s, false

@@ -18,11 +18,11 @@ import (
 
 const (
 	fileName = "userns"
-	tmpName  = "userns.tmp" // not whole yet
-	maxBytes = 4096         // no file of ours is longer
+	tmpName  = "userns.tmp" // incomplete
+	maxBytes = 4096         // our files are shorter
 )
 
-// stored is the file's form, which is the kubelet's (C-1.42.1).
+// stored is the file's format, which is the kubelet's (C-1.42.1).
 type stored struct {
 	UIDs []mapping `json:"uidMappings"`
 	GIDs []mapping `json:"gidMappings"`
@@ -34,7 +34,7 @@ type mapping struct {
 	Length      uint32 `json:"length"`
 }
 
-// checkUID refuses what is no name of one directory: UIDs come from manifests.
+// checkUID refuses a UID that is not a single path element: UIDs come from manifests.
 func checkUID(uid string) error {
 	if !filepath.IsLocal(uid) || uid == "." || strings.ContainsAny(uid, "/\x00") {
 		return fmt.Errorf("%q: %w", uid, errUID)
@@ -44,14 +44,14 @@ func checkUID(uid string) error {
 
 func dirOf(uid string) string { return filepath.Join("pods", uid) }
 
-// written reports whether the pod's file is there.
+// written reports whether the pod's file exists.
 func (b *Blocks) written(uid string) bool {
 	info, err := os.Lstat(filepath.Join(b.cfg.Root, dirOf(uid), fileName))
 	return err == nil && info.Mode().IsRegular()
 }
 
-// readAll returns what the pods on the disk have, and what is wrong with the files
-// of those of which that is not known.
+// readAll returns the blocks of the pods on the disk, and the errors of unreadable files,
+// by UID.
 func (b *Blocks) readAll() (have map[string]pod.Users, wrong map[string]error, err error) {
 	have, wrong = map[string]pod.Users{}, map[string]error{}
 	root, err := os.OpenRoot(b.cfg.Root)
@@ -104,8 +104,7 @@ func readOne(root *os.Root, uid string) (pod.Users, error) {
 	return decode(text)
 }
 
-// decode reads a file that was written whole, and no other: both halves say the
-// same.
+// decode reads a complete file: both halves must be equal.
 func decode(text []byte) (pod.Users, error) {
 	var s stored
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -125,12 +124,11 @@ func decode(text []byte) (pod.Users, error) {
 
 func encode(u pod.Users) []byte {
 	m := []mapping{{HostID: u.HostID, Length: u.Length}}
-	text, _ := json.Marshal(stored{UIDs: m, GIDs: m}) // numbers always marshal
+	text, _ := json.Marshal(stored{UIDs: m, GIDs: m}) // numbers can always be encoded
 	return append(text, '\n')
 }
 
-// write puts the pod's file on the disk, whole or not at all, and with it the
-// directories above it.
+// write writes the pod's file atomically, and makes and syncs the directories above it.
 func (b *Blocks) write(uid string, u pod.Users) error {
 	if err := os.MkdirAll(b.cfg.Root, 0o700); err != nil {
 		return err
@@ -184,8 +182,8 @@ func syncDir(root *os.Root, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// remove takes the pod's file away. Should the node die now and the file come back,
-// its block is kept for nobody until the pod's directory goes.
+// remove removes the pod's file. If a crash of the node brings the file back, its block
+// stays reserved until the pod's directory is removed.
 func (b *Blocks) remove(uid string) error {
 	root, err := os.OpenRoot(b.cfg.Root)
 	if errors.Is(err, fs.ErrNotExist) {

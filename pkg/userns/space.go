@@ -12,8 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// owners are the users whose subordinate IDs are the pods', the first of them that
-// has any.
+// owners are the users whose subordinate IDs are for pods; the first one with any counts.
 var owners = [...]string{"nodectl", "kubelet"}
 
 // span is a range of IDs of the node.
@@ -21,16 +20,15 @@ type span struct{ first, length uint32 }
 
 func (s span) end() uint64 { return uint64(s.first) + uint64(s.length) }
 
-// holds reports whether u is a block of s.
+// holds reports whether u is a block in s.
 func (s span) holds(u pod.Users) bool {
 	return u.HostID >= s.first && uint64(u.HostID)+uint64(u.Length) <= s.end() && (u.HostID-s.first)%u.Length == 0
 }
 
 func alignUp(n uint64, to uint32) uint64 { return (n + uint64(to) - 1) / uint64(to) * uint64(to) }
 
-// space is the range that blocks are cut from (C-1.42.1): the subordinate IDs of
-// one of owners, which both files have to give alike, else all that follow the
-// node's first block.
+// space is the range of all blocks (C-1.42.1): the subordinate IDs of one of owners, which
+// must be equal in both files, else all IDs after the node's first block.
 func (c Config) space() (span, error) {
 	if c.Length%DefaultLength != 0 {
 		return span{}, fmt.Errorf("a block of %d users is no multiple of %d", c.Length, DefaultLength)
@@ -53,7 +51,7 @@ func (c Config) space() (span, error) {
 		}
 		return u[0], c.check(u[0], name)
 	}
-	// The last block has the ID that means none.
+	// The last block has the ID that means "none".
 	s := span{first: c.Length, length: (math.MaxUint32/c.Length - 1) * c.Length}
 	return s, c.check(s, "")
 }
@@ -76,7 +74,7 @@ func (c Config) check(s span, name string) error {
 	return nil
 }
 
-// subordinate reads the ranges of owners in a file of lines "name:first:count".
+// subordinate reads the ranges of owners in a file with lines "name:first:count".
 func (c Config) subordinate(path string) (map[string][]span, error) {
 	text, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

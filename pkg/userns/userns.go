@@ -1,13 +1,13 @@
-// Package userns hands out blocks of the node's user IDs to pods that are not to
-// have the node's own (hostUsers: false, C-1.42).
+// Package userns allocates blocks of the node's user IDs to pods with a user namespace of
+// their own (hostUsers: false, C-1.42).
 //
-// The engine's workers ask it before anything of a pod is made, and give the block
-// back when nothing is left of the pod. What a pod has stands in
-// <root>/pods/<uid>/userns, in the kubelet's form, and is on the disk before it is
-// said: another agent gives the pod the same block.
+// The engine's workers allocate a block before they make anything of a pod, and release it
+// after the last container and sandbox. The block is in <root>/pods/<uid>/userns, in the
+// kubelet's format, and is synced before it is returned, so that another agent gives the
+// pod the same block.
 //
-// The one rule: no two pods ever have an ID in common. What cannot be read is no
-// reason to give anything; it is an error until it is mended.
+// The one rule: no two pods ever have an ID in common. If a file cannot be read, nothing is
+// allocated until it is repaired.
 package userns
 
 import (
@@ -20,36 +20,36 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// DefaultLength is how many IDs a pod gets where the configuration does not say.
+// DefaultLength is how many IDs a pod gets by default.
 const DefaultLength = 65536
 
-// Config is what Blocks have to know.
+// Config is the configuration of Blocks.
 type Config struct {
 	// Root is the agent's directory.
 	Root string
 	// Length is how many IDs a pod gets, a multiple of 65536; 0 is DefaultLength.
 	Length uint32
-	// MaxPods is how many pods must have room at once.
+	// MaxPods is the number of pods for which there must be blocks.
 	MaxPods int
-	// SubUID and SubGID are the files that give users ranges of IDs; empty is
-	// /etc/subuid and /etc/subgid.
+	// SubUID and SubGID are the files with users' ranges of IDs; empty is /etc/subuid and
+	// /etc/subgid.
 	SubUID, SubGID string
 }
 
-// Blocks hands out blocks of user IDs. Its methods may be called from many
-// goroutines. It is ready with the first call: what is wrong on the node is said to
-// the pods that want a block, and to no others.
+// Blocks allocates blocks of user IDs. Its methods may be called from many goroutines. It
+// reads the disk with the first call: a fault of the node is reported only to pods that
+// need a block.
 type Blocks struct {
 	cfg Config
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards all fields below
 	have   map[string]pod.Users
-	wrong  map[string]error // of files that cannot be believed, by UID
+	wrong  map[string]error // errors of invalid files, by UID
 	space  span             // the whole range
-	loaded bool             // have and wrong are what the disk has
+	loaded bool             // have and wrong were read from the disk
 }
 
-// New returns the blocks of an agent. It reads nothing yet.
+// New returns the blocks of an agent. It does no I/O.
 func New(cfg Config) *Blocks {
 	if cfg.Length == 0 {
 		cfg.Length = DefaultLength
@@ -63,8 +63,8 @@ func New(cfg Config) *Blocks {
 	return &Blocks{cfg: cfg}
 }
 
-// Give returns the block of the pod with uid: the one it has, or a new one, which
-// has then reached the disk.
+// Give returns the block of the pod with uid: its existing one, or a new one, which is
+// synced before.
 func (b *Blocks) Give(uid string) (*pod.Users, error) {
 	if err := checkUID(uid); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (b *Blocks) Give(uid string) (*pod.Users, error) {
 	if !ok {
 		return b.give(uid)
 	}
-	if !b.written(uid) { // somebody has cleared up; what runs still has them
+	if !b.written(uid) { // the file was removed; running containers still have the block
 		if err := b.write(uid, users); err != nil {
 			return nil, fmt.Errorf("write down the users of pod %s: %w", uid, err)
 		}
@@ -91,10 +91,10 @@ func (b *Blocks) Give(uid string) (*pod.Users, error) {
 	return &users, nil
 }
 
-// give gives the pod the first block that nobody has. The mutex is held.
+// give allocates the first free block to the pod. The caller holds the mutex.
 func (b *Blocks) give(uid string) (*pod.Users, error) {
 	for _, other := range slices.Sorted(maps.Keys(b.wrong)) {
-		if _, known := b.have[other]; !known { // its block might be any
+		if _, known := b.have[other]; !known { // its block is unknown, and might be any
 			return nil, fmt.Errorf("no users can be given: %w", b.wrong[other])
 		}
 	}
@@ -111,14 +111,14 @@ func (b *Blocks) give(uid string) (*pod.Users, error) {
 	}
 	users := pod.Users{HostID: uint32(next), Length: b.cfg.Length}
 	if err := b.write(uid, users); err != nil {
-		b.loaded = false // they may be on the disk all the same
+		b.loaded = false // the file may exist in spite of the error
 		return nil, fmt.Errorf("write down the users of pod %s: %w", uid, err)
 	}
 	b.have[uid] = users
 	return &users, nil
 }
 
-// Take gives the block of the pod with uid back. A pod that has none is no error.
+// Take releases the block of the pod with uid. A pod without one is no error.
 func (b *Blocks) Take(uid string) error {
 	if err := checkUID(uid); err != nil {
 		return err
@@ -133,8 +133,8 @@ func (b *Blocks) Take(uid string) error {
 	return nil
 }
 
-// load reads what every pod on the disk has; what was known before stands. The
-// mutex is held.
+// load reads the blocks of all pods on the disk; known ones stay. The caller holds the
+// mutex.
 func (b *Blocks) load() error {
 	b.loaded = false
 	space, err := b.cfg.space()

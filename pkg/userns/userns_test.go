@@ -18,8 +18,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// config has its root in a directory of the test's, and subordinate IDs where they
-// are given: one text for both files.
+// config returns a configuration with a temporary root, and, if given, one text of
+// subordinate IDs for both files.
 func config(t *testing.T, subordinate string) Config {
 	t.Helper()
 	dir := t.TempDir()
@@ -148,8 +148,8 @@ func TestC_1_42_1_AllBlocksAreGiven(t *testing.T) {
 	}
 }
 
-// Of a file that cannot be believed nothing is given: not to its pod, and, as its
-// block might be any, no new one to others. What others have, they keep.
+// An invalid file allocates nothing to its pod. As its block might be any, no other pod
+// gets a new one. Existing blocks of others stay.
 func TestC_1_42_2_DamagedFileIsAnError(t *testing.T) {
 	t.Parallel()
 	const whole = `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`
@@ -195,7 +195,7 @@ func TestC_1_42_2_DamagedFileIsAnError(t *testing.T) {
 	}
 }
 
-// A block that is none of this node's is its own pod's trouble alone.
+// A block outside this node's range is an error only for its own pod.
 func TestC_1_42_2_BlockOfAnotherRange(t *testing.T) {
 	t.Parallel()
 	for name, u := range map[string]pod.Users{
@@ -245,8 +245,8 @@ func TestC_1_42_1_SharedBlockIsAnError(t *testing.T) {
 	}
 }
 
-// UIDs come from manifests: none leads out of the pods' directory, and neither a
-// link nor a pipe in the file's place is followed or waited for.
+// UIDs come from manifests: none leads out of the pods' directory, and a link or a pipe in
+// place of the file is neither followed nor waited for.
 func TestHostileNamesAndFiles(t *testing.T) {
 	t.Parallel()
 	c := config(t, "")
@@ -277,7 +277,7 @@ func TestHostileNamesAndFiles(t *testing.T) {
 			t.Errorf("%s: %v", name, u)
 		}
 	}
-	// The pod's directory itself is a link out.
+	// The pod's directory itself is a link that leads out.
 	c = config(t, "")
 	if err := os.MkdirAll(filepath.Join(c.Root, "pods"), 0o700); err != nil {
 		t.Fatal(err)
@@ -293,8 +293,7 @@ func TestHostileNamesAndFiles(t *testing.T) {
 	}
 }
 
-// F13: what cannot be written down is not given, and may be on the disk all the
-// same.
+// F13: a block that cannot be written is not returned, but may still be on the disk.
 func TestF13_ReadOnlyDisk(t *testing.T) {
 	c := config(t, "")
 	if err := os.MkdirAll(c.Root, 0o700); err != nil {
@@ -323,8 +322,8 @@ func TestF13_ReadOnlyDisk(t *testing.T) {
 	}
 }
 
-// While it runs, what it gave stands, though somebody clears the directory: the
-// next agent knows it too.
+// While an agent runs, its blocks stay even if the directory is cleared: the next agent
+// knows them too.
 func TestC_1_42_2_ClearedDirectory(t *testing.T) {
 	t.Parallel()
 	c := config(t, "")
@@ -348,8 +347,8 @@ func TestC_1_42_2_ClearedDirectory(t *testing.T) {
 	}
 }
 
-// Whatever is given, taken back and forgotten by restarts: a pod keeps its block,
-// and no two have one.
+// After any sequence of allocations, releases and restarts, a pod keeps its block, and no
+// two pods share one.
 func TestC_1_42_RandomLives(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
