@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// web are the requests to the agent's own server.
+// web holds the metrics of requests to the agent's own server.
 type web struct {
 	total   *prometheus.CounterVec
 	took    *prometheus.HistogramVec
@@ -24,9 +24,9 @@ func newWeb(r *prometheus.Registry) web {
 	}
 }
 
-// Request begins to count a request to the server, and returns what ends it. The path
-// is that of its route's group, as the kubelet has it: "pods", "exec", "metrics/probes";
-// never what the caller wrote.
+// Request starts to count a request to the server, and returns the function that ends it.
+// The path is that of its route's group, as in the kubelet: "pods", "exec",
+// "metrics/probes"; never the caller's text.
 func (m *Metrics) Request(method, path string, longRunning bool) (end func()) {
 	labels := []string{known(method), path, "readwrite", strconv.FormatBool(longRunning)}
 	began, current := time.Now(), m.web.current.WithLabelValues(labels...)
@@ -38,7 +38,7 @@ func (m *Metrics) Request(method, path string, longRunning bool) (end func()) {
 	}
 }
 
-// known is a method that exists.
+// known returns a standard HTTP method, or a fixed label for others.
 func known(method string) string {
 	switch method {
 	case http.MethodGet, http.MethodPost, http.MethodPut, http.MethodDelete, http.MethodHead, http.MethodOptions, http.MethodPatch:
@@ -47,8 +47,8 @@ func known(method string) string {
 	return "other"
 }
 
-// Transport counts what goes to API servers through next, by rest_client_requests_total and
-// rest_client_request_duration_seconds.
+// Transport counts requests to API servers through next, with rest_client_requests_total
+// and rest_client_request_duration_seconds.
 func (m *Metrics) Transport(next http.RoundTripper) http.RoundTripper {
 	return transport{next, m.clients, m.waits}
 }

@@ -48,8 +48,8 @@ func histograms(r *prometheus.Registry, name, help string, buckets []float64, la
 	return h
 }
 
-// certificates says how long certificates are still good for: infinitely where there
-// is none, as the kubelet has it; and how often they were not renewed.
+// certificates reports for how long certificates are valid, infinitely if there is none, as
+// in the kubelet; and how often a renewal failed.
 func certificates(r *prometheus.Registry, c Config) {
 	left := func(of func() time.Time) func() float64 {
 		return func() float64 {
@@ -77,7 +77,7 @@ func certificates(r *prometheus.Registry, c Config) {
 	failures("kubelet_server_expiration_renew_errors", c.ServerFailures)
 }
 
-// major and minor are the parts of v1.36.3; "" where the version is no such one.
+// major and minor are the parts of v1.36.3; "" for a version of another form.
 func (b Build) major() string { return b.part(0) }
 func (b Build) minor() string { return b.part(1) }
 

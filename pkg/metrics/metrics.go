@@ -1,13 +1,12 @@
-// Package metrics counts what the agent does, under the kubelet's names: /metrics
-// and /metrics/probes.
+// Package metrics counts what the agent does, under the kubelet's names: /metrics and
+// /metrics/probes.
 //
-// It is told: of statuses and events as the engine tells its sinks, of probes by
-// standing in front of the prober, of calls to the runtime, relists, pulls and
-// requests by the hooks of those who do them. What has a number at any moment is
-// counted when somebody asks.
+// It gets statuses and events as a sink of the engine, probes by wrapping the prober, and
+// calls to the runtime, relists, pulls and requests from their hooks. Values that exist at
+// any moment are counted at a scrape.
 //
-// The one rule: what it is told never waits, and no label holds what a stranger
-// chose, but for names of pods, which go when the pod goes.
+// The one rule: its methods never block, and no label has text that other people chose,
+// except names of pods, whose series are removed with the pod.
 package metrics
 
 import (
@@ -20,32 +19,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Config is what Metrics are made of.
+// Config is the configuration of Metrics.
 type Config struct {
 	Node string // its name
 	Build
-	// Mirrors returns how many mirror pods there should be; nil: there are none.
+	// Mirrors returns how many mirror pods there should be; nil means none.
 	Mirrors func() int
-	// ClientExpires and ServerExpires return when the certificates that are in use
-	// end; nil, and the zero time, say that there is none.
+	// ClientExpires and ServerExpires return when the certificates in use expire; nil, and
+	// the zero time, mean that there is none.
 	ClientExpires, ServerExpires func() time.Time
-	// ClientFailures and ServerFailures return how often they could not be renewed; nil
-	// is never.
+	// ClientFailures and ServerFailures return how often a renewal failed; nil means never.
 	ClientFailures, ServerFailures func() int64
-	// CgroupVersion is 1 or 2; 0 where there are none.
+	// CgroupVersion is 1 or 2; 0 means none.
 	CgroupVersion int
 }
 
-// Build is what this program was built from.
+// Build is the version of this program.
 type Build struct {
-	Version   string // as v1.2.3
+	Version   string // like v1.2.3
 	Commit    string
 	TreeState string // clean or dirty
 	Date      string
 }
 
-// Metrics are the agent's own numbers. Make them with New; all methods may be called
-// from many goroutines.
+// Metrics are the agent's own metrics. Make them with New; all methods may be called from
+// many goroutines.
 type Metrics struct {
 	all    *prometheus.Registry
 	probes *prometheus.Registry
@@ -62,7 +60,7 @@ type Metrics struct {
 	prober  prober
 }
 
-// New returns Metrics; everything that counts from zero is at zero.
+// New returns Metrics; all counters are at zero.
 func New(c Config) *Metrics {
 	m := &Metrics{all: prometheus.NewRegistry(), probes: prometheus.NewRegistry()}
 	began := time.Now()
@@ -87,7 +85,7 @@ func New(c Config) *Metrics {
 	return m
 }
 
-// constants are numbers that do not change.
+// constants are metrics that do not change.
 func (m *Metrics) constants(c Config) {
 	gauges(m.all, "kubelet_node_name", "The node's name. The count is always 1.", "node").WithLabelValues(c.Node).Set(1)
 	gauges(m.all, "kubelet_metrics_provider", "Metrics provider used by kubelet to collect container stats. Values can be 'cadvisor' and 'cri'",
@@ -107,15 +105,15 @@ func (m *Metrics) constants(c Config) {
 	})
 }
 
-// Handler answers /metrics (C-1.40.7).
+// Handler serves /metrics (C-1.40.7).
 func (m *Metrics) Handler() http.Handler { return handler(m.all) }
 
-// Probes answers /metrics/probes (C-1.40.7).
+// Probes serves /metrics/probes (C-1.40.7).
 func (m *Metrics) Probes() http.Handler { return handler(m.probes) }
 
 func handler(r *prometheus.Registry) http.Handler {
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError})
 }
 
-// Also shows what a collector of somebody else's has, as stats.Volumes, in /metrics.
+// Also adds the collector of another package, such as stats.Volumes, to /metrics.
 func (m *Metrics) Also(c prometheus.Collector) { m.all.MustRegister(c) }

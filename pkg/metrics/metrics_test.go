@@ -29,7 +29,7 @@ import (
 var update = flag.Bool("update", false, "rewrite testdata")
 
 // series reads a handler as a scraper does: every series by name and labels, with its
-// value; histograms by their counts.
+// value; histograms with their counts.
 func series(t *testing.T, h http.Handler) map[string]float64 {
 	t.Helper()
 	all := map[string]float64{}
@@ -72,7 +72,7 @@ func build() metrics.Build {
 	return metrics.Build{Version: "v1.36.3", Commit: "abc", TreeState: "clean", Date: "2026-01-01"}
 }
 
-// life is a pod and what is reported of it.
+// life is a pod and its reports.
 type life struct {
 	*metrics.Metrics
 	pod    *v1.Pod
@@ -89,7 +89,7 @@ func newLife(m *metrics.Metrics, name, uid, source string) *life {
 	}, pod.Origin{Source: source}, now}
 }
 
-// report tells of the pod as it is after edit.
+// report reports the pod's status after edit.
 func (l *life) report(edit func(s *v1.PodStatus), flags ...func(*pod.StatusReport)) {
 	l.at = l.at.Add(time.Second)
 	p := l.pod.DeepCopy()
@@ -116,7 +116,7 @@ func (l *life) runs(id string) func(*v1.PodStatus) {
 	}
 }
 
-// TestAppendixG_PodsAndContainers: what is counted of a pod's life.
+// TestAppendixG_PodsAndContainers: the counters from a pod's start to its end.
 func TestAppendixG_PodsAndContainers(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1", Build: build()})
@@ -168,8 +168,8 @@ func TestAppendixG_PodsAndContainers(t *testing.T) {
 	})
 }
 
-// TestAppendixG_Rejections: each once, under reasons that are known; what an agent
-// before has counted is not counted again.
+// TestAppendixG_Rejections: each is counted once, with a known reason; those that an
+// earlier agent counted are not counted again.
 func TestAppendixG_Rejections(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -194,14 +194,14 @@ func TestAppendixG_Rejections(t *testing.T) {
 	})
 }
 
-// prober answers as it is told.
+// prober returns a fixed result.
 type prober struct{ err error }
 
 func (p prober) Probe(context.Context, pod.ProbeRequest) error { return p.err }
 func (p prober) Hook(context.Context, pod.HookRequest) error   { return p.err }
 
-// TestProbesAreCountedAndForgotten: a pod that is gone, or was replaced by one of its
-// name, leaves no series behind, and a probe that ends late makes none.
+// TestProbesAreCountedAndForgotten: a pod that was removed, or replaced by one of its name,
+// leaves no series, and a probe that ends late makes none.
 func TestProbesAreCountedAndForgotten(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -227,7 +227,7 @@ func TestProbesAreCountedAndForgotten(t *testing.T) {
 		"prober_probe_duration_seconds{container=main,namespace=default,pod=a,probe_type=Readiness}":                  1,
 	})
 	second.report(second.runs("c2"))
-	first.report(nil, gone) // its last word comes late
+	first.report(nil, gone) // its last report comes late
 	probe(first, "c1", c(first).LivenessProbe, nil)
 	probe(second, "c2", c(second).LivenessProbe, nil)
 	for name := range series(t, m.Probes()) {
@@ -242,7 +242,7 @@ func TestProbesAreCountedAndForgotten(t *testing.T) {
 	}
 }
 
-// TestCardinality: a thousand pods that came and went leave as many series as none.
+// TestCardinality: after a thousand removed pods there are no more series than before.
 func TestCardinality(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -267,7 +267,7 @@ func TestCardinality(t *testing.T) {
 	}
 }
 
-// TestToldAndAskedAtOnce: by as many goroutines as there are.
+// TestToldAndAskedAtOnce: reports and scrapes from many goroutines.
 func TestToldAndAskedAtOnce(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -298,7 +298,8 @@ func TestToldAndAskedAtOnce(t *testing.T) {
 	})
 }
 
-// TestAppendixG_Runtime: calls by the kubelet's words, and what a sandbox counts for.
+// TestAppendixG_Runtime: calls have the kubelet's names; a RunPodSandbox counts as a pod
+// start.
 func TestAppendixG_Runtime(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -361,11 +362,11 @@ func TestMetrics_UserNamespacedPod_IsCounted(t *testing.T) {
 	other.pod.Spec.HostUsers = new(bool)
 	other.report(nil)
 	other.report(other.runs("c1"))
-	other.report(waits("ErrImagePull")) // it has been started
+	other.report(waits("ErrImagePull")) // it was started before
 	want(t, series(t, m.Handler()), map[string]float64{failed: 2})
 }
 
-// unwanted says that no source wants the pod any more.
+// unwanted marks the pod as no longer desired by any source.
 func unwanted(r *pod.StatusReport) { r.Unwanted = true }
 
 // Shows: Appendix G. A pod whose manifest was taken away is an orphan until nothing of it is
@@ -394,7 +395,7 @@ func TestMetrics_ManifestTakenAway_IsAnOrphan(t *testing.T) {
 				n++
 			}
 		}
-		if n != 15 { // e2e_node knows these and no others
+		if n != 15 { // e2e_node expects exactly these
 			t.Errorf("%d series of kubelet_working_pods", n)
 		}
 	}
@@ -506,8 +507,8 @@ func TestMetrics_FirstPodAndCgroups_AreMeasured(t *testing.T) {
 	})
 }
 
-// TestAppendixG_Requests: those to the server by their route, those to API servers by
-// their answer; a method that nobody knows is not a label.
+// TestAppendixG_Requests: requests to the server count by route, those to API servers by
+// status; an unknown method is not a label.
 func TestAppendixG_Requests(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -536,8 +537,8 @@ func TestAppendixG_Requests(t *testing.T) {
 	other()
 }
 
-// TestAppendixG_Certificates: seconds that are left, infinitely many without one, and
-// how often they were not renewed.
+// TestAppendixG_Certificates: the seconds left, infinity without a certificate, and the
+// number of failed renewals.
 func TestAppendixG_Certificates(t *testing.T) {
 	t.Parallel()
 	at := time.Now().Add(time.Hour)
@@ -554,8 +555,7 @@ func TestAppendixG_Certificates(t *testing.T) {
 	}
 }
 
-// TestAppendixG_NamesAndLabels: of everything that is there before anything has
-// happened, and after one of each.
+// TestAppendixG_NamesAndLabels: of all series before any event, and after one of each.
 func TestAppendixG_NamesAndLabels(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1", Build: build(), CgroupVersion: 2, ClientExpires: time.Now})

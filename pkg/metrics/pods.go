@@ -12,8 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Report implements engine.Sink: it counts what has become of a pod since its last
-// status.
+// Report implements engine.Sink: it counts a pod's changes since its last status.
 func (m *Metrics) Report(r pod.StatusReport) error {
 	m.pods.report(r)
 	return nil
@@ -22,14 +21,14 @@ func (m *Metrics) Report(r pod.StatusReport) error {
 // Event implements engine.Events.
 func (m *Metrics) Event(e pod.Event) { m.pods.event(e) }
 
-// pods is what is known of pods from their statuses and events.
+// pods is the state of pods from their statuses and events.
 type pods struct {
 	began  time.Time
 	forget func(podName)
 
-	mu    sync.Mutex // guards all below, for the length of one report
+	mu    sync.Mutex // guards all fields below, for the length of one report
 	known map[pod.Key]*podState
-	ids   map[string]containerName // of containers, as the runtime has them
+	ids   map[string]containerName // by container ID, as the runtime has it
 
 	started, failed, terminated *prometheus.CounterVec
 	rejected, evicted           *prometheus.CounterVec
@@ -42,7 +41,7 @@ type pods struct {
 	namespaced                  namespaced
 }
 
-// podName is a pod as labels name it.
+// podName identifies a pod in labels.
 type podName struct{ namespace, name, uid string }
 
 type containerName struct {
@@ -55,16 +54,16 @@ type podState struct {
 	podName
 	static   bool
 	finished bool
-	unwanted bool // no source wants it any more
+	unwanted bool // no source desires it any more
 	pod      *v1.Pod
 	seen     time.Time // first report
 	waiting  map[string]string
-	ended    map[string]string // the last life of each container that is counted as ended
+	ended    map[string]string // each container's last ID that was counted as terminated
 	ids      []string
-	// pull is the time between the first pull's begin and the last one's end.
+	// pull is the time from the start of the first pull to the end of the last one.
 	pullBegan, pullEnded time.Time
-	ran, up              bool // its start is counted, or was before our time
-	failed               bool // that a container cannot be started is counted in namespaced
+	ran, up              bool // its start is counted, or was before this agent
+	failed               bool // a container start failure is counted in namespaced
 }
 
 func newPods(r *prometheus.Registry, began time.Time, n namespaced, forget func(podName)) *pods {
@@ -94,7 +93,7 @@ func newPods(r *prometheus.Registry, began time.Time, n namespaced, forget func(
 	return p
 }
 
-// report is one status.
+// report counts one status.
 func (p *pods) report(r pod.StatusReport) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,7 +101,7 @@ func (p *pods) report(r pod.StatusReport) {
 	uid := string(r.Pod.UID)
 	s := p.known[key]
 	if s != nil && s.uid != uid && r.Gone {
-		return // the last word of one that is already replaced
+		return // the last report of a replaced pod
 	}
 	if s != nil && (s.uid != uid || r.Gone) {
 		p.drop(key, s)
@@ -127,7 +126,7 @@ func (p *pods) report(r pod.StatusReport) {
 	p.phase(s, before, r.At)
 }
 
-// drop forgets a pod with all its series; mu is held.
+// drop forgets a pod with all its series; the caller holds mu.
 func (p *pods) drop(key pod.Key, s *podState) {
 	delete(p.known, key)
 	for _, id := range s.ids {
@@ -136,7 +135,7 @@ func (p *pods) drop(key pod.Key, s *podState) {
 	p.forget(s.podName)
 }
 
-// containers counts what has become of a pod's containers; mu is held.
+// containers counts the changes of a pod's containers; the caller holds mu.
 func (p *pods) containers(s *podState) {
 	for _, id := range s.ids {
 		delete(p.ids, id)
@@ -171,7 +170,7 @@ func (p *pods) containers(s *podState) {
 	})
 }
 
-// phase counts starts and ends of a pod; mu is held.
+// phase counts starts and ends of a pod; the caller holds mu.
 func (p *pods) phase(s *podState, before *v1.Pod, at time.Time) {
 	status := &s.pod.Status
 	if !s.ran && status.Phase == v1.PodRunning {
@@ -197,7 +196,7 @@ func (p *pods) phase(s *podState, before *v1.Pod, at time.Time) {
 		return
 	}
 	if status.StartTime != nil && status.StartTime.Time.Before(p.began.Truncate(time.Second)) {
-		return // an agent before this one counted it
+		return // an earlier agent counted it
 	}
 	switch {
 	case status.Reason == "Evicted":
@@ -207,7 +206,7 @@ func (p *pods) phase(s *podState, before *v1.Pod, at time.Time) {
 	}
 }
 
-// event is one event.
+// event counts one event.
 func (p *pods) event(e pod.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +225,7 @@ func (p *pods) event(e pod.Event) {
 	}
 }
 
-// probed calls f for the container of that ID, unless its pod is gone.
+// probed calls f for the container of that ID, unless its pod was removed.
 func (p *pods) probed(id string, f func(podName, string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// prober are the numbers of probes; unlike all others they carry the names of pods.
+// prober holds the metrics of probes; unlike all others they have the names of pods.
 type prober struct {
 	total *prometheus.CounterVec
 	took  *prometheus.HistogramVec
@@ -26,14 +26,14 @@ func newProber(r *prometheus.Registry, began time.Time) prober {
 	}
 }
 
-// Prober is what an engine probes through.
+// Prober is the engine's prober.
 type Prober interface {
 	Probe(ctx context.Context, r pod.ProbeRequest) error
 	Hook(ctx context.Context, r pod.HookRequest) error
 }
 
-// Prober returns next with its probes counted, as /metrics/probes shows them: of
-// containers in pods that a status was reported of and that are not gone.
+// Prober returns next with its probes counted for /metrics/probes: those of containers in
+// pods that have a reported status and were not removed.
 func (m *Metrics) Prober(next Prober) Prober { return counted{next, m} }
 
 type counted struct {
@@ -41,12 +41,12 @@ type counted struct {
 	m *Metrics
 }
 
-// Probe runs a probe and counts what came of it.
+// Probe runs a probe and counts its result.
 func (c counted) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	began := time.Now()
 	err := c.Prober.Probe(ctx, r)
 	if ctx.Err() != nil {
-		return err // nobody waited for it
+		return err // the caller has left
 	}
 	var no *pod.ProbeFailure
 	var but *pod.ProbeWarning
@@ -60,14 +60,14 @@ func (c counted) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	c.m.pods.probed(r.ContainerID, func(p podName, container string) {
 		kind := kindOf(r)
 		c.m.prober.total.WithLabelValues(kind, result, container, p.name, p.namespace, p.uid).Inc()
-		if result != "failed" { // as the kubelet has it
+		if result != "failed" { // as in the kubelet
 			c.m.prober.took.WithLabelValues(kind, container, p.name, p.namespace).Observe(time.Since(began).Seconds())
 		}
 	})
 	return err
 }
 
-// kindOf is which of its container's probes a request is.
+// kindOf is the kind of probe of a request.
 func kindOf(r pod.ProbeRequest) string {
 	if c := r.Container; c != nil {
 		switch r.Probe {
@@ -82,7 +82,7 @@ func kindOf(r pod.ProbeRequest) string {
 	return "Unknown"
 }
 
-// forget drops the series of a pod that is gone.
+// forget removes the series of a removed pod.
 func (p prober) forget(of podName) {
 	p.total.DeletePartialMatch(prometheus.Labels{"pod": of.name, "namespace": of.namespace, "pod_uid": of.uid})
 	p.took.DeletePartialMatch(prometheus.Labels{"pod": of.name, "namespace": of.namespace})

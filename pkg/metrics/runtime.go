@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// operations are the kubelet's words for the calls of CRI.
+// operations maps CRI calls to the kubelet's names.
 var operations = map[string]string{
 	"Version": "version", "Status": "status", "RuntimeConfig": "runtime_config", "UpdateRuntimeConfig": "update_runtime_config",
 	"CreateContainer": "create_container", "StartContainer": "start_container", "StopContainer": "stop_container",
@@ -22,7 +22,7 @@ var operations = map[string]string{
 	"ImageFsInfo": "image_fs_info",
 }
 
-// calls are those to the container runtime.
+// calls holds the metrics of calls to the container runtime.
 type calls struct {
 	total, errors *prometheus.CounterVec
 	took          *prometheus.HistogramVec
@@ -57,9 +57,9 @@ func newCalls(r *prometheus.Registry, n namespaced) calls {
 	}
 }
 
-// Call takes a call to the runtime that has ended: its name in CRI, the runtime
-// handler of a RunPodSandbox and whether it has a user namespace, how long it took, and its
-// error. A pod is started with each of its sandboxes, as the kubelet counts.
+// Call counts a finished call to the runtime: its name in CRI, the runtime handler of a
+// RunPodSandbox and whether it has a user namespace, its duration, and its error. Each
+// sandbox counts as a pod start, as in the kubelet.
 func (m *Metrics) Call(method, handler string, userNamespace bool, took time.Duration, err error) {
 	name := cmp.Or(operations[method], "other")
 	m.calls.total.WithLabelValues(name).Inc()
@@ -84,7 +84,7 @@ func (m *Metrics) Call(method, handler string, userNamespace bool, took time.Dur
 	}
 }
 
-// lists are the relists of PLEG.
+// lists holds the metrics of PLEG's relists.
 type lists struct {
 	took, since prometheus.Histogram
 	seen        prometheus.Gauge
@@ -96,12 +96,12 @@ func newLists(r *prometheus.Registry) lists {
 		since: histogram(r, "kubelet_pleg_relist_interval_seconds", "Interval in seconds between relisting in PLEG.", prometheus.DefBuckets),
 		seen:  gauge(r, "kubelet_pleg_last_seen_seconds", "Timestamp in seconds when PLEG was last seen active."),
 	}
-	counter(r, "kubelet_pleg_discard_events", "The number of discard events in PLEG.") // none: hints are never dropped
+	counter(r, "kubelet_pleg_discard_events", "The number of discard events in PLEG.") // always 0: hints are never dropped
 	return l
 }
 
-// Relist takes a relist of PLEG that has ended: how long it took, how long after the
-// one before it began (0: it is the first), and its error.
+// Relist counts a finished relist of PLEG: its duration, the time since the start of the
+// one before (0 for the first), and its error.
 func (m *Metrics) Relist(took, since time.Duration, err error) {
 	m.lists.took.Observe(took.Seconds())
 	if since > 0 {
@@ -112,12 +112,12 @@ func (m *Metrics) Relist(took, since time.Duration, err error) {
 	}
 }
 
-// Pulled takes a pull that has ended well, and the size of its image in bytes.
+// Pulled counts a successful pull, and the size of its image in bytes.
 func (m *Metrics) Pulled(took time.Duration, size uint64) {
 	m.images.WithLabelValues(sizeClass(size)).Observe(took.Seconds())
 }
 
-// sizeClass is the kubelet's word for the size of an image.
+// sizeClass is the kubelet's label for the size of an image.
 func sizeClass(size uint64) string {
 	const mib, gib = 1 << 20, 1 << 30
 	for _, c := range []struct {
@@ -135,7 +135,7 @@ func sizeClass(size uint64) string {
 	return "0-10MB"
 }
 
-// workers are the pods' workers and what follows from them.
+// workers holds the metrics of the pods' workers.
 type workers struct {
 	turns  *prometheus.HistogramVec
 	starts prometheus.Histogram
@@ -154,19 +154,18 @@ func newWorkers(r *prometheus.Registry) workers {
 	}
 }
 
-// Worked takes one turn of a pod's worker: create, update, sync or terminated.
+// Worked counts one iteration of a pod's worker: create, update, sync or terminated.
 func (m *Metrics) Worked(operation string, took time.Duration) {
 	m.workers.turns.WithLabelValues(operation).Observe(took.Seconds())
 }
 
-// WorkerStarted takes how long a pod waited for its worker since it was first seen.
+// WorkerStarted records the time from when a pod was first seen until its worker started.
 func (m *Metrics) WorkerStarted(took time.Duration) { m.workers.starts.Observe(took.Seconds()) }
 
-// StatusSynced takes how long a status took from the moment it changed until the API
-// server had it.
+// StatusSynced records the time from a status change until the API server had it.
 func (m *Metrics) StatusSynced(took time.Duration) { m.workers.synced.Observe(took.Seconds()) }
 
-// Cgroup takes an operation on a pod's cgroup that has ended: create, update or destroy.
+// Cgroup counts a finished operation on a pod's cgroup: create, update or destroy.
 func (m *Metrics) Cgroup(operation string, took time.Duration) {
 	m.groups.WithLabelValues(operation).Observe(took.Seconds())
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The kubelet's words for kinds of containers.
+// The kubelet's names for kinds of containers.
 const (
 	kindContainer = "container"
 	kindInit      = "init_container"
@@ -39,16 +39,15 @@ func kindOfPath(path string) string {
 	return kindContainer
 }
 
-// startErrors are the reasons why a container is not started that are errors
-// (C-1.22.9).
+// startErrors are the waiting reasons that are errors (C-1.22.9).
 var startErrors = map[string]bool{
 	"CreateContainerConfigError": true, "CreateContainerError": true, "RunContainerError": true, "PreCreateHookError": true,
 	"PreStartHookError": true, "PostStartHookError": true, "ErrImagePull": true, "ErrImageNeverPull": true, "ImageInspectError": true,
 	"InvalidImageName": true, "RegistryUnavailable": true, "SignatureValidationFailed": true,
 }
 
-// ending is a reason of a container's end; runtimes choose theirs from few words, and
-// any other is one.
+// ending is the label for a container's termination reason: runtimes use a few reasons, and
+// all others share one label.
 func ending(reason string) string {
 	switch reason {
 	case "Completed", "Error", "OOMKilled", "ContainerCannotRun", "ContainerStatusUnknown", "StartError", "Unknown", "":
@@ -57,8 +56,7 @@ func ending(reason string) string {
 	return "Other"
 }
 
-// rejections are the reasons of admission that the kubelet names; what else there is
-// is one of two more.
+// rejections are the kubelet's reasons of admission; others get one of two more labels.
 var rejections = map[string]bool{
 	"AppArmor": true, "PodOSSelectorNodeLabelDoesNotMatch": true, "PodOSNotSupported": true, "InvalidNodeInfo": true,
 	"InitContainerRestartPolicyForbidden": true, "SupplementalGroupsPolicyNotSupported": true, "UnexpectedAdmissionError": true,
@@ -77,7 +75,7 @@ func rejection(reason string) string {
 	return "Other"
 }
 
-// signal is the kubelet's word for why a pod was evicted.
+// signal is the kubelet's label for the cause of an eviction.
 func signal(message string) string {
 	switch {
 	case strings.Contains(message, "EmptyDir volume"):
@@ -90,7 +88,7 @@ func signal(message string) string {
 	return "other"
 }
 
-// allStarted reports whether every container of the pod proper has been started.
+// allStarted reports whether every regular container of the pod has been started.
 func allStarted(s *v1.PodStatus) bool {
 	for i := range s.ContainerStatuses {
 		if c := &s.ContainerStatuses[i]; c.State.Running == nil && c.State.Terminated == nil {
@@ -100,14 +98,14 @@ func allStarted(s *v1.PodStatus) bool {
 	return len(s.ContainerStatuses) > 0
 }
 
-// anyMade reports whether any container was ever made.
+// anyMade reports whether any container was ever created.
 func anyMade(s *v1.PodStatus) bool {
 	made := false
 	each(s, func(_ string, c *v1.ContainerStatus) { made = made || c.ContainerID != "" })
 	return made
 }
 
-// running reports whether a pod has a sandbox that runs.
+// running reports whether a pod has a running sandbox.
 func running(s *v1.PodStatus) bool {
 	for _, c := range s.Conditions {
 		if c.Type == v1.PodReadyToStartContainers {
@@ -119,14 +117,14 @@ func running(s *v1.PodStatus) bool {
 	return up
 }
 
-// tally is how many there are of everything, now.
+// tally is the present counts.
 type tally struct {
 	pods, ephemeral int
 	containers      map[string]int // by state
 	desired, active map[bool]int   // by static
 	working         map[workKind]int
 	resizing        int
-	pending         map[string]int // resizes that wait, by reason
+	pending         map[string]int // waiting resizes, by reason
 	volumes         map[volumeKind]int
 }
 
@@ -190,7 +188,7 @@ func (p *pods) tally() tally {
 // Describe implements prometheus.Collector.
 func (p *pods) Describe(chan<- *prometheus.Desc) {}
 
-// Collect implements prometheus.Collector: what can be counted at any moment.
+// Collect implements prometheus.Collector: it sends the values that exist at any moment.
 func (p *pods) Collect(out chan<- prometheus.Metric) {
 	t := p.tally()
 	put := func(name, help string, value int, labels ...string) {
@@ -220,7 +218,8 @@ func (p *pods) Collect(out chan<- prometheus.Metric) {
 			t.active[static], "static", word)
 	}
 	for _, lifecycle := range []string{"sync", "terminating", "terminated"} {
-		// What only the runtime has gets a worker, which finds no source that wants it: an orphan.
+		// A pod that only the runtime has gets a worker, and no source desires it: an
+		// orphan.
 		for _, kind := range []workKind{{"desired", lifecycle, ""}, {"desired", lifecycle, "true"}, {"orphan", lifecycle, ""}, {"orphan", lifecycle, "true"}, {"runtime_only", lifecycle, "unknown"}} {
 			put("kubelet_working_pods", "Number of pods the kubelet is actually running, broken down by lifecycle phase, whether the pod is desired, orphaned, or runtime only (also orphaned), and whether the pod is static. An orphaned pod has been removed from local configuration or force deleted in the API and consumes resources that are not otherwise visible.",
 				t.working[kind], "config", kind.config, "lifecycle", kind.lifecycle, "static", kind.static)
@@ -228,7 +227,7 @@ func (p *pods) Collect(out chan<- prometheus.Metric) {
 	}
 }
 
-// staticWord is the kubelet's value of label static.
+// staticWord is the kubelet's value of the label static.
 func staticWord(static bool) string {
 	if static {
 		return "true"

@@ -32,8 +32,8 @@ func count(all map[volumeKind]int, state string, p *v1.Pod) {
 	}
 }
 
-// plugin is the kubelet's name of what sets a volume up. A claim is one kind here: what it is
-// bound to is not in the pod.
+// plugin is the kubelet's name of a volume's plugin. All claims have one name here: the pod
+// does not have their target.
 func plugin(v *v1.Volume) string {
 	switch {
 	case v.EmptyDir != nil:

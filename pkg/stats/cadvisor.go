@@ -11,10 +11,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Cadvisor answers /metrics/cadvisor (C-1.40.7): the series that dashboards use, as
-// cAdvisor in a kubelet names and labels them. Rows are the machine ("/"), all pods,
-// each pod (container=""), its sandbox, which has the pod's network, and each
-// container.
+// Cadvisor serves /metrics/cadvisor (C-1.40.7): the series that dashboards use, with the
+// names and labels of the kubelet's cAdvisor. Rows are the machine ("/"), all pods, each
+// pod (container=""), its sandbox, which has the pod's network, and each container.
 func (s *Stats) Cadvisor() http.Handler {
 	return s.serve(func(ctx context.Context, out *series) {
 		r, err := s.read(ctx, true)
@@ -44,7 +43,7 @@ type table struct {
 	devices map[string]string // "259:0" → "/dev/nvme0n1"
 }
 
-// row is one cgroup, or one container whose cgroup is not known.
+// row is one cgroup, or one container with an unknown cgroup.
 type row struct {
 	group                           *group
 	id, name, image, namespace, pod string
@@ -72,7 +71,7 @@ func (t *table) pod(p *podReading) {
 		r.group, r.name, r.image, r.container = c.group, c.id, c.status.Image, c.status.Name
 		r.began = c.status.State.Running.StartedAt.Time
 		if p.sandbox == nil && i == 0 {
-			r.links = p.links // whoever asks for the pod's network finds it once
+			r.links = p.links // queries of the pod's network must count it once
 		}
 		if u := c.usage; u != nil && u.Writable.Used != nil {
 			d := disk{used: *u.Writable.Used}
@@ -88,7 +87,7 @@ func (t *table) pod(p *podReading) {
 	}
 }
 
-// fromRuntime is a group as far as the runtime knows it.
+// fromRuntime returns a group with the runtime's data.
 func fromRuntime(c *containerReading) *group {
 	value := func(n *uint64) uint64 {
 		if n == nil {
@@ -128,7 +127,7 @@ func devicesOf(sys string, r *reading) map[string]string {
 	return names
 }
 
-// deviceByNumber is a block device's path; its number where it has none.
+// deviceByNumber is a block device's path, or its number if it has none.
 func deviceByNumber(sys, number string) string {
 	to, err := os.Readlink(filepath.Join(sys, "dev/block", number))
 	if err != nil || strings.Contains(number, "/") {
@@ -146,7 +145,7 @@ func (s *series) machine(m machine) {
 	s.gauge("machine_swap_bytes", "Amount of swap memory available on the machine.", of, float64(m.swap))
 }
 
-// limited is a limit as cAdvisor says it: 0 is none.
+// limited is a limit in cAdvisor's form: 0 means none.
 func limited(n uint64) float64 {
 	if n == unlimited {
 		return 0
@@ -206,7 +205,7 @@ func (t *table) row(r row) {
 	}
 }
 
-// spec writes what a row is given.
+// spec writes the limits of a row.
 func (t *table) spec(of labels, r row) {
 	g := r.group
 	t.gauge("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", of, float64(r.began.Unix()))

@@ -2,12 +2,12 @@ package stats
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// The names and the help of cAdvisor's series; what its readers sum and join by.
+// The names and help texts of cAdvisor's series, by which dashboards sum and join.
 
 var cpuMetrics = []struct {
 	name, help  string
 	labels      []string
-	whenLimited bool // only where there is a quota
+	whenLimited bool // only with a quota
 	value       func(*cpuUsage) float64
 }{
 	{"container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.", []string{"cpu", "total"}, false,

@@ -13,12 +13,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// unlimited is what both versions of cgroups come to where nothing is limited: v1
-// says a number near it.
+// unlimited is the value of "no limit" in both versions of cgroups: v1 has a number near
+// it.
 const unlimited = math.MaxUint64
 
-// group is what one cgroup and all below it use, as its files said at a moment. A
-// file that is not there leaves zeros.
+// group is the usage of one cgroup and all below it, read from its files at one time. A
+// missing file leaves zeros.
 type group struct {
 	at      pod.Cgroup
 	host    bool // the whole machine
@@ -26,13 +26,13 @@ type group struct {
 	time    time.Time // of cpu and memory
 	cpu     cpuUsage
 	memory  memoryUsage
-	rate    *uint64 // billionths of a processor; nil: not known
+	rate    *uint64 // billionths of a processor; nil: unknown
 	devices []deviceUsage
 	threads uint64
-	// threadsMax is unlimited where there is no limit.
+	// threadsMax is unlimited if there is no limit.
 	threadsMax uint64
 	processes  int
-	pressure   map[string]*pressure // "cpu", "memory", "io"; cgroup v2 alone
+	pressure   map[string]*pressure // "cpu", "memory", "io"; only cgroup v2
 }
 
 // cpuUsage is in nanoseconds.
@@ -48,19 +48,19 @@ type memoryUsage struct {
 	usage, workingSet, rss, cache, swap uint64
 	mapped, kernel, active, inactive    uint64
 	faults, majorFaults                 uint64
-	most                                uint64 // the most there was, 0: not known
+	most                                uint64 // the maximum so far, 0: unknown
 	limit, swapLimit, reservation       uint64 // unlimited: none
-	failures                            uint64 // how often the limit was met
-	kills                               uint64 // of the kernel, for want of memory
+	failures                            uint64 // how often the limit was reached
+	kills                               uint64 // OOM kills by the kernel
 }
 
-// deviceUsage is what was read from and written to one block device.
+// deviceUsage is the I/O of one block device.
 type deviceUsage struct {
 	number                              string // "259:0"
 	readBytes, writeBytes, reads, wrote uint64
 }
 
-// pressure is how long tasks waited.
+// pressure is the time that tasks waited.
 type pressure struct{ some, full stalled }
 
 type stalled struct {
@@ -68,7 +68,7 @@ type stalled struct {
 	total                uint64 // microseconds
 }
 
-// cpuNow reads the CPU time of a group, the one thing that is read twice.
+// cpuNow reads the CPU time of a group, the only value that may be read twice.
 func cpuNow(at pod.Cgroup) (total uint64, ok bool) {
 	if dir, unified := at.Dirs[""]; unified {
 		usec, ok := keyed(dir, "cpu.stat")["usage_usec"]
@@ -77,8 +77,8 @@ func cpuNow(at pod.Cgroup) (total uint64, ok bool) {
 	return number(at.Dirs["cpuacct"], "cpuacct.usage")
 }
 
-// readGroup reads a cgroup: CPU and memory, and with full all that is known of it.
-// ok is false where it is not there.
+// readGroup reads a cgroup: CPU and memory, and with full all its data. ok is false if it
+// does not exist.
 func readGroup(at pod.Cgroup, now time.Time, full bool) (g *group, ok bool) {
 	g = &group{at: at, time: now, threadsMax: unlimited}
 	_, unified := at.Dirs[""]
@@ -152,7 +152,7 @@ func (g *group) readV1(full bool) {
 	m.faults, m.majorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
 	m.swapLimit = limit(dir, "memory.memsw.limit_in_bytes")
 	if m.swapLimit != unlimited {
-		m.swapLimit -= min(m.limit, m.swapLimit) // v1 limits both together
+		m.swapLimit -= min(m.limit, m.swapLimit) // v1 limits memory and swap together
 	}
 	if !full {
 		return
@@ -189,7 +189,7 @@ func someDir(at pod.Cgroup) string {
 	return ""
 }
 
-// below is the cgroup of that name in another one.
+// below is the child of that name of a cgroup.
 func below(at pod.Cgroup, name string) pod.Cgroup {
 	c := pod.Cgroup{Path: filepath.Join(at.Path, name), Dirs: make(map[string]string, len(at.Dirs))}
 	for controller, dir := range at.Dirs {
@@ -201,7 +201,7 @@ func below(at pod.Cgroup, name string) pod.Cgroup {
 // processesOf returns the processes in a cgroup itself.
 func processesOf(at pod.Cgroup) []string { return strings.Fields(text(someDir(at), "cgroup.procs")) }
 
-// text is a file of a cgroup, "" where it cannot be read: cgroups go at any moment.
+// text is a file of a cgroup, "" if it cannot be read: cgroups may be removed at any time.
 func text(dir, file string) string {
 	if dir == "" {
 		return ""
@@ -218,7 +218,7 @@ func number(dir, file string) (uint64, bool) {
 	return n, err == nil
 }
 
-// limit is a number that may be "max", or so large that it limits nothing.
+// limit is a number that may be "max", or so large that it means no limit.
 func limit(dir, file string) uint64 {
 	n, ok := number(dir, file)
 	if !ok || n >= 1<<62 {
@@ -288,8 +288,8 @@ func devicesV1(bytes, operations string) []deviceUsage {
 	return all
 }
 
-// pressureOf reads "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and the same of
-// full; nil where the kernel does not measure it.
+// pressureOf reads "some avg10=0.00 avg60=0.00 avg300=0.00 total=0" and the same for full;
+// nil if the kernel does not measure it.
 func pressureOf(lines string) *pressure {
 	var p *pressure
 	for scan := bufio.NewScanner(bytes.NewReader([]byte(lines))); scan.Scan(); {

@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// write makes files of a directory, as the kernel shows them.
+// write makes files in a directory, with the kernel's content.
 func write(t *testing.T, dir string, files map[string]string) {
 	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -26,7 +26,7 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// filesV2 are the files of a cgroup of a container with limits, from a kernel 6.18.
+// filesV2 are the files of a cgroup of a container with limits, from kernel 6.18.
 var filesV2 = map[string]string{
 	"cgroup.procs":        "4711\n4712\n",
 	"cpu.stat":            "usage_usec 2500000\nuser_usec 1500000\nsystem_usec 1000000\nnice_usec 0\nnr_periods 40\nnr_throttled 3\nthrottled_usec 70000\nnr_bursts 0\nburst_usec 0\n",
@@ -47,8 +47,8 @@ var filesV2 = map[string]string{
 	"pids.max":            "100\n",
 }
 
-// TestC_1_40_7_EveryNumberOfCgroupV2: this machine has version 1; what version 2
-// writes is read the same.
+// TestC_1_40_7_EveryNumberOfCgroupV2: the files of version 2 give the same numbers; this
+// machine has version 1.
 func TestC_1_40_7_EveryNumberOfCgroupV2(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "c")
@@ -82,7 +82,7 @@ func TestC_1_40_7_EveryNumberOfCgroupV2(t *testing.T) {
 	}
 }
 
-// filesV1 are the files that count of a cgroup of version 1, from a kernel 6.18.
+// filesV1 are the relevant files of a cgroup of version 1, from kernel 6.18.
 var filesV1 = map[string]string{
 	"cpuacct/cpuacct.usage": "2500000000\n", "cpuacct/cpuacct.usage_user": "1500000000\n", "cpuacct/cpuacct.usage_sys": "1000000000\n",
 	"cpu/cpu.stat": "nr_periods 40\nnr_throttled 3\nthrottled_time 70000000\n", "cpu/cpu.cfs_quota_us": "-1\n", "cpu/cpu.cfs_period_us": "100000\n",
@@ -96,7 +96,7 @@ var filesV1 = map[string]string{
 	"blkio/blkio.throttle.io_serviced_recursive":      "259:0 Read 1\n259:0 Write 2\n259:0 Total 3\nTotal 3\n",
 }
 
-// TestC_1_40_7_EveryNumberOfCgroupV1 as of version 2.
+// TestC_1_40_7_EveryNumberOfCgroupV1 is the same for version 1.
 func TestC_1_40_7_EveryNumberOfCgroupV1(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()
@@ -126,7 +126,7 @@ func TestC_1_40_7_EveryNumberOfCgroupV1(t *testing.T) {
 	}
 }
 
-// TestGroupThatWentIsNone: cgroups go between one file and the next.
+// TestGroupThatWentIsNone: a cgroup may be removed between reads of two files.
 func TestGroupThatWentIsNone(t *testing.T) {
 	t.Parallel()
 	for _, dirs := range []map[string]string{{"": "/nowhere"}, {"cpuacct": "/nowhere", "memory": "/nowhere"}, {}} {
@@ -136,7 +136,7 @@ func TestGroupThatWentIsNone(t *testing.T) {
 	}
 }
 
-// TestRatesAreNeverNegative: neither counters nor clocks only go forward.
+// TestRatesAreNeverNegative: counters and clocks may go back.
 func TestRatesAreNeverNegative(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -161,7 +161,7 @@ func TestRatesAreNeverNegative(t *testing.T) {
 	}
 }
 
-// TestHostileNamesInProc: a process chooses what stands between the parentheses.
+// TestHostileNamesInProc: a process chooses the text between the parentheses.
 func TestHostileNamesInProc(t *testing.T) {
 	t.Parallel()
 	proc := t.TempDir()
@@ -175,8 +175,8 @@ func TestHostileNamesInProc(t *testing.T) {
 	}
 }
 
-// TestTreesAreMeasuredAsDuDoes: blocks, each file once, no link followed, nothing
-// that is too deep.
+// TestTreesAreMeasuredAsDuDoes: in blocks, each file once, without following links or
+// entering directories that are too deep.
 func TestTreesAreMeasuredAsDuDoes(t *testing.T) {
 	t.Parallel()
 	outside := t.TempDir()

@@ -33,8 +33,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// stage is pods on a real containerd, made by the adapters without an engine, and
-// Stats that look at them.
+// stage is pods on a real containerd, made by the adapters without an engine, and Stats of
+// them.
 type stage struct {
 	*testing.T
 	node  *node.Node
@@ -69,8 +69,8 @@ func newStage(t *testing.T) *stage {
 	return s
 }
 
-// run makes a pod, starts its containers, and returns it with its status as the
-// runtime has it. It is taken away at the end of the test.
+// run makes a pod, starts its containers, and returns it with its status from the runtime.
+// The pod is removed at the end of the test.
 func (s *stage) run(p *v1.Pod) *v1.Pod {
 	s.Helper()
 	p.Namespace, p.Name, p.UID = "default", "pod-"+strconv.Itoa(len(s.pods)), types.UID(fmt.Sprintf("uid-%d-%d", os.Getpid(), len(s.pods)))
@@ -122,8 +122,8 @@ func one(args ...string) *v1.Pod {
 	return &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Args: args}}}}
 }
 
-// memoryOf and cpuOf read the kernel's own numbers of a container, whose cgroup is
-// found by its process: nothing of the code under test says where that is.
+// memoryOf and cpuOf read the kernel's own numbers of a container. They find its cgroup by
+// its process, without the code under test.
 func (s *stage) memoryOf(id string) uint64 {
 	return s.file(id, "memory", "memory.usage_in_bytes", "memory.current", 1)
 }
@@ -132,8 +132,8 @@ func (s *stage) cpuOf(id string) uint64 {
 	return s.file(id, "cpuacct", "cpuacct.usage", "cpu.stat", 1000)
 }
 
-// file reads the last word of the first line of a file: of cgroup v1's controller, or
-// of v2, in its own unit.
+// file reads the last word of the first line of a file of the controller, in cgroup v1 or
+// v2, each in its unit.
 func (s *stage) file(id, controller, v1, v2 string, unit uint64) uint64 {
 	s.Helper()
 	processes := s.node.Processes(id)
@@ -163,7 +163,7 @@ func (s *stage) file(id, controller, v1, v2 string, unit uint64) uint64 {
 	return n
 }
 
-// holds waits until a container has so much memory.
+// holds waits until a container uses so much memory.
 func (s *stage) holds(id string, want uint64) {
 	s.Helper()
 	wait.NoError(s, func() error {
@@ -178,7 +178,7 @@ func idOf(p *v1.Pod, i int) string {
 	return strings.TrimPrefix(p.Status.ContainerStatuses[i].ContainerID, "containerd://")
 }
 
-// get asks a handler as a scraper does.
+// get makes a request as a scraper does.
 func get(t testing.TB, h http.Handler) string {
 	t.Helper()
 	w := httptest.NewRecorder()
@@ -189,7 +189,7 @@ func get(t testing.TB, h http.Handler) string {
 	return w.Body.String()
 }
 
-// parse reads series as any reader does.
+// parse reads series as any scraper does.
 func parse(t testing.TB, text string) map[string]*dto.MetricFamily {
 	t.Helper()
 	p := expfmt.NewTextParser(model.LegacyValidation)
@@ -200,13 +200,13 @@ func parse(t testing.TB, text string) map[string]*dto.MetricFamily {
 	return all
 }
 
-// near reports whether two numbers are within a share of each other.
+// near reports whether two numbers differ by at most a share.
 func near(a, b uint64, share float64) bool {
 	return math.Abs(float64(a)-float64(b)) <= share*math.Max(float64(a), float64(b))
 }
 
-// TestC_1_40_7_SummaryIsWhatTheKernelSays: of a pod with a limit that holds memory,
-// each number beside the cgroup's own.
+// TestC_1_40_7_SummaryIsWhatTheKernelSays compares each number of a pod with a memory limit
+// with its cgroup's.
 func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	s := newStage(t)
 	shape := one("alloc", "24", "print", "said", "forever")
@@ -242,7 +242,7 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	if *got.Memory.WorkingSetBytes < *c.Memory.WorkingSetBytes || *got.CPU.UsageCoreNanoSeconds < *c.CPU.UsageCoreNanoSeconds {
 		t.Errorf("the pod %+v has less than its container %+v", got.Memory, c.Memory)
 	}
-	if *got.ProcessStats.ProcessCount != 1 { // not the sandbox's
+	if *got.ProcessStats.ProcessCount != 1 { // without the sandbox's
 		t.Errorf("%d processes", *got.ProcessStats.ProcessCount)
 	}
 	if got.Network == nil || got.Network.Name != "eth0" || got.Network.TxBytes == nil {
@@ -264,7 +264,7 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	}
 }
 
-// TestC_1_40_7_BusyPodHasItsRate: the rate of a busy pod is that between two answers.
+// TestC_1_40_7_BusyPodHasItsRate: the rate of a busy pod is that between two requests.
 func TestC_1_40_7_BusyPodHasItsRate(t *testing.T) {
 	s := newStage(t)
 	s.run(one("count", "100000000", "0s"))
@@ -290,7 +290,7 @@ func TestC_1_40_7_BusyPodHasItsRate(t *testing.T) {
 	}
 }
 
-// TestGonePodLeavesNoSeries: neither in a summary nor in any series.
+// TestGonePodLeavesNoSeries: a removed pod is neither in a summary nor in any series.
 func TestGonePodLeavesNoSeries(t *testing.T) {
 	s := newStage(t)
 	first, second := s.run(one("forever")), s.run(one("forever"))
@@ -308,8 +308,8 @@ func TestGonePodLeavesNoSeries(t *testing.T) {
 	}
 }
 
-// TestC_1_40_7_CadvisorRowsOnContainerd: the rows that dashboards join, and numbers
-// that are the kernel's.
+// TestC_1_40_7_CadvisorRowsOnContainerd: the rows have the labels that dashboards join, and
+// the kernel's numbers.
 func TestC_1_40_7_CadvisorRowsOnContainerd(t *testing.T) {
 	s := newStage(t)
 	shape := one("alloc", "8", "forever")

@@ -15,39 +15,39 @@ import (
 )
 
 const (
-	// remeasure is how long what was measured of a pod's disks is told (the kubelet's
+	// remeasure is how long the measured disk usage of a pod is used (the kubelet's
 	// volumeStatsAggPeriod).
 	remeasure = time.Minute
-	// deepest is how far a tree is followed, and largest is how many names of a pod are
-	// counted: the volumes at which a pod has more are left out.
+	// deepest is the depth limit of a tree, and largest is the limit of files counted for a
+	// pod: volumes beyond it are left out.
 	deepest = 200
 	largest = 2_000_000
 )
 
-// taken is what a tree takes of its disk.
+// taken is the disk usage of a tree.
 type taken struct{ bytes, inodes uint64 }
 
-// measured is what a pod has on disks, at a moment.
+// measured is the disk usage of a pod, at one time.
 type measured struct {
 	at      time.Time
 	volumes []volumeUsage
 	logs    map[string]taken // by container
 	logDisk *disk
-	own     taken // what belongs to none of its containers: /etc/hosts
+	own     taken // without its containers' part: /etc/hosts
 }
 
 // volumeUsage is one volume of a pod.
 type volumeUsage struct {
 	name      string
 	claim     string // the name of its PersistentVolumeClaim
-	ephemeral bool   // counts as what the pod takes of the node's disk
+	ephemeral bool   // counts as the pod's ephemeral storage
 	disk      disk
 	taken     taken
 }
 
-// disks returns what the pods of a reading have on disks: of those that are wanted,
-// measured a minute ago at the most. The end of ctx ends it; beside its cause comes what is
-// known by then, and the next call goes on from there.
+// disks returns the disk usage of the wanted pods of a reading, at most a minute old. It
+// ends with ctx; it then returns the cause together with the known values, and the next
+// call continues.
 func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool) (map[string]measured, error) {
 	select {
 	case s.measuring <- struct{}{}:
@@ -61,9 +61,9 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 		m, ok := s.dirs[uid]
 		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= remeasure) && wanted(p.pod) && ctx.Err() == nil {
 			now := s.measureDisks(ctx, p.pod)
-			// Of an asker who left, what is half measured is not kept. Of one whose time is
-			// over it is: otherwise a pod with many files would be measured again and again,
-			// and the pods after it never.
+			// If the caller left, a half measured pod is dropped. After a timeout it is
+			// kept: otherwise a pod with many files would be measured again and again, and
+			// the pods after it never.
 			if ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
 				m, ok = now, true
 			}
@@ -108,7 +108,7 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 	return m
 }
 
-// instanceDir is where the newest life of a pod is, "" for none.
+// instanceDir is the directory of a pod's newest instance, "" for none.
 func (s *Stats) instanceDir(p *v1.Pod) string {
 	if !filepath.IsLocal(string(p.UID)) {
 		return ""
@@ -130,8 +130,8 @@ func (s *Stats) instanceDir(p *v1.Pod) string {
 	return filepath.Join(top, strconv.Itoa(newest))
 }
 
-// volumeDir returns where a volume of a pod is, "" for one that is not measured: a
-// host's directory is the host's, an image is the runtime's.
+// volumeDir returns the directory of a pod's volume, "" for one that is not measured: a
+// hostPath belongs to the host, an image to the runtime.
 func (s *Stats) volumeDir(p *v1.Pod, v *v1.Volume) (dir, claim string) {
 	if c := v.PersistentVolumeClaim; c != nil {
 		return filepath.Join(s.cfg.RootDir, "volumes", p.Namespace, c.ClaimName, "data"), c.ClaimName
@@ -154,7 +154,7 @@ func (s *Stats) volumeDir(p *v1.Pod, v *v1.Volume) (dir, claim string) {
 	return "", ""
 }
 
-// measureLogs measures the log directory of a pod: one directory a container
+// measureLogs measures the log directory of a pod, with one directory per container
 // (C-1.22.10).
 func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured, left *int) {
 	if s.cfg.PodLogsDir == "" {
@@ -177,8 +177,8 @@ func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured, left *i
 	}
 }
 
-// measureTree counts blocks as du does, on one file system and through no link. What
-// vanishes meanwhile does not count. left is how many names may still be looked at.
+// measureTree counts blocks as du does, on one file system and without following links.
+// Files that vanish meanwhile do not count. left is how many more files may be counted.
 func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -195,12 +195,12 @@ func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 	return w.sum, w.directory(f, 0)
 }
 
-// walk is one way through a tree.
+// walk is one walk through a tree.
 type walk struct {
 	ctx    context.Context
 	device uint64
-	linked map[uint64]bool // files with many names that were counted
-	left   *int            // names that may be looked at: hard links take no inodes
+	linked map[uint64]bool // counted files with several links
+	left   *int            // files that may still be counted: hard links use no inodes
 	sum    taken
 }
 
@@ -221,7 +221,7 @@ func (w *walk) directory(dir *os.File, depth int) error {
 			}
 		}
 		if err != nil || len(names) == 0 {
-			return nil // its end, or what cannot be read of it
+			return nil // the end of the directory, or an unreadable one
 		}
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// ending is a context whose time is over after it was asked left times.
+// ending is a context that times out after left calls of Err.
 type ending struct {
 	context.Context
 	left int
@@ -25,8 +25,8 @@ func (e *ending) Err() error {
 	return nil
 }
 
-// A pod has so many files that its volumes cannot be measured in the time of a scrape. What
-// is known of the other pods is told, and the next scrape goes on after that pod.
+// A pod has so many files that its volumes cannot be measured in the time of a scrape. The
+// known values of other pods are returned, and the next scrape continues after that pod.
 // Shows: C-1.40.7.
 func TestDisks_TimeIsOverInOnePod_OthersAreMeasured(t *testing.T) {
 	t.Parallel()

@@ -2,8 +2,8 @@ package stats
 
 import "time"
 
-// Clock gives it a clock of the test's own.
+// Clock sets a test's clock.
 func (s *Stats) Clock(now func() time.Time) { s.now = now }
 
-// Later moves the clock, so that what was read last is too old.
+// Later moves the clock, so that the last reading is too old.
 func (s *Stats) Later(d time.Duration) { s.now = func() time.Time { return time.Now().Add(d) } }

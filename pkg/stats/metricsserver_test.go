@@ -31,10 +31,10 @@ func collect(t *testing.T, c prometheus.Collector) (all []string) {
 	return all
 }
 
-// TestC_1_40_7_WhatMetricsServerReads: its scraper (v0.9) takes five series by name
-// and three labels, wherever they stand. It drops a node without CPU time, memory and
-// their timestamp, a pod of which any container has no CPU time or no memory, and
-// tells lives of a container apart by its start.
+// TestC_1_40_7_WhatMetricsServerReads: the scraper of metrics-server (v0.9) reads five
+// series by name and three labels, in any order. It drops a node without CPU time, memory
+// and their timestamp. It drops a pod if any container has no CPU time or no memory. It
+// detects a restart by the container's start time.
 func TestC_1_40_7_WhatMetricsServerReads(t *testing.T) {
 	s := newStage(t)
 	two := one("alloc", "4", "forever")

@@ -12,10 +12,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ticks is USER_HZ, which is 100 wherever Go runs Linux.
+// ticks is USER_HZ, which is 100 on every Linux that Go supports.
 const ticks = 100
 
-// machine is what does not change while the machine runs.
+// machine is the data that does not change while the machine runs.
 type machine struct {
 	booted        time.Time
 	memory, swap  uint64
@@ -107,7 +107,7 @@ func threadsNow(proc string) (int64, bool) {
 	return n, err == nil
 }
 
-// process is what one process uses.
+// process is the usage of one process.
 type process struct {
 	began time.Time
 	cpu   uint64 // nanoseconds
@@ -117,7 +117,7 @@ type process struct {
 	faults, majorFaults uint64
 }
 
-// readProcess reads /proc/<pid>; the name in it may hold anything.
+// readProcess reads /proc/<pid>; the name in it may contain anything.
 func readProcess(proc, pid string, booted time.Time) (process, bool) {
 	line := text(filepath.Join(proc, pid), "stat")
 	end := strings.LastIndexByte(line, ')')
@@ -128,7 +128,7 @@ func readProcess(proc, pid string, booted time.Time) (process, bool) {
 	if len(words) < 22 {
 		return process{}, false
 	}
-	at := func(field int) uint64 { n, _ := strconv.ParseUint(words[field-3], 10, 64); return n } // as proc(5) counts
+	at := func(field int) uint64 { n, _ := strconv.ParseUint(words[field-3], 10, 64); return n } // as in proc(5)
 	const tick = uint64(time.Second) / ticks
 	p := process{
 		began:  booted.Add(time.Duration(at(22) * tick)),
@@ -145,7 +145,7 @@ func readProcess(proc, pid string, booted time.Time) (process, bool) {
 	return p, true
 }
 
-// link is what went over one network device.
+// link is the traffic of one network device.
 type link struct {
 	name           string
 	received, sent traffic
@@ -153,8 +153,8 @@ type link struct {
 
 type traffic struct{ bytes, packets, errors, dropped uint64 }
 
-// linksOf returns the devices of a process's network; those that every machine has,
-// and those that are one end of a pod's, are left out as cAdvisor does.
+// linksOf returns the devices of a process's network. Like cAdvisor, it leaves out those
+// that every machine has, and the host's ends of pods' devices.
 func linksOf(proc, pid string) (all []link) {
 	for line := range strings.Lines(text(filepath.Join(proc, pid, "net"), "dev")) {
 		name, rest, ok := strings.Cut(line, ":")
@@ -172,7 +172,7 @@ func linksOf(proc, pid string) (all []link) {
 	return all
 }
 
-// defaultLink is the device of the default route, "eth0" where there is none.
+// defaultLink is the device of the default route, "eth0" if there is none.
 func defaultLink(proc, pid string) string {
 	for line := range strings.Lines(text(filepath.Join(proc, pid, "net"), "route")) {
 		if words := strings.Fields(line); len(words) > 7 && words[1] == "00000000" && words[7] == "00000000" {
@@ -182,11 +182,11 @@ func defaultLink(proc, pid string) string {
 	return "eth0"
 }
 
-// disk is a file system as the kernel counts it.
+// disk is a file system with the kernel's numbers.
 type disk struct {
 	capacity, available, used      uint64
 	inodes, inodesFree, inodesUsed uint64
-	device                         string // "259:0", of what lies on it
+	device                         string // "259:0", of the files on it
 }
 
 func readDisk(dir string) (disk, error) {

@@ -6,10 +6,10 @@ import (
 )
 
 const (
-	// stale is how old the sample before may be: a rate over more than that is not
-	// what happens now.
+	// stale is how old the previous sample may be: a rate over a longer time is not the
+	// present rate.
 	stale = 2 * time.Minute
-	// window is the time between two samples where there is none before.
+	// window is the time between two samples if there is no previous one.
 	window = 100 * time.Millisecond
 )
 
@@ -32,8 +32,8 @@ func (r *reading) groups(yield func(*group) bool) {
 	}
 }
 
-// rates gives the groups of a new reading their rates since the one before; the
-// turn is held.
+// rates sets the rates of a new reading's groups since the previous reading; the caller
+// holds the turn.
 func (s *Stats) rates(r *reading) {
 	if s.last == nil || r.time.Sub(s.last.time) > stale {
 		return
@@ -49,8 +49,7 @@ func (s *Stats) rates(r *reading) {
 	}
 }
 
-// rate is in billionths of a processor; nil where the counter or the clock went
-// back.
+// rate is in billionths of a processor; nil if the counter or the clock went back.
 func rate(before, now uint64, took time.Duration) *uint64 {
 	if took <= 0 || now < before {
 		return nil
@@ -59,8 +58,8 @@ func rate(before, now uint64, took time.Duration) *uint64 {
 	return &n
 }
 
-// measure returns rates of the groups that have none, from a second sample of their
-// CPU time a moment later.
+// measure returns rates for the groups without one, from a second sample of their CPU time
+// a moment later.
 func (s *Stats) measure(ctx context.Context, r *reading) (map[*group]*uint64, error) {
 	type sample struct {
 		cpu uint64

@@ -12,38 +12,38 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// reading is one pass over all there is. Once made it is not written to.
+// reading is the result of one pass over all pods. It is never changed afterwards.
 type reading struct {
 	time   time.Time // when it began
 	done   time.Time
-	full   bool // with what only /stats/summary and /metrics/cadvisor show
+	full   bool // has the data for /stats/summary and /metrics/cadvisor
 	host   *group
-	all    *group // of all pods; nil: they have none
+	all    *group // of all pods; nil: no cgroups
 	pods   []podReading
 	links  []link // of the machine
-	failed error  // the runtime did not say what containers use
+	failed error  // the runtime did not report the containers' usage
 }
 
-// podReading is a pod that has a container running.
+// podReading is a pod with a running container.
 type podReading struct {
 	pod        *v1.Pod
 	group      *group // nil: the pod has no cgroup of its own
-	sandbox    *group // nil: not known
+	sandbox    *group // nil: unknown
 	sandboxID  string
 	containers []containerReading
 	links      []link
 }
 
-// containerReading is a container that runs.
+// containerReading is a running container.
 type containerReading struct {
 	status *v1.ContainerStatus
-	id     string              // as the runtime has it
-	group  *group              // nil: not known
-	usage  *pod.ContainerUsage // nil: the runtime says nothing of it
+	id     string              // the runtime's
+	group  *group              // nil: unknown
+	usage  *pod.ContainerUsage // nil: not reported
 }
 
-// read returns a reading no older than freshness, made now or by somebody else. The
-// end of ctx ends it.
+// read returns a reading no older than freshness: that of another caller, or a new one. It
+// ends with ctx.
 func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	select {
 	case s.turn <- struct{}{}:
@@ -66,7 +66,7 @@ func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	return r, nil
 }
 
-// complain says what the runtime does not answer, once a text; the turn is held.
+// complain logs a failure of the runtime, once per text; the caller holds the turn.
 func (s *Stats) complain(err error) {
 	said := ""
 	if err != nil {
@@ -78,7 +78,7 @@ func (s *Stats) complain(err error) {
 	s.said = said
 }
 
-// pass looks at everything once.
+// pass reads everything once.
 func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	r := &reading{time: s.now(), full: full, host: s.readHost(full)}
 	said := map[string]*pod.ContainerUsage{} // by ID
@@ -91,7 +91,7 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	if cgroups != nil {
 		at, ok := cgroups.PlaceOfAll()
 		if !ok {
-			cgroups = nil // the runtime does not say where: it is not asked again for each pod
+			cgroups = nil // the runtime does not answer: do not ask again for each pod
 		}
 		r.all, _ = readGroup(at, s.now(), full)
 	}
@@ -111,7 +111,7 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	return r
 }
 
-// readHost reads the machine: from its cgroup where that counts, else from /proc.
+// readHost reads the machine's usage: from its cgroup if that counts, else from /proc.
 func (s *Stats) readHost(full bool) *group {
 	m, now := s.machine(), s.now()
 	g := &group{}
@@ -126,7 +126,7 @@ func (s *Stats) readHost(full bool) *group {
 	if g.cpu.total == 0 {
 		g.cpu.total, g.cpu.user, g.cpu.system, _ = hostCPU(s.proc)
 	}
-	if g.memory.usage == 0 { // the root of cgroup v2 does not say
+	if g.memory.usage == 0 { // the root of cgroup v2 does not count it
 		info := meminfo(s.proc)
 		g.memory.usage = info["MemTotal"] - min(info["MemFree"], info["MemTotal"])
 		g.memory.inactive, g.memory.active = info["Inactive(file)"], info["Active(file)"]
@@ -144,7 +144,7 @@ func (s *Stats) readHost(full bool) *group {
 	return g
 }
 
-// readPod reads one pod. ok is false where nothing of it runs.
+// readPod reads one pod. ok is false if no container of it runs.
 func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, said map[string]*pod.ContainerUsage, full bool) (r podReading, ok bool) {
 	r.pod = p
 	children := map[string]pod.Cgroup{} // by the IDs in their names
@@ -181,8 +181,8 @@ func (s *Stats) readPod(p *v1.Pod, cgroups Cgroups, said map[string]*pod.Contain
 	return r, len(r.containers) > 0
 }
 
-// readSandbox finds the sandbox, which no status names: the oldest of the pod's
-// cgroups that is no container's. Everything in the pod has its network.
+// readSandbox finds the sandbox, which the status does not name: the oldest of the pod's
+// cgroups that is not a container's. All of the pod shares its network.
 func (s *Stats) readSandbox(r *podReading, children map[string]pod.Cgroup, container func(id string) bool) {
 	for id, at := range children {
 		if container(id) {
@@ -204,16 +204,16 @@ func (s *Stats) readSandbox(r *podReading, children map[string]pod.Cgroup, conta
 			if r.links = linksOf(s.proc, pid); r.links != nil {
 				return
 			}
-			break // what is in a container is in one network
+			break // all processes of a container share a network
 		}
 	}
 }
 
-// containerID is in the name of every cgroup that a runtime makes for a container:
-// the name itself, or cri-containerd-<id>.scope, crio-<id>.scope.
+// containerID matches the ID in the name of a container's cgroup: the name itself, or
+// cri-containerd-<id>.scope, crio-<id>.scope.
 var containerID = regexp.MustCompile(`[0-9a-f]{64}`)
 
-// childrenOf returns the cgroups in a pod's own by the IDs they are named for.
+// childrenOf returns the children of a pod's cgroup by the container IDs in their names.
 func childrenOf(at pod.Cgroup) map[string]pod.Cgroup {
 	entries, err := os.ReadDir(someDir(at))
 	if err != nil {
@@ -228,7 +228,7 @@ func childrenOf(at pod.Cgroup) map[string]pod.Cgroup {
 	return all
 }
 
-// idOf takes the runtime's name from an ID: "containerd://<id>".
+// idOf removes the runtime's name from an ID: "containerd://<id>".
 func idOf(id string) string {
 	if _, bare, ok := strings.Cut(id, "://"); ok {
 		return bare

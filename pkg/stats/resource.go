@@ -11,9 +11,9 @@ import (
 	api "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// Resource answers /metrics/resource as the kubelet does (C-1.40.7): CPU and memory
-// of the node, of pods and of containers, which is what metrics-server reads. What
-// cannot be read is left out, and resource_scrape_error is 1.
+// Resource serves /metrics/resource like the kubelet (C-1.40.7): CPU and memory of the
+// node, of pods and of containers, for metrics-server. Unreadable values are left out, and
+// resource_scrape_error is 1.
 func (s *Stats) Resource() http.Handler {
 	return s.serve(func(ctx context.Context, out *series) {
 		r, err := s.read(ctx, false)
@@ -29,8 +29,7 @@ func (s *Stats) Resource() http.Handler {
 	})
 }
 
-// serve answers each request with the series that fill makes for it: those of a pod
-// that is gone are gone.
+// serve answers each request with new series from fill: removed pods have none.
 func (s *Stats) serve(fill func(context.Context, *series)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		registry := prometheus.NewRegistry()
@@ -39,7 +38,7 @@ func (s *Stats) serve(fill func(context.Context, *series)) http.Handler {
 	})
 }
 
-// collector is a prometheus.Collector that says nothing beforehand.
+// collector is a prometheus.Collector that describes nothing beforehand.
 type collector func(chan<- prometheus.Metric)
 
 // Describe implements prometheus.Collector.
@@ -48,7 +47,7 @@ func (c collector) Describe(chan<- *prometheus.Desc) {}
 // Collect implements prometheus.Collector.
 func (c collector) Collect(out chan<- prometheus.Metric) { c(out) }
 
-// series takes the metrics of one answer.
+// series receives the metrics of one answer.
 type series struct{ out chan<- prometheus.Metric }
 
 // labels are names and values in turn.
@@ -74,7 +73,7 @@ func (s *series) gauge(name, help string, l labels, v float64) {
 	s.put(name, help, prometheus.GaugeValue, l, v, time.Time{})
 }
 
-// put sends one value; with a time, as of then.
+// put sends one value, with the timestamp at unless that is zero.
 func (s *series) put(name, help string, kind prometheus.ValueType, l labels, v float64, at time.Time) {
 	m, err := prometheus.NewConstMetric(prometheus.NewDesc(name, help, l.names(), nil), kind, v, l.values()...)
 	if err != nil {
@@ -112,7 +111,7 @@ func (s *series) resources(sum *api.Summary) {
 	}
 }
 
-// resource is what one thing uses; a number that is not known is left out.
+// resource sends the usage of one thing; unknown numbers are left out.
 func (s *series) resource(prefix, thing string, of labels, cpu *api.CPUStats, memory *api.MemoryStats, swap *api.SwapStats) {
 	put := func(name, help string, kind prometheus.ValueType, n *uint64, unit float64, at metav1.Time) {
 		if n != nil {

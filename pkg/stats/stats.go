@@ -1,15 +1,15 @@
-// Package stats says what the node, its pods and their containers use: the
+// Package stats reports the resource usage of the node, its pods and their containers: the
 // kubelet's /stats/summary, /metrics/resource and /metrics/cadvisor.
 //
-// The server asks when somebody asks it. One reading is one pass: one call to the
-// runtime for all containers, and the few files of each cgroup. Those who ask within
-// the same second share it, and while one reads, the others wait for it.
+// The server calls it for each request. One reading is one pass: one call to the runtime
+// for all containers, and the few files of each cgroup. Requests within the same second
+// share it; while one reads, the others wait.
 //
-//	turn       cap 1  whoever puts something in reads, and owns the last reading until it takes it out
-//	measuring  cap 1  the same for what pods take of disks, which takes longer
+//	turn       cap 1  the sender makes a reading, and owns the last one until it receives
+//	measuring  cap 1  the same for disk usage, which takes longer to measure
 //
-// The one rule: nothing is sampled in the background. What was read last is kept,
-// so that the next one who asks gets rates; a pod that is gone is gone from it.
+// The one rule: nothing is sampled in the background. The last reading is kept, so that the
+// next request gets rates; removed pods are not in it.
 package stats
 
 import (
@@ -23,60 +23,59 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Runtime says what containers use; *cri.Runtime is one.
+// Runtime reports the usage of containers; *cri.Runtime is one.
 type Runtime interface {
-	// ContainerUsage returns what each container of ours uses, by one call.
+	// ContainerUsage returns the usage of each of our containers, by one call.
 	ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, error)
-	// Filesystems returns those of images and of what containers write.
+	// Filesystems returns the file systems of images and of containers' writable layers.
 	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
 }
 
-// Cgroups says where cgroups are, and touches nothing; *cgroup.Cgroups is one. ok is
-// false where there are none.
+// Cgroups returns paths of cgroups, and changes nothing; *cgroup.Cgroups is one. ok is
+// false if there are none.
 type Cgroups interface {
 	PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool)
 	PlaceOfAll() (at pod.Cgroup, ok bool)
 	PlaceOfHost() (at pod.Cgroup, ok bool)
 }
 
-// Config is what Stats are made of.
+// Config is the configuration of Stats.
 type Config struct {
 	Node       string // its name
 	RootDir    string // the agent's directory: pods' volumes lie below it
 	PodLogsDir string // where pods log
 	Runtime    Runtime
-	// Cgroups is nil where pods have none of their own: the runtime's word is all
-	// there is then.
+	// Cgroups is nil if pods have no cgroups of their own: then only the runtime reports
+	// usage.
 	Cgroups Cgroups
-	// Pods returns the pods with their statuses; what they point to is not written to.
+	// Pods returns the pods with their statuses; Stats does not write to them.
 	Pods func() []v1.Pod
-	// RuntimePID returns the process of the container runtime; nil or 0: not known.
+	// RuntimePID returns the process ID of the container runtime; nil or 0: unknown.
 	RuntimePID func() int
-	Log        *slog.Logger // nil is silent
+	Log        *slog.Logger // nil discards
 }
 
-// Stats answers questions about usage. Make one with New; its methods may be called
-// from many goroutines.
+// Stats reports usage. Make one with New; its methods may be called from many goroutines.
 type Stats struct {
 	cfg  Config
-	proc string // /proc; a test has another
+	proc string // /proc; tests change it
 	sys  string // /sys
 	now  func() time.Time
 
-	turn chan struct{} // cap 1: full while somebody reads; whoever fills it owns what is below
+	turn chan struct{} // cap 1: full during a reading; its holder owns the fields below
 	last *reading
-	said string // of the runtime's last failure
+	said string // the runtime's last logged failure
 
-	measuring chan struct{}       // cap 1: full while somebody measures disks; whoever fills it owns what is below
-	dirs      map[string]measured // what volumes and logs of pods take, by the pods' UIDs
+	measuring chan struct{}       // cap 1: full during a measurement; its holder owns dirs
+	dirs      map[string]measured // disk usage of volumes and logs, by the pods' UIDs
 
 	machine func() machine // read once
 }
 
-// freshness is how old an answer may be (the kubelet's own).
+// freshness is how old a reading may be (the kubelet's value).
 const freshness = time.Second
 
-// New returns Stats. It touches nothing.
+// New returns Stats. It does no I/O.
 func New(c Config) *Stats {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)

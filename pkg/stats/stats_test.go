@@ -30,7 +30,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/stats"
 )
 
-// fake is pods on critest: a runtime that says all there is to say, and no cgroups.
+// fake is pods on critest: a runtime that reports everything, and no cgroups.
 type fake struct {
 	*stats.Stats
 	rt   *critest.Runtime
@@ -81,12 +81,12 @@ func (f *fake) run(t *testing.T, name string) {
 	f.pods = append(f.pods, *p)
 }
 
-// TestCostAt110Pods: a scrape is one call to the runtime, whatever is asked and by
-// how many at once, and nothing runs when it is over.
+// TestCostAt110Pods: a scrape is one call to the runtime, for any endpoint and any number
+// of concurrent requests, and no goroutine is left.
 func TestCostAt110Pods(t *testing.T) {
 	f := newFake(t, 110, nil)
 	now := time.Now()
-	f.Clock(func() time.Time { return now }) // at once, however busy the machine is
+	f.Clock(func() time.Time { return now }) // constant, however busy the machine is
 	before := f.rt.Calls()
 	var all sync.WaitGroup
 	for range 20 {
@@ -119,7 +119,8 @@ func TestCostAt110Pods(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesSpoilsNothing: neither waits for others nor fails them.
+// TestWhoLeavesSpoilsNothing: a caller that leaves neither waits for others nor makes them
+// fail.
 func TestWhoLeavesSpoilsNothing(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1, nil)
@@ -135,14 +136,15 @@ func TestWhoLeavesSpoilsNothing(t *testing.T) {
 	}
 }
 
-// TestHungRuntimeIsAskedOnce: those who wait for a runtime that hangs share its
-// deadline, one after the other would be minutes.
+// TestHungRuntimeIsAskedOnce: callers that wait for a runtime that hangs share its
+// deadline; one after the other would take minutes.
 func TestHungRuntimeIsAskedOnce(t *testing.T) {
 	t.Parallel()
 	hung := &slow{took: 1500 * time.Millisecond}
 	f := newFake(t, 1, func(c *stats.Config) { hung.Runtime, c.Runtime = c.Runtime, hung })
 	began := time.Now()
-	// Time passes while the runtime hangs, and not while a busy machine does something else.
+	// Time passes only while the runtime hangs, not while a busy machine does something
+	// else.
 	f.Clock(func() time.Time { return began.Add(time.Duration(hung.calls.Load()) * hung.took) })
 	var all sync.WaitGroup
 	for range 10 {
@@ -158,11 +160,11 @@ func TestHungRuntimeIsAskedOnce(t *testing.T) {
 	}
 }
 
-// slow is a runtime that answers late, with an error.
+// slow is a runtime that returns an error late.
 type slow struct {
 	stats.Runtime
 	took  time.Duration
-	calls atomic.Int32 // that have ended
+	calls atomic.Int32 // finished calls
 }
 
 func (s *slow) ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, error) {
@@ -175,7 +177,7 @@ func (s *slow) ContainerUsage(ctx context.Context) ([]pod.ContainerUsage, error)
 	}
 }
 
-// TestRuntimeThatDoesNotSay: the node's own numbers are there, and no pod has one.
+// TestRuntimeThatDoesNotSay: the node's own numbers are there, and no pod has any.
 func TestRuntimeThatDoesNotSay(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1, nil)
@@ -187,7 +189,7 @@ func TestRuntimeThatDoesNotSay(t *testing.T) {
 	}
 }
 
-// TestPodWithoutCgroup is the sum of what the runtime says of its containers.
+// TestPodWithoutCgroup: its usage is the sum of the runtime's numbers of its containers.
 func TestPodWithoutCgroup(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1, nil)
@@ -202,8 +204,7 @@ func TestPodWithoutCgroup(t *testing.T) {
 	}
 }
 
-// TestC_1_40_7_Volumes: what each volume takes, which claim it is, and what counts as
-// the pod's own part of the disk.
+// TestC_1_40_7_Volumes: each volume's usage and claim, and the pod's ephemeral storage.
 func TestC_1_40_7_Volumes(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1, nil)
@@ -304,8 +305,8 @@ func shape(t *testing.T, text string) []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// TestC_1_40_7_NamesAndLabels: of every series, as cAdvisor and the kubelet have
-// them.
+// TestC_1_40_7_NamesAndLabels: every series has cAdvisor's or the kubelet's name and
+// labels.
 func TestC_1_40_7_NamesAndLabels(t *testing.T) {
 	s := newStage(t)
 	p := one("forever")
@@ -313,7 +314,7 @@ func TestC_1_40_7_NamesAndLabels(t *testing.T) {
 	s.run(p)
 	var all []string
 	for _, line := range shape(t, get(t, s.Cadvisor())) {
-		// What a machine has decides about these.
+		// These depend on the machine's hardware.
 		if !strings.HasPrefix(line, "container_fs_reads") && !strings.HasPrefix(line, "container_fs_writes") && !strings.HasPrefix(line, "container_pressure") {
 			all = append(all, line)
 		}

@@ -13,11 +13,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Summary returns what the kubelet answers to /stats/summary (C-1.40.7); with
-// onlyCPUAndMemory, what it answers to only_cpu_and_memory=true: no disks and no
-// networks. Rates (usageNanoCores) are those since the last question, or over a tenth
-// of a second when that was too long ago. What cannot be read of one pod is left out;
-// an error says that nothing is known.
+// Summary returns the kubelet's /stats/summary (C-1.40.7); with onlyCPUAndMemory, that for
+// only_cpu_and_memory=true: no disks and no networks. Rates (usageNanoCores) are those
+// since the last request, or over a tenth of a second if that was too long ago. Unreadable
+// values of one pod are left out; an error says that nothing is known.
 func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*api.Summary, error) {
 	r, err := s.read(ctx, !onlyCPUAndMemory)
 	if err != nil {
@@ -45,19 +44,19 @@ func (a *answer) summary() *api.Summary {
 	return sum
 }
 
-// answer is a summary in the making.
+// answer is a summary that is being built.
 type answer struct {
 	*Stats
 	*reading
 	rates    map[*group]*uint64
-	measured map[string]measured // nil: disks are not asked for
+	measured map[string]measured // nil: without disks
 
 	images, containers api.FsStats
-	known              bool // the runtime said where images and containers are
+	known              bool // the runtime reported the file systems of images and containers
 }
 
-// filesystems asks the runtime where its images are, and the kernel how full that
-// is.
+// filesystems gets the file system of the images from the runtime, and its usage from the
+// kernel.
 func (a *answer) filesystems(ctx context.Context) {
 	images, containers, err := a.cfg.Runtime.Filesystems(ctx)
 	if err != nil {
@@ -67,8 +66,8 @@ func (a *answer) filesystems(ctx context.Context) {
 	a.images, a.containers, a.known = a.filesystem(images), a.filesystem(containers), true
 }
 
-// filesystem is a file system of the runtime: its size by the kernel, what is used
-// by the runtime.
+// filesystem is a file system of the runtime: its size from the kernel, its usage from the
+// runtime.
 func (a *answer) filesystem(f pod.Filesystem) api.FsStats {
 	out := api.FsStats{Time: metav1.NewTime(a.now())}
 	if f.Mountpoint != "" {
@@ -87,7 +86,7 @@ func (a *answer) filesystem(f pod.Filesystem) api.FsStats {
 	return out
 }
 
-// ofDisk says how large a disk is, and not yet who uses how much of it.
+// ofDisk returns the size of a disk, without usage.
 func (a *answer) ofDisk(d disk) api.FsStats {
 	return api.FsStats{
 		Time:           metav1.NewTime(a.now()),
@@ -126,8 +125,8 @@ func (a *answer) node() api.NodeStats {
 	return n
 }
 
-// system says what the agent, the runtime and all pods use. Agent and runtime are
-// their processes: they need not have cgroups of their own.
+// system returns the usage of the agent, the runtime and all pods. The first two are read
+// from their processes, which need not have cgroups of their own.
 func (a *answer) system() []api.ContainerStats {
 	var all []api.ContainerStats
 	add := func(name string, pid int) {
@@ -186,14 +185,14 @@ func (a *answer) pod(r *podReading) api.PodStats {
 	}
 	if r.group != nil {
 		p.IO = a.io(r.group)
-		p.ProcessStats = &api.ProcessStats{ProcessCount: &processes} // of its containers, as the kubelet counts
+		p.ProcessStats = &api.ProcessStats{ProcessCount: &processes} // of its containers, like the kubelet
 	}
 	p.Network = network(r.links, "eth0", a.reading.time)
 	a.storage(&p, r.pod, &disks)
 	return p
 }
 
-// started is when a pod was first seen by its node.
+// started is when the node first saw a pod.
 func started(p *v1.Pod) metav1.Time {
 	if p.Status.StartTime != nil {
 		return *p.Status.StartTime
@@ -232,7 +231,7 @@ func (a *answer) container(r *containerReading, disks *measured) api.ContainerSt
 	return c
 }
 
-// total adds up what the containers of a pod without a cgroup use.
+// total adds up the usage of the containers of a pod without a cgroup.
 func (a *answer) total(p *api.PodStats) {
 	cpu, working, usage := uint64(0), uint64(0), uint64(0)
 	var at metav1.Time
@@ -251,8 +250,7 @@ func (a *answer) total(p *api.PodStats) {
 	p.Memory = &api.MemoryStats{Time: at, WorkingSetBytes: &working, UsageBytes: &usage}
 }
 
-// storage adds what the pod has on disks: its volumes, and all that counts as its
-// ephemeral storage.
+// storage adds the pod's disk usage: its volumes, and its ephemeral storage.
 func (a *answer) storage(p *api.PodStats, of *v1.Pod, disks *measured) {
 	var used, inodes uint64
 	add := func(bytes, files *uint64) {
@@ -291,7 +289,7 @@ func (a *answer) storage(p *api.PodStats, of *v1.Pod, disks *measured) {
 	}
 }
 
-// network puts links into the kubelet's words; nil where there are none.
+// network converts links to the kubelet's type; nil if there are none.
 func network(links []link, first string, at time.Time) *api.NetworkStats {
 	if len(links) == 0 {
 		return nil

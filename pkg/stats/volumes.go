@@ -10,8 +10,8 @@ import (
 	api "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// Volumes collects the kubelet's kubelet_volume_stats_* series, one of each for
-// every claim that a pod on this node has.
+// Volumes collects the kubelet's kubelet_volume_stats_* series, for every claim of a pod on
+// this node.
 func (s *Stats) Volumes() prometheus.Collector {
 	return collector(func(out chan<- prometheus.Metric) {
 		if !slices.ContainsFunc(s.cfg.Pods(), func(p v1.Pod) bool { return claiming(&p) }) {
@@ -23,7 +23,7 @@ func (s *Stats) Volumes() prometheus.Collector {
 		if err != nil {
 			return
 		}
-		disks, _ := s.disks(ctx, r, claiming) // what is known when the time is over is told
+		disks, _ := s.disks(ctx, r, claiming) // after a timeout, return the known values
 		to, seen := &series{out}, map[api.PVCReference]bool{}
 		for _, p := range r.pods {
 			for _, v := range disks[string(p.pod.UID)].volumes {
@@ -38,7 +38,7 @@ func (s *Stats) Volumes() prometheus.Collector {
 	})
 }
 
-// patience is how long a scrape waits for what claims take of disks.
+// patience is how long a scrape waits for the disk usage of claims.
 const patience = 10 * time.Second
 
 // claiming reports whether a pod has a claim.

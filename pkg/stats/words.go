@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// rateOf is the rate of a group, nil where it is not known.
+// rateOf is the rate of a group, nil if it is unknown.
 func (a *answer) rateOf(g *group) *uint64 {
 	if g.rate != nil {
 		return g.rate
@@ -45,7 +45,7 @@ func (a *answer) swap(g *group) *api.SwapStats {
 	return s
 }
 
-// io is nil where the kernel does not measure what waits.
+// io is nil if the kernel does not measure I/O pressure.
 func (a *answer) io(g *group) *api.IOStats {
 	if p := psi(g.pressure["io"]); p != nil {
 		return &api.IOStats{Time: metav1.NewTime(g.time), PSI: p}
@@ -63,7 +63,7 @@ func psi(p *pressure) *api.PSIStats {
 	return &api.PSIStats{Full: of(p.full), Some: of(p.some)}
 }
 
-// told is what the runtime says of a container whose cgroup is not known.
+// told is the runtime's data of a container with an unknown cgroup.
 func told(u *pod.ContainerUsage) (*api.CPUStats, *api.MemoryStats, *api.SwapStats) {
 	at := metav1.NewTime(u.At)
 	cpu := &api.CPUStats{Time: at, UsageNanoCores: u.CPURate, UsageCoreNanoSeconds: u.CPUNanoseconds}
