@@ -8,14 +8,15 @@ import (
 	"testing"
 )
 
-// facts names the one owner of each fact that once stood in several places. All others
-// ask the owner.
+// facts names the one package that defines each fact that several once defined. All others
+// call it.
 var facts = []struct {
 	fact   string
 	owner  string   // the package
 	names  []string // its functions, constants and methods ("Type.Method") that state the fact
-	except []string // packages that write the fact down, or read it from another party
-	// states reports whether a node states the fact by itself; nil: syntax does not tell.
+	except []string // packages that write the fact, or read it from another party
+	// states reports whether a node defines the fact by itself; nil: the syntax does not
+	// show it.
 	states func(n ast.Node) bool
 }{
 	{
@@ -33,7 +34,7 @@ var facts = []struct {
 	{
 		"what a new instance begins with", "pkg/pod", []string{"Record.Begin", "Record.CatchUp", "Spec.Acknowledged"},
 		[]string{"pkg/record"}, // stores it
-		func(n ast.Node) bool { // the stop of the one before is forgotten
+		func(n ast.Node) bool { // the start of the previous stop is cleared
 			set, ok := n.(*ast.AssignStmt)
 			return ok && slices.ContainsFunc(set.Lhs, func(e ast.Expr) bool { return isSelector(e, "", "StopAsked") }) &&
 				slices.ContainsFunc(set.Rhs, func(e ast.Expr) bool { return isName(e, "false") })
@@ -86,8 +87,8 @@ var facts = []struct {
 	},
 }
 
-// TestFacts_HaveOneOwner: the owners exist, and syntax that states a fact stands
-// nowhere else.
+// TestFacts_HaveOneOwner: the owners exist, and no other package has syntax that defines a
+// fact.
 func TestFacts_HaveOneOwner(t *testing.T) {
 	t.Parallel()
 	all := files(t)
@@ -180,7 +181,7 @@ func isText(n ast.Node, texts ...string) bool {
 	return ok && lit.Kind == token.STRING && slices.Contains(texts, strings.Trim(lit.Value, "`\""))
 }
 
-// isSelector reports whether a node is x.name, for one of the names; x "" is any.
+// isSelector reports whether a node is x.name, for one of the names; x "" matches any.
 func isSelector(n ast.Node, x string, names ...string) bool {
 	s, ok := n.(*ast.SelectorExpr)
 	if !ok || !slices.Contains(names, s.Sel.Name) {
@@ -189,8 +190,8 @@ func isSelector(n ast.Node, x string, names ...string) bool {
 	return x == "" || isName(s.X, x)
 }
 
-// isIndex reports whether a node is of[index], index with or without its package; of
-// "" is anything.
+// isIndex reports whether a node is of[index], index with or without its package; of ""
+// matches any.
 func isIndex(n ast.Node, of, index string) bool {
 	i, ok := n.(*ast.IndexExpr)
 	if !ok || of != "" && !isSelector(i.X, "", of) {
@@ -199,7 +200,7 @@ func isIndex(n ast.Node, of, index string) bool {
 	return isSelector(i.Index, "", index) || isName(i.Index, index)
 }
 
-// isName reports whether a node is this name alone.
+// isName reports whether a node is only this name.
 func isName(n ast.Node, name string) bool {
 	id, ok := n.(*ast.Ident)
 	return ok && id.Name == name

@@ -15,11 +15,11 @@ import (
 
 const module = "github.com/nodectl/nodectl/"
 
-// rules is the architecture: who may import what. A pattern that ends in /...
-// stands for a package and all below it. Tests may import what they like.
+// rules is the architecture: which package may import which. A pattern that ends in /...
+// means a package and all below it. Tests may import any package.
 var rules = []struct {
 	imported string
-	by       []string // nobody else may
+	by       []string // no other package may
 	why      string
 }{
 	// What is ours.
@@ -94,8 +94,8 @@ var rules = []struct {
 	{"testing", []string{"pkg/cri/critest", "pkg/source/sourcetest", "test/..."}, "what ships does not know tests"},
 }
 
-// only is what the packages around the engine may import of ours: nothing else. Tests may
-// import what they like.
+// only lists all of our packages that the packages around the engine may import. Tests may
+// import any package.
 var only = map[string][]string{
 	"pkg/panics":     nil,
 	"pkg/startlimit": nil,
@@ -108,8 +108,8 @@ var only = map[string][]string{
 	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
-// owned are functions that packages once called each in its own way, and the packages that
-// still may. The first one is the owner.
+// owned are functions that several packages once called, each in its own way, and the
+// packages that still may. The first one is the owner.
 var owned = []struct {
 	call string
 	by   []string
@@ -122,13 +122,13 @@ var owned = []struct {
 	},
 }
 
-// pure names the packages that decide or describe: no clock, no lock.
+// pure lists the packages without a clock and without a lock, which decide or describe.
 var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/status"}
 
-// banned are words that name nothing.
+// banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}
 
-// file is one Go file that is no test.
+// file is one Go file that is not a test.
 type file struct {
 	path string // from the module's root
 	dir  string
@@ -136,7 +136,7 @@ type file struct {
 	ast  *ast.File
 }
 
-// files parses everything that ships.
+// files parses all shipped files.
 func files(t *testing.T) []file {
 	t.Helper()
 	var all []file
@@ -193,7 +193,7 @@ func (f file) below(dirs ...string) bool {
 	return slices.ContainsFunc(dirs, func(d string) bool { return match(d, f.dir) })
 }
 
-// match reports whether a pattern stands for name.
+// match reports whether a pattern matches name.
 func match(pattern, name string) bool {
 	if tree, ok := strings.CutSuffix(pattern, "/..."); ok {
 		return name == tree || strings.HasPrefix(name, tree+"/")
@@ -208,7 +208,7 @@ func TestImports(t *testing.T) {
 		for _, spec := range f.ast.Imports {
 			imported := strings.Trim(spec.Path.Value, `"`)
 			if strings.HasPrefix(f.dir, "internal/deps") {
-				continue // holds go.mod's requirements, and ships in nothing
+				continue // only has go.mod's requirements, and is not shipped
 			}
 			for i, r := range rules {
 				if !match(r.imported, imported) || match(r.imported, module+f.dir) {
@@ -256,7 +256,7 @@ func TestImports_PackageAroundTheEngine_ImportsOnlyItsOwn(t *testing.T) {
 	}
 }
 
-// selects returns the name of a selector of a package ("os.Rename"), "" where n is none.
+// selects returns the name of a selector of a package ("os.Rename"), "" for other nodes.
 func selects(n ast.Node) string {
 	s, ok := n.(*ast.SelectorExpr)
 	if !ok {
@@ -300,8 +300,8 @@ func TestOwned_CallOutsideItsOwner_IsRefused(t *testing.T) {
 	}
 }
 
-// TestOwned_ResourceVersions_AreComparedByAPIClient: their order is defined for decimal
-// numbers alone, of any length (apiclient.Older).
+// TestOwned_ResourceVersions_AreComparedByAPIClient: their order is defined only for
+// decimal numbers, of any length (apiclient.Older).
 func TestOwned_ResourceVersions_AreComparedByAPIClient(t *testing.T) {
 	t.Parallel()
 	isVersion := func(e ast.Expr) bool {
@@ -345,8 +345,8 @@ func TestNamesSaySomething(t *testing.T) {
 	}
 }
 
-// TestGoroutinesHaveOwners bans the go statement: WaitGroup.Go and errgroup say
-// who waits.
+// TestGoroutinesHaveOwners bans the go statement: WaitGroup.Go and errgroup show what waits
+// for the goroutine.
 func TestGoroutinesHaveOwners(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
@@ -362,8 +362,8 @@ func TestGoroutinesHaveOwners(t *testing.T) {
 	}
 }
 
-// TestNothingHappensBeforeMain bans init functions, and variables at package
-// level that somebody might write to.
+// TestNothingHappensBeforeMain bans init functions, and variables at package level that
+// code writes to.
 func TestNothingHappensBeforeMain(t *testing.T) {
 	t.Parallel()
 	all := files(t)
@@ -399,8 +399,8 @@ func TestNothingHappensBeforeMain(t *testing.T) {
 	}
 }
 
-// assignedNames returns the names that a file assigns to, increments or takes
-// the address of, outside declarations, and that no scope of a function holds.
+// assignedNames returns the names that a file assigns to, increments or takes the address
+// of, outside declarations, and that are not local to a function.
 func assignedNames(f file) map[string]bool {
 	names := map[string]bool{}
 	note := func(e ast.Expr) {
@@ -413,8 +413,8 @@ func assignedNames(f file) map[string]bool {
 				e = x.X
 				continue
 			case *ast.Ident:
-				// A name that resolves to a declaration in this file's package
-				// scope, or to nothing, is not a local one.
+				// A name that resolves to a declaration in this file's package scope, or to
+				// none, is not a local one.
 				if x.Obj == nil || f.ast.Scope.Lookup(x.Name) == x.Obj {
 					names[x.Name] = true
 				}
@@ -438,9 +438,8 @@ func assignedNames(f file) map[string]bool {
 	return names
 }
 
-// TestPurePackagesHaveNoClockAndNoLock: time is a parameter, and every value has
-// one owner. podconfig stamps what its sources say, in the two places that read
-// them.
+// TestPurePackagesHaveNoClockAndNoLock: time is a parameter, and every value has one owner.
+// podconfig adds the time of its sources' snapshots, in the two places that read them.
 func TestPurePackagesHaveNoClockAndNoLock(t *testing.T) {
 	t.Parallel()
 	forbidden := map[string][]string{
@@ -475,8 +474,8 @@ func TestPurePackagesHaveNoClockAndNoLock(t *testing.T) {
 	}
 }
 
-// TestPackagesSayWhatTheyAreFor: every package has a comment, and it ends with
-// its one rule or says more than one line.
+// TestPackagesSayWhatTheyAreFor: every package has a comment that ends with its one rule or
+// has more than one line.
 func TestPackagesSayWhatTheyAreFor(t *testing.T) {
 	t.Parallel()
 	comments := map[string]string{}

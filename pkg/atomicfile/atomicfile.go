@@ -1,5 +1,5 @@
-// Package atomicfile replaces files: a reader, and an agent that is started after a crash,
-// finds the whole old content or the whole new content.
+// Package atomicfile replaces files: a reader, and an agent after a crash, finds the whole
+// old or the whole new content.
 //
 // Write writes a temporary file beside the file and renames it. Whether the content must
 // survive a loss of power is the caller's choice: Options.Sync, and SyncDir after it.
@@ -24,7 +24,7 @@ type Options struct {
 	// a crash left is overwritten, and writers of one file have to take turns. With a * it
 	// is a pattern of os.CreateTemp in the file's directory. "" is the pattern ".NAME-*".
 	Temp string
-	// Sync has the content reach the disk before the file gets its name.
+	// Sync makes the content reach the disk before the file gets its name.
 	Sync bool
 }
 
@@ -61,7 +61,8 @@ func Rewrite(path string, o Options, write func(io.Writer) error) (*os.File, err
 	return f, nil
 }
 
-// fill creates the temporary file of path and writes it. After an error there is none.
+// fill creates the temporary file of path and writes it. After an error it removes the
+// file.
 func fill(path string, o Options, flag int, write func(io.Writer) error) (*os.File, error) {
 	f, err := create(path, o.Temp, flag)
 	if err != nil {
@@ -94,7 +95,7 @@ func create(path, temp string, flag int) (*os.File, error) {
 	return os.OpenFile(path+temp, flag|os.O_CREATE|os.O_TRUNC|noFollow, 0o600)
 }
 
-// SyncDir has the names in a directory reach the disk.
+// SyncDir makes the names in a directory reach the disk.
 func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// names returns what dir holds.
+// names returns the names in dir.
 func names(t *testing.T, dir string) (all []string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/test/suite"
 )
 
-// A full disk: the log is rotated, what cannot be compressed is said and stays
-// as it is, and once there is room it is done.
+// On a full disk the log is rotated, and a failed compression is reported and left for
+// later; once there is room it is done.
 func TestF12_FullDisk(t *testing.T) {
 	suite.NeedsRoot(t, "the test mounts a small file system")
 	p := newPlace(t)

@@ -5,12 +5,12 @@ import (
 	"time"
 )
 
-// timeOut is how an entry's time is written: with every digit, so that lines can be
-// sorted as text.
+// timeOut is the format of an entry's time: with every digit, so that lines can be sorted
+// as text.
 const timeOut = "2006-01-02T15:04:05.000000000Z07:00"
 
-// entry is one line of a log in CRI's format: "<time> <stream> P|F[:tag…] <text>",
-// where P says that the text goes on in the next one (C-1.22.10).
+// entry is one line of a log in CRI's format: "<time> <stream> P|F[:tag…] <text>", where P
+// says that the text continues in the next line (C-1.22.10).
 type entry struct {
 	at      time.Time
 	stderr  bool
@@ -18,8 +18,7 @@ type entry struct {
 	text    []byte // with its line break, if there is one and the text ends here
 }
 
-// parse reads the beginning of a line, or all of it; ok is false when it is in
-// another format.
+// parse reads the beginning of a line, or all of it; ok is false for another format.
 func parse(line []byte) (e entry, ok bool) {
 	stamp, rest, ok := bytes.Cut(line, []byte(" "))
 	if !ok || len(stamp) > len(timeOut)+8 {
@@ -41,16 +40,16 @@ func parse(line []byte) (e entry, ok bool) {
 	return entry{at: at, stderr: string(stream) == "stderr", partial: string(tag) == "P", text: text}, true
 }
 
-// lines turns lines of a log into what its reader wants.
+// lines converts lines of a log to its reader's output.
 type lines struct {
 	opts    Options
-	remain  int64 // bytes still wanted; negative is all
-	entries int64 // entries still wanted; negative is all
+	remain  int64 // bytes still wanted; negative means all
+	entries int64 // entries still wanted; negative means all
 
 	out   []byte // to be written
-	fresh bool   // what is written next begins a line
+	fresh bool   // the next output begins a line
 
-	// Of a line that came in pieces, what is true of the rest of it.
+	// State for the rest of a line that comes in pieces.
 	inside  bool
 	wanted  bool
 	partial bool
@@ -59,8 +58,8 @@ type lines struct {
 // done reports whether nothing more is wanted.
 func (l *lines) done() bool { return l.remain == 0 || l.entries == 0 }
 
-// add takes a line, or a piece of one that is too long to be kept; whole says that
-// the line ends here.
+// add adds a line, or a piece of one that is too long for the buffer; whole says that the
+// line ends here.
 func (l *lines) add(piece []byte, whole bool) {
 	text := piece
 	if !l.inside {
@@ -87,7 +86,7 @@ func (l *lines) add(piece []byte, whole bool) {
 	l.write(text)
 }
 
-// write adds text as far as it is wanted.
+// write adds text up to the wanted amount.
 func (l *lines) write(text []byte) {
 	if l.remain >= 0 {
 		text = text[:min(int64(len(text)), l.remain)]

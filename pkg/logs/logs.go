@@ -1,18 +1,18 @@
-// Package logs keeps the logs of running containers small: a log that has grown
-// too large is renamed, the runtime is asked to begin a new one, and the renamed
-// ones are compressed and, past a number, removed.
+// Package logs keeps the logs of running containers small: it renames a log that has grown
+// too large, makes the runtime begin a new one, and compresses the renamed ones. Above a
+// limit it removes the oldest.
 //
-// The engine asks for it from time to time, with the path that the runtime names.
-// A container's log and what was rotated of it, as the kubelet has it (C-1.43.1):
+// The engine calls it periodically, with the log's path from the runtime. A container's log
+// and its rotated parts have the kubelet's names (C-1.43.1):
 //
 //	<attempt>.log                        written to now
 //	<attempt>.log.20060102-150405        the newest rotated, for those that still read it
 //	<attempt>.log.20060102-150405.gz     older ones
 //	<attempt>.log.20060102-150405.tmp    being compressed
 //
-// The one rule: at every moment, also of an end by SIGKILL, each line that the
-// runtime has written is in some file that the next rotation knows, unless it is
-// among the oldest that are past the number.
+// The one rule: at every moment, even after SIGKILL, each line that the runtime has written
+// is in a file that the next rotation finds, unless it is in the oldest files above the
+// limit.
 package logs
 
 import (
@@ -26,37 +26,37 @@ import (
 	"time"
 )
 
-// What the zero Config means (C-1.43.1).
+// The defaults of the zero Config (C-1.43.1).
 const (
 	defaultMaxSize  = 10 << 20
 	defaultMaxFiles = 5
 )
 
-// ErrNotRegular says that a log's path leads to something other than a file: a
-// link or a pipe that somebody has put there. It is left alone (F84).
+// ErrNotRegular says that a log's path is not a regular file: a link or a pipe that a pod
+// may have put there. It is not touched (F84).
 var ErrNotRegular = errors.New("is not a regular file")
 
-// Config is what logs are held to.
+// Config is the limits of logs.
 type Config struct {
 	// Dir is where pods' logs are; nothing outside it is touched.
 	Dir string
-	// MaxSize is how large a log may grow, in bytes; 0 is 10 MiB, less than 0 is
-	// without limit.
+	// MaxSize is how large a log may grow, in bytes; 0 is 10 MiB, less than 0 means no
+	// limit.
 	MaxSize int64
-	// MaxFiles is how many files a container's log may have, the one written to
-	// included; 0 is 5.
+	// MaxFiles is how many files a container's log may have, including the current one; 0
+	// is 5.
 	MaxFiles int
 	// Plain leaves rotated logs uncompressed.
 	Plain bool
-	// Now names the moment of a rotation, for the file's name; nil is time.Now.
+	// Now returns the time of a rotation, for the file's name; nil is time.Now.
 	Now func() time.Time
 }
 
-// Rotator rotates logs. It keeps nothing between calls, and may be used by many
-// goroutines, each for a container of its own.
+// Rotator rotates logs. It has no state between calls, and may be used by many goroutines,
+// each for a different container.
 type Rotator struct{ cfg Config }
 
-// New returns a Rotator. It touches nothing.
+// New returns a Rotator. It does no I/O.
 func New(c Config) *Rotator {
 	if c.MaxSize == 0 {
 		c.MaxSize = defaultMaxSize
@@ -70,14 +70,13 @@ func New(c Config) *Rotator {
 	return &Rotator{cfg: c}
 }
 
-// Rotate looks at the log at path and rotates it when it is larger than it may
-// be; reopen asks the runtime to write to a new file at path, and when it fails
-// the old one gets its name back. A log that is not there, or vanishes on the
-// way, is no error (F84).
+// Rotate rotates the log at path if it is too large; reopen makes the runtime write to a
+// new file at path, and if it fails the old file gets its name back. A log that does not
+// exist, or vanishes meanwhile, is no error (F84).
 //
-// After the rotation, older logs are compressed, which takes as long as it takes
-// and ends with ctx: what is not done then is done by the next rotation. An error
-// says what went wrong for a person; whatever it is, the log goes on.
+// After the rotation it compresses older logs, which may take long and ends with ctx: the
+// next rotation does the rest. An error is for a person; in every case the container keeps
+// logging.
 func (r *Rotator) Rotate(ctx context.Context, path string, reopen func(context.Context) error) error {
 	if r.cfg.MaxSize < 0 {
 		return nil
@@ -103,7 +102,7 @@ func (r *Rotator) Rotate(ctx context.Context, path string, reopen func(context.C
 	return nil
 }
 
-// open opens the directory of a log below Dir, which no link leads out of.
+// open opens the directory of a log below Dir, without following a link out of it.
 func (r *Rotator) open(path string) (dir *os.Root, name string, err error) {
 	rel, err := filepath.Rel(r.cfg.Dir, path)
 	if err != nil || !filepath.IsLocal(rel) {
@@ -118,7 +117,7 @@ func (r *Rotator) open(path string) (dir *os.Root, name string, err error) {
 	return dir, filepath.Base(rel), err
 }
 
-// rotate renames the log and has a new one begun, when it is too large.
+// rotate renames the log and makes the runtime begin a new one, if it is too large.
 func (r *Rotator) rotate(ctx context.Context, dir *os.Root, name string, reopen func(context.Context) error) (rotated bool, err error) {
 	info, err := dir.Lstat(name)
 	switch {
@@ -146,7 +145,7 @@ func (r *Rotator) rotate(ctx context.Context, dir *os.Root, name string, reopen 
 	return true, nil
 }
 
-// freeName returns the name that the log gets, of a moment that no other has.
+// freeName returns the name for the rotated log, with a time that no other has.
 func (r *Rotator) freeName(dir *os.Root, name string) (string, error) {
 	for at := r.cfg.Now(); ; at = at.Add(time.Second) {
 		to := name + "." + at.Format(stamp)
@@ -163,8 +162,8 @@ func (r *Rotator) freeName(dir *os.Root, name string) (string, error) {
 	}
 }
 
-// giveBack gives a log its name back, unless the runtime has begun a new one in
-// spite of its answer: that one would be lost.
+// giveBack gives a log its name back, unless the runtime has begun a new one in spite of
+// its error: that one would be lost.
 func giveBack(dir *os.Root, rotated, name string) error {
 	err := dir.Link(rotated, name)
 	switch {
@@ -172,7 +171,7 @@ func giveBack(dir *os.Root, rotated, name string) error {
 		err = dir.Remove(rotated)
 	case errors.Is(err, fs.ErrExist):
 		return nil
-	case !gone(err): // a file system without links
+	case !gone(err): // on a file system without hard links
 		err = dir.Rename(rotated, name)
 	}
 	if gone(err) {
@@ -181,11 +180,11 @@ func giveBack(dir *os.Root, rotated, name string) error {
 	return err
 }
 
-// gone reports whether err says that something is not there.
+// gone reports whether err says that a file does not exist.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
 
-// stampOf returns the moment in the name of a rotated log, which begins with
-// prefix; ok is false for names that no rotation gave.
+// stampOf returns the time in the name of a rotated log, which begins with prefix; ok is
+// false for other names.
 func stampOf(name, prefix string) (text string, ok bool) {
 	text, ok = strings.CutPrefix(name, prefix)
 	text = strings.TrimSuffix(text, packedSuffix)

@@ -87,7 +87,7 @@ func (p *place) rotate(r *logs.Rotator) {
 	}
 }
 
-// files returns what the files say, by name; compressed ones are read.
+// files returns the content of the files, by name; compressed ones are decompressed.
 func (p *place) files() map[string]string {
 	p.Helper()
 	entries, err := os.ReadDir(p.dir)
@@ -131,7 +131,7 @@ func TestC_1_43_1_RenameReopenCompressKeepFive(t *testing.T) {
 	r := p.rotator(logs.Config{})
 	p.write("12345678")
 	p.rotate(r)
-	p.want(map[string]string{"0.log": "12345678"}) // just as large as it may be
+	p.want(map[string]string{"0.log": "12345678"}) // exactly at the limit
 	for i := range 7 {
 		p.write(fmt.Sprintf("line %d, long enough", i))
 		p.rotate(r)
@@ -201,7 +201,7 @@ func TestC_1_43_1_ReopenFailureRenamesBack(t *testing.T) {
 	p.want(map[string]string{"0.log": "", "0.log.20260102-030415": "first, long enough and more"})
 }
 
-// A runtime that began a new log and could not say so must not lose it.
+// If the runtime began a new log and its answer was lost, the new log must not be lost.
 func TestF84_ReopenedInSpiteOfTheError(t *testing.T) {
 	p := newPlace(t)
 	p.write("first, long enough")
@@ -236,8 +236,8 @@ func TestF84_LogThatIsNotThere(t *testing.T) {
 	}
 }
 
-// The pod's directory goes while its log is rotated: at the reopening, and in
-// the middle of compressing.
+// The pod's directory is removed while its log is rotated: at the reopening, and during
+// compression.
 func TestF84_RotationRacesWithRemoval(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -268,8 +268,8 @@ func TestF84_RotationRacesWithRemoval(t *testing.T) {
 	}
 }
 
-// F84, audit #81132: a link or a pipe in the log's place is left alone, and
-// nothing outside the logs' directory is touched.
+// F84, audit #81132: a link or a pipe in place of the log is not touched, and nothing
+// outside the logs' directory is.
 func TestF84_LinksAndPipesAreRefused(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(outside, bytes.Repeat([]byte("s"), 100), 0o600); err != nil {
@@ -321,8 +321,7 @@ func TestF84_LinksAndPipesAreRefused(t *testing.T) {
 	}
 }
 
-// What a rotation that was killed has left is taken up by the next one; what
-// nobody rotated stays.
+// The next rotation completes a killed one; files of other names stay.
 func TestC_1_43_2_HalfDoneRotationsAreTidied(t *testing.T) {
 	p := newPlace(t)
 	packed := new(bytes.Buffer)
@@ -333,7 +332,7 @@ func TestC_1_43_2_HalfDoneRotationsAreTidied(t *testing.T) {
 	for name, text := range map[string]string{
 		"0.log.20260101-000001.tmp":   "half",                   // killed while compressing
 		"0.log.20260101-000001":       "to be compressed",       //
-		"0.log.20260101-000002":       "complete",               // killed before the plain one went
+		"0.log.20260101-000002":       "complete",               // killed before its removal
 		"0.log.20260101-000002.gz":    packed.String(),          //
 		"0.log.20260101-000003.tmp":   "half, and its log gone", //
 		"0.log.old":                   "a person's",
@@ -375,8 +374,8 @@ func TestC_1_43_1_TwiceInASecond(t *testing.T) {
 	})
 }
 
-// A log of 100 GB is renamed as fast as a small one; compressing it later ends
-// with the context, and leaves it whole.
+// A log of 100 GB is renamed as fast as a small one; its later compression ends with the
+// context, and leaves it unchanged.
 func TestF84_HundredGigabytes(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -400,7 +399,7 @@ func TestF84_HundredGigabytes(t *testing.T) {
 	}
 }
 
-// Whatever fails on the way, no line is lost and none is there twice.
+// Whatever fails, no line is lost and none is there twice.
 func TestF84_EveryLineIsKept(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{MaxFiles: 1000})

@@ -10,37 +10,37 @@ import (
 	"time"
 )
 
-// File names a log: Path from Dir on.
+// File names a log: Path is relative to Dir.
 type File struct{ Dir, Path string }
 
-// Options say what of a log is wanted (C-1.40.8).
+// Options select a part of a log (C-1.40.8).
 type Options struct {
 	Stdout, Stderr bool      // which of the container's streams
-	Timestamps     bool      // each line begins with its time
-	Tail           int64     // entries from the end, before which nothing is read; negative is all
-	Since          time.Time // entries before it are left out; zero leaves out none
-	Limit          int64     // bytes; negative is all
-	// Follow goes on at the end of the log, also when it is rotated.
+	Timestamps     bool      // begin each line with its time
+	Tail           int64     // entries from the end; negative means all
+	Since          time.Time // leave out entries before it; zero leaves out none
+	Limit          int64     // bytes; negative means all
+	// Follow continues at the end of the log, also after a rotation.
 	Follow bool
-	// Ended reports whether the container has ended: with Follow, reading ends when
-	// it has and all is read. nil never ends.
+	// Ended reports whether the container has ended: with Follow, reading ends when it has
+	// and all is read. nil means never.
 	Ended func() bool
 }
 
-// How long a follower that has read everything waits before it looks again: from
-// the first while the container writes to the second when it is silent. It asks
-// the clock and not inotify: instances of that are few on a host (128 by default),
-// and followers of logs that take them all are a known end of kubelets' followers.
-// A silent follower costs some ten system calls a look: about 0.01 % of a core.
+// How long a follower waits at the end of a log before it reads again: the first while the
+// container writes, up to the second when it does not. It polls instead of using inotify: a
+// host has few instances (128 by default), and followers that use them all are a known
+// failure of the kubelet's. An idle follower costs some ten system calls per poll: about
+// 0.01 % of a core.
 const (
 	firstLook = 25 * time.Millisecond
 	lastLook  = 250 * time.Millisecond
 )
 
-// Read writes what a container logged to w until the log ends, Limit is reached,
-// or, with Follow, ctx is done (which is no error) or the container has ended. The
-// log is opened below its directory, and only when it is a regular file: nothing
-// else is opened (ErrNotRegular). Lines that are not in CRI's format are left out.
+// Read writes a container's log to w until the log ends, Limit is reached, or, with Follow,
+// ctx is done (which is no error) or the container has ended. It opens the log below its
+// directory, and only if it is a regular file (else ErrNotRegular). Lines that are not in
+// CRI's format are left out.
 func Read(ctx context.Context, w io.Writer, f File, o Options) error {
 	err := read(ctx, w, f, o)
 	if err != nil {
@@ -84,12 +84,12 @@ type reader struct {
 	info os.FileInfo
 	opts Options
 
-	buf   []byte // read and not taken yet: the beginning of a line, if anything
+	buf   []byte // read and not processed: the beginning of a line, if anything
 	lines lines
 }
 
-// longest is how much of a line is kept until it is whole. A longer one is written
-// in pieces.
+// longest is the longest part of a line that is buffered. A longer line is written in
+// pieces.
 const longest = 64 << 10
 
 // copy copies to w until the end.
@@ -98,7 +98,7 @@ func (r *reader) copy(ctx context.Context, w io.Writer) error {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for ctx.Err() == nil && !r.lines.done() {
-		ended := r.opts.Follow && r.opts.Ended != nil && r.opts.Ended() // asked before the last look
+		ended := r.opts.Follow && r.opts.Ended != nil && r.opts.Ended() // before the last read
 		n, err := r.drain(ctx, w)
 		if err != nil || !r.opts.Follow {
 			return err
@@ -125,7 +125,7 @@ func (r *reader) copy(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// drain copies what there is of the current file, and says how much that was.
+// drain copies the rest of the current file, and returns its size.
 func (r *reader) drain(ctx context.Context, w io.Writer) (n int64, err error) {
 	if r.buf == nil {
 		r.buf = make([]byte, 0, longest)
@@ -174,13 +174,13 @@ func (r *reader) flush(w io.Writer, all bool) error {
 	return err
 }
 
-// next goes on with the file that has the name now, if that is another one: the log
-// was rotated. What was written to the old one before is read first. Whatever
-// else has taken the name is not looked into.
+// next continues with the file that has the name now, if that is another one: the log was
+// rotated. It reads the rest of the old file first. It ignores a new file that is not a
+// regular log.
 func (r *reader) next(ctx context.Context, w io.Writer) (moved bool, err error) {
 	file, info, err := openLog(r.dir, r.name)
 	if err != nil {
-		return false, nil // not there for now, or nothing to read
+		return false, nil // missing for now, or nothing to read
 	}
 	if os.SameFile(info, r.info) {
 		defer file.Close()
@@ -188,7 +188,7 @@ func (r *reader) next(ctx context.Context, w io.Writer) (moved bool, err error) 
 		if err != nil || info.Size() >= at {
 			return false, err
 		}
-		r.buf, r.lines.inside = r.buf[:0], false // cut short where it lies
+		r.buf, r.lines.inside = r.buf[:0], false // the old file ends within a line
 		_, err = r.file.Seek(0, io.SeekStart)
 		return err == nil, err
 	}
@@ -205,8 +205,8 @@ func (r *reader) next(ctx context.Context, w io.Writer) (moved bool, err error) 
 	return true, nil
 }
 
-// tailStart returns where the last n entries of a file begin. A last line that is
-// not whole is no entry.
+// tailStart returns where the last n entries of a file begin. An incomplete last line is no
+// entry.
 func tailStart(f io.ReaderAt, size, n int64) (int64, error) {
 	block := make([]byte, longest)
 	var ends int64

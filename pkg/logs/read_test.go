@@ -23,7 +23,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// all is what a reader wants who wants everything.
+// all selects everything.
 func all() logs.Options { return logs.Options{Stdout: true, Stderr: true, Tail: -1, Limit: -1} }
 
 // logIn makes <dir>/pod/c/0.log with text.
@@ -121,8 +121,8 @@ func followed(t *testing.T, f logs.File, o logs.Options) (out *said.Log, end fun
 	}
 }
 
-// TestC_1_43_3_Follow: what is written comes, across two rotations and what is
-// written to the old file after it was renamed, and it ends when the container has.
+// TestC_1_43_3_Follow: a follower gets all lines, across two rotations and those written to
+// the old file after it was renamed, and ends with the container.
 func TestC_1_43_3_Follow(t *testing.T) {
 	t.Parallel()
 	f, path := logIn(t, line("stdout", "1"))
@@ -146,24 +146,24 @@ func TestC_1_43_3_Follow(t *testing.T) {
 		out.Is(t, want)
 	}
 	ended.Store(true)
-	appendTo(t, path, line("stdout", "last")) // before anybody looked again
+	appendTo(t, path, line("stdout", "last")) // before the next read
 	if err := end(); err != nil {
 		t.Error(err)
 	}
-	if last := want + "last\n"; out.String() != last && out.String() != want { // written after it ended: either
+	if last := want + "last\n"; out.String() != last && out.String() != want { // either
 		t.Errorf("%q", out.String())
 	}
 }
 
-// TestC_1_43_3_NothingIsLostAtTheEnd: what a container wrote before it ended is
-// read, whenever the end is noticed.
+// TestC_1_43_3_NothingIsLostAtTheEnd: all lines before the container's end are read,
+// whenever the end is noticed.
 func TestC_1_43_3_NothingIsLostAtTheEnd(t *testing.T) {
 	t.Parallel()
 	f, path := logIn(t, "")
 	o := all()
 	o.Follow = true
 	once := false
-	o.Ended = func() bool { // it writes its last line the moment before it ends
+	o.Ended = func() bool { // it writes its last line just before it ends
 		if !once {
 			once = true
 			appendTo(t, path, line("stdout", "last"))
@@ -206,8 +206,8 @@ type writer func([]byte) (int, error)
 
 func (w writer) Write(b []byte) (int, error) { return w(b) }
 
-// TestD1_LogsAreRegularFilesBeneathTheirDirectory: links, pipes, devices and other
-// users' files are refused without being opened, wherever they stand.
+// TestD1_LogsAreRegularFilesBeneathTheirDirectory: links, pipes, devices and other users'
+// files are refused without being opened, at any place in the path.
 func TestD1_LogsAreRegularFilesBeneathTheirDirectory(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -263,9 +263,9 @@ func TestD1_LogsAreRegularFilesBeneathTheirDirectory(t *testing.T) {
 	}
 }
 
-// TestD1_SwapWhileTailing: a pod that can write where its logs are swaps its log
-// for links as fast as it can while it is read and followed. Nobody sees what the
-// links lead to.
+// TestD1_SwapWhileTailing: a pod that can write to its log directory swaps its log for
+// links as fast as it can while it is read and followed. The readers never get the links'
+// targets.
 func TestD1_SwapWhileTailing(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -317,7 +317,7 @@ func TestD1_SwapWhileTailing(t *testing.T) {
 	reads := 0
 	for ; reads < enough || swaps.Load() < enough; reads++ {
 		var got bytes.Buffer
-		_ = logs.Read(t.Context(), &got, f, all()) // refused at times
+		_ = logs.Read(t.Context(), &got, f, all()) // may be refused
 		if s := got.String(); s != "" && s != "mine\n" {
 			t.Fatalf("read %q", s)
 		}
@@ -330,7 +330,8 @@ func TestD1_SwapWhileTailing(t *testing.T) {
 	}
 }
 
-// TestC_1_43_3_ASilentFollowerIsCheap: 200 of them, for twenty seconds of theirs.
+// TestC_1_43_3_ASilentFollowerIsCheap: 200 followers for twenty seconds of the bubble's
+// time.
 func TestC_1_43_3_ASilentFollowerIsCheap(t *testing.T) {
 	f, _ := logIn(t, "")
 	o := all()
@@ -346,7 +347,7 @@ func TestC_1_43_3_ASilentFollowerIsCheap(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Second) // they are at their slowest
+		time.Sleep(time.Second) // until they poll at their slowest
 		synctest.Wait()
 		before := spent(t)
 		time.Sleep(seconds * time.Second)

@@ -15,19 +15,19 @@ import (
 )
 
 const (
-	stamp        = "20060102-150405" // of the moment of a rotation; the order of names is that of time
+	stamp        = "20060102-150405" // the time of a rotation; sorts by time
 	packedSuffix = ".gz"
 	tmpSuffix    = ".tmp"
 )
 
-// tidy brings what was rotated of one log in order: what an end by SIGKILL left
-// half done goes, what is past the number goes, and all but the newest are
-// compressed (C-1.43.1, C-1.43.2). One failure does not keep it from the rest.
+// tidy cleans up the rotated files of one log: it removes leftovers of a killed rotation
+// and files above the limit, and compresses all but the newest (C-1.43.1, C-1.43.2). After
+// a failure it continues with the rest.
 func (r *Rotator) tidy(ctx context.Context, dir *os.Root, name string) error {
 	plain, packed, failed := r.rotated(dir, name)
 	doomed := func(file string) { failed = append(failed, remove(dir, file)) }
 
-	for at := range packed { // complete: it has its name since it is
+	for at := range packed { // complete: it got its name only then
 		if plain[at] {
 			doomed(name + "." + at)
 			delete(plain, at)
@@ -55,8 +55,8 @@ func (r *Rotator) tidy(ctx context.Context, dir *os.Root, name string) error {
 	return errors.Join(failed...)
 }
 
-// rotated returns the moments of the rotated logs, uncompressed and compressed,
-// and removes what is neither yet.
+// rotated returns the times of the rotated logs, uncompressed and compressed, and removes
+// incomplete ones.
 func (r *Rotator) rotated(dir *os.Root, name string) (plain, packed map[string]bool, failed []error) {
 	plain, packed = map[string]bool{}, map[string]bool{}
 	d, err := dir.Open(".")
@@ -94,8 +94,8 @@ func remove(dir *os.Root, file string) error {
 	return nil
 }
 
-// pack compresses one file. The compressed one gets its name when it is complete
-// and on disk, and only then the other one goes.
+// pack compresses one file. The compressed file gets its name when it is complete and
+// synced, and only then the other one is removed.
 func pack(ctx context.Context, dir *os.Root, file string) error {
 	from, err := dir.OpenFile(file, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if gone(err) {
@@ -127,9 +127,9 @@ func pack(ctx context.Context, dir *os.Root, file string) error {
 	return remove(dir, file)
 }
 
-// squeeze writes from to to, compressed, and waits until it is on disk.
+// squeeze writes from to to, compressed, and syncs it.
 func squeeze(ctx context.Context, to *os.File, from io.Reader) error {
-	z, err := gzip.NewWriterLevel(to, gzip.BestSpeed) // most of what there is to gain, at a third of the time
+	z, err := gzip.NewWriterLevel(to, gzip.BestSpeed) // most of the gain, at a third of the time
 	if err != nil {
 		return err
 	}

@@ -35,13 +35,12 @@ type Set struct {
 // Sets keeps the last good set of every layer under one root:
 //
 //	<root>/sources/<hash of the layer>/layer.json      the layer's name, and when it was last read well
-//	<root>/sources/<hash of the layer>/<hash>.json     what stands in one of its files
+//	<root>/sources/<hash of the layer>/<hash>.json     the content of one of its files
 //
-// The real names are inside, under the checksum: a file that lies under another
-// one's name is damaged. Secrets in there are encrypted (Key); files are 0600,
-// directories 0700.
+// The real names are inside, covered by the checksum: a file with another one's name counts
+// as damaged. Secrets are encrypted (Key); files are 0600, directories 0700.
 //
-// Sets may be used by many goroutines; they take turns.
+// Many goroutines may use Sets; a lock lets them run one after the other.
 type Sets struct {
 	dir string
 	key *Key

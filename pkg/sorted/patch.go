@@ -2,20 +2,19 @@ package sorted
 
 import "slices"
 
-// Patch returns the list in which, for each of keys (in order, no repetition),
-// all elements that compare as equal to it are replaced by fresh(key): none, one
-// or several, which compare as equal to it too. Without keys it is the list
-// itself. It costs the chunks that keys fall into and one pointer for every
-// other.
+// Patch returns a list in which, for each of keys (in order, no repetition), all elements
+// equal to it are replaced by fresh(key): none, one or several, which must be equal to it
+// too. Without keys it returns l itself. It copies only the chunks that contain keys, and
+// one pointer for every other chunk.
 func Patch[E, K any](l List[E], keys []K, compare func(E, K) int, fresh func(K) []E) List[E] {
 	if len(keys) == 0 {
 		return l
 	}
 	w := writer[E]{chunks: make([]*chunk[E], 0, len(l.chunks)+1)}
-	ci, i := 0, 0 // the place in l that is written up to
+	ci, i := 0, 0 // the position up to which l is copied
 	for _, key := range keys {
 		to, at := l.search(ci, i, func(e E) bool { return compare(e, key) >= 0 })
-		if to == len(l.chunks) && to > ci { // what comes last joins the last chunk
+		if to == len(l.chunks) && to > ci { // keys after the last element join the last chunk
 			to--
 			at = len(l.chunks[to].elems)
 		}
@@ -51,25 +50,25 @@ func Patch[E, K any](l List[E], keys []K, compare func(E, K) int, fresh func(K) 
 	return w.list()
 }
 
-// writer puts a list together from shared chunks and single elements.
+// writer builds a list from shared chunks and single elements.
 type writer[E any] struct {
 	chunks []*chunk[E]
 	size   int
-	open   []E // what comes after chunks; this writer's own
+	open   []E // elements after chunks; not shared
 }
 
 // push writes single elements.
 func (w *writer[E]) push(elems []E) { w.open = append(w.open, elems...) }
 
-// room makes place for n single elements, where none was written yet.
+// room allocates space for n single elements, if there are none yet.
 func (w *writer[E]) room(n int) {
 	if w.open == nil {
 		w.open = make([]E, 0, n)
 	}
 }
 
-// rest writes chunk ci of l from element i on: whole, when nothing of it or
-// before it was written singly.
+// rest writes chunk ci of l from element i on. It shares the whole chunk if nothing of it
+// or before it was written as single elements.
 func (w *writer[E]) rest(l List[E], ci, i int) {
 	if i == 0 {
 		w.share(l.chunks[ci : ci+1])
@@ -94,8 +93,8 @@ func (w *writer[E]) share(chunks []*chunk[E]) {
 	}
 }
 
-// flush makes chunks of the single elements, all about as long. Few of them join
-// the chunk before, where they fit.
+// flush makes chunks of about equal length from the single elements. A few elements are
+// appended to the chunk before if they fit.
 func (w *writer[E]) flush() {
 	open := w.open
 	w.open = nil
@@ -114,7 +113,7 @@ func (w *writer[E]) flush() {
 	pieces := (len(open) + full - 1) / full
 	for i := range pieces {
 		piece := open[i*len(open)/pieces : (i+1)*len(open)/pieces]
-		w.chunks = append(w.chunks, &chunk[E]{slices.Clone(piece)}) // not one array that all hold on to
+		w.chunks = append(w.chunks, &chunk[E]{slices.Clone(piece)}) // clones: no array backs all chunks
 	}
 }
 

@@ -1,10 +1,8 @@
-// Package sorted has an immutable sorted list whose versions share what did not
-// change, so that one change among very many elements costs about as much as
-// one among few.
+// Package sorted is an immutable sorted list whose versions share their unchanged parts, so
+// that one change in a very long list costs about as much as in a short one.
 //
-// Snapshots, layers and merged states are such lists: whoever holds an older
-// version keeps it, and what differs between two versions is found without
-// looking at what they share.
+// Snapshots, layers and merged states are such lists: an older version stays valid, and a
+// comparison of two versions skips their shared parts.
 //
 // The one rule: no list, and no element in one, is ever written to.
 package sorted
@@ -15,26 +13,25 @@ import (
 	"sort"
 )
 
-// Chunks hold up to full elements; one with fewer than spare is joined with a
-// neighbour it fits into.
+// Chunks have up to full elements; one with fewer than spare is joined with a neighbour if
+// it fits.
 const (
 	full  = 48
 	spare = full / 4
 )
 
-// List is an immutable sorted list. Its order is the caller's: every function
-// that needs it takes a comparison, always the same one for one list. The zero
-// List is empty.
+// List is an immutable sorted list. The caller defines its order: functions that need it
+// take a comparison, always the same one for one list. The zero List is empty.
 type List[E any] struct {
 	chunks []*chunk[E] // none is empty
 	size   int
 }
 
-// chunk is what versions of a list share. Two lists that hold the same chunk
-// hold the same elements there.
+// chunk is a part that versions of a list share: the same chunk in two lists means the same
+// elements.
 type chunk[E any] struct{ elems []E }
 
-// Of returns the list of elems, which are in order already.
+// Of returns the list of elems, which must be in order.
 func Of[E any](elems ...E) List[E] {
 	var w writer[E]
 	w.push(elems)
@@ -44,7 +41,7 @@ func Of[E any](elems ...E) List[E] {
 // Len returns the number of elements.
 func (l List[E]) Len() int { return l.size }
 
-// At returns element i, from 0. It panics when there is none.
+// At returns element i, from 0. It panics if there is none.
 func (l List[E]) At(i int) E {
 	for _, c := range l.chunks {
 		if i < len(c.elems) {
@@ -68,8 +65,7 @@ func (l List[E]) All() iter.Seq[E] {
 	}
 }
 
-// Slice returns the elements in a slice of the caller's own, nil when there are
-// none.
+// Slice returns the elements in a new slice, nil if there are none.
 func (l List[E]) Slice() []E {
 	if l.size == 0 {
 		return nil
@@ -81,14 +77,14 @@ func (l List[E]) Slice() []E {
 	return out
 }
 
-// Is reports whether l and o are one and the same version, at no cost. Two
-// empty lists are.
+// Is reports whether l and o are the same version, without comparing elements. Two empty
+// lists are.
 func (l List[E]) Is(o List[E]) bool {
 	return l.size == o.size && (l.size == 0 || &l.chunks[0] == &o.chunks[0])
 }
 
-// Find returns the first element that compares as equal to key. Compare orders
-// an element against a key as it orders the list.
+// Find returns the first element equal to key. Compare orders an element against a key as
+// it orders the list.
 func Find[E, K any](l List[E], key K, compare func(E, K) int) (E, bool) {
 	if ci, i := l.search(0, 0, func(e E) bool { return compare(e, key) >= 0 }); ci < len(l.chunks) {
 		if e := l.chunks[ci].elems[i]; compare(e, key) == 0 {
@@ -99,8 +95,8 @@ func Find[E, K any](l List[E], key K, compare func(E, K) int) (E, bool) {
 	return none, false
 }
 
-// Run returns all elements that compare as equal to key, nil when there are
-// none. The slice may be shared and must not be written to.
+// Run returns all elements equal to key, nil if there are none. The slice may be shared and
+// must not be written to.
 func Run[E, K any](l List[E], key K, compare func(E, K) int) []E {
 	var out []E
 	ci, i := l.search(0, 0, func(e E) bool { return compare(e, key) >= 0 })
@@ -125,9 +121,9 @@ func Run[E, K any](l List[E], key K, compare func(E, K) int) []E {
 	return out
 }
 
-// search returns the place of the first element from chunk ci on, and there from
-// element i on, that is true of a condition; once true it stays so along the
-// list. Without one it returns the number of chunks, and 0.
+// search returns the position of the first element, from element i of chunk ci on, for
+// which reached is true; it must stay true for all later elements. If there is none it
+// returns the number of chunks, and 0.
 func (l List[E]) search(ci, i int, reached func(E) bool) (int, int) {
 	to := ci + sort.Search(len(l.chunks)-ci, func(n int) bool {
 		elems := l.chunks[ci+n].elems
@@ -143,11 +139,11 @@ func (l List[E]) search(ci, i int, reached func(E) bool) (int, int) {
 	return to, i + sort.Search(len(elems), func(n int) bool { return reached(elems[n]) })
 }
 
-// Diff yields what differs between two versions of a list, in order: an element
-// of a that b does not hold and nil, nil and one of b that a does not hold, or
-// two that compare as equal and lie in chunks the versions do not share. Whether
-// such two are the same is for the caller to see. No two elements of one list
-// compare as equal. The pointers lead into the lists: nothing is written there.
+// Diff yields the differences between two versions of a list, in order: an element that
+// only a has with nil, nil with one that only b has, or two that compare as equal and are
+// in chunks that the versions do not share. The caller checks whether such two are
+// identical. No two elements of one list compare as equal. The pointers lead into the lists
+// and must not be written through.
 func Diff[E any](a, b List[E], compare func(E, E) int) iter.Seq2[*E, *E] {
 	return func(yield func(old, new *E) bool) {
 		x, y := cursor[E]{chunks: a.chunks}, cursor[E]{chunks: b.chunks}
@@ -181,7 +177,7 @@ func Diff[E any](a, b List[E], compare func(E, E) int) iter.Seq2[*E, *E] {
 	}
 }
 
-// cursor is a place in a list.
+// cursor is a position in a list.
 type cursor[E any] struct {
 	chunks []*chunk[E] // those not passed yet
 	i      int         // in the first of them
@@ -200,8 +196,8 @@ func (c *cursor[E]) next() {
 	}
 }
 
-// From returns elems as a list, sorted by compare; those that compare as equal
-// keep their order.
+// From returns elems as a list, sorted by compare; elements that compare as equal keep
+// their order.
 func From[E any](elems []E, compare func(E, E) int) List[E] {
 	if !slices.IsSortedFunc(elems, compare) {
 		elems = slices.Clone(elems)

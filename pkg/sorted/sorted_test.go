@@ -9,8 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// pair is an element: several may have one key, and are told apart by what they
-// hold.
+// pair is an element: several may have one key and differ in held.
 type pair struct{ key, held int }
 
 func byKey(p pair, key int) int { return cmp.Compare(p.key, key) }
@@ -42,9 +41,8 @@ func plain(list []pair, fresh map[int][]pair) []pair {
 	return out
 }
 
-// TestPatchAgainstSlice: a list is a sorted slice, whatever was done to it; its
-// older versions stay as they were; chunks are neither empty nor too long, nor
-// too many.
+// TestPatchAgainstSlice: a list equals a sorted slice after any edits; its older versions
+// do not change; chunks are neither empty nor too long, nor too many.
 func TestPatchAgainstSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		keys := rapid.SampledFrom([]int{3, 50, 2000}).Draw(t, "keys in all")
@@ -142,8 +140,8 @@ func checkDiff(t *rapid.T, a, b List[pair], from, to []pair) {
 	}
 }
 
-// TestPatchShares: one edit among many leaves all chunks but a few shared, and
-// the difference is found in those few.
+// TestPatchShares: after one edit all chunks but a few are shared, and Diff finds the
+// difference in those few.
 func TestPatchShares(t *testing.T) {
 	var all []pair
 	for i := range 100_000 {
@@ -192,7 +190,7 @@ func TestFromKeepsTheOrderOfEquals(t *testing.T) {
 	}
 }
 
-// BenchmarkPatch is one edit in lists of rising length.
+// BenchmarkPatch measures one edit in lists of increasing length.
 func BenchmarkPatch(b *testing.B) {
 	for name, n := range map[string]int{"300": 300, "3000": 3000, "100000": 100_000} {
 		b.Run(name, func(b *testing.B) {

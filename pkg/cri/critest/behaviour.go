@@ -12,9 +12,8 @@ import (
 // uncaughtTerm is the exit code of a process that SIGTERM kills.
 const uncaughtTerm = 143
 
-// Behaviour is what a container does. It is read from the command and
-// arguments, or, without any, from the last part of the image's name with "-"
-// for blanks:
+// Behaviour is what a container does. It is parsed from the command and arguments, or,
+// without any, from the last part of the image's name with "-" for blanks:
 //
 //	exit 1              ends at once with code 1
 //	exit 1 after 5s     ends after five seconds with code 1
@@ -24,8 +23,8 @@ const uncaughtTerm = 143
 //	no such command     cannot be started
 //	sh -c 'sleep 2; exit 3', with trap '' TERM, and echo why > /dev/termination-log
 //
-// Everything else runs until it is told to end, and then ends at once with 128
-// and the number of the stop signal, 143.
+// Any other command runs until it gets the stop signal, and then exits at once with 128
+// plus the signal's number, 143.
 type Behaviour struct {
 	StartError string        // the error of StartContainer
 	Ends       bool          // exits by itself
