@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Refusal is an error that is the asker's: its code and words are the answer.
+// Refusal is an error of the caller: its code and message are the answer.
 type Refusal struct {
 	Code    int
 	Message string
@@ -24,7 +24,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Message }
 
-// status returns the refusal as Kubernetes' APIs give one.
+// status returns the refusal as a Kubernetes Status.
 func (r *Refusal) status() metav1.Status {
 	reasons := map[int]metav1.StatusReason{
 		http.StatusBadRequest:            metav1.StatusReasonBadRequest,
@@ -50,21 +50,21 @@ func (r *Refusal) status() metav1.Status {
 	}
 }
 
-// gate bounds what is asked at a time through one listener. What is too much for
-// one leaves the other open.
+// gate limits the concurrent requests and streams of one listener. A listener at
+// its limit does not affect the others.
 type gate struct {
 	requests          atomic.Int64
 	maxRequests       int64
 	streams, forwards podPlaces // forwards: connections that are forwarded to pods
 }
 
-// newGate returns the gate of a listener on which pods have streams.
+// newGate returns the gate of a listener that serves streams of pods.
 func newGate(requests, streams int) *gate {
 	return &gate{maxRequests: int64(requests), streams: podPlaces{limit: int64(streams)}, forwards: podPlaces{limit: maxForwardsListener}}
 }
 
-// podPlaces are places of which those of one pod may take a quarter, and those of one
-// namespace three: a caller that has a right on these alone leaves the others theirs.
+// podPlaces limits streams: one pod may have a quarter of them, and one namespace three
+// quarters. A caller with rights on one pod or namespace cannot block the others.
 type podPlaces struct {
 	limit int64
 	all   atomic.Int64
@@ -73,7 +73,7 @@ type podPlaces struct {
 	of map[string]int64 // by namespace, and by namespace/name of a pod
 }
 
-// enter takes a place for what a request does, until left is called.
+// enter takes a place for a request; left gives it back.
 func (p *podPlaces) enter(q *request) (left func(), ok bool) {
 	all, ok := enter(&p.all, p.limit)
 	if !ok || q.values["pod"] == "" {
@@ -113,16 +113,16 @@ func enter(count *atomic.Int64, limit int64) (left func(), ok bool) {
 	return func() { count.Add(-1) }, true
 }
 
-// front is one listener's way in: who asks, what is asked, how many ask; then the
-// answer.
+// front is the HTTP handler of one listener: it authenticates the caller, applies the
+// limits, finds the route and answers.
 type front struct {
 	*Server
 	gate *gate
-	// who says who asks, or why they are not heard.
+	// who authenticates the caller, or returns the refusal to answer with.
 	who func(*http.Request) (Caller, *Refusal)
-	// mine says which routes there are here.
+	// mine reports whether the listener serves a route.
 	mine func(*route) bool
-	// open is a listener where nobody has to be somebody: its routes say nothing.
+	// open serves unauthenticated callers: the answers of its routes hold no secrets.
 	open bool
 }
 
@@ -145,7 +145,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, nil, refusal)
 		return
 	}
-	left, ok := enter(&f.gate.requests, f.gate.maxRequests) // nobody takes a place from somebody
+	left, ok := enter(&f.gate.requests, f.gate.maxRequests) // unauthenticated callers take no place
 	if !ok {
 		f.crowd(w)
 		return
@@ -158,7 +158,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	trustConn(r.Context(), c.Name)
 	if q.route.streams(q.params) {
-		left() // it is no request any more
+		left() // from here on it counts as a stream, not as a request
 		if left, ok = f.gate.streams.enter(q); !ok {
 			if q.route.privileged {
 				f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
@@ -180,7 +180,7 @@ func (s *Server) crowd(w http.ResponseWriter) {
 	s.refuse(w, nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
 }
 
-// admit finds the route of a request and decides whether its caller may.
+// admit finds the route of a request and decides whether the caller may use it.
 func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 	q, refusal := f.find(r, f.mine)
 	if q != nil {
@@ -233,8 +233,8 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 	if q.route.privileged {
 		q.result = "ok"
 		defer func() {
-			// A caller that may, and names pods that are not there or opens no streams, gets
-			// few lines too.
+			// Limit the lines of an authorized caller too, if it names pods that do not exist or
+			// opens no streams.
 			code, err := strconv.Atoi(q.result)
 			if err == nil && code >= 400 && code < 500 || q.route.kind == upgrade && !q.began {
 				s.auditRefusal(q, q.result)
@@ -247,7 +247,7 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 		ctx, cancel := context.WithTimeout(q.Context(), q.route.timeout)
 		defer cancel()
 		out := http.NewResponseController(w)
-		_ = out.SetReadDeadline(begin.Add(q.route.timeout)) // of what is left of a body
+		_ = out.SetReadDeadline(begin.Add(q.route.timeout)) // for the rest of the body
 		_ = out.SetWriteDeadline(begin.Add(q.route.timeout))
 		q.Request = q.Request.WithContext(ctx)
 		q.Body = http.MaxBytesReader(w, q.Body, q.route.body)
@@ -263,7 +263,7 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 	s.fail(w, q, err)
 }
 
-// fail answers with an error: the asker's in its own words, ours without.
+// fail answers with an error: a Refusal with its message, any other error without.
 func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 	var refusal *Refusal
 	if !errors.As(err, &refusal) {
@@ -273,11 +273,11 @@ func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 	s.refuse(w, q, refusal)
 }
 
-// refusalTime is how long who is refused may take to hear it, and to send the body that
-// nobody reads, before they are cut off: until then they hold a connection (D2).
+// refusalTime is how long a refused caller has to read the answer and to send its body,
+// which the server discards. Until then it holds a connection (D2).
 const refusalTime = 5 * time.Second
 
-// refuse answers a refusal: in plain text where the kubelet does, else as a Status.
+// refuse answers with a refusal: in plain text where the kubelet does, else as a Status.
 func (s *Server) refuse(w http.ResponseWriter, q *request, refusal *Refusal) {
 	out, until := http.NewResponseController(w), time.Now().Add(refusalTime)
 	_, _ = out.SetReadDeadline(until), out.SetWriteDeadline(until)

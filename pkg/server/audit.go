@@ -32,8 +32,8 @@ const (
 	auditCallers = 1024
 )
 
-// audit writes one line about a privileged call of a known caller. Of a command it has
-// the first word and the sum of all of them, since words may be secrets.
+// audit writes one line about a privileged call of an authenticated caller. A command's
+// arguments may be secrets: the line has the first word and a SHA-256 sum of all words.
 func (s *Server) audit(q *request, begin time.Time, result string) {
 	path := strings.TrimPrefix(strings.TrimPrefix(q.route.path, "/v1"), "/")
 	kind, _, _ := strings.Cut(path, "/")
@@ -66,7 +66,7 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	s.record(q, attrs)
 }
 
-// auditRefusal writes a line about a privileged call that ends before it does anything.
+// auditRefusal writes a line about a privileged call that was refused or did nothing.
 func (s *Server) auditRefusal(q *request, result string) {
 	hidden, ok := s.refusals.enter(q.caller.Name, time.Now())
 	if !ok {
@@ -112,8 +112,8 @@ func (f *auditFile) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-// escapeHidden escapes in a line of JSON what does not print: encoding/json leaves DEL, C1
-// controls, and characters that reorder or hide text as they are, which a terminal acts on.
+// escapeHidden escapes unprintable characters in a line of JSON. encoding/json does not
+// escape DEL, C1 controls and bidi characters, which a terminal acts on.
 func escapeHidden(line []byte) []byte {
 	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 	if bytes.IndexFunc(line, hidden) < 0 {
@@ -175,7 +175,7 @@ type refusalsOf struct {
 	hidden int
 }
 
-// enter reports whether a refusal gets a line, and how many have got none before it.
+// enter reports whether a refusal gets a line, and how many had none since the last line.
 func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -186,7 +186,7 @@ func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
 				return of.hidden == 0 && now.Sub(of.last) >= refusalLines*refusalPause
 			})
 		}
-		if len(r.by) >= auditCallers-1 { // the others share one count; to begin anew would give all of them lines
+		if len(r.by) >= auditCallers-1 { // the others share one count; resetting r.by would give all of them lines
 			caller = ""
 		}
 		if of = r.by[caller]; of == nil {
@@ -212,8 +212,8 @@ func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
 // first returns the beginning of text, at most n bytes.
 func first(text string, n int) string { return text[:min(len(text), n)] }
 
-// commandOfRun is what the caller of /run wants to run: words, parted by single
-// spaces, as the kubelet has it.
+// commandOfRun returns the command of a /run request. As in the kubelet, single spaces
+// separate the words.
 func commandOfRun(q *request) []string {
 	cmd := q.params.Get("cmd")
 	if cmd == "" && q.PostForm != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// runCommand answers /run: a command runs to its end, and what it wrote is the
-// answer (C-1.40.9).
+// runCommand answers /run: it runs a command to its end and answers with the
+// command's output (C-1.40.9).
 func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	if s.cfg.Run == nil {
 		return missing(q)
@@ -36,12 +36,12 @@ func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// room is what a disk must have left for a checkpoint to be made on it.
+// room is the free disk space that a checkpoint needs.
 const room = 1 << 30
 
-// checkpoint answers /checkpoint: a running container is written to an archive, of
-// which there are few: each may be as large as the container's memory (C-1.40.10,
-// CVE-2025-0426).
+// checkpoint answers /checkpoint: it writes a running container to an archive
+// (C-1.40.10). It limits the number of archives, because each may be as large as the
+// container's memory (CVE-2025-0426).
 func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 	if s.cfg.Checkpoint == nil || s.cfg.CheckpointDir == "" {
 		return missing(q)
@@ -72,7 +72,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 	path := filepath.Join(s.cfg.CheckpointDir, fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, name, time.Now().Format(time.RFC3339)))
 	if err := s.cfg.Checkpoint(q.Context(), pod, name, path, timeout); err != nil {
 		code := http.StatusInternalServerError
-		if errors.Is(err, errors.ErrUnsupported) { // the kubelet's 404 reads as a pod that is not there
+		if errors.Is(err, errors.ErrUnsupported) { // the kubelet's 404 would read as a missing pod
 			code = http.StatusNotImplemented
 		}
 		return &Refusal{Code: code, Message: fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", pod.Namespace, pod.Name, name, err)}
@@ -82,8 +82,8 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 	}{[]string{path}})
 }
 
-// roomForCheckpoint makes the directory of checkpoints and says why there is no
-// place for another.
+// roomForCheckpoint makes the directory of checkpoints and returns an error if there
+// is no room for another.
 func (s *Server) roomForCheckpoint() error {
 	dir := s.cfg.CheckpointDir
 	if err := os.MkdirAll(dir, 0o700); err != nil {

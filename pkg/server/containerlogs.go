@@ -13,8 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// containerLogs answers /containerLogs: what a container logged, as it was written,
-// sent as it is read (C-1.40.8).
+// containerLogs answers /containerLogs: it sends the log of a container as it reads
+// it, byte for byte (C-1.40.8).
 func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 	if s.cfg.Logs == nil {
 		return missing(q)
@@ -64,7 +64,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 	panic(http.ErrAbortHandler)
 }
 
-// runs reports whether the life whose log it is goes on, as the pod's status says.
+// runs reports whether the container of l still runs, by the pod's status.
 func (s *Server) runs(l Log) bool {
 	p := s.cfg.Pod(l.Pod.Namespace, l.Pod.Name)
 	if p == nil || p.UID != l.Pod.UID {
@@ -74,8 +74,8 @@ func (s *Server) runs(l Log) bool {
 	return st != nil && bareID(st.ContainerID) == l.ContainerID && st.State.Terminated == nil && st.State.Waiting == nil
 }
 
-// logOf reads the query of /containerLogs: what cannot be read is 400, what cannot be
-// meant is 422.
+// logOf reads the query of /containerLogs. A value that cannot be parsed is 400, an
+// invalid combination or range is 422.
 func logOf(q url.Values, now time.Time) (l Log, err error) {
 	l = Log{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
 	var refusal *Refusal
@@ -129,7 +129,7 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	case v1.LogStreamStdout, v1.LogStreamStderr:
 		l.Stdout, l.Stderr = stream == v1.LogStreamStdout, stream == v1.LogStreamStderr
 		if tailed && refusal == nil {
-			refusal = unmeant // it would be lines of both
+			refusal = unmeant // the lines would be counted over both streams
 		}
 	default:
 		if refusal == nil {
@@ -142,8 +142,8 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	return l, nil
 }
 
-// lifeOf decides whose log is meant: of the container that runs, or ran last; or,
-// with previous, of the one before. There may be none yet.
+// lifeOf sets the container ID and attempt of l: the container that runs or ran last,
+// or with previous the one before it. It returns the kubelet's error if there is none.
 func lifeOf(l *Log) error {
 	pod, name := l.Pod.Name, l.Container
 	st := statusOf(l.Pod, name)
@@ -165,7 +165,7 @@ func lifeOf(l *Log) error {
 			return fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
 		}
 		before := st.RestartCount
-		if now.Waiting == nil { // the count is of the one after it
+		if now.Waiting == nil { // the restart count is the current container's
 			before--
 		}
 		return take(last, before)
@@ -217,7 +217,7 @@ func statusOf(p *v1.Pod, container string) *v1.ContainerStatus {
 	return nil
 }
 
-// bareID returns a container's ID without its runtime's name.
+// bareID returns a container ID without its scheme (containerd://).
 func bareID(id string) string {
 	if _, bare, ok := strings.Cut(id, "://"); ok {
 		return bare

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// crowded is a listener that hangs up a connection that is one too many, at once: agents run
-// out of file descriptors for their pods otherwise (F10). A connection counts until it is
-// closed: for its peer, and once its caller has shown a right, for the caller, which may have
-// three quarters. The API server is one peer, and speaks for all its users.
+// crowded is a listener that closes connections above its limits at once, so that the agent
+// keeps file descriptors for its pods (F10). A connection counts for its peer until it is
+// closed. Once its caller is authorized it counts for the caller, which may have three
+// quarters: the API server is one peer with the connections of all its users.
 type crowded struct {
 	net.Listener
 	name           string
@@ -72,7 +72,7 @@ func (c *crowded) enter(peer netip.Prefix) bool {
 	return true
 }
 
-// trust counts a connection for a caller in place of its peer, unless the caller has its
+// trust counts a connection for a caller instead of its peer, unless the caller has its
 // share already.
 func (c *crowded) trust(conn *counted, caller string) {
 	c.mu.Lock()
@@ -84,7 +84,7 @@ func (c *crowded) trust(conn *counted, caller string) {
 	}
 }
 
-// leave counts a connection no more.
+// leave stops counting a connection.
 func (c *crowded) leave(conn *counted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +95,7 @@ func (c *crowded) leave(conn *counted) {
 	}
 }
 
-// forget counts one connection less for a peer or a caller; mu is held.
+// forget subtracts one connection from a peer or a caller; mu is held.
 func (c *crowded) forget(holder any) {
 	if c.of[holder]--; c.of[holder] == 0 {
 		delete(c.of, holder)
@@ -105,9 +105,9 @@ func (c *crowded) forget(holder any) {
 // quietFor is the time between two equal warnings.
 const quietFor = 10 * time.Second
 
-// Seldom lets one warning pass each ten seconds, and counts the others.
+// Seldom lets one warning in ten seconds pass, and counts the others.
 type Seldom struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	last   time.Time
 	hidden int
 }
@@ -149,7 +149,7 @@ func withCounted(ctx context.Context, conn net.Conn) context.Context {
 	}
 }
 
-// trustConn says that the caller of a request has shown a right.
+// trustConn counts the connection of an authorized request for its caller.
 func trustConn(ctx context.Context, caller string) {
 	if c, ok := ctx.Value(countedKey{}).(*counted); ok {
 		c.in.trust(c, caller)
@@ -165,7 +165,7 @@ func (c *counted) Close() error {
 // NetConn returns the connection itself.
 func (c *counted) NetConn() net.Conn { return c.Conn }
 
-// CloseWrite says that nothing more is sent, where the connection can.
+// CloseWrite closes the sending half, if the connection supports it.
 func (c *counted) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// missing is the answer of a function that the Config does not have.
+// missing is the answer where a function of the Config is nil.
 func missing(q *request) error {
 	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent has no answer to " + q.route.path}
 }
@@ -28,16 +28,16 @@ func send(w http.ResponseWriter, v any) error {
 
 func sendBytes(w http.ResponseWriter, data []byte) error {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(data) // who does not take it has left
+	_, _ = w.Write(data) // an error means that the caller has left
 	return nil
 }
 
-// done answers that what was asked for is done.
+// done answers that the request succeeded.
 func done(w http.ResponseWriter) error {
 	return send(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 }
 
-// pod returns the pod of a path; the kubelet's words where there is none.
+// pod returns the pod of a path, or the kubelet's error if there is none.
 func (s *Server) pod(q *request) (*v1.Pod, error) {
 	if s.cfg.Pod == nil {
 		return nil, missing(q)
@@ -55,12 +55,12 @@ func (s *Server) pod(q *request) (*v1.Pod, error) {
 	return p, nil
 }
 
-// knownPatience is how long who asks for all pods waits for an agent that has just come.
+// knownPatience is how long a request for all pods waits for an agent that has just started.
 const knownPatience = 5 * time.Second
 
 var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not looked at its pods yet; it may wait for the container runtime"}
 
-// knows reports whether the agent has looked at its pods, or has so within limit.
+// knows reports whether the agent has read its pods; it waits up to limit for that.
 func (s *Server) knows(ctx context.Context, limit time.Duration) bool {
 	if s.cfg.Known == nil {
 		return true
@@ -81,7 +81,7 @@ func (s *Server) knows(ctx context.Context, limit time.Duration) bool {
 	return false
 }
 
-// pods answers /pods: a PodList without kinds of its items (C-1.40.6).
+// pods answers /pods: a PodList whose items have no kind (C-1.40.6).
 func (s *Server) pods(w http.ResponseWriter, q *request) error {
 	if s.cfg.Pods == nil {
 		return missing(q)
@@ -172,7 +172,7 @@ func hand(h http.Handler, w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// worded hands an error on in its own words, for callers who may know them.
+// worded returns err as a Refusal with its message, for callers that may see it.
 func worded(code int, err error) error { return &Refusal{Code: code, Message: err.Error()} }
 
 // localPods answers /v1/pods: a List, each pod with its kind, or its changes.
@@ -301,7 +301,7 @@ func (s *Server) restart(w http.ResponseWriter, q *request) error {
 	if err != nil {
 		return err
 	}
-	// What was begun goes on when the caller leaves.
+	// A restart goes on when the caller leaves.
 	err = s.cfg.Restart(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params["container"], grace)
 	if err != nil {
 		return err

@@ -22,14 +22,14 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// pings keep a connection to the runtime from looking idle.
+// pings is the interval of pings that keep a connection to the runtime from looking idle.
 const pings = 5 * time.Second
 
-// creation is how long a caller may take to make its streams. The kubelet gives half a
-// minute, in which a caller that makes none holds a stream's place.
+// creation is how long a caller may take to create its streams. The kubelet allows 30 s,
+// in which a caller that creates none would hold a stream's place.
 const creation = 10 * time.Second
 
-// exec answers /exec: a command in a container, with its streams (C-1.40.9).
+// exec answers /exec: it runs a command in a container, with streams (C-1.40.9).
 func (s *Server) exec(w http.ResponseWriter, q *request) error {
 	if s.cfg.ExecURL == nil {
 		return missing(q)
@@ -40,7 +40,7 @@ func (s *Server) exec(w http.ResponseWriter, q *request) error {
 	})
 }
 
-// attach answers /attach: the streams of a container's own process.
+// attach answers /attach: it connects to the streams of a container's main process.
 func (s *Server) attach(w http.ResponseWriter, q *request) error {
 	if s.cfg.AttachURL == nil {
 		return missing(q)
@@ -50,7 +50,7 @@ func (s *Server) attach(w http.ResponseWriter, q *request) error {
 	})
 }
 
-// remote ends the caller's streams here, and speaks to the runtime as a client.
+// remote terminates the caller's streams and is itself a client of the runtime.
 func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (*url.URL, error)) error {
 	opts, err := served.NewOptions(q.Request)
 	if err != nil {
@@ -81,7 +81,7 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	return nil
 }
 
-// refusedByRuntime is why there is no stream, in words for the caller.
+// refusedByRuntime returns the runtime's error as an answer that the caller may see.
 func (s *Server) refusedByRuntime(err error) error {
 	var refusal *Refusal
 	if errors.As(err, &refusal) {
@@ -90,15 +90,15 @@ func (s *Server) refusedByRuntime(err error) error {
 	return worded(http.StatusInternalServerError, err)
 }
 
-// isSPDY reports whether a request wants to go on in SPDY.
+// isSPDY reports whether a request asks to upgrade to SPDY.
 func isSPDY(r *http.Request) bool {
 	return httpstream.IsUpgradeRequest(r) && strings.EqualFold(r.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31)
 }
 
-// spdyTo returns what speaks SPDY to the runtime's streaming server at where, until ctx
-// ends. It uses no proxy, and no redirect is followed. It sets used once it sends the
-// request. As for the kubelet, the certificate counts for nothing: the runtime makes its own,
-// and has given the URL over its socket.
+// spdyTo returns an SPDY client for the runtime's streaming server at where, until ctx
+// ends. It uses no proxy and follows no redirect. It sets used once it sends the request.
+// Like the kubelet, it does not verify the certificate: the runtime makes its own, and the
+// agent got the URL over the runtime's socket.
 func spdyTo(ctx context.Context, where *url.URL, used *bool) (*spdy.SpdyRoundTripper, error) {
 	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(dialing, network, address)
@@ -106,7 +106,7 @@ func spdyTo(ctx context.Context, where *url.URL, used *bool) (*spdy.SpdyRoundTri
 			return nil, err
 		}
 		*used = where.Scheme != "https"
-		// Where a container does not read its stdin, a write waits, with the lock that
+		// If a container does not read its stdin, a write blocks and holds the lock that
 		// closing the streams needs.
 		cutAfter(ctx, conn)
 		return conn, nil
@@ -119,12 +119,12 @@ func spdyTo(ctx context.Context, where *url.URL, used *bool) (*spdy.SpdyRoundTri
 	})
 }
 
-// spending is how long the runtime may take to forget a URL.
+// spending is how long spend waits for the runtime.
 const spending = 2 * time.Second
 
-// spend uses up a URL of the runtime's streaming server that has not been used. The runtime
-// keeps it for a minute, and refuses all streams of the node while it keeps 1000. A request
-// that asks for no upgrade starts nothing.
+// spend uses up an unused URL of the runtime's streaming server. The runtime keeps a URL for
+// a minute, and refuses all streams of the node while it keeps 1000. A request without an
+// upgrade uses the URL up and starts nothing.
 func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spending)
 	defer cancel()
@@ -133,7 +133,7 @@ func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
 	}
 }
 
-// useUp sends a request as the streams do, but for an upgrade, and waits for the answer.
+// useUp sends a request as the streams do, without an upgrade, and waits for the answer.
 func useUp(ctx context.Context, where *url.URL) error {
 	transport, err := spdyTo(ctx, where, new(bool))
 	if err != nil {
@@ -155,8 +155,8 @@ func useUp(ctx context.Context, where *url.URL) error {
 	return answer.Body.Close()
 }
 
-// stream runs the runtime's side: it ends when the command or container has, or
-// with ctx. A code that is not 0 is a clientexec.CodeExitError.
+// stream copies the streams of the runtime until the command or container exits, or ctx
+// ends. It returns a clientexec.CodeExitError for an exit code that is not 0.
 func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
 	transport, err := spdyTo(ctx, r.where, &r.used)
 	if err != nil {
@@ -203,8 +203,8 @@ type withheld struct {
 func (w *withheld) Error() string { return w.text }
 func (w *withheld) Unwrap() error { return w.err }
 
-// withhold takes the address where the runtime streams out of an error's words: its
-// path is a token that opens a stream, which is for this agent alone.
+// withhold removes the URL of the runtime's streaming server from an error message: its
+// path is a token that opens a stream, which callers must not see.
 func withhold(err error, where *url.URL) error {
 	text := err.Error()
 	for _, secret := range []string{where.String(), where.RequestURI(), where.Path} {
@@ -215,14 +215,14 @@ func withhold(err error, where *url.URL) error {
 	return &withheld{text, err}
 }
 
-// plain cuts from an error what the runtime's streaming server puts in front of it,
-// and ours does once more.
+// plain cuts the prefix that the runtime's streaming server puts before an error,
+// because this server adds the same prefix.
 func (r *remote) plain(text string) string {
 	text = strings.TrimPrefix(text, "Internal error occurred: ")
 	return strings.TrimPrefix(text, r.failed())
 }
 
-// failed is what a streaming server puts in front of an error.
+// failed is the prefix that a streaming server puts before an error.
 func (r *remote) failed() string {
 	if strings.HasPrefix(r.q.route.path, "/attach") {
 		return "error attaching to container: "

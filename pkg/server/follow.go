@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// patient writes what has no end of its own, each piece sent at once. A reader that
-// does not take one in time is cut off.
+// patient writes a stream and sends each piece at once. It cuts off a reader that does
+// not read a piece in time.
 type patient struct {
 	w        http.ResponseWriter
 	out      *http.ResponseController
 	patience time.Duration
-	began    bool // something was sent: the answer has its code
+	began    bool // something was sent: the status code cannot change any more
 }
 
 func (s *Server) patient(w http.ResponseWriter) *patient {
@@ -35,15 +35,15 @@ func (p *patient) Write(b []byte) (int, error) {
 	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end a stream that says nothing for so long
 }
 
-// end leaves the reader a moment for the end itself.
+// end gives the reader time to read the end of the stream.
 func (p *patient) end() { _ = p.out.SetWriteDeadline(time.Now().Add(p.patience)) }
 
-// lines answers with lines. A reader whose stream breaks here is cut off as well, so
-// that it can tell that from the end.
+// lines answers with lines. If the stream fails, it aborts the connection, so that the
+// reader can tell the failure from the end of the stream.
 func (s *Server) lines(w http.ResponseWriter, q *request, lines iter.Seq2[[]byte, error]) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := s.patient(w)
-	_, err := out.Write(nil) // the reader knows that it follows
+	_, err := out.Write(nil) // sends the headers before the first line
 	if err == nil {
 		for line, broken := range lines {
 			if err = broken; err == nil {

@@ -11,11 +11,12 @@ import (
 	wire "github.com/moby/spdystream/spdy"
 )
 
-// Limits of what a caller sends in a stream. The caller of an upgrade through an API server
-// sends every byte, and the libraries below allow much: SPDY frames of 16 MiB, of which they
-// keep 250 per connection, 1000 headers of 1 MiB from one compressed frame, WebSocket frames
-// of 32 MiB that are read whole. client-go sends at most 32 KiB in a frame, and SYN_STREAMs
-// of less than 100 bytes with three short headers. Other WebSocket clients send a file at once.
+// Limits of the frames that a caller sends. After an upgrade the caller controls every byte,
+// also through an API server, and the libraries allow much: SPDY frames of 16 MiB, of which
+// they keep 250 per connection, 1000 headers of 1 MiB from one compressed frame, WebSocket
+// frames of 32 MiB that are read whole. client-go sends at most 32 KiB in a frame, and
+// SYN_STREAMs of less than 100 bytes with three short headers. Other WebSocket clients send a
+// whole file in one frame.
 const (
 	maxDataFrame      = 64 << 10
 	maxControlFrame   = 1 << 10
@@ -24,17 +25,17 @@ const (
 	maxWebSocketFrame = 4 << 20
 )
 
-// errFrame says that a caller breaks these limits.
+// errFrame is the error for a frame above these limits.
 var errFrame = errors.New("frame exceeds a limit")
 
-// controlLengths are the lengths of the control frames that pass beside SYN_STREAM. Clients
-// send no others. The library takes what it leaves of a frame for the next ones, which no
-// limit would hold for.
+// controlLengths are the lengths of the control frames that are allowed beside SYN_STREAM.
+// Clients send no others. The library reads the unread rest of a longer frame as further
+// frames, which would bypass the limits.
 var controlLengths = map[wire.ControlFrameType]uint32{
 	wire.TypeRstStream: 8, wire.TypePing: 4, wire.TypeGoAway: 8, wire.TypeWindowUpdate: 8,
 }
 
-// frameReader passes on frames that keep the limits. After a bad one it ends.
+// frameReader passes on frames within the limits. It ends at the first other one.
 type frameReader struct {
 	from io.Reader
 	// next reads the beginning of a frame, and returns it and how many bytes follow.
@@ -99,12 +100,12 @@ func readWebSocketFrames(from io.Reader) io.Reader {
 	}}
 }
 
-// readSPDYFrames reads SPDY frames with at most so many SYN_STREAMs; a negative number is no
-// limit. It passes on a control frame after it has checked all of it: the library
+// readSPDYFrames reads SPDY frames with at most streams SYN_STREAMs; a negative number is no
+// limit. It checks the whole of a control frame before it passes it on, because the library
 // decompresses headers while it reads them.
 func readSPDYFrames(from io.Reader, streams int) (io.Reader, error) {
 	var frame bytes.Buffer
-	// It has the state of the compression, which goes on from frame to frame.
+	// headers keeps the state of the compression from frame to frame.
 	headers, err := wire.NewFramerWithOptions(io.Discard, &frame, wire.WithMaxControlFramePayloadSize(maxControlFrame),
 		wire.WithMaxHeaderCount(maxHeaders), wire.WithMaxHeaderFieldSize(maxHeaderField))
 	return &frameReader{from: from, next: func(from io.Reader) ([]byte, int64, error) {
@@ -137,7 +138,7 @@ func readSPDYFrames(from io.Reader, streams int) (io.Reader, error) {
 			if _, err := headers.ReadFrame(); err != nil {
 				return nil, 0, fmt.Errorf("%w: %w", errFrame, err)
 			}
-		default: // the library does not read as far as the length of some frames says
+		default: // the library ignores the length field of some frames
 			if want, ok := controlLengths[kind]; !ok || length != want {
 				return nil, 0, fmt.Errorf("%w: control frame of type %d with %d bytes", errFrame, kind, length)
 			}

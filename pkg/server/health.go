@@ -10,8 +10,8 @@ import (
 )
 
 // healthz answers /healthz, /livez and /readyz: every check, or the one that the path
-// names (C-1.40.5). Why a check fails is for the log, and for an authenticated caller that
-// asks for it by name: it may name a pod.
+// names (C-1.40.5). The error of a check may name a pod, so it goes only to the log and to
+// an authenticated caller that asks for the check by name.
 func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	always := func(context.Context) error { return nil }
 	checks := map[string]func(context.Context) error{"ping": always, "log": always}

@@ -37,8 +37,8 @@ func peerOf(c net.Conn) (uid uint32, pid int32, err error) {
 	return cred.Uid, cred.Pid, nil
 }
 
-// hasHungUp reports whether the other side of a connection sends nothing more, without reading
-// what it has sent. A connection without a file descriptor never has.
+// hasHungUp reports whether the peer has closed its sending half, without reading data that
+// it has sent. It is false for a connection without a file descriptor.
 func hasHungUp(c net.Conn) (gone bool) {
 	for {
 		inner, ok := c.(interface{ NetConn() net.Conn })
@@ -63,10 +63,10 @@ func hasHungUp(c net.Conn) (gone bool) {
 	return err == nil && gone
 }
 
-// private says who beside root and the agent's own user could put another socket in the
-// place of one in dir, and hear what is told to it: nil is nobody. In dir itself others
-// write nothing, whatever their group and the sticky bit: they could make a socket before
-// the agent does. Above it and on the way of links package trust judges.
+// private returns an error if users other than root and the agent's own could replace a
+// socket in dir and receive the requests to it. Others must not write in dir, whatever
+// their group and the sticky bit: they could make a socket before the agent does. Package
+// trust checks the directories above and the links on the path.
 func private(dir string) error {
 	switch p, err := trust.Path(dir, []int{os.Geteuid()}); {
 	case err != nil:
@@ -84,7 +84,7 @@ func private(dir string) error {
 	return nil
 }
 
-// descriptors is how many file descriptors this process may have.
+// descriptors returns the limit of file descriptors of this process.
 func descriptors() int {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -93,8 +93,8 @@ func descriptors() int {
 	return int(min(limit.Cur, 1<<20))
 }
 
-// short returns a name for path that fits into a socket's address, which has 108
-// bytes. It holds until done.
+// short returns a name for path that fits into a socket's address of 108 bytes. The
+// name is valid until done is called.
 func short(path string) (name string, done func(), err error) {
 	if len(path) < 108 {
 		return path, func() {}, nil
@@ -106,7 +106,7 @@ func short(path string) (name string, done func(), err error) {
 	return filepath.Join("/proc/self/fd", strconv.Itoa(int(dir.Fd())), filepath.Base(path)), func() { _ = dir.Close() }, nil
 }
 
-// freeBytes is what a user who is not root can still write on the disk of dir.
+// freeBytes returns the space on the disk of dir that users other than root can use.
 func freeBytes(dir string) (uint64, error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {

@@ -7,12 +7,12 @@ import (
 	"net"
 )
 
-// peerOf knows nobody: agents run on Linux.
+// peerOf returns an error: agents run on Linux only.
 func peerOf(net.Conn) (uid uint32, pid int32, err error) {
 	return 0, 0, errors.New("who is at the other end of a socket is known on Linux only")
 }
 
-// hasHungUp knows nothing: agents run on Linux.
+// hasHungUp returns false: agents run on Linux only.
 func hasHungUp(net.Conn) bool { return false }
 
 func private(string) error { return nil }

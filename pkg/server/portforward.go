@@ -21,8 +21,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// portForward answers /portForward: connections to a pod's ports, as many as its
-// caller wants over one session (C-1.40.9).
+// portForward answers /portForward: it forwards connections to a pod's ports, many over
+// one session (C-1.40.9).
 func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 	if s.cfg.PortForwardURL == nil {
 		return missing(q)
@@ -51,7 +51,7 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 		over.end()
 		return s.refusedByRuntime(err)
 	}
-	defer func() { // last: what is forwarded has ended
+	defer func() { // runs last, when all forwarded connections have ended
 		q.began = f.next.Load() > 0
 		if over.taken() == nil {
 			q.result = "error"
@@ -59,8 +59,8 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 	}()
 	defer f.wg.Wait()
 	defer f.close()
-	defer over.end() // before the others: a write that waits ends with it
-	f.wg.Go(func() { // when the runtime has hung up, nothing more can be forwarded
+	defer over.end() // runs first: it unblocks a write
+	f.wg.Go(func() { // ends the session when the runtime closes its connection
 		select {
 		case <-f.conn.CloseChan():
 			over.leave()
@@ -84,11 +84,11 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 }
 
 // Limits of port-forwarding. A browser opens a dozen connections. The runtime has a thread
-// for each forwarded connection, and containerd dies of 10,000.
+// for each forwarded connection, and containerd crashes at 10,000 threads.
 const (
 	maxPorts    = 64  // of one URL
 	maxForwards = 128 // connections of a session at a time
-	// of all sessions of a listener; those of one pod may be a quarter, of one namespace three
+	// of all sessions of a listener; one pod may have a quarter, one namespace three quarters
 	maxForwardsListener = 1024
 	maxPairs            = 2 * maxForwards
 	errTooManyForwards  = "too many connections are forwarded"
@@ -111,13 +111,13 @@ type pairs struct {
 // pair is one connection.
 type pair struct {
 	id         string
-	data, errs *callerStream // nil: not here yet
+	data, errs *callerStream // nil until it arrives
 	late       *time.Timer
 }
 
-// forwardSPDY forwards what a caller opens over SPDY until it leaves.
+// forwardSPDY forwards the connections that a caller opens over SPDY, until it leaves.
 func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Request, f *forwarder, pod *v1.Pod) {
-	if _, err := httpstream.Handshake(q, w, portforward.SupportedProtocols); err != nil { // which was answered
+	if _, err := httpstream.Handshake(q, w, portforward.SupportedProtocols); err != nil { // Handshake has answered
 		return
 	}
 	p := &pairs{f: f, pod: pod, request: q, ready: make(chan struct{}), pending: map[string]*pair{}, all: map[*pair]struct{}{}}
@@ -136,12 +136,12 @@ func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Reque
 	_ = p.conn.Close()
 }
 
-// add takes a stream. It implements httpstream.NewStreamHandler, and returns no error: the
-// library logs a line for each.
+// add accepts a stream. It implements httpstream.NewStreamHandler, and returns no error,
+// because the library logs each one.
 func (p *pairs) add(stream httpstream.Stream, reply <-chan struct{}) error {
 	if !p.take(stream, reply) {
 		_ = stream.Reset()
-		p.f.begin(func() { // the library keeps it once it has sent the reply
+		p.f.begin(func() { // the library keeps the stream once it has sent the reply
 			<-p.ready
 			p.conn.replied(p.request, reply)
 			p.conn.RemoveStreams(stream)
@@ -150,8 +150,8 @@ func (p *pairs) add(stream httpstream.Stream, reply <-chan struct{}) error {
 	return nil
 }
 
-// take reports whether a stream is one of a connection that there can be, and starts a
-// connection with the second one.
+// take reports whether it accepts a stream. With the second stream of a connection it
+// starts to forward.
 func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
 	kind := stream.Headers().Get(portforward.StreamType)
 	port, err := strconv.ParseUint(stream.Headers().Get(portforward.PortHeader), 10, 16)
@@ -159,7 +159,7 @@ func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
 		return false
 	}
 	id := stream.Headers().Get(portforward.PortForwardRequestIDHeader)
-	if id == "" { // of clients before Kubernetes 1.2, which make the error stream first
+	if id == "" { // clients before Kubernetes 1.2, which create the error stream first
 		n := int64(stream.Identifier())
 		if kind == portforward.StreamTypeData {
 			n -= 2
@@ -193,7 +193,7 @@ func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
 	return true
 }
 
-// expire gives up a connection of which only one stream came.
+// expire gives up a connection whose second stream did not arrive in time.
 func (p *pairs) expire(of *pair) {
 	p.mu.Lock()
 	late := !p.over && p.pending[of.id] == of
@@ -211,7 +211,7 @@ func (p *pairs) expire(of *pair) {
 	}
 }
 
-// replied waits until a stream can be written to.
+// replied waits until the reply to a stream was sent, and reports whether it was.
 func (p *pairs) replied(stream *callerStream) bool {
 	<-p.ready
 	return p.conn.replied(p.request, stream.reply)
@@ -231,7 +231,7 @@ func (p *pairs) forward(of *pair, port int32) {
 	_ = of.errs.Close()
 }
 
-// end forgets a connection.
+// end removes a connection.
 func (p *pairs) end(of *pair) {
 	p.mu.Lock()
 	delete(p.all, of)
@@ -267,13 +267,13 @@ func (p *pairs) close() {
 // runtime.
 type forwarder struct {
 	conn httpstream.Connection
-	next atomic.Int64 // so many connections were opened
+	next atomic.Int64 // number of connections opened
 	wg   sync.WaitGroup
 
 	place func() (left func(), ok bool) // of the gate, for a connection
 
 	mu   sync.Mutex
-	over bool // nothing more is begun
+	over bool // set when the session ends: it forwards no more connections
 	open int  // connections
 }
 
@@ -300,7 +300,7 @@ func (f *forwarder) enter() (leave func(), err error) {
 	}, nil
 }
 
-// close ends everything that is forwarded.
+// close ends all forwarded connections.
 func (f *forwarder) close() {
 	f.mu.Lock()
 	f.over = true
@@ -308,7 +308,7 @@ func (f *forwarder) close() {
 	_ = f.conn.Close()
 }
 
-// begin counts one more that the session waits for.
+// begin starts a goroutine that the session waits for. It returns false after close.
 func (f *forwarder) begin(run func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,17 +318,17 @@ func (f *forwarder) begin(run func()) bool {
 	return !f.over
 }
 
-// errClosing is why nothing more is forwarded.
+// errClosing is the error of a connection that is opened after close.
 var errClosing = errors.New("the connection is closing")
 
-// PortForward implements portforward.PortForwarder: it returns when the pod has said
-// all that it will say. An error is the runtime's: nobody listens there, for one.
+// PortForward implements portforward.PortForwarder: it returns when the pod has closed
+// its side. An error is the runtime's, for example a port that is not open.
 func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, caller io.ReadWriteCloser) error {
 	err := f.forward(port, caller)
 	if err != nil {
-		// The library resets the caller's streams at an error. Nothing is written, but
-		// only once the caller has been told that there is a stream: a reset that
-		// comes before hides why.
+		// The library resets the caller's streams at an error. An empty write waits
+		// until the reply to the stream was sent: an earlier reset would hide the error
+		// from the caller.
 		_, _ = caller.Write(nil)
 	}
 	return err
@@ -367,29 +367,29 @@ func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
 	}
 	defer f.conn.RemoveStreams(data)
 	defer func() { _ = data.Reset() }()
-	// What the caller says is read until it has said all, or its stream is closed.
+	// Copy the caller's data until its end, or until its stream is closed.
 	if !f.begin(func() {
-		defer data.Close() // half of it: the pod may go on
+		defer data.Close() // closes the sending half: the pod may go on
 		_, _ = io.Copy(data, caller)
 	}) {
 		return errClosing
 	}
-	_, _ = io.Copy(caller, data) // the pod has said all, or one of the two is gone
-	_ = data.Reset()             // nobody reads what else the caller says
+	_, _ = io.Copy(caller, data) // until the pod has closed its side, or one of the two is gone
+	_ = data.Reset()             // the pod reads no more data of the caller
 	if text := <-failed; text != "" {
 		return errors.New(text)
 	}
 	return nil
 }
 
-// dataStream makes the stream for a connection's data; why is what the runtime said
-// in its place. A runtime that fails at once may never answer for the stream.
+// dataStream creates the stream for a connection's data, or returns the runtime's error in
+// why. A runtime that fails at once may never reply to the stream.
 func (f *forwarder) dataStream(headers http.Header, failed chan string) (data httpstream.Stream, why string, err error) {
 	type made struct {
 		stream httpstream.Stream
 		err    error
 	}
-	answer, left := make(chan made, 1), make(chan struct{}) // cap 1: nobody may wait for it any more
+	answer, left := make(chan made, 1), make(chan struct{}) // cap 1: dataStream may have returned
 	if !f.begin(func() {
 		stream, err := f.conn.CreateStream(headers)
 		answer <- made{stream, err}
@@ -406,7 +406,7 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 	}
 	select {
 	case m := <-answer:
-		if m.err != nil { // which is less than what the other stream says
+		if m.err != nil { // the error stream has the better message
 			select {
 			case why = <-failed:
 			case <-time.After(time.Second):
@@ -419,7 +419,7 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 	case why = <-failed:
 	}
 	if why == "" {
-		failed <- why // it said nothing; whoever waits for it hears that
+		failed <- why // no error so far; forward receives it again
 		m := <-answer
 		return m.stream, "", m.err
 	}
@@ -430,13 +430,13 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 			_ = m.stream.Reset()
 			f.conn.RemoveStreams(m.stream)
 		}
-	default: // the goroutine above sees that nobody waits
+	default: // the goroutine above sees left and resets the stream
 	}
 	return nil, why, nil
 }
 
-// forwarder connects to the runtime's streaming server, until ctx ends. place takes a place
-// for each connection.
+// forwarder connects to the runtime's streaming server, until ctx ends. place reserves a
+// place for each connection.
 func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left func(), ok bool)) (*forwarder, error) {
 	where, err := s.cfg.PortForwardURL(ctx, pod)
 	if err != nil {

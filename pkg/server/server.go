@@ -1,16 +1,15 @@
-// Package server is nodectl's HTTP: what a running agent tells whoever asks on
-// the local socket of its root directory, and what a cluster asks of a kubelet on
-// its TLS port.
+// Package server is nodectl's HTTP server. It answers on the local socket in the
+// agent's root directory, and on the TLS port that a cluster expects of a kubelet.
 //
-// It knows HTTP, its listeners and the protocols of streams. What an answer means
-// comes from the functions in its Config, which cmd fills from what the engine
-// shows; who may ask on the TLS port is said by an Access. cmd also holds the
-// clients of the socket, who get here by Dial. Its channels hold at most one
-// value: the end of a listener, a terminal's size, that a runtime's connection
-// ended.
+// It implements HTTP, its listeners and the streaming protocols. The content of
+// each answer comes from the functions in its Config, which cmd fills from the
+// engine; an Access authenticates and authorizes callers of the TLS port. The
+// clients of the socket are in cmd and connect with Dial. Its channels hold at
+// most one value: the end of a listener, a terminal's size, the end of a
+// runtime's connection.
 //
-// The one rule: deny by default. Who may ask is decided by who they are to the
-// kernel, or to Access; what may be asked by the one registry in routes.go.
+// The one rule: deny by default. The kernel (on the socket) or Access decides who
+// may ask; the registry in routes.go decides what a caller may ask for.
 package server
 
 import (
@@ -33,7 +32,7 @@ type Server struct {
 	// busy is held for reading by every request, and for writing by Serve when it
 	// ends: it waits for the last one.
 	busy   sync.RWMutex
-	closed bool // guarded by busy: nothing is answered any more
+	closed bool // guarded by busy: the server answers no more requests
 
 	keeping sync.Mutex // held while a checkpoint is made
 
@@ -79,12 +78,12 @@ func whole(limit *int, otherwise int) {
 	}
 }
 
-// goodbye is how long readers have to take what was written when Serve ends.
+// goodbye is how long readers have to read the last output when Serve ends.
 const goodbye = 3 * time.Second
 
 // Serve answers until ctx is done and returns nil when every connection is
-// closed and the socket is gone. An error says that the socket could not be
-// made, where nothing else is to be served. A port that is taken is tried again until it is free.
+// closed and the socket is removed. It returns an error if it cannot make the
+// socket and has no other listener. It tries a port that is in use until it is free.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -96,7 +95,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		var err error
 		if l, err = listen(s.cfg.Socket); err != nil && s.cfg.TLS == nil && s.cfg.Health == "" {
 			return err
-		} else if err != nil { // a cluster's node goes on being one
+		} else if err != nil { // the API server still needs the other listeners
 			s.log.Error("Local socket not served; others are answered", "error", err)
 		}
 	}
@@ -127,7 +126,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	return nil
 }
 
-// network starts the listeners on TCP that are wanted.
+// network starts the configured TCP listeners.
 func (s *Server) network(ctx context.Context, wg *sync.WaitGroup) {
 	if s.cfg.TLS != nil {
 		wg.Go(func() { s.serveTLS(ctx) })
@@ -137,7 +136,7 @@ func (s *Server) network(ctx context.Context, wg *sync.WaitGroup) {
 	}
 }
 
-// local returns what answers on the socket.
+// local returns the HTTP server of the socket.
 func (s *Server) local(ctx context.Context) *http.Server {
 	f := &front{
 		Server: s, gate: newGate(s.cfg.Requests, s.cfg.Streams),
@@ -155,7 +154,7 @@ func (s *Server) local(ctx context.Context) *http.Server {
 	return web
 }
 
-// web returns an HTTP server with the limits that all of them have (D2).
+// web returns an HTTP server with the limits that all listeners share (D2).
 func (s *Server) web(ctx context.Context, h http.Handler) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -168,8 +167,8 @@ func (s *Server) web(ctx context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// serve answers on l until ctx is done: those who listen have a moment to take
-// their last line. nil is that end.
+// serve answers on l until ctx is done, then gives readers the time goodbye to
+// read their last line. It returns nil when ctx ended it.
 func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
