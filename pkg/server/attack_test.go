@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestD1_KEP_2862_GetIsNotExec: who may only get nodes/proxy runs nothing, by a
-// WebSocket's GET either; who may create on the subresource alone does.
+// TestD1_KEP_2862_GetIsNotExec: a caller with only "get" on nodes/proxy runs no command,
+// also not by a WebSocket's GET; one with "create" on the subresource does.
 func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -45,8 +45,8 @@ func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2020_8558_LoopbackIsNobody: neither the address nor headers make
-// somebody of a caller.
+// TestD1_CVE_2020_8558_LoopbackIsNobody: neither the loopback address nor headers
+// authenticate a caller.
 func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -67,8 +67,8 @@ func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2019_11248_NoProfiles: what others put on net/http's own mux is not
-// served, on any listener; nor are the host's logs (audit, issue 81125).
+// TestD1_CVE_2019_11248_NoProfiles: no listener serves the handlers of
+// http.DefaultServeMux, or the host's logs (audit, issue 81125).
 func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -83,8 +83,8 @@ func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
 	}
 }
 
-// FuzzD1_CVE_2018_1002105_RuntimeAnswers: whatever a runtime answers to an upgrade,
-// there is a connection or an error, and neither hangs.
+// FuzzD1_CVE_2018_1002105_RuntimeAnswers: any answer of a runtime to an upgrade gives a
+// connection or an error, and neither hangs.
 func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n"))
 	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))

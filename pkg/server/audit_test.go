@@ -16,7 +16,7 @@ import (
 	"unicode"
 )
 
-// lines returns the audit lines of a file.
+// auditLines returns the audit lines of a file.
 func auditLines(t *testing.T, path string) (all []map[string]any) {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -148,8 +148,8 @@ func TestAudit_AllowedCallsThatDoNothing_HaveFewLines(t *testing.T) {
 	}
 }
 
-// A session of port-forward that forwards nothing costs its caller nothing, and has few lines;
-// one that forwards has its own.
+// Sessions of port-forward that forward no connection have few lines; each one that forwards
+// has its own line.
 func TestAudit_PortForwardsWithoutConnections_HaveFewLines(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(root(t), "audit.jsonl")
@@ -178,7 +178,7 @@ func TestAudit_PortForwardsWithoutConnections_HaveFewLines(t *testing.T) {
 	}
 }
 
-// What a terminal acts on is in no line, and the line's values are as they were.
+// Lines have no characters that a terminal acts on, and decode to the same values.
 func TestAudit_ControlAndBidiCharacters_AreEscaped(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(root(t), "audit.jsonl")
@@ -326,7 +326,7 @@ func (limitedDesk) Who(*http.Request) (Caller, bool, error) {
 	return Caller{}, false, fmt.Errorf("not now: %w", &Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"})
 }
 
-// Shows: D2. A caller that authentication turns away because of its limits is told so, and
+// Shows: D2. A caller that exceeds the limits of authentication gets an answer with 429, and
 // learns nothing else.
 func TestTLS_RefusedByLimit_IsToldToComeAgain(t *testing.T) {
 	t.Parallel()

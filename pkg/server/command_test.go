@@ -93,8 +93,8 @@ func TestC_1_40_10_Checkpoint(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2025_0426_CheckpointsAreFew: they do not fill the disk, nor does anybody
-// make one who may not.
+// TestD1_CVE_2025_0426_CheckpointsAreFew: checkpoints do not fill the disk, and only an
+// authorized caller makes one.
 func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.MaxCheckpoints = 2 })
@@ -120,8 +120,8 @@ func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 	}
 }
 
-// TestD2_Audit: one line for every privileged call of a known caller, with the sum of
-// the command and not the command.
+// TestD2_Audit: every privileged call of an authenticated caller has one line, with a sum
+// of the command instead of the command.
 func TestD2_Audit(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -153,8 +153,8 @@ func TestD2_Audit(t *testing.T) {
 	}
 }
 
-// TestLocalRoutes_AgentThatHasNotLooked: it says so, and not that there is no pod; who asks
-// for all of them is answered once it has.
+// TestLocalRoutes_AgentThatHasNotLooked: an agent that has not read its pods answers 503, not
+// 404; a request for all pods waits until it has.
 func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -186,7 +186,7 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 }
 
 // TestKnows_AgentLooksMeanwhile_IsTrue: a request for all pods waits for an agent that has
-// just come, and for no longer than knownPatience.
+// just started, but no longer than knownPatience.
 func TestKnows_AgentLooksMeanwhile_IsTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := make(chan struct{})
@@ -207,7 +207,7 @@ func TestKnows_AgentLooksMeanwhile_IsTrue(t *testing.T) {
 	})
 }
 
-// TestLocalRoutes: what the verbs of the command line ask for.
+// TestLocalRoutes: the routes that the command line uses.
 func TestLocalRoutes(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))

@@ -76,8 +76,8 @@ func TestC_1_40_8_Query(t *testing.T) {
 	}
 }
 
-// TestC_1_40_8_WhoseLog: which life of a container is meant, and what is said where
-// there is none.
+// TestC_1_40_8_WhoseLog: which container's log a query selects, and the error if there is
+// none.
 func TestC_1_40_8_WhoseLog(t *testing.T) {
 	t.Parallel()
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
@@ -121,8 +121,8 @@ func TestC_1_40_8_WhoseLog(t *testing.T) {
 	}
 }
 
-// TestC_1_40_8_OverTheWire: with the reader of logs behind it, over TLS: codes, the
-// lines as they come, and the end with the container.
+// TestC_1_40_8_OverTheWire: with the real log reader, over TLS: codes, the lines as they
+// are written, and the end with the container.
 func TestC_1_40_8_OverTheWire(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

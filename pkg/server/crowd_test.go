@@ -18,9 +18,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestF10_ACrowdIsHungUp: connections that ask for nothing are bounded as well;
-// one too many is hung up at once, which is said once, and when others leave
-// there is room again.
+// TestF10_ACrowdIsHungUp: idle connections count too; one above the limit is closed at
+// once, which is logged once, and when others leave there is room again.
 func TestF10_ACrowdIsHungUp(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -42,10 +41,10 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 		}
 		return c
 	}
-	// asks reports whether a connection gets an answer, and not the end.
+	// asks reports whether a connection gets an answer.
 	asks := func(c net.Conn) bool {
 		t.Helper()
-		_, _ = io.WriteString(c, "GET /v1/pods HTTP/1.1\r\nHost: nodectl\r\n\r\n") // who is hung up is told by the read
+		_, _ = io.WriteString(c, "GET /v1/pods HTTP/1.1\r\nHost: nodectl\r\n\r\n") // the read fails if the server hung up
 		var answer [12]byte
 		_, err := io.ReadFull(c, answer[:])
 		if ne := net.Error(nil); errors.As(err, &ne) && ne.Timeout() {
@@ -58,7 +57,7 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 		for len(crowd) < 4 {
 			c := dial()
 			defer c.Close()
-			if !asks(c) { // one that has left is still counted
+			if !asks(c) { // the server may still count a closed one
 				continue
 			}
 			crowd = append(crowd, c)
@@ -81,7 +80,7 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 	}
 }
 
-// TestF10_LimitsFollowWhatMayBeOpened: a small process has few readers.
+// TestF10_LimitsFollowWhatMayBeOpened: a low limit of file descriptors allows few readers.
 func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -102,7 +101,7 @@ func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 	}
 }
 
-// Connections of an IPv6 host count for one peer, whichever of its addresses they come from.
+// Connections from all addresses of an IPv6 host count for one peer.
 func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}).bounded(nil, "port", 100, 3)
@@ -153,7 +152,7 @@ func TestCrowd_CallerWithARight_LeavesAQuarter(t *testing.T) {
 			t.Fatal("the API server has no place")
 		}
 	}
-	for range 2 { // a connection is closed by more than one
+	for range 2 { // a connection may be closed twice
 		for _, conn := range greedy {
 			c.leave(conn)
 		}
@@ -195,7 +194,7 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 	})
 }
 
-// Streams of one pod leave places to other pods.
+// Streams of one pod leave places for other pods.
 func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	t.Parallel()
 	g := newGate(64, 64)

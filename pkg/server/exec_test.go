@@ -27,8 +27,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestC_1_40_9_Exec: output, errors' output, exit codes, and the end of stdin, with
-// every client and protocol.
+// TestC_1_40_9_Exec: stdout, stderr, exit codes, and the end of stdin, with every client
+// and protocol.
 func TestC_1_40_9_Exec(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -70,7 +70,7 @@ func TestC_1_40_9_Exec(t *testing.T) {
 	text := strings.Repeat("line of a file that is copied\n", 20_000)
 	for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1")) {
 		if name == "WebSocket 4" {
-			continue // it cannot say that stdin has ended
+			continue // it cannot close stdin
 		}
 		var out bytes.Buffer
 		if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdin: strings.NewReader(text), Stdout: &out}); err != nil || out.String() != text {
@@ -79,7 +79,7 @@ func TestC_1_40_9_Exec(t *testing.T) {
 	}
 }
 
-// sizes hands out a terminal's sizes as a test gives them.
+// sizes yields the terminal sizes that a test sends.
 type sizes chan remotecommand.TerminalSize
 
 func (s sizes) Next() *remotecommand.TerminalSize {
@@ -140,8 +140,8 @@ func TestC_1_40_9_Attach(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_WhoLeavesIsNoticed: a caller that hangs up ends the session here and
-// at the runtime, although nobody writes anything; so does the end of the server.
+// TestC_1_40_9_WhoLeavesIsNoticed: a caller that hangs up ends an idle session here and
+// at the runtime; so does the end of the server.
 func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
@@ -166,14 +166,14 @@ func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 				t.Errorf("%s: the %s left, and all is well", name, who)
 			}
 			leave()
-			l.log.Has(t, 1, "Privileged call") // it is said when the session is over
+			l.log.Has(t, 1, "Privileged call") // logged when the session is over
 		}
 	}
 }
 
-// TestC_1_40_9_IdleStreamsEnd: --streaming-connection-idle-timeout. What a client makes of
-// it is its own: SPDY's takes the end of everything for the end, WebSocket's does where
-// the closing word still arrives.
+// TestC_1_40_9_IdleStreamsEnd: --streaming-connection-idle-timeout. Clients react
+// differently: SPDY's takes a closed connection for a normal end, WebSocket's only if the
+// close message still arrives.
 func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 	t.Parallel()
 	const idle = 100 * time.Millisecond
@@ -194,7 +194,7 @@ func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_WhatIsRefused: before anything is taken over.
+// TestC_1_40_9_WhatIsRefused: the server refuses these before it takes over the connection.
 func TestC_1_40_9_WhatIsRefused(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -224,8 +224,8 @@ func TestC_1_40_9_WhatIsRefused(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2020_8559_NoRedirectIsFollowed: a runtime, or whoever took its port,
-// that sends the server elsewhere.
+// TestD1_CVE_2020_8559_NoRedirectIsFollowed: the server follows no redirect of a runtime,
+// or of another process on the runtime's port.
 func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
 	t.Parallel()
 	lured := make(chan struct{}, 8)
@@ -253,10 +253,10 @@ func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
 	}
 }
 
-// TestStreams_NeverOpened_LeaveNoTokenInTheRuntime: whatever handshake a caller fails, and
-// whenever it leaves, the runtime has no token that it keeps for a minute; with 1000 of them
-// it refuses all streams. The audit file has few lines about such calls, and one about a
-// command that ran.
+// TestStreams_NeverOpened_LeaveNoTokenInTheRuntime: a caller that fails a handshake, or
+// leaves at any time, leaves no token in the runtime, which keeps one for a minute and
+// refuses all streams at 1000. The audit file has few lines about such calls, and one about
+// a command that ran.
 func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(root(t), "audit.jsonl")
@@ -313,8 +313,8 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 		{exec, webSocket + "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: v9\r\n", " 403 "},
 		{exec, webSocket + "Sec-WebSocket-Version: 12\r\n", " 400 "},
 		{attach, spdy, " 400 "},
-		{exec, spdy + v4, " 101 "}, // it makes no streams, and leaves
-		{leave, spdy + v4, ""},     // it leaves while the runtime is asked
+		{exec, spdy + v4, " 101 "}, // creates no streams, and leaves
+		{leave, spdy + v4, ""},     // leaves during the call to the runtime
 		{"/portForward/ns/p", spdy + "X-Stream-Protocol-Version: portforward.k8s.io\r\n", ""},
 	} {
 		for range 3 {
@@ -351,8 +351,7 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 	}
 }
 
-// The streaming server of the library that runtimes use forgets a URL that is used up, and
-// runs nothing.
+// The library that runtimes use for streaming forgets a used-up URL, and runs no command.
 func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -378,8 +377,8 @@ func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 	}
 }
 
-// A runtime that streams over TLS has a certificate of its own: the request that uses up a
-// URL trusts it as the streams do, and a handshake that fails has used up nothing.
+// A runtime that streams over TLS makes its own certificate. The request that uses up a URL
+// accepts it as the streams do, and a failed handshake uses up nothing.
 func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 8)
@@ -397,7 +396,7 @@ func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 	if len(asked) != 1 || <-asked != where.Path || text.Len() > 0 {
 		t.Errorf("the URL is not used up: %s", text.String())
 	}
-	broken := outpost(t, func(http.ResponseWriter, *http.Request) {}) // speaks no TLS
+	broken := outpost(t, func(http.ResponseWriter, *http.Request) {}) // a server without TLS
 	broken.Scheme, broken.Path = "https", where.Path
 	spend(t.Context(), logger, broken)
 	if got := text.String(); !strings.Contains(got, "use up URL") || strings.Contains(got, "token") {

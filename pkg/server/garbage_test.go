@@ -15,9 +15,9 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestD1_GarbageAfterAnUpgrade: whatever a caller who may sends in a stream, the agent
-// lives, answers the next, and ends when it is told to: who has left before all streams
-// were there does not hold it up for long.
+// TestD1_GarbageAfterAnUpgrade: any data of an authorized caller in a stream leaves the
+// agent alive and able to answer the next request. The agent still stops in time: a caller
+// that left before all streams were open does not delay it for long.
 func TestD1_GarbageAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -37,7 +37,7 @@ func TestD1_GarbageAfterAnUpgrade(t *testing.T) {
 		for i := range b {
 			b[i] = byte(random.Uint32())
 		}
-		if random.IntN(3) == 0 { // numbers that are small
+		if random.IntN(3) == 0 { // small numbers
 			for i := range b {
 				b[i] &= 7
 			}

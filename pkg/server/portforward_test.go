@@ -24,8 +24,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// shouter listens on a port and sends back what it hears, in capitals, after its
-// caller has said all; then it closes.
+// shouter listens on a port. It reads until the caller closes its side, sends the text back
+// in capitals, and closes.
 func shouter(t *testing.T) (port int) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,7 +51,7 @@ func shouter(t *testing.T) (port int) {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// dialers are the two ways of kubectl to forward ports.
+// dialers are kubectl's two dialers for port-forward.
 func (l *place) dialers(t *testing.T, name, path string) map[string]httpstream.Dialer {
 	t.Helper()
 	transport, upgrader, err := spdy.RoundTripperFor(l.config(t, name))
@@ -68,7 +68,7 @@ func (l *place) dialers(t *testing.T, name, path string) map[string]httpstream.D
 	}
 }
 
-// forwarded starts a client that forwards to a port of the pod, and returns its own.
+// forwarded starts a client that forwards to a port of the pod, and returns the local port.
 func forwarded(t *testing.T, d httpstream.Dialer, to int, errs io.Writer) (local uint16, ended <-chan error) {
 	t.Helper()
 	stop, ready, end := make(chan struct{}), make(chan struct{}), make(chan error, 1)
@@ -92,8 +92,8 @@ func forwarded(t *testing.T, d httpstream.Dialer, to int, errs io.Writer) (local
 	return ports[0].Local, end
 }
 
-// shout says text to a port and returns what comes back until it is closed, or reset
-// because nobody reads there.
+// shout sends text to a port and returns the answer until the connection is closed, or
+// reset because the port is not open.
 func shout(t *testing.T, port uint16, text string) string {
 	t.Helper()
 	c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
@@ -114,8 +114,8 @@ func shout(t *testing.T, port uint16, text string) string {
 	return string(answer)
 }
 
-// TestC_1_40_9_PortForward: many connections over one session, each with its two
-// halves, also after one to a port where nobody listens.
+// TestC_1_40_9_PortForward: many connections over one session, each with its two halves,
+// also after one to a port that is not open.
 func TestC_1_40_9_PortForward(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -146,7 +146,7 @@ func TestC_1_40_9_PortForward(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardSaysWhy: why nobody can be reached, every time.
+// TestC_1_40_9_PortForwardSaysWhy: the client gets the runtime's error every time.
 func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -173,7 +173,7 @@ func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardEnds: with the caller, and with the runtime.
+// TestC_1_40_9_PortForwardEnds: the session ends with the caller, and with the runtime.
 func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "tunnel"} {
@@ -183,7 +183,7 @@ func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 			t.Fatalf("%s: %q, %v", name, protocol, err)
 		}
 		_ = conn.Close()
-		l.log.Has(t, 1, "Privileged call") // it is said when the session is over
+		l.log.Has(t, 1, "Privileged call") // logged when the session is over
 		l = newPlace(t)
 		conn, _, err = l.dialers(t, "admin", "/portForward/ns/p")[name].Dial("portforward.k8s.io")
 		if err != nil {
@@ -194,7 +194,7 @@ func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardByWebSocket4: channels in pairs, as dashboards' clients.
+// TestC_1_40_9_PortForwardByWebSocket4: channels in pairs, as dashboards use them.
 func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -224,7 +224,7 @@ func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardOfAPodThatIsGone: the pod's end is the session's.
+// TestC_1_40_9_PortForwardOfAPodThatIsGone: the session ends with the pod.
 func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -238,9 +238,8 @@ func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal: what a caller sends after an
-// upgrade that was refused is neither an answer of the runtime's nor a request of
-// its own.
+// TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal: the server neither forwards data that
+// follows a refused upgrade to the runtime, nor reads it as another request.
 func TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 8)

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// classes says of every route what has to be allowed for it. A route that is not
-// in it, or not as it says, is one that nobody has thought about.
+// classes has the rights that every route needs. The test fails for a route that is missing
+// here or has other rights, so that each new route gets a decision.
 var classes = map[string]string{
 	"GET /v1/updates": "local", "GET /v1/pods": "local", "GET /v1/sources": "local", "GET /v1/events": "local",
 	"GET /v1/node": "local", "GET /v1/images": "local",
@@ -36,12 +36,12 @@ var classes = map[string]string{
 	"POST /checkpoint/{namespace}/{pod}/{container}": "create checkpoint",
 }
 
-// concrete is a path of a route.
+// concrete returns a path that matches a route.
 func concrete(path string) string {
 	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{container}", "c", "{check}", "ping").Replace(path)
 }
 
-// TestTheRegistry walks it: every route says all of itself, and stands in classes.
+// TestTheRegistry: every route has all its fields, and is in classes.
 func TestTheRegistry(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -102,7 +102,7 @@ func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 				if code != http.StatusOK || text != "ok" {
 					t.Errorf("%s %s: %d %s", method, path, code, text)
 				}
-			} else if code != http.StatusNotImplemented { // docs has no more
+			} else if code != http.StatusNotImplemented { // docs has no other functions
 				t.Errorf("%s %s: %d %s", method, path, code, text)
 			}
 			if code, _ := plain(t, web, method, path+"?a=%zz", ""); code != http.StatusBadRequest {
@@ -125,7 +125,7 @@ func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 				t.Errorf("%s %s: %d, Allow %q", method, path, code, header.Get("Allow"))
 			}
 		}
-		// With a part more, a containerLogs route is the next one.
+		// With one more part, a containerLogs path matches the next route.
 		strange := []string{path + "//", strings.ToUpper(path), "/" + path, path + "%2f", "/x/.." + path}
 		if !it.kubelet {
 			strange = append(strange, path+"/")
@@ -151,9 +151,9 @@ func plain(t *testing.T, web *http.Client, method, path, body string) (int, stri
 	return code, text
 }
 
-// TestD1_TheTable asks every route of the TLS port as nobody, as somebody of another
-// authority, as somebody who may do nothing, who may only get, whose rights cannot
-// be asked for, and who may do everything.
+// TestD1_TheTable calls every route of the TLS port without a certificate, with one of
+// another authority, as a user without rights, as one who may only get, as one whose access
+// review fails, and as one who may do everything.
 func TestD1_TheTable(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -175,7 +175,7 @@ func TestD1_TheTable(t *testing.T) {
 				}
 				switch {
 				case class == "local" && want != 401:
-					want = 404 // nobody gets at it from outside
+					want = 404 // not on the TLS port
 				case want == 0 && (code == 401 || code == 403 || code == 404):
 					t.Errorf("%s %s as %s: %d %s", method, path, name, code, text)
 				}
@@ -213,7 +213,7 @@ func TestD1_TheTable(t *testing.T) {
 	}
 }
 
-// TestD1_WithoutAccessNobodyMayAnything: a TLS port that nobody gave an Access.
+// TestD1_WithoutAccessNobodyMayAnything: a TLS port without an Access refuses all requests.
 func TestD1_WithoutAccessNobodyMayAnything(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
@@ -254,7 +254,7 @@ func FuzzFind(f *testing.F) {
 				t.Fatalf("%q: %s is %q", path, name, value)
 			}
 		}
-		// What was found is what the path says: it can be put together again.
+		// The values put into the route's path give the request's path again.
 		again := q.route.path
 		for name, value := range q.values {
 			again = strings.ReplaceAll(again, "{"+name+"}", url.PathEscape(value))

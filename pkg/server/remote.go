@@ -35,7 +35,7 @@ func (r *remote) streams() Streams {
 	return Streams{Stdin: r.opts.Stdin, Stdout: r.opts.Stdout, Stderr: r.opts.Stderr, TTY: r.opts.TTY}
 }
 
-// queue hands a terminal's sizes on, until there are no more.
+// queue yields the sizes of a terminal until the channel is closed or ctx ends.
 type queue struct {
 	ctx   context.Context
 	sizes <-chan served.TerminalSize
@@ -53,8 +53,8 @@ func (q *queue) Next() *remotecommand.TerminalSize {
 	return nil
 }
 
-// websocket serves all protocols over a WebSocket. Only in protocol 5 a caller can say that
-// stdin has ended.
+// websocket serves all protocols over a WebSocket. Only in protocol 5 a caller can close
+// stdin.
 func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	type channel = wsstream.ChannelType
 	when := func(on bool, c channel) channel {
@@ -78,7 +78,7 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	}
 	conn := wsstream.NewConn(protocols)
 	conn.SetIdleTimeout(s.cfg.StreamIdle)
-	protocol, streams, err := conn.Open(w, q) // which has answered, if it failed
+	protocol, streams, err := conn.Open(w, q) // Open answers the caller if it fails
 	if err != nil {
 		r.q.result = "error"
 		s.log.Debug("WebSocket not opened", "error", err)
@@ -86,7 +86,7 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	}
 	defer conn.Close()
 	status := streams[served.StreamErr]
-	first := status // an empty message on a stream says that all of them are there
+	first := status // an empty message on a stream tells the caller that all streams are open
 	switch {
 	case r.opts.Stdout:
 		first = streams[served.StreamStdOut]
@@ -101,10 +101,10 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	return nil
 }
 
-// base64V4 is protocol 4 for callers of WebSockets without binary messages.
+// base64V4 is protocol 4 for WebSocket clients without binary messages.
 const base64V4 = "v4." + wsstream.Base64ChannelWebSocketProtocol
 
-// ends are the caller's ends of the streams. Those that the options do not have are not used.
+// ends are the caller's ends of the streams. Streams that the options lack are not used.
 type ends struct {
 	in                io.Reader
 	out, errs, status io.Writer
@@ -112,13 +112,13 @@ type ends struct {
 	close             func()
 }
 
-// run runs the runtime's side, and says to the caller how it ended.
+// run copies the streams of the runtime, and sends the caller the final status.
 func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e *ends) {
-	sizes := make(chan served.TerminalSize, 1) // cap 1: one is on its way while the next is read
+	sizes := make(chan served.TerminalSize, 1) // cap 1: one is in transit while the next is read
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer e.close()
-	if r.opts.TTY && e.sizes != nil { // of protocols that know sizes
+	if r.opts.TTY && e.sizes != nil { // the older protocols have no sizes
 		wg.Go(func() { readSizes(q.Context(), e.sizes, sizes) })
 	}
 	err := r.stream(q.Context(), e.in, e.out, e.errs, &queue{ctx: q.Context(), sizes: sizes})
@@ -130,7 +130,7 @@ func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e 
 	}
 }
 
-// last returns what the caller reads at the end: a status, before protocol 4 why it failed.
+// last returns the last message to the caller: a status, before protocol 4 the error's text.
 func (r *remote) last(protocol string, err error) []byte {
 	status := r.status(err)
 	switch protocol {
@@ -147,7 +147,7 @@ type callerStreams struct {
 	complete chan struct{} // closed once all of them are there
 
 	mu     sync.Mutex
-	closed bool // no more are taken
+	closed bool // accepts no more streams
 	by     map[string]callerStream
 }
 
@@ -162,8 +162,8 @@ func streamKinds() []string {
 	return []string{served.StreamTypeError, served.StreamTypeStdin, served.StreamTypeStdout, served.StreamTypeStderr, served.StreamTypeResize}
 }
 
-// add takes a stream. It implements httpstream.NewStreamHandler, and returns no error: the
-// library logs a line for each.
+// add accepts a stream. It implements httpstream.NewStreamHandler, and returns no error,
+// because the library logs each one.
 func (c *callerStreams) add(stream httpstream.Stream, reply <-chan struct{}) error {
 	kind := stream.Headers().Get(served.StreamType)
 	c.mu.Lock()
@@ -200,7 +200,7 @@ func (c *callerStreams) close() {
 func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 	r.q.result = "error"
 	protocol, err := httpstream.Handshake(q, w, served.SupportedStreamingProtocols)
-	if err != nil { // which was answered
+	if err != nil { // Handshake has answered
 		return
 	}
 	c := &callerStreams{complete: make(chan struct{}), by: map[string]callerStream{}}
@@ -223,7 +223,7 @@ func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 	})
 	defer closing()
 	conn.SetIdleTimeout(s.cfg.StreamIdle)
-	w.wg.Go(func() { // after a GOAWAY nothing more is read
+	w.wg.Go(func() { // the library stops reading after a GOAWAY
 		select {
 		case <-conn.CloseChan():
 			w.leave()
@@ -259,11 +259,11 @@ func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 	s.run(w, q, r, protocol, e)
 }
 
-// maxSize is more than a terminal's size takes.
+// maxSize is more than the JSON of a terminal's size needs.
 const maxSize = 1 << 10
 
-// readSizes reads a terminal's sizes until there are no more, or one is too long: the
-// decoder keeps what it reads until it has all of a value.
+// readSizes reads a terminal's sizes until their end, or until one is too long: the decoder
+// buffers a whole value.
 func readSizes(ctx context.Context, from io.Reader, sizes chan<- served.TerminalSize) {
 	defer close(sizes)
 	limited := &io.LimitedReader{R: from}
@@ -280,7 +280,7 @@ func readSizes(ctx context.Context, from io.Reader, sizes chan<- served.Terminal
 	}
 }
 
-// status says how a stream has ended, as protocols 4 and 5 have it.
+// status returns the final status of a stream, as protocols 4 and 5 define it.
 func (r *remote) status(err error) *metav1.Status {
 	var code clientexec.CodeExitError
 	switch {

@@ -8,37 +8,37 @@ import (
 	"time"
 )
 
-// kind is how an answer goes.
+// kind is the kind of an answer.
 type kind int
 
 const (
-	document kind = iota // has an end, within the route's timeout
-	stream               // goes on as long as there is something to say
-	upgrade              // takes the connection
+	document kind = iota // ends within the route's timeout
+	stream               // has no time limit
+	upgrade              // takes over the connection
 )
 
-// route is one thing that may be asked. What is not said here is refused.
+// route is one entry of the registry. The server refuses requests that no route allows.
 type route struct {
 	methods []string
 	path    string // "/exec/{namespace}/{pod}/{container}"
 	kind    kind
-	// watch makes a stream of a document that is asked for with ?watch=true.
+	// watch makes a document a stream if the query has watch=true.
 	watch   bool
-	query   []string      // parameters it takes; the kubelet's routes ignore what they do not know
-	body    int64         // bytes of a request's body; 0 takes none
+	query   []string      // allowed parameters; the kubelet's routes ignore unknown ones
+	body    int64         // limit of a request's body in bytes; 0: no body
 	timeout time.Duration // for a document
 
-	// kubelet marks a route of the kubelet's, in its manners: on both listeners, with
-	// or without a slash at the end, errors in plain text. The others are on the
-	// socket alone.
+	// kubelet marks a route of the kubelet. It is on both listeners, allows a slash at
+	// the end, and has errors in plain text, as in the kubelet. The other routes are on
+	// the socket only.
 	kubelet bool
-	// verb is what has to be allowed, by the method where it is empty; on one of
-	// the subresources of the node (C-1.40.3).
+	// verb is the verb that the caller needs on one of the node's subresources; if
+	// empty, the method decides (C-1.40.3).
 	verb         string
 	subresources []string
-	privileged   bool // is written into the audit file
-	debugging    bool // is away where debugging is (C-1.40.11)
-	health       bool // is on the health listener as well
+	privileged   bool // calls have a line in the audit file
+	debugging    bool // disabled by enableDebuggingHandlers: false (C-1.40.11)
+	health       bool // is on the health listener too
 
 	serve func(*Server, http.ResponseWriter, *request) error
 }
@@ -52,7 +52,7 @@ type request struct {
 	values map[string]string // of the path
 	params url.Values
 	result string // for the audit file
-	began  bool   // of an upgrade: its streams were opened
+	began  bool   // the streams of an upgrade were opened
 	// notRecorded is how many refusals of this caller the audit file does not have.
 	notRecorded int
 }
@@ -63,7 +63,7 @@ const (
 	run   = 10 * time.Minute // for a command of /run, and a checkpoint
 )
 
-// routes returns the registry: all that a Server answers.
+// routes returns the registry of all routes.
 func routes() []route {
 	get, post, both := []string{http.MethodGet}, []string{http.MethodPost}, []string{http.MethodGet, http.MethodPost}
 	list := []route{
@@ -108,7 +108,7 @@ func routes() []route {
 	return list
 }
 
-// verbFor returns what has to be allowed for a method.
+// verbFor returns the verb that a caller needs for a method.
 func (r *route) verbFor(method string) string {
 	if r.verb != "" {
 		return r.verb
@@ -123,11 +123,11 @@ func (r *route) streams(q url.Values) bool {
 	return r.kind != document || r.watch && isTrue(q.Get("watch"))
 }
 
-// isTrue is how the flags of a query are read.
+// isTrue reads a boolean parameter of a query.
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
-// find returns the route of a request, or why there is none. mine says which routes
-// there are for who asks.
+// find returns the route of a request, or a refusal if there is none. mine reports whether
+// the listener serves a route.
 func (s *Server) find(r *http.Request, mine func(*route) bool) (*request, *Refusal) {
 	path := r.URL.EscapedPath()
 	var methods []string
@@ -195,8 +195,8 @@ func segment(path string) (part, rest string) {
 	return path, ""
 }
 
-// refused reads the query, and says what the request has that the route does not
-// take.
+// refused reads the query, and refuses a body or a parameter that the route does not
+// allow.
 func (r *request) refused() *Refusal {
 	if r.ContentLength < 0 && r.route.body == 0 || r.ContentLength > r.route.body {
 		what := " takes no body"

@@ -26,7 +26,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// root returns a directory as an agent's, with a path short enough for a socket.
+// root returns a directory like an agent's root, with a path short enough for a socket.
 func root(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "srv")
@@ -37,7 +37,7 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// docs answers with nothing much.
+// docs returns a Config with a few small answers.
 func docs(socket string) Config {
 	return Config{
 		Socket:  socket,
@@ -57,7 +57,7 @@ func linesOf(lines ...string) iter.Seq2[[]byte, error] {
 	}
 }
 
-// started serves until the test ends or stop is called, and returns a client.
+// started runs a server until the test ends or stop is called, and returns a client.
 func started(t *testing.T, cfg Config) (web *http.Client, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -103,7 +103,7 @@ func client(socket string) *http.Client {
 	}}
 }
 
-// ask returns the code, the body and, of a refusal, its Status.
+// ask returns the code, the body and the Status of a refusal.
 func ask(t *testing.T, web *http.Client, method, target, body string) (code int, text string, s metav1.Status) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "http://nodectl"+target, strings.NewReader(body))
@@ -194,7 +194,7 @@ func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = answer.Body.Close() })
 		in := bufio.NewReader(answer.Body)
-		if line, err := in.ReadString('\n'); err != nil || line != "{\"n\":1}\n" { // it is not held back
+		if line, err := in.ReadString('\n'); err != nil || line != "{\"n\":1}\n" { // it is sent at once
 			t.Fatalf("%q, %v", line, err)
 		}
 		return in
@@ -207,7 +207,7 @@ func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
 	waitFor(t, left)
 	stop()
 	waitFor(t, left)
-	if line, err := stays.ReadString('\n'); !errors.Is(err, io.EOF) { // an end, not a break
+	if line, err := stays.ReadString('\n'); !errors.Is(err, io.EOF) { // an end, not a failure
 		t.Errorf("%q, %v", line, err)
 	}
 	if _, err := os.Lstat(socket); !errors.Is(err, os.ErrNotExist) {
@@ -329,7 +329,7 @@ func TestHeadersHaveALimit(t *testing.T) {
 	}
 }
 
-// TestTheEndWaitsForEveryRequest: when Serve has returned, nothing of it runs.
+// TestTheEndWaitsForEveryRequest: when Serve has returned, no request is running.
 func TestTheEndWaitsForEveryRequest(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")

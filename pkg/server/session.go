@@ -14,34 +14,34 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// session is a connection that was taken over for streams. It ends when its caller
-// is gone, which shows when nothing more can be read from it; when the server ends;
-// or when the streams have. No connection is used for anything else afterwards.
+// session is a connection that was hijacked for streams. It ends when a read from the
+// caller fails, when the server ends, or when the streams end. The connection is not
+// used again afterwards.
 type session struct {
 	http.ResponseWriter
 	ctx       context.Context
 	leave     context.CancelFunc
-	webSocket bool // is spoken in the connection; SPDY otherwise
+	webSocket bool // the protocol is WebSocket; SPDY otherwise
 	wg        sync.WaitGroup
 
 	mu   sync.Mutex
-	conn *taken // nil until it is taken over
+	conn *taken // nil until it is hijacked
 }
 
-// newSession returns a session and the request that is answered in it.
+// newSession returns a session and its request, whose context ends with the session.
 func newSession(w http.ResponseWriter, r *http.Request) (*session, *http.Request) {
 	ctx, leave := context.WithCancel(r.Context())
 	return &session{ResponseWriter: w, ctx: ctx, leave: leave, webSocket: wsstream.IsWebSocketRequest(r)}, r.WithContext(ctx)
 }
 
-// Hijack implements http.Hijacker: what is taken over belongs to the session.
+// Hijack implements http.Hijacker. The session owns the connection.
 func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buf, err := http.NewResponseController(s.ResponseWriter).Hijack()
 	if err != nil {
 		return nil, nil, err
 	}
-	// What was read ahead comes first, then the connection itself: reads that go
-	// round the session would not show that the caller is gone.
+	// Data that net/http read ahead comes first, then the connection. All reads go
+	// through the session, so that it sees when the caller is gone.
 	ahead, _ := buf.Reader.Peek(buf.Reader.Buffered())
 	t := &taken{Conn: conn, session: s}
 	t.in = io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), readerFunc(t.read))
@@ -56,18 +56,18 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return t, bufio.NewReadWriter(bufio.NewReader(t), bufio.NewWriter(t)), nil
 }
 
-// cutAfter closes a connection soon after ctx has ended. Whatever writes to it, and waits
-// for a reader, ends with that.
+// cutAfter closes a connection soon after ctx has ended. That unblocks writes that wait for
+// a reader.
 func cutAfter(ctx context.Context, conn net.Conn) {
 	context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, func() { _ = conn.Close() }) })
 }
 
-// watched is how long a caller that has hung up may go unnoticed.
+// watched is the interval in which a session checks whether its caller has hung up.
 const watched = time.Second
 
-// watch ends the session when its caller has hung up and the session reads nothing, because
-// what it has read waits for a container that reads nothing. Where the receive window is
-// full, the caller's FIN comes only when its kernel gives up on the data before it.
+// watch ends the session when its caller has hung up while the session reads nothing,
+// because a container does not take the data that it has read. If the receive window is
+// full, the caller's FIN arrives only when its kernel gives up on the data before it.
 func (s *session) watch(t *taken) {
 	tick := time.NewTicker(watched)
 	defer tick.Stop()
@@ -85,18 +85,17 @@ func (s *session) watch(t *taken) {
 	}
 }
 
-// lastWrite is how long the status of a stream may take to be sent.
+// lastWrite is how long sending the final status of a stream may take.
 const lastWrite = 10 * time.Second
 
-// last ends the session soon: the caller has that long to read what is written last. It is
-// no deadline of the connection, which the WebSocket library sets again with each write.
+// last ends the session after lastWrite, in which the caller may read the last message. It
+// uses no write deadline, because the WebSocket library sets that again at each write.
 func (s *session) last() {
 	late := time.AfterFunc(lastWrite, s.leave)
 	context.AfterFunc(s.ctx, func() { late.Stop() })
 }
 
-// end closes the connection, if it was taken over. A write that waits for the caller ends
-// soon.
+// end closes the connection, if it was hijacked. A blocked write ends soon.
 func (s *session) end() {
 	s.leave()
 	if conn := s.taken(); conn != nil {
@@ -105,7 +104,7 @@ func (s *session) end() {
 	s.wg.Wait()
 }
 
-// taken returns the connection, nil until it is taken over.
+// taken returns the connection, nil until it is hijacked.
 func (s *session) taken() *taken {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,7 +117,7 @@ type taken struct {
 	session *session
 	closing sync.Once
 	in      io.Reader
-	reads   atomic.Int64 // so many have returned
+	reads   atomic.Int64 // number of finished reads
 }
 
 // Read implements net.Conn.
@@ -143,12 +142,12 @@ type readerFunc func([]byte) (int, error)
 // Read implements io.Reader.
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// lastWords is how long a session that has ended may take to say so, and its caller to
-// read that, before the connection is closed under them.
+// lastWords is how long a session that has ended may take to send its last message, and the
+// caller to read it, before the connection is closed.
 const lastWords = 500 * time.Millisecond
 
-// Close implements net.Conn. The caller gets what was sent last: a connection that is
-// closed while something in it is unread is reset, and what is under way is lost.
+// Close implements net.Conn. It reads and discards input first: the kernel resets a
+// connection that is closed with unread input, and the caller would lose the last message.
 func (t *taken) Close() error {
 	var err error
 	t.closing.Do(func() {
@@ -161,7 +160,7 @@ func (t *taken) Close() error {
 	return err
 }
 
-// upgrades says why a request cannot be upgraded; nil when it can.
+// upgrades returns a refusal if a request asks for no upgrade.
 func upgrades(r *http.Request) error {
 	if wsstream.IsWebSocketRequest(r) || isSPDY(r) {
 		return nil

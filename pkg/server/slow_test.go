@@ -36,8 +36,8 @@ func hungUp(t *testing.T, what string, c net.Conn) {
 	}
 }
 
-// TestD2_ABodyThatNeverComesHoldsNoConnection: who is refused is not waited for, on
-// any listener.
+// TestD2_ABodyThatNeverComesHoldsNoConnection: no listener waits for the body of a refused
+// request.
 func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -73,8 +73,8 @@ func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 
 var freePorts atomic.Uint32
 
-// freePort is an address where nobody listens, nor will by chance: no other test is
-// given its IP.
+// freePort returns an address where no process listens, nor will by chance: no other test
+// gets its IP.
 func freePort(t *testing.T) string {
 	t.Helper()
 	n := freePorts.Add(1)
@@ -86,8 +86,8 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestD2_AWindowThatNeverOpensHoldsNoStream: who takes no byte of a refusal over
-// HTTP/2 is cut off.
+// TestD2_AWindowThatNeverOpensHoldsNoStream: the server cuts off a client that reads no
+// byte of a refusal over HTTP/2.
 func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -121,7 +121,7 @@ func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
 	}
 }
 
-// pipes is a listener without a network, for bubbles: its connections are net.Pipes.
+// pipes is a listener without a network, for synctest: its connections are net.Pipes.
 type pipes struct {
 	conns chan net.Conn // cap 0: dial sends, Accept receives
 	ended chan struct{}
@@ -155,7 +155,7 @@ func (p *pipes) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-// served has s answer on l with h until the test's end, and returns its client.
+// served makes s answer on l with h until the test's end, and returns a client.
 func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h http.HandlerFunc) *http.Client {
 	ctx, end := context.WithCancel(t.Context())
 	var protocols http.Protocols
@@ -176,8 +176,8 @@ func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h h
 	return &http.Client{Transport: transport}
 }
 
-// A log that says nothing for a while is no reader who takes nothing. Shows: D2. HTTP/2
-// would end a stream whose write deadline passes, also while nothing is written.
+// A quiet log does not cut its reader off. Shows: D2. HTTP/2 would end a stream whose write
+// deadline passes, also while nothing is written.
 func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprintf("HTTP%d", version), func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 	}
 }
 
-// exhausted is a listener whose process has no file descriptor left, for a while.
+// exhausted is a listener that for a while fails as if no file descriptor were left.
 type exhausted struct {
 	*pipes
 	until time.Time
@@ -245,7 +245,7 @@ func TestServe_NoDescriptorLeft_AcceptsOnceASecond(t *testing.T) {
 	})
 }
 
-// slowDesk takes long to say that somebody without a certificate is nobody.
+// slowDesk takes long to refuse a caller without a certificate.
 type slowDesk struct {
 	Access
 	asked   chan struct{}
@@ -265,8 +265,8 @@ func (d *slowDesk) May(context.Context, Caller, string, ...string) (bool, string
 	return true, "", nil
 }
 
-// TestD2_NobodyTakesThePlacesOfSomebody: while it is asked who a crowd of strangers is,
-// who is known is answered.
+// TestD2_NobodyTakesThePlacesOfSomebody: while the authentication of a crowd of unknown
+// callers is pending, a known caller is answered.
 func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
 	t.Parallel()
 	const places = 3
@@ -292,8 +292,8 @@ func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
 	}
 }
 
-// TestD1_NoStreamingAddressIsTold: where the runtime streams, and the token that opens
-// it, is nobody's business, whatever fails.
+// TestD1_NoStreamingAddressIsTold: no error contains the URL of the runtime's streaming
+// server, or its token.
 func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 	t.Parallel()
 	where := outpost(t, func(w http.ResponseWriter, r *http.Request) {
@@ -327,8 +327,8 @@ func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 	}
 }
 
-// TestD2_AuditOfWhatIsTurnedAway: a privileged call of somebody known has its line too
-// where there is no place for it, and where it is turned off.
+// TestD2_AuditOfWhatIsTurnedAway: a privileged call of an authenticated caller has a line
+// also if all places are taken, and if debugging handlers are disabled.
 func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.NoDebugging = true })

@@ -10,23 +10,22 @@ import (
 	"path/filepath"
 )
 
-// socket is a listener on a path of its own.
+// socket is a listener on a Unix socket that removes its path.
 type socket struct {
 	*net.UnixListener
 	path string
 	made os.FileInfo
 }
 
-// InUseError says that somebody answers on the socket already.
+// InUseError is the error for a socket on which another process answers.
 type InUseError struct{ Path string }
 
 func (e *InUseError) Error() string { return "somebody else answers on " + e.Path }
 
-// listen makes the socket: 0600, and never reachable by its path before it is.
-// It is born in a directory that only its owner can enter and then takes the
-// name, in one step, of a stale one too. What is no socket, and a socket on
-// which somebody answers, is left alone; so is a directory in which others could put
-// one of theirs in its place.
+// listen makes the socket with mode 0600: it creates the socket in a private directory
+// and renames it to path, which replaces a stale socket atomically. It returns an error
+// if path is another kind of file, if a process answers there, or if other users could
+// replace a file in its directory.
 func listen(path string) (_ *socket, err error) {
 	if err := private(filepath.Dir(path)); err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
@@ -44,7 +43,7 @@ func listen(path string) (_ *socket, err error) {
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".socket-*")); err == nil {
-		for _, dir := range left { // of an agent that was killed right here
+		for _, dir := range left { // left by an agent that was killed before the rename
 			_ = os.RemoveAll(dir)
 		}
 	}
@@ -68,7 +67,7 @@ func listen(path string) (_ *socket, err error) {
 			_ = l.Close()
 		}
 	}()
-	l.SetUnlinkOnClose(false) // it would be by the name it was born with
+	l.SetUnlinkOnClose(false) // it would unlink the old name
 	if err := os.Chmod(born, 0o600); err != nil {
 		return nil, fmt.Errorf("make socket: %w", err)
 	}
@@ -82,7 +81,7 @@ func listen(path string) (_ *socket, err error) {
 	return &socket{UnixListener: l, path: path, made: made}, nil
 }
 
-// remove takes the socket away, unless another has taken its name.
+// remove closes the listener and removes the socket, unless path is another file now.
 func (s *socket) remove() {
 	_ = s.Close()
 	if now, err := os.Lstat(s.path); err == nil && os.SameFile(now, s.made) {
@@ -90,7 +89,7 @@ func (s *socket) remove() {
 	}
 }
 
-// Dial connects to the socket at path, however long that is.
+// Dial connects to the socket at path, which may be longer than a socket's address.
 func Dial(ctx context.Context, path string) (net.Conn, error) {
 	address, done, err := short(path)
 	if err != nil {
@@ -101,7 +100,7 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", address)
 }
 
-// peer is who is at the other end of a connection, as the kernel says.
+// peer is the process at the other end of a connection, read from the kernel.
 type peer struct {
 	uid uint32
 	pid int32

@@ -47,7 +47,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false) // as after kill -9
 	_ = dead.Close()
-	if err := os.Mkdir(filepath.Join(dir, ".socket-1"), 0o700); err != nil { // killed while it made one
+	if err := os.Mkdir(filepath.Join(dir, ".socket-1"), 0o700); err != nil { // as after kill -9 in listen
 		t.Fatal(err)
 	}
 	web, stop := started(t, docs(socket))
@@ -102,7 +102,7 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAnotherSocketIsNotTakenAway: whoever has taken the name keeps it.
+// TestAnotherSocketIsNotTakenAway: remove leaves another server's socket at the path.
 func TestAnotherSocketIsNotTakenAway(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -156,9 +156,9 @@ func TestAdmitted(t *testing.T) {
 	}
 }
 
-// TestAnotherUserIsRefused opens the socket to everybody, which no agent does,
-// and asks as another user. It needs root to become one; as anybody else, it
-// asks as itself, which is the other half.
+// TestAnotherUserIsRefused opens the socket to all users, which no agent does, and asks as
+// another user. It needs root to become one. Without root it asks as its own user, which
+// must succeed.
 func TestAnotherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -175,7 +175,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 		if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
 			t.Fatal(err)
 		}
-		// The test's binary lies where only root can go.
+		// Only root can enter the directory of the test's binary.
 		copied := filepath.Join(dir, "ask")
 		data, err := os.ReadFile(self)
 		if err == nil {
@@ -194,7 +194,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// TestAskAsSomebody is the other process of TestAnotherUserIsRefused.
+// TestAskAsSomebody is the child process of TestAnotherUserIsRefused.
 func TestAskAsSomebody(t *testing.T) {
 	socket := os.Getenv("ASK_SOCKET")
 	if socket == "" {
@@ -204,8 +204,8 @@ func TestAskAsSomebody(t *testing.T) {
 	t.Logf("code=%s", http.StatusText(code))
 }
 
-// TestD1_APlantedDirectoryGetsNoSocket: where somebody else could put a socket of theirs
-// in the place of ours, what is told to it would be told to them.
+// TestD1_APlantedDirectoryGetsNoSocket: the server makes no socket where another user could
+// replace it and receive the requests.
 func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {
@@ -248,8 +248,8 @@ func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
 	}
 }
 
-// TestWithoutASocketTheOthersAreAnswered: kubectl reaches a node whose local socket could
-// not be made.
+// TestWithoutASocketTheOthersAreAnswered: kubectl reaches a node that could not make its
+// local socket.
 func TestWithoutASocketTheOthersAreAnswered(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(root(t), "d")

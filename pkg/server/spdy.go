@@ -11,12 +11,12 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// spdyConn is a connection in which a caller speaks SPDY.
+// spdyConn is a caller's connection after the upgrade to SPDY.
 type spdyConn struct {
 	net.Conn
 	in io.Reader
-	// broken: something could not be written. The library waits without end to write to a
-	// stream whose reply it could not send.
+	// broken is set after a failed write. The library blocks forever in a write to a stream
+	// whose reply it could not send.
 	broken atomic.Bool
 }
 
@@ -32,11 +32,11 @@ func (c *spdyConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// spdyUpgrade hands out a hijacked connection as a spdyConn.
+// spdyUpgrade returns the hijacked connection as a spdyConn.
 type spdyUpgrade struct {
 	http.ResponseWriter
 	streams int
-	conn    *spdyConn // nil before
+	conn    *spdyConn // nil until it is hijacked
 }
 
 // Hijack implements http.Hijacker.
@@ -60,9 +60,9 @@ type callerSPDY struct {
 	conn *spdyConn
 }
 
-// upgradeSPDY answers a request for SPDY; nil says that there is none, which was answered.
-// add gets each new stream, of which there are at most streams unless that is negative. It
-// must not block: the library has five goroutines for all frames of a connection.
+// upgradeSPDY upgrades a request to SPDY. It returns nil after it has answered with an error.
+// add is called for each new stream, of which there are at most streams unless that is
+// negative. It must not block: the library has five goroutines for all frames of a connection.
 func upgradeSPDY(w http.ResponseWriter, q *http.Request, streams int, add httpstream.NewStreamHandler) *callerSPDY {
 	u := &spdyUpgrade{ResponseWriter: w, streams: streams}
 	conn := spdy.NewResponseUpgrader().UpgradeResponse(u, q, add)
@@ -72,8 +72,8 @@ func upgradeSPDY(w http.ResponseWriter, q *http.Request, streams int, add httpst
 	return &callerSPDY{conn, u.conn}
 }
 
-// replied waits for the reply to a stream, and reports whether it was sent: then the stream
-// can be written to.
+// replied waits for the reply to a stream, and reports whether it was sent. Only then may
+// the stream be written to.
 func (c *callerSPDY) replied(q *http.Request, reply <-chan struct{}) bool {
 	select {
 	case <-reply:

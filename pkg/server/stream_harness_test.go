@@ -21,8 +21,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// place is a server in front of a runtime with one pod, ns/p, of two containers: c
-// runs, late does not yet.
+// place is a server and a runtime with one pod, ns/p. Its container c runs; its container
+// late does not run yet.
 type place struct {
 	*port
 	cfg Config
@@ -112,7 +112,7 @@ func (l *place) url(path string, query ...string) *url.URL {
 	return &url.URL{Scheme: "https", Host: l.address, Path: path, RawQuery: q.Encode()}
 }
 
-// clients are the two executors of client-go.
+// clients returns the two executors of client-go.
 func (l *place) clients(t *testing.T, name string, u *url.URL) map[string]remotecommand.Executor {
 	t.Helper()
 	spdy, err1 := remotecommand.NewSPDYExecutor(l.config(t, name), http.MethodPost, u)
@@ -124,7 +124,7 @@ func (l *place) clients(t *testing.T, name string, u *url.URL) map[string]remote
 	return map[string]remotecommand.Executor{"SPDY": spdy, "WebSocket 5": ws, "WebSocket 4": v4}
 }
 
-// outpost is a server that pretends to be a runtime's.
+// outpost starts a server in the place of a runtime's streaming server.
 func outpost(t *testing.T, answer http.HandlerFunc) *url.URL {
 	t.Helper()
 	s := httptest.NewServer(answer)

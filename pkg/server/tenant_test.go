@@ -29,7 +29,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// endless repeats a text up to a size, and counts what was read of it.
+// endless repeats a text up to a size, and counts the bytes read.
 type endless struct {
 	text string
 	left int64
@@ -50,7 +50,7 @@ func (e *endless) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// A terminal size without end is not kept in memory.
+// A terminal size without end is not buffered in memory.
 func TestReadSizes_EndlessValue_IsNotKept(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"\"aaaaaaaa", "[", " ", "[1,\n"} {
@@ -87,7 +87,7 @@ func synStream(id uint32, headers http.Header) *wire.SynStreamFrame {
 	return &wire.SynStreamFrame{StreamId: wire.StreamId(id), Headers: headers}
 }
 
-// Frames above a limit do not reach the library. A frame before them does, whole.
+// Frames above a limit do not reach the library. A frame before them does, in full.
 func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	bomb := http.Header{}
@@ -134,8 +134,8 @@ func TestReadSPDYFrames_FrameAboveALimit_IsNotPassedOn(t *testing.T) {
 	}
 }
 
-// A control frame whose length is not its type's reaches no library, which would take the
-// rest of it for frames that were checked; nor does one of a type that no client sends.
+// A control frame with a wrong length for its type does not reach the library, which would
+// take its rest for checked frames; nor does one of a type that no client sends.
 func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotPassedOn(t *testing.T) {
 	t.Parallel()
 	header := func(kind, length byte) []byte { return []byte{0x80, 3, 0, kind, 0, 0, 0, length} }
@@ -164,7 +164,7 @@ func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotPassedOn(t *testing.T) {
 	}
 }
 
-// Such a frame ends the session of its caller.
+// A frame hidden inside a control frame ends the session of its caller.
 func TestSPDY_FrameInsideAControlFrame_EndsTheSession(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -183,7 +183,7 @@ func TestSPDY_FrameInsideAControlFrame_EndsTheSession(t *testing.T) {
 	}
 }
 
-// A WebSocket frame that is too large is refused by its header.
+// The header of a too large WebSocket frame is enough to refuse it.
 func TestReadWebSocketFrames_LargeFrame_IsRefusedUnread(t *testing.T) {
 	t.Parallel()
 	frame := func(size uint64) *endless {
@@ -242,7 +242,7 @@ func (l *place) upgraded(t *testing.T, path, protocol string) net.Conn {
 	return conn
 }
 
-// Streams that cannot be there, or are there when their session ends, leave no goroutine.
+// Invalid streams, and streams that are open when their session ends, leave no goroutine.
 func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
 	t.Parallel()
 	var l *place
@@ -265,7 +265,7 @@ func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
 	for i := range 1000 {
 		halves = append(halves, synStream(uint32(2*i+1), half(i)))
 	}
-	const rounds = 2 // as many sessions as have an audit line though they open no stream
+	const rounds = 2 // this many sessions have an audit line though they open no stream
 	for range rounds {
 		for _, c := range []struct {
 			path, protocol string
@@ -302,8 +302,8 @@ func (l *place) byProxy(t *testing.T) (behind *place, sent *atomic.Int64, cut fu
 		mu.Lock()
 		defer mu.Unlock()
 		for _, c := range all {
-			// A reset overtakes the data that the server does not read; a FIN would wait for
-			// its kernel to give up.
+			// A reset overtakes the data that the server does not read; a FIN would wait until
+			// the kernel gives up.
 			_ = c.(*net.TCPConn).SetLinger(0)
 			_ = c.Close()
 		}
@@ -404,7 +404,7 @@ func TestStreams_PodReadsNothing_EndWithCallerAndServer(t *testing.T) {
 				stuck(t, "what the caller has sent", sent)
 				if who == "caller" {
 					cut()
-					l.log.Has(t, 1, "Privileged call") // it is said when the session is over
+					l.log.Has(t, 1, "Privileged call") // logged when the session is over
 				}
 				l.stop()
 				cut()
@@ -445,8 +445,8 @@ func TestPortForward_ManyPortsInOneURL_IsRefused(t *testing.T) {
 	}
 }
 
-// A session forwards a bounded number of connections at a time. One too many has an error,
-// and one that ends makes room.
+// A session forwards a limited number of connections at a time. One above the limit gets an
+// error, and one that ends makes room.
 func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -495,14 +495,14 @@ func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 	wait.Until(t, "a connection in the place of the one that has ended", func() (int, bool) {
 		id++
 		for _, stream := range opensPair(t, conn, port, id) {
-			go func() { _, _ = io.Copy(io.Discard, stream) }() // of what is unread the client reads no more
+			go func() { _, _ = io.Copy(io.Discard, stream) }() // the client stops reading at unread data
 		}
 		return len(accepted), len(accepted) == maxForwards
 	})
 }
 
-// All sessions of a listener forward a bounded number of connections, of which those of one
-// pod are a quarter.
+// All sessions of a listener together forward a limited number of connections; one pod may
+// have a quarter.
 func TestForwarder_ManySessions_ShareOneBound(t *testing.T) {
 	t.Parallel()
 	local, network := newGate(64, 64), newGate(64, 64)

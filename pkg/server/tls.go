@@ -30,8 +30,7 @@ func (s *Server) serveTLS(ctx context.Context) {
 	})
 }
 
-// tlsConfig asks every caller for a certificate and takes whatever comes: what one
-// is worth is for Access to say.
+// tlsConfig requests a client certificate and does not verify it: Access does that.
 func (s *Server) tlsConfig() *tls.Config {
 	cfg := &tls.Config{
 		GetCertificate: s.cfg.TLS.Certificate,
@@ -52,7 +51,7 @@ func (s *Server) tlsConfig() *tls.Config {
 	return cfg
 }
 
-// who says who asks on the TLS listener.
+// who authenticates a caller of the TLS listener.
 func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 	nobody := &Refusal{Code: http.StatusUnauthorized, Message: "Unauthorized"}
 	if s.cfg.Access == nil {
@@ -74,7 +73,7 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 	return c, nil
 }
 
-// serveHealth answers /healthz and nothing else, to anybody (C-1.40.5).
+// serveHealth answers the health routes without authentication (C-1.40.5).
 func (s *Server) serveHealth(ctx context.Context) {
 	f := &front{
 		Server: s, gate: &gate{maxRequests: 16}, open: true,
@@ -86,11 +85,11 @@ func (s *Server) serveHealth(ctx context.Context) {
 	})
 }
 
-// retry is how long a port that is taken is left alone.
+// retry is the interval in which listening tries a port that is in use.
 const retry = time.Second
 
-// listening serves on an address until ctx is done. One that cannot be had is tried
-// again until it can; that is said once.
+// listening serves on an address until ctx is done. It retries until it can listen, and
+// logs the failure once.
 func (s *Server) listening(ctx context.Context, name, address string, serve func(net.Listener) error) {
 	said := false
 	for ctx.Err() == nil {

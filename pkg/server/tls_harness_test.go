@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// desk is an Access that knows the names of an authority's certificates and what each
-// may do: "get", or "*".
+// desk is an Access that authenticates an authority's certificates by their names, and has
+// the rights of each: "get", or "*".
 type desk struct {
 	pool   *x509.CertPool
 	rights map[string]string
@@ -55,7 +55,7 @@ func (d *desk) May(_ context.Context, c Caller, verb string, subresources ...str
 type port struct {
 	address string
 	ca      *authority.Authority
-	other   *authority.Authority // nobody knows it
+	other   *authority.Authority // unknown to the server
 	log     *said.Log
 	stop    func()
 }
@@ -91,7 +91,7 @@ func opened(t *testing.T, cfg Config) *port {
 	return p
 }
 
-// config is how the holder of a certificate connects; "" has none, "stranger" has
+// config returns the client configuration with a certificate; "" has none, "stranger" has
 // one of another authority.
 func (p *port) config(t *testing.T, name string) *rest.Config {
 	t.Helper()
@@ -109,7 +109,7 @@ func (p *port) config(t *testing.T, name string) *rest.Config {
 	return cfg
 }
 
-// tls is the same for crypto/tls.
+// tls returns config for crypto/tls.
 func (p *port) tls(t *testing.T, name string) *tls.Config {
 	t.Helper()
 	cfg, err := rest.TLSConfigFor(p.config(t, name))
@@ -120,7 +120,7 @@ func (p *port) tls(t *testing.T, name string) *tls.Config {
 	return cfg
 }
 
-// web is the same as an HTTP client, over HTTP/1.1.
+// web returns an HTTP/1.1 client with config.
 func (p *port) web(t *testing.T, name string) *http.Client {
 	t.Helper()
 	c := &http.Client{Transport: &http.Transport{TLSClientConfig: p.tls(t, name)}, Timeout: wait.Limit}
@@ -128,7 +128,7 @@ func (p *port) web(t *testing.T, name string) *http.Client {
 	return c
 }
 
-// fetch asks and returns the code, the body and the headers.
+// fetch sends a request and returns the code, the body and the headers.
 func (p *port) fetch(t *testing.T, web *http.Client, method, path string, header http.Header) (int, string, http.Header) {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), method, "https://"+p.address+path, nil)

@@ -33,7 +33,7 @@ func (p *port) secure(t *testing.T, name string) *tls.Conn {
 	return tlsClient(c, p.tls(t, name))
 }
 
-// TestD2_TLS13IsTheLeast: older versions are for who asks for them.
+// TestD2_TLS13IsTheLeast: older versions of TLS need configuration.
 func TestD2_TLS13IsTheLeast(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -60,7 +60,7 @@ func TestD2_TLS13IsTheLeast(t *testing.T) {
 	}
 }
 
-// TestD2_HTTP2: it is spoken, and has a limit of streams.
+// TestD2_HTTP2: the server supports HTTP/2, with a limit of streams.
 func TestD2_HTTP2(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -88,8 +88,8 @@ func TestD2_HTTP2(t *testing.T) {
 	}
 }
 
-// TestD2_SlowAndLargeRequests: half a header is not waited for, and large ones and
-// bodies are not read.
+// TestD2_SlowAndLargeRequests: the server does not wait for half a header, and does not
+// read large headers and bodies.
 func TestD2_SlowAndLargeRequests(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -118,8 +118,8 @@ func TestD2_SlowAndLargeRequests(t *testing.T) {
 	}
 }
 
-// TestD2_ConnectionsOfOnePeerAndOfAll: a peer that opens too many is hung up, which
-// is said once; there is room again when others leave.
+// TestD2_ConnectionsOfOnePeerAndOfAll: connections above a peer's limit are closed, which
+// is logged once; there is room again when others leave.
 func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 	t.Parallel()
 	for _, limits := range []TLS{{PerPeer: 3}, {Connections: 3, PerPeer: 100}} {
@@ -145,7 +145,7 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 				t.Error("a fourth connection is answered")
 			}
 		}
-		if perPeer { // a caller that has shown a right counts for its address no more
+		if perPeer { // an authorized caller no longer counts for its address
 			for _, c := range crowd {
 				if !asks(c) {
 					t.Error("a connection is not answered")
@@ -166,8 +166,7 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 	}
 }
 
-// TestD2_InFlightGate: too many at a time are told to come again; those on the socket
-// have a gate of their own.
+// TestD2_InFlightGate: requests above the limit get 429; the socket has its own limit.
 func TestD2_InFlightGate(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -215,7 +214,8 @@ func TestD2_InFlightGate(t *testing.T) {
 	}
 }
 
-// TestC_1_40_1_APortThatIsTakenIsTriedInSilence: each second, which is said once.
+// TestC_1_40_1_APortThatIsTakenIsTriedInSilence: the server tries each second, and logs
+// that once.
 func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
@@ -247,7 +247,8 @@ func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 	})
 }
 
-// TestC_1_40_1_APortThatIsTaken is had when it is free, and is closed with the server.
+// TestC_1_40_1_APortThatIsTaken: the server listens once the port is free, and closes it
+// when it ends.
 func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
@@ -272,7 +273,7 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	}
 }
 
-// TestD1_NothingListensUnlessItIsAskedFor: without TLS there is the socket alone.
+// TestD1_NothingListensUnlessItIsAskedFor: without TLS the server listens on the socket only.
 func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -288,8 +289,8 @@ func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 	}
 }
 
-// TestC_1_40_5_Health: on the socket, on the TLS port, and on a port of its own where
-// there is nothing else, and where unauthenticated callers do not learn why a check fails.
+// TestC_1_40_5_Health: health routes are on the socket, on the TLS port, and on a health
+// port that has no other route and hides why a check fails.
 func TestC_1_40_5_Health(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -358,7 +359,7 @@ func TestC_1_40_5_Health(t *testing.T) {
 	}
 }
 
-// TestC_1_40_11_NoDebugging: on the TLS port only.
+// TestC_1_40_11_NoDebugging: the setting applies to the TLS port only.
 func TestC_1_40_11_NoDebugging(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.NoDebugging = true })

@@ -1,15 +1,14 @@
-// Package access says who asks the node's server, and what they may do, as the
-// kubelet's delegating authenticator and authorizer do: by client certificate, by
-// the API server's word on a token (TokenReview), and by its word on what somebody
-// may do with this node (SubjectAccessReview).
+// Package access authenticates and authorizes callers of the node's server, as the
+// kubelet's delegating authenticator and authorizer do. It verifies client
+// certificates, has the API server review tokens (TokenReview), and has it review
+// what a caller may do with this node (SubjectAccessReview).
 //
-// It implements server.Access on client-go. What the API server said is kept for a
-// while, in caches of bounded size that hold no token; questions that are the same
-// are asked once. Without an API server there is nobody to ask: only certificates
-// of group system:masters are let in.
+// It implements server.Access on client-go. It caches the reviews for a while; the
+// caches are bounded and hold no token. Concurrent equal reviews are one request.
+// Without an API server it admits only certificates of group system:masters.
 //
-// The one rule: fail closed. Nobody is anonymous, and what could not be asked is
-// not allowed.
+// The one rule: fail closed. There are no anonymous callers, and without a review
+// nothing is allowed.
 package access
 
 import (
@@ -28,49 +27,49 @@ import (
 )
 
 const (
-	// The kubelet's times for what is kept (C-1.40.2).
+	// How long the kubelet caches reviews (C-1.40.2).
 	tokensFor  = 2 * time.Minute
 	allowedFor = 5 * time.Minute
 	deniedFor  = 30 * time.Second
-	// askFor bounds one question.
+	// askFor is the timeout of one review.
 	askFor = 10 * time.Second
-	// asking bounds questions of one kind at a time, and perSecond and burst how
-	// many there are: who knocks without being known cannot make the node a hammer.
+	// asking limits concurrent reviews of one kind, perSecond and burst their rate:
+	// unauthenticated callers cannot make the node flood the API server.
 	asking    = 16
 	perSecond = 50
 	burst     = 100
 	// mastersGroup may do everything everywhere.
 	mastersGroup = "system:masters"
-	// Of whoever said who they are, and of whoever did not.
+	// The groups of authenticated and of unauthenticated callers.
 	authenticatedGroup   = "system:authenticated"
 	unauthenticatedGroup = "system:unauthenticated"
 	anonymousName        = "system:anonymous"
 )
 
-// Config says whom an Access believes and asks.
+// Config configures an Access.
 type Config struct {
-	// Node is the node's name, whose subresources are asked for.
+	// Node is the node's name; callers need rights on its subresources.
 	Node string
-	// API speaks to the API server, as apiclient.Client.REST does; nil: there is
-	// none.
+	// API is the client configuration of the API server, as apiclient.Client.REST
+	// returns it; nil: there is none.
 	API *rest.Config
-	// ClientCAFile holds the authorities that sign client certificates; it is read
-	// again when it changes. "": certificates say nothing.
+	// ClientCAFile holds the authorities of client certificates; it is read again
+	// when it changes. "": client certificates are ignored.
 	ClientCAFile string
-	// NoTokens takes no bearer token, as authentication.webhook.enabled: false does.
+	// NoTokens ignores bearer tokens, as authentication.webhook.enabled: false does.
 	NoTokens bool
-	// For how long the API server's word is kept: whose a token is, a yes, a no and
-	// that a token is nobody's. 0 is the kubelet's time; less keeps nothing.
+	// How long to cache reviews: of accepted tokens, allowed access, and denied access
+	// or refused tokens. 0 is the kubelet's time; a negative one caches nothing.
 	TokensFor, AllowedFor, DeniedFor time.Duration
-	// Log hears what could not be asked; nil is silence.
+	// Log receives failed reviews; may be nil.
 	Log *slog.Logger
 }
 
 // Access implements server.Access.
 type Access struct {
 	cfg     Config
-	certs   *authorities // nil: certificates say nothing
-	tokens  *tokens      // nil: tokens say nothing
+	certs   *authorities // nil: client certificates are ignored
+	tokens  *tokens      // nil: tokens are ignored
 	reviews *reviews     // nil: there is no API server
 	peers   *peers
 
@@ -79,8 +78,8 @@ type Access struct {
 
 var _ server.Access = (*Access)(nil)
 
-// New returns the Access of cfg. It reads the client CA file and sends nothing. The
-// error says that nobody could ever be let in, or that the file cannot be read.
+// New returns the Access of cfg. It reads the client CA file and sends nothing. It returns
+// an error if no caller could ever be admitted, or if it cannot read the file.
 func New(cfg Config) (*Access, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -93,7 +92,7 @@ func New(cfg Config) (*Access, error) {
 			*it.to = it.is
 		}
 	}
-	cfg.Node = strings.ToLower(cfg.Node) // as an API server knows it
+	cfg.Node = strings.ToLower(cfg.Node) // as the Node object is named
 	a := &Access{cfg: cfg, peers: newPeers()}
 	switch {
 	case cfg.Node == "":
@@ -129,16 +128,16 @@ func New(cfg Config) (*Access, error) {
 	return a, nil
 }
 
-// limited returns cfg with a limit of its own.
+// limited returns cfg with its own rate limit.
 func limited(cfg *rest.Config) *rest.Config {
 	cfg = rest.CopyConfig(cfg)
 	cfg.QPS, cfg.Burst = perSecond, burst
 	return cfg
 }
 
-// Who implements server.Access: by certificate first, then by token. A request without TLS
-// is not authenticated. The caches answer at once; everything else costs the node work, of
-// which a peer gets little. An error may be a *server.Refusal.
+// Who implements server.Access: it authenticates by certificate first, then by token. It
+// does not authenticate a request without TLS. Answers from the caches are not limited;
+// verifications and reviews are limited by peer. An error may be a *server.Refusal.
 func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	if r.TLS == nil {
 		return server.Caller{}, false, nil
@@ -214,13 +213,13 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	return authenticated(said.caller), true, nil
 }
 
-// known reports whether c is somebody.
+// known reports whether c is an authenticated user.
 func known(c server.Caller) bool {
 	return c.Name != "" && c.Name != anonymousName && !slices.Contains(c.Groups, unauthenticatedGroup)
 }
 
-// authenticated puts c into the group of all who said who they are, and takes from
-// it what only the local socket gives.
+// authenticated adds c to group system:authenticated, and clears Local, which only callers
+// of the socket have.
 func authenticated(c server.Caller) server.Caller {
 	c.Local = false
 	if !slices.Contains(c.Groups, authenticatedGroup) {
@@ -229,8 +228,7 @@ func authenticated(c server.Caller) server.Caller {
 	return c
 }
 
-// May implements server.Access. The local caller may do everything and nobody is
-// asked.
+// May implements server.Access. It allows the local caller everything without a review.
 func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresources ...string) (bool, string, error) {
 	switch {
 	case c.Local:

@@ -26,14 +26,14 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// api is as much of an API server as is asked. It is spoken to without a socket, so
-// that tests can pass time.
+// api is an API server that answers reviews only. It is an http.RoundTripper without a
+// socket, so that it works with synctest's fake time.
 type api struct {
-	tokens map[string]authenticationv1.UserInfo // who has them
+	tokens map[string]authenticationv1.UserInfo // users by token
 	may    func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus
-	meet   func() // called by each question; may be nil
+	meet   func() // called by each review; may be nil
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	fails   error
 	tokened int
 	asked   []authorizationv1.SubjectAccessReviewSpec
@@ -112,7 +112,7 @@ func (a *api) access(t testing.TB, change ...func(*Config)) *Access {
 	return got
 }
 
-// with is a request with a token.
+// with returns a request with a token.
 func with(token string) *http.Request {
 	r := httptest.NewRequest(http.MethodGet, "https://node:10250/pods", nil)
 	r.TLS = &tls.ConnectionState{}
@@ -151,14 +151,14 @@ func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 		who("hunter2", true, 1)
 		time.Sleep(2 * time.Second)
 		who("hunter2", true, 2)
-		who("hunter3", false, 3) // what is refused is kept too
+		who("hunter3", false, 3) // refusals are cached too
 		who("hunter3", false, 3)
 		time.Sleep(2*time.Minute + time.Second)
 		who("hunter3", false, 4)
 	})
 }
 
-// The times are the configuration's, each its own; less than nothing keeps nothing.
+// The configuration sets each time; a negative time caches nothing.
 func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,8 +199,8 @@ func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
 	})
 }
 
-// A token that is nobody's yet is not kept out for as long as one is believed: it may
-// be that the API server has not heard of it.
+// A refused token is cached for less time than an accepted one: the API server may not know
+// a new token yet.
 func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 	})
 }
 
-// A token that was revoked is let in no longer than it is kept; an error is not kept.
+// A revoked token is accepted no longer than the cache keeps it; errors are not cached.
 func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -257,7 +257,7 @@ func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 	})
 }
 
-// Neither the caches nor what is logged hold a token.
+// Neither the caches nor the log contain a token.
 func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -283,7 +283,8 @@ func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 	}
 }
 
-// Nobody is anonymous, whoever says so; and without TLS nobody is anybody.
+// Anonymous callers are not authenticated, even if the API server returns such a user;
+// neither are callers without TLS.
 func TestD1_NobodyIsAnonymous(t *testing.T) {
 	t.Parallel()
 	s := &api{
@@ -381,7 +382,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 			}
 		}
 		may(c, "get", true, 1)
-		may(c, "create", false, 2) // the answer about one verb is none about another
+		may(c, "create", false, 2) // the result for one verb is not used for another
 		may(server.Caller{Name: "anna", Groups: []string{"b", "a"}}, "get", true, 2)
 		may(server.Caller{Name: "anna", Groups: []string{"a,b"}}, "get", true, 3)
 		may(server.Caller{Name: "anna", UID: "2", Groups: []string{"a", "b"}}, "get", true, 4)
@@ -403,8 +404,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 	})
 }
 
-// A "no" is a no, whatever stands beside it; and a later question is not asked where
-// one before it could not be.
+// Denied wins over Allowed. After a failed review May sends no further one.
 func TestD1_AccessFailsClosed(t *testing.T) {
 	t.Parallel()
 	s := &api{may: func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {

@@ -22,27 +22,26 @@ import (
 )
 
 const (
-	// rereadAfter is how old what was read of the file may be.
+	// rereadAfter is the age at which the file is read again.
 	rereadAfter = time.Second
 	// credentialID is what the API server's audit log calls the credential.
 	credentialID = "authentication.kubernetes.io/credential-id"
-	// A chain with more than these is refused. A client's chain has one or two
-	// intermediates of 2 KiB.
+	// Limits of a chain. A client's chain has one or two intermediates of 2 KiB.
 	intermediates = 5
 	sameSubject   = 2
 	chainLimit    = 16 << 10
 	rsaLimit      = 8192 // bits, the limit of crypto/tls
 	comparisons   = 1000 // of names with intermediates' name constraints
-	// verifying is how many chains are verified at a time.
+	// verifying limits concurrent verifications.
 	verifying = 2
-	// An accepted certificate is kept as long as its chain is valid: verifying it again
-	// would take a place that junk from the same address may have. A refused chain is kept
-	// for refusedFor.
+	// An accepted certificate is cached as long as its chain is valid: verifying it again
+	// would need a place that junk from the same address may occupy. A refused chain is
+	// cached for refusedFor.
 	refusedFor = 10 * time.Second
 	chainsKept = 1024
 )
 
-// authorities are those whose client certificates are believed.
+// authorities are the authorities of client certificates.
 type authorities struct {
 	file string
 	log  *slog.Logger
@@ -53,7 +52,7 @@ type authorities struct {
 
 	unread server.Seldom // errors
 
-	mu         sync.Mutex // guards what follows
+	mu         sync.Mutex // guards the fields below
 	read       time.Time
 	text       []byte
 	pool       *x509.CertPool
@@ -68,7 +67,7 @@ func newAuthorities(file string, log *slog.Logger) (*authorities, error) {
 	return a, a.load(time.Now())
 }
 
-// load reads the file; mu is held, or nobody else knows a.
+// load reads the file. The caller holds mu, or a is not shared yet.
 func (a *authorities) load(now time.Time) error {
 	a.read = now
 	text, err := os.ReadFile(a.file)
@@ -90,8 +89,8 @@ func (a *authorities) load(now time.Time) error {
 	return nil
 }
 
-// now returns the authorities and the number of their version. While the file cannot be read, those of before stand:
-// a file that is being replaced locks nobody out.
+// now returns the authorities and their generation. While the file cannot be read, it
+// returns the last ones, so that replacing the file locks no caller out.
 func (a *authorities) now(now time.Time) (*x509.CertPool, int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -105,11 +104,11 @@ func (a *authorities) now(now time.Time) (*x509.CertPool, int64) {
 	return a.pool, a.generation
 }
 
-// errChain says that a certificate chain is refused before anything of it is verified.
+// errChain is the error of a certificate chain that is refused without verification.
 var errChain = errors.New("certificate chain costs too much to verify")
 
 // checkChain refuses a chain whose verification could cost more than a few signatures.
-// crypto/x509 itself stops after 100 signatures, which an unauthenticated caller can ask for
+// crypto/x509 itself stops after 100 signatures, which an unauthenticated caller could cause
 // with one handshake.
 func checkChain(shown []*x509.Certificate) error {
 	if len(shown) > 1+intermediates {
@@ -127,7 +126,7 @@ func checkChain(shown []*x509.Certificate) error {
 		if i == 0 {
 			continue
 		}
-		// Each certificate of an issuer's name is tried as its issuer.
+		// crypto/x509 tries each certificate with the issuer's name as the issuer.
 		if subjects[string(c.RawSubject)]++; subjects[string(c.RawSubject)] > sameSubject {
 			return fmt.Errorf("%w: more than %d intermediates of one subject", errChain, sameSubject)
 		}
@@ -144,14 +143,15 @@ func checkChain(shown []*x509.Certificate) error {
 type judged struct {
 	caller      server.Caller
 	ok          bool
-	from, until time.Time // outside, it has to be verified again
+	from, until time.Time // outside of these the chain is verified again
 }
 
-// chainKey names a chain in the caches: an accepted one by its first certificate, for which
-// other intermediates change nothing. A refused one may have lacked the right ones.
+// chainKey is the cache key of a chain: of an accepted one only its first certificate, since
+// other intermediates would change nothing; of a refused one all, since it may have lacked
+// an intermediate.
 type chainKey struct{ accepted, refused string }
 
-// kept returns the result of the chain from the caches. key names it there.
+// kept returns the result of the chain from the caches. key is its cache key.
 func (a *authorities) kept(shown []*x509.Certificate, now time.Time) (key chainKey, said judged, found bool) {
 	_, generation := a.now(now)
 	sum := sha256.New()
@@ -175,8 +175,9 @@ func (a *authorities) kept(shown []*x509.Certificate, now time.Time) (key chainK
 	return key, judged{}, false
 }
 
-// judge verifies the chain, with a few others at a time, and keeps the result under key:
-// the certificate is signed for clients by one of the authorities, and is valid now.
+// judge verifies the chain and caches the result under key. It accepts a certificate for
+// client authentication that one of the authorities signed and that is valid now. Few
+// verifications run at a time.
 func (a *authorities) judge(ctx context.Context, key chainKey, shown []*x509.Certificate, now time.Time) (judged, error) {
 	if err := a.turns.Acquire(ctx, 1); err != nil {
 		return judged{}, err

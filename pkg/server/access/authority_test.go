@@ -122,7 +122,7 @@ func TestD1_ClientCertificates(t *testing.T) {
 	if n, _ := s.counts(); n != 0 {
 		t.Errorf("%d questions about certificates", n)
 	}
-	// Without authorities certificates say nothing; a token beside a bad one counts.
+	// Without authorities certificates are ignored; a token beside a bad one counts.
 	s.tokens = anna()
 	r := showing(others.issue("mallory"))
 	r.Header.Set("Authorization", "Bearer hunter2")
@@ -134,8 +134,8 @@ func TestD1_ClientCertificates(t *testing.T) {
 	}
 }
 
-// The file is read again when it changes; one that is being replaced locks nobody
-// out.
+// The file is read again when it changes; while it is being replaced, callers stay
+// admitted.
 func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 	t.Parallel()
 	was, is := newAuthority("was", nil), newAuthority("is", nil)
@@ -167,7 +167,7 @@ func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 	}
 }
 
-// Without an API server there is nobody to ask: masters only.
+// Without an API server only system:masters is admitted.
 func TestD1_Standalone(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority("ours", nil)

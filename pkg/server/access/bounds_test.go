@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// A server that does not answer is waited for, but not for long.
+// A review that the API server does not answer ends after askFor.
 func TestD1_QuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestD2_AFewWaitForTheWordOnAToken: a crowd with tokens that nobody knows, alike or
-// not, holds a few goroutines; the rest is sent away at once.
+// TestD2_AFewWaitForTheWordOnAToken: a crowd with unknown tokens, alike or not, holds a
+// few goroutines; the other requests are refused at once.
 func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
 	t.Parallel()
 	for _, alike := range []bool{true, false} {
@@ -92,8 +92,8 @@ func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
 	}
 }
 
-// Questions that are the same are asked once, and the answer is everybody's even
-// when who asked first has gone.
+// Equal reviews are sent once, and all callers get the result, even when the first one
+// has gone.
 func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 				}
 			})
 			if i == 0 {
-				synctest.Wait() // it asks
+				synctest.Wait() // until the review is sent
 			}
 		}
 		synctest.Wait()
@@ -157,7 +157,7 @@ func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
 	})
 }
 
-// A file of authorities that cannot be read is logged seldom, and those of before stand.
+// An unreadable file of authorities is logged seldom, and the last ones stay in use.
 func TestAuthorities_FileIsGone_IsLoggedSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

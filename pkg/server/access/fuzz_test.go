@@ -12,8 +12,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// FuzzCertificates: whatever chain a caller shows, only one that an authority of the node has
-// signed for clients lets it in, and none is verified that is too large.
+// FuzzCertificates: a caller gets in only with a chain that an authority of the node signed
+// for clients, and no chain above the limits is verified.
 func FuzzCertificates(f *testing.F) {
 	ours, others := newAuthority("ours", nil), newAuthority("ours", nil)
 	between := newAuthority("between", ours)
@@ -30,7 +30,7 @@ func FuzzCertificates(f *testing.F) {
 	pool.AddCert(ours.cert)
 	f.Fuzz(func(t *testing.T, der []byte) {
 		shown, err := x509.ParseCertificates(der)
-		if err != nil || len(shown) == 0 { // crypto/tls ends the handshake
+		if err != nil || len(shown) == 0 { // crypto/tls fails the handshake
 			return
 		}
 		a, err := New(Config{Node: "n1", ClientCAFile: file})
@@ -61,8 +61,8 @@ func FuzzCertificates(f *testing.F) {
 	})
 }
 
-// FuzzTokens: whatever an Authorization header holds, only a token that the API server knows
-// lets its caller in, and no token gets into the log.
+// FuzzTokens: with any Authorization header, only a token that the API server knows lets
+// its caller in, and no token gets into the log.
 func FuzzTokens(f *testing.F) {
 	const known = "hunter2-of-anna"
 	for _, header := range []string{

@@ -12,28 +12,28 @@ import (
 )
 
 const (
-	// waiting bounds the requests that are being authenticated at a time with one kind of
-	// credential, and waitingPeer those of one peer.
+	// waiting limits the concurrent authentications with one kind of credential, and
+	// waitingPeer those of one peer.
 	waiting     = 64
 	waitingPeer = 32
 	// A peer may present refusalBurst unknown credentials that are refused, and
 	// refusalsPerSecond more each second.
 	refusalBurst      = 20
 	refusalsPerSecond = 2
-	// peersKept bounds the peers with a refusal that is not forgiven yet.
+	// peersKept limits the peers whose refusals are remembered.
 	peersKept = 4096
 )
 
-// peers bounds the cost of callers that are not authenticated yet, in all and by peer.
+// peers limits the cost of unauthenticated callers, in total and by peer.
 type peers struct {
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	all     map[credential]int
 	waiting map[presented]int
 	refused *cache.LRUExpireCache // presented → budget; absent: nothing was refused
 }
 
-// credential is a kind of credential. Each has a budget and waiting places of its own: junk
-// tokens that come from behind the API server's address do not lock out its certificate.
+// credential is a kind of credential. Each has its own budget and places, so that junk
+// tokens from the API server's address do not lock out its certificate.
 type credential string
 
 const (
@@ -41,13 +41,13 @@ const (
 	bearerTokens credential = "token"
 )
 
-// presented is what a peer presents.
+// presented is a peer with the kind of credential that it presents.
 type presented struct {
 	peer netip.Prefix
 	kind credential
 }
 
-// budget is a token bucket: the refusals that a peer had left at a time.
+// budget is a token bucket: the refusals that a peer had left at the time at.
 type budget struct {
 	left float64
 	at   time.Time

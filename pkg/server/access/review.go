@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// reviews asks the API server who may do what with this node.
+// reviews has the API server review access to this node, and caches the results.
 type reviews struct {
 	ask             *apiclient.SubjectAccessReviews
 	node            string
@@ -32,7 +32,7 @@ type reviews struct {
 	together singleflight.Group
 }
 
-// verdict is what was said.
+// verdict is the result of an access review.
 type verdict struct {
 	allowed bool
 	why     string
@@ -45,8 +45,8 @@ func newReviews(ask *apiclient.SubjectAccessReviews, cfg Config) *reviews {
 	}
 }
 
-// may says whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from what
-// was said of that a while ago. An error is not kept.
+// may decides whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from the
+// cache or by a review. It caches no error.
 func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (verdict, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: c.Name, UID: c.UID, Groups: slices.Sorted(slices.Values(c.Groups)),
@@ -88,7 +88,7 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	return said.(verdict), nil
 }
 
-// review asks.
+// review sends a SubjectAccessReview.
 func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (verdict, error) {
 	var said *authorizationv1.SubjectAccessReview
 	err := s.gate.ask(ctx, func(ctx context.Context) (err error) {
@@ -101,16 +101,16 @@ func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccess
 	return verdict{allowed: said.Status.Allowed && !said.Status.Denied, why: said.Status.Reason}, nil
 }
 
-// gate bounds questions of one kind.
+// gate limits concurrent reviews of one kind.
 type gate struct{ *semaphore.Weighted }
 
 func newGate() gate { return gate{semaphore.NewWeighted(asking)} }
 
-// errBusy is said where so much is asked that there is no time for more.
+// errBusy is the error of a review that found no place within askFor.
 var errBusy = errors.New("too many questions to the API server at a time")
 
-// ask asks within askFor, and once more where the connection turned out to be dead.
-// Others may wait for the answer, so it is asked even when this caller has gone.
+// ask sends a review within askFor, and once more after a transient error. Other requests
+// may wait for the result, so it ignores the cancellation of ctx.
 func (g gate) ask(ctx context.Context, question func(context.Context) error) error {
 	ctx, stop := context.WithTimeout(context.WithoutCancel(ctx), askFor)
 	defer stop()
@@ -125,7 +125,7 @@ func (g gate) ask(ctx context.Context, question func(context.Context) error) err
 	return err
 }
 
-// transient reports whether it is worth while to ask once more at once.
+// transient reports whether an immediate retry may succeed.
 func transient(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		apierrors.IsInternalError(err)

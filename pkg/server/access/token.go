@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	tokenLimit  = 16 << 10 // bytes; a longer one is nobody's
+	tokenLimit  = 16 << 10 // bytes; longer tokens are ignored
 	tokensKept  = 1024
 	reviewsKept = 4096
 )
 
-// tokens asks the API server who has a token.
+// tokens has the API server review tokens, and caches the results.
 type tokens struct {
 	ask    *apiclient.TokenReviews
-	yes    time.Duration // how long the word on somebody's token is kept
-	no     time.Duration // and on nobody's
-	secret []byte        // of the keys below: they say nothing of a token to whoever reads memory
+	yes    time.Duration // how long an accepted token is cached
+	no     time.Duration // how long a refused token is cached
+	secret []byte        // HMAC key of the cache keys: memory dumps reveal no token
 	// accepted and refused hold identities: a crowd of refused tokens displaces no
 	// accepted one.
 	accepted, refused *cache.LRUExpireCache
@@ -38,7 +38,7 @@ type tokens struct {
 	together singleflight.Group
 }
 
-// identity is what was said of a token.
+// identity is the result of a token review.
 type identity struct {
 	caller server.Caller
 	ok     bool
@@ -60,7 +60,7 @@ func bearer(r *http.Request) string {
 	return token
 }
 
-// kept returns whose a token is from the cache. key names it there.
+// kept returns the identity of a token from the cache. key is its cache key.
 func (t *tokens) kept(token string) (key string, said identity, found bool) {
 	mac := hmac.New(sha256.New, t.secret)
 	mac.Write([]byte(token))
@@ -73,7 +73,7 @@ func (t *tokens) kept(token string) (key string, said identity, found bool) {
 	return key, identity{}, false
 }
 
-// judge asks whose a token is and keeps the answer under key. An error is not kept.
+// judge has a token reviewed and caches the result under key. It caches no error.
 func (t *tokens) judge(ctx context.Context, key, token string) (identity, error) {
 	said, err, _ := t.together.Do(key, func() (any, error) {
 		said, err := t.review(ctx, token)
@@ -92,8 +92,8 @@ func (t *tokens) judge(ctx context.Context, key, token string) (identity, error)
 	return said.(identity), nil
 }
 
-// review asks. What it is told of why a token is refused is not repeated: it may
-// hold parts of it.
+// review sends a TokenReview. It drops the reason of a refusal, which may contain parts of
+// the token.
 func (t *tokens) review(ctx context.Context, token string) (identity, error) {
 	var said *authenticationv1.TokenReview
 	err := t.gate.ask(ctx, func(ctx context.Context) (err error) {
