@@ -30,7 +30,7 @@ func (p *program) completionCommand() *cobra.Command {
 
 func shells() []string { return []string{"bash", "zsh", "fish", "powershell"} }
 
-// completionScript writes the script that makes a shell ask nodectl.
+// completionScript writes a shell's completion script, which calls nodectl.
 func completionScript(root *cobra.Command, shell string, w io.Writer) error {
 	switch shell {
 	case "bash":

@@ -12,14 +12,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// completionTime is how long an agent has to say what there is while a person
-// waits for the next word of a line. Without an answer there are no words, and no
-// error.
+// completionTime is how long completion waits for the agent. Without an answer it
+// completes nothing and reports no error.
 const completionTime = 150 * time.Millisecond
 
 type completer = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
 
-// podsNow returns the pods the agent shows, none where it is not quick enough.
+// podsNow returns the agent's pods, none if it does not answer in time.
 func (p *program) podsNow(cmd *cobra.Command) []v1.Pod {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
 	defer cancel()
@@ -49,8 +48,7 @@ func (p *program) completePods(several bool) completer {
 	}
 }
 
-// podWordsFor returns the pods that a word may become, and that are not there
-// yet.
+// podWordsFor returns the pods that complete word and are not in args yet.
 func podWordsFor(pods []v1.Pod, args []string, word string) (words []string) {
 	kind, rest, slash := strings.Cut(word, "/")
 	prefix := ""
@@ -80,8 +78,8 @@ func (p *program) completePodThenContainer() completer {
 	}
 }
 
-// completeContainers completes containers of the pod that is named before, of
-// every pod where none is.
+// completeContainers completes containers of the pod in the arguments, or of every
+// pod if there is none.
 func (p *program) completeContainers() completer {
 	return func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		name := ""

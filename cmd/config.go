@@ -23,8 +23,8 @@ type origin struct {
 }
 
 // load reads the configuration: flags, then NODECTL_* variables, then nodectl's
-// own file, then a KubeletConfiguration, then defaults. Every mistake names the
-// place it stands in.
+// own file, then a KubeletConfiguration, then defaults. Every error names the place
+// of the wrong value.
 func (p *program) load() (config.Config, map[string]origin, error) {
 	var cfg config.Config
 	values, places, err := p.readFiles()
@@ -82,7 +82,7 @@ func (p *program) load() (config.Config, map[string]origin, error) {
 	return cfg, origins, nil
 }
 
-// placed names the place of a wrong setting in front of what is wrong.
+// placed puts the place of a wrong setting before the error.
 func placed(err error, origins map[string]origin) error {
 	var e *config.Error
 	if !errors.As(err, &e) {
@@ -109,8 +109,8 @@ func (p *program) variable(flag string) (name, value string) {
 	return name, value
 }
 
-// fromVariable returns a variable's value as the file would give it. A header
-// may hold commas, so of those a variable gives exactly one.
+// fromVariable returns a variable's value as the file would give it. Headers may
+// contain commas, so a variable gives exactly one header.
 func fromVariable(f *pflag.Flag, value string) any {
 	if f.Value.Type() == "stringArray" {
 		return []string{value}
@@ -118,8 +118,8 @@ func fromVariable(f *pflag.Flag, value string) any {
 	return value
 }
 
-// fits reports whether a flag of this kind would take the value. The flag
-// itself is not touched.
+// fits returns an error if a flag of this kind does not accept the value. It does
+// not change the flag.
 func fits(f *pflag.Flag, value, where string) error {
 	scratch := settingFlags()
 	if err := scratch.Set(f.Name, value); err != nil {
@@ -131,9 +131,8 @@ func fits(f *pflag.Flag, value, where string) error {
 	return nil
 }
 
-// readFile reads a configuration file of nodectl's, strictly: every key is a
-// setting, stands there once and has a value its flag would take. places holds
-// file:line by key.
+// readFile reads nodectl's own configuration file, strictly: every key is a setting,
+// occurs once and has a value that its flag accepts. places holds file:line by key.
 func (p *program) readFile(path string, data []byte) (values map[string]any, places map[string]string, err error) {
 	values, places = map[string]any{}, map[string]string{}
 	var doc yaml.Node
@@ -197,7 +196,7 @@ func fileValue(f *pflag.Flag, node *yaml.Node, path string) (any, error) {
 	return nil, fmt.Errorf("%s: %s takes one value", where, f.Name)
 }
 
-// settingNames returns every key a configuration file may hold, sorted.
+// settingNames returns every key that a configuration file may contain, sorted.
 func (p *program) settingNames() []string {
 	names := map[string]bool{}
 	p.settings.VisitAll(func(f *pflag.Flag) { names[f.Name] = true })

@@ -12,9 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 )
 
-// readFiles returns what all files say: nodectl's own, and below it a
-// KubeletConfiguration with its drop-ins. Words of the kubelet's command line are
-// among them, as flags.
+// readFiles returns the values of all files: nodectl's own, and with lower priority a
+// KubeletConfiguration with its drop-ins. The kubelet's flags are among them.
 func (p *program) readFiles() (values map[string]any, places map[string]origin, err error) {
 	path, data, kubelet, err := p.ownFile()
 	if err != nil {
@@ -58,10 +57,9 @@ func (p *program) readFiles() (values map[string]any, places map[string]origin, 
 	return values, places, nil
 }
 
-// ownFile returns nodectl's own configuration file. Where what was named is a
-// KubeletConfiguration, that is kept in kubeletFile, kubelet says who named it, and
-// the own file is the one that would be read without. Only a file that was named
-// has to exist.
+// ownFile returns nodectl's own configuration file. If the named file is a
+// KubeletConfiguration, it sets kubeletFile, returns the origin of the name in kubelet,
+// and returns the default file instead. Only a named file must exist.
 func (p *program) ownFile() (path string, data []byte, kubelet origin, err error) {
 	type place struct {
 		path string
@@ -95,7 +93,7 @@ func (p *program) ownFile() (path string, data []byte, kubelet origin, err error
 	return "", nil, kubelet, nil
 }
 
-// earlier returns what is said of a setting before all files are read: a flag, a
+// earlier returns the value of a setting before all files are read: from a flag, a
 // variable or nodectl's own file.
 func (p *program) earlier(key string, values map[string]any) string {
 	if f := p.settings.Lookup(key); f.Changed {
@@ -108,7 +106,7 @@ func (p *program) earlier(key string, values map[string]any) string {
 	return value
 }
 
-// place names where a setting stands.
+// place returns where a setting was given.
 func (p *program) place(key string, places map[string]origin) string {
 	if p.settings.Lookup(key).Changed {
 		return "--" + key

@@ -70,7 +70,7 @@ KubeletConfiguration, and that over the defaults.`,
 	return cmd
 }
 
-// needsSubcommand is the end of a command that only holds others.
+// needsSubcommand is the error of a command that only groups others.
 func needsSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return cmd.Help()
@@ -110,7 +110,7 @@ func (p *program) view() []setting {
 	return all
 }
 
-// withoutSecrets returns a URL as all messages name it.
+// withoutSecrets returns a URL without secrets, as in all messages.
 func withoutSecrets(url string) string {
 	s, err := sourcehttp.New(sourcehttp.Config{URL: url})
 	if err != nil {

@@ -11,15 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confineReading takes from this process what a command that reads manifests and prints
-// does not do: to create, write, truncate, rename and remove files, to change their owners,
-// modes and attributes, to start processes and execute programs, to act on other processes,
-// to type into its terminal, to make Unix sockets (a container runtime listens on one) and,
-// unless remote, sockets of any kind. Of its capabilities it keeps the one that reads every
-// file. Open files and connections stay usable. Where the kernel lacks Landlock or seccomp,
-// the rest is taken.
+// confineReading drops the rights that a command that reads manifests and prints does not
+// need: to create, write, truncate, rename and remove files, to change their owners, modes and
+// attributes, to start processes and execute programs, to act on other processes, to type into
+// its terminal, to make Unix sockets (a container runtime listens on one) and, unless remote,
+// sockets of any kind. It keeps only the capability to read every file. Open files and
+// connections stay usable. If the kernel lacks Landlock or seccomp, it applies the rest.
 func confineReading(remote bool) error {
-	// All of this is of a thread; threads that start later inherit it.
+	// All of this applies to a thread; threads that start later inherit it.
 	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
 	if errors.Is(errno, unix.ENOTSUP) { // a program with cgo, which no release is
 		return nil
@@ -110,11 +109,11 @@ func dropCapabilities() error {
 	return nil
 }
 
-// deniedCalls change files that root owns, or act on other processes, without any
-// capability and outside of what Landlock handles, or get past the filter: io_uring makes
-// sockets, user namespaces, also those of root's containers, give capabilities, openat2 and clone3 have flags in memory, which
-// a filter cannot read. The kernel executes a program for request_key. Whoever guesses the
-// number of another process's shared memory needs no SHMGET. A lock stops other programs.
+// deniedCalls change root's files or act on other processes without a capability and
+// without a check by Landlock, or bypass the filter. io_uring makes sockets. User namespaces,
+// also those of root's containers, give capabilities. openat2 and clone3 have flags in memory,
+// which a filter cannot read. The kernel executes a program for request_key. A process that
+// guesses the ID of shared memory needs no SHMGET. A lock stops other programs.
 var deniedCalls = append([]uint32{
 	unix.SYS_TRUNCATE, unix.SYS_OPENAT2, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_FILE_SETATTR,
 	unix.SYS_FCHMOD, unix.SYS_FCHMODAT, unix.SYS_FCHMODAT2, unix.SYS_FCHOWN, unix.SYS_FCHOWNAT, unix.SYS_UTIMENSAT,
@@ -130,8 +129,8 @@ var deniedCalls = append([]uint32{
 	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL,
 }, oldCalls...)
 
-// callFilter is a program that judges each system call. Every rule begins and ends with the
-// number of the call loaded; the first rule that knows the call decides.
+// callFilter is a BPF program that filters system calls. The call's number is loaded before
+// and after every rule; the first rule that matches the call decides.
 type callFilter []unix.SockFilter
 
 // Offsets in struct seccomp_data.
@@ -150,7 +149,7 @@ func load(offset uint32) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 }
 
-// unless skips that many instructions unless the loaded value passes a test.
+// unless skips skipped instructions unless the loaded value passes a test.
 func unless(test uint16, value uint32, skipped int) unix.SockFilter {
 	return unix.SockFilter{Code: unix.BPF_JMP | test | unix.BPF_K, K: value, Jf: uint8(skipped)}
 }
@@ -197,7 +196,7 @@ func (f *callFilter) judge(call, arg uint32, test uint16, pass, fail unix.SockFi
 	*f = append(append(*f, unless(unix.BPF_JEQ, call, len(body))), body...)
 }
 
-// filterCalls makes deniedCalls, and what the arguments of some others would do, fail with
+// filterCalls makes deniedCalls, and some other calls with certain arguments, fail with
 // EPERM.
 func filterCalls(remote bool) error {
 	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
@@ -223,7 +222,7 @@ func filterCalls(remote bool) error {
 	// asks by a lease whether a program is writing it.
 	filter.denyIf(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
 		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW)
-	// Printing asks a terminal these. Others type into it (TIOCSTI, TIOCLINUX), or change
+	// Printing needs these two. Others type into the terminal (TIOCSTI, TIOCLINUX), or change
 	// attributes of a file that is open for reading.
 	filter.denyUnless(unix.SYS_IOCTL, 1, unix.TCGETS, unix.TIOCGWINSZ)
 	filter = append(filter, allowed)

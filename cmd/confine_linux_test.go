@@ -178,8 +178,8 @@ func init() {
 	os.Exit(0)
 }
 
-// A manifest finds a fault in a parser of merge. It can read what the command can, and
-// change, execute, call and signal nothing.
+// A manifest that exploits a parser of merge can read the same files as the command. It cannot
+// change files, execute programs, connect, or signal processes.
 func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 || v < 4 {
 		t.Fatalf("this kernel has Landlock %d (%v); the test needs 4", v, errno)
@@ -232,7 +232,7 @@ func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 	}
 }
 
-// A kernel's version of Landlock has only the accesses that it knows.
+// The rules have only the accesses that the kernel's version of Landlock knows.
 func TestLandlockRules_Version_KnowsItsAccesses(t *testing.T) {
 	for version, want := range map[int]int{1: 1, 2: 1, 3: 1, 4: 2, 5: 2, 6: 3, 7: 3} {
 		rules := landlockRules(version, false)

@@ -84,7 +84,7 @@ written anywhere but to TO. Files of more than --max-size together are refused.`
 // place is one side of cp.
 type place struct{ pod, path string }
 
-// placeOf reads POD:PATH. What begins like a path is one, as ./a:b.
+// placeOf reads POD:PATH. Text that begins like a path is a local path, as ./a:b.
 func placeOf(text string) place {
 	pod, at, ok := strings.Cut(text, ":")
 	if !ok || strings.HasPrefix(text, "/") || strings.HasPrefix(text, ".") || pod == "" || strings.Count(pod, "/") > 1 || filepath.VolumeName(text) != "" {
@@ -105,7 +105,7 @@ type copying struct {
 
 func (k copying) note(text string) { k.p.say(k.p.err.Notice(text)) }
 
-// run runs a command; what it says on standard error is the error's text.
+// run runs a command in the container; the command's standard error is the error's text.
 func (k copying) run(ctx context.Context, in io.Reader, out io.Writer, command ...string) error {
 	var said firstBytes
 	err := k.client.Exec(ctx, k.pod.Namespace, k.pod.Name, k.container, command, client.Streams{Stdin: in, Stdout: out, Stderr: &said})
@@ -122,7 +122,7 @@ func (k copying) run(ctx context.Context, in io.Reader, out io.Writer, command .
 	return unanswered(err)
 }
 
-// inContainer is a command's failure in its own words.
+// inContainer is the failure of a command, with its standard error as the message.
 type inContainer struct {
 	text string
 	end  *client.Exited
@@ -142,7 +142,7 @@ func (f *firstBytes) Write(b []byte) (int, error) {
 // up copies to the container.
 func (k copying) up(ctx context.Context, from, to string) error {
 	info, err := os.Lstat(from)
-	if err == nil && info.Mode()&os.ModeSymlink != 0 { // what is named is meant, not the link
+	if err == nil && info.Mode()&os.ModeSymlink != 0 { // follow a link that is named itself
 		if from, err = filepath.EvalSymlinks(from); err == nil {
 			info, err = os.Lstat(from)
 		}

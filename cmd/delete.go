@@ -125,7 +125,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	return ended(code)
 }
 
-// seconds returns the grace that is asked for; nil is the pod's own.
+// seconds returns the grace period of the flags; nil is the pod's own.
 func (f *deleteFlags) seconds(cmd *cobra.Command) (*int64, error) {
 	grace, err := gracePeriod(cmd, f.grace)
 	switch {
@@ -142,7 +142,7 @@ func (f *deleteFlags) seconds(cmd *cobra.Command) (*int64, error) {
 	return grace, nil
 }
 
-// podsNamed returns the pods that are meant.
+// podsNamed returns the pods with these names.
 func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, ignore bool) (pods []*v1.Pod, err error) {
 	for _, name := range names {
 		who, err := callsPod(name, namespace)
@@ -161,8 +161,8 @@ func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, igno
 	return pods, nil
 }
 
-// readManifests reads the manifests of -f, and says what is wrong with them, also as an
-// exit code.
+// readManifests reads the manifests of -f, prints their problems, and returns the exit code
+// for these.
 func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, error) {
 	sources, err := p.podConfig(reading{permissions: file.Say, log: p.logger(slog.LevelWarn)})
 	if err != nil {
@@ -175,8 +175,8 @@ func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, er
 	return state, p.tell(state, true), nil
 }
 
-// podsOfFiles returns the pods of the manifests of -f that are here, and the exit code
-// with those that are not.
+// podsOfFiles returns the pods of the manifests of -f that exist, and the exit code, which
+// counts missing ones too.
 func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, ignore bool) ([]*v1.Pod, int) {
 	here := map[pod.Key]*v1.Pod{}
 	for i := range all {
@@ -195,10 +195,10 @@ func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, i
 	return pods, code
 }
 
-// hasEnded reports whether nothing runs any more of the instance whose end was asked
-// for. A status does not show a container that was made since, nor one in its first
-// postStart hook: while there is a sandbox, something may run. Another start time is
-// another instance; where both began in the same second, what was shown has to do.
+// hasEnded reports whether the deleted instance has stopped. The status shows neither a
+// container that was created since, nor one in its first postStart hook: while there is
+// a sandbox, one may run. Another start time means another instance. If both started in
+// the same second, only the containers of before count.
 func hasEnded(before, now *v1.Pod, asked time.Time) bool {
 	if now == nil || now.UID != before.UID || !now.Status.StartTime.Equal(before.Status.StartTime) {
 		return true
@@ -214,7 +214,7 @@ func hasEnded(before, now *v1.Pod, asked time.Time) bool {
 	return start == nil || !asked.Truncate(time.Second).After(start.Time) || !hasSandbox(before) || !hasSandbox(now)
 }
 
-// hasSandbox reports whether the instance that a pod's status speaks of has a sandbox.
+// hasSandbox reports whether the instance in a pod's status has a sandbox.
 func hasSandbox(it *v1.Pod) bool {
 	return slices.ContainsFunc(it.Status.Conditions, func(c v1.PodCondition) bool {
 		return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
@@ -225,11 +225,11 @@ func allStatuses(it *v1.Pod) []v1.ContainerStatus {
 	return slices.Concat(it.Status.InitContainerStatuses, it.Status.ContainerStatuses, it.Status.EphemeralContainerStatuses)
 }
 
-// sourcesAnswer is how long an agent has to say what its sources want.
+// sourcesAnswer is how long wantedPods waits for the agent's set of desired pods.
 const sourcesAnswer = 2 * time.Second
 
-// wantedPods returns the pods that a source wants, and where each is written.
-// That it is not known delays nothing.
+// wantedPods returns the desired pods with the place of each manifest. It returns
+// what it has if the agent does not answer in time.
 func wantedPods(ctx context.Context, c *client.Client) map[pod.Key]string {
 	ctx, cancel := context.WithTimeout(ctx, sourcesAnswer)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestWhatHasEnded: no container that was there is there any more, whatever it was said
-// to do; what the next instance runs is another one.
+// TestWhatHasEnded: a pod has ended when all its containers of before are gone, whatever
+// their state was; the containers of the next instance do not count.
 func TestWhatHasEnded(t *testing.T) {
 	t.Parallel()
 	of := func(app v1.ContainerStatus) *v1.Pod {

@@ -55,7 +55,7 @@ CIS Kubernetes Benchmark, each with what it was judged by.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f := doctor.Look(cmd.Context(), p.where(), time.Now())
 		f.Runtime = p.askRuntime(cmd.Context())
-		if f.UID == 0 { // nobody else may see whose a cgroup is
+		if f.UID == 0 { // only root can see the owner of a cgroup
 			f.Cgroup.Foreign = p.foreignCgroup(f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
 		}
 		if cmd.Context().Err() != nil {
@@ -104,7 +104,7 @@ func (p *program) showReport(r doctorReport, format string) error {
 	return p.out.print(b.String())
 }
 
-// where is what serve would run with.
+// where returns the settings that serve would run with.
 func (p *program) where() doctor.Where {
 	c := p.cfg
 	sources := c.Filename
@@ -136,7 +136,7 @@ func (p *program) where() doctor.Where {
 	return w
 }
 
-// wholePath leaves "" as it is.
+// wholePath returns the absolute path; "" stays "".
 func wholePath(path string) string {
 	if path == "" {
 		return ""
@@ -147,8 +147,8 @@ func wholePath(path string) string {
 	return path
 }
 
-// foreignCgroup says whose the cgroup of all pods is, where serve would refuse to take
-// it over; "" where it would not.
+// foreignCgroup returns the owner of the cgroup of all pods if serve would refuse to
+// use that cgroup, else "".
 func (p *program) foreignCgroup(systemd bool) string {
 	groups := cgroup.New(cgroup.Config{
 		Root: p.cfg.CgroupRoot, Node: p.cfg.NodeName, RootDir: p.cfg.RootDir,
@@ -160,7 +160,7 @@ func (p *program) foreignCgroup(systemd bool) string {
 	return ""
 }
 
-// askRuntime asks the runtime that serve would use. It starts nothing.
+// askRuntime returns facts about the runtime that serve would use. It starts nothing.
 func (p *program) askRuntime(ctx context.Context) doctor.Runtime {
 	found, err := p.discover(ctx)
 	if err != nil {

@@ -15,9 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// What acts on a machine, or looks at its runtime, is Linux's. On a person's own
-// machine these commands are listed and say so; whatever only looks at sources
-// or asks an agent is all there.
+// Commands that act on the machine or use its runtime need Linux. Elsewhere they are
+// listed and return an error. Commands that only read sources or ask an agent work.
 
 func (p *program) serveCommand() *cobra.Command {
 	return onLinux("serve", "Keep pods the way their sources want them")
@@ -41,13 +40,13 @@ func (p *program) deleteVolumeCommand() *cobra.Command {
 	return onLinux("volume", "Remove volumes that claims are bound to, with all that is in them")
 }
 
-// lookAtPods says that there is no node to look at.
+// lookAtPods returns an error: there is no node.
 func (p *program) lookAtPods(context.Context) ([]v1.Pod, error) {
 	return nil, failed(exitFailure, needsLinux("get pods"), "--server asks another node")
 }
 
-// onLinux returns a command that there is on Linux. It takes any flags: what is
-// wrong is where it runs.
+// onLinux returns a command that works on Linux only. It accepts any flags, so that the
+// error is about the system.
 func onLinux(name, short string) *cobra.Command {
 	return &cobra.Command{
 		Use:                name,
@@ -64,19 +63,19 @@ func needsLinux(what string) error {
 	return errors.New(what + " needs Linux")
 }
 
-// machine is the runtime of this machine, as one may look at it.
+// machine is read access to the runtime of this machine.
 type machine interface {
 	plan.Observer
 	Close() error
 }
 
-// observe says that there is no runtime to look at.
+// observe returns an error: there is no runtime.
 func (p *program) observe(context.Context) (machine, error) {
 	return nil, needsLinux("merge --against runtime")
 }
 
-// kept returns what an agent kept of its pods: there is none here.
+// kept returns no records: there is no agent here.
 func (p *program) kept() ([]pod.Record, error) { return nil, nil }
 
-// lastSets returns what an agent kept of its sources: there is none here.
+// lastSets returns no last good sets: there is no agent here.
 func (p *program) lastSets() func() (map[string]podconfig.Restored, error) { return nil }

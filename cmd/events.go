@@ -116,7 +116,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 
 func eventKey(e *v1.Event) string { return e.Namespace + "/" + e.Name + "/" + string(e.UID) }
 
-// eventText is an event as far as a reader can tell two apart.
+// eventText returns the text that distinguishes two versions of an event for a reader.
 func eventText(e *v1.Event) string {
 	return e.Reason + "\x00" + e.Message + "\x00" + ui.EventTime(*e).String()
 }
@@ -151,7 +151,7 @@ func (p *program) followEvents(f eventFlags, flow *ui.Flow, all []v1.Event) erro
 	return nil
 }
 
-// wants returns which events are asked for.
+// wants returns the filter of the flags.
 func (f eventFlags) wants() (func(*v1.Event) bool, error) {
 	for _, t := range f.types {
 		if !strings.EqualFold(t, v1.EventTypeNormal) && !strings.EqualFold(t, v1.EventTypeWarning) {
@@ -183,7 +183,7 @@ func (f eventFlags) wants() (func(*v1.Event) bool, error) {
 	}, nil
 }
 
-// eventsOf returns what happened to a pod or a node, where the agent says.
+// eventsAbout returns the events of a pod or a node, if the agent answers.
 func eventsAbout(ctx context.Context, c *client.Client, kind, namespace, name, uid string) ([]v1.Event, error) {
 	all, err := c.Events(ctx)
 	all = slices.DeleteFunc(all, func(e v1.Event) bool {

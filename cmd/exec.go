@@ -102,11 +102,11 @@ func hasTerminal(it *v1.Pod, container string) bool {
 	return c != nil && c.TTY
 }
 
-// errDetached ends a stream whose keys were pressed.
+// errDetached ends a stream after the detach keys.
 var errDetached = errors.New("detached")
 
-// stream finds the container that is meant, sets the terminal up, and runs a
-// stream. However it ends, the terminal is as it was.
+// stream finds the container, sets the terminal up, and runs a stream. It always
+// restores the terminal.
 func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run func(context.Context, *client.Client, *v1.Pod, string, client.Streams) error) error {
 	keys, err := parseKeys(f.detach)
 	if err != nil {
@@ -160,7 +160,7 @@ func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run fu
 	return p.streamEnd(err, it, container)
 }
 
-// streamEnd says how a stream ended.
+// streamEnd returns the end of the command for the end of a stream.
 func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 	ended, code := errors.AsType[*client.Exited](err)
 	switch {
@@ -176,12 +176,12 @@ func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 	return unanswered(err)
 }
 
-// detacher is standard input until the keys that leave it are pressed.
+// detacher reads standard input until the detach keys.
 type detacher struct {
 	in     io.Reader
 	keys   []byte
 	detach func()
-	at     int // so many of the keys have been pressed
+	at     int // number of detach keys pressed so far
 	rest   []byte
 	left   bool
 }

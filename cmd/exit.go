@@ -13,21 +13,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 )
 
-// Exit codes: the one table of what an end is worth.
+// Exit codes of all commands.
 const (
 	exitOK       = 0
 	exitChanges  = 1 // merge --dry-run: changes pending
-	exitFailure  = 1 // any failure that has no code of its own
+	exitFailure  = 1 // any other failure
 	exitUsage    = 2
 	exitRejected = 3 // a manifest was rejected
 	exitTimeout  = 4
 	exitSource   = 5 // a source could not be read
 	exitRuntime  = 6 // the container runtime
-	exitMerge    = 7 // any other failure of merge, whose 1 has a meaning
+	exitMerge    = 7 // any other failure of merge, whose 1 is exitChanges
 	exitPod      = 9 // runonce: a pod failed
 )
 
-// exit is the end of a command. With no err, everything has been said.
+// exit is the end of a command. Without err there is nothing left to print.
 type exit struct {
 	code  int
 	err   error
@@ -51,7 +51,7 @@ func failed(code int, err error, hints ...string) error {
 	return &exit{code: code, err: err, hints: hints}
 }
 
-// ended returns the end of a command that has said everything: nil for 0.
+// ended returns the end of a command with nothing left to print: nil for 0.
 func ended(code int) error {
 	if code == exitOK {
 		return nil
@@ -69,7 +69,7 @@ func worst(codes ...int) int {
 	return exitOK
 }
 
-// end says what there is to say about err, and returns the exit code.
+// end prints err with its hints, and returns the exit code.
 func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	var e *exit
 	var stopped interrupted
@@ -99,28 +99,27 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	return exitFailure
 }
 
-// waits reports whether a command is one that a person ends when it takes too long:
-// whatever it says of that, the signal is its end.
+// waits reports whether a command waits until the user interrupts it. The exit code of
+// these is the signal's, whatever error they return.
 func waits(cmd *cobra.Command) bool {
 	return slices.Contains([]string{"attach", "cp", "delete", "exec", "restart", "wait"}, cmd.Name())
 }
 
-// asRoot is the hint to an error that more rights would have avoided; "" to any
-// other.
+// asRoot returns the hint for a permission error; "" for any other.
 func asRoot(err error) string {
-	// An answer of a runtime's socket has lost its type.
+	// An error from the runtime's client is text only.
 	if errors.Is(err, fs.ErrPermission) || strings.HasSuffix(err.Error(), fs.ErrPermission.Error()) {
 		return "run this as root"
 	}
 	return ""
 }
 
-// usage returns a mistake in the command line, with where to read on.
+// usage returns an error of the command line, with a hint to the help.
 func usage(cmd *cobra.Command, err error) error {
 	return failed(exitUsage, err, "see '"+cmd.CommandPath()+" --help'")
 }
 
-// flagError explains a flag that cannot be read.
+// flagError explains an error of pflag.
 func flagError(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var invalid *pflag.InvalidValueError
@@ -155,7 +154,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return usage(cmd, err)
 }
 
-// because says why a value does not fit its flag, in words for a person.
+// because explains why a value does not fit its flag.
 func because(e *pflag.InvalidValueError) string {
 	value := `"` + e.GetValue() + `"`
 	switch e.GetFlag().Value.Type() {
@@ -172,7 +171,7 @@ func because(e *pflag.InvalidValueError) string {
 	return value + ": " + e.Unwrap().Error()
 }
 
-// unknownCommand explains a command that is not there.
+// unknownCommand returns the error for an unknown command, with similar ones.
 func unknownCommand(cmd *cobra.Command, name string) error {
 	var known []string
 	for _, c := range cmd.Commands() {
@@ -187,7 +186,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return usage(cmd, errors.New(text))
 }
 
-// noArgs refuses arguments that are no flags, and guesses what was meant.
+// noArgs refuses arguments that are no flags, with a hint.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -199,8 +198,7 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	return usage(cmd, errors.New(text))
 }
 
-// similar returns the word among known that is closest to a mistyped one, ""
-// when none is close.
+// similar returns the known word that is closest to a mistyped one, "" if none is close.
 func similar(word string, known []string) string {
 	best, least := "", max(2, len(word)/3)+1
 	for _, k := range known {

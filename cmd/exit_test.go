@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestPermissionDeniedHasAHint: also where a runtime's client has made text of
-// the error.
+// TestPermissionDeniedHasAHint: permission errors have a hint, also those that a
+// runtime's client has turned into text.
 func TestPermissionDeniedHasAHint(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

@@ -12,14 +12,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// defaultContainer is the annotation that names the container a verb means where
-// none is named; kubectl reads it too.
+// defaultContainer is the annotation with the default container of a command; kubectl
+// reads it too.
 const defaultContainer = "kubectl.kubernetes.io/default-container"
 
-// podWords are what goes before a pod's name, as pod/web.
+// podWords are the prefixes of a pod's name, as in pod/web.
 func podWords() []string { return []string{"pod", "pods", "po"} }
 
-// called is one pod as a person names it: web, web-n1, pod/web, default/web.
+// called is the name of a pod on the command line: web, web-n1, pod/web, default/web.
 type called struct{ namespace, name string }
 
 // callsPod reads the name of a pod. namespace is that of -n.
@@ -36,8 +36,8 @@ func callsPod(text, namespace string) (called, error) {
 	return called{before, name}, nil
 }
 
-// find returns the pods that a name may mean: those of just that name, else those
-// whose name is that and the node's suffix.
+// find returns the pods with exactly this name, else those whose name is this plus the
+// node's suffix.
 func (c called) find(all []v1.Pod) []*v1.Pod {
 	var exact, suffixed []*v1.Pod
 	for i := range all {
@@ -56,7 +56,7 @@ func (c called) find(all []v1.Pod) []*v1.Pod {
 	return suffixed
 }
 
-// one returns the one pod that a name means.
+// one returns the pod with this name; more than one is an error.
 func (c called) one(all []v1.Pod) (*v1.Pod, error) {
 	found := c.find(all)
 	switch {
@@ -76,7 +76,7 @@ func (c called) one(all []v1.Pod) (*v1.Pod, error) {
 	return found[0], nil
 }
 
-// findPod asks the agent for its pods and returns the one that is meant.
+// findPod reads the agent's pods and returns the one with this name.
 func findPod(ctx context.Context, c *client.Client, namespace, name string) (*v1.Pod, error) {
 	who, err := callsPod(name, namespace)
 	if err != nil {
@@ -104,8 +104,8 @@ func containers(it *v1.Pod) (regular, init, ephemeral []string) {
 	return regular, init, ephemeral
 }
 
-// container returns the container that is meant: the named one, else the one of
-// the annotation, else the first, and says so where there are others.
+// container returns the named container, else the one of the annotation, else the
+// first; it prints a notice if there are others.
 func (p *program) container(it *v1.Pod, name string) (string, error) {
 	regular, init, ephemeral := containers(it)
 	all := slices.Concat(regular, init, ephemeral)

@@ -16,13 +16,13 @@ func globalSettings() []string {
 	return []string{"cgroup-root", "color", "config", "log-level", "node-name", "pod-logs-dir", "root-dir", "run-dir", "runtime-endpoint"}
 }
 
-// sourceSettings names the settings of whoever reads sources.
+// sourceSettings names the settings of commands that read sources.
 func sourceSettings() []string {
 	return []string{"filename", "recursive", "file-check-frequency", "http-check-frequency", "manifest-url-header", "manifest-url-header-file",
 		"manifest-url-cacert", "manifest-url-cert", "manifest-url-key", "validate", "source-policy", "insecure-sources"}
 }
 
-// clusterSettings names the settings of the sources that runonce has not.
+// clusterSettings names the settings of the sources that runonce does not read.
 func clusterSettings() []string {
 	return []string{"kubeconfig", "etcd-endpoints", "etcd-prefix", "etcd-cacert", "etcd-cert", "etcd-key", "etcd-user", "etcd-password-file"}
 }
@@ -32,7 +32,7 @@ func serveSettings() []string {
 	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
 }
 
-// clusterNodeSettings names what makes a node of a cluster.
+// clusterNodeSettings names the settings of a node in a cluster.
 func clusterNodeSettings() []string {
 	return []string{"bootstrap-kubeconfig", "cert-dir", "rotate-certificates", "rotate-server-certificates", "register-node", "node-ip", "provider-id",
 		"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration", "eviction-hard", "eviction-pressure-transition-period",
@@ -46,19 +46,19 @@ func tcpSettings() []string {
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"}
 }
 
-// kubeletSettings names what a machine that was set up for a kubelet has beside.
+// kubeletSettings names the settings that a machine with a kubelet's setup needs.
 func kubeletSettings() []string {
 	return []string{"kubelet-config", "config-dir", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
-// agentSettings names the settings of whoever runs pods.
+// agentSettings names the settings of commands that run pods.
 func agentSettings() []string {
 	return append([]string{"sync-frequency", "image-dir", "max-parallel-image-pulls",
 		"image-credential-provider-config", "image-credential-provider-bin-dir", "pod-cidr"}, nodeSettings()...)
 }
 
-// nodeSettings names what says which pods may start on this node, and what they
-// find here.
+// nodeSettings names the settings that decide which pods may start on this node, and
+// what they find there.
 func nodeSettings() []string {
 	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
 		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files"}
@@ -182,31 +182,31 @@ func settingFlags() *pflag.FlagSet {
 	return f
 }
 
-// addSettings makes settings flags of a command.
+// addSettings adds the flags of these settings to a command.
 func (p *program) addSettings(to *pflag.FlagSet, names []string) {
 	for _, name := range names {
 		to.AddFlag(p.settings.Lookup(name))
 	}
 }
 
-// addSources makes the flags of all sources flags of a command.
+// addSources adds the flags of all sources to a command.
 func (p *program) addSources(cmd *cobra.Command) {
 	p.addSettings(cmd.Flags(), sourceSettings())
 	complete(cmd, "validate", "strict", "warn", "ignore")
 }
 
-// addClusterSources makes the flags of the sources that only a lasting set can
-// come from flags of a command.
+// addClusterSources adds the flags of the sources that must be watched (API server and
+// etcd) to a command.
 func (p *program) addClusterSources(cmd *cobra.Command) {
 	p.addSettings(cmd.Flags(), clusterSettings())
 }
 
-// complete registers the values a flag has.
+// complete registers the values of a flag for completion.
 func complete(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// choice is a flag that takes one of a few words.
+// choice is a flag with a fixed set of values.
 type choice struct {
 	value   string
 	allowed []string

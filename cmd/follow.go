@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// followed follows the agent. The sequence ends when the agent leaves, or has
-// sent as many as were asked for, or with ctx; an error is the last word.
+// followed yields the agent's updates. The sequence ends when the agent leaves, after
+// s.max updates, or with ctx; an error comes last.
 func (p *program) followed(ctx context.Context, s selection) iter.Seq2[ui.PodUpdate, error] {
 	return func(yield func(ui.PodUpdate, error) bool) {
 		for line, err := range p.agent().Lines(ctx, "/v1/updates", s.query()) {

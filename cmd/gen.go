@@ -12,7 +12,7 @@ import (
 )
 
 // genCommand is hidden: it writes the files under completions/ and man/ that
-// packages install. They are committed, and a test holds them to the commands.
+// packages install. They are committed, and a test compares them with the commands.
 func (p *program) genCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "gen DIR",

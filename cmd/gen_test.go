@@ -11,8 +11,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestGeneratedFilesAreCurrent holds completions/ and man/ to the commands:
-// after a change of a command, "nodectl gen ." writes them anew.
+// TestGeneratedFilesAreCurrent compares completions/ and man/ with the commands:
+// after a change of a command, run "nodectl gen .".
 func TestGeneratedFilesAreCurrent(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -21,8 +21,8 @@ func (p *program) getCommand() *cobra.Command {
   nodectl get events -w`,
 	}
 	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand())
-	// kubectl's other way to name things, pod/web, reaches this command with the
-	// flags of the one that is meant.
+	// An argument in kubectl's other form, pod/web, reaches this command with the flags of
+	// the subcommand.
 	for _, sub := range cmd.Commands() {
 		sub.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if cmd.Flags().Lookup(f.Name) == nil {
@@ -37,14 +37,14 @@ func (p *program) getCommand() *cobra.Command {
 	return cmd
 }
 
-// noted is a flag whose value is read by another command.
+// noted is a flag whose value is passed to a subcommand.
 type noted struct{ kind, value string }
 
 func (n *noted) String() string     { return n.value }
 func (n *noted) Type() string       { return n.kind }
 func (n *noted) Set(s string) error { n.value = s; return nil }
 
-// getByKind runs the command that pod/web pod/db means.
+// getByKind runs the subcommand for arguments like pod/web pod/db.
 func (p *program) getByKind(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		var first string
@@ -111,7 +111,7 @@ func subcommand(cmd *cobra.Command, name string) *cobra.Command {
 	return nil
 }
 
-// listing is how get shows what it found.
+// listing is the output format of get.
 type listing struct {
 	format  ui.Format
 	columns ui.Columns
@@ -133,7 +133,7 @@ func (f *formatFlag) Set(text string) error {
 	return err
 }
 
-// addListing makes the flags of a listing flags of a command.
+// addListing adds the flags of a listing to a command.
 func addListing(cmd *cobra.Command) *listing {
 	l := &listing{format: ui.Format{Kind: "text"}}
 	f := cmd.Flags()
@@ -146,13 +146,13 @@ func addListing(cmd *cobra.Command) *listing {
 	return l
 }
 
-// addLabels adds what only makes sense of things that have labels.
+// addLabels adds the flags for objects that have labels.
 func (l *listing) addLabels(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&l.columns.Labels, "show-labels", false, "a column of labels")
 }
 
-// show prints what was found: a table of grid, names, or the document. single
-// says that one thing was asked for: then a template sees it, not a list of it.
+// show prints items: a table of grid, names, or the document. With single, the user named
+// one object, and a template gets that object instead of a List.
 func show[T any](p *program, l *listing, items []T, single bool, names string, document func([]T) any, grid func([]T) ui.Grid) error {
 	switch {
 	case l.format.Table():
@@ -175,15 +175,14 @@ func show[T any](p *program, l *listing, items []T, single bool, names string, d
 	return p.document(l.format.Kind, document(items))
 }
 
-// addNamespace adds -n and -A. Without either, every namespace is meant: a node
-// has few pods.
+// addNamespace adds -n and -A. The default is all namespaces: a node has few pods.
 func addNamespace(cmd *cobra.Command, usage string) *string {
 	namespace := cmd.Flags().StringP("namespace", "n", "", usage)
 	word(cmd.Flags(), "namespace", "NAME")
 	return namespace
 }
 
-// addAll adds -A, which is how it is anyway.
+// addAll adds -A, which is the default.
 func addAll(cmd *cobra.Command) {
 	cmd.Flags().BoolP("all-namespaces", "A", false, "pods of every namespace, as without -n")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {

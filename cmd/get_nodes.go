@@ -91,8 +91,8 @@ func (p *program) getImagesCommand() *cobra.Command {
 	return cmd
 }
 
-// imagesCalled returns the images that go by one of the names, all without a
-// name; and the names that none goes by.
+// imagesCalled returns the images that match one of the names, or all if there are no
+// names, and the names without a match.
 func imagesCalled(d ui.ImageList, names []string) (ui.ImageList, []string) {
 	if len(names) == 0 {
 		return d, nil

@@ -104,12 +104,12 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	return nil
 }
 
-// pods returns every pod of the node: as its agent says, or without one, as this
-// machine shows.
+// pods returns every pod of the node: from its agent, or without one, from the journal
+// and the runtime.
 func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) {
 	pods, err := c.Pods(ctx)
 	if err != nil && c.Local() && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
-		return p.lookAtPods(ctx) // it is not there, or has not looked at its pods yet
+		return p.lookAtPods(ctx) // no agent answers, or it has not read its pods yet
 	}
 	return pods, unanswered(err)
 }
@@ -133,7 +133,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	followed := false
 	for change, err := range c.WatchPods(ctx, there) {
 		if !followed && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
-			break // it has left since it told what there is
+			break // the agent left after the list
 		}
 		if err != nil {
 			return unanswered(err)
@@ -152,7 +152,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	return nil
 }
 
-// known is what a reader has seen of pods, by UID.
+// known is the state of pods that a reader has seen, by UID.
 type known map[string]string
 
 func newKnown(pods []v1.Pod) known {
@@ -163,8 +163,8 @@ func newKnown(pods []v1.Pod) known {
 	return k
 }
 
-// news reports whether a change tells something that was not seen yet: a watch
-// begins with what there is.
+// news reports whether a change is new to the reader: a watch begins with the existing
+// pods.
 func (k known) news(c client.Changed[*v1.Pod]) bool {
 	uid := string(c.Object.UID)
 	c.Object.TypeMeta = metav1.TypeMeta{}
@@ -222,7 +222,7 @@ func streamed(f ui.Format, d any, name string) (string, error) {
 	return f.Render(d)
 }
 
-// pick says which pods are asked for.
+// pick selects pods.
 type pick struct {
 	names  []called
 	given  []string
@@ -258,7 +258,7 @@ func newPick(namespace, selector, fieldSelector string, names []string) (k pick,
 	return k, nil
 }
 
-// podFields are what an API server selects pods by.
+// podFields returns the fields by which an API server selects pods.
 func podFields(p *v1.Pod) fields.Set {
 	return fields.Set{
 		"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Spec.NodeName, "spec.restartPolicy": string(p.Spec.RestartPolicy),
@@ -266,7 +266,7 @@ func podFields(p *v1.Pod) fields.Set {
 	}
 }
 
-// takes reports whether a pod is asked for, and by which of the names.
+// takes reports whether k selects a pod, and by which of the names.
 func (k pick) takes(p *v1.Pod) (ok bool, name int) {
 	if k.space != "" && p.Namespace != k.space || !k.labels.Matches(labels.Set(p.Labels)) || !k.fields.Matches(podFields(p)) {
 		return false, 0
@@ -279,7 +279,7 @@ func (k pick) takes(p *v1.Pod) (ok bool, name int) {
 	return len(k.names) == 0, 0
 }
 
-// of returns the pods that are asked for, and the names that none has.
+// of returns the selected pods, and the names without a pod.
 func (k pick) of(all []v1.Pod) (pods []v1.Pod, missing []string) {
 	found := make([]bool, len(k.names))
 	for i := range all {

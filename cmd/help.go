@@ -9,11 +9,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// helpWidth is how wide help is: a terminal of 80x24 shows the root's whole.
+// helpWidth is the width of help: the root's help fits a terminal of 80x24.
 const helpWidth = 80
 
-// helpText returns a command's help: what it does, how it is called, examples,
-// and its commands and flags.
+// helpText returns a command's help: description, usage, examples, subcommands and
+// flags.
 func helpText(cmd *cobra.Command) string {
 	var b strings.Builder
 	about := cmd.Long
@@ -50,8 +50,8 @@ func helpText(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// The root's commands that have no line of their own: what they do is known from
-// kubectl, or wanted once.
+// The groups of the root's commands that share one line: users know them from kubectl,
+// or need them once.
 const (
 	likeKubectl = "As in kubectl"
 	beside      = "And"
@@ -83,15 +83,14 @@ func commandHelp(cmd *cobra.Command) string {
 	return b.String()
 }
 
-// group is a part of a command's flags: those that one thinks of together.
+// group is a group of a command's flags.
 type group struct {
 	title string
 	flags *pflag.FlagSet
 }
 
-// groups parts the flags of a command: its own, then those of its sources, of the
-// node, of the cluster it is in and of its server, and how sources are met last.
-// Inside a group the order is that of the group.
+// groups splits the flags of a command into groups: its own, then those of sources, of
+// the node, of the cluster and of the server, and last those for access to sources.
 func groups(flags *pflag.FlagSet) []group {
 	tcp := tcpSettings()
 	if flags.Lookup("port") == nil { // port-forward has an address too, and no server
@@ -100,9 +99,9 @@ func groups(flags *pflag.FlagSet) []group {
 	parts := []struct {
 		title string
 		names []string
-		more  func(name string) bool // belongs there too
+		more  func(name string) bool // reports other flags of the group
 	}{
-		{title: "Flags"}, // the first one has what no other has
+		{title: "Flags"}, // the first one gets all other flags
 		{title: "Sources", names: []string{"filename", "recursive", "kubeconfig", "etcd-endpoints", "etcd-prefix", "validate", "file-check-frequency"}},
 		{title: "This node", names: nodeSettings()},
 		{title: "In a cluster", names: clusterNodeSettings()},
@@ -140,10 +139,10 @@ func groups(flags *pflag.FlagSet) []group {
 	return all
 }
 
-// wordOf names what a flag's value is in help; none is no value.
+// wordOf is the annotation with the placeholder of a flag's value in help.
 const wordOf = "nodectl/word"
 
-// word sets what a flag's value is called: --root-dir DIR.
+// word sets the placeholder of a flag's value: --root-dir DIR.
 func word(flags *pflag.FlagSet, flag, name string) {
 	f := flags.Lookup(flag)
 	if f.Annotations == nil {
@@ -152,7 +151,7 @@ func word(flags *pflag.FlagSet, flag, name string) {
 	f.Annotations[wordOf] = []string{name}
 }
 
-// flagWidth is how wide a flag may be that has what it does beside it.
+// flagWidth is the maximal width of a flag with its description on the same line.
 const flagWidth = 36
 
 // flagHelp returns the flags of a set in its order, wrapped to helpWidth.
@@ -177,7 +176,7 @@ func flagHelp(flags *pflag.FlagSet) string {
 	})
 	var b strings.Builder
 	for i := range left {
-		if len(left[i]) > width { // what it does starts on the next line
+		if len(left[i]) > width { // the description starts on the next line
 			b.WriteString(left[i] + "\n")
 			left[i] = ""
 		}

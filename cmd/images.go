@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// pulling is a runtime whose images come from a Puller: with the pods' and the
-// node's credentials, shared, and in turns.
+// pulling is a runtime that pulls images with a Puller: with the credentials of pods
+// and node, one pull per image, and few at a time.
 type pulling struct {
 	*cri.Runtime
 	puller *image.Puller
@@ -34,10 +34,10 @@ func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string
 	})
 }
 
-// pulls has images pulled, and what to shows of it up to date, until ctx ends or
-// leave is called, which waits for the last pull.
+// pulls runs the puller and keeps the lines of to up to date, until ctx ends or leave is
+// called. leave waits for the last pull.
 func (n *node) pulls(ctx context.Context, to pullLines) (leave func()) {
-	heard, last := context.WithCancel(context.WithoutCancel(ctx)) // pulls that ctx ends are told too
+	heard, last := context.WithCancel(context.WithoutCancel(ctx)) // to also shows pulls that ctx cancels
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -51,7 +51,7 @@ func (n *node) pulls(ctx context.Context, to pullLines) (leave func()) {
 	}
 }
 
-// pullNews are beginnings and ends of pulls that were not told yet.
+// pullNews are the starts and ends of pulls that are not shown yet.
 type pullNews struct {
 	wake   chan struct{} // capacity 1: there are some
 	mu     sync.Mutex
@@ -60,7 +60,7 @@ type pullNews struct {
 
 func newPullNews() *pullNews { return &pullNews{wake: make(chan struct{}, 1)} }
 
-// hear takes an event in, and never waits.
+// hear queues an event, and never blocks.
 func (n *pullNews) hear(e image.Event) {
 	n.mu.Lock()
 	n.events = append(n.events, e)
@@ -79,24 +79,24 @@ func (n *pullNews) take() []image.Event {
 	return all
 }
 
-// pullLines is where pulls are shown.
+// pullLines shows pulls.
 type pullLines interface {
-	// event is told each beginning and end, in order.
+	// event is called for each start and end of a pull, in order.
 	event(image.Event)
-	// lines gets all pulls as they are now, and how far those are of which that is
-	// known; none at the end. It reports whether anybody looks.
+	// lines gets all current pulls, and the progress of those for which it is known;
+	// at the end it gets none. It reports whether progress is shown.
 	lines(pulls []image.Pull, far map[string]bundle.Download) bool
 }
 
-// pullsEvery is how often lines about pulls are kept up to date.
+// pullsEvery is the interval of updates of the lines about pulls.
 const pullsEvery = 500 * time.Millisecond
 
-// follow tells to of pulls until ctx ends. While there are none, or nobody looks, it
-// does nothing.
+// follow shows pulls on to until ctx ends. While there are no pulls, or to does not show
+// progress, it only waits for events.
 func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, to pullLines) {
 	defer downloads.Close()
 	defer func() {
-		n.tell(to) // what came together with the end
+		n.tell(to) // events that arrived together with the end
 		to.lines(nil, nil)
 	}()
 	for {
@@ -122,14 +122,14 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 	}
 }
 
-// tell tells to what was not told yet.
+// tell passes the queued events to to.
 func (n *pullNews) tell(to pullLines) {
 	for _, e := range n.take() {
 		to.event(e)
 	}
 }
 
-// far returns how far pulls are; what the runtime does not tell is not there.
+// far returns the progress of pulls, as far as the runtime reports it.
 func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls []image.Pull) map[string]bundle.Download {
 	var names []string
 	for _, p := range pulls {
@@ -140,11 +140,11 @@ func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls [
 	if len(names) == 0 {
 		return nil
 	}
-	far, _ := downloads.Look(ctx, names) // CRI tells none; that is no trouble
+	far, _ := downloads.Look(ctx, names) // without progress the lines have only the time
 	return far
 }
 
-// puller returns what makes images present; told hears of pulls.
+// puller returns the Puller of a runtime; it calls told at the start and end of pulls.
 func (p *program) puller(runtime *cri.Runtime, told func(image.Event), log *slog.Logger) (*image.Puller, error) {
 	cfg := image.Config{
 		Runtime:     runtime,

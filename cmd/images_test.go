@@ -28,7 +28,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// gated is a runtime whose pulls wait until they may go on.
+// gated is a runtime whose pulls block until the test releases them.
 type gated chan struct{}
 
 func (gated) FindImage(context.Context, *pod.Spec, string) (string, error) { return "", nil }
@@ -45,7 +45,7 @@ func (g gated) FetchImage(ctx context.Context, _ *pod.Spec, name, _, _ string) (
 	return "id", nil
 }
 
-// told returns what was written to a stream.
+// saidOn returns the text written to a stream.
 func saidOn(t *testing.T, o *output) string {
 	t.Helper()
 	b, err := os.ReadFile(o.file.Name())
@@ -66,8 +66,8 @@ func written(t *testing.T) *program {
 	return &program{err: newOutput(f)}
 }
 
-// pullTwo pulls r.io/app:1 and r.io/missing:1 one after the other, told to lines;
-// during is called while each is under way.
+// pullTwo pulls r.io/app:1 and r.io/missing:1 one after the other and shows them on to; it
+// calls during in the middle of each.
 func pullTwo(t *testing.T, to pullLines, during func()) {
 	t.Helper()
 	gate, news := make(gated), newPullNews()
@@ -119,8 +119,8 @@ func TestPullsOffATerminal(t *testing.T) {
 	}
 }
 
-// On a terminal a pull's line stands below all else, is kept up to date, and is gone
-// with the pull.
+// On a terminal a pull has a line below all other text, which is kept up to date and
+// disappears with the pull.
 func TestPullsOnATerminal(t *testing.T) {
 	t.Parallel()
 	p := written(t)
@@ -145,7 +145,7 @@ func TestPullsOnATerminal(t *testing.T) {
 	}
 }
 
-// What is told together with the end is not lost, nor what ends only with it.
+// Events that arrive together with the end are shown, also of pulls that the end cancels.
 func TestLastPullsAreTold(t *testing.T) {
 	t.Parallel()
 	over, cancel := context.WithCancel(t.Context())
@@ -184,14 +184,14 @@ func TestLastPullsAreTold(t *testing.T) {
 	}
 }
 
-// events gets each event of pulls, and looks at nothing else.
+// events receives each event of pulls, and shows no progress.
 type events chan image.Event
 
 func (e events) event(x image.Event) { e <- x }
 
 func (events) lines([]image.Pull, map[string]bundle.Download) bool { return false }
 
-// Nothing is looked at while nothing is pulled.
+// Without a pull the runtime is not polled.
 func TestPullsAreFollowedWithoutPolls(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -241,7 +241,7 @@ func TestPullText(t *testing.T) {
 	}
 }
 
-// shown is what a terminal shows of text: lines, and the two sequences of
+// shown returns text as a terminal shows it; it knows lines and the two sequences of
 // ui.View.Redraw.
 func shown(text string) string {
 	var lines []string

@@ -17,14 +17,14 @@ import (
 // kubeletName is the name that makes nodectl the kubelet of a unit file.
 const kubeletName = "kubelet"
 
-// asKubelet turns a call by the kubelet's name into one of serve. What kubeadm
-// asks a kubelet for besides, its version, is answered as the kubelet does.
+// asKubelet turns a call by the kubelet's name into one of serve. It keeps --version,
+// which kubeadm calls.
 func (p *program) asKubelet(name string, args []string) []string {
 	if filepath.Base(name) != kubeletName {
 		return args
 	}
 	p.named = map[string]any{
-		"cert-dir":     "/var/lib/kubelet/pki", // its certificates, for the way there and back
+		"cert-dir":     "/var/lib/kubelet/pki", // the kubelet's, so that one can switch back
 		"healthz-port": "10248",
 	}
 	if slices.Contains(args, "--version") || slices.Contains(args, "--version=true") {
@@ -33,8 +33,8 @@ func (p *program) asKubelet(name string, args []string) []string {
 	return append([]string{"serve"}, args...)
 }
 
-// kubernetesVersion is the version of Kubernetes whose API this binary speaks:
-// that of its libraries, whose v0.x.y are Kubernetes' v1.x.y.
+// kubernetesVersion returns the version of Kubernetes that this binary implements: that of
+// its libraries, whose v0.x.y belongs to Kubernetes v1.x.y.
 func kubernetesVersion() string {
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, m := range info.Deps {
@@ -46,7 +46,7 @@ func kubernetesVersion() string {
 	return "v1.36.0"
 }
 
-// kubeletAliases are the kubelet's words for settings that have another name here.
+// kubeletAliases are the kubelet's flags for settings that have another name here.
 func kubeletAliases() map[string]string {
 	return map[string]string{
 		"hostname-override":          "node-name",
@@ -57,8 +57,7 @@ func kubeletAliases() map[string]string {
 	}
 }
 
-// kubeletFieldFlags are the kubelet's flags that stand for a field of its
-// configuration, and mean what that means.
+// kubeletFieldFlags are the kubelet's flags that set a field of its configuration.
 func kubeletFieldFlags() map[string]string {
 	return map[string]string{
 		"enable-server": "enableServer", "read-only-port": "readOnlyPort",
@@ -85,8 +84,8 @@ func kubeletFieldFlags() map[string]string {
 	}
 }
 
-// kubeletIdleFlags are the kubelet's flags that do nothing here and are no fields,
-// and why.
+// kubeletIdleFlags are the kubelet's flags without a field that nodectl ignores, with the
+// reasons.
 func kubeletIdleFlags() map[string]string {
 	const gone, collected, cadvisor, logs = "the kubelet has none any more", "what ends is collected by rules of nodectl's own", "there is no cAdvisor here", "logs go to standard error"
 	return map[string]string{
@@ -103,14 +102,14 @@ func kubeletIdleFlags() map[string]string {
 	}
 }
 
-// kubeletGoneFlags are what kubelets of long ago took, whose meaning nothing keeps.
+// kubeletGoneFlags are flags of old kubelets that newer ones have removed.
 func kubeletGoneFlags() []string {
 	return []string{"network-plugin", "network-plugin-mtu", "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "docker-endpoint", "image-pull-progress-deadline",
 		"non-masquerade-cidr", "cadvisor-port", "allow-privileged", "dynamic-config-dir", "bootstrap-checkpoint-path", "experimental-bootstrap-kubeconfig", "api-servers"}
 }
 
-// kubeletFlags defines the kubelet's flags beside those that are nodectl's too.
-// They are hidden: they are for unit files.
+// kubeletFlags defines the kubelet's flags that nodectl itself does not have. They are
+// hidden: they are for unit files.
 func kubeletFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
 	truths := []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "contention-profiling", "cgroups-per-qos", "cpu-cfs-quota",
@@ -139,10 +138,10 @@ func kubeletFlags() *pflag.FlagSet {
 	return f
 }
 
-// addKubeletFlags makes a command take the kubelet's flags.
+// addKubeletFlags adds the kubelet's flags to a command.
 func (p *program) addKubeletFlags(cmd *cobra.Command) { cmd.Flags().AddFlagSet(p.kubeletFlags) }
 
-// kubeletFields returns the fields that the kubelet's flags give.
+// kubeletFields returns the fields that the kubelet's flags set.
 func (p *program) kubeletFields() (all []config.Given) {
 	fields := kubeletFieldFlags()
 	p.kubeletFlags.VisitAll(func(f *pflag.Flag) {
@@ -153,8 +152,7 @@ func (p *program) kubeletFields() (all []config.Given) {
 	return all
 }
 
-// applyKubeletFlags gives the kubelet's flags that are no fields the meaning they
-// have here.
+// applyKubeletFlags applies the kubelet's flags that are not fields.
 func (p *program) applyKubeletFlags(cfg *config.Config) error {
 	idle := kubeletIdleFlags()
 	p.kubeletFlags.VisitAll(func(f *pflag.Flag) {
@@ -181,7 +179,7 @@ func (p *program) externalCloud() bool {
 	return p.kubeletFlags.Lookup("cloud-provider").Value.String() == "external"
 }
 
-// kubeletNotices are what is to be said of a KubeletConfiguration, once.
+// kubeletNotices returns the notices about a KubeletConfiguration.
 func (p *program) kubeletNotices() (all []string) {
 	if n := p.kubelet.Unknown; len(n) > 0 {
 		all = append(all, "no fields of a KubeletConfiguration, and ignored: "+strings.Join(n, ", "))

@@ -5,23 +5,23 @@ import (
 	"sync"
 )
 
-// liveLines are lines at the foot of a terminal that are kept up to date. What else
-// is written to the stream meanwhile goes above them.
+// liveLines are lines at the bottom of a terminal that are kept up to date. Other text
+// on the stream is written above them.
 type liveLines struct {
 	out   *output
 	mu    sync.Mutex
-	text  string // as it stands there
+	text  string // on the terminal now
 	ended bool
 }
 
-// newLiveLines takes hold of a stream's terminal until end.
+// newLiveLines sends all output of a stream through liveLines until end.
 func newLiveLines(out *output) *liveLines {
 	l := &liveLines{out: out}
 	out.live = l
 	return l
 }
 
-// show puts other lines in the place of those that stand there.
+// show replaces the lines.
 func (l *liveLines) show(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -30,10 +30,10 @@ func (l *liveLines) show(text string) {
 	}
 	before := l.text
 	l.text = text
-	_, _ = l.out.write([]byte(l.erase(before) + text)) // that nobody looks ends nothing
+	_, _ = l.out.write([]byte(l.erase(before) + text)) // a failed write is no error of the command
 }
 
-// Write implements io.Writer. Text that does not end its line takes their place.
+// Write implements io.Writer. Text without a newline at its end replaces the lines.
 func (l *liveLines) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -50,7 +50,7 @@ func (l *liveLines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// end leaves the lines as they stand.
+// end keeps the lines on the terminal and stops updating them.
 func (l *liveLines) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

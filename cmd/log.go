@@ -8,10 +8,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// logger returns where everything below cmd logs to: standard error, from the
-// level that --log-level gives, or else from the command's own. klog, which
-// Kubernetes' libraries log to, is bridged at debug level and silent otherwise:
-// what they have to say reaches a person as an error, once.
+// logger returns the logger of all packages. It writes to standard error, from the
+// level of --log-level, or else from the command's own. It receives klog, which
+// Kubernetes' libraries use, at debug level only: their errors reach the user as
+// returned errors.
 func (p *program) logger(own slog.Level) *slog.Logger {
 	level := own
 	switch p.cfg.LogLevel {
@@ -33,8 +33,8 @@ func (p *program) logger(own slog.Level) *slog.Logger {
 	return log
 }
 
-// newLogger returns a logger that writes key=value lines to w. Its handler
-// quotes whatever holds control characters.
+// newLogger returns a logger that writes key=value lines to w. Its handler quotes
+// values with control characters.
 func newLogger(w io.Writer, level slog.Level) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

@@ -81,7 +81,7 @@ cannot drive the terminal.`,
 	return cmd
 }
 
-// check reads what can be wrong of the flags.
+// check validates the flags.
 func (f *logFlags) check(args []string) error {
 	changed := f.sinceOrTailOf.Flags().Changed
 	several := f.selector != "" || f.allPods
@@ -128,7 +128,7 @@ func (f *logFlags) check(args []string) error {
 	return nil
 }
 
-// logOf is one log that is wanted.
+// logOf is one log to print.
 type logOf struct {
 	pod       *v1.Pod
 	container string
@@ -151,7 +151,7 @@ func (p *program) logs(cmd *cobra.Command, f *logFlags, args []string) error {
 	defer stop()
 	err = p.printLogs(ctx, c, f, args)
 	if stopped := (interrupted{}); f.want.Follow && errors.As(err, &stopped) {
-		return nil // that is how a stream is ended
+		return nil // the user ends a stream with a signal
 	}
 	return err
 }
@@ -179,7 +179,7 @@ func (p *program) printLogs(ctx context.Context, c *client.Client, f *logFlags, 
 	return nil
 }
 
-// logsOf returns the logs that are wanted.
+// logsOf returns the logs to print.
 func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, args []string) ([]logOf, error) {
 	all, err := c.Pods(ctx)
 	if err != nil {
@@ -229,8 +229,8 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 	return wanted, nil
 }
 
-// followLogs follows several logs until all have ended. The first that breaks
-// ends it, unless --ignore-errors.
+// followLogs follows several logs until all have ended. The first error ends it, unless
+// --ignore-errors.
 func (p *program) followLogs(ctx context.Context, c *client.Client, f *logFlags, wanted []logOf) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -255,7 +255,7 @@ func (p *program) followLogs(ctx context.Context, c *client.Client, f *logFlags,
 	return nil
 }
 
-// logWriter takes whole lines of several logs.
+// logWriter writes whole lines of several logs.
 type logWriter struct {
 	mu  sync.Mutex
 	p   *program
@@ -278,7 +278,7 @@ func (w *logWriter) note(text string) {
 	w.p.say(text)
 }
 
-// mostPiece bounds a piece of a line that is held back until its end comes.
+// mostPiece limits the part of a line that is buffered until its end arrives.
 const mostPiece = 64 << 10
 
 // copyLog prints one log to its end.

@@ -18,9 +18,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 )
 
-// lookAtPods returns every pod of this node with its status, sorted, without
-// asking an agent. The journal says what was last reported; where the runtime
-// answers, it says how things are now.
+// lookAtPods returns every pod of this node with its status, sorted, without an agent.
+// It reads the last reported statuses from the journal, and updates them from the
+// runtime if that answers.
 func (p *program) lookAtPods(ctx context.Context) ([]v1.Pod, error) {
 	entries, err := journal.Read(filepath.Join(p.cfg.RootDir, "journal.jsonl"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tellCgroups says what is ahead of a machine with cgroup v1 (F34, C-1.41.5).
+// tellCgroups warns that support for cgroup v1 will end (F34, C-1.41.5).
 func tellCgroups(log *slog.Logger) {
 	if cgroupVersion() == 1 {
 		log.Warn("This machine has cgroup v1, which is on its way out: the kubelet refuses it from 1.35 on, and runtimes will; " +
@@ -18,7 +18,7 @@ func tellCgroups(log *slog.Logger) {
 	}
 }
 
-// cgroupVersion is 1 or 2, and 0 where it is not known.
+// cgroupVersion returns 1 or 2, or 0 if it is unknown.
 func cgroupVersion() int {
 	var fs unix.Statfs_t
 	switch err := unix.Statfs("/sys/fs/cgroup", &fs); {
@@ -30,12 +30,12 @@ func cgroupVersion() int {
 	return 1
 }
 
-// descriptorsEvery is how often it is tried whether anything can be opened.
+// descriptorsEvery is the interval in which tellDescriptors tries to open a file.
 const descriptorsEvery = 5 * time.Second
 
-// tellDescriptors says once that this process can open nothing more, and once that
-// it can again (F10): whatever needs a file descriptor fails meanwhile, each in
-// its own words. It returns at the end of ctx.
+// tellDescriptors logs once that this process has no file descriptor left, and once that
+// it has some again (F10): the errors in between do not name the cause. It returns at the
+// end of ctx.
 func tellDescriptors(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(descriptorsEvery)
 	defer tick.Stop()
@@ -54,7 +54,7 @@ func tellDescriptors(ctx context.Context, log *slog.Logger) {
 			}
 		case !out:
 			var limit unix.Rlimit
-			_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // 0 says that it is not known
+			_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // 0 means unknown
 			log.Warn("No file descriptor is left: pods run on, and what has to open something waits", "error", err, "limit", limit.Cur)
 		}
 		out = err != nil

@@ -224,7 +224,7 @@ func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_PortForwardOfAPodThatIsGone: the session ends with the pod.
+// TestC_1_40_9_PortForwardOfAPodThatIsGone: a pod without a running sandbox gets no session.
 func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)

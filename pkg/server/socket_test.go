@@ -102,7 +102,7 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 	}
 }
 
-// TestAnotherSocketIsNotTakenAway: remove leaves another server's socket at the path.
+// TestAnotherSocketIsNotTakenAway: remove keeps a file that another process put at the path.
 func TestAnotherSocketIsNotTakenAway(t *testing.T) {
 	t.Parallel()
 	dir := root(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// A review that the API server does not answer ends after askFor.
+// Concurrent reviews and the caches are bounded.
 func TestD1_QuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
