@@ -195,8 +195,7 @@ func (p *program) addSources(cmd *cobra.Command) {
 	complete(cmd, "validate", "strict", "warn", "ignore")
 }
 
-// addClusterSources adds the flags of the sources that must be watched (API server and
-// etcd) to a command.
+// addClusterSources adds the flags of the sources that runonce does not read to a command.
 func (p *program) addClusterSources(cmd *cobra.Command) {
 	p.addSettings(cmd.Flags(), clusterSettings())
 }

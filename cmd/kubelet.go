@@ -17,8 +17,8 @@ import (
 // kubeletName is the name that makes nodectl the kubelet of a unit file.
 const kubeletName = "kubelet"
 
-// asKubelet turns a call by the kubelet's name into one of serve. It keeps --version,
-// which kubeadm calls.
+// asKubelet turns a call by the kubelet's name into one of serve. It answers --version,
+// which kubeadm calls, as the kubelet does.
 func (p *program) asKubelet(name string, args []string) []string {
 	if filepath.Base(name) != kubeletName {
 		return args

@@ -108,9 +108,9 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// confine limits this process to what reading sources and printing needs: a manifest that
-// finds a fault in a parser shall gain nothing by it. A kubeconfig may name programs to
-// execute, which keep files of their own, so that nothing is confined with one.
+// confine limits this process to the rights for reading sources and printing, so that a
+// manifest that exploits a parser gains nothing. With a kubeconfig it limits nothing: that
+// may name programs to execute, which write their own files.
 func (p *program) confine() error {
 	if p.cfg.Kubeconfig != "" {
 		return nil
@@ -147,7 +147,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 		if look.Against, err = forecast.ReadSaved(saved, f.against); err != nil {
 			return failed(exitMerge, err)
 		}
-		r.kept = look.Against.Pods // a rejected pod stands as it was saved
+		r.kept = look.Against.Pods // a rejected pod keeps its saved version
 	}
 	if look.Config, err = p.podConfig(r); err != nil {
 		return err
@@ -183,8 +183,8 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// against finds what a dry run compares with: a look, or the text of a saved set, which is
-// parsed only in a confined process. done releases it.
+// against returns the set that a dry run compares with: the state of the machine in look, or
+// the text of a saved set, which only a confined process parses. done releases it.
 func (p *program) against(ctx context.Context, with string) (look forecast.Options, saved []byte, done func(), err error) {
 	done = func() {}
 	switch with {
@@ -210,7 +210,7 @@ func (p *program) against(ctx context.Context, with string) (look forecast.Optio
 	return look, nil, func() { _ = runtime.Close() }, nil
 }
 
-// keptHere returns what the agent kept of its pods, with the sources as this command has them.
+// keptHere returns the agent's records of its pods, with sources as this command names them.
 func (p *program) keptHere() []pod.Record {
 	kept, err := p.kept()
 	if err != nil {
@@ -226,8 +226,7 @@ func (p *program) keptHere() []pod.Record {
 	return kept
 }
 
-// largestSaved is the most that a saved set may have: far more than all sources of a
-// machine.
+// largestSaved is the maximal size of a saved set: far more than all sources of a machine.
 const largestSaved = 256 << 20
 
 // readAtMost reads a file of at most that many bytes.
@@ -244,9 +243,8 @@ func readAtMost(path string, most int64) ([]byte, error) {
 	return data, err
 }
 
-// tell says what is wrong with a set and returns what that is worth as an exit
-// code. With all, it says what a plan shows too: what was rejected, what
-// conflicts, what could not be read.
+// tell prints the problems of a set and returns the exit code. With all, it also prints
+// those that a plan shows: rejections, conflicts, unreadable sources.
 func (p *program) tell(state *podconfig.Merged, all bool) int {
 	codes := []int{exitOK}
 	for _, l := range state.Layers {
@@ -274,8 +272,8 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 	return worst(codes...)
 }
 
-// skipped says what sources passed over. It comes before the answer: there may
-// be a lot of it, and it matters least.
+// skipped prints the files that sources skipped. They come before the answer: there may
+// be many, and they matter least.
 func (p *program) skipped(state *podconfig.Merged) {
 	for _, s := range state.Skipped {
 		s.File = p.asGiven(s.File)
@@ -283,7 +281,7 @@ func (p *program) skipped(state *podconfig.Merged) {
 	}
 }
 
-// sourceHint says what a person may do about a layer that cannot be read.
+// sourceHint returns the hint for a layer that cannot be read.
 func (p *program) sourceHint(l podconfig.LayerState) string {
 	if len(p.cfg.Filename) == 0 && l.Location == config.DefaultManifests {
 		return "no source is configured: name one with -f, or make the directory " + config.DefaultManifests
@@ -291,6 +289,5 @@ func (p *program) sourceHint(l podconfig.LayerState) string {
 	return ""
 }
 
-// pause is how long the runtime gets to answer a question that may go
-// unanswered.
+// pause is how long a command waits for an optional answer of the runtime.
 var pause = 2 * time.Second

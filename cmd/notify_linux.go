@@ -14,27 +14,27 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// supervisor speaks to the service manager that started this agent (systemd's
-// Type=notify); without one it says nothing to nobody.
+// supervisor notifies the service manager that started this agent (systemd's
+// Type=notify); without one it does nothing.
 type supervisor struct {
 	log *slog.Logger
-	// checks are what has to be alive for the watchdog to be fed.
+	// checks must all succeed before the watchdog is fed.
 	checks []func(context.Context) error
-	// answering is closed once the agent is spoken to; nil: nobody waits for that.
+	// answering is closed once the local socket answers; nil: do not wait for it.
 	answering <-chan struct{}
-	// dump is where the goroutines go before a beat is missed.
+	// dump is the file that receives the stacks of all goroutines when a check fails.
 	dump string
 }
 
-// beatShare is how often within one watchdog interval the agent is looked at.
+// beatShare is the number of checks in one watchdog interval.
 const beatShare = 3
 
-// readyPatience is how long the socket, and then the first turn of the sync loop, are
-// waited for.
+// readyPatience is how long run waits for the socket, and then for the first iteration of
+// the sync loop.
 const readyPatience = 10 * time.Second
 
-// run says that the agent serves, feeds the watchdog while it lives, and says
-// when it leaves. It returns at the end of ctx.
+// run sends READY, feeds the watchdog while all checks succeed, and sends STOPPING at
+// the end of ctx.
 func (s *supervisor) run(ctx context.Context) {
 	defer s.say(daemon.SdNotifyStopping)
 	if s.answering != nil {
@@ -52,7 +52,7 @@ func (s *supervisor) run(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
 	}
-	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // or the service does not start
+	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // without READY the service does not start
 		if !backoff.Sleep(ctx, wait) {
 			return
 		}
@@ -87,7 +87,7 @@ func (s *supervisor) run(ctx context.Context) {
 	}
 }
 
-// check asks every part whether it lives, each with its own time.
+// check runs all checks, each with its own timeout.
 func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
 	for _, alive := range s.checks {
 		ctx, cancel := context.WithTimeout(ctx, limit/time.Duration(2*len(s.checks)))
@@ -100,7 +100,7 @@ func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// dumped writes down what every goroutine does and returns where.
+// dumped writes the stacks of all goroutines to a file and returns its path.
 func (s *supervisor) dumped() string {
 	f, err := os.OpenFile(s.dump, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err == nil {
@@ -115,18 +115,19 @@ func (s *supervisor) dumped() string {
 	return s.dump
 }
 
-// sayPatience is how long a service manager that does not listen is waited for:
-// it must not keep the agent from leaving (F4).
+// sayPatience is the timeout of a message to the service manager, which must not keep the
+// agent from stopping (F4).
 const sayPatience = 500 * time.Millisecond
 
-// sayAgain is how long after a first try that failed the next one comes; it grows to
-// saySeldom, where a service manager is gone for good.
+// sayAgain is the delay after a first failed try; it grows to saySeldom if the service
+// manager does not come back.
 const (
 	sayAgain  = 2 * time.Second
 	saySeldom = 5 * time.Minute
 )
 
-// say tells the service manager, if there is one. It reports whether that was done.
+// say sends a state to the service manager, if there is one. It reports whether that
+// succeeded.
 func (s *supervisor) say(state string) bool {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

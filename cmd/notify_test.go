@@ -25,14 +25,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// superior is a service manager's end of NOTIFY_SOCKET. It reads only what is there:
-// a goroutine that waited for its socket would stop the time of a bubble.
+// superior is a service manager's end of NOTIFY_SOCKET. It reads without blocking: a
+// goroutine that waits for a socket would stop synctest's fake time.
 type superior struct {
 	t  *testing.T
 	fd int
 }
 
-// superiorOf makes this process a service with a watchdog of so long; 0 for none.
+// superiorOf makes this process a service with a watchdog interval; 0 means no watchdog.
 func superiorOf(t *testing.T, watchdog time.Duration) *superior {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
@@ -50,7 +50,7 @@ func superiorOf(t *testing.T, watchdog time.Duration) *superior {
 	return listens(t)
 }
 
-// listens makes the socket that NOTIFY_SOCKET names.
+// listens makes a socket and sets NOTIFY_SOCKET to it.
 func listens(t *testing.T) *superior {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -64,7 +64,7 @@ func listens(t *testing.T) *superior {
 	return &superior{t, fd}
 }
 
-// expects lets d of fake time pass and compares all that was said.
+// expects lets d of fake time pass and compares all messages.
 func expects(s *superior, d time.Duration, want ...string) {
 	s.t.Helper()
 	if got := hears(s, d); !slices.Equal(got, want) {
@@ -72,7 +72,7 @@ func expects(s *superior, d time.Duration, want ...string) {
 	}
 }
 
-// hears returns all that is said while d of fake time passes.
+// hears returns all messages of the next d of fake time.
 func hears(s *superior, d time.Duration) (words []string) {
 	s.t.Helper()
 	time.Sleep(d)
@@ -90,7 +90,7 @@ func hears(s *superior, d time.Duration) (words []string) {
 	}
 }
 
-// supervised is a supervisor at work.
+// supervised is a running supervisor.
 type supervised struct {
 	*supervisor
 	log  *logged
@@ -127,7 +127,7 @@ func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervis
 	return s
 }
 
-// TestF7_ReadyOnceItIsSpokenTo: READY is not said before the local socket answers.
+// TestF7_ReadyOnceItIsSpokenTo: the agent does not send READY before its socket answers.
 func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
 	boss := superiorOf(t, time.Hour)
 	synctest.Test(t, func(t *testing.T) {
@@ -140,13 +140,13 @@ func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
 	})
 }
 
-// part is one part of an agent, whose life the test decides about.
+// part is one part of an agent that a test can make hang.
 type part struct {
 	dead atomic.Bool
 	asks atomic.Int32
 }
 
-// beat hangs while the part is dead, as one does that holds a lock for ever.
+// beat blocks while the part is dead, like a part that never releases a lock.
 func (p *part) beat(ctx context.Context) error {
 	p.asks.Add(1)
 	if !p.dead.Load() {
@@ -156,8 +156,9 @@ func (p *part) beat(ctx context.Context) error {
 	return errors.New("a part hangs")
 }
 
-// TestF7_WatchdogIsFedByTheLivingAlone: every part has to live. One that hangs is
-// named once, with all goroutines in a file; when it goes on, so does the feeding.
+// TestF7_WatchdogIsFedByTheLivingAlone: the watchdog is fed only while all parts answer.
+// A part that hangs is logged once, with all goroutines in a file; when it answers again,
+// the watchdog is fed again.
 func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
@@ -202,7 +203,7 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 	})
 }
 
-// TestF7_DumpThatCannotBeWritten: the log says so, and nothing is fed.
+// TestF7_DumpThatCannotBeWritten: the log says so, and the watchdog is not fed.
 func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
@@ -221,9 +222,8 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	})
 }
 
-// TestF4_WithoutAWatchdog: READY and STOPPING are all that is said, and a part
-// that is dead from the first is a warning; one that is told to leave before it
-// was ready never was.
+// TestF4_WithoutAWatchdog: the agent sends only READY and STOPPING, and warns about a part
+// that never answers. An agent that is stopped before it is ready sends no READY.
 func TestF4_WithoutAWatchdog(t *testing.T) {
 	boss := superiorOf(t, 0)
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestF4_WithoutAWatchdog(t *testing.T) {
 	})
 }
 
-// TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent
-// leaves all the same.
+// TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent stops
+// nevertheless.
 func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 	superiorOf(t, 3*time.Millisecond)
 	s := superviseNow(t, (&part{}).beat)
@@ -262,8 +262,8 @@ func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 	wait.Receive(t, "the supervisor's end", left)
 }
 
-// TestF7_ReadyIsSaidUntilItIsHeard: a service manager that did not listen for a moment
-// does not wait for the rest of its patience.
+// TestF7_ReadyIsSaidUntilItIsHeard: the agent sends READY again after a failure, so that a
+// service manager that was away briefly does not wait until its timeout.
 func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "s"))
 	t.Setenv("WATCHDOG_USEC", "")
@@ -279,8 +279,8 @@ func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
 	})
 }
 
-// TestF7_ALoopThatIsBlockedIsNotFed takes a whole engine whose sync loop stands
-// still in the middle of a turn: no beat, and the dump shows where it stands.
+// TestF7_ALoopThatIsBlockedIsNotFed: the sync loop of a whole engine blocks in an
+// iteration; the watchdog is not fed, and the dump shows the stack.
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
@@ -310,7 +310,7 @@ func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	})
 }
 
-// jam is a log that blocks whoever writes to it, while it is on.
+// jam is a log whose writes block while it is on.
 type jam struct {
 	slog.Handler
 	on   atomic.Bool
@@ -328,7 +328,7 @@ func (j *jam) Handle(context.Context, slog.Record) error {
 
 func (j *jam) WithAttrs([]slog.Attr) slog.Handler { return j }
 
-// TestF7_UnitFile holds the unit file that ships to what the agent promises.
+// TestF7_UnitFile checks that the unit file fits the agent.
 func TestF7_UnitFile(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "packaging", "nodectl.service"))
 	if err != nil {

@@ -19,12 +19,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// maxPolicySize is how large a policy may be, in bytes.
+// maxPolicySize is the maximal size of a policy in bytes.
 const maxPolicySize = 1 << 20
 
-// sourcePolicy reads --source-policy, nil where there is none. It is read once, and
-// whatever is wrong with it is the end: a node that is to have a policy never runs
-// without.
+// sourcePolicy reads --source-policy once; nil means that there is none. Any error ends the
+// command: a node with a configured policy never runs without it.
 func (p *program) sourcePolicy() (*policy.Policy, error) {
 	path := p.cfg.SourcePolicy
 	if path == "" {
@@ -47,11 +46,11 @@ func (p *program) sourcePolicy() (*policy.Policy, error) {
 	return all, nil
 }
 
-// readPolicy reads the file of a policy, which nobody but root and owners may be
-// able to write or to replace.
+// readPolicy reads the file of a policy. It refuses a file that users other than root
+// and owners could write or replace.
 func readPolicy(path string, owners []int) ([]byte, error) {
 	wrong := func(err error, hint string) error {
-		if at, ok := errors.AsType[*fs.PathError](err); ok { // not what was done to it on the way
+		if at, ok := errors.AsType[*fs.PathError](err); ok { // without the operation of package trust
 			err = fmt.Errorf("%s: %w", path, at.Err)
 		}
 		return failed(exitUsage, fmt.Errorf("--source-policy: %w", err), hint)
@@ -78,7 +77,7 @@ func readPolicy(path string, owners []int) ([]byte, error) {
 	case p != nil:
 		return nil, wrong(fmt.Errorf("%s lies in %s, which %s", path, p.Path, p.What), p.Fix)
 	}
-	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() { // a pipe would be waited for
+	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() { // opening a pipe would block
 		return nil, wrong(fmt.Errorf("%s is not a regular file", path), "")
 	}
 	f, err := os.Open(real)
@@ -103,8 +102,7 @@ func readPolicy(path string, owners []int) ([]byte, error) {
 	return data, nil
 }
 
-// held returns sources that are held to a policy, the sources themselves without
-// one.
+// held returns the sources with a policy applied, or unchanged without one.
 func held(all []source.Source, to *policy.Policy) []source.Source {
 	if to == nil {
 		return all
@@ -116,10 +114,10 @@ func held(all []source.Source, to *policy.Policy) []source.Source {
 	return all
 }
 
-// heldSets returns last good sets without the config objects that a policy forbids, which may be
-// newer than the sets. Such an object would stand for as long as its source is away or its file
-// broken, and hide that of a later source which may have it. A forbidden pod stays, because it
-// may run: see forbids.
+// heldSets returns last good sets without the config objects that a policy forbids; the policy
+// may be newer than the sets. Such an object would stay while its source is away or its file
+// broken, and hide the allowed object of a later source. A forbidden pod stays in the set,
+// because it may run: see forbids.
 func heldSets(sets map[string]podconfig.Restored, to *policy.Policy) map[string]podconfig.Restored {
 	if to == nil {
 		return sets
@@ -138,8 +136,7 @@ func heldSets(sets map[string]podconfig.Restored, to *policy.Policy) map[string]
 	return out
 }
 
-// judgedLocation returns the location of a source as a policy names it: paths are
-// absolute.
+// judgedLocation returns the location of a source as policies name it: with an absolute path.
 func judgedLocation(kind, location string) string {
 	if kind == "file" || kind == pod.SourceAPI {
 		if abs, err := filepath.Abs(location); err == nil {
@@ -149,9 +146,8 @@ func judgedLocation(kind, location string) string {
 	return location
 }
 
-// forbids says why nothing of a pod may start, "" when it may: the policy, which may be
-// newer than what an agent before wrote down, or its form, which that agent may not have
-// checked.
+// forbids returns why no container of a pod may start, or "". The policy may be newer than
+// the record of the pod, and the agent that wrote the record may not have validated it.
 func (p *program) forbids(want *pod.Spec) string {
 	problems := append(pod.IdentityProblems(want.Pod), pod.StructureProblems(&want.Pod.Spec)...)
 	if p.policy != nil {
@@ -160,8 +156,8 @@ func (p *program) forbids(want *pod.Spec) string {
 	return firstProblem(problems)
 }
 
-// allows says why a volume of a pod must not show a path of this node; followed says that
-// it is what links lead to.
+// allows returns an error if a volume of a pod must not mount a path of this node; followed
+// means that the links of the path are resolved.
 func (p *program) allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error {
 	if p.policy == nil {
 		return nil
@@ -181,7 +177,7 @@ func (p *program) allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSou
 	return nil
 }
 
-// firstProblem words the first of a pod's problems; "" when there is none.
+// firstProblem returns the text of a pod's first problem, or "".
 func firstProblem(problems []pod.Problem) string {
 	if len(problems) == 0 {
 		return ""
@@ -196,8 +192,8 @@ func firstProblem(problems []pod.Problem) string {
 	return why
 }
 
-// visible returns whose config objects pods may name: those of their own source
-// kind, and what a policy adds.
+// visible returns which config objects pods may use: those of their own source kind, and
+// those that a policy adds.
 func visible(to *policy.Policy) podconfig.Visible {
 	if to == nil {
 		return nil

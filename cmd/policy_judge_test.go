@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/policy"
 )
 
-// judging returns a program with a policy, and a pod that an agent before wrote down.
+// judging returns a program with a policy, and a pod from the record of an earlier agent.
 func judging(t *testing.T, text string) (*program, *pod.Spec) {
 	t.Helper()
 	to, problems := policy.Parse([]byte("apiVersion: nodectl.dev/v1alpha1\nkind: SourcePolicy\n"+text), "policy.yaml", similar)
@@ -26,8 +26,8 @@ func judging(t *testing.T, text string) (*program, *pod.Spec) {
 	return &program{policy: to}, &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "/m", File: "/m/web.yaml"}}
 }
 
-// A pod that no source has just read is held to the policy, and to the form that pods
-// have: an agent before checked neither.
+// A pod from a record is checked against the policy and validated: the earlier agent may
+// have done neither.
 func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
 	t.Parallel()
 	p, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], hostPaths: [{prefix: /data}]}]")
@@ -45,8 +45,8 @@ func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
 	}
 }
 
-// A last good set that is older than the policy brings no object into a namespace that its
-// source may no longer use: it would hide that of a source which may.
+// A last good set that is older than the policy restores no object in a namespace that its
+// source may no longer use: the object would hide one of an allowed source.
 func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
 	t.Parallel()
 	p, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], namespaces: [web]}, {name: all, sources: [{kind: http}]}]")
@@ -73,7 +73,7 @@ func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
 	}
 }
 
-// A path is judged as it is written, and as its links lead; so is a prefix.
+// The policy is applied to a path as written and with its links resolved; so are prefixes.
 func TestAllows_PathThroughLinks_IsComparedWithWhatPrefixesLeadTo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/test/suite"
 )
 
-// TestPolicyIsItsOwners: a policy that somebody else could have written, or put in
-// its place, is none; nor is anything that is no file, which is never waited for.
+// TestPolicyIsItsOwners: a policy that another user could write or replace is refused, and
+// so is anything but a regular file, without blocking on it.
 func TestPolicyIsItsOwners(t *testing.T) {
 	t.Parallel()
 	const stranger = 12345
@@ -20,7 +20,7 @@ func TestPolicyIsItsOwners(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		make func(dir, path string) error
-		want string // "" is that it is read
+		want string // "": the policy is accepted
 	}{
 		{"its owner's", func(string, string) error { return nil }, ""},
 		{"in a directory where each has his own", func(dir, _ string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, ""},

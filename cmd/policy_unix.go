@@ -9,15 +9,15 @@ import (
 	"syscall"
 )
 
-// writers says who beside root and owners may write a policy, or put another in
-// its place in a directory, and the command that ends it.
+// writers returns how users other than root and owners can write a policy, or replace it in
+// a directory, and the command that prevents it.
 func writers(st fs.FileInfo, owners []int) (what, fix string) {
 	mode, others := st.Mode(), fs.FileMode(0o022)
 	switch {
 	case !st.IsDir():
 	case mode&fs.ModeSticky != 0:
 		others = 0
-	default: // who is of the group can put nothing there that belongs to an owner
+	default: // members of the group cannot create a file that belongs to an owner
 		others = 0o002
 	}
 	if mode&others != 0 {

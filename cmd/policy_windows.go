@@ -2,6 +2,5 @@ package cmd
 
 import "io/fs"
 
-// writers says nothing: a mode does not tell who may write here, and nothing is
-// run here.
+// writers returns nothing: modes have no meaning on Windows, and no pods run there.
 func writers(fs.FileInfo, []int) (what, fix string) { return "", "" }

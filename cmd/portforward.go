@@ -56,7 +56,7 @@ sides, and :REMOTE takes a free one.`,
 		err = c.Forward(cmd.Context(), it.Namespace, it.Name, *addresses, ports, p.out, cleanWriter{p.err})
 		if ctx := cmd.Context(); ctx.Err() != nil {
 			if stopped := (interrupted{}); errors.As(context.Cause(ctx), &stopped) {
-				return nil // that is how it is ended
+				return nil // the user ends it with a signal
 			}
 		}
 		return unanswered(err)
@@ -64,7 +64,7 @@ sides, and :REMOTE takes a free one.`,
 	return cmd
 }
 
-// cleanWriter escapes what others put into an error.
+// cleanWriter escapes control characters in errors.
 type cleanWriter struct{ w io.Writer }
 
 func (c cleanWriter) Write(b []byte) (int, error) {

@@ -18,8 +18,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// progress tells a person how pods and pulls get on: one line for each change, or on
-// a terminal one line per pod and pull that is kept up to date. It is an engine.Sink.
+// progress shows the progress of pods and pulls: one line for each change, or on a
+// terminal one line per pod and pull that is kept up to date. It is an engine.Sink.
 type progress struct {
 	p     *program
 	live  bool // pods have lines that are kept up to date
@@ -69,21 +69,21 @@ func (g *progress) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// holdup says why a pod does not start: it is refused, waits for another, or a step of
-// it fails; "" where nothing is to be said.
+// holdup returns why a pod does not start: it is rejected, waits for another pod, or a
+// step fails; else "".
 func holdup(s *v1.PodStatus) string {
 	if s.Phase == v1.PodPending && s.Message != "" {
 		return s.Message
 	}
 	for _, c := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
-		if w := c.State.Waiting; w != nil && w.Message != "" && w.Reason != "CrashLoopBackOff" { // that says itself
+		if w := c.State.Waiting; w != nil && w.Message != "" && w.Reason != "CrashLoopBackOff" { // its reason is clear without the message
 			return w.Message
 		}
 	}
 	return ""
 }
 
-// draw writes all lines anew over those drawn before. The mutex is held.
+// draw writes all lines over the previous ones. The caller holds mu.
 func (g *progress) draw() {
 	text := ""
 	if g.live {
@@ -132,10 +132,10 @@ func (g *progress) end() {
 	}
 }
 
-// mostPulls is how many pulls have lines of their own.
+// mostPulls is the maximal number of pulls with a line each.
 const mostPulls = 10
 
-// pullText returns one line for each pull: how far it is, and since when.
+// pullText returns one line for each pull, with its progress and duration.
 func pullText(p *program, pulls []image.Pull, far map[string]bundle.Download) string {
 	var b strings.Builder
 	for i, pull := range pulls {
@@ -156,7 +156,7 @@ func pullText(p *program, pulls []image.Pull, far map[string]bundle.Download) st
 
 func megabytes(n int64) string { return fmt.Sprintf("%.1f MB", float64(n)/1e6) }
 
-// serveLines shows pulls below serve's log, on a terminal. Off it, the log says all.
+// serveLines shows pulls below serve's log on a terminal. Elsewhere only the log shows them.
 type serveLines struct {
 	p    *program
 	foot *liveLines // nil off a terminal

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// reach says which agent a verb asks: the one of --root-dir, over its socket, or
-// another node's over TLS.
+// reach is the endpoint of the agent that a command uses: the socket below --root-dir, or
+// another node's TLS port.
 type reach struct {
 	p                       *program
 	server, token           string
@@ -27,7 +27,7 @@ func reachFlags() []string {
 	return []string{"server", "certificate-authority", "client-certificate", "client-key", "token-file"}
 }
 
-// addReach makes the flags that say which agent is asked flags of a command.
+// addReach adds the flags of a reach to a command.
 func (p *program) addReach(cmd *cobra.Command) *reach {
 	r := &reach{p: p}
 	f := cmd.Flags()
@@ -42,7 +42,7 @@ func (p *program) addReach(cmd *cobra.Command) *reach {
 	return r
 }
 
-// client returns the agent, whether there is one or not.
+// client returns a client of the agent, whether that runs or not.
 func (r *reach) client() (*client.Client, error) {
 	if r.server == "" {
 		for i, value := range []string{r.server, r.authority, r.cert, r.secret, r.token} {
@@ -65,8 +65,8 @@ func (r *reach) client() (*client.Client, error) {
 	return c, nil
 }
 
-// agent returns the agent of --root-dir over its socket, whether there is one or
-// not.
+// agent returns a client of the agent of --root-dir over its socket, whether that runs
+// or not.
 func (p *program) agent() *client.Client {
 	socket := p.socketPath()
 	c, err := client.New(client.Config{
@@ -74,12 +74,12 @@ func (p *program) agent() *client.Client {
 		Dial:   func(ctx context.Context) (net.Conn, error) { return server.Dial(ctx, socket) },
 	})
 	if err != nil {
-		panic(err) // a socket has nothing that could be wrong
+		panic(err) // New validates only the TLS settings
 	}
 	return c
 }
 
-// unanswered returns an error of an agent as the end of a command.
+// unanswered returns an error of the client as the end of a command.
 func unanswered(err error) error {
 	var ended *exit
 	absent, gone := errors.AsType[*client.Absent](err)

@@ -84,7 +84,7 @@ func gracePeriod(cmd *cobra.Command, seconds int64) (*int64, error) {
 	return &seconds, nil
 }
 
-// findPods returns the pods that are meant, each once.
+// findPods returns the pods with these names, each once.
 func findPods(ctx context.Context, c *client.Client, namespace string, names []string) (pods []*v1.Pod, err error) {
 	all, err := c.Pods(ctx)
 	if err != nil {
@@ -106,9 +106,9 @@ func findPods(ctx context.Context, c *client.Client, namespace string, names []s
 	return pods, nil
 }
 
-// isRestarted reports whether every container that is meant lives another life than
-// before, and is ready; one that runs once may also have ended well by now. An error
-// says why that will never be.
+// isRestarted reports whether every named container is another one than before, and is
+// ready; one that is not restarted after success may also have exited with 0. It returns
+// an error if that can never become true.
 func isRestarted(before, now *v1.Pod, names []string) (bool, error) {
 	name := before.Name
 	switch {
@@ -130,7 +130,7 @@ func isRestarted(before, now *v1.Pod, names []string) (bool, error) {
 			done = false
 			continue
 		}
-		// One that was made and did not run is started as it is.
+		// A container that was created and did not run is started without a new one.
 		other := s.ContainerID != "" && (was == nil || s.ContainerID != was.ContainerID || isHere(was) && !mayRun(was))
 		switch end := s.State.Terminated; {
 		case other && end != nil:
@@ -149,9 +149,8 @@ func isRestarted(before, now *v1.Pod, names []string) (bool, error) {
 	return done, nil
 }
 
-// restarted names the containers that the agent restarts where none is named: the
-// regular ones and sidecars that run. Where none does yet, it is those that have not
-// ended.
+// restarted names the containers that the agent restarts if none is named: the regular
+// ones and sidecars that run. If none runs yet, it is those that have not exited.
 func restarted(before *v1.Pod) (names []string) {
 	for _, which := range []func(*v1.ContainerStatus) bool{mayRun, func(s *v1.ContainerStatus) bool { return s.State.Terminated == nil }} {
 		add := func(list []v1.Container, takes func(*v1.Container) bool) {
@@ -170,15 +169,16 @@ func restarted(before *v1.Pod) (names []string) {
 	return names
 }
 
-// isHere reports whether the container that a status shows was made, and has not
-// ended: one that waits for its next life shows the last one until then, and its end.
+// isHere reports whether the container in a status was created and has not exited: the
+// status of a container that waits for its restart has the ID of the last one, with that
+// one's termination.
 func isHere(s *v1.ContainerStatus) bool {
 	last := s.LastTerminationState.Terminated
 	return s.ContainerID != "" && s.State.Terminated == nil && (last == nil || last.ContainerID != s.ContainerID)
 }
 
-// mayRun reports whether a process of the container runs: one whose postStart hook has
-// not ended, or has failed, is said to wait.
+// mayRun reports whether a process of the container may run: the status is Waiting until
+// the postStart hook has succeeded.
 func mayRun(s *v1.ContainerStatus) bool {
 	if w := s.State.Waiting; w != nil {
 		return isHere(s) && slices.Contains([]string{"ContainerCreating", "PodInitializing", "PostStartHookError"}, w.Reason)
@@ -204,8 +204,8 @@ func specOf(it *v1.Pod, name string) *v1.Container {
 	return nil
 }
 
-// waitFor waits until done says so of every pod, nil being one that is gone; an error
-// of done ends it.
+// waitFor waits until done returns true for every pod (now is nil for one that is gone), or
+// returns an error.
 func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Duration, pods []*v1.Pod, done func(before, now *v1.Pod) (bool, error)) error {
 	if timeout > 0 {
 		var cancel context.CancelFunc

@@ -6,7 +6,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// How a container may be said to be.
+// Statuses of a container.
 func running(id string, ready bool) v1.ContainerStatus {
 	return v1.ContainerStatus{ContainerID: id, Ready: ready, State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
 }
@@ -19,14 +19,14 @@ func endedWith(id string, code int32) v1.ContainerStatus {
 	return v1.ContainerStatus{ContainerID: id, State: v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, ContainerID: id}}}
 }
 
-// crashing is a container that waits for its next life: its ID is the last one's.
+// crashing is a container that waits for its restart: its ID is the last one's.
 func crashing(id string) v1.ContainerStatus {
 	s := waitingFor(id, "CrashLoopBackOff")
 	s.LastTerminationState.Terminated = &v1.ContainerStateTerminated{ExitCode: 1, ContainerID: id}
 	return s
 }
 
-// inState is a pod with a sidecar, an init container that is over, and two containers.
+// inState is a pod with a sidecar, an init container that has exited, and two containers.
 func inState(policy v1.RestartPolicy, proxy, app, side v1.ContainerStatus) *v1.Pod {
 	it := podOf("a", "web")
 	it.UID = "u"
@@ -41,7 +41,7 @@ func inState(policy v1.RestartPolicy, proxy, app, side v1.ContainerStatus) *v1.P
 	return &it
 }
 
-// TestWhatIsRestarted: another life of each container that is meant, and it is ready.
+// TestWhatIsRestarted: a restart is done when each named container is a new one and ready.
 func TestWhatIsRestarted(t *testing.T) {
 	t.Parallel()
 	up := func(id string) v1.ContainerStatus { return running(id, true) }

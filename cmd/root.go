@@ -1,10 +1,10 @@
 // Package cmd is nodectl's command line: one file per command, each turning
 // flags into one call and one answer into text.
 //
-// wire.go puts the parts together, config.go reads the configuration, exit.go
-// says what each end of the program is worth, log.go where logs go.
+// wire.go connects the packages, config.go reads the configuration, exit.go has the
+// exit codes, log.go the logger.
 //
-// The one rule: standard output is the answer, standard error the conversation.
+// The one rule: standard output has the answer, standard error everything else.
 package cmd
 
 import (
@@ -32,7 +32,7 @@ func Main() int {
 	return p.run(ctx, p.asKubelet(os.Args[0], os.Args[1:]))
 }
 
-// program is one run of nodectl. It belongs to the goroutine that calls run.
+// program is one run of nodectl. Only the goroutine that calls run uses it.
 type program struct {
 	in       *os.File
 	out, err *output
@@ -41,18 +41,17 @@ type program struct {
 	cfg      config.Config  // as loaded before a command runs
 	origins  map[string]origin
 
-	configFiles  []string       // that were read
-	kubelet      config.Layer   // what a KubeletConfiguration said
-	kubeletFile  string         // one that --config named
-	kubeletFlags *pflag.FlagSet // the kubelet's, beside those that are settings
-	named        map[string]any // settings that a call by another name starts from
+	configFiles  []string       // files that were read
+	kubelet      config.Layer   // settings of a KubeletConfiguration
+	kubeletFile  string         // a KubeletConfiguration named by --config
+	kubeletFlags *pflag.FlagSet // the kubelet's flags that are no settings
+	named        map[string]any // defaults of a call by another name (kubelet)
 
 	given     [][2]string       // absolute paths of sources and what was given for them
 	apiClient *apiclient.Client // of serve, which shares it; nil for others
 	apiReader *apiclient.Reader // once the sources were made; nil where no API server is one
 	seen      func(p *v1.Pod, gone bool)
-	// rejected hears of pods of an API server that cannot be run here; nil where nobody
-	// has to be told.
+	// rejected is called for invalid pods of the API server; nil without an API server.
 	rejected func(p *v1.Pod, problems []pod.Problem)
 	policy   *policy.Policy // once the sources were made; nil where there is none
 }
@@ -92,8 +91,8 @@ func (p *program) root() *cobra.Command {
 		SilenceUsage:      true,
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
-	// cobra's own --version takes a text/template for any other line than its own. Templates
-	// call methods by name, for which the linker keeps every exported method of every type.
+	// cobra's own --version needs a text/template for another text. Templates call methods by
+	// name, for which the linker keeps every exported method of every type.
 	root.Flags().BoolP("version", "v", false, "print the version")
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) { _ = p.out.print(helpText(cmd)) })
 	root.SetFlagErrorFunc(flagError)
@@ -128,14 +127,14 @@ func (p *program) prepare(cmd *cobra.Command) error {
 	return p.begin(cmd)
 }
 
-// colour decides what each of the two streams may show.
+// colour sets the colour and width of the two streams.
 func (p *program) colour(mode string) {
 	p.out.look(mode, p.env)
 	p.err.look(mode, p.env)
 }
 
-// isCompletion reports whether cmd only talks to a shell: a configuration that
-// is wrong must not break a person's completion.
+// isCompletion reports whether cmd is for a shell's completion, which must work with an
+// invalid configuration.
 func isCompletion(cmd *cobra.Command) bool {
 	switch cmd.Name() {
 	case cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd, "completion", "help", "gen", "version":
@@ -150,7 +149,7 @@ func showsVersion(cmd *cobra.Command) bool {
 	return err == nil && yes && !cmd.HasParent()
 }
 
-// normalizeFlag makes the kubelet's words other names of settings.
+// normalizeFlag makes the kubelet's flags aliases of settings.
 func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	if own, ok := kubeletAliases()[name]; ok {
 		name = own
@@ -158,8 +157,8 @@ func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 	return pflag.NormalizedName(name)
 }
 
-// begin says what the configuration leaves to say before a command runs that acts
-// on it, and whether serve may start with it on this machine.
+// begin prints the notices about the configuration before a command acts on it, and
+// returns an error if serve must not start with it on this machine.
 func (p *program) begin(cmd *cobra.Command) error {
 	switch cmd.CommandPath() {
 	case "nodectl config view":

@@ -67,7 +67,7 @@ pod failed, 4 that one did not get there in time.`,
 	return cmd
 }
 
-// runonce checks everything, then acts, then says what came of it.
+// runonce reads and checks all sources, then runs the pods, then prints a report.
 func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	log := p.logger(slog.LevelError)
 	set, err := p.checkedSet(ctx, log)
@@ -118,7 +118,7 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	return ended(reportCode(d))
 }
 
-// goal is what the flags make runonce wait for.
+// goal returns the state that runonce waits for.
 func (f runonceFlags) goal() engine.Until {
 	if f.down {
 		return engine.UntilGone
@@ -126,7 +126,7 @@ func (f runonceFlags) goal() engine.Until {
 	return engine.Until(f.until.value)
 }
 
-// reportCode is what a report is worth as an exit code.
+// reportCode returns the exit code of a report.
 func reportCode(d ui.RunReport) int {
 	codes := []int{exitOK}
 	for _, pod := range d.Pods {
@@ -140,14 +140,14 @@ func reportCode(d ui.RunReport) int {
 	return worst(codes...)
 }
 
-// checkedSet reads every source once, and returns a set only when there is
-// nothing wrong with it and it holds a pod.
+// checkedSet reads every source once, and returns a set only if it has no problems and
+// at least one pod.
 func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.Merged, error) {
 	kept, err := p.kept()
 	if err != nil {
 		log.Warn("Some records were not read", "error", err)
 	}
-	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // serve's, where both read one configuration
+	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // of serve, which may share the configuration
 	p.absolute()
 	sources, err := p.podConfig(reading{kept: p.keptSpecs(kept), permissions: file.Say, log: log})
 	if err != nil {
@@ -171,8 +171,7 @@ func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.
 	return set, nil
 }
 
-// cleanup takes the pods of set down again; nothing interrupts it but its own
-// limit.
+// cleanup removes the pods of set again; only its own time limit interrupts it.
 func (n *node) cleanup(set *podconfig.Merged, log *slog.Logger) error {
 	limit := time.Minute
 	for spec := range set.Pods.All() {

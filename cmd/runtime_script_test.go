@@ -33,7 +33,7 @@ func scriptRuntime(ts *testscript.TestScript, _ bool, _ []string) {
 	})
 }
 
-// removeCgroups removes a cgroup and those in it; in this runtime nothing runs.
+// removeCgroups removes a cgroup and those in it; this runtime runs no processes.
 func removeCgroups(dir string) {
 	children, _ := os.ReadDir(dir)
 	for _, e := range children {

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// schema is as much of JSON Schema as docs/schemas uses. A keyword that is not
-// here makes reading it fail, so that no schema promises what is not checked.
+// schema is the part of JSON Schema that docs/schemas uses. Reading a schema with another
+// keyword fails, so that every keyword is checked.
 type schema struct {
 	Dialect     string             `json:"$schema"`
 	ID          string             `json:"$id"`
@@ -33,8 +33,7 @@ type schema struct {
 	Items       *schema            `json:"items"`
 }
 
-// checkSchema holds every document in text against a schema file, and counts
-// them.
+// checkSchema checks every document in text against a schema file, and counts them.
 func checkSchema(file, text string) (problems []string, documents int) {
 	s, err := readSchema(file)
 	if err != nil {
@@ -133,8 +132,8 @@ func (s *schema) check(root *schema, path string, v any) (problems []string) {
 	return problems
 }
 
-// TestSchemasNameWhatDocumentsHave holds the golden documents of package ui
-// against the schemas, and each schema against a document that breaks it.
+// TestSchemasNameWhatDocumentsHave checks the golden documents of package ui against the
+// schemas, and that each schema refuses an invalid document.
 func TestSchemasNameWhatDocumentsHave(t *testing.T) {
 	t.Parallel()
 	for name, file := range map[string]string{"mergeplan": "plan.json", "podupdate": "updates.jsonl", "runreport": "report.json", "sourcelist": "sources.json"} {

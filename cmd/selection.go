@@ -16,15 +16,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// sourceKinds are the kinds of source there are.
+// sourceKinds returns all kinds of sources.
 func sourceKinds() []string { return []string{"file", "http", "stdin", "etcd", pod.SourceAPI} }
 
-// selection is which updates a reader wants, and how much of them. watch makes
-// it from flags; an agent makes it from the query that watch --attach sends.
+// selection selects updates for a reader, and their detail. watch makes it from flags; an
+// agent makes it from the query that watch --attach sends.
 type selection struct {
 	mode      podconfig.Mode
-	full      bool     // each pod's object too
-	notices   bool     // what sources pass over too
+	full      bool     // with each pod's object
+	notices   bool     // with the files that sources skip
 	kinds     []string // of sources; none for all
 	namespace string
 	labels    string
@@ -32,7 +32,7 @@ type selection struct {
 	max       int             // updates; 0 for no end
 }
 
-// check reads what can be wrong of a selection.
+// check validates a selection, and parses its selector.
 func (s *selection) check() error {
 	if s.max < 0 {
 		return errors.New("--max-events: a number below 0 has no meaning")
@@ -67,7 +67,7 @@ func (s selection) query() url.Values {
 	return q
 }
 
-// selectionOf reads a query; nothing in it is passed over.
+// selectionOf reads a query; an unknown parameter is an error.
 func selectionOf(q url.Values) (s selection, err error) {
 	for name, values := range q {
 		if len(values) != 1 && name != "source" {
@@ -99,9 +99,8 @@ func selectionOf(q url.Values) (s selection, err error) {
 	return s, s.check()
 }
 
-// documents puts updates into the documents their reader gets: what it wants of
-// them, numbered without gaps, until there have been enough. Of the last update
-// it gets the problems too. A notice has no number.
+// documents turns updates into the reader's documents: the selected ones, numbered without
+// gaps, until max. The problems of the last update follow it. A notice has no number.
 func (s selection) documents(updates iter.Seq[feed.Update]) iter.Seq[ui.PodUpdate] {
 	return func(yield func(ui.PodUpdate) bool) {
 		lines, told := 0, 0
@@ -130,9 +129,8 @@ func (s selection) documents(updates iter.Seq[feed.Update]) iter.Seq[ui.PodUpdat
 	}
 }
 
-// keep returns what the reader wants of an update, and whether that is worth a
-// line. The first update of a source always is: it says that the source was
-// heard.
+// keep returns the selected part of an update, and whether it gets a line. The first update
+// of a source always gets one: it shows that the source is ready.
 func (s selection) keep(u feed.Update) (feed.Update, bool) {
 	switch {
 	case u.Op == feed.DROPPED:
@@ -153,7 +151,7 @@ func (s selection) keep(u feed.Update) (feed.Update, bool) {
 		if i < len(before) {
 			old = before[i]
 		}
-		// A pod whose labels stop matching is still news to whoever asked for them.
+		// A reader that selects by labels gets the update with which a pod stops matching.
 		if !s.wants(it, u.Op) && (old == nil || !s.wants(old, u.Op)) {
 			continue
 		}
@@ -162,8 +160,7 @@ func (s selection) keep(u feed.Update) (feed.Update, bool) {
 	return u, len(u.Pods) > 0 || u.First || u.Op == podconfig.SET
 }
 
-// wants reports whether a pod is one of those asked for. A SET holds the pods of
-// every source.
+// wants reports whether s selects a pod. A SET holds the pods of every source.
 func (s selection) wants(it *pod.Spec, op podconfig.Op) bool {
 	return (s.namespace == "" || it.Namespace == s.namespace) && s.selector.Matches(labels.Set(it.Pod.Labels)) &&
 		(op != podconfig.SET || len(s.kinds) == 0 || slices.Contains(s.kinds, it.Origin.Source))

@@ -78,7 +78,7 @@ func TestSelectionOfAStream(t *testing.T) {
 	}
 }
 
-// TestSelectionTravels: what flags ask for is what the agent understands.
+// TestSelectionTravels: the agent reads the same selection from the query.
 func TestSelectionTravels(t *testing.T) {
 	t.Parallel()
 	for _, s := range []selection{
@@ -108,12 +108,12 @@ func TestSelectionTravels(t *testing.T) {
 	}
 }
 
-// TestUpdateLinesEndWithTheirReader: a stream is left as soon as its reader is.
+// TestUpdateLinesEndWithTheirReader: a stream ends as soon as its reader has gone.
 func TestUpdateLinesEndWithTheirReader(t *testing.T) {
 	t.Parallel()
 	f, p := fedAgent(t)
 	f.feed(t, 0, 0)
-	for range 300 { // more than there may be at a time
+	for range 300 { // more than the limit of streams
 		for d, err := range p.followed(t.Context(), selection{}) {
 			if err != nil {
 				t.Fatal(err)

@@ -48,8 +48,8 @@ while it lives.`,
 	return cmd
 }
 
-// serve runs the engine, and beside it what looks after the runtime, until ctx
-// ends. A signal is how it is told to stop, and no failure.
+// serve runs the engine, and supervises the runtime, until ctx ends. A signal stops it
+// and is no failure.
 func (p *program) serve(ctx context.Context) error {
 	log := p.logger(slog.LevelInfo)
 	n, err := p.openNode(ctx, log)

@@ -10,23 +10,23 @@ import (
 	"time"
 )
 
-// gcPercent keeps the heap of an agent that has little to do close to what it
-// needs; the time that takes is too short to be measured. GOGC overrides it.
+// gcPercent keeps the heap of an idle agent small; the time that this takes is too short
+// to be measured. GOGC overrides it.
 const gcPercent = 25
 
 const (
-	// settleAfter is when a start is over, and what it took can be given back.
+	// settleAfter is the time after which the start is over and its memory can be freed.
 	settleAfter = 10 * time.Second
-	// settleEvery is how often is looked whether something else took much: many pods
-	// that came at once.
+	// settleEvery is the interval of checks for memory that a burst has left, for example
+	// of many new pods.
 	settleEvery = 30 * time.Second
-	// settleFrom is how much it is worth the trouble for: an agent that has nothing to
-	// do makes that much garbage in a minute or more.
+	// settleFrom is the least garbage worth freeing: an idle agent makes that much in a
+	// minute or more.
 	settleFrom = 2 << 20
 )
 
-// settle gives the machine back what only the start has needed, and later what only a
-// burst of work has.
+// settle returns memory to the machine that only the start needed, and later memory that
+// only a burst of work needed.
 func settle(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -45,7 +45,7 @@ func settle(ctx context.Context) {
 	}
 }
 
-// spare returns how many bytes of the heap are garbage, or free and still held.
+// spare returns how many bytes of the heap are garbage, or free and not returned yet.
 func spare() uint64 {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/gc/heap/live:bytes"},

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// What is garbage counts as spare, and what was given back does not.
+// Garbage counts as spare; memory that was returned does not.
 func TestSpareIsWhatCanBeGivenBack(t *testing.T) {
 	defer debug.SetGCPercent(debug.SetGCPercent(-1)) // a collection amid what follows would find all of it in use
 	debug.FreeOSMemory()

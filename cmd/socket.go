@@ -20,15 +20,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// socketPath is the name by which an agent is found: a link to listenPath.
+// socketPath is the path that clients connect to: a link to listenPath.
 func (p *program) socketPath() string { return filepath.Join(p.cfg.Run(), "nodectl.sock") }
 
-// listenPath is where an agent answers: in a directory that only its owner enters, since
-// containers with users of their own pass through the run directory (C-1.42).
+// listenPath is the path of the agent's socket, in a directory that only its owner can
+// enter: containers in user namespaces can enter the run directory (C-1.42).
 func (p *program) listenPath() string { return filepath.Join(p.cfg.Run(), "agent", "nodectl.sock") }
 
-// openRun makes the run directory and the socket's directory below it, and links the names
-// by which clients know the socket.
+// openRun makes the run directory and the socket's directory below it, and the links that
+// clients connect to.
 func (p *program) openRun() error {
 	run, dir := p.cfg.Run(), filepath.Dir(p.listenPath())
 	if err := os.MkdirAll(run, 0o711); err != nil {
@@ -84,7 +84,7 @@ func linkSocket(path, to string) error {
 	return os.Rename(next, path)
 }
 
-// documents answers on the local socket with what an engine shows.
+// documents returns the local server's configuration for an engine's state.
 func (p *program) documents(live *feed.Live, log *slog.Logger) server.Config {
 	return server.Config{
 		Socket: p.listenPath(),
@@ -102,8 +102,7 @@ func (p *program) documents(live *feed.Live, log *slog.Logger) server.Config {
 	}
 }
 
-// updateLines returns the updates that a query asks for, as watch -o json prints
-// them.
+// updateLines returns the updates that a query selects, as watch -o json prints them.
 func updateLines(ctx context.Context, live *feed.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
 	s, err := selectionOf(q)
 	if err != nil {

@@ -36,7 +36,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// fed is a source that says what it is fed.
+// fed is a source that yields the sets of a test.
 type fed struct{ sets chan source.Snapshot }
 
 func (fed) Name() string { return "file:/fed" }
@@ -55,8 +55,8 @@ func (f fed) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// feed makes pod web say n, with so many bytes besides, and returns when the
-// engine has taken it.
+// feed sends a set whose pod web contains n and bytes of padding, and returns when the
+// engine has received it.
 func (f fed) feed(t testing.TB, n, bytes int) {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "uid", Annotations: map[string]string{"n": fmt.Sprint(n), "load": strings.Repeat("x", bytes)}},
@@ -70,8 +70,8 @@ func (f fed) feed(t testing.TB, n, bytes int) {
 	}
 }
 
-// fedEngine runs a whole engine until the test ends. Its runtime is not ready, so
-// that nothing is measured but what the sources say.
+// fedEngine runs a whole engine until the test ends. Its runtime is not ready, so that
+// only updates of the sources are measured.
 func fedEngine(t testing.TB, log *slog.Logger) (fed, *program, *engine.Engine, hints) {
 	root, err := os.MkdirTemp("", "fed") // a socket's path is short
 	if err != nil {
@@ -107,7 +107,7 @@ func fedAgent(t testing.TB) (fed, *program) {
 	log := slog.New(slog.DiscardHandler)
 	f, p, e, _ := fedEngine(t, log)
 	cfg := p.documents(e.Live(), log)
-	cfg.Patience = 10 * time.Minute // whoever is stuck here is so for as long as the others take
+	cfg.Patience = 10 * time.Minute // the stuck reader stays connected until the others are done
 	if err := p.openRun(); err != nil {
 		t.Fatal(err)
 	}
@@ -121,8 +121,8 @@ func fedAgent(t testing.TB) (fed, *program) {
 }
 
 // TestAReaderOfASocketThatIsStuckDelaysNobody lets ten readers follow over the socket.
-// Nine get every update, in order. One reads nothing for a while: it gets what was under
-// way, then DROPPED with the count of what it lost, one SET, and all that comes after.
+// Nine get every update, in order. One reads nothing for a while: it gets the updates in
+// transit, then DROPPED with the number of lost ones, one SET, and all later updates.
 func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	t.Parallel()
 	const updates, others = 1200, 9 // measure 10 of docs/benchmarks.md has a hundred readers
@@ -135,7 +135,7 @@ func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	defer stuck.Close()
 	in := json.NewDecoder(stuck)
 	var first ui.PodUpdate
-	if err := in.Decode(&first); err != nil || said(t, first) != 0 { // it follows from now on
+	if err := in.Decode(&first); err != nil || said(t, first) != 0 { // the reader follows from now on
 		t.Fatalf("%v, %v", first, err)
 	}
 
@@ -185,7 +185,7 @@ func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	}
 }
 
-// said returns the number that a document's pod says.
+// said returns the number in a document's pod.
 func said(t testing.TB, d ui.PodUpdate) (n int) {
 	if _, err := fmt.Sscan(d.Pods[0].Object.Annotations["n"], &n); err != nil {
 		t.Fatal(err)
@@ -193,11 +193,11 @@ func said(t testing.TB, d ui.PodUpdate) (n int) {
 	return n
 }
 
-// followInOrder reads until the last of the updates, and says when it has read
-// the first line and then every hundred.
+// followInOrder reads until the last update, and sends to arrived after the first line and
+// then after every hundred.
 func followInOrder(t *testing.T, p *program, updates int, arrived chan<- struct{}) {
 	n := 0
-	defer func() { // nobody waits in vain for a reader that has failed
+	defer func() { // the test must not wait for a reader that has failed
 		for ; n <= updates; n++ {
 			if n%100 == 0 {
 				arrived <- struct{}{}
@@ -267,7 +267,7 @@ func BenchmarkWatch_100Readers(b *testing.B) {
 	b.ResetTimer()
 	for n := 1; n <= b.N; n++ {
 		<-tick.C
-		sent[n] = time.Now() // before the source says it; readers look after they got it
+		sent[n] = time.Now() // before the source sends it; readers use it after they got it
 		f.feed(b, n, 0)
 	}
 	done.Wait()

@@ -27,25 +27,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/stdin"
 )
 
-// reading says how a command reads its sources.
+// reading configures how a command reads its sources.
 type reading struct {
 	mode podconfig.Mode
-	// kept and restored are what the agent wrote down: of the pods that run, and
-	// of each layer.
+	// kept and restored are the agent's records of running pods, and the last good set of
+	// each layer.
 	kept     []*pod.Spec
 	restored map[string]podconfig.Restored
-	// permissions is what becomes of manifests that others can write to.
+	// permissions decides about manifests that others can write to.
 	permissions file.Permissions
-	// lasting leaves out nothing; without it only sources are read that a set can
-	// be taken from once: no API server and no etcd.
+	// lasting reads all sources; without it the API server and etcd are left out, which
+	// must be watched.
 	lasting bool
-	// acts says that pods are run, and not only told of: what their environments need
-	// of an API server is read too.
+	// acts means that the command runs pods: it also reads the API server's objects that
+	// their environments need.
 	acts bool
 	log  *slog.Logger
 }
 
-// podConfig returns what reads the configured sources: each -f is a layer, then
+// podConfig returns the PodConfig of the configured sources: each -f is a layer, then
 // etcd, then the API server.
 func (p *program) podConfig(r reading) (*podconfig.PodConfig, error) {
 	policy, err := p.sourcePolicy()
@@ -107,7 +107,7 @@ func (p *program) sources(r reading) ([]source.Source, error) {
 	return all, nil
 }
 
-// insecureHint returns what to do about a source that others can change on its way.
+// insecureHint returns the hint for a source that others can change in transit.
 func insecureHint(err error) []string {
 	if !errors.Is(err, source.ErrUnprotected) {
 		return nil
@@ -115,8 +115,8 @@ func insecureHint(err error) []string {
 	return []string{"use https://, or set --insecure-sources on a network that you trust"}
 }
 
-// sourceNames returns what -f names, or the default directory where no other
-// source is configured either.
+// sourceNames returns the names of -f, or the default directory if no source is
+// configured.
 func (p *program) sourceNames() []string {
 	if len(p.cfg.Filename)+len(p.cfg.EtcdEndpoints) == 0 && p.cfg.Kubeconfig == "" {
 		return []string{config.DefaultManifests}
@@ -124,8 +124,8 @@ func (p *program) sourceNames() []string {
 	return p.cfg.Filename
 }
 
-// trustedOwners returns who may own manifests beside root: the caller, and who
-// called sudo.
+// trustedOwners returns the users that may own manifests beside root: the caller, and the
+// user that called sudo.
 func trustedOwners(env func(string) string) []int {
 	owners := []int{os.Getuid()}
 	if uid, err := strconv.Atoi(env("SUDO_UID")); err == nil && os.Getuid() == 0 {
@@ -134,8 +134,8 @@ func trustedOwners(env func(string) string) []int {
 	return owners
 }
 
-// httpSource returns the source of a URL. Its pods are said to come from the
-// URL without the secrets in it.
+// httpSource returns the source of a URL. The origin of its pods is the URL without
+// secrets.
 func (p *program) httpSource(url string, header http.Header, log *slog.Logger) (source.Source, error) {
 	var parse func([]byte, string) (source.File, []pod.Problem)
 	s, err := sourcehttp.New(sourcehttp.Config{
@@ -187,7 +187,7 @@ func (p *program) apiSource(r reading) (*apiserver.Source, error) {
 	})
 }
 
-// runtimeClass returns the handler of a class that the API server has.
+// runtimeClass returns the handler of a RuntimeClass of the API server.
 func (p *program) runtimeClass(ctx context.Context, name string) (handler string, ok bool, err error) {
 	if p.apiReader == nil {
 		return "", false, nil
@@ -195,7 +195,7 @@ func (p *program) runtimeClass(ctx context.Context, name string) (handler string
 	return p.apiReader.RuntimeHandler(ctx, name)
 }
 
-// services returns what knows the services of the API server; nil without one.
+// services returns a lister of the API server's services; nil without an API server.
 func (p *program) services() func(namespace string) ([]*v1.Service, error) {
 	if p.apiReader == nil {
 		return nil
@@ -203,7 +203,7 @@ func (p *program) services() func(namespace string) ([]*v1.Service, error) {
 	return p.apiReader.Services
 }
 
-// parser returns how the manifests of one layer are read.
+// parser returns the parser of one layer's manifests.
 func (p *program) parser(kind, location string) func([]byte, string) (source.File, []pod.Problem) {
 	return func(data []byte, file string) (source.File, []pod.Problem) {
 		return manifest.Parse(data, manifest.Options{
@@ -212,8 +212,8 @@ func (p *program) parser(kind, location string) func([]byte, string) (source.Fil
 	}
 }
 
-// absolute makes the paths of sources absolute: what acts writes down which
-// source a pod came from, and that must not depend on where it was called.
+// absolute makes the paths of sources absolute: records name the source of each pod, which
+// must not depend on the working directory.
 func (p *program) absolute() {
 	for i, name := range p.cfg.Filename {
 		if name == "-" || config.IsURL(name) {
@@ -235,8 +235,7 @@ func (p *program) makeAbsolute(name string) string {
 	return abs
 }
 
-// asGiven returns a path as the person wrote it, where absolute has made it
-// absolute: that is what messages show.
+// asGiven returns a path as the user wrote it, for messages: it undoes absolute.
 func (p *program) asGiven(path string) string {
 	for _, g := range p.given {
 		if rest, ok := strings.CutPrefix(path, g[0]+"#"); ok { // a pod of an API server
@@ -249,8 +248,8 @@ func (p *program) asGiven(path string) string {
 	return path
 }
 
-// here puts an origin as serve and runonce write it down, with absolute paths,
-// into the words of the layers given to this command.
+// here replaces the absolute paths that serve and runonce record in an origin by the
+// paths given to this command.
 func (p *program) here(o pod.Origin) pod.Origin {
 	names := p.sourceNames()
 	switch o.Source {
@@ -276,8 +275,8 @@ func (p *program) here(o pod.Origin) pod.Origin {
 	return o
 }
 
-// headers returns what is sent with every URL: --manifest-url-header, and the
-// lines of --manifest-url-header-file. Values never reach an error.
+// headers returns the headers of requests to URLs: --manifest-url-header, and the lines of
+// --manifest-url-header-file. Values never reach an error.
 func (p *program) headers() (http.Header, error) {
 	cfg := p.cfg
 	if path := cfg.ManifestURLHeaderFile; path != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/doctor"
 )
 
-// startable reports why serve must not start: with what it was given, or on this
+// startable returns an error if serve must not start with its configuration, or on this
 // machine.
 func (p *program) startable() error {
 	for _, check := range []func() error{p.identity, p.ownRoot} {
@@ -32,7 +32,7 @@ func (p *program) startable() error {
 	return err
 }
 
-// identity reports that there is nothing to speak to the API server with.
+// identity returns an error if there are no credentials for the API server.
 func (p *program) identity() error {
 	file, first := p.cfg.Kubeconfig, p.cfg.BootstrapKubeconfig
 	switch {
@@ -53,18 +53,17 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// ownRoot refuses a root directory that a kubelet keeps its pods in: what is there
-// is not nodectl's to judge.
+// ownRoot refuses a root directory of a kubelet: nodectl must not manage the pods in it.
 func (p *program) ownRoot() error {
 	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
-		if _, err := os.Stat(filepath.Join(p.cfg.RootDir, name)); err == nil { // one that may not be looked into is said elsewhere
+		if _, err := os.Stat(filepath.Join(p.cfg.RootDir, name)); err == nil { // another check reports a directory without access
 			return failed(exitUsage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", p.cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
 		}
 	}
 	return nil
 }
 
-// kernelDefaults holds the kernel's settings against those a node needs.
+// kernelDefaults compares the kernel's settings with those that a node needs.
 func kernelDefaults(dir string) error {
 	var wrong []string
 	for _, s := range doctor.KernelDefaults() {
@@ -82,14 +81,14 @@ func kernelDefaults(dir string) error {
 	return nil
 }
 
-// noSwap refuses a machine that swaps. One whose kernel cannot has no such file.
+// noSwap refuses a machine that swaps. Kernels without swap have no such file.
 func noSwap(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return failed(exitFailure, fmt.Errorf("--fail-swap-on: %w", err))
 	}
 	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
-	if len(lines) > 1 { // the first one is the head
+	if len(lines) > 1 { // the first one is the header
 		device := strings.Fields(lines[1])[0]
 		return failed(exitFailure, fmt.Errorf("--fail-swap-on: swap is on: %s", device), "'swapoff -a', and take it out of /etc/fstab; or --fail-swap-on=false")
 	}

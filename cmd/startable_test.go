@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestWhatAMachineMustBe: what was asked of a machine and is not so keeps serve
-// from starting, and says what it found.
+// TestWhatAMachineMustBe: serve does not start on a machine that lacks a requirement, and
+// the error has the value found.
 func TestWhatAMachineMustBe(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

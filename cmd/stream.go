@@ -13,23 +13,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// errClosed says that nobody reads standard output any more. It ends a command
-// and is no failure.
+// errClosed means that the reader of standard output is gone. It ends a command and is
+// no failure.
 var errClosed = errors.New("standard output is closed")
 
 // output is one of the program's two streams, and what it can show.
 type output struct {
 	*ui.View
 	file *os.File
-	held *heldText  // where text goes instead while a screen is shown; else nil
-	live *liveLines // what stands below all text, on a terminal; else nil
+	held *heldText  // receives the text while a screen is shown; else nil
+	live *liveLines // lines below all text, on a terminal; else nil
 }
 
 func newOutput(f *os.File) *output {
 	return &output{file: f, View: ui.New(f, ui.Screen{})}
 }
 
-// look finds out what the stream can show. mode is --color.
+// look finds out whether the stream is a terminal with colour. mode is --color.
 func (o *output) look(mode string, env func(string) string) {
 	screen := ui.Screen{}
 	terminal := term.IsTerminal(int(o.file.Fd()))
@@ -43,10 +43,10 @@ func (o *output) look(mode string, env func(string) string) {
 	o.View = ui.New(o.file, screen)
 }
 
-// terminal reports whether a person looks at the stream.
+// terminal reports whether the stream is a terminal.
 func (o *output) terminal() bool { return term.IsTerminal(int(o.file.Fd())) }
 
-// Write implements io.Writer. A reader that has gone away is errClosed.
+// Write implements io.Writer. It returns errClosed if the reader is gone.
 func (o *output) Write(b []byte) (int, error) {
 	if o.held != nil {
 		return o.held.Write(b)
@@ -72,15 +72,15 @@ func (o *output) print(text string) error {
 	return err
 }
 
-// say writes to the conversation. That nobody listens ends nothing.
+// say writes to standard error, and ignores errors.
 func (p *program) say(text string) { _ = p.err.print(text) }
 
-// interrupted is why a context ended: a signal.
+// interrupted is the cause of a context that a signal ended.
 type interrupted struct{ signal os.Signal }
 
 func (i interrupted) Error() string { return "interrupted by " + i.signal.String() }
 
-// code is what a shell expects of a program that a signal ended.
+// code returns the exit code that shells use for a program that a signal ended.
 func (i interrupted) code() int {
 	if s, ok := i.signal.(syscall.Signal); ok {
 		return 128 + int(s)

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isClosedPipe reports whether a write failed because nobody reads any more.
+// isClosedPipe reports whether a write failed because the reader is gone.
 func isClosedPipe(err error) bool { return errors.Is(err, unix.EPIPE) }
 
 // untilClosed returns a context that ends when the reader of standard output
-// goes away, even while nothing is written. stop waits for what watches it.
+// goes away, even while nothing is written. stop waits for the goroutine that watches it.
 func untilClosed(parent context.Context, out *os.File) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	wakeR, wakeW, err := os.Pipe()

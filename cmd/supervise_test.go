@@ -13,18 +13,18 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// stalled are hints whose drain stands still.
+// stalled are hints whose drain does not answer.
 type stalled struct{ hints }
 
 func (stalled) Beat(context.Context) error { return errors.New("the drain stands still") }
 
-// TestF7_ServeAsksEveryPart takes what serve feeds the watchdog by: the engine's
-// beat and that of the drain of the runtime's events, each needed by itself.
+// TestF7_ServeAsksEveryPart: serve's watchdog needs both the engine's beat and that of the
+// drain of the runtime's events.
 func TestF7_ServeAsksEveryPart(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)
 	_, p, e, living := fedEngine(t, log)
-	asleep := engine.New(engine.Config{}) // nobody runs it
+	asleep := engine.New(engine.Config{}) // its Run is not called
 	for _, c := range []struct {
 		name   string
 		engine *engine.Engine

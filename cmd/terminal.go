@@ -10,17 +10,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/client"
 )
 
-// terminal is this process's terminal while a command in a container has it.
+// terminal is this process's terminal while a command in a container uses it.
 type terminal struct {
 	in    *os.File
 	state *term.State
-	sizes chan client.Size // cap 1: the goroutine below sends, the stream receives; a size nobody took yet is replaced
+	sizes chan client.Size // cap 1: the goroutine below sends, the stream receives; an unread size is replaced
 	stop  func()
 	once  sync.Once
 }
 
-// openTerminal puts the terminal of in into raw mode until close; nil where in is
-// none.
+// openTerminal puts the terminal of in into raw mode until close. It returns nil if in is
+// no terminal.
 func openTerminal(in, out *os.File) (*terminal, error) {
 	if !term.IsTerminal(int(in.Fd())) {
 		return nil, nil
@@ -42,8 +42,7 @@ func openTerminal(in, out *os.File) (*terminal, error) {
 	return t, nil
 }
 
-// resize puts a size in the place of one that nobody took. Only one goroutine
-// calls it.
+// resize sends a size and replaces an unread one. Only one goroutine calls it.
 func (t *terminal) resize(s client.Size) {
 	select {
 	case <-t.sizes:
@@ -52,7 +51,7 @@ func (t *terminal) resize(s client.Size) {
 	t.sizes <- s
 }
 
-// close leaves the terminal as it was. It may be called more than once.
+// close restores the terminal. It may be called more than once.
 func (t *terminal) close() {
 	t.once.Do(func() {
 		t.stop()

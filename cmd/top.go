@@ -15,8 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// topBetween is the time between two readings: what was used in it is what is
-// shown.
+// topBetween is the time between two readings; top shows the usage in between.
 const topBetween = time.Second
 
 func (p *program) topCommand() *cobra.Command {
@@ -85,7 +84,7 @@ func (p *program) addTop(cmd *cobra.Command, f *topFlags) {
 	f.reach = p.addReach(cmd)
 }
 
-// usedTwice reads what is used, twice.
+// usedTwice reads the usage twice.
 func usedTwice(ctx context.Context, c *client.Client) (before, now *stats.Summary, err error) {
 	if before, err = c.Summary(ctx); err != nil {
 		return nil, nil, unanswered(err)
@@ -179,8 +178,8 @@ func podUsage(before, now *stats.Summary, want func(stats.PodStats) bool, contai
 	return rows
 }
 
-// nanocores returns how much CPU was used between two readings, a whole core
-// being 1e9. A container that started anew counts from its start.
+// nanocores returns the CPU usage between two readings; 1e9 is one core. A container that
+// restarted in between counts from its start.
 func nanocores(before, now *stats.CPUStats) uint64 {
 	switch {
 	case now == nil:
@@ -211,7 +210,7 @@ func (p *program) topNodes(cmd *cobra.Command, f topFlags) error {
 		return err
 	}
 	u := ui.NodeUsage{Name: now.Node.NodeName, Nanocores: nanocores(before.Node.CPU, now.Node.CPU), Bytes: workingSet(now.Node.Memory)}
-	if node, err := c.Node(cmd.Context()); err == nil { // a kubelet does not say what it has
+	if node, err := c.Node(cmd.Context()); err == nil { // a kubelet has no route for its node
 		cpu, memory := node.Status.Allocatable[v1.ResourceCPU], node.Status.Allocatable[v1.ResourceMemory]
 		u.MilliCPU, u.Memory = cpu.MilliValue(), memory.Value()
 	}

@@ -18,8 +18,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDetachKeysLeaveATerminal: whatever is no detach reaches the container, in
-// its order, however the bytes come.
+// TestDetachKeysLeaveATerminal: all input but the detach keys reaches the container in
+// order, however the bytes are split.
 func TestDetachKeysLeaveATerminal(t *testing.T) {
 	t.Parallel()
 	keys, err := parseKeys("ctrl-p,ctrl-q")
@@ -34,7 +34,7 @@ func TestDetachKeysLeaveATerminal(t *testing.T) {
 		"ls\x10\x11never":        {"ls", true},
 		"\x10\x10\x11":           {"\x10", true},
 		"a\x10b":                 {"a\x10b", false},
-		"a\x10":                  {"a", false}, // held back: the next key says what it is
+		"a\x10":                  {"a", false}, // held back: the next key decides
 		"\x11\x10x":              {"\x11\x10x", false},
 		strings.Repeat("x", 1e5): {strings.Repeat("x", 1e5), false},
 	} {
@@ -90,7 +90,7 @@ func TestNamesOfPods(t *testing.T) {
 		{"po/one-n1", ""}:  "a/one-n1",
 		{"a/web", ""}:      "a/web-n1",
 		{"web", "b"}:       "b/web-n1",
-		{"db", ""}:         "a/db", // just that name goes before the one with the suffix
+		{"db", ""}:         "a/db", // the exact name wins over one with the suffix
 		{"web", ""}:        "pod web may be any of a/web-n1, b/web-n1",
 		{"nobody", ""}:     "pod nobody not found",
 		{"one", "b"}:       "pod one not found in namespace b",
@@ -130,9 +130,9 @@ func TestPortsOfForwards(t *testing.T) {
 	}
 }
 
-// TestD8_CompletionIsQuick: with nobody there, with somebody who does not answer,
-// and with somebody who stops in the middle, it ends, and says nothing. Only
-// completionTime ends it.
+// TestD8_CompletionIsQuick: without an agent, with one that does not answer, and with one
+// that stops in the middle, completion ends after completionTime at most, and prints
+// nothing.
 func TestD8_CompletionIsQuick(t *testing.T) {
 	if completionTime > 200*time.Millisecond {
 		t.Errorf("a person waits %s for the next word", completionTime)

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// version is what a build knows of itself.
+// version is the version of a build.
 type version struct {
 	ui.Document
 	Version string `json:"version"`
@@ -23,7 +23,7 @@ type version struct {
 	Arch    string `json:"arch"`
 }
 
-// readVersion reads what the Go tool has written into the binary.
+// readVersion reads the build information of the binary.
 func readVersion() version {
 	v := version{Document: ui.Document{APIVersion: ui.APIVersion, Kind: "Version"}, Version: "devel", Go: runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH}
 	info, ok := debug.ReadBuildInfo()

@@ -18,10 +18,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// lookAgain is how long an agent that does not know its pods yet is left alone.
+// lookAgain is the delay after which an agent that has not read its pods is asked again.
 const lookAgain = 200 * time.Millisecond
 
-// errWaited says that the time was up.
+// errWaited is the error of a timeout.
 var errWaited = errors.New("the time is up")
 
 func (p *program) waitCommand() *cobra.Command {
@@ -92,7 +92,7 @@ func cutKind(args []string, kinds ...string) (kind, name string, ok bool) {
 	return kinds[0], name, ok && slices.Contains(kinds, before)
 }
 
-// waitEnd says how a wait ended; left is what it still waited for.
+// waitEnd returns the end of the command; left is what it still waited for.
 func (p *program) waitEnd(err error, left []string) error {
 	if errors.Is(err, errWaited) {
 		for _, l := range left {
@@ -103,7 +103,7 @@ func (p *program) waitEnd(err error, left []string) error {
 	return unanswered(err)
 }
 
-// goal is what is waited for.
+// goal is the state that wait waits for.
 type goal struct {
 	kind  string // condition, jsonpath, create, delete
 	name  string // of the condition, or the path
@@ -138,7 +138,7 @@ func parseGoal(text string) (g goal, err error) {
 	return g, errors.New("--for " + text + " is not condition=NAME, jsonpath={PATH}=VALUE, create or delete")
 }
 
-// met reports whether an object is as it should be.
+// met reports whether an object has reached the goal.
 func (g goal) met(object any, conditions iter.Seq2[string, string]) bool {
 	switch g.kind {
 	case "create":
@@ -166,11 +166,11 @@ func (g goal) podMet(it *v1.Pod) bool {
 	})
 }
 
-// waitPods waits for pods, and prints each that is as it should be. left is what
-// is still waited for.
+// waitPods waits for pods, and prints each that reaches the goal. left are those that have
+// not.
 func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick) (left []string, err error) {
 	all, err := c.Pods(ctx)
-	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // it has come just now, or goes
+	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // the agent has just started, or is stopping
 		select {
 		case <-time.After(lookAgain):
 		case <-ctx.Done():
@@ -228,12 +228,12 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick
 	return w.left(), failed(exitFailure, errors.New("the agent has left"))
 }
 
-// waiting is what is still waited for.
+// waiting is the state of a wait: the pods that have not reached the goal.
 type waiting struct {
 	p    *program
 	goal goal
 	pick pick
-	open map[string]string // by UID, of create by name: what a person calls it
+	open map[string]string // the user's name of a pod, by UID (for create by name)
 }
 
 func (w *waiting) left() (names []string) {
@@ -244,7 +244,7 @@ func (w *waiting) left() (names []string) {
 	return names
 }
 
-// look looks at one pod as it is now, or as it was last.
+// look checks one pod: its current state, or its last one if it is gone.
 func (w *waiting) look(it *v1.Pod, gone bool) error {
 	key := string(it.UID)
 	if w.goal.kind == "create" {

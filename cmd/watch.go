@@ -70,8 +70,8 @@ sources: first what the agent has, then what changes, until the agent ends.`,
 	return cmd
 }
 
-// watch prints updates until there are enough, the time is up, a signal comes,
-// nobody reads, or no source can change any more.
+// watch prints updates until max, a timeout, a signal, the end of the reader, or until no
+// source can change any more.
 func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 	s, err := f.selection()
 	if err != nil {
@@ -112,8 +112,7 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 	return nil
 }
 
-// updates returns what there is to print: what an agent says, or what the
-// sources do.
+// updates returns the updates to print: an agent's, or those of the sources.
 func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags, s selection) (iter.Seq2[ui.PodUpdate, error], error) {
 	if f.attach {
 		for _, name := range slices.Concat(sourceSettings(), clusterSettings()) {
@@ -152,7 +151,7 @@ func (p *program) printUpdate(d ui.PodUpdate, f watchFlags) error {
 	return p.out.print(line)
 }
 
-// selection returns which updates the flags ask for.
+// selection returns the selection of the flags.
 func (f watchFlags) selection() (selection, error) {
 	mode, err := podconfig.ParseMode(f.mode.value)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui/tui"
 )
 
-// watchScreen is watch --tui. A stream that breaks ends it with its error.
+// watchScreen is watch --tui. It ends with the error of a stream that fails.
 func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFlags, s selection) error {
 	for _, name := range []string{"output", "full", "show-diff"} {
 		if cmd.Flags().Changed(name) {
@@ -68,8 +68,7 @@ func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFl
 	return err
 }
 
-// sourceTitles names the sources for a person, URLs without what may be secret
-// in them.
+// sourceTitles returns the names of the sources, URLs without secrets.
 func (p *program) sourceTitles() []string {
 	all := slices.Clone(p.sourceNames())
 	for i, name := range all {
@@ -92,8 +91,8 @@ func (p *program) sourceTitles() []string {
 	return all
 }
 
-// hold keeps what goes to standard error, where that is a terminal, until the
-// function it returns is called: a screen is shown there.
+// hold buffers standard error, if that is a terminal, until release is called, because a
+// screen is shown there.
 func (p *program) hold() (release func()) {
 	if !p.err.terminal() {
 		return func() {}
@@ -106,13 +105,13 @@ func (p *program) hold() (release func()) {
 	}
 }
 
-// heldText is the end of what was written to it, by any goroutine.
+// heldText keeps the end of the text written to it. It is safe for concurrent use.
 type heldText struct {
 	mu  sync.Mutex
 	all []byte
 }
 
-// heldMost is how much text is held; what is older is lost, by whole lines.
+// heldMost is the size of the buffer; older lines are dropped.
 const heldMost = 16 << 10
 
 // Write implements io.Writer.

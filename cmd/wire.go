@@ -52,8 +52,8 @@ func grouped(id string, all ...*cobra.Command) []*cobra.Command {
 	return all
 }
 
-// keptSpecs returns what the agent wrote down of its pods, with origins in the
-// words of this command line's layers.
+// keptSpecs returns the agent's recorded pods, with origins as this command line names its
+// layers.
 func (p *program) keptSpecs(kept []pod.Record) []*pod.Spec {
 	var specs []*pod.Spec
 	for _, r := range kept {
@@ -72,8 +72,8 @@ func (p *program) requireSourceReady() map[string]bool {
 	return map[string]bool{pod.SourceAPI: p.cfg.OfflineStart != pod.SourceAPI}
 }
 
-// restored puts the set of each layer, as the agent wrote it down, into the
-// words of this command line's layers.
+// restored returns the agent's last good set of each layer, keyed as this command line
+// names its layers.
 func (p *program) restored(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
 	all := make(map[string]podconfig.Restored, len(sets))
 	for name, set := range sets {

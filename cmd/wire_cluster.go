@@ -37,8 +37,8 @@ type member struct {
 	presence *nodeapi.Presence
 }
 
-// join prepares what makes this node one of a cluster: nothing is sent yet. It is nil
-// where no API server is configured.
+// join prepares the cluster membership of this node and sends nothing yet. It returns nil if
+// no API server is configured.
 func (n *node) join() (*member, error) {
 	p := n.p
 	if p.cfg.Kubeconfig == "" {
@@ -87,7 +87,7 @@ func (n *node) join() (*member, error) {
 	p.rejected = func(o *v1.Pod, problems []pod.Problem) {
 		if n.live != nil {
 			if is, ok := n.live.Pod(pod.KeyOf(o)); ok && is.UID != o.UID {
-				return // a pod of another source has its name, and is told of
+				return // a pod of another source has this name; that one is reported
 			}
 		}
 		m.rejected(o, problems, n.hostIPs)
@@ -95,7 +95,7 @@ func (n *node) join() (*member, error) {
 	return m, nil
 }
 
-// rest is how the API server is spoken to; requests are counted.
+// rest returns the API server's client configuration; its requests are counted.
 func (m *member) rest(counts *metrics.Metrics) *rest.Config {
 	cfg := m.client.REST()
 	cfg.Wrap(counts.Transport)
@@ -113,7 +113,7 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 		}
 	})
 	wg.Go(func() {
-		if m.client.Await(ctx) != nil { // a machine that joins has nothing to ask with yet
+		if m.client.Await(ctx) != nil { // a machine that joins has no credentials yet
 			return
 		}
 		if err := m.sink.Run(ctx); err != nil {
@@ -123,8 +123,8 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 	m.presence.Run(ctx)
 }
 
-// rejected tells the API server of a pod that cannot be run here, by the field that is
-// the reason. It is Pending where the node lacks what the pod asks for.
+// rejected reports a pod that cannot run here to the API server, with the field that is the
+// reason. The pod is Pending if the node lacks what it requests.
 func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
 	now := time.Now()
 	u, ok := status.OfUnsupported(p, problems, hostIPs, now)
@@ -148,7 +148,7 @@ func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
 	return n.Labels, n.Spec.Taints, true
 }
 
-// measures returns the agent's own numbers.
+// measures returns the agent's own metrics.
 func (n *node) measures() *metrics.Metrics {
 	v := readVersion()
 	return metrics.New(metrics.Config{
@@ -182,7 +182,7 @@ func (n *node) measures() *metrics.Metrics {
 	})
 }
 
-// treeState says whether a program was built from a commit as it is.
+// treeState returns whether a program was built from an unmodified commit.
 func treeState(v version) string {
 	if v.Dirty {
 		return "dirty"
@@ -190,7 +190,7 @@ func treeState(v version) string {
 	return "clean"
 }
 
-// mirrors returns how many mirror pods there should be.
+// mirrors returns the desired number of mirror pods.
 func (n *node) mirrors() (count int) {
 	if n.p.cfg.Kubeconfig == "" || n.live == nil {
 		return 0
@@ -208,7 +208,7 @@ func (n *node) called(c cri.Call) {
 	n.metrics.Call(c.Method, c.Handler, c.UserNamespace, c.Took, c.Err)
 }
 
-// certDir is where this node's certificates are.
+// certDir returns the directory of this node's certificates.
 func (p *program) certDir() string {
 	if p.cfg.CertDir != "" {
 		return p.cfg.CertDir
@@ -216,7 +216,7 @@ func (p *program) certDir() string {
 	return filepath.Join(p.cfg.RootDir, "pki")
 }
 
-// port is where the server listens on TCP, 0 for nowhere.
+// port returns the TCP port of the server, 0 for none.
 func (p *program) port() int {
 	switch {
 	case p.cfg.Port >= 0:
@@ -227,7 +227,7 @@ func (p *program) port() int {
 	return 0
 }
 
-// observe returns who looks at this machine as a node.
+// observe returns the Observer of this machine, which makes its node status.
 func (n *node) observe() *machine.Observer {
 	p := n.p
 	place := ""
@@ -247,8 +247,8 @@ func (n *node) observe() *machine.Observer {
 	})
 }
 
-// told returns who hears what the engine of a serving agent says; m is nil where this
-// node is in no cluster.
+// told returns the observers of a serving agent's engine; m is nil if this node is in no
+// cluster.
 func (n *node) told(m *member) told {
 	if m == nil {
 		return told{hear: []engine.Sink{n.metrics}, events: tellers{n.events, n.metrics}}
@@ -259,10 +259,10 @@ func (n *node) told(m *member) told {
 	}
 }
 
-// healthFor is how long the sync loop's hints may take to show that they live.
+// healthFor is the timeout of the PLEG's health check.
 const healthFor = 100 * time.Millisecond
 
-// health says why pods would not run although the runtime is well.
+// health returns why pods would not run although the runtime is healthy.
 func (n *node) health() error {
 	ctx, cancel := context.WithTimeout(context.Background(), healthFor)
 	defer cancel()
@@ -272,7 +272,7 @@ func (n *node) health() error {
 	return nil
 }
 
-// tellers are events' readers: what happens is told to all of them.
+// tellers are receivers of events; each of them gets every event.
 type tellers []engine.Events
 
 // Event implements engine.Events.
@@ -282,10 +282,10 @@ func (t tellers) Event(e pod.Event) {
 	}
 }
 
-// eventsPath is where the newest events are kept.
+// eventsPath returns the file of the newest events.
 func (p *program) eventsPath() string { return filepath.Join(p.cfg.RootDir, "events.jsonl") }
 
-// store opens what keeps events.
+// store opens the store of events.
 func (n *node) store() *event.Store {
 	return event.Open(event.Config{Path: n.p.eventsPath(), Node: n.p.cfg.NodeName, Log: n.log})
 }

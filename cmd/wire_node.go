@@ -37,20 +37,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// superviseEvery is how often serve looks after the runtime it brought along.
+// superviseEvery is the interval in which serve checks the bundled runtime.
 const superviseEvery = time.Second
 
-// importPatience is how long serve waits for images before it starts pods.
+// importPatience is how long serve imports images before it starts pods.
 const importPatience = 30 * time.Second
 
-// node is this machine held by this process: the root directory is locked, the
-// runtime is known. serve and runonce act through it; get, merge and watch never
-// make one.
+// node is this machine under this process: it holds the lock of the root directory, and the
+// runtime. serve and runonce use it; get, merge and watch never make one.
 type node struct {
 	p       *program
 	log     *slog.Logger
 	unlock  func()
-	bundled *bundle.Runtime // nil for a runtime that is not ours
+	bundled *bundle.Runtime // nil for any other runtime
 	runtime *cri.Runtime
 	records *record.Records
 	sets    *record.Split
@@ -60,8 +59,8 @@ type node struct {
 	hints   hints
 	journal *journal.Journal
 	kept    []pod.Record
-	facts   plan.Node     // what admission judges by
-	machine machine.Facts // this machine as it was found
+	facts   plan.Node     // input of admission
+	machine machine.Facts // this machine at the start
 
 	groups   *cgroup.Cgroups
 	observer *machine.Observer
@@ -75,15 +74,15 @@ type node struct {
 	before   map[pod.Key]v1.PodStatus
 }
 
-// hints say what may have changed on the runtime, and whether they still hear of
-// it; pleg.PLEG is where they come from.
+// hints report what may have changed in the runtime, and whether they still receive its
+// events; pleg.PLEG implements it.
 type hints interface {
 	engine.Hints
 	Beat(context.Context) error
 }
 
-// openNode locks the root directory and finds the runtime, starting the bundled
-// one where it is the one to use. close gives both back; pods stay.
+// openNode locks the root directory and finds the runtime; it starts the bundled one if
+// that is the one to use. close releases both; pods stay.
 func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err error) {
 	n := &node{p: p, log: log, news: newPullNews()}
 	n.metrics = n.measures()
@@ -133,8 +132,8 @@ func (p *program) openNode(ctx context.Context, log *slog.Logger) (_ *node, err 
 	return n, nil
 }
 
-// facts returns what admission judges by: this machine, and what the
-// configuration says of it; and what all pods together are held to.
+// facts returns this machine, the input of admission made from it and the configuration,
+// and the limits of all pods together.
 func (p *program) facts() (machine.Facts, plan.Node, v1.ResourceList, error) {
 	f, err := machine.Read(p.cfg.RootDir)
 	if err != nil {
@@ -162,8 +161,8 @@ func (p *program) facts() (machine.Facts, plan.Node, v1.ResourceList, error) {
 	}, f.Enforced(p.cfg.Reserved()), nil
 }
 
-// lastGood returns what each source last wanted, as the agent before this one
-// wrote it down. What is damaged costs its own content, and is said.
+// lastGood returns the last good set of each source, from the previous agent. It logs and
+// skips damaged ones.
 func (n *node) lastGood() map[string]podconfig.Restored {
 	sets, err := n.sets.Load()
 	if err != nil {
@@ -203,11 +202,11 @@ func (n *node) findRuntime(ctx context.Context) error {
 	return nil
 }
 
-// bundledKind is what the bundled runtime is called in bundle.Found.
+// bundledKind is the name of the bundled runtime in bundle.Found.
 const bundledKind = "bundled"
 
-// discover finds the runtime to use. A bundled one that runs stays the one to
-// use: its pods are on it, whatever was installed since.
+// discover finds the runtime to use. A running bundled one stays in use, whatever was
+// installed since: the pods are on it.
 func (p *program) discover(ctx context.Context) (bundle.Found, error) {
 	if b := p.bundled(); p.cfg.RuntimeEndpoint == "" && b.Running() {
 		return bundle.Found{Endpoint: b.Endpoint(), Kind: bundledKind}, nil
@@ -215,11 +214,11 @@ func (p *program) discover(ctx context.Context) (bundle.Found, error) {
 	return bundle.Discover(ctx, p.cfg.RuntimeEndpoint)
 }
 
-// importFirst imports what lies in the image directory before pods start, so
-// that they find their images. It does not wait for a runtime that is not there,
-// and not for ever: lookAfter goes on with what is left.
+// importFirst imports the images in the image directory before pods start, so that they
+// find their images. It does not wait for a runtime, and ends after importPatience:
+// lookAfter imports the rest.
 func (n *node) importFirst(ctx context.Context) {
-	_ = os.Mkdir(n.p.imageDir(), 0o700) // so that archives put there are seen at once
+	_ = os.Mkdir(n.p.imageDir(), 0o700) // so that new archives are seen at once
 	ctx, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
 	if _, err := n.runtime.Ready(ctx); err != nil {
@@ -239,17 +238,17 @@ func (n *node) close() {
 	}
 }
 
-// told is who hears what an engine says beside the journal, and who tells it of its
-// node.
+// told are the observers of an engine beside the journal, and the function that reads its
+// Node object.
 type told struct {
-	sinks  []engine.Sink // that may wait
-	hear   []engine.Sink // that do not
+	sinks  []engine.Sink // may block
+	hear   []engine.Sink // do not block
 	events engine.Events
 	node   func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced func()
 }
 
-// engine puts an engine together.
+// engine makes an engine.
 func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 	p := n.p
 	return engine.New(engine.Config{
@@ -284,7 +283,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 	})
 }
 
-// volumes puts volumes of pods in place.
+// volumes makes the manager of pods' volumes.
 func (n *node) volumes() *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.logLinks(), Log: n.log,
@@ -297,11 +296,11 @@ func (n *node) volumes() *volume.Volumes {
 	return volume.New(cfg)
 }
 
-// recursiveReadOnly reports whether the runtime can for a pod of that class; where
-// nobody knows the class's handler, the class names it, as it does for the sandbox of a
-// static pod.
+// recursiveReadOnly reports whether the runtime supports recursive read-only mounts for pods
+// of a class. If the handler of the class is unknown, it has the name of the class, as for
+// the sandbox of a static pod.
 func (n *node) recursiveReadOnly(class *string) bool {
-	ctx, stop := context.WithTimeout(context.Background(), time.Second) // nothing else ends it
+	ctx, stop := context.WithTimeout(context.Background(), time.Second) // the caller has no context
 	defer stop()
 	handler, _, err := n.runtime.Handler(ctx, class)
 	if err != nil {
@@ -310,8 +309,8 @@ func (n *node) recursiveReadOnly(class *string) bool {
 	return n.runtime.RecursiveReadOnly(handler)
 }
 
-// podCgroups keeps pods' cgroups. Only root may: any other agent's pods are where its
-// runtime puts them.
+// podCgroups returns the manager of pods' cgroups. Only root may manage them; for other
+// users the runtime decides where pods are.
 func (n *node) podCgroups() engine.Cgroups {
 	if os.Geteuid() != 0 {
 		n.log.Info("Pods have no cgroups of their own: only root may make them")
@@ -320,7 +319,7 @@ func (n *node) podCgroups() engine.Cgroups {
 	return timedCgroups{n.groups, n.metrics}
 }
 
-// timedCgroups tells metrics how long operations on pods' cgroups take.
+// timedCgroups measures the duration of operations on pods' cgroups.
 type timedCgroups struct {
 	*cgroup.Cgroups
 	metrics *metrics.Metrics
@@ -354,8 +353,8 @@ func (t timedCgroups) ended(operation string, began time.Time) {
 	t.metrics.Cgroup(operation, time.Since(began))
 }
 
-// cgroups returns the pods' cgroups, below the one that the configuration names. It
-// touches nothing.
+// cgroups returns the pods' cgroups, below the one that the configuration names. It changes
+// nothing.
 func (n *node) cgroups() *cgroup.Cgroups {
 	return cgroup.New(cgroup.Config{
 		Root: n.p.cfg.CgroupRoot, Node: n.p.cfg.NodeName, RootDir: n.p.cfg.RootDir,
@@ -363,8 +362,8 @@ func (n *node) cgroups() *cgroup.Cgroups {
 	})
 }
 
-// lookAfter keeps the bundled runtime alive and imports images as they appear,
-// until ctx ends.
+// lookAfter restarts the bundled runtime when it dies and imports new images, until ctx
+// ends.
 func (n *node) lookAfter(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -399,8 +398,7 @@ func (n *node) lookAfter(ctx context.Context) {
 	}
 }
 
-// awaitRuntime returns when the runtime answers, or an error when it does not
-// within limit.
+// awaitRuntime waits until the runtime answers, and returns an error after limit.
 func (n *node) awaitRuntime(ctx context.Context, limit time.Duration) error {
 	deadline := time.Now().Add(limit)
 	var silent error
@@ -449,23 +447,22 @@ func (p *program) statuses(log *slog.Logger) map[pod.Key]v1.PodStatus {
 	return m
 }
 
-// hostIPs returns this machine's addresses: those that --node-ip names, else the one
-// that leads out, and loopback where nothing does. Name servers are asked for the
-// node's name in a cluster only.
+// hostIPs returns this machine's addresses: those of --node-ip, else the one of the default
+// route, else loopback. It resolves the node's name by DNS in a cluster only.
 func (p *program) hostIPs(ctx context.Context) ([]string, error) {
 	name := ""
 	if p.cfg.Kubeconfig != "" {
 		name = p.cfg.NodeName
 	}
 	ips, err := machine.HostIPs(ctx, name, p.cfg.NodeIP)
-	if err != nil && len(p.cfg.NodeIP) == 0 { // the network may come later: static pods do not wait for it
+	if err != nil && len(p.cfg.NodeIP) == 0 { // static pods do not wait for the network
 		return []string{"127.0.0.1"}, nil
 	}
 	return ips, err
 }
 
-// supervise is the supervisor of a serving agent: it lives while its sync loop and
-// workers do, and what drains the runtime's events.
+// supervise returns the supervisor of a serving agent. It checks the sync loop, the workers,
+// and the drain of the runtime's events.
 func (n *node) supervise(e *engine.Engine, answering <-chan struct{}) *supervisor {
 	return &supervisor{
 		log: n.log, answering: answering,

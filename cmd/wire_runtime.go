@@ -21,15 +21,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
-// observe connects to the runtime that serve would use and that answers now. It
-// starts nothing. An error names what was tried.
+// observe connects to the runtime that serve would use and that answers now. It starts
+// nothing. The error names the endpoints that it tried.
 func (p *program) observe(ctx context.Context) (*cri.Runtime, error) {
 	found, err := p.discover(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	endpoint := found.Endpoint
-	if endpoint == "" { // what is left is the bundled one, where an agent has started it
+	if endpoint == "" { // use the bundled one, if an agent has started it
 		endpoint = p.bundled().Endpoint()
 	}
 	r, dialled := p.dial(endpoint, nil)
@@ -51,13 +51,13 @@ func (p *program) observe(ctx context.Context) (*cri.Runtime, error) {
 	return nil, err
 }
 
-// bundled returns the runtime nodectl brings along; it starts nothing.
+// bundled returns the bundled runtime; it starts nothing.
 func (p *program) bundled() *bundle.Runtime {
 	return bundle.New(bundle.Config{RootDir: p.cfg.RootDir, Subnet: p.cfg.PodCIDR, Log: p.logger(slog.LevelWarn)})
 }
 
-// logLinks is where log collectors find links to containers' logs: beside the
-// pods' logs, as in /var/log (C-1.22.10).
+// logLinks returns the directory with links to containers' logs for log collectors: beside
+// the pods' logs, as in /var/log (C-1.22.10).
 func (p *program) logLinks() string {
 	if p.cfg.PodLogsDir == "" {
 		return ""
@@ -65,7 +65,7 @@ func (p *program) logLinks() string {
 	return filepath.Join(filepath.Dir(p.cfg.PodLogsDir), "containers")
 }
 
-// dial returns the runtime at endpoint; observe, which may be nil, hears of every call.
+// dial returns the runtime at endpoint; observe, which may be nil, is called for every call.
 func (p *program) dial(endpoint string, observe func(cri.Call)) (*cri.Runtime, error) {
 	return cri.Dial(cri.Config{
 		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
@@ -78,8 +78,8 @@ func (p *program) dial(endpoint string, observe func(cri.Call)) (*cri.Runtime, e
 	})
 }
 
-// pauseProfile returns what makes the seccomp profile of sandboxes at endpoint; nil for a
-// runtime that is not the bundled one: CRI does not tell its pause image.
+// pauseProfile returns the function that makes the seccomp profile of sandboxes at endpoint.
+// It is nil for any runtime but the bundled one: CRI does not report the pause image.
 func (p *program) pauseProfile(endpoint string) func() (string, error) {
 	if b := p.bundled(); b.Endpoint() == endpoint {
 		return b.PauseProfile
@@ -87,14 +87,14 @@ func (p *program) pauseProfile(endpoint string) func() (string, error) {
 	return nil
 }
 
-// kept reads what the agent kept of its pods.
+// kept reads the agent's records of its pods.
 func (p *program) kept() ([]pod.Record, error) {
 	return record.Look(p.cfg.RootDir)
 }
 
-// keptSets is where the last good set of each layer is kept: below the root
-// directory, with Secrets encrypted. Secrets of an API server are not written to a disk, unless pods are to
-// start on them without the server: they are kept as long as the machine runs.
+// keptSets returns the store of last good sets: below the root directory, with Secrets
+// encrypted. Secrets of an API server are kept in memory until the machine stops, and on a
+// disk only if pods may start without the server.
 func (p *program) keptSets() *record.Split {
 	var memory *record.Sets
 	key := p.setsKey()
@@ -112,13 +112,13 @@ func (p *program) keptSets() *record.Split {
 // setsKey is the key of the Secrets in last good sets, beside the root directory.
 func (p *program) setsKey() *record.Key {
 	creds := ""
-	if os.Geteuid() == 0 { // it asks a person otherwise
+	if os.Geteuid() == 0 { // for other users it would prompt
 		creds, _ = exec.LookPath("systemd-creds")
 	}
 	return record.NewKey(p.cfg.RootDir, creds)
 }
 
-// inMemory reports whether what is written below dir ends with the machine.
+// inMemory reports whether files below dir are lost when the machine stops.
 func inMemory(dir string) bool {
 	for ; dir != "/"; dir = filepath.Dir(dir) {
 		var fs unix.Statfs_t

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The agent knows the pause program of its own bundled runtime alone.
+// The agent knows the pause program of the bundled runtime only.
 // Shows: C-1.22.12.
 func TestPauseProfile_BundledRuntime_HasItsOwn(t *testing.T) {
 	p := written(t)

@@ -34,12 +34,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/stats"
 )
 
-// runFor is how long a command of /run may take.
+// runFor is the time limit of a command of /run.
 const runFor = 10 * time.Minute
 
-// serverConfig returns what the server answers, on the local socket and, where there
-// is a port, to others. serving keeps the certificate shown to them; it is nil without
-// a port.
+// serverConfig returns the configuration of the server, on the local socket and, if
+// configured, on a TLS port. serving has the certificate of the port; it is nil without one.
 func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, serving *certificate.Serving, err error) {
 	p, live := n.p, e.Live()
 	n.live = live
@@ -96,7 +95,7 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	return cfg, serving, nil
 }
 
-// streams answers what goes into containers and comes out of them.
+// streams sets the functions for exec, attach, port-forward, run and logs.
 func (n *node) streams(cfg *server.Config) {
 	cfg.Logs, cfg.Run = n.readLog, n.runCommand
 	cfg.ExecURL = func(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
@@ -115,12 +114,12 @@ func (n *node) streams(cfg *server.Config) {
 	cfg.NoDebugging, cfg.StreamIdle = !n.p.cfg.EnableDebuggingHandlers, n.p.cfg.StreamingConnectionIdleTimeout
 }
 
-// addresses are this node's as its object has them.
+// addresses returns the addresses of the Node object.
 func (n *node) addresses() []v1.NodeAddress {
 	return n.observer.Addresses(context.Background())
 }
 
-// eventLines yields the events there are, and with watch those to come.
+// eventLines yields the existing events, and with watch later ones.
 func (n *node) eventLines(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 	return func(yield func(string, *v1.Event) bool) {
 		if !watch {
@@ -139,8 +138,8 @@ func (n *node) eventLines(ctx context.Context, watch bool) iter.Seq2[string, *v1
 	}
 }
 
-// runningPods returns what the runtime runs, whoever wants it: names, and the
-// containers that run.
+// runningPods returns the pods that the runtime runs, desired or not: their names, and the
+// running containers.
 func (n *node) runningPods(ctx context.Context) ([]*v1.Pod, error) {
 	have, err := n.runtime.Pods(ctx)
 	if have == nil {
@@ -170,7 +169,7 @@ func (n *node) imageList(ctx context.Context) ([]server.Image, error) {
 	return out, err
 }
 
-// refusal puts an engine's error into the words of HTTP.
+// refusal turns an engine's error into a *server.Refusal.
 func refusal(err error) error {
 	var refused *engine.RefusedError
 	switch {
@@ -194,7 +193,7 @@ func remove(e *engine.Engine) func(context.Context, string, string, string, *int
 	}
 }
 
-// readLog writes what a container logged.
+// readLog writes the log of a container.
 func (n *node) readLog(ctx context.Context, w io.Writer, l server.Log) error {
 	path, err := n.runtime.LogPath(ctx, l.ContainerID)
 	if err != nil {
@@ -227,7 +226,7 @@ func (p *program) configz() ([]byte, error) {
 	return json.Marshal(map[string]any{"kubeletconfig": p.cfg.Kubelet(), "nodectl": p.view()})
 }
 
-// runtimePID is the bundled runtime's process, 0 for one that is not ours.
+// runtimePID returns the PID of the bundled runtime, 0 for any other.
 func (n *node) runtimePID() int {
 	if n.bundled == nil {
 		return 0
