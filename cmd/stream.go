@@ -29,7 +29,7 @@ func newOutput(f *os.File) *output {
 	return &output{file: f, View: ui.New(f, ui.Screen{})}
 }
 
-// look finds out whether the stream is a terminal with colour. mode is --color.
+// look finds out the width and colours that the stream can show. mode is --color.
 func (o *output) look(mode string, env func(string) string) {
 	screen := ui.Screen{}
 	terminal := term.IsTerminal(int(o.file.Fd()))

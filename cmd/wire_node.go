@@ -141,7 +141,7 @@ func (p *program) facts() (machine.Facts, plan.Node, v1.ResourceList, error) {
 	}
 	system, kube := p.cfg.Reserved()
 	reserved := []v1.ResourceList{system, kube}
-	if p.cfg.Kubeconfig != "" { // a scheduler counts with the kubelet's number
+	if p.cfg.Kubeconfig != "" { // a scheduler expects the kubelet's number
 		reserved = append(reserved, f.Spared(p.cfg.Thresholds()))
 	}
 	allocatable, err := f.Allocatable(reserved...)

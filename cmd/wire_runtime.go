@@ -93,8 +93,8 @@ func (p *program) kept() ([]pod.Record, error) {
 }
 
 // keptSets returns the store of last good sets: below the root directory, with Secrets
-// encrypted. Secrets of an API server are kept in memory until the machine stops, and on a
-// disk only if pods may start without the server.
+// encrypted. Sets with Secrets of an API server are in a tmpfs until the machine stops, and
+// on a disk only if pods may start without the server.
 func (p *program) keptSets() *record.Split {
 	var memory *record.Sets
 	key := p.setsKey()
@@ -112,7 +112,7 @@ func (p *program) keptSets() *record.Split {
 // setsKey is the key of the Secrets in last good sets, beside the root directory.
 func (p *program) setsKey() *record.Key {
 	creds := ""
-	if os.Geteuid() == 0 { // for other users it would prompt
+	if os.Geteuid() == 0 { // systemd-creds prompts other users
 		creds, _ = exec.LookPath("systemd-creds")
 	}
 	return record.NewKey(p.cfg.RootDir, creds)

@@ -32,9 +32,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// node answers as a kubelet from before WebSocket's v5 does: streams are SPDY's.
-// Commands in its one container are run on this machine; its ports are this
-// machine's.
+// node answers like a kubelet without WebSocket's v5: its streams are SPDY's. It runs the
+// commands of its one container on this machine, and forwards to this machine's ports.
 type node struct {
 	sizes chan remotecommand.TerminalSize // cap 1: the first size a terminal has
 }
@@ -44,7 +43,7 @@ func (n *node) ExecInContainer(ctx context.Context, _, _, _ string, cmd []string
 		n.sizes <- <-resize
 	}
 	c := exec.CommandContext(ctx, cmd[0], cmd[1:]...)
-	c.Stdin, c.Stdout, c.WaitDelay = in, out, 20*time.Second // for what it wrote last, on a busy machine
+	c.Stdin, c.Stdout, c.WaitDelay = in, out, 20*time.Second // for its last output, on a busy machine
 	if errOut != nil {
 		c.Stderr = errOut
 	}
@@ -130,7 +129,7 @@ func (n *node) documents(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// agent returns a client of a server of ours, whose runtime is a node.
+// agent returns a client of a nodectl server, whose runtime is a node.
 func agent(t *testing.T, n *node) *client.Client {
 	t.Helper()
 	runtime, err := streaming.NewServer(streaming.DefaultConfig, criNode{n})
@@ -199,7 +198,7 @@ func parse(base, text string, err error) (*url.URL, error) {
 	return u, err
 }
 
-// criNode is a node as a CRI runtime's streaming server has it.
+// criNode is a node for the streaming server of a CRI runtime.
 type criNode struct{ *node }
 
 func (n criNode) Exec(ctx context.Context, id string, cmd []string, in io.Reader, out, err io.WriteCloser, tty bool, resize <-chan remotecommand.TerminalSize) error {

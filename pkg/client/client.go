@@ -1,13 +1,13 @@
-// Package client reaches an agent for the verbs: its pods, node, events and
-// images, containers' logs, streams into containers, and the two things a person
-// tells it to do, restart and delete.
+// Package client is the client of an agent for the commands: it reads pods, node,
+// events, images and logs, opens streams into containers, and restarts and deletes
+// pods.
 //
-// An agent answers on its local socket; over --server, on TLS, it is asked as a
-// kubelet is. cmd turns flags into a Config and answers into text. Streams are
-// client-go's: WebSocket first, SPDY where that is refused.
+// It connects to the agent's local socket, or with Server to the TLS port, where it
+// uses only the kubelet's routes. cmd turns flags into a Config and answers into
+// text. Streams are client-go's: WebSocket first, SPDY if the server refuses that.
 //
-// The one rule: what a server says is somebody else's word. It is bounded, never
-// a path to write to, and an error of it says whose it is.
+// The one rule: it trusts no answer of a server. Answers are bounded and never
+// choose a path to write to, and errors name the server they come from.
 package client
 
 import (
@@ -29,20 +29,20 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// answerTime is how long an agent has to begin the answer of a document.
+// answerTime is how long Document waits for the start of an answer.
 const answerTime = 10 * time.Second
 
-// mostAnswer bounds a document of a server: what a node of some hundred pods
-// says is a hundredth of it.
+// mostAnswer is the maximal size of a document. A node with some hundred pods needs a
+// hundredth of it.
 const mostAnswer = 256 << 20
 
-// Config says where the agent is.
+// Config is the address of an agent, with credentials.
 type Config struct {
 	// Dial connects to the local socket; Socket is its path, for errors.
 	Dial   func(ctx context.Context) (net.Conn, error)
 	Socket string
 
-	// Server, as https://host:10250, is asked instead where it is not "".
+	// Server, as https://host:10250, is used instead of the socket if it is not "".
 	Server               string
 	CertificateAuthority string // files; "" is the system's
 	ClientCertificate    string
@@ -50,7 +50,7 @@ type Config struct {
 	TokenFile            string
 }
 
-// Client asks one agent. It may be used by several goroutines.
+// Client is a client of one agent. It is safe for concurrent use.
 type Client struct {
 	cfg  Config
 	rest *rest.Config
@@ -58,8 +58,8 @@ type Client struct {
 	web  *http.Client
 }
 
-// New returns a client; it connects to nothing yet. An error is a mistake in the
-// configuration.
+// New returns a client; it does not connect yet. It returns an error for an invalid
+// Config.
 func New(cfg Config) (*Client, error) {
 	c := &Client{cfg: cfg, base: &url.URL{Scheme: "http", Host: "nodectl"}, rest: &rest.Config{UserAgent: "nodectl"}}
 	transport := &http.Transport{DisableCompression: true, DisableKeepAlives: true}
@@ -91,11 +91,11 @@ func New(cfg Config) (*Client, error) {
 	return c, nil
 }
 
-// Local reports whether the agent is asked over its socket, where it answers more
-// than a kubelet does.
+// Local reports whether the client uses the socket, where the agent has more routes than
+// a kubelet.
 func (c *Client) Local() bool { return c.cfg.Server == "" }
 
-// Place names where the agent is looked for.
+// Place returns the address of the agent: the socket's path or the server's URL.
 func (c *Client) Place() string {
 	if c.Local() {
 		return c.cfg.Socket
@@ -105,11 +105,11 @@ func (c *Client) Place() string {
 
 func (c *Client) dial(ctx context.Context, _, _ string) (net.Conn, error) { return c.cfg.Dial(ctx) }
 
-// Absent is the error of an agent that is not there.
+// Absent is the error if no agent answers.
 type Absent struct {
 	Place string
 	Local bool
-	// Denied says that something is there that answers only its own user.
+	// Denied means that the socket exists and belongs to another user.
 	Denied bool
 	err    error
 }
@@ -126,41 +126,41 @@ func (a *Absent) Error() string {
 
 func (a *Absent) Unwrap() error { return a.err }
 
-// Refused is an agent's no, in its words.
+// Refused is an agent's refusal, with its message.
 type Refused struct {
 	Code    int // of HTTP
 	Message string
 	Causes  []string
-	status  bool // it is a Kubernetes Status: whoever says it knows what was asked
+	status  bool // it was a Kubernetes Status: the server knows the route
 }
 
 func (r *Refused) Error() string { return r.Message }
 
-// IsRefused reports whether err is an agent's no with this code.
+// IsRefused reports whether err is a refusal with this code.
 func IsRefused(err error, code int) bool {
 	r, ok := errors.AsType[*Refused](err)
 	return ok && r.Code == code
 }
 
-// Get asks for a path and returns the body of the answer, however long that
-// comes. The caller closes it.
+// Get requests a path and returns the body of the answer, without a limit. The caller
+// closes it.
 func (c *Client) Get(ctx context.Context, path string, query url.Values) (io.ReadCloser, error) {
 	return c.ask(ctx, http.MethodGet, path, query)
 }
 
-// Post tells the agent to do something, and returns when it has answered.
+// Post sends a POST request, and returns when the agent has answered.
 func (c *Client) Post(ctx context.Context, path string, query url.Values) error {
 	body, err := c.ask(ctx, http.MethodPost, path, query)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<16)) // so that the agent is not cut off
+	_, _ = io.Copy(io.Discard, io.LimitReader(body, 1<<16)) // so that the agent's write does not fail
 	return nil
 }
 
-// Document asks for a JSON document. An agent that does not begin to answer in
-// ten seconds has not answered.
+// Document reads a JSON document. It returns an *Absent if the agent does not begin to
+// answer within answerTime.
 func (c *Client) Document(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -210,11 +210,11 @@ func (c *Client) ask(ctx context.Context, method, path string, query url.Values)
 		return answer.Body, nil
 	}
 	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // what was read of it is better than nothing
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // a part is better than nothing
 	return nil, refusal(answer.StatusCode, answer.Status, text)
 }
 
-// refusal reads the body of an answer that is no: a Status, or words.
+// refusal reads the body of a refusal: a Status, or text.
 func refusal(code int, status string, body []byte) *Refused {
 	var s metav1.Status
 	if json.Unmarshal(body, &s) == nil && s.Message != "" {
@@ -237,7 +237,7 @@ func refusedBy(code int, s metav1.Status) *Refused {
 	return r
 }
 
-// absent says why there is no answer.
+// absent returns the error for a request without an answer.
 func (c *Client) absent(err error) error {
 	if why, gone := c.gone(err); gone {
 		return why
@@ -245,8 +245,7 @@ func (c *Client) absent(err error) error {
 	return &Absent{Place: c.Place(), err: bare(err)}
 }
 
-// gone reports whether an error of the way to the agent says that nobody is
-// there.
+// gone reports whether a connection error means that no agent is there.
 func (c *Client) gone(err error) (*Absent, bool) {
 	for _, gone := range []error{fs.ErrNotExist, syscall.ECONNREFUSED, syscall.ENOTDIR} {
 		if errors.Is(err, gone) {
@@ -259,8 +258,8 @@ func (c *Client) gone(err error) (*Absent, bool) {
 	return nil, false
 }
 
-// bare returns an error without the names that the way to the agent has inside
-// this program: they say nothing to a person.
+// bare returns an error without the internal URL and address of the request, which mean
+// nothing to the user.
 func bare(err error) error {
 	if failure, ok := errors.AsType[*url.Error](err); ok {
 		err = failure.Err

@@ -26,8 +26,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/client"
 )
 
-// TestC_1_40_ExecOverTheSocket: streams, exit codes and refusals, by WebSocket and
-// where that is refused by SPDY.
+// TestC_1_40_ExecOverTheSocket: streams, exit codes and refusals, by WebSocket, and by
+// SPDY if the server refuses that.
 func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 	t.Parallel()
 	for _, c := range []*client.Client{agent(t, &node{}), local(t, &node{})} {
@@ -51,7 +51,7 @@ func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 	}
 }
 
-// TestC_1_40_ATerminalHasItsSize: the size goes before the first byte.
+// TestC_1_40_ATerminalHasItsSize: the client sends the size before the first byte.
 func TestC_1_40_ATerminalHasItsSize(t *testing.T) {
 	t.Parallel()
 	n := &node{sizes: make(chan remotecommand.TerminalSize, 1)}
@@ -78,8 +78,8 @@ func TestAttachPassesBothWays(t *testing.T) {
 	}
 }
 
-// TestForwardTakesConnectionsToThePod: a free local port, several connections, and
-// an end with its context.
+// TestForwardTakesConnectionsToThePod: Forward finds a free local port, forwards several
+// connections, and ends with its context.
 func TestForwardTakesConnectionsToThePod(t *testing.T) {
 	t.Parallel()
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "from the pod") }))
@@ -117,7 +117,7 @@ func TestForwardTakesConnectionsToThePod(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatIsNotThere: where it was looked for, and that it was not found.
+// TestAnAgentThatIsNotThere: the error has the address, and that no agent answers.
 func TestAnAgentThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(t.TempDir(), "none")
@@ -169,8 +169,8 @@ func TestAnswersThatAreNone(t *testing.T) {
 	}
 }
 
-// TestD2_ServerIsVerified: a certificate nobody vouches for is no server, and no
-// token goes anywhere but over TLS.
+// TestD2_ServerIsVerified: the client refuses a certificate of an unknown authority, and
+// sends a token over TLS only.
 func TestD2_ServerIsVerified(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(&node{})
@@ -216,8 +216,8 @@ func TestD2_ServerIsVerified(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2020_8559_NoTokenGoesElsewhere: a node that says "ask elsewhere" is not
-// followed, whatever is asked: the token would go there.
+// TestD1_CVE_2020_8559_NoTokenGoesElsewhere: no request follows a redirect, since the token
+// would go along.
 func TestD1_CVE_2020_8559_NoTokenGoesElsewhere(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -256,7 +256,7 @@ func TestD1_CVE_2020_8559_NoTokenGoesElsewhere(t *testing.T) {
 	}
 }
 
-// entry is one of a tar that a container may send.
+// entry is an entry of a container's tar.
 type entry struct {
 	name, link, text string
 	kind             byte
@@ -281,8 +281,8 @@ func tarOf(t *testing.T, entries []entry) *bytes.Buffer {
 	return &b
 }
 
-// TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse: whatever a
-// container sends, nothing is written outside of the target.
+// TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse: no tar of a container
+// makes Unpack write outside of the target.
 func TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse(t *testing.T) {
 	t.Parallel()
 	const file, dir, sym, hard, dev = tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeChar
@@ -331,8 +331,8 @@ func TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse(t *testing.
 	}
 }
 
-// TestD1_ALinkThatIsHereIsNotFollowedOut: one that an earlier copy, or somebody
-// else, left below the target.
+// TestD1_ALinkThatIsHereIsNotFollowedOut: Unpack does not follow an existing link below the
+// target to a place outside.
 func TestD1_ALinkThatIsHereIsNotFollowedOut(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -348,7 +348,8 @@ func TestD1_ALinkThatIsHereIsNotFollowedOut(t *testing.T) {
 	}
 }
 
-// TestD1_ALinkThatIsHereIsNotFollowedBeside: nor is one to what lies beside the target.
+// TestD1_ALinkThatIsHereIsNotFollowedBeside: Unpack does not follow one to a file beside the
+// target either.
 func TestD1_ALinkThatIsHereIsNotFollowedBeside(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -365,7 +366,7 @@ func TestD1_ALinkThatIsHereIsNotFollowedBeside(t *testing.T) {
 	}
 }
 
-// TestPackAndUnpackAreOneCopy of files, directories and their modes.
+// TestPackAndUnpackAreOneCopy: files, directories and modes are the same after a copy.
 func TestPackAndUnpackAreOneCopy(t *testing.T) {
 	t.Parallel()
 	from, to := t.TempDir(), t.TempDir()

@@ -19,8 +19,8 @@ import (
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// mostLine bounds one line of a watch: an object of an API server is at most
-// 1.5 MB.
+// mostLine is the maximal size of one line of a watch. An object of an API server has at
+// most 1.5 MB.
 const mostLine = 8 << 20
 
 // Pods returns every pod of the node with its status.
@@ -40,17 +40,17 @@ type Changed[T any] struct {
 	Object T
 }
 
-// WatchPods yields the pods there are as ADDED, then what changes, until ctx
-// ends or the agent leaves; an error is the last word. Of before, pods that the caller
-// knows, those that have gone since are DELETED too. A kubelet has no watch: over
-// Server it is asked once a second, and pods that are as before are not told.
+// WatchPods yields the existing pods as ADDED, then each change, until ctx ends or the
+// agent leaves; an error comes last. before are pods that the caller knows: it yields
+// DELETED first for those that no longer exist. A kubelet has no watch: over Server it
+// polls once a second, and yields no unchanged pods.
 func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[Changed[*v1.Pod], error] {
 	if !c.Local() {
 		return c.pollPods(ctx, before, time.Second)
 	}
 	return func(yield func(Changed[*v1.Pod], error) bool) {
 		here := map[types.UID]bool{}
-		first, begins := []Changed[*v1.Pod]{}, true // what there is; told behind what has gone
+		first, begins := []Changed[*v1.Pod]{}, true // existing pods, yielded after the deleted ones
 		begin := func() bool {
 			begins = false
 			return !slices.ContainsFunc(first, func(c Changed[*v1.Pod]) bool { return !yield(c, nil) })
@@ -58,7 +58,7 @@ func (c *Client) WatchPods(ctx context.Context, before []v1.Pod) iter.Seq2[Chang
 		for change, err := range watch[*v1.Pod](ctx, c, "/v1/pods", url.Values{"allowWatchBookmarks": {"true"}}) {
 			switch {
 			case err != nil:
-			case change.Type == "BOOKMARK": // those were all
+			case change.Type == "BOOKMARK": // the list of existing pods is complete
 				for i := range before {
 					if gone := &before[i]; !here[gone.UID] && !yield(Changed[*v1.Pod]{"DELETED", gone}, nil) {
 						return
@@ -90,12 +90,12 @@ func (c *Client) Events(ctx context.Context) ([]v1.Event, error) {
 	return list.Items, c.onlyAgents(err, "events")
 }
 
-// WatchEvents yields the events there are, then those that happen.
+// WatchEvents yields the existing events, then new ones.
 func (c *Client) WatchEvents(ctx context.Context) iter.Seq2[Changed[*v1.Event], error] {
 	return watch[*v1.Event](ctx, c, "/v1/events", url.Values{})
 }
 
-// Node returns the node as its agent sees it.
+// Node returns the agent's Node object.
 func (c *Client) Node(ctx context.Context) (*v1.Node, error) {
 	var n v1.Node
 	if err := c.onlyAgents(c.Document(ctx, "/v1/node", nil, &n), "the node"); err != nil {
@@ -104,7 +104,7 @@ func (c *Client) Node(ctx context.Context) (*v1.Node, error) {
 	return &n, nil
 }
 
-// Summary returns what the node and its pods use, as a kubelet tells it.
+// Summary returns the usage of the node and its pods, from the kubelet's /stats/summary.
 func (c *Client) Summary(ctx context.Context) (*stats.Summary, error) {
 	var s stats.Summary
 	if err := c.Document(ctx, "/stats/summary", url.Values{"only_cpu_and_memory": {"true"}}, &s); err != nil {
@@ -113,7 +113,7 @@ func (c *Client) Summary(ctx context.Context) (*stats.Summary, error) {
 	return &s, nil
 }
 
-// onlyAgents puts into words that a kubelet's server does not know a path.
+// onlyAgents explains the error for a route that a kubelet's server does not have.
 func (c *Client) onlyAgents(err error, what string) error {
 	if !c.Local() && (IsRefused(err, http.StatusNotFound) || IsRefused(err, http.StatusForbidden)) {
 		return fmt.Errorf("%s does not tell of %s over TLS: ask the agent on its own machine, or the API server", c.Place(), what)
@@ -121,7 +121,7 @@ func (c *Client) onlyAgents(err error, what string) error {
 	return err
 }
 
-// LogOptions say which part of a log is wanted, as kubectl logs does.
+// LogOptions select a part of a log, as for kubectl logs.
 type LogOptions struct {
 	Follow, Previous, Timestamps bool
 	Tail                         *int64 // lines; nil is all
@@ -131,7 +131,7 @@ type LogOptions struct {
 	Stream                       string // Stdout or Stderr; "" is both
 }
 
-// Logs returns the log of a container: with Follow until it ends.
+// Logs returns the log of a container, with Follow until the container ends.
 func (c *Client) Logs(ctx context.Context, namespace, name, container string, o LogOptions) (io.ReadCloser, error) {
 	q := url.Values{}
 	for key, on := range map[string]bool{"follow": o.Follow, "previous": o.Previous, "timestamps": o.Timestamps} {
@@ -152,7 +152,7 @@ func (c *Client) Logs(ctx context.Context, namespace, name, container string, o 
 	return c.Get(ctx, "/containerLogs/"+namespace+"/"+name+"/"+container, q)
 }
 
-// Restart has the agent restart a pod's containers: all, or those that are named.
+// Restart restarts a pod's containers: the named ones, or all.
 func (c *Client) Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
 	q := url.Values{}
 	if len(containers) > 0 {
@@ -164,7 +164,7 @@ func (c *Client) Restart(ctx context.Context, namespace, name string, containers
 	return c.onlyAgents(c.Post(ctx, "/v1/restart/"+namespace+"/"+name, q), "restarts")
 }
 
-// Delete has the agent end a pod. What a source still wants comes back.
+// Delete deletes a pod. A pod that is still in a source is created again.
 func (c *Client) Delete(ctx context.Context, namespace, name, uid string, grace *int64) error {
 	q := url.Values{}
 	if uid != "" {
@@ -198,8 +198,8 @@ func watch[T any](ctx context.Context, c *Client, path string, query url.Values)
 	}
 }
 
-// Lines yields the lines of a stream, until the agent ends it or ctx does; an
-// error is the last word. A line may be used until the next.
+// Lines yields the lines of a stream, until the agent or ctx ends it; an error comes
+// last. A line is valid until the next one.
 func (c *Client) Lines(ctx context.Context, path string, query url.Values) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		body, err := c.Get(ctx, path, query)
@@ -223,7 +223,7 @@ func (c *Client) Lines(ctx context.Context, path string, query url.Values) iter.
 	}
 }
 
-// Lost is the error of a stream that broke off.
+// Lost is the error of a stream that failed.
 type Lost struct {
 	Place string
 	err   error
@@ -233,14 +233,13 @@ func (l *Lost) Error() string { return "lost the agent at " + l.Place + ": " + l
 
 func (l *Lost) Unwrap() error { return l.err }
 
-// pollPods asks for the pods every now and then, and yields what is other than
-// before.
+// pollPods reads the pods at an interval, and yields the changes.
 func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Duration) iter.Seq2[Changed[*v1.Pod], error] {
 	return func(yield func(Changed[*v1.Pod], error) bool) {
 		tick := time.NewTicker(every)
 		defer tick.Stop()
-		seen := map[string]string{}           // by UID: the object as it was
-		for range differences(seen, before) { // the caller knows
+		seen := map[string]string{}           // by UID: the last JSON of the pod
+		for range differences(seen, before) { // fills seen; the caller knows these
 		}
 		for {
 			pods, err := c.Pods(ctx)
@@ -265,8 +264,8 @@ func (c *Client) pollPods(ctx context.Context, before []v1.Pod, every time.Durat
 	}
 }
 
-// differences yields what changed since seen was written, and writes it anew. Of
-// a pod that is gone there is its UID and its name.
+// differences yields the changes of pods since seen, and updates seen. For a pod that is
+// gone it yields the last object.
 func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod]] {
 	return func(yield func(Changed[*v1.Pod]) bool) {
 		here := map[string]bool{}
@@ -276,7 +275,7 @@ func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod
 			here[uid] = true
 			text, err := json.Marshal(p)
 			if err != nil {
-				continue // it was made of JSON
+				continue // cannot happen: the pod came from JSON
 			}
 			before, known := seen[uid]
 			seen[uid] = string(text)
@@ -301,7 +300,7 @@ func differences(seen map[string]string, pods []v1.Pod) iter.Seq[Changed[*v1.Pod
 	}
 }
 
-// IsAbsent reports whether err says that no agent is there.
+// IsAbsent reports whether err means that no agent answers.
 func IsAbsent(err error) bool {
 	_, ok := errors.AsType[*Absent](err)
 	return ok

@@ -23,12 +23,11 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// Size is a terminal's.
+// Size is the size of a terminal.
 type Size struct{ Width, Height uint16 }
 
-// Streams are the ends of a command that runs in a container. A nil one is not
-// opened. With TTY there is no Stderr; Resize yields the terminal's sizes, and is
-// closed when there are no more.
+// Streams are the streams of a command in a container. A nil one is not opened. With TTY
+// there is no Stderr. Resize yields the terminal's sizes; the caller closes it.
 type Streams struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
@@ -36,18 +35,18 @@ type Streams struct {
 	Resize         <-chan Size
 }
 
-// Exited is the end of a command in a container with a code other than 0.
+// Exited is the error of a command in a container that ended with a code other than 0.
 type Exited struct{ Code int }
 
 func (e *Exited) Error() string { return fmt.Sprintf("command terminated with exit code %d", e.Code) }
 
-// Exec runs a command in a container until it ends. A code other than 0 is
-// *Exited.
+// Exec runs a command in a container until it ends. It returns *Exited for a code other
+// than 0.
 func (c *Client) Exec(ctx context.Context, namespace, name, container string, command []string, s Streams) error {
 	return c.stream(ctx, "/exec/"+namespace+"/"+name+"/"+container, url.Values{"command": command}, s)
 }
 
-// Attach puts streams to the first process of a container, until it ends.
+// Attach connects streams to the main process of a container, until it ends.
 func (c *Client) Attach(ctx context.Context, namespace, name, container string, s Streams) error {
 	return c.stream(ctx, "/attach/"+namespace+"/"+name+"/"+container, url.Values{}, s)
 }
@@ -85,7 +84,7 @@ func (c *Client) stream(ctx context.Context, path string, q url.Values, s Stream
 	return c.streamed(ctx, both.StreamWithContext(ctx, o))
 }
 
-// streamed puts the end of a stream into this package's errors.
+// streamed returns the end of a stream as an error of this package.
 func (c *Client) streamed(ctx context.Context, err error) error {
 	if err == nil {
 		return nil
@@ -110,21 +109,21 @@ func (c *Client) streamed(ctx context.Context, err error) error {
 	if refused {
 		return &Refused{Message: strings.TrimSpace(text)}
 	}
-	for again := true; again; { // each server on the way puts one before it
+	for again := true; again; { // each server in between adds this prefix
 		text, again = strings.CutPrefix(text, "Internal error occurred: ")
 	}
 	return errors.New(text)
 }
 
-// otherWay reports whether SPDY is worth a try: the server speaks, and not
-// WebSocket. One that says no says it either way.
+// otherWay reports whether to try SPDY: the server answered and does not support
+// WebSocket. A refusal would be the same with SPDY.
 func otherWay(err error) bool {
 	if no, ok := errors.AsType[*Refused](cause(err)); ok {
 		switch no.Code {
 		case http.StatusBadRequest, http.StatusMethodNotAllowed, http.StatusUpgradeRequired:
 			return true
 		}
-		return no.Code == http.StatusForbidden && !no.status // how an older one says that it knows no v5
+		return no.Code == http.StatusForbidden && !no.status // an older server without v5
 	}
 	if _, ok := errors.AsType[*apierrors.StatusError](cause(err)); ok {
 		return false
@@ -140,7 +139,7 @@ func cause(err error) error {
 	return err
 }
 
-// sizes is remotecommand's way to ask for the next size of a terminal.
+// sizes is a remotecommand.TerminalSizeQueue.
 type sizes <-chan Size
 
 // Next implements remotecommand.TerminalSizeQueue.
@@ -152,8 +151,8 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 	return &remotecommand.TerminalSize{Width: size.Width, Height: size.Height}
 }
 
-// webSocket returns the configuration of a WebSocket to the agent. client-go's
-// dials by itself, and only TCP: towards the socket its round trip is ours.
+// webSocket returns the configuration of a WebSocket to the agent. client-go's WebSocket
+// dials TCP only: for the socket, upgrade replaces its round trip.
 func (c *Client) webSocket() *rest.Config {
 	if !c.Local() {
 		return c.rest
@@ -181,7 +180,7 @@ func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
 	header.Del(websocketProtocols)
 	d := websocket.Dialer{
 		NetDialContext: u.client.dial, Subprotocols: protocols,
-		ReadBufferSize: u.its.DataBufferSize() + 1024, WriteBufferSize: u.its.DataBufferSize() + 1024, // a byte says which stream it is
+		ReadBufferSize: u.its.DataBufferSize() + 1024, WriteBufferSize: u.its.DataBufferSize() + 1024, // room for the byte with the stream's number
 		HandshakeTimeout: time.Minute,
 	}
 	at := *r.URL
@@ -190,7 +189,7 @@ func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		if errors.Is(err, websocket.ErrBadHandshake) && answer != nil {
 			defer answer.Body.Close()
-			text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // what was read of it is better than nothing
+			text, _ := io.ReadAll(io.LimitReader(answer.Body, 1<<16)) // a part is better than nothing
 			return nil, &httpstream.UpgradeFailureError{Cause: refusal(answer.StatusCode, answer.Status, text)}
 		}
 		return nil, err
@@ -205,7 +204,7 @@ func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
 
 const websocketProtocols = "Sec-Websocket-Protocol"
 
-// spdy returns what opens SPDY to the agent.
+// spdy returns the transport and upgrader for SPDY to the agent.
 func (c *Client) spdy() (http.RoundTripper, restspdy.Upgrader, error) {
 	if !c.Local() {
 		return restspdy.RoundTripperFor(c.rest)
@@ -217,10 +216,10 @@ func (c *Client) spdy() (http.RoundTripper, restspdy.Upgrader, error) {
 	return rt, restspdy.NewUpgraderForStreaming(rt), err
 }
 
-// Forward takes connections on local ports to ports of a pod until ctx ends, or
-// the pod or the agent goes, which is an error. Ports are as kubectl's: 8080:80,
-// 80, or :80 for a free one. out is told where it listens and of each connection,
-// errOut of what goes wrong with one.
+// Forward forwards connections on local ports to ports of a pod until ctx ends, or, with
+// an error, until the pod or the agent is gone. Ports are as kubectl's: 8080:80, 80, or
+// :80 for a free one. It writes the addresses and each connection to out, and errors of
+// connections to errOut.
 func (c *Client) Forward(ctx context.Context, namespace, name string, addresses, ports []string, out, errOut io.Writer) error {
 	transport, upgrader, err := c.spdy()
 	if err != nil {

@@ -18,9 +18,9 @@ import (
 )
 
 // Pack writes a file or a directory with all below it into a tar, under the name
-// base. Symbolic links stay links; what is neither file, directory nor link is
-// left out, and told to note. Links that are put in the place of files or directories
-// meanwhile lead nowhere outside source.
+// base. Symbolic links stay links. It leaves out other kinds of files, and calls note
+// for each. It never follows a link out of source, even one that replaces a file or
+// directory in the meantime.
 func Pack(w io.Writer, source, base string, note func(string)) error {
 	info, err := os.Lstat(source)
 	if err != nil {
@@ -79,7 +79,7 @@ func (p packer) pack(at, name string) error {
 		return err
 	}
 	h.Name = name
-	h.Uname, h.Gname, h.Uid, h.Gid = "", "", 0, 0 // of this machine
+	h.Uname, h.Gname, h.Uid, h.Gid = "", "", 0, 0 // owners of this machine mean nothing in a container
 	if err := p.out.WriteHeader(h); err != nil || f == nil {
 		return err
 	}
@@ -103,13 +103,12 @@ func (p packer) pack(at, name string) error {
 	return nil
 }
 
-// Unpack writes what a tar from a container has under the name base to target,
-// and nothing anywhere else (CVE-2019-1002101, CVE-2019-11246, CVE-2019-11249,
-// CVE-2019-11251): files and directories only. Links and devices are left out,
-// and told to note; a name that is not below base is an error. "." as base takes
-// every name. Files that together have more than most bytes are an error, before the one
-// that is too many is written: a sparse file of 1 KiB can declare 1 TiB. Of these bytes each
-// name above leastNames takes nameSize, and so does each directory that a name makes.
+// Unpack writes the files and directories of a container's tar below the name base to
+// target, and nothing anywhere else (CVE-2019-1002101, CVE-2019-11246, CVE-2019-11249,
+// CVE-2019-11251). It leaves out links and devices, and calls note for each. A name that
+// is not below base is an error; "." as base allows every name. It fails before it writes
+// the file that exceeds most bytes in total: a sparse file of 1 KiB can declare 1 TiB. Each
+// name above leastNames counts nameSize bytes, and so does each directory that a name makes.
 func Unpack(r io.Reader, base, target string, most int64, note func(string)) error {
 	above, last := filepath.Dir(target), filepath.Base(target)
 	if err := os.MkdirAll(above, 0o777); err != nil {
@@ -120,14 +119,14 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 		return err
 	}
 	defer root.Close()
-	var inside *os.Root // target, once something is written below it: no link that is there leads out
+	var inside *os.Root // target, opened at the first write: links below it cannot lead out
 	defer func() {
 		if inside != nil {
 			_ = inside.Close()
 		}
 	}()
 	names, before := int64(0), ""
-	// Entries that are left out can have data, too; beside it come the headers of all names.
+	// The limit includes the data of entries that are left out, and the headers of all names.
 	mostBytes := int64(math.MaxInt64)
 	if most < math.MaxInt64/4 {
 		mostBytes = 2*most + leastNames*nameSize + tarPadding
@@ -151,8 +150,8 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 		if err != nil {
 			return err
 		}
-		// A name of a PAX header has up to 1 MiB: half a million directories. Those that it
-		// shares with the name before are counted.
+		// A name of a PAX header may have 1 MiB: half a million directories. Those that it
+		// shares with the previous name are counted already.
 		names += 1 + int64(strings.Count(rel[shared(rel, before):], string(filepath.Separator)))
 		before = rel
 		if names-leastNames > most/nameSize {
@@ -175,11 +174,11 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 	}
 }
 
-// tarPadding is more than tar writes behind the end of an archive: it fills a record, of
-// 10 KiB by default.
+// tarPadding is more than the padding of tar after the end of an archive: tar fills a record,
+// of 10 KiB by default.
 const tarPadding = 1 << 20
 
-// drain reads the padding behind the end of an archive.
+// drain reads the padding after the end of an archive.
 func drain(r io.Reader) error {
 	switch n, err := io.CopyN(io.Discard, r, tarPadding); {
 	case n == tarPadding:
@@ -191,8 +190,8 @@ func drain(r io.Reader) error {
 	}
 }
 
-// Empty files and directories take room too: leastNames are free, and each of the others
-// costs a block of the file system.
+// Empty files and directories need disk space too: leastNames are free, and each further one
+// counts as a block of the file system.
 const (
 	leastNames = 10_000
 	nameSize   = 4 << 10 // also enough for the headers of one name, on average
@@ -207,12 +206,11 @@ func shared(a, b string) int {
 	return n
 }
 
-// TooLargeError says that the files of a tar have more bytes, or a tar more names, than
-// allowed.
+// TooLargeError is the error of a tar with more bytes or more names than allowed.
 type TooLargeError struct {
-	Name  string // of a file; empty: it is the archive that is too large
-	Size  int64  // that the file declares, or that an archive may have
-	Names int64  // that are allowed; 0: it is the size that is too large
+	Name  string // the file that is too large; "": the archive is
+	Size  int64  // declared size of the file, or the limit of an archive
+	Names int64  // limit of names; 0: the size is too large
 }
 
 func (e *TooLargeError) Error() string {
@@ -225,7 +223,7 @@ func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("the container sends too much: %q has %d bytes", e.Name, e.Size)
 }
 
-// within makes and opens a directory, where that was not done.
+// within makes and opens a directory, unless is is open already.
 func within(above *os.Root, name string, is *os.Root) (*os.Root, error) {
 	if is != nil {
 		return is, nil
@@ -287,8 +285,8 @@ func unpackOne(root *os.Root, name string, h *tar.Header, in io.Reader, note fun
 	return errors.Join(err, f.Close())
 }
 
-// isSparse reports whether a file of a tar has holes. archive/tar gives those of the old GNU
-// format a type of their own, which Unpack leaves out.
+// isSparse reports whether a file of a tar has holes. Sparse files of the old GNU format have
+// their own type in archive/tar, which Unpack leaves out.
 func isSparse(h *tar.Header) bool {
 	for name := range h.PAXRecords {
 		if strings.HasPrefix(name, "GNU.sparse.") {

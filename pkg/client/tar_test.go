@@ -48,8 +48,8 @@ func (w *writerThat) Write(b []byte) (int, error) {
 	return w.Buffer.Write(b)
 }
 
-// A user of the machine exchanges a file of a directory that root copies, or the directory
-// above it, for a link to what only root can read, after Pack has looked at it.
+// While root copies a directory, another user replaces a file in it, or the directory above,
+// by a link to a file that only root can read. Pack has checked the file before.
 func TestPack_FileExchangedForALink_LinkIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	for name, exchange := range map[string]string{"file": "dir/file", "directory": "dir"} {
@@ -76,7 +76,7 @@ func TestPack_FileExchangedForALink_LinkIsNotFollowed(t *testing.T) {
 	}
 }
 
-// sparseTar returns a tar with a file of size bytes, of which the last three are there.
+// sparseTar returns a tar with a file of size bytes, of which only the last three are data.
 func sparseTar(name string, size int64) []byte {
 	var records strings.Builder
 	for _, r := range []string{"GNU.sparse.major=1", "GNU.sparse.minor=0", "GNU.sparse.name=" + name, fmt.Sprint("GNU.sparse.realsize=", size)} {
@@ -121,8 +121,8 @@ func TestUnpack_NamesWithoutBytes_AreBounded(t *testing.T) {
 	}
 }
 
-// Forty names of 1 MiB are 20 million directories, of a block each: 80 GiB where 10 GiB are
-// allowed. They are links here, which count as much and are not made.
+// Forty names of 1 MiB make 20 million directories, of a block each: 80 GiB where 10 GiB are
+// allowed. The entries are links, which count the same and are not written.
 func TestUnpack_ManyNamesOfManyDirectories_TakeNoMoreBlocksThanAllowed(t *testing.T) {
 	t.Parallel()
 	const most, directories = 10 << 30, 500_000
@@ -145,8 +145,8 @@ func TestUnpack_ManyNamesOfManyDirectories_TakeNoMoreBlocksThanAllowed(t *testin
 	}
 }
 
-// Files of one deep directory count once each: the directories that a name shares with the
-// one before are there.
+// Files of one deep directory count once each: directories shared with the previous name
+// exist already.
 func TestUnpack_FilesOfADeepDirectory_CountOnceEach(t *testing.T) {
 	t.Parallel()
 	const files = 2_000
@@ -182,7 +182,7 @@ func TestUnpack_NameOfManyDirectories_CountsAsAll(t *testing.T) {
 	}
 }
 
-// Data of entries that are left out is read up to a bound.
+// Data of entries that are left out is read up to a limit.
 func TestUnpack_DataOfEntriesLeftOut_IsBounded(t *testing.T) {
 	t.Parallel()
 	const entries = 64
@@ -198,7 +198,7 @@ func TestUnpack_DataOfEntriesLeftOut_IsBounded(t *testing.T) {
 	}
 }
 
-// What a container sends behind the end of an archive is read up to a bound.
+// Data after the end of an archive is read up to a limit.
 func TestUnpack_BytesBehindTheEnd_AreBounded(t *testing.T) {
 	t.Parallel()
 	archive := append(block("data/a", tar.TypeReg, "text"), make([]byte, 1024)...)
@@ -272,8 +272,8 @@ func sizes(t *testing.T, dir string) (bytes int64, files int) {
 	return bytes, files
 }
 
-// FuzzUnpack: whatever a container sends, nothing is written beside the target, nothing but
-// files and directories, and no more than is allowed.
+// FuzzUnpack: any tar of a container makes Unpack write only below the target, only files and
+// directories, and no more than allowed.
 func FuzzUnpack(f *testing.F) {
 	f.Add(sparseTar("data/a", 64<<20))
 	f.Add(sparseTar("data/a", 100))

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The runtime that nodectl brings along has none of the faults that doctor knows.
+// The bundled runtime has none of the vulnerabilities that doctor knows.
 func TestD1_BundledRuntime_HasNoKnownHole(t *testing.T) {
 	t.Parallel()
 	mod, err := os.ReadFile("../../hack/bundle/go.mod")

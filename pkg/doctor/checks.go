@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The capabilities that are looked at, by number.
+// The capabilities that the checks need, by number.
 const (
 	capSysAdmin    = 21
 	capSysResource = 24
@@ -138,8 +138,8 @@ func kernelChecks() []check {
 	}
 }
 
-// KernelDefaults returns the kernel's settings that a kubelet sets, or wants where
-// it may not: names and values.
+// KernelDefaults returns the names and values of the kernel's settings that a kubelet sets,
+// or requires with protectKernelDefaults.
 func KernelDefaults() [][2]string {
 	return [][2]string{{"vm.overcommit_memory", "1"}, {"vm.panic_on_oom", "0"}, {"kernel.panic", "10"}, {"kernel.panic_on_oops", "1"},
 		{"kernel.keys.root_maxkeys", "1000000"}, {"kernel.keys.root_maxbytes", "25000000"}}

@@ -62,7 +62,7 @@ func fileChecks() []check {
 	}
 }
 
-// kubeconfigFile is what --kubeconfig's file is called among the files.
+// kubeconfigFile is the name of --kubeconfig's file in Facts.Files.
 const kubeconfigFile = "--kubeconfig"
 
 func (f Facts) files(role Role, wrong func(File) string) (all []string) {
@@ -74,8 +74,8 @@ func (f Facts) files(role Role, wrong func(File) string) (all []string) {
 	return all
 }
 
-// loose reports that others than root and the agent's own user have these rights,
-// or own it.
+// loose reports whether a user other than root and the agent's own has these rights, or
+// owns the file.
 func (x File) loose(own int, rights uint32) bool {
 	return x.Err == "" && (uint32(x.Mode.Perm())&rights != 0 || x.UID != 0 && x.UID != own)
 }
@@ -119,7 +119,7 @@ func resourceChecks() []check {
 	}
 }
 
-// short returns the disks that have less left than their threshold.
+// short returns the disks with less free than their threshold.
 func (f Facts) short(of, unit string, left func(Disk) (free, size uint64)) (all []string) {
 	for _, d := range f.Disks {
 		for _, t := range f.Where.Thresholds {

@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// The words of a Result's Status.
+// The values of a Result's Status.
 const (
 	Pass       = "PASS"
 	Fail       = "FAIL"
@@ -29,8 +29,8 @@ type Result struct {
 	Evidence string `json:"evidence"`
 }
 
-// CIS returns the outcome of every check of the benchmark's section 4, worker
-// nodes, in its order, each with what it was judged by.
+// CIS returns the outcome of every check of the benchmark's section 4, worker nodes, in
+// its order, each with its evidence.
 func CIS(f Facts) []Result {
 	s := f.Where.Settings
 	served := s.ServerPort > 0
@@ -69,8 +69,8 @@ func judged(id, title string, pass bool, evidence string) Result {
 	return Result{id, title, either(pass, Pass, Fail), evidence}
 }
 
-// owned judges files: one by its path, or all of a kind. Without rights to judge,
-// the owner counts.
+// owned checks files: one by its path, or all of a kind. With rights 0 it checks the
+// owner.
 func (f Facts) owned(id, title, path, what string, rights fs.FileMode) Result {
 	r := Result{ID: id, Title: title, Status: Pass}
 	var seen []string

@@ -1,26 +1,25 @@
-// Package doctor says what is wrong with a machine that is to run pods, and what
-// to do about it.
+// Package doctor finds problems of a machine that runs pods, and their remedies.
 //
-// Look reads the machine into Facts; Examine is a table of checks over them, each
-// with a code that stays, a sentence and a remedy, and CIS another one, of the CIS
-// Kubernetes Benchmark's checks of worker nodes. cmd asks the runtime, and prints.
+// Look reads the machine into Facts. Examine applies a table of checks, each with a
+// permanent code, a sentence and a remedy. CIS applies the CIS Kubernetes Benchmark's
+// checks of worker nodes. cmd asks the runtime, and prints.
 //
-// The one rule: it reads only. Nothing is made, changed or started.
+// The one rule: it reads only, and makes, changes and starts nothing.
 package doctor
 
 import "slices"
 
-// Severity says what a finding is worth.
+// Severity is the severity of a finding.
 type Severity string
 
 const (
-	// Blocks says that pods do not start, or that the agent does not.
+	// Blocks means that pods or the agent do not start.
 	Blocks Severity = "blocks"
-	// Warns says that something will go wrong one day, or is not safe.
+	// Warns means a later failure, or a risk.
 	Warns Severity = "warns"
 )
 
-// Finding is one thing that is wrong.
+// Finding is one problem.
 type Finding struct {
 	Code     string   `json:"code"` // ND001; a code never changes its meaning
 	Severity Severity `json:"severity"`
@@ -28,7 +27,7 @@ type Finding struct {
 	Remedy   string   `json:"remedy"`
 }
 
-// check is one thing that may be wrong. find returns what is, a sentence each.
+// check is one check. find returns a sentence for each problem.
 type check struct {
 	code     string
 	title    string
@@ -37,7 +36,7 @@ type check struct {
 	find     func(Facts) []string
 }
 
-// Examine returns what is wrong: what blocks first, then by code.
+// Examine returns the problems: those that block first, then by code.
 func Examine(f Facts) []Finding {
 	all := []Finding{}
 	for _, c := range checks() {
@@ -57,10 +56,10 @@ func Examine(f Facts) []Finding {
 	return all
 }
 
-// Checked returns how many checks there are.
+// Checked returns the number of checks.
 func Checked() int { return len(checks()) }
 
-// Healthy reports that nothing blocks.
+// Healthy reports whether no finding blocks.
 func Healthy(all []Finding) bool {
 	return !slices.ContainsFunc(all, func(f Finding) bool { return f.Severity == Blocks })
 }

@@ -18,7 +18,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite docs/doctor.md")
 
-// sound is a machine with nothing wrong.
+// sound returns the facts of a machine without problems.
 func sound(t *testing.T) Facts {
 	t.Helper()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -48,8 +48,7 @@ func sound(t *testing.T) Facts {
 	}
 }
 
-// faults are machines with one thing wrong: what it is, and the code it has. Every
-// code has one.
+// faults are machines with one problem each, with its code. Every code has one.
 var faults = []struct {
 	code, says string
 	seed       func(*Facts)
@@ -118,8 +117,8 @@ var faults = []struct {
 	{"ND082", "cpu_manager_state", func(f *Facts) { f.RootOf = "cpu_manager_state" }},
 }
 
-// TestEveryFaultIsNamed: a sound machine has no finding, and one with a fault has
-// that one, with its code.
+// TestEveryFaultIsNamed: a sound machine has no finding, and one with a problem has only
+// that one's.
 func TestEveryFaultIsNamed(t *testing.T) {
 	t.Parallel()
 	if all := Examine(sound(t)); len(all) > 0 {
@@ -137,7 +136,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 			continue
 		}
 		beside := slices.ContainsFunc(all, func(x Finding) bool { return x.Code != c.code })
-		if beside && !slices.Contains([]string{"ND020", "ND024"}, c.code) { // what has no network has it for a reason
+		if beside && !slices.Contains([]string{"ND020", "ND024"}, c.code) { // these two have a second finding as their cause
 			t.Errorf("%s: findings beside it: %+v", c.code, all)
 		}
 		if Healthy(all) == slices.ContainsFunc(all, func(x Finding) bool { return x.Severity == Blocks }) {
@@ -151,7 +150,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	}
 }
 
-// TestCodesAreOnes: a code stands once, and in order of its part.
+// TestCodesAreOnes: codes are unique and in order.
 func TestCodesAreOnes(t *testing.T) {
 	t.Parallel()
 	form := regexp.MustCompile(`^ND\d{3}$`)
@@ -174,7 +173,7 @@ func TestWhatBlocksStandsFirst(t *testing.T) {
 	}
 }
 
-// TestD1_KnownHoles: a version is judged by its own line of releases.
+// TestD1_KnownHoles: a version is compared with the fix of its own line of releases.
 func TestD1_KnownHoles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -195,8 +194,8 @@ func TestD1_KnownHoles(t *testing.T) {
 	}
 }
 
-// TestD3_EveryCheckOfTheBenchmark: a sound node of a cluster passes them all, and
-// each one that can fail does.
+// TestD3_EveryCheckOfTheBenchmark: a sound node of a cluster passes all checks, and each
+// check that can fail does on a bad one.
 func TestD3_EveryCheckOfTheBenchmark(t *testing.T) {
 	t.Parallel()
 	node := func() Facts {
@@ -244,7 +243,7 @@ func TestD3_EveryCheckOfTheBenchmark(t *testing.T) {
 	}
 }
 
-// TestDoctorIsWrittenDown: docs/doctor.md is the table.
+// TestDoctorIsWrittenDown: docs/doctor.md has the table of checks.
 func TestDoctorIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	const file = "../../docs/doctor.md"

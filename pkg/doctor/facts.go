@@ -7,14 +7,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Where says what to look at: the settings of the agent that is to run here.
+// Where has the settings of the agent that is to run here: Look reads what they name.
 type Where struct {
-	Root string // in front of every path that is read; "" but for tests
+	Root string // prefix of every path that is read; "" except in tests
 
 	NodeName    string
 	RootDir     string
 	Manifests   []string // files and directories that are sources
-	Permissive  bool     // manifests that others can write to are read all the same
+	Permissive  bool     // the agent reads manifests that others can write to
 	Kubeconfig  string
 	Bootstrap   string
 	CertDir     string
@@ -28,13 +28,13 @@ type Where struct {
 	Port        int // of the server; 0 is none
 	HealthzPort int
 	FailSwapOn  bool
-	Protect     bool // the kernel's settings must be those a node needs
+	Protect     bool // the kernel's settings must have a node's values
 	Thresholds  []pod.Threshold
 
 	Settings Settings
 }
 
-// Settings are what the benchmark asks of a configuration, and nobody can see on a
+// Settings are the settings that the benchmark checks and that Look cannot read from the
 // machine.
 type Settings struct {
 	Cluster            bool // there is an API server
@@ -49,14 +49,14 @@ type Settings struct {
 	CipherSuites       []string
 }
 
-// Facts is what Look saw, and what the runtime said.
+// Facts are the results of Look, and of the calls to the runtime.
 type Facts struct {
 	Where   Where
 	Now     time.Time
 	UID     int
 	Caps    uint64 // effective capabilities
 	OOM     int    // this process's oom_score_adj
-	Systemd bool   // it runs this machine
+	Systemd bool   // systemd is the init of this machine
 	Kernel  string
 
 	Cgroup  Cgroup
@@ -81,10 +81,10 @@ type Facts struct {
 	// Memory is what is free of how much, in bytes.
 	MemoryFree, MemorySize uint64
 	Swap                   []string
-	Descriptors            uint64 // how many this process may open
+	Descriptors            uint64 // limit of file descriptors of this process
 
-	Ports    []Port    // those that are wanted, and taken
-	Kubelets []Process // that run
+	Ports    []Port    // configured ports that are in use
+	Kubelets []Process // running kubelets
 	LeftPods int       // directories of a kubelet's pods
 	RootOf   string    // the file that shows that the root directory is a kubelet's
 }
@@ -94,14 +94,14 @@ type Cgroup struct {
 	Version     string // "v2", "v1", "hybrid"; "" is none
 	Controllers []string
 	Writable    bool
-	Foreign     string // whose the cgroup of all pods is, where that is not nodectl's; cmd finds out
+	Foreign     string // owner of the cgroup of all pods, if not nodectl; cmd sets it
 }
 
-// Runtime is what the container runtime said; cmd asks it.
+// Runtime has the answers of the container runtime; cmd asks it.
 type Runtime struct {
 	Endpoint string
-	Err      string // why nobody answered
-	Bundled  bool   // the one nodectl brings along, whether or not it runs now
+	Err      string // why it did not answer
+	Bundled  bool   // the bundled one, whether or not it runs now
 	Name     string
 	Version  string
 	Ready    bool
@@ -112,30 +112,30 @@ type Runtime struct {
 	Driver   bool // Systemd is known
 }
 
-// CNI is how pods get their networks.
+// CNI is the configuration of the pod network.
 type CNI struct {
 	Dir     string
 	Configs []string
 	Broken  []string // file and why
-	Missing []string // plugins that no directory holds
+	Missing []string // plugins that are in no directory
 }
 
-// Resolver is what pods' DNS starts from.
+// Resolver is the node's resolv.conf, the base of pods' DNS.
 type Resolver struct {
 	Path    string
 	Err     string
 	Servers []string
 }
 
-// Clock is what the kernel says of its own.
+// Clock is the state of the kernel's clock.
 type Clock struct {
 	Known  bool
 	Synced bool
-	RTC    time.Duration // how far the machine's clock is from this one's
+	RTC    time.Duration // offset of the hardware clock
 	HasRTC bool
 }
 
-// Certificate is one the agent uses.
+// Certificate is a certificate of the agent.
 type Certificate struct {
 	Path      string
 	Err       string
@@ -143,7 +143,7 @@ type Certificate struct {
 	NotAfter  time.Time
 }
 
-// File is one the agent reads or keeps.
+// File is a file that the agent reads or keeps.
 type File struct {
 	Path   string
 	What   string
@@ -155,34 +155,34 @@ type File struct {
 	GID    int
 }
 
-// Role says who may do what with a file.
+// Role decides which rights other users may have on a file.
 type Role int
 
 const (
-	Secret   Role = iota // nobody else may read it
-	Trusted              // nobody else may write it
-	Manifest             // nobody else may write it, or it is not read
-	Unit                 // of the benchmark alone
+	Secret   Role = iota // other users must not read it
+	Trusted              // other users must not write it
+	Manifest             // the agent does not read it if other users may write it
+	Unit                 // used by the benchmark only
 )
 
-// Disk is one file system that something stands on.
+// Disk is a file system that the agent or the runtime uses.
 type Disk struct {
-	What       string // the signal's: nodefs, imagefs
+	What       string // as in eviction signals: nodefs, imagefs
 	Path       string
 	Free, Size uint64
-	// Inodes is 0 where the file system counts none.
+	// Inodes is 0 if the file system does not count inodes.
 	InodesFree, Inodes uint64
 }
 
-// Port is one that is wanted.
+// Port is a configured port that is in use.
 type Port struct {
 	Number int
 	What   string // port, healthz-port
-	By     string // who listens there: "name (pid N)", or "another process"
-	Own    bool   // that is a nodectl
+	By     string // the process that listens: "name (pid N)", or "another process"
+	Own    bool   // the process is a nodectl
 }
 
-// Process is one that runs.
+// Process is a running process.
 type Process struct {
 	PID int
 	Exe string

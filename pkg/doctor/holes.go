@@ -7,10 +7,10 @@ import (
 	"strings"
 )
 
-// hole is a known fault of a runtime, and the first version of each line that has
-// the fix.
+// hole is a known vulnerability of a runtime, with the first fixed version of each line of
+// releases.
 type hole struct {
-	name  string // as the runtime names itself
+	name  string // the runtime's name in CRI
 	id    string
 	about string
 	since string // the first version that has it; empty: all before the fix
@@ -41,8 +41,8 @@ func knownHoles() []hole {
 	}
 }
 
-// holes returns the known faults of a version. A version that cannot be read has
-// none that are known.
+// holes returns the known vulnerabilities of a version; none if it cannot parse the
+// version.
 func holes(name, version string) (all []string) {
 	have, ok := parseVersion(version)
 	if !ok {
@@ -56,8 +56,8 @@ func holes(name, version string) (all []string) {
 	return all
 }
 
-// closed reports that a version lacks the hole: it is older than the hole; or its line
-// has a fix, and it is not older than that; or its line is younger than all fixes.
+// closed reports whether a version lacks the hole: it is older than the hole, or not older
+// than its line's fix, or of a line newer than all fixes.
 func (h hole) closed(have [3]int) bool {
 	if first, ok := parseVersion(h.since); ok && slices.Compare(have[:], first[:]) < 0 {
 		return true
@@ -73,8 +73,8 @@ func (h hole) closed(have [3]int) bool {
 	return have[0] > last[0] || have[0] == last[0] && have[1] > last[1]
 }
 
-// parseVersion reads "v1.2.3-rc.1+x" and "1.2.3"; a candidate counts as what it is
-// one of.
+// parseVersion reads "v1.2.3-rc.1+x" and "1.2.3"; a release candidate counts as the
+// release.
 func parseVersion(text string) (v [3]int, ok bool) {
 	text = strings.TrimPrefix(strings.TrimSpace(text), "v")
 	if i := strings.IndexAny(text, "-+~ "); i >= 0 {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// files looks at what the agent reads and keeps, and at its certificates.
+// files reads the files that the agent reads or keeps, and its certificates.
 func (l looker) files(w Where) (all []File, certs []Certificate) {
 	add := func(path, what string, role Role) {
 		if path != "" {
@@ -17,7 +17,7 @@ func (l looker) files(w Where) (all []File, certs []Certificate) {
 	}
 	add(w.Kubeconfig, kubeconfigFile, Secret)
 	if w.Bootstrap != "" && (l.exists(w.Bootstrap) || !l.exists(w.Kubeconfig)) {
-		add(w.Bootstrap, "--bootstrap-kubeconfig", Secret) // nobody needs it any more otherwise
+		add(w.Bootstrap, "--bootstrap-kubeconfig", Secret) // with a kubeconfig it is not needed any more
 	}
 	add(w.ServerKey, "--tls-private-key-file", Secret)
 	add(w.ServerCert, "--tls-cert-file", Trusted)
@@ -56,8 +56,8 @@ func (l looker) files(w Where) (all []File, certs []Certificate) {
 	return all, certs
 }
 
-// manifests looks at a source: the file or directory, what is in it, and the
-// directories above it, whose writers could put another one there.
+// manifests reads a source: the file or directory, the files in it, and the directories
+// above it, where a user with write access could replace it.
 func (l looker) manifests(path string) []File {
 	all := []File{l.file(path, "manifests", Manifest)}
 	if all[0].Mode.IsDir() {

@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Look reads the machine. What cannot be read is left out, or is a fact of its
-// own; the runtime is for the caller to ask.
+// Look reads the machine. It leaves out what it cannot read, or records that as a fact. The
+// caller asks the runtime.
 func Look(ctx context.Context, w Where, now time.Time) Facts {
 	l := looker{w.Root}
 	f := Facts{Where: w, Now: now, UID: os.Geteuid()}
@@ -63,7 +63,7 @@ func (l looker) text(p string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// mostRead is as much as is read of a file that others may have written.
+// mostRead limits reads of a file that others may have written.
 const mostRead = 1 << 20
 
 // read reads a regular file that others may have written. It does not block on a FIFO.
@@ -129,8 +129,8 @@ func (l looker) cgroup() (c Cgroup) {
 	return c
 }
 
-// kubelets returns the processes that are a kubelet. nodectl called by that name is
-// none.
+// kubelets returns the processes that are a kubelet. A nodectl with that name does not
+// count.
 func (l looker) kubelets() (all []Process) {
 	for _, name := range l.names("/proc") {
 		pid, err := strconv.Atoi(name)
@@ -148,8 +148,8 @@ func (l looker) kubelets() (all []Process) {
 	return all
 }
 
-// own reports whether a process is a nodectl, whatever its name: by the name of its
-// program, or by what the Go tool has written into that.
+// own reports whether a process is a nodectl, also under another name: by its program's
+// name, or its Go build information.
 func (l looker) own(pid int) bool {
 	exe := l.path("/proc/" + strconv.Itoa(pid) + "/exe")
 	to, err := os.Readlink(exe)
@@ -169,8 +169,8 @@ func (l looker) comm(pid int) string {
 	return name + " (process " + strconv.Itoa(pid) + ")"
 }
 
-// file looks at one file; a link counts as what it leads to. It opens directories and
-// regular files alone: to open a FIFO blocks, and to open a device can start it.
+// file reads the facts of one file, or of a link's target. It opens only directories and
+// regular files: opening a FIFO blocks, and opening a device can start it.
 func (l looker) file(path, what string, role Role) File {
 	x := File{Path: path, What: what, Role: role}
 	// O_PATH names the file without opening it.
@@ -210,7 +210,7 @@ func (l looker) file(path, what string, role Role) File {
 	return x
 }
 
-// reason is an error without its path, which is said beside it.
+// reason returns an error without its path, which the caller adds.
 func reason(err error) string {
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return e.Err.Error()

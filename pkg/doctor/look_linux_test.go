@@ -59,8 +59,7 @@ func certificate(t *testing.T, from, to time.Time) string {
 	return "a line\n" + string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-// TestLookReadsAMachine: every fact of a made-up machine is read from the file it
-// is in.
+// TestLookReadsAMachine: Look reads every fact of a made-up machine from its file.
 func TestLookReadsAMachine(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -168,8 +167,7 @@ func TestLookAtCgroups(t *testing.T) {
 	}
 }
 
-// TestLookAtNothing: a machine with no files has facts all the same, and nothing
-// is made by looking.
+// TestLookAtNothing: a machine without files has facts too, and Look makes no file.
 func TestLookAtNothing(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -206,8 +204,8 @@ func TestLook_ManifestIsNoRegularFile_IsNotOpened(t *testing.T) {
 	}
 }
 
-// A user exchanges a file that doctor reads for a FIFO, on which an open blocks, or for a
-// file without end.
+// A user replaces a file that doctor reads by a FIFO, on which an open blocks, or by an
+// endless file.
 func TestLook_FileExchangedForFIFOOrEndless_IsNotRead(t *testing.T) {
 	t.Parallel()
 	l := looker{tree(t, map[string]string{"zero": "-> /dev/zero", "etc/cni/net.d/1.conf": "x", "large": ""})}

@@ -15,13 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runcPatience is how long runc may take to say its version.
+// runcPatience is the timeout of runc --version.
 const runcPatience = 2 * time.Second
 
-// runc asks runc for its version: it is nowhere else.
+// runc runs runc for its version, which no file has.
 func (l looker) runc(ctx context.Context) string {
 	if l.root != "" {
-		return "" // nothing of a tree that is not this machine's is run
+		return "" // run no program of a test's tree
 	}
 	ctx, cancel := context.WithTimeout(ctx, runcPatience)
 	defer cancel()
@@ -39,8 +39,8 @@ func (l looker) runc(ctx context.Context) string {
 	return ""
 }
 
-// cni reads the configurations as a runtime does: files of three endings, the first
-// one by name counts, and its plugins are programs.
+// cni reads the configurations as a runtime does: files with one of three extensions, of
+// which the first by name counts, and its plugins are programs.
 func (l looker) cni() CNI {
 	c := CNI{Dir: "/etc/cni/net.d"}
 	for _, name := range l.names(c.Dir) {
@@ -80,7 +80,7 @@ func (l looker) cni() CNI {
 	return c
 }
 
-// program reports whether one of the directories holds it.
+// program reports whether one of the directories has this program.
 func (l looker) program(name string, dirs ...string) bool {
 	return slices.ContainsFunc(dirs, func(d string) bool { return l.exists(filepath.Join(d, name)) })
 }
@@ -111,11 +111,11 @@ func (l looker) kernel(f *Facts) {
 	f.Clock = l.clock(f.Now)
 }
 
-// clock asks the kernel whether somebody keeps its clock, and the machine's own
-// what time it is.
+// clock reads from the kernel whether its clock is synchronized, and the time of the
+// hardware clock.
 func (l looker) clock(now time.Time) (c Clock) {
 	if l.root == "" {
-		var t unix.Timex // modes 0: only a question
+		var t unix.Timex // modes 0: read only
 		state, err := unix.Adjtimex(&t)
 		c.Known = err == nil
 		c.Synced = state != unix.TIME_ERROR && t.Status&unix.STA_UNSYNC == 0
@@ -156,7 +156,7 @@ func (l looker) network(f *Facts) {
 	}
 }
 
-// listener finds who listens on a TCP port.
+// listener finds the process that listens on a TCP port.
 func (l looker) listener(port int) (by string, own, taken bool) {
 	if port <= 0 {
 		return "", false, false
@@ -179,7 +179,7 @@ func (l looker) listener(port int) (by string, own, taken bool) {
 	return "", false, false
 }
 
-// holder finds the process that has a socket open; 0 is nobody who can be seen.
+// holder finds the process that has a socket open; 0 if it is not visible.
 func (l looker) holder(socket string) int {
 	for _, name := range l.names("/proc") {
 		pid, err := strconv.Atoi(name)
@@ -219,7 +219,7 @@ func (l looker) resources(f *Facts) {
 	}
 }
 
-// disk measures the file system a path is on, or will be.
+// disk measures the file system of a path that may not exist yet.
 func (l looker) disk(what, path string) (Disk, bool) {
 	for at := path; ; at = filepath.Dir(at) {
 		var s unix.Statfs_t
