@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Check returns an *Error for the first setting that cannot be, in the order
-// of the fields, and nil when all can.
+// Check returns an *Error for the first invalid setting in the order of the fields, and
+// nil if all are valid.
 func (c Config) Check() error {
 	for _, f := range []struct {
 		key string
@@ -123,7 +123,7 @@ func nodeName(v string) string {
 	return ""
 }
 
-// filenames never repeats a URL: there may be a secret in it.
+// filenames checks names of sources. Its message never has a URL, which may hold a secret.
 func filenames(names []string) string {
 	dashes := 0
 	for _, n := range names {
@@ -143,7 +143,7 @@ func filenames(names []string) string {
 	return ""
 }
 
-// headers never repeats a header's value: it may be a secret.
+// headers checks headers. Its message never has a value, which may be a secret.
 func headers(lines []string) string {
 	for i, line := range lines {
 		name, value, ok := strings.Cut(line, ":")
@@ -154,7 +154,7 @@ func headers(lines []string) string {
 	return ""
 }
 
-// together reports that of two settings that need each other one is missing.
+// together reports that one of two settings that need each other is missing.
 func together(a, b, other string) string {
 	if (a == "") != (b == "") {
 		return "needs --" + other + " beside it, and the other way round"
@@ -162,7 +162,7 @@ func together(a, b, other string) string {
 	return ""
 }
 
-// endpoints never repeats one: it may hold a password.
+// endpoints checks etcd's endpoints. Its message never has one, which may hold a password.
 func endpoints(urls []string) string {
 	for i, v := range urls {
 		u, err := url.Parse(v)
@@ -213,7 +213,7 @@ func resolvConf(v string) string {
 	return absolute(v)
 }
 
-// nodeIPs takes one address, or one of each family.
+// nodeIPs accepts one address, or one of each family.
 func nodeIPs(list []string) string {
 	all := items(list)
 	if msg := addresses(all); msg != "" {
@@ -232,8 +232,8 @@ func atLeast(d time.Duration) string {
 	return fmt.Sprintf("%s is less than nothing", d)
 }
 
-// believed bounds for how long the API server's word may be kept: a zero is no way to
-// say "for ever", and what was taken back is not good for longer than an hour.
+// believed limits how long reviews of the API server are cached: zero does not mean
+// "forever", and a revoked right must end within an hour.
 func believed(d time.Duration) string { return between(d, time.Second, time.Hour) }
 
 func positive(d time.Duration) string {

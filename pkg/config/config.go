@@ -1,8 +1,8 @@
 // Package config is nodectl's typed configuration: its fields, their defaults
 // and what makes a value wrong.
 //
-// cmd fills a Config from flags, environment and file, and hands it on; nobody
-// below cmd knows where a value came from.
+// cmd fills a Config from flags, environment and file. Other packages do not know where
+// a value came from.
 //
 // The one rule: no viper, no cobra, no I/O.
 package config
@@ -13,17 +13,17 @@ import (
 	"time"
 )
 
-// DefaultFile is the configuration file that is read where it exists and no
-// other is named.
+// DefaultFile is the configuration file that nodectl reads if it exists and no other is
+// named.
 const DefaultFile = "/etc/nodectl/config.yaml"
 
-// DefaultManifests is the directory that is read where no source is configured.
+// DefaultManifests is the directory that nodectl reads if no source is configured.
 const DefaultManifests = "/etc/nodectl/manifests"
 
-// DefaultEtcdPrefix is where the etcd source finds its manifests.
+// DefaultEtcdPrefix is the prefix of the etcd source's manifests.
 const DefaultEtcdPrefix = "/nodectl/manifests/"
 
-// Config is every setting that flags, environment and file share. The
+// Config has all settings that flags, environment and file share. The
 // mapstructure tag is the flag's name, which is also the key in the file and,
 // as NODECTL_NAME, in the environment.
 type Config struct {
@@ -59,8 +59,8 @@ type Config struct {
 
 	RunDir string `mapstructure:"run-dir"` // of the local socket; "" is Run's choice
 
-	// Being a node of a cluster.
-	BootstrapKubeconfig       string        `mapstructure:"bootstrap-kubeconfig"` // "" asks for no certificate
+	// A node of a cluster.
+	BootstrapKubeconfig       string        `mapstructure:"bootstrap-kubeconfig"` // "": request no certificate
 	CertDir                   string        `mapstructure:"cert-dir"`             // "" is RootDir/pki
 	RotateCertificates        bool          `mapstructure:"rotate-certificates"`
 	RotateServerCertificates  bool          `mapstructure:"rotate-server-certificates"`
@@ -87,7 +87,7 @@ type Config struct {
 	TLSCipherSuites                []string      `mapstructure:"tls-cipher-suites"`
 	StreamingConnectionIdleTimeout time.Duration `mapstructure:"streaming-connection-idle-timeout"`
 
-	// For how long the API server's word is believed: whose a token is, a yes, a no.
+	// How long to cache token reviews, allowed access and denied access.
 	TokenCacheTTL        time.Duration `mapstructure:"authentication-token-webhook-cache-ttl"`
 	AuthorizedCacheTTL   time.Duration `mapstructure:"authorization-webhook-cache-authorized-ttl"`
 	UnauthorizedCacheTTL time.Duration `mapstructure:"authorization-webhook-cache-unauthorized-ttl"`
@@ -96,7 +96,7 @@ type Config struct {
 	HealthzBindAddress      string `mapstructure:"healthz-bind-address"`
 	HealthzPort             int    `mapstructure:"healthz-port"` // plain HTTP for /healthz alone; 0: none
 
-	// What this machine must be, or serve does not start.
+	// Requirements on this machine, without which serve does not start.
 	ProtectKernelDefaults bool `mapstructure:"protect-kernel-defaults"`
 	FailSwapOn            bool `mapstructure:"fail-swap-on"`
 	FailCgroupV1          bool `mapstructure:"fail-cgroup-v1"`
@@ -112,7 +112,7 @@ type Config struct {
 	PodCIDR                       string        `mapstructure:"pod-cidr"`    // pod network of the bundled runtime
 	ClusterDNS                    []string      `mapstructure:"cluster-dns"` // addresses; none is no cluster's DNS
 	ClusterDomain                 string        `mapstructure:"cluster-domain"`
-	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get nobody's servers
+	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get no name servers of the node
 	OfflineStart                  string        `mapstructure:"offline-start"` // none, api
 	InsecureManifestPermissions   bool          `mapstructure:"insecure-manifest-permissions"`
 
@@ -129,8 +129,8 @@ type Config struct {
 	MaxContainerRestartPeriod time.Duration `mapstructure:"max-container-restart-period"` // cap of the crash back-off
 }
 
-// Default returns the configuration of a machine that says nothing. NodeName
-// stays empty: whoever fills the Config puts the host name there.
+// Default returns the default configuration. NodeName is empty: cmd sets it to the host
+// name.
 func Default() Config {
 	return Config{
 		Color:              "auto",
@@ -193,8 +193,8 @@ func (c Config) Headers() http.Header {
 	return h
 }
 
-// CheckHeaders returns what is wrong with ManifestURLHeader, nil when nothing.
-// It never repeats a value.
+// CheckHeaders returns an error for an invalid ManifestURLHeader. The error never has a
+// value.
 func (c Config) CheckHeaders() *Error {
 	if msg := headers(c.ManifestURLHeader); msg != "" {
 		return &Error{Key: "manifest-url-header", Msg: msg}
@@ -209,7 +209,7 @@ func IsURL(name string) bool {
 
 // Run returns the directory of the local socket: RunDir, else /run/nodectl for the
 // default root directory and the root directory itself for another, so that agents
-// with roots of their own never meet.
+// with different roots have different sockets.
 func (c Config) Run() string {
 	switch {
 	case c.RunDir != "":

@@ -112,7 +112,7 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
-// TestAKubeletsLabels: what NodeRestriction lets a node say of itself.
+// TestAKubeletsLabels: the labels that NodeRestriction lets a node set on itself.
 func TestAKubeletsLabels(t *testing.T) {
 	t.Parallel()
 	c := valid()

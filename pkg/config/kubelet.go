@@ -15,18 +15,18 @@ type Document struct {
 	Data []byte
 }
 
-// Layer is what a KubeletConfiguration and its drop-ins say, in settings.
+// Layer has the settings of a KubeletConfiguration and its drop-ins.
 type Layer struct {
-	// Values holds what a configuration file of nodectl's would: a text, or a
+	// Values holds the values as in nodectl's own configuration file: a text, or a
 	// list of texts, by setting.
 	Values map[string]any
-	// Places holds where each value stands, as file:line.
+	// Places holds the place of each value, as file:line.
 	Places map[string]string
 	// Unknown names fields that no KubeletConfiguration has, each with its place
 	// (C-1.44.1).
 	Unknown []string
-	// Ignored names fields that are set to other than what nodectl does, and do
-	// nothing yet, each with its place.
+	// Ignored names unsupported fields whose values differ from nodectl's behaviour,
+	// each with its place.
 	Ignored []string
 }
 
@@ -36,8 +36,8 @@ const (
 	kubeletKind    = "KubeletConfiguration"
 )
 
-// IsKubelet reports whether data says of itself that it is a KubeletConfiguration.
-// Data that is no YAML is none.
+// IsKubelet reports whether data has the kind of a KubeletConfiguration. It is false for
+// data that is no YAML.
 func IsKubelet(data []byte) bool {
 	var head struct {
 		Kind string `yaml:"kind"`
@@ -45,18 +45,17 @@ func IsKubelet(data []byte) bool {
 	return yaml.Unmarshal(data, &head) == nil && head.Kind == kubeletKind
 }
 
-// Given is a field that was given by itself, as a flag of the kubelet's gives it.
+// Given is a field that was set by itself, by a flag of the kubelet.
 type Given struct {
 	Path string // authentication.anonymous.enabled
 	Text string // "a,b" for a list, "a=b,c=d" for a map
 	By   string // --anonymous-auth
 }
 
-// ReadKubelet returns what a KubeletConfiguration, its drop-ins and fields given
-// beside them say together (C-1.44.1): a later one wins, lists are replaced, maps
-// are merged key by key, null takes back. Every field is honoured, or among
-// Ignored, or refused: an error names each field that must not be ignored, and its
-// place.
+// ReadKubelet merges a KubeletConfiguration, its drop-ins and fields set by flags: a later
+// one wins, lists are replaced, maps are merged key by key, null resets a field
+// (C-1.44.1). Every field is honoured, among Ignored, or refused: the error names each
+// field that must not be ignored, and its place.
 func ReadKubelet(docs []Document, given []Given) (Layer, error) {
 	r := kubeletReader{rows: kubeletRows(), leaves: map[string]leaf{}}
 	for _, d := range docs {
@@ -75,7 +74,7 @@ func ReadKubelet(docs []Document, given []Given) (Layer, error) {
 
 // leaf is the value of one field.
 type leaf struct {
-	texts []string            // one of a scalar
+	texts []string            // of a list; a scalar has one
 	pairs map[string][]string // of a map
 	where string              // file:line
 	file  string
@@ -151,7 +150,7 @@ func (r *kubeletReader) walk(file, above string, object *yaml.Node) error {
 	return nil
 }
 
-// resolved follows an alias.
+// resolved returns the target of an alias.
 func resolved(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -159,7 +158,7 @@ func resolved(n *yaml.Node) *yaml.Node {
 	return n
 }
 
-// holds reports whether fields stand below path.
+// holds reports whether there are fields below path.
 func (r *kubeletReader) holds(path string) bool {
 	for p := range r.rows {
 		if strings.HasPrefix(p, path+".") {
@@ -177,8 +176,8 @@ func (r *kubeletReader) forget(path string) {
 	}
 }
 
-// put sets a field to what n holds. A zero is no value where the type cannot tell
-// it from none.
+// put sets a field to the value of n. A zero is no value if the type cannot distinguish it
+// from "not set".
 func (r *kubeletReader) put(row kubeletRow, n *yaml.Node, l leaf) (err error) {
 	if l.texts, l.pairs, err = row.kind.read(n); err != nil {
 		return err
@@ -187,7 +186,7 @@ func (r *kubeletReader) put(row kubeletRow, n *yaml.Node, l leaf) (err error) {
 		merged := map[string][]string{}
 		for _, m := range []map[string][]string{old, l.pairs} {
 			for k, v := range m {
-				if merged[k] = v; v == nil { // null takes a key back
+				if merged[k] = v; v == nil { // null removes a key
 					delete(merged, k)
 				}
 			}
@@ -202,7 +201,7 @@ func (r *kubeletReader) put(row kubeletRow, n *yaml.Node, l leaf) (err error) {
 	return nil
 }
 
-// layer turns what was read into settings.
+// layer turns the fields into settings.
 func (r *kubeletReader) layer() (Layer, error) {
 	out := Layer{Values: map[string]any{}, Places: map[string]string{}, Unknown: r.unknown}
 	var refused []error
@@ -220,7 +219,7 @@ func (r *kubeletReader) layer() (Layer, error) {
 		if row.setting != "" {
 			if value := row.value(l, r.leaves); value != nil {
 				out.Values[row.setting] = value
-				if !strings.HasPrefix(out.Places[row.setting], "--") { // of two fields, the one of a flag
+				if !strings.HasPrefix(out.Places[row.setting], "--") { // a flag's place wins over a field's
 					out.Places[row.setting] = l.where
 				}
 			}
@@ -233,8 +232,8 @@ func (r *kubeletReader) layer() (Layer, error) {
 	return out, errors.Join(refused...)
 }
 
-// ignored names a field that is set to other than what happens anyway; "" for any
-// other.
+// ignored names an unsupported field whose value differs from nodectl's behaviour; "" for
+// any other.
 func (row kubeletRow) ignored(l leaf) string {
 	if row.any || row.does == honoured && row.fine == nil {
 		return ""

@@ -6,9 +6,8 @@ import (
 	"time"
 )
 
-// Kubelet returns the settings as those who read a kubelet's /configz know them: a
-// KubeletConfiguration with the fields that are honoured here and say one setting as it
-// is. Headers of URLs are left out: they may be secrets.
+// Kubelet returns the settings for /configz: a KubeletConfiguration with the honoured fields
+// that have the value of one setting. It leaves out headers of URLs, which may be secrets.
 func (c Config) Kubelet() map[string]any {
 	settings := make(map[string]any)
 	for v, i := reflect.ValueOf(c), 0; i < v.NumField(); i++ {
@@ -29,8 +28,7 @@ func (c Config) Kubelet() map[string]any {
 	return doc
 }
 
-// shown returns a setting's value as the field has it, nil where it is not the same
-// word.
+// shown returns a setting's value in the form of the field, nil if there is none.
 func (row kubeletRow) shown(value any) any {
 	switch v := value.(type) {
 	case time.Duration:

@@ -8,8 +8,8 @@ import (
 	kubeletv1beta1 "k8s.io/kubelet/config/v1beta1"
 )
 
-// TestC_1_40_Configz: what /configz says is a KubeletConfiguration that its readers can
-// decode, with the values that are in force and no header.
+// TestC_1_40_Configz: /configz has a KubeletConfiguration that its readers can decode, with
+// the current values and no header.
 func TestC_1_40_Configz(t *testing.T) {
 	t.Parallel()
 	c := Default()

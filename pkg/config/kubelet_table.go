@@ -6,28 +6,28 @@ import (
 	"strings"
 )
 
-// disposition is what becomes of a field of a KubeletConfiguration.
+// disposition is how nodectl treats a field of a KubeletConfiguration.
 type disposition string
 
 const (
 	honoured disposition = "honoured"
-	warned   disposition = "warned about" // it does nothing yet
-	refused  disposition = "refused"      // to ignore it would weaken security
+	warned   disposition = "warned about" // not supported yet
+	refused  disposition = "refused"      // ignoring it would weaken security
 )
 
-// kubeletRow says of one field what becomes of it.
+// kubeletRow describes how nodectl treats one field.
 type kubeletRow struct {
 	path string
 	kind fieldKind
-	zero bool // its type cannot tell a zero from none
+	zero bool // its type cannot distinguish zero from "not set"
 	does disposition
-	// setting is what it sets; "" is nothing: it says what happens anyway.
+	// setting is the setting that it sets; "" means none: nodectl behaves that way anyway.
 	setting string
-	as      func(leaf, map[string]leaf) any // in place of the kind's own way
-	fine    []string                        // values that happen anyway
-	any     bool                            // nothing it could say changes anything
-	only    func(leaf) string               // in place of fine: what is named in the warning
-	refuse  func(leaf) string               // why a value is refused
+	as      func(leaf, map[string]leaf) any // replaces the kind's conversion
+	fine    []string                        // values that match nodectl's behaviour
+	any     bool                            // no value needs a warning
+	only    func(leaf) string               // replaces fine: returns the text of the warning
+	refuse  func(leaf) string               // returns why a value is refused
 	note    string                          // for the list of fields
 }
 
@@ -40,9 +40,9 @@ func kubeletRows() map[string]kubeletRow {
 	return all
 }
 
-// kubeletTable is every field of a KubeletConfiguration, in the order of the type.
-// A test walks the type and holds the table to it, so that what ships does not
-// carry the type's libraries.
+// kubeletTable returns every field of a KubeletConfiguration, in the order of the type.
+// Only a test compares the table with the type, so that the binary does not link the
+// type's libraries.
 func kubeletTable() []kubeletRow {
 	return slices.Concat(kubeletSources(), kubeletServer(), kubeletNode(), kubeletPods(), kubeletResources(), kubeletRest())
 }
@@ -52,31 +52,30 @@ func sets(path string, kind fieldKind, setting string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, does: honoured, setting: setting}
 }
 
-// zeroed is a field that sets one setting, and whose type has no other word for
-// "not set" than a zero.
+// zeroed is a field that sets one setting, and whose type cannot distinguish zero from
+// "not set".
 func zeroed(path string, kind fieldKind, setting string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, zero: true, does: honoured, setting: setting}
 }
 
-// idle is a field that does nothing yet; fine are the values of it that ask for
-// nothing.
+// idle is a field that is not supported yet; its values in fine need no warning.
 func idle(path string, kind fieldKind, note string, fine ...string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, does: warned, fine: fine, note: note}
 }
 
-// idleZero is idle for a type that has no other word for "not set" than a zero.
+// idleZero is idle for a type that cannot distinguish zero from "not set".
 func idleZero(path string, kind fieldKind, note string, fine ...string) kubeletRow {
 	row := idle(path, kind, note, fine...)
 	row.zero = true
 	return row
 }
 
-// needless is a field that changes nothing here, whatever it says.
+// needless is a field whose value changes nothing here.
 func needless(path string, kind fieldKind, zero bool, note string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, zero: zero, does: honoured, any: true, note: note}
 }
 
-// never is a field some values of which are refused.
+// never is a field with refused values.
 func never(path string, kind fieldKind, zero bool, refuse func(leaf) string, note string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, zero: zero, does: refused, refuse: refuse, any: true, note: note}
 }
@@ -267,8 +266,8 @@ func kubeletRest() []kubeletRow {
 	}
 }
 
-// refusedGates refuses gates that turn off what the server or a pod would have
-// then all the same.
+// refusedGates refuses feature gates that disable a feature of the server or of pods which
+// nodectl cannot disable.
 func refusedGates(l leaf) string {
 	for _, name := range []string{"ContainerCheckpoint", "ProcMountType"} {
 		if v := l.pairs[name]; len(v) > 0 && v[0] == "false" {
@@ -278,7 +277,7 @@ func refusedGates(l leaf) string {
 	return ""
 }
 
-// ignoredGates names the gates: there are none here.
+// ignoredGates names the feature gates: nodectl has none.
 func ignoredGates(l leaf) string {
 	if len(l.pairs) == 0 {
 		return ""

@@ -22,7 +22,7 @@ var update = flag.Bool("update", false, "rewrite docs/kubelet-config.md")
 type field struct {
 	path  string
 	kinds []fieldKind
-	zero  bool // it cannot tell a zero from none
+	zero  bool // it cannot distinguish zero from "not set"
 }
 
 // typeFields walks a struct of the configuration. A field with a row of the kind
@@ -89,8 +89,7 @@ func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 	return nil, false
 }
 
-// TestC_1_44_3_EveryFieldHasARow: what the type has and the table has not fails,
-// and the other way round.
+// TestC_1_44_3_EveryFieldHasARow: the type and the table have the same fields.
 func TestC_1_44_3_EveryFieldHasARow(t *testing.T) {
 	t.Parallel()
 	rows := kubeletRows()
@@ -106,7 +105,7 @@ func TestC_1_44_3_EveryFieldHasARow(t *testing.T) {
 			t.Errorf("%s has no row", f.path)
 		case !slices.Contains(f.kinds, row.kind):
 			t.Errorf("%s: kind %v, want one of %v", f.path, row.kind, f.kinds)
-		case f.zero != row.zero && row.kind != ofTruth: // a false that is written is meant
+		case f.zero != row.zero && row.kind != ofTruth: // an explicit false counts as set
 			t.Errorf("%s: zero is no value: %v, want %v", f.path, row.zero, f.zero)
 		}
 	}
@@ -120,7 +119,7 @@ func TestC_1_44_3_EveryFieldHasARow(t *testing.T) {
 	}
 }
 
-// TestEveryRowSetsASetting: what a row sets is a field of Config.
+// TestEveryRowSetsASetting: the setting of each row is a field of Config.
 func TestEveryRowSetsASetting(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
@@ -144,7 +143,7 @@ func TestEveryRowSetsASetting(t *testing.T) {
 	}
 }
 
-// TestKubeletConfigIsWrittenDown: docs/kubelet-config.md is the table.
+// TestKubeletConfigIsWrittenDown: docs/kubelet-config.md has the table.
 func TestKubeletConfigIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	const file = "../../docs/kubelet-config.md"
@@ -248,7 +247,7 @@ func readKubelet(t *testing.T, given []Given, texts ...string) Layer {
 	return l
 }
 
-// TestC_1_44_1_WhatFieldsBecome: each form of a value, as the setting has it.
+// TestC_1_44_1_WhatFieldsBecome: each form of a value gives the value of its setting.
 func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -295,8 +294,8 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 	}
 }
 
-// TestC_1_44_1_DropInsAreMerged: maps key by key, lists whole, null takes back, and
-// each value has the place of the one that won.
+// TestC_1_44_1_DropInsAreMerged: maps are merged key by key, lists are replaced, null
+// resets, and each value has the place of the winning one.
 func TestC_1_44_1_DropInsAreMerged(t *testing.T) {
 	t.Parallel()
 	l := readKubelet(t, nil,
@@ -317,7 +316,7 @@ func TestC_1_44_1_DropInsAreMerged(t *testing.T) {
 	}
 }
 
-// TestAFlagIsAboveTheFiles: what is given by itself wins, and is placed there.
+// TestAFlagIsAboveTheFiles: a flag's value wins, and its place is the flag.
 func TestAFlagIsAboveTheFiles(t *testing.T) {
 	t.Parallel()
 	l := readKubelet(t, []Given{{"serializeImagePulls", "true", "--serialize-image-pulls"}, {"featureGates", "A=true,B=false", "--feature-gates"}, {"evictionHard", "memory.available=1Gi", "--x"}},
@@ -330,7 +329,7 @@ func TestAFlagIsAboveTheFiles(t *testing.T) {
 	}
 }
 
-// TestWhatWeakensIsRefused: each row that refuses does, and says where.
+// TestWhatWeakensIsRefused: each row with refused values refuses them, with the place.
 func TestWhatWeakensIsRefused(t *testing.T) {
 	t.Parallel()
 	refusals := map[string]string{
@@ -358,8 +357,8 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatDoesNothingIsNamed: every idle row is named for a value that asks for
-// something, and for none that does not.
+// TestWhatDoesNothingIsNamed: every idle row is named for a value that differs from
+// nodectl's behaviour, and for no other.
 func TestWhatDoesNothingIsNamed(t *testing.T) {
 	t.Parallel()
 	asks := map[fieldKind]string{ofText: "odd", ofPath: "/odd", ofTruth: "", ofNumber: "12345", ofFraction: "0.7", ofSpan: "7h", ofTexts: "[odd]", ofAmounts: "{a: b}", ofWhole: "[odd]"}
@@ -391,7 +390,7 @@ func TestWhatDoesNothingIsNamed(t *testing.T) {
 	}
 }
 
-// TestWrongTypesNameTheirPlace: and never the value.
+// TestWrongTypesNameTheirPlace: errors about types have the place, and never the value.
 func TestWrongTypesNameTheirPlace(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{

@@ -14,12 +14,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// fieldKind is what a field of a KubeletConfiguration holds.
+// fieldKind is the type of a field of a KubeletConfiguration.
 type fieldKind int
 
 const (
 	ofText     fieldKind = iota
-	ofPath               // a text; relative to the file it stands in
+	ofPath               // a text; relative to its file
 	ofTruth              // true or false
 	ofNumber             // a whole number
 	ofFraction           // any number
@@ -27,14 +27,14 @@ const (
 	ofTexts              // a list of texts
 	ofNumbers            // a list of whole numbers
 	ofAmounts            // texts by name
-	ofGates              // truths by name
+	ofGates              // booleans by name
 	ofHeaders            // lists of texts by name
 	ofTaints             // taints as objects
-	ofWhole              // whatever it is: only that it is there counts
+	ofWhole              // any value: it only counts whether it is set
 )
 
-// zeros are the values that a type which cannot say "not set" has for it. false is
-// none: whoever writes it means it.
+// zeros returns the values that mean "not set" for a type that cannot distinguish them.
+// false is not among them: an explicit false counts as set.
 func (k fieldKind) zeros() []string {
 	switch k {
 	case ofNumber, ofFraction:
@@ -47,7 +47,7 @@ func (k fieldKind) zeros() []string {
 	return []string{""}
 }
 
-// read returns what n holds: texts, or pairs of a map.
+// read returns the value of n: texts, or pairs of a map.
 func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	switch k {
 	case ofTexts, ofNumbers, ofTaints:
@@ -73,7 +73,7 @@ func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	return []string{v}, nil, err
 }
 
-// wholeText returns nothing for what holds nothing but zeros.
+// wholeText returns nothing for a value that has only zeros.
 func wholeText(n *yaml.Node) []string {
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -130,7 +130,7 @@ func (k fieldKind) pairs(n *yaml.Node) (map[string][]string, error) {
 	return all, nil
 }
 
-// scalar never repeats a value: it may be a secret.
+// scalar returns the text of a scalar. Its error never has the value, which may be a secret.
 func (k fieldKind) scalar(n *yaml.Node) (string, error) {
 	if n.Kind != yaml.ScalarNode {
 		return "", errors.New("takes one value")
@@ -167,7 +167,7 @@ func (k fieldKind) scalar(n *yaml.Node) (string, error) {
 	return n.Value, nil
 }
 
-// value returns what a setting is set to by a field; nil leaves it alone.
+// value returns the value of a field's setting; nil leaves the setting unchanged.
 func (row kubeletRow) value(l leaf, all map[string]leaf) any {
 	if row.as != nil {
 		return row.as(l, all)
@@ -212,7 +212,7 @@ func manifests(_ leaf, all map[string]leaf) any {
 	return list
 }
 
-// serverPort is none where the server is off.
+// serverPort returns no port if the server is disabled.
 func serverPort(_ leaf, all map[string]leaf) any {
 	if on, ok := all["enableServer"]; ok && on.text() == "false" {
 		return "0"
@@ -223,7 +223,7 @@ func serverPort(_ leaf, all map[string]leaf) any {
 	return nil
 }
 
-// parallelPulls is one where pulls are serialized.
+// parallelPulls returns 1 if pulls are serialized.
 func parallelPulls(_ leaf, all map[string]leaf) any {
 	most, counted := all["maxParallelImagePulls"]
 	one, said := all["serializeImagePulls"]
@@ -236,8 +236,8 @@ func parallelPulls(_ leaf, all map[string]leaf) any {
 	return strconv.Itoa(mostPulls)
 }
 
-// hardThresholds are what evictionHard says; a signal it does not name has no
-// threshold, unless the defaults are merged in.
+// hardThresholds returns the thresholds of evictionHard. A signal that it does not name has
+// none, unless the defaults are merged in.
 func hardThresholds(l leaf, all map[string]leaf) any {
 	list := joined(l.pairs, "<")
 	merge := all["mergeDefaultEvictionSettings"]
@@ -252,7 +252,7 @@ func hardThresholds(l leaf, all map[string]leaf) any {
 	return list
 }
 
-// level is debug where the kubelet would say as much.
+// level returns debug for a verbosity at which the kubelet logs that much.
 func level(l leaf, _ map[string]leaf) any {
 	if n, err := strconv.Atoi(l.text()); err == nil && n >= 4 {
 		return "debug"
@@ -262,7 +262,7 @@ func level(l leaf, _ map[string]leaf) any {
 
 func seconds(l leaf, _ map[string]leaf) any { return l.text() + "s" }
 
-// node returns what the text of a flag means, as a document would hold it.
+// node returns the text of a flag as a YAML node.
 func (k fieldKind) node(text string) *yaml.Node {
 	scalar := func(kind fieldKind, v string) *yaml.Node {
 		tag := map[fieldKind]string{ofTruth: "!!bool", ofNumber: "!!int", ofFraction: "!!float"}[kind]

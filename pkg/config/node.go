@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Labels returns NodeLabels; the last one of a key stays. Check has accepted it.
+// Labels returns NodeLabels; the last one of a key wins. Check has accepted it.
 func (c Config) Labels() map[string]string {
 	all, _ := labels(c.NodeLabels)
 	return all
@@ -44,8 +44,8 @@ func (c Config) LogMaxBytes() int64 {
 	return n
 }
 
-// items splits what may be a list of lists: a configuration file gives "a,b" as
-// one text.
+// items splits a list whose items may be lists: a configuration file gives "a,b" as one
+// text.
 func items(list []string) []string {
 	var all []string
 	for _, text := range list {
@@ -58,7 +58,7 @@ func items(list []string) []string {
 	return all
 }
 
-// wrong is the message of what a value was read with.
+// wrong returns the message of a parser's error, "" for nil.
 func wrong[T any](_ T, err error) string {
 	if err != nil {
 		return err.Error()
@@ -91,9 +91,9 @@ func label(key, value string) error {
 	return nil
 }
 
-// reservedLabels refuses what the API server refuses a node to say of itself
-// (NodeRestriction): labels of Kubernetes' own domains, but for those that are a
-// node's to set. Without an API server they are the machine's own business.
+// reservedLabels refuses the labels that the API server does not let a node set on itself
+// (NodeRestriction): those of Kubernetes' domains, with exceptions. Without an API server
+// it allows all.
 func reservedLabels(c Config) string {
 	if c.Kubeconfig == "" {
 		return ""
@@ -137,7 +137,7 @@ func taints(list []string) ([]v1.Taint, error) {
 	return all, nil
 }
 
-// reserved reads what pods do not get. pid is taken, as the kubelet takes it.
+// reserved parses reserved resources. It accepts pid, as the kubelet does.
 func reserved(list []string) (v1.ResourceList, error) {
 	all := v1.ResourceList{}
 	for _, item := range items(list) {
@@ -157,8 +157,7 @@ func reserved(list []string) (v1.ResourceList, error) {
 	return all, nil
 }
 
-// sysctls refuses what the kernel has once for the whole machine: to allow that
-// would let a pod change the node.
+// sysctls refuses sysctls without a namespace, with which a pod would change the node.
 func sysctls(list []string) string {
 	for _, item := range items(list) {
 		namespace, name, _ := sysctl.GetNamespace(item)
@@ -202,10 +201,10 @@ func classes(list []string) (map[string]string, error) {
 	return all, nil
 }
 
-// mostPulls is as many image pulls as there ever are at a time.
+// mostPulls is the maximal number of concurrent image pulls.
 const mostPulls = 1 << 10
 
-// Thresholds returns what --eviction-hard says.
+// Thresholds returns the thresholds of --eviction-hard.
 func (c Config) Thresholds() []pod.Threshold {
 	all, _ := pod.ParseThresholds(c.EvictionHard)
 	return all

@@ -8,8 +8,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// TestWhatTheNodeIs: a list may be one text with commas, as a variable or a
-// file gives it, or several.
+// TestWhatTheNodeIs: a list may be one text with commas, as from a variable or a file, or
+// several texts.
 func TestWhatTheNodeIs(t *testing.T) {
 	t.Parallel()
 	c := valid()
@@ -37,8 +37,7 @@ func TestWhatTheNodeIs(t *testing.T) {
 	}
 }
 
-// TestTheKubeletsDefaults: what nobody sets is what the kubelet does (C-1.22.5,
-// C-1.40.2, C-1.43.1).
+// TestTheKubeletsDefaults: the defaults are the kubelet's (C-1.22.5, C-1.40.2, C-1.43.1).
 func TestTheKubeletsDefaults(t *testing.T) {
 	t.Parallel()
 	d := Default()

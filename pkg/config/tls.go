@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// CipherSuites returns TLSCipherSuites as crypto/tls numbers them, none for the
-// library's own choice. Check has accepted them.
+// CipherSuites returns TLSCipherSuites as IDs of crypto/tls, none for the library's
+// default. Check has accepted them.
 func (c Config) CipherSuites() []uint16 {
 	all, _ := c.cipherSuites()
 	return all
 }
 
-// MinTLS returns TLSMinVersion as crypto/tls numbers it. Check has accepted it.
+// MinTLS returns TLSMinVersion as a version of crypto/tls. Check has accepted it.
 func (c Config) MinTLS() uint16 {
 	if c.TLSMinVersion == "VersionTLS12" {
 		return tls.VersionTLS12
@@ -21,7 +21,7 @@ func (c Config) MinTLS() uint16 {
 	return tls.VersionTLS13
 }
 
-// cipherSuites refuses what crypto/tls calls insecure, and what it does not know.
+// cipherSuites refuses suites that crypto/tls calls insecure or does not know.
 func (c Config) cipherSuites() ([]uint16, error) {
 	var all []uint16
 	for _, name := range items(c.TLSCipherSuites) {

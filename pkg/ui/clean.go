@@ -11,9 +11,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Clean returns s fit for one line of a terminal: control characters, bytes
-// that are no UTF-8, and characters that reorder or hide text are written as
-// escapes.
+// Clean returns s safe for one line of a terminal: it escapes control characters, bytes
+// that are no UTF-8, and characters that reorder or hide text.
 func Clean(s string) string {
 	if clean(s) {
 		return s
@@ -56,9 +55,9 @@ func clean(s string) bool {
 	return true
 }
 
-// hidden reports whether a terminal would act on r instead of showing it: C0
-// and C1 controls, bidirectional controls, and what has no width of its own, as soft
-// hyphens, annotations, tags, variation selectors and fillers.
+// hidden reports whether a terminal would act on r instead of showing it: C0 and C1
+// controls, bidirectional controls, and characters without a width, such as soft hyphens,
+// annotations, tags, variation selectors and fillers.
 func hidden(r rune) bool {
 	switch {
 	case r == 0xad, r == 0x34f, r >= 0x180b && r <= 0x180f, r >= 0xfff9 && r <= 0xfffb, r >= 0xe0000 && r <= 0xe0fff:
@@ -87,8 +86,8 @@ func encode(v any, indent string) (string, error) {
 	if err := enc.Encode(v); err != nil {
 		return "", err
 	}
-	// Outside its strings JSON is ASCII, so whatever is hidden and not ASCII
-	// stands in a string and may be escaped there. DEL too.
+	// Outside of strings JSON is ASCII, so hidden characters that are not ASCII are in
+	// strings and can be escaped there. So can DEL.
 	text := b.String()
 	if clean(strings.ReplaceAll(text, "\n", "")) {
 		return text, nil
@@ -106,9 +105,9 @@ func encode(v any, indent string) (string, error) {
 	return out.String(), nil
 }
 
-// YAML returns v as a YAML document by its JSON tags. It goes by way of escaped
-// JSON, as YAML takes no raw control character. It takes bidirectional controls and the like:
-// a document that has them stays JSON, which is YAML too.
+// YAML returns v as a YAML document by its JSON tags. It converts escaped JSON, since YAML
+// allows no raw control characters. YAML would keep bidirectional controls and the like
+// unescaped: a document with them stays JSON, which is YAML too.
 func YAML(v any) (string, error) {
 	text, err := encode(v, "")
 	if err != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Happened are the events of what is described. Known is false where nobody could
-// say; Wanted where nobody was asked.
+// Happened are the events of the described object. Known is false if the events could not
+// be read; Wanted is false if the user did not ask for them.
 type Happened struct {
 	Events        []v1.Event
 	Known, Wanted bool
@@ -36,7 +36,7 @@ func newSheet() *sheet {
 	return s
 }
 
-// row writes cells at a level; the last may hold anything.
+// row writes cells at a level; the last may have any text.
 func (s *sheet) row(level int, cells ...string) {
 	for i, c := range cells {
 		cells[i] = Clean(c)
@@ -45,7 +45,7 @@ func (s *sheet) row(level int, cells ...string) {
 	fmt.Fprintln(s.w, strings.Repeat("  ", level)+text)
 }
 
-// some writes a row where there is a value.
+// some writes a row if there is a value.
 func (s *sheet) some(level int, name, value string) {
 	if value != "" {
 		s.row(level, name, value)
@@ -79,8 +79,7 @@ func fields(m map[string]string, between string) (all []string) {
 	return all
 }
 
-// annotations leaves out what kubectl leaves out: the whole manifest, which may
-// hold anything.
+// annotations leaves out the last applied configuration, as kubectl does.
 func annotations(m map[string]string) []string {
 	m = maps.Clone(m)
 	delete(m, v1.LastAppliedConfigAnnotation)
@@ -97,7 +96,7 @@ func resources(m v1.ResourceList) (all [][2]string) {
 
 func longTime(t metav1.Time) string { return t.Format(time.RFC1123Z) }
 
-// events writes what happened, as kubectl does.
+// events writes the events, as kubectl does.
 func (s *sheet) events(h Happened, now time.Time) {
 	switch {
 	case !h.Wanted:
@@ -175,7 +174,7 @@ func DescribeNode(n *v1.Node, pods []v1.Pod, h Happened, now time.Time) string {
 	return s.String()
 }
 
-// podsOf writes the pods of a node, and what they ask for of it.
+// podsOf writes the pods of a node, and the resources that they request.
 func (s *sheet) podsOf(n *v1.Node, pods []v1.Pod, now time.Time) {
 	pods = slices.DeleteFunc(slices.Clone(pods), func(p v1.Pod) bool { return pod.IsPhaseTerminal(p.Status.Phase) })
 	s.row(0, "Non-terminated Pods:", fmt.Sprintf("(%d in total)", len(pods)))
@@ -204,8 +203,8 @@ func (s *sheet) podsOf(n *v1.Node, pods []v1.Pod, now time.Time) {
 	}
 }
 
-// asked returns what a pod asks for: its containers and sidecars together, or its
-// largest init container with the sidecars before it, and its overhead.
+// asked returns the requests and limits of a pod: the sum of containers and sidecars, or its
+// largest init container with the sidecars before it, plus the overhead.
 func asked(p *v1.Pod) (requests, limits v1.ResourceList) {
 	requests, limits = v1.ResourceList{}, v1.ResourceList{}
 	sidecars, mostRequests, mostLimits := [2]v1.ResourceList{{}, {}}, v1.ResourceList{}, v1.ResourceList{}
@@ -249,5 +248,5 @@ func raiseTo(least, other v1.ResourceList) {
 	}
 }
 
-// howLong returns the time since, in the words of an age.
+// howLong returns the time since t, formatted as an age.
 func howLong(t metav1.Time, now time.Time) string { return duration.HumanDuration(now.Sub(t.Time)) }

@@ -262,8 +262,8 @@ func probe(p *v1.Probe) string {
 	return fmt.Sprintf("%s delay=%ds timeout=%ds period=%ds #success=%d #failure=%d", how, p.InitialDelaySeconds, p.TimeoutSeconds, p.PeriodSeconds, p.SuccessThreshold, p.FailureThreshold)
 }
 
-// environment writes where values come from; of a Secret or a ConfigMap never the
-// value.
+// environment writes the environment of a container; for Secrets and ConfigMaps it writes
+// the reference, never the value.
 func (s *sheet) environment(c *v1.Container) {
 	if len(c.EnvFrom) > 0 {
 		s.row(2, "Environment Variables from:")

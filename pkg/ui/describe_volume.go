@@ -108,7 +108,7 @@ func (s *sheet) downward(items []v1.DownwardAPIVolumeFile) {
 	}
 }
 
-// sourceName names the kind of a volume that has no words of its own here.
+// sourceName names the kind of a volume without its own description here.
 func sourceName(v v1.VolumeSource) string {
 	data, err := json.Marshal(v)
 	if err != nil {

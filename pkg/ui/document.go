@@ -25,13 +25,13 @@ type PodRef struct {
 	UID       string `json:"uid"`
 }
 
-// Place is where a pod is written.
+// Place is the place of a pod's manifest.
 type Place struct {
 	File string `json:"file"`
 	Line int    `json:"line"`
 }
 
-// MergePlan is what serving a set would change: the answer of merge --dry-run.
+// MergePlan has the changes of serving a set: the answer of merge --dry-run.
 type MergePlan struct {
 	Document
 	Summary   PlanSummary    `json:"summary"`
@@ -60,7 +60,7 @@ type PlanSource struct {
 	Source   string `json:"source"`
 	Location string `json:"location"`
 	Pods     int    `json:"pods"`
-	// Stale says that its pods stand on an older reading.
+	// Stale means that its pods are from an older reading.
 	Stale bool   `json:"stale"`
 	Since string `json:"since"` // RFC 3339, since when they do; "" where they do not
 	Error string `json:"error"`
@@ -75,11 +75,11 @@ type PlanChange struct {
 	Restart PlanRestart       `json:"restart"`
 	Fields  []pod.FieldChange `json:"fields"`
 	Grace   int64             `json:"grace"`  // seconds to end, of REMOVE and DELETE
-	Reason  string            `json:"reason"` // why a pod is removed, where its file does not say it
+	Reason  string            `json:"reason"` // why a pod is removed, if the file does not show it
 }
 
-// PlanRestart is what a change restarts: the pod, some containers, or nothing;
-// and what it resizes, which restarts nothing.
+// PlanRestart has the effects of a change: a restart of the pod, of some containers, or of
+// nothing; and resizes, which restart nothing.
 type PlanRestart struct {
 	Pod        bool          `json:"pod"`
 	Containers []string      `json:"containers"`
@@ -87,12 +87,12 @@ type PlanRestart struct {
 	Resize     []pod.Resized `json:"resize"`
 }
 
-// restart returns the document of what restarts and what is resized.
+// restart returns the document of the restarts and resizes.
 func restart(whole bool, containers []string, reason string, resized []pod.Resized) PlanRestart {
 	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]pod.Resized{}, resized...)}
 }
 
-// PlanConflict is one pod that two places want.
+// PlanConflict is one pod that two manifests define.
 type PlanConflict struct {
 	Pod    PodRef       `json:"pod"`
 	Winner ConflictSide `json:"winner"`
@@ -123,7 +123,7 @@ func NewMergePlan(f forecast.Forecast) MergePlan {
 		case !l.Stale():
 		case l.Heard:
 			s.Since = stamp(l.Since)
-		case !l.LastGood.IsZero(): // Since is the time of this run, and says nothing
+		case !l.LastGood.IsZero(): // Since is only the time of this run
 			s.Since = stamp(l.LastGood)
 		}
 		p.Sources = append(p.Sources, s)

@@ -13,7 +13,7 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// Format is a value of -o.
+// Format is the value of -o.
 type Format struct {
 	// Kind is text, wide, json, yaml, name, or one that takes an argument: jsonpath,
 	// custom-columns.
@@ -60,10 +60,10 @@ func ParseFormat(text string) (Format, error) {
 	return f, err
 }
 
-// Table reports whether the answer is a table for a person.
+// Table reports whether the format is a table.
 func (f Format) Table() bool { return f.Kind == "text" || f.Kind == "wide" }
 
-// Template reports whether the format is a template of the user's.
+// Template reports whether the format is the user's template.
 func (f Format) Template() bool { return f.template != "" }
 
 // Render returns a document through the format's template. document is a Go
@@ -77,7 +77,7 @@ func (f Format) Render(document any) (string, error) {
 	return cleanLines(text), err
 }
 
-// render writes an object; check only looks whether the template can be read.
+// render writes an object; with check it only parses the template.
 func (f Format) render(object map[string]any, check bool) (string, error) {
 	var b bytes.Buffer
 	switch f.Kind {
@@ -142,7 +142,7 @@ func oneCell(values []any) string {
 	return strings.Join(all, ",")
 }
 
-// found returns the values of an object at a path; none where it has none.
+// found returns the values of an object at a path, if any.
 func found(p *jsonpath.JSONPath, object any) (values []any) {
 	results, err := p.FindResults(object)
 	if err != nil {
@@ -190,7 +190,7 @@ func relaxed(path string) string {
 	return "{." + strings.TrimPrefix(path, ".") + "}"
 }
 
-// generic returns a value as JSON has it.
+// generic returns a value as decoded JSON.
 func generic(v any) (map[string]any, error) {
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -202,7 +202,7 @@ func generic(v any) (map[string]any, error) {
 	return object, err
 }
 
-// cleanLines returns text of several lines fit for a terminal.
+// cleanLines returns several lines of text safe for a terminal.
 func cleanLines(text string) string {
 	if clean(strings.NewReplacer("\n", "", "\t", "").Replace(text)) {
 		return text

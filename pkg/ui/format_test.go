@@ -61,8 +61,8 @@ func TestFormatsAsKubectl(t *testing.T) {
 	}
 }
 
-// TestParseFormat_GoTemplate_NamesWhatToUse: nodectl has no Go templates, whatever
-// kubectl's name for them.
+// TestParseFormat_GoTemplate_NamesWhatToUse: nodectl has no Go templates, under any of
+// kubectl's names for them.
 func TestParseFormat_GoTemplate_NamesWhatToUse(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"go-template", "go-template={{.metadata.name}}", "go-template-file=/nothing", "template={{.}}", "templatefile=x", "template-file=x"} {
@@ -149,8 +149,8 @@ func happened() Happened {
 	}}
 }
 
-// TestDescribeAsKubectl: its layout; nothing secret, and nothing that drives a
-// terminal.
+// TestDescribeAsKubectl: the output has kubectl's layout, no secrets, and no terminal
+// escapes.
 func TestDescribeAsKubectl(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 5, 0, 0, time.UTC)
@@ -173,7 +173,7 @@ func TestDescribeAsKubectl(t *testing.T) {
 	}
 }
 
-// TestTablesAsKubectl of nodes, events, images and what is used.
+// TestTablesAsKubectl: tables of nodes, events, images and usage have kubectl's layout.
 func TestTablesAsKubectl(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 5, 0, 0, time.UTC)

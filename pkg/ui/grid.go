@@ -9,7 +9,7 @@ import (
 	"github.com/charmbracelet/lipgloss"
 )
 
-// Columns say how much of a table is wanted.
+// Columns select the columns of a table.
 type Columns struct {
 	Wide      bool
 	NoHeaders bool
@@ -22,7 +22,7 @@ type Grid struct {
 	rows   [][]cell
 }
 
-// add appends one row. What is not there is "<none>", as kubectl has it.
+// add appends one row. Empty cells are "<none>", as in kubectl.
 func (g *Grid) add(c Columns, labels map[string]string, row ...cell) {
 	if c.Labels {
 		row = append(row, cell{text: pairs(labels)})
@@ -50,8 +50,8 @@ func pairs(m map[string]string) string {
 	return strings.Join(all, ",")
 }
 
-// Flow lays out a table that comes in pieces: the first piece gives the columns
-// their widths.
+// Flow formats a table that arrives in pieces: the first piece sets the widths of the
+// columns.
 type Flow struct {
 	view   *View
 	cols   Columns

@@ -47,8 +47,8 @@ func (it ImageItem) name() string {
 	return ""
 }
 
-// Called reports whether the image goes by a name: one of its own, with or
-// without the tag, or the beginning of its ID.
+// Called reports whether a name matches the image: one of its names, with or without the
+// tag, or the beginning of its ID.
 func (it ImageItem) Called(name string) bool {
 	for _, n := range it.Names {
 		if n == name || strings.HasSuffix(n, "/"+name) || strings.HasPrefix(n, name+":") || strings.Contains(n, "/"+name+":") {

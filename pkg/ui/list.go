@@ -20,7 +20,7 @@ type List struct {
 	Items      []any  `json:"items"`
 }
 
-// secret is a Secret as it is shown: values are base64, or say that they are
+// secret is a Secret in the output: its values are base64, or a text that they are
 // redacted.
 type secret struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -30,14 +30,14 @@ type secret struct {
 	Data              map[string]string `json:"data,omitempty"`
 }
 
-// claim is a claim as it is shown where no status belongs.
+// claim is a claim in output without status.
 type claim struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
 	Spec              v1.PersistentVolumeClaimSpec `json:"spec"`
 }
 
-// podObject is a Pod as it is shown where no status belongs.
+// podObject is a Pod in output without status.
 type podObject struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata"`
@@ -69,8 +69,8 @@ func PodList(pods []v1.Pod) List {
 	return l
 }
 
-// Shown returns a copy of a wanted pod as output carries it: with its kind, and
-// without the time it was first seen, which differs from run to run.
+// Shown returns a copy of a desired pod for output: with its kind, and without the time
+// when it was first seen, which differs from run to run.
 func Shown(p *v1.Pod) *v1.Pod {
 	p = p.DeepCopy()
 	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
@@ -86,8 +86,7 @@ func configObject(o *pod.Object, showSecrets bool) any {
 		return c
 	case *v1.Secret:
 		s := secret{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: *object.ObjectMeta.DeepCopy(), Immutable: object.Immutable, Type: object.Type, Data: map[string]string{}}
-		// An earlier "kubectl apply" leaves the whole manifest here, values
-		// included.
+		// An earlier "kubectl apply" has left the whole manifest here, with values.
 		delete(s.Annotations, v1.LastAppliedConfigAnnotation)
 		all := maps.Clone(object.Data)
 		if all == nil {
@@ -146,8 +145,8 @@ func images(p *v1.Pod) string {
 	return strings.Join(all, ",")
 }
 
-// Table returns rows under a header, three cells apart, as kubectl lays tables
-// out. No rows give no table.
+// Table returns rows under a header, three cells apart, as kubectl formats tables. Without
+// rows it returns "".
 func (v *View) Table(header []string, rows [][]string) string {
 	if len(rows) == 0 {
 		return ""

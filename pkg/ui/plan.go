@@ -12,8 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// signs give every operation a sign and a tone, so that colour says nothing a
-// sign does not.
+// signOf returns the sign and tone of an operation, so that colour adds nothing to the sign.
 func signOf(op string) cell {
 	switch podconfig.Op(op) {
 	case podconfig.ADD, podconfig.SET, podconfig.RESTORE:
@@ -89,7 +88,7 @@ func changeRow(c PlanChange, wide bool) []cell {
 	sign := signOf(c.Op)
 	place := pod.Origin{File: c.Origin.File, Line: c.Origin.Line}
 	if podconfig.Op(c.Op) == podconfig.REMOVE {
-		place.Line = 0 // it is no longer written there
+		place.Line = 0 // the manifest is gone
 	}
 	row := []cell{sign, {text: c.Op}, {text: Clean(c.Pod.Namespace + "/" + c.Pod.Name)}, {text: Clean(c.Source)}, {text: Clean(place.String())}}
 	if wide {
@@ -98,7 +97,7 @@ func changeRow(c PlanChange, wide bool) []cell {
 	return append(row, cell{text: Clean(consequence(c))})
 }
 
-// consequence says what a change does to what runs.
+// consequence returns the effect of a change on running pods.
 func consequence(c PlanChange) string {
 	switch podconfig.Op(c.Op) {
 	case podconfig.UPDATE:
@@ -115,8 +114,8 @@ func consequence(c PlanChange) string {
 	return ""
 }
 
-// RestartText says what restarts, and what is resized; why is said for a whole
-// pod, and where asked.
+// RestartText returns which containers restart and which are resized. The reason is included
+// for a whole pod, and with why.
 func RestartText(r PlanRestart, why bool) string {
 	text := "restart: none"
 	switch {
@@ -156,8 +155,8 @@ func flagged(op, what, source, text string) []cell {
 	return append(row, cell{text: text})
 }
 
-// message returns a problem without its place. A field that the message names
-// itself is not named twice.
+// message returns a problem without its place. It does not repeat a field that the message
+// names.
 func message(p pod.Problem) string {
 	p.File, p.Line, p.Column = "", 0, 0
 	if field := p.Path[strings.LastIndex(p.Path, ".")+1:]; strings.Contains(p.Msg, strconv.Quote(field)) {
@@ -187,8 +186,8 @@ func (v *View) Fields(fields []pod.FieldChange) []string {
 
 const arrow = " -> "
 
-// fromTo shows both values, each on at most side cells unless that is 0. What
-// is not there is "(none)".
+// fromTo returns both values, each in at most side cells unless that is 0. A missing value
+// is "(none)".
 func fromTo(f pod.FieldChange, side int) string {
 	const end = ")"
 	for _, head := range []string{"(redacted, ", "("} {
@@ -208,7 +207,7 @@ func fromTo(f pod.FieldChange, side int) string {
 	return show(f.Old) + arrow + show(f.New)
 }
 
-// sized reports whether text stands for a value by its size, as head does.
+// sized reports whether text replaces a value by its size, beginning with head.
 func sized(text, head string) bool {
 	rest, ok := strings.CutPrefix(text, head)
 	number, bytes := strings.CutSuffix(rest, " bytes)")

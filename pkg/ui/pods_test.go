@@ -38,7 +38,7 @@ func TestPodsTable(t *testing.T) {
 	golden(t, "pods.txt", v.Pods(pods, false, now)+v.Pods(pods, true, now)+PodNames(pods))
 }
 
-// TestPodsTableColours tells what is on its way from what needs a person.
+// TestPodsTableColours: pending pods have another colour than failed ones.
 func TestPodsTableColours(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

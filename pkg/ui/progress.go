@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// Progress returns one line for each pod: its name, how it is, and how long the
-// wait has taken.
+// Progress returns one line for each pod: its name, its state, and the time waited.
 func (v *View) Progress(rows [][2]string, took time.Duration) string {
 	var table [][]cell
 	for _, r := range rows {
@@ -17,8 +16,8 @@ func (v *View) Progress(rows [][2]string, took time.Duration) string {
 	return lines(v.columns("", []int{3}, table))
 }
 
-// Redraw returns what takes the cursor back over n lines and clears them, so
-// that they can be written anew. It is for terminals only.
+// Redraw returns the escape sequences that move the cursor up n lines and clear them. It is
+// for terminals only.
 func (v *View) Redraw(n int) string {
 	return strings.Repeat("\x1b[1A\x1b[2K", n)
 }

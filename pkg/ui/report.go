@@ -19,7 +19,7 @@ type RunReport struct {
 
 // RunSummary counts pods by how they ended.
 type RunSummary struct {
-	OK      bool `json:"ok"` // every pod arrived
+	OK      bool `json:"ok"` // every pod reached the goal
 	Pods    int  `json:"pods"`
 	Failed  int  `json:"failed"` // rejected ones included
 	Timeout int  `json:"timeout"`

@@ -11,12 +11,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// What SourceItem.State says.
+// The values of SourceItem.State.
 const (
-	SourceOK       = "ok"       // its newest reading stands
-	SourceSilent   = "silent"   // it has not said a word yet
-	SourceRestored = "restored" // neither has it, and its pods are those of the agent before
-	SourceStale    = "stale"    // it cannot be read, and its pods stand on an older reading
+	SourceOK       = "ok"       // its pods are from the newest reading
+	SourceSilent   = "silent"   // it has not answered yet
+	SourceRestored = "restored" // it has not answered yet; its pods are the last agent's
+	SourceStale    = "stale"    // it cannot be read; its pods are from an older reading
 	SourceFailing  = "failing"  // it could never be read
 )
 
@@ -34,14 +34,14 @@ type SourceItem struct {
 	State     string         `json:"state"`
 	Heard     bool           `json:"heard"`    // it was read at least once
 	Ended     bool           `json:"ended"`    // it will not change any more
-	Restored  bool           `json:"restored"` // its pods are those of the agent before
-	Stale     bool           `json:"stale"`    // its pods stand on an older reading
+	Restored  bool           `json:"restored"` // its pods are the last agent's
+	Stale     bool           `json:"stale"`    // its pods are from an older reading
 	Since     string         `json:"since"`    // RFC 3339, since when it is silent or fails; "" when all is well
 	LastRead  string         `json:"lastRead"` // RFC 3339, when what stands was read; "" for never
 	Error     string         `json:"error"`
 	Problems  []pod.Problem  `json:"problems"`  // manifests it rejects
-	Conflicts []PlanConflict `json:"conflicts"` // that it loses
-	Skipped   []pod.Problem  `json:"skipped"`   // what it passes over, with reasons
+	Conflicts []PlanConflict `json:"conflicts"` // those that it loses
+	Skipped   []pod.Problem  `json:"skipped"`   // files that it skips, with reasons
 }
 
 // NewSourceList puts the sources of an agent into their document.
@@ -64,7 +64,7 @@ func NewSourceList(sources []feed.SourceState) SourceList {
 	return d
 }
 
-// stateOf names the state of a source; the first that fits.
+// stateOf returns the state of a source; the first match wins.
 func stateOf(s feed.SourceState) string {
 	switch {
 	case s.Stale():
@@ -86,7 +86,7 @@ func stamp(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// when returns a time as a person in now's zone says it: today without the date.
+// when returns a time in now's zone, without the date if it is today.
 func when(t, now time.Time) string {
 	t = t.In(now.Location())
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
@@ -104,8 +104,8 @@ func since(rfc string, now time.Time) string {
 	return " since " + when(t, now)
 }
 
-// Sources returns the sources as a table; wide adds what is rejected, lost and
-// skipped, and cuts nothing.
+// Sources returns the sources as a table; wide adds rejections, lost conflicts and skipped
+// files, and cuts nothing.
 func (v *View) Sources(d SourceList, wide bool, now time.Time) string {
 	header := []cell{{text: "SOURCE"}, {text: "LOCATION"}, {text: "PODS"}, {text: "STATE"}, {text: "LAST READ"}}
 	if wide {
@@ -148,7 +148,7 @@ func sourceTone(state string) tone {
 	return bad
 }
 
-// sourceReason says since when and why a source is not as it should be.
+// sourceReason returns since when and why a source is not ok.
 func sourceReason(s SourceItem, now time.Time) string {
 	began := since(s.Since, now)
 	switch {
@@ -171,7 +171,7 @@ func sourceReason(s SourceItem, now time.Time) string {
 	return ""
 }
 
-// within returns a place without the directory that it lies in.
+// within returns a place relative to its directory.
 func within(dir, place string) string {
 	if rest, ok := strings.CutPrefix(place, strings.TrimSuffix(dir, "/")+"/"); ok {
 		return rest

@@ -74,7 +74,7 @@ func TestSinceOfAnotherDayHasItsDate(t *testing.T) {
 	}
 }
 
-// TestSourcesFitATerminal: a long URL gives way, a pipe and -o wide get all of it.
+// TestSourcesFitATerminal: a long URL is cut on a terminal, but not in a pipe or with -o wide.
 func TestSourcesFitATerminal(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 10, 2, 0, time.UTC)
@@ -104,7 +104,8 @@ func TestSourcesFitATerminal(t *testing.T) {
 	}
 }
 
-// TestErrorSaysSinceWhenToWhoComesLate: the time of the line is that of telling.
+// TestErrorSaysSinceWhenToWhoComesLate: a late reader sees since when a source fails; the
+// time of the line is that of the update.
 func TestErrorSaysSinceWhenToWhoComesLate(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)

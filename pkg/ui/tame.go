@@ -7,9 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// Tame makes lines that a container wrote fit for a terminal: colours and tabs
-// stay, whatever else would drive the terminal is written as an escape. A line
-// that leaves a colour on is followed by a reset. The zero value is ready.
+// Tame makes a container's lines safe for a terminal: it keeps colours and tabs, and
+// escapes all other control sequences. It resets a colour at the end of a line. The zero
+// value is ready.
 type Tame struct{ colored bool }
 
 // Line returns one line, or a piece of a long one.
@@ -61,7 +61,7 @@ func plainLine(b []byte) bool {
 	return true
 }
 
-// colour returns how long a sequence of colours is at the beginning of b; 0 is
+// colour returns the length of a colour sequence at the beginning of b; 0 if there is
 // none.
 func colour(b []byte) int {
 	if len(b) < 3 || b[0] != 0x1b || b[1] != '[' {

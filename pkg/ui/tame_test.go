@@ -2,8 +2,8 @@ package ui
 
 import "testing"
 
-// TestD1_ALogCannotDriveATerminal: colours pass; titles, clipboards, cursors and
-// what reorders text do not.
+// TestD1_ALogCannotDriveATerminal: colours pass; sequences for titles, clipboard and cursor,
+// and characters that reorder text do not.
 func TestD1_ALogCannotDriveATerminal(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]string{

@@ -78,7 +78,7 @@ func samplePlan() forecast.Forecast {
 	}
 }
 
-// planned is when samplePlan is looked at.
+// planned is the time at which samplePlan is shown.
 func planned() time.Time { return time.Date(2026, 11, 20, 13, 0, 0, 0, time.UTC) }
 
 func TestPlanAsTheContractShowsIt(t *testing.T) {
@@ -256,7 +256,7 @@ func TestJSONEscapesWhatATerminalWouldActOn(t *testing.T) {
 	}
 }
 
-// A YAML document holds nothing that a terminal acts on, and says the same.
+// A YAML document has no characters that a terminal acts on, and decodes to the same value.
 func TestYAML_TextThatReordersOrHides_IsEscaped(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"plain", "two\nlines: 日", "\x1b[31m", "a\u202eb", "a\u00adb", "\u2066x\ufeff", "x: \u200b"} {
@@ -382,8 +382,8 @@ conflict: default/web: http u loses to a/w.yaml:1 (earlier layer wins)
 	}
 }
 
-// TestPlanSaysSinceWhenARestoredSourceIsStale: since it was read last, which is
-// the same however often one looks.
+// TestPlanSaysSinceWhenARestoredSourceIsStale: the time is that of the last reading, and the
+// same in every run.
 func TestPlanSaysSinceWhenARestoredSourceIsStale(t *testing.T) {
 	t.Parallel()
 	read := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)

@@ -29,15 +29,15 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 	return lines(out)
 }
 
-// Row is one line an update has to say: about what, and what. Neither is fit
-// for a terminal before Clean. Fields are those of the pod it is about.
+// Row is one line of an update: What is its subject, Text its content. Neither is safe for a
+// terminal before Clean. Fields are the changed fields of the pod.
 type Row struct {
 	What, Text string
 	Fields     []pod.FieldChange
 }
 
-// Rows returns what an update has to say, line by line: its problem, or its
-// pods, after their count where that says more than they do.
+// Rows returns the lines of an update: its problem, or its pods, with their number first if
+// there are several.
 func Rows(u PodUpdate) []Row {
 	switch podconfig.Op(u.Op) {
 	case feed.ERROR, feed.REJECT, feed.CONFLICT, feed.DROPPED, feed.NOTICE:
@@ -66,8 +66,8 @@ func placeText(op string, p UpdatePod) string {
 	return place.String()
 }
 
-// sinceBefore returns "since TIME" of what began before it is told, as to a
-// reader who comes late; "" where the time of the line says it, or the message.
+// sinceBefore returns "since TIME" for a problem that began before the update, which a late
+// reader gets; "" if the time of the line or the message has it.
 func sinceBefore(u PodUpdate) string {
 	began, err := time.Parse(time.RFC3339, u.Since)
 	told, wrong := time.Parse(time.RFC3339, u.Time)

@@ -2,14 +2,14 @@ package ui
 
 import "fmt"
 
-// Usage is what a pod or a container uses.
+// Usage is the usage of a pod or a container.
 type Usage struct {
 	Namespace, Pod, Container string
 	Nanocores, Bytes          uint64
 }
 
-// UsageGrid returns what pods use as kubectl's table, or what their containers
-// do; sum adds a last line.
+// UsageGrid returns the usage of pods, or of their containers, as kubectl's table; sum adds
+// a last line.
 func UsageGrid(all []Usage, containers, sum bool) Grid {
 	header := []string{"NAMESPACE", "NAME", "CPU(cores)", "MEMORY(bytes)"}
 	if containers {
@@ -36,14 +36,14 @@ func UsageGrid(all []Usage, containers, sum bool) Grid {
 	return g
 }
 
-// NodeUsage is what a node uses of what pods may have.
+// NodeUsage is the usage of a node, with its allocatable resources.
 type NodeUsage struct {
 	Name             string
 	Nanocores, Bytes uint64
-	MilliCPU, Memory int64 // allocatable; 0 is not known
+	MilliCPU, Memory int64 // allocatable; 0 if unknown
 }
 
-// NodeUsageGrid returns what nodes use as kubectl's table.
+// NodeUsageGrid returns the usage of nodes as kubectl's table.
 func NodeUsageGrid(all []NodeUsage) Grid {
 	g := grid(Columns{}, "NAME", "CPU(cores)", "CPU(%)", "MEMORY(bytes)", "MEMORY(%)")
 	for _, u := range all {

@@ -1,5 +1,5 @@
-// Package ui turns what nodectl has to say into text: tables, plans, diffs,
-// lines of a stream, and the JSON documents the same content has for scripts.
+// Package ui formats nodectl's output: tables, plans, diffs, lines of a stream, and
+// JSON documents with the same content for scripts.
 //
 // cmd asks for a View of the writer it prints to and writes the strings it gets
 // back. Text and JSON of one answer come from one document value, so they
@@ -20,9 +20,9 @@ import (
 // Screen is what a writer can show.
 type Screen struct {
 	Color bool
-	// Width is the terminal's width in cells; 0 says that nothing is cut, as in
-	// a pipe. Only values and where a source lies are ever cut, in their middle:
-	// never the name of a pod or a file.
+	// Width is the terminal's width in cells; 0 means that nothing is cut, as in a
+	// pipe. Only values and locations of sources are cut, in their middle: never the
+	// name of a pod or a file.
 	Width int
 }
 
@@ -32,8 +32,7 @@ type View struct {
 	style map[tone]lipgloss.Style
 }
 
-// tone is the meaning of a colour. Colour never stands alone: a word or a sign
-// says the same.
+// tone is the meaning of a colour. A word or a sign always has the same meaning.
 type tone int
 
 const (
@@ -75,7 +74,7 @@ func Colored(mode string, terminal bool, env func(string) string) bool {
 	return terminal
 }
 
-// paint gives text, which is clean and one line, its colour.
+// paint colours text, which is clean and one line.
 func (v *View) paint(t tone, text string) string {
 	style, ok := v.style[t]
 	if !ok || text == "" {
@@ -90,9 +89,9 @@ type cell struct {
 	tone tone
 }
 
-// columns lays rows out in columns. gaps are the cells between one column and
-// the next; the last of them goes for the rest. The last cell of a row is not
-// padded, nor does it widen its column.
+// columns formats rows in columns. gaps are the cells between one column and the next; the
+// last gap applies to all further ones. The last cell of a row is not padded, and does not
+// widen its column.
 func (v *View) columns(indent string, gaps []int, rows [][]cell) []string {
 	var widths []int
 	for _, row := range rows {
@@ -112,9 +111,9 @@ func (v *View) columns(indent string, gaps []int, rows [][]cell) []string {
 	return lines
 }
 
-// squeeze cuts the cells of one column in their middle where that makes rows fit
-// the terminal, gap cells between columns and last of the last column. Some of
-// each is always left.
+// squeeze cuts the cells of one column in their middle so that rows fit the terminal, with
+// gap cells between columns and last cells for the last column. It never cuts a cell to
+// nothing.
 func (v *View) squeeze(rows [][]cell, column, gap, last int) {
 	const least = 16
 	if v.width == 0 {
@@ -141,7 +140,7 @@ func (v *View) squeeze(rows [][]cell, column, gap, last int) {
 	}
 }
 
-// line lays out one row in columns of the given widths.
+// line formats one row in columns of the given widths.
 func (v *View) line(indent string, gaps, widths []int, row []cell) string {
 	var b strings.Builder
 	b.WriteString(indent)
