@@ -11,7 +11,7 @@ BUILD := CGO_ENABLED=0 $(GO) build -trimpath -ldflags '-s -w'
 # Programs of this repository, in the variant of nodectl: dependencies are compiled once.
 RUN := CGO_ENABLED=0 $(GO) run -trimpath
 
-# What embedding needs, made from hack/bundle's modules; git ignores it.
+# The archive to embed, made from hack/bundle's modules; git ignores it.
 EMBED := pkg/bundle/bundle.tar.zst
 
 .DEFAULT_GOAL := build
@@ -153,7 +153,7 @@ help:
 		/^## [a-z-]+: / { name = $$2; sub(/:$$/, "", name); text = $$0; sub(/^## [a-z-]+: /, "", text); printf "  %-15s %s\n", name, text }' \
 		$(firstword $(MAKEFILE_LIST))
 
-# System packages that Go cannot bring; silent where they are.
+# Installs system packages that Go does not provide; silent if all are there.
 .PHONY: sysdeps
 sysdeps:
 	@hack/sysdeps

@@ -19,10 +19,10 @@ import (
 	"strings"
 )
 
-// writeLicences writes one file that names every part linked into programs
-// (below root) with version and licence, and then gives the licences' texts,
-// which most of them want to travel along. It returns the parts; one whose
-// licence it cannot tell is an error, so that somebody looks.
+// writeLicences writes one file that names every part linked into programs (below root)
+// with version and licence, followed by the texts of the licences, most of which require
+// that. It returns the parts. A part with an unknown licence is an error, so that a
+// developer checks it.
 func writeLicences(out, root string, programs []string) ([]component, error) {
 	parts := map[string]component{} // by module, hence each once
 	for _, p := range programs {
@@ -71,7 +71,7 @@ func linkedC() []component {
 	return cs
 }
 
-// headline are the parts somebody asks for by name; they come first.
+// headline are the parts that users know by name; they come first.
 var headline = map[string]string{
 	"github.com/containerd/containerd/v2":    "containerd",
 	"github.com/opencontainers/runc":         "runc",
@@ -98,7 +98,7 @@ func order(cs []component) {
 	})
 }
 
-// moduleDirs asks go where the modules' sources lie.
+// moduleDirs returns the directories of the modules' sources, from the go command.
 func moduleDirs(parts map[string]component) (map[string]string, error) {
 	args := []string{"mod", "download", "-json"}
 	for _, c := range parts {
@@ -122,7 +122,7 @@ func moduleDirs(parts map[string]component) (map[string]string, error) {
 	}
 }
 
-// A text is one licence or notice, word for word, and who goes by it.
+// A text is the full text of one licence or notice, and the parts that it covers.
 type text struct {
 	body    []byte
 	modules []string
@@ -130,7 +130,7 @@ type text struct {
 
 var licenceFile = regexp.MustCompile(`(?i)^(un)?(licen[cs]e|copying|notice|patents)`)
 
-// collect files module's licence texts under texts and tells the licence.
+// collect adds a module's licence texts to texts and returns the licence.
 func collect(texts map[string]*text, dir, module string) (string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -162,7 +162,7 @@ func collect(texts map[string]*text, dir, module string) (string, error) {
 
 var space = regexp.MustCompile(`\s+`)
 
-// classify tells the licences in a text by phrases only they contain.
+// classify returns the licences in a text, by phrases that only they contain.
 func classify(body []byte) (ids []string) {
 	s := strings.ToLower(space.ReplaceAllString(string(body), " "))
 	has := func(p string) bool { return strings.Contains(s, p) }

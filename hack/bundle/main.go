@@ -1,6 +1,6 @@
-// Command bundle packs what hack/bundle/build has compiled: it wraps the pause
-// program into an image, writes down versions, licences and checksums, and
-// makes one archive of all, the same bytes for the same inputs.
+// Command bundle packs the programs that hack/bundle/build has compiled: it makes an
+// image of the pause program, records versions, licences and checksums, and makes one
+// archive of all, the same bytes for the same inputs.
 //
 //	bundle DIR    reads DIR/rootfs and DIR/pause; writes DIR/rootfs/pause.tar,
 //	              DIR/LICENSES, DIR/manifest.json and DIR/bundle.tar.zst
@@ -26,14 +26,14 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// pauseRef is the name the pause image goes by; the runtime's configuration
-// pins it as the sandbox image.
+// pauseRef is the name of the pause image; the runtime's configuration pins it as the
+// sandbox image.
 const pauseRef = "nodectl.dev/pause:1"
 
-// A manifest is what pkg/bundle reads: first file of the archive, so that what
-// follows can be checked as it streams by.
+// A manifest is the first file of the archive, so that pkg/bundle can check the following
+// files while it reads the stream.
 type manifest struct {
-	ID         string      `json:"id"` // sha256 over the files' paths and sums: names this very bundle
+	ID         string      `json:"id"` // sha256 over the files' paths and sums: identifies the bundle
 	OS         string      `json:"os"`
 	Arch       string      `json:"arch"`
 	Go         string      `json:"go"`
@@ -43,7 +43,7 @@ type manifest struct {
 	Files      []file      `json:"files"`
 }
 
-// A component is a part that somebody else wrote, or, for pause, we.
+// A component is a third-party part, or the project's own pause.
 type component struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
@@ -129,7 +129,7 @@ func pack(dir string) error {
 	return archive(filepath.Join(dir, "bundle.tar.zst"), append([]file{first}, m.Files...), from)
 }
 
-// filesBelow lists root's regular files that ok likes, in order.
+// filesBelow lists root's regular files for which ok returns true, in order.
 func filesBelow(root string, ok func(string) bool) ([]string, error) {
 	var found []string
 	err := fs.WalkDir(os.DirFS(root), ".", func(p string, d fs.DirEntry, err error) error {
@@ -142,8 +142,8 @@ func filesBelow(root string, ok func(string) bool) ([]string, error) {
 	return found, err
 }
 
-// isStatic fails for a program that would look for shared libraries: it would
-// run here and not on the next distribution.
+// isStatic fails for a program that needs shared libraries: it might not run on another
+// distribution.
 func isStatic(name string) error {
 	f, err := elf.Open(name)
 	if err != nil {
@@ -176,8 +176,8 @@ func describe(name, from string) (file, error) {
 	return file{Path: name, Size: size, Mode: mode, SHA256: hex.EncodeToString(sum.Sum(nil))}, nil
 }
 
-// archive writes a tar in which nothing but the files' contents can differ, and
-// compresses it as hard as the encoder can; a decoder needs 32 MiB for it.
+// archive writes a tar that depends only on the files' contents, and compresses it with the
+// best level; a decoder needs 32 MiB for it.
 func archive(name string, files []file, from map[string]string) error {
 	out, err := os.Create(name)
 	if err != nil {
@@ -187,7 +187,7 @@ func archive(name string, files []file, from map[string]string) error {
 	z, err := zstd.NewWriter(out,
 		zstd.WithEncoderLevel(zstd.SpeedBestCompression),
 		zstd.WithWindowSize(32<<20),
-		zstd.WithEncoderConcurrency(1)) // blocks cut by one hand: same bytes anywhere
+		zstd.WithEncoderConcurrency(1)) // the same blocks, hence the same bytes, on any machine
 	if err != nil {
 		return err
 	}

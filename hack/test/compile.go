@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// A set is packages that one variant of the compiler's settings compiles.
+// A set is a set of packages that are compiled with the same settings.
 type set struct {
 	dir      string // of the module
 	patterns []string
@@ -29,9 +29,9 @@ type set struct {
 // (pkg/arch_test.go), and cmd, whose scripts start the program some hundred times.
 var unraced = []string{"cmd", "pkg/cycle", "pkg/manifest", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/policy", "pkg/sorted", "pkg/status"}
 
-// sets are all packages with tests. Product code runs under the race detector. What
-// drives finished programs shares the variant of bin/nodectl-slim, so that its
-// dependencies are compiled once for both.
+// sets are all packages with tests. Product code runs under the race detector. Tests that
+// run finished programs share the settings of bin/nodectl-slim, so that their dependencies
+// are compiled once for both.
 var sets = []set{
 	{dir: ".", patterns: []string{"./pkg/...", "./hack/..."}, except: append([]string{"pkg"}, unraced...), race: true},
 	{dir: ".", patterns: below(unraced)},
@@ -110,7 +110,7 @@ func compile(ctx context.Context, o options, out string) ([]job, error) {
 	return jobs, nil
 }
 
-// list returns the packages of the set that have tests and are wanted.
+// list returns the packages of the set that have tests and match the patterns.
 func (s set) list(ctx context.Context, o options) ([]pkg, error) {
 	args := append([]string{"list", "-tags", tags(o), "-f", "{{.ImportPath}}\t{{.Dir}}\t{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"}, s.patterns...)
 	var text bytes.Buffer
@@ -163,7 +163,7 @@ func (p pkg) tests(tier string) (string, error) {
 	return ".", nil
 }
 
-// testFunction finds what `go test` runs: seeds of fuzz targets and examples, too.
+// testFunction finds the functions that `go test` runs: seeds of fuzz targets and examples, too.
 var testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)[A-Za-z0-9_]*)\(`)
 
 // rounds splits packages so that no two of a round have the same last element: go test -c
@@ -208,7 +208,7 @@ func tags(o options) string {
 	return "grpcnotrace"
 }
 
-// command is a program that speaks on this one's output.
+// command returns a command that writes to the output of this process.
 func command(ctx context.Context, dir string, env []string, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, append(os.Environ(), env...), os.Stdout, os.Stderr

@@ -43,8 +43,8 @@ func killOnce(space os.FileInfo) (killed []string) {
 		if err != nil {
 			continue
 		}
-		// The handle is a pidfd. It comes first: what is read afterwards is about the
-		// process that is killed, or about none that the handle reaches.
+		// The handle is a pidfd and is opened first. What is read afterwards is about the same
+		// process, or the process is gone and the handle kills nothing.
 		handle, err := os.FindProcess(pid)
 		if err != nil {
 			continue

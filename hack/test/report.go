@@ -19,7 +19,7 @@ const (
 	slowTests    = 20
 )
 
-// A summary is what a whole run came to.
+// A summary is the result of a whole run.
 type summary struct {
 	revision  string // that the run began with; only for a page
 	begun     time.Time
@@ -28,8 +28,8 @@ type summary struct {
 	results   []result
 }
 
-// count returns how many tests, and jobs without tests, ended so. Subtests count only
-// when they are skipped: their test passes nevertheless.
+// count returns the number of tests, and of jobs without tests, with this result. Subtests
+// count only when they are skipped, because their test passes nevertheless.
 func (s summary) count(action string) (n int) {
 	for _, r := range s.results {
 		ended := false // with a test that failed
@@ -49,7 +49,7 @@ func (s summary) count(action string) (n int) {
 
 func (s summary) failed() int { return s.count("fail") }
 
-// print prints the slowest packages and tests, what failed, and the counts.
+// print prints the slowest packages and tests, the failures, and the counts.
 func (s summary) print(w io.Writer) {
 	slices.SortFunc(s.results, func(a, b result) int { return cmp.Compare(b.took, a.took) })
 	fmt.Fprintf(w, "\nslowest packages, and their CPU time\n")
@@ -81,7 +81,7 @@ func (s summary) print(w io.Writer) {
 	fmt.Fprintf(w, "%d passed, %d failed, %d skipped\n", s.count("pass"), s.failed(), s.count("skip"))
 }
 
-// lines are what failed, what was skipped, and what could not be checked.
+// lines returns the failures, the skipped tests, and the checks that could not run.
 func (s summary) lines() []string {
 	var lines []string
 	for _, r := range s.results {

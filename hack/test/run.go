@@ -30,14 +30,14 @@ type job struct {
 	leave     time.Duration // if not zero, instead of leaveTime
 }
 
-// A result is what became of a job.
+// A result is the result of a job.
 type result struct {
 	name   string
 	took   time.Duration
 	cpu    time.Duration // of its processes, but for those that outlived their parents
 	err    error
 	tests  []test // top-level tests, and subtests that failed or were skipped
-	output string // of what failed
+	output string // of the failures
 	notes  []string
 }
 
@@ -91,10 +91,10 @@ func runAll(ctx context.Context, o options, jobs []job) []result {
 	return results
 }
 
-// inside makes of the new namespaces a place to run tests in: a loopback device, an address
-// for the node, a route for the addresses of a cluster's services (kube-proxy replaces them
-// only after the kernel has found a route) and no other, an empty /run, and a /sys that
-// shows the namespace's own network devices, with the cgroups there were.
+// inside prepares the new namespaces for tests: a loopback device, an address for the node, a
+// route for the addresses of a cluster's services (kube-proxy replaces them only after the
+// kernel has found a route) and no other, an empty /run, and a /sys that shows the
+// namespace's own network devices, with the cgroups of the machine.
 const inside = `ip link set lo up && ip link add eth0 type veth peer name eth0-peer &&
 	ip address add 198.19.0.1/24 dev eth0 && ip link set eth0 up && ip link set eth0-peer up &&
 	ip route add 10.96.0.0/24 dev eth0 && mount -t tmpfs -o mode=755 tmpfs /run &&
@@ -312,7 +312,7 @@ func (r *result) read(events io.Reader, log io.Writer) error {
 	return nil
 }
 
-// print prints the line of a job that has ended, and what failed in it.
+// print prints the line of a job that has ended, and its failures.
 func (r result) print() {
 	word := "ok  "
 	if r.err != nil {

@@ -181,10 +181,8 @@ func TestLookAtNothing(t *testing.T) {
 	}
 }
 
-// TestLookAtRights: what may be done with a file is what the file system says, and
-// what cannot be opened says why.
 // A user who can write in a directory of manifests puts a FIFO and a link to a device there:
-// doctor reports both and opens neither. To open the FIFO would block.
+// doctor reports both and opens neither. Opening the FIFO would block.
 func TestLook_ManifestIsNoRegularFile_IsNotOpened(t *testing.T) {
 	t.Parallel()
 	l := looker{tree(t, map[string]string{"m/device.yaml": "-> /dev/null", "m/pod.yaml": "x"})}
@@ -222,6 +220,8 @@ func TestLook_FileExchangedForFIFOOrEndless_IsNotRead(t *testing.T) {
 	}
 }
 
+// TestLookAtRights: Look reads the rights of a file from the file system, and records why a
+// file cannot be opened.
 func TestLookAtRights(t *testing.T) {
 	t.Parallel()
 	l := looker{tree(t, map[string]string{"f": "x", "l": "-> nowhere"})}

@@ -126,9 +126,7 @@ func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
 	}
 }
 
-// The file is rotated at its limit, a few are kept, and a file that cannot be written
-// hides no call.
-// A caller that may, and names pods that are not there, does not rotate the lines of others
+// An authorized caller that names pods that do not exist does not rotate the lines of others
 // away.
 func TestAudit_AllowedCallsThatDoNothing_HaveFewLines(t *testing.T) {
 	t.Parallel()
@@ -205,6 +203,8 @@ func TestAudit_ControlAndBidiCharacters_AreEscaped(t *testing.T) {
 	}
 }
 
+// The file is rotated at its limit, a few are kept, and a call is logged if the file cannot
+// be written.
 func TestAudit_LargeFile_IsRotated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

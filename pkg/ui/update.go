@@ -36,8 +36,8 @@ type Row struct {
 	Fields     []pod.FieldChange
 }
 
-// Rows returns the lines of an update: its problem, or its pods, with their number first if
-// there are several.
+// Rows returns the lines of an update: its problem, or its pods. A SET, and an update without
+// pods, begins with their number.
 func Rows(u PodUpdate) []Row {
 	switch podconfig.Op(u.Op) {
 	case feed.ERROR, feed.REJECT, feed.CONFLICT, feed.DROPPED, feed.NOTICE:

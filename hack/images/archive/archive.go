@@ -43,8 +43,8 @@ type Archive struct {
 }
 
 // Archives lists the images of the repository at repo as Build writes them to
-// out. Examples run as nobody, as images should; the tests' program is root, to
-// look into every corner.
+// out. Examples run as an unprivileged user, as images should; the tests' program runs as
+// root, to read every file.
 func Archives(repo, out string) ([]Archive, error) {
 	var all []Archive
 	for _, group := range []struct{ dir, repository, user string }{
@@ -120,8 +120,8 @@ func (a Archive) stampFile() string {
 	return filepath.Join(filepath.Dir(a.File), "."+filepath.Base(a.File)+".stamp")
 }
 
-// stamp hashes all that decides what comes out: the program, which uses the
-// standard library alone, this file, and Go.
+// stamp hashes all inputs of the archive: the program, which uses only the standard
+// library, this file, and Go.
 func (a Archive) stamp(repo string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, a.Ref, a.user, runtime.Version(), runtime.GOARCH)

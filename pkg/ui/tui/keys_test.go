@@ -64,7 +64,7 @@ func TestScrolling(t *testing.T) {
 	press(m, "home", "up", "pgup")
 	at("1-12 of 100")
 
-	// The newest update stays in sight, unless somebody scrolled away from it.
+	// The newest update stays visible, unless the user scrolled away from it.
 	press(m, "tab")
 	at(">> UPDATES  95-100 of 100")
 	m.Update(batch(many(1)))
@@ -110,8 +110,8 @@ func TestFilter(t *testing.T) {
 	}
 }
 
-// TestOrder: pods stand by name, however they came and went, and there is one
-// line for each.
+// TestOrder: pods are sorted by name, in any order of arrival and removal, with one line
+// each.
 func TestOrder(t *testing.T) {
 	t.Parallel()
 	s, r := newState(), rand.New(rand.NewPCG(3, 4))
@@ -143,7 +143,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestUpdatesAreBounded: a stream of any length needs no more than so much.
+// TestUpdatesAreBounded: a stream of any length keeps a bounded number of lines.
 func TestUpdatesAreBounded(t *testing.T) {
 	t.Parallel()
 	s := newState()

@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// What the model is told besides keys and the size of the window.
+// The messages to the model besides keys and the size of the window.
 type (
 	batch []ui.PodUpdate // updates, in the order of the stream
 	ended struct{}       // the stream has ended
@@ -24,11 +24,11 @@ const (
 	sourcesArea area = iota
 	podsArea
 	updatesArea
-	areas // how many there are
+	areas // number of areas
 )
 
-// model is what a person looks at. Its fields belong to the goroutine of
-// bubbletea's event loop, which calls its methods one at a time.
+// model is bubbletea's model of the screen. Only the goroutine of bubbletea's event loop
+// uses it.
 type model struct {
 	title string
 	zone  *time.Location
@@ -40,10 +40,10 @@ type model struct {
 	width, height int
 	active        area
 	offset        [areas]int // lines scrolled down
-	tail          bool       // the newest update stays in sight
+	tail          bool       // the newest update stays visible
 	help          bool
 
-	typing bool   // a filter is being typed
+	typing bool   // the user types a filter
 	filter string // only pods with this in their name
 	shown  []*podLine
 	stale  bool // shown does not fit pods and filter any more
@@ -73,7 +73,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 		m.state.apply(msg)
 		m.stale = true
 		at := m.offset[updatesArea] - (m.state.dropped - before)
-		m.offset[updatesArea] = max(at, 0) // the same lines stay in sight
+		m.offset[updatesArea] = max(at, 0) // the same lines stay visible
 	case ended:
 		m.ended = true
 	case leave:
@@ -84,7 +84,7 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// keys takes a message of keys. What is typed fast comes as one message.
+// keys handles a message with keys. Keys typed fast arrive as one message.
 func (m *model) keys(k tea.KeyMsg) tea.Cmd {
 	if k.Type != tea.KeyRunes || k.Paste || k.Alt {
 		return m.key(k)
@@ -97,7 +97,7 @@ func (m *model) keys(k tea.KeyMsg) tea.Cmd {
 	return nil
 }
 
-// key does what a key says. While a filter is typed, letters are its text.
+// key handles a key. While the user types a filter, letters are its text.
 func (m *model) key(k tea.KeyMsg) tea.Cmd {
 	if k.Type == tea.KeyCtrlC {
 		return tea.Quit
@@ -136,8 +136,7 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 	return nil
 }
 
-// typeFilter takes a key of a filter's text. Enter keeps the filter, Esc drops
-// it.
+// typeFilter handles a key of a filter's text. Enter keeps the filter, Esc removes it.
 func (m *model) typeFilter(k tea.KeyMsg) {
 	const longest = 253 // a name is no longer
 	switch k.Type {
@@ -160,7 +159,7 @@ func (m *model) typeFilter(k tea.KeyMsg) {
 	m.stale, m.offset[podsArea] = true, 0
 }
 
-// scroll moves what the active area shows by n lines, as far as there are any.
+// scroll scrolls the active area by n lines, at most to its ends.
 func (m *model) scroll(n int) {
 	last := max(m.count(m.active)-m.lines(m.active), 0)
 	at := m.top(m.active) + n
@@ -170,8 +169,8 @@ func (m *model) scroll(n int) {
 	}
 }
 
-// top returns the first line of an area that is in sight, given what there is
-// now and how large the window is.
+// top returns the first visible line of an area, for its current lines and the size of the
+// window.
 func (m *model) top(a area) int {
 	last := max(m.count(a)-m.lines(a), 0)
 	if a == updatesArea && m.tail {
@@ -180,7 +179,7 @@ func (m *model) top(a area) int {
 	return min(m.offset[a], last)
 }
 
-// count returns how many lines an area has.
+// count returns the number of lines of an area.
 func (m *model) count(a area) int {
 	switch a {
 	case sourcesArea:
@@ -191,7 +190,7 @@ func (m *model) count(a area) int {
 	return len(m.state.updates)
 }
 
-// wanted returns the pods the filter leaves, by name.
+// wanted returns the pods that match the filter, by name.
 func (m *model) wanted() []*podLine {
 	if m.filter == "" {
 		return m.state.order

@@ -61,7 +61,7 @@ func problem(at int, op, source, location string, p pod.Problem, over bool) ui.P
 
 const cfg = "https://cfg.example.org/teams/payments/pods.yaml"
 
-// story is a stream in which everything there is happens once.
+// story is a stream with every kind of update.
 func story() []ui.PodUpdate {
 	restarted := onePod("web-n1", "a/web.yaml", 1)
 	restarted.Restart = ui.PlanRestart{Containers: []string{"nginx"}}
@@ -82,7 +82,7 @@ func story() []ui.PodUpdate {
 	}
 }
 
-// screenOf returns a model that was told updates and keys.
+// screenOf returns a model that has received updates and keys.
 func screenOf(t *testing.T, c Config, width, height int, updates []ui.PodUpdate, keys ...string) *model {
 	t.Helper()
 	c.Zone = time.UTC
@@ -93,7 +93,7 @@ func screenOf(t *testing.T, c Config, width, height int, updates []ui.PodUpdate,
 	return m
 }
 
-// press tells a model keys by their names.
+// press sends keys to a model by their names.
 func press(m *model, keys ...string) (leaves bool) {
 	named := map[string]tea.KeyType{
 		"tab": tea.KeyTab, "shift+tab": tea.KeyShiftTab, "esc": tea.KeyEsc, "enter": tea.KeyEnter, "ctrl+c": tea.KeyCtrlC, "backspace": tea.KeyBackspace,
@@ -111,7 +111,7 @@ func press(m *model, keys ...string) (leaves bool) {
 	return leaves
 }
 
-// fitting fails unless a screen has exactly the window's lines, none wider.
+// fitting fails unless a screen has exactly the window's number of lines, and none is wider.
 func fitting(t *testing.T, m *model) string {
 	t.Helper()
 	screen := m.View()
@@ -136,8 +136,7 @@ func TestScreen80x24(t *testing.T) {
 	golden(t, "empty.txt", fitting(t, screenOf(t, Config{Title: "a/"}, 80, 24, nil)))
 }
 
-// TestColourSaysNothingAlone: without colour not a byte of a screen's text is
-// missing, and none is an escape.
+// TestColourSaysNothingAlone: without colour a screen has the same text, and no escapes.
 func TestColourSaysNothingAlone(t *testing.T) {
 	t.Parallel()
 	plain := screenOf(t, Config{}, 80, 24, story()).View()
@@ -153,7 +152,7 @@ func TestColourSaysNothingAlone(t *testing.T) {
 	}
 }
 
-// strip takes colour sequences out.
+// strip removes colour sequences.
 func strip(s string) string {
 	var b strings.Builder
 	for {
@@ -166,8 +165,8 @@ func strip(s string) string {
 	}
 }
 
-// TestResizing: every size shows as much as it can and nothing more, small ones
-// too, and a window that grows again shows everything again.
+// TestResizing: the screen fits every size of the window, small ones too, and a window that
+// grows again shows everything again.
 func TestResizing(t *testing.T) {
 	t.Parallel()
 	m := screenOf(t, Config{Title: "a/"}, 80, 24, story())
@@ -192,8 +191,7 @@ func TestResizing(t *testing.T) {
 	}
 }
 
-// TestHostileText: whatever a manifest's author writes stays text, in its line
-// and its column.
+// TestHostileText: any text in a manifest stays text, in its line and its column.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
@@ -249,8 +247,8 @@ func podsOf(s *state) []string {
 	return all
 }
 
-// TestProblemsEnd: what is over leaves no mark, also where the stream says only
-// of the last of several problems that it is over.
+// TestProblemsEnd: ended problems leave no mark, also if the stream reports only the end of
+// the last of several problems.
 func TestProblemsEnd(t *testing.T) {
 	t.Parallel()
 	s := newState()
@@ -287,7 +285,7 @@ func TestProblemsEnd(t *testing.T) {
 	}
 }
 
-// TestFailureKeepsItsBeginning: another reason is the same failure.
+// TestFailureKeepsItsBeginning: a failure that changes its reason keeps its start time.
 func TestFailureKeepsItsBeginning(t *testing.T) {
 	t.Parallel()
 	s := newState()
@@ -300,9 +298,9 @@ func TestFailureKeepsItsBeginning(t *testing.T) {
 	}
 }
 
-// TestWhoComesLateHearsSinceWhen: a source that failed before is shown with the
-// time it began to; it is STALE where pods stand on it, and FAILING where it was
-// never read.
+// TestWhoComesLateHearsSinceWhen: a source that already fails is shown with the start time of
+// the failure. It is STALE if it has pods from an older reading, and FAILING if it was never
+// read.
 func TestWhoComesLateHearsSinceWhen(t *testing.T) {
 	t.Parallel()
 	stale := problem(40, "ERROR", "http", cfg, pod.Problem{Msg: "https://cfg.example:8443: connection refused"}, false)
@@ -318,9 +316,9 @@ func TestWhoComesLateHearsSinceWhen(t *testing.T) {
 	}
 }
 
-// TestSetReplacesEverything: a SET is the whole set. A pod known from the same
-// file keeps its source and its last change; problems that were lost with the
-// updates before it are said again, or over.
+// TestSetReplacesEverything: a SET is the whole set. A pod known from the same file keeps its
+// source and its last change. Problems lost with the updates before it are reported again, or
+// have ended.
 func TestSetReplacesEverything(t *testing.T) {
 	t.Parallel()
 	s := newState()

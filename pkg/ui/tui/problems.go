@@ -7,8 +7,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// failed notes that a source cannot be read, or can be again. A failure that
-// changes its reason goes on.
+// failed records that a source cannot be read, or can be again. A failure that changes its
+// reason keeps its start time.
 func (s *state) failed(u ui.PodUpdate, at time.Time) {
 	from := s.from(u.Source, u.Location)
 	if from == nil {
@@ -26,9 +26,9 @@ func (s *state) failed(u ui.PodUpdate, at time.Time) {
 	from.failing, from.reason = true, ui.Clean(u.Problem.Msg)
 }
 
-// reject notes a problem of a manifest, or that one is over. The stream does
-// not say of a problem that took another's place in the same file that the
-// other one is over; so the end of a problem ends those that are older, too.
+// reject records a problem of a manifest, or its end. The stream does not report the end of
+// a problem that another one of the same file has replaced, so the end of a problem ends
+// the older ones too.
 func (s *state) reject(u ui.PodUpdate, at time.Time) {
 	p, r := u.Problem, s.rejected[u.Problem.File]
 	switch {
@@ -57,7 +57,7 @@ func (s *state) reject(u ui.PodUpdate, at time.Time) {
 	}
 }
 
-// contest notes that a pod is wanted by another place too, or no longer.
+// contest records that another manifest defines the same pod, or the end of that.
 func (s *state) contest(u ui.PodUpdate) {
 	loser := layer{u.Source, u.Location, u.Problem.File}
 	for _, p := range u.Pods {
@@ -76,9 +76,8 @@ func (s *state) contest(u ui.PodUpdate) {
 	}
 }
 
-// forget drops every problem: updates were lost, and those that still are will
-// be said again, after the whole set. A source that fails again has failed since
-// it first did.
+// forget drops every problem after lost updates: the stream reports those that still exist
+// again, after the whole set. A source that still fails keeps its start time.
 func (s *state) forget() {
 	clear(s.rejected)
 	clear(s.contests)

@@ -25,8 +25,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// child names what this test binary does instead of testing, when a test below
-// starts it on a pseudo-terminal.
+// child is the environment variable with the action of this test binary, when a test starts
+// it on a pseudo-terminal.
 const child = "NODECTL_TUI_CHILD"
 
 func TestMain(m *testing.M) {
@@ -47,7 +47,7 @@ func (c crashing) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return crashing{next}, cmd
 }
 
-// inTerminal is the child: it shows the story, and then does what it is told to.
+// inTerminal is the child: it shows the story, and then does the action.
 func inTerminal(what string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -84,7 +84,7 @@ func inTerminal(what string) int {
 	return 0
 }
 
-// terminal is a pseudo-terminal with a child on it, and what the child wrote.
+// terminal is a pseudo-terminal with a child, and the child's output.
 type terminal struct {
 	t      *testing.T
 	master *os.File
@@ -99,8 +99,7 @@ type terminal struct {
 	readers sync.WaitGroup
 }
 
-// openTerminal starts the child on a terminal of 80x24 that is its own, and that
-// answers no question.
+// openTerminal starts the child on its own terminal of 80x24, which answers no query.
 func openTerminal(t *testing.T, what string) *terminal {
 	t.Helper()
 	master, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -202,8 +201,8 @@ func (x *terminal) press(keys string) {
 	}
 }
 
-// clean waits for the child's end and fails unless it has code and the terminal
-// is as it was: the modes, the screen, the cursor, pasting.
+// clean waits for the child's end and fails unless it has code and has restored the
+// terminal: modes, screen, cursor, bracketed paste.
 func (x *terminal) clean(code int) {
 	x.t.Helper()
 	select {
@@ -229,7 +228,7 @@ func (x *terminal) clean(code int) {
 	}
 }
 
-// TestTerminalIsLeftClean: however Run ends, the terminal is as it was.
+// TestTerminalIsLeftClean: Run restores the terminal, however it ends.
 func TestTerminalIsLeftClean(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]struct {
@@ -257,7 +256,7 @@ func TestTerminalIsLeftClean(t *testing.T) {
 			}
 			end.do(x)
 			x.clean(end.code)
-			if end.says != "" { // after the screen is gone, so that a person sees it
+			if end.says != "" { // after the screen is gone, so that the user sees it
 				x.await(end.says, x.await("\x1b[?1049l", 0))
 			}
 		})
@@ -275,10 +274,9 @@ func TestResizedTerminal(t *testing.T) {
 	x.clean(0)
 }
 
-// TestLinkingAsksTheTerminalNothing: a program that has the screen but does not
-// show it writes nothing of its own, waits for no answer, and finds TERM as it
-// was given. bubbletea alone would ask for the background's colour and wait five
-// seconds for this terminal to say it.
+// TestLinkingAsksTheTerminalNothing: a program that links the screen and does not show it
+// writes nothing to the terminal, waits for no answer, and finds TERM unchanged. bubbletea
+// alone would ask for the background colour and wait five seconds for an answer.
 func TestLinkingAsksTheTerminalNothing(t *testing.T) {
 	t.Parallel()
 	x := openTerminal(t, "nothing")

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// tone is the meaning of a colour. A word or a sign always says the same.
+// tone is the meaning of a colour. A word or a sign always has the same meaning.
 type tone int
 
 const (
@@ -23,7 +23,7 @@ const (
 	bad
 	faint
 	strong
-	tones // how many there are
+	tones // number of tones
 )
 
 // painter gives text its colours and cuts it to size.
@@ -34,7 +34,7 @@ type painter struct {
 func newPainter(color bool) painter {
 	r := lipgloss.NewRenderer(io.Discard)
 	r.SetColorProfile(termenv.Ascii)
-	r.SetHasDarkBackground(true) // or it would ask the terminal
+	r.SetHasDarkBackground(true) // else it would query the terminal
 	if color {
 		r.SetColorProfile(termenv.ANSI)
 	}
@@ -44,7 +44,7 @@ func newPainter(color bool) painter {
 	}}
 }
 
-// in paints text, which is clean and one line.
+// in colours text, which is clean and one line.
 func (p painter) in(t tone, text string) string {
 	if t == plain || text == "" {
 		return text
@@ -74,11 +74,11 @@ func (m *model) View() string {
 	return strings.Join(lines, "\n")
 }
 
-// lines returns how many lines an area has for its content; -1 where there is
-// no room for it at all. Sources take what they need up to a quarter, updates
-// a third of the rest; a low window shows the active area alone.
+// lines returns the number of lines for an area's content, or -1 if there is no room for
+// the area. Sources get the lines that they need, up to a quarter, and updates a third of
+// the rest. A low window shows only the active area.
 func (m *model) lines(a area) int {
-	const frame, lowest = 2, 9 // title and help; the height under which there is one area
+	const frame, lowest = 2, 9 // title and help; the least height for more than one area
 	if m.height < lowest {
 		if a != m.active {
 			return -1
@@ -97,7 +97,7 @@ func (m *model) lines(a area) int {
 	return room - sources - updates
 }
 
-// head is the first line: whose updates these are, and the sum.
+// head is the first line: the title, and the sum.
 func (m *model) head() string {
 	failing, rejects := 0, 0
 	for _, s := range m.state.heard {
@@ -173,7 +173,7 @@ func (m *model) body(a area, n int) []string {
 	return out
 }
 
-// nothing says why an area is empty.
+// nothing returns why an area is empty.
 func (m *model) nothing(a area) string {
 	switch {
 	case a == sourcesArea:
@@ -186,8 +186,8 @@ func (m *model) nothing(a area) string {
 	return "none yet"
 }
 
-// sourceRows says of each source whether it answers, how many pods it has, and
-// what is wrong with it.
+// sourceRows shows for each source whether it can be read, its number of pods, and its
+// problems.
 func (m *model) sourceRows(all []*sourceLine) []string {
 	rows, places, abouts := [][]piece{}, 0, 0
 	for _, s := range all {
@@ -214,8 +214,7 @@ func (m *model) sourceRows(all []*sourceLine) []string {
 	return m.rows(rows, 2, share(room, room*2/5, places, abouts))
 }
 
-// podRows says of each pod what happened to it last, where it is written, and
-// what is wrong.
+// podRows shows for each pod its last change, the place of its manifest, and its problems.
 func (m *model) podRows(all []*podLine) []string {
 	rows, names, places, marked := [][]piece{}, 0, 0, 0
 	column, cells := m.beyond()
@@ -245,7 +244,7 @@ func (m *model) podRows(all []*podLine) []string {
 	return m.rows(rows, column, names)
 }
 
-// updateRows says what happened.
+// updateRows shows the latest updates.
 func (m *model) updateRows(all []updateLine) []string {
 	rows, whats, texts := [][]piece{}, 0, 0
 	column, cells := m.beyond()
@@ -256,8 +255,8 @@ func (m *model) updateRows(all []updateLine) []string {
 	return m.rows(rows, column, share(cells-2, cells/2, whats, texts))
 }
 
-// event begins a row that says what happened when. A narrow window has no room
-// for when and whose.
+// event returns the first pieces of a row with an update: sign, operation, time and
+// source. A narrow window has no room for time and source.
 func (m *model) event(sign, op string, at time.Time, source string) []piece {
 	row := []piece{{sign, toneOf(op), 1, nil}, {op, toneOf(op), 9, nil}}
 	if m.narrow() {
@@ -268,8 +267,8 @@ func (m *model) event(sign, op string, at time.Time, source string) []piece {
 
 func (m *model) narrow() bool { return m.width < 60 }
 
-// beyond returns how many pieces event has, and how many cells a window has
-// beyond them.
+// beyond returns the number of pieces of event, and the number of cells that the window has
+// besides them.
 func (m *model) beyond() (pieces, cells int) {
 	if m.narrow() {
 		return 2, m.width - (1 + 2 + 9 + 2)
@@ -277,7 +276,7 @@ func (m *model) beyond() (pieces, cells int) {
 	return 4, m.width - (1 + 2 + 9 + 2 + 8 + 2 + 5 + 2)
 }
 
-// rows lays rows out with one column of that width.
+// rows formats rows with one column of that width.
 func (m *model) rows(rows [][]piece, column, width int) []string {
 	out := make([]string, 0, len(rows))
 	for _, row := range rows {
@@ -290,7 +289,7 @@ func (m *model) rows(rows [][]piece, column, width int) []string {
 // line is a row of one text.
 func (m *model) line(t tone, text string) string { return m.row(piece{text: text, tone: t}) }
 
-// foot is the last line: help, the filter that is typed, or that all is over.
+// foot is the last line: help, the filter that the user types, or the end of the stream.
 func (m *model) foot() string {
 	switch {
 	case m.typing:
@@ -306,8 +305,8 @@ func (m *model) foot() string {
 // clock returns a time of day, in eight cells at most.
 func (m *model) clock(t time.Time) string { return m.when(t, "Jan 02") }
 
-// when returns a time of day; one of another day than the newest update's as
-// other says.
+// when returns a time of day; for another day than the newest update's it uses the layout
+// other.
 func (m *model) when(t time.Time, other string) string {
 	if t.IsZero() {
 		return "-"
@@ -322,7 +321,7 @@ func (m *model) when(t time.Time, other string) string {
 	return t.Format(time.TimeOnly)
 }
 
-// sign says in one character what the tone of an operation says.
+// sign returns one character with the meaning of an operation's tone.
 func sign(op, marks string) string {
 	switch {
 	case marks != "":

@@ -12,20 +12,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// keepUpdates is how many lines of updates can be scrolled back to.
+// keepUpdates is the number of lines of updates that are kept for scrolling.
 const keepUpdates = 1000
 
-// state is what a stream of updates says about pods and sources. It belongs to
-// the goroutine that runs the model.
+// state is the state of pods and sources from a stream of updates. Only the goroutine that
+// runs the model uses it.
 type state struct {
 	pods     map[pod.Key]*podLine
 	order    []*podLine // by key
 	sources  map[layer]*sourceLine
-	heard    []*sourceLine              // as they were first spoken of
+	heard    []*sourceLine              // in the order in which they first appeared
 	rejected map[string]*rejection      // by file
 	contests map[pod.Key]map[layer]bool // of a pod's losers: their layers and files
 	updates  []updateLine               // the newest last
-	dropped  int                        // lines that were updates once
+	dropped  int                        // number of lines removed from updates
 }
 
 // layer names a source, or a file of one.
@@ -46,14 +46,14 @@ type podLine struct {
 type sourceLine struct {
 	source, location string // clean
 	pods             int
-	rejects          int // files it rejects
+	rejects          int // number of files it rejects
 	heard, restored  bool
 	failing          bool
 	since            time.Time // failing since then
 	reason           string    // clean
 }
 
-// rejection is what is wrong with a file, each since when, and whose file it is.
+// rejection has the problems of a file, with their start times, and the file's source.
 type rejection struct {
 	from     *sourceLine
 	problems map[pod.Problem]time.Time
@@ -72,9 +72,8 @@ func newState() *state {
 	}
 }
 
-// apply takes updates in the order of the stream. Pods that are new to it are
-// put in their place one by one where they are few, and all at once where they
-// are many.
+// apply applies updates in the order of the stream. It inserts few new pods one by one, and
+// many at once.
 func (s *state) apply(updates []ui.PodUpdate) {
 	var fresh []*podLine
 	gone := 0
@@ -105,13 +104,13 @@ func (s *state) apply(updates []ui.PodUpdate) {
 	s.place(fresh, gone)
 }
 
-// place puts fresh pods where they belong, and takes out those that are gone.
+// place inserts fresh pods in order, and removes those that are gone.
 func (s *state) place(fresh []*podLine, gone int) {
 	const few = 16
 	if gone > 0 {
 		s.order = slices.DeleteFunc(s.order, func(p *podLine) bool { return s.pods[p.key] != p })
 	}
-	// One update may bring a pod and a later one of the same batch take it away.
+	// One update may add a pod and a later one of the same batch remove it.
 	fresh = slices.DeleteFunc(fresh, func(p *podLine) bool { return s.pods[p.key] != p })
 	if len(fresh) > few {
 		s.order = append(s.order, fresh...)
@@ -128,7 +127,7 @@ func byKey(a, b *podLine) int {
 	return cmp.Or(strings.Compare(a.key.Namespace, b.key.Namespace), strings.Compare(a.key.Name, b.key.Name))
 }
 
-// from returns the line of an update's source, nil where it names none.
+// from returns the line of an update's source, nil if the update has none.
 func (s *state) from(source, location string) *sourceLine {
 	if source == "" || source == podconfig.AllSources {
 		return nil
@@ -141,7 +140,7 @@ func (s *state) from(source, location string) *sourceLine {
 	return s.sources[l]
 }
 
-// change takes the pods of an update that adds or changes some.
+// change applies an update that adds or changes pods.
 func (s *state) change(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 	from := s.from(u.Source, u.Location)
 	s.word(from, u.Op)
@@ -153,7 +152,7 @@ func (s *state) change(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 	return fresh
 }
 
-// word notes that a source was heard. What was restored says nothing about it
+// word records that a source has answered. A restored set is no answer of the source
 // (C-1.3.8).
 func (s *state) word(from *sourceLine, op string) {
 	switch {
@@ -168,9 +167,9 @@ func (s *state) word(from *sourceLine, op string) {
 	}
 }
 
-// set takes the whole set. It does not say which pod is whose: one that is known
-// from the same file keeps its source, any other belongs to the source whose
-// location its file begins with, or else to the one that led to the set.
+// set applies a SET, which does not name the source of each pod. A pod known from the same
+// file keeps its source. Any other belongs to the source whose location is a prefix of its
+// file, or else to the source of the update.
 func (s *state) set(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 	led := s.from(u.Source, u.Location)
 	s.word(led, u.Op)
@@ -179,7 +178,7 @@ func (s *state) set(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 		key := pod.Key{Namespace: p.Namespace, Name: p.Name}
 		wanted[key] = true
 		if known := s.pods[key]; known != nil && known.file == p.Origin.File {
-			continue // it may have changed, but the set does not say so
+			continue // the set does not show whether it has changed
 		}
 		if line := s.see(p, s.owner(p.Origin.File, led), u.Op, at); line != nil {
 			fresh = append(fresh, line)
@@ -204,7 +203,7 @@ func (s *state) owner(file string, led *sourceLine) *sourceLine {
 	return best
 }
 
-// see takes one pod as it is now wanted, and returns its line if that is new.
+// see updates the line of a desired pod, and returns the line if it is new.
 func (s *state) see(p ui.UpdatePod, from *sourceLine, op string, at time.Time) (fresh *podLine) {
 	key := pod.Key{Namespace: p.Namespace, Name: p.Name}
 	line := s.pods[key]
@@ -222,7 +221,7 @@ func (s *state) see(p ui.UpdatePod, from *sourceLine, op string, at time.Time) (
 	return fresh
 }
 
-// marks says what is wrong with a pod's manifest or its name, in words.
+// marks returns words for the problems of a pod's manifest or name.
 func (s *state) marks(p *podLine) string {
 	var all []string
 	if s.rejected[p.file] != nil {
@@ -234,7 +233,7 @@ func (s *state) marks(p *podLine) string {
 	return strings.Join(all, ",")
 }
 
-// remove takes a pod away and returns how many that were.
+// remove removes a pod and returns the number of removed pods, 0 or 1.
 func (s *state) remove(key pod.Key) int {
 	line := s.pods[key]
 	if line == nil {
@@ -247,7 +246,7 @@ func (s *state) remove(key pod.Key) int {
 	return 1
 }
 
-// note keeps the lines of an update.
+// note appends the lines of an update.
 func (s *state) note(u ui.PodUpdate, at time.Time) {
 	rows := ui.Rows(u)
 	if len(rows) > keepUpdates {

@@ -8,11 +8,11 @@ import (
 	"github.com/charmbracelet/lipgloss"
 )
 
-// ellipsis stands for what was cut.
+// ellipsis replaces cut text.
 const ellipsis = "…"
 
-// piece is a part of a row: clean text, its tone, the cells it fills (0 is
-// whatever is left of the row), and what of it is kept where it is too long.
+// piece is a part of a row: clean text, its tone, its width in cells (0 is the rest of the
+// row), and the function that shortens it.
 type piece struct {
 	text  string
 	tone  tone
@@ -20,8 +20,7 @@ type piece struct {
 	keep  func(text string, n int) string // nil is cut
 }
 
-// row lays pieces out two cells apart, and cuts what the window has no room
-// for.
+// row joins pieces two cells apart, and cuts the row to the width of the window.
 func (m *model) row(pieces ...piece) string {
 	var b strings.Builder
 	used := 0
@@ -54,9 +53,8 @@ func (m *model) row(pieces ...piece) string {
 	return strings.TrimRight(b.String(), " ")
 }
 
-// share returns how much of room the first of two columns gets. The two would
-// like to have a and b cells, and do where there is enough; else the first is
-// sure of most, and the second of the rest.
+// share returns the width of the first of two columns that need a and b cells. If room is too
+// small for both, the first is guaranteed up to most cells, and the second the rest.
 func share(room, most, a, b int) int {
 	switch {
 	case a+b <= room, a <= most:
@@ -102,8 +100,8 @@ func cutMiddle(text string, n int) string {
 	return begin + cutFront(text, n-lipgloss.Width(begin))
 }
 
-// cutReason returns what of "since 12:05:02: why" fits n cells: since when, and
-// the two ends of why.
+// cutReason shortens "since 12:05:02: why" to n cells: it keeps the time, and the two ends
+// of why.
 func cutReason(text string, n int) string {
 	head, why, ok := strings.Cut(text, ": ")
 	if room := n - lipgloss.Width(head) - 2; !fits(text, n) && ok && room > 4 {
@@ -112,12 +110,11 @@ func cutReason(text string, n int) string {
 	return cut(text, n)
 }
 
-// far is how many bytes of a text are looked at for every cell it may fill. A
-// hostile one that piles more marks on a letter loses them.
+// far is the maximal number of bytes read per cell of text. Hostile text with more marks on
+// a letter loses them.
 const far = 16
 
-// fits reports whether text needs no more than n cells. A byte fills one at
-// most.
+// fits reports whether text needs at most n cells. A byte needs at most one.
 func fits(text string, n int) bool {
 	return len(text) <= n || len(text) <= far*n && lipgloss.Width(text) <= n
 }

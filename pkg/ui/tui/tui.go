@@ -1,12 +1,11 @@
-// Package tui shows a stream of updates on a terminal: the sources, the pods,
-// and what happened last.
+// Package tui shows a stream of updates on a terminal: the sources, the pods, and
+// the latest updates.
 //
-// Run takes the documents that watch -o json prints, wherever they come from,
-// and derives everything from them; it reads no source and asks no agent. State
-// is what the stream says, model what a person does with it, screen how it
-// looks. bubbletea runs the loop, lipgloss colours.
+// Run takes the documents that watch -o json prints, from any origin; it reads no
+// source and asks no agent. state holds the content of the stream, model handles
+// the user's input, screen draws. bubbletea runs the loop, lipgloss colours.
 //
-// The one rule: the terminal is left as it was found, however Run ends.
+// The one rule: Run restores the terminal, however it ends.
 package tui
 
 import (
@@ -26,30 +25,29 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui/tui/hush"
 )
 
-// bubbletea has asked what it wanted to know by now; see package hush.
+// bubbletea has sent its terminal queries by now; see package hush.
 var _ = hush.Over()
 
-// ErrNoTerminal says that there is nobody to show a screen to.
+// ErrNoTerminal is the error if the output is no terminal.
 var ErrNoTerminal = errors.New("--tui needs a terminal; use -o json in a pipe")
 
-// Config is what Run shows, and where.
+// Config configures Run.
 type Config struct {
-	// In gives the keys, Out is the screen. Where In is no terminal, as when
-	// manifests come by it, keys are read from the controlling terminal.
+	// In is the keyboard, Out the screen. If In is no terminal, for example a pipe with
+	// manifests, keys are read from the controlling terminal.
 	In, Out *os.File
-	// Updates is the stream. Its context ends when the person leaves, or with
-	// Run's own; the sequence must end then, as Run waits for it.
+	// Updates is the stream. Its context ends when the user quits, or with Run's own; the
+	// sequence must end then, since Run waits for it.
 	Updates func(context.Context) iter.Seq[ui.PodUpdate]
-	// Title names what is watched, as the layers' names. It need not be clean.
+	// Title is the title, such as the names of the layers. It need not be clean.
 	Title string
-	// Color allows colours. Without them nothing is lost.
+	// Color allows colours. The screen has the same content without them.
 	Color bool
-	// Zone is whose times of day are shown; nil is the local one.
+	// Zone is the time zone of the times shown; nil is the local one.
 	Zone *time.Location
 }
 
-// Check returns ErrNoTerminal where out is not a terminal on which Run can show
-// anything.
+// Check returns ErrNoTerminal if out is not a terminal that Run can use.
 func Check(out *os.File) error {
 	if out == nil || !term.IsTerminal(int(out.Fd())) {
 		return ErrNoTerminal
@@ -57,11 +55,10 @@ func Check(out *os.File) error {
 	return nil
 }
 
-// Run shows updates until the person leaves or ctx is done, both of which is a
-// nil error. A stream that ends earlier stays on the screen. It blocks, and
-// none of its goroutines outlives it. It takes no signal: Ctrl-C is a key here,
-// and everything else is for whoever made ctx. A panic, also one of Updates,
-// goes on after the terminal is as it was.
+// Run shows updates until the user quits or ctx is done; it returns nil for both. A stream
+// that ends earlier stays on the screen. Run blocks, and none of its goroutines outlives
+// it. It handles no signal: Ctrl-C is a key here, and the caller handles signals by ctx. A
+// panic, also one of Updates, continues after Run has restored the terminal.
 func Run(ctx context.Context, c Config) error {
 	if err := Check(c.Out); err != nil {
 		return err
@@ -78,8 +75,8 @@ func Run(ctx context.Context, c Config) error {
 	return run(ctx, c, newModel(c), options)
 }
 
-// run is Run with a model. Of its two goroutines, besides bubbletea's own, one
-// reads the stream and the other hands what it read to the screen.
+// run is Run with a model. Besides bubbletea's it has two goroutines: one reads the stream,
+// the other sends batches of updates to the screen.
 func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption) error {
 	program := tea.NewProgram(m, options...)
 	ctx, cancel := context.WithCancel(ctx)
@@ -93,11 +90,11 @@ func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption
 	})
 	whole := false
 	defer func() {
-		if !whole { // a panic of the model is on its way
+		if !whole { // the model panics
 			_ = program.ReleaseTerminal()
 		}
 		cancel()
-		program.Kill() // whoever still sends, sends to nobody
+		program.Kill() // the program drops later messages
 		wg.Wait()
 		if whole && crash != nil {
 			panic(crash)
@@ -112,23 +109,22 @@ func run(ctx context.Context, c Config, m tea.Model, options []tea.ProgramOption
 }
 
 const (
-	// frames is how often in a second the screen may change.
+	// frames is the maximal number of frames per second.
 	frames = 15
-	// largest is how many updates may wait for the next frame. The stream waits
-	// beyond that.
+	// largest is the number of updates that may wait for the next frame; above it the
+	// stream blocks.
 	largest = 4096
 )
 
-// forward sends the stream, all that a frame's time brings at once, then
-// that it ended; or, as soon as ctx is done, that it is time to leave. It
-// returns when both the stream has ended and ctx is done; with an error if the
-// stream panicked.
+// forward sends the updates of the stream, one batch per frame, and then ended. As soon
+// as ctx is done, it sends leave. It returns when the stream has ended and ctx is done,
+// with an error if the stream panicked.
 //
 //	documents  0  stream → the loop below; it stops receiving at largest
 func forward(ctx context.Context, updates func(context.Context) iter.Seq[ui.PodUpdate], send func(tea.Msg)) (crash error) {
 	documents := make(chan ui.PodUpdate)
 	var wg sync.WaitGroup
-	var broken error // the reading goroutine's until it has ended
+	var broken error // owned by the reading goroutine until it has ended
 	defer func() {
 		wg.Wait()
 		crash = broken

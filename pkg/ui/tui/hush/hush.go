@@ -1,18 +1,16 @@
-// Package hush keeps the TUI's library from asking the terminal for its colours
-// while a program that links it starts.
+// Package hush is the terminal query workaround: it keeps bubbletea from asking the
+// terminal for its colours when a program that links it starts.
 //
-// bubbletea v1 does that in an init function of its own: every command, even
-// version, would write a query to its terminal, take what was typed meanwhile
-// for the answer, and wait five seconds for a terminal that does not answer. A
-// terminal of type dumb is asked nothing. So this package, which needs nothing
-// but os and therefore comes before bubbletea in the order in which Go
-// initializes packages (dependencies first, then by import path), lends TERM
-// that value, and package tui, which imports bubbletea and therefore comes
-// after it, calls Over, which gives TERM back. A test of package tui holds both
-// ends.
+// bubbletea v1 asks in an init function. Every command, even version, would write a
+// query to its terminal, take typed input for the answer, and wait five seconds for a
+// terminal that does not answer. bubbletea asks nothing if TERM is dumb. So this
+// package sets TERM to dumb, and package tui calls Over, which restores TERM. Go
+// initializes packages by dependencies first, then by import path: this package, which
+// imports only os, comes before bubbletea, and package tui, which imports bubbletea,
+// after it. A test of package tui checks both.
 //
-// The one rule: nothing but bubbletea's own start lies between the two, and no
-// third package imports this one.
+// The one rule: only bubbletea's init runs between the two, and no third package
+// imports this one.
 package hush
 
 import "os"
@@ -22,7 +20,7 @@ var (
 	_           = os.Setenv("TERM", "dumb")
 )
 
-// Over gives TERM back the value the program was started with. It returns
+// Over restores the value that TERM had when the program started. It returns
 // os.Setenv's error, so that a package variable can call it.
 func Over() error {
 	if !given {
