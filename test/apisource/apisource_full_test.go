@@ -25,14 +25,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// The server says 410 Gone in its own way to a watch that wants to begin before
-// everything it keeps; the list that follows has all that happened.
+// The server answers 410 Gone in its own way to a watch that starts before everything it
+// keeps; the list that follows has all changes.
 func TestF71_Gone(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
 	c.CreatePod(t, cluster.Pod("n1", "was"))
 	c.Compact(t)
-	c.APIServer.Restart(t) // or it remembers what etcd does not
+	c.APIServer.Restart(t) // a running server remembers what etcd does not
 	p := newProxy(t, c)
 	var watches, lists atomic.Int32
 	p.says(func(_ http.ResponseWriter, r *http.Request) bool {
@@ -59,9 +59,9 @@ func TestF71_Gone(t *testing.T) {
 	}
 }
 
-// etcd's data is set back to a backup while the agent runs: pods made since go,
-// but not before a second list agrees; the others are not touched; what happens
-// then is seen, though its resource versions are of the past.
+// etcd is restored from a backup while the agent runs. Pods created since then are removed,
+// after a second list confirms it; the others are not touched. The source sees later changes
+// although their resource versions are old.
 func TestF71_RestoredFromBackup(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -91,8 +91,8 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 	}
 }
 
-// A client certificate expires and is replaced in its files; a token is revoked
-// and replaced in its file; neither needs a restart, and no pod goes.
+// A client certificate expires and is replaced in its files; a token is revoked and replaced
+// in its file. Neither needs a restart, and no pod is removed.
 func TestF72_ExpiredCertificateAndToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -144,8 +144,8 @@ func TestF72_RotatedCA(t *testing.T) {
 	first.Holds(t, "one")
 	other := cluster.NewAuthority(t, filepath.Dir(c.Authority.File), "other")
 	other.Issue(t, "apiserver", cluster.Identity{User: "apiserver", Hosts: []string{"127.0.0.1"}})
-	// The server reads its certificate again in its own time, and a watch that goes on
-	// over the old one says no word.
+	// The server reads its certificate again after some time, and a watch over the old one
+	// reports nothing.
 	wait.NoError(t, func() error {
 		text, err := os.ReadFile(other.File)
 		if err != nil {
@@ -178,8 +178,8 @@ func TestF72_RotatedCA(t *testing.T) {
 	}
 }
 
-// Every byte vanishes and no connection is closed: HTTP/2 pings find out within
-// about a minute, long before the watch would have ended.
+// Every byte is dropped and no connection is closed: HTTP/2 pings find out within about a
+// minute, long before the watch would have ended.
 func TestF70_BlackHole(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -239,7 +239,7 @@ type wire struct {
 // conn is one connection and its continuation.
 type conn struct {
 	from, to net.Conn
-	dead     atomic.Bool // bytes vanish, and nothing is closed
+	dead     atomic.Bool // bytes are dropped, and nothing is closed
 }
 
 func newWire(t *testing.T, server string) *wire {
@@ -293,7 +293,7 @@ func (c *conn) forward(to, from net.Conn) {
 	}
 }
 
-// each does something with every connection there is.
+// each calls f with every connection.
 func (w *wire) each(f func(*conn)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -307,5 +307,5 @@ func (w *wire) cut() {
 	w.each(func(c *conn) { _, _ = c.from.Close(), c.to.Close() })
 }
 
-// address returns what a kubeconfig names.
+// address returns the URL for a kubeconfig.
 func (w *wire) address() string { return "https://" + w.Addr().String() }

@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/test/suite"
 )
 
-// server is the one of all tests of the first tier.
+// server is shared by all tests of the first tier.
 var server = suite.Once(func(t testing.TB) *cluster.Cluster {
 	return cluster.Start(t, cluster.RBAC(), cluster.APIs("certificates.k8s.io/v1beta1"),
 		cluster.APIServerArgs("--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleProjection=true"))
@@ -22,8 +22,8 @@ var server = suite.Once(func(t testing.TB) *cluster.Cluster {
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// TestOnOneServer holds what leaves the server as it is. It runs before the
-// others and not beside them: the suite counts goroutines.
+// TestOnOneServer runs the tests that leave the server as it is. It runs before the others
+// and not in parallel with them: the suite counts goroutines.
 func TestOnOneServer(t *testing.T) {
 	c := server(t)
 	nodes := 0
@@ -37,7 +37,7 @@ func TestOnOneServer(t *testing.T) {
 	t.Run("F73_RecreatedWithAnotherUID", func(t *testing.T) { recreated(t, c, node()) })
 }
 
-// lifeOfAPod: what the server does to a pod is what the engine hears (C-1.2.8,
+// lifeOfAPod: the engine gets an update for each change of a pod on the server (C-1.2.8,
 // C-1.2.9).
 func lifeOfAPod(t *testing.T, c *cluster.Cluster, node string) {
 	next := ops(t, newSource(t, c.AdminKubeconfig(t), node))
@@ -95,8 +95,8 @@ func recreated(t *testing.T, c *cluster.Cluster, node string) {
 	is := c.CreatePod(t, cluster.Pod(node, "again"))
 	var got *pod.Spec
 	for got == nil || got.UID() == first.UID() {
-		// One burst is an UPDATE, two are a REMOVE and an ADD; before them the
-		// server sets a grace of 0.
+		// One burst is an UPDATE, two are a REMOVE and an ADD; before them the server sets
+		// the grace period to 0.
 		got = next("", "UPDATE again", "DELETE again", "REMOVE again", "ADD again")
 	}
 	if got.UID() != string(is.UID) {
@@ -104,9 +104,9 @@ func recreated(t *testing.T, c *cluster.Cluster, node string) {
 	}
 }
 
-// The server is not there at the start, comes, dies under the source, and comes
-// back with other pods: the pods stand meanwhile (F50, F70). It is the server of all
-// tests: this one runs before those that are parallel.
+// The server is down at the start, comes up, dies under the source, and comes back with other
+// pods: the pods stay meanwhile (F50, F70). It is the server of all tests: this test runs
+// before the parallel ones.
 func TestF70_Outage(t *testing.T) {
 	c := server(t)
 	c.CreatePod(t, cluster.Pod("outage", "stays"))
@@ -134,7 +134,7 @@ func TestF70_Outage(t *testing.T) {
 	}
 }
 
-// settled returns the next set; a server that is starting says this and that.
+// settled returns the next set; a server that is starting gives various errors.
 func settled(l *sourcetest.Listener) sourcetest.Word {
 	for {
 		if w := l.Next(); w.Err == nil {

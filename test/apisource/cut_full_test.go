@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// counted notes what passes a proxy, and holds it up on demand.
+// counted notes the requests through a proxy, and holds them up on demand.
 type counted struct {
 	mu     sync.Mutex // guards what follows
 	asked  []string   // "list pods", "watch secrets"
@@ -44,9 +44,9 @@ func (c *counted) pass(_ http.ResponseWriter, r *http.Request) bool {
 	return false
 }
 
-// When everything between a node and its API server is cut, every watch goes on where
-// it stopped, and nothing is listed: what was changed, deleted and made anew meanwhile
-// comes all the same.
+// After the connection between a node and its API server is cut, every watch resumes where it
+// stopped, and nothing is listed. Objects that were changed, deleted or recreated meanwhile
+// still arrive.
 func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -78,7 +78,7 @@ func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 		all[fmt.Sprintf("m%02d", i)] = "1"
 	}
 	becomes(t, l, text())
-	change := func(to string) { // and each watch has brought something: it is there
+	change := func(to string) { // and each watch has delivered something, so it is established
 		t.Helper()
 		for name := range all {
 			if all[name] != "" {

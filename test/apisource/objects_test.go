@@ -47,7 +47,7 @@ func remove(t *testing.T, c *cluster.Cluster, what, name string) {
 	}
 }
 
-// holds returns the objects of a set, and what of it cannot be read.
+// holds returns the objects of a set, and those that cannot be read.
 func holds(w sourcetest.Word) string {
 	var out []string
 	for f := range w.Files.All() {
@@ -68,8 +68,8 @@ func becomes(t *testing.T, l *sourcetest.Listener, want string) {
 	wait.Equal(t, "what the set holds", want, func() string { return holds(l.Set()) })
 }
 
-// naming is a pod that names a ConfigMap and a Secret of its own name, and optionally
-// a ConfigMap of that name with "-optional".
+// naming returns a pod that names a ConfigMap and a Secret of its own name, and optionally a
+// ConfigMap of that name with "-optional".
 func naming(node, name string) *v1.Pod {
 	p, yes, a := cluster.Pod(node, name), true, v1.LocalObjectReference{Name: name}
 	p.Spec.ServiceAccountName = "builder"
@@ -85,8 +85,8 @@ func naming(node, name string) *v1.Pod {
 	return p
 }
 
-// A node's own credentials are enough for all that its pods need: each object by
-// itself, services, tokens and trust bundles; and for nothing of another node's.
+// A node's own credentials suffice for all that its pods need: each object by itself,
+// services, tokens and trust bundles. They give access to nothing of another node.
 func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	t.Parallel()
 	c := server(t)
@@ -147,7 +147,7 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	}
 }
 
-// tokens: the server says of the token what was asked for.
+// tokens: the server issues the token with what was requested.
 func tokens(t *testing.T, c *cluster.Cluster, reader *apiclient.Reader, spec *pod.Spec) {
 	t.Helper()
 	seconds := int64(1200)
@@ -219,8 +219,8 @@ func trust(t *testing.T, c *cluster.Cluster, reader *apiclient.Reader) {
 	}
 }
 
-// Through podconfig a pod is bound to what it names, waits for what is missing, and
-// is bound again when that appears and when it changes.
+// podconfig binds a pod to the objects that it names, waits for missing ones, and binds the
+// pod again when one appears or changes.
 func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
 	t.Parallel()
 	c := server(t)
@@ -245,7 +245,7 @@ func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
 	becomes("UPDATE bound", "ConfigMap=1 Secret=2 ")
 	patch(t, c, "secrets", "bound", `{"stringData": {"k": "3"}}`)
 	becomes("UPDATE bound", "ConfigMap=1 Secret=3 ")
-	// What went away changes nothing of a pod that has it; what comes anew does.
+	// Deleting an object changes nothing of a pod that uses it; recreating it does.
 	remove(t, c, "configmaps", "bound")
 	create(t, c, "configmaps", `{"metadata": {"name": "bound"}, "data": {"k": "4"}}`)
 	becomes("UPDATE bound", "ConfigMap=4 Secret=3 ")

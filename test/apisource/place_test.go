@@ -1,10 +1,10 @@
 // Package apisource runs the api source against a real kube-apiserver and etcd.
 //
-// The tests of the first tier share a server, each with a node and names of pods of its
-// own; those of the full tier start theirs.
+// The tests of the first tier share a server, each with its own node and pod names; those of
+// the full tier start theirs.
 //
-// The one rule: what the source says is compared with what the API server
-// keeps, asked by another client.
+// The one rule: what the source delivers is compared with what another client reads from the
+// API server.
 package apisource
 
 import (
@@ -75,10 +75,9 @@ func newSource(t testing.TB, kubeconfig, node string, change ...func(*apiserver.
 	return s
 }
 
-// ops reads a source through podconfig; the function returned waits for an op,
-// as "OP name", and returns the pod it came with. Ops before it are passed over,
-// and fail the test where they are none of these; without a want, the first of
-// these is what is waited for.
+// ops reads a source through podconfig. The returned function waits for an op, as "OP name",
+// and returns its pod. It skips the ops in passed; any other op fails the test. Without a
+// want, it waits for the first op of passed.
 func ops(t *testing.T, s source.Source) func(want string, passed ...string) *pod.Spec {
 	ctx, leave := context.WithCancel(context.Background())
 	batches := make(chan podconfig.Batch) // cap 0: the reader sends, the test receives
@@ -132,8 +131,8 @@ func write(t testing.TB, path, text string) {
 	}
 }
 
-// proxy stands before an API server and can answer in its place. Whoever comes
-// through it is the server's administrator.
+// proxy stands before an API server and can answer in its place. It authenticates to the
+// server as the administrator.
 type proxy struct {
 	*httptest.Server
 	mu     sync.Mutex
@@ -169,7 +168,7 @@ func newProxy(t testing.TB, c *cluster.Cluster) *proxy {
 	return p
 }
 
-// says replaces the answer and cuts what is under way.
+// says replaces the answer and cuts the requests under way.
 func (p *proxy) says(answer func(w http.ResponseWriter, r *http.Request) bool) {
 	p.mu.Lock()
 	p.answer = answer
@@ -177,7 +176,7 @@ func (p *proxy) says(answer func(w http.ResponseWriter, r *http.Request) bool) {
 	p.CloseClientConnections()
 }
 
-// kubeconfig returns a file that leads through the proxy.
+// kubeconfig returns a file that names the proxy as server.
 func (p *proxy) kubeconfig(t testing.TB) string {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
@@ -188,7 +187,7 @@ func (p *proxy) kubeconfig(t testing.TB) string {
 	return file
 }
 
-// fixture is the suite's place: manifests become pods of a node of their own.
+// fixture is the source suite's fixture: manifests become pods of their own node.
 func fixture(t *testing.T, c *cluster.Cluster, node string) sourcetest.Fixture {
 	p := newProxy(t, c)
 	manifests, have := sourcetest.Document{}, map[string]*v1.Pod{}

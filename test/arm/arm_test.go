@@ -10,7 +10,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A kubelet takes the configuration, and is told of no place that is the machine's.
+// A kubelet accepts the configuration and gets no directory that the whole machine uses.
 func TestAKubeletIsKeptToItsOwnPlaces(t *testing.T) {
 	k := Kubelet{Name: "n", Dir: t.TempDir(), Root: "/r", Logs: "/l", Cgroup: "/", Endpoint: "unix:///e"}
 	args, err := k.Arguments("failSwapOn: false\n")

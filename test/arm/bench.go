@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// A Bench is what package cluster takes for a test, in a program. What a test calls
-// Fatal is a panic.
+// A Bench stands in for the testing.TB of package cluster, in a program. Its Fatal panics.
 type Bench struct {
 	testing.TB // nil: what is not below is not called
 	ctx        context.Context

@@ -1,11 +1,11 @@
-// Package arm lets the real kubelet be one arm of a comparison whose other is nodectl:
-// it starts on a machine that it does not own, and what it leaves is taken away.
+// Package arm runs the real kubelet as one arm of a comparison with nodectl. It starts the
+// kubelet on a machine that the kubelet does not own, and removes what it leaves.
 //
-// test/benchkubelet and test/benchcluster measure on it, test/parity and
-// test/paritycluster compare.
+// test/benchkubelet and test/benchcluster measure on it, test/parity and test/paritycluster
+// compare.
 //
-// The one rule: nothing here is an opinion of what a kubelet does; it is only kept off
-// what belongs to the machine.
+// The one rule: nothing here assumes what a kubelet does; the package only keeps it off what
+// belongs to the machine.
 package arm
 
 import (
@@ -16,7 +16,7 @@ import (
 	"strings"
 )
 
-// A Kubelet is where one runs.
+// A Kubelet says where a kubelet runs.
 type Kubelet struct {
 	Name     string // of its node
 	Dir      string // of its configuration and its certificate
@@ -26,8 +26,8 @@ type Kubelet struct {
 	Endpoint string // the runtime's
 }
 
-// configuration is the kubelet's default, but for what a machine needs that it does
-// not own (directories, cgroups, the packet filter), and cgroup v1.
+// configuration is the kubelet's default, except for cgroup v1 and for what a machine needs
+// that it does not own: directories, cgroups, the packet filter.
 const configuration = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 podLogsDir: %s
@@ -39,7 +39,7 @@ failCgroupV1: false
 makeIPTablesUtilChains: false
 `
 
-// Arguments makes its cgroup, writes its configuration, which more is added to, and
+// Arguments makes the kubelet's cgroup, writes its configuration, with more appended, and
 // returns the arguments to start it with.
 func (k Kubelet) Arguments(more string) ([]string, error) {
 	if err := MakeCgroup(k.Cgroup); err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// LinksDir is where a kubelet has its links to logs, whatever else it is told.
+// LinksDir is where a kubelet links to container logs; no flag changes it.
 const LinksDir = "/var/log/containers"
 
-// MakeCgroup makes a group in every hierarchy: a kubelet wants its own to be there.
+// MakeCgroup makes a cgroup in every hierarchy: a kubelet needs its own to exist.
 func MakeCgroup(group string) error {
 	for _, root := range node.CgroupRoots() {
 		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
@@ -30,9 +30,9 @@ func MakeCgroup(group string) error {
 	return nil
 }
 
-// Empty removes a node's pods by remove, and what the agents left of them whose
-// directories are dir/turn. An agent may have ended a moment ago, and the runtime be
-// busy with a pod that nobody wants any more: what is in the way is tried again.
+// Empty removes a node's pods by remove, and what the agents with the directories dir/turn
+// left of them. An agent may have exited a moment ago while the runtime still removes a pod,
+// so Empty retries what fails.
 func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
@@ -59,7 +59,7 @@ func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
 	return err
 }
 
-// removeBelow removes the empty cgroups below one, and returns how many are not.
+// removeBelow removes the empty cgroups below dir, and returns how many are not empty.
 func removeBelow(dir string) int {
 	left := 0
 	entries, _ := os.ReadDir(dir)
@@ -74,8 +74,8 @@ func removeBelow(dir string) int {
 	return left
 }
 
-// Unmount takes away what is mounted below a directory: a kubelet mounts its root
-// directory on itself.
+// Unmount unmounts everything below a directory: a kubelet mounts its root directory on
+// itself.
 func Unmount(dir string) error {
 	var errs []error
 	for _, mount := range slices.Backward(node.Mounts()) {
@@ -98,7 +98,7 @@ func Unlink(dir string) error {
 	return errors.Join(errs...)
 }
 
-// FreePorts returns different TCP ports of an address that nobody has.
+// FreePorts returns n different free TCP ports of an address.
 func FreePorts(address string, n int) ([]int, error) {
 	var ports []int
 	for range n {

@@ -1,4 +1,4 @@
-// Package authority issues certificates in memory, for tests of what speaks TLS.
+// Package authority issues certificates in memory, for tests of TLS clients and servers.
 package authority
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // An Authority issues certificates.
 type Authority struct {
-	Cert *x509.Certificate // its own, that it signed itself
+	Cert *x509.Certificate // self-signed
 	key  *ecdsa.PrivateKey
 }
 
@@ -49,7 +49,7 @@ func (a *Authority) Issue(name string, change ...func(*x509.Certificate)) (cert,
 	return encode("CERTIFICATE", der), encode("PRIVATE KEY", must(x509.MarshalPKCS8PrivateKey(own)))
 }
 
-// Until makes a certificate end at a moment.
+// Until makes a certificate expire at end.
 func Until(end time.Time) func(*x509.Certificate) {
 	return func(c *x509.Certificate) { c.NotAfter = end }
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/nodectl/nodectl/test/bench/result"
 )
 
-// measureCrash is measure 4: the process of a container is killed from outside,
-// for the first time in the pod's life, and its replacement runs. The kill comes
-// at a random moment, so that a period of the agent's does not help it.
+// measureCrash is measure 4: the process of a container is killed from outside, for the first
+// time, and its replacement runs. The kill comes at a random moment, so that no period of the
+// agent helps it.
 func (b *bench) measureCrash(ctx context.Context) (err error) {
 	m := b.measure(4, "first crash → replacement started",
 		"SIGKILL of the container's process at a random moment; raw: STOPPED event, CreateContainer, StartContainer")

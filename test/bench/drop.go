@@ -12,12 +12,12 @@ import (
 	"github.com/nodectl/nodectl/test/bench/result"
 )
 
-// spacing lies between two samples, so that one does not hear the other's end.
+// spacing separates two samples, so that the end of one does not disturb the next.
 const spacing = 400 * time.Millisecond
 
-// measureDrop is measures 1 and 2: a manifest appears, a container runs. The
-// samples of both arms alternate, while one agent serves throughout; what it
-// costs the raw arm to have an agent beside it is recorded.
+// measureDrop is measures 1 and 2: a manifest appears, a container runs. The samples of both
+// arms alternate, while one agent serves throughout; the cost of that agent to the raw arm is
+// recorded.
 func (b *bench) measureDrop(ctx context.Context) (err error) {
 	type shape struct {
 		measure *result.Measure
@@ -70,7 +70,7 @@ func (b *bench) measureDrop(ctx context.Context) (err error) {
 			if s.volumes {
 				continue
 			}
-			// What the filter costs, for whoever would leave it out of "raw".
+			// Shows what the seccomp filter costs.
 			if err := b.sampleRaw(ctx, s.measure, "raw without seccomp", name, lab.RawShape{Unconfined: true}); err != nil {
 				return err
 			}
@@ -133,8 +133,8 @@ func (b *bench) sampleDrop(ctx context.Context, m *result.Measure, d lab.Dirs, n
 	return lab.Rest(ctx, m, spacing)
 }
 
-// noteStart adds a start to an arm: as CRI tells it, and as the container's own
-// first words do, for a check.
+// noteStart adds a start to an arm: the time that CRI reports, and for a check the time that
+// the container's own program writes.
 func (b *bench) noteStart(ctx context.Context, m *result.Measure, arm string, begin time.Time, id string) error {
 	at, err := b.AwaitRunning(ctx, id)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 
 const fleetPods = 50
 
-// result.MB is what the limits count memory in.
+// result.MB is the unit of memory limits.
 
-// measureNode is measures 5 and 6, on the same pods: what an agent costs that
-// has nothing to do, and how soon one that starts knows them all.
+// measureNode is measures 5 and 6, on the same pods: the cost of an idle agent, and how soon
+// a starting one knows all pods.
 func (b *bench) measureNode(ctx context.Context) (err error) {
 	d, err := b.NewDirs("fleet")
 	if err != nil {
@@ -76,7 +76,7 @@ func (b *bench) measureNode(ctx context.Context) (err error) {
 	return nil
 }
 
-// windowLength is how long one window of idleness is.
+// windowLength is the length of one idle window.
 func (b *bench) windowLength() time.Duration {
 	if b.quick {
 		return 15 * time.Second
@@ -122,8 +122,8 @@ func (b *bench) measureIdle(ctx context.Context, a *lab.Process, front *criproxy
 	return nil
 }
 
-// measureRestart is measure 6: the agent is ended, by SIGTERM and by SIGKILL in
-// turn, and started again. It must find every pod, and touch none.
+// measureRestart is measure 6: the agent is stopped, by SIGTERM and by SIGKILL in turn, and
+// started again. It must find every pod, and touch none.
 func (b *bench) measureRestart(ctx context.Context, d lab.Dirs) error {
 	m := b.measure(6, fmt.Sprintf("restart of the agent at %d pods", fleetPods),
 		"exec of serve → its line `All pods reported`, after SIGTERM and SIGKILL in turn; get pods shows all Running right after, and every container is the one it was")

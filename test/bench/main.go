@@ -1,14 +1,13 @@
-// Command bench measures nodectl against a plain CRI client on one containerd,
-// in one run, and compares the figures with what issue and documentation
-// promise. docs/benchmarks.md has the method.
+// Command bench measures nodectl against a plain CRI client on one containerd, in one run,
+// and compares the figures with the limits of the issue and the documentation.
+// docs/benchmarks.md has the method.
 //
-// A run owns everything it touches: a containerd of its own (test/node), the
-// agent's processes, their directories. All of it is gone at the end, also
-// after an error or a signal.
+// A run owns everything it touches: its own containerd (test/node), the agent's processes,
+// their directories. All of it is gone at the end, also after an error or a signal.
 //
-// The one rule: a figure is a ratio of medians from the same run, or an absolute
-// one with the machine's noise recorded beside it. Nothing is averaged in from
-// another run, and no best run is picked.
+// The one rule: a figure is a ratio of medians from the same run, or an absolute one with the
+// machine's noise recorded beside it. It never includes samples of another run, and no best
+// run is picked.
 package main
 
 import (
@@ -47,7 +46,7 @@ type options struct {
 
 func main() { program.Main(parse, run) }
 
-// run measures and prints; with --check a missed limit is not fine.
+// run measures and prints; with --check, a missed limit makes fine false.
 func run(ctx context.Context, o options) (fine bool, err error) {
 	report, err := measureAll(ctx, o)
 	if report != nil {
@@ -108,8 +107,8 @@ func (b *bench) count(full, quick int) int {
 	return full
 }
 
-// measureAll starts a node, takes the measures, and takes the node away. What
-// was measured before an error is returned with it.
+// measureAll starts a node, takes the measures, and closes the node. It returns the measures
+// taken before an error together with it.
 func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 	b := &bench{options: o}
 	lab.Say("starting containerd")
@@ -144,8 +143,8 @@ func (b *bench) measure(id int, name, method string) *result.Measure {
 	return b.report.Begin(id, name, method)
 }
 
-// noise waits for a quiet machine, for a while, and records how quiet it is for
-// the measures that begin now.
+// noise waits a while for a quiet machine, and records how quiet it is for the measures that
+// begin now.
 func (b *bench) noise(ctx context.Context, begin ...*result.Measure) {
 	limit := b.waitQuiet
 	if b.quick {

@@ -14,9 +14,8 @@ import (
 
 const oncePods = 20
 
-// measureOnce is measure 3: runonce of many pods, from the start of the program
-// to its end, against raw calls at each of three concurrencies; the best of them
-// counts.
+// measureOnce is measure 3: runonce of many pods, from the start of the program to its exit,
+// against raw calls at each of three concurrencies, of which the best counts.
 func (b *bench) measureOnce(ctx context.Context) error {
 	m := b.measure(3, fmt.Sprintf("runonce of %d pods", oncePods),
 		"exec of nodectl → exit 0, a fresh root directory each time; raw: first call → last StartContainer returned, at its best concurrency of 1, 2, 4")
@@ -64,7 +63,7 @@ func (b *bench) emptied(ctx context.Context, m *result.Measure) error {
 	return lab.Rest(ctx, m, time.Second)
 }
 
-// sampleOnce runs runonce once, on a root directory of its own.
+// sampleOnce runs runonce once, on its own root directory.
 func (b *bench) sampleOnce(ctx context.Context, m *result.Measure, round int) error {
 	d, err := b.NewDirs(fmt.Sprintf("once-%d", round))
 	if err != nil {

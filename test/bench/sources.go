@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// goBench is one benchmark of the tree and what its metrics have to stay below.
+// goBench is one benchmark of the tree and the limits of its metrics.
 type goBench struct {
 	name, pkg, run string
 	time           string // -benchtime
@@ -30,8 +30,7 @@ type limit struct {
 	scale, max               float64
 }
 
-// sourceBenches are measures 7 to 10: from a file to a PodUpdate, and on to
-// readers.
+// sourceBenches are measures 7 to 10: from a file to a PodUpdate, and on to readers.
 var sourceBenches = map[int][]goBench{
 	7: {
 		{"one layer, merged again", "./pkg/podconfig", "BenchmarkUnchanged", "1s", []limit{
@@ -59,8 +58,8 @@ var sourceBenches = map[int][]goBench{
 	}}},
 }
 
-// measureSources takes measures 7 to 10: benchmarks of the tree, each run apart
-// in a process of its own, several times; the median counts.
+// measureSources takes measures 7 to 10: benchmarks of the tree, each run several times in
+// its own process; the median counts.
 func (b *bench) measureSources(ctx context.Context) error {
 	rounds := map[int]int{7: 3, 8: 5, 9: 5, 10: 3}
 	names := map[int]string{7: "merging", 8: "dropping files", 9: "rescanning files", 10: "watching over the local socket"}
@@ -88,7 +87,7 @@ func (b *bench) measureSources(ctx context.Context) error {
 
 var benchLine = regexp.MustCompile(`^(Benchmark\S+?)-\d+\s+\d+\s+(.*)$`)
 
-// goBench runs a benchmark once and adds what its limits speak of.
+// goBench runs a benchmark once and adds the values that its limits name.
 func (b *bench) goBench(ctx context.Context, m *result.Measure, g goBench) error {
 	cmd := exec.CommandContext(ctx, "go", "test", g.pkg, "-run", "^$", "-bench", "^"+g.run+"$", "-benchtime", g.time, "-benchmem")
 	cmd.Dir = node.Repo()
@@ -127,8 +126,8 @@ func (b *bench) goBench(ctx context.Context, m *result.Measure, g goBench) error
 // mergeFiles is how many manifests measure 11 merges.
 const mergeFiles = 10_000
 
-// measureMerge is measure 11: merge --dry-run of a directory of many manifests,
-// with what its process took.
+// measureMerge is measure 11: merge --dry-run of a directory of many manifests, with the time
+// and memory of its process.
 func (b *bench) measureMerge(ctx context.Context) error {
 	m := b.measure(11, fmt.Sprintf("merge --dry-run of %d files", mergeFiles),
 		"exec → exit, against none; the one-container pod of examples/, one a file; peak RSS as the kernel counted it (ru_maxrss)")

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// trace is a list of moments: what the bench did, and the agent's calls. A nil
-// trace keeps nothing.
+// trace is a list of moments: actions of the bench, and the agent's calls. A nil trace
+// records nothing.
 type trace struct {
 	mu      sync.Mutex
 	moments []moment
@@ -35,7 +35,7 @@ func (t *trace) add(at time.Time, format string, args ...any) {
 	t.moments = append(t.moments, moment{at, fmt.Sprintf(format, args...)})
 }
 
-// hooks note when a call comes and when the runtime has answered it.
+// hooks record when a call arrives and when the runtime has answered it.
 func (t *trace) hooks() criproxy.Hooks {
 	return criproxy.Hooks{
 		Before: func(c criproxy.Call) { t.add(time.Now(), "%s", c.Method) },
@@ -43,8 +43,8 @@ func (t *trace) hooks() criproxy.Hooks {
 	}
 }
 
-// write writes the moments in order, each with the milliseconds since the last
-// thing the bench did, which begins with ">".
+// write writes the moments in order, each with the milliseconds since the bench's last
+// action, which begins with ">".
 func (t *trace) write(name string) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

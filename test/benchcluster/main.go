@@ -1,13 +1,13 @@
-// Command benchcluster measures the real kubelet and nodectl as nodes of one whole
-// control plane, in one run, one at a time and in turn: how long a pod takes from
-// its creation to Running as a watch on the API server sees it, and what the agent
-// costs that has 110 pods and nothing to do. docs/benchmarks.md has the method.
+// Command benchcluster measures the real kubelet and nodectl as nodes of one control plane,
+// in one run, one at a time and in turn. It measures how long a pod takes from its creation
+// to Running as a watch on the API server sees it, and the cost of an idle agent with 110
+// pods. docs/benchmarks.md has the method.
 //
-// Package stage starts control plane, containerd and agents; test/bench's packages
-// lab and result look at processes and keep samples.
+// Package stage starts control plane, containerd and agents; test/bench's packages lab and
+// result look at processes and keep samples.
 //
-// The one rule: all that stands in a table is from one run. Nothing is averaged in
-// from another, no best run is picked, no sample is left out.
+// The one rule: all figures of a table are from one run. No other run is averaged in, no best
+// run is picked, no sample is left out.
 package main
 
 import (
@@ -44,7 +44,7 @@ type options struct {
 	waitQuiet time.Duration
 
 	rounds, perRound int   // of single pods
-	batches          []int // pods at once; the last is the fleet that is looked at
+	batches          []int // pods at once; the last is the fleet for idle measures
 	batchRounds      int
 	settle, idle     time.Duration
 }
@@ -101,7 +101,7 @@ var parts = []string{"single", "batch", "idle"}
 
 func (o options) wants(part string) bool { return len(o.only) == 0 || slices.Contains(o.only, part) }
 
-// run measures and prints; with --check a missed limit is not fine.
+// run measures and prints; with --check, a missed limit makes fine false.
 func run(ctx context.Context, o options) (fine bool, err error) {
 	var report *result.Report
 	if o.from != "" {
@@ -141,8 +141,8 @@ const (
 	batchID  = 1000
 )
 
-// measureAll starts a stage, takes the measures, and takes the stage away. What was
-// measured before an error is returned with it.
+// measureAll starts a stage, takes the measures, and closes the stage. It returns the
+// measures taken before an error together with it.
 func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 	b := &bench{options: o}
 	lab.Say("starting a control plane and a containerd")
@@ -204,8 +204,8 @@ func (b *bench) begin(ctx context.Context, id int, name, method string) *result.
 	return m
 }
 
-// warm starts each agent once, unmeasured, with one pod: programs and image are then
-// in memory.
+// warm starts each agent once, unmeasured, with one pod, so that programs and image are in
+// memory.
 func (b *bench) warm(ctx context.Context) error {
 	return b.take(ctx, &result.Measure{Name: "warm"}, 1, func(t *stage.Turn, round int) error {
 		_, err := b.start(ctx, t, "warm", 1)
@@ -213,8 +213,8 @@ func (b *bench) warm(ctx context.Context) error {
 	})
 }
 
-// take gives each agent its turn in every round: the first round begins with the
-// first agent, the second with the second, so that none always comes after the other.
+// take gives each agent its turn in every round. The first round begins with the first agent,
+// the second with the second, so that none always runs after the other.
 func (b *bench) take(ctx context.Context, m *result.Measure, rounds int, do func(t *stage.Turn, round int) error) error {
 	for i := range rounds {
 		for k := range b.agents {
@@ -231,7 +231,7 @@ func (b *bench) take(ctx context.Context, m *result.Measure, rounds int, do func
 	return nil
 }
 
-// settled is how long an agent that is ready is left alone before its first sample.
+// settled is how long a ready agent is left alone before its first sample.
 const settled = 3 * time.Second
 
 func (b *bench) turn(ctx context.Context, a *stage.Agent, do func(*stage.Turn) error) (err error) {

@@ -52,7 +52,7 @@ func (b *bench) batch(ctx context.Context) error {
 }
 
 func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n int) error {
-	// What is worked beside the agent.
+	// CPU time used beside the agent.
 	others := map[string]func() time.Duration{
 		", the machine's CPU": lab.Worked,
 		", control plane's CPU": func() time.Duration {
@@ -78,10 +78,10 @@ func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n in
 	return nil
 }
 
-// windows is how many the idle time is cut into.
+// windows is the number of intervals of the idle time.
 const windows = 6
 
-// fleet measures what an agent costs that has nothing to do.
+// fleet measures the cost of an idle agent.
 func (b *bench) fleet(ctx context.Context) error {
 	n := b.batches[len(b.batches)-1]
 	cpu := b.begin(ctx, idleID, fmt.Sprintf("idle CPU a minute at %d pods", n),
@@ -112,7 +112,7 @@ func (b *bench) fleet(ctx context.Context) error {
 	})
 }
 
-// pss returns a process's memory, of shared pages its share, in bytes.
+// pss returns a process's memory in bytes, with its share of shared pages.
 func pss(pid int) int64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	_, after, _ := strings.Cut(string(text), "\nPss:")

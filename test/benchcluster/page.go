@@ -13,11 +13,11 @@ type row struct {
 	measure int
 	metric  string
 	suffix  string // of both arms' names
-	unit    string // of what is not a duration
+	unit    string // if not a duration
 	limit   float64
 }
 
-// rows are the lines for what was measured.
+// rows are the table's lines for the measures taken.
 func rows(r *result.Report) []row {
 	all := []row{{singleID, "create → Running, one pod", "", "", 0.9}}
 	for _, m := range r.Measures {
@@ -70,7 +70,7 @@ func addFigures(r *result.Report) {
 	})
 }
 
-// section is what this command writes of the docs.
+// section is the part of the docs that this command writes.
 var section = page.Section{Command: "make bench-cluster", Needs: []int{singleID, batchID + 50, batchID + 110, idleID, memoryID}}
 
 // text is the report for people: what docs/benchmarks.md holds.

@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// pods is what a watch on the API server has shown of all pods.
+// pods is the state of all pods as a watch on the API server has shown it.
 type pods struct {
 	watch watch.Interface
 	wg    sync.WaitGroup
@@ -28,7 +28,7 @@ type pods struct {
 	err     error
 }
 
-// watch begins to watch. The caller closes it.
+// watch starts a watch. The caller closes it.
 func (b *bench) watch(ctx context.Context) (*pods, error) {
 	w, err := b.Admin.Get().Namespace("default").Resource("pods").
 		VersionedParams(&metav1.ListOptions{Watch: true}, scheme.ParameterCodec).Watch(ctx)
@@ -70,7 +70,7 @@ func (p *pods) follow() {
 	p.newer = make(chan struct{})
 }
 
-// await returns when done says so; it is called with the lock held.
+// await returns when done returns true; it calls done with the lock held.
 func (p *pods) await(ctx context.Context, what string, done func() bool) error {
 	late := time.After(3 * time.Minute)
 	for {
@@ -95,9 +95,9 @@ func (p *pods) awaitNone(ctx context.Context) error {
 	return p.await(ctx, "end of all pods", func() bool { return len(p.there) == 0 })
 }
 
-// start creates pods on the agent's node, as fast as the API server takes them, and
-// returns how long each took from its creation to Running: from the moment before
-// the first was created when there are several.
+// start creates pods on the agent's node, as fast as the API server accepts them, and returns
+// how long each took from its creation to Running. With several pods, the time of each starts
+// at the moment before the first creation.
 func (b *bench) start(ctx context.Context, t *stage.Turn, prefix string, n int) ([]time.Duration, error) {
 	names := make([]string, n)
 	begin := time.Now()
@@ -124,8 +124,8 @@ func (b *bench) start(ctx context.Context, t *stage.Turn, prefix string, n int) 
 	return took, nil
 }
 
-// ordinary is a pod as people have them: on the network of pods, with the token of
-// its service account. It is bound, so that no scheduler takes part.
+// ordinary is a typical pod: on the pod network, with the token of its service account. It is
+// bound, so that no scheduler takes part.
 func ordinary(host, name string) *v1.Pod {
 	grace := int64(1)
 	return &v1.Pod{
@@ -138,7 +138,7 @@ func ordinary(host, name string) *v1.Pod {
 	}
 }
 
-// remove deletes a pod and returns when the API server has it no more.
+// remove deletes a pod and returns when it is gone from the API server.
 func (b *bench) remove(ctx context.Context, name string) error {
 	if err := b.Admin.Delete().Namespace("default").Resource("pods").Name(name).Do(ctx).Error(); err != nil {
 		return err

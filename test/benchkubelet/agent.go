@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/test/bench/result"
 )
 
-// An agent keeps pods as manifests say.
+// An agent runs the pods of manifests.
 type agent interface {
 	// name is that of its arm.
 	name() string
@@ -22,14 +22,14 @@ type agent interface {
 	start(d lab.Dirs, endpoint string) (*lab.Process, error)
 	// ready returns when it has found the runtime and waits for manifests.
 	ready(ctx context.Context, p *lab.Process) error
-	// reported returns when the agent, started anew, has reported n pods, all of
-	// them Running, and how many of them it took from Ready meanwhile.
+	// reported returns when the restarted agent has reported n pods, all of them Running.
+	// flips is how many of them it reported as not Ready meanwhile.
 	reported(ctx context.Context, p *lab.Process, d lab.Dirs, n int) (at time.Time, flips int, err error)
 	// logsDir is where logs of pods go.
 	logsDir(d lab.Dirs) string
 }
 
-// running is an agent in its turn.
+// running is an agent during its turn.
 type running struct {
 	agent
 	*lab.Process
@@ -44,16 +44,15 @@ func (r *running) drop(name string, s lab.PodShape) (time.Time, error) {
 	return r.dirs.Drop(name)
 }
 
-// fullName is what agents call a pod of a manifest on this node.
+// fullName is the agents' name of a manifest's pod on this node.
 func fullName(pod string) string { return pod + "-" + lab.NodeName }
 
-// settled is how long an agent that is ready is left alone before its first
-// sample.
+// settled is how long a ready agent is left alone before its first sample.
 const settled = 2 * time.Second
 
-// turn gives the node to an agent: it starts on directories of its own, does
-// what there is to do, and ends; then its pods are removed by CRI and all that
-// is left of it. before puts manifests in place that the agent finds.
+// turn gives the node to an agent: the agent starts on its own directories, do runs, and the
+// agent is ended; then its pods are removed by CRI with all that is left of it. before writes
+// manifests that the agent finds at its start.
 func (b *bench) turn(ctx context.Context, a agent, name, endpoint string, before func(*running) error, do func(*running) error) (err error) {
 	d, err := b.NewDirs(filepath.Join("turn", name))
 	if err != nil {
@@ -100,9 +99,8 @@ func (r *running) end(s syscall.Signal) error {
 // empty removes every pod, and what a turn left.
 func (b *bench) empty() error { return arm.Empty(b.Node, b.Dir, b.Clear) }
 
-// take gives every arm its turn in each round: the first round begins with the
-// first arm, the second with the second, and so on, so that none always comes
-// after the same other.
+// take gives every arm its turn in each round. The first round begins with the first arm, the
+// second with the second, and so on, so that no arm always runs after the same other.
 func (b *bench) take(ctx context.Context, m *result.Measure, rounds int, arms ...func(round int) error) error {
 	for i := range rounds {
 		for k := range arms {

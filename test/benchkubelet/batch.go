@@ -14,8 +14,8 @@ import (
 
 const batchPods = 50
 
-// rawAtOnce is how many pods the raw arm starts at once: two do as well as more
-// in the end, and better until then (M2).
+// rawAtOnce is how many pods the raw arm starts at once: with more, the total time is the
+// same and single pods take longer (M2).
 const rawAtOnce = 2
 
 // measureBatch is M2.
@@ -57,8 +57,8 @@ func (b *bench) agentBatch(ctx context.Context, m *result.Measure, r *running) e
 	return nil
 }
 
-// dropMany drops the pods of the numbers from first to end, and returns when all
-// of them have started. All are staged before the first appears.
+// dropMany drops the pods with the numbers from first to end, and returns when all of them
+// have started. All are staged before the first appears.
 func (b *bench) dropMany(ctx context.Context, r *running, first, end int) (time.Time, error) {
 	waiting := map[string]bool{}
 	for i := first; i < end; i++ {

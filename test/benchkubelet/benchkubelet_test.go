@@ -135,8 +135,7 @@ func TestTicksAreRoundAndFew(t *testing.T) {
 	}
 }
 
-// A pod that was said not to be Ready counts once, and only since the agent
-// began again.
+// A pod that was reported as not Ready counts once, and only since the agent's restart.
 func TestJournalFlips(t *testing.T) {
 	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	line := func(at time.Time, pod, ready string) string {

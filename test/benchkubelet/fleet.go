@@ -17,11 +17,10 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// fleets are the numbers of idle pods an agent is looked at with.
+// fleets are the numbers of idle pods of the idle measures.
 var fleets = []int{0, 50, 110}
 
-// fleet is M6 to M9: what an agent costs that has nothing to do, and how soon one
-// that starts knows all pods.
+// fleet is M6 to M9: the cost of an idle agent, and how soon a starting one knows all pods.
 type fleet struct {
 	*bench
 	cpu, memory, calls, restart *result.Measure
@@ -45,7 +44,7 @@ func (b *bench) measureFleet(ctx context.Context) error {
 	return b.take(ctx, f.cpu, b.count(2, 1), each(b.agents, func(a agent, round int) error { return f.turn(ctx, a, round) })...)
 }
 
-// window is how long an agent is looked at with so many pods.
+// window is how long an agent is measured with so many pods.
 func (b *bench) window(pods int) time.Duration {
 	if pods == 0 {
 		return b.span(20*time.Second, 10*time.Second)
@@ -70,7 +69,7 @@ func (f *fleet) turn(ctx context.Context, a agent, round int) (err error) {
 			}
 			have = pods
 			if pods == 0 && round > 0 {
-				continue // it does not stand in the table
+				continue // it is not in the table
 			}
 			if err := f.idle(ctx, r, front, pods); err != nil {
 				return err
@@ -88,7 +87,7 @@ func (f *fleet) idle(ctx context.Context, r *running, front *criproxy.Proxy, pod
 	if f.cpu.ID+f.memory.ID+f.calls.ID == 0 {
 		return nil
 	}
-	// What has just started is looked at again by both, and written down.
+	// Both agents look at new containers again, and write status.
 	if err := lab.Pause(ctx, f.span(8*time.Second, 2*time.Second)); err != nil {
 		return err
 	}
@@ -114,7 +113,7 @@ func (f *fleet) idle(ctx context.Context, r *running, front *criproxy.Proxy, pod
 	return nil
 }
 
-// restarts ends the agent and starts it again, some times, on the same pods.
+// restarts ends the agent and starts it again, several times, on the same pods.
 func (f *fleet) restarts(ctx context.Context, r *running, pods int) error {
 	before, err := f.everything(ctx)
 	if err != nil {

@@ -19,20 +19,20 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// grace is that of the pods that go. It is the least a kubelet gives, and their
-// container ignores SIGTERM: every arm waits for all of it.
+// grace is the grace period of the pods that are removed. It is the least that a kubelet
+// gives, and their container ignores SIGTERM: every arm waits for all of it.
 const grace = 2 * time.Second
 
-// goner is the shape of the pods that go: with a network namespace and a
-// directory of their own.
+// goner is the shape of the pods that are removed: with their own network namespace and
+// directory.
 var goner = lab.PodShape{EmptyDir: true, Grace: int(grace / time.Second), Args: "ignore, forever"}
 
-// goneLimit is how long nothing may be left. The kubelet collects garbage once a
+// goneLimit is the time limit for removing everything. The kubelet collects garbage once a
 // minute.
 const goneLimit = 3 * time.Minute
 
-// collection is the period of the kubelet's garbage collection, which begins when
-// it starts: its manifests go at times spread over one.
+// collection is the period of the kubelet's garbage collection, which begins at its start.
+// The removals of its manifests are spread over one period.
 const collection = time.Minute
 
 // traces is what one pod has on the machine.
@@ -127,7 +127,7 @@ func (b *bench) agentGoneSpread(ctx context.Context, m *result.Measure, r *runni
 	return nil
 }
 
-// tracesOf finds out what a pod has that just started.
+// tracesOf finds the traces of a pod that has just started.
 func (b *bench) tracesOf(ctx context.Context, e lab.Seen, roots ...string) (traces, error) {
 	t := traces{sandbox: e.GetPodSandboxStatus().GetId(), container: e.GetContainerId()}
 	uid := e.GetPodSandboxStatus().GetMetadata().GetUid()
@@ -191,12 +191,12 @@ func (b *bench) networkNamespace(ctx context.Context, sandbox string) (string, e
 	return "", fmt.Errorf("sandbox %s has no network namespace of its own", sandbox)
 }
 
-// end is how a pod goes, step by step.
+// end is how a pod is removed, step by step.
 type end struct {
 	begin, ended, stopped, removed, vanished time.Time
 }
 
-// awaitGone returns when nothing of a pod is left that was told to go at begin.
+// awaitGone returns when nothing is left of the pod whose removal was requested at begin.
 func (b *bench) awaitGone(ctx context.Context, begin time.Time, mark int, left traces) (end, error) {
 	o := end{begin: begin}
 	g, gctx := errgroup.WithContext(ctx)
@@ -246,7 +246,7 @@ func (o end) note(m *result.Measure, arm string) error {
 	return nil
 }
 
-// awaitVanished returns when none of the paths is there any more.
+// awaitVanished returns when none of the paths exists any more.
 func awaitVanished(ctx context.Context, paths []string) (time.Time, error) {
 	for deadline := time.Now().Add(goneLimit); ; {
 		for len(paths) > 0 {

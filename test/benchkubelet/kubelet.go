@@ -13,13 +13,13 @@ import (
 	"github.com/nodectl/nodectl/test/bench/lab"
 )
 
-// kubelet is the real one, without an API server.
+// kubelet is the real kubelet, without an API server.
 type kubelet struct {
 	arm      string
 	binary   string
 	keepLogs string
 	extra    string // lines of its configuration
-	dir      string // what outlives its turns: certificate, configuration
+	dir      string // outlives its turns: certificate, configuration
 	cgroup   string
 	ports    []int // its API, that without authentication, health
 	settings arm.Settings
@@ -28,8 +28,8 @@ type kubelet struct {
 }
 
 // configuration is what an agent needs on a machine that it does not own (directories,
-// ports), what a kubelet needs without an API server (whom to let in), and the seccomp
-// filter, which nodectl's containers have by default: with it both start the same
+// ports), and what a kubelet needs without an API server (authentication). It also sets the
+// seccomp filter that nodectl's containers have by default, so that both start the same
 // container.
 const configuration = `staticPodPath: %s
 seccompDefault: true
@@ -41,7 +41,7 @@ authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
 authorization: {mode: AlwaysAllow}
 `
 
-// tunedConfig is what people set who want a faster kubelet.
+// tunedConfig is a common configuration for a faster kubelet.
 const tunedConfig = `serializeImagePulls: false
 maxParallelImagePulls: 10
 syncFrequency: 10m
@@ -91,7 +91,7 @@ func (k *kubelet) ready(ctx context.Context, p *lab.Process) error {
 	return k.ask(ctx, p, k.ports[2], "/healthz", 10*time.Millisecond, func(_ *json.Decoder) bool { return true })
 }
 
-// reported asks until the kubelet is healthy and its list of pods is complete.
+// reported polls until the kubelet is healthy and its list of pods is complete.
 func (k *kubelet) reported(ctx context.Context, p *lab.Process, _ lab.Dirs, pods int) (time.Time, int, error) {
 	if err := k.ready(ctx, p); err != nil {
 		return time.Time{}, 0, err
@@ -112,7 +112,7 @@ func (k *kubelet) reported(ctx context.Context, p *lab.Process, _ lab.Dirs, pods
 	return time.Now(), len(flipped), err
 }
 
-// ask asks every so often until the answer is well and done accepts it.
+// ask polls until the answer is 200 and done accepts it.
 func (k *kubelet) ask(ctx context.Context, p *lab.Process, port int, path string, every time.Duration, done func(*json.Decoder) bool) error {
 	const limit = time.Minute
 	url := fmt.Sprintf("http://127.0.0.1:%d%s", port, path)

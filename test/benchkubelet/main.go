@@ -1,12 +1,12 @@
-// Command benchkubelet measures a plain CRI client, the real kubelet and nodectl
-// on one containerd, in one run, one at a time and in turn, and compares the
-// figures with what the issue promises. docs/benchmarks.md has the method.
+// Command benchkubelet measures a plain CRI client, the real kubelet and nodectl on one
+// containerd, in one run, one at a time and in turn, and compares the figures with the limits
+// of the issue. docs/benchmarks.md has the method.
 //
-// A run owns everything it touches, as test/bench does, whose parts it uses:
-// package lab drives containerd and agents, package result keeps samples.
+// A run owns everything it touches, as test/bench does, whose parts it uses: package lab
+// drives containerd and agents, package result keeps samples.
 //
-// The one rule: all that stands in a table is from one run. Nothing is averaged
-// in from another, no best run is picked, no sample is left out.
+// The one rule: all figures of a table are from one run. No other run is averaged in, no best
+// run is picked, no sample is left out.
 package main
 
 import (
@@ -47,7 +47,7 @@ type options struct {
 
 func main() { program.Main(parse, run) }
 
-// run measures and prints; with --check a missed limit is not fine.
+// run measures and prints; with --check, a missed limit makes fine false.
 func run(ctx context.Context, o options) (fine bool, err error) {
 	var report *result.Report
 	if o.from != "" {
@@ -100,8 +100,7 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// steps are the parts of a run and the measures each takes, on the same pods
-// where there are several.
+// steps are the parts of a run. The measures of one step use the same pods.
 var steps = []struct {
 	of  []int
 	run func(*bench, context.Context) error
@@ -127,13 +126,13 @@ type bench struct {
 	options
 	*lab.Lab
 	nodectl *lab.Nodectl
-	agents  []agent // that take part in everything
-	tuned   []agent // that take part in latencies too
+	agents  []agent // of every measure
+	tuned   []agent // of latencies only
 	report  *result.Report
 	noise   result.Noise // before the present step
 }
 
-// wants reports whether a measure is asked for, and not there yet.
+// wants reports whether a measure is requested, and not in the report yet.
 func (b *bench) wants(n int) bool {
 	return (len(b.only) == 0 || slices.Contains(b.only, n)) && b.report.Find(n) == nil
 }
@@ -162,8 +161,8 @@ func (b *bench) begin(id int, name, method string) *result.Measure {
 	return m
 }
 
-// measureAll starts a node, takes the measures, and takes the node away. What
-// was measured before an error is returned with it.
+// measureAll starts a node, takes the measures, and closes the node. It returns the measures
+// taken before an error together with it.
 func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 	b := &bench{options: o}
 	lab.Say("starting containerd")
@@ -210,8 +209,8 @@ func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
 	return b.report, nil
 }
 
-// open begins a report, or with --continue goes on with the one that is there,
-// if it is of this machine since it was booted, and of these programs.
+// open begins a report. With --continue it continues the existing one, if that is of this
+// boot of this machine and of these programs.
 func (b *bench) open(ctx context.Context) error {
 	machine, err := b.Machine(ctx, b.nodectl.Binary)
 	if err != nil {
@@ -240,14 +239,14 @@ func (b *bench) open(ctx context.Context) error {
 		return fmt.Errorf("--continue: %s is of another machine, another tree or other programs", b.out)
 	}
 	for _, m := range begun.Measures {
-		m.Figures = nil // made anew
+		m.Figures = nil // computed again
 	}
 	b.report = begun
 	return nil
 }
 
-// warm starts each agent once, unmeasured: its program is then in memory, and
-// the kubelet has its certificate.
+// warm starts each agent once, unmeasured: its program is then in memory, and the kubelet has
+// its certificate.
 func (b *bench) warm(ctx context.Context) error {
 	for _, a := range b.latencyAgents() {
 		err := b.turn(ctx, a, "warm", b.Node.Endpoint, nil, func(*running) error { return nil })

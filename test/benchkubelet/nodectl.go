@@ -30,7 +30,7 @@ func (n nodectl) ready(ctx context.Context, p *lab.Process) error {
 	return err
 }
 
-// reported awaits the agent's word for it, and asks get pods whether it is true.
+// reported waits for the agent's log line, and checks it with get pods.
 func (n nodectl) reported(ctx context.Context, p *lab.Process, d lab.Dirs, pods int) (time.Time, int, error) {
 	l, err := p.Await(ctx, "All pods reported", fmt.Sprintf("pods=%d", pods))
 	if err != nil {
@@ -51,8 +51,7 @@ func (n nodectl) reported(ctx context.Context, p *lab.Process, d lab.Dirs, pods 
 	return l.At, flips, err
 }
 
-// journalFlips counts the pods of which the journal said since begin that they
-// were not Ready.
+// journalFlips counts the pods that the journal shows as not Ready since begin.
 func journalFlips(name string, begin time.Time) (int, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {

@@ -155,8 +155,8 @@ type killed struct {
 	events int
 }
 
-// kill ends a container's process at a random moment and returns when its end
-// was told.
+// kill ends a container's process at a random moment and returns when the runtime has sent
+// the STOPPED event.
 func (s *single) kill(ctx context.Context, id, arm string) (killed, error) {
 	wait := 200*time.Millisecond + time.Duration(s.phase.Int64N(int64(time.Second)))
 	if err := lab.Pause(ctx, wait); err != nil {

@@ -27,8 +27,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// fresh returns a runtime that nobody has used, on short paths and in a network
-// of its own; name is one letter that no other test uses.
+// fresh returns an unused runtime, on short paths and in its own network. name is one letter
+// that no other test uses.
 func fresh(t testing.TB, name string) (*bundle.Runtime, bundle.Config) {
 	t.Helper()
 	programs, err := node.Programs()
@@ -291,8 +291,8 @@ func TestBundleStopWithoutPrograms(t *testing.T) {
 	}
 }
 
-// TestF33_StopIsLikeAReboot: what ran is listed as ended, and can be removed and
-// made anew.
+// TestF33_StopIsLikeAReboot: sandboxes that ran are listed as stopped, and can be removed and
+// created again.
 func TestF33_StopIsLikeAReboot(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "f")
@@ -318,7 +318,7 @@ func TestF33_StopIsLikeAReboot(t *testing.T) {
 	sandbox(t, rt, "one")
 }
 
-// TestBundleStartedByManyAtOnce: one containerd, whoever comes first.
+// TestBundleStartedByManyAtOnce: concurrent callers start one containerd.
 func TestBundleStartedByManyAtOnce(t *testing.T) {
 	t.Parallel()
 	_, cfg := fresh(t, "g")

@@ -1,10 +1,10 @@
-// Package clock gives a nodectl a wall clock that a test sets, while the machine's own,
-// containerd's and the API server's go on: nobody may set the clock of a machine that
-// others use, and no namespace of Linux has a CLOCK_REALTIME of its own.
+// Package clock gives a nodectl a wall clock that a test sets. The machine's own clock,
+// containerd's and the API server's stay as they are: others use the machine, and no Linux
+// namespace has its own CLOCK_REALTIME.
 //
-// The program is built from this tree with one line of Go's package time in another
-// wording: Now adds what stands in a file that both processes have mapped. Monotonic
-// time, which timers go by, is the machine's, as it is when somebody sets a clock.
+// The program is built from this tree with one changed line in Go's package time: Now adds an
+// offset from a file that both processes have mapped. Timers use monotonic time, which stays
+// the machine's, as it does when an administrator sets the clock.
 package clock
 
 import (

@@ -86,7 +86,7 @@ func EtcdArgs(args ...string) Option {
 	return func(s *settings) { s.etcd.Args = append(s.etcd.Args, args...) }
 }
 
-// served are the group versions a node speaks.
+// served are the group versions that a node uses.
 var served = []string{
 	"v1", "authentication.k8s.io/v1", "authorization.k8s.io/v1", "coordination.k8s.io/v1",
 	"apiextensions.k8s.io/v1", "apiregistration.k8s.io/v1", "certificates.k8s.io/v1", "discovery.k8s.io/v1", "events.k8s.io/v1", "networking.k8s.io/v1", "node.k8s.io/v1",

@@ -94,7 +94,7 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 			"--listen-metrics-urls=" + metrics, "--unsafe-no-fsync", "--log-level=error",
 		}
 		if options.Members == 1 {
-			args = append(args, "--heartbeat-interval=10", "--election-timeout=50") // nobody to lose an election to
+			args = append(args, "--heartbeat-interval=10", "--election-timeout=50") // no other member to lose to
 		} // else etcd's own, 1 s: a member that is not run for a moment has not left
 		if options.TLS {
 			args = append(args, "--cert-file="+e.Server.CertFile, "--key-file="+e.Server.KeyFile,

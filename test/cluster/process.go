@@ -249,9 +249,9 @@ var taken struct {
 	names []net.Listener
 }
 
-// freeAddress returns a loopback address nobody listens at, and which no other
-// test is given while this process lives. Its port is not one the kernel hands out
-// by itself, unless that hands out all, so it stays free while a program restarts.
+// freeAddress returns a free loopback address that no other test gets while this process
+// lives. The kernel does not assign its port by itself, unless its range covers all ports, so
+// the port stays free while a program restarts.
 func freeAddress() (string, error) {
 	for range 200 {
 		port := strconv.Itoa(node.RandomPort())

@@ -120,8 +120,8 @@ func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
 	return p
 }
 
-// Kubectl returns a kubectl of somebody who may do everything, ready to run: a
-// person's own files are not read.
+// Kubectl returns a kubectl command of the administrator, ready to run. It reads no files of
+// the person who runs the test.
 func (c *Cluster) Kubectl(t testing.TB, args ...string) *exec.Cmd {
 	t.Helper()
 	return c.KubectlAs(t, c.AdminKubeconfig(t), args...)

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestWholeCluster: controllers act, tokens of service accounts are made, kubectl
-// speaks, and what is asked is written down.
+// TestWholeCluster: controllers act, service accounts get tokens, kubectl works, and the
+// audit log records requests.
 func TestWholeCluster(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Whole("127.0.0.1"))

@@ -1,16 +1,14 @@
-// Package criproxy stands between a CRI client and a container runtime: a unix
-// socket that passes every call on as it is, counts it, and lets a test do
-// something at the one moment it cares about: end the client between a call's
-// effect and its reply (Hooks), or have calls and events of one pod fail, hang,
-// come late, twice, in another order or not at all (Rule).
+// Package criproxy stands between a CRI client and a container runtime. It is a unix socket
+// that passes every call on unchanged and counts it. A test can act at a chosen moment: end
+// the client between a call's effect and its reply (Hooks), or have calls and events of one
+// pod fail, hang, arrive late, twice, in another order or not at all (Rule).
 //
-// Tests that kill an agent at every step of a pod's life use it, those that
-// show what an agent makes of a runtime that is not well, and whoever counts
-// calls.
+// Three kinds of tests use it: those that kill an agent at every step of a pod's lifecycle,
+// those that show how an agent handles a faulty runtime, and those that count calls.
 //
-// The one rule: a message is passed on byte for byte, so that nothing is lost or
-// added on the way. It is read, beside that, only where there is a Rule for its
-// method, and written anew only where the rule asks for another message.
+// The one rule: a message is passed on byte for byte, so that nothing is lost or added on the
+// way. The proxy decodes it only where a Rule matches its method, and encodes it again only
+// where the rule changes the message.
 package criproxy
 
 import (
@@ -52,12 +50,12 @@ type Call struct {
 	Answer  mem.BufferSlice // as it came, of a stream the first; nil before it did
 }
 
-// Hooks are told of calls, each on the call's own goroutine; nil ones are not.
+// Hooks run for each call, on the call's own goroutine; nil hooks are skipped.
 type Hooks struct {
 	// Before runs before a call is passed on.
 	Before func(Call)
-	// After runs when the runtime has answered (err is its word) and the client
-	// has not heard of it yet; of a stream, before the first answer alone.
+	// After runs when the runtime has answered (err is its error) and before the client gets
+	// the answer. For a stream it runs before the first answer only.
 	After func(c Call, err error)
 }
 

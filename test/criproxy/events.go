@@ -55,7 +55,7 @@ func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.Client
 				now = nil
 				later(ctx, &late, h.Delay, func() {
 					for _, m := range old {
-						_ = send(m) // whoever does not hear it has left
+						_ = send(m) // an error means that the client has left
 					}
 				})
 			case h.Swap && aside[h.Fault] == nil && len(now) > 0:

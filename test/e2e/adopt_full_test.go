@@ -197,7 +197,7 @@ func TestF1_BackoffGoesOnToTheSecond(t *testing.T) {
 	t.Parallel()
 	const (
 		delay  = 10 * time.Second
-		halted = 8 * time.Second // the agent's end, after that of the second life: a back-off begun anew is over at 18 s at the earliest
+		halted = 8 * time.Second // when the agent exits, after the second run: a restarted back-off is over at 18 s at the earliest
 	)
 	for _, how := range endings {
 		t.Run(string(how), func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestF1_BackoffGoesOnToTheSecond(t *testing.T) {
 				return nil
 			})
 			pause := all[2].from.Sub(all[1].to)
-			// A back-off begun anew would have begun at halted, and end later than both.
+			// A restarted back-off would begin at halted, and end later than both.
 			if pause < delay-100*time.Millisecond || pause >= delay+halted {
 				t.Errorf("the third life began %s after the second, want %s", pause, delay)
 			}

@@ -96,9 +96,9 @@ func (s *stage) steady(name string) {
 	}
 }
 
-// TestB7_AdoptionOfAPodWithEverything: over all endings, one after the other,
-// nothing is asked of the runtime that changes anything, nothing runs again, and
-// nobody who looks sees the pod as anything but ready.
+// TestB7_AdoptionOfAPodWithEverything: over all endings, one after the other, the agent makes
+// no call to the runtime that changes anything and restarts no container. Every observer sees
+// the pod as ready.
 func TestB7_AdoptionOfAPodWithEverything(t *testing.T) {
 	parallelStage(t).adoptedOver(killed, left, stood, killed)
 }

@@ -89,7 +89,7 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	front := s.proxy(sock, criproxy.Hooks{After: func(c criproxy.Call, _ error) {
 		if c.Method == "RunPodSandbox" {
 			once.Do(func() { close(made) })
-			<-gone // nobody hears
+			<-gone // the answer never arrives
 		}
 	}})
 	s.write("web.yaml", simple("web"))
@@ -112,9 +112,9 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	s.awaitBegun(1)
 }
 
-// TestF3_SandboxAfterItsDeadline: the runtime makes a sandbox and says so later
-// than anybody waits. Whoever asked finds it by its labels; asking for the same
-// one again gives the same one.
+// TestF3_SandboxAfterItsDeadline: the runtime creates a sandbox and answers after the
+// client's deadline. The client finds the sandbox by its labels. Another request for the same
+// sandbox returns the same one.
 func TestF3_SandboxAfterItsDeadline(t *testing.T) {
 	s := parallelStage(t)
 	release := make(chan struct{})

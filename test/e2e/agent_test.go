@@ -175,8 +175,8 @@ func (a *agent) once(words ...string) {
 	}
 }
 
-// settle returns when the agent changes nothing in the runtime just now. A call
-// that is broken off leaves things behind that nobody finds again.
+// settle returns when no call of the agent that changes the runtime is under way. An
+// interrupted call leaves things behind that no later call finds.
 func (a *agent) settle() {
 	if a.front == nil {
 		return

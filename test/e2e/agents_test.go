@@ -59,8 +59,8 @@ func TestB7_AdoptionTouchesNothing(t *testing.T) {
 	}
 }
 
-// awaitSandboxEnded returns when the sandbox of a pod that has ended runs no more: the
-// pod's end is told before.
+// awaitSandboxEnded returns when the sandbox of a terminated pod has stopped: the agent
+// reports the pod's end earlier.
 func (s *stage) awaitSandboxEnded(name string) {
 	s.Helper()
 	s.eventually(func() error {
@@ -106,9 +106,9 @@ func (s *stage) passes(p *criproxy.Proxy, n int) {
 	})
 }
 
-// TestB8_RemovedWhileAgentWasDown: a pod whose manifest went while nobody looked
-// is stopped by the next agent, with the grace it was given, and its own exit is
-// waited for. What is still wanted is not touched.
+// TestB8_RemovedWhileAgentWasDown: the next agent stops a pod whose manifest was removed
+// while no agent ran. It uses the pod's grace period and waits for the container's own exit.
+// It does not touch pods that are still desired.
 func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	// Asked to end, it takes as long as the test lets it.
@@ -175,8 +175,8 @@ func TestSweep_SourceNoLongerConfigured(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestF15_SecondAgent: another agent on the same root directory is refused in
-// one line that names the first, whatever it was told; the first does not notice.
+// TestF15_SecondAgent: another agent on the same root directory exits with one line that
+// names the first, whatever its flags; the first is not disturbed.
 func TestF15_SecondAgent(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()

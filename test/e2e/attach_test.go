@@ -170,9 +170,9 @@ func TestAttach_FollowsTheAgent(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestAttach_StuckReaderDelaysNobody: a reader that is stopped, whose socket is
-// full, delays neither the agent's work nor another reader, and the agent can
-// leave; when the reader goes on it has every line, or a DROPPED and a SET.
+// TestAttach_StuckReaderDelaysNobody: a stopped reader with a full socket delays neither the
+// agent's work nor another reader, and the agent can exit. When the reader resumes, it gets
+// every line, or a DROPPED and a SET.
 func TestAttach_StuckReaderDelaysNobody(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()

@@ -201,8 +201,8 @@ func TestC_1_34_ResizeOrder(t *testing.T) {
 	s.untouched("web", was)
 }
 
-// TestForeignCgroups: where somebody else's kubepods stands below the root, no pod is
-// put into it: the agent says whose it is not, and leaves it as it is.
+// TestForeignCgroups: where a kubepods cgroup of another program stands below the root, the
+// agent puts no pod into it, reports that the cgroup is not its own, and leaves it unchanged.
 func TestForeignCgroups(t *testing.T) {
 	s := parallelStage(t)
 	group := s.cgroupRoot() + "/kubepods/burstable/pod0f4e7a52-0000-4000-8000-000000000001"

@@ -14,7 +14,7 @@ import (
 // it, and holds up its own container alone.
 func TestImageMissing(t *testing.T) {
 	s := parallelStage(t)
-	// Nobody listens there: the answer is quick.
+	// No process listens on that port, so the connection is refused at once.
 	away := strings.Replace(container("away", "forever"), "nodectl.dev/test/stamp:1", "127.0.0.1:1/away:1", 1)
 	never := strings.NewReplacer("nodectl.dev/test/stamp:1", "nodectl.dev/test/never:1", "IfNotPresent", "Never").
 		Replace(container("never", "forever"))
@@ -134,8 +134,8 @@ func TestC_1_19_8_ExitsAndPolicies(t *testing.T) {
 	}
 }
 
-// TestC_1_22_5_CrashLoopOutlivesTheAgent: the pause before the next start is in
-// the status, grows, and is neither forgotten nor begun anew by a new agent.
+// TestC_1_22_5_CrashLoopOutlivesTheAgent: the status shows the back-off before the next
+// start. It grows, and a new agent neither forgets nor restarts it.
 func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 	s := parallelStage(t)
 	s.write("loop.yaml", manifest("loop", []string{container("main", `append, /x/loop, exit, "1"`, scratchMount)}, s.scratchVolume()))

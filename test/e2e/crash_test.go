@@ -32,7 +32,7 @@ var working = map[string]time.Duration{
 type executioner struct {
 	*criproxy.Proxy
 	victim atomic.Pointer[agent]
-	moment atomic.Pointer[moment] // nil: nobody is killed
+	moment atomic.Pointer[moment] // nil: kill no agent
 	spared atomic.Int32           // mutating calls before those that count
 }
 
@@ -73,9 +73,9 @@ func (e *executioner) arm(a *agent, m moment) {
 	e.moment.Store(&m)
 }
 
-// interrupted says that some agent of the shared node was killed while the runtime
-// worked for it. containerd then breaks off what it does, and a runc that is killed
-// leaves an empty cgroup behind, under a name that nobody knows: see interrupts.
+// interrupted says that an agent of the shared node was killed while the runtime worked for
+// it. containerd then cancels its work, and a killed runc leaves an empty cgroup behind,
+// under a name that the agent does not know: see interrupts.
 var interrupted atomic.Bool
 
 // disarm waits for the victim's end.

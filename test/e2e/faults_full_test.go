@@ -27,10 +27,10 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestF6_StoppedAgentAndTheRuntime: an agent that stands still takes no events,
-// and when what lies between is full containerd waits for it, for whoever asks
-// (containerd's, not ours to mend). All of it goes on when the agent ends, as its
-// service manager's watchdog ends it, and the next agent has lost nothing.
+// TestF6_StoppedAgentAndTheRuntime: a stopped agent receives no events. When the buffers
+// between them are full, containerd blocks, for all its clients; that is containerd's fault,
+// which nodectl cannot mend. Everything resumes when the service manager's watchdog ends the
+// agent, and the next agent has lost nothing.
 func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -103,9 +103,9 @@ func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 	}
 }
 
-// TestF84_RotationLosesNoLine: logs that grow while they are rotated keep every
-// line once, in order, over all their files; a log that somebody takes away is
-// no trouble to anybody, and neither is one that is a link to elsewhere.
+// TestF84_RotationLosesNoLine: logs that grow while they are rotated keep every line once, in
+// order, over all their files. A log file that is deleted, or is a link to elsewhere, causes
+// no errors.
 func TestF84_RotationLosesNoLine(t *testing.T) {
 	s := parallelStage(t)
 	const lines = 2200 // logs are looked at every ten seconds
@@ -332,10 +332,9 @@ func TestF81_ManyCommands(t *testing.T) {
 	})
 }
 
-// TestF22_HungAndSlowPodsDelayNobody: a pod no call about which is answered from
-// its first on, one that gets so while it runs, and one each of whose calls takes
-// two seconds: other pods start and restart beside them as they do beside nobody,
-// and the agent does not pile up what waits.
+// TestF22_HungAndSlowPodsDelayNobody: the calls of one pod hang from the first on, those of
+// another while it runs, and each call of a third takes two seconds. Other pods start and
+// restart as fast as without them, and the agent does not pile up waiting work.
 func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	t.Parallel()
 	bad := newStage(t, shared)

@@ -15,11 +15,10 @@ import (
 // cagedArg makes this test binary another program: see caged.
 const cagedArg = "in-a-cage"
 
-// caged returns the command as run in a cage: every file system it sees is
-// read-only, and the kernel ends it at once (SIGSYS) when it as much as tries to
-// open a file for writing, make, change, rename or remove one, or take a lock on
-// one. It may read, and speak to sockets. writable names a
-// directory that would be writable without the cage.
+// caged returns the command as run in a cage. Every file system that it sees is read-only,
+// and the kernel ends it at once (SIGSYS) when it tries to open a file for writing, to
+// create, change, rename or remove one, or to lock one. It may read files and use sockets.
+// writable names a directory that would be writable without the cage.
 func caged(cmd *exec.Cmd, writable string) *exec.Cmd {
 	cmd.Args = append([]string{os.Args[0], cagedArg, writable, cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/proc/self/exe"

@@ -130,9 +130,8 @@ func (before inRuntime) changes(after inRuntime) []string {
 	return all
 }
 
-// promised returns the changes that a plan promises for what is in the runtime,
-// as far as it names containers: those that a pod gets or loses beside are told
-// by the case.
+// promised returns the changes that a plan promises for the containers in the runtime, as far
+// as the plan names them. Each case lists the other containers that a pod gains or loses.
 func (p mergePlan) promised(before inRuntime) []string {
 	var all []string
 	for _, c := range p.Changes {

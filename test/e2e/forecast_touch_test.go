@@ -120,12 +120,12 @@ func TestMergeTouchesNothing(t *testing.T) {
 	}
 	looks(true, 0)
 	a.leave()
-	// Nobody holds the root any more, and there is something to do.
+	// No agent holds the root any more, and there is something to do.
 	s.write("keep.yaml", strings.Replace(simple("keep"), "forever", "print, edited, forever", 1))
 	looks(false, 1)
 	s.untouched("keep", kept)
 
-	// A root that nobody has used is not made.
+	// A dry run does not create an unused root.
 	s.root = filepath.Join(s.dir, "fresh")
 	s.caged([]int{1}, append([]string{"merge", "--dry-run", "--against", "runtime"}, sources...)...)
 	if _, err := os.Lstat(s.root); err == nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestF28_ForeignPods: what somebody else made on the runtime is left alone,
-// with the kubelet's labels, with another node's, and with a static pod's name.
+// TestF28_ForeignPods: the agent leaves alone what other programs made on the runtime, with
+// the kubelet's labels, with another node's, and with a static pod's name.
 func TestF28_ForeignPods(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()
@@ -28,8 +28,8 @@ func TestF28_ForeignPods(t *testing.T) {
 		box, c := s.runForeign(fmt.Sprint("f", i, "-", s.name), labels)
 		was[box] = c
 	}
-	// Everything that looks for strays: events of these pods, housekeeping, a
-	// new agent, the going of a pod of the same name.
+	// Everything that looks for orphaned pods: events of these pods, housekeeping, a new
+	// agent, the removal of a pod of the same name.
 	a.leave()
 	a = s.serve()
 	a.await("All pods reported")

@@ -101,9 +101,9 @@ func TestC_1_39_SecurityContext(t *testing.T) {
 	}
 }
 
-// TestC_1_39_FailsClosed: a container whose profile is missing, whose user would be
-// root against its word, or whose runtime class nobody has, does not run for a moment,
-// and its status says why. With its profile it starts.
+// TestC_1_39_FailsClosed: a container never runs if its profile is missing, if its user would
+// be root despite runAsNonRoot, or if its runtime class is unknown. Its status says why. With
+// its profile it starts.
 func TestC_1_39_FailsClosed(t *testing.T) {
 	s := parallelStage(t)
 	s.write("profile.yaml", manifest("profile", []string{

@@ -12,9 +12,9 @@ import (
 	"github.com/nodectl/nodectl/test/registry"
 )
 
-// TestI8_SecretsInEveryUse: a Secret that a pod mounts, has in its environment and
-// pulls with is told nowhere: in no log, journal, record, table, dry run or answer of
-// the socket; not even where the pull fails, or the key is missing.
+// TestI8_SecretsInEveryUse: a Secret that a pod mounts, has in its environment and pulls with
+// appears in no log, journal, record, table, dry run or answer of the socket, not even where
+// the pull fails or the key is missing.
 func TestI8_SecretsInEveryUse(t *testing.T) {
 	s := parallelStage(t)
 	r := registry.New(t, registry.Options{User: "u", Password: canary})
@@ -55,7 +55,7 @@ func TestI8_SecretsInEveryUse(t *testing.T) {
 		t.Errorf("the image volume holds %v, %v", files, err)
 	}
 	s.secretsStay(canary)
-	// What a change would do is told, not what it is.
+	// A dry run shows that a Secret would change, not its values.
 	other := filepath.Join(s.dir, "other")
 	s.must(os.CopyFS(other, os.DirFS(s.manifests)), os.WriteFile(filepath.Join(other, "keys.yaml"), []byte(secretOf("keys", "token", canary+"-changed")), 0o600))
 	if r := s.run("merge", "--dry-run", "--against", "runtime", "-f", other); !strings.Contains(r.out, "redacted") || strings.Contains(r.out+r.err, canary) {

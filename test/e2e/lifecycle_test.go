@@ -207,7 +207,7 @@ func TestP21_DependsOnARealRuntime(t *testing.T) {
 	if done := s.awaitEnded("migrate", "main", 1); len(done) != 1 || s.awaitLives("web", 1)[0].from.Before(done[0].to) {
 		t.Errorf("web began before %+v had ended", done)
 	}
-	// Of those that depend on it first: one that goes alone waits for nobody.
+	// Dependents first: a pod that is removed alone waits for no other.
 	all := []string{"front", "web", "migrate", "db"}
 	for _, name := range all {
 		s.remove(name + ".yaml")

@@ -82,7 +82,7 @@ type running struct {
 	id      string
 	attempt uint32
 	pid     int
-	started string // with pid, names the process for good
+	started string // start time; with pid, it identifies the process even when the PID is reused
 }
 
 // awaitRunning returns the containers of a pod when exactly these run, each once
@@ -120,7 +120,7 @@ func (s *stage) runningNow(name string, containers ...string) (map[string]runnin
 		if len(p) == 0 {
 			return nil, fmt.Errorf("pod %s: container %s has no process", name, c)
 		}
-		// The oldest: others are probes, and process IDs begin anew at some time.
+		// The oldest: others are probes, and process IDs wrap around.
 		main := slices.MinFunc(p, func(a, b node.Process) int {
 			return cmp.Or(cmp.Compare(len(a.Started), len(b.Started)), cmp.Compare(a.Started, b.Started), cmp.Compare(a.Pid, b.Pid))
 		})

@@ -118,9 +118,9 @@ func (s *stage) endsForMemory(word *lastWord, name, container string, text func(
 	s.Errorf("none of these was killed for its memory:\n%s", strings.Join(seen, "\n"))
 }
 
-// hold makes a process of a container one that does not die: it is traced, and
-// nobody waits for it. As long as it is there the kernel ends no other of its
-// process namespace either. The returned function lets it go.
+// hold makes a container's process one that does not die: it is traced, and its tracer does
+// not wait for it. As long as it exists, the kernel ends no other process of its PID
+// namespace either. The returned function releases it.
 func hold(pid int) (free func(), err error) {
 	begun, end, over := make(chan error, 1), make(chan struct{}), make(chan struct{})
 	go func() {

@@ -71,9 +71,9 @@ func objectReader(name, annotations string) string {
 	return strings.Replace(text, "metadata: {", "metadata: {annotations: {"+annotations+"}, ", 1)
 }
 
-// TestC_1_38_MissingObjectRejects: a pod that names an object nobody has is rejected
-// with its place, and nothing of it runs; with the object it starts. Once it runs, an
-// object that goes or breaks touches nothing (I9), under a new agent neither.
+// TestC_1_38_MissingObjectRejects: a pod that names a missing object is rejected with its
+// place, and nothing of it runs; with the object it starts. Once the pod runs, deleting or
+// breaking the object touches nothing (I9), under a new agent neither.
 func TestC_1_38_MissingObjectRejects(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	s.write("web.yaml", objectReader("web", ""))
@@ -198,7 +198,7 @@ func TestC_1_37_ChangedObject(t *testing.T) {
 		t.Errorf("keen's side uses no object: was %+v, is %+v", keen["side"], now["side"])
 	}
 
-	// While nobody looks.
+	// While no agent runs.
 	for i, end := range []func(*agent){(*agent).leave, (*agent).kill} {
 		s.quiet(s.front)
 		end(a)

@@ -122,7 +122,7 @@ func TestRunonce_PodsStay(t *testing.T) {
 	s.untouched("web", was)
 	a.leave()
 	for _, f := range s.files() {
-		s.noteRemove(f) // what --down is told is as good
+		s.noteRemove(f) // --down has the same effect
 	}
 	s.runonce(0, "--down")
 	s.awaitGone("web")
@@ -229,7 +229,7 @@ func TestRunonce_SweepsNothing(t *testing.T) {
 	s.write("other.yaml", simple("other"))
 	s.runonce(0)
 	s.untouched("web", was)
-	s.noteRemove("other.yaml") // what --down is told is as good
+	s.noteRemove("other.yaml") // --down has the same effect
 	s.runonce(0, "--down")
 	s.awaitGone("other")
 	s.untouched("web", was)

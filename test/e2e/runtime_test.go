@@ -87,8 +87,8 @@ func containerdKilled(t *testing.T, pods int, again bool) {
 	crashed := s.awaitRunning("crash", "main")["main"]
 	s.awaitRunning("going", "main")
 
-	// In this moment one pod is being stopped, others are being started, and a
-	// container ends while nobody sees it.
+	// In this moment one pod is being stopped, others are being started, and a container
+	// exits while containerd is down.
 	s.remove("going.yaml")
 	for i := range 3 {
 		name := fmt.Sprint("coming", i)

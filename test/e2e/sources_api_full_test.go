@@ -205,9 +205,9 @@ func TestF70_F73_APIServer(t *testing.T) {
 	})
 }
 
-// TestRestore_APIPodsWaitForTheirServer: a pod from an API server that runs is
-// kept, and one that does not run is not started before the server has said so,
-// unless the agent was told --offline-start=api.
+// TestRestore_APIPodsWaitForTheirServer: a running pod from an API server is kept. One that
+// does not run is started only after the server has sent it, unless the agent has
+// --offline-start=api.
 func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	c := cluster.Start(t)

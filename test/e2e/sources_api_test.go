@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// closedKubeconfig writes the kubeconfig of an API server at which nobody
-// listens.
+// closedKubeconfig writes the kubeconfig of an API server that refuses connections.
 func (s *stage) closedKubeconfig() string {
 	s.Helper()
 	file := filepath.Join(s.scratch, "closed.kubeconfig")

@@ -119,7 +119,7 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 	})
 }
 
-// aliasBomb is small, and a hundred million strings for whoever expands it.
+// aliasBomb is small, and expands to a hundred million strings.
 func aliasBomb() string {
 	var b strings.Builder
 	b.WriteString("a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol, lol]\n")

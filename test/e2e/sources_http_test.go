@@ -119,10 +119,9 @@ func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 	})
 }
 
-// TestF61_CanaryOfABody: a body that is no manifest is told by its length and
-// place alone. What is in it, and the secrets it is asked for with, are nowhere:
-// not in the agent's log at its most talkative, not below its root directory
-// on a disk, not in what the looking commands print.
+// TestF61_CanaryOfABody: an error about a body that is no manifest names its length and its
+// place only. Its content, and the secrets of the request, appear nowhere: not in the agent's
+// debug log, not below its root directory on disk, not in the output of the read commands.
 func TestF61_CanaryOfABody(t *testing.T) {
 	s := parallelStage(t)
 	const body, header, password, token = "canary-b0dy", "canary-h3ader", "canary-p4ssword", "canary-t0ken"

@@ -34,7 +34,7 @@ type stage struct {
 	manifests string
 	logs      string
 	scratch   string // for hostPath volumes and sockets
-	endpoint  string // what the commands are told; "" is front, made when it is needed
+	endpoint  string // for the commands; "" is front, made when it is needed
 	front     *criproxy.Proxy
 	lives     *witness // of node
 	often     bool     // its agents are oftenSynced
@@ -166,8 +166,8 @@ func (s *stage) through(hooks criproxy.Hooks) *criproxy.Proxy {
 	return front
 }
 
-// proxy puts a proxy on a socket, which its caller closes. What goes through it is
-// noted for the scenario's end.
+// proxy listens on a socket, which its caller closes. The stage notes the calls for the
+// checks at the scenario's end.
 func (s *stage) proxy(sock string, hooks criproxy.Hooks) *criproxy.Proxy {
 	s.Helper()
 	p, err := criproxy.New(s.node.Endpoint, sock, s.noting(hooks))

@@ -77,8 +77,8 @@ func (s *stage) noteNetwork(c criproxy.Call) {
 	}
 }
 
-// strays returns what of the scenario's is on the machine though CRI lists nothing
-// that it could belong to: network namespaces, shims, cgroups.
+// strays returns network namespaces, shims and cgroups of the scenario that belong to nothing
+// that CRI lists.
 func (s *stage) strays() (left node.Left, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
@@ -119,8 +119,8 @@ func (s *stage) strays() (left node.Left, err error) {
 	return left, nil
 }
 
-// nothingStrays fails for what the scenario has left behind, see strays. The
-// runtime may take things away a little later than it says.
+// nothingStrays fails for what the scenario has left behind, see strays. The runtime may
+// remove things a little later than it reports their removal.
 func (s *stage) nothingStrays() {
 	s.eventually(func() error {
 		s.forgive()
@@ -147,10 +147,9 @@ func (s *stage) strayGroups(ctx context.Context) ([]string, error) {
 	}), nil
 }
 
-// interrupts says that the scenario breaks off calls that the runtime works on.
-// Two things are forgiven then, which containerd leaves behind and tells nobody of,
-// and nothing else is: the empty cgroup of a runc that was killed, and the shim of
-// a sandbox that containerd has forgotten. Both are taken away.
+// interrupts says that the scenario interrupts calls that the runtime works on. It forgives
+// only two leftovers, which containerd does not report: the empty cgroup of a killed runc,
+// and the shim of a sandbox that containerd has forgotten. forgive removes both.
 func (s *stage) interrupts() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

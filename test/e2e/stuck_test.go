@@ -10,10 +10,9 @@ import (
 	"testing"
 )
 
-// TestF34_SaysWhyAPodIsStuck: where the pods' cgroups are somebody else's, doctor names
-// them, runonce says in its lines and in its report which step of the pod fails, and so does
-// describe of the agent's pod; none of them tells a secret. When they are gone, the
-// pod starts.
+// TestF34_SaysWhyAPodIsStuck: where another program has made the pods' cgroups, doctor names
+// them. runonce, in its lines and its report, and describe of the agent's pod say which step
+// of the pod fails; none of them shows a secret. When the cgroups are gone, the pod starts.
 func TestF34_SaysWhyAPodIsStuck(t *testing.T) {
 	s := parallelStage(t)
 	file := "memory"

@@ -386,9 +386,9 @@ func (s *stage) subPathRace(turns int) {
 	s.nothingLeft()
 }
 
-// TestHostileObjects: keys that lead elsewhere are refused where they are read, a
-// ConfigMap of one MiB works and a larger one is refused, and a FIFO in the place of a
-// file of variables holds nobody up.
+// TestHostileObjects: keys with paths out of the volume are rejected where they are read. A
+// ConfigMap of one MiB works and a larger one is rejected. A FIFO in the place of a file of
+// variables blocks no other pod.
 func TestHostileObjects(t *testing.T) {
 	s := parallelStage(t)
 	s.write("dots.yaml", configMap("dots", "..", "x"))

@@ -47,7 +47,7 @@ func permitted(t testing.TB, admin kubernetes.Interface, what string, spec autho
 	})
 }
 
-// allowed waits until somebody may do this with the node n1.
+// allowed waits until the user may do this with the node n1.
 func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource string) {
 	t.Helper()
 	permitted(t, admin, who+" may "+verb+" nodes/"+subresource, authorizationv1.SubjectAccessReviewSpec{
@@ -56,11 +56,11 @@ func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource st
 	})
 }
 
-// The answers of a real API server with RBAC to the node's own identity: who has a
-// token, and what they may do with this node and no other. `get` on nodes/proxy is
-// not `create`: it opens no exec (D1).
+// The answers of a real API server with RBAC to the node's own identity: which callers have a
+// token, and what they may do with this node and no other. `get` on nodes/proxy does not
+// imply `create`: it opens no exec (D1).
 //
-// The server is the one of all tests: this one runs before those that are parallel.
+// The server is the one of all tests: this test runs before the parallel ones.
 func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	c := shared(t)
 	admin := c.admin
@@ -72,8 +72,8 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	allowed(t, admin, "reader", "get", "proxy")
 	allowed(t, admin, "worker", "create", "proxy")
 	allowed(t, admin, "worker", "get", "metrics")
-	// The node asks as itself: system:node is bound to nobody, the node authorizer
-	// lets nodes ask.
+	// The node asks as itself: system:node has no bindings, and the node authorizer lets
+	// nodes create access reviews.
 	way := must(apiclient.Open(apiclient.Config{File: c.NodeKubeconfig(t, "n1"), UserAgent: "nodectl/test"}))
 	t.Cleanup(way.Close)
 	on := func(node string) *access.Access {

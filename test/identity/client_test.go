@@ -172,7 +172,8 @@ func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
 	}
 }
 
-// Without one it says so, and comes back when somebody mends the kubeconfig.
+// Without a valid certificate the client logs that, and recovers when the kubeconfig is
+// mended.
 func TestF72_ExpiredClientCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)

@@ -121,7 +121,7 @@ func user(name string) rbacv1.Subject {
 	return rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: "User", Name: name}
 }
 
-// tokenKubeconfig writes a kubeconfig of whoever has a token.
+// tokenKubeconfig writes a kubeconfig with a bearer token.
 func tokenKubeconfig(t testing.TB, c api, token string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "bootstrap-kubeconfig")

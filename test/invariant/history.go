@@ -9,18 +9,18 @@ import (
 	"k8s.io/apimachinery/pkg/api/equality"
 )
 
-// A History is what the sources of one agent wanted, and when. Whoever changes a
-// source says so here, before it does.
+// A History is which pods the sources of one agent desired, and when. A test records each
+// change of a source here before it makes it.
 type History struct {
 	mu      sync.Mutex
 	changes map[string][]change // by the pod's full name, oldest first
 	excused map[string]bool
 }
 
-// change is what became wanted of a pod at a moment: nil for nothing. One that
-// no source can be read by is broken: what was wanted before is wanted still. One
-// that is tagged differs from what was wanted before in labels and annotations
-// alone: nothing that was promised of the pod ends with it.
+// change is what a source desired of a pod from a moment on; a nil pod means nothing. A
+// broken change makes the source unreadable: the pods desired before stay desired. A tagged
+// change differs from the one before in labels and annotations only: no promise about the pod
+// ends with it.
 type change struct {
 	at             time.Time
 	pod            *v1.Pod

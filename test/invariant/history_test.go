@@ -11,9 +11,9 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// TestI2_AnEditOfLabelsEndsNoPromise: what an edit restarts nothing of may not be
-// ended after it either. Any other edit, another pod of the name, and a pod that
-// was away in between begin anew.
+// TestI2_AnEditOfLabelsEndsNoPromise: no container may be ended after an edit that restarts
+// nothing. Any other edit, another pod of the name, and a pod that was away in between start
+// with no promises.
 func TestI2_AnEditOfLabelsEndsNoPromise(t *testing.T) {
 	pod := func(edits ...func(*v1.Pod)) *v1.Pod {
 		p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: "app:1"}}}}

@@ -49,9 +49,9 @@ func (s *Scope) journal() ([]line, error) {
 	return all, nil
 }
 
-// final returns where the journal takes something back (I4): a count of restarts
-// that falls, or a pod that lives after its end, unless it is another pod of the
-// same name or was wanted anew in between.
+// final returns where the journal takes something back (I4): a restart count that falls, or a
+// terminated pod that runs again. It excepts another pod of the same name and a pod that
+// became desired again in between.
 func final(lines []line, h *History) (found []Violation) {
 	last := make(map[types.UID]line)
 	for _, l := range lines {

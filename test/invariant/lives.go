@@ -50,8 +50,8 @@ func (s *Scope) innocent(lives []Life) (found []Violation) {
 	return found
 }
 
-// rising returns the lives whose attempt is not above that of the life before
-// (I4). A pod that was away in between counts anew.
+// rising returns the lives whose attempt is not above that of the life before (I4). For a pod
+// that was away in between, the attempts start again.
 func rising(lives []Life, h *History) (found []Violation) {
 	for i, l := range lives {
 		before := slices.IndexFunc(lives[:i], func(o Life) bool {
@@ -64,7 +64,7 @@ func rising(lives []Life, h *History) (found []Violation) {
 	return found
 }
 
-// ghosts returns the lives of pods that nobody wanted any more (I4).
+// ghosts returns the lives that began after their pod was no longer desired (I4).
 func ghosts(lives []Life, h *History) (found []Violation) {
 	for _, l := range lives {
 		if since := h.awaySince(l.Pod, l.From); !since.IsZero() && l.From.Sub(since) > slack {

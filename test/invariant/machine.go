@@ -88,8 +88,8 @@ func field(status []byte, name string) int {
 	return 0
 }
 
-// leaks returns what is left of pods that the runtime does not show any more
-// and nobody wants (I6).
+// leaks returns what is left of pods that are neither in the runtime nor in the desired set
+// (I6).
 func (s *Scope) leaks(lives []Life, now shown) (found []Violation) {
 	kept := make(map[string]bool) // pods by name
 	for name := range s.History.wanted() {

@@ -51,7 +51,7 @@ func (l Life) livesAt(t time.Time) bool {
 // what happened meanwhile is known as far as it can be.
 type Witness struct {
 	cancel context.CancelFunc
-	conn   *grpc.ClientConn // its own: who waits for a runtime keeps nobody else waiting
+	conn   *grpc.ClientConn // its own: a call that waits for the runtime delays no other client
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex
@@ -168,7 +168,7 @@ func (w *Witness) status(s *cri.ContainerStatus, box string) {
 	}
 }
 
-// Who returns what an ID was of: "nobody" for one that no event told of.
+// Who returns what an ID belonged to: "nobody" for one without an event.
 func (w *Witness) Who(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -30,8 +30,7 @@ var (
 	privileged = []string{"/exec/attacks/victim/main?command=id&output=1", "/attach/attacks/victim/main?output=1", "/portForward/attacks/victim?port=80"}
 )
 
-// caller returns who speaks to the node's port with the certificate of pair; nil
-// shows none.
+// caller returns a client of the node's port with the certificate of pair; nil for none.
 func (w *world) caller(pair *cluster.Pair) *http.Client {
 	w.Helper()
 	config := &tls.Config{InsecureSkipVerify: true}
@@ -55,8 +54,8 @@ func (w *world) issue(user string, groups ...string) *cluster.Pair {
 	return &p
 }
 
-// asks sends one request, by its words as they are, and returns the answer. Where
-// upgrade is not empty it asks for that protocol.
+// asks sends one request with the path unchanged and returns the answer. It asks for the
+// protocol upgrade if that is not empty.
 func (w *world) asks(c *http.Client, method, path, upgrade string) (code int, text string) {
 	w.Helper()
 	r, err := http.NewRequestWithContext(w.Context(), method, "https://"+w.address+":"+w.port+"/", nil)
@@ -149,8 +148,8 @@ func TestD1_TheServer(t *testing.T) {
 	}
 }
 
-// nobody: no credential, one of another authority, a token that nobody gave out, an
-// expired certificate: 401 for whatever there is.
+// nobody: no credential, a certificate of another authority, an unknown token and an expired
+// certificate get 401 on every route.
 func (w *world) nobody() {
 	other := cluster.NewAuthority(w, w.TempDir(), "ca").Issue(w, "admin", cluster.Identity{User: "admin", Groups: []string{"system:masters"}})
 	expired := w.cluster.Authority.Issue(w, "expired", cluster.Identity{User: "admin", Groups: []string{"system:masters"}, NotAfter: time.Now().Add(-time.Minute)})
@@ -185,16 +184,17 @@ func (w *world) nobody() {
 	}
 }
 
-// noRole: somebody whom the cluster knows, and who may do nothing.
+// noRole: a user whom the cluster knows and who has no permissions.
 func (w *world) noRole() {
 	for _, wrong := range w.everyWay(w.caller(w.issue("passer-by")), http.StatusForbidden) {
 		w.Error(wrong)
 	}
-	// A node is no friend of another's.
+	// A node has no permissions on another node.
 	for _, wrong := range w.everyWay(w.caller(w.issue("system:node:n2", "system:nodes")), http.StatusForbidden) {
 		w.Error(wrong)
 	}
-	// That it is not the requests: a master is answered, with 101 where it is to be.
+	// The requests themselves are valid: a member of system:masters gets answers, and 101 for
+	// upgrades.
 	upgraded := 0
 	for _, other := range w.everyWay(w.caller(w.issue("root", "system:masters")), http.StatusOK) {
 		if strings.HasSuffix(other, ": 101") {

@@ -19,18 +19,18 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestF72_Faults: what comes between a node and its cluster, and what ends under it.
-// The node speaks to its API server by a wire that can be cut.
+// TestF72_Faults: faults between a node and its cluster, and below the node. The node
+// connects to its API server over a wire that can be cut.
 func TestF72_Faults(t *testing.T) { faults(t, 12) }
 
-// TestF72_Faults_Long: what happens again and again does so for minutes.
+// TestF72_Faults_Long: the repeated faults go on for minutes.
 func TestF72_Faults_Long(t *testing.T) { faults(t, 80) }
 
-// wired is a world whose node speaks to its API server by a wire.
+// wired is a world whose node connects to its API server over a wire.
 type wired struct {
 	*world
 	wire *wire
-	// rounds is how often something happens that happens again and again.
+	// rounds is how often each repeated fault happens.
 	rounds int
 }
 
@@ -321,8 +321,8 @@ func (w *wired) agentKilled() {
 	w.awaitNode("Ready", "True")
 }
 
-// offlineRestart: nodectl is restarted while nobody answers it; ten pods run on, and
-// one that ends meanwhile is started again.
+// offlineRestart: nodectl restarts while the API server is unreachable. Ten pods run on, and
+// one that exits meanwhile is restarted.
 func (w *wired) offlineRestart() {
 	w.kubectl("create", "deployment", "ten", "--image="+busybox, "--replicas=10", "--", "sh", "-c", sleeps)
 	w.awaitRollout("deployment/ten")

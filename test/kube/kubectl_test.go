@@ -459,8 +459,8 @@ func (w *world) events() {
 	}
 }
 
-// recreated: an object is deleted and made again under its name; the new one waits
-// for the old, and both are told apart (F73).
+// recreated: an object is deleted and made again under its name; the new pod waits for the
+// old one, and the two are not confused (F73).
 func (w *world) recreated() {
 	w.pod("again", ignores)
 	old := w.kubectl("get", "pod", "again", "-o", "jsonpath={.metadata.uid}")

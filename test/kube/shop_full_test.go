@@ -23,9 +23,9 @@ import (
 // shopPage is what the shop shows.
 const shopPage = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li>cheese</li></ul>"
 
-// TestShop_OnACluster: the shop as Deployments that find one another by the
-// environment of their Services, on a node that is nodectl. Every component is killed
-// and comes back, in any order, and whoever looks at the page notices nothing.
+// TestShop_OnACluster: the shop as Deployments that find one another by the environment of
+// their Services, on a nodectl node. Every component is killed and comes back, in any order,
+// and the page is served without interruption.
 func TestShop_OnACluster(t *testing.T) {
 	w := newWorld(t)
 	w.importImages()
@@ -94,7 +94,7 @@ func TestShop_OnACluster(t *testing.T) {
 	}
 	revive := func() {
 		for _, p := range []*cluster.Process{w.cluster.Controllers, w.cluster.Scheduler} {
-			if !p.Runs() { // it does not bear an API server that is just starting; somebody restarts it
+			if !p.Runs() { // it exits if the API server is just starting, and is restarted here
 				p.Start(t)
 			}
 		}
@@ -118,8 +118,8 @@ func TestShop_OnACluster(t *testing.T) {
 	if now := containers(); now != before {
 		t.Errorf("containers were\n%snow\n%s", before, now)
 	}
-	// An edit of what the page shows; then the database is made anew and has kept
-	// what it was told.
+	// An edit of what the page shows; then the database pod is replaced and has kept its
+	// data.
 	w.kubectl("patch", "configmap", "shop", "--type=merge", "-p", `{"data": {"page.html": "<h1>closed</h1>\n"}}`)
 	w.await(func() error {
 		got, err := page()

@@ -15,8 +15,8 @@ func (w *world) path(pod, jsonpath string) string {
 	return w.kubectl("get", "pod", pod, "-o", "jsonpath="+jsonpath)
 }
 
-// readinessGates: a pod with one is ready when its containers are and somebody else
-// has said so.
+// readinessGates: a pod with one is ready when its containers are and another client has set
+// the gate's condition.
 func (w *world) readinessGates() {
 	w.apply(strings.Replace(shell("gate", sleeps), "spec:\n", "spec:\n  readinessGates: [{conditionType: example.com/open}]\n", 1))
 	condition := func(kind string) string {
@@ -154,8 +154,8 @@ func (w *world) awaitNothingOf(pod string) {
 	})
 }
 
-// finalizers: the node does its part of a deletion and says so; the object stays as
-// long as somebody else holds it.
+// finalizers: the node does its part of a deletion and reports it; the object stays as long
+// as a finalizer remains.
 func (w *world) finalizers() {
 	w.apply(strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit TERM;", "trap 'exit 0' TERM; echo ready;").Replace(shell("held", sleeps)))
 	w.awaitReady("held")
@@ -199,7 +199,7 @@ spec:
 	w.awaitOutput("False", "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 	w.kubectl("exec", "disputed", "--", "rm", "/tmp/unready")
 	w.awaitOutput("True True 0 "+id, "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status} {.status.conditions[?(@.type=="example.com/mine")].status} {.status.containerStatuses[0]['restartCount','containerID']}`)
-	// A status that somebody made up while nothing happens here is put right.
+	// The agent corrects a status that another client wrote while nothing happens here.
 	w.kubectl("patch", "pod", "disputed", "--subresource=status", "-p", `{"status": {"conditions": [{"type": "Ready", "status": "False", "reason": "MadeUp"}]}}`)
 	w.awaitOutput("True", "get", "pod", "disputed", "-o", `jsonpath={.status.conditions[?(@.type=="Ready")].status}`)
 }

@@ -249,8 +249,7 @@ func (n *Node) RemovePodGroups(group string) {
 
 var podGroup = regexp.MustCompile(`^(kubepods.*-)?pod[0-9A-Za-z_.-]+(\.slice)?$`)
 
-// removeCgroups removes the node's own, empty groups: whoever makes pods in
-// them is not asked to.
+// removeCgroups removes the node's own, empty cgroups; their makers are not asked.
 func (n *Node) removeCgroups() {
 	n.RemovePodGroups("")
 	n.RemoveTiers("")

@@ -334,7 +334,7 @@ func sweep() {
 		}
 		n := &Node{dir: "/tmp/" + prefix + id, RunDir: run, CgroupParent: "/" + prefix + id, Bridge: "ndt" + id}
 		n.bundle = bundle.New(bundle.Config{RootDir: n.dir + "/root", RunDir: run, Programs: programs, Bridge: n.Bridge})
-		_ = n.Close() // somebody else may be sweeping it too
+		_ = n.Close() // another process may be sweeping it too
 	}
 }
 
@@ -369,7 +369,7 @@ func FreeSubnet() (string, error) {
 		}
 		name, err := net.Listen("unix", "@nodectl-test-subnet-"+subnet) // it goes with the process
 		if err != nil {
-			continue // somebody else's
+			continue // another process has it
 		}
 		taken.Lock()
 		taken.names = append(taken.names, name)

@@ -9,14 +9,14 @@ import (
 	"testing"
 )
 
-// FreePort returns a TCP port nobody listens at, and which no other test of any
-// process is given until t ends. It is none that the kernel hands out by itself, unless
-// that hands out all, so it stays free until somebody asks for it by its number.
+// FreePort returns a free TCP port that no other test of any process gets until t ends. The
+// kernel does not assign it by itself, unless its range covers all ports, so it stays free
+// until a program asks for it by its number.
 func FreePort(t testing.TB) int {
 	t.Helper()
 	for range 1000 {
 		port := RandomPort()
-		// The name is the same for all who choose ports here, and goes with the process.
+		// All tests use the same name for a port; it goes with the process.
 		name, err := net.Listen("unix", "@nodectl-test-port-"+strconv.Itoa(port))
 		if err != nil {
 			continue
@@ -26,7 +26,7 @@ func FreePort(t testing.TB) int {
 			_ = name.Close() // it was never used
 			continue
 		}
-		_ = l.Close() // nobody connected
+		_ = l.Close() // there was no connection
 		t.Cleanup(func() { _ = name.Close() })
 		return port
 	}

@@ -100,7 +100,7 @@ func count(all []request, verb, resource, subresource string) (n int) {
 	return n
 }
 
-// nobodyRefused fails for every answer that says that the node may not do what it did.
+// nobodyRefused fails for every answer that denies the node a permission (401 or 403).
 func (a audited) nobodyRefused(t *testing.T, node string) {
 	t.Helper()
 	all := a.asked(t, node)

@@ -221,8 +221,8 @@ func leases(t *testing.T, a audited) {
 	a.nobodyRefused(t, "leased")
 }
 
-// vanishes: an object that somebody deletes is registered anew, and its lease
-// belongs to the new one.
+// vanishes: a Node that another client deletes is registered again, and its lease belongs to
+// the new one.
 func vanishes(t *testing.T, a audited) {
 	m := a.join(t, "gone", func(c *apiserver.Config, _ *node.ObserverConfig) { c.UpdateFrequency = time.Minute })
 	first := a.until(t, "gone", "ready", ready)

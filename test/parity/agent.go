@@ -25,7 +25,7 @@ import (
 // nodeName is what both agents call their node.
 const nodeName = "parity"
 
-// What both are told, so that the cases need not wait for it.
+// Settings of both agents, so that the cases need not wait for the defaults.
 const (
 	logSize     = "100Ki" // of a log that is not rotated yet
 	keptLogs    = 3

@@ -50,7 +50,7 @@ func (k *comparison) progress(name string, p, q *PodRecord) {
 	}
 }
 
-// containersOf returns the names of all containers that either agent speaks of.
+// containersOf returns the names of all containers that either agent reports.
 func containersOf(records ...*PodRecord) []string {
 	names := map[string]bool{}
 	for _, p := range records {

@@ -69,7 +69,7 @@ type Case struct {
 // fields beside At is set.
 type Action struct {
 	At      metav1.Duration `json:"at"`      // since the manifests appeared
-	Replace []Replacement   `json:"replace"` // in the manifests, which are then written anew
+	Replace []Replacement   `json:"replace"` // in the manifests, which are then written again
 	Remove  string          `json:"remove"`  // the pod whose manifest goes; it is not put back
 	Drop    string          `json:"drop"`    // the pod whose manifest appears now, and not at once
 	Copy    string          `json:"copy"`    // the pod whose manifest appears a second time, as another file

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A directory stands for the root of a container: each kind of file is told with
-// its mode, its owner and what is in it.
+// A directory stands for the root of a container: the look reports each kind of file with its
+// mode, its owner and its content.
 func TestEveryFileOfAVolumeIsTold(t *testing.T) {
 	proc := t.TempDir() + "/"
 	root := proc + "root"
@@ -150,7 +150,7 @@ func TestOwnersAreThoseOfTheContainer(t *testing.T) {
 	for text, want := range map[string][2]uint32{
 		"         0     131072      65536\n": {131072 + 1000, 1000},
 		"         0          0 4294967295\n": {1000, 1000},
-		"         0     131072      65536":   {1000, 1000}, // nobody's inside
+		"         0     131072      65536":   {1000, 1000}, // not mapped in the namespace
 		"":                                   {1000, 1000},
 	} {
 		if err := os.WriteFile(proc+"uid_map", []byte(text), 0o600); err != nil {

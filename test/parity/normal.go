@@ -10,10 +10,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A normaliser puts one word in place of what differs between two runs of one
-// and the same agent.
+// A normaliser replaces what differs between two runs of the same agent by a fixed word.
 type normaliser struct {
-	paths []string // longest first, each followed by its word
+	paths []string // longest first, each followed by its replacement
 }
 
 var (

@@ -167,7 +167,7 @@ func aspects(found []Difference) []string {
 	return slices.Compact(all)
 }
 
-// Whatever is compared: one thing is different, and that one is told.
+// For every aspect: one difference is made, and the comparison reports it.
 func TestCompareSeesEveryAspect(t *testing.T) {
 	zero := time.Unix(1000, 0)
 	later := func(t *time.Time, d time.Duration) { *t = t.Add(d) }

@@ -82,7 +82,7 @@ func (p *place) paths() map[string]string {
 // unlink removes the links to logs, which a kubelet has in one place for all.
 func (p *place) unlink() error {
 	err := arm.Unlink(p.logs)
-	_ = os.Remove(arm.LinksDir) // unless somebody else has links there
+	_ = os.Remove(arm.LinksDir) // it fails if another kubelet has links there
 	return err
 }
 
@@ -129,7 +129,7 @@ func sweep() {
 		dirs, _ := filepath.Glob(filepath.Join(root, "ndt-*", "kubepods"))
 		for _, dir := range dirs {
 			if name := filepath.Base(filepath.Dir(dir)); dead(name, "ndt-") {
-				_ = removeCgroups("/" + name) // somebody else may be sweeping it too
+				_ = removeCgroups("/" + name) // another process may be sweeping it too
 			}
 		}
 	}

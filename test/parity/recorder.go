@@ -236,7 +236,7 @@ func (r *recorder) observe(at time.Time, pods []v1.Pod) {
 	}
 }
 
-// forget begins the record of a pod anew.
+// forget removes what was recorded of a pod, so that its record starts empty.
 func (r *recorder) forget(pod string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

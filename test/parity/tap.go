@@ -19,7 +19,7 @@ type call struct {
 	err     error
 }
 
-// A kind of call is one that whoever records gets to see.
+// A kind is how a call is shown to a recorder.
 type kind struct {
 	before         bool // before it is passed on: afterwards what it names is gone
 	request, reply proto.Message

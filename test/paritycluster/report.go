@@ -14,7 +14,7 @@ type report struct {
 	kubelet, nodectl *Recording
 	explanations     []*explained.Explanation
 	found            map[*explained.Explanation][]Difference
-	open             []Difference // that nobody has explained
+	open             []Difference // without an explanation
 }
 
 func newReport(a, b *Recording, explanations []*explained.Explanation) *report {
@@ -58,8 +58,8 @@ func (r *report) print(out io.Writer, verbose bool) {
 	fmt.Fprintf(out, "%d pods, %d differences explained, %d unexplained\n", len(r.nodectl.Pods), r.explained(), r.unexplained())
 }
 
-// of returns the reasons that explain differences of a case, and how many nobody
-// has explained.
+// of returns the reasons that explain differences of a case, and how many differences have no
+// explanation.
 func (r *report) of(name string) (reasons []string, open int) {
 	for _, e := range r.explanations {
 		if slices.ContainsFunc(r.found[e], func(d Difference) bool { return d.Case == name }) && !slices.Contains(reasons, e.Reason) && !e.Everywhere() {

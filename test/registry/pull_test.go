@@ -33,7 +33,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(node.Main(m)) }
 
-// canary is a password that nobody may be told.
+// canary is a password that must not appear anywhere.
 const canary = "c4nary-p4ssw0rd"
 
 // agent is what of an agent pulls, on a real containerd.

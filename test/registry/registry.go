@@ -1,12 +1,10 @@
-// Package registry gives a test a registry of its own: a real one on loopback, with
-// or without TLS and credentials, that fails, hangs, lies or is slow where it is told
-// to.
+// Package registry gives a test its own registry: a real one on loopback, with or without TLS
+// and credentials. A test can make it fail, hang, answer wrongly or slowly.
 //
-// Images are put into it directly, past all that; what containerd, or anybody, asks
-// for goes through it.
+// Images are put into it directly, without these faults; they apply to requests of containerd
+// and other clients.
 //
-// The one rule: a registry that hangs lets go when its client leaves or its test
-// ends.
+// The one rule: a registry that hangs lets go when its client leaves or its test ends.
 package registry
 
 import (
@@ -218,7 +216,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 		if r.options.Token {
 			w.Header().Set("WWW-Authenticate", fmt.Sprintf(`Bearer realm="%s://%s/token",service="test",scope="repository:app:pull"`, scheme, r.Host))
 		}
-		// Some registries repeat what they were told.
+		// Some registries repeat the credentials that they got.
 		http.Error(w, `{"errors":[{"code":"UNAUTHORIZED","message":"no entry for `+q.Header.Get("Authorization")+`"}]}`, http.StatusUnauthorized)
 		return
 	}
@@ -237,7 +235,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	}
 }
 
-// lets reports whether a question comes from somebody who may ask.
+// lets reports whether a request has the credentials.
 func (r *Registry) lets(q *http.Request) bool {
 	if r.options.User == "" {
 		return true

@@ -15,7 +15,7 @@ import (
 type Log struct {
 	mu   sync.Mutex
 	text strings.Builder
-	more chan struct{} // closed with the next write, where somebody waits for it
+	more chan struct{} // closed with the next write, if a goroutine waits for it
 }
 
 // Write implements io.Writer.

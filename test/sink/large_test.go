@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// TestF74_TooLargeForTheServer: what etcd has no room for is told in short, in the
+// TestF74_TooLargeForTheServer: an object too large for etcd is reported in short, with the
 // server's own words of refusal.
 func TestF74_TooLargeForTheServer(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func mirror(t *testing.T, a *agent) {
 	a.says(edited, running(edited, true), fromFile)
 	second := a.until(t, "static", "of the new hash", withHash("h2"))
 	a.until(t, "static", "running", phase(v1.PodRunning))
-	// Whoever deletes a mirror deletes nothing else; it comes back.
+	// Deleting a mirror pod deletes nothing else; the agent creates it again.
 	a.c.DeletePod(t, "default", "static", 30)
 	third := a.until(t, "static", "new", func(p *v1.Pod) bool { return withHash("h2")(p) && p.UID != second.UID })
 	a.c.DeletePod(t, "default", "static", 0)
@@ -75,7 +75,7 @@ func orphans(t *testing.T, a *agent) {
 	other := &agent{c: a.c, name: a.name, uid: a.uid, log: new(said.Log), told: a.told}
 	other.run(t)
 	other.says(kept, running(kept, true), fromFile)
-	// Who makes a mirror again that somebody deleted has heard what the server has.
+	// An agent that creates a deleted mirror pod again has the server's state.
 	witness := staticPod(a.name, "witness", "h")
 	other.says(witness, running(witness, true), fromFile)
 	first := a.until(t, "witness", "running", phase(v1.PodRunning))

@@ -35,7 +35,7 @@ var server = suite.Once(func(t testing.TB) *cluster.Cluster {
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// wire counts what goes over a connection, by method, path and answer.
+// wire records the requests of a connection by method, path and answer.
 type wire struct {
 	next http.RoundTripper
 
@@ -251,8 +251,8 @@ func (a *agent) until(t *testing.T, name, what string, so func(*v1.Pod) bool) *v
 	return p
 }
 
-// compared returns when all pods were compared with the server's copies once more
-// (C-1.27.5): what somebody else wrote of one more pod is put right.
+// compared returns when the agent has compared all pods with the server's copies once more
+// (C-1.27.5): it corrects a status that the test wrote for one more pod.
 func (a *agent) compared(t *testing.T) {
 	t.Helper()
 	name := "compared-" + a.name

@@ -319,8 +319,8 @@ func (s *soak) slowDown(context.Context) error {
 	return nil
 }
 
-// failCalls makes the next calls of one kind fail: before the runtime has heard
-// of them, or when it has done them and nobody will know.
+// failCalls makes the next calls of one kind fail: before the runtime gets them, or after it
+// has done them and the answer is lost.
 func (s *soak) failCalls(context.Context) error {
 	h := pick(s.artist, s.houses...)
 	r := criproxy.Rule{

@@ -13,12 +13,11 @@ import (
 
 // A gate is what happens to calls on their way between an agent and containerd.
 //
-// Whoever ends an agent or containerd shuts it first: new calls wait, and those
-// on their way are done, with their answers held back. So the agent dies at the
-// worst moment for it, when what it asked for is done and it has not heard of
-// it. A call that is broken off in the middle leaves behind what containerd and
-// its plugins then forget (package e2e shows that); here it would hide what the
-// agent leaves.
+// The soak shuts it before it ends an agent or containerd: new calls wait, and calls on their
+// way are done, with their answers held back. So the agent dies at the worst moment: its
+// request is done and it does not know. A call that is interrupted in the middle leaves
+// behind what containerd and its plugins then forget (package e2e shows that); here it would
+// hide what the agent leaves.
 type gate struct {
 	mu     sync.Mutex
 	opened chan struct{} // closed while the gate is open

@@ -67,7 +67,7 @@ var slack = []struct {
 	share float64 // of its first value
 }{
 	{"as it stood", math.Inf(1), 0}, // what the kernel was not given back yet
-	{"journal", 8, 0},               // written anew when it is twice this
+	{"journal", 8, 0},               // rewritten when it is twice this
 	{"containerd", math.Inf(1), 0},  // not ours: it stands there for information
 	{"of the machine", math.Inf(1), 0},
 	{"heap objects", 3000, 0.10},

@@ -251,7 +251,7 @@ func (s *soak) quiet(ctx context.Context) (round, error) {
 	}
 	if len(wrong) > 0 {
 		s.keep()
-		s.before = inv // one leak is told once
+		s.before = inv // report each leak once
 	}
 	if err := lab.Pause(ctx, time.Second); err != nil {
 		return r, err
@@ -273,7 +273,7 @@ func (s *soak) sandboxes(ctx context.Context) (map[string]bool, error) {
 	return names, err
 }
 
-// keep writes down what is there, for whoever finds out what went wrong.
+// keep writes the state to a file, for the search for the cause.
 func (s *soak) keep() {
 	name := filepath.Join(s.out, fmt.Sprintf("round-%03d.txt", len(s.report.Rounds)+1))
 	text := strings.Join(s.report.Violations, "\n") + "\n\n" + s.leftBehind()

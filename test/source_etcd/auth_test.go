@@ -167,7 +167,7 @@ func TestF72_UserOfTheCertificate(t *testing.T) {
 	w.Names(t)
 }
 
-// A member that speaks another language is named as such.
+// The error names a member that uses another protocol.
 func TestF72_WrongScheme(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)

@@ -30,7 +30,7 @@ func TestF70_QuorumLost(t *testing.T) {
 	e := cluster.StartEtcd(t, cluster.EtcdOptions{Members: 3})
 	e.Put(t, prefix+"a", "pod one x")
 	l := listen(t, prefix, e.Endpoints[:1])
-	until(t, l, "one") // busy members may choose a leader anew
+	until(t, l, "one") // busy members may elect a leader again
 	e.Members[1].Kill(t)
 	e.Members[2].Kill(t)
 	says(t, l, "no leader: the cluster has no quorum")

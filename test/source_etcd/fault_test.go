@@ -293,11 +293,10 @@ func TestF71_MovedToAnotherCluster(t *testing.T) {
 	l.Set().Names(t, "one")
 }
 
-// As long as one member is left to ask, and a quorum, nobody hears of a
-// failure.
+// As long as one member can be reached, and there is a quorum, the source reports no failure.
 func TestF70_OneMemberOfThreeIsNoOutage(t *testing.T) {
 	t.Parallel()
-	// Busy members do not choose a leader anew: meanwhile there is none to ask.
+	// Busy members do not elect a leader again: meanwhile there would be none to ask.
 	prefix := own(t)
 	e := cluster.StartEtcd(t, cluster.EtcdOptions{Members: 3, Args: []string{"--election-timeout=10000", "--heartbeat-interval=500"}})
 	var ways []*network

@@ -122,8 +122,8 @@ func (o *outside) tcp(t *testing.T) {
 	})
 }
 
-// came says whether somebody came to tcp. The last who comes is asked for here: when
-// that one was let go of, everybody before was noted.
+// came says whether a client connected to tcp. It connects once more itself: when that
+// connection is closed, all earlier ones are noted.
 func (o *outside) came() error {
 	c, err := net.Dial("tcp", o.tcpAt)
 	if err != nil {

@@ -222,8 +222,8 @@ var ignored = map[string]string{
 	"status": "status: {phase: Running}",
 }
 
-// TestIgnored: a manifest with a field that is ignored is a pod, and no other one than
-// without it. Its author is told once where the field is of the spec, with the reason.
+// TestIgnored: a manifest with an ignored field gives the same pod as without it. Its author
+// gets one notice, with the field's place in the spec and the reason.
 func TestIgnored(t *testing.T) {
 	t.Parallel()
 	left := map[string]bool{}

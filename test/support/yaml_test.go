@@ -24,7 +24,7 @@ func other(v any) any {
 	switch v := v.(type) {
 	case string:
 		if strings.HasPrefix(v, "$") && v != "$DIR" && !strings.Contains(v, "/") {
-			return 1.0 // the port of nobody
+			return 1.0 // a port where no server listens
 		}
 		if o, ok := others[v]; ok {
 			return o

@@ -22,14 +22,14 @@ func WhileRead(t testing.TB, path, first, second string) {
 	}
 	var writer sync.WaitGroup
 	t.Cleanup(func() {
-		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // if nobody did, the writer waits for it
+		f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // if not yet opened, the writer waits for it
 		writer.Wait()
 		if err == nil {
 			_ = f.Close() // nothing was written to it
 		}
 	})
 	writer.Go(func() {
-		f, err := os.OpenFile(path, os.O_WRONLY, 0) // returns once somebody reads
+		f, err := os.OpenFile(path, os.O_WRONLY, 0) // returns once there is a reader
 		if err != nil {
 			t.Error(err)
 			return

@@ -147,9 +147,8 @@ func TestC_1_41_CgroupsOnV2(t *testing.T) {
 	}
 }
 
-// TestC_1_41_CgroupRootOfItsOwn: the same below a cgroup of one's own, which nobody
-// has made and which goes with the last pod; in a slice's name a dash would be another
-// level (C-1.41.1).
+// TestC_1_41_CgroupRootOfItsOwn: the same below an own cgroup, which does not exist before
+// and goes with the last pod. In a slice's name a dash would be another level (C-1.41.1).
 func TestC_1_41_CgroupRootOfItsOwn(t *testing.T) {
 	a := newAgent(t, "systemd", "my-own")
 	m := member{
@@ -253,8 +252,8 @@ func life(t *testing.T, a *agent) {
 	}
 }
 
-// foreign: a tree that somebody else made, with a process in it, is left as it is, down
-// to each number, and the pod says whose it is; when that has gone, the pod starts.
+// foreign: the agent leaves another program's tree, with a process in it, as it is, down to
+// each number, and the pod names the tree. When the tree has gone, the pod starts.
 func foreign(t *testing.T, a *agent) {
 	top, theirs := a.dir(""), a.pod("burstable", "77777777-aaaa-4000-8000-000000000007")
 	var end func()
@@ -322,7 +321,7 @@ func foreign(t *testing.T, a *agent) {
 	})
 }
 
-// everything is what a tree of cgroups holds that somebody sets, marks included.
+// everything returns the writable values of a tree of cgroups, marks included.
 func everything(t testing.TB, top string) string {
 	t.Helper()
 	var b strings.Builder

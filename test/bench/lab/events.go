@@ -15,9 +15,8 @@ type Seen struct {
 	At time.Time
 }
 
-// Events holds the container events of the run. It is how the bench learns that
-// something happened, in both arms alike: polling would cost both of them, and
-// not the same.
+// Events holds the container events of the run. Both arms learn from them that something
+// happened: polling would cost both of them, and not the same.
 type Events struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -63,7 +62,7 @@ func (e *Events) Close() {
 	e.wg.Wait()
 }
 
-// Mark returns the present end of the events: Await looks from there on.
+// Mark returns the current end of the events: Await searches from there on.
 func (e *Events) Mark() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()

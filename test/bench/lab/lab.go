@@ -1,12 +1,11 @@
-// Package lab is what the benchmarks share: a node with a containerd of its
-// own, pods made by plain CRI calls, agents as processes, and ways to look at
-// what happens without a part in it.
+// Package lab is what the benchmarks share: a node with its own containerd, pods made by
+// plain CRI calls, agents as processes, and ways to observe without disturbing.
 //
-// A benchmark opens a Lab, takes its measures and closes it; package result
-// holds what it found.
+// A benchmark opens a Lab, takes its measures and closes it; package result holds what it
+// found.
 //
-// The one rule: nothing polls the runtime while a latency is taken; container
-// events tell.
+// The one rule: nothing polls the runtime while a latency is measured; it is taken from
+// container events.
 package lab
 
 import (
@@ -56,7 +55,7 @@ func Open(ctx context.Context) (*Lab, error) {
 	return l, nil
 }
 
-// Close takes the node away, with all that is on it; an error says what is left.
+// Close removes the node, with all that is on it; an error says what is left.
 func (l *Lab) Close() error {
 	l.Events.Close()
 	if err := l.Node.Close(); err != nil {
@@ -80,8 +79,7 @@ func Pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Noise waits for a quiet machine, for at most so long, and returns how quiet
-// it is then.
+// Noise waits up to limit for a quiet machine, and returns how quiet it is then.
 func (l *Lab) Noise(ctx context.Context, limit time.Duration) result.Noise {
 	var n result.Noise
 	for deadline := time.Now().Add(limit); ; {
@@ -96,8 +94,8 @@ func (l *Lab) Noise(ctx context.Context, limit time.Duration) result.Noise {
 	return n
 }
 
-// Rest lies between two samples, and records how busy the machine is while the
-// bench does nothing: a measure that began on a quiet one may not stay on it.
+// Rest pauses between two samples, and records how busy the machine is while the bench does
+// nothing: a machine that was quiet at the start of a measure may not stay so.
 func Rest(ctx context.Context, m *result.Measure, d time.Duration) error {
 	idle, all := cpuTimes()
 	if err := Pause(ctx, d); err != nil {
@@ -124,7 +122,7 @@ func (l *Lab) Clear(ctx context.Context) error {
 	return g.Wait()
 }
 
-// RemoveSandbox ends a pod without its grace, and removes it.
+// RemoveSandbox stops a pod without its grace period, and removes it.
 func (l *Lab) RemoveSandbox(ctx context.Context, id string) error {
 	if _, err := l.Node.Runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id}); err != nil {
 		return err
@@ -153,7 +151,7 @@ func (l *Lab) AwaitNoPods(ctx context.Context) error {
 	}
 }
 
-// RunningContainers returns the IDs of what runs.
+// RunningContainers returns the IDs of the running containers.
 func (l *Lab) RunningContainers(ctx context.Context) (map[string]bool, error) {
 	r, err := l.Node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {

@@ -21,8 +21,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// Machine says what figures depend on: the machine, the runtime and its
-// settings, the tree, and nodectl's program.
+// Machine returns what figures depend on: the machine, the runtime and its settings, the
+// tree, and nodectl's program.
 func (l *Lab) Machine(ctx context.Context, nodectl string) (map[string]string, error) {
 	v, err := l.Node.Runtime.Version(ctx, &cri.VersionRequest{})
 	if err != nil {
@@ -64,7 +64,7 @@ func Describe(program string) (string, error) {
 	return fmt.Sprintf("%.1f MB, sha256 %s", float64(len(text))/result.MB, hex.EncodeToString(sum[:6])), nil
 }
 
-// settings names those of containerd that move the figures.
+// settings names containerd's settings that affect the figures.
 func (l *Lab) settings() string {
 	var found []string
 	text, _ := os.ReadFile(filepath.Join(l.Node.RunDir, "config.toml"))

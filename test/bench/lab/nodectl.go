@@ -12,14 +12,13 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// Dirs are the directories of one agent: where its manifests are put together,
-// where it looks for them, and its own.
+// Dirs are the directories of one agent: where its manifests are written, where it watches
+// them, and its root.
 type Dirs struct {
 	Staging, Manifests, Root string
 }
 
-// NewDirs makes directories that no agent used yet; the root is left to the
-// agent.
+// NewDirs makes directories that no agent has used yet; the agent makes the root.
 func (l *Lab) NewDirs(name string) (Dirs, error) {
 	d := Dirs{
 		Staging:   filepath.Join(l.Dir, name, "staging"),
@@ -39,20 +38,20 @@ func (d Dirs) Stage(name, manifest string) error {
 	return os.WriteFile(filepath.Join(d.Staging, name+".yaml"), []byte(manifest), 0o600)
 }
 
-// Drop puts a staged manifest into the directory as an editor or a deployment
-// tool does, and returns the moment before it appeared.
+// Drop renames a staged manifest into the directory, as an editor or a deployment tool does,
+// and returns the moment before it appeared.
 func (d Dirs) Drop(name string) (time.Time, error) {
 	t := time.Now()
 	return t, os.Rename(filepath.Join(d.Staging, name+".yaml"), filepath.Join(d.Manifests, name+".yaml"))
 }
 
-// Remove takes a manifest away, and returns the moment before.
+// Remove deletes a manifest, and returns the moment before.
 func (d Dirs) Remove(name string) (time.Time, error) {
 	t := time.Now()
 	return t, os.Remove(filepath.Join(d.Manifests, name+".yaml"))
 }
 
-// PodShape is what is not the same in every pod that agents start.
+// PodShape is how a pod differs from the other pods that agents start.
 type PodShape struct {
 	EmptyDir    bool
 	Volumes     bool // an emptyDir, a configMap, a secret and a projected volume of both
@@ -61,7 +60,7 @@ type PodShape struct {
 	Args        string // of the container, between commas; "" is "forever"
 }
 
-// Manifest is a pod of one container that does nothing.
+// Manifest returns a pod of one idle container.
 func Manifest(name string, s PodShape) string {
 	if s.Args == "" {
 		s.Args = "forever"
@@ -150,7 +149,7 @@ func (l *Lab) NewNodectl(ctx context.Context, binary string) (*Nodectl, error) {
 	return n, nil
 }
 
-// Args are a command and the flags that keep it on this node.
+// Args returns a command with the flags that keep it on this node.
 func (n *Nodectl) Args(d Dirs, endpoint string, command ...string) []string {
 	return append(command,
 		"--root-dir", d.Root, "--runtime-endpoint", endpoint, "--pod-logs-dir", n.lab.Node.LogsDir,
@@ -185,8 +184,7 @@ func (n *Nodectl) Serve(d Dirs, endpoint string) (*Process, error) {
 	return StartProcess("nodectl serve", Command(n.Binary, args...), logFile)
 }
 
-// Settle returns when an agent that serves has found the runtime and has nothing
-// to do.
+// Settle returns when an agent that serves has found the runtime and is idle.
 func (n *Nodectl) Settle(ctx context.Context, p *Process) error {
 	if _, err := p.Await(ctx, "Container runtime is ready"); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tick is the kernel's unit in /proc/PID/stat: USER_HZ, which is 100 on every
-// architecture Go knows.
+// tick is the kernel's unit in /proc/PID/stat: USER_HZ, which is 100 on every architecture
+// that Go supports.
 const tick = 10 * time.Millisecond
 
 // Ticks is the CPU time a process and its reaped children have used, in ticks;
@@ -39,8 +39,8 @@ func parseStat(text []byte) time.Duration {
 	return sum
 }
 
-// CPU is the CPU time a process's threads have used, to the nanosecond. What
-// has ended since is not in it.
+// CPU is the CPU time that a process's current threads have used, to the nanosecond. Threads
+// that have ended are not counted.
 func CPU(pid int) time.Duration {
 	var sum time.Duration
 	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -93,8 +93,8 @@ func Peer(endpoint string) (int, error) {
 	return int(cred.Pid), nil
 }
 
-// busy is the share of the machine's CPU time that was used in a second in
-// which the bench did nothing.
+// busy is the share of the machine's CPU time that was used in a second in which the bench
+// did nothing.
 func busy() float64 {
 	idle, all := cpuTimes()
 	time.Sleep(time.Second)
@@ -105,7 +105,7 @@ func busy() float64 {
 	return 1 - float64(idle2-idle)/float64(all2-all)
 }
 
-// Worked is the CPU time that was used on the machine since it started, by whomever.
+// Worked is the CPU time that all processes have used since the machine started.
 func Worked() time.Duration {
 	idle, all := cpuTimes()
 	return time.Duration(all-idle) * tick
@@ -133,8 +133,8 @@ func load() float64 {
 	return v
 }
 
-// pressure is how much of the last ten seconds something waited for a CPU, in
-// percent; 0 where the kernel does not tell.
+// pressure is the share of the last ten seconds, in percent, in which a task waited for a
+// CPU; 0 if the kernel does not report it.
 func pressure() float64 {
 	text, _ := os.ReadFile("/proc/pressure/cpu")
 	_, after, _ := strings.Cut(string(text), "avg10=")

@@ -20,7 +20,7 @@ type Line struct {
 	At   time.Time
 }
 
-// Process is an agent that runs.
+// Process is a running agent.
 type Process struct {
 	Exec time.Time // the moment before it was started
 
@@ -35,8 +35,8 @@ type Process struct {
 	newer chan struct{} // closed and replaced when there is more
 }
 
-// Command is a program, in a process group of its own and told nothing of what
-// this process's environment says to agents. It does not outlive the bench.
+// Command is a program in its own process group, without the agents' variables of this
+// process's environment. It does not outlive the bench.
 func Command(program string, args ...string) *exec.Cmd {
 	cmd := exec.Command(program, args...)
 	for _, v := range os.Environ() {
@@ -44,14 +44,14 @@ func Command(program string, args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	// A terminal's SIGINT is for the bench, which then ends the agent; and no
-	// agent outlives a bench that was killed.
+	// A terminal's SIGINT goes to the bench, which then ends the agent; and no agent outlives
+	// a bench that was killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
 
-// StartProcess starts an agent, reads its log, and copies that to a file where
-// one is named. The caller ends it.
+// StartProcess starts an agent, reads its log, and copies that to logFile if it is set. The
+// caller ends it.
 func StartProcess(name string, cmd *exec.Cmd, logFile string) (*Process, error) {
 	p := &Process{name: name, cmd: cmd, newer: make(chan struct{})}
 	if logFile != "" {
@@ -97,7 +97,7 @@ func (p *Process) add(f func()) {
 	p.newer = make(chan struct{})
 }
 
-// Await returns the first log line that holds all the words.
+// Await returns the first log line that contains all the words.
 func (p *Process) Await(ctx context.Context, words ...string) (Line, error) {
 	const limit = 30 * time.Second
 	late := time.After(limit)
@@ -132,7 +132,7 @@ func containsAll(s string, words []string) bool {
 	return true
 }
 
-// Ended reports whether the process has closed its log: it is gone or goes.
+// Ended reports whether the process has closed its log: it has exited or is exiting.
 func (p *Process) Ended() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,8 +153,8 @@ func (p *Process) Tail() string {
 // PID returns the process's ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// End signals the agent and returns when it is gone. One that does not leave
-// within ten seconds is killed, and that is an error.
+// End signals the agent and returns when it has exited. It kills an agent that does not exit
+// within ten seconds, and returns an error.
 func (p *Process) End(s syscall.Signal) error {
 	_ = p.cmd.Process.Signal(s)
 	timer := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })

@@ -19,8 +19,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// RawPod is a pod of the raw arm: the same pod as an agent's, made by three
-// calls and nothing else.
+// RawPod is a pod of the raw arm: the same pod as an agent's, made by three calls.
 type RawPod struct {
 	Sandbox   string
 	Container string
@@ -32,7 +31,7 @@ type RawPod struct {
 	seccomp *cri.SecurityProfile
 }
 
-// RawShape is what is not the same in every raw pod.
+// RawShape is how a raw pod differs from the others.
 type RawShape struct {
 	Dir         string   // made and mounted where not empty
 	Volumes     string   // a directory in which the volumes of PodShape.Volumes are made, where not empty
@@ -49,9 +48,8 @@ func (s RawShape) namespaces() *cri.NamespaceOption {
 	return n
 }
 
-// StartRaw makes and starts a pod. Its image, arguments, network, log, cgroup
-// and confinement are those the agent asks for: what differs between the arms
-// is the agent, not the container.
+// StartRaw makes and starts a pod. Its image, arguments, network, log, cgroup and confinement
+// are those that the agent requests: the arms differ in the agent, not in the container.
 func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPod, error) {
 	if shape.Args == nil {
 		shape.Args = []string{"forever"}
@@ -65,7 +63,8 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 		Hostname:     name,
 		LogDirectory: l.RawLogDir(name),
 		Linux: &cri.LinuxPodSandboxConfig{
-			// As deep as an agent's, and not in its way: it leaves alone what it has not made.
+			// As deep as an agent's, and outside its tree: an agent leaves alone what it has
+			// not made.
 			CgroupParent:    l.Node.CgroupParent + "/raw/besteffort/pod" + name,
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: shape.namespaces(), Seccomp: p.seccomp},
 		},
@@ -98,14 +97,14 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 	return p, l.StartRawContainer(ctx, p, 0)
 }
 
-// What the config objects of a pod of the benchmark hold.
+// Contents of the config objects of the benchmark's pods.
 const (
 	RawConfig = "<h1>the page of the benchmark</h1>"
 	RawSecret = "the password of the benchmark"
 )
 
-// makeVolumes makes by plain system calls what an agent makes of
-// PodShape.Volumes: two directories, and two file systems in memory.
+// makeVolumes makes by plain system calls what an agent makes for PodShape.Volumes: two
+// directories, and two file systems in memory.
 func (p *RawPod) makeVolumes() error {
 	files := map[string]string{"config/page.html": RawConfig, "secret/password": RawSecret, "all/page.html": RawConfig, "all/password": RawSecret, "all/name": p.config.Metadata.Name}
 	for _, name := range []string{"data", "config", "secret", "all"} {
@@ -128,7 +127,7 @@ func (p *RawPod) makeVolumes() error {
 	return nil
 }
 
-// RemoveVolumes takes away what makeVolumes made.
+// RemoveVolumes removes what makeVolumes made.
 func (p *RawPod) RemoveVolumes() error {
 	if p.shape.Volumes == "" {
 		return nil
@@ -204,7 +203,7 @@ func (l *Lab) StartRawBatch(ctx context.Context, prefix string, pods, atOnce int
 	return took, g.Wait()
 }
 
-// StartedAt is what CRI says about the start of a container that runs.
+// StartedAt is the start time of a running container in CRI.
 func (l *Lab) StartedAt(ctx context.Context, id string) (time.Time, error) {
 	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
@@ -233,7 +232,7 @@ func (l *Lab) AwaitRunning(ctx context.Context, id string) (time.Time, error) {
 	}
 }
 
-// Stamped is when the container's own program began, which it writes to its log.
+// Stamped is when the container's own program started, which it writes to its log.
 func (l *Lab) Stamped(ctx context.Context, id string) (time.Time, error) {
 	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
@@ -254,8 +253,7 @@ func (l *Lab) Stamped(ctx context.Context, id string) (time.Time, error) {
 	}
 }
 
-// KillInit ends a container's process as the kernel would, from outside, and
-// returns the moment before.
+// KillInit kills a container's process from outside, and returns the moment before.
 func (l *Lab) KillInit(ctx context.Context, id string) (time.Time, error) {
 	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Window is one stretch of idleness, its CPU times scaled to a minute.
+// Window is one idle interval, its CPU times scaled to a minute.
 type Window struct {
 	AgentCPU, RuntimeCPU time.Duration // in ticks, reaped children included
 	AgentExact           time.Duration // of its threads, to the nanosecond
 	Anon, RSS            int64         // the largest seen, in bytes
 }
 
-// Window looks at an agent (0: none) and at containerd while nothing happens.
+// Window measures an agent (0: none) and containerd while nothing happens.
 func (l *Lab) Window(ctx context.Context, pid int, length time.Duration) (Window, error) {
 	daemon, err := Peer(l.Node.Endpoint)
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// Origin says when and on what a comparison with the kubelet was measured.
+// Origin says when and on which machine a comparison with the kubelet was measured.
 func Origin(r *result.Report) string {
 	m := r.Machine
 	return fmt.Sprintf("Taken on %s on %s, %s memory, Linux %s, cgroup %s; %s, runc %s, %s; kubelet %s (%s), nodectl %s (%s), %s.\n\n",
@@ -32,8 +32,8 @@ func Noise(m *result.Measure) string {
 	return m.Noise.String() + loud
 }
 
-// SetFigures puts figures into the measures of these IDs, instead of those that a
-// report may have. A figure that is nil was not measured.
+// SetFigures replaces the figures of the measures with these IDs. A nil figure was not
+// measured.
 func SetFigures(r *result.Report, figures iter.Seq2[int, *result.Figure]) {
 	for _, m := range r.Measures {
 		m.Figures = nil
@@ -46,9 +46,9 @@ func SetFigures(r *result.Report, figures iter.Seq2[int, *result.Figure]) {
 	}
 }
 
-// A Section is what one command writes of the document.
+// A Section is the part of the document that one command writes.
 type Section struct {
-	Command string // as people call it: it stands in the lines before and after
+	Command string // as users type it: it appears in the lines before and after
 	Needs   []int  // the IDs of the measures of a whole run
 }
 
@@ -56,7 +56,7 @@ func (s Section) marks() (begin, end string) {
 	return "<!-- begin: " + s.Command + " -->\n", "<!-- end: " + s.Command + " -->\n"
 }
 
-// Whole returns an error for what a page for readers lacks.
+// Whole returns an error if the report is not complete enough for the documentation.
 func (s Section) Whole(r *result.Report) error {
 	if r.Quick {
 		return errors.New("a quick run shows that it works, not how fast anything is")

@@ -31,7 +31,7 @@ func TestFiguresTakeThePlaceOfThoseBefore(t *testing.T) {
 	r := &result.Report{}
 	r.Begin(1, "", "")
 	r.Begin(2, "", "")
-	figures := map[int]*result.Figure{1: {Name: "one"}, 2: nil} // nobody measured the second
+	figures := map[int]*result.Figure{1: {Name: "one"}, 2: nil} // the second was not measured
 	for range 2 {
 		SetFigures(r, maps.All(figures))
 	}

@@ -10,7 +10,7 @@ import (
 // Calls is how often each CRI method was called.
 type Calls map[string]int
 
-// Since returns the calls made between two countings.
+// Since returns the calls made after before was counted.
 func (c Calls) Since(before Calls) Calls {
 	made := make(Calls)
 	for method, n := range c {
@@ -21,7 +21,7 @@ func (c Calls) Since(before Calls) Calls {
 	return made
 }
 
-// Total returns how many they are.
+// Total returns the number of calls.
 func (c Calls) Total() int {
 	n := 0
 	for _, k := range c {

@@ -1,11 +1,11 @@
-// Package result is what a benchmark's run leaves: measures, their samples, and
-// figures that meet a limit or miss it.
+// Package result is the result of a benchmark's run: measures, their samples, and figures
+// that meet a limit or miss it.
 //
-// The benchmarks fill a Report, write it as JSON with every sample, and make
-// their tables from it.
+// The benchmarks fill a Report, write it as JSON with every sample, and make their tables
+// from it.
 //
-// The one rule: a figure comes from the samples of one run; none is averaged in
-// from another, none is left out.
+// The one rule: a figure comes from the samples of one run. It includes all of them, and none
+// of another run.
 package result
 
 import (
@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-// MB is what limits count memory in.
+// MB is the unit of memory limits.
 const MB = 1e6
 
 // Report is the result of a run, with every sample.
@@ -28,7 +28,7 @@ type Report struct {
 	Measures []*Measure        `json:"measures"`
 }
 
-// Measure is one thing that was measured, in all its arms.
+// Measure is one measured quantity, in all its arms.
 type Measure struct {
 	ID      int       `json:"id"`
 	Name    string    `json:"name"`
@@ -39,7 +39,7 @@ type Measure struct {
 	Notes   []string  `json:"notes,omitempty"`
 }
 
-// Figure is what a limit is about.
+// Figure is a value that a limit applies to.
 type Figure struct {
 	Name  string     `json:"name"`
 	Value float64    `json:"value"`
@@ -70,7 +70,7 @@ type Noise struct {
 	ForeignShims int     `json:"foreignShims"`
 }
 
-// Quiet is the gate: what a run for publication has to stay below.
+// Quiet reports whether the noise is below the limit for a published run.
 func (n Noise) Quiet() bool {
 	return n.CPUPressure < 2 && n.Busy < 0.05 && n.ForeignShims == 0
 }
@@ -79,7 +79,7 @@ func (n Noise) String() string {
 	return fmt.Sprintf("load %.2f, CPU pressure %.1f %%, CPU busy %.0f %%, %d foreign shims", n.Load1, n.CPUPressure, 100*n.Busy, n.ForeignShims)
 }
 
-// Between names the series that tells how loud a measure was while it ran.
+// Between names the series that shows how busy the machine was during a measure.
 const Between = "CPU in use between samples, %"
 
 // Begin adds a measure.
@@ -110,8 +110,7 @@ func (r *Report) Missed() int {
 	return n
 }
 
-// Write writes the report to a file, and makes its directory; no name is no
-// file.
+// Write writes the report to a file, and makes its directory; an empty name writes nothing.
 func (r *Report) Write(name string) error {
 	if name == "" {
 		return nil
@@ -168,7 +167,7 @@ func (m *Measure) Arm(name string) *Arm {
 	return a
 }
 
-// Note adds a line for people.
+// Note adds a remark for the reader.
 func (m *Measure) Note(format string, args ...any) {
 	m.Notes = append(m.Notes, fmt.Sprintf(format, args...))
 }
@@ -179,15 +178,15 @@ func (a *Arm) Add(d time.Duration) {
 	a.Value(float64(d) / float64(time.Millisecond))
 }
 
-// Value adds a sample in the unit that the arm's name tells.
+// Value adds a sample in the arm's unit.
 func (a *Arm) Value(v float64) {
 	a.Samples = append(a.Samples, v)
 	a.N, a.Median, a.P90 = len(a.Samples), Quantile(a.Samples, 0.5), Quantile(a.Samples, 0.9)
 	a.Low, a.High = slices.Min(a.Samples), slices.Max(a.Samples)
 }
 
-// Ratio adds the ratio of two arms' medians as a figure, and returns it; a limit
-// of 0 is none.
+// Ratio adds the ratio of two arms' medians as a figure, and returns it; a limit of 0 means
+// none.
 func (m *Measure) Ratio(name, of, to string, limit float64) *Figure {
 	a, b := m.Arm(of), m.Arm(to)
 	f := &Figure{Name: name, Value: a.Median / b.Median, Limit: limit}
@@ -195,8 +194,8 @@ func (m *Measure) Ratio(name, of, to string, limit float64) *Figure {
 	return m.add(f)
 }
 
-// Max adds an arm's median as a figure, with the smallest and the largest sample
-// beside it, and returns it; a limit of 0 is none.
+// Max adds an arm's median as a figure, with the smallest and the largest sample, and returns
+// it; a limit of 0 means none.
 func (m *Measure) Max(of string, limit float64, unit string) *Figure {
 	a := m.Arm(of)
 	return m.add(&Figure{Name: of, Value: a.Median, Unit: unit, Limit: limit, CI95: [2]float64{a.Low, a.High}})

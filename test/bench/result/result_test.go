@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What is written is read again, every sample of it, and goes on where it was.
+// A report that is written and read again has every sample, and can be continued.
 func TestReportSurvivesItsFile(t *testing.T) {
 	r := &Report{Time: time.Now(), Machine: map[string]string{"kernel": "6.1"}}
 	m := r.Begin(4, "crash", "")

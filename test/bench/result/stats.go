@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Quantile returns the q-quantile, between two samples where it falls between;
-// 0 of no samples.
+// Quantile returns the q-quantile, interpolated between two samples; 0 without samples.
 func Quantile(samples []float64, q float64) float64 {
 	if len(samples) == 0 {
 		return 0
@@ -20,8 +19,8 @@ func Quantile(samples []float64, q float64) float64 {
 	return s[i] + (at-float64(i))*(s[i+1]-s[i])
 }
 
-// RatioCI is a bootstrap's 95 % interval of the ratio of two medians. The same
-// samples give the same interval.
+// RatioCI is the 95 % bootstrap interval of the ratio of two medians. The same samples give
+// the same interval.
 func RatioCI(a, b []float64) [2]float64 {
 	if len(a) == 0 || len(b) == 0 {
 		return [2]float64{}

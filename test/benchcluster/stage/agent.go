@@ -21,7 +21,7 @@ import (
 // Domain is the cluster's.
 const Domain = "cluster.local"
 
-// MaxPods is how many pods both agents take.
+// MaxPods is the pod limit of both agents.
 const MaxPods = 120
 
 // An Agent is one of the two programs that make a node.
@@ -29,14 +29,14 @@ type Agent struct {
 	Name   string // kubelet or nodectl
 	Binary string
 
-	// More is what else a kubelet's configuration says, and Flags what else nodectl
-	// is told: the same, in the words of each.
+	// More is added to a kubelet's configuration, and Flags to nodectl's command line. Both
+	// set the same.
 	More  string
 	Flags []string
-	Debug bool // nodectl says all it does
+	Debug bool // nodectl logs at debug level
 }
 
-// Kubelet returns the real one.
+// Kubelet returns the real kubelet.
 func Kubelet(binary string) (*Agent, error) {
 	if _, err := os.Stat(binary); err != nil {
 		return nil, fmt.Errorf("%w: run make kubelet-bin", err)
@@ -44,7 +44,7 @@ func Kubelet(binary string) (*Agent, error) {
 	return &Agent{Name: "kubelet", Binary: binary}, nil
 }
 
-// Nodectl returns the one of a file, or where it is "" one built from this tree.
+// Nodectl returns the agent of a binary, or of one built from this tree if binary is "".
 func (s *Stage) Nodectl(ctx context.Context, binary string) (*Agent, error) {
 	built, err := s.NewNodectl(ctx, binary)
 	if err != nil {
@@ -53,7 +53,7 @@ func (s *Stage) Nodectl(ctx context.Context, binary string) (*Agent, error) {
 	return &Agent{Name: "nodectl", Binary: built.Binary}, nil
 }
 
-// Version says which one it is.
+// Version returns the agent's version.
 func (a *Agent) Version() string {
 	if a.Name == "nodectl" {
 		out, _ := exec.Command("git", "-C", node.Repo(), "describe", "--always", "--dirty").Output()
@@ -63,7 +63,7 @@ func (a *Agent) Version() string {
 	return version
 }
 
-// A Turn is an agent that runs, on directories of its own.
+// A Turn is a running agent, on its own directories.
 type Turn struct {
 	*lab.Process
 	Agent     *Agent
@@ -74,8 +74,8 @@ type Turn struct {
 	stage *Stage
 }
 
-// Begin starts an agent as a node of that name, on a fresh root directory, and
-// returns when the node is ready. logFile receives what it says; "" is nowhere.
+// Begin starts an agent as a node of that name, on a fresh root directory, and returns when
+// the node is ready. It writes the agent's output to logFile, unless that is "".
 func (s *Stage) Begin(ctx context.Context, a *Agent, name, logFile string) (_ *Turn, err error) {
 	defer func() {
 		if said := recover(); said != nil {
@@ -102,12 +102,11 @@ func (s *Stage) Begin(ctx context.Context, a *Agent, name, logFile string) (_ *T
 	return t, nil
 }
 
-// Finish ends the agent, takes its node and its pods out of the cluster and off the
-// machine.
+// Finish ends the agent, and removes its node and its pods from the cluster and the machine.
 func (t *Turn) Finish() error {
 	err := t.End(syscall.SIGTERM)
 	if t.Agent.Name == "kubelet" && t.Ended() {
-		err = nil // it leaves with any code
+		err = nil // its exit code varies
 	}
 	ctx := context.Background()
 	no := int64(0)
@@ -119,7 +118,7 @@ func (t *Turn) Finish() error {
 		t.stage.Clean())
 }
 
-// arguments are those of the agent: the same in the words of each.
+// arguments are the agent's arguments: the same settings for both.
 func (s *Stage) arguments(t *Turn, dir, kubeconfig string) ([]string, error) {
 	ports, err := arm.FreePorts(s.Address, 2)
 	if err != nil {
@@ -143,9 +142,9 @@ func (s *Stage) arguments(t *Turn, dir, kubeconfig string) ([]string, error) {
 	return append(args, "--kubeconfig", kubeconfig, "--node-ip", s.Address), err
 }
 
-// configuration is what an agent needs on a machine that it does not own (directories,
-// ports, swap), how its cluster is set up, and the seccomp filter, which nodectl's
-// containers have by default: with it both start the same container.
+// configuration is what an agent needs on a machine that it does not own (directories, ports,
+// swap), and how its cluster is set up. It also sets the seccomp filter that nodectl's
+// containers have by default, so that both start the same container.
 const configuration = `staticPodPath: %s
 failSwapOn: false
 enforceNodeAllocatable: [none]

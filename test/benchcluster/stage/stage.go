@@ -1,12 +1,12 @@
-// Package stage is a cluster of one machine for programs that set the real kubelet
-// and nodectl beside each other: a whole control plane (test/cluster), a containerd
-// (test/node), a network device with an address for both, and an agent that joins.
+// Package stage is a cluster of one machine for programs that compare the real kubelet and
+// nodectl: a control plane (test/cluster), a containerd (test/node), a network device with an
+// address for both, and an agent that joins.
 //
-// test/benchcluster measures on it, test/paritycluster records. Both give an agent
-// the same flags from here, so that figures and recordings are of the same two.
+// test/benchcluster measures on it, test/paritycluster records. Both take an agent's flags
+// from here, so that figures and recordings are of the same two.
 //
-// The one rule: what was started or changed on this machine is gone when a stage is
-// closed, also after an error.
+// The one rule: closing a stage removes or restores everything that it started or changed on
+// this machine, also after an error.
 package stage
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// A Stage is a control plane and a machine that an agent may make a node of it.
+// A Stage is a control plane and a machine that an agent can join as a node.
 type Stage struct {
 	*lab.Lab
 	Cluster *cluster.Cluster
-	Admin   *rest.RESTClient // of the core group, for somebody who may do everything
+	Admin   *rest.RESTClient // of the core group, as the administrator
 	Address string           // of the machine; the API server listens on it too
 
 	bench    *arm.Bench
@@ -53,13 +53,13 @@ func Open(ctx context.Context) (s *Stage, err error) {
 	if s.device, s.Address, err = makeDevice(); err != nil {
 		return s, err
 	}
-	if err := arm.MakeCgroup(s.Node.CgroupParent); err != nil { // a kubelet wants it to be there
+	if err := arm.MakeCgroup(s.Node.CgroupParent); err != nil { // a kubelet needs it to exist
 		return s, err
 	}
 	s.bench = arm.NewBench(ctx, s.Dir)
 	s.Cluster = cluster.Start(s.bench, cluster.Whole(s.Address))
 	s.Admin = s.Cluster.Client(s.bench)
-	// What every pod mounts.
+	// Every pod mounts this ConfigMap.
 	return s, Await(ctx, 30*time.Second, func(ctx context.Context) error {
 		return s.Admin.Get().Namespace("default").Resource("configmaps").Name("kube-root-ca.crt").Do(ctx).Error()
 	})
@@ -121,12 +121,12 @@ func Await(ctx context.Context, limit time.Duration, f func(context.Context) err
 	}
 }
 
-// makeDevice makes a network device with an address of its own.
+// makeDevice makes a network device with its own address.
 func makeDevice() (name, address string, err error) {
 	for i := range 200 {
 		name, address = fmt.Sprintf("ndc%d", i), fmt.Sprintf("198.19.%d.1", i)
 		if exec.Command("ip", "link", "add", name, "type", "veth", "peer", "name", name+"p").Run() != nil {
-			continue // somebody else's
+			continue // the name is taken
 		}
 		for _, args := range [][]string{{"addr", "add", address + "/32", "dev", name}, {"link", "set", name, "up"}, {"link", "set", name + "p", "up"}} {
 			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
