@@ -72,7 +72,7 @@ func journalFlips(name string, begin time.Time) (int, error) {
 
 func (n nodectl) logsDir(lab.Dirs) string { return n.node.LogsDir }
 
-// podList is what both agents say about pods, as far as it is compared.
+// podList is what both agents report about pods, as far as it is compared.
 type podList struct{ Items []podItem }
 
 type podItem struct {
@@ -93,8 +93,8 @@ func (l podList) running() int {
 	return n
 }
 
-// unready reports whether the pod is said not to be Ready; nothing said is
-// nothing.
+// unready reports whether the pod has a Ready condition that is False; a missing condition
+// does not count.
 func (p podItem) unready() bool {
 	for _, c := range p.Status.Conditions {
 		if c.Type == "Ready" && c.Status == "False" {

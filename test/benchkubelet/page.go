@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// section is what this command writes of the docs.
+// section is the part of the docs that this command writes.
 var section = page.Section{Command: "make bench-kubelet", Needs: allMeasures()}
 
 // text is the report for people: what docs/benchmarks.md holds.

@@ -16,11 +16,11 @@ type plot struct {
 	panels      []panel
 }
 
-// panel is one pair of axes. Both begin at 0, but for a logarithmic x.
+// panel is one pair of axes. Both begin at 0, except a logarithmic x.
 type panel struct {
 	title, x, y string
 	log         bool    // of x
-	top         float64 // of y; 0 is what the points need
+	top         float64 // of y; 0 fits the points
 	series      []series
 }
 
@@ -33,7 +33,7 @@ type series struct {
 
 type point struct{ x, y float64 }
 
-// distribution is the share of samples that are at most so large, as steps.
+// distribution is the share of samples up to each value, as steps.
 func distribution(name string, samples []float64) series {
 	s := series{name: name}
 	sorted := slices.Sorted(slices.Values(samples))
@@ -44,7 +44,7 @@ func distribution(name string, samples []float64) series {
 	return s
 }
 
-// The arms' colours, told apart also by those who do not see red and green.
+// The arms' colours, which colour-blind readers can tell apart too.
 var colours = map[string]string{"raw": "#888888", "kubelet": "#0072b2", "nodectl": "#d55e00"}
 
 // One panel's measures, in pixels.

@@ -23,12 +23,11 @@ var shapes = []struct {
 	pod  lab.PodShape
 }{{"S0", s0}, {"S2", s2}}
 
-// spacing lies between two samples, so that one does not hear the other's end.
+// spacing separates two samples, so that the end of one does not disturb the next.
 const spacing = 400 * time.Millisecond
 
-// single is M1, M4 and M16 in one life of each agent: it starts with one
-// manifest there, gets others one at a time, and containers of theirs are
-// killed.
+// single is M1, M4 and M16 in one run of each agent: it starts with one manifest, gets others
+// one at a time, and their containers are killed.
 type single struct {
 	*bench
 	start, crash, cold *result.Measure
@@ -54,7 +53,7 @@ func (b *bench) measureSingle(ctx context.Context) error {
 	return b.take(ctx, s.noisy(), b.count(8, 2), arms...)
 }
 
-// noisy is the measure that notes how loud it is between the rounds.
+// noisy is the measure that records the noise between the rounds.
 func (s *single) noisy() *result.Measure {
 	for _, m := range []*result.Measure{s.start, s.crash, s.cold} {
 		if m.ID != 0 {
@@ -69,7 +68,7 @@ func (s *single) first(r *running) error {
 	return err
 }
 
-// agent is an agent's turn: it was just started, with one manifest there.
+// agent is an agent's turn: it has just been started, with one manifest.
 func (s *single) agent(ctx context.Context, r *running) error {
 	e, err := s.Events.Await(ctx, 0, "start of the first pod", after(r.Exec, lab.Started(fullName("first"))))
 	if err != nil {
@@ -116,7 +115,7 @@ func (s *single) agent(ctx context.Context, r *running) error {
 	return nil
 }
 
-// after accepts what match does, from a moment on.
+// after accepts what match accepts, after a moment.
 func after(t time.Time, match func(lab.Seen) bool) func(lab.Seen) bool {
 	return func(e lab.Seen) bool { return e.At.After(t) && match(e) }
 }
@@ -134,7 +133,7 @@ func (s *single) drop(ctx context.Context, r *running, shape, name string, pod l
 	return e.ContainerId, s.started(ctx, r.name(), shape, begin, e.ContainerId)
 }
 
-// started notes a start, and the container's own word for it.
+// started notes a start, with the time that the container itself wrote.
 func (s *single) started(ctx context.Context, arm, shape string, begin time.Time, id string) error {
 	at, err := s.AwaitRunning(ctx, id)
 	if err != nil {
@@ -149,7 +148,7 @@ func (s *single) started(ctx context.Context, arm, shape string, begin time.Time
 	return lab.Rest(ctx, s.start, spacing)
 }
 
-// killed is when a container was, and how many events had come by then.
+// killed is when a container was killed, and how many events had arrived by then.
 type killed struct {
 	at     time.Time
 	events int

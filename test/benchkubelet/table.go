@@ -9,14 +9,13 @@ import (
 	"github.com/nodectl/nodectl/test/bench/result"
 )
 
-// row is one line of the table: what an issue asks for, or what stands there for
-// information.
+// row is one line of the table: a requirement of the issue, or a value for information.
 type row struct {
 	measure int
 	metric  string
-	arms    [3]string // raw, kubelet, nodectl: whose medians stand in the line; "" is none
+	arms    [3]string // raw, kubelet, nodectl: whose medians are in the line; "" is none
 	to      int       // the arm that nodectl's median is divided by; itself: its median is the figure
-	unit    string    // of what is not a duration
+	unit    string    // if not a duration
 	must    float64   // 0: for information
 	aim     float64
 }
@@ -27,8 +26,7 @@ const (
 	ours
 )
 
-// rows are the lines, in the order of the issue's table; then what it does not
-// ask for.
+// rows are the lines in the order of the issue's table, then those that it does not require.
 var rows = []row{
 	{1, "single start, no volume", [3]string{"raw, S0", "kubelet, S0", "nodectl, S0"}, raw, "", 1.25, 1.10},
 	{1, "single start, with emptyDir", [3]string{"raw, S2", "kubelet, S2", "nodectl, S2"}, raw, "", 1.35, 1.10},

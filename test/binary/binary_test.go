@@ -36,9 +36,9 @@ func TestSlim_Size_IsBounded(t *testing.T) {
 }
 
 // TestSlim_MethodLookupByName_IsUnreachable: while a function that looks up methods by a
-// name that is not constant is reachable, the linker keeps every exported method of every
-// type: 20 MB. The linker marks such functions ReflectMethod. The program shows it by a
-// method that only then stays: reflect.Value's, on the pointer that no code calls it on.
+// non-constant name is reachable, the linker keeps every exported method of every type: 20
+// MB. The linker marks such functions ReflectMethod. The test detects this by a method that
+// is linked only then: reflect.Value's, on the pointer, which no code calls.
 func TestSlim_MethodLookupByName_IsUnreachable(t *testing.T) {
 	t.Parallel()
 	path, err := node.Slim()
@@ -49,7 +49,7 @@ func TestSlim_MethodLookupByName_IsUnreachable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The table of functions names them, also without a symbol table.
+	// The table of functions has their names, also without a symbol table.
 	has := func(function string) bool { return bytes.Contains(program, []byte("\x00"+function+"\x00")) }
 	if !has("fmt.(*pp).printValue") {
 		t.Fatalf("%s does not name its functions as this test expects", path)
@@ -78,9 +78,9 @@ func TestSlim_MethodLookupByName_IsUnreachable(t *testing.T) {
 
 const mark = " <ReflectMethod>"
 
-// reflectMethod returns how the first function that is marked ReflectMethod is reached,
-// by what the linker writes with -dumpdep: a line "from -> to" for each symbol, when it is
-// reached first. nil is no such function.
+// reflectMethod returns the path to the first function that is marked ReflectMethod, from the
+// linker's -dumpdep output: a line "from -> to" for each symbol, when it is first reached.
+// nil means that there is no such function.
 func reflectMethod(dump io.Reader) ([]string, error) {
 	reachedFrom := map[string]string{}
 	lines := bufio.NewScanner(dump)

@@ -17,7 +17,8 @@ import (
 )
 
 // merge reads a manifest under Landlock: every thread has given up its rights before the
-// first byte. What they may not do is TestConfineReading_ParserIsTakenOver_ChangesNothing.
+// first byte. TestConfineReading_ParserIsTakenOver_ChangesNothing shows which rights these
+// are.
 func TestMerge_BeforeItReads_IsConfined(t *testing.T) {
 	t.Parallel()
 	program, err := node.Slim()
@@ -44,8 +45,8 @@ func TestMerge_BeforeItReads_IsConfined(t *testing.T) {
 	}
 }
 
-// A dry run reads what the agent kept of its pods, which has what the owners of manifests
-// wrote, under Landlock too.
+// A dry run also reads the agent's records of its pods under Landlock: they contain what the
+// owners of manifests wrote.
 func TestMergeDryRun_BeforeItReadsRecords_IsConfined(t *testing.T) {
 	t.Parallel()
 	program, err := node.Slim()
@@ -70,7 +71,7 @@ func TestMergeDryRun_BeforeItReadsRecords_IsConfined(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill() }()
-	var fifo *os.File // which opens when merge reads it, and waits for what it holds
+	var fifo *os.File // opens when merge reads it, and then blocks merge
 	err = wait.Try(func() (err error) {
 		fifo, err = os.OpenFile(record, os.O_WRONLY|unix.O_NONBLOCK, 0)
 		return err
@@ -89,7 +90,7 @@ func TestMergeDryRun_BeforeItReadsRecords_IsConfined(t *testing.T) {
 	}
 }
 
-// isConfined returns which thread of a process has not given up its rights.
+// isConfined returns an error that names a thread that has not given up its rights.
 func isConfined(pid int) error {
 	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
 	if err != nil || len(tasks) == 0 {

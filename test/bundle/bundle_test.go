@@ -78,7 +78,7 @@ func parent(t testing.TB) string { return "/nodectl-" + t.Name() }
 func sandbox(t *testing.T, rt cri.RuntimeServiceClient, name string) string {
 	t.Helper()
 	id := ""
-	wait.NoError(t, func() error { // two portmap plugins that make their first chain at once: one fails
+	wait.NoError(t, func() error { // if two portmap plugins make their first chain at once, one fails
 		r, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
 			Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
 			Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: parent(t)},
@@ -118,8 +118,8 @@ func exists(name string) bool {
 	return err == nil
 }
 
-// TestBundleLifeOnAFreshMachine walks through all of it: first use, reuse, a
-// pod, the refusal to stop under it, the end.
+// TestBundleLifeOnAFreshMachine covers the whole lifecycle: first use, reuse, a pod, the
+// refusal to stop while the pod runs, the stop.
 func TestBundleLifeOnAFreshMachine(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "a")
@@ -140,7 +140,7 @@ func TestBundleLifeOnAFreshMachine(t *testing.T) {
 	if fi, err := os.Stat(s.RunDir); err != nil || fi.Mode().Perm() != 0o711 {
 		t.Errorf("run directory: %v %v", fi.Mode(), err)
 	}
-	// Another process, and the same one again, use what runs.
+	// Another process, and the same one again, use the running containerd.
 	if started, err := bundle.New(cfg).Ensure(t.Context()); err != nil || started {
 		t.Errorf("Ensure with a running containerd: %v, %v", started, err)
 	}
@@ -187,8 +187,8 @@ func gone(t *testing.T, r *bundle.Runtime, cfg bundle.Config, s bundle.Status) {
 	}
 }
 
-// TestF21_ContainerdKilledUnderAPod: Ensure starts it again, and the pod is the
-// same.
+// TestF21_ContainerdKilledUnderAPod: Ensure starts containerd again, and the pod is
+// unchanged.
 func TestF21_ContainerdKilledUnderAPod(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "b")
@@ -238,12 +238,12 @@ func TestBundleStopWithoutContainerd(t *testing.T) {
 	gone(t, r, cfg, s)
 }
 
-// TestBundleSaysWhyItDoesNotStart: the reason is containerd's own last line, not that it
-// did not answer in time.
+// TestBundleSaysWhyItDoesNotStart: the error has containerd's own last line, instead of a
+// timeout.
 func TestBundleSaysWhyItDoesNotStart(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "d")
-	if _, err := r.Start(t.Context()); err != nil { // unpacked from now on
+	if _, err := r.Start(t.Context()); err != nil { // the bundle is unpacked from now on
 		t.Fatal(err)
 	}
 	if err := r.Stop(t.Context(), true); err != nil {
@@ -262,8 +262,7 @@ func TestBundleSaysWhyItDoesNotStart(t *testing.T) {
 	}
 }
 
-// TestBundleStopWithoutPrograms: pods are ended even when containerd cannot be
-// started to do it.
+// TestBundleStopWithoutPrograms: Stop ends pods even if it cannot start containerd for that.
 func TestBundleStopWithoutPrograms(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "e")
@@ -280,7 +279,7 @@ func TestBundleStopWithoutPrograms(t *testing.T) {
 	if err := r.Stop(t.Context(), true); err != nil {
 		t.Fatal(err)
 	}
-	// The cgroup is known to containerd alone.
+	// Only containerd knows the cgroup.
 	for _, h := range cgroupTrees() {
 		removeTree(filepath.Join(h, parent(t)))
 	}
@@ -341,8 +340,8 @@ func TestBundleStartedByManyAtOnce(t *testing.T) {
 	}
 }
 
-// TestBundleThatHangs: a containerd that runs and does not answer is reported,
-// not touched.
+// TestBundleThatHangs: a containerd that runs and does not answer is reported and not
+// touched.
 func TestBundleThatHangs(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "h")
@@ -367,8 +366,8 @@ func TestBundleThatHangs(t *testing.T) {
 	}
 }
 
-// TestI6_BundleSharesABridge: the first one to stop leaves what the other one
-// uses, the last one nothing.
+// TestI6_BundleSharesABridge: the first runtime to stop leaves what the other uses, the last
+// one leaves nothing.
 func TestI6_BundleSharesABridge(t *testing.T) {
 	t.Parallel()
 	one, cfg := fresh(t, "i")
@@ -420,8 +419,8 @@ func TestI6_BundleSharesABridge(t *testing.T) {
 	}
 }
 
-// leaveChain makes what a plugin leaves that works on when containerd is killed: a
-// chain in the packet filter that no pod has.
+// leaveChain makes what a plugin leaves that runs on when containerd is killed: a chain in
+// the packet filter that belongs to no pod.
 func leaveChain(t *testing.T, network string) string {
 	t.Helper()
 	name := fmt.Sprintf("CNI-%x", sha256.Sum256([]byte(network)))[:28]
@@ -445,8 +444,8 @@ func chain(name string) bool {
 	return exec.Command("iptables", "-w", "-t", "nat", "-S", name).Run() == nil
 }
 
-// TestBundleLeavesTheAgentsUnit: systemd ends what is in a unit's cgroup with
-// the unit, so containerd must not be.
+// TestBundleLeavesTheAgentsUnit: systemd kills all processes of a unit's cgroup with the
+// unit, so containerd must not be in it.
 func TestBundleLeavesTheAgentsUnit(t *testing.T) {
 	tree := ""
 	for _, h := range cgroupTrees() {
@@ -492,7 +491,8 @@ func TestBundleLeavesTheAgentsUnit(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := status(t, r)
-	// Where systemd runs and sees this process's mounts, it is a unit's, else a group beside all units.
+	// If systemd runs and shares this process's mounts, the cgroup is a unit's; else it is
+	// beside all units.
 	name := "nodectl-runtime-" + filepath.Base(s.RunDir)
 	own := filepath.Join(tree, name)
 	groups, err = os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", s.PID))

@@ -60,7 +60,7 @@ func config(t *testing.T, img v1.Image, arch string) *v1.ConfigFile {
 	return c
 }
 
-// docker returns what docker save writes.
+// docker returns an archive as docker save writes it.
 func docker(t *testing.T, ref string, img v1.Image) []byte {
 	t.Helper()
 	tag, err := name.NewTag(ref)
@@ -96,7 +96,7 @@ func oci(t *testing.T, img v1.Image, annotations map[string]string) []byte {
 	return b.Bytes()
 }
 
-// put writes an archive as something that was there before.
+// put writes an archive that looks as if it had been there before.
 func put(t *testing.T, path string, content []byte) {
 	t.Helper()
 	if err := os.WriteFile(path, content, 0o600); err != nil {
@@ -268,8 +268,8 @@ func TestImagesAreImportedOnce(t *testing.T) {
 	}
 }
 
-// TestImagesWatch: archives that appear by rename, and by slow writing, are
-// imported when they are whole.
+// TestImagesWatch: archives that appear by rename, or are written slowly, are imported when
+// they are complete.
 func TestImagesWatch(t *testing.T) {
 	n, dir := node.Shared(t), t.TempDir()
 	m, _ := images(t, n, dir)
@@ -289,7 +289,7 @@ func TestImagesWatch(t *testing.T) {
 	}
 	wait.NoError(t, func() error { return present(t, n, "nodectl.dev/test/renamed:1") })
 
-	// While a slow writer has written a part of its file, others are imported.
+	// While a slow writer has written part of its file, other files are imported.
 	const slow = "nodectl.dev/test/slow:1"
 	f, err := os.Create(filepath.Join(dir, "slow.tar"))
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// The pause container of the bundle runs under its own seccomp filter: it starts, reaps
-// what other processes of its PID namespace orphan, and ends when it is asked to.
+// The bundle's pause container runs under its own seccomp filter. It starts, reaps orphaned
+// processes of its PID namespace, and exits on request.
 // Shows: C-1.22.12.
 func TestPause_OwnSeccompFilter_RunsReapsAndEnds(t *testing.T) {
 	t.Parallel()
@@ -123,7 +123,7 @@ func orphan(t *testing.T, pid int) (release func()) {
 	t.Cleanup(func() { out.Close() })
 	done := make(chan error)
 	go func() {
-		runtime.LockOSThread() // for ever: the thread is in no state to be used again
+		runtime.LockOSThread() // never unlocked: the thread cannot be used again
 		if err := unix.Setns(fd, unix.CLONE_NEWPID); err != nil {
 			done <- err
 			return
@@ -139,9 +139,9 @@ func orphan(t *testing.T, pid int) (release func()) {
 	return func() { out.Close() }
 }
 
-// BenchmarkSandbox_SeccompOfPause starts sandboxes with the runtime's default filter and
-// with the pause program's own, by turns, and shows what the own one takes of the default's
-// time. CRI alone is measured: no agent, no container, the host's network.
+// BenchmarkSandbox_SeccompOfPause starts sandboxes in turn with the runtime's default filter
+// and with the pause program's own, and reports the ratio of their times. It measures CRI
+// alone: no agent, no container, the host's network.
 func BenchmarkSandbox_SeccompOfPause(b *testing.B) {
 	r, _ := fresh(b, "t")
 	endpoint, err := r.Start(b.Context())
@@ -205,7 +205,7 @@ func BenchmarkSandbox_SeccompOfPause(b *testing.B) {
 }
 
 // An archive gives the pause image's name to another image. The next start of the runtime
-// imports the bundle's own again: every new sandbox runs what has that name.
+// imports the bundle's own image again: every new sandbox runs the image with that name.
 func TestStart_PauseImageExchanged_IsImportedAgain(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "x")

@@ -66,11 +66,11 @@ func enter(root, path string) error {
 	return syscall.Exec(path, os.Args, []string{poseEnv + "=stay"})
 }
 
-// A pose is a process that wants to be taken for a part of the runtime.
+// A pose is a process that imitates a part of the runtime.
 type pose struct {
 	path  string   // the program's path, in root
 	root  string   // "" is the machine's
-	flags uintptr  // the namespaces of its own
+	flags uintptr  // new namespaces
 	args  []string // its argument list
 }
 

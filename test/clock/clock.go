@@ -24,17 +24,16 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// variable names the file whose first eight bytes are by how many seconds the clock is
-// set ahead.
+// variable names the file whose first eight bytes are the seconds that the clock is ahead.
 const variable = "NODECTL_TEST_CLOCK"
 
-// reads is what Now read until now, and readsAhead what it reads instead.
+// reads is the line of Now in Go's source, and readsAhead its replacement.
 const (
 	reads      = "sec, nsec, mono := runtimeNow()\n"
 	readsAhead = "sec, nsec, mono := runtimeNow()\n\tif ahead != nil {\n\t\tsec += *ahead\n\t}\n"
 )
 
-// mapped is what package time has beside its own: where the seconds are.
+// mapped is the file that is added to package time: it maps the seconds.
 const mapped = `package time
 
 import (
@@ -61,8 +60,8 @@ func mapAhead() *int64 {
 }
 `
 
-// Build builds nodectl at program, for a Clock to set. The first time it compiles all
-// there is, on all cores for minutes: a parallel test calls it before t.Parallel.
+// Build builds nodectl at program, for a Clock to set. The first build compiles everything,
+// on all cores for minutes: a parallel test calls it before t.Parallel.
 func Build(t testing.TB, program string) {
 	t.Helper()
 	root, err := exec.Command("go", "env", "GOROOT").Output()
@@ -77,8 +76,8 @@ func Build(t testing.TB, program string) {
 	if bytes.Count(is, []byte(reads)) != 1 {
 		t.Fatalf("package time does not read the clock by %q any more", reads)
 	}
-	// Beside the build cache and always the same: what is built is built once. It is no
-	// package of ./..., by its name.
+	// Beside the build cache and always the same directory, so that the build is cached. Its
+	// name keeps it out of ./... .
 	dir := filepath.Join(node.Repo(), "bin", "clock", "_time")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -109,13 +108,13 @@ func Build(t testing.TB, program string) {
 	}
 }
 
-// Clock is the wall clock of the programs that were started with its Env.
+// Clock is the wall clock of the programs that are started with its Env.
 type Clock struct {
 	file  string
 	ahead *int64
 }
 
-// New returns a clock that is right.
+// New returns a clock without an offset.
 func New(t testing.TB) *Clock {
 	t.Helper()
 	c := &Clock{file: filepath.Join(t.TempDir(), "clock")}
@@ -140,8 +139,9 @@ func New(t testing.TB) *Clock {
 	return c
 }
 
-// Env is what a program's environment needs.
+// Env is a variable for the program's environment.
 func (c *Clock) Env() string { return variable + "=" + c.file }
 
-// Set sets the clock ahead of the machine's, by whole seconds; less than 0 is behind.
+// Set sets the clock ahead of the machine's, by whole seconds; a negative value sets it
+// behind.
 func (c *Clock) Set(ahead time.Duration) { atomic.StoreInt64(c.ahead, int64(ahead/time.Second)) }

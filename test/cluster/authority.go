@@ -25,7 +25,7 @@ type Authority struct {
 	key     *ecdsa.PrivateKey
 }
 
-// Identity is what a certificate says.
+// Identity is the subject of a certificate, and its validity.
 type Identity struct {
 	User     string    // common name
 	Groups   []string  // organisations
@@ -58,8 +58,8 @@ func NewAuthority(t testing.TB, dir, name string) *Authority {
 	return a
 }
 
-// Issue makes a certificate for id and writes it as name.crt and name.key,
-// over those that are there.
+// Issue makes a certificate for id and writes it as name.crt and name.key. It replaces
+// existing files.
 func (a *Authority) Issue(t testing.TB, name string, id Identity) Pair {
 	t.Helper()
 	if id.NotAfter.IsZero() {
@@ -89,7 +89,7 @@ func (a *Authority) Issue(t testing.TB, name string, id Identity) Pair {
 	return p
 }
 
-// TLS returns what a client needs that trusts this authority and shows p.
+// TLS returns the configuration of a client that trusts this authority and presents p.
 func (a *Authority) TLS(t testing.TB, p Pair) *tls.Config {
 	t.Helper()
 	cert, err := tls.LoadX509KeyPair(p.CertFile, p.KeyFile)
@@ -128,7 +128,7 @@ func writeKey(t testing.TB, file string, key *ecdsa.PrivateKey) {
 	writePEM(t, file, "EC PRIVATE KEY", der)
 }
 
-// writePEM replaces file in one step: programs reload what changes.
+// writePEM replaces file in one step: programs reload changed files.
 func writePEM(t testing.TB, file, kind string, der []byte) {
 	t.Helper()
 	text := pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})

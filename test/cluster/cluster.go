@@ -1,17 +1,17 @@
-// Package cluster gives a test a control plane of its own: a real kube-apiserver
-// and a real etcd, built by hack/cluster from their modules. Both can be killed,
-// paused, restarted and set back to an older state.
+// Package cluster gives a test its own control plane: a real kube-apiserver and a real etcd,
+// built by hack/cluster from their modules. Both can be killed, paused, restarted and
+// restored to an older state.
 //
 //	c := cluster.Start(t)
 //	file := c.NodeKubeconfig(t, "node-1")
 //	c.CreatePod(t, pod)
 //	c.APIServer.Kill(t)
 //
-// StartEtcd starts an etcd alone. Everything ends with the test, and with the
-// test's process when that is killed.
+// StartEtcd starts an etcd alone. Everything ends with the test, and with the test's process
+// when that is killed.
 //
-// The one rule: nothing is skipped. Without bin/cluster a test that needs it
-// fails and says what to make.
+// The one rule: nothing is skipped. Without bin/cluster a test that needs it fails and names
+// the make target.
 package cluster
 
 import (
@@ -33,8 +33,8 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 )
 
-// Cluster is one kube-apiserver and its etcd. Without Whole no controller runs:
-// nothing binds, evicts or collects a pod, and no service account is made.
+// Cluster is one kube-apiserver and its etcd. Without Whole no controller runs: none binds,
+// evicts or collects a pod, or makes a service account.
 type Cluster struct {
 	URL       string // of the API server
 	Etcd      *Etcd
@@ -44,31 +44,31 @@ type Cluster struct {
 	// Of a whole cluster.
 	Controllers *Process // kube-controller-manager
 	Scheduler   *Process
-	AuditLog    string // what the API server was asked, one JSON object a line
+	AuditLog    string // the API server's requests, one JSON object a line
 
 	dir    string
 	admin  string // kubeconfig of system:masters
 	client *rest.RESTClient
 }
 
-// settings is what options change.
+// settings are what options change.
 type settings struct {
 	rbac bool
 	apis []string
 	args []string
 	etcd EtcdOptions
-	// address is the API server's; "" is one of loopback. whole starts controllers.
+	// address is the API server's; "" is a loopback address. whole starts controllers.
 	address     string
 	whole       bool
 	controllers []string // arguments of kube-controller-manager
-	verifying   bool     // the API server believes no node's certificate of another authority
+	verifying   bool     // the API server trusts node certificates of its own authority only
 }
 
 // Option changes what Start starts.
 type Option func(*settings)
 
-// RBAC makes the API server authorize as a real one does: the node authorizer,
-// RBAC, and the NodeRestriction plugin. Without it everybody may do everything.
+// RBAC makes the API server authorize as a real one does: the node authorizer, RBAC, and the
+// NodeRestriction plugin. Without it every user may do everything.
 func RBAC() Option { return func(s *settings) { s.rbac = true } }
 
 // APIs serves group versions beside the few that a node needs, as "apps/v1".
@@ -92,23 +92,23 @@ var served = []string{
 	"apiextensions.k8s.io/v1", "apiregistration.k8s.io/v1", "certificates.k8s.io/v1", "discovery.k8s.io/v1", "events.k8s.io/v1", "networking.k8s.io/v1", "node.k8s.io/v1",
 }
 
-// unwanted are the admission plugins that change or refuse pods for the sake of
-// controllers that do not run here.
+// unwanted are the admission plugins that change or reject pods on behalf of controllers that
+// do not run here.
 const unwanted = "LimitRanger,ServiceAccount,TaintNodesByCondition,PodSecurity,Priority,DefaultStorageClass," +
 	"StorageObjectInUseProtection,PodGroupProtection,PersistentVolumeClaimResize,RuntimeClass,CertificateApproval," +
 	"CertificateSigning,ClusterTrustBundleAttest,CertificateSubjectRestriction,DefaultIngressClass,PodTopologyLabels," +
 	"PodGroupWorkloadExists,NodeDeclaredFeatureValidator,JobValidation,MutatingAdmissionPolicy,MutatingAdmissionWebhook," +
 	"ValidatingAdmissionPolicy,ValidatingAdmissionWebhook,ResourceQuota"
 
-// Start starts a cluster for this test alone, and returns when it answers and
-// the namespace default is there.
+// Start starts a cluster for this test alone, and returns when it answers and the namespace
+// default exists.
 func Start(t testing.TB, options ...Option) *Cluster {
 	t.Helper()
 	var s settings
 	for _, o := range options {
 		o(&s)
 	}
-	program(t, "kube-apiserver") // says what is missing before anything starts
+	program(t, "kube-apiserver") // reports a missing program before anything starts
 	c := &Cluster{dir: t.TempDir(), Etcd: StartEtcd(t, s.etcd)}
 	c.Authority = NewAuthority(t, c.dir, "ca")
 	listen := address(t)
@@ -179,7 +179,7 @@ func enabled(versions []string) []string {
 	return all
 }
 
-// readiness returns what asks the API server whether it is ready.
+// readiness returns a function that asks the API server whether it is ready.
 func (c *Cluster) readiness(t testing.TB, admin Pair) func(context.Context) error {
 	t.Helper()
 	config := c.Authority.TLS(t, admin)
@@ -215,12 +215,11 @@ func (c *Cluster) Restart(t testing.TB) {
 	c.APIServer.Start(t)
 }
 
-// Snapshot copies etcd's data. The API server loses its etcd for a moment and
-// goes on.
+// Snapshot copies etcd's data. The API server loses its etcd for a moment and reconnects.
 func (c *Cluster) Snapshot(t testing.TB) Snapshot { t.Helper(); return c.Etcd.Snapshot(t) }
 
-// Restore sets the cluster back to s, as an administrator does it: with the API
-// server stopped, which would otherwise serve from its memory.
+// Restore restores the cluster to s, as an administrator does it: with the API server
+// stopped, which would otherwise serve from its memory.
 func (c *Cluster) Restore(t testing.TB, s Snapshot) {
 	t.Helper()
 	c.APIServer.Kill(t)
@@ -233,7 +232,7 @@ func (c *Cluster) Restore(t testing.TB, s Snapshot) {
 // (restart it).
 func (c *Cluster) Compact(t testing.TB) { t.Helper(); c.Etcd.Compact(t) }
 
-// AdminKubeconfig returns the file of a user who may do everything.
+// AdminKubeconfig returns the file of the administrator.
 func (c *Cluster) AdminKubeconfig(testing.TB) string { return c.admin }
 
 // NodeKubeconfig returns the file of the node's agent, system:node:NODE.
@@ -242,9 +241,8 @@ func (c *Cluster) NodeKubeconfig(t testing.TB, node string) string {
 	return c.Kubeconfig(t, Identity{User: "system:node:" + node, Groups: []string{"system:nodes"}})
 }
 
-// Kubeconfig returns the file of a user with a certificate of c.Authority. It
-// names certificate and key by path; issuing again for the same user replaces
-// what these files hold.
+// Kubeconfig returns the file of a user with a certificate of c.Authority. It names
+// certificate and key by path; issuing again for the same user replaces these files.
 func (c *Cluster) Kubeconfig(t testing.TB, id Identity) string {
 	t.Helper()
 	name := strings.ReplaceAll(id.User, ":", "-")
@@ -268,7 +266,7 @@ func (c *Cluster) kubeconfig(t testing.TB, name string, p Pair) string {
 	return file
 }
 
-// Config returns what a client of the user of a kubeconfig file needs.
+// Config returns the client configuration of a kubeconfig file.
 func (c *Cluster) Config(t testing.TB, kubeconfig string) *rest.Config {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
@@ -279,7 +277,7 @@ func (c *Cluster) Config(t testing.TB, kubeconfig string) *rest.Config {
 	return config
 }
 
-// Client returns a client of the core group, for a user who may do everything.
+// Client returns a client of the core group, for the administrator.
 func (c *Cluster) Client(testing.TB) *rest.RESTClient { return c.client }
 
 // ClientAs returns a client of the core group with the rights of a kubeconfig

@@ -23,10 +23,10 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// EtcdOptions says what kind of etcd is started. The zero value is one member
-// without TLS and without users.
+// EtcdOptions describes the etcd to start. The zero value is one member without TLS and
+// without users.
 type EtcdOptions struct {
-	// TLS makes clients show a certificate of Etcd.Authority.
+	// TLS requires clients to present a certificate of Etcd.Authority.
 	TLS bool
 	// RootPassword enables authentication: the user root has it.
 	RootPassword string
@@ -45,8 +45,8 @@ type EtcdUser struct{ Name, Password, Prefix string }
 type Etcd struct {
 	Endpoints []string
 	Members   []*Process
-	// Authority issues clients' certificates; nil without TLS. Server is what
-	// the members show, and the certificate of root.
+	// Authority issues clients' certificates; nil without TLS. Server is the members' serving
+	// certificate, and the certificate of root.
 	Authority *Authority
 	Server    Pair
 
@@ -95,7 +95,7 @@ func StartEtcd(t testing.TB, options EtcdOptions) *Etcd {
 		}
 		if options.Members == 1 {
 			args = append(args, "--heartbeat-interval=10", "--election-timeout=50") // no other member to lose to
-		} // else etcd's own, 1 s: a member that is not run for a moment has not left
+		} // etcd's own, 1 s: a briefly descheduled member must not count as lost
 		if options.TLS {
 			args = append(args, "--cert-file="+e.Server.CertFile, "--key-file="+e.Server.KeyFile,
 				"--trusted-ca-file="+e.Authority.File, "--client-cert-auth")
@@ -163,9 +163,8 @@ func (e *Etcd) Snapshot(t testing.TB) Snapshot {
 	return s
 }
 
-// Restore kills the members, puts the data of s in place of theirs and starts
-// them again: what was written since has never been. The zero Snapshot is an
-// etcd that was never written to.
+// Restore kills the members, replaces their data by that of s and starts them again: later
+// writes are lost. The zero Snapshot is an empty etcd.
 func (e *Etcd) Restore(t testing.TB, s Snapshot) {
 	t.Helper()
 	e.Kill(t)
@@ -207,7 +206,7 @@ func (e *Etcd) clientAs(t testing.TB, user, password string) *clientv3.Client {
 	c, err := clientv3.New(clientv3.Config{
 		Endpoints: e.Endpoints, TLS: e.tls, Username: user, Password: password,
 		DialTimeout: Patience, Logger: zap.NewNop(), MaxCallSendMsgSize: 64 << 20,
-		// An etcd of a test is back in a moment.
+		// A test's etcd comes back quickly.
 		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 20 * time.Millisecond, Multiplier: 1.5, MaxDelay: 200 * time.Millisecond},
 			MinConnectTimeout: Patience,
@@ -257,7 +256,7 @@ func (e *Etcd) Put(t testing.TB, key, value string) {
 	c := e.Client(t)
 	_, err := c.Put(ctx, key, value)
 	if lost := new(rpctypes.EtcdError); errors.As(err, lost) && lost.Code() == codes.Unavailable {
-		// The members chose another leader meanwhile, who has it or not.
+		// The members elected another leader meanwhile, which may have the write or not.
 		err = wait.Try(func() error {
 			_, err := c.Txn(ctx).If(clientv3.Compare(clientv3.Value(key), "=", value)).Else(clientv3.OpPut(key, value)).Commit()
 			return err
@@ -268,7 +267,7 @@ func (e *Etcd) Put(t testing.TB, key, value string) {
 	}
 }
 
-// Delete deletes a key, which need not be there.
+// Delete deletes a key, which need not exist.
 func (e *Etcd) Delete(t testing.TB, key string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), Patience)

@@ -24,7 +24,7 @@ func Pod(node, name string) *v1.Pod {
 	}
 }
 
-// CreatePod makes a pod and returns it as the API server keeps it.
+// CreatePod creates a pod and returns it as the API server stores it.
 func (c *Cluster) CreatePod(t testing.TB, p *v1.Pod) *v1.Pod {
 	t.Helper()
 	return must(t, func(ctx context.Context) (*v1.Pod, error) {
@@ -33,7 +33,7 @@ func (c *Cluster) CreatePod(t testing.TB, p *v1.Pod) *v1.Pod {
 	})
 }
 
-// GetPod returns a pod as the API server keeps it; nil when it is not there.
+// GetPod returns a pod as the API server stores it; nil if it does not exist.
 func (c *Cluster) GetPod(t testing.TB, namespace, name string) *v1.Pod {
 	t.Helper()
 	return must(t, func(ctx context.Context) (*v1.Pod, error) {
@@ -46,9 +46,8 @@ func (c *Cluster) GetPod(t testing.TB, namespace, name string) *v1.Pod {
 	})
 }
 
-// DeletePod asks for a pod's deletion with a grace period in seconds. A bound
-// pod then carries a deletionTimestamp until its node, or a second call with
-// grace 0, takes it away.
+// DeletePod requests a pod's deletion with a grace period in seconds. A bound pod then has a
+// deletionTimestamp until its node, or a second call with grace 0, removes it.
 func (c *Cluster) DeletePod(t testing.TB, namespace, name string, grace int64) {
 	t.Helper()
 	must(t, func(ctx context.Context) (struct{}, error) {
@@ -57,8 +56,8 @@ func (c *Cluster) DeletePod(t testing.TB, namespace, name string, grace int64) {
 	})
 }
 
-// PatchPod applies a JSON merge patch to a pod, or to its subresource (as
-// "status") where one is named.
+// PatchPod applies a JSON merge patch to a pod, or to the subresource (as "status") if one is
+// given.
 func (c *Cluster) PatchPod(t testing.TB, namespace, name, patch string, subresource ...string) *v1.Pod {
 	t.Helper()
 	return must(t, func(ctx context.Context) (*v1.Pod, error) {
@@ -78,7 +77,7 @@ func (c *Cluster) CreateNode(t testing.TB, name string) *v1.Node {
 	})
 }
 
-// createNamespace makes a namespace that may be there already.
+// createNamespace creates a namespace unless it exists.
 func (c *Cluster) createNamespace(t testing.TB, name string) {
 	t.Helper()
 	must(t, func(ctx context.Context) (struct{}, error) {
@@ -91,7 +90,7 @@ func (c *Cluster) createNamespace(t testing.TB, name string) {
 	})
 }
 
-// must returns what do returns, and fails the test where do fails.
+// must returns the result of do, and fails the test if do fails.
 func must[T any](t testing.TB, do func(context.Context) (T, error)) T {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), Patience)

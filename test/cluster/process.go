@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// Patience is how long a program may take to start or to end.
+// Patience is the time limit for a program's start or exit.
 const Patience = wait.Limit
 
 // Process is one program that can be ended and started again, with the same
@@ -45,8 +45,8 @@ func newProcess(t testing.TB, name, dir string, args []string, ready func(contex
 	return NewProcess(t, program(t, name), dir, args, ready)
 }
 
-// NewProcess describes a program by its path; Start starts it. Its output goes to a
-// file in dir. ready says when it answers.
+// NewProcess describes a program by its path; Start starts it. Its output goes to a file in
+// dir. ready returns nil when it answers.
 func NewProcess(t testing.TB, path, dir string, args []string, ready func(context.Context) error) *Process {
 	t.Helper()
 	name := filepath.Base(path)
@@ -101,7 +101,7 @@ func (p *Process) launch() error {
 	cmd, done := p.cmd, make(chan struct{})
 	p.done = done
 	p.wait.Go(func() {
-		_ = cmd.Wait() // how it ended is in its log
+		_ = cmd.Wait() // its log says how it ended
 		close(done)
 	})
 	return nil
@@ -113,7 +113,7 @@ func (p *Process) await(ctx context.Context) error {
 	defer cancel()
 	for {
 		err := p.ready(ctx)
-		if err == nil && p.Runs() { // what it is known by may be there without it
+		if err == nil && p.Runs() { // another process may answer at its address
 			return nil
 		}
 		select {
@@ -160,20 +160,20 @@ func (p *Process) Log(t testing.TB) string {
 // Kill ends the program as kill -9 does, and returns when it is gone.
 func (p *Process) Kill(t testing.TB) { t.Helper(); p.must(t, syscall.SIGKILL) }
 
-// Terminate asks the program to leave, and returns when it has.
+// Terminate sends SIGTERM to the program, and returns when it has exited.
 func (p *Process) Terminate(t testing.TB) { t.Helper(); p.must(t, syscall.SIGTERM) }
 
 // Restart kills the program and starts it again.
 func (p *Process) Restart(t testing.TB) { t.Helper(); p.Kill(t); p.Start(t) }
 
-// Pause stops the program where it is: connections stand and nothing answers.
+// Pause stops the program: its connections stay open and nothing answers.
 func (p *Process) Pause(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)
 	node.AwaitStill(t, p.cmd.Process.Pid)
 }
 
-// Resume lets the program go on after Pause.
+// Resume continues the program after Pause.
 func (p *Process) Resume(t testing.TB) { t.Helper(); p.signal(t, syscall.SIGCONT) }
 
 func (p *Process) must(t testing.TB, s syscall.Signal) {
@@ -196,12 +196,12 @@ func (p *Process) signal(t testing.TB, s syscall.Signal) {
 	}
 }
 
-// end ends the program and reports whether it went by s alone.
+// end ends the program and reports whether it exited without SIGKILL.
 func (p *Process) end(s syscall.Signal) bool {
 	if p.done == nil {
 		return true
 	}
-	_ = p.cmd.Process.Signal(s) // fails where it has ended already
+	_ = p.cmd.Process.Signal(s) // fails if it has exited already
 	ended := true
 	select {
 	case <-p.done:
@@ -243,7 +243,7 @@ func repository() string {
 	return "."
 }
 
-// taken are the names that keep this process's ports from other tests.
+// taken are the names that keep other tests off this process's ports.
 var taken struct {
 	sync.Mutex
 	names []net.Listener

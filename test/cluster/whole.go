@@ -17,16 +17,15 @@ import (
 // serviceAddress is the API server's own service.
 const serviceAddress = "10.96.0.1"
 
-// Whole starts a control plane as a cluster has one: all APIs and the usual
-// admission, the node authorizer and NodeRestriction, the scheduler and the
-// controllers, bootstrap tokens, an aggregation layer. address is one of this
-// machine that its pods reach.
+// Whole starts the control plane of a complete cluster: all APIs and the usual admission, the
+// node authorizer and NodeRestriction, the scheduler and the controllers, bootstrap tokens,
+// an aggregation layer. address is one of this machine that its pods can reach.
 func Whole(address string) Option {
 	return func(s *settings) { s.whole, s.address = true, address }
 }
 
-// VerifyNodes makes the API server believe no node's serving certificate that the
-// cluster's authority has not signed.
+// VerifyNodes makes the API server reject a node's serving certificate that the cluster's
+// authority has not signed.
 func VerifyNodes() Option { return func(s *settings) { s.verifying = true } }
 
 // ControllerArgs adds to kube-controller-manager's arguments; the last of one flag
@@ -35,8 +34,7 @@ func ControllerArgs(args ...string) Option {
 	return func(s *settings) { s.controllers = append(s.controllers, args...) }
 }
 
-// auditPolicy writes down who asked what and what became of it, watches when they
-// begin.
+// auditPolicy records each request, its user and its result, and watches when they begin.
 const auditPolicy = `apiVersion: audit.k8s.io/v1
 kind: Policy
 omitStages: [RequestReceived]
@@ -74,8 +72,8 @@ func (c *Cluster) wholeArguments(t testing.TB, host, port string, server Pair, a
 	}
 }
 
-// startControllers starts what makes a cluster of an API server, and returns when
-// the default service account is there.
+// startControllers starts the controllers and the scheduler, and returns when the default
+// service account exists.
 func (c *Cluster) startControllers(t testing.TB, args []string) {
 	t.Helper()
 	file := func(user string) string { return c.Kubeconfig(t, Identity{User: user}) }
@@ -94,13 +92,13 @@ func (c *Cluster) startControllers(t testing.TB, args []string) {
 		"--kubeconfig=" + file("system:kube-scheduler"), "--leader-elect=false", "--secure-port=0",
 	}, func(context.Context) error { return nil })
 	c.Scheduler.Start(t)
-	// One answer that it does not like ends it in its first moments: a server that has
-	// just come up may not have read yet what it may do.
+	// One refused request ends the controller manager in its first moments: a server that has
+	// just started may not have loaded the RBAC rules yet.
 	wait.NoError(t, func() error { return c.Controllers.start(t.Context()) })
 }
 
-// KubeProxy starts kube-proxy for a node: services have addresses that answer. What
-// it writes into the packet filter goes with the test.
+// KubeProxy starts kube-proxy for a node, so that service addresses answer. Its rules in the
+// packet filter are removed with the test.
 func (c *Cluster) KubeProxy(t testing.TB, node string) *Process {
 	t.Helper()
 	metrics := address(t)
@@ -135,7 +133,7 @@ func (c *Cluster) KubectlAs(t testing.TB, kubeconfig string, args ...string) *ex
 	return cmd
 }
 
-// Apply gives manifests to the cluster.
+// Apply applies manifests to the cluster.
 func (c *Cluster) Apply(t testing.TB, manifests string) {
 	t.Helper()
 	cmd := c.Kubectl(t, "apply", "-f", "-")
@@ -145,9 +143,9 @@ func (c *Cluster) Apply(t testing.TB, manifests string) {
 	}
 }
 
-// BootstrapKubeconfig returns the file by which a new node asks for its
-// certificate: it holds a bootstrap token, and the cluster approves what is asked
-// with it, as kubeadm sets it up.
+// BootstrapKubeconfig returns the file with which a new node requests its certificate: it
+// holds a bootstrap token, and the cluster approves the token's requests, as kubeadm sets it
+// up.
 func (c *Cluster) BootstrapKubeconfig(t testing.TB) string {
 	t.Helper()
 	const id, secret = "abcdef", "0123456789abcdef"

@@ -27,7 +27,7 @@ func TestWholeCluster(t *testing.T) {
 		return err
 	})
 	file := c.BootstrapKubeconfig(t)
-	wait.NoError(t, func() error { // the API server hears of a new token in its own time
+	wait.NoError(t, func() error { // the API server reads a new token with a delay
 		out, err := c.KubectlAs(t, file, "auth", "whoami").CombinedOutput()
 		if err != nil || !strings.Contains(string(out), "system:bootstrap:abcdef") {
 			return fmt.Errorf("a new node is %s: %v", out, err)

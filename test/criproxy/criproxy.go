@@ -43,11 +43,11 @@ func Mutating(method string) bool { return slices.Contains(mutating, method) }
 // A Call is one call on its way.
 type Call struct {
 	Method  string    // bare: "RunPodSandbox"
-	N       int       // among the mutating calls, from 1 in the order they came; 0 for any other
-	Time    time.Time // when it came
+	N       int       // among the mutating calls, from 1 in order of arrival; 0 for any other
+	Time    time.Time // when it arrived
 	Context context.Context
-	Request mem.BufferSlice // as it came
-	Answer  mem.BufferSlice // as it came, of a stream the first; nil before it did
+	Request mem.BufferSlice // as received
+	Answer  mem.BufferSlice // as received, of a stream the first; nil before it arrives
 }
 
 // Hooks run for each call, on the call's own goroutine; nil hooks are skipped.
@@ -59,7 +59,7 @@ type Hooks struct {
 	After func(c Call, err error)
 }
 
-// A Proxy is one socket before a runtime's.
+// A Proxy is a socket in front of a runtime's.
 type Proxy struct {
 	hooks  Hooks
 	path   string
@@ -72,11 +72,11 @@ type Proxy struct {
 	faults  []*Fault
 	counts  map[string]int
 	mutated []string
-	busy    int // mutating calls on their way
+	busy    int // mutating calls under way
 }
 
-// New listens on path, which must not be there, and passes calls on to
-// endpoint, as unix:///…. Close ends it.
+// New listens on path, which must not exist, and passes calls on to endpoint, as unix:///….
+// Close ends it.
 func New(endpoint, path string, hooks Hooks) (*Proxy, error) {
 	conn, err := grpc.NewClient(endpoint,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -95,26 +95,25 @@ func New(endpoint, path string, hooks Hooks) (*Proxy, error) {
 	p := &Proxy{hooks: hooks, path: path, conn: conn, names: names, counts: make(map[string]int)}
 	p.server = grpc.NewServer(grpc.ForceServerCodecV2(raw{}), grpc.UnknownServiceHandler(p.pass),
 		grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage))
-	p.wg.Go(func() { _ = p.server.Serve(l) }) // its error is that Close was called
+	p.wg.Go(func() { _ = p.server.Serve(l) }) // it returns when Close is called
 	return p, nil
 }
 
-// maxMessage is no limit that a node's lists reach.
+// maxMessage is larger than any list of a node.
 const maxMessage = 64 << 20
 
 // Endpoint returns the proxy's socket, as unix:///….
 func (p *Proxy) Endpoint() string { return "unix://" + p.path }
 
-// Close breaks every connection, waits for the calls on their way and removes
-// the socket.
+// Close closes every connection, waits for the calls under way and removes the socket.
 func (p *Proxy) Close() error {
 	p.server.Stop()
 	p.wg.Wait()
 	return errors.Join(p.conn.Close(), p.names.conn.Close())
 }
 
-// Counts returns how often each method was called so far; a stream counts when
-// it is opened.
+// Counts returns how often each method was called so far; a stream counts once, when it is
+// opened.
 func (p *Proxy) Counts() map[string]int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -129,15 +128,14 @@ func (p *Proxy) Mutations() []string {
 	return slices.Clone(p.mutated)
 }
 
-// Busy returns how many mutating calls are on their way now: asked for, and not
-// answered yet.
+// Busy returns how many mutating calls are under way: received, and not answered yet.
 func (p *Proxy) Busy() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.busy
 }
 
-// Idle returns an error while a mutating call is on its way.
+// Idle returns an error while a mutating call is under way.
 func (p *Proxy) Idle() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,7 +145,7 @@ func (p *Proxy) Idle() error {
 	return fmt.Errorf("mutating calls on their way: %d of %v", p.busy, p.counts)
 }
 
-// answered counts a call off.
+// answered ends the count of a call in Busy.
 func (p *Proxy) answered(c Call) {
 	if c.N == 0 {
 		return
@@ -179,7 +177,7 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
-	if md, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own calls say their namespace so
+	if md, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own calls carry their namespace here
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
 	var q mem.BufferSlice
@@ -201,7 +199,7 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	return err
 }
 
-// ask passes a request on, and what comes back.
+// ask passes a request on, and returns the answers to the client.
 func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in grpc.ServerStream, c Call, caught hits) error {
 	if caught.any(func(r Rule) bool { return r.Twice }) {
 		var first mem.BufferSlice
@@ -213,7 +211,7 @@ func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in gr
 	if err != nil {
 		return err
 	}
-	// An error of these two is io.EOF: the first answer says why.
+	// Their only error is io.EOF: the first answer has the cause.
 	_ = out.SendMsg(q)
 	_ = out.CloseSend()
 	told := func(m mem.BufferSlice, err error) error {

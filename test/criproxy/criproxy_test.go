@@ -19,7 +19,7 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// runtime answers four calls.
+// runtime implements four calls.
 type runtime struct {
 	cri.UnimplementedRuntimeServiceServer
 	mu      sync.Mutex

@@ -10,11 +10,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// events is the call that delivers events.
+// events is the method of the event stream.
 const events = "GetContainerEvents"
 
-// relay passes on the events of one stream. told is called with the first one,
-// or the error in its place.
+// relay passes on the events of one stream. It calls told with the first one, or with the
+// error in its place.
 func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.ClientStream, told func(mem.BufferSlice, error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var late sync.WaitGroup
@@ -77,7 +77,7 @@ func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.Client
 	}
 }
 
-// withoutSandbox returns events as a runtime sends them whose sandbox was gone
+// withoutSandbox returns events as a runtime sends them when their sandbox has gone
 // meanwhile.
 func withoutSandbox(list []mem.BufferSlice) []mem.BufferSlice {
 	var all []mem.BufferSlice

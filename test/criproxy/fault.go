@@ -10,42 +10,42 @@ import (
 	"google.golang.org/grpc/mem"
 )
 
-// Event is the method of rules that are about single events, not about the call
-// GetContainerEvents that delivers them.
+// Event is the method of rules for single events, not for the call GetContainerEvents that
+// delivers them.
 const Event = "Event"
 
-// A Rule says which calls something happens to, and what. One that says only
-// which watches them.
+// A Rule says which calls get a fault, and which fault. A rule without a fault only watches
+// the calls.
 type Rule struct {
 	Method    string // bare; "" is every call, and no event
-	Pod       string // a pod's name; "" is any pod, and what is about none
-	Container string // "" is any container, and what is about a pod as a whole
-	Skip      int    // of the calls it fits, so many pass first
-	Times     int    // then it happens to so many; 0 is to all
+	Pod       string // a pod's name; "" is any pod, and calls about none
+	Container string // "" is any container, and calls about a pod as a whole
+	Skip      int    // how many matching calls pass first
+	Times     int    // how many calls then get the fault; 0 is all
 
-	// What happens to a call, in this order, before the runtime hears of it; with
-	// After, when the runtime has done it and the client has heard nothing yet.
+	// The faults of a call, in this order, before the runtime gets it; with After, when the
+	// runtime has done it and before the client gets the answer.
 	After bool
 	Delay time.Duration
-	Swap  bool  // it waits until the next call that the rule fits was answered, or swapPatience has passed
+	Swap  bool  // it waits until the next matching call was answered, or swapPatience has passed
 	Hang  bool  // until Lift, or until the client gives up
 	Err   error // the answer; after the effect, the real one is lost
 
 	Twice bool // the runtime gets the call twice, the client the second answer
 	Empty bool // the answer is an empty message: an empty list
 
-	// Of an event, Delay delivers it late, behind newer ones; Swap right behind the
-	// next one that the rule fits; Hang halts the stream; Err ends it; and:
+	// For an event, Delay delivers it late, behind newer ones; Swap right behind the next
+	// matching one; Hang halts the stream; Err ends it; and:
 	Drop      bool
-	NoSandbox bool // its sandbox is not in it
+	NoSandbox bool // without its sandbox's status
 }
 
-// Made is one call, or event, that a rule was about.
+// Made is one call, or event, that a rule matched.
 type Made struct {
-	Method, Pod, Container string // Container is "" where it was about a pod as a whole
-	ID                     string // the container's or the sandbox's that it named; "" for none
+	Method, Pod, Container string // Container is "" for a pod as a whole
+	ID                     string // of the container or the sandbox that it named; "" for none
 	Began, Ended           time.Time
-	Err                    error // what the client heard
+	Err                    error // what the client received
 }
 
 // A Fault is a rule in force.
@@ -57,12 +57,12 @@ type Fault struct {
 	proxy *Proxy
 	seen  int
 	made  []*Made
-	more  chan struct{} // closed at the next one, which makes another
-	swap  chan struct{} // of a call that waits for the next one, which closes it
+	more  chan struct{} // closed and replaced at each call
+	swap  chan struct{} // closed by the call that a swapped call waits for
 }
 
-// Fault puts a rule in force. Rules that fit the same call happen to it one
-// after the other, in the order they were put in force.
+// Fault puts a rule in force. If several rules match a call, their faults follow one another
+// in the order of the calls of Fault.
 func (p *Proxy) Fault(r Rule) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -71,7 +71,7 @@ func (p *Proxy) Fault(r Rule) *Fault {
 	return f
 }
 
-// Lift ends the rule; what hangs because of it goes on.
+// Lift ends the rule; calls that hang because of it resume.
 func (f *Fault) Lift() {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
@@ -81,7 +81,7 @@ func (f *Fault) Lift() {
 	}
 }
 
-// Calls returns what the rule happened to so far, in the order it came.
+// Calls returns the calls that the rule has matched so far, in their order.
 func (f *Fault) Calls() []Made {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
@@ -92,7 +92,7 @@ func (f *Fault) Calls() []Made {
 	return all
 }
 
-// Await returns once the rule has happened to n calls, or when ctx ends: then with why.
+// Await returns once the rule has matched n calls, or an error when ctx ends.
 func (f *Fault) Await(ctx context.Context, n int) error {
 	for {
 		f.proxy.mu.Lock()
@@ -109,7 +109,7 @@ func (f *Fault) Await(ctx context.Context, n int) error {
 	}
 }
 
-// hits are the faults that one call, or event, has met.
+// hits are the faults that match one call, or event.
 type hits []hit
 
 type hit struct {
@@ -117,13 +117,13 @@ type hit struct {
 	made *Made
 }
 
-// catch returns the faults a call meets.
+// catch returns the faults that match a call.
 func (p *Proxy) catch(ctx context.Context, method, full string, q mem.BufferSlice) hits {
 	return p.meet(method, func() whom { return p.names.ofRequest(ctx, full, q) })
 }
 
-// meet returns the faults of a method that fit whom it is about. ask is called
-// without the lock, and only when there is such a fault.
+// meet returns the faults of a method that match what the message is about. It calls ask
+// without the lock, and only if there is a fault of the method.
 func (p *Proxy) meet(method string, ask func() whom) hits {
 	fits := func(f *Fault) bool { return f.Method == method || f.Method == "" && method != Event }
 	p.mu.Lock()
@@ -159,8 +159,7 @@ func (all hits) any(of func(Rule) bool) bool {
 func (all hits) before(ctx context.Context) error { return all.do(ctx, false) }
 func (all hits) after(ctx context.Context) error  { return all.do(ctx, true) }
 
-// do lets the faults of one side of the runtime happen, and returns the answer
-// that one of them gives.
+// do applies the faults of one side of the runtime, and returns the answer of one of them.
 func (all hits) do(ctx context.Context, after bool) error {
 	for _, h := range all {
 		if h.After != after {
@@ -185,13 +184,13 @@ func (all hits) do(ctx context.Context, after bool) error {
 	return nil
 }
 
-// swapPatience is how long a call waits for the one that is to overtake it.
+// swapPatience is how long a call waits for the one that overtakes it.
 const swapPatience = 20 * time.Second
 
 // giveWay holds the first of two calls until the second has ended.
 func (h hit) giveWay(ctx context.Context) {
 	h.proxy.mu.Lock()
-	if h.swap != nil { // it is the second
+	if h.swap != nil { // this is the second call
 		h.proxy.mu.Unlock()
 		return
 	}
@@ -201,7 +200,7 @@ func (h hit) giveWay(ctx context.Context) {
 	pause(ctx, swapPatience, mine)
 }
 
-// end notes what the client heard.
+// end records what the client received.
 func (all hits) end(err error) {
 	if len(all) == 0 {
 		return
@@ -218,7 +217,7 @@ func (all hits) end(err error) {
 	}
 }
 
-// pause returns when d is over (never, for 0), over is closed, or ctx ends.
+// pause returns after d (never, for 0), when over is closed, or when ctx ends.
 func pause(ctx context.Context, d time.Duration, over <-chan struct{}) {
 	var due <-chan time.Time
 	if d > 0 {
@@ -233,7 +232,7 @@ func pause(ctx context.Context, d time.Duration, over <-chan struct{}) {
 	}
 }
 
-// later runs f in wg when d is over, unless ctx ends before.
+// later runs f in wg after d, unless ctx ends before.
 func later(ctx context.Context, wg *sync.WaitGroup, d time.Duration, f func()) {
 	wg.Go(func() {
 		if pause(ctx, d, nil); ctx.Err() == nil {

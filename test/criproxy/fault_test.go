@@ -168,7 +168,7 @@ func TestRuleHappensTheNthTime(t *testing.T) {
 		t.Errorf("answers %v, want %v", all, want)
 	}
 	f.Lift()
-	f.Lift() // once is enough
+	f.Lift() // a second Lift changes nothing
 	if n := len(f.Calls()); n != 2 {
 		t.Errorf("happened %d times, want 2", n)
 	}
@@ -252,8 +252,8 @@ func TestSwapLetsTheSecondGoFirst(t *testing.T) {
 	}
 }
 
-// TestEvents: what becomes of the events 0 to 4 of container ax, and of one of
-// b's, by a rule for pod a.
+// TestEvents: how a rule for pod a changes the delivery of the events 0 to 4 of container ax,
+// and of one of pod b.
 func TestEvents(t *testing.T) {
 	const all = "a0 a1 a2 a3 a4 b5"
 	for _, c := range []struct {
@@ -308,7 +308,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// TestCallsThatFailAreCountedToo: what the client asked for is what counts.
+// TestCallsThatFailAreCountedToo: a call counts when the client makes it.
 func TestCallsThatFailAreCountedToo(t *testing.T) {
 	p, c, _ := front(t)
 	p.Fault(criproxy.Rule{Err: errors.New("plain")})

@@ -14,11 +14,11 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// podName is the label by which agents mark whose a container is.
+// podName is the label by which agents mark the pod of a container.
 const podName = "io.kubernetes.pod.name"
 
-// names knows whom messages are about. Messages name most things by IDs alone:
-// whose they are it asks the runtime, on a connection of its own.
+// names finds out which pod and container a message is about. Most messages have IDs only:
+// names asks the runtime about them, on its own connection.
 type names struct {
 	conn *grpc.ClientConn
 	rt   cri.RuntimeServiceClient
@@ -29,7 +29,7 @@ type names struct {
 
 type owner struct{ pod, container string }
 
-// whom is what a message is about: "" for what it does not say.
+// whom is what a message is about: "" for what is unknown.
 type whom struct {
 	owner
 	id string // the container's or the sandbox's that it names
@@ -43,7 +43,7 @@ func newNames(endpoint string) (*names, error) {
 	return &names{conn: conn, rt: cri.NewRuntimeServiceClient(conn), known: make(map[string]owner)}, nil
 }
 
-// ofRequest returns whom a request is about.
+// ofRequest returns what a request is about.
 func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice) whom {
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
 	if err != nil {
@@ -77,7 +77,7 @@ func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice)
 	return whom{owner: owner{pod, container}}
 }
 
-// ofEvent returns whom an event is about. A sandbox's own has no container.
+// ofEvent returns what an event is about. A sandbox's own event has no container.
 func (n *names) ofEvent(ctx context.Context, m mem.BufferSlice) whom {
 	var e cri.ContainerEventResponse
 	if proto.Unmarshal(m.Materialize(), &e) != nil {
@@ -95,7 +95,7 @@ func (n *names) ofEvent(ctx context.Context, m mem.BufferSlice) whom {
 	return whom{owner{pod: pod}, e.GetContainerId()}
 }
 
-// ofID returns whose a container or sandbox is.
+// ofID returns the pod and container of a container's or sandbox's ID.
 func (n *names) ofID(ctx context.Context, id string) whom {
 	n.mu.Lock()
 	o, ok := n.known[id]
