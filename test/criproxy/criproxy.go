@@ -177,7 +177,7 @@ func (p *Proxy) pass(_ any, in grpc.ServerStream) error {
 	}
 	ctx, cancel := context.WithCancel(in.Context())
 	defer cancel()
-	if md, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own calls carry their namespace here
+	if md, ok := metadata.FromIncomingContext(ctx); ok { // containerd's own calls set a namespace
 		ctx = metadata.NewOutgoingContext(ctx, md)
 	}
 	var q mem.BufferSlice

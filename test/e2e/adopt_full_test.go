@@ -27,8 +27,8 @@ import (
 
 var endings = []ending{killed, left, stood, upgraded}
 
-// otherBuild returns another build of the program, made when it is first asked
-// for: to the kernel and to the root directory it is another version.
+// otherBuild returns another build of the program, built on first use: to the kernel and to
+// the root directory it is another version.
 var otherBuild = func() func(t *testing.T) string {
 	build := sync.OnceValues(func() (string, error) {
 		path := filepath.Join(filepath.Dir(shared.RootDir), "nodectl-next")
@@ -49,7 +49,7 @@ var otherBuild = func() func(t *testing.T) string {
 	}
 }()
 
-// interrupter ends agents between the effect of one of their calls and the answer.
+// interrupter ends agents between the effect of one of their calls and its answer.
 type interrupter struct {
 	*criproxy.Proxy
 	*stage
@@ -74,8 +74,8 @@ func (s *stage) interrupter() *interrupter {
 	return i
 }
 
-// after ends a after the nth mutating call from now, which happens makes it come
-// to, and returns the agent that serves then, and all calls since.
+// after makes happens cause calls, and ends a after the nth mutating call from now. It
+// returns the agent that serves then, and a function that returns all calls since.
 func (i *interrupter) after(a *agent, n int, how ending, happens func()) (*agent, func() []string) {
 	i.Helper()
 	before := len(i.Mutations())
@@ -86,20 +86,20 @@ func (i *interrupter) after(a *agent, n int, how ending, happens func()) (*agent
 	return how.next(a), func() []string { return i.Mutations()[before:] }
 }
 
-// Transcripts of the mutating calls of wholePod's life.
+// Transcripts of the mutating calls for wholePod.
 var (
 	wholeStart   = strings.Fields("RunPodSandbox CreateContainer StartContainer CreateContainer StartContainer CreateContainer StartContainer")
 	wholeRestart = strings.Fields("CreateContainer StartContainer")
 	wholeStop    = strings.Fields("StopContainer StopContainer StopPodSandbox RemoveContainer RemoveContainer RemoveContainer RemovePodSandbox")
 )
 
-// TestF1_AdoptedAtEveryStepOfALife: whatever ends the agent at whatever step of
-// the start, of a restart and of the end of a pod with all that pods have, the
-// next one goes on where it was: no call is made twice, no container and no hook
-// runs twice, the pod, once ready, stays so, and nothing is left of it.
+// TestF1_AdoptedAtEveryStepOfALife: an agent is ended in each way at each step of the start,
+// a restart and the stop of a pod with everything that pods can have. The next agent
+// continues there: it repeats no call, no container and no hook runs twice, the pod, once
+// ready, stays ready, and nothing is left of it.
 func TestF1_AdoptedAtEveryStepOfALife(t *testing.T) {
 	t.Parallel()
-	for n := range len(wholeStop) + 1 { // the stop also removes the record of the life that crashed
+	for n := range len(wholeStop) + 1 { // the stop also removes the exited container of the crash
 		for e := range endings {
 			turn := func(k int) ending { return endings[(e+k)%len(endings)] }
 			t.Run(fmt.Sprintf("%s at step %d", turn(0), n+1), func(t *testing.T) {
@@ -127,8 +127,8 @@ func (s *stage) startInterrupted(i *interrupter, n int, how ending) *agent {
 	return a
 }
 
-// restartInterrupted lets a container crash: it alone has another life, and one
-// more restart is counted.
+// restartInterrupted lets a container crash: only that one restarts, and its restart count
+// rises by one.
 func (s *stage) restartInterrupted(i *interrupter, a *agent, n int, how ending) *agent {
 	was := s.awaitRunning("web", "main", "proxy")
 	a, calls := i.after(a, n, how, func() {
@@ -150,7 +150,7 @@ func (s *stage) restartInterrupted(i *interrupter, a *agent, n int, how ending) 
 	return a
 }
 
-// stopInterrupted takes the pod away: each container ends by itself, in its turn.
+// stopInterrupted removes the pod: each container exits by itself, in its turn.
 func (s *stage) stopInterrupted(i *interrupter, a *agent, n int, how ending) {
 	dead := len(s.awaitEnded("web", "main", 1))
 	_, calls := i.after(a, n, how, func() { s.remove("web.yaml") })
@@ -159,8 +159,8 @@ func (s *stage) stopInterrupted(i *interrupter, a *agent, n int, how ending) {
 	got := calls()
 	want := slices.Clone(wholeStop)
 	want = slices.Insert(want, 3, slices.Repeat([]string{"RemoveContainer"}, dead)...)
-	// A sandbox that has stopped is stopped again by the next agent: it cannot see
-	// whether its network is down, too.
+	// The next agent stops a stopped sandbox again: it cannot see whether its network is torn
+	// down, too.
 	if first := slices.Index(got, "StopPodSandbox"); first >= 0 && (how == killed || how == left || how == upgraded) {
 		rest := slices.Clone(got[first+1:])
 		if again := slices.Index(rest, "StopPodSandbox"); again >= 0 {
@@ -172,8 +172,8 @@ func (s *stage) stopInterrupted(i *interrupter, a *agent, n int, how ending) {
 	}
 	ends := 1
 	if n == 1 && how != stood {
-		// The agent sees by an event that main has ended, and may begin the hook of proxy before
-		// it ends itself. A hook that was under way runs again.
+		// The agent learns by an event that main has exited, and may start the hook of proxy
+		// before it is ended. The next agent runs an interrupted hook again.
 		ends = max(1, min(2, s.stamps("proxy-ends")))
 	}
 	s.counted(map[string]int{"init": 1, "main": 2, "main-ends": 1, "proxy": 1, "proxy-ends": ends})
@@ -183,16 +183,16 @@ func (s *stage) stopInterrupted(i *interrupter, a *agent, n int, how ending) {
 	}
 }
 
-// TestB7_AdoptionOverAnUpgrade: as TestB7_AdoptionOfAPodWithEverything, and another
-// build of the program takes the pod over.
+// TestB7_AdoptionOverAnUpgrade: as TestB7_AdoptionOfAPodWithEverything, and another build of
+// the program adopts the pod.
 func TestB7_AdoptionOverAnUpgrade(t *testing.T) {
 	s := parallelStage(t)
 	s.nextBuild = otherBuild(t)
 	s.adoptedOver(upgraded, killed)
 }
 
-// TestF1_BackoffGoesOnToTheSecond: a back-off that one agent began ends when it
-// would have, whatever became of that agent.
+// TestF1_BackoffGoesOnToTheSecond: a back-off that one agent began ends on time, however that
+// agent ended.
 func TestF1_BackoffGoesOnToTheSecond(t *testing.T) {
 	t.Parallel()
 	const (
@@ -230,15 +230,15 @@ func TestF1_BackoffGoesOnToTheSecond(t *testing.T) {
 	}
 }
 
-// TestF21_ContainerdKilled_AgentAway: as TestF21_ContainerdKilled with ten pods, and
-// once more while no agent is there.
+// TestF21_ContainerdKilled_AgentAway: as TestF21_ContainerdKilled with ten pods, and once
+// more while no agent runs.
 func TestF21_ContainerdKilled_AgentAway(t *testing.T) {
 	t.Parallel()
 	containerdKilled(t, 10, true)
 }
 
-// TestF21_ContainerdKilledSixTimes: pods run on as the same processes, and are
-// never reported as anything but running and ready.
+// TestF21_ContainerdKilledSixTimes: pods run on as the same processes, and are always
+// reported as running and ready.
 func TestF21_ContainerdKilledSixTimes(t *testing.T) {
 	t.Parallel()
 	const pods = 50

@@ -11,17 +11,17 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// An ending is how an agent stops being there.
+// An ending is how an agent ends, or is stopped.
 type ending string
 
 const (
 	killed   ending = "kill -9"
 	left     ending = "SIGTERM"
-	stood    ending = "SIGSTOP" // and goes on when every thread of it has stopped
-	upgraded ending = "upgrade" // killed, and another build comes: only in the full tier
+	stood    ending = "SIGSTOP" // and SIGCONT when every thread of it has stopped
+	upgraded ending = "upgrade" // killed, and another build starts: only in the full tier
 )
 
-// end ends a, or lets it stand still.
+// end ends a, or stops it by a signal.
 func (how ending) end(a *agent) {
 	switch how {
 	case stood:
@@ -39,7 +39,7 @@ func (how ending) end(a *agent) {
 	}
 }
 
-// next returns the agent that serves after a has ended so.
+// next returns the agent that serves after a has ended in this way.
 func (how ending) next(a *agent, more ...string) *agent {
 	a.Helper()
 	if how == stood {
@@ -52,9 +52,9 @@ func (how ending) next(a *agent, more ...string) *agent {
 	return a.stage.start(cmd)
 }
 
-// wholePod is a pod with all that a life may have: an init container, a sidecar,
-// hooks, and probes of all three kinds, which make no calls to the runtime. Each
-// life and each hook leaves a line in a file.
+// wholePod is a pod with everything that a pod can have: an init container, a sidecar, hooks,
+// and probes of all three kinds, which make no calls to the runtime. Each container and each
+// hook writes a line to a file when it runs.
 func (s *stage) wholePod() string {
 	mount := "volumeMounts: [{name: x, mountPath: /x}]"
 	hooks := func(name string) string {
@@ -72,7 +72,7 @@ func (s *stage) wholePod() string {
 		"terminationGracePeriodSeconds: 20")
 }
 
-// counted fails unless files of scratch hold so many lines.
+// counted fails unless the files in scratch have the wanted numbers of lines.
 func (s *stage) counted(want map[string]int) {
 	s.Helper()
 	for file, n := range want {
@@ -82,8 +82,7 @@ func (s *stage) counted(want map[string]int) {
 	}
 }
 
-// steady fails when the pod was not ready, or its restarts fell, after it was
-// ready first.
+// steady fails if the pod was not ready, or its restart count fell, after it was first ready.
 func (s *stage) steady(name string) {
 	s.Helper()
 	restarts := int32(0)
@@ -136,7 +135,7 @@ func (s *stage) adoptedOver(endings ...ending) {
 	s.counted(map[string]int{"init": 1, "proxy": 1, "proxy-begins": 1, "main": 1, "main-begins": 1, "main-ends": 0, "proxy-ends": 0})
 }
 
-// shows returns what the agent answers of a pod on its socket.
+// shows returns the pod's status that the agent serves on its socket.
 func (a *agent) shows(name string) v1.PodStatus {
 	a.Helper()
 	var list struct{ Items []v1.Pod }

@@ -21,9 +21,9 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestF2_KilledBetweenCreateAndStart: a container that was created and not
-// started is started by the next agent where it is still what is wanted; else it
-// goes without ever having run, and there is one in its place.
+// TestF2_KilledBetweenCreateAndStart: the next agent starts a created container if it is
+// still desired. Otherwise it removes the container, which never ran, and creates another in
+// its place.
 func TestF2_KilledBetweenCreateAndStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -78,8 +78,8 @@ func TestF2_KilledBetweenCreateAndStart(t *testing.T) {
 	}
 }
 
-// TestF3_ReplyOfRunPodSandboxIsLost: the runtime has made a sandbox, and its
-// connection breaks before it says so. It is taken over: there never is a second.
+// TestF3_ReplyOfRunPodSandboxIsLost: the runtime has made a sandbox, and its connection
+// breaks before it answers. The agent adopts that sandbox and makes no second one.
 func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	s := parallelStage(t)
 	sock := filepath.Join(s.scratch, "cri.sock")
@@ -160,8 +160,8 @@ func TestF3_SandboxAfterItsDeadline(t *testing.T) {
 	}
 }
 
-// formerly returns a spec as the rules of hashes before these would have it: what
-// the former version wrote into labels, annotations and records.
+// formerly returns a spec with the hashes of the previous version, as it wrote them into
+// labels, annotations and records.
 func formerly(now *pod.Spec) *pod.Spec {
 	old := *now
 	old.Earlier = nil
@@ -180,9 +180,9 @@ func formerly(now *pod.Spec) *pod.Spec {
 	return &old
 }
 
-// TestF16_PodOfTheFormerVersion: what an agent with the former rules of hashes
-// started is taken over without a call that changes anything, with the record it
-// kept and without; an edit then costs what it costs, and no more.
+// TestF16_PodOfTheFormerVersion: the agent adopts a pod with the hashes of the previous
+// version without a call that changes anything, with its record and without. An edit then
+// restarts only what the edit requires.
 func TestF16_PodOfTheFormerVersion(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{true, false} {

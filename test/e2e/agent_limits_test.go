@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// grouped has a command run in a cgroup of its own, which has this value in a
-// file, by its name in version 1 (with its controller) or 2. It returns the
-// group's directory; the end of the test removes it.
+// grouped runs a command in its own cgroup, with this value in a file, named for version 1
+// (with its controller) and 2. It returns the cgroup's directory; the end of the test removes
+// it.
 func (s *stage) grouped(cmd *exec.Cmd, v1File, v2File, value string) string {
 	s.Helper()
 	dir := s.cgroup("/nodectl-agent-"+s.name+"-"+strconv.Itoa(os.Getpid()), v1File, v2File, value)
@@ -29,13 +29,13 @@ func (s *stage) grouped(cmd *exec.Cmd, v1File, v2File, value string) string {
 	return dir
 }
 
-// cgroup makes a group with this value in a file; the end of the test removes it.
+// cgroup makes a cgroup with this value in a file; the end of the test removes it.
 func (s *stage) cgroup(name, v1File, v2File, value string) string {
 	s.Helper()
 	controller, file, _ := strings.Cut(v1File, "/")
 	dir := filepath.Join("/sys/fs/cgroup", controller, name)
 	if unified() {
-		// As the runtime does for its own: a group's controllers are its parent's word.
+		// As the runtime does for its own: the parents must delegate the controllers.
 		dir, file = filepath.Join("/sys/fs/cgroup", name), v2File
 		for up := filepath.Dir(dir); strings.HasPrefix(up, "/sys/fs/cgroup"); up = filepath.Dir(up) {
 			_ = os.WriteFile(filepath.Join(up, "cgroup.subtree_control"), []byte("+memory +pids"), 0o600)
@@ -59,9 +59,8 @@ func (s *stage) cgroup(name, v1File, v2File, value string) string {
 	return dir
 }
 
-// TestF9_AgentOutOfMemory: an agent lives in little memory; where that is not
-// enough the kernel ends it, and it alone: pods run on, and the next agent takes
-// them over untouched.
+// TestF9_AgentOutOfMemory: an agent needs little memory. Where that is not enough, the kernel
+// kills only the agent: pods run on, and the next agent adopts them untouched.
 func TestF9_AgentOutOfMemory(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -82,14 +81,14 @@ func TestF9_AgentOutOfMemory(t *testing.T) {
 	s.quiet(p)
 	before := len(p.Mutations())
 
-	// It is left with what it uses now, then given something large to read.
+	// Its limit becomes what it uses now, and then it gets something large to read.
 	file := filepath.Join(dir, "memory.limit_in_bytes")
 	if unified() {
 		file = filepath.Join(dir, "memory.max")
 	}
 	for limit := 40 << 20; limit > 0; limit -= 1 << 20 {
 		if os.WriteFile(file, []byte(strconv.Itoa(limit)), 0o600) != nil {
-			break // the kernel can take no more
+			break // the kernel can reclaim no more
 		}
 	}
 	a.asked.Store(true)
@@ -115,9 +114,9 @@ func TestF9_AgentOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestF11_NoProcessesLeft: where no process can be made no pod starts, and it is
-// tried again with a growing pause, not in a hot loop, and said why; what runs,
-// runs on. With room again all is well.
+// TestF11_NoProcessesLeft: when no process can be created, no pod starts. The agent retries
+// with a growing pause, not in a hot loop, and reports the cause; running pods run on. After
+// the limit is lifted, the pods start.
 func TestF11_NoProcessesLeft(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -176,9 +175,9 @@ func (s *stage) removeGroups(name string) {
 	}
 }
 
-// TestF13_ReadOnlyRoot: with a root directory that cannot be written, a new agent
-// still comes up, takes over what runs, starts and ends pods that need nothing on
-// that disk, and says what is the matter; writable again, all is well.
+// TestF13_ReadOnlyRoot: with a root directory that cannot be written, a new agent still
+// starts, adopts running pods, starts and stops pods that need nothing on that disk, and
+// reports the fault. When the directory is writable again, the agent recovers.
 func TestF13_ReadOnlyRoot(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	if err := os.Mkdir(s.root, 0o700); err != nil {

@@ -24,21 +24,21 @@ import (
 type agent struct {
 	*stage
 	cmd  *exec.Cmd
-	read sync.WaitGroup // reading what it says, then waiting for its end
+	read sync.WaitGroup // reading its log, then waiting for its exit
 	done chan struct{}  // closed when it has ended
 	err  error          // of waiting; to be read after done
 
-	asked atomic.Bool // to end, by the scenario
+	asked atomic.Bool // the scenario has asked it to end
 
 	mu    sync.Mutex
 	lines []string
 }
 
-// cgroupRoot is below which the stage's pods are.
+// cgroupRoot is the cgroup above the stage's pods.
 func (s *stage) cgroupRoot() string { return s.node.CgroupParent + "/" + s.name }
 
-// command returns nodectl with the flags that keep it on this stage, told
-// nothing by this process's environment.
+// command returns nodectl with the flags that keep it on this stage, without variables of
+// this process's environment.
 func (s *stage) command(args ...string) *exec.Cmd {
 	s.Helper()
 	if s.endpoint == "" {
@@ -55,8 +55,8 @@ func (s *stage) command(args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	// None outlives tests that were killed. The signal comes at the end of the
-	// thread that starts it: no thread of this process may end before.
+	// No agent outlives killed tests. The kernel sends the signal at the exit of the thread
+	// that started it: no thread of this process may exit before.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return cmd
 }
@@ -96,7 +96,7 @@ func (s *stage) start(cmd *exec.Cmd) *agent {
 		a.settle() // it may have ended long ago
 		end := syscall.SIGTERM
 		if s.Failed() {
-			end = syscall.SIGQUIT // and it says what it was about
+			end = syscall.SIGQUIT // and it logs what its goroutines do
 		}
 		_ = cmd.Process.Signal(end)
 		select {
@@ -129,7 +129,7 @@ func (a *agent) said() string {
 	return strings.Join(a.lines, "\n")
 }
 
-// linesWith returns what the agent has said that holds all the words.
+// linesWith returns the lines of the agent's log that contain all the words.
 func (a *agent) linesWith(words ...string) []string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -151,7 +151,7 @@ func holds(line string, words []string) bool {
 	return true
 }
 
-// await returns the first line that holds all the words as soon as it is there.
+// await returns the first line that contains all the words as soon as it is there.
 func (a *agent) await(words ...string) string {
 	a.Helper()
 	var line string
@@ -166,7 +166,7 @@ func (a *agent) await(words ...string) string {
 	return line
 }
 
-// once is await, and fails when the agent says it more than once.
+// once is await, and fails if the agent logs it more than once.
 func (a *agent) once(words ...string) {
 	a.Helper()
 	a.await(words...)
@@ -193,7 +193,7 @@ func (a *agent) kill() {
 	a.killNow()
 }
 
-// killNow is kill whatever the agent does.
+// killNow is kill at any moment.
 func (a *agent) killNow() {
 	a.Helper()
 	a.asked.Store(true)
@@ -203,15 +203,14 @@ func (a *agent) killNow() {
 	<-a.done
 }
 
-// leave asks the agent to leave with SIGTERM between two calls, and fails unless it
-// does so with exit code 0.
+// leave sends SIGTERM to the agent between two calls, and fails unless it exits with code 0.
 func (a *agent) leave() {
 	a.Helper()
 	a.settle()
 	a.leaveNow()
 }
 
-// leaveNow is leave whatever the agent does.
+// leaveNow is leave at any moment.
 func (a *agent) leaveNow() {
 	a.Helper()
 	a.asked.Store(true)
@@ -232,18 +231,18 @@ func (a *agent) exit() int {
 	return a.cmd.ProcessState.ExitCode()
 }
 
-// boundedArg makes this test binary another program: see bounded.
+// boundedArg makes this test binary run another program: see bounded.
 const boundedArg = "without-dac-override"
 
-// bounded returns the command as run by a root that may not read whatever it
-// likes, as a service with a tight set of capabilities.
+// bounded returns the command as run by a root without the capability to read every file, as
+// a service with a restricted set of capabilities.
 func bounded(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Args = append([]string{os.Args[0], boundedArg, cmd.Path}, cmd.Args[1:]...)
 	cmd.Path = "/proc/self/exe"
 	return cmd
 }
 
-// runBounded becomes the program args name, with less power.
+// runBounded executes the program args name, with fewer capabilities.
 func runBounded(args []string) error {
 	runtime.LockOSThread() // capabilities are the thread's
 	for _, c := range []uintptr{unix.CAP_DAC_OVERRIDE, unix.CAP_DAC_READ_SEARCH} {

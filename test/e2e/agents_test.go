@@ -15,9 +15,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod; the
-// next agent takes the pods over without one mutating call, and so does one
-// after a kill -9.
+// TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod. The next agent
+// adopts the pods without one mutating call, also after a kill -9.
 func TestB7_AdoptionTouchesNothing(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -71,15 +70,15 @@ func (s *stage) awaitSandboxEnded(name string) {
 	})
 }
 
-// oftenSynced makes the stage's agents list the runtime and look at every pod again and
-// again without a pause worth mentioning, for a scenario that waits for passes.
+// oftenSynced makes the stage's agents list the runtime and check every pod without a
+// noticeable pause, for a scenario that waits for passes.
 func (s *stage) oftenSynced() *stage {
 	s.often = true
 	return s
 }
 
-// quiet returns when the oftenSynced agent has passed over all pods and has changed
-// nothing meanwhile.
+// quiet returns when the oftenSynced agent has checked all pods and has changed nothing
+// meanwhile.
 func (s *stage) quiet(p *criproxy.Proxy) {
 	s.Helper()
 	for before := -1; before != len(p.Mutations()) || p.Busy() > 0; s.passes(p, 2) {
@@ -87,8 +86,8 @@ func (s *stage) quiet(p *criproxy.Proxy) {
 	}
 }
 
-// passes returns when the oftenSynced agent has listed the runtime so many times more:
-// what it knew of before, it has looked at.
+// passes returns when the oftenSynced agent has listed the runtime n more times: it has then
+// checked everything that it knew before.
 func (s *stage) passes(p *criproxy.Proxy, n int) {
 	s.Helper()
 	if !s.often {
@@ -111,7 +110,7 @@ func (s *stage) passes(p *criproxy.Proxy, n int) {
 // It does not touch pods that are still desired.
 func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
-	// Asked to end, it takes as long as the test lets it.
+	// After SIGTERM, it runs as long as the test lets it.
 	slow := func(name string) string {
 		return manifest(name, []string{container("main", `ignore, print, armed, wait, /x/go, exit, "5"`, scratchMount)},
 			"terminationGracePeriodSeconds: 20", s.scratchVolume())
@@ -126,7 +125,7 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	a.kill()
 	s.remove("slow.yaml")
 	s.remove("lost.yaml")
-	// Of one of them even the record is lost: the runtime alone knows it.
+	// One of them has lost its record, too: only the runtime knows it.
 	if err := os.RemoveAll(filepath.Join(s.root, "pods", lost)); err != nil {
 		t.Fatal(err)
 	}
@@ -149,8 +148,8 @@ func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestSweep_SourceNoLongerConfigured: pods of a source that serve is not given
-// any more are stopped at its start, and one line says why.
+// TestSweep_SourceNoLongerConfigured: serve stops the pods of a source that is no longer in
+// its flags at its start, and one line says why.
 func TestSweep_SourceNoLongerConfigured(t *testing.T) {
 	s := parallelStage(t)
 	second := filepath.Join(s.dir, "second")
@@ -160,7 +159,7 @@ func TestSweep_SourceNoLongerConfigured(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(second, "old.yaml"), []byte(simple("old")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Both hold keep: the earlier layer wins, and later alone is enough.
+	// Both hold keep: the earlier layer wins, and later the second one alone is enough.
 	if err := os.WriteFile(filepath.Join(second, "keep.yaml"), []byte(simple("keep")), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -199,8 +198,8 @@ func TestF15_SecondAgent(t *testing.T) {
 	s.awaitReady("next", true)
 }
 
-// TestF16_NodeNameRemembered: a root directory belongs to one node name; another
-// is refused with a hint, and sweeps nothing.
+// TestF16_NodeNameRemembered: a root directory belongs to one node name. An agent with
+// another name exits with a hint, and stops no pod.
 func TestF16_NodeNameRemembered(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()
@@ -215,8 +214,8 @@ func TestF16_NodeNameRemembered(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestUnprivileged: without the rights it needs the agent ends with one clear
-// line and what to do.
+// TestUnprivileged: without the rights it needs, the agent exits with one clear line and the
+// remedy.
 func TestUnprivileged(t *testing.T) {
 	s := parallelStage(t)
 	cmd := s.command("serve", "-f", "/tmp")

@@ -35,7 +35,7 @@ type line struct {
 	}
 }
 
-// reader is a watch --attach that runs.
+// reader is a running watch --attach.
 type reader struct {
 	*stage
 	cmd  *exec.Cmd
@@ -43,7 +43,7 @@ type reader struct {
 	done chan struct{} // capacity 0; closed at its end
 	mu   sync.Mutex
 	all  []line
-	bad  []string // lines that are none
+	bad  []string // lines that cannot be parsed
 }
 
 // attach follows the running agent until the test ends.
@@ -55,7 +55,7 @@ func (s *stage) attach(args ...string) *reader {
 	s.must(r.cmd.Start())
 	r.wait.Go(func() {
 		r.listen(out)
-		_ = r.cmd.Wait() // its exit code is looked at by who asks for it
+		_ = r.cmd.Wait() // the caller checks its exit code
 		close(r.done)
 	})
 	s.Cleanup(func() {
@@ -113,9 +113,9 @@ func (r *reader) of(op, name string) func(line) bool {
 	return func(l line) bool { return l.Op == op && len(l.Pods) == 1 && l.Pods[0].Name == r.full(name) }
 }
 
-// TestAttach_FollowsTheAgent: watch --attach shows what the agent has and then
-// each change with its consequence, faults of sources among them, and ends when
-// the agent does. Without an agent it says so, and so does get sources.
+// TestAttach_FollowsTheAgent: watch --attach shows the agent's pods and then each change with
+// its consequence, including errors of sources. It ends when the agent does. Without an agent
+// it reports that, as get sources does.
 func TestAttach_FollowsTheAgent(t *testing.T) {
 	s := parallelStage(t)
 	for _, args := range [][]string{{"watch", "--attach"}, {"get", "sources"}} {
@@ -178,12 +178,12 @@ func TestAttach_StuckReaderDelaysNobody(t *testing.T) {
 	a := s.serve()
 	kept := s.keep()
 	stuck, well := s.attach("--full"), s.attach()
-	for _, r := range []*reader{stuck, well} { // both are there before the first edit: each sees it as an UPDATE
+	for _, r := range []*reader{stuck, well} { // both attached before the first edit: it is an UPDATE
 		r.await("keep", r.of("ADD", "keep"))
 	}
 	s.must(stuck.cmd.Process.Signal(syscall.SIGSTOP))
 	const edits = 20
-	for i := range edits { // more than half a MiB each as a line: a socket takes far less than all of them
+	for i := range edits { // over half a MiB a line: together far more than a socket's buffer
 		value := fmt.Sprint("e", i)
 		text := labelled(simple("keep"), value)
 		s.write("keep.yaml", strings.Replace(text, "annotations: {", "annotations: {bulk: "+strings.Repeat("x", 200<<10)+", ", 1))

@@ -31,8 +31,8 @@ func (s *stage) tier(class v1.PodQOSClass) string {
 	return all + "/" + strings.ToLower(string(class))
 }
 
-// limits are what a cgroup may have: cpu shares, CPU time in a tenth of a second,
-// bytes, processes. -1 is no limit.
+// limits are the limits of a cgroup: cpu shares, CPU time in a tenth of a second, bytes,
+// processes. -1 is no limit.
 type limits struct{ shares, quota, memory, pids int64 }
 
 // limitsOf reads them from the kernel.
@@ -63,7 +63,7 @@ func limitsOf(group string) (l limits, err error) {
 	}, err
 }
 
-// awaitLimits returns when a cgroup has these.
+// awaitLimits returns when a cgroup has these limits.
 func (s *stage) awaitLimits(group string, want limits) {
 	s.Helper()
 	if unified() {
@@ -78,14 +78,14 @@ func (s *stage) awaitLimits(group string, want limits) {
 	})
 }
 
-// resources is more YAML for container.
+// resources is additional YAML for container.
 func resources(requests, limits string) string {
 	return "resources: {requests: {" + requests + "}, limits: {" + limits + "}}"
 }
 
-// TestC_1_34_CgroupTree: the kubelet's tree with its values for pods of the three
-// classes, the containers in it; the tier's share follows its pods; when they go, so do
-// their groups.
+// TestC_1_34_CgroupTree: pods of the three classes and their containers are in the kubelet's
+// cgroup tree, with its values. The class's CPU share follows its pods. When the pods are
+// removed, so are their cgroups.
 func TestC_1_34_CgroupTree(t *testing.T) {
 	s := parallelStage(t)
 	same := resources("cpu: 200m, memory: 64Mi", "cpu: 200m, memory: 64Mi")
@@ -137,7 +137,7 @@ func TestC_1_34_CgroupTree(t *testing.T) {
 			tier(v1.PodQOSBurstable, 2)
 		}
 	}
-	s.eventually(func() error { // after the last pod, what is above it
+	s.eventually(func() error { // after the last pod, the cgroups above it
 		all, err := filepath.Glob(filepath.Join("/sys/fs/cgroup", "*", s.cgroupRoot(), "kubepods"))
 		if err == nil && len(all) > 0 {
 			err = fmt.Errorf("cgroups are left: %v", all)
@@ -157,8 +157,8 @@ func (s *stage) podGroups() (all []string) {
 	return all
 }
 
-// TestC_1_34_ResizeOrder: when a running pod is given more, its cgroup grows before the
-// container's; when it is given less, after. It is never the smaller one.
+// TestC_1_34_ResizeOrder: on an increase, a running pod's cgroup grows before the
+// container's; on a decrease, it shrinks after. It is never smaller than the container's.
 func TestC_1_34_ResizeOrder(t *testing.T) {
 	s := parallelStage(t)
 	var group string

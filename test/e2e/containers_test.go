@@ -10,8 +10,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestImageMissing: an image that cannot be had is named where people look for
-// it, and holds up its own container alone.
+// TestImageMissing: a missing image is named in the status and in the log, and delays its own
+// container only.
 func TestImageMissing(t *testing.T) {
 	s := parallelStage(t)
 	// No process listens on that port, so the connection is refused at once.
@@ -19,7 +19,7 @@ func TestImageMissing(t *testing.T) {
 	never := strings.NewReplacer("nodectl.dev/test/stamp:1", "nodectl.dev/test/never:1", "IfNotPresent", "Never").
 		Replace(container("never", "forever"))
 	s.write("half.yaml", manifest("half", []string{away, never, container("main", "forever")}))
-	s.excuse("half") // two of its containers never come
+	s.excuse("half") // two of its containers never start
 	s.write("whole.yaml", simple("whole"))
 	a := s.serve()
 	s.awaitRunning("half", "main")
@@ -45,8 +45,8 @@ func waiting(st v1.PodStatus, name string) v1.ContainerStateWaiting {
 	return v1.ContainerStateWaiting{}
 }
 
-// TestCommandMissing: a command that is not in the image is said in the status,
-// tried again with a growing pause, and no concern of the pod's neighbours.
+// TestCommandMissing: a command that is not in the image is reported in the status, retried
+// with a growing pause, and does not affect other pods.
 func TestCommandMissing(t *testing.T) {
 	s := parallelStage(t)
 	s.write("bad.yaml", manifest("bad", []string{container("main", "forever", "command: [/no-such-command]")}))
@@ -72,8 +72,8 @@ func TestCommandMissing(t *testing.T) {
 	}
 }
 
-// TestC_1_19_8_ExitsAndPolicies: what becomes of a container that ends depends
-// on its exit code and the pod's restart policy alone.
+// TestC_1_19_8_ExitsAndPolicies: whether an exited container restarts depends only on its
+// exit code and the pod's restart policy.
 func TestC_1_19_8_ExitsAndPolicies(t *testing.T) {
 	s := parallelStage(t)
 	cases := []struct {
@@ -98,10 +98,10 @@ func TestC_1_19_8_ExitsAndPolicies(t *testing.T) {
 	s.serve()
 	for i, c := range cases {
 		if !c.restarts {
-			continue // it stays as it ended
+			continue // it does not restart
 		}
-		// The first restart is at once, the second waits ten seconds, each one after it twice
-		// as long. A busy machine may be seen at a later one.
+		// The first restart is at once, the second after ten seconds, each later one after
+		// twice as long. On a busy machine the test may see a later one.
 		st := s.awaitStatus(name(i), "in back-off", func(st v1.PodStatus) bool {
 			return waiting(st, "main").Reason == "CrashLoopBackOff" && containerStatus(st, "main").RestartCount >= 1
 		})
@@ -157,7 +157,7 @@ func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 	if pause := all[2].from.Sub(all[1].to); pause < 10*time.Second {
 		t.Errorf("the second restart came after %s, want 10s", pause)
 	}
-	// Attempts number the log files, one for each life.
+	// Attempts number the log files, one for each container.
 	for i, l := range all {
 		if int(l.attempt) != i {
 			t.Errorf("life %d is attempt %d", i, l.attempt)
@@ -165,8 +165,8 @@ func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 	}
 }
 
-// TestF32_IgnoresSIGTERM: a container that does not end by itself is killed when
-// its grace is over, not before, and its neighbours in the pod end before it.
+// TestF32_IgnoresSIGTERM: a container that does not exit on SIGTERM is killed when its grace
+// period is over, not before. Other containers of the pod exit before it.
 func TestF32_IgnoresSIGTERM(t *testing.T) {
 	s := parallelStage(t)
 	s.write("stay.yaml", manifest("stay", []string{container("main", "ignore, print, armed, forever"), container("polite", `term, "9", print, armed, forever`)},
@@ -193,8 +193,8 @@ func TestF32_IgnoresSIGTERM(t *testing.T) {
 	s.untouched("other", other)
 }
 
-// TestC_1_29_Readiness: each kind of probe makes a pod Ready, and not Ready
-// again, as its container says; nothing is restarted for it.
+// TestC_1_29_Readiness: each kind of probe makes a pod Ready and not Ready, as its container
+// answers; no container restarts for it.
 func TestC_1_29_Readiness(t *testing.T) {
 	s := parallelStage(t)
 	often := "periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 30"
@@ -218,7 +218,7 @@ func TestC_1_29_Readiness(t *testing.T) {
 	s.awaitReady("exec", true)
 	s.awaitReady("tcp", true)
 
-	// A new agent does not take Ready away until a probe says so (P16).
+	// A new agent keeps Ready until a probe fails (P16).
 	a.leave()
 	s.serve().await("All pods reported")
 	s.untouch("http")
@@ -235,8 +235,8 @@ func TestC_1_29_Readiness(t *testing.T) {
 	}
 }
 
-// TestF80_ProbeThatHangs: a probe without an answer is a failure when its time
-// is over, and holds up neither the pod nor the node.
+// TestF80_ProbeThatHangs: a probe without an answer fails after its timeout, and delays
+// neither the pod nor the node.
 func TestF80_ProbeThatHangs(t *testing.T) {
 	s := parallelStage(t)
 	s.write("hang.yaml", manifest("hang", []string{container("main", "forever",

@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// called returns when the agent, which is oftenSynced, has made so many calls more.
+// called returns when the agent, which is oftenSynced, has made n more calls.
 func (s *stage) called(p *criproxy.Proxy, n int) {
 	s.Helper()
 	count := func() (all int) {
@@ -38,9 +38,9 @@ var (
 	stopCalls  = strings.Fields("StopContainer StopContainer StopPodSandbox RemoveContainer RemoveContainer RemoveContainer RemovePodSandbox")
 )
 
-// TestF1_KillAtEveryCallOfAStart: kill -9 after and during every call of a pod's
-// start, and another agent, lead to the same end: the pod runs, no container has
-// two lives at once, and after a call that was done nothing is done twice.
+// TestF1_KillAtEveryCallOfAStart: kill -9 after and during every call of a pod's start, and
+// another agent, give the same result: the pod runs, no container runs twice at once, and
+// after a completed call nothing is done twice.
 func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 	t.Parallel()
 	t.Run("transcript", func(t *testing.T) {
@@ -68,7 +68,7 @@ func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 				t.Errorf("%d sandboxes", n)
 			}
 			for _, c := range []string{"init", "main", "side"} {
-				if !m.during { // a start that was broken off may have got as far as the container
+				if !m.during { // an interrupted start may have reached the container
 					s.awaitStamps(c, 1)
 				}
 			}
@@ -83,8 +83,8 @@ func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 	}
 }
 
-// TestF1_KillAtEveryCallOfAStop: the same for a stop: the pod goes, all of it,
-// and each container got its SIGTERM and its grace.
+// TestF1_KillAtEveryCallOfAStop: the same for a stop: the whole pod is removed, and each
+// container got its SIGTERM and its grace period.
 func TestF1_KillAtEveryCallOfAStop(t *testing.T) {
 	t.Parallel()
 	t.Run("transcript", func(t *testing.T) {
@@ -128,7 +128,7 @@ func TestF1_KillAtEveryCallOfAStop(t *testing.T) {
 	}
 }
 
-// moments are all for n calls.
+// moments returns all moments for n calls.
 func moments(n int) []moment {
 	var all []moment
 	for i := range n {
@@ -137,10 +137,10 @@ func moments(n int) []moment {
 	return all
 }
 
-// TestF1_KillAgainAndAgain: an agent that is killed every moment of a pod's life
-// still gets there, and never has two of one container.
+// TestF1_KillAgainAndAgain: agents that are killed again and again during a pod's start and
+// stop still complete both, and never run two of one container.
 func TestF1_KillAgainAndAgain(t *testing.T) {
-	s := parallelStage(t).oftenSynced() // it never stops calling
+	s := parallelStage(t).oftenSynced() // so that it always makes calls
 	p := s.through(criproxy.Hooks{})
 	s.write("web.yaml", s.crashPod(false))
 	s.interrupts()
@@ -160,7 +160,7 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	}
 	s.awaitGone("web")
 	s.nothingLeft()
-	s.eventually(func() error { // the runtime tells of an end a moment after it shows it
+	s.eventually(func() error { // the runtime sends the event of an exit a moment after it lists it
 		if all := s.ended("web", "main"); len(all) == 0 || all[len(all)-1].id != was["main"].id {
 			return fmt.Errorf("the last life of main is %+v, want %s", all, was["main"].id)
 		}
@@ -172,11 +172,10 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	t.Logf("%d mutating calls", len(p.Mutations()))
 }
 
-// crashPod is a pod whose lives are counted: an init container, a container
-// that ends by itself when asked, and one that has to be killed. With network it
-// is on the pod network; without, on the host's: a call that is broken off kills
-// the network's plugins in their work, and what they then leave in the packet
-// filter they never find again.
+// crashPod is a pod whose container runs are counted: an init container, a container that
+// exits on SIGTERM, and one that must be killed. With network it is on the pod network;
+// without, on the host's: an interrupted call kills the network plugins at work, and they
+// never find again what they left in the packet filter.
 func (s *stage) crashPod(network bool) string {
 	more := "volumeMounts: [{name: x, mountPath: /x}, {name: data, mountPath: /data}]"
 	return manifest("web", []string{
@@ -189,8 +188,8 @@ func (s *stage) crashPod(network bool) string {
 		container("init", "append, /x/init, write, /data/init, done", more))
 }
 
-// TestF1_LeftOfKilledAgents: pods come and go while their agents are killed, again and
-// again, at any moment; in the end nothing is left of them, no cgroup and no mount.
+// TestF1_LeftOfKilledAgents: pods are added and removed while their agents are killed, again
+// and again, at any moment. In the end nothing is left of them, no cgroup and no mount.
 func TestF1_LeftOfKilledAgents(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	s.interrupts()
@@ -214,7 +213,7 @@ func TestF1_LeftOfKilledAgents(t *testing.T) {
 	}
 	for round := range 10 {
 		a := s.serve()
-		if round == 0 { // so that one is there in any case
+		if round == 0 { // so that at least one is there
 			put(0)
 			s.awaitRunning(names[0], "main")
 		}

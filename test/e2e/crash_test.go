@@ -12,7 +12,7 @@ import (
 // moment is when an agent is killed: around one mutating call.
 type moment struct {
 	n      int  // the call, from 1
-	during bool // while the runtime works on it, not when it is done
+	during bool // while the runtime works on it, not after
 }
 
 func (m moment) String() string {
@@ -33,7 +33,7 @@ type executioner struct {
 	*criproxy.Proxy
 	victim atomic.Pointer[agent]
 	moment atomic.Pointer[moment] // nil: kill no agent
-	spared atomic.Int32           // mutating calls before those that count
+	spared atomic.Int32           // mutating calls to skip before the count
 }
 
 func (s *stage) executioner() *executioner {
@@ -55,14 +55,14 @@ func (s *stage) executioner() *executioner {
 		After: func(c criproxy.Call, _ error) {
 			if a := due(c, false); a != nil {
 				_ = a.cmd.Process.Kill()
-				<-a.done // it never hears the answer
+				<-a.done // it never gets the answer
 			}
 		},
 	})
 	return e
 }
 
-// arm lets the victim be killed at a moment counted from now.
+// arm sets the moment, counted from now, at which the victim is killed.
 func (e *executioner) arm(a *agent, m moment) {
 	a.asked.Store(true)
 	if m.during {

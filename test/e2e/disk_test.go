@@ -11,8 +11,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestI6_DirectoryWithoutRecord: what a pod left on disk goes, also where neither
-// runtime nor record tell of the pod any more; what is wanted stays.
+// TestI6_DirectoryWithoutRecord: the agent removes a pod's directory, even if neither the
+// runtime nor a record knows the pod any more; those of desired pods stay.
 func TestI6_DirectoryWithoutRecord(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{container("main", "write, /d/x, text, forever", "volumeMounts: [{name: d, mountPath: /d}]")},
@@ -40,7 +40,7 @@ func TestI6_DirectoryWithoutRecord(t *testing.T) {
 		}
 	}
 	s.serve().await("All pods reported")
-	s.awaitGone("web") // its logs, too
+	s.awaitGone("web") // its logs are gone, too
 	s.eventually(func() error {
 		if _, err := os.Lstat(dir); err == nil {
 			return fmt.Errorf("%s is still there", dir)
@@ -50,10 +50,9 @@ func TestI6_DirectoryWithoutRecord(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestF12_FullDisk: with no byte left under the root directory pods go on, one
-// without a volume on that disk still starts and goes, edits are taken, a new
-// agent adopts; one line says what is the matter. With room again, all is well
-// without a restart.
+// TestF12_FullDisk: with a full disk under the root directory, pods run on. A pod without a
+// volume on that disk still starts and stops, edits are applied, a new agent adopts the pods,
+// and one line reports the fault. With room again, the agent recovers without a restart.
 func TestF12_FullDisk(t *testing.T) {
 	s := parallelStage(t)
 	if err := os.Mkdir(s.root, 0o700); err != nil {
@@ -78,7 +77,7 @@ func TestF12_FullDisk(t *testing.T) {
 	s.untouched("keep", kept)
 	uid := s.uid("free")
 	s.remove("free.yaml")
-	s.eventually(func() error { // the journal may not be able to say it
+	s.eventually(func() error { // the journal may not have room for it
 		for _, dir := range []string{filepath.Join(s.logs, "default_"+s.full("free")+"_"+uid), filepath.Join(s.root, "pods", uid)} {
 			if _, err := os.Lstat(dir); err == nil {
 				return fmt.Errorf("%s is still there", dir)
@@ -90,7 +89,7 @@ func TestF12_FullDisk(t *testing.T) {
 		t.Errorf("the full disk is %d lines:\n%s", n, strings.Join(a.linesWith("no space left on device"), "\n"))
 	}
 
-	// A new agent comes up on the full disk, adopts, and starts pods.
+	// A new agent starts on the full disk, adopts pods, and starts others.
 	a.kill()
 	fill(t, filepath.Join(s.root, "more"))
 	s.serve()
@@ -117,7 +116,7 @@ func TestF12_FullDisk(t *testing.T) {
 	s.nothingLeft()
 }
 
-// fill writes a file until the disk takes no more.
+// fill writes a file until the disk is full.
 func fill(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)

@@ -1,13 +1,11 @@
-// Package e2e runs the nodectl binary on a real containerd and looks at what
-// came of it without asking nodectl: by CRI, in /proc, in the cgroup trees, in
-// the mounts and in the log files.
+// Package e2e runs the nodectl binary on a real containerd and checks the result without
+// asking nodectl: by CRI, in /proc, in the cgroup trees, in the mounts and in the log files.
 //
-// All scenarios share one containerd and run beside each other, each with its
-// own agent, root directory, manifests and node name; those that end containerd
-// have one of their own.
+// All scenarios share one containerd and run in parallel, each with its own agent, root
+// directory, manifests and node name; those that end containerd have their own.
 //
-// The one rule: what a scenario started is gone when it ends, and whatever a
-// scenario did, no container ever had two lives at once (I1).
+// The one rule: whatever a scenario started is gone when it ends, and no container ever ran
+// twice at once (I1).
 package e2e
 
 import (
@@ -30,8 +28,8 @@ import (
 // What the tests of this binary share; TestMain makes it.
 var (
 	nodectl string     // the program
-	shared  *node.Node // the containerd of all that leave it alive
-	lives   *witness   // what containers of shared lived when
+	shared  *node.Node // the containerd of all scenarios that do not end it
+	lives   *witness   // when the containers of shared ran
 )
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -67,7 +65,7 @@ func run(m *testing.M) int {
 	code := m.Run()
 	lives.close()
 	var left node.Left
-	err = wait.Try(func() error { // what the runtime takes away, it may take away later than it says
+	err = wait.Try(func() error { // the runtime may remove things later than it reports
 		if left = look(); !left.Empty() {
 			return fmt.Errorf("the scenarios left something behind:\n%s", left)
 		}
@@ -85,8 +83,8 @@ func run(m *testing.M) int {
 	return code
 }
 
-// look returns what the scenarios left on the shared node. Its own group is what
-// --cgroup-root named: pods are below it.
+// look returns what the scenarios left on the shared node. --cgroup-root named its own
+// cgroup: pods are below it.
 func look() node.Left {
 	left := shared.Look()
 	if interrupted.Load() {
@@ -98,8 +96,8 @@ func look() node.Left {
 	return left
 }
 
-// program puts bin/nodectl-slim where other users can run it, too;
-// NODECTL_E2E_BINARY names another program to test.
+// program copies bin/nodectl-slim to where other users can run it, too; NODECTL_E2E_BINARY
+// names another program to test.
 func program(dir string) error {
 	if nodectl = os.Getenv("NODECTL_E2E_BINARY"); nodectl != "" {
 		return nil

@@ -52,8 +52,8 @@ func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 	if err := a.cmd.Process.Signal(unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	// containerd holds back a hundred events. Each is as large as what it tells of:
-	// with these words, few more fit into what lies between.
+	// containerd buffers a hundred events, each as large as the labels of its container: with
+	// these words, few more fit into the buffers between it and the agent.
 	const others, held = 200, 100
 	words := map[string]string{"words": strings.Repeat("x", 4<<10)}
 	made := make(chan error) // of one container
@@ -87,7 +87,7 @@ func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 		t.Error(err)
 	}
 	a.killNow()
-	for i < others { // more than fit into what lies between: the runtime has waited
+	for i < others { // more than the buffers hold: the runtime has waited
 		one()
 	}
 	s.untouched("keep", kept)
@@ -135,8 +135,8 @@ func TestF84_RotationLosesNoLine(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, want := range map[string]int{"main": lines, "fast": 4000} {
-		// A rotation that goes on meanwhile is no loss: files change their names under
-		// who reads them, and one is there twice while it is compressed.
+		// A rotation under way is no loss: files are renamed while the test reads them, and
+		// one exists twice while it is compressed.
 		s.eventually(func() error {
 			files, err := filepath.Glob(filepath.Join(dir("chatty", name), "*"))
 			if err != nil {
@@ -183,12 +183,12 @@ func TestF84_RotationLosesNoLine(t *testing.T) {
 	s.nothingLeft()
 }
 
-// numbersOf returns the numbers of the lines in a container's logs, the oldest
-// first: rotated ones by their time, then the one written to; and whether it was done.
+// numbersOf returns the numbers of the lines in a container's logs, the oldest first: rotated
+// files by their time, then the current one; and whether the container had printed all.
 func numbersOf(files []string) (all []int, done bool, err error) {
 	slices.SortFunc(files, func(a, b string) int {
 		if (len(a) < len(b)) != (len(b) < len(a)) && (strings.HasSuffix(a, ".log") || strings.HasSuffix(b, ".log")) {
-			return len(b) - len(a) // the one written to has the shortest name
+			return len(b) - len(a) // the current one has the shortest name
 		}
 		return strings.Compare(a, b)
 	})
@@ -214,9 +214,9 @@ func numbersOf(files []string) (all []int, done bool, err error) {
 	return all, done, nil
 }
 
-// TestF81_ManyCommands: of many commands that hang no more run at once than the
-// node allows, nor of one pod than a pod may, whatever else is to be done goes
-// on, and none of them is left when its time is over.
+// TestF81_ManyCommands: of many commands that hang, no more run at once than the limits of
+// the node and of a pod allow. Other work continues, and no command is left after its
+// timeout.
 func TestF81_ManyCommands(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -273,7 +273,7 @@ func TestF81_ManyCommands(t *testing.T) {
 		s.awaitGone(fmt.Sprint("p", i))
 	}
 	last := fmt.Sprint("p", pods-1)
-	s.eventually(func() error { // those of pods that are gone have been called off
+	s.eventually(func() error { // those of removed pods have been cancelled
 		for pod, n := range running() {
 			if pod != "" && pod != s.full(last) && n > 0 {
 				return fmt.Errorf("%d commands of pod %s are still waited for", n, pod)
@@ -282,7 +282,7 @@ func TestF81_ManyCommands(t *testing.T) {
 		return nil
 	})
 
-	// And now for real: eight commands of the last pod, a second each.
+	// And now without faults: eight commands of the last pod, a second each.
 	var list []string
 	for j := range each {
 		list = append(list, container(fmt.Sprint("c", j), "forever", probe("readinessProbe", 1), probe("livenessProbe", 1)))
@@ -301,7 +301,7 @@ func TestF81_ManyCommands(t *testing.T) {
 		names = append(names, fmt.Sprint("c", j))
 	}
 	was := s.awaitRunning(last, names...)
-	s.eventually(func() error { // some may be on their way out; what stays would be more at every look
+	s.eventually(func() error { // some may be exiting; leaked ones would be seen each time
 		commands := 0
 		for _, r := range was {
 			for _, p := range s.node.Processes(r.id) {
@@ -315,7 +315,7 @@ func TestF81_ManyCommands(t *testing.T) {
 		}
 		return nil
 	})
-	// Without probes, nothing but the containers is left.
+	// Without probes, only the containers are left.
 	list = nil
 	for j := range each {
 		list = append(list, container(fmt.Sprint("c", j), "forever"))
@@ -368,12 +368,12 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 		bad.awaitLives(name, 2)
 		bad.remove(name + ".yaml")
 	}
-	// The runtime is in the middle of nothing when the agent goes.
+	// No call is under way when the agent exits.
 	for i := range samples {
 		bad.awaitGone(fmt.Sprint("p", i))
 	}
 	bad.awaitReady("slow", true)
-	// A Go program that gets SIGQUIT says what each of its goroutines does.
+	// A Go program that gets SIGQUIT prints the stack of each goroutine.
 	a.asked.Store(true)
 	if err := a.cmd.Process.Signal(syscall.SIGQUIT); err != nil {
 		t.Fatal(err)
@@ -392,17 +392,16 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	}
 }
 
-// TestF23_SlowRuntime_TwoSeconds: as TestF23_SlowRuntime, where every call takes two
-// seconds.
+// TestF23_SlowRuntime_TwoSeconds: as TestF23_SlowRuntime, but every call takes two seconds.
 func TestF23_SlowRuntime_TwoSeconds(t *testing.T) { parallelStage(t).slowRuntime(2 * time.Second) }
 
 // TestC_1_37_SubPathRace_ManyTurns: as TestC_1_37_SubPathRace, five times as often. More
 // turns would make the agent log one line more often than I5 allows.
 func TestC_1_37_SubPathRace_ManyTurns(t *testing.T) { parallelStage(t).subPathRace(20) }
 
-// TestF47_F49_StormsAndFlips: a storm of touches beside good manifests, thousands
-// of files, and one file that goes and comes with the same content again and again, lead to what is
-// there in the end: one pod, one container, and never two at once.
+// TestF47_F49_StormsAndFlips: many touches beside good manifests, thousands of files, and one
+// file that is removed and restored with the same content again and again. The result is the
+// desired set at the end: one pod, one container, and never two at once.
 func TestF47_F49_StormsAndFlips(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", simple("web"))
@@ -410,13 +409,13 @@ func TestF47_F49_StormsAndFlips(t *testing.T) {
 	kept := s.keep()
 	s.awaitRunning("web", "main")
 	for i := range 2000 {
-		path := filepath.Join(s.manifests, fmt.Sprintf("note-%c%c.yaml", 'a'+i%50/10, 'a'+i%10)) // each its own in what the agent says (I5)
+		path := filepath.Join(s.manifests, fmt.Sprintf("note-%c%c.yaml", 'a'+i%50/10, 'a'+i%10)) // each its own in the log (I5)
 		s.must(os.WriteFile(path, []byte("# nothing\n"), 0o600))
 		if i%3 == 0 {
 			s.must(os.Remove(path))
 		}
 	}
-	// Thousands of files are there to stay: an edit among them is seen at once (F48).
+	// Thousands of files stay there: the agent sees an edit among them at once (F48).
 	for i := range 3000 {
 		name := fmt.Sprintf("config%d", i)
 		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: " + name + "}\n"
@@ -425,10 +424,10 @@ func TestF47_F49_StormsAndFlips(t *testing.T) {
 	s.write("web.yaml", labelled(simple("web"), "among-thousands"))
 	s.awaitLabel("web", "among-thousands")
 	s.untouched("keep", kept)
-	s.excuse("web") // what is begun while an edit is on its way, ends for it
+	s.excuse("web") // an edit may end a container that has just started
 	for i := range 20 {
 		s.remove("web.yaml")
-		if i%3 == 0 { // longer than editors take, else shorter
+		if i%3 == 0 { // longer than an editor's replacement takes, else shorter
 			s.awaitEnded("web", "main", len(s.ended("web", "main"))+1)
 		}
 		s.write("web.yaml", simple("web"))
@@ -441,7 +440,7 @@ func TestF47_F49_StormsAndFlips(t *testing.T) {
 	web := s.awaitRunning("web", "main")
 	s.awaitReady("web", true)
 	s.untouched("web", web)
-	s.sandbox("web") // the one that is left
+	s.sandbox("web") // exactly one is left
 	s.untouched("keep", kept)
 	s.remove("web.yaml")
 	s.awaitGone("web")

@@ -15,14 +15,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// few has a command run with no more than 64 file descriptors.
+// few runs a command with no more than 64 file descriptors.
 func few(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Path, cmd.Args = "/bin/sh", append([]string{"sh", "-c", `ulimit -n 64 && exec "$@"`, "sh", cmd.Path}, cmd.Args[1:]...)
 	return cmd
 }
 
-// serving is a pod whose probes are connections that the agent makes, and whose
-// container is killed for one of them that fails.
+// serving is a pod whose probes are connections from the agent; one failed probe kills its
+// container.
 func serving(name string) string {
 	probe := func(kind string) string {
 		return kind + ": {httpGet: {path: /, port: 8080}, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1}"
@@ -31,7 +31,7 @@ func serving(name string) string {
 		"startupProbe: {tcpSocket: {port: 8080}, periodSeconds: 1, failureThreshold: 60}", probe("livenessProbe"))})
 }
 
-// dial connects to the agent's socket; the end of the test hangs up.
+// dial connects to the agent's socket; the end of the test closes the connection.
 func (s *stage) dial() net.Conn {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
@@ -42,9 +42,9 @@ func (s *stage) dial() net.Conn {
 	return c
 }
 
-// TestF10_ReadersLeaveDescriptors: with 64 file descriptors, and more readers on
-// its socket than that, an agent starts pods and probes them, and tells once that
-// it hangs readers up; when they go, the next ones are answered.
+// TestF10_ReadersLeaveDescriptors: with 64 file descriptors and more readers on its socket,
+// an agent starts pods and probes them, and logs once that it disconnects readers. When those
+// have left, it serves the next ones.
 func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 	s := parallelStage(t)
 	a := s.start(few(s.command("serve", "-f", s.manifests)))
@@ -52,8 +52,8 @@ func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 	var crowd []net.Conn
 	for i := range 100 {
 		c := s.dial()
-		if i%2 == 0 { // every other one asks for nothing
-			_, _ = fmt.Fprint(c, "GET /v1/updates HTTP/1.1\r\nHost: nodectl\r\n\r\n") // who is hung up need not know it yet
+		if i%2 == 0 { // every other one makes no request
+			_, _ = fmt.Fprint(c, "GET /v1/updates HTTP/1.1\r\nHost: nodectl\r\n\r\n") // the agent may have closed it
 		}
 		crowd = append(crowd, c)
 	}
@@ -86,9 +86,9 @@ func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 	s.invariants()
 }
 
-// TestF10_NoDescriptorLeft: an agent that can open nothing more says so once and
-// waits: no container is stopped because it cannot be probed, no source counts as
-// empty. Once it can open something, all is made up for.
+// TestF10_NoDescriptorLeft: an agent without a free descriptor logs that once and waits. It
+// stops no container because a probe is impossible, and treats no source as empty. With a
+// free descriptor, it catches up.
 func TestF10_NoDescriptorLeft(t *testing.T) {
 	s := parallelStage(t)
 	a := s.start(few(s.command("serve", "-f", s.manifests, "--file-check-frequency", "1s")))
@@ -103,7 +103,7 @@ func TestF10_NoDescriptorLeft(t *testing.T) {
 	limit(3)
 	s.write("late.yaml", simple("late"))
 	for range 3 {
-		s.dial() // they wait to be taken
+		s.dial() // they wait to be accepted
 	}
 	a.await("level=WARN", "No file descriptor is left", "limit=3")
 	a.await("level=WARN", "Source not read", "too many open files")
@@ -131,7 +131,7 @@ func TestF10_NoDescriptorLeft(t *testing.T) {
 	}
 	s.untouched("web", web)
 	s.untouched("keep", kept)
-	// No descriptor of its own is lost over it.
+	// The agent has leaked no descriptor.
 	s.eventually(func() error {
 		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", a.cmd.Process.Pid))
 		if err == nil && len(open) > 24 {

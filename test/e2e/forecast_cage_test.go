@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// cagedArg makes this test binary another program: see caged.
+// cagedArg makes this test binary run another program: see caged.
 const cagedArg = "in-a-cage"
 
 // caged returns the command as run in a cage. Every file system that it sees is read-only,
@@ -25,9 +25,9 @@ func caged(cmd *exec.Cmd, writable string) *exec.Cmd {
 	return cmd
 }
 
-// runCaged becomes the program args name, in a cage.
+// runCaged executes the program args name, in a cage.
 func runCaged(writable string, args []string) error {
-	runtime.LockOSThread() // the cage is the thread's, and the program's that it becomes
+	runtime.LockOSThread() // the cage applies to the thread, and to the program that it executes
 	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("mounts of its own: %w", err)
 	}
@@ -55,25 +55,25 @@ func runCaged(writable string, args []string) error {
 	return fmt.Errorf("%s: %w", args[0], unix.Exec(args[0], args, os.Environ()))
 }
 
-// cage returns the filter of system calls. Those that only amd64 still has, as
-// rename without a directory, meet the read-only file systems.
+// cage returns the filter of system calls. Calls that only amd64 has, as rename without a
+// directory, fail on the read-only file systems.
 func cage() ([]unix.SockFilter, error) {
 	arch, known := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
 	if !known {
 		return nil, errors.New("no cage for " + runtime.GOARCH)
 	}
-	// Where struct seccomp_data has them, in its lower half on both.
+	// Offsets in struct seccomp_data, of the lower half on both architectures.
 	const number, architecture, second, third = 0, 4, 16 + 8, 16 + 2*8
 	load := func(offset uint32) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
 	}
 	answer := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET, K: k} }
 	end, allow := answer(unix.SECCOMP_RET_KILL_PROCESS), answer(unix.SECCOMP_RET_ALLOW)
-	// equal passes over the next n instructions unless what is loaded is k.
+	// equal skips the next n instructions unless the loaded value is k.
 	equal := func(k uint32, n uint8) unix.SockFilter {
 		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: k, Jf: n}
 	}
-	// The calls of another architecture are not known here: the end.
+	// The calls of another architecture are unknown here: it ends the program.
 	other := unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: arch, Jt: 1}
 	f := []unix.SockFilter{load(architecture), other, end, load(number)}
 	for _, nr := range []uint32{

@@ -17,10 +17,9 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestForecast_OnContainerd makes one edit after the other. Before the agent may
-// see it, merge --dry-run says what will come of it; when the agent is done, CRI
-// shows that exactly this came of it: the containers that are others now are the
-// ones the plan named, and nothing else was touched.
+// TestForecast_OnContainerd makes one edit after the other. Before the agent may see an edit,
+// merge --dry-run predicts its effect. When the agent is done, CRI shows exactly this effect:
+// the replaced containers are those that the plan named, and nothing else was touched.
 func TestForecast_OnContainerd(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	second := filepath.Join(s.dir, "second")
@@ -55,7 +54,7 @@ func TestForecast_OnContainerd(t *testing.T) {
 		name   string
 		edit   func()
 		plan   string
-		beside []string // what comes of it beside what the plan names as restarted or removed
+		beside []string // effects beside the containers that the plan names as restarted or removed
 	}{
 		{"label", write("web.yaml", labelled(web(), "one")), "UPDATE web", nil},
 		{"env", write("web.yaml", env), "UPDATE web main", nil},
@@ -84,14 +83,14 @@ func TestForecast_OnContainerd(t *testing.T) {
 		{"broken", write("new.yaml", "kind: ["), "", nil},
 	} {
 		s.scene(c.name, func() {
-			s.eventually(func() error { // the job ends by itself, and that is no edit's doing
+			s.eventually(func() error { // the job ends by itself, whatever the edit
 				if now := s.inRuntime(); now["job"].runs || now["job/main"].runs {
 					return errors.New("the job runs")
 				}
 				return nil
 			})
 			before := s.inRuntime()
-			s.must(a.cmd.Process.Signal(syscall.SIGSTOP)) // it is looked at before the agent sees it
+			s.must(a.cmd.Process.Signal(syscall.SIGSTOP)) // the dry run precedes the agent
 			node.AwaitStill(t, a.cmd.Process.Pid)
 			c.edit()
 			plan := s.dryRun(s.manifests, second)
@@ -110,7 +109,7 @@ func TestForecast_OnContainerd(t *testing.T) {
 				if got := before.changes(s.inRuntime()); !slices.Equal(got, want) {
 					return fmt.Errorf("came of it: %v; planned: %v", got, want)
 				}
-				if left := s.dryRun(s.manifests, second); left.Summary.Changed { // the dearer look is the second
+				if left := s.dryRun(s.manifests, second); left.Summary.Changed { // the slower check
 					return fmt.Errorf("still to do: %s", left.words())
 				}
 				return nil

@@ -9,7 +9,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// mergePlan is what merge --dry-run -o json says.
+// mergePlan is the output of merge --dry-run -o json.
 type mergePlan struct {
 	Summary struct {
 		Changed                                 bool
@@ -32,7 +32,7 @@ type mergePlan struct {
 	}
 }
 
-// dryRun asks what serving the stage's directories would change on its node.
+// dryRun returns what serving the stage's directories would change on its node.
 func (s *stage) dryRun(layers ...string) mergePlan {
 	s.Helper()
 	args := []string{"merge", "--dry-run", "--against", "runtime", "-o", "json"}
@@ -57,8 +57,8 @@ func (s *stage) dryRun(layers ...string) mergePlan {
 	return p
 }
 
-// words says a plan on one line: what becomes of each pod, by name without the
-// node's suffix, and what restarts of it.
+// words writes a plan on one line: the change of each pod, by name without the node's suffix,
+// and the containers that restart.
 func (p mergePlan) words() string {
 	var all []string
 	for _, c := range p.Changes {
@@ -75,7 +75,7 @@ func (p mergePlan) words() string {
 	return strings.Join(all, "; ")
 }
 
-// inRuntime is what CRI shows of a stage: the newest life of every container by
+// inRuntime is what CRI lists of a stage: the newest container of each name by
 // "pod/container", and the newest sandbox of every pod by "pod".
 type inRuntime map[string]struct {
 	id      string
@@ -106,9 +106,8 @@ func (s *stage) inRuntime() inRuntime {
 	return now
 }
 
-// changes returns what differs between two looks, sorted: of what is in both,
-// "restarted" where it is another one, "stopped" where it runs no more; "new" and
-// "gone" for the others.
+// changes returns the differences between two lists, sorted. A name in both is "restarted" if
+// its ID differs and "stopped" if it runs no more; others are "new" or "gone".
 func (before inRuntime) changes(after inRuntime) []string {
 	var all []string
 	for name, b := range before {

@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// caged runs nodectl in a cage to its end, and fails when it tried to leave it.
+// caged runs nodectl in a cage to its end, and fails if the kernel ended it.
 func (s *stage) caged(want []int, args ...string) result {
 	s.Helper()
 	cmd := caged(s.command(args...), s.scratch)
@@ -29,8 +29,8 @@ func (s *stage) caged(want []int, args ...string) result {
 	return r
 }
 
-// tree returns everything below a directory: kind, size, owner, and the times of
-// its last changes; once no file is being replaced, see record.
+// tree returns everything below a directory: kind, size, owner, and the times of its last
+// changes. It waits until no file is being replaced, see record.
 func (s *stage) tree(dir string) (all map[string]string) {
 	s.Helper()
 	s.eventually(func() error {
@@ -54,10 +54,10 @@ func (s *stage) tree(dir string) (all map[string]string) {
 	return all
 }
 
-// TestMergeTouchesNothing runs the looking commands where every file system is
-// read-only and each attempt to write or to lock is the end of the process, with
-// and without an agent beside them. They do all their work; no file below the
-// stage's directory changes; the runtime is asked, and asked to change nothing.
+// TestMergeTouchesNothing runs the read commands where every file system is read-only and
+// each attempt to write or to lock ends the process, with and without a running agent. They
+// do all their work. No file below the stage's directory changes, and the runtime gets only
+// calls that change nothing.
 func TestMergeTouchesNothing(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	w := s.newWeb(simple("web"))
@@ -69,7 +69,7 @@ func TestMergeTouchesNothing(t *testing.T) {
 		s.awaitSet(name)
 		s.awaitLog(name, "main", 0, "started")
 	}
-	// The cage holds: what acts cannot even begin.
+	// The cage works: a command that changes something is ended at once.
 	cmd := caged(s.command("runonce", "-f", s.manifests), s.scratch)
 	if r := s.finish(cmd); !cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
 		t.Fatalf("runonce in the cage: exit code %d\n%s%s", r.code, r.out, r.err)

@@ -37,8 +37,8 @@ func TestF28_ForeignPods(t *testing.T) {
 	s.awaitGone("keep")
 	s.write("next.yaml", simple("next"))
 	s.awaitRunning("next", "main")
-	// The agent says of a pod with its node's name, made after all of these, that it does
-	// not know its source: by then it has looked at what it does not know.
+	// The agent logs that it does not know the source of a pod with its node's name. That pod
+	// was made after all of these: by then the agent has seen them.
 	s.runForeign("own-"+s.name, map[string]string{
 		pod.LabelPodName: s.full("own"), pod.LabelPodNamespace: "default", pod.LabelPodUID: "own-" + s.name, pod.LabelNode: s.name,
 	})
@@ -55,7 +55,7 @@ func TestF28_ForeignPods(t *testing.T) {
 	}
 }
 
-// runForeign makes a pod by CRI alone, which the end of the test takes away.
+// runForeign makes a pod by CRI alone, which the end of the test removes.
 func (s *stage) runForeign(name string, labels map[string]string) (box, id string) {
 	s.Helper()
 	config := &cri.PodSandboxConfig{

@@ -13,7 +13,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// proc returns a line of /proc/PID/status, its fields parted by single spaces.
+// proc returns a line of /proc/PID/status, its fields separated by single spaces.
 func (r running) proc(field string) string {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.pid))
 	if err != nil {
@@ -27,7 +27,7 @@ func (r running) proc(field string) string {
 	return "no " + field
 }
 
-// namespace names one that a process is in: "pid", "ipc", "uts", "user".
+// namespace returns the ID of a process's namespace: "pid", "ipc", "uts", "user".
 func namespace(pid any, kind string) string {
 	link, err := os.Readlink(fmt.Sprintf("/proc/%v/ns/%s", pid, kind))
 	if err != nil {
@@ -36,11 +36,11 @@ func namespace(pid any, kind string) string {
 	return link
 }
 
-// Capabilities that containerd gives a container, and all that this kernel has.
+// Default capabilities of containerd.
 const usualCaps = "00000000a80425fb"
 
-// TestC_1_39_SecurityContext: who a container's process is and what it may do, as the
-// kernel knows it.
+// TestC_1_39_SecurityContext: the user and the rights of a container's process, as the kernel
+// shows them.
 func TestC_1_39_SecurityContext(t *testing.T) {
 	s := parallelStage(t)
 	of := func(name, context string) string {
@@ -57,7 +57,7 @@ func TestC_1_39_SecurityContext(t *testing.T) {
 	}, "securityContext: {runAsUser: 1000, runAsGroup: 2000, fsGroup: 3000, supplementalGroups: [4000, 5000]}"))
 	s.serve()
 	now := s.awaitRunning("web", "plain", "root", "none", "some", "tight", "loose", "all")
-	for name := range now { // before that a process is the runtime's
+	for name := range now { // before that, a process may still be the runtime's
 		s.awaitLog("web", name, 0, "started")
 	}
 	everything := running{pid: os.Getpid()}.proc("CapBnd")
@@ -91,7 +91,7 @@ func TestC_1_39_SecurityContext(t *testing.T) {
 			t.Errorf("%s: writing to its root: %v, want %v", name, err, want)
 		}
 	}
-	// What is masked has an empty file or directory mounted over it.
+	// A masked path has an empty file or directory mounted over it.
 	for name, masked := range map[string]bool{"plain": true, "all": false} {
 		mounts, err := os.ReadFile(fmt.Sprintf("/proc/%d/mountinfo", now[name].pid))
 		s.must(err)
@@ -136,8 +136,8 @@ func TestC_1_39_FailsClosed(t *testing.T) {
 	}
 }
 
-// TestC_1_40_NamespacesAndNames: what a pod shares with the node and its containers
-// with each other, and what it is called.
+// TestC_1_40_NamespacesAndNames: what a pod shares with the node, what its containers share
+// with each other, and its host name.
 func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	s := parallelStage(t)
 	s.write("plain.yaml", manifest("plain", []string{container("main", "forever"), container("side", "forever")}))
@@ -149,7 +149,7 @@ func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	ours := func(kind string) string { return namespace("self", kind) }
 	plain, share := s.awaitRunning("plain", "main", "side"), s.awaitRunning("share", "main", "side")
 	host, named := s.awaitRunning("host", "main")["main"], s.awaitRunning("named", "main")["main"]
-	for _, name := range []string{"plain", "share", "host", "named"} { // before that a process is the runtime's
+	for _, name := range []string{"plain", "share", "host", "named"} { // before that, a process may still be the runtime's
 		s.awaitLog(name, "main", 0, "started")
 	}
 	s.awaitLog("plain", "side", 0, "started")
@@ -184,17 +184,16 @@ func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	if name, err := os.ReadFile(named.inside("/etc/hostname")); err != nil || strings.TrimSpace(string(name)) != "front" {
 		t.Errorf("the host name is %q, %v", name, err)
 	}
-	// What the pod writes there, a restart of the container keeps no copy of, and no
-	// other pod sees.
+	// A restart of the container discards what the pod wrote there, and no other pod sees it.
 	other, err := os.ReadFile(plain["main"].inside("/etc/hosts"))
 	if s.must(err); strings.Contains(string(other), "one.example") {
 		t.Errorf("another pod's /etc/hosts:\n%s", other)
 	}
 }
 
-// TestC_1_42_OwnUsers: a pod with hostUsers: false is root in a namespace of users of
-// its own, and its volumes are its own there; two pods share no user. Where the runtime
-// cannot do that, the pod does not run, and its status says so.
+// TestC_1_42_OwnUsers: a pod with hostUsers: false is root in its own user namespace, and
+// owns its volumes there; two pods share no user. If the runtime does not support that, the
+// pod does not run, and its status says so.
 func TestC_1_42_OwnUsers(t *testing.T) {
 	s := parallelStage(t)
 	r, err := s.node.Runtime.Status(s.Context(), &cri.StatusRequest{})

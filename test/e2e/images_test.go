@@ -36,7 +36,7 @@ func TestI8_SecretsInEveryUse(t *testing.T) {
 	a := s.serve("--log-level", "debug")
 	s.awaitRejected("file", "secrets.yaml", "config key")
 	s.awaitRejected("file", "lost.yaml", "gone")
-	// The file of all Secrets becomes right.
+	// The file of all Secrets is corrected.
 	s.write("secrets.yaml", documents(login("good", canary), login("bad", canary+"-not")))
 	st := s.awaitStatus("refused", "the pull fails", func(st v1.PodStatus) bool {
 		return strings.Contains(describe(st), "ImagePull")

@@ -13,38 +13,38 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// promised is what a scenario notes down for invariants.
+// promised is what a scenario records for invariants.
 type promised struct {
 	history invariant.History
-	owners  map[string]*v1.Pod // what a manifest wants, under its full name
-	stops   []*criproxy.Fault  // they happen to nothing: they collect calls
+	owners  map[string]*v1.Pod // the pod of a manifest, under its full name
+	stops   []*criproxy.Fault  // faults without an effect: they collect calls
 	agents  []*agent
 	judged  bool // the scenario's end has called invariants
 }
 
-// canary is a secret word: an agent may read it in a manifest, and must never
-// write it where people look for what it did.
+// canary is a secret: an agent may read it in a manifest, and must never write it where users
+// can read it.
 const canary = "canary-f31d"
 
 // secret gives a container the canary; it is more YAML for container.
 const secret = `env: [{name: TOKEN, value: ` + canary + `}]`
 
-// listen collects the calls that end things.
+// listen collects the calls that stop containers and sandboxes.
 func (s *stage) listen(p *criproxy.Proxy) {
 	for _, method := range invariant.Stopping {
 		s.stops = append(s.stops, p.Fault(criproxy.Rule{Method: method}))
 	}
 }
 
-// noteWrite notes what a manifest is about to want. One that is no manifest
-// changes nothing.
+// noteWrite records which pod a manifest is about to add. A file that is no manifest changes
+// nothing.
 func (s *stage) noteWrite(file, text string) {
 	if s.owners == nil {
 		s.owners = make(map[string]*v1.Pod)
 	}
 	old := s.owners[file]
 	p := &v1.Pod{}
-	// To parse a text of 10 MiB takes seconds of CPU; no manifest of a scenario is so long.
+	// Parsing a text of 10 MiB takes seconds of CPU; no manifest of a scenario is so long.
 	if len(text) > 1<<20 || yaml.Unmarshal([]byte(text), p) != nil || p.Kind != "Pod" || p.Name == "" {
 		if old != nil {
 			s.history.Break(old.Name)
@@ -59,8 +59,8 @@ func (s *stage) noteWrite(file, text string) {
 	s.history.Want(p.Name, p)
 }
 
-// noteRemove notes that a manifest is about to go. Another one that wants the
-// same pod takes over.
+// noteRemove records that a manifest is about to be removed. Another manifest of the same pod
+// takes over.
 func (s *stage) noteRemove(file string) {
 	old := s.owners[file]
 	if old == nil {
@@ -76,16 +76,16 @@ func (s *stage) noteRemove(file string) {
 	s.history.Away(old.Name)
 }
 
-// excuse says that the agent may end a pod's containers, and that it need not
-// be as wanted in the end.
+// excuse says that the agent may end a pod's containers, and that the pod need not run at the
+// end.
 func (s *stage) excuse(names ...string) {
 	for _, name := range names {
 		s.history.Excuse(s.full(name))
 	}
 }
 
-// judge is invariants, once: the end of every scenario, while its last agent lives,
-// if it has one. One that has failed is judged already.
+// judge runs invariants once: at the end of every scenario, while its last agent runs, if it
+// has one. A failed scenario is not checked again.
 func (s *stage) judge() {
 	if !s.judged && !s.Failed() {
 		s.judged = true
@@ -93,9 +93,9 @@ func (s *stage) judge() {
 	}
 }
 
-// invariants fails for every promise that was broken until now. Where an agent
-// lives, it waits until everything is as it is wanted first. No scenario opts out
-// of it; excuse names pods that a scenario makes the agent end.
+// invariants fails for every invariant that was broken until now. With a running agent, it
+// first waits until the node is in the desired state. No scenario opts out; excuse names pods
+// that a scenario makes the agent end.
 func (s *stage) invariants() {
 	s.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*wait.Limit) // at the end, the test's own is over

@@ -23,8 +23,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// A bare is a pod that a test takes through its life by the runtime adapter's
-// verbs, without an agent: what they are worth on a real containerd.
+// A bare is a pod that a test starts and stops through the runtime adapter, without an agent.
+// It shows how the adapter works on a real containerd.
 type bare struct {
 	*stage
 	rt      *adapter.Runtime
@@ -89,7 +89,7 @@ func (b *bare) logFile(name string) string {
 	return filepath.Join(b.logs, b.want.Namespace+"_"+b.want.Name+"_"+b.want.UID(), name, "0.log")
 }
 
-// logged waits until a file of the log holds text.
+// logged waits until a log file contains text.
 func (b *bare) logged(path, text string) {
 	b.Helper()
 	b.eventually(func() error {
@@ -101,8 +101,8 @@ func (b *bare) logged(path, text string) {
 	})
 }
 
-// TestC_1_26_11_MessagesOfARealRuntime: what a container writes is read, its log
-// stands in where it says nothing, and all of it goes with the container.
+// TestC_1_26_11_MessagesOfARealRuntime: the adapter reads a container's termination message,
+// or its log if that is empty; both are removed with the container.
 func TestC_1_26_11_MessagesOfARealRuntime(t *testing.T) {
 	fallback := v1.TerminationMessageFallbackToLogsOnError
 	b := newBare(parallelStage(t), "message",
@@ -152,8 +152,8 @@ func TestC_1_26_11_MessagesOfARealRuntime(t *testing.T) {
 	}
 }
 
-// TestC_1_23_9_StopSignalOfARealRuntime: the signal that the pod names is the one
-// that arrives, then SIGKILL.
+// TestC_1_23_9_StopSignalOfARealRuntime: the container gets the signal that the pod names,
+// then SIGKILL.
 func TestC_1_23_9_StopSignalOfARealRuntime(t *testing.T) {
 	with := func(s v1.Signal) *v1.Lifecycle { return &v1.Lifecycle{StopSignal: &s} }
 	b := newBare(parallelStage(t), "signal",
@@ -181,8 +181,8 @@ func TestC_1_23_9_StopSignalOfARealRuntime(t *testing.T) {
 	}
 }
 
-// TestC_1_34_ResizeOfARealRuntime: what a running container may use changes in
-// its cgroup, up and down, and no limit at all is a change, too.
+// TestC_1_34_ResizeOfARealRuntime: the limits of a running container change in its cgroup, up
+// and down, and removing a limit is a change, too.
 func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 	ask := func(request, cpu, memory string) v1.ResourceRequirements {
 		r := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(request)}, Limits: v1.ResourceList{}}
@@ -226,7 +226,7 @@ func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 			t.Errorf("%+v: shares %s", c, got)
 		}
 	}
-	// What it uses now is known to the runtime some time after it was touched.
+	// The runtime knows the memory in use with a delay.
 	b.want.Pod.Spec.Containers[0].Resources = ask("100m", "200m", "16Mi")
 	b.eventually(func() error {
 		err := b.rt.UpdateContainer(t.Context(), id, b.want, "main")
@@ -240,9 +240,8 @@ func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 	}
 }
 
-// TestC_1_43_1_RotationOfARealRuntime: the log is renamed, what comes next is in
-// a new file, and no line is lost; a rotation that the runtime cannot follow is
-// taken back.
+// TestC_1_43_1_RotationOfARealRuntime: the log is renamed, later lines are in a new file, and
+// no line is lost; the adapter undoes a rotation that the runtime cannot follow.
 func TestC_1_43_1_RotationOfARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	b := newBare(s, "rotate", v1.Container{Name: "main", Args: []string{"print", "one", "wait", "/x/go", "print", "two", "forever"}})
@@ -291,8 +290,8 @@ func TestC_1_43_1_RotationOfARealRuntime(t *testing.T) {
 	}
 }
 
-// TestF31_OutOfMemoryOfARealRuntime: a container that is killed for memory says
-// so; one that loses a process that is not its first goes on.
+// TestF31_OutOfMemoryOfARealRuntime: a container that is killed for memory has that reason;
+// one that loses a process other than its first runs on.
 func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
 	limit := v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("32Mi")}}
 	b := newBare(parallelStage(t), "oom",
@@ -301,7 +300,7 @@ func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
 	)
 	b.run("main")
 	parent := b.run("parent")
-	b.eventually(func() error { // the runtime may hear why after it hears of the end
+	b.eventually(func() error { // the runtime may learn the reason after the exit
 		if c := b.ended("main"); c.Reason != "OOMKilled" || c.ExitCode != 137 {
 			return fmt.Errorf("%+v", c)
 		}
@@ -317,14 +316,14 @@ func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
 	if err := b.rt.StopContainer(t.Context(), parent, 5*time.Second); err != nil {
 		t.Fatal(err)
 	}
-	// Whatever reason the runtime gives: on cgroup v1 it is the child's.
+	// The runtime's reason does not matter: on cgroup v1 it is the child's.
 	if c := b.ended("parent"); c.ExitCode != 0 {
 		t.Errorf("its parent, stopped: %+v", c)
 	}
 }
 
-// TestEphemeralContainerSeesItsTarget: it is in the process namespace of the
-// container it looks into.
+// TestEphemeralContainerSeesItsTarget: it is in the process namespace of its target
+// container.
 func TestEphemeralContainerSeesItsTarget(t *testing.T) {
 	b := newBare(parallelStage(t), "debug", v1.Container{Name: "main", Args: []string{"forever"}}, v1.Container{Name: "other", Args: []string{"forever"}})
 	b.want.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{

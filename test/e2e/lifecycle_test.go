@@ -15,9 +15,9 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// TestC_1_29_18_FailedProbesRestart: a container whose liveness probe fails, and
-// one whose startup probe does not succeed in time, is ended with the probe's own
-// grace instead of the pod's, and lives again; its neighbour lives on.
+// TestC_1_29_18_FailedProbesRestart: the agent stops a container whose liveness probe fails,
+// or whose startup probe does not succeed in time, with the probe's own grace period instead
+// of the pod's, and restarts it. The pod's other container runs on.
 func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 	s := parallelStage(t)
 	kinds := []string{"live", "begin"}
@@ -27,14 +27,14 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 		s.write(name+".yaml", manifest(name, []string{
 			container("main", "ignore, append, /x/"+name+", forever", scratchMount, probe), container("side", "forever"),
 		}, s.scratchVolume(), "terminationGracePeriodSeconds: 600"))
-		s.excuse(name) // the agent ends its container
+		s.excuse(name) // the agent stops its container
 	}
 	s.serve()
 	asked := make(map[string]time.Time)
 	sides := make(map[string]running)
 	for _, name := range kinds {
 		s.awaitLog(name, "main", 0, "SIGTERM")
-		s.touch("well-" + name) // in its grace: the next life is well
+		s.touch("well-" + name) // within its grace period: the next run passes its probe
 		sides[name] = s.awaitRunning(name, "main", "side")["side"]
 		text, err := s.log(name, "main", 0)
 		m := regexp.MustCompile(`SIGTERM (\d+)`).FindStringSubmatch(text)
@@ -66,10 +66,10 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 	}
 }
 
-// TestC_1_34_ResizeByTheAgent: an edit of resources changes a running container's
-// cgroup and no process, and the status says so while it is on its way and when it
-// is done; where the container's policy asks for it, that one restarts; what the
-// node can never give is said and changes nothing.
+// TestC_1_34_ResizeByTheAgent: an edit of resources changes a running container's cgroup and
+// no process. The status shows the resize while it is in progress and when it is done. If the
+// container's resize policy requires it, that container restarts. A resize that the node can
+// never grant is reported and changes nothing.
 func TestC_1_34_ResizeByTheAgent(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -87,7 +87,7 @@ func TestC_1_34_ResizeByTheAgent(t *testing.T) {
 	was := s.awaitRunning("web", "main", "side")
 	s.awaitReady("web", true)
 	groups := s.node.Processes(was["main"].id)[0].Cgroups
-	// has waits until the kernel, and then the status, say that main has this much.
+	// has waits until the kernel, and then the status, show these limits of main.
 	has := func(cpu, memory string) {
 		t.Helper()
 		quota, limit := map[string]string{"200m": "20000", "300m": "30000"}[cpu], map[string]string{"64Mi": "67108864", "96Mi": "100663296"}[memory]
@@ -141,8 +141,7 @@ func TestC_1_34_ResizeByTheAgent(t *testing.T) {
 	s.untouched("web", now)
 }
 
-// resizeWord returns what a status says of a resize that is not over: the
-// condition and its reason; "" for none.
+// resizeWord returns the condition of a resize that is not over, and its reason; "" for none.
 func resizeWord(st v1.PodStatus) string {
 	for _, c := range st.Conditions {
 		if (c.Type == v1.PodResizePending || c.Type == v1.PodResizeInProgress) && c.Status == v1.ConditionTrue {
@@ -152,14 +151,14 @@ func resizeWord(st v1.PodStatus) string {
 	return ""
 }
 
-// TestP21_DependsOnARealRuntime: a pod starts when what it depends on is ready, or
-// done, and not before; where all go, what was depended on stops last.
+// TestP21_DependsOnARealRuntime: a pod starts only when its dependency is ready, or done.
+// When all are removed, the dependency stops last.
 func TestP21_DependsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	on := func(text, dependency string) string {
 		return strings.Replace(text, "metadata: {", "metadata: {annotations: {nodectl.dev/depends-on: '"+dependency+"'}, ", 1)
 	}
-	const slowly = `ignore, print, armed, forever` // it takes its grace to end
+	const slowly = `ignore, print, armed, forever` // it uses up its grace period
 	s.write("front.yaml", on(manifest("front", []string{container("main", slowly)}, "terminationGracePeriodSeconds: 1"), "web"))
 	s.write("web.yaml", on(manifest("web", []string{container("main", slowly)}, "terminationGracePeriodSeconds: 1"), "db:ready, migrate:done"))
 	s.write("migrate.yaml", manifest("migrate", []string{container("main", "wait, /x/migrate", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
@@ -187,7 +186,7 @@ func TestP21_DependsOnARealRuntime(t *testing.T) {
 	}
 	order := func(of func(life) time.Time) []string {
 		var at map[string]time.Time
-		s.eventually(func() error { // the runtime tells of it a moment after it shows it
+		s.eventually(func() error { // the runtime sends the event a moment after it lists the exit
 			at = make(map[string]time.Time)
 			for _, l := range s.lives.of(s.name) {
 				if name := strings.TrimSuffix(l.pod, "-"+s.name); name != "migrate" && !of(l).IsZero() {

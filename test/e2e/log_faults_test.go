@@ -12,9 +12,9 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// TestF83_CrashLoop: a container that ends as soon as it starts is started again
-// after its back-off and not before; of all its lives the newest records alone
-// are kept, with their logs, and its neighbours live on.
+// TestF83_CrashLoop: a container that exits as soon as it starts restarts after its back-off
+// and not before. Of its exited containers only the newest are kept, with their logs, and the
+// pod's other container runs on.
 func TestF83_CrashLoop(t *testing.T) {
 	s := parallelStage(t)
 	s.write("loop.yaml", manifest("loop", []string{container("main", `append, /x/loop, print, words, exit, "3"`, scratchMount, secret), container("calm", "forever")},
@@ -42,7 +42,7 @@ func TestF83_CrashLoop(t *testing.T) {
 				records++
 			}
 		}
-		if records > 3 { // the last that ended, the one before until it is removed, the next
+		if records > 3 { // the last exited one, the one before until it is removed, the next
 			t.Errorf("%d records of one container", records)
 		}
 		if n := s.stamps("loop"); n < rounds {
@@ -64,13 +64,13 @@ func TestF83_CrashLoop(t *testing.T) {
 	if now := calm(); now != was {
 		t.Errorf("the other container was %+v, is %+v", was, now)
 	}
-	// Whether the status shows the back-off of a second depends on how busy the machine is:
+	// A busy machine may not show a back-off of a second in the status:
 	// TestC_1_22_5_CrashLoopOutlivesTheAgent shows a long one.
 	s.awaitStatus("loop", "with the end before", func(st v1.PodStatus) bool {
 		return containerStatus(st, "main").LastTerminationState.Terminated != nil
 	})
 	s.invariants()
-	s.eventually(func() error { // logs and their links are those of the records that are kept
+	s.eventually(func() error { // logs and their links belong to the containers that are kept
 		logs, _ := filepath.Glob(filepath.Join(s.logs, "*/main/*"))
 		links, _ := filepath.Glob(filepath.Join(s.dir, "containers", s.full("loop")+"_default_main-*"))
 		if len(logs) > 2 || len(links) > 2 || len(logs) == 0 {

@@ -29,7 +29,7 @@ func (s *stage) sandboxes() []*cri.PodSandbox {
 	return r.Items
 }
 
-// sandbox returns the sandbox of a pod as soon as it has one alone.
+// sandbox returns the sandbox of a pod as soon as it has exactly one.
 func (s *stage) sandbox(name string) *cri.PodSandboxStatus {
 	s.Helper()
 	var found []string
@@ -52,8 +52,7 @@ func (s *stage) sandbox(name string) *cri.PodSandboxStatus {
 	return r.Status
 }
 
-// containers returns what CRI lists of a pod of this stage, in any state; of all
-// pods for "".
+// containers returns what CRI lists of a pod of this stage, in any state; "" is all pods.
 func (s *stage) containers(name string) []*cri.Container {
 	s.Helper()
 	labels := map[string]string{pod.LabelNode: s.name}
@@ -67,7 +66,7 @@ func (s *stage) containers(name string) []*cri.Container {
 	return r.Containers
 }
 
-// containerStatus returns CRI's word on one container.
+// containerStatus returns the CRI status of one container.
 func (s *stage) containerStatus(id string) *cri.ContainerStatus {
 	s.Helper()
 	r, err := s.node.Runtime.ContainerStatus(s.Context(), &cri.ContainerStatusRequest{ContainerId: id})
@@ -77,7 +76,7 @@ func (s *stage) containerStatus(id string) *cri.ContainerStatus {
 	return r.Status
 }
 
-// running is one container that runs, as CRI and /proc agree.
+// running is a running container, according to both CRI and /proc.
 type running struct {
 	id      string
 	attempt uint32
@@ -85,8 +84,8 @@ type running struct {
 	started string // start time; with pid, it identifies the process even when the PID is reused
 }
 
-// awaitRunning returns the containers of a pod when exactly these run, each once
-// and with a process.
+// awaitRunning returns the containers of a pod when exactly these run, each once and with a
+// process.
 func (s *stage) awaitRunning(name string, containers ...string) map[string]running {
 	s.Helper()
 	var now map[string]running
@@ -150,8 +149,8 @@ func (s *stage) untouched(name string, before map[string]running) {
 	}
 }
 
-// awaitGone returns when nothing is left of a pod: no sandbox, no container, no
-// directory of nodectl's, no log directory.
+// awaitGone returns when nothing is left of a pod: no sandbox, no container, none of
+// nodectl's directories, no log directory.
 func (s *stage) awaitGone(name string) {
 	s.Helper()
 	s.eventually(func() error {
@@ -173,7 +172,7 @@ func (s *stage) awaitGone(name string) {
 	})
 }
 
-// nothingLeft fails when anything of any pod of the stage is there.
+// nothingLeft fails if anything of any pod of the stage is left.
 func (s *stage) nothingLeft() {
 	s.Helper()
 	for _, b := range s.sandboxes() {
@@ -192,14 +191,14 @@ func (s *stage) nothingLeft() {
 		}
 	}
 	for _, m := range node.Mounts() {
-		if strings.HasPrefix(m, s.dir+"/") && m != s.root { // the root may be a disk of its own
+		if strings.HasPrefix(m, s.dir+"/") && m != s.root { // the root may be a separate disk
 			s.Errorf("mount left: %s", m)
 		}
 	}
 }
 
-// log returns what the newest life of a container wrote to its standard output,
-// from the file where the kubelet's is.
+// log returns what an attempt of a container wrote to its standard output, from the kubelet's
+// log file path.
 func (s *stage) log(name, container string, attempt uint32) (string, error) {
 	uid := s.uid(name)
 	file := filepath.Join(s.logs, "default_"+s.full(name)+"_"+uid, container, fmt.Sprint(attempt)+".log")
@@ -232,7 +231,7 @@ func (s *stage) awaitLog(name, container string, attempt uint32, words ...string
 	})
 }
 
-// uid returns a pod's, as its sandbox carries it.
+// uid returns a pod's UID, from its sandbox.
 func (s *stage) uid(name string) string {
 	for _, b := range s.sandboxes() {
 		if b.Metadata.Name == s.full(name) {
@@ -242,8 +241,8 @@ func (s *stage) uid(name string) string {
 	return ""
 }
 
-// stamps returns how many lines a container has put into a file of scratch with
-// the verb append: one for each of its lives.
+// stamps returns how many lines a container has appended to a file of scratch with the verb
+// append: one for each run.
 func (s *stage) stamps(file string) int {
 	text, err := os.ReadFile(filepath.Join(s.scratch, file))
 	if err != nil {
@@ -252,8 +251,8 @@ func (s *stage) stamps(file string) int {
 	return bytes.Count(text, []byte("\n"))
 }
 
-// awaitStamps returns when a container has stamped a file so many times, and
-// fails when it was once more.
+// awaitStamps returns when a container has stamped a file want times, and fails if it has one
+// more stamp.
 func (s *stage) awaitStamps(file string, want int) {
 	s.Helper()
 	s.eventually(func() error {
@@ -274,8 +273,8 @@ func (s *stage) scratchVolume() string {
 
 const scratchMount = "volumeMounts: [{name: x, mountPath: /x}]"
 
-// ended returns the lives of a pod's container that are over, oldest first, as
-// the runtime's events told them.
+// ended returns the exited containers of a pod's container name, oldest first, according to
+// the runtime's events.
 func (s *stage) ended(name, container string) []life {
 	var all []life
 	for _, l := range s.lives.of(s.name) {
@@ -286,8 +285,8 @@ func (s *stage) ended(name, container string) []life {
 	return all
 }
 
-// awaitEnded is ended when so many lives are over: the runtime tells of an end a moment
-// after it shows it.
+// awaitEnded is ended when n containers have exited: the runtime sends an exit's event a
+// moment after it lists the exit.
 func (s *stage) awaitEnded(name, container string, n int) []life {
 	s.Helper()
 	var all []life
@@ -300,8 +299,8 @@ func (s *stage) awaitEnded(name, container string, n int) []life {
 	return all
 }
 
-// awaitBegun returns when so many lives have begun, of all containers of the stage, and
-// fails when it was one more.
+// awaitBegun returns when want containers of the stage have started, and fails if it was one
+// more.
 func (s *stage) awaitBegun(want int) {
 	s.Helper()
 	var all []life
@@ -316,8 +315,8 @@ func (s *stage) awaitBegun(want int) {
 	}
 }
 
-// readiness returns what was reported of a pod's condition Ready, in the order
-// of the journal's lines.
+// readiness returns the reported values of a pod's condition Ready, in the order of the
+// journal's lines.
 func (s *stage) readiness(name string) []bool {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.root, "journal.jsonl"))

@@ -14,9 +14,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestF27_LostContainersComeBack: whatever takes a pod down behind the agent's
-// back, it comes back by its restart policy, in the old sandbox where there is
-// one, and as one.
+// TestF27_LostContainersComeBack: a pod that is killed behind the agent's back comes back by
+// its restart policy, in the old sandbox if there is one, and only once.
 func TestF27_LostContainersComeBack(t *testing.T) {
 	s := parallelStage(t)
 	faults := map[string]func(box string, main running) error{
@@ -43,13 +42,13 @@ func TestF27_LostContainersComeBack(t *testing.T) {
 			container("main", "append, /x/"+name+", forever", scratchMount), container("side", "forever"),
 		}, s.scratchVolume()))
 	}
-	s.excuse("sandbox", "all") // what the agent has begun to mend too early it takes back
+	s.excuse("sandbox", "all") // the agent reverts a repair that it began too early
 	s.serve()
 	for name, fault := range faults {
 		was := s.awaitRunning(name, "main", "side")
 		s.awaitReady(name, true)
 		box := s.sandbox(name).Id
-		s.eventually(func() error { return fault(box, was["main"]) }) // the agent may be faster than a fault of many steps
+		s.eventually(func() error { return fault(box, was["main"]) }) // the agent may act before a fault of many steps is complete
 		var now map[string]running
 		s.eventually(func() (err error) {
 			now, err = s.runningNow(name, "main", "side")
@@ -64,7 +63,7 @@ func TestF27_LostContainersComeBack(t *testing.T) {
 			if now["side"] == was["side"] {
 				t.Errorf("%s: side is the same", name)
 			}
-			continue // the agent may have begun to mend what was still being destroyed
+			continue // the agent may have repaired what was still being destroyed
 		}
 		if now["side"] != was["side"] {
 			t.Errorf("%s: side was %+v, is %+v", name, was["side"], now["side"])
@@ -77,16 +76,16 @@ func TestF27_LostContainersComeBack(t *testing.T) {
 			t.Errorf("%s: status: %s", name, describe(st))
 		}
 	}
-	// Of a container that was started while its sandbox was destroyed the runtime may
-	// leave an empty cgroup and know nothing of it. It goes with the pod's.
+	// If a container was started while its sandbox was destroyed, the runtime may leave an
+	// empty cgroup that it does not know. It is removed with the pod's.
 	for _, name := range []string{"sandbox", "all"} {
 		s.remove(name + ".yaml")
 		s.awaitGone(name)
 	}
 }
 
-// TestF22_OneStartHangs: a runtime that does not answer one call holds up the
-// one pod it is about.
+// TestF22_OneStartHangs: a runtime that does not answer one call delays only the pod of that
+// call.
 func TestF22_OneStartHangs(t *testing.T) {
 	s := parallelStage(t)
 	release := make(chan struct{}) // closed by the test
@@ -123,8 +122,8 @@ func TestF22_OneStartHangs(t *testing.T) {
 	s.awaitBegun(5)
 }
 
-// TestF5_AgentStopped: an agent that stood still while a container ended and manifests
-// came and went catches up when it goes on.
+// TestF5_AgentStopped: an agent that was stopped while a container exited and manifests were
+// added and removed catches up when it resumes.
 func TestF5_AgentStopped(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{container("main", "append, /x/web, forever", scratchMount)}, s.scratchVolume()))

@@ -14,19 +14,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keep starts a pod whose life a fault of its neighbours must not touch.
+// keep starts a pod that a fault of other pods must not touch.
 func (s *stage) keep() map[string]running {
 	s.Helper()
 	s.write("keep.yaml", simple("keep"))
 	return s.awaitRunning("keep", "main")
 }
 
-// TestF45_BrokenManifests: whatever lies beside a good manifest is one clear
-// line that names its place, or is passed over as no manifest at all; the pods
-// that run do not notice, and the next good manifest is read.
+// TestF45_BrokenManifests: the agent reports a broken file beside a good manifest in one
+// clear line that names its place, or ignores it as no manifest. Running pods are not
+// touched, and the next good manifest is read.
 func TestF45_BrokenManifests(t *testing.T) {
 	s := parallelStage(t)
-	a := s.serve("--file-check-frequency", "1s") // several rescans: a line is said once all the same
+	a := s.serve("--file-check-frequency", "1s") // several rescans: the line is still logged once
 	kept := s.keep()
 	good := simple("good")
 	faults := []struct {
@@ -66,7 +66,7 @@ func TestF45_BrokenManifests(t *testing.T) {
 		}
 	}
 	s.untouched("keep", kept)
-	// The source is not stuck: another manifest starts, an edit is seen.
+	// The source is not stuck: another manifest starts, an edit is applied.
 	s.write("after.yaml", simple("after"))
 	s.awaitRunning("after", "main")
 	for _, f := range faults {
@@ -82,9 +82,8 @@ func content(text string) func(string) error {
 	return func(path string) error { return os.WriteFile(path, []byte(text), 0o600) }
 }
 
-// TestI9_BrokenEditKeepsPod: a manifest that becomes unreadable in any way keeps
-// its pod as it last was, and mending it is an ordinary edit. Without its last
-// word, the file's removal takes the pod away.
+// TestI9_BrokenEditKeepsPod: a manifest that becomes unreadable in any way keeps its pod as
+// it last was, and mending it is an ordinary edit. Removing the broken file stops the pod.
 func TestI9_BrokenEditKeepsPod(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s")
@@ -101,7 +100,7 @@ func TestI9_BrokenEditKeepsPod(t *testing.T) {
 			}
 			return nil
 		})
-		// Other pods come and go meanwhile: the source as a whole is well.
+		// Other pods are added and removed meanwhile: the source still works.
 		other := fmt.Sprintf("other%d", i)
 		s.write(other+".yaml", simple(other))
 		s.awaitRunning(other, "main")
@@ -130,8 +129,8 @@ func TestI9_BrokenEditKeepsPod(t *testing.T) {
 	s.awaitGone("keep")
 }
 
-// TestF40_HalfWrittenManifest: a slow writer gives neither half a pod nor a
-// missing one, for a new file and for one that is written over in place.
+// TestF40_HalfWrittenManifest: a slow writer causes neither half a pod nor a missing one, for
+// a new file and for one that is overwritten in place.
 func TestF40_HalfWrittenManifest(t *testing.T) {
 	s := parallelStage(t)
 	s.serve("--file-check-frequency", "100ms")
@@ -161,8 +160,9 @@ func TestF40_HalfWrittenManifest(t *testing.T) {
 	}
 }
 
-// writeSlowly writes a manifest in place and in pieces. After each the agent has read
-// the directory, of which it tells by a file that is no manifest; then check runs.
+// writeSlowly writes a manifest in place and in pieces. After each piece it waits until the
+// agent has read the directory, which the agent shows by reporting a file that is no
+// manifest; then check runs.
 func (s *stage) writeSlowly(file, text string, pieces int, check func()) {
 	s.Helper()
 	f, err := os.Create(filepath.Join(s.manifests, file))
@@ -181,8 +181,8 @@ func (s *stage) writeSlowly(file, text string, pieces int, check func()) {
 	s.must(f.Close())
 }
 
-// TestF45_UnreadableManifest: a file that may not be read is named, and is a
-// source that could not look where it was read before.
+// TestF45_UnreadableManifest: the agent names a file that it may not read, and treats the
+// source as unreadable if the file was read before.
 func TestF45_UnreadableManifest(t *testing.T) {
 	s := parallelStage(t)
 	secret := filepath.Join(s.manifests, "secret.yaml")
@@ -210,8 +210,8 @@ func TestF45_UnreadableManifest(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestF42_DirectoryMissing: a directory that is gone is a source that cannot be
-// read: pods stay, one line says so, and nothing happens when it is back.
+// TestF42_DirectoryMissing: a missing directory is an unreadable source: pods stay, one line
+// reports it, and nothing happens when it is back.
 func TestF42_DirectoryMissing(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s")
@@ -227,7 +227,7 @@ func TestF42_DirectoryMissing(t *testing.T) {
 	a.await("Source not read", s.manifests)
 	s.untouched("keep", kept)
 
-	// The next agent does not even see it at its start.
+	// The directory is missing already when the next agent starts.
 	a.leave()
 	a = s.serve("--file-check-frequency", "1s")
 	a.await("Source not read", s.manifests)
@@ -258,15 +258,14 @@ func TestF42_DirectoryMissing(t *testing.T) {
 	s.awaitGone("other")
 	s.untouched("keep", kept)
 
-	// A directory that is there and empty says something: no pods.
+	// An existing, empty directory means: no pods.
 	s.remove("keep.yaml")
 	s.awaitGone("keep")
 }
 
-// TestF43_DuplicatePods: of two manifests of one pod, the one that runs keeps
-// its place; the other is one line, and its coming and going touches nothing.
-// When the owner goes, the other takes over, without a restart where it says
-// the same.
+// TestF43_DuplicatePods: of two manifests of one pod, the one that runs stays the owner. The
+// other is reported in one line, and adding or removing it touches nothing. When the owner is
+// removed, the other takes over, without a restart if its content is the same.
 func TestF43_DuplicatePods(t *testing.T) {
 	s := parallelStage(t)
 	s.write("b.yaml", strings.Replace(simple("web"), "{name: web}", "{name: web, labels: {from: b}}", 1))
@@ -303,13 +302,13 @@ func TestF43_DuplicatePods(t *testing.T) {
 	s.untouched("web", kept)
 }
 
-// TestRejectedPodNeverRuns: of a file with two pods the good one runs, the bad
-// one leaves no trace in the runtime.
+// TestRejectedPodNeverRuns: of a file with two pods the good one runs, the bad one leaves no
+// trace in the runtime.
 func TestRejectedPodNeverRuns(t *testing.T) {
 	s := parallelStage(t)
 	bad := manifest("bad", []string{container("main", "forever")}, "volumes: [{name: c, secret: {secretName: c}}]")
 	s.write("two.yaml", bad+"---\n"+simple("good"))
-	s.excuse("bad") // it never comes
+	s.excuse("bad") // it never starts
 	a := s.serve()
 	s.awaitRunning("good", "main")
 	a.once("Manifest rejected", "two.yaml:6:", "spec.volumes[0].secret")

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// network is the pod network's configuration on a node of a scenario's own.
+// network is the pod network's configuration on a node of its own.
 type network struct {
 	*stage
 	file    string
@@ -46,7 +46,7 @@ func (s *stage) network() *network {
 func (n *network) bridge() map[string]any { return n.whole["plugins"].([]any)[0].(map[string]any) }
 func (n *network) ipam() map[string]any   { return n.bridge()["ipam"].(map[string]any) }
 
-// set puts the configuration in force.
+// set applies the configuration.
 func (n *network) set() {
 	n.Helper()
 	n.edition++
@@ -68,17 +68,17 @@ func (n *network) set() {
 	})
 }
 
-// addresses are the leases the network's plugin holds.
+// addresses are the leases of the IPAM plugin.
 func (n *network) addresses() []string {
 	dir := filepath.Join(n.ipam()["dataDir"].(string), n.whole["name"].(string))
 	all, _ := filepath.Glob(filepath.Join(dir, "[0-9]*.*.*.*"))
 	return all
 }
 
-// TestF29_NetworkPlugin: a network that has no address left, whose plugin takes
-// its time, or that fails, holds up the pods that need it, which say so in the
-// plugin's words, and no pod on the host's network; what it is about comes and
-// goes when it can again, and no address is lost however often that happens.
+// TestF29_NetworkPlugin: a network without a free address, or whose plugin is slow or fails,
+// delays the pods that need it, whose status has the plugin's error, and no pod on the host's
+// network. The pods start and stop when the network works again, and no address leaks,
+// however often that happens.
 func TestF29_NetworkPlugin(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, node.New(t))

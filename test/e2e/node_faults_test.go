@@ -23,9 +23,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestF31_OOMKilled: a container that is killed for its memory says so, and
-// restarts; an init container ends its pod; a child of a container that is
-// killed is no concern of the container.
+// TestF31_OOMKilled: a container that is killed for its memory has that reason and restarts;
+// an init container ends its pod. A child that is killed does not affect its container.
 func TestF31_OOMKilled(t *testing.T) {
 	s := parallelStage(t)
 	const limit = "resources: {limits: {memory: 24Mi}}"
@@ -40,12 +39,12 @@ func TestF31_OOMKilled(t *testing.T) {
 		return c.RestartCount > 0 && oomKilled(c.LastTerminationState.Terminated)
 	})
 	s.endsForMemory(word, "first", "init", func(name string) string {
-		s.excuse(name) // its container never comes
+		s.excuse(name) // its container never starts
 		return manifest(name, []string{container("main", "forever")},
 			"restartPolicy: Never", "initContainers:", container("init", `alloc, "64"`, limit))
 	})
 	main := s.awaitRunning("parent", "main")
-	s.happens(probes, 4) // children have lived and died
+	s.happens(probes, 4) // children have run and exited
 	s.untouched("parent", main)
 	if st := s.status("parent").Status; ready(st) || containerStatus(st, "main").RestartCount != 0 {
 		t.Errorf("the parent: %s", describe(st))
@@ -57,7 +56,7 @@ func oomKilled(end *v1.ContainerStateTerminated) bool {
 	return end != nil && end.Reason == "OOMKilled" && end.ExitCode == 137
 }
 
-// lastWord notes the reasons that the runtime gave an agent for containers' ends.
+// lastWord records the reasons that the runtime gave an agent for containers' exits.
 type lastWord struct {
 	mu      sync.Mutex
 	reasons map[string]string // by container, the newest
@@ -77,17 +76,17 @@ func (l *lastWord) note(c criproxy.Call, err error) {
 	}
 }
 
-// of returns what was said of a container, "" for nothing.
+// of returns the newest reason for a container, "" for none.
 func (l *lastWord) of(id string) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.reasons[id]
 }
 
-// endsForMemory fails unless a pod whose container is killed for its memory says so.
-// The kernel's word on it and the container's end reach the runtime in ways of their
-// own, and what has ended is looked at once: such a pod may be one too early, three
-// are none. What the runtime has told the agent counts at once.
+// endsForMemory fails unless a pod whose container is killed for its memory has that reason.
+// The runtime learns of the OOM kill and of the exit separately, and the agent reads an
+// exited container once. So the agent may read one pod too early, but not three. A reason
+// that the runtime has given the agent counts at once.
 func (s *stage) endsForMemory(word *lastWord, name, container string, text func(name string) string) {
 	s.Helper()
 	var seen []string
@@ -125,7 +124,7 @@ func hold(pid int) (free func(), err error) {
 	begun, end, over := make(chan error, 1), make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(over)
-		runtime.LockOSThread() // who traces is a thread
+		runtime.LockOSThread() // a tracer is a thread
 		defer runtime.UnlockOSThread()
 		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(pid), 0, 0, 0, 0)
 		if errno != 0 {
@@ -134,22 +133,21 @@ func hold(pid int) (free func(), err error) {
 		}
 		begun <- nil
 		<-end
-		_, _ = unix.Wait4(pid, nil, unix.WALL, nil) // it is dead: the wait takes it away
+		_, _ = unix.Wait4(pid, nil, unix.WALL, nil) // it is dead: the wait reaps it
 	}()
 	return func() { close(end); <-over }, <-begun
 }
 
-// TestF32_UnkillableProcess: a container that does not die of SIGKILL stays as
-// long as it likes, and its pod says so after twice its grace: other pods come and
-// go, the agent leaves in time and comes back, and when the container is gone, so
-// is its pod.
+// TestF32_UnkillableProcess: a container that survives SIGKILL stays, and its pod's status
+// says so after twice its grace period. Meanwhile other pods start and stop, and the agent
+// exits in time and starts again. When the container has gone, so has its pod.
 func TestF32_UnkillableProcess(t *testing.T) {
 	s := parallelStage(t)
 	s.write("stays.yaml", manifest("stays", []string{container("main", "ignore, print, armed, forever", secret)}, "terminationGracePeriodSeconds: 1"))
 	a := s.serve()
 	main := s.awaitRunning("stays", "main")["main"]
 	s.awaitLog("stays", "main", 0, "armed")
-	over := make(chan struct{}) // closed when the command has ended
+	over := make(chan struct{}) // closed when the command has exited
 	go func() {
 		defer close(over)
 		_, _ = s.node.Runtime.ExecSync(context.Background(), &cri.ExecSyncRequest{ContainerId: main.id, Cmd: []string{"/app", "ignore", "print", "in", "forever"}})
@@ -173,7 +171,7 @@ func TestF32_UnkillableProcess(t *testing.T) {
 	s.awaitReady("other", true)
 	s.remove("other.yaml")
 	s.awaitGone("other")
-	// A stop has two seconds at least, and so four are twice its grace.
+	// A stop takes at least two seconds, so four are twice the grace period.
 	overdue := func(st v1.PodStatus) bool {
 		return st.Reason == "StopOverdue" && strings.HasSuffix(st.Message, ": main")
 	}
@@ -200,7 +198,7 @@ func TestF32_UnkillableProcess(t *testing.T) {
 	if s.status("stays") == nil {
 		t.Error("the pod is not reported any more")
 	}
-	a.leaveNow() // it does not wait for the call on its way, which cannot end
+	a.leaveNow() // it does not wait for the hanging call
 	a = s.serve()
 	s.write("next.yaml", simple("next"))
 	s.awaitReady("next", true)
@@ -216,9 +214,9 @@ func TestF32_UnkillableProcess(t *testing.T) {
 	s.invariants()
 }
 
-// TestF33_AllProcessesGone: after a reboot the runtime shows pods whose processes
-// are gone. Those that are wanted run again, in new sandboxes, with the restarts
-// they had; what had ended has ended.
+// TestF33_AllProcessesGone: after a reboot the runtime lists pods whose processes are gone.
+// Desired ones run again, in new sandboxes, with their restart counts; terminated ones stay
+// so.
 func TestF33_AllProcessesGone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, node.New(t))
@@ -249,7 +247,7 @@ func TestF33_AllProcessesGone(t *testing.T) {
 		return nil
 	})
 	s.node.Restart(t)
-	s.eventually(func() error { return s.networkWord(true) }) // the test's own connection knows it is there
+	s.eventually(func() error { return s.networkWord(true) }) // the test's own connection sees the runtime
 	s.serve()
 	s.awaitRunning("pair", "main", "side")
 	s.eventually(func() error {
@@ -278,9 +276,9 @@ func TestF33_AllProcessesGone(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestF34_F35_GoldenValues: what a container asks for is in the kernel's files,
-// by the names and numbers of the cgroups this machine has; and in its OOM score,
-// or the nearest one that the runtime may give.
+// TestF34_F35_GoldenValues: a container's resources are in the kernel's files, by the names
+// and values of this machine's cgroup version; and in its OOM score, or the nearest one that
+// the runtime may set.
 func TestF34_F35_GoldenValues(t *testing.T) {
 	s := parallelStage(t)
 	type golden struct {
@@ -336,9 +334,8 @@ func TestF34_F35_GoldenValues(t *testing.T) {
 	s.invariants()
 }
 
-// TestF34_SliceOnACgroupfsRuntime: a cgroup root that the runtime's driver cannot
-// take is said once, with what to set instead, before anything is made; what runs,
-// runs on.
+// TestF34_SliceOnACgroupfsRuntime: the agent reports a cgroup root that the runtime's driver
+// does not support once, with the remedy, before it makes anything. Running pods run on.
 func TestF34_SliceOnACgroupfsRuntime(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()
@@ -352,7 +349,7 @@ func TestF34_SliceOnACgroupfsRuntime(t *testing.T) {
 	a = s.start(cmd)
 	a.await("level=WARN", "Container runtime is not ready", "driver is cgroupfs", "set --cgroup-root /pods,")
 	asked := s.front.Counts()["RuntimeConfig"]
-	s.eventually(func() error { // it asks again and again
+	s.eventually(func() error { // it retries
 		if n := s.front.Counts()["RuntimeConfig"] - asked; n < 2 {
 			return fmt.Errorf("the runtime was asked %d times more for its driver", n)
 		}

@@ -14,10 +14,10 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// configMap returns a ConfigMap's manifest; data are keys and values by turns.
+// configMap returns a ConfigMap's manifest; data are alternating keys and values.
 func configMap(name string, data ...string) string { return object("ConfigMap", "data", name, data) }
 
-// secretOf returns a Secret's.
+// secretOf returns a Secret's manifest.
 func secretOf(name string, data ...string) string { return object("Secret", "stringData", name, data) }
 
 func object(kind, field, name string, data []string) string {
@@ -28,10 +28,10 @@ func object(kind, field, name string, data []string) string {
 	return text
 }
 
-// inside is a path of the container's, for this process.
+// inside returns the path of a container's file for this process.
 func (r running) inside(path string) string { return fmt.Sprintf("/proc/%d/root%s", r.pid, path) }
 
-// shows returns when the container sees this in a file.
+// shows returns when the container sees this text in a file.
 func (s *stage) shows(r running, path, want string) {
 	s.Helper()
 	s.eventually(func() error {
@@ -43,7 +43,7 @@ func (s *stage) shows(r running, path, want string) {
 	})
 }
 
-// nothingOf fails the scenario for anything that there is of a pod that may not run.
+// nothingOf fails the scenario if anything exists of a pod that may not run.
 func (s *stage) nothingOf(name string) {
 	s.Helper()
 	for _, b := range s.sandboxes() {
@@ -124,10 +124,9 @@ func TestC_1_38_MissingObjectRejects(t *testing.T) {
 	s.untouched("web", was)
 }
 
-// TestC_1_37_ChangedObject: a mounted file follows its object, whole
-// at every moment, and a subPath never does; nothing restarts but the containers that
-// use the object in a pod that asks for it. What changed while no agent lived is
-// brought up to date by the next.
+// TestC_1_37_ChangedObject: a mounted file follows its object and is complete at every
+// moment; a subPath never follows. Only containers that use the object restart, in a pod that
+// asks for it. The next agent applies changes made while no agent ran.
 func TestC_1_37_ChangedObject(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	page := func(letter string) string { return strings.Repeat(letter, 100_000) }
@@ -215,8 +214,8 @@ func TestC_1_37_ChangedObject(t *testing.T) {
 	s.secretsStay(canary)
 }
 
-// TestObjectsOfAnotherSource: what lies in a file a URL's pod cannot name, nor the
-// other way round; what lies in its own source kind it can.
+// TestObjectsOfAnotherSource: a URL's pod cannot name an object of a file, nor the other way
+// round; a pod can name the objects of its own source kind.
 func TestObjectsOfAnotherSource(t *testing.T) {
 	s := parallelStage(t)
 	using := func(name, secret string) string {
@@ -238,8 +237,8 @@ func TestObjectsOfAnotherSource(t *testing.T) {
 	s.excuse("thief")
 }
 
-// secretsStay fails for a word of a Secret that is anywhere below the root directory
-// on a disk but in the last good sets, or that any command tells (I8).
+// secretsStay fails if a Secret's value is in a file on disk below the root directory, except
+// in the last-known-good sets, or in the output of any command (I8).
 func (s *stage) secretsStay(word string) {
 	s.Helper()
 	encoded := base64.StdEncoding.EncodeToString([]byte(word))[:len(word)/3*4]

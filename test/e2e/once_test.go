@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// result is what came of a command that ends by itself.
+// result is the result of a command that exits by itself.
 type result struct {
 	code     int
 	out, err string
@@ -43,7 +43,7 @@ func (s *stage) finish(cmd *exec.Cmd) result {
 	}
 	late := time.AfterFunc(wait.Limit, func() { _ = cmd.Process.Kill() })
 	defer late.Stop()
-	_ = cmd.Wait() // the exit code says it
+	_ = cmd.Wait() // the caller checks the exit code
 	return result{cmd.ProcessState.ExitCode(), out.String(), said.String()}
 }
 
@@ -86,12 +86,12 @@ func (r runReport) results() map[string]string {
 	return m
 }
 
-// TestRunonce_PodsStay: runonce starts pods and leaves them; a second one, and a
-// serve after it, touch nothing; --down takes exactly these pods away.
+// TestRunonce_PodsStay: runonce starts pods and leaves them running; a second one, and a
+// serve after it, touch nothing; --down removes exactly these pods.
 func TestRunonce_PodsStay(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
-	// The job has ended before web begins.
+	// The job has succeeded before web starts.
 	s.write("web.yaml", strings.Replace(manifest("web", []string{container("main", `ready, 1500ms, serve, ":8080", forever`,
 		"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}")}), "metadata: {", "metadata: {annotations: {nodectl.dev/depends-on: 'job:done'}, ", 1))
 	s.write("job.yaml", manifest("job", []string{container("main", "append, /x/job", scratchMount)}, "restartPolicy: OnFailure", s.scratchVolume()))
@@ -100,7 +100,7 @@ func TestRunonce_PodsStay(t *testing.T) {
 		t.Errorf("report: %+v", r)
 	}
 	was := s.awaitRunning("web", "main")
-	s.awaitSandboxEnded("job") // of a job that has ended nothing runs on
+	s.awaitSandboxEnded("job") // nothing of a finished job runs on
 	before := len(p.Mutations())
 	s.runonce(0, "--until", "ready")
 	a := s.serve()
@@ -112,7 +112,7 @@ func TestRunonce_PodsStay(t *testing.T) {
 	}
 	s.untouched("web", was)
 
-	// While a serve holds the root it is refused, whatever it wants.
+	// While a serve holds the root, runonce refuses to run with any flags.
 	for _, args := range [][]string{{}, {"--down"}} {
 		r := s.run(append([]string{"runonce", "-f", s.manifests}, args...)...)
 		if r.code != 1 || !strings.Contains(r.err, fmt.Sprint("process ", a.cmd.Process.Pid)) {
@@ -133,11 +133,10 @@ func TestRunonce_PodsStay(t *testing.T) {
 	}
 }
 
-// TestRunonce_Ends: each end of runonce has its exit code, and a report that
-// says why.
+// TestRunonce_Ends: each result of runonce has its exit code, and a report with the cause.
 func TestRunonce_Ends(t *testing.T) {
 	s := parallelStage(t)
-	s.excuse("done", "fails", "never", "slow") // --cleanup ends them
+	s.excuse("done", "fails", "never", "slow") // --cleanup stops them
 	file := "pod.yaml"
 	s.write(file, manifest("done", []string{container("main", "sleep, 300ms")}, "restartPolicy: Never",
 		"initContainers:", container("init", "sleep, 100ms")))
@@ -167,7 +166,7 @@ func TestRunonce_Ends(t *testing.T) {
 	s.awaitGone("slow")
 	s.nothingLeft()
 
-	// Checked as a whole before anything starts.
+	// runonce checks all manifests before it starts anything.
 	s.write(file, simple("good"))
 	s.write("bad.yaml", "kind: [\n")
 	if r := s.run("runonce", "-f", s.manifests); r.code != 3 || !strings.Contains(r.err, "bad.yaml:1") {
@@ -193,8 +192,8 @@ func TestRunonce_Ends(t *testing.T) {
 	}
 }
 
-// TestRunonce_Interrupted: a signal ends the wait, not the pods; the next one
-// goes on where this one was.
+// TestRunonce_Interrupted: a signal ends the wait, not the pods; the next runonce continues
+// from there.
 func TestRunonce_Interrupted(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{container("main", "forever", "readinessProbe: {tcpSocket: {port: 1}}")}))
@@ -204,7 +203,7 @@ func TestRunonce_Interrupted(t *testing.T) {
 		code   int
 	}{{syscall.SIGINT, 130}, {syscall.SIGTERM, 143}} {
 		a := s.start(s.command("runonce", "-f", s.manifests, "--until", "ready"))
-		a.await(s.full("web")) // it is at work, and not about to begin
+		a.await(s.full("web")) // it is at work, not just starting
 		now := s.awaitRunning("web", "main")
 		if was == nil {
 			was = now
@@ -219,7 +218,7 @@ func TestRunonce_Interrupted(t *testing.T) {
 	}
 }
 
-// TestRunonce_SweepsNothing: pods of other manifests are none of its business.
+// TestRunonce_SweepsNothing: runonce leaves pods of other manifests alone.
 func TestRunonce_SweepsNothing(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", simple("web"))
@@ -235,8 +234,8 @@ func TestRunonce_SweepsNothing(t *testing.T) {
 	s.untouched("web", was)
 }
 
-// TestGetPods: what get says is what CRI says, beside a serve and without one,
-// and looking changes nothing.
+// TestGetPods: get shows what CRI lists, with a running serve and without one, and changes
+// nothing.
 func TestGetPods(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -276,7 +275,7 @@ func TestGetPods(t *testing.T) {
 			t.Errorf("a pod that is not there: %+v", r)
 		}
 	}
-	// Without an agent, the runtime still tells what has happened since.
+	// Without an agent, get reads later changes from the runtime.
 	if _, err := s.node.Runtime.StopContainer(t.Context(), &cri.StopContainerRequest{ContainerId: main.id}); err != nil {
 		t.Fatal(err)
 	}
@@ -290,8 +289,8 @@ func TestGetPods(t *testing.T) {
 	}
 }
 
-// TestDryRun_AgainstRuntime: what merge --dry-run says of the pods that run is
-// what serving does, and it does nothing itself.
+// TestDryRun_AgainstRuntime: merge --dry-run predicts for running pods what serving does, and
+// changes nothing itself.
 func TestDryRun_AgainstRuntime(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -340,8 +339,8 @@ func TestDryRun_AgainstRuntime(t *testing.T) {
 	}
 }
 
-// TestI8_SecretsStayOut: a value in a pod's environment is in no log, at no
-// level, whatever happens to the pod; what holds it on disk is root's alone.
+// TestI8_SecretsStayOut: a value of a pod's environment is in no log, at any level, whatever
+// happens to the pod; files on disk that contain it are readable by root only.
 func TestI8_SecretsStayOut(t *testing.T) {
 	s := parallelStage(t)
 	const canary = "s3cr3t-5d9f0c"
@@ -360,8 +359,8 @@ func TestI8_SecretsStayOut(t *testing.T) {
 	if strings.Contains(a.said(), canary) {
 		t.Error("the value is in the log")
 	}
-	// A container of any user writes its termination message and reads its hosts
-	// file: these are open, the pod's directory is not.
+	// A container of any user writes its termination message and reads its hosts file: these
+	// are world-accessible, the pod's directory is not.
 	message := regexp.MustCompile(`/pods/[^/]+/(containers/[^/]+(/\d+)?|\d+/etc-hosts)$`)
 	err := filepath.Walk(s.root, func(path string, info os.FileInfo, err error) error {
 		if err == nil && info.Mode().Type() == os.ModeSymlink {

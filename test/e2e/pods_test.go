@@ -22,10 +22,9 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestB1_InitContainersAndSharedEmptyDir: init containers run one after the
-// other, and to their end, before the others; an emptyDir is one directory for
-// all of them; what they print is in the kubelet's log files. When the manifest
-// goes, all of it goes.
+// TestB1_InitContainersAndSharedEmptyDir: init containers run one after the other, and to
+// completion, before the others. An emptyDir is one directory for all of them. Their output
+// is in the kubelet's log files. When the manifest is removed, all of it is removed.
 func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 	s := parallelStage(t)
 	mount := "volumeMounts: [{name: data, mountPath: /data}]"
@@ -73,8 +72,7 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 		t.Errorf("the emptyDir on the node: %v", found)
 	}
 
-	// A new life of one container finds what the old one left, and no init
-	// container runs again.
+	// A restarted container finds what the old one left, and no init container runs again.
 	if err := unix.Kill(first["a"].pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -88,8 +86,8 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestB1_PodNetwork: a pod has an address of its own where its page is
-// reachable, its own host name, and its host port on the node.
+// TestB1_PodNetwork: a pod has its own address where its page is reachable, its own host
+// name, and its host port on the node.
 func TestB1_PodNetwork(t *testing.T) {
 	s := parallelStage(t)
 	port := freePort(t)
@@ -115,9 +113,8 @@ func TestB1_PodNetwork(t *testing.T) {
 	}
 }
 
-// TestC_1_31_HostPortConflict: of two pods that want one port of the node the
-// later one is refused, in one line and in its status, and starts when the port
-// is free.
+// TestC_1_31_HostPortConflict: of two pods with the same host port the later one is not
+// admitted, which a log line and its status show. It starts when the port is free.
 func TestC_1_31_HostPortConflict(t *testing.T) {
 	s := parallelStage(t)
 	text := func(name, port string) string {
@@ -145,8 +142,8 @@ func TestC_1_31_HostPortConflict(t *testing.T) {
 	a.once("level=WARN", s.full("second"), port)
 }
 
-// TestB1_HostNetwork: such a pod is in the node's network, by its own name
-// there, and reports the node's address.
+// TestB1_HostNetwork: such a pod is in the node's network, with the node's host name, and
+// reports the node's address.
 func TestB1_HostNetwork(t *testing.T) {
 	s := parallelStage(t)
 	port := freePort(t)
@@ -173,8 +170,8 @@ func TestB1_HostNetwork(t *testing.T) {
 	}
 }
 
-// TestC_1_22_11_LabelsAndAnnotations: what a tool that knows the kubelet looks
-// for is on the CRI objects.
+// TestC_1_22_11_LabelsAndAnnotations: the CRI objects have the labels and annotations that
+// tools for the kubelet expect.
 func TestC_1_22_11_LabelsAndAnnotations(t *testing.T) {
 	s := parallelStage(t)
 	text := manifest("web", []string{container("main", "forever")}, "terminationGracePeriodSeconds: 7")
@@ -220,8 +217,8 @@ func TestC_1_22_11_LabelsAndAnnotations(t *testing.T) {
 	}
 }
 
-// TestC_1_22_14_ResourcesReachTheCgroup: what a container asks for and is
-// limited to, the kernel knows; and pods are below --cgroup-root.
+// TestC_1_22_14_ResourcesReachTheCgroup: the kernel has a container's requests and limits,
+// and pods are below --cgroup-root.
 func TestC_1_22_14_ResourcesReachTheCgroup(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{
@@ -258,8 +255,8 @@ func TestC_1_22_14_ResourcesReachTheCgroup(t *testing.T) {
 	}
 }
 
-// TestC_1_22_13_OOMKilled: a container over its limit is killed, and that is
-// what is said of it.
+// TestC_1_22_13_OOMKilled: a container over its memory limit is killed, and its status has
+// that reason.
 func TestC_1_22_13_OOMKilled(t *testing.T) {
 	s := parallelStage(t)
 	word := newLastWord()
@@ -272,7 +269,7 @@ func TestC_1_22_13_OOMKilled(t *testing.T) {
 	})
 }
 
-// TestEnvironmentOfContainers: variables, also those made of others.
+// TestEnvironmentOfContainers: variables, including references to others.
 func TestEnvironmentOfContainers(t *testing.T) {
 	s := parallelStage(t)
 	s.write("env.yaml", manifest("env", []string{container("main", "env, TWO, print, $(ONE)-$$(ONE), forever",
@@ -303,20 +300,20 @@ func (s *stage) page(address, path string) string {
 	return line
 }
 
-// freePort is a port of this test's own, as manifests and flags have it.
+// freePort is a free port for this test, as text for manifests and flags.
 func freePort(t *testing.T) string {
 	t.Helper()
 	return strconv.Itoa(node.FreePort(t))
 }
 
-// unified reports whether this machine has cgroup v2 alone.
+// unified reports whether this machine has only cgroup v2.
 func unified() bool {
 	_, err := os.Stat("/sys/fs/cgroup/cgroup.controllers")
 	return err == nil
 }
 
-// cgroupFile returns the content of a file of the group a process is in; what
-// went wrong, where it cannot be read.
+// cgroupFile returns the content of a file of a process's cgroup, or the error if it cannot
+// be read.
 func cgroupFile(groups []string, file string) string {
 	for _, g := range groups {
 		if g == "/" {

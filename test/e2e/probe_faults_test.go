@@ -16,7 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// hostile is a server that probes are sent to, and what it saw.
+// hostile is a probe target that misbehaves, and a record of its requests.
 type hostile struct {
 	*httptest.Server
 	asked [5]atomic.Int32 // by the place in hostilePaths
@@ -77,9 +77,9 @@ func newHostile(t *testing.T) *hostile {
 	return h
 }
 
-// TestF80_HostileTargets: a probe whose target hangs, trickles or resets fails; a
-// gigabyte is not read, a way elsewhere is not gone: both are success. Each costs
-// its own container alone, and the agent nothing.
+// TestF80_HostileTargets: a probe whose target hangs, trickles or resets fails. The prober
+// does not read a gigabyte and does not follow a redirect to another host: both are a
+// success. Each affects its own container only, and not the agent.
 func TestF80_HostileTargets(t *testing.T) {
 	s := parallelStage(t)
 	h := newHostile(t)
@@ -122,9 +122,9 @@ func TestF80_HostileTargets(t *testing.T) {
 	s.untouched("web", was)
 }
 
-// TestF82_HooksOrderAndDeadline: a preStop that hangs ends with the grace; a
-// postStart that fails ends its container, which is tried again; sidecars are
-// there before the rest and go after it; a pod past its deadline ends.
+// TestF82_HooksOrderAndDeadline: a hanging preStop ends with the grace period. A failed
+// postStart stops its container, which restarts. Sidecars start before the other containers
+// and stop after them. A pod past its deadline ends.
 func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	s := parallelStage(t)
 	s.write("pre.yaml", manifest("pre", []string{
@@ -133,7 +133,7 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	}, "terminationGracePeriodSeconds: 4"))
 	s.write("post.yaml", manifest("post", []string{container("main", "append, /x/post, forever", scratchMount,
 		`lifecycle: {postStart: {exec: {command: [/app, exit, "3"]}}}`)}, s.scratchVolume()))
-	s.excuse("post") // the agent ends its container
+	s.excuse("post") // the agent stops its container
 	s.write("order.yaml", manifest("order", []string{container("main", `term, "0", sleep, 300ms, print, armed, forever`)},
 		"terminationGracePeriodSeconds: 10", "initContainers:",
 		container("first", "print, armed, forever", "restartPolicy: Always", `startupProbe: {exec: {command: [/app, exists, /app]}, periodSeconds: 1}`),
@@ -199,8 +199,8 @@ func TestF82_HooksOrderAndDeadline(t *testing.T) {
 		}
 	}
 	awaitDeadline("dead")
-	// On a busy machine a deadline may pass before the container starts. Then a longer one shows
-	// that what runs is ended.
+	// On a busy machine a deadline may pass before the container starts. Then a pod with a
+	// longer one shows that the deadline ends a running container.
 	name := "dead"
 	if !slices.ContainsFunc(s.lives.of(s.name), func(l life) bool { return l.pod == s.full(name) }) {
 		name = "later"

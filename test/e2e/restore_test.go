@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// reboot takes every pod of the stage out of the runtime, as a machine that was
-// switched off does. No agent may run. One that has reported a container has
-// written down its number: awaitReady before its end, or it may be given again.
+// reboot removes every pod of the stage from the runtime, as a power cycle does. No agent may
+// run. Call awaitReady before the agent's end: once it has reported a container, its attempt
+// is on disk; otherwise the attempt may be used again.
 func (s *stage) reboot() {
 	s.Helper()
 	for _, b := range s.sandboxes() {
@@ -37,15 +37,14 @@ func (s *stage) reboot() {
 	})
 }
 
-// setFiles returns the files of the last good sets, by path.
+// setFiles returns the files of the last-known-good sets, by path.
 func (s *stage) setFiles() map[string][]byte {
 	s.Helper()
 	return s.filesBelow(filepath.Join(s.root, "sources"))
 }
 
-// filesBelow returns the regular files below a directory, but for what is in memory.
-// Where one is replaced while it looks, it looks at all of them again, so that nothing
-// that stays is overlooked.
+// filesBelow returns the regular files below a directory, except on tmpfs. If one is replaced
+// meanwhile, it reads all again, so that it misses none.
 func (s *stage) filesBelow(dir string) (all map[string][]byte) {
 	s.Helper()
 	s.eventually(func() error {
@@ -61,8 +60,7 @@ func (s *stage) filesBelow(dir string) (all map[string][]byte) {
 	return all
 }
 
-// awaitSet returns the file in which a pod stands, with these words, in a last
-// good set.
+// awaitSet returns the file of a last-known-good set that has a pod and these words.
 func (s *stage) awaitSet(name string, words ...string) string {
 	s.Helper()
 	var file string
@@ -78,11 +76,10 @@ func (s *stage) awaitSet(name string, words ...string) string {
 	return file
 }
 
-// TestRestore_LastKnownGood: pods of files, of a URL and of an etcd run; the
-// agent is killed, the machine loses its containers, URL and etcd cannot be
-// reached. The next agent starts every pod of the last run, says on what it
-// stands, and lets the sources correct it when they answer: what is not wanted
-// any more stops by its own spec.
+// TestRestore_LastKnownGood: pods of files, of a URL and of an etcd run. The agent is killed,
+// the machine loses its containers, URL and etcd are unreachable. The next agent starts every
+// pod of the last run and reports that it uses the last-known-good sets. The sources correct
+// it when they answer: a pod that is no longer desired stops by its own spec.
 func TestRestore_LastKnownGood(t *testing.T) {
 	s := parallelStage(t)
 	const canary = "canary-of-a-s3cret"
@@ -145,10 +142,10 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	}
 	s.touch("go")
 	s.awaitGone("going")
-	if ends := s.awaitEnded("going", "main", 2); len(ends) != 2 || ends[1].exit != 7 { // the first one ended with the machine
+	if ends := s.awaitEnded("going", "main", 2); len(ends) != 2 || ends[1].exit != 7 { // the first one ended with the reboot
 		t.Errorf("lives of going: %+v", ends)
 	}
-	// So has the etcd; it has one pod more.
+	// So does the etcd; it has one pod more.
 	e.Put(t, "/manifests/three", simple("three"))
 	s.awaitRunning("three", "main")
 	s.awaitOK("etcd")
@@ -159,8 +156,8 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	}
 	s.setsAreSecret(canary, encoded)
 
-	// Without any set, as below an agent that kept none, what runs is kept until
-	// its source is heard.
+	// Without any set, as under an agent that kept none, running pods are kept until their
+	// source is ready.
 	a.kill()
 	w.down()
 	s.must(os.RemoveAll(filepath.Join(s.root, "sources")))
@@ -176,8 +173,8 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	s.awaitSet("staying")
 }
 
-// foreseen fails unless a dry run, to which two of three sources do not answer,
-// says so and comes to this plan.
+// foreseen fails unless a dry run reports that two of three sources do not answer, and
+// returns this plan.
 func (s *stage) foreseen(want string, sources ...string) {
 	s.Helper()
 	r := s.run(append([]string{"merge", "--dry-run", "--against", "runtime", "-o", "json"}, sources...)...)
@@ -227,8 +224,8 @@ func (s *stage) setsAreSecret(canary ...string) {
 	})
 }
 
-// TestRestore_DamagedSet: a last good set that is damaged in one file costs what
-// stood in that file, and is said; the agent starts, and all else is restored.
+// TestRestore_DamagedSet: damage to one file of a last-known-good set loses only that file's
+// pods, and is reported. The agent starts, and restores all else.
 func TestRestore_DamagedSet(t *testing.T) {
 	s := parallelStage(t)
 	e := cluster.StartEtcd(t, cluster.EtcdOptions{})
@@ -272,8 +269,8 @@ func TestRestore_DamagedSet(t *testing.T) {
 	}
 }
 
-// awaitRecorded returns when the pod's record counts the newest life of a container:
-// what takes the container's own record away then takes no number.
+// awaitRecorded returns when the pod's record has the attempt of the newest container:
+// removing the container from the runtime then loses no attempt.
 func (s *stage) awaitRecorded(name, container string) {
 	s.Helper()
 	life := s.awaitRunning(name, container)[container]
