@@ -78,7 +78,7 @@ func parent(t testing.TB) string { return "/nodectl-" + t.Name() }
 func sandbox(t *testing.T, rt cri.RuntimeServiceClient, name string) string {
 	t.Helper()
 	id := ""
-	wait.NoError(t, func() error { // if two portmap plugins make their first chain at once, one fails
+	wait.NoError(t, func() error { // two portmap plugins conflict on their first chain
 		r, err := rt.RunPodSandbox(t.Context(), &cri.RunPodSandboxRequest{Config: &cri.PodSandboxConfig{
 			Metadata:     &cri.PodSandboxMetadata{Name: name, Namespace: "test", Uid: name},
 			Linux:        &cri.LinuxPodSandboxConfig{CgroupParent: parent(t)},

@@ -149,7 +149,7 @@ func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	ours := func(kind string) string { return namespace("self", kind) }
 	plain, share := s.awaitRunning("plain", "main", "side"), s.awaitRunning("share", "main", "side")
 	host, named := s.awaitRunning("host", "main")["main"], s.awaitRunning("named", "main")["main"]
-	for _, name := range []string{"plain", "share", "host", "named"} { // before that, a process may still be the runtime's
+	for _, name := range []string{"plain", "share", "host", "named"} { // before, a process may be the runtime's
 		s.awaitLog(name, "main", 0, "started")
 	}
 	s.awaitLog("plain", "side", 0, "started")

@@ -48,7 +48,7 @@ func TestF27_LostContainersComeBack(t *testing.T) {
 		was := s.awaitRunning(name, "main", "side")
 		s.awaitReady(name, true)
 		box := s.sandbox(name).Id
-		s.eventually(func() error { return fault(box, was["main"]) }) // the agent may act before a fault of many steps is complete
+		s.eventually(func() error { return fault(box, was["main"]) }) // the agent may act during a fault of many steps
 		var now map[string]running
 		s.eventually(func() (err error) {
 			now, err = s.runningNow(name, "main", "side")

@@ -247,7 +247,7 @@ func TestF33_AllProcessesGone(t *testing.T) {
 		return nil
 	})
 	s.node.Restart(t)
-	s.eventually(func() error { return s.networkWord(true) }) // the test's own connection sees the runtime
+	s.eventually(func() error { return s.networkWord(true) }) // the test's connection sees it
 	s.serve()
 	s.awaitRunning("pair", "main", "side")
 	s.eventually(func() error {

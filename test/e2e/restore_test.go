@@ -142,7 +142,7 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	}
 	s.touch("go")
 	s.awaitGone("going")
-	if ends := s.awaitEnded("going", "main", 2); len(ends) != 2 || ends[1].exit != 7 { // the first one ended with the reboot
+	if ends := s.awaitEnded("going", "main", 2); len(ends) != 2 || ends[1].exit != 7 { // the first by the reboot
 		t.Errorf("lives of going: %+v", ends)
 	}
 	// So does the etcd; it has one pod more.

@@ -15,15 +15,15 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// stamping is a pod of one container that runs for ever and stamps each life; it
-// carries a secret, and so do most pods of these tests.
+// stamping is a pod of one container that runs forever and stamps each run; it contains a
+// secret, as most pods of these tests do.
 func (s *stage) stamping(name string, lines ...string) string {
 	return manifest(name, []string{container("main", "append, /x/"+name+", forever", scratchMount, secret)},
 		append([]string{s.scratchVolume()}, lines...)...)
 }
 
-// awaitLives returns the lives of a pod's container main when it has had so many
-// and the last one runs.
+// awaitLives returns the runs of a pod's container main when there were n and the last one is
+// running.
 func (s *stage) awaitLives(name string, n int) []life {
 	s.Helper()
 	var all []life
@@ -42,7 +42,7 @@ func (s *stage) awaitLives(name string, n int) []life {
 	return all
 }
 
-// crash kills the process of a container as the kernel would.
+// crash kills the process of a container from outside.
 func (s *stage) crash(id string) {
 	s.Helper()
 	for _, p := range s.node.Processes(id) {
@@ -52,7 +52,7 @@ func (s *stage) crash(id string) {
 	}
 }
 
-// sequence returns the mutating calls about a pod, in the order they came.
+// sequence returns the mutating calls about a pod, in order of arrival.
 func sequence(f *criproxy.Fault) []string {
 	var all []string
 	for _, c := range f.Calls() {
@@ -63,9 +63,9 @@ func sequence(f *criproxy.Fault) []string {
 	return all
 }
 
-// TestF23_SlowRuntime: with a runtime that takes long for every call, pods start and stop
-// late, but with the same calls as otherwise: none twice, none beside another of the same
-// pod, and no more reading than each step needs.
+// TestF23_SlowRuntime: with a runtime that is slow for every call, pods start and stop late,
+// but with the usual calls: none twice, none in parallel with another of the same pod, and no
+// more reads than each step needs.
 func TestF23_SlowRuntime(t *testing.T) { parallelStage(t).slowRuntime(200 * time.Millisecond) }
 
 func (s *stage) slowRuntime(each time.Duration) {
@@ -117,9 +117,8 @@ func (s *stage) slowRuntime(each time.Duration) {
 	s.nothingLeft()
 }
 
-// TestF24_EveryCallFailsOnce: each call by which a pod comes and goes fails once,
-// in every way there is, the last of which is that its answer is lost: the pod
-// comes all the same, once, and goes, all of it.
+// TestF24_EveryCallFailsOnce: each call that starts or stops a pod fails once, in every way,
+// the last of which is a lost answer. The pod still starts, once, and is removed completely.
 func TestF24_EveryCallFailsOnce(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -159,8 +158,8 @@ func TestF24_EveryCallFailsOnce(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestF25_EventsOnARealRuntime: whatever becomes of a pod's events on their way,
-// from its start to its end, a crash is one restart, and what is gone stays gone.
+// TestF25_EventsOnARealRuntime: whatever happens to a pod's events on their way, from its
+// start to its end, a crash is one restart, and a removed pod stays removed.
 func TestF25_EventsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -176,7 +175,7 @@ func TestF25_EventsOnARealRuntime(t *testing.T) {
 	}
 	rules := make(map[string]*criproxy.Fault)
 	for name, r := range faults {
-		if name == "halted" { // a stream that stands still tells nothing of the others either
+		if name == "halted" { // a halted stream delivers no events of the others either
 			continue
 		}
 		r.Method, r.Pod = criproxy.Event, s.full(name)
@@ -207,7 +206,7 @@ func TestF25_EventsOnARealRuntime(t *testing.T) {
 	for name := range faults {
 		s.awaitGone(name)
 	}
-	s.eventually(func() error { // what is heard late now is about pods that are gone
+	s.eventually(func() error { // events that arrive now are about removed pods
 		for _, c := range rules["stale"].Calls() {
 			if c.Ended.IsZero() {
 				return errors.New("a late event is still on its way")
@@ -228,9 +227,9 @@ func TestF25_EventsOnARealRuntime(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestF26_EmptyListsOnARealRuntime: a runtime that shows nothing at all for a
-// moment, to a look at one pod, to the relist of all, or to an agent that has just
-// begun, costs no container and makes none.
+// TestF26_EmptyListsOnARealRuntime: a runtime that returns empty lists for a moment, for one
+// pod, for the relist of all, or to an agent that has just started, causes no container to
+// stop or start.
 func TestF26_EmptyListsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -261,7 +260,7 @@ func TestF26_EmptyListsOnARealRuntime(t *testing.T) {
 	for _, methods := range [][]string{{boxes}, {containers}, {boxes, containers}} {
 		happened(empty("", methods...)) // of all pods
 		faults := empty(s.full("p0"), methods...)
-		// An edit that changes no container is a look at its pod.
+		// An edit that changes no container makes the agent list its pod.
 		s.write("p0.yaml", strings.Replace(s.stamping("p0"), "{name: p0}", fmt.Sprintf("{name: p0, labels: {edit: %q}}", strings.Join(methods, "-")), 1))
 		happened(faults)
 		a.leave()
@@ -270,7 +269,7 @@ func TestF26_EmptyListsOnARealRuntime(t *testing.T) {
 		a.await("All pods reported", "pods=3")
 		happened(faults)
 	}
-	s.passes(p, 5) // an empty answer that was believed would have been acted on
+	s.passes(p, 5) // the agent would have acted on an accepted empty list by now
 	s.quiet(p)
 	if made := p.Mutations()[before:]; len(made) > 0 {
 		t.Errorf("mutating calls: %v", made)

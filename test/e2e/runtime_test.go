@@ -17,9 +17,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestF20_RuntimeSocketAbsent: without a runtime the agent waits, says so once,
-// and starts what is wanted when the runtime is there; it goes on when the
-// runtime goes and comes.
+// TestF20_RuntimeSocketAbsent: without a runtime the agent waits, logs that once, and starts
+// the desired pods when the runtime is there. It continues after an outage of the runtime.
 func TestF20_RuntimeSocketAbsent(t *testing.T) {
 	s := parallelStage(t)
 	sock := filepath.Join(s.scratch, "late.sock")
@@ -53,16 +52,16 @@ func TestF20_RuntimeSocketAbsent(t *testing.T) {
 	s.awaitGone("web")
 }
 
-// TestF21_ContainerdKilled: pods run on, as the same processes, while containerd is
-// killed and started again under an agent that watches, which reports them as nothing
-// but running. Pods that come and go in that moment do so afterwards, once.
+// TestF21_ContainerdKilled: pods run on, as the same processes, while containerd is killed
+// and started again under a running agent, which always reports them as running. Pods that
+// start or stop in that moment do so afterwards, once.
 func TestF21_ContainerdKilled(t *testing.T) {
 	t.Parallel()
 	containerdKilled(t, 3, false)
 }
 
-// containerdKilled kills containerd under so many pods; with again, a second time while
-// no agent is there.
+// containerdKilled kills containerd under so many pods; with again, a second time while no
+// agent runs.
 func containerdKilled(t *testing.T, pods int, again bool) {
 	n := node.New(t)
 	// A runc that ends with containerd leaves an empty cgroup behind.
@@ -92,8 +91,8 @@ func containerdKilled(t *testing.T, pods int, again bool) {
 	s.remove("going.yaml")
 	for i := range 3 {
 		name := fmt.Sprint("coming", i)
-		// On the host network: a containerd that dies while a network plugin
-		// works for it forgets what that made.
+		// On the host network: a containerd that dies while a network plugin works for it
+		// forgets what the plugin made.
 		s.write(name+".yaml", manifest(name, []string{container("main", "forever")}, "hostNetwork: true"))
 	}
 	s.awaitLog("going", "main", 0, "SIGTERM")
@@ -149,8 +148,7 @@ func containerdKilled(t *testing.T, pods int, again bool) {
 	s.nothingLeft()
 }
 
-// reported returns all that was reported of a pod since the journal was begun,
-// from where it ran first.
+// reported returns all statuses of a pod in the journal, from the first in which it ran.
 func (s *stage) reported(name string) []v1.PodStatus {
 	s.Helper()
 	text, err := os.ReadFile(filepath.Join(s.root, "journal.jsonl"))
@@ -181,9 +179,8 @@ func (s *stage) files() []string {
 	return names
 }
 
-// networkNotReady takes the network's configuration from a node of the
-// scenario's own: pods on the host network start all the same, others wait,
-// and say for what.
+// networkNotReady removes the network's configuration from its own node: pods on the host
+// network still start, others wait, and their status says for what.
 func (s *stage) networkNotReady() {
 	s.Helper()
 	found, err := filepath.Glob(filepath.Join(s.node.RootDir, "*/cni/*.conflist"))
@@ -207,7 +204,7 @@ func (s *stage) networkNotReady() {
 	if st.Phase != v1.PodPending {
 		s.Errorf("status: %s", describe(st))
 	}
-	if err := os.WriteFile(found[0], config, 0o600); err != nil { // containerd takes no notice of a rename
+	if err := os.WriteFile(found[0], config, 0o600); err != nil { // containerd ignores a rename
 		s.Fatal(err)
 	}
 	s.awaitRunning("pod", "main")
@@ -217,7 +214,7 @@ func (s *stage) networkNotReady() {
 	}
 }
 
-// networkWord returns nil when the runtime's word on its network is want.
+// networkWord returns nil when the runtime's condition NetworkReady is want.
 func (s *stage) networkWord(want bool) error {
 	r, err := s.node.Runtime.Status(s.Context(), &cri.StatusRequest{})
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// shop is the examples' set of pods that need one another: files of examples/shop,
-// on ports of this test's own.
+// shop is the examples' set of pods that need one another: files of examples/shop, on free
+// ports.
 func (s *stage) shop() {
 	s.Helper()
 	db, web := freePort(s.T), freePort(s.T)
@@ -41,13 +41,13 @@ func (s *stage) edit(file, old, new string) {
 	s.write(file, strings.Replace(string(text), old, new, 1))
 }
 
-// A database with a claim and a password, a job that fills it, a front end with a
-// page, probes and a sidecar: they come by one command, survive a restart of
-// everything, and an edit changes exactly what it is said to change.
+// A database with a claim and a password, a job that fills it, a front end with a page,
+// probes and a sidecar: one command starts them, they survive a restart of everything, and an
+// edit changes exactly what the dry run predicts.
 func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
 	s := parallelStage(t)
 	s.shop()
-	s.excuse("shop-db") // it asks to be restarted with its password: the checker does not read config objects
+	s.excuse("shop-db") // it restarts with its password: the checker does not read config objects
 	archives, err := node.Images()
 	s.must(err)
 	for _, a := range archives {
@@ -92,7 +92,7 @@ func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
 		}
 		return nil
 	})
-	// What only an environment shows: the dry run says so, and nothing restarts.
+	// A change that only environments use: the dry run names no restart of the whole pod.
 	a.leave()
 	s.edit("config.yaml", "title: The corner shop", "title: The new shop")
 	s.edit("config.yaml", "password: open-sesame", "password: swordfish")
@@ -130,7 +130,7 @@ func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
 	})
 	s.untouched("shop-web", web)
 
-	// Another image: the pod goes on with the old one until it is there.
+	// Another image: the pod keeps the old one until the new one is there.
 	s.edit("web.yaml", "image: nodectl.dev/examples/shop:1\n      imagePullPolicy: IfNotPresent\n      args: [web", "image: nodectl.dev/examples/shop:2\n      imagePullPolicy: Never\n      args: [web")
 	s.eventually(func() error {
 		if !strings.Contains(page(), "apples") {
@@ -140,7 +140,7 @@ func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
 	})
 	s.untouched("shop-web", web)
 
-	// Taken away, the claim stays; it goes by command only.
+	// When the pods are removed, the claim stays; only a command deletes it.
 	claim := filepath.Join(s.root, "volumes/default/shop-db")
 	for _, f := range []string{"web.yaml", "db.yaml", "migrate.yaml"} {
 		s.remove(f)

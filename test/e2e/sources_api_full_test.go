@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// apiPod returns a pod as a scheduler would have bound it to this stage's node.
-// Its name has the suffix that static pods get, so that all looks find it.
+// apiPod returns a pod as a scheduler would have bound it to this stage's node. Its name has
+// the suffix of static pods, so that the stage's helpers find it.
 func (s *stage) apiPod(name string, args ...string) *v1.Pod {
 	no, grace := false, int64(2)
 	return &v1.Pod{
@@ -34,9 +34,8 @@ func (s *stage) apiPod(name string, args ...string) *v1.Pod {
 	}
 }
 
-// TestF70_F73_APIServer is the life of a node with a real API server: it starts
-// and stops what is bound to it, and does no harm while the server is away, set
-// back, or lets it in no more.
+// TestF70_F73_APIServer: a node with a real API server starts and stops the pods bound to it,
+// and does no harm while the server is down, restored to an older state, or refuses the node.
 func TestF70_F73_APIServer(t *testing.T) {
 	s := parallelStage(t)
 	c := cluster.Start(t)
@@ -48,9 +47,9 @@ func TestF70_F73_APIServer(t *testing.T) {
 	}
 	let(os.ReadFile(admin))
 	a := s.serve("--kubeconfig", file)
-	kept := s.keep() // a static pod beside all that
-	// another lets a new agent take over: one that has failed a few times waits
-	// long before it asks again.
+	kept := s.keep() // a static pod beside the pods of the API server
+	// another replaces the agent by a new one: an agent that has failed several times waits
+	// long before its next request.
 	another := func() {
 		a.leave()
 		a = s.serve("--kubeconfig", file)
@@ -84,7 +83,8 @@ func TestF70_F73_APIServer(t *testing.T) {
 		if end := s.ended("slow", "main")[0]; end.exit != 137 || end.to.Sub(begin) < 1900*time.Millisecond {
 			s.Errorf("slow ended after %s with %d, want 137 after 2 s", end.to.Sub(begin), end.exit)
 		}
-		// The server still has it, with its deletionTimestamp: it is not started again.
+		// The server still has it, with its deletionTimestamp: the agent does not start it
+		// again.
 		if is := c.GetPod(s.T, "default", s.full("slow")); is == nil || is.DeletionTimestamp == nil {
 			s.Errorf("the server has %+v", is)
 		}
@@ -129,7 +129,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 			}
 			return err
 		})
-		s.eventually(func() error { // the old sandbox is taken away in its own time
+		s.eventually(func() error { // the old sandbox is removed later
 			if uid := s.uid("twin"); uid != string(is.UID) {
 				return fmt.Errorf("the sandbox is of %s, want %s", uid, is.UID)
 			}
@@ -148,7 +148,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		s.awaitStale("api", 2, begin, "refused")
 		a.await("Source not read", "api:")
 		s.untouched("gone", gone)
-		s.write("other.yaml", simple("other")) // files go on meanwhile
+		s.write("other.yaml", simple("other")) // files are still followed
 		s.awaitRunning("other", "main")
 		s.remove("other.yaml")
 		s.awaitGone("other")
@@ -169,7 +169,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		c.CreatePod(s.T, s.apiPod("young", "ignore", "print", "armed", "forever"))
 		young := s.awaitRunning("young", "main")
 		s.awaitLog("young", "main", 0, "armed")
-		for i := range 20 { // a server writes, too, when it starts: it shall not catch up with where it was
+		for i := range 20 { // a starting server writes, too: it must not reach its former revision
 			c.PatchPod(s.T, "default", s.full("young"), fmt.Sprintf(`{"metadata":{"labels":{"edit":"e%d"}}}`, i))
 		}
 		begin := time.Now()
@@ -177,7 +177,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		s.awaitStale("api", 2, begin, "older", "second list")
 		s.untouched("young", young)
 		s.untouched("web", web)
-		s.awaitGone("young") // a second list said so too
+		s.awaitGone("young") // a second list has confirmed it
 		if all := s.awaitEnded("young", "main", 1); len(all) != 1 || all[0].to.Sub(begin) < 2*time.Second {
 			s.Errorf("young was not kept until a second list: %+v, restored from %s", all, begin.Format(clock))
 		}
@@ -193,7 +193,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		bad := strings.Replace(string(config), "server: \"https://127.0.0.1:1\"", fmt.Sprintf("server: %q, certificate-authority: %q", c.URL, c.Authority.File), 1)
 		begin := time.Now()
 		let([]byte(bad), nil)
-		c.APIServer.Restart(s.T) // which ends the watch that was let in before
+		c.APIServer.Restart(s.T) // ends the watch that was authorized before
 		s.awaitStale("api", 1, begin, fmt.Sprint(http.StatusUnauthorized))
 		s.untouched("web", web)
 		s.untouched("keep", kept)
@@ -221,7 +221,7 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	runs := s.awaitRunning("runs", "main")
 	s.awaitSet("runs")
 	s.awaitSet("lost")
-	for _, name := range []string{"keep", "lost"} { // else their attempts begin again
+	for _, name := range []string{"keep", "lost"} { // else their attempts start again
 		s.awaitRecorded(name, "main")
 	}
 	a.kill()
@@ -260,7 +260,7 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	s.awaitOK("api")
 	s.untouched("lost", lost)
 	s.untouched("runs", runs)
-	// Restored, a pod stops with the grace of its deletion all the same.
+	// A restored pod also stops with the grace period of its deletion.
 	c.DeletePod(t, "default", s.full("lost"), 1)
 	s.eventually(func() error {
 		if n := len(s.ended("lost", "main")); n != 2 {

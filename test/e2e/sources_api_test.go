@@ -22,9 +22,9 @@ current-context: x
 	return file
 }
 
-// TestF50_StaticPodsWithoutAPIServer: at boot, with an API server that never
-// answers, static pods start at once, edits and removals of them are applied,
-// and what is wrong with the api source is seen.
+// TestF50_StaticPodsWithoutAPIServer: at boot, with an API server that never answers, static
+// pods start at once, their edits and removals are applied, and get sources shows the api
+// source's error.
 func TestF50_StaticPodsWithoutAPIServer(t *testing.T) {
 	s := parallelStage(t)
 	s.write("old.yaml", simple("old"))
@@ -45,7 +45,7 @@ func TestF50_StaticPodsWithoutAPIServer(t *testing.T) {
 	s.write("new.yaml", simple("new"))
 	s.awaitRunning("new", "main")
 
-	// The same for an agent that comes later, and for what went while none was there.
+	// The same for a later agent, and for a manifest removed while no agent ran.
 	a.kill()
 	s.remove("new.yaml")
 	s.serve("--kubeconfig", s.closedKubeconfig())

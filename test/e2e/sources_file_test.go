@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestF40_F46_FileFaultsAreSeenAndMended puts one fault after the other before
-// one agent. Each time the pods that run are the same processes afterwards, the
-// fault stands in get sources with its reason and in the log, good files beside
-// it are followed, and mending it is an edit as any other.
+// TestF40_F46_FileFaultsAreSeenAndMended causes one fault after the other under one agent.
+// Each time the running pods are the same processes afterwards, and the fault is in get
+// sources with its reason and in the log. The agent follows good files beside it, and mending
+// it is an ordinary edit.
 func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s")
@@ -23,7 +23,7 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 	web := s.awaitRunning("web", "main")
 	s.awaitOK("file")
 	edits := 0
-	// mended makes web right again, and waits until it is seen: it is an edit.
+	// mended restores web with an edit, and waits until the agent has applied it.
 	mended := func() {
 		s.Helper()
 		edits++
@@ -82,7 +82,7 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 			a.await(file)
 		}
 		others()
-		// One of them takes the place of a good manifest.
+		// One of them replaces a good manifest.
 		s.must(unix.Mkfifo(filepath.Join(s.dir, "web.yaml"), 0o600), os.Rename(filepath.Join(s.dir, "web.yaml"), path("web.yaml")))
 		s.awaitRejected("file", "web.yaml")
 		a.awaitLines(lines+1, "web.yaml")
@@ -154,9 +154,9 @@ func peak(t *testing.T, pid int) int {
 	return 0
 }
 
-// TestF42_DirectoryAndMountAway: a directory that is moved away, and one whose
-// file system is unmounted, is a source that cannot be read; pods run on, get sources says since when and why, and what
-// has changed meanwhile is applied when it is back.
+// TestF42_DirectoryAndMountAway: a directory that is moved away, or whose file system is
+// unmounted, is an unreadable source. Its pods run on, get sources shows since when and why,
+// and later changes are applied when it is back.
 func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s := parallelStage(t)
 	real, away := filepath.Join(s.dir, "real"), filepath.Join(s.dir, "away")
@@ -172,7 +172,7 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s.must(os.Rename(s.manifests, away))
 	it := s.awaitStale(s.manifests, 1, begin, "does not exist")
 	a.await("Source not read", s.manifests)
-	s.awaitOK(mounted) // the other one is well
+	s.awaitOK(mounted) // the other source is OK
 	if table := s.run("get", "sources"); !strings.Contains(table.out, " stale ") || !strings.Contains(table.out, "since "+atClock(it.Since)+": "+it.Error) {
 		t.Errorf("get sources:\n%s", table.out)
 	}
@@ -183,9 +183,9 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	a.await("Source is read again", s.manifests)
 	s.untouched("keep", kept)
 
-	// Unmounted: the directory below is there, and empty.
+	// Unmounted: the directory below exists, and is empty.
 	begin = time.Now()
-	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent looks
+	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent reads it
 	it = s.awaitStale(mounted, 1, begin, "unmounted?")
 	a.await("Source not read", mounted)
 	s.untouched("one", one)
@@ -196,13 +196,13 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s.awaitGone("one")
 	s.awaitOK(mounted)
 	s.untouched("keep", kept)
-	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent looks
+	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent reads it
 	s.awaitStale(mounted, 1, begin, it.Error)
 }
 
-// TestF43_LosersComeAndGo: the loser of two files may stand first in byte order,
-// change and go, and its pod does not notice; when the winner goes, the loser
-// takes over without a gap.
+// TestF43_LosersComeAndGo: the losing file of two may be first in byte order, change and be
+// removed without an effect on its pod; when the winner is removed, the loser takes over
+// without a gap.
 func TestF43_LosersComeAndGo(t *testing.T) {
 	s := parallelStage(t)
 	s.write("m.yaml", labelled(simple("web"), "winner"))
@@ -217,7 +217,7 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 		s.write(file, labelled(strings.Replace(simple("web"), "forever", "print, usurper, forever", 1), "loser"))
 		s.awaitSource("file", file+" loses", loses(file))
 		a.await("Pod wanted twice", file, "m.yaml")
-		s.inPlace(file, "kind: [") // a loser that is broken is a loser
+		s.inPlace(file, "kind: [") // a broken loser is still a loser
 		s.awaitRejected("file", file)
 		s.remove(file)
 		s.awaitOK("file")
@@ -225,7 +225,7 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 	}
 	s.write("a.yaml", labelled(simple("web"), "heir"))
 	s.awaitSource("file", "a.yaml loses", loses("a.yaml"))
-	s.must(os.Link(filepath.Join(s.manifests, "m.yaml"), filepath.Join(s.manifests, "l.yaml"))) // a hard link is a second file as well
+	s.must(os.Link(filepath.Join(s.manifests, "m.yaml"), filepath.Join(s.manifests, "l.yaml"))) // a hard link is a second file
 	s.awaitSource("file", "two lose", func(it sourceState) bool { return len(it.Conflicts) == 2 })
 	s.remove("l.yaml")
 	s.remove("m.yaml")
@@ -241,8 +241,8 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 	s.awaitGone("web")
 }
 
-// TestF44_EditorsAndConfigMaps: what editors and the kubelet's own ConfigMap
-// volumes do to a file is one edit, and no pod goes for a moment.
+// TestF44_EditorsAndConfigMaps: an update of a file by an editor or by the kubelet's
+// ConfigMap volume is one edit, and no pod stops meanwhile.
 func TestF44_EditorsAndConfigMaps(t *testing.T) {
 	s := parallelStage(t)
 	volume := filepath.Join(s.dir, "volume")
@@ -258,7 +258,7 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 	inMap := s.awaitRunning("map", "main")
 	path := filepath.Join(s.manifests, "keep.yaml")
 	text := func(v string) []byte { return []byte(labelled(simple("keep"), v)) }
-	var gap time.Duration // how long the file was away
+	var gap time.Duration // how long the file was missing
 	forgiven := 0
 	replace := func(away func() error, v string) {
 		begin := time.Now()
@@ -305,8 +305,8 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 			if try == 9 {
 				t.Fatalf("%s: the file was away for %s at each try", name, gap)
 			}
-			// The machine stood still: so long no editor takes, and the agent may have
-			// taken it for a removal. Then the pod came back, and it is done again.
+			// The machine was too slow: no editor takes so long, and the agent may have
+			// treated it as a removal. Then the pod came back, and the test repeats the edit.
 			s.excuse("keep")
 			s.awaitReady("keep", true)
 			kept = s.awaitRunning("keep", "main")

@@ -11,20 +11,20 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// oftenAsked makes an agent ask its URLs without delay.
+// oftenAsked makes an agent poll its URLs without delay.
 var oftenAsked = []string{"--http-check-frequency", "100ms"}
 
-// TestF60_F64_URLFaultsAreSeenAndMended puts one fault of a URL after the other
-// before one agent. Each time its pods are the same processes afterwards, the
-// fault stands in get sources with since and why and once in the log, and what
-// the URL says when it is well again is applied.
+// TestF60_F64_URLFaultsAreSeenAndMended causes one fault of a URL after the other under one
+// agent. Each time its pods are the same processes afterwards, and the fault is in get
+// sources with its start and its reason, and once in the log. The agent applies what the URL
+// serves when it works again.
 func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 	s := parallelStage(t)
 	text := documents(simple("web"), simple("api"))
 	w := s.newWeb(text)
 	elsewhere := s.newWeb(simple("evil"))
 	a := s.serve(append(oftenAsked, "-f", w.URL)...)
-	kept := s.keep() // of the directory, which is well all the time
+	kept := s.keep() // from the directory, which has no faults
 	web, api := s.awaitRunning("web", "main"), s.awaitRunning("api", "main")
 	s.awaitOK(w.URL)
 	untouched := func() {
@@ -170,9 +170,9 @@ func TestF61_CanaryOfABody(t *testing.T) {
 	s.untouched("web", web)
 }
 
-// TestF63_FlappingURL: a URL that says one thing and another by turns restarts
-// its pod a few times and less and less often, and is a source that is not well;
-// the last word stands in the end.
+// TestF63_FlappingURL: a URL that alternates between two documents restarts its pod a few
+// times and less and less often, and is shown as a source with an error; the pod has the last
+// version in the end.
 func TestF63_FlappingURL(t *testing.T) {
 	s := parallelStage(t)
 	version := func(v string) string {
@@ -210,9 +210,8 @@ func TestF63_FlappingURL(t *testing.T) {
 	s.untouched("still", still)
 }
 
-// TestF64_OneBadPodOfAList: of a list in which one pod is bad the others start
-// and change; the bad one is named by its place, and where it ran it runs on as
-// it last was.
+// TestF64_OneBadPodOfAList: of a list with one bad pod, the agent starts and changes the
+// others. It names the bad one by its place, and if that pod ran, it runs on unchanged.
 func TestF64_OneBadPodOfAList(t *testing.T) {
 	s := parallelStage(t)
 	bad := strings.Replace(simple("bad"), "args:", "argz:", 1)
@@ -227,7 +226,7 @@ func TestF64_OneBadPodOfAList(t *testing.T) {
 	w.serves(says(documents(simple("one"), simple("bad"), simple("two"))))
 	mended := s.awaitRunning("bad", "main")
 	s.awaitOK(w.URL)
-	// It turns bad again, as JSON; beside it one pod is edited and one is new.
+	// It turns bad again, as JSON, together with one edited and one new pod.
 	w.serves(func(to http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(to, documents(labelled(simple("one"), "edited"), bad, simple("two"), simple("three")))
 	})

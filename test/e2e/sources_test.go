@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// sourceState is what get sources -o json says of one source.
+// sourceState is one source in get sources -o json.
 type sourceState struct {
 	Source, Location, State, Since, LastRead, Error string
 	Pods                                            int
@@ -91,7 +91,7 @@ func (s *stage) awaitSource(source, what string, ok func(sourceState) bool) sour
 	return found
 }
 
-// awaitOK returns a source when it is read well: no error, nothing rejected.
+// awaitOK returns a source when it is read without errors and rejections.
 func (s *stage) awaitOK(source string) sourceState {
 	s.Helper()
 	return s.awaitSource(source, "well", func(it sourceState) bool {
@@ -99,8 +99,8 @@ func (s *stage) awaitOK(source string) sourceState {
 	})
 }
 
-// awaitStale returns a source when it cannot be read and its pods stand: with
-// the reason, and since when.
+// awaitStale returns a source when it cannot be read and its pods are kept, with the reason,
+// and since when.
 func (s *stage) awaitStale(source string, pods int, begin time.Time, words ...string) sourceState {
 	s.Helper()
 	it := s.awaitSource(source, "stale: "+strings.Join(words, " … "), func(it sourceState) bool {
@@ -113,8 +113,7 @@ func (s *stage) awaitStale(source string, pods int, begin time.Time, words ...st
 	return it
 }
 
-// since fails unless a source says since when it is as it is, and that is after
-// begin.
+// since fails unless the source's state has a start time, after begin.
 func (s *stage) since(it sourceState, begin time.Time) {
 	s.Helper()
 	since, err := time.Parse(time.RFC3339, it.Since)
@@ -123,13 +122,13 @@ func (s *stage) since(it sourceState, begin time.Time) {
 	}
 }
 
-// atClock returns a time of a document as tables show one of today.
+// atClock returns a time of a document as tables show a time of today.
 func atClock(rfc string) string {
-	at, _ := time.Parse(time.RFC3339, rfc) // since has looked at it
+	at, _ := time.Parse(time.RFC3339, rfc) // since has checked it
 	return at.Local().Format(time.TimeOnly)
 }
 
-// awaitRejected returns the problem of a file as soon as its source tells it.
+// awaitRejected returns the problem of a file as soon as its source reports it.
 func (s *stage) awaitRejected(source, file string, words ...string) problem {
 	s.Helper()
 	var found problem
@@ -145,7 +144,7 @@ func (s *stage) awaitRejected(source, file string, words ...string) problem {
 	return found
 }
 
-// awaitLines returns when the agent has said so many lines that hold the words.
+// awaitLines returns when the agent has logged n lines that contain the words.
 func (a *agent) awaitLines(n int, words ...string) {
 	a.Helper()
 	a.eventually(func() error {
@@ -156,7 +155,7 @@ func (a *agent) awaitLines(n int, words ...string) {
 	})
 }
 
-// inPlace writes a manifest as careless programs do: over the old one.
+// inPlace overwrites a manifest, as careless programs do.
 func (s *stage) inPlace(file, text string) {
 	s.Helper()
 	if err := os.WriteFile(filepath.Join(s.manifests, file), []byte(text), 0o600); err != nil {
@@ -164,7 +163,7 @@ func (s *stage) inPlace(file, text string) {
 	}
 }
 
-// scene runs a part of a scenario as a test of its own name, after all before it.
+// scene runs a part of a scenario as a subtest, after all parts before it.
 func (s *stage) scene(name string, f func()) {
 	whole := s.T
 	whole.Run(name, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"sync"
 )
 
-// web is a server of manifests that says what a scenario tells it to. It keeps
-// its address when it goes and comes.
+// web is a server of manifests with answers that a scenario chooses. It keeps its address
+// over down and up.
 type web struct {
 	*stage
 	URL string
@@ -45,14 +45,14 @@ func (w *web) start(address string) {
 	w.server.Start()
 }
 
-// down makes connections be refused from now on.
+// down makes the server refuse connections from now on.
 func (w *web) down() {
 	w.server.CloseClientConnections()
 	w.server.Close()
 	w.server = nil
 }
 
-// up is the end of down.
+// up ends down.
 func (w *web) up() {
 	w.Helper()
 	address, _ := strings.CutSuffix(strings.TrimPrefix(w.URL, "http://"), "/pods.yaml")
@@ -68,21 +68,21 @@ func (w *web) ServeHTTP(to http.ResponseWriter, r *http.Request) {
 	answer(to, r)
 }
 
-// serves makes it answer so from now on.
+// serves sets the answer from now on.
 func (w *web) serves(answer http.HandlerFunc) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.answer = answer
 }
 
-// requests returns how often it was asked.
+// requests returns the number of requests.
 func (w *web) requests() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.asked
 }
 
-// awaitRequests returns when it was asked so many times more.
+// awaitRequests returns after so many more requests.
 func (w *web) awaitRequests(times int) {
 	w.Helper()
 	begin := w.requests()
@@ -102,5 +102,5 @@ func refuses(code int) http.HandlerFunc {
 	return func(to http.ResponseWriter, _ *http.Request) { to.WriteHeader(code) }
 }
 
-// documents joins manifests to one.
+// documents joins manifests into one.
 func documents(all ...string) string { return strings.Join(all, "---\n") }

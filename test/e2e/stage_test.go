@@ -23,8 +23,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// A stage is what one scenario has to itself: a node name, directories, and the
-// agents it starts.
+// A stage is what one scenario has for itself: a node name, directories, and the agents it
+// starts.
 type stage struct {
 	*testing.T
 	node      *node.Node
@@ -46,16 +46,15 @@ type stage struct {
 
 var stages atomic.Int32
 
-// parallelStage is newStage on the shared node, for a test that runs beside
-// others.
+// parallelStage is newStage on the shared node, for a parallel test.
 func parallelStage(t *testing.T) *stage {
 	t.Parallel()
 	return newStage(t, shared)
 }
 
-// newStage makes a stage. At the end of the test, while its last agent lives, all
-// promises are checked (see invariants); then its pods are taken away by CRI, and
-// nothing else of it may be left.
+// newStage makes a stage. At the end of the test, while its last agent runs, all invariants
+// are checked (see invariants); then its pods are removed by CRI, and nothing else of it may
+// be left.
 func newStage(t *testing.T, n *node.Node) *stage {
 	t.Helper()
 	name := fmt.Sprintf("e%d", stages.Add(1))
@@ -81,8 +80,7 @@ func newStage(t *testing.T, n *node.Node) *stage {
 	return s
 }
 
-// clear ends what the scenario left running, and complains about what it should
-// not have left.
+// clear ends what the scenario left running, and fails for what it should not have left.
 func (s *stage) clear() {
 	s.judge()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
@@ -106,7 +104,7 @@ func (s *stage) clear() {
 	}
 	for _, m := range slices.Backward(node.Mounts()) {
 		switch {
-		case strings.HasPrefix(m, s.root+"/pods/"): // volumes of the pods that were taken away
+		case strings.HasPrefix(m, s.root+"/pods/"): // volumes of the pods that clear has removed
 			s.must(unix.Unmount(m, unix.MNT_DETACH))
 		case strings.HasPrefix(m, s.dir+"/"):
 			s.Errorf("mount left behind: %s", m)
@@ -120,8 +118,7 @@ func (s *stage) clear() {
 	s.nothingStrays()
 }
 
-// everything says what there is of the stage's pods, for a person who has to find
-// out what went wrong.
+// everything describes the state of the stage's pods, for the search for a failure's cause.
 func (s *stage) everything(ctx context.Context) string {
 	var b strings.Builder
 	if r, err := s.node.Runtime.ListPodSandbox(ctx, s.ours()); err == nil {
@@ -151,9 +148,9 @@ func (s *stage) ours() *cri.ListPodSandboxRequest {
 	return &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: map[string]string{pod.LabelNode: s.name}}}
 }
 
-// through puts a proxy with these hooks before the stage's runtime. Without it
-// the first command does, without hooks: so that a scenario knows when its agent
-// is in the middle of something.
+// through puts a proxy with these hooks before the stage's runtime. Otherwise the first
+// command does that, without hooks, so that a scenario knows when a call of its agent is
+// under way.
 func (s *stage) through(hooks criproxy.Hooks) *criproxy.Proxy {
 	s.Helper()
 	front := s.proxy(filepath.Join(s.scratch, "cri.sock"), hooks)
@@ -178,7 +175,7 @@ func (s *stage) proxy(sock string, hooks criproxy.Hooks) *criproxy.Proxy {
 	return p
 }
 
-// happens returns once a fault has happened to n calls.
+// happens returns once a fault has affected n calls.
 func (s *stage) happens(f *criproxy.Fault, n int) {
 	s.Helper()
 	ctx, stop := context.WithTimeout(s.Context(), wait.Limit)
@@ -194,7 +191,7 @@ func (s *stage) eventually(f func() error) {
 	wait.NoError(s.T, f)
 }
 
-// write puts a manifest in place as careful programs do: whole, by a rename.
+// write writes a manifest as careful programs do: whole, by a rename.
 func (s *stage) write(file, text string) {
 	s.Helper()
 	s.noteWrite(file, text)
@@ -216,7 +213,7 @@ func (s *stage) remove(file string) {
 	}
 }
 
-// manifest returns a pod's; lines are of its spec, beside containers.
+// manifest returns a pod's manifest; lines are of its spec, beside containers.
 func manifest(name string, containers []string, lines ...string) string {
 	text := "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + "}\nspec:\n"
 	if !strings.Contains(strings.Join(lines, "\n"), "terminationGracePeriodSeconds") {
@@ -235,15 +232,15 @@ func container(name, args string, more ...string) string {
 	return "- {" + strings.Join(all, ", ") + "}"
 }
 
-// simple is the manifest of a pod of one container that runs for ever.
+// simple is the manifest of a pod of one container that runs forever.
 func simple(name string) string {
 	return manifest(name, []string{container("main", "forever")})
 }
 
-// full is a pod's name on this node.
+// full returns a pod's name on this node.
 func (s *stage) full(name string) string { return name + "-" + s.name }
 
-// status returns what nodectl reported last of a pod: nil for none.
+// status returns the last pod that nodectl has reported: nil for none.
 func (s *stage) status(name string) *v1.Pod {
 	s.Helper()
 	all, err := journal.Read(filepath.Join(s.root, "journal.jsonl"))
@@ -275,7 +272,7 @@ func (s *stage) awaitPhase(name string, phase v1.PodPhase) v1.PodStatus {
 	return s.awaitStatus(name, "phase "+string(phase), func(st v1.PodStatus) bool { return st.Phase == phase })
 }
 
-// awaitReady returns the status of a pod when it is Ready, or is not.
+// awaitReady returns the status of a pod when its Ready is want.
 func (s *stage) awaitReady(name string, want bool) v1.PodStatus {
 	s.Helper()
 	return s.awaitStatus(name, fmt.Sprintf("ready %v", want), func(st v1.PodStatus) bool { return ready(st) == want })
@@ -290,7 +287,7 @@ func ready(st v1.PodStatus) bool {
 	return false
 }
 
-// describe says a status on one line.
+// describe writes a status on one line.
 func describe(st v1.PodStatus) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s ready=%v %s %s", st.Phase, ready(st), st.Reason, st.Message)

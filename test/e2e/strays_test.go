@@ -22,14 +22,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// belongings knows what is a scenario's of that which carries no pod's name.
+// belongings are things of a scenario that have no pod's name.
 type belongings struct {
 	mu          sync.Mutex
 	networks    map[string]string // sandbox by its network namespace's mount
 	interrupted bool              // see interrupts
 }
 
-// noting adds to hooks that the network namespace of each sandbox is noted.
+// noting adds to hooks that the network namespace of each sandbox is recorded.
 func (s *stage) noting(hooks criproxy.Hooks) criproxy.Hooks {
 	after := hooks.After
 	hooks.After = func(c criproxy.Call, err error) {
@@ -48,12 +48,12 @@ func (s *stage) noteNetwork(c criproxy.Call) {
 	if proto.Unmarshal(c.Answer.Materialize(), &made) != nil {
 		return
 	}
-	// Not the call's own context: it ends with the client, whose sandbox may stay.
+	// Not the call's own context: it ends with the client, and the sandbox may stay.
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
 	st, err := s.node.Runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: made.PodSandboxId, Verbose: true})
 	if err != nil {
-		return // gone, or its runtime is
+		return // the sandbox or the runtime has gone
 	}
 	var info struct {
 		Spec struct {
@@ -82,7 +82,7 @@ func (s *stage) noteNetwork(c criproxy.Call) {
 func (s *stage) strays() (left node.Left, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
-	all := s.node.LookBeside() // first: what comes to be meanwhile is not seen, or listed
+	all := s.node.LookBeside() // first: things made later are missing here, or are listed
 	listed := make(map[string]bool)
 	boxes, err := s.node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
@@ -132,8 +132,8 @@ func (s *stage) nothingStrays() {
 	})
 }
 
-// strayGroups returns the cgroups of pods of which neither the runtime nor the agent
-// knows any more.
+// strayGroups returns the cgroups of pods that neither the runtime nor the agent knows any
+// more.
 func (s *stage) strayGroups(ctx context.Context) ([]string, error) {
 	groups := s.podGroups() // first, as in strays
 	boxes, err := s.node.Runtime.ListPodSandbox(ctx, s.ours())
@@ -159,7 +159,7 @@ func (s *stage) interrupts() {
 	}
 }
 
-// forgive takes away what is forgiven.
+// forgive removes what interrupts allows.
 func (s *stage) forgive() {
 	s.mu.Lock()
 	forgiven := s.interrupted
@@ -173,14 +173,13 @@ func (s *stage) forgive() {
 	}
 }
 
-// stillborn is a shim's process as node.Left shows it: PID and the ID it was
-// started for.
+// stillborn matches a shim's process in node.Left: PID and the ID it was started for.
 var stillborn = regexp.MustCompile(`^(\d+) .*containerd-shim-runc-v2 .*-id ([0-9a-f]{64})\b`)
 
-// endStillborn ends shims that containerd does not know any more: a call that
-// makes or ends a sandbox was broken off between the shim and its task, and
-// containerd forgets those, so that no client can end them. A shim whose sandbox
-// CRI still lists is left for the test to fail on, and so is anything else.
+// endStillborn ends shims that containerd does not know any more: a call that makes or ends a
+// sandbox was interrupted between the shim and its task, and containerd forgets those, so
+// that no client can end them. A shim whose sandbox CRI still lists is left for the test to
+// fail on, and so is anything else.
 func (w *witness) endStillborn(left node.Left) {
 	for _, line := range left.Processes {
 		m := stillborn.FindStringSubmatch(line)
@@ -194,8 +193,7 @@ func (w *witness) endStillborn(left node.Left) {
 	}
 }
 
-// removeEmptyGroups removes cgroups in which nothing runs: the kernel refuses
-// the others.
+// removeEmptyGroups removes cgroups without processes: the kernel keeps the others.
 func removeEmptyGroups(groups []string) {
 	for _, g := range slices.Backward(groups) {
 		_ = os.Remove(g)

@@ -28,8 +28,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream"
 )
 
-// doorman makes an authority in file and a client of the group that may do everything
-// where no API server can be asked.
+// doorman makes an authority in file and a client of system:masters, which may do everything
+// without an API server to ask.
 func (s *stage) doorman(file string) *rest.Config {
 	s.Helper()
 	sign := func(it, by *x509.Certificate, key *ecdsa.PrivateKey) (der []byte, own *ecdsa.PrivateKey) {
@@ -56,7 +56,7 @@ func (s *stage) doorman(file string) *rest.Config {
 	bytes, err := x509.MarshalPKCS8PrivateKey(own)
 	s.must(err)
 	return &rest.Config{TLSClientConfig: rest.TLSClientConfig{
-		Insecure: true, // the agent signs for itself here
+		Insecure: true, // the agent's certificate is self-signed here
 		CertData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
 		KeyData:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: bytes}),
 	}}

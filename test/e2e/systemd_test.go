@@ -20,17 +20,17 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// superior is a service manager's end of NOTIFY_SOCKET: it always listens.
+// superior is the service manager's end of NOTIFY_SOCKET: it always listens.
 type superior struct {
 	*stage
 	path string
 
-	said chan notice // capacity: more than any scenario waits to hear
+	said chan notice // capacity: more than the messages of any scenario
 }
 
 type notice struct {
 	text string
-	pid  int // whose word it is
+	pid  int // of the sender
 }
 
 func (s *stage) superior() *superior {
@@ -75,26 +75,26 @@ func (b *superior) listen(conn *net.UnixConn) {
 	}
 }
 
-// employ makes a command this one's service.
+// employ makes a command a service of this service manager.
 func (b *superior) employ(cmd *exec.Cmd, watchdog time.Duration) *exec.Cmd {
 	cmd.Env = append(cmd.Env, "NOTIFY_SOCKET="+b.path, fmt.Sprint("WATCHDOG_USEC=", watchdog.Microseconds()))
 	return cmd
 }
 
-// hears returns what is said next.
+// hears returns the next message.
 func (b *superior) hears() notice {
 	b.Helper()
 	return wait.Receive(b.T, "a word of the service", b.said)
 }
 
-// forget passes over what was said until now.
+// forget discards the messages until now.
 func (b *superior) forget() {
 	for len(b.said) > 0 {
 		<-b.said
 	}
 }
 
-// expects fails unless a says this next.
+// expects fails unless this is the next message of a.
 func (b *superior) expects(a *agent, want string) {
 	b.Helper()
 	if got, want := b.hears(), (notice{want, a.cmd.Process.Pid}); got != want {
@@ -102,10 +102,10 @@ func (b *superior) expects(a *agent, want string) {
 	}
 }
 
-// TestF7_WatchdogOfAServiceManager: as a service of Type=notify the agent says
-// when it serves, and feeds the watchdog while it lives, also under a runtime that
-// hangs; SIGTERM is answered with STOPPING and the end, whatever hangs (F4). That one
-// that stands still feeds nothing is TestF7_ABlockedLoopHasNoPulse.
+// TestF7_WatchdogOfAServiceManager: as a service of Type=notify the agent reports when it
+// serves, and feeds the watchdog while it runs, also with a hanging runtime. On SIGTERM it
+// sends STOPPING and exits, whatever hangs (F4). TestF7_ABlockedLoopHasNoPulse shows that a
+// blocked agent does not feed the watchdog.
 func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 	const watchdog = 600 * time.Millisecond
 	s := parallelStage(t)

@@ -19,16 +19,16 @@ import (
 )
 
 // TestF1_TaskOfAContainerThatNeverStarted: an agent that is killed while it starts a
-// container may leave one that containerd shows as exited and still keeps a task of, so
-// that it refuses to remove it. The pod goes on all the same, and when it goes nothing
-// is left of it.
+// container may leave one that containerd lists as exited, but whose task it keeps, so that
+// it refuses to remove it. The pod still continues, and when it is removed nothing is left of
+// it.
 func TestF1_TaskOfAContainerThatNeverStarted(t *testing.T) {
 	s := parallelStage(t)
 	var first sync.Once
 	s.through(criproxy.Hooks{Before: func(c criproxy.Call) {
 		if c.Method == "StartContainer" {
 			first.Do(func() {
-				// What a start that broke off leaves: the next one fails on it.
+				// This is what an interrupted start leaves: the next one fails on it.
 				if err := s.leaveTask(c.Request.Materialize()); err != nil {
 					s.Error(err)
 				}
@@ -49,8 +49,8 @@ func TestF1_TaskOfAContainerThatNeverStarted(t *testing.T) {
 	}
 }
 
-// leaveTask makes a task of the container that a StartContainerRequest names: its init
-// process waits to be told to go on.
+// leaveTask makes a task of the container that a StartContainerRequest names, and does not
+// start its init process.
 func (s *stage) leaveTask(start []byte) error {
 	var q cri.StartContainerRequest
 	if err := proto.Unmarshal(start, &q); err != nil {

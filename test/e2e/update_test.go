@@ -13,12 +13,12 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// labelled is a manifest with a label, whose change restarts nothing.
+// labelled is a manifest with a label; changing that restarts nothing.
 func labelled(text, value string) string {
 	return strings.Replace(text, "metadata: {", "metadata: {labels: {edit: "+value+"}, annotations: {edit: "+value+"}, ", 1)
 }
 
-// awaitLabel returns when an edit by labelled is in force.
+// awaitLabel returns when an edit by labelled is applied.
 func (s *stage) awaitLabel(name, value string) {
 	s.Helper()
 	s.eventually(func() error {
@@ -29,9 +29,8 @@ func (s *stage) awaitLabel(name, value string) {
 	})
 }
 
-// TestEdit_LabelsTouchNothing: an edit of labels and annotations is in the
-// status, and no mutating call is made for it; nor for another file name, nor
-// for the file's way from one place to another.
+// TestEdit_LabelsTouchNothing: an edit of labels and annotations is in the status, and the
+// agent makes no mutating call for it, nor for a new file name, nor for a file that moves.
 func TestEdit_LabelsTouchNothing(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -51,7 +50,7 @@ func TestEdit_LabelsTouchNothing(t *testing.T) {
 			s.write("other.yaml", labelled(text, v))
 			s.remove("web.yaml")
 		},
-		func(v string) { // as vim does: the old one moves away, the new one is written
+		func(v string) { // as vim does: it moves the old file away and writes the new one
 			path := filepath.Join(s.manifests, "other.yaml")
 			if err := os.Rename(path, path+"~"); err != nil {
 				t.Fatal(err)
@@ -88,9 +87,8 @@ func TestEdit_LabelsTouchNothing(t *testing.T) {
 	}
 }
 
-// TestEdit_OneContainer: an edit of one container's command restarts that one,
-// once, in the same sandbox; a container that joins or leaves leaves the others
-// alone.
+// TestEdit_OneContainer: an edit of one container's command restarts that one, once, in the
+// same sandbox. Adding or removing a container does not touch the others.
 func TestEdit_OneContainer(t *testing.T) {
 	s := parallelStage(t)
 	two := []string{container("main", "print, one, forever"), container("side", "forever")}
@@ -123,7 +121,7 @@ func TestEdit_OneContainer(t *testing.T) {
 	if s.sandbox("web").Id != box {
 		t.Error("the sandbox was replaced")
 	}
-	s.eventually(func() error { // the records of lives that are over: the newest one of each container stays
+	s.eventually(func() error { // of each container, the newest exited one stays
 		if n := len(s.containers("web")); n > 3 {
 			return fmt.Errorf("%d containers are listed", n)
 		}
@@ -131,9 +129,8 @@ func TestEdit_OneContainer(t *testing.T) {
 	})
 }
 
-// TestEdit_ImageAndBack: the same for an image, here one that is not there: what
-// runs goes on without it, and the way back is an ordinary edit that restarts
-// nothing.
+// TestEdit_ImageAndBack: the same for an image, here a missing one: the running container
+// goes on without it, and reverting the edit restarts nothing.
 func TestEdit_ImageAndBack(t *testing.T) {
 	s := parallelStage(t)
 	two := manifest("web", []string{container("main", "forever"), container("side", "forever")})
@@ -153,9 +150,9 @@ func TestEdit_ImageAndBack(t *testing.T) {
 	s.awaitReady("web", true)
 }
 
-// TestEdit_SandboxReplacesPod: an edit of what the whole pod stands on replaces
-// it: every old container has ended, with its grace, before a new one starts,
-// and the new instance begins with an empty emptyDir.
+// TestEdit_SandboxReplacesPod: an edit that needs a new sandbox replaces the pod. Every old
+// container has exited, with its grace period, before a new one starts, and the new instance
+// starts with an empty emptyDir.
 func TestEdit_SandboxReplacesPod(t *testing.T) {
 	s := parallelStage(t)
 	mount := "volumeMounts: [{name: d, mountPath: /d}, {name: x, mountPath: /x}]"
@@ -208,7 +205,7 @@ func TestEdit_SandboxReplacesPod(t *testing.T) {
 	if text, err := os.ReadFile(found[0]); err != nil || strings.Count(string(text), "\n") != 1 {
 		t.Errorf("the new emptyDir has %q (%v)", text, err)
 	}
-	// Attempts and log files only rise.
+	// Attempts and log file numbers only rise.
 	for _, c := range s.containers("web") {
 		if c.Metadata.Attempt == 0 {
 			t.Errorf("container %s is attempt 0 again", c.Metadata.Name)
@@ -216,8 +213,7 @@ func TestEdit_SandboxReplacesPod(t *testing.T) {
 	}
 }
 
-// TestEdit_JobRunsAgain: a job that has succeeded runs again when it was edited,
-// and for nothing else (I4).
+// TestEdit_JobRunsAgain: a job that has succeeded runs again only when it is edited (I4).
 func TestEdit_JobRunsAgain(t *testing.T) {
 	s := parallelStage(t)
 	job := func(word string) string {
@@ -246,26 +242,26 @@ func TestEdit_JobRunsAgain(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestF49_RemovedAndAddedAgain: a manifest that goes and comes, faster than its
-// pod can end, leads to one pod of its last text; the old one has its grace.
+// TestF49_RemovedAndAddedAgain: removing and adding a manifest faster than its pod can stop
+// results in one pod of the last text; the old one has its grace period.
 func TestF49_RemovedAndAddedAgain(t *testing.T) {
 	s := parallelStage(t)
 	text := func(i int) string {
 		return manifest("web", []string{container("main", fmt.Sprintf("print, life-%d, forever", i))})
 	}
 	s.write("web.yaml", text(0))
-	s.excuse("web") // what is begun while an edit is on its way, ends for it
+	s.excuse("web") // an edit may end a container that has just started
 	s.serve()
 	s.awaitRunning("web", "main")
 	const flips = 10
 	for i := range flips {
 		ended := len(s.ended("web", "main"))
 		s.remove("web.yaml")
-		if i%4 == 3 { // by then the old one has begun to go
+		if i%4 == 3 { // by then the old one has begun to stop
 			s.awaitEnded("web", "main", ended+1)
 		}
 		s.write("web.yaml", text(i+1))
-		if i%2 == 1 { // and by then the new one is there, or a part of it
+		if i%2 == 1 { // and by then the new one is there, at least partly
 			s.awaitRunning("web", "main")
 		}
 	}
@@ -283,7 +279,7 @@ func TestF49_RemovedAndAddedAgain(t *testing.T) {
 	was := s.awaitRunning("web", "main")
 	s.awaitReady("web", true)
 	s.untouched("web", was)
-	s.sandbox("web") // the one that is left
+	s.sandbox("web") // exactly one is left
 	s.remove("web.yaml")
 	s.awaitGone("web")
 	s.nothingLeft()

@@ -24,7 +24,7 @@ func onTmpfs(path string) bool {
 	return unix.Statfs(path, &st) == nil && st.Type == unix.TMPFS_MAGIC
 }
 
-// entry says what is at a path of a container's: mode, owner, and what is in it.
+// entry describes a container's path: mode, owner, and content.
 func (r running) entry(path string) string {
 	at := r.inside(path)
 	info, err := os.Stat(at)
@@ -51,8 +51,8 @@ func errno(err error) string {
 	return fmt.Sprint(err)
 }
 
-// TestC_1_37_EveryKindOfVolume: one pod with a volume of every kind there is without
-// an API server; what its containers see is what the kubelet would show them.
+// TestC_1_37_EveryKindOfVolume: one pod with a volume of every kind that needs no API server;
+// its containers see what they would see under the kubelet.
 func TestC_1_37_EveryKindOfVolume(t *testing.T) {
 	s := parallelStage(t)
 	s.must(os.MkdirAll(filepath.Join(s.scratch, "dir"), 0o755), os.WriteFile(filepath.Join(s.scratch, "dir/f"), []byte("of-the-host"), 0o644))
@@ -135,13 +135,13 @@ func TestC_1_37_EveryKindOfVolume(t *testing.T) {
 			t.Errorf("writing %s: %v, want %v", path, err, want)
 		}
 	}
-	// C-1.37: a full memory volume is full, and no reason to evict.
+	// A full memory volume is not a reason to evict (C-1.37).
 	if err := os.WriteFile(main.inside("/memory/large"), make([]byte, 2<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("2 MiB in a volume of one: %v", err)
 	}
 	s.secretsStay(canary)
 
-	// The claim goes by command only, and not while it is used.
+	// Only a command deletes the claim, and not while it is used.
 	if r := s.run("delete", "volume", "data"); r.code != 1 || !strings.Contains(r.err, s.full("web")) {
 		t.Errorf("a volume in use is deleted: %+v", r)
 	}
@@ -167,8 +167,8 @@ func TestC_1_37_EveryKindOfVolume(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestC_1_37_EmptyDirOverItsLimit: an emptyDir on the disk that grows over its limit
-// ends its pod, which says so; the others do not notice.
+// TestC_1_37_EmptyDirOverItsLimit: an emptyDir on disk that grows over its limit ends its
+// pod, with that reason; other pods are not touched.
 func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 	s := parallelStage(t)
 	s.write("fat.yaml", manifest("fat", []string{container("main", "forever", "volumeMounts: [{name: d, mountPath: /d}]")},
@@ -189,9 +189,9 @@ func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestC_1_37_MountPropagation: what a privileged container mounts in a Bidirectional
-// volume the node sees, and a container with HostToContainer; one with None does not.
-// When the pod goes, so does the mount that came from it, and no file behind it.
+// TestC_1_37_MountPropagation: the node and a container with HostToContainer see what a
+// privileged container mounts in a Bidirectional volume; one with None does not. When the pod
+// is removed, so is its mount, and no file behind it.
 func TestC_1_37_MountPropagation(t *testing.T) {
 	s := parallelStage(t)
 	dir := filepath.Join(s.scratch, "shared")
@@ -237,9 +237,9 @@ func mountsBelow(dir string) (all []string) {
 	return all
 }
 
-// TestC_1_37_VolumesOfInstances: when an edit replaces a pod, the new one has volumes of
-// its own, but for its claim; of the old one's no directory and no mount is left, also
-// when the agent was killed meanwhile. runonce --down leaves nothing but the claim.
+// TestC_1_37_VolumesOfInstances: when an edit replaces a pod, the new one has its own
+// volumes, except for its claim. No directory and no mount of the old one is left, also if
+// the agent was killed meanwhile. runonce --down leaves nothing but the claim.
 func TestC_1_37_VolumesOfInstances(t *testing.T) {
 	s := parallelStage(t)
 	s.interrupts()
@@ -263,7 +263,7 @@ func TestC_1_37_VolumesOfInstances(t *testing.T) {
 		before := len(s.front.Mutations())
 		s.write("web.yaml", text(host))
 		if i%2 == 1 {
-			s.eventually(func() error { // in the middle of it
+			s.eventually(func() error { // in the middle of the replacement
 				if n := len(s.front.Mutations()) - before; n < i {
 					return fmt.Errorf("the agent has made %d calls for the new pod", n)
 				}
@@ -320,9 +320,9 @@ func TestC_1_37_VolumesOfInstances(t *testing.T) {
 	}
 }
 
-// TestC_1_37_SubPathRace: a container that changes the target of another's subPath for
-// links to the node, as fast as it can, shows it nothing of the node, however often the
-// other one is made; and links that it leaves behind lead no removal to the node.
+// TestC_1_37_SubPathRace: a container replaces the target of another's subPath by links to
+// the node, as fast as it can. The other one sees nothing of the node, however often it is
+// made, and no removal follows these links to the node.
 func TestC_1_37_SubPathRace(t *testing.T) { parallelStage(t).subPathRace(4) }
 
 func (s *stage) subPathRace(turns int) {
@@ -355,7 +355,7 @@ func (s *stage) subPathRace(turns int) {
 	}
 	for turn := 1; turn <= turns; turn++ {
 		before := made()
-		s.write("web.yaml", text(turn)) // all of them are made again, unless their subPath leads out just then
+		s.write("web.yaml", text(turn)) // all are made again, unless a subPath is a link just then
 		wait.Until(t, "another container is made", func() (int, bool) { n := made(); return n, n > before })
 	}
 	logs, err := filepath.Glob(filepath.Join(s.logs, "*/v*/*.log"))
@@ -370,7 +370,7 @@ func (s *stage) subPathRace(turns int) {
 			t.Errorf("container %s, which makes the links, has ended %d times", name, n)
 		}
 	}
-	// What may stay behind in the volume: links to the node.
+	// The volume may still contain links to the node.
 	found, _ := filepath.Glob(filepath.Join(s.root, "pods/*/*/volumes/kubernetes.io~empty-dir/d"))
 	if len(found) != 1 {
 		t.Fatalf("emptyDirs: %v", found)

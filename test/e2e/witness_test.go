@@ -8,13 +8,13 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// life is one container's, as the runtime told it.
+// life is one run of a container, according to the runtime's events.
 type life struct {
 	id       string
 	pod      string // with its node suffix
 	name     string
 	attempt  uint32
-	from, to time.Time // to is zero while it lives
+	from, to time.Time // to is zero while it runs
 	exit     int32
 	reason   string
 	text     string
@@ -22,8 +22,7 @@ type life struct {
 
 func (l life) String() string { return l.text }
 
-// witness knows what containers lived when, also of those whose records are
-// gone.
+// witness knows which containers ran when, including those that the runtime no longer lists.
 type witness struct{ *invariant.Witness }
 
 func observe(n *node.Node) (*witness, error) {
@@ -33,17 +32,17 @@ func observe(n *node.Node) (*witness, error) {
 
 func (w *witness) close() { w.Close() }
 
-// who returns what an ID was of.
+// who returns what an ID belonged to.
 func (w *witness) who(id string) string { return w.Who(id) }
 
-// ofStage reports whether an ID is that of a pod, or a container, of a node name's.
+// ofStage reports whether an ID is of a pod or container of that node name.
 func (w *witness) ofStage(id, node string) bool {
 	pod := strings.TrimPrefix(w.who(id), "the sandbox of ")
 	pod, _, _ = strings.Cut(pod, "/")
 	return strings.HasSuffix(pod, "-"+node)
 }
 
-// of returns the lives that began under a node name, in their order.
+// of returns the containers that started under a node name, in order.
 func (w *witness) of(node string) []life {
 	var all []life
 	for _, l := range w.Lives(node) {
@@ -52,7 +51,7 @@ func (w *witness) of(node string) []life {
 	return all
 }
 
-// twice returns a line for every pair of lives of one container that overlap.
+// twice returns a line for every pair of runs of one container that overlap.
 func (w *witness) twice(node string) []string {
 	var found []string
 	for _, v := range invariant.Twice(w.Lives(node)) {

@@ -1,9 +1,8 @@
-// Package explained is why people find it right that nodectl differs from the real
-// kubelet: a file of explanations, for the comparisons test/parity and
-// test/paritycluster.
+// Package explained reads the explanations of intended differences between nodectl and the
+// real kubelet, for the comparisons test/parity and test/paritycluster.
 //
-// The one rule: an explanation is of differences that there are. What explains
-// nothing any more is idle, and a comparison fails for it.
+// The one rule: an explanation covers existing differences. One that covers none is idle, and
+// fails the comparison.
 package explained
 
 import (
@@ -17,25 +16,25 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// An Explanation is why some differences are right.
+// An Explanation says why some differences are intended.
 type Explanation struct {
 	// Cases are names of cases, * and ? as in file names; "*" alone is every case.
 	Cases []string `json:"cases"`
-	// Aspects are the differences'.
+	// Aspects are the aspects of the differences.
 	Aspects []string `json:"aspects"`
 	// Match is a regular expression for the rest of a difference. Empty: all.
 	Match string `json:"match"`
-	// Reason is why it is so.
+	// Reason is why nodectl differs.
 	Reason string `json:"reason"`
 	// API limits it to the cases that come through an API server.
 	API bool `json:"api"`
-	// Sometimes is of what need not be in every run.
+	// Sometimes is set for differences that do not occur in every run.
 	Sometimes bool `json:"sometimes"`
 
 	match *regexp.Regexp
 }
 
-// Read reads explanations; the error names the file and each that is not one.
+// Read reads explanations; the error names the file and each invalid explanation.
 func Read(file string) ([]*Explanation, error) {
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -57,8 +56,8 @@ func Read(file string) ([]*Explanation, error) {
 	return all, errors.Join(errs...)
 }
 
-// Covers reports whether e explains a difference of a case, which has come through an
-// API server or not.
+// Covers reports whether e explains a difference of a case; api says that the case came
+// through an API server.
 func (e *Explanation) Covers(name string, api bool, aspect, what string) bool {
 	if e.API && !api || !slices.Contains(e.Aspects, aspect) || e.match != nil && !e.match.MatchString(what) {
 		return false
@@ -69,11 +68,11 @@ func (e *Explanation) Covers(name string, api bool, aspect, what string) bool {
 	})
 }
 
-// Everywhere reports whether e is of every case: it is said once, and not of each.
+// Everywhere reports whether e covers every case: a report prints it once, not for each case.
 func (e *Explanation) Everywhere() bool { return slices.Contains(e.Cases, "*") }
 
-// Idle returns the explanations that explain nothing, by used: what they stood for is
-// no longer so.
+// Idle returns the explanations that explain nothing, according to used: the difference no
+// longer exists.
 func Idle(all []*Explanation, used func(*Explanation) bool) []*Explanation {
 	return slices.DeleteFunc(slices.Clone(all), func(e *Explanation) bool { return e.Sometimes || used(e) })
 }

@@ -37,8 +37,8 @@ func asks(token string, cert *x509.Certificate) *http.Request {
 	return r
 }
 
-// permitted waits until the API server, which learns of bindings a moment after it took
-// them, allows this.
+// permitted waits until the API server allows this; it learns of bindings a moment after it
+// accepts them.
 func permitted(t testing.TB, admin kubernetes.Interface, what string, spec authorizationv1.SubjectAccessReviewSpec) {
 	t.Helper()
 	until(t, what, func() (bool, error) {
@@ -120,7 +120,8 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 		}
 	}
 
-	// The API server goes: what it said stands for a while, nothing new is allowed.
+	// The API server goes down: its decisions stay cached for a while, nothing new is
+	// allowed.
 	c.APIServer.Kill(t)
 	if ok, _, err := a.May(t.Context(), reader, "get", "pods", "proxy"); !ok || err != nil {
 		t.Errorf("what was said is forgotten: %t, %v", ok, err)
@@ -140,8 +141,8 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	}
 }
 
-// A service account's token, as metrics-server shows one: bound to audience and
-// account, and refused once the account is gone and what was said is old.
+// A service account's token, as metrics-server presents one: bound to audience and account,
+// and refused once the account is deleted and the cached review has expired.
 func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 	t.Parallel()
 	c := shared(t)

@@ -25,8 +25,8 @@ import (
 
 const bootstrapToken = "abcdef.hunter2hunter2"
 
-// client returns what keeps the client certificate of a node, in a directory of its own,
-// and the way to the API server by its kubeconfig.
+// client returns the manager of a node's client certificate, in its own directory, and the
+// API client of its kubeconfig.
 func client(t testing.TB, node string, change func(*certificate.ClientConfig)) (*certificate.Client, *apiclient.Client, *logger) {
 	t.Helper()
 	dir, l := t.TempDir(), &logger{}
@@ -43,8 +43,8 @@ func client(t testing.TB, node string, change func(*certificate.ClientConfig)) (
 	return must(certificate.NewClient(cfg)), way, l
 }
 
-// credential waits until the API server knows us as the node by another credential than
-// was, and returns it.
+// credential waits until the API server authenticates us as the node with a credential other
+// than was, and returns it.
 func credential(t testing.TB, node string, way *apiclient.Client, was string) string {
 	t.Helper()
 	is := ""
@@ -64,7 +64,7 @@ func credential(t testing.TB, node string, way *apiclient.Client, was string) st
 	return is
 }
 
-// shows waits until the API server knows us by this certificate.
+// shows waits until the API server authenticates us by this certificate.
 func shows(t testing.TB, way *apiclient.Client, cert *x509.Certificate) {
 	t.Helper()
 	sum := sha256.Sum256(cert.Raw)
@@ -79,8 +79,8 @@ func shows(t testing.TB, way *apiclient.Client, cert *x509.Certificate) {
 	})
 }
 
-// holds checks what is in the directory of certificates. Their names say the second, as the
-// kubelet's do: the second of two certificates of one second replaces the first.
+// holds checks the directory of certificates. Their names have the time in seconds, as the
+// kubelet's do: of two certificates of one second, the second replaces the first.
 func holds(t testing.TB, dir string, pairs int) {
 	t.Helper()
 	all := must(filepath.Glob(filepath.Join(dir, "*")))
@@ -95,9 +95,9 @@ func holds(t testing.TB, dir string, pairs int) {
 	}
 }
 
-// A node without a kubeconfig gets one: requests fail until it is there, and nothing
-// is restarted. The first certificate is nearly at its end and is rotated; the new one
-// is shown, and the old one's connection closed.
+// A node without a kubeconfig gets one: requests fail until it is there, and nothing is
+// restarted. The first certificate is about to expire and is rotated; the client presents the
+// new one, and closes the old one's connection.
 func TestD4_BootstrapAndRotation(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -145,8 +145,8 @@ func TestD4_BootstrapAndRotation(t *testing.T) {
 	}
 }
 
-// A machine that slept for longer than its certificate lives: with a bootstrap
-// kubeconfig it comes back by itself.
+// A machine that slept past its certificate's expiry: with a bootstrap kubeconfig it recovers
+// by itself.
 func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -216,8 +216,8 @@ func TestD4_NoBootstrapWhereThereIsAKubeconfig(t *testing.T) {
 	}
 }
 
-// What the kubelet left is taken over: the file its kubeconfig names is the one that
-// is kept fresh, wherever it is.
+// The node adopts the kubelet's certificate: it renews the file that the kubelet's kubeconfig
+// names, wherever that is.
 func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -246,11 +246,11 @@ func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 	holds(t, dir, 2)
 }
 
-// An API server that is not there yet, and a bootstrap token that has expired, hold
-// nothing but the certificate: both are tried again, the token from its file as it
-// is by then, and every failure is counted and told.
+// An API server that is still down, and an expired bootstrap token, delay only the
+// certificate. The client retries both, reads the token from its file again, and counts and
+// logs every failure.
 //
-// The server is the one of all tests: this one runs before those that are parallel.
+// The server is the one of all tests: this test runs before the parallel ones.
 func TestF70_BootstrapGoesOnUntilItSucceeds(t *testing.T) {
 	c, node := start(t)
 	sign(t, c, node)
@@ -273,7 +273,7 @@ func TestF70_BootstrapGoesOnUntilItSucceeds(t *testing.T) {
 	}
 }
 
-// Without rotation the first certificate is the last one that is asked for.
+// Without rotation only the first certificate is requested.
 func TestD4_BootstrapWithoutRotation(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -289,8 +289,8 @@ func TestD4_BootstrapWithoutRotation(t *testing.T) {
 	}
 }
 
-// A kubeconfig that holds the node's certificate itself, as kubeadm init writes it:
-// the certificate is rotated beside it, and the new one is shown.
+// A kubeconfig with an embedded node certificate, as kubeadm init writes it: the certificate
+// is rotated beside it, and the client presents the new one.
 func TestD4_EmbeddedCertificateIsRotated(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)

@@ -1,13 +1,13 @@
-// Package identity runs what a node is to a real kube-apiserver, and what others
-// are to the node: bootstrap and rotation of certificates, and the questions of who
-// asks and what they may do.
+// Package identity tests, with a real kube-apiserver, how a node authenticates to it and how
+// the node authenticates and authorizes its own clients: bootstrap and rotation of
+// certificates, token and access reviews.
 //
-// No controller runs: the tests approve and sign certificate requests themselves,
-// with the cluster's authority, so that they decide how old a certificate is.
+// No controller runs: the tests approve and sign certificate requests themselves, with the
+// cluster's authority, so that they decide how old a certificate is.
 //
-// The tests share the server, each with a node of its own.
+// The tests share the server, each with its own node.
 //
-// The one rule: what a certificate is worth is asked of the API server.
+// The one rule: the API server decides whether a certificate is valid.
 package identity
 
 import (
@@ -52,14 +52,14 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// api is an API server that authorizes as a real one, and its administrator.
+// api is an API server with RBAC, and a client of its administrator.
 type api struct {
 	*cluster.Cluster
 	admin kubernetes.Interface
 }
 
-// shared is the server of all tests. It knows some tokens, and a node that has the bootstrap
-// token may ask for a certificate.
+// shared is the server of all tests. It knows some tokens, and a node with the bootstrap
+// token may request a certificate.
 var shared = suite.Once(func(t testing.TB) api {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
 	tokens := []string{"reader-token,reader,1", "worker-token,worker,2", "nobody-token,nobody,3", bootstrapToken + `,system:bootstrap:abcdef,4,"system:bootstrappers"`}
@@ -78,13 +78,13 @@ var shared = suite.Once(func(t testing.TB) api {
 
 func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 
-// start returns the server and a node name that no other test has.
+// start returns the server and a node name that no other test uses.
 func start(t testing.TB) (c api, node string) {
 	t.Helper()
 	return shared(t), strings.ToLower(strings.ReplaceAll(t.Name(), "_", "-"))
 }
 
-// requested returns the requests of certificates for a node.
+// requested returns the certificate requests for a node.
 func (c api) requested(t testing.TB, node string) (all []certificatesv1.CertificateSigningRequest) {
 	t.Helper()
 	for _, csr := range must(c.admin.CertificatesV1().CertificateSigningRequests().List(t.Context(), metav1.ListOptions{})).Items {
@@ -95,13 +95,13 @@ func (c api) requested(t testing.TB, node string) (all []certificatesv1.Certific
 	return all
 }
 
-// asksFor returns the common name that a certificate is requested for.
+// asksFor returns the common name of a certificate request.
 func asksFor(csr *certificatesv1.CertificateSigningRequest) string {
 	block, _ := pem.Decode(csr.Spec.Request)
 	return must(x509.ParseCertificateRequest(block.Bytes)).Subject.CommonName
 }
 
-// bind lets users do what a cluster role says.
+// bind gives users the permissions of a cluster role.
 func bind(t testing.TB, admin kubernetes.Interface, name, role string, rules []rbacv1.PolicyRule, subjects ...rbacv1.Subject) {
 	t.Helper()
 	if rules != nil {
@@ -148,12 +148,12 @@ type signer struct {
 
 	mu     sync.Mutex // guards what follows
 	more   chan struct{}
-	lives  []life // of the certificates to come; the last one stays
+	lives  []life // of the certificates to come; the last one is reused
 	asked  []*certificatesv1.CertificateSigningRequest
 	issued []*x509.Certificate
 }
 
-// life is when a certificate began and ends, from now.
+// life is the validity of a certificate: its age and its remaining time.
 type life struct{ since, left time.Duration }
 
 // sign starts a signer, until the test ends.
@@ -245,7 +245,7 @@ func (s *signer) issue(ctx context.Context, csr *certificatesv1.CertificateSigni
 	return nil
 }
 
-// waits returns once n certificates were issued: the last of them and its request.
+// waits returns the last certificate and its request once n were issued.
 func (s *signer) waits(t testing.TB, n int) (*certificatesv1.CertificateSigningRequest, *x509.Certificate) {
 	t.Helper()
 	deadline := time.After(wait.Limit)
@@ -274,7 +274,7 @@ func whoami(t testing.TB, c *apiclient.Client) (authenticationv1.UserInfo, error
 	return said.Status.UserInfo, nil
 }
 
-// until waits for something to be so: it becomes so without telling us.
+// until polls until so returns true.
 func until(t testing.TB, what string, so func() (bool, error)) {
 	t.Helper()
 	wait.NoError(t, func() error {
@@ -286,7 +286,7 @@ func until(t testing.TB, what string, so func() (bool, error)) {
 	})
 }
 
-// logger writes to the test's output, and keeps what was said.
+// logger writes to the test's output, and keeps the log.
 type logger struct {
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -308,7 +308,7 @@ func (l *logger) log() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
 
-// runs calls run until the test ends, or what is returned is called.
+// runs calls run until the test ends, or stop is called.
 func runs(t testing.TB, run func(context.Context) error) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -21,8 +21,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// shown connects as the API server does, which believes the cluster's authority
-// alone, and returns the certificate that it is shown.
+// shown connects as the API server does, which trusts the cluster's authority only, and
+// returns the certificate that the node presents.
 func shown(t testing.TB, s *certificate.Serving, authority string, name string) (*x509.Certificate, error) {
 	t.Helper()
 	pool := x509.NewCertPool()
@@ -48,8 +48,8 @@ func shown(t testing.TB, s *certificate.Serving, authority string, name string) 
 	return client.ConnectionState().PeerCertificates[0], nil
 }
 
-// The node asks for a serving certificate once its addresses are known, for these
-// and no other, as itself; and again when it has another address.
+// The node requests a serving certificate once its addresses are known, for exactly these,
+// with its own identity; and again when it has another address.
 func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -116,7 +116,7 @@ func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 		}
 	}
 
-	// After a restart what is there is shown at once, and nothing is asked for.
+	// After a restart the node presents the existing certificate at once, and requests none.
 	again := must(certificate.NewServing(certificate.ServingConfig{Node: node, Dir: dir, Rotate: true, API: way.REST()}))
 	if got, err := shown(t, again, c.Authority.File, "192.0.2.1"); err != nil || !got.Equal(second) {
 		t.Errorf("after a restart: %v", err)
