@@ -38,7 +38,7 @@ func (h *History) add(name string, c change) {
 	h.changes[name] = append(h.changes[name], c)
 }
 
-// newest returns what list says is wanted: nil for nothing.
+// newest returns the pod that list desires now: nil for none.
 func newest(list []change) *v1.Pod {
 	for _, c := range slices.Backward(list) {
 		if !c.broken {
@@ -48,22 +48,21 @@ func newest(list []change) *v1.Pod {
 	return nil
 }
 
-// same reports whether an edit of one pod to another restarts nothing, whatever
-// the agent that reads it makes of edits.
+// same reports whether an edit of one pod to another restarts nothing, under any agent.
 func same(a, b *v1.Pod) bool {
 	return a != nil && a.UID == b.UID && equality.Semantic.DeepEqual(a.Spec, b.Spec)
 }
 
-// Want says that a source is about to want a pod; name is its full name.
+// Want says that a source is about to desire a pod; name is its full name.
 func (h *History) Want(name string, p *v1.Pod) { h.add(name, change{pod: p.DeepCopy()}) }
 
 // Break says that the pod's source is about to become unreadable.
 func (h *History) Break(name string) { h.add(name, change{broken: true}) }
 
-// Away says that no source wants the pod any more.
+// Away says that no source desires the pod any more.
 func (h *History) Away(name string) { h.add(name, change{}) }
 
-// Gap says that the pod's source may have seemed not to want the pod for a moment.
+// Gap says that the pod may have been missing from its source for a moment.
 func (h *History) Gap(name string) {
 	h.mu.Lock()
 	p := newest(h.changes[name])
@@ -72,8 +71,8 @@ func (h *History) Gap(name string) {
 	h.Want(name, p)
 }
 
-// Excuse says that the agent may end this pod's containers, and that they need
-// not run in the end: a probe fails, its time is over, its image is missing.
+// Excuse says that the agent may end this pod's containers, and that they need not run at the
+// end: a probe fails, its deadline passes, its image is missing.
 func (h *History) Excuse(name string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,14 +82,14 @@ func (h *History) Excuse(name string) {
 	h.excused[name] = true
 }
 
-// isExcused also holds for pods of which nothing is known.
+// isExcused also returns true for unknown pods.
 func (h *History) isExcused(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.excused[name] || len(h.changes[name]) == 0
 }
 
-// wanted returns what is wanted now, by full name.
+// wanted returns the pods that are desired now, by full name.
 func (h *History) wanted() map[string]*v1.Pod {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -103,8 +102,8 @@ func (h *History) wanted() map[string]*v1.Pod {
 	return all
 }
 
-// desired reports whether the same pod was wanted from one moment to another,
-// and whether its source could not be read at the end.
+// desired reports whether the same pod was desired from one moment to another, and whether
+// its source was unreadable at the end.
 func (h *History) desired(name string, from, to time.Time) (all, broken bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -125,7 +124,7 @@ func (h *History) desired(name string, from, to time.Time) (all, broken bool) {
 	return all, broken
 }
 
-// awaySince returns since when the pod is not wanted at a moment: zero while it is.
+// awaySince returns since when the pod is not desired at a moment: zero while it is.
 func (h *History) awaySince(name string, at time.Time) (since time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,8 +139,7 @@ func (h *History) awaySince(name string, at time.Time) (since time.Time) {
 	return since
 }
 
-// changed reports whether anything was said of a pod between two moments but
-// what it is tagged with.
+// changed reports whether a pod was changed between two moments, except for tagged changes.
 func (h *History) changed(name string, from, to time.Time) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -72,7 +72,7 @@ func TestI2_AnEditOfLabelsEndsNoPromise(t *testing.T) {
 	}
 }
 
-// I4: nor may what has ended live again.
+// A terminated pod may not run again either (I4).
 func TestI4_AnEditOfLabelsRevivesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {
@@ -101,5 +101,5 @@ func TestI4_AnEditOfLabelsRevivesNothing(t *testing.T) {
 	})
 }
 
-// tick lets a second of fake time go by.
+// tick advances fake time by a second.
 func tick() { time.Sleep(time.Second) }

@@ -1,12 +1,12 @@
-// Package invariant checks what nodectl promises, whatever the fault: I1 to I6,
-// I8 and I9 of the README. It does not ask nodectl: it hears the runtime's own
-// events, lists what the runtime shows, reads /proc, the cgroup trees, the mounts
-// and the directories, and holds nodectl's journal against them.
+// Package invariant checks nodectl's invariants under any fault: I1 to I6, I8 and I9 of the
+// README. It does not ask nodectl: it receives the runtime's own events, lists the runtime,
+// reads /proc, the cgroup trees, the mounts and the directories, and compares nodectl's
+// journal with them.
 //
-// A test makes a Witness of its node and a History of what it wants, and calls
-// Settle and Check when it has done its worst; the soak does the same.
+// A test makes a Witness of its node and a History of its desired pods, and calls Settle and
+// Check after its faults; the soak does the same.
 //
-// The one rule: a violation says what, when and whose.
+// The one rule: a violation names its kind, its time and its pod.
 package invariant
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// A Violation is one promise that was broken.
+// A Violation is one broken invariant.
 type Violation struct {
 	Promise string // "I1"
 	At      time.Time
@@ -40,7 +40,7 @@ func (v Violation) String() string {
 	return fmt.Sprintf("%s broken at %s: %s: %s", v.Promise, v.At.Format("15:04:05.000"), pod, v.What)
 }
 
-// A Scope is one agent's world: everything on a node that carries one node name.
+// A Scope is everything of one agent: everything on a node with one node name.
 type Scope struct {
 	Node    *node.Node
 	Name    string // of the agent's node
@@ -49,22 +49,21 @@ type Scope struct {
 	Root    string // --root-dir
 	Logs    string // --pod-logs-dir
 
-	// Stops are the calls by which the agent ended things, see Stopping.
+	// Stops are the calls by which the agent stopped or removed things, see Stopping.
 	Stops []criproxy.Made
 	// Pid is the agent's; 0 when none runs.
 	Pid int
-	// Said is what its agents wrote, one line each.
+	// Said is the log of its agents, one line each.
 	Said []string
-	// Secrets are words that may be in manifests and nowhere an agent writes to.
+	// Secrets are words that may be in manifests and in nothing that an agent writes.
 	Secrets []string
 }
 
-// Stopping names the methods by which an agent ends what lives: a Scope wants
-// the calls of all of them, which a criproxy.Rule without a deed collects.
+// Stopping names the methods by which an agent stops or removes things. A Scope needs the
+// calls of all of them, which a criproxy.Rule without a fault collects.
 var Stopping = []string{"StopContainer", "StopPodSandbox", "RemoveContainer", "RemovePodSandbox"}
 
-// Check returns the promises that were broken, I3 apart, which only Settle can
-// judge: it takes time.
+// Check returns the broken invariants, except I3, which only Settle can check: it takes time.
 func (s *Scope) Check(ctx context.Context) ([]Violation, error) {
 	now, err := s.look(ctx)
 	if err != nil {
@@ -85,8 +84,8 @@ func (s *Scope) Check(ctx context.Context) ([]Violation, error) {
 	return all, nil
 }
 
-// Settle returns nil as soon as what is there is what is wanted (I3) and nothing is
-// left of what has gone (I6), and what is not so once that does not change any more.
+// Settle returns nil as soon as the node is in the desired state (I3) and nothing is left of
+// removed pods (I6). Otherwise it returns the differences once they no longer change.
 func (s *Scope) Settle(ctx context.Context) error {
 	return wait.Try(func() error { return s.Settled(ctx) })
 }
@@ -97,13 +96,13 @@ func (s *Scope) Settled(ctx context.Context) error {
 	if err == nil && len(open) == 0 {
 		open, err = s.left(ctx)
 	}
-	for _, v := range open { // without the time, by which it would seem to change
+	for _, v := range open { // without the time, which would look like a change
 		err = errors.Join(err, fmt.Errorf("%s broken: %s: %s", v.Promise, v.Pod, v.What))
 	}
 	return err
 }
 
-// left returns what is left of pods that are gone (I6).
+// left returns what is left of removed pods (I6).
 func (s *Scope) left(ctx context.Context) ([]Violation, error) {
 	now, err := s.look(ctx)
 	if err != nil {
@@ -128,7 +127,7 @@ func (s *Scope) look(ctx context.Context) (now shown, err error) {
 	return shown{b.GetItems(), c.GetContainers()}, err
 }
 
-// newest returns the newest record of a pod's container, and how many have ended.
+// newest returns the newest CRI container of a pod's container, and how many have exited.
 func (now shown) newest(pod, container string) (newest *cri.Container, ended int) {
 	for _, c := range now.containers {
 		if c.Labels[labelPod] != pod || c.Metadata.GetName() != container {
@@ -144,7 +143,7 @@ func (now shown) newest(pod, container string) (newest *cri.Container, ended int
 	return newest, ended
 }
 
-// unsettled returns where what is there is not what is wanted (I3).
+// unsettled returns where the node is not in the desired state (I3).
 func (s *Scope) unsettled(ctx context.Context) ([]Violation, error) {
 	now, err := s.look(ctx)
 	if err != nil {
@@ -176,7 +175,7 @@ func (s *Scope) unsettled(ctx context.Context) ([]Violation, error) {
 	return open, nil
 }
 
-// differs says how a pod is not as it is wanted; "" when it is.
+// differs says how a pod differs from the desired one; "" if it does not.
 func (now shown) differs(name string, p *v1.Pod, said line) string {
 	ready := ""
 	for _, b := range now.boxes {

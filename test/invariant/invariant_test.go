@@ -18,7 +18,7 @@ var begin = time.Now()
 
 func at(seconds int) time.Time { return begin.Add(time.Duration(seconds) * time.Second) }
 
-// lived is a life of container main; to 0 still lives.
+// lived is a run of container main; with to 0 it still runs.
 func lived(pod string, attempt uint32, from, to int) Life {
 	l := Life{ID: fmt.Sprintf("%012d", attempt), Pod: pod, UID: "uid-" + pod, Name: "main", Attempt: attempt, From: at(from)}
 	if to > 0 {
@@ -27,7 +27,7 @@ func lived(pod string, attempt uint32, from, to int) Life {
 	return l
 }
 
-// history is one in which web was wanted at the given seconds, "x" away, "?" broken.
+// history is one in which web was desired at the given seconds, "x" away, "?" broken.
 func history(words ...string) *History {
 	h := &History{}
 	for _, w := range words {
@@ -55,7 +55,7 @@ func must(n int, err error) int {
 	return n
 }
 
-// expect compares violations by promise and second.
+// expect compares violations by invariant and second.
 func expect(t *testing.T, what string, found []Violation, want ...string) {
 	t.Helper()
 	var got []string

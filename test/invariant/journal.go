@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// line is one of the journal.
+// line is a line of the journal.
 type line struct {
 	Time time.Time `json:"time"`
 	Gone bool      `json:"gone"`
@@ -32,8 +32,7 @@ func (l line) status(container string) v1.ContainerStatus {
 	return v1.ContainerStatus{}
 }
 
-// journal returns the lines that are whole, in their order. The agent writes
-// beside it.
+// journal returns the complete lines, in order. The agent may be writing meanwhile.
 func (s *Scope) journal() ([]line, error) {
 	text, err := os.ReadFile(filepath.Join(s.Root, "journal.jsonl"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

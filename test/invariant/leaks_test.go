@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// cgroup makes a group in a hierarchy in which processes may be put, until the
-// test ends, and returns its directory.
+// cgroup makes a cgroup in a hierarchy that accepts processes, until the test ends, and
+// returns its directory.
 func cgroup(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mounts")
@@ -46,8 +46,7 @@ func cgroup(t *testing.T, path string) string {
 	return ""
 }
 
-// TestI6_WhatIsLeftOfAPod: every place in which something of a pod may be left is
-// looked at, and the pod has to be gone.
+// TestI6_WhatIsLeftOfAPod: leaks of a removed pod are found in every place.
 func TestI6_WhatIsLeftOfAPod(t *testing.T) {
 	dir, uid, parent := t.TempDir(), fmt.Sprintf("uid-%d", os.Getpid()), fmt.Sprintf("/ndt-invariant-%d", os.Getpid())
 	s := Scope{
@@ -118,7 +117,7 @@ func TestI6_WhatIsLeftOfAPod(t *testing.T) {
 	}
 }
 
-// TestI1_AProcessOutlivesItsContainer: the kernel's word, not the runtime's.
+// TestI1_AProcessOutlivesItsContainer: the kernel's state counts, not the runtime's.
 func TestI1_AProcessOutlivesItsContainer(t *testing.T) {
 	id, parent := fmt.Sprintf("c%063d", os.Getpid()), fmt.Sprintf("/ndt-invariant-%d", os.Getpid())
 	group := cgroup(t, filepath.Join(parent, "pod", id))
@@ -130,7 +129,7 @@ func TestI1_AProcessOutlivesItsContainer(t *testing.T) {
 		_ = c.Process.Kill()
 		_ = c.Wait() // it was killed
 	})
-	t.Cleanup(end) // before the group goes
+	t.Cleanup(end) // before the cgroup is removed
 	if err := os.WriteFile(filepath.Join(group, "cgroup.procs"), []byte(fmt.Sprint(c.Process.Pid)), 0o600); err != nil {
 		t.Fatal("a test of what is in cgroups needs root: ", err)
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 )
 
-// slack is how long an agent may take to hear of a change, and to end what it
-// was about to do, on a machine that is busy.
+// slack is how long an agent on a busy machine may take to learn of a change, and to end what
+// it was doing.
 const slack = 10 * time.Second
 
 const clock = "15:04:05.000"
 
-// Twice returns every pair of lives of one container that overlap (I1).
+// Twice returns every pair of runs of one container that overlap (I1).
 func Twice(lives []Life) (found []Violation) {
 	for i, a := range lives {
 		for _, b := range lives[i+1:] {
@@ -25,8 +25,8 @@ func Twice(lives []Life) (found []Violation) {
 	return found
 }
 
-// innocent returns the calls by which the agent ended what lived and was wanted
-// all the time (I2), or what its last good manifest wants (I9).
+// innocent returns the calls by which the agent ended a running container that was desired
+// all the time (I2), or by its last good manifest (I9).
 func (s *Scope) innocent(lives []Life) (found []Violation) {
 	for _, call := range s.Stops {
 		if s.History.isExcused(call.Pod) {

@@ -14,12 +14,11 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// processes returns the containers of which the kernel knows something else than
-// the runtime (I1).
+// processes returns the containers whose state in the kernel differs from the runtime's (I1).
 func (s *Scope) processes(now shown) (found []Violation) {
 	for _, c := range now.containers {
 		if c.State != cri.ContainerState_CONTAINER_EXITED {
-			continue // one that runs may end while it is looked at
+			continue // a running one may exit during the check
 		}
 		for _, p := range s.Node.Processes(c.Id) {
 			found = append(found, Violation{"I1", time.Now(), c.Labels[labelPod],
@@ -29,19 +28,19 @@ func (s *Scope) processes(now shown) (found []Violation) {
 	return found
 }
 
-// What an agent may need, with a few dozen pods (I5): several times what it does.
+// Limits of an agent with a few dozen pods (I5): several times its usual needs.
 const (
 	maxFiles   = 200
 	maxThreads = 100
-	maxMemory  = 200 << 10 // KiB that are its own
-	maxRepeats = 60        // of one line, numbers apart; at debug each turn of what is done often says one
+	maxMemory  = 200 << 10 // KiB of private memory
+	maxRepeats = 60        // of one line, numbers apart; at debug level, a repeated action logs one each time
 	maxDebug   = 10 * maxRepeats
 )
 
-// number is what may differ between two times that the same thing is said.
+// number matches what may differ between two lines with the same message.
 var number = regexp.MustCompile(`[0-9a-f]{12,}|[0-9]+`)
 
-// bounded returns where an agent takes more than it needs (I5).
+// bounded returns where an agent exceeds its limits (I5).
 func (s *Scope) bounded() (found []Violation) {
 	said := make(map[string]int)
 	for _, l := range s.Said {
@@ -77,7 +76,7 @@ func (s *Scope) bounded() (found []Violation) {
 	return found
 }
 
-// field returns a number of /proc's status.
+// field returns a number of /proc/PID/status.
 func field(status []byte, name string) int {
 	for line := range strings.Lines(string(status)) {
 		if f := strings.Fields(line); len(f) > 1 && f[0] == name {
@@ -124,7 +123,7 @@ func (s *Scope) leaks(lives []Life, now shown) (found []Violation) {
 	return found
 }
 
-// secrets returns where an agent has told what it must not (I8).
+// secrets returns where an agent has written a secret (I8).
 func (s *Scope) secrets() (found []Violation) {
 	for _, l := range s.Said {
 		for _, word := range s.Secrets {

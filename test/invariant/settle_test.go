@@ -26,13 +26,13 @@ func box(pod, id string, ready bool) *cri.PodSandbox {
 	return &cri.PodSandbox{Id: id, State: state, Labels: map[string]string{labelPod: pod}}
 }
 
-// record is one of container main, the later the more made says.
+// record is a CRI container of container main; a higher made is newer.
 func record(pod, id, box string, made int64, state cri.ContainerState) *cri.Container {
 	return &cri.Container{Id: id, PodSandboxId: box, CreatedAt: made, State: state,
 		Metadata: &cri.ContainerMetadata{Name: "main"}, Labels: map[string]string{labelPod: pod}}
 }
 
-// says is what the agent says of web, whose container main is id.
+// says is the agent's report of web, whose container main is id.
 func says(phase v1.PodPhase, id string, state v1.ContainerState) line {
 	return line{Pod: &v1.Pod{Status: v1.PodStatus{Phase: phase,
 		ContainerStatuses: []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://" + id, State: state}}}}}
@@ -87,8 +87,8 @@ func TestI3_HowAPodIsNotAsItIsWanted(t *testing.T) {
 	}
 }
 
-// TestI3_UnsettledUntilItIsAsWanted takes what a runtime shows, what the journal
-// says and what is wanted.
+// TestI3_UnsettledUntilItIsAsWanted compares the runtime's list, the journal and the desired
+// pods.
 func TestI3_UnsettledUntilItIsAsWanted(t *testing.T) {
 	rt := critest.New()
 	client, _ := rt.Connect().Clients()

@@ -16,39 +16,38 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// The labels by which containers are known.
+// The labels of containers.
 const (
 	labelNode = "nodectl.dev/node"
 	labelPod  = "io.kubernetes.pod.name"
 	labelUID  = "io.kubernetes.pod.uid"
 )
 
-// Life is one container's, as the runtime told it.
+// Life is one run of a container, according to the runtime's events.
 type Life struct {
 	ID, Box  string // Box is its sandbox's
 	Node     string // the name of its agent's node
 	Pod, UID string // Pod with its node suffix
 	Name     string
 	Attempt  uint32
-	From, To time.Time // From is zero until it lives, To while it lives
+	From, To time.Time // From is zero until it runs, To while it runs
 	Exit     int32
 	Reason   string
 }
 
-// String names the life, for a person.
+// String names the run, for messages.
 func (l Life) String() string {
 	return fmt.Sprintf("%s/%s attempt %d (%.12s)", l.Pod, l.Name, l.Attempt, l.ID)
 }
 
-// livesAt reports whether the container lived at a moment.
+// livesAt reports whether the container ran at a moment.
 func (l Life) livesAt(t time.Time) bool {
 	return !l.From.IsZero() && l.From.Before(t) && (l.To.IsZero() || l.To.After(t))
 }
 
-// A Witness writes down the life of every container of a node from the runtime's
-// events: which came to be, from when to when, and how they ended, also of those
-// whose records are gone. A runtime that goes and comes back is listed, so that
-// what happened meanwhile is known as far as it can be.
+// A Witness records every container of a node from the runtime's events: when it ran and how
+// it exited, including containers that the runtime no longer lists. After an outage the
+// Witness lists the runtime, to learn as much as possible of what happened meanwhile.
 type Witness struct {
 	cancel context.CancelFunc
 	conn   *grpc.ClientConn // its own: a call that waits for the runtime delays no other client
@@ -59,8 +58,7 @@ type Witness struct {
 	boxes map[string]string // pod by sandbox ID
 }
 
-// Observe begins to witness a node. It returns when no event of what is done
-// from then on is missed.
+// Observe starts to witness a node. It returns when no later event can be missed.
 func Observe(n *node.Node) (*Witness, error) {
 	conn, err := grpc.NewClient(n.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -97,17 +95,17 @@ func Observe(n *node.Node) (*Witness, error) {
 	return w, nil
 }
 
-// pause is how long the connection waits for a runtime that is away.
+// pause is how long the connection waits before it tries a missing runtime again.
 const pause = 50 * time.Millisecond
 
 // Close ends the witness.
 func (w *Witness) Close() {
 	w.cancel()
 	w.wg.Wait()
-	_ = w.conn.Close() // nothing is on its way
+	_ = w.conn.Close() // no call is under way
 }
 
-// hear writes down one stream of events, and returns why it has ended.
+// hear records one stream of events, and returns the error that ended it.
 func (w *Witness) hear(stream cri.RuntimeService_GetContainerEventsClient) error {
 	for {
 		e, err := stream.Recv()
@@ -118,7 +116,7 @@ func (w *Witness) hear(stream cri.RuntimeService_GetContainerEventsClient) error
 	}
 }
 
-// list writes down what the runtime shows now.
+// list records what the runtime lists now.
 func (w *Witness) list(ctx context.Context, rt cri.RuntimeServiceClient) {
 	all, err := rt.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
@@ -149,7 +147,7 @@ func (w *Witness) note(e *cri.ContainerEventResponse) {
 	}
 }
 
-// status notes what the runtime says of one container. The lock is held.
+// status records the runtime's status of one container. The lock is held.
 func (w *Witness) status(s *cri.ContainerStatus, box string) {
 	l := w.lives[s.Id]
 	if l == nil {
@@ -181,7 +179,7 @@ func (w *Witness) Who(id string) string {
 	return "nobody"
 }
 
-// Lives returns the lives that began under a node name, in their order.
+// Lives returns the runs that started under a node name, in order.
 func (w *Witness) Lives(node string) []Life {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -2,14 +2,14 @@ package kube
 
 import "strings"
 
-// kubectlImage is one of kubectl alone.
+// kubectlImage has only kubectl.
 const kubectlImage = "nodectl.dev/test/kubectl:1"
 
 // dnsAddress is the cluster's DNS service.
 const dnsAddress = "10.96.0.10"
 
-// dnsManifests run CoreDNS as a cluster has it: a Deployment in kube-system that
-// reads services and pods with its own service account.
+// dnsManifests run CoreDNS as a cluster does: a Deployment in kube-system that reads services
+// and pods with its own service account.
 var dnsManifests = strings.NewReplacer("IMAGE", coreDNS, "ADDRESS", dnsAddress).Replace(`apiVersion: v1
 kind: ServiceAccount
 metadata: {name: coredns, namespace: kube-system}
@@ -78,8 +78,8 @@ spec:
       volumes: [{name: config, configMap: {name: coredns, items: [{key: Corefile, path: Corefile}]}}]
 `)
 
-// clientManifests are a pod with kubectl that reaches the API server as any client in
-// a pod does: by its name, the account's token and the account's authority.
+// clientManifests are a pod with kubectl that connects to the API server as any client in a
+// pod does: by its name, the account's token and the account's CA.
 const clientManifests = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: client}
@@ -106,8 +106,8 @@ spec:
   volumes: [{name: config, configMap: {name: client}}]
 `
 
-// metricsManifests run metrics-server, which reads /metrics/resource of the node with
-// its own service account and serves what kubectl top shows.
+// metricsManifests run metrics-server, which reads the node's /metrics/resource with its own
+// service account and serves kubectl top.
 var metricsManifests = strings.ReplaceAll(`apiVersion: v1
 kind: ServiceAccount
 metadata: {name: metrics-server, namespace: kube-system}

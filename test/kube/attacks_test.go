@@ -22,8 +22,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// readable and privileged are paths of the node's server: what is shown, and what
-// takes the connection.
+// readable and privileged are paths of the node's server: readable ones return data,
+// privileged ones take over the connection.
 var (
 	readable = []string{"/pods", "/runningpods/", "/metrics", "/metrics/resource", "/metrics/cadvisor", "/metrics/probes", "/stats/summary", "/configz",
 		"/healthz", "/healthz/syncloop", "/containerLogs/attacks/victim/main"}
@@ -39,7 +39,7 @@ func (w *world) caller(pair *cluster.Pair) *http.Client {
 		if err != nil {
 			w.Fatal(err)
 		}
-		// Shown whatever the server says it knows.
+		// Presented whatever CAs the server names.
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &cert, nil }
 	}
 	transport := &http.Transport{TLSClientConfig: config}
@@ -47,7 +47,7 @@ func (w *world) caller(pair *cluster.Pair) *http.Client {
 	return &http.Client{Timeout: wait.Limit, Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 }
 
-// issue returns the certificate of a user who has it from the cluster's authority.
+// issue returns a user's certificate of the cluster's authority.
 func (w *world) issue(user string, groups ...string) *cluster.Pair {
 	w.Helper()
 	p := w.cluster.Authority.Issue(w, path.Base(w.Name())+"-"+user, cluster.Identity{User: user, Groups: groups})
@@ -62,7 +62,7 @@ func (w *world) asks(c *http.Client, method, path, upgrade string) (code int, te
 	if err != nil {
 		w.Fatal(err)
 	}
-	r.URL.Opaque = "//" + r.URL.Host + path // nothing is made clean on the way
+	r.URL.Opaque = "//" + r.URL.Host + path // the client does not clean the path
 	switch upgrade {
 	case "websocket":
 		protocol := "v5.channel.k8s.io"
@@ -97,7 +97,7 @@ func (w *world) asks(c *http.Client, method, path, upgrade string) (code int, te
 	return answer.StatusCode, string(body)
 }
 
-// everyWay asks for all there is, and returns the codes that are not want.
+// everyWay requests every route, and returns the codes that are not want.
 func (w *world) everyWay(c *http.Client, want int) (wrong []string) {
 	w.Helper()
 	try := func(method, path, upgrade string) {
@@ -117,7 +117,7 @@ func (w *world) everyWay(c *http.Client, want int) (wrong []string) {
 	return wrong
 }
 
-// TestD1_TheServer: those who attack the node's port.
+// TestD1_TheServer: attacks on the node's port.
 func TestD1_TheServer(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "attacks")
@@ -171,7 +171,7 @@ func (w *world) nobody() {
 	if answer.StatusCode != http.StatusUnauthorized {
 		w.Errorf("a made up token: %s", answer.Status)
 	}
-	// Without TLS there is nothing.
+	// Without TLS there is no answer.
 	c, err := net.Dial("tcp", w.address+":"+w.port)
 	if err != nil {
 		w.Fatal(err)
@@ -199,7 +199,7 @@ func (w *world) noRole() {
 	for _, other := range w.everyWay(w.caller(w.issue("root", "system:masters")), http.StatusOK) {
 		if strings.HasSuffix(other, ": 101") {
 			upgraded++
-		} else if !strings.HasPrefix(other, "POST /checkpoint/") { // the runtime of this test cannot
+		} else if !strings.HasPrefix(other, "POST /checkpoint/") { // this test's runtime does not support it
 			w.Errorf("a master, %s", other)
 		}
 	}
@@ -208,12 +208,12 @@ func (w *world) noRole() {
 	}
 }
 
-// grant lets a user do a verb on subresources of nodes.
+// grant gives a user a verb on subresources of nodes.
 func (w *world) grant(user, verb, resources string) {
 	w.Helper()
 	w.kubectl("create", "clusterrole", user, "--verb="+verb, "--resource="+resources)
 	w.kubectl("create", "clusterrolebinding", user, "--clusterrole="+user, "--user="+user)
-	w.await(func() error { // the authorizer of the API server watches
+	w.await(func() error { // the API server's authorizer learns of it by a watch
 		resource, of, _ := strings.Cut(strings.Split(resources, ",")[0], "/")
 		out, err := w.try("auth", "can-i", verb, resource, "--subresource="+of, "--as="+user, "-q")
 		if err != nil {
@@ -223,7 +223,7 @@ func (w *world) grant(user, verb, resources string) {
 	})
 }
 
-// proxyGet: who may read through nodes/proxy runs nothing, whatever the method is.
+// proxyGet: a user with get on nodes/proxy runs nothing, by any method.
 func (w *world) proxyGet() {
 	w.grant("peeks", "get", "nodes/proxy")
 	c := w.caller(w.issue("peeks"))
@@ -255,8 +255,8 @@ func (w *world) proxyGet() {
 	}
 }
 
-// paths: no spelling of a path leads to what another one would not, and none to a
-// file of the host, a master's included.
+// paths: no spelling of a path opens a route that another spelling does not, and none a file
+// of the host, not even for system:masters.
 func (w *world) paths() {
 	master, passer := w.caller(w.issue("root", "system:masters")), w.caller(w.issue("passer-by"))
 	for _, path := range []string{
@@ -303,15 +303,15 @@ func (w *world) slowHeaders() {
 		case <-ended:
 			return sent, true
 		default:
-			_, _ = io.WriteString(c, strconv.Itoa(sent%10)) // fails when it has been cut
+			_, _ = io.WriteString(c, strconv.Itoa(sent%10)) // fails when the connection has been closed
 			sent++
 			return sent, false
 		}
 	})
 }
 
-// logLinks: a pod that can write where logs are cannot make nodectl read it files of
-// the host.
+// logLinks: a pod that can write to the log directory cannot make nodectl read files of the
+// host for it.
 func (w *world) logLinks(secret string) {
 	w.apply(fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -327,7 +327,7 @@ spec:
 `, busybox, sleeps, w.machine.LogsDir))
 	w.awaitReady("forger")
 	w.awaitOutput("innocent", "logs", "forger")
-	dir := w.TempDir() // what a link to a directory would lead to
+	dir := w.TempDir() // the target of a link to a directory
 	if err := os.WriteFile(filepath.Join(dir, "0.log"), []byte("2026-01-01T00:00:00.000000000Z stdout F canary-of-the-host\n"), 0o644); err != nil {
 		w.Fatal(err)
 	}
@@ -351,13 +351,13 @@ spec:
 	}
 }
 
-// failed reports whether a command ended by itself, and not well.
+// failed reports whether a command exited by itself with an error.
 func failed(err error) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.Exited()
 }
 
-// output runs a command to its end; one that goes on is an error.
+// output runs a command to its end; a command that does not end is an error.
 func output(cmd *exec.Cmd) (string, error) {
 	stop := time.AfterFunc(wait.Limit, func() { _ = cmd.Process.Kill() })
 	defer stop.Stop()

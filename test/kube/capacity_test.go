@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// TestCapacityOfAForceDeletedPod_IsWaitedFor: a pod that is bound into the place of a pod
-// that was deleted by force, and still stops, is Pending with the reason and runs once that
-// pod's last container is gone. It is never Failed.
+// TestCapacityOfAForceDeletedPod_IsWaitedFor: a pod takes the place of a pod that was deleted
+// by force and is still stopping. It is Pending with the reason and runs once that pod's last
+// container is gone. It is never Failed.
 func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "capacity").secondNode(t, "tight", "--max-pods", "1")
@@ -26,8 +26,8 @@ func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods that ask for a CSI volume
-// are Pending with FailedMount, and there are as many as the ReplicaSet wants.
+// TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with a CSI volume are Pending
+// with FailedMount, and there are as many as the ReplicaSet specifies.
 func TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "lacking")
@@ -47,7 +47,7 @@ spec:
 	w.awaitOutput("Pending Pending", "get", "pods", "-o", "jsonpath={.items[*].status.phase}")
 	w.awaitOutput("FailedMount FailedMount", "get", "pods", "-o", "jsonpath={.items[*].status.reason}")
 	names := w.kubectl("get", "pods", "-o", "name")
-	w.pod("later", sleeps) // the node works on, and the controller had its time
+	w.pod("later", sleeps) // the node still works, and the controller had its time
 	w.awaitOutput("FailedMount FailedMount", "get", "pods", "-l", "app=stuck", "-o", "jsonpath={.items[*].status.reason}")
 	if now := w.kubectl("get", "pods", "-l", "app=stuck", "-o", "name"); now != names {
 		w.Errorf("pods %q became %q", names, now)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// probed is a pod whose probes are asked every second.
+// probed is a pod whose probes run every second.
 const probed = `apiVersion: v1
 kind: Pod
 metadata: {name: NAME}
@@ -31,11 +31,10 @@ spec:
     livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 10}
 `
 
-// TestF14_ClockJumps: the agent's wall clock is set, by an hour and by years, to and
-// fro. What runs runs on and stays ready; what is new starts, what falls is started
-// again, as soon as ever; and with a clock that is an hour wrong the node is one of its
-// cluster still. It does so while the agent runs and while it does not. The runtime's
-// clock stays: how long ago a container ended is wrong by as much.
+// TestF14_ClockJumps: the agent's wall clock is set, by an hour and by years, back and forth,
+// while the agent runs and while it does not. Running pods run on and stay ready. New pods
+// start and crashed ones restart without delay. With a clock that is an hour wrong the node
+// stays in its cluster. The runtime's clock stays: the age of an exit is wrong by as much.
 func TestF14_ClockJumps(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "nodectl")
 	clock.Build(t, program)
@@ -49,7 +48,7 @@ func TestF14_ClockJumps(t *testing.T) {
 	w.apply(strings.Replace(restarting, "sleep 3", "sleep 1", 1))
 	w.awaitReady("stands", "fixed-"+w.name)
 	lives := []string{"stands", "fixed-" + w.name}
-	heard := func() { // it has heard its sources
+	heard := func() { // its sources are ready
 		w.Helper()
 		w.await(func() error {
 			for _, name := range append(lives, "falls") {
@@ -119,7 +118,7 @@ func TestF14_ClockJumps(t *testing.T) {
 		}
 		t.Logf("%s: took %s", what, time.Since(begun).Round(100*time.Millisecond))
 	}
-	// The lease goes by the node's clock, and is right again.
+	// The lease uses the node's clock, and is right again.
 	begun := time.Now()
 	w.await(func() error {
 		at, err := time.Parse(time.RFC3339, w.kubectl("get", "lease", "-n", "kube-node-lease", w.name, "-o", "jsonpath={.spec.renewTime}"))
@@ -133,7 +132,7 @@ func TestF14_ClockJumps(t *testing.T) {
 	}
 }
 
-// report is a pod as the agent itself tells of it; nil is none.
+// report returns a pod as the agent itself reports it; nil for none.
 func (w *world) report(name string) *v1.Pod {
 	w.Helper()
 	var list v1.PodList
@@ -161,7 +160,7 @@ func ready(p *v1.Pod) bool {
 	return false
 }
 
-// life names the run of a pod's container.
+// life names the current run of a pod's container.
 func (w *world) life(name string) string {
 	w.Helper()
 	c := w.report(name).Status.ContainerStatuses[0]

@@ -118,11 +118,11 @@ func (w *wired) watchCut() {
 	}
 }
 
-// refusals counts what the agent has said of 401.
+// refusals counts the agent's log lines about 401.
 func (w *wired) refusals() int { return strings.Count(w.agent.Log(w), "Unauthorized") }
 
-// unknownFor waits until the API server has refused the node more often than seen, and
-// gives the node a pod then: nothing becomes of it, and what runs stays.
+// unknownFor waits until the API server has refused the node more often than seen, and then
+// creates a pod for it: that pod does not start, and running ones stay.
 func (w *wired) unknownFor(name string, seen int) {
 	w.Helper()
 	w.await(func() error {
@@ -138,7 +138,7 @@ func (w *wired) unknownFor(name string, seen int) {
 	}
 }
 
-// known puts a good kubeconfig in place; the agent takes it up as it runs.
+// known writes a valid kubeconfig; the running agent loads it.
 func (w *wired) known(name string) {
 	w.Helper()
 	pid := w.agent.PID()
@@ -151,7 +151,7 @@ func (w *wired) known(name string) {
 	w.kubectl("delete", "pod", name, "--timeout="+wait.Limit.String())
 }
 
-// expired: the node's certificate has ended; pods run on, and a new kubeconfig is enough.
+// expired: the node's certificate has expired; pods run on, and a new kubeconfig is enough.
 func (w *wired) expired() {
 	seen := w.refusals()
 	short := w.cluster.Kubeconfig(w, cluster.Identity{User: "system:node:" + w.name, Groups: []string{"system:nodes"}, NotAfter: time.Now().Add(-time.Minute)})
@@ -160,7 +160,7 @@ func (w *wired) expired() {
 	w.known("after-expiry")
 }
 
-// otherAuthority: the API server does not know who signed the node's certificate.
+// otherAuthority: the API server does not know the signer of the node's certificate.
 func (w *wired) otherAuthority() {
 	seen := w.refusals()
 	other := cluster.NewAuthority(w, w.TempDir(), "other")
@@ -181,8 +181,8 @@ current-context: test
 	w.known("after-refusal")
 }
 
-// deletedBeforeStart: a pod that is bound and deleted before the node hears of it is
-// never started, and goes.
+// deletedBeforeStart: a pod that is bound and deleted before the node sees it never starts,
+// and is removed.
 func (w *wired) deletedBeforeStart() {
 	w.wire.cut(true)
 	w.apply(strings.Replace(shell("unborn", sleeps), "spec:\n", "spec:\n  nodeName: "+w.name+"\n", 1))
@@ -198,8 +198,8 @@ func (w *wired) deletedBeforeStart() {
 	}
 }
 
-// deletedWhileAway: of two pods that run, one is deleted while the node is cut off, by
-// force so that the object is gone when it is back; another takes its name.
+// deletedWhileAway: of two running pods, one is deleted while the node is cut off, by force
+// so that the object is gone when the node is back; another takes its name.
 func (w *wired) deletedWhileAway() {
 	w.pod("replaced", sleeps)
 	old := w.path("replaced", "{.metadata.uid}")
@@ -223,7 +223,7 @@ func (w *wired) deletedWhileAway() {
 	w.kubectl("delete", "pod", "replaced")
 }
 
-// rollout makes a Deployment and begins to replace its pods.
+// rollout makes a Deployment and starts to replace its pods.
 func (w *wired) rollout(name string, replicas int) {
 	w.Helper()
 	w.apply(fmt.Sprintf(`apiVersion: apps/v1
@@ -242,10 +242,9 @@ spec:
 	w.kubectl("set", "env", "deployment/"+name, "TURN=2")
 }
 
-// rolledOut waits until the pods of a Deployment are those that are wanted, and the
-// runtime has nothing else of it: each pod once, each container once. A
-// start may have been cut short with the call that asked for it: the runtime ends such
-// a container with 128, and it is started again.
+// rolledOut waits until the pods of a Deployment are the desired ones, and the runtime has
+// nothing else of it: each pod once, each container once. A start may have been interrupted
+// with its call: the runtime ends such a container with 128, and it restarts.
 func (w *wired) rolledOut(name string, replicas int) {
 	w.Helper()
 	w.awaitRollout("deployment/" + name)
@@ -254,7 +253,7 @@ func (w *wired) rolledOut(name string, replicas int) {
 		want = nil
 		for line := range strings.Lines(w.kubectl("get", "pods", "-l", "app="+name, "-o", `jsonpath={range .items[*]}{.metadata.uid} {.status.phase} {.spec.containers[0].env[0].value} {.status.containerStatuses[0].restartCount} {.metadata.deletionTimestamp}{"\n"}{end}`)) {
 			uid, rest, _ := strings.Cut(line, " ")
-			if rest = strings.TrimSpace(rest); !strings.HasPrefix(rest, "Running 2 ") || strings.Count(rest, " ") != 2 { // a third word is the time of its deletion
+			if rest = strings.TrimSpace(rest); !strings.HasPrefix(rest, "Running 2 ") || strings.Count(rest, " ") != 2 { // a third word is its deletion time
 				return fmt.Errorf("a pod is %s", strings.TrimSpace(line))
 			}
 			want = append(want, uid)
@@ -288,12 +287,12 @@ func (w *wired) rolledOut(name string, replicas int) {
 	w.awaitOutput("stands", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")
 }
 
-// runtimeKilled: containerd ends in the middle of a rollout, and comes back.
+// runtimeKilled: containerd is killed in the middle of a rollout, and comes back.
 func (w *wired) runtimeKilled() {
 	w.rollout("runtime", 3)
 	seen := map[string]bool{}
 	for range 2 {
-		w.await(func() error { // another sandbox is made
+		w.await(func() error { // until another sandbox is made
 			fresh := false
 			for _, s := range w.machine.Sandboxes(w) {
 				if s.Labels["app"] == "runtime" && !seen[s.Id] {
@@ -311,7 +310,7 @@ func (w *wired) runtimeKilled() {
 	w.rolledOut("runtime", 3)
 }
 
-// agentKilled: nodectl ends again and again while six pods are replaced.
+// agentKilled: nodectl is killed again and again while six pods are replaced.
 func (w *wired) agentKilled() {
 	w.rollout("agent", 6)
 	for range 2 * w.rounds {
@@ -366,8 +365,8 @@ func (w *wired) offlineRestart() {
 	w.awaitOutput("stands", "get", "pods", "-o", "jsonpath={.items[*].metadata.name}")
 }
 
-// decisionsWhileAway: what the API server has allowed stays allowed while it cannot
-// be asked, and nothing else is.
+// decisionsWhileAway: requests that the API server has allowed stay allowed while it is
+// unreachable, and no others are.
 func (w *wired) decisionsWhileAway() {
 	w.grant("scrapes", "get", "nodes/metrics,nodes/stats")
 	known, late := w.caller(w.issue("scrapes")), w.caller(w.issue("root", "system:masters"))

@@ -20,15 +20,15 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// The images beside those of bin/images.
+// The images in addition to those of bin/images.
 const (
 	busybox       = "nodectl.dev/test/busybox:1"
 	coreDNS       = "nodectl.dev/test/coredns:1"
 	metricsServer = "nodectl.dev/test/metrics-server:1"
 )
 
-// importImages makes images of the programs that run in the cluster, and gives them
-// to the node.
+// importImages makes images of the programs that run in the cluster, and imports them on the
+// node.
 func (w *world) importImages() {
 	w.Helper()
 	dir := w.TempDir()
@@ -67,7 +67,7 @@ func (w *world) importImages() {
 	w.machine.Import(w, files...)
 }
 
-// writeImage writes an image of one program, links to it and what a shell expects.
+// writeImage writes an image of one program, links to it and the files that a shell expects.
 func writeImage(file, ref, program string, links map[string]string, command []string) error {
 	text, err := os.ReadFile(program)
 	if err != nil {

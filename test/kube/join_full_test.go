@@ -24,9 +24,9 @@ import (
 // signedFor is how long certificates of the joining cluster are valid.
 const signedFor = 3 * time.Minute
 
-// TestC_1_25_1_Join: a machine with nothing but a bootstrap token becomes a node, by
-// nodectl's own flags and then as kubeadm's unit starts a kubelet. The API server
-// believes no serving certificate that its authority has not signed.
+// TestC_1_25_1_Join: a machine with only a bootstrap token becomes a node, by nodectl's own
+// flags and then as kubeadm's unit starts a kubelet. The API server trusts only serving
+// certificates of its own authority.
 func TestC_1_25_1_Join(t *testing.T) {
 	w := bareWorld(t, cluster.ControllerArgs("--cluster-signing-duration="+signedFor.String()), cluster.VerifyNodes())
 	w.importImages()
@@ -55,7 +55,7 @@ func (w *world) signings() (all []signing) {
 	return all
 }
 
-// approve does what an administrator does: it says yes to what nodes ask to show.
+// approve acts as an administrator: it approves the nodes' requests for serving certificates.
 func (w *world) approve() {
 	w.Helper()
 	for _, s := range w.signings() {
@@ -65,7 +65,7 @@ func (w *world) approve() {
 	}
 }
 
-// bootstrapped counts what was asked with the bootstrap token.
+// bootstrapped counts the requests that were made with the bootstrap token.
 func (w *world) bootstrapped() (n int) {
 	w.Helper()
 	for _, s := range w.signings() {
@@ -90,8 +90,8 @@ func certificateIn(file string) (*x509.Certificate, error) {
 	return nil, fmt.Errorf("%s holds no certificate", file)
 }
 
-// servesCertificate waits until the node's port shows a certificate of the cluster's
-// authority for its address; an administrator approves what is asked meanwhile.
+// servesCertificate waits until the node's port presents a certificate of the cluster's
+// authority for its address; an administrator approves requests meanwhile.
 func (w *world) servesCertificate() {
 	w.Helper()
 	text, err := os.ReadFile(w.cluster.Authority.File)
@@ -110,7 +110,7 @@ func (w *world) servesCertificate() {
 	})
 }
 
-// reached: the API server reaches the node.
+// reached: the API server can connect to the node.
 func (w *world) reached(pod string) {
 	w.Helper()
 	w.servesCertificate()
@@ -131,17 +131,17 @@ func (w *world) reached(pod string) {
 	})
 }
 
-// overTime is what is said of a request that took too long: of the machine, not of who
-// asked.
+// overTime matches the error of a request that took too long: the machine is slow, not the
+// node wrong.
 var overTime = regexp.MustCompile(`(?i)timeout|deadline exceeded`)
 
-// joinByFlags: one command joins; what it got it keeps across a restart and renews
-// before it ends, and pods notice none of it.
+// joinByFlags: one command joins. The node keeps its certificate across a restart and renews
+// it before it expires, without an effect on pods.
 func (w *world) joinByFlags(bootstrap string) {
 	w.file = filepath.Join(w.TempDir(), "node.kubeconfig")
 	w.serve("--bootstrap-kubeconfig", bootstrap, "--rotate-server-certificates")
 	forgiven := false
-	for line := range strings.Lines(w.agent.Log(w)) { // who joins has no certificate yet, and that is no trouble
+	for line := range strings.Lines(w.agent.Log(w)) { // a joining node has no certificate yet, which is no error
 		if !strings.Contains(line, "level=WARN") || !strings.Contains(line, "API server") {
 			continue
 		}
@@ -170,7 +170,7 @@ func (w *world) joinByFlags(bootstrap string) {
 	if n := w.bootstrapped(); n != 1 {
 		w.Errorf("asked with the bootstrap token %d times", n)
 	}
-	// It is renewed before it ends (F72), by the node itself.
+	// The node itself renews it before it expires (F72).
 	deadline := time.Until(first.NotAfter)
 	w.Logf("the first certificate ends in %s", deadline.Round(time.Second))
 	wait.Until(w, "the certificate is renewed", func() (string, bool) {
@@ -180,14 +180,14 @@ func (w *world) joinByFlags(bootstrap string) {
 		}
 		return "ends at " + now.NotAfter.String(), now.NotAfter.After(first.NotAfter)
 	}, wait.WithoutStall)
-	info, err := os.Stat(current) // of what the link leads to
+	info, err := os.Stat(current) // of the link's target
 	if err != nil {
 		w.Fatal(err)
 	}
 	if info.ModTime().After(first.NotAfter) {
 		w.Errorf("renewed at %s, after the end %s", info.ModTime(), first.NotAfter)
 	}
-	// The old one is worth nothing from now on.
+	// From now on the old one has expired.
 	wait.Until(w, "the first certificate has ended", func() (time.Duration, bool) {
 		left := time.Until(first.NotAfter.Add(time.Second)).Round(time.Second)
 		return left, left <= 0
@@ -270,9 +270,9 @@ podLogsDir: LOGS
 cgroupRoot: CGROUP
 `
 
-// joinAsKubelet: the same machine joins under the kubelet's name, with the flags and
-// files of kubeadm's 10-kubeadm.conf. What this machine has of its own is in
-// KUBELET_KUBEADM_ARGS, and where the unit has no flag, in the configuration.
+// joinAsKubelet: the same machine joins under the kubelet's name, with the flags and files of
+// kubeadm's 10-kubeadm.conf. Settings of this machine are in KUBELET_KUBEADM_ARGS, or, if
+// there is no flag for one, in the configuration.
 func (w *world) joinAsKubelet(bootstrap string) {
 	dir := w.TempDir()
 	w.name, w.root = "n2", filepath.Join(dir, "root")

@@ -21,8 +21,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestC_1_25_ANodeOfACluster: everything people do with kubectl, on a cluster whose
-// only node is nodectl.
+// TestC_1_25_ANodeOfACluster: the usual commands of kubectl, on a cluster whose only node is
+// nodectl.
 func TestC_1_25_ANodeOfACluster(t *testing.T) {
 	t.Parallel()
 	shared(t).beside(t,
@@ -55,14 +55,14 @@ func TestC_1_25_NodeChanges(t *testing.T) {
 	}
 }
 
-// everything says what there is, for a person who has to find out what went wrong.
+// everything describes the state, for the search for a failure's cause.
 func (w *world) everything() string {
 	pods, _ := w.cluster.Kubectl(w, "get", "pods", "-A", "-o", "wide").CombinedOutput()
 	events, _ := w.cluster.Kubectl(w, "get", "events", "-n", w.namespace, "--sort-by=.lastTimestamp").CombinedOutput()
 	return string(pods) + string(events)
 }
 
-// shell is a pod of a shell that does what script says.
+// shell is a pod of a shell that runs script.
 func shell(name, script string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -81,7 +81,7 @@ const sleeps = "trap exit TERM; sleep 1000000 & wait"
 // ignores is a script that only SIGKILL ends.
 const ignores = "trap '' TERM; while :; do sleep 1000000; done"
 
-// pod makes a pod of a shell and waits until it is ready; it goes with the namespace.
+// pod makes a pod of a shell and waits until it is ready; it is deleted with the namespace.
 func (w *world) pod(name, script string) {
 	w.Helper()
 	w.apply(shell(name, script))
@@ -119,7 +119,7 @@ func (w *world) nodeObject() {
 	})
 }
 
-// vanishes: the Node is deleted, and the agent makes it again (F73).
+// vanishes: the Node is deleted, and the agent registers it again (F73).
 func (w *world) vanishes() {
 	uid := w.kubectl("get", "node", w.name, "-o", "jsonpath={.metadata.uid}")
 	w.kubectl("delete", "node", w.name)
@@ -161,7 +161,7 @@ func (w *world) logsOfAPod() {
 	}
 	late := time.AfterFunc(wait.Limit, func() { _ = follow.Process.Kill() })
 	defer func() { late.Stop(); _ = follow.Process.Kill() }()
-	out.Has(w, 1, "one\n") // else it may follow the life after
+	out.Has(w, 1, "one\n") // else it may follow the next run
 	w.kubectl("exec", "logs", "--", "touch", "/tmp/end")
 	if err := follow.Wait(); err != nil || !strings.HasSuffix(out.String(), "\nlast\n") {
 		w.Errorf("followed to the end: %v, %q", err, out.String())
@@ -301,7 +301,7 @@ func (w *world) mirrors() {
 	uid := func() string { return w.kubectl("get", "pod", name, "-o", "jsonpath={.metadata.uid}") }
 	first := uid()
 	w.awaitOutput("Node", "get", "pod", name, "-o", "jsonpath={.metadata.ownerReferences[0].kind}")
-	w.awaitOutput("static", "logs", name) // it may be ready before it has said anything
+	w.awaitOutput("static", "logs", name) // it may be ready before it has written anything
 	if out := w.kubectl("exec", name, "--", "echo", "here"); out != "here\n" {
 		w.Errorf("exec %q", out)
 	}
@@ -318,12 +318,12 @@ func (w *world) mirrors() {
 	w.awaitOutput("", "get", "pod", name, "--ignore-not-found", "-o", "name")
 }
 
-// nameTaken: a static pod takes the name of a pod that runs, and the cluster hears that
-// this one is no more.
+// nameTaken: a static pod takes the name of a running pod, which the cluster then sees as
+// Failed.
 func (w *world) nameTaken() {
 	name := "same-" + w.name
 	w.pod(name, "echo api; "+sleeps)
-	// It is held at first, and what had its name is gone all the same.
+	// It has to wait at first, and the pod of its name is still removed.
 	static := w.local(shell("same", "echo static; "+sleeps))
 	w.manifest("same", strings.Replace(static, "name: same}", "name: same, annotations: {nodectl.dev/depends-on: nobody}}", 1))
 	w.awaitOutput("Failed NameTaken False", "get", "pod", name, "-o", `jsonpath={.status.phase} {.status.reason} {.status.conditions[?(@.type=="Ready")].status}`)
@@ -356,7 +356,7 @@ spec:
 	w.awaitRollout("deployment/web")
 	w.kubectl("set", "env", "deployment/web", "TEXT=two")
 	w.awaitRollout("deployment/web")
-	w.await(func() error { // the old ones go
+	w.await(func() error { // the old ones are removed
 		if names := strings.Fields(w.kubectl("get", "pods", "-l", "app=web", "-o", "name")); len(names) != 3 {
 			return fmt.Errorf("%v", names)
 		}
@@ -483,7 +483,7 @@ func (w *world) drain() {
 	w.awaitRollout("deployment/drained")
 }
 
-// disruptionBudget: a drain waits where a budget says so, and goes on without it.
+// disruptionBudget: a drain waits for a disruption budget, and continues without it.
 func (w *world) disruptionBudget() {
 	w.kubectl("create", "deployment", "few", "--image="+busybox, "--replicas=2", "--", "sh", "-c", sleeps)
 	w.kubectl("create", "pdb", "few", "--selector=app=few", "--min-available=1")
@@ -497,7 +497,7 @@ func (w *world) disruptionBudget() {
 		w.Fatal(err)
 	}
 	w.Cleanup(func() { _ = drain.Process.Kill() })
-	// The new pod has no node, so that one is ready and none may go.
+	// The new pod has no node, so that only one is ready and none may be evicted.
 	out.Has(w, 1, "disruption budget")
 	w.awaitOutput("1", "get", "deployment", "few", "-o", "jsonpath={.status.readyReplicas}")
 	w.kubectl("delete", "pdb", "few")

@@ -10,9 +10,8 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// TestD1_ListensNowhere: without an API server and without a flag that asks for it, a
-// node that has just been started listens on no TCP port, and on one socket of its
-// owner's.
+// TestD1_ListensNowhere: without an API server and a flag for it, a node that has just
+// started listens on no TCP port, and on one socket that only its owner can use.
 func TestD1_ListensNowhere(t *testing.T) {
 	t.Parallel()
 	of := shared(t)
@@ -38,8 +37,7 @@ func TestD1_ListensNowhere(t *testing.T) {
 	}
 }
 
-// listeners returns the TCP and UDP addresses at which a process listens, as the
-// kernel has them.
+// listeners returns the TCP and UDP addresses at which a process listens, from the kernel.
 func listeners(t *testing.T, pid int) (all []string) {
 	t.Helper()
 	mine := map[string]bool{}

@@ -48,7 +48,7 @@ func newObjects(t testing.TB, c *cluster.Cluster) *objects {
 	return &objects{client, restmapper.NewDiscoveryRESTMapper(groups)}
 }
 
-// in returns the client of a resource, in a namespace where the resource has them.
+// in returns the client of a resource, in a namespace if the resource is namespaced.
 func (o *objects) in(namespace string, kind schema.GroupKind, version string) (dynamic.ResourceInterface, error) {
 	m, err := o.mapper.RESTMapping(kind, version)
 	if err != nil {
@@ -60,7 +60,7 @@ func (o *objects) in(namespace string, kind schema.GroupKind, version string) (d
 	return o.client.Resource(m.Resource).Namespace(namespace), nil
 }
 
-// named is in for the name that kubectl takes, as "pods" or "deployment".
+// named is in for a resource name of kubectl, as "pods" or "deployment".
 func (o *objects) named(namespace, resource string) (dynamic.ResourceInterface, error) {
 	kind, err := o.mapper.KindFor(schema.GroupVersionResource{Resource: resource})
 	if err != nil {
@@ -98,7 +98,7 @@ func (o *objects) apply(t testing.TB, namespace, manifests string) {
 	}
 }
 
-// deleteWorkloads deletes all pods of a namespace and what makes them; "" is all
+// deleteWorkloads deletes all pods of a namespace and their controllers; "" is all
 // namespaces. It waits for nothing.
 func (o *objects) deleteWorkloads(t testing.TB, namespace string) {
 	t.Helper()
@@ -136,13 +136,13 @@ func (o *objects) deleteAll(t testing.TB, namespace, resource string, fields ...
 	}
 }
 
-// query is what kubectl get is asked for.
+// query is a query of kubectl get.
 type query struct {
 	client   dynamic.ResourceInterface
 	what     metav1.ListOptions
 	name     string // of the one object; "" is all that what selects
 	output   string // name, or jsonpath=TEMPLATE
-	optional bool   // that the object is not there is no error
+	optional bool   // a missing object is no error
 }
 
 // query reads the arguments of kubectl get for one resource: [NAME] [-n NAMESPACE | -A]
@@ -209,14 +209,14 @@ func (q query) get(ctx context.Context) (text, version string, err error) {
 	return out.String(), version, err
 }
 
-// changes returns when something has changed since a version; sometimes nothing has.
+// changes returns when something has changed since a version; it may also return without one.
 func (q query) changes(ctx context.Context, version string) {
 	const seconds = 10
 	what := q.what
 	what.ResourceVersion, what.TimeoutSeconds = version, new(int64(seconds))
 	w, err := q.client.Watch(ctx, what)
 	if err != nil {
-		return // the next get says why
+		return // the next get returns the error
 	}
 	defer w.Stop()
 	<-w.ResultChan() // closed after that time

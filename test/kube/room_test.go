@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestC_1_31_OutOfPods: more pods than a node has room for are bound to it at once.
-// As many as there is room for run, and the others have failed, each with its reason.
+// TestC_1_31_OutOfPods: more pods than a node has room for are bound to it at once. As many
+// as fit run, and the others have failed, each with its reason.
 func TestC_1_31_OutOfPods(t *testing.T) {
 	t.Parallel()
 	const room = 4
@@ -16,7 +16,7 @@ func TestC_1_31_OutOfPods(t *testing.T) {
 	w.outOfPods(room, 5*room)
 }
 
-// outOfPods binds pods to a node that has room for fewer and no pod yet.
+// outOfPods binds pods to an empty node that has room for fewer.
 func (w *world) outOfPods(room, pods int) {
 	w.Helper()
 	var all strings.Builder

@@ -12,9 +12,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestC_1_25_AddOns: what a cluster runs beside people's pods finds on nodectl what it
-// finds on a kubelet: CoreDNS answers for services and pods, metrics-server reads the
-// node; and what kubectl shows of a pod is all there.
+// TestC_1_25_AddOns: a cluster's add-ons work on nodectl as on a kubelet: CoreDNS answers for
+// services and pods, metrics-server reads the node; and kubectl shows everything of a pod.
 func TestC_1_25_AddOns(t *testing.T) {
 	t.Parallel()
 	shared(t).beside(t,
@@ -30,7 +29,7 @@ func TestC_1_25_AddOns(t *testing.T) {
 	)
 }
 
-// burns uses all the CPU it may, and holds memory that it has touched.
+// burns uses all the CPU of its limit, and holds memory that it has touched.
 const (
 	burns = `apiVersion: v1
 kind: Pod
@@ -48,8 +47,8 @@ spec:
 `
 )
 
-// clusterDNS: names of services, of a StatefulSet's pods and of any pod, asked for in
-// a pod whose resolv.conf is nodectl's.
+// clusterDNS: names of services, of a StatefulSet's pods and of any pod, resolved in a pod
+// with nodectl's resolv.conf.
 func (w *world) clusterDNS() {
 	w.apply(`apiVersion: v1
 kind: Service
@@ -115,7 +114,7 @@ spec:
 		}
 		return nil
 	})
-	// Through the search list, and what stands behind the names.
+	// Through the search list, and the servers behind the names.
 	for server, want := range map[string]string{
 		"http://named-1.named":                                "named-1.named." + w.namespace + ".svc.cluster.local\n",
 		"http://named-0.named." + w.namespace:                 "named-0.named." + w.namespace + ".svc.cluster.local\n",
@@ -138,8 +137,8 @@ func (w *world) inside(args ...string) (string, error) {
 	return w.try(append([]string{"exec", "client", "--", "/bin/kubectl"}, args...)...)
 }
 
-// serviceAccount: a pod reaches the API server by its name, believes the authority of
-// its account and no other, and is who its token says.
+// serviceAccount: a pod connects to the API server by its name, trusts only its account's CA,
+// and is authenticated as its token says.
 func (w *world) serviceAccount() {
 	w.apply(clientManifests)
 	w.awaitReady("client")
@@ -215,7 +214,7 @@ func (w *world) top() {
 		}
 		return nil
 	})
-	// Unasked by anybody else: the server's own words for the same, at the source.
+	// The same metrics from the node itself, without metrics-server.
 	raw := w.kubectl("get", "--raw", "/api/v1/nodes/"+w.name+"/proxy/metrics/resource")
 	for _, name := range []string{"node_cpu_usage_seconds_total", "pod_memory_working_set_bytes", "container_cpu_usage_seconds_total", "container_start_time_seconds"} {
 		if !bytes.Contains([]byte(raw), []byte("\n"+name)) {

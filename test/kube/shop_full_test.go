@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// shopPage is what the shop shows.
+// shopPage is the shop's page.
 const shopPage = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li>cheese</li></ul>"
 
 // TestShop_OnACluster: the shop as Deployments that find one another by the environment of
@@ -48,8 +48,8 @@ func TestShop_OnACluster(t *testing.T) {
 	w.awaitRollout("deployment/shop-web")
 	address := w.kubectl("get", "service", "shop-web", "-o", "jsonpath={.spec.clusterIP}")
 	page := func() (string, error) {
-		// A connection that is refused is an error at once. Each visit has its own: one
-		// that was made before the service had its rules goes elsewhere as long as it lives.
+		// A refused connection is an error at once. Each visit has its own connection: one
+		// made before the service had its rules never reaches the service.
 		client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
 		r, err := client.Get("http://" + address + "/")
 		if err != nil {
@@ -130,7 +130,7 @@ func TestShop_OnACluster(t *testing.T) {
 	})
 	w.kubectl("rollout", "restart", "deployment/shop-db")
 	w.await(func() error {
-		revive() // it may have ended after it was looked at last
+		revive() // it may have exited since the last check
 		_, err := w.try("rollout", "status", "deployment/shop-db", "--timeout=10s")
 		return err
 	})
@@ -144,7 +144,7 @@ func TestShop_OnACluster(t *testing.T) {
 	})
 }
 
-// restarting is a pod that ends every few seconds, and one that runs.
+// restarting has a pod that exits every few seconds, and one that runs on.
 const restarting = `apiVersion: v1
 kind: Pod
 metadata: {name: falls}
@@ -153,8 +153,8 @@ spec:
   containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "sleep 3; exit 1"]}]
 `
 
-// TestF70_TheServerIsAway: for a minute nothing answers. Pods run, what ends is
-// started again, and afterwards the newest status of each pod arrives, once.
+// TestF70_TheServerIsAway: for a minute the API server is down. Pods run, exited containers
+// restart, and afterwards the newest status of each pod arrives, once.
 func TestF70_TheServerIsAway(t *testing.T) { serverAway(t, 5) }
 
 // TestF70_TheServerIsAway_Long: the same for ten minutes.
@@ -210,19 +210,19 @@ func serverAway(t *testing.T, restarts int32) {
 			wrongs++
 		}
 	}
-	// The node's controller may have called the pods of a silent node not ready: each time
-	// that is put right by one patch.
+	// The node controller may have set the pods of an unreachable node not ready: each time
+	// the agent corrects that by one patch.
 	if patches["ends"] != 1 || patches["stands"] > wrongs {
 		t.Errorf("patches after the outage: %v; want one for the pod that ended, at most %d for the one that stood", patches, wrongs)
 	}
-	// The end of a pod while the server was away came in order: its containers ended
-	// before it did.
+	// The end of a pod during the outage arrived in order: its containers exited before it
+	// ended.
 	if out := w.kubectl("get", "pod", "ends", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}"); out != "0" {
 		t.Errorf("exit code %q", out)
 	}
 }
 
-// newborn says that the API server was started at begun and is ready now.
+// newborn records that the API server was started at begun and is ready now.
 func (w *world) newborn(begun time.Time) {
 	*w.starts = append(*w.starts, span{begun, time.Now().Add(time.Second)})
 }

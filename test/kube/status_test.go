@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// path prints one thing of a pod.
+// path returns a JSONPath of a pod.
 func (w *world) path(pod, jsonpath string) string {
 	w.Helper()
 	return w.kubectl("get", "pod", pod, "-o", "jsonpath="+jsonpath)
@@ -36,7 +36,7 @@ func (w *world) readinessGates() {
 	}
 }
 
-// addresses: podIP, podIPs, hostIP, hostIPs and the class of quality are one story.
+// addresses: podIP, podIPs, hostIP, hostIPs and the QoS class agree.
 func (w *world) addresses() {
 	w.pod("plain", sleeps)
 	ip := w.path("plain", "{.status.podIP}")
@@ -74,8 +74,8 @@ spec:
   containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "` + sleeps + `"], resources: {requests: {cpu: 200m}}}]
 `
 
-// resize: a pod's resources are changed in place; it is not started again, and its
-// status says what it has and what it cannot have.
+// resize: a pod's resources are changed in place; it does not restart, and its status shows
+// what it has and what it cannot have.
 func (w *world) resize() {
 	w.apply(occupies)
 	w.awaitReady("occupies")
@@ -125,7 +125,7 @@ spec:
 	}
 }
 
-// forceDeletion: the object is gone at once, and the node still ends what ran.
+// forceDeletion: the object is gone at once, and the node still ends the containers.
 func (w *world) forceDeletion() {
 	w.pod("forced", ignores)
 	w.kubectl("delete", "pod", "forced", "--grace-period=0", "--force")
@@ -135,8 +135,8 @@ func (w *world) forceDeletion() {
 	w.awaitNothingOf("forced")
 }
 
-// awaitNothingOf waits until no container and no sandbox of a pod runs, by the
-// runtime's own word.
+// awaitNothingOf waits until no container and no sandbox of a pod runs, according to the
+// runtime.
 func (w *world) awaitNothingOf(pod string) {
 	w.Helper()
 	w.await(func() error {
@@ -159,7 +159,7 @@ func (w *world) awaitNothingOf(pod string) {
 func (w *world) finalizers() {
 	w.apply(strings.NewReplacer("{name: held}", "{name: held, finalizers: [example.com/held]}", "Seconds: 1", "Seconds: 30", "trap exit TERM;", "trap 'exit 0' TERM; echo ready;").Replace(shell("held", sleeps)))
 	w.awaitReady("held")
-	w.awaitOutput("ready", "logs", "held") // it takes the signal from now on
+	w.awaitOutput("ready", "logs", "held") // it handles the signal from now on
 	w.kubectl("delete", "pod", "held", "--wait=false")
 	w.awaitOutput("0", "get", "pod", "held", "-o", "jsonpath={.status.containerStatuses[0].state.terminated.exitCode}")
 	w.awaitOutput("Succeeded", "get", "pod", "held", "-o", "jsonpath={.status.phase}")
@@ -171,8 +171,8 @@ func (w *world) finalizers() {
 	w.awaitOutput("", "get", "pod", "held", "--ignore-not-found", "-o", "name")
 }
 
-// statusConflict: others write to the object, its status too, while the node does;
-// in the end the status is the node's, and what others may say is theirs.
+// statusConflict: other clients write to the object and its status while the node does. In
+// the end the status is the node's, except for the conditions that belong to others.
 func (w *world) statusConflict() {
 	w.apply(`apiVersion: v1
 kind: Pod

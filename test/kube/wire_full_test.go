@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// wire is the way from a node to its API server, which can be cut.
+// wire forwards a node's connections to its API server, and can be cut.
 type wire struct {
 	listener net.Listener
 	to       string // host:port of the API server
@@ -23,10 +23,10 @@ type wire struct {
 
 	mu   sync.Mutex // guards what follows
 	open map[net.Conn]struct{}
-	away bool // nothing goes through
+	away bool // no connection gets through
 }
 
-// newWire makes a way to the cluster's API server that begins at an address of host.
+// newWire makes a wire to the cluster's API server that listens at an address of host.
 func newWire(t testing.TB, c *cluster.Cluster, host string) *wire {
 	t.Helper()
 	at, err := url.Parse(c.URL)
@@ -57,7 +57,7 @@ func (p *wire) accept() {
 	}
 }
 
-// carry copies both ways until either side ends or the wire is cut.
+// carry copies in both directions until either side ends or the wire is cut.
 func (p *wire) carry(from net.Conn) {
 	defer from.Close()
 	if !p.add(from) {
@@ -98,8 +98,8 @@ func (p *wire) remove(c net.Conn) {
 	delete(p.open, c)
 }
 
-// cut ends what is open, and with away lets nothing through until mend. It returns
-// how many connections it ended.
+// cut closes open connections, and with away lets none through until mend. It returns how
+// many it closed.
 func (p *wire) cut(away bool) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,13 +1,12 @@
-// Package kube shows that a node of a real cluster that is nodectl cannot be told
-// from one that is a kubelet: a whole control plane, a real containerd, kube-proxy,
-// CoreDNS, and a real kubectl that does what people do.
+// Package kube tests nodectl as the node of a real cluster, where it behaves as a kubelet
+// does: a whole control plane, a real containerd, kube-proxy, CoreDNS, and a real kubectl.
 //
-// The tests of the first tier share one world. Parts that only add pods run beside each
-// other, each in a namespace of its own. A test that changes the node itself is not
-// parallel: it runs before the others.
+// The tests of the first tier share one world. Parts that only add pods run in parallel, each
+// in its own namespace. A test that changes the node itself is not parallel: it runs before
+// the others.
 //
-// The one rule: at the end of every world the API server's audit log is read, and
-// not one request of a node's identity was refused with 403.
+// The one rule: every world reads the API server's audit log at its end, and no request of a
+// node's identity may have got 403.
 package kube
 
 import (
@@ -58,7 +57,7 @@ type world struct {
 	port      string // of the node's server
 	starts    *[]span
 	program   string   // the agent's
-	env       []string // of the agent, beside what every program has
+	env       []string // of the agent, in addition to the usual ones
 	agent     *cluster.Process
 	second    bool // the cluster has another node, with the controllers' pods
 }
@@ -113,8 +112,8 @@ func (w *world) place(root string) {
 	w.port = strconv.Itoa(node.FreePort(w))
 }
 
-// secondNode returns the world of another node of the cluster, an agent of its own on the
-// same containerd, which ends with t. The scheduler gives it no pods.
+// secondNode returns the world of another node of the cluster: another agent on the same
+// containerd, which ends with t. The scheduler gives it no pods.
 func (w *world) secondNode(t testing.TB, name string, flags ...string) *world {
 	t.Helper()
 	of := *w
@@ -162,7 +161,7 @@ func (w *world) emptied() {
 		w.Error(err)
 	}
 	err = wait.Try(func() error {
-		w.objects.deleteAll(w, "", "pods", "spec.nodeName="+w.name) // those that a controller made meanwhile too
+		w.objects.deleteAll(w, "", "pods", "spec.nodeName="+w.name) // including those that a controller made meanwhile
 		pods, err := os.ReadDir(filepath.Join(w.root, "pods"))
 		if err == nil && len(pods) > 0 {
 			err = fmt.Errorf("there are %d pods: %v", len(pods), pods)
@@ -180,8 +179,8 @@ type part struct {
 	run  func(*world)
 }
 
-// beside runs parts beside each other, each in a namespace of its own, and says what there
-// is when one has failed.
+// beside runs parts in parallel, each in its own namespace, and prints the state when one has
+// failed.
 func (w *world) beside(t *testing.T, parts ...part) {
 	t.Helper()
 	for _, p := range parts {
@@ -192,8 +191,7 @@ func (w *world) beside(t *testing.T, parts ...part) {
 	}
 }
 
-// in returns the world as a test sees it that has a namespace for itself; "default" is
-// everybody's.
+// in returns the world for a test with its own namespace; all tests share "default".
 func (w *world) in(t testing.TB, namespace string) *world {
 	t.Helper()
 	of := *w
@@ -219,7 +217,7 @@ func (w *world) in(t testing.TB, namespace string) *world {
 	}
 	of.apply("{apiVersion: v1, kind: Namespace, metadata: {name: " + namespace + "}}")
 	t.Cleanup(func() { w.objects.deleteWorkloads(t, namespace) })
-	of.awaitOutput("default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}") // else no pod is taken
+	of.awaitOutput("default", "get", "serviceaccount", "default", "-o", "jsonpath={.metadata.name}") // else no pod is admitted
 	return &of
 }
 
@@ -232,8 +230,7 @@ func (w *world) serves(ctx context.Context) error {
 	return c.Close()
 }
 
-// device makes a network device with an address of its own, which pods reach and
-// nothing beside this machine does.
+// device makes a network device with its own address, which only pods and this machine reach.
 func device(t testing.TB) string {
 	t.Helper()
 	for i := range 200 {
@@ -257,7 +254,7 @@ func device(t testing.TB) string {
 	return ""
 }
 
-// apply creates objects, or changes those that are there to what is written.
+// apply creates objects, or updates existing ones.
 func (w *world) apply(manifests string) { w.Helper(); w.objects.apply(w, w.namespace, manifests) }
 
 // command returns kubectl for the namespace, ready to run.
@@ -276,8 +273,8 @@ func (w *world) kubectl(args ...string) string {
 	return out
 }
 
-// try is kubectl where failing is an answer. What only reads objects is asked of the API
-// server by this process: tests ask again and again, and a kubectl takes 100 ms of CPU.
+// try is kubectl, and returns its error. This process itself sends queries to the API server:
+// tests repeat them, and a kubectl takes 100 ms of CPU.
 func (w *world) try(args ...string) (string, error) {
 	w.Helper()
 	if isGet(args) {
@@ -307,8 +304,8 @@ func (w *world) try(args ...string) (string, error) {
 
 func isGet(args []string) bool { return args[0] == "get" && args[1] != "--raw" }
 
-// await calls f until it returns nil. The pods of all tests queue on one node, so that what
-// a test observes may stand still while others get on: only wait.Limit ends the wait.
+// await calls f until it returns nil. The pods of all tests queue on one node, so that a test
+// may make no progress while others do: only wait.Limit ends the wait.
 func (w *world) await(f func() error) {
 	w.Helper()
 	wait.NoError(w, f, wait.WithoutStall)
@@ -362,13 +359,13 @@ func (w *world) awaitReady(pods ...string) {
 	}
 }
 
-// awaitRollout waits until a controller has made the pods that are asked for.
+// awaitRollout waits until a controller has made the desired pods.
 func (w *world) awaitRollout(name string, args ...string) {
 	w.Helper()
 	w.kubectl(append([]string{"rollout", "status", name, "--timeout=" + wait.Limit.String()}, args...)...)
 }
 
-// manifest writes a manifest; unmanifest takes it away.
+// manifest writes a manifest; unmanifest removes it.
 func (w *world) manifest(name, text string) {
 	w.Helper()
 	file := filepath.Join(w.static, name+".yaml")
@@ -398,7 +395,7 @@ type request struct {
 // user is what the API server calls the node.
 func (w *world) user() string { return "system:node:" + w.name }
 
-// audited returns all that is in the audit log; a watch is in it when it begins, too.
+// audited returns all lines of the audit log; a watch also has a line when it begins.
 func (w *world) audited() []request {
 	w.Helper()
 	f, err := os.Open(w.cluster.AuditLog)
@@ -412,15 +409,15 @@ func (w *world) audited() []request {
 	for lines.Scan() {
 		var r request
 		if json.Unmarshal(lines.Bytes(), &r) != nil {
-			continue // the last line of a server that was killed
+			continue // the last line of a killed server
 		}
 		all = append(all, r)
 	}
 	return all
 }
 
-// span is a time in which an API server has not read yet what anybody may do, and
-// answers 403 to everybody.
+// span is a time in which an API server has not loaded its RBAC rules yet, and answers 403 to
+// every request.
 type span struct{ from, to time.Time }
 
 func (w *world) nothingForbidden() {
@@ -437,8 +434,8 @@ func (w *world) nothingForbidden() {
 	}
 }
 
-// early reports whether r, which was refused, asked for what a pod brings along before
-// the API server's node authorizer knew the pod: the same was granted soon after.
+// early reports whether r was refused because the node authorizer did not know the pod of the
+// requested object yet: the same request was granted soon after.
 func (r request) early(later []request) bool {
 	switch r.ObjectRef.Resource {
 	case "configmaps", "secrets", "serviceaccounts", "persistentvolumeclaims", "persistentvolumes":
@@ -451,7 +448,7 @@ func (r request) early(later []request) bool {
 	})
 }
 
-// soon is long enough for an agent that was killed meanwhile to come back and ask.
+// soon is long enough for an agent that was killed meanwhile to restart and ask again.
 const soon = wait.Limit
 
 var errNotYet = errors.New("not yet")
@@ -459,7 +456,7 @@ var errNotYet = errors.New("not yet")
 // sum is what md5sum prints of data.
 func sum(data []byte) string { return fmt.Sprintf("%x", md5.Sum(data)) }
 
-// TestEarlyIsWhatIsGrantedSoon: of refusals only those are forgiven that were too early.
+// TestEarlyIsWhatIsGrantedSoon: only refusals that were too early are excused.
 func TestEarlyIsWhatIsGrantedSoon(t *testing.T) {
 	at := time.Now()
 	ask := func(resource, name string, code int, after time.Duration) (r request) {

@@ -22,13 +22,13 @@ import (
 type Process struct {
 	Pid     int
 	Args    []string
-	Started string // clock ticks since boot: with Pid it names one life
+	Started string // clock ticks since boot: with Pid it identifies the process
 	OOM     string // oom_score_adj
 	Cgroups []string
 }
 
-// Processes returns the processes of a container or a sandbox, by the cgroups
-// they are in: what the kernel says, whatever the runtime believes.
+// Processes returns the processes of a container or a sandbox, by their cgroups: the kernel's
+// state, whatever the runtime lists.
 func (n *Node) Processes(id string) []Process {
 	return processes(func(cgroups []byte) bool { return bytes.Contains(cgroups, []byte("/"+id)) }, func(p Process) bool {
 		return slices.ContainsFunc(p.Cgroups, func(c string) bool {
@@ -37,19 +37,18 @@ func (n *Node) Processes(id string) []Process {
 	})
 }
 
-// Left is what exists of a node beside its containerd: after a test, all of it
-// was left behind.
+// Left is what exists of a node besides its containerd: after a test, all of it is a leak.
 type Left struct {
 	Pods       []string // sandboxes and containers CRI lists, in any state
 	Processes  []string // shims, and processes in the node's cgroup or from its directories
 	Mounts     []string // below its directories, network namespaces among them
 	Cgroups    []string // below its cgroup
-	Links      []string // its bridge, what hangs on it
+	Links      []string // its bridge, and devices attached to it
 	Rules      []string // in the packet filter
 	Containerd []string // the daemon itself and its files; only Close expects none
 }
 
-// Empty reports whether nothing is left; a running containerd is nothing.
+// Empty reports whether nothing is left; a running containerd does not count.
 func (l Left) Empty() bool { return l.String() == "" }
 
 // String returns one line for each thing that is left.
@@ -69,8 +68,8 @@ func (l Left) String() string {
 	return b.String()
 }
 
-// Look looks for everything that exists of the node's pods. While containerd
-// runs, its own process, files and the bridge are not counted.
+// Look finds everything that exists of the node's pods. While containerd runs, its own
+// process, files and the bridge are not counted.
 func (n *Node) Look() Left {
 	l, running := n.look()
 	l.Rules = n.rules()
@@ -80,7 +79,7 @@ func (n *Node) Look() Left {
 	return l
 }
 
-// LookBeside is Look without what costs most: pods and rules.
+// LookBeside is Look without the expensive parts: pods and rules.
 func (n *Node) LookBeside() Left {
 	l, _ := n.look()
 	return l
@@ -143,7 +142,7 @@ func (n *Node) Containers(t testing.TB) []*cri.Container {
 	return r.Containers
 }
 
-// RemovePods ends and removes whatever pods are there, by CRI.
+// RemovePods stops and removes all pods, by CRI.
 func (n *Node) RemovePods(ctx context.Context) error {
 	r, err := n.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
@@ -196,12 +195,11 @@ func Mounts() []string {
 	return points
 }
 
-// tiers are the groups that agents, and benchmarks, make for pods to be in, and leave
-// standing.
+// tiers are the cgroups that agents, and benchmarks, make above pods, and do not remove.
 var tiers = []string{"burstable", "besteffort", "kubepods", "raw", "kubepods-burstable.slice", "kubepods-besteffort.slice", "kubepods.slice"}
 
-// Cgroups returns the groups below the node's in every hierarchy, and its own, but
-// for those that agents leave standing.
+// Cgroups returns the node's cgroup and those below it in every hierarchy, except those that
+// agents do not remove.
 func (n *Node) Cgroups() []string {
 	var found []string
 	for _, root := range CgroupRoots() {
@@ -215,8 +213,8 @@ func (n *Node) Cgroups() []string {
 	return found
 }
 
-// RemoveTiers removes, below group in the node's own, what agents left standing, and
-// group itself; what holds anything else stays.
+// RemoveTiers removes, below group in the node's own, the cgroups that agents do not remove,
+// and group itself; it keeps a cgroup that contains anything else.
 func (n *Node) RemoveTiers(group string) {
 	for _, root := range CgroupRoots() {
 		at := filepath.Join(root, n.CgroupParent, group)
@@ -233,8 +231,8 @@ func (n *Node) RemoveTiers(group string) {
 	}
 }
 
-// RemovePodGroups removes, below group in the node's own, the empty groups of pods that
-// were taken away while no agent was there to do it.
+// RemovePodGroups removes, below group in the node's own, the empty cgroups of pods that were
+// removed while no agent ran.
 func (n *Node) RemovePodGroups(group string) {
 	for _, root := range CgroupRoots() {
 		_ = filepath.WalkDir(filepath.Join(root, n.CgroupParent, group), func(path string, d fs.DirEntry, err error) error {
@@ -290,8 +288,8 @@ func allProcesses() []Process {
 	return processes(all, func(Process) bool { return true })
 }
 
-// processes returns those that fit. Only of those whose file of cgroups may fit the rest
-// is read: tests look often.
+// processes returns the matching processes. It reads the rest only of those whose cgroups may
+// match: tests call it often.
 func processes(mayFit func(cgroups []byte) bool, fits func(Process) bool) []Process {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	var found []Process
@@ -302,12 +300,12 @@ func processes(mayFit func(cgroups []byte) bool, fits func(Process) bool) []Proc
 		}
 		line, err := os.ReadFile(dir + "/cmdline")
 		if err != nil {
-			continue // gone
+			continue // it has exited
 		}
 		if exe, err := os.Readlink(dir + "/exe"); err != nil {
-			continue // a zombie or the kernel's
+			continue // a zombie or a kernel thread
 		} else if len(line) == 0 {
-			line = []byte(exe) // caught in the middle of its exec
+			line = []byte(exe) // it is just executing
 		}
 		p := Process{Args: strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00")}
 		p.Pid, _ = strconv.Atoi(filepath.Base(dir))

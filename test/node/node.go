@@ -1,14 +1,13 @@
-// Package node gives a test a machine of its own, as far as that goes: a real
-// containerd from hack/bundle with its own directories, socket, bridge, subnet
-// and cgroup, beside any other that runs.
+// Package node gives a test its own machine, as far as possible: a real containerd from
+// hack/bundle with its own directories, socket, bridge, subnet and cgroup, independent of any
+// other.
 //
-// It also looks at what a container runtime did without asking the code under
-// test: by CRI, in /proc, in the cgroup trees, in the list of mounts and in the
-// packet filter. A node that is closed must have left nothing behind, or the
-// test fails.
+// It also observes a container runtime's work without asking the code under test: by CRI, in
+// /proc, in the cgroup trees, in the list of mounts and in the packet filter. A closed node
+// must have left nothing behind, or the test fails.
 //
-// The one rule: nothing is skipped. Without root, or without bin/bundle, a test
-// that needs a node fails and says so.
+// The one rule: nothing is skipped. Without root, or without bin/bundle, a test that needs a
+// node fails with that error.
 package node
 
 import (
@@ -45,10 +44,10 @@ const Stamp = "nodectl.dev/test/stamp:1"
 // Pause is the image of the pods' sandboxes, on every node too.
 const Pause = "nodectl.dev/pause:1"
 
-// A Node is one containerd and what belongs to it.
+// A Node is one containerd with its directories and network.
 type Node struct {
 	Endpoint     string // CRI, as unix:///…
-	RootDir      string // for nodectl's --root-dir; the runtime lives below it
+	RootDir      string // for nodectl's --root-dir; the runtime is below it
 	LogsDir      string // for --pod-logs-dir
 	CgroupParent string // for --cgroup-root, and for sandboxes a test makes itself
 	RunDir       string // sockets, state, network namespaces
@@ -80,16 +79,16 @@ func New(t testing.TB) *Node {
 	return n
 }
 
-// shared is the node that all tests of a binary use which ask for Shared.
+// shared is the node of all tests of a binary that call Shared.
 var shared struct {
 	sync.Mutex
 	node *Node
 	err  error
 }
 
-// Shared returns a node that the tests of this binary have in common; the first
-// one to ask starts it, Main closes it. At the end of each test that asked,
-// nothing of that test may be left on it, so such tests do not run in parallel.
+// Shared returns a node that the tests of this binary share. The first caller starts it, Main
+// closes it. At the end of each such test, nothing of it may be left on the node, so these
+// tests do not run in parallel.
 func Shared(t testing.TB) *Node {
 	t.Helper()
 	shared.Lock()
@@ -189,8 +188,8 @@ func (n *Node) boot(ctx context.Context) error {
 	return err
 }
 
-// Close ends all pods and containerd, removes the node's directories, and
-// returns an error when anything of it is still there.
+// Close ends all pods and containerd, removes the node's directories, and returns an error if
+// anything of it still exists.
 func (n *Node) Close() error {
 	var errs []error
 	if n.conn != nil {
@@ -235,7 +234,7 @@ func (n *Node) Pid(t testing.TB) int {
 // on.
 func (n *Node) Kill(t testing.TB) { n.signal(t, unix.SIGKILL) }
 
-// Terminate asks containerd to leave, and returns when it has. Pods run on.
+// Terminate sends SIGTERM to containerd, and returns when it has exited. Pods run on.
 func (n *Node) Terminate(t testing.TB) { n.signal(t, unix.SIGTERM) }
 
 func (n *Node) signal(t testing.TB, s unix.Signal) {
@@ -247,8 +246,8 @@ func (n *Node) signal(t testing.TB, s unix.Signal) {
 	if err := unix.Kill(pid, s); err != nil {
 		t.Fatal(err)
 	}
-	// One that the kernel has to finish something for, as an unmount that flushes the
-	// whole disk, goes when that is done.
+	// A process that waits for the kernel, as for an unmount that flushes the whole disk,
+	// exits when that is done.
 	wait.NoError(t, func() error {
 		if is := n.Pid(t); is != 0 {
 			does, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", is))
@@ -269,7 +268,7 @@ func (n *Node) Restart(t testing.TB) {
 	})
 }
 
-// logTail shows what containerd complained about.
+// logTail logs the end of containerd's log.
 func (n *Node) logTail(t testing.TB) {
 	text, err := os.ReadFile(n.bundle.LogFile())
 	if err != nil {
@@ -296,8 +295,8 @@ func Repo() string {
 	return "."
 }
 
-// Programs returns the directory with containerd and the rest: NODECTL_BUNDLE,
-// or where hack/bundle/build puts them.
+// Programs returns the directory with containerd and its tools: NODECTL_BUNDLE, or the output
+// of hack/bundle/build.
 func Programs() (string, error) {
 	dir := os.Getenv("NODECTL_BUNDLE")
 	if dir == "" {
@@ -309,14 +308,14 @@ func Programs() (string, error) {
 	return dir, nil
 }
 
-// Images builds the image archives of the examples and tests where they are not
-// up to date, and returns them.
+// Images builds the image archives of the examples and tests unless they are up to date, and
+// returns them.
 func Images() ([]archive.Archive, error) {
 	return archive.Build(Repo(), filepath.Join(Repo(), "bin/images"))
 }
 
-// prefix begins the names of everything a node makes: it is followed by the
-// test's process and a number.
+// prefix begins the names of everything that a node makes: the test's process and a number
+// follow it.
 const prefix = "ndt-"
 
 // sweep ends the nodes of test processes that were killed.
@@ -338,15 +337,14 @@ func sweep() {
 	}
 }
 
-// taken are the names that keep this process's subnets from the nodes of others.
+// taken are the names that keep the nodes of other processes off this process's subnets.
 var taken struct {
 	sync.Mutex
 	names []net.Listener
 }
 
-// FreeSubnet picks a small network that no device of this machine is in, and that no
-// other node is given while this process lives: a node has no bridge before its first
-// pod.
+// FreeSubnet picks a small network that no device of this machine is in, and that no other
+// node gets while this process lives: a node has no bridge before its first pod.
 func FreeSubnet() (string, error) {
 	for range 100 {
 		subnet := fmt.Sprintf("10.%d.%d.0/24", 128+rand.IntN(64), rand.IntN(256))

@@ -34,8 +34,8 @@ func FreePort(t testing.TB) int {
 	return 0
 }
 
-// RandomPort returns a port to try: one that the kernel does not hand out by itself,
-// unless it hands out all.
+// RandomPort returns a port to try, outside the range of ports that the kernel assigns,
+// unless that covers all.
 func RandomPort() int {
 	low, high := 0, 0
 	if text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range"); err == nil {

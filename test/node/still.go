@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// AwaitStill waits until every thread of a process stands still: SIGSTOP reaches
-// them one after the other, and until then one may answer.
+// AwaitStill waits until every thread of a process has stopped: SIGSTOP reaches them one
+// after the other, and until then one may answer.
 func AwaitStill(t testing.TB, pid int) {
 	t.Helper()
 	still := func() bool {

@@ -1,5 +1,5 @@
-// Package nodeapi holds a node against a real API server that authorizes as a
-// cluster does, and reads in its audit log what the node asked for.
+// Package nodeapi tests a node with a real API server that authorizes as a cluster does, and
+// reads the node's requests in its audit log.
 package nodeapi
 
 import (
@@ -30,17 +30,17 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// policy makes the API server write down who asked for what.
+// policy makes the API server log each request and its user.
 const policy = `{"apiVersion":"audit.k8s.io/v1","kind":"Policy","omitStages":["RequestReceived","ResponseStarted"],"rules":[{"level":"Metadata"}]}`
 
-// audited is a cluster that authorizes as a real one does, and what it was asked.
+// audited is a cluster that authorizes as a real one does, and its audit log.
 type audited struct {
 	*cluster.Cluster
 	admin kubernetes.Interface
 	log   string
 }
 
-// server is the one of all tests, each of which has a node of its own.
+// server is shared by all tests, each of which has its own node.
 var server = suite.Once(func(t testing.TB) audited {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "policy.json")
@@ -67,7 +67,7 @@ type request struct {
 	URI  string                                                  `json:"requestURI"`
 }
 
-// asked returns what the node asked for.
+// asked returns the node's requests.
 func (a audited) asked(t *testing.T, node string) []request {
 	t.Helper()
 	log, err := os.ReadFile(a.log)
@@ -90,7 +90,7 @@ func (a audited) asked(t *testing.T, node string) []request {
 	return all
 }
 
-// count returns how often the node did that to its object ("patch status") or lease.
+// count returns how often the node made that request ("patch status").
 func count(all []request, verb, resource, subresource string) (n int) {
 	for _, r := range all {
 		if r.Verb == verb && r.Ref.Resource == resource && r.Ref.Subresource == subresource {
@@ -165,7 +165,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 	}
 	c := apiserver.Config{
 		REST: client.REST(), Labels: labels, Register: true, UpdateFrequency: 300 * time.Millisecond, LeaseDuration: 4 * time.Second,
-		RequestTimeout: wait.Limit, // what a busy server answers late is not asked for twice
+		RequestTimeout: wait.Limit, // a late answer of a busy server causes no second request
 		Event: func(reason, _, _ string) {
 			m.mu.Lock()
 			defer m.mu.Unlock()
@@ -192,7 +192,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 	return m
 }
 
-// until waits for what the API server says of the node.
+// until waits until the API server's Node is accepted by ok.
 func (a audited) until(t *testing.T, name, what string, ok func(*v1.Node) bool) (n *v1.Node) {
 	t.Helper()
 	so(t, func() (err error) {
@@ -215,7 +215,7 @@ func (a audited) lease(t *testing.T, name, what string, ok func(*coordinationv1.
 	return l
 }
 
-// so waits until f has nothing to complain about.
+// so waits until f returns nil.
 func so(t *testing.T, f func() error) { t.Helper(); wait.NoError(t, f) }
 
 func ready(n *v1.Node) bool { return node.Condition(n, v1.NodeReady).Status == v1.ConditionTrue }

@@ -29,14 +29,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// kubeletProgram is the real one, built by hack/kubelet.
+// kubeletProgram is the real kubelet, built by hack/kubelet.
 const kubeletProgram = "../../bin/kubelet/kubelet"
 
 // thresholds are the kubelet's own.
 var thresholds = []string{"memory.available<100Mi", "nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"}
 
-// TestC_1_25_SideBySide: a kubelet and this node, on one machine with one runtime,
-// are the same object but for their names.
+// TestC_1_25_SideBySide: a kubelet and this node, on one machine with one runtime, register
+// equal Nodes except for their names.
 func TestC_1_25_SideBySide(t *testing.T) {
 	a := server(t)
 	rt := critest.New()
@@ -58,7 +58,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.Labels, o.Labels = labels, o.Facts.Labels("ours", labels)
-		c.LeaseDuration = 40 * time.Second // the kubelet's: a shorter one is looked for more often until the node is there
+		c.LeaseDuration = 40 * time.Second // the kubelet's: a shorter one is checked more often until the node exists
 		o.Thresholds, o.Allocatable, o.ProviderID = ts, allocatable, ""
 		o.Runtime = rt.CRI(cri.Config{Node: "ours"})
 		o.Found = nil
@@ -66,7 +66,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 	ours := a.until(t, "ours", "ready with its images", func(n *v1.Node) bool { return ready(n) && len(n.Status.Images) == 2 })
 	kl, l := a.lease(t, "kube", "there", anyLease), a.lease(t, "ours", "there", anyLease)
 	m.stop()
-	for i, f := range theirs.Status.DeclaredFeatures { // what pods do not have here is not declared
+	for i, f := range theirs.Status.DeclaredFeatures { // features that pods do not have here are not declared
 		if f == "InPlacePodLevelResourcesVerticalScaling" {
 			theirs.Status.DeclaredFeatures = slices.Delete(theirs.Status.DeclaredFeatures, i, i+2)
 			break
@@ -89,7 +89,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 	t.Logf("requests: the kubelet's %v, ours %v", countAll(a.asked(t, "kube")), countAll(a.asked(t, "ours")))
 	t.Logf("events: the kubelet's %v, ours %v", theirEvents, m.said())
 	for what, n := range countAll(a.asked(t, "ours")) {
-		if most := countAll(a.asked(t, "kube"))[what]; n > most+1 && what != "update leases" { // as many as there is time for
+		if most := countAll(a.asked(t, "kube"))[what]; n > most+1 && what != "update leases" { // their number depends on the time
 			t.Errorf("%s %d times, the kubelet %d times", what, n, most)
 		}
 	}
@@ -101,7 +101,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 	}
 }
 
-// countAll counts by verb and object.
+// countAll counts requests by verb and object.
 func countAll(all []request) map[string]int {
 	n := map[string]int{}
 	for _, r := range all {
@@ -110,7 +110,7 @@ func countAll(all []request) map[string]int {
 	return n
 }
 
-// plain returns what of a Node two agents on one machine should have in common.
+// plain returns the part of a Node that two agents on one machine should have in common.
 func plain(t *testing.T, n *v1.Node, name string) map[string]any {
 	t.Helper()
 	n = n.DeepCopy()
@@ -131,7 +131,7 @@ func plain(t *testing.T, n *v1.Node, name string) map[string]any {
 	return tree
 }
 
-// kubelet runs a real one until the test ends.
+// kubelet runs a real kubelet until the test ends.
 func (a audited) kubelet(t *testing.T, name, endpoint string) {
 	t.Helper()
 	if _, err := os.Stat(kubeletProgram); err != nil {
@@ -173,7 +173,7 @@ registerWithTaints: [{key: new, value: "yes", effect: NoSchedule}]
 		t.Fatal(err)
 	}
 	log, root := &strings.Builder{}, filepath.Join(dir, "root")
-	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // it makes it a mount of its own
+	t.Cleanup(func() { _ = unix.Unmount(root, unix.MNT_DETACH) }) // the kubelet mounts it on itself
 	c := exec.Command(kubeletProgram, "--config", file, "--root-dir", root, "--cert-dir", filepath.Join(dir, "pki"),
 		"--kubeconfig", a.NodeKubeconfig(t, name), "--hostname-override", name, "--node-labels", "disk=ssd", "--node-ip", ips[0])
 	c.Stdout, c.Stderr = log, log

@@ -18,8 +18,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/node/apiserver"
 )
 
-// TestNodeAtAnAPIServer holds a node against a real API server with the node
-// authorizer, RBAC and NodeRestriction.
+// TestNodeAtAnAPIServer tests a node with a real API server with the node authorizer, RBAC
+// and NodeRestriction.
 func TestNodeAtAnAPIServer(t *testing.T) {
 	a := server(t)
 	t.Run("Beside", func(t *testing.T) { // returns when all have
@@ -93,8 +93,7 @@ func registers(t *testing.T, a audited) {
 	a.nobodyRefused(t, "fresh")
 }
 
-// takes: an object that is there keeps what others wrote, and gets the labels that
-// are the node's.
+// takes: an existing Node keeps what others wrote, and gets the node's own labels.
 func takes(t *testing.T, a audited) {
 	old := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "taken", Labels: map[string]string{"team": "red", "kubernetes.io/hostname": "wrong", "disk": "tape"}},
@@ -133,7 +132,8 @@ func takes(t *testing.T, a audited) {
 	a.nobodyRefused(t, "taken")
 }
 
-// othersRegister: without --register-node the object is awaited, not made.
+// othersRegister: without --register-node the node waits for its Node, and does not create
+// it.
 func othersRegister(t *testing.T, a audited) {
 	m := a.join(t, "awaited", func(c *apiserver.Config, _ *node.ObserverConfig) { c.Register = false })
 	so(t, func() error {
@@ -191,7 +191,7 @@ func notReady(t *testing.T, a audited) {
 	}
 	stopping.Delete("now")
 	a.until(t, "flaps", "ready again", ready)
-	so(t, func() error { // told a moment after the API server has it
+	so(t, func() error { // the observer is called a moment after the API server has it
 		events := m.said()
 		if i := slices.Index(events, "NodeNotReady"); i < 0 || !slices.Contains(events[i:], "NodeReady") {
 			return fmt.Errorf("events %v", events)
@@ -255,7 +255,7 @@ func vanishes(t *testing.T, a audited) {
 	a.nobodyRefused(t, "gone")
 }
 
-// away: an API server that is away costs nothing but time.
+// away: an outage of the API server only delays.
 func away(t *testing.T, a audited) {
 	m := a.join(t, "patient")
 	n := a.until(t, "patient", "ready", ready)

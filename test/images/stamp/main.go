@@ -44,7 +44,7 @@ import (
 	"time"
 )
 
-// A run is one life of the program.
+// A run is one execution of the program.
 type run struct {
 	args    []string
 	onTerm  atomic.Int64 // exit code; -1 ignores the signal
@@ -223,12 +223,12 @@ func (r *run) health(address string) {
 	go func() { check(s.Serve(l)) }()
 }
 
-// swap changes a directory for a link and back, for ever; what others put in its way
-// is moved aside.
+// swap replaces a directory by a link and back, forever; it moves aside what others put in
+// its place.
 func swap(path, target string) {
 	dir, link := path+".dir", path+".link"
 	for n := 0; ; n++ {
-		_, _ = os.Mkdir(dir, 0o777), os.Symlink(target, link) // mostly they are there
+		_, _ = os.Mkdir(dir, 0o777), os.Symlink(target, link) // mostly they exist
 		for _, it := range []string{dir, link} {
 			if os.Rename(it, path) != nil || os.Rename(path, it) != nil {
 				_ = os.Rename(path, fmt.Sprint(path, ".", n))
