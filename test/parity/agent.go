@@ -22,7 +22,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// nodeName is what both agents call their node.
+// nodeName is the node name of both agents.
 const nodeName = "parity"
 
 // Settings of both agents, so that the cases need not wait for the defaults.
@@ -35,7 +35,7 @@ const (
 	domain      = "parity.test"
 )
 
-// place is where one agent runs: nothing in it is another's.
+// place is where one agent runs; it shares nothing with the other.
 type place struct {
 	node      *node.Node
 	endpoint  string // the tap's
@@ -45,7 +45,7 @@ type place struct {
 	logs      string // the pods' logs
 	cgroup    string // above all its pods
 	repo      string
-	registry  string            // where images can be pulled from
+	registry  string            // images can be pulled from it
 	digests   map[string]string // of those images
 	server    *server           // nil: pods come from files
 }
@@ -54,13 +54,13 @@ type place struct {
 type agent interface {
 	name() string
 	version() (string, error)
-	// command returns the program as it is started; each start calls it.
+	// command returns the program's command; each start calls it.
 	command() (*exec.Cmd, error)
 	// pods asks the running agent for its pods.
 	pods(context.Context) ([]v1.Pod, error)
 }
 
-// kubelet is the real one, without an API server.
+// kubelet is the real kubelet, without an API server.
 type kubelet struct {
 	place
 	program        string
@@ -77,7 +77,7 @@ func (k *kubelet) command() (*exec.Cmd, error) {
 	return k.start(fmt.Sprintf("staticPodPath: %s\nregisterWithTaints: [{key: %s, effect: NoSchedule}, {key: %[2]s, effect: NoExecute}]\n", k.manifests, taint))
 }
 
-// start returns the program with more of a configuration, and more arguments.
+// start returns the command with an extended configuration and more arguments.
 func (k *kubelet) start(more string, args ...string) (*exec.Cmd, error) {
 	if k.port == 0 {
 		ports, err := arm.FreePorts("127.0.0.1", 2)
@@ -184,7 +184,7 @@ type process struct {
 	err  error
 }
 
-// launch starts the agent and appends what it says to a file in its directory.
+// launch starts the agent and appends its output to a file in its directory.
 func launch(a agent, dir string) (*process, error) {
 	cmd, err := a.command()
 	if err != nil {
@@ -195,8 +195,8 @@ func launch(a agent, dir string) (*process, error) {
 		return nil, err
 	}
 	cmd.Stdout, cmd.Stderr = log, log
-	// A terminal's SIGINT is for the comparison, which then ends the agent; and no
-	// agent outlives a comparison that was killed.
+	// A terminal's SIGINT goes to the comparison, which then ends the agent; and no agent
+	// outlives a comparison that was killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		return nil, errors.Join(err, log.Close())
@@ -209,8 +209,8 @@ func launch(a agent, dir string) (*process, error) {
 	return p, nil
 }
 
-// end signals the agent and returns when it is gone; one that does not leave
-// within ten seconds is killed.
+// end signals the agent and returns when it has exited; it kills one that does not exit
+// within ten seconds.
 func (p *process) end(s syscall.Signal) {
 	_ = p.cmd.Process.Signal(s)
 	timer := time.AfterFunc(10*time.Second, func() { _ = p.cmd.Process.Kill() })
@@ -219,7 +219,7 @@ func (p *process) end(s syscall.Signal) {
 	p.log.Close()
 }
 
-// ended returns why the agent left by itself, and nil while it runs.
+// ended returns why the agent exited by itself, and nil while it runs.
 func (p *process) ended() error {
 	select {
 	case <-p.done:

@@ -12,7 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// progress compares how a pod went on, as the agents say.
+// progress compares how a pod's status changed, as the agents report it.
 func (k *comparison) progress(name string, p, q *PodRecord) {
 	compare := func(aspect, what string, of func(*v1.PodStatus) string) {
 		a, b := k.na.stretches(k.a, p, of), k.nb.stretches(k.b, q, of)
@@ -82,9 +82,9 @@ func state(s v1.ContainerState) string {
 	return "none"
 }
 
-// sequence says how two courses differ, and "" when they do not. What stood for
-// no longer than brief may be in one alone: the agents are only asked so often,
-// and take their time to notice.
+// sequence says how two courses differ, and "" when they do not. A value that lasted no
+// longer than brief may be in only one of them: the agents are polled at intervals, and
+// notice changes with a delay.
 func sequence(a, b []stretch, brief time.Duration) string {
 	if alike(a, b, brief) || alike(lasting(a, brief), lasting(b, brief), brief) {
 		return ""
@@ -92,7 +92,7 @@ func sequence(a, b []stretch, brief time.Duration) string {
 	return course(a) + "; nodectl " + course(b)
 }
 
-// lasting leaves out what was brief, and joins what it came between.
+// lasting leaves out brief stretches, and joins those around them.
 func lasting(s []stretch, brief time.Duration) []stretch {
 	var out []stretch
 	for _, x := range s {
@@ -108,7 +108,7 @@ func lasting(s []stretch, brief time.Duration) []stretch {
 }
 
 func alike(a, b []stretch, brief time.Duration) bool {
-	// The longest course that both have in common, where what is long weighs more.
+	// The longest common subsequence, in which long stretches weigh more.
 	weight := func(s stretch) int { return 1 + int(s.length()/(100*time.Millisecond)) }
 	best := make([][]int, len(a)+1)
 	for i := range best {
@@ -146,7 +146,7 @@ func course(s []stretch) string {
 	return strings.Join(out, " → ")
 }
 
-// last compares what the agents say of a pod at the end of its time.
+// last compares what the agents report of a pod at the end of its time.
 func (k *comparison) last(name string, p, q *PodRecord) {
 	final := func(c *CaseRecord, p *PodRecord, n *normaliser) Facts {
 		if s := p.final(c); s != nil {
@@ -184,7 +184,7 @@ func shown(v string, there bool) string {
 	return strconv.Quote(v)
 }
 
-// aspectOf says what kind of thing a value of a CRI configuration is.
+// aspectOf returns the aspect of a value in a CRI configuration.
 func aspectOf(path string) string {
 	for _, p := range [][2]string{
 		{"envs", "env"}, {"mounts", "mounts"}, {"linux.resources", "cgroup"}, {"linux.cgroup_parent", "cgroup"},
@@ -199,8 +199,8 @@ func aspectOf(path string) string {
 	return "asked for"
 }
 
-// asked compares what the runtime was asked for: each sandbox of the pod, each life
-// of its containers. What differs in the same way in all of them is said once.
+// asked compares the requests to the runtime: each sandbox of the pod, each run of its
+// containers. A difference that is the same in all of them is reported once.
 func (k *comparison) asked(name string, p, q *PodRecord) {
 	split := func(where string, a, b Facts) {
 		parts := map[string][2]Facts{}
@@ -241,7 +241,7 @@ func (k *comparison) insides(name string, p, q *PodRecord) {
 		a := p.Inside[c]
 		b, ok := q.Inside[c]
 		if !ok {
-			continue // it ran with one alone: said among the events
+			continue // it ran under one agent only: events reports that
 		}
 		where := name + ": " + c
 		for _, f := range slices.Sorted(maps.Keys(union(a.Files, b.Files))) {
@@ -258,8 +258,8 @@ func (k *comparison) insides(name string, p, q *PodRecord) {
 	}
 }
 
-// linesOf returns the lines of a container's file; those that are just so in the
-// node's own are marked.
+// linesOf returns the lines of a container's file, and marks those that are also in the
+// node's own file.
 func linesOf(file, text string) []string {
 	lines := strings.Split(text, "\n")
 	if file != "/etc/hosts" {
@@ -289,10 +289,10 @@ func (k *comparison) lists(aspect, where string, a, b []string) {
 	}
 }
 
-// cut reports whether a life was killed before it could say what it always says.
+// cut reports whether a run was killed before it could write its usual output.
 func (r *Run) cut() bool { return r.Exit == 137 && r.Finished.Sub(r.Started) < time.Second }
 
-// logs compares what containers wrote and where it lies.
+// logs compares the containers' logs and their files.
 func (k *comparison) logs(name string, p, q *PodRecord) {
 	links := func(files []string) (links, others []string) {
 		for _, f := range files {
@@ -323,12 +323,12 @@ func (k *comparison) logs(name string, p, q *PodRecord) {
 }
 
 const (
-	noticed   = 2 * time.Second  // after an end both agents have seen it
-	collected = 65 * time.Second // how long the kubelet's garbage may lie
+	noticed   = 2 * time.Second  // after an exit both agents have seen it
+	collected = 65 * time.Second // how long the kubelet may take to collect garbage
 )
 
-// left compares how many dead lives of a container are kept, and what is there
-// of a pod that is gone, where the kubelet had the time to collect it.
+// left compares how many exited runs of a container are kept, and what exists of a removed
+// pod after the kubelet had the time to collect it.
 func (k *comparison) left(name string, p, q *PodRecord) {
 	compare := func(aspect string, atA, atB time.Time) {
 		a, freshA := kept(p, atA)
@@ -345,8 +345,8 @@ func (k *comparison) left(name string, p, q *PodRecord) {
 	}
 }
 
-// kept counts what there was of a pod at a moment; fresh are the counts that an
-// agent cannot have seen to yet, as a life had just ended.
+// kept counts what existed of a pod at a moment. fresh are counts that an agent cannot have
+// acted on yet, because a run had just ended.
 func kept(p *PodRecord, at time.Time) (facts, fresh Facts) {
 	facts, fresh = Facts{}, Facts{}
 	count := func(what string) {

@@ -18,65 +18,64 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// A Case is one file of cases/: a header, the manifests of one or more pods, and of
-// the config objects they name, separated by "---". Every manifest of a case is a
-// file of its own to the agent. In all of them $DIR is the case's own directory,
-// $REGISTRY a registry that has every image named so, but for those called none,
-// and $DIGEST is the digest of the one it names.
+// A Case is one file of cases/: a header, the manifests of one or more pods, and of the
+// config objects they name, separated by "---". The agent gets every manifest of a case as
+// its own file. In all of them $DIR is the case's own directory. $REGISTRY is a registry with
+// every image that a case names, except those called none, and $DIGEST is the digest of that
+// image.
 type Case struct {
 	// Name is the file's, without .yaml. The names of the case's pods begin with it.
 	Name string `json:"-"`
-	// Shows says in a few words what the case is about.
+	// Shows says in a few words what the case shows.
 	Shows string `json:"shows"`
-	// Contract lists the numbers it shows.
+	// Contract lists the numbers of the rules that it shows.
 	Contract []string `json:"contract"`
-	// Watch is how long the agent is left alone with it before its manifests are
-	// taken away, counted from the moment they appeared.
+	// Watch is how long the case runs before its manifests are removed, counted from the
+	// moment they appeared.
 	Watch metav1.Duration `json:"watch"`
-	// After is how long it is watched when they are gone. Default 6s.
+	// After is how long it is watched after that. Default 6s.
 	After metav1.Duration `json:"after"`
-	// Look is when running containers are looked at from inside. Default: at the
-	// end of Watch.
+	// Look is when running containers are inspected from inside. Default: at the end of
+	// Watch.
 	Look metav1.Duration `json:"look"`
-	// Within is how far an interval may be off, in place of the usual.
+	// Within is the tolerance for an interval, in place of the usual one.
 	Within metav1.Duration `json:"within"`
-	// Restart puts the case among those whose agent is killed and started again.
+	// Restart runs the case with those whose agent is killed and started again.
 	Restart bool `json:"restart"`
-	// API says that the kubelet refuses such a pod from a file: there the same
-	// objects and pods come through a real API server, bound to its node.
+	// API says that the kubelet rejects such a pod from a file: it gets the same objects and
+	// pods from a real API server, bound to its node.
 	API bool `json:"api"`
-	// Alone is a case that runs beside no other, with a look at the groups above all
-	// pods, whose settings are made from the pods that there are.
+	// Alone runs the case without others, and reads the cgroups above all pods, whose
+	// settings depend on the existing pods.
 	Alone bool `json:"alone"`
-	// Prepare is what lies in $DIR from the beginning, in order.
+	// Prepare is the initial content of $DIR, in order.
 	Prepare []Thing `json:"prepare"`
-	// Refused says that neither agent takes the manifests.
+	// Refused says that neither agent accepts the manifests.
 	Refused bool `json:"refused"`
-	// Nodectl says what nodectl does before the manifests are gone, where it is
-	// right that it differs: in order what happens, "sandbox 2 is made", "app 1 ends
-	// with 137 Error", and when, counted from the first container's start, "app 2
-	// starts at 6s", give or take Within; then how the pod and each container are at
-	// last. So that an explained difference is not any difference.
+	// Nodectl says what nodectl does before the manifests are removed, where its difference
+	// is intended: the events in order, "sandbox 2 is made", "app 1 ends with 137 Error", and
+	// their times, counted from the first container's start, "app 2 starts at 6s", within
+	// Within; then the last state of the pod and each container. So only this difference is
+	// accepted.
 	Nodectl []string `json:"nodectl"`
-	// Script is what is done meanwhile, in order.
+	// Script is the actions meanwhile, in order.
 	Script []Action `json:"script"`
 
 	manifests []string // of pods
-	objects   []string // of what they name
+	objects   []string // that they name
 }
 
-// An Action is one thing that is done to a running case; exactly one of its
-// fields beside At is set.
+// An Action is one step of a running case; exactly one of its fields beside At is set.
 type Action struct {
 	At      metav1.Duration `json:"at"`      // since the manifests appeared
-	Replace []Replacement   `json:"replace"` // in the manifests, which are then written again
-	Remove  string          `json:"remove"`  // the pod whose manifest goes; it is not put back
+	Replace []Replacement   `json:"replace"` // in the manifests, then written again
+	Remove  string          `json:"remove"`  // the pod whose manifest is removed; it is not restored
 	Drop    string          `json:"drop"`    // the pod whose manifest appears now, and not at once
 	Copy    string          `json:"copy"`    // the pod whose manifest appears a second time, as another file
 	Kill    string          `json:"kill"`    // "pod/container": its process gets SIGKILL
 	Create  string          `json:"create"`  // a file in the case's directory $DIR
 	Delete  string          `json:"delete"`  // that file
-	// What is not the case's to do, but happens to all of a group.
+	// Not an action of the case, but of its whole group.
 	agent string
 }
 
@@ -206,7 +205,7 @@ func (c *Case) pods() ([]string, error) {
 	return names, nil
 }
 
-// describe says in a word what an action is, for the record of a run.
+// describe returns a short text of an action, for the record of a run.
 func (a Action) describe() string {
 	switch {
 	case a.Replace != nil:

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// A Difference is one thing that the two agents did, or show, differently.
+// A Difference is one thing that the two agents did, or report, differently.
 type Difference struct {
 	Aspect string // what kind of thing: order, times, exits, states, phase, conditions, env, …
-	What   string // which one, and how it is with each
+	What   string // which one, and its value with each agent
 }
 
 func (d Difference) String() string { return d.Aspect + ": " + d.What }
 
-// A comparison is one case with both agents.
+// A comparison is of one case with both agents.
 type comparison struct {
 	c        *Case
 	a, b     *CaseRecord // the kubelet's and nodectl's
 	na, nb   *normaliser
 	found    []Difference
-	matching [][2]*Run // the same life of the same container
+	matching [][2]*Run // the same run of the same container
 }
 
 // compareCase returns how the agents differ in one case.
@@ -35,7 +35,7 @@ func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
 		case p == nil || q == nil:
 			k.differ("recorded", "%s: only with one of the two", name)
 		case len(p.Seen) == 0 && len(q.Seen) == 0:
-			if !c.Refused { // equal, but for the wrong reason
+			if !c.Refused { // both refuse, but for different reasons
 				k.differ("recorded", "%s: neither takes the manifest: %s", name, reasons(a.Said))
 			}
 		case c.Refused && len(p.Seen) > 0 && len(q.Seen) > 0:
@@ -63,7 +63,7 @@ func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
 	return k.found
 }
 
-// reasons shortens what an agent's log says of a manifest.
+// reasons shortens an agent's log lines about a manifest.
 func reasons(said []string) string {
 	var out []string
 	for _, s := range said {
@@ -90,8 +90,7 @@ func (k *comparison) differ(aspect, format string, args ...any) {
 	}
 }
 
-// An event is the start or the end of one life of a container, or the making of
-// a sandbox.
+// An event is the start or the end of one run of a container, or the creation of a sandbox.
 type event struct {
 	key  string // the same with both agents
 	how  string // it ended
@@ -126,7 +125,7 @@ func eventsOf(c *CaseRecord, pods []string) []event {
 	return out
 }
 
-// A life is a run with a name that tells it from the container's others.
+// A life is a run with a name that distinguishes it from the container's other runs.
 type life struct {
 	*Run
 	name string
@@ -173,8 +172,8 @@ func (k *comparison) events(pods []string) {
 	}
 }
 
-// missing says which events only one of the two has. What would have come after
-// the manifests were gone is not missing.
+// missing returns the events of only one agent, except those that would have come after the
+// manifests were removed.
 func (k *comparison) missing(events []event, has func(string) bool, c *CaseRecord, whose, other string) {
 	for _, e := range events {
 		if has(e.key) {
@@ -184,13 +183,13 @@ func (k *comparison) missing(events []event, has func(string) bool, c *CaseRecor
 			continue
 		}
 		if e.kind == 'e' && !has(strings.TrimSuffix(e.key, "ends")+"starts") {
-			continue // said of its start
+			continue // reported with its start
 		}
 		k.differ("events", "%s after %s in %s run, not in %s", e.key, seconds(e.at), whose, other)
 	}
 }
 
-// when compares how long after what went before it an event came.
+// when compares the time between an event and the one before it.
 func (k *comparison) when(earlier []event, e event, at map[string]time.Duration, tb time.Duration) {
 	from, fromB, what := time.Duration(0), time.Duration(0), "the manifest appears"
 	for _, f := range earlier {
@@ -212,7 +211,7 @@ func (k *comparison) when(earlier []event, e event, at map[string]time.Duration,
 	}
 }
 
-// ends compares how each life of each container ended, and how it was asked to.
+// ends compares how each run of each container ended, and how it was stopped.
 func (k *comparison) ends(name string, p, q *PodRecord) {
 	other := map[string]life{}
 	for _, r := range lives(q) {
@@ -225,7 +224,7 @@ func (k *comparison) ends(name string, p, q *PodRecord) {
 		}
 		k.matching = append(k.matching, [2]*Run{r.Run, o.Run})
 		if r.Finished.IsZero() != o.Finished.IsZero() {
-			continue // said among the events
+			continue // events reports that
 		}
 		if r.Exit != o.Exit || r.Reason != o.Reason {
 			k.differ("exits", "%s: %s ends with %d %s; nodectl %d %s", name, r.name, r.Exit, r.Reason, o.Exit, o.Reason)

@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// An expectation is one line of what a case says of nodectl.
+// An expectation is one line of a case's field nodectl.
 type expectation struct {
 	text string
 	at   time.Duration // since the case's first container started; 0 is any time
@@ -24,7 +24,7 @@ func parseExpectation(line string) (expectation, error) {
 	return expectation{text, d}, err
 }
 
-// expected compares what nodectl did with what the case says of it.
+// expected compares nodectl's actions with the case's field nodectl.
 func (k *comparison) expected(pods []string) {
 	if k.c.Nodectl == nil {
 		return
@@ -49,8 +49,8 @@ func (k *comparison) expected(pods []string) {
 	k.differ("nodectl", "%s; expected %s", strings.Join(lines, "; "), strings.Join(k.c.Nodectl, "; "))
 }
 
-// done lists what nodectl did while the manifests were there, and how it then says
-// the pods are. A case of one pod does not name it.
+// done lists nodectl's actions while the manifests existed, and its last report of the pods.
+// A case of one pod does not name it.
 func (k *comparison) done(pods []string) []expectation {
 	var done []expectation
 	add := func(pod, text string, at time.Duration) {
@@ -91,14 +91,14 @@ func (k *comparison) done(pods []string) []expectation {
 	return done
 }
 
-// gone reports whether an agent said nothing more of a pod when the case's
-// manifests were taken away.
+// gone reports whether an agent no longer reported a pod when the case's manifests were
+// removed.
 func gone(p *PodRecord, c *CaseRecord) bool {
 	return p.Seen[len(p.Seen)-1].To.Before(c.Gone.Add(-noticed))
 }
 
-// final returns what an agent said last before a case's manifests were gone, and
-// nil when it said nothing.
+// final returns an agent's last status before a case's manifests were removed, and nil if
+// there is none.
 func (p *PodRecord) final(c *CaseRecord) *v1.PodStatus {
 	for i := range slices.Backward(p.Seen) {
 		if p.Seen[i].From.Before(c.Gone) {

@@ -14,13 +14,13 @@ import (
 // Facts are single values, each by its path.
 type Facts map[string]string
 
-// keyed are the lists whose elements have a name: their order means nothing.
+// keyed are the fields that name a list's elements: the order of such lists does not matter.
 var keyed = []string{"name", "key", "container_path", "type"}
 
-// set are the lists of words whose order means nothing.
+// set matches the lists of words whose order does not matter.
 var set = regexp.MustCompile(`(masked_paths|readonly_paths|_capabilities|supplemental_groups)$`)
 
-// flatten takes a value apart along its JSON.
+// flatten splits a value into facts by its JSON paths.
 func flatten(path string, v any) Facts {
 	f := Facts{}
 	text, err := json.Marshal(v)

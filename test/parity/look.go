@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// lookInside reads how a running container looks, from /proc and the cgroup
-// trees, whatever the agent or the runtime say.
+// lookInside reads the state of a running container from /proc and the cgroup trees,
+// independently of the agent and the runtime.
 func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (Look, error) {
 	l := Look{Files: map[string]string{}, Cgroup: Facts{}, Proc: Facts{}}
 	pid, err := pidOf(ctx, runtime, id)
@@ -98,8 +98,8 @@ func pidOf(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (in
 	return info.Pid, nil
 }
 
-// mountLine is one line of mountinfo without the numbers and devices that every
-// mount has of its own.
+// mountLine returns one line of mountinfo without the IDs and devices that differ for every
+// mount.
 func mountLine(line string) string {
 	f := strings.Fields(line)
 	dash := slices.Index(f, "-")
@@ -122,7 +122,7 @@ func mountLine(line string) string {
 	return point + " " + kind + " " + root + " " + options + super + shared
 }
 
-// cgroupSettings are the files of a group that say what it may use.
+// cgroupSettings are the files with the limits of a cgroup.
 var cgroupSettings = []string{
 	"memory.limit_in_bytes", "memory.soft_limit_in_bytes", "memory.oom_control",
 	"memory.memsw.limit_in_bytes", "memory.swappiness", "cpu.shares", "cpu.cfs_quota_us", "cpu.cfs_period_us",
@@ -130,7 +130,7 @@ var cgroupSettings = []string{
 	"memory.max", "memory.min", "memory.high", "cpu.max", "cpu.weight",
 }
 
-// cgroupFacts reads the group of each hierarchy, and of the pod's above it.
+// cgroupFacts reads the cgroup of each hierarchy, and the pod's above it.
 func cgroupFacts(groups string) Facts {
 	facts := Facts{}
 	for line := range strings.Lines(groups) {
@@ -159,7 +159,7 @@ func (f Facts) group(name, dir string) {
 	}
 }
 
-// tierFacts reads the groups above all pods.
+// tierFacts reads the cgroups above all pods.
 func tierFacts(cgroup string) Facts {
 	facts := Facts{}
 	for _, root := range node.CgroupRoots() {
@@ -170,8 +170,8 @@ func tierFacts(cgroup string) Facts {
 	return facts
 }
 
-// logFiles lists what there is for a pod's containers below the directory of
-// logs, and the links to it.
+// logFiles lists the files of a pod's containers below the log directory, and the links to
+// them.
 func logFiles(logs, pod string) []string {
 	var found []string
 	dirs, _ := filepath.Glob(filepath.Join(logs, "*_"+pod+"-"+nodeName+"_*"))

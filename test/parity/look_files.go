@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Of a file that is longer than shortFile only the sum is kept; more than manyFiles
-// of one volume are not listed.
+// Of a file longer than shortFile only the checksum is kept; of a volume with more than
+// manyFiles files, no more are listed.
 const (
 	shortFile = 4 << 10
 	manyFiles = 500
 )
 
-// volumeFiles lists every file of what is mounted into a container beside the
-// kernel's own file systems: path, kind, mode, owner, and what is in it.
+// volumeFiles lists every file of the mounts of a container, except the kernel's own file
+// systems: path, kind, mode, owner, and content.
 func volumeFiles(proc, mounts string, ids idMap) []string {
 	var all []string
 	for line := range strings.Lines(mounts) {
@@ -49,7 +49,7 @@ func volumeFiles(proc, mounts string, ids idMap) []string {
 	return slices.Compact(all)
 }
 
-// unescape undoes how mountinfo writes what a path may not have there.
+// unescape undoes mountinfo's escapes in a path.
 func unescape(path string) string {
 	return strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(path)
 }
@@ -73,7 +73,7 @@ func describeFile(path string, ids idMap) string {
 		return "link " + who + " -> " + to
 	case unix.S_IFREG:
 		if filepath.Base(path) == "hosts" || filepath.Base(path) == "resolv.conf" || filepath.Base(path) == "hostname" {
-			return "file " + owner // what is in it is looked at line by line
+			return "file " + owner // its content is compared line by line
 		}
 		text, err := os.ReadFile(path)
 		if err != nil {
@@ -93,10 +93,10 @@ func describeFile(path string, ids idMap) string {
 	return "unknown " + owner
 }
 
-// An idMap is the block of users of the node's that a container sees from 0 on.
+// An idMap is the range of the node's user IDs that a container sees from 0 on.
 type idMap struct{ first, length uint64 }
 
-// readIDMap reads a process's. A group has the same: CRI knows of one block.
+// readIDMap reads a process's map. Groups have the same map: CRI supports one range.
 func readIDMap(proc string) (m idMap) {
 	text, _ := os.ReadFile(proc + "uid_map")
 	var from uint64
@@ -106,7 +106,7 @@ func readIDMap(proc string) (m idMap) {
 	return m
 }
 
-// inside returns the number that the container has for a user of the node's.
+// inside returns the container's ID for a user ID of the node.
 func (m idMap) inside(id uint32) uint32 {
 	if n := uint64(id); n >= m.first && n < m.first+m.length {
 		return uint32(n - m.first)
@@ -124,7 +124,7 @@ func devices(proc string, ids idMap) []string {
 	return all
 }
 
-// lookedSysctls are those that belong to a namespace, and not to the machine.
+// lookedSysctls are those of a namespace, not of the machine.
 var lookedSysctls = []string{
 	"kernel/shm_rmid_forced", "kernel/shmmax", "kernel/shmall", "kernel/shmmni", "kernel/msgmax", "kernel/msgmnb", "kernel/msgmni", "kernel/sem",
 	"kernel/hostname", "kernel/domainname",
@@ -133,10 +133,10 @@ var lookedSysctls = []string{
 	"net/ipv4/tcp_fin_timeout", "net/ipv4/ip_forward",
 }
 
-// sysctlFacts reads them as the container has them, host and domain name among
-// them. They show the namespaces of the thread that reads, which goes into the
-// container's and comes back: a thread that ended would take along the programs it
-// has started (Pdeathsig).
+// sysctlFacts reads them as the container has them, including host and domain name. /proc/sys
+// shows the namespaces of the reading thread, which enters the container's and returns: if
+// the thread exited instead, the kernel would kill the programs that it has started
+// (Pdeathsig).
 func sysctlFacts(pid int) Facts {
 	f := Facts{}
 	runtime.LockOSThread()
@@ -166,7 +166,7 @@ func sysctlFacts(pid int) Facts {
 	return f
 }
 
-// enter goes from a namespace into another, and returns the one it was in.
+// enter moves the thread from a namespace into another, and returns the one it was in.
 func enter(from, to string) (home int, err error) {
 	if home, err = unix.Open(from, unix.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return 0, err
@@ -182,7 +182,7 @@ func enter(from, to string) (home int, err error) {
 	return home, err
 }
 
-// namespaceLinks returns which namespaces a process is in.
+// namespaceLinks returns the namespaces of a process.
 func namespaceLinks(proc string) Facts {
 	f := Facts{}
 	for _, ns := range []string{"net", "ipc", "uts", "pid", "user", "cgroup"} {
@@ -195,8 +195,8 @@ func namespaceLinks(proc string) Facts {
 	return f
 }
 
-// nameNamespaces puts numbers in place of the namespaces of a pod's containers:
-// what says which of them share one.
+// nameNamespaces replaces the namespaces of a pod's containers by numbers, which show which
+// containers share one.
 func nameNamespaces(looks map[string]Look) {
 	names := map[string]string{}
 	for _, c := range slices.Sorted(maps.Keys(looks)) {

@@ -1,18 +1,17 @@
-// Command parity runs the real kubelet and nodectl with the same manifests, one
-// after the other, and compares what came of them: which containers started and
-// stopped when and how, what both say of the pods, and how the containers look
-// from inside. docs/fidelity.md is what it writes.
+// Command parity runs the real kubelet and nodectl with the same manifests, one after the
+// other, and compares the results: which containers started and stopped when and how, what
+// both report of the pods, and how the containers look from inside. It writes
+// docs/fidelity.md.
 //
-// What a kubelet refuses from a file, ConfigMaps and Secrets above all, a second
-// one has from a real API server; nodectl has the same objects and pods as files.
+// A kubelet rejects some manifests from a file, such as ConfigMaps and Secrets. For these, a
+// second kubelet has a real API server; nodectl has the same objects and pods as files.
 //
-// A run owns everything it touches: a containerd of its own for each agent
-// (test/node), a registry, an API server (test/cluster), their processes,
-// directories and cgroups. All of it is gone at the end, also after an error or a
-// signal.
+// A run owns everything it touches: a containerd for each agent (test/node), a registry, an
+// API server (test/cluster), their processes, directories and cgroups. All of it is gone at
+// the end, also after an error or a signal.
 //
-// The one rule: every difference is explained in explained.yaml, by a person, and
-// every explanation there explains one, or the run fails.
+// The one rule: a person has explained every difference in explained.yaml, and every
+// explanation there explains one, or the run fails.
 package main
 
 import (
@@ -94,8 +93,8 @@ func parse(args []string) (options, error) {
 	return o, nil
 }
 
-// compareAll records what was asked for, compares both recordings and writes the
-// table. There is no report when one arm was recorded alone.
+// compareAll records the requested arms, compares both recordings and writes the table. With
+// one arm alone there is no report.
 func compareAll(ctx context.Context, o options) (*report, error) {
 	here := filepath.Join(node.Repo(), "test/parity")
 	cases, err := readCases(filepath.Join(here, "cases"), o.match)
@@ -114,7 +113,7 @@ func compareAll(ctx context.Context, o options) (*report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", arm, err)
 		}
-		// Cases that were not run keep what was recorded of them.
+		// Cases that were not run keep their old recordings.
 		file := filepath.Join(o.keep, arm+".json")
 		if old, err := readRecording(file); err == nil && o.match.String() != "" {
 			maps.Copy(record.Paths, old.Paths)
@@ -154,8 +153,8 @@ func compareAll(ctx context.Context, o options) (*report, error) {
 	return report, nil
 }
 
-// recordBoth records all cases with one agent. A kubelet is two, as those cases
-// in which pods come through an API server have one of their own.
+// recordBoth records all cases with one agent. For the kubelet these are two processes: cases
+// with pods from an API server have their own.
 func recordBoth(ctx context.Context, o options, arm string, cases []*Case) (*Recording, error) {
 	through := func(c *Case) bool { return c.API }
 	files := slices.DeleteFunc(slices.Clone(cases), through)
@@ -175,7 +174,7 @@ func recordBoth(ctx context.Context, o options, arm string, cases []*Case) (*Rec
 	return record, nil
 }
 
-// recordArm runs one agent with all cases, on a node of its own.
+// recordArm runs one agent with all cases, on its own node.
 func recordArm(ctx context.Context, o options, arm string, cases []*Case) (record *Recording, err error) {
 	began := time.Now()
 	program := o.kubelet

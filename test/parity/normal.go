@@ -71,8 +71,8 @@ func (n *normaliser) facts(f Facts) Facts {
 	return out
 }
 
-// users are the values with a block of users of the node's: which one is the
-// agent's to choose, not that it begins where a block does.
+// users matches the values with a range of the node's user IDs: the agent chooses the range,
+// but the value must begin where a range does.
 var users = regexp.MustCompile(`userns_options\.[ug]ids\[\d\]\.host_id$|^[ug]id_map$`)
 
 func block(v string) string {
@@ -102,7 +102,7 @@ func (n *normaliser) log(s string) string { return n.text(logLine.ReplaceAllStri
 // dropped are the values of a status that are moments or names of one run.
 var dropped = regexp.MustCompile(`(startTime|startedAt|finishedAt|lastTransitionTime|lastProbeTime|containerID)$`)
 
-// status takes a status apart into facts. Of moments it keeps that they are set.
+// status splits a status into facts. Of moments it keeps only that they are set.
 func (n *normaliser) status(s v1.PodStatus) Facts {
 	facts := n.facts(flatten("", s))
 	for k := range facts {
@@ -113,7 +113,7 @@ func (n *normaliser) status(s v1.PodStatus) Facts {
 	return facts
 }
 
-// A stretch is how long something was what it was.
+// A stretch is how long a value stayed the same.
 type stretch struct {
 	what     string
 	from, to time.Duration // since the case began
@@ -121,8 +121,8 @@ type stretch struct {
 
 func (s stretch) length() time.Duration { return s.to - s.from }
 
-// stretches returns how a value that is read from a pod's status went on until
-// the case's manifests were taken away. "" is left out.
+// stretches returns how a value of a pod's status changed until the case's manifests were
+// removed. It leaves out "".
 func (n *normaliser) stretches(c *CaseRecord, p *PodRecord, of func(*v1.PodStatus) string) []stretch {
 	var out []stretch
 	for i := range p.Seen {

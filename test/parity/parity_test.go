@@ -32,8 +32,8 @@ func TestCasesCoverWhatIsPromised(t *testing.T) {
 	}
 }
 
-// An explanation of cases that there are no more explains nothing. Whether each
-// of the others explains something is what a whole run checks.
+// An explanation of cases that no longer exist is useless. A whole run checks that each of
+// the others explains something.
 func TestEveryExplanationIsOfCases(t *testing.T) {
 	cases, err := readCases("cases", regexp.MustCompile(""))
 	if err != nil {
@@ -97,8 +97,8 @@ func TestSequenceForgivesWhatIsBrief(t *testing.T) {
 
 const second = time.Second
 
-// recorded makes the record of a pod whose container fails after five seconds and is
-// started again after nine, with a value of every kind that is compared.
+// recorded makes the record of a pod whose container fails after five seconds and restarts
+// after nine, with a value of every aspect.
 func recorded(zero time.Time) *CaseRecord {
 	at := func(s float64) time.Time { return zero.Add(time.Duration(s * float64(second))) }
 	said := func(from, to float64, cs v1.ContainerStatus) Seen {
@@ -173,7 +173,7 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 	later := func(t *time.Time, d time.Duration) { *t = t.Add(d) }
 	status := func(p *PodRecord) *v1.PodStatus { return &p.Seen[1].Status }
 	app := func(p *PodRecord) *v1.ContainerStatus { return &status(p).ContainerStatuses[0] }
-	config := func(p *PodRecord) Facts { return p.Runs[1].Config } // also of a second life
+	config := func(p *PodRecord) Facts { return p.Runs[1].Config } // also of a second run
 	look := func(p *PodRecord, change func(*Look)) {
 		l := p.Inside["app"]
 		change(&l)
@@ -184,7 +184,7 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 		change  func(p *PodRecord)
 	}{
 		{"", func(p *PodRecord) {}},
-		{"", func(p *PodRecord) { later(&p.Runs[1].Started, second) }}, // within what is forgiven
+		{"", func(p *PodRecord) { later(&p.Runs[1].Started, second) }}, // within the tolerance
 		{"times", func(p *PodRecord) { later(&p.Runs[1].Started, 4*second) }},
 		{"order times", func(p *PodRecord) { later(&p.Runs[1].Started, -5*second) }},
 		{"events", func(p *PodRecord) { p.Runs = p.Runs[:1] }},
@@ -248,7 +248,7 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 		if got := strings.Join(aspects(found), " "); got != tc.aspects {
 			t.Errorf("want %q, found %v", tc.aspects, found)
 		}
-		// And of whichever of the two it is.
+		// And with the two records exchanged.
 		found = compareCase(recordedCase(), b, recorded(zero), none, none)
 		if got := strings.Join(aspects(found), " "); got != tc.aspects {
 			t.Errorf("the other way round: want %q, found %v", tc.aspects, found)

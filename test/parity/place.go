@@ -19,9 +19,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// newPlace starts a node for an agent. What clean removes is everything that the
-// agent and its pods left on the machine, but for the agent's log, which it
-// copies to keep.
+// newPlace starts a node for an agent. clean removes everything that the agent and its pods
+// left on the machine, except for the agent's log, which it copies to keep.
 func newPlace(ctx context.Context, keep, agent string) (p *place, clean func() error, err error) {
 	n, err := node.Start(ctx)
 	if err != nil {
@@ -53,14 +52,14 @@ func newPlace(ctx context.Context, keep, agent string) (p *place, clean func() e
 	if err := os.WriteFile(filepath.Join(p.root, "seccomp/parity/allow.json"), []byte(`{"defaultAction": "SCMP_ACT_ALLOW"}`), 0o600); err != nil {
 		return nil, nil, errors.Join(err, clean())
 	}
-	// A kubelet wants its cgroup to be there; nodectl has it in common.
+	// A kubelet needs its cgroup to exist; nodectl gets the same.
 	if err := arm.MakeCgroup(p.cgroup); err != nil {
 		return nil, nil, errors.Join(err, clean())
 	}
 	return p, clean, nil
 }
 
-// importAll brings the examples' images too: a case needs a second one.
+// importAll imports the examples' images too: one case needs a second image.
 func importAll(ctx context.Context, n *node.Node) error {
 	images, err := node.Images()
 	for _, a := range images {
@@ -79,15 +78,15 @@ func (p *place) paths() map[string]string {
 	}
 }
 
-// unlink removes the links to logs, which a kubelet has in one place for all.
+// unlink removes the links to logs, which all kubelets have in one directory.
 func (p *place) unlink() error {
 	err := arm.Unlink(p.logs)
 	_ = os.Remove(arm.LinksDir) // it fails if another kubelet has links there
 	return err
 }
 
-// removeCgroups removes a group and all below it, in every hierarchy. Processes
-// that are left in them keep theirs, and that is an error.
+// removeCgroups removes a cgroup and all below it, in every hierarchy. A cgroup with
+// processes stays, and is an error.
 func removeCgroups(path string) error {
 	var errs []error
 	for _, root := range node.CgroupRoots() {
@@ -102,7 +101,7 @@ func removeCgroups(path string) error {
 		for _, dir := range dirs {
 			err := os.Remove(dir)
 			for i := 0; errors.Is(err, unix.EBUSY) && i < 100; i++ {
-				time.Sleep(20 * time.Millisecond) // the kernel is still taking a process out
+				time.Sleep(20 * time.Millisecond) // the kernel is still removing a process
 				err = os.Remove(dir)
 			}
 			if err != nil && !os.IsNotExist(err) {
@@ -117,8 +116,8 @@ func removeCgroups(path string) error {
 // the agent follow.
 const prefix = "/tmp/parity-"
 
-// sweep removes what comparisons left that were killed: test/node ends their
-// containers, but knows of no groups below its own, nor of their directories.
+// sweep removes what killed comparisons left: test/node ends their containers, but does not
+// know the cgroups below its own, nor their directories.
 func sweep() {
 	dead := func(name, prefix string) bool {
 		pid, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "-")

@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Thing is something in a case's directory; exactly one of the fields that name
-// one is set.
+// A Thing is an entry of a case's directory; exactly one of its kind fields is set.
 type Thing struct {
 	Dir    string `json:"dir"`
 	File   string `json:"file"`
@@ -22,11 +21,11 @@ type Thing struct {
 	Link   string `json:"link"`
 	To     string `json:"to"`    // of a link
 	Text   string `json:"text"`  // of a file
-	Mode   uint32 `json:"mode"`  // 0 is what is usual
+	Mode   uint32 `json:"mode"`  // 0 is the default
 	Owner  int    `json:"owner"` // and group
 }
 
-// prepare makes what the case wants to find in its directory.
+// prepare makes the entries of the case's directory.
 func (c *Case) prepare(dir string) error {
 	for _, t := range c.Prepare {
 		if err := t.make(dir); err != nil {

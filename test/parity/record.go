@@ -17,7 +17,7 @@ type Recording struct {
 	Cases   map[string]*CaseRecord `json:"cases"`
 }
 
-// A CaseRecord is what it did with one.
+// A CaseRecord is what one agent did with one case.
 type CaseRecord struct {
 	Zero    time.Time             `json:"zero"` // the manifests appeared
 	Moments []Moment              `json:"moments,omitempty"`
@@ -35,7 +35,7 @@ type Moment struct {
 	What string    `json:"what"`
 }
 
-// A PodRecord is one pod, by the name in its manifest, through all its lives.
+// A PodRecord is one pod, by the name in its manifest, through all its runs.
 type PodRecord struct {
 	Sandboxes []*Sandbox      `json:"sandboxes,omitempty"`
 	Runs      []*Run          `json:"runs,omitempty"` // in the order they were created
@@ -43,13 +43,13 @@ type PodRecord struct {
 	Inside    map[string]Look `json:"inside,omitempty"`
 	Slowest   time.Duration   `json:"slowest"`
 	Files     []string        `json:"files,omitempty"` // of its logs, when it was looked at
-	// Refused is what the runtime was asked for at first and did not make, with its
-	// error, by container; "sandbox" is the pod's.
+	// Refused is the first request that the runtime refused, with its error, by container;
+	// "sandbox" is the pod's.
 	Refused map[string]Facts `json:"refused,omitempty"`
-	Pulls   []string         `json:"pulls,omitempty"` // images, as whom, and what came of it; each once
+	Pulls   []string         `json:"pulls,omitempty"` // images, credentials and results; each once
 }
 
-// A Sandbox is one, as the runtime has it.
+// A Sandbox is a sandbox in the runtime.
 type Sandbox struct {
 	ID      string    `json:"id"`
 	Attempt uint32    `json:"attempt"`
@@ -59,7 +59,7 @@ type Sandbox struct {
 	Config  Facts     `json:"config"` // as it was asked for
 }
 
-// A Run is one life of one container, as the runtime has it.
+// A Run is one run of one container in the runtime.
 type Run struct {
 	ID        string    `json:"id"`
 	Sandbox   string    `json:"sandbox"`
@@ -82,14 +82,14 @@ type Run struct {
 	file *os.File // that, held open because the agent may remove it
 }
 
-// A Seen is what the agent said of a pod until it said something else.
+// A Seen is the agent's status of a pod, and how long it reported that.
 type Seen struct {
 	From   time.Time    `json:"from"`
 	To     time.Time    `json:"to"`
 	Status v1.PodStatus `json:"status"`
 }
 
-// A Look is one running container seen from outside the runtime.
+// A Look is the state of a running container, read without the runtime.
 type Look struct {
 	Files  map[string]string `json:"files,omitempty"` // /etc/hosts and the like
 	Env    []string          `json:"env,omitempty"`

@@ -18,9 +18,8 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// A recorder collects what happens to the pods of all cases, from what passes
-// the tap, from the runtime's events and from the agent's own list. It never
-// changes anything.
+// A recorder collects what happens to the pods of all cases, from the tap's calls, from the
+// runtime's events and from the agent's own list. It never changes anything.
 type recorder struct {
 	runtime cri.RuntimeServiceClient
 
@@ -122,7 +121,7 @@ func (r *recorder) see(ctx context.Context, c call) {
 	}
 }
 
-// refused keeps what the runtime did not make when it was first asked.
+// refused keeps the first request that the runtime refused.
 func (p *PodRecord) refused(what string, config Facts, err error) {
 	if p.Refused == nil {
 		p.Refused = map[string]Facts{}
@@ -133,7 +132,7 @@ func (p *PodRecord) refused(what string, config Facts, err error) {
 	}
 }
 
-// pullLine is what an agent pulled.
+// pullLine describes an agent's image pull.
 func pullLine(q *cri.PullImageRequest, err error) string {
 	line := q.GetImage().GetImage()
 	if q.GetImage().GetRuntimeHandler() != "" {
@@ -148,13 +147,13 @@ func pullLine(q *cri.PullImageRequest, err error) string {
 	return line
 }
 
-// status asks the runtime how a container is, and writes down what is final.
+// status asks the runtime for a container's status, and records what is final.
 func (r *recorder) status(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	answer, err := r.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
-		return // gone, and read before it went
+		return // removed, and read before that
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,11 +193,11 @@ func (r *recorder) follow(ctx context.Context) error {
 	}
 }
 
-// period is how often the agent is asked for its pods.
+// period is how often the recorder polls the agent for its pods.
 const period = 250 * time.Millisecond
 
-// poll asks the agent for its pods until ctx ends. One that does not answer is
-// asked again: it may be starting.
+// poll asks the agent for its pods until ctx ends. It retries after an error: the agent may
+// be starting.
 func (r *recorder) poll(ctx context.Context, a agent) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
@@ -291,8 +290,7 @@ func (r *recorder) running(pod string) []*Run {
 	return found
 }
 
-// take returns a copy of a pod's record with the logs of its runs, which no
-// longer grow.
+// take returns a copy of a pod's record with the logs of its runs, which no longer grow.
 func (r *recorder) take(ctx context.Context, pod string) *PodRecord {
 	r.mu.Lock()
 	var open []string

@@ -25,8 +25,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// A shop is a registry on loopback. Below private/ it asks for the user and the
-// password that are called so.
+// A shop is a registry on loopback. Below private/ it requires a user and a password.
 type shop struct {
 	address string
 	digests map[string]string // of its images, by name
@@ -37,9 +36,9 @@ type shop struct {
 // image finds what a case names of the registry: the rest of the reference.
 var image = regexp.MustCompile(`\$REGISTRY/([a-z/-]+)(:[a-z0-9-]+)?`)
 
-// openRegistry opens a registry with every image that a case names of it, but
-// those whose name says that there is none. All are the stamp, each with a label of
-// its own: to remove an image is to remove all names of it.
+// openRegistry opens a registry with every image that the cases name, except those whose name
+// says that there is none. All are the stamp image, each with its own label: removing an
+// image removes all its names.
 func openRegistry(cases []*Case) (*shop, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -65,7 +64,7 @@ func openRegistry(cases []*Case) (*shop, error) {
 	return s, nil
 }
 
-// named lists what cases name of the registry and is there.
+// named lists the registry's images that cases name.
 func named(cases []*Case) []string {
 	var all []string
 	for _, c := range cases {
@@ -123,7 +122,7 @@ func (s *shop) close() error {
 	return err
 }
 
-// removeImages takes away what an earlier round of a case has pulled.
+// removeImages removes the images that an earlier round of a case has pulled.
 func (r *run) removeImages(ctx context.Context, c *Case) error {
 	for _, rest := range named([]*Case{c}) {
 		if err := r.removeImage(ctx, r.registry+"/"+rest); err != nil {

@@ -64,8 +64,8 @@ func (r *report) unexplained() int {
 	return n
 }
 
-// idle returns the explanations that explain nothing, of a whole report: what they
-// stood for is no longer so.
+// idle returns, for a whole report, the explanations that explain nothing: the difference no
+// longer exists.
 func (r *report) idle() []*explained.Explanation {
 	if !r.whole {
 		return nil
@@ -77,7 +77,7 @@ func (r *report) used(e *explained.Explanation) bool {
 	return slices.ContainsFunc(r.rows, func(w *row) bool { return len(w.explained[e]) > 0 })
 }
 
-// print writes what a person has to look at.
+// print writes what a person must check.
 func (r *report) print(out io.Writer, verbose bool) {
 	equal := 0
 	for _, w := range r.rows {

@@ -29,23 +29,22 @@ type run struct {
 	rounds map[string]int // of each case
 }
 
-// How the cases that see their agent killed are timed, from the moment the last
-// of them began. The agent gets SIGKILL.
+// Times of the cases whose agent is killed by SIGKILL, from the start of the last of them.
 const (
 	killedAt    = 20 * time.Second
 	restartedAt = 26 * time.Second
 )
 
-// A machine that is busy with something else makes calls of the runtime slow,
-// and agents late. A case in which one took longer than this is run again, so
-// many times; the least disturbed run is kept.
+// On a busy machine calls of the runtime are slow, and agents late. A case with a call that
+// took longer than disturbed is run again, up to again times; the least disturbed run is
+// kept.
 const (
 	disturbed = 900 * time.Millisecond
 	again     = 2
 )
 
-// cases runs all cases: those that leave the agent alone, so many at once, or one
-// after the other; and then the others together.
+// cases runs all cases: first those that leave the agent alone, several at once, or one after
+// the other; and then the others together.
 func (r *run) cases(ctx context.Context, all []*Case) error {
 	p, err := launch(r.agent, r.dir)
 	if err != nil {
@@ -67,7 +66,7 @@ func (r *run) cases(ctx context.Context, all []*Case) error {
 			stop()
 		}
 	})
-	// A kubelet that is younger than a probe's period delays the first probe.
+	// A kubelet that runs for less than a probe's period delays the first probe.
 	if err := pause(ctx, 10*time.Second); err != nil {
 		return err
 	}
@@ -84,8 +83,8 @@ func (r *run) cases(ctx context.Context, all []*Case) error {
 	return errors.Join(err, lost)
 }
 
-// round runs cases when nothing is left of their pods, which would count as
-// their past: a kubelet takes a minute to collect them.
+// round runs cases when nothing is left of their earlier pods, which would affect them: a
+// kubelet takes a minute to collect them.
 func (r *run) round(ctx context.Context, cases []*Case, do func([]*Case) error) error {
 	if len(cases) == 0 {
 		return nil
@@ -136,7 +135,7 @@ func split(all []*Case) (quiet, restart, alone []*Case) {
 	return quiet, restart, alone
 }
 
-// beside runs cases, so many at once, each begun when the one before it runs.
+// beside runs cases, atOnce in parallel, each started when the one before it runs.
 func (r *run) beside(ctx context.Context, cases []*Case, atOnce int) error {
 	seats := make(chan struct{}, atOnce)
 	errs := make([]error, len(cases))
@@ -162,8 +161,7 @@ func (r *run) beside(ctx context.Context, cases []*Case, atOnce int) error {
 	return errors.Join(errs...)
 }
 
-// together runs cases with one clock for all, and kills the agent and starts it
-// again.
+// together runs cases with one clock for all, and kills the agent and starts it again.
 func (r *run) together(ctx context.Context, cases []*Case) error {
 	if len(cases) == 0 {
 		return nil
@@ -220,11 +218,11 @@ func (r *run) answers(ctx context.Context) error {
 	}
 }
 
-// settled is how long a case is waited for until something of it runs.
+// settled is how long to wait until a container of a case runs.
 const settled = 3 * time.Second
 
-// begin puts the manifests of a case in place and returns when a container of it
-// runs, or when none does for a while.
+// begin writes the manifests of a case and returns when a container of it runs, or when none
+// does for a while.
 func (r *run) begin(ctx context.Context, c *Case) (*stage, error) {
 	s, err := newStage(r, c)
 	if err != nil {
@@ -256,7 +254,7 @@ func (r *run) begin(ctx context.Context, c *Case) (*stage, error) {
 	return s, nil
 }
 
-// said returns what the agent's log has about a case's manifests being wrong.
+// said returns the agent's log lines about errors in a case's manifests.
 func (r *run) said(c *Case) []string {
 	f, err := os.Open(filepath.Join(r.dir, r.agent.name()+".log"))
 	if err != nil {

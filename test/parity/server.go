@@ -17,14 +17,13 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// A server is an API server with an etcd, for what a kubelet does not take from
-// a file.
+// A server is an API server with an etcd, for manifests that a kubelet rejects from a file.
 type server struct {
 	admin      *rest.RESTClient
 	kubeconfig string // the node's
 }
 
-// startServer starts one; what clean ends is all of it.
+// startServer starts a server; clean ends all of it.
 func startServer(ctx context.Context, dir string) (s *server, clean func(), err error) {
 	t := arm.NewBench(ctx, dir)
 	defer func() {
@@ -40,9 +39,8 @@ func startServer(ctx context.Context, dir string) (s *server, clean func(), err 
 // patience is how long a pod that is being deleted may keep its name.
 const patience = time.Minute
 
-// put makes an object, or makes it what the manifest says. A pod is bound to the
-// node, and has the name that a pod from a file has. said is why the server does
-// not take it.
+// put creates an object, or updates it to the manifest. A pod is bound to the node, and has
+// the name that a pod from a file has. said is the server's reason for a rejection.
 func (s *server) put(manifest string) (said []string, err error) {
 	path, name, body, err := object(manifest)
 	if err != nil {
@@ -67,7 +65,7 @@ func (s *server) put(manifest string) (said []string, err error) {
 	}
 }
 
-// remove deletes an object; a pod goes as its node lets it.
+// remove deletes an object; a pod goes when its node has stopped it.
 func (s *server) remove(manifest string) error {
 	path, name, _, err := object(manifest)
 	if err != nil {
@@ -108,7 +106,7 @@ func object(manifest string) (path, name string, body []byte, err error) {
 	return path, name, body, err
 }
 
-// A registered kubelet is one with an API server, and without files.
+// A registered kubelet has an API server, and no files.
 type registered struct {
 	kubelet
 }

@@ -64,8 +64,7 @@ func newStage(r *run, c *Case) (*stage, error) {
 	return s, nil
 }
 
-// play does what the case's script says, at times since it began, and takes its
-// manifests away.
+// play carries out the case's script, at times since it began, and removes its manifests.
 func (s *stage) play(ctx context.Context, began time.Time) error {
 	type step struct {
 		at time.Duration
@@ -89,8 +88,7 @@ func (s *stage) play(ctx context.Context, began time.Time) error {
 	return nil
 }
 
-// keep adds what was recorded to the recording, unless it is more disturbed than
-// what is there.
+// keep adds the record to the recording, unless the recording has a less disturbed one.
 func (s *stage) keep(ctx context.Context) error {
 	s.record.End = time.Now()
 	slices.SortStableFunc(s.record.Moments, func(a, b Moment) int { return a.At.Compare(b.At) })
@@ -112,8 +110,8 @@ func (s *stage) keep(ctx context.Context) error {
 	return nil
 }
 
-// file is where a pod's manifest is: in each round elsewhere, so that the pod is a
-// new one to a kubelet, without a past.
+// file is a pod's manifest file. Each round uses another one, so that the pod is new to a
+// kubelet.
 func (s *stage) file(pod string) string {
 	return filepath.Join(s.place.manifests, fmt.Sprintf("%s.%d.yaml", pod, s.round))
 }
@@ -123,8 +121,8 @@ func (s *stage) copied(pod string) string { return strings.TrimSuffix(s.file(pod
 
 func (s *stage) drop(pod string) error { return s.put(s.manifests[pod], s.file(pod)) }
 
-// put puts a manifest in place as an editor or a deployment tool does; or sends it
-// to the API server, whose refusal is an answer like another.
+// put writes a manifest as an editor or a deployment tool does, or sends it to the API
+// server, whose rejection is a result.
 func (s *stage) put(manifest, file string) error {
 	if s.server != nil {
 		said, err := s.server.put(manifest)
@@ -183,7 +181,7 @@ func (s *stage) removeAll() error {
 	return errors.Join(errs...)
 }
 
-// act does one thing of the script.
+// act carries out one action of the script.
 func (s *stage) act(ctx context.Context, a Action) error {
 	s.record.Moments = append(s.record.Moments, Moment{time.Now(), a.describe()})
 	switch {
@@ -231,7 +229,7 @@ func (s *stage) act(ctx context.Context, a Action) error {
 		if err := os.Remove(filepath.Join(s.dir, a.Delete)); !os.IsNotExist(err) {
 			return err
 		}
-		return nil // that it is not there is what the comparison shows
+		return nil // the comparison shows that it is missing
 	case a.Kill != "":
 		pod, container, _ := strings.Cut(a.Kill, "/")
 		for _, r := range s.recorder.running(pod) {
@@ -239,12 +237,12 @@ func (s *stage) act(ctx context.Context, a Action) error {
 				return s.kill(ctx, r.ID)
 			}
 		}
-		return nil // that it does not run is what the comparison shows
+		return nil // the comparison shows that it does not run
 	}
 	return fmt.Errorf("nothing to do at %s", a.At.Duration)
 }
 
-// kill ends the first process of a container as the kernel would.
+// kill kills the first process of a container from outside.
 func (s *stage) kill(ctx context.Context, id string) error {
 	pid, err := pidOf(ctx, s.recorder.runtime, id)
 	if err != nil {

@@ -37,7 +37,7 @@ var calls = map[string]kind{
 	"UpdateContainerResources": {request: &cri.UpdateContainerResourcesRequest{}, reply: &cri.UpdateContainerResourcesResponse{}},
 }
 
-// tap shows the calls that both arms make to see.
+// tap passes the calls that both arms make to see.
 func tap(see func(context.Context, call)) criproxy.Hooks {
 	return criproxy.Hooks{
 		Before: func(c criproxy.Call) {

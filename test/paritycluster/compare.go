@@ -16,9 +16,9 @@ type Difference struct {
 
 func (d Difference) String() string { return d.Case + ": " + d.Aspect + ": " + d.What }
 
-// brief is how long a value may last, in milliseconds, that one of the two never
-// shows: what comes and goes faster is decided by when each looks, and how fast the
-// machine is.
+// brief is how long a value may last, in milliseconds, that only one of the two shows:
+// whether a shorter value is seen depends on the times of the looks and the speed of the
+// machine.
 const brief = 2000
 
 // compare lists what differs.
@@ -69,12 +69,12 @@ func (k *comparison) pod(name string, p, q *Pod) {
 	}
 	k.facts(name, "meta", p.Meta, q.Meta)
 	k.sets(name, "events", p.Events, q.Events)
-	if q.Patches > p.Patches+1 { // one is a matter of what falls together
+	if q.Patches > p.Patches+1 { // one more depends on which changes coincide
 		k.add(name, "patches", "%d; nodectl %d", p.Patches, q.Patches)
 	}
 }
 
-// same reports whether two tracks go the same way, but for what was brief.
+// same reports whether two tracks are the same, except for brief values.
 func same(x, y []Step) bool {
 	for {
 		inX, inY := common(x, y)
@@ -87,8 +87,8 @@ func same(x, y []Step) bool {
 	return slices.EqualFunc(x, y, func(a, b Step) bool { return a.Is == b.Is })
 }
 
-// without returns a track without its brief values that are not common to both, and
-// without what was there before the first or after the last value: nothing.
+// without returns a track without its brief values that are not common to both, and without
+// the empty values before the first and after the last value.
 func without(track []Step, common []bool) []Step {
 	var out []Step
 	for i, s := range track {

@@ -34,18 +34,18 @@ type course struct {
 // patience is how long a case waits for one thing.
 const patience = 45 * time.Second
 
-// shown is how long a case stays with what it has come to, so that it counts.
+// shown is how long a case stays in a state, so that the comparison counts it.
 const shown = 3 * time.Second
 
-// await waits until a pod is what done accepts, nil for one that is not there. A
-// case that waits in vain goes on, and has it in its record.
+// await waits until done accepts a pod, nil for a missing one. After its time limit the case
+// continues, and its record says so.
 func (c *course) await(ctx context.Context, of, pod, what string, done func(*v1.Pod) bool) {
 	if err := c.rec.await(ctx, pod, patience, done); err != nil {
 		c.note(of, fmt.Sprintf("waits in vain for %s %s", pod, what))
 	}
 }
 
-// note writes down what went wrong with a case.
+// note records what went wrong with a case.
 func (c *course) note(of, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,8 +80,7 @@ func (c *course) patch(ctx context.Context, pod, subresource, body string) error
 	return q.Body([]byte(body)).Do(ctx).Error()
 }
 
-// remove deletes a pod and waits until it is gone; grace is as the pod has it when
-// it is nil.
+// remove deletes a pod and waits until it is gone; a nil grace is the pod's own.
 func (c *course) remove(ctx context.Context, of, pod string, grace *int64) error {
 	err := c.Admin.Delete().Namespace("default").Resource("pods").Name(pod).Body(&metav1.DeleteOptions{GracePeriodSeconds: grace}).Do(ctx).Error()
 	if apierrors.IsNotFound(err) {
@@ -96,9 +95,9 @@ func (c *course) remove(ctx context.Context, of, pod string, grace *int64) error
 // views are the paths of the node's server that are looked at.
 var views = []string{"pods", "stats/summary", "metrics", "metrics/resource", "metrics/cadvisor", "metrics/probes", "healthz", "configz", "runningpods/"}
 
-// look looks at the node while the steady pods run.
+// look reads the node's server while the steady pods run.
 func (c *course) look(ctx context.Context) error {
-	// What a node measures every ten or fifteen seconds it has measured by now.
+	// By now a node has taken its periodic measurements, every ten or fifteen seconds.
 	if err := lab.Pause(ctx, 5*time.Second); err != nil {
 		return err
 	}
@@ -128,7 +127,7 @@ func (c *course) look(ctx context.Context) error {
 	return lab.Pause(ctx, time.Second) // the audit log is written behind the answers
 }
 
-// events returns those that the node has told.
+// events returns the node's events.
 func (c *course) events(ctx context.Context) ([]v1.Event, error) {
 	var list v1.EventList
 	var all []v1.Event
@@ -152,7 +151,7 @@ type request struct {
 	Code                                         int
 }
 
-// requests returns what the API server was asked by the node.
+// requests returns the node's requests to the API server.
 func requests(file string) ([]request, error) {
 	f, err := os.Open(file)
 	if err != nil {

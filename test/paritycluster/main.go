@@ -1,15 +1,13 @@
-// Command paritycluster gives the same pods once to a cluster whose node is the real
-// kubelet and once to one whose node is nodectl, records what the API server shows
-// of them, and compares: the statuses of each pod as they follow each other, how
-// many patches they took, events, the node and its lease, and what the node's own
-// server answers. docs/fidelity-cluster.md is what it writes.
+// Command paritycluster gives the same pods once to a cluster whose node is the real kubelet
+// and once to one whose node is nodectl. It records what the API server shows, and compares:
+// the sequence of each pod's statuses, how many patches they took, events, the node and its
+// lease, and the answers of the node's own server. It writes docs/fidelity-cluster.md.
 //
-// Each recording has a control plane, a containerd and an agent of its own, from
-// package stage; everything is seen through the API server alone. Recordings are
-// kept in testdata, so that a test can walk them.
+// Each recording has its own control plane, containerd and agent, from package stage; it
+// observes everything through the API server. Recordings are kept in testdata for a test.
 //
-// The one rule: every difference is explained in explained.yaml, by a person, and
-// every explanation there explains one, or the run fails.
+// The one rule: a person has explained every difference in explained.yaml, and every
+// explanation there explains one, or the run fails.
 package main
 
 import (

@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// A Recording is what one cluster showed, without what differs between two runs of
-// one and the same agent.
+// A Recording is what one cluster showed, without what differs between two runs of the same
+// agent.
 type Recording struct {
 	Arm, Version string
 	Date         string
@@ -79,11 +79,10 @@ func (n *normaliser) text(s string) string {
 	return token.ReplaceAllString(s, "kube-api-access-$$RANDOM")
 }
 
-// moments are the paths of values that are moments or names of one run: that they
-// are set is what counts.
+// moments matches the paths of times and names of one run: only that they are set counts.
 var moments = regexp.MustCompile(`(Time|At|Timestamp|containerID|(metadata|ownerReferences\[[^\]]*\])\.uid|resourceVersion|lastHeartbeatTime|lastTransitionTime|bootID|renewTime|\.kubeletEndpoint\.Port|generateName)$|config\.(hash|seen|mirror)$`)
 
-// flatten takes an object apart. Members of a list are named by what names them.
+// flatten splits an object into facts. Members of a list have the name of their key field.
 func (n *normaliser) flatten(v any) Facts {
 	text, err := json.Marshal(v)
 	var tree any

@@ -27,8 +27,7 @@ func recorded(t *testing.T) *report {
 	return newReport(both[0], both[1], explanations)
 }
 
-// Every difference of the recordings that are kept has a reason, and every reason is
-// one of a difference.
+// Every difference of the kept recordings has a reason, and every reason has a difference.
 func TestEveryDifferenceIsExplained(t *testing.T) {
 	r := recorded(t)
 	for _, d := range r.open {
@@ -82,7 +81,7 @@ func steps(pairs ...any) []Step {
 	return all
 }
 
-// What is brief and only one has is not counted; what stands is, and so is the order.
+// A brief value that only one has does not count; a lasting one does, and so does the order.
 func TestTracks(t *testing.T) {
 	for _, tt := range []struct {
 		name string

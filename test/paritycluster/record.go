@@ -81,8 +81,7 @@ func (r *recorder) add(v Version) {
 
 func (r *recorder) close() { r.watch.Stop(); r.wg.Wait() }
 
-// await returns the newest version of a pod that done accepts; none is there while
-// the pod is not.
+// await returns when done accepts the newest version of a pod; nil for a missing pod.
 func (r *recorder) await(ctx context.Context, name string, limit time.Duration, done func(p *v1.Pod) bool) error {
 	late := time.After(limit)
 	for {
@@ -153,8 +152,7 @@ func record(ctx context.Context, o options, arm string) (raw *Raw, err error) {
 	return raw, err
 }
 
-// all runs the cases, some beside each other, and looks at the node when they are
-// done.
+// all runs the cases, several in parallel, and reads the node's server when they are done.
 func (c *course) all(ctx context.Context, o options) error {
 	if err := c.apply(ctx, steady); err != nil {
 		return err

@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// A scenario is one case: objects that are made, and what is done and awaited then.
-// Its pods have its name, or one that it begins, or the names it lists.
+// A scenario is one case: its objects, and the steps that are done and awaited. Its pods have
+// its name, or a name that begins with it, or the names it lists.
 type scenario struct {
 	name    string
 	shows   string
@@ -85,8 +85,8 @@ func removed(grace int64) step {
 	return func(ctx context.Context, c *course, s *scenario) error { return c.remove(ctx, s.name, s.name, &grace) }
 }
 
-// static is the whole of the case of a static pod: its manifest appears, its mirror
-// is deleted and comes again, its manifest goes.
+// static is the case of a static pod: its manifest appears, its mirror pod is deleted and
+// comes back, its manifest is removed.
 func static(ctx context.Context, c *course, s *scenario) error {
 	file := filepath.Join(c.turn.Manifests, "static.yaml")
 	if err := os.WriteFile(file, []byte(manifest("static", running)), 0o600); err != nil {

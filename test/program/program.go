@@ -1,5 +1,5 @@
-// Package program is the frame of the programs that measure nodectl or let it
-// live through much: their arguments, signals and exit codes are the same.
+// Package program is the frame of the benchmark and soak programs: their arguments, signals
+// and exit codes are the same.
 package program
 
 import (
@@ -12,12 +12,12 @@ import (
 	"syscall"
 )
 
-// Main parses the program's arguments and lets it work until it is done, or until
-// SIGINT or SIGTERM ends its context. It never returns: it exits with 0, with 1
-// when the work failed or found something wrong, with 2 for wrong arguments.
+// Main parses the program's arguments and runs work until it is done, or until SIGINT or
+// SIGTERM ends its context. It never returns: it exits with 0, with 1 when work failed or
+// found something wrong, with 2 for wrong arguments.
 //
-// A second signal changes nothing: cleaning up has its own deadlines, and some
-// senders signal the process and then its group.
+// A second signal changes nothing: cleaning up has its own deadlines, and some senders signal
+// the process and then its group.
 func Main[O any](parse func(args []string) (O, error), work func(context.Context, O) (fine bool, err error)) {
 	o, err := parse(os.Args[1:])
 	if errors.Is(err, flag.ErrHelp) {

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) { os.Exit(node.Main(m)) }
 // canary is a password that must not appear anywhere.
 const canary = "c4nary-p4ssw0rd"
 
-// agent is what of an agent pulls, on a real containerd.
+// agent is the part of an agent that pulls, on a real containerd.
 type agent struct {
 	*image.Puller
 	node *node.Node
@@ -151,7 +151,7 @@ func TestC_1_39_5_PullsWithCredentials(t *testing.T) {
 	}
 }
 
-// What a registry does wrong is said in one line, and mended it serves.
+// A registry's fault is reported in one line, and after it is mended the pull succeeds.
 func TestF30_RegistryFaults(t *testing.T) {
 	a := newAgent(t)
 	for fault, want := range map[registry.Fault]string{
@@ -171,7 +171,7 @@ func TestF30_RegistryFaults(t *testing.T) {
 			}
 			t.Log(err)
 			r.Break("")
-			// containerd may go on with the half of a layer that was wrong, once.
+			// containerd may resume the bad part of a layer, once.
 			wait.NoError(t, func() error { return a.pull(t.Context(), name) })
 		})
 	}
@@ -185,8 +185,8 @@ func TestF30_RegistryFaults(t *testing.T) {
 	})
 }
 
-// Twenty pods, and two registries that never come to an end: all others have their
-// images meanwhile, and who waits in vain can leave.
+// Twenty pods, and two registries that hang: all others get their images meanwhile, and a
+// waiting pull can be cancelled.
 func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 	a := newAgent(t)
 	good := registry.New(t, registry.Options{BytesPerSecond: 50_000_000 / 8})
@@ -238,7 +238,7 @@ func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 	})
 }
 
-// How far a pull is comes from containerd itself.
+// The progress of a pull comes from containerd itself.
 func TestBytesOfPulls(t *testing.T) {
 	a := newAgent(t)
 	r := registry.New(t, registry.Options{BytesPerSecond: 2_000_000})

@@ -32,19 +32,19 @@ import (
 // Fault is what a Registry does wrong.
 type Fault string
 
-// The faults. Those of layers let manifests and configurations be.
+// The faults. Faults of layers do not affect manifests and configurations.
 const (
-	NotFound  Fault = "404"        // knows nothing
-	Broken    Fault = "500"        // answers with its own trouble
-	Hang      Fault = "hang"       // takes every question and never answers
-	SlowLoris Fault = "slow loris" // gives a layer a byte at a time, and never comes to its end
-	Corrupt   Fault = "corrupt"    // gives a layer with other bytes in it
+	NotFound  Fault = "404"        // has no repository
+	Broken    Fault = "500"        // answers with a server error
+	Hang      Fault = "hang"       // accepts every request and never answers
+	SlowLoris Fault = "slow loris" // sends a layer a byte at a time, and never all of it
+	Corrupt   Fault = "corrupt"    // sends a layer with other bytes in it
 	Truncated Fault = "truncated"  // breaks off in the middle of a layer
 )
 
-// Options are what a Registry is like.
+// Options configure a Registry.
 type Options struct {
-	User, Password string // "" lets everybody in
+	User, Password string // "" needs no login
 	Token          bool   // by a token that a server of its own gives for them
 	TLS            bool
 	BytesPerSecond int // of all layers together; 0 is as fast as it goes
@@ -99,7 +99,7 @@ func (r *Registry) Break(f Fault) {
 	r.fault = f
 }
 
-// Asked returns what was asked for and was not refused, as "GET /v2/…".
+// Asked returns the requests that were not refused, as "GET /v2/…".
 func (r *Registry) Asked() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -260,7 +260,7 @@ func (r *Registry) giveToken(w http.ResponseWriter, q *http.Request) {
 	fmt.Fprintf(w, `{"token":%q,"access_token":%q,"expires_in":300}`, r.token, r.token)
 }
 
-// giveLayer gives a layer as its fault and the registry's speed would have it.
+// giveLayer sends a layer with its fault, at the registry's speed.
 func (r *Registry) giveLayer(w http.ResponseWriter, q *http.Request, fault Fault) {
 	answer := httptest.NewRecorder()
 	whole := q.Clone(q.Context())
