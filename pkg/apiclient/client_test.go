@@ -174,8 +174,8 @@ func TestRequestsGoToTheServerOfTheFile(t *testing.T) {
 	}
 }
 
-// An answer that says "ask there" is the answer, also for clients that follow
-// redirects by themselves (CVE-2020-8559).
+// The client returns a redirect as the answer, also to clients that follow redirects by
+// themselves (CVE-2020-8559).
 func TestD1_RedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
@@ -298,7 +298,7 @@ func TestF72_EveryFileIsReadAgain(t *testing.T) {
 	}
 }
 
-// Errors are in words, and wrap what client-go looks for.
+// Errors have a text for people, and wrap the errors that client-go looks for.
 func TestF72_ErrorsSayTheServerAndNoMore(t *testing.T) {
 	t.Parallel()
 	c := opened(t, kubeconfigOf(t, "http://127.0.0.1:1", "", "token: hunter2"))
@@ -366,8 +366,8 @@ func TestIdentityOf(t *testing.T) {
 	}
 }
 
-// What a bootstrap writes leads to the same cluster, and holds nothing of the
-// bootstrap's credentials.
+// A bootstrap writes a kubeconfig of the same cluster without the bootstrap's
+// credentials.
 func TestWriteJoined(t *testing.T) {
 	t.Parallel()
 	a := authority.New()

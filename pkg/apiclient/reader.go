@@ -96,9 +96,9 @@ func (r *Reader) Release() {
 	}
 }
 
-// Delay returns how long to wait before the next try: longer and longer, and jittered so
-// that a fleet does not come back in step. pause is the one before; its first value is
-// first. err says why the last try failed: a server may ask for a longer wait.
+// Delay returns how long to wait before the next try: longer and longer, and jittered
+// so that nodes do not retry at the same moment. pause is the one before; its first
+// value is first. err says why the last try failed: a server may ask for a longer wait.
 func (r *Reader) Delay(pause *time.Duration, first time.Duration, err error) time.Duration {
 	*pause = backoff.Next(*pause, first, r.Tuning.LastRetry)
 	d := backoff.Jitter(*pause, 0.5, 1.5)

@@ -106,7 +106,7 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 		}
 	}
 	again("hunter2-1", owner("builder", "1"), of)
-	again("hunter2-2", owner("builder", "2"), of) // another life of the pod
+	again("hunter2-2", owner("builder", "2"), of) // another instance of the pod
 	again("hunter2-3", owner("builder", "1"), &v1.ServiceAccountTokenProjection{Audience: "vault"})
 	again("hunter2-4", owner("", "1"), &v1.ServiceAccountTokenProjection{})
 	if got := i.requests(); !strings.HasPrefix(got[3], "POST /api/v1/namespaces/default/serviceaccounts/default/token") || !strings.Contains(got[3], `"audiences":null`) {
@@ -126,8 +126,8 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 	}
 }
 
-// A token that cannot be renewed serves for as long as it lives; nothing of it is
-// told.
+// A token that cannot be renewed is used until it expires; errors and logs contain
+// nothing of it.
 func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 	var log bytes.Buffer
 	s := newFakeServer(t)

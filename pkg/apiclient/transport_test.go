@@ -18,8 +18,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// A dead connection is found by pings and keep-alives, which the transport has to
-// be told to send.
+// Pings and keep-alives detect a dead connection; the transport must be configured to
+// send them.
 func TestF70_ConnectionsAreProbed(t *testing.T) {
 	t.Parallel()
 	c := opened(t, kubeconfigOf(t, "https://127.0.0.1:1", "", ""))
@@ -44,8 +44,8 @@ func secured(t *testing.T, a *authority.Authority, answer http.HandlerFunc) *htt
 	return h
 }
 
-// A server that has a certificate of another authority is believed once the
-// kubeconfig's file names that one too.
+// A server with a certificate of another authority is accepted once the kubeconfig's
+// file names that one too.
 func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 	t.Parallel()
 	was, is := authority.New(), authority.New()
@@ -62,8 +62,8 @@ func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 	}
 }
 
-// A kubeconfig may name a command that gives credentials. What it fails with is not
-// told, and it is asked again.
+// A kubeconfig may name a command that provides credentials. Its error is not shown,
+// and the client runs it again.
 func TestF72_CredentialsFromACommand(t *testing.T) {
 	t.Parallel()
 	s, trust := echo(t)
@@ -86,8 +86,8 @@ func TestF72_CredentialsFromACommand(t *testing.T) {
 	}
 }
 
-// A client certificate that is rotated in its file is shown with the next request;
-// what is under way on the old connection may end, but not for long.
+// The next request uses a client certificate that was rotated in its file; requests in
+// flight on the old connection may continue for a limited time.
 func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 	t.Parallel()
 	a := authority.New()

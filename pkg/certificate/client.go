@@ -46,7 +46,7 @@ type ClientConfig struct {
 	// elsewhere: then that one is kept fresh. Where Kubeconfig holds the node's
 	// certificate itself, others show the one in Dir in its place (Pair).
 	Dir string
-	// Rotate asks for another certificate after 70 to 90 % of one's life.
+	// Rotate requests a new certificate after 70 to 90 % of the current one's validity.
 	Rotate bool
 	// API connects to Kubeconfig's server, as apiclient.Client.REST does.
 	API       *rest.Config

@@ -2,8 +2,8 @@ package manifest
 
 import "unicode/utf8"
 
-// How the scanner moves over the text: from where it stands to the next token, or
-// behind the one it is at.
+// The methods by which the scanner moves over the text: to the next token, or behind
+// the current one.
 
 // byteAt returns the byte at i, a line end past the last one.
 func (s *scanner) byteAt(i int) byte {
@@ -179,7 +179,7 @@ func (s *scanner) plain() {
 	s.at = len(s.text)
 }
 
-// inBrackets reports whether c means something wherever it stands in brackets.
+// inBrackets reports whether c has a special meaning anywhere in brackets.
 func inBrackets(c byte) bool {
 	return c == ',' || c == '?' || c == '[' || c == ']' || c == '{' || c == '}'
 }

@@ -7,14 +7,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// scan reads a chunk's text before anything decodes it, and says how much it
-// holds, or why it is too much to be decoded (F46). It costs no memory, and never
-// counts a legal document higher than it is: text in quotes and in literal
-// blocks is one value. What an alias stands for is counted later.
+// scan reads a chunk's text before anything decodes it, and returns its size, or why it
+// is too large to be decoded (F46). It costs no memory, and never counts a legal
+// document higher than it is: text in quotes and in literal blocks is one value. What
+// an alias stands for is counted later.
 //
-// It knows where tokens begin and end, and nothing of what is a mistake: text
-// that is not YAML gets through, and the decoder says what is wrong with it. Only
-// where the text is large, what can be said without decoding is said here.
+// It knows where tokens begin and end, but does not find mistakes: text that is not
+// YAML passes, and the decoder reports its mistakes. Only for large text scan reports
+// those that need no decoding.
 func scan(c chunk) (extent, *pod.Problem) {
 	s := scanner{text: c.text, extent: extent{documents: 1}, here: 1, first: -1}
 	s.run()
@@ -142,7 +142,7 @@ func (s *scanner) rooted(r root, text []byte) {
 	s.kind = s.kind || bytes.Contains(text, []byte("kind")) || bytes.Contains(text, []byte("<<")) || bytes.ContainsAny(text, `\\*`)
 }
 
-// bracket begins what stands in brackets.
+// bracket begins a collection in brackets.
 func (s *scanner) bracket() {
 	if s.flow == 0 {
 		if s.boxed && len(s.indents) == 0 {

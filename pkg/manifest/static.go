@@ -39,7 +39,7 @@ func atMost(problems []pod.Problem) []pod.Problem {
 	return problems
 }
 
-// spec returns the pod in o as it is wanted on this node, or all its problems.
+// spec returns the spec of the pod in o for this node, or all its problems.
 func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 	var p v1.Pod
 	problems, ok := r.decode(o, &p, false)

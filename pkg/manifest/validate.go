@@ -26,7 +26,7 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	if err != nil {
 		return []pod.Problem{{Msg: "not a Pod: " + err.Error()}}
 	}
-	// The kubelet allows it too; who must not have it is said by a source policy.
+	// The kubelet allows it too; a source policy can forbid it.
 	capabilities.Setup(true, 0)
 	opts := podapi.GetValidationOptionsFromPodSpecAndMeta(&in.Spec, nil, &in.ObjectMeta, nil)
 	errs := validation.ValidatePodCreate(in, opts)
@@ -99,7 +99,7 @@ func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 	return out
 }
 
-// redacted stands for a Secret's value where validation reads it: only one kind of value,
+// redacted replaces a Secret's value where validation reads it: only one kind of value,
 // the JSON of registries' passwords.
 const redacted = "<secret contents redacted>"
 

@@ -25,8 +25,8 @@ type places struct {
 	pids      int64
 }
 
-// levels measures what every signal stands for, as the kubelet does (C-1.35.2). An
-// error names what could not be measured; the rest is there.
+// levels measures every signal, as the kubelet does (C-1.35.2). An error names what
+// could not be measured; the other levels are returned.
 func (p places) levels() (map[string]Level, error) {
 	all := map[string]Level{}
 	var errs []error

@@ -10,16 +10,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Level is how much there is of something, and how much of that is left.
+// Level is the capacity of a resource, and how much of it is available.
 type Level struct{ Available, Capacity int64 }
 
-// Pressure is when each pressure of a node was seen last. The zero value has seen
+// Pressure holds when each pressure of a node was last observed. The zero value has
 // none.
 type Pressure struct {
 	seen map[v1.NodeConditionType]time.Time
 }
 
-// conditionOf returns the condition that a signal stands for.
+// conditionOf returns the condition of a signal.
 func conditionOf(signal string) v1.NodeConditionType {
 	switch signal {
 	case pod.SignalMemory, pod.SignalPodsMemory:

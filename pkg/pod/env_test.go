@@ -283,7 +283,7 @@ func TestC_1_38_2_EnvironmentRefusesWhatItCannotRead(t *testing.T) {
 	}
 }
 
-// The tables' right-hand sides are what the kubelet's parser says.
+// The tables' right-hand sides are the results of the kubelet's parser.
 func TestC_1_38_4_EnvFile(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", ""},

@@ -206,7 +206,7 @@ func TestF16_SameWishSameHash(t *testing.T) {
 	}
 }
 
-// TestRestart_ByEdit says what edits restart, and in which words.
+// TestRestart_ByEdit: which edits restart what, and with which reason.
 func TestRestart_ByEdit(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ old, new, want string }{

@@ -26,8 +26,8 @@ func recorded(uid string) *Spec {
 	return &Spec{Key: KeyOf(p), Pod: p}
 }
 
-// holdsOnTo names what a record still says of an instance before: every field but those
-// that outlive instances, or that Begin and CatchUp set.
+// holdsOnTo names the fields that a record still has from an instance before: all
+// except those that outlive instances, or that Begin and CatchUp set.
 func holdsOnTo(r Record) (left []string) {
 	of := reflect.ValueOf(r)
 	for i := range of.NumField() {

@@ -31,11 +31,10 @@ func (s *Spec) Container(name string) (c *v1.Container, init bool) {
 	return nil, false
 }
 
-// Resources returns what a container asks for, one "name=request/limit" for each
-// resource, by name, joined by commas: "cpu=100m/200m,memory=/64Mi", as
-// they are written: ResourcesChanged compares two of them. It is "none" for a
-// container that asks for nothing, and "", which is not known, for a name the pod
-// does not have.
+// Resources returns a container's requests and limits, one "name=request/limit" for
+// each resource, by name, joined by commas: "cpu=100m/200m,memory=/64Mi", as they are
+// written: ResourcesChanged compares two of them. It is "none" for a container without
+// any, and "", which is not known, for a name the pod does not have.
 func (s *Spec) Resources(name string) string {
 	c, _ := s.Container(name)
 	if c == nil {

@@ -229,8 +229,8 @@ func (t table[T]) winner(id ident) *claim[T] {
 //
 //	the file that held it before        an owner stays (F43)
 //	the same content in another file    the owner's file was renamed
-//	what it was in the agent's life     known until the layer is first heard
-//	before; then the file it was in
+//	what the previous agent kept;       known until the layer is ready
+//	then the file that it was in
 //	the first path in byte order
 //
 // Within a file the first one wins (C-1.2.2).

@@ -79,7 +79,7 @@ type LayerState struct {
 	Source   string // kind
 	Location string
 	Heard    bool // has yielded a complete set at least once
-	Ended    bool // its sequence ended; its last set stands
+	Ended    bool // its sequence ended; its last set stays
 	Pods     int  // pods it holds, last good ones included, before the merge
 	// Error is why the last read failed; "" when it succeeded.
 	Error string

@@ -68,9 +68,8 @@ func normalized(name string) (reference.Named, error) {
 	return reference.TagNameOnly(named), nil
 }
 
-// holds reports whether the pattern stands for an image. Where an image has a
-// tag and a digest, the digest is what is pulled: a pattern with a tag alone does
-// not stand for it.
+// holds reports whether the pattern matches an image. Where an image has a tag and a
+// digest, the digest is pulled: a pattern with only a tag does not match it.
 func (i image) holds(of reference.Named) bool {
 	var tag, digest string
 	if t, ok := of.(reference.Tagged); ok {

@@ -15,7 +15,8 @@ var (
 	other = "sha256:" + strings.Repeat("b", 64)
 )
 
-// TestImagePatterns: what a pattern stands for, and what only looks like it.
+// TestImagePatterns: the images that a pattern matches, and similar ones that it does
+// not.
 func TestImagePatterns(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

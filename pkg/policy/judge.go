@@ -114,10 +114,10 @@ func (r *rule) judgeVolumes(spec *v1.PodSpec) []pod.Problem {
 	return problems
 }
 
-// idEnd stands between a check's ID and its reason.
+// idEnd separates a check's ID from its reason.
 const idEnd = "\x00"
 
-// newEvaluator returns Kubernetes' own checks, which tell their IDs.
+// newEvaluator returns Kubernetes' own checks, which report their IDs.
 func newEvaluator() (podsecurity.Evaluator, error) {
 	checks := podsecurity.DefaultChecks()
 	for i, check := range checks {
@@ -340,7 +340,7 @@ func prefixes(roots []root) []string {
 	return out
 }
 
-// allowed is the hint that tells what may be written.
+// allowed is the hint that lists the permitted values.
 func allowed(list []string) string {
 	if len(list) == 0 {
 		return "the policy allows none"

@@ -95,8 +95,8 @@ func TestMistakesHaveAPlace(t *testing.T) {
 	}
 }
 
-// TestPatternsThatSayAnotherThing: patterns of images that would stand for more,
-// or for something else, than their author means.
+// TestPatternsThatSayAnotherThing: patterns of images that would match more, or
+// something else, than their author means.
 func TestPatternsThatSayAnotherThing(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{

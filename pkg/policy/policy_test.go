@@ -50,7 +50,7 @@ func podOf(t testing.TB, text string) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "/m", File: "/m/web.yaml", Line: 7}}
 }
 
-// told returns what a policy makes of one file from a source.
+// told returns the judged version of one file from a source.
 func told(t testing.TB, p *policy.Policy, kind, location string, f source.File) source.File {
 	t.Helper()
 	inner := &script{name: kind + ":" + location, words: []word{{snapshot: source.Snapshot{Revision: 1, Files: source.FilesOf(f)}}}}
@@ -64,8 +64,8 @@ func told(t testing.TB, p *policy.Policy, kind, location string, f source.File) 
 	return source.File{}
 }
 
-// refused returns what a policy says against a pod of a file, one line each. It
-// holds every refusal to be whole.
+// refused returns the policy's problems of a file's pod, one line each. It checks that
+// every problem is complete.
 func refused(t testing.TB, p *policy.Policy, s *pod.Spec) []string {
 	t.Helper()
 	f := told(t, p, "file", "/m", source.File{File: s.Origin.File, Pods: []*pod.Spec{s}})
@@ -147,8 +147,7 @@ func TestPatternsAreStars(t *testing.T) {
 	}
 }
 
-// TestAllThatIsWrongIsTold: one pod, all its mistakes, and no more than anybody
-// reads.
+// TestAllThatIsWrongIsTold: one pod, all its mistakes, up to the limit of problems.
 func TestAllThatIsWrongIsTold(t *testing.T) {
 	t.Parallel()
 	p := edge(t, `namespaces: [a], podSecurity: {level: baseline}, hostPaths: [], images: [r/*]`)

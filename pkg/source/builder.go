@@ -22,7 +22,7 @@ type Builder struct {
 	notices map[string][]pod.Problem
 	skipped []pod.Problem
 	told    []pod.Problem // Skipped of the last Snapshot
-	retell  bool          // told is out of date
+	retell  bool          // told must be built again
 	changed map[pod.Key]struct{}
 	dirty   bool
 	rev     uint64

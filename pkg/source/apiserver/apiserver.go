@@ -3,13 +3,13 @@
 // complete list, then a watch, which goes on where it was cut. It lists again whenever a
 // watch may have missed something.
 //
-// Each pod and each object is one source.File, named by the kubeconfig, namespace
-// and name. Any answer that is not a complete one of the API is "I could not
-// look": the last good set stays in use.
+// Each pod and each object is one source.File, named by the kubeconfig, namespace and
+// name. Any answer that is not a complete one of the API is an error: the last good set
+// stays in use.
 //
-// The one rule: a pod goes when the server says that it was deleted, or when two
-// complete lists, a moment apart, lack it; never because of silence, and never
-// because of one list.
+// The one rule: a pod is removed when the server says that it was deleted, or when two
+// complete lists, a moment apart, lack it; never because the server does not answer,
+// and never because of one list.
 package apiserver
 
 import (
@@ -45,10 +45,9 @@ type Config struct {
 	// Node is the name of the node whose pods are read, in any case; an API server
 	// knows it in lower case.
 	Node string
-	// Spec makes what is wanted of a pod as the server holds it; file is the
-	// name of its source.File. A nil Spec rejects the pod, and the problems say
-	// why; beside a Spec they are notices. It is called by one goroutine at a
-	// time and may keep p.
+	// Spec converts a pod of the server to its spec; file is the name of its
+	// source.File. A nil Spec rejects the pod, and the problems say why; beside a Spec
+	// they are notices. It is called by one goroutine at a time and may keep p.
 	Spec func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem)
 	// Seen gets every pod that the server binds to the node, mirrors included, as the
 	// server shows it now: in the order of its lists and events, from the goroutine of
@@ -201,7 +200,7 @@ func (r *run) look(ctx context.Context) error {
 		}
 	}
 	r.replace(second, gone, r.flush)
-	r.watchFrom(first) // what happened between the two comes again as events
+	r.watchFrom(first) // changes between the two come again as events
 	return nil
 }
 
@@ -213,7 +212,7 @@ func (r *run) watchFrom(l podList) {
 	r.syncReaders()
 }
 
-// list asks for the complete list.
+// list reads the complete list.
 func (r *run) list(ctx context.Context) (podList, error) {
 	transport, err := r.reader.Transport()
 	if err != nil {

@@ -149,7 +149,7 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 	if known && is == now && now.rv != "" {
 		return
 	}
-	v.ManagedFields = nil // who wrote what is of no use here, and half of the memory
+	v.ManagedFields = nil // not used here, and half of the memory
 	f := source.File{File: file}
 	spec, said := p.cfg.Spec(v, file)
 	for i := range said {

@@ -25,14 +25,14 @@ const (
 	retryRefused = time.Second
 )
 
-// claim is what a pod wants to have read.
+// claim is the objects that are to be read for a pod.
 type claim struct {
 	ids    []objectID // sorted, all of one namespace
 	weight int        // smallFirst, or 1 of a pod that has started
 }
 
-// claim notes what the pod of a file wants to have read; grant decides. A pod that has
-// ended wants nothing.
+// claim notes the objects to be read for a file's pod; grant decides. A terminated pod
+// needs none.
 func (p *pods) claim(file string, s *pod.Spec) {
 	c := claim{weight: smallFirst}
 	if !s.EndedAtServer() {
@@ -44,7 +44,7 @@ func (p *pods) claim(file string, s *pod.Spec) {
 	p.claims[file] = c
 }
 
-// unclaim ends what a file's pod wants.
+// unclaim removes the claim of a file's pod.
 func (p *pods) unclaim(file string) {
 	delete(p.claims, file)
 	p.settle(file)

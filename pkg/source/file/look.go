@@ -199,12 +199,12 @@ func (l *look) stat(path string) state {
 // bad is the complaint about d.
 //
 //	what is there               | what happens
-//	anything in a bad directory | a problem; what was read from it stands
+//	anything in a bad directory | a problem; its previous reading stays
 //	nothing                     | removed once it has been away for vanishHold
 //	the identity last read      | nothing
-//	no regular file             | a problem; what was read from it stands
-//	others could have written   | a problem; what was read from it stands
-//	open for writing            | the reading before stands; looked at again soon
+//	no regular file             | a problem; its previous reading stays
+//	others could have written   | a problem; its previous reading stays
+//	open for writing            | its previous reading stays; checked again soon
 //	same bytes                  | nothing
 //	good news                   | accepted
 //	broken, or loses pods       | accepted once unchanged for badNewsHold

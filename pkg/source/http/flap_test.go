@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// word is what a source said, and when.
+// word is one yield of a source, and its time.
 type word struct {
 	at  time.Duration
 	pod string // content hash of pod one, "" in an error
@@ -114,7 +114,7 @@ func TestF63_SettledContentIsAppliedAndTheErrorCleared(t *testing.T) {
 	}
 }
 
-// Whichever version is in force when the back and forth ends, the error ends too.
+// Whichever version is in force when the alternation ends, the error ends too.
 func TestF63_SettlingOnTheVersionInForceClearsTheError(t *testing.T) {
 	words, _ := listens(t, time.Hour, func(n int, _ time.Duration) string {
 		return "pod one " + []string{"A", "B", "A", "B", "A"}[min(n-1, 4)]
@@ -158,8 +158,8 @@ func TestF63_NewContentIsNeverHeld(t *testing.T) {
 	}
 }
 
-// A server that adds to each answer what does not matter flaps all the same, and
-// one that only does that does not.
+// A server that adds meaningless content to each answer still alternates if its pods
+// do, and otherwise does not.
 func TestF63_VersionsAreWhatIsAskedFor(t *testing.T) {
 	words, polls := listens(t, time.Hour, func(n int, _ time.Duration) string {
 		return fmt.Sprintf("pod one %c\n%s#", 'A'+n%2, strings.Repeat("\n", n))
@@ -180,8 +180,7 @@ func TestF63_VersionsAreWhatIsAskedFor(t *testing.T) {
 	}
 }
 
-// An answer that is no manifest takes nothing away, so it is neither held nor a
-// version.
+// An answer that is no manifest removes nothing, so it is neither held nor a version.
 func TestF63_GarbageInBetweenIsNoVersion(t *testing.T) {
 	words, _ := listens(t, time.Hour, func(n int, _ time.Duration) string {
 		return []string{"pod one A", "]garbage["}[n%2]
@@ -206,7 +205,7 @@ func TestF63_ThreeVersionsInTurn(t *testing.T) {
 	}
 }
 
-// Failures in between neither end a hold nor are taken for calm.
+// Failures in between neither end a hold nor count as calm.
 func TestF63_FailuresInBetween(t *testing.T) {
 	words, _ := listens(t, 2*time.Hour, func(n int, _ time.Duration) string {
 		return []string{"pod one A", "", "pod one B", ""}[n%4]

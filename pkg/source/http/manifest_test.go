@@ -39,7 +39,7 @@ func list(pods ...string) string {
 	return text
 }
 
-// memory is a layer that hears what a source says, as podconfig has it.
+// memory is a podconfig layer that receives a source's yields.
 type memory struct {
 	*sourcetest.Listener
 	layer podconfig.Layer
@@ -173,7 +173,7 @@ func TestF61_NoBodyIsLogged(t *testing.T) {
 	}
 }
 
-// What is logged of a body is enough to find it again.
+// The log has enough of a body to find it again.
 func TestF61_DigestIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	s := newSite(t)

@@ -110,7 +110,7 @@ func TestF62_RawAnswers(t *testing.T) {
 	}
 }
 
-// What is just within the limits is read.
+// An answer just within the limits is read.
 func TestLimitsAreNotBelowWhatTheySay(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -128,8 +128,8 @@ func TestLimitsAreNotBelowWhatTheySay(t *testing.T) {
 	sourcetest.Listen(t, s).Set().Holds(t, "one")
 }
 
-// A body whose end is the connection's may be half of itself: what it lacks is
-// believed when it is said twice.
+// A body that ends with the connection may be truncated: the source accepts the loss of
+// a pod when it reads the same body twice.
 func TestF62_AnswerWithoutALengthIsAskedForTwice(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
