@@ -7,7 +7,7 @@
 //
 // or in slices of the same meaning if the runtime's driver is systemd; cgroup v1 has the
 // tree once in each hierarchy. The engine puts a pod's cgroup before it makes a sandbox,
-// and removes it after the last one.
+// and removes it when nothing of the pod is left.
 //
 // The one rule: a cgroup without our mark is never changed and never removed. Every cgroup
 // made here carries it. An empty cgroup above the pods that another program made is taken

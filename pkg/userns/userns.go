@@ -2,7 +2,7 @@
 // their own (hostUsers: false, C-1.42).
 //
 // The engine's workers allocate a block before they make anything of a pod, and release it
-// after the last container and sandbox. The block is in <root>/pods/<uid>/userns, in the
+// when nothing of the pod is left. The block is in <root>/pods/<uid>/userns, in the
 // kubelet's format, and is synced before it is returned, so that another agent gives the
 // pod the same block.
 //
