@@ -36,10 +36,10 @@ func TestMain(m *testing.M) {
 // Beside testscript's own commands there are:
 //
 //	exits CODE PROGRAM [ARG…]   the program ends with this exit code
-//	until CODE[,CODE…] REGEXP PROGRAM [ARG…]   the same of what has a time of its own, which a
-//	                            machine may take from it: again until it says a line that matches
-//	                            too, and as long as it ends with this code, with that of a
-//	                            time-out, or with another of these
+//	until CODE[,CODE…] REGEXP PROGRAM [ARG…]   repeats a program that a slow machine may
+//	                            disturb until it prints a matching line and ends with the
+//	                            first code; it fails at a code that is neither a time-out's
+//	                            nor one of these
 //	waitfor FILE REGEXP         until the file has a line that matches
 //	rename OLD NEW              as an editor or a deployment replaces a file
 //	schema NAME FILE            every JSON document in FILE fits docs/schemas/NAME.json

@@ -80,7 +80,7 @@ func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
 }
 
 // Shows: D2. A caller without rights does not rotate the lines of the others away: its
-// refusals get few lines, and the next one says how many are missing.
+// refusals get few lines, and the next line has the number of missing ones.
 func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
 	t.Parallel()
 	dir := root(t)

@@ -32,7 +32,7 @@ func (p *patient) Write(b []byte) (int, error) {
 	if err := p.out.Flush(); err != nil {
 		return n, err
 	}
-	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end a stream that says nothing for so long
+	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end a stream that is quiet for that long
 }
 
 // end gives the reader time to read the end of the stream.

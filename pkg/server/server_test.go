@@ -335,7 +335,7 @@ func TestTheEndWaitsForEveryRequest(t *testing.T) {
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := docs(socket)
 	here := make(chan struct{})
-	var events []string // written by the request, then by who stops: the race detector watches
+	var events []string // written by the request, then after Serve: the race detector checks that
 	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(func([]byte, error) bool) {
 			here <- struct{}{}

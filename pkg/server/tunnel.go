@@ -13,9 +13,9 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// tunnel opens a WebSocket in which SPDY is spoken, which is how kubectl forwards
-// ports first, and returns what the SPDY within is answered on. nil says that there
-// is none, which was answered.
+// tunnel opens a WebSocket that carries SPDY, which kubectl port-forward tries first. It
+// returns the response writer and the request for SPDY in the WebSocket. It returns nil
+// after it has answered with an error.
 func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http.Request) {
 	up := websocket.Upgrader{
 		Subprotocols: []string{portforward.WebsocketsSPDYTunnelingPortForwardV1},
@@ -48,8 +48,8 @@ func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http
 	return &inner{conn: tunneled.NewTunnelingConnection("server", conn), header: http.Header{}}, within
 }
 
-// inner answers a request for SPDY within a WebSocket: the answer to that was given
-// outside, so nothing is left of it but the connection.
+// inner is the response writer for SPDY in a WebSocket. It drops the answer, because the
+// upgrade to the WebSocket was answered already, and provides only the connection.
 type inner struct {
 	conn   net.Conn
 	header http.Header

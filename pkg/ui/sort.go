@@ -11,9 +11,8 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// Sort sorts objects by the value at a path, as kubectl's --sort-by does: numbers,
-// times and quantities by what they are worth, anything else as text. Objects
-// without the value come first.
+// Sort sorts objects by the value at a path, as kubectl's --sort-by does: numbers, times and
+// quantities by value, anything else as text. Objects without the value come first.
 func Sort[T any](items []T, path string) error {
 	p, err := parseJSONPath(path)
 	if err != nil {

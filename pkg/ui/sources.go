@@ -37,7 +37,7 @@ type SourceItem struct {
 	Restored  bool           `json:"restored"` // its pods are the last agent's
 	Stale     bool           `json:"stale"`    // its pods are from an older reading
 	Since     string         `json:"since"`    // RFC 3339, since when it is silent or fails; "" when all is well
-	LastRead  string         `json:"lastRead"` // RFC 3339, when what stands was read; "" for never
+	LastRead  string         `json:"lastRead"` // RFC 3339, time of the reading in use; "" for never
 	Error     string         `json:"error"`
 	Problems  []pod.Problem  `json:"problems"`  // manifests it rejects
 	Conflicts []PlanConflict `json:"conflicts"` // those that it loses

@@ -130,7 +130,7 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// Callers without rights displace no verdict of a caller with them.
+// Denied callers displace no cached verdict of an allowed one.
 func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
