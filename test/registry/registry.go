@@ -264,7 +264,7 @@ func (r *Registry) giveToken(w http.ResponseWriter, q *http.Request) {
 func (r *Registry) giveLayer(w http.ResponseWriter, q *http.Request, fault Fault) {
 	answer := httptest.NewRecorder()
 	whole := q.Clone(q.Context())
-	whole.Header.Del("Range") // the store has no open ends
+	whole.Header.Del("Range") // the store rejects ranges without an end
 	r.store.ServeHTTP(answer, whole)
 	b := answer.Body.Bytes()
 	if fault == Corrupt {

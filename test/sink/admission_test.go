@@ -12,9 +12,9 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// TestF75_RefusedByAdmission: NodeRestriction refuses a mirror (of a Node whose
-// object was made again). It is said once, statuses of others go on, and the mirror
-// comes when it is let.
+// TestF75_RefusedByAdmission: NodeRestriction refuses a mirror pod (of a Node that was made
+// again). The agent logs it once, still sends the statuses of other pods, and creates the
+// mirror when it is allowed to.
 func TestF75_RefusedByAdmission(t *testing.T) {
 	t.Parallel()
 	c := server(t)

@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// events: as the kubelet's, counted where they repeat; kubectl finds those of a
-// mirror, a pod and a node.
+// events: as the kubelet's, counted when they repeat; kubectl finds those of a mirror pod, a
+// pod and a node.
 func events(t *testing.T, a *agent) {
 	p := a.c.CreatePod(t, cluster.Pod(a.name, "told"))
 	e := pod.Event{Key: pod.KeyOf(p), UID: string(p.UID), Container: "spec.containers{main}", Type: pod.EventNormal, Reason: "Started", Message: "Started container main", At: time.Now()}

@@ -49,7 +49,7 @@ func mirror(t *testing.T, a *agent) {
 	if is.Status.ObservedGeneration != is.Generation || find(is, v1.PodReady).Status != v1.ConditionTrue {
 		t.Errorf("status %+v", is.Status)
 	}
-	// Another hash is another mirror.
+	// Another hash makes another mirror pod.
 	edited := staticPod(a.name, "static", "h2")
 	a.says(edited, running(edited, true), fromFile)
 	second := a.until(t, "static", "of the new hash", withHash("h2"))
@@ -64,7 +64,7 @@ func mirror(t *testing.T, a *agent) {
 	a.until(t, "static", "gone", missing)
 }
 
-// orphans: what was left of an agent before stays until all sources were heard.
+// orphans: mirror pods of a previous agent stay until all sources are ready.
 func orphans(t *testing.T, a *agent) {
 	p, kept := staticPod(a.name, "left", "h"), staticPod(a.name, "kept", "h")
 	a.says(p, running(p, true), fromFile)
@@ -98,8 +98,8 @@ func orphans(t *testing.T, a *agent) {
 	other.wire.forbidden(t)
 }
 
-// mirrorsComeBack: a mirror that is not ours any more is made again; a pod of the
-// name that is none is left alone.
+// mirrorsComeBack: a mirror pod that is no longer ours is made again; an ordinary pod of that
+// name is left alone.
 func mirrorsComeBack(t *testing.T, a *agent) {
 	c := a.c
 	c.CreatePod(t, cluster.Pod("", "taken")) // it has a node later, or never
@@ -117,7 +117,7 @@ func mirrorsComeBack(t *testing.T, a *agent) {
 	}
 }
 
-// nameTaken: a pod whose name a static pod takes ends, and the server takes that.
+// nameTaken: a pod ends when a static pod takes its name, and the server accepts that.
 func nameTaken(t *testing.T, a *agent) {
 	p := a.c.CreatePod(t, cluster.Pod(a.name, "web"))
 	a.says(p, running(p, true))
@@ -132,8 +132,8 @@ func nameTaken(t *testing.T, a *agent) {
 	a.until(t, "web", "the mirror", withHash("h"))
 }
 
-// mirrorsRefused: what the server would refuse is not sent, and what it refuses is
-// said once and tried rarely; other pods hear nothing of it.
+// mirrorsRefused: the agent does not send what the server would refuse. It logs a refusal
+// once and retries rarely; other pods are not affected.
 func mirrorsRefused(t *testing.T, a *agent) {
 	named := staticPod(a.name, "named", "h")
 	named.Spec.ServiceAccountName = "default"

@@ -12,16 +12,15 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
-// TestF70_Outage: while the server is away nothing is lost and nothing piles up;
-// when it is back each pod's newest status comes once. The server is the one of all
-// tests: this one runs before those that are parallel.
+// TestF70_Outage: while the server is down nothing is lost and nothing piles up; when it is
+// back each pod's newest status is sent once. The server is the one of all tests: this test
+// runs before the parallel ones.
 func TestF70_Outage(t *testing.T) {
 	c := server(t)
 	outage(t, c, "killed", 2, func() { c.APIServer.Kill(t) }, func() { c.APIServer.Start(t) })
 }
 
-// outage has pods of a node reported, and again for so many rounds while the server is
-// away.
+// outage reports pods of a node, and again for so many rounds while the server is down.
 func outage(t *testing.T, c *cluster.Cluster, name string, rounds int, begin, end func()) {
 	t.Helper()
 	const pods, qps, burst = 40, 20, 10

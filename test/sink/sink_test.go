@@ -1,6 +1,6 @@
-// Package sink holds the sink of statuses, mirrors and events to a real API server,
-// with the node authorizer, RBAC and NodeRestriction. The tests share it; each has a
-// node of its own, and names its pods as no other does.
+// Package sink tests the sink of statuses, mirror pods and events with a real API server,
+// with the node authorizer, RBAC and NodeRestriction. The tests share it; each has its own
+// node and pod names.
 package sink
 
 import (
@@ -74,7 +74,7 @@ func (w *wire) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// of returns what was sent of a method about a pod; "" is everything.
+// of returns the requests of a method about a pod; "" is every one.
 func (w *wire) of(method, name string) []exchange {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,8 +87,8 @@ func (w *wire) of(method, name string) []exchange {
 	return list
 }
 
-// awaits is of, once there is so much: what the server has done is seen before its
-// answer is.
+// awaits is of, once there are n: a change on the server is visible before its answer
+// arrives.
 func (w *wire) awaits(t *testing.T, n int, method, name string) []exchange {
 	t.Helper()
 	wait.NoError(t, func() error {
@@ -109,7 +109,7 @@ func (w *wire) forbidden(t *testing.T) {
 	}
 }
 
-// agent is a node with a sink, and a source that shows it what the server has.
+// agent is a node with a sink, and a source that delivers the server's pods.
 type agent struct {
 	*apiserver.Sink
 	c    *cluster.Cluster
@@ -122,7 +122,7 @@ type agent struct {
 	told *told
 }
 
-// told is what was said last of each pod; it outlives the agent that said it, as an
+// told is the last reported status of each pod; it outlives the agent that reported it, as an
 // engine's records do.
 type told struct {
 	mu   sync.Mutex
@@ -142,8 +142,8 @@ func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiser
 	return a
 }
 
-// known returns when the server takes mirrors: NodeRestriction hears of a new Node in its
-// own time, and until then it answers that there is none.
+// known returns when the server accepts mirror pods: NodeRestriction sees a new Node with a
+// delay, and until then it answers that there is none.
 func (a *agent) known(t *testing.T) {
 	t.Helper()
 	p := cluster.Pod(a.name, "known")
@@ -202,7 +202,7 @@ func (a *agent) run(t *testing.T, change ...func(*apiserver.Config)) {
 	t.Cleanup(a.stop)
 }
 
-// says has the node report a status of p, as far as f goes.
+// says makes the node report a status of p, changed by f.
 func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.StatusReport)) {
 	out := *p
 	out.Status = *p.Status.DeepCopy()
@@ -217,8 +217,7 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 	}
 }
 
-// keepTimes has conditions that are what they were be so since they became so, as an
-// engine says them.
+// keepTimes keeps the transition time of conditions that have not changed, as an engine does.
 func (d *told) keepTimes(p *v1.Pod) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -234,7 +233,7 @@ func (d *told) keepTimes(p *v1.Pod) {
 	d.pods[key] = p.Status.Conditions
 }
 
-// until waits until the server shows of a pod what so says; nil is no pod.
+// until waits until so accepts the server's pod; nil is no pod.
 func (a *agent) until(t *testing.T, name, what string, so func(*v1.Pod) bool) *v1.Pod {
 	t.Helper()
 	var p *v1.Pod
@@ -296,7 +295,7 @@ func condition(t v1.PodConditionType, is bool) v1.PodCondition {
 	return c
 }
 
-// pending, running and ended are what the engine says of an ordinary pod.
+// pending, running and ended are the engine's statuses of an ordinary pod.
 func pending(p *v1.Pod) func(*v1.PodStatus) {
 	return func(s *v1.PodStatus) {
 		s.Phase, s.StartTime = v1.PodPending, new(started(p))

@@ -42,8 +42,8 @@ func TestOnOneServer(t *testing.T) {
 	}
 }
 
-// ordinaryStart: what the engine says in five steps is three patches at most, and
-// what stands then is the last.
+// ordinaryStart: five statuses of the engine need three patches at most, and the last one
+// stays.
 func ordinaryStart(t *testing.T, a *agent) {
 	p := a.c.CreatePod(t, cluster.Pod(a.name, "start"))
 	for _, step := range []func(*v1.PodStatus){pending(p), sandboxed(p), running(p, false), running(p, true), running(p, true)} {
@@ -56,7 +56,7 @@ func ordinaryStart(t *testing.T, a *agent) {
 	if is.Status.PodIP != "10.0.0.7" || is.Status.ObservedGeneration != is.Generation || is.Status.QOSClass != v1.PodQOSBestEffort || is.Status.HostIP != "192.0.2.1" {
 		t.Errorf("status %+v", is.Status)
 	}
-	// Nothing more comes, though every pod is compared again (C-1.27.4, C-1.27.5).
+	// No more requests follow, though every pod is compared again (C-1.27.4, C-1.27.5).
 	a.compared(t)
 	if n := len(a.wire.of("", "start")); n > 3 || len(a.wire.of(http.MethodPatch, "start")) != n {
 		t.Errorf("%d requests: %+v", n, a.wire.of("", "start"))
@@ -152,7 +152,7 @@ func deletion(t *testing.T, a *agent) {
 	}
 }
 
-// deletedBeforeStart: the final status is said before the object goes.
+// deletedBeforeStart: the final status is sent before the object is deleted.
 func deletedBeforeStart(t *testing.T, a *agent) {
 	a.c.CreatePod(t, cluster.Pod(a.name, "never"))
 	a.c.DeletePod(t, "default", "never", 30)

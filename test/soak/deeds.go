@@ -21,16 +21,16 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// A deed is something that happens to the node. What happens next, and to whom,
-// is drawn from the seed and the manifests alone, never from what the agents
-// made of them: a seed always tells the same story, if not at the same speed.
+// A deed is an action on the node. The next action, and its target, are drawn from the seed
+// and the manifests alone, never from the agents' reactions: a seed always gives the same
+// sequence, if not at the same speed.
 type deed struct {
 	name   string
 	weight int
 	do     func(*soak, context.Context) error
 }
 
-// changes are what happens to manifests and containers, and may while an agent is away.
+// changes are actions on manifests and containers, also while an agent is down.
 var changes = []deed{
 	{"new pod", 46, (*soak).add},
 	{"remove", 12, (*soak).remove},
@@ -44,7 +44,7 @@ var changes = []deed{
 	{"make ill or well", 4, (*soak).ail},
 }
 
-// faults are what happens to agents and to containerd.
+// faults are actions on agents and on containerd.
 var faults = []deed{
 	{"agent killed", 6, func(s *soak, ctx context.Context) error { return s.endAgent(ctx, syscall.SIGKILL) }},
 	{"agent asked to leave", 3, func(s *soak, ctx context.Context) error { return s.endAgent(ctx, syscall.SIGTERM) }},
@@ -56,10 +56,10 @@ var faults = []deed{
 	{"containerd killed", 1, (*soak).killContainerd},
 }
 
-// faultEvery is how many changes come between two faults, at the median.
+// faultEvery is the mean number of changes between two faults.
 const faultEvery = 12
 
-// act does the next thing.
+// act does the next action.
 func (s *soak) act(ctx context.Context) error {
 	d := s.choose(changes)
 	if s.artist.IntN(faultEvery) == 0 && s.now >= s.pods/20 {
@@ -95,7 +95,7 @@ func (s *soak) do(ctx context.Context, d deed) error {
 	return nil
 }
 
-// meanwhile is what happens while an agent or containerd is away.
+// meanwhile makes changes while an agent or containerd is down.
 func (s *soak) meanwhile(ctx context.Context) error {
 	for range s.artist.IntN(5) {
 		if err := s.do(ctx, s.choose(changes)); err != nil {
@@ -105,8 +105,7 @@ func (s *soak) meanwhile(ctx context.Context) error {
 	return lab.Pause(ctx, time.Duration(s.artist.IntN(1000))*time.Millisecond)
 }
 
-// add writes a manifest that was not there. When there are enough pods, the
-// oldest goes first.
+// add writes a new manifest. When there are enough pods, it removes the oldest first.
 func (s *soak) add(ctx context.Context) error {
 	if len(s.wishes) >= s.atOnce {
 		if err := s.take(s.wishes[0]); err != nil {
@@ -117,7 +116,7 @@ func (s *soak) add(ctx context.Context) error {
 	return s.place(w)
 }
 
-// place draws the pod of a new wish and writes it.
+// place draws the pod of a new wish and writes its manifest.
 func (s *soak) place(w *wish) error {
 	s.now++
 	w.pod, w.end = s.artist.draw(w.name, w.house.scratch())
@@ -198,7 +197,7 @@ func (s *soak) again(ctx context.Context) error {
 	return s.place(&wish{name: w.name, house: w.house, edits: w.edits, heir: true})
 }
 
-// edit changes a pod's manifest, and mends it where it is broken.
+// edit changes a pod's manifest, and mends a broken one.
 func (s *soak) edit(change func(*v1.Pod)) error {
 	w := s.any(written)
 	if w == nil {
@@ -224,7 +223,7 @@ func (s *soak) editResources(context.Context) error {
 	return s.edit(func(p *v1.Pod) {
 		c := &p.Spec.Containers[s.artist.IntN(len(p.Spec.Containers))]
 		limit := resource.MustParse(pick(s.artist, "40Mi", "56Mi", "80Mi"))
-		if old, ok := c.Resources.Limits[v1.ResourceMemory]; !ok || old.Value() > 30<<20 { // one that is to run out of it stays so
+		if old, ok := c.Resources.Limits[v1.ResourceMemory]; !ok || old.Value() > 30<<20 { // a limit that causes an OOM kill stays
 			c.Resources.Limits = v1.ResourceList{v1.ResourceMemory: limit}
 		}
 	})
@@ -234,7 +233,7 @@ func (s *soak) editPod(context.Context) error {
 	return s.edit(func(p *v1.Pod) { p.Spec.Hostname = fmt.Sprintf("h%d", s.now) })
 }
 
-// breakIt writes something that is no manifest over one; the pod stays as it was.
+// breakIt overwrites a manifest with an invalid one; the pod stays as it was.
 func (s *soak) breakIt(ctx context.Context) error {
 	w := s.any(written)
 	if w == nil {
@@ -263,7 +262,7 @@ func (s *soak) killContainer(ctx context.Context) error {
 		LabelSelector: map[string]string{"io.kubernetes.pod.name": w.full(), "io.kubernetes.container.name": name},
 	}})
 	if err != nil {
-		return nil // containerd is away
+		return nil // containerd is down
 	}
 	for _, c := range r.Containers {
 		for _, p := range s.lab.Node.Processes(c.Id) {
@@ -290,7 +289,7 @@ func (s *soak) ail(context.Context) error {
 	return os.WriteFile(file, nil, 0o600)
 }
 
-// endAgent ends the agent of the house whose agents die, and starts the next.
+// endAgent ends the agent of the house whose agents are killed, and starts the next.
 func (s *soak) endAgent(ctx context.Context, sig syscall.Signal) error {
 	h := s.houses[1]
 	began := time.Now()

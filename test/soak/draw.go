@@ -14,8 +14,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// An end is how a pod stands when nothing happens to it any more, by what is
-// written in its manifest and by nothing else.
+// An end is a pod's final state, as its manifest alone determines it.
 type end string
 
 const (
@@ -37,7 +36,7 @@ func (a *artist) chance(percent int) bool { return a.IntN(100) < percent }
 
 func pick[T any](a *artist, from ...T) T { return from[a.IntN(len(from))] }
 
-// draw draws a pod and how it ends.
+// draw draws a pod and its end.
 func (a *artist) draw(name, scratch string) (*v1.Pod, end) {
 	p := &v1.Pod{}
 	p.APIVersion, p.Kind, p.Name, p.Namespace = "v1", "Pod", name, namespace
@@ -98,7 +97,7 @@ func (a *artist) sidecar(p *v1.Pod) v1.Container {
 	return c
 }
 
-// life is what a container does, and how the pod ends then.
+// life draws a container's actions, and returns the pod's end.
 func (a *artist) life(p *v1.Pod, c *v1.Container, i int, how end) end {
 	once := []string{"crash", fmt.Sprintf("/data/c%d", i), "3"}
 	short := fmt.Sprint(time.Duration(100+a.IntN(2000)) * time.Millisecond)
@@ -133,7 +132,7 @@ func (a *artist) life(p *v1.Pod, c *v1.Container, i int, how end) end {
 	return how
 }
 
-// furnish gives a container what neither begins nor ends it.
+// furnish gives a container settings that do not change when it starts or exits.
 func (a *artist) furnish(p *v1.Pod, c *v1.Container, i int) {
 	if a.chance(30) {
 		limit := resource.MustParse(pick(a, "48Mi", "64Mi", "96Mi"))
@@ -159,7 +158,7 @@ func (a *artist) furnish(p *v1.Pod, c *v1.Container, i int) {
 	if p.Spec.RestartPolicy != v1.RestartPolicyAlways || !a.chance(50) {
 		return
 	}
-	// Files that make it ill: the soak makes them, by the volume x.
+	// Files that fail its probes: the soak makes them, in the volume x.
 	ill := fmt.Sprintf("/x/%s-%s", p.Name, c.Name)
 	web, health := fmt.Sprintf(":%d", 8000+i), fmt.Sprintf(":%d", 9000+i)
 	handler := command("exists", "/data")
@@ -195,7 +194,7 @@ func command(args ...string) v1.ProbeHandler {
 	return v1.ProbeHandler{Exec: &v1.ExecAction{Command: append([]string{"/app"}, args...)}}
 }
 
-// misfortune makes something about one pod in ten that keeps it from its end.
+// misfortune gives about one pod in ten a fault that keeps it from its end.
 func (a *artist) misfortune(p *v1.Pod, how end) end {
 	first := &p.Spec.Containers[0]
 	switch a.IntN(80) {
@@ -236,7 +235,7 @@ func (a *artist) misfortune(p *v1.Pod, how end) end {
 	return how
 }
 
-// broken are manifests that are none.
+// broken are invalid manifests.
 var broken = []string{
 	"",
 	"apiVersion: v1\nkind: Pod\nmetadata: {name: half\nspec:\n  containers:\n  - name",

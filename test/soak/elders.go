@@ -15,9 +15,8 @@ import (
 	"github.com/nodectl/nodectl/test/bench/lab"
 )
 
-// Elders are pods that nothing is ever done to, two in each house: whatever
-// happens around them, their containers live from the first minute to the last
-// (I2).
+// Elders are pods that the soak never changes, two in each house: their containers run from
+// the first minute to the last, whatever happens around them (I2).
 const eldersPerHouse = 2
 
 // elders draws a house's, with every kind of probe between them.
@@ -48,8 +47,8 @@ func elders(h *house) []*wish {
 	return all
 }
 
-// settleElders starts the elders, and remembers who they are and what the node
-// looks like with them alone.
+// settleElders starts the elders, and records their containers and the node's state with them
+// alone.
 func (s *soak) settleElders(ctx context.Context) error {
 	for _, h := range s.houses {
 		for _, w := range elders(h) {

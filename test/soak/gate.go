@@ -70,7 +70,7 @@ func (g *gate) pass(c criproxy.Call) {
 	g.mu.Unlock()
 }
 
-// shut shuts the gate, and returns when containerd does nothing for the agent.
+// shut shuts the gate, and returns when containerd works on no call of the agent.
 func (g *gate) shut(ctx context.Context, p *criproxy.Proxy) error {
 	const limit = 2 * time.Minute // the longest that an agent waits for a call
 	g.mu.Lock()

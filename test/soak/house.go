@@ -18,8 +18,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// A house is one agent with what belongs to it: a node name, directories, a
-// proxy before containerd.
+// A house is one agent with its node name, its directories, and a proxy before containerd.
 type house struct {
 	name string // of the node
 	dirs lab.Dirs
@@ -34,7 +33,7 @@ type house struct {
 	gate  *gate
 	proxy *criproxy.Proxy
 	rules []*criproxy.Fault // that are in force
-	stops []*criproxy.Fault // of every proxy of this round: how the agent ended things
+	stops []*criproxy.Fault // of every proxy of this round: the agent's stopping calls
 	scope invariant.Scope
 	agent *lab.Process
 	lives int // agents so far
@@ -72,7 +71,7 @@ func (h *house) connect() error {
 	return err
 }
 
-// watch notes from now on by which calls the agent ends things.
+// watch records from now on the calls by which the agent stops and removes things.
 func (h *house) watch() {
 	for _, method := range invariant.Stopping {
 		h.stops = append(h.stops, h.proxy.Fault(criproxy.Rule{Method: method}))
@@ -82,7 +81,7 @@ func (h *house) watch() {
 // rule puts a rule in force until well.
 func (h *house) rule(r criproxy.Rule) { h.rules = append(h.rules, h.proxy.Fault(r)) }
 
-// well ends all rules, and lets calls be as fast as they are.
+// well lifts all rules, and ends the delay of calls.
 func (h *house) well() {
 	h.gate.setSlow(0)
 	for _, r := range h.rules {
@@ -91,8 +90,7 @@ func (h *house) well() {
 	h.rules = nil
 }
 
-// broken returns the promises that this house's agents have broken in the round
-// that ends.
+// broken returns the invariants that this house's agents have broken in the round that ends.
 func (h *house) broken(ctx context.Context) []string {
 	h.scope.Stops, h.scope.Pid = nil, h.agent.PID()
 	for _, f := range h.stops {
@@ -127,8 +125,8 @@ func (h *house) start() error {
 
 func (h *house) vitalsFile() string { return filepath.Join(h.dir, "vitals") }
 
-// end ends the agent, at a moment when it has not heard of what was last done
-// for it, and calls absent while there is none.
+// end ends the agent at a moment when it does not know that its last calls are done, and
+// calls absent while there is none.
 func (h *house) end(ctx context.Context, sig syscall.Signal, absent func() error) error {
 	if sig == syscall.SIGKILL {
 		if err := h.gate.shut(ctx, h.proxy); err != nil {
@@ -146,7 +144,7 @@ func (h *house) end(ctx context.Context, sig syscall.Signal, absent func() error
 	return h.start()
 }
 
-// leave ends the agent and leaves the house without one.
+// leave ends the agent and starts no other.
 func (h *house) leave(sig syscall.Signal) error {
 	if h.agent == nil {
 		return nil
@@ -185,7 +183,7 @@ func (h *house) stopped(ctx context.Context, d time.Duration) error {
 	return errors.Join(err, syscall.Kill(h.agent.PID(), syscall.SIGCONT))
 }
 
-// write puts a manifest in place; torn leaves out the care that editors take.
+// write writes a manifest; torn writes it in place, without an editor's care.
 func (h *house) write(name, text string, torn bool) error {
 	if torn {
 		return os.WriteFile(filepath.Join(h.dirs.Manifests, name+".yaml"), []byte(text), 0o600)
@@ -197,7 +195,7 @@ func (h *house) write(name, text string, torn bool) error {
 	return err
 }
 
-// inner is what an agent of this build says about itself.
+// inner is what an agent of this build reports about itself.
 type inner struct{ Goroutines, Heap, Objects float64 }
 
 // vitals asks the agent.

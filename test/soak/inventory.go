@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// An inventory counts what there is of pods on the machine, by what it is called
-// in the report. Nothing of it is asked of an agent.
+// An inventory counts what exists of pods on the machine, by its name in the report. No agent
+// is asked for it.
 type inventory map[string]int
 
 func (s *soak) inventory(context.Context) inventory {
@@ -56,7 +56,7 @@ func entries(dir, pattern string) int {
 	return len(found)
 }
 
-// more returns what there is more of than before.
+// more returns what has grown since before.
 func (inv inventory) more(before inventory) []string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(inv)) {
@@ -67,7 +67,7 @@ func (inv inventory) more(before inventory) []string {
 	return lines
 }
 
-// leftBehind says what there is, line by line, for a person.
+// leftBehind lists what exists, one thing a line.
 func (s *soak) leftBehind() string {
 	var b strings.Builder
 	b.WriteString(s.lab.Node.Look().String())
@@ -82,7 +82,7 @@ func (s *soak) leftBehind() string {
 	return b.String()
 }
 
-// A sample is what the agents and containerd are at a quiet moment, by name.
+// A sample is the state of the agents and containerd at a quiet moment, by name.
 type sample map[string]float64
 
 // sample looks at the agents of both houses and at containerd.

@@ -1,18 +1,15 @@
-// Command soak lets nodectl live through thousands of pods, edits, crashes and
-// faults on a real containerd, drawn from a seed, and looks whether it keeps its
-// promises (I1–I4, I6) and whether anything grows (I5). docs/testing.md tells
-// what it found last.
+// Command soak runs nodectl through thousands of pods, edits, crashes and faults on a real
+// containerd, drawn from a seed. It checks the invariants (I1–I4, I6) and whether anything
+// grows (I5). docs/testing.md has its latest results.
 //
-// Two agents share the containerd, each with its own node name, root and
-// manifests: one lives as long as the run, so that a leak of its own shows; the
-// other one is killed and started again all the time. Pods come and go in
-// rounds. At the end of a round nothing goes wrong any more: every pod has to
-// come to the end that its manifest says, then all go, and what there is of pods
-// anywhere has to be what it was before the first round.
+// Two agents share the containerd, each with its own node name, root and manifests. One runs
+// as long as the soak, to show leaks; the other is killed and started again all the time.
+// Pods are added and removed in rounds. At the end of a round there are no more faults: every
+// pod has to reach the end that its manifest determines. Then all are removed, and what
+// exists of pods anywhere has to be what it was before the first round.
 //
-// The one rule: what is right is known from the manifests, and what there is
-// from containerd, /proc and the disk; an agent is asked only what it says about
-// itself.
+// The one rule: the desired state comes from the manifests, the actual state from containerd,
+// /proc and the disk; an agent is asked only what it reports about itself.
 package main
 
 import (
@@ -42,7 +39,7 @@ type options struct {
 
 func main() { program.Main(parse, run) }
 
-// run soaks, prints and keeps what came of it.
+// run soaks, and prints and keeps the report.
 func run(ctx context.Context, o options) (fine bool, err error) {
 	r, err := soakAll(ctx, o)
 	if r != nil {

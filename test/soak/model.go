@@ -20,8 +20,7 @@ const (
 	dependsOn = "nodectl.dev/depends-on"
 )
 
-// A wish is one manifest file, as the soak wrote it last: what the agent is
-// judged by.
+// A wish is one manifest file, as the soak wrote it last: the agent is judged by it.
 type wish struct {
 	name  string
 	house *house
@@ -31,7 +30,7 @@ type wish struct {
 	edits int
 	gone  bool // from the directory
 	heir  bool // there was one of its name right before, which an absent agent takes for the same
-	vague bool // what comes of it depends on when it was read
+	vague bool // its result depends on when it was read
 }
 
 // full is the pod's name on its node.
@@ -49,8 +48,8 @@ func (w *wish) text() (string, error) {
 	return strings.Replace(string(text), "\nstatus: {}\n", "\n", 1), err
 }
 
-// settled is how the pod stands in the end; ok is false where that depends on
-// what happened to another in between.
+// settled is the pod's final state; ok is false if that depends on what happened to another
+// pod in between.
 func (w *wish) settled() (_ end, ok bool) {
 	if w.vague || w.after == nil {
 		return w.end, !w.vague
@@ -71,9 +70,8 @@ func (w *wish) settled() (_ end, ok bool) {
 	return "", false
 }
 
-// selfish reports whether the agent may end containers of the pod without
-// anybody having asked for it: a probe or a hook fails, the pod is done and its
-// sidecar goes, or its time is over.
+// selfish reports whether the agent may end containers of the pod without an edit: a probe or
+// a hook fails, the pod is done and its sidecar stops, or its deadline passes.
 func (w *wish) selfish() bool {
 	ends := w.end != runs
 	for _, c := range slices.Concat(w.pod.Spec.InitContainers, w.pod.Spec.Containers) {
@@ -82,8 +80,7 @@ func (w *wish) selfish() bool {
 	return ends
 }
 
-// mortal returns the containers of the pod that may be killed without changing
-// how it ends.
+// mortal returns the containers of the pod that may be killed without changing its end.
 func (w *wish) mortal() []string {
 	if w.pod == nil || w.pod.Spec.RestartPolicy == v1.RestartPolicyNever {
 		return nil
@@ -95,7 +92,7 @@ func (w *wish) mortal() []string {
 	return names
 }
 
-// read reports whether the agent has told of the newest version.
+// read reports whether the agent has reported the newest version.
 func (w *wish) read() bool {
 	all, err := journal.Read(w.house.journal())
 	e, ok := all[pod.Key{Namespace: namespace, Name: w.full()}]

@@ -59,16 +59,16 @@ type growth struct {
 	OK      bool    `json:"ok"`
 }
 
-// slack is how much a figure may grow over a whole run, whatever its length: the
-// part that first says so.
+// slack is how much a figure may grow over a whole run, whatever its length; the first part
+// that its name contains applies.
 var slack = []struct {
 	part  string
 	total float64 // in the figure's unit
 	share float64 // of its first value
 }{
-	{"as it stood", math.Inf(1), 0}, // what the kernel was not given back yet
+	{"as it stood", math.Inf(1), 0}, // memory that was not returned to the kernel yet
 	{"journal", 8, 0},               // rewritten when it is twice this
-	{"containerd", math.Inf(1), 0},  // not ours: it stands there for information
+	{"containerd", math.Inf(1), 0},  // not ours: for information
 	{"of the machine", math.Inf(1), 0},
 	{"heap objects", 3000, 0.10},
 	{"heap", 1, 0.10},
@@ -80,7 +80,7 @@ var slack = []struct {
 	{"", 0, 0}, // everything else is counted, and stays
 }
 
-// finish computes what the rounds say together.
+// finish computes the growth over all rounds.
 func (r *report) finish() {
 	r.Took = time.Since(r.Time).Seconds()
 	r.Growth = nil
@@ -108,8 +108,8 @@ func (r *report) finish() {
 	r.OK = len(r.Violations) == 0 && len(r.Rounds) > 0
 }
 
-// warm is the part of the rounds that comes before the first one that counts:
-// caches fill, connections are made.
+// warm is the number of rounds before the first one that counts: caches fill, connections are
+// made.
 func warm(rounds int) int { return (rounds + 4) / 5 }
 
 // grown fits a line to a figure. It has leaked when it grew by more than the
@@ -167,7 +167,7 @@ func line(x, y []float64) (slope, noise float64) {
 // message is slog's constant part of a line.
 var message = regexp.MustCompile(`level=(WARN|ERROR).*? msg=("[^"]*"|\S+)|^\S* ?(WARN|ERROR) ([A-Z][^=]*?)( \S+=|$)`)
 
-// listen counts what the agents of a house complained of.
+// listen counts the warnings and errors of a house's agents.
 func (r *report) listen(dir, house string) {
 	logs, _ := filepath.Glob(filepath.Join(dir, house+"-*.log"))
 	for _, name := range logs {
@@ -239,7 +239,7 @@ func (r *report) text() string {
 	return b.String() + "\n"
 }
 
-// tally says how often what was.
+// tally lists counts by name.
 func tally(counts map[string]int) string {
 	var all []string
 	for _, name := range slices.Sorted(maps.Keys(counts)) {

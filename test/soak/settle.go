@@ -16,15 +16,15 @@ import (
 	"github.com/nodectl/nodectl/test/bench/lab"
 )
 
-// How long a node may take to get one thing less wrong, once nothing goes wrong
-// any more. The machine may be busy; the report says how long it took in all.
+// How long a node may take to lose one more problem, after the last fault. The machine may be
+// busy; the report has the total time.
 const (
 	converge = 60 * time.Second
 	depart   = 60 * time.Second
 )
 
-// await calls look until it finds nothing wrong, for as long as it finds less and
-// less, and returns how long that took and what it found last.
+// await calls look until it finds no problem, as long as it finds fewer and fewer. It returns
+// how long that took and the last problems.
 func (s *soak) await(ctx context.Context, limit time.Duration, look func() []string) (time.Duration, []string) {
 	began := time.Now()
 	progress, told, fewest := began, began, math.MaxInt
@@ -46,8 +46,7 @@ func (s *soak) await(ctx context.Context, limit time.Duration, look func() []str
 	}
 }
 
-// unsettled compares what wishes say with what containerd shows and agents
-// report (I3).
+// unsettled compares the wishes with containerd's lists and the agents' reports (I3).
 func (s *soak) unsettled(ctx context.Context, wishes []*wish) []string {
 	boxes, err := s.lab.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
@@ -87,7 +86,7 @@ func (s *soak) unsettled(ctx context.Context, wishes []*wish) []string {
 	return wrong
 }
 
-// A view is what there is of one wish.
+// A view is the actual state of one wish.
 type view struct {
 	*wish
 	boxes  int // ready
@@ -95,7 +94,7 @@ type view struct {
 	report *v1.Pod // nil for none
 }
 
-// problem says in what the pod is not as it was written, "" for in nothing.
+// problem says how the pod differs from its manifest, "" if it does not.
 func (v view) problem() string {
 	end, known := v.settled()
 	if !known {
@@ -144,8 +143,7 @@ func (v view) problem() string {
 	return ""
 }
 
-// limits compares the memory limits that containers have with those that were
-// written.
+// limits compares the memory limits of containers with those of their manifests.
 func (s *soak) limits(ctx context.Context, v view) []string {
 	if end, known := v.settled(); !known || end != runs {
 		return nil
@@ -167,7 +165,7 @@ func (s *soak) limits(ctx context.Context, v view) []string {
 	return wrong
 }
 
-// describe says a status on one line.
+// describe writes a status on one line.
 func describe(st v1.PodStatus) string {
 	text := fmt.Sprintf("%s ready=%v %s %s", st.Phase, ready(st), st.Reason, st.Message)
 	for _, c := range slices.Concat(st.InitContainerStatuses, st.ContainerStatuses) {

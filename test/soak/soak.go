@@ -40,8 +40,8 @@ type soak struct {
 	known   map[string]bool // violations
 }
 
-// soakAll makes a run on a node of its own, and takes the node away. What was
-// found before an error is returned with it.
+// soakAll makes a run on its own node, and closes the node. It returns the findings before an
+// error together with it.
 func soakAll(ctx context.Context, o options) (_ *report, err error) {
 	if err := os.RemoveAll(o.out); err != nil {
 		return nil, err
@@ -133,12 +133,12 @@ func (s *soak) close() error {
 	return errors.Join(errs...)
 }
 
-// tell writes down what the soak does.
+// tell writes the soak's actions to its diary.
 func (s *soak) tell(format string, args ...any) {
 	fmt.Fprintf(s.diary, time.Now().Format("15:04:05.000 ")+format+"\n", args...)
 }
 
-// violation notes what must not be, once.
+// violation records each violation once.
 func (s *soak) violation(lines ...string) {
 	for _, l := range lines {
 		if s.known[l] {
@@ -151,7 +151,7 @@ func (s *soak) violation(lines ...string) {
 	}
 }
 
-// maxViolations end a run: what comes after them says nothing new.
+// maxViolations end a run: later ones add no information.
 const maxViolations = 40
 
 func (s *soak) rounds(ctx context.Context) error {
@@ -183,8 +183,8 @@ func (s *soak) rounds(ctx context.Context) error {
 	return nil
 }
 
-// breathe waits while the machine has too much to do. How long it waits changes
-// nothing of what happens next.
+// breathe waits while the machine is overloaded. Its duration does not change the later
+// actions.
 func (s *soak) breathe(ctx context.Context) error {
 	const backlog = 12 // pods that wait for their sandbox, or to go
 	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); {
@@ -261,7 +261,7 @@ func (s *soak) quiet(ctx context.Context) (round, error) {
 	return r, err
 }
 
-// sandboxes returns the names of the pods that have one that is ready.
+// sandboxes returns the names of the pods with a ready sandbox.
 func (s *soak) sandboxes(ctx context.Context) (map[string]bool, error) {
 	r, err := s.lab.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{
 		State: &cri.PodSandboxStateValue{State: cri.PodSandboxState_SANDBOX_READY},
@@ -287,7 +287,7 @@ func (s *soak) keep() {
 	}
 }
 
-// empty lets the elders go: then nothing of any pod is left.
+// empty removes the elders: then nothing of any pod is left.
 func (s *soak) empty(ctx context.Context) error {
 	s.wishes, s.elders = s.elders, nil
 	for len(s.wishes) > 0 {

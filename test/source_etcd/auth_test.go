@@ -17,7 +17,7 @@ import (
 
 const hunter = "hunter2"
 
-// locked lets in the user node, by a certificate and a password, to the tests' keys.
+// locked lets the user node read the tests' keys, with a certificate and a password.
 var locked = suite.Once(func(t testing.TB) *cluster.Etcd {
 	return cluster.StartEtcd(t, cluster.EtcdOptions{TLS: true, RootPassword: "r00t", Users: []cluster.EtcdUser{
 		{Name: "node", Password: hunter, Prefix: mine}, {Name: "stranger", Password: hunter, Prefix: "/elsewhere/"},
@@ -98,7 +98,7 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 			case c.want == "":
 				w.Holds(t, "one")
 			case w.Err != nil && w.Err.Error() == host+": connection closed; does it accept the client certificate?" && strings.HasPrefix(c.want, "it refuses TLS"):
-				// The reason is lost where the connection is reset meanwhile.
+				// A connection that is reset meanwhile loses the reason.
 			case w.Err == nil || w.Err.Error() != host+": "+c.want:
 				t.Errorf("error %v, want %q", w.Err, c.want)
 			}
@@ -111,7 +111,7 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 	}
 }
 
-// What is renewed on disk is used for the next connection (F72).
+// The next connection uses the renewed files (F72).
 func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	t.Parallel()
 	e, prefix, client := secured(t)
@@ -130,7 +130,7 @@ func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	write(t, password, hunter)
 	first := l.Set()
 	first.Holds(t, "one")
-	e.Authority.Issue(t, client, late) // the connection stands, and nothing new is asked
+	e.Authority.Issue(t, client, late) // the connection stays open, and needs no new certificate
 	e.Put(t, prefix+"b", "pod two x")
 	l.Set().Names(t, "two")
 	n.cut()
@@ -144,7 +144,7 @@ func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	}
 }
 
-// The certificate alone is a user where it names one.
+// A certificate that names a user suffices.
 func TestF72_UserOfTheCertificate(t *testing.T) {
 	e, prefix, client := secured(t)
 	pair := e.Authority.Issue(t, client, cluster.Identity{User: "node"})
@@ -154,7 +154,7 @@ func TestF72_UserOfTheCertificate(t *testing.T) {
 	l.Set().Holds(t, "one")
 	e.Put(t, prefix+"a", "pod one y")
 	l.Set().Names(t, "one")
-	// A right that is taken away while away is an error, and removes nothing.
+	// A permission that is revoked during an outage causes an error, and removes nothing.
 	if _, err := e.Client(t).UserRevokeRole(t.Context(), "node", "role-node"); err != nil {
 		t.Fatal(err)
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// plain and other are the etcds of all tests; other is another cluster. A test that
-// restarts one, sets it back or compacts it is not parallel.
+// plain and other are the etcds of all tests; other is another cluster. A test that restarts,
+// restores or compacts one is not parallel.
 var (
 	plain = suite.Once(func(t testing.TB) *cluster.Etcd {
 		return cluster.StartEtcd(t, cluster.EtcdOptions{Args: []string{"--max-request-bytes=33554432"}})
@@ -60,7 +60,7 @@ func listen(t testing.TB, prefix string, endpoints []string, change ...func(*etc
 	return sourcetest.Listen(t, newSource(t, prefix, endpoints, change...))
 }
 
-// The network in between is what breaks here, and looks can be counted.
+// Here the network between fails, and connections can be counted.
 func TestEtcdBehindANetworkConforms(t *testing.T) {
 	e := plain(t)
 	e.Put(t, "other", "x") // the client's own goroutines begin before the rules look
@@ -78,7 +78,7 @@ func TestEtcdBehindANetworkConforms(t *testing.T) {
 	})
 }
 
-// network is a way to an etcd that can be cut.
+// network forwards connections to an etcd, and can be cut.
 type network struct {
 	t       testing.TB
 	url     string
@@ -120,7 +120,7 @@ func (n *network) serve() {
 	}
 }
 
-// hold notes a connection; it closes it where the way is cut.
+// hold records a connection, and closes it if the network is cut.
 func (n *network) hold(c net.Conn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()

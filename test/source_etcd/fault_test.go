@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// soon makes second looks come early.
+// soon shortens the time before the confirming list.
 func soon(c *etcd.Config) { c.Confirm = 300 * time.Millisecond }
 
 // until receives words until a set holds exactly contents.
@@ -69,7 +69,7 @@ func TestF70_OutageKeepsEverything(t *testing.T) {
 	}
 }
 
-// A member that hangs is found out by its silence.
+// The source detects a hanging member by its missing answers.
 func TestF70_HungMember(t *testing.T) {
 	t.Parallel()
 	e, prefix := cluster.StartEtcd(t, cluster.EtcdOptions{}), own(t)
@@ -85,7 +85,7 @@ func TestF70_HungMember(t *testing.T) {
 	w.Names(t)
 }
 
-// Whatever happens while members come and go is in the set in the end.
+// Changes made while members stop and start are in the set at the end.
 func TestF70_NoGapsUnderRestarts(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"start", "pod start x")
@@ -156,8 +156,8 @@ func TestF71_CompactionWhileAway(t *testing.T) {
 	w.Names(t, "one", "two")
 }
 
-// Between a list and its watch, or behind a slow reader, etcd may forget what
-// the watch would begin with.
+// Between a list and its watch, or behind a slow reader, etcd may compact the watch's first
+// revision.
 func TestF71_CompactionBeforeTheWatch(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"a", "pod one x")
@@ -226,7 +226,7 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 	}
 }
 
-// What was deleted in another history than ours is not believed at once.
+// The source confirms deletions that it reads in another history.
 func TestF71_RestoredAndGrownPastIsFoundByItsHistory(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"a", "pod one x")
@@ -251,8 +251,8 @@ func TestF71_RestoredAndGrownPastIsFoundByItsHistory(t *testing.T) {
 	w.Names(t, "three", "two")
 }
 
-// A member of another cluster is not believed; when ours is back, nothing has
-// happened.
+// The source does not trust a member of another cluster; when ours is back, nothing has
+// changed.
 func TestF71_AnotherClusterForAMoment(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)
@@ -272,7 +272,7 @@ func TestF71_AnotherClusterForAMoment(t *testing.T) {
 	w.Names(t)
 }
 
-// The very same keys in another cluster remove nothing, and need no second look.
+// The same keys in another cluster remove nothing, and need no confirmation.
 func TestF71_MovedToAnotherCluster(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)
@@ -362,7 +362,7 @@ func TestManyKeysAreOneSet(t *testing.T) {
 	w.Names(t, "p00007", "p05499")
 }
 
-// What is larger than an answer may be costs its own key only.
+// A value larger than an answer affects its own key only.
 func TestLargeValues(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)
@@ -398,7 +398,7 @@ func TestLargeValues(t *testing.T) {
 	w.Names(t, "p201")
 }
 
-// What piled up behind a slow reader comes in parts, and is whole.
+// Events that piled up behind a slow reader arrive in parts, and complete.
 func TestEventsInPartsAreWhole(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)
