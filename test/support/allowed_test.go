@@ -131,7 +131,7 @@ func sent(t *testing.T, want *pod.Spec, restricted bool) (looked int) {
 	return looked
 }
 
-// TestAllowed_Pod_ReachesTheRuntime: FuzzAllowed looks at something.
+// TestAllowed_Pod_ReachesTheRuntime: FuzzAllowed checks real containers.
 func TestAllowed_Pod_ReachesTheRuntime(t *testing.T) {
 	t.Parallel()
 	for i, restricted := range []bool{false, true} {

@@ -162,13 +162,13 @@ func (n *node) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// pass lets time go by.
+// pass advances fake time.
 func (n *node) pass(d time.Duration) {
 	time.Sleep(d)
 	synctest.Wait()
 }
 
-// edit changes the manifest.
+// edit changes the manifest's spec.
 func (n *node) edit(spec string) error {
 	return n.become(merged(n.doc, map[string]any{"spec": yamlOf(n.fill(spec))}))
 }
@@ -356,7 +356,7 @@ func services(namespace string) ([]*v1.Service, error) {
 	return []*v1.Service{s}, nil
 }
 
-// unmount takes away what a failed case has left mounted below dir.
+// unmount unmounts what a failed case has left below dir.
 func unmount(t *testing.T, dir string) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

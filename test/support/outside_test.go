@@ -24,8 +24,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// outside is what a node stands in: a directory, and what probes reach. It is out of
-// the node's bubble.
+// outside is the environment of a node: a directory, and the targets of probes. It is outside
+// the node's synctest bubble.
 type outside struct {
 	dir, root string
 	log       *lines
@@ -69,7 +69,7 @@ func newOutside(t *testing.T, text string) *outside {
 // fill puts values in place of names.
 func (o *outside) fill(text string) string { return strings.NewReplacer(o.fills...).Replace(text) }
 
-// web is a server that notes what it is asked, with TLS on a port of its own.
+// web is a server that records its requests, with TLS on a second port.
 func (o *outside) web(t *testing.T) {
 	note := func(w http.ResponseWriter, r *http.Request) {
 		at := r.Context().Value(http.LocalAddrContextKey).(net.Addr).String()
@@ -100,7 +100,8 @@ func (o *outside) web(t *testing.T) {
 	}
 }
 
-// tcp is a server that notes who comes, one by one, and before it lets go of each.
+// tcp is a server that records its clients, one by one, and each before it closes the
+// connection.
 func (o *outside) tcp(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.3:0")
 	if err != nil {
@@ -172,7 +173,7 @@ func (o *outside) note(server, request string) {
 	o.seen.by[server] = append(o.seen.by[server], request)
 }
 
-// asked is what a server was asked.
+// asked returns the requests to a server.
 func (o *outside) asked(server string) []string {
 	o.seen.Lock()
 	defer o.seen.Unlock()

@@ -37,7 +37,7 @@ func (n *node) ran(cmd ...string) (times int) {
 	return times
 }
 
-// stop takes the pod's manifest away.
+// stop removes the pod's manifest.
 func (n *node) stop() { n.src.set(source.File{File: "/m/p.yaml"}) }
 
 // handlers are the ways to ask that probes and hooks share; at is the field and name

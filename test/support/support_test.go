@@ -128,7 +128,7 @@ func of(p proof, kind string) made {
 	return m
 }
 
-// rejected is a manifest that is none.
+// rejected is the error of a manifest that is no valid pod.
 type rejected struct{ problems []pod.Problem }
 
 func (r rejected) Error() string { return fmt.Sprintf("rejected: %v", r.problems) }
@@ -179,7 +179,7 @@ func (m made) read(o *outside, doc map[string]any) (source.File, error) {
 	return file, nil
 }
 
-// refusals are what an API server says against the pod before anybody hears of it.
+// refusals are an API server's validation errors for the pod.
 func refusals(p *v1.Pod) (out []pod.Problem) {
 	var in core.Pod
 	if err := corev1.Convert_v1_Pod_To_core_Pod(p, &in, nil); err != nil {
@@ -278,7 +278,7 @@ func (m made) without(t *testing.T, path string) {
 	}
 }
 
-// is says how two values differ.
+// is returns an error with the difference of two values.
 func is[T any](what string, got, want T) error {
 	if diff := cmp.Diff(want, got); diff != "" {
 		return fmt.Errorf("%s (-want +got):\n%s", what, diff)
@@ -286,7 +286,7 @@ func is[T any](what string, got, want T) error {
 	return nil
 }
 
-// holds says what is not so.
+// holds returns an error unless ok.
 func holds(ok bool, format string, args ...any) error {
 	if ok {
 		return nil

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// WhileRead makes path a file that holds first when it is opened, and second as soon as
-// that is so.
+// WhileRead makes path a file that contains first when it is opened, and second right after
+// that.
 func WhileRead(t testing.TB, path, first, second string) {
 	t.Helper()
 	if err := os.WriteFile(path+".new", []byte(second), 0o600); err != nil {

@@ -61,7 +61,7 @@ oom_score = -999
 const network = `{"cniVersion": "1.0.0", "name": "%[1]s", "plugins": [{"type": "bridge", "bridge": "%[1]s", "isGateway": true,
  "ipam": {"type": "host-local", "dataDir": "%[2]s/ipam", "ranges": [[{"subnet": "10.99.0.0/16"}]]}}]}`
 
-// newAgent starts one, and takes all of it away when the test ends. root is its
+// newAgent starts an agent, and removes all of it when the test ends. root is its
 // --cgroup-root, one part of letters and dashes, or "".
 func newAgent(t testing.TB, driver, root string) *agent {
 	t.Helper()
@@ -180,7 +180,7 @@ func (a *agent) await(t testing.TB, name, what string, ok func(*v1.Pod) bool) {
 	})
 }
 
-// said returns what the agent reported of a pod so far.
+// said returns all that the agent has reported of a pod.
 func (a *agent) said(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(a.home + "/root/journal.jsonl")
