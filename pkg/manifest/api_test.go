@@ -170,6 +170,19 @@ func TestC_1_19_4_APIPodBringsItsEphemeralContainers(t *testing.T) {
 	}
 }
 
+// A pod of an API server has no UID of a static pod, whose directories it would share, not
+// even while it is deleted.
+func TestFromAPI_UIDOfAStaticPod_IsRejected(t *testing.T) {
+	t.Parallel()
+	for _, deleted := range []*metav1.Time{nil, {Time: time.Now()}} {
+		p := servedPod(t)
+		p.UID, p.DeletionTimestamp = types.UID(pod.StaticUID("n1", "default", "web-n1")), deleted
+		if s, problems := FromAPI(p, apiOptions()); s != nil || len(problems) != 1 || problems[0].Path != "metadata.uid" {
+			t.Errorf("deleted %v: spec %v, problems %+v", deleted, s, problems)
+		}
+	}
+}
+
 func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 	t.Parallel()
 	seconds := int64(30)
@@ -184,9 +197,6 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
-		"metadata.uid": func(p *v1.Pod) { // of a static pod, whose directories it would share
-			p.UID = types.UID(pod.StaticUID("n1", "default", "web-n1"))
-		},
 		"spec.nodeName":            func(p *v1.Pod) { p.Spec.NodeName = "n2" },
 		"spec.containers[0].ports": func(p *v1.Pod) { p.Spec.Containers[0].Ports = make([]v1.ContainerPort, pod.MaxPorts+1) },
 		"spec": func(p *v1.Pod) { // more objects than are read for one pod
