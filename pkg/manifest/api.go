@@ -27,6 +27,9 @@ import (
 // metadata and the rest of p's.
 func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 	problems := pod.IdentityProblems(p)
+	if bad, is := pod.StaticUIDProblem(p); is {
+		problems = append(problems, bad)
+	}
 	if p.DeletionTimestamp == nil {
 		problems = append(problems, apiProblems(p, o)...)
 	}

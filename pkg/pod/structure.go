@@ -13,23 +13,28 @@ import (
 // uidForm is what names a pod's directories, its cgroup, its logs and a label.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
 
-// staticUIDForm is what StaticUID returns. API servers give UUIDs, with dashes.
+// staticUIDForm is the form of what StaticUID returns. API servers give UUIDs, with dashes.
 var staticUIDForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 
 // ValidUID reports whether a UID can name a pod's directories.
 func ValidUID(uid string) bool { return uidForm.MatchString(uid) }
 
-// IdentityProblems returns what is wrong with the names by which the directories, the
-// cgroup and the logs of an API server's pod are found: its namespace and name are DNS names,
-// its UID is a plain file name and no static pod's.
+// StaticUIDProblem returns what is wrong with the UID of an API server's pod that has the
+// form of a static pod's: the two would share directories, a cgroup and user IDs.
+func StaticUIDProblem(p *v1.Pod) (bad Problem, is bool) {
+	uid := string(p.UID)
+	return Problem{Path: "metadata.uid", Msg: "invalid value " + shownName(uid) + ": only static pods have such a UID"}, staticUIDForm.MatchString(uid)
+}
+
+// IdentityProblems returns what is wrong with the names by which a pod's directories,
+// cgroup and logs are found: its namespace and name are DNS names, its UID is a plain
+// file name.
 func IdentityProblems(p *v1.Pod) []Problem {
 	var s structure
 	s.name("metadata.name", p.Name, validation.IsDNS1123Subdomain)
 	s.name("metadata.namespace", p.Namespace, validation.IsDNS1123Label)
 	if uid := string(p.UID); !ValidUID(uid) {
 		s.add("metadata.uid", "invalid value "+shownName(uid)+": it names directories and cgroups")
-	} else if staticUIDForm.MatchString(uid) {
-		s.add("metadata.uid", "invalid value "+shownName(uid)+": only static pods have such a UID")
 	}
 	return s.problems
 }
