@@ -43,8 +43,8 @@ func killOnce(space os.FileInfo) (killed []string) {
 		if err != nil {
 			continue
 		}
-		// The handle is a pidfd and is opened first. What is read afterwards is about the same
-		// process, or the process is gone and the handle kills nothing.
+		// The handle is a pidfd. It is opened before /proc is read: either both are of one process,
+		// or that process has ended and the handle kills nothing.
 		handle, err := os.FindProcess(pid)
 		if err != nil {
 			continue

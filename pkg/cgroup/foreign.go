@@ -20,7 +20,7 @@ func (e *ForeignError) Error() string {
 	return e.What() + ": give nodectl a cgroup of its own, as --cgroup-root /nodectl, or stop the kubelet and remove it"
 }
 
-// What is the error without the remedy.
+// What returns the text of the error without its remedy.
 func (e *ForeignError) What() string {
 	switch {
 	case e.Theirs:
