@@ -353,8 +353,16 @@ func TestI8_SecretsStayOut(t *testing.T) {
 	a.await("Manifest rejected", "broken.yaml:7")
 	s.awaitRunning("web", "main")
 	s.awaitStatus("web", "crashed", func(st v1.PodStatus) bool { return waiting(st, "loop").Reason == "CrashLoopBackOff" })
+	var before string
+	s.awaitStatus("web", "main runs", func(st v1.PodStatus) bool {
+		before = containerStatus(st, "main").ContainerID
+		return before != ""
+	})
 	s.write("web.yaml", manifest("web", []string{container("main", "forever", "env: [{name: PASSWORD, value: other-"+canary+"}]")}))
-	s.awaitRunning("web", "main")
+	s.awaitStatus("web", "the edited main runs", func(st v1.PodStatus) bool {
+		c := containerStatus(st, "main")
+		return c.State.Running != nil && c.ContainerID != before
+	})
 	a.leave()
 	if strings.Contains(a.said(), canary) {
 		t.Error("the value is in the log")
