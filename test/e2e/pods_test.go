@@ -18,7 +18,6 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -253,20 +252,6 @@ func TestC_1_22_14_ResourcesReachTheCgroup(t *testing.T) {
 	if got := cgroupFile(groups("none"), least); got != leastWant {
 		t.Errorf("%s of the container that asks for nothing: %s, want %s", least, got, leastWant)
 	}
-}
-
-// TestC_1_22_13_OOMKilled: a container over its memory limit is killed, and its status has
-// that reason.
-func TestC_1_22_13_OOMKilled(t *testing.T) {
-	s := parallelStage(t)
-	word := newLastWord()
-	s.through(criproxy.Hooks{After: word.note})
-	s.serve()
-	s.endsForMemory(word, "fat", "main", func(name string) string {
-		return manifest(name, []string{
-			container("main", `alloc, "64", forever`, "resources: {limits: {memory: 24Mi}}"),
-		}, "restartPolicy: Never")
-	})
 }
 
 // TestEnvironmentOfContainers: variables, including references to others.

@@ -43,18 +43,6 @@ func TestC_1_25_ANodeOfACluster(t *testing.T) {
 	)
 }
 
-// TestC_1_25_NodeChanges: the Node is deleted, cordoned and drained. No other test runs
-// meanwhile.
-func TestC_1_25_NodeChanges(t *testing.T) {
-	for _, p := range []part{
-		{"F73_Vanishes", (*world).vanishes},
-		{"DisruptionBudget", (*world).disruptionBudget},
-		{"Drain", (*world).drain},
-	} {
-		t.Run(p.name, func(t *testing.T) { p.run(shared(t).in(t, strings.ToLower(strings.ReplaceAll(p.name, "_", "-")))) })
-	}
-}
-
 // everything describes the state, for the search for a failure's cause.
 func (w *world) everything() string {
 	pods, _ := w.cluster.Kubectl(w, "get", "pods", "-A", "-o", "wide").CombinedOutput()

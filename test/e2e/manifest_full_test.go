@@ -1,0 +1,71 @@
+//go:build full
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestF45_UnreadableManifest: the agent names a file that it may not read, and treats the
+// source as unreadable if the file was read before.
+func TestF45_UnreadableManifest(t *testing.T) {
+	s := parallelStage(t)
+	secret := filepath.Join(s.manifests, "secret.yaml")
+	s.write("secret.yaml", simple("secret"))
+	if err := os.Chmod(secret, 0); err != nil {
+		t.Fatal(err)
+	}
+	a := s.start(bounded(s.command("serve", "-f", s.manifests)))
+	kept := s.keep()
+	a.await("secret.yaml", "permission denied")
+	if err := os.Chmod(secret, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	was := s.awaitRunning("secret", "main")
+	if err := os.Chmod(secret, 0); err != nil {
+		t.Fatal(err)
+	}
+	s.eventually(func() error {
+		if n := len(a.linesWith("secret.yaml", "permission denied")); n != 2 {
+			return fmt.Errorf("%d lines about secret.yaml, want 2", n)
+		}
+		return nil
+	})
+	s.untouched("secret", was)
+	s.untouched("keep", kept)
+}
+
+// TestF40_HalfWrittenManifest: a slow writer causes neither half a pod nor a missing one, for
+// a new file and for one that is overwritten in place.
+func TestF40_HalfWrittenManifest(t *testing.T) {
+	s := parallelStage(t)
+	s.serve("--file-check-frequency", "100ms")
+	kept := s.keep()
+	old := simple("keep")
+	edited := strings.Replace(old, "{name: keep}", "{name: keep, labels: {edited: once}}", 1)
+	// A new pod whose first half would be a pod as well.
+	fresh := manifest("fresh", []string{container("main", "forever"), container("side", "forever"), container("third", "forever")})
+	for file, text := range map[string]string{"keep.yaml": edited, "fresh.yaml": fresh} {
+		s.writeSlowly(file, text, 10, func() { s.untouched("keep", kept) })
+	}
+	s.awaitRunning("fresh", "main", "side", "third")
+	s.eventually(func() error {
+		if p := s.status("keep"); p == nil || p.Labels["edited"] != "once" {
+			return fmt.Errorf("the edit of keep is not seen")
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+	for _, c := range []string{"main", "side", "third"} {
+		if n := len(s.ended("fresh", c)); n > 0 {
+			t.Errorf("container %s of the new pod was started %d times before", c, n)
+		}
+	}
+	if n := len(s.sandboxes()); n != 2 {
+		t.Errorf("%d pods, want 2", n)
+	}
+}
