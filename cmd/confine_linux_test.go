@@ -180,6 +180,8 @@ func init() {
 
 // A manifest that exploits a parser of merge can read the same files as the command. It cannot
 // change files, execute programs, connect, or signal processes.
+//
+// Shows: D1
 func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 || v < 4 {
 		t.Fatalf("this kernel has Landlock %d (%v); the test needs 4", v, errno)

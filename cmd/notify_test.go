@@ -128,6 +128,8 @@ func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervis
 }
 
 // TestF7_ReadyOnceItIsSpokenTo: the agent does not send READY before its socket answers.
+//
+// Shows: F7
 func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
 	boss := superiorOf(t, time.Hour)
 	synctest.Test(t, func(t *testing.T) {
@@ -159,6 +161,8 @@ func (p *part) beat(ctx context.Context) error {
 // TestF7_WatchdogIsFedByTheLivingAlone: the watchdog is fed only while all parts answer.
 // A part that hangs is logged once, with all goroutines in a file; when it answers again,
 // the watchdog is fed again.
+//
+// Shows: F7
 func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
@@ -204,6 +208,8 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 }
 
 // TestF7_DumpThatCannotBeWritten: the log says so, and the watchdog is not fed.
+//
+// Shows: F7
 func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
@@ -224,6 +230,8 @@ func TestF7_DumpThatCannotBeWritten(t *testing.T) {
 
 // TestF4_WithoutAWatchdog: the agent sends only READY and STOPPING, and warns about a part
 // that never answers. An agent that is stopped before it is ready sends no READY.
+//
+// Shows: F4
 func TestF4_WithoutAWatchdog(t *testing.T) {
 	boss := superiorOf(t, 0)
 	synctest.Test(t, func(t *testing.T) {
@@ -250,6 +258,8 @@ func TestF4_WithoutAWatchdog(t *testing.T) {
 
 // TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent stops
 // nevertheless.
+//
+// Shows: F4
 func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 	superiorOf(t, 3*time.Millisecond)
 	s := superviseNow(t, (&part{}).beat)
@@ -264,6 +274,8 @@ func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 
 // TestF7_ReadyIsSaidUntilItIsHeard: the agent sends READY again after a failure, so that a
 // service manager that was away briefly does not wait until its timeout.
+//
+// Shows: F7
 func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "s"))
 	t.Setenv("WATCHDOG_USEC", "")
@@ -281,6 +293,8 @@ func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
 
 // TestF7_ALoopThatIsBlockedIsNotFed: the sync loop of a whole engine blocks in an
 // iteration; the watchdog is not fed, and the dump shows the stack.
+//
+// Shows: F7
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 	const watchdog = 3 * time.Second
 	boss := superiorOf(t, watchdog)
@@ -329,6 +343,8 @@ func (j *jam) Handle(context.Context, slog.Record) error {
 func (j *jam) WithAttrs([]slog.Attr) slog.Handler { return j }
 
 // TestF7_UnitFile checks that the unit file fits the agent.
+//
+// Shows: F7
 func TestF7_UnitFile(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "packaging", "nodectl.service"))
 	if err != nil {

@@ -28,6 +28,8 @@ func judging(t *testing.T, text string) (*program, *pod.Spec) {
 
 // A pod from a record is checked against the policy and validated: the earlier agent may
 // have done neither.
+//
+// Shows: D1
 func TestForbids_KeptPod_IsHeldToPolicyAndForm(t *testing.T) {
 	t.Parallel()
 	p, s := judging(t, "rules: [{name: edge, sources: [{kind: file, location: /m}], hostPaths: [{prefix: /data}]}]")

@@ -123,6 +123,8 @@ func fedAgent(t testing.TB) (fed, *program) {
 // TestAReaderOfASocketThatIsStuckDelaysNobody lets ten readers follow over the socket.
 // Nine get every update, in order. One reads nothing for a while: it gets the updates in
 // transit, then DROPPED with the number of lost ones, one SET, and all later updates.
+//
+// Shows: I5
 func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	t.Parallel()
 	const updates, others = 1200, 9 // measure 10 of docs/benchmarks.md has a hundred readers
@@ -299,10 +301,12 @@ func TestAgentThatDoesNotAnswerAsOne(t *testing.T) {
 	}
 }
 
-// Shows: C-1.42, D1. Containers with users of their own pass through the run directory, and
-// find no socket there to connect to: it is in a directory of its owner alone. Both names by
-// which clients know it lead there, also where an agent of an older version has left its
-// socket. What is no socket, and the socket of an agent that answers, are left alone.
+// Containers with users of their own pass through the run directory, and find no socket there
+// to connect to: it is in a directory of its owner alone. Both names by which clients know it
+// lead there, also where an agent of an older version has left its socket. What is no socket,
+// and the socket of an agent that answers, are left alone.
+//
+// Shows: C-1.42, D1
 func TestOpenRun_SharedRunDirectory_HidesTheSocket(t *testing.T) {
 	t.Parallel()
 	root, err := os.MkdirTemp("", "run") // a socket's path is short

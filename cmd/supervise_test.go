@@ -20,6 +20,8 @@ func (stalled) Beat(context.Context) error { return errors.New("the drain stands
 
 // TestF7_ServeAsksEveryPart: serve's watchdog needs both the engine's beat and that of the
 // drain of the runtime's events.
+//
+// Shows: F7
 func TestF7_ServeAsksEveryPart(t *testing.T) {
 	t.Parallel()
 	log := slog.New(slog.DiscardHandler)

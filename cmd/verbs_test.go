@@ -133,6 +133,8 @@ func TestPortsOfForwards(t *testing.T) {
 // TestD8_CompletionIsQuick: without an agent, with one that does not answer, and with one
 // that stops in the middle, completion ends after completionTime at most, and prints
 // nothing.
+//
+// Shows: D8
 func TestD8_CompletionIsQuick(t *testing.T) {
 	if completionTime > 200*time.Millisecond {
 		t.Errorf("a person waits %s for the next word", completionTime)

@@ -9,7 +9,8 @@ import (
 )
 
 // The agent knows the pause program of the bundled runtime only.
-// Shows: C-1.22.12.
+//
+// Shows: C-1.22.12
 func TestPauseProfile_BundledRuntime_HasItsOwn(t *testing.T) {
 	p := written(t)
 	p.cfg.RootDir = t.TempDir()

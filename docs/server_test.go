@@ -10,6 +10,8 @@ import (
 // TestServerPageHasEveryRoute holds server.md to the classes that pkg/server's own
 // test holds the registry to: every request stands there, with what has to be allowed
 // for it, and no other does.
+//
+// Shows: D1
 func TestServerPageHasEveryRoute(t *testing.T) {
 	code, err := os.ReadFile("../pkg/server/registry_test.go")
 	if err != nil {

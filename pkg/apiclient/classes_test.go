@@ -11,6 +11,8 @@ import (
 )
 
 // A class that could not be read is not one that is not there.
+//
+// Shows: C-1.22.12
 func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)

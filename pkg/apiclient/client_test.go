@@ -176,6 +176,8 @@ func TestRequestsGoToTheServerOfTheFile(t *testing.T) {
 
 // The client returns a redirect as the answer, also to clients that follow redirects by
 // themselves (CVE-2020-8559).
+//
+// Shows: D1
 func TestD1_RedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	elsewhere := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("a redirect was followed") }))
@@ -203,6 +205,8 @@ func TestD1_RedirectsAreNotFollowed(t *testing.T) {
 }
 
 // A kubeconfig that is yet to be written is an error that passes when it is there.
+//
+// Shows: F72
 func TestF72_AwaitedKubeconfig(t *testing.T) {
 	t.Parallel()
 	s, trust := echo(t)
@@ -262,6 +266,8 @@ func (c *closer) Close() error { c.closed = true; return nil }
 
 // The client reads the kubeconfig and each file that it names again, and keeps its
 // connections where nothing changed.
+//
+// Shows: F72
 func TestF72_EveryFileIsReadAgain(t *testing.T) {
 	t.Parallel()
 	s, trust := echo(t)
@@ -299,6 +305,8 @@ func TestF72_EveryFileIsReadAgain(t *testing.T) {
 }
 
 // Errors have a text for people, and wrap the errors that client-go looks for.
+//
+// Shows: F72
 func TestF72_ErrorsSayTheServerAndNoMore(t *testing.T) {
 	t.Parallel()
 	c := opened(t, kubeconfigOf(t, "http://127.0.0.1:1", "", "token: hunter2"))
@@ -398,6 +406,8 @@ func TestWriteJoined(t *testing.T) {
 
 // One file that holds certificate and key is replaced while it is read: what is used
 // is one pair, never the certificate of one and the key of the other.
+//
+// Shows: F72
 func TestF72_PairReplacedWhileItIsRead(t *testing.T) {
 	pair := filepath.Join(t.TempDir(), "pair")
 	of := authority.New()

@@ -17,6 +17,8 @@ import (
 // TestC_1_38_10_LeaveIsAwaitedOnce: a node asks until it has the permission, and then
 // reads. After a refusal for all that time it does not wait again at each attempt: a
 // pod with an unbound claim retries again and again.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_LeaveIsAwaitedOnce(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)

@@ -12,7 +12,8 @@ import (
 
 // A version that was read before the server's data were set back is no version of the new
 // epoch, however late it is noted.
-// Shows: F71.
+//
+// Shows: F71
 func TestReflect_ListFromBeforeASetBack_IsNotTheNewestVersion(t *testing.T) {
 	t.Parallel()
 	s := newFakeServer(t)
@@ -47,7 +48,8 @@ func TestReflect_ListFromBeforeASetBack_IsNotTheNewestVersion(t *testing.T) {
 
 // A server whose data are older than before begins a new epoch for all reflectors; news
 // that another watch has seen while it answered do not.
-// Shows: F71.
+//
+// Shows: F71
 func TestReader_IsSetBack_EndsTheEpoch(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -71,7 +73,8 @@ func TestReader_IsSetBack_EndsTheEpoch(t *testing.T) {
 
 // An event that is no JSON, or too large, makes a list: a watch from the same position would
 // bring it again.
-// Shows: F71.
+//
+// Shows: F71
 func TestStream_DamagedEvent_IsNoCutConnection(t *testing.T) {
 	t.Parallel()
 	large := `{"type":"ADDED","object":"` + strings.Repeat("x", eventLimit) + `"}`
@@ -87,7 +90,8 @@ func TestStream_DamagedEvent_IsNoCutConnection(t *testing.T) {
 }
 
 // Waiting doubles from about 0.8 s to about 30 s, and is jittered.
-// Shows: F70.
+//
+// Shows: F70
 func TestReader_Delay_GrowsAndIsJittered(t *testing.T) {
 	t.Parallel()
 	r, pause := NewReader(ReaderConfig{Client: &Client{}}), time.Duration(0)

@@ -80,6 +80,7 @@ func owner(account, uid string) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p}
 }
 
+// Shows: C-1.38.11
 func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 	s := newFakeServer(t)
 	i := issues(s)
@@ -128,6 +129,8 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 
 // A token that cannot be renewed is used until it expires; errors and logs contain
 // nothing of it.
+//
+// Shows: C-1.38.11
 func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 	var log bytes.Buffer
 	s := newFakeServer(t)
@@ -165,6 +168,7 @@ func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.11
 func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)

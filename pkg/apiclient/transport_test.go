@@ -20,6 +20,8 @@ import (
 
 // Pings and keep-alives detect a dead connection; the transport must be configured to
 // send them.
+//
+// Shows: F70
 func TestF70_ConnectionsAreProbed(t *testing.T) {
 	t.Parallel()
 	c := opened(t, kubeconfigOf(t, "https://127.0.0.1:1", "", ""))
@@ -46,6 +48,8 @@ func secured(t *testing.T, a *authority.Authority, answer http.HandlerFunc) *htt
 
 // A server with a certificate of another authority is accepted once the kubeconfig's
 // file names that one too.
+//
+// Shows: F72
 func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 	t.Parallel()
 	was, is := authority.New(), authority.New()
@@ -64,6 +68,8 @@ func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 
 // A kubeconfig may name a command that provides credentials. Its error is not shown,
 // and the client runs it again.
+//
+// Shows: F72
 func TestF72_CredentialsFromACommand(t *testing.T) {
 	t.Parallel()
 	s, trust := echo(t)
@@ -88,6 +94,8 @@ func TestF72_CredentialsFromACommand(t *testing.T) {
 
 // The next request uses a client certificate that was rotated in its file; requests in
 // flight on the old connection may continue for a limited time.
+//
+// Shows: F72
 func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 	t.Parallel()
 	a := authority.New()
@@ -135,6 +143,8 @@ func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 
 // A rotated pair is shown in place of the certificate that the kubeconfig holds, but
 // only for the same name and while it is valid.
+//
+// Shows: D4
 func TestD4_RotatedPairWins(t *testing.T) {
 	t.Parallel()
 	a := authority.New()

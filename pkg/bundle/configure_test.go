@@ -85,6 +85,8 @@ func TestRunDirIsShortAndItsOwn(t *testing.T) {
 
 // Containers in user namespaces can go through the run directory, even if a previous agent
 // made it. The mode of other users' directories does not change.
+//
+// Shows: C-1.42
 func TestC_1_42_RunDirLetsThrough(t *testing.T) {
 	for before, want := range map[os.FileMode]os.FileMode{0: 0o711, 0o700: 0o711, 0o750: 0o751, 0o711: 0o711, 0o755: 0o755} {
 		r := New(Config{RootDir: t.TempDir(), RunDir: filepath.Join(t.TempDir(), "run")})

@@ -12,6 +12,8 @@ import (
 // An archive that others could have written, or replaced, is not imported: it would become
 // the image of every pod that names it. It is reported once, and tried again when only its
 // owner can write to it.
+//
+// Shows: D1
 func TestImport_ArchiveOfOthers_IsNotImported(t *testing.T) {
 	suite.NeedsRoot(t, "the test changes owners of files")
 	const stranger = 12345

@@ -10,6 +10,8 @@ import (
 
 // The agent's unit restricts the agent, and creates no mount namespace: the runtime would
 // not see the mounts of volumes.
+//
+// Shows: D1
 func TestUnitFile_ConfinesTheAgent_WithoutAMountNamespace(t *testing.T) {
 	for _, path := range []string{"../../packaging/nodectl.service", "../../packaging/kubelet.service.d/20-nodectl.conf"} {
 		t.Run(filepath.Base(path), func(t *testing.T) { confines(t, path) })
@@ -54,6 +56,8 @@ func confines(t *testing.T, path string) {
 
 // systemd starts containerd so that pods outlive it, without the restrictions of the
 // agent's unit.
+//
+// Shows: D1
 func TestUnitArguments_RuntimesUnit_KeepsPodsAndLimits(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://proxy:3128")
 	t.Setenv("NOTIFY_SOCKET", "/run/agent")
@@ -78,6 +82,8 @@ func TestUnitArguments_RuntimesUnit_KeepsPodsAndLimits(t *testing.T) {
 
 // Containers inherit the restrictions of the agent's children. If a confined agent cannot
 // use systemd, it starts no runtime, rather than one whose containers lack rights.
+//
+// Shows: D1
 func TestStartChild_AgentIsConfined_StartsNoRuntime(t *testing.T) {
 	const free = "NoNewPrivs:\t0\nSeccomp:\t0\nCapBnd:\t000001ffffffffff\n"
 	for name, c := range map[string]struct{ own, first, want string }{

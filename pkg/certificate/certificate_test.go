@@ -52,6 +52,8 @@ func put(t testing.TB, path string, text []byte) {
 
 // There is a current pair at any moment, in the kubelet's layout and for no other user
 // to read; one older pair stays.
+//
+// Shows: D4
 func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -127,6 +129,8 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 
 // Files that another program renews are read again; while they do not fit together,
 // what was read last is shown.
+//
+// Shows: C-1.40.1
 func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -170,6 +174,8 @@ func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {
 
 // A certificate that the node signs itself survives restarts, names the node's
 // addresses once they are known, and is made again before it ends.
+//
+// Shows: C-1.40.1
 func TestC_1_40_1_SelfSignedServingCertificate(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -51,6 +51,8 @@ func places(t testing.TB, now time.Time) (file func(name string) string) {
 }
 
 // What to do about the client certificate, by what the kubeconfig says.
+//
+// Shows: D4
 func TestD4_WhenACertificateIsAskedFor(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -97,6 +99,8 @@ func TestD4_WhenACertificateIsAskedFor(t *testing.T) {
 
 // What is counted is the certificate that is shown, also where it stands in for one
 // that the kubeconfig holds.
+//
+// Shows: D4
 func TestD4_FactsAreOfTheCertificateThatIsShown(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

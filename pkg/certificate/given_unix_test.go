@@ -13,6 +13,8 @@ import (
 
 // One file that holds certificate and key is replaced while it is read: what is shown
 // is one pair, never the certificate of one and the key of the other.
+//
+// Shows: C-1.40.1
 func TestC_1_40_1_PairReplacedWhileItIsRead(t *testing.T) {
 	t.Parallel()
 	pair := filepath.Join(t.TempDir(), "pair")

@@ -150,6 +150,8 @@ func value(t *testing.T, cgroup, file string) string {
 
 // TestC_1_41_1_Tree: pods have the kubelet's cgroups, and after the last one no cgroup is
 // left (I6).
+//
+// Shows: C-1.41.1, C-1.41
 func TestC_1_41_1_Tree(t *testing.T) {
 	g := cgroupsOf(t)
 	root := g.cfg.Root
@@ -172,6 +174,8 @@ func TestC_1_41_1_Tree(t *testing.T) {
 }
 
 // TestC_1_41_6_NodeAllocatable: all pods together get the node's allocatable resources.
+//
+// Shows: C-1.41.6
 func TestC_1_41_6_NodeAllocatable(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", bestEffortPod))
@@ -185,6 +189,8 @@ func TestC_1_41_6_NodeAllocatable(t *testing.T) {
 
 // TestF34_CgroupWithoutOurMarkIsLeftAlone: a kubelet's tree with a pod in it does not
 // change in any number.
+//
+// Shows: F34
 func TestF34_CgroupWithoutOurMarkIsLeftAlone(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, dir := range rootDirs(t, g.cfg.Root) {

@@ -24,6 +24,8 @@ import (
 )
 
 // TestC_1_41_2_PodOnThisKernel compares the limits with the kernel's files.
+//
+// Shows: C-1.41.2
 func TestC_1_41_2_PodOnThisKernel(t *testing.T) {
 	g := cgroupsOf(t, func(c *Config) { c.PodPIDs = 77 })
 	for _, c := range []struct{ spec, shares, quota, memory string }{
@@ -46,6 +48,8 @@ func TestC_1_41_2_PodOnThisKernel(t *testing.T) {
 // TestC_1_41_6_LimitsChangeWithTheAgent: an agent that starts with other reserves changes
 // the limits of all pods. If they use more memory already, only the memory limit is not
 // set.
+//
+// Shows: C-1.41.6
 func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
 	var log strings.Builder
 	g := cgroupsOf(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -72,6 +76,8 @@ func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
 
 // TestC_1_34_5_ResizeRaisesFirstAndLowersLast: the kernel checks a container's limits
 // against its pod's; in the kubelet's order it refuses none.
+//
+// Shows: C-1.34.5
 func TestC_1_34_5_ResizeRaisesFirstAndLowersLast(t *testing.T) {
 	g := cgroupsOf(t)
 	const form = `{containers: [{name: a, resources: {requests: {cpu: %s, memory: 1Mi}, limits: {cpu: %s, memory: %s}}}]}`
@@ -128,6 +134,8 @@ func TestC_1_34_5_ResizeRaisesFirstAndLowersLast(t *testing.T) {
 
 // TestC_1_41_3_TierKnowsOfPodsFromBefore: a restarted agent counts the running pods that it
 // has not put.
+//
+// Shows: C-1.41.3
 func TestC_1_41_3_TierKnowsOfPodsFromBefore(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", burstablePod))
@@ -146,6 +154,8 @@ func TestC_1_41_3_TierKnowsOfPodsFromBefore(t *testing.T) {
 
 // TestI6_TakeWaitsForProcesses: Take waits for processes that end, and removes the cgroups
 // that containers made. Sweep names processes that are left, and kills none.
+//
+// Shows: I6
 func TestI6_TakeWaitsForProcesses(t *testing.T) {
 	g := cgroupsOf(t)
 	at := put(t, g, shape(t, "a", burstablePod))
@@ -180,6 +190,8 @@ func TestI6_TakeWaitsForProcesses(t *testing.T) {
 
 // TestC_1_18_4_WhatAPodLeftIsKilled: processes are killed only by the second Take, then in
 // all cgroups below the pod's; processes of other pods keep running.
+//
+// Shows: C-1.18.4
 func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 	g := cgroupsOf(t)
 	var said strings.Builder
@@ -207,6 +219,7 @@ func TestC_1_18_4_WhatAPodLeftIsKilled(t *testing.T) {
 	want(t, "left", slices.Contains(names(t, g.cfg.Root), "/kubepods/burstable/poda"), false)
 }
 
+// Shows: I6
 func TestI6_SweepKeepsWhatIsKnown(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, uid := range []string{"a", "b", "c"} {
@@ -230,6 +243,8 @@ func TestI6_SweepKeepsWhatIsKnown(t *testing.T) {
 }
 
 // TestI6_SweepBesideStarts: pods that start during a sweep are not changed by it.
+//
+// Shows: I6
 func TestI6_SweepBesideStarts(t *testing.T) {
 	g := cgroupsOf(t)
 	var pods []*pod.Spec
@@ -264,6 +279,8 @@ func TestI6_SweepBesideStarts(t *testing.T) {
 
 // TestF3_HalfMadeIsMended: the next agent repairs the cgroups of an agent that died after
 // any step of Put.
+//
+// Shows: F3
 func TestF3_HalfMadeIsMended(t *testing.T) {
 	s := shape(t, "a", burstablePod)
 	for what, cut := range map[string]func(g *Cgroups, dirs []string){
@@ -340,6 +357,8 @@ func TestF3_HalfMadeIsMended(t *testing.T) {
 
 // TestF3_KilledAtAnyMoment kills an agent that makes and removes cgroups; the next one
 // repairs what it left.
+//
+// Shows: F3, F34
 func TestF3_KilledAtAnyMoment(t *testing.T) {
 	if root := os.Getenv("NODECTL_TEST_CGROUPS"); root != "" {
 		churn(t, root)
@@ -415,6 +434,8 @@ func churn(t *testing.T, where string) {
 
 // TestC_1_41_3_AnySequence: after any sequence of Put and Take, the cgroups are those of
 // the present pods, and the tier has the sum of their requests.
+//
+// Shows: C-1.41.3
 func TestC_1_41_3_AnySequence(t *testing.T) {
 	g := cgroupsOf(t)
 	specs := []struct {

@@ -95,6 +95,7 @@ func shapes() map[string]struct{ spec, want string } {
 	}
 }
 
+// Shows: C-1.41.2
 func TestC_1_41_2_LimitsOfAPod(t *testing.T) {
 	sizes := []string{"1GB", "2MB"}
 	for name, c := range shapes() {
@@ -105,6 +106,8 @@ func TestC_1_41_2_LimitsOfAPod(t *testing.T) {
 }
 
 // TestC_1_41_2_LimitsOnCgroupV2 checks the limits as the library writes them for cgroup v2.
+//
+// Shows: C-1.41.2
 func TestC_1_41_2_LimitsOnCgroupV2(t *testing.T) {
 	cgroups.TestMode = true // makes the library write to plain files
 	defer func() { cgroups.TestMode = false }()
@@ -156,6 +159,8 @@ func TestC_1_41_2_LimitsOnCgroupV2(t *testing.T) {
 }
 
 // TestC_1_41_2_WeightOfShares: both ends of the range, and the kernel's defaults.
+//
+// Shows: C-1.41.2
 func TestC_1_41_2_WeightOfShares(t *testing.T) {
 	for shares, w := range map[uint64]uint64{0: 0, 1: 1, 2: 1, 1024: 39, 262144: 10000, 1 << 40: 10000} {
 		want(t, fmt.Sprint(shares), weight(shares), w)
@@ -179,6 +184,8 @@ func TestC_1_41_2_WeightOfShares(t *testing.T) {
 
 // TestC_1_34_5_BeyondTakesNothingAway: beyond lowers no limit, and "no limit" is the
 // greatest.
+//
+// Shows: C-1.34.5
 func TestC_1_34_5_BeyondTakesNothingAway(t *testing.T) {
 	for _, c := range []struct {
 		want, has limits

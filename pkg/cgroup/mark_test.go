@@ -41,6 +41,8 @@ func mkdir(t *testing.T, root, name string) {
 
 // TestF34_EveryCgroupIsMarked: the mark has the node, and an identity of the root
 // directory; the tiers keep no claims.
+//
+// Shows: F34
 func TestF34_EveryCgroupIsMarked(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", guaranteed))
@@ -70,6 +72,8 @@ func TestF34_EveryCgroupIsMarked(t *testing.T) {
 }
 
 // TestF34_AnotherAgentsCgroups: its tree is refused, and its pods are not changed.
+//
+// Shows: F34
 func TestF34_AnotherAgentsCgroups(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", burstablePod))
@@ -102,6 +106,8 @@ func TestF34_AnotherAgentsCgroups(t *testing.T) {
 
 // TestF34_EmptyTreeIsTakenOver: an empty tree that a kubelet left is used, with a line in
 // the log.
+//
+// Shows: F34
 func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 	var log strings.Builder
 	g := cgroupsOf(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -128,6 +134,8 @@ func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 
 // TestF34_UsedTreeIsNotTakenOver: a tree with a process, or with a cgroup that is no tier,
 // is not used.
+//
+// Shows: F34
 func TestF34_UsedTreeIsNotTakenOver(t *testing.T) {
 	for what, use := range map[string]func(t *testing.T, root string){
 		"a process in kubepods": func(t *testing.T, root string) {
@@ -166,6 +174,8 @@ func TestF34_UsedTreeIsNotTakenOver(t *testing.T) {
 
 // TestF34_ForeignPodBesideOurs: a pod's cgroup that another program made in our tree is not
 // changed, even if it has the name of a pod of ours.
+//
+// Shows: F34
 func TestF34_ForeignPodBesideOurs(t *testing.T) {
 	g := cgroupsOf(t)
 	put(t, g, shape(t, "a", burstablePod))
@@ -200,6 +210,8 @@ func bare(g *Cgroups) *Cgroups {
 
 // TestF34_WithoutAttributesAListMarks: the same results with a file of our own, which no
 // other agent reads.
+//
+// Shows: F34
 func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 	g := bare(cgroupsOf(t))
 	a := shape(t, "a", burstablePod)
@@ -271,6 +283,8 @@ func TestF34_WithoutAttributesAListMarks(t *testing.T) {
 
 // TestF34_NothingIsWrittenElsewhere: no attribute is set on a cgroup root that another
 // program made, and no claim for another agent's cgroups.
+//
+// Shows: F34
 func TestF34_NothingIsWrittenElsewhere(t *testing.T) {
 	g := cgroupsOf(t)
 	mkdir(t, g.cfg.Root, ".")

@@ -8,6 +8,8 @@ import (
 )
 
 // TestC_1_41_1_Names: the kubelet's names for either driver.
+//
+// Shows: C-1.41.1
 func TestC_1_41_1_Names(t *testing.T) {
 	const uid = "6ba7b810-9dad-11d1"
 	for _, c := range []struct {

@@ -10,6 +10,8 @@ import (
 
 // TestC_1_41_1_PlaceIsWherePutPutsIt: the path is the same in each hierarchy with usage
 // data, and the call makes no cgroup.
+//
+// Shows: C-1.41.1
 func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
 	g := cgroupsOf(t)
 	for _, spec := range []string{guaranteed, burstablePod, bestEffortPod} {
@@ -63,6 +65,8 @@ func TestNoPlaceOfANameThatIsNone(t *testing.T) {
 
 // TestF22_PlacesDoNotAskAgain: a runtime that hangs would be called once per pod, and each
 // call takes a deadline.
+//
+// Shows: F22
 func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 	asked := 0
 	g := New(Config{Root: "/x", Driver: func(context.Context) (bool, error) { asked++; return false, nil }}) // no Put
@@ -77,6 +81,8 @@ func TestF22_PlacesDoNotAskAgain(t *testing.T) {
 }
 
 // TestC_1_41_1_PlaceOfSlices: the names of the systemd driver.
+//
+// Shows: C-1.41.1
 func TestC_1_41_1_PlaceOfSlices(t *testing.T) {
 	g := New(Config{Root: "/", Driver: func(context.Context) (bool, error) { return true, nil }}) // no Put
 	at, ok := g.PlaceOf(shape(t, "a-b", burstablePod).Pod)

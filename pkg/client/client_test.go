@@ -28,6 +28,8 @@ import (
 
 // TestC_1_40_ExecOverTheSocket: streams, exit codes and refusals, by WebSocket, and by
 // SPDY if the server refuses that.
+//
+// Shows: C-1.40
 func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 	t.Parallel()
 	for _, c := range []*client.Client{agent(t, &node{}), local(t, &node{})} {
@@ -52,6 +54,8 @@ func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 }
 
 // TestC_1_40_ATerminalHasItsSize: the client sends the size before the first byte.
+//
+// Shows: C-1.40
 func TestC_1_40_ATerminalHasItsSize(t *testing.T) {
 	t.Parallel()
 	n := &node{sizes: make(chan remotecommand.TerminalSize, 1)}
@@ -171,6 +175,8 @@ func TestAnswersThatAreNone(t *testing.T) {
 
 // TestD2_ServerIsVerified: the client refuses a certificate of an unknown authority, and
 // sends a token over TLS only.
+//
+// Shows: D2
 func TestD2_ServerIsVerified(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewUnstartedServer(&node{})
@@ -218,6 +224,8 @@ func TestD2_ServerIsVerified(t *testing.T) {
 
 // TestD1_CVE_2020_8559_NoTokenGoesElsewhere: no request follows a redirect, since the token
 // would go along.
+//
+// Shows: D1
 func TestD1_CVE_2020_8559_NoTokenGoesElsewhere(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -283,6 +291,8 @@ func tarOf(t *testing.T, entries []entry) *bytes.Buffer {
 
 // TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse: no tar of a container
 // makes Unpack write outside of the target.
+//
+// Shows: D1
 func TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse(t *testing.T) {
 	t.Parallel()
 	const file, dir, sym, hard, dev = tar.TypeReg, tar.TypeDir, tar.TypeSymlink, tar.TypeLink, tar.TypeChar
@@ -333,6 +343,8 @@ func TestD1_CVE_2019_1002101_11246_11249_11251_ATarWritesNowhereElse(t *testing.
 
 // TestD1_ALinkThatIsHereIsNotFollowedOut: Unpack does not follow an existing link below the
 // target to a place outside.
+//
+// Shows: D1
 func TestD1_ALinkThatIsHereIsNotFollowedOut(t *testing.T) {
 	t.Parallel()
 	dir, outside := t.TempDir(), t.TempDir()
@@ -350,6 +362,8 @@ func TestD1_ALinkThatIsHereIsNotFollowedOut(t *testing.T) {
 
 // TestD1_ALinkThatIsHereIsNotFollowedBeside: Unpack does not follow one to a file beside the
 // target either.
+//
+// Shows: D1
 func TestD1_ALinkThatIsHereIsNotFollowedBeside(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

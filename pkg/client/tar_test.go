@@ -211,8 +211,10 @@ func TestUnpack_BytesBehindTheEnd_AreBounded(t *testing.T) {
 	}
 }
 
-// Shows: D1. A container that sends 3 KiB makes cp write no more than it may: a sparse file
-// declares any size, and several files add up.
+// A container that sends 3 KiB makes cp write no more than it may: a sparse file declares any
+// size, and several files add up.
+//
+// Shows: D1
 func TestUnpack_SparseFile_IsBounded(t *testing.T) {
 	t.Parallel()
 	const size = 64 << 20
@@ -274,6 +276,8 @@ func sizes(t *testing.T, dir string) (bytes int64, files int) {
 
 // FuzzUnpack: any tar of a container makes Unpack write only below the target, only files and
 // directories, and no more than allowed.
+//
+// Shows: D1
 func FuzzUnpack(f *testing.F) {
 	f.Add(sparseTar("data/a", 64<<20))
 	f.Add(sparseTar("data/a", 100))

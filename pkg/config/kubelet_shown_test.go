@@ -10,6 +10,8 @@ import (
 
 // TestC_1_40_Configz: /configz has a KubeletConfiguration that its readers can decode, with
 // the current values and no header.
+//
+// Shows: C-1.40
 func TestC_1_40_Configz(t *testing.T) {
 	t.Parallel()
 	c := Default()

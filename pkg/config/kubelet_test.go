@@ -90,6 +90,8 @@ func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 }
 
 // TestC_1_44_3_EveryFieldHasARow: the type and the table have the same fields.
+//
+// Shows: C-1.44.3
 func TestC_1_44_3_EveryFieldHasARow(t *testing.T) {
 	t.Parallel()
 	rows := kubeletRows()
@@ -144,6 +146,8 @@ func TestEveryRowSetsASetting(t *testing.T) {
 }
 
 // TestKubeletConfigIsWrittenDown: docs/kubelet-config.md has the table.
+//
+// Shows: C-1.44
 func TestKubeletConfigIsWrittenDown(t *testing.T) {
 	t.Parallel()
 	const file = "../../docs/kubelet-config.md"
@@ -248,6 +252,8 @@ func readKubelet(t *testing.T, given []Given, texts ...string) Layer {
 }
 
 // TestC_1_44_1_WhatFieldsBecome: each form of a value gives the value of its setting.
+//
+// Shows: C-1.44.1
 func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -296,6 +302,8 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 
 // TestC_1_44_1_DropInsAreMerged: maps are merged key by key, lists are replaced, null
 // resets, and each value has the place of the winning one.
+//
+// Shows: C-1.44.1
 func TestC_1_44_1_DropInsAreMerged(t *testing.T) {
 	t.Parallel()
 	l := readKubelet(t, nil,
@@ -330,6 +338,8 @@ func TestAFlagIsAboveTheFiles(t *testing.T) {
 }
 
 // TestWhatWeakensIsRefused: each row with refused values refuses them, with the place.
+//
+// Shows: D1
 func TestWhatWeakensIsRefused(t *testing.T) {
 	t.Parallel()
 	refusals := map[string]string{

@@ -48,6 +48,8 @@ const (
 // TestF34_CgroupParentIsTheDriversOwn: pods are made where the runtime's driver accepts
 // them, with a name in its form. If that is impossible, the runtime is not ready and one
 // sentence says what to set.
+//
+// Shows: F34
 func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {
 	for _, c := range []struct {
 		root   string
@@ -118,6 +120,8 @@ func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {
 // TestF34_DriverIsAskedOnce: the driver is read once, and again after the runtime was away
 // or could not make a sandbox. A call that fails blocks nothing and is repeated, and a
 // wrong configuration is read again until it is corrected.
+//
+// Shows: F34
 func TestF34_DriverIsAskedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -177,6 +181,8 @@ func TestF34_DriverIsAskedOnce(t *testing.T) {
 }
 
 // TestF34_RuntimeThatIsNotReadyKeepsItsReason: the runtime's own reason comes first.
+//
+// Shows: F34
 func TestF34_RuntimeThatIsNotReadyKeepsItsReason(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

@@ -67,6 +67,7 @@ func testRuntime() *Runtime {
 	return r
 }
 
+// Shows: C-1.22.12
 func TestC_1_22_12_SandboxConfig(t *testing.T) {
 	r := testRuntime()
 	c, err := r.sandboxConfig(pod.SandboxRequest{Want: fullPod(), Instance: 3, Attempt: 2})
@@ -83,6 +84,7 @@ func TestC_1_22_12_SandboxConfig(t *testing.T) {
 	golden(t, "sandbox-host.json", c)
 }
 
+// Shows: C-1.22.11
 func TestC_1_22_11_ContainerConfig(t *testing.T) {
 	r := testRuntime()
 	q := pod.CreateRequest{
@@ -103,6 +105,8 @@ func TestC_1_22_11_ContainerConfig(t *testing.T) {
 
 // CVE-2019-11245: a restarted container differs from the first one only in its attempt. A
 // second code path once lost the user.
+//
+// Shows: D1
 func TestCVE_2019_11245_RestartIsTheSameContainer(t *testing.T) {
 	r := testRuntime()
 	for name, want := range map[string]*pod.Spec{"full": fullPod(), "secured": securedPod()} {
@@ -129,6 +133,8 @@ func TestCVE_2019_11245_RestartIsTheSameContainer(t *testing.T) {
 }
 
 // The sandbox gets the full hostname if the pod asks for it, up to the kernel's limit.
+//
+// Shows: C-1.38.6
 func TestC_1_38_6_HostnameOfTheSandbox(t *testing.T) {
 	r := testRuntime()
 	r.cfg.ClusterDomain = "cluster.local"

@@ -154,6 +154,7 @@ func TestNewestFirst(t *testing.T) {
 	})
 }
 
+// Shows: F28
 func TestF28_OnlyOurOwnIsSeen(t *testing.T) {
 	rt := critest.New()
 	ours, other := rt.CRI(cri.Config{Node: "n1"}), rt.CRI(cri.Config{Node: "n2"})
@@ -238,6 +239,8 @@ func TestVanishedBetweenListAndStatus(t *testing.T) {
 }
 
 // A pod whose status call hangs does not affect other pods, and is never read in part.
+//
+// Shows: F22
 func TestF22_HungStatusIsIsolated(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

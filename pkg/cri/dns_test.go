@@ -31,6 +31,7 @@ func dnsOf(file string, servers ...string) dns {
 	return d
 }
 
+// Shows: C-1.38.7
 func TestC_1_38_7_DNS(t *testing.T) {
 	five, empty := "5", ""
 	extra := &v1.PodDNSConfig{
@@ -89,6 +90,7 @@ func TestC_1_38_7_DNS(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.8
 func TestC_1_38_8_DNSLimits(t *testing.T) {
 	name := func(i, length int) string {
 		text := fmt.Sprintf("s%d.", i)
@@ -127,6 +129,7 @@ func TestC_1_38_8_DNSLimits(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.8
 func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
 	var log strings.Builder
 	r := &Runtime{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
@@ -144,6 +147,7 @@ func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.9
 func TestC_1_38_9_ResolvConfFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "resolv.conf")
 	r := &Runtime{cfg: Config{ResolvConf: &file}}

@@ -97,6 +97,7 @@ func prepared(t *testing.T) (*critest.Runtime, *cri.Runtime, life, *pod.Spec) {
 	return rt, r, start(t, r, want, 0), want
 }
 
+// Shows: F24
 func TestF24_EveryMethodEveryCode(t *testing.T) {
 	for _, v := range verbs() {
 		for code := codes.Canceled; code <= codes.Unauthenticated; code++ {
@@ -155,6 +156,8 @@ func TestF24_EveryMethodEveryCode(t *testing.T) {
 }
 
 // If the runtime hangs, every call ends at its deadline with ErrTimeout.
+//
+// Shows: F22
 func TestF22_EveryCallHasADeadline(t *testing.T) {
 	limits := map[string]time.Duration{
 		"PullImage": 30 * time.Minute, "StopContainer": 2*time.Minute + 30*time.Second, "ReopenLog": 10 * time.Second, "ExecSync": 11 * time.Second,
@@ -187,6 +190,8 @@ func TestF22_EveryCallHasADeadline(t *testing.T) {
 // Only reads, pulls and the wait for a stop end with the caller. Other calls still get
 // their time (else: half a sandbox and a reserved name, a command that never ends). That
 // time is limited, because a stopped agent has to exit (F4).
+//
+// Shows: F4
 func TestF4_OnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
 	for _, v := range verbs() {
 		t.Run(v.name+"/hung", func(t *testing.T) {
@@ -256,6 +261,8 @@ func TestStoppingWhatIsNotThere(t *testing.T) {
 
 // A list that does not fit in one message is read in pieces, and is complete; part of one
 // is an error.
+//
+// Shows: F24
 func TestF24_LongListsComeInPieces(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -286,6 +293,8 @@ func TestF24_LongListsComeInPieces(t *testing.T) {
 
 // A sandbox that the runtime finishes after the call has timed out is used; no second one
 // is made.
+//
+// Shows: F3
 func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -324,6 +333,8 @@ func TestF3_SandboxFinishedLateIsTakenOver(t *testing.T) {
 }
 
 // A call whose answer was lost can be repeated safely.
+//
+// Shows: F3
 func TestF3_LostReplyOfASandbox(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -340,6 +351,7 @@ func TestF3_LostReplyOfASandbox(t *testing.T) {
 	}
 }
 
+// Shows: F35
 func TestF35_OOMScoreIsExplained(t *testing.T) {
 	const raw = `failed to start sandbox "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef": failed to create containerd task: ` +
 		`failed to create shim task: OCI runtime create failed: runc create failed: unable to start container process: ` +
@@ -371,6 +383,7 @@ func TestMessagesArePlain(t *testing.T) {
 	}
 }
 
+// Shows: F29
 func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
 	rt := critest.New()
 	rt.SetReady(true, false, "")
@@ -389,6 +402,8 @@ func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
 // TestF1_TaskThatIsLeft: if the runtime refuses to remove a container because it still has
 // a task, the task is ended and the container removed. Other refusals, and a runtime
 // without EndTask, are failures.
+//
+// Shows: F1
 func TestF1_TaskThatIsLeft(t *testing.T) {
 	refuses := status.Error(codes.FailedPrecondition, "cannot delete running task")
 	for _, c := range []struct {

@@ -33,6 +33,7 @@ func dial(t testing.TB, cfg cri.Config) *cri.Runtime {
 	return r
 }
 
+// Shows: F20
 func TestF20_SocketAbsentThenThere(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -53,6 +54,8 @@ func TestF20_SocketAbsentThenThere(t *testing.T) {
 }
 
 // After a restart of the runtime the client reconnects within a second.
+//
+// Shows: F21
 func TestF21_RestartedRuntimeIsFoundWithinASecond(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -137,9 +140,10 @@ func TestCallsOverGRPC(t *testing.T) {
 	}
 }
 
-// Shows: D2, C-1.29.13. A command that prints without end costs the agent 16 MiB and no more,
-// which is the kubelet's limit too: the answer is refused before it is read. One below it
-// keeps its exit code.
+// A command that prints without end costs the agent 16 MiB and no more, which is the kubelet's
+// limit too: the answer is refused before it is read. One below it keeps its exit code.
+//
+// Shows: D2, C-1.29.13
 func TestExecSync_EndlessOutput_IsRefusedUnread(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -184,6 +188,8 @@ func TestNoEventsOverGRPC(t *testing.T) {
 }
 
 // Lists of very many containers exceed gRPC's 4 MiB and CRI's usual 16 MiB.
+//
+// Shows: F24
 func TestF24_ListsPast16MiB(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()

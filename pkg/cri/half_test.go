@@ -14,6 +14,8 @@ import (
 
 // One list of sandboxes is empty by mistake while the list of containers is not. The pod is
 // still read correctly: its containers name their sandbox.
+//
+// Shows: F26
 func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -42,6 +44,8 @@ func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
 
 // One list of containers is empty by mistake while the list of sandboxes is not. No pod
 // looks as if its containers had to be made.
+//
+// Shows: F26
 func TestF26_SandboxWithoutContainersIsAskedTwice(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

@@ -31,6 +31,8 @@ func refused(err error, reason, text string) bool {
 
 // CVE-2019-11245: the image's user counts at the first start and at the next, whether it
 // was pulled or present before.
+//
+// Shows: D1
 func TestCVE_2019_11245_ImageUserAtEveryStart(t *testing.T) {
 	for _, pulled := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
@@ -75,6 +77,7 @@ func TestCVE_2019_11245_ImageUserAtEveryStart(t *testing.T) {
 	}
 }
 
+// Shows: C-1.22.15
 func TestC_1_22_15_NonRootIsCheckedBeforeCreate(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -116,6 +119,7 @@ func TestImageThatWentAway(t *testing.T) {
 	}
 }
 
+// Shows: C-1.22.12
 func TestC_1_22_12_RuntimeClass(t *testing.T) {
 	listed := []critest.Handler{{Name: ""}, {Name: "runc"}, {Name: "kata"}}
 	for _, c := range []struct {
@@ -164,6 +168,8 @@ func TestC_1_22_12_RuntimeClass(t *testing.T) {
 
 // A pod of an API server never runs with a guessed handler because the server did not
 // answer. A static pod does not wait for a server.
+//
+// Shows: C-1.22.12
 func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 	for _, origin := range []string{"api", "file"} {
 		rt := critest.New()
@@ -211,6 +217,7 @@ func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 	}
 }
 
+// Shows: C-1.42.3
 func TestC_1_42_3_UsersWhereTheRuntimeHasThem(t *testing.T) {
 	const plain = "can't set `spec.hostUsers: false`, runtime does not support user namespaces"
 	for _, c := range []struct {
@@ -297,6 +304,8 @@ func TestStrictGroupsWhereTheRuntimeHasThem(t *testing.T) {
 }
 
 // The reported features are those of the present runtime.
+//
+// Shows: F21
 func TestF21_FeaturesAreThoseOfTheRuntimeThatAnswers(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -443,7 +452,8 @@ func TestWhoAContainerRunsAs(t *testing.T) {
 
 // The sandbox's process has the profile of its pause program, whatever profile the pod
 // names, and the runtime's default where there is none or it cannot be written.
-// Shows: C-1.22.12.
+//
+// Shows: C-1.22.12, D1
 func TestRunSandbox_PauseProfile_IsTheSandboxsOwn(t *testing.T) {
 	for name, c := range map[string]struct {
 		profile func() (string, error)

@@ -15,7 +15,9 @@ import (
 )
 
 // Registries repeat parts of a request, and runtimes repeat registries.
-func TestI6_FailedPullTellsNoCredentials(t *testing.T) {
+//
+// Shows: I8
+func TestFetchImage_Fails_ErrorHasNoCredentials(t *testing.T) {
 	const user, password = "somebody", "c4n/ry+p ss"
 	pair := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 	for text, want := range map[string]string{

@@ -31,6 +31,7 @@ func everyKind() *pod.Spec {
 	return w
 }
 
+// Shows: C-1.22.6
 func TestC_1_22_6_EveryKindOfContainerIsMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -69,6 +70,7 @@ func TestC_1_22_6_EveryKindOfContainerIsMade(t *testing.T) {
 	})
 }
 
+// Shows: C-1.22.11
 func TestC_1_22_11_WhatACreateWritesALookReads(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -94,6 +96,7 @@ func TestC_1_22_11_WhatACreateWritesALookReads(t *testing.T) {
 	}
 }
 
+// Shows: C-1.23.9
 func TestC_1_23_9_StopSignals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -145,6 +148,8 @@ func TestC_1_23_9_StopSignals(t *testing.T) {
 
 // F31: the runtime's reason for a kill by the kernel is passed on. The kill of a process
 // other than the first is not the end of the container.
+//
+// Shows: F31
 func TestF31_OutOfMemory(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})

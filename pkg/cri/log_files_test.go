@@ -13,6 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Shows: C-1.22.10
 func TestC_1_22_10_LogAndLink(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "exit-0-after-1h")
@@ -32,6 +33,8 @@ func TestC_1_22_10_LogAndLink(t *testing.T) {
 }
 
 // C-1.33.5: the files of a container are removed with it, and no others.
+//
+// Shows: C-1.33.5
 func TestC_1_33_5_FilesGoWithTheContainer(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "sleep", "sleep")
@@ -61,6 +64,8 @@ func TestC_1_33_5_FilesGoWithTheContainer(t *testing.T) {
 
 // C-1.21.3: a container that is removed because all restart leaves its newest log, and no
 // older one.
+//
+// Shows: C-1.21.3
 func TestC_1_21_3_LogStaysWhenAllRestart(t *testing.T) {
 	n := newNode(t)
 	l := start(t, n.Runtime, talkative("", "sleep"), 10)
@@ -81,6 +86,8 @@ func TestC_1_21_3_LogStaysWhenAllRestart(t *testing.T) {
 
 // A pod may have the logs' directory as a volume: a link that it puts there is not followed
 // out of it.
+//
+// Shows: C-1.33.5
 func TestC_1_33_5_NothingIsRemovedThroughALink(t *testing.T) {
 	outside := t.TempDir()
 	if err := os.WriteFile(filepath.Join(outside, "0.log"), nil, 0o600); err != nil {
@@ -102,6 +109,8 @@ func TestC_1_33_5_NothingIsRemovedThroughALink(t *testing.T) {
 }
 
 // F83: the files of a crash loop do not pile up.
+//
+// Shows: F83
 func TestF83_ACrashLoopLeavesNoFiles(t *testing.T) {
 	n := newNode(t)
 	want := talkative(v1.TerminationMessageFallbackToLogsOnError, "exit-1")

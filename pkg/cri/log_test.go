@@ -20,6 +20,7 @@ func numbered(from, to int) (log, text string) {
 	return l.String(), x.String()
 }
 
+// Shows: C-1.26.11
 func TestC_1_26_11_LastLinesOfALog(t *testing.T) {
 	hundred, _ := numbered(0, 100)
 	_, lastEighty := numbered(20, 100)

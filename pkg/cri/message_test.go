@@ -90,6 +90,7 @@ func files(t *testing.T, dir string) []string {
 	return all
 }
 
+// Shows: C-1.26.11
 func TestC_1_26_11_MessageFileIsForEveryUserBelowClosedDirectories(t *testing.T) {
 	n := newNode(t)
 	old := syscall.Umask(0o077) // an agent started by hand
@@ -109,6 +110,7 @@ func TestC_1_26_11_MessageFileIsForEveryUserBelowClosedDirectories(t *testing.T)
 	}
 }
 
+// Shows: C-1.26.11
 func TestC_1_26_11_TheMessageIsRead(t *testing.T) {
 	long := strings.Repeat("x", 5000) + "end"
 	for name, c := range map[string]struct {
@@ -139,6 +141,8 @@ func TestC_1_26_11_TheMessageIsRead(t *testing.T) {
 }
 
 // Each attempt has a file of its own: the message of the previous one can still be read.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_EachLifeHasItsOwnMessage(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "sleep")
@@ -162,6 +166,7 @@ func TestC_1_26_11_EachLifeHasItsOwnMessage(t *testing.T) {
 	}
 }
 
+// Shows: C-1.26.11
 func TestC_1_26_11_FallbackToLogsOnError(t *testing.T) {
 	const log = "2026-01-02T03:04:05.000000006Z stdout F one\n2026-01-02T03:04:05.000000007Z stderr F two\n"
 	for name, c := range map[string]struct {
@@ -191,6 +196,8 @@ func TestC_1_26_11_FallbackToLogsOnError(t *testing.T) {
 }
 
 // Of a large log only the end is read; a log that is a link is not read.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_LargeLogs(t *testing.T) {
 	n := newNode(t)
 	want := talkative(v1.TerminationMessageFallbackToLogsOnError, "sleep")
@@ -217,6 +224,8 @@ func TestC_1_26_11_LargeLogs(t *testing.T) {
 }
 
 // If a container cannot be started, the runtime's message comes first, and then the rest.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_TheRuntimesWordsComeFirst(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "no-such-command")
@@ -235,6 +244,8 @@ func TestC_1_26_11_TheRuntimesWordsComeFirst(t *testing.T) {
 }
 
 // A link or a pipe in place of the file is not read, nor is another mount there.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("secret"), 0o600); err != nil {
@@ -295,6 +306,8 @@ func TestC_1_26_11_OnlyOurOwnFileIsOpened(t *testing.T) {
 }
 
 // A UID comes from a manifest: it never leads to another directory.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_StrangeNamesMakeNoFile(t *testing.T) {
 	for _, uid := range []types.UID{"", ".", "..", "../../x", "a/b"} {
 		n := newNode(t)
@@ -320,6 +333,8 @@ func TestC_1_26_11_StrangeNamesMakeNoFile(t *testing.T) {
 }
 
 // On a full disk the container runs without a message file.
+//
+// Shows: F12
 func TestF12_NoRoomForAMessageHoldsNoContainer(t *testing.T) {
 	n := newNode(t)
 	n.put(n.root, "a file where a directory is to be")

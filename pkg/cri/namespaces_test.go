@@ -12,6 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Shows: C-1.42
 func TestC_1_42_Namespaces(t *testing.T) {
 	const cont, own, nodeMode = runtimeapi.NamespaceMode_CONTAINER, runtimeapi.NamespaceMode_POD, runtimeapi.NamespaceMode_NODE
 	block := &pod.Users{HostID: 65536, Length: 131072}
@@ -61,6 +62,8 @@ func TestC_1_42_Namespaces(t *testing.T) {
 }
 
 // A pod with a user namespace cannot use IDs outside its block.
+//
+// Shows: C-1.42
 func TestC_1_42_UsersOutsideTheBlock(t *testing.T) {
 	block := &pod.Users{HostID: 131072, Length: 65536}
 	for _, id := range []int64{0, 65535, 65536, 131072, 1 << 31} {

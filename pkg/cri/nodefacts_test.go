@@ -9,6 +9,8 @@ import (
 )
 
 // TestC_1_25_6_RuntimesOwnWords: conditions have the runtime's reason and message.
+//
+// Shows: C-1.25.6
 func TestC_1_25_6_RuntimesOwnWords(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -31,6 +33,8 @@ func TestC_1_25_6_RuntimesOwnWords(t *testing.T) {
 }
 
 // TestC_1_25_7_ImagesOfTheRuntime: every image, with its names.
+//
+// Shows: C-1.25.7
 func TestC_1_25_7_ImagesOfTheRuntime(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -46,6 +50,8 @@ func TestC_1_25_7_ImagesOfTheRuntime(t *testing.T) {
 }
 
 // TestC_1_25_2_Handlers: sorted by name, whatever the runtime's order.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_Handlers(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()

@@ -13,6 +13,8 @@ import (
 )
 
 // CVE-2023-2431: only the type Unconfined leaves a container unconfined.
+//
+// Shows: D1
 func TestCVE_2023_2431_Seccomp(t *testing.T) {
 	dir := t.TempDir()
 	outside := filepath.Join(t.TempDir(), "outside.json")

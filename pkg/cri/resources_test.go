@@ -34,6 +34,8 @@ func asking(name, cpuRequest, cpuLimit, memRequest, memLimit string) v1.Containe
 }
 
 // TestC_1_22_14_CPUAndMemory: the period is set without a quota too.
+//
+// Shows: C-1.22.14
 func TestC_1_22_14_CPUAndMemory(t *testing.T) {
 	for _, c := range []struct{ cpuRequest, cpuLimit, memLimit, want string }{
 		{"", "", "", "shares=2 quota=0/100000 memory=0"},
@@ -68,6 +70,8 @@ func said(r *runtimeapi.LinuxContainerResources) string {
 
 // TestC_1_41_8_WhatTheKernelHas: huge pages, swap and the OOM killer are set as this kernel
 // supports them.
+//
+// Shows: C-1.41.8
 func TestC_1_41_8_WhatTheKernelHas(t *testing.T) {
 	sizes := []string{"1GB", "2MB"}
 	pages := asking("a", "1", "1", "64Mi", "64Mi")
@@ -97,6 +101,8 @@ func whole(of v1.Container, list ...v1.Container) *v1.Pod {
 }
 
 // TestC_1_34_7_PodLevelResources: for a container without a limit, its pod's limit counts.
+//
+// Shows: C-1.34.7
 func TestC_1_34_7_PodLevelResources(t *testing.T) {
 	of := asking("", "1", "2", "512Mi", "1Gi")
 	of.Resources.Limits["hugepages-2Mi"] = resource.MustParse("2Mi")
@@ -117,6 +123,8 @@ func TestC_1_34_7_PodLevelResources(t *testing.T) {
 }
 
 // TestC_1_41_2_SandboxResources: the sandbox gets the resources of its pod.
+//
+// Shows: C-1.41.2
 func TestC_1_41_2_SandboxResources(t *testing.T) {
 	always := v1.ContainerRestartPolicyAlways
 	sidecar := asking("side", "50m", "100m", "", "16Mi")
@@ -162,6 +170,7 @@ func TestC_1_41_2_SandboxResources(t *testing.T) {
 	}
 }
 
+// Shows: C-1.22.13
 func TestC_1_22_13_OOMScore(t *testing.T) {
 	always := v1.ContainerRestartPolicyAlways
 	sidecar := asking("side", "", "", "", "")
@@ -240,6 +249,8 @@ func (u *updates) UpdateContainerResources(_ context.Context, q *runtimeapi.Upda
 
 // TestC_1_34_4_SwapGoesWithTheMemoryLimit: on cgroup v1 an unchanged limit of memory and
 // swap would be below the new memory limit, and the kernel would refuse it.
+//
+// Shows: C-1.34.4
 func TestC_1_34_4_SwapGoesWithTheMemoryLimit(t *testing.T) {
 	con := asking("a", "1", "", "", "")
 	want := &pod.Spec{Pod: &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}}

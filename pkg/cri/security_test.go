@@ -51,6 +51,8 @@ func securedPod() *pod.Spec {
 }
 
 // The golden files of a pod with every field, as the kubelet sends it.
+//
+// Shows: C-1.22.12
 func TestC_1_22_12_SecuredSandbox(t *testing.T) {
 	users := &pod.Users{HostID: 655360, Length: 65536}
 	c, err := testRuntime().sandboxConfig(pod.SandboxRequest{Want: securedPod(), Instance: 1, Place: pod.Place{CgroupParent: "/kubepods/pod5e9c", Users: users}})
@@ -60,6 +62,7 @@ func TestC_1_22_12_SecuredSandbox(t *testing.T) {
 	golden(t, "sandbox-secured.json", c)
 }
 
+// Shows: C-1.22.15
 func TestC_1_22_15_SecuredContainer(t *testing.T) {
 	users := &pod.Users{HostID: 655360, Length: 65536}
 	q := pod.CreateRequest{
@@ -220,6 +223,8 @@ func TestContainerOverPod(t *testing.T) {
 }
 
 // CVE-2021-25749: an image's user is known by its number only.
+//
+// Shows: D1
 func TestCVE_2021_25749_RunAsNonRoot(t *testing.T) {
 	const who = ` (pod: "web-n1_shop(5e9c)", container: app)`
 	uid := func(n int64) *runtimeapi.Image { return &runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: n}} }

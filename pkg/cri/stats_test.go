@@ -15,6 +15,8 @@ import (
 
 // TestC_1_40_7_UsageIsOneCall: one call for any number of containers, and other nodes'
 // containers are left out.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_UsageIsOneCall(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
@@ -53,6 +55,8 @@ func TestC_1_40_7_UsageIsOneCall(t *testing.T) {
 
 // TestC_1_40_7_OneFilesystemForBoth: if a runtime reports no file system of containers, it
 // is that of the images.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
 	t.Parallel()
 	images, containers, err := critest.New().CRI(cri.Config{Node: "n1"}).Filesystems(t.Context())
@@ -61,7 +65,9 @@ func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
 	}
 }
 
-// Shows: Appendix G. A RunPodSandbox call says whether its sandbox has a user namespace of its own.
+// A RunPodSandbox call says whether its sandbox has a user namespace of its own.
+//
+// Shows: Appendix G
 func TestObserve_UserNamespace_IsSaid(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {

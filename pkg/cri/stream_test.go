@@ -48,6 +48,7 @@ func streamed(t *testing.T) (*critest.Runtime, *cri.Runtime, string) {
 	return rt, r, c.GetContainerId()
 }
 
+// Shows: C-1.40.9
 func TestC_1_40_9_StreamURLs(t *testing.T) {
 	t.Parallel()
 	rt, r, id := streamed(t)
@@ -82,7 +83,8 @@ func TestC_1_40_9_StreamURLs(t *testing.T) {
 
 // If the caller leaves while the runtime makes a URL, the call still returns it: else the
 // runtime would keep the token unused.
-// Shows: C-1.40.9.
+//
+// Shows: C-1.40.9
 func TestStreamURLs_CallerLeaves_URLIsReturned(t *testing.T) {
 	t.Parallel()
 	rt, _, _ := streamed(t)
@@ -110,6 +112,7 @@ func TestStreamURLs_CallerLeaves_URLIsReturned(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.10
 func TestC_1_40_10_CheckpointContainer(t *testing.T) {
 	t.Parallel()
 	rt, r, id := streamed(t)
@@ -130,7 +133,8 @@ func TestC_1_40_10_CheckpointContainer(t *testing.T) {
 }
 
 // A runtime that has the call but no CRIU answers with an error without a code of its own.
-// Shows: C-1.40.10.
+//
+// Shows: C-1.40.10
 func TestCheckpointContainer_RuntimeWithoutCRIU_IsUnsupported(t *testing.T) {
 	t.Parallel()
 	rt, r, _ := streamed(t)

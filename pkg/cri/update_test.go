@@ -37,6 +37,7 @@ func asking(cpuRequest, cpuLimit, memoryLimit string) *pod.Spec {
 	return w
 }
 
+// Shows: C-1.34.4
 func TestC_1_34_4_UpdateGivesTheNumbersOfACreate(t *testing.T) {
 	for name, c := range map[string]struct{ before, after *pod.Spec }{
 		"more of all":        {asking("100m", "200m", "64Mi"), asking("250m", "1", "128Mi")},
@@ -76,6 +77,8 @@ func TestC_1_34_4_UpdateGivesTheNumbersOfACreate(t *testing.T) {
 }
 
 // CRI reads zero as "unchanged": a removed limit has to be sent.
+//
+// Shows: C-1.34.4
 func TestC_1_34_4_ALimitThatIsGoneIsTakenAway(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -90,6 +93,8 @@ func TestC_1_34_4_ALimitThatIsGoneIsTakenAway(t *testing.T) {
 }
 
 // A container without a limit of its own gets its pod's, in an update too.
+//
+// Shows: C-1.34.7
 func TestC_1_34_7_UpdateKeepsThePodsLimit(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -111,6 +116,7 @@ func TestC_1_34_7_UpdateKeepsThePodsLimit(t *testing.T) {
 	}
 }
 
+// Shows: C-1.34.4
 func TestC_1_34_4_MemoryLimitBelowUseIsRefused(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -136,6 +142,7 @@ func TestC_1_34_4_MemoryLimitBelowUseIsRefused(t *testing.T) {
 	}
 }
 
+// Shows: C-1.34
 func TestC_1_34_UpdateOfWhatIsNotThere(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
@@ -153,6 +160,7 @@ func TestC_1_34_UpdateOfWhatIsNotThere(t *testing.T) {
 	}
 }
 
+// Shows: C-1.43.1
 func TestC_1_43_1_ReopenLogBeginsANewFile(t *testing.T) {
 	logs := t.TempDir()
 	rt := critest.New()

@@ -7,6 +7,8 @@ import (
 )
 
 // The bundled runtime has none of the vulnerabilities that doctor knows.
+//
+// Shows: D1
 func TestD1_BundledRuntime_HasNoKnownHole(t *testing.T) {
 	t.Parallel()
 	mod, err := os.ReadFile("../../hack/bundle/go.mod")

@@ -174,6 +174,8 @@ func TestWhatBlocksStandsFirst(t *testing.T) {
 }
 
 // TestD1_KnownHoles: a version is compared with the fix of its own line of releases.
+//
+// Shows: D1
 func TestD1_KnownHoles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -196,6 +198,8 @@ func TestD1_KnownHoles(t *testing.T) {
 
 // TestD3_EveryCheckOfTheBenchmark: a sound node of a cluster passes all checks, and each
 // check that can fail does on a bad one.
+//
+// Shows: D3
 func TestD3_EveryCheckOfTheBenchmark(t *testing.T) {
 	t.Parallel()
 	node := func() Facts {

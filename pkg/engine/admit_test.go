@@ -51,6 +51,8 @@ func (m *machine) expect(name, want string, runs bool) {
 
 // TestP7_RefusedStartsWhenItsShareIsFree: the refused pod starts when the pod that has its
 // resources is gone, not when that one begins to stop.
+//
+// Shows: P7
 func TestP7_RefusedStartsWhenItsShareIsFree(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -74,6 +76,8 @@ func TestP7_RefusedStartsWhenItsShareIsFree(t *testing.T) {
 }
 
 // TestP7_RefusedStartsWhenItAsksForLess: an edit that lowers its own requests admits it.
+//
+// Shows: P7
 func TestP7_RefusedStartsWhenItAsksForLess(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -89,6 +93,8 @@ func TestP7_RefusedStartsWhenItAsksForLess(t *testing.T) {
 
 // TestP7_RefusedStartsOnceTheNodeIsRight: the next agent knows the labels that the first one
 // did not.
+//
+// Shows: P7, C-1.31
 func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -108,6 +114,8 @@ func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
 
 // TestC_1_31_5_RunningPodsKeepTheirSeats: an agent on a node with less room than before
 // touches no running pod (P8), and admits no more.
+//
+// Shows: C-1.31.5
 func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))
@@ -134,6 +142,8 @@ func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
 
 // TestC_1_15_1_RefusedPodOfAServerHasFailed: its controller replaces it, so it does not start
 // when there is room, not after an edit either. It holds no room.
+//
+// Shows: C-1.15.1
 func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -169,6 +179,8 @@ func TestC_1_15_1_RefusedPodOfAServerHasFailed(t *testing.T) {
 
 // TestC_1_31_3_LabelsThatAreNotKnownYet: an agent may get a pod before it gets the labels and
 // taints of its node. It does not fail the pod for these.
+//
+// Shows: C-1.31.3
 func TestC_1_31_3_LabelsThatAreNotKnownYet(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

@@ -36,6 +36,8 @@ func (m *machine) beating(cfg Config) (pulse func() string, leave func()) {
 
 // TestF7_AWorkerThatDoesNotDecideIsNamed blocks one worker while it plans. Beat names it once
 // its time is over, and stops naming it when it continues. No other pod is delayed.
+//
+// Shows: F7
 func TestF7_AWorkerThatDoesNotDecideIsNamed(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -93,6 +95,8 @@ func (s *still) Ready(want *pod.Spec, instance int) (put, current bool, until ti
 
 // A runtime, disk, probe or hook that does not answer a worker does not stop the watchdog's
 // heartbeat.
+//
+// Shows: F7
 func TestF7_WhatHangsIsNotTheWorker(t *testing.T) {
 	t.Parallel()
 	hang := func(method string) func(*machine, *Config, chan struct{}) {

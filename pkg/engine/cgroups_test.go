@@ -91,6 +91,8 @@ func limitedTo(memory string) func(*v1.Pod) {
 
 // C-1.34.5: the pod's cgroup follows every edit of its containers at any time. It grows
 // before one of them does, and shrinks at the end.
+//
+// Shows: C-1.34.5
 func TestC_1_34_5_CgroupFollowsEveryEdit(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		g := &groups{memory: map[string]int64{}}
@@ -147,6 +149,8 @@ func (o *overdueToken) Ready(want *pod.Spec, instance int) (put, current bool, u
 }
 
 // C-1.38.11: a volume that cannot be renewed keeps no container from restarting.
+//
+// Shows: C-1.38.11
 func TestC_1_38_11_StaleVolumesHoldNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		o := &overdueToken{disk: m.disk}

@@ -180,6 +180,8 @@ const chapter = 90 * time.Second
 
 // TestF1_KillAfterEveryCall: kill -9 after any call, and another agent, lead to the same end,
 // and no container ever runs twice (I1, I3, I4).
+//
+// Shows: F1, I1, I3
 func TestF1_KillAfterEveryCall(t *testing.T) {
 	killEverywhere(t, func(n int) map[int]bool { return map[int]bool{n: true} })
 }

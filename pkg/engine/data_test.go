@@ -36,6 +36,8 @@ func annotated(key, value string) func(*v1.Pod) {
 }
 
 // C-1.37.6: a changed object is set up at once, and restarts nothing; nor does a later agent.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_ChangedDataIsPutAndRestartsNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.hold(configMap("page", "one"), configMap("other", "x"))
@@ -80,6 +82,8 @@ func TestRestartOnChange_RestartsWhatUsesTheObject(t *testing.T) {
 
 // C-1.39: an edit whose image cannot be pulled stops no container. It takes effect once the
 // image can be pulled.
+//
+// Shows: C-1.39
 func TestC_1_39_PullBeforeStop(t *testing.T) {
 	for name, edit := range map[string]func(*v1.Pod){
 		"a container": image("app:2"),
@@ -116,6 +120,8 @@ func TestC_1_39_PullBeforeStop(t *testing.T) {
 
 // C-1.35.9: a pod whose emptyDir exceeds its limit is Failed with that reason, also for the
 // next agent; an edit starts it again.
+//
+// Shows: C-1.35.9
 func TestC_1_35_9_EvictedForItsDisk(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		limit := resource.MustParse("1Mi")

@@ -69,6 +69,7 @@ func (m *machine) did(t *testing.T, want ...string) {
 
 func uid(id string) func(*v1.Pod) { return func(p *v1.Pod) { p.UID = types.UID(id) } }
 
+// Shows: I9
 func TestI9_RunningPodIsNotTakenBackToAnOlderSet(t *testing.T) {
 	for _, c := range []struct {
 		name, source, location string
@@ -114,6 +115,7 @@ func TestI9_RunningPodIsNotTakenBackToAnOlderSet(t *testing.T) {
 	}
 }
 
+// Shows: C-1.2.9
 func TestC_1_2_9_RestoredDeletionIsFinished(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -133,6 +135,7 @@ func TestC_1_2_9_RestoredDeletionIsFinished(t *testing.T) {
 	})
 }
 
+// Shows: C-1.3.8
 func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -167,6 +170,8 @@ func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
 
 // TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp: an earlier layer's definition of a pod
 // counts, whatever the later layer it ran from would answer.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp(t *testing.T) {
 	later := of("http", "u", mkpod("a"))
 	earlier := mkpod("a", image("app:2"))
@@ -203,6 +208,8 @@ func TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp(t *testing.T) {
 
 // TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun: that layer's last good
 // set does not define the pod any more.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun(t *testing.T) {
 	for _, reboot := range []bool{false, true} {
 		bubble(t, func(t *testing.T, m *machine) {
@@ -231,6 +238,7 @@ func TestC_1_3_8_WhatRanFromAnEarlierLayerDoesNotHoldUpWhatDoesNotRun(t *testing
 	}
 }
 
+// Shows: C-1.2.9
 func TestC_1_2_9_DryRunShowsADeletionUntilThePodHasStopped(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.name = "api:/k"
@@ -267,6 +275,8 @@ func TestC_1_2_9_DryRunShowsADeletionUntilThePodHasStopped(t *testing.T) {
 
 // TestC_1_31_DeletedPodThatIsGoneTakesNoPort: an API server may show it as long as its
 // finalizers stay.
+//
+// Shows: C-1.31
 func TestC_1_31_DeletedPodThatIsGoneTakesNoPort(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		port := func(p *v1.Pod) {
@@ -288,6 +298,8 @@ func TestC_1_31_DeletedPodThatIsGoneTakesNoPort(t *testing.T) {
 
 // TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack: the API server deleted the pod, and
 // only the killed agent knew that.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()

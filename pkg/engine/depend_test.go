@@ -38,6 +38,8 @@ func order(m *machine, verb string) []string {
 }
 
 // P21: pods start in the order of their dependencies, and stop in reverse.
+//
+// Shows: P21
 func TestP21_DependsOnOrdersStartAndStop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		db := mkpod("db", func(p *v1.Pod) {
@@ -72,6 +74,8 @@ func TestP21_DependsOnOrdersStartAndStop(t *testing.T) {
 
 // A dependency that is removed stops no dependent, and one that restarts delays no running
 // one.
+//
+// Shows: P21
 func TestP21_WhoRunsIsNotHeldByItsDependency(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := after("web", pod.Dependency{Name: "db", Until: pod.Started})
@@ -95,6 +99,8 @@ func TestP21_WhoRunsIsNotHeldByItsDependency(t *testing.T) {
 }
 
 // Pods that are removed while no agent runs stop in reverse order as well.
+//
+// Shows: P21
 func TestP21_ReverseOverARestartOfTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("db"), after("web", pod.Dependency{Name: "db", Until: pod.Started}))
@@ -118,6 +124,8 @@ func (m *machine) unkillable(name string) {
 
 // A pod of another source cannot delay the stop of a pod by depending on it, unless that
 // source may name its objects.
+//
+// Shows: D1
 func TestStopOrder_DependentOfAnotherSource_HoldsNothingUp(t *testing.T) {
 	for name, visible := range map[string]func(string, string) bool{
 		"no policy":             nil,
@@ -150,6 +158,8 @@ func TestStopOrder_DependentOfAnotherSource_HoldsNothingUp(t *testing.T) {
 
 // A pod that cannot be killed delays the stop of its dependency only for its grace plus a
 // margin.
+//
+// Shows: D1
 func TestStopOrder_DependentThatCannotBeKilled_IsWaitedForABoundedTime(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("db"), after("web", pod.Dependency{Name: "db", Until: pod.Started}))

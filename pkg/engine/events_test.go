@@ -60,6 +60,8 @@ func (c *chronicle) want(t *testing.T, want ...string) {
 }
 
 // TestC_D_EventsOfALife: an image, a start, reads that find nothing new, a stop.
+//
+// Shows: Appendix D
 func TestC_D_EventsOfALife(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -91,6 +93,8 @@ func TestC_D_EventsOfALife(t *testing.T) {
 
 // TestC_1_18_1_FailedKillPod: any failure to stop or remove a pod has an event, at a limited
 // rate.
+//
+// Shows: C-1.18.1
 func TestC_1_18_1_FailedKillPod(t *testing.T) {
 	t.Parallel()
 	for method, step := range map[string]string{"StopContainer": "stop-container app", "RemoveContainer": "remove-container app", "RemovePodSandbox": "remove-sandbox"} {
@@ -120,6 +124,8 @@ func TestC_1_18_1_FailedKillPod(t *testing.T) {
 }
 
 // TestC_1_23_2_KillingSaysWhy: the event says why a container is stopped.
+//
+// Shows: C-1.23.2, Appendix D
 func TestC_1_23_2_KillingSaysWhy(t *testing.T) {
 	t.Parallel()
 	killing := func(c *chronicle) (out []string) {
@@ -171,6 +177,8 @@ func TestC_1_23_2_KillingSaysWhy(t *testing.T) {
 }
 
 // TestC_1_29_17_EveryFailingProbeIsTold: an event for each failure, also below the threshold.
+//
+// Shows: C-1.29.17
 func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -193,6 +201,8 @@ func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
 }
 
 // TestC_1_22_5_BackOffIsToldOncePerCrash: one event a crash, not one at every read.
+//
+// Shows: C-1.22.5
 func TestC_1_22_5_BackOffIsToldOncePerCrash(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -212,6 +222,8 @@ func TestC_1_22_5_BackOffIsToldOncePerCrash(t *testing.T) {
 }
 
 // TestC_1_39_EventsOfAnImageThatIsNotThere.
+//
+// Shows: C-1.39
 func TestC_1_39_EventsOfAnImageThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -243,6 +255,8 @@ func TestC_1_39_EventsOfAnImageThatIsNotThere(t *testing.T) {
 }
 
 // TestC_1_31_EventsOfAdmission: with admission's reasons, when the decision changes.
+//
+// Shows: C-1.31, Appendix D
 func TestC_1_31_EventsOfAdmission(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -261,6 +275,8 @@ func TestC_1_31_EventsOfAdmission(t *testing.T) {
 }
 
 // TestC_1_17_EventsOfNoNetwork: one event until the network is ready.
+//
+// Shows: C-1.17
 func TestC_1_17_EventsOfNoNetwork(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -281,6 +297,8 @@ func TestC_1_17_EventsOfNoNetwork(t *testing.T) {
 }
 
 // TestC_1_19_1_EventOfALostSandbox.
+//
+// Shows: C-1.19.1
 func TestC_1_19_1_EventOfALostSandbox(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -297,6 +315,8 @@ func TestC_1_19_1_EventOfALostSandbox(t *testing.T) {
 }
 
 // TestC_1_37_EventsOfAVolumeThatIsNotThere.
+//
+// Shows: C-1.37
 func TestC_1_37_EventsOfAVolumeThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -317,6 +337,8 @@ func TestC_1_37_EventsOfAVolumeThatIsNotThere(t *testing.T) {
 }
 
 // TestC_1_34_EventsOfResizes: pending, started, completed.
+//
+// Shows: C-1.34
 func TestC_1_34_EventsOfResizes(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -347,6 +369,8 @@ func TestC_1_34_EventsOfResizes(t *testing.T) {
 }
 
 // TestC_1_26_17_EventOfADeadline: one event when the pod has been active for too long.
+//
+// Shows: C-1.26.17
 func TestC_1_26_17_EventOfADeadline(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
@@ -374,7 +398,8 @@ func (troubled) Probe(context.Context, pod.ProbeRequest) error {
 }
 
 // TestProbe_ProberHasTrouble_EventIsTheKubelets: the event reports an unknown state.
-// Shows: C-1.29.7.
+//
+// Shows: C-1.29.7
 func TestProbe_ProberHasTrouble_EventIsTheKubelets(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {

@@ -97,6 +97,8 @@ func TestOnceRunsAnEditedJobAgain(t *testing.T) {
 
 // One empty list of the runtime would start a second container of a running pod (F26, I1,
 // I2).
+//
+// Shows: F26
 func TestF26_OneEmptyListCostsNoContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -112,6 +114,8 @@ func TestF26_OneEmptyListCostsNoContainer(t *testing.T) {
 }
 
 // A pod that terminates frees its port, and the waiting pod starts without another event.
+//
+// Shows: C-1.31
 func TestC_1_31_RefusedPodStartsWhenThePortsHolderHasEnded(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a", hostPort(8080), image("exit-0-after-5s"), policy(v1.RestartPolicyNever)), mkpod("b", hostPort(8080)))
@@ -124,6 +128,8 @@ func TestC_1_31_RefusedPodStartsWhenThePortsHolderHasEnded(t *testing.T) {
 }
 
 // An edit starts a terminated pod again. It takes no port that another pod has by now.
+//
+// Shows: C-1.31
 func TestC_1_31_EndedPodThatRunsAgainIsAdmittedAnew(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(img string) *pod.Spec {
@@ -146,6 +152,8 @@ func TestC_1_31_EndedPodThatRunsAgainIsAdmittedAnew(t *testing.T) {
 }
 
 // A terminating pod still holds its host port.
+//
+// Shows: C-1.31
 func TestC_1_31_PortOfAStoppingPodIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a", hostPort(8080), image("slow-term-20s")))
@@ -183,6 +191,8 @@ func TestRenamedPodWithItsOwnUIDKeepsItsVolumes(t *testing.T) {
 }
 
 // A pod that is kept because its source has not answered holds its port.
+//
+// Shows: C-1.31
 func TestC_1_31_PortOfAKeptPodIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.more = newWishes()
@@ -203,6 +213,8 @@ func TestC_1_31_PortOfAKeptPodIsTaken(t *testing.T) {
 }
 
 // Two calls that hang hold every start slot: no other pod starts (F22).
+//
+// Shows: F22
 func TestF22_HungStartsHoldNobodyElse(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		for _, name := range []string{"a", "b"} {
@@ -262,6 +274,8 @@ func TestStopHoldsNoStartSlot(t *testing.T) {
 }
 
 // A sandbox that exits as soon as it is made is not made again and again without a pause.
+//
+// Shows: I3
 func TestSandboxThatDiesAtOnceIsNotAHotLoop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		made := 0
@@ -335,6 +349,8 @@ func (p *paths) last() string {
 
 // The pods that another agent with its own root starts on the same runtime are not stopped by
 // this one.
+//
+// Shows: I2
 func TestI2_PodsOfAnotherRootAreLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -355,6 +371,8 @@ func TestI2_PodsOfAnotherRootAreLeftAlone(t *testing.T) {
 }
 
 // Nothing is made while the runtime reports that it is not ready (F26).
+//
+// Shows: F26
 func TestF26_NothingIsMadeWhileTheRuntimeIsNotReady(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set()
@@ -369,6 +387,8 @@ func TestF26_NothingIsMadeWhileTheRuntimeIsNotReady(t *testing.T) {
 
 // A worker whose pod is gone, and which was woken meanwhile, must not continue beside the
 // worker of the same pod added again: two workers of one key.
+//
+// Shows: I1
 func TestI1_PokedWorkerOfAGonePodDoesNotStopTheNextOne(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
@@ -473,6 +493,8 @@ func TestTroubleOfTheSandboxEndsWithIt(t *testing.T) {
 }
 
 // The agent ends within two seconds, also while a start hangs (F4, F32).
+//
+// Shows: F4
 func TestF4_LeavingDoesNotWaitForAHungStart(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.rt.Fault(critest.Fault{Method: "RunPodSandbox", Hang: true})
@@ -530,7 +552,8 @@ func TestGetPodsShowsNoGhostAsRunning(t *testing.T) {
 
 // A pod's volumes are on a network file system that does not answer. The pod takes no start
 // slot from others.
-// Shows: F22.
+//
+// Shows: F22
 func TestF22_HungVolumes_HoldNoStartSlot(t *testing.T) {
 	for _, call := range []string{"Mounts", "Ready"} {
 		t.Run(call, func(t *testing.T) {

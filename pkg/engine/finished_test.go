@@ -74,6 +74,8 @@ func ends(st v1.PodStatus) string {
 
 // TestC_1_27_9_FinishedWhenNothingIsLeft: pods of an API server are deleted in every state,
 // though the server shows none of the statuses reported meanwhile.
+//
+// Shows: C-1.27.9
 func TestC_1_27_9_FinishedWhenNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -136,6 +138,8 @@ func TestC_1_27_9_FinishedWhenNothingIsLeft(t *testing.T) {
 }
 
 // TestC_1_27_9_FinishedAfterKills: the agent is killed after every call of the stop.
+//
+// Shows: C-1.27.9
 func TestC_1_27_9_FinishedAfterKills(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -193,6 +197,8 @@ func TestC_1_27_9_FinishedAfterKills(t *testing.T) {
 
 // TestF73_MorePodsThanTheNodeTakes: 500 pods of an API server come at once to a node of 110:
 // 110 run, the others are Failed with the reason.
+//
+// Shows: F73
 func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -232,6 +238,8 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 // TestF75_ReportsSayWhosePodIsThere: a pod is removed for another one of its name, which may
 // not start either. Reports of the new one say that the old one is there, and when nothing of
 // it is left.
+//
+// Shows: F75
 func TestF75_ReportsSayWhosePodIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var said []string

@@ -26,6 +26,8 @@ func (m *machine) forbidding(names ...string) {
 
 // After a reboot a pod that a policy now forbids does not start from the last good set of its
 // source, nor from its record alone. The others start.
+//
+// Shows: D1
 func TestForbidden_RestoredPodAfterReboot_DoesNotStart(t *testing.T) {
 	for name, fail := range map[string]error{"silent": nil, "failing": errors.New("no route to host")} {
 		t.Run(name, func(t *testing.T) {
@@ -57,6 +59,8 @@ func TestForbidden_RestoredPodAfterReboot_DoesNotStart(t *testing.T) {
 
 // A running pod continues when a policy forbids it: through a restart of the agent, an edit
 // and a resize. An exited container of it does not restart, and the pod can be deleted.
+//
+// Shows: D1
 func TestForbidden_RunningPod_GoesOnAndDoesNotRestart(t *testing.T) {
 	bad := pod.Key{Namespace: "default", Name: "bad"}
 	bubble(t, func(t *testing.T, m *machine) {

@@ -36,6 +36,7 @@ func stopsOf(m *machine) []string {
 	return lines
 }
 
+// Shows: C-1.23.3
 func TestC_1_23_3_PreStopTakesItsTimeOutOfTheGrace(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes time.Duration
@@ -63,6 +64,8 @@ func TestC_1_23_3_PreStopTakesItsTimeOutOfTheGrace(t *testing.T) {
 
 // A failed hook does not prevent the stop (C-1.23.3). After the agent dies, the next one does
 // not run a completed hook again.
+//
+// Shows: F1
 func TestF1_PreStopThatHasEndedRunsOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookFails = map[string]error{"app": errors.New("no")}
@@ -80,6 +83,7 @@ func TestF1_PreStopThatHasEndedRunsOnce(t *testing.T) {
 	})
 }
 
+// Shows: C-1.22.8
 func TestC_1_22_8_FailedPostStartEndsTheContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookFails = map[string]error{"app": errors.New("no")}
@@ -102,6 +106,8 @@ func TestC_1_22_8_FailedPostStartEndsTheContainer(t *testing.T) {
 
 // A container's hook delays the next container (C-1.22.1). If the agent dies while the hook
 // runs, the record says that it is due.
+//
+// Shows: F1
 func TestF1_PostStartIsRunAgainWhenTheAgentDiedOverIt(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookTakes = map[string]time.Duration{"app": 10 * time.Second}
@@ -132,6 +138,8 @@ func TestF1_PostStartIsRunAgainWhenTheAgentDiedOverIt(t *testing.T) {
 }
 
 // A hook that hangs delays its pod's start, not its removal.
+//
+// Shows: F82
 func TestF82_HangingPostStartIsGivenUpWhenThePodGoes(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookTakes = map[string]time.Duration{"app": time.Hour}
@@ -153,6 +161,8 @@ func TestF82_HangingPostStartIsGivenUpWhenThePodGoes(t *testing.T) {
 
 // A deletion without grace shortens a stop in progress (C-1.16.12); the kubelet lets it run
 // on (C-1.18.2).
+//
+// Shows: C-1.16.12
 func TestC_1_16_12_ForceDeleteShortensAStop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := of("api", "/k", mkpod("web", preStopped, image("ignore-term"), graceSeconds(600)))

@@ -10,6 +10,8 @@ import (
 
 // Running pods that do not change cost one list for all of them together, and no read of any
 // of them, from the first minute on.
+//
+// Shows: I5
 func TestIdlePodsAreNotLookedAt(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var pods []*pod.Spec

@@ -12,6 +12,8 @@ import (
 )
 
 // TestF12_SetIsWrittenOnceThereIsRoom: a source may not change for weeks.
+//
+// Shows: F12
 func TestF12_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -34,6 +36,8 @@ func TestF12_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 }
 
 // TestF12_SetIsWrittenWhenTheAgentLeaves: the agent writes it once more as it ends.
+//
+// Shows: F12
 func TestF12_SetIsWrittenWhenTheAgentLeaves(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -80,6 +84,8 @@ func TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn(t *testing.T
 // TestF1_KilledBetweenSetAndRecordNothingGoesBack: a slow disk writes sets, the agent is
 // killed at any moment, and the next one starts without its source. Running pods continue,
 // none in an older version.
+//
+// Shows: F1
 func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) {
 	for seed := range uint64(60) {
 		bubble(t, func(t *testing.T, m *machine) {

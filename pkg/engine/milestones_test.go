@@ -34,6 +34,8 @@ func begun(m *machine, name string) string {
 
 // P21: a pod is started when its containers run, not its init containers; ready when it is
 // Ready; done when it has Succeeded.
+//
+// Shows: P21
 func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -61,6 +63,8 @@ func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
 }
 
 // P21: a Failed pod is not done; once it has Succeeded after an edit, it is.
+//
+// Shows: P21
 func TestP21_AFailureIsNoMilestone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -81,6 +85,8 @@ func TestP21_AFailureIsNoMilestone(t *testing.T) {
 }
 
 // P21: a Failed pod is not started either, though all its containers exited with 0.
+//
+// Shows: P21
 func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -101,6 +107,8 @@ func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
 
 // P21: when all pods are removed, dependents stop first, whatever the condition, and each is
 // gone before the next one stops.
+//
+// Shows: P21
 func TestP21_ReverseStopWhateverTheMilestone(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

@@ -282,6 +282,8 @@ func TestDeleteOfWhatNobodyWants(t *testing.T) {
 }
 
 // TestC_1_16_12_DeleteGrace: the requested grace applies; a second request only shortens it.
+//
+// Shows: C-1.16.12
 func TestC_1_16_12_DeleteGrace(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -304,6 +306,8 @@ func TestC_1_16_12_DeleteGrace(t *testing.T) {
 
 // TestF1_ErrandsSurviveTheAgent: the next agent completes an acknowledged operation, and the
 // hook runs once.
+//
+// Shows: F1
 func TestF1_ErrandsSurviveTheAgent(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -388,6 +392,8 @@ func deleted(s *pod.Spec, grace int64) *pod.Spec {
 
 // TestC_1_31_4_DeleteIsAdmittedAnew: a terminated pod that is deleted starts again only where
 // there is room for it: another pod may have its port by now.
+//
+// Shows: C-1.31.4
 func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -412,6 +418,8 @@ func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
 
 // TestC_1_26_21_GatesOfTheServer: a condition that its API server shows opens a readiness
 // gate; conditions of other owners stay as they are.
+//
+// Shows: C-1.26.21
 func TestC_1_26_21_GatesOfTheServer(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

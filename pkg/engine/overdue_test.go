@@ -14,6 +14,8 @@ import (
 // TestF32_StopOverdueIsSaid: after twice the grace, during the stop, the pod's status names a
 // container that does not exit. Each agent logs it once, however often the stop is retried. A
 // command beside the agent shows it too.
+//
+// Shows: F32
 func TestF32_StopOverdueIsSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
@@ -70,6 +72,8 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 
 // TestF32_StopInTimeIsNotOverdue: a stop that takes all of its grace, or has none, is not
 // overdue.
+//
+// Shows: F32
 func TestF32_StopInTimeIsNotOverdue(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a", image("ignore-term"), graceSeconds(30)), mkpod("b", image("ignore-term"), graceSeconds(0)))

@@ -33,6 +33,7 @@ func (t *trap) Ready(want *pod.Spec, instance int) (put, current bool, until tim
 	return t.disk.Ready(want, instance)
 }
 
+// Shows: F8
 func TestF8_APanicCostsItsOwnPodAPauseAndNoOtherAnything(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.alter = func(c *Config) { c.Volumes = &trap{disk: m.disk, name: "web", left: 2} }
@@ -51,6 +52,7 @@ func TestF8_APanicCostsItsOwnPodAPauseAndNoOtherAnything(t *testing.T) {
 	})
 }
 
+// Shows: F8
 func TestF8_ThreePanicsInAMinuteQuarantineThePod(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		v := &trap{disk: m.disk, name: "web", left: 3}
@@ -77,6 +79,8 @@ func TestF8_ThreePanicsInAMinuteQuarantineThePod(t *testing.T) {
 }
 
 // A panic in the goroutine of a call is handled by the worker, and does not end the agent.
+//
+// Shows: F8
 func TestF8_APanicInACallIsTheWorkersOwn(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.alter = func(c *Config) { c.Runtime = &tripwire{Runtime: c.Runtime, left: 1} }
@@ -106,6 +110,7 @@ func (r *tripwire) StopContainer(ctx context.Context, id string, grace time.Dura
 	return r.Runtime.StopContainer(ctx, id, grace)
 }
 
+// Shows: F7
 func TestF7_BeatSaysThatTheLoopTurns(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -130,6 +135,8 @@ func TestF7_BeatSaysThatTheLoopTurns(t *testing.T) {
 
 // A panic while the record is saved during a stop blocks no other goroutine: the stops
 // complete, then the worker begins again.
+//
+// Shows: F8
 func TestF8_APanicBetweenHookAndStopHangsNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.alter = func(c *Config) { c.Records = &tornRecords{Records: c.Records} }
@@ -168,6 +175,8 @@ func (d *tornRecords) Save(r pod.Record) error {
 
 // A pod in quarantine keeps running, is shown as it runs, and is removed when it is not
 // desired any more.
+//
+// Shows: F8
 func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		v := &trap{disk: m.disk, name: "web"}
@@ -195,6 +204,8 @@ func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
 }
 
 // A blocked loop fails Beat, and passes it again when it continues.
+//
+// Shows: F7
 func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		stuck := &gag{Handler: slog.NewTextHandler(&m.log, nil), at: "Pod is gone", free: make(chan struct{})}
@@ -243,6 +254,7 @@ func (g *gag) Handle(ctx context.Context, r slog.Record) error {
 
 func (g *gag) WithAttrs([]slog.Attr) slog.Handler { return g }
 
+// Shows: F7
 func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 	now := time.Now()
 	l := &loop{pods: map[pod.Key]*entry{

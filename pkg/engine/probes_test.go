@@ -62,6 +62,8 @@ func probed(kind pod.ProbeKind, own int64) func(*v1.Pod) {
 // TestC_1_23_1_FailedProbeEndsTheContainer: from the third failure to the calls. The preStop
 // hook takes three seconds of the probe's own grace, or else of the pod's. The container
 // restarts by its policy, whatever the exit code (C-1.19.6).
+//
+// Shows: C-1.23.1, C-1.29.18
 func TestC_1_23_1_FailedProbeEndsTheContainer(t *testing.T) {
 	t.Parallel()
 	const begin = `
@@ -128,6 +130,8 @@ func TestC_1_23_1_FailedProbeEndsTheContainer(t *testing.T) {
 
 // A third kill by a probe in a row is a crash like any other: the restart waits for its
 // back-off, also after the agent ended (C-1.22.5).
+//
+// Shows: C-1.22.5
 func TestC_1_22_5_KillsByProbesBackOff(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -156,6 +160,8 @@ func TestC_1_22_5_KillsByProbesBackOff(t *testing.T) {
 
 // TestC_1_29_ReadinessOnlyFlipsReady: of all three probes only readiness fails. No call
 // changes the runtime, and no hook runs.
+//
+// Shows: C-1.29
 func TestC_1_29_ReadinessOnlyFlipsReady(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

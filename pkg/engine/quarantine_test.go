@@ -11,6 +11,8 @@ import (
 
 // Only panics within a minute count: any number of them that are further apart is logged and
 // retried, the third within one minute quarantines the pod.
+//
+// Shows: F8
 func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -30,6 +30,8 @@ func resizeCondition(t *testing.T, m *machine, name string) string {
 
 // C-1.34.2, C-1.34.3: a resize that does not fit waits until other pods have left. One that
 // never fits is reported so. Neither affects the running container.
+//
+// Shows: C-1.34.2
 func TestC_1_34_2_ResizeThatDoesNotFitWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))

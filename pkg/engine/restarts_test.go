@@ -67,6 +67,8 @@ func (m *machine) started(container string, want ...string) {
 }
 
 // A container's own policy takes precedence over the pod's, for that container alone.
+//
+// Shows: C-1.21.2
 func TestC_1_21_2_OwnPolicyRestartsThatContainer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -96,6 +98,8 @@ func TestC_1_21_2_OwnPolicyRestartsThatContainer(t *testing.T) {
 
 // A rule takes precedence over the container's own policy: the exit code it names restarts
 // the container, the first other one does not.
+//
+// Shows: C-1.21.1
 func TestC_1_21_1_RuleRestartsWhatItNames(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -118,6 +122,8 @@ func TestC_1_21_1_RuleRestartsWhatItNames(t *testing.T) {
 // TestC_1_21_3_RestartAllContainers: all of them are killed without grace or hook and
 // removed, and the pod begins at its first init container, in its sandbox. The second restart
 // in a row is in back-off, also after the agent ended.
+//
+// Shows: C-1.21.3
 func TestC_1_21_3_RestartAllContainers(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -161,6 +167,8 @@ func TestC_1_21_3_RestartAllContainers(t *testing.T) {
 
 // An ephemeral container that an API server adds to a running pod is started once. Nothing
 // else changes, and its exit does not affect the pod's phase.
+//
+// Shows: C-1.19.4
 func TestC_1_19_4_EphemeralContainerStartsOnce(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
@@ -204,7 +212,8 @@ func TestC_1_19_4_EphemeralContainerStartsOnce(t *testing.T) {
 // containers, which are removed by then. The restart ended the regular containers, and the
 // pod has not failed although its policy is Never. An API server's update makes the worker
 // read the pod in between.
-// Shows: C-1.21.3.
+//
+// Shows: C-1.21.3
 func TestRestartAllContainers_TriggeredBySidecar_AllHaveALastTermination(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]time.Duration{"at once": 0, "while it runs": 30 * time.Second} {

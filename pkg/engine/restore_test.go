@@ -19,6 +19,7 @@ func of(source, location string, s *pod.Spec) *pod.Spec {
 	return &p
 }
 
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredPodsStartWhileTheirSourceIsSilent(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -50,6 +51,7 @@ func TestC_1_3_8_RestoredPodsStartWhileTheirSourceIsSilent(t *testing.T) {
 	}
 }
 
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredPodThatVanishedStopsByItsOwnGrace(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -70,6 +72,7 @@ func TestC_1_3_8_RestoredPodThatVanishedStopsByItsOwnGrace(t *testing.T) {
 	})
 }
 
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredPodOfAnAPIServerWaitsForItsWord(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -98,6 +101,7 @@ func TestC_1_3_8_RestoredPodOfAnAPIServerWaitsForItsWord(t *testing.T) {
 	})
 }
 
+// Shows: C-1.3.8
 func TestC_1_3_8_RunningPodOfAnAPIServerIsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -121,6 +125,7 @@ func TestC_1_3_8_RunningPodOfAnAPIServerIsKept(t *testing.T) {
 	})
 }
 
+// Shows: C-1.2.9
 func TestC_1_2_9_DeletedPodStopsOnceAndStaysAway(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.name = "api:/k"
@@ -153,6 +158,7 @@ func TestC_1_2_9_DeletedPodStopsOnceAndStaysAway(t *testing.T) {
 	})
 }
 
+// Shows: F12
 func TestF12_SetsOnAFullDiskDelayNobody(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
@@ -175,6 +181,7 @@ func TestF12_SetsOnAFullDiskDelayNobody(t *testing.T) {
 	})
 }
 
+// Shows: I9
 func TestI9_ASilentSourceIsInTheLog(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.mute = true

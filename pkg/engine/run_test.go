@@ -18,6 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Shows: B1
 func TestB1_StartInitThenContainers(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", initContainer("exit-0-after-5s")))
@@ -38,6 +39,7 @@ func TestB1_StartInitThenContainers(t *testing.T) {
 	})
 }
 
+// Shows: B5, I6
 func TestB5_RemoveStopsAndLeavesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("slow-term-3s")))
@@ -61,6 +63,8 @@ func TestB5_RemoveStopsAndLeavesNothing(t *testing.T) {
 }
 
 // TestB7 is C-1.30.2 as it should be: an agent that finds the desired state changes nothing.
+//
+// Shows: B7
 func TestB7_RestartOfTheAgentChangesNothing(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var all []*pod.Spec
@@ -82,6 +86,7 @@ func TestB7_RestartOfTheAgentChangesNothing(t *testing.T) {
 	})
 }
 
+// Shows: B8
 func TestB8_ManifestRemovedWhileTheAgentWasDown(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", graceSeconds(7)), mkpod("other"))
@@ -101,6 +106,8 @@ func TestB8_ManifestRemovedWhileTheAgentWasDown(t *testing.T) {
 }
 
 // A source that does not answer, or fails, removes nothing (I2, I9).
+//
+// Shows: I2
 func TestI2_SilentSourceRemovesNothing(t *testing.T) {
 	for name, prepare := range map[string]func(*machine){
 		"silent":      func(m *machine) { m.mute = true },
@@ -151,6 +158,8 @@ func (m *machine) swept() map[string]string {
 }
 
 // A pod that is added while directories of unknown pods are removed keeps its own.
+//
+// Shows: I6
 func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		late := mkpod("late")
@@ -167,6 +176,8 @@ func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 }
 
 // A pod whose UID is that of the directories being removed waits until they are.
+//
+// Shows: I6
 func TestI6_WhoComesBackWaitsForTheSweep(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		back := mkpod("back")
@@ -183,6 +194,7 @@ func TestI6_WhoComesBackWaitsForTheSweep(t *testing.T) {
 	})
 }
 
+// Shows: F28
 func TestF28_ForeignSandboxIsLeftAlone(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		if err := m.rt.RunForeign(pod.Key{Namespace: "default", Name: "foreign"}, "app"); err != nil {
@@ -200,6 +212,7 @@ func TestF28_ForeignSandboxIsLeftAlone(t *testing.T) {
 	})
 }
 
+// Shows: C-1.22.5, B2
 func TestC_1_22_5_CrashBackoff(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("crash", image("exit-1")))
@@ -223,6 +236,8 @@ func TestC_1_22_5_CrashBackoff(t *testing.T) {
 }
 
 // The containers carry the back-off: another agent continues it (unlike C-1.32.4).
+//
+// Shows: F1
 func TestF1_BackoffOutlivesTheAgent(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("crash", image("exit-1")))
@@ -240,6 +255,7 @@ func TestF1_BackoffOutlivesTheAgent(t *testing.T) {
 	})
 }
 
+// Shows: B11
 func TestB11_EditOfOneContainerRestartsThatOne(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		two := func(p *v1.Pod) {
@@ -274,6 +290,8 @@ func TestUpdate_LabelsTouchNothing(t *testing.T) {
 
 // The new instance starts as soon as the old one is gone (better than C-1.16.17), which is
 // stopped with its own recorded grace.
+//
+// Shows: C-1.16.17
 func TestC_1_16_17_ReplacementStartsAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("slow-term-3s"), graceSeconds(20)))
@@ -293,6 +311,8 @@ func TestC_1_16_17_ReplacementStartsAtOnce(t *testing.T) {
 }
 
 // A pod that is re-added while it stops becomes a new instance.
+//
+// Shows: C-1.16.17
 func TestGeneration_ReaddedWhileStopping(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("slow-term-3s")))
@@ -310,6 +330,7 @@ func TestGeneration_ReaddedWhileStopping(t *testing.T) {
 	})
 }
 
+// Shows: I4
 func TestI4_SucceededNeverRunsAgainUntilEdited(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(edits ...func(*v1.Pod)) *pod.Spec {
@@ -337,6 +358,7 @@ func TestI4_SucceededNeverRunsAgainUntilEdited(t *testing.T) {
 	})
 }
 
+// Shows: F33
 func TestF33_RebootStartsEverythingAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", initContainer("exit-0")), mkpod("once", image("exit-0"), policy(v1.RestartPolicyNever)))
@@ -358,6 +380,7 @@ func TestF33_RebootStartsEverythingAgain(t *testing.T) {
 	})
 }
 
+// Shows: F20
 func TestF20_RuntimeAbsentThenThere(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		lift := m.rt.Fault(critest.Fault{Err: status.Error(codes.Unavailable, "no such socket")})
@@ -389,6 +412,7 @@ func TestNetworkNotReadyHoldsOnlyPodsThatNeedIt(t *testing.T) {
 	})
 }
 
+// Shows: C-1.22.9
 func TestC_1_22_9_MissingImageIsNamedAndTriedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("missing:1")), mkpod("other"))
@@ -409,6 +433,7 @@ func TestC_1_22_9_MissingImageIsNamedAndTriedAgain(t *testing.T) {
 	})
 }
 
+// Shows: C-1.29
 func TestC_1_29_ReadinessFollowsTheProbe(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.sick["app"] = true
@@ -447,6 +472,7 @@ func TestC_1_29_ReadinessFollowsTheProbe(t *testing.T) {
 	})
 }
 
+// Shows: F12
 func TestF12_FullDiskNeverCostsAContainer(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -468,6 +494,8 @@ func TestF12_FullDiskNeverCostsAContainer(t *testing.T) {
 }
 
 // A status that was not written to a full disk is written when there is room again.
+//
+// Shows: F12
 func TestF12_StatusIsWrittenWhenThereIsRoomAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set()
@@ -510,6 +538,8 @@ func TestAdmission_RefusedPodStartsWhenThePortIsFree(t *testing.T) {
 }
 
 // SIGTERM ends the agent at once, also while a container takes long to stop.
+//
+// Shows: F4
 func TestF4_LeavingDoesNotWaitForAStop(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web", image("ignore-term"), graceSeconds(600)))
@@ -534,6 +564,8 @@ func TestF4_LeavingDoesNotWaitForAStop(t *testing.T) {
 }
 
 // A pod that was removed while no agent ran is reported gone in the journal.
+//
+// Shows: I4
 func TestI4_NoGhostInTheJournal(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))
@@ -581,6 +613,8 @@ func TestLayers_OrderOfAnswersNeverChangesARunningPod(t *testing.T) {
 
 // Directories of unknown pods are removed; those of pods that are desired, run or have a
 // record stay.
+//
+// Shows: I6
 func TestI6_DirectoriesOfUnknownPodsGo(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("web"))

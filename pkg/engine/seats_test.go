@@ -26,6 +26,8 @@ func labelled(value string) func(*v1.Pod) {
 func in(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
 
 // The only pod of a node cannot be read: it is left alone, and others start.
+//
+// Shows: F22
 func TestF22_TheOnlyPodOfANodeHangs(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("a"))
@@ -46,6 +48,8 @@ func TestF22_TheOnlyPodOfANodeHangs(t *testing.T) {
 }
 
 // A pending resize is pending for the next agent too: it was never given.
+//
+// Shows: C-1.34.2
 func TestC_1_34_2_HeldResizeIsHeldByTheNextAgent(t *testing.T) {
 	for what, much := range map[string]string{"Deferred": "3", "Infeasible": "5"} {
 		t.Run(what, func(t *testing.T) {
@@ -72,6 +76,8 @@ func TestC_1_34_2_HeldResizeIsHeldByTheNextAgent(t *testing.T) {
 
 // A terminated pod takes no port and no resources from later pods: not when the agent starts,
 // and not when its labels are edited.
+//
+// Shows: C-1.31
 func TestC_1_31_APodThatHasEndedHoldsNothing(t *testing.T) {
 	job := func(edits ...func(*v1.Pod)) *pod.Spec {
 		return ofServer(mkpod("job", append(edits, hostPort(8080), image("exit-0"), policy(v1.RestartPolicyNever))...))
@@ -105,6 +111,8 @@ func TestC_1_31_APodThatHasEndedHoldsNothing(t *testing.T) {
 
 // P21: a dependency stops after the pod that depends on it, also if that pod is desired again
 // meanwhile.
+//
+// Shows: P21
 func TestP21_DependencyStopsThoughItsDependentComesBack(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := func() *pod.Spec {
@@ -127,6 +135,8 @@ func TestP21_DependencyStopsThoughItsDependentComesBack(t *testing.T) {
 }
 
 // A disk that hangs holds no start slot.
+//
+// Shows: F22
 func TestF22_VolumesThatHangHoldNobodyElse(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.stuck = time.Hour
@@ -173,6 +183,8 @@ func TestEditDuringAHookIsNotForgotten(t *testing.T) {
 }
 
 // Labels cancel no pull.
+//
+// Shows: C-1.39
 func TestC_1_39_LabelsDoNotCancelAPull(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.rt.Fault(critest.Fault{Method: "PullImage", Delay: time.Minute})
@@ -192,6 +204,8 @@ func TestC_1_39_LabelsDoNotCancelAPull(t *testing.T) {
 
 // F12: a record of an older instance than the running one, left by a full disk, stops
 // nothing.
+//
+// Shows: F12
 func TestF12_RecordOfAnInstanceBeforeIsNotBelieved(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(img string) *pod.Spec {
@@ -221,6 +235,8 @@ func TestF12_RecordOfAnInstanceBeforeIsNotBelieved(t *testing.T) {
 
 // C-1.31: an edit that needs a new instance is admitted like a new pod. If it is refused, the
 // running instance continues, and the edit takes effect once there is room.
+//
+// Shows: C-1.31
 func TestC_1_31_EditThatDoesNotFitWaits(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		other := func(p *v1.Pod) { p.Spec.Hostname = "other" }
@@ -244,6 +260,8 @@ func TestC_1_31_EditThatDoesNotFitWaits(t *testing.T) {
 }
 
 // A blocked edit keeps the old port.
+//
+// Shows: C-1.31
 func TestC_1_31_HeldEditKeepsTheOldPort(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		other := func(p *v1.Pod) { p.Spec.Hostname = "other" }
@@ -260,6 +278,8 @@ func TestC_1_31_HeldEditKeepsTheOldPort(t *testing.T) {
 
 // C-1.34.1: a container that starts while its pod's resize is pending gets the resources that
 // the pod was given.
+//
+// Shows: C-1.34.1
 func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))
@@ -293,6 +313,8 @@ func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
 
 // A pod has terminated, as its API server shows it. An agent without a record of it does not
 // run it, and it takes no room.
+//
+// Shows: C-1.16.22
 func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := ofServer(mkpod("job", hostPort(8080), policy(v1.RestartPolicyNever)))
@@ -307,6 +329,8 @@ func TestC_1_16_22_EndedPodOfAServerIsNotRunAgain(t *testing.T) {
 
 // C-1.26.13: a pod with restart policy Never that is replaced after an edit does not become
 // Failed in between.
+//
+// Shows: C-1.26.13
 func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(host string) *pod.Spec {
@@ -337,6 +361,8 @@ func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 
 // A terminated pod takes no room, but its UID stays its own: directories, records and users
 // are keyed by it. Another pod with that UID waits until the terminated one is gone.
+//
+// Shows: C-1.31
 func TestC_1_31_UIDOfAnEndedPodIsTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		own := func(p *v1.Pod) {
@@ -364,6 +390,8 @@ func TestC_1_31_UIDOfAnEndedPodIsTaken(t *testing.T) {
 }
 
 // TestC_1_40_WorkerStartsAreTimed: one measurement for each pod.
+//
+// Shows: C-1.40
 func TestC_1_40_WorkerStartsAreTimed(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

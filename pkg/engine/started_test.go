@@ -11,6 +11,8 @@ import (
 
 // C-1.29.6, F1: the agent dies after a sidecar passed its startup probe and before the next
 // container was created. The next agent continues there, without probing again.
+//
+// Shows: F1, C-1.29
 func TestF1_StartedSidecarOfAnAgentBefore(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := mkpod("web", func(p *v1.Pod) {

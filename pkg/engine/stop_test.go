@@ -8,6 +8,8 @@ import (
 // A deletion gets less grace, and then none, while the runtime already stops a container
 // without a hook. The worker calls the runtime again, at last with the minimum (C-1.23.5),
 // and the earlier calls end with it. It never gives more grace.
+//
+// Shows: C-1.16.12
 func TestC_1_16_12_ForceDeleteStopsASecondTime(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

@@ -33,6 +33,8 @@ func (noMounts) Put(context.Context, *pod.Spec, pod.Place, int) error {
 // TestF34_OnceSaysWhichStepFails: a pod that does not reach the state in time is reported
 // with its failing step and the error. The reason is that of the kubelet's event or waiting
 // state (C-1.22.2, C-1.22.9).
+//
+// Shows: F34
 func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 	refuses := func(method, text string) func(m *machine) {
 		return func(m *machine) {
@@ -82,6 +84,8 @@ func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 }
 
 // TestF34_WhatWasDoneIsNotSaid: a step that failed and then succeeded is not reported.
+//
+// Shows: F34
 func TestF34_WhatWasDoneIsNotSaid(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := mkpod("web", image("exit-0"), policy(v1.RestartPolicyNever))

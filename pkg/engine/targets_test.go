@@ -10,6 +10,8 @@ import (
 )
 
 // C-1.29: a network probe reaches the pod, never the node in its place.
+//
+// Shows: C-1.29
 func TestC_1_29_PodWithoutAnAddressIsNotAskedOverTheNetwork(t *testing.T) {
 	port := v1.ProbeHandler{TCPSocket: &v1.TCPSocketAction{Port: intstr.FromInt32(22)}}
 	command := v1.ProbeHandler{Exec: &v1.ExecAction{Command: []string{"true"}}}

@@ -40,7 +40,8 @@ func (m *machine) phases(name string) (list []string) {
 // TestAdmission_CapacityOfATerminatingPod_IsWaitedFor force-deletes a pod whose container
 // needs seconds to stop. A pod that the scheduler places into its capacity is Pending until
 // the last container is gone, and never Failed. Its status changes twice: no flapping.
-// Shows: C-1.31.4, I1.
+//
+// Shows: C-1.31.4, I1, C-1.31
 func TestAdmission_CapacityOfATerminatingPod_IsWaitedFor(t *testing.T) {
 	memory := func(n string) func(*v1.Pod) {
 		return func(p *v1.Pod) {
@@ -84,6 +85,8 @@ func TestAdmission_CapacityOfATerminatingPod_IsWaitedFor(t *testing.T) {
 
 // TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor: the agent restarts while the
 // force-deleted pod still stops.
+//
+// Shows: C-1.31
 func TestAdmission_TerminatingPodFoundAfterRestart_IsWaitedFor(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))
@@ -127,6 +130,8 @@ func TestAdmission_PodThatAServerEnded_IsWaitedFor(t *testing.T) {
 // TestAdmission_CapacityThatIsWaitedFor_IsNotTaken: a pod that comes later, or grows, does
 // not take the capacity that another one waits for. A pod that does not fit beside the
 // waiting pods is rejected.
+//
+// Shows: C-1.31
 func TestAdmission_CapacityThatIsWaitedFor_IsNotTaken(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("2"))

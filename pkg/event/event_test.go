@@ -50,6 +50,8 @@ func open(t *testing.T, path string) *Store {
 
 // TestC_D_RepeatsAreCounted: a repeated event of a container is one event, which moves to
 // the end; all others are separate.
+//
+// Shows: Appendix D
 func TestC_D_RepeatsAreCounted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,6 +88,8 @@ func TestC_D_RepeatsAreCounted(t *testing.T) {
 
 // TestC_D_SimilarEventsAreCombined: many events that differ only in their message become
 // one event.
+//
+// Shows: Appendix D
 func TestC_D_SimilarEventsAreCombined(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,6 +110,7 @@ func TestC_D_SimilarEventsAreCombined(t *testing.T) {
 	})
 }
 
+// Shows: I5
 func TestBounds(t *testing.T) {
 	t.Parallel()
 	s := Open(Config{Node: "n1"})
@@ -133,6 +138,8 @@ func TestBounds(t *testing.T) {
 
 // TestF1_EventsSurviveTheAgent: the file is never closed; the next agent continues the
 // counts.
+//
+// Shows: F1
 func TestF1_EventsSurviveTheAgent(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "root", "events.jsonl")
@@ -179,6 +186,8 @@ func TestF1_EventsSurviveTheAgent(t *testing.T) {
 }
 
 // TestFileIsBounded: the file stays small however many events there are.
+//
+// Shows: I5
 func TestFileIsBounded(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "events.jsonl")
@@ -209,6 +218,8 @@ func TestFileIsBounded(t *testing.T) {
 
 // TestF12_FullDiskCostsEventsOnly: events stay in memory, and are written when there is
 // room.
+//
+// Shows: F12
 func TestF12_FullDiskCostsEventsOnly(t *testing.T) {
 	suite.NeedsRoot(t, "the test mounts a small file system")
 	dir := t.TempDir()

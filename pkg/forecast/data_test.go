@@ -31,6 +31,8 @@ func usesWebAndS(p *v1.Pod) {
 // TestI8_PreviewOfDataAgainstTheRuntime: the sums in the records show which values changed,
 // and plan what that restarts. The output has no value that the agent did not keep, and never
 // a Secret's.
+//
+// Shows: I8
 func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-7f3a"
@@ -115,6 +117,8 @@ func TestPreviewOfDataOfTwoKindsOfSource(t *testing.T) {
 
 // TestI8_SavedSecretsAreNotQuotedInErrors: the error names the place in a damaged saved set,
 // not a value.
+//
+// Shows: I8
 func TestI8_SavedSecretsAreNotQuotedInErrors(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{

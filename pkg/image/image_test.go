@@ -227,6 +227,7 @@ func secret(name, uid, registry, user, password string) *v1.Secret {
 	}
 }
 
+// Shows: C-1.39.2
 func TestC_1_39_2_PullPolicies(t *testing.T) {
 	for _, c := range []struct {
 		image  string
@@ -310,6 +311,8 @@ func TestPullSaysWhoseItIs(t *testing.T) {
 
 // Pods that want the same image share its pull, whichever of them leaves. It ends when the
 // last one leaves.
+//
+// Shows: F30
 func TestF30_OneFlightPerImage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -381,6 +384,8 @@ func TestPullEndsWithTheAgent(t *testing.T) {
 }
 
 // One registry hangs: its own pods wait, the others run within seconds.
+//
+// Shows: M21, F30
 func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -455,6 +460,8 @@ func TestEventsOfPulls(t *testing.T) {
 
 // A pod without the secret cannot use an image that was pulled with it; every pod may use
 // an image that was there before.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -524,6 +531,8 @@ func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *tes
 }
 
 // An image whose pull was cut off by the agent's death is not open to every pod.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -584,6 +593,8 @@ func always(want *pod.Spec) *pod.Spec {
 
 // An image whose pull ended after this agent stopped waiting is not open to every pod,
 // neither at once nor later.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 	for name, c := range map[string]struct {
 		end   func() error
@@ -673,6 +684,8 @@ func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 // A cancelled pull that left no image is forgotten: every pod may use an image imported
 // later. The same holds for an image that was there before a failed pull, or a pull without
 // a secret.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -723,6 +736,8 @@ func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 
 // A cancelled pull does not change an existing record, and a pull still under way keeps its
 // intent.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -765,6 +780,8 @@ func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
 
 // An image that the runtime cannot inspect is not open to every pod, and does not delay
 // other images.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -789,6 +806,8 @@ func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 }
 
 // A pull whose outcome cannot be recorded does not delay other images.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_OneLeftoverHoldsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -822,6 +841,8 @@ func TestC_1_39_6_OneLeftoverHoldsNobody(t *testing.T) {
 }
 
 // With a damaged record the registry is asked; no pod gets access by it.
+//
+// Shows: C-1.39.6
 func TestC_1_39_6_DamagedRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -855,7 +876,9 @@ func TestC_1_39_6_DamagedRecord(t *testing.T) {
 
 // A password is in no log, no error and no file, whatever a registry repeats; and only root
 // can read the files.
-func TestI6_PasswordsAreToldToNobody(t *testing.T) {
+//
+// Shows: I8
+func TestPullImage_Password_IsInNoLogErrorOrFile(t *testing.T) {
 	const canary = "c4nary/+pass word"
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
@@ -920,6 +943,8 @@ func TestI6_PasswordsAreToldToNobody(t *testing.T) {
 
 // TestC_D_PullsAreTold: every waiting pod gets its own news of the pull: how long it took
 // and how long that pod waited.
+//
+// Shows: Appendix D
 func TestC_D_PullsAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

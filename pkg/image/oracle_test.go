@@ -15,6 +15,8 @@ import (
 )
 
 // TestC_1_39_5_LookupIsTheKubelets compares with the kubelet's own keyring.
+//
+// Shows: C-1.39.5
 func TestC_1_39_5_LookupIsTheKubelets(t *testing.T) {
 	klog.SetLogger(logr.Discard())
 	host := rapid.SampledFrom([]string{"r.io", "a.r.io", "*.io", "*.r.io", "a.*", "r.io:5000", "*:5000", "*", "127.0.0.1:5000", "127.*.*.1:5000", "[::1]:5000",

@@ -81,6 +81,7 @@ func quick() *registries {
 	return r
 }
 
+// Shows: C-1.39.5
 func TestC_1_39_5_Providers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -125,6 +126,8 @@ func TestC_1_39_5_Providers(t *testing.T) {
 }
 
 // A provider that fails counts as one without credentials, and its output is not logged.
+//
+// Shows: C-1.39.5
 func TestC_1_39_5_BrokenProviders(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
@@ -159,6 +162,8 @@ func TestC_1_39_5_BrokenProviders(t *testing.T) {
 
 // Pods that need the same answer wait for one call. When the pod that called leaves, the
 // program ends with all its children, and another pod calls.
+//
+// Shows: C-1.39.5
 func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -209,6 +214,7 @@ func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 	}
 }
 
+// Shows: C-1.39.5
 func TestC_1_39_5_ProviderConfigsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	change := func(from, to string) string { return strings.Replace(oneProvider, from, to, 1) }
@@ -253,6 +259,8 @@ func TestC_1_39_5_ProviderConfigsThatAreRefused(t *testing.T) {
 
 // A directory's files are read together, in their order; files without the extension of a
 // configuration are ignored.
+//
+// Shows: C-1.39.5
 func TestC_1_39_5_ProvidersFromADirectory(t *testing.T) {
 	t.Parallel()
 	bin, dir := t.TempDir(), t.TempDir()
@@ -280,6 +288,8 @@ func TestC_1_39_5_ProvidersFromADirectory(t *testing.T) {
 
 // The pod's secrets come first, then the node's file, then its providers; of each the more
 // specific first. While there is a credential, no pull is tried without one.
+//
+// Shows: C-1.39.5
 func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
@@ -318,6 +328,8 @@ func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 
 // The node's file is read on every pull. A file that others can write to, or that would
 // block the reader, is skipped, and the next location is used.
+//
+// Shows: C-1.39.5
 func TestC_1_39_5_DockerConfigs(t *testing.T) {
 	suite.NeedsRoot(t, "one of the files belongs to another user")
 	t.Parallel()

@@ -15,6 +15,8 @@ import (
 
 // On a full disk the log is rotated, and a failed compression is reported and left for
 // later; once there is room it is done.
+//
+// Shows: F12
 func TestF12_FullDisk(t *testing.T) {
 	suite.NeedsRoot(t, "the test mounts a small file system")
 	p := newPlace(t)

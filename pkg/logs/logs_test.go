@@ -126,6 +126,7 @@ func (p *place) want(want map[string]string) {
 	}
 }
 
+// Shows: C-1.43.1
 func TestC_1_43_1_RenameReopenCompressKeepFive(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -152,6 +153,7 @@ func TestC_1_43_1_RenameReopenCompressKeepFive(t *testing.T) {
 	}
 }
 
+// Shows: C-1.43.1
 func TestC_1_43_1_NumberAndCompressionAreSettings(t *testing.T) {
 	for files, want := range map[int][]string{
 		1: {"0.log"},
@@ -187,6 +189,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
+// Shows: C-1.43.1
 func TestC_1_43_1_ReopenFailureRenamesBack(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -202,6 +205,8 @@ func TestC_1_43_1_ReopenFailureRenamesBack(t *testing.T) {
 }
 
 // If the runtime began a new log and its answer was lost, the new log must not be lost.
+//
+// Shows: F84
 func TestF84_ReopenedInSpiteOfTheError(t *testing.T) {
 	p := newPlace(t)
 	p.write("first, long enough")
@@ -216,6 +221,7 @@ func TestF84_ReopenedInSpiteOfTheError(t *testing.T) {
 	p.want(map[string]string{"0.log": "second", "0.log.20260102-030405": "first, long enough"})
 }
 
+// Shows: F84
 func TestF84_LogThatIsNotThere(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -238,6 +244,8 @@ func TestF84_LogThatIsNotThere(t *testing.T) {
 
 // The pod's directory is removed while its log is rotated: at the reopening, and during
 // compression.
+//
+// Shows: F84
 func TestF84_RotationRacesWithRemoval(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -270,6 +278,8 @@ func TestF84_RotationRacesWithRemoval(t *testing.T) {
 
 // F84, audit #81132: a link or a pipe in place of the log is not touched, and nothing
 // outside the logs' directory is.
+//
+// Shows: F84
 func TestF84_LinksAndPipesAreRefused(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(outside, bytes.Repeat([]byte("s"), 100), 0o600); err != nil {
@@ -322,6 +332,8 @@ func TestF84_LinksAndPipesAreRefused(t *testing.T) {
 }
 
 // The next rotation completes a killed one; files of other names stay.
+//
+// Shows: C-1.43.2
 func TestC_1_43_2_HalfDoneRotationsAreTidied(t *testing.T) {
 	p := newPlace(t)
 	packed := new(bytes.Buffer)
@@ -360,6 +372,8 @@ func TestC_1_43_2_HalfDoneRotationsAreTidied(t *testing.T) {
 }
 
 // Two rotations in one second keep both logs, in order.
+//
+// Shows: C-1.43.1
 func TestC_1_43_1_TwiceInASecond(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -376,6 +390,8 @@ func TestC_1_43_1_TwiceInASecond(t *testing.T) {
 
 // A log of 100 GB is renamed as fast as a small one; its later compression ends with the
 // context, and leaves it unchanged.
+//
+// Shows: F84
 func TestF84_HundredGigabytes(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{})
@@ -400,6 +416,8 @@ func TestF84_HundredGigabytes(t *testing.T) {
 }
 
 // Whatever fails, no line is lost and none is there twice.
+//
+// Shows: F84
 func TestF84_EveryLineIsKept(t *testing.T) {
 	p := newPlace(t)
 	r := p.rotator(logs.Config{MaxFiles: 1000})

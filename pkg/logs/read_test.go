@@ -51,6 +51,7 @@ const three = "2026-01-02T03:04:05.000000001Z stdout F one\n" +
 	"2026-01-02T03:04:07.5Z stdout P thr\n" +
 	"2026-01-02T03:04:08Z stdout F ee\n"
 
+// Shows: C-1.40.8
 func TestC_1_40_8_WhatIsWanted(t *testing.T) {
 	t.Parallel()
 	f, _ := logIn(t, three)
@@ -79,6 +80,7 @@ func TestC_1_40_8_WhatIsWanted(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.8
 func TestC_1_40_8_DamagedLinesAreLeftOut(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 200<<10)
@@ -123,6 +125,8 @@ func followed(t *testing.T, f logs.File, o logs.Options) (out *said.Log, end fun
 
 // TestC_1_43_3_Follow: a follower gets all lines, across two rotations and those written to
 // the old file after it was renamed, and ends with the container.
+//
+// Shows: C-1.43.3
 func TestC_1_43_3_Follow(t *testing.T) {
 	t.Parallel()
 	f, path := logIn(t, line("stdout", "1"))
@@ -157,6 +161,8 @@ func TestC_1_43_3_Follow(t *testing.T) {
 
 // TestC_1_43_3_NothingIsLostAtTheEnd: all lines before the container's end are read,
 // whenever the end is noticed.
+//
+// Shows: C-1.43.3
 func TestC_1_43_3_NothingIsLostAtTheEnd(t *testing.T) {
 	t.Parallel()
 	f, path := logIn(t, "")
@@ -176,6 +182,7 @@ func TestC_1_43_3_NothingIsLostAtTheEnd(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.8
 func TestC_1_40_8_FollowEndsWithItsReader(t *testing.T) {
 	t.Parallel()
 	f, path := logIn(t, line("stdout", "1"))
@@ -208,6 +215,8 @@ func (w writer) Write(b []byte) (int, error) { return w(b) }
 
 // TestD1_LogsAreRegularFilesBeneathTheirDirectory: links, pipes, devices and other users'
 // files are refused without being opened, at any place in the path.
+//
+// Shows: D1
 func TestD1_LogsAreRegularFilesBeneathTheirDirectory(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -266,6 +275,8 @@ func TestD1_LogsAreRegularFilesBeneathTheirDirectory(t *testing.T) {
 // TestD1_SwapWhileTailing: a pod that can write to its log directory swaps its log for
 // links as fast as it can while it is read and followed. The readers never get the links'
 // targets.
+//
+// Shows: D1
 func TestD1_SwapWhileTailing(t *testing.T) {
 	t.Parallel()
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -332,6 +343,8 @@ func TestD1_SwapWhileTailing(t *testing.T) {
 
 // TestC_1_43_3_ASilentFollowerIsCheap: 200 followers for twenty seconds of the bubble's
 // time.
+//
+// Shows: C-1.43.3
 func TestC_1_43_3_ASilentFollowerIsCheap(t *testing.T) {
 	f, _ := logIn(t, "")
 	o := all()

@@ -95,6 +95,8 @@ func fromAPI(t testing.TB, p *v1.Pod) *pod.Spec {
 
 // TestC_1_8_APIPodIsTakenAsItIs: neither defaulted nor renamed, nothing of p is
 // written to.
+//
+// Shows: C-1.8
 func TestC_1_8_APIPodIsTakenAsItIs(t *testing.T) {
 	t.Parallel()
 	p := servedPod(t)
@@ -122,6 +124,8 @@ func TestC_1_8_APIPodIsTakenAsItIs(t *testing.T) {
 
 // TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer edits a served pod in all
 // the ways a server lets through, or adds by itself.
+//
+// Shows: C-1.19.9
 func TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -151,6 +155,8 @@ func TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer(t *testing.T) {
 }
 
 // TestC_1_19_4_APIPodBringsItsEphemeralContainers, its order and its gates.
+//
+// Shows: C-1.19.4
 func TestC_1_19_4_APIPodBringsItsEphemeralContainers(t *testing.T) {
 	t.Parallel()
 	p := servedPod(t)

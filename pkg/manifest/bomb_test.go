@@ -134,6 +134,8 @@ func bombs() map[string]string {
 // TestF46_BombsAreRefusedQuicklyAndInLittle reads what is made to take time and
 // memory: one problem, with a place and a hint, within 64 MiB. BenchmarkBombs has the
 // time.
+//
+// Shows: F46
 func TestF46_BombsAreRefusedQuicklyAndInLittle(t *testing.T) {
 	placeless := map[string]bool{"many documents": true, "many texts": true, "many JSON": true, "many lists": true, "many flow keys": true}
 	blank := map[string]bool{"directives": true, "spaces": true, "tabs": true, "comments": true}
@@ -192,6 +194,8 @@ func mistakes() map[string]string {
 
 // TestF46_MistakesCostNoMoreThanTheirNumber: what is refused for its mistakes
 // allocates no more than a few times of what reading it does, however many there are.
+//
+// Shows: F46
 func TestF46_MistakesCostNoMoreThanTheirNumber(t *testing.T) {
 	for name, text := range mistakes() {
 		c := cost([]byte(text), "x.yaml")
@@ -202,6 +206,8 @@ func TestF46_MistakesCostNoMoreThanTheirNumber(t *testing.T) {
 }
 
 // TestF46_LargeTextIsLegal: what looks like a bomb inside of text is text.
+//
+// Shows: F46
 func TestF46_LargeTextIsLegal(t *testing.T) {
 	t.Parallel()
 	const head = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\ndata:\n"

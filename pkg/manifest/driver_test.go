@@ -9,6 +9,8 @@ import (
 
 // A gitRepo volume runs git on the host, with hooks from the repository
 // (CVE-2024-10220) or on another pod's repository (CVE-2025-1767). No source may have one.
+//
+// Shows: D1
 func TestCVE_2024_10220_2025_1767_GitRepo_IsRejected(t *testing.T) {
 	t.Parallel()
 	f, _ := Parse([]byte(ordinary+"  - name: code\n    gitRepo: {repository: /var/lib/kubelet/pods/x}\n"), options("web.yaml"))
@@ -24,6 +26,8 @@ func TestCVE_2024_10220_2025_1767_GitRepo_IsRejected(t *testing.T) {
 
 // The mirror of a static pod that names a resource claim gets past NodeRestriction
 // (CVE-2025-4563): a manifest may not name one.
+//
+// Shows: D1
 func TestCVE_2025_4563_StaticPodWithResourceClaim_IsRejected(t *testing.T) {
 	t.Parallel()
 	f, _ := Parse([]byte(ordinary+"  resourceClaims:\n  - {name: gpu, resourceClaimName: anothers}\n"), options("web.yaml"))

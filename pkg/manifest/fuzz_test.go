@@ -143,6 +143,8 @@ func FuzzScan(f *testing.F) {
 
 // FuzzFromAPI looks for a pod of an API server that ends the agent, or that is accepted
 // although a name in it leads to another path, or a volume of it is two things.
+//
+// Shows: D1
 func FuzzFromAPI(f *testing.F) {
 	f.Add([]byte(jsonOf(f, served)))
 	for _, edit := range malformed {

@@ -21,6 +21,7 @@ func onlyProblem(t *testing.T, data []byte, msg string) {
 	}
 }
 
+// Shows: F46
 func TestF46_LimitsAreOneProblem(t *testing.T) {
 	t.Parallel()
 	laughs := "a: &a [x,x,x,x,x,x,x,x,x]\n"
@@ -67,6 +68,7 @@ func manyKeys(n int) string {
 	return b.String()[:min(b.Len(), maxBytes)]
 }
 
+// Shows: F46
 func TestF46_ControlCharacterHasItsPlace(t *testing.T) {
 	t.Parallel()
 	f, _ := Parse([]byte("a: b\nkey: x\x01\n"), options("x.yaml"))

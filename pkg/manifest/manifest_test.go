@@ -26,6 +26,8 @@ func options(file string) Options {
 // of an archive says what it shows; "want" is what came out, "pod NAME" the
 // pods in full where the archive has such a section. A line "validate: X" in
 // the comment sets Options.Validate, "static: false" is for pods of an API.
+//
+// Shows: C-1.5.3, F45
 func TestParse_Goldens(t *testing.T) {
 	archives, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(archives) == 0 {

@@ -69,6 +69,8 @@ func parseOne(t testing.TB, text string) *pod.Spec {
 
 // TestC_1_5_4_DefaultsAreTheSchemes decodes the same manifest through the whole
 // API scheme, as the kubelet does, and compares the specs.
+//
+// Shows: C-1.5.4
 func TestC_1_5_4_DefaultsAreTheSchemes(t *testing.T) {
 	t.Parallel()
 	js, err := sigsyaml.YAMLToJSON([]byte(ordinary))
@@ -91,6 +93,7 @@ func TestC_1_5_4_DefaultsAreTheSchemes(t *testing.T) {
 	}
 }
 
+// Shows: C-1.5.7, C-1.5
 func TestC_1_5_7_IdentityIsTheSameFromEverySource(t *testing.T) {
 	t.Parallel()
 	want := parseOne(t, ordinary)
@@ -114,6 +117,7 @@ func TestC_1_5_7_IdentityIsTheSameFromEverySource(t *testing.T) {
 	}
 }
 
+// Shows: C-1.5.8
 func TestC_1_5_8_GivenUIDIsKept(t *testing.T) {
 	t.Parallel()
 	s := parseOne(t, strings.Replace(ordinary, "  name: web\n", "  name: web\n  uid: 6ba7b810-9dad-11d1-80b4-00c04fd430c8\n", 1))
@@ -127,6 +131,8 @@ func TestC_1_5_8_GivenUIDIsKept(t *testing.T) {
 
 // TestF40_EveryCutOfAManifestIsNoEmptySet cuts a manifest short at every byte:
 // what is left is a pod, or says nothing about which pods there are.
+//
+// Shows: F40
 func TestF40_EveryCutOfAManifestIsNoEmptySet(t *testing.T) {
 	t.Parallel()
 	manifest := `apiVersion: v1

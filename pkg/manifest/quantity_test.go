@@ -9,6 +9,8 @@ import (
 // TestF46_EndlessQuantitiesAreProblems: the code that reads quantities computes
 // every digit of 1e999999999, for hours; such a text is refused before it is
 // read, wherever a quantity may stand and however it is written.
+//
+// Shows: F46
 func TestF46_EndlessQuantitiesAreProblems(t *testing.T) {
 	t.Parallel()
 	const yamlPod = `apiVersion: v1

@@ -51,6 +51,8 @@ var malformed = map[string]func(*v1.Pod){
 
 // An API server is not trusted to validate: a pod whose names are no DNS names, or one
 // of whose volumes has not exactly one source, is rejected by the field.
+//
+// Shows: D1
 func TestFromAPI_MalformedPod_IsRejectedByTheField(t *testing.T) {
 	t.Parallel()
 	for path, edit := range malformed {

@@ -117,6 +117,8 @@ func (l *life) runs(id string) func(*v1.PodStatus) {
 }
 
 // TestAppendixG_PodsAndContainers: the counters from a pod's start to its end.
+//
+// Shows: Appendix G
 func TestAppendixG_PodsAndContainers(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1", Build: build()})
@@ -170,6 +172,8 @@ func TestAppendixG_PodsAndContainers(t *testing.T) {
 
 // TestAppendixG_Rejections: each is counted once, with a known reason; those that an
 // earlier agent counted are not counted again.
+//
+// Shows: Appendix G
 func TestAppendixG_Rejections(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -243,6 +247,8 @@ func TestProbesAreCountedAndForgotten(t *testing.T) {
 }
 
 // TestCardinality: after a thousand removed pods there are no more series than before.
+//
+// Shows: I5, Appendix G
 func TestCardinality(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -300,6 +306,8 @@ func TestToldAndAskedAtOnce(t *testing.T) {
 
 // TestAppendixG_Runtime: calls have the kubelet's names; a RunPodSandbox counts as a pod
 // start.
+//
+// Shows: Appendix G
 func TestAppendixG_Runtime(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -332,8 +340,10 @@ func TestAppendixG_Runtime(t *testing.T) {
 	})
 }
 
-// Shows: Appendix G. A pod with a user namespace of its own counts with its sandbox; that it
-// could not be started counts once, be it the sandbox or a container that fails.
+// A pod with a user namespace of its own counts with its sandbox; that it could not be started
+// counts once, be it the sandbox or a container that fails.
+//
+// Shows: Appendix G
 func TestMetrics_UserNamespacedPod_IsCounted(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -369,8 +379,10 @@ func TestMetrics_UserNamespacedPod_IsCounted(t *testing.T) {
 // unwanted marks the pod as no longer desired by any source.
 func unwanted(r *pod.StatusReport) { r.Unwanted = true }
 
-// Shows: Appendix G. A pod whose manifest was taken away is an orphan until nothing of it is
-// left, and no longer desired or active, as e2e_node's mirror pod tests have it.
+// A pod whose manifest was taken away is an orphan until nothing of it is left, and no longer
+// desired or active, as e2e_node's mirror pod tests have it.
+//
+// Shows: Appendix G
 func TestMetrics_ManifestTakenAway_IsAnOrphan(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -409,7 +421,9 @@ func TestMetrics_ManifestTakenAway_IsAnOrphan(t *testing.T) {
 	is("", "", 0, 0)
 }
 
-// Shows: Appendix G. Resizes that wait and that are under way, by the pods' conditions.
+// Resizes that wait and that are under way, by the pods' conditions.
+//
+// Shows: Appendix G
 func TestMetrics_Resizes_AreCounted(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -441,8 +455,10 @@ func TestMetrics_Resizes_AreCounted(t *testing.T) {
 	is(0, 0, 0)
 }
 
-// Shows: Appendix G. The volumes that containers mount count as desired while the pod is, and
-// as actual while its sandbox runs.
+// The volumes that containers mount count as desired while the pod is, and as actual while its
+// sandbox runs.
+//
+// Shows: Appendix G
 func TestMetrics_Volumes_AreCountedByPluginAndState(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -480,8 +496,10 @@ func TestMetrics_Volumes_AreCountedByPluginAndState(t *testing.T) {
 	}
 }
 
-// Shows: Appendix G. The first pod with a network of its own has a gauge, once; operations on
-// cgroups have a histogram.
+// The first pod with a network of its own has a gauge, once; operations on cgroups have a
+// histogram.
+//
+// Shows: Appendix G
 func TestMetrics_FirstPodAndCgroups_AreMeasured(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -509,6 +527,8 @@ func TestMetrics_FirstPodAndCgroups_AreMeasured(t *testing.T) {
 
 // TestAppendixG_Requests: requests to the server count by route, those to API servers by
 // status; an unknown method is not a label.
+//
+// Shows: Appendix G
 func TestAppendixG_Requests(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
@@ -539,6 +559,8 @@ func TestAppendixG_Requests(t *testing.T) {
 
 // TestAppendixG_Certificates: the seconds left, infinity without a certificate, and the
 // number of failed renewals.
+//
+// Shows: Appendix G
 func TestAppendixG_Certificates(t *testing.T) {
 	t.Parallel()
 	at := time.Now().Add(time.Hour)
@@ -556,6 +578,8 @@ func TestAppendixG_Certificates(t *testing.T) {
 }
 
 // TestAppendixG_NamesAndLabels: of all series before any event, and after one of each.
+//
+// Shows: Appendix G
 func TestAppendixG_NamesAndLabels(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1", Build: build(), CgroupVersion: 2, ClientExpires: time.Now})

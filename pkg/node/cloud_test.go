@@ -12,7 +12,8 @@ const provided = "alpha.kubernetes.io/provided-node-ip"
 // TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers compares with what the
 // kubelet's setter does: addresses that a cloud controller wrote stay, until then the node
 // names its own where --node-ip gives them, and the annotation tells the controller which.
-// Shows: C-1.25.6.
+//
+// Shows: C-1.25.6, C-1.25.2
 func TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers(t *testing.T) {
 	t.Parallel()
 	host := v1.NodeAddress{Type: v1.NodeHostName, Address: "n1"}
@@ -71,6 +72,8 @@ func TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers(t *testing
 // TestObject_ExtendedResourceThatNothingServes_IsDropped: a kubelet was on this machine
 // before, with a device plugin. What the scheduler would place by its resource could not
 // run here. Resources of other kinds stay.
+//
+// Shows: C-1.25.2
 func TestObject_ExtendedResourceThatNothingServes_IsDropped(t *testing.T) {
 	t.Parallel()
 	before := Object(someFacts(), someInputs(), nil, monday)

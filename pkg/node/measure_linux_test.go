@@ -17,6 +17,8 @@ import (
 
 // TestC_1_35_1_MemoryThatIsAvailable: what the kernel could take back at once counts
 // as available, on both versions of cgroups.
+//
+// Shows: C-1.35.1
 func TestC_1_35_1_MemoryThatIsAvailable(t *testing.T) {
 	t.Parallel()
 	const group = "sys/fs/cgroup/"
@@ -47,6 +49,8 @@ func TestC_1_35_1_MemoryThatIsAvailable(t *testing.T) {
 
 // TestC_1_35_2_EverySignal: each that a threshold may name is measured, and what
 // cannot be is named without the others being lost.
+//
+// Shows: C-1.35.2
 func TestC_1_35_2_EverySignal(t *testing.T) {
 	t.Parallel()
 	files := rich()
@@ -94,6 +98,8 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 }
 
 // TestC_1_25_2_Identity: from the same files as the kubelet's.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_Identity(t *testing.T) {
 	t.Parallel()
 	files := rich()
@@ -115,6 +121,8 @@ func TestC_1_25_2_Identity(t *testing.T) {
 }
 
 // TestC_1_25_2_Addresses: given ones have to be the machine's, others are found.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_Addresses(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -18,6 +18,8 @@ func texts(list v1.ResourceList) map[string]string {
 
 // TestC_1_31_3_Labels: every node has three, two of them by old names too, and the
 // user's win.
+//
+// Shows: C-1.31.3
 func TestC_1_31_3_Labels(t *testing.T) {
 	t.Parallel()
 	f := Facts{OS: "linux", Arch: "arm64"}
@@ -35,6 +37,7 @@ func list(pairs ...string) v1.ResourceList {
 	return l
 }
 
+// Shows: C-1.41.6
 func TestC_1_41_6_Allocatable(t *testing.T) {
 	t.Parallel()
 	f := Facts{Capacity: list("cpu", "4", "memory", "8Gi", "ephemeral-storage", "100Gi", "hugepages-2Mi", "1Gi")}
@@ -70,6 +73,8 @@ func TestC_1_41_6_Allocatable(t *testing.T) {
 
 // TestC_1_41_6_Enforced: what the tree of cgroups is held to is what is not
 // reserved; huge pages are part of the memory, and process IDs count.
+//
+// Shows: C-1.41.6
 func TestC_1_41_6_Enforced(t *testing.T) {
 	t.Parallel()
 	f := Facts{Capacity: list("cpu", "4", "memory", "8Gi", "hugepages-2Mi", "1Gi"), PIDs: 4000}

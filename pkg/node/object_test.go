@@ -41,6 +41,8 @@ func someInputs() Inputs {
 
 // TestC_1_25_2_NewNode: everything a scheduler and kubectl look at is in the first
 // object.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_NewNode(t *testing.T) {
 	t.Parallel()
 	n := Object(someFacts(), someInputs(), nil, monday)
@@ -72,6 +74,8 @@ func TestC_1_25_2_NewNode(t *testing.T) {
 }
 
 // TestC_1_25_6_Conditions: their order, words and times.
+//
+// Shows: C-1.25.6
 func TestC_1_25_6_Conditions(t *testing.T) {
 	t.Parallel()
 	in := someInputs()
@@ -114,6 +118,8 @@ func TestC_1_25_6_Conditions(t *testing.T) {
 
 // TestC_1_25_6_AfterTheControllerGaveUp: conditions that a controller set to Unknown
 // are the node's again.
+//
+// Shows: C-1.25.6
 func TestC_1_25_6_AfterTheControllerGaveUp(t *testing.T) {
 	t.Parallel()
 	n := Object(someFacts(), someInputs(), nil, monday)
@@ -128,6 +134,8 @@ func TestC_1_25_6_AfterTheControllerGaveUp(t *testing.T) {
 }
 
 // TestC_1_25_2_WhatOthersWroteStays: a status is the node's in parts only.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_WhatOthersWroteStays(t *testing.T) {
 	t.Parallel()
 	before := Object(someFacts(), someInputs(), nil, monday)
@@ -163,6 +171,8 @@ func TestC_1_25_2_WhatOthersWroteStays(t *testing.T) {
 }
 
 // TestC_1_25_3_WhatIsAChange: a heartbeat is none, everything else is.
+//
+// Shows: C-1.25.3
 func TestC_1_25_3_WhatIsAChange(t *testing.T) {
 	t.Parallel()
 	before := Object(someFacts(), someInputs(), nil, monday)
@@ -192,6 +202,8 @@ func TestC_1_25_3_WhatIsAChange(t *testing.T) {
 }
 
 // TestC_1_25_7_Images: the fifty largest, with five names each.
+//
+// Shows: C-1.25.7
 func TestC_1_25_7_Images(t *testing.T) {
 	t.Parallel()
 	in := someInputs()
@@ -209,6 +221,7 @@ func TestC_1_25_7_Images(t *testing.T) {
 	}
 }
 
+// Shows: C-1.25.7
 func TestC_1_25_7_Rebooted(t *testing.T) {
 	t.Parallel()
 	before := Object(someFacts(), someInputs(), nil, monday)
@@ -226,6 +239,8 @@ func TestC_1_25_7_Rebooted(t *testing.T) {
 
 // TestC_1_41_6_Spared: the part that the eviction thresholds keep back. A tenth is the
 // kubelet's tenth, which is a little more than one.
+//
+// Shows: C-1.41.6
 func TestC_1_41_6_Spared(t *testing.T) {
 	t.Parallel()
 	thresholds, err := pod.ParseThresholds([]string{"memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%"})
@@ -243,6 +258,8 @@ func TestC_1_41_6_Spared(t *testing.T) {
 }
 
 // TestC_1_35_4_Pressure: a threshold that was met holds for the transition period.
+//
+// Shows: C-1.35.4
 func TestC_1_35_4_Pressure(t *testing.T) {
 	t.Parallel()
 	thresholds, err := pod.ParseThresholds([]string{"memory.available<100", "nodefs.available<10%,nodefs.inodesFree<5%,pid.available<5,imagefs.available<100%"})
@@ -271,6 +288,8 @@ func TestC_1_35_4_Pressure(t *testing.T) {
 }
 
 // TestC_1_25_2_LabelsANodeMayNotSet: as NodeRestriction has it.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_LabelsANodeMayNotSet(t *testing.T) {
 	t.Parallel()
 	for key, ok := range map[string]bool{

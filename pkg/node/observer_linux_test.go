@@ -79,6 +79,8 @@ func known(t *testing.T) []string {
 
 // TestC_1_25_AddressesAreFoundOnce: the Observer does not query DNS, which may hang,
 // again before pods start; it does when the machine no longer has the address.
+//
+// Shows: C-1.25
 func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
@@ -95,6 +97,8 @@ func TestC_1_25_AddressesAreFoundOnce(t *testing.T) {
 
 // TestC_1_25_6_RuntimeThatHangs: Node does not wait for it, and after half a minute the
 // node is not ready; it is ready again as soon as the runtime answers.
+//
+// Shows: C-1.25.6
 func TestC_1_25_6_RuntimeThatHangs(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
@@ -156,6 +160,8 @@ func TestC_1_25_6_RuntimeThatHangs(t *testing.T) {
 
 // TestC_1_25_5_FastUntilReadyOnce: after a start the runtime is asked ten times a
 // second, for two minutes; afterwards seldom.
+//
+// Shows: C-1.25.5
 func TestC_1_25_5_FastUntilReadyOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -177,6 +183,8 @@ func TestC_1_25_5_FastUntilReadyOnce(t *testing.T) {
 }
 
 // TestC_1_25_6_WordsOfNotReady: each reason in the kubelet's order.
+//
+// Shows: C-1.25.6
 func TestC_1_25_6_WordsOfNotReady(t *testing.T) {
 	t.Parallel()
 	r := well()
@@ -204,6 +212,8 @@ func TestC_1_25_6_WordsOfNotReady(t *testing.T) {
 
 // TestC_1_25_2_LookedAtOnDemand: without Run, Look polls the runtime on demand, and the
 // node is as old as the first Look.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_LookedAtOnDemand(t *testing.T) {
 	t.Parallel()
 	ips := known(t)
@@ -226,6 +236,8 @@ func TestC_1_25_2_LookedAtOnDemand(t *testing.T) {
 }
 
 // TestC_1_35_4_PressureOnTheNode: a threshold that is met now is a condition now.
+//
+// Shows: C-1.35.4
 func TestC_1_35_4_PressureOnTheNode(t *testing.T) {
 	t.Parallel()
 	o := observer(t, well(), known(t))

@@ -9,6 +9,8 @@ import (
 
 // TestC_1_25_2_OwnAddressesAreThoseOfTheDevices: what is read in one go is what the
 // devices say one by one.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_OwnAddressesAreThoseOfTheDevices(t *testing.T) {
 	t.Parallel()
 	want := func() []netip.Addr {

@@ -108,6 +108,8 @@ func TestAnotherMachine(t *testing.T) {
 }
 
 // TestC_1_31_AppArmor: it is there where a runtime would use it.
+//
+// Shows: C-1.31
 func TestC_1_31_AppArmor(t *testing.T) {
 	t.Parallel()
 	const enabled, mounted = "sys/module/apparmor/parameters/enabled", "sys/kernel/security/apparmor/profiles"

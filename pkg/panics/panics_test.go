@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// Shows: F8.
+// Shows: F8
 func TestToError_FunctionPanics_ErrorHasValueAndStack(t *testing.T) {
 	t.Parallel()
 	err := ToError(func() error { panic("bug") })

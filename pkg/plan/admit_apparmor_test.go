@@ -8,6 +8,8 @@ import (
 
 // TestC_1_31_AppArmor: a pod with an AppArmor profile does not start where the kernel has no
 // AppArmor (row 5); one with Unconfined does.
+//
+// Shows: C-1.31
 func TestC_1_31_AppArmor(t *testing.T) {
 	t.Parallel()
 	const no = "AppArmor: the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"

@@ -70,6 +70,8 @@ func asks(text string) string {
 }
 
 // TestC_1_31_NodeRefuses compares the reason for a pod and a node with the kubelet's.
+//
+// Shows: C-1.31
 func TestC_1_31_NodeRefuses(t *testing.T) {
 	t.Parallel()
 	node := func() plan.Node {
@@ -160,6 +162,8 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 
 // TestC_1_31_1_SeatsCount: the requests of admitted pods are in use. A pod that is judged
 // earlier takes its share from later ones; a refused pod takes nothing.
+//
+// Shows: C-1.31.1
 func TestC_1_31_1_SeatsCount(t *testing.T) {
 	t.Parallel()
 	node := plan.Node{Allocatable: amounts("cpu", "2")}
@@ -190,6 +194,8 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 
 // TestC_1_31_5_SeatsAreNotJudged: an admitted pod stays admitted, however the node has
 // changed (P8).
+//
+// Shows: C-1.31.5
 func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
 	t.Parallel()
 	seated := []*pod.Spec{sized(t, "old", "api", "nodeName: n2, nodeSelector: {disk: ssd}, os: {name: windows}, "+asks("cpu: 9"))}
@@ -201,6 +207,8 @@ func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
 
 // TestC_1_15_1_FinalForServersAlone: a controller replaces a Failed pod, but a manifest stays
 // the same.
+//
+// Shows: C-1.15.1
 func TestC_1_15_1_FinalForServersAlone(t *testing.T) {
 	t.Parallel()
 	for _, source := range []string{"api", "file", "http", "etcd", "stdin"} {

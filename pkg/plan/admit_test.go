@@ -57,6 +57,8 @@ func renamed(s *pod.Spec, uid string) *pod.Spec {
 
 // TestC_1_31_Admit gives desired and admitted pods, and the refused ones with reasons. The
 // result does not depend on the order of the arguments.
+//
+// Shows: C-1.31
 func TestC_1_31_Admit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

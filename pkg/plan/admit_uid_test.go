@@ -14,6 +14,8 @@ import (
 
 // A pod that claims the UID of another pod is refused, if that one's UID comes from its name
 // or from an API server. It is refused also if its priority is higher and it is judged first.
+//
+// Shows: D1
 func TestAdmit_ClaimedUID_YieldsToItsOwner(t *testing.T) {
 	t.Parallel()
 	make := func(source, name, uid string, priority int32) *pod.Spec {

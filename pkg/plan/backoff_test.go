@@ -51,6 +51,8 @@ func (k *kubeletBackoff) kill(now time.Time) time.Time {
 
 // TestC_1_22_5_StartsWhenTheKubeletWould lets a container crash, and be killed by its probe,
 // after random times, and compares its start times with the kubelet's own arithmetic.
+//
+// Shows: C-1.22.5
 func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -96,6 +98,8 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 // TestC_1_21_3_RestartAllIsHeldBack shows that a rule that restarts all cannot turn a pod
 // into a hot loop: the container whose rule matched backs off like one that crashes, although
 // it is removed each time.
+//
+// Shows: C-1.21.3
 func TestC_1_21_3_RestartAllIsHeldBack(t *testing.T) {
 	t.Parallel()
 	m := newSim()

@@ -17,6 +17,8 @@ var jumps = []time.Duration{0, time.Second, -time.Second, time.Hour, -time.Hour,
 // TestF14_JumpingClockCostsNoContainer changes the clock between two reads. Running
 // containers continue, and a crashed container restarts within its longest delay. A stop
 // takes at most its grace, and at least the minimum.
+//
+// Shows: F14
 func TestF14_JumpingClockCostsNoContainer(t *testing.T) {
 	t.Parallel()
 	const longest = 5 * time.Minute

@@ -11,6 +11,8 @@ import (
 
 // TestF1_KilledAfterEveryStep cuts every plan on the way from one state to the next after its
 // first, second, … step, as kill -9 does. The end state is the same as without.
+//
+// Shows: F1
 func TestF1_KilledAfterEveryStep(t *testing.T) {
 	t.Parallel()
 	base := manifest{policy: "Always", inits: 1, containers: 2}
@@ -164,6 +166,8 @@ func (m *sim) exitAll(prefix string, code int32) {
 
 // TestC_1_5_8_LeftoverHoldsNothingUp: a container that is not in the spec any more and cannot
 // be removed prevents no other container from restarting.
+//
+// Shows: C-1.5.8
 func TestC_1_5_8_LeftoverHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	m := newSim()

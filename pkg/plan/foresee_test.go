@@ -24,6 +24,8 @@ func actions(steps []plan.Step) (out []string) {
 
 // TestC_1_22_1_ForeseesTheWholeStart shows every step of a start with init containers, a
 // sidecar with a startup probe, and hooks.
+//
+// Shows: C-1.22.1
 func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 	t.Parallel()
 	m := newSim()
@@ -49,6 +51,8 @@ func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 }
 
 // TestC_1_34_6_ForeseesWhatAnEditTouches shows the steps of edits of a running pod.
+//
+// Shows: C-1.34.6
 func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 	t.Parallel()
 	type touch struct {

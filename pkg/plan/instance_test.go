@@ -9,6 +9,8 @@ import (
 
 // TestC_1_26_15_WhatAnEditAsksFor: which edits replace a pod, which start a terminated one
 // again, and that Next does both.
+//
+// Shows: C-1.26.15
 func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 	t.Parallel()
 	base := manifest{policy: "Never", containers: 2, inits: 1, sidecars: 1}
@@ -62,6 +64,8 @@ func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 }
 
 // TestP17_HashOfOtherRulesReplacesNothing: after an upgrade, fields are compared.
+//
+// Shows: P17
 func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
 	t.Parallel()
 	f := manifest{policy: "Always", containers: 1}

@@ -209,6 +209,8 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 // containers, sandboxes, the agent and the clock, steps that fail. At every moment at most
 // one container of each name runs (I1), restart counts rise, and a terminated pod does not
 // run again (I4). When the changes stop, the pod reaches the desired state (I3).
+//
+// Shows: I1, I3, I4
 func TestI1_I3_I4_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -18,7 +18,7 @@ func foundSpec(kind, uid, hash string) *pod.Spec {
 	return &pod.Spec{Key: pod.KeyOf(p), Pod: p, Hash: hash, Origin: pod.Origin{Source: kind, Location: "x"}}
 }
 
-// Shows: I9, C-1.2.9, C-1.3.8.
+// Shows: I9, C-1.2.9, C-1.3.8
 func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 	t.Parallel()
 	want, older := foundSpec("api", "u1", "new"), foundSpec("api", "u1", "old")

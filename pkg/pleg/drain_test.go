@@ -28,6 +28,8 @@ func (oneEvent) Events(context.Context) iter.Seq2[cri.Event, error] {
 
 // A drain that does not add a read event is blocked, and the runtime stalls behind it: Beat
 // fails until the drain continues.
+//
+// Shows: F7
 func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 	p := New(Config{Runtime: oneEvent{}})
 	d := &dirty{keys: map[pod.Key]struct{}{}, wake: make(chan struct{}, 1)}
@@ -58,6 +60,8 @@ func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 }
 
 // No events, a runtime that is down and a slow caller are not failures of the drain.
+//
+// Shows: F7
 func TestF7_WaitingIsNotStandingStill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

@@ -119,6 +119,8 @@ func TestHintsFollowTheRuntime(t *testing.T) {
 
 // Half an hour without changes costs two lists a minute and no hint: the architecture's
 // limit is 0.5 calls per second.
+//
+// Shows: I5
 func TestIdleIsQuiet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -140,6 +142,7 @@ func TestIdleIsQuiet(t *testing.T) {
 	})
 }
 
+// Shows: F25
 func TestF25_LostEventsAreFoundByRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -159,6 +162,7 @@ func TestF25_LostEventsAreFoundByRelist(t *testing.T) {
 	})
 }
 
+// Shows: F25
 func TestF25_RepeatedEventsAreHarmless(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -172,6 +176,7 @@ func TestF25_RepeatedEventsAreHarmless(t *testing.T) {
 	})
 }
 
+// Shows: F25
 func TestF25_EventWithoutSandboxIsTracedByRelist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -187,6 +192,7 @@ func TestF25_EventWithoutSandboxIsTracedByRelist(t *testing.T) {
 	})
 }
 
+// Shows: C-1.28.1
 func TestC_1_28_1_RuntimeWithoutEventsIsRelistedEverySecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -210,6 +216,7 @@ func TestC_1_28_1_RuntimeWithoutEventsIsRelistedEverySecond(t *testing.T) {
 	})
 }
 
+// Shows: F21
 func TestF21_RuntimeRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -239,6 +246,8 @@ func TestF21_RuntimeRestart(t *testing.T) {
 
 // A caller that does not continue must not stall the runtime (F6): the fake stalls, as
 // containerd does, when a subscriber leaves 100 events unread.
+//
+// Shows: F6
 func TestF6_StuckCallerStallsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
@@ -276,6 +285,8 @@ func TestF6_StuckCallerStallsNobody(t *testing.T) {
 }
 
 // Without pleg the fake does stall.
+//
+// Shows: F6
 func TestF6_FakeStallsBehindAnUnreadStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

@@ -12,6 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Shows: F5
 func TestF5_GapIsNoticed(t *testing.T) {
 	at := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
@@ -41,6 +42,8 @@ func (l *lists) Relist(ctx context.Context) (map[pod.Key]uint64, error) {
 // TestF5_GapForcesARelist: after a gap in its own time, PLEG relists, because events may be
 // missing. A suspend shows only on the wall clock, since timers sleep too; a stop of the
 // process shows on both clocks.
+//
+// Shows: F5
 func TestF5_GapForcesARelist(t *testing.T) {
 	for name, c := range map[string]struct {
 		ahead time.Duration // of the wall clock, from half a minute on

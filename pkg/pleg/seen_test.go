@@ -11,6 +11,8 @@ import (
 
 // A relist gives no hint for a pod that was read since it changed, and one for a pod that
 // changed after that.
+//
+// Shows: F25
 func TestF25_RelistHintsAtWhatNobodyHasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()

@@ -146,6 +146,8 @@ func drawn(t *rapid.T, v reflect.Value, depth int) {
 
 // TestF16_CanonicalFormIsWhatItWas draws pods and compares every form that a
 // hash is made of with the form as values.
+//
+// Shows: F16
 func TestF16_CanonicalFormIsWhatItWas(t *testing.T) {
 	t.Parallel()
 	spec := fieldTree().kid("spec")

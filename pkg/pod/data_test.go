@@ -80,6 +80,8 @@ func embeds(path string, out map[string]string) bool { return out[path] != "" }
 
 // TestC_1_38_RefsNamesEveryReference sets everything a PodSpec has, and finds each
 // type of the API that names an object among the Refs.
+//
+// Shows: C-1.38
 func TestC_1_38_RefsNamesEveryReference(t *testing.T) {
 	t.Parallel()
 	var p v1.Pod
@@ -108,6 +110,8 @@ func TestC_1_38_RefsNamesEveryReference(t *testing.T) {
 
 // TestC_1_38_RefsOfItems: each key that a volume asks for is one of its own, optional
 // as the volume is; a pull secret is optional always (C-1.39.5).
+//
+// Shows: C-1.38
 func TestC_1_38_RefsOfItems(t *testing.T) {
 	t.Parallel()
 	yes := true
@@ -270,6 +274,8 @@ func TestBindingTwiceIsBindingOnce(t *testing.T) {
 }
 
 // TestC_1_38_SameIsSameContent: what a pod gets of an object counts, and nothing else.
+//
+// Shows: C-1.38
 func TestC_1_38_SameIsSameContent(t *testing.T) {
 	t.Parallel()
 	with := func(o *Object, edit func(any)) *Object { edit(o.Object); return o }
@@ -306,6 +312,8 @@ func TestC_1_38_SameIsSameContent(t *testing.T) {
 
 // TestI8_DataDifferencesTellNoSecret: what is shown of objects that differ, by what is
 // known of them.
+//
+// Shows: I8
 func TestI8_DataDifferencesTellNoSecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-7f3a"

@@ -191,6 +191,8 @@ func edit(t *rapid.T, v reflect.Value) {
 
 // TestC_1_2_7_DifferencesAreExact: there is a difference exactly where the
 // kubelet's comparison sees one, and none is written twice.
+//
+// Shows: C-1.2.7
 func TestC_1_2_7_DifferencesAreExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		a := diffed()

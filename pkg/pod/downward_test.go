@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Shows: C-1.38.3
 func TestC_1_38_3_DownwardFields(t *testing.T) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Name: "web", Namespace: "ns", UID: "u",
@@ -52,6 +53,7 @@ func list(pairs ...string) v1.ResourceList {
 	return out
 }
 
+// Shows: C-1.38.3
 func TestC_1_38_3_Resources(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{
 		InitContainers: []v1.Container{{Name: "init"}},
@@ -110,6 +112,7 @@ func TestC_1_38_3_Resources(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.3
 func TestC_1_38_3_ResourcesOfTheContainerItself(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{
 		Name: "c", Env: []v1.EnvVar{{Name: "X", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu"}}}},

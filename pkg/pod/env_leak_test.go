@@ -13,6 +13,8 @@ import (
 // beside it, as in podman (CVE-2020-14370) and containerd (CVE-2021-21334), and nothing
 // of the agent's own environment, which names with a star took from podman
 // (CVE-2026-57231).
+//
+// Shows: D1
 func TestCVE_2020_14370_2021_21334_2026_57231_Environment_IsTheContainersOwn(t *testing.T) {
 	const canary = "agents-own-value"
 	t.Setenv("NODECTL_CANARY", canary)

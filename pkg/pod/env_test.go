@@ -88,6 +88,7 @@ func fromSecret(prefix, name string, optional ...bool) v1.EnvFromSource {
 	return v1.EnvFromSource{Prefix: prefix, SecretRef: r}
 }
 
+// Shows: C-1.38.1
 func TestC_1_38_1_EnvironmentInOrder(t *testing.T) {
 	got, err := envOf(v1.Container{Env: []v1.EnvVar{
 		{Name: "B", Value: "$(A)"}, // A comes later: stays
@@ -105,6 +106,7 @@ func TestC_1_38_1_EnvironmentInOrder(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.1
 func TestC_1_38_1_EnvFromBelowEnv(t *testing.T) {
 	objects := []*Object{
 		configMap("m", map[string]string{"A": "m", "B": "m", "no-identifier.": "m", "$(B)": "$(B)"}),
@@ -131,6 +133,7 @@ func TestC_1_38_1_EnvFromBelowEnv(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.1
 func TestC_1_38_1_ServicesWhereNoNameIsTaken(t *testing.T) {
 	service := func(namespace, name, ip string, ports ...v1.ServicePort) *v1.Service {
 		return &v1.Service{
@@ -177,6 +180,7 @@ func TestC_1_38_1_ServicesWhereNoNameIsTaken(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.3
 func TestC_1_38_3_Fields(t *testing.T) {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "web-n1", Namespace: "ns", UID: "u", Labels: map[string]string{"app": "x"}},
@@ -214,6 +218,7 @@ func TestC_1_38_3_Fields(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.4
 func TestC_1_38_4_EnvFileKeys(t *testing.T) {
 	from := Sources{File: func(volume, path string) ([]byte, error) {
 		if volume+"/"+path != "data/dir/app.env" {
@@ -242,6 +247,7 @@ func TestC_1_38_4_EnvFileKeys(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.2
 func TestC_1_38_2_EnvironmentRefusesWhatItCannotRead(t *testing.T) {
 	const canary = "canary\xff"
 	objects := []*Object{
@@ -284,6 +290,8 @@ func TestC_1_38_2_EnvironmentRefusesWhatItCannotRead(t *testing.T) {
 }
 
 // The tables' right-hand sides are the results of the kubelet's parser.
+//
+// Shows: C-1.38.4
 func TestC_1_38_4_EnvFile(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"", ""},
@@ -349,6 +357,8 @@ func FuzzEnvFile(f *testing.F) {
 
 // An object that is known only by its sum, as a record keeps it, is not one that is
 // missing: an optional variable is not left out for it.
+//
+// Shows: C-1.38.1
 func TestC_1_38_1_UnknownIsNotMissing(t *testing.T) {
 	t.Parallel()
 	p := &v1.Pod{}

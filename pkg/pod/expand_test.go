@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
+// Shows: C-1.38.1
 func TestC_1_38_1_Expand(t *testing.T) {
 	vars := map[string]string{"A": "x", "EMPTY": "", "DOLLAR": "$(A)", "a.b": "dot"}
 	for _, c := range []struct{ text, want string }{
@@ -69,6 +70,8 @@ func FuzzExpand(f *testing.F) {
 
 // Texts that grow without end, and those that take long to read, are refused at the
 // kernel's own limits, in no time and with no value in the error.
+//
+// Shows: C-1.38.1
 func TestC_1_38_1_ExpansionIsBounded(t *testing.T) {
 	t.Parallel()
 	p := &v1.Pod{}

@@ -70,6 +70,8 @@ type golden struct {
 // TestF16_GoldenHashes holds the hashes of every version of the rules: a change here is
 // a change of every pod on every node. Rules that must change get a new version and a
 // new file instead; the files before it show that running pods were not edited.
+//
+// Shows: F16
 func TestF16_GoldenHashes(t *testing.T) {
 	t.Parallel()
 	for _, s := range goldenPods(t) {
@@ -108,6 +110,8 @@ func TestF16_GoldenHashes(t *testing.T) {
 
 // TestF16_ResourcesAcrossAnUpgrade edits resources of a pod that runs since
 // before its hashes left them out.
+//
+// Shows: F16
 func TestF16_ResourcesAcrossAnUpgrade(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ pod, old, new, restart, resize string }{
@@ -180,6 +184,8 @@ func resizeText(was, now *Spec) string {
 }
 
 // TestF16_SameWishSameHash writes the same pod in other words.
+//
+// Shows: F16
 func TestF16_SameWishSameHash(t *testing.T) {
 	t.Parallel()
 	want := specOf(t, hashed)
@@ -274,6 +280,8 @@ func TestRestart_ByEdit(t *testing.T) {
 }
 
 // TestC_1_20_5_SidecarsRestartAlone edits one sidecar and what stands beside it.
+//
+// Shows: C-1.20.5
 func TestC_1_20_5_SidecarsRestartAlone(t *testing.T) {
 	t.Parallel()
 	const text = `
@@ -320,6 +328,8 @@ spec:
 }
 
 // TestC_1_34_4_ResizePolicyDecides says which edits of resources restart.
+//
+// Shows: C-1.34.4
 func TestC_1_34_4_ResizePolicyDecides(t *testing.T) {
 	t.Parallel()
 	const text = `

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// Shows: C-1.38.6
 func TestC_1_38_6_Hostname(t *testing.T) {
 	yes, override, wrong := true, "over.ride", "over_ride"
 	long, longer := strings.Repeat("a", 62)+"-b", strings.Repeat("x", 60)
@@ -50,6 +51,7 @@ func TestC_1_38_6_Hostname(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.5
 func TestC_1_38_5_HostsFile(t *testing.T) {
 	const managed = "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
 		"fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n"

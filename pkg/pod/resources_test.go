@@ -9,6 +9,8 @@ import (
 
 // TestC_1_34_4_AmountsAreCompared: another spelling of an amount is no change of
 // resources, for texts that older agents wrote on containers either.
+//
+// Shows: C-1.34.4
 func TestC_1_34_4_AmountsAreCompared(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -36,6 +38,8 @@ func TestC_1_34_4_AmountsAreCompared(t *testing.T) {
 
 // TestC_1_34_6_OtherSpellingIsNoResize is the same for whole pods, which podconfig
 // and the forecast compare.
+//
+// Shows: C-1.34.6
 func TestC_1_34_6_OtherSpellingIsNoResize(t *testing.T) {
 	t.Parallel()
 	of := func(memory string) *Spec {

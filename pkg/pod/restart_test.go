@@ -9,6 +9,8 @@ import (
 )
 
 // TestC_1_21_1_C_1_21_2_Restarts holds the restart decision to its table.
+//
+// Shows: C-1.21.1, C-1.21.2
 func TestC_1_21_1_C_1_21_2_Restarts(t *testing.T) {
 	t.Parallel()
 	rule := func(a v1.ContainerRestartRuleAction, op v1.ContainerRestartRuleOnExitCodesOperator, codes ...int32) v1.ContainerRestartRule {
@@ -62,6 +64,8 @@ func TestC_1_21_1_C_1_21_2_Restarts(t *testing.T) {
 }
 
 // TestC_1_19_6_KilledByAProbe restarts by the policy alone, whatever the code.
+//
+// Shows: C-1.19.6
 func TestC_1_19_6_KilledByAProbe(t *testing.T) {
 	t.Parallel()
 	never := v1.ContainerRestartPolicyNever

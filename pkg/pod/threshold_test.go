@@ -6,6 +6,8 @@ import (
 )
 
 // TestC_1_35_2_Thresholds: what the kubelet's flag takes, and what it refuses.
+//
+// Shows: C-1.35.2
 func TestC_1_35_2_Thresholds(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -47,6 +49,7 @@ func TestC_1_35_2_Thresholds(t *testing.T) {
 	}
 }
 
+// Shows: C-1.35.2
 func TestC_1_35_2_ListOfThresholds(t *testing.T) {
 	t.Parallel()
 	all, err := ParseThresholds([]string{"memory.available<1Gi, nodefs.available<10%", "pid.available<5%"})

@@ -223,6 +223,8 @@ var appendixA = []struct {
 
 // TestA1_A26_C_1_3_NotificationModes runs appendix A with and without content
 // hashes: the fast way and the slow way to compare must agree.
+//
+// Shows: A1, A2, A3, A4, A5, A6, A7, A8, A9, A10, A11, A12, A13, A14, A15, A16, A17, A18, A19, A20, A21, A22, A23, A24, A25, A26, C-1.3, Appendix A
 func TestA1_A26_C_1_3_NotificationModes(t *testing.T) {
 	for _, test := range appendixA {
 		for i, mode := range []Mode{Incremental, SnapshotAndUpdates, Snapshot} {

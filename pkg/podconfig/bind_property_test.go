@@ -107,6 +107,8 @@ func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
 // TestI9_BindingRemovesNothing: after every reading each desired pod is bound as the
 // rules say or, where it lacks an object, keeps its version from before. No pod is
 // removed because an object was, and the incremental result equals the full one.
+//
+// Shows: I9
 func TestI9_BindingRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		live(namings(t), func(e event, old, next fold, b Batch) {

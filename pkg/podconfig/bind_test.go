@@ -121,6 +121,8 @@ func sumText(d *pod.Data, sum pod.ObjectSum) string {
 // TestC_1_38_2_PodsAreBoundToWhatTheyName: pods and the objects they name, over files,
 // layers and kinds of source. A pod that lacks an object is rejected, and its version
 // from before stays (I9).
+//
+// Shows: C-1.38.2
 func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -231,6 +233,8 @@ func bound(s *pod.Spec, objects ...*pod.Object) []*pod.Spec {
 
 // TestC_1_2_7_AnotherContentIsAnUpdate: other content of an object is an UPDATE of an
 // otherwise equal pod; an unchanged reading keeps the same spec.
+//
+// Shows: C-1.2.7
 func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 	t.Parallel()
 	config := New(Config{})
@@ -259,6 +263,8 @@ func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 // TestI9_ContentsThatAreKnownAgainAreTold: a pod that was bound to sums and is now
 // bound to contents with these sums is a RECONCILE, which brings the contents to their
 // readers.
+//
+// Shows: I9
 func TestI9_ContentsThatAreKnownAgainAreTold(t *testing.T) {
 	t.Parallel()
 	kept := bound(namingFile(one, "a", "A1=x").Pods[0], thingOf(one, "b", "x", "1"))
@@ -272,6 +278,8 @@ func TestI9_ContentsThatAreKnownAgainAreTold(t *testing.T) {
 }
 
 // TestC_1_38_2_PodsOfAnAPIServerWait: they are bound to the objects that exist.
+//
+// Shows: C-1.38.2
 func TestC_1_38_2_PodsOfAnAPIServerWait(t *testing.T) {
 	t.Parallel()
 	const api = "api:https://server"
@@ -285,6 +293,8 @@ func TestC_1_38_2_PodsOfAnAPIServerWait(t *testing.T) {
 
 // TestI9_PodsOfAnAPIServerKeepWhatTheyHave: the deletion of an object there does not
 // change a pod that is bound to it; its replacement does.
+//
+// Shows: I9
 func TestI9_PodsOfAnAPIServerKeepWhatTheyHave(t *testing.T) {
 	t.Parallel()
 	const api = "api:https://server"
@@ -322,6 +332,8 @@ func TestAPolicySaysWhoSeesWhat(t *testing.T) {
 // TestC_1_3_8_RestoredPodsAreBound: over a restart with sources that have not answered,
 // pods are bound as before, also to objects of another layer of the kind; the first
 // reading then decides.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 	t.Parallel()
 	config := New(Config{})

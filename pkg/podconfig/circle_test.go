@@ -64,6 +64,8 @@ func problemText(ps []pod.Problem) string {
 
 // TestP21_CirclesAreRejected: the effects of a cycle of new pods, of known pods, and of
 // both, over files and layers.
+//
+// Shows: P21
 func TestP21_CirclesAreRejected(t *testing.T) {
 	t.Parallel()
 	type step struct {
@@ -152,6 +154,8 @@ func TestP21_CirclesAreRejected(t *testing.T) {
 
 // TestP21_NamesWithTheNodesSuffix: a name means the pod of that name, or else the one
 // with the node's suffix; never one of another namespace.
+//
+// Shows: P21
 func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
 	t.Parallel()
 	spec := func(namespace, name string, on ...string) *pod.Spec {
@@ -185,6 +189,8 @@ func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
 
 // TestP21_HeldBackOverARestart: after a restart of the agent during a cycle, the new
 // agent neither stops a pod nor starts one that was left out.
+//
+// Shows: P21
 func TestP21_HeldBackOverARestart(t *testing.T) {
 	t.Parallel()
 	runs := ordering(one, "a", "A1>b", "B1").Pods
@@ -211,6 +217,8 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 // TestP21_LargeCirclesAreNamedInPart: of thousands of pods on one cycle each has one
 // problem, which names some of them. Ten times the pods take ten times the memory, not
 // a hundred times: no pod follows the whole cycle.
+//
+// Shows: P21
 func TestP21_LargeCirclesAreNamedInPart(t *testing.T) {
 	merged := func(n int) uint64 {
 		var pods []*pod.Spec
@@ -353,6 +361,8 @@ func orders(t *rapid.T) []event {
 // TestP21_CirclesHurtNothing: after any edit the set has no cycle, pods of the set that
 // are still defined stay in it, only pods that a problem names differ from their files,
 // and the updates lead from set to set.
+//
+// Shows: P21
 func TestP21_CirclesHurtNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := map[pod.Key]*pod.Spec{}
@@ -400,6 +410,8 @@ func TestP21_CirclesHurtNothing(t *testing.T) {
 
 // TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst: the first readings of layers lead to
 // the same set in any order, which is that of reading each once.
+//
+// Shows: C-1.3.6
 func TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first, second := orders(t)[0], orders(t)[0]

@@ -20,6 +20,8 @@ import (
 
 // TestC_1_2_1_HeardWithTheSet: the batch of a layer's first set says that the layer is
 // ready; only one batch is First.
+//
+// Shows: C-1.2.1
 func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
 	c := New(Config{})
 	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
@@ -36,6 +38,8 @@ func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
 // TestC_1_2_2_FirstOfOneNameWins: within a file, by name alone; the others become
 // conflicts. Deviation: a set consists of files here, and the file that already holds
 // the pod goes first (F43).
+//
+// Shows: C-1.2.2
 func TestC_1_2_2_FirstOfOneNameWins(t *testing.T) {
 	other := with(wanted("A2"), func(p *v1.Pod) { p.UID = "x" })
 	m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: in(one, "a", wanted("A1"), other, wanted("A3"))}), noon)})
@@ -45,6 +49,8 @@ func TestC_1_2_2_FirstOfOneNameWins(t *testing.T) {
 
 // TestC_1_2_3_OneNameInTwoLayers. Deviation: the kubelet admits both, and its workers
 // alternate; here the first layer wins, and the other one's pod is a conflict.
+//
+// Shows: C-1.2.3
 func TestC_1_2_3_OneNameInTwoLayers(t *testing.T) {
 	a, b := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon), NewLayer(web, nil).Read(set(file(web, "w", "A2", "B1")), noon)
 	m := Merge([]Layer{a, b})
@@ -54,6 +60,8 @@ func TestC_1_2_3_OneNameInTwoLayers(t *testing.T) {
 
 // TestC_1_2_4_SourceAnnotationIsNoDifference. Deviation: package manifest sets the
 // annotation on static pods; this package never writes to a pod.
+//
+// Shows: C-1.2.4
 func TestC_1_2_4_SourceAnnotationIsNoDifference(t *testing.T) {
 	read := func(value string) source.Snapshot {
 		p := with(wanted("A1"), func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigSource: value} })
@@ -70,6 +78,8 @@ func TestC_1_2_4_SourceAnnotationIsNoDifference(t *testing.T) {
 // TestC_1_2_5_FoundByKey: not found is ADD, found is compared. Deviation: a pod
 // is found by its key, not by its UID, so another UID under one key is an UPDATE,
 // by which the pod's worker replaces the instance.
+//
+// Shows: C-1.2.5
 func TestC_1_2_5_FoundByKey(t *testing.T) {
 	read := func(pods ...*pod.Spec) source.Snapshot {
 		return set(source.File{File: "a", Pods: in(one, "a", pods...)})
@@ -81,6 +91,8 @@ func TestC_1_2_5_FoundByKey(t *testing.T) {
 }
 
 // TestC_1_2_6_RemovedAsLastKnown: REMOVE carries the last desired spec itself.
+//
+// Shows: C-1.2.6
 func TestC_1_2_6_RemovedAsLastKnown(t *testing.T) {
 	before := history(NewLayer(one, nil), set(file(one, "a", "A1")), set(file(one, "a", "A2")))
 	updates := Diff(Merge([]Layer{before}), Merge([]Layer{before.Read(set(), noon)}))
@@ -120,6 +132,8 @@ var compared = []struct {
 
 // TestC_1_2_7_C_1_2_8_WhatIsCompared: content, where nothing of it differs the status,
 // and nothing else; with hashes and without.
+//
+// Shows: C-1.2.7, C-1.2.8
 func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
 	pod1 := with(wanted("A1"), func(p *v1.Pod) {
 		p.Labels, p.Annotations = map[string]string{"a": "1"}, map[string]string{"mine": "1", pod.AnnotationConfigHash: "h"}
@@ -152,6 +166,8 @@ func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
 // TestC_1_2_9_DeletionDecides between UPDATE and DELETE, at every change of a pod with
 // a deletionTimestamp. Deviation: the new version stays as it was read; nothing of the
 // old one is copied into it.
+//
+// Shows: C-1.2.9
 func TestC_1_2_9_DeletionDecides(t *testing.T) {
 	l := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)
 	var got []string
@@ -167,6 +183,8 @@ func TestC_1_2_9_DeletionDecides(t *testing.T) {
 // TestC_1_2_11_EmittedIsShared. Deviation: the kubelet copies pods before it sends
 // them; here a Spec is immutable, so updates, state and layer share it.
 // TestC_1_2_11_StatesAreImmutable checks that.
+//
+// Shows: C-1.2.11
 func TestC_1_2_11_EmittedIsShared(t *testing.T) {
 	f := file(one, "a", "A1")
 	m := Merge([]Layer{NewLayer(one, nil).Read(set(f), noon)})
@@ -177,6 +195,8 @@ func TestC_1_2_11_EmittedIsShared(t *testing.T) {
 
 // TestC_1_2_12_OneUIDUnderTwoNames. Deviation: in the kubelet both versions replace
 // each other with two UPDATEs at every set; here they are two pods.
+//
+// Shows: C-1.2.12
 func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 	read := func(version string) source.Snapshot {
 		b := with(wanted("B"+version), func(p *v1.Pod) { p.UID = "a" })
@@ -190,6 +210,8 @@ func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 
 // TestC_1_2_13_RenamedUnderOneUID. Deviation: the kubelet keeps the old name; here one
 // pod is removed and another one added.
+//
+// Shows: C-1.2.13
 func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 	l := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)
 	b := with(wanted("B1"), func(p *v1.Pod) { p.UID = "a" })
@@ -199,6 +221,8 @@ func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 
 // TestC_1_2_15_AllHeard: every configured layer by itself; a failure, an end and a
 // restored set do not make it ready.
+//
+// Shows: C-1.2.15
 func TestC_1_2_15_AllHeard(t *testing.T) {
 	heard := NewLayer(one, nil).Read(set(), noon)
 	silent := NewLayer(two, nil)
@@ -219,6 +243,8 @@ func TestC_1_2_15_AllHeard(t *testing.T) {
 
 // TestF43_LosersComeAndGo: other files with the pod that are added, edited and removed
 // in any order cause no update; the removal of the owner causes an UPDATE at most.
+//
+// Shows: F43
 func TestF43_LosersComeAndGo(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	for _, owner := range []string{"0", "b2", "z"} {
@@ -278,6 +304,8 @@ func permutations(names []string) [][]string {
 // TestF49_FlipsEndInTheLastWord deletes a manifest and writes it again 1,000 times,
 // with edits, mistakes and readings that miss some of it: after every reading the state
 // is the last version, and the pod keeps its UID.
+//
+// Shows: F49
 func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 	var b source.Builder
 	c := New(Config{})

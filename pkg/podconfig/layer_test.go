@@ -133,6 +133,8 @@ func TestLayerKeepsLastGood(t *testing.T) {
 
 // A manifest that is broken when an agent starts keeps the pod that runs: an upgrade or
 // a reboot with a typo in a file stops no pod (I2, I9).
+//
+// Shows: I9
 func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
 	kept := slices.Concat(file(dir, "a", "A1", "B1").Pods, file(dir, "gone", "C1").Pods, file("file:/elsewhere", "a", "D1").Pods)
 	first := NewLayer(dir, kept)
@@ -144,6 +146,7 @@ func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
 	check(t, "broken later", places(first.Read(set(), noon).Read(set(broken("a")), noon).held()), "")
 }
 
+// Shows: F43
 func TestF43_DuplicateKeepsOwner(t *testing.T) {
 	inA := file(dir, "b", "A9").Pods
 	tests := []struct {
@@ -234,6 +237,8 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 
 // TestF43_OwnerByDocument finds the owner by the place in its origin, where that is
 // more exact than the file.
+//
+// Shows: F43
 func TestF43_OwnerByDocument(t *testing.T) {
 	a, b := file(dir, "a", "A1"), file(dir, "b", "A2")
 	b.Pods[0].Origin.File = "b#2"
@@ -243,6 +248,8 @@ func TestF43_OwnerByDocument(t *testing.T) {
 
 // TestF43_DeletingOwnerIsUpdate: deleting the loser's file causes no update, deleting
 // the owner's one UPDATE.
+//
+// Shows: F43
 func TestF43_DeletingOwnerIsUpdate(t *testing.T) {
 	both := history(NewLayer(dir, nil), set(file(dir, "a", "A1"), file(dir, "b", "A2")))
 	loserGone := both.Read(set(file(dir, "a", "A1")), noon)
@@ -297,6 +304,7 @@ func TestLayerObjects(t *testing.T) {
 	}
 }
 
+// Shows: I9
 func TestI9_FailureKeepsEverything(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	fresh := NewLayer(dir, nil)

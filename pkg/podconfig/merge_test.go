@@ -63,6 +63,7 @@ func TestMergeOfNothing(t *testing.T) {
 	}
 }
 
+// Shows: C-1.2.10
 func TestC_1_2_10_EmissionOrder(t *testing.T) {
 	first := history(NewLayer(one, nil), set(file(one, "a", "A1", "B1", "C1", "E1s1")))
 	second := history(NewLayer(two, nil), set(file(two, "b", "X1", "C2")))
@@ -92,6 +93,8 @@ func TestC_1_2_10_EmissionOrder(t *testing.T) {
 
 // TestC_1_2_16_FirstHeardMarker: the empty ADD is in the place of ADD, before
 // RECONCILE, and only when no other update shows that the layer is ready.
+//
+// Shows: C-1.2.16
 func TestC_1_2_16_FirstHeardMarker(t *testing.T) {
 	second := history(NewLayer(two, nil), set(file(two, "b", "A1", "B1")))
 	old := Merge([]Layer{NewLayer(one, nil), second})
@@ -151,6 +154,8 @@ func TestDiffMoves(t *testing.T) {
 
 // TestC_1_2_8_EveryStatusFieldIsCompared walks the API type: a field that the quick
 // comparison lacks would never lead to an update.
+//
+// Shows: C-1.2.8
 func TestC_1_2_8_EveryStatusFieldIsCompared(t *testing.T) {
 	status := reflect.TypeFor[v1.PodStatus]()
 	for i := range status.NumField() {

@@ -275,6 +275,7 @@ func TestBatchesEnd(t *testing.T) {
 	})
 }
 
+// Shows: C-1.3.5
 func TestC_1_3_5_Sync(t *testing.T) {
 	t.Run("before the first word, several at once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
@@ -362,6 +363,7 @@ func TestOnce(t *testing.T) {
 	}
 }
 
+// Shows: F43
 func TestF43_OnceKnowsIncumbents(t *testing.T) {
 	s := &scripted{name: one, words: []word{{files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}}}}
 	c := New(Config{Sources: []source.Source{s}, Kept: file(one, "b", "A9").Pods})
@@ -370,6 +372,8 @@ func TestF43_OnceKnowsIncumbents(t *testing.T) {
 
 // TestC_1_1_3_TotalOrder has many sources yield concurrently: no reading is lost, and
 // each batch starts from the state of the one before.
+//
+// Shows: C-1.1.3
 func TestC_1_1_3_TotalOrder(t *testing.T) {
 	const sources, words = 8, 20
 	var all []source.Source

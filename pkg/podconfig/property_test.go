@@ -208,6 +208,8 @@ func live(events []event, each func(e event, old, next fold, b Batch)) fold {
 
 // TestF40_F43_LayerAgainstModel: a layer equals the model, however little of a reading
 // it looks at.
+//
+// Shows: F40, F43
 func TestF40_F43_LayerAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var models [3]model
@@ -239,6 +241,8 @@ func reread(r Restored) source.Snapshot {
 // TestC_1_2_10_IncrementalIsFull: the steps that look only at what changed lead
 // to the same states, updates and conflicts as the full pass; so does a step
 // that missed others before it.
+//
+// Shows: C-1.2.10
 func TestC_1_2_10_IncrementalIsFull(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var folds []fold
@@ -285,6 +289,8 @@ func asRestored(layer int, updates []PodUpdate) []PodUpdate {
 
 // TestC_1_1_3_ReplayYieldsState: applying every update to an empty map gives the state;
 // REMOVE names only pods that are in it.
+//
+// Shows: C-1.1.3
 func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := make(map[pod.Key]*pod.Spec)
@@ -324,6 +330,8 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 
 // TestI9_SilenceRemovesNothing: a source that cannot be read changes no pod, object or
 // conflict, and one whose files all break removes nothing.
+//
+// Shows: I9
 func TestI9_SilenceRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := live(lives(t), func(e event, old, next fold, b Batch) {
@@ -354,6 +362,8 @@ func TestI9_SilenceRemovesNothing(t *testing.T) {
 
 // TestC_1_3_6_ArrivalOrderDoesNotMatter: only the content of each layer counts, not
 // which of them was read first.
+//
+// Shows: C-1.3.6
 func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		events := lives(t)
@@ -388,6 +398,8 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 
 // TestC_1_2_8_TwiceIsOnce: repeating the last reading of every layer leads to no
 // update, whether it shares memory with the first or not.
+//
+// Shows: C-1.2.8
 func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := live(lives(t), nil)
@@ -414,6 +426,8 @@ func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 
 // TestF43_PermutationsAgree: however the files of a first reading are shuffled,
 // the same files own the same pods.
+//
+// Shows: F43
 func TestF43_PermutationsAgree(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		files := []source.File{file(one, "a", "A1", "B1"), file(one, "b", "B2", "A2"), file(one, "c", "B1", "C1"), broken("d")}
@@ -427,6 +441,8 @@ func TestF43_PermutationsAgree(t *testing.T) {
 }
 
 // TestC_1_2_11_StatesAreImmutable: no later step writes to a state that was given out.
+//
+// Shows: C-1.2.11
 func TestC_1_2_11_StatesAreImmutable(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type given struct {

@@ -43,6 +43,7 @@ func (b Batch) stands() string {
 	return strings.Join(out, " ")
 }
 
+// Shows: C-1.3.8
 func TestC_1_3_8_Restore(t *testing.T) {
 	timeout := errors.New("timeout")
 	ab := map[string]Restored{one: stood(file(one, "a", "A1", "B1"), file(one, "b", "C1"))}
@@ -141,6 +142,8 @@ func TestC_1_3_8_Restore(t *testing.T) {
 
 // TestC_1_3_8_RestoreComesFirst: also after a call of Sync, and where the caller leaves
 // at once.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 	config := func() *PodConfig {
 		return New(Config{
@@ -161,6 +164,8 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 }
 
 // TestC_1_3_8_RestoredIsNotHeard follows a layer's state from restored to ready.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	r := stood(file(one, "a", "A1", "B1"))
@@ -185,6 +190,8 @@ func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
 }
 
 // TestC_1_3_8_RestoredInDisorder: damage on the disk costs at most the damaged content.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredInDisorder(t *testing.T) {
 	l := NewLayer(one, nil).Restore(stood(file(one, "b", "B1"), file(one, "a", "A1"), file(one, "b", "C1"), file(one, "c")))
 	check(t, "held", places(l.held()), "A1=a B1=b")
@@ -193,6 +200,8 @@ func TestC_1_3_8_RestoredInDisorder(t *testing.T) {
 
 // TestF43_RestoredOwner: the kept pods determine the owner of a duplicate, and from
 // then on the owner stays.
+//
+// Shows: F43
 func TestF43_RestoredOwner(t *testing.T) {
 	both := stood(file(one, "a", "A1"), file(one, "b", "A2"))
 	for _, test := range []struct{ name, kept, want string }{
@@ -214,6 +223,8 @@ func TestF43_RestoredOwner(t *testing.T) {
 // TestI9_KeptStandsBesideASetThatHasNothingOfItsFile: the agent was killed before it
 // wrote the set, or a part of it is damaged; and the file is broken now. Its running
 // pods stay.
+//
+// Shows: I9
 func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
 	kept := slices.Concat(file(one, "a", "A1").Pods, file(one, "b", "B1").Pods, file(one, "c", "C1").Pods, file(one, "d", "D1").Pods)
 	l := NewLayer(one, kept).Restore(stood(file(one, "a", "A2"), file(one, "c", "E1"), file(one, "e", "D1")))
@@ -226,6 +237,8 @@ func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
 
 // TestC_1_3_8_OnceStandsOnRestored: a layer that cannot be read keeps the set of the
 // previous agent.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -321,6 +334,8 @@ func TestStandsAddUp(t *testing.T) {
 // TestC_1_3_8_RestoredIsAnEarlierReading: a restored layer has its old content, and
 // corrects itself exactly as one that read the same and kept running. The exception is
 // a pod in another file than its origin's, which no record shows.
+//
+// Shows: C-1.3.8
 func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		before := live(words(t), nil)
@@ -350,6 +365,8 @@ func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 // TestC_1_3_ModesReplayToTheState: applying a mode's updates to an empty map gives the
 // desired set; and one running Incremental PodConfig can produce the updates of all
 // modes.
+//
+// Shows: C-1.3
 func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {
 		t.Run(mode.String(), func(t *testing.T) {
@@ -383,6 +400,8 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 
 // TestC_1_3_5_TellPassesSyncOn: the answer to Sync is one SET of all layers in
 // every mode.
+//
+// Shows: C-1.3.5
 func TestC_1_3_5_TellPassesSyncOn(t *testing.T) {
 	b := syncBatch(Merge([]Layer{NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)}))
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {

@@ -15,6 +15,8 @@ import (
 
 // A static source that may not claims neither the UID of another pod, whose directories
 // and logs it would share, nor a priority of the system's.
+//
+// Shows: D1
 func TestPolicy_ClaimedUIDAndSystemPriority_AreRefused(t *testing.T) {
 	t.Parallel()
 	const containers = "spec: {nodeName: n1, containers: [{name: c, image: a}]"

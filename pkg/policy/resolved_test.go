@@ -10,6 +10,8 @@ import (
 
 // A PersistentVolume that a claim is bound to is held to hostPaths as a host path is: the
 // pod names the claim only, and another object of the cluster names the path.
+//
+// Shows: D1
 func TestJudgePath_ClaimBoundToPath_IsHeldToHostPaths(t *testing.T) {
 	t.Parallel()
 	const allow = "hostPaths: [{prefix: /data}, {prefix: /data/ro, readOnly: true}]"

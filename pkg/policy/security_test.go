@@ -136,6 +136,8 @@ func TestPodSecurityAgreesWithKubernetes(t *testing.T) {
 
 // A volume with two sources is refused at every level: Kubernetes' check of restricted
 // volumes sees the ConfigMap, and the host path would be mounted.
+//
+// Shows: D1
 func TestPolicy_VolumeWithTwoSources_IsRefused(t *testing.T) {
 	t.Parallel()
 	const two = `{spec: {volumes: [{name: a, configMap: {name: a}, hostPath: {path: /}}], securityContext: {runAsNonRoot: true, seccompProfile: {type: RuntimeDefault}},

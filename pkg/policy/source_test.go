@@ -229,6 +229,8 @@ func check(t *rapid.T, was, is source.Snapshot) (refusals bool) {
 // TestI9_RefusedEditKeepsWhatStood: of a file with several pods, the one whose
 // edit is refused goes on as it was, the others go on being updated; a new pod that
 // is refused is not there.
+//
+// Shows: I9
 func TestI9_RefusedEditKeepsWhatStood(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "m")

@@ -13,6 +13,8 @@ import (
 // TestF14_DueUnderAJumpingClock: a container's start time comes from the wall clock, which
 // may be years off. A probe is due now or within its own times, never in the past, and
 // missed runs count as one.
+//
+// Shows: F14
 func TestF14_DueUnderAJumpingClock(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour

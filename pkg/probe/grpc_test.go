@@ -43,6 +43,7 @@ func check(t *testing.T, addr string, service *string) pod.ProbeRequest {
 	return r
 }
 
+// Shows: C-1.29.15
 func TestC_1_29_15_GRPCNeedsServing(t *testing.T) {
 	t.Parallel()
 	h := health.NewServer()
@@ -87,6 +88,7 @@ func (c checks) Check(ctx context.Context, _ *grpc_health_v1.HealthCheckRequest)
 	return c.f(ctx)
 }
 
+// Shows: C-1.29.15
 func TestC_1_29_15_GRPCRequest(t *testing.T) {
 	t.Setenv("HTTPS_PROXY", "http://127.0.0.1:1")
 	t.Setenv("NO_PROXY", "")
@@ -108,6 +110,7 @@ func TestC_1_29_15_GRPCRequest(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.15
 func TestC_1_29_15_GRPCTransportErrorsAreFailures(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -133,6 +136,8 @@ func TestC_1_29_15_GRPCTransportErrorsAreFailures(t *testing.T) {
 
 // A server that accepts the connection, or the request, and does not answer, fails the
 // probe at the timeout.
+//
+// Shows: F80
 func TestF80_GRPCTimeoutIsAHardWall(t *testing.T) {
 	t.Parallel()
 	mute := silent(t)

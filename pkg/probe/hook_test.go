@@ -40,6 +40,7 @@ func hook(t *testing.T, r pod.HookRequest) error {
 	return hookWith(t.Context(), r)
 }
 
+// Shows: C-1.24.1
 func TestC_1_24_1_ExecHook(t *testing.T) {
 	t.Parallel()
 	e := &execer{output: "the secret"}
@@ -77,6 +78,7 @@ func (u *until) ExecSync(ctx context.Context, _ string, _ []string, timeout time
 	return 0, nil, ctx.Err()
 }
 
+// Shows: C-1.24.1
 func TestC_1_24_1_ExecHookEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -97,6 +99,7 @@ func TestC_1_24_1_ExecHookEndsWithItsContext(t *testing.T) {
 	})
 }
 
+// Shows: C-1.24.2
 func TestC_1_24_2_AnyAnswerIsSuccess(t *testing.T) {
 	t.Parallel()
 	seen := make(chan *http.Request, 1) // one hook, one request
@@ -134,6 +137,8 @@ func TestC_1_24_2_AnyAnswerIsSuccess(t *testing.T) {
 }
 
 // An incomplete response at the end of the hook's time does not make the hook fail.
+//
+// Shows: C-1.24.2
 func TestC_1_24_2_HTTPHookEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -158,6 +163,7 @@ func TestC_1_24_2_HTTPHookEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// Shows: C-1.24.2
 func TestC_1_24_2_HTTPSFallsBackWithoutAuthorization(t *testing.T) {
 	t.Parallel()
 	seen := make(chan http.Header, 1)
@@ -189,6 +195,7 @@ func TestC_1_24_2_HTTPSFallsBackWithoutAuthorization(t *testing.T) {
 	}
 }
 
+// Shows: C-1.24.3
 func TestC_1_24_3_Sleep(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -211,6 +218,7 @@ func TestC_1_24_3_Sleep(t *testing.T) {
 	})
 }
 
+// Shows: C-1.24.4
 func TestC_1_24_4_UnknownHooksAreErrors(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]*v1.LifecycleHandler{

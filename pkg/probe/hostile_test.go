@@ -39,6 +39,8 @@ func silent(t *testing.T) string {
 
 // A server that resets the connection, at once or in the middle of its answer, fails the
 // probe without a wait for the timeout.
+//
+// Shows: F80
 func TestF80_ResetIsFailure(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{"AtOnce": "", "InTheBody": "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab"} {
@@ -73,6 +75,8 @@ func TestF80_ResetIsFailure(t *testing.T) {
 
 // A redirect to the machine's own services, or the cloud's, is not followed: a request
 // there would fail or hang in this test.
+//
+// Shows: F80
 func TestF80_RedirectToLinkLocalIsNotFollowed(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data", "http://[::1]:1/", "https://localhost:1/", "//192.0.2.1/", "file:///etc/passwd"} {
@@ -87,6 +91,7 @@ func TestF80_RedirectToLinkLocalIsNotFollowed(t *testing.T) {
 	}
 }
 
+// Shows: F80
 func TestF80_TimeoutIsAHardWall(t *testing.T) {
 	t.Parallel()
 	end := make(chan struct{})
@@ -136,6 +141,7 @@ func TestF80_TimeoutIsAHardWall(t *testing.T) {
 	}
 }
 
+// Shows: F80
 func TestF80_BodyIsReadUpToTenKiB(t *testing.T) {
 	t.Parallel()
 	sent := make(chan int64, 1) // one request

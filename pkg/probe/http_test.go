@@ -62,6 +62,7 @@ func serve(t *testing.T, h http.HandlerFunc) string {
 	return s.URL
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_StatusDecides(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, func(w http.ResponseWriter, r *http.Request) {
@@ -86,6 +87,7 @@ func TestC_1_29_14_StatusDecides(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_Request(t *testing.T) {
 	t.Parallel()
 	seen := make(chan *http.Request, 1) // one probe, one request
@@ -137,6 +139,7 @@ func TestC_1_29_14_Request(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_NoProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:1")
 	t.Setenv("http_proxy", "http://127.0.0.1:1")
@@ -146,6 +149,7 @@ func TestC_1_29_14_NoProxy(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_LoopbackOnTheHostNetwork(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, func(http.ResponseWriter, *http.Request) {})
@@ -160,6 +164,7 @@ func TestC_1_29_14_LoopbackOnTheHostNetwork(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_NamedPort(t *testing.T) {
 	t.Parallel()
 	addr := serve(t, func(http.ResponseWriter, *http.Request) {})
@@ -174,6 +179,7 @@ func TestC_1_29_14_NamedPort(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_Redirects(t *testing.T) {
 	t.Parallel()
 	var elsewhere atomic.Int32
@@ -216,6 +222,7 @@ func TestC_1_29_14_Redirects(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_HTTPSIsNotVerified(t *testing.T) {
 	t.Parallel()
 	s := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -245,6 +252,7 @@ func TestC_1_29_14_HTTPSIsNotVerified(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.14
 func TestC_1_29_14_TransportErrorsAreFailures(t *testing.T) {
 	t.Parallel()
 	gone := httptest.NewServer(nil)
@@ -296,7 +304,8 @@ func raw(t *testing.T, answer string) string {
 // TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody: the kubelet's warning ends in the
 // body of the response. Before it reaches an event, data of a container is cut and made
 // printable: no control characters, and a limited length.
-// Shows: C-1.29.14, F80.
+//
+// Shows: C-1.29.14, F80
 func TestHTTPGet_RedirectToAnotherHost_WarningHasTheBody(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ body, want string }{

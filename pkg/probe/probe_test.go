@@ -68,6 +68,7 @@ func execRequest(cmd ...string) pod.ProbeRequest {
 	}
 }
 
+// Shows: C-1.29.13
 func TestC_1_29_13_Exec(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 20<<10)
@@ -106,6 +107,7 @@ func TestC_1_29_13_Exec(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.13
 func TestC_1_29_13_ExecExpandsDeclaredEnvironment(t *testing.T) {
 	t.Parallel()
 	e := &execer{}
@@ -126,6 +128,7 @@ func TestC_1_29_13_ExecExpandsDeclaredEnvironment(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.7
 func TestC_1_29_7_ProbersTroubleIsTriedThreeTimes(t *testing.T) {
 	t.Parallel()
 	e := &execer{err: errors.New("no such container")}
@@ -144,6 +147,7 @@ func (h *hang) ExecSync(_ context.Context, _ string, _ []string, timeout time.Du
 	return 0, nil, errors.New("container runtime did not answer in time")
 }
 
+// Shows: F81
 func TestF81_TroubleThatTookTheTimeoutIsNotTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -156,6 +160,7 @@ func TestF81_TroubleThatTookTheTimeoutIsNotTriedAgain(t *testing.T) {
 	})
 }
 
+// Shows: C-1.29.7
 func TestC_1_29_7_EndOfContextIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -170,6 +175,7 @@ func TestC_1_29_7_EndOfContextIsNoAnswer(t *testing.T) {
 	trouble(t, probe.New(probe.Config{}).Probe(ctx, r))
 }
 
+// Shows: C-1.29.7
 func TestC_1_29_7_WhatCannotBeAskedIsTrouble(t *testing.T) {
 	t.Parallel()
 	for name, h := range map[string]v1.ProbeHandler{
@@ -188,6 +194,7 @@ func TestC_1_29_7_WhatCannotBeAskedIsTrouble(t *testing.T) {
 	trouble(t, probe.New(probe.Config{}).Probe(t.Context(), pod.ProbeRequest{}))
 }
 
+// Shows: C-1.29.15
 func TestC_1_29_15_TCPSocket(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -226,6 +233,8 @@ func TestC_1_29_15_TCPSocket(t *testing.T) {
 }
 
 // A listener with a full queue lets connections hang: the probe ends at its timeout.
+//
+// Shows: F80
 func TestF80_TCPSocketTimesOut(t *testing.T) {
 	t.Parallel()
 	port := fullPort(t)

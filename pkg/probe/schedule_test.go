@@ -13,6 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/probe"
 )
 
+// Shows: C-1.29.2
 func TestC_1_29_2_Defaults(t *testing.T) {
 	t.Parallel()
 	if got := probe.Timeout(&v1.Probe{}); got != time.Second {
@@ -26,6 +27,7 @@ func TestC_1_29_2_Defaults(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.5
 func TestC_1_29_5_Due(t *testing.T) {
 	t.Parallel()
 	t0 := time.Date(2026, 1, 2, 3, 4, 5, 250e6, time.UTC)
@@ -58,6 +60,7 @@ func TestC_1_29_5_Due(t *testing.T) {
 	}
 }
 
+// Shows: C-1.29.3
 func TestC_1_29_3_SpreadAfterAnAgentsStart(t *testing.T) {
 	t.Parallel()
 	agent := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -77,6 +80,7 @@ func TestC_1_29_3_SpreadAfterAnAgentsStart(t *testing.T) {
 	}
 }
 
+// Shows: F5
 func TestF5_Stalled(t *testing.T) {
 	t.Parallel()
 	planned := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -130,6 +134,7 @@ func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
 	return b.String()
 }
 
+// Shows: C-1.29.8
 func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 	t.Parallel()
 	p := &v1.Probe{SuccessThreshold: 2, FailureThreshold: 3}
@@ -152,6 +157,8 @@ func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 
 // A container's first threshold publishes a status in either direction, and replaces the
 // one before it. Liveness begins with success, and publishes only a failure.
+//
+// Shows: C-1.29.4
 func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[pod.ProbeKind]struct{ known, ok bool }{
@@ -180,6 +187,8 @@ func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
 }
 
 // A liveness failure and any status of a startup probe are final.
+//
+// Shows: C-1.29.9
 func TestC_1_29_9_LastWords(t *testing.T) {
 	t.Parallel()
 	p := &v1.Probe{SuccessThreshold: 1, FailureThreshold: 3}
@@ -200,6 +209,8 @@ func TestC_1_29_9_LastWords(t *testing.T) {
 
 // Whatever the results, a published change follows as many equal results in a row as its
 // threshold.
+//
+// Shows: C-1.29.8
 func TestC_1_29_8_ThresholdLaw(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -18,6 +18,8 @@ import (
 
 // TestF10_WithoutADescriptorNoContainerIsToBlame: if the agent cannot open a connection,
 // that is not an answer of the container.
+//
+// Shows: F10
 func TestF10_WithoutADescriptorNoContainerIsToBlame(t *testing.T) { // not parallel: the limit is the process's
 	web := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer web.Close()

@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Shows: F81
 func TestF81_WaitingProbesCostNothing(t *testing.T) {
 	probing(t, func(w *ward) {
 		const containers = 1000
@@ -43,6 +44,8 @@ func TestF81_WaitingProbesCostNothing(t *testing.T) {
 }
 
 // One probe that hangs, whatever its period, does not delay any other.
+//
+// Shows: F81
 func TestF81_SlowProbeDelaysNobody(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("slow readiness", hung(45*time.Second))
@@ -59,6 +62,7 @@ func TestF81_SlowProbeDelaysNobody(t *testing.T) {
 	})
 }
 
+// Shows: F81
 func TestF81_ProbesAreCappedPerPod(t *testing.T) {
 	probing(t, func(w *ward) {
 		var list []Target
@@ -84,6 +88,8 @@ func TestF81_ProbesAreCappedPerPod(t *testing.T) {
 
 // When hanging probes take every slot of the node, a healthy pod's probe waits no longer than
 // their timeout, and commands do not wait for connections.
+//
+// Shows: F81
 func TestF81_HungProbesStarveNobody(t *testing.T) {
 	probing(t, func(w *ward) {
 		for i := range 2 * netSlots {
@@ -109,6 +115,7 @@ func TestF81_HungProbesStarveNobody(t *testing.T) {
 	})
 }
 
+// Shows: F81
 func TestF81_CommandsAreCappedPerNode(t *testing.T) {
 	probing(t, func(w *ward) {
 		for i := range 3 * execSlots {
@@ -129,6 +136,8 @@ func TestF81_CommandsAreCappedPerNode(t *testing.T) {
 }
 
 // A probe whose container is gone is cancelled, and frees its slot.
+//
+// Shows: F81
 func TestF81_ProbeOfWhatIsGoneIsCalledOff(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", hung(time.Hour))
@@ -145,6 +154,8 @@ func TestF81_ProbeOfWhatIsGoneIsCalledOff(t *testing.T) {
 
 // F5: the process is stopped for 30 s while a probe runs. The prober discards that probe's
 // result, does not make up for missed periods, and changes no container's health.
+//
+// Shows: F5
 func TestF5_ResultOverAGapIsThrownAway(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -168,6 +179,8 @@ func TestF5_ResultOverAGapIsThrownAway(t *testing.T) {
 }
 
 // The same failures without the gap do count.
+//
+// Shows: F5
 func TestF5_SlowResultWithoutGapCounts(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web liveness", hung(45*time.Second))
@@ -178,6 +191,8 @@ func TestF5_SlowResultWithoutGapCounts(t *testing.T) {
 }
 
 // A gap in which no probe ran discards nothing.
+//
+// Shows: F5
 func TestF5_GapWithNothingRunning(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -192,6 +207,8 @@ func TestF5_GapWithNothingRunning(t *testing.T) {
 }
 
 // A panic of one probe affects only that probe, and is logged once.
+//
+// Shows: F8
 func TestF8_PanicOfAProbeIsItsOwn(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", func(context.Context) error { panic("bug") })
@@ -239,6 +256,8 @@ func TestProberForgetsWhatIsGone(t *testing.T) {
 
 // The result of a probe that was edited while it ran does not count. Otherwise an edit that
 // repairs a liveness probe would end the container (F81).
+//
+// Shows: F81
 func TestF81_EditedProbeDoesNotCount(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("c liveness", hung(5*time.Second))

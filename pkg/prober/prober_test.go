@@ -224,6 +224,7 @@ func hung(d time.Duration) func(context.Context) error {
 	}
 }
 
+// Shows: C-1.29.6
 func TestC_1_29_6_StartupProbeComesFirst(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web", func(c *v1.Container) { c.StartupProbe.PeriodSeconds, c.StartupProbe.FailureThreshold = 4, 5 })
@@ -244,6 +245,7 @@ func TestC_1_29_6_StartupProbeComesFirst(t *testing.T) {
 	})
 }
 
+// Shows: C-1.29.9
 func TestC_1_29_9_OnHoldAfterTheLastWord(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web", func(c *v1.Container) { c.LivenessProbe.FailureThreshold = 2 })
@@ -278,6 +280,8 @@ func TestC_1_29_9_OnHoldAfterTheLastWord(t *testing.T) {
 
 // The result of a startup probe that still runs when its container counts as started is
 // ignored.
+//
+// Shows: C-1.29.6
 func TestC_1_29_6_LateStartupResultIsIgnored(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -291,6 +295,7 @@ func TestC_1_29_6_LateStartupResultIsIgnored(t *testing.T) {
 	})
 }
 
+// Shows: C-1.29.8
 func TestC_1_29_8_ThresholdsAndPeriods(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web", func(c *v1.Container) {
@@ -312,6 +317,8 @@ func TestC_1_29_8_ThresholdsAndPeriods(t *testing.T) {
 }
 
 // C-1.29.11: a terminating pod has no liveness and startup targets.
+//
+// Shows: C-1.29.11
 func TestC_1_29_11_OnlyReadinessGoesOnWhilePodStops(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -334,6 +341,8 @@ func TestC_1_29_11_OnlyReadinessGoesOnWhilePodStops(t *testing.T) {
 
 // C-1.29.19: an update of a container that is started and not ready probes it at once, and
 // starts its period.
+//
+// Shows: C-1.29.19
 func TestC_1_29_19_NewsOfAnUnreadyContainerAsksAtOnce(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web")
@@ -354,6 +363,8 @@ func TestC_1_29_19_NewsOfAnUnreadyContainerAsksAtOnce(t *testing.T) {
 
 // An update does not shorten an initial delay, nor the time before an adopted container's
 // first probe.
+//
+// Shows: C-1.29.5
 func TestC_1_29_5_NewsDoesNotShortenTheDelay(t *testing.T) {
 	probing(t, func(w *ward) {
 		c := patient("web", func(c *v1.Container) { c.ReadinessProbe.InitialDelaySeconds = 8 })
@@ -377,6 +388,8 @@ func TestC_1_29_5_NewsDoesNotShortenTheDelay(t *testing.T) {
 
 // Containers that ran before the agent are first probed at random times of their period, and
 // updates do not change that.
+//
+// Shows: C-1.29.3
 func TestC_1_29_3_AdoptedContainersAreSpread(t *testing.T) {
 	probing(t, func(w *ward) {
 		const containers = 50
@@ -425,6 +438,8 @@ func TestEditedPeriodHoldsFromNowOn(t *testing.T) {
 
 // A probe that cannot run is logged once if that lasts; at the end of a container it is not
 // logged.
+//
+// Shows: C-1.29.7
 func TestC_1_29_7_LastingTroubleIsSaidOnce(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", unable)

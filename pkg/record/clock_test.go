@@ -8,6 +8,8 @@ import (
 )
 
 // TestF14_TimesOfAnyClock: times from a wrong clock are read as they were written.
+//
+// Shows: F14
 func TestF14_TimesOfAnyClock(t *testing.T) {
 	t.Parallel()
 	now := time.Now().Round(0)

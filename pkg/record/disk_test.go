@@ -35,6 +35,7 @@ func fill(t *testing.T, root string) (path string) {
 	return path
 }
 
+// Shows: F12
 func TestF12_FullDisk(t *testing.T) {
 	root := smallDisk(t)
 	r := record.New(root)
@@ -61,6 +62,7 @@ func TestF12_FullDisk(t *testing.T) {
 	}
 }
 
+// Shows: F13
 func TestF13_ReadOnlyDisk(t *testing.T) {
 	root := smallDisk(t)
 	r := record.New(root)

@@ -19,6 +19,7 @@ func small() pod.Record {
 	}
 }
 
+// Shows: F12
 func TestF12_EveryTruncationIsDamage(t *testing.T) {
 	t.Parallel()
 	data, err := encode(small())
@@ -35,6 +36,7 @@ func TestF12_EveryTruncationIsDamage(t *testing.T) {
 	}
 }
 
+// Shows: F12
 func TestF12_EveryFlippedBitIsDamage(t *testing.T) {
 	t.Parallel()
 	data, err := encode(small())
@@ -52,6 +54,7 @@ func TestF12_EveryFlippedBitIsDamage(t *testing.T) {
 	}
 }
 
+// Shows: F16
 func TestF16_AnotherVersionIsNoDamage(t *testing.T) {
 	t.Parallel()
 	var version *versionError

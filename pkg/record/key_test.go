@@ -47,6 +47,8 @@ func onlySecret(n int) pod.Standing {
 // A copy of the root directory contains no Secret: last-known-good sets have them
 // encrypted, and the key is outside the root. The agent after a reboot reads them, without
 // their source. Unchanged files are not written again.
+//
+// Shows: D1
 func TestSets_Secrets_AreEncryptedAndSurviveAReboot(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
@@ -81,6 +83,8 @@ func TestSets_Secrets_AreEncryptedAndSurviveAReboot(t *testing.T) {
 
 // The agent encrypts at once a set that an older nodectl wrote in clear text; a command
 // that only reads changes nothing.
+//
+// Shows: D1
 func TestSets_ClearTextOfAnOlderVersion_IsReadAndEncrypted(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
@@ -105,6 +109,8 @@ func TestSets_ClearTextOfAnOlderVersion_IsReadAndEncrypted(t *testing.T) {
 
 // Without the key only the Secrets are missing, and an error says so; the pods and the rest
 // of the file are read. An exchanged file or another key is not used.
+//
+// Shows: D1
 func TestSets_KeyLostOrForeign_CostsTheSecretsAlone(t *testing.T) {
 	t.Parallel()
 	for name, spoil := range map[string]func(key string) error{

@@ -57,6 +57,7 @@ func hold(t *testing.T, root string) *exec.Cmd {
 	return c
 }
 
+// Shows: F15
 func TestF15_SecondAgentIsToldTheHoldersPID(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
@@ -93,6 +94,7 @@ func TestF15_SecondAgentIsToldTheHoldersPID(t *testing.T) {
 	}
 }
 
+// Shows: F15
 func TestF15_PIDOfTheDeadIsNotNamed(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -112,6 +114,7 @@ func TestF15_PIDOfTheDeadIsNotNamed(t *testing.T) {
 	}
 }
 
+// Shows: F12
 func TestF12_LockOnAFullDisk(t *testing.T) {
 	root := smallDisk(t)
 	unlock, err := record.Lock(root)

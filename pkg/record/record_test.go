@@ -237,6 +237,7 @@ func TestLoadAfterForget(t *testing.T) {
 	}
 }
 
+// Shows: F43
 func TestF43_OneUIDBelongsToOneKey(t *testing.T) {
 	t.Parallel()
 	r := record.New(t.TempDir())
@@ -289,6 +290,7 @@ func damage(t *testing.T, change func([]byte) []byte) (r *record.Records, root s
 	return record.New(root), root
 }
 
+// Shows: F12
 func TestF12_DamagedIsSetAsideAndAbsent(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func([]byte) []byte{
@@ -325,6 +327,7 @@ func TestF12_DamagedIsSetAsideAndAbsent(t *testing.T) {
 	}
 }
 
+// Shows: F12
 func TestF12_AllReturnsWhatIsReadable(t *testing.T) {
 	t.Parallel()
 	r, root := damage(t, func(b []byte) []byte { return b[1:] })
@@ -351,6 +354,8 @@ func TestF12_AllReturnsWhatIsReadable(t *testing.T) {
 }
 
 // A reader finds a whole record, wherever the save ends.
+//
+// Shows: F12
 func TestF12_SaveIsAtomic(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -415,6 +420,8 @@ func BenchmarkFirstSave(b *testing.B) {
 
 // TestI8_RecordsKeepSumsAlone: a record identifies the objects of a pod after a restart,
 // but does not contain them.
+//
+// Shows: I8
 func TestI8_RecordsKeepSumsAlone(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")

@@ -19,6 +19,8 @@ import (
 )
 
 // Only the content of a damaged file is lost.
+//
+// Shows: F12
 func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func([]byte) []byte{
@@ -104,6 +106,8 @@ func TestLookSetsCreatesNothing(t *testing.T) {
 }
 
 // Without its header a layer gets its name and time from its files.
+//
+// Shows: F12
 func TestF12_DamagedHeaderCostsItsTime(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
@@ -197,6 +201,8 @@ const childVar = "RECORD_TEST_SAVE"
 
 // TestF1_KilledWhileSaving kills an agent that saves sets, again and again: each file is
 // the old or the new one, and none is damaged.
+//
+// Shows: F1
 func TestF1_KilledWhileSaving(t *testing.T) {
 	if root := os.Getenv(childVar); root != "" {
 		s := newSets(root)
@@ -247,6 +253,8 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 }
 
 // Every state that a crash can leave while a file is replaced.
+//
+// Shows: F1
 func TestF1_EveryStepOfSave(t *testing.T) {
 	t.Parallel()
 	for name, tmp := range map[string]func(whole []byte) []byte{
@@ -290,6 +298,7 @@ func TestF1_EveryStepOfSave(t *testing.T) {
 	}
 }
 
+// Shows: F12
 func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 	root := smallDisk(t)
 	s := newSets(root)
@@ -318,6 +327,7 @@ func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 	}
 }
 
+// Shows: F13
 func TestF13_ReadOnlyDiskStillGivesItsSets(t *testing.T) {
 	root := smallDisk(t)
 	s := newSets(root)

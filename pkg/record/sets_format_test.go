@@ -38,6 +38,7 @@ func smallFiles(t testing.TB) (header, file []byte) {
 	return header, file
 }
 
+// Shows: F12
 func TestF12_EveryTamperedByteOfASetIsDamage(t *testing.T) {
 	t.Parallel()
 	header, file := smallFiles(t)
@@ -93,6 +94,7 @@ func TestFramesSayTheirKind(t *testing.T) {
 	}
 }
 
+// Shows: F16
 func TestF16_SetOfAnotherVersionIsNoDamage(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

@@ -14,6 +14,8 @@ import (
 
 // I8: files for memory never reach the disk. The next agent finds them, and they are lost
 // with the memory; the others stay.
+//
+// Shows: I8
 func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 	t.Parallel()
 	const canary, layer = "canary-of-a-s3cret", "api:/kubeconfig"

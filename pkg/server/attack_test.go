@@ -21,6 +21,8 @@ import (
 
 // TestD1_KEP_2862_GetIsNotExec: a caller with only "get" on nodes/proxy runs no command,
 // also not by a WebSocket's GET; one with "create" on the subresource does.
+//
+// Shows: D1
 func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -47,6 +49,8 @@ func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 
 // TestD1_CVE_2020_8558_LoopbackIsNobody: neither the loopback address nor headers
 // authenticate a caller.
+//
+// Shows: D1
 func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -69,6 +73,8 @@ func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
 
 // TestD1_CVE_2019_11248_NoProfiles: no listener serves the handlers of
 // http.DefaultServeMux, or the host's logs (audit, issue 81125).
+//
+// Shows: D1
 func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -85,6 +91,8 @@ func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
 
 // FuzzD1_CVE_2018_1002105_RuntimeAnswers: any answer of a runtime to an upgrade gives a
 // connection or an error, and neither hangs.
+//
+// Shows: D1
 func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: portforward.k8s.io\r\n\r\n"))
 	f.Add([]byte("HTTP/1.1 101 Switching Protocols\r\n\r\nHTTP/1.1 200 OK\r\n\r\n"))

@@ -33,8 +33,10 @@ func auditLines(t *testing.T, path string) (all []map[string]any) {
 	return all
 }
 
-// Shows: D2. restart and delete have an audit line like every privileged call; a local
-// caller's has its UID and PID. The file is the owner's alone, and the log has no line.
+// restart and delete have an audit line like every privileged call; a local caller's has its
+// UID and PID. The file is the owner's alone, and the log has no line.
+//
+// Shows: D2
 func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -79,8 +81,10 @@ func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
 	}
 }
 
-// Shows: D2. A caller without rights does not rotate the lines of the others away: its
-// refusals get few lines, and the next line has the number of missing ones.
+// A caller without rights does not rotate the lines of the others away: its refusals get few
+// lines, and the next line has the number of missing ones.
+//
+// Shows: D2
 func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -205,6 +209,8 @@ func TestAudit_ControlAndBidiCharacters_AreEscaped(t *testing.T) {
 
 // The file is rotated at its limit, a few are kept, and a call is logged if the file cannot
 // be written.
+//
+// Shows: D2
 func TestAudit_LargeFile_IsRotated(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -245,8 +251,10 @@ func TestAudit_LargeFile_IsRotated(t *testing.T) {
 	}
 }
 
-// Shows: D1. A web page of another origin opens no stream and runs no command with its
-// visitor's certificate; an API server that passes a request on does.
+// A web page of another origin opens no stream and runs no command with its visitor's
+// certificate; an API server that passes a request on does.
+//
+// Shows: D1
 func TestOrigin_PageOfAnotherOrigin_IsRefused(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -326,8 +334,10 @@ func (limitedDesk) Who(*http.Request) (Caller, bool, error) {
 	return Caller{}, false, fmt.Errorf("not now: %w", &Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"})
 }
 
-// Shows: D2. A caller that exceeds the limits of authentication gets an answer with 429, and
-// learns nothing else.
+// A caller that exceeds the limits of authentication gets an answer with 429, and learns
+// nothing else.
+//
+// Shows: D2
 func TestTLS_RefusedByLimit_IsToldToComeAgain(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))

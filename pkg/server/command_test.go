@@ -21,6 +21,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 )
 
+// Shows: C-1.40.9
 func TestC_1_40_9_Run(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -57,6 +58,7 @@ func TestC_1_40_9_Run(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.10
 func TestC_1_40_10_Checkpoint(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.MaxCheckpoints = 2 })
@@ -95,6 +97,8 @@ func TestC_1_40_10_Checkpoint(t *testing.T) {
 
 // TestD1_CVE_2025_0426_CheckpointsAreFew: checkpoints do not fill the disk, and only an
 // authorized caller makes one.
+//
+// Shows: D1
 func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.MaxCheckpoints = 2 })
@@ -122,6 +126,8 @@ func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 
 // TestD2_Audit: every privileged call of an authenticated caller has one line, with a sum
 // of the command instead of the command.
+//
+// Shows: D2
 func TestD2_Audit(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)

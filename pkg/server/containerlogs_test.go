@@ -21,6 +21,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/logs"
 )
 
+// Shows: C-1.40.8
 func TestC_1_40_8_Query(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -78,6 +79,8 @@ func TestC_1_40_8_Query(t *testing.T) {
 
 // TestC_1_40_8_WhoseLog: which container's log a query selects, and the error if there is
 // none.
+//
+// Shows: C-1.40.8
 func TestC_1_40_8_WhoseLog(t *testing.T) {
 	t.Parallel()
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
@@ -123,6 +126,8 @@ func TestC_1_40_8_WhoseLog(t *testing.T) {
 
 // TestC_1_40_8_OverTheWire: with the real log reader, over TLS: codes, the lines as they
 // are written, and the end with the container.
+//
+// Shows: C-1.40.8
 func TestC_1_40_8_OverTheWire(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

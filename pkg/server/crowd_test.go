@@ -20,6 +20,8 @@ import (
 
 // TestF10_ACrowdIsHungUp: idle connections count too; one above the limit is closed at
 // once, which is logged once, and when others leave there is room again.
+//
+// Shows: F10
 func TestF10_ACrowdIsHungUp(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -81,6 +83,8 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 }
 
 // TestF10_LimitsFollowWhatMayBeOpened: a low limit of file descriptors allows few readers.
+//
+// Shows: F10
 func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -124,8 +128,10 @@ func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 	}
 }
 
-// Shows: D2. A caller with any right holds no more connections than three quarters and its
-// peer's share, and the API server has a place.
+// A caller with any right holds no more connections than three quarters and its peer's share,
+// and the API server has a place.
+//
+// Shows: D2
 func TestCrowd_CallerWithARight_LeavesAQuarter(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}).bounded(nil, "port", 64, 4)
@@ -219,8 +225,10 @@ func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	}
 }
 
-// Shows: D2. A tenant with rights on all pods of a namespace leaves a quarter of the streams,
-// and of the forwarded connections, to the other namespaces.
+// A tenant with rights on all pods of a namespace leaves a quarter of the streams, and of the
+// forwarded connections, to the other namespaces.
+//
+// Shows: D2
 func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 	t.Parallel()
 	g := newGate(64, 64)

@@ -29,6 +29,8 @@ import (
 
 // TestC_1_40_9_Exec: stdout, stderr, exit codes, and the end of stdin, with every client
 // and protocol.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_Exec(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -92,6 +94,8 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 
 // TestC_1_40_9_Terminal: sizes arrive in order, and the end of the container is the
 // end of the session, with its code.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_Terminal(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
@@ -117,6 +121,7 @@ func TestC_1_40_9_Terminal(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.9
 func TestC_1_40_9_Attach(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
@@ -142,6 +147,8 @@ func TestC_1_40_9_Attach(t *testing.T) {
 
 // TestC_1_40_9_WhoLeavesIsNoticed: a caller that hangs up ends an idle session here and
 // at the runtime; so does the end of the server.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
@@ -174,6 +181,8 @@ func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
 // TestC_1_40_9_IdleStreamsEnd: --streaming-connection-idle-timeout. Clients react
 // differently: SPDY's takes a closed connection for a normal end, WebSocket's only if the
 // close message still arrives.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 	t.Parallel()
 	const idle = 100 * time.Millisecond
@@ -195,6 +204,8 @@ func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 }
 
 // TestC_1_40_9_WhatIsRefused: the server refuses these before it takes over the connection.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_WhatIsRefused(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -226,6 +237,8 @@ func TestC_1_40_9_WhatIsRefused(t *testing.T) {
 
 // TestD1_CVE_2020_8559_NoRedirectIsFollowed: the server follows no redirect of a runtime,
 // or of another process on the runtime's port.
+//
+// Shows: D1
 func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
 	t.Parallel()
 	lured := make(chan struct{}, 8)

@@ -18,6 +18,8 @@ import (
 // TestD1_GarbageAfterAnUpgrade: any data of an authorized caller in a stream leaves the
 // agent alive and able to answer the next request. The agent still stops in time: a caller
 // that left before all streams were open does not delay it for long.
+//
+// Shows: D1
 func TestD1_GarbageAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)

@@ -116,6 +116,8 @@ func shout(t *testing.T, port uint16, text string) string {
 
 // TestC_1_40_9_PortForward: many connections over one session, each with its two halves,
 // also after one to a port that is not open.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_PortForward(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -147,6 +149,8 @@ func TestC_1_40_9_PortForward(t *testing.T) {
 }
 
 // TestC_1_40_9_PortForwardSaysWhy: the client gets the runtime's error every time.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -174,6 +178,8 @@ func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 }
 
 // TestC_1_40_9_PortForwardEnds: the session ends with the caller, and with the runtime.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "tunnel"} {
@@ -195,6 +201,8 @@ func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 }
 
 // TestC_1_40_9_PortForwardByWebSocket4: channels in pairs, as dashboards use them.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -225,6 +233,8 @@ func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 }
 
 // TestC_1_40_9_PortForwardOfAPodThatIsGone: a pod without a running sandbox gets no session.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t)
@@ -240,6 +250,8 @@ func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 
 // TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal: the server neither forwards data that
 // follows a refused upgrade to the runtime, nor reads it as another request.
+//
+// Shows: D1
 func TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 8)

@@ -42,6 +42,8 @@ func concrete(path string) string {
 }
 
 // TestTheRegistry: every route has all its fields, and is in classes.
+//
+// Shows: D1
 func TestTheRegistry(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
@@ -85,6 +87,8 @@ func TestTheRegistry(t *testing.T) {
 
 // TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays: methods, paths, parameters and
 // bodies.
+//
+// Shows: C-1.40.12, D1
 func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
@@ -154,6 +158,8 @@ func plain(t *testing.T, web *http.Client, method, path, body string) (int, stri
 // TestD1_TheTable calls every route of the TLS port without a certificate, with one of
 // another authority, as a user without rights, as one who may only get, as one whose access
 // review fails, and as one who may do everything.
+//
+// Shows: D1
 func TestD1_TheTable(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -214,6 +220,8 @@ func TestD1_TheTable(t *testing.T) {
 }
 
 // TestD1_WithoutAccessNobodyMayAnything: a TLS port without an Access refuses all requests.
+//
+// Shows: D1
 func TestD1_WithoutAccessNobodyMayAnything(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})

@@ -38,6 +38,8 @@ func hungUp(t *testing.T, what string, c net.Conn) {
 
 // TestD2_ABodyThatNeverComesHoldsNoConnection: no listener waits for the body of a refused
 // request.
+//
+// Shows: D2
 func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -88,6 +90,8 @@ func freePort(t *testing.T) string {
 
 // TestD2_AWindowThatNeverOpensHoldsNoStream: the server cuts off a client that reads no
 // byte of a refusal over HTTP/2.
+//
+// Shows: D2
 func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -176,8 +180,10 @@ func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h h
 	return &http.Client{Transport: transport}
 }
 
-// A quiet log does not cut its reader off. Shows: D2. HTTP/2 would end a stream whose write
-// deadline passes, also while nothing is written.
+// A quiet log does not cut its reader off. HTTP/2 would end a stream whose write deadline
+// passes, also while nothing is written.
+//
+// Shows: D2
 func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprintf("HTTP%d", version), func(t *testing.T) {
@@ -221,7 +227,9 @@ func (e *exhausted) Accept() (net.Conn, error) {
 	return e.pipes.Accept()
 }
 
-// A server that can accept nothing tries once a second, and answers once it can. Shows: F10.
+// A server that can accept nothing tries once a second, and answers once it can.
+//
+// Shows: F10
 func TestServe_NoDescriptorLeft_AcceptsOnceASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const seconds = 600
@@ -267,6 +275,8 @@ func (d *slowDesk) May(context.Context, Caller, string, ...string) (bool, string
 
 // TestD2_NobodyTakesThePlacesOfSomebody: while the authentication of a crowd of unknown
 // callers is pending, a known caller is answered.
+//
+// Shows: D2
 func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
 	t.Parallel()
 	const places = 3
@@ -294,6 +304,8 @@ func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
 
 // TestD1_NoStreamingAddressIsTold: no error contains the URL of the runtime's streaming
 // server, or its token.
+//
+// Shows: D1
 func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 	t.Parallel()
 	where := outpost(t, func(w http.ResponseWriter, r *http.Request) {
@@ -329,6 +341,8 @@ func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 
 // TestD2_AuditOfWhatIsTurnedAway: a privileged call of an authenticated caller has a line
 // also if all places are taken, and if debugging handlers are disabled.
+//
+// Shows: D2
 func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.NoDebugging = true })

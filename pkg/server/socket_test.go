@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/test/said"
 )
 
+// Shows: D1
 func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -60,6 +61,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	}
 }
 
+// Shows: D1
 func TestALiveSocketIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
@@ -159,6 +161,8 @@ func TestAdmitted(t *testing.T) {
 // TestAnotherUserIsRefused opens the socket to all users, which no agent does, and asks as
 // another user. It needs root to become one. Without root it asks as its own user, which
 // must succeed.
+//
+// Shows: D1
 func TestAnotherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
@@ -206,6 +210,8 @@ func TestAskAsSomebody(t *testing.T) {
 
 // TestD1_APlantedDirectoryGetsNoSocket: the server makes no socket where another user could
 // replace it and receive the requests.
+//
+// Shows: D1
 func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
 	t.Parallel()
 	if os.Geteuid() != 0 {

@@ -362,7 +362,9 @@ func stuck(t *testing.T, what string, n *atomic.Int64) {
 }
 
 // A container that does not read its stdin, and a pod that does not read its port, keep no
-// session whose caller has left, and do not keep the server from ending. Shows: C-1.40.9.
+// session whose caller has left, and do not keep the server from ending.
+//
+// Shows: C-1.40.9
 func TestStreams_PodReadsNothing_EndWithCallerAndServer(t *testing.T) {
 	t.Parallel()
 	deaf, err := net.Listen("tcp", "127.0.0.1:0")

@@ -34,6 +34,8 @@ func (p *port) secure(t *testing.T, name string) *tls.Conn {
 }
 
 // TestD2_TLS13IsTheLeast: older versions of TLS need configuration.
+//
+// Shows: D2
 func TestD2_TLS13IsTheLeast(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -61,6 +63,8 @@ func TestD2_TLS13IsTheLeast(t *testing.T) {
 }
 
 // TestD2_HTTP2: the server supports HTTP/2, with a limit of streams.
+//
+// Shows: D2
 func TestD2_HTTP2(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -90,6 +94,8 @@ func TestD2_HTTP2(t *testing.T) {
 
 // TestD2_SlowAndLargeRequests: the server does not wait for half a header, and does not
 // read large headers and bodies.
+//
+// Shows: D2
 func TestD2_SlowAndLargeRequests(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
@@ -120,6 +126,8 @@ func TestD2_SlowAndLargeRequests(t *testing.T) {
 
 // TestD2_ConnectionsOfOnePeerAndOfAll: connections above a peer's limit are closed, which
 // is logged once; there is room again when others leave.
+//
+// Shows: D2
 func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 	t.Parallel()
 	for _, limits := range []TLS{{PerPeer: 3}, {Connections: 3, PerPeer: 100}} {
@@ -167,6 +175,8 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 }
 
 // TestD2_InFlightGate: requests above the limit get 429; the socket has its own limit.
+//
+// Shows: D2
 func TestD2_InFlightGate(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
@@ -216,6 +226,8 @@ func TestD2_InFlightGate(t *testing.T) {
 
 // TestC_1_40_1_APortThatIsTakenIsTriedInSilence: the server tries each second, and logs
 // that once.
+//
+// Shows: C-1.40.1
 func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
@@ -249,6 +261,8 @@ func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 
 // TestC_1_40_1_APortThatIsTaken: the server listens once the port is free, and closes it
 // when it ends.
+//
+// Shows: C-1.40.1
 func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
@@ -274,6 +288,8 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 }
 
 // TestD1_NothingListensUnlessItIsAskedFor: without TLS the server listens on the socket only.
+//
+// Shows: D1
 func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -291,6 +307,8 @@ func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 
 // TestC_1_40_5_Health: health routes are on the socket, on the TLS port, and on a health
 // port that has no other route and hides why a check fails.
+//
+// Shows: C-1.40.5
 func TestC_1_40_5_Health(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
@@ -360,6 +378,8 @@ func TestC_1_40_5_Health(t *testing.T) {
 }
 
 // TestC_1_40_11_NoDebugging: the setting applies to the TLS port only.
+//
+// Shows: C-1.40.11
 func TestC_1_40_11_NoDebugging(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.NoDebugging = true })

@@ -98,6 +98,8 @@ func TestBuilderSharesPointersAcrossABrokenReading(t *testing.T) {
 
 // Changed names a key that a broken file kept and no longer keeps, although neither of
 // the two snapshots has it.
+//
+// Shows: I9
 func TestI9_BuilderNamesKeysThatStopStanding(t *testing.T) {
 	broken := File{File: "a", Whole: true, Problems: []pod.Problem{{Msg: "garbage"}}}
 	for name, end := range map[string]func(*Builder){

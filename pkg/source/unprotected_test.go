@@ -7,8 +7,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// Shows: D1. What comes in the clear from another host can be changed on its way; a name
-// that only looks like this host is another one.
+// What comes in the clear from another host can be changed on its way; a name that only looks
+// like this host is another one.
+//
+// Shows: D1
 func TestUnprotected_HTTPOfAnotherHost_Is(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{

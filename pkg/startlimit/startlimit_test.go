@@ -31,6 +31,8 @@ func received(w *Waiter) bool {
 
 // Few pods of a burst start at first, and more with each completed start. A slot that is
 // returned for another reason adds none. The next burst begins with the first limit.
+//
+// Shows: I5
 func TestLimiter_ManyWait_EachStartAddsSlots(t *testing.T) {
 	limiting(t, 3, func(ctx context.Context, t *testing.T, l *Limiter) {
 		burst := func() (waiting []*Waiter) {
@@ -135,7 +137,7 @@ func TestWithdraw_BeforeOrAfterTheGrant_CostsNoSlot(t *testing.T) {
 	})
 }
 
-// Shows: F22.
+// Shows: F22
 func TestCallTimeout_FollowsHowLongCallsLast(t *testing.T) {
 	t.Parallel()
 	l := New(1)

@@ -49,6 +49,8 @@ var filesV2 = map[string]string{
 
 // TestC_1_40_7_EveryNumberOfCgroupV2: the files of version 2 give the same numbers; this
 // machine has version 1.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_EveryNumberOfCgroupV2(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "c")
@@ -97,6 +99,8 @@ var filesV1 = map[string]string{
 }
 
 // TestC_1_40_7_EveryNumberOfCgroupV1 is the same for version 1.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_EveryNumberOfCgroupV1(t *testing.T) {
 	t.Parallel()
 	top := t.TempDir()

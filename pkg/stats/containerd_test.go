@@ -207,6 +207,8 @@ func near(a, b uint64, share float64) bool {
 
 // TestC_1_40_7_SummaryIsWhatTheKernelSays compares each number of a pod with a memory limit
 // with its cgroup's.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 	s := newStage(t)
 	shape := one("alloc", "24", "print", "said", "forever")
@@ -265,6 +267,8 @@ func TestC_1_40_7_SummaryIsWhatTheKernelSays(t *testing.T) {
 }
 
 // TestC_1_40_7_BusyPodHasItsRate: the rate of a busy pod is that between two requests.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_BusyPodHasItsRate(t *testing.T) {
 	s := newStage(t)
 	s.run(one("count", "100000000", "0s"))
@@ -310,6 +314,8 @@ func TestGonePodLeavesNoSeries(t *testing.T) {
 
 // TestC_1_40_7_CadvisorRowsOnContainerd: the rows have the labels that dashboards join, and
 // the kernel's numbers.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_CadvisorRowsOnContainerd(t *testing.T) {
 	s := newStage(t)
 	shape := one("alloc", "8", "forever")

@@ -27,7 +27,8 @@ func (e *ending) Err() error {
 
 // A pod has so many files that its volumes cannot be measured in the time of a scrape. The
 // known values of other pods are returned, and the next scrape continues after that pod.
-// Shows: C-1.40.7.
+//
+// Shows: C-1.40.7
 func TestDisks_TimeIsOverInOnePod_OthersAreMeasured(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

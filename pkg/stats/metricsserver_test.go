@@ -35,6 +35,8 @@ func collect(t *testing.T, c prometheus.Collector) (all []string) {
 // series by name and three labels, in any order. It drops a node without CPU time, memory
 // and their timestamp. It drops a pod if any container has no CPU time or no memory. It
 // detects a restart by the container's start time.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_WhatMetricsServerReads(t *testing.T) {
 	s := newStage(t)
 	two := one("alloc", "4", "forever")

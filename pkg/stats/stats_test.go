@@ -205,6 +205,8 @@ func TestPodWithoutCgroup(t *testing.T) {
 }
 
 // TestC_1_40_7_Volumes: each volume's usage and claim, and the pod's ephemeral storage.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_Volumes(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1, nil)
@@ -307,6 +309,8 @@ func shape(t *testing.T, text string) []string {
 
 // TestC_1_40_7_NamesAndLabels: every series has cAdvisor's or the kubelet's name and
 // labels.
+//
+// Shows: C-1.40.7
 func TestC_1_40_7_NamesAndLabels(t *testing.T) {
 	s := newStage(t)
 	p := one("forever")

@@ -14,6 +14,8 @@ import (
 
 // TestF14_StatusUnderAJumpingClock checks the laws of the status while the clock jumps by an
 // hour or ten years, forward and back, between reads.
+//
+// Shows: F14
 func TestF14_StatusUnderAJumpingClock(t *testing.T) {
 	t.Parallel()
 	const year = 365 * 24 * time.Hour

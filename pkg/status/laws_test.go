@@ -44,6 +44,8 @@ var names = []string{"side", "init", "a", "b", "e"}
 // never fall, a final phase and startTime stay, a condition's time changes exactly when its
 // status does. Every container has one state, a ready one has started, and no change gives
 // the same status (C-1.27.2).
+//
+// Shows: I4, C-1.26
 func TestI4_C_1_26_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -78,6 +80,8 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 // TestI4_FinalOnlyWithPlan compares the status with the plan for the same pod. A pod that the
 // plan continues is never reported as terminated, and a running container without a hook
 // waits for none.
+//
+// Shows: I4
 func TestI4_FinalOnlyWithPlan(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -16,6 +16,8 @@ import (
 
 // TestC_1_26_11_MessagesShareTwelveKiB gives every container an equal part of 12 KiB for its
 // messages, cut between characters; ephemeral containers count.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_MessagesShareTwelveKiB(t *testing.T) {
 	t.Parallel()
 	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +
@@ -49,6 +51,8 @@ func TestC_1_26_11_MessagesShareTwelveKiB(t *testing.T) {
 
 // TestC_1_34_1_TextOfResourcesIsReadBack parses every text back to the resources it was
 // formatted from.
+//
+// Shows: C-1.34.1
 func TestC_1_34_1_TextOfResourcesIsReadBack(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{"none", "cpu=100m/200m", "cpu=/1,memory=64Mi/", "cpu=1/2,ephemeral-storage=1Gi/,example.com/gpu=2/2,memory=64Mi/64Mi"} {

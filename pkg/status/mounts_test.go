@@ -14,6 +14,8 @@ import (
 // The mounts of a container of every kind are reported before it is created, while it exists
 // and after it is removed. The mode IfPossible is reported once the runtime has shown whether
 // it is possible.
+//
+// Shows: C-1.37.8
 func TestC_1_37_8_MountsOfAContainer(t *testing.T) {
 	t.Parallel()
 	const mounts = "volumeMounts: [{name: v, mountPath: /w}, {name: v, mountPath: /r, readOnly: true}, {name: v, mountPath: e, readOnly: true, recursiveReadOnly: Enabled}, " +

@@ -20,6 +20,8 @@ func ended(code int32, reason string) v1.ContainerState {
 }
 
 // TestSummaryWords compares the status column with kubectl's.
+//
+// Shows: C-1.26
 func TestSummaryWords(t *testing.T) {
 	t.Parallel()
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}

@@ -30,6 +30,8 @@ func serverPod(edit func(*v1.PodSpec)) *v1.Pod {
 // node does not have is Pending with an event. If it were Failed, its ReplicaSet would create
 // the next one, forever. When the node reads its own status back from the server, nothing
 // changes: the status does not flap, and one event is sent.
+//
+// Shows: C-1.31
 func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

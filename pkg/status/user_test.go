@@ -13,6 +13,8 @@ import (
 
 // The status shows the user and the stop signal of a container of every kind, as the runtime
 // shows them. It keeps them after the container is removed.
+//
+// Shows: C-1.26.1
 func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 	t.Parallel()
 	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i}]\n" +

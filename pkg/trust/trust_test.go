@@ -23,6 +23,8 @@ const (
 
 // Path finds each place on the way to a file where another user could replace it: the file,
 // the directories above it, the links, and the way to their targets.
+//
+// Shows: D1
 func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 	t.Parallel()
 	suite.NeedsRoot(t, "the test changes owners of files")

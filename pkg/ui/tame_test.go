@@ -4,6 +4,8 @@ import "testing"
 
 // TestD1_ALogCannotDriveATerminal: colours pass; sequences for titles, clipboard and cursor,
 // and characters that reorder text do not.
+//
+// Shows: D1
 func TestD1_ALogCannotDriveATerminal(t *testing.T) {
 	t.Parallel()
 	for _, c := range [][2]string{

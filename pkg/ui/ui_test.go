@@ -311,6 +311,7 @@ func TestUpdateLines(t *testing.T) {
 	golden(t, "updates.jsonl", stream.String())
 }
 
+// Shows: I8
 func TestSecretsAreRedactedInTheSet(t *testing.T) {
 	t.Parallel()
 	m := &podconfig.Merged{Objects: sorted.Of(&pod.Object{

@@ -52,6 +52,7 @@ func give(t *testing.T, b *Blocks, uid string) pod.Users {
 	return *u
 }
 
+// Shows: C-1.42.1
 func TestC_1_42_1_FormOfTheFile(t *testing.T) {
 	t.Parallel()
 	c := config(t, "")
@@ -72,6 +73,7 @@ func TestC_1_42_1_FormOfTheFile(t *testing.T) {
 	}
 }
 
+// Shows: C-1.42.1
 func TestC_1_42_1_Ranges(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -125,6 +127,7 @@ func TestC_1_42_1_Ranges(t *testing.T) {
 	}
 }
 
+// Shows: C-1.42.1
 func TestC_1_42_1_AllBlocksAreGiven(t *testing.T) {
 	t.Parallel()
 	c := config(t, fmt.Sprintf("nodectl:%d:%d", 3*65536, 4*65536))
@@ -150,6 +153,8 @@ func TestC_1_42_1_AllBlocksAreGiven(t *testing.T) {
 
 // An invalid file allocates nothing to its pod. As its block might be any, no other pod
 // gets a new one. Existing blocks of others stay.
+//
+// Shows: C-1.42.2
 func TestC_1_42_2_DamagedFileIsAnError(t *testing.T) {
 	t.Parallel()
 	const whole = `{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}],"gidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}`
@@ -196,6 +201,8 @@ func TestC_1_42_2_DamagedFileIsAnError(t *testing.T) {
 }
 
 // A block outside this node's range is an error only for its own pod.
+//
+// Shows: C-1.42.2
 func TestC_1_42_2_BlockOfAnotherRange(t *testing.T) {
 	t.Parallel()
 	for name, u := range map[string]pod.Users{
@@ -222,6 +229,7 @@ func overlap(a, b pod.Users) bool {
 	return uint64(a.HostID) < uint64(b.HostID)+uint64(b.Length) && uint64(b.HostID) < uint64(a.HostID)+uint64(a.Length)
 }
 
+// Shows: C-1.42.1
 func TestC_1_42_1_SharedBlockIsAnError(t *testing.T) {
 	t.Parallel()
 	c := config(t, "")
@@ -247,6 +255,8 @@ func TestC_1_42_1_SharedBlockIsAnError(t *testing.T) {
 
 // UIDs come from manifests: none leads out of the pods' directory, and a link or a pipe in
 // place of the file is neither followed nor waited for.
+//
+// Shows: D1
 func TestHostileNamesAndFiles(t *testing.T) {
 	t.Parallel()
 	c := config(t, "")
@@ -294,6 +304,8 @@ func TestHostileNamesAndFiles(t *testing.T) {
 }
 
 // F13: a block that cannot be written is not returned, but may still be on the disk.
+//
+// Shows: F13
 func TestF13_ReadOnlyDisk(t *testing.T) {
 	c := config(t, "")
 	if err := os.MkdirAll(c.Root, 0o700); err != nil {
@@ -324,6 +336,8 @@ func TestF13_ReadOnlyDisk(t *testing.T) {
 
 // While an agent runs, its blocks stay even if the directory is cleared: the next agent
 // knows them too.
+//
+// Shows: C-1.42.2
 func TestC_1_42_2_ClearedDirectory(t *testing.T) {
 	t.Parallel()
 	c := config(t, "")
@@ -349,6 +363,8 @@ func TestC_1_42_2_ClearedDirectory(t *testing.T) {
 
 // After any sequence of allocations, releases and restarts, a pod keeps its block, and no
 // two pods share one.
+//
+// Shows: C-1.42
 func TestC_1_42_RandomLives(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {

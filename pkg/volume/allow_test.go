@@ -30,6 +30,8 @@ func below(dir string) func(*pod.Spec, string, *v1.HostPathVolumeSource, bool) e
 
 // The target of an API server's claim is checked when it is mounted: as the volume names
 // it, and with its links followed.
+//
+// Shows: D1
 func TestPut_ClaimBoundOutsideTheAllowedPaths_IsNotMounted(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -96,6 +98,8 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 
 // A host path is checked by Put, even if the manifest was checked before. A link in it must
 // not lead to a path that is not allowed. Nothing is made there.
+//
+// Shows: D1
 func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -18,6 +18,8 @@ import (
 
 // A claim of an API server shows the directory of its volume, and only its mount is removed
 // with the pod. While the server does not answer, existing mounts stay.
+//
+// Shows: C-1.37
 func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)

@@ -139,6 +139,8 @@ func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 
 // The group of a claim's files changes with each new instance, or only if the claim's own
 // directory has another group. Links are not followed, and mounts are not entered.
+//
+// Shows: C-1.37.5
 func TestC_1_37_5_FSGroupOfClaims(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)

@@ -23,6 +23,8 @@ func (p place) request(s *pod.Spec, sandbox pod.Sandbox) pod.CreateRequest {
 
 // C-1.38.5: the pod's hosts file is made, updated in place, and mounted unless a container
 // has its own mount there.
+//
+// Shows: C-1.38.5
 func TestC_1_38_5_HostsFile(t *testing.T) {
 	old := syscall.Umask(0o077)
 	defer syscall.Umask(old)
@@ -73,6 +75,7 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.5
 func TestC_1_38_5_HostsFileOfTheNode(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(), uid)
@@ -92,6 +95,7 @@ func TestC_1_38_5_HostsFileOfTheNode(t *testing.T) {
 	}
 }
 
+// Shows: C-1.38.5
 func TestC_1_38_5_ContainersOwnHostsFile(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(host("h", "/etc/hosts", v1.HostPathFile)), uid)
@@ -107,6 +111,8 @@ func TestC_1_38_5_ContainersOwnHostsFile(t *testing.T) {
 
 // On a full or read-only disk, only a pod whose hosts file has more than the runtime's
 // cannot start.
+//
+// Shows: F13
 func TestF13_HostsFileOnAReadOnlyDisk(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.root, 0o700); err != nil {
@@ -127,6 +133,8 @@ func TestF13_HostsFileOnAReadOnlyDisk(t *testing.T) {
 }
 
 // The mount options of each kind: write access, SELinux labels, user mappings.
+//
+// Shows: C-1.37.8
 func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -176,6 +184,7 @@ func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
 	}
 }
 
+// Shows: C-1.37.8
 func TestC_1_37_8_RecursiveReadOnlyThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for _, supported := range []bool{true, false} {

@@ -16,6 +16,8 @@ import (
 )
 
 // File reads a regular file of an emptyDir, and nothing else that a container puts there.
+//
+// Shows: C-1.38.4
 func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -61,6 +63,8 @@ func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 }
 
 // C-1.35.9: the disk usage of an emptyDir is counted as du does.
+//
+// Shows: C-1.35.9
 func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -143,6 +147,8 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 }
 
 // A mount in a volume uses another disk.
+//
+// Shows: C-1.35.9
 func TestC_1_35_9_MountsAreNotMeasured(t *testing.T) {
 	p := newPlace(t)
 	v := empty("e")

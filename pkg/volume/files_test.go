@@ -24,6 +24,8 @@ func (p place) link(t *testing.T, name, target string) {
 
 // C-1.33.5: a forgotten pod leaves no log, no link and no message; other files beside them
 // stay.
+//
+// Shows: C-1.33.5
 func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 	for name, forget := range map[string]func(p place) error{
 		"Forget": func(p place) error { return p.Forget(t.Context(), key, uid) },
@@ -75,6 +77,8 @@ func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 
 // The messages of a pod outlive its instances, because its exited containers can still be
 // read.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_TakeLeavesMessages(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
@@ -89,6 +93,7 @@ func TestC_1_26_11_TakeLeavesMessages(t *testing.T) {
 	}
 }
 
+// Shows: C-1.37.8
 func TestC_1_37_8_MountsOfEveryKindOfContainer(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)

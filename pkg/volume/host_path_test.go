@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
+// Shows: C-1.37.5
 func TestC_1_37_5_HostPathTypes(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -22,6 +22,8 @@ import (
 
 // A write that fails leaves the old files and nothing else, however often it is tried. It
 // removes the files of a killed agent.
+//
+// Shows: F13
 func TestF13_FailedWritesLeaveNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: it mounts a tmpfs that is soon full")
@@ -66,6 +68,8 @@ func TestF13_FailedWritesLeaveNothing(t *testing.T) {
 }
 
 // Items may name a path and one below it: a file cannot be both.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_FileBelowAFile(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -97,6 +101,8 @@ func TestC_1_37_6_FileBelowAFile(t *testing.T) {
 }
 
 // Names without a value are found in one pass over the expression, as Expand parses it.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_NamesWithoutValue(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -128,6 +134,8 @@ func TestC_1_37_7_NamesWithoutValue(t *testing.T) {
 }
 
 // Pods that use a claim for the first time at once mount the same directory.
+//
+// Shows: C-1.37
 func TestC_1_37_ClaimIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

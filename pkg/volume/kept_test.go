@@ -14,6 +14,8 @@ import (
 
 // A restarted agent knows the checksums of objects before it has read them. Volumes keep
 // showing these objects, even optional ones.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)

@@ -38,6 +38,8 @@ func limited(memory string) v1.ResourceRequirements {
 }
 
 // The size of a volume in memory is the smallest of all its limits.
+//
+// Shows: C-1.37.10
 func TestC_1_37_10_SizeInMemory(t *testing.T) {
 	needRoot(t)
 	for i, tt := range []struct {
@@ -96,6 +98,8 @@ func TestC_1_37_10_SizeInMemory(t *testing.T) {
 }
 
 // A second Put does not change what is mounted, nor the files of containers.
+//
+// Shows: C-1.37.3
 func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -178,6 +182,8 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 }
 
 // The content of a Secret is never on a disk.
+//
+// Shows: I8
 func TestSecretsLieInMemoryOnly(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -281,6 +287,8 @@ func TestVolumesAddNoGoroutine(t *testing.T) {
 }
 
 // Huge pages have the size that the containers request.
+//
+// Shows: C-1.37.5
 func TestC_1_37_5_HugePages(t *testing.T) {
 	needRoot(t)
 	huge := func(medium string) v1.Volume {

@@ -32,6 +32,8 @@ func mount(t *testing.T, source, target, kind string, flags uintptr, data string
 
 // A mount in an emptyDir, which a container with Bidirectional propagation may have made,
 // is neither entered nor removed. Nothing else is removed until it is unmounted.
+//
+// Shows: D1
 func TestTakeNeverCrossesAMount(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -165,6 +167,7 @@ func TestPodsOnAFileSystemOfTheirOwn(t *testing.T) {
 	}
 }
 
+// Shows: F12
 func TestF12_FullDisk(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.root, 0o700); err != nil {
@@ -182,6 +185,7 @@ func TestF12_FullDisk(t *testing.T) {
 	})
 }
 
+// Shows: F13
 func TestF13_ReadOnlyDisk(t *testing.T) {
 	p := newPlace(t)
 	if err := os.MkdirAll(p.root, 0o700); err != nil {

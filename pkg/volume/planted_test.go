@@ -10,6 +10,8 @@ import (
 // by links to a file and a directory of the host. The next write and the removal follow
 // none of them. podman's kube play wrote through such links (CVE-2025-9566), and the
 // kubelet removed their targets (CVE-2017-1002102).
+//
+// Shows: D1
 func TestCVE_2025_9566_2017_1002102_PlantedLinks_LeadNowhere(t *testing.T) {
 	t.Parallel()
 	host := t.TempDir()

@@ -124,6 +124,8 @@ func wantTree(t *testing.T, dir string, want ...string) {
 }
 
 // Every volume of files equals the kubelet's byte for byte, whatever the agent's umask.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)
@@ -190,6 +192,8 @@ func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 }
 
 // With fsGroup the group may read the shown files, and write in other volumes.
+//
+// Shows: C-1.37.5
 func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)
@@ -228,6 +232,8 @@ func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 }
 
 // After a change of an object all its files change at once; removed keys disappear.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_ChangedObjectIsShown(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -370,6 +376,8 @@ func TestKeysStayInTheirVolume(t *testing.T) {
 }
 
 // An object of the largest size, and one of very many keys.
+//
+// Shows: I5
 func TestHugeObjects(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -390,6 +398,8 @@ func TestHugeObjects(t *testing.T) {
 }
 
 // C-1.38.11: only its user can read a token, and it is renewed when due.
+//
+// Shows: C-1.38.11
 func TestC_1_38_11_Tokens(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -456,6 +466,8 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 }
 
 // Containers with several users, or with the image's user, can all read the token.
+//
+// Shows: C-1.38.11
 func TestC_1_38_11_TokenOfSeveralUsers(t *testing.T) {
 	needRoot(t)
 	t.Parallel()

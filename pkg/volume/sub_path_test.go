@@ -47,6 +47,7 @@ func sameFile(t *testing.T, a, b string) bool {
 	return err == nil && os.SameFile(x, y)
 }
 
+// Shows: C-1.37.7
 func TestC_1_37_7_SubPaths(t *testing.T) {
 	needRoot(t)
 	old := syscall.Umask(0o077)
@@ -112,6 +113,7 @@ func TestC_1_37_7_SubPaths(t *testing.T) {
 	}
 }
 
+// Shows: C-1.37.7
 func TestC_1_37_7_SubPathsThatLeadOut(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -153,6 +155,8 @@ func TestC_1_37_7_SubPathsThatLeadOut(t *testing.T) {
 }
 
 // C-1.37.7: names of the environment are expanded; a name without a value is an error.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_SubPathExpr(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -180,6 +184,8 @@ func TestC_1_37_7_SubPathExpr(t *testing.T) {
 // Another process swaps a directory for a link to elsewhere a hundred thousand times while
 // a part of the volume is opened, made and mounted. Nothing outside the volume is ever
 // mounted or made.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_SwappedLinksNeverLeadOut(t *testing.T) {
 	needRoot(t)
 	t.Parallel()
@@ -251,6 +257,8 @@ func TestC_1_37_7_SwappedLinksNeverLeadOut(t *testing.T) {
 }
 
 // A FIFO and a socket are mounted as such, without waiting for them.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_SubPathOfAFIFO(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -274,6 +282,8 @@ func TestC_1_37_7_SubPathOfAFIFO(t *testing.T) {
 }
 
 // A wrong mount is replaced: the next container sees the present file, whatever its type.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_WrongMountIsReplaced(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
@@ -337,6 +347,8 @@ func TestImageVolumes(t *testing.T) {
 }
 
 // Errors never contain the expanded expression: it may hold a Secret's values.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_ErrorsTellExpressionsAsWritten(t *testing.T) {
 	p := newPlace(t)
 	s := bound(withUID(spec(empty("data"), configMapVolume("cm", "conf")), uid), configMapObject("conf", map[string]string{"a": "b"}))

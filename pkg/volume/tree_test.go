@@ -38,6 +38,8 @@ func removeWith(t testing.TB, open func(*os.File, string) (*os.File, error), bas
 // A process that still runs during Take swaps directories for links to elsewhere, thousands
 // of times, both between check and open and all the time. Nothing elsewhere is ever
 // removed.
+//
+// Shows: D1
 func TestTakeNeverLeavesByASwappedLink(t *testing.T) {
 	for name, open := range openers {
 		t.Run(name, func(t *testing.T) {
@@ -228,6 +230,8 @@ func TestTheWayDownNeverCrossesAMount(t *testing.T) {
 }
 
 // Sweep removes the directories of unknown pods, and nothing else.
+//
+// Shows: I6
 func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 	t.Parallel()
 	root, logs := t.TempDir(), t.TempDir()
@@ -252,6 +256,8 @@ func TestI6_SweepTakesUnknownPodsOnly(t *testing.T) {
 }
 
 // A UID is any name of a directory: not a pattern, and not a part of another UID.
+//
+// Shows: I6
 func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
 	t.Parallel()
 	root, logs := t.TempDir(), t.TempDir()
@@ -289,6 +295,8 @@ func TestI6_SweepTakesUIDsAsTheyAre(t *testing.T) {
 
 // On kernels without openat2 no link in a volume is followed, except our own to its current
 // content.
+//
+// Shows: C-1.37.7
 func TestC_1_37_7_SubPathsOnOldKernels(t *testing.T) {
 	t.Parallel()
 	path, outside := t.TempDir(), t.TempDir()

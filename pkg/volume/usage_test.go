@@ -19,7 +19,8 @@ import (
 
 // A container fills an emptyDir with empty files and hard links, which use no blocks.
 // Measuring ends after a fixed number of files.
-// Shows: C-1.35.9.
+//
+// Shows: C-1.35.9, D1
 func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 	const most = 200
 	for what, fill := range map[string]func(dir string, i int) error{
@@ -58,7 +59,8 @@ func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 
 // A container spreads files over many emptyDirs with a limit. The bound applies to the pod,
 // so that one round ends, and the limits of other pods are enforced.
-// Shows: C-1.35.9.
+//
+// Shows: C-1.35.9
 func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 	v := New(Config{RootDir: t.TempDir()})
 	v.most = 250
@@ -92,7 +94,8 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 
 // A container fills a volume with files. Removing it, and changing its group, end with the
 // agent, and the next Take continues.
-// Shows: F4.
+//
+// Shows: F4
 func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 	v := New(Config{RootDir: t.TempDir()})
 	want := &pod.Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}}
@@ -135,7 +138,8 @@ func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 }
 
 // The agent stops while it measures a large volume. Measuring ends with its context.
-// Shows: C-1.35.9, F4.
+//
+// Shows: C-1.35.9, F4, D1
 func TestMeasure_ContextEnds_EndsWithItsCause(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "one"), nil, 0o600); err != nil {

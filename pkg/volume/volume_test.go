@@ -138,6 +138,7 @@ func exists(t *testing.T, path string) bool {
 	return err == nil
 }
 
+// Shows: C-1.37.4
 func TestC_1_37_4_EmptyDirIsForEveryUserBelowClosedDirectories(t *testing.T) {
 	p := newPlace(t)
 	old := syscall.Umask(0o077) // an agent started by hand
@@ -175,6 +176,7 @@ func TestC_1_37_4_EmptyDirIsForEveryUserBelowClosedDirectories(t *testing.T) {
 	}
 }
 
+// Shows: C-1.37.3
 func TestC_1_37_3_EmptyDirLivesAsLongAsItsInstance(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -208,6 +210,7 @@ func TestC_1_37_3_EmptyDirLivesAsLongAsItsInstance(t *testing.T) {
 	}
 }
 
+// Shows: F1
 func TestF1_PutInterruptedIsNotReady(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -226,6 +229,7 @@ func TestF1_PutInterruptedIsNotReady(t *testing.T) {
 	}
 }
 
+// Shows: C-1.37.8
 func TestC_1_37_8_Mounts(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

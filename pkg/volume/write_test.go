@@ -68,6 +68,8 @@ func TestMain(m *testing.M) {
 
 // An agent that is killed after any step leaves the old files or the new ones, never a mix,
 // and the next Put removes all leftovers.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root: secrets lie on a tmpfs, which it mounts")
@@ -166,6 +168,8 @@ func settled(t *testing.T, dir, mode string) {
 }
 
 // A reader sees one content or the other while the content changes a thousand times.
+//
+// Shows: C-1.37.6
 func TestC_1_37_6_ReadersSeeOneContent(t *testing.T) {
 	t.Parallel()
 	path := t.TempDir()

@@ -27,6 +27,8 @@ import (
 
 // The server answers 410 Gone in its own way to a watch that starts before everything it
 // keeps; the list that follows has all changes.
+//
+// Shows: F71
 func TestF71_Gone(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -62,6 +64,8 @@ func TestF71_Gone(t *testing.T) {
 // etcd is restored from a backup while the agent runs. Pods created since then are removed,
 // after a second list confirms it; the others are not touched. The source sees later changes
 // although their resource versions are old.
+//
+// Shows: F71
 func TestF71_RestoredFromBackup(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -93,6 +97,8 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 
 // A client certificate expires and is replaced in its files; a token is revoked and replaced
 // in its file. Neither needs a restart, and no pod is removed.
+//
+// Shows: F72
 func TestF72_ExpiredCertificateAndToken(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -133,6 +139,8 @@ func TestF72_ExpiredCertificateAndToken(t *testing.T) {
 
 // The server's certificate comes from another authority, as after a rotation:
 // an error until the kubeconfig's file names that one.
+//
+// Shows: F72
 func TestF72_RotatedCA(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)
@@ -180,6 +188,8 @@ func TestF72_RotatedCA(t *testing.T) {
 
 // Every byte is dropped and no connection is closed: HTTP/2 pings find out within about a
 // minute, long before the watch would have ended.
+//
+// Shows: F70
 func TestF70_BlackHole(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)

@@ -107,6 +107,8 @@ func recreated(t *testing.T, c *cluster.Cluster, node string) {
 // The server is down at the start, comes up, dies under the source, and comes back with other
 // pods: the pods stay meanwhile (F50, F70). It is the server of all tests: this test runs
 // before the parallel ones.
+//
+// Shows: F70
 func TestF70_Outage(t *testing.T) {
 	c := server(t)
 	c.CreatePod(t, cluster.Pod("outage", "stays"))
@@ -144,6 +146,8 @@ func settled(l *sourcetest.Listener) sourcetest.Word {
 }
 
 // A node's own credentials are enough, and another node's are refused.
+//
+// Shows: F72
 func TestF72_NodeCredentials(t *testing.T) {
 	t.Parallel()
 	c := server(t)

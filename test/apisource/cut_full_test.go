@@ -47,6 +47,8 @@ func (c *counted) pass(_ http.ResponseWriter, r *http.Request) bool {
 // After the connection between a node and its API server is cut, every watch resumes where it
 // stopped, and nothing is listed. Objects that were changed, deleted or recreated meanwhile
 // still arrive.
+//
+// Shows: F70
 func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 	t.Parallel()
 	c := cluster.Start(t)

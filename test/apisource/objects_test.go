@@ -87,6 +87,8 @@ func naming(node, name string) *v1.Pod {
 
 // A node's own credentials suffice for all that its pods need: each object by itself,
 // services, tokens and trust bundles. They give access to nothing of another node.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	t.Parallel()
 	c := server(t)
@@ -221,6 +223,8 @@ func trust(t *testing.T, c *cluster.Cluster, reader *apiclient.Reader) {
 
 // podconfig binds a pod to the objects that it names, waits for missing ones, and binds the
 // pod again when one appears or changes.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_PodsAreBoundToWhatTheyName(t *testing.T) {
 	t.Parallel()
 	c := server(t)

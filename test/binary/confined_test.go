@@ -19,6 +19,8 @@ import (
 // merge reads a manifest under Landlock: every thread has given up its rights before the
 // first byte. TestConfineReading_ParserIsTakenOver_ChangesNothing shows which rights these
 // are.
+//
+// Shows: D1
 func TestMerge_BeforeItReads_IsConfined(t *testing.T) {
 	t.Parallel()
 	program, err := node.Slim()

@@ -189,6 +189,8 @@ func gone(t *testing.T, r *bundle.Runtime, cfg bundle.Config, s bundle.Status) {
 
 // TestF21_ContainerdKilledUnderAPod: Ensure starts containerd again, and the pod is
 // unchanged.
+//
+// Shows: F21
 func TestF21_ContainerdKilledUnderAPod(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "b")
@@ -292,6 +294,8 @@ func TestBundleStopWithoutPrograms(t *testing.T) {
 
 // TestF33_StopIsLikeAReboot: sandboxes that ran are listed as stopped, and can be removed and
 // created again.
+//
+// Shows: F33
 func TestF33_StopIsLikeAReboot(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "f")
@@ -368,6 +372,8 @@ func TestBundleThatHangs(t *testing.T) {
 
 // TestI6_BundleSharesABridge: the first runtime to stop leaves what the other uses, the last
 // one leaves nothing.
+//
+// Shows: I6
 func TestI6_BundleSharesABridge(t *testing.T) {
 	t.Parallel()
 	one, cfg := fresh(t, "i")

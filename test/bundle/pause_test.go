@@ -25,7 +25,8 @@ import (
 
 // The bundle's pause container runs under its own seccomp filter. It starts, reaps orphaned
 // processes of its PID namespace, and exits on request.
-// Shows: C-1.22.12.
+//
+// Shows: C-1.22.12, D1
 func TestPause_OwnSeccompFilter_RunsReapsAndEnds(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "s")

@@ -154,7 +154,8 @@ func posed(t *testing.T) (r *bundle.Runtime, dir string, containerd, shim []stri
 // A container that runs as host uid 0 executes a program with the runtime's name and
 // arguments, or the runtime's very file from a hostPath volume. It is no part of the
 // runtime. The same program in the agent's namespaces is, also from an older bundle.
-// Shows: I1.
+//
+// Shows: I1, D1
 func TestRuntime_ProcessOfAContainer_IsNotTheRuntime(t *testing.T) {
 	const container = unix.CLONE_NEWNS | unix.CLONE_NEWPID
 	for name, c := range map[string]struct {
@@ -206,7 +207,8 @@ func TestRuntime_ProcessOfAContainer_IsNotTheRuntime(t *testing.T) {
 // The runtime's file runs in another mount namespace than the agent's. The record of the
 // launch decides. Without one it may be the runtime of an older nodectl: the agent neither
 // uses it nor starts a second one, and Stop ends nothing.
-// Shows: I1.
+//
+// Shows: I1, D1
 func TestRuntime_OtherMountNamespace_TheRecordDecides(t *testing.T) {
 	r, dir, containerd, _ := posed(t)
 	pid := pose{path: filepath.Join(dir, "containerd"), flags: unix.CLONE_NEWNS, args: containerd}.strike(t)
@@ -232,7 +234,8 @@ func TestRuntime_OtherMountNamespace_TheRecordDecides(t *testing.T) {
 }
 
 // The runtime's own program is removed or replaced while it runs. It stays the runtime.
-// Shows: I1.
+//
+// Shows: I1, D1
 func TestRuntime_ProgramRemoved_IsStillTheRuntime(t *testing.T) {
 	r, dir, containerd, _ := posed(t)
 	pid := pose{path: filepath.Join(dir, "containerd"), args: containerd}.strike(t)
@@ -247,7 +250,8 @@ func TestRuntime_ProgramRemoved_IsStillTheRuntime(t *testing.T) {
 // A process that poses as the shim of a pod lies in a directory with a program called
 // containerd. "runtime stop --force" ends pods by the containerd that started them, and
 // must not execute that file.
-// Shows: I1.
+//
+// Shows: I1, D1
 func TestStop_ProcessPosesAsShim_ItsProgramsAreNotExecuted(t *testing.T) {
 	t.Parallel()
 	r, _ := fresh(t, "p")
@@ -282,7 +286,8 @@ func TestStop_ProcessPosesAsShim_ItsProgramsAreNotExecuted(t *testing.T) {
 }
 
 // Containerd dies while a process poses as it. The agent starts containerd again.
-// Shows: F21, I1.
+//
+// Shows: F21, I1, D1
 func TestEnsure_ProcessPosesAsContainerd_DeadRuntimeIsStarted(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "q")
@@ -317,7 +322,8 @@ func TestEnsure_ProcessPosesAsContainerd_DeadRuntimeIsStarted(t *testing.T) {
 
 // A containerd that answers on the runtime's socket and is not recognised may be the
 // runtime. The agent starts no second one, and says which process it is.
-// Shows: I1.
+//
+// Shows: I1, D1
 func TestEnsure_UnknownProcessListens_StartsNoSecond(t *testing.T) {
 	t.Parallel()
 	r, cfg := fresh(t, "r")

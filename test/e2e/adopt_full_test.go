@@ -97,6 +97,8 @@ var (
 // a restart and the stop of a pod with everything that pods can have. The next agent
 // continues there: it repeats no call, no container and no hook runs twice, the pod, once
 // ready, stays ready, and nothing is left of it.
+//
+// Shows: F1
 func TestF1_AdoptedAtEveryStepOfALife(t *testing.T) {
 	t.Parallel()
 	for n := range len(wholeStop) + 1 { // the stop also removes the exited container of the crash
@@ -185,6 +187,8 @@ func (s *stage) stopInterrupted(i *interrupter, a *agent, n int, how ending) {
 
 // TestB7_AdoptionOverAnUpgrade: as TestB7_AdoptionOfAPodWithEverything, and another build of
 // the program adopts the pod.
+//
+// Shows: B7
 func TestB7_AdoptionOverAnUpgrade(t *testing.T) {
 	s := parallelStage(t)
 	s.nextBuild = otherBuild(t)
@@ -193,6 +197,8 @@ func TestB7_AdoptionOverAnUpgrade(t *testing.T) {
 
 // TestF1_BackoffGoesOnToTheSecond: a back-off that one agent began ends on time, however that
 // agent ended.
+//
+// Shows: F1
 func TestF1_BackoffGoesOnToTheSecond(t *testing.T) {
 	t.Parallel()
 	const (
@@ -232,6 +238,8 @@ func TestF1_BackoffGoesOnToTheSecond(t *testing.T) {
 
 // TestF21_ContainerdKilled_AgentAway: as TestF21_ContainerdKilled with ten pods, and once
 // more while no agent runs.
+//
+// Shows: F21
 func TestF21_ContainerdKilled_AgentAway(t *testing.T) {
 	t.Parallel()
 	containerdKilled(t, 10, true)
@@ -239,6 +247,8 @@ func TestF21_ContainerdKilled_AgentAway(t *testing.T) {
 
 // TestF21_ContainerdKilledSixTimes: pods run on as the same processes, and are always
 // reported as running and ready.
+//
+// Shows: F21
 func TestF21_ContainerdKilledSixTimes(t *testing.T) {
 	t.Parallel()
 	const pods = 50

@@ -98,6 +98,8 @@ func (s *stage) steady(name string) {
 // TestB7_AdoptionOfAPodWithEverything: over all endings, one after the other, the agent makes
 // no call to the runtime that changes anything and restarts no container. Every observer sees
 // the pod as ready.
+//
+// Shows: B7
 func TestB7_AdoptionOfAPodWithEverything(t *testing.T) {
 	parallelStage(t).adoptedOver(killed, left, stood, killed)
 }

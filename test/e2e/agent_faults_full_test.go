@@ -20,6 +20,8 @@ import (
 
 // TestF3_ReplyOfRunPodSandboxIsLost: the runtime has made a sandbox, and its connection
 // breaks before it answers. The agent adopts that sandbox and makes no second one.
+//
+// Shows: F3
 func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 	s := parallelStage(t)
 	sock := filepath.Join(s.scratch, "cri.sock")
@@ -55,6 +57,8 @@ func TestF3_ReplyOfRunPodSandboxIsLost(t *testing.T) {
 // TestF3_SandboxAfterItsDeadline: the runtime creates a sandbox and answers after the
 // client's deadline. The client finds the sandbox by its labels. Another request for the same
 // sandbox returns the same one.
+//
+// Shows: F3
 func TestF3_SandboxAfterItsDeadline(t *testing.T) {
 	s := parallelStage(t)
 	release := make(chan struct{})

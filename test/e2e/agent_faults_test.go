@@ -21,6 +21,8 @@ import (
 // TestF2_KilledBetweenCreateAndStart: the next agent starts a created container if it is
 // still desired. Otherwise it removes the container, which never ran, and creates another in
 // its place.
+//
+// Shows: F2
 func TestF2_KilledBetweenCreateAndStart(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -98,6 +100,8 @@ func formerly(now *pod.Spec) *pod.Spec {
 // TestF16_PodOfTheFormerVersion: the agent adopts a pod with the hashes of the previous
 // version without a call that changes anything, with its record and without. An edit then
 // restarts only what the edit requires.
+//
+// Shows: F16
 func TestF16_PodOfTheFormerVersion(t *testing.T) {
 	t.Parallel()
 	for _, kept := range []bool{true, false} {

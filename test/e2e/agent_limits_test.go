@@ -61,6 +61,8 @@ func (s *stage) cgroup(name, v1File, v2File, value string) string {
 
 // TestF9_AgentOutOfMemory: an agent needs little memory. Where that is not enough, the kernel
 // kills only the agent: pods run on, and the next agent adopts them untouched.
+//
+// Shows: F9
 func TestF9_AgentOutOfMemory(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -117,6 +119,8 @@ func TestF9_AgentOutOfMemory(t *testing.T) {
 // TestF11_NoProcessesLeft: when no process can be created, no pod starts. The agent retries
 // with a growing pause, not in a hot loop, and reports the cause; running pods run on. After
 // the limit is lifted, the pods start.
+//
+// Shows: F11
 func TestF11_NoProcessesLeft(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -178,6 +182,8 @@ func (s *stage) removeGroups(name string) {
 // TestF13_ReadOnlyRoot: with a root directory that cannot be written, a new agent still
 // starts, adopts running pods, starts and stops pods that need nothing on that disk, and
 // reports the fault. When the directory is writable again, the agent recovers.
+//
+// Shows: F13
 func TestF13_ReadOnlyRoot(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	if err := os.Mkdir(s.root, 0o700); err != nil {

@@ -10,6 +10,8 @@ import (
 
 // TestF15_SecondAgent: another agent on the same root directory exits with one line that
 // names the first, whatever its flags; the first is not disturbed.
+//
+// Shows: F15
 func TestF15_SecondAgent(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()

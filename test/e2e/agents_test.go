@@ -17,6 +17,8 @@ import (
 
 // TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod. The next agent
 // adopts the pods without one mutating call, also after a kill -9.
+//
+// Shows: B7, I2
 func TestB7_AdoptionTouchesNothing(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
@@ -108,6 +110,8 @@ func (s *stage) passes(p *criproxy.Proxy, n int) {
 // TestB8_RemovedWhileAgentWasDown: the next agent stops a pod whose manifest was removed
 // while no agent ran. It uses the pod's grace period and waits for the container's own exit.
 // It does not touch pods that are still desired.
+//
+// Shows: B8, C-1.18.3
 func TestB8_RemovedWhileAgentWasDown(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	// After SIGTERM, it runs as long as the test lets it.
@@ -176,6 +180,8 @@ func TestSweep_SourceNoLongerConfigured(t *testing.T) {
 
 // TestF16_NodeNameRemembered: a root directory belongs to one node name. An agent with
 // another name exits with a hint, and stops no pod.
+//
+// Shows: F16
 func TestF16_NodeNameRemembered(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()

@@ -16,6 +16,8 @@ import (
 
 // TestForeignCgroups: where a kubepods cgroup of another program stands below the root, the
 // agent puts no pod into it, reports that the cgroup is not its own, and leaves it unchanged.
+//
+// Shows: F34
 func TestForeignCgroups(t *testing.T) {
 	s := parallelStage(t)
 	group := s.cgroupRoot() + "/kubepods/burstable/pod0f4e7a52-0000-4000-8000-000000000001"
@@ -54,6 +56,8 @@ func TestForeignCgroups(t *testing.T) {
 
 // TestC_1_34_ResizeOrder: on an increase, a running pod's cgroup grows before the
 // container's; on a decrease, it shrinks after. It is never smaller than the container's.
+//
+// Shows: C-1.34
 func TestC_1_34_ResizeOrder(t *testing.T) {
 	s := parallelStage(t)
 	var group string

@@ -83,6 +83,8 @@ func resources(requests, limits string) string {
 // TestC_1_34_CgroupTree: pods of the three classes and their containers are in the kubelet's
 // cgroup tree, with its values. The class's CPU share follows its pods. When the pods are
 // removed, so are their cgroups.
+//
+// Shows: C-1.34
 func TestC_1_34_CgroupTree(t *testing.T) {
 	s := parallelStage(t)
 	same := resources("cpu: 200m, memory: 64Mi", "cpu: 200m, memory: 64Mi")

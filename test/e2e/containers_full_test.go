@@ -12,6 +12,8 @@ import (
 
 // TestC_1_22_5_CrashLoopOutlivesTheAgent: the status shows the back-off before the next
 // start. It grows, and a new agent neither forgets nor restarts it.
+//
+// Shows: C-1.22.5
 func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 	s := parallelStage(t)
 	s.write("loop.yaml", manifest("loop", []string{container("main", `append, /x/loop, exit, "1"`, scratchMount)}, s.scratchVolume()))
@@ -43,6 +45,8 @@ func TestC_1_22_5_CrashLoopOutlivesTheAgent(t *testing.T) {
 
 // TestF80_ProbeThatHangs: a probe without an answer fails after its timeout, and delays
 // neither the pod nor the node.
+//
+// Shows: F80
 func TestF80_ProbeThatHangs(t *testing.T) {
 	s := parallelStage(t)
 	s.write("hang.yaml", manifest("hang", []string{container("main", "forever",
@@ -61,6 +65,8 @@ func TestF80_ProbeThatHangs(t *testing.T) {
 
 // TestImageMissing: a missing image is named in the status and in the log, and delays its own
 // container only.
+//
+// Shows: C-1.22.9
 func TestImageMissing(t *testing.T) {
 	s := parallelStage(t)
 	// No process listens on that port, so the connection is refused at once.
@@ -89,6 +95,8 @@ func TestImageMissing(t *testing.T) {
 
 // TestCommandMissing: a command that is not in the image is reported in the status, retried
 // with a growing pause, and does not affect other pods.
+//
+// Shows: C-1.22.9
 func TestCommandMissing(t *testing.T) {
 	s := parallelStage(t)
 	s.write("bad.yaml", manifest("bad", []string{container("main", "forever", "command: [/no-such-command]")}))

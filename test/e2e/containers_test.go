@@ -19,6 +19,8 @@ func waiting(st v1.PodStatus, name string) v1.ContainerStateWaiting {
 
 // TestC_1_19_8_ExitsAndPolicies: whether an exited container restarts depends only on its
 // exit code and the pod's restart policy.
+//
+// Shows: C-1.19.8
 func TestC_1_19_8_ExitsAndPolicies(t *testing.T) {
 	s := parallelStage(t)
 	cases := []struct {
@@ -81,6 +83,8 @@ func TestC_1_19_8_ExitsAndPolicies(t *testing.T) {
 
 // TestF32_IgnoresSIGTERM: a container that does not exit on SIGTERM is killed when its grace
 // period is over, not before. Other containers of the pod exit before it.
+//
+// Shows: F32, C-1.23
 func TestF32_IgnoresSIGTERM(t *testing.T) {
 	s := parallelStage(t)
 	s.write("stay.yaml", manifest("stay", []string{container("main", "ignore, print, armed, forever"), container("polite", `term, "9", print, armed, forever`)},
@@ -109,6 +113,8 @@ func TestF32_IgnoresSIGTERM(t *testing.T) {
 
 // TestC_1_29_Readiness: each kind of probe makes a pod Ready and not Ready, as its container
 // answers; no container restarts for it.
+//
+// Shows: C-1.29
 func TestC_1_29_Readiness(t *testing.T) {
 	s := parallelStage(t)
 	often := "periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 30"

@@ -41,6 +41,8 @@ var (
 // TestF1_KillAtEveryCallOfAStart: kill -9 after and during every call of a pod's start, and
 // another agent, give the same result: the pod runs, no container runs twice at once, and
 // after a completed call nothing is done twice.
+//
+// Shows: F1
 func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 	t.Parallel()
 	t.Run("transcript", func(t *testing.T) {
@@ -85,6 +87,8 @@ func TestF1_KillAtEveryCallOfAStart(t *testing.T) {
 
 // TestF1_KillAtEveryCallOfAStop: the same for a stop: the whole pod is removed, and each
 // container got its SIGTERM and its grace period.
+//
+// Shows: F1
 func TestF1_KillAtEveryCallOfAStop(t *testing.T) {
 	t.Parallel()
 	t.Run("transcript", func(t *testing.T) {
@@ -139,6 +143,8 @@ func moments(n int) []moment {
 
 // TestF1_KillAgainAndAgain: agents that are killed again and again during a pod's start and
 // stop still complete both, and never run two of one container.
+//
+// Shows: F1
 func TestF1_KillAgainAndAgain(t *testing.T) {
 	s := parallelStage(t).oftenSynced() // so that it always makes calls
 	p := s.through(criproxy.Hooks{})
@@ -190,6 +196,8 @@ func (s *stage) crashPod(network bool) string {
 
 // TestF1_LeftOfKilledAgents: pods are added and removed while their agents are killed, again
 // and again, at any moment. In the end nothing is left of them, no cgroup and no mount.
+//
+// Shows: F1
 func TestF1_LeftOfKilledAgents(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	s.interrupts()

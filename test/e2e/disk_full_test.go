@@ -15,6 +15,8 @@ import (
 // TestF12_FullDisk: with a full disk under the root directory, pods run on. A pod without a
 // volume on that disk still starts and stops, edits are applied, a new agent adopts the pods,
 // and one line reports the fault. With room again, the agent recovers without a restart.
+//
+// Shows: F12
 func TestF12_FullDisk(t *testing.T) {
 	s := parallelStage(t)
 	if err := os.Mkdir(s.root, 0o700); err != nil {

@@ -11,6 +11,8 @@ import (
 
 // TestI6_DirectoryWithoutRecord: the agent removes a pod's directory, even if neither the
 // runtime nor a record knows the pod any more; those of desired pods stay.
+//
+// Shows: I6
 func TestI6_DirectoryWithoutRecord(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{container("main", "write, /d/x, text, forever", "volumeMounts: [{name: d, mountPath: /d}]")},

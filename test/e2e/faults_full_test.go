@@ -31,6 +31,8 @@ import (
 // between them are full, containerd blocks, for all its clients; that is containerd's fault,
 // which nodectl cannot mend. Everything resumes when the service manager's watchdog ends the
 // agent, and the next agent has lost nothing.
+//
+// Shows: F6
 func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 	t.Parallel()
 	n := node.New(t)
@@ -106,6 +108,8 @@ func TestF6_StoppedAgentAndTheRuntime(t *testing.T) {
 // TestF84_RotationLosesNoLine: logs that grow while they are rotated keep every line once, in
 // order, over all their files. A log file that is deleted, or is a link to elsewhere, causes
 // no errors.
+//
+// Shows: F84
 func TestF84_RotationLosesNoLine(t *testing.T) {
 	s := parallelStage(t)
 	const lines = 2200 // logs are looked at every ten seconds
@@ -217,6 +221,8 @@ func numbersOf(files []string) (all []int, done bool, err error) {
 // TestF81_ManyCommands: of many commands that hang, no more run at once than the limits of
 // the node and of a pod allow. Other work continues, and no command is left after its
 // timeout.
+//
+// Shows: F81
 func TestF81_ManyCommands(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -335,6 +341,8 @@ func TestF81_ManyCommands(t *testing.T) {
 // TestF22_HungAndSlowPodsDelayNobody: the calls of one pod hang from the first on, those of
 // another while it runs, and each call of a third takes two seconds. Other pods start and
 // restart as fast as without them, and the agent does not pile up waiting work.
+//
+// Shows: F22
 func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 	t.Parallel()
 	bad := newStage(t, shared)
@@ -393,15 +401,21 @@ func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
 }
 
 // TestF23_SlowRuntime_TwoSeconds: as TestF23_SlowRuntime, but every call takes two seconds.
+//
+// Shows: F23
 func TestF23_SlowRuntime_TwoSeconds(t *testing.T) { parallelStage(t).slowRuntime(2 * time.Second) }
 
 // TestC_1_37_SubPathRace_ManyTurns: as TestC_1_37_SubPathRace, five times as often. More
 // turns would make the agent log one line more often than I5 allows.
+//
+// Shows: C-1.37
 func TestC_1_37_SubPathRace_ManyTurns(t *testing.T) { parallelStage(t).subPathRace(20) }
 
 // TestF47_F49_StormsAndFlips: many touches beside good manifests, thousands of files, and one
 // file that is removed and restored with the same content again and again. The result is the
 // desired set at the end: one pod, one container, and never two at once.
+//
+// Shows: F47, F49
 func TestF47_F49_StormsAndFlips(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", simple("web"))

@@ -31,6 +31,8 @@ func serving(name string) string {
 // TestF10_ReadersLeaveDescriptors: with 64 file descriptors and more readers on its socket,
 // an agent starts pods and probes them, and logs once that it disconnects readers. When those
 // have left, it serves the next ones.
+//
+// Shows: F10
 func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 	s := parallelStage(t)
 	a := s.start(few(s.command("serve", "-f", s.manifests)))
@@ -75,6 +77,8 @@ func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 // TestF10_NoDescriptorLeft: an agent without a free descriptor logs that once and waits. It
 // stops no container because a probe is impossible, and treats no source as empty. With a
 // free descriptor, it catches up.
+//
+// Shows: F10
 func TestF10_NoDescriptorLeft(t *testing.T) {
 	s := parallelStage(t)
 	a := s.start(few(s.command("serve", "-f", s.manifests, "--file-check-frequency", "1s")))

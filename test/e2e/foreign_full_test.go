@@ -13,6 +13,8 @@ import (
 
 // TestF28_ForeignPods: the agent leaves alone what other programs made on the runtime, with
 // the kubelet's labels, with another node's, and with a static pod's name.
+//
+// Shows: F28
 func TestF28_ForeignPods(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()

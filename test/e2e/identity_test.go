@@ -41,6 +41,8 @@ const usualCaps = "00000000a80425fb"
 
 // TestC_1_39_SecurityContext: the user and the rights of a container's process, as the kernel
 // shows them.
+//
+// Shows: C-1.39
 func TestC_1_39_SecurityContext(t *testing.T) {
 	s := parallelStage(t)
 	of := func(name, context string) string {
@@ -104,6 +106,8 @@ func TestC_1_39_SecurityContext(t *testing.T) {
 // TestC_1_39_FailsClosed: a container never runs if its profile is missing, if its user would
 // be root despite runAsNonRoot, or if its runtime class is unknown. Its status says why. With
 // its profile it starts.
+//
+// Shows: C-1.39
 func TestC_1_39_FailsClosed(t *testing.T) {
 	s := parallelStage(t)
 	s.write("profile.yaml", manifest("profile", []string{
@@ -138,6 +142,8 @@ func TestC_1_39_FailsClosed(t *testing.T) {
 
 // TestC_1_40_NamespacesAndNames: what a pod shares with the node, what its containers share
 // with each other, and its host name.
+//
+// Shows: C-1.40
 func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	s := parallelStage(t)
 	s.write("plain.yaml", manifest("plain", []string{container("main", "forever"), container("side", "forever")}))
@@ -194,6 +200,8 @@ func TestC_1_40_NamespacesAndNames(t *testing.T) {
 // TestC_1_42_OwnUsers: a pod with hostUsers: false is root in its own user namespace, and
 // owns its volumes there; two pods share no user. If the runtime does not support that, the
 // pod does not run, and its status says so.
+//
+// Shows: C-1.42
 func TestC_1_42_OwnUsers(t *testing.T) {
 	s := parallelStage(t)
 	r, err := s.node.Runtime.Status(s.Context(), &cri.StatusRequest{})

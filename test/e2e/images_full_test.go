@@ -17,6 +17,8 @@ import (
 // TestI8_SecretsInEveryUse: a Secret that a pod mounts, has in its environment and pulls with
 // appears in no log, journal, record, table, dry run or answer of the socket, not even where
 // the pull fails or the key is missing.
+//
+// Shows: I8
 func TestI8_SecretsInEveryUse(t *testing.T) {
 	s := parallelStage(t)
 	r := registry.New(t, registry.Options{User: "u", Password: canary})

@@ -15,6 +15,8 @@ import (
 
 // TestF31_OutOfMemoryOfARealRuntime: a container that is killed for memory has that reason;
 // one that loses a process other than its first runs on.
+//
+// Shows: F31
 func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
 	limit := v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse("32Mi")}}
 	b := newBare(parallelStage(t), "oom",
@@ -47,6 +49,8 @@ func TestF31_OutOfMemoryOfARealRuntime(t *testing.T) {
 
 // TestC_1_23_9_StopSignalOfARealRuntime: the container gets the signal that the pod names,
 // then SIGKILL.
+//
+// Shows: C-1.23.9
 func TestC_1_23_9_StopSignalOfARealRuntime(t *testing.T) {
 	with := func(s v1.Signal) *v1.Lifecycle { return &v1.Lifecycle{StopSignal: &s} }
 	b := newBare(parallelStage(t), "signal",

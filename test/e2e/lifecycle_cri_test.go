@@ -103,6 +103,8 @@ func (b *bare) logged(path, text string) {
 
 // TestC_1_26_11_MessagesOfARealRuntime: the adapter reads a container's termination message,
 // or its log if that is empty; both are removed with the container.
+//
+// Shows: C-1.26.11
 func TestC_1_26_11_MessagesOfARealRuntime(t *testing.T) {
 	fallback := v1.TerminationMessageFallbackToLogsOnError
 	b := newBare(parallelStage(t), "message",
@@ -154,6 +156,8 @@ func TestC_1_26_11_MessagesOfARealRuntime(t *testing.T) {
 
 // TestC_1_34_ResizeOfARealRuntime: the limits of a running container change in its cgroup, up
 // and down, and removing a limit is a change, too.
+//
+// Shows: C-1.34
 func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 	ask := func(request, cpu, memory string) v1.ResourceRequirements {
 		r := v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceCPU: resource.MustParse(request)}, Limits: v1.ResourceList{}}
@@ -213,6 +217,8 @@ func TestC_1_34_ResizeOfARealRuntime(t *testing.T) {
 
 // TestC_1_43_1_RotationOfARealRuntime: the log is renamed, later lines are in a new file, and
 // no line is lost; the adapter undoes a rotation that the runtime cannot follow.
+//
+// Shows: C-1.43.1
 func TestC_1_43_1_RotationOfARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	b := newBare(s, "rotate", v1.Container{Name: "main", Args: []string{"print", "one", "wait", "/x/go", "print", "two", "forever"}})
@@ -263,6 +269,8 @@ func TestC_1_43_1_RotationOfARealRuntime(t *testing.T) {
 
 // TestEphemeralContainerSeesItsTarget: it is in the process namespace of its target
 // container.
+//
+// Shows: C-1.19.4
 func TestEphemeralContainerSeesItsTarget(t *testing.T) {
 	b := newBare(parallelStage(t), "debug", v1.Container{Name: "main", Args: []string{"forever"}}, v1.Container{Name: "other", Args: []string{"forever"}})
 	b.want.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{

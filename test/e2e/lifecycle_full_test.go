@@ -15,6 +15,8 @@ import (
 
 // TestP21_DependsOnARealRuntime: a pod starts only when its dependency is ready, or done.
 // When all are removed, the dependency stops last.
+//
+// Shows: P21
 func TestP21_DependsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	on := func(text, dependency string) string {

@@ -15,6 +15,8 @@ import (
 // TestC_1_29_18_FailedProbesRestart: the agent stops a container whose liveness probe fails,
 // or whose startup probe does not succeed in time, with the probe's own grace period instead
 // of the pod's, and restarts it. The pod's other container runs on.
+//
+// Shows: C-1.29.18
 func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 	s := parallelStage(t)
 	kinds := []string{"live", "begin"}
@@ -67,6 +69,8 @@ func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
 // no process. The status shows the resize while it is in progress and when it is done. If the
 // container's resize policy requires it, that container restarts. A resize that the node can
 // never grant is reported and changes nothing.
+//
+// Shows: C-1.34
 func TestC_1_34_ResizeByTheAgent(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})

@@ -16,6 +16,8 @@ import (
 // TestF83_CrashLoop: a container that exits as soon as it starts restarts after its back-off
 // and not before. Of its exited containers only the newest are kept, with their logs, and the
 // pod's other container runs on.
+//
+// Shows: F83
 func TestF83_CrashLoop(t *testing.T) {
 	s := parallelStage(t)
 	s.write("loop.yaml", manifest("loop", []string{container("main", `append, /x/loop, print, words, exit, "3"`, scratchMount, secret), container("calm", "forever")},

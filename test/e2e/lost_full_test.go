@@ -17,6 +17,8 @@ import (
 
 // TestF22_OneStartHangs: a runtime that does not answer one call delays only the pod of that
 // call.
+//
+// Shows: F22
 func TestF22_OneStartHangs(t *testing.T) {
 	s := parallelStage(t)
 	release := make(chan struct{}) // closed by the test
@@ -55,6 +57,8 @@ func TestF22_OneStartHangs(t *testing.T) {
 
 // TestF5_AgentStopped: an agent that was stopped while a container exited and manifests were
 // added and removed catches up when it resumes.
+//
+// Shows: F5
 func TestF5_AgentStopped(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{container("main", "append, /x/web, forever", scratchMount)}, s.scratchVolume()))

@@ -10,6 +10,8 @@ import (
 
 // TestF27_LostContainersComeBack: a pod that is killed behind the agent's back comes back by
 // its restart policy, in the old sandbox if there is one, and only once.
+//
+// Shows: F27
 func TestF27_LostContainersComeBack(t *testing.T) {
 	s := parallelStage(t)
 	faults := map[string]func(box string, main running) error{

@@ -12,6 +12,8 @@ import (
 
 // TestF45_UnreadableManifest: the agent names a file that it may not read, and treats the
 // source as unreadable if the file was read before.
+//
+// Shows: F45
 func TestF45_UnreadableManifest(t *testing.T) {
 	s := parallelStage(t)
 	secret := filepath.Join(s.manifests, "secret.yaml")
@@ -41,6 +43,8 @@ func TestF45_UnreadableManifest(t *testing.T) {
 
 // TestF40_HalfWrittenManifest: a slow writer causes neither half a pod nor a missing one, for
 // a new file and for one that is overwritten in place.
+//
+// Shows: F40
 func TestF40_HalfWrittenManifest(t *testing.T) {
 	s := parallelStage(t)
 	s.serve("--file-check-frequency", "100ms")

@@ -24,6 +24,8 @@ func (s *stage) keep() map[string]running {
 // TestF45_BrokenManifests: the agent reports a broken file beside a good manifest in one
 // clear line that names its place, or ignores it as no manifest. Running pods are not
 // touched, and the next good manifest is read.
+//
+// Shows: F45
 func TestF45_BrokenManifests(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s") // several rescans: the line is still logged once
@@ -84,6 +86,8 @@ func content(text string) func(string) error {
 
 // TestI9_BrokenEditKeepsPod: a manifest that becomes unreadable in any way keeps its pod as
 // it last was, and mending it is an ordinary edit. Removing the broken file stops the pod.
+//
+// Shows: I9
 func TestI9_BrokenEditKeepsPod(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s")
@@ -152,6 +156,8 @@ func (s *stage) writeSlowly(file, text string, pieces int, check func()) {
 
 // TestF42_DirectoryMissing: a missing directory is an unreadable source: pods stay, one line
 // reports it, and nothing happens when it is back.
+//
+// Shows: F42
 func TestF42_DirectoryMissing(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s")
@@ -206,6 +212,8 @@ func TestF42_DirectoryMissing(t *testing.T) {
 // TestF43_DuplicatePods: of two manifests of one pod, the one that runs stays the owner. The
 // other is reported in one line, and adding or removing it touches nothing. When the owner is
 // removed, the other takes over, without a restart if its content is the same.
+//
+// Shows: F43
 func TestF43_DuplicatePods(t *testing.T) {
 	s := parallelStage(t)
 	s.write("b.yaml", strings.Replace(simple("web"), "{name: web}", "{name: web, labels: {from: b}}", 1))

@@ -79,6 +79,8 @@ func (n *network) addresses() []string {
 // delays the pods that need it, whose status has the plugin's error, and no pod on the host's
 // network. The pods start and stop when the network works again, and no address leaks,
 // however often that happens.
+//
+// Shows: F29
 func TestF29_NetworkPlugin(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, node.New(t))

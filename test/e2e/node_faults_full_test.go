@@ -46,6 +46,8 @@ func hold(pid int) (free func(), err error) {
 // TestF32_UnkillableProcess: a container that survives SIGKILL stays, and its pod's status
 // says so after twice its grace period. Meanwhile other pods start and stop, and the agent
 // exits in time and starts again. When the container has gone, so has its pod.
+//
+// Shows: F32, F4
 func TestF32_UnkillableProcess(t *testing.T) {
 	s := parallelStage(t)
 	s.write("stays.yaml", manifest("stays", []string{container("main", "ignore, print, armed, forever", secret)}, "terminationGracePeriodSeconds: 1"))
@@ -122,6 +124,8 @@ func TestF32_UnkillableProcess(t *testing.T) {
 // TestF33_AllProcessesGone: after a reboot the runtime lists pods whose processes are gone.
 // Desired ones run again, in new sandboxes, with their restart counts; terminated ones stay
 // so.
+//
+// Shows: F33
 func TestF33_AllProcessesGone(t *testing.T) {
 	t.Parallel()
 	s := newStage(t, node.New(t))
@@ -183,6 +187,8 @@ func TestF33_AllProcessesGone(t *testing.T) {
 
 // TestF34_SliceOnACgroupfsRuntime: the agent reports a cgroup root that the runtime's driver
 // does not support once, with the remedy, before it makes anything. Running pods run on.
+//
+// Shows: F34
 func TestF34_SliceOnACgroupfsRuntime(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()

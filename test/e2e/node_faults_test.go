@@ -17,6 +17,8 @@ import (
 
 // TestF31_OOMKilled: a container that is killed for its memory has that reason and restarts;
 // an init container ends its pod. A child that is killed does not affect its container.
+//
+// Shows: F31
 func TestF31_OOMKilled(t *testing.T) {
 	s := parallelStage(t)
 	const limit = "resources: {limits: {memory: 24Mi}}"
@@ -112,6 +114,8 @@ func (s *stage) endsForMemory(word *lastWord, name, container string, text func(
 // TestF34_F35_GoldenValues: a container's resources are in the kernel's files, by the names
 // and values of this machine's cgroup version; and in its OOM score, or the nearest one that
 // the runtime may set.
+//
+// Shows: F34, F35
 func TestF34_F35_GoldenValues(t *testing.T) {
 	s := parallelStage(t)
 	type golden struct {

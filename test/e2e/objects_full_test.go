@@ -13,6 +13,8 @@ import (
 // TestC_1_37_ChangedObject: a mounted file follows its object and is complete at every
 // moment; a subPath never follows. Only containers that use the object restart, in a pod that
 // asks for it. The next agent applies changes made while no agent ran.
+//
+// Shows: C-1.37
 func TestC_1_37_ChangedObject(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	page := func(letter string) string { return strings.Repeat(letter, 100_000) }
@@ -103,6 +105,8 @@ func TestC_1_37_ChangedObject(t *testing.T) {
 // TestC_1_38_MissingObjectRejects: a pod that names a missing object is rejected with its
 // place, and nothing of it runs; with the object it starts. Once the pod runs, deleting or
 // breaking the object touches nothing (I9), under a new agent neither.
+//
+// Shows: C-1.38
 func TestC_1_38_MissingObjectRejects(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	s.write("web.yaml", objectReader("web", ""))

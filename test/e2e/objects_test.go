@@ -72,6 +72,8 @@ func objectReader(name, annotations string) string {
 
 // TestObjectsOfAnotherSource: a URL's pod cannot name an object of a file, nor the other way
 // round; a pod can name the objects of its own source kind.
+//
+// Shows: C-1.38.2
 func TestObjectsOfAnotherSource(t *testing.T) {
 	s := parallelStage(t)
 	using := func(name, secret string) string {

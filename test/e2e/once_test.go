@@ -341,6 +341,8 @@ func TestDryRun_AgainstRuntime(t *testing.T) {
 
 // TestI8_SecretsStayOut: a value of a pod's environment is in no log, at any level, whatever
 // happens to the pod; files on disk that contain it are readable by root only.
+//
+// Shows: I8
 func TestI8_SecretsStayOut(t *testing.T) {
 	s := parallelStage(t)
 	const canary = "s3cr3t-5d9f0c"

@@ -10,6 +10,8 @@ import (
 
 // TestC_1_22_13_OOMKilled: a container over its memory limit is killed, and its status has
 // that reason.
+//
+// Shows: C-1.22.13
 func TestC_1_22_13_OOMKilled(t *testing.T) {
 	s := parallelStage(t)
 	word := newLastWord()

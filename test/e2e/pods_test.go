@@ -24,6 +24,8 @@ import (
 // TestB1_InitContainersAndSharedEmptyDir: init containers run one after the other, and to
 // completion, before the others. An emptyDir is one directory for all of them. Their output
 // is in the kubelet's log files. When the manifest is removed, all of it is removed.
+//
+// Shows: B1, C-1.20
 func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 	s := parallelStage(t)
 	mount := "volumeMounts: [{name: data, mountPath: /data}]"
@@ -87,6 +89,8 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 
 // TestB1_PodNetwork: a pod has its own address where its page is reachable, its own host
 // name, and its host port on the node.
+//
+// Shows: B1
 func TestB1_PodNetwork(t *testing.T) {
 	s := parallelStage(t)
 	port := freePort(t)
@@ -114,6 +118,8 @@ func TestB1_PodNetwork(t *testing.T) {
 
 // TestC_1_31_HostPortConflict: of two pods with the same host port the later one is not
 // admitted, which a log line and its status show. It starts when the port is free.
+//
+// Shows: C-1.31
 func TestC_1_31_HostPortConflict(t *testing.T) {
 	s := parallelStage(t)
 	text := func(name, port string) string {
@@ -143,6 +149,8 @@ func TestC_1_31_HostPortConflict(t *testing.T) {
 
 // TestB1_HostNetwork: such a pod is in the node's network, with the node's host name, and
 // reports the node's address.
+//
+// Shows: B1
 func TestB1_HostNetwork(t *testing.T) {
 	s := parallelStage(t)
 	port := freePort(t)
@@ -171,6 +179,8 @@ func TestB1_HostNetwork(t *testing.T) {
 
 // TestC_1_22_11_LabelsAndAnnotations: the CRI objects have the labels and annotations that
 // tools for the kubelet expect.
+//
+// Shows: C-1.22.11
 func TestC_1_22_11_LabelsAndAnnotations(t *testing.T) {
 	s := parallelStage(t)
 	text := manifest("web", []string{container("main", "forever")}, "terminationGracePeriodSeconds: 7")
@@ -218,6 +228,8 @@ func TestC_1_22_11_LabelsAndAnnotations(t *testing.T) {
 
 // TestC_1_22_14_ResourcesReachTheCgroup: the kernel has a container's requests and limits,
 // and pods are below --cgroup-root.
+//
+// Shows: C-1.22.14
 func TestC_1_22_14_ResourcesReachTheCgroup(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", manifest("web", []string{

@@ -82,6 +82,8 @@ func newHostile(t *testing.T) *hostile {
 // TestF80_HostileTargets: a probe whose target hangs, trickles or resets fails. The prober
 // does not read a gigabyte and does not follow a redirect to another host: both are a
 // success. Each affects its own container only, and not the agent.
+//
+// Shows: F80
 func TestF80_HostileTargets(t *testing.T) {
 	s := parallelStage(t)
 	h := newHostile(t)
@@ -127,6 +129,8 @@ func TestF80_HostileTargets(t *testing.T) {
 // TestF82_HooksOrderAndDeadline: a hanging preStop ends with the grace period. A failed
 // postStart stops its container, which restarts. Sidecars start before the other containers
 // and stop after them. A pod past its deadline ends.
+//
+// Shows: F82
 func TestF82_HooksOrderAndDeadline(t *testing.T) {
 	s := parallelStage(t)
 	s.write("pre.yaml", manifest("pre", []string{

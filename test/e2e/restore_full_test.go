@@ -13,6 +13,8 @@ import (
 
 // TestRestore_DamagedSet: damage to one file of a last-known-good set loses only that file's
 // pods, and is reported. The agent starts, and restores all else.
+//
+// Shows: F12
 func TestRestore_DamagedSet(t *testing.T) {
 	s := parallelStage(t)
 	e := cluster.StartEtcd(t, cluster.EtcdOptions{})

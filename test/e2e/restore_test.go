@@ -80,6 +80,8 @@ func (s *stage) awaitSet(name string, words ...string) string {
 // the machine loses its containers, URL and etcd are unreachable. The next agent starts every
 // pod of the last run and reports that it uses the last-known-good sets. The sources correct
 // it when they answer: a pod that is no longer desired stops by its own spec.
+//
+// Shows: I8, I9
 func TestRestore_LastKnownGood(t *testing.T) {
 	s := parallelStage(t)
 	const canary = "canary-of-a-s3cret"

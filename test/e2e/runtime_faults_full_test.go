@@ -17,6 +17,8 @@ import (
 
 // TestF24_EveryCallFailsOnce: each call that starts or stops a pod fails once, in every way,
 // the last of which is a lost answer. The pod still starts, once, and is removed completely.
+//
+// Shows: F24
 func TestF24_EveryCallFailsOnce(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -58,6 +60,8 @@ func TestF24_EveryCallFailsOnce(t *testing.T) {
 
 // TestF25_EventsOnARealRuntime: whatever happens to a pod's events on their way, from its
 // start to its end, a crash is one restart, and a removed pod stays removed.
+//
+// Shows: F25
 func TestF25_EventsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
@@ -128,6 +132,8 @@ func TestF25_EventsOnARealRuntime(t *testing.T) {
 // TestF26_EmptyListsOnARealRuntime: a runtime that returns empty lists for a moment, for one
 // pod, for the relist of all, or to an agent that has just started, causes no container to
 // stop or start.
+//
+// Shows: F26
 func TestF26_EmptyListsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})

@@ -64,6 +64,8 @@ func sequence(f *criproxy.Fault) []string {
 // TestF23_SlowRuntime: with a runtime that is slow for every call, pods start and stop late,
 // but with the usual calls: none twice, none in parallel with another of the same pod, and no
 // more reads than each step needs.
+//
+// Shows: F23
 func TestF23_SlowRuntime(t *testing.T) { parallelStage(t).slowRuntime(200 * time.Millisecond) }
 
 func (s *stage) slowRuntime(each time.Duration) {

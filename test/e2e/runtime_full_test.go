@@ -12,6 +12,8 @@ import (
 
 // TestF20_RuntimeSocketAbsent: without a runtime the agent waits, logs that once, and starts
 // the desired pods when the runtime is there. It continues after an outage of the runtime.
+//
+// Shows: F20
 func TestF20_RuntimeSocketAbsent(t *testing.T) {
 	s := parallelStage(t)
 	sock := filepath.Join(s.scratch, "late.sock")
@@ -48,6 +50,8 @@ func TestF20_RuntimeSocketAbsent(t *testing.T) {
 // TestF21_ContainerdKilled: pods run on, as the same processes, while containerd is killed
 // and started again under a running agent, which always reports them as running. Pods that
 // start or stop in that moment do so afterwards, once.
+//
+// Shows: F21, F29
 func TestF21_ContainerdKilled(t *testing.T) {
 	t.Parallel()
 	containerdKilled(t, 3, false)

@@ -44,6 +44,8 @@ func (s *stage) edit(file, old, new string) {
 // A database with a claim and a password, a job that fills it, a front end with a page,
 // probes and a sidecar: one command starts them, they survive a restart of everything, and an
 // edit changes exactly what the dry run predicts.
+//
+// Shows: F33, P21
 func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
 	s := parallelStage(t)
 	s.shop()

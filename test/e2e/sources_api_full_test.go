@@ -36,6 +36,8 @@ func (s *stage) apiPod(name string, args ...string) *v1.Pod {
 
 // TestF70_F73_APIServer: a node with a real API server starts and stops the pods bound to it,
 // and does no harm while the server is down, restored to an older state, or refuses the node.
+//
+// Shows: F70, F73, C-1.16.12
 func TestF70_F73_APIServer(t *testing.T) {
 	s := parallelStage(t)
 	c := cluster.Start(t)
@@ -208,6 +210,8 @@ func TestF70_F73_APIServer(t *testing.T) {
 // TestRestore_APIPodsWaitForTheirServer: a running pod from an API server is kept. One that
 // does not run is started only after the server has sent it, unless the agent has
 // --offline-start=api.
+//
+// Shows: C-1.3.8
 func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	c := cluster.Start(t)
@@ -277,6 +281,8 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 // TestF50_StaticPodsWithoutAPIServer: at boot, with an API server that never answers, static
 // pods start at once, their edits and removals are applied, and get sources shows the api
 // source's error.
+//
+// Shows: F50
 func TestF50_StaticPodsWithoutAPIServer(t *testing.T) {
 	s := parallelStage(t)
 	s.write("old.yaml", simple("old"))

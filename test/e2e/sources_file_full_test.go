@@ -17,6 +17,8 @@ import (
 // Each time the running pods are the same processes afterwards, and the fault is in get
 // sources with its reason and in the log. The agent follows good files beside it, and mending
 // it is an ordinary edit.
+//
+// Shows: F40, F46
 func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve("--file-check-frequency", "1s")
@@ -159,6 +161,8 @@ func peak(t *testing.T, pid int) int {
 // TestF42_DirectoryAndMountAway: a directory that is moved away, or whose file system is
 // unmounted, is an unreadable source. Its pods run on, get sources shows since when and why,
 // and later changes are applied when it is back.
+//
+// Shows: F42
 func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s := parallelStage(t)
 	real, away := filepath.Join(s.dir, "real"), filepath.Join(s.dir, "away")
@@ -205,6 +209,8 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 // TestF43_LosersComeAndGo: the losing file of two may be first in byte order, change and be
 // removed without an effect on its pod; when the winner is removed, the loser takes over
 // without a gap.
+//
+// Shows: F43
 func TestF43_LosersComeAndGo(t *testing.T) {
 	s := parallelStage(t)
 	s.write("m.yaml", labelled(simple("web"), "winner"))
@@ -245,6 +251,8 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 
 // TestF44_EditorsAndConfigMaps: an update of a file by an editor or by the kubelet's
 // ConfigMap volume is one edit, and no pod stops meanwhile.
+//
+// Shows: F44
 func TestF44_EditorsAndConfigMaps(t *testing.T) {
 	s := parallelStage(t)
 	volume := filepath.Join(s.dir, "volume")

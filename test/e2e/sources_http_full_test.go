@@ -16,6 +16,8 @@ import (
 // TestF63_FlappingURL: a URL that alternates between two documents restarts its pod a few
 // times and less and less often, and is shown as a source with an error; the pod has the last
 // version in the end.
+//
+// Shows: F63
 func TestF63_FlappingURL(t *testing.T) {
 	s := parallelStage(t)
 	version := func(v string) string {
@@ -55,6 +57,8 @@ func TestF63_FlappingURL(t *testing.T) {
 
 // TestF64_OneBadPodOfAList: of a list with one bad pod, the agent starts and changes the
 // others. It names the bad one by its place, and if that pod ran, it runs on unchanged.
+//
+// Shows: F64
 func TestF64_OneBadPodOfAList(t *testing.T) {
 	s := parallelStage(t)
 	bad := strings.Replace(simple("bad"), "args:", "argz:", 1)
@@ -88,6 +92,8 @@ func TestF64_OneBadPodOfAList(t *testing.T) {
 // agent. Each time its pods are the same processes afterwards, and the fault is in get
 // sources with its start and its reason, and once in the log. The agent applies what the URL
 // serves when it works again.
+//
+// Shows: F60, F64
 func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 	s := parallelStage(t)
 	text := documents(simple("web"), simple("api"))
@@ -192,6 +198,8 @@ func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 // TestF61_CanaryOfABody: an error about a body that is no manifest names its length and its
 // place only. Its content, and the secrets of the request, appear nowhere: not in the agent's
 // debug log, not below its root directory on disk, not in the output of the read commands.
+//
+// Shows: F61, I8
 func TestF61_CanaryOfABody(t *testing.T) {
 	s := parallelStage(t)
 	const body, header, password, token = "canary-b0dy", "canary-h3ader", "canary-p4ssword", "canary-t0ken"

@@ -64,6 +64,8 @@ func (s *stage) doorman(file string) *rest.Config {
 
 // TestC_1_40_9_StreamsOfContainerd: exec, logs, run and port-forward through the TLS
 // port, with client-go's clients and a real containerd.
+//
+// Shows: C-1.40.9
 func TestC_1_40_9_StreamsOfContainerd(t *testing.T) {
 	s := parallelStage(t)
 	authority := filepath.Join(s.scratch, "ca.crt")

@@ -15,6 +15,8 @@ import (
 // TestF34_SaysWhyAPodIsStuck: where another program has made the pods' cgroups, doctor names
 // them. runonce, in its lines and its report, and describe of the agent's pod say which step
 // of the pod fails; none of them shows a secret. When the cgroups are gone, the pod starts.
+//
+// Shows: F34
 func TestF34_SaysWhyAPodIsStuck(t *testing.T) {
 	s := parallelStage(t)
 	file := "memory"

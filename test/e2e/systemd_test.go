@@ -106,6 +106,8 @@ func (b *superior) expects(a *agent, want string) {
 // serves, and feeds the watchdog while it runs, also with a hanging runtime. On SIGTERM it
 // sends STOPPING and exits, whatever hangs (F4). TestF7_ABlockedLoopHasNoPulse shows that a
 // blocked agent does not feed the watchdog.
+//
+// Shows: F7, F4
 func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 	const watchdog = 600 * time.Millisecond
 	s := parallelStage(t)
@@ -154,6 +156,8 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 // agent writes the stacks of all goroutines to a file. When the log is read again, it
 // feeds the watchdog again and starts the next pod. TestF7_ABlockedLoopHasNoPulse shows
 // that a blocked loop does not feed it.
+//
+// Shows: F7
 func TestF7_BlockedLoop_IsDumpedAndGoesOn(t *testing.T) {
 	const watchdog = 600 * time.Millisecond
 	s := parallelStage(t)

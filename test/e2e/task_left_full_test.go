@@ -14,6 +14,8 @@ import (
 // container may leave one that containerd lists as exited, but whose task it keeps, so that
 // it refuses to remove it. The pod still continues, and when it is removed nothing is left of
 // it.
+//
+// Shows: F1
 func TestF1_TaskOfAContainerThatNeverStarted(t *testing.T) {
 	s := parallelStage(t)
 	var first sync.Once

@@ -10,6 +10,8 @@ import (
 
 // TestF49_RemovedAndAddedAgain: removing and adding a manifest faster than its pod can stop
 // results in one pod of the last text; the old one has its grace period.
+//
+// Shows: F49
 func TestF49_RemovedAndAddedAgain(t *testing.T) {
 	s := parallelStage(t)
 	text := func(i int) string {

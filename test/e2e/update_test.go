@@ -131,6 +131,8 @@ func TestEdit_OneContainer(t *testing.T) {
 
 // TestEdit_ImageAndBack: the same for an image, here a missing one: the running container
 // goes on without it, and reverting the edit restarts nothing.
+//
+// Shows: C-1.33
 func TestEdit_ImageAndBack(t *testing.T) {
 	s := parallelStage(t)
 	two := manifest("web", []string{container("main", "forever"), container("side", "forever")})
@@ -153,6 +155,8 @@ func TestEdit_ImageAndBack(t *testing.T) {
 // TestEdit_SandboxReplacesPod: an edit that needs a new sandbox replaces the pod. Every old
 // container has exited, with its grace period, before a new one starts, and the new instance
 // starts with an empty emptyDir.
+//
+// Shows: C-1.16.17
 func TestEdit_SandboxReplacesPod(t *testing.T) {
 	s := parallelStage(t)
 	mount := "volumeMounts: [{name: d, mountPath: /d}, {name: x, mountPath: /x}]"

@@ -19,6 +19,8 @@ import (
 // TestHostileObjects: keys with paths out of the volume are rejected where they are read. A
 // ConfigMap of one MiB works and a larger one is rejected. A FIFO in the place of a file of
 // variables blocks no other pod.
+//
+// Shows: D1
 func TestHostileObjects(t *testing.T) {
 	s := parallelStage(t)
 	s.write("dots.yaml", configMap("dots", "..", "x"))
@@ -68,6 +70,8 @@ func mountsBelow(dir string) (all []string) {
 // TestC_1_37_VolumesOfInstances: when an edit replaces a pod, the new one has its own
 // volumes, except for its claim. No directory and no mount of the old one is left, also if
 // the agent was killed meanwhile. runonce --down leaves nothing but the claim.
+//
+// Shows: C-1.37
 func TestC_1_37_VolumesOfInstances(t *testing.T) {
 	s := parallelStage(t)
 	s.interrupts()
@@ -151,4 +155,6 @@ func TestC_1_37_VolumesOfInstances(t *testing.T) {
 // TestC_1_37_SubPathRace: a container replaces the target of another's subPath by links to
 // the node, as fast as it can. The other one sees nothing of the node, however often it is
 // made, and no removal follows these links to the node.
+//
+// Shows: C-1.37
 func TestC_1_37_SubPathRace(t *testing.T) { parallelStage(t).subPathRace(4) }

@@ -53,6 +53,8 @@ func errno(err error) string {
 
 // TestC_1_37_EveryKindOfVolume: one pod with a volume of every kind that needs no API server;
 // its containers see what they would see under the kubelet.
+//
+// Shows: C-1.37
 func TestC_1_37_EveryKindOfVolume(t *testing.T) {
 	s := parallelStage(t)
 	s.must(os.MkdirAll(filepath.Join(s.scratch, "dir"), 0o755), os.WriteFile(filepath.Join(s.scratch, "dir/f"), []byte("of-the-host"), 0o644))
@@ -169,6 +171,8 @@ func TestC_1_37_EveryKindOfVolume(t *testing.T) {
 
 // TestC_1_37_EmptyDirOverItsLimit: an emptyDir on disk that grows over its limit ends its
 // pod, with that reason; other pods are not touched.
+//
+// Shows: C-1.37
 func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 	s := parallelStage(t)
 	s.write("fat.yaml", manifest("fat", []string{container("main", "forever", "volumeMounts: [{name: d, mountPath: /d}]")},
@@ -192,6 +196,8 @@ func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 // TestC_1_37_MountPropagation: the node and a container with HostToContainer see what a
 // privileged container mounts in a Bidirectional volume; one with None does not. When the pod
 // is removed, so is its mount, and no file behind it.
+//
+// Shows: C-1.37
 func TestC_1_37_MountPropagation(t *testing.T) {
 	s := parallelStage(t)
 	dir := filepath.Join(s.scratch, "shared")

@@ -61,6 +61,8 @@ func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource st
 // imply `create`: it opens no exec (D1).
 //
 // The server is the one of all tests: this test runs before the parallel ones.
+//
+// Shows: D1
 func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	c := shared(t)
 	admin := c.admin
@@ -143,6 +145,8 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 
 // A service account's token, as metrics-server presents one: bound to audience and account,
 // and refused once the account is deleted and the cached review has expired.
+//
+// Shows: C-1.40.2
 func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 	t.Parallel()
 	c := shared(t)

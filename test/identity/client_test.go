@@ -98,6 +98,8 @@ func holds(t testing.TB, dir string, pairs int) {
 // A node without a kubeconfig gets one: requests fail until it is there, and nothing is
 // restarted. The first certificate is about to expire and is rotated; the client presents the
 // new one, and closes the old one's connection.
+//
+// Shows: D4, C-1.25.1
 func TestD4_BootstrapAndRotation(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -147,6 +149,8 @@ func TestD4_BootstrapAndRotation(t *testing.T) {
 
 // A machine that slept past its certificate's expiry: with a bootstrap kubeconfig it recovers
 // by itself.
+//
+// Shows: F72
 func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -174,6 +178,8 @@ func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
 
 // Without a valid certificate the client logs that, and recovers when the kubeconfig is
 // mended.
+//
+// Shows: F72
 func TestF72_ExpiredClientCertificateIsReplaced(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -191,6 +197,8 @@ func TestF72_ExpiredClientCertificateIsReplaced(t *testing.T) {
 }
 
 // A valid kubeconfig is not touched, with a bootstrap kubeconfig or without.
+//
+// Shows: D4
 func TestD4_NoBootstrapWhereThereIsAKubeconfig(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -218,6 +226,8 @@ func TestD4_NoBootstrapWhereThereIsAKubeconfig(t *testing.T) {
 
 // The node adopts the kubelet's certificate: it renews the file that the kubelet's kubeconfig
 // names, wherever that is.
+//
+// Shows: D4, C-1.25.1
 func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -251,6 +261,8 @@ func TestD4_KubeletsCertificateIsTakenOver(t *testing.T) {
 // logs every failure.
 //
 // The server is the one of all tests: this test runs before the parallel ones.
+//
+// Shows: F70
 func TestF70_BootstrapGoesOnUntilItSucceeds(t *testing.T) {
 	c, node := start(t)
 	sign(t, c, node)
@@ -274,6 +286,8 @@ func TestF70_BootstrapGoesOnUntilItSucceeds(t *testing.T) {
 }
 
 // Without rotation only the first certificate is requested.
+//
+// Shows: D4
 func TestD4_BootstrapWithoutRotation(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)
@@ -291,6 +305,8 @@ func TestD4_BootstrapWithoutRotation(t *testing.T) {
 
 // A kubeconfig with an embedded node certificate, as kubeadm init writes it: the certificate
 // is rotated beside it, and the client presents the new one.
+//
+// Shows: D4, C-1.25.1
 func TestD4_EmbeddedCertificateIsRotated(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)

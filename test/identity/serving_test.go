@@ -50,6 +50,8 @@ func shown(t testing.TB, s *certificate.Serving, authority string, name string) 
 
 // The node requests a serving certificate once its addresses are known, for exactly these,
 // with its own identity; and again when it has another address.
+//
+// Shows: D4, C-1.40.1
 func TestD4_ServingCertificateForTheNodesAddresses(t *testing.T) {
 	t.Parallel()
 	c, node := start(t)

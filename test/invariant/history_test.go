@@ -14,6 +14,8 @@ import (
 // TestI2_AnEditOfLabelsEndsNoPromise: no container may be ended after an edit that restarts
 // nothing. Any other edit, another pod of the name, and a pod that was away in between start
 // with no promises.
+//
+// Shows: I2
 func TestI2_AnEditOfLabelsEndsNoPromise(t *testing.T) {
 	pod := func(edits ...func(*v1.Pod)) *v1.Pod {
 		p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{{Name: "main", Image: "app:1"}}}}
@@ -73,6 +75,8 @@ func TestI2_AnEditOfLabelsEndsNoPromise(t *testing.T) {
 }
 
 // A terminated pod may not run again either (I4).
+//
+// Shows: I4
 func TestI4_AnEditOfLabelsRevivesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for name, c := range map[string]struct {

@@ -70,6 +70,7 @@ func expect(t *testing.T, what string, found []Violation, want ...string) {
 	}
 }
 
+// Shows: I1
 func TestI1_TwoLivesAtOnce(t *testing.T) {
 	expect(t, "one after the other", Twice([]Life{lived("web", 0, 1, 2), lived("web", 1, 3, 0)}))
 	expect(t, "overlap", Twice([]Life{lived("web", 0, 1, 4), lived("web", 1, 3, 0)}), "I1 3")
@@ -77,6 +78,7 @@ func TestI1_TwoLivesAtOnce(t *testing.T) {
 	expect(t, "another pod", Twice([]Life{lived("web", 0, 1, 0), lived("db", 1, 3, 4)}))
 }
 
+// Shows: I2, I9
 func TestI2_I9_EndedThoughWanted(t *testing.T) {
 	stop := func(h *History, second int) []Violation {
 		s := Scope{History: h, Stops: []criproxy.Made{{Method: "StopContainer", Pod: "web", ID: lived("web", 0, 2, 9).ID, Began: at(second)}}}
@@ -97,6 +99,7 @@ func TestI2_I9_EndedThoughWanted(t *testing.T) {
 	expect(t, "excused", stop(excused, 5))
 }
 
+// Shows: I4
 func TestI4_LivesAfterTheEnd(t *testing.T) {
 	expect(t, "rising", rising([]Life{lived("web", 0, 2, 3), lived("web", 1, 4, 0)}, history("+1")))
 	expect(t, "the same attempt", rising([]Life{lived("web", 1, 2, 3), lived("web", 1, 4, 0)}, history("+1")), "I4 4")
@@ -106,6 +109,7 @@ func TestI4_LivesAfterTheEnd(t *testing.T) {
 	expect(t, "back", ghosts([]Life{lived("web", 0, 50, 0)}, history("+1", "-4", "+49")))
 }
 
+// Shows: I4
 func TestI4_JournalTakesNothingBack(t *testing.T) {
 	say := func(second int, phase v1.PodPhase, restarts int32) line {
 		return line{Time: at(second), Pod: &v1.Pod{
@@ -122,6 +126,7 @@ func TestI4_JournalTakesNothingBack(t *testing.T) {
 	expect(t, "made again", final([]line{say(20, v1.PodRunning, 3), gone, say(30, v1.PodRunning, 0)}, history("+1")))
 }
 
+// Shows: I5, I8
 func TestI5_I8_WhatAnAgentSays(t *testing.T) {
 	s := Scope{Secrets: []string{"hunter2"}}
 	for i := range maxRepeats + 1 {

@@ -47,6 +47,8 @@ func cgroup(t *testing.T, path string) string {
 }
 
 // TestI6_WhatIsLeftOfAPod: leaks of a removed pod are found in every place.
+//
+// Shows: I6
 func TestI6_WhatIsLeftOfAPod(t *testing.T) {
 	dir, uid, parent := t.TempDir(), fmt.Sprintf("uid-%d", os.Getpid()), fmt.Sprintf("/ndt-invariant-%d", os.Getpid())
 	s := Scope{
@@ -118,6 +120,8 @@ func TestI6_WhatIsLeftOfAPod(t *testing.T) {
 }
 
 // TestI1_AProcessOutlivesItsContainer: the kernel's state counts, not the runtime's.
+//
+// Shows: I1
 func TestI1_AProcessOutlivesItsContainer(t *testing.T) {
 	id, parent := fmt.Sprintf("c%063d", os.Getpid()), fmt.Sprintf("/ndt-invariant-%d", os.Getpid())
 	group := cgroup(t, filepath.Join(parent, "pod", id))

@@ -38,6 +38,7 @@ func says(phase v1.PodPhase, id string, state v1.ContainerState) line {
 		ContainerStatuses: []v1.ContainerStatus{{Name: "main", ContainerID: "containerd://" + id, State: state}}}}}
 }
 
+// Shows: I3
 func TestI3_HowAPodIsNotAsItIsWanted(t *testing.T) {
 	const created, running, exited = cri.ContainerState_CONTAINER_CREATED, cri.ContainerState_CONTAINER_RUNNING, cri.ContainerState_CONTAINER_EXITED
 	runs, waits, ended := v1.ContainerState{Running: &v1.ContainerStateRunning{}}, func(reason string) v1.ContainerState {
@@ -89,6 +90,8 @@ func TestI3_HowAPodIsNotAsItIsWanted(t *testing.T) {
 
 // TestI3_UnsettledUntilItIsAsWanted compares the runtime's list, the journal and the desired
 // pods.
+//
+// Shows: I3
 func TestI3_UnsettledUntilItIsAsWanted(t *testing.T) {
 	rt := critest.New()
 	client, _ := rt.Connect().Clients()

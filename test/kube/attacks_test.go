@@ -118,6 +118,8 @@ func (w *world) everyWay(c *http.Client, want int) (wrong []string) {
 }
 
 // TestD1_TheServer: attacks on the node's port.
+//
+// Shows: D1
 func TestD1_TheServer(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "attacks")

@@ -9,6 +9,8 @@ import (
 // TestCapacityOfAForceDeletedPod_IsWaitedFor: a pod takes the place of a pod that was deleted
 // by force and is still stopping. It is Pending with the reason and runs once that pod's last
 // container is gone. It is never Failed.
+//
+// Shows: C-1.31
 func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "capacity").secondNode(t, "tight", "--max-pods", "1")
@@ -28,6 +30,8 @@ func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 
 // TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with a CSI volume are Pending
 // with FailedMount, and there are as many as the ReplicaSet specifies.
+//
+// Shows: C-1.31
 func TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "lacking")
@@ -58,7 +62,8 @@ spec:
 
 // TestRestartAllContainers_TriggeredBySidecar_EndsReachTheServer: Kubernetes' own test of
 // the rule, with shorter times.
-// Shows: C-1.21.3.
+//
+// Shows: C-1.21.3
 func TestRestartAllContainers_TriggeredBySidecar_EndsReachTheServer(t *testing.T) {
 	t.Parallel()
 	w := shared(t).in(t, "restart-all")

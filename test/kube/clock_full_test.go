@@ -35,6 +35,8 @@ spec:
 // while the agent runs and while it does not. Running pods run on and stay ready. New pods
 // start and crashed ones restart without delay. With a clock that is an hour wrong the node
 // stays in its cluster. The runtime's clock stays: the age of an exit is wrong by as much.
+//
+// Shows: F14
 func TestF14_ClockJumps(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "nodectl")
 	clock.Build(t, program)

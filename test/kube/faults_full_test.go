@@ -21,9 +21,13 @@ import (
 
 // TestF72_Faults: faults between a node and its cluster, and below the node. The node
 // connects to its API server over a wire that can be cut.
+//
+// Shows: F72
 func TestF72_Faults(t *testing.T) { faults(t, 12) }
 
 // TestF72_Faults_Long: the repeated faults go on for minutes.
+//
+// Shows: F72
 func TestF72_Faults_Long(t *testing.T) { faults(t, 80) }
 
 // wired is a world whose node connects to its API server over a wire.

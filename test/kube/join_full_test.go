@@ -27,6 +27,8 @@ const signedFor = 3 * time.Minute
 // TestC_1_25_1_Join: a machine with only a bootstrap token becomes a node, by nodectl's own
 // flags and then as kubeadm's unit starts a kubelet. The API server trusts only serving
 // certificates of its own authority.
+//
+// Shows: C-1.25.1
 func TestC_1_25_1_Join(t *testing.T) {
 	w := bareWorld(t, cluster.ControllerArgs("--cluster-signing-duration="+signedFor.String()), cluster.VerifyNodes())
 	w.importImages()

@@ -9,6 +9,8 @@ import (
 
 // TestC_1_25_NodeChanges: the Node is deleted, cordoned and drained. No other test runs
 // meanwhile.
+//
+// Shows: C-1.25
 func TestC_1_25_NodeChanges(t *testing.T) {
 	for _, p := range []part{
 		{"F73_Vanishes", (*world).vanishes},

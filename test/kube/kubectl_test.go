@@ -23,6 +23,8 @@ import (
 
 // TestC_1_25_ANodeOfACluster: the usual commands of kubectl, on a cluster whose only node is
 // nodectl.
+//
+// Shows: C-1.25
 func TestC_1_25_ANodeOfACluster(t *testing.T) {
 	t.Parallel()
 	shared(t).beside(t,

@@ -12,6 +12,8 @@ import (
 
 // TestD1_ListensNowhere: without an API server and a flag for it, a node that has just
 // started listens on no TCP port, and on one socket that only its owner can use.
+//
+// Shows: D1
 func TestD1_ListensNowhere(t *testing.T) {
 	t.Parallel()
 	of := shared(t)

@@ -9,6 +9,8 @@ import (
 
 // TestC_1_31_OutOfPods: more pods than a node has room for are bound to it at once. As many
 // as fit run, and the others have failed, each with its reason.
+//
+// Shows: C-1.31
 func TestC_1_31_OutOfPods(t *testing.T) {
 	t.Parallel()
 	const room = 4

@@ -14,6 +14,8 @@ import (
 
 // TestC_1_25_AddOns: a cluster's add-ons work on nodectl as on a kubelet: CoreDNS answers for
 // services and pods, metrics-server reads the node; and kubectl shows everything of a pod.
+//
+// Shows: C-1.25
 func TestC_1_25_AddOns(t *testing.T) {
 	t.Parallel()
 	shared(t).beside(t,

@@ -26,6 +26,8 @@ const shopPage = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li
 // TestShop_OnACluster: the shop as Deployments that find one another by the environment of
 // their Services, on a nodectl node. Every component is killed and comes back, in any order,
 // and the page is served without interruption.
+//
+// Shows: F1, F21, F70
 func TestShop_OnACluster(t *testing.T) {
 	w := newWorld(t)
 	w.importImages()
@@ -155,9 +157,13 @@ spec:
 
 // TestF70_TheServerIsAway: for a minute the API server is down. Pods run, exited containers
 // restart, and afterwards the newest status of each pod arrives, once.
+//
+// Shows: F70
 func TestF70_TheServerIsAway(t *testing.T) { serverAway(t, 5) }
 
 // TestF70_TheServerIsAway_Long: the same for ten minutes.
+//
+// Shows: F70
 func TestF70_TheServerIsAway_Long(t *testing.T) { serverAway(t, 60) }
 
 // serverAway kills the API server until a container has been restarted so many times.

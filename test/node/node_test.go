@@ -48,6 +48,7 @@ func run(t *testing.T, n *node.Node, name string, args ...string) (sandbox, cont
 	return s.PodSandboxId, c.ContainerId
 }
 
+// Shows: I6
 func TestPodRunsAndLeavesNothing(t *testing.T) {
 	n := node.Shared(t)
 	_, c := run(t, n, "a", "print", "hello", "forever")

@@ -37,6 +37,8 @@ var thresholds = []string{"memory.available<100Mi", "nodefs.available<10%", "nod
 
 // TestC_1_25_SideBySide: a kubelet and this node, on one machine with one runtime, register
 // equal Nodes except for their names.
+//
+// Shows: C-1.25
 func TestC_1_25_SideBySide(t *testing.T) {
 	a := server(t)
 	rt := critest.New()

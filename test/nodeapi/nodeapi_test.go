@@ -20,6 +20,8 @@ import (
 
 // TestNodeAtAnAPIServer tests a node with a real API server with the node authorizer, RBAC
 // and NodeRestriction.
+//
+// Shows: C-1.25, C-1.25.2
 func TestNodeAtAnAPIServer(t *testing.T) {
 	a := server(t)
 	t.Run("Beside", func(t *testing.T) { // returns when all have

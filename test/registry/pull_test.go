@@ -112,6 +112,7 @@ func (a *agent) trust(t *testing.T, r *registry.Registry) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 }
 
+// Shows: C-1.39.5, F30
 func TestC_1_39_5_PullsWithCredentials(t *testing.T) {
 	for _, tls := range []bool{false, true} {
 		for _, token := range []bool{false, true} {
@@ -152,6 +153,8 @@ func TestC_1_39_5_PullsWithCredentials(t *testing.T) {
 }
 
 // A registry's fault is reported in one line, and after it is mended the pull succeeds.
+//
+// Shows: F30
 func TestF30_RegistryFaults(t *testing.T) {
 	a := newAgent(t)
 	for fault, want := range map[registry.Fault]string{
@@ -187,6 +190,8 @@ func TestF30_RegistryFaults(t *testing.T) {
 
 // Twenty pods, and two registries that hang: all others get their images meanwhile, and a
 // waiting pull can be cancelled.
+//
+// Shows: M21, F30
 func TestM21_HangingRegistriesDelayOnlyTheirOwn(t *testing.T) {
 	a := newAgent(t)
 	good := registry.New(t, registry.Options{BytesPerSecond: 50_000_000 / 8})

@@ -15,6 +15,8 @@ import (
 // TestF75_RefusedByAdmission: NodeRestriction refuses a mirror pod (of a Node that was made
 // again). The agent logs it once, still sends the statuses of other pods, and creates the
 // mirror when it is allowed to.
+//
+// Shows: F75
 func TestF75_RefusedByAdmission(t *testing.T) {
 	t.Parallel()
 	c := server(t)

@@ -12,6 +12,8 @@ import (
 
 // TestF74_TooLargeForTheServer: an object too large for etcd is reported in short, with the
 // server's own words of refusal.
+//
+// Shows: F74
 func TestF74_TooLargeForTheServer(t *testing.T) {
 	t.Parallel()
 	c := server(t)

@@ -15,6 +15,8 @@ import (
 // TestF70_Outage: while the server is down nothing is lost and nothing piles up; when it is
 // back each pod's newest status is sent once. The server is the one of all tests: this test
 // runs before the parallel ones.
+//
+// Shows: F70
 func TestF70_Outage(t *testing.T) {
 	c := server(t)
 	outage(t, c, "killed", 2, func() { c.APIServer.Kill(t) }, func() { c.APIServer.Start(t) })

@@ -10,6 +10,7 @@ import (
 	"github.com/nodectl/nodectl/test/cluster"
 )
 
+// Shows: C-1.27
 func TestOnOneServer(t *testing.T) {
 	t.Parallel()
 	c := server(t)

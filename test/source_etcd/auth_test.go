@@ -44,6 +44,7 @@ func write(t testing.TB, file, text string) {
 	}
 }
 
+// Shows: F72
 func TestF72_CertificateAndAuth(t *testing.T) {
 	t.Parallel()
 	e, prefix, client := secured(t)
@@ -112,6 +113,8 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 }
 
 // The next connection uses the renewed files (F72).
+//
+// Shows: F72
 func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	t.Parallel()
 	e, prefix, client := secured(t)
@@ -145,6 +148,8 @@ func TestF72_RenewedFilesAreUsed(t *testing.T) {
 }
 
 // A certificate that names a user suffices.
+//
+// Shows: F72
 func TestF72_UserOfTheCertificate(t *testing.T) {
 	e, prefix, client := secured(t)
 	pair := e.Authority.Issue(t, client, cluster.Identity{User: "node"})
@@ -168,6 +173,8 @@ func TestF72_UserOfTheCertificate(t *testing.T) {
 }
 
 // The error names a member that uses another protocol.
+//
+// Shows: F72
 func TestF72_WrongScheme(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)

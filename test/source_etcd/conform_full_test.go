@@ -24,6 +24,7 @@ func TestEtcdConforms(t *testing.T) {
 	})
 }
 
+// Shows: F70
 func TestF70_QuorumLost(t *testing.T) {
 	t.Parallel()
 	const prefix = "/nodes/n1/"

@@ -47,6 +47,7 @@ func hears(t testing.TB, l *sourcetest.Listener, words string) {
 	}
 }
 
+// Shows: F70
 func TestF70_OutageKeepsEverything(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"a", "pod one x")
@@ -70,6 +71,8 @@ func TestF70_OutageKeepsEverything(t *testing.T) {
 }
 
 // The source detects a hanging member by its missing answers.
+//
+// Shows: F70
 func TestF70_HungMember(t *testing.T) {
 	t.Parallel()
 	e, prefix := cluster.StartEtcd(t, cluster.EtcdOptions{}), own(t)
@@ -86,6 +89,8 @@ func TestF70_HungMember(t *testing.T) {
 }
 
 // Changes made while members stop and start are in the set at the end.
+//
+// Shows: F70
 func TestF70_NoGapsUnderRestarts(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"start", "pod start x")
@@ -137,6 +142,7 @@ func TestF70_NoGapsUnderRestarts(t *testing.T) {
 	last.Holds(t, want...)
 }
 
+// Shows: F71
 func TestF71_CompactionWhileAway(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"a", "pod one x")
@@ -158,6 +164,8 @@ func TestF71_CompactionWhileAway(t *testing.T) {
 
 // Between a list and its watch, or behind a slow reader, etcd may compact the watch's first
 // revision.
+//
+// Shows: F71
 func TestF71_CompactionBeforeTheWatch(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"a", "pod one x")
@@ -182,6 +190,7 @@ func TestF71_CompactionBeforeTheWatch(t *testing.T) {
 	}
 }
 
+// Shows: F71
 func TestF71_RestoredFromBackup(t *testing.T) {
 	for name, c := range map[string]struct {
 		after func(e *cluster.Etcd, prefix string) // what is done to the restored etcd
@@ -227,6 +236,8 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 }
 
 // The source confirms deletions that it reads in another history.
+//
+// Shows: F71
 func TestF71_RestoredAndGrownPastIsFoundByItsHistory(t *testing.T) {
 	e, prefix := start(t)
 	e.Put(t, prefix+"a", "pod one x")
@@ -253,6 +264,8 @@ func TestF71_RestoredAndGrownPastIsFoundByItsHistory(t *testing.T) {
 
 // The source does not trust a member of another cluster; when ours is back, nothing has
 // changed.
+//
+// Shows: F71
 func TestF71_AnotherClusterForAMoment(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)
@@ -273,6 +286,8 @@ func TestF71_AnotherClusterForAMoment(t *testing.T) {
 }
 
 // The same keys in another cluster remove nothing, and need no confirmation.
+//
+// Shows: F71
 func TestF71_MovedToAnotherCluster(t *testing.T) {
 	t.Parallel()
 	e, prefix := start(t)
@@ -294,6 +309,8 @@ func TestF71_MovedToAnotherCluster(t *testing.T) {
 }
 
 // As long as one member can be reached, and there is a quorum, the source reports no failure.
+//
+// Shows: F70
 func TestF70_OneMemberOfThreeIsNoOutage(t *testing.T) {
 	t.Parallel()
 	// Busy members do not elect a leader again: meanwhile there would be none to ask.

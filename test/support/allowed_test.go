@@ -43,6 +43,8 @@ var allowedSeeds = []string{
 // FuzzAllowed compares two ways of reading one pod: what a policy allows, and what the
 // container runtime is asked for. For every pod that a level allows, the sandbox, the
 // mounts and the security contexts that are sent keep to that level.
+//
+// Shows: D1
 func FuzzAllowed(f *testing.F) {
 	for _, s := range allowedSeeds {
 		f.Add([]byte(s), false)

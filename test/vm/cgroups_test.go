@@ -129,6 +129,8 @@ func above(t testing.TB, a *agent, weight string) map[string]values {
 // TestC_1_41_CgroupsOnV2: the kubelet's tree on a kernel with cgroup v2 alone, made by
 // either driver. It is what the pods ask for from the first moment on, whatever systemd
 // and the agent go through, and goes with the last pod.
+//
+// Shows: C-1.41
 func TestC_1_41_CgroupsOnV2(t *testing.T) {
 	for _, driver := range []string{"cgroupfs", "systemd"} {
 		t.Run(driver, func(t *testing.T) {
@@ -149,6 +151,8 @@ func TestC_1_41_CgroupsOnV2(t *testing.T) {
 
 // TestC_1_41_CgroupRootOfItsOwn: the same below an own cgroup, which does not exist before
 // and goes with the last pod. In a slice's name a dash would be another level (C-1.41.1).
+//
+// Shows: C-1.41
 func TestC_1_41_CgroupRootOfItsOwn(t *testing.T) {
 	a := newAgent(t, "systemd", "my-own")
 	m := member{

@@ -33,6 +33,8 @@ const (
 // enabled unit, pods that run, and one that has succeeded. Afterwards nodectl has been
 // started by systemd alone; what is to run does, with its limits and one restart more;
 // what had succeeded did not run again.
+//
+// Shows: F33
 func TestF33_Reboot(t *testing.T) {
 	text, err := os.ReadFile(memoryFile)
 	switch {

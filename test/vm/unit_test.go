@@ -23,6 +23,8 @@ import (
 // TestF7_ActiveByReadyAlone: while the agent's process is there and has not said
 // READY=1, its unit is no more than activating; as soon as it has, it is active.
 // The process is stopped before it becomes nodectl, and goes on when it was looked at.
+//
+// Shows: F7
 func TestF7_ActiveByReadyAlone(t *testing.T) {
 	if err := os.MkdirAll(filepath.Dir(dropIn), 0o755); err != nil {
 		t.Fatal(err)
@@ -76,6 +78,8 @@ func processState(pid int) string {
 
 // TestF7_UnitAsSystemdReadsIt: systemd finds nothing wrong in the unit, and has
 // understood it as it is meant. Some values it only has of a unit that is active.
+//
+// Shows: F7
 func TestF7_UnitAsSystemdReadsIt(t *testing.T) {
 	serving(t)
 	if said := output(t, "systemd-analyze", "verify", "--man=no", unitFile); said != "" {
@@ -97,6 +101,8 @@ func TestF7_UnitAsSystemdReadsIt(t *testing.T) {
 // TestF34_F35_UnderSystemd: a pod's limits and OOM scores are what its manifest
 // asks for, in groups that are not the unit's; the agent itself is the last one the
 // kernel kills for memory.
+//
+// Shows: F34, F35
 func TestF34_F35_UnderSystemd(t *testing.T) {
 	begin := time.Now()
 	before := serving(t)
@@ -122,7 +128,8 @@ func TestF34_F35_UnderSystemd(t *testing.T) {
 // TestUnit_AgentIsConfined_RuntimeIsNot: the kernel confines the agent as the unit says.
 // containerd is in a unit of its own, unconfined as process 1, also after it was killed and
 // the confined agent had it started again. All three see the same mounts.
-// Shows: F21.
+//
+// Shows: F21
 func TestUnit_AgentIsConfined_RuntimeIsNot(t *testing.T) {
 	before := serving(t)
 	check := func() {
@@ -173,7 +180,8 @@ func TestUnit_AgentIsConfined_RuntimeIsNot(t *testing.T) {
 
 // TestPause_AgentsRuntime_HasItsOwnFilter: the sandboxes that the agent makes on its
 // bundled runtime have the filter of the pause program, and their process runs under it.
-// Shows: C-1.22.12.
+//
+// Shows: C-1.22.12
 func TestPause_AgentsRuntime_HasItsOwnFilter(t *testing.T) {
 	serving(t)
 	rt := runtime(t)
@@ -237,6 +245,8 @@ func mountNamespace(t testing.TB, pid int) string {
 // TestF34_LimitsOutliveWhatSystemdDoes: systemd, which owns the tree of groups, is
 // told to read its units again, to start itself again, to use and no more use
 // controllers: limits of pods stay.
+//
+// Shows: F34
 func TestF34_LimitsOutliveWhatSystemdDoes(t *testing.T) {
 	before := serving(t)
 	for _, args := range [][]string{
@@ -273,6 +283,8 @@ func awaitNext(t testing.TB, restarts int) {
 
 // TestF1_KilledUnderSystemd: SIGKILL to all that is in the unit, again and again,
 // costs no container anything; systemd starts the agent again.
+//
+// Shows: F1
 func TestF1_KilledUnderSystemd(t *testing.T) {
 	before, runtime := serving(t), containerd(t)
 	for range 3 {
@@ -291,6 +303,8 @@ func TestF1_KilledUnderSystemd(t *testing.T) {
 
 // TestF7_WatchdogEndsWhatStandsStill: systemd ends an agent that stands still, by
 // WatchdogSec of the unit, and starts another one; containers notice nothing.
+//
+// Shows: F7
 func TestF7_WatchdogEndsWhatStandsStill(t *testing.T) {
 	before, restarts, begin := serving(t), number(t, "NRestarts"), time.Now()
 	pid := number(t, "MainPID")
@@ -318,6 +332,8 @@ func TestF7_WatchdogEndsWhatStandsStill(t *testing.T) {
 // TestF4_StopLeavesPods: a stopped unit leaves its pods and their runtime as they
 // are, also a runtime that the agent had to start again; systemd finds nothing in
 // the unit to complain about, and the next agent adopts all.
+//
+// Shows: F4
 func TestF4_StopLeavesPods(t *testing.T) {
 	before, begin := serving(t), time.Now()
 	systemctl(t, "enable", "nodectl") // or systemd forgets how it ended
@@ -366,6 +382,8 @@ func TestF4_StopLeavesPods(t *testing.T) {
 
 // TestF16_UpgradeByRestart: another binary is put in the old one's place and the
 // unit restarted, as packages do it.
+//
+// Shows: F16
 func TestF16_UpgradeByRestart(t *testing.T) {
 	before, pid := serving(t), number(t, "MainPID")
 	if err := replace("/usr/bin/nodectl"); err != nil {

@@ -154,6 +154,8 @@ func gone(t testing.TB, names ...string) {
 }
 
 // TestC_1_38_Volumes: one pod with volumes of every kind, and another agent after it.
+//
+// Shows: C-1.38
 func TestC_1_38_Volumes(t *testing.T) {
 	serving(t)
 	writeVolumes(t)
@@ -181,6 +183,8 @@ func TestC_1_38_Volumes(t *testing.T) {
 // TestC_1_42_UsersOfItsOwn: a pod with hostUsers: false has a block of users of this
 // node, and sees its volumes as its own. tmpfs takes such a view from Linux 6.3 on:
 // before, the pod says that it cannot be.
+//
+// Shows: C-1.42
 func TestC_1_42_UsersOfItsOwn(t *testing.T) {
 	serving(t)
 	if err := os.WriteFile(manifests+"/objects.yaml", []byte(objects), 0o600); err != nil {

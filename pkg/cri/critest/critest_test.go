@@ -160,6 +160,7 @@ func TestNamesAreReserved(t *testing.T) {
 	}
 }
 
+// Shows: C-1.22.9
 func TestStartOfMissingCommand(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())
@@ -219,6 +220,7 @@ func TestTranscript(t *testing.T) {
 	})
 }
 
+// Shows: I1
 func TestI1_CheckSeesTwoLives(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())
@@ -233,6 +235,7 @@ func TestI1_CheckSeesTwoLives(t *testing.T) {
 	}
 }
 
+// Shows: I1
 func TestI1_CheckSeesTwoSandboxes(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())
@@ -243,6 +246,7 @@ func TestI1_CheckSeesTwoSandboxes(t *testing.T) {
 	}
 }
 
+// Shows: I4
 func TestI4_CheckSeesFallingCount(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())
@@ -429,6 +433,7 @@ func TestHeldEventsAreReplayed(t *testing.T) {
 	}
 }
 
+// Shows: F33
 func TestF33_Reboot(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())

@@ -117,6 +117,8 @@ func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *worl
 
 // TestC_1_25_3_StatusOfAnIdleHour: a node that does not change sends a status about
 // every five minutes, and its patches contain only the time.
+//
+// Shows: C-1.25.3
 func TestC_1_25_3_StatusOfAnIdleHour(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -150,6 +152,8 @@ func TestC_1_25_3_StatusOfAnIdleHour(t *testing.T) {
 
 // TestC_1_25_3_AServerThatKeepsNotAll: a server without a feature drops a field. The
 // node does not send it every ten seconds, and still sends changes at once.
+//
+// Shows: C-1.25.3
 func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
 	in(t, func(w *world, _ *Config) {
 		w.server.drops = func(n *v1.Node) { n.Status.DeclaredFeatures, n.Status.RuntimeHandlers = nil, nil }
@@ -179,6 +183,8 @@ func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
 
 // TestC_1_25_3_ReportAfterAChange: the first report after a change comes 2½ to 7½
 // minutes later, and not at the same time on every node.
+//
+// Shows: C-1.25.3
 func TestC_1_25_3_ReportAfterAChange(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		seen := map[time.Duration]bool{}
@@ -207,6 +213,8 @@ func TestC_1_25_3_ReportAfterAChange(t *testing.T) {
 }
 
 // TestC_1_25_8_LeaseEveryTenSeconds, independently of status and runtime.
+//
+// Shows: C-1.25.8
 func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
 	in(t, func(w *world, _ *Config) {
 		w.server.fail = func(what string) int {
@@ -237,6 +245,8 @@ func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
 
 // TestC_1_25_8_LeaseThatCouldNotBeMade: the next try makes it, and it is renewed then. What
 // a client returns beside an error is no lease.
+//
+// Shows: C-1.25.8
 func TestC_1_25_8_LeaseThatCouldNotBeMade(t *testing.T) {
 	for name, code := range map[string]int{"NoAnswer": -1, "ServerError": 500, "Conflict": 409} {
 		t.Run(name, func(t *testing.T) {
@@ -266,6 +276,8 @@ func TestC_1_25_8_LeaseThatCouldNotBeMade(t *testing.T) {
 }
 
 // TestC_1_25_6_HangingRuntimeShows: the rounds go on, and say so.
+//
+// Shows: C-1.25.6
 func TestC_1_25_6_HangingRuntimeShows(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -287,6 +299,8 @@ func TestC_1_25_6_HangingRuntimeShows(t *testing.T) {
 
 // TestC_1_25_5_ReadyAtOnce: a node that starts before its runtime is registered as
 // not ready, and is ready a tenth of a second after it.
+//
+// Shows: C-1.25.5
 func TestC_1_25_5_ReadyAtOnce(t *testing.T) {
 	in(t, func(w *world, _ *Config) { w.runtime.down.Store(true) }, func(t *testing.T, w *world) {
 		time.Sleep(13 * time.Second)
@@ -313,6 +327,8 @@ func TestC_1_25_5_ReadyAtOnce(t *testing.T) {
 
 // TestC_1_25_4_FiveTries: five attempts in every round, and all but the first read the
 // object again.
+//
+// Shows: C-1.25.4
 func TestC_1_25_4_FiveTries(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -337,6 +353,8 @@ func TestC_1_25_4_FiveTries(t *testing.T) {
 }
 
 // TestC_1_25_2_RegistrationBacksOff: 100 ms, doubling, to 7 s, for ever.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_RegistrationBacksOff(t *testing.T) {
 	in(t, func(w *world, _ *Config) { w.server.fail = func(string) int { return -1 } }, func(t *testing.T, w *world) {
 		time.Sleep(5 * time.Minute)
@@ -360,6 +378,8 @@ func TestC_1_25_2_RegistrationBacksOff(t *testing.T) {
 }
 
 // TestF73_ObjectVanishes: it is created again at once, once.
+//
+// Shows: F73
 func TestF73_ObjectVanishes(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -377,6 +397,8 @@ func TestF73_ObjectVanishes(t *testing.T) {
 
 // TestF73_LateAnswer: a late answer about a deleted object does not bring it back,
 // unless the server lists it and no other answer came during the list.
+//
+// Shows: F73
 func TestF73_LateAnswer(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(time.Minute)
@@ -414,7 +436,8 @@ func TestF73_LateAnswer(t *testing.T) {
 
 // The Node of a server that was restored from a backup is listed again, at once: a watch
 // of a resource version of the future gets no events.
-// Shows: F71.
+//
+// Shows: F71
 func TestFollow_DataSetBack_ListsAgain(t *testing.T) {
 	var epoch atomic.Pointer[context.Context]
 	var end context.CancelFunc
@@ -454,6 +477,8 @@ func TestFollow_DataSetBack_ListsAgain(t *testing.T) {
 
 // TestF72_WatchCutEverySecond: the object is followed all the same, by one watch a
 // second at most, and without a list.
+//
+// Shows: F72
 func TestF72_WatchCutEverySecond(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		time.Sleep(3 * time.Second) // the first list may have been overtaken by the registration
@@ -483,6 +508,8 @@ func TestF72_WatchCutEverySecond(t *testing.T) {
 
 // TestF70_WatchBacksOff: the node retries a server that is unavailable, or never
 // permits the watch, more and more rarely; it notices soon when the server is back.
+//
+// Shows: F70
 func TestF70_WatchBacksOff(t *testing.T) {
 	in(t, nil, func(t *testing.T, w *world) {
 		for _, code := range []int{-1, 403, 500} {
@@ -513,6 +540,8 @@ func TestF70_WatchBacksOff(t *testing.T) {
 }
 
 // TestC_1_25_2_ForbiddenLabels: New refuses them before any request.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_ForbiddenLabels(t *testing.T) {
 	t.Parallel()
 	o := node.NewObserver(node.ObserverConfig{})
@@ -527,6 +556,8 @@ func TestC_1_25_2_ForbiddenLabels(t *testing.T) {
 }
 
 // TestC_1_25_2_PatchOfTwoAddresses: two of one type are both kept.
+//
+// Shows: C-1.25.2
 func TestC_1_25_2_PatchOfTwoAddresses(t *testing.T) {
 	t.Parallel()
 	before, after := &v1.Node{}, &v1.Node{}
@@ -546,6 +577,8 @@ func TestC_1_25_2_PatchOfTwoAddresses(t *testing.T) {
 // TestPresence_CloudControllerWroteAddresses_TheyStay: the node does not overwrite them, not
 // when something else of it changes, and not when the agent starts again. Nothing is sent
 // back and forth.
+//
+// Shows: C-1.25.2
 func TestPresence_CloudControllerWroteAddresses_TheyStay(t *testing.T) {
 	cloud := []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "172.16.0.9"}, {Type: v1.NodeExternalIP, Address: "203.0.113.7"}}
 	in(t, func(w *world, c *Config) {

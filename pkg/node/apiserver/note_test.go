@@ -12,6 +12,8 @@ import (
 
 // TestF70_AnOutageIsSaidOnce: the address of a watch differs each time, but the failure
 // is the same.
+//
+// Shows: F70
 func TestF70_AnOutageIsSaidOnce(t *testing.T) {
 	var out bytes.Buffer
 	in(t, func(_ *world, cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&out, nil)) }, func(t *testing.T, w *world) {

@@ -130,6 +130,7 @@ func anna() map[string]authenticationv1.UserInfo {
 
 var errDown = errors.New("connection refused")
 
+// Shows: C-1.40.2
 func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -159,6 +160,8 @@ func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 }
 
 // The configuration sets each time; a negative time caches nothing.
+//
+// Shows: C-1.40.2
 func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -201,6 +204,8 @@ func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
 
 // A refused token is cached for less time than an accepted one: the API server may not know
 // a new token yet.
+//
+// Shows: C-1.40.2
 func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -224,6 +229,8 @@ func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 }
 
 // A revoked token is accepted no longer than the cache keeps it; errors are not cached.
+//
+// Shows: F72
 func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -258,6 +265,8 @@ func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 }
 
 // Neither the caches nor the log contain a token.
+//
+// Shows: D1
 func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -285,6 +294,8 @@ func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 
 // Anonymous callers are not authenticated, even if the API server returns such a user;
 // neither are callers without TLS.
+//
+// Shows: D1
 func TestD1_NobodyIsAnonymous(t *testing.T) {
 	t.Parallel()
 	s := &api{
@@ -329,6 +340,7 @@ func TestD1_NobodyIsAnonymous(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.3
 func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
 	t.Parallel()
 	yes := ""
@@ -366,6 +378,7 @@ func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
 	}
 }
 
+// Shows: C-1.40.2
 func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -405,6 +418,8 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 }
 
 // Denied wins over Allowed. After a failed review May sends no further one.
+//
+// Shows: D1
 func TestD1_AccessFailsClosed(t *testing.T) {
 	t.Parallel()
 	s := &api{may: func(authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {

@@ -86,6 +86,7 @@ func put(t testing.TB, path, text string) {
 	}
 }
 
+// Shows: D1
 func TestD1_ClientCertificates(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("ours", nil)
@@ -136,6 +137,8 @@ func TestD1_ClientCertificates(t *testing.T) {
 
 // The file is read again when it changes; while it is being replaced, callers stay
 // admitted.
+//
+// Shows: F72
 func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 	t.Parallel()
 	was, is := newAuthority("was", nil), newAuthority("is", nil)
@@ -168,6 +171,8 @@ func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 }
 
 // Without an API server only system:masters is admitted.
+//
+// Shows: D1
 func TestD1_Standalone(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority("ours", nil)

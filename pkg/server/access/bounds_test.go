@@ -19,6 +19,8 @@ import (
 )
 
 // Concurrent reviews and the caches are bounded.
+//
+// Shows: D1
 func TestD1_QuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -55,6 +57,8 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 
 // TestD2_AFewWaitForTheWordOnAToken: a crowd with unknown tokens, alike or not, holds a
 // few goroutines; the other requests are refused at once.
+//
+// Shows: D2
 func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
 	t.Parallel()
 	for _, alike := range []bool{true, false} {
@@ -94,6 +98,8 @@ func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
 
 // Equal reviews are sent once, and all callers get the result, even when the first one
 // has gone.
+//
+// Shows: D2
 func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,6 +14,8 @@ import (
 
 // FuzzCertificates: a caller gets in only with a chain that an authority of the node signed
 // for clients, and no chain above the limits is verified.
+//
+// Shows: D1
 func FuzzCertificates(f *testing.F) {
 	ours, others := newAuthority("ours", nil), newAuthority("ours", nil)
 	between := newAuthority("between", ours)
@@ -63,6 +65,8 @@ func FuzzCertificates(f *testing.F) {
 
 // FuzzTokens: with any Authorization header, only a token that the API server knows lets
 // its caller in, and no token gets into the log.
+//
+// Shows: D1
 func FuzzTokens(f *testing.F) {
 	const known = "hunter2-of-anna"
 	for _, header := range []string{

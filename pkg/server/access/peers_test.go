@@ -46,9 +46,11 @@ func tooMany(err error) bool {
 	return errors.As(err, &refusal) && refusal.Code == http.StatusTooManyRequests
 }
 
-// Shows: D2. An unauthenticated caller cannot make the node verify a chain that costs more
-// than a few signatures: too many intermediates, many of one subject, large keys, many
-// names against many name constraints.
+// An unauthenticated caller cannot make the node verify a chain that costs more than a few
+// signatures: too many intermediates, many of one subject, large keys, many names against many
+// name constraints.
+//
+// Shows: D2
 func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority("ours", nil)
@@ -100,7 +102,9 @@ func wide(c *x509.Certificate) *x509.Certificate {
 	return &of
 }
 
-// Shows: D2. A chain is verified once for a pool and a time, accepted or not.
+// A chain is verified once for a pool and a time, accepted or not.
+//
+// Shows: D2
 func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
@@ -135,9 +139,11 @@ func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 	}
 }
 
-// Shows: D2. A caller with a good certificate and no rights cannot make the node verify it
-// again by junk beside it, nor displace the certificates of others from the cache. What was
-// refused for want of an intermediate is accepted with it.
+// A caller with a good certificate and no rights cannot make the node verify it again by junk
+// beside it, nor displace the certificates of others from the cache. What was refused for want
+// of an intermediate is accepted with it.
+//
+// Shows: D2
 func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {
 	t.Parallel()
 	ours := newAuthority("ours", nil)
@@ -166,8 +172,10 @@ func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {
 	}
 }
 
-// Shows: D2. A crowd of different chains costs few verifications: each peer has a budget,
-// and few run at a time. The accepted chain of the same peer is answered all the while.
+// A crowd of different chains costs few verifications: each peer has a budget, and few run at
+// a time. The accepted chain of the same peer is answered all the while.
+//
+// Shows: D2
 func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
@@ -211,8 +219,10 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	}
 }
 
-// Shows: D2. Junk from behind the API server's address does not lock out its certificate: an
-// accepted chain is not verified again, and refused tokens and chains have a budget each.
+// Junk from behind the API server's address does not lock out its certificate: an accepted
+// chain is not verified again, and refused tokens and chains have a budget each.
+//
+// Shows: D2
 func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 	t.Parallel()
 	ours, others := newAuthority("ours", nil), newAuthority("others", nil)
@@ -243,8 +253,10 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 	}
 }
 
-// Shows: D2. Refused tokens displace no accepted one, from however many peers they come,
-// and one peer causes few questions and few warnings.
+// Refused tokens displace no accepted one, from however many peers they come, and one peer
+// causes few questions and few warnings.
+//
+// Shows: D2
 func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,7 +318,9 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 	})
 }
 
-// Shows: D2. One peer does not take the places of the others while its tokens are reviewed.
+// One peer does not take the places of the others while its tokens are reviewed.
+//
+// Shows: D2
 func TestToken_OnePeerWaits_OthersAreHeard(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -332,8 +346,10 @@ func TestToken_OnePeerWaits_OthersAreHeard(t *testing.T) {
 	})
 }
 
-// Shows: D2. Tokens that wait for their review take no place of a certificate, neither of the
-// same peer nor in all.
+// Tokens that wait for their review take no place of a certificate, neither of the same peer
+// nor in all.
+//
+// Shows: D2
 func TestPeers_TokensTakeAllPlaces_CertificatesAreHeard(t *testing.T) {
 	t.Parallel()
 	p := newPeers()

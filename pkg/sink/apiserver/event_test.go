@@ -17,6 +17,8 @@ func happened(name, reason, message string) pod.Event {
 // TestEventsAreCountedAndGathered, with client-go's numbers: a repeated event is
 // counted, ten that differ only in their message become one, and after 25 of a pod
 // there is one every five minutes.
+//
+// Shows: Appendix D
 func TestEventsAreCountedAndGathered(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -54,6 +56,8 @@ func TestEventsAreCountedAndGathered(t *testing.T) {
 // TestF70_EventsWaitAndAreBounded: a hundred events survive an outage of a minute; of
 // too many the oldest are dropped; an event that the server does not accept for two
 // minutes is lost.
+//
+// Shows: F70
 func TestF70_EventsWaitAndAreBounded(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -188,6 +192,8 @@ func TestEventsGiveWay(t *testing.T) {
 
 // TestF75_EventsOfWhoseNameWasTaken: an event of a static pod names its hash, by which
 // kubectl finds it; an event of the API pod whose name it took keeps that pod's UID.
+//
+// Shows: F75, C-1.13
 func TestF75_EventsOfWhoseNameWasTaken(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

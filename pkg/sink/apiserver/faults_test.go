@@ -12,6 +12,8 @@ import (
 
 // TestF70_Outage: no answer for an hour. Nothing accumulates, the sink sends few
 // requests, and afterwards each pod's newest status once, within limits.
+//
+// Shows: F70
 func TestF70_Outage(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{"no answer": -1, "401": 401, "429": 429, "503": 503, "504": 504} {
@@ -65,6 +67,8 @@ func TestF70_Outage(t *testing.T) {
 
 // TestF70_RetryAfter: the sink waits for as long as Retry-After says, even while the
 // watch delivers.
+//
+// Shows: F70
 func TestF70_RetryAfter(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -88,6 +92,8 @@ func TestF70_RetryAfter(t *testing.T) {
 }
 
 // TestF70_TheSourceHearsTheServer: when the watch delivers, the sink ends its pause.
+//
+// Shows: F70
 func TestF70_TheSourceHearsTheServer(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -106,6 +112,8 @@ func TestF70_TheSourceHearsTheServer(t *testing.T) {
 
 // TestF74_OnePodsTroubleIsItsOwn: a status that the server rejects delays no other pod,
 // is retried more and more rarely, and is logged once.
+//
+// Shows: F74
 func TestF74_OnePodsTroubleIsItsOwn(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{403, 409, 413, 422, 500} {
@@ -143,6 +151,8 @@ func TestF74_OnePodsTroubleIsItsOwn(t *testing.T) {
 }
 
 // TestF74_Conflict: the sink reads the pod again and sends the status of that moment.
+//
+// Shows: F74
 func TestF74_Conflict(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -164,6 +174,8 @@ func TestF74_Conflict(t *testing.T) {
 
 // TestF74_TooLarge: the least important parts are left out until the server accepts the
 // status.
+//
+// Shows: F74
 func TestF74_TooLarge(t *testing.T) {
 	t.Parallel()
 	for name, code := range map[string]int{"413": 413, "etcd": 500} {
@@ -198,6 +210,8 @@ func TestF74_TooLarge(t *testing.T) {
 
 // TestF71_ServerSetBack: the server was restored to an older state; the sink reads it
 // and sends the status again.
+//
+// Shows: F71
 func TestF71_ServerSetBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -218,6 +232,8 @@ func TestF71_ServerSetBack(t *testing.T) {
 }
 
 // TestWordsHoldNoValues: a server's error repeats the invalid value.
+//
+// Shows: F74, I8
 func TestWordsHoldNoValues(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

@@ -26,6 +26,8 @@ func hasHash(p *v1.Pod, hash string) bool {
 }
 
 // TestC_1_13_4_MirrorsWaitForTheNode, and are created right after it.
+//
+// Shows: C-1.13.4
 func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 	t.Parallel()
 	var known atomic.Bool // the test writes it, the sink reads it
@@ -55,6 +57,8 @@ func TestC_1_13_4_MirrorsWaitForTheNode(t *testing.T) {
 }
 
 // TestC_1_13_2_MirrorIsMadeAgain when its hash changes, and when a client deletes it.
+//
+// Shows: C-1.13.2
 func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -81,6 +85,8 @@ func TestC_1_13_2_MirrorIsMadeAgain(t *testing.T) {
 
 // TestC_1_13_2_MirrorThatWentWhileItWasMade: a client deletes it before its creation is
 // answered, and the sink creates it again soon.
+//
+// Shows: C-1.13.2
 func TestC_1_13_2_MirrorThatWentWhileItWasMade(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -103,6 +109,8 @@ func TestC_1_13_2_MirrorThatWentWhileItWasMade(t *testing.T) {
 }
 
 // TestF73_PodThatWentWhileItWasLookedUp does not count as present.
+//
+// Shows: F73
 func TestF73_PodThatWentWhileItWasLookedUp(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -124,6 +132,8 @@ func TestF73_PodThatWentWhileItWasLookedUp(t *testing.T) {
 
 // TestC_1_13_4_ServerThatHasNotHeardOfTheNode refuses a mirror for a moment. The sink
 // logs nothing, and warns only where that lasts.
+//
+// Shows: C-1.13.4
 func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 	t.Parallel()
 	for _, goesOn := range []bool{false, true} {
@@ -145,6 +155,8 @@ func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 
 // TestC_1_13_6_ServerThatHasNotHeardOfTheMirror answers its deletion with "not found".
 // The sink still deletes it, though no more input comes.
+//
+// Shows: C-1.13.6
 func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -170,6 +182,8 @@ func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
 
 // TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; the mirror of a static pod
 // that stops stays until the pod has stopped.
+//
+// Shows: C-1.13.6
 func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -207,6 +221,8 @@ func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
 
 // TestC_1_13_8_MirrorThatIsThere is kept where it has the hash; a pod of the name that
 // is no mirror is left alone.
+//
+// Shows: C-1.13.8
 func TestC_1_13_8_MirrorThatIsThere(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -247,6 +263,8 @@ func (n *node) contested(name string) (p, by *v1.Pod) {
 
 // TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever; it
 // becomes Failed as soon as nothing of it is left, and not before.
+//
+// Shows: F75, C-1.13
 func TestF75_NameTaken(t *testing.T) {
 	t.Parallel()
 	for name, there := range map[string]types.UID{"the static pod runs": "static-uid", "the static pod is held": ""} {
@@ -284,6 +302,8 @@ func TestF75_NameTaken(t *testing.T) {
 
 // TestF75_NameTakenAfterItsEnd: the sink sends the pod's own terminal status that the
 // server does not have yet.
+//
+// Shows: F75, C-1.13
 func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -303,6 +323,8 @@ func TestF75_NameTakenAfterItsEnd(t *testing.T) {
 
 // TestF75_NameTakenAndDeleted: a pod that is deleted while it still stops is removed
 // when nothing of it is left, however long its grace period is.
+//
+// Shows: F75, C-1.13
 func TestF75_NameTakenAndDeleted(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -323,6 +345,8 @@ func TestF75_NameTakenAndDeleted(t *testing.T) {
 
 // TestF75_NameTakenIsRefused: the sink completes the deletion of the pod even if the
 // server never accepts that terminal status.
+//
+// Shows: F75, C-1.13
 func TestF75_NameTakenIsRefused(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -348,6 +372,8 @@ func TestF75_NameTakenIsRefused(t *testing.T) {
 
 // TestF75_NameTakenBeforeItBegan: a pod that is bound while its name is taken never
 // starts.
+//
+// Shows: F75, C-1.13
 func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -373,6 +399,8 @@ func TestF75_NameTakenBeforeItBegan(t *testing.T) {
 
 // TestF75_RefusedMirror: logged once, retried rarely, and created when the server
 // permits it.
+//
+// Shows: F75
 func TestF75_RefusedMirror(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -403,6 +431,8 @@ func TestF75_RefusedMirror(t *testing.T) {
 
 // TestMirrorThatWouldBeRefusedIsNotSent: NodeRestriction lets no mirror refer to API
 // objects.
+//
+// Shows: F75
 func TestMirrorThatWouldBeRefusedIsNotSent(t *testing.T) {
 	t.Parallel()
 	for what, change := range map[string]func(*v1.PodSpec){
@@ -442,6 +472,8 @@ func TestMirrorThatWouldBeRefusedIsNotSent(t *testing.T) {
 func volume(v v1.VolumeSource) []v1.Volume { return []v1.Volume{{Name: "v", VolumeSource: v}} }
 
 // TestC_1_26_15_AMirrorsEndIsNotTakenBack: the next instance has another mirror.
+//
+// Shows: C-1.26.15, C-1.13
 func TestC_1_26_15_AMirrorsEndIsNotTakenBack(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -466,6 +498,8 @@ func TestC_1_26_15_AMirrorsEndIsNotTakenBack(t *testing.T) {
 }
 
 // TestF75_MendedManifestIsTriedAtOnce, though the one before was refused many times.
+//
+// Shows: F75
 func TestF75_MendedManifestIsTriedAtOnce(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

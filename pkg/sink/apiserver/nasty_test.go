@@ -14,6 +14,8 @@ import (
 // TestC_1_27_4_AServerThatKeepsNotAll: a server without a feature drops a field of each
 // status. The sink sends changes, but does not repeat the field that the server drops;
 // it still corrects changes by other clients.
+//
+// Shows: C-1.27.4
 func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -51,6 +53,8 @@ func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
 
 // TestC_1_27_AnEndNobodyTellsOfIsForgotten: a rejected pod is reported once, and no
 // report says later that it is gone: the watch does.
+//
+// Shows: C-1.27
 func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -71,6 +75,8 @@ func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
 
 // TestC_1_13_APodInAMirrorsPlaceGoes: an API pod that has the name of a static pod
 // never runs here; once it is deleted it goes, and the mirror is created.
+//
+// Shows: C-1.13
 func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -97,6 +103,8 @@ func TestC_1_13_APodInAMirrorsPlaceGoes(t *testing.T) {
 
 // TestC_1_27_9_AnEndThatIsRefused: the sink deletes a pod of which nothing is left even
 // if the server rejects its last status.
+//
+// Shows: C-1.27.9
 func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, _ *v1.Pod) {
 		n.says(func(c call) (int, http.Header) {

@@ -13,6 +13,8 @@ import (
 
 // TestC_1_27_7_OneRequestAtATime: while a patch is in flight the sink keeps only the
 // newest status, and sends it next.
+//
+// Shows: C-1.27.7
 func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -42,6 +44,8 @@ func TestC_1_27_7_OneRequestAtATime(t *testing.T) {
 
 // TestC_1_27_AtMostThreePatchesOfAStart: for any steps of an ordinary start and any
 // pace, and with an init container, a probe, and several containers.
+//
+// Shows: C-1.27
 func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 	t.Parallel()
 	creating, initializing := waitingFor("ContainerCreating"), waitingFor("PodInitializing")
@@ -105,6 +109,8 @@ func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 
 // TestC_1_27_5_OthersChangesArePutRight, in 10 s, and not at once: two clients that
 // disagree must not write as fast as they can.
+//
+// Shows: C-1.27.5
 func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		for range 50 {
@@ -132,6 +138,8 @@ func TestC_1_27_5_OthersChangesArePutRight(t *testing.T) {
 
 // TestC_1_27_SyncIsTimed: from the change of a status until the server has it, once for
 // each patch.
+//
+// Shows: C-1.27
 func TestC_1_27_SyncIsTimed(t *testing.T) {
 	t.Parallel()
 	var took []time.Duration
@@ -148,6 +156,8 @@ func TestC_1_27_SyncIsTimed(t *testing.T) {
 
 // TestC_1_27_4_EqualIsNotSent: parts of seconds, the order of conditions and empty
 // lists make no difference.
+//
+// Shows: C-1.27.4
 func TestC_1_27_4_EqualIsNotSent(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, p *v1.Pod) {
 		same := runningStatus()
@@ -161,6 +171,8 @@ func TestC_1_27_4_EqualIsNotSent(t *testing.T) {
 }
 
 // TestC_1_27_9_LastStatusThenDeletion, without outdated statuses.
+//
+// Shows: C-1.27.9
 func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, _ *v1.Pod) {
 		p := n.change("one", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Now()} })
@@ -181,6 +193,8 @@ func TestC_1_27_9_LastStatusThenDeletion(t *testing.T) {
 }
 
 // TestF73_OldStatusNeverReachesTheNewPod, though the watch is late.
+//
+// Shows: F73
 func TestF73_OldStatusNeverReachesTheNewPod(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, old *v1.Pod) {
 		n.server.mu.Lock()
@@ -228,6 +242,8 @@ func TestNeverSeenIsAskedFor(t *testing.T) {
 
 // TestC_1_34_ConditionsOfAResizeGo when the resize is over; conditions of others stay,
 // in their order.
+//
+// Shows: C-1.34
 func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
@@ -259,6 +275,8 @@ func TestC_1_34_ConditionsOfAResizeGo(t *testing.T) {
 
 // TestF73_PodThatWasThereBriefly: one pod was deleted, another created and deleted, all
 // before the loop read its inbox. The sink keeps nothing of either.
+//
+// Shows: F73
 func TestF73_PodThatWasThereBriefly(t *testing.T) {
 	withOne(t, func(t *testing.T, n *node, old *v1.Pod) {
 		n.tell(old, runningStatus(), forGood)

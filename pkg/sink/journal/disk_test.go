@@ -25,6 +25,7 @@ func smallDisk(t *testing.T) string {
 	return dir
 }
 
+// Shows: F12
 func TestF12_FullDisk(t *testing.T) {
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "journal.jsonl")
@@ -64,6 +65,7 @@ func TestF12_FullDisk(t *testing.T) {
 	want(t, path, map[string]string{"a": "room again", "b": "1"})
 }
 
+// Shows: F13
 func TestF13_ReadOnlyDisk(t *testing.T) {
 	dir := smallDisk(t)
 	path := filepath.Join(dir, "journal.jsonl")

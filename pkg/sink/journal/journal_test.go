@@ -169,6 +169,7 @@ func TestJournalIsClosedToOthersAndTellsNothing(t *testing.T) {
 	}
 }
 
+// Shows: I5
 func TestJournalIsBounded(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
@@ -214,6 +215,8 @@ func TestJournalIsBounded(t *testing.T) {
 
 // An agent that was killed in a write, at any byte: what came before is read,
 // what comes after is read too, and the next start cleans up.
+//
+// Shows: F12
 func TestF12_TornLastLine(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
@@ -238,6 +241,7 @@ func TestF12_TornLastLine(t *testing.T) {
 	}
 }
 
+// Shows: F12
 func TestF12_DamagedLinesArePassedOver(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)

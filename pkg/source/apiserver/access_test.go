@@ -105,6 +105,8 @@ func (s *server) lets(in func(r *http.Request) bool) {
 
 // The source reports a token that expired; it uses a new one in its file at the next
 // attempt, without a restart.
+//
+// Shows: F72
 func TestF72_ExpiredTokenIsReadAgain(t *testing.T) {
 	a := newAuthority(t)
 	s := a.secure(t)
@@ -126,6 +128,7 @@ func TestF72_ExpiredTokenIsReadAgain(t *testing.T) {
 	w.Names(t)
 }
 
+// Shows: F72
 func TestF72_ForbiddenIsToldAndKeepsPods(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -140,6 +143,8 @@ func TestF72_ForbiddenIsToldAndKeepsPods(t *testing.T) {
 }
 
 // The client's certificate is rotated in its files.
+//
+// Shows: F72
 func TestF72_ClientCertificateIsReadAgain(t *testing.T) {
 	a := newAuthority(t)
 	s := a.secure(t)
@@ -172,6 +177,8 @@ func TestF72_ClientCertificateIsReadAgain(t *testing.T) {
 
 // The server has a certificate of another authority: an error until the
 // kubeconfig's file names that authority too.
+//
+// Shows: F72
 func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 	was, is := newAuthority(t), newAuthority(t)
 	first := was.secure(t)
@@ -197,6 +204,8 @@ func TestF72_RotatedAuthorityIsReadAgain(t *testing.T) {
 }
 
 // A kubeconfig that is broken for a while is an error for a while.
+//
+// Shows: F72
 func TestF72_ReplacedKubeconfig(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -230,6 +239,8 @@ func TestServerBelowAPath(t *testing.T) {
 
 // A kubeconfig may name a command that provides credentials. Errors and logs contain
 // neither its output nor its error.
+//
+// Shows: F72
 func TestF72_CredentialsFromACommand(t *testing.T) {
 	a := newAuthority(t)
 	s := a.secure(t)
@@ -256,6 +267,8 @@ func TestF72_CredentialsFromACommand(t *testing.T) {
 
 // A kubeconfig that a bootstrap has yet to write is an error that passes, and the
 // connections are shared with others.
+//
+// Shows: F72
 func TestF72_KubeconfigIsYetToBeWritten(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))

@@ -61,6 +61,8 @@ func (s *server) watching(t *testing.T) {
 // resource version. It delivers the changes in between, also deletions and recreated
 // objects. That costs one request for each watch, and one for the server's newest
 // version.
+//
+// Shows: F70
 func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		for _, clean := range []bool{false, true} {
@@ -131,6 +133,8 @@ func TestF70_CutWatchesGoOnWithoutLists(t *testing.T) {
 
 // After a server was down, or too busy for watches, the source requests the same watch
 // again, not before Retry-After, and lists nothing.
+//
+// Shows: F70
 func TestF70_BusyServerIsAskedForTheSameWatch(t *testing.T) {
 	for _, status := range []int{http.StatusTooManyRequests, http.StatusServiceUnavailable} {
 		s, l := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.LastRetry = 300 * time.Millisecond })
@@ -158,6 +162,8 @@ func TestF70_BusyServerIsAskedForTheSameWatch(t *testing.T) {
 
 // Where a server answers that a version has expired, or refuses a watch, each reflector
 // that got this answer lists, once.
+//
+// Shows: F71
 func TestF71_OnlyDoubtMakesAList(t *testing.T) {
 	status := func(code int) func(*server) {
 		return func(s *server) {
@@ -205,6 +211,8 @@ func TestF71_OnlyDoubtMakesAList(t *testing.T) {
 
 // After a long gap since the server's last answer the source lists: events may have
 // been lost.
+//
+// Shows: F71
 func TestF71_LongGapIsListed(t *testing.T) {
 	s, _ := keeping(t, func(_ *server, src *Source) { src.reader.Tuning.Doubt = 0 })
 	had := s.count(listsOf("secrets"))
@@ -215,6 +223,8 @@ func TestF71_LongGapIsListed(t *testing.T) {
 // A server whose data were restored accepts a watch of a future version and sends
 // nothing: the pods' watch finds that out, and the objects that pods use are listed
 // again with them.
+//
+// Shows: F71
 func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
 	s, l := keeping(t, gathers)
 	s.change(func() { s.rv = 900; s.puts(boundPod("two", "x")); s.keeps("secrets", secret("c", "2")) })
@@ -239,6 +249,8 @@ func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
 
 // The same where no pod was written in the lost time: the version of an object is
 // enough.
+//
+// Shows: F71
 func TestF71_SetBackOfObjectsAloneIsSeen(t *testing.T) {
 	s, l := keeping(t)
 	s.change(func() { s.rv = 900; s.keeps("secrets", secret("c", "2")) })
@@ -254,6 +266,8 @@ func TestF71_SetBackOfObjectsAloneIsSeen(t *testing.T) {
 
 // During a request for pods, another watch may receive a newer version. That does not
 // mean that the server was restored, and the source does not list.
+//
+// Shows: F71
 func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -311,6 +325,8 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 
 // The kubeconfig names another server: the source lists its objects, whatever its
 // versions are.
+//
+// Shows: F72
 func TestF72_AnotherServerIsListed(t *testing.T) {
 	first, second := newServer(t), newServer(t)
 	second.change(func() { second.rv = 5000 })

@@ -83,6 +83,8 @@ func becomes(t *testing.T, l *sourcetest.Listener, want string) sourcetest.Word 
 
 // The objects that a pod names are in one set with it; the source reads them one by
 // one, as a node may. It yields their change, deletion and recreation.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_ObjectsComeWithThePodsThatNameThem(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		s := newServer(t)
@@ -123,6 +125,8 @@ func TestC_1_38_10_ObjectsComeWithThePodsThatNameThem(t *testing.T) {
 }
 
 // An object is read from when the first pod names it until the last one goes.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_ObjectsAreReadWhileSomePodNamesThem(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
@@ -148,6 +152,7 @@ func TestC_1_38_10_ObjectsAreReadWhileSomePodNamesThem(t *testing.T) {
 	s.until(t, "the watch ends again", func() bool { return s.live["configmaps"] == 0 })
 }
 
+// Shows: C-1.38.10
 func TestC_1_38_10_ImmutableObjectsAreNotWatched(t *testing.T) {
 	s := newServer(t)
 	fixed, yes := configMap("a", "1"), true
@@ -169,6 +174,8 @@ func TestC_1_38_10_ImmutableObjectsAreNotWatched(t *testing.T) {
 
 // An object that the node may not read counts as missing, is reported, and is read once
 // the node may; a pod does not wait for it.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
 	s := newServer(t)
 	s.keep("secrets", secret("a", "hunter2"))
@@ -198,6 +205,8 @@ func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
 
 // A server that does not answer about an object delays pods only for a moment, and the
 // object does not count as deleted.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
@@ -228,6 +237,8 @@ func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
 
 // A later pod waits for its objects as the first ones do, and delays nothing for longer
 // than a moment.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_LaterPodsWaitForWhatTheyName(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
@@ -253,6 +264,8 @@ func TestC_1_38_10_LaterPodsWaitForWhatTheyName(t *testing.T) {
 
 // The set does not change until the objects of a later pod are read, however often
 // events are gathered meanwhile.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, linger: lingerFor, first: time.Hour}
@@ -287,6 +300,8 @@ func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 }
 
 // Objects stay during an outage; changes in between come after it.
+//
+// Shows: F70
 func TestF70_OutageKeepsObjects(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"), configMap("b", "1"))
@@ -328,6 +343,8 @@ func TestF70_OutageKeepsObjects(t *testing.T) {
 }
 
 // One list that lacks an object which was there takes nothing away.
+//
+// Shows: F71
 func TestF71_OneListLosesNoObject(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
@@ -362,6 +379,8 @@ func TestF71_OneListLosesNoObject(t *testing.T) {
 }
 
 // A rejected pod affects no other, and the source reads none of its objects.
+//
+// Shows: C-1.38.10
 func TestC_1_38_10_RejectedPodsAskForNothing(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))

@@ -54,6 +54,8 @@ func ops(t *testing.T, s *Source) func() []string {
 // A pod from creation to removal, as the engine sees it (C-1.2.8, C-1.2.9): the
 // deletion at the server is a DELETE with its grace period, the end of the object a
 // REMOVE.
+//
+// Shows: C-1.8
 func TestC_1_8_LifeOfAPod(t *testing.T) {
 	s := newServer(t)
 	next := ops(t, s.source(t))
@@ -88,6 +90,8 @@ func TestC_1_8_LifeOfAPod(t *testing.T) {
 
 // A pod that is being deleted when it is first seen stays in the set with its
 // deletionTimestamp.
+//
+// Shows: C-1.8
 func TestC_1_8_DeletedBeforeItWasSeen(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x", func(p *v1.Pod) { p.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9, 0)} }))
@@ -100,6 +104,8 @@ func TestC_1_8_DeletedBeforeItWasSeen(t *testing.T) {
 
 // A pod that was deleted and created again under its name has its new UID in the set,
 // whether the watch showed that, missed it, or showed it in one burst.
+//
+// Shows: F73
 func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 	recreate := func(s *server, change ...func(*v1.Pod)) {
 		s.drops(key("one"))
@@ -174,6 +180,8 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 
 // A pod that the fields' table rejects is a problem of its own file and affects no
 // other pod; once corrected, it is in the set.
+//
+// Shows: C-1.8
 func TestC_1_8_RejectedPodIsAProblemOfItsOwn(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("good", "x"), boundPod("bad", "x", func(p *v1.Pod) {

@@ -69,6 +69,8 @@ func (o once) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 // A server that accepts the connection and never answers does not make its layer ready,
 // yields no error while it may still answer, and delays neither the arrival nor the
 // removal of another layer's pod.
+//
+// Shows: F50
 func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 	silent := newSource(t, leadsTo(t, silence(t), "", ""))
 	file := once{make(chan source.Snapshot)} // cap 0: the test sends, the layer receives
@@ -111,6 +113,8 @@ func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 // The source reports an outage once, without any content of requests or answers. The
 // pods stay, and the return needs no full list: the watch continues after one page
 // confirms the version.
+//
+// Shows: F70
 func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"), boundPod("two", "x"))
@@ -147,6 +151,8 @@ func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 
 // A refused watch is an error although lists work, and changes still come with the
 // lists.
+//
+// Shows: F70
 func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -171,6 +177,8 @@ func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
 
 // The source abandons a watch without any event, even without an end, soon after it was
 // due, and a list shows the missed changes.
+//
+// Shows: F70
 func TestF70_SilentWatchIsGivenUp(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -245,6 +253,8 @@ func TestSteadyEventsAreNotWithheld(t *testing.T) {
 
 // Neither credentials nor content of the server's answers appear in errors, problems or
 // logs (I8).
+//
+// Shows: F72
 func TestF72_CredentialsAndBodiesAreNeverTold(t *testing.T) {
 	var log bytes.Buffer
 	a := newAuthority(t)

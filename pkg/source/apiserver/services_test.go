@@ -42,6 +42,8 @@ func serviceNames(t *testing.T, src *Source, namespace string) string {
 
 // Services are known with the first pods, change, and are read only while there
 // are pods.
+//
+// Shows: C-1.38.1
 func TestC_1_38_1_Services(t *testing.T) {
 	const unknown = "the API server's services have not been read yet"
 	for _, json := range []bool{false, true} {
@@ -87,6 +89,8 @@ func TestC_1_38_1_Services(t *testing.T) {
 // The last pod is removed, and another is added before the reader of services has
 // ended: its late end removes nothing that the next one read, which still receives
 // changes.
+//
+// Shows: C-1.38.1
 func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 	s := newServer(t)
 	s.keep("services", service("ns", "a", "10.0.0.2"))
@@ -139,6 +143,8 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 }
 
 // A server that refuses services does not delay pods.
+//
+// Shows: C-1.38.1
 func TestC_1_38_1_RefusedServices(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -164,6 +170,8 @@ func eventually(t *testing.T, look func() string, want string) {
 
 // While the server has not answered, pods that may start without it start without the
 // addresses; later answers take effect.
+//
+// Shows: C-1.38.1
 func TestC_1_38_1_ServicesOfASilentServer(t *testing.T) {
 	for _, offline := range []bool{false, true} {
 		s := newServer(t)

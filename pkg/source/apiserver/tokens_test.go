@@ -10,6 +10,8 @@ import (
 )
 
 // The source drops the tokens of a pod when it is removed.
+//
+// Shows: C-1.38.11
 func TestC_1_38_11_TokensGoWithTheirPod(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))

@@ -19,6 +19,8 @@ func key(name string) pod.Key { return pod.Key{Namespace: "default", Name: name}
 
 // A watch that the server cannot continue, reported at its start or later, leads to a
 // list, which has the changes in between.
+//
+// Shows: F71
 func TestF71_GoneLosesNothing(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		s := newServer(t)
@@ -43,6 +45,8 @@ func TestF71_GoneLosesNothing(t *testing.T) {
 
 // Each watch begins where the last one stopped, bookmarks included, and one that ended
 // when due needs no list.
+//
+// Shows: F71
 func TestF71_BookmarksMoveTheStart(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
@@ -69,6 +73,8 @@ func TestF71_BookmarksMoveTheStart(t *testing.T) {
 }
 
 // Events that come twice, late, or of a deleted pod change nothing.
+//
+// Shows: F71
 func TestF71_OldAndDuplicateEventsAreHarmless(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"), boundPod("two", "x"))
@@ -101,6 +107,8 @@ func TestF71_OldAndDuplicateEventsAreHarmless(t *testing.T) {
 }
 
 // One list removes nothing: a pod that the next list has again was never gone.
+//
+// Shows: F71
 func TestF71_OneListRemovesNothing(t *testing.T) {
 	for _, back := range []bool{false, true} {
 		s := newServer(t)
@@ -147,6 +155,8 @@ func TestF71_OneListRemovesNothing(t *testing.T) {
 // A restored server has an older resource version. Its missing pods are removed when a
 // second list confirms it, its older versions are used, and its new events do not count
 // as old ones.
+//
+// Shows: F71
 func TestF71_RestoredFromBackup(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("old", "x"), boundPod("kept", "x"))
@@ -187,6 +197,8 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 }
 
 // Any answer that is not a complete list is an error, whatever its status.
+//
+// Shows: F71
 func TestF71_WhatIsNoCompleteListRemovesNothing(t *testing.T) {
 	list := func(rv, next string, pods ...*v1.Pod) []byte {
 		l := v1.PodList{ListMeta: metav1.ListMeta{ResourceVersion: rv, Continue: next}}
@@ -261,6 +273,8 @@ func TestF71_WhatIsNoCompleteListRemovesNothing(t *testing.T) {
 }
 
 // A list of many pages is one list, and one that never ends is none.
+//
+// Shows: F71
 func TestF71_PagesMakeOneList(t *testing.T) {
 	s := newServer(t)
 	var want []string
@@ -284,6 +298,8 @@ func TestF71_PagesMakeOneList(t *testing.T) {
 }
 
 // A server, or a proxy, that ignores field selectors sends the pods of all nodes.
+//
+// Shows: C-1.8.1
 func TestC_1_8_1_OnlyThisNodesPods(t *testing.T) {
 	s := newServer(t)
 	s.change(func() { s.all = true })
@@ -303,6 +319,8 @@ func TestC_1_8_1_OnlyThisNodesPods(t *testing.T) {
 
 // The presence of its annotation marks a mirror pod (C-1.4.1); the source leaves it
 // out, in the first list and later. It ignores a pod's own source annotation.
+//
+// Shows: C-1.8
 func TestC_1_8_MirrorPodsAreLeftOut(t *testing.T) {
 	s := newServer(t)
 	mirror := func(p *v1.Pod) {

@@ -56,6 +56,7 @@ func deleted(revision int64, key string) *mvccpb.Event {
 	return &mvccpb.Event{Type: mvccpb.Event_DELETE, Kv: &mvccpb.KeyValue{Key: []byte(key), ModRevision: revision}}
 }
 
+// Shows: D1
 func TestNewRefusesWhatCannotBeRead(t *testing.T) {
 	one := []string{"http://127.0.0.1:1"}
 	for want, c := range map[string]Config{
@@ -155,6 +156,7 @@ func TestSkippedKeysAreSaidAndNotRead(t *testing.T) {
 	}
 }
 
+// Shows: F71
 func TestF71_OldAndRepeatedEventsChangeNothing(t *testing.T) {
 	r := reading(t)
 	r.apply(nil, []*mvccpb.Event{put(5, "/pods/a", "pod one x"), put(4, "/pods/b", "pod two x")})
@@ -180,6 +182,7 @@ func TestF71_OldAndRepeatedEventsChangeNothing(t *testing.T) {
 	}
 }
 
+// Shows: F71
 func TestF71_ListsThatContradict(t *testing.T) {
 	seen := known{cluster: 7, revision: 10, keys: map[string]held{"a": {modified: 3}, "b": {modified: 8}}}
 	for name, c := range map[string]struct {
@@ -203,6 +206,7 @@ func TestF71_ListsThatContradict(t *testing.T) {
 	}
 }
 
+// Shows: F71
 func TestF71_ADoubtfulListNeedsASecondOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := reading(t)
@@ -255,6 +259,7 @@ func TestBackOffGrowsToHalfAMinute(t *testing.T) {
 	}
 }
 
+// Shows: F70
 func TestF70_NobodyIsThere(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 	s, err := New(Config{Endpoints: []string{"http://" + nobody}, Prefix: "/p", Parse: parse})
@@ -279,6 +284,7 @@ func TestReasonsNameEveryMember(t *testing.T) {
 	}
 }
 
+// Shows: F72
 func TestF72_WordsHoldNoSecrets(t *testing.T) {
 	secret := errors.New("token hunter2")
 	for want, c := range map[string]struct{ cause, err error }{

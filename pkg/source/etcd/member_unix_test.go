@@ -12,6 +12,8 @@ import (
 
 // One file that holds certificate and key is replaced while it is read: what is shown
 // is one pair, never the certificate of one and the key of the other.
+//
+// Shows: F72
 func TestF72_PairReplacedWhileItIsRead(t *testing.T) {
 	pair := filepath.Join(t.TempDir(), "pair")
 	a := authority.New()

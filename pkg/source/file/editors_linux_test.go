@@ -9,6 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
+// Shows: F44
 func TestF44_EditorsAndCopiers(t *testing.T) {
 	t.Parallel()
 	write := func(t *testing.T, path, text string) { must(t, os.WriteFile(path, []byte(text), 0o600)) }
@@ -107,6 +108,8 @@ func TestF44_EditorsAndCopiers(t *testing.T) {
 
 // Renaming a manifest shows its pods under the new name at once, and never
 // under both.
+//
+// Shows: F44
 func TestF44_RenamedManifestIsOneSet(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -129,6 +132,8 @@ func TestF44_RenamedManifestIsOneSet(t *testing.T) {
 }
 
 // A single file that is a link into a mounted ConfigMap follows its swaps.
+//
+// Shows: F44
 func TestF44_SingleFileOfAMountedConfigMap(t *testing.T) {
 	t.Parallel()
 	m := &configMap{place: newPlace(t), files: map[string]string{"web.yaml": "pod one x"}}
@@ -145,6 +150,8 @@ func TestF44_SingleFileOfAMountedConfigMap(t *testing.T) {
 
 // The kubelet removes the link of a removed key after the swap; until then it is
 // dangling, which is not reported.
+//
+// Shows: F44
 func TestF44_KeyRemovedFromAMountedConfigMap(t *testing.T) {
 	t.Parallel()
 	m := &configMap{place: newPlace(t), files: map[string]string{"a.yaml": "pod one x", "b.yaml": "pod two x"}, late: true}
@@ -162,6 +169,8 @@ func TestF44_KeyRemovedFromAMountedConfigMap(t *testing.T) {
 }
 
 // vim moves a single file aside, too.
+//
+// Shows: F44
 func TestF44_SingleFileSavedByVim(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

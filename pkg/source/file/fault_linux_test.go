@@ -19,6 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
+// Shows: F41, I9
 func TestF41_AllGarbageKeepsEveryFileInTheSet(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -46,6 +47,7 @@ func TestF41_AllGarbageKeepsEveryFileInTheSet(t *testing.T) {
 	}
 }
 
+// Shows: F42
 func TestF42_DirectoryDeletedAndMadeAgain(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -69,6 +71,7 @@ func TestF42_DirectoryDeletedAndMadeAgain(t *testing.T) {
 	}
 }
 
+// Shows: F42
 func TestF42_MissingAtFirstWithItsParents(t *testing.T) {
 	t.Parallel()
 	p := place{t, filepath.Join(t.TempDir(), "a/b/manifests")}
@@ -83,6 +86,7 @@ func TestF42_MissingAtFirstWithItsParents(t *testing.T) {
 	l.Set().Names(t, "one")
 }
 
+// Shows: F42
 func TestF42_SingleFileMissingAtFirst(t *testing.T) {
 	t.Parallel()
 	p := place{t, filepath.Join(t.TempDir(), "a/web.yaml")}
@@ -94,6 +98,8 @@ func TestF42_SingleFileMissingAtFirst(t *testing.T) {
 }
 
 // Two renames replace the directory; no set shows the moment in between.
+//
+// Shows: F42
 func TestF42_DirectoryReplacedIsOneChange(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -112,6 +118,7 @@ func TestF42_DirectoryReplacedIsOneChange(t *testing.T) {
 	l.Set().Names(t, "one")
 }
 
+// Shows: F42
 func TestF42_UnreadablePathIsAnError(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -164,6 +171,7 @@ func newOpenPlace(t *testing.T) place {
 	return p
 }
 
+// Shows: F45
 func TestF45_PermissionDenied(t *testing.T) {
 	t.Parallel()
 	t.Run("of a file is its problem", func(t *testing.T) {
@@ -199,6 +207,7 @@ func TestF45_PermissionDenied(t *testing.T) {
 	})
 }
 
+// Shows: F43
 func TestF43_DuplicatesAreAllTold(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -219,6 +228,7 @@ func TestF43_DuplicatesAreAllTold(t *testing.T) {
 	}
 }
 
+// Shows: F45
 func TestF45_WhatIsNoReadableFile(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
@@ -278,6 +288,7 @@ func TestF45_WhatIsNoReadableFile(t *testing.T) {
 	}
 }
 
+// Shows: F45
 func TestF45_PathItselfIsAPipe(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
@@ -290,6 +301,7 @@ func TestF45_PathItselfIsAPipe(t *testing.T) {
 	}
 }
 
+// Shows: F45
 func TestF45_ManifestReplacedByAPipeKeepsItsPods(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

@@ -155,6 +155,8 @@ func TestSymlinkedDirectoryConforms(t *testing.T) {
 }
 
 // A mounted ConfigMap: every file is a link through ..data, which is swapped.
+//
+// Shows: F44
 func TestF44_MountedConfigMapConforms(t *testing.T) {
 	sourcetest.Run(t, func(t *testing.T) sourcetest.Fixture {
 		p := newPlace(t)

@@ -29,6 +29,7 @@ func (p place) parsing(c *file.Config) {
 	}
 }
 
+// Shows: F45
 func TestF45_Encodings(t *testing.T) {
 	t.Parallel()
 	text := fmt.Sprintf(realManifest, "odd")
@@ -51,6 +52,8 @@ func TestF45_Encodings(t *testing.T) {
 
 // An alias bomb is a problem of its file; the others are still read, before and after
 // it.
+//
+// Shows: F46
 func TestF46_BombsAreProblemsOfTheirFiles(t *testing.T) {
 	t.Parallel()
 	aliases := "a0: &a0 [x,x,x,x,x,x,x,x,x]\n"
@@ -89,6 +92,8 @@ func manyKeys(n int) string {
 
 // One name, deleted and made again as fast as a script can: every set has a written
 // version of the pod, or lacks it; the last set has the last version.
+//
+// Shows: F49
 func TestF49_FlippedFastEndsWithTheLastWord(t *testing.T) {
 	t.Parallel()
 	for name, hold := range map[string]time.Duration{"believed at once": 0, "believed after a while": 100 * time.Millisecond} {

@@ -39,6 +39,8 @@ func inNamespaces(t *testing.T, flags uintptr) bool {
 }
 
 // The manifests are on their own file system, which is unmounted and mounted again.
+//
+// Shows: F42
 func TestF42_BindMountUnmounted(t *testing.T) {
 	if !inNamespaces(t, syscall.CLONE_NEWNS) {
 		return

@@ -251,6 +251,8 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 
 // A user that may write above the directory can replace it: then it is not trusted. No
 // event comes for a change up there; the rescan finds it.
+//
+// Shows: D1
 func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -285,6 +287,8 @@ func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 
 // A file that turns bad keeps its pods, and one chmod repairs it; the notice of Say
 // comes and goes the same way.
+//
+// Shows: I9
 func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)
@@ -314,6 +318,8 @@ func TestI9_PermissionsKeepTheLastGoodPods(t *testing.T) {
 
 // In a bad directory below Path, and in those below it, not even a removal is accepted;
 // those beside it are judged by themselves.
+//
+// Shows: I9
 func TestI9_PermissionsOfADirectoryBelowKeepItsFiles(t *testing.T) {
 	t.Parallel()
 	p := newGuarded(t)

@@ -31,6 +31,7 @@ func (s *silent) events() <-chan event { return s.out }
 
 func (s *silent) close() {}
 
+// Shows: F47
 func TestF47_WatchLimitMeansPolling(t *testing.T) {
 	t.Parallel()
 	limits := map[string]func(*bench){
@@ -64,6 +65,7 @@ func TestF47_WatchLimitMeansPolling(t *testing.T) {
 	}
 }
 
+// Shows: F47
 func TestF47_WatchIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -84,6 +86,7 @@ func TestF47_WatchIsTriedAgain(t *testing.T) {
 	l.Set().Names(t, "one")
 }
 
+// Shows: F47
 func TestF47_OverflowMeansAFullLook(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -101,6 +104,8 @@ func TestF47_OverflowMeansAFullLook(t *testing.T) {
 }
 
 // The test receives no sets, so the kernel's queue overflows.
+//
+// Shows: F47
 func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	b := newBench(t)
 	b.put("a.yaml", "pod one x\n")
@@ -132,6 +137,8 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 }
 
 // The limits of a user namespace affect no other process.
+//
+// Shows: F47
 func TestF47_RealLimitsOfInotify(t *testing.T) {
 	if !inNamespaces(t, 0) {
 		return
@@ -179,6 +186,7 @@ func TestF47_RealLimitsOfInotify(t *testing.T) {
 	}
 }
 
+// Shows: F47
 func TestF47_TouchStormIsCoalesced(t *testing.T) {
 	b := newBench(t)
 	b.put("web.yaml", "pod one x\n")
@@ -210,6 +218,8 @@ func TestF47_TouchStormIsCoalesced(t *testing.T) {
 }
 
 // With ten thousand files one event reads one and looks at few names.
+//
+// Shows: F48
 func TestF48_OneChangeOfTenThousandCostsOne(t *testing.T) {
 	t.Parallel()
 	const many = 10_000
@@ -253,6 +263,7 @@ func TestF48_OneChangeOfTenThousandCostsOne(t *testing.T) {
 	}
 }
 
+// Shows: F48
 func TestF48_OneChangeReadsOneFile(t *testing.T) {
 	t.Parallel()
 	const many = 500

@@ -102,6 +102,7 @@ func openFile(t testing.TB, path string) (*opened, *pod.Problem) {
 	return f, problem
 }
 
+// Shows: F40
 func TestF40_WrittenInTenChunksIsReadOnce(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"a file that was read before", "a new file"} {
@@ -133,6 +134,7 @@ func TestF40_WrittenInTenChunksIsReadOnce(t *testing.T) {
 	}
 }
 
+// Shows: F40
 func TestF40_WriterKilledMidwayKeepsPods(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -150,6 +152,8 @@ func TestF40_WriterKilledMidwayKeepsPods(t *testing.T) {
 
 // A file that is rewritten by several opens loses pods for a moment; the source does
 // not accept that at once.
+//
+// Shows: F40
 func TestF40_ShortenedAndGrownAgainLosesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -169,6 +173,7 @@ func TestF40_ShortenedAndGrownAgainLosesNothing(t *testing.T) {
 	w.Names(t, "one", "two")
 }
 
+// Shows: F40
 func TestF40_FileLeftOpenIsReadOnceItStaysTheSame(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -188,6 +193,8 @@ func TestF40_FileLeftOpenIsReadOnceItStaysTheSame(t *testing.T) {
 
 // A file that is still being written while the agent starts is in the set, so that its
 // pods do not count as removed.
+//
+// Shows: F40
 func TestF40_BeingWrittenAtStartIsAProblem(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -219,6 +226,7 @@ func TestF40_BeingWrittenAtStartIsAProblem(t *testing.T) {
 	l.Set().Holds(t, "good")
 }
 
+// Shows: F40
 func TestF40_WithoutLeasesQuietDecides(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -233,6 +241,7 @@ func TestF40_WithoutLeasesQuietDecides(t *testing.T) {
 	}
 }
 
+// Shows: F40
 func TestF40_LeaseTellsWritersAndCostsNoSignal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	ok(t, os.WriteFile(path, []byte("x"), 0o600))
@@ -266,6 +275,7 @@ func TestF40_LeaseTellsWritersAndCostsNoSignal(t *testing.T) {
 	}
 }
 
+// Shows: F42
 func TestF42_UnmountedIsAnError(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -293,6 +303,7 @@ func TestF42_UnmountedIsAnError(t *testing.T) {
 	}
 }
 
+// Shows: F42
 func TestF42_MountIsKnownHere(t *testing.T) {
 	t.Parallel()
 	if root, proc := statPath("/").mount, statPath("/proc").mount; root == 0 || proc == root {
@@ -301,6 +312,8 @@ func TestF42_MountIsKnownHere(t *testing.T) {
 }
 
 // As if it had been a regular file when it was looked at.
+//
+// Shows: F45
 func TestF45_FIFOThatReplacesAFileIsNotWaitedFor(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x.yaml")
@@ -346,6 +359,8 @@ func opensIn(t *testing.T, dir string) func() map[string]bool {
 
 // Only regular files are opened: opening a FIFO wakes its writer, and opening a
 // watchdog starts it.
+//
+// Shows: F45
 func TestF45_OnlyRegularFilesAreEverOpened(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -25,6 +25,7 @@ func (s *site) listen(t testing.TB, change ...func(*Config)) *sourcetest.Listene
 	return sourcetest.Listen(t, s.source(t, change...))
 }
 
+// Shows: F60
 func TestF60_EmptyBodyKeepsPods(t *testing.T) {
 	for _, body := range []string{"", " \n\t\n"} {
 		s := newSite(t)
@@ -66,6 +67,8 @@ func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Word {
 
 // A body that is no manifest stays a problem for as long as it is served, and
 // neither it nor what we send appears anywhere (C-1.7.6, I8).
+//
+// Shows: F61, I8
 func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
 	var log said.Log
 	var told strings.Builder
@@ -100,6 +103,7 @@ func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
 	}
 }
 
+// Shows: F62
 func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 	var bomb bytes.Buffer // made before anybody waits for it
 	z := gzip.NewWriter(&bomb)
@@ -177,6 +181,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 	}
 }
 
+// Shows: F62
 func TestF62_ServersThatAreNotThere(t *testing.T) {
 	secure := httptest.NewUnstartedServer(nethttp.NotFoundHandler())
 	secure.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
@@ -198,6 +203,7 @@ func TestF62_ServersThatAreNotThere(t *testing.T) {
 	}
 }
 
+// Shows: F62
 func TestF62_NamesThatAreNotFound(t *testing.T) {
 	if got := words(&net.DNSError{Err: "no such host", Name: "cfg", IsNotFound: true}); got != "no such host: cfg" {
 		t.Errorf("%q", got)
@@ -207,6 +213,7 @@ func TestF62_NamesThatAreNotFound(t *testing.T) {
 	}
 }
 
+// Shows: F62
 func TestF62_HeadersNeverLeaveTheirOrigin(t *testing.T) {
 	other := newSite(t)
 	other.says("pod evil x")
@@ -252,6 +259,7 @@ func TestRedirectWithinTheOriginIsFollowedWithItsHeaders(t *testing.T) {
 	}
 }
 
+// Shows: C-1.7.1
 func TestC_1_7_1_HeadersAreSent(t *testing.T) {
 	s := newSite(t)
 	s.listen(t, func(c *Config) {
@@ -338,6 +346,8 @@ func TestFailuresBackOffToFiveMinutes(t *testing.T) {
 
 // A server that claims for ever that nothing changed is asked for the whole
 // document every five minutes.
+//
+// Shows: F62
 func TestF62_LyingETagIsFoundOut(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -392,6 +402,7 @@ func TestNameAndFileCarryNoSecrets(t *testing.T) {
 	}
 }
 
+// Shows: D1
 func TestNewRefusesWhatCannotBePolled(t *testing.T) {
 	for url, want := range map[string]string{
 		"ftp://cfg/":              "not an http or https URL",

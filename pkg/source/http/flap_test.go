@@ -65,6 +65,7 @@ func changes(words []word) (at []time.Duration) {
 	return at
 }
 
+// Shows: F63
 func TestF63_FlappingContentIsHeldLongerAndLonger(t *testing.T) {
 	letters := func(n int) string { return fmt.Sprintf("pod one %c", 'A'+n%2) }
 	words, polls := listens(t, 2*time.Hour, func(n int, _ time.Duration) string { return letters(n) })
@@ -100,6 +101,7 @@ func TestF63_FlappingContentIsHeldLongerAndLonger(t *testing.T) {
 	}
 }
 
+// Shows: F63
 func TestF63_SettledContentIsAppliedAndTheErrorCleared(t *testing.T) {
 	words, _ := listens(t, time.Hour, func(n int, since time.Duration) string {
 		if since > 20*time.Minute {
@@ -115,6 +117,8 @@ func TestF63_SettledContentIsAppliedAndTheErrorCleared(t *testing.T) {
 }
 
 // Whichever version is in force when the alternation ends, the error ends too.
+//
+// Shows: F63
 func TestF63_SettlingOnTheVersionInForceClearsTheError(t *testing.T) {
 	words, _ := listens(t, time.Hour, func(n int, _ time.Duration) string {
 		return "pod one " + []string{"A", "B", "A", "B", "A"}[min(n-1, 4)]
@@ -128,6 +132,8 @@ func TestF63_SettlingOnTheVersionInForceClearsTheError(t *testing.T) {
 }
 
 // One return is a rollback, and a later one does not wait either.
+//
+// Shows: F63
 func TestF63_RollingBackIsApplied(t *testing.T) {
 	words, _ := listens(t, 2*time.Hour, func(_ int, since time.Duration) string {
 		return fmt.Sprintf("pod one %c", 'A'+int(since/(10*time.Minute))%2)
@@ -142,6 +148,7 @@ func TestF63_RollingBackIsApplied(t *testing.T) {
 	}
 }
 
+// Shows: F63
 func TestF63_NewContentIsNeverHeld(t *testing.T) {
 	words, _ := listens(t, time.Hour, func(n int, since time.Duration) string {
 		if since > 30*time.Minute {
@@ -160,6 +167,8 @@ func TestF63_NewContentIsNeverHeld(t *testing.T) {
 
 // A server that adds meaningless content to each answer still alternates if its pods
 // do, and otherwise does not.
+//
+// Shows: F63
 func TestF63_VersionsAreWhatIsAskedFor(t *testing.T) {
 	words, polls := listens(t, time.Hour, func(n int, _ time.Duration) string {
 		return fmt.Sprintf("pod one %c\n%s#", 'A'+n%2, strings.Repeat("\n", n))
@@ -181,6 +190,8 @@ func TestF63_VersionsAreWhatIsAskedFor(t *testing.T) {
 }
 
 // An answer that is no manifest removes nothing, so it is neither held nor a version.
+//
+// Shows: F63
 func TestF63_GarbageInBetweenIsNoVersion(t *testing.T) {
 	words, _ := listens(t, time.Hour, func(n int, _ time.Duration) string {
 		return []string{"pod one A", "]garbage["}[n%2]
@@ -195,6 +206,7 @@ func TestF63_GarbageInBetweenIsNoVersion(t *testing.T) {
 	}
 }
 
+// Shows: F63
 func TestF63_ThreeVersionsInTurn(t *testing.T) {
 	words, _ := listens(t, 2*time.Hour, func(n int, _ time.Duration) string { return fmt.Sprintf("pod one %c", 'A'+n%3) })
 	if at := changes(words); len(at) > 32 {
@@ -206,6 +218,8 @@ func TestF63_ThreeVersionsInTurn(t *testing.T) {
 }
 
 // Failures in between neither end a hold nor count as calm.
+//
+// Shows: F63
 func TestF63_FailuresInBetween(t *testing.T) {
 	words, _ := listens(t, 2*time.Hour, func(n int, _ time.Duration) string {
 		return []string{"pod one A", "", "pod one B", ""}[n%4]

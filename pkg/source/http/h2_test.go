@@ -94,6 +94,7 @@ func frames(all ...[]byte) (out []byte) {
 	return out
 }
 
+// Shows: F62
 func TestF62_HTTP2(t *testing.T) {
 	var (
 		ok     = frame(1, 4, 1, []byte{0x88}) // :status 200

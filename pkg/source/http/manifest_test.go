@@ -74,6 +74,7 @@ func (m *memory) stand(t *testing.T, want ...string) {
 	}
 }
 
+// Shows: F64
 func TestF64_OneBadPodDoesNotLoseTheOthers(t *testing.T) {
 	for name, change := range map[string]func(b string) string{
 		"invalid":       func(b string) string { return strings.Replace(b, "name: c,", "name: C_,", 1) },
@@ -99,6 +100,7 @@ func TestF64_OneBadPodDoesNotLoseTheOthers(t *testing.T) {
 	}
 }
 
+// Shows: F60
 func TestF60_OnlyAnExplicitEmptyListIsNothing(t *testing.T) {
 	s := newSite(t)
 	s.says(one("a", "i:1"))
@@ -129,6 +131,8 @@ func TestF60_OnlyAnExplicitEmptyListIsNothing(t *testing.T) {
 
 // The log contains only the names and field values of a body that a person needs to
 // repair it, never a Secret's data, an environment or a whole line.
+//
+// Shows: F61
 func TestF61_NoBodyIsLogged(t *testing.T) {
 	const canary = "s3cr3t-4f1d"
 	var log said.Log
@@ -174,6 +178,8 @@ func TestF61_NoBodyIsLogged(t *testing.T) {
 }
 
 // The log has enough of a body to find it again.
+//
+// Shows: F61
 func TestF61_DigestIsLogged(t *testing.T) {
 	var log bytes.Buffer
 	s := newSite(t)

@@ -25,6 +25,8 @@ func request(conn net.Conn) {
 }
 
 // Servers whose very bytes are wrong, between good answers.
+//
+// Shows: F62
 func TestF62_RawAnswers(t *testing.T) {
 	const good = "HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\npod one x"
 	// trickle writes text again and again until the other side has enough.
@@ -130,6 +132,8 @@ func TestLimitsAreNotBelowWhatTheySay(t *testing.T) {
 
 // A body that ends with the connection may be truncated: the source accepts the loss of
 // a pod when it reads the same body twice.
+//
+// Shows: F62
 func TestF62_AnswerWithoutALengthIsAskedForTwice(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -103,6 +103,7 @@ func secure(t testing.TB, cert *pair, change func(*tls.Config)) *site {
 	return s
 }
 
+// Shows: F62
 func TestF62_CertificatesThatAreNoGood(t *testing.T) {
 	ca := issue(t, nil, named("ca"))
 	caFile := filepath.Join(t.TempDir(), "ca.pem")
@@ -214,6 +215,8 @@ func TestRotatedCredentialsAreUsed(t *testing.T) {
 
 // One file that holds certificate and key is replaced while it is read: what is used
 // is one pair, never the certificate of one and the key of the other.
+//
+// Shows: F72
 func TestF72_PairReplacedWhileItIsRead(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }

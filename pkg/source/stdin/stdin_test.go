@@ -66,6 +66,7 @@ func TestPipeConforms(t *testing.T) {
 	})
 }
 
+// Shows: I9
 func TestI9_InputCutByTheLimitIsAProblem(t *testing.T) {
 	l := sourcetest.Listen(t, stdin.New(strings.NewReader("pod one x\npod two x\n"), parse, 10))
 	w := l.Set()
@@ -76,6 +77,7 @@ func TestI9_InputCutByTheLimitIsAProblem(t *testing.T) {
 	l.Ended()
 }
 
+// Shows: F45
 func TestF45_InputOverTenMiBIsAProblem(t *testing.T) {
 	big := io.MultiReader(strings.NewReader("pod one x\n"), strings.NewReader(strings.Repeat("#\n", 5<<20)))
 	l := sourcetest.Listen(t, stdin.New(big, parse, 0))
@@ -94,6 +96,8 @@ func TestEmptyInputIsAProblem(t *testing.T) {
 }
 
 // Half of the input is a valid manifest; the source yields only the whole.
+//
+// Shows: F40
 func TestF40_NothingIsSaidBeforeTheEnd(t *testing.T) {
 	r, w := io.Pipe()
 	l := sourcetest.Listen(t, stdin.New(r, parse, 0))
