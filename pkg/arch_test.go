@@ -101,6 +101,7 @@ var only = map[string][]string{
 	"pkg/startlimit": nil,
 	"pkg/podview":    {"pkg/pod"},
 	"pkg/status":     {"pkg/pod", "pkg/podview"},
+	"pkg/reclaim":    {"pkg/pod"},
 	"pkg/prober":     {"pkg/panics", "pkg/pod", "pkg/probe"},
 	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podview"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
@@ -123,7 +124,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/status"}
+var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

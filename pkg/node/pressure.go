@@ -19,17 +19,6 @@ type Pressure struct {
 	seen map[v1.NodeConditionType]time.Time
 }
 
-// conditionOf returns the condition of a signal.
-func conditionOf(signal string) v1.NodeConditionType {
-	switch signal {
-	case pod.SignalMemory, pod.SignalPodsMemory:
-		return v1.NodeMemoryPressure
-	case pod.SignalPIDs:
-		return v1.NodePIDPressure
-	}
-	return v1.NodeDiskPressure
-}
-
 // See notes the thresholds that levels, by signal, are below. What was not
 // measured is not below.
 func (p *Pressure) See(thresholds []pod.Threshold, levels map[string]Level, now time.Time) {
@@ -41,7 +30,7 @@ func (p *Pressure) See(thresholds []pod.Threshold, levels map[string]Level, now 
 		if p.seen == nil {
 			p.seen = map[v1.NodeConditionType]time.Time{}
 		}
-		p.seen[conditionOf(t.Signal)] = now
+		p.seen[pod.ConditionOf(t.Signal)] = now
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
@@ -28,6 +29,17 @@ func Signals() []string {
 		SignalMemory, SignalNodeFs, SignalNodeInodes, SignalImageFs, SignalImageInodes,
 		SignalContainerFs, SignalContainerInos, SignalPIDs, SignalPodsMemory,
 	}
+}
+
+// ConditionOf returns the condition of a node that is short of what a signal is about.
+func ConditionOf(signal string) v1.NodeConditionType {
+	switch signal {
+	case SignalMemory, SignalPodsMemory:
+		return v1.NodeMemoryPressure
+	case SignalPIDs:
+		return v1.NodePIDPressure
+	}
+	return v1.NodeDiskPressure
 }
 
 // Threshold is how little of something a node may have left before it is under

@@ -1,0 +1,329 @@
+package reclaim
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Threshold is how little of something may be left, and what happens below.
+type Threshold struct {
+	pod.Threshold
+	// Grace is how long it must be met without a break; zero makes it a hard threshold
+	// (C-1.35.3).
+	Grace time.Duration
+	// Reclaim is how much more than the threshold is made available; the zero value is none.
+	Reclaim pod.Threshold
+}
+
+// hard reports whether pods get no time to stop.
+func (t Threshold) hard() bool { return t.Grace == 0 }
+
+// key identifies a threshold from one round to the next.
+func (t Threshold) key() string { return fmt.Sprintf("%s for %s", t.Threshold, t.Grace) }
+
+// goal is how much must be available for the threshold not to be met; reclaiming adds the
+// minimum reclaim.
+func (t Threshold) goal(capacity int64, reclaiming bool) int64 {
+	goal := t.Of(capacity)
+	if reclaiming {
+		goal += t.Reclaim.Of(capacity)
+	}
+	return goal
+}
+
+// EvictPolicy says when a node is under pressure, and which pods may be evicted.
+type EvictPolicy struct {
+	Thresholds []Threshold
+	// Transition is how long a condition stays after its signal has cleared (C-1.35.4).
+	Transition time.Duration
+	// MaxGrace bounds the grace period of pods that a soft threshold evicts, in seconds.
+	MaxGrace int64
+	// Cluster says that an API server assigns pods to this node: static pods are critical
+	// then (C-1.35.8). Without one every pod is static, and none is critical for that.
+	Cluster bool
+}
+
+// Pressure is what Evict remembers from one round to the next. The zero value remembers
+// nothing.
+type Pressure struct {
+	// Since is when a threshold was first met without a break, by threshold. Reclaiming holds
+	// those whose minimum reclaim is not reached.
+	Since      map[string]time.Time
+	Reclaiming map[string]bool
+	// Conditions is when each condition was last observed.
+	Conditions map[v1.NodeConditionType]time.Time
+	// Evicted is the UID of the pod that was evicted last, and EvictedAt when.
+	Evicted   string
+	EvictedAt time.Time
+}
+
+// cleanup is how long a round waits for the resources of an evicted pod (C-1.35.5).
+const cleanup = 30 * time.Second
+
+// EvictPlan is the result of a round of Evict.
+type EvictPlan struct {
+	Steps []Step
+	// Conditions are those that the node has now, in the order of their names.
+	Conditions []v1.NodeConditionType
+	// Starved names the resources whose thresholds are met and due, most urgent first, as
+	// the kubelet's event EvictionThresholdMet does.
+	Starved []string
+	// Wait is how long until a soft threshold is due or an evicted pod is waited for no
+	// longer; zero is never. WaitFor says which, or why nothing can be done.
+	Wait    time.Duration
+	WaitFor string
+}
+
+// String returns one line a step, then the conditions and what the plan waits for.
+func (p EvictPlan) String() string {
+	var b strings.Builder
+	for _, s := range p.Steps {
+		b.WriteString(s.String() + "\n")
+	}
+	for _, c := range p.Conditions {
+		b.WriteString("condition " + string(c) + "\n")
+	}
+	if p.WaitFor != "" {
+		fmt.Fprintf(&b, "wait %s: %s\n", p.Wait, p.WaitFor)
+	}
+	return b.String()
+}
+
+// Evict plans one round against pressure. Below a threshold of a disk it first removes unused
+// data from that disk: exited containers, dead sandboxes, then images, least recently used
+// first and whatever their age (C-1.33.12). It evicts a pod only when no unused data is left
+// that would help, at most one in a round, and the next one only when the first is gone or 30
+// seconds are over (C-1.35.5). after is for the next round.
+//
+// Memory comes before disks. A disk that several signals share is handled once.
+func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressure) {
+	thresholds := p.inOrder(n)
+	after = Pressure{Since: map[string]time.Time{}, Reclaiming: map[string]bool{}, Conditions: maps.Clone(before.Conditions), Evicted: before.Evicted, EvictedAt: before.EvictedAt}
+	if after.Conditions == nil {
+		after.Conditions = map[v1.NodeConditionType]time.Time{}
+	}
+	var due []Threshold
+	for _, t := range thresholds {
+		level, measured := n.level(t.Signal)
+		if !measured || level.Available >= t.goal(level.Capacity, before.Reclaiming[t.key()]) {
+			continue
+		}
+		since, met := before.Since[t.key()]
+		if !met || since.After(n.Now) {
+			since = n.Now
+		}
+		after.Since[t.key()] = since
+		after.Conditions[pod.ConditionOf(t.Signal)] = n.Now
+		if left := t.Grace - n.Now.Sub(since); left > 0 {
+			plan.wait(left, fmt.Sprintf("%s is met until its grace period of %s ends", t.Threshold, t.Grace))
+			continue
+		}
+		after.Reclaiming[t.key()] = true
+		due = append(due, t)
+	}
+	for c, seen := range after.Conditions {
+		if seen.After(n.Now) { // the clock was set back
+			seen = n.Now
+			after.Conditions[c] = seen
+		}
+		if n.Now.Sub(seen) < p.Transition || n.Now.Equal(seen) {
+			plan.Conditions = append(plan.Conditions, c)
+		} else {
+			delete(after.Conditions, c)
+		}
+	}
+	slices.Sort(plan.Conditions)
+	r := round{node: n, policy: p, plan: &plan, after: &after, shelf: newShelf(n.Images), freed: map[string]Usage{}, helped: map[string]bool{}, taken: map[string]bool{}}
+	for _, t := range due {
+		if name := resourceOf(t.Signal); !slices.Contains(plan.Starved, name) {
+			plan.Starved = append(plan.Starved, name)
+		}
+		r.relieve(t)
+	}
+	return plan, after
+}
+
+// inOrder returns the thresholds, most urgent first: memory, process IDs last. The thresholds
+// of containerfs count only where that is a file system of its own: elsewhere those of nodefs
+// or imagefs hold for it, as for the kubelet.
+func (p EvictPolicy) inOrder(n Node) []Threshold {
+	own := slices.ContainsFunc(n.Filesystems, func(f Filesystem) bool { return f.Layers && !f.Data && !f.Images })
+	all := slices.DeleteFunc(slices.Clone(p.Thresholds), func(t Threshold) bool {
+		return !own && (t.Signal == pod.SignalContainerFs || t.Signal == pod.SignalContainerInos)
+	})
+	order := []string{
+		pod.SignalMemory, pod.SignalPodsMemory, pod.SignalNodeFs, pod.SignalImageFs, pod.SignalContainerFs,
+		pod.SignalNodeInodes, pod.SignalImageInodes, pod.SignalContainerInos, pod.SignalPIDs,
+	}
+	slices.SortStableFunc(all, func(a, b Threshold) int {
+		return cmp.Or(cmp.Compare(slices.Index(order, a.Signal), slices.Index(order, b.Signal)), cmp.Compare(a.Grace, b.Grace))
+	})
+	return all
+}
+
+// resourceOf is the kubelet's name of what a signal is about.
+func resourceOf(signal string) string {
+	switch signal {
+	case pod.SignalMemory, pod.SignalPodsMemory:
+		return string(v1.ResourceMemory)
+	case pod.SignalPIDs:
+		return "pids"
+	}
+	if inodesOf(signal) {
+		return "inodes"
+	}
+	return string(v1.ResourceEphemeralStorage)
+}
+
+func inodesOf(signal string) bool { return strings.HasSuffix(signal, ".inodesFree") }
+
+// disk returns the file system of a signal, nil for one of no disk.
+func (n Node) disk(signal string) *Filesystem {
+	name, _, _ := strings.Cut(signal, ".")
+	i := slices.IndexFunc(n.Filesystems, func(f Filesystem) bool {
+		return name == "nodefs" && f.Data || name == "imagefs" && f.Images || name == "containerfs" && f.Layers
+	})
+	if i < 0 {
+		return nil
+	}
+	return &n.Filesystems[i]
+}
+
+// level returns what was measured for a signal.
+func (n Node) level(signal string) (Level, bool) {
+	if fs := n.disk(signal); fs != nil {
+		if inodesOf(signal) {
+			return fs.Inodes, fs.Inodes.Capacity > 0 // some file systems count none
+		}
+		return fs.Bytes, fs.Bytes.Capacity > 0
+	}
+	l, ok := n.Levels[signal]
+	return l, ok
+}
+
+func (p *EvictPlan) wait(d time.Duration, why string) {
+	if p.Wait == 0 || d < p.Wait {
+		p.Wait, p.WaitFor = d, why
+	}
+}
+
+// round is one call of Evict.
+type round struct {
+	node   Node
+	policy EvictPolicy
+	plan   *EvictPlan
+	after  *Pressure
+	shelf  *shelf
+	freed  map[string]Usage // by file system
+	helped map[string]bool  // file systems on which the plan removes data
+	taken  map[string]bool  // IDs of what the plan removes
+	evicts bool
+}
+
+// relieve adds the steps that a threshold requires.
+func (r *round) relieve(t Threshold) {
+	level, _ := r.node.level(t.Signal)
+	why := fmt.Sprintf("%s is %s, the limit is %s", t.Signal, amount(t.Signal, level.Available), strings.TrimPrefix(t.Threshold.String(), t.Signal+"<"))
+	if fs := r.node.disk(t.Signal); fs != nil {
+		missing := t.goal(level.Capacity, true) - level.Available
+		r.removeData(*fs, func(u Usage) bool {
+			if inodesOf(t.Signal) {
+				return u.Inodes >= missing
+			}
+			return u.Bytes >= missing
+		}, why)
+		if r.helped[fs.Name] {
+			return
+		}
+	}
+	r.evict(t, level, why)
+}
+
+// amount returns how much of a signal is left, for a person.
+func amount(signal string, n int64) string {
+	if signal == pod.SignalPIDs || inodesOf(signal) {
+		return fmt.Sprint(n)
+	}
+	return Size(n)
+}
+
+// removeData removes unused data from a file system until enough is free, or none is left. It
+// counts what earlier thresholds free there.
+func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
+	if fs.Data || fs.Layers {
+		for _, c := range slices.SortedFunc(slices.Values(r.node.Containers), func(a, b Container) int {
+			return cmp.Or(a.Exited.Compare(b.Exited), cmp.Compare(a.ID, b.ID))
+		}) {
+			if !c.Needed && !r.taken[c.ID] && !enough(r.freed[fs.Name]) {
+				ago := r.node.Now.Sub(c.Exited).Round(time.Second)
+				r.remove(fs, Step{Action: RemoveContainer, ID: c.ID, Name: c.Name, Pod: c.Pod, Why: fmt.Sprintf("%s; the container exited %s ago", why, ago)}, c.on)
+			}
+		}
+	}
+	if fs.Layers {
+		for _, b := range slices.SortedFunc(slices.Values(r.node.Sandboxes), func(a, b Sandbox) int {
+			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
+		}) {
+			if !b.Needed && !r.taken[b.ID] && !enough(r.freed[fs.Name]) {
+				r.remove(fs, Step{Action: RemoveSandbox, ID: b.ID, Pod: b.Pod, Why: why + "; the sandbox has ended and has no container"}, b.on)
+			}
+		}
+	}
+	if !fs.Images {
+		return
+	}
+	unused := slices.DeleteFunc(slices.Clone(r.shelf.images), func(i Image) bool {
+		return r.taken[i.ID] || inUse(i) != "" || notToBeHadAgain(i) != ""
+	})
+	chosen, _ := r.shelf.choose(unused, nil, func(u Usage) bool { return enough(r.freed[fs.Name].plus(u)) })
+	for _, i := range chosen {
+		frees := r.shelf.take(i)
+		r.remove(fs, Step{Action: RemoveImage, ID: i.ID, Name: i.Name(), Why: why + "; the image is " + unusedFor(i, r.node.Now)}, func(f Filesystem) Usage {
+			return frees.when(f.Images)
+		})
+	}
+}
+
+// remove adds a step that relieves a file system; on returns what it frees of each.
+func (r *round) remove(fs Filesystem, s Step, on func(Filesystem) Usage) {
+	for _, f := range r.node.Filesystems {
+		frees := on(f)
+		s.Bytes += frees.Bytes
+		r.freed[f.Name] = r.freed[f.Name].plus(frees)
+		if frees != (Usage{}) || f.Name == fs.Name {
+			r.helped[f.Name] = true
+		}
+	}
+	r.taken[s.ID] = true
+	r.plan.Steps = append(r.plan.Steps, s)
+}
+
+// on returns what a container takes on a file system.
+func (c Container) on(fs Filesystem) Usage { return c.Layer.when(fs.Layers).plus(c.Logs.when(fs.Data)) }
+
+func (b Sandbox) on(fs Filesystem) Usage { return b.Usage.when(fs.Layers) }
+
+// on returns what a pod takes on a file system, as the kubelet counts it: its volumes and
+// logs on nodefs, its containers' writable layers on containerfs.
+func (p Pod) on(fs Filesystem) Usage {
+	all := p.Volumes.when(fs.Data)
+	for _, c := range p.Containers {
+		all = all.plus(c.Layer.when(fs.Layers)).plus(c.Logs.when(fs.Data))
+	}
+	return all
+}
+
+func (u Usage) when(there bool) Usage {
+	if !there {
+		return Usage{}
+	}
+	return u
+}
