@@ -359,14 +359,16 @@ func TestF3_HalfMadeIsMended(t *testing.T) {
 // repairs what it left.
 //
 // Shows: F3, F34
-func TestF3_KilledAtAnyMoment(t *testing.T) {
+func TestF3_KilledAtAnyMoment(t *testing.T) { killedAtAnyMoment(t, 10) }
+
+// killedAtAnyMoment kills as many processes as cuts says while they make and remove cgroups.
+func killedAtAnyMoment(t *testing.T, cuts int) {
 	if root := os.Getenv("NODECTL_TEST_CGROUPS"); root != "" {
 		churn(t, root)
 		return
 	}
 	g := cgroupsOf(t)
 	mkdir(t, g.cfg.Root, ".")
-	const cuts = 40
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))

@@ -86,8 +86,11 @@ func TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn(t *testing.T
 // none in an older version.
 //
 // Shows: F1
-func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) {
-	for seed := range uint64(60) {
+func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) { killedBetweenSetAndRecord(t, 16) }
+
+// killedBetweenSetAndRecord runs as many sequences as seeds says, each from its own seed.
+func killedBetweenSetAndRecord(t *testing.T, seeds uint64) {
+	for seed := range seeds {
 		bubble(t, func(t *testing.T, m *machine) {
 			r := rand.New(rand.NewPCG(seed, 1))
 			m.disk.keepSets()

@@ -20,3 +20,18 @@ func TestC_1_25_NodeChanges(t *testing.T) {
 		t.Run(p.name, func(t *testing.T) { p.run(shared(t).in(t, strings.ToLower(strings.ReplaceAll(p.name, "_", "-")))) })
 	}
 }
+
+// TestC_1_25_OtherClients: other clients of the API server delete, recreate or change the
+// node's pods, or hold a name that the node needs.
+//
+// Shows: C-1.25, F73, F74, F75
+func TestC_1_25_OtherClients(t *testing.T) {
+	t.Parallel()
+	shared(t).beside(t,
+		part{"F73_Recreated", (*world).recreated},
+		part{"F74_ForceDeletion", (*world).forceDeletion},
+		part{"F74_Finalizers", (*world).finalizers},
+		part{"F74_StatusConflict", (*world).statusConflict},
+		part{"F75_NameTaken", (*world).nameTaken},
+	)
+}

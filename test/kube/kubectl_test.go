@@ -35,13 +35,11 @@ func TestC_1_25_ANodeOfACluster(t *testing.T) {
 		part{"Copy", (*world).copies},
 		part{"C_1_19_4_Debug", (*world).debug},
 		part{"C_1_13_MirrorPods", (*world).mirrors},
-		part{"F75_NameTaken", (*world).nameTaken},
 		part{"Deployment", (*world).deployment},
 		part{"Job", (*world).job},
 		part{"StatefulSet", (*world).statefulSet},
 		part{"DaemonSet", (*world).daemonSet},
 		part{"Events", (*world).events},
-		part{"F73_Recreated", (*world).recreated},
 	)
 }
 

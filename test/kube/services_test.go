@@ -24,9 +24,6 @@ func TestC_1_25_AddOns(t *testing.T) {
 		part{"C_1_12_ReadinessGates", (*world).readinessGates},
 		part{"C_1_12_Addresses", (*world).addresses},
 		part{"C_1_19_Resize", (*world).resize},
-		part{"F74_ForceDeletion", (*world).forceDeletion},
-		part{"F74_Finalizers", (*world).finalizers},
-		part{"F74_StatusConflict", (*world).statusConflict},
 		part{"C_1_40_6_Top", (*world).top},
 	)
 }

@@ -19,7 +19,12 @@ import (
 // time, and that requests name a UID.
 func TestWhateverHappens(t *testing.T) {
 	t.Parallel()
-	for seed := range uint64(150) {
+	whateverHappens(t, 40)
+}
+
+// whateverHappens runs as many sequences as seeds says, each from its own seed.
+func whateverHappens(t *testing.T, seeds uint64) {
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *node) {
 				c := &chance{node: n, Rand: rand.New(rand.NewPCG(seed, 6)), own: map[string]*v1.Pod{}, said: map[string]int32{}, static: map[string]string{}, shown: map[string]*v1.Pod{}}
