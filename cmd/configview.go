@@ -2,7 +2,6 @@ package cmd
 
 import (
 	"fmt"
-	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
@@ -84,9 +83,7 @@ func (p *program) view() []setting {
 	if len(cfg.Filename) == 0 {
 		cfg.Filename = []string{config.DefaultManifests}
 	}
-	if cfg.ImageDir == "" {
-		cfg.ImageDir = filepath.Join(cfg.RootDir, "images")
-	}
+	cfg.ImageDir = cfg.Images()
 	cfg.ManifestURLHeader = redactHeaders(cfg.ManifestURLHeader)
 	cfg.Filename = slices.Clone(cfg.Filename)
 	for i, name := range cfg.Filename {

@@ -113,13 +113,13 @@ func (p *program) where() doctor.Where {
 	}
 	w := doctor.Where{
 		NodeName: c.NodeName, RootDir: c.RootDir, Permissive: c.InsecureManifestPermissions,
-		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: p.certDir(),
+		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: p.cfg.Certificates(),
 		ClientCA: wholePath(c.ClientCAFile), ServerCert: wholePath(c.TLSCertFile), ServerKey: wholePath(c.TLSPrivateKeyFile),
 		ResolvConf: c.ResolvConf, LogDir: c.PodLogsDir,
-		Address: c.Address, Port: p.port(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
+		Address: c.Address, Port: p.cfg.ServerPort(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
 		Settings: doctor.Settings{
 			Cluster: c.Kubeconfig != "", NodeNameGiven: p.origins["node-name"].Kind != "default",
-			RotateCertificates: c.RotateCertificates, RotateServer: c.RotateServerCertificates, ServerPort: p.port(),
+			RotateCertificates: c.RotateCertificates, RotateServer: c.RotateServerCertificates, ServerPort: p.cfg.ServerPort(),
 			IdleTimeout: c.StreamingConnectionIdleTimeout, EventQPS: c.EventQPS, PodPidsLimit: c.PodPidsLimit,
 			MinTLS: c.TLSMinVersion, CipherSuites: c.TLSCipherSuites,
 		},

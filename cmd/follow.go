@@ -10,10 +10,10 @@ import (
 )
 
 // followed yields the agent's updates. The sequence ends when the agent leaves, after
-// s.max updates, or with ctx; an error comes last.
-func (p *program) followed(ctx context.Context, s selection) iter.Seq2[ui.PodUpdate, error] {
+// s.Max updates, or with ctx; an error comes last.
+func (p *program) followed(ctx context.Context, s ui.Selection) iter.Seq2[ui.PodUpdate, error] {
 	return func(yield func(ui.PodUpdate, error) bool) {
-		for line, err := range p.agent().Lines(ctx, "/v1/updates", s.query()) {
+		for line, err := range p.agent().Lines(ctx, "/v1/updates", s.Query()) {
 			var d ui.PodUpdate
 			if err == nil {
 				if err = json.Unmarshal(line, &d); err != nil {

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/confine"
 	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
@@ -115,7 +116,7 @@ func (p *program) confine() error {
 	if p.cfg.Kubeconfig != "" {
 		return nil
 	}
-	return confineReading(len(p.cfg.EtcdEndpoints) > 0 || slices.ContainsFunc(p.sourceNames(), config.IsURL))
+	return confine.Reading(len(p.cfg.EtcdEndpoints) > 0 || slices.ContainsFunc(p.sourceNames(), config.IsURL))
 }
 
 // dryRun prints what serving the set would change.

@@ -68,7 +68,7 @@ func (r *reach) client() (*client.Client, error) {
 // agent returns a client of the agent of --root-dir over its socket, whether that runs
 // or not.
 func (p *program) agent() *client.Client {
-	socket := p.socketPath()
+	socket := p.cfg.SocketPath()
 	c, err := client.New(client.Config{
 		Socket: socket,
 		Dial:   func(ctx context.Context) (net.Conn, error) { return server.Dial(ctx, socket) },

@@ -20,17 +20,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// socketPath is the path that clients connect to: a link to listenPath.
-func (p *program) socketPath() string { return filepath.Join(p.cfg.Run(), "nodectl.sock") }
-
-// listenPath is the path of the agent's socket, in a directory that only its owner can
-// enter: containers in user namespaces can enter the run directory (C-1.42).
-func (p *program) listenPath() string { return filepath.Join(p.cfg.Run(), "agent", "nodectl.sock") }
-
 // openRun makes the run directory and the socket's directory below it, and the links that
 // clients connect to.
 func (p *program) openRun() error {
-	run, dir := p.cfg.Run(), filepath.Dir(p.listenPath())
+	run, dir := p.cfg.Run(), filepath.Dir(p.cfg.ListenPath())
 	if err := os.MkdirAll(run, 0o711); err != nil {
 		return err
 	}
@@ -46,13 +39,13 @@ func (p *program) openRun() error {
 	if err := os.Chmod(dir, 0o700); err != nil {
 		return err
 	}
-	if err := linkSocket(p.socketPath(), filepath.Join("agent", "nodectl.sock")); err != nil {
+	if err := linkSocket(p.cfg.SocketPath(), filepath.Join("agent", "nodectl.sock")); err != nil {
 		return err
 	}
 	if p.cfg.RootDir == run {
 		return nil
 	}
-	return linkSocket(filepath.Join(p.cfg.RootDir, "nodectl.sock"), p.listenPath())
+	return linkSocket(filepath.Join(p.cfg.RootDir, "nodectl.sock"), p.cfg.ListenPath())
 }
 
 // linkSocket makes path a link to an agent's socket. It replaces a link, and the socket of
@@ -87,7 +80,7 @@ func linkSocket(path, to string) error {
 // documents returns the local server's configuration for an engine's state.
 func (p *program) documents(live *feed.Live, log *slog.Logger) server.Config {
 	return server.Config{
-		Socket: p.listenPath(),
+		Socket: p.cfg.ListenPath(),
 		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
 			return updateLines(ctx, live, q)
 		},
@@ -104,12 +97,12 @@ func (p *program) documents(live *feed.Live, log *slog.Logger) server.Config {
 
 // updateLines returns the updates that a query selects, as watch -o json prints them.
 func updateLines(ctx context.Context, live *feed.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
-	s, err := selectionOf(q)
+	s, err := ui.ParseSelection(q)
 	if err != nil {
 		return nil, &server.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
 	}
 	return func(yield func([]byte, error) bool) {
-		for d := range s.documents(live.Watch(ctx, feed.WatchOptions{Mode: s.mode})) {
+		for d := range s.Documents(live.Watch(ctx, feed.WatchOptions{Mode: s.Mode})) {
 			line, err := ui.JSONLine(d)
 			if !yield([]byte(line), err) || err != nil {
 				return

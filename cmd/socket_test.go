@@ -130,7 +130,7 @@ func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
 	const updates, others = 1200, 9 // measure 10 of docs/benchmarks.md has a hundred readers
 	f, p := fedAgent(t)
 	f.feed(t, 0, 0)
-	stuck, err := p.agent().Get(t.Context(), "/v1/updates", selection{full: true}.query()) // its lines are long, and soon fill the socket
+	stuck, err := p.agent().Get(t.Context(), "/v1/updates", ui.Selection{Full: true}.Query()) // its lines are long, and soon fill the socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -206,7 +206,7 @@ func followInOrder(t *testing.T, p *program, updates int, arrived chan<- struct{
 			}
 		}
 	}()
-	body, err := p.agent().Get(t.Context(), "/v1/updates", selection{}.query())
+	body, err := p.agent().Get(t.Context(), "/v1/updates", ui.Selection{}.Query())
 	if err != nil {
 		t.Error(err)
 		return
@@ -241,7 +241,7 @@ func BenchmarkWatch_100Readers(b *testing.B) {
 	for i := range readers {
 		done.Go(func() {
 			began := false
-			for d, err := range p.followed(b.Context(), selection{}) {
+			for d, err := range p.followed(b.Context(), ui.Selection{}) {
 				now := time.Now()
 				if err != nil || len(d.Pods) != 1 {
 					b.Errorf("%s %d, %v", d.Op, d.Dropped, err)
@@ -333,7 +333,7 @@ func TestOpenRun_SharedRunDirectory_HidesTheSocket(t *testing.T) {
 	if err := p.openRun(); err != nil {
 		t.Fatal(err)
 	}
-	runUntilEnd(t, server.New(server.Config{Socket: p.listenPath()}).Serve)
+	runUntilEnd(t, server.New(server.Config{Socket: p.cfg.ListenPath()}).Serve)
 	for _, name := range []string{link, filepath.Join(p.cfg.RootDir, "nodectl.sock")} {
 		wait.NoError(t, func() error {
 			c, err := server.Dial(t.Context(), name)
@@ -359,5 +359,23 @@ func TestOpenRun_SharedRunDirectory_HidesTheSocket(t *testing.T) {
 	}
 	if err := p.openRun(); err == nil {
 		t.Error("a file is replaced")
+	}
+}
+
+// TestUpdateLinesEndWithTheirReader: a stream ends as soon as its reader has gone.
+func TestUpdateLinesEndWithTheirReader(t *testing.T) {
+	t.Parallel()
+	f, p := fedAgent(t)
+	f.feed(t, 0, 0)
+	for range 300 { // more than the limit of streams
+		for d, err := range p.followed(t.Context(), ui.Selection{}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d.Op != string(podconfig.ADD) {
+				t.Fatalf("got %s", d.Op)
+			}
+			break
+		}
 	}
 }

@@ -65,7 +65,7 @@ sources: first what the agent has, then what changes, until the agent ends.`,
 	for _, w := range [][2]string{{"mode", "MODE"}, {"source", "KINDS"}, {"namespace", "NAME"}, {"selector", "LABELS"}} {
 		word(cmd.Flags(), w[0], w[1])
 	}
-	complete(cmd, "source", sourceKinds()...)
+	complete(cmd, "source", ui.SourceKinds()...)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.watch(cmd, f) }
 	return cmd
 }
@@ -106,14 +106,14 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 			told++
 		}
 	}
-	if f.attach && ctx.Err() == nil && (s.max == 0 || told < s.max) {
+	if f.attach && ctx.Err() == nil && (s.Max == 0 || told < s.Max) {
 		p.say(p.err.Notice("the agent has left; its pods stay"))
 	}
 	return nil
 }
 
 // updates returns the updates to print: an agent's, or those of the sources.
-func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags, s selection) (iter.Seq2[ui.PodUpdate, error], error) {
+func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags, s ui.Selection) (iter.Seq2[ui.PodUpdate, error], error) {
 	if f.attach {
 		for _, name := range slices.Concat(sourceSettings(), clusterSettings()) {
 			if flag := cmd.Flags().Lookup(name); flag != nil && flag.Changed {
@@ -122,12 +122,12 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 		}
 		return p.followed(ctx, s), nil
 	}
-	sources, err := p.podConfig(reading{mode: s.mode, permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
+	sources, err := p.podConfig(reading{mode: s.Mode, permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
 	if err != nil {
 		return nil, err
 	}
 	return func(yield func(ui.PodUpdate, error) bool) {
-		for d := range s.documents(feed.Watch(ctx, sources)) {
+		for d := range s.Documents(feed.Watch(ctx, sources)) {
 			if !yield(d, nil) {
 				return
 			}
@@ -152,14 +152,14 @@ func (p *program) printUpdate(d ui.PodUpdate, f watchFlags) error {
 }
 
 // selection returns the selection of the flags.
-func (f watchFlags) selection() (selection, error) {
+func (f watchFlags) selection() (ui.Selection, error) {
 	mode, err := podconfig.ParseMode(f.mode.value)
 	if err != nil {
-		return selection{}, err
+		return ui.Selection{}, err
 	}
-	s := selection{
-		mode: mode, full: f.full && f.output.value == "json", notices: true,
-		kinds: f.kinds, namespace: f.namespace, labels: f.selector, max: f.max,
+	s := ui.Selection{
+		Mode: mode, Full: f.full && f.output.value == "json", Notices: true,
+		Kinds: f.kinds, Namespace: f.namespace, Labels: f.selector, Max: f.max,
 	}
-	return s, s.check()
+	return s, s.Check()
 }

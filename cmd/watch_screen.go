@@ -19,7 +19,7 @@ import (
 )
 
 // watchScreen is watch --tui. It ends with the error of a stream that fails.
-func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFlags, s selection) error {
+func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFlags, s ui.Selection) error {
 	for _, name := range []string{"output", "full", "show-diff"} {
 		if cmd.Flags().Changed(name) {
 			return usage(cmd, errors.New("--tui and --"+name+" exclude each other"))

@@ -48,7 +48,7 @@ func (n *node) join() (*member, error) {
 	agent := "nodectl/" + readVersion().Version
 	cfg := apiclient.Config{File: p.cfg.Kubeconfig, Awaited: p.cfg.BootstrapKubeconfig != "", UserAgent: agent, Log: n.log}
 	if p.cfg.RotateCertificates {
-		cfg.Pair = certificate.Pair(p.certDir())
+		cfg.Pair = certificate.Pair(p.cfg.Certificates())
 	}
 	var err error
 	m.client, err = apiclient.Open(cfg)
@@ -56,7 +56,7 @@ func (n *node) join() (*member, error) {
 		return nil, failed(exitUsage, fmt.Errorf("--kubeconfig: %w", err))
 	}
 	m.certs, err = certificate.NewClient(certificate.ClientConfig{
-		Node: p.cfg.NodeName, Kubeconfig: p.cfg.Kubeconfig, Bootstrap: p.cfg.BootstrapKubeconfig, Dir: p.certDir(),
+		Node: p.cfg.NodeName, Kubeconfig: p.cfg.Kubeconfig, Bootstrap: p.cfg.BootstrapKubeconfig, Dir: p.cfg.Certificates(),
 		Rotate: p.cfg.RotateCertificates, API: m.rest(n.metrics), UserAgent: agent, Log: n.log,
 	})
 	if err != nil {
@@ -208,25 +208,6 @@ func (n *node) called(c cri.Call) {
 	n.metrics.Call(c.Method, c.Handler, c.UserNamespace, c.Took, c.Err)
 }
 
-// certDir returns the directory of this node's certificates.
-func (p *program) certDir() string {
-	if p.cfg.CertDir != "" {
-		return p.cfg.CertDir
-	}
-	return filepath.Join(p.cfg.RootDir, "pki")
-}
-
-// port returns the TCP port of the server, 0 for none.
-func (p *program) port() int {
-	switch {
-	case p.cfg.Port >= 0:
-		return p.cfg.Port
-	case p.cfg.Kubeconfig != "":
-		return 10250
-	}
-	return 0
-}
-
 // observe returns the Observer of this machine, which makes its node status.
 func (n *node) observe() *machine.Observer {
 	p := n.p
@@ -239,7 +220,7 @@ func (n *node) observe() *machine.Observer {
 	return machine.NewObserver(machine.ObserverConfig{
 		Settings: machine.Settings{
 			Name: p.cfg.NodeName, Labels: n.facts.Labels, Taints: n.facts.Taints, ProviderID: p.cfg.ProviderID,
-			Port: p.port(), MaxPods: p.cfg.MaxPods, Allocatable: n.facts.Allocatable,
+			Port: p.cfg.ServerPort(), MaxPods: p.cfg.MaxPods, Allocatable: n.facts.Allocatable,
 			ExternalCloud: p.externalCloud(), NodeIPs: p.cfg.NodeIP,
 		},
 		NodeIPs: p.cfg.NodeIP, Found: n.hostIPs, NoLookup: p.cfg.Kubeconfig == "", Health: n.health, Facts: n.machine, RootDir: p.cfg.RootDir, PodsCgroup: place,

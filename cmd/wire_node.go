@@ -192,7 +192,7 @@ func (n *node) findRuntime(ctx context.Context) error {
 		return failed(exitUsage, err, "--image-credential-provider-config names who is asked for registries' credentials")
 	}
 	n.images = bundle.NewImages(bundle.ImagesConfig{
-		Dir:      p.imageDir(),
+		Dir:      p.cfg.Images(),
 		Endpoint: endpoint,
 		Memory:   filepath.Join(p.cfg.RootDir, "images-imported.json"),
 		Owners:   trustedOwners(p.env),
@@ -218,7 +218,7 @@ func (p *program) discover(ctx context.Context) (bundle.Found, error) {
 // find their images. It does not wait for a runtime, and ends after importPatience:
 // lookAfter imports the rest.
 func (n *node) importFirst(ctx context.Context) {
-	_ = os.Mkdir(n.p.imageDir(), 0o700) // so that new archives are seen at once
+	_ = os.Mkdir(n.p.cfg.Images(), 0o700) // so that new archives are seen at once
 	ctx, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
 	if _, err := n.runtime.Ready(ctx); err != nil {
@@ -286,7 +286,7 @@ func (n *node) engine(config *podconfig.PodConfig, told told) *engine.Engine {
 // volumes makes the manager of pods' volumes.
 func (n *node) volumes() *volume.Volumes {
 	cfg := volume.Config{
-		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.logLinks(), Log: n.log,
+		RootDir: n.p.cfg.RootDir, PodLogsDir: n.p.cfg.PodLogsDir, ContainerLogsDir: n.p.cfg.LogLinks(), Log: n.log,
 		ClusterDomain: n.p.cfg.ClusterDomain, Allocatable: n.facts.Allocatable, SELinux: volume.SELinuxEnabled(),
 		RecursiveReadOnly: n.recursiveReadOnly, Allow: n.p.allows,
 	}
@@ -423,13 +423,6 @@ func (n *node) awaitRuntime(ctx context.Context, limit time.Duration) error {
 		case <-ctx.Done():
 		}
 	}
-}
-
-func (p *program) imageDir() string {
-	if p.cfg.ImageDir != "" {
-		return p.cfg.ImageDir
-	}
-	return filepath.Join(p.cfg.RootDir, "images")
 }
 
 // statuses returns the last status of every pod in the journal.

@@ -56,20 +56,11 @@ func (p *program) bundled() *bundle.Runtime {
 	return bundle.New(bundle.Config{RootDir: p.cfg.RootDir, Subnet: p.cfg.PodCIDR, Log: p.logger(slog.LevelWarn)})
 }
 
-// logLinks returns the directory with links to containers' logs for log collectors: beside
-// the pods' logs, as in /var/log (C-1.22.10).
-func (p *program) logLinks() string {
-	if p.cfg.PodLogsDir == "" {
-		return ""
-	}
-	return filepath.Join(filepath.Dir(p.cfg.PodLogsDir), "containers")
-}
-
 // dial returns the runtime at endpoint; observe, which may be nil, is called for every call.
 func (p *program) dial(endpoint string, observe func(cri.Call)) (*cri.Runtime, error) {
 	return cri.Dial(cri.Config{
 		Endpoint: endpoint, Node: p.cfg.NodeName, PodLogsDir: p.cfg.PodLogsDir,
-		ContainerLogsDir: p.logLinks(), RootDir: p.cfg.RootDir,
+		ContainerLogsDir: p.cfg.LogLinks(), RootDir: p.cfg.RootDir,
 		CgroupParent: strings.TrimSuffix(p.cfg.CgroupRoot, "/"), Log: p.logger(slog.LevelWarn),
 		Observe: observe, RuntimeClass: p.runtimeClass,
 		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },

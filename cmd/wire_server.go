@@ -66,7 +66,7 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	if p.cfg.HealthzPort > 0 {
 		cfg.Health = net.JoinHostPort(p.cfg.HealthzBindAddress, strconv.Itoa(p.cfg.HealthzPort))
 	}
-	if p.port() == 0 {
+	if p.cfg.ServerPort() == 0 {
 		return cfg, nil, nil
 	}
 	var api *rest.Config
@@ -82,14 +82,14 @@ func (n *node) serverConfig(e *engine.Engine, m *member) (cfg server.Config, ser
 	}
 	serving, err = certificate.NewServing(certificate.ServingConfig{
 		Node: p.cfg.NodeName, Addresses: n.addresses, CertFile: p.cfg.TLSCertFile, KeyFile: p.cfg.TLSPrivateKeyFile,
-		Rotate: p.cfg.RotateServerCertificates && api != nil, API: api, Dir: p.certDir(), Log: n.log,
+		Rotate: p.cfg.RotateServerCertificates && api != nil, API: api, Dir: p.cfg.Certificates(), Log: n.log,
 	})
 	if err != nil {
 		return cfg, nil, failed(exitUsage, fmt.Errorf("--tls-cert-file: %w", err))
 	}
 	n.serving.Store(serving)
 	cfg.TLS = &server.TLS{
-		Address:     net.JoinHostPort(p.cfg.Address, strconv.Itoa(p.port())),
+		Address:     net.JoinHostPort(p.cfg.Address, strconv.Itoa(p.cfg.ServerPort())),
 		Certificate: serving.Certificate, MinVersion: p.cfg.MinTLS(), CipherSuites: p.cfg.CipherSuites(),
 	}
 	return cfg, serving, nil

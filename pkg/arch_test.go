@@ -65,6 +65,7 @@ var rules = []struct {
 	{module + "pkg/ui/...", []string{"cmd"}, "text is made at the edge"},
 	{module + "pkg/ui/tui/hush", []string{"pkg/ui/tui"}, "it works by its place in the order of initialization"},
 	{module + "pkg/config/...", []string{"cmd"}, "parts get what they need, not the whole configuration"},
+	{module + "pkg/confine/...", []string{"cmd"}, "a command that reads and prints gives up its rights"},
 
 	// What is others'.
 	{"github.com/spf13/...", []string{"cmd"}, "no command-line library below cmd"},

@@ -17,7 +17,7 @@ import (
 )
 
 // merge reads a manifest under Landlock: every thread has given up its rights before the
-// first byte. TestConfineReading_ParserIsTakenOver_ChangesNothing shows which rights these
+// first byte. TestReading_ParserIsTakenOver_ChangesNothing shows which rights these
 // are.
 //
 // Shows: D1

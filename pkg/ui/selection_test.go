@@ -1,4 +1,4 @@
-package cmd
+package ui
 
 import (
 	"fmt"
@@ -41,30 +41,30 @@ func TestSelectionOfAStream(t *testing.T) {
 	}
 	for _, test := range []struct {
 		name string
-		selection
+		Selection
 		want string
 	}{
-		{"everything", selection{},
+		{"everything", Selection{},
 			"1 RESTORE db, 2 ADD web, 3 REJECT, 4 ADD, 5 CONFLICT db, 6 UPDATE web, 7 RECONCILE db, 8 DROPPED, 9 SET web db, 10 ERROR, 11 REMOVE web"},
-		{"notices", selection{notices: true, max: 2},
+		{"notices", Selection{Notices: true, Max: 2},
 			"1 RESTORE db, 2 ADD web, 3 REJECT, 0 NOTICE"},
-		{"--source", selection{kinds: []string{"file"}, notices: true},
+		{"--source", Selection{Kinds: []string{"file"}, Notices: true},
 			"1 ADD web, 2 REJECT, 0 NOTICE, 3 UPDATE web, 4 DROPPED, 5 SET web, 6 REMOVE web"},
-		{"-n: a first update is told, an empty one else is not", selection{namespace: "kube-system"},
+		{"-n: a first update is told, an empty one else is not", Selection{Namespace: "kube-system"},
 			"1 RESTORE db, 2 ADD, 3 REJECT, 4 ADD, 5 CONFLICT db, 6 RECONCILE db, 7 DROPPED, 8 SET db, 9 ERROR"},
-		{"-l: a pod that stops matching is told", selection{labels: "app=web"},
+		{"-l: a pod that stops matching is told", Selection{Labels: "app=web"},
 			"1 ADD web, 2 REJECT, 3 ADD, 4 CONFLICT db, 5 UPDATE web, 6 DROPPED, 7 SET, 8 ERROR"},
-		{"--max-events counts updates; the problems of the last one follow", selection{max: 3},
+		{"--max-events counts updates; the problems of the last one follow", Selection{Max: 3},
 			"1 RESTORE db, 2 ADD web, 3 REJECT, 4 ADD, 5 CONFLICT db"},
-		{"--max-events 1", selection{max: 1}, "1 RESTORE db"},
+		{"--max-events 1", Selection{Max: 1}, "1 RESTORE db"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if err := test.check(); err != nil {
+			if err := test.Check(); err != nil {
 				t.Fatal(err)
 			}
 			var got []string
-			for d := range test.documents(slices.Values(stream)) {
+			for d := range test.Documents(slices.Values(stream)) {
 				line := []string{fmt.Sprint(d.Seq), d.Op}
 				for _, p := range d.Pods {
 					line = append(line, p.Name)
@@ -81,11 +81,11 @@ func TestSelectionOfAStream(t *testing.T) {
 // TestSelectionTravels: the agent reads the same selection from the query.
 func TestSelectionTravels(t *testing.T) {
 	t.Parallel()
-	for _, s := range []selection{
+	for _, s := range []Selection{
 		{},
-		{mode: podconfig.SnapshotAndUpdates, full: true, notices: true, kinds: []string{"file", "api"}, namespace: "kube-system", labels: "app in (web,db),!x", max: 7},
+		{Mode: podconfig.SnapshotAndUpdates, Full: true, Notices: true, Kinds: []string{"file", "api"}, Namespace: "kube-system", Labels: "app in (web,db),!x", Max: 7},
 	} {
-		got, err := selectionOf(s.query())
+		got, err := ParseSelection(s.Query())
 		if err != nil {
 			t.Errorf("%+v: %v", s, err)
 		}
@@ -102,26 +102,8 @@ func TestSelectionTravels(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := selectionOf(q); err == nil || !strings.Contains(err.Error(), says) {
+		if _, err := ParseSelection(q); err == nil || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", query, err)
-		}
-	}
-}
-
-// TestUpdateLinesEndWithTheirReader: a stream ends as soon as its reader has gone.
-func TestUpdateLinesEndWithTheirReader(t *testing.T) {
-	t.Parallel()
-	f, p := fedAgent(t)
-	f.feed(t, 0, 0)
-	for range 300 { // more than the limit of streams
-		for d, err := range p.followed(t.Context(), selection{}) {
-			if err != nil {
-				t.Fatal(err)
-			}
-			if d.Op != string(podconfig.ADD) {
-				t.Fatalf("got %s", d.Op)
-			}
-			break
 		}
 	}
 }

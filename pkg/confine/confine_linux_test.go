@@ -1,6 +1,6 @@
 //go:build !cgo
 
-package cmd
+package confine
 
 import (
 	"errors"
@@ -33,7 +33,7 @@ func init() {
 	var err error
 	switch mode {
 	case "after", "remote":
-		err = confineReading(mode == "remote")
+		err = Reading(mode == "remote")
 	case "filter":
 		err = filterCalls(false)
 	}
@@ -182,7 +182,7 @@ func init() {
 // change files, execute programs, connect, or signal processes.
 //
 // Shows: D1
-func TestConfineReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
+func TestReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 	if v, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION); errno != 0 || v < 4 {
 		t.Fatalf("this kernel has Landlock %d (%v); the test needs 4", v, errno)
 	}

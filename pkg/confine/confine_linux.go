@@ -1,4 +1,9 @@
-package cmd
+// Package confine takes rights from this process that a command which reads manifests and
+// prints does not need, by Landlock, seccomp and capabilities: a manifest that exploits a
+// parser gains none of them.
+//
+// The one rule: a right that was given up does not come back while the process runs.
+package confine
 
 import (
 	"errors"
@@ -11,13 +16,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confineReading drops the rights that a command that reads manifests and prints does not
+// Reading drops the rights that a command that reads manifests and prints does not
 // need: to create, write, truncate, rename and remove files, to change their owners, modes and
 // attributes, to start processes and execute programs, to act on other processes, to type into
 // its terminal, to make Unix sockets (a container runtime listens on one) and, unless remote,
 // sockets of any kind. It keeps only the capability to read every file. Open files and
 // connections stay usable. If the kernel lacks Landlock or seccomp, it applies the rest.
-func confineReading(remote bool) error {
+func Reading(remote bool) error {
 	// All of this applies to a thread; threads that start later inherit it.
 	_, _, errno := syscall.AllThreadsSyscall6(unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
 	if errors.Is(errno, unix.ENOTSUP) { // a program with cgo, which no release is

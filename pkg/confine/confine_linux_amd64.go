@@ -1,4 +1,4 @@
-package cmd
+package confine
 
 import "golang.org/x/sys/unix"
 

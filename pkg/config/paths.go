@@ -1,0 +1,46 @@
+package config
+
+import "path/filepath"
+
+// SocketPath is the path that clients connect to: a link to ListenPath.
+func (c Config) SocketPath() string { return filepath.Join(c.Run(), "nodectl.sock") }
+
+// ListenPath is the path of the agent's socket, in a directory that only its owner can
+// enter: containers in user namespaces can enter the run directory (C-1.42).
+func (c Config) ListenPath() string { return filepath.Join(c.Run(), "agent", "nodectl.sock") }
+
+// Images returns the directory of image archives.
+func (c Config) Images() string {
+	if c.ImageDir != "" {
+		return c.ImageDir
+	}
+	return filepath.Join(c.RootDir, "images")
+}
+
+// LogLinks returns the directory with links to containers' logs for log collectors: beside
+// the pods' logs, as in /var/log (C-1.22.10).
+func (c Config) LogLinks() string {
+	if c.PodLogsDir == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(c.PodLogsDir), "containers")
+}
+
+// Certificates returns the directory of this node's certificates.
+func (c Config) Certificates() string {
+	if c.CertDir != "" {
+		return c.CertDir
+	}
+	return filepath.Join(c.RootDir, "pki")
+}
+
+// ServerPort returns the TCP port of the server, 0 for none.
+func (c Config) ServerPort() int {
+	switch {
+	case c.Port >= 0:
+		return c.Port
+	case c.Kubeconfig != "":
+		return 10250
+	}
+	return 0
+}
