@@ -13,9 +13,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/sink/journal"
+	"github.com/nodectl/nodectl/pkg/status"
 )
 
 // lookAtPods returns every pod of this node with its status, sorted, without an agent.
@@ -44,7 +44,7 @@ func (p *program) lookAtPods(ctx context.Context) ([]v1.Pod, error) {
 			return nil, context.Cause(ctx)
 		}
 		p.say(p.err.Notice("the runtime does not answer, so this is what was last reported: " + err.Error()))
-		return engine.Pods(nil, reported, kept, hostIPs, time.Now()), nil
+		return status.Pods(nil, reported, kept, hostIPs, time.Now()), nil
 	}
 	defer runtime.Close()
 	have, err := runtime.Pods(ctx)
@@ -54,5 +54,5 @@ func (p *program) lookAtPods(ctx context.Context) ([]v1.Pod, error) {
 		}
 		p.logger(slog.LevelWarn).Warn("Some pods were not read", "error", err)
 	}
-	return engine.Pods(&have, reported, kept, hostIPs, time.Now()), nil
+	return status.Pods(&have, reported, kept, hostIPs, time.Now()), nil
 }

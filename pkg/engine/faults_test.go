@@ -539,17 +539,6 @@ func lastOf(m *machine, method string) string {
 	return ""
 }
 
-// A pod that an agent last reported as running, and of which the runtime shows nothing, is
-// not shown as running.
-func TestGetPodsShowsNoGhostAsRunning(t *testing.T) {
-	p := mkpod("ghost").Pod
-	p.Status.Phase = v1.PodRunning
-	got := Pods(&[]pod.Actual{}, map[pod.Key]*v1.Pod{pod.KeyOf(p): p}, nil, nil, time.Now())
-	if len(got) == 1 && got[0].Status.Phase == v1.PodRunning {
-		t.Error("a pod of which nothing is on the runtime is shown as Running")
-	}
-}
-
 // A pod's volumes are on a network file system that does not answer. The pod takes no start
 // slot from others.
 //

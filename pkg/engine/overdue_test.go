@@ -9,6 +9,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/status"
 )
 
 // TestF32_StopOverdueIsSaid: after twice the grace, during the stop, the pod's status names a
@@ -43,7 +44,7 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 		kept, _ := m.disk.All()
-		if seen := Pods(&have, nil, kept, nil, time.Now()); len(seen) != 1 || seen[0].Status.Reason != "StopOverdue" || seen[0].Status.Message != p.Status.Message {
+		if seen := status.Pods(&have, nil, kept, nil, time.Now()); len(seen) != 1 || seen[0].Status.Reason != "StopOverdue" || seen[0].Status.Message != p.Status.Message {
 			t.Errorf("from beside: %+v", seen)
 		}
 		said := func() int { return strings.Count(m.log.String(), "Container does not end; it is waited for") }

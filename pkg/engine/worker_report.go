@@ -191,7 +191,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	out := *spec.Pod // shares everything but the status with the immutable spec
 	out.Status = w.reported.status
 	if v.Want == nil && !w.rec.StopSince.IsZero() {
-		markStopping(&out, w.rec.StopSince, podview.StopGrace(v.Record, v.Have))
+		status.MarkStopping(&out, w.rec.StopSince, podview.StopGrace(v.Record, v.Have))
 	}
 	if p.Stopping {
 		w.noteOverdue(&out, v)

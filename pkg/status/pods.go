@@ -1,8 +1,10 @@
-package engine
+package status
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -11,7 +13,6 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
-	"github.com/nodectl/nodectl/pkg/status"
 )
 
 // Pods returns the pods of a node with their statuses, sorted by key: for commands that run
@@ -55,31 +56,59 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	if reported != nil {
 		before = reported.Status
 	}
-	notes := status.Notes{HostIPs: hostIPs}
+	notes := Notes{HostIPs: hostIPs}
 	if rec != nil {
 		notes.StartTime, notes.Instance, notes.Terminal = rec.StartTime, rec.Instance, rec.Terminal
 		notes.TerminalReason, notes.TerminalMessage, notes.Lives = rec.TerminalReason, rec.TerminalMessage, rec.Lives
 		notes.Terminating = !rec.StopSince.IsZero()
 	}
-	current := status.Of(spec, a, pod.Health{}, before, notes, now)
+	current := Of(spec, a, pod.Health{}, before, notes, now)
 	keepWaiting(&current, before)
 	out := *spec.Pod
 	out.Status = current
 	if notes.Terminating {
-		markStopping(&out, rec.StopSince, podview.Grace(spec, nil, a))
-		markOverdue(&out, a, rec.StopSince, podview.Grace(spec, nil, a), now)
+		MarkStopping(&out, rec.StopSince, podview.Grace(spec, nil, a))
+		MarkOverdue(&out, a, rec.StopSince, podview.Grace(spec, nil, a), now)
 	}
 	return out
 }
 
-// markStopping sets the deletion timestamp and grace of a pod that stops, as readers expect
+// MarkStopping sets the deletion timestamp and grace of a pod that stops, as readers expect
 // them of a deleted one.
-func markStopping(p *v1.Pod, since time.Time, grace int64) {
+func MarkStopping(p *v1.Pod, since time.Time, grace int64) {
 	if p.DeletionTimestamp != nil {
 		return
 	}
 	by := metav1.NewTime(since.Add(time.Duration(grace) * time.Second).Truncate(time.Second))
 	p.DeletionTimestamp, p.DeletionGracePeriodSeconds = &by, &grace
+}
+
+// ReasonOverdue is the status reason of a pod that has been stopping for twice its grace and
+// still has a running container: even SIGKILL does not end it (F32).
+const ReasonOverdue = "StopOverdue"
+
+// OverdueAt is when a stop that began at since, with grace in seconds, becomes overdue.
+func OverdueAt(since time.Time, grace int64) time.Time {
+	return since.Add(2 * time.Second * time.Duration(max(grace, podview.MinGrace)))
+}
+
+// MarkOverdue sets the status reason of a pod whose stop is overdue, and returns the
+// containers that still run. A terminated pod keeps its reason.
+func MarkOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now time.Time) (left []string) {
+	if pod.IsPhaseTerminal(p.Status.Phase) || since.IsZero() || now.Before(OverdueAt(since, grace)) {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(have.Containers)) {
+		if have.Containers[name].MayRun() {
+			left = append(left, name)
+		}
+	}
+	if left != nil {
+		p.Status.Reason = ReasonOverdue
+		p.Status.Message = fmt.Sprintf("told to end at %s with %d s of grace, and not ended: %s",
+			since.UTC().Format(time.RFC3339), grace, strings.Join(left, ", "))
+	}
+	return left
 }
 
 // keepWaiting shows an exited container as waiting where the agent reported it so, with the
