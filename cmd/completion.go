@@ -5,6 +5,8 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/suggest"
 )
 
 func (p *program) completionCommand() *cobra.Command {
@@ -43,7 +45,7 @@ func completionScript(root *cobra.Command, shell string, w io.Writer) error {
 		return root.GenPowerShellCompletionWithDesc(w)
 	}
 	text := "unknown shell " + shell
-	if like := similar(shell, shells()); like != "" {
+	if like := suggest.Similar(shell, shells()); like != "" {
 		text += ` (did you mean "` + like + `"?)`
 	}
 	return failed(exitUsage, errors.New(text))

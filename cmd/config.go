@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/suggest"
 )
 
 // origin is where a setting's value came from.
@@ -153,7 +154,7 @@ func (p *program) readFile(path string, data []byte) (values map[string]any, pla
 		switch {
 		case f == nil || f.Name == "config":
 			text := fmt.Sprintf("%s: unknown key %q", where, key.Value)
-			if like := similar(key.Value, p.settingNames()); like != "" {
+			if like := suggest.Similar(key.Value, p.settingNames()); like != "" {
 				text += fmt.Sprintf(" (did you mean %q?)", like)
 			}
 			return nil, nil, errors.New(text)

@@ -16,6 +16,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/client"
 )
 
@@ -148,7 +149,7 @@ func (k copying) up(ctx context.Context, from, to string) error {
 		}
 	}
 	if err != nil {
-		return failed(exitFailure, err, asRoot(err))
+		return failed(exitFailure, err, look.AsRoot(err))
 	}
 	target := path.Clean(to)
 	if err := k.run(ctx, nil, io.Discard, "test", "-d", target); err == nil {
@@ -173,7 +174,7 @@ func (k copying) up(ctx context.Context, from, to string) error {
 	_ = r.Close() // so that packing ends where tar did
 	wg.Wait()
 	if packed != nil && !errors.Is(packed, io.ErrClosedPipe) {
-		return failed(exitFailure, packed, asRoot(packed))
+		return failed(exitFailure, packed, look.AsRoot(packed))
 	}
 	return err
 }

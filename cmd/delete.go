@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
-	"github.com/nodectl/nodectl/pkg/source/file"
+	"github.com/nodectl/nodectl/pkg/suggest"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -72,7 +72,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	if len(args) > 0 && (args[0] == "pod" || args[0] == "pods" || args[0] == "po") {
 		args = args[1:]
 	}
-	if len(args) > 1 && similar(args[0], []string{"volume", "volumes"}) != "" {
+	if len(args) > 1 && suggest.Similar(args[0], []string{"volume", "volumes"}) != "" {
 		return unknownCommand(cmd, args[0]) // a pod of such a name is pod/NAME
 	}
 	files := cmd.Flags().Changed("filename")
@@ -164,13 +164,9 @@ func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, igno
 // readManifests reads the manifests of -f, prints their problems, and returns the exit code
 // for these.
 func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, error) {
-	sources, err := p.podConfig(reading{permissions: file.Say, log: p.logger(slog.LevelWarn)})
+	state, _, err := p.look(slog.LevelWarn).Manifests(ctx, nil)
 	if err != nil {
 		return nil, 0, err
-	}
-	state := sources.Once(ctx)
-	if ctx.Err() != nil {
-		return nil, 0, context.Cause(ctx)
 	}
 	return state, p.tell(state, true), nil
 }

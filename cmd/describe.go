@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/suggest"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -68,7 +69,7 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 			return "node", nil
 		}
 		said := text + " is no kind: pod and node are"
-		if like := similar(text, []string{"pod", "pods", "node", "nodes"}); like != "" {
+		if like := suggest.Similar(text, []string{"pod", "pods", "node", "nodes"}); like != "" {
 			said = text + ` is no kind (did you mean "` + like + `"?)`
 		}
 		return "", errors.New(said)

@@ -4,15 +4,15 @@ package cmd
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/agent"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/doctor"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -54,9 +54,9 @@ CIS Kubernetes Benchmark, each with what it was judged by.`,
 	p.addKubeletFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		f := doctor.Look(cmd.Context(), p.where(), time.Now())
-		f.Runtime = p.askRuntime(cmd.Context())
+		f.Runtime = p.look(slog.LevelWarn).AskRuntime(cmd.Context())
 		if f.UID == 0 { // only root can see the owner of a cgroup
-			f.Cgroup.Foreign = p.foreignCgroup(f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
+			f.Cgroup.Foreign = agent.ForeignCgroup(p.cfg, f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
 		}
 		if cmd.Context().Err() != nil {
 			return context.Cause(cmd.Context())
@@ -145,49 +145,4 @@ func wholePath(path string) string {
 		return whole
 	}
 	return path
-}
-
-// foreignCgroup returns the owner of the cgroup of all pods if serve would refuse to
-// use that cgroup, else "".
-func (p *program) foreignCgroup(systemd bool) string {
-	groups := cgroup.New(cgroup.Config{
-		Root: p.cfg.CgroupRoot, Node: p.cfg.NodeName, RootDir: p.cfg.RootDir,
-		Driver: func(context.Context) (bool, error) { return systemd, nil },
-	})
-	if foreign, ok := errors.AsType[*cgroup.ForeignError](groups.Foreign()); ok {
-		return foreign.What()
-	}
-	return ""
-}
-
-// askRuntime returns facts about the runtime that serve would use. It starts nothing.
-func (p *program) askRuntime(ctx context.Context) doctor.Runtime {
-	found, err := p.discover(ctx)
-	if err != nil {
-		return doctor.Runtime{Err: err.Error()}
-	}
-	d := doctor.Runtime{Endpoint: found.Endpoint, Bundled: found.Kind == bundledKind}
-	if d.Endpoint == "" {
-		d.Endpoint = p.bundled().Endpoint() // that runs where an agent has started it
-	}
-	r, err := p.dial(d.Endpoint, nil)
-	if err != nil {
-		d.Err = err.Error()
-		return d
-	}
-	defer r.Close()
-	ctx, cancel := context.WithTimeout(ctx, pause)
-	defer cancel()
-	ready, err := r.Ready(ctx)
-	if err != nil {
-		d.Err = err.Error()
-		return d
-	}
-	d.Ready, d.ReadyMsg, d.Network, d.NetMsg = ready.Runtime, ready.RuntimeMessage, ready.Network, ready.NetworkMessage
-	if d.Name, d.Version, err = r.Version(ctx); err != nil || d.Name == "" {
-		d.Name = "the runtime"
-	}
-	systemd, err := r.Driver(ctx)
-	d.Systemd, d.Driver = systemd, err == nil
-	return d
 }

@@ -3,14 +3,15 @@ package cmd
 import (
 	"context"
 	"errors"
-	"io/fs"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/suggest"
 )
 
 // Exit codes of all commands.
@@ -74,6 +75,7 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 	var e *exit
 	var stopped interrupted
 	var setting *config.Error
+	var found *look.Error
 	switch {
 	case err == nil, errors.Is(err, errClosed):
 		return exitOK
@@ -84,6 +86,20 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 			p.say(p.err.Error(e.err.Error(), e.hints...))
 		}
 		return e.code
+	case errors.As(err, &found):
+		for _, problem := range found.Problems {
+			p.say(p.err.Problem(problem))
+		}
+		if found.Err != nil {
+			p.say(p.err.Error(found.Err.Error(), found.Hints...))
+		}
+		switch found.Kind {
+		case look.Usage:
+			return exitUsage
+		case look.Runtime:
+			return exitRuntime
+		}
+		return otherFailure(cmd)
 	case errors.As(err, &setting):
 		p.say(p.err.Error(err.Error()))
 		return exitUsage
@@ -93,6 +109,11 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 		return stopped.code()
 	}
 	p.say(p.err.Error(err.Error()))
+	return otherFailure(cmd)
+}
+
+// otherFailure returns the exit code of a failure that has none of its own.
+func otherFailure(cmd *cobra.Command) int {
 	if cmd != nil && cmd.Name() == "merge" {
 		return exitMerge
 	}
@@ -103,15 +124,6 @@ func (p *program) end(ctx context.Context, cmd *cobra.Command, err error) int {
 // these is the signal's, whatever error they return.
 func waits(cmd *cobra.Command) bool {
 	return slices.Contains([]string{"attach", "cp", "delete", "exec", "restart", "wait"}, cmd.Name())
-}
-
-// asRoot returns the hint for a permission error; "" for any other.
-func asRoot(err error) string {
-	// An error from the runtime's client is text only.
-	if errors.Is(err, fs.ErrPermission) || strings.HasSuffix(err.Error(), fs.ErrPermission.Error()) {
-		return "run this as root"
-	}
-	return ""
 }
 
 // usage returns an error of the command line, with a hint to the help.
@@ -137,13 +149,13 @@ func flagError(cmd *cobra.Command, err error) error {
 		}
 		if unknown.GetSpecifiedShortnames() == "" {
 			text = "unknown flag --" + unknown.GetSpecifiedName()
-			if cmd.Name() == "serve" && slices.Contains(kubeletGoneFlags(), unknown.GetSpecifiedName()) {
+			if cmd.Name() == "serve" && slices.Contains(config.KubeletGoneFlags(), unknown.GetSpecifiedName()) {
 				return failed(exitUsage, errors.New("--"+unknown.GetSpecifiedName()+" is of kubelets of long ago, and means nothing here"), "networks are the runtime's: CNI configuration and plugins are found by it")
 			}
 			if cmd.Name() == "runonce" && slices.Contains(clusterSettings(), unknown.GetSpecifiedName()) {
 				return usage(cmd, errors.New("--"+unknown.GetSpecifiedName()+" is not runonce's: it runs files, URLs and standard input, once; serve follows an API server or an etcd"))
 			}
-			if like := similar(unknown.GetSpecifiedName(), known); like != "" {
+			if like := suggest.Similar(unknown.GetSpecifiedName(), known); like != "" {
 				text += ` (did you mean "--` + like + `"?)`
 			}
 		}
@@ -180,7 +192,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 		}
 	}
 	text := `unknown command "` + name + `"`
-	if like := similar(name, known); like != "" {
+	if like := suggest.Similar(name, known); like != "" {
 		text += ` (did you mean "` + like + `"?)`
 	}
 	return usage(cmd, errors.New(text))
@@ -196,40 +208,4 @@ func noArgs(cmd *cobra.Command, args []string) error {
 		text += ` (did you mean "-f ` + args[0] + `"?)`
 	}
 	return usage(cmd, errors.New(text))
-}
-
-// similar returns the known word that is closest to a mistyped one, "" if none is close.
-func similar(word string, known []string) string {
-	best, least := "", max(2, len(word)/3)+1
-	for _, k := range known {
-		if d := distance(word, k); d < least {
-			best, least = k, d
-		}
-	}
-	return best
-}
-
-// distance counts the insertions, deletions, replacements and swaps of
-// neighbours that make b of a.
-func distance(a, b string) int {
-	before, last := make([]int, len(b)+1), make([]int, len(b)+1)
-	for j := range last {
-		last[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		now := make([]int, len(b)+1)
-		now[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			now[j] = min(last[j]+1, now[j-1]+1, last[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				now[j] = min(now[j], before[j-2]+1)
-			}
-		}
-		before, last = last, now
-	}
-	return last[len(b)]
 }

@@ -3,6 +3,7 @@ package cmd
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net/http"
 	"strings"
 	"time"
@@ -109,7 +110,7 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) {
 	pods, err := c.Pods(ctx)
 	if err != nil && c.Local() && (client.IsAbsent(err) || client.IsRefused(err, http.StatusServiceUnavailable)) {
-		return p.lookAtPods(ctx) // no agent answers, or it has not read its pods yet
+		return p.look(slog.LevelWarn).Pods(ctx) // no agent answers, or it has not read its pods yet
 	}
 	return pods, unanswered(err)
 }

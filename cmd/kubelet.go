@@ -46,91 +46,25 @@ func kubernetesVersion() string {
 	return "v1.36.0"
 }
 
-// kubeletAliases are the kubelet's flags for settings that have another name here.
-func kubeletAliases() map[string]string {
-	return map[string]string{
-		"hostname-override":          "node-name",
-		"container-runtime-endpoint": "runtime-endpoint",
-		"pod-manifest-path":          "filename",
-		"manifest-url":               "filename",
-		"pod-max-pids":               "pod-pids-limit",
-	}
-}
-
-// kubeletFieldFlags are the kubelet's flags that set a field of its configuration.
-func kubeletFieldFlags() map[string]string {
-	return map[string]string{
-		"enable-server": "enableServer", "read-only-port": "readOnlyPort",
-		"anonymous-auth": "authentication.anonymous.enabled", "authentication-token-webhook": "authentication.webhook.enabled",
-		"authorization-mode": "authorization.mode",
-		"registry-qps":       "registryPullQPS", "registry-burst": "registryBurst", "contention-profiling": "enableContentionProfiling",
-		"oom-score-adj": "oomScoreAdj", "minimum-image-ttl-duration": "imageMinimumGCAge", "image-gc-high-threshold": "imageGCHighThresholdPercent",
-		"image-gc-low-threshold": "imageGCLowThresholdPercent", "volume-stats-agg-period": "volumeStatsAggPeriod", "feature-gates": "featureGates",
-		"kubelet-cgroups": "kubeletCgroups", "system-cgroups": "systemCgroups", "cgroups-per-qos": "cgroupsPerQOS", "cgroup-driver": "cgroupDriver",
-		"cpu-manager-policy": "cpuManagerPolicy", "cpu-manager-policy-options": "cpuManagerPolicyOptions", "cpu-manager-reconcile-period": "cpuManagerReconcilePeriod",
-		"memory-manager-policy": "memoryManagerPolicy", "reserved-memory": "reservedMemory", "topology-manager-policy": "topologyManagerPolicy",
-		"topology-manager-policy-options": "topologyManagerPolicyOptions", "topology-manager-scope": "topologyManagerScope", "qos-reserved": "qosReserved",
-		"runtime-request-timeout": "runtimeRequestTimeout", "hairpin-mode": "hairpinMode", "cpu-cfs-quota": "cpuCFSQuota", "cpu-cfs-quota-period": "cpuCFSQuotaPeriod",
-		"node-status-max-images": "nodeStatusMaxImages", "max-open-files": "maxOpenFiles", "kube-api-content-type": "contentType",
-		"serialize-image-pulls": "serializeImagePulls", "eviction-soft": "evictionSoft", "eviction-soft-grace-period": "evictionSoftGracePeriod",
-		"eviction-max-pod-grace-period": "evictionMaxPodGracePeriod", "eviction-minimum-reclaim": "evictionMinimumReclaim", "pods-per-core": "podsPerCore",
-		"enable-controller-attach-detach": "enableControllerAttachDetach", "make-iptables-util-chains": "makeIPTablesUtilChains",
-		"iptables-masquerade-bit": "iptablesMasqueradeBit", "iptables-drop-bit": "iptablesDropBit", "reserved-cpus": "reservedSystemCPUs",
-		"system-reserved-cgroup": "systemReservedCgroup", "kube-reserved-cgroup": "kubeReservedCgroup", "enforce-node-allocatable": "enforceNodeAllocatable",
-		"volume-plugin-dir": "volumePluginDir", "kernel-memcg-notification": "kernelMemcgNotification", "seccomp-default": "seccompDefault",
-		"local-storage-capacity-isolation": "localStorageCapacityIsolation", "image-service-endpoint": "imageServiceEndpoint",
-		"show-hidden-metrics-for-version": "showHiddenMetricsForVersion", "runonce": "runOnce",
-		"v": "logging.verbosity", "vmodule": "logging.vmodule", "logging-format": "logging.format", "log-flush-frequency": "logging.flushFrequency",
-	}
-}
-
-// kubeletIdleFlags are the kubelet's flags without a field that nodectl ignores, with the
-// reasons.
-func kubeletIdleFlags() map[string]string {
-	const gone, collected, cadvisor, logs = "the kubelet has none any more", "what ends is collected by rules of nodectl's own", "there is no cAdvisor here", "logs go to standard error"
-	return map[string]string{
-		"pod-infra-container-image": "the runtime chooses it", "runtime-cgroups": "the runtime's unit places it", "cloud-config": gone,
-		"lock-file": "the root directory is locked", "exit-on-lock-contention": "the root directory is locked",
-		"minimum-container-ttl-duration": collected, "maximum-dead-containers": collected, "maximum-dead-containers-per-container": collected,
-		"keep-terminated-pod-volumes": gone, "register-schedulable": "use --register-with-taints", "really-crash-for-testing": "it is not for running",
-		"experimental-allocatable-ignore-eviction": "nothing is evicted yet", "experimental-mounter-path": gone,
-		"housekeeping-interval": cadvisor, "global-housekeeping-interval": cadvisor, "container-hints": cadvisor, "log-cadvisor-usage": cadvisor,
-		"boot-id-file": cadvisor, "machine-id-file": cadvisor, "enable-load-reader": cadvisor, "event-storage-age-limit": cadvisor,
-		"event-storage-event-limit": cadvisor, "application-metrics-count-limit": cadvisor,
-		"alsologtostderr": logs, "logtostderr": logs, "log-dir": logs, "log-file": logs, "log-file-max-size": logs, "stderrthreshold": logs,
-		"log-json-info-buffer-size": logs, "log-json-split-stream": logs, "log-text-info-buffer-size": logs, "log-text-split-stream": logs,
-	}
-}
-
-// kubeletGoneFlags are flags of old kubelets that newer ones have removed.
-func kubeletGoneFlags() []string {
-	return []string{"network-plugin", "network-plugin-mtu", "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "docker-endpoint", "image-pull-progress-deadline",
-		"non-masquerade-cidr", "cadvisor-port", "allow-privileged", "dynamic-config-dir", "bootstrap-checkpoint-path", "experimental-bootstrap-kubeconfig", "api-servers"}
-}
-
 // kubeletFlags defines the kubelet's flags that nodectl itself does not have. They are
 // hidden: they are for unit files.
 func kubeletFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
-	truths := []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "contention-profiling", "cgroups-per-qos", "cpu-cfs-quota",
-		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "kernel-memcg-notification", "seccomp-default",
-		"local-storage-capacity-isolation", "runonce", "exit-on-lock-contention", "keep-terminated-pod-volumes", "register-schedulable", "really-crash-for-testing",
-		"experimental-allocatable-ignore-eviction", "log-cadvisor-usage", "enable-load-reader", "alsologtostderr", "logtostderr", "log-json-split-stream", "log-text-split-stream"}
 	add := func(name, usage string) {
 		short := ""
 		if name == "v" {
 			short = "v"
 		}
 		f.StringP(name, short, "", usage)
-		if slices.Contains(truths, name) {
+		if slices.Contains(config.KubeletSwitches(), name) {
 			f.Lookup(name).NoOptDefVal = "true"
 		}
 		f.Lookup(name).Hidden = true
 	}
-	for name, field := range kubeletFieldFlags() {
+	for name, field := range config.KubeletFieldFlags() {
 		add(name, "as "+field+" of a KubeletConfiguration")
 	}
-	for name, why := range kubeletIdleFlags() {
+	for name, why := range config.KubeletIdleFlags() {
 		add(name, "does nothing: "+why)
 	}
 	add("container-runtime", "remote")
@@ -143,7 +77,7 @@ func (p *program) addKubeletFlags(cmd *cobra.Command) { cmd.Flags().AddFlagSet(p
 
 // kubeletFields returns the fields that the kubelet's flags set.
 func (p *program) kubeletFields() (all []config.Given) {
-	fields := kubeletFieldFlags()
+	fields := config.KubeletFieldFlags()
 	p.kubeletFlags.VisitAll(func(f *pflag.Flag) {
 		if path, ok := fields[f.Name]; ok && f.Changed {
 			all = append(all, config.Given{Path: path, Text: f.Value.String(), By: "--" + f.Name})
@@ -154,7 +88,7 @@ func (p *program) kubeletFields() (all []config.Given) {
 
 // applyKubeletFlags applies the kubelet's flags that are not fields.
 func (p *program) applyKubeletFlags(cfg *config.Config) error {
-	idle := kubeletIdleFlags()
+	idle := config.KubeletIdleFlags()
 	p.kubeletFlags.VisitAll(func(f *pflag.Flag) {
 		if why, ok := idle[f.Name]; ok && f.Changed {
 			p.kubelet.Ignored = append(p.kubelet.Ignored, "--"+f.Name+" ("+why+")")

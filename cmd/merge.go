@@ -3,21 +3,13 @@ package cmd
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/config"
-	"github.com/nodectl/nodectl/pkg/confine"
-	"github.com/nodectl/nodectl/pkg/forecast"
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
-	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -79,16 +71,9 @@ rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
 
 // merge prints the merged set.
 func (p *program) merge(ctx context.Context, f mergeFlags) error {
-	sources, err := p.podConfig(reading{permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
+	state, err := p.look(slog.LevelWarn).Merge(ctx)
 	if err != nil {
 		return err
-	}
-	if err := p.confine(); err != nil {
-		return err
-	}
-	state := sources.Once(ctx)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
 	}
 	p.skipped(state)
 	switch f.output.value {
@@ -109,56 +94,11 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// confine limits this process to the rights for reading sources and printing, so that a
-// manifest that exploits a parser gains nothing. With a kubeconfig it limits nothing: that
-// may name programs to execute, which write their own files.
-func (p *program) confine() error {
-	if p.cfg.Kubeconfig != "" {
-		return nil
-	}
-	return confine.Reading(len(p.cfg.EtcdEndpoints) > 0 || slices.ContainsFunc(p.sourceNames(), config.IsURL))
-}
-
 // dryRun prints what serving the set would change.
 func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
-	log := p.logger(slog.LevelWarn)
-	look, saved, done, err := p.against(ctx, f.against)
+	preview, err := p.look(slog.LevelWarn).DryRun(ctx, f.against)
 	if err != nil {
 		return err
-	}
-	defer done()
-	r := reading{permissions: file.Say, lasting: true, log: log}
-	var lastSets func() (map[string]podconfig.Restored, error)
-	if look.Observer != nil {
-		lastSets = p.lastSets()
-	}
-	if err := p.confine(); err != nil {
-		return err
-	}
-	if look.Observer != nil {
-		look.Kept = p.keptHere()
-		r.kept = p.keptSpecs(look.Kept)
-		sets, err := lastSets()
-		if err != nil {
-			p.say(p.err.Notice("some of what the agent kept of its sources cannot be read: " + err.Error()))
-		}
-		r.restored = p.restored(sets)
-	}
-	if saved != nil {
-		if look.Against, err = forecast.ReadSaved(saved, f.against); err != nil {
-			return failed(exitMerge, err)
-		}
-		r.kept = look.Against.Pods // a rejected pod keeps its saved version
-	}
-	if look.Config, err = p.podConfig(r); err != nil {
-		return err
-	}
-	preview, err := forecast.Preview(ctx, look)
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err != nil {
-		return failed(exitRuntime, err)
 	}
 	for _, n := range preview.Notices {
 		p.say(p.err.Notice(n))
@@ -184,66 +124,6 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// against returns the set that a dry run compares with: the state of the machine in look, or
-// the text of a saved set, which only a confined process parses. done releases it.
-func (p *program) against(ctx context.Context, with string) (look forecast.Options, saved []byte, done func(), err error) {
-	done = func() {}
-	switch with {
-	case "none":
-		return look, nil, done, nil
-	case "auto", "runtime":
-	default:
-		if saved, err = readAtMost(with, largestSaved); err != nil {
-			return look, nil, done, failed(exitMerge, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
-		}
-		return look, saved, done, nil
-	}
-	runtime, err := p.observe(ctx)
-	if err != nil && with == "runtime" {
-		return look, nil, done, failed(exitRuntime, err, asRoot(err))
-	}
-	if err != nil {
-		p.say(p.err.Notice("compared with nothing, so every pod is an ADD: " + err.Error()))
-		return look, nil, done, nil
-	}
-	look.Observer = runtime
-	look.Here, look.RequireSourceReady, look.Forbids = p.here, p.requireSourceReady(), p.forbids
-	return look, nil, func() { _ = runtime.Close() }, nil
-}
-
-// keptHere returns the agent's records of its pods, with sources as this command names them.
-func (p *program) keptHere() []pod.Record {
-	kept, err := p.kept()
-	if err != nil {
-		p.say(p.err.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error()))
-	}
-	for i, r := range kept {
-		if r.Want != nil {
-			want := *r.Want
-			want.Origin = p.here(want.Origin)
-			kept[i].Want = &want
-		}
-	}
-	return kept
-}
-
-// largestSaved is the maximal size of a saved set: far more than all sources of a machine.
-const largestSaved = 256 << 20
-
-// readAtMost reads a file of at most that many bytes.
-func readAtMost(path string, most int64) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(data)) > most {
-		err = fmt.Errorf("read %s: larger than %d MiB", path, most>>20)
-	}
-	return data, err
-}
-
 // tell prints the problems of a set and returns the exit code. With all, it also prints
 // those that a plan shows: rejections, conflicts, unreadable sources.
 func (p *program) tell(state *podconfig.Merged, all bool) int {
@@ -254,7 +134,7 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 		}
 		codes = append(codes, exitSource)
 		if all || l.Location == config.DefaultManifests {
-			p.say(p.err.Error(ui.Clean(l.Source+" "+p.asGiven(l.Location)+": "+l.Error), p.sourceHint(l)))
+			p.say(p.err.Error(ui.Clean(l.Source+" "+p.given.AsWritten(l.Location)+": "+l.Error), p.sourceHint(l)))
 		}
 	}
 	if len(state.Problems) > 0 {
@@ -262,11 +142,11 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 	}
 	if all {
 		for _, problem := range state.Problems {
-			problem.File = p.asGiven(problem.File)
+			problem.File = p.given.AsWritten(problem.File)
 			p.say(p.err.Problem(problem))
 		}
 		for _, c := range state.Conflicts {
-			c.Winner.File, c.Loser.File = p.asGiven(c.Winner.File), p.asGiven(c.Loser.File)
+			c.Winner.File, c.Loser.File = p.given.AsWritten(c.Winner.File), p.given.AsWritten(c.Loser.File)
 			p.say(p.err.Conflict(c.Key, c.Winner, c.Loser, c.Reason))
 		}
 	}
@@ -277,7 +157,7 @@ func (p *program) tell(state *podconfig.Merged, all bool) int {
 // be many, and they matter least.
 func (p *program) skipped(state *podconfig.Merged) {
 	for _, s := range state.Skipped {
-		s.File = p.asGiven(s.File)
+		s.File = p.given.AsWritten(s.File)
 		p.say(p.err.Notice(s.Error()))
 	}
 }
@@ -289,6 +169,3 @@ func (p *program) sourceHint(l podconfig.LayerState) string {
 	}
 	return ""
 }
-
-// pause is how long a command waits for an optional answer of the runtime.
-var pause = 2 * time.Second

@@ -96,8 +96,8 @@ func (g *progress) draw() {
 	g.foot.show(text + g.pulls)
 }
 
-// event implements pullLines: off a terminal, one line for each.
-func (g *progress) event(e image.Event) {
+// Event implements agent.PullLines: off a terminal, one line for each.
+func (g *progress) Event(e image.Event) {
 	if g.foot != nil {
 		return
 	}
@@ -110,8 +110,8 @@ func (g *progress) event(e image.Event) {
 	g.p.say(g.p.err.Progress([][2]string{{"image " + e.Image, text}}, time.Since(g.began)))
 }
 
-// lines implements pullLines.
-func (g *progress) lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+// Lines implements agent.PullLines.
+func (g *progress) Lines(pulls []image.Pull, far map[string]bundle.Download) bool {
 	if g.foot == nil {
 		return false
 	}
@@ -170,11 +170,11 @@ func newServeLines(p *program) *serveLines {
 	return s
 }
 
-// event implements pullLines.
-func (s *serveLines) event(image.Event) {}
+// Event implements agent.PullLines.
+func (s *serveLines) Event(image.Event) {}
 
-// lines implements pullLines.
-func (s *serveLines) lines(pulls []image.Pull, far map[string]bundle.Download) bool {
+// Lines implements agent.PullLines.
+func (s *serveLines) Lines(pulls []image.Pull, far map[string]bundle.Download) bool {
 	if s.foot == nil {
 		return false
 	}

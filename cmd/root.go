@@ -1,8 +1,8 @@
 // Package cmd is nodectl's command line: one file per command, each turning
 // flags into one call and one answer into text.
 //
-// wire.go connects the packages, config.go reads the configuration, exit.go has the
-// exit codes, log.go the logger.
+// commands.go makes the configuration of package agent, config.go reads the settings, exit.go
+// has the exit codes, log.go the logger.
 //
 // The one rule: standard output has the answer, standard error everything else.
 package cmd
@@ -15,12 +15,10 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/agent"
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/config"
-	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/policy"
 )
 
 // Main runs nodectl with the arguments and streams of this process and returns
@@ -47,13 +45,7 @@ type program struct {
 	kubeletFlags *pflag.FlagSet // the kubelet's flags that are no settings
 	named        map[string]any // defaults of a call by another name (kubelet)
 
-	given     [][2]string       // absolute paths of sources and what was given for them
-	apiClient *apiclient.Client // of serve, which shares it; nil for others
-	apiReader *apiclient.Reader // once the sources were made; nil where no API server is one
-	seen      func(p *v1.Pod, gone bool)
-	// rejected is called for invalid pods of the API server; nil without an API server.
-	rejected func(p *v1.Pod, problems []pod.Problem)
-	policy   *policy.Policy // once the sources were made; nil where there is none
+	given look.Given // what the user wrote for the paths of sources
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {
@@ -151,7 +143,7 @@ func showsVersion(cmd *cobra.Command) bool {
 
 // normalizeFlag makes the kubelet's flags aliases of settings.
 func normalizeFlag(_ *pflag.FlagSet, name string) pflag.NormalizedName {
-	if own, ok := kubeletAliases()[name]; ok {
+	if own, ok := config.KubeletAliases()[name]; ok {
 		name = own
 	}
 	return pflag.NormalizedName(name)
@@ -173,7 +165,7 @@ func (p *program) begin(cmd *cobra.Command) error {
 		if n := p.kubelet.Ignored; len(n) > 0 {
 			log.Warn("Set for the kubelet, and not done here yet", "settings", strings.Join(n, ", "))
 		}
-		return p.startable()
+		return agent.Startable(p.cfg)
 	}
 	return nil
 }

@@ -13,10 +13,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/agent"
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/feed"
-	"github.com/nodectl/nodectl/pkg/podconfig"
-	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -27,9 +26,6 @@ type runonceFlags struct {
 	timeout       time.Duration
 	cleanup, down bool
 }
-
-// runtimePatience is how long runonce waits for a runtime that does not answer.
-const runtimePatience = 5 * time.Second
 
 func (p *program) runonceCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -69,8 +65,7 @@ pod failed, 4 that one did not get there in time.`,
 
 // runonce reads and checks all sources, then runs the pods, then prints a report.
 func (p *program) runonce(ctx context.Context, f runonceFlags) error {
-	log := p.logger(slog.LevelError)
-	set, err := p.checkedSet(ctx, log)
+	set, err := p.checkedSet(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,25 +74,20 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 		wait, cancel = context.WithTimeout(ctx, f.timeout)
 	}
 	defer cancel()
-	n, err := p.openNode(wait, log)
+	a, err := agent.Open(wait, p.agentConfig(slog.LevelError))
 	if err != nil {
 		return err
 	}
-	defer n.close()
-	if err := n.awaitRuntime(wait, runtimePatience); err != nil {
+	defer a.Close()
+	if err := a.Ready(wait); err != nil {
 		return err
 	}
-	if err := n.images.Import(wait); err != nil && wait.Err() == nil {
-		p.say(p.err.Notice(err.Error()))
-	}
-	progress := newProgress(p, set)
-	leave := n.pulls(wait, progress)
-	report, err := n.engine(nil, told{sinks: []engine.Sink{progress}}).Once(wait, set, f.goal())
-	leave()
+	progress := newProgress(p, set.Merged)
+	report, err := a.Once(wait, set, f.goal(), progress)
 	progress.end()
 	if f.cleanup {
-		if lost := n.cleanup(set, log); lost != nil {
-			return failed(exitRuntime, lost)
+		if lost := a.Remove(set); lost != nil {
+			return lost
 		}
 	}
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
@@ -119,11 +109,11 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 }
 
 // goal returns the state that runonce waits for.
-func (f runonceFlags) goal() engine.Until {
+func (f runonceFlags) goal() string {
 	if f.down {
-		return engine.UntilGone
+		return agent.Gone
 	}
-	return engine.Until(f.until.value)
+	return f.until.value
 }
 
 // reportCode returns the exit code of a report.
@@ -142,54 +132,27 @@ func reportCode(d ui.RunReport) int {
 
 // checkedSet reads every source once, and returns a set only if it has no problems and
 // at least one pod.
-func (p *program) checkedSet(ctx context.Context, log *slog.Logger) (*podconfig.Merged, error) {
-	kept, err := p.kept()
-	if err != nil {
-		log.Warn("Some records were not read", "error", err)
-	}
+func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // of serve, which may share the configuration
-	p.absolute()
-	sources, err := p.podConfig(reading{kept: p.keptSpecs(kept), permissions: file.Say, log: log})
+	p.cfg, p.given = look.Absolute(p.cfg)
+	cfg := p.look(slog.LevelError)
+	kept, err := cfg.Kept()
 	if err != nil {
-		return nil, err
+		cfg.Log.Warn("Some records were not read", "error", err)
 	}
-	set := sources.Once(ctx)
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+	if set.Merged, set.Rules, err = cfg.Manifests(ctx, kept); err != nil {
+		return set, err
 	}
-	p.skipped(set)
-	if code := p.tell(set, true); code != exitOK {
-		return nil, ended(code)
+	p.skipped(set.Merged)
+	if code := p.tell(set.Merged, true); code != exitOK {
+		return set, ended(code)
 	}
 	if set.Pods.Len() == 0 {
-		names := slices.Clone(p.sourceNames())
+		names := slices.Clone(p.cfg.SourceNames())
 		for i, name := range names {
-			names[i] = p.asGiven(name)
+			names[i] = p.given.AsWritten(name)
 		}
-		return nil, failed(exitRejected, errors.New("no pod in "+strings.Join(names, ", ")), "runonce starts pods; -f names their manifests")
+		return set, failed(exitRejected, errors.New("no pod in "+strings.Join(names, ", ")), "runonce starts pods; -f names their manifests")
 	}
 	return set, nil
-}
-
-// cleanup removes the pods of set again; only its own time limit interrupts it.
-func (n *node) cleanup(set *podconfig.Merged, log *slog.Logger) error {
-	limit := time.Minute
-	for spec := range set.Pods.All() {
-		if g := spec.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
-			limit = max(limit, time.Minute+time.Duration(*g)*time.Second)
-		}
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), limit)
-	defer cancel()
-	report, err := n.engine(nil, told{}).Once(ctx, set, engine.UntilGone)
-	if err != nil {
-		for _, r := range report.Pods {
-			if r.Reason != "" {
-				err = fmt.Errorf("%w: pod %s: %s: %s", err, r.Key, r.Reason, r.Message)
-			}
-		}
-		return fmt.Errorf("clean up: %w", err)
-	}
-	log.Debug("Cleaned up")
-	return nil
 }

@@ -4,6 +4,7 @@ package cmd
 
 import (
 	"errors"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +32,7 @@ func (p *program) runtimeStatusCommand() *cobra.Command {
 	}
 	output := addOutput(cmd, "text", "json", "yaml")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s, err := p.bundled().Status(cmd.Context())
+		s, err := bundle.New(p.look(slog.LevelWarn).Bundle()).Status(cmd.Context())
 		if err != nil {
 			return failed(exitRuntime, err)
 		}
@@ -54,7 +55,7 @@ func (p *program) runtimeStopCommand() *cobra.Command {
 	}
 	force := cmd.Flags().Bool("force", false, "end the pods that run on it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		err := p.bundled().Stop(cmd.Context(), *force)
+		err := bundle.New(p.look(slog.LevelWarn).Bundle()).Stop(cmd.Context(), *force)
 		if _, ok := errors.AsType[*bundle.PodsRunningError](err); ok {
 			return failed(exitFailure, err, "--force ends them; 'nodectl runonce --down -f …' takes them down with their grace")
 		}

@@ -4,14 +4,14 @@ package cmd
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
-	"sync"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodectl/nodectl/pkg/agent"
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/server"
-	"github.com/nodectl/nodectl/pkg/source/file"
 )
 
 func (p *program) serveCommand() *cobra.Command {
@@ -48,71 +48,29 @@ while it lives.`,
 	return cmd
 }
 
-// serve runs the engine, and supervises the runtime, until ctx ends. A signal stops it
-// and is no failure.
+// serve serves until a signal stops it, which is no failure.
 func (p *program) serve(ctx context.Context) error {
-	log := p.logger(slog.LevelInfo)
-	n, err := p.openNode(ctx, log)
+	p.cfg, p.given = look.Absolute(p.cfg)
+	cfg := p.agentConfig(slog.LevelInfo)
+	cfg.Pulls = newServeLines(p)
+	a, err := agent.Open(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer n.close()
-	p.absolute()
-	m, err := n.join()
-	if err != nil {
-		return err
+	defer a.Close()
+	return a.Run(ctx)
+}
+
+// agentConfig returns the configuration of an agent; own is the command's level of logging.
+func (p *program) agentConfig(own slog.Level) agent.Config {
+	v := readVersion()
+	return agent.Config{
+		Config: p.look(own), Build: agent.Build{Version: v.Version, Commit: v.Commit, Date: v.Date, Dirty: v.Dirty},
+		ExternalCloud: p.externalCloud(), Configz: p.configz,
 	}
-	r := reading{kept: p.keptSpecs(n.kept), restored: n.lastGood(), lasting: true, acts: true, log: log}
-	if p.cfg.InsecureManifestPermissions {
-		r.permissions = file.Ignore
-	}
-	config, err := p.podConfig(r)
-	if err != nil {
-		return err
-	}
-	log.Info("Serving", "node", p.cfg.NodeName, "root", p.cfg.RootDir, "runtime", n.runtime.Endpoint(), "version", readVersion().Version)
-	tellCgroups(log)
-	n.importFirst(ctx)
-	beside, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-	wg.Go(func() { n.lookAfter(beside) })
-	defer n.pulls(beside, newServeLines(p))()
-	e := n.engine(config, n.told(m))
-	answers, serving, err := n.serverConfig(e, m)
-	if err != nil {
-		return err
-	}
-	if err := p.openRun(); err != nil {
-		log.Warn("Directory of the local socket not made", "error", err)
-	}
-	wg.Go(func() { n.events.Run(beside) })
-	if m != nil {
-		wg.Go(func() { m.run(beside, log) })
-	}
-	if serving != nil {
-		wg.Go(func() {
-			if err := serving.Run(beside); err != nil {
-				log.Error("Certificate of the server not kept", "error", err)
-			}
-		})
-	}
-	answering := make(chan struct{}) // closed once the socket answers, or will not
-	said := sync.OnceFunc(func() { close(answering) })
-	answers.Answering = said
-	wg.Go(func() {
-		defer said()
-		if err := server.New(answers).Serve(beside); err != nil {
-			log.Error("Local socket not served; pods go on without", "error", err)
-		}
-	})
-	wg.Go(func() { n.supervise(e, answering).run(beside) })
-	wg.Go(func() { settle(beside) })
-	wg.Go(func() { tellDescriptors(beside, log) })
-	if err := e.Run(ctx); err != nil {
-		return failed(exitFailure, err)
-	}
-	log.Info("Leaving; pods stay")
-	return nil
+}
+
+// configz returns the settings as /configz shows them.
+func (p *program) configz() ([]byte, error) {
+	return json.Marshal(map[string]any{"kubeletconfig": p.cfg.Kubelet(), "nodectl": p.view()})
 }

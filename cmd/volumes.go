@@ -5,12 +5,14 @@ package cmd
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 	"github.com/nodectl/nodectl/pkg/volume"
@@ -66,11 +68,11 @@ becomes of the manifests: only "nodectl delete volume" removes one.`,
 func (p *program) claims() ([]volume.Claim, map[pod.Key][]string, error) {
 	claims, err := volume.Claims(p.cfg.RootDir)
 	if err != nil {
-		return nil, nil, failed(exitFailure, err, asRoot(err))
+		return nil, nil, failed(exitFailure, err, look.AsRoot(err))
 	}
-	kept, err := p.kept()
+	kept, err := p.look(slog.LevelWarn).Kept()
 	if err != nil {
-		return nil, nil, failed(exitFailure, fmt.Errorf("who uses them cannot be read: %w", err), asRoot(err))
+		return nil, nil, failed(exitFailure, fmt.Errorf("who uses them cannot be read: %w", err), look.AsRoot(err))
 	}
 	users := make(map[pod.Key][]string)
 	for _, r := range kept {
@@ -119,7 +121,7 @@ names the claim afterwards gets an empty one.`,
 			case errors.Is(err, volume.ErrNoClaim):
 				return failed(exitFailure, fmt.Errorf("volume %s not found", key), "nodectl get volumes lists them")
 			case err != nil:
-				return failed(exitFailure, err, asRoot(err))
+				return failed(exitFailure, err, look.AsRoot(err))
 			}
 			if err := p.out.print("volume/" + ui.Clean(name) + " deleted\n"); err != nil {
 				return err

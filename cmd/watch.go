@@ -12,7 +12,6 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/podconfig"
-	"github.com/nodectl/nodectl/pkg/source/file"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -122,12 +121,12 @@ func (p *program) updates(ctx context.Context, cmd *cobra.Command, f watchFlags,
 		}
 		return p.followed(ctx, s), nil
 	}
-	sources, err := p.podConfig(reading{mode: s.Mode, permissions: file.Say, lasting: true, log: p.logger(slog.LevelWarn)})
+	updates, err := p.look(slog.LevelWarn).Updates(ctx, s.Mode)
 	if err != nil {
 		return nil, err
 	}
 	return func(yield func(ui.PodUpdate, error) bool) {
-		for d := range s.Documents(feed.Watch(ctx, sources)) {
+		for d := range s.Documents(updates) {
 			if !yield(d, nil) {
 				return
 			}

@@ -70,7 +70,7 @@ func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFl
 
 // sourceTitles returns the names of the sources, URLs without secrets.
 func (p *program) sourceTitles() []string {
-	all := slices.Clone(p.sourceNames())
+	all := slices.Clone(p.cfg.SourceNames())
 	for i, name := range all {
 		switch {
 		case name == "-":

@@ -24,55 +24,58 @@ var rules = []struct {
 }{
 	// What is ours.
 	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
-	{module + "pkg/engine/...", []string{"cmd", "test/..."}, "the engine is put together in cmd; no package takes it as a parameter"},
-	{module + "pkg/feed", []string{"cmd", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
-	{module + "pkg/forecast", []string{"cmd", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
+	{module + "pkg/agent", []string{"cmd"}, "commands start an agent"},
+	{module + "pkg/agent/look", []string{"cmd", "pkg/agent"}, "commands read what an agent would"},
+	{module + "pkg/engine/...", []string{"pkg/agent", "test/..."}, "the agent makes the engine; no package takes it as a parameter"},
+	{module + "pkg/feed", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
+	{module + "pkg/forecast", []string{"pkg/agent/look", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
-	{module + "pkg/plan/...", []string{"cmd", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
-	{module + "pkg/status/...", []string{"cmd", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
+	{module + "pkg/plan/...", []string{"pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
+	{module + "pkg/status/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
-	{module + "pkg/podconfig/...", []string{"cmd", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
-	{module + "pkg/manifest/...", []string{"cmd"}, "sources get their parser from cmd"},
-	{module + "pkg/source/...", []string{"cmd", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
-	{module + "pkg/source/apiserver", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/source/etcd", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/source/file", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/source/http", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/source/stdin", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/policy/...", []string{"cmd"}, "a policy stands between a source and podconfig; neither knows"},
-	{module + "pkg/cri/...", []string{"cmd", "pkg/cri/...", "pkg/pleg", "test/..."}, "adapters never import each other; the engine has an interface"},
-	{module + "pkg/apiclient/...", []string{"cmd", "pkg/source/apiserver", "pkg/sink/apiserver", "pkg/node/apiserver", "pkg/server/access", "pkg/certificate"}, "the one way to an API server"},
-	{module + "pkg/certificate/...", []string{"cmd"}, "certificates are kept in files; others read those"},
+	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
+	{module + "pkg/manifest/...", []string{"pkg/agent/look"}, "sources get their parser from look"},
+	{module + "pkg/source/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
+	{module + "pkg/source/apiserver", []string{"pkg/agent/look"}, "adapters never import each other"},
+	{module + "pkg/source/etcd", []string{"pkg/agent/look"}, "adapters never import each other"},
+	{module + "pkg/source/file", []string{"pkg/agent", "pkg/agent/look"}, "adapters never import each other"},
+	{module + "pkg/source/http", []string{"cmd", "pkg/agent/look"}, "adapters never import each other"},
+	{module + "pkg/source/stdin", []string{"pkg/agent/look"}, "adapters never import each other"},
+	{module + "pkg/policy/...", []string{"pkg/agent/look"}, "a policy stands between a source and podconfig; neither knows"},
+	{module + "pkg/cri/...", []string{"pkg/agent", "pkg/agent/look", "pkg/cri/...", "pkg/pleg", "test/..."}, "adapters never import each other; the engine has an interface"},
+	{module + "pkg/apiclient/...", []string{"pkg/agent", "pkg/agent/look", "pkg/source/apiserver", "pkg/sink/apiserver", "pkg/node/apiserver", "pkg/server/access", "pkg/certificate"}, "the one way to an API server"},
+	{module + "pkg/certificate/...", []string{"pkg/agent"}, "certificates are kept in files; others read those"},
 	{module + "pkg/client/...", []string{"cmd"}, "the verbs are commands"},
-	{module + "pkg/stats/...", []string{"cmd"}, "the server gets functions"},
-	{module + "pkg/metrics/...", []string{"cmd"}, "what is counted hands it on through interfaces"},
-	{module + "pkg/event/...", []string{"cmd"}, "the engine has an interface for it"},
-	{module + "pkg/doctor/...", []string{"cmd"}, "it looks at a machine for a person"},
-	{module + "pkg/node/...", []string{"cmd"}, "the engine gets facts, in plan.Node"},
-	{module + "pkg/volume/...", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/image/...", []string{"cmd", "test/..."}, "adapters never import each other; it pulls through an interface"},
-	{module + "pkg/cgroup/...", []string{"cmd"}, "adapters never import each other; the engine has an interface"},
-	{module + "pkg/logs/...", []string{"cmd"}, "adapters never import each other"},
-	{module + "pkg/probe/...", []string{"cmd", "pkg/prober"}, "adapters never import each other"},
-	{module + "pkg/record/...", []string{"cmd"}, "the engine has an interface for it"},
-	{module + "pkg/sink/...", []string{"cmd", "test/..."}, "the engine has an interface for it"},
-	{module + "pkg/pleg/...", []string{"cmd"}, "the engine has an interface for it"},
-	{module + "pkg/bundle/...", []string{"cmd", "pkg/ui", "hack/...", "test/..."}, "the bundle is one runtime among others"},
-	{module + "pkg/server/...", []string{"cmd", "test/..."}, "the server gets functions; nobody gets the server"},
-	{module + "pkg/trust/...", []string{"cmd", "pkg/bundle", "pkg/server", "pkg/source/file"}, "for who reads as root what others may have written"},
-	{module + "pkg/ui/...", []string{"cmd"}, "text is made at the edge"},
+	{module + "pkg/stats/...", []string{"pkg/agent"}, "the server gets functions"},
+	{module + "pkg/metrics/...", []string{"pkg/agent"}, "what is counted hands it on through interfaces"},
+	{module + "pkg/event/...", []string{"pkg/agent"}, "the engine has an interface for it"},
+	{module + "pkg/doctor/...", []string{"cmd", "pkg/agent", "pkg/agent/look"}, "it looks at a machine for a person"},
+	{module + "pkg/node/...", []string{"pkg/agent", "pkg/agent/look"}, "the engine gets facts, in plan.Node"},
+	{module + "pkg/volume/...", []string{"cmd", "pkg/agent"}, "adapters never import each other"},
+	{module + "pkg/image/...", []string{"cmd", "pkg/agent", "test/..."}, "adapters never import each other; it pulls through an interface"},
+	{module + "pkg/cgroup/...", []string{"pkg/agent"}, "adapters never import each other; the engine has an interface"},
+	{module + "pkg/logs/...", []string{"pkg/agent"}, "adapters never import each other"},
+	{module + "pkg/probe/...", []string{"pkg/agent", "pkg/prober"}, "adapters never import each other"},
+	{module + "pkg/record/...", []string{"pkg/agent", "pkg/agent/look"}, "the engine has an interface for it"},
+	{module + "pkg/sink/...", []string{"pkg/agent", "pkg/agent/look", "test/..."}, "the engine has an interface for it"},
+	{module + "pkg/pleg/...", []string{"pkg/agent"}, "the engine has an interface for it"},
+	{module + "pkg/bundle/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/ui", "hack/...", "test/..."}, "the bundle is one runtime among others"},
+	{module + "pkg/server/...", []string{"cmd", "pkg/agent", "test/..."}, "the server gets functions; nobody gets the server"},
+	{module + "pkg/trust/...", []string{"pkg/agent/look", "pkg/bundle", "pkg/server", "pkg/source/file"}, "for who reads as root what others may have written"},
+	{module + "pkg/suggest", []string{"cmd", "pkg/agent/look", "pkg/manifest"}, "for who reads what people type"},
+	{module + "pkg/ui/...", []string{"cmd", "pkg/agent"}, "text is made at the edge"},
 	{module + "pkg/ui/tui/hush", []string{"pkg/ui/tui"}, "it works by its place in the order of initialization"},
-	{module + "pkg/config/...", []string{"cmd"}, "parts get what they need, not the whole configuration"},
-	{module + "pkg/confine/...", []string{"cmd"}, "a command that reads and prints gives up its rights"},
+	{module + "pkg/config/...", []string{"cmd", "pkg/agent", "pkg/agent/look"}, "parts get what they need, not the whole configuration"},
+	{module + "pkg/confine/...", []string{"pkg/agent/look"}, "a command that reads and prints gives up its rights"},
 
 	// What is others'.
 	{"github.com/spf13/...", []string{"cmd"}, "no command-line library below cmd"},
 	{"github.com/charmbracelet/...", []string{"pkg/ui/..."}, "colour and layout are ui's"},
 	{"github.com/muesli/...", []string{"pkg/ui/..."}, "colour and layout are ui's"},
 	{"k8s.io/client-go/util/jsonpath", []string{"pkg/ui"}, "text is made at the edge"},
-	{"k8s.io/client-go/...", []string{"cmd", "pkg/apiclient", "pkg/certificate", "pkg/source/apiserver", "pkg/sink/apiserver", "pkg/node/apiserver", "pkg/server/...", "pkg/client", "pkg/ui", "test/..."}, "API servers are spoken to at the edge; ui has the JSONPath of kubectl"},
+	{"k8s.io/client-go/...", []string{"pkg/agent", "pkg/apiclient", "pkg/certificate", "pkg/source/apiserver", "pkg/sink/apiserver", "pkg/node/apiserver", "pkg/server/...", "pkg/client", "pkg/ui", "test/..."}, "API servers are spoken to at the edge; ui has the JSONPath of kubectl"},
 	{"k8s.io/cri-streaming/...", []string{"pkg/server", "pkg/cri/critest", "test/..."}, "streams end in one place"},
 	{"k8s.io/streaming/...", []string{"pkg/server", "pkg/client", "test/..."}, "streams end in one place"},
 	{"github.com/moby/spdystream/...", []string{"pkg/server", "test/..."}, "streams end in one place"},
@@ -95,9 +98,18 @@ var rules = []struct {
 	{"testing", []string{"pkg/cri/critest", "pkg/source/sourcetest", "test/..."}, "what ships does not know tests"},
 }
 
-// only lists all of our packages that the packages around the engine may import. Tests may
-// import any package.
+// only lists all of our packages that the packages around the engine, the command line and
+// the read-only half of the agent may import. Tests may import any package.
 var only = map[string][]string{
+	"cmd": {
+		"pkg/agent", "pkg/agent/look", "pkg/bundle", "pkg/client", "pkg/config", "pkg/doctor", "pkg/feed", "pkg/image", "pkg/pod", "pkg/podconfig",
+		"pkg/server", "pkg/source/http", "pkg/status", "pkg/suggest", "pkg/ui", "pkg/ui/tui", "pkg/volume",
+	},
+	"pkg/agent/look": {
+		"pkg/apiclient", "pkg/bundle", "pkg/config", "pkg/confine", "pkg/cri", "pkg/doctor", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/node", "pkg/plan",
+		"pkg/pod", "pkg/podconfig", "pkg/policy", "pkg/record", "pkg/sink/journal", "pkg/source", "pkg/source/apiserver", "pkg/source/etcd", "pkg/source/file",
+		"pkg/source/http", "pkg/source/stdin", "pkg/status", "pkg/suggest", "pkg/trust",
+	},
 	"pkg/panics":     nil,
 	"pkg/startlimit": nil,
 	"pkg/podview":    {"pkg/pod"},
@@ -119,13 +131,13 @@ var owned = []struct {
 }{
 	{"os.CreateTemp", []string{"pkg/atomicfile"}, "atomicfile replaces files"},
 	{
-		"os.Rename", []string{"pkg/atomicfile", "cmd", "pkg/bundle", "pkg/certificate", "pkg/record", "pkg/server", "pkg/volume", "hack/..."},
+		"os.Rename", []string{"pkg/atomicfile", "pkg/agent", "pkg/bundle", "pkg/certificate", "pkg/record", "pkg/server", "pkg/volume", "hack/..."},
 		"atomicfile replaces files; others rename links, sockets, directories and logs",
 	},
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
+var pure = []string{"pkg/suggest", "pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

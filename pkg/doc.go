@@ -13,6 +13,7 @@
 //	status     spec + runtime state + health → v1.PodStatus
 //	sink/*     receive status: journal
 //	bundle     the bundled runtime
+//	agent      assembles the parts; agent/look, its read-only half
 //	config     typed settings; ui: text and documents for people and scripts
 //	pod        the types that all of them share
 //
@@ -24,7 +25,7 @@
 //   - pod, manifest, podconfig, plan and status are pure: no clock, no mutex, no
 //     goroutine of their own but podconfig's readers; time comes in as "now".
 //   - Adapters (cri, volume, logs, probe, node, sources, sinks) import neither each
-//     other nor engine, podconfig, plan and status. Only cmd/wire*.go connects packages.
+//     other nor engine, podconfig, plan and status. Only agent and agent/look connect them.
 //   - A goroutine is started with WaitGroup.Go by a function that does not return
 //     before it has ended. A pod's worker recovers from its own panics, and from
 //     those of the code it called; no other code does.

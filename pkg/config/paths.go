@@ -44,3 +44,12 @@ func (c Config) ServerPort() int {
 	}
 	return 0
 }
+
+// SourceNames returns the names of -f, or the default directory if no source is
+// configured.
+func (c Config) SourceNames() []string {
+	if len(c.Filename)+len(c.EtcdEndpoints) == 0 && c.Kubeconfig == "" {
+		return []string{DefaultManifests}
+	}
+	return c.Filename
+}

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/nodectl/nodectl/pkg/suggest"
 )
 
 // nearest returns the known name that an unknown one is most likely meant to
@@ -11,7 +13,7 @@ import (
 func nearest(name string, known []string) string {
 	best, bestDistance := "", 1+max(len(name)/3, 1)
 	for _, k := range known {
-		d := distance(strings.ToLower(name), strings.ToLower(k))
+		d := suggest.Distance(strings.ToLower(name), strings.ToLower(k))
 		// A name with letters left out is near however many are missing: workdir
 		// for workingDir, grace for terminationGracePeriodSeconds is not.
 		if d >= bestDistance && len(name) >= 4 && 2*len(name) > len(k) && subsequence(strings.ToLower(name), strings.ToLower(k)) {
@@ -33,37 +35,6 @@ func subsequence(short, long string) bool {
 		long = long[i+utf8.RuneLen(c):]
 	}
 	return true
-}
-
-// distance is the number of letters to insert, delete, replace or swap with
-// their neighbour to get from a to b. Names longer than any field's are far
-// from everything.
-func distance(a, b string) int {
-	const longest = 64
-	if len(a) > longest || len(b) > longest {
-		return longest
-	}
-	var rows [3][longest + 1]int
-	before, last, row := &rows[0], &rows[1], &rows[2]
-	for j := range len(b) + 1 {
-		last[j] = j
-	}
-	for i := range len(a) {
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := 1
-			if a[i] == b[j] {
-				cost = 0
-			}
-			d := min(row[j]+1, last[j+1]+1, last[j]+cost)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				d = min(d, before[j-1]+1)
-			}
-			row[j+1] = d
-		}
-		before, last, row = last, row, before
-	}
-	return last[len(b)]
 }
 
 // quote returns s as messages show it: escaped, and short.

@@ -50,7 +50,7 @@ func histograms(r *prometheus.Registry, name, help string, buckets []float64, la
 
 // certificates reports for how long certificates are valid, infinitely if there is none, as
 // in the kubelet; and how often a renewal failed.
-func certificates(r *prometheus.Registry, c Config) {
+func certificates(r *prometheus.Registry, s Serving) {
 	left := func(of func() time.Time) func() float64 {
 		return func() float64 {
 			if of == nil || of().IsZero() {
@@ -61,10 +61,10 @@ func certificates(r *prometheus.Registry, c Config) {
 	}
 	function(r, "kubelet_certificate_manager_client_ttl_seconds",
 		"Gauge of the TTL (time-to-live) of the Kubelet's client certificate. The value is in seconds until certificate expiry (negative if already expired). If client certificate is invalid or unused, the value will be +INF.",
-		left(c.ClientExpires))
+		left(s.ClientExpires))
 	function(r, "kubelet_certificate_manager_server_ttl_seconds",
 		"Gauge of the shortest TTL (time-to-live) of the Kubelet's serving certificate. The value is in seconds until certificate expiry (negative if already expired). If serving certificate is invalid or unused, the value will be +INF.",
-		left(c.ServerExpires))
+		left(s.ServerExpires))
 	failures := func(name string, of func() int64) {
 		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: "Counter of certificate renewal errors."}, func() float64 {
 			if of == nil {
@@ -73,8 +73,8 @@ func certificates(r *prometheus.Registry, c Config) {
 			return float64(of())
 		}))
 	}
-	failures("kubelet_certificate_manager_client_expiration_renew_errors", c.ClientFailures)
-	failures("kubelet_server_expiration_renew_errors", c.ServerFailures)
+	failures("kubelet_certificate_manager_client_expiration_renew_errors", s.ClientFailures)
+	failures("kubelet_server_expiration_renew_errors", s.ServerFailures)
 }
 
 // major and minor are the parts of v1.36.3; "" for a version of another form.

@@ -23,6 +23,12 @@ import (
 type Config struct {
 	Node string // its name
 	Build
+	// CgroupVersion is 1 or 2; 0 means none.
+	CgroupVersion int
+}
+
+// Serving is what a serving agent knows; it is called at each scrape.
+type Serving struct {
 	// Mirrors returns how many mirror pods there should be; nil means none.
 	Mirrors func() int
 	// ClientExpires and ServerExpires return when the certificates in use expire; nil, and
@@ -30,8 +36,6 @@ type Config struct {
 	ClientExpires, ServerExpires func() time.Time
 	// ClientFailures and ServerFailures return how often a renewal failed; nil means never.
 	ClientFailures, ServerFailures func() int64
-	// CgroupVersion is 1 or 2; 0 means none.
-	CgroupVersion int
 }
 
 // Build is the version of this program.
@@ -81,8 +85,18 @@ func New(c Config) *Metrics {
 	m.prober = newProber(m.probes, began)
 	m.pods = newPods(m.all, began, n, m.prober.forget)
 	m.constants(c)
-	certificates(m.all, c)
 	return m
+}
+
+// Serve adds the metrics of a serving agent. It is called once, before the first scrape.
+func (m *Metrics) Serve(s Serving) {
+	function(m.all, "kubelet_mirror_pods", "The number of mirror pods the kubelet will try to create (one per admitted static pod)", func() float64 {
+		if s.Mirrors == nil {
+			return 0
+		}
+		return float64(s.Mirrors())
+	})
+	certificates(m.all, s)
 }
 
 // constants are metrics that do not change.
@@ -97,12 +111,6 @@ func (m *Metrics) constants(c Config) {
 	if c.CgroupVersion > 0 {
 		gauge(m.all, "kubelet_cgroup_version", "cgroup version on the hosts.").Set(float64(c.CgroupVersion))
 	}
-	function(m.all, "kubelet_mirror_pods", "The number of mirror pods the kubelet will try to create (one per admitted static pod)", func() float64 {
-		if c.Mirrors == nil {
-			return 0
-		}
-		return float64(c.Mirrors())
-	})
 }
 
 // Handler serves /metrics (C-1.40.7).

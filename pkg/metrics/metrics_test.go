@@ -122,6 +122,7 @@ func (l *life) runs(id string) func(*v1.PodStatus) {
 func TestAppendixG_PodsAndContainers(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1", Build: build()})
+	m.Serve(metrics.Serving{})
 	static, bound := newLife(m, "static", "u1", "file"), newLife(m, "bound", "u2", "api")
 	static.report(nil)
 	bound.report(nil)
@@ -564,7 +565,8 @@ func TestAppendixG_Requests(t *testing.T) {
 func TestAppendixG_Certificates(t *testing.T) {
 	t.Parallel()
 	at := time.Now().Add(time.Hour)
-	m := metrics.New(metrics.Config{Node: "n1", ClientExpires: func() time.Time { return at }, ServerFailures: func() int64 { return 1 }})
+	m := metrics.New(metrics.Config{Node: "n1"})
+	m.Serve(metrics.Serving{ClientExpires: func() time.Time { return at }, ServerFailures: func() int64 { return 1 }})
 	got := series(t, m.Handler())
 	want(t, got, map[string]float64{
 		"kubelet_server_expiration_renew_errors{}": 1, "kubelet_certificate_manager_client_expiration_renew_errors{}": 0,
@@ -582,7 +584,8 @@ func TestAppendixG_Certificates(t *testing.T) {
 // Shows: Appendix G
 func TestAppendixG_NamesAndLabels(t *testing.T) {
 	t.Parallel()
-	m := metrics.New(metrics.Config{Node: "n1", Build: build(), CgroupVersion: 2, ClientExpires: time.Now})
+	m := metrics.New(metrics.Config{Node: "n1", Build: build(), CgroupVersion: 2})
+	m.Serve(metrics.Serving{ClientExpires: time.Now})
 	l := newLife(m, "a", "u", "api")
 	l.report(nil)
 	l.report(l.runs("c1"))

@@ -52,7 +52,7 @@ var sourceBenches = map[int][]goBench{
 	9: {{"rescan", "./pkg/source/file", "BenchmarkRescan", "1s", []limit{
 		{"files=1000", "ns/op", "rescan of 1,000 unchanged files", "ms", 1e-6, 2},
 	}}},
-	10: {{"watch", "./cmd", "BenchmarkWatch_100Readers", "1000x", []limit{
+	10: {{"watch", "./pkg/agent", "BenchmarkWatch_100Readers", "1000x", []limit{
 		{"100Readers", "p99-ms", "100 readers, 100 updates a second: p99 to a reader", "ms", 1, 50},
 		{"100Readers", "p50-ms", "the same, p50", "ms", 1, 0},
 	}}},

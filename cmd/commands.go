@@ -1,0 +1,78 @@
+package cmd
+
+import (
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+)
+
+// commands are all of nodectl's.
+func (p *program) commands() []*cobra.Command {
+	return slices.Concat(
+		[]*cobra.Command{
+			p.mergeCommand(),
+			p.watchCommand(),
+			p.serveCommand(),
+			p.runonceCommand(),
+			p.getCommand(),
+			p.doctorCommand(),
+			p.genCommand(),
+		},
+		grouped(likeKubectl,
+			p.describeCommand(),
+			p.logsCommand(),
+			p.execCommand(),
+			p.attachCommand(),
+			p.portForwardCommand(),
+			p.copyCommand(),
+			p.topCommand(),
+			p.eventsCommand(),
+			p.waitCommand(),
+			p.deleteCommand(),
+		),
+		grouped(beside,
+			p.restartCommand(),
+			p.runtimeCommand(),
+			p.configCommand(),
+			p.completionCommand(),
+			p.versionCommand(),
+		),
+	)
+}
+
+// grouped puts commands into a group of the root's help.
+func grouped(id string, all ...*cobra.Command) []*cobra.Command {
+	for _, c := range all {
+		c.GroupID = id
+	}
+	return all
+}
+
+// pause is how long a command waits for an optional answer of the runtime.
+var pause = 2 * time.Second
+
+// look returns the read-only half of an agent with the configuration of this command; own is
+// the command's level of logging.
+func (p *program) look(own slog.Level) look.Config {
+	return look.Config{
+		Config: p.cfg, PolicyGiven: p.origins["source-policy"].Kind == "flag", Stdin: p.in, Owners: trustedOwners(p.env),
+		UserAgent: "nodectl/" + readVersion().Version, Notice: func(text string) { p.say(p.err.Notice(text)) },
+		Patience: pause, Log: p.logger(own), RuntimeLog: p.logger(slog.LevelWarn),
+	}
+}
+
+// trustedOwners returns the users that may own manifests beside root: the caller, and the
+// user that called sudo.
+func trustedOwners(env func(string) string) []int {
+	owners := []int{os.Getuid()}
+	if uid, err := strconv.Atoi(env("SUDO_UID")); err == nil && os.Getuid() == 0 {
+		owners = append(owners, uid)
+	}
+	return owners
+}

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/metrics"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/record"
+)
+
+// Agent is this machine under this process: it holds the lock of the root directory, and the
+// runtime.
+type Agent struct {
+	cfg      Config
+	log      *slog.Logger
+	unlock   func()
+	host     host
+	state    state
+	metrics  *metrics.Metrics
+	api      *api // nil without an API server
+	runtime  *containerRuntime
+	groups   *cgroup.Cgroups
+	observer *node.Observer
+	events   *event.Store
+}
+
+// Open locks the root directory and finds the runtime; it starts the bundled one if that is
+// the one to use. Close releases both; pods stay.
+func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
+	a := &Agent{cfg: cfg, log: cfg.Log}
+	defer func() {
+		if err != nil {
+			a.Close()
+		}
+	}()
+	if a.unlock, err = lock(cfg); err != nil {
+		return nil, err
+	}
+	if a.host, err = readHost(ctx, cfg); err != nil {
+		return nil, err
+	}
+	a.metrics = newMetrics(cfg)
+	if a.api, err = openAPI(cfg); err != nil {
+		return nil, err
+	}
+	if a.runtime, err = openRuntime(ctx, cfg, a.api, a.metrics); err != nil {
+		return nil, err
+	}
+	a.groups = cgroup.New(cgroup.Config{
+		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,
+		Driver: a.runtime.Driver, Limits: a.host.limits, PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
+	})
+	a.observer = newObserver(cfg, a.host, a.runtime, a.groups)
+	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
+	a.state = openState(cfg)
+	return a, nil
+}
+
+// Close releases the runtime and the root directory.
+func (a *Agent) Close() {
+	if a.runtime != nil {
+		_ = a.runtime.Close()
+	}
+	if a.unlock != nil {
+		a.unlock()
+	}
+}
+
+// lock locks the root directory for this process and this node.
+func lock(cfg Config) (unlock func(), err error) {
+	unlock, err = record.Lock(cfg.RootDir)
+	if err != nil {
+		var held *record.LockedError
+		if errors.As(err, &held) {
+			return nil, look.Fail(look.Failure, err, "one agent per root directory: stop the other one, or give this one its own --root-dir and --node-name")
+		}
+		if errors.Is(err, os.ErrPermission) {
+			return nil, look.Fail(look.Failure, err, "run it as root, or give it a --root-dir of your own")
+		}
+		return nil, look.Fail(look.Failure, err)
+	}
+	if err = record.Node(cfg.RootDir, cfg.NodeName); err != nil {
+		unlock()
+		var other *record.NodeError
+		if errors.As(err, &other) {
+			return nil, look.Fail(look.Failure, err, other.Hint())
+		}
+		return nil, look.Fail(look.Failure, err)
+	}
+	return unlock, nil
+}

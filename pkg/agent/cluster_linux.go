@@ -1,0 +1,203 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/metrics"
+	nodeapi "github.com/nodectl/nodectl/pkg/node/apiserver"
+	"github.com/nodectl/nodectl/pkg/pod"
+	apisink "github.com/nodectl/nodectl/pkg/sink/apiserver"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// api is the way to the API server of this node's cluster; nil without one.
+type api struct {
+	client *apiclient.Client
+	reader *apiclient.Reader
+}
+
+// openAPI prepares the way to the API server, and sends nothing. It returns nil if none is
+// configured.
+func openAPI(cfg Config) (*api, error) {
+	if cfg.Kubeconfig == "" {
+		return nil, nil
+	}
+	c := apiclient.Config{File: cfg.Kubeconfig, Awaited: cfg.BootstrapKubeconfig != "", UserAgent: cfg.UserAgent, Log: cfg.Log}
+	if cfg.RotateCertificates {
+		c.Pair = certificate.Pair(cfg.Certificates())
+	}
+	client, err := apiclient.Open(c)
+	if err != nil {
+		return nil, look.Fail(look.Usage, fmt.Errorf("--kubeconfig: %w", err))
+	}
+	return &api{client, apiclient.NewReader(apiclient.ReaderConfig{
+		Client: client, Shared: true, ServicesOptional: cfg.OfflineStart == pod.SourceAPI, Log: cfg.Log,
+	})}, nil
+}
+
+// rest returns the API server's client configuration; its requests are counted.
+func (a *api) rest(counts *metrics.Metrics) *rest.Config {
+	cfg := a.client.REST()
+	cfg.Wrap(counts.Transport)
+	return cfg
+}
+
+// runtimeClass returns the handler of a RuntimeClass of the API server.
+func (a *api) runtimeClass(ctx context.Context, name string) (handler string, ok bool, err error) {
+	if a == nil {
+		return "", false, nil
+	}
+	return a.reader.RuntimeHandler(ctx, name)
+}
+
+// services returns a lister of the API server's services; nil without an API server.
+func (a *api) services() func(namespace string) ([]*v1.Service, error) {
+	if a == nil {
+		return nil
+	}
+	return a.reader.Services
+}
+
+// member is this node as a member of a cluster.
+type member struct {
+	client   *apiclient.Client
+	certs    *certificate.Client
+	sink     *apisink.Sink
+	presence *nodeapi.Presence
+}
+
+// join prepares the cluster membership of this node and sends nothing yet. It returns nil if
+// no API server is configured.
+func (a *Agent) join() (*member, error) {
+	if a.api == nil {
+		return nil, nil
+	}
+	cfg, m := a.cfg, &member{client: a.api.client}
+	var err error
+	m.certs, err = certificate.NewClient(certificate.ClientConfig{
+		Node: cfg.NodeName, Kubeconfig: cfg.Kubeconfig, Bootstrap: cfg.BootstrapKubeconfig, Dir: cfg.Certificates(),
+		Rotate: cfg.RotateCertificates, API: a.api.rest(a.metrics), UserAgent: cfg.UserAgent, Log: a.log,
+	})
+	if err != nil {
+		return nil, look.Fail(look.Failure, err)
+	}
+	m.sink, err = apisink.New(apisink.Config{
+		REST: a.api.rest(a.metrics), Node: cfg.NodeName, NodeUID: func() types.UID { return m.presence.UID() },
+		QPS: float64(cfg.KubeAPIQPS), Burst: cfg.KubeAPIBurst, EventQPS: float64(cfg.EventQPS), EventBurst: cfg.EventBurst,
+		Synced: a.metrics.StatusSynced, Log: a.log,
+	})
+	if err != nil {
+		return nil, look.Fail(look.Failure, err)
+	}
+	m.presence, err = nodeapi.New(nodeapi.Config{
+		REST: a.api.rest(a.metrics), Observer: a.observer, Labels: cfg.Labels(), Register: cfg.RegisterNode,
+		UpdateFrequency: cfg.NodeStatusUpdateFrequency, ReportFrequency: cfg.NodeStatusReportFrequency, LeaseDuration: cfg.NodeLeaseDuration,
+		Event: func(reason, kind, message string) {
+			a.events.NodeEvent(reason, kind, message)
+			m.sink.NodeEvent(kind, reason, message)
+		},
+		Await: m.client.Await, Epoch: m.client.Epoch, Log: a.log,
+	})
+	if err != nil {
+		return nil, look.Fail(look.Usage, fmt.Errorf("--node-labels: %w", err))
+	}
+	return m, nil
+}
+
+// source returns what the source of the API server needs of this agent; live returns what
+// the agent shows, and is called only once pods are read.
+func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
+	if m == nil {
+		return nil
+	}
+	return &look.API{
+		Reader: a.api.reader, Seen: m.sink.Seen,
+		Rejected: func(o *v1.Pod, problems []pod.Problem) {
+			if is, ok := live().Pod(pod.KeyOf(o)); ok && is.UID != o.UID {
+				return // a pod of another source has this name; that one is reported
+			}
+			m.rejected(o, problems, a.host.ips)
+		},
+	}
+}
+
+// run keeps the node in its cluster until ctx ends.
+func (m *member) run(ctx context.Context, log *slog.Logger) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer m.client.Close()
+	wg.Go(func() {
+		if err := m.certs.Run(ctx); err != nil {
+			log.Error("Client certificate not kept", "error", err)
+		}
+	})
+	wg.Go(func() {
+		if m.client.Await(ctx) != nil { // a machine that joins has no credentials yet
+			return
+		}
+		if err := m.sink.Run(ctx); err != nil {
+			log.Error("Statuses not sent", "error", err)
+		}
+	})
+	m.presence.Run(ctx)
+}
+
+// rejected reports a pod that cannot run here to the API server, with the field that is the
+// reason. The pod is Pending if the node lacks what it requests.
+func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
+	now := time.Now()
+	u, ok := status.OfUnsupported(p, problems, hostIPs, now)
+	if !ok {
+		return
+	}
+	out := *p
+	out.Status = u.Status
+	_ = m.sink.Report(pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: pod.SourceAPI}, Finished: true, At: now})
+	if !u.Known {
+		m.sink.Event(pod.Event{Key: pod.KeyOf(p), UID: string(p.UID), Type: pod.EventWarning, Reason: u.Reason, Message: u.Message, At: now})
+	}
+}
+
+// labelled returns the labels and taints that the Node object has.
+func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
+	n := m.presence.Node()
+	if n == nil {
+		return nil, nil, false
+	}
+	return n.Labels, n.Spec.Taints, true
+}
+
+// observers returns those of a serving agent's engine; m is nil if this node is in no
+// cluster.
+func (a *Agent) observers(m *member) observers {
+	if m == nil {
+		return observers{listeners: []engine.Sink{a.metrics}, events: eachEvent{a.events, a.metrics}}
+	}
+	return observers{
+		listeners: []engine.Sink{a.metrics, m.sink}, events: eachEvent{a.events, a.metrics, m.sink},
+		node: m.labelled, synced: m.sink.Synced,
+	}
+}
+
+// eachEvent passes each event to all of these.
+type eachEvent []engine.Events
+
+// Event implements engine.Events.
+func (all eachEvent) Event(e pod.Event) {
+	for _, to := range all {
+		to.Event(e)
+	}
+}

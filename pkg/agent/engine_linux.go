@@ -1,0 +1,135 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/pkg/metrics"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/probe"
+	"github.com/nodectl/nodectl/pkg/userns"
+	"github.com/nodectl/nodectl/pkg/volume"
+)
+
+// observers are those of an engine beside the journal, and the function that reads its
+// Node object.
+type observers struct {
+	sinks     []engine.Sink // may block
+	listeners []engine.Sink // do not block
+	events    engine.Events
+	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
+	synced    func()
+}
+
+// engine makes an engine. config is nil for a set that is read already.
+func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observers) *engine.Engine {
+	cfg := a.cfg
+	return engine.New(engine.Config{
+		PodConfig:          config,
+		Runtime:            pulling{a.runtime.Runtime, a.runtime.puller, a.metrics.Pulled},
+		Hints:              a.runtime.hints,
+		Volumes:            a.volumes(rules),
+		Cgroups:            a.podCgroups(),
+		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: cfg.MaxPods}),
+		Records:            a.state.records,
+		Sets:               a.state.sets,
+		Forbids:            rules.Forbids,
+		RequireSourceReady: cfg.RequireSourceReady(),
+		Visible:            rules.Visible(),
+		Prober:             a.metrics.Prober(probe.New(probe.Config{Exec: a.runtime, Version: cfg.Build.Version})),
+		Sinks:              append([]engine.Sink{a.state.journal}, to.sinks...),
+		Listeners:          to.listeners,
+		Events:             to.events,
+		NodeSeen:           to.node,
+		Synced:             to.synced,
+		Worked:             a.metrics.Worked,
+		WorkerStarted:      a.metrics.WorkerStarted,
+		NoClusterDNS:       cfg.Kubeconfig != "" && len(cfg.ClusterDNS) == 0,
+		Log:                a.log,
+		Before:             a.state.before,
+		Node:               a.host.node,
+		HostIPs:            a.host.ips,
+		Services:           a.api.services(),
+		Logs:               logs.New(logs.Config{Dir: cfg.PodLogsDir, MaxSize: cfg.LogMaxBytes(), MaxFiles: cfg.ContainerLogMaxFiles}),
+		MaxBackoff:         cfg.MaxContainerRestartPeriod,
+		SyncFrequency:      cfg.SyncFrequency,
+	})
+}
+
+// volumes makes the manager of pods' volumes.
+func (a *Agent) volumes(rules look.Rules) *volume.Volumes {
+	cfg := volume.Config{
+		RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.LogLinks(), Log: a.log,
+		ClusterDomain: a.cfg.ClusterDomain, Allocatable: a.host.node.Allocatable, SELinux: volume.SELinuxEnabled(),
+		RecursiveReadOnly: a.runtime.recursiveReadOnly, Allow: rules.Allows,
+	}
+	if a.api != nil {
+		cfg.Token, cfg.TrustBundle, cfg.Claim = a.api.reader.Token, a.api.reader.TrustBundle, a.api.reader.Claim
+	}
+	return volume.New(cfg)
+}
+
+// recursiveReadOnly reports whether the runtime supports recursive read-only mounts for pods
+// of a class. If the handler of the class is unknown, it has the name of the class, as for
+// the sandbox of a static pod.
+func (r *containerRuntime) recursiveReadOnly(class *string) bool {
+	ctx, stop := context.WithTimeout(context.Background(), time.Second) // the caller has no context
+	defer stop()
+	handler, _, err := r.Handler(ctx, class)
+	if err != nil {
+		handler = *class
+	}
+	return r.RecursiveReadOnly(handler)
+}
+
+// podCgroups returns the manager of pods' cgroups. Only root may manage them; for other
+// users the runtime decides where pods are.
+func (a *Agent) podCgroups() engine.Cgroups {
+	if os.Geteuid() != 0 {
+		a.log.Info("Pods have no cgroups of their own: only root may make them")
+		return nil
+	}
+	return timedCgroups{a.groups, a.metrics}
+}
+
+// timedCgroups measures the duration of operations on pods' cgroups.
+type timedCgroups struct {
+	*cgroup.Cgroups
+	metrics *metrics.Metrics
+}
+
+// Put implements engine.Cgroups.
+func (t timedCgroups) Put(want *pod.Spec) (parent string, err error) {
+	defer t.ended("create", time.Now())
+	return t.Cgroups.Put(want)
+}
+
+// Raise implements engine.Cgroups.
+func (t timedCgroups) Raise(want *pod.Spec) error {
+	defer t.ended("update", time.Now())
+	return t.Cgroups.Raise(want)
+}
+
+// Lower implements engine.Cgroups.
+func (t timedCgroups) Lower(want *pod.Spec) error {
+	defer t.ended("update", time.Now())
+	return t.Cgroups.Lower(want)
+}
+
+// Take implements engine.Cgroups.
+func (t timedCgroups) Take(uid string) error {
+	defer t.ended("destroy", time.Now())
+	return t.Cgroups.Take(uid)
+}
+
+func (t timedCgroups) ended(operation string, began time.Time) {
+	t.metrics.Cgroup(operation, time.Since(began))
+}

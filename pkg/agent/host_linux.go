@@ -1,0 +1,108 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/plan"
+)
+
+// host is this machine when the agent starts.
+type host struct {
+	facts  node.Facts
+	node   plan.Node       // input of admission
+	limits v1.ResourceList // of all pods together
+	ips    []string
+}
+
+// readHost reads this machine. Admission and limits follow from it and the configuration.
+func readHost(ctx context.Context, cfg Config) (host, error) {
+	f, err := node.Read(cfg.RootDir)
+	if err != nil {
+		return host{}, look.Fail(look.Failure, err)
+	}
+	system, kube := cfg.Reserved()
+	reserved := []v1.ResourceList{system, kube}
+	if cfg.Kubeconfig != "" { // a scheduler expects the kubelet's number
+		reserved = append(reserved, f.Spared(cfg.Thresholds()))
+	}
+	allocatable, err := f.Allocatable(reserved...)
+	if err != nil {
+		return host{}, look.Fail(look.Usage, err, "--system-reserved and --kube-reserved say what pods do not get")
+	}
+	ips, err := cfg.HostIPs(ctx)
+	if err != nil {
+		return host{}, look.Fail(look.Usage, fmt.Errorf("--node-ip: %w", err))
+	}
+	return host{
+		facts: f,
+		node: plan.Node{
+			Name:        cfg.NodeName,
+			Labels:      f.Labels(cfg.NodeName, cfg.Labels()),
+			Taints:      cfg.Taints(),
+			OS:          f.OS,
+			Kernel:      f.Kernel,
+			Sysctls:     cfg.Sysctls(),
+			Allocatable: allocatable,
+			MaxPods:     cfg.MaxPods,
+			NoAppArmor:  f.OS == "linux" && !f.AppArmor,
+		},
+		limits: f.Enforced(cfg.Reserved()),
+		ips:    ips,
+	}, nil
+}
+
+// newObserver returns the observer of this machine, which makes its node status.
+func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroups) *node.Observer {
+	place := ""
+	if os.Geteuid() == 0 {
+		if at, ok := groups.PlaceOfAll(); ok {
+			place = cmp.Or(at.Dirs["memory"], at.Dirs[""])
+		}
+	}
+	return node.NewObserver(node.ObserverConfig{
+		Settings: node.Settings{
+			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
+			Port: cfg.ServerPort(), MaxPods: cfg.MaxPods, Allocatable: h.node.Allocatable,
+			ExternalCloud: cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
+		},
+		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, RootDir: cfg.RootDir, PodsCgroup: place,
+		Thresholds: cfg.Thresholds(), Transition: cfg.PressureTransitionPeriod, Runtime: rt.Runtime, Log: cfg.Log,
+	})
+}
+
+// healthTimeout is the timeout of the PLEG's health check.
+const healthTimeout = 100 * time.Millisecond
+
+// health returns why pods would not run although the runtime is healthy.
+func (r *containerRuntime) health() error {
+	ctx, cancel := context.WithTimeout(context.Background(), healthTimeout)
+	defer cancel()
+	if err := r.hints.Beat(ctx); err != nil {
+		return fmt.Errorf("PLEG is not healthy: %w", err)
+	}
+	return nil
+}
+
+// ForeignCgroup returns the owner of the cgroup of all pods if an agent would refuse to use
+// that cgroup, else "".
+func ForeignCgroup(cfg config.Config, systemd bool) string {
+	groups := cgroup.New(cgroup.Config{
+		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,
+		Driver: func(context.Context) (bool, error) { return systemd, nil },
+	})
+	if foreign, ok := errors.AsType[*cgroup.ForeignError](groups.Foreign()); ok {
+		return foreign.What()
+	}
+	return ""
+}

@@ -1,0 +1,165 @@
+package look
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+	"slices"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/confine"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/forecast"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source/file"
+)
+
+// Manifests reads the sources of -f once, and returns their set with the rules it is under.
+// kept are an agent's records: a rejected pod keeps its recorded version.
+func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Rules, error) {
+	sources, err := c.Sources(Reading{Kept: c.Specs(kept), Permissions: file.Say})
+	if err != nil {
+		return nil, Rules{}, err
+	}
+	set, err := sources.once(ctx)
+	return set, sources.Rules, err
+}
+
+// Merge reads all sources once, after this process has given up the rights that it does not
+// need for that.
+func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
+	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true})
+	if err != nil {
+		return nil, err
+	}
+	if err := c.confine(); err != nil {
+		return nil, err
+	}
+	return sources.once(ctx)
+}
+
+func (s Sources) once(ctx context.Context) (*podconfig.Merged, error) {
+	set := s.Config.Once(ctx)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return set, nil
+}
+
+// Updates follows all sources, until ctx ends or no source can change any more.
+func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed.Update], error) {
+	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Say, Watched: true})
+	if err != nil {
+		return nil, err
+	}
+	return feed.Watch(ctx, sources.Config), nil
+}
+
+// DryRun returns what serving the set would change. It compares with the pods of this
+// machine ("auto", or "runtime", which makes an unavailable runtime an error), with nothing
+// ("none"), or with a file that merge has saved. This process gives up its rights before it
+// reads sources, records and the file's content.
+func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forecast, err error) {
+	var o forecast.Options
+	var saved []byte
+	var lastSets func() (map[string]podconfig.Restored, error)
+	switch against {
+	case "none":
+	case "auto", "runtime":
+		runtime, err := c.observe(ctx)
+		switch {
+		case err != nil && against == "runtime":
+			return none, Fail(Runtime, err, AsRoot(err))
+		case err != nil:
+			c.Notice("compared with nothing, so every pod is an ADD: " + err.Error())
+		default:
+			defer runtime.Close()
+			o.Observer, o.Here, o.RequireSourceReady = runtime, c.here, c.RequireSourceReady()
+			lastSets = c.lastSets()
+		}
+	default:
+		var err error
+		if saved, err = readAtMost(against, largestSaved); err != nil {
+			return none, Fail(Failure, err, "--against takes auto, runtime, none, or a set saved by 'nodectl merge'")
+		}
+	}
+	if err := c.confine(); err != nil {
+		return none, err
+	}
+	r := Reading{Permissions: file.Say, Watched: true}
+	if o.Observer != nil {
+		o.Kept = c.keptHere()
+		r.Kept = c.Specs(o.Kept)
+		sets, err := lastSets()
+		if err != nil {
+			c.Notice("some of what the agent kept of its sources cannot be read: " + err.Error())
+		}
+		r.Restored = c.restored(sets)
+	}
+	if saved != nil {
+		var err error
+		if o.Against, err = forecast.ReadSaved(saved, against); err != nil {
+			return none, Fail(Failure, err)
+		}
+		r.Kept = o.Against.Pods // a rejected pod keeps its saved version
+	}
+	sources, err := c.Sources(r)
+	if err != nil {
+		return none, err
+	}
+	o.Config = sources.Config
+	if o.Observer != nil {
+		o.Forbids = sources.Rules.Forbids
+	}
+	preview, err := forecast.Preview(ctx, o)
+	if ctx.Err() != nil {
+		return none, context.Cause(ctx)
+	}
+	return preview, Fail(Runtime, err)
+}
+
+// confine limits this process to the rights for reading sources and printing, so that a
+// manifest that exploits a parser gains nothing. With a kubeconfig it limits nothing: that
+// may name programs to execute, which write their own files.
+func (c Config) confine() error {
+	if c.Kubeconfig != "" {
+		return nil
+	}
+	return confine.Reading(len(c.EtcdEndpoints) > 0 || slices.ContainsFunc(c.SourceNames(), config.IsURL))
+}
+
+// keptHere returns the agent's records of its pods, with sources as this command names them.
+func (c Config) keptHere() []pod.Record {
+	kept, err := c.Kept()
+	if err != nil {
+		c.Notice("some of what the agent kept cannot be read, so pods are compared by hash: " + err.Error())
+	}
+	for i, r := range kept {
+		if r.Want != nil {
+			want := *r.Want
+			want.Origin = c.here(want.Origin)
+			kept[i].Want = &want
+		}
+	}
+	return kept
+}
+
+// largestSaved is the maximal size of a saved set: far more than all sources of a machine.
+const largestSaved = 256 << 20
+
+// readAtMost reads a file of at most that many bytes.
+func readAtMost(path string, most int64) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	data, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && int64(len(data)) > most {
+		err = fmt.Errorf("read %s: larger than %d MiB", path, most>>20)
+	}
+	return data, err
+}

@@ -1,0 +1,203 @@
+package look
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/policy"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/suggest"
+	"github.com/nodectl/nodectl/pkg/trust"
+)
+
+// maxPolicySize is the maximal size of a policy in bytes.
+const maxPolicySize = 1 << 20
+
+// sourcePolicy reads --source-policy once; nil means that there is none. Any error ends the
+// command: a node with a configured policy never runs without it.
+func (c Config) sourcePolicy() (*policy.Policy, error) {
+	path := c.SourcePolicy
+	if path == "" {
+		if c.PolicyGiven { // a script's variable that is not set
+			return nil, Fail(Usage, errors.New("--source-policy: the path is empty"), "leave the flag out to run without a policy")
+		}
+		return nil, nil
+	}
+	data, err := readPolicy(path, c.Owners)
+	if err != nil {
+		return nil, err
+	}
+	all, problems := policy.Parse(data, path, suggest.Similar)
+	if len(problems) > 0 {
+		return nil, &Error{Kind: Usage, Problems: problems}
+	}
+	return all, nil
+}
+
+// readPolicy reads the file of a policy. It refuses a file that users other than root
+// and owners could write or replace.
+func readPolicy(path string, owners []int) ([]byte, error) {
+	wrong := func(err error, hint string) error {
+		if at, ok := errors.AsType[*fs.PathError](err); ok { // without the operation of package trust
+			err = fmt.Errorf("%s: %w", path, at.Err)
+		}
+		return Fail(Usage, fmt.Errorf("--source-policy: %w", err), hint)
+	}
+	real, err := filepath.EvalSymlinks(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, wrong(err, "without its policy nothing runs: write it, or leave out --source-policy")
+	case err != nil:
+		return nil, wrong(fmt.Errorf("%s: %w", path, err), AsRoot(err))
+	}
+	for _, dir := range []string{filepath.Dir(path), filepath.Dir(real)} {
+		st, err := os.Stat(dir)
+		if err != nil {
+			return nil, wrong(err, AsRoot(err))
+		}
+		if what, fix := writers(st, owners); what != "" {
+			return nil, wrong(fmt.Errorf("%s lies in %s, which %s", path, dir, what), fix+" "+dir)
+		}
+	}
+	switch p, err := trust.Above(path, owners); {
+	case err != nil:
+		return nil, wrong(err, AsRoot(err))
+	case p != nil:
+		return nil, wrong(fmt.Errorf("%s lies in %s, which %s", path, p.Path, p.What), p.Fix)
+	}
+	if st, err := os.Stat(real); err == nil && !st.Mode().IsRegular() { // opening a pipe would block
+		return nil, wrong(fmt.Errorf("%s is not a regular file", path), "")
+	}
+	f, err := os.Open(real)
+	if err != nil {
+		return nil, wrong(err, AsRoot(err))
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, wrong(err, "")
+	}
+	if what, fix := writers(st, owners); what != "" {
+		return nil, wrong(fmt.Errorf("%s %s", path, what), fix+" "+real)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxPolicySize+1))
+	switch {
+	case err != nil:
+		return nil, wrong(err, "")
+	case len(data) > maxPolicySize:
+		return nil, wrong(fmt.Errorf("%s is larger than 1 MiB", path), "")
+	}
+	return data, nil
+}
+
+// Rules are the source policy of a node; the zero Rules allow everything.
+type Rules struct{ policy *policy.Policy }
+
+// held returns the sources with the policy applied, or unchanged without one.
+func (r Rules) held(all []source.Source) []source.Source {
+	if r.policy == nil {
+		return all
+	}
+	for i, s := range all {
+		kind, location, _ := strings.Cut(s.Name(), ":")
+		all[i] = policy.Source(s, r.policy, kind, judgedLocation(kind, location))
+	}
+	return all
+}
+
+// heldSets returns last good sets without the config objects that the policy forbids; it
+// may be newer than the sets. Such an object would stay while its source is away or its file
+// broken, and hide the allowed object of a later source. A forbidden pod stays in the set,
+// because it may run: see Forbids.
+func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
+	if r.policy == nil {
+		return sets
+	}
+	out := make(map[string]podconfig.Restored, len(sets))
+	for layer, set := range sets {
+		set.Files = slices.Clone(set.Files)
+		for i := range set.Files {
+			f := &set.Files[i]
+			f.Objects = slices.DeleteFunc(slices.Clone(f.Objects), func(o *pod.Object) bool {
+				return len(r.policy.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location))) > 0
+			})
+		}
+		out[layer] = set
+	}
+	return out
+}
+
+// judgedLocation returns the location of a source as policies name it: with an absolute path.
+func judgedLocation(kind, location string) string {
+	if kind == "file" || kind == pod.SourceAPI {
+		if abs, err := filepath.Abs(location); err == nil {
+			return abs
+		}
+	}
+	return location
+}
+
+// Forbids returns why no container of a pod may start, or "". The policy may be newer than
+// the record of the pod, and the agent that wrote the record may not have validated it.
+func (r Rules) Forbids(want *pod.Spec) string {
+	problems := append(pod.IdentityProblems(want.Pod), pod.StructureProblems(&want.Pod.Spec)...)
+	if r.policy != nil {
+		problems = append(problems, r.policy.Judge(want, judgedLocation(want.Origin.Source, want.Origin.Location))...)
+	}
+	return firstProblem(problems)
+}
+
+// Allows returns an error if a volume of a pod must not mount a path of this node; followed
+// means that the links of the path are resolved.
+func (r Rules) Allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error {
+	if r.policy == nil {
+		return nil
+	}
+	var follow func(string) string
+	if followed {
+		follow = func(prefix string) string {
+			if real, err := filepath.EvalSymlinks(prefix); err == nil {
+				return real
+			}
+			return prefix
+		}
+	}
+	if why := firstProblem(r.policy.JudgePath(want, judgedLocation(want.Origin.Source, want.Origin.Location), volume, at, follow)); why != "" {
+		return errors.New(why)
+	}
+	return nil
+}
+
+// firstProblem returns the text of a pod's first problem, or "".
+func firstProblem(problems []pod.Problem) string {
+	if len(problems) == 0 {
+		return ""
+	}
+	why := problems[0].Msg
+	if problems[0].Path != "" {
+		why = problems[0].Path + ": " + why
+	}
+	if rest := len(problems) - 1; rest > 0 {
+		why += fmt.Sprintf(" (and %d more)", rest)
+	}
+	return why
+}
+
+// Visible returns which config objects pods may use: those of their own source kind, and
+// those that the policy adds.
+func (r Rules) Visible() podconfig.Visible {
+	if r.policy == nil {
+		return nil
+	}
+	return r.policy.Visible
+}

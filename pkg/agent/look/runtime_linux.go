@@ -1,0 +1,111 @@
+package look
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/doctor"
+)
+
+// KindBundled is the name of the bundled runtime in bundle.Found.
+const KindBundled = "bundled"
+
+// Discover finds the runtime to use. A running bundled one stays in use, whatever was
+// installed since: the pods are on it.
+func (c Config) Discover(ctx context.Context) (bundle.Found, error) {
+	if b := bundle.New(c.Bundle()); c.RuntimeEndpoint == "" && b.Running() {
+		return bundle.Found{Endpoint: b.Endpoint(), Kind: KindBundled}, nil
+	}
+	return bundle.Discover(ctx, c.RuntimeEndpoint)
+}
+
+// observe connects to the runtime that serve would use and that answers now. It starts
+// nothing. The error names the endpoints that it tried.
+func (c Config) observe(ctx context.Context) (machine, error) {
+	found, err := c.Discover(ctx)
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	endpoint := found.Endpoint
+	if endpoint == "" { // use the bundled one, if an agent has started it
+		endpoint = bundle.New(c.Bundle()).Endpoint()
+	}
+	r, dialled := cri.Dial(c.CRI(endpoint))
+	if dialled != nil {
+		return nil, dialled
+	}
+	ask, cancel := context.WithTimeout(ctx, c.Patience)
+	defer cancel()
+	_, silent := r.Ready(ask)
+	switch {
+	case silent == nil:
+		return r, nil
+	case err == nil && found.Kind == "explicit":
+		err = silent
+	case err == nil:
+		err = &bundle.NoRuntimeError{Tried: append(found.Tried, "bundled runtime: not running")}
+	}
+	_ = r.Close()
+	return nil, err
+}
+
+// Bundle returns the configuration of the bundled runtime.
+func (c Config) Bundle() bundle.Config {
+	return bundle.Config{RootDir: c.RootDir, Subnet: c.PodCIDR, Log: c.RuntimeLog}
+}
+
+// CRI returns the configuration of a client of the runtime at endpoint.
+func (c Config) CRI(endpoint string) cri.Config {
+	return cri.Config{
+		Endpoint: endpoint, Node: c.NodeName, PodLogsDir: c.PodLogsDir,
+		ContainerLogsDir: c.LogLinks(), RootDir: c.RootDir,
+		CgroupParent: strings.TrimSuffix(c.CgroupRoot, "/"), Log: c.RuntimeLog,
+		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },
+		RuntimeClasses: c.Classes(), SeccompDir: filepath.Join(c.RootDir, "seccomp"), PauseProfile: c.pauseProfile(endpoint),
+		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: &c.ResolvConf,
+	}
+}
+
+// pauseProfile returns the function that makes the seccomp profile of sandboxes at endpoint.
+// It is nil for any runtime but the bundled one: CRI does not report the pause image.
+func (c Config) pauseProfile(endpoint string) func() (string, error) {
+	if b := bundle.New(c.Bundle()); b.Endpoint() == endpoint {
+		return b.PauseProfile
+	}
+	return nil
+}
+
+// AskRuntime returns facts about the runtime that serve would use. It starts nothing.
+func (c Config) AskRuntime(ctx context.Context) doctor.Runtime {
+	found, err := c.Discover(ctx)
+	if err != nil {
+		return doctor.Runtime{Err: err.Error()}
+	}
+	d := doctor.Runtime{Endpoint: found.Endpoint, Bundled: found.Kind == KindBundled}
+	if d.Endpoint == "" {
+		d.Endpoint = bundle.New(c.Bundle()).Endpoint() // that runs where an agent has started it
+	}
+	r, err := cri.Dial(c.CRI(d.Endpoint))
+	if err != nil {
+		d.Err = err.Error()
+		return d
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(ctx, c.Patience)
+	defer cancel()
+	ready, err := r.Ready(ctx)
+	if err != nil {
+		d.Err = err.Error()
+		return d
+	}
+	d.Ready, d.ReadyMsg, d.Network, d.NetMsg = ready.Runtime, ready.RuntimeMessage, ready.Network, ready.NetworkMessage
+	if d.Name, d.Version, err = r.Version(ctx); err != nil || d.Name == "" {
+		d.Name = "the runtime"
+	}
+	systemd, err := r.Driver(ctx)
+	d.Systemd, d.Driver = systemd, err == nil
+	return d
+}

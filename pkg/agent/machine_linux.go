@@ -1,0 +1,60 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// tellCgroups warns that support for cgroup v1 will end (F34, C-1.41.5).
+func tellCgroups(log *slog.Logger) {
+	if cgroupVersion() == 1 {
+		log.Warn("This machine has cgroup v1, which is on its way out: the kubelet refuses it from 1.35 on, and runtimes will; " +
+			"boot with systemd.unified_cgroup_hierarchy=1")
+	}
+}
+
+// cgroupVersion returns 1 or 2, or 0 if it is unknown.
+func cgroupVersion() int {
+	var fs unix.Statfs_t
+	switch err := unix.Statfs("/sys/fs/cgroup", &fs); {
+	case err != nil:
+		return 0
+	case fs.Type == unix.CGROUP2_SUPER_MAGIC:
+		return 2
+	}
+	return 1
+}
+
+// descriptorsEvery is the interval in which tellDescriptors tries to open a file.
+const descriptorsEvery = 5 * time.Second
+
+// tellDescriptors logs once that this process has no file descriptor left, and once that
+// it has some again (F10): the errors in between do not name the cause. It returns at the
+// end of ctx.
+func tellDescriptors(ctx context.Context, log *slog.Logger) {
+	tick := time.NewTicker(descriptorsEvery)
+	defer tick.Stop()
+	for out := false; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		switch {
+		case err == nil:
+			_ = unix.Close(fd)
+			if out {
+				log.Info("There are file descriptors again")
+			}
+		case !out:
+			var limit unix.Rlimit
+			_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // 0 means unknown
+			log.Warn("No file descriptor is left: pods run on, and what has to open something waits", "error", err, "limit", limit.Cur)
+		}
+		out = err != nil
+	}
+}

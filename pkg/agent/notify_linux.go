@@ -1,0 +1,147 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/pprof"
+	"time"
+
+	"github.com/coreos/go-systemd/v22/daemon"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
+)
+
+// supervisor notifies the service manager that started this agent (systemd's
+// Type=notify); without one it does nothing.
+type supervisor struct {
+	log *slog.Logger
+	// checks must all succeed before the watchdog is fed.
+	checks []func(context.Context) error
+	// answering is closed once the local socket answers; nil: do not wait for it.
+	answering <-chan struct{}
+	// dump is the file that receives the stacks of all goroutines when a check fails.
+	dump string
+}
+
+// beatShare is the number of checks in one watchdog interval.
+const beatShare = 3
+
+// readyPatience is how long run waits for the socket, and then for the first iteration of
+// the sync loop.
+const readyPatience = 10 * time.Second
+
+// run sends READY, feeds the watchdog while all checks succeed, and sends STOPPING at
+// the end of ctx.
+func (s *supervisor) run(ctx context.Context) {
+	defer s.say(daemon.SdNotifyStopping)
+	if s.answering != nil {
+		select {
+		case <-s.answering:
+		case <-time.After(readyPatience):
+		case <-ctx.Done():
+			return
+		}
+	}
+	err := s.check(ctx, readyPatience)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil {
+		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
+	}
+	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // without READY the service does not start
+		if !backoff.Sleep(ctx, wait) {
+			return
+		}
+	}
+	interval, err := daemon.SdWatchdogEnabled(false)
+	if err != nil {
+		s.log.Warn("Watchdog of the service manager not understood", "error", err)
+	}
+	if interval <= 0 {
+		<-ctx.Done()
+		return
+	}
+	tick := time.NewTicker(interval / beatShare)
+	defer tick.Stop()
+	for well := true; ; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		err := s.check(ctx, interval/beatShare)
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			well = true
+			s.say(daemon.SdNotifyWatchdog)
+		case well:
+			well = false
+			s.log.Error("Agent is not alive; the watchdog is not fed", "reason", err, "goroutines", s.dumped())
+		}
+	}
+}
+
+// check runs all checks, each with its own timeout.
+func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
+	for _, alive := range s.checks {
+		ctx, cancel := context.WithTimeout(ctx, limit/time.Duration(2*len(s.checks)))
+		err := alive(ctx)
+		cancel()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// dumped writes the stacks of all goroutines to a file and returns its path.
+func (s *supervisor) dumped() string {
+	f, err := os.OpenFile(s.dump, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err == nil {
+		err = pprof.Lookup("goroutine").WriteTo(f, 2)
+		if failed := f.Close(); err == nil {
+			err = failed
+		}
+	}
+	if err != nil {
+		return fmt.Sprintf("not written: %v", err)
+	}
+	return s.dump
+}
+
+// sayPatience is the timeout of a message to the service manager, which must not keep the
+// agent from stopping (F4).
+const sayPatience = 500 * time.Millisecond
+
+// sayAgain is the delay after a first failed try; it grows to saySeldom if the service
+// manager does not come back.
+const (
+	sayAgain  = 2 * time.Second
+	saySeldom = 5 * time.Minute
+)
+
+// say sends a state to the service manager, if there is one. It reports whether that
+// succeeded.
+func (s *supervisor) say(state string) bool {
+	socket := os.Getenv("NOTIFY_SOCKET")
+	if socket == "" {
+		return true
+	}
+	conn, err := net.DialTimeout("unixgram", socket, sayPatience)
+	if err == nil {
+		defer conn.Close()
+		if err = conn.SetDeadline(time.Now().Add(sayPatience)); err == nil {
+			_, err = conn.Write([]byte(state))
+		}
+	}
+	if err != nil {
+		s.log.Warn("Service manager not told", "state", state, "error", err)
+	}
+	return err == nil
+}

@@ -1,0 +1,341 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/test/wait"
+)
+
+// superior is a service manager's end of NOTIFY_SOCKET. It reads without blocking: a
+// goroutine that waits for a socket would stop synctest's fake time.
+type superior struct {
+	t  *testing.T
+	fd int
+}
+
+// superiorOf makes this process a service with a watchdog interval; 0 means no watchdog.
+func superiorOf(t *testing.T, watchdog time.Duration) *superior {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "notify") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(dir, "s"))
+	t.Setenv("WATCHDOG_USEC", "")
+	t.Setenv("WATCHDOG_PID", "")
+	if watchdog > 0 {
+		t.Setenv("WATCHDOG_USEC", fmt.Sprint(watchdog.Microseconds()))
+		t.Setenv("WATCHDOG_PID", fmt.Sprint(os.Getpid()))
+	}
+	return listens(t)
+}
+
+// listens makes a socket and sets NOTIFY_SOCKET to it.
+func listens(t *testing.T) *superior {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	if err := unix.Bind(fd, &unix.SockaddrUnix{Name: os.Getenv("NOTIFY_SOCKET")}); err != nil {
+		t.Fatal(err)
+	}
+	return &superior{t, fd}
+}
+
+// expects lets d of fake time pass and compares all messages.
+func expects(s *superior, d time.Duration, want ...string) {
+	s.t.Helper()
+	if got := hears(s, d); !slices.Equal(got, want) {
+		s.t.Fatalf("heard %q within %s, want %q", got, d, want)
+	}
+}
+
+// hears returns all messages of the next d of fake time.
+func hears(s *superior, d time.Duration) (words []string) {
+	s.t.Helper()
+	time.Sleep(d)
+	synctest.Wait()
+	for {
+		var b [256]byte
+		n, err := unix.Read(s.fd, b[:])
+		if errors.Is(err, unix.EAGAIN) {
+			return words
+		}
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		words = append(words, string(b[:n]))
+	}
+}
+
+// supervised is a running supervisor.
+type supervised struct {
+	*supervisor
+	log  *logged
+	stop context.CancelFunc // and waits
+}
+
+// logged is a log that may be read while it is written.
+type logged struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func superviseNow(t *testing.T, checks ...func(context.Context) error) *supervised {
+	t.Helper()
+	s := &supervised{log: &logged{}}
+	s.supervisor = &supervisor{log: slog.New(slog.NewTextHandler(s.log, nil)), checks: checks, dump: filepath.Join(t.TempDir(), "goroutines.txt")}
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { s.run(ctx) })
+	s.stop = func() { cancel(); wg.Wait() }
+	t.Cleanup(s.stop)
+	return s
+}
+
+// TestF7_ReadyOnceItIsSpokenTo: the agent does not send READY before its socket answers.
+//
+// Shows: F7
+func TestF7_ReadyOnceItIsSpokenTo(t *testing.T) {
+	boss := superiorOf(t, time.Hour)
+	synctest.Test(t, func(t *testing.T) {
+		answering := make(chan struct{})
+		s := &supervisor{log: slog.New(slog.DiscardHandler), answering: answering}
+		runUntilEnd(t, func(ctx context.Context) error { s.run(ctx); return nil })
+		expects(boss, readyPatience-time.Second)
+		close(answering)
+		expects(boss, 0, "READY=1")
+	})
+}
+
+// part is one part of an agent that a test can make hang.
+type part struct {
+	dead atomic.Bool
+	asks atomic.Int32
+}
+
+// beat blocks while the part is dead, like a part that never releases a lock.
+func (p *part) beat(ctx context.Context) error {
+	p.asks.Add(1)
+	if !p.dead.Load() {
+		return nil
+	}
+	<-ctx.Done()
+	return errors.New("a part hangs")
+}
+
+// TestF7_WatchdogIsFedByTheLivingAlone: the watchdog is fed only while all parts answer.
+// A part that hangs is logged once, with all goroutines in a file; when it answers again,
+// the watchdog is fed again.
+//
+// Shows: F7
+func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
+	const watchdog = 3 * time.Second
+	boss := superiorOf(t, watchdog)
+	synctest.Test(t, func(t *testing.T) {
+		parts := []*part{{}, {}, {}}
+		var checks []func(context.Context) error
+		for _, p := range parts {
+			checks = append(checks, p.beat)
+		}
+		s := superviseNow(t, checks...)
+		expects(boss, 0, "READY=1")
+		time.Sleep(watchdog / beatShare / 2) // between two beats
+		expects(boss, 2*watchdog/beatShare, "WATCHDOG=1", "WATCHDOG=1")
+		for i, p := range parts {
+			p.dead.Store(true)
+			asked := parts[0].asks.Load()
+			expects(boss, 2*watchdog)
+			if n := strings.Count(s.log.String(), "not fed"); n != i+1 {
+				t.Errorf("named %d times, want %d:\n%s", n, i+1, s.log)
+			}
+			if i > 0 && parts[0].asks.Load() < asked+beatShare {
+				t.Error("the others are not asked any more")
+			}
+			text, err := os.ReadFile(s.dump)
+			if err != nil || !bytes.Contains(text, []byte("notify_linux_test.go")) || !bytes.Contains(text, []byte("goroutine 1 [")) {
+				t.Errorf("the dump: %v, %d bytes", err, len(text))
+			}
+			if info, err := os.Stat(s.dump); err == nil && info.Mode().Perm() != 0o600 {
+				t.Errorf("the dump is %s", info.Mode())
+			}
+			if err := os.Remove(s.dump); err != nil {
+				t.Error(err)
+			}
+			p.dead.Store(false)
+			expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		}
+		if log := s.log.String(); strings.Count(log, "a part hangs") != len(parts) || strings.Count(log, s.dump) != len(parts) {
+			t.Errorf("said:\n%s", log)
+		}
+		s.stop()
+		expects(boss, watchdog, "STOPPING=1")
+	})
+}
+
+// TestF7_DumpThatCannotBeWritten: the log says so, and the watchdog is not fed.
+//
+// Shows: F7
+func TestF7_DumpThatCannotBeWritten(t *testing.T) {
+	const watchdog = 3 * time.Second
+	boss := superiorOf(t, watchdog)
+	synctest.Test(t, func(t *testing.T) {
+		p := &part{}
+		s := superviseNow(t, p.beat)
+		expects(boss, watchdog/beatShare, "READY=1", "WATCHDOG=1")
+		if err := os.RemoveAll(filepath.Dir(s.dump)); err != nil {
+			t.Fatal(err)
+		}
+		p.dead.Store(true)
+		expects(boss, 2*watchdog)
+		if !strings.Contains(s.log.String(), "not written: ") {
+			t.Errorf("nothing is said of the dump:\n%s", s.log)
+		}
+	})
+}
+
+// TestF4_WithoutAWatchdog: the agent sends only READY and STOPPING, and warns about a part
+// that never answers. An agent that is stopped before it is ready sends no READY.
+//
+// Shows: F4
+func TestF4_WithoutAWatchdog(t *testing.T) {
+	boss := superiorOf(t, 0)
+	synctest.Test(t, func(t *testing.T) {
+		s := superviseNow(t, (&part{}).beat)
+		expects(boss, time.Hour, "READY=1")
+		s.stop()
+		expects(boss, 0, "STOPPING=1")
+
+		s = superviseNow(t, func(context.Context) error { return errors.New("no pulse") })
+		expects(boss, 0, "READY=1")
+		if log := s.log.String(); !strings.Contains(log, "not alive yet") || !strings.Contains(log, "no pulse") {
+			t.Errorf("said:\n%s", log)
+		}
+		s.stop()
+		expects(boss, 0, "STOPPING=1")
+
+		p := &part{}
+		p.dead.Store(true)
+		s = superviseNow(t, p.beat)
+		s.stop()
+		expects(boss, time.Hour, "STOPPING=1")
+	})
+}
+
+// TestF4_AServiceManagerThatDoesNotListen: its socket is full, and the agent stops
+// nevertheless.
+//
+// Shows: F4
+func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
+	superiorOf(t, 3*time.Millisecond)
+	s := superviseNow(t, (&part{}).beat)
+	wait.Until(t, "its socket is full", func() (string, bool) {
+		log := s.log.String()
+		return log, strings.Contains(log, "Service manager not told")
+	})
+	left := make(chan struct{})
+	go func() { s.stop(); close(left) }()
+	wait.Receive(t, "the supervisor's end", left)
+}
+
+// TestF7_ReadyIsSaidUntilItIsHeard: the agent sends READY again after a failure, so that a
+// service manager that was away briefly does not wait until its timeout.
+//
+// Shows: F7
+func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "s"))
+	t.Setenv("WATCHDOG_USEC", "")
+	synctest.Test(t, func(t *testing.T) {
+		s := superviseNow(t)
+		synctest.Wait()
+		if !strings.Contains(s.log.String(), "not told") {
+			t.Fatalf("READY was not tried:\n%s", s.log)
+		}
+		boss := listens(t)
+		expects(boss, sayAgain-time.Millisecond)
+		expects(boss, time.Millisecond, "READY=1")
+	})
+}
+
+// TestF7_ALoopThatIsBlockedIsNotFed: the sync loop of a whole engine blocks in an
+// iteration; the watchdog is not fed, and the dump shows the stack.
+//
+// Shows: F7
+func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
+	const watchdog = 3 * time.Second
+	boss := superiorOf(t, watchdog)
+	synctest.Test(t, func(t *testing.T) {
+		stuck := &jam{Handler: slog.DiscardHandler, free: make(chan struct{})}
+		f, _, e, hints := fedEngine(t, slog.New(stuck))
+		free := sync.OnceFunc(func() { close(stuck.free) })
+		t.Cleanup(free)
+		s := superviseNow(t, e.Beat, hints.Beat)
+		expects(boss, 0, "READY=1")
+		time.Sleep(watchdog / beatShare / 2) // between two beats
+		expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		stuck.on.Store(true)
+		f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
+		expects(boss, 2*watchdog)
+		if !strings.Contains(s.log.String(), "the sync loop does not take its turn") {
+			t.Errorf("the loop is not missed:\n%s", s.log)
+		}
+		if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*jam).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {
+			t.Errorf("the dump does not show where it stands: %v\n%s", err, text)
+		}
+		stuck.on.Store(false)
+		free()
+		expects(boss, watchdog/beatShare, "WATCHDOG=1")
+		s.stop()
+		expects(boss, 0, "STOPPING=1")
+	})
+}
+
+// jam is a log whose writes block while it is on.
+type jam struct {
+	slog.Handler
+	on   atomic.Bool
+	free chan struct{}
+}
+
+func (*jam) Enabled(context.Context, slog.Level) bool { return true }
+
+func (j *jam) Handle(context.Context, slog.Record) error {
+	if j.on.Load() {
+		<-j.free
+	}
+	return nil
+}
+
+func (j *jam) WithAttrs([]slog.Attr) slog.Handler { return j }

@@ -1,0 +1,71 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// Set is a set of pods that runs once, and the rules it is under.
+type Set struct {
+	*podconfig.Merged
+	Rules look.Rules
+}
+
+// Progress shows a run: pulls, and the statuses of pods.
+type Progress interface {
+	PullLines
+	engine.Sink
+}
+
+// Gone is the goal at which the pods are stopped, and nothing of them is left.
+const Gone = string(engine.UntilGone)
+
+// runtimePatience is how long Ready waits for a runtime that does not answer.
+const runtimePatience = 5 * time.Second
+
+// Ready waits until the runtime answers, and imports the images of the image directory.
+func (a *Agent) Ready(ctx context.Context) error {
+	if err := a.runtime.await(ctx, runtimePatience); err != nil {
+		return err
+	}
+	if err := a.runtime.images.Import(ctx); err != nil && ctx.Err() == nil {
+		a.cfg.Notice(err.Error())
+	}
+	return nil
+}
+
+// Once runs the pods of a set to a goal: running, ready, done, or Gone. At the end of ctx it
+// returns the report so far with the error of ctx.
+func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (feed.Report, error) {
+	defer a.runtime.pulls(ctx, to)()
+	return a.engine(nil, set.Rules, observers{sinks: []engine.Sink{to}}).Once(ctx, set.Merged, engine.Until(until))
+}
+
+// Remove removes the pods of set again; only its own time limit interrupts it.
+func (a *Agent) Remove(set Set) error {
+	limit := time.Minute
+	for spec := range set.Pods.All() {
+		if g := spec.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
+			limit = max(limit, time.Minute+time.Duration(*g)*time.Second)
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	report, err := a.engine(nil, set.Rules, observers{}).Once(ctx, set.Merged, engine.UntilGone)
+	if err != nil {
+		for _, r := range report.Pods {
+			if r.Reason != "" {
+				err = fmt.Errorf("%w: pod %s: %s: %s", err, r.Key, r.Reason, r.Message)
+			}
+		}
+		return look.Fail(look.Runtime, fmt.Errorf("clean up: %w", err))
+	}
+	a.log.Debug("Cleaned up")
+	return nil
+}

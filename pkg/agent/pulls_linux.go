@@ -1,0 +1,154 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/image"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// pulling is a runtime that pulls images with a Puller: with the credentials of pods
+// and node, one pull per image, and few at a time.
+type pulling struct {
+	*cri.Runtime
+	puller *image.Puller
+	pulled func(took time.Duration, size uint64)
+}
+
+// PullImage implements engine.Actor.
+func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error {
+	return r.puller.PullImage(ctx, want, container, func(n pod.PullNews) {
+		if n.Pulled && r.pulled != nil {
+			r.pulled(n.Took, uint64(max(n.Bytes, 0)))
+		}
+		told(n)
+	})
+}
+
+// pulls runs the puller and keeps the lines of to up to date, until ctx ends or leave is
+// called. leave waits for the last pull.
+func (r *containerRuntime) pulls(ctx context.Context, to PullLines) (leave func()) {
+	heard, last := context.WithCancel(context.WithoutCancel(ctx)) // to also shows pulls that ctx cancels
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		defer last()
+		r.puller.Run(ctx)
+	})
+	wg.Go(func() { r.news.follow(heard, r.puller, bundle.NewDownloads(r.Endpoint()), to) })
+	return func() {
+		cancel()
+		wg.Wait()
+	}
+}
+
+// pullNews are the starts and ends of pulls that are not shown yet.
+type pullNews struct {
+	wake   chan struct{} // capacity 1: there are some
+	mu     sync.Mutex
+	events []image.Event
+}
+
+func newPullNews() *pullNews { return &pullNews{wake: make(chan struct{}, 1)} }
+
+// hear queues an event, and never blocks.
+func (n *pullNews) hear(e image.Event) {
+	n.mu.Lock()
+	n.events = append(n.events, e)
+	n.mu.Unlock()
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (n *pullNews) take() []image.Event {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	all := n.events
+	n.events = nil
+	return all
+}
+
+// pullsEvery is the interval of updates of the lines about pulls.
+const pullsEvery = 500 * time.Millisecond
+
+// follow shows pulls on to until ctx ends. While there are no pulls, or to does not show
+// progress, it only waits for events.
+func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, to PullLines) {
+	defer downloads.Close()
+	defer func() {
+		n.tell(to) // events that arrived together with the end
+		to.Lines(nil, nil)
+	}()
+	for {
+		select {
+		case <-n.wake:
+		case <-ctx.Done():
+			return
+		}
+		for {
+			n.tell(to)
+			pulls := puller.Pulls()
+			looked := to.Lines(pulls, n.far(ctx, downloads, pulls))
+			if !looked || len(pulls) == 0 {
+				break
+			}
+			select {
+			case <-time.After(pullsEvery):
+			case <-n.wake:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// tell passes the queued events to to.
+func (n *pullNews) tell(to PullLines) {
+	for _, e := range n.take() {
+		to.Event(e)
+	}
+}
+
+// far returns the progress of pulls, as far as the runtime reports it.
+func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls []image.Pull) map[string]bundle.Download {
+	var names []string
+	for _, p := range pulls {
+		if !p.Waiting {
+			names = append(names, p.Image)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	far, _ := downloads.Look(ctx, names) // without progress the lines have only the time
+	return far
+}
+
+// newPuller returns the Puller of a runtime; it calls told at the start and end of pulls.
+func newPuller(cfg Config, runtime *cri.Runtime, told func(image.Event)) (*image.Puller, error) {
+	c := image.Config{
+		Runtime:     runtime,
+		Dir:         filepath.Join(cfg.RootDir, "image_manager"),
+		PerRegistry: cfg.MaxParallelImagePulls,
+		Told:        told,
+		Log:         cfg.Log,
+	}
+	home, _ := os.UserHomeDir() // a service may have none
+	c.DockerConfigs = image.DockerConfigs(cfg.RootDir, home)
+	if cfg.ImageCredentialProviderConfig != "" {
+		var err error
+		c.Providers, err = image.LoadProviders(cfg.ImageCredentialProviderConfig, cfg.ImageCredentialProviderBinDir)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return image.New(c), nil
+}

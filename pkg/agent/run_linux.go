@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"path/filepath"
+	"sync"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/source/file"
+)
+
+// Run serves until ctx ends: it keeps pods the way their sources want them, answers clients,
+// and supervises the runtime. Pods stay. The end of ctx is no failure.
+func (a *Agent) Run(ctx context.Context) error {
+	cfg, log := a.cfg, a.log
+	m, err := a.join()
+	if err != nil {
+		return err
+	}
+	var live *feed.Live // of the engine, which needs the sources
+	r := look.Reading{
+		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true,
+		API: m.source(a, func() *feed.Live { return live }),
+	}
+	if cfg.InsecureManifestPermissions {
+		r.Permissions = file.Ignore
+	}
+	sources, err := cfg.Sources(r)
+	if err != nil {
+		return err
+	}
+	log.Info("Serving", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
+	tellCgroups(log)
+	a.runtime.importFirst(ctx, cfg.Images())
+	e := a.engine(sources.Config, sources.Rules, a.observers(m))
+	live = e.Live()
+	answers, serving, err := a.serverConfig(e, m)
+	if err != nil {
+		return err
+	}
+	a.measure(live, m, serving)
+	if err := openRun(cfg.Config.Config); err != nil {
+		log.Warn("Directory of the local socket not made", "error", err)
+	}
+
+	beside, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	wg.Go(func() { a.runtime.lookAfter(beside) })
+	defer a.runtime.pulls(beside, cfg.Pulls)()
+	wg.Go(func() { a.events.Run(beside) })
+	if m != nil {
+		wg.Go(func() { m.run(beside, log) })
+	}
+	if serving != nil {
+		wg.Go(func() {
+			if err := serving.Run(beside); err != nil {
+				log.Error("Certificate of the server not kept", "error", err)
+			}
+		})
+	}
+	answering := make(chan struct{}) // closed once the socket answers, or will not
+	said := sync.OnceFunc(func() { close(answering) })
+	answers.Answering = said
+	wg.Go(func() {
+		defer said()
+		if err := server.New(answers).Serve(beside); err != nil {
+			log.Error("Local socket not served; pods go on without", "error", err)
+		}
+	})
+	wg.Go(func() { a.supervise(e, answering).run(beside) })
+	wg.Go(func() { settle(beside) })
+	wg.Go(func() { tellDescriptors(beside, log) })
+	if err := e.Run(ctx); err != nil {
+		return look.Fail(look.Failure, err)
+	}
+	log.Info("Leaving; pods stay")
+	return nil
+}
+
+// supervise returns the supervisor of a serving agent. It checks the sync loop, the workers,
+// and the drain of the runtime's events.
+func (a *Agent) supervise(e *engine.Engine, answering <-chan struct{}) *supervisor {
+	return &supervisor{
+		log: a.log, answering: answering,
+		checks: []func(context.Context) error{e.Beat, a.runtime.hints.Beat},
+		dump:   filepath.Join(a.cfg.RootDir, "goroutines.txt"),
+	}
+}

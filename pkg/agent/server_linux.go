@@ -1,0 +1,218 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"maps"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/logs"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/server/access"
+	"github.com/nodectl/nodectl/pkg/stats"
+)
+
+// runFor is the time limit of a command of /run.
+const runFor = 10 * time.Minute
+
+// serverConfig returns the configuration of the server, on the local socket and, if
+// configured, on a TLS port. serving has the certificate of the port; it is nil without one.
+func (a *Agent) serverConfig(e *engine.Engine, m *member) (s server.Config, serving *certificate.Serving, err error) {
+	cfg, live := a.cfg, e.Live()
+	measured := stats.New(stats.Config{
+		Node: cfg.NodeName, RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups, Pods: live.Pods, RuntimePID: a.runtime.pid, Log: a.log,
+	})
+	a.metrics.Also(measured.Volumes())
+	s = documents(cfg, live)
+	s.RunningPods = a.runtime.runningPods
+	s.Node = func(ctx context.Context) (*v1.Node, error) {
+		if m == nil {
+			return a.observer.Look(ctx), nil
+		}
+		return a.observer.Node(ctx, m.presence.Node()), nil
+	}
+	s.Events, s.Images = a.eventLines, a.runtime.imageList
+	s.Restart, s.Delete = restart(e), remove(e)
+	s.Summary = func(ctx context.Context, only bool) (any, error) { return measured.Summary(ctx, only) }
+	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
+	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
+	s.Configz, s.Counted = cfg.Configz, a.metrics.Request
+	s.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": a.runtime.hints.Beat}
+	a.streams(&s)
+	s.Audit = filepath.Join(cfg.RootDir, "audit.jsonl")
+	if cfg.HealthzPort > 0 {
+		s.Health = net.JoinHostPort(cfg.HealthzBindAddress, strconv.Itoa(cfg.HealthzPort))
+	}
+	if cfg.ServerPort() == 0 {
+		return s, nil, nil
+	}
+	var api *rest.Config
+	if m != nil {
+		api = a.api.rest(a.metrics)
+	}
+	s.Access, err = access.New(access.Config{
+		Node: cfg.NodeName, API: api, ClientCAFile: cfg.ClientCAFile, Log: a.log,
+		TokensFor: cfg.TokenCacheTTL, AllowedFor: cfg.AuthorizedCacheTTL, DeniedFor: cfg.UnauthorizedCacheTTL,
+	})
+	if err != nil {
+		return s, nil, look.Fail(look.Usage, fmt.Errorf("--port: %w", err))
+	}
+	serving, err = certificate.NewServing(certificate.ServingConfig{
+		Node: cfg.NodeName, Addresses: a.addresses, CertFile: cfg.TLSCertFile, KeyFile: cfg.TLSPrivateKeyFile,
+		Rotate: cfg.RotateServerCertificates && api != nil, API: api, Dir: cfg.Certificates(), Log: a.log,
+	})
+	if err != nil {
+		return s, nil, look.Fail(look.Usage, fmt.Errorf("--tls-cert-file: %w", err))
+	}
+	s.TLS = &server.TLS{
+		Address:     net.JoinHostPort(cfg.Address, strconv.Itoa(cfg.ServerPort())),
+		Certificate: serving.Certificate, MinVersion: cfg.MinTLS(), CipherSuites: cfg.CipherSuites(),
+	}
+	return s, serving, nil
+}
+
+// streams sets the functions for exec, attach, port-forward, run and logs.
+func (a *Agent) streams(cfg *server.Config) {
+	cfg.Logs, cfg.Run = a.readLog, a.runtime.runCommand
+	cfg.ExecURL = func(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
+		return a.runtime.ExecURL(ctx, string(of.UID), container, command, cri.Streams(s))
+	}
+	cfg.AttachURL = func(ctx context.Context, of *v1.Pod, container string, s server.Streams) (*url.URL, error) {
+		return a.runtime.AttachURL(ctx, string(of.UID), container, cri.Streams(s))
+	}
+	cfg.PortForwardURL = func(ctx context.Context, of *v1.Pod) (*url.URL, error) {
+		return a.runtime.PortForwardURL(ctx, string(of.UID))
+	}
+	cfg.Checkpoint = func(ctx context.Context, of *v1.Pod, container, path string, timeout time.Duration) error {
+		return a.runtime.CheckpointContainer(ctx, string(of.UID), container, path, timeout)
+	}
+	cfg.CheckpointDir = filepath.Join(a.cfg.RootDir, "checkpoints")
+	cfg.NoDebugging, cfg.StreamIdle = !a.cfg.EnableDebuggingHandlers, a.cfg.StreamingConnectionIdleTimeout
+}
+
+// addresses returns the addresses of the Node object.
+func (a *Agent) addresses() []v1.NodeAddress {
+	return a.observer.Addresses(context.Background())
+}
+
+// eventLines yields the existing events, and with watch later ones.
+func (a *Agent) eventLines(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
+	return func(yield func(string, *v1.Event) bool) {
+		if !watch {
+			for _, e := range a.events.List(event.Filter{}) {
+				if !yield(event.Added, &e) {
+					return
+				}
+			}
+			return
+		}
+		for how, e := range a.events.Watch(ctx, event.Filter{}) {
+			if !yield(how, &e) {
+				return
+			}
+		}
+	}
+}
+
+// runningPods returns the pods that the runtime runs, desired or not: their names, and the
+// running containers.
+func (r *containerRuntime) runningPods(ctx context.Context) ([]*v1.Pod, error) {
+	have, err := r.Pods(ctx)
+	if have == nil {
+		return nil, err
+	}
+	var all []*v1.Pod
+	for _, a := range have {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, UID: types.UID(a.UID)}}
+		for _, name := range slices.Sorted(maps.Keys(a.Containers)) {
+			if c := a.Containers[name]; c.State == pod.StateRunning {
+				p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name, Image: c.Image})
+			}
+		}
+		if len(p.Spec.Containers) > 0 || a.Sandbox != nil && a.Sandbox.Ready {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+func (r *containerRuntime) imageList(ctx context.Context) ([]server.Image, error) {
+	all, err := r.Images(ctx)
+	out := make([]server.Image, 0, len(all))
+	for _, i := range all {
+		out = append(out, server.Image(i))
+	}
+	return out, err
+}
+
+// refusal turns an engine's error into a *server.Refusal.
+func refusal(err error) error {
+	var refused *engine.RefusedError
+	switch {
+	case errors.Is(err, engine.ErrNoPod):
+		return &server.Refusal{Code: http.StatusNotFound, Message: err.Error()}
+	case errors.As(err, &refused):
+		return &server.Refusal{Code: http.StatusConflict, Message: refused.Error()}
+	}
+	return err
+}
+
+func restart(e *engine.Engine) func(context.Context, string, string, []string, *int64) error {
+	return func(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
+		return refusal(e.Restart(ctx, pod.Key{Namespace: namespace, Name: name}, containers, grace))
+	}
+}
+
+func remove(e *engine.Engine) func(context.Context, string, string, string, *int64) error {
+	return func(ctx context.Context, namespace, name, uid string, grace *int64) error {
+		return refusal(e.Delete(ctx, pod.Key{Namespace: namespace, Name: name}, uid, grace))
+	}
+}
+
+// readLog writes the log of a container.
+func (a *Agent) readLog(ctx context.Context, w io.Writer, l server.Log) error {
+	path, err := a.runtime.LogPath(ctx, l.ContainerID)
+	if err != nil {
+		return err
+	}
+	below, err := filepath.Rel(a.cfg.PodLogsDir, path)
+	if err != nil {
+		return err
+	}
+	return logs.Read(ctx, w, logs.File{Dir: a.cfg.PodLogsDir, Path: below}, logs.Options{
+		Stdout: l.Stdout, Stderr: l.Stderr, Timestamps: l.Timestamps, Tail: l.Tail, Since: l.Since, Limit: l.Limit, Follow: l.Follow, Ended: l.Ended,
+	})
+}
+
+// runCommand runs a command in a container to its end.
+func (r *containerRuntime) runCommand(ctx context.Context, of *v1.Pod, container string, command []string) ([]byte, error) {
+	id, err := r.RunningContainer(ctx, string(of.UID), container)
+	if err != nil {
+		return nil, err
+	}
+	code, out, err := r.ExecSync(ctx, id, command, runFor)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("command exited with %d: %s", code, out)
+	}
+	return out, err
+}

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"iter"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// openRun makes the run directory and the socket's directory below it, and the links that
+// clients connect to.
+func openRun(cfg config.Config) error {
+	run, dir := cfg.Run(), filepath.Dir(cfg.ListenPath())
+	if err := os.MkdirAll(run, 0o711); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	switch info, err := os.Lstat(dir); {
+	case err != nil:
+		return err
+	case !info.IsDir():
+		return fmt.Errorf("make directory of the local socket: %s is not a directory", dir)
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return err
+	}
+	if err := linkSocket(cfg.SocketPath(), filepath.Join("agent", "nodectl.sock")); err != nil {
+		return err
+	}
+	if cfg.RootDir == run {
+		return nil
+	}
+	return linkSocket(filepath.Join(cfg.RootDir, "nodectl.sock"), cfg.ListenPath())
+}
+
+// linkSocket makes path a link to an agent's socket. It replaces a link, and the socket of
+// an agent that has ended; it leaves anything else alone.
+func linkSocket(path, to string) error {
+	switch info, err := os.Lstat(path); {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return err
+	case info.Mode().Type() == fs.ModeSymlink:
+		if was, err := os.Readlink(path); err == nil && was == to {
+			return nil
+		}
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("link socket: %s is not a socket", path)
+	default:
+		if c, err := server.Dial(context.Background(), path); err == nil {
+			_ = c.Close()
+			return &server.InUseError{Path: path}
+		}
+	}
+	next := path + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(to, next); err != nil {
+		return err
+	}
+	return os.Rename(next, path)
+}
+
+// documents returns the local server's configuration for an engine's state.
+func documents(cfg Config, live *feed.Live) server.Config {
+	return server.Config{
+		Socket: cfg.ListenPath(),
+		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
+			return updateLines(ctx, live, q)
+		},
+		Sources: func() ([]byte, error) { return jsonBytes(ui.NewSourceList(live.Sources())) },
+		Pods:    live.Pods,
+		Pod: func(namespace, name string) *v1.Pod {
+			found, _ := live.Pod(pod.Key{Namespace: namespace, Name: name})
+			return found
+		},
+		WatchPods: live.WatchPods, Known: live.PodsObserved(),
+		Log: cfg.Log,
+	}
+}
+
+// updateLines returns the updates that a query selects, as watch -o json prints them.
+func updateLines(ctx context.Context, live *feed.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
+	s, err := ui.ParseSelection(q)
+	if err != nil {
+		return nil, &server.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
+	}
+	return func(yield func([]byte, error) bool) {
+		for d := range s.Documents(live.Watch(ctx, feed.WatchOptions{Mode: s.Mode})) {
+			line, err := ui.JSONLine(d)
+			if !yield([]byte(line), err) || err != nil {
+				return
+			}
+		}
+	}, nil
+}
+
+func jsonBytes(v any) ([]byte, error) {
+	text, err := ui.JSON(v)
+	return []byte(text), err
+}

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/doctor"
+)
+
+// Startable returns an error if an agent must not serve with its configuration, or on this
+// machine.
+func Startable(cfg config.Config) error {
+	for _, check := range []func(config.Config) error{identity, ownRoot} {
+		if err := check(cfg); err != nil {
+			return err
+		}
+	}
+	var err error
+	if cfg.ProtectKernelDefaults {
+		err = kernelDefaults("/proc/sys")
+	}
+	if err == nil && cfg.FailSwapOn {
+		err = noSwap("/proc/swaps")
+	}
+	if err == nil && cfg.FailCgroupV1 {
+		err = cgroup2("/sys/fs/cgroup")
+	}
+	return err
+}
+
+// identity returns an error if there are no credentials for the API server.
+func identity(cfg config.Config) error {
+	file, first := cfg.Kubeconfig, cfg.BootstrapKubeconfig
+	switch {
+	case file == "" && first != "":
+		return look.Fail(look.Usage, errors.New("--bootstrap-kubeconfig needs --kubeconfig: the file that is written once there is a certificate"))
+	case file == "" || exists(file):
+		return nil
+	case first == "":
+		return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: %s is not there, and no --bootstrap-kubeconfig to ask for one with", file))
+	case !exists(first):
+		return look.Fail(look.Usage, fmt.Errorf("neither --kubeconfig %s nor --bootstrap-kubeconfig %s is there", file, first), "'kubeadm join' writes them")
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}
+
+// ownRoot refuses a root directory of a kubelet: nodectl must not manage the pods in it.
+func ownRoot(cfg config.Config) error {
+	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
+		if _, err := os.Stat(filepath.Join(cfg.RootDir, name)); err == nil { // another check reports a directory without access
+			return look.Fail(look.Usage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
+		}
+	}
+	return nil
+}
+
+// kernelDefaults compares the kernel's settings with those that a node needs.
+func kernelDefaults(dir string) error {
+	var wrong []string
+	for _, s := range doctor.KernelDefaults() {
+		data, err := os.ReadFile(filepath.Join(dir, strings.ReplaceAll(s[0], ".", "/")))
+		switch have := strings.TrimSpace(string(data)); {
+		case err != nil:
+			wrong = append(wrong, s[0]+" cannot be read")
+		case have != s[1]:
+			wrong = append(wrong, fmt.Sprintf("%s is %s, not %s", s[0], have, s[1]))
+		}
+	}
+	if len(wrong) > 0 {
+		return look.Fail(look.Failure, fmt.Errorf("--protect-kernel-defaults: %s", strings.Join(wrong, "; ")), "set them in /etc/sysctl.d")
+	}
+	return nil
+}
+
+// noSwap refuses a machine that swaps. Kernels without swap have no such file.
+func noSwap(file string) error {
+	data, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return look.Fail(look.Failure, fmt.Errorf("--fail-swap-on: %w", err))
+	}
+	lines := strings.Split(strings.TrimSpace(string(data)), "\n")
+	if len(lines) > 1 { // the first one is the header
+		device := strings.Fields(lines[1])[0]
+		return look.Fail(look.Failure, fmt.Errorf("--fail-swap-on: swap is on: %s", device), "'swapoff -a', and take it out of /etc/fstab; or --fail-swap-on=false")
+	}
+	return nil
+}
+
+// cgroup2 refuses cgroup v1 (C-1.41.5).
+func cgroup2(dir string) error {
+	if !exists(filepath.Join(dir, "cgroup.controllers")) {
+		return look.Fail(look.Failure, errors.New("--fail-cgroup-v1: this machine has no cgroup v2"), "boot with systemd.unified_cgroup_hierarchy=1, or --fail-cgroup-v1=false")
+	}
+	return nil
+}

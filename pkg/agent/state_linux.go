@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
+)
+
+// state is what an agent keeps below its root directory, and what an earlier one has left
+// there.
+type state struct {
+	records *record.Records
+	sets    *record.Split
+	journal *journal.Journal
+	kept    []pod.Record
+	before  map[pod.Key]v1.PodStatus // the last status of every pod
+}
+
+// openState opens what the agent keeps. It logs and skips what it cannot read.
+func openState(cfg Config) state {
+	s := state{
+		records: record.New(cfg.RootDir),
+		sets:    newSets(cfg),
+		journal: journal.New(filepath.Join(cfg.RootDir, "journal.jsonl"), cfg.Log),
+	}
+	var err error
+	if s.kept, err = s.records.All(); err != nil {
+		cfg.Log.Warn("Some records were not read", "error", err)
+	}
+	entries, err := journal.Read(filepath.Join(cfg.RootDir, "journal.jsonl"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		cfg.Log.Warn("Journal not read", "error", err)
+	}
+	s.before = make(map[pod.Key]v1.PodStatus, len(entries))
+	for key, e := range entries {
+		if e.Pod != nil {
+			s.before[key] = e.Pod.Status
+		}
+	}
+	return s
+}
+
+// lastGood returns the last good set of each source, from the previous agent. It logs and
+// skips damaged ones.
+func (a *Agent) lastGood() map[string]podconfig.Restored {
+	sets, err := a.state.sets.Load()
+	if err != nil {
+		a.log.Warn("Some of the last good sets were not read", "error", err)
+	}
+	return look.SetsByLayer(sets)
+}
+
+// newSets returns the store of last good sets: below the root directory, with Secrets
+// encrypted. Sets with Secrets of an API server are in a tmpfs until the machine stops, and
+// on a disk only if pods may start without the server.
+func newSets(cfg Config) *record.Split {
+	var memory *record.Sets
+	key := cfg.SetsKey()
+	run := bundle.RunDir(cfg.RootDir)
+	if inMemory(run) {
+		memory = record.NewSets(run, key)
+	}
+	apart := func(layer string, s pod.Standing) bool {
+		return strings.HasPrefix(layer, pod.SourceAPI+":") && cfg.OfflineStart != pod.SourceAPI &&
+			slices.ContainsFunc(s.Objects, func(o *pod.Object) bool { return o.Kind == pod.KindSecret })
+	}
+	return record.NewSplit(record.NewSets(cfg.RootDir, key), memory, apart)
+}
+
+// inMemory reports whether files below dir are lost when the machine stops.
+func inMemory(dir string) bool {
+	for ; dir != "/"; dir = filepath.Dir(dir) {
+		var fs unix.Statfs_t
+		if unix.Statfs(dir, &fs) == nil {
+			return fs.Type == unix.TMPFS_MAGIC
+		}
+	}
+	return false
+}

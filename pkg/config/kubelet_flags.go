@@ -1,0 +1,71 @@
+package config
+
+// KubeletAliases are the kubelet's flags for settings that have another name here.
+func KubeletAliases() map[string]string {
+	return map[string]string{
+		"hostname-override":          "node-name",
+		"container-runtime-endpoint": "runtime-endpoint",
+		"pod-manifest-path":          "filename",
+		"manifest-url":               "filename",
+		"pod-max-pids":               "pod-pids-limit",
+	}
+}
+
+// KubeletFieldFlags are the kubelet's flags that set a field of its configuration.
+func KubeletFieldFlags() map[string]string {
+	return map[string]string{
+		"enable-server": "enableServer", "read-only-port": "readOnlyPort",
+		"anonymous-auth": "authentication.anonymous.enabled", "authentication-token-webhook": "authentication.webhook.enabled",
+		"authorization-mode": "authorization.mode",
+		"registry-qps":       "registryPullQPS", "registry-burst": "registryBurst", "contention-profiling": "enableContentionProfiling",
+		"oom-score-adj": "oomScoreAdj", "minimum-image-ttl-duration": "imageMinimumGCAge", "image-gc-high-threshold": "imageGCHighThresholdPercent",
+		"image-gc-low-threshold": "imageGCLowThresholdPercent", "volume-stats-agg-period": "volumeStatsAggPeriod", "feature-gates": "featureGates",
+		"kubelet-cgroups": "kubeletCgroups", "system-cgroups": "systemCgroups", "cgroups-per-qos": "cgroupsPerQOS", "cgroup-driver": "cgroupDriver",
+		"cpu-manager-policy": "cpuManagerPolicy", "cpu-manager-policy-options": "cpuManagerPolicyOptions", "cpu-manager-reconcile-period": "cpuManagerReconcilePeriod",
+		"memory-manager-policy": "memoryManagerPolicy", "reserved-memory": "reservedMemory", "topology-manager-policy": "topologyManagerPolicy",
+		"topology-manager-policy-options": "topologyManagerPolicyOptions", "topology-manager-scope": "topologyManagerScope", "qos-reserved": "qosReserved",
+		"runtime-request-timeout": "runtimeRequestTimeout", "hairpin-mode": "hairpinMode", "cpu-cfs-quota": "cpuCFSQuota", "cpu-cfs-quota-period": "cpuCFSQuotaPeriod",
+		"node-status-max-images": "nodeStatusMaxImages", "max-open-files": "maxOpenFiles", "kube-api-content-type": "contentType",
+		"serialize-image-pulls": "serializeImagePulls", "eviction-soft": "evictionSoft", "eviction-soft-grace-period": "evictionSoftGracePeriod",
+		"eviction-max-pod-grace-period": "evictionMaxPodGracePeriod", "eviction-minimum-reclaim": "evictionMinimumReclaim", "pods-per-core": "podsPerCore",
+		"enable-controller-attach-detach": "enableControllerAttachDetach", "make-iptables-util-chains": "makeIPTablesUtilChains",
+		"iptables-masquerade-bit": "iptablesMasqueradeBit", "iptables-drop-bit": "iptablesDropBit", "reserved-cpus": "reservedSystemCPUs",
+		"system-reserved-cgroup": "systemReservedCgroup", "kube-reserved-cgroup": "kubeReservedCgroup", "enforce-node-allocatable": "enforceNodeAllocatable",
+		"volume-plugin-dir": "volumePluginDir", "kernel-memcg-notification": "kernelMemcgNotification", "seccomp-default": "seccompDefault",
+		"local-storage-capacity-isolation": "localStorageCapacityIsolation", "image-service-endpoint": "imageServiceEndpoint",
+		"show-hidden-metrics-for-version": "showHiddenMetricsForVersion", "runonce": "runOnce",
+		"v": "logging.verbosity", "vmodule": "logging.vmodule", "logging-format": "logging.format", "log-flush-frequency": "logging.flushFrequency",
+	}
+}
+
+// KubeletIdleFlags are the kubelet's flags without a field that nodectl ignores, with the
+// reasons.
+func KubeletIdleFlags() map[string]string {
+	const gone, collected, cadvisor, logs = "the kubelet has none any more", "what ends is collected by rules of nodectl's own", "there is no cAdvisor here", "logs go to standard error"
+	return map[string]string{
+		"pod-infra-container-image": "the runtime chooses it", "runtime-cgroups": "the runtime's unit places it", "cloud-config": gone,
+		"lock-file": "the root directory is locked", "exit-on-lock-contention": "the root directory is locked",
+		"minimum-container-ttl-duration": collected, "maximum-dead-containers": collected, "maximum-dead-containers-per-container": collected,
+		"keep-terminated-pod-volumes": gone, "register-schedulable": "use --register-with-taints", "really-crash-for-testing": "it is not for running",
+		"experimental-allocatable-ignore-eviction": "nothing is evicted yet", "experimental-mounter-path": gone,
+		"housekeeping-interval": cadvisor, "global-housekeeping-interval": cadvisor, "container-hints": cadvisor, "log-cadvisor-usage": cadvisor,
+		"boot-id-file": cadvisor, "machine-id-file": cadvisor, "enable-load-reader": cadvisor, "event-storage-age-limit": cadvisor,
+		"event-storage-event-limit": cadvisor, "application-metrics-count-limit": cadvisor,
+		"alsologtostderr": logs, "logtostderr": logs, "log-dir": logs, "log-file": logs, "log-file-max-size": logs, "stderrthreshold": logs,
+		"log-json-info-buffer-size": logs, "log-json-split-stream": logs, "log-text-info-buffer-size": logs, "log-text-split-stream": logs,
+	}
+}
+
+// KubeletGoneFlags are flags of old kubelets that newer ones have removed.
+func KubeletGoneFlags() []string {
+	return []string{"network-plugin", "network-plugin-mtu", "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "docker-endpoint", "image-pull-progress-deadline",
+		"non-masquerade-cidr", "cadvisor-port", "allow-privileged", "dynamic-config-dir", "bootstrap-checkpoint-path", "experimental-bootstrap-kubeconfig", "api-servers"}
+}
+
+// KubeletSwitches are those of these flags that need no value.
+func KubeletSwitches() []string {
+	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "contention-profiling", "cgroups-per-qos", "cpu-cfs-quota",
+		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "kernel-memcg-notification", "seccomp-default",
+		"local-storage-capacity-isolation", "runonce", "exit-on-lock-contention", "keep-terminated-pod-volumes", "register-schedulable", "really-crash-for-testing",
+		"experimental-allocatable-ignore-eviction", "log-cadvisor-usage", "enable-load-reader", "alsologtostderr", "logtostderr", "log-json-split-stream", "log-text-split-stream"}
+}
