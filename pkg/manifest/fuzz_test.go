@@ -117,14 +117,6 @@ func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 	}
 }
 
-// FuzzPlain holds the short way from YAML to JSON to the library.
-func FuzzPlain(f *testing.F) {
-	for _, s := range seeds(f) {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, data []byte) { samePlain(t, data) })
-}
-
 // FuzzScan holds what is counted before decoding to what is there.
 func FuzzScan(f *testing.F) {
 	for _, s := range seeds(f) {

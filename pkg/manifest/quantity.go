@@ -57,3 +57,5 @@ func longExponent(rest []byte) bool {
 	}
 	return n > longestExponent && (n == len(rest) || !letter(rest[n]))
 }
+
+func letter(c byte) bool { return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' }

@@ -9,23 +9,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// quickPod reads a chunk that is one valid static pod, without building a tree of its
-// text: nearly every chunk of nearly every file is that. For any other chunk it reports
-// false and changes nothing: the reader then decodes it with the places of all values,
-// to report problems. Both give the same pod.
+// quickPod reads a chunk of JSON that is one valid static pod, without building a tree of
+// its text. For any other chunk it reports false and changes nothing: the reader then
+// decodes it with the places of all values, to report problems. Both give the same pod.
 func (r *reader) quickPod(c chunk) bool {
-	if !r.o.Static {
-		return false
-	}
-	js, at, ok := c.quickJSON()
-	if !ok || mayBeEndless(js) {
+	const most = 1 << 18 // larger JSON is a list of pods
+	js := bytes.TrimLeft(c.text, " \t\r\n")
+	if !r.o.Static || len(c.text) > most || !bytes.HasPrefix(js, []byte("{")) || !bytes.Contains(js, []byte(`"Pod"`)) || mayBeEndless(js) {
 		return false
 	}
 	var p v1.Pod
 	if strict, err := sigsjson.UnmarshalStrict(js, &p); err != nil || len(strict) > 0 || p.Kind != "Pod" || p.APIVersion != "v1" || p.Name == "" {
 		return false
 	}
-	line, _ := c.lineOf(at)
+	line, _ := c.lineOf(len(c.text) - len(js))
 	o := object{kind: "Pod", at: &place{line: line}}
 	s := &pod.Spec{Key: r.keyOf(p.Namespace, p.Name), Origin: r.origin(o), Pod: &p}
 	if _, twice := r.seen[o.id(s.Key)]; twice || len(pod.Unsupported(&p))+len(pod.Ignored(&p))+len(pod.Refs(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
@@ -40,22 +37,4 @@ func (r *reader) quickPod(c chunk) bool {
 	r.seen[o.id(key)] = line
 	r.out.Pods = append(r.out.Pods, s)
 	return true
-}
-
-// quickJSON returns the chunk as one JSON value, where that is quickly done, and
-// where its object begins.
-func (c chunk) quickJSON() (js []byte, at int, ok bool) {
-	// A list of pods is not for here, and it is large.
-	const most = 1 << 18
-	if len(c.text) > most {
-		return nil, 0, false
-	}
-	text := bytes.TrimLeft(c.text, " \t\r\n")
-	if len(text) > 0 && text[0] == '{' {
-		return text, len(c.text) - len(text), bytes.Contains(text, []byte(`"Pod"`))
-	}
-	if !bytes.Contains(text, []byte("kind: Pod\n")) {
-		return nil, 0, false
-	}
-	return plainJSON(c.text)
 }

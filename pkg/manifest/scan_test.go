@@ -2,17 +2,14 @@ package manifest
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"os"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 	"pgregory.net/rapid"
-	sigsyaml "sigs.k8s.io/yaml"
 )
 
 const several = `# What people write.
@@ -103,45 +100,6 @@ func edited(t *rapid.T, texts []string) []byte {
 	return []byte(strings.Join(lines, ""))
 }
 
-// TestPlain_EditedManifestsReadAsTheLibrariesReadThem compares what is read the
-// short way with both libraries: the one for the meaning, the one for places.
-func TestPlain_EditedManifestsReadAsTheLibrariesReadThem(t *testing.T) {
-	t.Parallel()
-	texts, taken := manifests(t), 0
-	rapid.Check(t, func(t *rapid.T) {
-		for _, c := range split(edited(t, texts)) {
-			if samePlain(t, c.text) {
-				taken++
-			}
-		}
-	})
-	if taken == 0 {
-		t.Error("nothing was read the short way")
-	}
-}
-
-// samePlain reports whether text is read the short way, and compares it.
-func samePlain(t interface{ Fatalf(string, ...any) }, text []byte) bool {
-	js, at, ok := plainJSON(text)
-	if !ok {
-		return false
-	}
-	want, err := sigsyaml.YAMLToJSON(text)
-	var root yaml.Node
-	if errors.Join(err, yaml.Unmarshal(text, &root)) != nil {
-		t.Fatalf("taken, but %v:\n%s\n%s", err, text, js)
-	}
-	a, _ := decodeValue(want)
-	b, err := decodeValue(js)
-	if diff := cmp.Diff(a, b); diff != "" || err != nil {
-		t.Fatalf("(-library +ours) %v in\n%s:\n%s", err, text, diff)
-	}
-	if line, _ := (chunk{text: text, line: 1}).lineOf(at); line != root.Content[0].Line {
-		t.Fatalf("at line %d, want %d", line, root.Content[0].Line)
-	}
-	return true
-}
-
 // TestScan_CountsEditedManifests counts what is counted before decoding, and
 // what is there.
 func TestScan_CountsEditedManifests(t *testing.T) {
@@ -175,16 +133,5 @@ func sameCount(t interface{ Fatalf(string, ...any) }, c chunk) {
 	walk(root.Content[0], 0)
 	if in.documents == 1 && (in.values > nodes || nodes > 4*in.values) || height > 2*maxDepth+2 {
 		t.Fatalf("%d values counted, %d there, %d deep, in %q", in.values, nodes, height, c.text)
-	}
-}
-
-// TestPlain_ManifestsTakeTheShortWay: what the figures are measured with, and
-// what people write, is read without a tree.
-func TestPlain_ManifestsTakeTheShortWay(t *testing.T) {
-	t.Parallel()
-	for i, text := range []string{ordinary, several} {
-		if _, _, ok := plainJSON([]byte(text)); !ok {
-			t.Errorf("text %d is not", i)
-		}
 	}
 }
