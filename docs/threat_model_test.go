@@ -1,13 +1,8 @@
 package docs_test
 
 import (
-	"go/ast"
-	"go/parser"
-	"go/token"
-	"io/fs"
 	"maps"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -113,38 +108,12 @@ func TestThreatModel_EveryTestOfACVE_IsNamed(t *testing.T) {
 	}
 }
 
-// testsByPackage returns the names of all test and fuzz functions by their directory,
-// whatever their build tags.
+// testsByPackage returns the names of all tests by their directory, whatever their build tags.
 func testsByPackage(t *testing.T) map[string][]string {
 	t.Helper()
 	have := make(map[string][]string)
-	files := token.NewFileSet()
-	err := filepath.WalkDir("..", func(path string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && slices.Contains([]string{".git", "bin", "testdata"}, d.Name()):
-			return fs.SkipDir
-		case d.IsDir() || !strings.HasSuffix(path, "_test.go"):
-			return nil
-		}
-		file, err := parser.ParseFile(files, path, nil, parser.SkipObjectResolution)
-		if err != nil {
-			return err
-		}
-		dir, err := filepath.Rel("..", filepath.Dir(path))
-		if err != nil {
-			return err
-		}
-		for _, decl := range file.Decls {
-			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && anyTest.MatchString(f.Name.Name) {
-				have[filepath.ToSlash(dir)] = append(have[filepath.ToSlash(dir)], f.Name.Name)
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
+	for _, c := range testCases(t) {
+		have[c.dir] = append(have[c.dir], c.name)
 	}
 	return have
 }

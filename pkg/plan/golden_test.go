@@ -60,8 +60,7 @@ type troubleYAML struct {
 	In      string `json:"in"` // time until the retry
 }
 
-// TestNextGoldens runs every state in testdata. A file's name begins with the rule that it
-// shows.
+// TestNextGoldens runs every state in testdata. The comment of a file says what it shows.
 func TestNextGoldens(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")

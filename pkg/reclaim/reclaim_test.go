@@ -86,8 +86,7 @@ func lines(t *testing.T, got string, want ...string) {
 	}
 }
 
-// TestImages_AboveHighThreshold_RemovesLeastRecentlyUsedDownToLow.
-// Shows: C-1.33.8, C-1.33.9.
+// Shows: C-1.33.8, C-1.33.9
 func TestImages_AboveHighThreshold_RemovesLeastRecentlyUsedDownToLow(t *testing.T) {
 	t.Parallel()
 	policy := ImagePolicy{High: 85, Low: 80, MinAge: 2 * time.Minute}
@@ -122,7 +121,7 @@ func TestImages_AboveHighThreshold_RemovesLeastRecentlyUsedDownToLow(t *testing.
 	}
 }
 
-// TestImages_UnusedForMaxAge_IsRemovedWithRoom. Shows: C-1.33.10, C-1.33.11.
+// Shows: C-1.33.10, C-1.33.11
 func TestImages_UnusedForMaxAge_IsRemovedWithRoom(t *testing.T) {
 	t.Parallel()
 	n := Node{Now: noon, Filesystems: disk(90), Images: []Image{image("old", 3*time.Hour), image("new", time.Hour), used(image("web", 0), "pod default/web")}}
@@ -164,7 +163,7 @@ func TestPrune_RemovesWhatNothingUses_WhateverItsAge(t *testing.T) {
 		"remove-image docker.io/library/old:1", "keep docker.io/library/pinned:1", "keep docker.io/library/web:1")
 }
 
-// TestRank_MemoryDiskAndPIDs_AreTheKubelets. Shows: C-1.35.6.
+// Shows: C-1.35.6
 func TestRank_MemoryDiskAndPIDs_AreTheKubelets(t *testing.T) {
 	t.Parallel()
 	unknown := running("unknown", 9, 0, 0)
@@ -203,7 +202,7 @@ func TestRank_MemoryDiskAndPIDs_AreTheKubelets(t *testing.T) {
 	}
 }
 
-// TestEvict_Memory_EndsOnePodAndWaitsForIt. Shows: C-1.35.5, C-1.35.7, C-1.35.8.
+// Shows: C-1.35.5, C-1.35.7, C-1.35.8
 func TestEvict_Memory_EndsOnePodAndWaitsForIt(t *testing.T) {
 	t.Parallel()
 	policy := EvictPolicy{Thresholds: []Threshold{hard("memory.available<100Mi")}, Transition: 5 * time.Minute}
@@ -233,7 +232,7 @@ func TestEvict_Memory_EndsOnePodAndWaitsForIt(t *testing.T) {
 	lines(t, plan.String())
 }
 
-// TestEvict_InCluster_StaticPodsAreCritical. Shows: C-1.35.8.
+// Shows: C-1.35.8
 func TestEvict_InCluster_StaticPodsAreCritical(t *testing.T) {
 	t.Parallel()
 	api := running("api", 10, 1, 0)
@@ -247,7 +246,7 @@ func TestEvict_InCluster_StaticPodsAreCritical(t *testing.T) {
 	lines(t, plan.String(), "condition MemoryPressure", "wait 0s: memory.available is 1 B, the limit is 100Mi; no unused data and no pod that may be evicted is left")
 }
 
-// TestEvict_SoftThreshold_IsDueAfterItsGrace. Shows: C-1.35.3, C-1.35.7.
+// Shows: C-1.35.3, C-1.35.7
 func TestEvict_SoftThreshold_IsDueAfterItsGrace(t *testing.T) {
 	t.Parallel()
 	policy := EvictPolicy{Thresholds: []Threshold{soft("memory.available<100Mi", time.Minute)}, MaxGrace: 20}
@@ -265,7 +264,7 @@ func TestEvict_SoftThreshold_IsDueAfterItsGrace(t *testing.T) {
 	lines(t, plan.String(), "evict-pod default/web grace=20", "condition MemoryPressure")
 }
 
-// TestEvict_Disk_RemovesUnusedDataFirst. Shows: C-1.33.12, C-1.35.5.
+// Shows: C-1.33.12, C-1.35.5
 func TestEvict_Disk_RemovesUnusedDataFirst(t *testing.T) {
 	t.Parallel()
 	t10 := hard("nodefs.available<10Gi")

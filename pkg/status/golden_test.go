@@ -67,9 +67,8 @@ func (s scene) of(before v1.PodStatus) v1.PodStatus {
 	return status.Of(s.want, s.have, s.health, before, s.notes, plantest.Now)
 }
 
-// TestOfGoldens runs every state in testdata. A file's name begins with the rule that it
-// shows. In every state, computing the status again without changes gives the same status
-// (C-1.27.2).
+// TestOfGoldens runs every state in testdata. The comment of a file says what it shows.
+// In every state, computing the status again without changes gives the same status (C-1.27.2).
 //
 // Shows: C-1.27.2
 func TestOfGoldens(t *testing.T) {
