@@ -134,16 +134,17 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return err
 	}
 	rt := w.env.runtime
+	if s.Action == plan.PutVolumes || s.Action == plan.RunSandbox { // a pod without volumes has only the second
+		if other, _ := w.otherOwner(v.Want.UID()); other != nil {
+			return other
+		}
+	}
 	switch s.Action {
 	case plan.PutVolumes:
 		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
 			return err
 		}
 		w.save()
-		var other *pod.OwnerError
-		if errors.As(w.rec.saveErr, &other) {
-			return other // what the node keeps under the UID is not this pod's
-		}
 		place, err := w.place(v.Want)
 		if err != nil {
 			return err
@@ -215,8 +216,8 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 		w.presence.expected = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
-		if !w.isOwner(s.UID) {
-			return nil
+		if own, err := w.isOwner(s.UID); !own {
+			return err
 		}
 		if w.env.cgroups != nil {
 			if err := w.env.cgroups.Take(s.UID); err != nil {

@@ -378,12 +378,20 @@ var errFull = fmt.Errorf("no space left on device")
 func (d *disk) Load(key pod.Key, uid string) (pod.Record, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if err := d.ofAnother(key, uid); err != nil {
-		return pod.Record{}, false, err
-	}
 	r, ok := d.records[key]
 	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
-	return r, ok, nil
+	return r, ok, d.ofAnother(key, uid)
+}
+
+func (d *disk) Owner(uid string) (pod.Key, bool, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for key, r := range d.records {
+		if r.UID == uid {
+			return key, true, nil
+		}
+	}
+	return pod.Key{}, false, nil
 }
 
 // ofAnother is an error where the record of the UID is another pod's; mu is held.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -154,7 +155,7 @@ func (l *loop) note(key pod.Key, s orphan) {
 		l.orphans[key] = old
 		return
 	case known:
-		s.Spec, s.Ended = old.Spec, old.Ended
+		s.uid, s.Spec, s.Ended = cmp.Or(old.uid, s.uid), old.Spec, old.Ended
 	}
 	s.first = !l.start.dispatching()
 	l.orphans[key] = s

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -118,32 +119,184 @@ func TestEdit_UIDOfAnotherPod_RemovesNothingOfIt(t *testing.T) {
 	}
 }
 
-// ofAnother are records of which that of one UID is another pod's.
+// ofAnother are records of which that of one UID is another pod's. unread is the error of
+// reading it instead.
 type ofAnother struct {
 	*disk
-	uid string
+	uid    string
+	unread error
+}
+
+var thief = pod.Key{Namespace: "default", Name: "thief"}
+
+func (o ofAnother) Owner(uid string) (pod.Key, bool, error) {
+	if uid == o.uid {
+		return thief, o.unread == nil, o.unread
+	}
+	return o.disk.Owner(uid)
 }
 
 func (o ofAnother) Save(r pod.Record) error {
-	if r.UID == o.uid {
-		return &pod.OwnerError{UID: r.UID, Owner: pod.Key{Namespace: "default", Name: "thief"}}
+	if r.UID == o.uid && o.unread == nil {
+		return &pod.OwnerError{UID: r.UID, Owner: thief}
 	}
 	return o.disk.Save(r)
 }
 
-// A pod does not start under a UID whose record is another pod's: when the other one goes,
-// what the node keeps under the UID is removed.
+// inPlace are the volumes of pods that have none: they are always ready.
+type inPlace struct{ *disk }
+
+func (inPlace) Ready(*pod.Spec, int) (put, current bool, until time.Time) {
+	return true, true, time.Time{}
+}
+
+// A pod does not start under a UID whose record is another pod's, however often it is tried:
+// when the other one goes, what the node keeps under the UID is removed.
 func TestStart_RecordOfUIDIsAnotherPods_NothingStarts(t *testing.T) {
 	t.Parallel()
+	for name, volumes := range map[string]func(*disk) Volumes{
+		"with volumes":    func(d *disk) Volumes { return d },
+		"without volumes": func(d *disk) Volumes { return inPlace{d} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				m.alter = func(cfg *Config) { cfg.Records, cfg.Volumes = ofAnother{disk: m.disk, uid: "own"}, volumes(m.disk) }
+				m.src.set(mkpod("victim", ofUID("own")), mkpod("web"))
+				m.arrive()
+				m.pass(2 * time.Minute)
+				m.expect("web", "Running", true)
+				m.expect("victim", "Pending", false)
+				if strings.Contains(m.log.String(), "Records not written") {
+					t.Error("the disk was said to fail")
+				}
+			})
+		})
+	}
+}
+
+// While the record of a UID cannot be read, nothing under the UID is removed: it may be
+// another pod's.
+func TestRemove_RecordOfUIDCannotBeRead_RemovesNothing(t *testing.T) {
+	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
-		m.alter = func(cfg *Config) { cfg.Records = ofAnother{m.disk, "own"} }
-		m.src.set(mkpod("victim", ofUID("own")), mkpod("web"))
+		b, records := &busyOnce{disk: m.disk, gone: map[string]bool{}}, &ofAnother{disk: m.disk}
+		m.alter = func(cfg *Config) { cfg.Volumes, cfg.Records = b, records }
+		m.src.set(mkpod("web", ofUID("own")))
 		m.arrive()
-		m.pass(2 * time.Minute)
 		m.expect("web", "Running", true)
-		m.expect("victim", "Pending", false)
-		if state := m.rt.State(); strings.Contains(state, "victim") {
-			t.Errorf("runtime:\n%s", state)
+		records.uid, records.unread = "own", errors.New("input/output error")
+		m.src.set()
+		m.pass(time.Minute)
+		if b.gone["own"] {
+			t.Error("the directory was removed")
+		}
+		records.uid = ""
+		m.pass(time.Minute)
+		m.expect("web", "gone", false)
+		if !b.gone["own"] {
+			t.Error("the directory was not removed in the end")
 		}
 	})
+}
+
+// A pod of an API server that is refused for its UID, which another pod claims, leaves no
+// record under it: the other one starts.
+func TestRefuse_UIDOfAnotherPod_RecordsNothingUnderIt(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("victim", ofUID("own"), image("slow-term-20s")))
+		m.arrive()
+		m.expect("victim", "Running", true)
+		m.disk.mu.Lock()
+		clear(m.disk.records) // as long as it waits for its start
+		m.disk.mu.Unlock()
+		m.src.set(mkpod("victim", ofUID("own"), image("slow-term-20s")), ofServer(mkpod("thief", ofUID("own"))))
+		m.pass(time.Minute)
+		m.expect("thief", "Failed", false)
+		if owner, known, _ := m.disk.Owner("own"); known && owner == thief {
+			t.Error("the record of the UID is the refused pod's")
+		}
+	})
+}
+
+// The UID of a running pod without a record is edited, as after a disk was full and the agent
+// started again: admission judges the new UID. If it is another pod's, the running pod stays.
+func TestAdmission_UnrecordedPodWithAnotherUID_IsJudged(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		uid    string // that web is edited to
+		server bool   // web is of an API server
+		want   string
+		starts int
+	}{
+		"a free UID":                   {"free", false, "Running", 2},
+		"that of another pod":          {"own", false, "Running", 1},
+		"of a server, that of another": {"own", true, "Failed", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				of := func(uid string) *pod.Spec {
+					if web := mkpod("web", ofUID(uid)); !c.server {
+						return web
+					}
+					return ofServer(mkpod("web", ofUID(uid)))
+				}
+				m.src.set(mkpod("victim", ofUID("own")), of("first"))
+				m.arrive()
+				m.expect("web", "Running", true)
+				m.die()
+				m.disk.mu.Lock()
+				delete(m.disk.records, in("web"))
+				m.disk.mu.Unlock()
+				m.src.set(mkpod("victim", ofUID("own")), of(c.uid))
+				m.arrive()
+				m.pass(2 * time.Minute)
+				m.expect("victim", "Running", true)
+				m.expect("web", c.want, !c.server)
+				if n := starts(m, "web"); n != c.starts || starts(m, "victim") != 1 {
+					t.Errorf("web started %d times, want %d, victim %d times", n, c.starts, starts(m, "victim"))
+				}
+				if owner, _, _ := m.disk.Owner("own"); owner != in("victim") {
+					t.Errorf("the record of the UID is that of %s", owner)
+				}
+			})
+		})
+	}
+}
+
+// asked is a Volumes whose sweep only asks which of the UIDs stay.
+type asked struct {
+	*disk
+	stay map[string]bool
+}
+
+func (a asked) Sweep(_ context.Context, keep func(string) bool) ([]string, error) {
+	for uid := range a.stay {
+		a.stay[uid] = keep(uid)
+	}
+	return nil, nil
+}
+
+// Directories of every UID that an instance of a known pod may have stay.
+func TestSweep_OlderInstanceOfAnEditedPod_KeepsItsDirectory(t *testing.T) {
+	t.Parallel()
+	stay := map[string]bool{"runs": false, "given": false, "held": false, "recorded": false, "shown": false, "unknown": false}
+	var workers sync.WaitGroup
+	l := orderLoop(Config{Volumes: asked{stay: stay}})
+	l.workers = &workers
+	e := l.entry(in("web"))
+	e.runs, e.given = mkpod("web", ofUID("runs")), mkpod("web", ofUID("given"))
+	e.hold("held")
+	l.note(in("db"), orphan{uid: "recorded"})
+	found := orphan{uid: "shown"}
+	found.ShownUID, found.Layer = "shown", "file:/m"
+	l.note(in("db"), found)
+	l.sweepDirectories(t.Context())
+	workers.Wait()
+	want := map[string]bool{"runs": true, "given": true, "held": true, "recorded": true, "shown": true, "unknown": false}
+	if !maps.Equal(stay, want) {
+		t.Errorf("UIDs whose directories stay: %v", stay)
+	}
 }

@@ -69,12 +69,19 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {
 		keep[e.uid] = true
-		if e.runs != nil {
-			keep[e.runs.UID()] = true
+		for _, spec := range []*pod.Spec{e.runs, e.given} {
+			if spec != nil {
+				keep[spec.UID()] = true
+			}
+		}
+		for _, uid := range e.holds {
+			keep[uid] = true
 		}
 	}
 	for _, s := range l.orphans {
-		keep[s.uid] = true
+		for _, uid := range s.uids() {
+			keep[uid] = true
+		}
 	}
 	for uid := range l.start.found {
 		keep[uid] = true

@@ -52,10 +52,14 @@ func (w *worker) loadRecord(uid string) {
 // forgetRest removes a directory that an agent which died early may have left of a pod.
 // Nothing else shows it.
 func (w *worker) forgetRest(ctx context.Context) {
-	if w.uid == "" || !w.isOwner(w.uid) {
+	if w.uid == "" {
 		return
 	}
-	if err := w.env.volumes.Forget(ctx, w.key, w.uid); err != nil {
+	own, err := w.isOwner(w.uid)
+	if own {
+		err = w.env.volumes.Forget(ctx, w.key, w.uid)
+	}
+	if err != nil {
 		w.log.Warn("Directory of the pod not removed", "error", err)
 	}
 	w.uid = ""
@@ -67,10 +71,12 @@ func (w *worker) save() {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return // nothing of it exists yet
 	}
-	w.rec.saveTried = true
-	if w.rec.saveErr = w.env.records.Save(w.rec.Record); w.rec.saveErr == nil {
-		w.rec.dirty = false
+	err := w.env.records.Save(w.rec.Record)
+	if other, is := errors.AsType[*pod.OwnerError](err); is { // no failure of the disk
+		w.log.Debug("Record not written", "error", other)
+		return
 	}
+	w.rec.saveTried, w.rec.saveErr, w.rec.dirty = true, err, err != nil
 }
 
 // catchUp takes the number of a newer instance from the runtime.
@@ -118,8 +124,10 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 		}
 	case p.Ended.Phase != "":
 		if w.rec.Instance == 0 { // its API server shows the end of a pod that never ran here
-			if err := w.beginInstance(ctx, v.Want, 1); err != nil {
-				return err
+			if other, _ := w.otherOwner(v.Want.UID()); other == nil {
+				if err := w.beginInstance(ctx, v.Want, 1); err != nil {
+					return err
+				}
 			}
 		}
 		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
@@ -146,8 +154,11 @@ func (r *instanceRecord) noteStopping() {
 }
 
 // refuse records a final rejection as the end of an instance that never ran, so that no later
-// agent judges the pod again.
+// agent judges the pod again. It records none under the UID of another pod.
 func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
+	if w.update.refused.reason == plan.DuplicateUID {
+		return nil
+	}
 	if err := w.beginInstance(ctx, want, max(w.rec.Instance, 1)); err != nil {
 		return err
 	}
@@ -192,8 +203,8 @@ func (w *worker) giveBack(uid string) error {
 // removeAll removes what the node keeps under the UID: the cgroup with its processes, the
 // users, the directory. It removes nothing where the UID is another pod's.
 func (w *worker) removeAll(ctx context.Context, uid string) error {
-	if !w.isOwner(uid) {
-		return nil
+	if own, err := w.isOwner(uid); !own {
+		return err
 	}
 	if err := w.giveBack(uid); err != nil {
 		return err
@@ -201,16 +212,25 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	return w.env.volumes.Forget(ctx, w.key, uid)
 }
 
-// isOwner is false if the disk has the UID's record for another pod: manifests may claim
-// UIDs.
-func (w *worker) isOwner(uid string) bool {
-	_, _, err := w.env.records.Load(w.key, uid)
-	var other *pod.OwnerError
-	if !errors.As(err, &other) {
-		return true
+// otherOwner returns the other pod for which the disk has the UID's record, nil for none:
+// manifests may claim UIDs. err says that the record cannot be read.
+func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
+	owner, known, err := w.env.records.Owner(uid)
+	if err == nil && known && owner != w.key {
+		return &pod.OwnerError{UID: uid, Owner: owner}, nil
 	}
-	w.log.Warn("Nothing is removed: the UID belongs to another pod", "uid", uid, "owner", other.Owner.String())
-	return false
+	return nil, err
+}
+
+// isOwner reports whether what the node keeps under the UID may be removed: the UID is not
+// another pod's.
+func (w *worker) isOwner(uid string) (bool, error) {
+	other, err := w.otherOwner(uid)
+	if other != nil {
+		w.log.Warn("Nothing is removed: the UID belongs to another pod", "uid", uid, "owner", other.Owner.String())
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // forget removes what is left of the pod. Its record is then empty, and the worker does not

@@ -112,8 +112,10 @@ type Users interface {
 type Records interface {
 	// Load returns the record of key; ok is false when there is none, or when
 	// it was damaged (it is then set aside, and err says so). Where the record of uid
-	// is another pod's, err is a *pod.OwnerError.
+	// is another pod's, err is a *pod.OwnerError, and r that of key's former UID.
 	Load(key pod.Key, uid string) (r pod.Record, ok bool, err error)
+	// Owner returns the pod whose record is that of uid; known is false when there is none.
+	Owner(uid string) (key pod.Key, known bool, err error)
 	// All returns every readable record.
 	All() ([]pod.Record, error)
 	// Save replaces the record, atomically, unless it is another pod's.

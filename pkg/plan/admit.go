@@ -76,7 +76,7 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 	owners := uidOwners(want)
 	for _, spec := range want {
 		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.ClaimsUID(spec) {
-			refused = append(refused, refusal(spec, duplicateUID, fmt.Sprintf("uid %s belongs to pod %s, which did not choose it", spec.UID(), owner), false))
+			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s, which did not choose it", spec.UID(), owner), false))
 			continue
 		}
 		reason, detail := later.judge(spec)
@@ -111,7 +111,8 @@ func uidOwners(want []*pod.Spec) map[string]pod.Key {
 	return owners
 }
 
-const duplicateUID = "DuplicateUID"
+// DuplicateUID is the reason of a Refusal: the UID is another pod's.
+const DuplicateUID = "DuplicateUID"
 
 // messages are the kubelet's, by reason, where they do not depend on this node.
 var messages = map[string]string{
@@ -295,7 +296,7 @@ func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 		return "DuplicatePod", "another pod is already named " + spec.Key.String()
 	}
 	if other, taken := a.uidHolder(spec.UID()); taken && spec.UID() != "" && other != spec.Key {
-		return duplicateUID, fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
+		return DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)
 	}
 	return "", ""
 }

@@ -21,6 +21,7 @@ import (
 //	             |   it is being deleted, and a container may run | stop all, stop sandboxes
 //	             |   nothing is left                              | gone; while it is being deleted, wait
 //	 stranger    | UID mismatch with the pod on the node          | stop and remove that one, and its volumes
+//	             |   a static pod that is not admitted            | wait, while a container may run
 //	 doubled     | duplicates: an older container or one outside  | stop them; remove older containers as
 //	             | the newest sandbox has not exited, or an older | well
 //	             | sandbox is ready                               |
@@ -117,10 +118,16 @@ func (s *scene) unwanted() bool {
 }
 
 // stranger stops and removes a pod of the same name with another UID. Its own recorded spec
-// decides how it stops, before the desired pod starts (stricter than C-1.16.19).
+// decides how it stops, before the desired pod starts (stricter than C-1.16.19). A refused
+// edit of a static pod stops nothing that runs. A pod of an API server with another UID is
+// another pod, and the old one stops.
 func (s *scene) stranger() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
+	}
+	if s.Refused != "" && !s.Want.Origin.FromAPI() && podview.MayRun(s.Have) {
+		s.p.Behind, s.p.WaitFor = true, s.Refused
+		return true
 	}
 	s.p.Stopping = true
 	s.tearDown("pod with another uid is wanted")

@@ -16,6 +16,7 @@ package record
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,8 +54,9 @@ func New(root string) *Records {
 
 // Load returns the record of key: the one under uid, else the newest one of an earlier UID,
 // so that the pod's earlier instance is stopped by its own spec. ok is false if there is
-// none. A damaged record is renamed to record.json.corrupt-<time>, counts as absent, and is
-// named in err; err may come with a record of an earlier UID.
+// none. If the record under uid is another pod's, err is a *pod.OwnerError. A damaged record
+// is renamed to record.json.corrupt-<time>, counts as absent, and is named in err. err may
+// come with a record of an earlier UID.
 func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err error) {
 	if uid != "" {
 		rec, ok, err = r.read(uid)
@@ -62,7 +64,7 @@ func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err er
 		case ok && rec.Key == key:
 			return rec, true, nil
 		case ok:
-			return pod.Record{}, false, fmt.Errorf("record of pod %s: %w", key, &pod.OwnerError{UID: uid, Owner: rec.Key})
+			err = fmt.Errorf("record of pod %s: %w", key, &pod.OwnerError{UID: uid, Owner: rec.Key})
 		}
 	}
 	former, indexErr := r.uidOf(key)
@@ -76,6 +78,29 @@ func (r *Records) Load(key pod.Key, uid string) (rec pod.Record, ok bool, err er
 		return pod.Record{}, false, err
 	}
 	return rec, true, err
+}
+
+// Owner returns the pod whose record is under uid; known is false if there is none. A record
+// of a newer version, or a damaged one, has an owner too, as long as its names can be read.
+func (r *Records) Owner(uid string) (key pod.Key, known bool, err error) {
+	dir, err := r.dir(uid)
+	if err != nil {
+		return pod.Key{}, false, err
+	}
+	data, err := os.ReadFile(filepath.Join(dir, fileName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return pod.Key{}, false, nil
+	}
+	if err != nil {
+		return pod.Key{}, false, fmt.Errorf("read record: %w", err)
+	}
+	var s struct {
+		Record struct{ Namespace, Name string }
+	}
+	if json.Unmarshal(data, &s) != nil {
+		return pod.Key{}, false, nil
+	}
+	return pod.Key{Namespace: s.Record.Namespace, Name: s.Record.Name}, s.Record.Name != "", nil
 }
 
 // All returns every readable record, in order of key. An error comes with them: it names

@@ -3,6 +3,7 @@ package record_test
 import (
 	"bytes"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -125,8 +126,9 @@ func TestRoundTripIsExact(t *testing.T) {
 	want := sample()
 	for _, v := range []any{want, *want.Want, want.Want.Origin, *want.Want.Data, want.Want.Data.Sums[1], want.Want.Data.Sums[1].Keys["k"]} {
 		for i, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
-			// Positions are only for messages right after reading.
-			if f.IsExported() && f.Name != "Positions" && reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
+			// Positions are only for messages right after reading. A pod with Unread starts nothing
+			// before its source has answered.
+			if f.IsExported() && f.Name != "Positions" && f.Name != "Unread" && reflect.ValueOf(v).FieldByIndex(f.Index).IsZero() {
 				t.Errorf("field %d of %T, %s, is not in the sample: is it in the file?", i, v, f.Name)
 			}
 		}
@@ -252,6 +254,40 @@ func TestF43_OneUIDBelongsToOneKey(t *testing.T) {
 	}
 	if got, ok, err := r.Load(rec.Key, rec.UID); !ok || err != nil || got.Key != rec.Key {
 		t.Errorf("the owner's: %t, %v", ok, err)
+	}
+	other.UID = "uid-2" // an earlier instance of the other pod is to be stopped by its own spec
+	mustSave(t, r, other)
+	if got, ok, err := r.Load(other.Key, rec.UID); !ok || err == nil || got.UID != "uid-2" {
+		t.Errorf("the record of the former UID: %t, %q, %v", ok, got.UID, err)
+	}
+}
+
+// The owner of a UID is known from a record that this nodectl cannot read, too.
+func TestOwner_RecordOfAnotherVersionOrDamaged_HasOne(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func([]byte) []byte{
+		"as it was saved": func(b []byte) []byte { return b },
+		"newer version":   func(b []byte) []byte { return bytes.Replace(b, []byte(`"version":1`), []byte(`"version":7`), 1) },
+		"other checksum":  func(b []byte) []byte { return bytes.Replace(b, []byte(`"instance":`), []byte(`"instance":1`), 1) },
+	} {
+		r, _ := damage(t, change)
+		if key, known, err := r.Owner(sample().UID); err != nil || !known || key != sample().Key {
+			t.Errorf("%s: %v, %t, %v", name, key, known, err)
+		}
+	}
+	r, root := damage(t, func([]byte) []byte { return []byte("no record") })
+	if key, known, err := r.Owner(sample().UID); err != nil || known {
+		t.Errorf("no record: %v, %t, %v", key, known, err)
+	}
+	if _, known, err := r.Owner("absent"); err != nil || known {
+		t.Errorf("absent: %t, %v", known, err)
+	}
+	path := filepath.Join(root, "pods", sample().UID, "record.json")
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, known, err := r.Owner(sample().UID); err == nil || known {
+		t.Errorf("that cannot be read: %t, %v", known, err)
 	}
 }
 
