@@ -85,7 +85,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
 		clear(w.trouble.of) // a changed spec is tried at once
-	} else if changed && u.want != nil && !u.want.Data.Same(w.update.want.Data) {
+	} else if changed && u.want != nil && (!u.want.Data.Same(w.update.want.Data) || !slices.Equal(u.want.Unread, w.update.want.Unread)) {
 		login := pullSecrets(u.want) != pullSecrets(w.update.want)
 		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage

@@ -129,6 +129,14 @@ func (o ObjectID) compare(p ObjectID) int {
 	return cmp.Or(strings.Compare(o.Kind, p.Kind), strings.Compare(o.Name, p.Name))
 }
 
+// CheckRead returns an error if the source could not read whether the object is there.
+func (s *Spec) CheckRead(kind, name string) error {
+	if slices.Contains(s.Unread, ObjectID{kind, name}) {
+		return fmt.Errorf("%s %q could not be read yet", strings.ToLower(kind), name)
+	}
+	return nil
+}
+
 // String returns "configmap/web".
 func (o ObjectID) String() string { return strings.ToLower(o.Kind) + "/" + o.Name }
 
@@ -244,6 +252,13 @@ func (d *Data) Object(kind, name string) *Object {
 		return nil
 	}
 	return d.objects[ObjectID{kind, name}]
+}
+
+// Has reports whether the pod is bound to the object of that kind and name, even if only its
+// sum is known.
+func (d *Data) Has(kind, name string) bool {
+	_, has := d.sum(ObjectID{kind, name})
+	return has
 }
 
 // Known reports whether the contents are known, and not their sums alone.

@@ -132,8 +132,11 @@ func (e *environment) values(kind, name string, optional *bool) (values map[stri
 			return values, true, nil
 		}
 	}
-	if _, was := e.q.Want.Data.sum(ObjectID{kind, name}); was { // it is not missing
+	if e.q.Want.Data.Has(kind, name) { // it is not missing
 		return nil, false, fmt.Errorf("what %s %q holds is not known: its source has not been read since the agent started", strings.ToLower(kind), name)
+	}
+	if err := e.q.Want.CheckRead(kind, name); err != nil {
+		return nil, false, err
 	}
 	if optional != nil && *optional {
 		return nil, false, nil

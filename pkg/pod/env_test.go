@@ -369,3 +369,22 @@ func TestC_1_38_1_UnknownIsNotMissing(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// An optional object that the source could not read is not one that is missing: the kubelet
+// starts the container once it knows.
+func TestEnvironment_OptionalObjectUnread_IsNotMissing(t *testing.T) {
+	t.Parallel()
+	p := &v1.Pod{}
+	p.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "A", ValueFrom: secretKey("key", "k", true)}, {Name: "B", ValueFrom: mapKey("page", "k", true)}}}}
+	for want, unread := range map[string][]ObjectID{
+		"":                                       nil,
+		`secret "key" could not be read yet`:     {{KindSecret, "key"}},
+		`configmap "page" could not be read yet`: {{KindConfigMap, "page"}},
+	} {
+		spec := &Spec{Key: KeyOf(p), Pod: p, Unread: unread}
+		_, err := Environment(CreateRequest{Want: spec, Container: "c", Sandbox: &Sandbox{}}, Sources{})
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%v: %v", unread, err)
+		}
+	}
+}

@@ -79,6 +79,9 @@ type Spec struct {
 	// Data is the config objects that the pod is bound to, nil where it names none. It
 	// is not part of Hash.
 	Data *Data
+	// Unread names, in order, the config objects of which the source could not read whether
+	// they are there: they do not count as missing, also where they are optional.
+	Unread []ObjectID
 	// Positions are the places of references to config objects in the file, by their
 	// field paths (Ref.Path). It may be nil: only messages need it.
 	Positions map[string]Position

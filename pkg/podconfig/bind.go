@@ -189,6 +189,10 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 				objects = append(objects, o)
 			}
 		}
+		if r.Optional && o == nil && was != nil && was.Data.Has(r.Kind, r.Name) && s.CheckRead(r.Kind, r.Name) != nil {
+			lacks = true // it was there, and may still be
+			continue
+		}
 		if r.Optional || r.Kind == pod.KindClaim && s.Origin.FromAPI() || o != nil && (r.Key == "" || o.Has(r.Key)) {
 			continue
 		}
@@ -232,7 +236,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 
 // sameBinding reports whether two specs with the same binding are equal.
 func sameBinding(a, b *pod.Spec) bool {
-	return a.Pod == b.Pod && a.Key == b.Key && a.Origin == b.Origin && a.Hash == b.Hash && a.SandboxHash == b.SandboxHash &&
+	return a.Pod == b.Pod && a.Key == b.Key && a.Origin == b.Origin && slices.Equal(a.Unread, b.Unread) && a.Hash == b.Hash && a.SandboxHash == b.SandboxHash &&
 		maps.Equal(a.ContainerHashes, b.ContainerHashes)
 }
 

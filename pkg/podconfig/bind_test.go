@@ -311,6 +311,34 @@ func TestI9_PodsOfAnAPIServerKeepWhatTheyHave(t *testing.T) {
 	}
 }
 
+// A pod keeps an optional object that its source could not read again, and names others that
+// it could not read, until it could.
+func TestBind_OptionalObjectUnread_IsNotGone(t *testing.T) {
+	t.Parallel()
+	const api = "api:https://server"
+	config := New(Config{})
+	f := newFold([]Layer{NewLayer(api, nil)}, nil, nil)
+	p, unread := namingFile(api, "p", "A1=?y"), []pod.ObjectID{{Kind: pod.KindConfigMap, Name: "y"}}
+	for _, step := range []struct {
+		object string
+		unread []pod.ObjectID
+		want   string
+	}{{"", unread, "A1"}, {"", nil, "A1"}, {"y:1", nil, "A1{y1}"}, {"", unread, "A1{y1}"}, {"", nil, "A1"}} {
+		s := *p.Pods[0]
+		s.Unread = step.unread
+		files := []source.File{{File: p.File, Pods: []*pod.Spec{&s}}}
+		if step.object != "" {
+			files = append(files, namingFile(api, "o", step.object))
+		}
+		f, _, _ = config.take(f, message{snapshot: set(files...)}, noon)
+		set := f.merged.Pods.Slice()
+		check(t, "set", boundText(set), step.want)
+		if step.want == "A1" && !slices.Equal(set[0].Unread, step.unread) {
+			t.Errorf("unread: %v, want %v", set[0].Unread, step.unread)
+		}
+	}
+}
+
 // TestAPolicySaysWhoSeesWhat: Visible alone decides.
 func TestAPolicySaysWhoSeesWhat(t *testing.T) {
 	t.Parallel()

@@ -77,7 +77,7 @@ func identical[T item](a, b T) bool {
 		if a.Hash == "" || a.Hash != b.Hash {
 			return a.Hash == b.Hash && reflect.DeepEqual(a, b)
 		}
-		return a.Pod.UID == b.Pod.UID && sameDeletion(a.Pod, b.Pod) && sameStatus(a, b)
+		return a.Pod.UID == b.Pod.UID && sameDeletion(a.Pod, b.Pod) && sameStatus(a, b) && slices.Equal(a.Unread, b.Unread)
 	case *pod.Object:
 		b := any(b).(*pod.Object)
 		return a.Hash == b.Hash && (a.Hash != "" || equality.Semantic.DeepEqual(a.Object, b.Object))

@@ -279,7 +279,7 @@ func samePod(a, b *pod.Spec) bool {
 	if a == b {
 		return true
 	}
-	if a.Hash == "" || a.Hash != b.Hash || a.Key != b.Key || a.Origin != b.Origin {
+	if a.Hash == "" || a.Hash != b.Hash || a.Key != b.Key || a.Origin != b.Origin || !slices.Equal(a.Unread, b.Unread) {
 		return false
 	}
 	return a.Pod == b.Pod || a.Pod != nil && b.Pod != nil &&

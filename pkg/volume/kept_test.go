@@ -81,3 +81,26 @@ func TestReadyLooksAtClaims(t *testing.T) {
 		t.Errorf("a link in its place: %v", err)
 	}
 }
+
+// A volume with an optional object that the source could not read is not set up without it.
+func TestPut_OptionalObjectUnread_IsNotSetUpWithoutIt(t *testing.T) {
+	needRoot(t)
+	p := newPlace(t)
+	v := configMapVolume("v", "o")
+	v.ConfigMap.Optional = ptr.To(true)
+	s := withUID(spec(v), uid)
+	s.Unread = []pod.ObjectID{{Kind: pod.KindConfigMap, Name: "o"}}
+	if err := p.Put(s, 1); err == nil || !strings.Contains(err.Error(), `configmap "o" could not be read yet`) {
+		t.Errorf("put: %v", err)
+	}
+	if put, _, _ := p.Volumes.Ready(s, 1); put {
+		t.Error("the volume counts as set up")
+	}
+	s.Unread = nil
+	p.put(t, s, 1)
+	again := *s // as after a restart of the agent: what was set up stays
+	again.Unread = []pod.ObjectID{{Kind: pod.KindConfigMap, Name: "o"}}
+	if put, current, _ := p.Volumes.Ready(&again, 1); !put || !current {
+		t.Error("a volume that was set up does not count")
+	}
+}

@@ -195,8 +195,11 @@ func downward(v *v1.DownwardAPIVolumeSource) kind {
 func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, optional *bool) (files, error) {
 	may := optional != nil && *optional
 	values, ok := s.want.Data.Values(kind, name)
-	if !ok && s.unread(kind, name) {
+	if !ok && s.want.Data.Has(kind, name) { // only its sum is known, as after a restart of the agent: its files stay
 		return nil, fmt.Errorf("%s %q has not been read again yet", strings.ToLower(kind), name)
+	}
+	if err := s.want.CheckRead(kind, name); err != nil && !ok {
+		return nil, err
 	}
 	if !ok && !may {
 		return nil, fmt.Errorf("%s %q not found", strings.ToLower(kind), name)
@@ -221,12 +224,6 @@ func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, o
 		}
 	}
 	return out, nil
-}
-
-// unread reports whether an object exists and only its checksum is known, as after a
-// restart of the agent. It does not count as missing: its files stay unchanged.
-func (s *setting) unread(kind, name string) bool {
-	return s.want.Data != nil && slices.ContainsFunc(s.want.Data.Sums, func(o pod.ObjectSum) bool { return o.Kind == kind && o.Name == name })
 }
 
 // fields returns a volume's files of the pod's own fields (C-1.38.3).

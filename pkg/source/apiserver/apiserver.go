@@ -150,7 +150,7 @@ func (r *run) round(ctx context.Context) error {
 			if err := r.look(ctx); err != nil {
 				return err
 			}
-			if !r.yielded || r.set.Dirty() {
+			if !r.yielded || r.isDirty() {
 				if !r.await(ctx) {
 					return context.Canceled
 				}
@@ -239,6 +239,8 @@ func (r *run) flush() {
 		return
 	}
 	r.markUnanswered()
+	r.noteUnread()
+	r.found = false
 	r.lastError, r.yielded = "", true
 	r.left = !r.yield(r.snapshot(), nil)
 }

@@ -92,7 +92,7 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 			retry.Reset(r.again)
 			retries = true
 		}
-		if (r.set.Dirty() || r.lastError != "") && (!lingers || waits && r.wait() == 0) {
+		if (r.isDirty() || r.lastError != "") && (!lingers || waits && r.wait() == 0) {
 			linger.Reset(r.linger)
 			lingers, waits = true, false
 		}
@@ -115,7 +115,7 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 			r.takeAnswer(a)
 		case e := <-events:
 			if e.Err != nil {
-				if r.set.Dirty() {
+				if r.isDirty() {
 					r.flush()
 				}
 				return e.Err

@@ -62,6 +62,7 @@ type objects struct {
 	waiting map[*reader]struct{} // without an answer yet; pods wait for them
 	until   time.Time            // pods wait no longer than this
 	service *reader              // of services; nil for none
+	found   bool                 // since the last set, a first answer said whether an object is there
 }
 
 // reader is one goroutine that reads.
@@ -107,6 +108,34 @@ func (o *objects) wait() time.Duration {
 	return max(0, time.Until(o.until))
 }
 
+// noteUnread has each pod name those of its objects of which the server has not said whether
+// they are there. The kubelet starts no container that such an object may belong to, also
+// where it is optional.
+func (r *run) noteUnread() {
+	for file := range r.unsure {
+		n := r.naming[file]
+		var unread []pod.ObjectID
+		for _, id := range n.ids {
+			if read := r.readers[id]; read == nil || !read.known {
+				unread = append(unread, pod.ObjectID{Kind: id.kind, Name: id.Name})
+			}
+		}
+		if !slices.Equal(unread, n.unread) {
+			n.unread = unread
+			spec := *n.spec
+			spec.Unread = unread
+			r.set.Put(source.File{File: file, Pods: []*pod.Spec{&spec}}, n.said)
+		}
+		// A pod without room stays as it is until it has some: there may be many.
+		if _, refused := r.refused[file]; refused || len(unread) == 0 {
+			delete(r.unsure, file)
+		}
+	}
+}
+
+// isDirty reports whether the set may differ from the one yielded last.
+func (r *run) isDirty() bool { return r.set.Dirty() || r.found && len(r.unsure) > 0 }
+
 // syncReaders starts and ends readers, so that the objects that pods name are read, as far
 // as there is room, and no others.
 func (r *run) syncReaders() {
@@ -145,7 +174,7 @@ func (r *run) syncReaders() {
 func (r *run) leaveUnread(id objectID) {
 	file := r.objectFile(id)
 	switch {
-	case r.held[id] == 0:
+	case r.held.users[id] == 0:
 		r.set.Remove(file)
 	case !r.set.Has(file):
 		r.set.Put(unread(file, "there is no room for all that pods name"), nil)
@@ -184,6 +213,7 @@ func (r *run) takeAnswer(a answer) {
 	default:
 		r.set.Put(source.File{File: file, Objects: []*pod.Object{a.object}}, nil)
 	}
+	r.found = r.found || !read.known
 	read.known, read.failures = true, 0
 	delete(r.waiting, read)
 }

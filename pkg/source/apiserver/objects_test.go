@@ -172,8 +172,8 @@ func TestC_1_38_10_ImmutableObjectsAreNotWatched(t *testing.T) {
 	}
 }
 
-// An object that the node may not read counts as missing, is reported, and is read once
-// the node may; a pod does not wait for it.
+// An object that the node may not read is reported, and read once the node may; the set does
+// not wait for it.
 //
 // Shows: C-1.38.10
 func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
@@ -201,6 +201,29 @@ func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
 	w.Holds(t, "!", "one")
 	s.says(nil)
 	becomes(t, l, "secret/default/a=hunter2")
+}
+
+// A pod names those of its objects that could not be read, as long as they cannot be.
+func TestObjects_ThatCannotBeRead_AreNamedByTheirPods(t *testing.T) {
+	s := newServer(t)
+	s.put(boundPod("one", "x", naming("!a", "absent")), boundPod("two", "x", naming("absent")))
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		if plural(r) == "secrets" {
+			http.Error(w, "", http.StatusForbidden)
+		}
+		return plural(r) == "secrets"
+	})
+	l := sourcetest.Listen(t, s.source(t))
+	w := l.Set()
+	if got := w.Pod("one").Unread; !slices.Equal(got, []pod.ObjectID{{Kind: pod.KindSecret, Name: "a"}}) || len(w.Pod("two").Unread) > 0 {
+		t.Errorf("unread: %v and %v", got, w.Pod("two").Unread)
+	}
+	s.says(nil) // the Secret is not there
+	for deadline := time.Now().Add(wait.Limit); len(w.Pod("one").Unread) > 0; w = l.Set() {
+		if time.Now().After(deadline) {
+			t.Fatal("the Secret stays unread")
+		}
+	}
 }
 
 // A server that does not answer about an object delays pods only for a moment, and the

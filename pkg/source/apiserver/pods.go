@@ -19,17 +19,27 @@ type pods struct {
 	opened  map[string]struct{}    // files emptied since the last snapshot
 	seen    string                 // where the next watch begins
 	names   map[string][]objectID  // objects that are read for the pods, by name of source.File
-	users   map[objectID]int       // how many files have an object in names; at least 1
-	used    map[string]int         // how many objects of a namespace have users; at least 1
+	tally                          // of names
+
+	naming map[string]*namingPod // by name of source.File: the pods that name objects
+	unsure map[string]struct{}   // files of naming whose unread objects may have changed
 
 	touched map[objectID]struct{} // objects whose users may have changed
 
 	claims  map[string]claim // by name of source.File: the next grant decides on them
 	refused map[string]claim // those without room
-	held    map[objectID]int // how many started pods without room name an object; at least 1
+	held    tally            // of the claims that are held
 	moved   bool             // names has changed since claims were refused
 
 	shown map[pod.Key]*v1.Pod // that cfg.Seen got; empty where there is none
+}
+
+// namingPod is a pod that names objects, as it is in the set.
+type namingPod struct {
+	spec   *pod.Spec // with no unread objects
+	said   []pod.Problem
+	ids    []objectID
+	unread []pod.ObjectID
 }
 
 // version is one state of one pod.
@@ -52,8 +62,9 @@ const maxDeleted = 4096
 func newPods(s *Source) *pods {
 	return &pods{
 		Source: s, known: map[string]version{}, deleted: map[types.UID]struct{}{}, opened: map[string]struct{}{},
-		names: map[string][]objectID{}, users: map[objectID]int{}, used: map[string]int{}, touched: map[objectID]struct{}{},
-		claims: map[string]claim{}, refused: map[string]claim{}, held: map[objectID]int{}, shown: map[pod.Key]*v1.Pod{},
+		names: map[string][]objectID{}, tally: newTally(), touched: map[objectID]struct{}{},
+		naming: map[string]*namingPod{}, unsure: map[string]struct{}{},
+		claims: map[string]claim{}, refused: map[string]claim{}, held: newTally(), shown: map[pod.Key]*v1.Pod{},
 	}
 }
 
@@ -160,6 +171,7 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 	if spec != nil {
 		f.Pods = []*pod.Spec{spec}
 		p.claim(file, spec)
+		p.noteNaming(file, &namingPod{spec: spec, said: said, ids: p.claims[file].ids})
 	} else {
 		p.unclaim(file)
 		f.Broken = []pod.Key{pod.KeyOf(v)}

@@ -29,6 +29,63 @@ const (
 type claim struct {
 	ids    []objectID // sorted, all of one namespace
 	weight int        // smallFirst, or 1 of a pod that has started
+	held   bool       // the pod has started and has no room, and its objects are held
+}
+
+// same reports whether two claims are equal. A retry costs no comparison.
+func (c claim) same(d claim) bool {
+	if c.weight != d.weight || len(c.ids) != len(d.ids) {
+		return false
+	}
+	return len(c.ids) == 0 || &c.ids[0] == &d.ids[0] || slices.Equal(c.ids, d.ids)
+}
+
+// tally counts how many pods name an object. It has at most maxObjects objects.
+type tally struct {
+	users map[objectID]int // at least 1
+	used  map[string]int   // by namespace: objects that have users; at least 1
+}
+
+func newTally() tally { return tally{users: map[objectID]int{}, used: map[string]int{}} }
+
+func (t *tally) add(id objectID) {
+	if t.users[id]++; t.users[id] == 1 {
+		t.used[id.Namespace]++
+	}
+}
+
+func (t *tally) drop(id objectID) {
+	if t.users[id]--; t.users[id] > 0 {
+		return
+	}
+	delete(t.users, id)
+	if t.used[id.Namespace]--; t.used[id.Namespace] == 0 {
+		delete(t.used, id.Namespace)
+	}
+}
+
+// hasRoom reports whether the objects of c may be added. A namespace has at most as many as
+// are left for the others: one has half, and two have two thirds.
+func (t *tally) hasRoom(c claim) bool {
+	if len(c.ids) == 0 {
+		return true
+	}
+	room := max(0, maxObjects-len(t.users)-t.used[c.ids[0].Namespace]) / c.weight
+	return t.fresh(c.ids, room) <= room
+}
+
+// fresh returns how many of ids have no users. It ends the count above most: each retry asks
+// for all pods without room.
+func (t *tally) fresh(ids []objectID, most int) int {
+	n := 0
+	for _, id := range ids {
+		if t.users[id] == 0 {
+			if n++; n > most {
+				break
+			}
+		}
+	}
+	return n
 }
 
 // claim notes the objects to be read for a file's pod; grant decides. A terminated pod
@@ -49,36 +106,53 @@ func (p *pods) unclaim(file string) {
 	delete(p.claims, file)
 	p.settle(file)
 	p.name(file, nil)
+	p.noteNaming(file, &namingPod{})
+}
+
+// noteNaming notes which objects a file's pod names.
+func (p *pods) noteNaming(file string, n *namingPod) {
+	if len(n.ids) == 0 {
+		delete(p.naming, file)
+		delete(p.unsure, file)
+		return
+	}
+	p.naming[file], p.unsure[file] = n, struct{}{}
 }
 
 // settle notes that a file's pod does not wait for room.
 func (p *pods) settle(file string) {
-	p.refuse(file, claim{})
+	p.release(p.refused[file])
 	delete(p.refused, file)
 	p.set.Remove(p.refusal(file))
 }
 
 // refuse notes that a file's pod waits for room. The objects of one that has started are
-// held: they do not count as deleted, so its volumes keep what they show.
+// held: they do not count as deleted, so its volumes keep what they show. There is room for
+// as many held objects as for read ones.
 func (p *pods) refuse(file string, c claim) {
 	was := p.refused[file]
-	p.refused[file] = c
-	if was.weight == c.weight && slices.Equal(was.ids, c.ids) { // at each retry
-		return
+	if !c.same(was) {
+		p.release(was)
+		was.held = false
+		p.unsure[file] = struct{}{}
 	}
-	p.hold(c, 1)
-	p.hold(was, -1)
+	if c.held = was.held; !c.held && c.weight == 1 && p.held.hasRoom(c) {
+		c.held = true
+		for _, id := range c.ids {
+			p.held.add(id)
+			p.touched[id] = struct{}{}
+		}
+	}
+	p.refused[file] = c
 }
 
-// hold adds n to the counts of the objects of c, where its pod has started.
-func (p *pods) hold(c claim, n int) {
-	if c.weight != 1 {
+// release ends the hold on the objects of c.
+func (p *pods) release(c claim) {
+	if !c.held {
 		return
 	}
 	for _, id := range c.ids {
-		if p.held[id] += n; p.held[id] == 0 {
-			delete(p.held, id)
-		}
+		p.held.drop(id)
 		p.touched[id] = struct{}{}
 	}
 }
@@ -95,6 +169,9 @@ func (p *pods) grant() {
 		if p.hasRoom(c) {
 			p.settle(file)
 			p.name(file, c.ids)
+			if len(c.ids) > 0 {
+				p.unsure[file] = struct{}{}
+			}
 			continue
 		}
 		p.name(file, slices.DeleteFunc(slices.Clone(p.names[file]), func(id objectID) bool {
@@ -105,30 +182,6 @@ func (p *pods) grant() {
 		p.set.Put(unread(p.refusal(file), "the pods of this node, or of the namespace, name too many ConfigMaps and Secrets (at most "+strconv.Itoa(maxObjects)+" are read)"), nil)
 	}
 	clear(p.claims)
-}
-
-// hasRoom reports whether the objects of c may be read. A namespace has at most as many as
-// are left for the others: one has half, and two have two thirds.
-func (p *pods) hasRoom(c claim) bool {
-	if len(c.ids) == 0 {
-		return true
-	}
-	room := max(0, maxObjects-len(p.users)-p.used[c.ids[0].Namespace]) / c.weight
-	return p.fresh(c.ids, room) <= room
-}
-
-// fresh returns how many of ids are not read. It ends the count above most: each retry asks
-// for all pods without room.
-func (p *pods) fresh(ids []objectID, most int) int {
-	n := 0
-	for _, id := range ids {
-		if p.users[id] == 0 {
-			if n++; n > most {
-				break
-			}
-		}
-	}
-	return n
 }
 
 // retry has the next grant decide again on pods without room.
@@ -153,18 +206,11 @@ func (p *pods) name(file string, ids []objectID) {
 	}
 	p.moved = len(p.refused) > 0
 	for _, id := range p.names[file] {
-		if p.users[id]--; p.users[id] == 0 {
-			delete(p.users, id)
-			if p.used[id.Namespace]--; p.used[id.Namespace] == 0 {
-				delete(p.used, id.Namespace)
-			}
-		}
+		p.drop(id)
 		p.touched[id] = struct{}{}
 	}
 	for _, id := range ids {
-		if p.users[id]++; p.users[id] == 1 {
-			p.used[id.Namespace]++
-		}
+		p.add(id)
 		p.touched[id] = struct{}{}
 	}
 	if p.names[file] = ids; len(ids) == 0 {

@@ -86,13 +86,13 @@ func TestHasRoom_PodWithoutRoom_IsOneLook(t *testing.T) {
 		}
 	}
 	p.used["a"] = maxObjects
-	if p.hasRoom(claim{ids, 1}) || p.hasRoom(claim{ids, smallFirst}) {
+	if p.hasRoom(claim{ids: ids, weight: 1}) || p.hasRoom(claim{ids: ids, weight: smallFirst}) {
 		t.Error("a namespace has more than there is")
 	}
 	for _, id := range ids {
 		p.users[id] = 1
 	}
-	if !p.hasRoom(claim{ids, smallFirst}) || !p.hasRoom(claim{nil, 1}) {
+	if !p.hasRoom(claim{ids: ids, weight: smallFirst}) || !p.hasRoom(claim{weight: 1}) {
 		t.Error("a pod whose objects are read for others has no room")
 	}
 }
@@ -148,7 +148,64 @@ func TestObjects_StartedPodWithoutRoom_AreNotGone(t *testing.T) {
 	r.remove(files[0], "other0")
 	r.retry()
 	r.syncReaders()
-	if len(r.names[started]) != 1000 || live != room*1000 || len(r.held) != 0 || marks("other0") != 0 {
-		t.Errorf("once there is room, %d of the pod's objects are read, %d in all, and %d are held", len(r.names[started]), live, len(r.held))
+	if len(r.names[started]) != 1000 || live != room*1000 || len(r.held.users) != 0 || marks("other0") != 0 {
+		t.Errorf("once there is room, %d of the pod's objects are read, %d in all, and %d are held", len(r.names[started]), live, len(r.held.users))
+	}
+}
+
+// TestRefuse_ManyStartedPodsWithoutRoom_MarksAreBounded: a user who may set the status of
+// pods has the objects of any number of them held. They take no more than objects that are
+// read, and leave room for another namespace. None of a refused pod's objects count as
+// missing.
+func TestRefuse_ManyStartedPodsWithoutRoom_MarksAreBounded(t *testing.T) {
+	t.Parallel()
+	src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, reader: apiclient.NewReader(apiclient.ReaderConfig{})}
+	var last source.Snapshot
+	r := &run{
+		Source: src, pods: newPods(src), yield: func(s source.Snapshot, _ error) bool { last = s; return true },
+		objects: newObjects(func(func(context.Context)) func() { return func() {} }),
+	}
+	put := func(namespace, name string, phase v1.PodPhase) string {
+		names := make([]string, 1000)
+		for i := range names {
+			names[i] = fmt.Sprintf("%s-%d", name, i)
+		}
+		p := boundPod(name, "x", naming(names...))
+		p.Namespace, p.UID, p.ResourceVersion, p.Status.Phase = namespace, types.UID(namespace+name), "1", phase
+		r.put(p, func() {})
+		r.syncReaders()
+		return src.file(pod.KeyOf(p))
+	}
+	var files []string
+	for i := range 3 * maxObjects / 1000 {
+		files = append(files, put("a", fmt.Sprint("pod", i), v1.PodRunning))
+	}
+	if n := len(r.held.users); n != maxObjects/2 {
+		t.Errorf("%d objects are held, want half of %d", n, maxObjects)
+	}
+	for range 6 { // fill the room for objects that are read
+		put("b", fmt.Sprint("other", len(r.known)), v1.PodRunning)
+	}
+	if n := r.held.used["b"]; n != 1000 {
+		t.Errorf("%d objects of another namespace are held, of which %d are read", n, r.used["b"])
+	}
+	waits := put("a", "waits", v1.PodPending)
+	r.flush()
+	unread := 0
+	for f := range last.Files.All() {
+		if f.File == waits {
+			unread = len(f.Pods[0].Unread)
+		}
+	}
+	if unread != 1000 {
+		t.Errorf("%d of 1000 objects of a pod without room are unread", unread)
+	}
+	for i, file := range files {
+		r.remove(file, types.UID(fmt.Sprint("apod", i)))
+	}
+	r.retry()
+	r.syncReaders()
+	if n := r.held.used["a"]; n != 0 {
+		t.Errorf("%d objects of pods that are gone are held", n)
 	}
 }
