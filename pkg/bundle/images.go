@@ -200,7 +200,7 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 				m.distrusted[distrust.path] = err.Error()
 				errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
 			}
-		case status.Code(err) == codes.Unavailable:
+		case status.Code(err) == codes.Unavailable, errors.Is(err, unix.EWOULDBLOCK): // the kernel breaks a lease within 45 s
 			again = settle
 		case !m.still(name, now): // it is being written: the next pass imports it
 			again = settle
@@ -217,14 +217,19 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 // take imports one archive and remembers it.
 func (m *Images) take(ctx context.Context, c *conn, name string, now archived) error {
 	begin := time.Now()
-	f, err := openSame(filepath.Join(m.dir, name), now)
+	at, err := nameSame(filepath.Join(m.dir, name), now)
+	if err != nil {
+		return err
+	}
+	defer at.Close()
+	if err := m.trusts(at); err != nil {
+		return err
+	}
+	f, err := open(at)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := m.trusts(f); err != nil {
-		return err
-	}
 	images, err := c.importFile(ctx, f)
 	if err != nil {
 		return err
@@ -243,33 +248,38 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 	return m.save()
 }
 
-// openSame opens the archive that want describes, and no other file. A user who can write
-// in the directory can replace it after the check: by a FIFO, which blocks open(2), a link
-// to a device, which opening can start, or another file. So openSame opens it with O_PATH
-// first, which has no effect on the file. The second open does not block: it fails if the
-// file's owner holds a write lease.
-func openSame(path string, want archived) (*os.File, error) {
+// nameSame names the archive that want describes, and no other file, without opening it
+// (O_PATH). A user who can write in the directory can replace it after the check: by a FIFO,
+// which blocks open(2), a link to a device, which opening can start, or another file.
+func nameSame(path string, want archived) (*os.File, error) {
 	at, err := os.OpenFile(path, unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer at.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(int(at.Fd()), &st); err != nil {
+		_ = at.Close()
 		return nil, err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || !archiveOf(&st).same(want) {
+		_ = at.Close()
 		return nil, errors.New("another file took its place")
 	}
-	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return os.NewFile(uintptr(fd), path), nil
+	return at, nil
 }
 
-// trusts returns an error if others could have written the open archive, which is the one
-// that is imported.
+// open opens a file that was named. It does not block: it fails with EWOULDBLOCK if the
+// file's owner holds a write lease.
+func open(at *os.File) (*os.File, error) {
+	fd, err := unix.Open("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: at.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), at.Name()), nil
+}
+
+// trusts returns an error if others could have written the archive that f names, which is the
+// one that is imported.
 func (m *Images) trusts(f *os.File) error {
 	if m.insecure {
 		return nil

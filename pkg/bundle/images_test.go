@@ -122,27 +122,48 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 }
 
 // The owner of an archive holds a write lease on it: the open fails instead of waiting
-// until the kernel breaks the lease.
-func TestOpenSame_OwnerHoldsALease_DoesNotWait(t *testing.T) {
+// until the kernel breaks the lease, and the archive is looked at again.
+func TestImport_OwnerHoldsALease_IsTriedAgain(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a.tar")
 	old(t, path)
-	m := NewImages(ImagesConfig{Dir: dir, Endpoint: "/nowhere", Memory: filepath.Join(dir, "memory")})
-	seen, ok := m.look("a.tar")
+	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
 	owners, err := os.Open(path)
-	if !ok || err != nil {
-		t.Fatal(ok, err)
+	if err != nil {
+		t.Fatal(err)
 	}
 	defer owners.Close()
 	if _, err := unix.FcntlInt(owners.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
 		t.Fatal(err)
 	}
-	f, err := openSame(path, seen)
-	if err == nil {
-		f.Close()
+	seen, _ := m.look("a.tar")
+	if err := m.take(t.Context(), nil, "a.tar", seen); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("take: %v, want %v", err, unix.EWOULDBLOCK)
 	}
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		t.Errorf("open: %v, want %v", err, unix.EWOULDBLOCK)
+	if again, errs := m.pass(t.Context()); again != settle || len(errs) > 0 || len(m.known) > 0 {
+		t.Errorf("looked at again in %v, errors %v, known %v", again, errs, m.known)
+	}
+}
+
+// An archive that others own is not opened: its owner could hold the import up by a lease.
+func TestImport_OthersHoldALease_IsRefusedUnopened(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.tar")
+	old(t, path)
+	if err := os.Chown(path, 12345, 12345); err != nil {
+		t.Skip("this user gives no files away:", err)
+	}
+	owners, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owners.Close()
+	if _, err := unix.FcntlInt(owners.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
+	if again, errs := m.pass(t.Context()); again != 0 || len(errs) != 1 || len(m.distrusted) != 1 {
+		t.Errorf("looked at again in %v, errors %v", again, errs)
 	}
 }
 
