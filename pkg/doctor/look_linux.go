@@ -66,16 +66,31 @@ func (l looker) text(p string) string {
 // mostRead limits reads of a file that others may have written.
 const mostRead = 1 << 20
 
-// read reads a regular file that others may have written. It does not block on a FIFO.
+// name names a file, or a link's target, without opening it. open opens it if the user of
+// the looker has found that it is a regular file or a directory: opening a FIFO blocks,
+// opening a device can start it, and opening a file with a lease waits for its owner.
+func (l looker) name(p string) (at *os.File, open func() (*os.File, error), err error) {
+	at, err = os.OpenFile(l.path(p), unix.O_PATH, 0)
+	return at, func() (*os.File, error) {
+		return os.OpenFile("/proc/self/fd/"+strconv.Itoa(int(at.Fd())), os.O_RDONLY|unix.O_NONBLOCK, 0)
+	}, err
+}
+
+// read reads a regular file that others may have written.
 func (l looker) read(p string) ([]byte, error) {
-	f, err := os.OpenFile(l.path(p), os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+	at, open, err := l.name(p)
+	if err != nil {
+		return nil, err
+	}
+	defer at.Close()
+	if info, err := at.Stat(); err != nil || !info.Mode().IsRegular() {
+		return nil, cmp.Or(err, errors.New("is no regular file"))
+	}
+	f, err := open()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, cmp.Or(err, errors.New("is no regular file"))
-	}
 	data, err := io.ReadAll(io.LimitReader(f, mostRead+1))
 	if err == nil && len(data) > mostRead {
 		return nil, fmt.Errorf("is larger than %d KiB", mostRead>>10)
@@ -170,11 +185,10 @@ func (l looker) comm(pid int) string {
 }
 
 // file reads the facts of one file, or of a link's target. It opens only directories and
-// regular files: opening a FIFO blocks, and opening a device can start it.
+// regular files.
 func (l looker) file(path, what string, role Role) File {
 	x := File{Path: path, What: what, Role: role}
-	// O_PATH names the file without opening it.
-	at, err := os.OpenFile(l.path(path), unix.O_PATH, 0)
+	at, open, err := l.name(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return x
@@ -196,7 +210,7 @@ func (l looker) file(path, what string, role Role) File {
 		x.Err = "is neither a file nor a directory"
 		return x
 	}
-	f, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(at.Fd())))
+	f, err := open()
 	if err != nil {
 		x.Err = reason(err)
 		return x

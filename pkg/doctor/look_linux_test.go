@@ -220,6 +220,48 @@ func TestLook_FileExchangedForFIFOOrEndless_IsNotRead(t *testing.T) {
 	}
 }
 
+// A user exchanges a file that doctor reads for a device: opening it can start it.
+func TestLook_FileExchangedForDevice_IsNotOpened(t *testing.T) {
+	t.Parallel()
+	l := looker{tree(t, map[string]string{"etc/cni/net.d/x": ""})}
+	device := l.path("/etc/cni/net.d/1.conf")
+	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))); err != nil { // as /dev/zero
+		t.Skip("this user cannot make devices:", err)
+	}
+	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.InotifyAddWatch(fd, device, unix.IN_OPEN); err != nil {
+		t.Fatal(err)
+	}
+	if c := l.cni(); len(c.Broken) != 1 || !strings.HasSuffix(c.Broken[0], ": is no regular file") {
+		t.Errorf("%q", c.Broken)
+	}
+	if n, err := unix.Read(fd, make([]byte, 4096)); err == nil && n > 0 {
+		t.Error("the device was opened")
+	}
+}
+
+// The owner of a file holds a write lease on it: doctor does not wait until the kernel breaks
+// the lease.
+func TestLook_OwnerHoldsALease_DoesNotWait(t *testing.T) {
+	t.Parallel()
+	l := looker{tree(t, map[string]string{"f": "x"})}
+	owners, err := os.Open(l.path("/f"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer owners.Close()
+	if _, err := unix.FcntlInt(owners.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	if x := l.file("/f", "a file", Manifest); !x.Exists || x.Err != unix.EWOULDBLOCK.Error() {
+		t.Errorf("%+v", x)
+	}
+}
+
 // TestLookAtRights: Look reads the rights of a file from the file system, and records why a
 // file cannot be opened.
 func TestLookAtRights(t *testing.T) {
