@@ -30,11 +30,19 @@ func Pack(w io.Writer, source, base string, note func(string)) error {
 	if !info.IsDir() {
 		dir, at = filepath.Dir(source), filepath.Base(source)
 	}
+	return packFrom(w, info, dir, at, base, note)
+}
+
+// packFrom packs the file or directory that info describes, which is at a path in dir.
+func packFrom(w io.Writer, info fs.FileInfo, dir, at, base string, note func(string)) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
+	if now, err := root.Lstat(at); err != nil || !os.SameFile(info, now) { // OpenRoot follows links
+		return cmp.Or(err, fmt.Errorf("%s was exchanged while it was read", filepath.Join(dir, at)))
+	}
 	p := packer{tar.NewWriter(w), root, note}
 	if err := p.pack(at, base); err != nil {
 		return err

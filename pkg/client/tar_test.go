@@ -76,6 +76,26 @@ func TestPack_FileExchangedForALink_LinkIsNotFollowed(t *testing.T) {
 	}
 }
 
+// The copied directory itself is exchanged for a link between the look and the open.
+func TestPack_DirectoryItselfExchangedForALink_LinkIsNotFollowed(t *testing.T) {
+	t.Parallel()
+	from, outside := filepath.Join(t.TempDir(), "dir"), t.TempDir()
+	if err := errors.Join(os.Mkdir(from, 0o755), os.WriteFile(filepath.Join(outside, "file"), []byte("secret"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(from)
+	if err := errors.Join(err, os.Rename(from, from+".was"), os.Symlink(outside, from)); err != nil {
+		t.Fatal(err)
+	}
+	var w bytes.Buffer
+	if err := client.PackFrom(&w, info, from, ".", "base", func(string) {}); err == nil || !strings.Contains(err.Error(), "exchanged") {
+		t.Errorf("pack: %v", err)
+	}
+	if w.Len() > 0 {
+		t.Errorf("%d bytes were sent", w.Len())
+	}
+}
+
 // sparseTar returns a tar with a file of size bytes, of which only the last three are data.
 func sparseTar(name string, size int64) []byte {
 	var records strings.Builder
