@@ -29,6 +29,7 @@ var rules = []struct {
 	{module + "pkg/engine/...", []string{"pkg/agent", "test/..."}, "the agent makes the engine; no package takes it as a parameter"},
 	{module + "pkg/feed", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui/..."}, "the engine publishes; the edge reads"},
 	{module + "pkg/forecast", []string{"pkg/agent/look", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
+	{module + "pkg/hidden", []string{"pkg/server", "pkg/ui"}, "texts of others are escaped where they are written"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -14,9 +13,8 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf16"
-	"unicode/utf8"
+
+	"github.com/nodectl/nodectl/pkg/hidden"
 )
 
 const (
@@ -104,32 +102,13 @@ type auditFile struct {
 	mu sync.Mutex // held while a line is written
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. encoding/json leaves DEL, C1 controls and bidi characters as
+// they are, which a terminal acts on.
 func (f *auditFile) Write(line []byte) (int, error) {
-	if _, err := f.write(escapeHidden(line)); err != nil {
+	if _, err := f.write([]byte(hidden.EscapeJSON(string(line)))); err != nil {
 		return 0, err
 	}
 	return len(line), nil
-}
-
-// escapeHidden escapes unprintable characters in a line of JSON. encoding/json does not
-// escape DEL, C1 controls and bidi characters, which a terminal acts on.
-func escapeHidden(line []byte) []byte {
-	hidden := func(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
-	if bytes.IndexFunc(line, hidden) < 0 {
-		return line
-	}
-	var out []byte
-	for _, r := range string(line) {
-		if !hidden(r) {
-			out = utf8.AppendRune(out, r)
-			continue
-		}
-		for _, unit := range utf16.AppendRune(nil, r) {
-			out = fmt.Appendf(out, `\u%04x`, unit)
-		}
-	}
-	return out
 }
 
 func (f *auditFile) write(line []byte) (int, error) {

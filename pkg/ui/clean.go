@@ -5,10 +5,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode/utf16"
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/hidden"
 )
 
 // Clean returns s safe for one line of a terminal: it escapes control characters, bytes
@@ -29,11 +30,11 @@ func Clean(s string) string {
 			b.WriteString(`\t`)
 		case r == '\r':
 			b.WriteString(`\r`)
-		case hidden(r) && r < 0x80:
+		case hidden.Is(r) && r < 0x80:
 			fmt.Fprintf(&b, `\x%02x`, r)
-		case hidden(r) && r > 0xffff:
+		case hidden.Is(r) && r > 0xffff:
 			fmt.Fprintf(&b, `\U%08x`, r)
-		case hidden(r):
+		case hidden.Is(r):
 			fmt.Fprintf(&b, `\u%04x`, r)
 		default:
 			b.WriteString(s[i : i+n])
@@ -48,28 +49,11 @@ func clean(s string) bool {
 		return false
 	}
 	for _, r := range s {
-		if hidden(r) {
+		if hidden.Is(r) {
 			return false
 		}
 	}
 	return true
-}
-
-// hidden reports whether a terminal would act on r instead of showing it: C0 and C1
-// controls, bidirectional controls, and characters without a width, such as soft hyphens,
-// annotations, tags, variation selectors and fillers.
-func hidden(r rune) bool {
-	switch {
-	case r == 0xad, r == 0x34f, r >= 0x180b && r <= 0x180f, r >= 0xfff9 && r <= 0xfffb, r >= 0xe0000 && r <= 0xe0fff:
-		return true
-	case r >= 0xfe00 && r <= 0xfe0f, r == 0x115f, r == 0x1160, r == 0x3164, r == 0xffa0: // Hangul fillers
-		return true
-	case r < 0x20, r >= 0x7f && r <= 0x9f:
-		return true
-	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2060 && r <= 0x206f, r == 0xfeff, r == 0x061c:
-		return true
-	}
-	return false
 }
 
 // JSON returns v as an indented JSON document, control characters escaped.
@@ -86,23 +70,7 @@ func encode(v any, indent string) (string, error) {
 	if err := enc.Encode(v); err != nil {
 		return "", err
 	}
-	// Outside of strings JSON is ASCII, so hidden characters that are not ASCII are in
-	// strings and can be escaped there. So can DEL.
-	text := b.String()
-	if clean(strings.ReplaceAll(text, "\n", "")) {
-		return text, nil
-	}
-	var out strings.Builder
-	for _, r := range text {
-		if r != '\n' && hidden(r) {
-			for _, unit := range utf16.AppendRune(nil, r) {
-				fmt.Fprintf(&out, `\u%04x`, unit)
-			}
-			continue
-		}
-		out.WriteRune(r)
-	}
-	return out.String(), nil
+	return hidden.EscapeJSON(b.String()), nil
 }
 
 // YAML returns v as a YAML document by its JSON tags. It converts escaped JSON, since YAML

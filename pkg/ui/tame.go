@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/nodectl/nodectl/pkg/hidden"
 )
 
 // Tame makes a container's lines safe for a terminal: it keeps colours and tabs, and
@@ -32,7 +34,7 @@ func (t *Tame) Line(line []byte) []byte {
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, body[i])
-		case r == '\t' || !hidden(r):
+		case r == '\t' || !hidden.Is(r):
 			b.Write(body[i : i+n])
 		default:
 			b.WriteString(Clean(string(r)))

@@ -238,6 +238,8 @@ func TestClean(t *testing.T) {
 		"v\U000e0100\U000e01ef":  `v\U000e0100\U000e01ef`,
 		"\u115f\u1160\u3164":     `\u115f\u1160\u3164`,
 		"\uffa0\u180b\u180d":     `\uffa0\u180b\u180d`,
+		"\u17b4\u2800\ufff0":     `\u17b4\u2800\ufff0`,
+		"\U0001bca0\U0001d173":   `\U0001bca0\U0001d173`,
 	} {
 		if got := Clean(in); got != want {
 			t.Errorf("Clean(%q) = %q, want %q", in, got, want)
