@@ -31,11 +31,22 @@ type tokens struct {
 	all map[tokenKey]*token
 }
 
-// tokenKey names a token: one for each pod, audience and lifetime.
+// tokenKey names a token: one for each pod, account, audience and lifetime. A UID is never
+// used again, but a server could give one to two pods.
 type tokenKey struct {
-	uid      types.UID // of the pod; a UID is never used again
+	uid      types.UID
+	pod      pod.Key
+	account  string
 	audience string
 	seconds  int64
+}
+
+func keyOf(want *pod.Spec, of *v1.ServiceAccountTokenProjection) tokenKey {
+	key := tokenKey{uid: want.Pod.UID, pod: want.Key, account: want.Pod.Spec.ServiceAccountName, audience: of.Audience}
+	if of.ExpirationSeconds != nil {
+		key.seconds = *of.ExpirationSeconds
+	}
+	return key
 }
 
 // token is one that a server gave out.
@@ -49,10 +60,7 @@ type token struct {
 // little earlier, so that not all are renewed at once (C-1.38.11). A token that cannot be
 // renewed is returned for as long as it is valid.
 func (r *Reader) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
-	key := tokenKey{uid: want.Pod.UID, audience: of.Audience}
-	if of.ExpirationSeconds != nil {
-		key.seconds = *of.ExpirationSeconds
-	}
+	key := keyOf(want, of)
 	had := r.tokens.get(key)
 	now := time.Now()
 	if had != nil && now.Before(had.renew) {

@@ -113,8 +113,7 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 	if got := i.requests(); !strings.HasPrefix(got[3], "POST /api/v1/namespaces/default/serviceaccounts/default/token") || !strings.Contains(got[3], `"audiences":null`) {
 		t.Errorf("asked %q", got[3])
 	}
-	key := tokenKey{"uid-1", "vault", 3600}
-	src.tokens.all[key].renew = time.Now()
+	src.tokens.all[keyOf(owner("builder", "1"), of)].renew = time.Now()
 	again("hunter2-5", owner("builder", "1"), of)
 	src.ForgetTokens("uid-1")
 	again("hunter2-2", owner("builder", "2"), of)
@@ -124,6 +123,28 @@ func TestC_1_38_11_TokensAreBoundKeptAndRenewed(t *testing.T) {
 	start = time.Now()
 	if _, renew, err = src.Token(t.Context(), owner("builder", "3"), of); err != nil || renew.Sub(start) > 24*time.Hour+wait.Limit || renew.Sub(start) < 24*time.Hour-10*time.Second {
 		t.Errorf("a token of a month is renewed after %v, %v", renew.Sub(start), err)
+	}
+}
+
+// A pod with the UID of another pod, and one with another account, get no token of the other.
+func TestToken_UIDOfAnotherPod_GetsItsOwn(t *testing.T) {
+	src := newFakeServer(t)
+	issues(src)
+	reader := src.reader(t)
+	of := &v1.ServiceAccountTokenProjection{}
+	elsewhere, renamed := owner("builder", "1"), owner("builder", "1")
+	elsewhere.Namespace, renamed.Name = "other", "two"
+	seen := map[string]bool{}
+	for _, want := range []*pod.Spec{owner("builder", "1"), owner("admin", "1"), elsewhere, renamed} {
+		text, _, err := reader.Token(t.Context(), want, of)
+		if err != nil || seen[text] {
+			t.Errorf("%s as %q: token %q, %v", want.Key, want.Pod.Spec.ServiceAccountName, text, err)
+		}
+		seen[text] = true
+	}
+	reader.ForgetTokens("uid-1")
+	if n := len(reader.tokens.all); n != 0 {
+		t.Errorf("%d tokens are kept", n)
 	}
 }
 
@@ -148,7 +169,7 @@ func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 		500: "HTTP 500: the server fails",
 	} {
 		i.set(status, 0)
-		had := src.tokens.all[tokenKey{uid: "uid-1"}]
+		had := src.tokens.all[keyOf(owner("builder", "1"), of)]
 		had.renew, had.end = time.Now(), time.Now().Add(time.Minute)
 		text, renew, err := src.Token(t.Context(), owner("builder", "1"), of)
 		if in := time.Until(renew); err != nil || text != "hunter2-1" || in <= 0 || in > tokenAgain {
