@@ -11,8 +11,9 @@ import (
 
 // crowded is a listener that closes connections above its limits at once, so that the agent
 // keeps file descriptors for its pods (F10). A connection counts for its peer until it is
-// closed. Once its caller is authorized it counts for the caller, which may have three
-// quarters: the API server is one peer with the connections of all its users.
+// closed. Once its caller is authorized it counts for the caller: the API server is one peer
+// with the connections of all its users. Callers have three quarters of the limit together,
+// and each of them as many as it leaves to the others.
 type crowded struct {
 	net.Listener
 	name           string
@@ -20,9 +21,10 @@ type crowded struct {
 	log            *slog.Logger
 	full           Seldom // warnings
 
-	mu    sync.Mutex
-	count int
-	of    map[any]int // by peer (netip.Prefix), and by name of a caller (string)
+	mu      sync.Mutex
+	count   int
+	callers int         // connections that count for callers
+	of      map[any]int // by peer (netip.Prefix), and by name of a caller (string)
 }
 
 func (s *Server) bounded(l net.Listener, name string, limit, perPeer int) *crowded {
@@ -77,10 +79,11 @@ func (c *crowded) enter(peer netip.Prefix) bool {
 func (c *crowded) trust(conn *counted, caller string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < max(1, c.limit-c.limit/4) {
+	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < max(1, c.limit-c.limit/4-c.callers) {
 		c.forget(conn.holder)
 		conn.holder = caller
 		c.of[caller]++
+		c.callers++
 	}
 }
 
@@ -99,6 +102,9 @@ func (c *crowded) leave(conn *counted) {
 func (c *crowded) forget(holder any) {
 	if c.of[holder]--; c.of[holder] == 0 {
 		delete(c.of, holder)
+	}
+	if _, isCaller := holder.(string); isCaller {
+		c.callers--
 	}
 }
 

@@ -128,11 +128,11 @@ func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 	}
 }
 
-// A caller with any right holds no more connections than three quarters and its peer's share,
-// and the API server has a place.
+// Two callers with any right hold as many connections as they can, and the API server has
+// places.
 //
 // Shows: D2
-func TestCrowd_CallerWithARight_LeavesAQuarter(t *testing.T) {
+func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
 	t.Parallel()
 	c := New(Config{}).bounded(nil, "port", 64, 4)
 	connect := func(address, caller string) *counted {
@@ -145,15 +145,17 @@ func TestCrowd_CallerWithARight_LeavesAQuarter(t *testing.T) {
 		return conn
 	}
 	var greedy []*counted
-	for range 100 {
-		if conn := connect("10.0.0.1:1", "greedy"); conn != nil {
-			greedy = append(greedy, conn)
+	for address, caller := range map[string]string{"10.0.0.1:1": "greedy", "10.0.0.3:1": "greedier"} {
+		for range 100 {
+			if conn := connect(address, caller); conn != nil {
+				greedy = append(greedy, conn)
+			}
 		}
 	}
-	if len(greedy) != 48+4 {
-		t.Errorf("one caller has %d of 64 connections", len(greedy))
+	if len(greedy) != 24+4+12+4 {
+		t.Errorf("two callers have %d of 64 connections", len(greedy))
 	}
-	for range 12 {
+	for range 6 + 4 {
 		if connect("10.0.0.2:1", "kube-apiserver-kubelet-client") == nil {
 			t.Fatal("the API server has no place")
 		}
@@ -163,13 +165,10 @@ func TestCrowd_CallerWithARight_LeavesAQuarter(t *testing.T) {
 			c.leave(conn)
 		}
 	}
-	for range 64 - 12 {
-		if connect("10.0.0.1:1", "greedy") == nil {
-			break
-		}
+	for connect("10.0.0.1:1", "greedy") != nil {
 	}
-	if c.count != 64 || c.of["greedy"] != 48 || c.of[Peer("10.0.0.1:1")] != 4 || len(c.of) != 3 {
-		t.Errorf("places are not given back: %d, %v", c.count, c.of)
+	if c.count != 10+21+4 || c.of["greedy"] != 21 || c.callers != 6+21 || c.of[Peer("10.0.0.1:1")] != 4 || len(c.of) != 4 {
+		t.Errorf("places are not given back: %d, %d, %v", c.count, c.callers, c.of)
 	}
 }
 

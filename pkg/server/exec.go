@@ -96,27 +96,36 @@ func isSPDY(r *http.Request) bool {
 }
 
 // spdyTo returns an SPDY client for the runtime's streaming server at where, until ctx
-// ends. It uses no proxy and follows no redirect. It sets used once it sends the request.
-// Like the kubelet, it does not verify the certificate: the runtime makes its own, and the
-// agent got the URL over the runtime's socket.
-func spdyTo(ctx context.Context, where *url.URL, used *bool) (*spdy.SpdyRoundTripper, error) {
+// ends. It uses no proxy and follows no redirect. It sets used once the server has answered:
+// then the URL is used up. Like the kubelet, it does not verify the certificate: the runtime
+// makes its own, and the agent got the URL over the runtime's socket.
+func spdyTo(ctx context.Context, used *bool) (runtimeStreams, error) {
 	dial := func(dialing context.Context, network, address string) (net.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(dialing, network, address)
 		if err != nil {
 			return nil, err
 		}
-		*used = where.Scheme != "https"
 		// If a container does not read its stdin, a write blocks and holds the lock that
 		// closing the streams needs.
 		cutAfter(ctx, conn)
 		return conn, nil
 	}
-	return spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		PingPeriod: pings, UpgradeTransport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{
-			InsecureSkipVerify: true,
-			VerifyConnection:   func(tls.ConnectionState) error { *used = true; return nil },
-		}},
+	transport, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
+		PingPeriod: pings, UpgradeTransport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 	})
+	return runtimeStreams{transport, used}, err
+}
+
+// runtimeStreams is a client for the runtime's streaming server.
+type runtimeStreams struct {
+	*spdy.SpdyRoundTripper
+	used *bool
+}
+
+// NewConnection implements httpstream.UpgradeRoundTripper.
+func (r runtimeStreams) NewConnection(answer *http.Response) (httpstream.Connection, error) {
+	*r.used = true
+	return r.SpdyRoundTripper.NewConnection(answer)
 }
 
 // spending is how long spend waits for the runtime.
@@ -135,7 +144,7 @@ func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
 
 // useUp sends a request as the streams do, without an upgrade, and waits for the answer.
 func useUp(ctx context.Context, where *url.URL) error {
-	transport, err := spdyTo(ctx, where, new(bool))
+	transport, err := spdyTo(ctx, new(bool))
 	if err != nil {
 		return err
 	}
@@ -158,7 +167,7 @@ func useUp(ctx context.Context, where *url.URL) error {
 // stream copies the streams of the runtime until the command or container exits, or ctx
 // ends. It returns a clientexec.CodeExitError for an exit code that is not 0.
 func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
-	transport, err := spdyTo(ctx, r.where, &r.used)
+	transport, err := spdyTo(ctx, &r.used)
 	if err != nil {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/remotecommand"
+	clientspdy "k8s.io/client-go/transport/spdy"
 	clientexec "k8s.io/client-go/util/exec"
 
 	"github.com/nodectl/nodectl/pkg/cri"
@@ -391,7 +392,7 @@ func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 }
 
 // A runtime that streams over TLS makes its own certificate. The request that uses up a URL
-// accepts it as the streams do, and a failed handshake uses up nothing.
+// accepts it as the streams do; a failed handshake is logged.
 func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 8)
@@ -415,22 +416,35 @@ func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 	if got := text.String(); !strings.Contains(got, "use up URL") || strings.Contains(got, "token") {
 		t.Errorf("the log has %q", got)
 	}
-	for to, want := range map[*url.URL]bool{where: true, broken: false} {
-		used := false
-		transport, err := spdyTo(t.Context(), to, &used)
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to.String(), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		conn, err := transport.Dial(r)
-		if err == nil {
+}
+
+// A URL counts as used once the runtime has answered, whatever it answers. A runtime that
+// hangs up, after the handshake or after the request, may not have read the request.
+func TestSpdyTo_RuntimeHangsUp_URLIsNotUsed(t *testing.T) {
+	t.Parallel()
+	answers := func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }
+	hangsUp := func(w http.ResponseWriter, _ *http.Request) {
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
 			_ = conn.Close()
 		}
-		if used != want || (err == nil) != want {
-			t.Errorf("%s: used %t, want %t: %v", to, used, want, err)
+	}
+	for name, start := range map[string]func(http.Handler) *httptest.Server{"http": httptest.NewServer, "https": httptest.NewTLSServer} {
+		for want, handler := range map[bool]http.HandlerFunc{true: answers, false: hangsUp} {
+			runtime := start(handler)
+			t.Cleanup(runtime.Close)
+			used := false
+			transport, err := spdyTo(t.Context(), &used)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, runtime.URL, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, err = clientspdy.NegotiateStreaming(clientspdy.NewUpgraderForStreaming(transport), &http.Client{Transport: transport}, r, "v4.channel.k8s.io")
+			if err == nil || used != want {
+				t.Errorf("%s: used %t, want %t: %v", name, used, want, err)
+			}
 		}
 	}
 }

@@ -448,7 +448,7 @@ func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left 
 			spend(ctx, s.log, where)
 		}
 	}()
-	transport, err := spdyTo(ctx, where, &used)
+	transport, err := spdyTo(ctx, &used)
 	if err != nil {
 		return nil, err
 	}

@@ -27,7 +27,7 @@ type remote struct {
 	pod   *v1.Pod
 	opts  *served.Options
 	where *url.URL // of the runtime
-	used  bool     // where has been asked for the streams
+	used  bool     // the runtime has answered a request for where
 	q     *request
 }
 
