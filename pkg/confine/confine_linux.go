@@ -19,8 +19,8 @@ import (
 // Reading drops the rights that a command that reads manifests and prints does not
 // need: to create, write, truncate, rename and remove files, to change their owners, modes and
 // attributes, to start processes and execute programs, to act on other processes, to type into
-// its terminal, to make Unix sockets (a container runtime listens on one) and, unless remote,
-// sockets of any kind. It keeps only the capability to read every file. Open files and
+// its terminal, to make sockets of any kind or, if remote, of any kind but those of IPv4 and
+// IPv6 (a container runtime listens on a Unix socket). It keeps only the capability to read every file. Open files and
 // connections stay usable. If the kernel lacks Landlock or seccomp, it applies the rest.
 func Reading(remote bool) error {
 	// All of this applies to a thread; threads that start later inherit it.
@@ -182,6 +182,12 @@ func (f *callFilter) denyUnless(call, arg uint32, values ...uint32) {
 	f.judge(call, arg, unix.BPF_JEQ, allowed, denied, values)
 }
 
+// denyIfBoth denies a call whose argument, of 32 bits, is value, if the next argument is next.
+func (f *callFilter) denyIfBoth(call, arg, value, next uint32) {
+	*f = append(*f, unless(unix.BPF_JEQ, call, 6), load(callArgs+8*arg), unless(unix.BPF_JEQ, value, 3),
+		load(callArgs+8*(arg+1)), unless(unix.BPF_JEQ, next, 1), denied, load(callNumber))
+}
+
 // denyIfBit denies a call whose argument, of 32 bits, has this bit.
 func (f *callFilter) denyIfBit(call, arg, bit uint32) {
 	f.judge(call, arg, unix.BPF_JSET, denied, allowed, []uint32{bit})
@@ -213,7 +219,7 @@ func filterCalls(remote bool) error {
 		filter.deny(call)
 	}
 	if remote {
-		filter.denyIf(unix.SYS_SOCKET, 0, unix.AF_UNIX)
+		filter.denyUnless(unix.SYS_SOCKET, 0, unix.AF_INET, unix.AF_INET6)
 	} else {
 		filter.deny(unix.SYS_SOCKET)
 	}
@@ -223,8 +229,10 @@ func filterCalls(remote bool) error {
 	// The runtime of Go signals its own threads.
 	filter.denyUnless(unix.SYS_TGKILL, 0, uint32(os.Getpid()))
 	filter.denyUnless(unix.SYS_PRLIMIT64, 0, 0)
-	// The owner of a file gets signals when it is ready. F_SETLEASE stays: reading a manifest
-	// asks by a lease whether a program is writing it.
+	// Each open of a file with a write lease waits. Read leases stay: reading a manifest asks
+	// by one whether a program is writing it.
+	filter.denyIfBoth(unix.SYS_FCNTL, 1, unix.F_SETLEASE, unix.F_WRLCK)
+	// The owner of a file gets signals when it is ready.
 	filter.denyIf(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
 		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW)
 	// Printing needs these two. Others type into the terminal (TIOCSTI, TIOCLINUX), or change

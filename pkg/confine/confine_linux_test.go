@@ -72,6 +72,17 @@ func init() {
 			return err
 		}
 	}
+	lease := func(kind int) func() error {
+		return func() error {
+			f, err := os.Open(filepath.Join(dir, "file"))
+			if err != nil {
+				return err
+			}
+			defer f.Close()
+			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, kind)
+			return err
+		}
+	}
 	for _, try := range []struct {
 		what string
 		do   func() error
@@ -129,13 +140,13 @@ func init() {
 		{"setlkw", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_SETLKW)},
 		{"ofdsetlk", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_OFD_SETLK)},
 		{"ofdsetlkw", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_OFD_SETLKW)},
-		{"lease", func() error {
-			f, err := os.Open(filepath.Join(dir, "file"))
-			if err != nil {
-				return err
+		{"lease", lease(unix.F_RDLCK)},
+		{"writelease", lease(unix.F_WRLCK)},
+		{"netlink", func() error {
+			fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW, 0)
+			if err == nil {
+				unix.Close(fd)
 			}
-			defer f.Close()
-			_, err = unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_RDLCK)
 			return err
 		}},
 		{"truncate", func() error { return os.Truncate(filepath.Join(dir, "file"), 0) }},
@@ -199,9 +210,9 @@ func TestReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 	defer u.Close()
 	const others = "shmat, shmctl, semop, semtimedop, semctl, msgsnd, msgrcv, msgctl, setns, execve, execveat, flock, setlk, setlkw, ofdsetlk, ofdsetlkw"
 	const words = "write, create, mkdir, link, execute, connect, runtime, chmod, signal, tgkill, owntgkill, owner, prlimit, ownprlimit, " +
-		"type, linux, size, fastopen, udp, socketpair, fork, unshare, sysv, " + others + ", lease, truncate, emptied, read, remove"
+		"type, linux, size, fastopen, udp, socketpair, fork, unshare, sysv, " + others + ", lease, writelease, netlink, truncate, emptied, read, remove"
 	const files, sockets = ", write, mkdir, link, remove", ", connect, fastopen, udp"
-	const filtered = "create, execute, runtime, chmod, signal, tgkill, owner, prlimit, type, linux, socketpair, fork, unshare, sysv, truncate, emptied, " + others
+	const filtered = "create, execute, runtime, chmod, signal, tgkill, owner, prlimit, type, linux, socketpair, fork, unshare, sysv, writelease, netlink, truncate, emptied, " + others
 	for mode, refused := range map[string]string{
 		"before": "",
 		"after":  filtered + files + sockets,
