@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -52,7 +53,7 @@ func (p *program) completePods(several bool) completer {
 func podWordsFor(pods []v1.Pod, args []string, word string) (words []string) {
 	kind, rest, slash := strings.Cut(word, "/")
 	prefix := ""
-	if slash && slices.Contains(podWords(), kind) {
+	if slash && slices.Contains(client.PodWords(), kind) {
 		prefix, word = kind+"/", rest
 	}
 	for i := range pods {
@@ -92,8 +93,8 @@ func (p *program) completeContainers() completer {
 
 func containerWords(pods []v1.Pod, name, word string) (words []string) {
 	var some []*v1.Pod
-	if who, err := callsPod(name, ""); name != "" && err == nil {
-		some = who.find(pods)
+	if who, err := client.ParseName(name, ""); name != "" && err == nil {
+		some = who.Find(pods)
 	} else {
 		for i := range pods {
 			some = append(some, &pods[i])

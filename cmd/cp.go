@@ -1,19 +1,13 @@
 package cmd
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"os"
-	"path"
 	"path/filepath"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
@@ -73,11 +67,13 @@ written anywhere but to TO. Files of more than --max-size together are refused.`
 		if err != nil {
 			return err
 		}
-		k := copying{p: p, client: c, pod: it, container: name, noPreserve: *noPreserve, maxSize: most}
+		k := client.Copier{Client: c, Pod: it, Container: name, NoPreserve: *noPreserve, MaxSize: most.Value(), Note: func(text string) { p.say(p.err.Notice(text)) }}
 		if from.pod == "" {
-			return k.up(cmd.Context(), from.path, to.path)
+			err = k.Up(cmd.Context(), from.path, to.path)
+		} else {
+			err = k.Down(cmd.Context(), from.path, to.path)
 		}
-		return k.down(cmd.Context(), from.path, to.path)
+		return notCopied(err, most.String())
 	}
 	return cmd
 }
@@ -94,130 +90,16 @@ func placeOf(text string) place {
 	return place{pod, at}
 }
 
-// copying is one call of cp.
-type copying struct {
-	p          *program
-	client     *client.Client
-	pod        *v1.Pod
-	container  string
-	noPreserve bool
-	maxSize    resource.Quantity
-}
-
-func (k copying) note(text string) { k.p.say(k.p.err.Notice(text)) }
-
-// run runs a command in the container; the command's standard error is the error's text.
-func (k copying) run(ctx context.Context, in io.Reader, out io.Writer, command ...string) error {
-	var said firstBytes
-	err := k.client.Exec(ctx, k.pod.Namespace, k.pod.Name, k.container, command, client.Streams{Stdin: in, Stdout: out, Stderr: &said})
-	if ended, ok := errors.AsType[*client.Exited](err); ok {
-		text := strings.TrimSpace(string(said.kept))
-		if text == "" {
-			text = fmt.Sprintf("%s in the container ended with %d", command[0], ended.Code)
-		}
-		return failed(exitFailure, &inContainer{text, ended})
+// notCopied returns an error of a client.Copier as the end of the command.
+func notCopied(err error, most string) error {
+	if large, ok := errors.AsType[*client.TooLargeError](err); ok {
+		return failed(exitFailure, large, "--max-size allows more than "+most)
 	}
-	if no, ok := errors.AsType[*client.Refused](err); ok {
-		return failed(exitFailure, errors.New(no.Message), "cp needs tar in the container")
+	if refused, ok := errors.AsType[*client.Refused](err); ok {
+		return failed(exitFailure, errors.New(refused.Message), "cp needs tar in the container")
+	}
+	if local, ok := errors.AsType[*client.LocalError](err); ok {
+		return failed(exitFailure, local, look.AsRoot(local))
 	}
 	return unanswered(err)
-}
-
-// inContainer is the failure of a command, with its standard error as the message.
-type inContainer struct {
-	text string
-	end  *client.Exited
-}
-
-func (e *inContainer) Error() string { return e.text }
-func (e *inContainer) Unwrap() error { return e.end }
-
-// firstBytes keeps the beginning of what is written.
-type firstBytes struct{ kept []byte }
-
-func (f *firstBytes) Write(b []byte) (int, error) {
-	f.kept = append(f.kept, b[:min(len(b), max(0, 4096-len(f.kept)))]...)
-	return len(b), nil
-}
-
-// up copies to the container.
-func (k copying) up(ctx context.Context, from, to string) error {
-	info, err := os.Lstat(from)
-	if err == nil && info.Mode()&os.ModeSymlink != 0 { // follow a link that is named itself
-		if from, err = filepath.EvalSymlinks(from); err == nil {
-			info, err = os.Lstat(from)
-		}
-	}
-	if err != nil {
-		return failed(exitFailure, err, look.AsRoot(err))
-	}
-	target := path.Clean(to)
-	if err := k.run(ctx, nil, io.Discard, "test", "-d", target); err == nil {
-		target = path.Join(target, filepath.Base(absolutePath(from)))
-	} else if ctx.Err() != nil || client.IsAbsent(err) {
-		return err
-	} else if strings.HasSuffix(to, "/") && !info.IsDir() {
-		return failed(exitFailure, errors.New(to+" is no directory of the container"))
-	}
-	command := []string{"tar", "-xmf", "-", "-C", path.Dir(target)}
-	if k.noPreserve {
-		command = []string{"tar", "--no-same-permissions", "--no-same-owner", "-xmf", "-", "-C", path.Dir(target)}
-	}
-	r, w := io.Pipe()
-	var wg sync.WaitGroup
-	var packed error
-	wg.Go(func() {
-		packed = client.Pack(w, from, path.Base(target), k.note)
-		_ = w.CloseWithError(packed)
-	})
-	err = k.run(ctx, r, io.Discard, command...)
-	_ = r.Close() // so that packing ends where tar did
-	wg.Wait()
-	if packed != nil && !errors.Is(packed, io.ErrClosedPipe) {
-		return failed(exitFailure, packed, look.AsRoot(packed))
-	}
-	return err
-}
-
-// down copies from the container.
-func (k copying) down(ctx context.Context, from, to string) error {
-	dir, base := path.Split(path.Clean(from))
-	if base == "" || base == "." || base == ".." {
-		dir, base = path.Clean(from), "."
-	}
-	target := to
-	if info, err := os.Stat(to); err == nil && info.IsDir() || strings.HasSuffix(to, "/") {
-		target = filepath.Join(to, filepath.FromSlash(base))
-	}
-	if base == "." && filepath.Base(target) == ".." {
-		target = absolutePath(target)
-	}
-	command := []string{"tar", "cf", "-", "-C", dir, "./" + base}
-	if dir == "" {
-		command = []string{"tar", "cf", "-", "./" + base}
-	}
-	r, w := io.Pipe()
-	var wg sync.WaitGroup
-	var unpacked error
-	wg.Go(func() {
-		unpacked = client.Unpack(r, base, absolutePath(target), k.maxSize.Value(), k.note)
-		_ = r.CloseWithError(unpacked)
-	})
-	err := k.run(ctx, nil, w, command...)
-	_ = w.CloseWithError(err) // nil is the end
-	wg.Wait()
-	if large, ok := errors.AsType[*client.TooLargeError](unpacked); ok { // and not that the stream was cut
-		return failed(exitFailure, large, "--max-size allows more than "+k.maxSize.String())
-	}
-	if err != nil {
-		return err
-	}
-	return failed(exitFailure, unpacked)
-}
-
-func absolutePath(at string) string {
-	if abs, err := filepath.Abs(at); err == nil {
-		return abs
-	}
-	return at
 }

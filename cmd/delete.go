@@ -6,7 +6,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
-	"slices"
 	"strconv"
 	"time"
 
@@ -118,7 +117,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 		}
 	}
 	if f.wait && !f.force && len(pods) > 0 {
-		if err := p.waitFor(ctx, c, f.timeout, pods, func(before, now *v1.Pod) (bool, error) { return hasEnded(before, now, asked), nil }); err != nil {
+		if err := p.waitFor(ctx, c, f.timeout, pods, func(before, now *v1.Pod) (bool, error) { return client.HasEnded(before, now, asked), nil }); err != nil {
 			return err
 		}
 	}
@@ -145,14 +144,14 @@ func (f *deleteFlags) seconds(cmd *cobra.Command) (*int64, error) {
 // podsNamed returns the pods with these names.
 func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, ignore bool) (pods []*v1.Pod, err error) {
 	for _, name := range names {
-		who, err := callsPod(name, namespace)
+		who, err := client.ParseName(name, namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		if ignore && len(who.find(all)) == 0 {
+		if ignore && len(who.Find(all)) == 0 {
 			continue
 		}
-		one, err := who.one(all)
+		one, err := onePod(who, all)
 		if err != nil {
 			return nil, err
 		}
@@ -189,36 +188,6 @@ func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, i
 		}
 	}
 	return pods, code
-}
-
-// hasEnded reports whether the deleted instance has stopped. The status shows neither a
-// container that was created since, nor one in its first postStart hook: while there is
-// a sandbox, one may run. Another start time means another instance. If both started in
-// the same second, only the containers of before count.
-func hasEnded(before, now *v1.Pod, asked time.Time) bool {
-	if now == nil || now.UID != before.UID || !now.Status.StartTime.Equal(before.Status.StartTime) {
-		return true
-	}
-	old := map[string]bool{}
-	for _, s := range allStatuses(before) {
-		old[s.ContainerID] = true
-	}
-	if slices.ContainsFunc(allStatuses(now), func(s v1.ContainerStatus) bool { return old[s.ContainerID] && isHere(&s) }) {
-		return false
-	}
-	start := before.Status.StartTime
-	return start == nil || !asked.Truncate(time.Second).After(start.Time) || !hasSandbox(before) || !hasSandbox(now)
-}
-
-// hasSandbox reports whether the instance in a pod's status has a sandbox.
-func hasSandbox(it *v1.Pod) bool {
-	return slices.ContainsFunc(it.Status.Conditions, func(c v1.PodCondition) bool {
-		return c.Type == v1.PodReadyToStartContainers && c.Status == v1.ConditionTrue
-	})
-}
-
-func allStatuses(it *v1.Pod) []v1.ContainerStatus {
-	return slices.Concat(it.Status.InitContainerStatuses, it.Status.ContainerStatuses, it.Status.EphemeralContainerStatuses)
 }
 
 // sourcesAnswer is how long wantedPods waits for the agent's set of desired pods.

@@ -33,7 +33,7 @@ Values of Secrets are not part of it.`,
 		if len(args) == 0 && !strings.Contains(word, "/") {
 			return []string{"pod", "node"}, cobra.ShellCompDirectiveNoFileComp
 		}
-		if len(args) > 0 && !slices.Contains(podWords(), args[0]) {
+		if len(args) > 0 && !slices.Contains(client.PodWords(), args[0]) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
 		return podWordsFor(p.podsNow(cmd), args, word), cobra.ShellCompDirectiveNoFileComp
@@ -63,7 +63,7 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 	}
 	kindOf := func(text string) (string, error) {
 		switch {
-		case slices.Contains(podWords(), text):
+		case slices.Contains(client.PodWords(), text):
 			return "pod", nil
 		case slices.Contains([]string{"node", "nodes", "no"}, text):
 			return "node", nil
@@ -104,11 +104,11 @@ func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, 
 			return err
 		}
 	} else {
-		pick, err := newPick(namespace, selector, "", nil)
+		pick, err := client.NewPick(namespace, selector, "", nil)
 		if err != nil {
 			return usage(cmd, err)
 		}
-		some, _ := pick.of(all)
+		some, _ := pick.Of(all)
 		for i := range some {
 			pods = append(pods, &some[i])
 		}

@@ -6,16 +6,13 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/agent"
-	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/doctor"
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -53,7 +50,7 @@ CIS Kubernetes Benchmark, each with what it was judged by.`,
 	p.addSettings(cmd.Flags(), serveSettings())
 	p.addKubeletFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		f := doctor.Look(cmd.Context(), p.where(), time.Now())
+		f := doctor.Look(cmd.Context(), p.look(slog.LevelWarn).Where(p.configFiles, p.origins["node-name"].Kind != "default"), time.Now())
 		f.Runtime = p.look(slog.LevelWarn).AskRuntime(cmd.Context())
 		if f.UID == 0 { // only root can see the owner of a cgroup
 			f.Cgroup.Foreign = agent.ForeignCgroup(p.cfg, f.Runtime.Systemd || !f.Runtime.Driver && !f.Runtime.Bundled && f.Systemd)
@@ -102,47 +99,4 @@ func (p *program) showReport(r doctorReport, format string) error {
 		}
 	}
 	return p.out.print(b.String())
-}
-
-// where returns the settings that serve would run with.
-func (p *program) where() doctor.Where {
-	c := p.cfg
-	sources := c.Filename
-	if len(sources) == 0 {
-		sources = []string{config.DefaultManifests}
-	}
-	w := doctor.Where{
-		NodeName: c.NodeName, RootDir: c.RootDir, Permissive: c.InsecureManifestPermissions,
-		Kubeconfig: wholePath(c.Kubeconfig), Bootstrap: wholePath(c.BootstrapKubeconfig), CertDir: p.cfg.Certificates(),
-		ClientCA: wholePath(c.ClientCAFile), ServerCert: wholePath(c.TLSCertFile), ServerKey: wholePath(c.TLSPrivateKeyFile),
-		ResolvConf: c.ResolvConf, LogDir: c.PodLogsDir,
-		Address: c.Address, Port: p.cfg.ServerPort(), HealthzPort: c.HealthzPort, FailSwapOn: c.FailSwapOn, Protect: c.ProtectKernelDefaults,
-		Settings: doctor.Settings{
-			Cluster: c.Kubeconfig != "", NodeNameGiven: p.origins["node-name"].Kind != "default",
-			RotateCertificates: c.RotateCertificates, RotateServer: c.RotateServerCertificates, ServerPort: p.cfg.ServerPort(),
-			IdleTimeout: c.StreamingConnectionIdleTimeout, EventQPS: c.EventQPS, PodPidsLimit: c.PodPidsLimit,
-			MinTLS: c.TLSMinVersion, CipherSuites: c.TLSCipherSuites,
-		},
-	}
-	for _, path := range p.configFiles {
-		w.ConfigFiles = append(w.ConfigFiles, wholePath(path))
-	}
-	w.Thresholds, _ = pod.ParseThresholds(c.EvictionHard)
-	for _, name := range sources {
-		if name != "-" && !config.IsURL(name) {
-			w.Manifests = append(w.Manifests, wholePath(name))
-		}
-	}
-	return w
-}
-
-// wholePath returns the absolute path; "" stays "".
-func wholePath(path string) string {
-	if path == "" {
-		return ""
-	}
-	if whole, err := filepath.Abs(path); err == nil {
-		return whole
-	}
-	return path
 }

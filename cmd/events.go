@@ -163,7 +163,7 @@ func (f eventFlags) wants() (func(*v1.Event) bool, error) {
 	case f.about == "":
 	case !ok || name == "":
 		return nil, errors.New("--for takes a kind and a name, as pod/web")
-	case slices.Contains(podWords(), kind):
+	case slices.Contains(client.PodWords(), kind):
 		kind = "Pod"
 	case slices.Contains([]string{"node", "nodes", "no"}, kind):
 		kind = "Node"

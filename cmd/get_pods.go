@@ -2,17 +2,13 @@ package cmd
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -63,7 +59,7 @@ without the node's suffix.`,
 }
 
 func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error {
-	pick, err := newPick(*f.namespace, f.selector, f.fields, names)
+	pick, err := client.NewPick(*f.namespace, f.selector, f.fields, names)
 	if err != nil {
 		return usage(cmd, err)
 	}
@@ -78,7 +74,7 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	if err != nil {
 		return err
 	}
-	pods, missing := pick.of(pods)
+	pods, missing := pick.Of(pods)
 	if f.sortBy != "" {
 		if err := ui.Sort(pods, f.sortBy); err != nil {
 			return failed(exitFailure, err)
@@ -116,7 +112,7 @@ func (p *program) pods(ctx context.Context, c *client.Client) ([]v1.Pod, error) 
 }
 
 // watchPods prints pods as they are, then each change.
-func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick pick) error {
+func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, pick client.Pick) error {
 	ctx, stop := untilClosed(ctx, p.out.file)
 	defer stop()
 	flow := p.out.Flow(f.columns)
@@ -124,8 +120,8 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 	if err != nil {
 		return unanswered(err)
 	}
-	known := newKnown(there)
-	first, _ := pick.of(there)
+	known := client.NewKnown(there)
+	first, _ := pick.Of(there)
 	if !f.watchOnly {
 		if err := p.printChanges(f, flow, first, "ADDED"); err != nil {
 			return err
@@ -140,7 +136,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 			return unanswered(err)
 		}
 		followed = true
-		if ok, _ := pick.takes(change.Object); !ok || !known.news(change) {
+		if ok, _ := pick.Takes(change.Object); !ok || !known.IsNew(change) {
 			continue
 		}
 		if err := p.printChanges(f, flow, []v1.Pod{*change.Object}, change.Type); err != nil {
@@ -151,34 +147,6 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 		p.say(p.err.Notice("the agent has left; its pods stay"))
 	}
 	return nil
-}
-
-// known is the state of pods that a reader has seen, by UID.
-type known map[string]string
-
-func newKnown(pods []v1.Pod) known {
-	k := known{}
-	for i := range pods {
-		k.news(client.Changed[*v1.Pod]{Type: "ADDED", Object: &pods[i]})
-	}
-	return k
-}
-
-// news reports whether a change is new to the reader: a watch begins with the existing
-// pods.
-func (k known) news(c client.Changed[*v1.Pod]) bool {
-	uid := string(c.Object.UID)
-	c.Object.TypeMeta = metav1.TypeMeta{}
-	text, err := ui.JSONLine(c.Object)
-	if c.Type == "DELETED" {
-		delete(k, uid)
-		return true
-	}
-	if err == nil && k[uid] == text {
-		return false
-	}
-	k[uid] = text
-	return true
 }
 
 // printChanges prints pods of a watch: lines of a table, or one JSON document a
@@ -221,82 +189,4 @@ func streamed(f ui.Format, d any, name string) (string, error) {
 		return name, nil
 	}
 	return f.Render(d)
-}
-
-// pick selects pods.
-type pick struct {
-	names  []called
-	given  []string
-	space  string
-	labels labels.Selector
-	fields fields.Selector
-}
-
-func newPick(namespace, selector, fieldSelector string, names []string) (k pick, err error) {
-	k.space, k.given = namespace, names
-	if k.labels, err = labels.Parse(selector); err != nil {
-		return k, errors.New("--selector: " + err.Error())
-	}
-	if k.fields, err = fields.ParseSelector(fieldSelector); err != nil {
-		return k, errors.New("--field-selector: " + err.Error())
-	}
-	known := podFields(&v1.Pod{})
-	for _, r := range k.fields.Requirements() {
-		if _, ok := known[r.Field]; !ok {
-			return k, errors.New("--field-selector: " + r.Field + ` is not one of metadata.name, metadata.namespace, spec.nodeName, spec.restartPolicy, spec.schedulerName, spec.serviceAccountName, status.phase, status.podIP`)
-		}
-	}
-	if len(names) > 0 && (selector != "" || fieldSelector != "") {
-		return k, errors.New("either names or a selector")
-	}
-	for _, n := range names {
-		who, err := callsPod(n, namespace)
-		if err != nil {
-			return k, err
-		}
-		k.names = append(k.names, who)
-	}
-	return k, nil
-}
-
-// podFields returns the fields by which an API server selects pods.
-func podFields(p *v1.Pod) fields.Set {
-	return fields.Set{
-		"metadata.name": p.Name, "metadata.namespace": p.Namespace, "spec.nodeName": p.Spec.NodeName, "spec.restartPolicy": string(p.Spec.RestartPolicy),
-		"spec.schedulerName": p.Spec.SchedulerName, "spec.serviceAccountName": p.Spec.ServiceAccountName, "status.phase": string(p.Status.Phase), "status.podIP": p.Status.PodIP,
-	}
-}
-
-// takes reports whether k selects a pod, and by which of the names.
-func (k pick) takes(p *v1.Pod) (ok bool, name int) {
-	if k.space != "" && p.Namespace != k.space || !k.labels.Matches(labels.Set(p.Labels)) || !k.fields.Matches(podFields(p)) {
-		return false, 0
-	}
-	for i, who := range k.names {
-		if (who.namespace == "" || who.namespace == p.Namespace) && (p.Name == who.name || p.Name == who.name+"-"+strings.ToLower(p.Spec.NodeName)) {
-			return true, i
-		}
-	}
-	return len(k.names) == 0, 0
-}
-
-// of returns the selected pods, and the names without a pod.
-func (k pick) of(all []v1.Pod) (pods []v1.Pod, missing []string) {
-	found := make([]bool, len(k.names))
-	for i := range all {
-		ok, name := k.takes(&all[i])
-		if !ok {
-			continue
-		}
-		pods = append(pods, all[i])
-		if len(found) > 0 {
-			found[name] = true
-		}
-	}
-	for i, name := range k.given {
-		if !found[i] {
-			missing = append(missing, name)
-		}
-	}
-	return pods, missing
 }

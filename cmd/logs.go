@@ -187,21 +187,21 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 	}
 	var pods []*v1.Pod
 	if len(args) > 0 {
-		who, err := callsPod(args[0], *f.namespace)
+		who, err := client.ParseName(args[0], *f.namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		one, err := who.one(all)
+		one, err := onePod(who, all)
 		if err != nil {
 			return nil, err
 		}
 		pods = append(pods, one)
 	} else {
-		pick, err := newPick(*f.namespace, f.selector, "", nil)
+		pick, err := client.NewPick(*f.namespace, f.selector, "", nil)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		some, _ := pick.of(all)
+		some, _ := pick.Of(all)
 		for i := range some {
 			pods = append(pods, &some[i])
 		}

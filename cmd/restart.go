@@ -3,7 +3,6 @@ package cmd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -11,7 +10,6 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/client"
-	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -68,7 +66,7 @@ this command does not wait for it.`,
 		if !*wait {
 			return nil
 		}
-		return p.waitFor(cmd.Context(), c, *timeout, pods, func(before, now *v1.Pod) (bool, error) { return isRestarted(before, now, *names) })
+		return p.waitFor(cmd.Context(), c, *timeout, pods, func(before, now *v1.Pod) (bool, error) { return client.IsRestarted(before, now, *names) })
 	}
 	return cmd
 }
@@ -91,11 +89,11 @@ func findPods(ctx context.Context, c *client.Client, namespace string, names []s
 		return nil, unanswered(err)
 	}
 	for _, name := range names {
-		who, err := callsPod(name, namespace)
+		who, err := client.ParseName(name, namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		one, err := who.one(all)
+		one, err := onePod(who, all)
 		if err != nil {
 			return nil, err
 		}
@@ -104,104 +102,6 @@ func findPods(ctx context.Context, c *client.Client, namespace string, names []s
 		}
 	}
 	return pods, nil
-}
-
-// isRestarted reports whether every named container is another one than before, and is
-// ready; one that is not restarted after success may also have exited with 0. It returns
-// an error if that can never become true.
-func isRestarted(before, now *v1.Pod, names []string) (bool, error) {
-	name := before.Name
-	switch {
-	case now == nil:
-		return false, failed(exitFailure, errors.New("pod "+name+" is gone"))
-	case now.UID != before.UID:
-		return false, failed(exitFailure, errors.New("pod "+name+" is gone: another one has its name"))
-	}
-	if len(names) == 0 {
-		names = restarted(before)
-	}
-	done := true
-	for _, container := range names {
-		was, s, spec := statusOf(before, container), statusOf(now, container), specOf(now, container)
-		if spec == nil {
-			return false, failed(exitFailure, errors.New("pod "+name+" has no container "+container+" any more"))
-		}
-		if s == nil {
-			done = false
-			continue
-		}
-		// A container that was created and did not run is started without a new one.
-		other := s.ContainerID != "" && (was == nil || s.ContainerID != was.ContainerID || isHere(was) && !mayRun(was))
-		switch end := s.State.Terminated; {
-		case other && end != nil:
-			again, _ := pod.Restarts(now.Spec.RestartPolicy, spec, end.ExitCode)
-			if !again && end.ExitCode != 0 {
-				return false, failed(exitFailure, fmt.Errorf("container %s of pod %s was restarted, and has ended with %d", container, name, end.ExitCode))
-			}
-			done = done && !again
-		case !other, s.State.Running == nil, !s.Ready:
-			done = false
-		}
-	}
-	if !done && pod.IsPhaseTerminal(now.Status.Phase) {
-		return false, failed(exitFailure, errors.New("pod "+name+" has ended"))
-	}
-	return done, nil
-}
-
-// restarted names the containers that the agent restarts if none is named: the regular
-// ones and sidecars that run. If none runs yet, it is those that have not exited.
-func restarted(before *v1.Pod) (names []string) {
-	for _, which := range []func(*v1.ContainerStatus) bool{mayRun, func(s *v1.ContainerStatus) bool { return s.State.Terminated == nil }} {
-		add := func(list []v1.Container, takes func(*v1.Container) bool) {
-			for i := range list {
-				if s := statusOf(before, list[i].Name); s != nil && takes(&list[i]) && which(s) {
-					names = append(names, s.Name)
-				}
-			}
-		}
-		add(before.Spec.InitContainers, pod.Restartable)
-		add(before.Spec.Containers, func(*v1.Container) bool { return true })
-		if len(names) > 0 {
-			break
-		}
-	}
-	return names
-}
-
-// isHere reports whether the container in a status was created and has not exited: the
-// status of a container that waits for its restart has the ID of the last one, with that
-// one's termination.
-func isHere(s *v1.ContainerStatus) bool {
-	last := s.LastTerminationState.Terminated
-	return s.ContainerID != "" && s.State.Terminated == nil && (last == nil || last.ContainerID != s.ContainerID)
-}
-
-// mayRun reports whether a process of the container may run: the status is Waiting until
-// the postStart hook has succeeded.
-func mayRun(s *v1.ContainerStatus) bool {
-	if w := s.State.Waiting; w != nil {
-		return isHere(s) && slices.Contains([]string{"ContainerCreating", "PodInitializing", "PostStartHookError"}, w.Reason)
-	}
-	return s.State.Running != nil
-}
-
-func statusOf(it *v1.Pod, name string) *v1.ContainerStatus {
-	for _, list := range [][]v1.ContainerStatus{it.Status.InitContainerStatuses, it.Status.ContainerStatuses} {
-		if i := slices.IndexFunc(list, func(s v1.ContainerStatus) bool { return s.Name == name }); i >= 0 {
-			return &list[i]
-		}
-	}
-	return nil
-}
-
-func specOf(it *v1.Pod, name string) *v1.Container {
-	for _, list := range [][]v1.Container{it.Spec.InitContainers, it.Spec.Containers} {
-		if i := slices.IndexFunc(list, func(c v1.Container) bool { return c.Name == name }); i >= 0 {
-			return &list[i]
-		}
-	}
-	return nil
 }
 
 // waitFor waits until done returns true for every pod (now is nil for one that is gone), or

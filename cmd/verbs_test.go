@@ -16,6 +16,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
 )
 
 // TestDetachKeysLeaveATerminal: all input but the detach keys reaches the container in
@@ -99,11 +101,11 @@ func TestNamesOfPods(t *testing.T) {
 		{"a/one-n1", "a"}:  "a/one-n1",
 		{"pods/db-n1", ""}: "a/db-n1",
 	} {
-		who, err := callsPod(given[0], given[1])
+		who, err := client.ParseName(given[0], given[1])
 		got := ""
 		if err == nil {
 			var it *v1.Pod
-			if it, err = who.one(all); err == nil {
+			if it, err = onePod(who, all); err == nil {
 				got = it.Namespace + "/" + it.Name
 			}
 		}

@@ -73,7 +73,7 @@ node/NAME waits for a condition or a field of the node.`,
 		if kind, name, ok := cutKind(names, "node", "nodes", "no"); ok {
 			return p.waitEnd(p.waitNode(ctx, c, g, name), []string{kind + "/" + name})
 		}
-		pick, err := newPick(*namespace, *selector, "", names)
+		pick, err := client.NewPick(*namespace, *selector, "", names)
 		if err != nil {
 			return usage(cmd, err)
 		}
@@ -168,7 +168,7 @@ func (g goal) podMet(it *v1.Pod) bool {
 
 // waitPods waits for pods, and prints each that reaches the goal. left are those that have
 // not.
-func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick) (left []string, err error) {
+func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k client.Pick) (left []string, err error) {
 	all, err := c.Pods(ctx)
 	for client.IsRefused(err, http.StatusServiceUnavailable) && ctx.Err() == nil { // the agent has just started, or is stopping
 		select {
@@ -178,12 +178,12 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick
 		all, err = c.Pods(ctx)
 	}
 	if ctx.Err() != nil {
-		return k.given, context.Cause(ctx)
+		return k.Given, context.Cause(ctx)
 	}
 	if err != nil {
-		return k.given, err
+		return k.Given, err
 	}
-	there, missing := k.of(all)
+	there, missing := k.Of(all)
 	if g.kind == "condition" || g.kind == "jsonpath" {
 		if len(missing) > 0 {
 			return nil, failed(exitFailure, errors.New("pod "+missing[0]+" not found"), "--for=create waits until it is there")
@@ -195,10 +195,10 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick
 	w := waiting{p: p, goal: g, pick: k, open: map[string]string{}}
 	switch g.kind {
 	case "create":
-		for _, name := range k.given {
+		for _, name := range k.Given {
 			w.open[name] = "pods/" + name
 		}
-		if len(k.given) == 0 {
+		if len(k.Given) == 0 {
 			w.open[""] = "pods"
 		}
 	default:
@@ -232,7 +232,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k pick
 type waiting struct {
 	p    *program
 	goal goal
-	pick pick
+	pick client.Pick
 	open map[string]string // the user's name of a pod, by UID (for create by name)
 }
 
@@ -248,12 +248,12 @@ func (w *waiting) left() (names []string) {
 func (w *waiting) look(it *v1.Pod, gone bool) error {
 	key := string(it.UID)
 	if w.goal.kind == "create" {
-		ok, i := w.pick.takes(it)
+		ok, i := w.pick.Takes(it)
 		if !ok || gone {
 			return nil
 		}
-		if key = ""; len(w.pick.given) > 0 {
-			key = w.pick.given[i]
+		if key = ""; len(w.pick.Given) > 0 {
+			key = w.pick.Given[i]
 		}
 	}
 	if _, waits := w.open[key]; !waits {

@@ -377,6 +377,44 @@ func TestGoroutinesHaveOwners(t *testing.T) {
 	}
 }
 
+// commandGoroutines are the files of cmd that may start goroutines, and what for.
+var commandGoroutines = map[string]string{
+	"cmd/logs.go":          "several logs at once, each its own line of the terminal",
+	"cmd/stream.go":        "signals",
+	"cmd/stream_unix.go":   "the reader of standard output goes away",
+	"cmd/terminal_unix.go": "the size of the terminal changes",
+}
+
+// TestCommands_GoroutinesAreTheTerminals: a command is one call; what runs beside it belongs
+// to the package that it calls.
+func TestCommands_GoroutinesAreTheTerminals(t *testing.T) {
+	t.Parallel()
+	found := map[string]bool{}
+	for _, f := range files(t) {
+		if f.dir != "cmd" {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			if s, ok := call.Fun.(*ast.SelectorExpr); ok && s.Sel.Name == "Go" {
+				found[f.path] = true
+				if commandGoroutines[f.path] == "" {
+					t.Errorf("%s: a goroutine of a command", f.at(n))
+				}
+			}
+			return true
+		})
+	}
+	for path := range commandGoroutines {
+		if !found[path] {
+			t.Errorf("%s starts no goroutine: the table is out of date", path)
+		}
+	}
+}
+
 // TestNothingHappensBeforeMain bans init functions, and variables at package level that
 // code writes to.
 func TestNothingHappensBeforeMain(t *testing.T) {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/pkg/cri"
-	"github.com/nodectl/nodectl/pkg/doctor"
 )
 
 // KindBundled is the name of the bundled runtime in bundle.Found.
@@ -76,36 +75,4 @@ func (c Config) pauseProfile(endpoint string) func() (string, error) {
 		return b.PauseProfile
 	}
 	return nil
-}
-
-// AskRuntime returns facts about the runtime that serve would use. It starts nothing.
-func (c Config) AskRuntime(ctx context.Context) doctor.Runtime {
-	found, err := c.Discover(ctx)
-	if err != nil {
-		return doctor.Runtime{Err: err.Error()}
-	}
-	d := doctor.Runtime{Endpoint: found.Endpoint, Bundled: found.Kind == KindBundled}
-	if d.Endpoint == "" {
-		d.Endpoint = bundle.New(c.Bundle()).Endpoint() // that runs where an agent has started it
-	}
-	r, err := cri.Dial(c.CRI(d.Endpoint))
-	if err != nil {
-		d.Err = err.Error()
-		return d
-	}
-	defer r.Close()
-	ctx, cancel := context.WithTimeout(ctx, c.Patience)
-	defer cancel()
-	ready, err := r.Ready(ctx)
-	if err != nil {
-		d.Err = err.Error()
-		return d
-	}
-	d.Ready, d.ReadyMsg, d.Network, d.NetMsg = ready.Runtime, ready.RuntimeMessage, ready.Network, ready.NetworkMessage
-	if d.Name, d.Version, err = r.Version(ctx); err != nil || d.Name == "" {
-		d.Name = "the runtime"
-	}
-	systemd, err := r.Driver(ctx)
-	d.Systemd, d.Driver = systemd, err == nil
-	return d
 }
