@@ -104,7 +104,7 @@ kubelet-bin:
 ## parity: compare with the real kubelet, for docs/fidelity.md (root, minutes)
 .PHONY: parity
 parity: bundle kubelet-bin test-cluster-bin
-	cd test/parity && $(GO) run . -out ../../docs/fidelity.md
+	$(GO) run ./test/parity -out docs/fidelity.md
 
 ## bench-kubelet: measure against the real kubelet, for docs/benchmarks.md (root)
 .PHONY: bench-kubelet

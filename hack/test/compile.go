@@ -17,7 +17,6 @@ import (
 
 // A set is a set of packages that are compiled with the same settings.
 type set struct {
-	dir      string // of the module
 	patterns []string
 	except   []string // import paths, without the module's
 	race     bool
@@ -33,11 +32,10 @@ var unraced = []string{"cmd", "pkg/cycle", "pkg/manifest", "pkg/plan", "pkg/pod"
 // run finished programs share the settings of bin/nodectl-slim, so that their dependencies
 // are compiled once for both.
 var sets = []set{
-	{dir: ".", patterns: []string{"./pkg/...", "./hack/..."}, except: append([]string{"pkg"}, unraced...), race: true},
-	{dir: ".", patterns: below(unraced)},
-	{dir: ".", patterns: below(unraced), race: true, again: true},
-	{dir: ".", patterns: []string{"./test/...", "./docs/...", "./pkg"}}, // those of docs and pkg read sources
-	{dir: "test/parity", patterns: []string{"./..."}},
+	{patterns: []string{"./pkg/...", "./hack/..."}, except: append([]string{"pkg"}, unraced...), race: true},
+	{patterns: below(unraced)},
+	{patterns: below(unraced), race: true, again: true},
+	{patterns: []string{"./test/...", "./docs/...", "./pkg"}}, // those of docs and pkg read sources
 }
 
 // below are the patterns of packages.
@@ -114,10 +112,10 @@ func compile(ctx context.Context, o options, out string) ([]job, error) {
 func (s set) list(ctx context.Context, o options) ([]pkg, error) {
 	args := append([]string{"list", "-tags", tags(o), "-f", "{{.ImportPath}}\t{{.Dir}}\t{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"}, s.patterns...)
 	var text bytes.Buffer
-	cmd := command(ctx, s.dir, nil, "go", args...)
+	cmd := command(ctx, ".", nil, "go", args...)
 	cmd.Stdout = &text
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("list the packages of %s: %w", s.dir, err)
+		return nil, fmt.Errorf("list the packages: %w", err)
 	}
 	var all []pkg
 	for line := range strings.Lines(text.String()) {
@@ -194,8 +192,8 @@ func (s set) compile(ctx context.Context, o options, to string, packages []pkg) 
 	for _, p := range packages {
 		args = append(args, p.path)
 	}
-	if err := command(ctx, s.dir, env, "go", args...).Run(); err != nil {
-		return fmt.Errorf("compile the tests of %s: %w", s.dir, err)
+	if err := command(ctx, ".", env, "go", args...).Run(); err != nil {
+		return fmt.Errorf("compile the tests: %w", err)
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	kubelet "k8s.io/kubelet/config/v1beta1"
 	"sigs.k8s.io/yaml"
@@ -12,8 +13,9 @@ import (
 
 // A kubelet accepts the configuration and gets no directory that the whole machine uses.
 func TestAKubeletIsKeptToItsOwnPlaces(t *testing.T) {
-	k := Kubelet{Name: "n", Dir: t.TempDir(), Root: "/r", Logs: "/l", Cgroup: "/", Endpoint: "unix:///e"}
-	args, err := k.Arguments("failSwapOn: false\n")
+	k := Place{NodeName: "n", Dir: t.TempDir(), Root: "/r", Logs: "/l", Cgroup: "/", Endpoint: "unix:///e", Manifests: "/m"}
+	a := &Agent{Config: "failSwapOn: false\n"}
+	args, err := a.configure(k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +34,7 @@ func TestAKubeletIsKeptToItsOwnPlaces(t *testing.T) {
 		t.Fatalf("%v in\n%s", err, text)
 	}
 	if c.PodLogsDir != "/l" || c.CgroupRoot != "/" || c.ContainerRuntimeEndpoint != "unix:///e" || c.VolumePluginDir != k.Dir+"/plugins" ||
-		*c.MakeIPTablesUtilChains || *c.FailSwapOn {
+		*c.MakeIPTablesUtilChains || *c.FailSwapOn || c.StaticPodPath != "/m" || int(c.ReadOnlyPort) != a.ports[1] || int(*c.HealthzPort) != a.ports[2] {
 		t.Errorf("the configuration is\n%s", text)
 	}
 }
@@ -78,20 +80,19 @@ func TestGroupsGoThatAreEmpty(t *testing.T) {
 	}
 }
 
-func TestABenchEndsTheNewestFirst(t *testing.T) {
-	b := NewBench(t.Context(), t.TempDir())
-	var order []int
-	for i := range 3 {
-		b.Cleanup(func() { order = append(order, i) })
+// A pod that was reported as not Ready counts once, and only since the agent's restart.
+func TestJournalFlips(t *testing.T) {
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	line := func(at time.Time, pod, ready string) string {
+		return `{"time":"` + at.Format(time.RFC3339Nano) + `","pod":{"metadata":{"name":"` + pod + `"},"status":{"phase":"Running","conditions":[{"type":"Ready","status":"` + ready + `"}]}}}` + "\n"
 	}
-	b.End()
-	if !slices.Equal(order, []int{2, 1, 0}) {
-		t.Errorf("ended in the order %v", order)
+	file := filepath.Join(t.TempDir(), "journal.jsonl")
+	text := line(begin.Add(-time.Second), "a", "False") + line(begin.Add(time.Second), "b", "True") +
+		line(begin.Add(time.Second), "c", "False") + line(begin.Add(2*time.Second), "c", "False") + `{"torn`
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
-	defer func() {
-		if recover() != "no 1" {
-			t.Error("Fatalf goes on")
-		}
-	}()
-	b.Fatalf("no %d", 1)
+	if n, err := journalFlips(file, begin); n != 1 || err != nil {
+		t.Errorf("%d flips, %v; want 1", n, err)
+	}
 }

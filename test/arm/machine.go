@@ -1,141 +1,119 @@
 package arm
 
 import (
+	"bytes"
 	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
-	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/node"
-	"github.com/nodectl/nodectl/test/wait"
+	"github.com/nodectl/nodectl/test/report"
 )
 
-// LinksDir is where a kubelet links to container logs; no flag changes it.
-const LinksDir = "/var/log/containers"
-
-// MakeCgroup makes a cgroup in every hierarchy: a kubelet needs its own to exist.
-func MakeCgroup(group string) error {
-	for _, root := range node.CgroupRoots() {
-		if err := os.MkdirAll(filepath.Join(root, group), 0o755); err != nil {
-			return err
-		}
+// Machine returns what figures depend on: the machine, the runtime and its settings, the
+// tree, and the agents' programs.
+func (l *Lab) Machine(ctx context.Context, agents ...*Agent) (map[string]string, error) {
+	v, err := l.Node.Runtime.Version(ctx, &cri.VersionRequest{})
+	if err != nil {
+		return nil, err
 	}
-	return nil
-}
-
-// Empty removes a node's pods by remove, and what the agents with the directories dir/turn
-// left of them. An agent may have exited a moment ago while the runtime still removes a pod,
-// so Empty retries what fails.
-func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	var err error
-	_ = wait.Try(func() error { // closing the node complains about what is still there
-		if err = remove(ctx); err != nil {
-			return err
-		}
-		left := 0
-		for _, root := range node.CgroupRoots() {
-			left += removeBelow(filepath.Join(root, n.CgroupParent))
-		}
-		if left > 0 {
-			return fmt.Errorf("%d cgroups are not empty", left)
-		}
-		return nil
-	})
-	turn := filepath.Join(dir, "turn")
-	err = errors.Join(err, Unmount(dir), Unlink(n.LogsDir), Unlink(turn), os.RemoveAll(turn))
-	logs, _ := filepath.Glob(n.LogsDir + "/*")
-	for _, l := range logs {
-		err = errors.Join(err, os.RemoveAll(l))
+	programs, err := node.Programs()
+	if err != nil {
+		return nil, err
 	}
-	return err
-}
-
-// removeBelow removes the empty cgroups below dir, and returns how many are not empty.
-func removeBelow(dir string) int {
-	left := 0
-	entries, _ := os.ReadDir(dir)
-	for _, e := range entries {
-		if e.IsDir() {
-			left += removeBelow(filepath.Join(dir, e.Name()))
-			if os.Remove(filepath.Join(dir, e.Name())) != nil {
-				left++
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, err
+	}
+	m := map[string]string{
+		"kernel":     unix.ByteSliceToString(u.Release[:]),
+		"cpu":        fmt.Sprintf("%d × %s", runtime.NumCPU(), cpuModel()),
+		"memory":     memory(),
+		"cgroup":     cgroupMode(),
+		"runtime":    v.RuntimeName + " " + v.RuntimeVersion,
+		"runc":       firstLine(filepath.Join(programs, "runc"), "--version"),
+		"go":         runtime.Version(),
+		"commit":     commit(),
+		"containerd": l.settingsOfRuntime(),
+	}
+	for _, a := range agents {
+		if m[a.Name], err = describe(a.Binary); err != nil {
+			return nil, err
+		}
+		if a.kubelet {
+			if m["kubelet version"], err = a.Version(); err != nil {
+				return nil, err
 			}
 		}
 	}
-	return left
+	return m, nil
 }
 
-// Unmount unmounts everything below a directory: a kubelet mounts its root directory on
-// itself.
-func Unmount(dir string) error {
-	var errs []error
-	for _, mount := range slices.Backward(node.Mounts()) {
-		if strings.HasPrefix(mount, dir+"/") {
-			errs = append(errs, unix.Unmount(mount, unix.MNT_DETACH))
-		}
+// describe returns a program's size and the beginning of its checksum.
+func describe(program string) (string, error) {
+	text, err := os.ReadFile(program)
+	if err != nil {
+		return "", err
 	}
-	return errors.Join(errs...)
+	sum := sha256.Sum256(text)
+	return fmt.Sprintf("%.1f MB, sha256 %s", float64(len(text))/report.MB, hex.EncodeToString(sum[:6])), nil
 }
 
-// Unlink removes a kubelet's links to logs below a directory.
-func Unlink(dir string) error {
-	var errs []error
-	links, _ := filepath.Glob(LinksDir + "/*")
-	for _, l := range links {
-		if to, err := os.Readlink(l); err == nil && strings.HasPrefix(to, dir+"/") {
-			errs = append(errs, os.Remove(l))
+// settingsOfRuntime names containerd's settings that affect the figures.
+func (l *Lab) settingsOfRuntime() string {
+	var found []string
+	text, _ := os.ReadFile(filepath.Join(l.Node.RunDir, "config.toml"))
+	for line := range strings.Lines(string(text)) {
+		if strings.Contains(line, "stats_collect_period = '") || strings.HasPrefix(line, "  snapshotter =") {
+			found = append(found, strings.TrimSpace(line))
 		}
 	}
-	return errors.Join(errs...)
+	slices.Sort(found)
+	return strings.Join(slices.Compact(found), ", ")
 }
 
-// FreePorts returns n different free TCP ports of an address.
-func FreePorts(address string, n int) ([]int, error) {
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-		if err != nil {
-			return nil, err
+func commit() string {
+	out, err := exec.Command("git", "-C", node.Repo(), "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		if info, ok := debug.ReadBuildInfo(); ok {
+			return info.Main.Version
 		}
-		defer l.Close() // all are open at once, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
 	}
-	return ports, nil
+	return string(bytes.TrimSpace(out))
 }
 
-// Settings are those of the whole machine that a kubelet changes when it starts.
-type Settings map[string]string
-
-// ReadSettings returns them as they are.
-func ReadSettings() Settings {
-	s := Settings{}
-	for _, name := range []string{
-		"vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic", "kernel/panic_on_oops",
-		"kernel/keys/root_maxkeys", "kernel/keys/root_maxbytes",
-	} {
-		if text, err := os.ReadFile("/proc/sys/" + name); err == nil {
-			s[name] = string(text)
-		}
-	}
-	return s
+func firstLine(program string, args ...string) string {
+	out, _ := exec.Command(program, args...).Output()
+	l, _, _ := strings.Cut(string(out), "\n")
+	return strings.TrimPrefix(l, "runc version ")
 }
 
-// Restore sets them as they were.
-func (s Settings) Restore() error {
-	var errs []error
-	for name, was := range s {
-		if now, _ := os.ReadFile("/proc/sys/" + name); string(now) != was {
-			errs = append(errs, os.WriteFile("/proc/sys/"+name, []byte(was), 0o644))
-		}
+func cpuModel() string {
+	text, _ := os.ReadFile("/proc/cpuinfo")
+	_, after, _ := strings.Cut(string(text), "model name")
+	l, _, _ := strings.Cut(after, "\n")
+	return strings.Trim(l, "\t :")
+}
+
+func memory() string {
+	text, _ := os.ReadFile("/proc/meminfo")
+	return fmt.Sprintf("%.1f GB", float64(statusBytes("\n"+string(text), "MemTotal:"))/1e9)
+}
+
+func cgroupMode() string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err == nil {
+		return "v2"
 	}
-	return errors.Join(errs...)
+	return "v1"
 }

@@ -2,169 +2,127 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/report"
 )
-
-// spacing separates two samples, so that the end of one does not disturb the next.
-const spacing = 400 * time.Millisecond
 
 // measureDrop is measures 1 and 2: a manifest appears, a container runs. The samples of both
 // arms alternate, while one agent serves throughout; the cost of that agent to the raw arm is
 // recorded.
-func (b *bench) measureDrop(ctx context.Context) (err error) {
-	type shape struct {
-		measure *result.Measure
-		volumes bool
+func (b *bench) measureDrop(ctx context.Context) error {
+	bare, volumes := &report.Measure{}, &report.Measure{}
+	if b.Wants("1") {
+		bare = b.Begin(ctx, 1, "manifest dropped → container started",
+			"pod network, image present; raw: RunPodSandbox, CreateContainer, StartContainer")
 	}
-	var shapes []shape
-	if b.wants(1) {
-		shapes = append(shapes, shape{b.measure(1, "manifest dropped → container started",
-			"pod network, image present; raw: RunPodSandbox, CreateContainer, StartContainer"), false})
+	if b.Wants("2") {
+		volumes = b.Begin(ctx, 2, "the same with an emptyDir, a configMap, a secret and a projected volume",
+			"raw: directories, two tmpfs, their files and four mounts beside that")
 	}
-	if b.wants(2) {
-		shapes = append(shapes, shape{b.measure(2, "the same with an emptyDir, a configMap, a secret and a projected volume",
-			"raw: directories, two tmpfs, their files and four mounts beside that"), true})
-	}
-	var begin []*result.Measure
-	for _, s := range shapes {
-		begin = append(begin, s.measure)
-	}
-	b.noise(ctx, begin...)
-	d, err := b.NewDirs("drop")
+	rounds := b.Count(20, 3)
+	err := b.serve(ctx, "drop", b.socket, func(t *arm.Turn) error {
+		for i := range rounds {
+			for _, m := range []*report.Measure{bare, volumes} {
+				if m.ID == 0 {
+					continue
+				}
+				if err := b.sampleBoth(ctx, m, t, fmt.Sprintf("drop%d-%02d", m.ID, i), m == volumes); err != nil {
+					return err
+				}
+			}
+			arm.Say("drop: %d/%d", i+1, rounds)
+		}
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	a, err := b.nodectl.Serve(d, b.socket)
-	if err != nil {
-		return err
+	if bare.ID != 0 {
+		bare.Ratio("nodectl / raw", "nodectl", "raw", 1.25)
+		bare.Ratio("nodectl / raw without seccomp", "nodectl", "raw without seccomp", 0)
 	}
-	defer func() { err = firstError(err, a.End(syscall.SIGTERM)) }()
-	if err := b.nodectl.Settle(ctx, a); err != nil {
-		return err
-	}
-	rounds := b.count(20, 3)
-	for i := range rounds {
-		for _, s := range shapes {
-			name := fmt.Sprintf("drop%d-%02d", s.measure.ID, i)
-			before := lab.CPU(a.PID())
-			shape := lab.RawShape{}
-			if s.volumes {
-				shape.Volumes = filepath.Join(b.Dir, "raw", name)
-			}
-			if err := b.sampleRaw(ctx, s.measure, "raw", name, shape); err != nil {
-				return err
-			}
-			s.measure.Arm("agent's CPU while raw starts and removes a pod").Add(lab.CPU(a.PID()) - before)
-			before = lab.CPU(a.PID())
-			if err := b.sampleDrop(ctx, s.measure, d, name, lab.PodShape{Volumes: s.volumes}); err != nil {
-				return err
-			}
-			s.measure.Arm("agent's CPU while it starts and removes a pod").Add(lab.CPU(a.PID()) - before)
-			if s.volumes {
-				continue
-			}
-			// Shows what the seccomp filter costs.
-			if err := b.sampleRaw(ctx, s.measure, "raw without seccomp", name, lab.RawShape{Unconfined: true}); err != nil {
-				return err
-			}
-		}
-		lab.Say("drop: %d/%d", i+1, rounds)
-	}
-	for _, s := range shapes {
-		limit := 1.25
-		if s.volumes {
-			limit = 1.35
-		}
-		s.measure.Ratio("nodectl / raw", "nodectl", "raw", limit)
-		if !s.volumes {
-			s.measure.Ratio("nodectl / raw without seccomp", "nodectl", "raw without seccomp", 0)
-		}
+	if volumes.ID != 0 {
+		volumes.Ratio("nodectl / raw", "nodectl", "raw", 1.35)
 	}
 	return nil
 }
 
+// sampleBoth takes a sample of each arm.
+func (b *bench) sampleBoth(ctx context.Context, m *report.Measure, t *arm.Turn, name string, volumes bool) error {
+	before := arm.CPU(t.PID())
+	shape := arm.RawShape{}
+	if volumes {
+		shape.Volumes = filepath.Join(b.Dir, "raw", name)
+	}
+	if err := b.sampleRaw(ctx, m, "raw", name, shape); err != nil {
+		return err
+	}
+	m.Arm("agent's CPU while raw starts and removes a pod").Add(arm.CPU(t.PID()) - before)
+	before = arm.CPU(t.PID())
+	if err := b.sampleDrop(ctx, m, t, name, arm.PodShape{Volumes: volumes}); err != nil {
+		return err
+	}
+	m.Arm("agent's CPU while it starts and removes a pod").Add(arm.CPU(t.PID()) - before)
+	if volumes {
+		return nil
+	}
+	// Shows what the seccomp filter costs.
+	return b.sampleRaw(ctx, m, "raw without seccomp", name, arm.RawShape{Unconfined: true})
+}
+
 // sampleRaw starts one pod by CRI calls, notes in an arm how long that took, and
 // removes it.
-func (b *bench) sampleRaw(ctx context.Context, m *result.Measure, arm, name string, shape lab.RawShape) error {
+func (b *bench) sampleRaw(ctx context.Context, m *report.Measure, as, name string, shape arm.RawShape) error {
 	begin := time.Now()
-	p, err := b.StartRaw(ctx, name+"-"+strings.ReplaceAll(arm, " ", "-"), shape)
+	p, err := b.StartRaw(ctx, name+"-"+strings.ReplaceAll(as, " ", "-"), shape)
 	if err != nil {
 		return err
 	}
-	if err := b.noteStart(ctx, m, arm, begin, p.Container); err != nil {
+	if err := b.noteStart(ctx, m, as, begin, p.Container); err != nil {
 		return err
 	}
 	for i, call := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {
-		m.Arm(arm + ", " + call).Add(p.Calls[i])
+		m.Arm(as + ", " + call).Add(p.Calls[i])
 	}
-	if err := firstError(b.RemoveSandbox(ctx, p.Sandbox), p.RemoveVolumes()); err != nil {
+	if err := errors.Join(b.RemoveSandbox(ctx, p.Sandbox), p.RemoveVolumes()); err != nil {
 		return err
 	}
-	return lab.Rest(ctx, m, spacing)
+	return arm.Rest(ctx, m, arm.Spacing)
 }
 
 // sampleDrop drops one manifest, waits for its container, and takes it away.
-func (b *bench) sampleDrop(ctx context.Context, m *result.Measure, d lab.Dirs, name string, shape lab.PodShape) error {
-	mark := b.Events.Mark()
-	begin, err := b.drop(d, name, shape)
-	if err != nil {
-		return err
-	}
-	e, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(name+"-"+lab.NodeName))
+func (b *bench) sampleDrop(ctx context.Context, m *report.Measure, t *arm.Turn, name string, shape arm.PodShape) error {
+	begin, e, err := b.Start(ctx, t.Place, name, shape)
 	if err != nil {
 		return err
 	}
 	if err := b.noteStart(ctx, m, "nodectl", begin, e.ContainerId); err != nil {
 		return err
 	}
-	if _, err := d.Remove(name); err != nil {
+	if err := b.removed(ctx, t, name); err != nil {
 		return err
 	}
-	if err := b.AwaitNoPods(ctx); err != nil {
-		return err
-	}
-	return lab.Rest(ctx, m, spacing)
+	return arm.Rest(ctx, m, arm.Spacing)
 }
 
-// noteStart adds a start to an arm: the time that CRI reports, and for a check the time that
-// the container's own program writes.
-func (b *bench) noteStart(ctx context.Context, m *result.Measure, arm string, begin time.Time, id string) error {
-	at, err := b.AwaitRunning(ctx, id)
-	if err != nil {
+// removed takes the manifest of the only pod away, and returns when the pod is gone.
+func (b *bench) removed(ctx context.Context, t *arm.Turn, name string) error {
+	if _, err := t.Remove(name); err != nil {
 		return err
 	}
-	stamp, err := b.Stamped(ctx, id)
-	if err != nil {
-		return err
-	}
-	m.Arm(arm).Add(at.Sub(begin))
-	b.trace.add(begin, "> %s begins", arm)
+	return b.AwaitNoPods(ctx)
+}
+
+// noteStart adds a start to an arm, and to the trace.
+func (b *bench) noteStart(ctx context.Context, m *report.Measure, as string, begin time.Time, id string) error {
+	at, err := b.NoteStart(ctx, m, as, begin, id)
+	b.trace.add(begin, "> %s begins", as)
 	b.trace.add(at, "started")
-	m.Arm(arm + ", by its own clock").Add(stamp.Sub(begin))
-	return nil
-}
-
-func firstError(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// drop puts the manifest of one pod in place, and returns the moment before it
-// appeared.
-func (b *bench) drop(d lab.Dirs, name string, shape lab.PodShape) (time.Time, error) {
-	if err := d.Stage(name, lab.Manifest(name, shape)); err != nil {
-		return time.Time{}, err
-	}
-	return d.Drop(name)
+	return err
 }

@@ -13,172 +13,72 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
-	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/criproxy"
-	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/program"
+	"github.com/nodectl/nodectl/test/report"
 )
 
-// measureCount is how many measures there are.
-const measureCount = 11
+// bench is what all measures share.
+type bench struct {
+	program.Bench
+	logLevel, traceFile string
 
-// options are the command's flags.
-type options struct {
-	quick     bool
-	only      []int
-	check     bool
-	out       string
-	binary    string
-	waitQuiet time.Duration
-	keepLogs  string
-	logLevel  string
-	traceFile string
+	trace  *trace
+	socket string // for the agents of measures 1 to 4: containerd's, or that of the tracing proxy
 }
 
 func main() { program.Main(parse, run) }
 
-// run measures and prints; with --check, a missed limit makes fine false.
-func run(ctx context.Context, o options) (fine bool, err error) {
-	report, err := measureAll(ctx, o)
-	if report != nil {
-		fmt.Print(markdown(report))
-		if err == nil { // half a run does not replace a whole one
-			err = report.Write(o.out)
-		}
+func parse(args []string) (*bench, error) {
+	b := &bench{}
+	f := b.Flags("bench", "bench.json")
+	f.StringVar(&b.logLevel, "log-level", "info", "the agent's --log-level; debug costs time")
+	f.StringVar(&b.traceFile, "trace", "", "file for the agents' CRI calls in measures 1 to 4; costs time")
+	steps := []program.Step{{Of: "1 2", Run: b.measureDrop}, {Of: "3", Run: b.measureOnce}, {Of: "4", Run: b.measureCrash}, {Of: "5 6", Run: b.measureNode}}
+	for _, m := range treeMeasures {
+		steps = append(steps, program.Step{Of: m.id, Run: func(ctx context.Context) error { return b.measureTree(ctx, m) }})
 	}
-	return err == nil && (!o.check || report.Missed() == 0), err
+	return b, b.Parse(f, args, append(steps, program.Step{Of: "11", Run: b.measureMerge})...)
 }
 
-func parse(args []string) (options, error) {
-	var o options
-	var only string
-	f := flag.NewFlagSet("bench", flag.ContinueOnError)
-	f.BoolVar(&o.quick, "quick", false, "few repetitions and short windows: does it work, not how fast it is")
-	f.StringVar(&only, "only", "", "the measures to take, as 1,3 (default all)")
-	f.BoolVar(&o.check, "check", false, "exit 1 when a limit is missed")
-	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/bench.json"), "where the result goes, with every sample")
-	f.StringVar(&o.binary, "binary", "", "the nodectl to measure (default: built from this tree)")
-	f.DurationVar(&o.waitQuiet, "wait-quiet", 30*time.Second, "how long each measure waits for a quiet machine before it starts all the same")
-	f.StringVar(&o.keepLogs, "keep-logs", "", "directory for the agent's logs")
-	f.StringVar(&o.logLevel, "log-level", "info", "the agent's --log-level; debug costs time")
-	f.StringVar(&o.traceFile, "trace", "", "file for the agents' CRI calls in measures 1 to 4; costs time")
-	if err := program.Flags(f, args); err != nil {
-		return o, err
-	}
-	for s := range strings.SplitSeq(only, ",") {
-		if s == "" {
-			continue
-		}
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > measureCount {
-			return o, fmt.Errorf("--only: %q is no measure; there are 1 to %d", s, measureCount)
-		}
-		o.only = append(o.only, n)
-	}
-	return o, nil
+func run(ctx context.Context, b *bench) (fine bool, err error) {
+	return b.Run(func() error { return b.measureAll(ctx) }, func(*report.Report) {}, markdown, nil)
 }
 
-// bench is what all measures share.
-type bench struct {
-	options
-	*lab.Lab
-	nodectl *lab.Nodectl
-	report  *result.Report
-	trace   *trace
-	socket  string // for the agents of measures 1 to 4: containerd's, or that of the tracing proxy
-}
-
-func (b *bench) wants(n int) bool { return len(b.only) == 0 || slices.Contains(b.only, n) }
-
-// count returns how often to repeat: full, or quick with --quick.
-func (b *bench) count(full, quick int) int {
-	if b.quick {
-		return quick
+// measureAll starts a node, takes the measures, and closes the node.
+func (b *bench) measureAll(ctx context.Context) (err error) {
+	arm.Say("starting containerd")
+	l, err := arm.Open(ctx)
+	if err != nil {
+		return err
 	}
-	return full
-}
-
-// measureAll starts a node, takes the measures, and closes the node. It returns the measures
-// taken before an error together with it.
-func measureAll(ctx context.Context, o options) (_ *result.Report, err error) {
-	b := &bench{options: o}
-	lab.Say("starting containerd")
-	if b.Lab, err = lab.Open(ctx); err != nil {
-		return nil, err
+	defer func() { err = errors.Join(err, l.Close()) }()
+	if err := b.Open(ctx, l, ""); err != nil {
+		return err
 	}
-	defer func() { err = errors.Join(err, b.Lab.Close()) }()
-	if b.nodectl, err = b.NewNodectl(ctx, o.binary); err != nil {
-		return nil, err
-	}
-	b.nodectl.LogLevel, b.nodectl.KeepLogs = o.logLevel, o.keepLogs
-	b.report = &result.Report{Time: time.Now(), Quick: o.quick}
-	if b.report.Machine, err = b.Machine(ctx, b.nodectl.Binary); err != nil {
-		return nil, err
-	}
+	b.Nodectl.LogLevel = b.logLevel
 	b.socket = b.Node.Endpoint
 	if b.traceFile != "" {
 		b.trace = &trace{}
 		p, err := criproxy.New(b.Node.Endpoint, filepath.Join(b.Dir, "trace.sock"), b.trace.hooks())
 		if err != nil {
-			return nil, err
+			return err
 		}
 		b.socket = p.Endpoint()
 		defer func() { err = errors.Join(err, p.Close(), b.trace.write(b.traceFile)) }()
 	}
-	return b.report, b.measures(ctx)
+	return b.Measure(ctx, func() error { return b.Clear(ctx) })
 }
 
-// measure begins a measure.
-func (b *bench) measure(id int, name, method string) *result.Measure {
-	lab.Say("measure %d: %s", id, name)
-	return b.report.Begin(id, name, method)
-}
-
-// noise waits a while for a quiet machine, and records how quiet it is for the measures that
-// begin now.
-func (b *bench) noise(ctx context.Context, begin ...*result.Measure) {
-	limit := b.waitQuiet
-	if b.quick {
-		limit = 0
-	}
-	n := b.Noise(ctx, limit)
-	for _, m := range begin {
-		m.Noise = n
-	}
-}
-
-func (b *bench) measures(ctx context.Context) error {
-	steps := []struct {
-		of  []int
-		run func(context.Context) error
-	}{
-		{[]int{1, 2}, b.measureDrop},
-		{[]int{3}, b.measureOnce},
-		{[]int{4}, b.measureCrash},
-		{[]int{5, 6}, b.measureNode},
-		{[]int{7, 8, 9, 10}, b.measureSources},
-		{[]int{11}, b.measureMerge},
-	}
-	for _, s := range steps {
-		if !slices.ContainsFunc(s.of, b.wants) {
-			continue
+// serve runs do with an agent that serves on a socket, and has been idle for a moment.
+func (b *bench) serve(ctx context.Context, name, socket string, do func(*arm.Turn) error) error {
+	return b.Turn(ctx, b.Nodectl, name, socket, nil, func(t *arm.Turn) error {
+		if err := arm.Pause(ctx, arm.Settled); err != nil {
+			return err
 		}
-		err := firstError(s.run(ctx), b.Clear(ctx))
-		switch {
-		case err != nil && ctx.Err() != nil:
-			return errors.New("interrupted")
-		case err != nil:
-			return fmt.Errorf("measure %s: %w", strings.Trim(fmt.Sprint(s.of), "[]"), err)
-		}
-	}
-	return nil
+		return do(t)
+	})
 }

@@ -8,8 +8,8 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 const oncePods = 20
@@ -17,19 +17,18 @@ const oncePods = 20
 // measureOnce is measure 3: runonce of many pods, from the start of the program to its exit,
 // against raw calls at each of three concurrencies, of which the best counts.
 func (b *bench) measureOnce(ctx context.Context) error {
-	m := b.measure(3, fmt.Sprintf("runonce of %d pods", oncePods),
+	m := b.Begin(ctx, 3, fmt.Sprintf("runonce of %d pods", oncePods),
 		"exec of nodectl → exit 0, a fresh root directory each time; raw: first call → last StartContainer returned, at its best concurrency of 1, 2, 4")
-	b.noise(ctx, m)
-	rounds := b.count(7, 1)
+	rounds := b.Count(7, 1)
 	atOnce := []int{1, 2, 4}
 	for i := range rounds {
 		for k := range 2 { // twice a round: one pod is over soon, and its median is a limit
-			if err := b.sampleRaw(ctx, m, "raw", fmt.Sprintf("once-single%d-%d", k, i), lab.RawShape{}); err != nil {
+			if err := b.sampleRaw(ctx, m, "raw", fmt.Sprintf("once-single%d-%d", k, i), arm.RawShape{}); err != nil {
 				return err
 			}
 		}
 		for _, n := range atOnce {
-			took, err := b.StartRawBatch(ctx, fmt.Sprintf("once%d-%d", n, i), oncePods, n, lab.RawShape{})
+			took, err := b.StartRawBatch(ctx, fmt.Sprintf("once%d-%d", n, i), oncePods, n, arm.RawShape{})
 			if err != nil {
 				return err
 			}
@@ -42,7 +41,7 @@ func (b *bench) measureOnce(ctx context.Context) error {
 		if err := b.sampleOnce(ctx, m, i); err != nil {
 			return err
 		}
-		lab.Say("runonce: %d/%d", i+1, rounds)
+		arm.Say("runonce: %d/%d", i+1, rounds)
 	}
 	best := "raw, 1 at once"
 	for _, n := range atOnce[1:] {
@@ -56,44 +55,45 @@ func (b *bench) measureOnce(ctx context.Context) error {
 }
 
 // emptied removes all pods and lets the machine come to rest.
-func (b *bench) emptied(ctx context.Context, m *result.Measure) error {
+func (b *bench) emptied(ctx context.Context, m *report.Measure) error {
 	if err := b.Clear(ctx); err != nil {
 		return err
 	}
-	return lab.Rest(ctx, m, time.Second)
+	return arm.Rest(ctx, m, time.Second)
 }
 
 // sampleOnce runs runonce once, on its own root directory.
-func (b *bench) sampleOnce(ctx context.Context, m *result.Measure, round int) error {
-	d, err := b.NewDirs(fmt.Sprintf("once-%d", round))
+func (b *bench) sampleOnce(ctx context.Context, m *report.Measure, round int) error {
+	p, err := b.NewPlace(fmt.Sprintf("once-%d", round))
 	if err != nil {
 		return err
 	}
 	for i := range oncePods {
-		if _, err := b.drop(d, fmt.Sprintf("once-%d-%02d", round, i), lab.PodShape{}); err != nil {
+		if _, err := p.DropPod(fmt.Sprintf("once-%d-%02d", round, i), arm.PodShape{}); err != nil {
 			return err
 		}
 	}
-	args := b.nodectl.Args(d, b.socket, "runonce", "-f", d.Manifests, "--timeout", "2m", "-o", "json")
+	p.Endpoint = b.socket
+	args := p.On("runonce", "-f", p.Manifests, "--timeout", "2m", "-o", "json")
 	begin := time.Now()
-	out, cpu, err := b.nodectl.Run(ctx, args...)
+	out, cpu, err := b.Nodectl.Run(ctx, args...)
 	took := time.Since(begin)
 	b.trace.add(begin, "> runonce begins")
 	b.trace.add(begin.Add(took), "runonce ended")
 	if err != nil {
 		return err
 	}
-	var report struct {
+	var said struct {
 		Summary struct {
 			OK   bool
 			Pods int
 		}
 	}
-	if err := json.Unmarshal(out, &report); err != nil {
+	if err := json.Unmarshal(out, &said); err != nil {
 		return fmt.Errorf("runonce -o json: %w", err)
 	}
-	if !report.Summary.OK || report.Summary.Pods != oncePods {
-		return fmt.Errorf("runonce reports %+v, want %d pods", report.Summary, oncePods)
+	if !said.Summary.OK || said.Summary.Pods != oncePods {
+		return fmt.Errorf("runonce reports %+v, want %d pods", said.Summary, oncePods)
 	}
 	first, err := b.firstStart(ctx, oncePods)
 	if err != nil {
@@ -116,7 +116,7 @@ func (b *bench) firstStart(ctx context.Context, n int) (time.Time, error) {
 		return first, fmt.Errorf("%d containers, want %d", len(r.Containers), n)
 	}
 	for _, c := range r.Containers {
-		at, err := b.StartedAt(ctx, c.Id)
+		at, err := b.AwaitRunning(ctx, c.Id)
 		if err != nil {
 			return first, err
 		}

@@ -2,46 +2,21 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // markdown is the report for people: what docs/benchmarks.md holds.
-func markdown(r *result.Report) string {
+func markdown(r *report.Report) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, %s, %s memory, Linux %s, cgroup %s; %s, runc %s, %s; nodectl %s (%s), %s.\n\n",
-		r.Time.Format("2006-01-02"), r.Machine["cpu"], r.Machine["memory"], r.Machine["kernel"], r.Machine["cgroup"],
-		r.Machine["runtime"], r.Machine["runc"], r.Machine["containerd"], r.Machine["commit"], r.Machine["nodectl"], r.Machine["go"])
-	b.WriteString("| | measure | figure | value | 95 % | limit | |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString(report.Origin(r) + "| | measure | figure | value | 95 % | limit | |\n|---|---|---|---|---|---|---|\n")
 	for _, m := range r.Measures {
 		for _, f := range m.Figures {
-			limit, verdict := "≤ "+f.Text(f.Limit), "ok"
-			switch {
-			case f.Limit == 0:
-				limit, verdict = "", ""
-			case !f.OK:
-				verdict = "**missed**"
-			}
-			fmt.Fprintf(&b, "| %d | %s | %s | %s | %s–%s | %s | %s |\n", m.ID, m.Name, f.Name, f.Text(f.Value), f.Text(f.CI95[0]), f.Text(f.CI95[1]), limit, verdict)
+			fmt.Fprintf(&b, "| %d | %s | %s | %s | %s–%s | %s | %s |\n", m.ID, m.Name, f.Name, f.Text(f.Value), f.Text(f.CI95[0]), f.Text(f.CI95[1]), f.LimitText(f.Limit), f.Verdict())
 		}
 	}
-	b.WriteString("\n| | samples of | n | median | min | p90 | max |\n|---|---|---|---|---|---|---|\n")
-	for _, m := range r.Measures {
-		for _, a := range m.Arms {
-			fmt.Fprintf(&b, "| %d | %s | %d | %s | %s | %s | %s |\n", m.ID, a.Name, a.N, a.Text(a.Median), a.Text(a.Low), a.Text(a.P90), a.Text(a.High))
-		}
-	}
-	b.WriteString("\n")
-	for _, m := range r.Measures {
-		loud := ""
-		if !m.Quiet() {
-			loud = " — NOT QUIET, provisional"
-		}
-		fmt.Fprintf(&b, "- %d before it began: %s%s\n", m.ID, m.Noise, loud)
-		for _, n := range m.Notes {
-			fmt.Fprintf(&b, "- %d %s\n", m.ID, n)
-		}
-	}
-	return b.String()
+	label := func(m *report.Measure) string { return strconv.Itoa(m.ID) }
+	return b.String() + report.Samples(r, "| | samples of |", label, 0.5, 0, 0.9, 1) + report.Notes(r, label)
 }

@@ -12,16 +12,16 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // goBench is one benchmark of the tree and the limits of its metrics.
 type goBench struct {
-	name, pkg, run string
-	time           string // -benchtime
-	limits         []limit
+	pkg, run string
+	time     string // -benchtime
+	limits   []limit
 }
 
 // limit is one metric of the lines whose name ends in of.
@@ -30,56 +30,58 @@ type limit struct {
 	scale, max               float64
 }
 
-// sourceBenches are measures 7 to 10: from a file to a PodUpdate, and on to readers.
-var sourceBenches = map[int][]goBench{
-	7: {
-		{"one layer, merged again", "./pkg/podconfig", "BenchmarkUnchanged", "1s", []limit{
+// A treeMeasure is one of measures 7 to 10: from a file to a PodUpdate, and on to readers.
+type treeMeasure struct {
+	id, name string
+	rounds   int
+	benches  []goBench
+}
+
+var treeMeasures = []treeMeasure{
+	{"7", "merging", 3, []goBench{
+		{"./pkg/podconfig", "BenchmarkUnchanged", "1s", []limit{
 			{"handed_on/10000,_1_a_file", "ns/pod", "10,000 rich pods unchanged, a pod", "ns", 1, 300},
 			{"handed_on/10000,_1_a_file", "allocs/op", "the same, allocations a pod", "", 1e-4, 0.01},
 			{"decoded_anew/1000,_1_a_file", "ns/pod", "1,000 unchanged, but decoded anew, a pod", "ns", 1, 300},
 			{"decoded_anew/1000,_1_a_file", "allocs/op", "1,000 decoded anew, allocations a pod", "", 1e-3, 0.1},
 			{"decoded_anew/10000,_1_a_file", "ns/pod", "10,000 unchanged, but decoded anew, a pod", "ns", 1, 0},
 		}},
-		{"one of many", "./pkg/podconfig", "BenchmarkOneOfMany", "1s", []limit{
+		{"./pkg/podconfig", "BenchmarkOneOfMany", "1s", []limit{
 			{"/100000,_1_a_file", "ns/op", "one pod changed of 100,000", "ms", 1e-6, 1},
 		}},
-	},
-	8: {{"drop", "./cmd", "BenchmarkDropFiles", "3x", []limit{
+	}},
+	{"8", "dropping files", 5, []goBench{{"./cmd", "BenchmarkDropFiles", "3x", []limit{
 		{"/3000", "ns/pod", "3,000 files dropped one by one, a pod", "µs", 1e-3, 200},
 		{"/3000", "B/pod", "the same, allocated a pod", "kB", 1e-3, 60},
 		{"/300", "B/pod", "300 files, allocated a pod", "kB", 1e-3, 60},
-	}}},
-	9: {{"rescan", "./pkg/source/file", "BenchmarkRescan", "1s", []limit{
+	}}}},
+	{"9", "rescanning files", 5, []goBench{{"./pkg/source/file", "BenchmarkRescan", "1s", []limit{
 		{"files=1000", "ns/op", "rescan of 1,000 unchanged files", "ms", 1e-6, 2},
-	}}},
-	10: {{"watch", "./pkg/agent", "BenchmarkWatch_100Readers", "1000x", []limit{
+	}}}},
+	{"10", "watching over the local socket", 3, []goBench{{"./pkg/agent", "BenchmarkWatch_100Readers", "1000x", []limit{
 		{"100Readers", "p99-ms", "100 readers, 100 updates a second: p99 to a reader", "ms", 1, 50},
 		{"100Readers", "p50-ms", "the same, p50", "ms", 1, 0},
-	}}},
+	}}}},
 }
 
-// measureSources takes measures 7 to 10: benchmarks of the tree, each run several times in
-// its own process; the median counts.
-func (b *bench) measureSources(ctx context.Context) error {
-	rounds := map[int]int{7: 3, 8: 5, 9: 5, 10: 3}
-	names := map[int]string{7: "merging", 8: "dropping files", 9: "rescanning files", 10: "watching over the local socket"}
-	for id := 7; id <= 10; id++ {
-		if !b.wants(id) {
-			continue
-		}
-		m := b.measure(id, names[id], "go test -bench, a process of its own each time; median of the runs")
-		b.noise(ctx, m)
-		for range b.count(rounds[id], 1) {
-			for _, g := range sourceBenches[id] {
-				if err := b.goBench(ctx, m, g); err != nil {
-					return err
-				}
+// measureTree runs benchmarks of the tree several times, each in its own process; the median
+// counts.
+func (b *bench) measureTree(ctx context.Context, t treeMeasure) error {
+	id, err := strconv.Atoi(t.id)
+	if err != nil {
+		return err
+	}
+	m := b.Begin(ctx, id, t.name, "go test -bench, a process of its own each time; median of the runs")
+	for range b.Count(t.rounds, 1) {
+		for _, g := range t.benches {
+			if err := b.goBench(ctx, m, g); err != nil {
+				return err
 			}
 		}
-		for _, g := range sourceBenches[id] {
-			for _, l := range g.limits {
-				m.Max(l.figure, l.max, l.unit)
-			}
+	}
+	for _, g := range t.benches {
+		for _, l := range g.limits {
+			m.Max(l.figure, l.max, l.unit)
 		}
 	}
 	return nil
@@ -88,7 +90,7 @@ func (b *bench) measureSources(ctx context.Context) error {
 var benchLine = regexp.MustCompile(`^(Benchmark\S+?)-\d+\s+\d+\s+(.*)$`)
 
 // goBench runs a benchmark once and adds the values that its limits name.
-func (b *bench) goBench(ctx context.Context, m *result.Measure, g goBench) error {
+func (b *bench) goBench(ctx context.Context, m *report.Measure, g goBench) error {
 	cmd := exec.CommandContext(ctx, "go", "test", g.pkg, "-run", "^$", "-bench", "^"+g.run+"$", "-benchtime", g.time, "-benchmem")
 	cmd.Dir = node.Repo()
 	out, err := cmd.CombinedOutput()
@@ -129,9 +131,8 @@ const mergeFiles = 10_000
 // measureMerge is measure 11: merge --dry-run of a directory of many manifests, with the time
 // and memory of its process.
 func (b *bench) measureMerge(ctx context.Context) error {
-	m := b.measure(11, fmt.Sprintf("merge --dry-run of %d files", mergeFiles),
+	m := b.Begin(ctx, 11, fmt.Sprintf("merge --dry-run of %d files", mergeFiles),
 		"exec → exit, against none; the one-container pod of examples/, one a file; peak RSS as the kernel counted it (ru_maxrss)")
-	b.noise(ctx, m)
 	text, err := os.ReadFile(filepath.Join(node.Repo(), "examples/web.yaml"))
 	if err != nil {
 		return err
@@ -148,8 +149,8 @@ func (b *bench) measureMerge(ctx context.Context) error {
 			return err
 		}
 	}
-	for range b.count(5, 1) {
-		cmd := lab.Command(b.nodectl.Binary, "merge", "--dry-run", "--against", "none", "-f", dir, "-o", "name", "--exit-code=false", "--root-dir", b.Dir)
+	for range b.Count(5, 1) {
+		cmd := arm.Command(b.Nodectl.Binary, "merge", "--dry-run", "--against", "none", "-f", dir, "-o", "name", "--exit-code=false", "--root-dir", b.Dir)
 		begin := time.Now()
 		out, err := cmd.Output()
 		if err != nil {
@@ -162,7 +163,7 @@ func (b *bench) measureMerge(ctx context.Context) error {
 		use := cmd.ProcessState.SysUsage().(*syscall.Rusage)
 		m.Arm("wall time").Value(took.Seconds())
 		m.Arm("CPU time").Value((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Seconds())
-		m.Arm("peak RSS").Value(float64(use.Maxrss) * 1024 / result.MB)
+		m.Arm("peak RSS").Value(float64(use.Maxrss) * 1024 / report.MB)
 	}
 	m.Max("wall time", 3, "s")
 	m.Max("peak RSS", 60+0.04*mergeFiles, "MB")

@@ -4,20 +4,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // measured is a report in which both arms of every row have samples: 100 in the
 // kubelet's, 50 in nodectl's.
-func measured() *result.Report {
-	r := &result.Report{Machine: map[string]string{}}
+func measured() *report.Report {
+	r := &report.Report{Machine: map[string]string{}}
 	for _, id := range section.Needs {
 		r.Begin(id, "measure", "how")
 	}
 	for _, w := range rows(r) {
 		for range 3 {
-			r.Find(w.measure).Arm("kubelet" + w.suffix).Value(100)
-			r.Find(w.measure).Arm("nodectl" + w.suffix).Value(50)
+			r.Find(w.Measure).Arm(w.Arms[0]).Value(100)
+			r.Find(w.Measure).Arm(w.Arms[1]).Value(50)
 		}
 	}
 	return r
@@ -49,7 +49,7 @@ func TestFlags(t *testing.T) {
 		}
 	}
 	o, err := parse([]string{"--only", "single,idle", "--batches", "10,20"})
-	if err != nil || o.wants("batch") || !o.wants("single") || len(o.batches) != 2 {
+	if err != nil || o.Wants("batch") || !o.Wants("single") || len(o.batches) != 2 {
 		t.Errorf("%+v, %v", o, err)
 	}
 }

@@ -4,20 +4,17 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/benchcluster/stage"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // single measures pods one at a time.
 func (b *bench) single(ctx context.Context) error {
-	m := b.begin(ctx, singleID, "one pod", "the API server is asked to create a bound pod → a watch shows it Running; the one before it is gone")
+	m := b.Bench.Begin(ctx, singleID, "one pod", "the API server is asked to create a bound pod → a watch shows it Running; the one before it is gone")
 	return b.take(ctx, m, b.rounds, func(t *stage.Turn, round int) error {
 		for i := range b.perRound {
 			prefix := fmt.Sprintf("single-%d-%d", round, i)
@@ -25,11 +22,11 @@ func (b *bench) single(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			m.Arm(t.Agent.Name).Add(took[0])
+			m.Arm(t.Name).Add(took[0])
 			if err := b.remove(ctx, prefix+"-0"); err != nil {
 				return err
 			}
-			if err := lab.Rest(ctx, m, 300*time.Millisecond); err != nil {
+			if err := arm.Rest(ctx, m, 300*time.Millisecond); err != nil {
 				return err
 			}
 		}
@@ -40,7 +37,7 @@ func (b *bench) single(ctx context.Context) error {
 // batch measures many pods at once.
 func (b *bench) batch(ctx context.Context) error {
 	for _, n := range b.batches {
-		m := b.begin(ctx, batchID+n, fmt.Sprintf("%d pods at once", n),
+		m := b.Bench.Begin(ctx, batchID+n, fmt.Sprintf("%d pods at once", n),
 			fmt.Sprintf("%d bound pods created one right after the other → a watch has shown the last of them Running, since the moment before the first was created", n))
 		if err := b.take(ctx, m, b.batchRounds, func(t *stage.Turn, round int) error {
 			return b.many(ctx, m, t, n)
@@ -51,12 +48,12 @@ func (b *bench) batch(ctx context.Context) error {
 	return nil
 }
 
-func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n int) error {
+func (b *bench) many(ctx context.Context, m *report.Measure, t *stage.Turn, n int) error {
 	// CPU time used beside the agent.
 	others := map[string]func() time.Duration{
-		", the machine's CPU": lab.Worked,
+		", the machine's CPU": arm.Worked,
 		", control plane's CPU": func() time.Duration {
-			return lab.Ticks(b.Cluster.APIServer.PID()) + lab.Ticks(b.Cluster.Etcd.Members[0].PID())
+			return arm.Ticks(b.Cluster.APIServer.PID()) + arm.Ticks(b.Cluster.Etcd.Members[0].PID())
 		},
 	}
 	before := map[string]time.Duration{}
@@ -68,13 +65,13 @@ func (b *bench) many(ctx context.Context, m *result.Measure, t *stage.Turn, n in
 		return err
 	}
 	for _, who := range slices.Sorted(maps.Keys(others)) {
-		m.Arm(t.Agent.Name + who).Add(others[who]() - before[who])
+		m.Arm(t.Name + who).Add(others[who]() - before[who])
 	}
 	slices.Sort(took)
-	m.Arm(t.Agent.Name + ", first").Add(took[0])
-	m.Arm(t.Agent.Name + ", p50").Add(took[len(took)/2])
-	m.Arm(t.Agent.Name + ", last").Add(took[len(took)-1])
-	m.Arm(t.Agent.Name + ", its CPU until then").Add(lab.CPU(t.PID()))
+	m.Arm(t.Name + ", first").Add(took[0])
+	m.Arm(t.Name + ", p50").Add(took[len(took)/2])
+	m.Arm(t.Name + ", last").Add(took[len(took)-1])
+	m.Arm(t.Name + ", its CPU until then").Add(arm.CPU(t.PID()))
 	return nil
 }
 
@@ -84,42 +81,27 @@ const windows = 6
 // fleet measures the cost of an idle agent.
 func (b *bench) fleet(ctx context.Context) error {
 	n := b.batches[len(b.batches)-1]
-	cpu := b.begin(ctx, idleID, fmt.Sprintf("idle CPU a minute at %d pods", n),
+	cpu := b.Bench.Begin(ctx, idleID, fmt.Sprintf("idle CPU a minute at %d pods", n),
 		fmt.Sprintf("CPU time of the agent's threads in %d windows of %s, one after the other, %s after the last pod was Running", windows, b.idle/windows, b.settle))
-	memory := b.begin(ctx, memoryID, fmt.Sprintf("memory at %d pods", n), "Pss, RssAnon and VmRSS of the agent at the end of each of these windows")
+	memory := b.Bench.Begin(ctx, memoryID, fmt.Sprintf("memory at %d pods", n), "Pss, RssAnon and VmRSS of the agent at the end of each of these windows")
 	return b.take(ctx, cpu, 1, func(t *stage.Turn, _ int) error {
 		if _, err := b.start(ctx, t, "fleet", n); err != nil {
 			return err
 		}
-		if err := lab.Pause(ctx, b.settle); err != nil {
+		if err := arm.Pause(ctx, b.settle); err != nil {
 			return err
 		}
 		for range windows {
-			w, err := b.Window(ctx, t.PID(), b.idle/windows)
+			w, err := b.Bench.Window(ctx, t.PID(), nil, b.idle/windows, n)
 			if err != nil {
 				return err
 			}
-			cpu.Arm(t.Agent.Name).Add(w.AgentExact)
-			cpu.Arm(t.Agent.Name + ", containerd beside it").Add(w.RuntimeCPU)
-			memory.Arm(t.Agent.Name + ", Pss").Value(float64(pss(t.PID())) / result.MB)
-			memory.Arm(t.Agent.Name + ", RssAnon").Value(float64(w.Anon) / result.MB)
-			memory.Arm(t.Agent.Name + ", VmRSS").Value(float64(w.RSS) / result.MB)
-		}
-		if ids, err := b.RunningContainers(ctx); err != nil || len(ids) != n {
-			return fmt.Errorf("%d containers run after the windows, want %d: %w", len(ids), n, err)
+			cpu.Arm(t.Name).Add(w.AgentExact)
+			cpu.Arm(t.Name + ", containerd beside it").Add(w.RuntimeCPU)
+			memory.Arm(t.Name + ", Pss").Value(float64(arm.Pss(t.PID())) / report.MB)
+			memory.Arm(t.Name + ", RssAnon").Value(float64(w.Anon) / report.MB)
+			memory.Arm(t.Name + ", VmRSS").Value(float64(w.RSS) / report.MB)
 		}
 		return nil
 	})
-}
-
-// pss returns a process's memory in bytes, with its share of shared pages.
-func pss(pid int) int64 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
-	_, after, _ := strings.Cut(string(text), "\nPss:")
-	f := strings.Fields(after)
-	if len(f) == 0 {
-		return 0
-	}
-	kib, _ := strconv.ParseInt(f[0], 10, 64)
-	return kib << 10
 }

@@ -2,97 +2,30 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/nodectl/nodectl/test/benchcluster/stage"
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// pods is the state of all pods as a watch on the API server has shown it.
-type pods struct {
-	watch watch.Interface
-	wg    sync.WaitGroup
+// patience is how long pods may take.
+const patience = 3 * time.Minute
 
-	mu      sync.Mutex
-	running map[string]time.Time // when a pod's phase was first seen to be Running
-	there   map[string]bool
-	newer   chan struct{} // closed and replaced when there is more
-	err     error
-}
-
-// watch starts a watch. The caller closes it.
-func (b *bench) watch(ctx context.Context) (*pods, error) {
-	w, err := b.Admin.Get().Namespace("default").Resource("pods").
-		VersionedParams(&metav1.ListOptions{Watch: true}, scheme.ParameterCodec).Watch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p := &pods{watch: w, running: map[string]time.Time{}, there: map[string]bool{}, newer: make(chan struct{})}
-	p.wg.Go(p.follow)
-	return p, nil
-}
-
-func (p *pods) close() { p.watch.Stop(); p.wg.Wait() }
-
-func (p *pods) follow() {
-	for e := range p.watch.ResultChan() {
-		at := time.Now()
-		pod, ok := e.Object.(*v1.Pod)
-		p.mu.Lock()
-		switch {
-		case !ok:
-			p.err = fmt.Errorf("watch: %v", e.Object)
-		case e.Type == watch.Deleted:
-			delete(p.there, pod.Name)
-			delete(p.running, pod.Name)
-		default:
-			p.there[pod.Name] = true
-			if _, known := p.running[pod.Name]; !known && pod.Status.Phase == v1.PodRunning {
-				p.running[pod.Name] = at
+// awaitNone returns when no pod is there.
+func (b *bench) awaitNone(ctx context.Context) error {
+	return b.pods.Await(ctx, patience, "end of all pods", func(all map[string]stage.Versions) bool {
+		for _, v := range all {
+			if v.Now() != nil {
+				return false
 			}
 		}
-		close(p.newer)
-		p.newer = make(chan struct{})
-		p.mu.Unlock()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.err = errors.Join(p.err, errors.New("the watch ended"))
-	close(p.newer)
-	p.newer = make(chan struct{})
-}
-
-// await returns when done returns true; it calls done with the lock held.
-func (p *pods) await(ctx context.Context, what string, done func() bool) error {
-	late := time.After(3 * time.Minute)
-	for {
-		p.mu.Lock()
-		ok, err, newer := done(), p.err, p.newer
-		n, running := len(p.there), len(p.running)
-		p.mu.Unlock()
-		if ok || err != nil {
-			return err
-		}
-		select {
-		case <-newer:
-		case <-late:
-			return fmt.Errorf("%s: not in time; there are %d pods, %d of them Running", what, n, running)
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-func (p *pods) awaitNone(ctx context.Context) error {
-	return p.await(ctx, "end of all pods", func() bool { return len(p.there) == 0 })
+		return true
+	})
 }
 
 // start creates pods on the agent's node, as fast as the API server accepts them, and returns
@@ -109,17 +42,18 @@ func (b *bench) start(ctx context.Context, t *stage.Turn, prefix string, n int) 
 		}
 	}
 	var took []time.Duration
-	err := b.pods.await(ctx, fmt.Sprintf("%d pods Running", n), func() bool {
+	err := b.pods.Await(ctx, patience, fmt.Sprintf("%d pods Running", n), func(all map[string]stage.Versions) bool {
 		took = took[:0]
 		for _, name := range names {
-			if at, ok := b.pods.running[name]; ok {
-				took = append(took, at.Sub(begin))
+			present := all[name].Present()
+			if i := slices.IndexFunc(present, func(v stage.Version) bool { return v.Pod.Status.Phase == v1.PodRunning }); i >= 0 {
+				took = append(took, present[i].At.Sub(begin))
 			}
 		}
 		return len(took) == n
 	})
 	if err != nil {
-		return nil, fmt.Errorf("%w\n%s", err, t.Tail())
+		return nil, fmt.Errorf("%w; %d are Running\n%s", err, len(took), t.Tail())
 	}
 	return took, nil
 }
@@ -143,5 +77,5 @@ func (b *bench) remove(ctx context.Context, name string) error {
 	if err := b.Admin.Delete().Namespace("default").Resource("pods").Name(name).Do(ctx).Error(); err != nil {
 		return err
 	}
-	return b.pods.awaitNone(ctx)
+	return b.awaitNone(ctx)
 }

@@ -8,8 +8,9 @@ import (
 
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/program"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 const batchPods = 50
@@ -20,18 +21,18 @@ const rawAtOnce = 2
 
 // measureBatch is M2.
 func (b *bench) measureBatch(ctx context.Context) error {
-	m := b.begin(2, fmt.Sprintf("%d at once", batchPods),
+	m := b.Begin(ctx, 2, fmt.Sprintf("%d at once", batchPods),
 		fmt.Sprintf("%d manifests (S0) renamed one right after the other → started_at, since the first rename; raw: %d at once", batchPods, rawAtOnce))
-	arms := append(each(b.latencyAgents(), func(a agent, round int) error {
-		return b.turn(ctx, a, fmt.Sprintf("batch-%d", round), b.Node.Endpoint, nil, func(r *running) error { return b.agentBatch(ctx, m, r) })
+	arms := append(program.Each(b.latencyAgents, func(a *arm.Agent, round int) error {
+		return b.Turn(ctx, a, fmt.Sprintf("batch-%d", round), b.Node.Endpoint, nil, func(r *arm.Turn) error { return b.agentBatch(ctx, m, r) })
 	}), func(round int) error { return b.rawBatch(ctx, m, round) })
-	return b.take(ctx, m, b.count(7, 1), arms...)
+	return b.Take(ctx, m, b.Count(7, 1), arms...)
 }
 
 func batchName(i int) string { return fmt.Sprintf("batch-%02d", i) }
 
-func (b *bench) agentBatch(ctx context.Context, m *result.Measure, r *running) error {
-	if err := lab.Pause(ctx, settled); err != nil {
+func (b *bench) agentBatch(ctx context.Context, m *report.Measure, r *arm.Turn) error {
+	if err := arm.Pause(ctx, arm.Settled); err != nil {
 		return err
 	}
 	begin, err := b.dropMany(ctx, r, 0, batchPods)
@@ -53,31 +54,31 @@ func (b *bench) agentBatch(ctx context.Context, m *result.Measure, r *running) e
 		}
 		took = append(took, at.Sub(begin))
 	}
-	noteBatch(m, r.name(), took)
+	noteBatch(m, r.Name, took)
 	return nil
 }
 
 // dropMany drops the pods with the numbers from first to end, and returns when all of them
 // have started. All are staged before the first appears.
-func (b *bench) dropMany(ctx context.Context, r *running, first, end int) (time.Time, error) {
+func (b *bench) dropMany(ctx context.Context, r *arm.Turn, first, end int) (time.Time, error) {
 	waiting := map[string]bool{}
 	for i := first; i < end; i++ {
-		waiting[fullName(batchName(i))] = true
-		if err := r.dirs.Stage(batchName(i), lab.Manifest(batchName(i), s0)); err != nil {
+		waiting[arm.FullName(batchName(i))] = true
+		if err := r.Stage(batchName(i), arm.Manifest(batchName(i), s0)); err != nil {
 			return time.Time{}, err
 		}
 	}
 	mark, begin := b.Events.Mark(), time.Now()
 	for i := first; i < end; i++ {
-		if _, err := r.dirs.Drop(batchName(i)); err != nil {
+		if _, err := r.Drop(batchName(i)); err != nil {
 			return begin, err
 		}
 	}
 	if len(waiting) == 0 {
 		return begin, nil
 	}
-	_, err := b.Events.AwaitFor(ctx, 2*time.Minute, mark, "start of all pods", func(e lab.Seen) bool {
-		if name := e.GetPodSandboxStatus().GetMetadata().GetName(); lab.Started(name)(e) {
+	_, err := b.Events.AwaitFor(ctx, 2*time.Minute, mark, "start of all pods", func(e arm.Seen) bool {
+		if name := e.GetPodSandboxStatus().GetMetadata().GetName(); arm.Started(name)(e) {
 			delete(waiting, name)
 		}
 		return len(waiting) == 0
@@ -88,16 +89,16 @@ func (b *bench) dropMany(ctx context.Context, r *running, first, end int) (time.
 	return begin, nil
 }
 
-func (b *bench) rawBatch(ctx context.Context, m *result.Measure, round int) error {
-	took, err := b.StartRawBatch(ctx, fmt.Sprintf("batch-raw-%d", round), batchPods, rawAtOnce, lab.RawShape{HostNetwork: true})
+func (b *bench) rawBatch(ctx context.Context, m *report.Measure, round int) error {
+	took, err := b.StartRawBatch(ctx, fmt.Sprintf("batch-raw-%d", round), batchPods, rawAtOnce, arm.RawShape{HostNetwork: true})
 	if err != nil {
 		return err
 	}
 	noteBatch(m, "raw", took)
-	return b.empty()
+	return b.Empty()
 }
 
-func noteBatch(m *result.Measure, arm string, took []time.Duration) {
+func noteBatch(m *report.Measure, arm string, took []time.Duration) {
 	slices.Sort(took)
 	var all []float64
 	for _, t := range took {
@@ -105,6 +106,6 @@ func noteBatch(m *result.Measure, arm string, took []time.Duration) {
 		all = append(all, float64(t))
 	}
 	m.Arm(arm + ", first").Add(took[0])
-	m.Arm(arm + ", p50").Add(time.Duration(result.Quantile(all, 0.5)))
+	m.Arm(arm + ", p50").Add(time.Duration(report.Quantile(all, 0.5)))
 	m.Arm(arm + ", last").Add(took[len(took)-1])
 }

@@ -4,29 +4,27 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // measured is a report in which every arm of every row has samples: 100 in
 // theirs, 20 in ours, 10 in raw.
-func measured() *result.Report {
-	r := &result.Report{Machine: map[string]string{}}
+func measured() *report.Report {
+	r := &report.Report{Machine: map[string]string{}}
 	for _, n := range allMeasures() {
 		r.Begin(n, "measure", "")
 	}
 	for _, w := range rows {
 		for which, v := range []float64{10, 100, 20} {
-			if name := w.arms[which]; name != "" {
+			if name := w.Arms[which]; name != "" {
 				for range 3 {
-					r.Find(w.measure).Arm(name).Value(v)
+					r.Find(w.Measure).Arm(name).Value(v)
 				}
 			}
 		}
@@ -38,8 +36,8 @@ func TestEveryRowHasItsFigure(t *testing.T) {
 	r := measured()
 	addFigures(r)
 	for _, w := range rows {
-		if w.figure(r) == nil || !slices.ContainsFunc(r.Find(w.measure).Figures, func(f *result.Figure) bool { return strings.HasPrefix(f.Name, w.metric) }) {
-			t.Errorf("no figure of %s", w.metric)
+		if w.Figure(r) == nil || !slices.ContainsFunc(r.Find(w.Measure).Figures, func(f *report.Figure) bool { return strings.HasPrefix(f.Name, w.Metric) }) {
+			t.Errorf("no figure of %s", w.Metric)
 		}
 	}
 	if err := section.Whole(r); err != nil {
@@ -66,7 +64,7 @@ func TestFiguresAreRatiosOfMediansOrMedians(t *testing.T) {
 }
 
 func TestWhatWasNotMeasuredHasNoRow(t *testing.T) {
-	r := &result.Report{Machine: map[string]string{}}
+	r := &report.Report{Machine: map[string]string{}}
 	r.Begin(4, "crash", "").Arm("nodectl").Add(time.Second)
 	addFigures(r)
 	if len(r.Measures[0].Figures) != 0 || len(r.Measures[0].Arms) != 1 {
@@ -135,28 +133,11 @@ func TestTicksAreRoundAndFew(t *testing.T) {
 	}
 }
 
-// A pod that was reported as not Ready counts once, and only since the agent's restart.
-func TestJournalFlips(t *testing.T) {
-	begin := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	line := func(at time.Time, pod, ready string) string {
-		return `{"time":"` + at.Format(time.RFC3339Nano) + `","pod":{"metadata":{"name":"` + pod + `"},"status":{"phase":"Running","conditions":[{"type":"Ready","status":"` + ready + `"}]}}}` + "\n"
-	}
-	file := filepath.Join(t.TempDir(), "journal.jsonl")
-	text := line(begin.Add(-time.Second), "a", "False") + line(begin.Add(time.Second), "b", "True") +
-		line(begin.Add(time.Second), "c", "False") + line(begin.Add(2*time.Second), "c", "False") + `{"torn`
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := journalFlips(file, begin); n != 1 || err != nil {
-		t.Errorf("%d flips, %v; want 1", n, err)
-	}
-}
-
 func TestEndIsWithoutTheGrace(t *testing.T) {
 	begin := time.Now()
 	o := end{begin: begin, ended: begin.Add(grace + time.Millisecond), stopped: begin.Add(grace + 2*time.Millisecond),
 		removed: begin.Add(grace + 3*time.Millisecond), vanished: begin.Add(grace + 4*time.Millisecond)}
-	m := &result.Measure{}
+	m := &report.Measure{}
 	if err := o.note(m, "raw"); err != nil {
 		t.Fatal(err)
 	}
@@ -170,16 +151,16 @@ func TestEndIsWithoutTheGrace(t *testing.T) {
 }
 
 func TestOnlyNamesMeasures(t *testing.T) {
-	o, err := parse([]string{"--only", "1,M9", "--quick"})
+	b, err := parse([]string{"--only", "1,M9", "--quick"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{options: o, report: &result.Report{}}
-	if !b.wants(1) || b.wants(2) || !b.wants(9) {
-		t.Errorf("--only 1,M9 takes %v", o.only)
+	if !b.Wants("1") || b.Wants("2") || !b.Wants("9") {
+		t.Error("--only 1,M9 takes others")
 	}
-	b.report.Begin(1, "there already", "")
-	if b.wants(1) {
+	b.Report = &report.Report{}
+	b.Report.Begin(1, "there already", "")
+	if b.Wants("1") {
 		t.Error("what is there already is taken again")
 	}
 	if _, err := parse([]string{"--only", "3"}); err == nil {
@@ -190,7 +171,7 @@ func TestOnlyNamesMeasures(t *testing.T) {
 // Every arm of agents gets the same bytes; the shapes differ only in their
 // volume.
 func TestShapes(t *testing.T) {
-	bare, dir := lab.Manifest("x", s0), lab.Manifest("x", s2)
+	bare, dir := arm.Manifest("x", s0), arm.Manifest("x", s2)
 	if !strings.HasPrefix(dir, bare) || !strings.Contains(dir, "emptyDir") || strings.Contains(bare, "emptyDir") {
 		t.Errorf("S0:\n%sS2:\n%s", bare, dir)
 	}

@@ -14,9 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
-	"github.com/nodectl/nodectl/test/bench/result"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/program"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // grace is the grace period of the pods that are removed. It is the least that a kubelet
@@ -25,7 +26,7 @@ const grace = 2 * time.Second
 
 // goner is the shape of the pods that are removed: with their own network namespace and
 // directory.
-var goner = lab.PodShape{EmptyDir: true, Grace: int(grace / time.Second), Args: "ignore, forever"}
+var goner = arm.PodShape{EmptyDir: true, Grace: int(grace / time.Second), Args: "ignore, forever"}
 
 // goneLimit is the time limit for removing everything. The kubelet collects garbage once a
 // minute.
@@ -43,40 +44,36 @@ type traces struct {
 
 // measureGone is M5.
 func (b *bench) measureGone(ctx context.Context) error {
-	m := b.begin(5, "manifest gone → nothing left, beyond the grace",
+	m := b.Begin(ctx, 5, "manifest gone → nothing left, beyond the grace",
 		fmt.Sprintf("unlink → no container, sandbox, pod directory, cgroup, network namespace, log directory, less the grace of %s, which the container uses up; pod network, emptyDir; the kubelet's go spread over a period of its garbage collection; raw: StopContainer, StopPodSandbox, RemovePodSandbox", grace))
-	pods := b.count(4, 2)
-	arms := append(each(b.agents, func(a agent, round int) error {
-		return b.turn(ctx, a, fmt.Sprintf("gone-%d", round), b.Node.Endpoint, nil, func(r *running) error { return b.agentGone(ctx, m, r, round, pods) })
+	pods := b.Count(4, 2)
+	arms := append(program.Each(b.Agents, func(a *arm.Agent, round int) error {
+		return b.Turn(ctx, a, fmt.Sprintf("gone-%d", round), b.Node.Endpoint, nil, func(r *arm.Turn) error { return b.agentGone(ctx, m, r, round, pods) })
 	}), func(round int) error { return b.rawGone(ctx, m, round, pods) })
-	return b.take(ctx, m, b.count(2, 1), arms...)
+	return b.Take(ctx, m, b.Count(2, 1), arms...)
 }
 
-func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, round, pods int) error {
+func (b *bench) agentGone(ctx context.Context, m *report.Measure, r *arm.Turn, round, pods int) error {
 	left := make([]traces, pods)
 	for i := range left {
 		name := fmt.Sprintf("gone-%d", i)
-		mark := b.Events.Mark()
-		if _, err := r.drop(name, goner); err != nil {
-			return err
-		}
-		e, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(fullName(name)))
+		_, e, err := b.Start(ctx, r.Place, name, goner)
 		if err != nil {
 			return err
 		}
-		if left[i], err = b.tracesOf(ctx, e, r.dirs.Root, r.logsDir(r.dirs)); err != nil {
+		if left[i], err = b.tracesOf(ctx, e, r.Root, r.Logs); err != nil {
 			return err
 		}
 	}
-	if _, ok := r.agent.(*kubelet); ok {
+	if r.Agent != b.Nodectl {
 		return b.agentGoneSpread(ctx, m, r, round, left)
 	}
 	for i := range left {
-		if err := lab.Rest(ctx, m, spacing); err != nil {
+		if err := arm.Rest(ctx, m, arm.Spacing); err != nil {
 			return err
 		}
 		mark := b.Events.Mark()
-		begin, err := r.dirs.Remove(fmt.Sprintf("gone-%d", i))
+		begin, err := r.Remove(fmt.Sprintf("gone-%d", i))
 		if err != nil {
 			return err
 		}
@@ -84,7 +81,7 @@ func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, ro
 		if err != nil {
 			return err
 		}
-		if err := o.note(m, r.name()); err != nil {
+		if err := o.note(m, r.Name); err != nil {
 			return err
 		}
 	}
@@ -93,18 +90,18 @@ func (b *bench) agentGone(ctx context.Context, m *result.Measure, r *running, ro
 
 // agentGoneSpread removes manifests at times spread over a collection, without
 // waiting for one pod's end before the next.
-func (b *bench) agentGoneSpread(ctx context.Context, m *result.Measure, r *running, round int, left []traces) error {
-	apart := b.span(collection/time.Duration(len(left)), time.Second)
-	due := r.Exec.Add(b.span(9*time.Second+time.Duration(round)*2500*time.Millisecond, 4*time.Second))
+func (b *bench) agentGoneSpread(ctx context.Context, m *report.Measure, r *arm.Turn, round int, left []traces) error {
+	apart := b.Span(collection/time.Duration(len(left)), time.Second)
+	due := r.Exec.Add(b.Span(9*time.Second+time.Duration(round)*2500*time.Millisecond, 4*time.Second))
 	ends := make([]end, len(left))
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
 		for i, traces := range left {
-			if err := lab.Pause(ctx, time.Until(due.Add(time.Duration(i)*apart))); err != nil {
+			if err := arm.Pause(ctx, time.Until(due.Add(time.Duration(i)*apart))); err != nil {
 				return err
 			}
 			mark := b.Events.Mark()
-			begin, err := r.dirs.Remove(fmt.Sprintf("gone-%d", i))
+			begin, err := r.Remove(fmt.Sprintf("gone-%d", i))
 			if err != nil {
 				return err
 			}
@@ -120,7 +117,7 @@ func (b *bench) agentGoneSpread(ctx context.Context, m *result.Measure, r *runni
 		return err
 	}
 	for _, o := range ends {
-		if err := o.note(m, r.name()); err != nil {
+		if err := o.note(m, r.Name); err != nil {
 			return err
 		}
 	}
@@ -128,7 +125,7 @@ func (b *bench) agentGoneSpread(ctx context.Context, m *result.Measure, r *runni
 }
 
 // tracesOf finds the traces of a pod that has just started.
-func (b *bench) tracesOf(ctx context.Context, e lab.Seen, roots ...string) (traces, error) {
+func (b *bench) tracesOf(ctx context.Context, e arm.Seen, roots ...string) (traces, error) {
 	t := traces{sandbox: e.GetPodSandboxStatus().GetId(), container: e.GetContainerId()}
 	uid := e.GetPodSandboxStatus().GetMetadata().GetUid()
 	for _, root := range append(roots, cgroupRootsOf(b.Node.CgroupParent)...) {
@@ -200,7 +197,7 @@ type end struct {
 func (b *bench) awaitGone(ctx context.Context, begin time.Time, mark int, left traces) (end, error) {
 	o := end{begin: begin}
 	g, gctx := errgroup.WithContext(ctx)
-	await := func(what string, at *time.Time, match ...func(lab.Seen) bool) {
+	await := func(what string, at *time.Time, match ...func(arm.Seen) bool) {
 		g.Go(func() error {
 			for _, match := range match {
 				e, err := b.Events.AwaitFor(gctx, goneLimit, mark, what, match)
@@ -214,9 +211,9 @@ func (b *bench) awaitGone(ctx context.Context, begin time.Time, mark int, left t
 			return nil
 		})
 	}
-	await("end of the container", &o.ended, lab.Stopped(left.container))
-	await("end of the sandbox", &o.stopped, lab.Stopped(left.sandbox))
-	await("removal", &o.removed, lab.Deleted(left.container), lab.Deleted(left.sandbox))
+	await("end of the container", &o.ended, arm.Stopped(left.container))
+	await("end of the sandbox", &o.stopped, arm.Stopped(left.sandbox))
+	await("removal", &o.removed, arm.Deleted(left.container), arm.Deleted(left.sandbox))
 	g.Go(func() error {
 		var err error
 		o.vanished, err = awaitVanished(gctx, left.paths)
@@ -226,7 +223,7 @@ func (b *bench) awaitGone(ctx context.Context, begin time.Time, mark int, left t
 }
 
 // note adds a pod's end to an arm, without its grace.
-func (o end) note(m *result.Measure, arm string) error {
+func (o end) note(m *report.Measure, arm string) error {
 	if took := o.ended.Sub(o.begin); took < grace {
 		return fmt.Errorf("a container of %s ended after %s: before its grace was over", arm, took)
 	}
@@ -248,35 +245,28 @@ func (o end) note(m *result.Measure, arm string) error {
 
 // awaitVanished returns when none of the paths exists any more.
 func awaitVanished(ctx context.Context, paths []string) (time.Time, error) {
-	for deadline := time.Now().Add(goneLimit); ; {
+	err := arm.Until(ctx, goneLimit, 10*time.Millisecond, func() (bool, error) {
 		for len(paths) > 0 {
 			if _, err := os.Lstat(paths[0]); !errors.Is(err, fs.ErrNotExist) {
-				break
+				return false, fmt.Errorf("%s is still there", paths[0])
 			}
 			paths = paths[1:]
 		}
-		if len(paths) == 0 {
-			return time.Now(), nil
-		}
-		if time.Now().After(deadline) {
-			return time.Time{}, fmt.Errorf("%s is still there after %s", paths[0], goneLimit)
-		}
-		if err := lab.Pause(ctx, 10*time.Millisecond); err != nil {
-			return time.Time{}, err
-		}
-	}
+		return true, nil
+	})
+	return time.Now(), err
 }
 
-func (b *bench) rawGone(ctx context.Context, m *result.Measure, round, pods int) error {
+func (b *bench) rawGone(ctx context.Context, m *report.Measure, round, pods int) error {
 	for i := range pods {
 		name := fmt.Sprintf("gone-raw-%d-%d", round, i)
 		dir := filepath.Join(b.Dir, "turn", "pod"+name)
 		mark := b.Events.Mark()
-		p, err := b.StartRaw(ctx, name, lab.RawShape{Dir: dir, Args: []string{"ignore", "forever"}})
+		p, err := b.StartRaw(ctx, name, arm.RawShape{Dir: dir, Args: []string{"ignore", "forever"}})
 		if err != nil {
 			return err
 		}
-		e, err := b.Events.Await(ctx, mark, "start of "+name, lab.Started(name))
+		e, err := b.Events.Await(ctx, mark, "start of "+name, arm.Started(name))
 		if err != nil {
 			return err
 		}
@@ -284,7 +274,7 @@ func (b *bench) rawGone(ctx context.Context, m *result.Measure, round, pods int)
 		if err != nil {
 			return err
 		}
-		if err := lab.Rest(ctx, m, spacing); err != nil {
+		if err := arm.Rest(ctx, m, arm.Spacing); err != nil {
 			return err
 		}
 		mark = b.Events.Mark()
@@ -301,5 +291,5 @@ func (b *bench) rawGone(ctx context.Context, m *result.Measure, round, pods int)
 			return err
 		}
 	}
-	return b.empty()
+	return b.Empty()
 }

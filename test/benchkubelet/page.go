@@ -4,43 +4,24 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
-	"github.com/nodectl/nodectl/test/bench/page"
-	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // section is the part of the docs that this command writes.
-var section = page.Section{Command: "make bench-kubelet", Needs: allMeasures()}
+var section = report.Section{Command: "make bench-kubelet", Needs: allMeasures()}
 
 // text is the report for people: what docs/benchmarks.md holds.
-func text(r *result.Report) string {
-	var b strings.Builder
-	b.WriteString(page.Origin(r))
-	b.WriteString(table(r))
-	b.WriteString("\n| | samples of | n | min | p50 | p90 | p99 | max |\n|---|---|---|---|---|---|---|---|\n")
-	for _, m := range r.Measures {
-		for _, a := range m.Arms {
-			if a.Name == result.Between {
-				continue
-			}
-			p99 := result.Quantile(a.Samples, 0.99)
-			fmt.Fprintf(&b, "| M%d | %s | %d | %s | %s | %s | %s | %s |\n", m.ID, a.Name, a.N, a.Text(a.Low), a.Text(a.Median), a.Text(a.P90), a.Text(p99), a.Text(a.High))
-		}
-	}
-	b.WriteString("\n")
-	for _, m := range r.Measures {
-		fmt.Fprintf(&b, "- M%d before it began: %s\n", m.ID, page.Noise(m))
-		for _, n := range m.Notes {
-			fmt.Fprintf(&b, "- M%d %s\n", m.ID, n)
-		}
-	}
-	return b.String()
+func text(r *report.Report) string {
+	label := func(m *report.Measure) string { return "M" + strconv.Itoa(m.ID) }
+	return report.Origin(r) + table(r) + report.Samples(r, "| | samples of |", label, 0, 0.5, 0.9, 0.99, 1) + report.Notes(r, label)
 }
 
 // publish writes the page into docs/benchmarks.md, and the plots beside it.
-func publish(r *result.Report) error {
+func publish(r *report.Report) error {
 	var links strings.Builder
 	for _, p := range plots(r) {
 		fmt.Fprintf(&links, "![%s](plots/%s)\n", p.title, p.file)
@@ -60,8 +41,8 @@ func publish(r *result.Report) error {
 	return nil
 }
 
-// plots are the figures of the page.
-func plots(r *result.Report) []plot {
+// plots are the figures of the report.
+func plots(r *report.Report) []plot {
 	arms := []string{"raw", "kubelet", "nodectl"}
 	curves := func(m int, log bool, title, suffix string) panel {
 		p := panel{title: title, x: "ms", y: "share", log: log, top: 1}
@@ -76,7 +57,7 @@ func plots(r *result.Report) []plot {
 			s := series{name: a, dots: true}
 			for _, pods := range fleets {
 				if all := samples(r, m, fmt.Sprintf("%s, %d pods%s", a, pods, suffix)); len(all) > 0 {
-					s.points = append(s.points, point{float64(pods), result.Quantile(all, 0.5)})
+					s.points = append(s.points, point{float64(pods), report.Quantile(all, 0.5)})
 				}
 			}
 			p.series = append(p.series, s)
@@ -96,7 +77,7 @@ func plots(r *result.Report) []plot {
 	}
 }
 
-func samples(r *result.Report, m int, arm string) []float64 {
+func samples(r *report.Report, m int, arm string) []float64 {
 	measure := r.Find(m)
 	if measure == nil {
 		return nil

@@ -10,19 +10,21 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // progress compares how a pod's status changed, as the agents report it.
 func (k *comparison) progress(name string, p, q *PodRecord) {
-	compare := func(aspect, what string, of func(*v1.PodStatus) string) {
+	course := func(aspect, what string, of func(*v1.PodStatus) string) {
 		a, b := k.na.stretches(k.a, p, of), k.nb.stretches(k.b, q, of)
-		if d := sequence(a, b, k.c.Within.Duration); d != "" {
-			k.differ(aspect, "%s: %s: %s", name, what, d)
+		if !compare.Same(a, b, k.c.Within.Duration) {
+			k.differ(aspect, "%s: %s: %s; nodectl %s", name, what, compare.Course(a), compare.Course(b))
 		}
 	}
-	compare("phase", "phase", phase)
+	course("phase", "phase", phase)
 	for _, kind := range []v1.PodConditionType{v1.PodReadyToStartContainers, v1.PodInitialized, v1.ContainersReady, v1.PodReady, v1.PodScheduled, "AllContainersRestarting"} {
-		compare("conditions", string(kind), func(s *v1.PodStatus) string {
+		course("conditions", string(kind), func(s *v1.PodStatus) string {
 			for _, c := range s.Conditions {
 				if c.Type == kind {
 					return strings.TrimSpace(string(c.Status) + " " + c.Reason)
@@ -42,11 +44,11 @@ func (k *comparison) progress(name string, p, q *PodRecord) {
 				return ""
 			}
 		}
-		compare("states", c, in(func(cs v1.ContainerStatus) string { return state(cs.State) }))
-		compare("last states", c, in(func(cs v1.ContainerStatus) string { return state(cs.LastTerminationState) }))
-		compare("ready", c, in(func(cs v1.ContainerStatus) string { return strconv.FormatBool(cs.Ready) }))
-		compare("started", c, in(func(cs v1.ContainerStatus) string { return strconv.FormatBool(cs.Started != nil && *cs.Started) }))
-		compare("restarts", c, in(func(cs v1.ContainerStatus) string { return strconv.Itoa(int(cs.RestartCount)) }))
+		course("states", c, in(func(cs v1.ContainerStatus) string { return state(cs.State) }))
+		course("last states", c, in(func(cs v1.ContainerStatus) string { return state(cs.LastTerminationState) }))
+		course("ready", c, in(func(cs v1.ContainerStatus) string { return strconv.FormatBool(cs.Ready) }))
+		course("started", c, in(func(cs v1.ContainerStatus) string { return strconv.FormatBool(cs.Started != nil && *cs.Started) }))
+		course("restarts", c, in(func(cs v1.ContainerStatus) string { return strconv.Itoa(int(cs.RestartCount)) }))
 	}
 }
 
@@ -82,106 +84,23 @@ func state(s v1.ContainerState) string {
 	return "none"
 }
 
-// sequence says how two courses differ, and "" when they do not. A value that lasted no
-// longer than brief may be in only one of them: the agents are polled at intervals, and
-// notice changes with a delay.
-func sequence(a, b []stretch, brief time.Duration) string {
-	if alike(a, b, brief) || alike(lasting(a, brief), lasting(b, brief), brief) {
-		return ""
-	}
-	return course(a) + "; nodectl " + course(b)
-}
-
-// lasting leaves out brief stretches, and joins those around them.
-func lasting(s []stretch, brief time.Duration) []stretch {
-	var out []stretch
-	for _, x := range s {
-		if last := len(out) - 1; x.length() <= brief {
-			continue
-		} else if last >= 0 && out[last].what == x.what {
-			out[last].to = x.to
-		} else {
-			out = append(out, x)
-		}
-	}
-	return out
-}
-
-func alike(a, b []stretch, brief time.Duration) bool {
-	// The longest common subsequence, in which long stretches weigh more.
-	weight := func(s stretch) int { return 1 + int(s.length()/(100*time.Millisecond)) }
-	best := make([][]int, len(a)+1)
-	for i := range best {
-		best[i] = make([]int, len(b)+1)
-	}
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			best[i][j] = max(best[i+1][j], best[i][j+1])
-			if a[i].what == b[j].what {
-				best[i][j] = max(best[i][j], best[i+1][j+1]+weight(a[i])+weight(b[j]))
-			}
-		}
-	}
-	differs := false
-	for i, j := 0, 0; i < len(a) || j < len(b); {
-		switch {
-		case i < len(a) && j < len(b) && a[i].what == b[j].what && best[i][j] == best[i+1][j+1]+weight(a[i])+weight(b[j]):
-			i, j = i+1, j+1
-		case i < len(a) && (j == len(b) || best[i][j] == best[i+1][j]):
-			differs = differs || a[i].length() > brief
-			i++
-		default:
-			differs = differs || b[j].length() > brief
-			j++
-		}
-	}
-	return !differs
-}
-
-func course(s []stretch) string {
-	var out []string
-	for _, x := range s {
-		out = append(out, fmt.Sprintf("%s %s", x.what, seconds(x.length())))
-	}
-	return strings.Join(out, " → ")
-}
-
 // last compares what the agents report of a pod at the end of its time.
 func (k *comparison) last(name string, p, q *PodRecord) {
-	final := func(c *CaseRecord, p *PodRecord, n *normaliser) Facts {
+	final := func(c *CaseRecord, p *PodRecord, n *normaliser) compare.Facts {
 		if s := p.final(c); s != nil {
 			return n.status(*s)
 		}
-		return Facts{}
+		return compare.Facts{}
 	}
 	k.facts("status", name, final(k.a, p, k.na), final(k.b, q, k.nb))
 }
 
-// facts compares single values.
-func (k *comparison) facts(aspect, where string, a, b Facts) {
-	for _, key := range slices.Sorted(maps.Keys(union(a, b))) {
-		va, inA := a[key]
-		vb, inB := b[key]
-		if va != vb || inA != inB {
-			k.differ(aspect, "%s: %s is %s; nodectl %s", where, key, shown(va, inA), shown(vb, inB))
-		}
-	}
+func (k *comparison) facts(aspect, where string, a, b compare.Facts) {
+	k.found.Facts(k.of(aspect), where+": ", a, b)
 }
 
-func union(a, b Facts) Facts {
-	all := maps.Clone(a)
-	if all == nil {
-		all = Facts{}
-	}
-	maps.Copy(all, b)
-	return all
-}
-
-func shown(v string, there bool) string {
-	if !there {
-		return "not set"
-	}
-	return strconv.Quote(v)
+func (k *comparison) lists(aspect, where string, a, b []string) {
+	k.found.Lists(k.of(aspect), where+": ", a, b)
 }
 
 // aspectOf returns the aspect of a value in a CRI configuration.
@@ -202,14 +121,14 @@ func aspectOf(path string) string {
 // asked compares the requests to the runtime: each sandbox of the pod, each run of its
 // containers. A difference that is the same in all of them is reported once.
 func (k *comparison) asked(name string, p, q *PodRecord) {
-	split := func(where string, a, b Facts) {
-		parts := map[string][2]Facts{}
-		for side, f := range []Facts{a, b} {
+	split := func(where string, a, b compare.Facts) {
+		parts := map[string][2]compare.Facts{}
+		for side, f := range []compare.Facts{a, b} {
 			for key, v := range f {
 				aspect := aspectOf(key)
 				pair := parts[aspect]
 				if pair[0] == nil {
-					pair = [2]Facts{{}, {}}
+					pair = [2]compare.Facts{{}, {}}
 				}
 				pair[side][key] = v
 				parts[aspect] = pair
@@ -220,17 +139,17 @@ func (k *comparison) asked(name string, p, q *PodRecord) {
 		}
 	}
 	for i := range min(len(p.Sandboxes), len(q.Sandboxes)) {
-		split(name+": sandbox", k.na.facts(p.Sandboxes[i].Config), k.nb.facts(q.Sandboxes[i].Config))
+		split(name+": sandbox", k.na.Facts(p.Sandboxes[i].Config), k.nb.Facts(q.Sandboxes[i].Config))
 	}
 	for _, what := range slices.Sorted(maps.Keys(p.Refused)) {
 		if q.Refused[what] != nil {
-			split(name+": "+what+" that was refused", k.na.facts(p.Refused[what]), k.nb.facts(q.Refused[what]))
+			split(name+": "+what+" that was refused", k.na.Facts(p.Refused[what]), k.nb.Facts(q.Refused[what]))
 		}
 	}
 	k.lists("pulls", name, k.na.lines(p.Pulls), k.nb.lines(q.Pulls))
 	for _, pair := range k.matching {
 		if slices.Contains(p.Runs, pair[0]) {
-			split(name+": "+pair[0].Container, k.na.facts(pair[0].Config), k.nb.facts(pair[1].Config))
+			split(name+": "+pair[0].Container, k.na.Facts(pair[0].Config), k.nb.Facts(pair[1].Config))
 		}
 	}
 }
@@ -244,15 +163,15 @@ func (k *comparison) insides(name string, p, q *PodRecord) {
 			continue // it ran under one agent only: events reports that
 		}
 		where := name + ": " + c
-		for _, f := range slices.Sorted(maps.Keys(union(a.Files, b.Files))) {
+		for _, f := range compare.Keys(a.Files, b.Files) {
 			k.lists(f, where, k.na.lines(linesOf(f, a.Files[f])), k.nb.lines(linesOf(f, b.Files[f])))
 		}
 		k.lists("env", where, k.na.lines(a.Env), k.nb.lines(b.Env))
 		k.lists("mounts", where, k.na.lines(a.Mounts), k.nb.lines(b.Mounts))
-		k.facts("cgroup", where, k.na.facts(a.Cgroup), k.nb.facts(b.Cgroup))
-		k.facts("identity", where, k.na.facts(a.Proc), k.nb.facts(b.Proc))
+		k.facts("cgroup", where, k.na.Facts(a.Cgroup), k.nb.Facts(b.Cgroup))
+		k.facts("identity", where, k.na.Facts(a.Proc), k.nb.Facts(b.Proc))
 		k.facts("namespaces", where, a.Namespaces, b.Namespaces)
-		k.facts("sysctls", where, k.na.facts(a.Sysctls), k.nb.facts(b.Sysctls))
+		k.facts("sysctls", where, k.na.Facts(a.Sysctls), k.nb.Facts(b.Sysctls))
 		k.lists("files", where, k.na.lines(a.Volumes), k.nb.lines(b.Volumes))
 		k.lists("devices", where, k.na.lines(a.Devices), k.nb.lines(b.Devices))
 	}
@@ -273,20 +192,6 @@ func linesOf(file, text string) []string {
 		}
 	}
 	return lines
-}
-
-// lists compares two sorted lists of lines.
-func (k *comparison) lists(aspect, where string, a, b []string) {
-	for _, l := range a {
-		if !slices.Contains(b, l) {
-			k.differ(aspect, "%s: only the kubelet's has %q", where, l)
-		}
-	}
-	for _, l := range b {
-		if !slices.Contains(a, l) {
-			k.differ(aspect, "%s: only nodectl's has %q", where, l)
-		}
-	}
 }
 
 // cut reports whether a run was killed before it could write its usual output.
@@ -330,25 +235,25 @@ const (
 // left compares how many exited runs of a container are kept, and what exists of a removed
 // pod after the kubelet had the time to collect it.
 func (k *comparison) left(name string, p, q *PodRecord) {
-	compare := func(aspect string, atA, atB time.Time) {
+	at := func(aspect string, atA, atB time.Time) {
 		a, freshA := kept(p, atA)
 		b, freshB := kept(q, atB)
-		for what := range union(freshA, freshB) {
+		for _, what := range compare.Keys(freshA, freshB) {
 			delete(a, what)
 			delete(b, what)
 		}
 		k.facts(aspect, name, a, b)
 	}
-	compare("kept", k.a.Gone, k.b.Gone)
+	at("kept", k.a.Gone, k.b.Gone)
 	if k.c.After.Duration >= collected {
-		compare("left", k.a.End, k.b.End)
+		at("left", k.a.End, k.b.End)
 	}
 }
 
 // kept counts what existed of a pod at a moment. fresh are counts that an agent cannot have
 // acted on yet, because a run had just ended.
-func kept(p *PodRecord, at time.Time) (facts, fresh Facts) {
-	facts, fresh = Facts{}, Facts{}
+func kept(p *PodRecord, at time.Time) (facts, fresh compare.Facts) {
+	facts, fresh = compare.Facts{}, compare.Facts{}
 	count := func(what string) {
 		n, _ := strconv.Atoi(facts[what])
 		facts[what] = strconv.Itoa(n + 1)

@@ -5,28 +5,22 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
-
-// A Difference is one thing that the two agents did, or report, differently.
-type Difference struct {
-	Aspect string // what kind of thing: order, times, exits, states, phase, conditions, env, …
-	What   string // which one, and its value with each agent
-}
-
-func (d Difference) String() string { return d.Aspect + ": " + d.What }
 
 // A comparison is of one case with both agents.
 type comparison struct {
 	c        *Case
 	a, b     *CaseRecord // the kubelet's and nodectl's
 	na, nb   *normaliser
-	found    []Difference
+	found    compare.Differences
 	matching [][2]*Run // the same run of the same container
 }
 
 // compareCase returns how the agents differ in one case.
-func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
-	k := &comparison{c: c, a: a, b: b, na: na, nb: nb}
+func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []compare.Difference {
+	k := &comparison{c: c, a: a, b: b, na: na, nb: nb, found: compare.Differences{Quote: true}}
 	names, _ := c.pods()
 	var both []string
 	for _, name := range names {
@@ -60,7 +54,7 @@ func compareCase(c *Case, a, b *CaseRecord, na, nb *normaliser) []Difference {
 		k.logs(name, a.Pods[name], b.Pods[name])
 		k.left(name, a.Pods[name], b.Pods[name])
 	}
-	return k.found
+	return k.found.All
 }
 
 // reasons shortens an agent's log lines about a manifest.
@@ -83,11 +77,13 @@ func reasons(said []string) string {
 	return strings.Join(out, "; ")
 }
 
-// differ adds a difference, unless it is known.
+// of is a difference of the case in an aspect.
+func (k *comparison) of(aspect string) compare.Difference {
+	return compare.Difference{Case: k.c.Name, API: k.c.API, Aspect: aspect}
+}
+
 func (k *comparison) differ(aspect, format string, args ...any) {
-	if d := (Difference{aspect, fmt.Sprintf(format, args...)}); !slices.Contains(k.found, d) {
-		k.found = append(k.found, d)
-	}
+	k.found.Add(k.of(aspect), format, args...)
 }
 
 // An event is the start or the end of one run of a container, or the creation of a sandbox.
@@ -165,7 +161,7 @@ func (k *comparison) events(pods []string) {
 				apart = 30 * time.Millisecond // one after the other, in one go
 			}
 			if g, ok := at[f.key]; ok && f.at-e.at > apart && tb-g > 30*time.Millisecond {
-				k.differ("order", "%s before %s; nodectl: %s after", e.key, f.key, seconds(tb-g))
+				k.differ("order", "%s before %s; nodectl: %s after", e.key, f.key, compare.Seconds(tb-g))
 			}
 		}
 		k.when(ea[:i], e, at, tb)
@@ -185,7 +181,7 @@ func (k *comparison) missing(events []event, has func(string) bool, c *CaseRecor
 		if e.kind == 'e' && !has(strings.TrimSuffix(e.key, "ends")+"starts") {
 			continue // reported with its start
 		}
-		k.differ("events", "%s after %s in %s run, not in %s", e.key, seconds(e.at), whose, other)
+		k.differ("events", "%s after %s in %s run, not in %s", e.key, compare.Seconds(e.at), whose, other)
 	}
 }
 
@@ -207,7 +203,7 @@ func (k *comparison) when(earlier []event, e event, at map[string]time.Duration,
 	}
 	da, db := e.at-from, tb-fromB
 	if tolerance := k.c.Within.Duration + max(da, db)*15/100; (da - db).Abs() > tolerance {
-		k.differ("times", "%s %s after %s; nodectl %s", e.key, seconds(da), what, seconds(db))
+		k.differ("times", "%s %s after %s; nodectl %s", e.key, compare.Seconds(da), what, compare.Seconds(db))
 	}
 }
 
@@ -240,5 +236,3 @@ func (k *comparison) ends(name string, p, q *PodRecord) {
 		}
 	}
 }
-
-func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }

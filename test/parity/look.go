@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -13,14 +12,15 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/compare"
 	"github.com/nodectl/nodectl/test/node"
 )
 
 // lookInside reads the state of a running container from /proc and the cgroup trees,
 // independently of the agent and the runtime.
 func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (Look, error) {
-	l := Look{Files: map[string]string{}, Cgroup: Facts{}, Proc: Facts{}}
-	pid, err := pidOf(ctx, runtime, id)
+	l := Look{Files: map[string]string{}, Cgroup: compare.Facts{}, Proc: compare.Facts{}}
+	pid, err := arm.PidOf(ctx, runtime, id)
 	if err != nil {
 		return l, err
 	}
@@ -80,24 +80,6 @@ func lookInside(ctx context.Context, runtime cri.RuntimeServiceClient, id string
 	return l, nil
 }
 
-// pidOf asks the runtime for a container's first process.
-func pidOf(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (int, error) {
-	answer, err := runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
-	if err != nil {
-		return 0, err
-	}
-	var info struct {
-		Pid int `json:"pid"`
-	}
-	if err := json.Unmarshal([]byte(answer.Info["info"]), &info); err != nil {
-		return 0, err
-	}
-	if info.Pid == 0 {
-		return 0, fmt.Errorf("container %s does not run", id)
-	}
-	return info.Pid, nil
-}
-
 // mountLine returns one line of mountinfo without the IDs and devices that differ for every
 // mount.
 func mountLine(line string) string {
@@ -131,8 +113,8 @@ var cgroupSettings = []string{
 }
 
 // cgroupFacts reads the cgroup of each hierarchy, and the pod's above it.
-func cgroupFacts(groups string) Facts {
-	facts := Facts{}
+func cgroupFacts(groups string) compare.Facts {
+	facts := compare.Facts{}
 	for line := range strings.Lines(groups) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 {
@@ -141,14 +123,14 @@ func cgroupFacts(groups string) Facts {
 		controllers, path := f[1], f[2]
 		first, _, _ := strings.Cut(controllers, ",")
 		facts["path of "+first] = path
-		facts.group("container", filepath.Join("/sys/fs/cgroup", controllers, path))
-		facts.group("pod", filepath.Join("/sys/fs/cgroup", controllers, filepath.Dir(path)))
+		group(facts, "container", filepath.Join("/sys/fs/cgroup", controllers, path))
+		group(facts, "pod", filepath.Join("/sys/fs/cgroup", controllers, filepath.Dir(path)))
 	}
 	return facts
 }
 
 // group adds the settings that a group has, in one hierarchy.
-func (f Facts) group(name, dir string) {
+func group(f compare.Facts, name, dir string) {
 	for _, set := range cgroupSettings {
 		files, _ := filepath.Glob(filepath.Join(dir, set))
 		for _, file := range files {
@@ -160,11 +142,11 @@ func (f Facts) group(name, dir string) {
 }
 
 // tierFacts reads the cgroups above all pods.
-func tierFacts(cgroup string) Facts {
-	facts := Facts{}
+func tierFacts(cgroup string) compare.Facts {
+	facts := compare.Facts{}
 	for _, root := range node.CgroupRoots() {
 		for _, tier := range []string{"", "kubepods", "kubepods/burstable", "kubepods/besteffort"} {
-			facts.group("$CGROUP/"+tier, filepath.Join(root, cgroup, tier))
+			group(facts, "$CGROUP/"+tier, filepath.Join(root, cgroup, tier))
 		}
 	}
 	return facts

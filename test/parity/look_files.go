@@ -13,6 +13,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // Of a file longer than shortFile only the checksum is kept; of a volume with more than
@@ -137,8 +139,8 @@ var lookedSysctls = []string{
 // shows the namespaces of the reading thread, which enters the container's and returns: if
 // the thread exited instead, the kernel would kill the programs that it has started
 // (Pdeathsig).
-func sysctlFacts(pid int) Facts {
-	f := Facts{}
+func sysctlFacts(pid int) compare.Facts {
+	f := compare.Facts{}
 	runtime.LockOSThread()
 	var home []int
 	for _, ns := range []string{"net", "ipc", "uts"} {
@@ -183,8 +185,8 @@ func enter(from, to string) (home int, err error) {
 }
 
 // namespaceLinks returns the namespaces of a process.
-func namespaceLinks(proc string) Facts {
-	f := Facts{}
+func namespaceLinks(proc string) compare.Facts {
+	f := compare.Facts{}
 	for _, ns := range []string{"net", "ipc", "uts", "pid", "user", "cgroup"} {
 		to, _ := os.Readlink(proc + "ns/" + ns)
 		if own, _ := os.Readlink("/proc/self/ns/" + ns); own == to {
@@ -200,7 +202,7 @@ func namespaceLinks(proc string) Facts {
 func nameNamespaces(looks map[string]Look) {
 	names := map[string]string{}
 	for _, c := range slices.Sorted(maps.Keys(looks)) {
-		for _, ns := range looks[c].Namespaces.keys() {
+		for _, ns := range slices.Sorted(maps.Keys(looks[c].Namespaces)) {
 			link := looks[c].Namespaces[ns]
 			if link == "the node's" {
 				continue

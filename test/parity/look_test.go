@@ -10,6 +10,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // A directory stands for the root of a container: the look reports each kind of file with its
@@ -70,8 +72,8 @@ func TestMountsAreToldWithoutNumbers(t *testing.T) {
 
 func TestNamespacesAreTheNodesOrNumbered(t *testing.T) {
 	looks := map[string]Look{
-		"a": {Namespaces: Facts{"pid": "pid:[1]", "net": "the node's", "ipc": "ipc:[7]"}},
-		"b": {Namespaces: Facts{"pid": "pid:[2]", "net": "net:[5]", "ipc": "ipc:[7]"}},
+		"a": {Namespaces: compare.Facts{"pid": "pid:[1]", "net": "the node's", "ipc": "ipc:[7]"}},
+		"b": {Namespaces: compare.Facts{"pid": "pid:[2]", "net": "net:[5]", "ipc": "ipc:[7]"}},
 	}
 	nameNamespaces(looks)
 	for _, tc := range [][3]string{

@@ -1,74 +1,44 @@
 package main
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
 
-// A normaliser replaces what differs between two runs of the same agent by a fixed word.
-type normaliser struct {
-	paths []string // longest first, each followed by its replacement
-}
+// A normaliser is that of one recording.
+type normaliser struct{ *compare.Normaliser }
 
 var (
-	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
-	podHex    = regexp.MustCompile(`/pod([0-9a-f]{32}|[0-9a-f-]{36})\b`) // cgroups
-	uidHex    = regexp.MustCompile(`[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}`)
-	message   = regexp.MustCompile(`(/containers/[^/ ]+)/([0-9a-f]{8}|[0-9]+)\b`) // termination logs
-	clockTime = regexp.MustCompile(`\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\b`)
-	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)\b`)
-	volume    = regexp.MustCompile(`\.\.\d{4}(_\d\d){5}\.\d+`) // what ..data points to
-	instance  = regexp.MustCompile(`(\$ROOT/pods/\$UID)/\d+/`) // nodectl keeps those of one UID apart
-	rotated   = regexp.MustCompile(`\.\d{8}-\d{6}\b`)          // logs
-	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
-	logLine   = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)
+	own = []compare.Rule{
+		{What: regexp.MustCompile(`(\$ROOT/pods/\$UID)/\d+/`), By: "$1/"},                            // nodectl keeps instances of one UID apart
+		{What: regexp.MustCompile(`(/containers/[^/ ]+)/([0-9a-f]{8}|[0-9]+)\b`), By: "$1/$$RANDOM"}, // termination logs
+		{What: regexp.MustCompile(`\b\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\b`), By: "$$TIME"},
+		{What: regexp.MustCompile(`\.\.\d{4}(_\d\d){5}\.\d+`), By: "..$$TIME"}, // what ..data points to
+		{What: regexp.MustCompile(`\.\d{8}-\d{6}\b`), By: ".$$TIME"},           // rotated logs
+	}
+	logLine = regexp.MustCompile(`(?m)^\S+ (stdout|stderr) [FP] `)
 )
 
 func newNormaliser(r *Recording) *normaliser {
-	n := &normaliser{}
-	var paths []string
-	for p := range r.Paths {
-		paths = append(paths, p)
-	}
-	slices.SortFunc(paths, func(a, b string) int { return len(b) - len(a) })
-	for _, p := range paths {
-		n.paths = append(n.paths, p, r.Paths[p])
-	}
-	return n
+	return &normaliser{compare.NewNormaliser(r.Paths, own...)}
 }
 
-// text normalises any text.
-func (n *normaliser) text(s string) string {
-	s = strings.NewReplacer(n.paths...).Replace(s)
-	s = idHex.ReplaceAllString(s, "$$ID")
-	s = podHex.ReplaceAllString(s, "/pod$$UID")
-	s = uidHex.ReplaceAllString(s, "$$UID")
-	s = instance.ReplaceAllString(s, "$1/")
-	s = message.ReplaceAllString(s, "$1/$$RANDOM")
-	s = clockTime.ReplaceAllString(s, "$$TIME")
-	s = timestamp.ReplaceAllString(s, "$$TIME")
-	s = volume.ReplaceAllString(s, "..$$TIME")
-	s = rotated.ReplaceAllString(s, ".$$TIME")
-	s = nanos.ReplaceAllString(s, "$$NS")
-	return subnetAddress.ReplaceAllString(s, "$$IP")
-}
-
-var subnetAddress = regexp.MustCompile(`\$SUBNET\.\d+`)
-
-func (n *normaliser) facts(f Facts) Facts {
-	out := Facts{}
+// Facts normalises facts of requests and of processes.
+func (n *normaliser) Facts(f compare.Facts) compare.Facts {
+	f = maps.Clone(f)
 	for k, v := range f {
 		if users.MatchString(k) {
-			v = block(v)
+			f[k] = block(v)
 		}
-		out[n.text(k)] = n.text(v)
 	}
-	return out
+	return n.Normaliser.Facts(f, nil)
 }
 
 // users matches the values with a range of the node's user IDs: the agent chooses the range,
@@ -90,41 +60,27 @@ func block(v string) string {
 func (n *normaliser) lines(lines []string) []string {
 	var out []string
 	for _, l := range lines {
-		out = append(out, n.text(strings.TrimRight(l, "\n")))
+		out = append(out, n.Text(strings.TrimRight(l, "\n")))
 	}
 	slices.Sort(out)
 	return out
 }
 
 // log returns a container's log without the times in it.
-func (n *normaliser) log(s string) string { return n.text(logLine.ReplaceAllString(s, "$1 ")) }
+func (n *normaliser) log(s string) string { return n.Text(logLine.ReplaceAllString(s, "$1 ")) }
 
 // dropped are the values of a status that are moments or names of one run.
 var dropped = regexp.MustCompile(`(startTime|startedAt|finishedAt|lastTransitionTime|lastProbeTime|containerID)$`)
 
 // status splits a status into facts. Of moments it keeps only that they are set.
-func (n *normaliser) status(s v1.PodStatus) Facts {
-	facts := n.facts(flatten("", s))
-	for k := range facts {
-		if dropped.MatchString(k) {
-			facts[k] = "set"
-		}
-	}
-	return facts
+func (n *normaliser) status(s v1.PodStatus) compare.Facts {
+	return n.Normaliser.Facts(flatten("", s), dropped)
 }
-
-// A stretch is how long a value stayed the same.
-type stretch struct {
-	what     string
-	from, to time.Duration // since the case began
-}
-
-func (s stretch) length() time.Duration { return s.to - s.from }
 
 // stretches returns how a value of a pod's status changed until the case's manifests were
 // removed. It leaves out "".
-func (n *normaliser) stretches(c *CaseRecord, p *PodRecord, of func(*v1.PodStatus) string) []stretch {
-	var out []stretch
+func (n *normaliser) stretches(c *CaseRecord, p *PodRecord, of func(*v1.PodStatus) string) []compare.Stretch {
+	var out []compare.Stretch
 	for i := range p.Seen {
 		s := &p.Seen[i]
 		if !s.From.Before(c.Gone) {
@@ -134,16 +90,16 @@ func (n *normaliser) stretches(c *CaseRecord, p *PodRecord, of func(*v1.PodStatu
 		if what == "" {
 			continue
 		}
-		what = n.text(what)
+		what = n.Text(what)
 		from, to := s.From.Sub(c.Zero), s.To.Sub(c.Zero)
 		if to > c.Gone.Sub(c.Zero) {
 			to = c.Gone.Sub(c.Zero)
 		}
-		if last := len(out) - 1; last >= 0 && out[last].what == what {
-			out[last].to = to
+		if last := len(out) - 1; last >= 0 && out[last].Is == what {
+			out[last].To = to
 			continue
 		}
-		out = append(out, stretch{what, from, to})
+		out = append(out, compare.Stretch{Is: what, From: from, To: to})
 	}
 	return out
 }

@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/nodectl/nodectl/test/explained"
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 func TestCasesCoverWhatIsPromised(t *testing.T) {
@@ -19,12 +19,8 @@ func TestCasesCoverWhatIsPromised(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &report{}
-	for _, c := range cases {
-		r.rows = append(r.rows, &row{c: c})
-	}
-	if len(cases) < 380 || len(r.numbers()) < 140 {
-		t.Errorf("%d cases with %d contract numbers, promised are 380 and 140", len(cases), len(r.numbers()))
+	if len(cases) < 380 || len(numbers(cases)) < 140 {
+		t.Errorf("%d cases with %d contract numbers, promised are 380 and 140", len(cases), len(numbers(cases)))
 	}
 	api := slices.DeleteFunc(slices.Clone(cases), func(c *Case) bool { return !c.API })
 	if len(api) < 40 {
@@ -39,7 +35,7 @@ func TestEveryExplanationIsOfCases(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	explanations, err := explained.Read("explained.yaml")
+	explanations, err := compare.Read("explained.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,29 +68,6 @@ func TestACaseWithAMistakeIsRefused(t *testing.T) {
 	}
 }
 
-func s(what string, from, to float64) stretch {
-	return stretch{what, time.Duration(from * float64(time.Second)), time.Duration(to * float64(time.Second))}
-}
-
-func TestSequenceForgivesWhatIsBrief(t *testing.T) {
-	for name, c := range map[string]struct {
-		a, b  []stretch
-		equal bool
-	}{
-		"the same":                      {[]stretch{s("x", 0, 3), s("y", 3, 9)}, []stretch{s("x", 0, 2), s("y", 2, 9)}, true},
-		"brief in one alone":            {[]stretch{s("x", 0, 1), s("y", 1, 9)}, []stretch{s("y", 0, 9)}, true},
-		"long in one alone":             {[]stretch{s("x", 0, 4), s("y", 4, 9)}, []stretch{s("y", 0, 9)}, false},
-		"brief in between":              {[]stretch{s("x", 0, 4), s("y", 4, 5), s("x", 5, 9)}, []stretch{s("x", 0, 9)}, true},
-		"long in between":               {[]stretch{s("x", 0, 4), s("y", 4, 6), s("x", 6, 9)}, []stretch{s("x", 0, 9)}, false},
-		"another order":                 {[]stretch{s("x", 0, 4), s("y", 4, 9)}, []stretch{s("y", 0, 4), s("x", 4, 9)}, false},
-		"nothing at all against a long": {nil, []stretch{s("x", 0, 4)}, false},
-	} {
-		if got := sequence(c.a, c.b, 1500*time.Millisecond); (got == "") != c.equal {
-			t.Errorf("%s: %q", name, got)
-		}
-	}
-}
-
 const second = time.Second
 
 // recorded makes the record of a pod whose container fails after five seconds and restarts
@@ -118,19 +91,19 @@ func recorded(zero time.Time) *CaseRecord {
 	failed := func() v1.ContainerState {
 		return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 3, Reason: "Error"}}
 	}
-	container := func() Facts {
-		return Facts{
+	container := func() compare.Facts {
+		return compare.Facts{
 			"args[0]": "forever", "envs[A].value": "1", "mounts[/d].readonly": "true", "linux.resources.cpu_shares": "2",
 			"linux.security_context.privileged": "true", "labels.l": "1", "annotations.a": "1", "log_path": "app/0.log",
 		}
 	}
-	return &CaseRecord{Zero: zero, Gone: at(20), End: at(90), Tiers: Facts{"kubepods cpu.shares": "1024"}, Pods: map[string]*PodRecord{"a": {
+	return &CaseRecord{Zero: zero, Gone: at(20), End: at(90), Tiers: compare.Facts{"kubepods cpu.shares": "1024"}, Pods: map[string]*PodRecord{"a": {
 		Seen: []Seen{
 			said(0.2, 5, v1.ContainerStatus{Ready: true, State: running}),
 			said(5, 9, v1.ContainerStatus{State: waiting, LastTerminationState: failed()}),
 			said(9, 20, v1.ContainerStatus{Ready: true, State: running, LastTerminationState: failed(), RestartCount: 1}),
 		},
-		Sandboxes: []*Sandbox{{Created: at(0.1), Config: Facts{
+		Sandboxes: []*Sandbox{{Created: at(0.1), Config: compare.Facts{
 			"hostname": "a", "dns_config.servers[0]": "10.0.0.1", "port_mappings[0].host_port": "80", "linux.sysctls.x": "1", "linux.cgroup_parent": "/a",
 		}}},
 		Runs: []*Run{
@@ -141,12 +114,12 @@ func recorded(zero time.Time) *CaseRecord {
 			Files:  map[string]string{"/etc/hosts": "127.0.0.1 localhost", "/etc/resolv.conf": "nameserver 10.0.0.1", "/etc/hostname": "a"},
 			Env:    []string{"A=1"},
 			Mounts: []string{"/d ext4 / ro"},
-			Cgroup: Facts{"container cpu.shares": "2"},
-			Proc:   Facts{"Uid": "0"},
+			Cgroup: compare.Facts{"container cpu.shares": "2"},
+			Proc:   compare.Facts{"Uid": "0"},
 
-			Volumes: []string{"/d dir 0755 0:0"}, Devices: []string{"/dev/null device"}, Sysctls: Facts{"kernel.sem": "1"}, Namespaces: Facts{"pid": "the node's"},
+			Volumes: []string{"/d dir 0755 0:0"}, Devices: []string{"/dev/null device"}, Sysctls: compare.Facts{"kernel.sem": "1"}, Namespaces: compare.Facts{"pid": "the node's"},
 		}},
-		Pulls: []string{"example.org/x:1"}, Refused: map[string]Facts{"app": {"args[0]": "none", "error": "no"}},
+		Pulls: []string{"example.org/x:1"}, Refused: map[string]compare.Facts{"app": {"args[0]": "none", "error": "no"}},
 		Files: []string{"default_a_1/app/0.log", "/var/log/containers/a_default_app -> default_a_1/app/0.log"},
 	}}}
 }
@@ -158,7 +131,7 @@ func recordedCase() *Case {
 	}
 }
 
-func aspects(found []Difference) []string {
+func aspects(found []compare.Difference) []string {
 	var all []string
 	for _, d := range found {
 		all = append(all, d.Aspect)
@@ -173,7 +146,7 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 	later := func(t *time.Time, d time.Duration) { *t = t.Add(d) }
 	status := func(p *PodRecord) *v1.PodStatus { return &p.Seen[1].Status }
 	app := func(p *PodRecord) *v1.ContainerStatus { return &status(p).ContainerStatuses[0] }
-	config := func(p *PodRecord) Facts { return p.Runs[1].Config } // also of a second run
+	config := func(p *PodRecord) compare.Facts { return p.Runs[1].Config } // also of a second run
 	look := func(p *PodRecord, change func(*Look)) {
 		l := p.Inside["app"]
 		change(&l)
@@ -217,11 +190,11 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 		{"cgroup", func(p *PodRecord) { delete(p.Sandboxes[0].Config, "linux.cgroup_parent") }},
 		{"cgroup", func(p *PodRecord) { look(p, func(l *Look) { l.Cgroup = nil }) }},
 		{"identity", func(p *PodRecord) { config(p)["linux.security_context.run_as_user"] = "1" }},
-		{"identity", func(p *PodRecord) { look(p, func(l *Look) { l.Proc = Facts{"Uid": "1"} }) }},
+		{"identity", func(p *PodRecord) { look(p, func(l *Look) { l.Proc = compare.Facts{"Uid": "1"} }) }},
 		{"files", func(p *PodRecord) { look(p, func(l *Look) { l.Volumes = []string{"/d dir 0750 0:0"} }) }},
 		{"devices", func(p *PodRecord) { look(p, func(l *Look) { l.Devices = nil }) }},
-		{"sysctls", func(p *PodRecord) { look(p, func(l *Look) { l.Sysctls = Facts{"kernel.sem": "2"} }) }},
-		{"namespaces", func(p *PodRecord) { look(p, func(l *Look) { l.Namespaces = Facts{"pid": "1 of the pod"} }) }},
+		{"sysctls", func(p *PodRecord) { look(p, func(l *Look) { l.Sysctls = compare.Facts{"kernel.sem": "2"} }) }},
+		{"namespaces", func(p *PodRecord) { look(p, func(l *Look) { l.Namespaces = compare.Facts{"pid": "1 of the pod"} }) }},
 		{"pulls", func(p *PodRecord) { p.Pulls[0] += " as x" }},
 		{"asked for", func(p *PodRecord) { p.Refused["app"]["args[0]"] = "other" }},
 		{"labels", func(p *PodRecord) { config(p)["labels.l"] = "2" }},
@@ -259,7 +232,7 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 func TestCompareSeesTheGroupsAboveAllPods(t *testing.T) {
 	zero := time.Unix(1000, 0)
 	b := recorded(zero)
-	b.Tiers = Facts{"kubepods cpu.shares": "2"}
+	b.Tiers = compare.Facts{"kubepods cpu.shares": "2"}
 	none := newNormaliser(&Recording{})
 	if got := aspects(compareCase(recordedCase(), recorded(zero), b, none, none)); strings.Join(got, " ") != "cgroup" {
 		t.Errorf("found %v", got)
@@ -331,10 +304,10 @@ func TestReportCountsWhatIsOpen(t *testing.T) {
 	other.Pods["a"].Runs[0].Exit = 4
 	cases := func(rec *CaseRecord) map[string]*CaseRecord { return map[string]*CaseRecord{"a": rec} }
 	a, b, c := &Recording{Cases: cases(recorded(zero))}, &Recording{Cases: cases(recorded(zero))}, &Recording{Cases: cases(other)}
-	exits := []*explained.Explanation{{Cases: []string{"a"}, Aspects: []string{"exits"}, Reason: "so be it"}}
+	exits := []*compare.Explanation{{Cases: []string{"a"}, Aspects: []string{"exits"}, Reason: "so be it"}}
 	for _, tc := range []struct {
 		nodectl     *Recording
-		explained   []*explained.Explanation
+		explained   []*compare.Explanation
 		open, idle  int
 		says, never string
 	}{
@@ -344,15 +317,12 @@ func TestReportCountsWhatIsOpen(t *testing.T) {
 		{b, exits, 0, 1, ": 1 are equal, 0 different for reasons", "so be it"},
 		{&Recording{}, nil, 1, 0, ": 0 are equal, 0 different for reasons", "so be it"},
 	} {
-		r := newReport([]*Case{recordedCase()}, a, tc.nodectl, tc.explained)
-		if r.whole = true; r.unexplained() != tc.open || len(r.idle()) != tc.idle {
-			t.Errorf("%d open and %d idle, want %d and %d", r.unexplained(), len(r.idle()), tc.open, tc.idle)
+		r := newTable([]*Case{recordedCase()}, a, tc.nodectl, tc.explained)
+		if len(r.Open) != tc.open || len(r.Idle()) != tc.idle {
+			t.Errorf("%d open and %d idle, want %d and %d", len(r.Open), len(r.Idle()), tc.open, tc.idle)
 		}
 		if text := r.markdown(); !strings.Contains(text, tc.says) || strings.Contains(text, tc.never) {
 			t.Errorf("want %q and not %q in:\n%s", tc.says, tc.never, text)
-		}
-		if r.whole = false; len(r.idle()) != 0 {
-			t.Error("an explanation of cases that were not run is called idle")
 		}
 	}
 }
@@ -361,7 +331,7 @@ func TestNormaliserHidesRunsNotFacts(t *testing.T) {
 	n := newNormaliser(&Recording{Paths: map[string]string{"/tmp/x/root": "$ROOT", "/tmp/x": "$X", "10.9.8.": "$SUBNET."}})
 	in := "/tmp/x/root/pods/00112233445566778899aabbccddeeff/containers/app/0a1b2c3d " + strings.Repeat("ab", 32) + " 10.9.8.7 port 8080 /pod" + strings.Repeat("e", 32) + "/x 0.log.20260102-030405.gz"
 	const want = "$ROOT/pods/$UID/containers/app/$RANDOM $ID $IP port 8080 /pod$UID/x 0.log.$TIME.gz"
-	if got := n.text(in); got != want {
+	if got := n.Text(in); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
 }
@@ -373,7 +343,7 @@ func TestBlocksOfUsersHaveNoNumber(t *testing.T) {
 		{"uid_map", "0 131072 65536", "0 $BLOCK 65536"}, {"uid_map", "0 0 4294967295", "0 0 4294967295"},
 		{"gid_map", "0 131073 65536", "0 131073 65536"}, {id, "65536", "$BLOCK"}, {id, "1000", "1000"}, {"Uid", "65536", "65536"}, {id, "", ""},
 	} {
-		if got := n.facts(Facts{tc[0]: tc[1]})[tc[0]]; got != tc[2] {
+		if got := n.Facts(compare.Facts{tc[0]: tc[1]})[tc[0]]; got != tc[2] {
 			t.Errorf("%s %q is %q, want %q", tc[0], tc[1], got, tc[2])
 		}
 	}

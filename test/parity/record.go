@@ -1,11 +1,12 @@
 package main
 
 import (
-	"encoding/json"
 	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // A Recording is what one agent did with all cases.
@@ -26,7 +27,7 @@ type CaseRecord struct {
 	Pods    map[string]*PodRecord `json:"pods"`
 	Slowest time.Duration         `json:"slowest"`         // call of the runtime to make or start something
 	Said    []string              `json:"said,omitempty"`  // by the agent, of manifests it does not take
-	Tiers   Facts                 `json:"tiers,omitempty"` // the groups above all pods
+	Tiers   compare.Facts         `json:"tiers,omitempty"` // the groups above all pods
 }
 
 // A Moment is when the script did something.
@@ -45,37 +46,37 @@ type PodRecord struct {
 	Files     []string        `json:"files,omitempty"` // of its logs, when it was looked at
 	// Refused is the first request that the runtime refused, with its error, by container;
 	// "sandbox" is the pod's.
-	Refused map[string]Facts `json:"refused,omitempty"`
-	Pulls   []string         `json:"pulls,omitempty"` // images, credentials and results; each once
+	Refused map[string]compare.Facts `json:"refused,omitempty"`
+	Pulls   []string                 `json:"pulls,omitempty"` // images, credentials and results; each once
 }
 
 // A Sandbox is a sandbox in the runtime.
 type Sandbox struct {
-	ID      string    `json:"id"`
-	Attempt uint32    `json:"attempt"`
-	Created time.Time `json:"created"`
-	Stopped time.Time `json:"stopped,omitzero"` // asked for
-	Removed time.Time `json:"removed,omitzero"`
-	Config  Facts     `json:"config"` // as it was asked for
+	ID      string        `json:"id"`
+	Attempt uint32        `json:"attempt"`
+	Created time.Time     `json:"created"`
+	Stopped time.Time     `json:"stopped,omitzero"` // asked for
+	Removed time.Time     `json:"removed,omitzero"`
+	Config  compare.Facts `json:"config"` // as it was asked for
 }
 
 // A Run is one run of one container in the runtime.
 type Run struct {
-	ID        string    `json:"id"`
-	Sandbox   string    `json:"sandbox"`
-	Container string    `json:"container"`
-	Attempt   uint32    `json:"attempt"` // the restart count it was made with
-	Created   time.Time `json:"created"`
-	Started   time.Time `json:"started,omitzero"`
-	Asked     time.Time `json:"asked,omitzero"` // to stop
-	Grace     int64     `json:"grace,omitempty"`
-	Finished  time.Time `json:"finished,omitzero"`
-	Removed   time.Time `json:"removed,omitzero"`
-	Exit      int32     `json:"exit"`
-	Reason    string    `json:"reason,omitempty"`
-	Config    Facts     `json:"config"` // as it was asked for
-	Resized   []Facts   `json:"resized,omitempty"`
-	Log       string    `json:"log,omitempty"`
+	ID        string          `json:"id"`
+	Sandbox   string          `json:"sandbox"`
+	Container string          `json:"container"`
+	Attempt   uint32          `json:"attempt"` // the restart count it was made with
+	Created   time.Time       `json:"created"`
+	Started   time.Time       `json:"started,omitzero"`
+	Asked     time.Time       `json:"asked,omitzero"` // to stop
+	Grace     int64           `json:"grace,omitempty"`
+	Finished  time.Time       `json:"finished,omitzero"`
+	Removed   time.Time       `json:"removed,omitzero"`
+	Exit      int32           `json:"exit"`
+	Reason    string          `json:"reason,omitempty"`
+	Config    compare.Facts   `json:"config"` // as it was asked for
+	Resized   []compare.Facts `json:"resized,omitempty"`
+	Log       string          `json:"log,omitempty"`
 
 	pod  string   // as the node has it
 	path string   // its log's
@@ -94,28 +95,11 @@ type Look struct {
 	Files  map[string]string `json:"files,omitempty"` // /etc/hosts and the like
 	Env    []string          `json:"env,omitempty"`
 	Mounts []string          `json:"mounts,omitempty"`
-	Cgroup Facts             `json:"cgroup,omitempty"`
-	Proc   Facts             `json:"proc,omitempty"`
+	Cgroup compare.Facts     `json:"cgroup,omitempty"`
+	Proc   compare.Facts     `json:"proc,omitempty"`
 
-	Volumes    []string `json:"volumes,omitempty"` // every file of what is mounted
-	Devices    []string `json:"devices,omitempty"`
-	Sysctls    Facts    `json:"sysctls,omitempty"`
-	Namespaces Facts    `json:"namespaces,omitempty"`
-}
-
-func readRecording(file string) (*Recording, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	var r Recording
-	return &r, json.Unmarshal(text, &r)
-}
-
-func (r *Recording) write(file string) error {
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, append(text, '\n'), 0o600)
+	Volumes    []string      `json:"volumes,omitempty"` // every file of what is mounted
+	Devices    []string      `json:"devices,omitempty"`
+	Sysctls    compare.Facts `json:"sysctls,omitempty"`
+	Namespaces compare.Facts `json:"namespaces,omitempty"`
 }

@@ -16,6 +16,9 @@ import (
 	grpcstatus "google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/test/arm"
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // A recorder collects what happens to the pods of all cases, from the tap's calls, from the
@@ -28,6 +31,11 @@ type recorder struct {
 	sandboxes map[string]*Sandbox   // by ID
 	runs      map[string]*Run       // by ID
 	last      map[string][]byte     // the newest status of a pod
+}
+
+// flatten splits what the runtime is asked for into facts.
+func flatten(path string, v any) compare.Facts {
+	return compare.Flatten(path, v, "name", "key", "container_path", "type")
 }
 
 func newRecorder(runtime cri.RuntimeServiceClient) *recorder {
@@ -61,7 +69,7 @@ func (r *recorder) see(ctx context.Context, c call) {
 	defer r.mu.Unlock()
 	switch q := c.request.(type) {
 	case *cri.RunPodSandboxRequest:
-		p, config := r.pod(q.GetConfig().GetMetadata().GetName()), sandboxFacts(q.Config)
+		p, config := r.pod(q.GetConfig().GetMetadata().GetName()), flatten("", q.Config)
 		if q.RuntimeHandler != "" {
 			config["runtime_handler"] = q.RuntimeHandler
 		}
@@ -88,12 +96,12 @@ func (r *recorder) see(ctx context.Context, c call) {
 		}
 	case *cri.CreateContainerRequest:
 		if c.err != nil {
-			r.pod(q.GetSandboxConfig().GetMetadata().GetName()).refused(q.GetConfig().GetMetadata().GetName(), containerFacts(q.Config), c.err)
+			r.pod(q.GetSandboxConfig().GetMetadata().GetName()).refused(q.GetConfig().GetMetadata().GetName(), flatten("", q.Config), c.err)
 			return
 		}
 		run := &Run{
 			ID: c.reply.(*cri.CreateContainerResponse).ContainerId, Sandbox: q.PodSandboxId, Container: q.Config.Metadata.Name,
-			Attempt: q.Config.Metadata.Attempt, Created: c.at, Config: containerFacts(q.Config),
+			Attempt: q.Config.Metadata.Attempt, Created: c.at, Config: flatten("", q.Config),
 			pod:  q.SandboxConfig.GetMetadata().GetName(),
 			path: filepath.Join(q.SandboxConfig.GetLogDirectory(), q.Config.LogPath),
 		}
@@ -122,9 +130,9 @@ func (r *recorder) see(ctx context.Context, c call) {
 }
 
 // refused keeps the first request that the runtime refused.
-func (p *PodRecord) refused(what string, config Facts, err error) {
+func (p *PodRecord) refused(what string, config compare.Facts, err error) {
 	if p.Refused == nil {
-		p.Refused = map[string]Facts{}
+		p.Refused = map[string]compare.Facts{}
 	}
 	if p.Refused[what] == nil {
 		config["error"] = grpcstatus.Convert(err).Message()
@@ -198,13 +206,14 @@ const period = 250 * time.Millisecond
 
 // poll asks the agent for its pods until ctx ends. It retries after an error: the agent may
 // be starting.
-func (r *recorder) poll(ctx context.Context, a agent) {
+func (r *recorder) poll(ctx context.Context, a *arm.Agent, place arm.Place) {
 	tick := time.NewTicker(period)
 	defer tick.Stop()
 	for ctx.Err() == nil {
 		at := time.Now()
-		if pods, err := a.pods(ctx); err == nil {
-			r.observe(at, pods)
+		var list v1.PodList
+		if err := a.Pods(ctx, place, &list); err == nil {
+			r.observe(at, list.Items)
 		}
 		select {
 		case <-tick.C:

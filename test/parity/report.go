@@ -2,151 +2,58 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
-	"github.com/nodectl/nodectl/test/explained"
+	"github.com/nodectl/nodectl/test/compare"
 )
 
-// A row is one case of the table.
-type row struct {
-	c           *Case
-	explained   map[*explained.Explanation][]Difference
-	unexplained []Difference
-	missing     string // why it could not be compared
-}
-
-// A report is the comparison of two recordings.
-type report struct {
+// A table is the comparison of two recordings, case by case.
+type table struct {
+	*compare.Report
 	kubelet, nodectl *Recording
-	rows             []*row
-	explanations     []*explained.Explanation
-	whole            bool // every case is in it
+	cases            []*Case
 }
 
-func newReport(cases []*Case, a, b *Recording, explanations []*explained.Explanation) *report {
-	r := &report{kubelet: a, nodectl: b, explanations: explanations}
+func newTable(cases []*Case, a, b *Recording, explanations []*compare.Explanation) *table {
 	na, nb := newNormaliser(a), newNormaliser(b)
+	var found []compare.Difference
 	for _, c := range cases {
-		w := &row{c: c, explained: map[*explained.Explanation][]Difference{}}
-		r.rows = append(r.rows, w)
-		ca, cb := a.Cases[c.Name], b.Cases[c.Name]
-		if ca == nil || cb == nil {
-			w.missing = "not recorded with both"
-			continue
-		}
-		for _, d := range compareCase(c, ca, cb, na, nb) {
-			w.add(d, explanations)
+		if ca, cb := a.Cases[c.Name], b.Cases[c.Name]; ca != nil && cb != nil {
+			found = append(found, compareCase(c, ca, cb, na, nb)...)
+		} else {
+			found = append(found, compare.Difference{Case: c.Name, API: c.API, Aspect: "recorded", What: "not with both"})
 		}
 	}
-	return r
-}
-
-func (w *row) add(d Difference, explanations []*explained.Explanation) {
-	for _, e := range explanations {
-		if e.Covers(w.c.Name, w.c.API, d.Aspect, d.What) {
-			w.explained[e] = append(w.explained[e], d)
-			return
-		}
-	}
-	w.unexplained = append(w.unexplained, d)
-}
-
-func (r *report) unexplained() int {
-	n := 0
-	for _, w := range r.rows {
-		n += len(w.unexplained)
-		if w.missing != "" {
-			n++
-		}
-	}
-	return n
-}
-
-// idle returns, for a whole report, the explanations that explain nothing: the difference no
-// longer exists.
-func (r *report) idle() []*explained.Explanation {
-	if !r.whole {
-		return nil
-	}
-	return explained.Idle(r.explanations, r.used)
-}
-
-func (r *report) used(e *explained.Explanation) bool {
-	return slices.ContainsFunc(r.rows, func(w *row) bool { return len(w.explained[e]) > 0 })
-}
-
-// print writes what a person must check.
-func (r *report) print(out io.Writer, verbose bool) {
-	equal := 0
-	for _, w := range r.rows {
-		if w.missing != "" {
-			fmt.Fprintf(out, "%s\n  %s\n", w.c.Name, w.missing)
-		}
-		if verbose && len(w.explained) > 0 || len(w.unexplained) > 0 {
-			fmt.Fprintln(out, w.c.Name)
-		} else if w.missing == "" {
-			equal++
-		}
-		for _, d := range w.unexplained {
-			fmt.Fprintf(out, "  %s\n", d)
-		}
-		if verbose {
-			for _, e := range r.explanations {
-				for _, d := range w.explained[e] {
-					fmt.Fprintf(out, "  (%s) %s\n", e.Reason, d)
-				}
-			}
-		}
-	}
-	fmt.Fprintf(out, "%d cases, %d contract numbers, %d without an unexplained difference\n", len(r.rows), len(r.numbers()), equal)
-	for _, e := range r.idle() {
-		fmt.Fprintf(out, "explains nothing: %v %v %q\n", e.Cases, e.Aspects, e.Match)
-	}
+	return &table{compare.NewReport(found, explanations), a, b, cases}
 }
 
 // numbers returns the contract numbers that some case shows.
-func (r *report) numbers() []string {
+func numbers(cases []*Case) []string {
 	var all []string
-	for _, w := range r.rows {
-		all = append(all, w.c.Contract...)
+	for _, c := range cases {
+		all = append(all, c.Contract...)
 	}
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
-// result is what the table says of a case.
-func (w *row) result(explanations []*explained.Explanation) string {
-	if w.missing != "" {
-		return w.missing
-	}
-	var texts []string
-	for _, e := range explanations {
-		if len(w.explained[e]) > 0 && !e.Everywhere() && !slices.Contains(texts, e.Reason) {
-			texts = append(texts, e.Reason)
-		}
-	}
-	if len(w.unexplained) > 0 {
-		texts = append(texts, fmt.Sprintf("**%d differences without a reason**", len(w.unexplained)))
-	}
-	if len(texts) == 0 {
-		return "equal"
-	}
-	return "different: " + strings.Join(texts, "; ")
-}
-
 // markdown is docs/fidelity.md.
-func (r *report) markdown() string {
-	var b strings.Builder
-	equal, open := 0, 0
-	for _, w := range r.rows {
-		switch {
-		case w.missing != "" || len(w.unexplained) > 0:
-			open++
-		case w.result(r.explanations) == "equal":
+func (r *table) markdown() string {
+	var b, lines strings.Builder
+	equal, open := 0, map[string]bool{}
+	for _, d := range r.Open {
+		open[d.Case] = true
+	}
+	for _, c := range r.cases {
+		shows, result := c.Shows, r.Result(c.Name)
+		if c.API {
+			shows += " (API)"
+		}
+		if result == "equal" {
 			equal++
 		}
+		fmt.Fprintf(&lines, "| %s | %s | %s | %s |\n", c.Name, compare.Cell(shows), strings.Join(c.Contract, " "), result)
 	}
 	fmt.Fprintf(&b, `# Fidelity
 
@@ -170,32 +77,7 @@ that somebody has read and written into test/parity/explained.yaml, and %d have
 differences that nobody has explained, %d in all. One such difference fails the run.
 Equal is what differs in nothing but what the next table says once for all.
 
-`, r.kubelet.Version, r.nodectl.Version, r.nodectl.Began.Format("2006-01-02"), len(r.rows), len(r.numbers()),
-		equal, len(r.rows)-equal-open, open, r.unexplained())
-	r.everywhere(&b)
-	b.WriteString("## Case by case\n\n| case | shows | contract | result |\n|---|---|---|---|\n")
-	for _, w := range r.rows {
-		shows := w.c.Shows
-		if w.c.API {
-			shows += " (API)"
-		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", w.c.Name, cell(shows), strings.Join(w.c.Contract, " "), cell(w.result(r.explanations)))
-	}
-	return b.String()
+`, r.kubelet.Version, r.nodectl.Version, r.nodectl.Began.Format("2006-01-02"), len(r.cases), len(numbers(r.cases)),
+		equal, len(r.cases)-equal-len(open), len(open), len(r.Open))
+	return b.String() + r.Everywhere(false) + "## Case by case\n\n| case | shows | contract | result |\n|---|---|---|---|\n" + lines.String()
 }
-
-// everywhere lists what is different in every pod.
-func (r *report) everywhere(b *strings.Builder) {
-	var lines []string
-	for _, e := range r.explanations {
-		if line := fmt.Sprintf("| %s | %s |\n", strings.Join(e.Aspects, ", "), cell(e.Reason)); e.Everywhere() && r.used(e) && !slices.Contains(lines, line) {
-			lines = append(lines, line)
-		}
-	}
-	if len(lines) == 0 {
-		return
-	}
-	b.WriteString("## Different in every pod, and not said again below\n\n| what | why |\n|---|---|\n" + strings.Join(lines, "") + "\n")
-}
-
-func cell(s string) string { return strings.ReplaceAll(s, "|", `\|`) }

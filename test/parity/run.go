@@ -1,29 +1,31 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/arm"
 )
 
 // A run is one agent with all cases.
 type run struct {
 	place
-	agent    agent
+	agent    *arm.Agent
 	recorder *recorder
 	record   *Recording
 	atOnce   int
 	progress func(string)
 
-	process *process
+	process *arm.Process
+	earlier []string // log lines of the processes before
 
 	mu     sync.Mutex
 	rounds map[string]int // of each case
@@ -46,12 +48,10 @@ const (
 // cases runs all cases: first those that leave the agent alone, several at once, or one after
 // the other; and then the others together.
 func (r *run) cases(ctx context.Context, all []*Case) error {
-	p, err := launch(r.agent, r.dir)
-	if err != nil {
+	if err := r.start(); err != nil {
 		return err
 	}
-	r.process = p
-	defer func() { r.process.end(syscall.SIGTERM) }()
+	defer func() { _ = r.process.End(syscall.SIGTERM) }() // a kubelet's exit code varies
 	if err := r.answers(ctx); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (r *run) cases(ctx context.Context, all []*Case) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	wg.Go(func() { r.recorder.poll(polling, r.agent) })
+	wg.Go(func() { r.recorder.poll(polling, r.agent, r.Place) })
 	var lost error
 	wg.Go(func() {
 		if lost = r.recorder.follow(polling); lost != nil {
@@ -67,10 +67,11 @@ func (r *run) cases(ctx context.Context, all []*Case) error {
 		}
 	})
 	// A kubelet that runs for less than a probe's period delays the first probe.
-	if err := pause(ctx, 10*time.Second); err != nil {
+	if err := arm.Pause(ctx, 10*time.Second); err != nil {
 		return err
 	}
 	quiet, restart, alone := split(all)
+	var err error
 	for i := 0; i <= again && err == nil; i++ {
 		err = r.round(polling, r.still(quiet), func(cases []*Case) error { return r.beside(polling, cases, max(1, r.atOnce>>i)) })
 	}
@@ -90,18 +91,14 @@ func (r *run) round(ctx context.Context, cases []*Case, do func([]*Case) error) 
 		return nil
 	}
 	r.progress(fmt.Sprintf("%d cases", len(cases)))
-	for deadline := time.Now().Add(2 * time.Minute); ; {
+	_ = arm.Until(ctx, 2*time.Minute, time.Second, func() (bool, error) {
 		left, err := r.recorder.left(ctx, cases)
-		if err != nil {
-			return err
-		}
-		if !left || time.Now().After(deadline) {
-			return do(cases)
-		}
-		if err := pause(ctx, time.Second); err != nil {
-			return err
-		}
+		return err != nil || !left, errors.Join(err, errors.New("pods are left"))
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
 	}
+	return do(cases)
 }
 
 // still returns the cases that were not run, or were disturbed.
@@ -190,32 +187,32 @@ func (r *run) restart(ctx context.Context, began time.Time) error {
 	if err := pauseUntil(ctx, began.Add(killedAt)); err != nil {
 		return err
 	}
-	r.process.end(syscall.SIGKILL)
+	if err := r.process.End(syscall.SIGKILL); err != nil {
+		return err
+	}
+	r.earlier = append(r.earlier, r.process.Lines()...)
 	if err := pauseUntil(ctx, began.Add(restartedAt)); err != nil {
 		return err
 	}
-	p, err := launch(r.agent, r.dir)
-	if err == nil {
-		r.process = p
-	}
+	return r.start()
+}
+
+// start starts the agent, for the first time or again.
+func (r *run) start() (err error) {
+	r.process, err = r.agent.Start(r.Place)
 	return err
 }
 
 // answers returns when the agent answers.
 func (r *run) answers(ctx context.Context) error {
-	for deadline := time.Now().Add(time.Minute); ; {
-		if _, err := r.agent.pods(ctx); err == nil {
-			return nil
-		} else if time.Now().After(deadline) {
-			return fmt.Errorf("%s does not answer: %w", r.agent.name(), err)
-		}
-		if err := r.process.ended(); err != nil {
-			return fmt.Errorf("%s: %w\n%s", r.agent.name(), err, r.logTail(20))
-		}
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
-			return err
-		}
+	err := arm.Until(ctx, time.Minute, 100*time.Millisecond, func() (bool, error) {
+		err := r.agent.Pods(ctx, r.Place, &v1.PodList{})
+		return err == nil || r.process.Ended(), err
+	})
+	if err != nil {
+		return fmt.Errorf("%s does not answer: %w\n%s", r.agent.Name, err, r.process.Tail())
 	}
+	return nil
 }
 
 // settled is how long to wait until a container of a case runs.
@@ -239,11 +236,11 @@ func (r *run) begin(ctx context.Context, c *Case) (*stage, error) {
 		return nil, err
 	}
 	for time.Since(s.record.Zero) < settled && !c.Refused {
-		if err := pause(ctx, 100*time.Millisecond); err != nil {
+		if err := arm.Pause(ctx, 100*time.Millisecond); err != nil {
 			return nil, err
 		}
-		if err := r.process.ended(); err != nil {
-			return nil, fmt.Errorf("%s: %w\n%s", c.Name, err, r.logTail(20))
+		if r.process.Ended() {
+			return nil, fmt.Errorf("%s: the agent ended\n%s", c.Name, r.process.Tail())
 		}
 		for pod := range s.manifests {
 			if r.recorder.started(pod) {
@@ -256,16 +253,8 @@ func (r *run) begin(ctx context.Context, c *Case) (*stage, error) {
 
 // said returns the agent's log lines about errors in a case's manifests.
 func (r *run) said(c *Case) []string {
-	f, err := os.Open(filepath.Join(r.dir, r.agent.name()+".log"))
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
 	var found []string
-	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		line := lines.Text()
+	for _, line := range append(slices.Clip(r.earlier), r.process.Lines()...) {
 		if !strings.Contains(line, "/"+c.Name+".") && !strings.Contains(line, "/"+c.Name+"-") {
 			continue
 		}
@@ -276,24 +265,4 @@ func (r *run) said(c *Case) []string {
 	return found
 }
 
-func (r *run) logTail(n int) string {
-	text, err := os.ReadFile(filepath.Join(r.dir, r.agent.name()+".log"))
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-n):], "\n")
-}
-
-func pauseUntil(ctx context.Context, t time.Time) error { return pause(ctx, time.Until(t)) }
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
+func pauseUntil(ctx context.Context, t time.Time) error { return arm.Pause(ctx, time.Until(t)) }

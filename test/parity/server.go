@@ -4,9 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
+	"testing"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,22 +18,12 @@ import (
 )
 
 // A server is an API server with an etcd, for manifests that a kubelet rejects from a file.
-type server struct {
-	admin      *rest.RESTClient
-	kubeconfig string // the node's
-}
+type server struct{ admin *rest.RESTClient }
 
-// startServer starts a server; clean ends all of it.
-func startServer(ctx context.Context, dir string) (s *server, clean func(), err error) {
-	t := arm.NewBench(ctx, dir)
-	defer func() {
-		if said := recover(); said != nil {
-			t.End()
-			err = fmt.Errorf("API server: %v", said)
-		}
-	}()
+// startServer starts a server, which ends with t, and returns the node's kubeconfig.
+func startServer(t testing.TB) (*server, string) {
 	c := cluster.Start(t, cluster.APIs("storage.k8s.io/v1", "resource.k8s.io/v1"))
-	return &server{admin: c.Client(t), kubeconfig: c.NodeKubeconfig(t, nodeName)}, t.End, nil
+	return &server{admin: c.Client(t)}, c.NodeKubeconfig(t, nodeName)
 }
 
 // patience is how long a pod that is being deleted may keep its name.
@@ -59,7 +49,7 @@ func (s *server) put(manifest string) (said []string, err error) {
 		case !apierrors.IsAlreadyExists(err):
 			return nil, err
 		}
-		if err := pause(ctx, time.Second); err != nil {
+		if err := arm.Pause(ctx, time.Second); err != nil {
 			return nil, fmt.Errorf("%s is still there: %w", name, err)
 		}
 	}
@@ -104,17 +94,4 @@ func object(manifest string) (path, name string, body []byte, err error) {
 	path = "/api/v1/namespaces/default/" + strings.ToLower(kind) + "s"
 	body, err = json.Marshal(tree)
 	return path, name, body, err
-}
-
-// A registered kubelet has an API server, and no files.
-type registered struct {
-	kubelet
-}
-
-func (k *registered) name() string { return "kubelet-api" }
-
-func (k *registered) command() (*exec.Cmd, error) {
-	// What it watches is read in a moment; what is mounted follows when it looks at
-	// a pod again.
-	return k.start("syncFrequency: 2s\nregisterNode: true\n", "--kubeconfig", k.server.kubeconfig)
 }

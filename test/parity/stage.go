@@ -33,7 +33,7 @@ func newStage(r *run, c *Case) (*stage, error) {
 	r.mu.Unlock()
 	s := &stage{
 		run: r, c: c, round: round, record: &CaseRecord{Pods: map[string]*PodRecord{}},
-		dir: filepath.Join(r.place.dir, "cases", c.Name), manifests: map[string]string{}, held: map[string]bool{},
+		dir: filepath.Join(r.Dir, "cases", c.Name), manifests: map[string]string{}, held: map[string]bool{},
 	}
 	if err := errors.Join(arm.Unmount(s.dir), os.RemoveAll(s.dir), os.MkdirAll(s.dir, 0o755)); err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (s *stage) keep(ctx context.Context) error {
 // file is a pod's manifest file. Each round uses another one, so that the pod is new to a
 // kubelet.
 func (s *stage) file(pod string) string {
-	return filepath.Join(s.place.manifests, fmt.Sprintf("%s.%d.yaml", pod, s.round))
+	return filepath.Join(s.Manifests, fmt.Sprintf("%s.%d.yaml", pod, s.round))
 }
 
 // copied is a second file with a pod's manifest; it comes after the first one.
@@ -129,11 +129,12 @@ func (s *stage) put(manifest, file string) error {
 		s.record.Said = append(s.record.Said, said...)
 		return err
 	}
-	staged := filepath.Join(s.place.manifests, "."+filepath.Base(file))
-	if err := os.WriteFile(staged, []byte(manifest), 0o600); err != nil {
+	name := strings.TrimSuffix(filepath.Base(file), ".yaml")
+	if err := s.Stage(name, manifest); err != nil {
 		return err
 	}
-	return os.Rename(staged, file)
+	_, err := s.Drop(name)
+	return err
 }
 
 // remove takes a manifest away.
@@ -244,7 +245,7 @@ func (s *stage) act(ctx context.Context, a Action) error {
 
 // kill kills the first process of a container from outside.
 func (s *stage) kill(ctx context.Context, id string) error {
-	pid, err := pidOf(ctx, s.recorder.runtime, id)
+	pid, err := arm.PidOf(ctx, s.recorder.runtime, id)
 	if err != nil {
 		return err
 	}
@@ -254,7 +255,7 @@ func (s *stage) kill(ctx context.Context, id string) error {
 // look looks into all running containers of the case.
 func (s *stage) look(ctx context.Context) error {
 	if s.c.Alone {
-		s.record.Tiers = tierFacts(s.place.cgroup)
+		s.record.Tiers = tierFacts(s.Cgroup)
 	}
 	for pod := range s.manifests {
 		looks := map[string]Look{}
@@ -266,7 +267,7 @@ func (s *stage) look(ctx context.Context) error {
 			looks[r.Container] = l
 		}
 		nameNamespaces(looks)
-		s.recorder.inside(pod, looks, logFiles(s.place.logs, pod))
+		s.recorder.inside(pod, looks, logFiles(s.Logs, pod))
 	}
 	return nil
 }

@@ -47,7 +47,7 @@ func story(out io.Writer, c *Case, r *Recording) {
 		}
 		told := func(what string, of func(*v1.PodStatus) string) {
 			for _, s := range n.stretches(rec, p, of) {
-				lines = append(lines, line{s.from, fmt.Sprintf("    %s: %s is %s", name, what, s.what)})
+				lines = append(lines, line{s.From, fmt.Sprintf("    %s: %s is %s", name, what, s.Is)})
 			}
 		}
 		told("phase", func(s *v1.PodStatus) string { return string(s.Phase) + " " + s.Reason + " " + s.Message })

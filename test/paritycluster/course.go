@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/benchcluster/stage"
 )
 
@@ -25,7 +25,7 @@ import (
 type course struct {
 	*stage.Stage
 	turn *stage.Turn
-	rec  *recorder
+	pods *stage.Pods
 	raw  *Raw
 
 	mu sync.Mutex // of raw.Course
@@ -40,7 +40,7 @@ const shown = 3 * time.Second
 // await waits until done accepts a pod, nil for a missing one. After its time limit the case
 // continues, and its record says so.
 func (c *course) await(ctx context.Context, of, pod, what string, done func(*v1.Pod) bool) {
-	if err := c.rec.await(ctx, pod, patience, done); err != nil {
+	if c.pods.Await(ctx, patience, what, func(all map[string]stage.Versions) bool { return done(all[pod].Now()) }) != nil {
 		c.note(of, fmt.Sprintf("waits in vain for %s %s", pod, what))
 	}
 }
@@ -98,7 +98,7 @@ var views = []string{"pods", "stats/summary", "metrics", "metrics/resource", "me
 // look reads the node's server while the steady pods run.
 func (c *course) look(ctx context.Context) error {
 	// By now a node has taken its periodic measurements, every ten or fifteen seconds.
-	if err := lab.Pause(ctx, 5*time.Second); err != nil {
+	if err := arm.Pause(ctx, 5*time.Second); err != nil {
 		return err
 	}
 	for _, path := range views {
@@ -124,7 +124,7 @@ func (c *course) look(ctx context.Context) error {
 			return err
 		}
 	}
-	return lab.Pause(ctx, time.Second) // the audit log is written behind the answers
+	return arm.Pause(ctx, time.Second) // the audit log is written behind the answers
 }
 
 // events returns the node's events.

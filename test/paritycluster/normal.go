@@ -9,6 +9,9 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/benchcluster/stage"
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // A Recording is what one cluster showed, without what differs between two runs of the same
@@ -18,18 +21,15 @@ type Recording struct {
 	Date         string
 	Pods         map[string]*Pod
 	Course       map[string][]string
-	Requests     map[string]int      // what the node asked the API server, and how often
-	Facts        map[string]Facts    // node, lease, pods as the node's server has them
-	Names        map[string][]string // metrics and fields of statistics, by path
+	Requests     map[string]int           // what the node asked the API server, and how often
+	Facts        map[string]compare.Facts // node, lease, pods as the node's server has them
+	Names        map[string][]string      // metrics and fields of statistics, by path
 }
-
-// Facts are the values of an object, by their paths.
-type Facts map[string]string
 
 // A Pod is one pod of a recording.
 type Pod struct {
 	Tracks  map[string][]Step // what each thing was, in turn
-	Meta    Facts             // annotations, owners and finalizers in the end
+	Meta    compare.Facts     // annotations, owners and finalizers in the end
 	Patches int               // of its status
 	Events  []string
 }
@@ -40,103 +40,35 @@ type Step struct {
 	For int64
 }
 
-type normaliser struct{ words *strings.Replacer }
+type normaliser struct{ *compare.Normaliser }
 
 var (
-	idHex     = regexp.MustCompile(`[0-9a-f]{64}`)
-	uidHex    = regexp.MustCompile(`[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|\b[0-9a-f]{32}\b`)
-	timestamp = regexp.MustCompile(`\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?( ?(Z|[+-]\d\d:?\d\d))?( UTC)?( m=\S+)?`)
-	took      = regexp.MustCompile(`\b(\d+(\.\d+)?(ms|µs|s|m))+\b`)
-	port      = regexp.MustCompile(`(\$IP|127\.0\.0\.1|\[::1\]|\$ADDRESS):\d{4,5}\b`)
-	podIP     = regexp.MustCompile(`\$SUBNET\.\d+`)
-	device    = regexp.MustCompile(`interfaces\[[^\]]*\]`)
-	counted   = regexp.MustCompile(`\[\d+\]`)
-	nanos     = regexp.MustCompile(`\b1\d{18}\b`)
-	token     = regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`)
+	own = []compare.Rule{
+		{What: regexp.MustCompile(`(\$IP|127\.0\.0\.1|\[::1\]|\$ADDRESS):\d{4,5}\b`), By: "$1:$$PORT"},
+		{What: regexp.MustCompile(`kube-api-access-[a-z0-9]{5}`), By: "kube-api-access-$$RANDOM"},
+	}
+	took    = regexp.MustCompile(`\b(\d+(\.\d+)?(ms|µs|s|m))+\b`)
+	device  = regexp.MustCompile(`interfaces\[[^\]]*\]`)
+	counted = regexp.MustCompile(`\[\d+\]`)
 )
 
 func newNormaliser(raw *Raw) *normaliser {
-	var from []string
-	for w := range raw.Words {
-		from = append(from, w)
-	}
-	slices.SortFunc(from, func(a, b string) int { return len(b) - len(a) })
-	var pairs []string
-	for _, w := range from {
-		pairs = append(pairs, w, raw.Words[w])
-	}
-	return &normaliser{strings.NewReplacer(pairs...)}
-}
-
-func (n *normaliser) text(s string) string {
-	s = n.words.Replace(s)
-	s = idHex.ReplaceAllString(s, "$$ID")
-	s = uidHex.ReplaceAllString(s, "$$UID")
-	s = timestamp.ReplaceAllString(s, "$$TIME")
-	s = nanos.ReplaceAllString(s, "$$NS")
-	s = podIP.ReplaceAllString(s, "$$IP")
-	s = port.ReplaceAllString(s, "$1:$$PORT")
-	return token.ReplaceAllString(s, "kube-api-access-$$RANDOM")
+	return &normaliser{compare.NewNormaliser(raw.Words, own...)}
 }
 
 // moments matches the paths of times and names of one run: only that they are set counts.
 var moments = regexp.MustCompile(`(Time|At|Timestamp|containerID|(metadata|ownerReferences\[[^\]]*\])\.uid|resourceVersion|lastHeartbeatTime|lastTransitionTime|bootID|renewTime|\.kubeletEndpoint\.Port|generateName)$|config\.(hash|seen|mirror)$`)
 
-// flatten splits an object into facts. Members of a list have the name of their key field.
-func (n *normaliser) flatten(v any) Facts {
-	text, err := json.Marshal(v)
-	var tree any
-	if err == nil {
-		err = json.Unmarshal(text, &tree)
-	}
-	f := Facts{}
-	if err != nil {
-		f["error"] = err.Error()
-		return f
-	}
-	n.walk(f, "", tree)
-	return f
-}
-
-func (n *normaliser) walk(f Facts, path string, v any) {
-	switch v := v.(type) {
-	case map[string]any:
-		for k, m := range v {
-			n.walk(f, path+"."+n.text(k), m)
-		}
-	case []any:
-		for i, m := range v {
-			n.walk(f, path+"["+n.member(m, i)+"]", m)
-		}
-	case nil:
-	default:
-		path = strings.TrimPrefix(path, ".")
-		if f[path] = n.text(fmt.Sprint(v)); moments.MatchString(path) {
-			f[path] = "set"
-		}
-	}
-}
-
-// member names a member of a list.
-func (n *normaliser) member(m any, i int) string {
-	if o, ok := m.(map[string]any); ok {
-		for _, by := range []string{"name", "type", "conditionType", "key", "mountPath", "resourceName"} {
-			if s, ok := o[by].(string); ok && s != "" {
-				return n.text(s)
-			}
-		}
-		if all, ok := o["names"].([]any); ok && len(all) > 0 { // an image
-			return fmt.Sprint(all[len(all)-1])
-		}
-	}
-	return fmt.Sprint(i)
+// flatten splits an object into facts.
+func (n *normaliser) flatten(v any) compare.Facts {
+	return n.Facts(compare.Flatten("", v, "name", "type", "conditionType", "key", "mountPath", "resourceName", "names"), moments)
 }
 
 func normalise(raw *Raw) *Recording {
 	n := newNormaliser(raw)
 	r := &Recording{
 		Arm: raw.Arm, Version: raw.Version, Date: raw.Began.Format("2006-01-02"), Pods: map[string]*Pod{}, Course: raw.Course,
-		Requests: map[string]int{}, Facts: map[string]Facts{}, Names: map[string][]string{},
+		Requests: map[string]int{}, Facts: map[string]compare.Facts{}, Names: map[string][]string{},
 	}
 	for name, versions := range raw.Pods {
 		r.Pods[name] = n.pod(versions)
@@ -179,7 +111,7 @@ func normalise(raw *Raw) *Recording {
 }
 
 // pod makes tracks of versions.
-func (n *normaliser) pod(versions []Version) *Pod {
+func (n *normaliser) pod(versions stage.Versions) *Pod {
 	p := &Pod{Tracks: map[string][]Step{}}
 	begun := map[string]time.Time{}
 	var last time.Time
@@ -191,7 +123,7 @@ func (n *normaliser) pod(versions []Version) *Pod {
 		}
 		now := n.now(v)
 		if v.Deleted {
-			now = Facts{"object": "gone"}
+			now = compare.Facts{"object": "gone"}
 			if lives == 0 {
 				continue
 			}
@@ -224,11 +156,11 @@ func (n *normaliser) pod(versions []Version) *Pod {
 
 // now is a status as tracks have it: a condition is one value, and so is a
 // container's state.
-func (n *normaliser) now(v Version) Facts {
+func (n *normaliser) now(v stage.Version) compare.Facts {
 	s := v.Pod.Status.DeepCopy()
-	f := Facts{}
+	f := compare.Facts{}
 	for _, c := range s.Conditions {
-		f["condition "+string(c.Type)] = n.text(join(string(c.Status), c.Reason, c.Message, generation(c.ObservedGeneration)))
+		f["condition "+string(c.Type)] = n.Text(join(string(c.Status), c.Reason, c.Message, generation(c.ObservedGeneration)))
 	}
 	s.Conditions = nil
 	for _, all := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses} {
@@ -258,7 +190,7 @@ func generation(n int64) string {
 func (n *normaliser) state(s v1.ContainerState) string {
 	switch {
 	case s.Waiting != nil:
-		return n.text(join("waiting", s.Waiting.Reason, s.Waiting.Message))
+		return n.Text(join("waiting", s.Waiting.Reason, s.Waiting.Message))
 	case s.Running != nil:
 		return "running"
 	case s.Terminated != nil:
@@ -267,7 +199,7 @@ func (n *normaliser) state(s v1.ContainerState) string {
 		if t.StartedAt.IsZero() || t.FinishedAt.IsZero() {
 			times = "without times"
 		}
-		return n.text(join("terminated", t.Reason, fmt.Sprint(t.ExitCode), times, t.Message))
+		return n.Text(join("terminated", t.Reason, fmt.Sprint(t.ExitCode), times, t.Message))
 	}
 	return ""
 }
@@ -278,6 +210,6 @@ func join(words ...string) string {
 
 func (n *normaliser) event(e *v1.Event) string {
 	// What an event counts and when it was is left out, and how long something took.
-	text := took.ReplaceAllString(n.text(e.Message), "$$TOOK")
+	text := took.ReplaceAllString(n.Text(e.Message), "$$TOOK")
 	return join(e.Type+" "+e.Reason, e.InvolvedObject.FieldPath, "by "+e.Source.Component, text)
 }

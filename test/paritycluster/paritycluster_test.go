@@ -8,32 +8,34 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/test/explained"
+	"github.com/nodectl/nodectl/test/benchcluster/stage"
+	"github.com/nodectl/nodectl/test/compare"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/report"
 )
 
-func recorded(t *testing.T) *report {
+func recorded(t *testing.T) *table {
 	t.Helper()
 	var both [2]*Recording
 	for i, arm := range []string{"kubelet", "nodectl"} {
-		if err := readJSON(here("testdata", arm+".json"), &both[i]); err != nil {
+		if err := report.ReadJSON(here("testdata", arm+".json"), &both[i]); err != nil {
 			t.Fatal(err)
 		}
 	}
-	explanations, err := explained.Read(here("explained.yaml"))
+	explanations, err := compare.Read(here("explained.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newReport(both[0], both[1], explanations)
+	return newTable(both[0], both[1], explanations)
 }
 
 // Every difference of the kept recordings has a reason, and every reason has a difference.
 func TestEveryDifferenceIsExplained(t *testing.T) {
 	r := recorded(t)
-	for _, d := range r.open {
+	for _, d := range r.Open {
 		t.Errorf("not explained: %s", d)
 	}
-	for _, e := range r.idle() {
+	for _, e := range r.Idle() {
 		t.Errorf("explains nothing: %v %v %q", e.Cases, e.Aspects, e.Match)
 	}
 }
@@ -116,7 +118,7 @@ func TestStatusIsNormalised(t *testing.T) {
 		Conditions:        []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionFalse, Reason: "ContainersNotReady", ObservedGeneration: 2}},
 		ContainerStatuses: []v1.ContainerStatus{{Name: "main", RestartCount: 3, ContainerID: "containerd://x", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}}}},
 	}}
-	got := n.now(Version{Pod: p})
+	got := n.now(stage.Version{Pod: p})
 	for path, want := range map[string]string{
 		"podIP": "$IP", "hostIP": "$ADDRESS", "condition Ready": "False; ContainersNotReady; generation 2",
 		"state of main": "waiting; CrashLoopBackOff", "containerStatuses[main].restartCount": "3", "containerStatuses[main].containerID": "set",

@@ -5,17 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/benchcluster/stage"
 )
 
@@ -27,7 +22,7 @@ type Raw struct {
 	Arm, Version string
 	Began        time.Time
 	Words        map[string]string // names of this run, and the words for them
-	Pods         map[string][]Version
+	Pods         map[string]stage.Versions
 	Course       map[string][]string // what a case waited for in vain
 	Events       []v1.Event
 	Requests     []request
@@ -36,99 +31,38 @@ type Raw struct {
 	Views        map[string][]byte // what the node's server answers, by path
 }
 
-// A Version is a pod as a watch showed it.
-type Version struct {
-	At      time.Time
-	Deleted bool
-	Pod     *v1.Pod
-}
-
-// recorder follows the pods.
-type recorder struct {
-	watch watch.Interface
-	wg    sync.WaitGroup
-
-	mu    sync.Mutex
-	pods  map[string][]Version
-	newer chan struct{} // closed and replaced when there is more
-}
-
-func follow(ctx context.Context, s *stage.Stage) (*recorder, error) {
-	w, err := s.Admin.Get().Namespace("default").Resource("pods").
-		VersionedParams(&metav1.ListOptions{Watch: true}, scheme.ParameterCodec).Watch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	r := &recorder{watch: w, pods: map[string][]Version{}, newer: make(chan struct{})}
-	r.wg.Go(func() {
-		for e := range w.ResultChan() {
-			if p, ok := e.Object.(*v1.Pod); ok {
-				r.add(Version{At: time.Now(), Deleted: e.Type == watch.Deleted, Pod: p})
-			}
-		}
-	})
-	return r, nil
-}
-
-func (r *recorder) add(v Version) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v.Pod.ManagedFields = nil
-	r.pods[v.Pod.Name] = append(r.pods[v.Pod.Name], v)
-	close(r.newer)
-	r.newer = make(chan struct{})
-}
-
-func (r *recorder) close() { r.watch.Stop(); r.wg.Wait() }
-
-// await returns when done accepts the newest version of a pod; nil for a missing pod.
-func (r *recorder) await(ctx context.Context, name string, limit time.Duration, done func(p *v1.Pod) bool) error {
-	late := time.After(limit)
-	for {
-		r.mu.Lock()
-		var now *v1.Pod
-		if all := r.pods[name]; len(all) > 0 && !all[len(all)-1].Deleted {
-			now = all[len(all)-1].Pod
-		}
-		newer := r.newer
-		r.mu.Unlock()
-		if done(now) {
-			return nil
-		}
-		select {
-		case <-newer:
-		case <-late:
-			return errLate
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-var errLate = errors.New("not in time")
-
 // record gives all cases to a cluster whose node is the arm's agent.
-func record(ctx context.Context, o options, arm string) (raw *Raw, err error) {
+func record(ctx context.Context, o *options, name string) (raw *Raw, err error) {
 	s, err := stage.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	agent, err := stage.Kubelet(o.kubelet)
-	if arm == "nodectl" {
-		agent, err = s.Nodectl(ctx, o.nodectl)
+	agent, err := arm.NewKubelet(o.Kubelet, "")
+	if name == "nodectl" {
+		agent, err = arm.NewNodectl(ctx, s.Dir, o.Nodectl)
 	}
 	if err != nil {
 		return nil, err
 	}
-	agent.Debug = true
-	raw = &Raw{Arm: arm, Version: agent.Version(), Began: time.Now(), Course: map[string][]string{}, Views: map[string][]byte{}}
-	rec, err := follow(ctx, s)
+	agent.LogLevel, agent.KeepLogs = "debug", o.Keep
+	if err := s.Configure(agent); err != nil {
+		return nil, err
+	}
+	raw = &Raw{Arm: name, Began: time.Now(), Course: map[string][]string{}, Views: map[string][]byte{}}
+	if raw.Version, err = agent.Version(); err != nil {
+		return nil, err
+	}
+	pods, err := s.Watch(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer rec.close()
-	turn, err := s.Begin(ctx, agent, nodeName, filepath.Join(o.keep, arm+".log"))
+	defer func() {
+		if all := pods.Close(); raw != nil {
+			raw.Pods = all
+		}
+	}()
+	turn, err := s.Begin(ctx, agent, nodeName)
 	if err != nil {
 		return nil, err
 	}
@@ -137,7 +71,7 @@ func record(ctx context.Context, o options, arm string) (raw *Raw, err error) {
 		s.Address: "$ADDRESS", turn.Root: "$ROOT", s.Node.LogsDir: "$LOGS", s.Node.CgroupParent: "$CGROUP",
 		s.Node.RunDir: "$RUN", s.Node.RootDir: "$RUNTIME", subnet(s.Node.Subnet): "$SUBNET.", turn.Manifests: "$MANIFESTS", s.Dir: "$DIR",
 	}
-	c := &course{Stage: s, turn: turn, rec: rec, raw: raw}
+	c := &course{Stage: s, turn: turn, pods: pods, raw: raw}
 	if err := c.all(ctx, o); err != nil {
 		return nil, err
 	}
@@ -146,14 +80,11 @@ func record(ctx context.Context, o options, arm string) (raw *Raw, err error) {
 		return nil, err
 	}
 	raw.Requests, err = requests(s.Cluster.AuditLog)
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	raw.Pods = rec.pods
 	return raw, err
 }
 
 // all runs the cases, several in parallel, and reads the node's server when they are done.
-func (c *course) all(ctx context.Context, o options) error {
+func (c *course) all(ctx context.Context, o *options) error {
 	if err := c.apply(ctx, steady); err != nil {
 		return err
 	}
@@ -170,7 +101,7 @@ func (c *course) all(ctx context.Context, o options) error {
 		defer mu.Unlock()
 		for next < len(scenarios) {
 			next++
-			if o.match.MatchString(scenarios[next-1].name) {
+			if o.Match.MatchString(scenarios[next-1].name) {
 				return &scenarios[next-1]
 			}
 		}
@@ -185,8 +116,8 @@ func (c *course) all(ctx context.Context, o options) error {
 					failed = errors.Join(failed, fmt.Errorf("%s: %w", s.name, err))
 				}
 				mu.Unlock()
-				if o.progress {
-					lab.Say("%s %5.1fs %s", c.raw.Arm, time.Since(began).Seconds(), s.name)
+				if o.Verbose {
+					arm.Say("%s %5.1fs %s", c.raw.Arm, time.Since(began).Seconds(), s.name)
 				}
 			}
 		})
@@ -200,25 +131,3 @@ func (c *course) all(ctx context.Context, o options) error {
 
 // atOnce is how many cases run beside each other.
 const atOnce = 8
-
-func writeJSON(name string, v any) error {
-	text, err := json.MarshalIndent(v, "", " ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(name, append(text, '\n'), 0o644)
-}
-
-func readJSON(name string, v any) error {
-	text, err := os.ReadFile(name)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(text, v); err != nil {
-		return fmt.Errorf("read %s: %w", name, err)
-	}
-	return nil
-}

@@ -2,80 +2,24 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"slices"
 	"strings"
+	"time"
 
-	"github.com/nodectl/nodectl/test/explained"
+	"github.com/nodectl/nodectl/test/compare"
 )
 
-// A report is the comparison of two recordings.
-type report struct {
+// A table is the comparison of two recordings.
+type table struct {
+	*compare.Report
 	kubelet, nodectl *Recording
-	explanations     []*explained.Explanation
-	found            map[*explained.Explanation][]Difference
-	open             []Difference // without an explanation
 }
 
-func newReport(a, b *Recording, explanations []*explained.Explanation) *report {
-	r := &report{kubelet: a, nodectl: b, explanations: explanations, found: map[*explained.Explanation][]Difference{}}
-	for _, d := range compare(a, b) {
-		i := slices.IndexFunc(explanations, func(e *explained.Explanation) bool { return e.Covers(d.Case, true, d.Aspect, d.What) })
-		if i < 0 {
-			r.open = append(r.open, d)
-			continue
-		}
-		e := explanations[i]
-		r.found[e] = append(r.found[e], d)
-	}
-	return r
-}
-
-func (r *report) unexplained() int { return len(r.open) }
-
-// idle returns the explanations that explain nothing: what they stood for is no
-// longer so.
-func (r *report) idle() []*explained.Explanation {
-	return explained.Idle(r.explanations, func(e *explained.Explanation) bool { return len(r.found[e]) > 0 })
-}
-
-// print writes what a person has to look at.
-func (r *report) print(out io.Writer, verbose bool) {
-	for _, d := range r.open {
-		fmt.Fprintln(out, d)
-	}
-	if verbose {
-		for _, e := range r.explanations {
-			fmt.Fprintf(out, "(%s)\n", e.Reason)
-			for _, d := range r.found[e] {
-				fmt.Fprintln(out, "  ", d)
-			}
-		}
-	}
-	for _, e := range r.idle() {
-		fmt.Fprintf(out, "explains nothing: %v %v %q\n", e.Cases, e.Aspects, e.Match)
-	}
-	fmt.Fprintf(out, "%d pods, %d differences explained, %d unexplained\n", len(r.nodectl.Pods), r.explained(), r.unexplained())
-}
-
-// of returns the reasons that explain differences of a case, and how many differences have no
-// explanation.
-func (r *report) of(name string) (reasons []string, open int) {
-	for _, e := range r.explanations {
-		if slices.ContainsFunc(r.found[e], func(d Difference) bool { return d.Case == name }) && !slices.Contains(reasons, e.Reason) && !e.Everywhere() {
-			reasons = append(reasons, e.Reason)
-		}
-	}
-	for _, d := range r.open {
-		if d.Case == name {
-			open++
-		}
-	}
-	return reasons, open
+func newTable(a, b *Recording, explanations []*compare.Explanation) *table {
+	return &table{compare.NewReport(differences(a, b), explanations), a, b}
 }
 
 // markdown is docs/fidelity-cluster.md.
-func (r *report) markdown() string {
+func (r *table) markdown() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `# Fidelity as a node of a cluster
 
@@ -98,40 +42,21 @@ and labels, not the values. Patches count where nodectl needs at least two more.
 %d differences have a reason, written by a person into
 test/paritycluster/explained.yaml; **%d have none**.
 
-`, r.kubelet.Version, r.nodectl.Version, r.nodectl.Date, brief/1000, r.explained(), r.unexplained())
-	r.general(&b)
+`, r.kubelet.Version, r.nodectl.Version, r.nodectl.Date, brief/time.Second, r.Explained(), len(r.Open))
+	b.WriteString(r.Everywhere(true))
 	r.cases(&b)
 	r.views(&b)
-	if len(r.open) > 0 {
+	if len(r.Open) > 0 {
 		b.WriteString("## Without a reason\n\n")
-		for _, d := range r.open {
-			fmt.Fprintf(&b, "- %s\n", cell(d.String()))
+		for _, d := range r.Open {
+			fmt.Fprintf(&b, "- %s\n", compare.Cell(d.String()))
 		}
 	}
 	return b.String()
 }
 
-func (r *report) explained() int {
-	n := 0
-	for _, e := range r.explanations {
-		n += len(r.found[e])
-	}
-	return n
-}
-
-// general lists what is different in many pods, and not said again.
-func (r *report) general(b *strings.Builder) {
-	b.WriteString("## Different in every pod, and not said again below\n\n| what | how many | why |\n|---|---|---|\n")
-	for _, e := range r.explanations {
-		if e.Everywhere() && len(r.found[e]) > 0 {
-			fmt.Fprintf(b, "| %s | %d | %s |\n", strings.Join(e.Aspects, ", "), len(r.found[e]), cell(e.Reason))
-		}
-	}
-	b.WriteString("\n")
-}
-
 // cases is the table of the pods.
-func (r *report) cases(b *strings.Builder) {
+func (r *table) cases(b *strings.Builder) {
 	b.WriteString("## Pod by pod\n\n| pod | shows | status patches: kubelet, nodectl | result |\n|---|---|---|---|\n")
 	all, ours, theirs := 0, 0, 0
 	for _, s := range scenarios {
@@ -141,37 +66,25 @@ func (r *report) cases(b *strings.Builder) {
 				continue
 			}
 			all, theirs, ours = all+1, theirs+p.Patches, ours+q.Patches
-			fmt.Fprintf(b, "| %s | %s | %d, %d | %s |\n", name, cell(s.shows), p.Patches, q.Patches, r.result(name))
+			fmt.Fprintf(b, "| %s | %s | %d, %d | %s |\n", name, compare.Cell(s.shows), p.Patches, q.Patches, r.Result(name))
 		}
 	}
 	fmt.Fprintf(b, "| %d | | %d, %d | |\n\n", all, theirs, ours)
 }
 
-func (r *report) result(name string) string {
-	reasons, open := r.of(name)
-	text := "equal"
-	if len(reasons) > 0 {
-		text = "different: " + strings.Join(reasons, "; ")
-	}
-	if open > 0 {
-		text += fmt.Sprintf(" **and %d without a reason**", open)
-	}
-	return cell(text)
-}
-
 // views is the table of what else is looked at.
-func (r *report) views(b *strings.Builder) {
+func (r *table) views(b *strings.Builder) {
 	b.WriteString("## The node\n\n| what | the kubelet's | nodectl's | result |\n|---|---|---|---|\n")
-	for _, name := range keys(r.kubelet.Facts, r.nodectl.Facts) {
-		fmt.Fprintf(b, "| %s | %d values | %d | %s |\n", name, len(r.kubelet.Facts[name]), len(r.nodectl.Facts[name]), r.result(name))
+	for _, name := range compare.Keys(r.kubelet.Facts, r.nodectl.Facts) {
+		fmt.Fprintf(b, "| %s | %d values | %d | %s |\n", name, len(r.kubelet.Facts[name]), len(r.nodectl.Facts[name]), r.Result(name))
 	}
-	for _, name := range keys(r.kubelet.Names, r.nodectl.Names) {
-		fmt.Fprintf(b, "| %s | %d names | %d | %s |\n", name, len(r.kubelet.Names[name]), len(r.nodectl.Names[name]), r.result(name))
+	for _, name := range compare.Keys(r.kubelet.Names, r.nodectl.Names) {
+		fmt.Fprintf(b, "| %s | %d names | %d | %s |\n", name, len(r.kubelet.Names[name]), len(r.nodectl.Names[name]), r.Result(name))
 	}
 	fmt.Fprintf(b, "| requests to the API server | %d kinds, %d requests | %d, %d | %s |\n\n",
-		len(r.kubelet.Requests), sum(r.kubelet.Requests), len(r.nodectl.Requests), sum(r.nodectl.Requests), r.result("requests"))
+		len(r.kubelet.Requests), sum(r.kubelet.Requests), len(r.nodectl.Requests), sum(r.nodectl.Requests), r.Result("requests"))
 	b.WriteString("| request | the kubelet's | nodectl's |\n|---|---|---|\n")
-	for _, what := range keys(r.kubelet.Requests, r.nodectl.Requests) {
+	for _, what := range compare.Keys(r.kubelet.Requests, r.nodectl.Requests) {
 		fmt.Fprintf(b, "| %s | %d | %d |\n", what, r.kubelet.Requests[what], r.nodectl.Requests[what])
 	}
 	b.WriteString("\n")
@@ -183,8 +96,4 @@ func sum(m map[string]int) int {
 		n += v
 	}
 	return n
-}
-
-func cell(s string) string {
-	return strings.ReplaceAll(strings.ReplaceAll(s, "|", `\|`), "\n", " ")
 }

@@ -8,7 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -64,7 +64,7 @@ func manifest(name, spec string) string {
 func until(what string, done func(*v1.Pod) bool) step {
 	return func(ctx context.Context, c *course, s *scenario) error {
 		c.await(ctx, s.name, s.name, what, func(p *v1.Pod) bool { return p != nil && done(p) })
-		return lab.Pause(ctx, shown)
+		return arm.Pause(ctx, shown)
 	}
 }
 
@@ -94,7 +94,7 @@ func static(ctx context.Context, c *course, s *scenario) error {
 	}
 	name := "static-" + nodeName
 	c.await(ctx, s.name, name, "to be Ready", ready)
-	if err := lab.Pause(ctx, shown); err != nil {
+	if err := arm.Pause(ctx, shown); err != nil {
 		return err
 	}
 	var first string
@@ -108,7 +108,7 @@ func static(ctx context.Context, c *course, s *scenario) error {
 		return err
 	}
 	c.await(ctx, s.name, name, "to be made again, Ready", func(p *v1.Pod) bool { return p != nil && string(p.UID) != first && ready(p) })
-	if err := lab.Pause(ctx, shown); err != nil {
+	if err := arm.Pause(ctx, shown); err != nil {
 		return err
 	}
 	if err := os.Remove(file); err != nil {

@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/compare"
 )
 
 // views takes apart what the node's server answers.
@@ -17,7 +19,7 @@ func (n *normaliser) views(r *Recording, views map[string][]byte) {
 	for path, text := range views {
 		switch {
 		case bytes.HasPrefix(text, []byte("error: ")):
-			r.Names[path] = []string{n.text(string(text))}
+			r.Names[path] = []string{n.Text(string(text))}
 		case path == "pods":
 			n.podList(r, text)
 		case path == "stats/summary":
@@ -68,7 +70,7 @@ func (n *normaliser) summary(text []byte) []string {
 }
 
 // shape returns the paths of facts alone.
-func shape(f Facts) []string {
+func shape(f compare.Facts) []string {
 	var all []string
 	for k := range f {
 		all = append(all, counted.ReplaceAllString(device.ReplaceAllString(k, "interfaces[]"), "[]"))

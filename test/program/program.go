@@ -1,5 +1,5 @@
-// Package program is the frame of the benchmark and soak programs: their arguments, signals
-// and exit codes are the same.
+// Package program is the frame of the programs that compare, measure and soak: their arguments,
+// signals and exit codes, and the course of a benchmark, are the same.
 package program
 
 import (

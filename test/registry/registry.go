@@ -45,6 +45,7 @@ const (
 // Options configure a Registry.
 type Options struct {
 	User, Password string // "" needs no login
+	Private        string // the repositories that need it begin with this
 	Token          bool   // by a token that a server of its own gives for them
 	TLS            bool
 	BytesPerSecond int // of all layers together; 0 is as fast as it goes
@@ -123,6 +124,12 @@ func (r *Registry) Push(t testing.TB, repo string, layers int, size int64) strin
 	if img, err = mutate.ConfigFile(img, c); err != nil {
 		t.Fatal(err)
 	}
+	return r.PushImage(t, repo, img)
+}
+
+// PushImage puts an image into the registry and returns its name. repo may have a tag.
+func (r *Registry) PushImage(t testing.TB, repo string, img v1.Image) string {
+	t.Helper()
 	name, tag, ok := strings.Cut(repo, ":")
 	if !ok {
 		tag = "latest"
@@ -237,7 +244,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 
 // lets reports whether a request has the credentials.
 func (r *Registry) lets(q *http.Request) bool {
-	if r.options.User == "" {
+	if r.options.User == "" || q.URL.Path != "/v2/" && !strings.HasPrefix(q.URL.Path, "/v2/"+r.options.Private) {
 		return true
 	}
 	if r.options.Token {

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
@@ -69,7 +69,7 @@ func (s *soak) act(ctx context.Context) error {
 	if err := s.do(ctx, d); err != nil {
 		return err
 	}
-	return lab.Pause(ctx, wait)
+	return arm.Pause(ctx, wait)
 }
 
 func (s *soak) choose(from []deed) deed {
@@ -102,7 +102,7 @@ func (s *soak) meanwhile(ctx context.Context) error {
 			return err
 		}
 	}
-	return lab.Pause(ctx, time.Duration(s.artist.IntN(1000))*time.Millisecond)
+	return arm.Pause(ctx, time.Duration(s.artist.IntN(1000))*time.Millisecond)
 }
 
 // add writes a new manifest. When there are enough pods, it removes the oldest first.
@@ -179,7 +179,8 @@ func (s *soak) take(w *wish) error {
 	s.wishes = slices.DeleteFunc(s.wishes, func(o *wish) bool { return o == w })
 	s.tell("  %s on %s goes", w.name, w.house.name)
 	w.house.scope.History.Away(w.full())
-	return os.Remove(filepath.Join(w.house.dirs.Manifests, w.name+".yaml"))
+	_, err := w.house.Remove(w.name)
+	return err
 }
 
 // again removes a pod and adds another of its name, which has to wait for it.
@@ -191,7 +192,7 @@ func (s *soak) again(ctx context.Context) error {
 	if err := s.take(w); err != nil {
 		return err
 	}
-	if err := lab.Pause(ctx, time.Duration(s.artist.IntN(400))*time.Millisecond); err != nil {
+	if err := arm.Pause(ctx, time.Duration(s.artist.IntN(400))*time.Millisecond); err != nil {
 		return err
 	}
 	return s.place(&wish{name: w.name, house: w.house, edits: w.edits, heir: true})
@@ -241,7 +242,7 @@ func (s *soak) breakIt(ctx context.Context) error {
 	}
 	w.vague = true
 	for limit := time.Now().Add(2 * time.Second); w.vague && time.Now().Before(limit); {
-		if err := lab.Pause(ctx, 100*time.Millisecond); err != nil {
+		if err := arm.Pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 		w.vague = !w.read()
@@ -378,21 +379,18 @@ func (s *soak) endContainerd(ctx context.Context) error {
 			return err
 		}
 	}
-	pid, err := lab.Peer(s.lab.Node.Endpoint)
+	pid, err := arm.Peer(s.lab.Node.Endpoint)
 	if err != nil {
 		return err
 	}
 	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 		return err
 	}
-	for limit := time.Now().Add(20 * time.Second); time.Now().Before(limit); {
+	return arm.Until(ctx, 20*time.Second, 10*time.Millisecond, func() (bool, error) {
 		st, err := s.runtime.Status(ctx)
 		if err != nil || st.PID == 0 {
-			return err
+			return true, err
 		}
-		if err := lab.Pause(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
-	}
-	return errors.New("containerd still runs")
+		return false, errors.New("containerd still runs")
+	})
 }

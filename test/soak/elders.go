@@ -12,7 +12,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 	"k8s.io/utils/ptr"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 )
 
 // Elders are pods that the soak never changes, two in each house: their containers run from
@@ -65,7 +65,7 @@ func (s *soak) settleElders(ctx context.Context) error {
 	if s.first, err = s.lab.RunningContainers(ctx); err != nil {
 		return err
 	}
-	if err := lab.Pause(ctx, 2*time.Second); err != nil {
+	if err := arm.Pause(ctx, 2*time.Second); err != nil {
 		return err
 	}
 	s.before = s.inventory(ctx)

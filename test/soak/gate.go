@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
@@ -76,21 +76,16 @@ func (g *gate) shut(ctx context.Context, p *criproxy.Proxy) error {
 	g.mu.Lock()
 	g.opened = make(chan struct{})
 	g.mu.Unlock()
-	for deadline := time.Now().Add(limit); ; {
+	return arm.Until(ctx, limit, 5*time.Millisecond, func() (bool, error) {
 		g.mu.Lock()
 		held := g.held
 		g.mu.Unlock()
 		busy := p.Busy() - held
 		if busy <= 0 {
-			return nil
+			return true, nil
 		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d calls have not ended within %s", busy, limit)
-		}
-		if err := lab.Pause(ctx, 5*time.Millisecond); err != nil {
-			return err
-		}
-	}
+		return false, fmt.Errorf("%d calls have not ended", busy)
+	})
 }
 
 func (g *gate) open() {

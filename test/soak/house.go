@@ -6,51 +6,45 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"time"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/invariant"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/report"
 )
 
-// A house is one agent with its node name, its directories, and a proxy before containerd.
+// A house is one agent in its place, with a proxy before containerd.
 type house struct {
-	name string // of the node
-	dirs lab.Dirs
-	logs string
-	dir  string // scratch: hostPath volumes, sockets
+	arm.Place
+	name  string // of the node
+	lab   *arm.Lab
+	agent *arm.Agent // its log files have the name of the house
 
-	lab    *lab.Lab
-	binary string
-	out    string // for the agents' logs
-	level  string
-
-	gate  *gate
-	proxy *criproxy.Proxy
-	rules []*criproxy.Fault // that are in force
-	stops []*criproxy.Fault // of every proxy of this round: the agent's stopping calls
-	scope invariant.Scope
-	agent *lab.Process
-	lives int // agents so far
+	gate    *gate
+	proxy   *criproxy.Proxy
+	rules   []*criproxy.Fault // that are in force
+	stops   []*criproxy.Fault // of every proxy of this round: the agent's stopping calls
+	scope   invariant.Scope
+	process *arm.Process
 }
 
 func (s *soak) newHouse(name string) (*house, error) {
-	d, err := s.lab.NewDirs(name)
+	p, err := s.lab.NewPlace(name)
 	if err != nil {
 		return nil, err
 	}
-	h := &house{
-		name: name, dirs: d, lab: s.lab, binary: s.binary, out: s.out, level: s.logLevel, gate: newGate(),
-		dir:  filepath.Join(s.lab.Dir, name),
-		logs: filepath.Join(s.lab.Dir, name, "logs"),
+	p.NodeName, p.Logs = name, filepath.Join(p.Dir, "logs")
+	h := &house{Place: p, name: name, lab: s.lab, gate: newGate()}
+	h.agent = &arm.Agent{
+		Name: name, Binary: s.binary, LogLevel: s.logLevel, KeepLogs: s.out,
+		Args: []string{"--max-container-restart-period", "2s"}, Env: []string{"SOAK_VITALS=" + h.vitalsFile()},
 	}
-	h.scope = invariant.Scope{Node: s.lab.Node, Name: name, Witness: s.witness, History: &invariant.History{}, Root: d.Root, Logs: h.logs}
-	for _, dir := range []string{h.logs, h.scratch()} {
+	h.scope = invariant.Scope{Node: s.lab.Node, Name: name, Witness: s.witness, History: &invariant.History{}, Root: h.Root, Logs: h.Logs}
+	for _, dir := range []string{h.Logs, h.scratch()} {
 		if err := os.MkdirAll(dir, 0o777); err != nil {
 			return nil, err
 		}
@@ -64,11 +58,12 @@ func (s *soak) newHouse(name string) (*house, error) {
 // connect puts the proxy before containerd.
 func (h *house) connect() error {
 	var err error
-	h.proxy, err = criproxy.New(h.lab.Node.Endpoint, filepath.Join(h.dir, "cri.sock"), h.gate.hooks())
-	if err == nil {
-		h.watch()
+	if h.proxy, err = criproxy.New(h.lab.Node.Endpoint, filepath.Join(h.Dir, "cri.sock"), h.gate.hooks()); err != nil {
+		return err
 	}
-	return err
+	h.Endpoint = h.proxy.Endpoint()
+	h.watch()
+	return nil
 }
 
 // watch records from now on the calls by which the agent stops and removes things.
@@ -92,7 +87,7 @@ func (h *house) well() {
 
 // broken returns the invariants that this house's agents have broken in the round that ends.
 func (h *house) broken(ctx context.Context) []string {
-	h.scope.Stops, h.scope.Pid = nil, h.agent.PID()
+	h.scope.Stops, h.scope.Pid = nil, h.process.PID()
 	for _, f := range h.stops {
 		h.scope.Stops = append(h.scope.Stops, f.Calls()...)
 		f.Lift()
@@ -111,19 +106,12 @@ func (h *house) broken(ctx context.Context) []string {
 }
 
 // start starts an agent.
-func (h *house) start() error {
-	h.lives++
-	cmd := lab.Command(h.binary, "serve", "-f", h.dirs.Manifests,
-		"--root-dir", h.dirs.Root, "--runtime-endpoint", h.proxy.Endpoint(), "--node-name", h.name,
-		"--pod-logs-dir", h.logs, "--cgroup-root", h.lab.Node.CgroupParent, "--log-level", h.level,
-		"--max-container-restart-period", "2s")
-	cmd.Env = append(cmd.Env, "SOAK_VITALS="+h.vitalsFile())
-	var err error
-	h.agent, err = lab.StartProcess("the agent of "+h.name, cmd, filepath.Join(h.out, fmt.Sprintf("%s-%03d.log", h.name, h.lives)))
+func (h *house) start() (err error) {
+	h.process, err = h.agent.Start(h.Place)
 	return err
 }
 
-func (h *house) vitalsFile() string { return filepath.Join(h.dir, "vitals") }
+func (h *house) vitalsFile() string { return filepath.Join(h.Dir, "vitals") }
 
 // end ends the agent at a moment when it does not know that its last calls are done, and
 // calls absent while there is none.
@@ -146,15 +134,15 @@ func (h *house) end(ctx context.Context, sig syscall.Signal, absent func() error
 
 // leave ends the agent and starts no other.
 func (h *house) leave(sig syscall.Signal) error {
-	if h.agent == nil {
+	p := h.process
+	if p == nil {
 		return nil
 	}
-	if h.agent.Ended() {
-		return fmt.Errorf("the agent of %s had ended by itself:\n%s", h.name, h.agent.Tail())
+	if p.Ended() {
+		return fmt.Errorf("the agent of %s had ended by itself:\n%s", h.name, p.Tail())
 	}
-	a := h.agent
-	h.agent = nil
-	return a.End(sig)
+	h.process = nil
+	return p.End(sig)
 }
 
 // cut breaks every connection of the agent to containerd, for a while.
@@ -168,7 +156,7 @@ func (h *house) cut(ctx context.Context, d time.Duration) error {
 	if err != nil {
 		return err
 	}
-	if err := lab.Pause(ctx, d); err != nil {
+	if err := arm.Pause(ctx, d); err != nil {
 		return errors.Join(err, h.connect())
 	}
 	return h.connect()
@@ -176,22 +164,22 @@ func (h *house) cut(ctx context.Context, d time.Duration) error {
 
 // stopped stops the agent's process for a while, as a suspended machine does.
 func (h *house) stopped(ctx context.Context, d time.Duration) error {
-	if err := syscall.Kill(h.agent.PID(), syscall.SIGSTOP); err != nil {
+	if err := syscall.Kill(h.process.PID(), syscall.SIGSTOP); err != nil {
 		return err
 	}
-	err := lab.Pause(ctx, d)
-	return errors.Join(err, syscall.Kill(h.agent.PID(), syscall.SIGCONT))
+	err := arm.Pause(ctx, d)
+	return errors.Join(err, syscall.Kill(h.process.PID(), syscall.SIGCONT))
 }
 
 // write writes a manifest; torn writes it in place, without an editor's care.
 func (h *house) write(name, text string, torn bool) error {
 	if torn {
-		return os.WriteFile(filepath.Join(h.dirs.Manifests, name+".yaml"), []byte(text), 0o600)
+		return os.WriteFile(h.Place.Manifest(name), []byte(text), 0o600)
 	}
-	if err := h.dirs.Stage(name, text); err != nil {
+	if err := h.Stage(name, text); err != nil {
 		return err
 	}
-	_, err := h.dirs.Drop(name)
+	_, err := h.Drop(name)
 	return err
 }
 
@@ -204,43 +192,37 @@ func (h *house) vitals(ctx context.Context) (inner, error) {
 	if err := os.Remove(h.vitalsFile()); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return v, err
 	}
-	if err := syscall.Kill(h.agent.PID(), syscall.SIGUSR2); err != nil {
+	if err := syscall.Kill(h.process.PID(), syscall.SIGUSR2); err != nil {
 		return v, err
 	}
-	const limit = 30 * time.Second
-	for deadline := time.Now().Add(limit); time.Now().Before(deadline); {
-		if text, err := os.ReadFile(h.vitalsFile()); err == nil {
-			return v, json.Unmarshal(text, &v)
+	err := arm.Until(ctx, 30*time.Second, 20*time.Millisecond, func() (bool, error) {
+		text, err := os.ReadFile(h.vitalsFile())
+		if err != nil {
+			return false, fmt.Errorf("the agent of %s does not say how it is: %w", h.name, err)
 		}
-		if err := lab.Pause(ctx, 20*time.Millisecond); err != nil {
-			return v, err
-		}
-	}
-	return v, fmt.Errorf("the agent of %s did not say within %s how it is", h.name, limit)
+		return true, json.Unmarshal(text, &v)
+	})
+	return v, err
 }
 
 // build builds the agent from this tree as it is released, with testdata/vitals.go
 // beside its main.go.
 func build(ctx context.Context, dir string) (string, error) {
-	overlay, err := json.Marshal(map[string]map[string]string{"Replace": {
+	file := filepath.Join(dir, "overlay.json")
+	err := report.WriteJSON(file, map[string]map[string]string{"Replace": {
 		filepath.Join(node.Repo(), "vitals_soak.go"): filepath.Join(node.Repo(), "test/soak/testdata/vitals.go"),
 	}})
 	if err != nil {
 		return "", err
 	}
-	file, binary := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "nodectl")
-	if err := os.WriteFile(file, overlay, 0o600); err != nil {
+	a, err := arm.NewNodectl(ctx, dir, "", "-overlay", file)
+	if err != nil {
 		return "", err
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-tags", "grpcnotrace", "-overlay", file, "-trimpath", "-ldflags", "-s -w", "-o", binary, ".")
-	cmd.Dir, cmd.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("build nodectl: %w\n%s", err, strings.TrimSpace(string(out)))
-	}
-	return binary, nil
+	return a.Binary, nil
 }
 
-func (h *house) journal() string { return filepath.Join(h.dirs.Root, "journal.jsonl") }
+func (h *house) journal() string { return filepath.Join(h.Root, "journal.jsonl") }
 
 // scratch is what pods of the house have as volume x.
-func (h *house) scratch() string { return filepath.Join(h.dir, "x") }
+func (h *house) scratch() string { return filepath.Join(h.Dir, "x") }

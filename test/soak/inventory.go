@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -40,13 +40,13 @@ func (s *soak) inventory(context.Context) inventory {
 	addresses, _ := filepath.Glob("/run/nodectl/addresses/" + s.lab.Node.Bridge + "/[0-9]*")
 	inv["pod addresses"] = len(addresses)
 	for _, h := range s.houses {
-		inv["log directories"] += entries(h.logs, namespace+"_*")
-		inv["log files"] += entries(h.logs, "*/*/*")
-		inv["log links"] += entries(filepath.Join(h.dir, "containers"), "*")
-		inv["pod directories"] += entries(h.dirs.Root, "pods/*")
-		inv["records"] += entries(h.dirs.Root, "pods/*/record.json")
-		inv["kept manifests"] += entries(h.dirs.Root, "sources/*/*.json") - entries(h.dirs.Root, "sources/*/layer.json")
-		inv["odd files of the agent"] += entries(h.dirs.Root, "*") + entries(h.dirs.Root, "pods/*/*") + entries(h.dirs.Root, "sources/*")
+		inv["log directories"] += entries(h.Logs, namespace+"_*")
+		inv["log files"] += entries(h.Logs, "*/*/*")
+		inv["log links"] += entries(filepath.Join(h.Dir, "containers"), "*")
+		inv["pod directories"] += entries(h.Root, "pods/*")
+		inv["records"] += entries(h.Root, "pods/*/record.json")
+		inv["kept manifests"] += entries(h.Root, "sources/*/*.json") - entries(h.Root, "sources/*/layer.json")
+		inv["odd files of the agent"] += entries(h.Root, "*") + entries(h.Root, "pods/*/*") + entries(h.Root, "sources/*")
 	}
 	return inv
 }
@@ -73,10 +73,10 @@ func (s *soak) leftBehind() string {
 	b.WriteString(s.lab.Node.Look().String())
 	for _, h := range s.houses {
 		for _, pattern := range []string{"pods/*/*", "sources/*/*"} {
-			found, _ := filepath.Glob(filepath.Join(h.dirs.Root, pattern))
+			found, _ := filepath.Glob(filepath.Join(h.Root, pattern))
 			b.WriteString(strings.Join(append(found, ""), "\n"))
 		}
-		found, _ := filepath.Glob(filepath.Join(h.logs, "*/*/*"))
+		found, _ := filepath.Glob(filepath.Join(h.Logs, "*/*/*"))
 		b.WriteString(strings.Join(append(found, ""), "\n"))
 	}
 	return b.String()
@@ -89,14 +89,14 @@ type sample map[string]float64
 func (s *soak) sample(ctx context.Context) (sample, error) {
 	v := sample{}
 	for _, h := range s.houses {
-		pid := h.agent.PID()
-		_, rss := lab.Memory(pid)
+		pid := h.process.PID()
+		_, rss := arm.Memory(pid)
 		v[h.name+" VmRSS, MB, as it stood"] = float64(rss) / mb
 		in, err := h.vitals(ctx)
 		if err != nil {
 			return nil, err
 		}
-		anon, rss := lab.Memory(pid)
+		anon, rss := arm.Memory(pid)
 		v[h.name+" RssAnon, MB"], v[h.name+" VmRSS, MB"] = float64(anon)/mb, float64(rss)/mb
 		v[h.name+" heap, MB"], v[h.name+" heap objects"] = in.Heap/mb, in.Objects
 		v[h.name+" goroutines"] = in.Goroutines
@@ -107,11 +107,11 @@ func (s *soak) sample(ctx context.Context) (sample, error) {
 			v[h.name+" journal, MB"] = float64(info.Size()) / mb
 		}
 	}
-	pid, err := lab.Peer(s.lab.Node.Endpoint)
+	pid, err := arm.Peer(s.lab.Node.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	anon, _ := lab.Memory(pid)
+	anon, _ := arm.Memory(pid)
 	fds, _ := descriptors(pid)
 	v["containerd RssAnon, MB"], v["containerd file descriptors"] = float64(anon)/mb, float64(fds)
 	v["mounts of the machine"] = float64(len(node.Mounts()))

@@ -23,6 +23,7 @@ import (
 
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/program"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 // options are the command's flags.
@@ -45,7 +46,7 @@ func run(ctx context.Context, o options) (fine bool, err error) {
 	if r != nil {
 		text := r.text()
 		fmt.Print(text)
-		err = errors.Join(err, os.WriteFile(filepath.Join(o.out, "soak.txt"), []byte(text), 0o644), r.write(filepath.Join(o.out, "soak.json")))
+		err = errors.Join(err, os.WriteFile(filepath.Join(o.out, "soak.txt"), []byte(text), 0o644), report.WriteJSON(filepath.Join(o.out, "soak.json"), r))
 	}
 	return err == nil && r.OK, err
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math"
@@ -13,10 +12,12 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/nodectl/nodectl/test/report"
 )
 
-// A report is what a run found.
-type report struct {
+// A result is what a run found.
+type result struct {
 	Time       time.Time         `json:"time"`
 	Took       float64           `json:"seconds"`
 	Seed       uint64            `json:"seed"`
@@ -81,7 +82,7 @@ var slack = []struct {
 }
 
 // finish computes the growth over all rounds.
-func (r *report) finish() {
+func (r *result) finish() {
 	r.Took = time.Since(r.Time).Seconds()
 	r.Growth = nil
 	series := map[string][]float64{}
@@ -168,7 +169,7 @@ func line(x, y []float64) (slope, noise float64) {
 var message = regexp.MustCompile(`level=(WARN|ERROR).*? msg=("[^"]*"|\S+)|^\S* ?(WARN|ERROR) ([A-Z][^=]*?)( \S+=|$)`)
 
 // listen counts the warnings and errors of a house's agents.
-func (r *report) listen(dir, house string) {
+func (r *result) listen(dir, house string) {
 	logs, _ := filepath.Glob(filepath.Join(dir, house+"-*.log"))
 	for _, name := range logs {
 		f, err := os.Open(name)
@@ -189,16 +190,8 @@ func (r *report) listen(dir, house string) {
 	}
 }
 
-func (r *report) write(name string) error {
-	text, err := json.MarshalIndent(r, "", " ")
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(name, append(text, '\n'), 0o644)
-}
-
 // text is the report for people: what docs/testing.md holds.
-func (r *report) text() string {
+func (r *result) text() string {
 	var b strings.Builder
 	verdict := "no leak, no promise broken"
 	if !r.OK {
@@ -210,10 +203,9 @@ func (r *report) text() string {
 		pods = it.Pods
 		settled, emptied = append(settled, it.Settled), append(emptied, it.Emptied)
 	}
-	fmt.Fprintf(&b, "%s: seed %d, %d pods, at most %d at once, %d rounds, %s: %s.\n", r.Time.Format("2006-01-02"), r.Seed, pods, r.AtOnce,
+	fmt.Fprintf(&b, "Seed %d, %d pods, at most %d at once, %d rounds, %s: %s.\n", r.Seed, pods, r.AtOnce,
 		len(r.Rounds), time.Duration(r.Took*float64(time.Second)).Round(time.Second), verdict)
-	fmt.Fprintf(&b, "%s, %s memory, Linux %s, cgroup %s; %s, runc %s; nodectl %s (%s), %s.\n\n", r.Machine["cpu"], r.Machine["memory"],
-		r.Machine["kernel"], r.Machine["cgroup"], r.Machine["runtime"], r.Machine["runc"], r.Machine["commit"], r.Machine["nodectl"], r.Machine["go"])
+	b.WriteString(report.Origin(&report.Report{Time: r.Time, Machine: r.Machine}))
 	b.WriteString("What happened: " + tally(r.Deeds) + ".\n")
 	if len(settled) > 0 {
 		fmt.Fprintf(&b, "Every pod where its manifest says: at most %.1f s after the last fault; nothing left: at most %.1f s after the last manifest went.\nSlowest leave on SIGTERM: %.2f s.\n",

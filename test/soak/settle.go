@@ -13,7 +13,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/sink/journal"
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 )
 
 // How long a node may take to lose one more problem, after the last fault. The machine may be
@@ -40,7 +40,7 @@ func (s *soak) await(ctx context.Context, limit time.Duration, look func() []str
 			told = time.Now()
 			s.tell("  not yet: %s", strings.Join(wrong, "\n    "))
 		}
-		if lab.Pause(ctx, 200*time.Millisecond) != nil {
+		if arm.Pause(ctx, 200*time.Millisecond) != nil {
 			return time.Since(began), wrong
 		}
 	}

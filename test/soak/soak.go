@@ -16,7 +16,7 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
-	"github.com/nodectl/nodectl/test/bench/lab"
+	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/invariant"
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -24,11 +24,11 @@ import (
 // soak is one run.
 type soak struct {
 	options
-	lab     *lab.Lab
+	lab     *arm.Lab
 	runtime *bundle.Runtime // to start containerd again
 	houses  []*house        // the one whose agent lives, the one whose agents die
 	artist  *artist
-	report  *report
+	report  *result
 	diary   *os.File
 
 	wishes  []*wish
@@ -42,27 +42,24 @@ type soak struct {
 
 // soakAll makes a run on its own node, and closes the node. It returns the findings before an
 // error together with it.
-func soakAll(ctx context.Context, o options) (_ *report, err error) {
+func soakAll(ctx context.Context, o options) (_ *result, err error) {
 	if err := os.RemoveAll(o.out); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(o.out, 0o755); err != nil {
 		return nil, err
 	}
-	lab.Say("seed %d: starting containerd", o.seed)
-	n, err := node.Start(ctx)
+	arm.Say("seed %d: starting containerd", o.seed)
+	l, err := arm.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
 	s := &soak{
-		options: o,
-		lab:     &lab.Lab{Node: n, Dir: filepath.Join(filepath.Dir(n.RootDir), "soak")},
-		artist:  &artist{Rand: rand.New(rand.NewPCG(o.seed, 0))},
-		known:   map[string]bool{},
-		report:  &report{Time: time.Now(), Seed: o.seed, Round: o.round, AtOnce: o.atOnce, Deeds: map[string]int{}, Said: map[string]int{}},
+		options: o, lab: l, artist: &artist{Rand: rand.New(rand.NewPCG(o.seed, 0))}, known: map[string]bool{},
+		report: &result{Time: time.Now(), Seed: o.seed, Round: o.round, AtOnce: o.atOnce, Deeds: map[string]int{}, Said: map[string]int{}},
 	}
 	defer func() {
-		if left := n.Close(); left != nil {
+		if left := l.Close(); left != nil {
 			s.violation(left.Error())
 		}
 		s.report.finish()
@@ -82,9 +79,6 @@ func soakAll(ctx context.Context, o options) (_ *report, err error) {
 
 func (s *soak) open(ctx context.Context) error {
 	n := s.lab.Node
-	if err := os.MkdirAll(s.lab.Dir, 0o700); err != nil {
-		return err
-	}
 	programs, err := node.Programs()
 	if err != nil {
 		return err
@@ -94,12 +88,11 @@ func (s *soak) open(ctx context.Context) error {
 		return err
 	}
 	if s.binary == "" {
-		lab.Say("building nodectl")
 		if s.binary, err = build(ctx, s.lab.Dir); err != nil {
 			return err
 		}
 	}
-	if s.report.Machine, err = s.lab.Machine(ctx, s.binary); err != nil {
+	if s.report.Machine, err = s.lab.Machine(ctx, &arm.Agent{Name: "nodectl", Binary: s.binary}); err != nil {
 		return err
 	}
 	if s.witness, err = invariant.Observe(n); err != nil {
@@ -145,7 +138,7 @@ func (s *soak) violation(lines ...string) {
 			continue
 		}
 		s.known[l] = true
-		lab.Say("VIOLATION %s", l)
+		arm.Say("VIOLATION %s", l)
 		s.tell("VIOLATION %s", l)
 		s.report.Violations = append(s.report.Violations, fmt.Sprintf("round %d: %s", len(s.report.Rounds)+1, l))
 	}
@@ -171,7 +164,7 @@ func (s *soak) rounds(ctx context.Context) error {
 		}
 		r.Took = time.Since(began).Seconds()
 		s.report.Rounds = append(s.report.Rounds, r)
-		lab.Say("round %d, %d/%d pods: %.0f s, quiet after %.1f s, empty after %.1f s; %s",
+		arm.Say("round %d, %d/%d pods: %.0f s, quiet after %.1f s, empty after %.1f s; %s",
 			len(s.report.Rounds), s.now, s.pods, r.Took, r.Settled, r.Emptied, r.summary())
 		if len(s.report.Violations) > maxViolations {
 			return fmt.Errorf("more than %d violations", maxViolations)
@@ -202,7 +195,7 @@ func (s *soak) breathe(ctx context.Context) error {
 		if behind < backlog && len(ids) < backlog+len(s.elders) {
 			return nil
 		}
-		if err := lab.Pause(ctx, 100*time.Millisecond); err != nil {
+		if err := arm.Pause(ctx, 100*time.Millisecond); err != nil {
 			return err
 		}
 	}
@@ -220,8 +213,8 @@ func (s *soak) quiet(ctx context.Context) (round, error) {
 		if err := os.MkdirAll(h.scratch(), 0o777); err != nil {
 			return r, err
 		}
-		if h.agent.Ended() {
-			return r, fmt.Errorf("the agent of %s ended by itself:\n%s", h.name, h.agent.Tail())
+		if h.process.Ended() {
+			return r, fmt.Errorf("the agent of %s ended by itself:\n%s", h.name, h.process.Tail())
 		}
 	}
 	s.tell("quiet")
@@ -253,7 +246,7 @@ func (s *soak) quiet(ctx context.Context) (round, error) {
 		s.keep()
 		s.before = inv // report each leak once
 	}
-	if err := lab.Pause(ctx, time.Second); err != nil {
+	if err := arm.Pause(ctx, time.Second); err != nil {
 		return r, err
 	}
 	var err error
@@ -278,7 +271,7 @@ func (s *soak) keep() {
 	name := filepath.Join(s.out, fmt.Sprintf("round-%03d.txt", len(s.report.Rounds)+1))
 	text := strings.Join(s.report.Violations, "\n") + "\n\n" + s.leftBehind()
 	if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-		lab.Say("%v", err)
+		arm.Say("%v", err)
 	}
 	for _, h := range s.houses {
 		if journal, err := os.ReadFile(h.journal()); err == nil {

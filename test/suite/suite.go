@@ -5,12 +5,15 @@
 //
 //	func TestMain(m *testing.M) { os.Exit(suite.Main(m)) }
 //
+// A program that uses the helpers of tests has a TB of its own.
+//
 // The one rule: a test leaves what is shared as it found it, or does not run beside
 // others (without t.Parallel it runs before those that have it).
 package suite
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -38,7 +41,7 @@ func Main(m *testing.M) int {
 	if code != 0 {
 		all.Fail()
 	}
-	all.end()
+	all.End()
 	if all.Failed() {
 		return max(code, 1)
 	}
@@ -60,26 +63,26 @@ func NeedsRoot(t testing.TB, what string) {
 func Once[T any](start func(testing.TB) T) func(testing.TB) T {
 	var once sync.Once
 	var value T
-	var failure any
+	var failure error
 	return func(t testing.TB) T {
 		t.Helper()
-		once.Do(func() { failure = try(func() { value = start(all) }) })
+		once.Do(func() { failure = Try(func() { value = start(all) }) })
 		if failure != nil {
-			t.Fatal(failure)
+			t.Fatal(failure.Error())
 		}
 		return value
 	}
 }
 
-// fatal is the panic by which Fatal ends start, or a cleanup.
+// fatal is the panic by which Fatal ends what Try calls.
 type fatal string
 
-// try calls f, and returns the message with which it ended itself, or nil.
-func try(f func()) (failure any) {
+// Try calls f, and returns the message with which it ended itself by Fatal, or nil.
+func Try(f func()) (err error) {
 	defer func() {
 		r := recover()
 		if message, ok := r.(fatal); ok {
-			failure = string(message)
+			err = errors.New(string(message))
 		} else if r != nil {
 			panic(r)
 		}
@@ -88,64 +91,71 @@ func try(f func()) (failure any) {
 	return nil
 }
 
-// all is the testing.TB of what is shared. Methods that it does not have panic.
-var all = &suite{}
+// all is the testing.TB of what is shared.
+var all = New(context.Background(), "")
 
-type suite struct {
+// A TB is a testing.TB outside of a test. Methods that it does not have panic.
+type TB struct {
 	testing.TB
+
+	ctx context.Context
+	dir string // above its temporary directories
 
 	mu       sync.Mutex // guards what follows
 	failed   bool
 	cleanups []func()
 }
 
-func (s *suite) Helper()                  {}
-func (s *suite) Name() string             { return "suite" }
-func (s *suite) Context() context.Context { return context.Background() }
+// New returns a TB whose files go below dir. The caller ends it.
+func New(ctx context.Context, dir string) *TB { return &TB{ctx: ctx, dir: dir} }
 
-func (s *suite) Cleanup(f func()) {
+func (s *TB) Helper()                  {}
+func (s *TB) Name() string             { return "suite" }
+func (s *TB) Context() context.Context { return s.ctx }
+
+func (s *TB) Cleanup(f func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cleanups = append(s.cleanups, f)
 }
 
-// end calls the cleanups, the last one first.
-func (s *suite) end() {
+// End calls the cleanups, the last one first.
+func (s *TB) End() {
 	s.mu.Lock()
 	cleanups := s.cleanups
 	s.cleanups = nil
 	s.mu.Unlock()
 	for _, f := range slices.Backward(cleanups) {
-		_ = try(f) // it has been printed
+		_ = Try(f) // it has been printed
 	}
 }
 
-func (s *suite) Fail() {
+func (s *TB) Fail() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failed = true
 }
 
-func (s *suite) Failed() bool {
+func (s *TB) Failed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failed
 }
 
-func (s *suite) Log(args ...any)                 { fmt.Fprintln(os.Stderr, args...) }
-func (s *suite) Logf(format string, args ...any) { s.Log(fmt.Sprintf(format, args...)) }
-func (s *suite) Error(args ...any)               { s.Fail(); s.Log(args...) }
-func (s *suite) Errorf(f string, args ...any)    { s.Error(fmt.Sprintf(f, args...)) }
-func (s *suite) Fatalf(f string, args ...any)    { s.Fatal(fmt.Sprintf(f, args...)) }
+func (s *TB) Log(args ...any)                 { fmt.Fprintln(os.Stderr, args...) }
+func (s *TB) Logf(format string, args ...any) { s.Log(fmt.Sprintf(format, args...)) }
+func (s *TB) Error(args ...any)               { s.Fail(); s.Log(args...) }
+func (s *TB) Errorf(f string, args ...any)    { s.Error(fmt.Sprintf(f, args...)) }
+func (s *TB) Fatalf(f string, args ...any)    { s.Fatal(fmt.Sprintf(f, args...)) }
 
-func (s *suite) Fatal(args ...any) {
+func (s *TB) Fatal(args ...any) {
 	s.Error(args...)
 	panic(fatal(fmt.Sprint(args...)))
 }
 
 // TempDir returns a new directory, which is removed by Main.
-func (s *suite) TempDir() string {
-	dir, err := os.MkdirTemp("", "nodectl-suite-")
+func (s *TB) TempDir() string {
+	dir, err := os.MkdirTemp(s.dir, "nodectl-suite-")
 	if err != nil {
 		s.Fatal(err)
 	}

@@ -17,7 +17,7 @@ func TestOnce_TwoTests_ShareOneValueUntilTheEnd(t *testing.T) {
 	if _, err := os.Stat(first); err != nil || first != second || starts != 1 {
 		t.Errorf("started %d times, values %q and %q: %v", starts, first, second, err)
 	}
-	all.end()
+	all.End()
 	if _, err := os.Stat(first); !os.IsNotExist(err) || ended != first {
 		t.Errorf("at the end: cleanup of %q, directory: %v", ended, err)
 	}

@@ -20,47 +20,42 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/nodectl/nodectl/test/arm"
-	"github.com/nodectl/nodectl/test/bench/lab"
 	"github.com/nodectl/nodectl/test/cluster"
+	"github.com/nodectl/nodectl/test/suite"
 )
 
 // A Stage is a control plane and a machine that an agent can join as a node.
 type Stage struct {
-	*lab.Lab
+	*arm.Lab
 	Cluster *cluster.Cluster
 	Admin   *rest.RESTClient // of the core group, as the administrator
 	Address string           // of the machine; the API server listens on it too
 
-	bench    *arm.Bench
-	device   string
-	settings arm.Settings
+	tb     *suite.TB // of the control plane
+	device string
 }
 
 // Open starts a stage. The caller closes it.
 func Open(ctx context.Context) (s *Stage, err error) {
-	s = &Stage{settings: arm.ReadSettings()}
+	s = &Stage{}
 	defer func() {
-		if said := recover(); said != nil {
-			err = fmt.Errorf("control plane: %v", said)
-		}
 		if err != nil {
 			err = errors.Join(err, s.Close())
 		}
 	}()
-	if s.Lab, err = lab.Open(ctx); err != nil {
+	if s.Lab, err = arm.Open(ctx); err != nil {
 		return s, err
 	}
 	if s.device, s.Address, err = makeDevice(); err != nil {
 		return s, err
 	}
-	if err := arm.MakeCgroup(s.Node.CgroupParent); err != nil { // a kubelet needs it to exist
-		return s, err
+	s.tb = suite.New(ctx, s.Dir)
+	if err := suite.Try(func() { s.Cluster = cluster.Start(s.tb, cluster.Whole(s.Address)) }); err != nil {
+		return s, fmt.Errorf("control plane: %w", err)
 	}
-	s.bench = arm.NewBench(ctx, s.Dir)
-	s.Cluster = cluster.Start(s.bench, cluster.Whole(s.Address))
-	s.Admin = s.Cluster.Client(s.bench)
+	s.Admin = s.Cluster.Client(s.tb)
 	// Every pod mounts this ConfigMap.
-	return s, Await(ctx, 30*time.Second, func(ctx context.Context) error {
+	return s, await(ctx, 30*time.Second, func(ctx context.Context) error {
 		return s.Admin.Get().Namespace("default").Resource("configmaps").Name("kube-root-ca.crt").Do(ctx).Error()
 	})
 }
@@ -68,26 +63,23 @@ func Open(ctx context.Context) (s *Stage, err error) {
 // Close ends everything, and returns an error when something is left.
 func (s *Stage) Close() error {
 	var errs []error
-	if s.bench != nil {
-		s.bench.End()
+	if s.tb != nil {
+		s.tb.End()
 	}
 	if s.Lab != nil {
-		errs = append(errs, s.Clean(), s.Lab.Close())
+		errs = append(errs, s.Empty(), s.Lab.Close())
 	}
 	if s.device != "" {
 		if out, err := exec.Command("ip", "link", "del", s.device).CombinedOutput(); err != nil {
 			errs = append(errs, fmt.Errorf("remove %s: %w: %s", s.device, err, out))
 		}
 	}
-	return errors.Join(append(errs, s.settings.Restore())...)
+	return errors.Join(errs...)
 }
-
-// Clean removes every pod by CRI, and what an agent left of them.
-func (s *Stage) Clean() error { return arm.Empty(s.Node, s.Dir, s.Clear) }
 
 // AwaitNode returns when the node is there and ready.
 func (s *Stage) AwaitNode(ctx context.Context, name string) error {
-	err := Await(ctx, time.Minute, func(ctx context.Context) error {
+	err := await(ctx, time.Minute, func(ctx context.Context) error {
 		var n v1.Node
 		if err := s.Admin.Get().Resource("nodes").Name(name).Do(ctx).Into(&n); err != nil {
 			return err
@@ -105,20 +97,12 @@ func (s *Stage) AwaitNode(ctx context.Context, name string) error {
 	return nil
 }
 
-// Await calls f until it returns nil.
-func Await(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
-	for deadline := time.Now().Add(limit); ; {
+// await calls f until it returns nil.
+func await(ctx context.Context, limit time.Duration, f func(context.Context) error) error {
+	return arm.Until(ctx, limit, 50*time.Millisecond, func() (bool, error) {
 		err := f(ctx)
-		if err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("after %s: %w", limit, err)
-		}
-		if err := lab.Pause(ctx, 50*time.Millisecond); err != nil {
-			return err
-		}
-	}
+		return err == nil, err
+	})
 }
 
 // makeDevice makes a network device with its own address.

@@ -1,4 +1,4 @@
-package lab
+package arm
 
 import (
 	"bufio"
@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -55,6 +56,9 @@ func Command(program string, args ...string) *exec.Cmd {
 func StartProcess(name string, cmd *exec.Cmd, logFile string) (*Process, error) {
 	p := &Process{name: name, cmd: cmd, newer: make(chan struct{})}
 	if logFile != "" {
+		if err := os.MkdirAll(filepath.Dir(logFile), 0o755); err != nil {
+			return nil, err
+		}
 		f, err := os.Create(logFile)
 		if err != nil {
 			return nil, err
@@ -139,16 +143,19 @@ func (p *Process) Ended() bool {
 	return p.ended
 }
 
-// Tail returns the last lines of the log.
-func (p *Process) Tail() string {
+// Lines returns the lines of the log.
+func (p *Process) Lines() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	var b strings.Builder
+	var all []string
 	for _, l := range p.lines {
-		b.WriteString(l.Text + "\n")
+		all = append(all, l.Text)
 	}
-	return Tail(b.String())
+	return all
 }
+
+// Tail returns the last lines of the log.
+func (p *Process) Tail() string { return Tail(strings.Join(p.Lines(), "\n")) }
 
 // PID returns the process's ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
@@ -161,7 +168,7 @@ func (p *Process) End(s syscall.Signal) error {
 	p.wg.Wait()
 	err := p.cmd.Wait()
 	if !timer.Stop() {
-		return errors.New(p.name + " did not leave within 10s")
+		return fmt.Errorf("%s %w", p.name, errStays)
 	}
 	if s == syscall.SIGKILL {
 		return nil
@@ -171,6 +178,8 @@ func (p *Process) End(s syscall.Signal) error {
 	}
 	return nil
 }
+
+var errStays = errors.New("did not leave within 10s")
 
 // Tail returns the last lines of a text.
 func Tail(s string) string {

@@ -1,12 +1,9 @@
-// Package result is the result of a benchmark's run: measures, their samples, and figures
-// that meet a limit or miss it.
+// Package report keeps what the arms of a benchmark took, writes it as JSON with every sample,
+// and makes from it the figures and tables for people.
 //
-// The benchmarks fill a Report, write it as JSON with every sample, and make their tables
-// from it.
-//
-// The one rule: a figure comes from the samples of one run. It includes all of them, and none
-// of another run.
-package result
+// The rules: a figure comes from the samples of one run. It includes all of them, and none of
+// another run. And only a whole run is written into docs/benchmarks.md.
+package report
 
 import (
 	"encoding/json"
@@ -110,12 +107,26 @@ func (r *Report) Missed() int {
 	return n
 }
 
-// Write writes the report to a file, and makes its directory; an empty name writes nothing.
+// Write writes the report to a file; an empty name writes nothing.
 func (r *Report) Write(name string) error {
 	if name == "" {
 		return nil
 	}
-	text, err := json.MarshalIndent(r, "", "  ")
+	return WriteJSON(name, r)
+}
+
+// Read reads what Write wrote.
+func Read(name string) (*Report, error) {
+	r := &Report{}
+	if err := ReadJSON(name, r); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// WriteJSON writes a value to a file, and makes its directory.
+func WriteJSON(name string, v any) error {
+	text, err := json.MarshalIndent(v, "", " ")
 	if err != nil {
 		return err
 	}
@@ -125,17 +136,16 @@ func (r *Report) Write(name string) error {
 	return os.WriteFile(name, append(text, '\n'), 0o644)
 }
 
-// Read reads what Write wrote.
-func Read(name string) (*Report, error) {
+// ReadJSON reads what WriteJSON wrote.
+func ReadJSON(name string, v any) error {
 	text, err := os.ReadFile(name)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	r := &Report{}
-	if err := json.Unmarshal(text, r); err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, err)
+	if err := json.Unmarshal(text, v); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
 	}
-	return r, nil
+	return nil
 }
 
 // Quiet reports whether the machine was quiet before the measure began, and
@@ -147,6 +157,14 @@ func (m *Measure) Quiet() bool {
 		}
 	}
 	return m.Noise.Quiet()
+}
+
+// NoiseText says how quiet the machine was.
+func (m *Measure) NoiseText() string {
+	if !m.Quiet() {
+		return m.Noise.String() + " — NOT QUIET, provisional"
+	}
+	return m.Noise.String()
 }
 
 // Lookup returns the measure's arm of that name, or nil.
@@ -185,26 +203,27 @@ func (a *Arm) Value(v float64) {
 	a.Low, a.High = slices.Min(a.Samples), slices.Max(a.Samples)
 }
 
-// Ratio adds the ratio of two arms' medians as a figure, and returns it; a limit of 0 means
-// none.
-func (m *Measure) Ratio(name, of, to string, limit float64) *Figure {
-	a, b := m.Arm(of), m.Arm(to)
-	f := &Figure{Name: name, Value: a.Median / b.Median, Limit: limit}
-	f.CI95 = RatioCI(a.Samples, b.Samples)
-	return m.add(f)
+// Ratio adds the ratio of two arms' medians as a figure; a limit of 0 means none.
+func (m *Measure) Ratio(name, of, to string, limit float64) {
+	m.add(ratio(name, m.Arm(of), m.Arm(to), limit))
 }
 
-// Max adds an arm's median as a figure, with the smallest and the largest sample, and returns
-// it; a limit of 0 means none.
-func (m *Measure) Max(of string, limit float64, unit string) *Figure {
-	a := m.Arm(of)
-	return m.add(&Figure{Name: of, Value: a.Median, Unit: unit, Limit: limit, CI95: [2]float64{a.Low, a.High}})
+// Max adds an arm's median as a figure, with the smallest and the largest sample; a limit of 0
+// means none.
+func (m *Measure) Max(of string, limit float64, unit string) {
+	m.add(median(of, m.Arm(of), limit, unit))
 }
 
-func (m *Measure) add(f *Figure) *Figure {
-	f.OK = f.Limit == 0 || f.Value <= f.Limit
-	m.Figures = append(m.Figures, f)
+func (m *Measure) add(f *Figure) { m.Figures = append(m.Figures, f) }
+
+func ratio(name string, of, to *Arm, limit float64) *Figure {
+	f := &Figure{Name: name, Value: of.Median / to.Median, Limit: limit, CI95: RatioCI(of.Samples, to.Samples)}
+	f.OK = limit == 0 || f.Value <= limit
 	return f
+}
+
+func median(name string, of *Arm, limit float64, unit string) *Figure {
+	return &Figure{Name: name, Value: of.Median, Unit: unit, Limit: limit, CI95: [2]float64{of.Low, of.High}, OK: limit == 0 || of.Median <= limit}
 }
 
 // Text writes a value of the figure with its unit.

@@ -1,4 +1,4 @@
-package lab
+package arm
 
 import (
 	"context"
@@ -203,66 +203,61 @@ func (l *Lab) StartRawBatch(ctx context.Context, prefix string, pods, atOnce int
 	return took, g.Wait()
 }
 
-// StartedAt is the start time of a running container in CRI.
-func (l *Lab) StartedAt(ctx context.Context, id string) (time.Time, error) {
-	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-	if err != nil {
-		return time.Time{}, err
-	}
-	if r.Status.State != cri.ContainerState_CONTAINER_RUNNING {
-		return time.Time{}, fmt.Errorf("container %s of the bench is %s: %s", id, r.Status.State, r.Status.Message)
-	}
-	return time.Unix(0, r.Status.StartedAt), nil
-}
-
 // AwaitRunning returns when the container started. The event comes a moment
 // before the runtime shows the container running.
-func (l *Lab) AwaitRunning(ctx context.Context, id string) (time.Time, error) {
-	for deadline := time.Now().Add(5 * time.Second); ; {
+func (l *Lab) AwaitRunning(ctx context.Context, id string) (at time.Time, err error) {
+	err = Until(ctx, 5*time.Second, 2*time.Millisecond, func() (bool, error) {
 		r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
-		if err != nil {
-			return time.Time{}, err
+		switch {
+		case err != nil:
+			return true, err
+		case r.Status.State != cri.ContainerState_CONTAINER_RUNNING:
+			return r.Status.State != cri.ContainerState_CONTAINER_CREATED, fmt.Errorf("container %s of the bench is %s: %s", id, r.Status.State, r.Status.Message)
 		}
-		if r.Status.State != cri.ContainerState_CONTAINER_CREATED || time.Now().After(deadline) {
-			return l.StartedAt(ctx, id)
-		}
-		if err := Pause(ctx, 2*time.Millisecond); err != nil {
-			return time.Time{}, err
-		}
-	}
+		at = time.Unix(0, r.Status.StartedAt)
+		return true, nil
+	})
+	return at, err
 }
 
 // Stamped is when the container's own program started, which it writes to its log.
-func (l *Lab) Stamped(ctx context.Context, id string) (time.Time, error) {
+func (l *Lab) Stamped(ctx context.Context, id string) (at time.Time, err error) {
 	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id})
 	if err != nil {
-		return time.Time{}, err
+		return at, err
 	}
-	for deadline := time.Now().Add(5 * time.Second); ; {
+	err = Until(ctx, 5*time.Second, 5*time.Millisecond, func() (bool, error) {
 		text, err := os.ReadFile(r.Status.LogPath)
-		if _, after, ok := strings.Cut(string(text), " started "); ok {
-			ns, err := strconv.ParseInt(strings.TrimSpace(after), 10, 64)
-			return time.Unix(0, ns), err
+		_, after, ok := strings.Cut(string(text), " started ")
+		if !ok {
+			return false, errors.Join(fmt.Errorf("%s: no stamp", r.Status.LogPath), err)
 		}
-		if time.Now().After(deadline) {
-			return time.Time{}, errors.Join(fmt.Errorf("%s: no stamp", r.Status.LogPath), err)
-		}
-		if err := Pause(ctx, 5*time.Millisecond); err != nil {
-			return time.Time{}, err
-		}
+		ns, err := strconv.ParseInt(strings.TrimSpace(after), 10, 64)
+		at = time.Unix(0, ns)
+		return true, err
+	})
+	return at, err
+}
+
+// PidOf returns a container's first process.
+func PidOf(ctx context.Context, runtime cri.RuntimeServiceClient, id string) (int, error) {
+	r, err := runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	if err != nil {
+		return 0, err
 	}
+	var info struct{ Pid int }
+	if err := json.Unmarshal([]byte(r.Info["info"]), &info); err != nil || info.Pid <= 1 {
+		return 0, errors.Join(fmt.Errorf("container %s does not run: no process in %q", id, r.Info["info"]), err)
+	}
+	return info.Pid, nil
 }
 
 // KillInit kills a container's process from outside, and returns the moment before.
 func (l *Lab) KillInit(ctx context.Context, id string) (time.Time, error) {
-	r, err := l.Node.Runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
+	pid, err := PidOf(ctx, l.Node.Runtime, id)
 	if err != nil {
 		return time.Time{}, err
 	}
-	var info struct{ Pid int }
-	if err := json.Unmarshal([]byte(r.Info["info"]), &info); err != nil || info.Pid <= 1 {
-		return time.Time{}, fmt.Errorf("no process in %q: %w", r.Info["info"], err)
-	}
 	t := time.Now()
-	return t, syscall.Kill(info.Pid, syscall.SIGKILL)
+	return t, syscall.Kill(pid, syscall.SIGKILL)
 }

@@ -1,4 +1,4 @@
-package explained
+package compare
 
 import (
 	"os"
@@ -37,7 +37,7 @@ func TestExplanationsAreNarrow(t *testing.T) {
 		{1, "/pods of a node", "env", "anything", true, true},
 		{1, "stop-grace", "env", "anything", false, false},
 	} {
-		if got := all[tc.which].Covers(tc.name, tc.api, tc.aspect, tc.what); got != tc.want {
+		if got := all[tc.which].Covers(Difference{tc.name, tc.api, tc.aspect, tc.what}); got != tc.want {
 			t.Errorf("%+v: %t", tc, got)
 		}
 	}
@@ -61,9 +61,9 @@ func TestAnExplanationWithAMistakeIsRefused(t *testing.T) {
 }
 
 func TestIdleExplainsNothing(t *testing.T) {
-	used, rare, idle := &Explanation{}, &Explanation{Sometimes: true}, &Explanation{}
-	got := Idle([]*Explanation{used, rare, idle}, func(e *Explanation) bool { return e == used })
-	if len(got) != 1 || got[0] != idle {
-		t.Errorf("idle are %v", got)
+	used, rare, idle := &Explanation{Cases: []string{"a"}, Aspects: []string{"x"}}, &Explanation{Sometimes: true}, &Explanation{}
+	r := NewReport([]Difference{{Case: "a", Aspect: "x"}, {Case: "b", Aspect: "y"}}, []*Explanation{used, rare, idle})
+	if got := r.Idle(); len(got) != 1 || got[0] != idle || len(r.Open) != 1 || r.Open[0].Case != "b" {
+		t.Errorf("idle are %v, open %v", got, r.Open)
 	}
 }

@@ -1,4 +1,4 @@
-package lab
+package arm
 
 import (
 	"bytes"
@@ -70,6 +70,12 @@ func statusBytes(text, name string) int64 {
 	}
 	kib, _ := strconv.ParseInt(f[0], 10, 64)
 	return kib << 10
+}
+
+// Pss returns a process's memory in bytes, with its share of shared pages.
+func Pss(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	return statusBytes(string(text), "Pss:")
 }
 
 // Peer returns the process that listens on a socket.

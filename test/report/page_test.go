@@ -1,17 +1,14 @@
-package page
+package report
 
 import (
-	"maps"
 	"os"
 	"strings"
 	"testing"
-
-	"github.com/nodectl/nodectl/test/bench/result"
 )
 
 func TestDocsNeedAWholeRun(t *testing.T) {
 	s := Section{Command: "make it", Needs: []int{1, 2}}
-	r := &result.Report{}
+	r := &Report{}
 	r.Begin(1, "", "")
 	r.Begin(2, "", "")
 	if err := s.Whole(r); err != nil {
@@ -28,12 +25,13 @@ func TestDocsNeedAWholeRun(t *testing.T) {
 }
 
 func TestFiguresTakeThePlaceOfThoseBefore(t *testing.T) {
-	r := &result.Report{}
+	r := &Report{}
 	r.Begin(1, "", "")
 	r.Begin(2, "", "")
-	figures := map[int]*result.Figure{1: {Name: "one"}, 2: nil} // the second was not measured
+	r.Find(1).Arm("nodectl").Value(1)
+	rows := []Row{{Measure: 1, Metric: "one", Arms: []string{"nodectl"}}, {Measure: 2, Metric: "two", Arms: []string{"nodectl"}}}
 	for range 2 {
-		SetFigures(r, maps.All(figures))
+		SetFigures(r, rows)
 	}
 	if one, two := r.Find(1).Figures, r.Find(2).Figures; len(one) != 1 || one[0].Name != "one" || len(two) != 0 {
 		t.Errorf("figures %v and %v", one, two)
@@ -42,7 +40,7 @@ func TestFiguresTakeThePlaceOfThoseBefore(t *testing.T) {
 
 // The document has a place for each command that writes to it.
 func TestInsertIntoTheDocument(t *testing.T) {
-	text, err := os.ReadFile("../../../docs/benchmarks.md")
+	text, err := os.ReadFile("../../docs/benchmarks.md")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,4 @@
-// Package explained reads the explanations of intended differences between nodectl and the
-// real kubelet, for the comparisons test/parity and test/paritycluster.
-//
-// The one rule: an explanation covers existing differences. One that covers none is idle, and
-// fails the comparison.
-package explained
+package compare
 
 import (
 	"errors"
@@ -56,23 +51,16 @@ func Read(file string) ([]*Explanation, error) {
 	return all, errors.Join(errs...)
 }
 
-// Covers reports whether e explains a difference of a case; api says that the case came
-// through an API server.
-func (e *Explanation) Covers(name string, api bool, aspect, what string) bool {
-	if e.API && !api || !slices.Contains(e.Aspects, aspect) || e.match != nil && !e.match.MatchString(what) {
+// Covers reports whether e explains a difference of a case.
+func (e *Explanation) Covers(d Difference) bool {
+	if e.API && !d.API || !slices.Contains(e.Aspects, d.Aspect) || e.match != nil && !e.match.MatchString(d.What) {
 		return false
 	}
 	return e.Everywhere() || slices.ContainsFunc(e.Cases, func(pattern string) bool {
-		ok, _ := path.Match(pattern, name)
+		ok, _ := path.Match(pattern, d.Case)
 		return ok
 	})
 }
 
 // Everywhere reports whether e covers every case: a report prints it once, not for each case.
 func (e *Explanation) Everywhere() bool { return slices.Contains(e.Cases, "*") }
-
-// Idle returns the explanations that explain nothing, according to used: the difference no
-// longer exists.
-func Idle(all []*Explanation, used func(*Explanation) bool) []*Explanation {
-	return slices.DeleteFunc(slices.Clone(all), func(e *Explanation) bool { return e.Sometimes || used(e) })
-}

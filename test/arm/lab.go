@@ -1,12 +1,4 @@
-// Package lab is what the benchmarks share: a node with its own containerd, pods made by
-// plain CRI calls, agents as processes, and ways to observe without disturbing.
-//
-// A benchmark opens a Lab, takes its measures and closes it; package result holds what it
-// found.
-//
-// The one rule: nothing polls the runtime while a latency is measured; it is taken from
-// container events.
-package lab
+package arm
 
 import (
 	"context"
@@ -19,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/test/bench/result"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/report"
 )
 
 const (
@@ -37,28 +29,33 @@ type Lab struct {
 	Node   *node.Node
 	Events *Events
 	Dir    string
+
+	settings Settings
 }
 
 // Open starts a node. The caller closes it.
 func Open(ctx context.Context) (*Lab, error) {
-	n, err := node.Start(ctx)
-	if err != nil {
+	sweep()
+	l := &Lab{settings: ReadSettings()}
+	var err error
+	if l.Node, err = node.Start(ctx); err != nil {
 		return nil, err
 	}
-	l := &Lab{Node: n, Dir: filepath.Join(filepath.Dir(n.RootDir), "bench")}
+	l.Dir = filepath.Join(filepath.Dir(l.Node.RootDir), "bench")
 	if err := os.MkdirAll(l.Dir, 0o700); err != nil {
-		return nil, errors.Join(err, n.Close())
+		return nil, errors.Join(err, l.Node.Close())
 	}
-	if l.Events, err = Subscribe(ctx, n.Runtime); err != nil {
-		return nil, errors.Join(err, n.Close())
+	if l.Events, err = Subscribe(ctx, l.Node.Runtime); err != nil {
+		return nil, errors.Join(err, l.Node.Close())
 	}
 	return l, nil
 }
 
-// Close removes the node, with all that is on it; an error says what is left.
+// Close removes the node, with all that is on it, and restores what a kubelet has changed on
+// the machine; an error says what is left.
 func (l *Lab) Close() error {
 	l.Events.Close()
-	if err := l.Node.Close(); err != nil {
+	if err := errors.Join(l.Node.Close(), l.settings.Restore()); err != nil {
 		return fmt.Errorf("take the node away: %w", err)
 	}
 	return nil
@@ -80,10 +77,10 @@ func Pause(ctx context.Context, d time.Duration) error {
 }
 
 // Noise waits up to limit for a quiet machine, and returns how quiet it is then.
-func (l *Lab) Noise(ctx context.Context, limit time.Duration) result.Noise {
-	var n result.Noise
+func (l *Lab) Noise(ctx context.Context, limit time.Duration) report.Noise {
+	var n report.Noise
 	for deadline := time.Now().Add(limit); ; {
-		n = result.Noise{Load1: load(), Busy: busy(), CPUPressure: pressure(), ForeignShims: foreignShims(l.Node.RunDir)}
+		n = report.Noise{Load1: load(), Busy: busy(), CPUPressure: pressure(), ForeignShims: foreignShims(l.Node.RunDir)}
 		if n.Quiet() || time.Now().After(deadline) || ctx.Err() != nil {
 			break
 		}
@@ -96,14 +93,14 @@ func (l *Lab) Noise(ctx context.Context, limit time.Duration) result.Noise {
 
 // Rest pauses between two samples, and records how busy the machine is while the bench does
 // nothing: a machine that was quiet at the start of a measure may not stay so.
-func Rest(ctx context.Context, m *result.Measure, d time.Duration) error {
+func Rest(ctx context.Context, m *report.Measure, d time.Duration) error {
 	idle, all := cpuTimes()
 	if err := Pause(ctx, d); err != nil {
 		return err
 	}
 	idle2, all2 := cpuTimes()
 	if all2 > all {
-		m.Arm(result.Between).Value(100 * (1 - float64(idle2-idle)/float64(all2-all)))
+		m.Arm(report.Between).Value(100 * (1 - float64(idle2-idle)/float64(all2-all)))
 	}
 	return nil
 }
@@ -131,24 +128,32 @@ func (l *Lab) RemoveSandbox(ctx context.Context, id string) error {
 	return err
 }
 
-// AwaitNoPods returns when the node shows no sandbox.
-func (l *Lab) AwaitNoPods(ctx context.Context) error {
-	const limit = time.Minute
+// Until calls f every so often until it is done, and returns its error then; after limit it
+// returns the last one.
+func Until(ctx context.Context, limit, every time.Duration, f func() (done bool, err error)) error {
 	for deadline := time.Now().Add(limit); ; {
-		r, err := l.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
-		if err != nil {
+		done, err := f()
+		if done {
 			return err
 		}
-		if len(r.Items) == 0 {
-			return nil
-		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%d sandboxes after %s, want none", len(r.Items), limit)
+			return fmt.Errorf("after %s: %w", limit, err)
 		}
-		if err := Pause(ctx, 50*time.Millisecond); err != nil {
+		if err := Pause(ctx, every); err != nil {
 			return err
 		}
 	}
+}
+
+// AwaitNoPods returns when the node shows no sandbox.
+func (l *Lab) AwaitNoPods(ctx context.Context) error {
+	return Until(ctx, time.Minute, 50*time.Millisecond, func() (bool, error) {
+		r, err := l.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+		if err != nil || len(r.Items) == 0 {
+			return true, err
+		}
+		return false, fmt.Errorf("%d sandboxes, want none", len(r.Items))
+	})
 }
 
 // RunningContainers returns the IDs of the running containers.
@@ -168,20 +173,31 @@ func (l *Lab) RunningContainers(ctx context.Context) (map[string]bool, error) {
 
 // AwaitRunningContainers returns when n containers run.
 func (l *Lab) AwaitRunningContainers(ctx context.Context, n int) error {
-	const limit = 2 * time.Minute
-	for deadline := time.Now().Add(limit); ; {
+	return Until(ctx, 2*time.Minute, 500*time.Millisecond, func() (bool, error) {
 		ids, err := l.RunningContainers(ctx)
-		if err != nil {
-			return err
+		if err != nil || len(ids) == n {
+			return true, err
 		}
-		if len(ids) == n {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%d containers run after %s, want %d", len(ids), limit, n)
-		}
-		if err := Pause(ctx, 500*time.Millisecond); err != nil {
-			return err
-		}
+		return false, fmt.Errorf("%d containers run, want %d", len(ids), n)
+	})
+}
+
+// Everything returns every sandbox and container of the node with its state.
+func (l *Lab) Everything(ctx context.Context) (map[string]string, error) {
+	all := map[string]string{}
+	s, err := l.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
+	if err != nil {
+		return nil, err
 	}
+	for _, i := range s.Items {
+		all[i.Id] = i.State.String()
+	}
+	c, err := l.Node.Runtime.ListContainers(ctx, &cri.ListContainersRequest{})
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range c.Containers {
+		all[i.Id] = i.State.String()
+	}
+	return all, nil
 }
