@@ -70,7 +70,7 @@ func (b *bench) measureAll(ctx context.Context) (err error) {
 		b.socket = p.Endpoint()
 		defer func() { err = errors.Join(err, p.Close(), b.trace.write(b.traceFile)) }()
 	}
-	return b.Measure(ctx, func() error { return b.Clear(ctx) })
+	return b.Measure(ctx)
 }
 
 // serve runs do with an agent that serves on a socket, and has been idle for a moment.

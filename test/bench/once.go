@@ -54,9 +54,10 @@ func (b *bench) measureOnce(ctx context.Context) error {
 	return nil
 }
 
-// emptied removes all pods and lets the machine come to rest.
+// emptied removes all pods, with the cgroups of the nodectl that started them, which another
+// one does not use, and lets the machine come to rest.
 func (b *bench) emptied(ctx context.Context, m *report.Measure) error {
-	if err := b.Clear(ctx); err != nil {
+	if err := b.Empty(); err != nil {
 		return err
 	}
 	return arm.Rest(ctx, m, time.Second)

@@ -112,7 +112,7 @@ func (b *bench) measureAll(ctx context.Context) (err error) {
 	}); err != nil {
 		return err
 	}
-	return b.Measure(ctx, func() error { return nil })
+	return b.Measure(ctx)
 }
 
 // settled is how long a ready agent is left alone before its first sample.

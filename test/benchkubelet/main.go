@@ -107,7 +107,7 @@ func (b *bench) measureAll(ctx context.Context) (err error) {
 			return fmt.Errorf("start %s: %w", a.Name, err)
 		}
 	}
-	return b.Measure(ctx, func() error { return nil })
+	return b.Measure(ctx)
 }
 
 // resume continues the report of an earlier run with --continue, if that is of this boot of

@@ -156,14 +156,14 @@ func (b *Bench) Open(ctx context.Context, l *arm.Lab, config string) (err error)
 	return nil
 }
 
-// Measure takes the requested steps, and after each calls clear.
-func (b *Bench) Measure(ctx context.Context, clear func() error) error {
+// Measure takes the requested steps, and empties the node after each.
+func (b *Bench) Measure(ctx context.Context) error {
 	for _, s := range b.steps {
 		if !slices.ContainsFunc(strings.Fields(s.Of), b.Wants) {
 			continue
 		}
 		begin := time.Now()
-		if err := errors.Join(s.Run(ctx), clear()); err != nil {
+		if err := errors.Join(s.Run(ctx), b.Empty()); err != nil {
 			if ctx.Err() != nil {
 				return errors.New("interrupted")
 			}
