@@ -65,7 +65,7 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 		Linux: &cri.LinuxPodSandboxConfig{
 			// As deep as an agent's, and outside its tree: an agent leaves alone what it has
 			// not made.
-			CgroupParent:    l.Node.CgroupParent + "/raw/besteffort/pod" + name,
+			CgroupParent:    l.rawCgroup(name),
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: shape.namespaces(), Seccomp: p.seccomp},
 		},
 	}
@@ -176,6 +176,24 @@ func (l *Lab) StartRawContainer(ctx context.Context, p *RawPod, attempt uint32) 
 	_, err = l.Node.Runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: p.Container})
 	p.Calls[2] = time.Since(begin)
 	return err
+}
+
+func (l *Lab) rawCgroup(pod string) string {
+	return l.Node.CgroupParent + "/raw/besteffort/pod" + pod
+}
+
+// RemoveRawCgroup removes the cgroup of a raw pod without containers, as an agent does.
+func (l *Lab) RemoveRawCgroup(ctx context.Context, pod string) error {
+	return Until(ctx, 10*time.Second, 2*time.Millisecond, func() (bool, error) {
+		var errs []error
+		for _, root := range node.CgroupRoots() {
+			if err := os.Remove(filepath.Join(root, l.rawCgroup(pod))); !errors.Is(err, os.ErrNotExist) {
+				errs = append(errs, err)
+			}
+		}
+		err := errors.Join(errs...)
+		return err == nil, err
+	})
 }
 
 // RawLogDir is where a raw pod's logs go.

@@ -45,7 +45,7 @@ type traces struct {
 // measureGone is M5.
 func (b *bench) measureGone(ctx context.Context) error {
 	m := b.Begin(ctx, 5, "manifest gone → nothing left, beyond the grace",
-		fmt.Sprintf("unlink → no container, sandbox, pod directory, cgroup, network namespace, log directory, less the grace of %s, which the container uses up; pod network, emptyDir; the kubelet's go spread over a period of its garbage collection; raw: StopContainer, StopPodSandbox, RemovePodSandbox", grace))
+		fmt.Sprintf("unlink → no container, sandbox, pod directory, cgroup, network namespace, log directory, less the grace of %s, which the container uses up; pod network, emptyDir; the kubelet's go spread over a period of its garbage collection; raw: StopContainer, StopPodSandbox, RemovePodSandbox, and its cgroup", grace))
 	pods := b.Count(4, 2)
 	arms := append(program.Each(b.Agents, func(a *arm.Agent, round int) error {
 		return b.Turn(ctx, a, fmt.Sprintf("gone-%d", round), b.Node.Endpoint, nil, func(r *arm.Turn) error { return b.agentGone(ctx, m, r, round, pods) })
@@ -280,7 +280,7 @@ func (b *bench) rawGone(ctx context.Context, m *report.Measure, round, pods int)
 		mark = b.Events.Mark()
 		begin := time.Now()
 		_, err = b.Node.Runtime.StopContainer(ctx, &cri.StopContainerRequest{ContainerId: p.Container, Timeout: int64(grace / time.Second)})
-		if err := errors.Join(err, b.RemoveSandbox(ctx, p.Sandbox), os.RemoveAll(dir), os.RemoveAll(b.RawLogDir(name))); err != nil {
+		if err := errors.Join(err, b.RemoveSandbox(ctx, p.Sandbox), b.RemoveRawCgroup(ctx, name), os.RemoveAll(dir), os.RemoveAll(b.RawLogDir(name))); err != nil {
 			return err
 		}
 		o, err := b.awaitGone(ctx, begin, mark, left)

@@ -37,7 +37,7 @@ func (s *soak) newHouse(name string) (*house, error) {
 	if err != nil {
 		return nil, err
 	}
-	p.NodeName, p.Logs = name, filepath.Join(p.Dir, "logs")
+	p.NodeName, p.Logs, p.Cgroup = name, filepath.Join(p.Dir, "logs"), filepath.Join(p.Cgroup, name)
 	h := &house{Place: p, name: name, lab: s.lab, gate: newGate()}
 	h.agent = &arm.Agent{
 		Name: name, Binary: s.binary, LogLevel: s.logLevel, KeepLogs: s.out,

@@ -118,6 +118,8 @@ func (s *soak) close() error {
 	}
 	for _, h := range s.houses {
 		errs = append(errs, h.leave(syscall.SIGTERM), h.proxy.Close())
+		s.lab.Node.RemovePodGroups(h.name)
+		s.lab.Node.RemoveTiers(h.name)
 		s.report.listen(s.out, h.name)
 	}
 	if s.diary != nil {
