@@ -36,6 +36,7 @@ var rules = []struct {
 	{module + "pkg/plan/...", []string{"pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
+	{module + "pkg/podenv", []string{"pkg/cri", "pkg/engine", "pkg/probe", "pkg/volume"}, "what a container sees is computed where it is made"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
 	{module + "pkg/manifest/...", []string{"pkg/agent/look"}, "sources get their parser from look"},
 	{module + "pkg/source/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
@@ -113,6 +114,7 @@ var only = map[string][]string{
 	},
 	"pkg/panics":     nil,
 	"pkg/startlimit": nil,
+	"pkg/podenv":     {"pkg/pod"},
 	"pkg/podview":    {"pkg/pod"},
 	"pkg/status":     {"pkg/pod", "pkg/podview"},
 	"pkg/reclaim":    {"pkg/pod"},
@@ -120,7 +122,7 @@ var only = map[string][]string{
 	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podview"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
 	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview"},
-	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
+	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
 // owned are functions that several packages once called, each in its own way, and the
@@ -138,7 +140,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/suggest", "pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
+var pure = []string{"pkg/suggest", "pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

@@ -26,7 +26,7 @@ type set struct {
 // unraced packages run in the first tier without the race detector, which makes them five
 // times as slow, and in the full tier with it: the pure ones, which have no goroutines
 // (pkg/arch_test.go), and cmd, whose scripts start the program some hundred times.
-var unraced = []string{"cmd", "pkg/cycle", "pkg/manifest", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview", "pkg/policy", "pkg/sorted", "pkg/status"}
+var unraced = []string{"cmd", "pkg/cycle", "pkg/manifest", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/policy", "pkg/sorted", "pkg/status"}
 
 // sets are all packages with tests. Product code runs under the race detector. Tests that
 // run finished programs share the settings of bin/nodectl-slim, so that their dependencies

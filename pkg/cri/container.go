@@ -13,6 +13,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // Waiting reasons of containers that cannot be created (C-1.22.9).
@@ -201,11 +202,11 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 	if err != nil {
 		return nil, err
 	}
-	command, err := pod.ExpandAll(c.Command, vars)
+	command, err := podenv.ExpandAll(c.Command, vars)
 	if err != nil {
 		return nil, fmt.Errorf("command%w", err)
 	}
-	args, err := pod.ExpandAll(c.Args, vars)
+	args, err := podenv.ExpandAll(c.Args, vars)
 	if err != nil {
 		return nil, fmt.Errorf("args%w", err)
 	}

@@ -15,6 +15,7 @@ import (
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // RunSandbox makes and starts the sandbox of a pod and returns its ID. Failures come back
@@ -105,7 +106,7 @@ func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxCon
 		return nil, err
 	}
 	security.Seccomp = r.sandboxSeccomp()
-	hostname, _, err := pod.Hostname(want.Pod, r.cfg.ClusterDomain)
+	hostname, _, err := podenv.Hostname(want.Pod, r.cfg.ClusterDomain)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // Making the parts of a pod: its cgroup and users, its sandbox, its containers.
@@ -85,7 +86,7 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 	if r.Place, err = w.place(v.Want); err != nil {
 		return r, err
 	}
-	from := pod.Sources{
+	from := podenv.Sources{
 		Node: pod.NodeFacts{HostIPs: w.env.hostIPs, Allocatable: w.env.allocatable},
 		File: func(volume, path string) ([]byte, error) {
 			return w.env.volumes.File(v.Want, r.Sandbox.Instance, volume, path)
@@ -96,7 +97,7 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 			return r, err
 		}
 	}
-	if r.Env, err = pod.Environment(r, from); err != nil {
+	if r.Env, err = podenv.Environment(r, from); err != nil {
 		return r, err
 	}
 	r.Mounts, err = w.env.volumes.Mounts(ctx, r)

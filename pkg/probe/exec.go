@@ -13,6 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // execute runs the probe's command in the container: exit code 0 is success, every other
@@ -57,7 +58,7 @@ func command(r pod.ProbeRequest) []string {
 	cmd := make([]string, len(r.Probe.Exec.Command))
 	for i, arg := range r.Probe.Exec.Command {
 		if cmd[i] = arg; strings.Contains(arg, "$") {
-			if text, err := pod.Expand(arg, values); err == nil { // else no program can start
+			if text, err := podenv.Expand(arg, values); err == nil { // else no program can start
 				cmd[i] = text
 			}
 		}

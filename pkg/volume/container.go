@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 const etcHosts = "/etc/hosts"
@@ -168,7 +169,7 @@ func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
 			return "", fmt.Errorf("subPathExpr: missing value for %s", strings.Join(missing, ", "))
 		}
 		var err error
-		if sub, err = pod.Expand(m.SubPathExpr, values); err != nil {
+		if sub, err = podenv.Expand(m.SubPathExpr, values); err != nil {
 			return "", fmt.Errorf("subPathExpr: %w", err)
 		}
 	}
@@ -190,7 +191,7 @@ func subPath(m *v1.VolumeMount, env []v1.EnvVar) (string, error) {
 }
 
 // unresolved returns the names in expr that have no value, or an empty one. It parses expr
-// as pod.Expand does, in one pass, because a manifest decides its length.
+// as podenv.Expand does, in one pass, because a manifest decides its length.
 func unresolved(expr string, values map[string]string) (missing []string) {
 	for {
 		at := strings.IndexByte(expr, '$')

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
@@ -55,7 +56,7 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 			ino = now
 		}
 		text, err := os.ReadFile(path)
-		if want := pod.HostsFile(s, ips, nil, "cluster.example"); err != nil || string(text) != string(want) || !strings.Contains(string(text), ips[0]+"\tweb.front.shop.svc.cluster.example\tweb\n") {
+		if want := podenv.HostsFile(s, ips, nil, "cluster.example"); err != nil || string(text) != string(want) || !strings.Contains(string(text), ips[0]+"\tweb.front.shop.svc.cluster.example\tweb\n") {
 			t.Errorf("%d: %q %v, want %q", i, text, err, want)
 		}
 	}

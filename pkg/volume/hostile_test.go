@@ -18,6 +18,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // A write that fails leaves the old files and nothing else, however often it is tried. It
@@ -181,6 +182,6 @@ func TestC_1_37_ClaimIsMadeOnce(t *testing.T) {
 }
 
 func expanded(text, name, value string) string {
-	out, _ := pod.Expand(text, map[string]string{name: value})
+	out, _ := podenv.Expand(text, map[string]string{name: value})
 	return out
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // hosts writes the pod's /etc/hosts (C-1.38.5) if it has other content, and returns its
@@ -24,7 +25,7 @@ func (v *Volumes) hosts(dir string, want *pod.Spec, podIPs []string) ([]pod.Moun
 	path := filepath.Join(dir, hostsFile)
 	err := os.MkdirAll(dir, 0o700)
 	if err == nil {
-		err = writeInPlace(path, pod.HostsFile(want, podIPs, node, v.cfg.ClusterDomain))
+		err = writeInPlace(path, podenv.HostsFile(want, podIPs, node, v.cfg.ClusterDomain))
 	}
 	switch {
 	case err == nil:

@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
 // defaultMode is the mode of files if a volume has none, as the API defaults it.
@@ -242,9 +243,9 @@ func (s *setting) fields(items []v1.DownwardAPIVolumeFile, mode *int32) (files, 
 func (v *Volumes) field(p *v1.Pod, item v1.DownwardAPIVolumeFile) (string, error) {
 	switch {
 	case item.FieldRef != nil:
-		return pod.DownwardField(p, item.FieldRef.FieldPath)
+		return podenv.DownwardField(p, item.FieldRef.FieldPath)
 	case item.ResourceFieldRef != nil:
-		return pod.ResourceField(p, "", item.ResourceFieldRef, v.cfg.Allocatable)
+		return podenv.ResourceField(p, "", item.ResourceFieldRef, v.cfg.Allocatable)
 	}
 	return "", nil
 }

@@ -1,4 +1,4 @@
-package pod
+package podenv
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // DownwardField is one field of the pod's metadata as a downward API volume shows it
@@ -64,7 +66,7 @@ func ResourceField(p *v1.Pod, container string, sel *v1.ResourceFieldSelector, a
 	if sel.ContainerName != "" {
 		container = sel.ContainerName
 	}
-	c, _ := (&Spec{Pod: p}).Container(container)
+	c, _ := (&pod.Spec{Pod: p}).Container(container)
 	if c == nil {
 		return "", fmt.Errorf("container %s not found", container)
 	}

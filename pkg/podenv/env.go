@@ -1,4 +1,8 @@
-package pod
+// Package podenv computes what a container sees of its pod and its node: the environment,
+// the fields of downward API volumes, the hostname and /etc/hosts (C-1.38).
+//
+// The one rule: no I/O but the function that reads a file of a volume, no clock, no goroutine.
+package podenv
 
 import (
 	"errors"
@@ -10,11 +14,13 @@ import (
 	"unicode/utf8"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Sources are the inputs of an environment besides the pod.
 type Sources struct {
-	Node NodeFacts
+	Node pod.NodeFacts
 	// Services are those whose addresses the environment may contain (C-1.38.1), in any
 	// order.
 	Services []*v1.Service
@@ -27,7 +33,7 @@ type Sources struct {
 // then the variables of services whose names are free (C-1.38.1). It skips optional
 // sources that are missing. A source that cannot be read is an error; no error contains
 // a value.
-func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
+func Environment(q pod.CreateRequest, from Sources) ([]v1.EnvVar, error) {
 	c, _ := q.Want.Container(q.Container)
 	if c == nil {
 		return nil, fmt.Errorf("pod %s has no container %q", q.Want.Key, q.Container)
@@ -79,7 +85,7 @@ func Environment(q CreateRequest, from Sources) ([]v1.EnvVar, error) {
 
 // environment is an environment under construction.
 type environment struct {
-	q     CreateRequest
+	q     pod.CreateRequest
 	from  Sources
 	vars  map[string]string // the values for $(NAME): services' below own
 	own   map[string]bool   // names with a value from the container's spec
@@ -104,9 +110,9 @@ func (e *environment) addAll(f *v1.EnvFromSource) error {
 	var err error
 	switch {
 	case f.ConfigMapRef != nil:
-		values, found, err = e.values(KindConfigMap, f.ConfigMapRef.Name, f.ConfigMapRef.Optional)
+		values, found, err = e.values(pod.KindConfigMap, f.ConfigMapRef.Name, f.ConfigMapRef.Optional)
 	case f.SecretRef != nil:
-		values, found, err = e.values(KindSecret, f.SecretRef.Name, f.SecretRef.Optional)
+		values, found, err = e.values(pod.KindSecret, f.SecretRef.Name, f.SecretRef.Optional)
 	}
 	if err != nil || !found {
 		return err
@@ -120,8 +126,8 @@ func (e *environment) addAll(f *v1.EnvFromSource) error {
 // values returns an object's values as text. found is false for an optional object that
 // is missing.
 func (e *environment) values(kind, name string, optional *bool) (values map[string]string, found bool, err error) {
-	if d := e.q.Want.Data; d != nil && d.objects[ObjectID{kind, name}] != nil {
-		switch o := d.objects[ObjectID{kind, name}].Object.(type) {
+	if bound := e.q.Want.Data.Object(kind, name); bound != nil {
+		switch o := bound.Object.(type) {
 		case *v1.ConfigMap:
 			return o.Data, true, nil
 		case *v1.Secret:
@@ -156,10 +162,10 @@ func (e *environment) valueFrom(from *v1.EnvVarSource) (value string, found bool
 		return value, err == nil, err
 	case from.ConfigMapKeyRef != nil:
 		r := from.ConfigMapKeyRef
-		return e.key(KindConfigMap, r.Name, r.Key, r.Optional)
+		return e.key(pod.KindConfigMap, r.Name, r.Key, r.Optional)
 	case from.SecretKeyRef != nil:
 		r := from.SecretKeyRef
-		return e.key(KindSecret, r.Name, r.Key, r.Optional)
+		return e.key(pod.KindSecret, r.Name, r.Key, r.Optional)
 	case from.FileKeyRef != nil:
 		return e.file(from.FileKeyRef)
 	}

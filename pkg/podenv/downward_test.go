@@ -1,4 +1,4 @@
-package pod
+package podenv
 
 import (
 	"testing"
@@ -6,6 +6,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Shows: C-1.38.3
@@ -106,7 +108,7 @@ func TestC_1_38_3_Resources(t *testing.T) {
 		}
 		reader := c.pod.DeepCopy()
 		reader.Spec.Containers[0].Env = []v1.EnvVar{{Name: "X", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: sel}}}
-		if got, err = envOfPod(reader, Sources{Node: NodeFacts{Allocatable: node}}); got != "X="+c.environment+"\n" || err != nil {
+		if got, err = envOfPod(reader, Sources{Node: pod.NodeFacts{Allocatable: node}}); got != "X="+c.environment+"\n" || err != nil {
 			t.Errorf("environment: %s %s / %s: %s, %v, want %s", c.container, c.resource, c.divisor, got, err, c.environment)
 		}
 	}
@@ -117,7 +119,7 @@ func TestC_1_38_3_ResourcesOfTheContainerItself(t *testing.T) {
 	p := &v1.Pod{Spec: v1.PodSpec{InitContainers: []v1.Container{{
 		Name: "c", Env: []v1.EnvVar{{Name: "X", ValueFrom: &v1.EnvVarSource{ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.cpu"}}}},
 	}}}}
-	got, err := envOfPod(p, Sources{Node: NodeFacts{Allocatable: list("cpu", "2")}})
+	got, err := envOfPod(p, Sources{Node: pod.NodeFacts{Allocatable: list("cpu", "2")}})
 	if got != "X=2\n" || err != nil {
 		t.Errorf("%q, %v", got, err)
 	}

@@ -1,4 +1,4 @@
-package pod
+package podenv
 
 import (
 	"bytes"
@@ -7,6 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Hostname returns the hostname of the pod's sandbox (C-1.38.6) and the pod's FQDN, ""
@@ -70,7 +72,7 @@ func short(name string) string {
 // host network nodeHosts, which is the node's own file, else one with the pod's
 // addresses and names; the pod's hostAliases below. A pod whose names are not
 // valid, for which Hostname is an error, has no line for its addresses.
-func HostsFile(want *Spec, podIPs []string, nodeHosts []byte, clusterDomain string) []byte {
+func HostsFile(want *pod.Spec, podIPs []string, nodeHosts []byte, clusterDomain string) []byte {
 	var b bytes.Buffer
 	spec := &want.Pod.Spec
 	if spec.HostNetwork {

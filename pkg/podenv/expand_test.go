@@ -1,4 +1,4 @@
-package pod
+package podenv
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Shows: C-1.38.1
@@ -79,7 +81,7 @@ func TestC_1_38_1_ExpansionIsBounded(t *testing.T) {
 	for i := range 40 {
 		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, v1.EnvVar{Name: fmt.Sprintf("A%d", i+1), Value: fmt.Sprintf("$(A%d)$(A%[1]d)", i)})
 	}
-	request := CreateRequest{Want: &Spec{Key: KeyOf(p), Pod: p}, Container: "c", Sandbox: &Sandbox{}}
+	request := pod.CreateRequest{Want: &pod.Spec{Key: pod.KeyOf(p), Pod: p}, Container: "c", Sandbox: &pod.Sandbox{}}
 	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "environment variable A12 is longer than 131071 bytes with its variables in place" {
 		t.Errorf("doubling: %v", err)
 	}
@@ -88,7 +90,7 @@ func TestC_1_38_1_ExpansionIsBounded(t *testing.T) {
 	for i := range 1000 {
 		wide.Spec.Containers[0].Env = append(wide.Spec.Containers[0].Env, v1.EnvVar{Name: fmt.Sprintf("B%d", i), Value: strings.Repeat("$(A)", 100)})
 	}
-	request.Want = &Spec{Key: KeyOf(wide), Pod: wide}
+	request.Want = &pod.Spec{Key: pod.KeyOf(wide), Pod: wide}
 	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "the environment is longer than 6291456 bytes" {
 		t.Errorf("many: %v", err)
 	}

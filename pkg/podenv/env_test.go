@@ -1,4 +1,4 @@
-package pod
+package podenv
 
 import (
 	"errors"
@@ -8,10 +8,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // envOf is the environment of a container in ns/p that is bound to objects.
-func envOf(c v1.Container, from Sources, objects ...*Object) (string, error) {
+func envOf(c v1.Container, from Sources, objects ...*pod.Object) (string, error) {
 	c.Name = "c"
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: "ns", Labels: map[string]string{"app": "x"}},
@@ -20,10 +22,10 @@ func envOf(c v1.Container, from Sources, objects ...*Object) (string, error) {
 	return envOfPod(p, from, objects...)
 }
 
-func envOfPod(p *v1.Pod, from Sources, objects ...*Object) (string, error) {
-	q := CreateRequest{
-		Want: &Spec{Key: KeyOf(p), Pod: p, Data: NewData(objects)}, Container: "c",
-		Sandbox: &Sandbox{IPs: []string{"fd00::5", "10.88.0.5", "10.88.0.6"}},
+func envOfPod(p *v1.Pod, from Sources, objects ...*pod.Object) (string, error) {
+	q := pod.CreateRequest{
+		Want: &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: pod.NewData(objects)}, Container: "c",
+		Sandbox: &pod.Sandbox{IPs: []string{"fd00::5", "10.88.0.5", "10.88.0.6"}},
 	}
 	env, err := Environment(q, from)
 	var b strings.Builder
@@ -33,15 +35,15 @@ func envOfPod(p *v1.Pod, from Sources, objects ...*Object) (string, error) {
 	return b.String(), err
 }
 
-func configMap(name string, data map[string]string) *Object {
-	return &Object{
-		Key: Key{"ns", name}, Kind: KindConfigMap,
+func configMap(name string, data map[string]string) *pod.Object {
+	return &pod.Object{
+		Key: pod.Key{Namespace: "ns", Name: name}, Kind: pod.KindConfigMap,
 		Object: &v1.ConfigMap{Data: data, BinaryData: map[string][]byte{"binary": []byte("x")}},
 	}
 }
 
-func secret(name string, data map[string][]byte) *Object {
-	return &Object{Key: Key{"ns", name}, Kind: KindSecret, Object: &v1.Secret{Data: data}}
+func secret(name string, data map[string][]byte) *pod.Object {
+	return &pod.Object{Key: pod.Key{Namespace: "ns", Name: name}, Kind: pod.KindSecret, Object: &v1.Secret{Data: data}}
 }
 
 func fieldOf(path string) *v1.EnvVarSource {
@@ -108,7 +110,7 @@ func TestC_1_38_1_EnvironmentInOrder(t *testing.T) {
 
 // Shows: C-1.38.1
 func TestC_1_38_1_EnvFromBelowEnv(t *testing.T) {
-	objects := []*Object{
+	objects := []*pod.Object{
 		configMap("m", map[string]string{"A": "m", "B": "m", "no-identifier.": "m", "$(B)": "$(B)"}),
 		secret("s", map[string][]byte{"B": []byte("s"), "C": []byte("s\n")}),
 	}
@@ -209,9 +211,9 @@ func TestC_1_38_3_Fields(t *testing.T) {
 		{onHost, four, "status.hostIPs", "192.0.2.7,2001:db8::7"},
 		{onHost, six, "status.podIPs", "2001:db8::7,192.0.2.7"},
 	} {
-		pod := c.pod.DeepCopy()
-		pod.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "X", ValueFrom: fieldOf(c.path)}}}}
-		got, err := envOfPod(pod, Sources{Node: NodeFacts{HostIPs: c.hostIPs}})
+		p := c.pod.DeepCopy()
+		p.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "X", ValueFrom: fieldOf(c.path)}}}}
+		got, err := envOfPod(p, Sources{Node: pod.NodeFacts{HostIPs: c.hostIPs}})
 		if err != nil || got != "X="+c.want+"\n" {
 			t.Errorf("%s = %q, %v; want %q", c.path, got, err, c.want)
 		}
@@ -250,7 +252,7 @@ func TestC_1_38_4_EnvFileKeys(t *testing.T) {
 // Shows: C-1.38.2
 func TestC_1_38_2_EnvironmentRefusesWhatItCannotRead(t *testing.T) {
 	const canary = "canary\xff"
-	objects := []*Object{
+	objects := []*pod.Object{
 		configMap("m", map[string]string{"A": "1", "=": "x"}),
 		secret("s", map[string][]byte{"A": []byte(canary), "NUL": []byte("canary\x00")}),
 		secret("raw", map[string][]byte{"NUL": []byte("canary\x00")}),
@@ -283,7 +285,7 @@ func TestC_1_38_2_EnvironmentRefusesWhatItCannotRead(t *testing.T) {
 			t.Errorf("got %v, want %s…", err, want)
 		}
 	}
-	q := CreateRequest{Want: &Spec{Pod: &v1.Pod{}}, Container: "none"}
+	q := pod.CreateRequest{Want: &pod.Spec{Pod: &v1.Pod{}}, Container: "none"}
 	if _, err := Environment(q, Sources{}); err == nil {
 		t.Error("a container that is not there has an environment")
 	}
@@ -364,8 +366,8 @@ func TestC_1_38_1_UnknownIsNotMissing(t *testing.T) {
 	p := &v1.Pod{}
 	p.Spec.Containers = []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{
 		LocalObjectReference: v1.LocalObjectReference{Name: "page"}, Optional: new(true)}}}}}
-	spec := &Spec{Key: KeyOf(p), Pod: p, Data: &Data{Sums: []ObjectSum{{Kind: KindConfigMap, Name: "page", Hash: "x"}}}}
-	if _, err := Environment(CreateRequest{Want: spec, Container: "c", Sandbox: &Sandbox{}}, Sources{}); err == nil || !strings.Contains(err.Error(), `what configmap "page" holds is not known`) {
+	spec := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: &pod.Data{Sums: []pod.ObjectSum{{Kind: pod.KindConfigMap, Name: "page", Hash: "x"}}}}
+	if _, err := Environment(pod.CreateRequest{Want: spec, Container: "c", Sandbox: &pod.Sandbox{}}, Sources{}); err == nil || !strings.Contains(err.Error(), `what configmap "page" holds is not known`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -376,13 +378,13 @@ func TestEnvironment_OptionalObjectUnread_IsNotMissing(t *testing.T) {
 	t.Parallel()
 	p := &v1.Pod{}
 	p.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "A", ValueFrom: secretKey("key", "k", true)}, {Name: "B", ValueFrom: mapKey("page", "k", true)}}}}
-	for want, unread := range map[string][]ObjectID{
+	for want, unread := range map[string][]pod.ObjectID{
 		"":                                       nil,
-		`secret "key" could not be read yet`:     {{KindSecret, "key"}},
-		`configmap "page" could not be read yet`: {{KindConfigMap, "page"}},
+		`secret "key" could not be read yet`:     {{pod.KindSecret, "key"}},
+		`configmap "page" could not be read yet`: {{pod.KindConfigMap, "page"}},
 	} {
-		spec := &Spec{Key: KeyOf(p), Pod: p, Unread: unread}
-		_, err := Environment(CreateRequest{Want: spec, Container: "c", Sandbox: &Sandbox{}}, Sources{})
+		spec := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Unread: unread}
+		_, err := Environment(pod.CreateRequest{Want: spec, Container: "c", Sandbox: &pod.Sandbox{}}, Sources{})
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%v: %v", unread, err)
 		}

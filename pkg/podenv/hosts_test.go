@@ -1,4 +1,4 @@
-package pod
+package podenv
 
 import (
 	"strings"
@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Shows: C-1.38.6
@@ -76,7 +78,7 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 		"host's aliases": {v1.PodSpec{HostNetwork: true, HostAliases: aliases}, nil, "", "# Kubernetes-managed hosts file (host network).\n127.0.0.1 localhost\n" + added},
 		"wrong name":     {v1.PodSpec{Hostname: "a\n192.0.2.9 b"}, []string{"10.88.0.5"}, "", managed},
 	} {
-		want := &Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns"}, Spec: c.spec}}
+		want := &pod.Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web", Namespace: "ns"}, Spec: c.spec}}
 		if got := string(HostsFile(want, c.ips, []byte("127.0.0.1 localhost\n"), c.domain)); got != c.want {
 			t.Errorf("%s: got\n%swant\n%s", name, got, c.want)
 		}
