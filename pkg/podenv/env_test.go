@@ -380,8 +380,8 @@ func TestEnvironment_OptionalObjectUnread_IsNotMissing(t *testing.T) {
 	p.Spec.Containers = []v1.Container{{Name: "c", Env: []v1.EnvVar{{Name: "A", ValueFrom: secretKey("key", "k", true)}, {Name: "B", ValueFrom: mapKey("page", "k", true)}}}}
 	for want, unread := range map[string][]pod.ObjectID{
 		"":                                       nil,
-		`secret "key" could not be read yet`:     {{pod.KindSecret, "key"}},
-		`configmap "page" could not be read yet`: {{pod.KindConfigMap, "page"}},
+		`secret "key" could not be read yet`:     {{Kind: pod.KindSecret, Name: "key"}},
+		`configmap "page" could not be read yet`: {{Kind: pod.KindConfigMap, Name: "page"}},
 	} {
 		spec := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Unread: unread}
 		_, err := Environment(pod.CreateRequest{Want: spec, Container: "c", Sandbox: &pod.Sandbox{}}, Sources{})

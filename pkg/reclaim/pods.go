@@ -17,7 +17,7 @@ const critical = 2_000_000_000
 
 // evictable reports whether pressure may end a pod.
 func (p EvictPolicy) evictable(it Pod) bool {
-	return it.Priority < critical && !(p.Cluster && it.Static)
+	return it.Priority < critical && (!p.Cluster || !it.Static)
 }
 
 // evict adds the eviction of the pod that ranks first for a threshold. It evicts none while

@@ -146,7 +146,7 @@ func TestImages_SharedLayers_CountWhatRemovalFrees(t *testing.T) {
 	lines(t, Images(n, policy).String(),
 		"remove-image docker.io/library/a:1 id=sha256:a bytes=0 ", "remove-image docker.io/library/b:1 id=sha256:b bytes=1073741824 ",
 		"keep docker.io/library/web:1", "keep docker.io/library/base:1", "keep docker.io/library/c:1")
-	n.Images = append(images, shared("d", 5*time.Hour, "base"))
+	n.Images = append(n.Images, shared("d", 5*time.Hour, "base"))
 	if p := Images(n, ImagePolicy{High: 85, Low: 0}); p.Frees != 2*gib || strings.Contains(p.String(), "remove-image docker.io/library/base") {
 		t.Errorf("everything that can be freed is 2 GiB; the plan is:\n%s", p)
 	}

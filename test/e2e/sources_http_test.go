@@ -1,6 +1,4 @@
 package e2e
 
-import ()
-
 // oftenAsked makes an agent poll its URLs without delay.
 var oftenAsked = []string{"--http-check-frequency", "100ms"}
