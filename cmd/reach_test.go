@@ -14,6 +14,13 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
+// onlySources shows no pods, and a list of no sources.
+type onlySources struct{ otherPods }
+
+type otherPods interface{ server.Pods }
+
+func (onlySources) Sources() ([]byte, error) { return []byte("{}\n"), nil }
+
 func TestUnanswered_AgentRefuses_HasItsMessage(t *testing.T) {
 	t.Parallel()
 	root, err := os.MkdirTemp("", "reach") // a socket's path is short
@@ -26,7 +33,7 @@ func TestUnanswered_AgentRefuses_HasItsMessage(t *testing.T) {
 	if err := errors.Join(os.Mkdir(filepath.Dir(p.cfg.ListenPath()), 0o700), os.Symlink(p.cfg.ListenPath(), p.cfg.SocketPath())); err != nil {
 		t.Fatal(err)
 	}
-	runUntilEnd(t, server.New(server.Config{Socket: p.cfg.ListenPath(), Sources: func() ([]byte, error) { return []byte("{}\n"), nil }}).Serve)
+	runUntilEnd(t, server.New(server.Config{Socket: p.cfg.ListenPath(), Pods: onlySources{}}).Serve)
 	wait.NoError(t, func() error {
 		var d any
 		return p.agent().Document(t.Context(), "/v1/sources", nil, &d)

@@ -44,21 +44,13 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member) (s server.Config, serv
 	})
 	a.metrics.Also(measured.Volumes())
 	s = documents(cfg, live)
-	s.RunningPods = a.runtime.runningPods
-	s.Node = func(ctx context.Context) (*v1.Node, error) {
-		if m == nil {
-			return a.observer.Look(ctx), nil
-		}
-		return a.observer.Node(ctx, m.presence.Node()), nil
-	}
-	s.Events, s.Images = a.eventLines, a.runtime.imageList
-	s.Restart, s.Delete = restart(e), remove(e)
-	s.Summary = func(ctx context.Context, only bool) (any, error) { return measured.Summary(ctx, only) }
+	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m}, inContainers{a}, control{e}, statistics{measured}
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
 	s.Configz, s.Counted = cfg.Configz, a.metrics.Request
 	s.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": a.runtime.hints.Beat}
-	a.streams(&s)
+	s.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")
+	s.NoDebugging, s.StreamIdle = !cfg.EnableDebuggingHandlers, cfg.StreamingConnectionIdleTimeout
 	s.Audit = filepath.Join(cfg.RootDir, "audit.jsonl")
 	if cfg.HealthzPort > 0 {
 		s.Health = net.JoinHostPort(cfg.HealthzBindAddress, strconv.Itoa(cfg.HealthzPort))
@@ -91,23 +83,35 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member) (s server.Config, serv
 	return s, serving, nil
 }
 
-// streams sets the functions for exec, attach, port-forward, run and logs.
-func (a *Agent) streams(cfg *server.Config) {
-	cfg.Logs, cfg.Run = a.readLog, a.runtime.runCommand
-	cfg.ExecURL = func(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
-		return a.runtime.ExecURL(ctx, string(of.UID), container, command, cri.Streams(s))
-	}
-	cfg.AttachURL = func(ctx context.Context, of *v1.Pod, container string, s server.Streams) (*url.URL, error) {
-		return a.runtime.AttachURL(ctx, string(of.UID), container, cri.Streams(s))
-	}
-	cfg.PortForwardURL = func(ctx context.Context, of *v1.Pod) (*url.URL, error) {
-		return a.runtime.PortForwardURL(ctx, string(of.UID))
-	}
-	cfg.Checkpoint = func(ctx context.Context, of *v1.Pod, container, path string, timeout time.Duration) error {
-		return a.runtime.CheckpointContainer(ctx, string(of.UID), container, path, timeout)
-	}
-	cfg.CheckpointDir = filepath.Join(a.cfg.RootDir, "checkpoints")
-	cfg.NoDebugging, cfg.StreamIdle = !a.cfg.EnableDebuggingHandlers, a.cfg.StreamingConnectionIdleTimeout
+// statistics implements server.Stats.
+type statistics struct{ *stats.Stats }
+
+// Summary implements server.Stats.
+func (s statistics) Summary(ctx context.Context, only bool) (any, error) {
+	return s.Stats.Summary(ctx, only)
+}
+
+// inContainers implements server.Containers.
+type inContainers struct{ *Agent }
+
+// ExecURL implements server.Containers.
+func (a inContainers) ExecURL(ctx context.Context, of *v1.Pod, container string, command []string, s server.Streams) (*url.URL, error) {
+	return a.runtime.ExecURL(ctx, string(of.UID), container, command, cri.Streams(s))
+}
+
+// AttachURL implements server.Containers.
+func (a inContainers) AttachURL(ctx context.Context, of *v1.Pod, container string, s server.Streams) (*url.URL, error) {
+	return a.runtime.AttachURL(ctx, string(of.UID), container, cri.Streams(s))
+}
+
+// PortForwardURL implements server.Containers.
+func (a inContainers) PortForwardURL(ctx context.Context, of *v1.Pod) (*url.URL, error) {
+	return a.runtime.PortForwardURL(ctx, string(of.UID))
+}
+
+// Checkpoint implements server.Containers.
+func (a inContainers) Checkpoint(ctx context.Context, of *v1.Pod, container, path string, timeout time.Duration) error {
+	return a.runtime.CheckpointContainer(ctx, string(of.UID), container, path, timeout)
 }
 
 // addresses returns the addresses of the Node object.
@@ -115,8 +119,22 @@ func (a *Agent) addresses() []v1.NodeAddress {
 	return a.observer.Addresses(context.Background())
 }
 
-// eventLines yields the existing events, and with watch later ones.
-func (a *Agent) eventLines(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
+// ofNode implements server.Node; m is nil if this node is in no cluster.
+type ofNode struct {
+	*Agent
+	m *member
+}
+
+// Node implements server.Node.
+func (a ofNode) Node(ctx context.Context) (*v1.Node, error) {
+	if a.m == nil {
+		return a.observer.Look(ctx), nil
+	}
+	return a.observer.Node(ctx, a.m.presence.Node()), nil
+}
+
+// Events implements server.Node: the existing events, and with watch later ones.
+func (a ofNode) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 	return func(yield func(string, *v1.Event) bool) {
 		if !watch {
 			for _, e := range a.events.List(event.Filter{}) {
@@ -134,30 +152,31 @@ func (a *Agent) eventLines(ctx context.Context, watch bool) iter.Seq2[string, *v
 	}
 }
 
-// runningPods returns the pods that the runtime runs, desired or not: their names, and the
-// running containers.
-func (r *containerRuntime) runningPods(ctx context.Context) ([]*v1.Pod, error) {
-	have, err := r.Pods(ctx)
+// RunningPods implements server.Node: the pods that the runtime runs, desired or not, their
+// names and the running containers.
+func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
+	have, err := a.runtime.Pods(ctx)
 	if have == nil {
 		return nil, err
 	}
 	var all []*v1.Pod
-	for _, a := range have {
-		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: a.Namespace, Name: a.Name, UID: types.UID(a.UID)}}
-		for _, name := range slices.Sorted(maps.Keys(a.Containers)) {
-			if c := a.Containers[name]; c.State == pod.StateRunning {
+	for _, found := range have {
+		p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: found.Namespace, Name: found.Name, UID: types.UID(found.UID)}}
+		for _, name := range slices.Sorted(maps.Keys(found.Containers)) {
+			if c := found.Containers[name]; c.State == pod.StateRunning {
 				p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: name, Image: c.Image})
 			}
 		}
-		if len(p.Spec.Containers) > 0 || a.Sandbox != nil && a.Sandbox.Ready {
+		if len(p.Spec.Containers) > 0 || found.Sandbox != nil && found.Sandbox.Ready {
 			all = append(all, p)
 		}
 	}
 	return all, nil
 }
 
-func (r *containerRuntime) imageList(ctx context.Context) ([]server.Image, error) {
-	all, err := r.Images(ctx)
+// Images implements server.Node.
+func (a ofNode) Images(ctx context.Context) ([]server.Image, error) {
+	all, err := a.runtime.Images(ctx)
 	out := make([]server.Image, 0, len(all))
 	for _, i := range all {
 		out = append(out, server.Image(i))
@@ -177,20 +196,21 @@ func refusal(err error) error {
 	return err
 }
 
-func restart(e *engine.Engine) func(context.Context, string, string, []string, *int64) error {
-	return func(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
-		return refusal(e.Restart(ctx, pod.Key{Namespace: namespace, Name: name}, containers, grace))
-	}
+// control implements server.Control.
+type control struct{ *engine.Engine }
+
+// Restart implements server.Control.
+func (c control) Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
+	return refusal(c.Engine.Restart(ctx, pod.Key{Namespace: namespace, Name: name}, containers, grace))
 }
 
-func remove(e *engine.Engine) func(context.Context, string, string, string, *int64) error {
-	return func(ctx context.Context, namespace, name, uid string, grace *int64) error {
-		return refusal(e.Delete(ctx, pod.Key{Namespace: namespace, Name: name}, uid, grace))
-	}
+// Delete implements server.Control.
+func (c control) Delete(ctx context.Context, namespace, name, uid string, grace *int64) error {
+	return refusal(c.Engine.Delete(ctx, pod.Key{Namespace: namespace, Name: name}, uid, grace))
 }
 
-// readLog writes the log of a container.
-func (a *Agent) readLog(ctx context.Context, w io.Writer, l server.Log) error {
+// Logs implements server.Containers.
+func (a inContainers) Logs(ctx context.Context, w io.Writer, l server.Log) error {
 	path, err := a.runtime.LogPath(ctx, l.ContainerID)
 	if err != nil {
 		return err
@@ -204,13 +224,13 @@ func (a *Agent) readLog(ctx context.Context, w io.Writer, l server.Log) error {
 	})
 }
 
-// runCommand runs a command in a container to its end.
-func (r *containerRuntime) runCommand(ctx context.Context, of *v1.Pod, container string, command []string) ([]byte, error) {
-	id, err := r.RunningContainer(ctx, string(of.UID), container)
+// Run implements server.Containers.
+func (a inContainers) Run(ctx context.Context, of *v1.Pod, container string, command []string) ([]byte, error) {
+	id, err := a.runtime.RunningContainer(ctx, string(of.UID), container)
 	if err != nil {
 		return nil, err
 	}
-	code, out, err := r.ExecSync(ctx, id, command, runFor)
+	code, out, err := a.runtime.ExecSync(ctx, id, command, runFor)
 	if err == nil && code != 0 {
 		err = fmt.Errorf("command exited with %d: %s", code, out)
 	}

@@ -77,41 +77,39 @@ func linkSocket(path, to string) error {
 	return os.Rename(next, path)
 }
 
-// documents returns the local server's configuration for an engine's state.
+// documents returns the local server's configuration for what an agent shows.
 func documents(cfg Config, live *feed.Live) server.Config {
-	return server.Config{
-		Socket: cfg.ListenPath(),
-		Updates: func(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
-			return updateLines(ctx, live, q)
-		},
-		Sources: func() ([]byte, error) { return jsonBytes(ui.NewSourceList(live.Sources())) },
-		Pods:    live.Pods,
-		Pod: func(namespace, name string) *v1.Pod {
-			found, _ := live.Pod(pod.Key{Namespace: namespace, Name: name})
-			return found
-		},
-		WatchPods: live.WatchPods, Known: live.PodsObserved(),
-		Log: cfg.Log,
-	}
+	return server.Config{Socket: cfg.ListenPath(), Pods: shown{live}, Known: live.PodsObserved(), Log: cfg.Log}
 }
 
-// updateLines returns the updates that a query selects, as watch -o json prints them.
-func updateLines(ctx context.Context, live *feed.Live, q url.Values) (iter.Seq2[[]byte, error], error) {
-	s, err := ui.ParseSelection(q)
+// shown implements server.Pods.
+type shown struct{ *feed.Live }
+
+// Pod implements server.Pods.
+func (s shown) Pod(namespace, name string) *v1.Pod {
+	found, _ := s.Live.Pod(pod.Key{Namespace: namespace, Name: name})
+	return found
+}
+
+// Sources implements server.Pods.
+func (s shown) Sources() ([]byte, error) {
+	text, err := ui.JSON(ui.NewSourceList(s.Live.Sources()))
+	return []byte(text), err
+}
+
+// Updates implements server.Pods: the updates that a query selects, as watch -o json prints
+// them.
+func (s shown) Updates(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
+	selected, err := ui.ParseSelection(q)
 	if err != nil {
 		return nil, &server.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
 	}
 	return func(yield func([]byte, error) bool) {
-		for d := range s.Documents(live.Watch(ctx, feed.WatchOptions{Mode: s.Mode})) {
+		for d := range selected.Documents(s.Watch(ctx, feed.WatchOptions{Mode: selected.Mode})) {
 			line, err := ui.JSONLine(d)
 			if !yield([]byte(line), err) || err != nil {
 				return
 			}
 		}
 	}, nil
-}
-
-func jsonBytes(v any) ([]byte, error) {
-	text, err := ui.JSON(v)
-	return []byte(text), err
 }

@@ -146,25 +146,7 @@ func agent(t *testing.T, n *node) *client.Client {
 	socket := filepath.Join(t.TempDir(), "s")
 	s := server.New(server.Config{
 		Socket: socket, Log: slog.New(slog.DiscardHandler), StreamIdle: time.Minute,
-		Pods: func() []v1.Pod { return []v1.Pod{web} },
-		Pod: func(_, name string) *v1.Pod {
-			if name != web.Name {
-				return nil
-			}
-			return &web
-		},
-		ExecURL: func(_ context.Context, _ *v1.Pod, c string, command []string, s server.Streams) (*url.URL, error) {
-			r, err := runtime.GetExec(&runtimeapi.ExecRequest{ContainerId: c, Cmd: command, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY})
-			return at(r.GetUrl(), err)
-		},
-		AttachURL: func(_ context.Context, _ *v1.Pod, c string, s server.Streams) (*url.URL, error) {
-			r, err := runtime.GetAttach(&runtimeapi.AttachRequest{ContainerId: c, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY})
-			return at(r.GetUrl(), err)
-		},
-		PortForwardURL: func(context.Context, *v1.Pod) (*url.URL, error) {
-			r, err := runtime.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "s"})
-			return at(r.GetUrl(), err)
-		},
+		Pods: onePod{web: web}, Containers: streamed{runtime: runtime, at: at},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -175,6 +157,45 @@ func agent(t *testing.T, n *node) *client.Client {
 		}
 	})
 	return answering(t, socket)
+}
+
+// onePod shows one pod.
+type onePod struct {
+	otherPods
+	web v1.Pod
+}
+
+type otherPods interface{ server.Pods }
+
+func (o onePod) Pods() []v1.Pod { return []v1.Pod{o.web} }
+
+func (o onePod) Pod(_, name string) *v1.Pod {
+	if name != o.web.Name {
+		return nil
+	}
+	return &o.web
+}
+
+// streamed gets its streams from the streaming server of a runtime, at the URL that at makes.
+type streamed struct {
+	server.Containers
+	runtime streaming.Server
+	at      func(url string, err error) (*url.URL, error)
+}
+
+func (f streamed) ExecURL(_ context.Context, _ *v1.Pod, c string, command []string, s server.Streams) (*url.URL, error) {
+	r, err := f.runtime.GetExec(&runtimeapi.ExecRequest{ContainerId: c, Cmd: command, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY})
+	return f.at(r.GetUrl(), err)
+}
+
+func (f streamed) AttachURL(_ context.Context, _ *v1.Pod, c string, s server.Streams) (*url.URL, error) {
+	r, err := f.runtime.GetAttach(&runtimeapi.AttachRequest{ContainerId: c, Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Tty: s.TTY})
+	return f.at(r.GetUrl(), err)
+}
+
+func (f streamed) PortForwardURL(context.Context, *v1.Pod) (*url.URL, error) {
+	r, err := f.runtime.GetPortForward(&runtimeapi.PortForwardRequest{PodSandboxId: "s"})
+	return f.at(r.GetUrl(), err)
 }
 
 // answering returns a client once the agent answers.

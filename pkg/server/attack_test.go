@@ -117,9 +117,9 @@ func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 			_, _ = c.Read(make([]byte, 4096))
 			_, _ = c.Write(answer)
 		}()
-		s := New(Config{PortForwardURL: func(context.Context, *v1.Pod) (*url.URL, error) {
+		s := New(Config{Containers: &answers{portForward: func(context.Context, *v1.Pod) (*url.URL, error) {
 			return &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/portforward/token"}, nil
-		}})
+		}}})
 		ctx, cancel := context.WithTimeout(t.Context(), wait.Limit)
 		defer cancel()
 		fw, err := s.forwarder(ctx, &v1.Pod{}, nil)

@@ -43,8 +43,9 @@ func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
 	dir := root(t)
 	l := newPlace(t, func(cfg *Config) {
 		cfg.Audit = filepath.Join(dir, "audit.jsonl")
-		cfg.Restart = func(context.Context, string, string, []string, *int64) error { return nil }
-		cfg.Delete = func(context.Context, string, string, string, *int64) error {
+		cfg.Control = of(*cfg)
+		of(*cfg).restart = func(context.Context, string, string, []string, *int64) error { return nil }
+		of(*cfg).delete = func(context.Context, string, string, string, *int64) error {
 			return &Refusal{Code: http.StatusConflict, Message: "no"}
 		}
 	})

@@ -14,7 +14,7 @@ import (
 // runCommand answers /run: it runs a command to its end and answers with the
 // command's output (C-1.40.9).
 func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
-	if s.cfg.Run == nil {
+	if s.cfg.Containers == nil {
 		return missing(q)
 	}
 	if err := q.ParseForm(); err != nil {
@@ -27,7 +27,7 @@ func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	if err != nil {
 		return err
 	}
-	out, err := s.cfg.Run(q.Context(), pod, q.values["container"], commandOfRun(q))
+	out, err := s.cfg.Containers.Run(q.Context(), pod, q.values["container"], commandOfRun(q))
 	if err != nil {
 		return s.refusedByRuntime(err)
 	}
@@ -43,7 +43,7 @@ const room = 1 << 30
 // (C-1.40.10). It limits the number of archives, because each may be as large as the
 // container's memory (CVE-2025-0426).
 func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
-	if s.cfg.Checkpoint == nil || s.cfg.CheckpointDir == "" {
+	if s.cfg.Containers == nil || s.cfg.CheckpointDir == "" {
 		return missing(q)
 	}
 	pod, err := s.pod(q)
@@ -70,7 +70,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 		return err
 	}
 	path := filepath.Join(s.cfg.CheckpointDir, fmt.Sprintf("checkpoint-%s_%s-%s-%s.tar", pod.Name, pod.Namespace, name, time.Now().Format(time.RFC3339)))
-	if err := s.cfg.Checkpoint(q.Context(), pod, name, path, timeout); err != nil {
+	if err := s.cfg.Containers.Checkpoint(q.Context(), pod, name, path, timeout); err != nil {
 		code := http.StatusInternalServerError
 		if errors.Is(err, errors.ErrUnsupported) { // the kubelet's 404 would read as a missing pod
 			code = http.StatusNotImplemented

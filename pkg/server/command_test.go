@@ -167,12 +167,13 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	known := make(chan struct{})
 	cfg.Known = known
 	asked := make(chan struct{}, 2) // one send for each list that is answered
-	cfg.Pods = func() []v1.Pod {
+	of(cfg).pods = func() []v1.Pod {
 		asked <- struct{}{}
 		return []v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}}
 	}
-	cfg.Pod = func(string, string) *v1.Pod { return nil }
-	cfg.Logs = func(context.Context, io.Writer, Log) error { return nil }
+	of(cfg).pod = func(string, string) *v1.Pod { return nil }
+	cfg.Containers = of(cfg)
+	of(cfg).logs = func(context.Context, io.Writer, Log) error { return nil }
 	web, _ := started(t, cfg)
 	for _, path := range []string{"/containerLogs/a/p/c", "/v1/pods"} {
 		if code, text, _ := full(t, web, "GET", path, ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not looked at its pods yet") {
@@ -218,13 +219,14 @@ func TestLocalRoutes(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	pods := []v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "p"}}}
-	cfg.Pods = func() []v1.Pod { return pods }
-	cfg.WatchPods = func(context.Context) iter.Seq2[string, *v1.Pod] {
+	of(cfg).pods = func() []v1.Pod { return pods }
+	of(cfg).watchPods = func(context.Context) iter.Seq2[string, *v1.Pod] {
 		return func(yield func(string, *v1.Pod) bool) {
 			_ = yield("ADDED", &pods[0]) && yield("BOOKMARK", &v1.Pod{}) && yield("MODIFIED", &pods[1]) && yield("DELETED", &pods[1])
 		}
 	}
-	cfg.Events = func(_ context.Context, watch bool) iter.Seq2[string, *v1.Event] {
+	cfg.Node = of(cfg)
+	of(cfg).events = func(_ context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 		return func(yield func(string, *v1.Event) bool) {
 			for _, name := range []string{"p", "q"} {
 				if !yield("ADDED", &v1.Event{Reason: "Started", InvolvedObject: v1.ObjectReference{Kind: "Pod", Namespace: "a", Name: name}}) {
@@ -236,14 +238,15 @@ func TestLocalRoutes(t *testing.T) {
 			}
 		}
 	}
-	cfg.Node = func(context.Context) (*v1.Node, error) {
+	of(cfg).node = func(context.Context) (*v1.Node, error) {
 		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, nil
 	}
-	cfg.Images = func(context.Context) ([]Image, error) {
+	of(cfg).images = func(context.Context) ([]Image, error) {
 		return []Image{{ID: "i", Names: []string{"x:1"}, Size: 7}}, nil
 	}
 	var did []string
-	cfg.Restart = func(_ context.Context, ns, name string, containers []string, grace *int64) error {
+	cfg.Control = of(cfg)
+	of(cfg).restart = func(_ context.Context, ns, name string, containers []string, grace *int64) error {
 		if name == "gone" {
 			return &Refusal{Code: 404, Message: "pods \"gone\" not found"}
 		}
@@ -253,11 +256,12 @@ func TestLocalRoutes(t *testing.T) {
 		did = append(did, fmt.Sprint("restart ", ns, "/", name, containers, graceText(grace)))
 		return nil
 	}
-	cfg.Delete = func(_ context.Context, ns, name, uid string, grace *int64) error {
+	of(cfg).delete = func(_ context.Context, ns, name, uid string, grace *int64) error {
 		did = append(did, fmt.Sprint("delete ", ns, "/", name, " ", uid, graceText(grace)))
 		return nil
 	}
-	cfg.Summary = func(_ context.Context, only bool) (any, error) { return map[string]bool{"only": only}, nil }
+	cfg.Stats = of(cfg)
+	of(cfg).summary = func(_ context.Context, only bool) (any, error) { return map[string]bool{"only": only}, nil }
 	web, _ := started(t, cfg)
 	for _, c := range []struct {
 		method, path string

@@ -13,8 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Config has a Server's listeners and the functions that it answers from. The server
-// answers 501 where a function is nil.
+// Config has a Server's listeners and what it answers from.
 type Config struct {
 	// Socket is the path of the socket, in a directory that only its owner can
 	// enter and that no other agent uses.
@@ -28,70 +27,29 @@ type Config struct {
 	// plain HTTP and without authentication, as kubeadm expects; empty has none.
 	Health string
 
-	// Updates returns the lines of a stream, each a whole JSON document with its
-	// newline; they end when there are no more, or with ctx. The iterator blocks
-	// until the next line. The server answers with an error in place of the lines (a
-	// *Refusal with its code and message); an error among the lines cuts the stream.
-	Updates func(ctx context.Context, query url.Values) (iter.Seq2[[]byte, error], error)
-	// Sources returns a JSON document.
-	Sources func() ([]byte, error)
-
-	// Pods returns every pod of the agent with the status it reports, without mirror
-	// pods. The caller must not write to what they point to.
-	Pods func() []v1.Pod
-	// Pod returns one of them, or nil.
-	Pod func(namespace, name string) *v1.Pod
-	// WatchPods yields every pod as ADDED, a BOOKMARK without a pod, then each change
-	// as ADDED, MODIFIED or DELETED, until ctx is done.
-	WatchPods func(ctx context.Context) iter.Seq2[string, *v1.Pod]
+	// What the agent shows, this node, its containers, and what callers may do to pods. The
+	// server answers 501 where one is nil.
+	Pods       Pods
+	Node       Node
+	Containers Containers
+	Control    Control
+	Stats      Stats
 	// Answering is called once the socket answers, or once it could not be made while
 	// there are other listeners; may be nil.
 	Answering func()
 	// Known is closed once the agent has read its pods; nil: it has. Until then the
 	// server does not answer that a pod does not exist.
 	Known <-chan struct{}
-	// RunningPods returns the pods that the runtime runs, desired or not.
-	RunningPods func(ctx context.Context) ([]*v1.Pod, error)
-	// Node returns the node as it is, or would be, registered.
-	Node func(ctx context.Context) (*v1.Node, error)
-	// Events yields the existing events as ADDED; with watch also later ones, as
-	// ADDED or MODIFIED (a repeat), until ctx is done.
-	Events func(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event]
-	// Images returns the runtime's images.
-	Images func(ctx context.Context) ([]Image, error)
-	// Restart stops the named containers of a pod (all if none is named), so that the
-	// agent starts them again. Delete deletes a pod; a UID that is not empty must be
-	// the pod's. grace is in seconds; nil is the pod's own. The server answers a
-	// *Refusal with its code and message.
-	Restart func(ctx context.Context, namespace, name string, containers []string, grace *int64) error
-	Delete  func(ctx context.Context, namespace, name, uid string, grace *int64) error
-
-	// Summary returns the answer to /stats/summary: a *stats.Summary of
-	// k8s.io/kubelet/pkg/apis/stats/v1alpha1.
-	Summary func(ctx context.Context, onlyCPUAndMemory bool) (any, error)
-	// The texts of /metrics, /metrics/resource, /metrics/cadvisor, /metrics/probes.
+	// The texts of /metrics, /metrics/resource, /metrics/cadvisor, /metrics/probes; nil is
+	// answered with 501.
 	Metrics, ResourceMetrics, CadvisorMetrics, ProbeMetrics http.Handler
-	// Configz returns the JSON document of /configz, without secrets.
+	// Configz returns the JSON document of /configz, without secrets; nil is answered with
+	// 501.
 	Configz func() ([]byte, error)
 	// Checks are the checks of /healthz beside ping and log, by name ("syncloop"). A
 	// check that returns nil is healthy.
 	Checks map[string]func(ctx context.Context) error
 
-	// Logs writes the log of a container. The server answers with an error before the
-	// first byte (400, or the code of a *Refusal).
-	Logs func(ctx context.Context, w io.Writer, l Log) error
-	// ExecURL, AttachURL and PortForwardURL return a URL of the runtime's streaming
-	// server, for one connection within a minute. container is one of pod's. The
-	// caller sees the error, for example that the container is not running.
-	ExecURL        func(ctx context.Context, pod *v1.Pod, container string, command []string, s Streams) (*url.URL, error)
-	AttachURL      func(ctx context.Context, pod *v1.Pod, container string, s Streams) (*url.URL, error)
-	PortForwardURL func(ctx context.Context, pod *v1.Pod) (*url.URL, error)
-	// Run runs a command to its end and returns its stdout and stderr.
-	Run func(ctx context.Context, pod *v1.Pod, container string, command []string) ([]byte, error)
-	// Checkpoint writes a running container to a file at path. timeout is for the
-	// runtime; 0 is its default. It returns errors.ErrUnsupported if the runtime has
-	// no checkpoints.
-	Checkpoint func(ctx context.Context, pod *v1.Pod, container, path string, timeout time.Duration) error
 	// CheckpointDir is the directory of checkpoints ("<root>/checkpoints"), which the
 	// server makes with mode 0700.
 	CheckpointDir string
@@ -124,6 +82,73 @@ type Config struct {
 	// process's limit of file descriptors. The server closes connections before the
 	// agent has no file descriptor left for its pods (F10).
 	Connections int
+}
+
+// Pods is what a running agent shows of its sources and pods.
+type Pods interface {
+	// Pods returns every pod of the agent with the status it reports, without mirror
+	// pods. The caller must not write to what they point to.
+	Pods() []v1.Pod
+	// Pod returns one of them, or nil.
+	Pod(namespace, name string) *v1.Pod
+	// WatchPods yields every pod as ADDED, a BOOKMARK without a pod, then each change
+	// as ADDED, MODIFIED or DELETED, until ctx is done.
+	WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod]
+	// Sources returns a JSON document.
+	Sources() ([]byte, error)
+	// Updates returns the lines of a stream, each a whole JSON document with its
+	// newline; they end when there are no more, or with ctx. The iterator blocks
+	// until the next line. The server answers with an error in place of the lines (a
+	// *Refusal with its code and message); an error among the lines cuts the stream.
+	Updates(ctx context.Context, query url.Values) (iter.Seq2[[]byte, error], error)
+}
+
+// Node is the node of the agent.
+type Node interface {
+	// Node returns the node as it is, or would be, registered.
+	Node(ctx context.Context) (*v1.Node, error)
+	// RunningPods returns the pods that the runtime runs, desired or not.
+	RunningPods(ctx context.Context) ([]*v1.Pod, error)
+	// Images returns the runtime's images.
+	Images(ctx context.Context) ([]Image, error)
+	// Events yields the existing events as ADDED; with watch also later ones, as
+	// ADDED or MODIFIED (a repeat), until ctx is done.
+	Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event]
+}
+
+// Containers reads and runs things in containers.
+type Containers interface {
+	// Logs writes the log of a container. The server answers with an error before the
+	// first byte (400, or the code of a *Refusal).
+	Logs(ctx context.Context, w io.Writer, l Log) error
+	// ExecURL, AttachURL and PortForwardURL return a URL of the runtime's streaming
+	// server, for one connection within a minute. container is one of pod's. The
+	// caller sees the error, for example that the container is not running.
+	ExecURL(ctx context.Context, pod *v1.Pod, container string, command []string, s Streams) (*url.URL, error)
+	AttachURL(ctx context.Context, pod *v1.Pod, container string, s Streams) (*url.URL, error)
+	PortForwardURL(ctx context.Context, pod *v1.Pod) (*url.URL, error)
+	// Run runs a command to its end and returns its stdout and stderr.
+	Run(ctx context.Context, pod *v1.Pod, container string, command []string) ([]byte, error)
+	// Checkpoint writes a running container to a file at path. timeout is for the
+	// runtime; 0 is its default. It returns errors.ErrUnsupported if the runtime has
+	// no checkpoints.
+	Checkpoint(ctx context.Context, pod *v1.Pod, container, path string, timeout time.Duration) error
+}
+
+// Control changes pods. The server answers a *Refusal with its code and message.
+type Control interface {
+	// Restart stops the named containers of a pod (all if none is named), so that the
+	// agent starts them again. grace is in seconds; nil is the pod's own.
+	Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error
+	// Delete deletes a pod; a UID that is not empty must be the pod's.
+	Delete(ctx context.Context, namespace, name, uid string, grace *int64) error
+}
+
+// Stats measures the node.
+type Stats interface {
+	// Summary returns the answer to /stats/summary: a *stats.Summary of
+	// k8s.io/kubelet/pkg/apis/stats/v1alpha1.
+	Summary(ctx context.Context, onlyCPUAndMemory bool) (any, error)
 }
 
 // TLS configures the TLS listener. Its limits are those of D2.

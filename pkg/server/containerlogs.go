@@ -16,7 +16,7 @@ import (
 // containerLogs answers /containerLogs: it sends the log of a container as it reads
 // it, byte for byte (C-1.40.8).
 func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
-	if s.cfg.Logs == nil {
+	if s.cfg.Containers == nil {
 		return missing(q)
 	}
 	for _, part := range [][2]string{{"pod", "podID"}, {"container", "container name"}, {"namespace", "podNamespace"}} {
@@ -29,10 +29,10 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 		return err
 	}
 	name, container := q.values["pod"], q.values["container"]
-	if s.cfg.Pod == nil {
+	if s.cfg.Pods == nil {
 		return missing(q)
 	}
-	l.Pod, l.Container = s.cfg.Pod(q.values["namespace"], name), container
+	l.Pod, l.Container = s.cfg.Pods.Pod(q.values["namespace"], name), container
 	if l.Pod == nil && !s.knows(q.Context(), 0) {
 		return notKnown
 	}
@@ -48,7 +48,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 	l.Ended = func() bool { return !s.runs(l) }
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	out := s.patient(w)
-	err = s.cfg.Logs(q.Context(), out, l)
+	err = s.cfg.Containers.Logs(q.Context(), out, l)
 	switch {
 	case err == nil:
 		out.end()
@@ -66,7 +66,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 
 // runs reports whether the container of l still runs, by the pod's status.
 func (s *Server) runs(l Log) bool {
-	p := s.cfg.Pod(l.Pod.Namespace, l.Pod.Name)
+	p := s.cfg.Pods.Pod(l.Pod.Namespace, l.Pod.Name)
 	if p == nil || p.UID != l.Pod.UID {
 		return false
 	}

@@ -147,7 +147,7 @@ func TestC_1_40_8_OverTheWire(t *testing.T) {
 	status := v1.ContainerStatus{Name: "c", ContainerID: "containerd://id", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
 	set := func(s v1.ContainerState) { mu.Lock(); defer mu.Unlock(); status.State = s }
 	l := newPlace(t, func(c *Config) {
-		c.Pod = func(namespace, name string) *v1.Pod {
+		of(*c).pod = func(namespace, name string) *v1.Pod {
 			mu.Lock()
 			defer mu.Unlock()
 			if namespace != "ns" || name != "p" {
@@ -159,7 +159,8 @@ func TestC_1_40_8_OverTheWire(t *testing.T) {
 				Status:     v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{status, {Name: "late", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "PodInitializing"}}}}},
 			}
 		}
-		c.Logs = func(ctx context.Context, w io.Writer, l Log) error {
+		c.Containers = of(*c)
+		of(*c).logs = func(ctx context.Context, w io.Writer, l Log) error {
 			return logs.Read(ctx, w, logs.File{Dir: dir, Path: "0.log"}, logs.Options{
 				Stdout: l.Stdout, Stderr: l.Stderr, Timestamps: l.Timestamps, Tail: l.Tail, Since: l.Since, Limit: l.Limit, Follow: l.Follow, Ended: l.Ended,
 			})

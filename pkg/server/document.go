@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// missing is the answer where a function of the Config is nil.
+// missing is the answer where the Config has none.
 func missing(q *request) error {
 	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent has no answer to " + q.route.path}
 }
@@ -39,10 +39,10 @@ func done(w http.ResponseWriter) error {
 
 // pod returns the pod of a path, or the kubelet's error if there is none.
 func (s *Server) pod(q *request) (*v1.Pod, error) {
-	if s.cfg.Pod == nil {
+	if s.cfg.Pods == nil {
 		return nil, missing(q)
 	}
-	p := s.cfg.Pod(q.values["namespace"], q.values["pod"])
+	p := s.cfg.Pods.Pod(q.values["namespace"], q.values["pod"])
 	if p == nil && !s.knows(q.Context(), 0) {
 		return nil, notKnown
 	}
@@ -86,7 +86,7 @@ func (s *Server) pods(w http.ResponseWriter, q *request) error {
 	if s.cfg.Pods == nil {
 		return missing(q)
 	}
-	return sendPods(w, s.cfg.Pods())
+	return sendPods(w, s.cfg.Pods.Pods())
 }
 
 func sendPods(w http.ResponseWriter, pods []v1.Pod) error {
@@ -99,10 +99,10 @@ func sendPods(w http.ResponseWriter, pods []v1.Pod) error {
 }
 
 func (s *Server) runningPods(w http.ResponseWriter, q *request) error {
-	if s.cfg.RunningPods == nil {
+	if s.cfg.Node == nil {
 		return missing(q)
 	}
-	pods, err := s.cfg.RunningPods(q.Context())
+	pods, err := s.cfg.Node.RunningPods(q.Context())
 	if err != nil {
 		return worded(http.StatusInternalServerError, err)
 	}
@@ -118,7 +118,10 @@ func (s *Server) configz(w http.ResponseWriter, q *request) error {
 }
 
 func (s *Server) sources(w http.ResponseWriter, q *request) error {
-	return text(w, q, s.cfg.Sources)
+	if s.cfg.Pods == nil {
+		return missing(q)
+	}
+	return text(w, q, s.cfg.Pods.Sources)
 }
 
 func text(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
@@ -133,7 +136,7 @@ func text(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
 }
 
 func (s *Server) summary(w http.ResponseWriter, q *request) error {
-	if s.cfg.Summary == nil {
+	if s.cfg.Stats == nil {
 		return missing(q)
 	}
 	only := false
@@ -143,7 +146,7 @@ func (s *Server) summary(w http.ResponseWriter, q *request) error {
 			return worded(http.StatusInternalServerError, err) // as the kubelet
 		}
 	}
-	sum, err := s.cfg.Summary(q.Context(), only)
+	sum, err := s.cfg.Stats.Summary(q.Context(), only)
 	if err != nil {
 		return worded(http.StatusInternalServerError, err)
 	}
@@ -183,7 +186,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	}
 	kind := metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	if isTrue(q.params.Get("watch")) {
-		if s.cfg.WatchPods == nil {
+		if s.cfg.Pods == nil {
 			return missing(q)
 		}
 		bookmarks := isTrue(q.params.Get("allowWatchBookmarks"))
@@ -193,7 +196,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 			}
 			return wanted(p)
 		}
-		return s.lines(w, q, watchLines(s.cfg.WatchPods(q.Context()), told, func(p *v1.Pod) any {
+		return s.lines(w, q, watchLines(s.cfg.Pods.WatchPods(q.Context()), told, func(p *v1.Pod) any {
 			shown := *p
 			shown.TypeMeta = kind
 			return &shown
@@ -206,7 +209,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 		return notKnown
 	}
 	items := []v1.Pod{}
-	for _, p := range s.cfg.Pods() {
+	for _, p := range s.cfg.Pods.Pods() {
 		if wanted(&p) {
 			p.TypeMeta = kind
 			items = append(items, p)
@@ -220,7 +223,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 
 // events answers /v1/events: an EventList, or the events as they come.
 func (s *Server) events(w http.ResponseWriter, q *request) error {
-	if s.cfg.Events == nil {
+	if s.cfg.Node == nil {
 		return missing(q)
 	}
 	namespace, name := q.params.Get("namespace"), q.params.Get("pod")
@@ -230,14 +233,14 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 	}
 	if isTrue(q.params.Get("watch")) {
 		told := func(_ string, e *v1.Event) bool { return wanted(e) }
-		return s.lines(w, q, watchLines(s.cfg.Events(q.Context(), true), told, func(e *v1.Event) any {
+		return s.lines(w, q, watchLines(s.cfg.Node.Events(q.Context(), true), told, func(e *v1.Event) any {
 			shown := *e
 			shown.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 			return &shown
 		}))
 	}
 	list := v1.EventList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "EventList"}, Items: []v1.Event{}}
-	for _, e := range s.cfg.Events(q.Context(), false) {
+	for _, e := range s.cfg.Node.Events(q.Context(), false) {
 		if wanted(e) {
 			list.Items = append(list.Items, *e)
 		}
@@ -267,7 +270,7 @@ func (s *Server) node(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
 		return missing(q)
 	}
-	n, err := s.cfg.Node(q.Context())
+	n, err := s.cfg.Node.Node(q.Context())
 	if err != nil {
 		return err
 	}
@@ -277,10 +280,10 @@ func (s *Server) node(w http.ResponseWriter, q *request) error {
 }
 
 func (s *Server) images(w http.ResponseWriter, q *request) error {
-	if s.cfg.Images == nil {
+	if s.cfg.Node == nil {
 		return missing(q)
 	}
-	images, err := s.cfg.Images(q.Context())
+	images, err := s.cfg.Node.Images(q.Context())
 	if err != nil {
 		return err
 	}
@@ -294,7 +297,7 @@ func (s *Server) images(w http.ResponseWriter, q *request) error {
 }
 
 func (s *Server) restart(w http.ResponseWriter, q *request) error {
-	if s.cfg.Restart == nil {
+	if s.cfg.Control == nil {
 		return missing(q)
 	}
 	grace, err := graceOf(q)
@@ -302,7 +305,7 @@ func (s *Server) restart(w http.ResponseWriter, q *request) error {
 		return err
 	}
 	// A restart goes on when the caller leaves.
-	err = s.cfg.Restart(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params["container"], grace)
+	err = s.cfg.Control.Restart(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params["container"], grace)
 	if err != nil {
 		return err
 	}
@@ -310,14 +313,14 @@ func (s *Server) restart(w http.ResponseWriter, q *request) error {
 }
 
 func (s *Server) delete(w http.ResponseWriter, q *request) error {
-	if s.cfg.Delete == nil {
+	if s.cfg.Control == nil {
 		return missing(q)
 	}
 	grace, err := graceOf(q)
 	if err != nil {
 		return err
 	}
-	err = s.cfg.Delete(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params.Get("uid"), grace)
+	err = s.cfg.Control.Delete(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params.Get("uid"), grace)
 	if err != nil {
 		return err
 	}
@@ -339,10 +342,10 @@ func graceOf(q *request) (*int64, error) {
 
 // updates answers /v1/updates.
 func (s *Server) updates(w http.ResponseWriter, q *request) error {
-	if s.cfg.Updates == nil {
+	if s.cfg.Pods == nil {
 		return missing(q)
 	}
-	lines, err := s.cfg.Updates(q.Context(), q.params)
+	lines, err := s.cfg.Pods.Updates(q.Context(), q.params)
 	if err != nil {
 		return err
 	}

@@ -31,22 +31,22 @@ const creation = 10 * time.Second
 
 // exec answers /exec: it runs a command in a container, with streams (C-1.40.9).
 func (s *Server) exec(w http.ResponseWriter, q *request) error {
-	if s.cfg.ExecURL == nil {
+	if s.cfg.Containers == nil {
 		return missing(q)
 	}
 	command := q.params["command"]
 	return s.remote(w, q, func(r *remote) (*url.URL, error) {
-		return s.cfg.ExecURL(q.Context(), r.pod, q.values["container"], command, r.streams())
+		return s.cfg.Containers.ExecURL(q.Context(), r.pod, q.values["container"], command, r.streams())
 	})
 }
 
 // attach answers /attach: it connects to the streams of a container's main process.
 func (s *Server) attach(w http.ResponseWriter, q *request) error {
-	if s.cfg.AttachURL == nil {
+	if s.cfg.Containers == nil {
 		return missing(q)
 	}
 	return s.remote(w, q, func(r *remote) (*url.URL, error) {
-		return s.cfg.AttachURL(q.Context(), r.pod, q.values["container"], r.streams())
+		return s.cfg.Containers.AttachURL(q.Context(), r.pod, q.values["container"], r.streams())
 	})
 }
 

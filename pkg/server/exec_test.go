@@ -250,8 +250,9 @@ func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
 			w.WriteHeader(code)
 		})
 		l := newPlace(t, func(c *Config) {
-			c.ExecURL = execTo(runtime)
-			c.PortForwardURL = forwardTo(runtime)
+			c.Containers = of(*c)
+			of(*c).exec = execTo(runtime)
+			of(*c).portForward = forwardTo(runtime)
 		})
 		for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "x", "output", "1")) {
 			if err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard}); err == nil {
@@ -300,18 +301,19 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 		return &u
 	}
 	l := newPlace(t, func(c *Config) {
-		own := c.ExecURL
+		own := of(*c).exec
 		c.Audit = path
-		c.ExecURL = func(ctx context.Context, p *v1.Pod, container string, command []string, s Streams) (*url.URL, error) {
+		c.Containers = of(*c)
+		of(*c).exec = func(ctx context.Context, p *v1.Pod, container string, command []string, s Streams) (*url.URL, error) {
 			if command[0] == "true" {
 				return own(ctx, p, container, command, s)
 			}
 			return where(ctx, command[0] == "leave"), nil
 		}
-		c.AttachURL = func(ctx context.Context, _ *v1.Pod, _ string, _ Streams) (*url.URL, error) {
+		of(*c).attach = func(ctx context.Context, _ *v1.Pod, _ string, _ Streams) (*url.URL, error) {
 			return where(ctx, false), nil
 		}
-		c.PortForwardURL = func(ctx context.Context, _ *v1.Pod) (*url.URL, error) { return where(ctx, true), nil }
+		of(*c).portForward = func(ctx context.Context, _ *v1.Pod) (*url.URL, error) { return where(ctx, true), nil }
 	})
 	const (
 		exec, leave = "/exec/ns/p/c?command=cat&output=1", "/exec/ns/p/c?command=leave&output=1"

@@ -24,7 +24,7 @@ import (
 // portForward answers /portForward: it forwards connections to a pod's ports, many over
 // one session (C-1.40.9).
 func (s *Server) portForward(w http.ResponseWriter, q *request) error {
-	if s.cfg.PortForwardURL == nil {
+	if s.cfg.Containers == nil {
 		return missing(q)
 	}
 	tunnel := wsstream.IsWebSocketRequestWithTunnelingProtocol(q.Request)
@@ -438,7 +438,7 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 // forwarder connects to the runtime's streaming server, until ctx ends. place reserves a
 // place for each connection.
 func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left func(), ok bool)) (*forwarder, error) {
-	where, err := s.cfg.PortForwardURL(ctx, pod)
+	where, err := s.cfg.Containers.PortForwardURL(ctx, pod)
 	if err != nil {
 		return nil, err
 	}

@@ -259,7 +259,7 @@ func TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal(t *testing.T) {
 		asked <- r.URL.Path
 		w.WriteHeader(http.StatusForbidden)
 	})
-	l := newPlace(t, func(c *Config) { c.PortForwardURL = forwardTo(runtime) })
+	l := newPlace(t, func(c *Config) { of(*c).portForward = forwardTo(runtime) })
 	c, err := net.Dial("tcp", l.address)
 	if err != nil {
 		t.Fatal(err)

@@ -2,9 +2,8 @@
 // agent's root directory, and on the TLS port that a cluster expects of a kubelet.
 //
 // It implements HTTP, its listeners and the streaming protocols. The content of
-// each answer comes from the functions in its Config, which cmd fills from the
-// engine; an Access authenticates and authorizes callers of the TLS port. The
-// clients of the socket are in cmd and connect with Dial. Its channels hold at
+// each answer comes from the parts in its Config, which agent makes; an Access authenticates and authorizes callers of the TLS port. The
+// clients of the socket connect with Dial. Its channels hold at
 // most one value: the end of a listener, a terminal's size, the end of a
 // runtime's connection.
 //

@@ -40,10 +40,12 @@ func root(t *testing.T) string {
 // docs returns a Config with a few small answers.
 func docs(socket string) Config {
 	return Config{
-		Socket:  socket,
-		Updates: func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) { return linesOf("{}\n"), nil },
-		Pods:    func() []v1.Pod { return nil },
-		Sources: func() ([]byte, error) { return []byte(`{"kind":"SourceList"}`), nil },
+		Socket: socket,
+		Pods: &answers{
+			updates: func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) { return linesOf("{}\n"), nil },
+			pods:    func() []v1.Pod { return nil },
+			sources: func() ([]byte, error) { return []byte(`{"kind":"SourceList"}`), nil },
+		},
 	}
 }
 
@@ -152,8 +154,8 @@ func TestErrorsKeepTheirSecrets(t *testing.T) {
 	cfg := docs(socket)
 	var log bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	cfg.Sources = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
-	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
+	of(cfg).sources = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
+	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
 		return nil, &Refusal{Code: http.StatusBadRequest, Message: "mode: no such mode"}
 	}
 	web, stop := started(t, cfg)
@@ -174,7 +176,7 @@ func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := docs(socket)
 	left := make(chan struct{}, 2)
-	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
+	of(cfg).updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(yield func([]byte, error) bool) {
 			defer func() { left <- struct{}{} }()
 			if yield([]byte("{\"n\":1}\n"), nil) {
@@ -224,7 +226,7 @@ func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := docs(socket)
-	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
+	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(yield func([]byte, error) bool) {
 			_ = yield([]byte("{}\n"), nil) && yield(nil, errors.New("broken"))
 		}, nil
@@ -246,7 +248,7 @@ func TestAReaderThatTakesNothingIsCutOff(t *testing.T) {
 	cfg := docs(socket)
 	cfg.Patience = 50 * time.Millisecond
 	cut := make(chan struct{}, 1)
-	cfg.Updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
+	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
 		line := append(bytes.Repeat([]byte(" "), 1<<16), '\n')
 		return func(yield func([]byte, error) bool) {
 			for yield(line, nil) {
@@ -272,10 +274,10 @@ func TestLimits(t *testing.T) {
 	cfg := docs(socket)
 	cfg.Streams, cfg.Requests = 2, 1
 	here, goOn := make(chan struct{}), make(chan struct{})
-	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
+	of(cfg).updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(func([]byte, error) bool) { here <- struct{}{}; <-ctx.Done() }, nil
 	}
-	cfg.Pods = func() []v1.Pod { here <- struct{}{}; <-goOn; return nil }
+	of(cfg).pods = func() []v1.Pod { here <- struct{}{}; <-goOn; return nil }
 	web, _ := started(t, cfg)
 	for range 2 {
 		answer, err := web.Get("http://nodectl/v1/updates")
@@ -336,7 +338,7 @@ func TestTheEndWaitsForEveryRequest(t *testing.T) {
 	cfg := docs(socket)
 	here := make(chan struct{})
 	var events []string // written by the request, then after Serve: the race detector checks that
-	cfg.Updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
+	of(cfg).updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(func([]byte, error) bool) {
 			here <- struct{}{}
 			<-ctx.Done()

@@ -321,7 +321,7 @@ func TestD1_NoStreamingAddressIsTold(t *testing.T) {
 			at.Host = freePort(t)
 		}
 		l := newPlace(t, func(cfg *Config) {
-			cfg.ExecURL, cfg.PortForwardURL = execTo(&at), forwardTo(&at)
+			of(*cfg).exec, of(*cfg).portForward = execTo(&at), forwardTo(&at)
 		})
 		for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "true", "output", "1")) {
 			err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})
@@ -354,7 +354,8 @@ func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
 	here, goOn := make(chan struct{}), make(chan struct{})
 	l = newPlace(t, func(c *Config) {
 		c.TLS = &TLS{Streams: 1}
-		c.ExecURL = func(context.Context, *v1.Pod, string, []string, Streams) (*url.URL, error) {
+		c.Containers = of(*c)
+		of(*c).exec = func(context.Context, *v1.Pod, string, []string, Streams) (*url.URL, error) {
 			close(here)
 			<-goOn
 			return nil, errors.New("no")

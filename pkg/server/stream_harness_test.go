@@ -66,22 +66,23 @@ func newPlace(t *testing.T, change ...func(*Config)) *place {
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c"}, {Name: "late"}}},
 	}
 	l.cfg = docs(filepath.Join(root(t), "nodectl.sock"))
-	l.cfg.Pod = func(namespace, name string) *v1.Pod {
+	of(l.cfg).pod = func(namespace, name string) *v1.Pod {
 		if namespace != "ns" || name != "p" {
 			return nil
 		}
 		return p
 	}
-	l.cfg.ExecURL = func(ctx context.Context, p *v1.Pod, c string, cmd []string, s Streams) (*url.URL, error) {
+	l.cfg.Containers = of(l.cfg)
+	of(l.cfg).exec = func(ctx context.Context, p *v1.Pod, c string, cmd []string, s Streams) (*url.URL, error) {
 		return l.cri.ExecURL(ctx, string(p.UID), c, cmd, cri.Streams(s))
 	}
-	l.cfg.AttachURL = func(ctx context.Context, p *v1.Pod, c string, s Streams) (*url.URL, error) {
+	of(l.cfg).attach = func(ctx context.Context, p *v1.Pod, c string, s Streams) (*url.URL, error) {
 		return l.cri.AttachURL(ctx, string(p.UID), c, cri.Streams(s))
 	}
-	l.cfg.PortForwardURL = func(ctx context.Context, p *v1.Pod) (*url.URL, error) {
+	of(l.cfg).portForward = func(ctx context.Context, p *v1.Pod) (*url.URL, error) {
 		return l.cri.PortForwardURL(ctx, string(p.UID))
 	}
-	l.cfg.Run = func(ctx context.Context, p *v1.Pod, c string, cmd []string) ([]byte, error) {
+	of(l.cfg).run = func(ctx context.Context, p *v1.Pod, c string, cmd []string) ([]byte, error) {
 		id, err := l.cri.RunningContainer(ctx, string(p.UID), c)
 		if err != nil {
 			return nil, err
@@ -92,7 +93,7 @@ func newPlace(t *testing.T, change ...func(*Config)) *place {
 		}
 		return out, err
 	}
-	l.cfg.Checkpoint = func(ctx context.Context, p *v1.Pod, c, path string, timeout time.Duration) error {
+	of(l.cfg).checkpoint = func(ctx context.Context, p *v1.Pod, c, path string, timeout time.Duration) error {
 		return l.cri.CheckpointContainer(ctx, string(p.UID), c, path, timeout)
 	}
 	l.cfg.CheckpointDir = filepath.Join(t.TempDir(), "checkpoints")

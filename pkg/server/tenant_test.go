@@ -435,7 +435,8 @@ func TestPortForward_ManyPortsInOneURL_IsRefused(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
 	l := newPlace(t, func(c *Config) {
-		c.PortForwardURL = func(context.Context, *v1.Pod) (*url.URL, error) {
+		c.Containers = of(*c)
+		of(*c).portForward = func(context.Context, *v1.Pod) (*url.URL, error) {
 			asked <- struct{}{}
 			return nil, errors.New("asked")
 		}

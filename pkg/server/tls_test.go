@@ -183,7 +183,7 @@ func TestD2_InFlightGate(t *testing.T) {
 	here, goOn := make(chan struct{}), make(chan struct{})
 	first := true
 	var mu sync.Mutex
-	cfg.Pods = func() []v1.Pod {
+	of(cfg).pods = func() []v1.Pod {
 		mu.Lock()
 		wait := first
 		first = false
