@@ -24,7 +24,7 @@ func TestD1_BundledRuntime_HasNoKnownHole(t *testing.T) {
 		if _, ok := parseVersion(version); !ok {
 			t.Errorf("%s %s is not a version", name, version)
 		}
-		if got := holes(name, version); len(got) > 0 {
+		if got := vulnerabilities(name, version); len(got) > 0 {
 			t.Errorf("%q", got)
 		}
 	}

@@ -11,46 +11,46 @@ import (
 
 func fileChecks() []check {
 	return []check{
-		{"ND030", "A manifest can be written by others", Blocks, "chown root, chmod go-w; whoever writes a manifest is root on this machine. --insecure-manifest-permissions reads it all the same", func(f Facts) []string {
+		{"ND030", "Other users can write a manifest", Blocks, "chown root, chmod go-w: a user who can write a manifest can become root on this machine. --insecure-manifest-permissions makes nodectl read it anyway", func(f Facts) []string {
 			return f.files(Manifest, func(x File) string {
 				return words(x.Exists && !f.Where.Permissive && x.loose(f.UID, 0o022), "can be written by others")
 			})
 		}},
-		{"ND031", "A source of manifests cannot be read", Warns, "make it, or name another one with -f", func(f Facts) []string {
+		{"ND031", "nodectl cannot read a source of manifests", Warns, "create it, or name another source with -f", func(f Facts) []string {
 			return f.files(Manifest, func(x File) string {
 				return words(x.Err != "" || !x.Exists, "cannot be read: "+x.why())
 			})
 		}},
-		{"ND032", "A secret can be read by others", Warns, "chmod 600, chown root", func(f Facts) []string {
+		{"ND032", "Other users can read a file with secrets", Warns, "chmod 600, chown root", func(f Facts) []string {
 			return f.files(Secret, func(x File) string {
 				return words(x.Exists && x.loose(f.UID, 0o077), "can be read or written by others")
 			})
 		}},
-		{"ND033", "What decides can be written by others", Warns, "chmod go-w, chown root", func(f Facts) []string {
+		{"ND033", "Other users can write a file that nodectl trusts", Warns, "chmod go-w, chown root", func(f Facts) []string {
 			return f.files(Trusted, func(x File) string {
 				return words(x.Exists && x.loose(f.UID, 0o022), "can be written by others")
 			})
 		}},
-		{"ND034", "A file that was named is not there", Blocks, "put it there, or leave the setting out", func(f Facts) []string {
+		{"ND034", "nodectl cannot read a configured file", Blocks, "create the file, or remove the setting", func(f Facts) []string {
 			missing := func(x File) string {
 				return words(x.What != kubeconfigFile && (!x.Exists || x.Err != ""), "cannot be read: "+x.why())
 			}
 			return append(f.files(Secret, missing), f.files(Trusted, missing)...)
 		}},
-		{"ND035", "A certificate is not valid now", Blocks, "see the clock first (ND047), then have it signed again: with --bootstrap-kubeconfig by removing --kubeconfig's file, with kubeadm by 'kubeadm join'", func(f Facts) (all []string) {
+		{"ND035", "A certificate is not valid now", Blocks, "check the clock first (ND047), then get a new certificate: with --bootstrap-kubeconfig remove the file of --kubeconfig, with kubeadm run 'kubeadm join'", func(f Facts) (all []string) {
 			for _, c := range f.Certs {
 				switch {
 				case c.Err != "":
 					all = append(all, c.Path+": "+c.Err)
 				case f.Now.Before(c.NotBefore):
-					all = append(all, fmt.Sprintf("%s is valid from %s on", c.Path, c.NotBefore.UTC().Format(time.RFC3339)))
+					all = append(all, fmt.Sprintf("%s is not valid before %s", c.Path, c.NotBefore.UTC().Format(time.RFC3339)))
 				case f.Now.After(c.NotAfter):
-					all = append(all, fmt.Sprintf("%s has expired at %s", c.Path, c.NotAfter.UTC().Format(time.RFC3339)))
+					all = append(all, fmt.Sprintf("%s expired at %s", c.Path, c.NotAfter.UTC().Format(time.RFC3339)))
 				}
 			}
 			return all
 		}},
-		{"ND036", "A certificate expires soon", Warns, "a node of a cluster rotates its own; others are yours to renew", func(f Facts) (all []string) {
+		{"ND036", "A certificate expires soon", Warns, "in a cluster nodectl rotates its own certificates; renew all others yourself", func(f Facts) (all []string) {
 			for _, c := range f.Certs {
 				left := c.NotAfter.Sub(f.Now)
 				if whole := c.NotAfter.Sub(c.NotBefore); c.Err == "" && left > 0 && left < min(7*24*time.Hour, whole/10) {
@@ -84,7 +84,7 @@ func (x File) why() string {
 	if x.Err != "" {
 		return x.Err
 	}
-	return "not there"
+	return "no such file or directory"
 }
 
 func words(is bool, text string) string {
@@ -96,25 +96,25 @@ func words(is bool, text string) string {
 
 func resourceChecks() []check {
 	return []check{
-		{"ND050", "Little space", Blocks, "make room, or lower --eviction-hard: below it a node of a cluster is under DiskPressure, and the scheduler stays away. What runs stays, and pods of files still start, as long as there is room at all", func(f Facts) []string {
+		{"ND050", "Disk space is below the eviction threshold", Blocks, "free disk space, or lower --eviction-hard: below the threshold a node of a cluster reports DiskPressure, and the scheduler avoids it. Running pods keep running, and static pods still start while any space is left", func(f Facts) []string {
 			return f.short("available", "bytes", func(d Disk) (uint64, uint64) { return d.Free, d.Size })
 		}},
-		{"ND051", "Few inodes", Blocks, "remove small files, or lower --eviction-hard: what comes of it is what ND050 says", func(f Facts) []string {
+		{"ND051", "Free inodes are below the eviction threshold", Blocks, "remove small files, or lower --eviction-hard: the consequences are those of ND050", func(f Facts) []string {
 			return f.short("inodesFree", "inodes", func(d Disk) (uint64, uint64) { return d.InodesFree, d.Inodes })
 		}},
-		{"ND052", "Little memory", Blocks, "end something, or lower --eviction-hard: below it a node of a cluster is under MemoryPressure, and the scheduler stays away. nodectl ends no pod for it; the kernel does, when nothing is left", func(f Facts) (all []string) {
+		{"ND052", "Free memory is below the eviction threshold", Blocks, "stop processes, or lower --eviction-hard: below the threshold a node of a cluster reports MemoryPressure, and the scheduler avoids it. nodectl evicts no pod; when no memory is left, the kernel kills processes", func(f Facts) (all []string) {
 			for _, t := range f.Where.Thresholds {
 				if t.Signal == pod.SignalMemory && f.MemorySize > 0 && below(t, f.MemoryFree, f.MemorySize) {
-					all = append(all, fmt.Sprintf("%d MiB of memory are free, and less than %s", f.MemoryFree>>20, limit(t)))
+					all = append(all, fmt.Sprintf("%d MiB of memory are free, less than %s", f.MemoryFree>>20, limit(t)))
 				}
 			}
 			return all
 		}},
-		{"ND053", "Swap is on", Warns, "swapoff -a: memory that pods were promised is slow then, and what is secret may reach a disk", func(f Facts) []string {
+		{"ND053", "Swap is on", Warns, "run swapoff -a: swap slows down the memory that pods requested, and may write secrets to a disk", func(f Facts) []string {
 			return one(len(f.Swap) > 0 && !f.Where.FailSwapOn, "swap is on: "+strings.Join(f.Swap, ", "))
 		}},
-		{"ND054", "Swap keeps serve from starting", Blocks, "swapoff -a, and take it out of /etc/fstab; or --fail-swap-on=false", func(f Facts) []string {
-			return one(len(f.Swap) > 0 && f.Where.FailSwapOn, "--fail-swap-on, and swap is on: "+strings.Join(f.Swap, ", "))
+		{"ND054", "Swap keeps nodectl serve from starting", Blocks, "run swapoff -a and remove swap from /etc/fstab, or set --fail-swap-on=false", func(f Facts) []string {
+			return one(len(f.Swap) > 0 && f.Where.FailSwapOn, "--fail-swap-on is set, and swap is on: "+strings.Join(f.Swap, ", "))
 		}},
 	}
 }
@@ -125,7 +125,7 @@ func (f Facts) short(of, unit string, left func(Disk) (free, size uint64)) (all 
 		for _, t := range f.Where.Thresholds {
 			free, size := left(d)
 			if t.Signal == d.What+"."+of && size > 0 && below(t, free, size) {
-				all = append(all, fmt.Sprintf("%s (%s) has %d of %d %s left, and less than %s", d.Path, d.What, free, size, unit, limit(t)))
+				all = append(all, fmt.Sprintf("%s (%s) has %d of %d %s free, less than %s", d.Path, d.What, free, size, unit, limit(t)))
 			}
 		}
 	}
@@ -158,53 +158,53 @@ func (f Facts) off(name string) bool {
 
 func networkChecks() []check {
 	return []check{
-		{"ND060", "A port is taken", Blocks, "stop who listens there, or choose another one with --port or --healthz-port", func(f Facts) (all []string) {
+		{"ND060", "A port is in use", Blocks, "stop the process that listens on it, or choose another port with --port or --healthz-port", func(f Facts) (all []string) {
 			for _, p := range f.Ports {
 				if !p.Own {
-					all = append(all, fmt.Sprintf("port %d (%s) is taken by %s", p.Number, p.What, p.By))
+					all = append(all, fmt.Sprintf("port %d (%s) is in use by %s", p.Number, p.What, p.By))
 				}
 			}
 			return all
 		}},
-		{"ND061", "Packets are not forwarded", Blocks, "sysctl net.ipv4.ip_forward=1, and a file in /etc/sysctl.d", func(f Facts) []string {
-			return one(f.off("net.ipv4.ip_forward"), "net.ipv4.ip_forward is 0: pods reach nobody beyond this machine")
+		{"ND061", "IP forwarding is off", Blocks, "run sysctl net.ipv4.ip_forward=1, and set it in a file in /etc/sysctl.d", func(f Facts) []string {
+			return one(f.off("net.ipv4.ip_forward"), "net.ipv4.ip_forward is 0: pods cannot reach addresses beyond this machine")
 		}},
-		{"ND062", "Bridged packets pass no rules", Warns, "modprobe br_netfilter, then sysctl net.bridge.bridge-nf-call-iptables=1", func(f Facts) []string {
+		{"ND062", "Bridged packets bypass iptables", Warns, "run modprobe br_netfilter, then sysctl net.bridge.bridge-nf-call-iptables=1", func(f Facts) []string {
 			return one(!f.Bridge, "br_netfilter is not loaded, or net.bridge.bridge-nf-call-iptables is 0: Services do not reach pods on the same bridge")
 		}},
-		{"ND063", "No iptables", Warns, "install iptables or nftables: CNI's bridge, portmap and firewall call them", func(f Facts) []string {
+		{"ND063", "Neither iptables nor nftables is installed", Warns, "install iptables or nftables: the CNI plugins bridge, portmap and firewall run them", func(f Facts) []string {
 			return one(!f.Iptables, "neither iptables nor nft is installed")
 		}},
-		{"ND064", "DNS would run in a circle", Warns, "--resolv-conf /run/systemd/resolve/resolv.conf", func(f Facts) []string {
+		{"ND064", "resolv.conf names a loopback address", Warns, "set --resolv-conf /run/systemd/resolve/resolv.conf", func(f Facts) []string {
 			for _, s := range f.Resolver.Servers {
 				if strings.HasPrefix(s, "127.") || s == "::1" {
-					return []string{f.Resolver.Path + " names " + s + ": to a pod, that is the pod itself, and to a cluster's DNS a loop"}
+					return []string{f.Resolver.Path + " names " + s + ": in a pod that address is the pod itself, and a cluster's DNS server would query itself"}
 				}
 			}
 			return nil
 		}},
-		{"ND065", "No DNS servers", Warns, "name them in the file, or another file with --resolv-conf", func(f Facts) []string {
+		{"ND065", "resolv.conf names no DNS server, or too many", Warns, "edit the file, or name another one with --resolv-conf", func(f Facts) []string {
 			switch r := f.Resolver; {
 			case r.Err != "":
 				return []string{r.Path + ": " + r.Err}
 			case r.Path != "" && len(r.Servers) == 0:
-				return []string{r.Path + " names no server"}
+				return []string{r.Path + " names no DNS server"}
 			case len(r.Servers) > 3:
-				return []string{fmt.Sprintf("%s names %d servers; pods get the first three", r.Path, len(r.Servers))}
+				return []string{fmt.Sprintf("%s names %d DNS servers; pods get the first three", r.Path, len(r.Servers))}
 			}
 			return nil
 		}},
-		{"ND066", "The machine has no name of its own", Warns, "hostnamectl set-hostname, or --node-name", func(f Facts) []string {
+		{"ND066", "The node's name is localhost", Warns, "run hostnamectl set-hostname, or set --node-name", func(f Facts) []string {
 			bare, _, _ := strings.Cut(f.Where.NodeName, ".")
-			return one(bare == "localhost", "the node's name is "+f.Where.NodeName+", as everybody's")
+			return one(bare == "localhost", "the node's name is "+f.Where.NodeName+", which does not tell machines apart")
 		}},
-		{"ND067", "No address", Warns, "bring up a network, or name one with --node-ip", func(f Facts) []string {
-			return one(f.Addresses == 0, "this machine has no address beside loopback's")
+		{"ND067", "The machine has no IP address", Warns, "configure a network interface, or set --node-ip", func(f Facts) []string {
+			return one(f.Addresses == 0, "this machine has no IP address except loopback")
 		}},
-		{"ND068", "Nothing to speak to the API server with", Blocks, "'kubeadm join' writes them; or name a --bootstrap-kubeconfig", func(f Facts) []string {
+		{"ND068", "Credentials for the API server are missing", Blocks, "run 'kubeadm join', which writes the kubeconfig, or set --bootstrap-kubeconfig", func(f Facts) []string {
 			for _, x := range f.Files {
 				if x.What == kubeconfigFile && !x.Exists && f.Where.Bootstrap == "" {
-					return []string{x.Path + " is not there, and no --bootstrap-kubeconfig"}
+					return []string{x.Path + " does not exist, and --bootstrap-kubeconfig is not set"}
 				}
 			}
 			return nil

@@ -15,7 +15,7 @@ const (
 	unitFile   = "unit file"
 	proxyFile  = "kube-proxy's kubeconfig"
 	benchmark  = "CIS Kubernetes Benchmark 1.9, section 4"
-	everywhere = "nodectl has no such mode"
+	noSuchMode = "nodectl has no such mode"
 )
 
 // Benchmark names what CIS checks.
@@ -36,31 +36,31 @@ func CIS(f Facts) []Result {
 	served := s.ServerPort > 0
 	all := []Result{
 		f.owned("4.1.1", "The service file's permissions are 600 or stricter", "", unitFile, 0o077),
-		f.owned("4.1.2", "The service file is root's", "", unitFile, 0),
+		f.owned("4.1.2", "The service file is owned by root:root", "", unitFile, 0),
 		f.owned("4.1.3", "The proxy kubeconfig's permissions are 600 or stricter", "", proxyFile, 0o077),
-		f.owned("4.1.4", "The proxy kubeconfig is root's", "", proxyFile, 0),
+		f.owned("4.1.4", "The proxy kubeconfig is owned by root:root", "", proxyFile, 0),
 		f.owned("4.1.5", "The kubeconfig's permissions are 600 or stricter", f.Where.Kubeconfig, "", 0o077),
-		f.owned("4.1.6", "The kubeconfig is root's", f.Where.Kubeconfig, "", 0),
+		f.owned("4.1.6", "The kubeconfig is owned by root:root", f.Where.Kubeconfig, "", 0),
 		f.owned("4.1.7", "The client CA file's permissions are 600 or stricter", f.Where.ClientCA, "", 0o077),
-		f.owned("4.1.8", "The client CA file is root's", f.Where.ClientCA, "", 0),
+		f.owned("4.1.8", "The client CA file is owned by root:root", f.Where.ClientCA, "", 0),
 		f.owned("4.1.9", "The configuration file's permissions are 600 or stricter", "", "configuration", 0o077),
-		f.owned("4.1.10", "The configuration file is root's", "", "configuration", 0),
-		judged("4.2.1", "Nobody is let in unknown", true, everywhere+": who is not known gets 401"),
-		judged("4.2.2", "Nobody may do all", true, everywhere+": the API server is asked, or only system:masters may"),
-		judged("4.2.3", "There is a client CA", !served || f.Where.ClientCA != "", either(served, "client-ca-file: "+quoted(f.Where.ClientCA), "nothing listens on TCP")),
-		judged("4.2.4", "There is no read-only port", true, everywhere),
-		judged("4.2.5", "Streams end when they are idle", s.IdleTimeout > 0, "streaming-connection-idle-timeout: "+s.IdleTimeout.String()),
-		judged("4.2.6", "The chains of iptables are made", true, "nodectl makes none; kube-proxy makes its own"),
-		judged("4.2.7", "The node's name is the machine's", !s.NodeNameGiven, either(s.NodeNameGiven, "node-name: "+f.Where.NodeName+" was given", "node-name: the host name")),
-		judged("4.2.8", "No event is lost unseen", s.EventQPS >= 0, fmt.Sprintf("event-qps: %d, and events are in the journal besides", s.EventQPS)),
-		judged("4.2.9", "The server has a certificate that can be checked", !served || f.Where.ServerCert != "" || s.RotateServer,
-			either(served, "tls-cert-file: "+quoted(f.Where.ServerCert)+", rotate-server-certificates: "+yes(s.RotateServer), "nothing listens on TCP")),
+		f.owned("4.1.10", "The configuration file is owned by root:root", "", "configuration", 0),
+		judged("4.2.1", "Anonymous requests are rejected", true, noSuchMode+": an unauthenticated request gets 401"),
+		judged("4.2.2", "Every request is authorized", true, noSuchMode+": the API server authorizes each request; without one only system:masters is allowed"),
+		judged("4.2.3", "A client CA is configured", !served || f.Where.ClientCA != "", either(served, "client-ca-file: "+quoted(f.Where.ClientCA), "the server does not listen on TCP")),
+		judged("4.2.4", "No read-only port is open", true, noSuchMode),
+		judged("4.2.5", "Idle streams are closed", s.IdleTimeout > 0, "streaming-connection-idle-timeout: "+s.IdleTimeout.String()),
+		judged("4.2.6", "iptables chains are created", true, "nodectl needs none; kube-proxy creates its own"),
+		judged("4.2.7", "The node's name is the host name", !s.NodeNameGiven, either(s.NodeNameGiven, "node-name: "+f.Where.NodeName, "node-name is not set: the host name is used")),
+		judged("4.2.8", "Events are recorded at an appropriate rate", s.EventQPS >= 0, fmt.Sprintf("event-qps: %d; nodectl also keeps events in events.jsonl", s.EventQPS)),
+		judged("4.2.9", "The server's certificate can be verified", !served || f.Where.ServerCert != "" || s.RotateServer,
+			either(served, "tls-cert-file: "+quoted(f.Where.ServerCert)+", rotate-server-certificates: "+yes(s.RotateServer), "the server does not listen on TCP")),
 		judged("4.2.10", "Client certificates are rotated", s.RotateCertificates, "rotate-certificates: "+yes(s.RotateCertificates)),
 		judged("4.2.11", "Server certificates are rotated", !served || s.RotateServer,
-			either(served, "rotate-server-certificates: "+yes(s.RotateServer), "nothing listens on TCP")),
-		judged("4.2.12", "Only strong ciphers are offered", true, "tls-min-version: "+s.MinTLS+", tls-cipher-suites: "+either(len(s.CipherSuites) > 0, strings.Join(s.CipherSuites, ", "), "the Go library's")),
-		judged("4.2.13", "A pod's processes are limited", s.PodPidsLimit > 0, fmt.Sprintf("pod-pids-limit: %d", s.PodPidsLimit)),
-		judged("4.2.14", "Containers have the runtime's seccomp profile", true, "where a pod names none it always has it"),
+			either(served, "rotate-server-certificates: "+yes(s.RotateServer), "the server does not listen on TCP")),
+		judged("4.2.12", "Only strong ciphers are offered", true, "tls-min-version: "+s.MinTLS+", tls-cipher-suites: "+either(len(s.CipherSuites) > 0, strings.Join(s.CipherSuites, ", "), "Go's defaults")),
+		judged("4.2.13", "The number of processes of a pod is limited", s.PodPidsLimit > 0, fmt.Sprintf("pod-pids-limit: %d", s.PodPidsLimit)),
+		judged("4.2.14", "Containers have the runtime's seccomp profile by default", true, "a container that names no profile always has it"),
 	}
 	return all
 }
@@ -92,7 +92,7 @@ func (f Facts) owned(id, title, path, what string, rights fs.FileMode) Result {
 	}
 	r.Evidence = strings.Join(seen, ", ")
 	if len(seen) == 0 {
-		r.Status, r.Evidence = NotHere, "there is no such file"
+		r.Status, r.Evidence = NotHere, "no such file"
 	}
 	return r
 }

@@ -55,7 +55,7 @@ var faults = []struct {
 }{
 	{"ND001", "user 7", func(f *Facts) { f.UID = 7 }},
 	{"ND002", "CAP_SYS_ADMIN", func(f *Facts) { f.Caps = 1 << capSysResource }},
-	{"ND003", "process's 100", func(f *Facts) { f.Caps &^= 1 << capSysResource; f.OOM = 100 }},
+	{"ND003", "below this one's 100", func(f *Facts) { f.Caps &^= 1 << capSysResource; f.OOM = 100 }},
 	{"ND004", "1024 files", func(f *Facts) { f.Descriptors = 1024 }},
 	{"ND010", "/sys/fs/cgroup", func(f *Facts) { f.Cgroup = Cgroup{} }},
 	{"ND011", "v1", func(f *Facts) { f.Cgroup.Version = "v1" }},
@@ -64,10 +64,10 @@ var faults = []struct {
 	{"ND014", "hugetlb", func(f *Facts) { f.Cgroup.Controllers = []string{"cpu", "memory", "pids", "cpuset"} }},
 	{"ND015", "read-only", func(f *Facts) { f.Cgroup.Writable = false }},
 	{"ND016", "systemd", func(f *Facts) { f.Systemd = false }},
-	{"ND017", "both keep", func(f *Facts) { f.Runtime.Systemd = false }},
+	{"ND017", "both manage", func(f *Facts) { f.Runtime.Systemd = false }},
 	{"ND018", "kubepods is not nodectl's", func(f *Facts) { f.Cgroup.Foreign = "cgroup /sys/fs/cgroup/kubepods is not nodectl's" }},
-	{"ND020", "nobody answers", func(f *Facts) {
-		f.Runtime = Runtime{Err: "/run/containerd/containerd.sock: nobody answers", Network: true}
+	{"ND020", "does not answer", func(f *Facts) {
+		f.Runtime = Runtime{Err: "/run/containerd/containerd.sock: does not answer", Network: true}
 	}},
 	{"ND021", "sick", func(f *Facts) { f.Runtime.Ready, f.Runtime.ReadyMsg = false, "sick" }},
 	{"ND022", "cni plugin not initialized", func(f *Facts) { f.Runtime.Network, f.Runtime.NetMsg = false, "cni plugin not initialized" }},
@@ -78,14 +78,14 @@ var faults = []struct {
 	{"ND026", "portmap", func(f *Facts) { f.CNI.Missing = []string{"portmap"} }},
 	{"ND030", "/etc/nodectl/manifests (manifests) can be written by others", func(f *Facts) { f.Files[0].Mode = 0o775 }},
 	{"ND030", "can be written by others", func(f *Facts) { f.Files[0].UID = 1000 }},
-	{"ND031", "not there", func(f *Facts) { f.Files[0].Exists = false }},
+	{"ND031", "no such file or directory", func(f *Facts) { f.Files[0].Exists = false }},
 	{"ND031", "permission denied", func(f *Facts) { f.Files[0].Err = "permission denied" }},
 	{"ND032", "kubelet.conf", func(f *Facts) { f.Files[1].Mode = 0o640 }},
 	{"ND033", "ca.crt", func(f *Facts) { f.Files[2].Mode = 0o664 }},
 	{"ND034", "ca.crt", func(f *Facts) { f.Files[2].Exists = false }},
-	{"ND035", "has expired", func(f *Facts) { f.Now = f.Now.Add(1001 * time.Hour) }},
-	{"ND035", "is valid from", func(f *Facts) { f.Now = f.Now.Add(-2 * time.Hour) }},
-	{"ND035", "holds no certificate", func(f *Facts) { f.Certs[0].Err = "holds no certificate" }},
+	{"ND035", "/c expired at", func(f *Facts) { f.Now = f.Now.Add(1001 * time.Hour) }},
+	{"ND035", "is not valid before", func(f *Facts) { f.Now = f.Now.Add(-2 * time.Hour) }},
+	{"ND035", "contains no certificate", func(f *Facts) { f.Certs[0].Err = "contains no certificate" }},
 	{"ND036", "expires in 50h", func(f *Facts) { f.Now = f.Now.Add(950 * time.Hour) }},
 	{"ND040", "overlayfs", func(f *Facts) { f.Filesystems = nil }},
 	{"ND041", "seccomp", func(f *Facts) { f.Seccomp = false }},
@@ -96,18 +96,18 @@ var faults = []struct {
 	{"ND046", "pid_max is 4096", func(f *Facts) { f.Sysctls["kernel.pid_max"] = "4096" }},
 	{"ND047", "clock", func(f *Facts) { f.Clock.Synced = false }},
 	{"ND048", "1h0m0s", func(f *Facts) { f.Clock.RTC = -time.Hour }},
-	{"ND050", "/var/lib/nodectl (nodefs) has 9 of 100 bytes left, and less than 10%", func(f *Facts) { f.Disks[0].Free = 9 }},
+	{"ND050", "/var/lib/nodectl (nodefs) has 9 of 100 bytes free, less than 10%", func(f *Facts) { f.Disks[0].Free = 9 }},
 	{"ND051", "4 of 100 inodes", func(f *Facts) { f.Disks[0].InodesFree = 4 }},
 	{"ND052", "99 MiB", func(f *Facts) { f.MemoryFree = 99 << 20 }},
 	{"ND053", "/dev/sda2", func(f *Facts) { f.Swap = []string{"/dev/sda2"} }},
 	{"ND054", "/dev/sda2", func(f *Facts) { f.Swap, f.Where.FailSwapOn = []string{"/dev/sda2"}, true }},
-	{"ND060", "port 10250 (--port) is taken by kubelet (process 7)", func(f *Facts) { f.Ports = []Port{{10250, "--port", "kubelet (process 7)", false}} }},
+	{"ND060", "port 10250 (--port) is in use by kubelet (process 7)", func(f *Facts) { f.Ports = []Port{{10250, "--port", "kubelet (process 7)", false}} }},
 	{"ND061", "ip_forward", func(f *Facts) { f.Sysctls["net.ipv4.ip_forward"] = "0" }},
 	{"ND062", "br_netfilter", func(f *Facts) { f.Bridge = false }},
 	{"ND063", "iptables", func(f *Facts) { f.Iptables = false }},
 	{"ND064", "127.0.0.53", func(f *Facts) { f.Resolver.Servers = []string{"192.0.2.1", "127.0.0.53"} }},
-	{"ND065", "no server", func(f *Facts) { f.Resolver.Servers = nil }},
-	{"ND065", "4 servers", func(f *Facts) { f.Resolver.Servers = []string{"a", "b", "c", "d"} }},
+	{"ND065", "no DNS server", func(f *Facts) { f.Resolver.Servers = nil }},
+	{"ND065", "4 DNS servers", func(f *Facts) { f.Resolver.Servers = []string{"a", "b", "c", "d"} }},
 	{"ND065", "no such file", func(f *Facts) { f.Resolver = Resolver{Path: "/r", Err: "no such file"} }},
 	{"ND066", "localhost", func(f *Facts) { f.Where.NodeName = "localhost.localdomain" }},
 	{"ND067", "loopback", func(f *Facts) { f.Addresses = 0 }},
@@ -122,7 +122,7 @@ var faults = []struct {
 func TestEveryFaultIsNamed(t *testing.T) {
 	t.Parallel()
 	if all := Examine(sound(t)); len(all) > 0 {
-		t.Errorf("a sound machine: %+v", all)
+		t.Errorf("Examine finds problems on a sound machine: %+v", all)
 	}
 	seen := map[string]bool{}
 	for _, c := range faults {
@@ -137,7 +137,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 		}
 		beside := slices.ContainsFunc(all, func(x Finding) bool { return x.Code != c.code })
 		if beside && !slices.Contains([]string{"ND020", "ND024"}, c.code) { // these two have a second finding as their cause
-			t.Errorf("%s: findings beside it: %+v", c.code, all)
+			t.Errorf("%s: more findings than this one: %+v", c.code, all)
 		}
 		if Healthy(all) == slices.ContainsFunc(all, func(x Finding) bool { return x.Severity == Blocks }) {
 			t.Errorf("%s: healthy %v with %+v", c.code, Healthy(all), all)
@@ -145,7 +145,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	}
 	for _, c := range checks() {
 		if !seen[c.code] {
-			t.Errorf("%s has no fault that shows it", c.code)
+			t.Errorf("faults has no case for %s", c.code)
 		}
 	}
 }
@@ -180,7 +180,7 @@ func TestD1_KnownHoles(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name, version string
-		holes         int
+		known         int
 	}{
 		{"runc", "1.1.4", 5}, {"runc", "1.1.11", 4}, {"runc", "1.1.12", 3}, {"runc", "1.2.7", 2}, {"runc", "1.2.8", 1}, {"runc", "1.3.2", 2},
 		{"runc", "1.3.6", 0}, {"runc", "1.4.0", 1}, {"runc", "1.4.3", 0}, {"runc", "1.5.1", 0}, {"runc", "2.0.0", 0},
@@ -190,8 +190,8 @@ func TestD1_KnownHoles(t *testing.T) {
 		{"containerd", "v2.4.1", 1}, {"containerd", "v2.4.2", 0},
 		{"cri-o", "1.23.1", 1}, {"cri-o", "1.30.0", 0},
 	} {
-		if got := holes(c.name, c.version); len(got) != c.holes {
-			t.Errorf("%s %s: %q, want %d", c.name, c.version, got, c.holes)
+		if got := vulnerabilities(c.name, c.version); len(got) != c.known {
+			t.Errorf("%s %s: %q, want %d", c.name, c.version, got, c.known)
 		}
 	}
 }
@@ -260,8 +260,8 @@ func TestDoctorIsWrittenDown(t *testing.T) {
 	for _, r := range CIS(Facts{}) {
 		fmt.Fprintf(&b, "| %s | %s |\n", r.ID, r.Title)
 	}
-	b.WriteString(holesHead)
-	for _, h := range knownHoles() {
+	b.WriteString(vulnerabilitiesHead)
+	for _, h := range knownVulnerabilities() {
 		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", h.name, h.id, h.about, h.since, strings.Join(h.fixed, ", "))
 	}
 	if *update {
@@ -280,34 +280,34 @@ func TestDoctorIsWrittenDown(t *testing.T) {
 
 const doctorHead = `# nodectl doctor
 
-` + "`nodectl doctor`" + ` looks at a machine as ` + "`nodectl serve`" + ` with the same flags, variables
-and files would find it, and says what is wrong: a code, whether it blocks, a
-sentence, a remedy. It is exit 1 when something blocks, and 0 when not. It reads
-only. The one program it runs is ` + "`runc --version`" + `; the one thing it asks is the
-container runtime. ` + "`-o json`" + ` prints a ` + "`DoctorReport`" + `, as in docs/schemas.
+` + "`nodectl doctor`" + ` checks whether ` + "`nodectl serve`" + ` with the same flags, variables and files
+can run on this machine. It reports each problem with a code, a severity, a sentence
+and a remedy. The exit code is 1 if a problem blocks, and 0 otherwise. doctor only
+reads: it runs one program, ` + "`runc --version`" + `, and calls only the container runtime.
+` + "`-o json`" + ` prints a ` + "`DoctorReport`" + ` (docs/schemas).
 
-A code never changes its meaning, and one that is gone is not used again.
+A code never changes its meaning, and the code of a removed check is not used again.
 
-| Code | Worth | What | Remedy |
+| Code | Severity | Problem | Remedy |
 |---|---|---|---|
 `
 
 const cisHead = `
 ## CIS Kubernetes Benchmark
 
-` + "`nodectl doctor --cis`" + ` adds every check of section 4, worker nodes, of version 1.9,
-each with PASS, FAIL, or N/A where the file it is about is not there, and with what
-it was judged by. What fails there does not change the exit code.
+` + "`nodectl doctor --cis`" + ` adds every check of section 4 (worker nodes) of version 1.9. Each
+has a result and its evidence: PASS, FAIL, or N/A if the checked file does not exist.
+A check that fails does not change the exit code.
 
-| Check | What |
+| Check | Title |
 |---|---|
 `
 
-const holesHead = `
-## Known holes
+const vulnerabilitiesHead = `
+## Known vulnerabilities
 
-What ND023 knows. A version is held against the releases of its own line.
+ND023 reports these. It compares a version with the fix of the same release line.
 
-| Runtime | | What | From | Fixed in |
+| Runtime | CVE | Effect | Since | Fixed in |
 |---|---|---|---|---|
 `

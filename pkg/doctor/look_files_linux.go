@@ -68,7 +68,7 @@ func (l looker) manifests(path string) []File {
 		}
 	}
 	for above := filepath.Dir(path); above != "/" && above != "."; above = filepath.Dir(above) {
-		if x := l.file(above, "above manifests", Manifest); x.Exists && x.Mode&os.ModeSticky == 0 {
+		if x := l.file(above, "directory above manifests", Manifest); x.Exists && x.Mode&os.ModeSticky == 0 {
 			all = append(all, x)
 		}
 	}
@@ -86,7 +86,7 @@ func (l looker) certificate(path string) Certificate {
 	for {
 		var block *pem.Block
 		if block, data = pem.Decode(data); block == nil {
-			c.Err = "holds no certificate"
+			c.Err = "contains no certificate"
 			return c
 		}
 		if block.Type != "CERTIFICATE" {

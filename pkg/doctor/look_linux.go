@@ -63,8 +63,8 @@ func (l looker) text(p string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// mostRead limits reads of a file that others may have written.
-const mostRead = 1 << 20
+// maxRead limits reads of a file that others may have written.
+const maxRead = 1 << 20
 
 // name names a file, or a link's target, without opening it. open opens it if the user of
 // the looker has found that it is a regular file or a directory: opening a FIFO blocks,
@@ -84,16 +84,16 @@ func (l looker) read(p string) ([]byte, error) {
 	}
 	defer at.Close()
 	if info, err := at.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, cmp.Or(err, errors.New("is no regular file"))
+		return nil, cmp.Or(err, errors.New("is not a regular file"))
 	}
 	f, err := open()
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, mostRead+1))
-	if err == nil && len(data) > mostRead {
-		return nil, fmt.Errorf("is larger than %d KiB", mostRead>>10)
+	data, err := io.ReadAll(io.LimitReader(f, maxRead+1))
+	if err == nil && len(data) > maxRead {
+		return nil, fmt.Errorf("is larger than %d KiB", maxRead>>10)
 	}
 	return data, err
 }
@@ -179,7 +179,7 @@ func (l looker) own(pid int) bool {
 func (l looker) comm(pid int) string {
 	name := l.text("/proc/" + strconv.Itoa(pid) + "/comm")
 	if name == "" {
-		name = "somebody"
+		name = "unknown"
 	}
 	return name + " (process " + strconv.Itoa(pid) + ")"
 }

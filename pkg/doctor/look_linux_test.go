@@ -139,7 +139,7 @@ func TestLookReadsAMachine(t *testing.T) {
 			"/etc/nodectl/manifests", "/etc/nodectl/manifests/web.yaml", "/etc/nodectl", "/etc",
 			"/usr/lib/systemd/system/nodectl.service", "/etc/kubernetes/proxy.conf"}, files},
 		"certificates": {[]Certificate{{Path: "/etc/kubernetes/pki/ca.crt", NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
-			{Path: "/pki/kubelet-client-current.pem", Err: "holds no certificate"}}, f.Certs},
+			{Path: "/pki/kubelet-client-current.pem", Err: "contains no certificate"}}, f.Certs},
 		"runc": {"", f.Runc},
 	} {
 		if diff := cmp.Diff(pair[0], pair[1]); diff != "" {
@@ -173,7 +173,7 @@ func TestLookAtNothing(t *testing.T) {
 	root := t.TempDir()
 	f := Look(t.Context(), Where{Root: root, RootDir: "/r", Kubeconfig: "/k", Manifests: []string{"/m"}, CertDir: "/c", ResolvConf: "/x"}, time.Now())
 	if len(Examine(f)) == 0 {
-		t.Error("a machine with nothing is sound")
+		t.Error("Examine finds no problem on a machine without files")
 	}
 	left, err := os.ReadDir(root)
 	if err != nil || len(left) > 0 {
@@ -198,7 +198,7 @@ func TestLook_ManifestIsNoRegularFile_IsNotOpened(t *testing.T) {
 		delete(want, x.Path)
 	}
 	if len(want) > 0 {
-		t.Errorf("not looked at: %v", want)
+		t.Errorf("manifests did not return: %v", want)
 	}
 }
 
@@ -210,12 +210,12 @@ func TestLook_FileExchangedForFIFOOrEndless_IsNotRead(t *testing.T) {
 	if err := errors.Join(unix.Mkfifo(l.path("/fifo"), 0o600), unix.Mkfifo(l.path("/etc/cni/net.d/2.conf"), 0o600), os.Truncate(l.path("/large"), 1<<40)); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{"/fifo": "is no regular file", "/zero": "is no regular file", "/large": "is larger than 1024 KiB"} {
+	for path, want := range map[string]string{"/fifo": "is not a regular file", "/zero": "is not a regular file", "/large": "is larger than 1024 KiB"} {
 		if c := l.certificate(path); c.Err != want {
 			t.Errorf("%s: %q, want %q", path, c.Err, want)
 		}
 	}
-	if c := l.cni(); len(c.Broken) != 2 || c.Broken[1] != "/etc/cni/net.d/2.conf: is no regular file" {
+	if c := l.cni(); len(c.Broken) != 2 || c.Broken[1] != "/etc/cni/net.d/2.conf: is not a regular file" {
 		t.Errorf("%q", c.Broken)
 	}
 }
@@ -277,7 +277,7 @@ func TestLookAtRights(t *testing.T) {
 	if x.UID != 0 && !x.loose(x.UID+1, 0) {
 		t.Errorf("a file of user %d is not loose to another", x.UID)
 	}
-	if x := l.file("/l", "a link", Secret); x.Exists || x.why() != "not there" {
+	if x := l.file("/l", "a link", Secret); x.Exists || x.why() != "no such file or directory" {
 		t.Errorf("%+v", x)
 	}
 }

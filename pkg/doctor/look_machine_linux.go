@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runcPatience is the timeout of runc --version.
-const runcPatience = 2 * time.Second
+// runcTimeout is the timeout of runc --version.
+const runcTimeout = 2 * time.Second
 
 // runc runs runc for its version, which no file has.
 func (l looker) runc(ctx context.Context) string {
 	if l.root != "" {
 		return "" // run no program of a test's tree
 	}
-	ctx, cancel := context.WithTimeout(ctx, runcPatience)
+	ctx, cancel := context.WithTimeout(ctx, runcTimeout)
 	defer cancel()
 	for _, path := range []string{"/usr/local/sbin/runc", "/usr/local/bin/runc", "/usr/sbin/runc", "/usr/bin/runc"} {
 		out, err := exec.CommandContext(ctx, path, "--version").Output()
