@@ -21,14 +21,14 @@ func TestImport_ArchiveOfOthers_IsNotImported(t *testing.T) {
 		bad  func(dir string) error
 		want string
 	}{
-		"a directory for everybody": {func(dir string) error { return os.Chmod(dir, 0o777) }, "can be written by everybody (mode 0777)"},
+		"a directory for everybody": {func(dir string) error { return os.Chmod(dir, 0o777) }, "can be written by all users (mode 0777)"},
 		"an ancestor of a group": {func(dir string) error {
 			if err := os.Chown(filepath.Dir(dir), -1, stranger); err != nil {
 				return err
 			}
 			return os.Chmod(filepath.Dir(dir), 0o770)
 		}, "can be written by group 12345 (mode 0770)"},
-		"an archive for everybody": {func(dir string) error { return os.Chmod(filepath.Join(dir, "a.tar"), 0o666) }, "can be written by everybody (mode 0666)"},
+		"an archive for everybody": {func(dir string) error { return os.Chmod(filepath.Join(dir, "a.tar"), 0o666) }, "can be written by all users (mode 0666)"},
 		"a stranger's archive":     {func(dir string) error { return os.Chown(filepath.Join(dir, "a.tar"), stranger, -1) }, "belongs to uid 12345"},
 		"a stranger's link": {func(dir string) error {
 			if err := os.Rename(filepath.Join(dir, "a.tar"), filepath.Join(dir, "real")); err != nil {

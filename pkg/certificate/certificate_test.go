@@ -61,7 +61,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		updates := 0
 		s := &store{dir: dir, prefix: "kubelet-client", updated: func() error { updates++; return nil }}
 		if _, err := s.Current(); !errors.Is(err, errNoPair) {
-			t.Errorf("without a pair: %v", err)
+			t.Errorf("Current of an empty store: %v", err)
 		}
 		for _, name := range []string{"one", "two", "three"} {
 			cert, key := issue(name, time.Now().Add(time.Hour))
@@ -86,7 +86,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 			}
 		}
 		if len(names) != 3 || names[2] != "kubelet-client-current.pem" || updates != 3 {
-			t.Errorf("after %d updates there is %q", updates, names)
+			t.Errorf("after %d updates the directory has %q", updates, names)
 		}
 		if info := must(os.Stat(dir)); info.Mode().Perm() != 0o700 {
 			t.Errorf("the directory has mode %v", info.Mode())
@@ -95,10 +95,10 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		cert, _ := issue("four", time.Now().Add(time.Hour))
 		_, other := issue("five", time.Now().Add(time.Hour))
 		if _, err := s.Update(cert, other); err == nil || strings.Contains(err.Error(), "PRIVATE") {
-			t.Errorf("a key of another certificate: %v", err)
+			t.Errorf("Update with the key of another certificate: %v", err)
 		}
 		if after := must(filepath.EvalSymlinks(s.current())); after != before {
-			t.Errorf("a pair that does not fit is the current one")
+			t.Errorf("the store keeps a certificate with the key of another one")
 		}
 		// Two in one second, and the rest of an update that was cut short.
 		put(t, filepath.Join(dir, "kubelet-client-updated.pem"), nil)
@@ -112,7 +112,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		// Half a pair is asked for again, and replaced.
 		put(t, s.current(), []byte("-----BEGIN"))
 		if _, err := s.Current(); !errors.Is(err, errNoPair) {
-			t.Errorf("half a pair: %v", err)
+			t.Errorf("Current of a truncated file: %v", err)
 		}
 		cert, key := issue("eight", time.Now().Add(time.Hour))
 		must(s.Update(cert, key))
@@ -122,7 +122,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 		// The existing file may be unusable.
 		s.empty = true
 		if _, err := s.Current(); !errors.Is(err, errNoPair) {
-			t.Errorf("a pair of before is used: %v", err)
+			t.Errorf("Current of a store marked as empty: %v", err)
 		}
 	})
 }
@@ -138,7 +138,7 @@ func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {
 	var log bytes.Buffer
 	cfg := ServingConfig{Node: "n1", CertFile: certFile, KeyFile: keyFile, Rotate: true, Log: slog.New(slog.NewTextHandler(&log, nil))}
 	if _, err := NewServing(cfg); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("without files: %v", err)
+		t.Errorf("NewServing without its files: %v", err)
 	}
 	end := time.Now().Add(time.Hour).Truncate(time.Second)
 	cert, key := issue("one", end)
@@ -167,7 +167,7 @@ func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {
 		}
 		shows("two", 2)
 	})
-	if !strings.Contains(log.String(), "Serving certificate replaced") || strings.Contains(log.String(), "PRIVATE") {
+	if !strings.Contains(log.String(), "Reloaded serving certificate") || strings.Contains(log.String(), "PRIVATE") {
 		t.Errorf("log: %s", log.String())
 	}
 }
@@ -188,10 +188,10 @@ func TestC_1_40_1_SelfSignedServingCertificate(t *testing.T) {
 		s := open()
 		first := now(s)
 		if first.VerifyHostname("n1") != nil || first.Subject.CommonName != "n1" || !s.Facts().Expires.Equal(first.NotAfter) {
-			t.Errorf("for %q", first.DNSNames)
+			t.Errorf("the first certificate is for %q", first.DNSNames)
 		}
 		if again := now(open()); !again.Equal(first) {
-			t.Error("a restart makes another certificate")
+			t.Error("a restart creates another certificate")
 		}
 		for name, mode := range map[string]fs.FileMode{"kubelet.key": 0o600, "kubelet.crt": 0o644} {
 			if info := must(os.Stat(filepath.Join(dir, "pki", name))); info.Mode().Perm() != mode {
@@ -209,27 +209,27 @@ func TestC_1_40_1_SelfSignedServingCertificate(t *testing.T) {
 		runs(time.Second)
 		second := now(s)
 		if second.VerifyHostname("10.0.0.7") != nil || second.VerifyHostname("n1.local") != nil || second.VerifyHostname("n1") != nil {
-			t.Errorf("for %q %v", second.DNSNames, second.IPAddresses)
+			t.Errorf("the second certificate is for %q %v", second.DNSNames, second.IPAddresses)
 		}
 		time.Sleep(selfSignedFor - freshFor - 2*time.Hour)
 		runs(time.Hour)
 		if !now(s).Equal(second) {
-			t.Error("made again too early")
+			t.Error("the certificate was renewed too early")
 		}
 		runs(2 * time.Hour)
 		third := now(s)
 		if third.Equal(second) || time.Until(third.NotAfter) < selfSignedFor-3*time.Hour || third.VerifyHostname("10.0.0.7") != nil {
-			t.Errorf("not made again: it ends in %v", time.Until(third.NotAfter))
+			t.Errorf("the certificate was not renewed: it expires in %v", time.Until(third.NotAfter))
 		}
 		// After a restart, before the addresses are known.
 		addresses = nil
 		if again := now(open()); !again.Equal(third) {
-			t.Error("a restart without addresses makes another certificate")
+			t.Error("a restart without addresses creates another certificate")
 		}
 		// Half a pair is made again.
 		put(t, filepath.Join(dir, "pki", "kubelet.key"), nil)
 		if again := now(open()); again.Equal(third) {
-			t.Error("a certificate without its key is shown")
+			t.Error("a certificate without its key is in use")
 		}
 	})
 }
@@ -238,7 +238,7 @@ func TestServingNeedsWhatItIsMadeOf(t *testing.T) {
 	t.Parallel()
 	for _, cfg := range []ServingConfig{{}, {Node: "n1"}, {Node: "n1", CertFile: "x"}, {Node: "n1", KeyFile: "x"}, {Node: "n1", Dir: "x", Rotate: true}} {
 		if _, err := NewServing(cfg); err == nil {
-			t.Errorf("%+v is accepted", cfg)
+			t.Errorf("NewServing accepts %+v", cfg)
 		}
 	}
 }

@@ -24,9 +24,9 @@ import (
 
 const (
 	clientPrefix = "kubelet-client"
-	// lookAgain is how often Run looks whether the kubeconfig is still what it
+	// checkInterval is how often Run looks whether the kubeconfig is still what it
 	// was.
-	lookAgain = time.Minute
+	checkInterval = time.Minute
 )
 
 // ClientConfig configures a Client: the node, the API server, and the place of the
@@ -61,7 +61,7 @@ type ClientConfig struct {
 type Client struct {
 	cfg      ClientConfig
 	failures counter
-	look     time.Duration // lookAgain; tests have less time
+	interval time.Duration // checkInterval; tests have less time
 }
 
 // NewClient returns a Client. It does no I/O.
@@ -74,13 +74,13 @@ func NewClient(cfg ClientConfig) (*Client, error) {
 	case cfg.Dir == "":
 		return nil, errors.New("no directory for certificates")
 	case cfg.API == nil:
-		return nil, errors.New("no way to the API server")
+		return nil, errors.New("no client for the API server")
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	cfg.Node = strings.ToLower(cfg.Node) // as an API server knows it
-	return &Client{cfg: cfg, look: lookAgain}, nil
+	return &Client{cfg: cfg, interval: checkInterval}, nil
 }
 
 // Facts says when the client certificate expires, and how often it could not be
@@ -119,7 +119,7 @@ type need struct {
 	ask   bool
 	first bool   // with the bootstrap kubeconfig
 	dir   string // where the certificate is kept
-	why   string // for people
+	why   string // for the log
 	level slog.Level
 }
 
@@ -136,16 +136,16 @@ func (c *Client) needs(now time.Time) need {
 	expired := !id.Expires.IsZero() && now.After(id.Expires)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		n.first, n.why = true, "there is none"
+		n.first, n.why = true, "the kubeconfig or its certificate does not exist"
 	case err != nil:
 		return need{why: err.Error(), level: slog.LevelWarn}
 	case expired:
-		n.first, n.why, n.level = true, "it has expired", slog.LevelWarn
+		n.first, n.why, n.level = true, "the certificate has expired", slog.LevelWarn
 	case n.ask:
-		n.why = "it is kept fresh"
+		n.why = "nodectl rotates the certificate"
 	case c.cfg.Rotate && !id.Expires.IsZero():
 		n.level = slog.LevelWarn
-		n.why = "it is not rotated: the kubeconfig does not name " + Pair(c.cfg.Dir)
+		n.why = "nodectl does not rotate the certificate: the kubeconfig does not name " + Pair(c.cfg.Dir)
 	}
 	if n.first = n.first && c.cfg.Bootstrap != ""; n.first {
 		n.ask = true
@@ -156,11 +156,11 @@ func (c *Client) needs(now time.Time) need {
 // Run maintains the client certificate until ctx is done: it requests a first one where
 // that is needed, and rotates. It logs and retries failures.
 func (c *Client) Run(ctx context.Context) error {
-	for said := ""; ctx.Err() == nil; {
+	for logged := ""; ctx.Err() == nil; {
 		n := c.needs(time.Now())
-		if n.why != said {
-			said = n.why
-			c.cfg.Log.Log(ctx, n.level, "Client certificate looked at", "kubeconfig", c.cfg.Kubeconfig, "asking", n.ask, "because", n.why)
+		if n.why != logged {
+			logged = n.why
+			c.cfg.Log.Log(ctx, n.level, "Checked client certificate", "kubeconfig", c.cfg.Kubeconfig, "asking", n.ask, "because", n.why)
 		}
 		if n.ask {
 			err := c.keep(ctx, n)
@@ -168,9 +168,9 @@ func (c *Client) Run(ctx context.Context) error {
 				continue
 			}
 			c.failures.Inc()
-			c.cfg.Log.Error("Client certificate not kept fresh", "error", err)
+			c.cfg.Log.Error("Failed to maintain client certificate", "error", err)
 		}
-		backoff.Sleep(ctx, c.look)
+		backoff.Sleep(ctx, c.interval)
 	}
 	return nil
 }
@@ -190,7 +190,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 			joined = true
 			first.close()
 		}
-		c.cfg.Log.Info("Client certificate renewed", "file", s.current())
+		c.cfg.Log.Info("Renewed client certificate", "file", s.current())
 		select {
 		case renewed <- struct{}{}:
 		default:
@@ -202,7 +202,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 	}
 	r := &rotation{
 		requests: func(now *tls.Certificate) (requests, error) {
-			if now != nil || !c.needs(time.Now()).first || !there(c.cfg.Bootstrap) {
+			if now != nil || !c.needs(time.Now()).first || !fileExists(c.cfg.Bootstrap) {
 				return apiclient.NewCertificateSigningRequests(c.cfg.API)
 			}
 			fresh, err := first.open(apiclient.Config{File: c.cfg.Bootstrap, UserAgent: c.cfg.UserAgent, Log: c.cfg.Log})
@@ -227,7 +227,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	wg.Go(func() { r.run(ctx) })
-	again := time.NewTicker(c.look)
+	again := time.NewTicker(c.interval)
 	defer again.Stop()
 	for {
 		select {
@@ -247,8 +247,8 @@ func (c *Client) keep(ctx context.Context, n need) error {
 
 // bootstrap is the API client that may request a first certificate.
 type bootstrap struct {
-	mu  sync.Mutex // guards what follows
-	way *apiclient.Client
+	mu     sync.Mutex // guards what follows
+	client *apiclient.Client
 }
 
 // open reads the kubeconfig again, and closes the client before.
@@ -260,21 +260,21 @@ func (b *bootstrap) open(cfg apiclient.Config) (*apiclient.Client, error) {
 	b.close()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.way = fresh
+	b.client = fresh
 	return fresh, nil
 }
 
 func (b *bootstrap) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.way != nil {
-		b.way.Close()
+	if b.client != nil {
+		b.client.Close()
 	}
-	b.way = nil
+	b.client = nil
 }
 
-// there reports whether there is a file.
-func there(path string) bool {
+// fileExists reports whether there is a file at path.
+func fileExists(path string) bool {
 	_, err := os.Stat(path)
 	return path != "" && err == nil
 }

@@ -120,7 +120,7 @@ func TestD4_FactsAreOfTheCertificateThatIsShown(t *testing.T) {
 	}
 	for _, cfg := range []ClientConfig{{}, {Node: "n1", Kubeconfig: "x", Dir: "y"}, {Node: "n1", Kubeconfig: "x", API: &rest.Config{}}, {Node: "n1", Dir: "y", API: &rest.Config{}}} {
 		if _, err := NewClient(cfg); err == nil {
-			t.Errorf("%+v is accepted", cfg)
+			t.Errorf("NewClient accepts %+v", cfg)
 		}
 	}
 }

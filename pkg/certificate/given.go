@@ -14,9 +14,9 @@ import (
 // rereadAfter is the age at which a handshake reads the files again.
 const rereadAfter = time.Second
 
-// given is a certificate in files that another program renews. A handshake reads them;
+// fromFiles is a certificate in files that another program renews. A handshake reads them;
 // while they are unusable, the last good certificate stays in use.
-type given struct {
+type fromFiles struct {
 	certFile, keyFile string
 	failures          *counter
 	log               *slog.Logger
@@ -27,8 +27,8 @@ type given struct {
 	pair      *tls.Certificate
 }
 
-func newGiven(certFile, keyFile string, failures *counter, log *slog.Logger) (*given, error) {
-	g := &given{certFile: certFile, keyFile: keyFile, failures: failures, log: log}
+func newFromFiles(certFile, keyFile string, failures *counter, log *slog.Logger) (*fromFiles, error) {
+	g := &fromFiles{certFile: certFile, keyFile: keyFile, failures: failures, log: log}
 	if err := g.load(time.Now()); err != nil {
 		return nil, err
 	}
@@ -36,7 +36,7 @@ func newGiven(certFile, keyFile string, failures *counter, log *slog.Logger) (*g
 }
 
 // load reads the files; mu is held, or g is not shared yet.
-func (g *given) load(now time.Time) error {
+func (g *fromFiles) load(now time.Time) error {
 	g.read = now
 	cert, err := os.ReadFile(g.certFile)
 	if err != nil {
@@ -56,22 +56,22 @@ func (g *given) load(now time.Time) error {
 		return fmt.Errorf("serving certificate %s with key %s: %w", g.certFile, g.keyFile, err)
 	}
 	if g.pair != nil {
-		g.log.Info("Serving certificate replaced", "file", g.certFile, "expires", pair.Leaf.NotAfter)
+		g.log.Info("Reloaded serving certificate", "file", g.certFile, "expires", pair.Leaf.NotAfter)
 	}
 	g.cert, g.key, g.pair = cert, key, &pair
 	return nil
 }
 
-func (g *given) now() (*tls.Certificate, error) {
+func (g *fromFiles) now() (*tls.Certificate, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if now := time.Now(); now.Sub(g.read) >= rereadAfter || now.Before(g.read) {
 		if err := g.load(now); err != nil {
 			g.failures.Inc()
-			g.log.Warn("Serving certificate not read again", "error", err)
+			g.log.Warn("Failed to reload serving certificate; the last one stays in use", "error", err)
 		}
 	}
 	return g.pair, nil
 }
 
-func (g *given) run(ctx context.Context) { <-ctx.Done() }
+func (g *fromFiles) run(ctx context.Context) { <-ctx.Done() }

@@ -114,7 +114,7 @@ func (r *rotation) renewed(ctx context.Context) bool {
 		r.log.Error("Failed to renew certificate", "signer", r.signer, "error", err)
 		return false
 	case r.isDue(0.7):
-		r.log.Warn("Signed certificate is due for renewal already; compare the clocks of node and signer", "signer", r.signer)
+		r.log.Warn("Signed certificate is already due for renewal; compare the clocks of node and signer", "signer", r.signer)
 		return false
 	}
 	return true
@@ -300,7 +300,7 @@ func watchSigned(ctx context.Context, client requests, only metav1.ListOptions, 
 // open.
 func outcome(csr *certificatesv1.CertificateSigningRequest, uid types.UID) ([]byte, error) {
 	if csr.UID != uid {
-		return nil, errors.New("replaced by another of its name")
+		return nil, errors.New("replaced by another request of the same name")
 	}
 	approved := false
 	for _, c := range csr.Status.Conditions {

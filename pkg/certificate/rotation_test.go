@@ -195,10 +195,10 @@ func TestRotation_CertificateAges_NextIsRequestedAt70To90Percent(t *testing.T) {
 			spread[after] = true
 		}
 		if len(spread) < 5 {
-			t.Errorf("all nodes of a cluster would ask at once: %v", spread)
+			t.Errorf("all nodes of a cluster would renew at the same time: %v", spread)
 		}
 		if len(lived) != len(at)-1 || lived[0] < 42*time.Minute {
-			t.Errorf("replaced certificates lived %v", lived)
+			t.Errorf("ages of replaced certificates: %v", lived)
 		}
 		first, last := s.all[0].Spec, s.all[len(s.all)-1].Spec
 		usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageClientAuth}
@@ -215,7 +215,7 @@ func TestRotation_CertificateAges_NextIsRequestedAt70To90Percent(t *testing.T) {
 		// An agent that starts finds the stored certificate.
 		next := &rotation{store: &store{dir: r.store.dir, prefix: clientPrefix}}
 		if err := next.load(); err != nil || next.current() == nil {
-			t.Errorf("the stored certificate is not used: %v", err)
+			t.Errorf("load does not use the stored certificate: %v", err)
 		}
 	})
 }
@@ -307,7 +307,7 @@ func TestRotation_RequestWaits_TakesWhatTheSignerDecides(t *testing.T) {
 					t.Fatalf("%d requests, %d failures, want %d requests", n, r.failures.n.Load(), c.requests)
 				}
 				if c.requests == 1 && r.current() == nil {
-					t.Error("no certificate")
+					t.Error("the rotation has no certificate")
 				}
 			})
 		})

@@ -65,7 +65,7 @@ func (s *selfSigned) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		if err := s.refresh(time.Now()); err != nil {
 			s.failures.Inc()
-			s.log.Warn("Serving certificate not made again", "error", err)
+			s.log.Warn("Failed to renew self-signed serving certificate", "error", err)
 		}
 		backoff.Sleep(ctx, checkAgain)
 	}
@@ -98,7 +98,7 @@ func (s *selfSigned) refresh(now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.pair = &pair
-	s.log.Info("Serving certificate signed by the node itself", "names", names, "addresses", addresses, "expires", pair.Leaf.NotAfter)
+	s.log.Info("Created self-signed serving certificate", "names", names, "addresses", addresses, "expires", pair.Leaf.NotAfter)
 	return nil
 }
 

@@ -75,13 +75,13 @@ func NewServing(cfg ServingConfig) (*Serving, error) {
 	case cfg.Node == "":
 		return nil, errors.New("no node name")
 	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
-		return nil, errors.New("a serving certificate and its key belong together")
+		return nil, errors.New("a serving certificate and its key must be set together")
 	case cfg.CertFile != "":
-		s.kind, err = newGiven(cfg.CertFile, cfg.KeyFile, &s.failures, cfg.Log)
+		s.kind, err = newFromFiles(cfg.CertFile, cfg.KeyFile, &s.failures, cfg.Log)
 	case cfg.Dir == "":
 		return nil, errors.New("no directory for certificates")
 	case cfg.Rotate && cfg.API == nil:
-		return nil, errors.New("no API server to ask for a serving certificate")
+		return nil, errors.New("no API server to request a serving certificate from")
 	case cfg.Rotate:
 		s.kind, err = s.signed()
 	default:
@@ -118,7 +118,7 @@ type signed struct{ *rotation }
 func (s *Serving) signed() (signed, error) {
 	store := &store{dir: s.cfg.Dir, prefix: servingPrefix}
 	store.updated = func() error {
-		s.cfg.Log.Info("Serving certificate renewed", "file", store.current())
+		s.cfg.Log.Info("Renewed serving certificate", "file", store.current())
 		return nil
 	}
 	r := &rotation{
@@ -151,7 +151,7 @@ func (s signed) now() (*tls.Certificate, error) {
 	if pair := s.current(); pair != nil {
 		return pair, nil
 	}
-	return nil, errors.New("no serving certificate yet: its request is to be approved (kubectl get csr)")
+	return nil, errors.New("no serving certificate yet: its certificate signing request may need approval (kubectl get csr)")
 }
 
 // sans returns the names and addresses that a certificate is valid for, each once

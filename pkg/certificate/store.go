@@ -41,7 +41,7 @@ func (s *store) Current() (*tls.Certificate, error) {
 	}
 	pair, err := tls.X509KeyPair(text, text)
 	if err != nil { // a full disk or a manual edit: a new one is requested
-		return nil, fmt.Errorf("%w: %s holds no pair", errNoPair, s.current())
+		return nil, fmt.Errorf("%w: %s does not contain a certificate and its key", errNoPair, s.current())
 	}
 	return &pair, nil
 }

@@ -42,8 +42,8 @@ func (c Config) Check() error {
 		{"node-status-update-frequency", positive(c.NodeStatusUpdateFrequency)},
 		{"node-status-report-frequency", positive(c.NodeStatusReportFrequency)},
 		{"node-lease-duration", between(c.NodeLeaseDuration, 4*time.Second, time.Hour)},
-		{"eviction-hard", wrong(pod.ParseThresholds(c.EvictionHard))},
-		{"eviction-pressure-transition-period", atLeast(c.PressureTransitionPeriod)},
+		{"eviction-hard", errText(pod.ParseThresholds(c.EvictionHard))},
+		{"eviction-pressure-transition-period", notNegative(c.PressureTransitionPeriod)},
 		{"kube-api-qps", between(c.KubeAPIQPS, 1, 1<<20)},
 		{"kube-api-burst", between(c.KubeAPIBurst, 1, 1<<20)},
 		{"event-qps", between(c.EventQPS, 0, 1<<20)},
@@ -53,29 +53,29 @@ func (c Config) Check() error {
 		{"port", between(c.Port, -1, 65535)},
 		{"tls-cert-file", together(c.TLSCertFile, c.TLSPrivateKeyFile, "tls-private-key-file")},
 		{"tls-min-version", oneOf(c.TLSMinVersion, "VersionTLS12", "VersionTLS13")},
-		{"tls-cipher-suites", wrong(c.cipherSuites())},
+		{"tls-cipher-suites", errText(c.cipherSuites())},
 		{"streaming-connection-idle-timeout", positive(c.StreamingConnectionIdleTimeout)},
-		{"authentication-token-webhook-cache-ttl", believed(c.TokenCacheTTL)},
-		{"authorization-webhook-cache-authorized-ttl", believed(c.AuthorizedCacheTTL)},
-		{"authorization-webhook-cache-unauthorized-ttl", believed(c.UnauthorizedCacheTTL)},
+		{"authentication-token-webhook-cache-ttl", cacheTTL(c.TokenCacheTTL)},
+		{"authorization-webhook-cache-authorized-ttl", cacheTTL(c.AuthorizedCacheTTL)},
+		{"authorization-webhook-cache-unauthorized-ttl", cacheTTL(c.UnauthorizedCacheTTL)},
 		{"healthz-bind-address", addresses([]string{c.HealthzBindAddress})},
 		{"healthz-port", between(c.HealthzPort, 0, 65535)},
-		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, mostPulls)},
+		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, maxPulls)},
 		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
 		{"pod-cidr", network(c.PodCIDR)},
 		{"cluster-dns", addresses(c.ClusterDNS)},
 		{"cluster-domain", domain(c.ClusterDomain)},
 		{"resolv-conf", resolvConf(c.ResolvConf)},
-		{"node-labels", wrong(labels(c.NodeLabels))},
+		{"node-labels", errText(labels(c.NodeLabels))},
 		{"node-labels", reservedLabels(c)},
-		{"register-with-taints", wrong(taints(c.RegisterWithTaints))},
+		{"register-with-taints", errText(taints(c.RegisterWithTaints))},
 		{"max-pods", between(c.MaxPods, 0, 1<<20)},
 		{"pod-pids-limit", between(c.PodPidsLimit, -1, 1<<22)},
-		{"system-reserved", wrong(reserved(c.SystemReserved))},
-		{"kube-reserved", wrong(reserved(c.KubeReserved))},
-		{"runtime-class", wrong(classes(c.RuntimeClasses))},
+		{"system-reserved", errText(reserved(c.SystemReserved))},
+		{"kube-reserved", errText(reserved(c.KubeReserved))},
+		{"runtime-class", errText(classes(c.RuntimeClasses))},
 		{"allowed-unsafe-sysctls", sysctls(c.AllowedUnsafeSysctls)},
-		{"container-log-max-size", wrong(size(c.ContainerLogMaxSize))},
+		{"container-log-max-size", errText(size(c.ContainerLogMaxSize))},
 		{"container-log-max-files", between(c.ContainerLogMaxFiles, 2, 1<<10)},
 		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
 	} {
@@ -110,7 +110,7 @@ func endpoint(v string) string {
 	case strings.HasPrefix(v, "unix:///"):
 		return ""
 	}
-	return fmt.Sprintf("%q is not a unix socket, as unix:///run/containerd/containerd.sock", v)
+	return fmt.Sprintf("%q is not a unix socket, such as unix:///run/containerd/containerd.sock", v)
 }
 
 func nodeName(v string) string {
@@ -134,7 +134,7 @@ func filenames(names []string) string {
 			dashes++
 		}
 		if scheme, _, ok := strings.Cut(n, "://"); ok && !IsURL(n) && !strings.ContainsAny(scheme, "/.") {
-			return fmt.Sprintf("%q is no scheme that is read; http:// and https:// are", scheme+"://")
+			return fmt.Sprintf("scheme %q is not supported: use http:// or https://", scheme+"://")
 		}
 	}
 	if dashes > 1 {
@@ -157,7 +157,7 @@ func headers(lines []string) string {
 // together reports that one of two settings that need each other is missing.
 func together(a, b, other string) string {
 	if (a == "") != (b == "") {
-		return "needs --" + other + " beside it, and the other way round"
+		return "must be set together with --" + other
 	}
 	return ""
 }
@@ -168,9 +168,9 @@ func endpoints(urls []string) string {
 		u, err := url.Parse(v)
 		switch {
 		case err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-			return fmt.Sprintf("endpoint %d is not a URL, as https://127.0.0.1:2379", i+1)
+			return fmt.Sprintf("endpoint %d is not a URL, such as https://127.0.0.1:2379", i+1)
 		case u.User != nil:
-			return fmt.Sprintf("endpoint %d holds a user: use --etcd-user and --etcd-password-file", i+1)
+			return fmt.Sprintf("endpoint %d contains a user name: use --etcd-user and --etcd-password-file", i+1)
 		}
 	}
 	return ""
@@ -178,14 +178,14 @@ func endpoints(urls []string) string {
 
 func prefix(v string) string {
 	if strings.Trim(v, "/") == "" {
-		return "is empty: every key of the etcd would be a manifest"
+		return "is empty: nodectl would read every key in etcd as a manifest"
 	}
 	return ""
 }
 
 func network(v string) string {
 	if p, err := netip.ParsePrefix(v); err != nil || p != p.Masked() {
-		return fmt.Sprintf("%q is not a network, as 10.88.0.0/16", v)
+		return fmt.Sprintf("%q is not a network in CIDR notation, such as 10.88.0.0/16", v)
 	}
 	return ""
 }
@@ -193,7 +193,7 @@ func network(v string) string {
 func addresses(list []string) string {
 	for _, v := range list {
 		if ip, err := netip.ParseAddr(v); err != nil || ip.Zone() != "" {
-			return fmt.Sprintf("%q is not an IP address, as 10.96.0.10", v)
+			return fmt.Sprintf("%q is not an IP address, such as 10.96.0.10", v)
 		}
 	}
 	return ""
@@ -201,7 +201,7 @@ func addresses(list []string) string {
 
 func domain(v string) string {
 	if problems := validation.IsDNS1123Subdomain(v); v != "" && len(problems) > 0 {
-		return fmt.Sprintf("%q is not a domain, as cluster.local: %s", v, problems[0])
+		return fmt.Sprintf("%q is not a domain, such as cluster.local: %s", v, problems[0])
 	}
 	return ""
 }
@@ -220,25 +220,25 @@ func nodeIPs(list []string) string {
 		return msg
 	}
 	if len(all) > 2 || len(all) == 2 && netip.MustParseAddr(all[0]).Is4() == netip.MustParseAddr(all[1]).Is4() {
-		return "takes one address, or one of each family"
+		return "takes one address, or an IPv4 and an IPv6 address"
 	}
 	return ""
 }
 
-func atLeast(d time.Duration) string {
+func notNegative(d time.Duration) string {
 	if d >= 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s is less than nothing", d)
+	return fmt.Sprintf("must not be negative (got %s)", d)
 }
 
-// believed limits how long reviews of the API server are cached: zero does not mean
+// cacheTTL limits how long reviews of the API server are cached: zero does not mean
 // "forever", and a revoked right must end within an hour.
-func believed(d time.Duration) string { return between(d, time.Second, time.Hour) }
+func cacheTTL(d time.Duration) string { return between(d, time.Second, time.Hour) }
 
 func positive(d time.Duration) string {
 	if d > 0 {
 		return ""
 	}
-	return fmt.Sprintf("%s is not longer than nothing", d)
+	return fmt.Sprintf("must be greater than zero (got %s)", d)
 }

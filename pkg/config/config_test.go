@@ -16,7 +16,7 @@ func valid() Config {
 func TestDefaultNeedsOnlyANodeName(t *testing.T) {
 	t.Parallel()
 	if err := valid().Check(); err != nil {
-		t.Fatalf("the defaults are refused: %v", err)
+		t.Fatalf("Check refuses the defaults: %v", err)
 	}
 	var e *Error
 	if err := Default().Check(); !errors.As(err, &e) || e.Key != "node-name" {
@@ -38,7 +38,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"cgroup-root", "absolute", func(c *Config) { c.CgroupRoot = "x" }},
 		{"node-name", "node name", func(c *Config) { c.NodeName = "Node_1" }},
 		{"filename", "only once", func(c *Config) { c.Filename = []string{"-", "a", "-"} }},
-		{"filename", `"ftp://" is no scheme that is read`, func(c *Config) { c.Filename = []string{"ftp://me:hunter2@h/x"} }},
+		{"filename", `scheme "ftp://" is not supported`, func(c *Config) { c.Filename = []string{"ftp://me:hunter2@h/x"} }},
 		{"filename", "empty", func(c *Config) { c.Filename = []string{""} }},
 		{"manifest-url-header", "header 2", func(c *Config) { c.ManifestURLHeader = []string{"A: b", "hunter2"} }},
 		{"manifest-url-header", "header 1", func(c *Config) { c.ManifestURLHeader = []string{"A: b\r\nX: hunter2"} }},
@@ -54,7 +54,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"eviction-pressure-transition-period", "-1s", func(c *Config) { c.PressureTransitionPeriod = -time.Second }},
 		{"kube-api-qps", "0 is not between", func(c *Config) { c.KubeAPIQPS = 0 }},
 		{"event-burst", "0 is not between", func(c *Config) { c.EventBurst = 0 }},
-		{"node-ip", "one of each family", func(c *Config) { c.NodeIP = []string{"10.0.0.1", "10.0.0.2"} }},
+		{"node-ip", "an IPv4 and an IPv6 address", func(c *Config) { c.NodeIP = []string{"10.0.0.1", "10.0.0.2"} }},
 		{"node-ip", "not an IP address", func(c *Config) { c.NodeIP = []string{"10.0.0.1,h"} }},
 		{"healthz-bind-address", "not an IP address", func(c *Config) { c.HealthzBindAddress = "h" }},
 		{"healthz-port", "65536", func(c *Config) { c.HealthzPort = 65536 }},
@@ -63,9 +63,9 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"authorization-webhook-cache-unauthorized-ttl", "-1s is not between", func(c *Config) { c.UnauthorizedCacheTTL = -time.Second }},
 		{"tls-min-version", "VersionTLS12", func(c *Config) { c.TLSMinVersion = "VersionTLS11" }},
 		{"tls-cipher-suites", "is insecure", func(c *Config) { c.TLSCipherSuites = []string{"TLS_AES_128_GCM_SHA256,TLS_RSA_WITH_RC4_128_SHA"} }},
-		{"tls-cipher-suites", "is no cipher suite", func(c *Config) { c.TLSCipherSuites = []string{"AES"} }},
-		{"node-labels", "not a node's to set", func(c *Config) { c.Kubeconfig, c.NodeLabels = "k", []string{"a.k8s.io/x=1"} }},
-		{"node-labels", "not a node's to set", func(c *Config) { c.Kubeconfig, c.NodeLabels = "k", []string{"kubernetes.io/x=1"} }},
+		{"tls-cipher-suites", "is not a cipher suite", func(c *Config) { c.TLSCipherSuites = []string{"AES"} }},
+		{"node-labels", "a node must not set the label", func(c *Config) { c.Kubeconfig, c.NodeLabels = "k", []string{"a.k8s.io/x=1"} }},
+		{"node-labels", "a node must not set the label", func(c *Config) { c.Kubeconfig, c.NodeLabels = "k", []string{"kubernetes.io/x=1"} }},
 		{"sync-frequency", "0s", func(c *Config) { c.SyncFrequency = 0 }},
 		{"node-labels", `"disk" is not of the form key=value`, func(c *Config) { c.NodeLabels = []string{"zone=a", "disk"} }},
 		{"node-labels", `"-disk" cannot be a key`, func(c *Config) { c.NodeLabels = []string{"-disk=ssd"} }},
@@ -73,16 +73,16 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"register-with-taints", "key=value:effect", func(c *Config) { c.RegisterWithTaints = []string{"a=b"} }},
 		{"register-with-taints", `"Sometimes" is not one of NoSchedule, PreferNoSchedule, NoExecute`, func(c *Config) { c.RegisterWithTaints = []string{"a=b:Sometimes"} }},
 		{"register-with-taints", "cannot be a key", func(c *Config) { c.RegisterWithTaints = []string{":NoExecute"} }},
-		{"register-with-taints", "a:NoExecute stands here twice", func(c *Config) { c.RegisterWithTaints = []string{"a=b:NoExecute,a=c:NoExecute"} }},
+		{"register-with-taints", "taint a:NoExecute is set twice", func(c *Config) { c.RegisterWithTaints = []string{"a=b:NoExecute,a=c:NoExecute"} }},
 		{"max-pods", "-1", func(c *Config) { c.MaxPods = -1 }},
 		{"system-reserved", `"gpu" is not one of cpu, memory`, func(c *Config) { c.SystemReserved = []string{"gpu=1"} }},
 		{"system-reserved", "resource=quantity", func(c *Config) { c.SystemReserved = []string{"cpu"} }},
-		{"kube-reserved", `"-1Gi" is no quantity of memory`, func(c *Config) { c.KubeReserved = []string{"cpu=1", "memory=-1Gi"} }},
-		{"allowed-unsafe-sysctls", `"vm.swappiness" is no sysctl that a pod has of its own`, func(c *Config) { c.AllowedUnsafeSysctls = []string{"net.*", "vm.swappiness"} }},
+		{"kube-reserved", `"-1Gi" is not a quantity of memory`, func(c *Config) { c.KubeReserved = []string{"cpu=1", "memory=-1Gi"} }},
+		{"allowed-unsafe-sysctls", `"vm.swappiness" is not a namespaced sysctl`, func(c *Config) { c.AllowedUnsafeSysctls = []string{"net.*", "vm.swappiness"} }},
 		{"allowed-unsafe-sysctls", `"*"`, func(c *Config) { c.AllowedUnsafeSysctls = []string{"*"} }},
 		{"allowed-unsafe-sysctls", `"net.*.forwarding"`, func(c *Config) { c.AllowedUnsafeSysctls = []string{"net.*.forwarding"} }},
-		{"container-log-max-size", `"0" is no size`, func(c *Config) { c.ContainerLogMaxSize = "0" }},
-		{"container-log-max-size", `"big" is no size`, func(c *Config) { c.ContainerLogMaxSize = "big" }},
+		{"container-log-max-size", `"0" is not a size`, func(c *Config) { c.ContainerLogMaxSize = "0" }},
+		{"container-log-max-size", `"big" is not a size`, func(c *Config) { c.ContainerLogMaxSize = "big" }},
 		{"container-log-max-files", "1 is not between 2 and", func(c *Config) { c.ContainerLogMaxFiles = 1 }},
 		{"max-container-restart-period", "999ms is not between 1s and 5m0s", func(c *Config) { c.MaxContainerRestartPeriod = 999 * time.Millisecond }},
 		{"max-container-restart-period", "5m1s is not between", func(c *Config) { c.MaxContainerRestartPeriod = 301 * time.Second }},

@@ -100,14 +100,14 @@ func (r *kubeletReader) document(d Document) error {
 		return fmt.Errorf("%s: %s", d.File, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if len(doc.Content) == 0 || doc.Content[0].Kind != yaml.MappingNode {
-		return fmt.Errorf("%s: is no %s", d.File, kubeletKind)
+		return fmt.Errorf("%s: is not a %s", d.File, kubeletKind)
 	}
 	var head struct {
 		Version string `yaml:"apiVersion"`
 		Kind    string `yaml:"kind"`
 	}
 	if err := doc.Decode(&head); err != nil || head.Kind != kubeletKind || head.Version != kubeletVersion {
-		return fmt.Errorf("%s: is %q of %q, and not %s of %s", d.File, head.Kind, head.Version, kubeletKind, kubeletVersion)
+		return fmt.Errorf("%s: expected kind %s of %s, got kind %q of %q", d.File, kubeletKind, kubeletVersion, head.Kind, head.Version)
 	}
 	return r.walk(d.File, "", doc.Content[0])
 }
@@ -127,7 +127,7 @@ func (r *kubeletReader) walk(file, above string, object *yaml.Node) error {
 			r.unknown = append(r.unknown, path+" ("+where+")")
 			continue
 		case seen[path]:
-			r.unknown = append(r.unknown, path+" again ("+where+")")
+			r.unknown = append(r.unknown, path+" (repeated, "+where+")")
 		}
 		seen[path] = true
 		if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
@@ -136,7 +136,7 @@ func (r *kubeletReader) walk(file, above string, object *yaml.Node) error {
 		}
 		if !known {
 			if n.Kind != yaml.MappingNode {
-				return fmt.Errorf("%s: %s holds fields, and no value", where, path)
+				return fmt.Errorf("%s: %s takes fields, not a value", where, path)
 			}
 			if err := r.walk(file, path+".", n); err != nil {
 				return err
@@ -235,13 +235,13 @@ func (r *kubeletReader) layer() (Layer, error) {
 // ignored names an unsupported field whose value differs from nodectl's behaviour; "" for
 // any other.
 func (row kubeletRow) ignored(l leaf) string {
-	if row.any || row.does == honoured && row.fine == nil {
+	if row.any || row.outcome == honoured && row.matching == nil {
 		return ""
 	}
-	if row.only != nil {
-		return row.only(l)
+	if row.warning != nil {
+		return row.warning(l)
 	}
-	if l.pairs == nil && slices.Contains(row.fine, strings.Join(l.texts, ",")) || len(l.texts)+len(l.pairs) == 0 {
+	if l.pairs == nil && slices.Contains(row.matching, strings.Join(l.texts, ",")) || len(l.texts)+len(l.pairs) == 0 {
 		return ""
 	}
 	return row.path

@@ -41,13 +41,13 @@ func KubeletFieldFlags() map[string]string {
 // KubeletIdleFlags are the kubelet's flags without a field that nodectl ignores, with the
 // reasons.
 func KubeletIdleFlags() map[string]string {
-	const gone, collected, cadvisor, logs = "the kubelet has none any more", "what ends is collected by rules of nodectl's own", "there is no cAdvisor here", "logs go to standard error"
+	const gone, collected, cadvisor, logs = "current kubelets do not have it", "nodectl has its own rules for removing exited containers", "nodectl has no cAdvisor", "nodectl logs to standard error"
 	return map[string]string{
-		"pod-infra-container-image": "the runtime chooses it", "runtime-cgroups": "the runtime's unit places it", "cloud-config": gone,
-		"lock-file": "the root directory is locked", "exit-on-lock-contention": "the root directory is locked",
+		"pod-infra-container-image": "the runtime chooses it", "runtime-cgroups": "set it in the runtime's unit file", "cloud-config": gone,
+		"lock-file": "nodectl locks the root directory", "exit-on-lock-contention": "nodectl locks the root directory",
 		"minimum-container-ttl-duration": collected, "maximum-dead-containers": collected, "maximum-dead-containers-per-container": collected,
-		"keep-terminated-pod-volumes": gone, "register-schedulable": "use --register-with-taints", "really-crash-for-testing": "it is not for running",
-		"experimental-allocatable-ignore-eviction": "nothing is evicted yet", "experimental-mounter-path": gone,
+		"keep-terminated-pod-volumes": gone, "register-schedulable": "use --register-with-taints", "really-crash-for-testing": "it is for tests only",
+		"experimental-allocatable-ignore-eviction": "nodectl evicts no pods yet", "experimental-mounter-path": gone,
 		"housekeeping-interval": cadvisor, "global-housekeeping-interval": cadvisor, "container-hints": cadvisor, "log-cadvisor-usage": cadvisor,
 		"boot-id-file": cadvisor, "machine-id-file": cadvisor, "enable-load-reader": cadvisor, "event-storage-age-limit": cadvisor,
 		"event-storage-event-limit": cadvisor, "application-metrics-count-limit": cadvisor,

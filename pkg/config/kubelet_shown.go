@@ -16,7 +16,7 @@ func (c Config) Kubelet() map[string]any {
 	doc := map[string]any{"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1"}
 	for _, row := range kubeletTable() {
 		value, ok := settings[row.setting]
-		if row.does != honoured || !ok || row.kind == ofHeaders {
+		if row.outcome != honoured || !ok || row.kind == ofListMap {
 			continue
 		}
 		if shown := row.shown(value); shown != nil {
@@ -42,9 +42,9 @@ func (row kubeletRow) shown(value any) any {
 			separator = "<"
 		}
 		switch {
-		case row.kind == ofTexts:
+		case row.kind == ofStrings:
 			return v
-		case row.kind != ofAmounts:
+		case row.kind != ofStringMap:
 			return nil
 		}
 		all := make(map[string]string)

@@ -34,6 +34,6 @@ func TestC_1_40_Configz(t *testing.T) {
 		t.Errorf("%s", text)
 	}
 	if len(is.StaticPodURLHeader) > 0 {
-		t.Errorf("headers are told: %s", text)
+		t.Errorf("the configuration shows headers: %s", text)
 	}
 }

@@ -35,8 +35,8 @@ func typeFields(t *testing.T, above string, typ reflect.Type, rows map[string]ku
 			continue // apiVersion and kind
 		}
 		path := above + name
-		if rows[path].kind == ofWhole {
-			all = append(all, field{path: path, kinds: []fieldKind{ofWhole}})
+		if rows[path].kind == ofAny {
+			all = append(all, field{path: path, kinds: []fieldKind{ofAny}})
 			continue
 		}
 		typ, pointer := f.Type, f.Type.Kind() == reflect.Pointer
@@ -59,21 +59,21 @@ func typeFields(t *testing.T, above string, typ reflect.Type, rows map[string]ku
 func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 	switch typ {
 	case reflect.TypeFor[metav1.Duration]():
-		return []fieldKind{ofSpan}, true
+		return []fieldKind{ofDuration}, true
 	case reflect.TypeFor[[]v1.Taint]():
 		return []fieldKind{ofTaints}, false
 	case reflect.TypeFor[map[string]string]():
-		return []fieldKind{ofAmounts}, false
+		return []fieldKind{ofStringMap}, false
 	case reflect.TypeFor[map[string]bool]():
-		return []fieldKind{ofGates}, false
+		return []fieldKind{ofBoolMap}, false
 	case reflect.TypeFor[map[string][]string]():
-		return []fieldKind{ofHeaders}, false
+		return []fieldKind{ofListMap}, false
 	}
 	switch typ.Kind() {
 	case reflect.String:
-		return []fieldKind{ofText, ofPath}, true
+		return []fieldKind{ofString, ofPath}, true
 	case reflect.Bool:
-		return []fieldKind{ofTruth}, true
+		return []fieldKind{ofBool}, true
 	case reflect.Int32, reflect.Int64, reflect.Uint32:
 		return []fieldKind{ofNumber}, true
 	case reflect.Float64:
@@ -81,7 +81,7 @@ func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 	case reflect.Slice:
 		switch typ.Elem().Kind() {
 		case reflect.String:
-			return []fieldKind{ofTexts}, false
+			return []fieldKind{ofStrings}, false
 		case reflect.Int32:
 			return []fieldKind{ofNumbers}, false
 		}
@@ -107,13 +107,13 @@ func TestC_1_44_3_EveryFieldHasARow(t *testing.T) {
 			t.Errorf("%s has no row", f.path)
 		case !slices.Contains(f.kinds, row.kind):
 			t.Errorf("%s: kind %v, want one of %v", f.path, row.kind, f.kinds)
-		case f.zero != row.zero && row.kind != ofTruth: // an explicit false counts as set
-			t.Errorf("%s: zero is no value: %v, want %v", f.path, row.zero, f.zero)
+		case f.zero != row.zero && row.kind != ofBool: // an explicit false counts as set
+			t.Errorf("%s: zero means \"not set\": %v, want %v", f.path, row.zero, f.zero)
 		}
 	}
 	for path := range rows {
 		if !seen[path] {
-			t.Errorf("%s is no field of the type", path)
+			t.Errorf("%s is not a field of the type", path)
 		}
 	}
 	if len(seen) < 100 {
@@ -131,15 +131,15 @@ func TestEveryRowSetsASetting(t *testing.T) {
 	}
 	for _, row := range kubeletTable() {
 		if row.setting != "" && !known[row.setting] {
-			t.Errorf("%s sets %q, which is no setting", row.path, row.setting)
+			t.Errorf("%s sets %q, which is not a setting", row.path, row.setting)
 		}
-		if (row.setting == "") != (row.does != honoured || row.any) {
-			t.Errorf("%s is %s and sets %q", row.path, row.does, row.setting)
+		if (row.setting == "") != (row.outcome != honoured || row.any) {
+			t.Errorf("%s is %s and sets %q", row.path, row.outcome, row.setting)
 		}
-		if row.does != honoured && row.note == "" {
-			t.Errorf("%s is %s without a reason", row.path, row.does)
+		if row.outcome != honoured && row.note == "" {
+			t.Errorf("%s is %s without a reason", row.path, row.outcome)
 		}
-		if row.does == refused && row.refuse == nil {
+		if row.outcome == refused && row.refuse == nil {
 			t.Errorf("%s is refused without a check", row.path)
 		}
 	}
@@ -154,13 +154,13 @@ func TestKubeletConfigIsWrittenDown(t *testing.T) {
 	var b bytes.Buffer
 	b.WriteString(kubeletConfigHead)
 	for _, row := range kubeletTable() {
-		outcome := string(row.does)
-		if row.does == honoured && row.setting != "" {
+		outcome := string(row.outcome)
+		if row.outcome == honoured && row.setting != "" {
 			outcome = "`" + row.setting + "`"
 		}
 		note := row.note
-		if row.does == warned && len(row.fine) > 0 && row.fine[0] != "" {
-			note += fmt.Sprintf("; silent for `%s`", strings.Join(row.fine, "`, `"))
+		if row.outcome == warned && len(row.matching) > 0 && row.matching[0] != "" {
+			note += fmt.Sprintf("; no warning for `%s`", strings.Join(row.matching, "`, `"))
 		}
 		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row.path, outcome, note)
 	}
@@ -181,58 +181,61 @@ func TestKubeletConfigIsWrittenDown(t *testing.T) {
 const kubeletConfigHead = `# KubeletConfiguration, field by field
 
 ` + "`nodectl serve --kubelet-config FILE`" + ` reads a ` + "`KubeletConfiguration`" + ` of
-` + "`kubelet.config.k8s.io/v1beta1`" + `, and ` + "`--config FILE`" + ` does where the file's kind is
-that. ` + "`--config-dir DIR`" + ` names a directory of drop-ins, ` + "`*.conf`" + `, merged over it in
-the byte order of their names: lists are replaced, maps are merged key by key,
-null takes a value back.
+` + "`kubelet.config.k8s.io/v1beta1`" + `, and ` + "`--config FILE`" + ` does too if the file is of
+that kind. ` + "`--config-dir DIR`" + ` names a directory of drop-ins, ` + "`*.conf`" + `, which nodectl
+merges over it in the byte order of their names: a list replaces the earlier one, maps
+are merged key by key, and null resets a field.
 
 A setting comes from the first of these that has it: a flag, a ` + "`NODECTL_*`" + `
 variable, nodectl's own file, the KubeletConfiguration with its drop-ins, the
-default. nodectl's own file is above the KubeletConfiguration because it is the
-narrower one: a cluster's tools write the same KubeletConfiguration to every node,
-and what a node needs beside it is said in nodectl's own words. ` + "`nodectl config\nview --show-origin`" + ` shows which one won, with file and line.
+default. nodectl's own file wins over the KubeletConfiguration because it is for this
+node alone: a cluster's tools write the same KubeletConfiguration to every node.
+` + "`nodectl config view --show-origin`" + ` shows where each value comes from, with file and
+line.
 
-A field that no KubeletConfiguration has is named in a warning with its line, and
-otherwise ignored. A value of the wrong type is an error. A path that is not
-absolute starts at the directory of the file it stands in.
+nodectl ignores a field that no KubeletConfiguration has, and names it in a warning
+with its line. A value of the wrong type is an error. A relative path starts at the
+directory of the file that contains it.
 
-Each field is one of these:
+The outcome of a field is one of these:
 
-- a setting of nodectl's, by its name: it is honoured;
-- *honoured*: it changes nothing, for the reason given;
-- *warned about*: its part does not exist yet. All such fields that ask for
-  something are named in one warning when ` + "`serve`" + ` starts;
-- *refused*: the values given would be ignored at the cost of security, so nodectl
-  does not start.
+- the name of a nodectl setting: the field sets it;
+- *honoured*: nodectl behaves so with any value, for the reason given;
+- *ignored, with a warning*: nodectl does not support the field yet. When ` + "`serve`" + `
+  starts, one warning names all such fields whose values need it;
+- *refused*: to ignore certain values would weaken security, so nodectl does not start
+  with them.
 
-Where a field is not set, nodectl's default holds; ` + "`nodectl config view`" + ` prints it.
+nodectl uses its own default for a field that is not set; ` + "`nodectl config view`" + ` prints
+it.
 
 ## The kubelet's command line
 
-` + "`nodectl serve`" + ` and ` + "`nodectl config view`" + ` take the kubelet's flags too. One that is a
-setting here under another name sets it (` + "`--hostname-override`, `--container-runtime-endpoint`,\n`--pod-manifest-path`, `--manifest-url`, `--pod-max-pids`" + `). One that stands for a field
-below means what the field means, and is above every file. One that is neither does
-nothing, and is named in the warning. One of kubelets of long ago
-(` + "`--network-plugin`" + `) is an error, and so is one that no kubelet has.
+` + "`nodectl serve`" + ` and ` + "`nodectl config view`" + ` also take the kubelet's flags. nodectl has
+some of them as a setting of another name, which the flag sets
+(` + "`--hostname-override`, `--container-runtime-endpoint`, `--pod-manifest-path`,\n`--manifest-url`, `--pod-max-pids`" + `). A flag for a field below sets that field, and wins
+over every file. nodectl ignores any other flag of the kubelet, and names it in the
+warning. A flag that the kubelet no longer has (` + "`--network-plugin`" + `) is an error, and so
+is a flag that it never had.
 
-Called by the name ` + "`kubelet`" + `, the binary is ` + "`nodectl serve`" + ` with these differences,
-so that the unit file kubeadm writes starts it:
+If the binary is started under the name ` + "`kubelet`" + `, it runs ` + "`nodectl serve`" + ` with these
+differences, so that kubeadm's unit file can start it:
 
-- certificates are in /var/lib/kubelet/pki, where the kubelet's kubeconfig looks for
-  the client certificate: what nodectl rotates, the kubelet finds, and the other way
-  round;
+- certificates are in /var/lib/kubelet/pki, where the kubelet's kubeconfig expects the
+  client certificate: nodectl and the kubelet use the certificates that the other one
+  rotated;
 - /healthz is on 127.0.0.1:10248, which kubeadm waits for;
-- ` + "`--version`" + ` prints the version of Kubernetes whose API nodectl speaks.
+- ` + "`--version`" + ` prints the Kubernetes version of the API that nodectl implements.
 
-The root directory stays /var/lib/nodectl. /var/lib/kubelet holds the pods of another
-agent, and is refused as a ` + "`--root-dir`" + ` where it does. Profiles of seccomp that pods
-name are looked for in seccomp/ below the root directory.
-packaging/kubelet.service.d/20-nodectl.conf puts nodectl in the kubelet's place on a
+The root directory stays /var/lib/nodectl. nodectl refuses /var/lib/kubelet as
+` + "`--root-dir`" + ` if it contains the pods of another agent. It reads the seccomp profiles
+that pods name from seccomp/ below the root directory.
+packaging/kubelet.service.d/20-nodectl.conf replaces the kubelet with nodectl on a
 node that kubeadm set up.
 
 ## Fields
 
-| Field | Outcome | Beside |
+| Field | Outcome | Note |
 |---|---|---|
 `
 
@@ -332,7 +335,7 @@ func TestAFlagIsAboveTheFiles(t *testing.T) {
 	if l.Values["max-parallel-image-pulls"] != "1" || l.Places["max-parallel-image-pulls"] != "--serialize-image-pulls" {
 		t.Errorf("%v %v", l.Values, l.Places)
 	}
-	if _, err := ReadKubelet(nil, []Given{{"maxPods", "many", "--m"}}); err == nil || err.Error() != "--m is no whole number" {
+	if _, err := ReadKubelet(nil, []Given{{"maxPods", "many", "--m"}}); err == nil || err.Error() != "--m is not a whole number" {
 		t.Error(err)
 	}
 }
@@ -351,7 +354,7 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 	for _, row := range kubeletTable() {
 		text, ok := refusals[row.path]
 		if (row.refuse != nil) != ok {
-			t.Errorf("%s: refused %v, and tried %v", row.path, row.refuse != nil, ok)
+			t.Errorf("%s: refuses values: %v, the test has one: %v", row.path, row.refuse != nil, ok)
 		}
 		if !ok {
 			continue
@@ -367,18 +370,18 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 	}
 }
 
-// TestWhatDoesNothingIsNamed: every idle row is named for a value that differs from
+// TestWhatDoesNothingIsNamed: every unsupported row is named for a value that differs from
 // nodectl's behaviour, and for no other.
 func TestWhatDoesNothingIsNamed(t *testing.T) {
 	t.Parallel()
-	asks := map[fieldKind]string{ofText: "odd", ofPath: "/odd", ofTruth: "", ofNumber: "12345", ofFraction: "0.7", ofSpan: "7h", ofTexts: "[odd]", ofAmounts: "{a: b}", ofWhole: "[odd]"}
+	asks := map[fieldKind]string{ofString: "odd", ofPath: "/odd", ofBool: "", ofNumber: "12345", ofFraction: "0.7", ofDuration: "7h", ofStrings: "[odd]", ofStringMap: "{a: b}", ofAny: "[odd]"}
 	for _, row := range kubeletTable() {
-		if row.does != warned || row.only != nil {
+		if row.outcome != warned || row.warning != nil {
 			continue
 		}
 		value := asks[row.kind]
-		if row.kind == ofTruth {
-			value = map[bool]string{true: "false", false: "true"}[slices.Contains(row.fine, "true")]
+		if row.kind == ofBool {
+			value = map[bool]string{true: "false", false: "true"}[slices.Contains(row.matching, "true")]
 		}
 		parts := strings.Split(row.path, ".")
 		text := parts[len(parts)-1] + ": "
@@ -389,8 +392,8 @@ func TestWhatDoesNothingIsNamed(t *testing.T) {
 		if l := readKubelet(t, nil, open+text+value+shut); len(l.Ignored) != 1 || !strings.HasPrefix(l.Ignored[0], row.path+" (/etc/k/0.conf:3)") {
 			t.Errorf("%s: %v", row.path, l.Ignored)
 		}
-		for _, fine := range row.fine {
-			if row.kind == ofTexts {
+		for _, fine := range row.matching {
+			if row.kind == ofStrings {
 				fine = "[" + fine + "]"
 			}
 			if l := readKubelet(t, nil, open+text+fine+shut); len(l.Ignored) > 0 {
@@ -404,11 +407,11 @@ func TestWhatDoesNothingIsNamed(t *testing.T) {
 func TestWrongTypesNameTheirPlace(t *testing.T) {
 	t.Parallel()
 	for text, says := range map[string]string{
-		"maxPods: hunter2": "maxPods is no whole number", "port: '10250'": "port is no whole number", "clusterDNS: hunter2": "clusterDNS takes a list",
-		"clusterDNS: [1]": "item 1 is no text", "systemReserved: hunter2": "takes names and values", "systemReserved: {cpu: 1.5}": "cpu: is no text",
-		"featureGates: {A: hunter2}": "A: is neither true nor false", "syncFrequency: 5": "is no duration", "syncFrequency: hunter2": "is no duration",
-		"rotateCertificates: 'true'": "is neither true nor false", "clusterDomain: [x]": "takes one value", "authentication: hunter2": "holds fields, and no value",
-		"registerWithTaints: [hunter2]": "is no taint", "memoryThrottlingFactor: hunter2": "is no number", "clusterDomain: 12": "is no text",
+		"maxPods: hunter2": "maxPods is not a whole number", "port: '10250'": "port is not a whole number", "clusterDNS: hunter2": "clusterDNS takes a list",
+		"clusterDNS: [1]": "item 1 is not a string", "systemReserved: hunter2": "takes names with values", "systemReserved: {cpu: 1.5}": "cpu: is not a string",
+		"featureGates: {A: hunter2}": "A: is neither true nor false", "syncFrequency: 5": "is not a duration", "syncFrequency: hunter2": "is not a duration",
+		"rotateCertificates: 'true'": "is neither true nor false", "clusterDomain: [x]": "takes one value", "authentication: hunter2": "takes fields, not a value",
+		"registerWithTaints: [hunter2]": "is not a taint", "memoryThrottlingFactor: hunter2": "is not a number", "clusterDomain: 12": "is not a string",
 		"staticPodURLHeader: {A: hunter2}": "A: takes a list",
 	} {
 		_, err := ReadKubelet([]Document{{"/k", []byte(head + text)}}, nil)

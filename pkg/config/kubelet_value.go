@@ -18,19 +18,19 @@ import (
 type fieldKind int
 
 const (
-	ofText     fieldKind = iota
-	ofPath               // a text; relative to its file
-	ofTruth              // true or false
-	ofNumber             // a whole number
-	ofFraction           // any number
-	ofSpan               // a duration, as 5m
-	ofTexts              // a list of texts
-	ofNumbers            // a list of whole numbers
-	ofAmounts            // texts by name
-	ofGates              // booleans by name
-	ofHeaders            // lists of texts by name
-	ofTaints             // taints as objects
-	ofWhole              // any value: it only counts whether it is set
+	ofString    fieldKind = iota
+	ofPath                // a text; relative to its file
+	ofBool                // true or false
+	ofNumber              // a whole number
+	ofFraction            // any number
+	ofDuration            // a duration, as 5m
+	ofStrings             // a list of texts
+	ofNumbers             // a list of whole numbers
+	ofStringMap           // texts by name
+	ofBoolMap             // booleans by name
+	ofListMap             // lists of texts by name
+	ofTaints              // taints as objects
+	ofAny                 // any value: it only counts whether it is set
 )
 
 // zeros returns the values that mean "not set" for a type that cannot distinguish them.
@@ -39,9 +39,9 @@ func (k fieldKind) zeros() []string {
 	switch k {
 	case ofNumber, ofFraction:
 		return []string{"0"}
-	case ofSpan:
+	case ofDuration:
 		return []string{"0s"}
-	case ofTexts, ofNumbers, ofTaints:
+	case ofStrings, ofNumbers, ofTaints:
 		return nil
 	}
 	return []string{""}
@@ -50,7 +50,7 @@ func (k fieldKind) zeros() []string {
 // read returns the value of n: texts, or pairs of a map.
 func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	switch k {
-	case ofTexts, ofNumbers, ofTaints:
+	case ofStrings, ofNumbers, ofTaints:
 		if n.Kind != yaml.SequenceNode {
 			return nil, nil, errors.New("takes a list")
 		}
@@ -63,18 +63,18 @@ func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 			all = append(all, v)
 		}
 		return all, nil, nil
-	case ofAmounts, ofGates, ofHeaders:
+	case ofStringMap, ofBoolMap, ofListMap:
 		all, err := k.pairs(n)
 		return nil, all, err
-	case ofWhole:
-		return wholeText(n), nil, nil
+	case ofAny:
+		return anyText(n), nil, nil
 	}
 	v, err := k.scalar(n)
 	return []string{v}, nil, err
 }
 
-// wholeText returns nothing for a value that has only zeros.
-func wholeText(n *yaml.Node) []string {
+// anyText returns nothing for a value that has only zeros.
+func anyText(n *yaml.Node) []string {
 	switch n.Kind {
 	case yaml.ScalarNode:
 		if slices.Contains([]string{"", "0", "0s", "false", "null", "~"}, n.Value) {
@@ -84,7 +84,7 @@ func wholeText(n *yaml.Node) []string {
 	case yaml.MappingNode:
 		var all []string
 		for i := 1; i < len(n.Content); i += 2 {
-			all = append(all, wholeText(resolved(n.Content[i]))...)
+			all = append(all, anyText(resolved(n.Content[i]))...)
 		}
 		return all
 	case yaml.SequenceNode:
@@ -102,19 +102,19 @@ func (k fieldKind) item(n *yaml.Node) (string, error) {
 	case ofTaints:
 		var t struct{ Key, Value, Effect string }
 		if err := n.Decode(&t); err != nil || n.Kind != yaml.MappingNode {
-			return "", errors.New("is no taint: key, value and effect")
+			return "", errors.New("is not a taint with key, value and effect")
 		}
 		return t.Key + "=" + t.Value + ":" + t.Effect, nil
 	}
-	return ofText.scalar(n)
+	return ofString.scalar(n)
 }
 
 func (k fieldKind) pairs(n *yaml.Node) (map[string][]string, error) {
 	if n.Kind != yaml.MappingNode {
-		return nil, errors.New("takes names and values")
+		return nil, errors.New("takes names with values")
 	}
 	all := map[string][]string{}
-	of := map[fieldKind]fieldKind{ofAmounts: ofText, ofGates: ofTruth, ofHeaders: ofTexts}[k]
+	of := map[fieldKind]fieldKind{ofStringMap: ofString, ofBoolMap: ofBool, ofListMap: ofStrings}[k]
 	for i := 0; i < len(n.Content); i += 2 {
 		name, value := n.Content[i].Value, resolved(n.Content[i+1])
 		if value.Kind == yaml.ScalarNode && value.Tag == "!!null" {
@@ -136,7 +136,7 @@ func (k fieldKind) scalar(n *yaml.Node) (string, error) {
 		return "", errors.New("takes one value")
 	}
 	switch k {
-	case ofTruth:
+	case ofBool:
 		var b bool
 		if err := n.Decode(&b); err != nil || n.Tag == "!!str" && n.Style != 0 {
 			return "", errors.New("is neither true nor false")
@@ -145,24 +145,24 @@ func (k fieldKind) scalar(n *yaml.Node) (string, error) {
 	case ofNumber:
 		var i int64
 		if err := n.Decode(&i); err != nil || n.Tag != "!!int" {
-			return "", errors.New("is no whole number")
+			return "", errors.New("is not a whole number")
 		}
 		return strconv.FormatInt(i, 10), nil
 	case ofFraction:
 		var f float64
 		if err := n.Decode(&f); err != nil || n.Tag == "!!str" {
-			return "", errors.New("is no number")
+			return "", errors.New("is not a number")
 		}
 		return strconv.FormatFloat(f, 'g', -1, 64), nil
-	case ofSpan:
+	case ofDuration:
 		d, err := time.ParseDuration(n.Value)
 		if err != nil || n.Tag != "!!str" && n.Value != "0" {
-			return "", errors.New("is no duration, as 20s or 5m")
+			return "", errors.New("is not a duration, such as 20s or 5m")
 		}
 		return d.String(), nil
 	}
 	if n.Tag != "!!str" && n.Tag != "!!timestamp" {
-		return "", errors.New("is no text: put it in quotes")
+		return "", errors.New("is not a string: put it in quotes")
 	}
 	return n.Value, nil
 }
@@ -178,11 +178,11 @@ func (row kubeletRow) value(l leaf, all map[string]leaf) any {
 			return filepath.Join(filepath.Dir(l.file), p)
 		}
 		return l.text()
-	case ofTexts, ofNumbers, ofTaints:
+	case ofStrings, ofNumbers, ofTaints:
 		return slices.Clone(l.texts)
-	case ofAmounts:
+	case ofStringMap:
 		return joined(l.pairs, "=")
-	case ofHeaders:
+	case ofListMap:
 		return joined(l.pairs, ": ")
 	}
 	return l.text()
@@ -225,15 +225,15 @@ func serverPort(_ leaf, all map[string]leaf) any {
 
 // parallelPulls returns 1 if pulls are serialized.
 func parallelPulls(_ leaf, all map[string]leaf) any {
-	most, counted := all["maxParallelImagePulls"]
-	one, said := all["serializeImagePulls"]
+	limit, limited := all["maxParallelImagePulls"]
+	serial, set := all["serializeImagePulls"]
 	switch {
-	case said && one.text() == "true":
+	case set && serial.text() == "true":
 		return "1"
-	case counted:
-		return most.text()
+	case limited:
+		return limit.text()
 	}
-	return strconv.Itoa(mostPulls)
+	return strconv.Itoa(maxPulls)
 }
 
 // hardThresholds returns the thresholds of evictionHard. A signal that it does not name has
@@ -265,22 +265,22 @@ func seconds(l leaf, _ map[string]leaf) any { return l.text() + "s" }
 // node returns the text of a flag as a YAML node.
 func (k fieldKind) node(text string) *yaml.Node {
 	scalar := func(kind fieldKind, v string) *yaml.Node {
-		tag := map[fieldKind]string{ofTruth: "!!bool", ofNumber: "!!int", ofFraction: "!!float"}[kind]
+		tag := map[fieldKind]string{ofBool: "!!bool", ofNumber: "!!int", ofFraction: "!!float"}[kind]
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: v, Tag: cmp.Or(tag, "!!str")}
 	}
-	item := map[fieldKind]fieldKind{ofNumbers: ofNumber, ofGates: ofTruth}[k]
+	item := map[fieldKind]fieldKind{ofNumbers: ofNumber, ofBoolMap: ofBool}[k]
 	switch k {
-	case ofTexts, ofNumbers:
+	case ofStrings, ofNumbers:
 		n := &yaml.Node{Kind: yaml.SequenceNode}
 		for _, v := range items([]string{text}) {
 			n.Content = append(n.Content, scalar(item, v))
 		}
 		return n
-	case ofAmounts, ofGates:
+	case ofStringMap, ofBoolMap:
 		n := &yaml.Node{Kind: yaml.MappingNode}
 		for _, pair := range items([]string{text}) {
 			name, v, _ := strings.Cut(pair, "=")
-			n.Content = append(n.Content, scalar(ofText, name), scalar(item, v))
+			n.Content = append(n.Content, scalar(ofString, name), scalar(item, v))
 		}
 		return n
 	}

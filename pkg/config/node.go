@@ -58,8 +58,8 @@ func items(list []string) []string {
 	return all
 }
 
-// wrong returns the message of a parser's error, "" for nil.
-func wrong[T any](_ T, err error) string {
+// errText returns the message of a parser's error, "" for nil.
+func errText[T any](_ T, err error) string {
 	if err != nil {
 		return err.Error()
 	}
@@ -108,7 +108,7 @@ func reservedLabels(c Config) string {
 		case !ok, !within("kubernetes.io") && !within("k8s.io"), slices.Contains(own, key):
 		case within("kubelet.kubernetes.io"), within("node.kubernetes.io"):
 		default:
-			return fmt.Sprintf("%q is not a node's to set: in kubernetes.io and k8s.io those are node.kubernetes.io/..., kubelet.kubernetes.io/... and well-known ones", key)
+			return fmt.Sprintf("a node must not set the label %q: in kubernetes.io and k8s.io it may set only node.kubernetes.io/..., kubelet.kubernetes.io/... and well-known labels", key)
 		}
 	}
 	return ""
@@ -130,7 +130,7 @@ func taints(list []string) ([]v1.Taint, error) {
 			return nil, err
 		}
 		if slices.ContainsFunc(all, func(o v1.Taint) bool { return o.MatchTaint(&t) }) {
-			return nil, fmt.Errorf("%s:%s stands here twice", t.Key, effect)
+			return nil, fmt.Errorf("taint %s:%s is set twice", t.Key, effect)
 		}
 		all = append(all, t)
 	}
@@ -150,7 +150,7 @@ func reserved(list []string) (v1.ResourceList, error) {
 		}
 		q, err := resource.ParseQuantity(text)
 		if err != nil || q.Sign() < 0 {
-			return nil, fmt.Errorf("%q is no quantity of %s, as 500m or 1Gi", text, name)
+			return nil, fmt.Errorf("%q is not a quantity of %s, such as 500m or 1Gi", text, name)
 		}
 		all[v1.ResourceName(name)] = q
 	}
@@ -162,7 +162,7 @@ func sysctls(list []string) string {
 	for _, item := range items(list) {
 		namespace, name, _ := sysctl.GetNamespace(item)
 		if i := strings.IndexByte(item, '*'); namespace == sysctl.UnknownNamespace || name == "" || i >= 0 && i != len(item)-1 {
-			return fmt.Sprintf("%q is no sysctl that a pod has of its own: those are kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* and net.*", item)
+			return fmt.Sprintf("%q is not a namespaced sysctl: those are kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.* and net.*", item)
 		}
 	}
 	return ""
@@ -171,7 +171,7 @@ func sysctls(list []string) string {
 func size(text string) (int64, error) {
 	q, err := resource.ParseQuantity(text)
 	if err != nil || q.Value() <= 0 {
-		return 0, fmt.Errorf("%q is no size, as 10Mi", text)
+		return 0, fmt.Errorf("%q is not a size, such as 10Mi", text)
 	}
 	return q.Value(), nil
 }
@@ -201,8 +201,8 @@ func classes(list []string) (map[string]string, error) {
 	return all, nil
 }
 
-// mostPulls is the maximal number of concurrent image pulls.
-const mostPulls = 1 << 10
+// maxPulls is the maximal number of concurrent image pulls.
+const maxPulls = 1 << 10
 
 // Thresholds returns the thresholds of --eviction-hard.
 func (c Config) Thresholds() []pod.Threshold {

@@ -31,9 +31,9 @@ func (c Config) cipherSuites() ([]uint16, error) {
 		case i >= 0:
 			all = append(all, tls.CipherSuites()[i].ID)
 		case slices.ContainsFunc(tls.InsecureCipherSuites(), named):
-			return nil, fmt.Errorf("%s is insecure, and not offered", name)
+			return nil, fmt.Errorf("cipher suite %s is insecure and not supported", name)
 		default:
-			return nil, fmt.Errorf("%q is no cipher suite, as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
+			return nil, fmt.Errorf("%q is not a cipher suite, such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", name)
 		}
 	}
 	return all, nil

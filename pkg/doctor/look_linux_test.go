@@ -236,7 +236,7 @@ func TestLook_FileExchangedForDevice_IsNotOpened(t *testing.T) {
 	if _, err := unix.InotifyAddWatch(fd, device, unix.IN_OPEN); err != nil {
 		t.Fatal(err)
 	}
-	if c := l.cni(); len(c.Broken) != 1 || !strings.HasSuffix(c.Broken[0], ": is no regular file") {
+	if c := l.cni(); len(c.Broken) != 1 || !strings.HasSuffix(c.Broken[0], ": is not a regular file") {
 		t.Errorf("%q", c.Broken)
 	}
 	if n, err := unix.Read(fd, make([]byte, 4096)); err == nil && n > 0 {

@@ -65,7 +65,7 @@ func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 		problems = append(problems, bad)
 	}
 	if n := p.Spec.NodeName; n != "" && o.Node != "" && !strings.EqualFold(n, o.Node) {
-		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(strings.ToLower(o.Node)))})
+		problems = append(problems, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, but this node is %s", quote(n), quote(strings.ToLower(o.Node)))})
 	}
 	named := make(map[pod.ObjectID]bool)
 	for _, r := range pod.Refs(p) {

@@ -129,7 +129,7 @@ func (c *checker) unknown(at *place, path, name string) pod.Problem {
 			if where == "" {
 				where = "the object itself"
 			}
-			p.Hint = fmt.Sprintf("%q belongs to %s: look at the indentation", name, where)
+			p.Hint = fmt.Sprintf("%q belongs to %s: check the indentation", name, where)
 			break
 		}
 	}
@@ -194,7 +194,7 @@ func (c *checker) checkBytes(v any, at *place, path string) {
 func (c *checker) checkCustom(t reflect.Type, v any, at *place, path string) {
 	if t == reflect.TypeFor[resource.Quantity]() && endless(fmt.Sprint(v)) {
 		c.endless = true
-		c.bad("not a quantity: it has too many digits", fmt.Sprintf("exponents have up to %d digits", longestExponent), at, path)
+		c.bad("not a quantity: it has too many digits", fmt.Sprintf("an exponent may have up to %d digits", longestExponent), at, path)
 		return
 	}
 	js, err := json.Marshal(v)

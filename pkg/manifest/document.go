@@ -75,7 +75,7 @@ func (r *reader) list(o object, kind string) {
 	if !ok {
 		// A truncated list does not mean an empty set (F40).
 		line, col := o.at.key("items")
-		r.whole(pod.Problem{Line: line, Column: col, Path: "items", Msg: "expected a list", Hint: "an empty list is written []"})
+		r.whole(pod.Problem{Line: line, Column: col, Path: "items", Msg: "expected a list", Hint: "write [] for an empty list"})
 		return
 	}
 	for i, item := range items {
@@ -147,13 +147,13 @@ func (r *reader) header(o *object, implied string) bool {
 		}
 		r.reject(*o, o.problem("kind", "required", hint))
 	case isList && implied != kind:
-		r.reject(*o, o.problem("kind", "a list in a list is not read", "put its items into one list"))
+		r.reject(*o, o.problem("kind", "a list inside a list is not supported", "put its items into one list"))
 	case !known && !isList:
 		p := o.problem("kind", fmt.Sprintf("kind %s is not supported", quote(kind)), kindHint(kind))
 		p.Path = strings.TrimSuffix(o.path, ".")
 		r.reject(*o, p)
 	case !isList && implied != "" && kind != implied:
-		r.reject(*o, o.problem("kind", fmt.Sprintf("a %sList holds no %s", implied, kind), `write "kind: List" to mix kinds`))
+		r.reject(*o, o.problem("kind", fmt.Sprintf("a %sList cannot contain a %s", implied, kind), `write "kind: List" to mix kinds`))
 	case !hasVersion:
 		r.reject(*o, o.problem("apiVersion", "required", `write "apiVersion: v1"`))
 	case version != "v1":
@@ -215,17 +215,17 @@ func kindHint(kind string) string {
 	const reads = kindsHint
 	switch kind {
 	case "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController":
-		return "nodectl runs Pods: take spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+		return "nodectl runs Pods: use spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
 	case "CronJob":
-		return "nodectl runs Pods: take spec.jobTemplate.spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+		return "nodectl runs Pods: use spec.jobTemplate.spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
 	case "PodTemplate":
-		return "nodectl runs Pods: take template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+		return "nodectl runs Pods: use template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
 	case "Service", "Ingress", "NetworkPolicy":
 		return reads + "; a container's hostPort opens a port on the node"
 	case "PersistentVolume", "StorageClass":
-		return reads + "; a claim is a directory of the node"
+		return reads + "; a claim is a directory on the node"
 	case "Namespace":
-		return reads + "; namespaces need not be made"
+		return reads + "; a namespace needs no object"
 	case "Kustomization", "Component":
 		return "render it first: kustomize build DIR | nodectl … -f -"
 	}

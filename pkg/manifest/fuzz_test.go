@@ -86,7 +86,7 @@ func FuzzParse(f *testing.F) {
 			laws(t, data, out, warnings)
 			slow, slowWarnings := parse(data, o, false)
 			if diff := cmp.Diff(whatItSays(t, slow, slowWarnings), whatItSays(t, out, warnings)); diff != "" {
-				t.Errorf("(-long way +short way):\n%s", diff)
+				t.Errorf("(-full reader +quick reader):\n%s", diff)
 			}
 		}
 	})
@@ -103,10 +103,10 @@ func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 		}
 	}
 	if len(out.Problems) == 0 && (out.Whole || len(out.Broken) > 0) {
-		t.Errorf("rejected without a word: %+v", out)
+		t.Errorf("rejected without a problem: %+v", out)
 	}
 	if len(out.Pods)+len(out.Objects) == 0 && len(out.Problems) > 0 && !out.Whole {
-		t.Errorf("nothing is left, and it is not said that the file is broken: %+v", out)
+		t.Errorf("the file has no pods or objects, but Whole is not set: %+v", out)
 	}
 	keys := map[pod.Key]bool{}
 	for _, s := range out.Pods {

@@ -24,7 +24,7 @@ func (c chunk) decodeJSON() ([]doc, *pod.Problem) {
 		}
 		if err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-				err = errors.New("the text ends too early")
+				err = errors.New("unexpected end of the text")
 			}
 			var syntax *json.SyntaxError
 			if errors.As(err, &syntax) {

@@ -159,7 +159,7 @@ func (o object) id(key pod.Key) string { return o.kind + " " + key.String() }
 func (r *reader) again(o object, key pod.Key) bool {
 	id := o.id(key)
 	if line, ok := r.seen[id]; ok {
-		r.problem(o.problem("metadata.name", fmt.Sprintf("%s %s is already written at line %d of this file", o.kind, key, line), "give one of them another name"))
+		r.problem(o.problem("metadata.name", fmt.Sprintf("%s %s is already defined at line %d of this file", o.kind, key, line), "give one of them another name"))
 		return true
 	}
 	r.seen[id] = o.at.line

@@ -31,9 +31,9 @@ func (limit size) exceeded(s size) string {
 	case s.height > limit.height:
 		return fmt.Sprintf("nested more than %d levels deep", maxDepth)
 	case s.nodes > limit.nodes:
-		return fmt.Sprintf("more than %d values, aliases counted as what they stand for", maxNodes)
+		return fmt.Sprintf("more than %d values after aliases are expanded", maxNodes)
 	case s.bytes > limit.bytes:
-		return fmt.Sprintf("more than %d MiB, aliases counted as what they stand for", maxBytes>>20)
+		return fmt.Sprintf("more than %d MiB after aliases are expanded", maxBytes>>20)
 	}
 	return ""
 }
@@ -51,7 +51,7 @@ func (m *meter) measure(n *yaml.Node) (size, error) {
 	if n.Anchor != "" {
 		if s, ok := m.known[n]; ok {
 			if s.height < 0 {
-				return s, fmt.Errorf("anchor %q stands in its own value", n.Anchor)
+				return s, fmt.Errorf("anchor %q is used in its own value", n.Anchor)
 			}
 			return s, nil
 		}

@@ -46,10 +46,10 @@ spec:
   - {name: c, image: i}
 status: {phase: Running}
 `
-	want := `web.yaml:5:3: spec.preemptionPolicy is ignored: no pod is stopped to make room for another
-web.yaml:6:3: spec.schedulerName is ignored: pods are bound to this node by being here; no scheduler takes part
-web.yaml:10:5: spec.affinity.podAffinity is ignored: a scheduler's: the kubelet does not hold it against a node's pods either
-web.yaml:15:51: spec.tolerations[1].tolerationSeconds is ignored: evicting pods from a tainted node is an API server's work
+	want := `web.yaml:5:3: spec.preemptionPolicy is ignored: nodectl stops no pod to make room for another
+web.yaml:6:3: spec.schedulerName is ignored: a static pod is bound to its node without a scheduler
+web.yaml:10:5: spec.affinity.podAffinity is ignored: only a scheduler uses it; a kubelet ignores it too
+web.yaml:15:51: spec.tolerations[1].tolerationSeconds is ignored: only a cluster's controllers evict pods from a tainted node
 `
 	if diff := cmp.Diff(want, says(t, fmt.Sprintf(text, true, "[]"), options("web.yaml"))); diff != "" {
 		t.Error(diff)

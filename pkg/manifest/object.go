@@ -123,7 +123,7 @@ func notADirectory(o object, spec *v1.PersistentVolumeClaimSpec) []pod.Problem {
 	var out []pod.Problem
 	for _, path := range slices.Sorted(maps.Keys(asks)) {
 		if asks[path] {
-			out = append(out, o.problem(path, "a claim is a directory of this node, and this asks for another volume", "remove the field"))
+			out = append(out, o.problem(path, "a claim is a directory on this node; this field asks for another kind of volume", "remove the field"))
 		}
 	}
 	return out

@@ -96,7 +96,7 @@ func (c chunk) yamlProblem(err error) *pod.Problem {
 	case strings.Contains(p.Msg, "cannot start any token") && bytes.Contains(c.text, []byte("\t")):
 		p.Hint = "YAML is indented with spaces, not tabs"
 	case strings.Contains(p.Msg, "mapping values are not allowed"), strings.Contains(p.Msg, "did not find expected"):
-		p.Hint = `look at the indentation, and quote values that hold ": " or begin with a special character`
+		p.Hint = `check the indentation, and quote values that contain ": " or begin with a special character`
 	}
 	// These repeat what is written, which may be a secret.
 	if name, ok := strings.CutPrefix(p.Msg, "unknown anchor '"); ok {
@@ -104,13 +104,13 @@ func (c chunk) yamlProblem(err error) *pod.Problem {
 		if i := bytes.Index(c.text, []byte("*"+name)); i >= 0 {
 			p.Line, _ = c.lineOf(i)
 		}
-		p.Msg, p.Hint = "an alias of an anchor that is not there", `quote values that begin with "*"`
+		p.Msg, p.Hint = "an alias of an unknown anchor", `quote values that begin with "*"`
 	}
 	if strings.HasPrefix(p.Msg, "invalid map key") {
-		p.Msg, p.Hint = "an object or a list where a key is expected", `quote values that begin with "{"; a template has to be rendered first`
+		p.Msg, p.Hint = "an object or a list where a key is expected", `quote values that begin with "{", and render a template first`
 	}
 	if strings.HasPrefix(p.Msg, "cannot decode") {
-		p.Msg = "a value does not fit its tag"
+		p.Msg = "a value does not match its tag"
 	}
 	if strings.Contains(p.Msg, "unexpected end of stream") {
 		p.Hint = "a quote or bracket is not closed"

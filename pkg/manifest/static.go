@@ -155,19 +155,19 @@ func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 		out = append(out, pod.Problem{Path: "metadata.name", Msg: "required", Hint: `nodectl appends "-` + r.o.Node + `", the node's name`})
 	}
 	if uid := string(p.UID); uid != "" && !pod.ValidUID(uid) {
-		out = append(out, pod.Problem{Path: "metadata.uid", Msg: "invalid value " + quote(uid) + ": it names directories and cgroups", Hint: "leave it out, or write letters, digits, - and ., at most 63, a letter or digit first"})
+		out = append(out, pod.Problem{Path: "metadata.uid", Msg: "invalid value " + quote(uid) + ": not usable as the name of a directory and a cgroup", Hint: "remove it, or write at most 63 letters, digits, - and ., starting with a letter or digit"})
 	}
 	if n := p.Spec.NodeName; n != "" && !strings.EqualFold(n, r.o.Node) {
-		out = append(out, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, this is %s", quote(n), quote(r.o.Node)), Hint: "remove the field: pods are bound to this node by being here"})
+		out = append(out, pod.Problem{Path: "spec.nodeName", Msg: fmt.Sprintf("pod is for node %s, but this node is %s", quote(n), quote(r.o.Node)), Hint: "remove the field: nodectl binds the pod to this node"})
 	}
 	if _, ok := p.Annotations[pod.AnnotationConfigMirror]; ok {
-		out = append(out, pod.Problem{Path: "metadata.annotations[" + pod.AnnotationConfigMirror + "]", Msg: "a mirror pod is an API server's copy of a static pod, and is not run", Hint: "remove the annotation"})
+		out = append(out, pod.Problem{Path: "metadata.annotations[" + pod.AnnotationConfigMirror + "]", Msg: "a mirror pod is an API server's copy of a static pod; nodectl does not run it", Hint: "remove the annotation"})
 	}
 	if bad, is := pod.DependencyProblem(p); is {
 		out = append(out, bad)
 	}
 	if class, ok := pod.PriorityOf(p.Spec.PriorityClassName); ok && p.Spec.Priority != nil && *p.Spec.Priority != class {
-		out = append(out, pod.Problem{Path: "spec.priority", Msg: fmt.Sprintf("%d is not the priority of class %s, which is %d", *p.Spec.Priority, p.Spec.PriorityClassName, class), Hint: "write one of the two"})
+		out = append(out, pod.Problem{Path: "spec.priority", Msg: fmt.Sprintf("%d is not the priority of class %s, which is %d", *p.Spec.Priority, p.Spec.PriorityClassName, class), Hint: "set only one of the two"})
 	}
 	return out
 }

@@ -45,7 +45,7 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	out := fieldProblems(errs, false)
 	for i := range out {
 		if out[i].Path == "metadata.name" {
-			out[i].Hint = "the node's name is appended to a pod's name: lower-case letters, digits, - and ., 253 characters in all"
+			out[i].Hint = "nodectl appends the node's name: use lower-case letters, digits, - and ., 253 characters in total"
 		}
 	}
 	return out
@@ -190,20 +190,20 @@ func hintFor(e *field.Error) string {
 	case path == "spec.containers" && e.Type == field.ErrorTypeRequired:
 		return "a pod needs at least one container"
 	case strings.HasSuffix(path, "].image") && e.Type == field.ErrorTypeRequired:
-		return "write the image's name, as registry/name:tag"
+		return "write the image's name, such as registry/name:tag"
 	case strings.HasSuffix(path, ".volumeMounts[].name") && e.Type == field.ErrorTypeNotFound:
 		return "no volume under spec.volumes has this name"
 	case strings.HasSuffix(path, ".lifecycle.stopSignal") && e.Type == field.ErrorTypeForbidden:
 		return "write spec.os: {name: linux}"
 	case strings.HasSuffix(path, ".lifecycle.stopSignal"):
-		return "write a signal's whole name, as SIGINT or SIGRTMIN+3"
+		return "write a signal's full name, such as SIGINT or SIGRTMIN+3"
 	case strings.HasSuffix(path, "Probe") && e.Type == field.ErrorTypeRequired:
-		return "write exec, httpGet, tcpSocket or grpc below it"
+		return "add exec, httpGet, tcpSocket or grpc to it"
 	case strings.Contains(path, ".lifecycle.p") && strings.Count(path, ".") == 3 && e.Type == field.ErrorTypeRequired:
-		return "write exec, httpGet or sleep below it"
+		return "add exec, httpGet or sleep to it"
 	case path == "spec.initContainers[].livenessProbe", path == "spec.initContainers[].readinessProbe",
 		path == "spec.initContainers[].startupProbe", path == "spec.initContainers[].lifecycle":
-		return "restartPolicy: Always makes a sidecar of it, which runs beside the containers"
+		return "restartPolicy: Always makes it a sidecar, which runs alongside the containers"
 	case path == "spec.restartPolicy" && e.Type == field.ErrorTypeNotSupported:
 		return "write Always, OnFailure or Never"
 	case e.Type == field.ErrorTypeInvalid && (path == "spec.containers[].name" || path == "spec.initContainers[].name" || path == "spec.volumes[].name"):

@@ -183,7 +183,7 @@ func appendJSON(b []byte, v any) []byte {
 	text, err := json.Marshal(v)
 	if err != nil {
 		// A canonical value holds maps, lists, strings, numbers and booleans.
-		panic("pod: canonical form has no JSON: " + err.Error())
+		panic("pod: encode canonical form: " + err.Error())
 	}
 	return append(b, text...)
 }

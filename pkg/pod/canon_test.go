@@ -88,7 +88,7 @@ func (n *fieldNode) refStruct(v reflect.Value, k keep) map[string]any {
 func mustJSON(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
-		panic("pod: canonical form has no JSON: " + err.Error())
+		panic("pod: encode canonical form: " + err.Error())
 	}
 	return b
 }

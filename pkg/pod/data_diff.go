@@ -138,15 +138,15 @@ func DataDifferences(old, new *Spec) []FieldChange {
 			d.changes = append(d.changes, c)
 		}
 		if len(d.changes) == before { // an empty object was added or removed, or its type changed
-			d.changes = append(d.changes, FieldChange{Path: id.String(), Old: being(had), New: being(has)})
+			d.changes = append(d.changes, FieldChange{Path: id.String(), Old: presence(had), New: presence(has)})
 		}
 	}
 	return d.changes
 }
 
-func being(there bool) string {
+func presence(there bool) string {
 	if there {
-		return "(there)"
+		return "(exists)"
 	}
 	return ""
 }
@@ -188,7 +188,7 @@ func RestartByData(old, new *Spec) (podLevel bool, containers []string, reason s
 		names = append(names, id.String())
 	}
 	why := strings.Join(names, ", ") + " changed"
-	reason = strings.ReplaceAll(reason, unwritten, why)
+	reason = strings.ReplaceAll(reason, hashChanged, why)
 	if old.Pod.Annotations[AnnotationRestartOnChange] != "true" || new.Pod.Annotations[AnnotationRestartOnChange] != "true" || podLevel {
 		return podLevel, containers, reason
 	}
@@ -210,5 +210,5 @@ func RestartByData(old, new *Spec) (podLevel bool, containers []string, reason s
 	return false, containers, reason
 }
 
-// unwritten is the reason of Restart where only the hashes differ.
-const unwritten = "written differently"
+// hashChanged is the reason of Restart where only the hashes differ.
+const hashChanged = "content hash changed"

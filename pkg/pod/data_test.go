@@ -103,7 +103,7 @@ func TestC_1_38_RefsNamesEveryReference(t *testing.T) {
 	for _, name := range drivers {
 		honoured := slices.ContainsFunc(Fields(), func(f Field) bool { return f.Path == "spec.volumes[]."+name && f.Support == Honoured })
 		if honoured {
-			t.Errorf("volume %s is honoured, and what it names is not looked for", name)
+			t.Errorf("volume %s is honoured, but this test leaves out its references", name)
 		}
 	}
 }
@@ -238,14 +238,14 @@ func TestBindChangesExactlyTheHashesItSays(t *testing.T) {
 			if annotation != "true" {
 				want = nil
 				if !maps.Equal(now.ContainerHashes, spec.ContainerHashes) || now.SandboxHash != spec.SandboxHash {
-					t.Errorf("%s, annotation %q: bound to hashes of its own", name, annotation)
+					t.Errorf("%s, annotation %q: Bind changes hashes", name, annotation)
 				}
 			}
 			if !slices.Equal(got, want) {
 				t.Errorf("%s, annotation %q: changes %q, want %q", name, annotation, got, want)
 			}
 			if now.Hash != spec.Hash || now.Pod != spec.Pod {
-				t.Errorf("%s: another pod", name)
+				t.Errorf("%s: Bind changes the pod or its hash", name)
 			}
 		}
 	}
@@ -266,10 +266,10 @@ func TestBindingTwiceIsBindingOnce(t *testing.T) {
 		}
 	}
 	if free := once.Bind(nil); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) || free.SandboxHash != spec.SandboxHash || free.Data != nil {
-		t.Errorf("bound to nothing: %+v", free)
+		t.Errorf("Bind(nil): %+v", free)
 	}
 	if free := spec.Bind(NewData([]*Object{mapOf("other", nil)})); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) {
-		t.Error("an object that no container uses is in their hashes")
+		t.Error("an object that no container uses changes their hashes")
 	}
 }
 
@@ -297,16 +297,16 @@ func TestC_1_38_SameIsSameContent(t *testing.T) {
 	a := NewData([]*Object{base()})
 	for name, o := range same {
 		if !a.Same(NewData([]*Object{o})) {
-			t.Errorf("%s is another content", name)
+			t.Errorf("%s: Same returns false for the same content", name)
 		}
 	}
 	for name, o := range other {
 		if a.Same(NewData([]*Object{o})) {
-			t.Errorf("%s is the same content", name)
+			t.Errorf("%s: Same returns true for other content", name)
 		}
 	}
 	if a.Same(nil) || !(*Data)(nil).Same(nil) || !a.Same(&Data{Sums: a.Sums}) {
-		t.Error("nothing, or sums alone")
+		t.Error("Same is wrong for nil, or for sums without objects")
 	}
 }
 
@@ -332,7 +332,7 @@ func TestI8_DataDifferencesTellNoSecret(t *testing.T) {
 		}},
 		"by sums": {sums(was), NewData(now), []string{
 			"configmap/m.data[k]: (3 bytes) -> (8 bytes)",
-			"persistentvolumeclaim/d: (there) -> (there)",
+			"persistentvolumeclaim/d: (exists) -> (exists)",
 			"secret/s.data[k]: (redacted, 11 bytes) -> (redacted, 22 bytes)",
 		}},
 		"no text": {NewData(was[:1]), NewData([]*Object{binary}), []string{"configmap/m.data[k]: (3 bytes) -> (2 bytes)"}},
@@ -340,7 +340,7 @@ func TestI8_DataDifferencesTellNoSecret(t *testing.T) {
 			"configmap/m.data[a]: 1 -> ", "configmap/m.data[b]:  -> 2",
 		}},
 		"an optional one came":           {NewData(was), NewData(stock("old", canary, "1", "x", "1Gi", "")), []string{"configmap/o.data[k]:  -> x"}},
-		"one with nothing in it came":    {nil, NewData([]*Object{mapOf("o", nil)}), []string{"configmap/o:  -> (there)"}},
+		"one with nothing in it came":    {nil, NewData([]*Object{mapOf("o", nil)}), []string{"configmap/o:  -> (exists)"}},
 		"a Secret went":                  {NewData(was[1:2]), nil, []string{"secret/s.data[k]: (redacted, 11 bytes) -> "}},
 		"what the pod does not name":     {nil, NewData([]*Object{mapOf("other", nil)}), nil},
 		"sizes alone, of the same size":  {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s", Keys: map[string]KeySum{"k": {Bytes: 11}}}}}, NewData(was[1:2]), nil},
@@ -357,7 +357,7 @@ func TestI8_DataDifferencesTellNoSecret(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if strings.Contains(fmt.Sprint(got), canary) {
-			t.Errorf("%s: a secret is told: %v", name, got)
+			t.Errorf("%s: the differences show a secret: %v", name, got)
 		}
 	}
 }

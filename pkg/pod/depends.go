@@ -22,7 +22,7 @@ func ParseDependsOn(text string) ([]Dependency, error) {
 	var out []Dependency
 	for item := range strings.SplitSeq(text, ",") {
 		if len(out) == MaxDependencies {
-			return nil, fmt.Errorf("more than %d pods are named", MaxDependencies)
+			return nil, fmt.Errorf("names more than %d pods", MaxDependencies)
 		}
 		name, until, named := strings.Cut(strings.TrimSpace(item), ":")
 		d := Dependency{Name: name, Until: Started}
@@ -32,13 +32,13 @@ func ParseDependsOn(text string) ([]Dependency, error) {
 		switch d.Until {
 		case Started, Ready, Done:
 		default:
-			return nil, fmt.Errorf("unknown milestone %q of pod %q", shortened(until), shortened(name))
+			return nil, fmt.Errorf("unknown dependency condition %q of pod %q", shortened(until), shortened(name))
 		}
 		if !isName(name) {
-			return nil, fmt.Errorf("%q is no name of a pod", shortened(name))
+			return nil, fmt.Errorf("%q is not a pod name", shortened(name))
 		}
 		if slices.ContainsFunc(out, func(other Dependency) bool { return other.Name == name }) {
-			return nil, fmt.Errorf("pod %q is named twice", name)
+			return nil, fmt.Errorf("names pod %q twice", name)
 		}
 		out = append(out, d)
 	}
@@ -80,7 +80,7 @@ func DependencyProblem(p *v1.Pod) (Problem, bool) {
 	}
 	return Problem{
 		Path: "metadata.annotations[" + AnnotationDependsOn + "]", Msg: err.Error(),
-		Hint: "write names of pods of the same namespace, with commas between them, each with :started, :ready or :done after it, or nothing",
+		Hint: "write names of pods in the same namespace, separated by commas; each may end with :started, :ready or :done",
 	}, true
 }
 

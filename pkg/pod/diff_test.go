@@ -124,7 +124,7 @@ func spell(changes []FieldChange) string {
 
 func TestDifferencesWithoutPod(t *testing.T) {
 	if d := append(Differences(nil, diffed()), Differences(diffed(), nil)...); len(d) != 0 {
-		t.Errorf("differences from nothing: %v", d)
+		t.Errorf("differences with a missing pod: %v", d)
 	}
 	a, b := diffed(), diffed()
 	a.Labels, b.Labels = nil, map[string]string{}

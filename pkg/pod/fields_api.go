@@ -12,15 +12,15 @@ import (
 func APIFields() []Field { return apiRows() }
 
 func apiRows() []Field {
-	const scheduled = "the scheduler has chosen this node by it"
+	const scheduled = "the scheduler has used it to choose this node"
 	rows := []Field{
-		inert("metadata.generateName", "the server has made the name from it"),
+		inert("metadata.generateName", "the server has generated the name from it"),
 		honour("metadata.deletionTimestamp", RestartNone),
 		honour("metadata.deletionGracePeriodSeconds", RestartNone),
-		inert("metadata.finalizers", "the server keeps its object until they are lifted; the pod here may stop"),
-		inert("metadata.ownerReferences", "the controllers' and the server's to act on"),
+		inert("metadata.finalizers", "the server keeps the object until they are removed; the pod on this node can stop"),
+		inert("metadata.ownerReferences", "only controllers and the server use them"),
 		{Path: "spec.volumes[].persistentVolumeClaim", Restart: RestartPod, Note: "a claim that is bound to a hostPath or local volume of this node"},
-		{Path: "spec.volumes[].projected.sources[].serviceAccountToken", Restart: RestartPod, Note: "a token of the pod's service account, renewed before it ends (C-1.38.11)"},
+		{Path: "spec.volumes[].projected.sources[].serviceAccountToken", Restart: RestartPod, Note: "a token of the pod's service account, renewed before it expires (C-1.38.11)"},
 		honour("spec.volumes[].projected.sources[].serviceAccountToken.audience", RestartPod),
 		honour("spec.volumes[].projected.sources[].serviceAccountToken.expirationSeconds", RestartPod),
 		honour("spec.volumes[].projected.sources[].serviceAccountToken.path", RestartPod),
@@ -35,17 +35,17 @@ func apiRows() []Field {
 		honour("spec.volumes[].projected.sources[].clusterTrustBundle.labelSelector.matchExpressions[].values", RestartPod),
 		honour("spec.volumes[].projected.sources[].clusterTrustBundle.optional", RestartPod),
 		honour("spec.volumes[].projected.sources[].clusterTrustBundle.path", RestartPod),
-		{Path: "spec.enableServiceLinks", Note: "addresses of services in the environment (C-1.38.1)"},
-		{Path: "spec.ephemeralContainers", Note: "one that is added starts, and never again (C-1.19.4)"},
+		{Path: "spec.enableServiceLinks", Note: "adds the addresses of services to the environment (C-1.38.1)"},
+		{Path: "spec.ephemeralContainers", Note: "an added container starts once and never restarts (C-1.19.4)"},
 		honour("spec.ephemeralContainers[].targetContainerName", RestartNone),
 		inert("spec.topologySpreadConstraints", scheduled),
 		inert("spec.schedulingGates", "a pod that is bound to a node has passed them"),
 		inert("spec.schedulingGroup", scheduled),
-		{Path: "spec.serviceAccountName", Note: "whose tokens the pod's volumes get"},
-		inert("spec.serviceAccount", "a token's volume, where admission has added one, speaks for itself"),
-		inert("spec.automountServiceAccountToken", "admission has turned it into a volume, which speaks for itself"),
+		{Path: "spec.serviceAccountName", Note: "the pod's token volumes get its tokens"},
+		inert("spec.serviceAccount", "nodectl only uses the token volume that admission may have added"),
+		inert("spec.automountServiceAccountToken", "admission has turned it into a volume, which nodectl uses"),
 		inert("spec.priorityClassName", "admission has turned it into spec.priority"),
-		{Path: "spec.readinessGates", Note: "the conditions are the server's"},
+		{Path: "spec.readinessGates", Note: "clients of the server set the conditions"},
 	}
 	return append(rows, ephemeralRows()...)
 }
@@ -67,7 +67,7 @@ func ephemeralRows() []Field {
 		})
 	})
 	for _, name := range notEphemeral {
-		rows = append(rows, inert(at+name, "no API server lets an ephemeral container have it"))
+		rows = append(rows, inert(at+name, "an API server allows no ephemeral container to have it"))
 	}
 	return rows
 }

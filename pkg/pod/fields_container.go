@@ -16,7 +16,7 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("command", restart),
 		honour("args", restart),
 		honour("workingDir", restart),
-		{Path: "ports", Unordered: true, Counts: mapped, Note: "an edit restarts the pod only where a hostPort is set: the others are notes for readers and probes"},
+		{Path: "ports", Unordered: true, Counts: mapped, Note: "an edit restarts the pod only if a hostPort is set: other ports only inform readers and give probes their names"},
 		honour("ports[].name", RestartNone),
 		honour("ports[].hostPort", RestartPod),
 		honour("ports[].containerPort", RestartPod),
@@ -42,11 +42,11 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("env[].valueFrom.secretKeyRef.name", restart),
 		honour("env[].valueFrom.secretKeyRef.key", restart),
 		honour("env[].valueFrom.secretKeyRef.optional", restart),
-		{Path: "env[].valueFrom.fileKeyRef", Restart: restart, Note: "a file that an init container has written into an emptyDir (C-1.38.4)"},
+		{Path: "env[].valueFrom.fileKeyRef", Restart: restart, Note: "a file that an init container wrote into an emptyDir (C-1.38.4)"},
 		honour("env[].valueFrom.fileKeyRef.volumeName", restart),
 		honour("env[].valueFrom.fileKeyRef.path", restart),
 		honour("env[].valueFrom.fileKeyRef.key", restart),
-		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false, Note: "excuses a missing key, and no missing file"},
+		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false, Note: "allows a missing key, but not a missing file"},
 		honour("resources", resize),
 		{
 			Path: "resources.limits", Restart: resize, Note: "cpu, memory and huge pages; ephemeral-storage is ignored, with a notice: " + notMeasured,
@@ -57,11 +57,11 @@ func containerRows(at string, restart RestartScope) []Field {
 			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi"},
 		},
 		reject("resources.claims", ""),
-		{Path: "resizePolicy", Note: "where RestartContainer is written for a resource, a change of it restarts the container (C-1.34.4)"},
+		{Path: "resizePolicy", Note: "a change of a resource with RestartContainer restarts the container (C-1.34.4)"},
 		honour("resizePolicy[].resourceName", RestartNone),
 		honour("resizePolicy[].restartPolicy", RestartNone),
 		honour("restartPolicy", RestartNone),
-		{Path: "restartPolicyRules", Note: "need a restartPolicy beside them (C-1.21)"},
+		{Path: "restartPolicyRules", Note: "require a restartPolicy in the same container (C-1.21)"},
 		honour("restartPolicyRules[].action", RestartNone),
 		honour("restartPolicyRules[].exitCodes", RestartNone),
 		honour("restartPolicyRules[].exitCodes.operator", RestartNone),
@@ -69,12 +69,12 @@ func containerRows(at string, restart RestartScope) []Field {
 		{Path: "volumeMounts", Unordered: true},
 		honour("volumeMounts[].name", restart),
 		honour("volumeMounts[].readOnly", restart),
-		{Path: "volumeMounts[].recursiveReadOnly", Restart: restart, Default: "Disabled", Note: "Enabled where the runtime has it"},
+		{Path: "volumeMounts[].recursiveReadOnly", Restart: restart, Default: "Disabled", Note: "Enabled if the runtime supports it"},
 		honour("volumeMounts[].mountPath", restart),
 		honour("volumeMounts[].subPath", restart),
 		{Path: "volumeMounts[].mountPropagation", Restart: restart, Default: "None"},
 		honour("volumeMounts[].subPathExpr", restart),
-		refuse("volumeDevices", "block volumes need a driver that nodectl does not have", "mount a volume with a file system"),
+		refuse("volumeDevices", "block volumes need a driver that nodectl does not have", "use volumeMounts and a volume with a file system"),
 	}
 	for _, probe := range []ProbeKind{Liveness, Readiness, Startup} {
 		rows = append(rows, probeRows(string(probe)+"Probe")...)
@@ -90,8 +90,8 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("securityContext.readOnlyRootFilesystem", restart),
 		honour("securityContext.allowPrivilegeEscalation", restart),
 		Field{Path: "securityContext.procMount", Restart: restart, Default: "Default"},
-		Field{Path: "terminationMessagePath", Note: "an edit counts for the container's next life"},
-		Field{Path: "terminationMessagePolicy", Note: "an edit counts for the container's next life"},
+		Field{Path: "terminationMessagePath", Note: "an edit takes effect when the container starts next"},
+		Field{Path: "terminationMessagePolicy", Note: "an edit takes effect when the container starts next"},
 		honour("imagePullPolicy", RestartNone),
 		honour("stdin", restart),
 		honour("stdinOnce", restart),
@@ -114,7 +114,7 @@ func probeRows(at string) []Field {
 	rows = append(rows, httpRows()...)
 	grace := honour(".terminationGracePeriodSeconds", RestartNone)
 	if at == string(Readiness)+"Probe" {
-		grace = refuse(grace.Path, "a readiness probe ends no container", "write it under livenessProbe or startupProbe")
+		grace = refuse(grace.Path, "a readiness probe stops no container", "write it under livenessProbe or startupProbe")
 	}
 	return below(at, append(rows,
 		honour(".tcpSocket", RestartNone),
@@ -137,8 +137,8 @@ func probeRows(at string) []Field {
 func lifecycleRows(restart RestartScope) []Field {
 	rows := []Field{honour("lifecycle", RestartNone)}
 	for _, hook := range []Field{
-		{Path: "lifecycle.postStart", Note: "an edit counts for the container's next life"},
-		{Path: "lifecycle.preStop", Note: "the newest one runs at the next stop"},
+		{Path: "lifecycle.postStart", Note: "an edit takes effect when the container starts next"},
+		{Path: "lifecycle.preStop", Note: "an edit takes effect at the next stop"},
 	} {
 		at := hook.Path
 		rows = append(rows, hook)
@@ -146,12 +146,12 @@ func lifecycleRows(restart RestartScope) []Field {
 		rows = append(rows, below(at, httpRows())...)
 		rows = append(rows,
 			// C-1.24.4
-			refuse(at+".tcpSocket", "the kubelet has no tcpSocket hook: it would fail each time", "write exec, httpGet or sleep"),
+			refuse(at+".tcpSocket", "the kubelet runs no tcpSocket hooks: the hook would always fail", "write exec, httpGet or sleep"),
 			honour(at+".sleep", RestartNone),
 			honour(at+".sleep.seconds", RestartNone),
 		)
 	}
-	return append(rows, Field{Path: "lifecycle.stopSignal", Restart: restart, Note: "spec.os.name has to be set beside it"})
+	return append(rows, Field{Path: "lifecycle.stopSignal", Restart: restart, Note: "requires spec.os.name"})
 }
 
 func execRows() []Field {

@@ -21,7 +21,7 @@ func Ignored(p *v1.Pod) []Problem {
 }
 
 // notMeasured is why a container's limit of ephemeral-storage changes nothing.
-const notMeasured = "what a container writes is not measured; sizeLimit of an emptyDir is enforced"
+const notMeasured = "nodectl does not measure what a container writes; it enforces sizeLimit of an emptyDir"
 
 // idleLimits returns a problem for each limit of a container that changes nothing.
 func idleLimits(spec *v1.PodSpec) (out []Problem) {

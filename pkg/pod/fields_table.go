@@ -13,12 +13,12 @@ func fieldRows() []Field {
 	rows := metadataRows()
 	rows = append(rows, Field{Path: "spec", Note: "see its fields"})
 	rows = append(rows, volumeRows()...)
-	rows = append(rows, Field{Path: "spec.initContainers", Note: "run in order before the containers; an edit replaces the pod, so that what the author asks for has run. One with restartPolicy Always is a sidecar (C-1.20.1): an edit restarts of it what it restarts of a container, one added to a running pod starts, one taken away stops"})
+	rows = append(rows, Field{Path: "spec.initContainers", Note: "run in order before the containers; an edit replaces the pod, so that the edited container runs. One with restartPolicy Always is a sidecar (C-1.20.1): an edit has the same effect as on a container, a sidecar added to a running pod starts, a removed one stops"})
 	rows = append(rows, containerRows("spec.initContainers[].", RestartPod)...)
-	rows = append(rows, Field{Path: "spec.containers", Unordered: true, Note: "one added to a running pod starts, one taken away stops"})
+	rows = append(rows, Field{Path: "spec.containers", Unordered: true, Note: "a container added to a running pod starts, a removed one stops"})
 	rows = append(rows, containerRows("spec.containers[].", RestartContainer)...)
 	rows = append(rows, specRows()...)
-	return append(rows, inert("status", "what happened is nodectl's to say; a status in a manifest is not read"))
+	return append(rows, inert("status", "nodectl writes the status and reads none from a manifest"))
 }
 
 func honour(path string, r RestartScope) Field { return Field{Path: path, Restart: r} }
@@ -57,20 +57,20 @@ func metadataRows() []Field {
 	return []Field{
 		{Path: "metadata", Note: "see its fields"},
 		{Path: "metadata.name", Note: `gets "-<node name>" appended`},
-		refuse("metadata.generateName", "a static pod needs a name of its own", "write metadata.name"),
-		{Path: "metadata.namespace", Note: "default: default"},
-		inert("metadata.selfLink", "an API server's own note"),
-		{Path: "metadata.uid", Restart: RestartPod, Note: "default: made from node, namespace and name"},
-		inert("metadata.resourceVersion", "an API server's own note"),
-		inert("metadata.generation", "an API server's own note"),
-		inert("metadata.creationTimestamp", "an API server's own note"),
-		refuse("metadata.deletionTimestamp", "a pod that is being deleted cannot be wanted", "remove the field; to delete the pod, remove its manifest"),
-		refuse("metadata.deletionGracePeriodSeconds", "a pod that is being deleted cannot be wanted", "write spec.terminationGracePeriodSeconds"),
+		refuse("metadata.generateName", "a static pod needs a fixed name", "write metadata.name"),
+		{Path: "metadata.namespace", Note: "if empty: default"},
+		inert("metadata.selfLink", "an API server's bookkeeping"),
+		{Path: "metadata.uid", Restart: RestartPod, Note: "if empty: derived from node, namespace and name"},
+		inert("metadata.resourceVersion", "an API server's bookkeeping"),
+		inert("metadata.generation", "an API server's bookkeeping"),
+		inert("metadata.creationTimestamp", "an API server's bookkeeping"),
+		refuse("metadata.deletionTimestamp", "a manifest cannot describe a pod that is being deleted", "remove the field; to delete the pod, remove its manifest"),
+		refuse("metadata.deletionGracePeriodSeconds", "a manifest cannot describe a pod that is being deleted", "write spec.terminationGracePeriodSeconds"),
 		honour("metadata.labels", RestartNone),
 		honour("metadata.annotations", RestartNone),
-		inert("metadata.ownerReferences", "nothing on a single node collects what its owner left behind"),
-		refuse("metadata.finalizers", "nothing on a single node lifts a finalizer", "remove the field"),
-		inert("metadata.managedFields", "an API server's own note"),
+		inert("metadata.ownerReferences", "no garbage collector runs on a single node"),
+		refuse("metadata.finalizers", "no controller on a single node removes a finalizer", "remove the field"),
+		inert("metadata.managedFields", "an API server's bookkeeping"),
 	}
 }
 
@@ -91,11 +91,11 @@ func volumeRows() []Field {
 		{Path: "spec.volumes[].hostPath.type", Restart: RestartPod, Default: ""},
 		honour("spec.volumes[].emptyDir", RestartPod),
 		only("spec.volumes[].emptyDir.medium", RestartPod, `"", Memory, HugePages or HugePages-<size>`, medium),
-		{Path: "spec.volumes[].emptyDir.sizeLimit", Restart: RestartPod, Note: "the size of a tmpfs; on the node's disk a pod that writes more is evicted (C-1.35.9)"},
-		{Path: "spec.volumes[].image", Restart: RestartPod, Note: "where the runtime has image volumes"},
+		{Path: "spec.volumes[].emptyDir.sizeLimit", Restart: RestartPod, Note: "the size of a tmpfs; a pod that writes more to the node's disk is evicted (C-1.35.9)"},
+		{Path: "spec.volumes[].image", Restart: RestartPod, Note: "if the runtime supports image volumes"},
 		honour("spec.volumes[].image.reference", RestartPod),
 		honour("spec.volumes[].image.pullPolicy", RestartNone),
-		{Path: "spec.volumes[].persistentVolumeClaim", Restart: RestartPod, Note: "a claim in the manifests: a directory of this node, kept when the pod goes"},
+		{Path: "spec.volumes[].persistentVolumeClaim", Restart: RestartPod, Note: "a claim in the manifests: a directory of this node, kept when the pod is removed"},
 		honour("spec.volumes[].persistentVolumeClaim.claimName", RestartPod),
 		honour("spec.volumes[].persistentVolumeClaim.readOnly", RestartPod),
 	}
@@ -107,16 +107,16 @@ func volumeRows() []Field {
 		honour("spec.volumes[].projected", RestartPod),
 		honour("spec.volumes[].projected.sources", RestartPod),
 		Field{Path: "spec.volumes[].projected.defaultMode", Restart: RestartPod, Default: int32(0o644)},
-		refuse(sources+".serviceAccountToken", "a static pod has no service account", "remove it, or take a secret"),
-		refuse(sources+".clusterTrustBundle", "trust bundles live in an API server", "take a configMap"),
-		refuse(sources+".podCertificate", "certificates for pods are an API server's", "take a secret"),
+		refuse(sources+".serviceAccountToken", "a static pod has no service account", "remove it, or use a secret"),
+		refuse(sources+".clusterTrustBundle", "trust bundles need an API server", "use a configMap"),
+		refuse(sources+".podCertificate", "certificates for pods need an API server", "use a secret"),
 	)
 	for _, kind := range []string{".configMap", ".secret"} {
 		rows = append(rows, below(sources+kind, append(itemRows(".name"), honour(".optional", RestartPod)))...)
 	}
 	rows = append(rows, below(sources+".downwardAPI", downwardRows())...)
 	for _, kind := range volumeKinds {
-		rows = append(rows, refuse("spec.volumes[]."+kind, "this kind of volume needs a driver that nodectl does not have", "take emptyDir, hostPath, configMap, secret, downwardAPI, projected, image or persistentVolumeClaim"))
+		rows = append(rows, refuse("spec.volumes[]."+kind, "this kind of volume needs a driver that nodectl does not have", "use emptyDir, hostPath, configMap, secret, downwardAPI, projected, image or persistentVolumeClaim"))
 	}
 	return rows
 }
@@ -173,7 +173,7 @@ func medium(v any) string {
 func securityRows(restart RestartScope) []Field {
 	rows := []Field{
 		honour("", restart),
-		{Path: ".seLinuxOptions", Restart: restart, Note: "where the kernel has SELinux"},
+		{Path: ".seLinuxOptions", Restart: restart, Note: "if the kernel has SELinux"},
 		honour(".seLinuxOptions.user", restart),
 		honour(".seLinuxOptions.role", restart),
 		honour(".seLinuxOptions.type", restart),
@@ -184,10 +184,10 @@ func securityRows(restart RestartScope) []Field {
 		honour(".runAsNonRoot", restart),
 	}
 	return append(rows,
-		Field{Path: ".seccompProfile", Restart: restart, Note: "without one it is the runtime's: RuntimeDefault"},
+		Field{Path: ".seccompProfile", Restart: restart, Note: "if it is not set: RuntimeDefault, the runtime's profile"},
 		honour(".seccompProfile.type", restart),
-		Field{Path: ".seccompProfile.localhostProfile", Restart: restart, Note: "a file beneath <root-dir>/seccomp"},
-		Field{Path: ".appArmorProfile", Restart: restart, Note: "where the kernel has no AppArmor, a pod that asks for more than Unconfined is not admitted (C-1.31)"},
+		Field{Path: ".seccompProfile.localhostProfile", Restart: restart, Note: "a file below <root-dir>/seccomp"},
+		Field{Path: ".appArmorProfile", Restart: restart, Note: "if the kernel has no AppArmor, a pod with a profile other than Unconfined is not admitted (C-1.31)"},
 		honour(".appArmorProfile.type", restart),
 		Field{Path: ".appArmorProfile.localhostProfile", Restart: restart, Note: "a profile that is loaded in the kernel"},
 	)
@@ -195,7 +195,6 @@ func securityRows(restart RestartScope) []Field {
 
 func specRows() []Field {
 	const (
-		oneNode  = "pods are bound to this node by being here"
 		required = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
 	)
 	rows := []Field{
@@ -204,10 +203,10 @@ func specRows() []Field {
 		honour("spec.terminationGracePeriodSeconds", RestartNone),
 		honour("spec.activeDeadlineSeconds", RestartNone),
 		{Path: "spec.dnsPolicy", Restart: RestartPod, Default: "ClusterFirst", Note: "without a cluster's DNS service, ClusterFirst and ClusterFirstWithHostNet mean Default, as for the kubelet"},
-		{Path: "spec.nodeSelector", Note: "held against this node's labels when the pod comes (C-1.31)"},
+		{Path: "spec.nodeSelector", Note: "compared with this node's labels when the pod is admitted (C-1.31)"},
 		refuse("spec.serviceAccountName", "a static pod cannot have a service account", "remove it"),
 		refuse("spec.serviceAccount", "a static pod cannot have a service account", "remove it"),
-		only("spec.automountServiceAccountToken", RestartNone, "a static pod has no service account: write false or leave it out", oneOf("false")),
+		only("spec.automountServiceAccountToken", RestartNone, "a static pod has no service account: write false or remove the field", oneOf("false")),
 		{Path: "spec.nodeName", Note: "empty or this node"},
 		honour("spec.hostNetwork", RestartPod),
 		honour("spec.hostPID", RestartPod),
@@ -217,22 +216,22 @@ func specRows() []Field {
 	rows = append(rows, below("spec.securityContext", securityRows(RestartPod))...)
 	rows = append(rows,
 		honour("spec.securityContext.supplementalGroups", RestartPod),
-		Field{Path: "spec.securityContext.supplementalGroupsPolicy", Restart: RestartPod, Default: "Merge", Note: "Strict where the runtime has it"},
+		Field{Path: "spec.securityContext.supplementalGroupsPolicy", Restart: RestartPod, Default: "Merge", Note: "Strict if the runtime supports it"},
 		honour("spec.securityContext.fsGroup", RestartPod),
 		Field{Path: "spec.securityContext.fsGroupChangePolicy", Restart: RestartPod, Default: "Always"},
-		Field{Path: "spec.securityContext.seLinuxChangePolicy", Support: Inert, Note: "volumes are relabelled by the runtime, with either value"},
-		Field{Path: "spec.securityContext.sysctls", Unordered: true, Note: "those of the pod's own namespaces that are safe or allowed (C-1.31)"},
+		Field{Path: "spec.securityContext.seLinuxChangePolicy", Support: Inert, Note: "the runtime relabels volumes with either value"},
+		Field{Path: "spec.securityContext.sysctls", Unordered: true, Note: "namespaced sysctls that are safe or allowed (C-1.31)"},
 		honour("spec.securityContext.sysctls[].name", RestartPod),
 		honour("spec.securityContext.sysctls[].value", RestartPod),
 	)
 	rows = append(rows,
-		Field{Path: "spec.imagePullSecrets", Note: "of type kubernetes.io/dockerconfigjson or dockercfg; one that is missing is passed over"},
+		Field{Path: "spec.imagePullSecrets", Note: "of type kubernetes.io/dockerconfigjson or dockercfg; a missing secret is skipped"},
 		honour("spec.imagePullSecrets[].name", RestartNone),
 		honour("spec.hostname", RestartPod),
 		honour("spec.subdomain", RestartPod),
 		honour("spec.affinity", RestartNone),
 		honour("spec.affinity.nodeAffinity", RestartNone),
-		Field{Path: required, Note: "held against this node's labels when the pod comes (C-1.31)"},
+		Field{Path: required, Note: "compared with this node's labels when the pod is admitted (C-1.31)"},
 		honour(required+".nodeSelectorTerms", RestartNone),
 	)
 	for _, list := range []string{"matchExpressions", "matchFields"} {
@@ -240,20 +239,20 @@ func specRows() []Field {
 		rows = append(rows, honour(at, RestartNone), honour(at+"[].key", RestartNone), honour(at+"[].operator", RestartNone), honour(at+"[].values", RestartNone))
 	}
 	rows = append(rows,
-		inert("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", "a preference among nodes, and there is one"),
-		inert("spec.affinity.podAffinity", "a scheduler's: the kubelet does not hold it against a node's pods either"),
-		inert("spec.affinity.podAntiAffinity", "a scheduler's: the kubelet does not hold it against a node's pods either"),
-		Field{Path: "spec.schedulerName", Support: Inert, Note: oneNode + "; no scheduler takes part", Served: v1.DefaultSchedulerName},
-		Field{Path: "spec.tolerations", Note: "of NoExecute taints, when the pod comes (C-1.31); static pods tolerate them all"},
+		inert("spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution", "there is only one node to choose"),
+		inert("spec.affinity.podAffinity", "only a scheduler uses it; a kubelet ignores it too"),
+		inert("spec.affinity.podAntiAffinity", "only a scheduler uses it; a kubelet ignores it too"),
+		Field{Path: "spec.schedulerName", Support: Inert, Note: "a static pod is bound to its node without a scheduler", Served: v1.DefaultSchedulerName},
+		Field{Path: "spec.tolerations", Note: "used for NoExecute taints when the pod is admitted (C-1.31); static pods tolerate all of them"},
 		honour("spec.tolerations[].key", RestartNone),
 		honour("spec.tolerations[].operator", RestartNone),
 		honour("spec.tolerations[].value", RestartNone),
 		honour("spec.tolerations[].effect", RestartNone),
-		inert("spec.tolerations[].tolerationSeconds", "evicting pods from a tainted node is an API server's work"),
+		inert("spec.tolerations[].tolerationSeconds", "only a cluster's controllers evict pods from a tainted node"),
 		honour("spec.hostAliases", RestartPod),
 		honour("spec.hostAliases[].ip", RestartPod),
 		honour("spec.hostAliases[].hostnames", RestartPod),
-		only("spec.priorityClassName", RestartNone, "PriorityClass objects live in an API server: write spec.priority", priorityClass),
+		only("spec.priorityClassName", RestartNone, "PriorityClass objects need an API server: write spec.priority", priorityClass),
 		honour("spec.priority", RestartNone),
 		honour("spec.dnsConfig", RestartPod),
 		honour("spec.dnsConfig.nameservers", RestartPod),
@@ -261,25 +260,25 @@ func specRows() []Field {
 		honour("spec.dnsConfig.options", RestartPod),
 		honour("spec.dnsConfig.options[].name", RestartPod),
 		honour("spec.dnsConfig.options[].value", RestartPod),
-		Field{Path: "spec.readinessGates", Note: "without an API server nobody sets the condition, and the pod is never Ready"},
+		Field{Path: "spec.readinessGates", Note: "without an API server nothing sets the condition, and the pod is never Ready"},
 		honour("spec.readinessGates[].conditionType", RestartNone),
-		Field{Path: "spec.runtimeClassName", Restart: RestartPod, Note: "the name of a handler of the runtime, or what --runtime-class says of it"},
-		Field{Path: "spec.enableServiceLinks", Support: Inert, Note: "there are no services whose addresses could be passed on", Served: "true"},
-		Field{Path: "spec.preemptionPolicy", Support: Inert, Note: "no pod is stopped to make room for another", Served: string(v1.PreemptLowerPriority)},
+		Field{Path: "spec.runtimeClassName", Restart: RestartPod, Note: "the name of a handler of the runtime, or of a class that --runtime-class maps to one"},
+		Field{Path: "spec.enableServiceLinks", Support: Inert, Note: "without an API server there are no services", Served: "true"},
+		Field{Path: "spec.preemptionPolicy", Support: Inert, Note: "nodectl stops no pod to make room for another", Served: string(v1.PreemptLowerPriority)},
 		only("spec.overhead", RestartPod, "cpu and memory", oneOf("cpu", "memory")),
-		inert("spec.topologySpreadConstraints", "on one node there is nothing to spread over"),
+		inert("spec.topologySpreadConstraints", "there is only one node to place pods on"),
 		Field{Path: "spec.setHostnameAsFQDN", Restart: RestartPod, Default: false},
 		honour("spec.os", RestartNone),
 		Field{Path: "spec.os.name", Note: "a pod for another system than this node's is not admitted (C-1.31)"},
-		Field{Path: "spec.hostUsers", Restart: RestartPod, Default: true, Note: "false where the runtime has user namespaces"},
-		refuse("spec.schedulingGates", "a static pod is bound to its node already", "remove it"),
+		Field{Path: "spec.hostUsers", Restart: RestartPod, Default: true, Note: "false if the runtime supports user namespaces"},
+		refuse("spec.schedulingGates", "a static pod is already bound to its node", "remove it"),
 		reject("spec.resourceClaims", ""),
-		Field{Path: "spec.resources", Restart: RestartPod, Note: "of the pod as a whole; an edit replaces it"},
+		Field{Path: "spec.resources", Restart: RestartPod, Note: "for the pod as a whole; an edit replaces the pod"},
 		only("spec.resources.limits", RestartPod, "cpu, memory and huge pages", podResource),
 		only("spec.resources.requests", RestartPod, "cpu, memory and huge pages", podResource),
 		reject("spec.resources.claims", ""),
 		honour("spec.hostnameOverride", RestartPod),
-		refuse("spec.schedulingGroup", "a static pod is bound to its node already", "remove it"),
+		refuse("spec.schedulingGroup", "a static pod is already bound to its node", "remove it"),
 	)
 	return rows
 }

@@ -72,7 +72,7 @@ func TestRule0_EveryFieldHasARow(t *testing.T) {
 	})
 	for path := range rows {
 		if !used[path] {
-			t.Errorf("row for %s: no type has this field, or a row above speaks for it", path)
+			t.Errorf("row for %s: no type has this field, or a row above covers it", path)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestRule0_RowsAreExplained(t *testing.T) {
 		case f.Support == Inert && f.Note == "":
 			t.Errorf("%s: inert without a reason", f.Path)
 		case f.Check != nil && f.Note == "":
-			t.Errorf("%s: a condition without words", f.Path)
+			t.Errorf("%s: a Check without a Note", f.Path)
 		case f.Support != Honoured && f.Check != nil, f.Support != Rejected && f.Why != "":
 			t.Errorf("%s: %s with a condition or message that is never used", f.Path, f.Support)
 		}
@@ -167,7 +167,7 @@ func TestRule0_RejectedRowsReject(t *testing.T) {
 		var p v1.Pod
 		v := at(&p, f.Path)
 		if got := Unsupported(&p); len(got) > 0 {
-			t.Errorf("%s: an empty value is rejected: %v", f.Path, got)
+			t.Errorf("%s: Unsupported rejects an empty value: %v", f.Path, got)
 		}
 		if v.Kind() == reflect.Struct && f.Support == Honoured {
 			continue

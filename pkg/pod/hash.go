@@ -256,7 +256,7 @@ func Restart(old, new *Spec) (podLevel bool, containers []string, reason string)
 // changed puts field names into words.
 func changed(fields []string) string {
 	if len(fields) == 0 {
-		return "written differently"
+		return hashChanged
 	}
 	return strings.Join(fields, ", ") + " changed"
 }

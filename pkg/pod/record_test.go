@@ -72,16 +72,16 @@ func TestRecordBegin_NextInstance_KeepsNumbersOnly(t *testing.T) {
 			t.Parallel()
 			r, want := full(recorded("1")), recorded(test.uid)
 			if !r.Begin(want, 3, now) {
-				t.Fatal("it is another instance")
+				t.Fatal("Begin starts another instance")
 			}
 			if left := holdsOnTo(r); left != nil {
-				t.Errorf("it holds on to %v", left)
+				t.Errorf("the record keeps %v", left)
 			}
 			if len(r.Attempts) != test.attempts || r.Want != want || r.UID != want.UID() || r.Instance != 3 || !r.StartTime.Equal(now) {
-				t.Errorf("it begins as %+v", r)
+				t.Errorf("the new instance begins as %+v", r)
 			}
 			if r.StopSince = now; r.Begin(want, 3, now) || !r.StopSince.Equal(now) {
-				t.Error("an instance begins twice")
+				t.Error("Begin starts the same instance twice")
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore(t *testing
 		"nothing": {}, "the same": show("uid-1", 2), "an older one": show("uid-1", 1), "another pod": show("uid-2", 3),
 	} {
 		if r.CatchUp(have) || len(holdsOnTo(r)) != 8 {
-			t.Errorf("%s is taken for a newer instance", name)
+			t.Errorf("%s: CatchUp reports a newer instance", name)
 		}
 	}
 	if !r.CatchUp(show("uid-1", 3)) || r.Instance != 3 || r.Want != nil || !r.StartTime.IsZero() || holdsOnTo(r) != nil {
@@ -123,6 +123,6 @@ func TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore(t *testing
 	}
 	noted := Record{StartTime: time.Unix(4, 0), Terminal: v1.PodFailed}
 	if !noted.CatchUp(show("uid-1", 1)) || noted.StartTime.Unix() != 4 || noted.Terminal != "" {
-		t.Errorf("what was noted before the first instance was recorded: %+v", noted)
+		t.Errorf("CatchUp drops what the record had before its first instance: %+v", noted)
 	}
 }

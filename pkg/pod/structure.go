@@ -34,7 +34,7 @@ func IdentityProblems(p *v1.Pod) []Problem {
 	s.name("metadata.name", p.Name, validation.IsDNS1123Subdomain)
 	s.name("metadata.namespace", p.Namespace, validation.IsDNS1123Label)
 	if uid := string(p.UID); !ValidUID(uid) {
-		s.add("metadata.uid", "invalid value "+shownName(uid)+": it names directories and cgroups")
+		s.add("metadata.uid", "invalid value "+shownName(uid)+": not usable as the name of a directory and a cgroup")
 	}
 	return s.problems
 }
@@ -116,7 +116,7 @@ func (s *structure) name(path, name string, check func(string) []string) {
 // oneSource records a struct of pointers of which not exactly one is set.
 func (s *structure) oneSource(path, what string, source any) {
 	if n := sourcesIn(source); n != 1 {
-		s.add(path, fmt.Sprintf("a %s has exactly one source, this one has %d", what, n))
+		s.add(path, fmt.Sprintf("a %s must have exactly one source, this one has %d", what, n))
 	}
 }
 

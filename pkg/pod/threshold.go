@@ -55,7 +55,7 @@ type Threshold struct {
 func ParseThreshold(text string) (Threshold, error) {
 	signal, value, ok := strings.Cut(text, "<")
 	if !ok {
-		return Threshold{}, fmt.Errorf("%q is not of the form signal<quantity, as memory.available<100Mi", text)
+		return Threshold{}, fmt.Errorf("%q is not of the form signal<quantity, such as memory.available<100Mi", text)
 	}
 	return NewThreshold(strings.TrimSpace(signal), strings.TrimSpace(value))
 }
@@ -64,7 +64,7 @@ func ParseThreshold(text string) (Threshold, error) {
 // KubeletConfiguration gives them.
 func NewThreshold(signal, value string) (Threshold, error) {
 	if !slices.Contains(Signals(), signal) {
-		return Threshold{}, fmt.Errorf("%q is no signal; these are: %s", signal, strings.Join(Signals(), ", "))
+		return Threshold{}, fmt.Errorf("%q is not a signal; the signals are: %s", signal, strings.Join(Signals(), ", "))
 	}
 	if text, ok := strings.CutSuffix(value, "%"); ok {
 		p, err := strconv.ParseFloat(text, 64)
@@ -78,7 +78,7 @@ func NewThreshold(signal, value string) (Threshold, error) {
 	}
 	q, err := resource.ParseQuantity(value)
 	if err != nil || q.Sign() <= 0 {
-		return Threshold{}, fmt.Errorf("%s: %q is neither a quantity above zero, as 100Mi, nor a part, as 10%%", signal, value)
+		return Threshold{}, fmt.Errorf("%s: %q is neither a quantity above zero, such as 100Mi, nor a percentage, such as 10%%", signal, value)
 	}
 	return Threshold{Signal: signal, Quantity: &q}, nil
 }
@@ -97,7 +97,7 @@ func ParseThresholds(list []string) ([]Threshold, error) {
 				return nil, err
 			}
 			if slices.ContainsFunc(all, func(o Threshold) bool { return o.Signal == t.Signal }) {
-				return nil, fmt.Errorf("%s stands here twice", t.Signal)
+				return nil, fmt.Errorf("%s is set twice", t.Signal)
 			}
 			all = append(all, t)
 		}

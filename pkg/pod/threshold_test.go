@@ -24,7 +24,7 @@ func TestC_1_35_2_Thresholds(t *testing.T) {
 		{"nodefs.available<0%", 1000, 0, ""},
 		{"nodefs.available<100%", 1000, 0, ""}, // as the kubelet: not looked at
 		{"memory.available=100Mi", 0, 0, "not of the form"},
-		{"memory.free<100Mi", 0, 0, `"memory.free" is no signal; these are: memory.available`},
+		{"memory.free<100Mi", 0, 0, `"memory.free" is not a signal; the signals are: memory.available`},
 		{"memory.available<-1", 0, 0, "above zero"},
 		{"memory.available<0", 0, 0, "above zero"},
 		{"memory.available<lots", 0, 0, `"lots" is neither`},

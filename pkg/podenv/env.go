@@ -139,7 +139,7 @@ func (e *environment) values(kind, name string, optional *bool) (values map[stri
 		}
 	}
 	if e.q.Want.Data.Has(kind, name) { // it is not missing
-		return nil, false, fmt.Errorf("what %s %q holds is not known: its source has not been read since the agent started", strings.ToLower(kind), name)
+		return nil, false, fmt.Errorf("the content of %s %q is unknown: nodectl has not read its source since it started", strings.ToLower(kind), name)
 	}
 	if err := e.q.Want.CheckRead(kind, name); err != nil {
 		return nil, false, err
@@ -169,7 +169,7 @@ func (e *environment) valueFrom(from *v1.EnvVarSource) (value string, found bool
 	case from.FileKeyRef != nil:
 		return e.file(from.FileKeyRef)
 	}
-	return "", false, errors.New("valueFrom names no source that is supported")
+	return "", false, errors.New("valueFrom names no supported source")
 }
 
 func (e *environment) key(kind, name, key string, optional *bool) (value string, found bool, err error) {

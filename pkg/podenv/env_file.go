@@ -24,9 +24,9 @@ func parseEnvFile(text []byte, key string) (string, error) {
 		name, value, assigns := strings.Cut(line, "=")
 		switch {
 		case !assigns:
-			return "", fmt.Errorf("line %d: there is no =", number)
+			return "", fmt.Errorf("line %d: no =", number)
 		case name == "":
-			return "", fmt.Errorf("line %d: there is no name before the =", number)
+			return "", fmt.Errorf("line %d: no name before the =", number)
 		case strings.TrimRight(name, " \t") != name:
 			return "", fmt.Errorf("line %d: white space before the =", number)
 		case value != "" && (value[0] == ' ' || value[0] == '\t'): // an empty value to a shell, and a command behind it
@@ -35,7 +35,7 @@ func parseEnvFile(text []byte, key string) (string, error) {
 			}
 			continue
 		case !strings.HasPrefix(value, "'"):
-			return "", fmt.Errorf("line %d: the value does not stand in single quotes", number)
+			return "", fmt.Errorf("line %d: the value is not in single quotes", number)
 		}
 		first := number
 		inside, after, closed := strings.Cut(value[1:], "'")
@@ -47,7 +47,7 @@ func parseEnvFile(text []byte, key string) (string, error) {
 			inside, after, closed = strings.Cut(lines.Text(), "'")
 		}
 		if after = strings.TrimLeft(after, " \t"); after != "" && after[0] != '#' {
-			return "", fmt.Errorf("line %d: something stands behind the closing quote", number)
+			return "", fmt.Errorf("line %d: text after the closing quote", number)
 		}
 		if name == key {
 			return whole.String(), nil

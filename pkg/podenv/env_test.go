@@ -275,7 +275,7 @@ func TestC_1_38_2_EnvironmentRefusesWhatItCannotRead(t *testing.T) {
 		`field "metadata.labels['a b']" is not`:                   env(fieldOf("metadata.labels['a b']")),
 		`field "status.hostIP": no address is k`:                  env(fieldOf("status.hostIP")),
 		`cannot find the volume "data"`:                           env(fileKey("x", "X")),
-		`valueFrom names no source`:                               env(&v1.EnvVarSource{}),
+		`valueFrom names no supported source`:                     env(&v1.EnvVarSource{}),
 		`resource "limits.pods" is not supported`: env(&v1.EnvVarSource{
 			ResourceFieldRef: &v1.ResourceFieldSelector{Resource: "limits.pods"},
 		}),
@@ -314,17 +314,17 @@ func TestC_1_38_4_EnvFile(t *testing.T) {
 		{"KK='1'\nK='2'", "2"},
 		{"export K='v'\nK='w'", "w"},
 		{"é='x'\nK='v'", "v"},
-		{"wrong\nK='v'", "line 1: there is no ="},
-		{"='v'", "line 1: there is no name before the ="},
-		{" \t='v'", "line 1: there is no name before the ="},
+		{"wrong\nK='v'", "line 1: no ="},
+		{"='v'", "line 1: no name before the ="},
+		{" \t='v'", "line 1: no name before the ="},
 		{"\nK ='v'", "line 2: white space before the ="},
-		{"K=v", "line 1: the value does not stand in single quotes"},
-		{"K=", "line 1: the value does not stand in single quotes"},
-		{"K=\"v\"", "line 1: the value does not stand in single quotes"},
+		{"K=v", "line 1: the value is not in single quotes"},
+		{"K=", "line 1: the value is not in single quotes"},
+		{"K=\"v\"", "line 1: the value is not in single quotes"},
 		{"J='x'\nK='v", "line 2: the quote is not closed"},
-		{"J='a\nb\nK='v'", "line 3: something stands behind the closing quote"},
-		{"K='v'w", "line 1: something stands behind the closing quote"},
-		{"K='it'\\''s'", "line 1: something stands behind the closing quote"},
+		{"J='a\nb\nK='v'", "line 3: text after the closing quote"},
+		{"K='v'w", "line 1: text after the closing quote"},
+		{"K='it'\\''s'", "line 1: text after the closing quote"},
 		{"K='" + strings.Repeat("x", 65536) + "'", "line 1: longer than 65536 bytes"},
 	} {
 		got, err := parseEnvFile([]byte(c.text), "K")
@@ -367,7 +367,7 @@ func TestC_1_38_1_UnknownIsNotMissing(t *testing.T) {
 	p.Spec.Containers = []v1.Container{{Name: "c", EnvFrom: []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{
 		LocalObjectReference: v1.LocalObjectReference{Name: "page"}, Optional: new(true)}}}}}
 	spec := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: &pod.Data{Sums: []pod.ObjectSum{{Kind: pod.KindConfigMap, Name: "page", Hash: "x"}}}}
-	if _, err := Environment(pod.CreateRequest{Want: spec, Container: "c", Sandbox: &pod.Sandbox{}}, Sources{}); err == nil || !strings.Contains(err.Error(), `what configmap "page" holds is not known`) {
+	if _, err := Environment(pod.CreateRequest{Want: spec, Container: "c", Sandbox: &pod.Sandbox{}}, Sources{}); err == nil || !strings.Contains(err.Error(), `the content of configmap "page" is unknown`) {
 		t.Errorf("%v", err)
 	}
 }

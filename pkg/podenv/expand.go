@@ -53,7 +53,7 @@ func Expand(text string, vars map[string]string) (string, error) {
 		}
 		text, open = text[n:], open-n
 	}
-	return "", fmt.Errorf("longer than %d bytes with its variables in place", maxArgument)
+	return "", fmt.Errorf("longer than %d bytes after its variables are expanded", maxArgument)
 }
 
 // ExpandAll is Expand for every text of a list; nil stays nil.
@@ -69,7 +69,7 @@ func ExpandAll(texts []string, vars map[string]string) ([]string, error) {
 			return nil, fmt.Errorf("[%d]: %w", i, err)
 		}
 		if total += len(out[i]); total > maxArguments {
-			return nil, fmt.Errorf("longer than %d bytes in all with their variables in place", maxArguments)
+			return nil, fmt.Errorf("longer than %d bytes in total after their variables are expanded", maxArguments)
 		}
 	}
 	return out, nil

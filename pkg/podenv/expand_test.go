@@ -82,7 +82,7 @@ func TestC_1_38_1_ExpansionIsBounded(t *testing.T) {
 		p.Spec.Containers[0].Env = append(p.Spec.Containers[0].Env, v1.EnvVar{Name: fmt.Sprintf("A%d", i+1), Value: fmt.Sprintf("$(A%d)$(A%[1]d)", i)})
 	}
 	request := pod.CreateRequest{Want: &pod.Spec{Key: pod.KeyOf(p), Pod: p}, Container: "c", Sandbox: &pod.Sandbox{}}
-	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "environment variable A12 is longer than 131071 bytes with its variables in place" {
+	if _, err := Environment(request, Sources{}); err == nil || err.Error() != "environment variable A12 is longer than 131071 bytes after its variables are expanded" {
 		t.Errorf("doubling: %v", err)
 	}
 	wide := &v1.Pod{}

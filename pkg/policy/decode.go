@@ -70,10 +70,10 @@ func (d *decoder) value(n *yaml.Node, into reflect.Value, path string) {
 	at := text{line: n.Line, column: n.Column, path: path}
 	switch {
 	case n.Kind == yaml.AliasNode:
-		d.problem(at, "an alias, which is not read here", "write the value out")
+		d.problem(at, "a policy must not contain YAML aliases", "write the value itself")
 		return
 	case n.Tag == "!!null":
-		d.problem(at, "has no value", "leave the key out, or write [] for a list with nothing in it")
+		d.problem(at, "has no value", "remove the key, or write [] for an empty list")
 		return
 	}
 	switch kind := into.Kind(); {

@@ -41,13 +41,13 @@ func newImage(pattern string) (image, error) {
 	}
 	switch {
 	case badHost(i.host):
-		return i, errors.New("in a registry's name, * stands alone or for the names below one, as *.example.com/*")
+		return i, errors.New("in a registry name, * must be the whole name or its first label, such as *.example.com/*")
 	case !slash && strings.Contains(i.path, "."):
-		return i, errors.New("a name without a slash is one of docker.io/library: for a whole registry write its name and /*")
+		return i, errors.New("a name without a slash is an image in docker.io/library: for a whole registry write its name and /*")
 	case i.host == "" || i.path == "" || hasTag && i.tag == "" || hasDigest && i.digest == "":
 		return i, errors.New("a part of the name is empty")
 	case strings.ContainsAny(i.tag, "/:") || strings.ContainsAny(i.digest, "/@"):
-		return i, errors.New("not written as images are: registry/name:tag@digest")
+		return i, errors.New("not an image reference of the form registry/name:tag@digest")
 	}
 	_, err := reference.ParseNormalizedNamed(strings.ReplaceAll(i.host+"/"+i.path, "*", "a"))
 	return i, err
@@ -59,7 +59,7 @@ var imageID = regexp.MustCompile(`^sha[0-9]+:`)
 // normalized returns an image with its registry, and its tag or digest.
 func normalized(name string) (reference.Named, error) {
 	if imageID.MatchString(name) {
-		return nil, errors.New("it is the ID of an image, which tells no registry")
+		return nil, errors.New("it is an image ID, which names no registry")
 	}
 	named, err := reference.ParseNormalizedNamed(name)
 	if err != nil {

@@ -53,12 +53,12 @@ func TestImagePatterns(t *testing.T) {
 		}
 		for _, image := range c.yes {
 			if got := judge(image); got != nil {
-				t.Errorf("%s does not stand for %s: %q", c.pattern, image, got)
+				t.Errorf("pattern %s does not match %s: %q", c.pattern, image, got)
 			}
 		}
 		for _, image := range c.not {
 			if judge(image) == nil {
-				t.Errorf("%s stands for %s", c.pattern, image)
+				t.Errorf("pattern %s matches %s", c.pattern, image)
 			}
 		}
 	}

@@ -57,21 +57,21 @@ func (r *rule) judgeNamespace(namespace string) []pod.Problem {
 func (r *rule) judgeIdentity(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	if r.derived && pod.ClaimsUID(s) {
-		problems = append(problems, r.refusal("metadata.uid", "uid "+quote(s.UID()), "pods must not choose their UIDs", "leave it out: it is derived from the pod's names"))
+		problems = append(problems, r.refusal("metadata.uid", "uid "+quote(s.UID()), "pods must not choose their UIDs", "remove it: nodectl derives it from node, namespace and name"))
 	}
 	if r.priority == nil {
 		return problems
 	}
 	spec, most := &s.Pod.Spec, *r.priority
 	if spec.Priority != nil && int64(*spec.Priority) > most {
-		return append(problems, r.refusal("spec.priority", fmt.Sprintf("priority %d", *spec.Priority), fmt.Sprintf("the highest is %d", most), ""))
+		return append(problems, r.refusal("spec.priority", fmt.Sprintf("priority %d", *spec.Priority), fmt.Sprintf("the highest allowed is %d", most), ""))
 	}
 	class, known := pod.PriorityOf(spec.PriorityClassName)
 	switch {
 	case known && int64(class) > most:
-		problems = append(problems, r.refusal("spec.priorityClassName", "priority class "+quote(spec.PriorityClassName), fmt.Sprintf("it stands for %d, and the highest is %d", class, most), ""))
+		problems = append(problems, r.refusal("spec.priorityClassName", "priority class "+quote(spec.PriorityClassName), fmt.Sprintf("its priority is %d, and the highest allowed is %d", class, most), ""))
 	case !known && spec.Priority == nil && most < 0:
-		problems = append(problems, r.refusal("spec.priority", "a pod without a priority", fmt.Sprintf("it has 0, and the highest is %d", most), fmt.Sprintf("write priority: %d", most)))
+		problems = append(problems, r.refusal("spec.priority", "a pod without a priority", fmt.Sprintf("its priority is 0, and the highest allowed is %d", most), fmt.Sprintf("write priority: %d", most)))
 	}
 	return problems
 }
@@ -108,7 +108,7 @@ func (r *rule) judgeVolumes(spec *v1.PodSpec) []pod.Problem {
 	var problems []pod.Problem
 	for i := range spec.Volumes {
 		if v := &spec.Volumes[i]; !pod.OneSource(&v.VolumeSource) {
-			problems = append(problems, r.refusal(fmt.Sprintf("spec.volumes[%d]", i), "volume "+quote(v.Name), "it has not exactly one source", ""))
+			problems = append(problems, r.refusal(fmt.Sprintf("spec.volumes[%d]", i), "volume "+quote(v.Name), "it does not have exactly one source", ""))
 		}
 	}
 	return problems
@@ -201,7 +201,7 @@ func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSourc
 	}
 	var problems []pod.Problem
 	if under.readOnly && makes(at.Type) && (claim == nil || at.Type != nil && *at.Type != v1.HostPathUnset) {
-		problems = append(problems, r.refusal(typed, "to make "+what, forReading(under), "write type: Directory or type: File, or what else is there: without one of them a path that is missing is made"))
+		problems = append(problems, r.refusal(typed, "to create "+what, forReading(under), "write the path's type, such as Directory or File: without a type, a missing path is created"))
 	}
 	shown := r.readOnlyRoot(under, at.Path)
 	switch {
@@ -228,7 +228,7 @@ func (r *rule) judgeMounts(mounts []mount, v *v1.Volume, what string, shown *roo
 		} else if m.SubPath == "" {
 			continue
 		}
-		problems = append(problems, r.refusal(m.at+part, "a part of "+what, forReading(shown)+", and a part that is missing is made", "write the whole path into hostPath.path"))
+		problems = append(problems, r.refusal(m.at+part, "a subPath of "+what, forReading(shown)+", and a missing subPath would be created", "write the whole path into hostPath.path"))
 	}
 	return problems
 }
@@ -240,7 +240,7 @@ func makes(t *v1.HostPathType) bool {
 }
 
 func forReading(r *root) string {
-	return "what lies below " + quote(r.prefix) + " is for reading only"
+	return quote(r.prefix) + " and everything below it is read-only"
 }
 
 // readOnlyRoot returns the read-only root that a volume of an allowed path shows
@@ -265,7 +265,7 @@ func (r *rule) root(hostPath string) (*root, string) {
 		return nil, "it is not absolute"
 	}
 	if slices.Contains(strings.Split(hostPath, "/"), "..") {
-		return nil, "it holds .."
+		return nil, "it contains .."
 	}
 	clean := path.Clean(hostPath)
 	var nearest *root
@@ -274,7 +274,7 @@ func (r *rule) root(hostPath string) (*root, string) {
 			nearest = at
 		}
 	}
-	return nearest, "no prefix of hostPaths lies above it"
+	return nearest, "no prefix of hostPaths contains it"
 }
 
 func (r *rule) judgeImages(spec *v1.PodSpec) []pod.Problem {

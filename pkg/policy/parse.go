@@ -26,12 +26,12 @@ type (
 		Default    *allowance `yaml:"default"`
 	}
 	ruleText struct {
-		At        text          `yaml:"-"`
-		Name      text          `yaml:"name"`
-		Sources   []speakerText `yaml:"sources"`
+		At        text         `yaml:"-"`
+		Name      text         `yaml:"name"`
+		Sources   []sourceText `yaml:"sources"`
 		allowance `yaml:",inline"`
 	}
-	speakerText struct {
+	sourceText struct {
 		At       text `yaml:"-"`
 		Kind     text `yaml:"kind"`
 		Location text `yaml:"location"`
@@ -82,7 +82,7 @@ func (d *decoder) document(data []byte, into *document) {
 	var root, more yaml.Node
 	switch err := in.Decode(&root); {
 	case errors.Is(err, io.EOF):
-		d.problem(text{line: 1}, "file is empty", "a policy without rules allows nothing: write one, or leave out --source-policy")
+		d.problem(text{line: 1}, "file is empty", "a policy without rules allows nothing: write a rule, or remove --source-policy")
 		return
 	case err != nil:
 		d.broken(err)
@@ -90,7 +90,7 @@ func (d *decoder) document(data []byte, into *document) {
 	}
 	switch err := in.Decode(&more); {
 	case err == nil:
-		d.problem(text{line: more.Line, column: more.Column}, "a second document", "a policy is one document")
+		d.problem(text{line: more.Line, column: more.Column}, "a second document", "a policy has one document")
 		return
 	case !errors.Is(err, io.EOF):
 		d.broken(err)
@@ -106,13 +106,13 @@ func (d *decoder) policy(doc *document) *Policy {
 	d.is("kind", doc.Kind, Kind)
 	p := &Policy{file: d.file}
 	if len(doc.Rules) == 0 && doc.Default == nil {
-		d.problem(top, "no rule and no default", "such a policy allows nothing; rules is a list, and default what holds for the rest")
+		d.problem(top, "no rule and no default", "such a policy allows nothing: write a list of rules, or a default for the sources that no rule matches")
 	}
 	names := map[string]int{}
 	for i := range doc.Rules {
 		r := d.rule(&doc.Rules[i])
 		if at := doc.Rules[i].Name; names[r.name] > 0 {
-			d.problem(at, fmt.Sprintf("rule %q stands at line %d already", r.name, names[r.name]), "")
+			d.problem(at, fmt.Sprintf("rule %q is already defined at line %d", r.name, names[r.name]), "")
 		} else {
 			names[r.name] = at.line
 		}
@@ -132,7 +132,7 @@ func (d *decoder) policy(doc *document) *Policy {
 func (d *decoder) is(field string, t text, want string) {
 	if t.value != want {
 		t.path, t.line = field, max(t.line, 1)
-		d.problem(t, fmt.Sprintf("%q is not what is read here", t.value), "write "+field+": "+want)
+		d.problem(t, fmt.Sprintf("%q is not supported", t.value), "write "+field+": "+want)
 	}
 }
 
@@ -140,30 +140,30 @@ func (d *decoder) rule(t *ruleText) *rule {
 	name := t.Name
 	switch {
 	case name.line == 0:
-		d.problem(t.At, "the rule has no name", "rejections are told by it")
+		d.problem(t.At, "the rule has no name", "a rejection names its rule")
 	case name.value == byDefault:
-		d.problem(name, "default is the name of what holds for the rest", "write it beside rules, or give the rule another name")
+		d.problem(name, "the name default is reserved", "write default next to rules, or give the rule another name")
 	case len(validation.IsDNS1123Subdomain(name.value)) > 0:
 		d.problem(name, fmt.Sprintf("%s cannot be a name", quote(name.value)), "write lower-case letters, digits, - and .")
 	}
 	r := d.allowance(name.value, &t.allowance)
 	if len(t.Sources) == 0 {
-		d.problem(t.At, fmt.Sprintf("rule %q speaks for no source", name.value), "write kinds, locations or both: sources: [{kind: http}]")
+		d.problem(t.At, fmt.Sprintf("rule %q has no sources", name.value), "write kinds, locations or both: sources: [{kind: http}]")
 	}
 	for _, s := range t.Sources {
 		d.oneOf(s.Kind, kinds())
 		l := newLocation(s.Location.value)
 		switch {
 		case s.Kind.line == 0 && s.Location.line == 0:
-			d.problem(s.At, "a source without kind and location", "what holds for all the rest stands under default")
+			d.problem(s.At, "a source without kind and location", "write under default what applies to all other sources")
 		case s.Location.line > 0 && s.Location.value == "":
-			d.problem(s.Location, "is empty", "leave it out for every location")
+			d.problem(s.Location, "is empty", "remove it to match every location")
 		case badHost(l.host):
-			d.problem(s.Location, "a * in a host's name stands alone or for the names below one", "write https://*.example.com/*")
+			d.problem(s.Location, "in a host name, * must be the whole name or its first label", "write https://*.example.com/*")
 		case s.Kind.value == "http" && l.scheme == "" && !l.all():
-			d.problem(s.Location, fmt.Sprintf("%s is no URL", quote(s.Location.value)), "write it with its scheme, as https://example.com/*")
+			d.problem(s.Location, fmt.Sprintf("%s is not a URL", quote(s.Location.value)), "write it with its scheme, such as https://example.com/*")
 		}
-		r.sources = append(r.sources, speaker{kind: s.Kind.value, location: l})
+		r.sources = append(r.sources, sourcePattern{kind: s.Kind.value, location: l})
 	}
 	return r
 }
@@ -183,7 +183,7 @@ func (d *decoder) allowance(name string, a *allowance) *rule {
 		for _, t := range a.Images {
 			i, err := newImage(t.value)
 			if err != nil {
-				d.problem(t, fmt.Sprintf("%s is no pattern of images: %s", quote(t.value), err), "")
+				d.problem(t, fmt.Sprintf("%s is not an image pattern: %s", quote(t.value), err), "")
 			}
 			*r.images = append(*r.images, i)
 		}
@@ -209,7 +209,7 @@ const (
 func (d *decoder) security(s *securityText, r *rule) {
 	levels := []string{string(api.LevelBaseline), string(api.LevelPrivileged), string(api.LevelRestricted)}
 	if s.Level.line == 0 {
-		d.problem(s.At, "podSecurity without a level", "write level: "+strings.Join(levels, ", ")+", one of them")
+		d.problem(s.At, "podSecurity without a level", "write level and one of "+strings.Join(levels, ", "))
 	}
 	d.oneOf(s.Level, levels)
 	r.level.Level = api.Level(s.Level.value)
@@ -248,11 +248,11 @@ func (d *decoder) roots(list []hostPathText) *[]root {
 		case h.Prefix.line == 0:
 			d.problem(h.At, "a host path without a prefix", "write prefix: /data")
 		case !strings.HasPrefix(prefix, "/"), slices.Contains(strings.Split(prefix, "/"), ".."), strings.Contains(prefix, "*"):
-			d.problem(h.Prefix, fmt.Sprintf("%s is not an absolute path without .. and *", quote(prefix)), "write prefix: /data for it and all below it")
+			d.problem(h.Prefix, fmt.Sprintf("%s is not an absolute path without .. and *", quote(prefix)), "write prefix: /data for /data and everything below it")
 		}
 		prefix = path.Clean(prefix)
 		if slices.ContainsFunc(out, func(r root) bool { return r.prefix == prefix }) {
-			d.problem(h.Prefix, fmt.Sprintf("%s stands here twice", quote(prefix)), "")
+			d.problem(h.Prefix, fmt.Sprintf("%s is listed twice", quote(prefix)), "")
 		}
 		out = append(out, root{prefix: prefix, readOnly: h.ReadOnly})
 	}

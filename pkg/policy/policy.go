@@ -42,7 +42,7 @@ type Policy struct {
 // rule is what the matching sources may do.
 type rule struct {
 	name    string
-	sources []speaker
+	sources []sourcePattern
 
 	level  api.LevelVersion
 	exempt []string // patterns of namespaces that level does not hold for
@@ -55,8 +55,8 @@ type rule struct {
 	objects    []string  // kinds of sources beside the pod's own
 }
 
-// speaker matches sources: both parts must match, and an empty one matches all.
-type speaker struct {
+// sourcePattern matches sources: both parts must match, and an empty one matches all.
+type sourcePattern struct {
 	kind     string
 	location location
 }
@@ -64,7 +64,7 @@ type speaker struct {
 // rule returns the rule for a source, nil when there is none.
 func (p *Policy) rule(kind, location string) *rule {
 	for _, r := range p.rules {
-		if slices.ContainsFunc(r.sources, func(s speaker) bool {
+		if slices.ContainsFunc(r.sources, func(s sourcePattern) bool {
 			return (s.kind == "" || s.kind == kind) && s.location.holds(location)
 		}) {
 			return r

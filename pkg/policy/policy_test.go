@@ -60,7 +60,7 @@ func told(t testing.TB, p *policy.Policy, kind, location string, f source.File) 
 		}
 		return s.Files.At(0)
 	}
-	t.Fatal("no word")
+	t.Fatal("the source yields no snapshot")
 	return source.File{}
 }
 
@@ -142,7 +142,7 @@ func TestPatternsAreStars(t *testing.T) {
 		s := podOf(t, "metadata: {namespace: x}")
 		s.Pod.Namespace = c.name
 		if got := refused(t, edge(t, fmt.Sprintf("namespaces: [%q]", c.pattern)), s) == nil; got != c.want {
-			t.Errorf("%s stands for %s: %t", c.pattern, c.name, got)
+			t.Errorf("pattern %s matches %s: %t", c.pattern, c.name, got)
 		}
 	}
 }
@@ -267,7 +267,7 @@ func TestVisible(t *testing.T) {
 				for _, of := range []string{"api", "etcd", "file", "http", "stdin"} {
 					switch sees := p.Visible(from, of); {
 					case from == of && !sees:
-						t.Errorf("%s does not see its own", from)
+						t.Errorf("Visible: pods of %s do not see objects of the same kind of source", from)
 					case from != of && sees:
 						got = append(got, from+">"+of)
 					}
@@ -328,7 +328,7 @@ func TestHostPaths(t *testing.T) {
 	for _, c := range []struct{ path, want string }{
 		{"/data", "reads"}, {"/data/", "reads"}, {"//data", "reads"}, {"/data/a/b", "reads"}, {"/./data/./a", "reads"}, {"/data/rwx", "reads"},
 		{"/data/rw", "writes"}, {"/data//rw/a", "writes"}, {"/srv/x/y", "writes"},
-		{"/data/../etc", "it holds .."}, {"/data/rw/..", "it holds .."}, {"/data/rw/../../etc", "it holds .."}, {"/..", "it holds .."}, {"/srv/x/../x", "it holds .."},
+		{"/data/../etc", "it contains .."}, {"/data/rw/..", "it contains .."}, {"/data/rw/../../etc", "it contains .."}, {"/..", "it contains .."}, {"/srv/x/../x", "it contains .."},
 		{"/data-evil", "no prefix"}, {"/dat", "no prefix"}, {"/", "no prefix"}, {"/srv", "no prefix"}, {"/DATA", "no prefix"}, {"/etc/data", "no prefix"}, {"/data\x00/x", "no prefix"},
 		{"data", "it is not absolute"}, {"", "it is not absolute"}, {"./data", "it is not absolute"},
 		{"/data/..x", "reads"}, {"/srv/x/...", "writes"},
@@ -345,7 +345,7 @@ func TestHostPaths(t *testing.T) {
 						t.Errorf("%q read only %t: %s", c.path, readOnly, got)
 					}
 				case c.want == "reads":
-					want := fmt.Sprintf(`spec.%s[0].volumeMounts[1].readOnly: source policy rule "edge" does not allow to write to host path %q: what lies below "/data" is for reading only`, list, c.path)
+					want := fmt.Sprintf(`spec.%s[0].volumeMounts[1].readOnly: source policy rule "edge" does not allow to write to host path %q: "/data" and everything below it is read-only`, list, c.path)
 					if got != want {
 						t.Errorf("%q:\n got %s\nwant %s", c.path, got, want)
 					}
@@ -363,7 +363,7 @@ func TestHostPaths(t *testing.T) {
 		t.Errorf("an empty list allows: %q", got)
 	}
 	if got := refused(t, edge(t, "hostPaths: [{prefix: /}]"), s); got != nil {
-		t.Errorf("/ does not allow all: %q", got)
+		t.Errorf("the prefix / does not allow every path: %q", got)
 	}
 }
 
@@ -374,9 +374,9 @@ func TestReadOnlyHostPaths(t *testing.T) {
 	const (
 		roots  = `hostPaths: [{prefix: /data, readOnly: true}, {prefix: /data/rw}, {prefix: /srv}, {prefix: /srv/x, readOnly: true}]`
 		refuse = `: source policy rule "edge" does not allow `
-		data   = `: what lies below "/data" is for reading only`
-		srvX   = `: what lies below "/srv/x" is for reading only`
-		part   = `, and a part that is missing is made`
+		data   = `: "/data" and everything below it is read-only`
+		srvX   = `: "/srv/x" and everything below it is read-only`
+		part   = `, and a missing subPath would be created`
 	)
 	for _, c := range []struct{ volume, mount, want string }{
 		{`path: /data/a, type: Directory`, `readOnly: true`, ""},
@@ -385,13 +385,13 @@ func TestReadOnlyHostPaths(t *testing.T) {
 		{`path: /data/s, type: Socket`, `readOnly: true`, ""},
 		{`path: /data/c, type: CharDevice`, `readOnly: true`, ""},
 		{`path: /data/b, type: BlockDevice`, `readOnly: true`, ""},
-		{`path: /data/a`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
-		{`path: /data/a, type: ""`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
-		{`path: /data/a, type: DirectoryOrCreate`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
-		{`path: /data/a, type: FileOrCreate`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
-		{`path: /data/a, type: FileOrCreate`, `name: other`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/data/a"` + data},
-		{`path: /data/a, type: Directory`, `readOnly: true, subPath: b`, `spec.containers[0].volumeMounts[0].subPath` + refuse + `a part of host path "/data/a"` + data + part},
-		{`path: /data/a, type: Directory`, `readOnly: true, subPathExpr: $(B)`, `spec.containers[0].volumeMounts[0].subPathExpr` + refuse + `a part of host path "/data/a"` + data + part},
+		{`path: /data/a`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to create host path "/data/a"` + data},
+		{`path: /data/a, type: ""`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to create host path "/data/a"` + data},
+		{`path: /data/a, type: DirectoryOrCreate`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to create host path "/data/a"` + data},
+		{`path: /data/a, type: FileOrCreate`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to create host path "/data/a"` + data},
+		{`path: /data/a, type: FileOrCreate`, `name: other`, `spec.volumes[0].hostPath.type` + refuse + `to create host path "/data/a"` + data},
+		{`path: /data/a, type: Directory`, `readOnly: true, subPath: b`, `spec.containers[0].volumeMounts[0].subPath` + refuse + `a subPath of host path "/data/a"` + data + part},
+		{`path: /data/a, type: Directory`, `readOnly: true, subPathExpr: $(B)`, `spec.containers[0].volumeMounts[0].subPathExpr` + refuse + `a subPath of host path "/data/a"` + data + part},
 		{`path: /data/a, type: Directory`, `readOnly: false`, `spec.containers[0].volumeMounts[0].readOnly` + refuse + `to write to host path "/data/a"` + data},
 		// Below it is a root that may be written, above it as well.
 		{`path: /data/rw/a, type: FileOrCreate`, `subPath: b`, ""},
@@ -399,9 +399,9 @@ func TestReadOnlyHostPaths(t *testing.T) {
 		{`path: /srv/xy`, `subPath: b`, ""},
 		{`path: /srv`, `readOnly: true`, ""},
 		{`path: /srv/`, `readOnly: false`, `spec.containers[0].volumeMounts[0].readOnly` + refuse + `to write to host path "/srv/"` + srvX},
-		{`path: /srv`, `readOnly: true, subPath: x/new`, `spec.containers[0].volumeMounts[0].subPath` + refuse + `a part of host path "/srv"` + srvX + part},
+		{`path: /srv`, `readOnly: true, subPath: x/new`, `spec.containers[0].volumeMounts[0].subPath` + refuse + `a subPath of host path "/srv"` + srvX + part},
 		{`path: /srv/x, type: Directory`, `readOnly: true`, ""},
-		{`path: /srv/x`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to make host path "/srv/x"` + srvX},
+		{`path: /srv/x`, `readOnly: true`, `spec.volumes[0].hostPath.type` + refuse + `to create host path "/srv/x"` + srvX},
 	} {
 		mount := c.mount
 		if !strings.Contains(mount, "name:") {

@@ -26,13 +26,13 @@ func TestJudgePath_ClaimBoundToPath_IsHeldToHostPaths(t *testing.T) {
 	}{
 		{"below a prefix", claimed(""), "/data/db", directory, ""},
 		{"without a type", claimed(""), "/data/db", none, ""},
-		{"the host", claimed(""), "/", directory, "no prefix of hostPaths lies above it"},
-		{"beside a prefix", claimed(""), "/data-evil", directory, "no prefix of hostPaths lies above it"},
-		{"upwards", claimed(""), "/data/../etc", directory, "it holds .."},
-		{"writes to a read-only prefix", claimed(""), "/data/ro/db", directory, "is for reading only"},
+		{"the host", claimed(""), "/", directory, "no prefix of hostPaths contains it"},
+		{"beside a prefix", claimed(""), "/data-evil", directory, "no prefix of hostPaths contains it"},
+		{"upwards", claimed(""), "/data/../etc", directory, "it contains .."},
+		{"writes to a read-only prefix", claimed(""), "/data/ro/db", directory, "is read-only"},
 		{"reads a read-only prefix", claimed(", readOnly: true"), "/data/ro/db", directory, ""},
-		{"makes below a read-only prefix", claimed(", readOnly: true"), "/data/ro/db", create, "to make"},
-		{"shows a read-only prefix from above", claimed(""), "/data", directory, "is for reading only"},
+		{"creates below a read-only prefix", claimed(", readOnly: true"), "/data/ro/db", create, "to create"},
+		{"shows a read-only prefix from above", claimed(""), "/data", directory, "is read-only"},
 	} {
 		s := podOf(t, c.pod)
 		s.Origin.Source = "api"

@@ -21,9 +21,9 @@ import (
 // A pod that is not allowed is Broken, with a Problem for everything that its
 // rule does not allow; a config object in a namespace that is not allowed is left
 // out, with a Problem. All else, errors included, is inner's, by pointer. A pod of
-// an API server that is being deleted is not judged: it has to stop.
+// an API server that is being deleted is not changed: it has to stop.
 func Source(inner source.Source, p *Policy, kind, location string) source.Source {
-	return &held{judge: p.judge(kind, location), inner: inner}
+	return &policySource{judge: p.judge(kind, location), inner: inner}
 }
 
 // Judge returns what the policy does not allow of a pod, wherever it was read from: a
@@ -46,7 +46,7 @@ func (p *Policy) JudgePath(s *pod.Spec, location, volume string, at *v1.HostPath
 	i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == volume })
 	switch {
 	case j.rule == nil:
-		return placed(j.unspoken(), s.Origin)
+		return placed(j.noRule(), s.Origin)
 	case i < 0 || j.rule.hostPaths == nil:
 		return nil
 	}
@@ -73,23 +73,23 @@ type judge struct {
 	kind, location string
 }
 
-// held is a source that is held to a rule.
-type held struct {
+// policySource is a source whose pods and objects are checked against a rule.
+type policySource struct {
 	*judge
 	inner source.Source
 }
 
 // Name implements source.Source.
-func (h *held) Name() string { return h.inner.Name() }
+func (p *policySource) Name() string { return p.inner.Name() }
 
 // Sets implements source.Source. A snapshot costs the files in it that changed.
-func (h *held) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
+func (p *policySource) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		var read, told sorted.List[source.File]
-		for s, err := range h.inner.Sets(ctx) {
+		var read, filtered sorted.List[source.File]
+		for s, err := range p.inner.Sets(ctx) {
 			if err == nil {
-				told = h.files(read, told, s.Files)
-				read, s.Files = s.Files, told
+				filtered = p.files(read, filtered, s.Files)
+				read, s.Files = s.Files, filtered
 			}
 			if !yield(s, err) {
 				return
@@ -98,51 +98,51 @@ func (h *held) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// files returns the judged version of now, where told is that of the reading before,
-// read. While everything is allowed it is now itself.
-func (h *held) files(read, told, now sorted.List[source.File]) sorted.List[source.File] {
+// files returns the files of now without what the rule forbids. filtered is the result for
+// read, the snapshot before. While everything is allowed, the result is now itself.
+func (p *policySource) files(read, filtered, now sorted.List[source.File]) sorted.List[source.File] {
 	var names, bad []string
-	judged := map[string][]source.File{}
+	changed := map[string][]source.File{}
 	for old, new := range sorted.Diff(read, now, source.CompareFiles) {
 		switch {
 		case new == nil:
 			names = append(names, old.File)
 		case old == nil || !same(old, new):
-			f, allowed := h.file(*new)
-			names, judged[f.File] = append(names, f.File), []source.File{f}
+			f, allowed := p.file(*new)
+			names, changed[f.File] = append(names, f.File), []source.File{f}
 			if !allowed {
 				bad = append(bad, f.File)
 			}
 		}
 	}
-	if told.Is(read) {
-		told, names = now, bad
+	if filtered.Is(read) {
+		filtered, names = now, bad
 	}
-	return sorted.Patch(told, names, compareFile, func(name string) []source.File { return judged[name] })
+	return sorted.Patch(filtered, names, compareFile, func(name string) []source.File { return changed[name] })
 }
 
 func compareFile(f source.File, name string) int { return strings.Compare(f.File, name) }
 
 // same reports whether two readings of a file are one.
 func same(a, b *source.File) bool {
-	return a.Whole == b.Whole && one(a.Pods, b.Pods) && one(a.Objects, b.Objects) && one(a.Problems, b.Problems) && one(a.Broken, b.Broken)
+	return a.Whole == b.Whole && sameSlice(a.Pods, b.Pods) && sameSlice(a.Objects, b.Objects) && sameSlice(a.Problems, b.Problems) && sameSlice(a.Broken, b.Broken)
 }
 
-func one[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+func sameSlice[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
 // file returns a file without what is not allowed in it, and whether all is.
-func (h *held) file(f source.File) (_ source.File, allowed bool) {
+func (p *policySource) file(f source.File) (_ source.File, allowed bool) {
 	var problems []pod.Problem
 	var broken []pod.Key
 	pods := keep(f.Pods, func(s *pod.Spec) bool {
-		found := h.pod(s)
+		found := p.pod(s)
 		if len(found) > 0 {
 			problems, broken = append(problems, found...), append(broken, s.Key)
 		}
 		return len(found) == 0
 	})
 	objects := keep(f.Objects, func(o *pod.Object) bool {
-		found := h.object(o)
+		found := p.object(o)
 		problems = append(problems, found...)
 		return len(found) == 0
 	})
@@ -177,7 +177,7 @@ func (j *judge) pod(s *pod.Spec) []pod.Problem {
 	switch {
 	case j.kind == pod.SourceAPI && s.Pod.DeletionTimestamp != nil:
 	case j.rule == nil:
-		problems = j.unspoken()
+		problems = j.noRule()
 	default:
 		problems = j.rule.judge(j.policy.security, s)
 	}
@@ -190,16 +190,16 @@ func (j *judge) pod(s *pod.Spec) []pod.Problem {
 // object returns what is not allowed of a config object.
 func (j *judge) object(o *pod.Object) []pod.Problem {
 	if j.rule == nil {
-		return placed(j.unspoken(), o.Origin)
+		return placed(j.noRule(), o.Origin)
 	}
 	return placed(j.rule.judgeNamespace(o.Namespace), o.Origin)
 }
 
-// unspoken is the problem of all that comes from a source without a rule.
-func (j *judge) unspoken() []pod.Problem {
+// noRule is the problem of all that comes from a source without a rule.
+func (j *judge) noRule() []pod.Problem {
 	return []pod.Problem{{
 		Msg:  fmt.Sprintf("source policy has no rule for source %s %s, and no default", j.kind, quote(j.location)),
-		Hint: "write one in " + j.policy.file,
+		Hint: "write a rule in " + j.policy.file,
 	}}
 }
 

@@ -150,7 +150,7 @@ func TestStructureIsShared(t *testing.T) {
 			was := inner.words[turn].snapshot
 			refusals := check(rt, was, s)
 			if !refusals && !refusedBefore && !s.Files.Is(was.Files) {
-				rt.Errorf("snapshot %d: nothing is refused, and the list is another one", turn)
+				rt.Errorf("snapshot %d: everything is allowed, but the list of files is not the one that was read", turn)
 			}
 			refusedBefore = refusedBefore || refusals
 			if turn > 0 {
@@ -160,7 +160,7 @@ func TestStructureIsShared(t *testing.T) {
 						a, _ := sorted.Find(before, f.File, byName)
 						b, _ := sorted.Find(s.Files, f.File, byName)
 						if !samePods(a.Pods, b.Pods) {
-							rt.Errorf("snapshot %d: %s did not change and was judged again", turn, f.File)
+							rt.Errorf("snapshot %d: %s did not change but was checked again", turn, f.File)
 						}
 					}
 				}
@@ -169,7 +169,7 @@ func TestStructureIsShared(t *testing.T) {
 			turn++
 		}
 		if turn != len(inner.words) {
-			rt.Fatalf("%d words of %d", turn, len(inner.words))
+			rt.Fatalf("%d of %d snapshots arrived", turn, len(inner.words))
 		}
 	})
 }

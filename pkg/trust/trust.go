@@ -25,7 +25,7 @@ type Entry struct {
 // Problem says who else may write; the zero value means no one else.
 type Problem struct {
 	Path string // the file they may write to
-	What string // a predicate: "can be written by everybody (mode 0777)"
+	What string // a predicate: "can be written by all users (mode 0777)"
 	Fix  string // a command line
 }
 
@@ -39,7 +39,7 @@ func Judge(path string, e Entry, owners []int) *Problem {
 	switch {
 	case e.Link, e.Dir && e.Mode&sticky != 0: // the mode of a link has no meaning
 	case e.Mode&others != 0:
-		return &Problem{path, fmt.Sprintf("can be written by everybody (mode %04o)", e.Mode), "chmod o-w " + path}
+		return &Problem{path, fmt.Sprintf("can be written by all users (mode %04o)", e.Mode), "chmod o-w " + path}
 	case e.Mode&group != 0 && !trustedGroup(e.GID):
 		return &Problem{path, fmt.Sprintf("can be written by group %d (mode %04o)", e.GID, e.Mode), "chmod g-w " + path}
 	case e.Mode&group != 0: // if there is an ACL, the group bits are its mask

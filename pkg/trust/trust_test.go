@@ -42,7 +42,7 @@ func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 		"an ancestor that is sticky": {func(d string) func(*testing.T) { return group(d, 0o770|os.ModeSticky) }, ""},
 		"a group that may only read": {func(d string) func(*testing.T) { return group(d+"/real", 0o750) }, ""},
 		"root's group":               {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d+"/real", 0o770) } }, ""},
-		"an ancestor for everybody":  {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d, 0o777) } }, "D can be written by everybody (mode 0777)"},
+		"an ancestor for everybody":  {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d, 0o777) } }, "D can be written by all users (mode 0777)"},
 		"an ancestor of a stranger":  {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d, stranger, 0) } }, "D belongs to uid 12345, neither root nor the caller"},
 		"an owner who is trusted":    {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/real", 1000, 0) } }, ""},
 		"a stranger's link":          {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/link", stranger, 0) } }, "D/link is a symbolic link of uid 12345, neither root nor the caller"},

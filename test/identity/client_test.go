@@ -171,7 +171,7 @@ func TestF72_ExpiredClientCertificateIsBootstrapped(t *testing.T) {
 	if csr, _ := s.waits(t, 1); csr.Spec.Username != "system:bootstrap:abcdef" {
 		t.Errorf("asked by %s", csr.Spec.Username)
 	}
-	if !strings.Contains(l.text(), "it has expired") {
+	if !strings.Contains(l.text(), "the certificate has expired") {
 		t.Error("the log does not say that the certificate had expired")
 	}
 }
@@ -187,7 +187,7 @@ func TestF72_ExpiredClientCertificateIsReplaced(t *testing.T) {
 	path := c.Kubeconfig(t, id)
 	keeper, way, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig = path })
 	runs(t, keeper.Run)
-	until(t, "the log says that it has expired", func() (bool, error) { return strings.Contains(l.text(), "it has expired"), nil })
+	until(t, "the log says that it has expired", func() (bool, error) { return strings.Contains(l.text(), "the certificate has expired"), nil })
 	if _, err := whoami(t, way); !apierrors.IsUnauthorized(err) {
 		t.Fatalf("an expired certificate is answered %v", err)
 	}
@@ -209,7 +209,9 @@ func TestD4_NoBootstrapWhereThereIsAKubeconfig(t *testing.T) {
 		keeper, _, l := client(t, node, func(cfg *certificate.ClientConfig) { cfg.Kubeconfig, cfg.Bootstrap, dir = path, token, cfg.Dir })
 		stop := runs(t, keeper.Run)
 		if path != token {
-			until(t, "the log says that it is not rotated", func() (bool, error) { return strings.Contains(l.text(), "it is not rotated"), nil })
+			until(t, "the log says that nodectl does not rotate it", func() (bool, error) {
+				return strings.Contains(l.text(), "nodectl does not rotate the certificate"), nil
+			})
 		}
 		stop()
 		if after := string(must(os.ReadFile(path))); after != before {

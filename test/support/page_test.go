@@ -53,21 +53,21 @@ func TestInitContainersAreAsContainers(t *testing.T) {
 	}
 }
 
-const head = `# What of a pod is supported
+const head = `# Supported fields of a Pod
 
-Every field of a Pod manifest, from the API's own types, and what nodectl does with it. Made by ` + "`go test ./test/support -update`" + ` from the table in ` + "`pkg/pod`" + `; the tests there hold it to what happens.
+Every field of a Pod manifest, from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/pod`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
 
-- **supported**: takes effect. *For some values* says the note, or the message of the others.
-- **rejected**: a pod that asks for it is refused, by the field's name; leaving it empty asks for nothing.
-- **ignored, with a notice**: nothing follows from it, for the reason that the note gives. Who writes it in a manifest is told so once, with file and line; a value that an API server writes by itself is passed over. Pods of an API server get no notices.
-- **ignored**: an API server's own note, or a status.
-- A row that is rejected or ignored speaks for everything below it.
+- **supported**: the field takes effect. *For some values*: the note or the error message says for which.
+- **rejected**: nodectl rejects a pod that sets the field, and names the field. An empty value does not count as set.
+- **ignored, with a notice**: the field has no effect; the note gives the reason. nodectl reports the field in a manifest once, with file and line. It does not report a value that an API server writes by itself, nor any field of a pod from an API server.
+- **ignored**: a status, or an API server's bookkeeping.
+- A rejected or ignored row also covers all fields below it.
 
-**An edit restarts** the *container* the field stands in, the whole *pod*, or nothing (–). *resize* restarts nothing where the resources of a running container can be changed (see ` + "`resizePolicy`" + `), and the pod where its QoS class changes. Of a pod from an API server only a container's name and image restart the container, and a change of resources resizes it; another UID is another pod, and nothing else restarts anything.
+**An edit restarts** the *container* that has the field, the whole *pod*, or nothing (–). *resize* changes the resources of the running container without a restart (see ` + "`resizePolicy`" + `), or restarts the pod if its QoS class changes. In a pod from an API server, an edit of a container's name or image restarts the container, and a change of resources resizes it. Another UID makes it another pod. No other edit restarts anything.
 
-**Shown by** names the case of ` + "`test/support`" + ` that sets the field and finds it where it takes effect: in what the container runtime is asked for, in a file, in the pod's status, in what a probe asks. Each case is looked at once more without the field, and has to fail then (` + "`go test ./test/support -run 'TestFields/NAME'`" + `). AppArmor and SELinux are looked for in what the runtime is asked for: not every kernel has them.
+**Shown by** names the case of ` + "`test/support`" + ` that sets the field and checks its effect: in a request to the container runtime, in a file, in the pod's status, or in the request of a probe. Each case runs again without the field, and must fail then (` + "`go test ./test/support -run 'TestFields/NAME'`" + `). Because not every kernel has AppArmor and SELinux, their cases check the request to the container runtime.
 
-**From an API server** says where such a pod differs: the server has defaulted it, admitted it and bound it to this node.
+**From an API server** says what differs for such a pod: the server has defaulted it, admitted it and bound it to this node.
 `
 
 // pageMaker is what the page is made from.
@@ -111,7 +111,7 @@ var parts = []struct{ heading, says, begins string }{
 	{"Status", "", "status"},
 }
 
-const containersSay = "The same fields stand below `spec.initContainers[]`, and below `spec.ephemeralContainers[]` of a pod from an API server where the third column does not say no. What restarts a container restarts the pod where it stands in an init container that is no sidecar, and nothing in an ephemeral one."
+const containersSay = "`spec.initContainers[]` has the same fields. So has `spec.ephemeralContainers[]` of a pod from an API server, except where the third column says no. An edit that restarts a container restarts the pod if the container is an init container and no sidecar; in an ephemeral container it restarts nothing."
 
 // partOf is the number of the part that a path belongs to.
 func partOf(path string) int {

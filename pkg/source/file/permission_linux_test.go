@@ -77,7 +77,7 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 		"world-writable": {false, func(t *testing.T, p place) {
 			p.put("odd.yaml", "pod odd x")
 			chmod(t, p.path("odd.yaml"), 0o646)
-		}, "can be written by everybody (mode 0646) (chmod o-w P/odd.yaml" + root + ")"},
+		}, "can be written by all users (mode 0646) (chmod o-w P/odd.yaml" + root + ")"},
 		"of a group": {true, func(t *testing.T, p place) {
 			p.put("odd.yaml", "pod odd x")
 			crew(t, p.path("odd.yaml"), 0o664)
@@ -96,17 +96,17 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 		"a link to a world-writable file": {false, func(t *testing.T, p place) {
 			place{t, p.dir}.beside("q", 0o700, "pod odd x", 0o666)
 			must(t, os.Symlink("../q/real", p.path("odd.yaml")))
-		}, "leads to Q/q/real, which can be written by everybody (mode 0666) (chmod o-w Q/q/real" + root + ")"},
+		}, "leads to Q/q/real, which can be written by all users (mode 0666) (chmod o-w Q/q/real" + root + ")"},
 		"a link into a world-writable directory": {false, func(t *testing.T, p place) {
 			p.beside("q", 0o777, "pod odd x", 0o600)
 			must(t, os.Symlink(filepath.Join(filepath.Dir(p.dir), "q/real"), p.path("odd.yaml")))
-		}, "lies in Q/q, which can be written by everybody (mode 0777) (chmod o-w Q/q" + root + ")"},
+		}, "lies in Q/q, which can be written by all users (mode 0777) (chmod o-w Q/q" + root + ")"},
 		"links through a world-writable directory": {false, func(t *testing.T, p place) {
 			p.beside("r", 0o700, "pod odd x", 0o600)
 			p.beside("q", 0o777, "", 0o600)
 			must(t, os.Symlink("../r/real", filepath.Dir(p.dir)+"/q/hop"))
 			must(t, os.Symlink("../q/hop", p.path("odd.yaml")))
-		}, "lies in Q/q, which can be written by everybody (mode 0777) (chmod o-w Q/q" + root + ")"},
+		}, "lies in Q/q, which can be written by all users (mode 0777) (chmod o-w Q/q" + root + ")"},
 		"a stranger's link": {true, func(t *testing.T, p place) {
 			must(t, os.Symlink("good.yaml", p.path("odd.yaml")))
 			give(t, p.path("odd.yaml"))
@@ -115,7 +115,7 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 			must(t, os.Mkdir(p.path("sub"), 0o700))
 			p.put("sub/odd.yaml", "pod odd x")
 			chmod(t, p.path("sub"), 0o777)
-		}, "lies in P/sub, which can be written by everybody (mode 0777) (chmod o-w P/sub" + root + ")"},
+		}, "lies in P/sub, which can be written by all users (mode 0777) (chmod o-w P/sub" + root + ")"},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -197,7 +197,7 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 		want      string
 	}{
 		"world-writable": {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, func(t *testing.T, dir string) { chmod(t, dir, 0o700) },
-			"can be written by everybody (mode 0777) (chmod o-w P; --insecure-manifest-permissions lifts this)"},
+			"can be written by all users (mode 0777) (chmod o-w P; --insecure-manifest-permissions lifts this)"},
 		"of a group": {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, func(t *testing.T, dir string) { chmod(t, dir, 0o750) },
 			"can be written by group 23456 (mode 0770) (chmod g-w P; --insecure-manifest-permissions lifts this)"},
 		"of a stranger": {true, give, func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
@@ -261,7 +261,7 @@ func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 		want string
 	}{
 		"of a group":      {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, "lies in Q, which can be written by group 23456 (mode 0770) (chmod g-w Q"},
-		"for everybody":   {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, "lies in Q, which can be written by everybody (mode 0777) (chmod o-w Q"},
+		"for everybody":   {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, "lies in Q, which can be written by all users (mode 0777) (chmod o-w Q"},
 		"of a stranger's": {true, give, "lies in Q, which belongs to uid 12345, neither root nor the caller (chown root Q"},
 	} {
 		t.Run(name, func(t *testing.T) {
