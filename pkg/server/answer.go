@@ -9,7 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -53,64 +52,105 @@ func (r *Refusal) status() metav1.Status {
 // gate limits the concurrent requests and streams of one listener. A listener at
 // its limit does not affect the others.
 type gate struct {
-	requests          atomic.Int64
-	maxRequests       int64
+	requests          callerPlaces
 	streams, forwards podPlaces // forwards: connections that are forwarded to pods
 }
 
 // newGate returns the gate of a listener that serves streams of pods.
 func newGate(requests, streams int) *gate {
-	return &gate{maxRequests: int64(requests), streams: podPlaces{limit: int64(streams)}, forwards: podPlaces{limit: maxForwardsListener}}
+	return &gate{requests: callerPlaces{limit: requests}, streams: podPlaces{limit: streams}, forwards: podPlaces{limit: maxForwardsListener}}
 }
 
-// podPlaces limits streams: one pod may have a quarter of them, and one namespace three
-// quarters. A caller with rights on one pod or namespace cannot block the others.
+// callerPlaces limits requests. A remote caller may have as many as it leaves to the others,
+// half of them if it is alone: one that reads no answers cannot block the API server.
+type callerPlaces struct {
+	limit int
+
+	mu  sync.Mutex
+	all int
+	of  map[string]int // by name
+}
+
+// enter takes a place for a request of c; left gives it back. A caller without a name, of a
+// listener that authenticates none, and a local one have no share.
+func (p *callerPlaces) enter(c Caller) (left func(), ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	shares := c.Name != "" && !c.Local
+	if p.all >= p.limit || shares && p.of[c.Name] >= p.limit-p.all {
+		return nil, false
+	}
+	p.all++
+	if shares {
+		if p.of == nil {
+			p.of = map[string]int{}
+		}
+		p.of[c.Name]++
+	}
+	return func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.all--
+		if !shares {
+			return
+		}
+		if p.of[c.Name]--; p.of[c.Name] == 0 {
+			delete(p.of, c.Name)
+		}
+	}, true
+}
+
+// podPlaces limits streams: one pod may have a quarter of them, one namespace three quarters,
+// and so may one remote caller. A caller with rights on some pods cannot block the others.
 type podPlaces struct {
-	limit int64
-	all   atomic.Int64
+	limit int
 
-	mu sync.Mutex
-	of map[string]int64 // by namespace, and by namespace/name of a pod
+	mu  sync.Mutex
+	all int
+	of  map[share]int
 }
+
+// share is what has a share of places.
+type share struct{ kind, name string }
 
 // enter takes a place for a request; left gives it back.
 func (p *podPlaces) enter(q *request) (left func(), ok bool) {
-	all, ok := enter(&p.all, p.limit)
-	if !ok || q.values["pod"] == "" {
-		return all, ok
+	quarter := max(1, p.limit/4)
+	rest := max(1, p.limit-quarter)
+	most := map[share]int{}
+	if pod, namespace := q.values["pod"], q.values["namespace"]; pod != "" {
+		most[share{"pod", namespace + "/" + pod}], most[share{"namespace", namespace}] = quarter, rest
 	}
-	namespace, quarter := q.values["namespace"], max(1, p.limit/4)
-	pod := namespace + "/" + q.values["pod"]
+	if q.caller.Name != "" && !q.caller.Local {
+		most[share{"caller", q.caller.Name}] = rest
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.of[pod] >= quarter || p.of[namespace] >= max(1, p.limit-quarter) {
-		all()
+	if p.all >= p.limit {
 		return nil, false
 	}
-	if p.of == nil {
-		p.of = map[string]int64{}
+	for of, n := range most {
+		if p.of[of] >= n {
+			return nil, false
+		}
 	}
-	p.of[pod]++
-	p.of[namespace]++
+	if p.of == nil {
+		p.of = map[share]int{}
+	}
+	p.all++
+	for of := range most {
+		p.of[of]++
+	}
 	return func() {
-		all()
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		for _, of := range []string{pod, namespace} {
+		p.all--
+		for of := range most {
 			if p.of[of]--; p.of[of] == 0 {
 				delete(p.of, of)
 			}
 		}
 	}, true
-}
-
-// enter takes a place; left gives it back.
-func enter(count *atomic.Int64, limit int64) (left func(), ok bool) {
-	if count.Add(1) > limit {
-		count.Add(-1)
-		return nil, false
-	}
-	return func() { count.Add(-1) }, true
 }
 
 // front is the HTTP handler of one listener: it authenticates the caller, applies the
@@ -145,7 +185,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, nil, refusal)
 		return
 	}
-	left, ok := enter(&f.gate.requests, f.gate.maxRequests) // unauthenticated callers take no place
+	left, ok := f.gate.requests.enter(c) // unauthenticated callers take no place
 	if !ok {
 		f.crowd(w)
 		return

@@ -219,7 +219,7 @@ func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	for _, left := range all {
 		left()
 	}
-	if _, ok := g.streams.enter(of("greedy")); !ok || len(g.streams.of) != 3 || g.streams.all.Load() != 2 {
+	if _, ok := g.streams.enter(of("greedy")); !ok || len(g.streams.of) != 3 || g.streams.all != 2 {
 		t.Errorf("places are not given back: %v", g.streams.of)
 	}
 }
@@ -241,7 +241,7 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 				all = append(all, left)
 			}
 		}
-		if n := int64(len(all)); n != p.limit-p.limit/4 {
+		if n := len(all); n != p.limit-p.limit/4 {
 			t.Errorf("%d of %d places are one namespace's", n, p.limit)
 		}
 		for range p.limit / 4 {
@@ -252,8 +252,41 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 		for _, left := range all {
 			left()
 		}
-		if _, ok := p.enter(of("greedy", "0")); !ok || p.all.Load() != p.limit/4+1 {
+		if _, ok := p.enter(of("greedy", "0")); !ok || p.all != p.limit/4+1 {
 			t.Errorf("places are not given back: %v", p.of)
+		}
+	}
+}
+
+// A caller with a right on all pods of the node, as to read logs, leaves a quarter of the
+// streams and of the forwarded connections to others. Local callers have all.
+//
+// Shows: D2
+func TestStreams_OfOneCaller_LeaveAQuarter(t *testing.T) {
+	t.Parallel()
+	g := newGate(64, 64)
+	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
+		enter := func(c Caller, n int) (all []func()) {
+			for i := range n {
+				name := fmt.Sprint(i % 16)
+				if left, ok := p.enter(&request{caller: c, values: map[string]string{"namespace": name, "pod": name}}); ok {
+					all = append(all, left)
+				}
+			}
+			return all
+		}
+		greedy, others := enter(Caller{Name: "collector"}, 2*p.limit), enter(Caller{Name: "apiserver"}, p.limit)
+		if len(greedy) != p.limit-p.limit/4 || len(others) != p.limit/4 {
+			t.Errorf("of %d places one caller has %d, and another one %d", p.limit, len(greedy), len(others))
+		}
+		for _, left := range append(greedy, others...) {
+			left()
+		}
+		if len(p.of) != 0 || p.all != 0 {
+			t.Errorf("places are not given back: %v", p.of)
+		}
+		if all := enter(Caller{Name: "root", Local: true}, p.limit); len(all) != p.limit {
+			t.Errorf("local callers have %d of %d places", len(all), p.limit)
 		}
 	}
 }

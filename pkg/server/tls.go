@@ -76,7 +76,7 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 // serveHealth answers the health routes without authentication (C-1.40.5).
 func (s *Server) serveHealth(ctx context.Context) {
 	f := &front{
-		Server: s, gate: &gate{maxRequests: 16}, open: true,
+		Server: s, gate: newGate(16, 0), open: true,
 		who:  func(*http.Request) (Caller, *Refusal) { return Caller{}, nil },
 		mine: func(r *route) bool { return r.health },
 	}

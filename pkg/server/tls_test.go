@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -221,6 +222,48 @@ func TestD2_InFlightGate(t *testing.T) {
 	close(goOn)
 	if code := <-done; code != http.StatusOK {
 		t.Errorf("the first: %d", code)
+	}
+}
+
+// A caller that may read does not read its answers: it has half of the places for requests,
+// and the API server has some.
+//
+// Shows: D2
+func TestRequests_OneCallerReadsNoAnswers_OthersAreAnswered(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	const half = 2
+	here, goOn := make(chan struct{}), make(chan struct{})
+	var calls atomic.Int64
+	cfg.Pods = func() []v1.Pod {
+		if calls.Add(1) <= half {
+			here <- struct{}{}
+			<-goOn
+		}
+		return nil
+	}
+	cfg.TLS = &TLS{Requests: 2 * half}
+	p := opened(t, cfg)
+	var held sync.WaitGroup
+	for range half {
+		web := p.web(t, "reader")
+		held.Go(func() {
+			if a, err := web.Get("https://" + p.address + "/pods"); err == nil {
+				_ = a.Body.Close()
+			}
+		})
+		waitFor(t, here)
+	}
+	if code, _, _ := p.fetch(t, p.web(t, "reader"), http.MethodGet, "/pods", nil); code != http.StatusTooManyRequests {
+		t.Errorf("one more request of the caller: %d", code)
+	}
+	if code, _, _ := p.fetch(t, p.web(t, "admin"), http.MethodGet, "/pods", nil); code != http.StatusOK {
+		t.Errorf("a request of another caller: %d", code)
+	}
+	close(goOn)
+	held.Wait()
+	if code, _, _ := p.fetch(t, p.web(t, "reader"), http.MethodGet, "/pods", nil); code != http.StatusOK {
+		t.Errorf("the caller's places are not given back: %d", code)
 	}
 }
 
