@@ -3,11 +3,13 @@
 package cmd
 
 import (
+	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/ui"
 )
 
 // Commands that act on the machine or use its runtime need Linux. Elsewhere they are
@@ -23,6 +25,19 @@ func (p *program) runonceCommand() *cobra.Command {
 
 func (p *program) runtimeCommand() *cobra.Command {
 	return onLinux("runtime", "Look at or stop the bundled container runtime")
+}
+
+func (p *program) pullCommand() *cobra.Command { return onLinux("pull", "Pull images to this node") }
+
+func (p *program) rmiCommand() *cobra.Command { return onLinux("rmi", "Remove images from this node") }
+
+func (p *program) imageCommand() *cobra.Command {
+	return onLinux("image", "Load, save and prune images")
+}
+
+// lookAtImages returns an error: there is no runtime.
+func (p *program) lookAtImages(context.Context) ([]ui.ImageItem, error) {
+	return nil, failed(exitFailure, look.NeedsLinux("get images"))
 }
 
 func (p *program) getVolumesCommand() *cobra.Command {

@@ -29,7 +29,8 @@ func clusterSettings() []string {
 
 // serveSettings names serve's own.
 func serveSettings() []string {
-	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
+	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
+		"minimum-image-ttl-duration", "maximum-image-ttl-duration"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
 }
 
 // clusterNodeSettings names the settings of a node in a cluster.
@@ -106,6 +107,10 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is looked at unasked")
 	f.String("image-dir", d.ImageDir, "image archives, imported before anything is pulled (default <root-dir>/images)")
 	f.Int("max-parallel-image-pulls", d.MaxParallelImagePulls, "how many images are pulled from one registry at a time")
+	f.Int("image-gc-high-threshold", d.ImageGCHighThreshold, "how full the images' disk is, in percent, before unused images are removed; 100 is never")
+	f.Int("image-gc-low-threshold", d.ImageGCLowThreshold, "how full it is afterwards")
+	f.Duration("minimum-image-ttl-duration", d.ImageMinimumGCAge, "how long an image stays in any case")
+	f.Duration("maximum-image-ttl-duration", d.ImageMaximumGCAge, "how long an unused image stays at most; 0 is forever")
 	f.String("image-credential-provider-config", d.ImageCredentialProviderConfig, "credential providers, as the kubelet's: a CredentialProviderConfig, or a directory of them")
 	f.String("image-credential-provider-bin-dir", d.ImageCredentialProviderBinDir, "their programs")
 	f.String("pod-cidr", d.PodCIDR, "network of pods on the bundled runtime")

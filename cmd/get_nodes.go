@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"time"
@@ -9,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -53,6 +55,8 @@ func (p *program) getImagesCommand() *cobra.Command {
 		Use:     "images [NAME...]",
 		Aliases: []string{"image", "img"},
 		Short:   "Show the images that the container runtime has",
+		Long: `Show the images that the container runtime has, when each was last in use, and
+the pods and containers that use it. Without an agent, the runtime is asked.`,
 		Example: `  nodectl get images
   nodectl get images --sort-by .size -o wide`,
 	}
@@ -63,13 +67,11 @@ func (p *program) getImagesCommand() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		var answer struct {
-			Images []ui.ImageItem `json:"images"`
+		images, err := p.images(cmd.Context(), c)
+		if err != nil {
+			return err
 		}
-		if err := c.Document(cmd.Context(), "/v1/images", nil, &answer); err != nil {
-			return unanswered(err)
-		}
-		d, missing := imagesCalled(ui.NewImageList(answer.Images), names)
+		d, missing := imagesCalled(ui.NewImageList(images), names)
 		if l.sortBy != "" {
 			if err := ui.Sort(d.Items, l.sortBy); err != nil {
 				return failed(exitFailure, err)
@@ -79,7 +81,7 @@ func (p *program) getImagesCommand() *cobra.Command {
 			p.say(p.err.Notice("no images on this node"))
 		}
 		err = show(p, l, d.Items, len(names) == 1 && len(d.Items) == 1, ui.ImageNames(d),
-			func([]ui.ImageItem) any { return d }, func([]ui.ImageItem) ui.Grid { return ui.ImageGrid(d, l.columns) })
+			func([]ui.ImageItem) any { return d }, func([]ui.ImageItem) ui.Grid { return ui.ImageGrid(d, l.columns, time.Now()) })
 		for _, name := range missing {
 			p.say(p.err.Error("image " + name + " not found"))
 		}
@@ -89,6 +91,18 @@ func (p *program) getImagesCommand() *cobra.Command {
 		return err
 	}
 	return cmd
+}
+
+// images returns the images of the node: from its agent, or without one, from the runtime.
+func (p *program) images(ctx context.Context, c *client.Client) ([]ui.ImageItem, error) {
+	var answer struct {
+		Images []ui.ImageItem `json:"images"`
+	}
+	err := c.Document(ctx, "/v1/images", nil, &answer)
+	if err != nil && c.Local() && client.IsAbsent(err) {
+		return p.lookAtImages(ctx)
+	}
+	return answer.Images, unanswered(err)
 }
 
 // imagesCalled returns the images that match one of the names, or all if there are no

@@ -35,6 +35,7 @@ var rules = []struct {
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
 	{module + "pkg/plan/...", []string{"pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
+	{module + "pkg/reclaim", []string{"pkg/agent", "pkg/image"}, "what observes and acts asks it; adapters do not decide"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
 	{module + "pkg/podenv", []string{"pkg/cri", "pkg/engine", "pkg/probe", "pkg/volume"}, "what a container sees is computed where it is made"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},

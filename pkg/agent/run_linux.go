@@ -37,7 +37,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.runtime.importFirst(ctx, cfg.Images())
 	e := a.engine(sources.Config, sources.Rules, a.observers(m))
 	live = e.Live()
-	answers, serving, err := a.serverConfig(e, m)
+	images := a.inventory(live, m)
+	answers, serving, err := a.serverConfig(e, m, images)
 	if err != nil {
 		return err
 	}
@@ -51,7 +52,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer wg.Wait()
 	defer stop()
 	wg.Go(func() { a.runtime.lookAfter(beside) })
-	defer a.runtime.pulls(beside, cfg.Pulls)()
+	defer a.runtime.pulls(beside, collecting{cfg.Pulls, images})()
+	wg.Go(func() { images.Run(beside) })
 	wg.Go(func() { a.events.Run(beside) })
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -70,7 +69,7 @@ func openRuntime(ctx context.Context, cfg Config, api *api, counts *metrics.Metr
 	r.images = bundle.NewImages(bundle.ImagesConfig{
 		Dir:      cfg.Images(),
 		Endpoint: endpoint,
-		Memory:   filepath.Join(cfg.RootDir, "images-imported.json"),
+		Memory:   importsPath(cfg),
 		Owners:   cfg.Owners,
 		Insecure: cfg.InsecureManifestPermissions,
 		Log:      cfg.Log,

@@ -25,6 +25,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/logs"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/server"
@@ -37,14 +38,15 @@ const runFor = 10 * time.Minute
 
 // serverConfig returns the configuration of the server, on the local socket and, if
 // configured, on a TLS port. serving has the certificate of the port; it is nil without one.
-func (a *Agent) serverConfig(e *engine.Engine, m *member) (s server.Config, serving *certificate.Serving, err error) {
+func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory) (s server.Config, serving *certificate.Serving, err error) {
 	cfg, live := a.cfg, e.Live()
 	measured := stats.New(stats.Config{
 		Node: cfg.NodeName, RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups, Pods: live.Pods, RuntimePID: a.runtime.pid, Log: a.log,
 	})
 	a.metrics.Also(measured.Volumes())
 	s = documents(cfg, live)
-	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m}, inContainers{a}, control{e}, statistics{measured}
+	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images}, inContainers{a}, control{e}, statistics{measured}
+	s.Images = imageControl{images, a.runtime.puller}
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
 	s.Configz, s.Counted = cfg.Configz, a.metrics.Request
@@ -122,7 +124,8 @@ func (a *Agent) addresses() []v1.NodeAddress {
 // ofNode implements server.Node; m is nil if this node is in no cluster.
 type ofNode struct {
 	*Agent
-	m *member
+	m      *member
+	images *image.Inventory
 }
 
 // Node implements server.Node.
@@ -175,14 +178,7 @@ func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
 }
 
 // Images implements server.Node.
-func (a ofNode) Images(ctx context.Context) ([]server.Image, error) {
-	all, err := a.runtime.Images(ctx)
-	out := make([]server.Image, 0, len(all))
-	for _, i := range all {
-		out = append(out, server.Image(i))
-	}
-	return out, err
-}
+func (a ofNode) Images(ctx context.Context) ([]server.Image, error) { return imageList(ctx, a.images) }
 
 // refusal turns an engine's error into a *server.Refusal.
 func refusal(err error) error {

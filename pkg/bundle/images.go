@@ -430,6 +430,19 @@ func (m *Images) save() error {
 	return nil
 }
 
+// Imported returns the names of the images that an Images with this memory file has imported.
+func Imported(memory string) (names []string) {
+	known := map[string]archived{}
+	js, err := os.ReadFile(memory)
+	if err != nil || json.Unmarshal(js, &known) != nil {
+		return nil
+	}
+	for _, a := range known {
+		names = append(names, a.Images...)
+	}
+	return names
+}
+
 // ImportFile imports one image archive into the containerd behind endpoint and
 // returns the names of its images, once CRI lists them.
 func ImportFile(ctx context.Context, endpoint, path string) ([]string, error) {

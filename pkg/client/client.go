@@ -159,6 +159,16 @@ func (c *Client) Post(ctx context.Context, path string, query url.Values) error 
 	return nil
 }
 
+// PostDocument sends a POST request and reads the JSON document that the agent answers with
+// once it is done.
+func (c *Client) PostDocument(ctx context.Context, path string, query url.Values, into any) error {
+	body, err := c.ask(ctx, http.MethodPost, path, query)
+	if err != nil {
+		return err
+	}
+	return c.decode(ctx, path, body, into)
+}
+
 // Document reads a JSON document. It returns an *Absent if the agent does not begin to
 // answer within answerTime.
 func (c *Client) Document(ctx context.Context, path string, query url.Values, into any) error {
@@ -172,6 +182,11 @@ func (c *Client) Document(ctx context.Context, path string, query url.Values, in
 	if err != nil {
 		return err
 	}
+	return c.decode(ctx, path, body, into)
+}
+
+// decode reads the JSON document of an answer, and closes it.
+func (c *Client) decode(ctx context.Context, path string, body io.ReadCloser, into any) error {
 	defer body.Close()
 	data, err := io.ReadAll(io.LimitReader(body, mostAnswer+1))
 	switch {

@@ -61,6 +61,10 @@ func (c Config) Check() error {
 		{"healthz-bind-address", addresses([]string{c.HealthzBindAddress})},
 		{"healthz-port", between(c.HealthzPort, 0, 65535)},
 		{"max-parallel-image-pulls", between(c.MaxParallelImagePulls, 1, maxPulls)},
+		{"image-gc-high-threshold", between(c.ImageGCHighThreshold, 0, 100)},
+		{"image-gc-low-threshold", below(c.ImageGCLowThreshold, c.ImageGCHighThreshold)},
+		{"minimum-image-ttl-duration", notNegative(c.ImageMinimumGCAge)},
+		{"maximum-image-ttl-duration", longer(c.ImageMaximumGCAge, c.ImageMinimumGCAge)},
 		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
 		{"pod-cidr", network(c.PodCIDR)},
 		{"cluster-dns", addresses(c.ClusterDNS)},
@@ -235,6 +239,26 @@ func notNegative(d time.Duration) string {
 // cacheTTL limits how long reviews of the API server are cached: zero does not mean
 // "forever", and a revoked right must end within an hour.
 func cacheTTL(d time.Duration) string { return between(d, time.Second, time.Hour) }
+
+// below accepts a low threshold of images: the kubelet refuses one that is not below the high
+// one.
+func below(low, high int) string {
+	if msg := between(low, 0, 100); msg != "" {
+		return msg
+	}
+	if low >= high {
+		return fmt.Sprintf("must be below image-gc-high-threshold, %[2]d (got %[1]d)", low, high)
+	}
+	return ""
+}
+
+// longer accepts no maximum age of images, or one above the minimum.
+func longer(most, least time.Duration) string {
+	if most < 0 || most > 0 && most <= least {
+		return fmt.Sprintf("must be longer than minimum-image-ttl-duration, %[2]s (got %[1]s)", most, least)
+	}
+	return ""
+}
 
 func positive(d time.Duration) string {
 	if d > 0 {

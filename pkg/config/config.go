@@ -105,8 +105,12 @@ type Config struct {
 	KubeletConfigDir string `mapstructure:"config-dir"`     // of its drop-ins
 
 	SyncFrequency                 time.Duration `mapstructure:"sync-frequency"`
-	ImageDir                      string        `mapstructure:"image-dir"`                        // "" is RootDir/images
-	MaxParallelImagePulls         int           `mapstructure:"max-parallel-image-pulls"`         // from one registry
+	ImageDir                      string        `mapstructure:"image-dir"`                // "" is RootDir/images
+	MaxParallelImagePulls         int           `mapstructure:"max-parallel-image-pulls"` // from one registry
+	ImageGCHighThreshold          int           `mapstructure:"image-gc-high-threshold"`  // percent of the disk; 100 is never
+	ImageGCLowThreshold           int           `mapstructure:"image-gc-low-threshold"`
+	ImageMinimumGCAge             time.Duration `mapstructure:"minimum-image-ttl-duration"`
+	ImageMaximumGCAge             time.Duration `mapstructure:"maximum-image-ttl-duration"`       // 0 is never
 	ImageCredentialProviderConfig string        `mapstructure:"image-credential-provider-config"` // a file or directory; "" is none
 	ImageCredentialProviderBinDir string        `mapstructure:"image-credential-provider-bin-dir"`
 	PodCIDR                       string        `mapstructure:"pod-cidr"`    // pod network of the bundled runtime
@@ -167,6 +171,9 @@ func Default() Config {
 		HealthzBindAddress:             "127.0.0.1",
 
 		MaxParallelImagePulls: 3,
+		ImageGCHighThreshold:  85,
+		ImageGCLowThreshold:   80,
+		ImageMinimumGCAge:     2 * time.Minute,
 		PodCIDR:               "10.88.0.0/16",
 		ResolvConf:            "/etc/resolv.conf",
 

@@ -59,7 +59,33 @@ func (r *Runtime) Images(ctx context.Context) ([]pod.Image, error) {
 	for _, i := range list {
 		names := make([]string, 0, len(i.GetRepoDigests())+len(i.GetRepoTags()))
 		names = append(append(names, i.GetRepoDigests()...), i.GetRepoTags()...)
-		all = append(all, pod.Image{ID: i.GetId(), Names: names, Size: int64(min(i.GetSize(), 1<<62))})
+		all = append(all, pod.Image{ID: i.GetId(), Names: names, Size: int64(min(i.GetSize(), 1<<62)), Pinned: i.GetPinned()})
 	}
 	return all, nil
+}
+
+// ImageUsers returns every container in the runtime with its image, also those that nodectl
+// did not make: all of them use their images.
+func (r *Runtime) ImageUsers(ctx context.Context) ([]pod.ImageUser, error) {
+	_, containers, err := r.lists(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]pod.ImageUser, 0, len(containers))
+	for _, c := range containers {
+		u := pod.ImageUser{ID: c.GetId(), Key: keyOfLabels(c.GetLabels()), Container: c.GetMetadata().GetName()}
+		for _, name := range []string{c.GetImageId(), c.GetImageRef(), c.GetImage().GetImage(), c.GetImage().GetUserSpecifiedImage()} {
+			if name != "" && !slices.Contains(u.Images, name) {
+				u.Images = append(u.Images, name)
+			}
+		}
+		all = append(all, u)
+	}
+	return all, nil
+}
+
+// RemoveImage removes an image with all its names. One that is not there is no error.
+func (r *Runtime) RemoveImage(ctx context.Context, id string) error {
+	_, err := act(ctx, r, "RemoveImage", r.cfg.Timeouts.Call, r.img.RemoveImage, &runtimeapi.RemoveImageRequest{Image: &runtimeapi.ImageSpec{Image: id}})
+	return unlessGone(err)
 }

@@ -47,6 +47,14 @@ func TestC_1_25_7_ImagesOfTheRuntime(t *testing.T) {
 	if err != nil || len(all) != 1 || len(all[0].Names) != 1 || all[0].Names[0] != "example.com/a:1" || all[0].ID == "" {
 		t.Errorf("one: %+v, %v", all, err)
 	}
+	for range 2 { // also one that is not there
+		if err := r.RemoveImage(t.Context(), all[0].ID); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := r.Images(t.Context()); err != nil || len(left) != 0 {
+		t.Errorf("after its removal: %v, %v", left, err)
+	}
 }
 
 // TestC_1_25_2_Handlers: sorted by name, whatever the runtime's order.

@@ -148,3 +148,26 @@ func (l *Live) report(key pod.Key, report pod.StatusReport) {
 		}
 	}
 }
+
+// Needed returns every pod that is desired or not gone, and whether these are all: false
+// until every source has answered, or its last good set was loaded, and the engine has
+// observed every pod. What the pods point to is shared and must not be written to.
+func (l *Live) Needed() (pods []*v1.Pod, complete bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.observed:
+		complete = true
+	default:
+	}
+	for _, layer := range l.state.Layers {
+		complete = complete && (layer.Heard || layer.Restored)
+	}
+	for spec := range l.state.Pods.All() {
+		pods = append(pods, spec.Pod)
+	}
+	for _, p := range l.pods {
+		pods = append(pods, p)
+	}
+	return pods, complete
+}

@@ -215,3 +215,17 @@ func parse(image string) (name, error) {
 	}
 	return n, nil
 }
+
+// Pull pulls an image that no pod asks for, also if it is present, with the node's
+// credentials, and returns its ID. Its errors are those of PullImage.
+func (p *Puller) Pull(ctx context.Context, image string) (id string, err error) {
+	want := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "image-pull"}, Pod: &v1.Pod{}}
+	if err := p.ensure(ctx, want, image, v1.PullAlways, func(pod.PullNews) {}); err != nil {
+		return "", err
+	}
+	n, err := parse(image)
+	if err != nil {
+		return "", err
+	}
+	return p.cfg.Runtime.FindImage(ctx, want, n.image)
+}

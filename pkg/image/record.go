@@ -200,6 +200,20 @@ func (r *records) load(id string) (*record, error) {
 	return rec, nil
 }
 
+// Forget removes the record of an image that was removed from the node after some moment. It
+// stays if the image may have come back since: every pod may use an image without a record.
+func (p *Puller) Forget(id string, removed time.Time) {
+	r := p.records
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	at := r.file("pulled", id)
+	info, err := os.Stat(at)
+	if err != nil || len(r.now) > 0 || info.ModTime().After(removed.Add(-time.Second)) {
+		return
+	}
+	_ = os.Remove(at) // if it stays, pods must show their credentials as before
+}
+
 // write replaces a file atomically.
 func (r *records) write(file string, v any) error {
 	js, err := json.Marshal(v)

@@ -56,6 +56,7 @@ type Metrics struct {
 	calls   calls
 	lists   lists
 	images  *prometheus.HistogramVec
+	removed *prometheus.CounterVec
 	web     web
 	clients *prometheus.CounterVec
 	waits   *prometheus.HistogramVec // for answers to clients' requests
@@ -75,6 +76,8 @@ func New(c Config) *Metrics {
 	m.workers = newWorkers(m.all)
 	m.images = histograms(m.all, "kubelet_image_pull_duration_seconds", "Duration in seconds to pull an image.",
 		[]float64{1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600}, "image_size_in_bytes")
+	m.removed = counters(m.all, "kubelet_image_garbage_collected_total",
+		"Total number of images garbage collected by the kubelet, whether through disk usage or image age.", "reason")
 	m.web = newWeb(m.all)
 	m.clients = counters(m.all, "rest_client_requests_total", "Number of HTTP requests, partitioned by status code, method, and host.",
 		"code", "method", "host")

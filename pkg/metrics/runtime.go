@@ -117,6 +117,9 @@ func (m *Metrics) Pulled(took time.Duration, size uint64) {
 	m.images.WithLabelValues(sizeClass(size)).Observe(took.Seconds())
 }
 
+// ImageCollected counts an image that was removed as garbage: for its age, or for space.
+func (m *Metrics) ImageCollected(reason string) { m.removed.WithLabelValues(reason).Inc() }
+
 // sizeClass is the kubelet's label for the size of an image.
 func sizeClass(size uint64) string {
 	const mib, gib = 1 << 20, 1 << 30

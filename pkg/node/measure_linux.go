@@ -43,11 +43,11 @@ func (p places) levels() (map[string]Level, error) {
 		l, err = p.podsMemory(l.Capacity)
 		put(pod.SignalPodsMemory, l, err)
 	}
-	bytes, inodes, err := disks(p.nodeFs)
+	bytes, inodes, err := Disk(p.nodeFs)
 	put(pod.SignalNodeFs, bytes, err)
 	put(pod.SignalNodeInodes, inodes, err)
 	if p.imageFs != "" {
-		bytes, inodes, err = disks(p.imageFs)
+		bytes, inodes, err = Disk(p.imageFs)
 		put(pod.SignalImageFs, bytes, err)
 		put(pod.SignalImageInodes, inodes, err)
 	}
@@ -132,9 +132,9 @@ func (p places) processes() (Level, error) {
 	return Level{Available: p.pids - n, Capacity: p.pids}, nil
 }
 
-// disks returns the bytes and the inodes of the file system that holds dir. One
+// Disk returns the bytes and the inodes of the file system that holds dir. One
 // that does not count inodes has no lack of them.
-func disks(dir string) (bytes, inodes Level, err error) {
+func Disk(dir string) (bytes, inodes Level, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return Level{}, Level{}, &os.PathError{Op: "statfs", Path: dir, Err: err}

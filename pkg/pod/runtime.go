@@ -25,4 +25,15 @@ type Image struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"` // by digest first, then by tag
 	Size  int64    `json:"size"`  // in bytes
+	// Pinned says that the runtime must keep it, as the image of the sandboxes.
+	Pinned bool `json:"pinned,omitempty"`
+}
+
+// ImageUser is a container, running or not, and the image it was made from.
+type ImageUser struct {
+	ID        string // of the container
+	Key       Key    // of its pod; zero for a container of no pod
+	Container string
+	// Images names its image in every way that the runtime does: by ID, name or digest.
+	Images []string
 }

@@ -33,6 +33,7 @@ type Config struct {
 	Node       Node
 	Containers Containers
 	Control    Control
+	Images     Images
 	Stats      Stats
 	// Answering is called once the socket answers, or once it could not be made while
 	// there are other listeners; may be nil.
@@ -144,6 +145,17 @@ type Control interface {
 	Delete(ctx context.Context, namespace, name, uid string, grace *int64) error
 }
 
+// Images changes the runtime's images. The server answers a *Refusal with its code and
+// message.
+type Images interface {
+	// PullImage pulls an image and returns its ID.
+	PullImage(ctx context.Context, name string) (id string, err error)
+	// RemoveImage removes an image, by a name or an ID, and returns its names.
+	RemoveImage(ctx context.Context, name string) (names []string, err error)
+	// PruneImages removes every image that nothing uses; dry says which.
+	PruneImages(ctx context.Context, dry bool) (ImageRemovals, error)
+}
+
 // Stats measures the node.
 type Stats interface {
 	// Summary returns the answer to /stats/summary: a *stats.Summary of
@@ -201,4 +213,25 @@ type Image struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"`
 	Size  int64    `json:"size"`
+	// FirstSeen is when the agent first saw it, LastUsed when it was last in use, zero for
+	// never. UsedBy names the containers and desired pods that need it now.
+	FirstSeen time.Time `json:"firstSeen,omitzero"`
+	LastUsed  time.Time `json:"lastUsed,omitzero"`
+	UsedBy    []string  `json:"usedBy,omitempty"`
+	Pinned    bool      `json:"pinned,omitempty"`
+	Archive   bool      `json:"archive,omitempty"` // it was imported from a file
+}
+
+// ImageRemovals is the answer of /v1/images/prune.
+type ImageRemovals struct {
+	Removed []ImageRemoval `json:"removed"` // in the order of their removal
+	Kept    []ImageRemoval `json:"kept"`
+}
+
+// ImageRemoval is an image that goes or stays, and why.
+type ImageRemoval struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"` // that its removal frees
+	Why   string `json:"why"`
 }

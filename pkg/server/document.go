@@ -296,6 +296,55 @@ func (s *Server) images(w http.ResponseWriter, q *request) error {
 	}{"ImageList", images})
 }
 
+func (s *Server) pullImage(w http.ResponseWriter, q *request) error {
+	if s.cfg.Images == nil {
+		return missing(q)
+	}
+	name, err := imageOf(q)
+	if err != nil {
+		return err
+	}
+	id, err := s.cfg.Images.PullImage(q.Context(), name)
+	if err != nil {
+		return err
+	}
+	return send(w, map[string]string{"id": id})
+}
+
+func (s *Server) removeImage(w http.ResponseWriter, q *request) error {
+	if s.cfg.Images == nil {
+		return missing(q)
+	}
+	name, err := imageOf(q)
+	if err != nil {
+		return err
+	}
+	names, err := s.cfg.Images.RemoveImage(context.WithoutCancel(q.Context()), name)
+	if err != nil {
+		return err
+	}
+	return send(w, map[string][]string{"names": names})
+}
+
+func (s *Server) pruneImages(w http.ResponseWriter, q *request) error {
+	if s.cfg.Images == nil {
+		return missing(q)
+	}
+	all, err := s.cfg.Images.PruneImages(q.Context(), isTrue(q.params.Get("dryRun")))
+	if err != nil {
+		return err
+	}
+	return send(w, all)
+}
+
+// imageOf returns the image that a request names.
+func imageOf(q *request) (string, error) {
+	if name := q.params.Get("name"); name != "" {
+		return name, nil
+	}
+	return "", &Refusal{Code: http.StatusBadRequest, Message: "no image is named"}
+}
+
 func (s *Server) restart(w http.ResponseWriter, q *request) error {
 	if s.cfg.Control == nil {
 		return missing(q)

@@ -61,6 +61,7 @@ const (
 	quick = 30 * time.Second
 	slow  = 2 * time.Minute
 	run   = 10 * time.Minute // for a command of /run, and a checkpoint
+	pull  = 30 * time.Minute // the runtime's limit
 )
 
 // routes returns the registry of all routes.
@@ -73,6 +74,9 @@ func routes() []route {
 		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
 		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
 		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
+		{methods: post, path: "/v1/images/pull", query: []string{"name"}, timeout: pull, privileged: true, serve: (*Server).pullImage},
+		{methods: post, path: "/v1/images/remove", query: []string{"name"}, timeout: run, privileged: true, serve: (*Server).removeImage},
+		{methods: post, path: "/v1/images/prune", query: []string{"dryRun"}, timeout: run, privileged: true, serve: (*Server).pruneImages},
 		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: run, privileged: true, serve: (*Server).restart},
 		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: run, privileged: true, serve: (*Server).delete},
 	}

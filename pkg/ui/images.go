@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 )
@@ -21,6 +22,35 @@ type ImageItem struct {
 	ID    string   `json:"id"`
 	Names []string `json:"names"` // tags and digests
 	Size  int64    `json:"size"`  // bytes
+	// FirstSeen is when the agent first saw it, LastUsed when it was last in use, zero for
+	// never. UsedBy names the pods and containers that need it now.
+	FirstSeen time.Time `json:"firstSeen,omitzero"`
+	LastUsed  time.Time `json:"lastUsed,omitzero"`
+	UsedBy    []string  `json:"usedBy,omitempty"`
+	Pinned    bool      `json:"pinned,omitempty"`  // the runtime must keep it
+	Archive   bool      `json:"archive,omitempty"` // it was imported from a file
+}
+
+// lastUsed says when the image was last in use.
+func (it ImageItem) lastUsed(now time.Time) string {
+	switch {
+	case len(it.UsedBy) > 0:
+		return "now"
+	case it.LastUsed.IsZero():
+		return "never"
+	}
+	return ageOf(it.LastUsed, now)
+}
+
+// usedBy names the users, or why the image stays without one.
+func (it ImageItem) usedBy(wide bool) string {
+	switch {
+	case len(it.UsedBy) == 0 && it.Pinned:
+		return "the container runtime"
+	case len(it.UsedBy) > 1 && !wide:
+		return fmt.Sprintf("%s and %d more", it.UsedBy[0], len(it.UsedBy)-1)
+	}
+	return strings.Join(it.UsedBy, ",")
 }
 
 // NewImageList puts images into their document, sorted by name.
@@ -58,11 +88,12 @@ func (it ImageItem) Called(name string) bool {
 	return len(name) >= 4 && strings.HasPrefix(strings.TrimPrefix(it.ID, "sha256:"), strings.TrimPrefix(name, "sha256:"))
 }
 
-// ImageGrid returns the table of get images; wide adds whole IDs and digests.
-func ImageGrid(d ImageList, c Columns) Grid {
-	header := []string{"IMAGE", "ID", "SIZE"}
+// ImageGrid returns the table of get images; wide adds whole IDs, all users, digests, and
+// where images came from.
+func ImageGrid(d ImageList, c Columns, now time.Time) Grid {
+	header := []string{"IMAGE", "ID", "SIZE", "LAST USED", "USED BY"}
 	if c.Wide {
-		header = append(header, "OTHER NAMES")
+		header = append(header, "FROM", "OTHER NAMES")
 	}
 	g := grid(c, header...)
 	for _, it := range d.Items {
@@ -70,14 +101,62 @@ func ImageGrid(d ImageList, c Columns) Grid {
 		if !c.Wide {
 			id = id[:min(len(id), 12)]
 		}
-		row := []cell{{text: it.name()}, {text: id}, {text: size(it.Size)}}
+		row := []cell{{text: it.name()}, {text: id}, {text: size(it.Size)}, {text: it.lastUsed(now)}, {text: it.usedBy(c.Wide)}}
 		if c.Wide {
+			from := "registry"
+			if it.Archive {
+				from = "archive"
+			}
+			row = append(row, cell{text: from})
 			others := slices.DeleteFunc(slices.Clone(it.Names), func(n string) bool { return n == it.name() })
 			row = append(row, cell{text: strings.Join(others, ",")})
 		}
 		g.add(c, nil, row...)
 	}
 	return g
+}
+
+// ImagePrune is the answer of image prune.
+type ImagePrune struct {
+	Document
+	DryRun  bool           `json:"dryRun"`
+	Removed []ImageRemoval `json:"removed"` // in the order of their removal
+	Kept    []ImageRemoval `json:"kept"`
+	Bytes   int64          `json:"bytes"` // that the removals free
+}
+
+// ImageRemoval is an image that goes or stays, and why.
+type ImageRemoval struct {
+	ID    string `json:"id"`
+	Name  string `json:"name"`
+	Bytes int64  `json:"bytes"` // that its removal frees
+	Why   string `json:"why"`
+}
+
+// NewImagePrune returns an empty answer.
+func NewImagePrune(dry bool) ImagePrune {
+	return ImagePrune{Document: Document{APIVersion, "ImagePrune"}, DryRun: dry, Removed: []ImageRemoval{}, Kept: []ImageRemoval{}}
+}
+
+// ImagePruneText returns a line for each image that goes, in wide text also for each that
+// stays, and the sum.
+func ImagePruneText(d ImagePrune, wide bool) string {
+	done, sum := "removed", "freed"
+	if d.DryRun {
+		done, sum = "would be removed", "would be freed"
+	}
+	var all []string
+	total := int64(0)
+	for _, r := range d.Removed {
+		all = append(all, fmt.Sprintf("image/%s %s, %s: %s", Clean(r.Name), done, size(r.Bytes), Clean(r.Why)))
+		total += r.Bytes
+	}
+	if wide {
+		for _, k := range d.Kept {
+			all = append(all, fmt.Sprintf("image/%s stays: %s", Clean(k.Name), Clean(k.Why)))
+		}
+	}
+	return lines(append(all, fmt.Sprintf("%d of %d images, %s %s", len(d.Removed), len(d.Removed)+len(d.Kept), size(total), sum)))
 }
 
 // ImageNames returns image/NAME, one a line.

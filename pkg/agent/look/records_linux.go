@@ -2,6 +2,7 @@ package look
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"os/exec"
 
@@ -43,4 +44,23 @@ func SetsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
 		all[name] = podconfig.Restored(s)
 	}
 	return all
+}
+
+// Needed returns the specs of the pods that the last agent ran or was to run, from its records
+// and its last good sets; with an error, some may be missing.
+func (c Config) Needed() ([]*pod.Spec, error) {
+	var all []*pod.Spec
+	records, err := c.Kept()
+	for _, r := range records {
+		if r.Want != nil {
+			all = append(all, r.Want)
+		}
+	}
+	sets, lost := c.lastSets()()
+	for _, set := range sets {
+		for _, file := range set.Files {
+			all = append(all, file.Pods...)
+		}
+	}
+	return all, errors.Join(err, lost)
 }

@@ -21,9 +21,18 @@ func (c Config) Discover(ctx context.Context) (bundle.Found, error) {
 	return bundle.Discover(ctx, c.RuntimeEndpoint)
 }
 
-// observe connects to the runtime that serve would use and that answers now. It starts
-// nothing. The error names the endpoints that it tried.
+// observe is Connect, for read access.
 func (c Config) observe(ctx context.Context) (machine, error) {
+	r, err := c.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Connect connects to the runtime that serve would use and that answers now. It starts
+// nothing. The error names the endpoints that it tried.
+func (c Config) Connect(ctx context.Context) (*cri.Runtime, error) {
 	found, err := c.Discover(ctx)
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)

@@ -89,6 +89,11 @@ func (rt *Runtime) ListImages(context.Context, *runtimeapi.ListImagesRequest) (*
 
 // RemoveImage implements CRI.
 func (rt *Runtime) RemoveImage(_ context.Context, q *runtimeapi.RemoveImageRequest) (*runtimeapi.RemoveImageResponse, error) {
-	rt.SetImage(q.GetImage().GetImage(), false)
+	rt.mu.Lock()
+	name := rt.imageName(q.GetImage().GetImage())
+	rt.mu.Unlock()
+	if name != "" {
+		rt.SetImage(name, false)
+	}
 	return &runtimeapi.RemoveImageResponse{}, nil
 }

@@ -1,0 +1,275 @@
+//go:build linux
+
+package cmd
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/url"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/agent"
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+func (p *program) pullCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pull IMAGE...",
+		Short: "Pull images to this node",
+		Long: `Pull images, with the credentials of the node: also those that are here already,
+since a tag may name another image by now. The agent pulls them, or this command
+itself where no agent runs.`,
+		Args:    cobra.MinimumNArgs(1),
+		Example: "  nodectl pull registry.example/shop:2",
+	}
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		return p.eachImage(cmd.Context(), names, "pulled", func(ctx context.Context, acts imageActs, name string) error {
+			return acts.Pull(ctx, name)
+		})
+	}
+	return cmd
+}
+
+func (p *program) rmiCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rmi IMAGE...",
+		Short: "Remove images from this node",
+		Long: `Remove images, each by a name, a digest or the beginning of its ID, with all its
+names. An image that a container or a desired pod uses is not removed, nor one
+that the container runtime has pinned.`,
+		Args:    cobra.MinimumNArgs(1),
+		Example: "  nodectl rmi registry.example/shop:1",
+	}
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		return p.eachImage(cmd.Context(), names, "removed", func(ctx context.Context, acts imageActs, name string) error {
+			return acts.Remove(ctx, name)
+		})
+	}
+	return cmd
+}
+
+// eachImage does one thing with each image, and goes on after a failure.
+func (p *program) eachImage(ctx context.Context, names []string, done string, do func(context.Context, imageActs, string) error) error {
+	acts, err := p.imageActs(ctx)
+	if err != nil {
+		return err
+	}
+	defer acts.Close()
+	failures := 0
+	for _, name := range names {
+		err := do(ctx, acts, name)
+		switch {
+		case err != nil && len(names) == 1:
+			return unanswered(err)
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err != nil:
+			failures++
+			p.say(p.err.Error(err.Error()))
+			continue
+		}
+		if err := p.out.print("image/" + ui.Clean(name) + " " + done + "\n"); err != nil {
+			return err
+		}
+	}
+	if failures > 0 {
+		return ended(exitFailure)
+	}
+	return nil
+}
+
+func (p *program) imageCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "image",
+		Short: "Load, save and prune images",
+		Args:  cobra.ArbitraryArgs,
+		RunE:  needsSubcommand,
+	}
+	cmd.AddCommand(p.imageLoadCommand(), p.imageSaveCommand(), p.imagePruneCommand())
+	return cmd
+}
+
+func (p *program) imageLoadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "load FILE...",
+		Short: "Import image archives",
+		Long: `Import archives of images, as docker save, podman save, skopeo and "nodectl image
+save" write them, into the containerd of this node. Images that came from an
+archive stay until somebody removes them.`,
+		Args:    cobra.MinimumNArgs(1),
+		Example: "  nodectl image load shop.tar",
+	}
+	cmd.RunE = func(cmd *cobra.Command, files []string) error {
+		images, err := agent.LookAtImages(cmd.Context(), p.agentConfig(slog.LevelWarn))
+		if err != nil {
+			return err
+		}
+		defer images.Close()
+		for _, file := range files {
+			names, err := images.Load(cmd.Context(), file)
+			if err != nil {
+				return failed(exitFailure, err)
+			}
+			for _, name := range names {
+				if err := p.out.print("image/" + ui.Clean(name) + " loaded\n"); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	return cmd
+}
+
+func (p *program) imageSaveCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "save IMAGE... [-o FILE]",
+		Short: "Write images into an archive",
+		Long: `Write images into an archive, for this machine's architecture: to FILE, or to
+standard output unless that is a terminal. "nodectl image load", docker load and
+an agent's --image-dir read it.`,
+		Args:    cobra.MinimumNArgs(1),
+		Example: "  nodectl image save registry.example/shop:1 -o shop.tar",
+	}
+	file := cmd.Flags().StringP("output", "o", "", "file to write")
+	word(cmd.Flags(), "output", "FILE")
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		if *file == "" && p.out.terminal() {
+			return failed(exitUsage, errors.New("an archive is not for a terminal"), "-o FILE names a file for it")
+		}
+		ctx := cmd.Context()
+		images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))
+		if err != nil {
+			return err
+		}
+		defer images.Close()
+		all, err := images.FullNames(ctx, names)
+		if err != nil {
+			return err
+		}
+		if *file == "" {
+			return failed(exitFailure, bundle.Export(ctx, images.Endpoint(), all, p.out.file))
+		}
+		to, err := os.Create(*file)
+		if err != nil {
+			return failed(exitFailure, err)
+		}
+		err = bundle.Export(ctx, images.Endpoint(), all, to)
+		if err = errors.Join(err, to.Close()); err != nil {
+			_ = os.Remove(*file) // part of an archive is none
+			return failed(exitFailure, err)
+		}
+		return p.out.print("image/" + ui.Clean(names[0]) + " saved\n")
+	}
+	return cmd
+}
+
+func (p *program) imagePruneCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "prune",
+		Short: "Remove every image that nothing uses",
+		Long: `Remove every image that no container and no desired pod uses and that the
+container runtime has not pinned, whatever its age. That includes images that
+came from archives, which no registry may have. --dry-run shows what would go,
+and -o wide also what stays, with the reasons.`,
+		Args: noArgs,
+		Example: `  nodectl image prune --dry-run
+  nodectl image prune`,
+	}
+	output := addOutput(cmd, "text", "wide", "json", "yaml")
+	dry := cmd.Flags().Bool("dry-run", false, "only show what would be removed")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		acts, err := p.imageActs(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer acts.Close()
+		found, err := acts.Prune(cmd.Context(), *dry)
+		if err != nil {
+			return unanswered(err)
+		}
+		d := ui.NewImagePrune(*dry)
+		for _, r := range found.Removed {
+			d.Removed = append(d.Removed, ui.ImageRemoval(r))
+			d.Bytes += r.Bytes
+		}
+		for _, k := range found.Kept {
+			d.Kept = append(d.Kept, ui.ImageRemoval(k))
+		}
+		switch output.value {
+		case "text", "wide":
+			return p.out.print(ui.ImagePruneText(d, output.value == "wide"))
+		}
+		return p.document(output.value, d)
+	}
+	return cmd
+}
+
+// imageActs is what changes images of this node: an agent, or without one, this process.
+type imageActs interface {
+	Pull(ctx context.Context, name string) error
+	Remove(ctx context.Context, name string) error
+	Prune(ctx context.Context, dry bool) (server.ImageRemovals, error)
+	Close()
+}
+
+// imageActs returns the agent's, if one answers.
+func (p *program) imageActs(ctx context.Context) (imageActs, error) {
+	c := p.agent()
+	var sources struct{}
+	err := c.Document(ctx, "/v1/sources", nil, &sources)
+	switch {
+	case err == nil:
+		return agentImages{c}, nil
+	case !client.IsAbsent(err):
+		return nil, unanswered(err)
+	}
+	return agent.OpenImages(ctx, p.agentConfig(slog.LevelWarn))
+}
+
+// agentImages asks an agent.
+type agentImages struct{ c *client.Client }
+
+// Pull implements imageActs.
+func (a agentImages) Pull(ctx context.Context, name string) error {
+	return a.c.Post(ctx, "/v1/images/pull", url.Values{"name": {name}})
+}
+
+// Remove implements imageActs.
+func (a agentImages) Remove(ctx context.Context, name string) error {
+	return a.c.Post(ctx, "/v1/images/remove", url.Values{"name": {name}})
+}
+
+// Prune implements imageActs.
+func (a agentImages) Prune(ctx context.Context, dry bool) (all server.ImageRemovals, err error) {
+	err = a.c.PostDocument(ctx, "/v1/images/prune", url.Values{"dryRun": {strconv.FormatBool(dry)}}, &all)
+	return all, err
+}
+
+// Close implements imageActs.
+func (agentImages) Close() {}
+
+// lookAtImages returns the images of this node without an agent.
+func (p *program) lookAtImages(ctx context.Context) ([]ui.ImageItem, error) {
+	images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))
+	if err != nil {
+		return nil, err
+	}
+	defer images.Close()
+	found, err := images.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	all := make([]ui.ImageItem, 0, len(found))
+	for _, i := range found {
+		all = append(all, ui.ImageItem(i))
+	}
+	return all, nil
+}

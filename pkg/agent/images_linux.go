@@ -1,0 +1,278 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"sync"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/cri"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/image"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/reclaim"
+	"github.com/nodectl/nodectl/pkg/server"
+)
+
+// importsPath returns the file that remembers imported archives.
+func importsPath(cfg Config) string { return filepath.Join(cfg.RootDir, "images-imported.json") }
+
+// stock is the configuration of an Inventory of this node's images, whether an agent serves
+// or not.
+func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
+	return image.InventoryConfig{
+		Stock:    runtime,
+		File:     filepath.Join(cfg.RootDir, "images-used.json"),
+		Archives: func() []string { return bundle.Imported(importsPath(cfg)) },
+		Layers: func(ctx context.Context) (map[string][]reclaim.Layer, error) {
+			parts, err := bundle.Layers(ctx, runtime.Endpoint())
+			all := make(map[string][]reclaim.Layer, len(parts))
+			for id, layers := range parts {
+				for _, l := range layers {
+					all[id] = append(all[id], reclaim.Layer{ID: l.ID, Usage: reclaim.Usage{Bytes: l.Bytes, Inodes: l.Inodes}})
+				}
+			}
+			return all, err
+		},
+		Disk: func(dir string) (bytes, inodes reclaim.Level, err error) {
+			b, i, err := node.Disk(dir)
+			return reclaim.Level(b), reclaim.Level(i), err
+		},
+		Policy: reclaim.ImagePolicy{
+			High: cfg.ImageGCHighThreshold, Low: cfg.ImageGCLowThreshold, MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
+		},
+		Log: cfg.Log,
+	}
+}
+
+// inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster.
+func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
+	cfg := stock(a.cfg, a.runtime.Runtime)
+	cfg.Forget, cfg.Removed = a.runtime.puller.Forget, a.metrics.ImageCollected
+	cfg.Desired = func() (map[string][]string, bool) {
+		pods, complete := live.Needed()
+		all := make(map[string][]string, len(pods))
+		for _, it := range pods {
+			user := podUser(pod.KeyOf(it))
+			all[user] = append(all[user], pod.Images(it)...)
+		}
+		return all, complete
+	}
+	cfg.Event = func(reason, kind, message string) {
+		a.events.NodeEvent(reason, kind, message)
+		if m != nil {
+			m.sink.NodeEvent(kind, reason, message)
+		}
+	}
+	return image.NewInventory(cfg)
+}
+
+// podUser names a pod as a user of images.
+func podUser(key pod.Key) string { return "pod " + key.String() }
+
+// collecting are the lines of a serving agent about pulls. Each pull may fill the disk.
+type collecting struct {
+	PullLines
+	images *image.Inventory
+}
+
+// Event implements PullLines.
+func (c collecting) Event(e image.Event) {
+	c.PullLines.Event(e)
+	if e.Over && e.Err == nil {
+		c.images.Pulled()
+	}
+}
+
+// imageControl implements server.Images.
+type imageControl struct {
+	images *image.Inventory
+	puller *image.Puller
+}
+
+// PullImage implements server.Images.
+func (c imageControl) PullImage(ctx context.Context, name string) (string, error) {
+	id, err := c.puller.Pull(ctx, name)
+	return id, imageRefusal(err)
+}
+
+// RemoveImage implements server.Images.
+func (c imageControl) RemoveImage(ctx context.Context, name string) ([]string, error) {
+	names, err := c.images.Remove(ctx, name)
+	return names, imageRefusal(err)
+}
+
+// PruneImages implements server.Images.
+func (c imageControl) PruneImages(ctx context.Context, dry bool) (server.ImageRemovals, error) {
+	all, err := pruneImages(ctx, c.images, dry)
+	return all, imageRefusal(err)
+}
+
+// imageRefusal turns an error about an image into a *server.Refusal.
+func imageRefusal(err error) error {
+	var kept *image.NotRemovedError
+	var failed *pod.StartError
+	switch {
+	case errors.As(err, &kept) && kept.Missing:
+		return &server.Refusal{Code: http.StatusNotFound, Message: err.Error()}
+	case errors.As(err, &kept), errors.Is(err, image.ErrPodsUnknown):
+		return &server.Refusal{Code: http.StatusConflict, Message: err.Error()}
+	case errors.As(err, &failed):
+		return &server.Refusal{Code: http.StatusConflict, Message: failed.Error()}
+	}
+	return err
+}
+
+// imageList returns the images as /v1/images lists them.
+func imageList(ctx context.Context, images *image.Inventory) ([]server.Image, error) {
+	n, _, err := images.Look(ctx)
+	all := make([]server.Image, 0, len(n.Images))
+	for _, i := range n.Images {
+		all = append(all, server.Image{
+			ID: i.ID, Names: i.Names, Size: i.Bytes, FirstSeen: i.FirstSeen, LastUsed: i.LastUsed, UsedBy: i.Users, Pinned: i.Pinned, Archive: i.Archive,
+		})
+	}
+	return all, err
+}
+
+// pruneImages removes unused images and answers as /v1/images/prune.
+func pruneImages(ctx context.Context, images *image.Inventory, dry bool) (server.ImageRemovals, error) {
+	plan, err := images.Prune(ctx, dry)
+	all := server.ImageRemovals{Removed: []server.ImageRemoval{}, Kept: []server.ImageRemoval{}}
+	for _, s := range plan.Steps {
+		all.Removed = append(all.Removed, server.ImageRemoval{ID: s.ID, Name: s.Name, Bytes: s.Bytes, Why: s.Why})
+	}
+	for _, k := range plan.Kept {
+		all.Kept = append(all.Kept, server.ImageRemoval{ID: k.ID, Name: k.Name, Why: k.Why})
+	}
+	return all, err
+}
+
+// Images are the images of this node while no agent serves it.
+type Images struct {
+	runtime *cri.Runtime
+	images  *image.Inventory
+	puller  *image.Puller // nil for a look
+	end     func()        // ends what OpenImages has begun
+}
+
+// LookAtImages returns the images, to be listed, saved and loaded. It writes nothing below the
+// root directory.
+func LookAtImages(ctx context.Context, cfg Config) (*Images, error) {
+	runtime, err := cfg.Connect(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+		return nil, look.Fail(look.Runtime, err, "--runtime-endpoint names its socket")
+	}
+	c := stock(cfg, runtime)
+	c.Desired, c.ReadOnly = recordedImages(cfg), true
+	return &Images{runtime: runtime, images: image.NewInventory(c)}, nil
+}
+
+// OpenImages returns the images, to be changed. It holds the root directory until Close, so
+// that no agent starts pods meanwhile.
+func OpenImages(ctx context.Context, cfg Config) (*Images, error) {
+	unlock, err := lock(cfg)
+	if err != nil {
+		return nil, err
+	}
+	i, err := LookAtImages(ctx, cfg)
+	if err != nil {
+		unlock()
+		return nil, err
+	}
+	if i.puller, err = newPuller(cfg, i.runtime, nil); err != nil {
+		_ = i.runtime.Close()
+		unlock()
+		return nil, look.Fail(look.Usage, err)
+	}
+	c := stock(cfg, i.runtime)
+	c.Desired, c.Forget = recordedImages(cfg), i.puller.Forget
+	i.images = image.NewInventory(c)
+	pulls, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	wg.Go(func() { i.puller.Run(pulls) })
+	i.end = func() {
+		stop()
+		wg.Wait()
+		unlock()
+	}
+	return i, nil
+}
+
+// Close releases the runtime and the root directory.
+func (i *Images) Close() {
+	if i.end != nil {
+		i.end()
+	}
+	_ = i.runtime.Close()
+}
+
+// List returns the images.
+func (i *Images) List(ctx context.Context) ([]server.Image, error) {
+	all, err := imageList(ctx, i.images)
+	return all, look.Fail(look.Runtime, err)
+}
+
+// Pull pulls an image with the node's credentials.
+func (i *Images) Pull(ctx context.Context, name string) error {
+	_, err := i.puller.Pull(ctx, name)
+	return err
+}
+
+// Remove removes an image that nothing uses, with all its names.
+func (i *Images) Remove(ctx context.Context, name string) error {
+	_, err := i.images.Remove(ctx, name)
+	return err
+}
+
+// Prune removes every image that nothing uses; dry only says which.
+func (i *Images) Prune(ctx context.Context, dry bool) (server.ImageRemovals, error) {
+	return pruneImages(ctx, i.images, dry)
+}
+
+// Load imports an image archive and returns the names of its images.
+func (i *Images) Load(ctx context.Context, file string) ([]string, error) {
+	return bundle.ImportFile(ctx, i.runtime.Endpoint(), file)
+}
+
+// FullNames returns the names under which the runtime has images.
+func (i *Images) FullNames(ctx context.Context, names []string) ([]string, error) {
+	listed, err := i.runtime.Images(ctx)
+	if err != nil {
+		return nil, look.Fail(look.Runtime, err)
+	}
+	var all []string
+	for _, name := range names {
+		full := image.FullName(listed, name)
+		if full == "" {
+			return nil, look.Fail(look.Failure, fmt.Errorf("image %s not found", name), "nodectl get images lists them")
+		}
+		all = append(all, full)
+	}
+	return all, nil
+}
+
+// Endpoint returns the runtime's endpoint.
+func (i *Images) Endpoint() string { return i.runtime.Endpoint() }
+
+// recordedImages returns the images of the pods that the last agent ran or was to run.
+func recordedImages(cfg Config) func() (map[string][]string, bool) {
+	specs, err := cfg.Needed()
+	if err != nil {
+		cfg.Log.Warn("Pods of the last agent not read", "error", err)
+	}
+	all := map[string][]string{}
+	for _, spec := range specs {
+		user := podUser(spec.Key)
+		all[user] = append(all[user], pod.Images(spec.Pod)...)
+	}
+	return func() (map[string][]string, bool) { return all, err == nil }
+}
