@@ -26,7 +26,7 @@ func (p *program) pullCommand() *cobra.Command {
 		Long: `Pull images, with the credentials of the node: also those that are here already,
 since a tag may name another image by now. The agent pulls them, or this command
 itself where no agent runs.`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs("images"),
 		Example: "  nodectl pull registry.example/shop:2",
 	}
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
@@ -44,7 +44,7 @@ func (p *program) rmiCommand() *cobra.Command {
 		Long: `Remove images, each by a name, a digest or the beginning of its ID, with all its
 names. An image that a container or a desired pod uses is not removed, nor one
 that the container runtime has pinned.`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs("images"),
 		Example: "  nodectl rmi registry.example/shop:1",
 	}
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
@@ -53,6 +53,16 @@ that the container runtime has pinned.`,
 		})
 	}
 	return cmd
+}
+
+// someArgs requires at least one argument.
+func someArgs(what string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usage(cmd, errors.New(cmd.Name()+" of what? It takes "+what))
+		}
+		return nil
+	}
 }
 
 // eachImage does one thing with each image, and goes on after a failure.
@@ -103,7 +113,7 @@ func (p *program) imageLoadCommand() *cobra.Command {
 		Long: `Import archives of images, as docker save, podman save, skopeo and "nodectl image
 save" write them, into the containerd of this node. Images that came from an
 archive stay until somebody removes them.`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs("files"),
 		Example: "  nodectl image load shop.tar",
 	}
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
@@ -135,7 +145,7 @@ func (p *program) imageSaveCommand() *cobra.Command {
 		Long: `Write images into an archive, for this machine's architecture: to FILE, or to
 standard output unless that is a terminal. "nodectl image load", docker load and
 an agent's --image-dir read it.`,
-		Args:    cobra.MinimumNArgs(1),
+		Args:    someArgs("images"),
 		Example: "  nodectl image save registry.example/shop:1 -o shop.tar",
 	}
 	file := cmd.Flags().StringP("output", "o", "", "file to write")
