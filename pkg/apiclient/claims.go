@@ -18,7 +18,7 @@ import (
 // driver. A node may get the claims that its pods name, but neither list nor watch them.
 func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error) {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(want.Namespace)) > 0 {
-		return nil, fmt.Errorf("%q in namespace %q cannot be a claim", name, want.Namespace)
+		return nil, fmt.Errorf("%q in namespace %q is not a valid claim name", name, want.Namespace)
 	}
 	r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "get", Version: "v1", Resource: "persistentvolumeclaims", Name: name})
 	var claim v1.PersistentVolumeClaim
@@ -36,7 +36,7 @@ func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.Ho
 	case claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode != v1.PersistentVolumeFilesystem:
 		return nil, errors.New("is a block device: only file systems are supported")
 	case len(validation.IsDNS1123Subdomain(claim.Spec.VolumeName)) > 0:
-		return nil, fmt.Errorf("%q cannot be a volume", claim.Spec.VolumeName)
+		return nil, fmt.Errorf("%q is not a valid volume name", claim.Spec.VolumeName)
 	}
 	r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "persistentvolumes", Name: claim.Spec.VolumeName})
 	var volume v1.PersistentVolume

@@ -75,7 +75,7 @@ type Collection struct {
 	namespace string // "" for all
 	name      string // of the one object; "" for all
 	selector  string // of fields; "" for all
-	// purpose is the text of an error about a server that answers 403: it does not let us
+	// purpose completes the error of a server that answers 403: it denies permission to
 	// do this.
 	purpose string
 }

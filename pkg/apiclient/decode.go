@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	errNotAPI  = errors.New("the answer is not from a Kubernetes API (from a proxy before it?)")
-	errPartial = errors.New("the answer is damaged or not complete")
+	errNotAPI  = errors.New("the answer is not from a Kubernetes API (is there a proxy in front of it?)")
+	errPartial = errors.New("the answer is damaged or incomplete")
 )
 
 // magic stands before every object in protobuf; an envelope follows that names
@@ -126,7 +126,7 @@ func (s *Stream) Next() Event {
 		return Event{Type: kind, Object: o, Err: err}
 	case watch.Error:
 		if code := s.code(object); code != 410 {
-			return Event{Err: &statusError{host: "watch", purpose: "go on watching", status: int(code)}}
+			return Event{Err: &statusError{host: "watch", purpose: "continue a watch", status: int(code)}}
 		}
 		return Event{Err: errGone}
 	}

@@ -62,13 +62,13 @@ func reason(err error) string {
 	case certificate(err) != "":
 		return certificate(err)
 	case errors.As(err, &alert):
-		return "the server refuses TLS with us: " + strings.TrimPrefix(alert.Error(), "tls: ")
+		return "the server refuses the TLS connection: " + strings.TrimPrefix(alert.Error(), "tls: ")
 	case errors.As(err, &record):
 		return "the server does not speak TLS"
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "connection closed before the whole answer came"
+		return "connection closed before the answer was complete"
 	case errors.As(err, &dial):
 		return fmt.Sprintf("cannot %s", dial.Op)
 	}

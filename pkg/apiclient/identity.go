@@ -50,7 +50,7 @@ func IdentityOf(path string) (Identity, error) {
 		switch {
 		case block != nil:
 		case id.Expires.IsZero() && id.File != "":
-			return id, fmt.Errorf("client certificate of %s: %s holds none: %w", path, id.File, fs.ErrNotExist)
+			return id, fmt.Errorf("client certificate of %s: no certificate in %s: %w", path, id.File, fs.ErrNotExist)
 		default:
 			return id, nil
 		}
@@ -110,7 +110,7 @@ func current(path string) (*clientcmdapi.Cluster, *clientcmdapi.AuthInfo, error)
 	}
 	in := cfg.Contexts[cfg.CurrentContext]
 	if in == nil || cfg.Clusters[in.Cluster] == nil {
-		return nil, nil, pod.Problem{File: path, Path: "current-context", Msg: "leads to no cluster"}
+		return nil, nil, pod.Problem{File: path, Path: "current-context", Msg: "names no context with a cluster"}
 	}
 	cluster, user := cfg.Clusters[in.Cluster], cfg.AuthInfos[in.AuthInfo]
 	if user == nil {

@@ -182,4 +182,4 @@ func (r *Reader) Ended(ctx context.Context, p Position, err error, asked, lasted
 }
 
 // errAbandoned says that either side gave up a watch.
-var errAbandoned = errors.New("the watch was given up")
+var errAbandoned = errors.New("the watch was stopped")

@@ -28,7 +28,7 @@ const (
 )
 
 // errGone says that the server no longer keeps the resource version of a watch.
-var errGone = errors.New("HTTP 410: the server no longer keeps that state")
+var errGone = errors.New("HTTP 410: the server no longer has that resource version")
 
 // statusError is an answer that is neither 200 nor 201.
 type statusError struct {
@@ -45,11 +45,11 @@ func (r *statusError) Error() string {
 	case r.status == http.StatusUnauthorized:
 		text += ": the server does not accept our credentials (expired or revoked?)"
 	case r.status == http.StatusForbidden:
-		text += ": the server does not let us " + r.purpose
+		text += ": the server denies permission to " + r.purpose
 	case r.status == http.StatusNotFound && r.purpose != watchPods:
-		text += ": what it takes to " + r.purpose + " is not there"
+		text += ": cannot " + r.purpose + ": not found"
 	case r.status == http.StatusNotFound:
-		text += ": no Kubernetes API is there"
+		text += ": no Kubernetes API at this address"
 	case r.status == http.StatusNotAcceptable:
 		text += ": the server speaks neither protobuf nor JSON"
 	case r.status == http.StatusTooManyRequests:
@@ -57,7 +57,7 @@ func (r *statusError) Error() string {
 	case r.status >= 300 && r.status < 400:
 		text += ": redirects are not followed"
 	case r.status >= 500:
-		text += ": the server fails"
+		text += ": server error"
 	}
 	return text
 }
@@ -97,7 +97,7 @@ func (t *Transport) List(ctx context.Context, c Collection, pageSize int) (List,
 			return all, nil
 		}
 	}
-	return List{}, errors.New(t.host + ": the list has no end")
+	return List{}, fmt.Errorf("%s: the list has more than %d pages", t.host, maxPages)
 }
 
 // Version returns the resource version of the server's data now.

@@ -96,7 +96,7 @@ func (r *Reader) ReadServices(ctx context.Context, answered func(error)) {
 			return Continue
 		},
 		Failed: func(err error) {
-			r.cfg.Log.Debug("Services not read", "error", err)
+			r.cfg.Log.Debug("Failed to read services", "error", err)
 			once(err)
 		},
 	})

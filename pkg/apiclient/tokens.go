@@ -72,7 +72,7 @@ func (r *Reader) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccoun
 		r.tokens.put(key, fresh)
 		return fresh.text, fresh.renew, nil
 	case had != nil && now.Before(had.end):
-		r.cfg.Log.Debug("Token not renewed", "pod", want.Key.String(), "error", err)
+		r.cfg.Log.Debug("Failed to renew token", "pod", want.Key.String(), "error", err)
 		if next := now.Add(tokenAgain); next.Before(had.end) {
 			return had.text, next, nil
 		}
@@ -88,7 +88,7 @@ func (r *Reader) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAcc
 		account = "default"
 	}
 	if len(validation.IsDNS1123Subdomain(account)) > 0 || len(validation.IsDNS1123Label(want.Namespace)) > 0 {
-		return nil, fmt.Errorf("%q in namespace %q cannot be a service account", account, want.Namespace)
+		return nil, fmt.Errorf("%q in namespace %q is not a valid service account name", account, want.Namespace)
 	}
 	ask := authenticationv1.TokenRequest{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authentication.k8s.io/v1", Kind: "TokenRequest"},
@@ -102,7 +102,7 @@ func (r *Reader) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAcc
 	}
 	body, err := json.Marshal(&ask)
 	if err != nil {
-		return nil, errors.New("a token request cannot be written")
+		return nil, errors.New("cannot encode the token request")
 	}
 	if had == nil { // it may have been bound to this node a moment ago
 		r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Namespace: want.Namespace, Verb: "create", Version: "v1", Resource: "serviceaccounts", Subresource: "token", Name: account})
@@ -117,7 +117,7 @@ func (r *Reader) askToken(ctx context.Context, want *pod.Spec, of *v1.ServiceAcc
 	case err != nil:
 		return nil, err
 	case given.Status.Token == "" || given.Spec.ExpirationSeconds == nil || *given.Spec.ExpirationSeconds <= 0:
-		return nil, errors.New("the server's answer holds no token")
+		return nil, errors.New("the server's answer has no token")
 	}
 	life := min(time.Duration(*given.Spec.ExpirationSeconds), 1<<32) * time.Second
 	use := min(life/5*4, maxTokenAge)

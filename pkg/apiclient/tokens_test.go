@@ -164,9 +164,9 @@ func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for status, says := range map[int]string{
-		403: "HTTP 403: the server does not let us get a token of service account default/builder for pod one",
-		404: "HTTP 404: what it takes to get a token of service account default/builder for pod one is not there",
-		500: "HTTP 500: the server fails",
+		403: "HTTP 403: the server denies permission to get a token of service account default/builder for pod one",
+		404: "HTTP 404: cannot get a token of service account default/builder for pod one: not found",
+		500: "HTTP 500: server error",
 	} {
 		i.set(status, 0)
 		had := src.tokens.all[keyOf(owner("builder", "1"), of)]
@@ -184,7 +184,7 @@ func TestC_1_38_11_TokenThatCannotBeRenewed(t *testing.T) {
 			t.Errorf("token %q, %v, want %q", text, err, says)
 		}
 	}
-	if strings.Contains(log.String(), "hunter2") || !strings.Contains(log.String(), "Token not renewed") {
+	if strings.Contains(log.String(), "hunter2") || !strings.Contains(log.String(), "Failed to renew token") {
 		t.Errorf("log %q", log.String())
 	}
 }
@@ -202,11 +202,11 @@ func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
 	}
 	for _, c := range []struct{ mediaType, body, want string }{
 		{"text/html", "hunter2", "not from a Kubernetes API"},
-		{jsonType, `{"hunter2`, "damaged or not complete"},
-		{jsonType, `{}`, "holds no token"},
-		{jsonType, `{"spec": {"expirationSeconds": 3600}}`, "holds no token"},
-		{jsonType, `{"status": {"token": "hunter2"}}`, "holds no token"},
-		{jsonType, `{"spec": {"expirationSeconds": -1}, "status": {"token": "hunter2"}}`, "holds no token"},
+		{jsonType, `{"hunter2`, "damaged or incomplete"},
+		{jsonType, `{}`, "has no token"},
+		{jsonType, `{"spec": {"expirationSeconds": 3600}}`, "has no token"},
+		{jsonType, `{"status": {"token": "hunter2"}}`, "has no token"},
+		{jsonType, `{"spec": {"expirationSeconds": -1}, "status": {"token": "hunter2"}}`, "has no token"},
 		{jsonType, `{"status": {"token": "` + strings.Repeat("hunter2", 1<<18) + `"}}`, "larger than 1 MiB"},
 	} {
 		answer(c.mediaType, c.body)
@@ -215,7 +215,7 @@ func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
 			t.Errorf("%.40s: token %.20q, %v", c.body, text, err)
 		}
 	}
-	if _, _, err := src.Token(t.Context(), owner("../pods/x", "1"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "cannot be a service account") {
+	if _, _, err := src.Token(t.Context(), owner("../pods/x", "1"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "is not a valid service account name") {
 		t.Errorf("a path as an account: %v", err)
 	}
 	answer(jsonType, `{"spec": {"expirationSeconds": 9223372036854775807}, "status": {"token": "t"}}`)

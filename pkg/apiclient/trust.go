@@ -31,7 +31,7 @@ func (r *Reader) TrustBundle(ctx context.Context, of *v1.ClusterTrustBundleProje
 	case of.SignerName != nil:
 		bundles, err = r.bundlesOf(ctx, *of.SignerName, of.LabelSelector)
 	default:
-		err = errors.New("a cluster trust bundle has a name or a signer")
+		err = errors.New("a clusterTrustBundle needs a name or a signerName")
 	}
 	if isStatus(err, http.StatusNotFound) && of.Optional != nil && *of.Optional {
 		return "", nil
@@ -40,7 +40,7 @@ func (r *Reader) TrustBundle(ctx context.Context, of *v1.ClusterTrustBundleProje
 		return "", err
 	}
 	if len(bundles) == 0 && (of.Optional == nil || !*of.Optional) {
-		return "", fmt.Errorf("no cluster trust bundle of signer %q is selected", *of.SignerName)
+		return "", fmt.Errorf("no cluster trust bundle of signer %q matches", *of.SignerName)
 	}
 	anchors := map[string]bool{}
 	for i := range bundles {
@@ -62,7 +62,7 @@ func trustBundles(below ...string) []string {
 // bundle returns the bundle called name.
 func (r *Reader) bundle(ctx context.Context, name string) ([]certificatesv1beta1.ClusterTrustBundle, error) {
 	if plain := strings.ReplaceAll(name, ":", "."); len(validation.IsDNS1123Subdomain(plain)) > 0 {
-		return nil, fmt.Errorf("%q cannot be a cluster trust bundle", name)
+		return nil, fmt.Errorf("%q is not a valid cluster trust bundle name", name)
 	}
 	one := make([]certificatesv1beta1.ClusterTrustBundle, 1)
 	err := r.fetch(ctx, request{method: http.MethodGet, path: trustBundles(name), purpose: "read cluster trust bundle " + name}, &one[0])

@@ -54,14 +54,14 @@ func TestTrustBundles(t *testing.T) {
 	}{
 		"by name":           {v1.ClusterTrustBundleProjection{Name: text("plain")}, block("a") + block("b")},
 		"by a signer's":     {v1.ClusterTrustBundleProjection{Name: text("x:1")}, block("c")},
-		"missing":           {v1.ClusterTrustBundleProjection{Name: text("none")}, "what it takes to read cluster trust bundle none is not there"},
+		"missing":           {v1.ClusterTrustBundleProjection{Name: text("none")}, "cannot read cluster trust bundle none: not found"},
 		"missing, optional": {v1.ClusterTrustBundleProjection{Name: text("none"), Optional: &yes}, ""},
-		"a path":            {v1.ClusterTrustBundleProjection{Name: text("../x")}, `"../x" cannot be a cluster trust bundle`},
+		"a path":            {v1.ClusterTrustBundleProjection{Name: text("../x")}, `"../x" is not a valid cluster trust bundle name`},
 		"signer":            {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: everything}, block("b") + block("c")},
 		"labels":            {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{"name": "x-1"}}}, block("c")},
-		"no labels":         {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x")}, `no cluster trust bundle of signer "example.com/x" is selected`},
+		"no labels":         {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x")}, `no cluster trust bundle of signer "example.com/x" matches`},
 		"no labels, may":    {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), Optional: &yes}, ""},
-		"neither":           {v1.ClusterTrustBundleProjection{}, "a cluster trust bundle has a name or a signer"},
+		"neither":           {v1.ClusterTrustBundleProjection{}, "a clusterTrustBundle needs a name or a signerName"},
 		"wrong selector": {v1.ClusterTrustBundleProjection{SignerName: text("example.com/x"), LabelSelector: &metav1.LabelSelector{
 			MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Is"}},
 		}}, "label selector of a cluster trust bundle"},

@@ -47,7 +47,7 @@ const (
 )
 
 // ErrSlim says that this binary contains no runtime.
-var ErrSlim = errors.New("this nodectl carries no container runtime (it was built without the bundle)")
+var ErrSlim = errors.New("this nodectl contains no container runtime (it was built without the bundle)")
 
 var errNotRoot = errors.New("the bundled container runtime needs root")
 
@@ -206,7 +206,7 @@ func (r *Runtime) findCertain(ctx context.Context) (process, bool, error) {
 			return process{}, false, nil
 		}
 		if pause(ctx, startPoll) != nil {
-			return process{}, false, fmt.Errorf("start no second container runtime: %w", err)
+			return process{}, false, fmt.Errorf("not starting a second container runtime: %w", err)
 		}
 	}
 }

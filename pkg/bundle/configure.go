@@ -184,7 +184,7 @@ func (r *Runtime) networkChange() ([]byte, error) {
 		return nil, nil
 	}
 	if err == nil && r.Running() {
-		r.log.Warn("The pod network changes when the bundled runtime has been stopped", "subnet", r.subnet, "bridge", r.bridge)
+		r.log.Warn("The new pod network takes effect after the bundled runtime is stopped", "subnet", r.subnet, "bridge", r.bridge)
 	}
 	return want, nil
 }
@@ -288,7 +288,7 @@ func table(name string) [][]string {
 func (r *Runtime) checkSubnet() error {
 	p, err := netip.ParsePrefix(r.subnet)
 	if err != nil || !p.Addr().Is4() || p.Bits() > 29 {
-		return fmt.Errorf("pod network %q: not an IPv4 network of at least 8 addresses, as %s", r.subnet, DefaultSubnet)
+		return fmt.Errorf("pod network %q: not an IPv4 network of at least 8 addresses, such as %s", r.subnet, DefaultSubnet)
 	}
 	if p.Masked() != p {
 		return fmt.Errorf("pod network %q: did you mean %s?", r.subnet, p.Masked())
@@ -322,7 +322,7 @@ func (r *Runtime) freeSubnet() error {
 				return fmt.Errorf("pod network %s: the machine's device %s has %s; choose another", r.subnet, d.Name, p)
 			}
 			if d.Name == r.bridge && p.Masked() != want {
-				return fmt.Errorf("pod network %s: the bridge %s has %s and is in use; choose %s, or end what uses it", r.subnet, d.Name, p, p.Masked())
+				return fmt.Errorf("pod network %s: the bridge %s has %s and is in use; choose %s, or stop what uses it", r.subnet, d.Name, p, p.Masked())
 			}
 		}
 	}

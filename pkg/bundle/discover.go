@@ -74,12 +74,12 @@ func discover(ctx context.Context, explicit string, places []place, bundled bool
 func answers(ctx context.Context, socket string) error {
 	if _, err := os.Stat(socket); err != nil {
 		if errors.Is(err, os.ErrNotExist) {
-			return errors.New("not there")
+			return errors.New("does not exist")
 		}
 		return errors.New("not readable")
 	}
 	if !listens(socket) {
-		return errors.New("nobody answers")
+		return errors.New("no process answers")
 	}
 	c, err := dial("unix://" + socket)
 	if err != nil {
@@ -92,7 +92,7 @@ func answers(ctx context.Context, socket string) error {
 	case codes.OK:
 		return nil
 	case codes.Unimplemented:
-		return errors.New("its CRI is switched off") // as in the containerd that comes with Docker
+		return errors.New("its CRI plugin is disabled") // as in the containerd that comes with Docker
 	case codes.DeadlineExceeded:
 		return errors.New("no answer within a second")
 	default:

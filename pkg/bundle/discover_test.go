@@ -62,9 +62,9 @@ func TestDiscover(t *testing.T) {
 	}{
 		"explicit":          {explicit: "/x.sock", want: Found{Endpoint: "unix:///x.sock", Kind: "explicit"}},
 		"explicit URL":      {explicit: "unix:///x.sock", places: []place{good}, want: Found{Endpoint: "unix:///x.sock", Kind: "explicit"}},
-		"one that answers":  {places: []place{absent, dead, off, good}, bundled: true, want: Found{Endpoint: "unix://" + good.socket, Kind: "cri-dockerd"}, tried: []string{"not there", "nobody answers", "CRI is switched off"}},
-		"the bundled one":   {places: []place{absent, off}, bundled: true, want: Found{Kind: "bundled"}, tried: []string{"not there", "switched off"}},
-		"none, and carried": {places: []place{absent, dead}, tried: []string{"not there", "nobody answers", "carries no container runtime"}},
+		"one that answers":  {places: []place{absent, dead, off, good}, bundled: true, want: Found{Endpoint: "unix://" + good.socket, Kind: "cri-dockerd"}, tried: []string{"does not exist", "no process answers", "CRI plugin is disabled"}},
+		"the bundled one":   {places: []place{absent, off}, bundled: true, want: Found{Kind: "bundled"}, tried: []string{"does not exist", "plugin is disabled"}},
+		"none, and carried": {places: []place{absent, dead}, tried: []string{"does not exist", "no process answers", "contains no container runtime"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := discover(t.Context(), c.explicit, c.places, c.bundled)

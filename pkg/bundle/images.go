@@ -123,7 +123,7 @@ func (m *Images) Watch(ctx context.Context) error {
 		_ = w.Add(m.dir) // again each time: the directory may have been replaced
 		again, errs := m.pass(ctx)
 		for _, err := range errs {
-			m.log.Warn("Image archive not imported", "error", err)
+			m.log.Warn("Failed to import image archive", "error", err)
 		}
 		if !m.wait(ctx, w, cmp.Or(again, rescan)) {
 			return nil
@@ -237,10 +237,10 @@ func (m *Images) take(ctx context.Context, c *conn, name string, now archived) e
 	if err := c.awaitImages(ctx, images); err != nil {
 		return err
 	}
-	m.log.Info("Images imported", "archive", name, "images", images, "took", time.Since(begin).Round(time.Millisecond))
+	m.log.Info("Imported images", "archive", name, "images", images, "took", time.Since(begin).Round(time.Millisecond))
 	for _, image := range images {
 		if strings.HasPrefix(image, unnamed(name)) {
-			m.log.Warn("An image archive names no image; it goes by its file's name", "archive", name, "image", image)
+			m.log.Warn("Image archive names no image; naming the image after the file", "archive", name, "image", image)
 		}
 	}
 	now.Images = images
@@ -263,7 +263,7 @@ func nameSame(path string, want archived) (*os.File, error) {
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || !archiveOf(&st).same(want) {
 		_ = at.Close()
-		return nil, errors.New("another file took its place")
+		return nil, errors.New("it was replaced by another file")
 	}
 	return at, nil
 }
@@ -425,7 +425,7 @@ func (m *Images) save() error {
 		return err
 	}
 	if err := atomicfile.Write(m.memory, js, atomicfile.Options{}); err != nil {
-		m.log.Warn("What was imported cannot be remembered", "error", err)
+		m.log.Warn("Failed to record imported image archives", "error", err)
 	}
 	return nil
 }

@@ -114,7 +114,7 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			exchange(path)
-			if err := m.take(t.Context(), nil, "a.tar", seen); err == nil || !strings.Contains(err.Error(), "another file took its place") {
+			if err := m.take(t.Context(), nil, "a.tar", seen); err == nil || !strings.Contains(err.Error(), "it was replaced by another file") {
 				t.Errorf("take: %v", err)
 			}
 		})

@@ -77,7 +77,7 @@ func (r *Runtime) claimNetwork(pods bool) error {
 		if by, made := c.Made[bridge]; made && len(by) == 0 && !pods {
 			// A killed runtime left the bridge, perhaps with another network.
 			if err := removeBridge(r.bridge); err != nil {
-				r.log.Warn("A bridge was left behind", "error", err)
+				r.log.Warn("Failed to remove the bridge of a previous runtime", "error", err)
 			}
 		}
 		if !pods {
@@ -90,7 +90,7 @@ func (r *Runtime) claimNetwork(pods bool) error {
 			if made || !s.exists() {
 				c.Made[s.name] = append(by, owner{Run: r.run, PID: os.Getpid()})
 			} else if s.name == bridge {
-				r.log.Warn("The pods' bridge was made by somebody else, who may give out the same addresses", "bridge", r.bridge)
+				r.log.Warn("Another program made the pods' bridge and may assign the same addresses", "bridge", r.bridge)
 			}
 		}
 		return nil

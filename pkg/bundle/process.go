@@ -147,7 +147,7 @@ func lastWords(name string, from int64) string {
 		from = end - enough
 	}
 	text, _ := io.ReadAll(io.NewSectionReader(f, from, enough))
-	words := "it ended without a word"
+	words := "it ended without a message in its log"
 	for line := range bytes.Lines(text) {
 		switch s := strings.TrimSpace(string(line)); {
 		case s == "":
@@ -193,7 +193,7 @@ func (r *Runtime) end(ctx context.Context, p process, patience time.Duration) er
 	}
 	r.reap()
 	if err == nil && !ended && !p.ended() {
-		err = fmt.Errorf("process %d (%s) cannot be ended", p.pid, p.name)
+		err = fmt.Errorf("process %d (%s) does not end when killed", p.pid, p.name)
 	}
 	return err
 }

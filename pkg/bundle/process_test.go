@@ -13,8 +13,8 @@ time="2026-01-01T00:00:00Z" level=fatal msg="cannot start" error="bind: address 
 `, "cannot start: bind: address in use"},
 		"plain":        {"containerd: failed to load TOML: line 3\n", "failed to load TOML: line 3"},
 		"word":         {`time="x" level=error error=EOF msg=broken` + "\n", "broken: EOF"},
-		"only warning": {`time="x" level=warning msg="careful"` + "\n", "it ended without a word"},
-		"nothing":      {"", "it ended without a word"},
+		"only warning": {`time="x" level=warning msg="careful"` + "\n", "it ended without a message in its log"},
+		"nothing":      {"", "it ended without a message in its log"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := filepath.Join(t.TempDir(), "log")

@@ -70,7 +70,7 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	var parents []string
 	if !running && len(shims) > 0 {
 		if err := r.bootFor(ctx, shims[0]); err != nil {
-			r.log.Warn("Pods are ended without containerd", "error", err)
+			r.log.Warn("Failed to start containerd, ending pods without it", "error", err)
 		}
 		if p, running, err = r.find(); err != nil {
 			return err
@@ -182,7 +182,7 @@ func (r *Runtime) endShims(ctx context.Context) (sandboxes []string, err error) 
 		_ = p.handle.Kill()
 	}
 	// One limit for all of them: they wait for the same disk.
-	ctx, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("killed shims do not go"))
+	ctx, cancel := context.WithTimeoutCause(ctx, killLimit, errors.New("killed shims do not end"))
 	defer cancel()
 	for _, p := range shims {
 		errs = append(errs, r.end(ctx, p, 0))

@@ -31,7 +31,7 @@ func EndTask(ctx context.Context, endpoint, id string) error {
 		_, err = api.Delete(ctx, &tasks.DeleteTaskRequest{ContainerID: id})
 	}
 	if err != nil && status.Code(err) != codes.NotFound {
-		return fmt.Errorf("end what containerd runs of container %s: %w", id, err)
+		return fmt.Errorf("end the task of container %s: %w", id, err)
 	}
 	return nil
 }

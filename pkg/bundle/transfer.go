@@ -93,7 +93,7 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 		return nil, transferError(err)
 	}
 	if !whole {
-		return nil, status.Error(codes.Unavailable, "the runtime does not say what it has imported")
+		return nil, status.Error(codes.Unavailable, "the runtime does not report what it has imported")
 	}
 	slices.Sort(saved)
 	return slices.Compact(saved), nil
@@ -225,10 +225,10 @@ func transferError(err error) error {
 		return err
 	}
 	for _, known := range []struct{ part, words string }{
-		{"unexpected EOF", "it is cut short"},
-		{"unrecognized image format", "it is no image archive"},
-		{"invalid tar header", "it is no image archive"},
-		{"might be filtered out", "it holds no image for linux/" + runtime.GOARCH},
+		{"unexpected EOF", "it is truncated"},
+		{"unrecognized image format", "it is not an image archive"},
+		{"invalid tar header", "it is not an image archive"},
+		{"might be filtered out", "it has no image for linux/" + runtime.GOARCH},
 	} {
 		if strings.Contains(s.Message(), known.part) {
 			return errors.New(known.words)
@@ -263,7 +263,7 @@ func (r *Runtime) importPause(ctx context.Context, bin string) error {
 
 // answers is imageID for a containerd that has just started: it retries until startLimit.
 func (c *conn) answers(ctx context.Context, ref string) (string, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not say whether it has %s", ref))
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, fmt.Errorf("the runtime does not report whether it has %s", ref))
 	defer cancel()
 	return c.ask(ctx, ref)
 }

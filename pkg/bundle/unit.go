@@ -30,10 +30,10 @@ func (r *Runtime) ownUnit() error {
 		return err
 	}
 	if systemds, err := namespaceOf(1, "mnt"); err != nil || systemds != own {
-		return errors.New("its mount namespace is not this process's, whose mounts the runtime has to see")
+		return errors.New("systemd has another mount namespace than this process, whose mounts the runtime must see")
 	}
 	if strings.Contains(r.unpacked+r.run+r.programs, "$") {
-		return errors.New("it would expand the $ in the directories' names")
+		return errors.New("systemd would expand the $ in the names of the directories")
 	}
 	_, err = exec.LookPath("systemd-run")
 	return err

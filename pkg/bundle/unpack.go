@@ -310,7 +310,7 @@ func (r *Runtime) prune(keep string) {
 			continue
 		}
 		if err := os.RemoveAll(d); err != nil {
-			r.log.Warn("An old bundle cannot be removed", "directory", d, "error", err)
+			r.log.Warn("Failed to remove an old bundle", "directory", d, "error", err)
 		}
 	}
 }

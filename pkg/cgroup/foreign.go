@@ -13,11 +13,11 @@ type ForeignError struct {
 func (e *ForeignError) Error() string {
 	switch {
 	case e.Theirs:
-		return e.What() + ": give this one a cgroup of its own, as --cgroup-root /nodectl"
+		return e.What() + ": set another cgroup for this one, for example --cgroup-root /nodectl"
 	case e.Pod:
-		return e.What() + ": stop whoever made it and remove it"
+		return e.What() + ": stop the program that made it and remove it"
 	}
-	return e.What() + ": give nodectl a cgroup of its own, as --cgroup-root /nodectl, or stop the kubelet and remove it"
+	return e.What() + ": set another cgroup for nodectl, for example --cgroup-root /nodectl, or stop the kubelet and remove this one"
 }
 
 // What returns the text of the error without its remedy.

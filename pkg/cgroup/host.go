@@ -50,7 +50,7 @@ func findHost() (*host, error) {
 	}
 	for _, needed := range []string{"cpu", "memory"} {
 		if !slices.Contains(have, needed) {
-			return nil, fmt.Errorf("the kernel's %s cgroup controller is not there: mount or enable it", needed)
+			return nil, fmt.Errorf("the kernel's %s cgroup controller is missing: mount or enable it", needed)
 		}
 	}
 	h.pids = slices.Contains(have, "pids")

@@ -57,7 +57,7 @@ func TestC_1_41_6_LimitsChangeWithTheAgent(t *testing.T) {
 	all := g.cfg.Root + "/kubepods"
 	for _, c := range []struct{ cpu, memory, shares, limit, said string }{
 		{"1", "512Mi", "1024", "536870912", ""},
-		{"500m", "1", "512", "536870912", "Pods are not limited to what is allocatable"}, // the kernel refuses it
+		{"500m", "1", "512", "536870912", "Failed to limit pods to what is allocatable"}, // the kernel refuses it
 		{"250m", "256Mi", "256", "268435456", ""},
 	} {
 		log.Reset()

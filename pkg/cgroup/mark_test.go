@@ -122,7 +122,7 @@ func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 			t.Errorf("%s: owner %d, %v", dir, o, err)
 		}
 	})
-	if n := strings.Count(log.String(), "Empty cgroup is taken over"); n != 3 {
+	if n := strings.Count(log.String(), "Taking over empty cgroup"); n != 3 {
 		t.Errorf("log: %s", &log)
 	}
 	want(t, "memory", value(t, g.cfg.Root+"/kubepods", "memory.limit_in_bytes"), 1<<30)

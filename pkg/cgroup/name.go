@@ -65,7 +65,7 @@ var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,127}$`)
 
 func checkUID(uid string) error {
 	if !uidForm.MatchString(uid) {
-		return fmt.Errorf("uid %.80q cannot name a cgroup: letters, digits, dots and dashes can", uid)
+		return fmt.Errorf("uid %.80q cannot be the name of a cgroup: only letters, digits, dots and dashes are allowed", uid)
 	}
 	return nil
 }

@@ -216,7 +216,7 @@ func (c *Cgroups) limit(t *tree) {
 	if err == nil {
 		return
 	}
-	c.cfg.Log.Warn("Pods are not limited to what is allocatable", "cgroup", t.all().path(t.systemd), "error", err)
+	c.cfg.Log.Warn("Failed to limit pods to what is allocatable", "cgroup", t.all().path(t.systemd), "error", err)
 	l.memory = 0
 	_ = c.set(t, t.all(), l) // the first error was logged
 }
@@ -263,7 +263,7 @@ func (c *Cgroups) ensure(t *tree, n name) (made bool, err error) {
 		return false, err
 	}
 	if len(alien) > 0 {
-		c.cfg.Log.Info("Empty cgroup is taken over", "cgroup", n.path(t.systemd))
+		c.cfg.Log.Info("Taking over empty cgroup", "cgroup", n.path(t.systemd))
 		if err := c.marks.mark(alien, 0); err != nil {
 			return false, err
 		}

@@ -174,7 +174,7 @@ func (c *Client) PostDocument(ctx context.Context, path string, query url.Values
 func (c *Client) Document(ctx context.Context, path string, query url.Values, into any) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := time.AfterFunc(answerTime, func() { cancel(fmt.Errorf("not a word in %s", answerTime)) })
+	late := time.AfterFunc(answerTime, func() { cancel(fmt.Errorf("no answer within %s", answerTime)) })
 	body, err := c.Get(ctx, path, query)
 	if !late.Stop() && err != nil && ctx.Err() != nil {
 		return &Absent{Place: c.Place(), err: context.Cause(ctx)}
@@ -195,10 +195,10 @@ func (c *Client) decode(ctx context.Context, path string, body io.ReadCloser, in
 	case err != nil:
 		return fmt.Errorf("lost the agent at %s: %w", c.Place(), bare(err))
 	case len(data) > mostAnswer:
-		return fmt.Errorf("the agent at %s says more than %d MB", c.Place(), mostAnswer>>20)
+		return fmt.Errorf("the answer of the agent at %s is larger than %d MiB", c.Place(), mostAnswer>>20)
 	}
 	if err := json.Unmarshal(data, into); err != nil {
-		return fmt.Errorf("what the agent at %s says of %s is no JSON: %w", c.Place(), path, err)
+		return fmt.Errorf("the answer of the agent at %s to %s is not JSON: %w", c.Place(), path, err)
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (c *Client) Summary(ctx context.Context) (*stats.Summary, error) {
 // onlyAgents explains the error for a route that a kubelet's server does not have.
 func (c *Client) onlyAgents(err error, what string) error {
 	if !c.Local() && (IsRefused(err, http.StatusNotFound) || IsRefused(err, http.StatusForbidden)) {
-		return fmt.Errorf("%s does not tell of %s over TLS: ask the agent on its own machine, or the API server", c.Place(), what)
+		return fmt.Errorf("%s does not serve %s over TLS: ask the agent on its own machine, or the API server", c.Place(), what)
 	}
 	return err
 }
@@ -188,7 +188,7 @@ func watch[T any](ctx context.Context, c *Client, path string, query url.Values)
 			}
 			var it Changed[T]
 			if err := json.Unmarshal(line, &it); err != nil {
-				yield(none, fmt.Errorf("the agent at %s sent a line that is no JSON: %w", c.Place(), err))
+				yield(none, fmt.Errorf("the agent at %s sent a line that is not JSON: %w", c.Place(), err))
 				return
 			}
 			if !yield(it, nil) {

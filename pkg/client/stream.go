@@ -196,7 +196,7 @@ func (u *upgrade) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 	if !slices.Contains(protocols, conn.Subprotocol()) {
 		_ = conn.Close()
-		return nil, &httpstream.UpgradeFailureError{Cause: fmt.Errorf("the agent speaks %q, and not %q", conn.Subprotocol(), protocols)}
+		return nil, &httpstream.UpgradeFailureError{Cause: fmt.Errorf("the agent chose protocol %q instead of one of %q", conn.Subprotocol(), protocols)}
 	}
 	u.its.Conn = conn
 	return answer, nil
@@ -227,7 +227,7 @@ func (c *Client) Forward(ctx context.Context, namespace, name string, addresses,
 	}
 	at := c.url("/portForward/"+namespace+"/"+name, nil)
 	web := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return errors.New("the server says to ask elsewhere: that is not followed") // the token would go there
+		return errors.New("the server redirects the request: redirects are not followed") // the token would go there
 	}}
 	dialer := restspdy.NewDialer(upgrader, web, http.MethodPost, at)
 	f, err := portforward.NewOnAddresses(dialer, addresses, ports, ctx.Done(), nil, out, errOut)

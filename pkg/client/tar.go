@@ -72,14 +72,14 @@ func (p packer) pack(at, name string) error {
 		}
 		defer f.Close()
 		if now, err := f.Stat(); err != nil || !os.SameFile(info, now) {
-			return cmp.Or(err, fmt.Errorf("%s was exchanged while it was read", at))
+			return cmp.Or(err, fmt.Errorf("%s was replaced while it was read", at))
 		}
 	case fs.ModeSymlink:
 		if link, err = p.root.Readlink(at); err != nil {
 			return err
 		}
 	default:
-		p.note(filepath.Join(p.root.Name(), at) + " is neither file, directory nor link: left out")
+		p.note(filepath.Join(p.root.Name(), at) + " is not a file, directory or link: skipped")
 		return nil
 	}
 	h, err := tar.FileInfoHeader(info, link)
@@ -147,11 +147,11 @@ func Unpack(r io.Reader, base, target string, most int64, note func(string)) err
 		case err != nil && all.N <= 0:
 			return &TooLargeError{Size: mostBytes}
 		case errors.Is(err, io.EOF) && !any:
-			return errors.New("nothing came: tar in the container wrote no file")
+			return errors.New("no file received: tar in the container wrote none")
 		case errors.Is(err, io.EOF):
 			return drain(all)
 		case err != nil:
-			return fmt.Errorf("what came is no tar: %w", err)
+			return fmt.Errorf("read the container's tar: %w", err)
 		}
 		any = true
 		rel, err := below(base, h.Name)
@@ -190,7 +190,7 @@ const tarPadding = 1 << 20
 func drain(r io.Reader) error {
 	switch n, err := io.CopyN(io.Discard, r, tarPadding); {
 	case n == tarPadding:
-		return errors.New("the container sends more than a tar")
+		return errors.New("the container sends data after the end of the tar")
 	case errors.Is(err, io.EOF):
 		return nil
 	default:
@@ -253,12 +253,12 @@ func below(base, name string) (string, error) {
 		case ok:
 			rel = rest
 		default:
-			return "", fmt.Errorf("the container sends %q, which was not asked for", name)
+			return "", fmt.Errorf("the container sends %q, which was not requested", name)
 		}
 	}
 	local := filepath.FromSlash(rel)
 	if !filepath.IsLocal(local) || strings.ContainsRune(local, 0) {
-		return "", fmt.Errorf("the container sends %q, which is outside of what was asked for", name)
+		return "", fmt.Errorf("the container sends %q, which is outside the requested path", name)
 	}
 	return local, nil
 }
@@ -270,10 +270,10 @@ func unpackOne(root *os.Root, name string, h *tar.Header, in io.Reader, note fun
 		return root.MkdirAll(name, mode|0o700)
 	case tar.TypeReg:
 	case tar.TypeSymlink, tar.TypeLink:
-		note(fmt.Sprintf("%s is a link to %s: left out", name, h.Linkname))
+		note(fmt.Sprintf("%s is a link to %s: skipped", name, h.Linkname))
 		return nil
 	default:
-		note(name + " is neither file nor directory: left out")
+		note(name + " is not a file or directory: skipped")
 		return nil
 	}
 	if dir := filepath.Dir(name); dir != "." {

@@ -35,7 +35,7 @@ func (r *Runtime) place(ctx context.Context) error {
 	case errors.Is(err, errors.ErrUnsupported): // before containerd 2 and CRI-O 1.28
 		r.where.Store(&place{parent: r.cfg.CgroupParent, systemd: strings.HasSuffix(r.cfg.CgroupParent, slicePart)})
 	case err != nil:
-		r.cfg.Log.Debug("Cgroup driver not known", "error", err)
+		r.cfg.Log.Debug("Failed to read the cgroup driver", "error", err)
 		return nil
 	default:
 		p, err := placeFor(r.cfg.CgroupParent, a.GetLinux())
@@ -58,7 +58,7 @@ func (r *Runtime) Driver(ctx context.Context) (systemd bool, err error) {
 	if p := r.where.Load(); p != nil {
 		return p.systemd, nil
 	}
-	return false, errors.New("the container runtime does not say which cgroup driver it has")
+	return false, errors.New("the container runtime does not report its cgroup driver")
 }
 
 // cgroupParent is the cgroup parent in the form of the runtime's driver.
@@ -99,8 +99,8 @@ func slice(cgroup string) (string, error) {
 	at, name := "/", ""
 	for part := range strings.SplitSeq(strings.Trim(path.Clean(cgroup), "/"), "/") {
 		if !sliceName.MatchString(part) || strings.HasSuffix(part, ".slice") {
-			return "", fmt.Errorf("the runtime's cgroup driver is systemd, and --cgroup-root %s does not make a slice: "+
-				"name one, as --cgroup-root /pods.slice", cgroup)
+			return "", fmt.Errorf("the runtime's cgroup driver is systemd, and --cgroup-root %s cannot become a slice: "+
+				"set one, for example --cgroup-root /pods.slice", cgroup)
 		}
 		if name != "" {
 			name += "-"

@@ -72,9 +72,9 @@ func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {
 		{"/pods.slice", systemd, "/pods.slice", ""},
 		{"/a.slice/a-b.slice", systemd, "/a.slice/a-b.slice", ""},
 		{"", systemd, "/system.slice", ""},
-		{"/po ds", systemd, "", "name one, as --cgroup-root /pods.slice"},
-		{"/po:ds", systemd, "", "name one, as --cgroup-root /pods.slice"},
-		{"/a.slice/b", systemd, "", "name one, as --cgroup-root /pods.slice"},
+		{"/po ds", systemd, "", "set one, for example --cgroup-root /pods.slice"},
+		{"/po:ds", systemd, "", "set one, for example --cgroup-root /pods.slice"},
+		{"/a.slice/b", systemd, "", "set one, for example --cgroup-root /pods.slice"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			rt := critest.New()

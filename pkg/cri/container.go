@@ -103,7 +103,7 @@ func (r *Runtime) joinTarget(ctx context.Context, q pod.CreateRequest, config *r
 		return cannot(reasonConfig, err)
 	}
 	if len(a.GetContainers()) == 0 {
-		return &pod.StartError{Reason: reasonConfig, Err: fmt.Errorf("target container %s does not run", target)}
+		return &pod.StartError{Reason: reasonConfig, Err: fmt.Errorf("target container %s is not running", target)}
 	}
 	if ns := config.Linux.SecurityContext.NamespaceOptions; ns.Pid == runtimeapi.NamespaceMode_CONTAINER { // else it sees them as it is
 		ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, a.GetContainers()[0].GetId()
@@ -175,7 +175,7 @@ func keepsTask(err error) bool {
 }
 
 func (r *Runtime) endTask(ctx context.Context, id string) error {
-	r.cfg.Log.Warn("Container that is shown as ended still runs: it is killed", "id", id)
+	r.cfg.Log.Warn("Killing container that still runs although the runtime reports it as exited", "id", id)
 	within, cancel := context.WithTimeout(ctx, r.cfg.Timeouts.Call)
 	defer cancel()
 	return r.cfg.EndTask(within, id)
@@ -252,9 +252,9 @@ func (n *node) mounts(q pod.CreateRequest) ([]*runtimeapi.Mount, error) {
 		}
 		switch {
 		case m.Image != "" && m.HostPath != "", m.Image == "" && (m.SubPath != "" || m.HostPath == ""):
-			return nil, fmt.Errorf("mount %s is neither of a path nor of an image", m.ContainerPath)
+			return nil, fmt.Errorf("mount %s needs either a path or an image", m.ContainerPath)
 		case m.RecursiveReadOnly && p != runtimeapi.MountPropagation_PROPAGATION_PRIVATE:
-			return nil, fmt.Errorf("mount %s: recursive read-only mode does not go with propagation %s", m.ContainerPath, m.Propagation)
+			return nil, fmt.Errorf("mount %s: recursiveReadOnly cannot be combined with propagation %s", m.ContainerPath, m.Propagation)
 		case m.Image != "":
 			mount.Image = &runtimeapi.ImageSpec{Image: m.Image, UserSpecifiedImage: m.Image, Annotations: q.Want.Pod.Annotations}
 			mount.ImageSubPath = m.SubPath

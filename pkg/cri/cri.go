@@ -204,7 +204,7 @@ func socketPath(endpoint string) (string, error) {
 	case endpoint == "":
 		return "", errors.New("container runtime endpoint is empty")
 	case !found && strings.Contains(endpoint, "://"):
-		return "", fmt.Errorf("container runtime endpoint %q: only unix sockets are spoken to", endpoint)
+		return "", fmt.Errorf("container runtime endpoint %q: only unix sockets are supported", endpoint)
 	case !filepath.IsAbs(path):
 		return "", fmt.Errorf("container runtime endpoint %q: the socket's path must be absolute", endpoint)
 	}

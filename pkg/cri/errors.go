@@ -61,7 +61,7 @@ func (r *Runtime) late(name string, limit time.Duration) error {
 // translate makes a CallError of a gRPC error that came before the deadline.
 func (r *Runtime) translate(name string, err error) error {
 	if errors.Is(err, io.EOF) { // the stream ended: the server is gone
-		return &CallError{Method: name, Msg: fmt.Sprintf("container runtime at %s ended %s", r.cfg.Endpoint, name), kind: ErrUnavailable}
+		return &CallError{Method: name, Msg: fmt.Sprintf("container runtime at %s closed the stream of %s", r.cfg.Endpoint, name), kind: ErrUnavailable}
 	}
 	s := status.Convert(err)
 	e := &CallError{Method: name, Msg: plain(s.Message()), code: s.Code()}
@@ -71,7 +71,7 @@ func (r *Runtime) translate(name string, err error) error {
 		e.Msg = fmt.Sprintf("container runtime at %s does not answer: %s", r.cfg.Endpoint, dialCause(s.Message()))
 	case codes.Canceled: // not cancelled by us: the runtime shuts down
 		e.kind = ErrUnavailable
-		e.Msg = fmt.Sprintf("container runtime at %s gave up %s: %s", r.cfg.Endpoint, name, e.Msg)
+		e.Msg = fmt.Sprintf("container runtime at %s canceled %s: %s", r.cfg.Endpoint, name, e.Msg)
 	case codes.DeadlineExceeded:
 		e.kind = ErrTimeout
 	case codes.NotFound:
@@ -79,7 +79,7 @@ func (r *Runtime) translate(name string, err error) error {
 	case codes.Unimplemented:
 		e.kind = errors.ErrUnsupported
 		if strings.Contains(s.Message(), "unknown service") {
-			e.Msg = fmt.Sprintf("%s answers, but speaks no CRI v1 (is the runtime's CRI plugin enabled?)", r.cfg.Endpoint)
+			e.Msg = fmt.Sprintf("%s answers, but does not support CRI v1 (is the runtime's CRI plugin enabled?)", r.cfg.Endpoint)
 		}
 	}
 	if e.Msg == "" {
@@ -125,7 +125,7 @@ var layers = regexp.MustCompile(`^(rpc error: code = \w+ desc = |` +
 // same fault look new each time.
 func plain(msg string) string {
 	if oomDeny.MatchString(strings.ToLower(msg)) {
-		return "oom_score_adj may not be lowered here (no CAP_SYS_RESOURCE): set restrict_oom_score_adj = true " +
+		return "the runtime may not lower oom_score_adj (no CAP_SYS_RESOURCE): set restrict_oom_score_adj = true " +
 			"under [plugins.'io.containerd.cri.v1.runtime'] in containerd's configuration and restart it"
 	}
 	msg = longID.ReplaceAllString(msg, "")

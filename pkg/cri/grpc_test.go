@@ -227,7 +227,7 @@ func TestUnimplementedServiceIsExplained(t *testing.T) {
 	r := dial(t, cri.Config{Endpoint: critest.Serve(t, rt)})
 	rt.Fault(critest.Fault{Err: status.Error(codes.Unimplemented, "unknown service runtime.v1.RuntimeService")})
 	_, err := r.Ready(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "speaks no CRI v1") {
+	if err == nil || !strings.Contains(err.Error(), "does not support CRI v1") {
 		t.Errorf("error %v", err)
 	}
 }

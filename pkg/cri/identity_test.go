@@ -177,7 +177,7 @@ func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 		asked := 0
 		r := rt.CRI(cri.Config{Node: "n1", RuntimeClasses: map[string]string{"safe": "kata"}, RuntimeClass: func(_ context.Context, name string) (string, bool, error) {
 			if asked++; asked == 1 {
-				return "", false, errors.New("HTTP 503: the server fails")
+				return "", false, errors.New("HTTP 503: server error")
 			}
 			return "kata-qemu", name == "kata", nil
 		}})
@@ -205,7 +205,7 @@ func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
 			}
 			continue
 		}
-		refused("a server that fails", "runtimeClassName kata: HTTP 503: the server fails", err, 0)
+		refused("a server that fails", "runtimeClassName kata: HTTP 503: server error", err, 0)
 		if handler, err := run("web", "kata"); handler != "kata-qemu" || err != nil {
 			t.Errorf("the next try: handler %q, %v", handler, err)
 		}

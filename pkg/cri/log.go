@@ -92,7 +92,7 @@ func (r *Runtime) link(id string, box *runtimeapi.PodSandboxConfig, c *runtimeap
 		err = os.Symlink(filepath.Join(box.GetLogDirectory(), c.GetLogPath()), filepath.Join(r.cfg.ContainerLogsDir, linkName(c.GetLabels(), id)))
 	}
 	if err != nil {
-		r.cfg.Log.Warn("Link to container log not made", "container", c.GetLabels()[pod.LabelContainerName], "error", err)
+		r.cfg.Log.Warn("Failed to link container log", "container", c.GetLabels()[pod.LabelContainerName], "error", err)
 	}
 }
 
@@ -118,7 +118,7 @@ func (r *Runtime) clear(was *runtimeapi.ContainerStatus, keepLog bool) {
 	}
 	for _, err := range failed {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			r.cfg.Log.Warn("File of a removed container left behind", "container", m.GetName(), "error", err)
+			r.cfg.Log.Warn("Failed to remove a file of a removed container", "container", m.GetName(), "error", err)
 		}
 	}
 }

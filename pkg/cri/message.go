@@ -40,7 +40,7 @@ func (r *Runtime) messageMount(q pod.CreateRequest, c *v1.Container) *runtimeapi
 	}
 	path := filepath.Join(r.cfg.RootDir, rel)
 	if err := newMessageFile(path); err != nil {
-		r.cfg.Log.Warn("Termination message file not made", "pod", q.Want.Key.String(), "container", c.Name, "error", err)
+		r.cfg.Log.Warn("Failed to create termination message file", "pod", q.Want.Key.String(), "container", c.Name, "error", err)
 		return nil
 	}
 	return &runtimeapi.Mount{

@@ -43,13 +43,13 @@ func userNamespace(p *v1.Pod, users *pod.Users) (*runtimeapi.UserNamespace, erro
 	}
 	switch {
 	case p.Spec.HostNetwork:
-		return nil, errors.New("spec.hostUsers: false does not go with hostNetwork")
+		return nil, errors.New("spec.hostUsers: false cannot be combined with hostNetwork")
 	case p.Spec.HostPID:
-		return nil, errors.New("spec.hostUsers: false does not go with hostPID")
+		return nil, errors.New("spec.hostUsers: false cannot be combined with hostPID")
 	case p.Spec.HostIPC:
-		return nil, errors.New("spec.hostUsers: false does not go with hostIPC")
+		return nil, errors.New("spec.hostUsers: false cannot be combined with hostIPC")
 	case users == nil || users.HostID == 0 || users.Length == 0: // 0 is the node's root
-		return nil, errors.New("spec.hostUsers is false, and the pod was given no users")
+		return nil, errors.New("spec.hostUsers is false, and the pod has no allocated user IDs")
 	}
 	return &runtimeapi.UserNamespace{Mode: runtimeapi.NamespaceMode_POD, Uids: mappings(users), Gids: mappings(users)}, nil
 }
@@ -61,7 +61,7 @@ func inBlock(ns *runtimeapi.NamespaceOption, user, group *runtimeapi.Int64Value,
 	for _, m := range ns.GetUsernsOptions().GetUids() {
 		for _, id := range ids {
 			if id < 0 || id >= int64(m.GetLength()) {
-				return fmt.Errorf("spec.hostUsers is false, and the pod's users and groups end at %d: %d is not one of them", m.GetLength()-1, id)
+				return fmt.Errorf("spec.hostUsers is false, and the pod's user and group IDs end at %d: %d is not one of them", m.GetLength()-1, id)
 			}
 		}
 	}

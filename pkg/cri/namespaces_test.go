@@ -35,12 +35,12 @@ func TestC_1_42_Namespaces(t *testing.T) {
 		{name: "the node's PID over a shared one", spec: v1.PodSpec{HostPID: true, ShareProcessNamespace: on}, want: &runtimeapi.NamespaceOption{Network: own, Pid: nodeMode, Ipc: own, UsernsOptions: nodes}},
 		{name: "the node's users", spec: v1.PodSpec{HostUsers: on}, users: block, want: &runtimeapi.NamespaceOption{Network: own, Pid: cont, Ipc: own, UsernsOptions: nodes}},
 		{name: "its own users", spec: v1.PodSpec{HostUsers: off}, users: block, want: &runtimeapi.NamespaceOption{Network: own, Pid: cont, Ipc: own, UsernsOptions: &runtimeapi.UserNamespace{Mode: own, Uids: ids, Gids: ids}}},
-		{name: "no users were given", spec: v1.PodSpec{HostUsers: off}, wrong: "spec.hostUsers is false, and the pod was given no users"},
-		{name: "root was given", spec: v1.PodSpec{HostUsers: off}, users: &pod.Users{Length: 65536}, wrong: "spec.hostUsers is false, and the pod was given no users"},
-		{name: "nothing was given", spec: v1.PodSpec{HostUsers: off}, users: &pod.Users{HostID: 65536}, wrong: "spec.hostUsers is false, and the pod was given no users"},
-		{name: "its own users on the node's network", spec: v1.PodSpec{HostUsers: off, HostNetwork: true}, users: block, wrong: "spec.hostUsers: false does not go with hostNetwork"},
-		{name: "its own users among the node's processes", spec: v1.PodSpec{HostUsers: off, HostPID: true}, users: block, wrong: "spec.hostUsers: false does not go with hostPID"},
-		{name: "its own users on the node's IPC", spec: v1.PodSpec{HostUsers: off, HostIPC: true}, users: block, wrong: "spec.hostUsers: false does not go with hostIPC"},
+		{name: "no users were given", spec: v1.PodSpec{HostUsers: off}, wrong: "spec.hostUsers is false, and the pod has no allocated user IDs"},
+		{name: "root was given", spec: v1.PodSpec{HostUsers: off}, users: &pod.Users{Length: 65536}, wrong: "spec.hostUsers is false, and the pod has no allocated user IDs"},
+		{name: "nothing was given", spec: v1.PodSpec{HostUsers: off}, users: &pod.Users{HostID: 65536}, wrong: "spec.hostUsers is false, and the pod has no allocated user IDs"},
+		{name: "its own users on the node's network", spec: v1.PodSpec{HostUsers: off, HostNetwork: true}, users: block, wrong: "spec.hostUsers: false cannot be combined with hostNetwork"},
+		{name: "its own users among the node's processes", spec: v1.PodSpec{HostUsers: off, HostPID: true}, users: block, wrong: "spec.hostUsers: false cannot be combined with hostPID"},
+		{name: "its own users on the node's IPC", spec: v1.PodSpec{HostUsers: off, HostIPC: true}, users: block, wrong: "spec.hostUsers: false cannot be combined with hostIPC"},
 	} {
 		p := &v1.Pod{Spec: c.spec}
 		got, err := namespaces(p, c.users)
@@ -84,7 +84,7 @@ func TestC_1_42_UsersOutsideTheBlock(t *testing.T) {
 		p, con := one()
 		p.Spec.HostUsers = ptr.To(false)
 		_, err := (&node{}).containerSecurity(p, con, block, &runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: id}})
-		if want := fmt.Sprintf("spec.hostUsers is false, and the pod's users and groups end at 65535: %d is not one of them", id); id > 65535 && (err == nil || err.Error() != want) || id <= 65535 && err != nil {
+		if want := fmt.Sprintf("spec.hostUsers is false, and the pod's user and group IDs end at 65535: %d is not one of them", id); id > 65535 && (err == nil || err.Error() != want) || id <= 65535 && err != nil {
 			t.Errorf("the image's %d: %v", id, err)
 		}
 	}

@@ -60,7 +60,7 @@ func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 		return pod.RuntimeReady{}, err
 	}
 	r.features.Store(featuresOf(a))
-	ready := pod.RuntimeReady{RuntimeMessage: "the runtime does not say", NetworkMessage: "the runtime does not say"}
+	ready := pod.RuntimeReady{RuntimeMessage: "not reported by the runtime", NetworkMessage: "not reported by the runtime"}
 	for _, c := range a.GetStatus().GetConditions() {
 		msg := ""
 		if !c.GetStatus() {

@@ -42,7 +42,7 @@ func (n *node) seccomp(s *v1.SeccompProfile) (*runtimeapi.SecurityProfile, error
 		return runtimeDefault(), nil
 	}
 	if s.LocalhostProfile != nil && s.Type != v1.SeccompProfileTypeLocalhost {
-		return nil, fmt.Errorf("seccompProfile: localhostProfile goes with type Localhost alone, and the type is %q", s.Type)
+		return nil, fmt.Errorf("seccompProfile: localhostProfile may only be set if the type is Localhost, and it is %q", s.Type)
 	}
 	switch s.Type {
 	case v1.SeccompProfileTypeRuntimeDefault:
@@ -69,7 +69,7 @@ func (n *node) seccompFile(name string) (string, error) {
 		return "", errors.New("this node has no directory for profiles")
 	}
 	if filepath.IsAbs(name) || !filepath.IsLocal(name) {
-		return "", errors.New("it must be a path beneath the directory for profiles")
+		return "", errors.New("it must be a path below the directory for profiles")
 	}
 	root, err := os.OpenRoot(n.seccompDir)
 	if err != nil {
@@ -81,7 +81,7 @@ func (n *node) seccompFile(name string) (string, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", fmt.Errorf("there is no such file in %s", n.seccompDir)
 	case err != nil:
-		return "", fmt.Errorf("look at it: %w", err)
+		return "", fmt.Errorf("stat it: %w", err)
 	case !info.Mode().IsRegular():
 		return "", errors.New("it is not a regular file")
 	}
@@ -98,7 +98,7 @@ func appArmor(p *v1.Pod, c *v1.Container) (*runtimeapi.SecurityProfile, string, 
 	}
 	name := profile.LocalhostProfile
 	if name != nil && profile.Type != v1.AppArmorProfileTypeLocalhost {
-		return nil, "", fmt.Errorf("appArmorProfile: localhostProfile goes with type Localhost alone, and the type is %q", profile.Type)
+		return nil, "", fmt.Errorf("appArmorProfile: localhostProfile may only be set if the type is Localhost, and it is %q", profile.Type)
 	}
 	switch profile.Type {
 	case v1.AppArmorProfileTypeRuntimeDefault:

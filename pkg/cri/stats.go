@@ -39,7 +39,7 @@ func (r *Runtime) Filesystems(ctx context.Context) (images, containers pod.Files
 		return pod.Filesystem{}, pod.Filesystem{}, err
 	}
 	if len(a.GetImageFilesystems()) == 0 {
-		return pod.Filesystem{}, pod.Filesystem{}, errors.New("the container runtime names no file system of images")
+		return pod.Filesystem{}, pod.Filesystem{}, errors.New("the container runtime reports no file system of images")
 	}
 	images = filesystemOf(a.GetImageFilesystems()[0])
 	containers = images

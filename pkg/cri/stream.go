@@ -116,7 +116,7 @@ func (r *Runtime) PortForwardURL(ctx context.Context, uid string) (*url.URL, err
 func streamURL(method, text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, &CallError{Method: method, Msg: "container runtime answered " + method + " with what is no address"}
+		return nil, &CallError{Method: method, Msg: "container runtime answered " + method + " with an invalid URL"}
 	}
 	return u, nil
 }

@@ -61,7 +61,7 @@ func (l *login) UnmarshalJSON(js []byte) error {
 }
 
 // errMalformed replaces errors that would repeat the content of a credential file.
-var errMalformed = errors.New("no docker configuration")
+var errMalformed = errors.New("not a Docker configuration")
 
 // readLogins reads a config.json, or a .dockercfg, which has no outer object.
 func readLogins(js []byte, old bool) (logins, error) {
@@ -184,7 +184,7 @@ func (p *Puller) secretCredentials(want *pod.Spec, n name) []credential {
 		}
 		l, err := readLogins(s.Data[key], old)
 		if err != nil {
-			p.cfg.Log.Warn("Pull secret not used", "namespace", want.Namespace, "secret", ref.Name, "error", err)
+			p.cfg.Log.Warn("Ignoring pull secret", "namespace", want.Namespace, "secret", ref.Name, "error", err)
 			continue
 		}
 		r.add(l, &secretRef{Namespace: want.Namespace, Name: ref.Name, UID: serverUID(want.Data.Object(pod.KindSecret, ref.Name), s)})
@@ -256,7 +256,7 @@ func (p *Puller) nodeLogins() ring {
 			l, err = readLogins(js, filepath.Base(file) == ".dockercfg")
 		}
 		if err != nil {
-			p.cfg.Log.Warn("Docker configuration not used", "file", file, "error", err)
+			p.cfg.Log.Warn("Ignoring Docker configuration", "file", file, "error", err)
 			continue
 		}
 		r.add(l, nil)

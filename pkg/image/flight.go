@@ -14,7 +14,7 @@ import (
 )
 
 // errClosed is the error of a pull that was not finished when Run ended.
-var errClosed = errors.New("images are not pulled any more")
+var errClosed = errors.New("image pulls have stopped")
 
 // linger is how long after a cancelled pull its image may still appear: the runtime may see
 // the cancellation only while it writes.
@@ -154,7 +154,7 @@ func (p *Puller) fly(ctx context.Context, f *flight) {
 	err := p.pull(f)
 	switch took := time.Since(f.Since).Round(time.Millisecond); {
 	case f.ctx.Err() != nil:
-		p.cfg.Log.Info("Image pull given up", "image", f.Image, "took", took)
+		p.cfg.Log.Info("Image pull canceled", "image", f.Image, "took", took)
 	case err == nil:
 		p.cfg.Log.Info("Image pulled", "image", f.Image, "took", took)
 	}
@@ -177,7 +177,7 @@ func (p *Puller) clear(ctx context.Context, f *flight) {
 		return
 	}
 	if err := p.settle(ctx, f.want); err != nil {
-		p.cfg.Log.Warn("End of an image pull not known yet", "image", f.Image, "error", err)
+		p.cfg.Log.Warn("Failed to find out whether an image was pulled", "image", f.Image, "error", err)
 	}
 }
 
@@ -209,7 +209,7 @@ func (p *Puller) pull(f *flight) error {
 		// Record the ID that FindImage returns: a runtime may answer a pull with a digest.
 		var id string
 		if id, err = p.cfg.Runtime.FindImage(f.ctx, f.want, f.Image); err == nil && id == "" {
-			err = errors.New("it is not there")
+			err = errors.New("the image is not there after its pull")
 		}
 		if err == nil {
 			err = p.records.pulled(id, f.name, used)
@@ -217,7 +217,7 @@ func (p *Puller) pull(f *flight) error {
 		if err != nil { // the intent stays, so that the image is not open to every pod
 			f.unseen = true
 			p.records.unsure(f.name)
-			p.cfg.Log.Warn("Image pull not recorded; the registry will be asked again", "image", f.Image, "error", err)
+			p.cfg.Log.Warn("Failed to record image pull; the next pod asks the registry again", "image", f.Image, "error", err)
 			return nil
 		}
 	}
@@ -239,7 +239,7 @@ func (p *Puller) size(f *flight) int64 {
 	}
 	n, err := rt.ImageBytes(f.ctx, f.want, f.Image)
 	if err != nil {
-		p.cfg.Log.Debug("Size of an image not read", "image", f.Image, "error", err)
+		p.cfg.Log.Debug("Failed to read the size of an image", "image", f.Image, "error", err)
 	}
 	return n
 }

@@ -171,7 +171,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		}
 	}
 	if n.repo == ownRepository {
-		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("image %q: the name belongs to the bundled runtime, and no registry has it", image), Final: true}
+		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("image %q: the name is reserved for the bundled runtime, no registry has it", image), Final: true}
 	}
 	told(pod.PullNews{Image: image})
 	began := time.Now()
@@ -187,7 +187,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 	ok, err := p.records.mayUse(id, n, secrets)
 	if err != nil {
-		p.cfg.Log.Warn("Records of image pulls not read; the registry is asked", "image", n.image, "error", err)
+		p.cfg.Log.Warn("Failed to read records of image pulls, asking the registry", "image", n.image, "error", err)
 		return false
 	}
 	return ok

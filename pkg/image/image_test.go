@@ -927,7 +927,7 @@ func TestPullImage_Password_IsInNoLogErrorOrFile(t *testing.T) {
 		if strings.Contains(all.String(), "c4nary") || strings.Contains(all.String(), "YzRuYXJ5") {
 			t.Errorf("%s", all.String())
 		}
-		if !strings.Contains(all.String(), "Pull secret not used") || !strings.Contains(all.String(), "sha256:r.io/good:1") {
+		if !strings.Contains(all.String(), "Ignoring pull secret") || !strings.Contains(all.String(), "sha256:r.io/good:1") {
 			t.Errorf("nothing was looked at: %s", all.String())
 		}
 		var rec map[string]any

@@ -92,14 +92,14 @@ func LoadProviders(config, dir string) (*Providers, error) {
 			return nil, fmt.Errorf("read %s: %w", file, err)
 		}
 		if c.Kind != "CredentialProviderConfig" || !strings.HasPrefix(c.APIVersion, "kubelet.config.k8s.io/v1") {
-			return nil, fmt.Errorf("read %s: it is no CredentialProviderConfig of kubelet.config.k8s.io/v1", file)
+			return nil, fmt.Errorf("read %s: not a CredentialProviderConfig of kubelet.config.k8s.io/v1", file)
 		}
 		for _, one := range c.Providers {
 			if one == nil {
 				return nil, fmt.Errorf("read %s: a provider is empty", file)
 			}
 			if slices.ContainsFunc(p.all, func(o *provider) bool { return o.Name == one.Name }) {
-				return nil, fmt.Errorf("read %s: provider %q is there twice", file, one.Name)
+				return nil, fmt.Errorf("read %s: provider %q is listed twice", file, one.Name)
 			}
 			if err := one.check(dir); err != nil {
 				return nil, fmt.Errorf("read %s: provider %q: %w", file, one.Name, err)
@@ -130,7 +130,7 @@ func configFiles(dir string) ([]string, error) {
 // check returns an error if a provider's configuration is invalid, and finds its program.
 func (p *provider) check(dir string) error {
 	if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \x00") {
-		return errors.New("its name is not that of a file")
+		return errors.New("its name is not a file name")
 	}
 	if version, ok := strings.CutPrefix(p.APIVersion, protocol); !ok || !slices.Contains([]string{"v1", "v1beta1", "v1alpha1"}, version) {
 		return fmt.Errorf("apiVersion %q is not %sv1", p.APIVersion, protocol)
@@ -140,14 +140,14 @@ func (p *provider) check(dir string) error {
 	}
 	for _, m := range p.MatchImages {
 		if _, err := url.Parse("https://" + m); err != nil {
-			return fmt.Errorf("matchImages: %q is no image", m)
+			return fmt.Errorf("matchImages: %q is not an image pattern", m)
 		}
 	}
 	if p.DefaultCacheDuration == nil || p.DefaultCacheDuration.Duration < 0 {
-		return errors.New("defaultCacheDuration is missing, or less than nothing")
+		return errors.New("defaultCacheDuration is missing or negative")
 	}
 	if p.TokenAttributes != nil {
-		return errors.New("tokenAttributes is not supported: there are no service accounts' tokens for providers here")
+		return errors.New("tokenAttributes is not supported: nodectl gives providers no service account tokens")
 	}
 	p.program = filepath.Join(dir, p.Name)
 	p.cache, p.asked = map[string]answer{}, map[string]*asking{}
@@ -181,7 +181,7 @@ func (p *Providers) lookup(ctx context.Context, n name, log *slog.Logger) []cred
 		}
 		l, err := one.get(ctx, n)
 		if err != nil {
-			log.Warn("Credential provider gave nothing", "provider", one.Name, "image", n.repo, "error", err)
+			log.Warn("Credential provider failed", "provider", one.Name, "image", n.repo, "error", err)
 			continue
 		}
 		r.add(l, nil)
@@ -225,7 +225,7 @@ func (p *provider) get(ctx context.Context, n name) (logins, error) {
 }
 
 // errAskerLeft says that the call of a provider was cancelled: no pod may use its result.
-var errAskerLeft = errors.New("the pod that asked is not wanted any more")
+var errAskerLeft = errors.New("the image pull was canceled")
 
 // ask runs the program and caches its answer for as long as it is valid.
 func (p *provider) ask(ctx context.Context, n name) (logins, error) {
@@ -243,14 +243,14 @@ func (p *provider) ask(ctx context.Context, n name) (logins, error) {
 		} `json:"auth"`
 	}
 	if json.Unmarshal(out, &a) != nil { // its text may hold a part of the answer
-		return nil, errors.New("its answer is no JSON of the protocol")
+		return nil, errors.New("its answer is not JSON of the credential provider protocol")
 	}
 	if a.Kind != "CredentialProviderResponse" || a.APIVersion != p.APIVersion {
 		return nil, errors.New("its answer is not a CredentialProviderResponse of " + p.APIVersion)
 	}
 	key, ok := map[string]string{"Image": n.repo, "Registry": n.registry, "Global": everything}[a.CacheKeyType]
 	if !ok {
-		return nil, errors.New("its answer has no cacheKeyType of the protocol")
+		return nil, errors.New("its answer has no valid cacheKeyType")
 	}
 	l := make(logins, len(a.Auth))
 	for where, c := range a.Auth {

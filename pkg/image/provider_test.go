@@ -153,7 +153,7 @@ func TestC_1_39_5_BrokenProviders(t *testing.T) {
 			if got := r.said(); !slices.Equal(got, []string{"r.io/a:1"}) {
 				t.Errorf("%q", got)
 			}
-			if log := m.log.String(); strings.Contains(log, "c4nary") || !strings.Contains(log, "Credential provider gave nothing") {
+			if log := m.log.String(); strings.Contains(log, "c4nary") || !strings.Contains(log, "Credential provider failed") {
 				t.Errorf("%s", log)
 			}
 		})
@@ -219,20 +219,20 @@ func TestC_1_39_5_ProviderConfigsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	change := func(from, to string) string { return strings.Replace(oneProvider, from, to, 1) }
 	for want, config := range map[string]string{
-		"its name is not that of a file":                                change("name: helper", "name: ../helper"),
-		`provider "..": its name is not that of a file`:                 change("name: helper", "name: .."),
+		"its name is not a file name":                                   change("name: helper", "name: ../helper"),
+		`provider "..": its name is not a file name`:                    change("name: helper", "name: .."),
 		`apiVersion "x/v1" is not credentialprovider.kubelet.k8s.io/v1`: change("credentialprovider.kubelet.k8s.io/v1", "x/v1"),
 		"matchImages is empty":                                          change(`["*.io", "*.io:5000", "other.example/path"]`, "[]"),
 		"defaultCacheDuration is missing":                               change("  defaultCacheDuration: 1h\n", ""),
 		`unknown field "argz"`:                                          change("args:", "argz:"),
 		"tokenAttributes is not supported":                              oneProvider + "  tokenAttributes: {serviceAccountTokenAudience: x}\n",
-		"it is no CredentialProviderConfig":                             change("kind: Cred", "kind: Bred"),
+		"not a CredentialProviderConfig":                                change("kind: Cred", "kind: Bred"),
 		"no provider in it":                                             "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n",
 		"a provider is empty":                                           "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [null]\n",
 		"no such file":                                                  change("name: helper", "name: nobody"),
 		"others can write to it":                                        change("name: helper", "name: open"),
 		"it is not executable":                                          change("name: helper", "name: text"),
-		"is there twice":                                                oneProvider + strings.SplitN(oneProvider, "providers:\n", 2)[1],
+		"is listed twice":                                               oneProvider + strings.SplitN(oneProvider, "providers:\n", 2)[1],
 	} {
 		dir := t.TempDir()
 		program(t, dir, "helper", "")
@@ -389,7 +389,7 @@ func TestC_1_39_5_DockerConfigs(t *testing.T) {
 	}
 	pull("a FIFO", "n:1")
 	m.stop()
-	if log := m.log.String(); strings.Contains(log, "c4nary") || strings.Count(log, "Docker configuration not used") != 5 {
+	if log := m.log.String(); strings.Contains(log, "c4nary") || strings.Count(log, "Ignoring Docker configuration") != 5 {
 		t.Errorf("%s", log)
 	}
 }

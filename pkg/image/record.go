@@ -322,10 +322,10 @@ func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
 			wrote, err = p.records.unknown(id, image, since)
 		}
 		if err != nil { // does not block other images; the next pull tries again
-			p.cfg.Log.Warn("End of an image pull not recorded", "image", image, "error", err)
+			p.cfg.Log.Warn("Failed to record whether an image was pulled", "image", image, "error", err)
 		}
 		if wrote { // also if it was there before the pull, which is unknown
-			p.cfg.Log.Warn("Nobody saw an image pull end; who wants its image has to ask the registry", "image", image)
+			p.cfg.Log.Warn("Outcome of an image pull is unknown; pods must ask the registry before they use the image", "image", image)
 		}
 	}
 	return nil

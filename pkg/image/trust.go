@@ -36,7 +36,7 @@ func readTrusted(file string) ([]byte, error) {
 // trusted returns an error if other users may have written a file.
 func trusted(info fs.FileInfo) error {
 	if !info.Mode().IsRegular() {
-		return errors.New("it is no regular file")
+		return errors.New("it is not a regular file")
 	}
 	if info.Mode().Perm()&0o022 != 0 {
 		return errors.New("others can write to it")

@@ -140,7 +140,7 @@ func (r *Rotator) rotate(ctx context.Context, dir *os.Root, name string, reopen 
 		return false, err
 	}
 	if err := reopen(ctx); err != nil {
-		return false, errors.Join(fmt.Errorf("begin a new log: %w", err), giveBack(dir, to, name))
+		return false, errors.Join(fmt.Errorf("start a new log: %w", err), giveBack(dir, to, name))
 	}
 	return true, nil
 }

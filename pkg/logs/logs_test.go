@@ -256,7 +256,7 @@ func TestF84_RotationRacesWithRemoval(t *testing.T) {
 		}
 		return errors.New("container is not running")
 	})
-	if err == nil || err.Error() != "rotate "+p.path+": begin a new log: container is not running" {
+	if err == nil || err.Error() != "rotate "+p.path+": start a new log: container is not running" {
 		t.Errorf("error %v", err)
 	}
 	if _, err := os.Stat(p.dir); !os.IsNotExist(err) {

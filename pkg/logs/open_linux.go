@@ -29,7 +29,7 @@ func openDir(f File) (dir *os.File, name string, err error) {
 		_ = dir.Close()
 		if err != nil {
 			if errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.ELOOP) {
-				return nil, "", fmt.Errorf("%s is no directory", part)
+				return nil, "", fmt.Errorf("%s is not a directory", part)
 			}
 			return nil, "", &os.PathError{Op: "open", Path: part, Err: err}
 		}
@@ -60,7 +60,7 @@ func openLog(dir *os.File, name string) (*os.File, os.FileInfo, error) {
 		return nil, nil, err
 	}
 	if now.Uid != 0 && int64(now.Uid) != int64(os.Geteuid()) {
-		return nil, nil, fmt.Errorf("%s is of user %d: %w", name, now.Uid, os.ErrPermission)
+		return nil, nil, fmt.Errorf("%s belongs to user %d: %w", name, now.Uid, os.ErrPermission)
 	}
 	// Open the checked file again for reading by its descriptor, whatever file has its name
 	// now.

@@ -77,7 +77,7 @@ func find(ctx context.Context, name string, wish netip.Addr, own []netip.Addr) (
 	if ip, ok := prefer(own, wish); ok {
 		return ip, nil
 	}
-	return netip.Addr{}, errors.New("this machine has no address that others could reach it by: name one with --node-ip")
+	return netip.Addr{}, errors.New("this machine has no address that other machines can reach: set one with --node-ip")
 }
 
 // resolve returns which of the machine's addresses a name resolves to; most nodes'

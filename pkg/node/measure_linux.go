@@ -122,7 +122,7 @@ func (p places) processes() (Level, error) {
 	}
 	words := strings.Fields(string(data)) // 0.20 0.18 0.12 1/80 11206
 	if len(words) < 4 {
-		return Level{}, fmt.Errorf("%s: %q says no number of processes", path, data)
+		return Level{}, fmt.Errorf("%s: no number of processes in %q", path, data)
 	}
 	_, text, _ := strings.Cut(words[3], "/")
 	n, err := strconv.ParseInt(text, 10, 64)

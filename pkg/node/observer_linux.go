@@ -337,6 +337,6 @@ func (o *Observer) note(what string, err error) {
 	o.said[what] = text
 	o.mu.Unlock()
 	if text != "" && text != was {
-		o.cfg.Log.Warn("Something of the node is not known", "what", what, "error", err)
+		o.cfg.Log.Warn("Failed to read facts of the node", "what", what, "error", err)
 	}
 }

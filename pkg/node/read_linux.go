@@ -42,7 +42,7 @@ func read(root, dir string) (Facts, error) {
 	f.Swap, _ = memory(proc, "SwapTotal") // no line is no swap
 	identify(root, &f)
 	if err = cmp.Or(err, e, hugePages(sys, f.Capacity)); err != nil {
-		return Facts{}, fmt.Errorf("look at this machine: %w", err)
+		return Facts{}, fmt.Errorf("read facts of this machine: %w", err)
 	}
 	return f, nil
 }
@@ -86,7 +86,7 @@ func processors(sys string) (int64, error) {
 		}
 		b, err := strconv.ParseUint(last, 10, 31)
 		if err != nil || b < a {
-			return 0, fmt.Errorf("%s: %q is no span of processors", path, span)
+			return 0, fmt.Errorf("%s: %q is not a range of processors", path, span)
 		}
 		n += int64(b - a + 1)
 	}

@@ -34,7 +34,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 		}
 		if unsupported(err) {
 			if told != "none" {
-				p.cfg.Log.Warn("Container runtime has no events; pods are relisted instead", "every", p.cfg.Fallback)
+				p.cfg.Log.Warn("Container runtime has no event stream, relisting pods instead", "every", p.cfg.Fallback)
 			}
 			told = "none"
 			for range againAfter {
@@ -50,7 +50,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			if errors.Is(err, pod.ErrUnavailable) {
 				level = slog.LevelDebug // another component logs that
 			}
-			p.cfg.Log.Log(ctx, level, "Container runtime events ended; trying again", "error", err)
+			p.cfg.Log.Log(ctx, level, "Container runtime events ended; retrying", "error", err)
 		}
 		told = "ended"
 		if !backoff.Sleep(ctx, pause) {
@@ -89,7 +89,7 @@ const drainLimit = 2 * time.Second
 // and not added stalls the runtime too.
 func (p *PLEG) Beat(context.Context) error {
 	if since := p.busy.Load(); since != 0 && time.Since(time.Unix(0, since)) > drainLimit {
-		return errors.New("the event stream is not drained")
+		return errors.New("the events of the container runtime are not handled in time")
 	}
 	return nil
 }

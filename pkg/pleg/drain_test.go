@@ -44,7 +44,7 @@ func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 		t.Errorf("over an event that was just taken: %v", err)
 	}
 	p.busy.Add(-int64(drainLimit)) // as if it had lasted long
-	if err := p.Beat(t.Context()); err == nil || err.Error() != "the event stream is not drained" {
+	if err := p.Beat(t.Context()); err == nil || err.Error() != "the events of the container runtime are not handled in time" {
 		t.Errorf("over an event that is not put down: %v", err)
 	}
 	d.mu.Unlock()

@@ -35,7 +35,7 @@ func (p *Prober) Hook(ctx context.Context, r pod.HookRequest) error {
 		return errors.New("the hook has no exec, httpGet or sleep")
 	}
 	if err != nil && ctx.Err() != nil {
-		return fmt.Errorf("hook given up: %w", context.Cause(ctx))
+		return fmt.Errorf("hook canceled: %w", context.Cause(ctx))
 	}
 	return err
 }

@@ -130,7 +130,7 @@ func sameHost(req *http.Request, via []*http.Request) error {
 
 var (
 	errRedirects = fmt.Errorf("stopped after %d redirects", maxRedirects)
-	errHeader    = errors.New("httpGet has a header that HTTP cannot carry")
+	errHeader    = errors.New("httpGet has a header that is not valid in HTTP")
 )
 
 // invalidHeader reports whether a request could not be sent because of its headers, which
@@ -184,7 +184,7 @@ func httpTrouble(err error, limit string) string {
 	case errors.As(err, &alert):
 		return alert.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "the server closed the connection without a whole answer"
+		return "the server closed the connection before its answer was complete"
 	case plainAnswer(err):
 		return "the server does not speak TLS"
 	}

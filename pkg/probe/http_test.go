@@ -263,7 +263,7 @@ func TestC_1_29_14_TransportErrorsAreFailures(t *testing.T) {
 	for name, tt := range map[string]struct{ answer, want string }{
 		"Garbage":    {"secret secret secret\r\n\r\n", "Get URL: the server did not answer with HTTP"},
 		"Silence":    {"", "Get URL: EOF"},
-		"CutBody":    {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "the server closed the connection without a whole answer"},
+		"CutBody":    {"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nab", "the server closed the connection before its answer was complete"},
 		"HugeHeader": {"HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "Get URL: the server did not answer with HTTP"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -174,7 +174,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	if f.closed {
-		f.refuse(w, nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent is leaving"})
+		f.refuse(w, nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent is shutting down"})
 		return
 	}
 	c, refusal := f.who(r)
@@ -233,7 +233,7 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 		if q.route.privileged {
 			f.auditRefusal(q, fmt.Sprint(http.StatusForbidden))
 		}
-		return q, &Refusal{Code: http.StatusForbidden, Message: "a page of another origin may not ask for this"}
+		return q, &Refusal{Code: http.StatusForbidden, Message: "requests from pages of another origin are not allowed"}
 	}
 	if f.open || c.Local {
 		return q, nil
@@ -307,8 +307,8 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 	var refusal *Refusal
 	if !errors.As(err, &refusal) {
-		s.log.Error("Request not answered", "path", q.route.path, "error", err)
-		refusal = &Refusal{Code: http.StatusInternalServerError, Message: "the agent could not answer; its log says why"}
+		s.log.Error("Failed to answer request", "path", q.route.path, "error", err)
+		refusal = &Refusal{Code: http.StatusInternalServerError, Message: "the agent could not answer; see its log"}
 	}
 	s.refuse(w, q, refusal)
 }

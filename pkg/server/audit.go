@@ -88,7 +88,7 @@ func (s *Server) record(q *request, attrs []slog.Attr) {
 		if err == nil {
 			return
 		}
-		s.log.Error("Audit file not written; the line is logged", "error", err)
+		s.log.Error("Failed to write audit file, logging the line instead", "error", err)
 	}
 	s.log.LogAttrs(q.Context(), slog.LevelInfo, message, attrs...)
 }

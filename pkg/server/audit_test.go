@@ -248,7 +248,7 @@ func TestAudit_LargeFile_IsRotated(t *testing.T) {
 	l := newPlace(t, func(cfg *Config) { cfg.Audit = f.path })
 	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/run/ns/p/c?cmd=true", nil)
 	l.stop()
-	if l.log.Count("Audit file not written") != 1 || l.log.Count(`msg="Privileged call"`) != 1 {
+	if l.log.Count("Failed to write audit file") != 1 || l.log.Count(`msg="Privileged call"`) != 1 {
 		t.Errorf("the log has %s", l.log.String())
 	}
 }

@@ -176,7 +176,7 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	of(cfg).logs = func(context.Context, io.Writer, Log) error { return nil }
 	web, _ := started(t, cfg)
 	for _, path := range []string{"/containerLogs/a/p/c", "/v1/pods"} {
-		if code, text, _ := full(t, web, "GET", path, ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not looked at its pods yet") {
+		if code, text, _ := full(t, web, "GET", path, ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not read its pods yet") {
 			t.Errorf("%s: %d %s", path, code, text)
 		}
 	}
@@ -281,7 +281,7 @@ func TestLocalRoutes(t *testing.T) {
 		{"GET", "/stats/summary", 200, `{"only":false}`},
 		{"POST", "/v1/restart/a/p?container=c&container=d&gracePeriodSeconds=3", 200, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`},
 		{"POST", "/v1/restart/a/gone", 404, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"gone\" not found","reason":"NotFound","code":404}`},
-		{"POST", "/v1/restart/a/bad", 500, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent could not answer; its log says why","reason":"InternalError","code":500}`},
+		{"POST", "/v1/restart/a/bad", 500, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent could not answer; see its log","reason":"InternalError","code":500}`},
 		{"POST", "/v1/delete/a/p?gracePeriodSeconds=-1", 400, `{"kind":"Status",`},
 		{"POST", "/v1/delete/a/p?uid=u", 200, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`},
 	} {

@@ -60,7 +60,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 		}
 		return worded(http.StatusBadRequest, err)
 	}
-	s.log.Debug("Reader of a log cut off", "pod", name, "container", container, "error", err)
+	s.log.Debug("Aborted log stream", "pod", name, "container", container, "error", err)
 	panic(http.ErrAbortHandler)
 }
 

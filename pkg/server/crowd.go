@@ -65,7 +65,7 @@ func (c *crowded) enter(peer netip.Prefix) bool {
 	defer c.mu.Unlock()
 	if c.count >= c.limit || c.perPeer > 0 && c.of[peer] >= c.perPeer {
 		if hidden, ok := c.full.Now(); ok {
-			c.log.Warn("Too many connections; more are hung up", "listener", c.name, "peer", peer, "connections", c.count, "limit", c.limit, "limitOfPeer", c.perPeer, "notLogged", hidden)
+			c.log.Warn("Too many connections; closing further ones", "listener", c.name, "peer", peer, "connections", c.count, "limit", c.limit, "limitOfPeer", c.perPeer, "notLogged", hidden)
 		}
 		return false
 	}

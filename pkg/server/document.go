@@ -14,7 +14,7 @@ import (
 
 // missing is the answer where the Config has none.
 func missing(q *request) error {
-	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent has no answer to " + q.route.path}
+	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent does not serve " + q.route.path}
 }
 
 // send answers with a document, as encoding/json writes it.
@@ -58,7 +58,7 @@ func (s *Server) pod(q *request) (*v1.Pod, error) {
 // knownPatience is how long a request for all pods waits for an agent that has just started.
 const knownPatience = 5 * time.Second
 
-var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not looked at its pods yet; it may wait for the container runtime"}
+var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not read its pods yet; it may be waiting for the container runtime"}
 
 // knows reports whether the agent has read its pods; it waits up to limit for that.
 func (s *Server) knows(ctx context.Context, limit time.Duration) bool {

@@ -55,7 +55,7 @@ func (s *Server) lines(w http.ResponseWriter, q *request, lines iter.Seq2[[]byte
 		}
 	}
 	if err != nil {
-		s.log.Debug("Reader cut off", "path", q.route.path, "error", err)
+		s.log.Debug("Aborted stream", "path", q.route.path, "error", err)
 		panic(http.ErrAbortHandler)
 	}
 	out.end()

@@ -9,7 +9,7 @@ import (
 
 // peerOf returns an error: agents run on Linux only.
 func peerOf(net.Conn) (uid uint32, pid int32, err error) {
-	return 0, 0, errors.New("who is at the other end of a socket is known on Linux only")
+	return 0, 0, errors.New("the peer of a socket is known on Linux only")
 }
 
 // hasHungUp returns false: agents run on Linux only.

@@ -81,7 +81,7 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	protocol, streams, err := conn.Open(w, q) // Open answers the caller if it fails
 	if err != nil {
 		r.q.result = "error"
-		s.log.Debug("WebSocket not opened", "error", err)
+		s.log.Debug("Failed to open WebSocket", "error", err)
 		return nil
 	}
 	defer conn.Close()
@@ -125,7 +125,7 @@ func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e 
 	w.last()
 	if text := r.last(protocol, err); len(text) > 0 {
 		if _, err := e.status.Write(text); err != nil && q.Context().Err() == nil {
-			s.log.Debug("Status of a stream not sent", "error", err)
+			s.log.Debug("Failed to send the status of a stream", "error", err)
 		}
 	}
 }

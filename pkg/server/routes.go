@@ -154,7 +154,7 @@ func (s *Server) find(r *http.Request, mine func(*route) bool) (*request, *Refus
 		return q, q.refused()
 	}
 	if there != nil {
-		return &request{Request: r, route: there}, &Refusal{Code: http.StatusMethodNotAllowed, Message: r.URL.Path + " does not take " + r.Method, allow: methods}
+		return &request{Request: r, route: there}, &Refusal{Code: http.StatusMethodNotAllowed, Message: r.URL.Path + " does not support " + r.Method, allow: methods}
 	}
 	return nil, &Refusal{Code: http.StatusNotFound, Message: "there is no " + r.URL.Path}
 }

@@ -95,7 +95,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		if l, err = listen(s.cfg.Socket); err != nil && s.cfg.TLS == nil && s.cfg.Health == "" {
 			return err
 		} else if err != nil { // the API server still needs the other listeners
-			s.log.Error("Local socket not served; others are answered", "error", err)
+			s.log.Error("Failed to serve the local socket; serving the other listeners", "error", err)
 		}
 	}
 	if s.cfg.Answering != nil {
@@ -103,7 +103,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	if l != nil {
 		defer l.remove()
-		s.log.Info("Answering on the local socket", "socket", s.cfg.Socket)
+		s.log.Info("Serving the local socket", "socket", s.cfg.Socket)
 		ended := make(chan error, 1) // cap 1: the goroutine below sends once, and never waits
 		var err error
 		wg.Go(func() { ended <- s.serve(ctx, s.local(ctx), s.bounded(l, "local socket", s.cfg.Connections, 0)) })

@@ -20,7 +20,7 @@ type socket struct {
 // InUseError is the error for a socket on which another process answers.
 type InUseError struct{ Path string }
 
-func (e *InUseError) Error() string { return "somebody else answers on " + e.Path }
+func (e *InUseError) Error() string { return "another process answers on " + e.Path }
 
 // listen makes the socket with mode 0600: it creates the socket in a private directory
 // and renames it to path, which replaces a stale socket atomically. It returns an error
@@ -33,9 +33,9 @@ func listen(path string) (_ *socket, err error) {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
 	case err != nil:
-		return nil, fmt.Errorf("look at socket: %w", err)
+		return nil, fmt.Errorf("check socket: %w", err)
 	case info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("%s is there, and is no socket", path)
+		return nil, fmt.Errorf("%s exists and is not a socket", path)
 	default:
 		if c, err := Dial(context.Background(), path); err == nil {
 			_ = c.Close()

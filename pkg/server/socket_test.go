@@ -92,7 +92,7 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := New(docs(path)).Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "is no socket") {
+		if err := New(docs(path)).Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {

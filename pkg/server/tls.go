@@ -105,7 +105,7 @@ func (s *Server) listening(ctx context.Context, name, address string, serve func
 		}
 		if !said {
 			said = true
-			s.log.Error("Cannot listen; trying again", "listener", name, "address", address, "error", err)
+			s.log.Error("Failed to listen; retrying", "listener", name, "address", address, "error", err)
 		}
 		backoff.Sleep(ctx, retry)
 	}

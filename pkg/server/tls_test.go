@@ -287,7 +287,7 @@ func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 			return nil
 		})
 		time.Sleep(10*retry + retry/2)
-		if n := log.Count("Cannot listen; trying again"); n != 1 {
+		if n := log.Count("Failed to listen; retrying"); n != 1 {
 			t.Errorf("said %d times", n)
 		}
 		_ = other.Close()
@@ -320,7 +320,7 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	cfg.TLS = &TLS{Address: address, Bound: func(a string) { bound <- a }, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }}
 	cfg.Health = "127.0.0.1:0"
 	_, stop := started(t, cfg) // the socket answers meanwhile
-	log.Has(t, 1, "Cannot listen; trying again")
+	log.Has(t, 1, "Failed to listen; retrying")
 	_ = other.Close()
 	wait.Receive(t, "another try to listen", bound)
 	stop()

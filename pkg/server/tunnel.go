@@ -32,7 +32,7 @@ func (s *Server) tunnel(w *session, r *http.Request) (http.ResponseWriter, *http
 	h := http.Header{}
 	conn, err := up.Upgrade(w, r, h)
 	if err != nil {
-		s.log.Debug("WebSocket not opened", "error", err)
+		s.log.Debug("Failed to open WebSocket", "error", err)
 		return nil, nil
 	}
 	within := r.Clone(r.Context())

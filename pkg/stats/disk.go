@@ -92,7 +92,7 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 		t, err := measureTree(ctx, dir, &left)
 		if err != nil {
 			if !errors.Is(err, os.ErrNotExist) && ctx.Err() == nil {
-				s.cfg.Log.Debug("Volume not measured", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
+				s.cfg.Log.Debug("Failed to measure volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
 			}
 			continue
 		}

@@ -73,7 +73,7 @@ func (s *Stats) complain(err error) {
 		said = err.Error()
 	}
 	if said != "" && said != s.said {
-		s.cfg.Log.Warn("Container runtime does not say what containers use", "error", err)
+		s.cfg.Log.Warn("Failed to read from the container runtime what containers use", "error", err)
 	}
 	s.said = said
 }

@@ -113,11 +113,11 @@ func decode(text []byte) (pod.Users, error) {
 		return pod.Users{}, fmt.Errorf("it is damaged: %w", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return pod.Users{}, errors.New("it is damaged: there is more than the mappings")
+		return pod.Users{}, errors.New("it is damaged: it has data after the mappings")
 	}
 	if len(s.UIDs) != 1 || len(s.GIDs) != 1 || s.UIDs[0] != s.GIDs[0] || s.UIDs[0].ContainerID != 0 ||
 		s.UIDs[0].HostID == 0 || s.UIDs[0].Length == 0 {
-		return pod.Users{}, errors.New("it is damaged: it does not map one block of users and the same of groups")
+		return pod.Users{}, errors.New("it is damaged: it does not map one block of users and the same block of groups")
 	}
 	return pod.Users{HostID: s.UIDs[0].HostID, Length: s.UIDs[0].Length}, nil
 }

@@ -31,7 +31,7 @@ func alignUp(n uint64, to uint32) uint64 { return (n + uint64(to) - 1) / uint64(
 // must be equal in both files, else all IDs after the node's first block.
 func (c Config) space() (span, error) {
 	if c.Length%DefaultLength != 0 {
-		return span{}, fmt.Errorf("a block of %d users is no multiple of %d", c.Length, DefaultLength)
+		return span{}, fmt.Errorf("a block of %d users is not a multiple of %d", c.Length, DefaultLength)
 	}
 	uids, err := c.subordinate(c.SubUID)
 	if err != nil {
@@ -47,7 +47,7 @@ func (c Config) space() (span, error) {
 			continue
 		}
 		if len(u) != 1 || len(g) != 1 || u[0] != g[0] {
-			return span{}, fmt.Errorf("%s and %s have to give user %s one range, and the same", c.SubUID, c.SubGID, name)
+			return span{}, fmt.Errorf("%s and %s must give user %s exactly one range, the same in both", c.SubUID, c.SubGID, name)
 		}
 		return u[0], c.check(u[0], name)
 	}
@@ -65,7 +65,7 @@ func (c Config) check(s span, name string) error {
 	case s.first%c.Length != 0 || s.length%c.Length != 0:
 		return fmt.Errorf("%s, %d IDs from %d on, is not made of blocks of %d", of, s.length, s.first, c.Length)
 	case s.first == 0:
-		return fmt.Errorf("%s begins with the node's root", of)
+		return fmt.Errorf("%s starts with ID 0, the node's root", of)
 	case s.end() > math.MaxUint32:
 		return fmt.Errorf("%s, %d IDs from %d on, goes past the last ID", of, s.length, s.first)
 	case uint64(s.length/c.Length) < uint64(max(c.MaxPods, 1)):
@@ -88,12 +88,12 @@ func (c Config) subordinate(path string) (map[string][]span, error) {
 				continue
 			}
 			if len(words) != 3 {
-				return nil, fmt.Errorf("%s: %q is no range of user %s", path, strings.TrimSpace(line), name)
+				return nil, fmt.Errorf("%s: %q is not a range of user %s", path, strings.TrimSpace(line), name)
 			}
 			first, err := strconv.ParseUint(words[1], 10, 32)
 			count, err2 := strconv.ParseUint(words[2], 10, 32)
 			if errors.Join(err, err2) != nil || count == 0 {
-				return nil, fmt.Errorf("%s: %q is no range of user %s", path, strings.TrimSpace(line), name)
+				return nil, fmt.Errorf("%s: %q is not a range of user %s", path, strings.TrimSpace(line), name)
 			}
 			of[name] = append(of[name], span{uint32(first), uint32(count)})
 		}

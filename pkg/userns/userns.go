@@ -85,7 +85,7 @@ func (b *Blocks) Give(uid string) (*pod.Users, error) {
 	}
 	if !b.written(uid) { // the file was removed; running containers still have the block
 		if err := b.write(uid, users); err != nil {
-			return nil, fmt.Errorf("write down the users of pod %s: %w", uid, err)
+			return nil, fmt.Errorf("record the users of pod %s: %w", uid, err)
 		}
 	}
 	return &users, nil
@@ -95,7 +95,7 @@ func (b *Blocks) Give(uid string) (*pod.Users, error) {
 func (b *Blocks) give(uid string) (*pod.Users, error) {
 	for _, other := range slices.Sorted(maps.Keys(b.wrong)) {
 		if _, known := b.have[other]; !known { // its block is unknown, and might be any
-			return nil, fmt.Errorf("no users can be given: %w", b.wrong[other])
+			return nil, fmt.Errorf("cannot allocate users: %w", b.wrong[other])
 		}
 	}
 	taken := slices.SortedFunc(maps.Values(b.have), func(x, y pod.Users) int { return int(int64(x.HostID) - int64(y.HostID)) })
@@ -107,12 +107,12 @@ func (b *Blocks) give(uid string) (*pod.Users, error) {
 		next = max(next, alignUp(uint64(t.HostID)+uint64(t.Length), b.cfg.Length))
 	}
 	if next+uint64(b.cfg.Length) > b.space.end() {
-		return nil, fmt.Errorf("all %d blocks of users are given", b.space.length/b.cfg.Length)
+		return nil, fmt.Errorf("all %d blocks of users are allocated", b.space.length/b.cfg.Length)
 	}
 	users := pod.Users{HostID: uint32(next), Length: b.cfg.Length}
 	if err := b.write(uid, users); err != nil {
 		b.loaded = false // the file may exist in spite of the error
-		return nil, fmt.Errorf("write down the users of pod %s: %w", uid, err)
+		return nil, fmt.Errorf("record the users of pod %s: %w", uid, err)
 	}
 	b.have[uid] = users
 	return &users, nil

@@ -90,20 +90,20 @@ func TestC_1_42_1_Ranges(t *testing.T) {
 		{name: "ours first", uid: "kubelet:65536:7208960\nnodectl:655360:7208960\n", gid: "nodectl:655360:7208960\nkubelet:65536:7208960\n", pods: 110, first: 655360},
 		{name: "larger blocks", uid: "-", gid: "-", length: 131072, pods: 110, first: 131072},
 		{name: "odd blocks", uid: "-", gid: "-", length: 65537, pods: 1, wrong: "is no multiple of 65536"},
-		{name: "files that differ", uid: "kubelet:65536:7208960", gid: "kubelet:131072:7208960", pods: 110, wrong: "one range, and the same"},
-		{name: "users alone", uid: "kubelet:65536:7208960", gid: "", pods: 110, wrong: "one range, and the same"},
-		{name: "groups alone", uid: "", gid: "nodectl:65536:7208960", pods: 110, wrong: "one range, and the same"},
-		{name: "two ranges", uid: "kubelet:65536:7208960\nkubelet:73400320:65536", gid: "kubelet:65536:7208960\nkubelet:73400320:65536", pods: 110, wrong: "one range, and the same"},
+		{name: "files that differ", uid: "kubelet:65536:7208960", gid: "kubelet:131072:7208960", pods: 110, wrong: "exactly one range, the same in both"},
+		{name: "users alone", uid: "kubelet:65536:7208960", gid: "", pods: 110, wrong: "exactly one range, the same in both"},
+		{name: "groups alone", uid: "", gid: "nodectl:65536:7208960", pods: 110, wrong: "exactly one range, the same in both"},
+		{name: "two ranges", uid: "kubelet:65536:7208960\nkubelet:73400320:65536", gid: "kubelet:65536:7208960\nkubelet:73400320:65536", pods: 110, wrong: "exactly one range, the same in both"},
 		{name: "odd offset", uid: "kubelet:65537:7208960", gid: "kubelet:65537:7208960", pods: 110, wrong: "is not made of blocks of 65536"},
 		{name: "odd length", uid: "kubelet:65536:7208961", gid: "kubelet:65536:7208961", pods: 110, wrong: "is not made of blocks of 65536"},
-		{name: "root", uid: "kubelet:0:7208960", gid: "kubelet:0:7208960", pods: 110, wrong: "begins with the node's root"},
+		{name: "root", uid: "kubelet:0:7208960", gid: "kubelet:0:7208960", pods: 110, wrong: "starts with ID 0, the node's root"},
 		{name: "too few", uid: "kubelet:65536:7143424", gid: "kubelet:65536:7143424", pods: 110, wrong: "has 109 blocks of 65536, and there may be 110 pods"},
 		{name: "past the end", uid: "kubelet:4294901760:65536", gid: "kubelet:4294901760:65536", pods: 1, wrong: "goes past the last ID"},
-		{name: "no numbers", uid: "kubelet:a:b", gid: "kubelet:a:b", pods: 1, wrong: `"kubelet:a:b" is no range of user kubelet`},
-		{name: "negative", uid: "kubelet:-65536:65536", gid: "kubelet:-65536:65536", pods: 1, wrong: "is no range of user kubelet"},
-		{name: "too large a number", uid: "kubelet:4294967296:65536", gid: "", pods: 1, wrong: "is no range of user kubelet"},
-		{name: "nothing", uid: "kubelet:65536:0", gid: "kubelet:65536:0", pods: 1, wrong: "is no range of user kubelet"},
-		{name: "short line", uid: "kubelet:65536", gid: "", pods: 1, wrong: "is no range of user kubelet"},
+		{name: "no numbers", uid: "kubelet:a:b", gid: "kubelet:a:b", pods: 1, wrong: `"kubelet:a:b" is not a range of user kubelet`},
+		{name: "negative", uid: "kubelet:-65536:65536", gid: "kubelet:-65536:65536", pods: 1, wrong: "is not a range of user kubelet"},
+		{name: "too large a number", uid: "kubelet:4294967296:65536", gid: "", pods: 1, wrong: "is not a range of user kubelet"},
+		{name: "nothing", uid: "kubelet:65536:0", gid: "kubelet:65536:0", pods: 1, wrong: "is not a range of user kubelet"},
+		{name: "short line", uid: "kubelet:65536", gid: "", pods: 1, wrong: "is not a range of user kubelet"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -140,7 +140,7 @@ func TestC_1_42_1_AllBlocksAreGiven(t *testing.T) {
 	if !slices.Equal(got, []uint32{3, 4, 5, 6}) {
 		t.Errorf("%v", got)
 	}
-	if u, err := b.Give("p4"); err == nil || err.Error() != "all 4 blocks of users are given" {
+	if u, err := b.Give("p4"); err == nil || err.Error() != "all 4 blocks of users are allocated" {
 		t.Errorf("%v, %v", u, err)
 	}
 	if err := b.Take("p1"); err != nil {

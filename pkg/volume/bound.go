@@ -96,7 +96,7 @@ func (b bound) setGroup(ctx context.Context, p placed, s *setting) error {
 	}
 	err := setGroup(ctx, p.path, s.group(), policy, false)
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
-		s.log.Warn("Group of claim not changed", "claim", s.want.Namespace+"/"+b.claim, "error", err)
+		s.log.Warn("Failed to change the group of a claim", "claim", s.want.Namespace+"/"+b.claim, "error", err)
 		return nil
 	}
 	return err

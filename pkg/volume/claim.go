@@ -82,7 +82,7 @@ func (c claim) put(ctx context.Context, p placed, s *setting) error {
 	if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.EOPNOTSUPP) {
 		// On a file system without owners, or a remote one, the group stays, as in the
 		// kubelet.
-		s.log.Warn("Group of claim not changed", "claim", c.namespace+"/"+c.name, "error", err)
+		s.log.Warn("Failed to change the group of a claim", "claim", c.namespace+"/"+c.name, "error", err)
 		return nil
 	}
 	return err

@@ -109,7 +109,7 @@ func (p placed) there() error {
 		return nil // it belongs to the host, and may be anything
 	}
 	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
-		return fmt.Errorf("%s is no longer there", p.path)
+		return fmt.Errorf("%s no longer exists", p.path)
 	}
 	if _, is := p.kind.(bound); is && !boundAt(p.path) {
 		return fmt.Errorf("%s is no longer mounted", p.path)
@@ -133,7 +133,7 @@ func (v *Volumes) recursiveReadOnly(class *string, m *v1.VolumeMount) (bool, err
 	case !m.ReadOnly:
 		return false, fmt.Errorf("recursiveReadOnly: %s needs readOnly: true", mode)
 	case m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone:
-		return false, fmt.Errorf("recursiveReadOnly: %s does not go with mountPropagation: %s", mode, *m.MountPropagation)
+		return false, fmt.Errorf("recursiveReadOnly: %s cannot be combined with mountPropagation: %s", mode, *m.MountPropagation)
 	case mode == v1.RecursiveReadOnlyIfPossible:
 		return possible, nil
 	case mode != v1.RecursiveReadOnlyEnabled:

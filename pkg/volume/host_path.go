@@ -88,7 +88,7 @@ func realPath(path string) (string, error) {
 		return real, err
 	}
 	if _, err := os.Lstat(path); err == nil {
-		return "", errors.New("is a link that leads nowhere")
+		return "", errors.New("is a link to a missing file")
 	}
 	above, err := realPath(filepath.Dir(path))
 	return filepath.Join(above, filepath.Base(path)), err

@@ -31,7 +31,7 @@ func (v *Volumes) hosts(dir string, want *pod.Spec, podIPs []string) ([]pod.Moun
 	case err == nil:
 		return []pod.Mount{{HostPath: path, ContainerPath: etcHosts, Relabel: v.cfg.SELinux}}, nil
 	case diskRefuses(err) && len(want.Pod.Spec.HostAliases) == 0:
-		v.log.Warn("Hosts file not written: the pod has the runtime's", "path", path, "error", err)
+		v.log.Warn("Failed to write hosts file; the pod has the runtime's", "path", path, "error", err)
 		return nil, nil
 	}
 	return nil, err

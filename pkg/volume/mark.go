@@ -71,7 +71,7 @@ func (v *Volumes) mark(dir string, kept bool, m mark) error {
 	if err == nil || kept || !diskRefuses(err) {
 		return err
 	}
-	v.log.Warn("Volumes not noted on disk", "dir", dir, "error", err)
+	v.log.Warn("Failed to record volumes on disk", "dir", dir, "error", err)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.noted[dir] = m

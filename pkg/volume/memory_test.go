@@ -252,8 +252,8 @@ func TestSecretsAreNotWrittenToAnotherFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	mount(t, "none", dir, "ramfs", 0, "")
-	if err := p.Put(s, 1); err == nil || !strings.HasSuffix(err.Error(), "is not in memory") || p.Ready(s, 1) {
-		t.Errorf("got %v, want that it is not in memory", err)
+	if err := p.Put(s, 1); err == nil || !strings.HasSuffix(err.Error(), "is not on a tmpfs") || p.Ready(s, 1) {
+		t.Errorf("got %v, want that it is not on a tmpfs", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
 		t.Errorf("written: %v %v", entries, err)

@@ -69,7 +69,7 @@ func mountID(f *os.File) (string, error) {
 			return strings.TrimSpace(id), nil
 		}
 	}
-	return "", fmt.Errorf("the kernel does not tell what mount %s is on", f.Name())
+	return "", fmt.Errorf("the kernel does not report the mount of %s", f.Name())
 }
 
 // openVolume opens the path of a volume, whatever it is, with O_PATH.
@@ -141,7 +141,7 @@ func makeBeneath(dir *os.File, name string, mode uint32) (*os.File, error) {
 			return nil, err
 		}
 	}
-	return nil, errors.New("leads nowhere, or elsewhere each time")
+	return nil, errors.New("is a link to a missing file, or changes at each attempt")
 }
 
 // makeMissing makes the missing directories of name once.

@@ -93,7 +93,7 @@ func inMemory(root *os.Root) error {
 		return err
 	}
 	if fs.Type != unix.TMPFS_MAGIC {
-		return fmt.Errorf("%s is not in memory", root.Name())
+		return fmt.Errorf("%s is not on a tmpfs", root.Name())
 	}
 	return nil
 }

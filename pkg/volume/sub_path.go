@@ -77,7 +77,7 @@ func bind(source *os.File, target string) error {
 		return fmt.Errorf("mount on %s: %w", target, err)
 	}
 	if !isSame(&want, target) {
-		return errors.Join(fmt.Errorf("what is mounted on %s is something else", target), unmount(target))
+		return errors.Join(fmt.Errorf("another file is mounted on %s", target), unmount(target))
 	}
 	return nil
 }

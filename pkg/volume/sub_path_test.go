@@ -135,7 +135,7 @@ func TestC_1_37_7_SubPathsThatLeadOut(t *testing.T) {
 		{"data", "abs", "leads out of the volume"}, {"data", "abs/canary", "leads out of the volume"}, {"data", "abs/new", "leads out of the volume"},
 		{"data", "rel/canary", "leads out of the volume"}, {"data", "up", "leads out of the volume"}, {"data", "up/x", "leads out of the volume"},
 		{"data", "proc" + outside, "leads out of the volume"}, {"data", "self/x", "leads out of the volume"},
-		{"data", "dangling", "leads nowhere, or elsewhere each time"}, {"data", "loop", "too many levels of symbolic links"}, {"data", "file/x", "not a directory"},
+		{"data", "dangling", "is a link to a missing file, or changes at each attempt"}, {"data", "loop", "too many levels of symbolic links"}, {"data", "file/x", "not a directory"},
 		{"data", strings.Repeat("n", 256), "file name too long"},
 		{"cm", "none", "is not in the volume"}, {"missing", "x", outside + "/no does not exist"},
 	} {

@@ -25,7 +25,7 @@ func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 	}
 	name := strconv.Itoa(instance)
 	if err := v.take(ctx, dir, uid, name); err != nil {
-		return fmt.Errorf("take volumes of pod %s, instance %d: %w", uid, instance, err)
+		return fmt.Errorf("tear down volumes of pod %s, instance %d: %w", uid, instance, err)
 	}
 	return nil
 }
@@ -58,7 +58,7 @@ func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 		return fmt.Errorf("log directory %q: %w", logs, err)
 	}
 	if err := v.forget(ctx, dir, uid, logs); err != nil {
-		return fmt.Errorf("forget pod %s: %w", key, err)
+		return fmt.Errorf("remove files of pod %s: %w", key, err)
 	}
 	return nil
 }

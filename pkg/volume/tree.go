@@ -27,7 +27,7 @@ const (
 type MountedError struct{ Path string }
 
 func (e *MountedError) Error() string {
-	return e.Path + " is mounted: unmount it, then it is removed"
+	return e.Path + " is mounted: unmount it first"
 }
 
 // removeTree removes the path of names under base, with all below it. base is trusted and

@@ -289,7 +289,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 	if err := os.Remove(p.emptyDir(1, "data")); err != nil {
 		t.Fatal(err)
 	}
-	if err := mount(v1.VolumeMount{Name: "data", MountPath: "/x"}); err == nil || !strings.HasSuffix(err.Error(), "is no longer there") {
+	if err := mount(v1.VolumeMount{Name: "data", MountPath: "/x"}); err == nil || !strings.HasSuffix(err.Error(), "no longer exists") {
 		t.Errorf("an emptyDir that is gone: got %v", err)
 	}
 	for want, v := range map[string]v1.Volume{

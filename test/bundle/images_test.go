@@ -224,8 +224,8 @@ func TestImagesThatCannotBeImported(t *testing.T) {
 		t.Errorf("want one line for each of 4 archives:\n%s", err)
 	}
 	for i, want := range []string{
-		"cut.tar: it is cut short", "empty.tar: it is no image archive",
-		"foreign.tar: it holds no image for linux/" + runtime.GOARCH, "text.tar: it is no image archive",
+		"cut.tar: it is truncated", "empty.tar: it is not an image archive",
+		"foreign.tar: it has no image for linux/" + runtime.GOARCH, "text.tar: it is not an image archive",
 	} {
 		if i < len(got) && got[i] != filepath.Join(dir, want) {
 			t.Errorf("line %d is %q, want %q", i, got[i], want)
@@ -259,7 +259,7 @@ func TestImagesAreImportedOnce(t *testing.T) {
 		if err := m.Import(t.Context()); err != nil {
 			t.Errorf("%s: %v", c.name, err)
 		}
-		if got := log.count("Images imported"); got > c.want || got < c.want && c.name != "when the file changed" {
+		if got := log.count("Imported images"); got > c.want || got < c.want && c.name != "when the file changed" {
 			t.Errorf("%s: imported %d times, want %d", c.name, got, c.want)
 		}
 		if !has(t, n, ref) {

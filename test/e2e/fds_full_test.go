@@ -36,7 +36,7 @@ func serving(name string) string {
 func TestF10_ReadersLeaveDescriptors(t *testing.T) {
 	s := parallelStage(t)
 	a := s.start(few(s.command("serve", "-f", s.manifests)))
-	a.await("Answering on the local socket")
+	a.await("Serving the local socket")
 	var crowd []net.Conn
 	for i := range 100 {
 		c := s.dial()

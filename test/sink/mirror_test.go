@@ -108,7 +108,7 @@ func mirrorsComeBack(t *testing.T, a *agent) {
 	own := staticPod(a.name, "own", "h")
 	a.says(own, running(own, true), fromFile)
 	a.until(t, "own", "running", phase(v1.PodRunning))
-	a.log.Has(t, 1, "a pod of its name is there")
+	a.log.Has(t, 1, "another pod has its name")
 	if is := c.GetPod(t, "default", "taken"); is == nil || is.Annotations[v1.MirrorPodAnnotationKey] != "" {
 		t.Error("a pod that is no mirror was touched")
 	}

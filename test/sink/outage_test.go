@@ -70,7 +70,7 @@ func outage(t *testing.T, c *cluster.Cluster, name string, rounds int, begin, en
 	if n != pods {
 		t.Errorf("%d statuses were taken, want one of each of %d pods", n, pods)
 	}
-	if said := a.log.Count("is not told of pods"); said != 1 {
+	if said := a.log.Count("Cannot send pods"); said != 1 {
 		t.Errorf("the outage was said %d times", said)
 	}
 }

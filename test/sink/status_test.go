@@ -127,7 +127,7 @@ func endStays(t *testing.T, a *agent) {
 	if is.Status.Phase != v1.PodSucceeded || find(is, v1.PodReady).Status != v1.ConditionFalse {
 		t.Errorf("an end was taken back: %+v", is.Status)
 	}
-	if n := a.log.Count("Phase not taken back"); n != 1 {
+	if n := a.log.Count("Phase not sent"); n != 1 {
 		t.Errorf("said %d times", n)
 	}
 }

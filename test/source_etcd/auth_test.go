@@ -67,9 +67,9 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 		"user in the URL": {func(c *etcd.Config) {
 			c.Username, c.PasswordFile, c.Endpoints = "", "", []string{"https://node:" + hunter + "@" + host}
 		}, ""},
-		"no certificate":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = "", "" }, "it refuses TLS with us: certificate required"},
-		"a stranger's":         {func(c *etcd.Config) { c.CertFile, c.KeyFile = theirs.CertFile, theirs.KeyFile }, "it refuses TLS with us: certificate required"},
-		"an expired one":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = late.CertFile, late.KeyFile }, "it refuses TLS with us: expired certificate"},
+		"no certificate":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = "", "" }, "it refuses the TLS connection: certificate required"},
+		"a stranger's":         {func(c *etcd.Config) { c.CertFile, c.KeyFile = theirs.CertFile, theirs.KeyFile }, "it refuses the TLS connection: certificate required"},
+		"an expired one":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = late.CertFile, late.KeyFile }, "it refuses the TLS connection: expired certificate"},
 		"unknown authority":    {func(c *etcd.Config) { c.CAFile = foreign.File }, "its certificate is signed by an unknown authority"},
 		"system's authorities": {func(c *etcd.Config) { c.CAFile = "" }, "its certificate is signed by an unknown authority"},
 		"missing certificate":  {func(c *etcd.Config) { c.CertFile = filepath.Join(dir, "none") }, "cannot read the client certificate: open " + filepath.Join(dir, "none") + ": no such file or directory"},
@@ -98,7 +98,7 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 			switch {
 			case c.want == "":
 				w.Holds(t, "one")
-			case w.Err != nil && w.Err.Error() == host+": connection closed; does it accept the client certificate?" && strings.HasPrefix(c.want, "it refuses TLS"):
+			case w.Err != nil && w.Err.Error() == host+": connection closed; does it accept the client certificate?" && strings.HasPrefix(c.want, "it refuses the TLS"):
 				// A connection that is reset meanwhile loses the reason.
 			case w.Err == nil || w.Err.Error() != host+": "+c.want:
 				t.Errorf("error %v, want %q", w.Err, c.want)

@@ -206,7 +206,7 @@ func TestF71_RestoredFromBackup(t *testing.T) {
 			e.Put(t, prefix+"b", "pod two again")
 			e.Put(t, "/elsewhere", "")
 			e.Delete(t, prefix+"b")
-		}, "history is another than before", []string{"one", "three"}},
+		}, "history differs from the one read before", []string{"one", "three"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, prefix := start(t)
@@ -256,7 +256,7 @@ func TestF71_RestoredAndGrownPastIsFoundByItsHistory(t *testing.T) {
 		e.Put(t, "/elsewhere", "")
 	}
 	n.mend()
-	says(t, l, "history is another than before")
+	says(t, l, "history differs from the one read before")
 	w := l.Set()
 	w.Holds(t, "one", "three")
 	w.Names(t, "three", "two")
@@ -278,7 +278,7 @@ func TestF71_AnotherClusterForAMoment(t *testing.T) {
 	ours.cut()
 	says(t, l, "connection closed")
 	theirs.mend()
-	says(t, l, "another cluster than before")
+	says(t, l, "cluster's ID has changed")
 	ours.mend()
 	theirs.cut()
 	w := until(t, l, "one")

@@ -116,7 +116,7 @@ func New(cfg Config) (*Presence, error) {
 		cfg.Epoch = context.Background
 	}
 	if cfg.REST == nil || cfg.Observer == nil {
-		return nil, errors.New("a node needs an API server and somebody who observes it")
+		return nil, errors.New("REST and Observer are required")
 	}
 	p := &Presence{cfg: cfg, kick: make(chan struct{}, 1), born: make(chan struct{}, 1), said: map[string]string{}}
 	config := rest.CopyConfig(cfg.REST)
@@ -240,7 +240,7 @@ func (p *Presence) gone(uid types.UID) {
 
 // bury is gone for the known object; hearing is held.
 func (p *Presence) bury(uid types.UID) {
-	p.cfg.Log.Warn("Node object is gone from the API server", "node", p.cfg.Observer.Name())
+	p.cfg.Log.Warn("Node object was deleted from the API server", "node", p.cfg.Observer.Name())
 	p.seen.Store(nil)
 	p.words++
 	p.buried = uid
@@ -285,8 +285,8 @@ func (p *Presence) note(what string, err error) {
 	switch {
 	case text == was:
 	case text != "":
-		p.cfg.Log.Warn("Node is not kept up to date at the API server", "what", what, "error", err)
+		p.cfg.Log.Warn("Failed to update node at the API server", "what", what, "error", err)
 	default:
-		p.cfg.Log.Info("Node is kept up to date at the API server again", "what", what)
+		p.cfg.Log.Info("Updating node at the API server again", "what", what)
 	}
 }

@@ -113,7 +113,7 @@ func (p *Presence) watch(ctx context.Context, since string) (string, error) {
 			}
 			return "", err
 		case !ok:
-			return "", fmt.Errorf("the watch of node %s shows a %T", p.cfg.Observer.Name(), e.Object)
+			return "", fmt.Errorf("watch of node %s: got an object of type %T", p.cfg.Observer.Name(), e.Object)
 		case e.Type == watch.Deleted:
 			p.gone(n.UID)
 		case e.Type != watch.Bookmark:

@@ -63,7 +63,7 @@ func (p *Presence) register(ctx context.Context) {
 		made, err := p.nodes.Create(ctx, fresh, metav1.CreateOptions{})
 		switch {
 		case err == nil:
-			p.cfg.Log.Info("Node is registered", "node", made.Name)
+			p.cfg.Log.Info("Successfully registered node", "node", made.Name)
 			p.sent(made, true)
 			if node.Condition(made, v1.NodeReady).Status == v1.ConditionTrue {
 				p.event(node.Event{Reason: "NodeReady", Type: v1.EventTypeNormal, Message: "Node " + made.Name + " status is now: NodeReady"})
@@ -96,7 +96,7 @@ func (p *Presence) take(ctx context.Context) error {
 	if p.cfg.Register {
 		after = p.cfg.Observer.Adopted(ctx, before)
 	}
-	p.cfg.Log.Info("Node was registered before", "node", before.Name)
+	p.cfg.Log.Info("Node was previously registered", "node", before.Name)
 	return p.send(ctx, before, after, true)
 }
 

@@ -98,9 +98,9 @@ func New(cfg Config) (*Access, error) {
 	case cfg.Node == "":
 		return nil, errors.New("no node name")
 	case cfg.API == nil && cfg.ClientCAFile == "":
-		return nil, errors.New("without an API server, whoever asks needs a certificate: set --client-ca-file")
+		return nil, errors.New("without an API server, callers can authenticate only by certificate: set --client-ca-file")
 	case cfg.NoTokens && cfg.ClientCAFile == "":
-		return nil, errors.New("nobody can be let in: neither tokens nor client certificates say who asks")
+		return nil, errors.New("no caller could authenticate: tokens are off and there is no --client-ca-file")
 	}
 	var err error
 	if cfg.ClientCAFile != "" {
@@ -203,7 +203,7 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	leave(!ok && err == nil)
 	if err != nil {
 		if hidden, ok := a.unreviewed.Now(); ok {
-			a.cfg.Log.Warn("Token not reviewed", "error", err, "notLogged", hidden)
+			a.cfg.Log.Warn("Failed to review token", "error", err, "notLogged", hidden)
 		}
 		return server.Caller{}, false, err
 	}
@@ -234,16 +234,16 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 	case c.Local:
 		return true, "local", nil
 	case !known(c):
-		return false, "nobody known", nil
+		return false, "the caller is not authenticated", nil
 	case a.reviews == nil:
-		return slices.Contains(c.Groups, mastersGroup), "without an API server, only group " + mastersGroup + " is let in", nil
+		return slices.Contains(c.Groups, mastersGroup), "without an API server, only group " + mastersGroup + " has access", nil
 	}
 	why := ""
 	for _, subresource := range subresources {
 		said, err := a.reviews.may(ctx, c, verb, subresource)
 		if err != nil {
 			if hidden, ok := a.unauthorized.Now(); ok {
-				a.cfg.Log.Warn("Access not reviewed", "verb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
+				a.cfg.Log.Warn("Failed to review access", "verb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
 			}
 			return false, "", err
 		}

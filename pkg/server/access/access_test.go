@@ -284,7 +284,7 @@ func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 	if err == nil {
 		t.Error("no error")
 	}
-	if all := fmt.Sprintf("%+v %+v %v %s", a.tokens.accepted.Keys(), a.tokens.refused.Keys(), err, log.String()); strings.Contains(all, "hunter2") || !strings.Contains(all, "Token not reviewed") {
+	if all := fmt.Sprintf("%+v %+v %v %s", a.tokens.accepted.Keys(), a.tokens.refused.Keys(), err, log.String()); strings.Contains(all, "hunter2") || !strings.Contains(all, "Failed to review token") {
 		t.Errorf("kept or told: %s", all)
 	}
 	if n := len(a.tokens.accepted.Keys()) + len(a.tokens.refused.Keys()); n != 2 {

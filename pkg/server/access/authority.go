@@ -72,17 +72,17 @@ func (a *authorities) load(now time.Time) error {
 	a.read = now
 	text, err := os.ReadFile(a.file)
 	if err != nil {
-		return fmt.Errorf("client authorities: %w", err)
+		return fmt.Errorf("client CA file: %w", err)
 	}
 	if a.pool != nil && bytes.Equal(text, a.text) {
 		return nil
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
-		return fmt.Errorf("client authorities: %s holds no certificate", a.file)
+		return fmt.Errorf("client CA file: no certificate in %s", a.file)
 	}
 	if a.pool != nil {
-		a.log.Info("Client authorities replaced", "file", a.file)
+		a.log.Info("Reloaded client CA file", "file", a.file)
 	}
 	a.text, a.pool = text, pool
 	a.generation++
@@ -97,7 +97,7 @@ func (a *authorities) now(now time.Time) (*x509.CertPool, int64) {
 	if now.Sub(a.read) >= rereadAfter || now.Before(a.read) {
 		if err := a.load(now); err != nil {
 			if hidden, ok := a.unread.Now(); ok {
-				a.log.Error("Client authorities not read again", "error", err, "notLogged", hidden)
+				a.log.Error("Failed to reload client CA file", "error", err, "notLogged", hidden)
 			}
 		}
 	}

@@ -109,7 +109,7 @@ func TestD1_ClientCertificates(t *testing.T) {
 		{"a server's", showing(ours.issue("anna", func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} })), false},
 		{"no name", showing(ours.issue("")), false},
 		{"anonymous", showing(ours.issue("system:anonymous")), false},
-		{"nobody known", showing(ours.issue("anna", func(c *x509.Certificate) { c.Subject.Organization = []string{"system:unauthenticated"} })), false},
+		{"the caller is not authenticated", showing(ours.issue("anna", func(c *x509.Certificate) { c.Subject.Organization = []string{"system:unauthenticated"} })), false},
 		{"signed by itself", showing(others.cert), false},
 	} {
 		c, ok, err := a.Who(it.r)

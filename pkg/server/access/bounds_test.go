@@ -182,7 +182,7 @@ func TestAuthorities_FileIsGone_IsLoggedSeldom(t *testing.T) {
 				t.Fatal("the authorities are gone")
 			}
 		}
-		if n := strings.Count(log.String(), "not read again"); n != 6 {
+		if n := strings.Count(log.String(), "Failed to reload client CA file"); n != 6 {
 			t.Errorf("logged %d times in a minute", n)
 		}
 	})

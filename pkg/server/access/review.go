@@ -62,7 +62,7 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	}
 	text, err := json.Marshal(&spec)
 	if err != nil {
-		return verdict{}, errors.New("an access review cannot be written")
+		return verdict{}, errors.New("cannot encode the access review")
 	}
 	sum := sha256.Sum256(text)
 	key := string(sum[:])
@@ -107,7 +107,7 @@ type gate struct{ *semaphore.Weighted }
 func newGate() gate { return gate{semaphore.NewWeighted(asking)} }
 
 // errBusy is the error of a review that found no place within askFor.
-var errBusy = errors.New("too many questions to the API server at a time")
+var errBusy = errors.New("too many reviews wait for the API server")
 
 // ask sends a review within askFor, and once more after a transient error. Other requests
 // may wait for the result, so it ignores the cancellation of ctx.

@@ -84,7 +84,7 @@ func (l *loop) statusNext(e *entry) errand {
 	want, refused := merge(e.object, e.report)
 	if refused && e.illegal != e.object.UID {
 		e.illegal = e.object.UID
-		l.log.Warn("Phase not taken back: the API server says that the pod has ended", "pod", e.key.String(), "phase", string(e.object.Status.Phase), "here", string(e.report.Pod.Status.Phase))
+		l.log.Warn("Phase not sent: the pod is terminated at the API server", "pod", e.key.String(), "phase", string(e.object.Status.Phase), "here", string(e.report.Pod.Status.Phase))
 	}
 	return l.patchTo(e, want, e.report)
 }
@@ -94,7 +94,7 @@ func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) errand 
 	slim(&want, e.slim)
 	body, err := difference(e.object, &want)
 	if err != nil {
-		l.complain(e, "Status not sent: it cannot be written", err, "")
+		l.complain(e, "Failed to encode status", err, "")
 		return errand{}
 	}
 	if body == nil || e.inVain(body) {

@@ -154,7 +154,7 @@ func (s *Sink) runEvents(ctx context.Context, c *record.EventCorrelator) {
 		s.yield(ctx, e)
 		result, err := c.EventCorrelate(e)
 		if err != nil {
-			s.log.Debug("Event not counted", "error", err)
+			s.log.Debug("Failed to correlate event", "error", err)
 		}
 		if result == nil || result.Skip {
 			continue
@@ -206,11 +206,11 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 		case err == nil:
 			c.UpdateState(done)
 			if n := s.lost(0, true); n > 0 {
-				s.log.Warn("Events lost: the API server did not take them for long", "events", n)
+				s.log.Warn("Dropped events that the API server did not accept in time", "events", n)
 			}
 			return
 		case hopeless(err):
-			s.log.Debug("Event refused by the API server", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", words(err))
+			s.log.Debug("API server rejected event", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", words(err))
 			return
 		}
 		pause := eventPause

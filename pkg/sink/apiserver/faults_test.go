@@ -57,7 +57,7 @@ func TestF70_Outage(t *testing.T) {
 					}
 					last = c.at
 				}
-				if text := n.log.String(); strings.Count(text, "is not told of pods") != 1 || strings.Count(text, "told of pods again") != 1 {
+				if text := n.log.String(); strings.Count(text, "Cannot send pods") != 1 || strings.Count(text, "Sending pods to the API server again") != 1 {
 					t.Errorf("log:\n%s", text)
 				}
 			}, func(c *Config) { c.QPS, c.Burst = 5, 5 })

@@ -19,7 +19,7 @@ func (l *loop) newMirror(e *entry, now time.Time) errand {
 		return errand{} // it is being deleted, or has no hash
 	}
 	if what := refersTo(p); what != "" {
-		l.complain(e, "Static pod has no mirror: an API server takes none that names "+what, nil, "the pod runs; it is seen with nodectl get pods")
+		l.complain(e, "Static pod has no mirror pod: an API server accepts none that references its objects", fmt.Errorf("it references %s", what), "the pod runs; nodectl get pods shows it")
 		return errand{}
 	}
 	uid := l.cfg.NodeUID()
@@ -95,12 +95,12 @@ func (l *loop) supplanted(e *entry, now time.Time) errand {
 	}
 	want = *want.DeepCopy()
 	want.Phase, want.Reason = v1.PodFailed, nameTakenBy
-	want.Message = "A static pod of this name is on the node (" + by.Origin.String() + "); this one does not run beside it"
+	want.Message = "The node runs a static pod of this name (" + by.Origin.String() + ") instead of this pod"
 	for _, list := range [][]v1.ContainerStatus{want.InitContainerStatuses, want.ContainerStatuses, want.EphemeralContainerStatuses} {
 		for i := range list {
 			if c := &list[i]; c.State.Running != nil {
 				c.State = v1.ContainerState{Terminated: &v1.ContainerStateTerminated{
-					ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "How the container ended was not kept",
+					ExitCode: 137, Reason: "ContainerStatusUnknown", Message: "The container's exit status is unknown",
 					StartedAt: c.State.Running.StartedAt, ContainerID: c.ContainerID,
 				}}
 				c.Ready, c.Started = false, new(false)

@@ -146,7 +146,7 @@ func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 			})
 			n.tell(staticPod("one", "h"), runningStatus(), ofFile)
 			pass(10 * time.Second)
-			if made := n.pod("one") != nil; made == goesOn || strings.Contains(n.log.String(), "refuses it") != goesOn {
+			if made := n.pod("one") != nil; made == goesOn || strings.Contains(n.log.String(), "rejects it") != goesOn {
 				t.Errorf("it goes on: %t, made %t\n%s", goesOn, made, n.log.String())
 			}
 		})

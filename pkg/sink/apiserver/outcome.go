@@ -37,7 +37,7 @@ func (l *loop) take(a answer, now time.Time) {
 		return
 	case failed:
 		e.doubtful = e.doubtful || a.verb != get
-		l.complain(e, "API server could not take what it is told of a pod; it is tried again", a.err, "")
+		l.complain(e, "API server failed to handle a request about a pod; retrying", a.err, "")
 		e.back(now, firstPause, lastPause, retry)
 	case refused:
 		if a.verb == create && e.pause < firstPause && isNodeUnknown(a.err) {
@@ -131,14 +131,14 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 
 // The warning about a mirror whose name another pod has, and its hint.
 const (
-	nameTaken = "Static pod has no mirror: a pod of its name is there"
+	nameTaken = "Static pod has no mirror pod: another pod has its name"
 	renameIt  = "delete that pod, or rename the static one"
 )
 
 // leave pauses all requests, longer each time until the server answers.
 func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
 	if l.pause == 0 {
-		l.log.Warn("API server is not told of pods; it is tried again", "error", words(a.err))
+		l.log.Warn("Cannot send pods to the API server; retrying", "error", words(a.err))
 	}
 	l.pause, l.asked = backoff.Next(l.pause, firstPause, awayPause), retry > 0
 	l.closed = now.Add(max(backoff.Jitter(l.pause, 0.5, 1.5), retry))
@@ -152,7 +152,7 @@ func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
 func (l *loop) back() {
 	if l.pause > 0 {
 		l.pause, l.closed = 0, time.Time{}
-		l.log.Info("API server is told of pods again")
+		l.log.Info("Sending pods to the API server again")
 	}
 }
 
@@ -160,7 +160,7 @@ func (l *loop) back() {
 func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 	if a.verb == patch && e.slim < maxSlim {
 		e.slim, e.slimmed = e.slim+1, now
-		l.complain(e, "Status is too large for the API server; it is told in short", nil, "")
+		l.complain(e, "Status is too large for the API server; sending a shorter one", nil, "")
 		e.mark(now, false)
 		return
 	}
@@ -181,11 +181,11 @@ func (e *entry) back(now time.Time, first, last, retry time.Duration) {
 func (l *loop) complainRefused(a answer, e *entry) {
 	switch a.verb {
 	case create:
-		l.complain(e, "Static pod has no mirror: the API server refuses it", a.err, "the pod runs; the mirror is tried again")
+		l.complain(e, "Static pod has no mirror pod: the API server rejects it", a.err, "the pod runs; its mirror pod is tried again")
 	case remove:
-		l.complain(e, "Pod not removed from the API server: it refuses", a.err, "")
+		l.complain(e, "API server rejects the deletion of a pod", a.err, "")
 	default:
-		l.complain(e, "Status not taken by the API server; it is tried again", a.err, "")
+		l.complain(e, "API server rejects a status; retrying", a.err, "")
 	}
 }
 

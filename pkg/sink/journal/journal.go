@@ -192,11 +192,11 @@ func (j *Journal) compact() {
 	before := j.end
 	if err := j.rewrite(); err != nil {
 		j.retry = j.end + j.max/4
-		j.log.Warn("Journal not compacted", "path", j.path, "bytes", j.end, "error", err)
+		j.log.Warn("Failed to compact journal", "path", j.path, "bytes", j.end, "error", err)
 		return
 	}
 	j.retry = 0
-	j.log.Debug("Journal compacted", "path", j.path, "before", before, "after", j.end)
+	j.log.Debug("Compacted journal", "path", j.path, "before", before, "after", j.end)
 }
 
 // rewrite does not sync the file: after a loss of power the engine reports every pod

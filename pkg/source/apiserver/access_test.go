@@ -135,7 +135,7 @@ func TestF72_ForbiddenIsToldAndKeepsPods(t *testing.T) {
 	l := sourcetest.Listen(t, s.source(t))
 	l.Set()
 	s.fails(http.StatusForbidden)
-	if err := l.Error(); !strings.Contains(err.Error(), "HTTP 403: the server does not let us list and watch this node's pods") {
+	if err := l.Error(); !strings.Contains(err.Error(), "HTTP 403: the server denies permission to list and watch this node's pods") {
 		t.Errorf("error %q", err)
 	}
 	s.says(nil)

@@ -256,4 +256,4 @@ func (r *run) fail(err error) {
 }
 
 // errBackInTime is the error while a second list has not confirmed the first.
-var errBackInTime = errors.New("the server's data is older than what was read before (restored from a backup?): nothing is removed until a second list says the same")
+var errBackInTime = errors.New("the server's data is older than in the last list (was it restored from a backup?): pods are removed only after a second list confirms it")

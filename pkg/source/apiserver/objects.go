@@ -177,7 +177,7 @@ func (r *run) leaveUnread(id objectID) {
 	case r.held.users[id] == 0:
 		r.set.Remove(file)
 	case !r.set.Has(file):
-		r.set.Put(unread(file, "there is no room for all that pods name"), nil)
+		r.set.Put(unread(file, "pods name too many ConfigMaps and Secrets"), nil)
 	}
 }
 

@@ -193,7 +193,7 @@ func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
 	}
 	for f := range w.Files.All() {
 		for _, p := range f.Problems {
-			if !strings.Contains(p.Msg, "HTTP 403: the server does not let us read secret/default/a") || strings.Contains(p.Msg, "hunter2") {
+			if !strings.Contains(p.Msg, "HTTP 403: the server denies permission to read secret/default/a") || strings.Contains(p.Msg, "hunter2") {
 				t.Errorf("problem %q", p.Msg)
 			}
 		}

@@ -123,7 +123,7 @@ func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 	first.Holds(t, "one", "two")
 	s.watched(t, 1)
 	s.fails(http.StatusInternalServerError)
-	if got, want := l.Error().Error(), s.URL+": HTTP 500: the server fails"; got != want {
+	if got, want := l.Error().Error(), s.URL+": HTTP 500: server error"; got != want {
 		t.Errorf("error %q, want %q", got, want)
 	}
 	s.waits(t, s.count(isWatch)+3, isWatch) // and no second error comes of it

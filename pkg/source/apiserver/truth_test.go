@@ -267,7 +267,7 @@ func TestF71_WhatIsNoCompleteListRemovesNothing(t *testing.T) {
 		_, _ = w.Write(whole)
 		return true
 	})
-	if err := l.Error(); !strings.Contains(err.Error(), "before the whole answer came") {
+	if err := l.Error(); !strings.Contains(err.Error(), "before the answer was complete") {
 		t.Errorf("error %q", err)
 	}
 }

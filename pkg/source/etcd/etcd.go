@@ -97,7 +97,7 @@ var _ source.Source = (*Source)(nil)
 func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: cfg}
 	if cfg.Prefix == "" {
-		return nil, errors.New("no prefix: all of etcd's keys would be manifests")
+		return nil, errors.New("no prefix: every key of etcd would be read as a manifest")
 	}
 	s.prefix = strings.TrimRight(cfg.Prefix, "/") + "/"
 	s.end = s.prefix[:len(s.prefix)-1] + "0" // the byte after the slash
@@ -115,11 +115,11 @@ func New(cfg Config) (*Source, error) {
 	case len(s.members) == 0:
 		return nil, errors.New("no endpoint")
 	case (cfg.CertFile == "") != (cfg.KeyFile == ""):
-		return nil, errors.New("a certificate and its key come together")
+		return nil, errors.New("a certificate needs its key, and a key its certificate")
 	case (cfg.Username == "") != (cfg.PasswordFile == ""):
-		return nil, errors.New("a user and a password file come together")
+		return nil, errors.New("a user needs a password file, and a password file a user")
 	case files != "" && !secure:
-		return nil, errors.New("certificates are of no use without an https endpoint")
+		return nil, errors.New("certificates need an https endpoint")
 	}
 	if s.cfg.Timeout <= 0 {
 		s.cfg.Timeout = 10 * time.Second
@@ -198,7 +198,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 func (s *Source) warn() {
 	for _, e := range s.members {
 		if !e.secure && !e.near && (s.cfg.Username != "" || e.user != "") {
-			s.cfg.Log.Warn("The password for etcd goes over the network as it is; use https", "member", e.address)
+			s.cfg.Log.Warn("Sending the password for etcd unencrypted; use https", "member", e.address)
 		}
 	}
 }
@@ -215,7 +215,7 @@ func (s *Source) round(ctx context.Context, r *reader, first int) (int, error) {
 		if r.left || ctx.Err() != nil {
 			return n, nil
 		}
-		s.cfg.Log.Debug("A session with etcd has ended", "member", e.address, "looked", looked, "reason", err)
+		s.cfg.Log.Debug("Session with etcd ended", "member", e.address, "looked", looked, "reason", err)
 		if looked {
 			return n, nil
 		}

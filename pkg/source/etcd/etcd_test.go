@@ -61,14 +61,14 @@ func TestNewRefusesWhatCannotBeRead(t *testing.T) {
 	one := []string{"http://127.0.0.1:1"}
 	for want, c := range map[string]Config{
 		"no endpoint": {Prefix: "/p"},
-		"no prefix: all of etcd's keys would be manifests":          {Endpoints: one},
+		"no prefix: every key of etcd would be read as a manifest":  {Endpoints: one},
 		"an endpoint is not a URL":                                  {Prefix: "/p", Endpoints: []string{"http://u:hunter2@a%zz"}},
 		"an endpoint is not an http or https URL":                   {Prefix: "/p", Endpoints: []string{"a:2379"}},
 		"an endpoint is a URL without a host":                       {Prefix: "/p", Endpoints: []string{"http:///x"}},
 		"endpoint 127.0.0.1:1: only scheme, host and port are used": {Prefix: "/p", Endpoints: []string{"http://u:hunter2@127.0.0.1:1/v3?token=hunter2"}},
-		"a certificate and its key come together":                   {Prefix: "/p", Endpoints: []string{"https://a"}, CertFile: "x"},
-		"a user and a password file come together":                  {Prefix: "/p", Endpoints: one, Username: "u"},
-		"certificates are of no use without an https endpoint":      {Prefix: "/p", Endpoints: one, CAFile: "x"},
+		"a certificate needs its key, and a key its certificate":    {Prefix: "/p", Endpoints: []string{"https://a"}, CertFile: "x"},
+		"a user needs a password file, and a password file a user":  {Prefix: "/p", Endpoints: one, Username: "u"},
+		"certificates need an https endpoint":                       {Prefix: "/p", Endpoints: one, CAFile: "x"},
 		// Others on the network could change what is read (D1).
 		"endpoint 10.0.0.1:1: http to another host is neither encrypted nor authenticated": {Prefix: "/p", Endpoints: []string{"https://a", "http://u:hunter2@10.0.0.1:1"}},
 	} {
@@ -192,10 +192,10 @@ func TestF71_ListsThatContradict(t *testing.T) {
 		"nothing happened":        {listing{7, 10, []listed{{"a", 3}, {"b", 8}}}, ""},
 		"removed, changed, added": {listing{7, 14, []listed{{"b", 12}, {"c", 13}}}, ""},
 		"all removed":             {listing{7, 14, nil}, ""},
-		"another cluster":         {listing{8, 14, []listed{{"a", 3}, {"b", 8}}}, "this is another cluster than before"},
+		"another cluster":         {listing{8, 14, []listed{{"a", 3}, {"b", 8}}}, "the cluster's ID has changed"},
 		"an older revision":       {listing{7, 9, []listed{{"a", 3}, {"b", 8}}}, "its revision is lower than before"},
-		"restored and written to": {listing{7, 14, []listed{{"a", 3}, {"b", 6}}}, "its history is another than before"},
-		"a key never seen":        {listing{7, 14, []listed{{"a", 3}, {"b", 8}, {"c", 5}}}, "its history is another than before"},
+		"restored and written to": {listing{7, 14, []listed{{"a", 3}, {"b", 6}}}, "its history differs from the one read before"},
+		"a key never seen":        {listing{7, 14, []listed{{"a", 3}, {"b", 8}, {"c", 5}}}, "its history differs from the one read before"},
 	} {
 		if got := seen.contradicts(c.list); got != c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
@@ -288,22 +288,22 @@ func TestReasonsNameEveryMember(t *testing.T) {
 func TestF72_WordsHoldNoSecrets(t *testing.T) {
 	secret := errors.New("token hunter2")
 	for want, c := range map[string]struct{ cause, err error }{
-		"permission denied":                                 {nil, rpctypes.ErrGRPCPermissionDenied},
-		"permission denied: wrong user or password":         {nil, rpctypes.ErrGRPCAuthFailed},
-		"permission denied: the member asks who we are":     {nil, rpctypes.ErrGRPCUserEmpty},
-		errNoLeader.Error():                                 {secret, rpctypes.ErrGRPCNoLeader},
-		errCompacted.Error():                                {nil, rpctypes.ErrGRPCCompacted},
-		"timeout":                                           {nil, status.Error(codes.DeadlineExceeded, "hunter2")},
-		"no etcd v3 answers there":                          {nil, status.Error(codes.Unimplemented, "hunter2")},
-		"the member fails: Internal":                        {nil, status.Error(codes.Internal, "hunter2")},
-		"an answer was larger than what is read":            {nil, status.Error(codes.ResourceExhausted, "hunter2")},
-		"connection closed; is it https?":                   {secret, status.Error(codes.Unavailable, "hunter2")},
-		"connection refused":                                {syscall.ECONNREFUSED, status.Error(codes.Unavailable, "")},
-		"no such host":                                      {&net.DNSError{Name: "hunter2", IsNotFound: true}, status.Error(codes.Unavailable, "")},
-		"name lookup failed":                                {&net.DNSError{Name: "hunter2"}, status.Error(codes.Unavailable, "")},
-		"its certificate is signed by an unknown authority": {x509.UnknownAuthorityError{}, status.Error(codes.Unavailable, "")},
-		"its certificate has expired or is not yet valid":   {x509.CertificateInvalidError{Reason: x509.Expired}, status.Error(codes.Unavailable, "")},
-		"it refuses TLS with us: certificate required":      {&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, status.Error(codes.Unavailable, "")},
+		"permission denied":                                   {nil, rpctypes.ErrGRPCPermissionDenied},
+		"permission denied: wrong user or password":           {nil, rpctypes.ErrGRPCAuthFailed},
+		"permission denied: the member requires a user":       {nil, rpctypes.ErrGRPCUserEmpty},
+		errNoLeader.Error():                                   {secret, rpctypes.ErrGRPCNoLeader},
+		errCompacted.Error():                                  {nil, rpctypes.ErrGRPCCompacted},
+		"timeout":                                             {nil, status.Error(codes.DeadlineExceeded, "hunter2")},
+		"the server does not speak etcd v3":                   {nil, status.Error(codes.Unimplemented, "hunter2")},
+		"the member returned an error: Internal":              {nil, status.Error(codes.Internal, "hunter2")},
+		"an answer is larger than the limit":                  {nil, status.Error(codes.ResourceExhausted, "hunter2")},
+		"connection closed; is it https?":                     {secret, status.Error(codes.Unavailable, "hunter2")},
+		"connection refused":                                  {syscall.ECONNREFUSED, status.Error(codes.Unavailable, "")},
+		"no such host":                                        {&net.DNSError{Name: "hunter2", IsNotFound: true}, status.Error(codes.Unavailable, "")},
+		"name lookup failed":                                  {&net.DNSError{Name: "hunter2"}, status.Error(codes.Unavailable, "")},
+		"its certificate is signed by an unknown authority":   {x509.UnknownAuthorityError{}, status.Error(codes.Unavailable, "")},
+		"its certificate has expired or is not yet valid":     {x509.CertificateInvalidError{Reason: x509.Expired}, status.Error(codes.Unavailable, "")},
+		"it refuses the TLS connection: certificate required": {&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, status.Error(codes.Unavailable, "")},
 	} {
 		m := &member{wire: &wire{}}
 		m.wire.note(c.cause)
@@ -412,7 +412,7 @@ func TestSetsEndsWithItsContextWhileNobodyAnswers(t *testing.T) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, err := range s.Sets(done) {
-		t.Errorf("a word although the context was done: %v", err)
+		t.Errorf("the source yielded although the context was done: %v", err)
 	}
 }
 

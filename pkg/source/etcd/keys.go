@@ -30,7 +30,7 @@ const (
 	mostBytes = 256 << 20
 )
 
-var errTooMuch = fmt.Errorf("there are more than %d keys, or more than %d MiB in them, below the prefix", mostKeys, mostBytes>>20)
+var errTooMuch = fmt.Errorf("the keys below the prefix exceed the limit of %d keys or %d MiB", mostKeys, mostBytes>>20)
 
 // tooMuch reports whether the keys exceed the limits.
 func (k *known) tooMuch() bool { return len(k.keys) > mostKeys || k.bytes > mostBytes }
@@ -71,7 +71,7 @@ func (c change) sum() [sha256.Size]byte {
 	return sha256.Sum256(c.value)
 }
 
-const otherHistory = "its history is another than before"
+const otherHistory = "its history differs from the one read before"
 
 // contradicts returns how a listing contradicts earlier reads; "" when it does not. A
 // cluster that was restored from a backup has another ID, an older revision, or, once
@@ -81,7 +81,7 @@ func (k *known) contradicts(l listing) string {
 	case k.revision == 0:
 		return ""
 	case l.cluster != k.cluster:
-		return "this is another cluster than before"
+		return "the cluster's ID has changed"
 	case l.revision < k.revision:
 		return "its revision is lower than before"
 	}

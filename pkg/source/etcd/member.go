@@ -68,7 +68,7 @@ func (s *Source) dial(e endpoint, answered bool) (*member, error) {
 		grpc.WithDisableServiceConfig(),
 	)
 	if err != nil {
-		return nil, errors.New("not an address to connect to")
+		return nil, errors.New("not a valid address")
 	}
 	m.conn = conn
 	return m, nil
@@ -311,7 +311,7 @@ func (w *watcher) next() (*etcdserverpb.ResponseHeader, []*mvccpb.Event, error) 
 		batch = append(batch, answer.Events...)
 		switch {
 		case size > 4*messageLimit:
-			return nil, nil, errors.New("too much happened at once; all is listed anew")
+			return nil, nil, errors.New("too many changes at once; listing all keys again")
 		case !answer.Fragment:
 			return answer.GetHeader(), batch, nil
 		}

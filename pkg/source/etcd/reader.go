@@ -200,7 +200,7 @@ func (r *reader) judge(ctx context.Context, m *member, l listing, why string) er
 	if r.doubt == nil || !r.follows(l) {
 		r.doubt = &doubt{l, time.Now()}
 	}
-	return errors.New(why + ", as after a restoration; nothing is removed before a second look says the same")
+	return errors.New(why + ", as after a restore from a backup; keys are removed only after a second list confirms it")
 }
 
 // follows reports whether l continues the doubtful listing, and has all of our keys
@@ -265,7 +265,7 @@ func (r *reader) watch(ctx context.Context, m *member) error {
 		case err != nil:
 			return err
 		case header.GetClusterId() != r.seen.cluster:
-			return errors.New("this is another cluster than a moment ago")
+			return errors.New("the cluster's ID has changed")
 		}
 		r.apply(header, batch)
 		if r.seen.tooMuch() {

@@ -17,9 +17,9 @@ import (
 )
 
 var (
-	errCompacted = errors.New("what happened since is forgotten already (compacted); all is listed anew")
+	errCompacted = errors.New("etcd has compacted the changes since the last list; listing all keys again")
 	errNoLeader  = errors.New("no leader: the cluster has no quorum")
-	errConfused  = errors.New("answers do not fit together")
+	errConfused  = errors.New("its answers contradict each other")
 )
 
 // wire is one connection as the network sees it. grpc keeps only texts of what
@@ -109,7 +109,7 @@ var serverWords = []struct {
 	{rpctypes.ErrCompacted, errCompacted},
 	{rpctypes.ErrFutureRev, errors.New("its revision is lower than before")},
 	{rpctypes.ErrPermissionDenied, errors.New("permission denied")},
-	{rpctypes.ErrUserEmpty, errors.New("permission denied: the member asks who we are")},
+	{rpctypes.ErrUserEmpty, errors.New("permission denied: the member requires a user")},
 	{rpctypes.ErrAuthFailed, errors.New("permission denied: wrong user or password")},
 	{rpctypes.ErrInvalidAuthToken, errors.New("permission denied: the token is no longer valid")},
 	{rpctypes.ErrAuthOldRevision, errors.New("permission denied: users or roles have just changed")},
@@ -121,7 +121,7 @@ var serverWords = []struct {
 	{rpctypes.ErrTimeoutDueToConnectionLost, errNoLeader},
 	{rpctypes.ErrTimeoutWaitAppliedIndex, errors.New("the member lags behind")},
 	{rpctypes.ErrTooManyRequests, errors.New("the member has too many requests")},
-	{rpctypes.ErrStopped, errors.New("the member is leaving")},
+	{rpctypes.ErrStopped, errors.New("the member is stopping")},
 	{rpctypes.ErrCorrupt, errors.New("the member's data is corrupt")},
 	{rpctypes.ErrUnhealthy, errors.New("the cluster is not healthy")},
 	{rpctypes.ErrNotCapable, errors.New("the member is not ready yet")},
@@ -163,11 +163,11 @@ func (m *member) words(err error) error {
 	case code == codes.Unavailable:
 		return errors.New("connection closed")
 	case code == codes.ResourceExhausted:
-		return errors.New("an answer was larger than what is read")
+		return errors.New("an answer is larger than the limit")
 	case code == codes.Unimplemented, code == codes.Unknown && !isServers(err):
-		return errors.New("no etcd v3 answers there")
+		return errors.New("the server does not speak etcd v3")
 	default:
-		return errors.New("the member fails: " + code.String())
+		return errors.New("the member returned an error: " + code.String())
 	}
 }
 
@@ -200,7 +200,7 @@ func (w *wire) words(err error) string {
 	case errors.As(err, &record):
 		return "it does not speak TLS; is it http?"
 	case alert(err) != "":
-		return "it refuses TLS with us: " + alert(err)
+		return "it refuses the TLS connection: " + alert(err)
 	case errors.As(err, &errno) && errno != syscall.ECONNRESET && errno != syscall.EPIPE: // which are an end like any other
 		return errno.Error()
 	case w.answered:

@@ -128,7 +128,7 @@ func TestF42_UnreadablePathIsAnError(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o600))
 	for path, want := range map[string]string{
 		loop:                           "too many levels of symbolic links",
-		filepath.Join(dir, "dangling"): "is a symbolic link to nothing",
+		filepath.Join(dir, "dangling"): "is a symbolic link to a missing file",
 		filepath.Join(dir, "file/x"):   "does not exist",
 		filepath.Join(dir, strings.Repeat("x", 300)): "file name too long",
 	} {
@@ -242,10 +242,10 @@ func TestF45_WhatIsNoReadableFile(t *testing.T) {
 			t.Cleanup(func() { _ = listener.Close() })
 		}, "is a socket; only regular files are read"},
 		"link to a device":   {func(t *testing.T, path string) { must(t, os.Symlink("/dev/zero", path)) }, "is a device; only regular files are read"},
-		"link to nothing":    {func(t *testing.T, path string) { must(t, os.Symlink("nothing", path)) }, "is a symbolic link to nothing"},
+		"link to nothing":    {func(t *testing.T, path string) { must(t, os.Symlink("nothing", path)) }, "is a symbolic link to a missing file"},
 		"link to itself":     {func(t *testing.T, path string) { must(t, os.Symlink(filepath.Base(path), path)) }, "is a loop of symbolic links"},
 		"unreadable":         {func(t *testing.T, path string) { must(t, os.Symlink("/proc/self/mem", path)) }, "cannot be read: input/output error"},
-		"of a size it lacks": {func(t *testing.T, path string) { must(t, os.Symlink("/proc/version", path)) }, "cannot be read: its size is not what the file system says"},
+		"of a size it lacks": {func(t *testing.T, path string) { must(t, os.Symlink("/proc/version", path)) }, "cannot be read: its size is not the one that the file system reports"},
 		"binary":             {func(t *testing.T, path string) { must(t, os.WriteFile(path, []byte{0, 255, 1, 10, 7}, 0o600)) }, "is not a manifest"},
 		"empty":              {func(t *testing.T, path string) { must(t, os.WriteFile(path, nil, 0o600)) }, "is empty"},
 		"over 10 MiB": {func(t *testing.T, path string) {

@@ -27,7 +27,7 @@ const (
 )
 
 // lifted names the flag that disables Refuse.
-const lifted = "--insecure-manifest-permissions lifts this"
+const lifted = "--insecure-manifest-permissions turns this check off"
 
 // complaint is what is wrong with the permissions of a path; the zero complaint is
 // none.
@@ -80,7 +80,7 @@ func (cfg *Config) judgeWay(path string, st *state) complaint {
 	}
 	switch p, err := trust.Above(path, cfg.Owners); {
 	case err != nil:
-		return complaint{"lies where it cannot be told who may write: " + reason(err), "ls -ld " + path}
+		return complaint{"is below directories whose permissions cannot be read: " + reason(err), "ls -ld " + path}
 	case p != nil:
 		return complaint{p.What, p.Fix}.of(p.Path)
 	}

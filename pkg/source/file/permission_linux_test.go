@@ -68,7 +68,7 @@ func TestPermissionsZeroRefuses(t *testing.T) {
 // The permissions that make one file a problem, and do not affect the others.
 func TestPermissionsOfFilesAreRefused(t *testing.T) {
 	t.Parallel()
-	const root = "; --insecure-manifest-permissions lifts this"
+	const root = "; --insecure-manifest-permissions turns this check off"
 	cases := map[string]struct {
 		as0  bool // needs files of others
 		make func(t *testing.T, p place)
@@ -197,14 +197,14 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 		want      string
 	}{
 		"world-writable": {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, func(t *testing.T, dir string) { chmod(t, dir, 0o700) },
-			"can be written by all users (mode 0777) (chmod o-w P; --insecure-manifest-permissions lifts this)"},
+			"can be written by all users (mode 0777) (chmod o-w P; --insecure-manifest-permissions turns this check off)"},
 		"of a group": {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, func(t *testing.T, dir string) { chmod(t, dir, 0o750) },
-			"can be written by group 23456 (mode 0770) (chmod g-w P; --insecure-manifest-permissions lifts this)"},
+			"can be written by group 23456 (mode 0770) (chmod g-w P; --insecure-manifest-permissions turns this check off)"},
 		"of a stranger": {true, give, func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
-			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions lifts this)"},
+			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions turns this check off)"},
 		"of a stranger, sticky": {true, func(t *testing.T, dir string) { give(t, dir); chmod(t, dir, 0o777|os.ModeSticky) },
 			func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
-			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions lifts this)"},
+			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions turns this check off)"},
 	}
 	for name, c := range cases {
 		for _, single := range []bool{false, true} {

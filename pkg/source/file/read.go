@@ -62,7 +62,7 @@ func unseen(path string, err error, link state) state {
 	case link.kind == absent:
 		return link
 	case errors.Is(err, fs.ErrNotExist):
-		link.problem = &pod.Problem{File: path, Msg: "is a symbolic link to nothing"}
+		link.problem = &pod.Problem{File: path, Msg: "is a symbolic link to a missing file"}
 	case errors.Is(err, syscall.ELOOP):
 		link.problem = &pod.Problem{File: path, Msg: "is a loop of symbolic links"}
 	default:
@@ -123,7 +123,7 @@ func (f *opened) readAll() (data []byte, stable bool, problem *pod.Problem) {
 	was := f.id
 	f.id = st.id
 	if f.id == was && int64(n) != was.size {
-		return nil, false, &pod.Problem{File: f.path, Msg: "cannot be read: its size is not what the file system says"}
+		return nil, false, &pod.Problem{File: f.path, Msg: "cannot be read: its size is not the one that the file system reports"}
 	}
 	return data[:n], f.id == was, nil
 }

@@ -30,7 +30,7 @@ func (l *look) full() {
 	l.held = false
 	l.err = l.walk()
 	now := time.Now()
-	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Looked at manifests", slog.String("path", l.cfg.Path), slog.Int("listed", l.cost.listed),
+	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Scanned manifests", slog.String("path", l.cfg.Path), slog.Int("listed", l.cost.listed),
 		slog.Int("looked", l.cost.looked), slog.Int("opened", l.cost.opened), slog.Int("read", l.cost.read))
 	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.heard && l.said == "" {
 		// A directory that is replaced by two renames is missing for a moment.
@@ -99,7 +99,7 @@ func (l *look) walk() error {
 	l.arm()
 	w := &walker{look: l, root: filepath.Clean(l.cfg.Path), skipped: make([]pod.Problem, 0, l.skips+1)}
 	if l.cfg.Permissions == Refuse && !tellsWriters {
-		return &lookError{"nobody can tell on " + runtime.GOOS + " who may write to it (" + lifted + ")", nil}
+		return &lookError{"its permissions cannot be checked on " + runtime.GOOS + " (" + lifted + ")", nil}
 	}
 	var err error
 	switch st := l.stat(w.root); {

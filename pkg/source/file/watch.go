@@ -157,7 +157,7 @@ func (l *look) cannotWatch(err error) {
 		why = limitReached
 	}
 	if l.warned != why {
-		l.cfg.Log.Warn("Changes of manifests cannot be watched, polling instead", "path", l.cfg.Path, "every", l.poll, "reason", why)
+		l.cfg.Log.Warn("Cannot watch manifests, polling instead", "path", l.cfg.Path, "every", l.poll, "reason", why)
 	}
 	l.unwatched, l.warned = why, why
 }
@@ -167,7 +167,7 @@ const limitReached = "a limit of inotify is reached"
 // watchesAgain ends what cannotWatch began, once a look needed no polling.
 func (l *look) watchesAgain() {
 	if l.unwatched == "" && l.warned != "" {
-		l.cfg.Log.Info("Changes of manifests are watched again", "path", l.cfg.Path)
+		l.cfg.Log.Info("Watching manifests again", "path", l.cfg.Path)
 		l.warned = ""
 	}
 }
@@ -177,7 +177,7 @@ func (l *look) polled() []pod.Problem {
 	if l.unwatched == "" {
 		return nil
 	}
-	p := pod.Problem{File: l.cfg.Path, Msg: "changes are not watched but looked for every " + l.poll.String() + ": " + l.unwatched}
+	p := pod.Problem{File: l.cfg.Path, Msg: "changes are found by polling every " + l.poll.String() + ": " + l.unwatched}
 	if l.unwatched == limitReached {
 		p.Hint = "raise fs.inotify.max_user_watches or fs.inotify.max_user_instances (sysctl)"
 	}
@@ -189,7 +189,7 @@ func (l *look) missed() {
 	l.wantFull = true
 	if !l.overflown {
 		l.overflown = true
-		l.cfg.Log.Info("Changes of manifests came faster than they were told, looking at all of them", "path", l.cfg.Path)
+		l.cfg.Log.Info("Lost events of changed manifests, scanning all manifests", "path", l.cfg.Path)
 	}
 }
 

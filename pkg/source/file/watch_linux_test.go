@@ -131,7 +131,7 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	w.Holds(t, "one", "two", "three")
 	l.Leave()
 	l.Ended()
-	if got := strings.Count(b.log.String(), "came faster"); got != 1 {
+	if got := strings.Count(b.log.String(), "Lost events"); got != 1 {
 		t.Errorf("the log says so %d times:\n%s", got, b.log.String())
 	}
 }
@@ -159,7 +159,7 @@ func TestF47_RealLimitsOfInotify(t *testing.T) {
 			limit(name, least)
 			l := sourcetest.Listen(t, b)
 			w := l.Set()
-			notice := "changes are not watched but looked for every 10ms: a limit of inotify is reached"
+			notice := "changes are found by polling every 10ms: a limit of inotify is reached"
 			for _, content := range []string{"x", "y"} {
 				if len(w.Skipped) != 1 || w.Skipped[0].Msg != notice || !strings.Contains(w.Skipped[0].Hint, "max_user_"+name) {
 					t.Fatalf("notices: %+v", w.Skipped)
@@ -179,7 +179,7 @@ func TestF47_RealLimitsOfInotify(t *testing.T) {
 			l.Set().Names(t, "one")
 			l.Leave()
 			l.Ended()
-			if log := b.log.String(); strings.Count(log, "polling instead") != 1 || strings.Count(log, "watched again") != 1 {
+			if log := b.log.String(); strings.Count(log, "polling instead") != 1 || strings.Count(log, "Watching manifests again") != 1 {
 				t.Errorf("the log says\n%s", log)
 			}
 		})

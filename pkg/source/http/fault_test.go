@@ -126,7 +126,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 		"cut off": {func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, "pod x y\n")
-		}, "connection closed before the whole answer came"},
+		}, "connection closed before the answer was complete"},
 		"reset": {func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 			conn, _, _ := w.(nethttp.Hijacker).Hijack()
 			_ = conn.(*net.TCPConn).SetLinger(0)

@@ -80,7 +80,7 @@ type alternation struct {
 }
 
 func (e *alternation) Error() string {
-	return fmt.Sprintf("content alternates between %d versions; the one in force stands for at least %v", e.versions, e.hold)
+	return fmt.Sprintf("content alternates between %d versions; the one in use is kept for at least %v", e.versions, e.hold)
 }
 
 // serve notes that v is served at now and decides which version is in force. The error

@@ -115,8 +115,8 @@ func TestF62_HTTP2(t *testing.T) {
 		"GOAWAY after the answer":          {frames(whole, goaway(1, 0)), ""},
 		"GOAWAY before it, not looked at":  {goaway(0, 0), ""}, // asked again at once
 		"GOAWAY with an error, unanswered": {goaway(1, 11), "timeout"},
-		"reset before the answer":          {frame(3, 0, 1, []byte{0, 0, 0, 2}), "the server ended the answer before it was whole"},
-		"reset mid-body":                   {frames(ok, half, frame(3, 0, 1, []byte{0, 0, 0, 2})), "the server ended the answer before it was whole"},
+		"reset before the answer":          {frame(3, 0, 1, []byte{0, 0, 0, 2}), "the server ended the answer before it was complete"},
+		"reset mid-body":                   {frames(ok, half, frame(3, 0, 1, []byte{0, 0, 0, 2})), "the server ended the answer before it was complete"},
 		"GOAWAY mid-body, and nothing":     {frames(ok, half, goaway(1, 2)), "timeout"},
 		"silence mid-body":                 {frames(ok, half), "timeout"},
 		"a frame too large":                {append([]byte{0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 1}, make([]byte, 100)...), "no valid HTTP answer"},

@@ -210,7 +210,7 @@ func jitter(d time.Duration) time.Duration {
 func (p *poller) poll(ctx context.Context) error {
 	start := time.Now()
 	body, status, err := p.get(ctx)
-	p.cfg.Log.Debug("Asked for manifests", "url", p.name, "status", status, "bytes", len(body), "took", time.Since(start))
+	p.cfg.Log.Debug("Requested manifests", "url", p.name, "status", status, "bytes", len(body), "took", time.Since(start))
 	switch {
 	case err != nil:
 		p.hangUp()
@@ -220,7 +220,7 @@ func (p *poller) poll(ctx context.Context) error {
 	case len(bytes.TrimSpace(body)) == 0:
 		// C-1.7.4 is not followed: an outage must not look like "no pods".
 		p.have = false
-		return errors.New("empty answer; an empty List is how to say that there are no pods")
+		return errors.New("empty answer; to serve no pods, answer with an empty List")
 	}
 	sum := sha256.Sum256(body)
 	p.full = start
@@ -232,13 +232,13 @@ func (p *poller) poll(ctx context.Context) error {
 	if p.unframed && sum != p.doubted && p.set.Worsens(read) {
 		// It may be half of a document: a body that was cut off looks the same.
 		p.have, p.doubted = false, sum
-		return errors.New("the answer does not say how long it is, and lacks pods; it is asked for again")
+		return errors.New("the answer states no length and lacks pods of the last one; requesting it again")
 	}
 	p.have, p.sum, p.shown, p.doubted = true, sum, false, [sha256.Size]byte{}
 	p.read, p.notices = read, notices
 	p.version = versionOf(p.read)
 	// The log contains only this of a body (F61).
-	p.cfg.Log.Debug("Read another document", "url", p.name, "bytes", len(body), "sha256", hex.EncodeToString(sum[:]),
+	p.cfg.Log.Debug("Read changed document", "url", p.name, "bytes", len(body), "sha256", hex.EncodeToString(sum[:]),
 		"pods", len(p.read.Pods), "problems", len(p.read.Problems))
 	return p.apply(start)
 }

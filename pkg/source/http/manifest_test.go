@@ -190,7 +190,7 @@ func TestF61_DigestIsLogged(t *testing.T) {
 	l.Next()
 	l.Leave()
 	l.Ended()
-	for _, want := range []string{"Read another document", "bytes=9", "sha256=", "problems=1"} {
+	for _, want := range []string{"Read changed document", "bytes=9", "sha256=", "problems=1"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, log.String())
 		}

@@ -147,7 +147,7 @@ func words(err error) string {
 	case errors.As(err, &errno):
 		return errno.Error()
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return "connection closed before the whole answer came"
+		return "connection closed before the answer was complete"
 	case errors.As(err, &dial) && dial.Op == "remote error": // an alert: one of a fixed list of words
 		return "the server refuses the TLS connection: " + strings.TrimPrefix(dial.Err.Error(), "tls: ")
 	case errors.As(err, &dial):
@@ -166,7 +166,7 @@ func plainWords(err error) string {
 	case strings.HasPrefix(text, "http2: server sent GOAWAY"), strings.HasPrefix(text, "http2: Transport received Server's graceful shutdown GOAWAY"):
 		return "the server ended the connection"
 	case strings.HasPrefix(text, "stream error:"):
-		return "the server ended the answer before it was whole"
+		return "the server ended the answer before it was complete"
 	case strings.HasPrefix(text, "tls: "):
 		return "TLS handshake failed"
 	}

@@ -49,7 +49,7 @@ func TestF62_RawAnswers(t *testing.T) {
 		answer func(net.Conn)
 		want   string
 	}{
-		"hangs up":                {func(net.Conn) {}, "connection closed before the whole answer came"},
+		"hangs up":                {func(net.Conn) {}, "connection closed before the answer was complete"},
 		"headers too large":       {says(ok + "X: " + strings.Repeat("hunter2", 20_000) + "\r\n\r\n"), "the headers are larger than 64 KiB"},
 		"too many headers":        {says(ok + strings.Repeat("X: hunter2\r\n", 20_000) + "\r\n"), "the headers are larger than 64 KiB"},
 		"headers without end":     {trickle(ok, "X: hunter2\r\n"), "timeout"},
@@ -59,14 +59,14 @@ func TestF62_RawAnswers(t *testing.T) {
 		"two lengths":             {says(ok + "Content-Length: 9\r\nContent-Length: 10\r\n\r\npod one x"), "no valid HTTP answer"},
 		"a negative length":       {says(ok + "Content-Length: -9\r\n\r\npod one x"), "no valid HTTP answer"},
 		"a chunk of size hunter2": {says(ok + "Transfer-Encoding: chunked\r\n\r\nhunter2\r\n"), "no valid HTTP answer"},
-		"chunks cut off":          {says(ok + "Transfer-Encoding: chunked\r\n\r\n9\r\npod evil \r\n"), "connection closed before the whole answer came"},
+		"chunks cut off":          {says(ok + "Transfer-Encoding: chunked\r\n\r\n9\r\npod evil \r\n"), "connection closed before the answer was complete"},
 		"a chunk too long":        {says(ok + "Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\n"), "no valid HTTP answer"},
 		"chunks trickle":          {trickle(ok+"Transfer-Encoding: chunked\r\n\r\n", "1\r\n#\r\n"), "timeout"},
 		"trailers without end":    {trickle(ok+"Transfer-Encoding: chunked\r\n\r\n9\r\npod evil \r\n0\r\n", "X: hunter2\r\n"), "timeout"},
 		"a length trickles":       {trickle(ok+"Content-Length: 1000000\r\n\r\n", "#"), "timeout"},
 		"a lie about compression": {says(ok + "Content-Encoding: gzip\r\nContent-Length: 20\r\n\r\npod one x # hunter2\n"), "no valid HTTP answer"},
 		"half a compression": {says(ok + "Content-Encoding: gzip\r\nConnection: close\r\n\r\n\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"),
-			"connection closed before the whole answer came"},
+			"connection closed before the answer was complete"},
 		"a redirect to nowhere":  {says("HTTP/1.1 302 Found\r\nLocation: http://%zz/hunter2\r\nContent-Length: 0\r\n\r\n"), "no valid HTTP answer"},
 		"a redirect elsewhere":   {says("HTTP/1.1 302 Found\r\nLocation: http://" + strings.Repeat("x", 300) + "/\r\nContent-Length: 0\r\n\r\n"), "redirect to another origin refused: (not shown)"},
 		"a redirect to no place": {says("HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n"), "HTTP 302"},
@@ -148,7 +148,7 @@ func TestF62_AnswerWithoutALengthIsAskedForTwice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const doubt = "the answer does not say how long it is, and lacks pods; it is asked for again"
+	const doubt = "the answer states no length and lacks pods of the last one; requesting it again"
 	l := sourcetest.Listen(t, s)
 	l.Set().Holds(t, "one", "two")
 	if err := l.Error(); err.Error() != doubt {

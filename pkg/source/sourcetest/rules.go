@@ -75,7 +75,7 @@ func hasProblem(t *testing.T, w Word) {
 	t.Helper()
 	for file := range w.Files.All() {
 		if (file.Whole || len(file.Broken) > 0) && (len(file.Problems) == 0 || file.Problems[0].Msg == "" || file.Problems[0].File == "") {
-			t.Errorf("%s is broken and nothing says why: %+v", file.File, file.Problems)
+			t.Errorf("%s is broken and has no problem: %+v", file.File, file.Problems)
 		}
 	}
 }
@@ -88,7 +88,7 @@ func endsWhenTheCallerLeaves(t *testing.T, f Fixture) {
 		break
 	}
 	if words != 1 {
-		t.Errorf("%d words, want 1", words)
+		t.Errorf("%d sets or errors, want 1", words)
 	}
 }
 
@@ -170,7 +170,7 @@ func garbage(t *testing.T, f Fixture) {
 	mended := l.Set()
 	mended.Holds(t, "one")
 	if mended.Pod("one") != first.Pod("one") {
-		t.Error("the pod of the mended manifest is another pointer")
+		t.Error("the pod of the repaired manifest is another pointer")
 	}
 	f.Put("a", "]garbage[")
 	l.Next()
@@ -178,7 +178,7 @@ func garbage(t *testing.T, f Fixture) {
 	last := l.Set()
 	last.Holds(t)
 	if !slices.Contains(last.Changed, first.Pod("one").Key) {
-		t.Errorf("the pod that stood behind garbage is gone and not named: %v", last.Changed)
+		t.Errorf("the pod after the unreadable text is gone and not reported as broken: %v", last.Changed)
 	}
 }
 
@@ -234,7 +234,7 @@ func endsWithTheContext(t *testing.T, f Fixture) {
 	done, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, err := range f.Source.Sets(done) {
-		t.Errorf("a word (error %v) although the context was done", err)
+		t.Errorf("the source yielded (error %v) although the context was done", err)
 	}
 }
 

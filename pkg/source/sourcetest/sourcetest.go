@@ -132,7 +132,7 @@ func (l *Listener) Next() Word {
 		}
 		return w
 	case <-time.After(wait.Limit):
-		l.t.Fatal("the source says nothing")
+		l.t.Fatal("the source yields nothing")
 	}
 	return Word{}
 }
@@ -175,7 +175,7 @@ func (l *Listener) Error() error {
 		l.t.Fatalf("a set of %q, want an error", w.Contents())
 	}
 	if text := w.Err.Error(); text == "" || strings.Contains(text, "\n") {
-		l.t.Errorf("error %q is no short sentence", text)
+		l.t.Errorf("error %q is not one short line", text)
 	}
 	return w.Err
 }
