@@ -26,9 +26,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// lingers is how long requests in flight may go on after the certificate, authority or
+// drainTimeout is how long requests in flight may go on after the certificate, authority or
 // server has changed. Then their connections are closed.
-const lingers = 30 * time.Second
+const drainTimeout = 30 * time.Second
 
 // Config says where a Client finds its kubeconfig.
 type Config struct {
@@ -50,8 +50,8 @@ type Config struct {
 // Client sends requests to the server that a kubeconfig names. Its methods may be
 // called by many goroutines.
 type Client struct {
-	cfg     Config
-	lingers time.Duration // the constant above; tests have less time
+	cfg          Config
+	drainTimeout time.Duration // the constant above; tests have less time
 
 	mu        sync.Mutex // guards the fields below; held while files are read, never while a request is sent
 	transport *Transport // the newest one; nil before the files were read
@@ -77,7 +77,7 @@ func Open(cfg Config) (*Client, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{cfg: cfg, lingers: lingers}
+	c := &Client{cfg: cfg, drainTimeout: drainTimeout}
 	transport, err := read(cfg, nil)
 	if err != nil && (!cfg.Awaited || !c.missing()) {
 		return nil, err
@@ -144,7 +144,7 @@ func (c *Client) Transport() (*Transport, error) {
 // closeOld closes the connections of retired transports whose time is over; mu is held.
 func (c *Client) closeOld(now time.Time) {
 	c.old = slices.DeleteFunc(c.old, func(r retired) bool {
-		if now.Sub(r.since) < c.lingers {
+		if now.Sub(r.since) < c.drainTimeout {
 			return false
 		}
 		r.transport.close()

@@ -212,7 +212,7 @@ func TestF72_AwaitedKubeconfig(t *testing.T) {
 	s, trust := echo(t)
 	path := filepath.Join(t.TempDir(), "kubeconfig")
 	if _, err := Open(Config{File: path}); err == nil {
-		t.Error("a file that nobody awaits is not missed")
+		t.Error("a missing file that is not awaited is no error")
 	}
 	c := opened(t, path, func(c *Config) { c.Awaited = true })
 	typed := must(kubernetes.NewForConfig(c.REST()))
@@ -248,7 +248,7 @@ func TestF72_AwaitedKubeconfig(t *testing.T) {
 		t.Errorf("awaited until %v", err)
 	}
 	if _, err := Open(Config{File: path}); err == nil {
-		t.Error("a certificate that nobody awaits is not missed")
+		t.Error("a missing certificate that is not awaited is no error")
 	}
 	// One that is there and wrong is an error of Open, awaited or not.
 	write(t, path, "{")

@@ -56,7 +56,7 @@ func (r *Reader) awaitPermission(ctx context.Context, a authorizationv1.Resource
 	wait := firstReview
 	for start := time.Now(); time.Since(start) < r.Tuning.Permission; wait = backoff.Next(wait, firstReview, lastReview) {
 		var review authorizationv1.SelfSubjectAccessReview
-		done, err := r.turns.take(ctx, a.Namespace)
+		done, err := r.limit.acquire(ctx, a.Namespace)
 		if err != nil {
 			return
 		}

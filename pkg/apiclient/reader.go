@@ -46,7 +46,7 @@ type Reader struct {
 	// Tuning may be changed before the Reader is used.
 	Tuning Tuning
 
-	turns turns
+	limit limiter
 
 	permissions permissions
 	tokens      tokens
@@ -79,7 +79,7 @@ func NewReader(cfg ReaderConfig) *Reader {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Reader{cfg: cfg, client: cfg.Client, turns: newTurns(), Tuning: Tuning{
+	return &Reader{cfg: cfg, client: cfg.Client, limit: newLimiter(), Tuning: Tuning{
 		FirstRetry: 800 * time.Millisecond, LastRetry: 30 * time.Second, Confirm: 2 * time.Second,
 		Watch: 5 * time.Minute, WatchGrace: 15 * time.Second, Doubt: 2 * time.Minute,
 		Permission: 5 * time.Second, PageSize: 500,

@@ -99,7 +99,7 @@ func (f *reflector) once(ctx context.Context) (Next, error) {
 
 // list lists the collection in its turn.
 func (f *reflector) list(ctx context.Context, transport *Transport) (List, error) {
-	done, err := f.turns.take(ctx, f.of.namespace)
+	done, err := f.limit.acquire(ctx, f.of.namespace)
 	if err != nil {
 		return List{}, err
 	}

@@ -220,6 +220,6 @@ func TestC_1_38_11_AnswersThatHoldNoToken(t *testing.T) {
 	}
 	answer(jsonType, `{"spec": {"expirationSeconds": 9223372036854775807}, "status": {"token": "t"}}`)
 	if _, renew, err := src.Token(t.Context(), owner("builder", "1"), &v1.ServiceAccountTokenProjection{}); err != nil || time.Until(renew) < 23*time.Hour {
-		t.Errorf("a token for ever: renewed in %v, %v", time.Until(renew), err)
+		t.Errorf("a token without an end: renewed in %v, %v", time.Until(renew), err)
 	}
 }

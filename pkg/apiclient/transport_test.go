@@ -133,7 +133,7 @@ func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 		t.Errorf("what %s had under way ended at once", who)
 	default:
 	}
-	c.lingers = 0
+	c.drainTimeout = 0
 	says("second")
 	if who := wait.Receive(t, "the end of the old certificate's connection", ended); who != "first" {
 		t.Errorf("the connection of %s was closed", who)
@@ -175,7 +175,7 @@ func TestD4_RotatedPairWins(t *testing.T) {
 	}
 	second.until = now // as if it had expired
 	if shows(rotated) == second {
-		t.Error("nobody looks whether the pair is still valid")
+		t.Error("the pair is not checked for its validity")
 	}
 	other, its := a.Issue("system:node:n2", authority.Until(now.Add(2*time.Hour)))
 	write(t, pair, other+its)

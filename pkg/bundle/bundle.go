@@ -40,10 +40,10 @@ const (
 const namespace = "k8s.io"
 
 const (
-	startLimit = 30 * time.Second     // from containerd's start, or from finding it, to its first answer
-	startPoll  = 5 * time.Millisecond // between two checks of a containerd that starts
-	doubtLimit = 3 * time.Second      // for a process that may be containerd to turn out as one or to end
-	logLimit   = 10 << 20             // a log this long is set aside at the next start
+	startLimit     = 30 * time.Second     // from containerd's start, or from finding it, to its first answer
+	startPoll      = 5 * time.Millisecond // between two checks of a containerd that starts
+	uncertainLimit = 3 * time.Second      // for a process that may be containerd to turn out as one or to end
+	logLimit       = 10 << 20             // a log this long is set aside at the next start
 )
 
 // ErrSlim says that this binary contains no runtime.
@@ -85,9 +85,9 @@ type Runtime struct {
 	bridge   string
 	log      *slog.Logger
 
-	busy  chan struct{} // holds one while a method has the lock file, which excludes only processes
-	child int           // the containerd this process started, to be reaped; guarded by busy
-	well  process       // the containerd that has answered; guarded by busy
+	busy     chan struct{} // holds one while a method has the lock file, which excludes only processes
+	child    int           // the containerd this process started, to be reaped; guarded by busy
+	answered process       // the containerd that has answered; guarded by busy
 }
 
 // New returns the runtime that cfg describes. It starts nothing.
@@ -160,10 +160,10 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	defer unlock()
 
 	// A process that is being killed loses its arguments before it ends.
-	if r.well.handle != nil && !r.well.ended() && arguments(r.well.pid)[0] != "" {
+	if r.answered.handle != nil && !r.answered.ended() && arguments(r.answered.pid)[0] != "" {
 		return false, nil
 	}
-	r.well = process{}
+	r.answered = process{}
 	p, ok, err := r.findCertain(ctx)
 	if err != nil {
 		return false, err
@@ -172,7 +172,7 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 		if err := r.answer(ctx, p.ended, 0); err != nil {
 			return false, fmt.Errorf("the bundled containerd (process %d) runs but does not answer: %w", p.pid, err)
 		}
-		r.well = p
+		r.answered = p
 		_, err := r.networkChange()
 		return false, err
 	}
@@ -189,7 +189,7 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 // recognised: a second containerd would run every pod twice (I1). A containerd that is
 // being killed loses its program before its socket, so findCertain waits for it.
 func (r *Runtime) findCertain(ctx context.Context) (process, bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, doubtLimit)
+	ctx, cancel := context.WithTimeout(ctx, uncertainLimit)
 	defer cancel()
 	for {
 		p, ok, err := r.find()
@@ -246,7 +246,7 @@ func (r *Runtime) boot(ctx context.Context, bin string) error {
 		return err
 	}
 	r.prune(bin)
-	r.well = containerd
+	r.answered = containerd
 	r.log.Info("Container runtime started", "endpoint", r.Endpoint(), "took", time.Since(before).Round(time.Millisecond))
 	return nil
 }

@@ -48,13 +48,13 @@ type Images struct {
 	insecure bool
 	log      *slog.Logger
 
-	known   map[string]archived // by file name; loaded by the first pass
-	checked bool                // that the runtime still has the images in known
-	told    bool                // logged that this runtime imports no archives
-	// distrusted holds the last pass's reports of archives that others can write, by the
+	known    map[string]archived // by file name; loaded by the first pass
+	checked  bool                // that the runtime still has the images in known
+	reported bool                // logged that this runtime imports no archives
+	// untrusted holds the last pass's reports of archives that others can write, by the
 	// path that they can write: one report for a directory, however many files it has. An
 	// archive is imported once only its owner can write it.
-	distrusted map[string]string
+	untrusted map[string]string
 }
 
 // archived is the remembered state of one archive.
@@ -90,7 +90,7 @@ func NewImages(cfg ImagesConfig) *Images {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, owners: cfg.Owners, insecure: cfg.Insecure, log: log, distrusted: map[string]string{}}
+	return &Images{dir: cfg.Dir, endpoint: "unix://" + socketPath(cfg.Endpoint), memory: cfg.Memory, owners: cfg.Owners, insecure: cfg.Insecure, log: log, untrusted: map[string]string{}}
 }
 
 // Import imports the archives in the directory and returns when the runtime lists their
@@ -182,22 +182,22 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			again = settle - age
 			continue
 		}
-		err := m.take(ctx, c, name, now)
-		distrust, isDistrusted := errors.AsType[*distrustError](err)
+		err := m.importOne(ctx, c, name, now)
+		distrust, isDistrusted := errors.AsType[*untrustedError](err)
 		switch {
 		case err == nil:
 		case errors.Is(err, errNoTransfer):
-			if !m.told {
+			if !m.reported {
 				errs = append(errs, fmt.Errorf("%s: %w", m.dir, err))
 			}
-			m.told = true
+			m.reported = true
 			return 0, errs
 		case ctx.Err() != nil:
 			return 0, errs
 		case isDistrusted:
 			distrusted[distrust.path] = err.Error()
-			if m.distrusted[distrust.path] != err.Error() {
-				m.distrusted[distrust.path] = err.Error()
+			if m.untrusted[distrust.path] != err.Error() {
+				m.untrusted[distrust.path] = err.Error()
 				errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
 			}
 		case status.Code(err) == codes.Unavailable, errors.Is(err, unix.EWOULDBLOCK): // the kernel breaks a lease within 45 s
@@ -210,12 +210,12 @@ func (m *Images) pass(ctx context.Context) (again time.Duration, errs []error) {
 			errs = append(errs, fmt.Errorf("%s: %w", filepath.Join(m.dir, name), err))
 		}
 	}
-	m.distrusted = distrusted
+	m.untrusted = distrusted
 	return again, errs
 }
 
-// take imports one archive and remembers it.
-func (m *Images) take(ctx context.Context, c *conn, name string, now archived) error {
+// importOne imports one archive and remembers it.
+func (m *Images) importOne(ctx context.Context, c *conn, name string, now archived) error {
 	begin := time.Now()
 	at, err := nameSame(filepath.Join(m.dir, name), now)
 	if err != nil {
@@ -289,7 +289,7 @@ func (m *Images) trusts(f *os.File) error {
 		return err
 	}
 	if p != nil {
-		return &distrustError{p.Path, "lies in " + p.Path + ", which " + p.What, p.Fix}
+		return &untrustedError{p.Path, "lies in " + p.Path + ", which " + p.What, p.Fix}
 	}
 	st, err := f.Stat()
 	if err != nil {
@@ -298,16 +298,16 @@ func (m *Images) trusts(f *os.File) error {
 	is := trust.Of(st)
 	is.FD = int(f.Fd())
 	if p = trust.Judge(f.Name(), is, m.owners); p != nil {
-		return &distrustError{f.Name(), p.What, p.Fix}
+		return &untrustedError{f.Name(), p.What, p.Fix}
 	}
 	return nil
 }
 
-// distrustError says that others could have written an archive. path is what they can
+// untrustedError says that others could have written an archive. path is what they can
 // write: the archive, or a directory above it.
-type distrustError struct{ path, what, fix string }
+type untrustedError struct{ path, text, fix string }
 
-func (e *distrustError) Error() string { return e.what + " (" + e.fix + ")" }
+func (e *untrustedError) Error() string { return e.text + " (" + e.fix + ")" }
 
 // scan returns the archives in the directory; none if it does not exist.
 func (m *Images) scan() (map[string]archived, error) {

@@ -114,7 +114,7 @@ func TestTake_ArchiveExchangedAfterTheLook_IsRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 			exchange(path)
-			if err := m.take(t.Context(), nil, "a.tar", seen); err == nil || !strings.Contains(err.Error(), "it was replaced by another file") {
+			if err := m.importOne(t.Context(), nil, "a.tar", seen); err == nil || !strings.Contains(err.Error(), "it was replaced by another file") {
 				t.Errorf("take: %v", err)
 			}
 		})
@@ -137,7 +137,7 @@ func TestImport_OwnerHoldsALease_IsTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	seen, _ := m.look("a.tar")
-	if err := m.take(t.Context(), nil, "a.tar", seen); !errors.Is(err, unix.EWOULDBLOCK) {
+	if err := m.importOne(t.Context(), nil, "a.tar", seen); !errors.Is(err, unix.EWOULDBLOCK) {
 		t.Errorf("take: %v, want %v", err, unix.EWOULDBLOCK)
 	}
 	if again, errs := m.pass(t.Context()); again != settle || len(errs) > 0 || len(m.known) > 0 {
@@ -162,7 +162,7 @@ func TestImport_OthersHoldALease_IsRefusedUnopened(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := NewImages(ImagesConfig{Dir: dir, Endpoint: served(t, true), Memory: filepath.Join(t.TempDir(), "memory")})
-	if again, errs := m.pass(t.Context()); again != 0 || len(errs) != 1 || len(m.distrusted) != 1 {
+	if again, errs := m.pass(t.Context()); again != 0 || len(errs) != 1 || len(m.untrusted) != 1 {
 		t.Errorf("looked at again in %v, errors %v", again, errs)
 	}
 }
@@ -184,8 +184,8 @@ func TestImport_ManyArchivesOfOthers_AreOneReport(t *testing.T) {
 		_, errs := m.pass(t.Context())
 		reports += len(errs)
 	}
-	if reports != 1 || len(m.distrusted) != 1 {
-		t.Errorf("%d reports and %d entries of 20 archives, want 1 and 1", reports, len(m.distrusted))
+	if reports != 1 || len(m.untrusted) != 1 {
+		t.Errorf("%d reports and %d entries of 20 archives, want 1 and 1", reports, len(m.untrusted))
 	}
 }
 
@@ -200,7 +200,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 		t.Error(err)
 	}
 	if log.Len() > 0 {
-		t.Errorf("it said %s", &log)
+		t.Errorf("the log has %s", &log)
 	}
 }
 

@@ -56,7 +56,7 @@ COMMIT
 	cut := strings.Replace(nat, `-A POSTROUTING -s 10.88.0.2/32 -m comment --comment "name: \"nodectl0\" id: \"x\"" -j CNI-aaa`+"\n", "", 1)
 	want = strings.Replace(want, `-D POSTROUTING -s 10.88.0.2/32 -m comment --comment "name: \"nodectl0\" id: \"x\"" -j CNI-aaa`+"\n", "", 1)
 	if diff := cmp.Diff(want, podChainRemoval(cut, func(network, _ string) bool { return network == "nodectl0" })); diff != "" {
-		t.Errorf("script of a chain nobody leads to (-want +got):\n%s", diff)
+		t.Errorf("script of a chain without references (-want +got):\n%s", diff)
 	}
 }
 

@@ -113,7 +113,7 @@ func (r *Runtime) answer(ctx context.Context, ended func() bool, from int64) err
 			}
 		}
 		if ended() {
-			return errors.New(lastWords(r.LogFile(), from))
+			return errors.New(lastLogMessage(r.LogFile(), from))
 		}
 		if err := pause(ctx, startPoll); err != nil {
 			return err
@@ -135,8 +135,8 @@ func (r *Runtime) reap() bool {
 	return false
 }
 
-// lastWords returns the last line in containerd's log that says why it ended.
-func lastWords(name string, from int64) string {
+// lastLogMessage returns the last line in containerd's log that says why it ended.
+func lastLogMessage(name string, from int64) string {
 	const enough = 64 << 10
 	f, err := os.Open(name)
 	if err != nil {

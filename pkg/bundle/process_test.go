@@ -22,7 +22,7 @@ time="2026-01-01T00:00:00Z" level=fatal msg="cannot start" error="bind: address 
 			if err := os.WriteFile(file, []byte(before+c.log), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			if got := lastWords(file, int64(len(before))); got != c.want {
+			if got := lastLogMessage(file, int64(len(before))); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})

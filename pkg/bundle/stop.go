@@ -55,7 +55,7 @@ func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	}
 	defer unlock()
 
-	r.well = process{}
+	r.answered = process{}
 	p, running, err := r.find()
 	if err != nil {
 		return err

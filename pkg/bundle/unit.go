@@ -61,7 +61,7 @@ func (r *Runtime) startUnit(ctx context.Context, bin string, from int64) (proces
 		}
 		state, _ := exec.CommandContext(ctx, "systemctl", "is-active", name).Output()
 		if err == nil && string(bytes.TrimSpace(state)) != "active" {
-			err = errors.New(lastWords(r.LogFile(), from))
+			err = errors.New(lastLogMessage(r.LogFile(), from))
 		}
 		if err != nil {
 			return process{}, err

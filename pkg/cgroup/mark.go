@@ -27,7 +27,7 @@ const attribute = "trusted.nodectl"
 type owner int
 
 const (
-	nobodys  owner = iota // the cgroup does not exist
+	noCgroup owner = iota // the cgroup does not exist
 	unmarked              // another program's
 	theirs                // another nodectl's
 	ours
@@ -91,14 +91,14 @@ func (m *marks) owner(dir string) (owner, int64, error) {
 		o, milli := m.read(value)
 		return o, milli, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nobodys, 0, nil
+		return noCgroup, 0, nil
 	case !missing(err):
 		return 0, 0, err
 	}
 	var s unix.Stat_t
 	if err := unix.Lstat(dir, &s); err != nil {
 		if errors.Is(err, fs.ErrNotExist) {
-			return nobodys, 0, nil
+			return noCgroup, 0, nil
 		}
 		return 0, 0, &os.PathError{Op: "lstat", Path: dir, Err: err}
 	}

@@ -317,7 +317,7 @@ func (c *Cgroups) sort(t *tree, n name) (fresh, alien []string, err error) {
 		switch {
 		case err != nil:
 			return nil, nil, err
-		case o == nobodys:
+		case o == noCgroup:
 			fresh = append(fresh, dir)
 		case o == unmarked:
 			alien = append(alien, dir)

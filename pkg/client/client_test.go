@@ -136,7 +136,7 @@ func TestAnAgentThatIsNotThere(t *testing.T) {
 		}
 	}
 	if ported == nil {
-		t.Error("forwarded to nobody")
+		t.Error("no port was forwarded")
 	}
 }
 
@@ -169,7 +169,7 @@ func TestAnswersThatAreNone(t *testing.T) {
 		}
 	}
 	if broken != 1 {
-		t.Errorf("a stream that broke off said so %d times", broken)
+		t.Errorf("a stream that broke off yielded %d errors", broken)
 	}
 }
 
@@ -193,7 +193,7 @@ func TestD2_ServerIsVerified(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := stranger.Pods(t.Context()); err == nil || !strings.Contains(err.Error(), "certificate") {
-		t.Errorf("a server nobody vouches for: %v", err)
+		t.Errorf("a server with an unknown authority: %v", err)
 	}
 	if _, err := client.New(client.Config{Server: strings.Replace(s.URL, "https", "http", 1), TokenFile: token}); err == nil {
 		t.Error("a server without TLS is taken")

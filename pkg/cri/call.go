@@ -43,7 +43,7 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 	case err == nil:
 		return a, nil
 	case over(ctx) != nil: // the caller left: the error comes from that
-		return nil, left(name, over(ctx))
+		return nil, canceled(name, over(ctx))
 	case over(within) != nil:
 		return nil, r.late(name, limit)
 	}

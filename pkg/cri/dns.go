@@ -118,8 +118,8 @@ func limit(c *runtimeapi.DNSConfig) (cut []string) {
 	return cut
 }
 
-// tellCut warns about the parts of a pod's resolver configuration that were cut.
-func (r *Runtime) tellCut(p *v1.Pod, warn pod.Warn) {
+// warnOmitted warns about the parts of a pod's resolver configuration that were cut.
+func (r *Runtime) warnOmitted(p *v1.Pod, warn pod.Warn) {
 	_, cut, _ := r.dns().config(p) // the caller has reported this error
 	for _, what := range cut {
 		warn.Say("DNSConfigForming", what)

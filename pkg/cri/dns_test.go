@@ -138,7 +138,7 @@ func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
 		Spec:       v1.PodSpec{DNSPolicy: v1.DNSNone, DNSConfig: &v1.PodDNSConfig{Nameservers: []string{"a", "b", "c", "d"}}},
 	}
 	warned := ""
-	r.tellCut(p, func(reason, message string) { warned += reason + ": " + message })
+	r.warnOmitted(p, func(reason, message string) { warned += reason + ": " + message })
 	if want := "DNSConfigForming: Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: a b c"; warned != want {
 		t.Errorf("warned %q", warned)
 	}

@@ -45,8 +45,8 @@ type CallError struct {
 func (e *CallError) Error() string { return e.Msg }
 func (e *CallError) Unwrap() error { return e.kind }
 
-// left is the error of a call whose caller left.
-func left(name string, err error) error {
+// canceled is the error of a call whose caller left.
+func canceled(name string, err error) error {
 	return &CallError{Method: name, Msg: name + ": " + err.Error(), kind: err}
 }
 

@@ -44,7 +44,7 @@ func TestC_1_22_6_EveryKindOfContainerIsMade(t *testing.T) {
 		q := pod.CreateRequest{Want: want, Container: "debug", Sandbox: &pod.Sandbox{ID: box}}
 		var se *pod.StartError
 		if _, err := r.CreateContainer(t.Context(), q); !errors.As(err, &se) || se.Reason != "CreateContainerConfigError" || se.Final ||
-			!strings.Contains(err.Error(), "target container c0 does not run") {
+			!strings.Contains(err.Error(), "target container c0 is not running") {
 			t.Errorf("an ephemeral container before its target: %v", err)
 		}
 		for _, name := range []string{"setup", "side", "c0", "debug", "alone"} {

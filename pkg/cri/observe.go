@@ -64,7 +64,7 @@ func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	for _, c := range a.GetStatus().GetConditions() {
 		msg := ""
 		if !c.GetStatus() {
-			msg = why(c)
+			msg = reasonOf(c)
 		}
 		switch c.GetType() {
 		case runtimeapi.RuntimeReady:
@@ -81,7 +81,7 @@ func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	return ready, nil
 }
 
-func why(c *runtimeapi.RuntimeCondition) string {
+func reasonOf(c *runtimeapi.RuntimeCondition) string {
 	switch {
 	case c.GetMessage() != "":
 		return plain(c.GetMessage())

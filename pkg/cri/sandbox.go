@@ -37,7 +37,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 	if err := r.suits(ctx, want.Pod, handler); err != nil {
 		return "", err
 	}
-	r.tellCut(want.Pod, q.Warn)
+	r.warnOmitted(want.Pod, q.Warn)
 	if dir := config.GetLogDirectory(); dir != "" {
 		// World-readable, as in the kubelet, so that log collectors can follow.
 		if err := os.MkdirAll(dir, 0o755); err != nil {

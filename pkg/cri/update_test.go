@@ -179,6 +179,6 @@ func TestC_1_43_1_ReopenLogBeginsANewFile(t *testing.T) {
 	}
 	rt.Exit(want.Key, "c0", 0)
 	if err := r.ReopenLog(t.Context(), l.containers["c0"]); err == nil {
-		t.Error("the log of an exited container was opened anew")
+		t.Error("the log of an exited container was reopened")
 	}
 }

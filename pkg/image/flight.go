@@ -16,9 +16,9 @@ import (
 // errClosed is the error of a pull that was not finished when Run ended.
 var errClosed = errors.New("image pulls have stopped")
 
-// linger is how long after a cancelled pull its image may still appear: the runtime may see
+// settleDelay is how long after a cancelled pull its image may still appear: the runtime may see
 // the cancellation only while it writes.
-const linger = 3 * time.Second
+const settleDelay = 3 * time.Second
 
 // flightKey identifies a pull by its image and its credentials.
 type flightKey [sha256.Size]byte
@@ -41,8 +41,8 @@ type flight struct {
 	unseen  bool          // it may have left an image that needs credentials
 }
 
-// turns limits the concurrent pulls from one registry.
-type turns struct {
+// registryLimit limits the concurrent pulls from one registry.
+type registryLimit struct {
 	free  chan struct{} // one token for each turn that is taken
 	users int           // flights that have one or wait for one; guarded by Puller.mu
 }
@@ -56,11 +56,11 @@ func (p *Puller) Run(ctx context.Context) {
 		select {
 		case <-p.wake:
 			for _, f := range p.queued(false) {
-				wg.Go(func() { p.fly(ctx, f) })
+				wg.Go(func() { p.runFlight(ctx, f) })
 			}
 		case <-ctx.Done():
 			for _, f := range p.queued(true) {
-				p.land(f, errClosed)
+				p.finish(f, errClosed)
 			}
 			return
 		}
@@ -141,12 +141,12 @@ func (p *Puller) forget(f *flight) {
 	}
 }
 
-// fly runs a flight from its turn at the registry to its end.
-func (p *Puller) fly(ctx context.Context, f *flight) {
+// runFlight runs a flight from its turn at the registry to its end.
+func (p *Puller) runFlight(ctx context.Context, f *flight) {
 	stop := context.AfterFunc(ctx, f.cancel)
 	defer stop()
 	if f.ctx.Err() != nil { // all waiters left before it began
-		p.land(f, f.ctx.Err())
+		p.finish(f, f.ctx.Err())
 		return
 	}
 	p.cfg.Told(Event{Pull: f.Pull})
@@ -162,17 +162,17 @@ func (p *Puller) fly(ctx context.Context, f *flight) {
 	p.forget(f) // before the event and the waiters' return: Pulls no longer lists it then
 	p.mu.Unlock()
 	p.cfg.Told(Event{Pull: f.Pull, Over: true, Err: err})
-	p.land(f, err)
+	p.finish(f, err)
 	if f.unseen {
-		p.clear(ctx, f)
+		p.recordOutcome(ctx, f)
 	}
 }
 
-// clear records the outcome of a flight whose pull was cancelled or timed out. If that
+// recordOutcome records the outcome of a flight whose pull was cancelled or timed out. If that
 // fails the intent stays, and the next pull or the next agent tries again.
-func (p *Puller) clear(ctx context.Context, f *flight) {
+func (p *Puller) recordOutcome(ctx context.Context, f *flight) {
 	select {
-	case <-time.After(linger):
+	case <-time.After(settleDelay):
 	case <-ctx.Done():
 		return
 	}
@@ -181,8 +181,8 @@ func (p *Puller) clear(ctx context.Context, f *flight) {
 	}
 }
 
-// land ends a flight and wakes all its waiters.
-func (p *Puller) land(f *flight, err error) {
+// finish ends a flight and wakes all its waiters.
+func (p *Puller) finish(f *flight, err error) {
 	p.mu.Lock()
 	p.forget(f)
 	p.mu.Unlock()
@@ -194,10 +194,10 @@ func (p *Puller) land(f *flight, err error) {
 // pull waits for a turn at the registry, pulls, and records which credential served. It
 // records the intent first, because every pod may use an image without a record.
 func (p *Puller) pull(f *flight) error {
-	if err := p.turn(f); err != nil {
+	if err := p.acquire(f); err != nil {
 		return err
 	}
-	defer p.pass(f)
+	defer p.release(f)
 	if err := p.records.intend(f.name); err != nil {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("pull image %s: %w", f.Image, err)}
 	}
@@ -261,7 +261,7 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 		}
 		// Every pod may use an image that was pulled without a secret, or that was there
 		// before.
-		unseen = unseen || c.secret != nil && (f.ctx.Err() != nil || !saidSo(err))
+		unseen = unseen || c.secret != nil && (f.ctx.Err() != nil || !isAnswer(err))
 		if !errors.As(err, &failed) || f.ctx.Err() != nil {
 			f.unseen = unseen
 			return c, err
@@ -277,27 +277,27 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 	return credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
 }
 
-// saidSo reports whether an error is the runtime's answer about the image. A timeout is
+// isAnswer reports whether an error is the runtime's answer about the image. A timeout is
 // not, though it comes as a StartError.
-func saidSo(err error) bool {
+func isAnswer(err error) bool {
 	var failed *pod.StartError
 	return errors.As(err, &failed) && !errors.Is(failed.Err, pod.ErrTimeout)
 }
 
-// turn waits until one more image may be pulled from the registry.
-func (p *Puller) turn(f *flight) error {
+// acquire waits until one more image may be pulled from the registry.
+func (p *Puller) acquire(f *flight) error {
 	p.mu.Lock()
-	t := p.turns[f.name.registry]
+	t := p.limits[f.name.registry]
 	if t == nil {
-		t = &turns{free: make(chan struct{}, p.cfg.PerRegistry)}
-		p.turns[f.name.registry] = t
+		t = &registryLimit{free: make(chan struct{}, p.cfg.PerRegistry)}
+		p.limits[f.name.registry] = t
 	}
 	t.users++
 	p.mu.Unlock()
 	select {
 	case t.free <- struct{}{}:
 		if err := f.ctx.Err(); err != nil { // both channels were ready
-			p.pass(f)
+			p.release(f)
 			return err
 		}
 		p.mu.Lock()
@@ -310,10 +310,10 @@ func (p *Puller) turn(f *flight) error {
 	}
 }
 
-// pass frees the turn of f for the next flight.
-func (p *Puller) pass(f *flight) {
+// release frees the turn of f for the next flight.
+func (p *Puller) release(f *flight) {
 	p.mu.Lock()
-	t := p.turns[f.name.registry]
+	t := p.limits[f.name.registry]
 	p.mu.Unlock()
 	<-t.free
 	p.leave(f)
@@ -322,9 +322,9 @@ func (p *Puller) pass(f *flight) {
 func (p *Puller) leave(f *flight) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.turns[f.name.registry]
+	t := p.limits[f.name.registry]
 	if t.users--; t.users == 0 {
-		delete(p.turns, f.name.registry)
+		delete(p.limits, f.name.registry)
 	}
 }
 

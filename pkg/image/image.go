@@ -95,8 +95,8 @@ type Puller struct {
 
 	mu      sync.Mutex
 	flights map[flightKey]*flight
-	queue   []*flight         // flights that Run has not started
-	turns   map[string]*turns // by registry, while a flight has or awaits one
+	queue   []*flight                 // flights that Run has not started
+	limits  map[string]*registryLimit // by registry, while a flight has or awaits one
 	closed  bool
 
 	settling sync.Mutex // held while settle records unfinished pulls
@@ -113,7 +113,7 @@ func New(cfg Config) *Puller {
 	}
 	return &Puller{
 		cfg: cfg, records: newRecords(cfg.Dir), wake: make(chan struct{}, 1),
-		flights: map[flightKey]*flight{}, turns: map[string]*turns{},
+		flights: map[flightKey]*flight{}, limits: map[string]*registryLimit{},
 	}
 }
 

@@ -249,7 +249,7 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 		{"r.io/missing", v1.PullAlways, "ErrImagePull: pull image r.io/missing:latest: not found", false, 1},
 		{"UPPER:::", v1.PullAlways, `InvalidImageName: image "UPPER:::": invalid reference format`, true, 0},
 		{"", v1.PullAlways, `InvalidImageName: image ""`, true, 0},
-		{"nodectl.dev/pause:1", v1.PullAlways, `ErrImagePull: image "nodectl.dev/pause:1": the name belongs to the bundled runtime`, true, 0},
+		{"nodectl.dev/pause:1", v1.PullAlways, `ErrImagePull: image "nodectl.dev/pause:1": the name is reserved for the bundled runtime`, true, 0},
 		{"nodectl.dev/pause@sha256:" + strings.Repeat("a", 64), "", `ErrImagePull: image "nodectl.dev/pause@`, true, 0},
 	} {
 		for _, volume := range []bool{false, true} {
@@ -869,7 +869,7 @@ func TestC_1_39_6_DamagedRecord(t *testing.T) {
 			t.Errorf("%v, %q", err, r.said())
 		}
 		if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.said()) != 5 {
-			t.Errorf("written anew: %v, %q", err, r.said())
+			t.Errorf("written again: %v, %q", err, r.said())
 		}
 	})
 }

@@ -207,7 +207,7 @@ func (p *provider) get(ctx context.Context, n name) (logins, error) {
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			if errors.Is(q.err, errAskerLeft) {
+			if errors.Is(q.err, errPullCanceled) {
 				continue
 			}
 			return q.logins, q.err
@@ -224,8 +224,8 @@ func (p *provider) get(ctx context.Context, n name) (logins, error) {
 	}
 }
 
-// errAskerLeft says that the call of a provider was cancelled: no pod may use its result.
-var errAskerLeft = errors.New("the image pull was canceled")
+// errPullCanceled says that the call of a provider was cancelled: no pod may use its result.
+var errPullCanceled = errors.New("the image pull was canceled")
 
 // ask runs the program and caches its answer for as long as it is valid.
 func (p *provider) ask(ctx context.Context, n name) (logins, error) {
@@ -309,7 +309,7 @@ func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	case out.over:
 		return nil, fmt.Errorf("its answer is larger than %d bytes", longest)
 	case ctx.Err() != nil:
-		return nil, errAskerLeft
+		return nil, errPullCanceled
 	case within.Err() != nil:
 		return nil, fmt.Errorf("it did not answer within %s", providerLimit)
 	case err != nil:

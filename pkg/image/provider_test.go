@@ -184,7 +184,7 @@ func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if err := m.PullImage(first, wanted("a", "r.io/a:1"), "c0"); !errors.Is(err, context.Canceled) {
-			t.Errorf("who left: %v", err)
+			t.Errorf("the pod that was cancelled: %v", err)
 		}
 	})
 	pids(1)

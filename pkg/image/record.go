@@ -30,9 +30,9 @@ type records struct {
 	mu  sync.Mutex     // guards the files
 	now map[string]int // the number of pulls of an image under way, by name
 
-	// doubts maps the images of pulls with unknown outcome, by name, to the time since
+	// unsettled maps the images of pulls with unknown outcome, by name, to the time since
 	// when; their intents stay. Nil: the intents of the previous agent are not read yet.
-	doubts map[string]time.Time
+	unsettled map[string]time.Time
 }
 
 // record says which credentials pulled one image.
@@ -115,7 +115,7 @@ func (r *records) intend(n name) error {
 func (r *records) done(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, doubt := r.doubts[n.image]; r.forget(n) == 0 && !doubt {
+	if _, doubt := r.unsettled[n.image]; r.forget(n) == 0 && !doubt {
 		_ = os.Remove(r.file("pulling", n.image)) // if it stays, the registry is asked once more
 	}
 }
@@ -125,8 +125,8 @@ func (r *records) unsure(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.forget(n)
-	if r.doubts != nil {
-		r.doubts[n.image] = time.Now()
+	if r.unsettled != nil {
+		r.unsettled[n.image] = time.Now()
 	}
 }
 
@@ -231,19 +231,19 @@ func (r *records) write(file string, v any) error {
 func (r *records) left() (map[string]time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.doubts == nil {
+	if r.unsettled == nil {
 		names, err := r.begun()
 		if err != nil {
 			return nil, err
 		}
-		r.doubts = map[string]time.Time{}
+		r.unsettled = map[string]time.Time{}
 		for _, image := range names {
-			r.doubts[image] = time.Time{}
+			r.unsettled[image] = time.Time{}
 		}
 	}
 	due := map[string]time.Time{}
-	for image, since := range r.doubts {
-		if time.Since(since) >= linger {
+	for image, since := range r.unsettled {
+		if time.Since(since) >= settleDelay {
 			due[image] = since
 		}
 	}
@@ -291,7 +291,7 @@ func (r *records) unknown(id, image string, since time.Time) (wrote bool, err er
 			wrote = true
 		}
 	}
-	if !r.doubts[image].Equal(since) {
+	if !r.unsettled[image].Equal(since) {
 		return wrote, nil
 	}
 	if r.now[image] == 0 {
@@ -299,7 +299,7 @@ func (r *records) unknown(id, image string, since time.Time) (wrote bool, err er
 			return wrote, err
 		}
 	}
-	delete(r.doubts, image)
+	delete(r.unsettled, image)
 	return wrote, nil
 }
 
@@ -314,7 +314,7 @@ func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
 	}
 	for image, since := range left {
 		id, err := p.cfg.Runtime.FindImage(ctx, want, image)
-		if err != nil && !saidSo(err) {
+		if err != nil && !isAnswer(err) {
 			return err
 		}
 		var wrote bool

@@ -52,14 +52,14 @@ type containerName struct {
 // podState is one pod as last reported.
 type podState struct {
 	podName
-	static   bool
-	finished bool
-	unwanted bool // no source desires it any more
-	pod      *v1.Pod
-	seen     time.Time // first report
-	waiting  map[string]string
-	ended    map[string]string // each container's last ID that was counted as terminated
-	ids      []string
+	static     bool
+	finished   bool
+	notDesired bool // no source desires it any more
+	pod        *v1.Pod
+	seen       time.Time // first report
+	waiting    map[string]string
+	ended      map[string]string // each container's last ID that was counted as terminated
+	ids        []string
 	// pull is the time from the start of the first pull to the end of the last one.
 	pullBegan, pullEnded time.Time
 	ran, up              bool // its start is counted, or was before this agent
@@ -121,7 +121,7 @@ func (p *pods) report(r pod.StatusReport) {
 		p.size.Observe(float64(len(r.Pod.Spec.Containers)))
 	}
 	before := s.pod
-	s.pod, s.finished, s.unwanted = r.Pod, r.Finished, r.Unwanted
+	s.pod, s.finished, s.notDesired = r.Pod, r.Finished, r.Unwanted
 	p.containers(s)
 	p.phase(s, before, r.At)
 }

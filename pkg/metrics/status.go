@@ -153,11 +153,11 @@ func (p *pods) tally() tally {
 		switch over := pod.IsPhaseTerminal(status.Phase); {
 		case s.finished:
 			lifecycle = "terminated"
-		case s.pod.DeletionTimestamp != nil || over || s.unwanted:
+		case s.pod.DeletionTimestamp != nil || over || s.notDesired:
 			lifecycle = "terminating"
 		}
 		kind := workKind{"desired", lifecycle, staticWord(s.static)}
-		if s.unwanted {
+		if s.notDesired {
 			kind.config = "orphan"
 		} else {
 			t.desired[s.static]++

@@ -93,7 +93,7 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 	}
 	at.podsGroup = dir
 	if levels, err = at.levels(); err == nil || !strings.Contains(err.Error(), "allocatableMemory.available") || len(levels) != 6 {
-		t.Errorf("a cgroup that says nothing: %v, %v", levels, err)
+		t.Errorf("a cgroup without files: %v, %v", levels, err)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestC_1_25_2_Identity(t *testing.T) {
 		t.Errorf("%+v, %v", f, err)
 	}
 	if f, err = read(machine(t, rich()), t.TempDir()); err != nil || f.MachineID != "" || f.OSImage != "Unknown" || f.Swap != 0 {
-		t.Errorf("a machine that says nothing: %+v, %v", f, err)
+		t.Errorf("a machine without these files: %+v, %v", f, err)
 	}
 }
 
@@ -142,7 +142,7 @@ func TestC_1_25_2_Addresses(t *testing.T) {
 		}
 	}
 	if allOwn([]string{"192.0.2.1"}) {
-		t.Error("an address of nobody is ours")
+		t.Error("a foreign address counts as our own")
 	}
 	ips := []netip.Addr{netip.MustParseAddr("fd00::1"), netip.MustParseAddr("10.0.0.1")}
 	if ip, ok := prefer(ips, netip.IPv4Unspecified()); !ok || ip != ips[1] {

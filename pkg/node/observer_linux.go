@@ -58,17 +58,17 @@ type Observer struct {
 	cfg     ObserverConfig
 	changed chan struct{} // cap 1: readiness may be another
 
-	mu       sync.Mutex
-	runtime  pod.RuntimeFacts
-	answered time.Time // when the runtime last reported that it is ready
-	heard    bool      // it has answered at least once
-	images   []pod.Image
-	listed   time.Time // images
-	imageFs  string
-	pressure Pressure
-	ips      []string
-	current  *v1.Node // as Node built it last
-	said     map[string]string
+	mu              sync.Mutex
+	runtime         pod.RuntimeFacts
+	answered        time.Time // when the runtime last reported that it is ready
+	runtimeAnswered bool      // it has answered at least once
+	images          []pod.Image
+	listed          time.Time // images
+	imageFs         string
+	pressure        Pressure
+	ips             []string
+	current         *v1.Node // as Node built it last
+	logged          map[string]string
 }
 
 // NewObserver returns an Observer that knows nothing of the runtime yet.
@@ -76,7 +76,7 @@ func NewObserver(cfg ObserverConfig) *Observer {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), ips: cfg.Found, said: map[string]string{}}
+	return &Observer{cfg: cfg, changed: make(chan struct{}, 1), ips: cfg.Found, logged: map[string]string{}}
 }
 
 // Name returns the node's.
@@ -123,7 +123,7 @@ func (o *Observer) Ask(ctx context.Context) bool {
 	}
 	o.mu.Lock()
 	was := o.readyLocked()
-	o.runtime, o.heard = r, true
+	o.runtime, o.runtimeAnswered = r, true
 	if r.Runtime.OK {
 		o.answered = now
 	}
@@ -154,7 +154,7 @@ func (o *Observer) version(ctx context.Context) (name, version string, err error
 }
 
 func (o *Observer) readyLocked() bool {
-	return o.heard && o.runtime.Runtime.OK && o.runtime.Network.OK
+	return o.runtimeAnswered && o.runtime.Runtime.OK && o.runtime.Network.OK
 }
 
 // list reads the images and their file system from the runtime.
@@ -264,7 +264,7 @@ func (o *Observer) problemsLocked(now time.Time, outer [2]error) []error {
 		all = append(all, outer[0])
 	}
 	switch {
-	case !o.heard:
+	case !o.runtimeAnswered:
 		all = append(all, errors.New("network state unknown"))
 	default:
 		if !o.runtime.Runtime.OK {
@@ -333,8 +333,8 @@ func (o *Observer) note(what string, err error) {
 		text = err.Error()
 	}
 	o.mu.Lock()
-	was := o.said[what]
-	o.said[what] = text
+	was := o.logged[what]
+	o.logged[what] = text
 	o.mu.Unlock()
 	if text != "" && text != was {
 		o.cfg.Log.Warn("Failed to read facts of the node", "what", what, "error", err)

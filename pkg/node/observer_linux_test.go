@@ -126,7 +126,7 @@ func TestC_1_25_6_RuntimeThatHangs(t *testing.T) {
 		select {
 		case <-o.Changed():
 		default:
-			t.Error("nobody says that the runtime is ready")
+			t.Error("the change of readiness is not signalled")
 		}
 		if got := message(); got != ok {
 			t.Errorf("ready: %s", got)

@@ -154,7 +154,7 @@ func TestWhatCannotBeReadIsNamed(t *testing.T) {
 		{"proc/meminfo", "MemFree: 1 kB\n", "meminfo: no MemTotal"},
 		{"proc/meminfo", "MemTotal: much kB\n", "meminfo"},
 		{"sys/devices/system/cpu/online", "0-\n", "online"},
-		{"sys/devices/system/cpu/online", "3-1\n", `"3-1" is no span`},
+		{"sys/devices/system/cpu/online", "3-1\n", `"3-1" is not a range`},
 		{"proc/sys/kernel/pid_max", "many", "pid_max"},
 		{"sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "x", "hugepages-2048kB"},
 	} {

@@ -210,8 +210,8 @@ func TestC_1_28_1_RuntimeWithoutEventsIsRelistedEverySecond(t *testing.T) {
 		if n := rt.Calls()["GetContainerEvents"]; n > 11 {
 			t.Errorf("asked %d times for events in 10 min", n)
 		}
-		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "has no events") {
-			t.Errorf("said in the log:\n%s", log.String())
+		if n := strings.Count(log.String(), "\n"); n != 1 || !strings.Contains(log.String(), "has no event stream") {
+			t.Errorf("the log:\n%s", log.String())
 		}
 	})
 }
@@ -230,7 +230,7 @@ func TestF21_RuntimeRestart(t *testing.T) {
 		time.Sleep(time.Hour)
 		h.expect(t, "while the runtime is down", "")
 		if log.Len() > 0 { // another component logs that
-			t.Errorf("said in the log in an hour:\n%s", log.String())
+			t.Errorf("the log of an hour:\n%s", log.String())
 		}
 		rt.Exit(key("a"), "app", 1) // the container dies while no event can be sent
 		if err := rt.Restart(); err != nil {

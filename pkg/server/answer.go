@@ -160,8 +160,8 @@ type front struct {
 	gate *gate
 	// who authenticates the caller, or returns the refusal to answer with.
 	who func(*http.Request) (Caller, *Refusal)
-	// mine reports whether the listener serves a route.
-	mine func(*route) bool
+	// serves reports whether the listener serves a route.
+	serves func(*route) bool
 	// open serves unauthenticated callers: the answers of its routes hold no secrets.
 	open bool
 }
@@ -187,7 +187,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	left, ok := f.gate.requests.enter(c) // unauthenticated callers take no place
 	if !ok {
-		f.crowd(w)
+		f.refuseBusy(w)
 		return
 	}
 	q, refusal := f.admit(r, c)
@@ -203,7 +203,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			if q.route.privileged {
 				f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
 			}
-			f.crowd(w)
+			f.refuseBusy(w)
 			return
 		}
 	}
@@ -215,14 +215,14 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.answer(w, q)
 }
 
-func (s *Server) crowd(w http.ResponseWriter) {
+func (s *Server) refuseBusy(w http.ResponseWriter) {
 	w.Header().Set("Retry-After", "1")
 	s.refuse(w, nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
 }
 
 // admit finds the route of a request and decides whether the caller may use it.
 func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
-	q, refusal := f.find(r, f.mine)
+	q, refusal := f.find(r, f.serves)
 	if q != nil {
 		q.caller, q.gate = c, f.gate
 	}

@@ -42,7 +42,7 @@ func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 	}
 	for path, want := range map[string]int{"/run/ns/p/c?cmd=true": 403, "/checkpoint/ns/p/c": 403} {
 		if code, _, _ := l.fetch(t, l.web(t, "shell"), http.MethodPost, path, nil); code != want {
-			t.Errorf("%s by who may exec alone: %d", path, code)
+			t.Errorf("%s by a caller that may only exec: %d", path, code)
 		}
 	}
 }

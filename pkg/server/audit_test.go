@@ -125,7 +125,7 @@ func TestAudit_CrowdOfRefusals_HasFewLines(t *testing.T) {
 		}
 	}
 	if _, ok := r.enter("guest", at); ok || lines > auditCallers+refusalLines {
-		t.Errorf("many callers make the counts begin anew: %d lines of others", lines)
+		t.Errorf("many callers reset the counts: %d lines of others", lines)
 	}
 	if n := len(r.by); n > auditCallers {
 		t.Errorf("%d callers are counted", n)

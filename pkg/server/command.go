@@ -62,10 +62,10 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 		}
 		timeout = time.Duration(max(seconds, 0)) * time.Second
 	}
-	if !s.keeping.TryLock() {
+	if !s.checkpointing.TryLock() {
 		return &Refusal{Code: http.StatusTooManyRequests, Message: "another checkpoint is being made"}
 	}
-	defer s.keeping.Unlock()
+	defer s.checkpointing.Unlock()
 	if err := s.roomForCheckpoint(); err != nil {
 		return err
 	}

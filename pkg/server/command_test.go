@@ -181,7 +181,7 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 		}
 	}
 	if len(asked) > 0 {
-		t.Error("pods were told")
+		t.Error("the agent was asked although it does not know its pods")
 	}
 	close(known)
 	if code, text, _ := full(t, web, "GET", "/v1/pods", ""); code != http.StatusOK || !strings.Contains(text, `"name":"p"`) {

@@ -47,7 +47,7 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 	}
 	l.Ended = func() bool { return !s.runs(l) }
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-	out := s.patient(w)
+	out := s.streamWriter(w)
 	err = s.cfg.Containers.Logs(q.Context(), out, l)
 	switch {
 	case err == nil:

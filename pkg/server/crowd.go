@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// crowded is a listener that closes connections above its limits at once, so that the agent
-// keeps file descriptors for its pods (F10). A connection counts for its peer until it is
-// closed. Once its caller is authorized it counts for the caller: the API server is one peer
-// with the connections of all its users. Callers have three quarters of the limit together,
-// and each of them as many as it leaves to the others.
-type crowded struct {
+// limitedListener closes connections above its limits at once, so that the agent keeps
+// file descriptors for its pods (F10). A connection counts for its peer until it is
+// closed. Once its caller is authorized it counts for the caller: the API server is one
+// peer with the connections of all its users. Callers have three quarters of the limit
+// together, and each of them as many as it leaves to the others.
+type limitedListener struct {
 	net.Listener
 	name           string
 	limit, perPeer int // perPeer of 0 is no limit
@@ -27,12 +27,12 @@ type crowded struct {
 	of      map[any]int // by peer (netip.Prefix), and by name of a caller (string)
 }
 
-func (s *Server) bounded(l net.Listener, name string, limit, perPeer int) *crowded {
-	return &crowded{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, of: map[any]int{}}
+func (s *Server) bounded(l net.Listener, name string, limit, perPeer int) *limitedListener {
+	return &limitedListener{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, of: map[any]int{}}
 }
 
 // Accept implements net.Listener.
-func (c *crowded) Accept() (net.Conn, error) {
+func (c *limitedListener) Accept() (net.Conn, error) {
 	for {
 		conn, err := c.Listener.Accept()
 		if err != nil {
@@ -60,7 +60,7 @@ func Peer(address string) netip.Prefix {
 	return peer
 }
 
-func (c *crowded) enter(peer netip.Prefix) bool {
+func (c *limitedListener) enter(peer netip.Prefix) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.count >= c.limit || c.perPeer > 0 && c.of[peer] >= c.perPeer {
@@ -76,7 +76,7 @@ func (c *crowded) enter(peer netip.Prefix) bool {
 
 // trust counts a connection for a caller instead of its peer, unless the caller has its
 // share already.
-func (c *crowded) trust(conn *counted, caller string) {
+func (c *limitedListener) trust(conn *counted, caller string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < max(1, c.limit-c.limit/4-c.callers) {
@@ -88,7 +88,7 @@ func (c *crowded) trust(conn *counted, caller string) {
 }
 
 // leave stops counting a connection.
-func (c *crowded) leave(conn *counted) {
+func (c *limitedListener) leave(conn *counted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if conn.holder != nil {
@@ -99,7 +99,7 @@ func (c *crowded) leave(conn *counted) {
 }
 
 // forget subtracts one connection from a peer or a caller; mu is held.
-func (c *crowded) forget(holder any) {
+func (c *limitedListener) forget(holder any) {
 	if c.of[holder]--; c.of[holder] == 0 {
 		delete(c.of, holder)
 	}
@@ -134,7 +134,7 @@ func (s *Seldom) Now() (hidden int, ok bool) {
 // counted is a connection that counts until it is closed.
 type counted struct {
 	net.Conn
-	in     *crowded
+	in     *limitedListener
 	holder any // for which it counts, nil when it is closed; guarded by in.mu
 }
 

@@ -78,7 +78,7 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 		}
 	}
 	if n := log.Count("Too many connections"); n < 1 || n > 2 {
-		t.Errorf("said %d times in two crowds", n)
+		t.Errorf("logged %d times for two overloads", n)
 	}
 }
 

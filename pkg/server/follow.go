@@ -6,23 +6,23 @@ import (
 	"time"
 )
 
-// patient writes a stream and sends each piece at once. It cuts off a reader that does
+// streamWriter writes a stream and sends each piece at once. It cuts off a reader that does
 // not read a piece in time.
-type patient struct {
-	w        http.ResponseWriter
-	out      *http.ResponseController
-	patience time.Duration
-	began    bool // something was sent: the status code cannot change any more
+type streamWriter struct {
+	w       http.ResponseWriter
+	out     *http.ResponseController
+	timeout time.Duration
+	began   bool // something was sent: the status code cannot change any more
 }
 
-func (s *Server) patient(w http.ResponseWriter) *patient {
-	return &patient{w: w, out: http.NewResponseController(w), patience: s.cfg.Patience}
+func (s *Server) streamWriter(w http.ResponseWriter) *streamWriter {
+	return &streamWriter{w: w, out: http.NewResponseController(w), timeout: s.cfg.Patience}
 }
 
 // Write implements io.Writer.
-func (p *patient) Write(b []byte) (int, error) {
+func (p *streamWriter) Write(b []byte) (int, error) {
 	p.began = true
-	if err := p.out.SetWriteDeadline(time.Now().Add(p.patience)); err != nil {
+	if err := p.out.SetWriteDeadline(time.Now().Add(p.timeout)); err != nil {
 		return 0, err
 	}
 	n, err := p.w.Write(b)
@@ -36,13 +36,13 @@ func (p *patient) Write(b []byte) (int, error) {
 }
 
 // end gives the reader time to read the end of the stream.
-func (p *patient) end() { _ = p.out.SetWriteDeadline(time.Now().Add(p.patience)) }
+func (p *streamWriter) end() { _ = p.out.SetWriteDeadline(time.Now().Add(p.timeout)) }
 
 // lines answers with lines. If the stream fails, it aborts the connection, so that the
 // reader can tell the failure from the end of the stream.
 func (s *Server) lines(w http.ResponseWriter, q *request, lines iter.Seq2[[]byte, error]) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
-	out := s.patient(w)
+	out := s.streamWriter(w)
 	_, err := out.Write(nil) // sends the headers before the first line
 	if err == nil {
 		for line, broken := range lines {

@@ -64,7 +64,7 @@ func TestTheRegistry(t *testing.T) {
 			}
 		}
 		if it.kubelet == strings.HasPrefix(it.path, "/v1/") || filepath.Clean(it.path) != it.path {
-			t.Errorf("%s: whose path is it?", it.path)
+			t.Errorf("%s: the path does not fit the kind of route, or is not clean", it.path)
 		}
 		if (it.timeout == 0) != (it.kind != document) {
 			t.Errorf("%s: a timeout of %s", it.path, it.timeout)
@@ -73,7 +73,7 @@ func TestTheRegistry(t *testing.T) {
 			t.Errorf("%s is not whole", it.path)
 		}
 		if it.privileged != (it.verb == "create" || slices.Contains(it.methods, http.MethodPost)) {
-			t.Errorf("%s: what is done is written down, and only that", it.path)
+			t.Errorf("%s: exactly the routes that change something must be privileged", it.path)
 		}
 		if it.health != (it.kubelet && it.subresources[0] == "healthz") {
 			t.Errorf("%s: on the health port", it.path)

@@ -130,15 +130,15 @@ func (r *route) streams(q url.Values) bool {
 // isTrue reads a boolean parameter of a query.
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
-// find returns the route of a request, or a refusal if there is none. mine reports whether
+// find returns the route of a request, or a refusal if there is none. serves reports whether
 // the listener serves a route.
-func (s *Server) find(r *http.Request, mine func(*route) bool) (*request, *Refusal) {
+func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *Refusal) {
 	path := r.URL.EscapedPath()
 	var methods []string
 	var there *route
 	for i := range s.routes {
 		it := &s.routes[i]
-		if !mine(it) {
+		if !serves(it) {
 			continue
 		}
 		values, ok := it.match(path)

@@ -33,7 +33,7 @@ type Server struct {
 	busy   sync.RWMutex
 	closed bool // guarded by busy: the server answers no more requests
 
-	keeping sync.Mutex // held while a checkpoint is made
+	checkpointing sync.Mutex // held while a checkpoint is made
 
 	auditFile auditFile
 	refusals  refusals
@@ -146,7 +146,7 @@ func (s *Server) local(ctx context.Context) *http.Server {
 			}
 			return Caller{Name: "local", Local: true, LocalUID: p.uid, PID: p.pid}, nil
 		},
-		mine: func(*route) bool { return true },
+		serves: func(*route) bool { return true },
 	}
 	web := s.web(ctx, f)
 	web.ConnContext = withPeer

@@ -59,7 +59,7 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 // cutAfter closes a connection soon after ctx has ended. That unblocks writes that wait for
 // a reader.
 func cutAfter(ctx context.Context, conn net.Conn) {
-	context.AfterFunc(ctx, func() { time.AfterFunc(lastWords, func() { _ = conn.Close() }) })
+	context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, func() { _ = conn.Close() }) })
 }
 
 // watched is the interval in which a session checks whether its caller has hung up.
@@ -142,9 +142,9 @@ type readerFunc func([]byte) (int, error)
 // Read implements io.Reader.
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// lastWords is how long a session that has ended may take to send its last message, and the
+// closeTimeout is how long a session that has ended may take to send its last message, and the
 // caller to read it, before the connection is closed.
-const lastWords = 500 * time.Millisecond
+const closeTimeout = 500 * time.Millisecond
 
 // Close implements net.Conn. It reads and discards input first: the kernel resets a
 // connection that is closed with unread input, and the caller would lose the last message.
@@ -152,7 +152,7 @@ func (t *taken) Close() error {
 	var err error
 	t.closing.Do(func() {
 		if half, ok := t.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
-			_ = t.SetReadDeadline(time.Now().Add(lastWords))
+			_ = t.SetReadDeadline(time.Now().Add(closeTimeout))
 			_, _ = io.Copy(io.Discard, t.Conn)
 		}
 		err = t.Conn.Close()

@@ -190,7 +190,7 @@ func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s, p := New(Config{Patience: time.Minute}), newPipes()
 				web := p.served(t, s, p, version, func(w http.ResponseWriter, _ *http.Request) {
-					out := s.patient(w)
+					out := s.streamWriter(w)
 					for _, line := range []string{"first\n", "second\n", "last\n"} {
 						if _, err := io.WriteString(out, line); err != nil {
 							t.Error(err)

@@ -17,7 +17,7 @@ func (s *Server) serveTLS(ctx context.Context) {
 	cfg := s.cfg.TLS
 	f := &front{
 		Server: s, gate: newGate(cfg.Requests, cfg.Streams),
-		who: s.who, mine: func(r *route) bool { return r.kubelet },
+		who: s.who, serves: func(r *route) bool { return r.kubelet },
 	}
 	s.listening(ctx, "TLS port", cfg.Address, func(l net.Listener) error {
 		if cfg.Bound != nil {
@@ -77,8 +77,8 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 func (s *Server) serveHealth(ctx context.Context) {
 	f := &front{
 		Server: s, gate: newGate(16, 0), open: true,
-		who:  func(*http.Request) (Caller, *Refusal) { return Caller{}, nil },
-		mine: func(r *route) bool { return r.health },
+		who:    func(*http.Request) (Caller, *Refusal) { return Caller{}, nil },
+		serves: func(r *route) bool { return r.health },
 	}
 	s.listening(ctx, "health port", s.cfg.Health, func(l net.Listener) error {
 		return s.serve(ctx, s.web(ctx, f), s.bounded(l, "health port", 64, 0))

@@ -170,7 +170,7 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 		_ = crowd[0].Close()
 		wait.True(t, "there is room again", func() bool { return asks(p.secure(t, "admin")) })
 		if n := p.log.Count("Too many connections"); n != 1 {
-			t.Errorf("said %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 	}
 }
@@ -214,7 +214,7 @@ func TestD2_InFlightGate(t *testing.T) {
 		t.Errorf("%d %v", code, header)
 	}
 	if code, _, _ := p.fetch(t, p.web(t, ""), http.MethodGet, "/pods", nil); code != http.StatusUnauthorized {
-		t.Errorf("as nobody: %d", code)
+		t.Errorf("without credentials: %d", code)
 	}
 	if code, _, _ := full(t, client(cfg.Socket), http.MethodGet, "/pods", ""); code != http.StatusOK {
 		t.Errorf("on the socket: %d", code)
@@ -288,7 +288,7 @@ func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 		})
 		time.Sleep(10*retry + retry/2)
 		if n := log.Count("Failed to listen; retrying"); n != 1 {
-			t.Errorf("said %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 		_ = other.Close()
 		time.Sleep(retry)
@@ -296,7 +296,7 @@ func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
 		select {
 		case <-served:
 		default:
-			t.Errorf("nobody listens %s after the port is free:\n%s", retry, log.String())
+			t.Errorf("the server does not listen %s after the port is free:\n%s", retry, log.String())
 		}
 		cancel()
 	})

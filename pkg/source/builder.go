@@ -15,17 +15,17 @@ import (
 //
 // It belongs to one goroutine. The zero Builder is ready to use.
 type Builder struct {
-	files   sorted.List[File]
-	edits   map[string]*File // since files was made; nil is a file taken out
-	stands  map[string][]*pod.Spec
-	objects map[string][]*pod.Object
-	notices map[string][]pod.Problem
-	skipped []pod.Problem
-	told    []pod.Problem // Skipped of the last Snapshot
-	retell  bool          // told must be built again
-	changed map[pod.Key]struct{}
-	dirty   bool
-	rev     uint64
+	files          sorted.List[File]
+	edits          map[string]*File // since files was made; nil is a file taken out
+	lastGood       map[string][]*pod.Spec
+	objects        map[string][]*pod.Object
+	notices        map[string][]pod.Problem
+	skipped        []pod.Problem
+	allSkipped     []pod.Problem // Skipped of the last Snapshot
+	rebuildSkipped bool          // allSkipped must be built again
+	changed        map[pod.Key]struct{}
+	dirty          bool
+	rev            uint64
 }
 
 // Put makes f the reading of f.File; notices are what f's parser skipped on purpose. A
@@ -39,13 +39,13 @@ func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	if found && sameNotices && sameFile(&was, &f) {
 		return false
 	}
-	stood := b.stands[f.File]
-	f.Pods = sharePods(stood, f.Pods)
+	before := b.lastGood[f.File]
+	f.Pods = sharePods(before, f.Pods)
 	f.Objects = shareObjects(b.objects[f.File], f.Objects)
-	stands := standing(stood, f)
+	after := lastGoodPods(before, f)
 	b.note(was.Pods, f.Pods)
-	b.note(stood, stands)
-	b.stands[f.File] = stands
+	b.note(before, after)
+	b.lastGood[f.File] = after
 	if !f.Whole || len(f.Objects) > 0 {
 		b.objects[f.File] = f.Objects
 	}
@@ -65,8 +65,8 @@ func (b *Builder) Remove(file string) {
 		return
 	}
 	b.note(was.Pods, nil)
-	b.note(b.stands[file], nil)
-	delete(b.stands, file)
+	b.note(b.lastGood[file], nil)
+	delete(b.lastGood, file)
 	delete(b.objects, file)
 	if len(b.notices[file]) > 0 {
 		b.setNotices(file, nil)
@@ -79,7 +79,7 @@ func (b *Builder) Remove(file string) {
 func (b *Builder) Skip(skipped []pod.Problem) {
 	slices.SortStableFunc(skipped, func(a, c pod.Problem) int { return strings.Compare(a.File, c.File) })
 	if !slices.Equal(b.skipped, skipped) {
-		b.skipped, b.retell, b.dirty = skipped, true, true
+		b.skipped, b.rebuildSkipped, b.dirty = skipped, true, true
 	}
 }
 
@@ -89,14 +89,14 @@ func (b *Builder) Worsens(f File) bool {
 	if f.Whole || len(f.Problems) > 0 || len(f.Broken) > 0 {
 		return true
 	}
-	if len(b.stands[f.File]) == 0 {
+	if len(b.lastGood[f.File]) == 0 {
 		return false
 	}
 	keys := make(map[pod.Key]bool, len(f.Pods))
 	for _, p := range f.Pods {
 		keys[p.Key] = true
 	}
-	return slices.ContainsFunc(b.stands[f.File], func(p *pod.Spec) bool { return !keys[p.Key] })
+	return slices.ContainsFunc(b.lastGood[f.File], func(p *pod.Spec) bool { return !keys[p.Key] })
 }
 
 // Has reports whether file is in the set.
@@ -124,19 +124,19 @@ func (b *Builder) Dirty() bool { return b.dirty }
 func (b *Builder) Snapshot() Snapshot {
 	b.make()
 	b.settle()
-	if b.retell {
-		b.told = slices.Clip(b.skipped)
+	if b.rebuildSkipped {
+		b.allSkipped = slices.Clip(b.skipped)
 		for _, file := range slices.Sorted(maps.Keys(b.notices)) {
-			b.told = append(b.told, b.notices[file]...)
+			b.allSkipped = append(b.allSkipped, b.notices[file]...)
 		}
-		b.told, b.retell = slices.Clip(b.told), false
+		b.allSkipped, b.rebuildSkipped = slices.Clip(b.allSkipped), false
 	}
 	b.rev++
 	s := Snapshot{
 		Revision: b.rev,
 		Changed:  slices.SortedFunc(maps.Keys(b.changed), pod.Key.Compare),
 		Files:    b.files,
-		Skipped:  b.told,
+		Skipped:  b.allSkipped,
 	}
 	b.dirty = false
 	b.changed = map[pod.Key]struct{}{} // a map that was once large stays slow to clear
@@ -144,9 +144,9 @@ func (b *Builder) Snapshot() Snapshot {
 }
 
 func (b *Builder) make() {
-	if b.stands == nil {
+	if b.lastGood == nil {
 		b.edits = map[string]*File{}
-		b.stands = map[string][]*pod.Spec{}
+		b.lastGood = map[string][]*pod.Spec{}
 		b.objects = map[string][]*pod.Object{}
 		b.notices = map[string][]pod.Problem{}
 		b.changed = map[pod.Key]struct{}{}
@@ -181,7 +181,7 @@ func (b *Builder) setNotices(file string, notices []pod.Problem) {
 	if b.notices[file] = notices; len(notices) == 0 {
 		delete(b.notices, file)
 	}
-	b.retell = true
+	b.rebuildSkipped = true
 }
 
 // note marks the keys whose specs differ between two readings of one file.
@@ -203,27 +203,27 @@ func (b *Builder) note(was, is []*pod.Spec) {
 	}
 }
 
-// standing returns the last good pods after reading f, where stood is those before: the
-// pods of f and, while f has any problem, all others of stood. Where that exceeds the
-// limit of a file, it returns only stood, as podconfig does.
-func standing(stood []*pod.Spec, f File) []*pod.Spec {
-	if len(stood) == 0 || (!f.Whole && len(f.Problems)+len(f.Broken) == 0) {
+// lastGoodPods returns the last good pods after the reading f; before holds those until
+// then. They are the pods of f and, while f has any problem, all others of before. Where
+// that exceeds the limit of a file, it returns only before, as podconfig does.
+func lastGoodPods(before []*pod.Spec, f File) []*pod.Spec {
+	if len(before) == 0 || (!f.Whole && len(f.Problems)+len(f.Broken) == 0) {
 		return f.Pods
 	}
-	held := make(map[pod.Key]bool, len(f.Pods))
+	has := make(map[pod.Key]bool, len(f.Pods))
 	for _, p := range f.Pods {
-		held[p.Key] = true
+		has[p.Key] = true
 	}
-	stands := slices.Clone(f.Pods)
-	for _, p := range stood {
-		if !held[p.Key] {
-			stands = append(stands, p)
+	after := slices.Clone(f.Pods)
+	for _, p := range before {
+		if !has[p.Key] {
+			after = append(after, p)
 		}
 	}
-	if len(stands) > len(f.Pods) && !new(Meter).Pods(stands...) {
-		return stood
+	if len(after) > len(f.Pods) && !new(Meter).Pods(after...) {
+		return before
 	}
-	return stands
+	return after
 }
 
 func sharePods(old, pods []*pod.Spec) []*pod.Spec {

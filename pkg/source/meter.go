@@ -12,8 +12,8 @@ import (
 // memory. On the disk it is smaller than the limit of a last good set, even where JSON
 // has to escape everything.
 const (
-	mostStanding       = 50_000   // pods and objects
-	mostStandingWeight = 32 << 20 // of them together
+	maxLastGood       = 50_000   // pods and objects
+	maxLastGoodWeight = 32 << 20 // of them together
 	// fieldWeight is the weight of a part without text: the field's name, a number, a
 	// pointer.
 	fieldWeight = 16
@@ -44,12 +44,12 @@ func (m *Meter) Objects(objects ...*pod.Object) bool {
 }
 
 func (m *Meter) add(v any) bool {
-	if m.items > mostStanding || m.weight > mostStandingWeight {
+	if m.items > maxLastGood || m.weight > maxLastGoodWeight {
 		return false
 	}
 	m.items++
 	m.weight += weigh(reflect.ValueOf(v))
-	return m.items <= mostStanding && m.weight <= mostStandingWeight
+	return m.items <= maxLastGood && m.weight <= maxLastGoodWeight
 }
 
 // weigh returns roughly how many bytes a value takes as text. Its cost depends on the

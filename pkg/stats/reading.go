@@ -60,22 +60,22 @@ func (s *Stats) read(ctx context.Context, full bool) (*reading, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, err
 	}
-	s.complain(r.failed)
+	s.warn(r.failed)
 	s.rates(r)
 	s.last = r
 	return r, nil
 }
 
-// complain logs a failure of the runtime, once per text; the caller holds the turn.
-func (s *Stats) complain(err error) {
+// warn logs a failure of the runtime, once per text; the caller holds the turn.
+func (s *Stats) warn(err error) {
 	said := ""
 	if err != nil {
 		said = err.Error()
 	}
-	if said != "" && said != s.said {
+	if said != "" && said != s.lastWarning {
 		s.cfg.Log.Warn("Failed to read from the container runtime what containers use", "error", err)
 	}
-	s.said = said
+	s.lastWarning = said
 }
 
 // pass reads everything once.

@@ -62,9 +62,9 @@ type Stats struct {
 	sys  string // /sys
 	now  func() time.Time
 
-	turn chan struct{} // cap 1: full during a reading; its holder owns the fields below
-	last *reading
-	said string // the runtime's last logged failure
+	turn        chan struct{} // cap 1: full during a reading; its holder owns the fields below
+	last        *reading
+	lastWarning string // the runtime's last logged failure
 
 	measuring chan struct{}       // cap 1: full during a measurement; its holder owns dirs
 	dirs      map[string]measured // disk usage of volumes and logs, by the pods' UIDs

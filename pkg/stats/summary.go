@@ -205,7 +205,7 @@ func (a *answer) container(r *containerReading, disks *measured) api.ContainerSt
 	if r.group != nil {
 		c.CPU, c.Memory, c.Swap = a.cpu(r.group), a.memory(r.group), a.swap(r.group)
 	} else {
-		c.CPU, c.Memory, c.Swap = told(r.usage)
+		c.CPU, c.Memory, c.Swap = runtimeStats(r.usage)
 	}
 	if a.measured == nil {
 		return c

@@ -63,8 +63,8 @@ func psi(p *pressure) *api.PSIStats {
 	return &api.PSIStats{Full: of(p.full), Some: of(p.some)}
 }
 
-// told is the runtime's data of a container with an unknown cgroup.
-func told(u *pod.ContainerUsage) (*api.CPUStats, *api.MemoryStats, *api.SwapStats) {
+// runtimeStats is the runtime's data of a container with an unknown cgroup.
+func runtimeStats(u *pod.ContainerUsage) (*api.CPUStats, *api.MemoryStats, *api.SwapStats) {
 	at := metav1.NewTime(u.At)
 	cpu := &api.CPUStats{Time: at, UsageNanoCores: u.CPURate, UsageCoreNanoSeconds: u.CPUNanoseconds}
 	memory := &api.MemoryStats{

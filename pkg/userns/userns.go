@@ -81,7 +81,7 @@ func (b *Blocks) Give(uid string) (*pod.Users, error) {
 	}
 	users, ok := b.have[uid]
 	if !ok {
-		return b.give(uid)
+		return b.allocate(uid)
 	}
 	if !b.written(uid) { // the file was removed; running containers still have the block
 		if err := b.write(uid, users); err != nil {
@@ -91,8 +91,8 @@ func (b *Blocks) Give(uid string) (*pod.Users, error) {
 	return &users, nil
 }
 
-// give allocates the first free block to the pod. The caller holds the mutex.
-func (b *Blocks) give(uid string) (*pod.Users, error) {
+// allocate allocates the first free block to the pod. The caller holds the mutex.
+func (b *Blocks) allocate(uid string) (*pod.Users, error) {
 	for _, other := range slices.Sorted(maps.Keys(b.wrong)) {
 		if _, known := b.have[other]; !known { // its block is unknown, and might be any
 			return nil, fmt.Errorf("cannot allocate users: %w", b.wrong[other])

@@ -89,7 +89,7 @@ func TestC_1_42_1_Ranges(t *testing.T) {
 		{name: "the kubelet's", uid: "joe:1:2\nkubelet:131072:7208960\n", gid: "kubelet:131072:7208960", pods: 110, first: 131072},
 		{name: "ours first", uid: "kubelet:65536:7208960\nnodectl:655360:7208960\n", gid: "nodectl:655360:7208960\nkubelet:65536:7208960\n", pods: 110, first: 655360},
 		{name: "larger blocks", uid: "-", gid: "-", length: 131072, pods: 110, first: 131072},
-		{name: "odd blocks", uid: "-", gid: "-", length: 65537, pods: 1, wrong: "is no multiple of 65536"},
+		{name: "odd blocks", uid: "-", gid: "-", length: 65537, pods: 1, wrong: "is not a multiple of 65536"},
 		{name: "files that differ", uid: "kubelet:65536:7208960", gid: "kubelet:131072:7208960", pods: 110, wrong: "exactly one range, the same in both"},
 		{name: "users alone", uid: "kubelet:65536:7208960", gid: "", pods: 110, wrong: "exactly one range, the same in both"},
 		{name: "groups alone", uid: "", gid: "nodectl:65536:7208960", pods: 110, wrong: "exactly one range, the same in both"},

@@ -24,15 +24,15 @@ func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 		return err
 	}
 	name := strconv.Itoa(instance)
-	if err := v.take(ctx, dir, uid, name); err != nil {
+	if err := v.removeInstance(ctx, dir, uid, name); err != nil {
 		return fmt.Errorf("tear down volumes of pod %s, instance %d: %w", uid, instance, err)
 	}
 	return nil
 }
 
-// take removes an instance's directory, the marker first: a half removed instance is not
+// removeInstance removes an instance's directory, the marker first: a half removed instance is not
 // ready.
-func (v *Volumes) take(ctx context.Context, dir, uid, name string) error {
+func (v *Volumes) removeInstance(ctx context.Context, dir, uid, name string) error {
 	if err := v.unmountOwn(uid, filepath.Join(dir, name)); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (v *Volumes) forget(ctx context.Context, dir, uid, logs string) error {
 		return err
 	}
 	for _, name := range instances {
-		if err := v.take(ctx, dir, uid, name); err != nil {
+		if err := v.removeInstance(ctx, dir, uid, name); err != nil {
 			return err
 		}
 	}

@@ -34,7 +34,7 @@ func TestImages_DiskIsFilledAboveThreshold_UnusedGoByLastUse(t *testing.T) {
 	s.write("waits.yaml", strings.Replace(manifest("waits", []string{"- {name: main, image: '" + names["desired"] + "'}"}),
 		"metadata: {", "metadata: {annotations: {nodectl.dev/depends-on: absent}, ", 1))
 	a := s.serve("--image-gc-high-threshold", "100")
-	a.await("Answering on the local socket")
+	a.await("Serving the local socket")
 	for _, name := range names {
 		if got := s.run("pull", name); got.code != 0 {
 			t.Fatalf("pull %s: %s", name, got.err)

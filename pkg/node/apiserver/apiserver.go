@@ -71,16 +71,16 @@ type Presence struct {
 	watches *apiclient.Nodes // without
 	leases  *apiclient.Leases
 
-	kick chan struct{} // cap 1: a round is due
-	born chan struct{} // cap 1: the object was created again; the lease is due
+	roundDue chan struct{} // cap 1: a round is due
+	created  chan struct{} // cap 1: the object was created again; the lease is due
 
-	hearing sync.Mutex // held while seen changes and Seen is called
-	seen    atomic.Pointer[v1.Node]
-	buried  types.UID // of the last deleted object: late answers still show it
-	words   uint64    // how often seen has changed; guarded by hearing
+	seenMu     sync.Mutex // held while seen changes and Seen is called
+	seen       atomic.Pointer[v1.Node]
+	deletedUID types.UID // of the last deleted object: late answers still show it
+	changes    uint64    // how often seen has changed; guarded by seenMu
 
-	noting sync.Mutex
-	said   map[string]string
+	noteMu sync.Mutex
+	logged map[string]string
 
 	// Of the goroutine of Run alone.
 	reported      time.Time // last sent
@@ -91,7 +91,7 @@ type Presence struct {
 
 // exchange is the last status sent and the server's result.
 type exchange struct {
-	said, kept *v1.Node // nil: nothing was sent
+	sent, kept *v1.Node // nil: nothing was sent
 	// again: the attempt before had the same result, so the server drops a part of it.
 	again bool
 }
@@ -118,7 +118,7 @@ func New(cfg Config) (*Presence, error) {
 	if cfg.REST == nil || cfg.Observer == nil {
 		return nil, errors.New("REST and Observer are required")
 	}
-	p := &Presence{cfg: cfg, kick: make(chan struct{}, 1), born: make(chan struct{}, 1), said: map[string]string{}}
+	p := &Presence{cfg: cfg, roundDue: make(chan struct{}, 1), created: make(chan struct{}, 1), logged: map[string]string{}}
 	config := rest.CopyConfig(cfg.REST)
 	config.QPS = -1 // heartbeats are not rate-limited
 	config.ContentType = "application/vnd.kubernetes.protobuf"
@@ -170,87 +170,87 @@ func (p *Presence) UID() types.UID {
 	return ""
 }
 
-// hear takes the object as the server shows it, and ignores one that is older than the
+// update takes the object as the server shows it, and ignores one that is older than the
 // known one.
-func (p *Presence) hear(n *v1.Node) {
-	p.hearing.Lock()
-	defer p.hearing.Unlock()
-	p.believe(n, false)
+func (p *Presence) update(n *v1.Node) {
+	p.seenMu.Lock()
+	defer p.seenMu.Unlock()
+	p.store(n, false)
 }
 
-// heard returns how often the object was received.
-func (p *Presence) heard() uint64 {
-	p.hearing.Lock()
-	defer p.hearing.Unlock()
-	return p.words
+// changeCount returns how often the object was received.
+func (p *Presence) changeCount() uint64 {
+	p.seenMu.Lock()
+	defer p.seenMu.Unlock()
+	return p.changes
 }
 
-// hearListed takes the object of a list; words is the result of heard before the
+// updateListed takes the object of a list; changes is the result of changeCount before the
 // request. The list has the newest object, however old it looks (F71), unless another
-// answer came during the request: then hearListed returns false where another object,
+// answer came during the request: then updateListed returns false where another object,
 // or a newer one, is known.
-func (p *Presence) hearListed(n *v1.Node, words uint64) bool {
-	p.hearing.Lock()
-	defer p.hearing.Unlock()
-	p.believe(n, p.words == words)
+func (p *Presence) updateListed(n *v1.Node, changes uint64) bool {
+	p.seenMu.Lock()
+	defer p.seenMu.Unlock()
+	p.store(n, p.changes == changes)
 	is := p.seen.Load()
 	return is != nil && is.UID == n.UID && is.ResourceVersion == n.ResourceVersion
 }
 
-// hearNoneListed takes that a list has no object; see hearListed. It returns false if
+// updateNoneListed takes that a list has no object; see updateListed. It returns false if
 // the object was received during the request.
-func (p *Presence) hearNoneListed(words uint64) bool {
-	p.hearing.Lock()
-	defer p.hearing.Unlock()
+func (p *Presence) updateNoneListed(changes uint64) bool {
+	p.seenMu.Lock()
+	defer p.seenMu.Unlock()
 	was := p.seen.Load()
-	if was != nil && p.words == words {
-		p.bury(was.UID)
+	if was != nil && p.changes == changes {
+		p.drop(was.UID)
 	}
 	return p.seen.Load() == nil
 }
 
-// believe is hear for an object that the server may have given as the newest; hearing
+// store is update for an object that the server may have given as the newest; seenMu
 // is held.
-func (p *Presence) believe(n *v1.Node, newest bool) {
+func (p *Presence) store(n *v1.Node, newest bool) {
 	was := p.seen.Load()
-	if !newest && n.UID == p.buried {
+	if !newest && n.UID == p.deletedUID {
 		return
 	}
 	if was != nil && (was.ResourceVersion == n.ResourceVersion || !newest && apiclient.Older(n.ResourceVersion, was.ResourceVersion)) {
 		return
 	}
 	p.seen.Store(n)
-	p.words++
+	p.changes++
 	if was == nil || was.UID != n.UID {
-		poke(p.born)
+		signal(p.created)
 	}
 	if p.cfg.Seen != nil {
 		p.cfg.Seen(n)
 	}
 }
 
-// gone notes that the object of that UID no longer exists.
-func (p *Presence) gone(uid types.UID) {
-	p.hearing.Lock()
-	defer p.hearing.Unlock()
+// deleted notes that the object of that UID no longer exists.
+func (p *Presence) deleted(uid types.UID) {
+	p.seenMu.Lock()
+	defer p.seenMu.Unlock()
 	if was := p.seen.Load(); was != nil && was.UID == uid {
-		p.bury(uid)
+		p.drop(uid)
 	}
 }
 
-// bury is gone for the known object; hearing is held.
-func (p *Presence) bury(uid types.UID) {
+// drop is deleted for the known object; seenMu is held.
+func (p *Presence) drop(uid types.UID) {
 	p.cfg.Log.Warn("Node object was deleted from the API server", "node", p.cfg.Observer.Name())
 	p.seen.Store(nil)
-	p.words++
-	p.buried = uid
+	p.changes++
+	p.deletedUID = uid
 	if p.cfg.Seen != nil {
 		p.cfg.Seen(nil)
 	}
-	poke(p.kick)
+	signal(p.roundDue)
 }
 
-func poke(c chan struct{}) {
+func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
@@ -278,10 +278,10 @@ func (p *Presence) note(what string, err error) {
 	if err != nil {
 		text = err.Error()
 	}
-	p.noting.Lock()
-	was := p.said[what]
-	p.said[what] = text
-	p.noting.Unlock()
+	p.noteMu.Lock()
+	was := p.logged[what]
+	p.logged[what] = text
+	p.noteMu.Unlock()
 	switch {
 	case text == was:
 	case text != "":

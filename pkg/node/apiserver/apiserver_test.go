@@ -167,7 +167,7 @@ func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
 			w.runtime.images.Store(int64(i + 1))
 			time.Sleep(time.Minute)
 			if w.server.object().Status.Images[0].SizeBytes != int64(i+1) {
-				t.Error("a change is not told")
+				t.Error("a change is not reported")
 			}
 			if more := len(w.server.count("patch nodes")) - n; more > 3 {
 				t.Errorf("%d patches for a change", more)
@@ -176,7 +176,7 @@ func TestC_1_25_3_AServerThatKeepsNotAll(t *testing.T) {
 		w.server.change(func(n *v1.Node) { n.Status.Capacity["cpu"] = resource.MustParse("1") })
 		time.Sleep(time.Minute)
 		if q := w.server.object().Status.Capacity["cpu"]; q.String() != "4" {
-			t.Errorf("what somebody else wrote stays: %s", q.String())
+			t.Errorf("another client's change stays: %s", q.String())
 		}
 	})
 }
@@ -414,22 +414,22 @@ func TestF73_LateAnswer(t *testing.T) {
 		w.server.remove()
 		time.Sleep(time.Second)
 		old.ResourceVersion = "999"
-		if w.hear(old); w.Node() != nil {
+		if w.update(old); w.Node() != nil {
 			t.Error("a late answer brought the node back")
 		}
-		if w.hearListed(old, w.heard()-1) || w.Node() != nil {
+		if w.updateListed(old, w.changeCount()-1) || w.Node() != nil {
 			t.Error("a late list brought the node back")
 		}
-		if w.hearListed(old, w.heard()); w.Node() == nil {
+		if w.updateListed(old, w.changeCount()); w.Node() == nil {
 			t.Error("a list does not count")
 		}
 		older := old.DeepCopy()
 		older.ResourceVersion = "998"
-		if w.hearListed(older, w.heard()-1) || w.Node() != old {
-			t.Error("a late list is newer than what was heard meanwhile, or a watch may go on from there")
+		if w.updateListed(older, w.changeCount()-1) || w.Node() != old {
+			t.Error("a late list replaces what the watch showed meanwhile, or a watch may start from it")
 		}
-		if w.hearListed(older, w.heard()); w.Node() != older {
-			t.Error("a server whose data were set back is not believed")
+		if w.updateListed(older, w.changeCount()); w.Node() != older {
+			t.Error("the list of a restored server is not accepted")
 		}
 	})
 }
@@ -469,7 +469,7 @@ func TestFollow_DataSetBack_ListsAgain(t *testing.T) {
 		w.server.change(func(n *v1.Node) { n.Spec.Unschedulable = false })
 		time.Sleep(time.Second)
 		if w.Node().Spec.Unschedulable {
-			t.Error("nothing is heard of the restored server")
+			t.Error("the object of the restored server is not read")
 		}
 		end()
 	})

@@ -61,16 +61,16 @@ func (p *Presence) selector() string {
 // list reads the object, and returns the resource version for a watch; "" asks for
 // another list.
 func (p *Presence) list(ctx context.Context) (string, error) {
-	words := p.heard()
+	changes := p.changeCount()
 	all, err := p.nodes.List(ctx, metav1.ListOptions{FieldSelector: p.selector()})
 	if err != nil {
 		return "", err
 	}
 	if len(all.Items) > 0 {
-		if !p.hearListed(&all.Items[0], words) {
+		if !p.updateListed(&all.Items[0], changes) {
 			return "", nil // the next list says which of the two is the newest
 		}
-	} else if !p.hearNoneListed(words) {
+	} else if !p.updateNoneListed(changes) {
 		return "", nil
 	}
 	return all.ResourceVersion, nil
@@ -115,9 +115,9 @@ func (p *Presence) watch(ctx context.Context, since string) (string, error) {
 		case !ok:
 			return "", fmt.Errorf("watch of node %s: got an object of type %T", p.cfg.Observer.Name(), e.Object)
 		case e.Type == watch.Deleted:
-			p.gone(n.UID)
+			p.deleted(n.UID)
 		case e.Type != watch.Bookmark:
-			p.hear(n)
+			p.update(n)
 		}
 		since = n.ResourceVersion
 	}

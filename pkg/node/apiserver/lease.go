@@ -40,7 +40,7 @@ func (p *Presence) keepLease(ctx context.Context) {
 		timer := time.NewTimer(next)
 		select {
 		case <-timer.C:
-		case <-p.born:
+		case <-p.created:
 		case <-ctx.Done():
 		}
 		timer.Stop()

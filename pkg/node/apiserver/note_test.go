@@ -24,7 +24,7 @@ func TestF70_AnOutageIsSaidOnce(t *testing.T) {
 		w.note("watch", errors.New("reset"))
 		w.note("watch", nil)
 		if said := out.String(); strings.Count(said, "what=watch") != 3 || strings.Count(said, `error="connection refused"`) != 1 {
-			t.Errorf("it said\n%s", said)
+			t.Errorf("the log:\n%s", said)
 		}
 	})
 }

@@ -24,7 +24,7 @@ const (
 // ready once, it sends the status as soon as the runtime is ready (C-1.25.5).
 func (p *Presence) rounds(ctx context.Context) {
 	if p.cfg.Register {
-		p.tell(nil, p.cfg.Observer.New(ctx)) // the state at the start, whatever it was before
+		p.recordEvents(nil, p.cfg.Observer.New(ctx)) // the state at the start, whatever it was before
 	}
 	changed := p.cfg.Observer.Changed()
 	for {
@@ -43,7 +43,7 @@ func (p *Presence) rounds(ctx context.Context) {
 		next := time.NewTimer(jitter(p.cfg.UpdateFrequency))
 		select {
 		case <-next.C:
-		case <-p.kick:
+		case <-p.roundDue:
 		case <-changed:
 		case <-ctx.Done():
 		}
@@ -55,7 +55,7 @@ func (p *Presence) rounds(ctx context.Context) {
 // (C-1.25.2). Without Config.Register it only reads.
 func (p *Presence) register(ctx context.Context) {
 	if !p.cfg.Register {
-		p.note("registration", p.take(ctx))
+		p.note("registration", p.adopt(ctx))
 		return
 	}
 	for wait := firstRegister; ctx.Err() == nil; wait = backoff.Next(wait, firstRegister, lastRegister) {
@@ -71,7 +71,7 @@ func (p *Presence) register(ctx context.Context) {
 			p.note("registration", nil)
 			return
 		case apierrors.IsAlreadyExists(err) || apierrors.IsForbidden(err): // it may exist
-			if taken := p.take(ctx); taken == nil {
+			if taken := p.adopt(ctx); taken == nil {
 				p.note("registration", nil)
 				return
 			} else if !apierrors.IsForbidden(err) {
@@ -86,8 +86,8 @@ func (p *Presence) register(ctx context.Context) {
 	}
 }
 
-// take adopts the existing object.
-func (p *Presence) take(ctx context.Context) error {
+// adopt adopts the existing object.
+func (p *Presence) adopt(ctx context.Context) error {
 	before, err := p.nodes.Get(ctx, p.cfg.Observer.Name(), metav1.GetOptions{})
 	if err != nil {
 		return err
@@ -123,12 +123,12 @@ func (p *Presence) try(ctx context.Context, n int) error {
 	if n > 0 {
 		is, err := p.nodes.Get(ctx, before.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
-			p.gone(before.UID)
+			p.deleted(before.UID)
 		}
 		if err != nil {
 			return err
 		}
-		p.hear(is)
+		p.update(is)
 		before = is
 	}
 	after := p.cfg.Observer.Node(ctx, before)
@@ -147,35 +147,35 @@ func (p *Presence) send(ctx context.Context, before, after *v1.Node, changed boo
 	}
 	is, err := p.nodes.Patch(ctx, before.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) {
-		p.gone(before.UID)
+		p.deleted(before.UID)
 	}
 	if err != nil {
 		return err
 	}
-	again := p.last.said != nil && !node.Changed(p.last.said, after) && !node.Changed(p.last.kept, is)
+	again := p.last.sent != nil && !node.Changed(p.last.sent, after) && !node.Changed(p.last.kept, is)
 	p.last = exchange{after, is, again}
 	p.sent(is, changed)
-	p.tell(before, after)
+	p.recordEvents(before, after)
 	return nil
 }
 
 // inVain reports whether after was sent twice and the server kept before both times: a
 // server that does not know a field drops it. Then nothing has changed.
 func (p *Presence) inVain(before, after *v1.Node) bool {
-	return p.last.again && !node.Changed(p.last.said, after) && !node.Changed(p.last.kept, before)
+	return p.last.again && !node.Changed(p.last.sent, after) && !node.Changed(p.last.kept, before)
 }
 
 // sent notes the server's result of a patch. After a change, the next report comes up
 // to half its period sooner or later, so that a cluster's nodes do not report in step.
 func (p *Presence) sent(is *v1.Node, changed bool) {
-	p.hear(is)
+	p.update(is)
 	p.reported, p.delay = time.Now(), 0
 	if changed {
 		p.delay = time.Duration((rand.Float64() - 0.5) * float64(p.cfg.ReportFrequency))
 	}
 }
 
-func (p *Presence) tell(before, after *v1.Node) {
+func (p *Presence) recordEvents(before, after *v1.Node) {
 	for _, e := range node.Events(before, after) {
 		p.event(e)
 	}

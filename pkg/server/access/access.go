@@ -247,7 +247,7 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 			}
 			return false, "", err
 		}
-		if why = said.why; said.allowed {
+		if why = said.reason; said.allowed {
 			return true, why, nil
 		}
 	}

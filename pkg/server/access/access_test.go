@@ -219,7 +219,7 @@ func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 		s.mu.Unlock()
 		time.Sleep(29 * time.Second)
 		if _, ok, _ := a.Who(with("late")); ok {
-			t.Error("a no is not kept")
+			t.Error("a denial is not cached")
 		}
 		time.Sleep(2 * time.Second)
 		if _, ok, err := a.Who(with("late")); !ok || err != nil {
@@ -244,7 +244,7 @@ func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 			t.Errorf("what is known is not answered without the server: %v", err)
 		}
 		if _, ok, err := a.Who(with("hunter3")); ok || err == nil {
-			t.Errorf("somebody unknown is %t, %v", ok, err)
+			t.Errorf("an unknown token is %t, %v", ok, err)
 		}
 		time.Sleep(2*time.Minute + time.Second)
 		if _, ok, err := a.Who(with("hunter2")); ok || err == nil {
@@ -285,7 +285,7 @@ func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 		t.Error("no error")
 	}
 	if all := fmt.Sprintf("%+v %+v %v %s", a.tokens.accepted.Keys(), a.tokens.refused.Keys(), err, log.String()); strings.Contains(all, "hunter2") || !strings.Contains(all, "Failed to review token") {
-		t.Errorf("kept or told: %s", all)
+		t.Errorf("a secret is cached or shown: %s", all)
 	}
 	if n := len(a.tokens.accepted.Keys()) + len(a.tokens.refused.Keys()); n != 2 {
 		t.Errorf("%d tokens are kept", n)
@@ -325,7 +325,7 @@ func TestD1_NobodyIsAnonymous(t *testing.T) {
 	proxied := with("")
 	proxied.Header.Set("X-Remote-User", "admin")
 	if _, ok, _ := a.Who(proxied); ok {
-		t.Error("a header says who asks")
+		t.Error("a header authenticates the caller")
 	}
 	if _, ok, _ := a.Who(with("good")); !ok {
 		t.Error("a good token is refused")
@@ -336,7 +336,7 @@ func TestD1_NobodyIsAnonymous(t *testing.T) {
 		}
 	}
 	if _, n := s.counts(); n != 0 {
-		t.Errorf("%d questions about nobody", n)
+		t.Errorf("%d reviews of requests without a caller", n)
 	}
 }
 

@@ -131,7 +131,7 @@ func TestD1_ClientCertificates(t *testing.T) {
 		t.Errorf("%+v, %t, %v", c, ok, err)
 	}
 	if _, ok, _ := s.access(t).Who(showing(ours.issue("anna"))); ok {
-		t.Error("a certificate is believed without authorities")
+		t.Error("a certificate is accepted without authorities")
 	}
 }
 
@@ -154,11 +154,11 @@ func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 		return err == nil && said.ok
 	}
 	if !knows(was) || knows(is) {
-		t.Error("the first authority is not the one that is believed")
+		t.Error("not only the first authority is accepted")
 	}
 	put(t, file, was.pem()+is.pem())
 	if !knows(was) || !knows(is) {
-		t.Error("not both are believed")
+		t.Error("not both authorities are accepted")
 	}
 	put(t, file, "-----BEGIN")
 	if !knows(was) || !knows(is) {
@@ -166,7 +166,7 @@ func TestF72_ClientAuthorityIsReadAgain(t *testing.T) {
 	}
 	put(t, file, is.pem())
 	if knows(was) || !knows(is) {
-		t.Error("the old authority is believed")
+		t.Error("the old authority is accepted, or the new one is not")
 	}
 }
 

@@ -44,10 +44,10 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 		for i := range 3 * tokensKept {
 			a.tokens.accepted.Add(fmt.Sprint(i), identity{}, time.Minute)
 			a.tokens.refused.Add(fmt.Sprint(i), identity{}, time.Minute)
-			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
+			a.reviews.kept.Add(fmt.Sprint(i), decision{}, time.Minute)
 		}
 		for i := range 2 * reviewsKept {
-			a.reviews.kept.Add(fmt.Sprint(i), verdict{}, time.Minute)
+			a.reviews.kept.Add(fmt.Sprint(i), decision{}, time.Minute)
 		}
 		if n, no, m := len(a.tokens.accepted.Keys()), len(a.tokens.refused.Keys()), len(a.reviews.kept.Keys()); n != tokensKept || no != tokensKept || m != reviewsKept {
 			t.Errorf("%d accepted and %d refused tokens and %d reviews are kept", n, no, m)
@@ -78,7 +78,7 @@ func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
 				wg.Go(func() {
 					_, ok, err := a.Who(r)
 					if ok {
-						t.Error("somebody")
+						t.Error("an invalid token is accepted")
 					}
 					if err != nil && time.Since(begin) == 0 {
 						away.Add(1)
@@ -136,7 +136,7 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 	})
 }
 
-// Denied callers displace no cached verdict of an allowed one.
+// Denied callers displace no cached decision of an allowed one.
 func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -158,7 +158,7 @@ func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
 			t.Errorf("%t, %v", ok, err)
 		}
 		if _, n := s.counts(); n != before {
-			t.Error("the allowed verdict was displaced")
+			t.Error("the allowed decision was displaced")
 		}
 	})
 }

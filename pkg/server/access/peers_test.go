@@ -313,7 +313,7 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 		s.set(nil)
 		time.Sleep(time.Minute)
 		if _, ok, err := a.Who(from(with("other-1"), "[2001:db8:ffff:1::1]:1")); ok || err != nil {
-			t.Errorf("after a minute the peer is heard again: %t, %v", ok, err)
+			t.Errorf("after a minute the peer is still turned away: %t, %v", ok, err)
 		}
 	})
 }

@@ -32,10 +32,10 @@ type reviews struct {
 	together singleflight.Group
 }
 
-// verdict is the result of an access review.
-type verdict struct {
+// decision is the result of an access review.
+type decision struct {
 	allowed bool
-	why     string
+	reason  string
 }
 
 func newReviews(ask *apiclient.SubjectAccessReviews, cfg Config) *reviews {
@@ -47,7 +47,7 @@ func newReviews(ask *apiclient.SubjectAccessReviews, cfg Config) *reviews {
 
 // may decides whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from the
 // cache or by a review. It caches no error.
-func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (verdict, error) {
+func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (decision, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: c.Name, UID: c.UID, Groups: slices.Sorted(slices.Values(c.Groups)),
 		ResourceAttributes: &authorizationv1.ResourceAttributes{
@@ -62,13 +62,13 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	}
 	text, err := json.Marshal(&spec)
 	if err != nil {
-		return verdict{}, errors.New("cannot encode the access review")
+		return decision{}, errors.New("cannot encode the access review")
 	}
 	sum := sha256.Sum256(text)
 	key := string(sum[:])
 	for _, of := range []*cache.LRUExpireCache{s.kept, s.refused} {
 		if said, ok := of.Get(key); ok {
-			return said.(verdict), nil
+			return said.(decision), nil
 		}
 	}
 	said, err, _ := s.together.Do(key, func() (any, error) {
@@ -83,22 +83,22 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 		return said, err
 	})
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
-	return said.(verdict), nil
+	return said.(decision), nil
 }
 
 // review sends a SubjectAccessReview.
-func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (verdict, error) {
+func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (decision, error) {
 	var said *authorizationv1.SubjectAccessReview
 	err := s.gate.ask(ctx, func(ctx context.Context) (err error) {
 		said, err = s.ask.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {
-		return verdict{}, err
+		return decision{}, err
 	}
-	return verdict{allowed: said.Status.Allowed && !said.Status.Denied, why: said.Status.Reason}, nil
+	return decision{allowed: said.Status.Allowed && !said.Status.Denied, reason: said.Status.Reason}, nil
 }
 
 // gate limits concurrent reviews of one kind.

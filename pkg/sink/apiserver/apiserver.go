@@ -35,8 +35,8 @@ import (
 const (
 	// atOnce is the greatest number of pods with a request in flight.
 	atOnce = 8
-	// requestPatience is the timeout of a request.
-	requestPatience = 15 * time.Second
+	// requestTimeout is the timeout of a request.
+	requestTimeout = 15 * time.Second
 	// reconcileEvery is how often the loop compares every pod with the server's copy
 	// (C-1.27.5).
 	reconcileEvery = 10 * time.Second
@@ -101,7 +101,7 @@ func New(cfg Config) (*Sink, error) {
 	r := apiclient.ForGroup(cfg.REST, v1.SchemeGroupVersion)
 	r.ContentType, r.AcceptContentTypes = "application/vnd.kubernetes.protobuf", "application/vnd.kubernetes.protobuf,application/json"
 	r.QPS, r.Burst, r.RateLimiter = -1, 0, nil // the loops have their own
-	r.Wrap(func(next http.RoundTripper) http.RoundTripper { return patient{next} })
+	r.Wrap(func(next http.RoundTripper) http.RoundTripper { return retryAfterTransport{next} })
 	client, err := rest.RESTClientFor(r)
 	if err != nil {
 		return nil, fmt.Errorf("use the API server: %w", err)
@@ -126,7 +126,7 @@ func (s *Sink) Report(r pod.StatusReport) error {
 		delete(s.hashes, key)
 	}
 	s.mu.Unlock()
-	poke(s.wake)
+	signal(s.wake)
 	return nil
 }
 
@@ -137,7 +137,7 @@ func (s *Sink) Seen(p *v1.Pod, gone bool) {
 	s.mu.Lock()
 	s.inbox.see(p, gone)
 	s.mu.Unlock()
-	poke(s.wake)
+	signal(s.wake)
 }
 
 // Synced means that every source is ready. Mirrors of static pods without a report
@@ -148,7 +148,7 @@ func (s *Sink) Synced() {
 	s.mu.Lock()
 	s.inbox.synced = true
 	s.mu.Unlock()
-	poke(s.wake)
+	signal(s.wake)
 }
 
 // Run sends statuses, mirrors and events until ctx ends, and then cancels requests in
@@ -164,8 +164,8 @@ func (s *Sink) Run(ctx context.Context) error {
 // static reports whether a report is of a pod that does not come from an API server.
 func static(r pod.StatusReport) bool { return !r.Origin.FromAPI() }
 
-// poke signals bell, unless a signal is already pending.
-func poke(bell chan<- struct{}) {
+// signal signals bell, unless a signal is already pending.
+func signal(bell chan<- struct{}) {
 	select {
 	case bell <- struct{}{}:
 	default:

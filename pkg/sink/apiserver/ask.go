@@ -17,20 +17,20 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// answer is the result of an errand.
+// answer is the result of a request.
 type answer struct {
-	errand
+	request
 	object *v1.Pod // as the server holds it now; nil: it has none
 	err    error
 	retry  time.Duration // the server's Retry-After
 }
 
-// do sends the request of an errand. The client does not retry: the loop builds the
+// do sends a request. The client does not retry: the loop builds the
 // next request from the state at that time.
-func (s *Sink) do(ctx context.Context, q errand) answer {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+func (s *Sink) do(ctx context.Context, q request) answer {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	a := answer{errand: q}
+	a := answer{request: q}
 	ctx = context.WithValue(ctx, retryKey{}, &a.retry)
 	s.ask(ctx, &a)
 	return a
@@ -38,7 +38,7 @@ func (s *Sink) do(ctx context.Context, q errand) answer {
 
 // ask sends the request of a and fills in the result.
 func (s *Sink) ask(ctx context.Context, a *answer) {
-	q, p := a.errand, &v1.Pod{}
+	q, p := a.request, &v1.Pod{}
 	switch q.verb {
 	case get:
 		// A list of one: a node may not even ask for a pod that is not its own.
@@ -68,11 +68,11 @@ func (s *Sink) ask(ctx context.Context, a *answer) {
 // client-go shows no headers.
 type retryKey struct{}
 
-// patient stores the Retry-After of an answer in the request's context.
-type patient struct{ next http.RoundTripper }
+// retryAfterTransport stores the Retry-After of an answer in the request's context.
+type retryAfterTransport struct{ next http.RoundTripper }
 
 // RoundTrip implements http.RoundTripper.
-func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
+func (p retryAfterTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	answer, err := p.next.RoundTrip(r)
 	if into, ok := r.Context().Value(retryKey{}).(*time.Duration); ok && err == nil {
 		if n, bad := strconv.Atoi(answer.Header.Get("Retry-After")); bad == nil && n > 0 {
@@ -82,21 +82,21 @@ func (p patient) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answer, err
 }
 
-// fate classifies an error by what the loop does next.
-type fate int
+// errorClass classifies an error by what the loop does next.
+type errorClass int
 
 const (
-	fine     fate = iota
-	gone          // the pod is not there, or is another
-	stale         // the known state is out of date
-	tooLarge      // the status must be shortened
-	refused       // this pod: later, or never
-	failed        // this pod: the server could not, and may have
-	away          // every pod: the server cannot be reached, or asks for a pause
+	fine     errorClass = iota
+	gone                // the pod is not there, or is another
+	stale               // the known state is out of date
+	tooLarge            // the status must be shortened
+	refused             // this pod: later, or never
+	failed              // this pod: the server could not, and may have
+	away                // every pod: the server cannot be reached, or asks for a pause
 )
 
-// judge returns the fate of an error.
-func judge(q errand, err error) fate {
+// judge returns the class of an error.
+func judge(q request, err error) errorClass {
 	if err == nil {
 		return fine
 	}
@@ -140,9 +140,9 @@ func causes(s metav1.Status) []metav1.StatusCause {
 	return s.Details.Causes
 }
 
-// words returns an error for a log. A server's error about a field repeats its value,
-// which may be a secret: then words names only the field.
-func words(err error) error {
+// explain returns an error for a log. A server's error about a field repeats its value,
+// which may be a secret: then explain names only the field.
+func explain(err error) error {
 	var said apierrors.APIStatus
 	if !errors.As(err, &said) {
 		return err

@@ -215,7 +215,7 @@ func (c *chance) judge(t *testing.T) {
 		case is == nil:
 			t.Errorf("%s is not there", name)
 		case c.said[name] < 0 && is.Status.Phase != v1.PodSucceeded, c.said[name] >= 0 && (is.Status.Phase != v1.PodRunning || is.Status.ContainerStatuses[0].RestartCount != c.said[name]):
-			t.Errorf("%s: %+v, %d was said", name, is.Status, c.said[name])
+			t.Errorf("%s: %+v, %d was reported", name, is.Status, c.said[name])
 		}
 	}
 	for _, name := range []string{"s0", "s1", "s2"} {
@@ -225,7 +225,7 @@ func (c *chance) judge(t *testing.T) {
 			t.Errorf("mirror %s is there", name)
 		case hash == "":
 		case !hasHash(is, hash) || is.Status.ContainerStatuses[0].RestartCount != c.said[name]:
-			t.Errorf("mirror %s: %+v, %s %d was said", name, is, hash, c.said[name])
+			t.Errorf("mirror %s: %+v, %s %d was reported", name, is, hash, c.said[name])
 		}
 	}
 	if kept := len(c.loop.entries); kept > len(c.own)+len(c.static) {

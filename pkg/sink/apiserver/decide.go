@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// verb is the kind of request of an errand.
+// verb is the kind of a request.
 type verb int
 
 const (
@@ -21,8 +21,8 @@ const (
 	remove // with grace 0
 )
 
-// errand is one request for one pod.
-type errand struct {
+// request is one call of the API server for one pod.
+type request struct {
 	verb   verb
 	key    pod.Key
 	uid    types.UID         // the request is for this pod, and for no other of its name
@@ -32,38 +32,38 @@ type errand struct {
 }
 
 // next returns what the pod of e needs now.
-func (l *loop) next(e *entry, now time.Time) errand {
+func (l *loop) next(e *entry, now time.Time) request {
 	r, o := e.report, e.object
 	wanted := r != nil && static(*r) && !r.Gone
 	switch {
 	case e.doubtful:
-		return errand{verb: get, key: e.key}
+		return request{verb: get, key: e.key}
 	case o == nil && wanted:
 		return l.newMirror(e, now)
 	case o == nil && r != nil && !r.Gone && !e.absent:
-		return errand{verb: get, key: e.key}
+		return request{verb: get, key: e.key}
 	case o == nil:
-		return errand{}
+		return request{}
 	case isMirror(o):
 		return l.mirrorNext(e, wanted, now)
 	case wanted:
-		l.complain(e, nameTaken, nil, renameIt)
+		l.warn(e, nameTaken, nil, renameIt)
 		room := l.makeRoom(e, now)
 		if q := l.supplanted(e, now); q.verb != nothing && room.verb != remove {
 			return q
 		}
 		return room
 	case r == nil || r.Pod.UID != o.UID:
-		return errand{} // the object is another pod of this name (F73)
+		return request{} // the object is another pod of this name (F73)
 	}
-	lost := ends(o, r) && e.unsaid == r
+	lost := ends(o, r) && e.rejected == r
 	if q := l.statusNext(e); q.verb != nothing && !lost {
 		return q
 	}
 	if ends(o, r) && (lost || pod.IsPhaseTerminal(o.Status.Phase)) && !e.removed() {
-		return errand{verb: remove, key: e.key, uid: o.UID} // C-1.27.9
+		return request{verb: remove, key: e.key, uid: o.UID} // C-1.27.9
 	}
-	return errand{}
+	return request{}
 }
 
 // ends reports whether the object is to be deleted and nothing of the pod is left on
@@ -80,7 +80,7 @@ func (e *entry) removed() bool {
 }
 
 // statusNext returns the patch that brings the server's copy to the reported status.
-func (l *loop) statusNext(e *entry) errand {
+func (l *loop) statusNext(e *entry) request {
 	want, refused := merge(e.object, e.report)
 	if refused && e.illegal != e.object.UID {
 		e.illegal = e.object.UID
@@ -90,15 +90,15 @@ func (l *loop) statusNext(e *entry) errand {
 }
 
 // patchTo returns the patch that brings the server's copy to want, made from r.
-func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) errand {
+func (l *loop) patchTo(e *entry, want v1.PodStatus, r *pod.StatusReport) request {
 	slim(&want, e.slim)
 	body, err := difference(e.object, &want)
 	if err != nil {
-		l.complain(e, "Failed to encode status", err, "")
-		return errand{}
+		l.warn(e, "Failed to encode status", err, "")
+		return request{}
 	}
 	if body == nil || e.inVain(body) {
-		return errand{}
+		return request{}
 	}
-	return errand{verb: patch, key: e.key, uid: e.object.UID, body: body, report: r}
+	return request{verb: patch, key: e.key, uid: e.object.UID, body: body, report: r}
 }

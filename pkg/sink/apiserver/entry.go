@@ -24,8 +24,8 @@ type entry struct {
 	doubtful bool
 	// seen: the watch delivered the pod while a request was in flight.
 	seen bool
-	// went is the pod whose deletion the watch delivered meanwhile; "" for none.
-	went types.UID
+	// deletedMeanwhile is the pod whose deletion the watch delivered meanwhile; "" for none.
+	deletedMeanwhile types.UID
 
 	// unseen is the time since which only this node knows of object; zero once the
 	// watch showed it.
@@ -44,14 +44,14 @@ type entry struct {
 	// sent again.
 	sent     [sha256.Size]byte
 	answered string
-	unsaid   *pod.StatusReport // the server will never accept it
+	rejected *pod.StatusReport // the server will never accept it
 
-	deleted types.UID // the UID that was deleted with grace period 0
-	taken   bool      // a mirror was not created because its name exists
-	slim    int       // the step of slim for a status that was too large
-	slimmed time.Time // since when
-	said    string    // the last warning
-	illegal types.UID // the pod for which the warning about its final phase was logged
+	deleted     types.UID // the UID that was deleted with grace period 0
+	taken       bool      // a mirror was not created because its name exists
+	slim        int       // the step of slim for a status that was too large
+	slimmed     time.Time // since when
+	lastWarning string    // the last warning
+	illegal     types.UID // the pod for which the warning about its final phase was logged
 }
 
 // mark makes the entry due at at.
@@ -103,10 +103,10 @@ func (e *entry) inVain(body []byte) bool {
 	return e.answered != "" && e.answered == e.object.ResourceVersion && e.sent == sha256.Sum256(body)
 }
 
-// hear takes a report. It is sent soon, or a little later where more changes of a start
+// setReport takes a report. It is sent soon, or a little later where more changes of a start
 // are to be expected: an ordinary start takes three patches at most.
-func (e *entry) hear(r pod.StatusReport, now time.Time) {
-	if e.report != nil && static(r) && !samePicture(e.report.Pod, r.Pod) {
+func (e *entry) setReport(r pod.StatusReport, now time.Time) {
+	if e.report != nil && static(r) && !sameMirror(e.report.Pod, r.Pod) {
 		e.notBefore, e.pause = time.Time{}, 0 // it may be repaired
 	}
 	if e.slim > 0 && now.Sub(e.slimmed) > slimFor {
@@ -127,7 +127,7 @@ func (e *entry) schedule(now time.Time) {
 		before = &e.object.Status
 	}
 	wait, urgent := pressing(before, &r.Pod.Status)
-	if r.Finished || r.Gone || e.object != nil && isMirror(e.object) && !pictures(e.object, r.Pod) {
+	if r.Finished || r.Gone || e.object != nil && isMirror(e.object) && !mirrors(e.object, r.Pod) {
 		wait, urgent = 0, true
 	}
 	if e.object == nil && !static(*r) {
@@ -152,7 +152,7 @@ const slimFor = 10 * time.Minute
 func (e *entry) see(s sighting, now time.Time) {
 	e.seen = true
 	if s.gone {
-		e.went = s.pod.UID
+		e.deletedMeanwhile = s.pod.UID
 	}
 	was := e.object
 	fresh := was == nil || was.UID != s.pod.UID
@@ -219,12 +219,12 @@ func isMirror(p *v1.Pod) bool {
 	return is
 }
 
-// samePicture reports whether two static pods have one mirror.
-func samePicture(a, b *v1.Pod) bool {
+// sameMirror reports whether two static pods have one mirror.
+func sameMirror(a, b *v1.Pod) bool {
 	return a.Annotations[pod.AnnotationConfigHash] == b.Annotations[pod.AnnotationConfigHash]
 }
 
-// pictures reports whether mirror is the mirror of static pod p.
-func pictures(mirror, p *v1.Pod) bool {
+// mirrors reports whether mirror is the mirror of static pod p.
+func mirrors(mirror, p *v1.Pod) bool {
 	return mirror.Annotations[pod.AnnotationConfigMirror] == p.Annotations[pod.AnnotationConfigHash]
 }

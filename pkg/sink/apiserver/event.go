@@ -102,7 +102,7 @@ func (s *Sink) put(e *v1.Event) {
 	}
 	s.queue.events = append(s.queue.events, e)
 	s.mu.Unlock()
-	poke(s.woken)
+	signal(s.woken)
 }
 
 // pull takes the oldest event out of the queue; nil when there is none.
@@ -210,7 +210,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 			}
 			return
 		case hopeless(err):
-			s.log.Debug("API server rejected event", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", words(err))
+			s.log.Debug("API server rejected event", "namespace", result.Event.Namespace, "reason", result.Event.Reason, "error", explain(err))
 			return
 		}
 		pause := eventPause
@@ -226,7 +226,7 @@ func (s *Sink) deliver(ctx context.Context, c *record.EventCorrelator, limit *bu
 
 // send patches the event whose count includes this one, or creates it.
 func (s *Sink) send(ctx context.Context, r *record.EventCorrelateResult) (*v1.Event, error) {
-	ctx, cancel := context.WithTimeout(ctx, requestPatience)
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	done := &v1.Event{}
 	if r.Event.Count > 1 {

@@ -105,7 +105,7 @@ func TestF70_TheSourceHearsTheServer(t *testing.T) {
 		n.change("one", func(*v1.Pod) {})
 		pass(100 * time.Millisecond)
 		if n.pod("one").Status.Phase != v1.PodRunning {
-			t.Error("nothing was told though the server is there")
+			t.Error("no status was sent although the server answers")
 		}
 	})
 }

@@ -45,7 +45,7 @@ func (l *loop) run(ctx context.Context) {
 	var requests sync.WaitGroup
 	defer requests.Wait()
 	answers := make(chan answer) // cap 0
-	send := func(q errand) {
+	send := func(q request) {
 		l.busy++
 		requests.Go(func() {
 			a := l.do(ctx, q)
@@ -94,7 +94,7 @@ func (l *loop) read(now time.Time) {
 		l.entry(key).see(s, now)
 	}
 	for key, r := range mail.reports {
-		l.entry(key).hear(r, now)
+		l.entry(key).setReport(r, now)
 	}
 	if mail.synced && l.orphans.IsZero() {
 		l.orphans = now.Add(orphanGrace)
@@ -120,7 +120,7 @@ func (l *loop) entry(key pod.Key) *entry {
 
 // work sends what is due within the limits, and returns when there is more to do; ok is
 // false when only new input brings more.
-func (l *loop) work(now time.Time, send func(errand)) (wait time.Duration, ok bool) {
+func (l *loop) work(now time.Time, send func(request)) (wait time.Duration, ok bool) {
 	atMost := atOnce
 	if l.pause > 0 {
 		atMost = 1 // one finds out whether the server is back
@@ -144,7 +144,7 @@ func (l *loop) work(now time.Time, send func(errand)) (wait time.Duration, ok bo
 		case await:
 			e.due = now.Add(awaitUID)
 		default:
-			e.busy, e.seen, e.went = true, false, ""
+			e.busy, e.seen, e.deletedMeanwhile = true, false, ""
 			send(q)
 		}
 	}

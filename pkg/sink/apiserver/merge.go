@@ -95,7 +95,7 @@ func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64
 				}
 			}
 			all = append(all, c)
-		case pod.ConditionSharedByKubelet(c.Type) && ending && !held(is.Conditions, c.Type):
+		case pod.ConditionSharedByKubelet(c.Type) && ending && !hasCondition(is.Conditions, c.Type):
 			all = append(all, c) // shared: it is sent with the terminal phase, not before
 		}
 	}
@@ -107,7 +107,7 @@ func conditions(want, is *v1.PodStatus, said []v1.PodCondition, generation int64
 	return all
 }
 
-func held(list []v1.PodCondition, t v1.PodConditionType) bool {
+func hasCondition(list []v1.PodCondition, t v1.PodConditionType) bool {
 	return slices.ContainsFunc(list, func(c v1.PodCondition) bool { return c.Type == t })
 }
 
@@ -118,16 +118,16 @@ func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	if equality.Semantic.DeepEqual(&have.Status, want) {
 		return nil, nil
 	}
-	if same, err := sameWords(&have.Status, want); err != nil || same {
+	if same, err := equalEncoded(&have.Status, want); err != nil || same {
 		return nil, err
 	}
 	was, err := json.Marshal(&have.Status)
 	if err != nil {
-		return nil, fmt.Errorf("write a status: %w", err)
+		return nil, fmt.Errorf("encode status: %w", err)
 	}
 	is, err := json.Marshal(want)
 	if err != nil {
-		return nil, fmt.Errorf("write a status: %w", err)
+		return nil, fmt.Errorf("encode status: %w", err)
 	}
 	diff, err := strategicpatch.CreateTwoWayMergePatch(was, is, v1.PodStatus{})
 	if err != nil || string(diff) == "{}" {
@@ -139,9 +139,9 @@ func difference(have *v1.Pod, want *v1.PodStatus) ([]byte, error) {
 	})
 }
 
-// sameWords reports whether two statuses are equal once encoded: times are whole
+// equalEncoded reports whether two statuses are equal once encoded: times are whole
 // seconds, and the order of conditions has no meaning.
-func sameWords(a, b *v1.PodStatus) (bool, error) {
+func equalEncoded(a, b *v1.PodStatus) (bool, error) {
 	var text [2][]byte
 	for i, s := range [...]*v1.PodStatus{a, b} {
 		plain := *s
@@ -149,7 +149,7 @@ func sameWords(a, b *v1.PodStatus) (bool, error) {
 		slices.SortStableFunc(plain.Conditions, func(a, b v1.PodCondition) int { return cmp.Compare(a.Type, b.Type) })
 		data, err := json.Marshal(&plain)
 		if err != nil {
-			return false, fmt.Errorf("write a status: %w", err)
+			return false, fmt.Errorf("encode status: %w", err)
 		}
 		text[i] = data
 	}

@@ -13,41 +13,41 @@ import (
 )
 
 // newMirror returns the request that creates the mirror of a static pod.
-func (l *loop) newMirror(e *entry, now time.Time) errand {
+func (l *loop) newMirror(e *entry, now time.Time) request {
 	p := e.report.Pod
 	if p.DeletionTimestamp != nil || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
-		return errand{} // it is being deleted, or has no hash
+		return request{} // it is being deleted, or has no hash
 	}
 	if what := refersTo(p); what != "" {
-		l.complain(e, "Static pod has no mirror pod: an API server accepts none that references its objects", fmt.Errorf("it references %s", what), "the pod runs; nodectl get pods shows it")
-		return errand{}
+		l.warn(e, "Static pod has no mirror pod: an API server accepts none that references its objects", fmt.Errorf("it references %s", what), "the pod runs; nodectl get pods shows it")
+		return request{}
 	}
 	uid := l.cfg.NodeUID()
 	if uid == "" {
-		return errand{verb: await, key: e.key}
+		return request{verb: await, key: e.key}
 	}
-	return errand{verb: create, key: e.key, pod: mirrorOf(p, l.cfg.Node, uid, now)}
+	return request{verb: create, key: e.key, pod: mirrorOf(p, l.cfg.Node, uid, now)}
 }
 
 // mirrorNext returns what the mirror that the server holds needs: its deletion, where
 // its static pod has another hash or is not desired (C-1.13.2, C-1.13.6), or a status.
-func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) errand {
+func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) request {
 	o, r := e.object, e.report
 	stopping := wanted && r.Pod.DeletionTimestamp != nil
 	// A terminal phase is final (C-1.26.15): the next instance has its own mirror.
 	again := wanted && pod.IsPhaseTerminal(o.Status.Phase) && !pod.IsPhaseTerminal(r.Pod.Status.Phase)
 	switch {
 	case !wanted && r == nil && l.orphans.IsZero():
-		return errand{} // the report of its static pod may still arrive
+		return request{} // the report of its static pod may still arrive
 	case !wanted && r == nil && now.Before(l.orphans):
-		return errand{verb: await, key: e.key}
+		return request{verb: await, key: e.key}
 	case !wanted,
 		!stopping && (again || o.DeletionTimestamp != nil),
-		!stopping && !pictures(o, r.Pod):
+		!stopping && !mirrors(o, r.Pod):
 		if e.removed() {
-			return errand{}
+			return request{}
 		}
-		return errand{verb: remove, key: e.key, uid: o.UID}
+		return request{verb: remove, key: e.key, uid: o.UID}
 	}
 	return l.statusNext(e)
 }
@@ -58,15 +58,15 @@ const roomAfter = 10 * time.Second
 // makeRoom removes a deleted pod that has the name of a static pod, once its grace
 // period is over and the runtime shows nothing of it. The static pod took its name, so
 // no report of its own will say that nothing of it is left.
-func (l *loop) makeRoom(e *entry, now time.Time) errand {
+func (l *loop) makeRoom(e *entry, now time.Time) request {
 	by := e.object.DeletionTimestamp
 	switch {
 	case by == nil, e.removed(), e.there():
-		return errand{}
+		return request{}
 	case now.Before(by.Add(roomAfter)):
-		return errand{verb: await, key: e.key}
+		return request{verb: await, key: e.key}
 	}
-	return errand{verb: remove, key: e.key, uid: e.object.UID}
+	return request{verb: remove, key: e.key, uid: e.object.UID}
 }
 
 // there reports whether the runtime shows the API pod whose name a static pod took.
@@ -81,10 +81,10 @@ const nameTakenBy = "NameTaken"
 // it is on the node. The static pod took its name, so it has no report of its own. A
 // copy that stayed Ready would get requests that nothing answers. If it terminated by
 // itself before, supplanted sends that end.
-func (l *loop) supplanted(e *entry, now time.Time) errand {
+func (l *loop) supplanted(e *entry, now time.Time) request {
 	o, by := e.object, e.report
 	if pod.IsPhaseTerminal(o.Status.Phase) || by.Unwanted || by.Pod.DeletionTimestamp != nil || e.there() {
-		return errand{}
+		return request{}
 	}
 	want := o.Status
 	if f := e.former; f != nil && f.Pod.UID == o.UID {

@@ -200,12 +200,12 @@ func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
 		n.tell(stops, runningStatus(), ofFile)
 		pass(time.Hour)
 		if n.pod("left") == nil {
-			t.Fatal("the mirror went while its static pod may be on its way")
+			t.Fatal("the mirror was removed before its static pod was reported")
 		}
 		n.Synced()
 		pass(orphanGrace / 2)
 		if n.pod("left") == nil {
-			t.Fatal("the mirror went while a report may be on its way")
+			t.Fatal("the mirror was removed before the report arrived")
 		}
 		pass(orphanGrace/2 + time.Second)
 		if n.pod("left") != nil || n.pod("kept") == nil || n.pod("stops") == nil || n.pod("stops").UID != "mirror-of-stops" {

@@ -46,7 +46,7 @@ func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
 		n.change("one", func(p *v1.Pod) { p.Status.Conditions[0].Status, p.Status.PodIP = "False", "1.2.3.4" })
 		pass(time.Minute)
 		if is := n.pod("one").Status; is.PodIP != "" || status(&is, v1.PodReady) != "True" {
-			t.Errorf("what somebody else wrote stays: %+v", is)
+			t.Errorf("another client's change stays: %+v", is)
 		}
 	})
 }
@@ -124,7 +124,7 @@ func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
 		n.tell(p, statusOf(v1.PodSucceeded, "False", endedState(0, "")), over)
 		pass(5 * time.Minute)
 		if is := n.pod("one"); is != nil {
-			t.Errorf("it stays for ever: %+v", n.calls("", "one"))
+			t.Errorf("the pod is never removed: %+v", n.calls("", "one"))
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 func (l *loop) take(a answer, now time.Time) {
 	e := l.entry(a.key)
 	e.busy = false
-	what, retry := judge(a.errand, a.err), a.retry
+	what, retry := judge(a.request, a.err), a.retry
 	if what == away {
 		l.leave(a, e, retry, now)
 		return
@@ -37,16 +37,16 @@ func (l *loop) take(a answer, now time.Time) {
 		return
 	case failed:
 		e.doubtful = e.doubtful || a.verb != get
-		l.complain(e, "API server failed to handle a request about a pod; retrying", a.err, "")
+		l.warn(e, "API server failed to handle a request about a pod; retrying", a.err, "")
 		e.back(now, firstPause, lastPause, retry)
 	case refused:
 		if a.verb == create && e.pause < firstPause && isNodeUnknown(a.err) {
 			e.back(now, firstPause/4, lastPause, retry)
 			break
 		}
-		l.complainRefused(a, e)
+		l.warnRejected(a, e)
 		if a.verb == patch && apierrors.IsInvalid(a.err) {
-			e.unsaid = a.report
+			e.rejected = a.report
 		}
 		e.back(now, 2*firstPause, refusedPause, retry)
 	}
@@ -65,9 +65,9 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 	case get:
 		l.found(a, e, now)
 	case create:
-		e.said, e.taken = "", false
+		e.lastWarning, e.taken = "", false
 		switch o := e.object; {
-		case e.went == a.object.UID: // before its creation was answered
+		case e.deletedMeanwhile == a.object.UID: // before its creation was answered
 		case o != nil && o.UID != a.object.UID:
 			e.doubtful = true // one of the two was deleted
 		case o != nil && !apiclient.Older(o.ResourceVersion, a.object.ResourceVersion): // shown
@@ -76,7 +76,7 @@ func (l *loop) done(a answer, e *entry, now time.Time) {
 		}
 	case patch:
 		if a.report != nil { // or there is still no mirror
-			e.said = ""
+			e.lastWarning = ""
 		}
 		same := e.object != nil && e.object.UID == a.object.UID
 		if same && !apiclient.Older(a.object.ResourceVersion, e.object.ResourceVersion) {
@@ -115,11 +115,11 @@ func (l *loop) found(a answer, e *entry, now time.Time) {
 	case o == nil && e.seen && e.object != nil: // the watch showed it meanwhile
 	case o == nil:
 		if e.lose(); e.taken {
-			l.complain(e, nameTaken, nil, renameIt)
+			l.warn(e, nameTaken, nil, renameIt)
 			e.back(now, refusedPause, refusedPause, 0)
 		}
 	case e.seen && e.object != nil && apiclient.Older(o.ResourceVersion, e.object.ResourceVersion):
-	case e.went == o.UID:
+	case e.deletedMeanwhile == o.UID:
 		e.lose() // while the answer was on its way
 	default:
 		if isMirror(o) && (e.object == nil || e.object.UID != o.UID) {
@@ -138,7 +138,7 @@ const (
 // leave pauses all requests, longer each time until the server answers.
 func (l *loop) leave(a answer, e *entry, retry time.Duration, now time.Time) {
 	if l.pause == 0 {
-		l.log.Warn("Cannot send pods to the API server; retrying", "error", words(a.err))
+		l.log.Warn("Cannot send pods to the API server; retrying", "error", explain(a.err))
 	}
 	l.pause, l.asked = backoff.Next(l.pause, firstPause, awayPause), retry > 0
 	l.closed = now.Add(max(backoff.Jitter(l.pause, 0.5, 1.5), retry))
@@ -160,13 +160,13 @@ func (l *loop) back() {
 func (l *loop) tooLarge(a answer, e *entry, now time.Time) {
 	if a.verb == patch && e.slim < maxSlim {
 		e.slim, e.slimmed = e.slim+1, now
-		l.complain(e, "Status is too large for the API server; sending a shorter one", nil, "")
+		l.warn(e, "Status is too large for the API server; sending a shorter one", nil, "")
 		e.mark(now, false)
 		return
 	}
-	l.complainRefused(a, e)
+	l.warnRejected(a, e)
 	if a.verb == patch {
-		e.unsaid = a.report
+		e.rejected = a.report
 	}
 	e.back(now, refusedPause, refusedPause, 0)
 	e.mark(now, false)
@@ -178,32 +178,32 @@ func (e *entry) back(now time.Time, first, last, retry time.Duration) {
 	e.notBefore = now.Add(max(backoff.Jitter(e.pause, 0.5, 1.5), retry))
 }
 
-func (l *loop) complainRefused(a answer, e *entry) {
+func (l *loop) warnRejected(a answer, e *entry) {
 	switch a.verb {
 	case create:
-		l.complain(e, "Static pod has no mirror pod: the API server rejects it", a.err, "the pod runs; its mirror pod is tried again")
+		l.warn(e, "Static pod has no mirror pod: the API server rejects it", a.err, "the pod runs; its mirror pod is tried again")
 	case remove:
-		l.complain(e, "API server rejects the deletion of a pod", a.err, "")
+		l.warn(e, "API server rejects the deletion of a pod", a.err, "")
 	default:
-		l.complain(e, "API server rejects a status; retrying", a.err, "")
+		l.warn(e, "API server rejects a status; retrying", a.err, "")
 	}
 }
 
-// complain warns about a pod once, until the problem changes or is over.
-func (l *loop) complain(e *entry, message string, err error, hint string) {
+// warn warns about a pod once, until the problem changes or is over.
+func (l *loop) warn(e *entry, message string, err error, hint string) {
 	args := []any{"pod", e.key.String()}
 	text := message
 	if err != nil {
-		err = words(err)
+		err = explain(err)
 		text += err.Error()
 		args = append(args, "error", err)
 	}
 	if hint != "" {
 		args = append(args, "hint", hint)
 	}
-	if e.said == text {
+	if e.lastWarning == text {
 		return
 	}
-	e.said = text
+	e.lastWarning = text
 	l.log.Warn(message, args...) //nolint:sloglint // one of the constants above
 }

@@ -96,7 +96,7 @@ func TestC_1_27_AtMostThreePatchesOfAStart(t *testing.T) {
 						t.Errorf("%d requests: %+v", len(sent), sent)
 					}
 					if last := sent[len(sent)-1].at; last > said+n.takes { // after that
-						t.Errorf("the pod was told to run %s late", last-said)
+						t.Errorf("the running status was sent %s late", last-said)
 					}
 					if is := n.pod("one").Status; is.Phase != v1.PodRunning || is.PodIP != "10.0.0.2" || status(&is, v1.PodReady) != "True" {
 						t.Errorf("status %+v", is)

@@ -305,20 +305,20 @@ func TestF71_NewsDuringAnAnswerIsNoSetBack(t *testing.T) {
 		select {
 		case <-said:
 		case <-time.After(wait.Limit):
-			t.Fatalf("%s is not asked for", c.name)
+			t.Fatalf("%s is not requested", c.name)
 		}
 		s.until(t, "a watch of secrets", func() bool { return s.live["secrets"] == 1 })
 		was := src.reader.NewestVersion()
 		s.keep("secrets", secret("c", "2"))
 		for deadline := time.Now().Add(wait.Limit); src.reader.NewestVersion() == was; runtime.Gosched() {
 			if time.Now().After(deadline) {
-				t.Fatal("the secret was not heard of")
+				t.Fatal("the secret was not yielded")
 			}
 		}
 		close(goes)
 		becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=2")
 		if n := s.count(listsOf("secrets")) - had; n != 0 {
-			t.Errorf("%s: %d lists of what was heard of, want none", c.name, n)
+			t.Errorf("%s: %d lists of objects that were read, want none", c.name, n)
 		}
 	}
 }

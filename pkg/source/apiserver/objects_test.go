@@ -101,7 +101,7 @@ func TestC_1_38_10_ObjectsComeWithThePodsThatNameThem(t *testing.T) {
 		for f := range w.Files.All() {
 			for _, o := range f.Objects {
 				if m, is := o.Object.(*v1.ConfigMap); is && m.ManagedFields != nil {
-					t.Error("who wrote which field is kept")
+					t.Error("managed fields are kept")
 				}
 			}
 		}
@@ -306,7 +306,7 @@ func TestC_1_38_10_LaterPodIsHeldForItsObject(t *testing.T) {
 		time.Sleep(1000 * lingerFor)
 		synctest.Wait()
 		if len(sets) > 0 {
-			t.Errorf("%d sets without what the pod names", len(sets))
+			t.Errorf("%d sets lack the objects that the pod names", len(sets))
 		}
 		r.answers <- answer{from: r.readers[objectID{pod.KindConfigMap, pod.Key{Namespace: "default", Name: "a"}}]}
 		time.Sleep(10 * lingerFor)

@@ -45,7 +45,7 @@ func ops(t *testing.T, s *Source) func() []string {
 			}
 			return out
 		case <-time.After(wait.Limit):
-			t.Fatal("nothing is said")
+			t.Fatal("no update arrived")
 		}
 		return nil
 	}

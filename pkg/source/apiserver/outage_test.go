@@ -105,7 +105,7 @@ func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 			t.Fatalf("updates %+v, want %s of the file layer", b.Updates, step.op)
 		}
 		if heard, configured := b.State.Heard(silent.Name()); heard || !configured {
-			t.Errorf("the silent layer: heard %v, configured %v", heard, configured)
+			t.Errorf("the layer without an answer: answered %v, configured %v", heard, configured)
 		}
 	}
 }
@@ -221,7 +221,7 @@ func TestBurstIsOneSet(t *testing.T) {
 	w := l.Set()
 	w.Holds(t, "a", "b", "d")
 	if w.Pod("a").Pod.Annotations["content"] != "y" {
-		t.Error("the last word on a pod is not the set's")
+		t.Error("the set does not show the last event of a pod")
 	}
 }
 
@@ -283,7 +283,7 @@ func TestF72_CredentialsAndBodiesAreNeverTold(t *testing.T) {
 	l.Leave()
 	l.Ended()
 	if all := log.String() + strings.Join(told, "\n"); strings.Contains(all, "hunter2") || !strings.Contains(all, "401") || !strings.Contains(all, "Listed pods") {
-		t.Errorf("what is told:\n%s", all)
+		t.Errorf("the log and the errors:\n%s", all)
 	}
 	if last := told[len(told)-1]; !strings.Contains(last, "HTTP 302: redirects are not followed") {
 		t.Errorf("a redirect is %q", last)

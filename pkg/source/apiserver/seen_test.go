@@ -35,7 +35,7 @@ func TestC_1_12_2_SeenIsToldOfMirrorsToo(t *testing.T) {
 			words = append(words, <-seen)
 		}
 		if !slices.Equal(words, texts) {
-			t.Errorf("heard %q, want %q", words, texts)
+			t.Errorf("Seen was called with %q, want %q", words, texts)
 		}
 	}
 	l := sourcetest.Listen(t, source)

@@ -102,7 +102,7 @@ func TestC_1_38_1_LateEndOfAReaderErasesNothing(t *testing.T) {
 		select {
 		case <-told:
 		case <-time.After(wait.Limit):
-			t.Fatal("a reader of services tells nothing")
+			t.Fatal("a reader of services reports nothing")
 		}
 	}
 	tells := func(ctx context.Context) {

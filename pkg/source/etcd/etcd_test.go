@@ -141,7 +141,7 @@ func TestSkippedKeysAreSaidAndNotRead(t *testing.T) {
 	r.apply(nil, []*mvccpb.Event{put(2, "/pods/web", "pod one x"), put(2, "/pods/.web", "]garbage["), put(2, "/pods/\xff", "")})
 	var s source.Snapshot
 	r.yield = func(got source.Snapshot, _ error) bool { s = got; return true }
-	r.tell()
+	r.yieldSet()
 	want := []pod.Problem{{File: `"/pods/\xff"`, Msg: "skipped: the key is not text"}, {File: "/pods/.web", Msg: "skipped: hidden file"}}
 	if !slices.Equal(s.Skipped, want) {
 		t.Errorf("skipped %+v, want %+v", s.Skipped, want)
@@ -150,7 +150,7 @@ func TestSkippedKeysAreSaidAndNotRead(t *testing.T) {
 		t.Errorf("files %q", got)
 	}
 	r.apply(nil, []*mvccpb.Event{deleted(3, "/pods/.web"), deleted(3, "/pods/\xff")})
-	r.tell()
+	r.yieldSet()
 	if len(s.Skipped) != 0 {
 		t.Errorf("still skipped: %+v", s.Skipped)
 	}
@@ -178,13 +178,13 @@ func TestF71_OldAndRepeatedEventsChangeNothing(t *testing.T) {
 	}
 	r.apply(&etcdserverpb.ResponseHeader{Revision: 20}, nil)
 	if r.seen.revision != 20 {
-		t.Errorf("after a word about progress the revision is %d", r.seen.revision)
+		t.Errorf("after a progress notification the revision is %d", r.seen.revision)
 	}
 }
 
 // Shows: F71
 func TestF71_ListsThatContradict(t *testing.T) {
-	seen := known{cluster: 7, revision: 10, keys: map[string]held{"a": {modified: 3}, "b": {modified: 8}}}
+	seen := known{cluster: 7, revision: 10, keys: map[string]keyState{"a": {modified: 3}, "b": {modified: 8}}}
 	for name, c := range map[string]struct {
 		list listing
 		want string
@@ -211,16 +211,16 @@ func TestF71_ADoubtfulListNeedsASecondOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := reading(t)
 		r.seen.revision = 100
-		r.seen.keys = map[string]held{"/pods/a": {modified: 3}, "/pods/b": {modified: 60}}
-		judge := func(l listing) error { return r.judge(t.Context(), nil, l, "why") }
+		r.seen.keys = map[string]keyState{"/pods/a": {modified: 3}, "/pods/b": {modified: 60}}
+		judge := func(l listing) error { return r.confirm(t.Context(), nil, l, "why") }
 		without := listing{7, 50, []listed{{"/pods/a", 3}}}
 		for range 3 { // again at once is not later
 			if judge(without) == nil {
-				t.Fatal("believed at once")
+				t.Fatal("the contradicting list was accepted at once")
 			}
 		}
 		if pause := r.pause(time.Hour); pause != r.cfg.Confirm {
-			t.Errorf("the second look comes after %v, want %v", pause, r.cfg.Confirm)
+			t.Errorf("the second list comes after %v, want %v", pause, r.cfg.Confirm)
 		}
 		if pause := r.pause(time.Millisecond); pause > time.Millisecond {
 			t.Errorf("other members are tried after %v", pause)
@@ -233,11 +233,11 @@ func TestF71_ADoubtfulListNeedsASecondOne(t *testing.T) {
 			"a key it should have had before": {7, 51, []listed{{"/pods/a", 3}, {"/pods/c", 9}}},
 		} {
 			r := *r
-			if err := r.judge(t.Context(), nil, l, "why"); err == nil {
-				t.Errorf("%s: believed", name)
+			if err := r.confirm(t.Context(), nil, l, "why"); err == nil {
+				t.Errorf("%s: accepted", name)
 			}
-			if r.doubt.revision != l.revision || time.Since(r.doubt.since) != 0 {
-				t.Errorf("%s: the wait did not begin anew", name)
+			if r.unconfirmed.revision != l.revision || time.Since(r.unconfirmed.since) != 0 {
+				t.Errorf("%s: the wait did not start again", name)
 			}
 		}
 		if err := judge(listing{7, 55, []listed{{"/pods/a", 3}, {"/pods/c", 52}}}); err != nil {
@@ -305,17 +305,17 @@ func TestF72_WordsHoldNoSecrets(t *testing.T) {
 		"its certificate has expired or is not yet valid":     {x509.CertificateInvalidError{Reason: x509.Expired}, status.Error(codes.Unavailable, "")},
 		"it refuses the TLS connection: certificate required": {&net.OpError{Op: "remote error", Err: errors.New("tls: certificate required")}, status.Error(codes.Unavailable, "")},
 	} {
-		m := &member{wire: &wire{}}
-		m.wire.note(c.cause)
-		m.wire.note(io.EOF) // what follows from it is not the reason
+		m := &member{trace: &connTrace{}}
+		m.trace.note(c.cause)
+		m.trace.note(io.EOF) // what follows from it is not the reason
 		if c.cause == nil {
-			m.wire.cause.Store(nil)
+			m.trace.cause.Store(nil)
 		}
-		if got := m.words(c.err).Error(); got != want {
+		if got := m.explain(c.err).Error(); got != want {
 			t.Errorf("%v: %q, want %q", c.err, got, want)
 		}
 	}
-	m := &member{wire: &wire{}}
+	m := &member{trace: &connTrace{}}
 	if got := m.refused("rpc error: code = PermissionDenied desc = etcdserver: permission denied").Error(); got != "permission denied" {
 		t.Errorf("%q", got)
 	}
@@ -375,7 +375,7 @@ func FuzzEtcd(f *testing.F) {
 				batch = append(batch, e)
 			}
 			r.apply(&etcdserverpb.ResponseHeader{Revision: revision}, batch)
-			r.tell()
+			r.yieldSet()
 			var want []string
 			for key := range maps.Keys(model) {
 				if passedOver(key, r.prefix) == "" {

@@ -19,7 +19,7 @@ import (
 type known struct {
 	cluster  uint64
 	revision int64 // 0 is nothing seen yet
-	keys     map[string]held
+	keys     map[string]keyState
 	bytes    int // of all keys' values
 }
 
@@ -35,8 +35,8 @@ var errTooMuch = fmt.Errorf("the keys below the prefix exceed the limit of %d ke
 // tooMuch reports whether the keys exceed the limits.
 func (k *known) tooMuch() bool { return len(k.keys) > mostKeys || k.bytes > mostBytes }
 
-// held is one key's value.
-type held struct {
+// keyState is one key's value.
+type keyState struct {
 	modified int64
 	sum      [sha256.Size]byte
 	bytes    int
@@ -143,7 +143,7 @@ func (k *known) events(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Even
 // put notes a key's value and reports whether it changed.
 func (k *known) put(c change) bool {
 	was, there := k.keys[c.key]
-	is := held{c.modified, c.sum(), len(c.value)}
+	is := keyState{c.modified, c.sum(), len(c.value)}
 	k.keys[c.key] = is
 	k.bytes += is.bytes - was.bytes
 	return !there || was.sum != is.sum

@@ -38,13 +38,13 @@ type member struct {
 	endpoint
 	*Source
 	conn  *grpc.ClientConn
-	wire  *wire
+	trace *connTrace
 	token string
 }
 
 // dial prepares a connection; it is made with the first request.
 func (s *Source) dial(e endpoint, answered bool) (*member, error) {
-	m := &member{endpoint: e, Source: s, wire: &wire{secure: e.secure, answered: answered}}
+	m := &member{endpoint: e, Source: s, trace: &connTrace{secure: e.secure, answered: answered}}
 	creds := insecure.NewCredentials()
 	if e.secure {
 		config, err := s.tls()
@@ -55,10 +55,10 @@ func (s *Source) dial(e endpoint, answered bool) (*member, error) {
 	}
 	dialer := &net.Dialer{Timeout: 3 * time.Second}
 	conn, err := grpc.NewClient("passthrough:///"+e.address,
-		grpc.WithTransportCredentials(&noted{creds, m.wire}),
+		grpc.WithTransportCredentials(&tracedCreds{creds, m.trace}),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
 			c, err := dialer.DialContext(ctx, "tcp", address)
-			m.wire.note(err)
+			m.trace.note(err)
 			return c, err
 		}),
 		grpc.WithNoProxy(),
@@ -128,7 +128,7 @@ func (m *member) login(ctx context.Context) error {
 	case errors.Is(rpctypes.Error(err), rpctypes.ErrAuthNotEnabled):
 		return nil // as etcd's own clients do: who asks makes no difference there
 	case err != nil:
-		return m.words(err)
+		return m.explain(err)
 	}
 	m.token = answer.GetToken()
 	return nil
@@ -161,12 +161,12 @@ func (m *member) with(ctx context.Context) context.Context {
 	return ctx
 }
 
-// read reads a range of keys, always linearizably. Its error is raw: see words.
+// read reads a range of keys, always linearizably. Its error is raw: see explain.
 func (m *member) read(ctx context.Context, q *etcdserverpb.RangeRequest) (*etcdserverpb.RangeResponse, error) {
 	ctx, cancel := context.WithTimeout(m.with(ctx), m.cfg.Timeout)
 	defer cancel()
 	answer, err := etcdserverpb.NewKVClient(m.conn).Range(ctx, q)
-	m.wire.answered = m.wire.answered || err == nil
+	m.trace.answered = m.trace.answered || err == nil
 	return answer, err
 }
 
@@ -179,7 +179,7 @@ func (m *member) keys(ctx context.Context, from, end string, revision int64) (li
 			Key: []byte(from), RangeEnd: []byte(end), Limit: keysPage, Revision: l.revision, KeysOnly: true,
 		})
 		if err != nil {
-			return listing{}, m.words(err)
+			return listing{}, m.explain(err)
 		}
 		h := page.GetHeader()
 		if l.cluster == 0 {
@@ -244,7 +244,7 @@ func (m *member) run(ctx context.Context, revision int64, keys []listed, take fu
 		take(change{key: keys[0].key, modified: keys[0].modified, tooLarge: true})
 		return nil
 	case err != nil:
-		return m.words(err)
+		return m.explain(err)
 	case len(answer.Kvs) != len(keys):
 		return errConfused
 	}
@@ -273,7 +273,7 @@ func (m *member) watch(ctx context.Context, from, end string, revision int64) (*
 	err := func() error {
 		var err error
 		if w.stream, err = etcdserverpb.NewWatchClient(m.conn).Watch(ctx); err != nil {
-			return m.words(err)
+			return m.explain(err)
 		}
 		request := &etcdserverpb.WatchCreateRequest{
 			Key: []byte(from), RangeEnd: []byte(end), StartRevision: revision, ProgressNotify: true, Fragment: true,
@@ -323,7 +323,7 @@ func (w *watcher) receive() (*etcdserverpb.WatchResponse, error) {
 	answer, err := w.stream.Recv()
 	switch {
 	case err != nil:
-		return nil, w.words(err)
+		return nil, w.explain(err)
 	case answer.CompactRevision != 0:
 		return nil, errCompacted
 	case answer.Canceled:

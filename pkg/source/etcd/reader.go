@@ -18,35 +18,35 @@ import (
 // reader is the state of one run of Sets. It belongs to the goroutine that ranges.
 type reader struct {
 	*Source
-	yield func(source.Snapshot, error) bool
-	left  bool   // the caller has left the loop
-	heard bool   // a set was yielded
-	said  string // the reason that was yielded last and holds
+	yield     func(source.Snapshot, error) bool
+	left      bool   // the caller has left the loop
+	yielded   bool   // a set was yielded
+	lastError string // the reason that was yielded last and holds
 
 	set     source.Builder
 	skipped map[string]pod.Problem
 	skips   bool // skipped is another than the set's
 	seen    known
 
-	doubt *doubt
+	unconfirmed *unconfirmedList
 }
 
-// doubt is a listing that contradicts earlier reads, and since when.
-type doubt struct {
+// unconfirmedList is a listing that contradicts earlier reads, and since when.
+type unconfirmedList struct {
 	listing
 	since time.Time
 }
 
 func newReader(s *Source, yield func(source.Snapshot, error) bool) *reader {
-	return &reader{Source: s, yield: yield, skipped: map[string]pod.Problem{}, seen: known{keys: map[string]held{}}}
+	return &reader{Source: s, yield: yield, skipped: map[string]pod.Problem{}, seen: known{keys: map[string]keyState{}}}
 }
 
-// pause returns how long to wait before the next round: at most until a doubt
-// can be settled.
+// pause returns how long to wait before the next round: at most until a list that
+// contradicts earlier reads can be confirmed.
 func (r *reader) pause(retry time.Duration) time.Duration {
 	wait := backoff.Jitter(retry, 0.5, 1)
-	if r.doubt != nil {
-		if left := time.Until(r.doubt.since.Add(r.cfg.Confirm)); left > 0 {
+	if r.unconfirmed != nil {
+		if left := time.Until(r.unconfirmed.since.Add(r.cfg.Confirm)); left > 0 {
 			return min(wait, left)
 		}
 	}
@@ -56,24 +56,24 @@ func (r *reader) pause(retry time.Duration) time.Duration {
 // cannot yields why the source could not be read, once per reason. It reports whether
 // the caller continues.
 func (r *reader) cannot(err error) bool {
-	if err.Error() == r.said {
+	if err.Error() == r.lastError {
 		return true
 	}
-	r.said = err.Error()
+	r.lastError = err.Error()
 	r.left = !r.yield(source.Snapshot{}, err)
 	return !r.left
 }
 
-// tell yields the set if it changed. It reports whether the caller continues.
-func (r *reader) tell() bool {
+// yieldSet yields the set if it changed. It reports whether the caller continues.
+func (r *reader) yieldSet() bool {
 	if r.skips {
 		r.set.Skip(slices.Collect(maps.Values(r.skipped)))
 		r.skips = false
 	}
-	if r.heard && r.said == "" && !r.set.Dirty() {
+	if r.yielded && r.lastError == "" && !r.set.Dirty() {
 		return true
 	}
-	r.heard, r.said = true, ""
+	r.yielded, r.lastError = true, ""
 	r.left = !r.yield(r.set.Snapshot(), nil)
 	return !r.left
 }
@@ -81,7 +81,7 @@ func (r *reader) tell() bool {
 // session reads one member until that fails, and returns why. looked reports whether it
 // succeeded at all.
 func (r *reader) session(ctx context.Context, e endpoint) (looked bool, why error) {
-	m, err := r.dial(e, r.heard)
+	m, err := r.dial(e, r.yielded)
 	if err != nil {
 		return false, err
 	}
@@ -92,7 +92,7 @@ func (r *reader) session(ctx context.Context, e endpoint) (looked bool, why erro
 	if err := r.list(ctx, m); err != nil {
 		return false, err
 	}
-	if !r.tell() {
+	if !r.yieldSet() {
 		return true, nil
 	}
 	return true, r.watch(ctx, m)
@@ -104,22 +104,22 @@ func (r *reader) list(ctx context.Context, m *member) error {
 	if err != nil {
 		return err
 	}
-	anew := r.seen.revision == 0
+	listAll := r.seen.revision == 0
 	why := r.seen.contradicts(l)
-	if why == "" && !anew && len(r.seen.missing(l)) > 0 {
+	if why == "" && !listAll && len(r.seen.missing(l)) > 0 {
 		if why, err = r.remembers(ctx, m); err != nil {
 			return err
 		}
 	}
 	if why != "" {
-		if err := r.judge(ctx, m, l, why); err != nil {
+		if err := r.confirm(ctx, m, l, why); err != nil {
 			return err
 		}
-		anew = true
+		listAll = true
 	}
 	var want []int
 	for i, e := range l.keys {
-		if was, there := r.seen.keys[e.key]; anew || !there || was.modified != e.modified {
+		if was, there := r.seen.keys[e.key]; listAll || !there || was.modified != e.modified {
 			want = append(want, i)
 		}
 	}
@@ -134,7 +134,7 @@ func (r *reader) list(ctx context.Context, m *member) error {
 		return errTooMuch
 	}
 	r.seen.cluster, r.seen.revision = l.cluster, l.revision
-	r.doubt = nil
+	r.unconfirmed = nil
 	return nil
 }
 
@@ -175,11 +175,11 @@ func (r *reader) remembers(ctx context.Context, m *member) (string, error) {
 	return r.seen.contradicts(then), nil
 }
 
-// judge decides about a listing that contradicts earlier reads: the cluster was
-// restored, or the member belongs to another cluster. judge accepts it at once where it
+// confirm decides about a listing that contradicts earlier reads: the cluster was
+// restored, or the member belongs to another cluster. confirm accepts it at once where it
 // removes and changes nothing, and otherwise when a later one continues the first and
 // lacks the same keys (F71).
-func (r *reader) judge(ctx context.Context, m *member, l listing, why string) error {
+func (r *reader) confirm(ctx context.Context, m *member, l listing, why string) error {
 	if r.confirmed(l) {
 		return nil
 	}
@@ -197,8 +197,8 @@ func (r *reader) judge(ctx context.Context, m *member, l listing, why string) er
 			return err
 		}
 	}
-	if r.doubt == nil || !r.follows(l) {
-		r.doubt = &doubt{l, time.Now()}
+	if r.unconfirmed == nil || !r.follows(l) {
+		r.unconfirmed = &unconfirmedList{l, time.Now()}
 	}
 	return errors.New(why + ", as after a restore from a backup; keys are removed only after a second list confirms it")
 }
@@ -206,9 +206,9 @@ func (r *reader) judge(ctx context.Context, m *member, l listing, why string) er
 // follows reports whether l continues the doubtful listing, and has all of our keys
 // that that one had.
 func (r *reader) follows(l listing) bool {
-	first := known{cluster: r.doubt.cluster, revision: r.doubt.revision, keys: map[string]held{}}
-	for _, e := range r.doubt.keys {
-		first.keys[e.key] = held{modified: e.modified}
+	first := known{cluster: r.unconfirmed.cluster, revision: r.unconfirmed.revision, keys: map[string]keyState{}}
+	for _, e := range r.unconfirmed.keys {
+		first.keys[e.key] = keyState{modified: e.modified}
 	}
 	if first.contradicts(l) != "" {
 		return false
@@ -220,7 +220,7 @@ func (r *reader) follows(l listing) bool {
 }
 
 func (r *reader) confirmed(l listing) bool {
-	return r.doubt != nil && time.Since(r.doubt.since) >= r.cfg.Confirm && r.follows(l)
+	return r.unconfirmed != nil && time.Since(r.unconfirmed.since) >= r.cfg.Confirm && r.follows(l)
 }
 
 // put makes c's value the reading of its key.
@@ -271,7 +271,7 @@ func (r *reader) watch(ctx context.Context, m *member) error {
 		if r.seen.tooMuch() {
 			return errTooMuch
 		}
-		if !r.tell() {
+		if !r.yieldSet() {
 			return nil
 		}
 	}

@@ -23,7 +23,7 @@ func settled(b *bench, n int) *look {
 	b.t.Cleanup(l.unwatch)
 	l.round()
 	l.set.Snapshot()
-	l.heard = true
+	l.yielded = true
 	return l
 }
 

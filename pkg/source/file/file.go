@@ -122,15 +122,15 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	switch {
 	case l.err != nil:
-		if l.said == l.err.Error() {
+		if l.lastError == l.err.Error() {
 			return true
 		}
-		l.said = l.err.Error()
+		l.lastError = l.err.Error()
 		return yield(source.Snapshot{}, l.err)
-	case l.held || (!l.set.Dirty() && l.said == "" && l.heard):
+	case l.withheld || (!l.set.Dirty() && l.lastError == "" && l.yielded):
 		return true
 	}
-	l.said, l.heard = "", true
+	l.lastError, l.yielded = "", true
 	return yield(l.set.Snapshot(), nil)
 }
 
@@ -149,7 +149,7 @@ func (l *look) round() {
 	if full {
 		l.full()
 	}
-	if l.err == nil && !l.held {
+	if l.err == nil && !l.withheld {
 		l.checkGone()
 		l.dropMoved()
 	}
@@ -158,7 +158,7 @@ func (l *look) round() {
 // wants reports whether there is a reason to look at now.
 func (l *look) wants(now time.Time) bool {
 	ripe, some := l.ripe()
-	return l.wantFull || len(l.dirty) > 0 || (some && !ripe.After(now) && l.err == nil && !l.held)
+	return l.wantFull || len(l.dirty) > 0 || (some && !ripe.After(now) && l.err == nil && !l.withheld)
 }
 
 // wait returns when something is due, an event came, or ctx is done.
@@ -187,13 +187,13 @@ func (l *look) wait() {
 // gather takes e and the events that follow within linger; it reports whether there is
 // anything to look at now.
 func (l *look) gather(e event, events <-chan event) bool {
-	l.hear(e)
+	l.handle(e)
 	timer := time.NewTimer(linger)
 	defer timer.Stop()
 	for {
 		select {
 		case e := <-events:
-			l.hear(e)
+			l.handle(e)
 		case <-timer.C:
 			return (l.wantFull || len(l.dirty) > 0) && !l.budget.next().After(time.Now())
 		case <-l.ctx.Done():
@@ -208,7 +208,7 @@ func (l *look) nextDue() time.Time {
 	if l.wantFull || len(l.dirty) > 0 {
 		due = earlier(due, l.budget.next())
 	}
-	if l.err != nil || l.held {
+	if l.err != nil || l.withheld {
 		return due
 	}
 	if ripe, some := l.ripe(); some {

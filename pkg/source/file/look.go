@@ -33,7 +33,7 @@ type look struct {
 	buf, key []byte             // for listing
 	cost     cost
 
-	near     map[string]bool // directories watched for changes of Path itself
+	parents  map[string]bool // directories watched for changes of Path itself
 	targets  map[string]bool // names that mean Path in events of near
 	dirty    map[string]bool // files that events named
 	wantFull bool
@@ -45,11 +45,11 @@ type look struct {
 	warned    string // the last warning about that
 	overflown bool   // the loss of events was logged
 
-	err     error     // why the last full look failed
-	said    string    // the error last yielded, "" after a set
-	heard   bool      // a set was yielded
-	held    bool      // Path is missing, but not for long enough to report it
-	missing time.Time // since when
+	err       error     // why the last full look failed
+	lastError string    // the error last yielded, "" after a set
+	yielded   bool      // a set was yielded
+	withheld  bool      // Path is missing, but not for long enough to report it
+	missing   time.Time // since when
 }
 
 // cost counts the work so far: directories listed, names looked at, files opened, files
@@ -63,14 +63,14 @@ type entry struct {
 	linked    bool // reached by a link, which may change without an event
 	read      bool // sum is that of the reading in the set
 	sum       [sha256.Size]byte
-	complaint complaint // the last complaint about its permissions
+	violation violation // the last violation of its permissions
 }
 
 func newLook(ctx context.Context, s *Source) *look {
 	return &look{
 		Source: s, ctx: ctx,
 		entries: map[string]*entry{}, pending: map[string]*pending{}, gone: map[string]time.Time{},
-		names: map[string]*name{}, folders: map[string]*folder{}, buf: make([]byte, 32<<10), near: map[string]bool{}, targets: map[string]bool{}, dirty: map[string]bool{},
+		names: map[string]*name{}, folders: map[string]*folder{}, buf: make([]byte, 32<<10), parents: map[string]bool{}, targets: map[string]bool{}, dirty: map[string]bool{},
 	}
 }
 
@@ -134,7 +134,7 @@ func (l *look) goneAt() (at time.Time, some bool) {
 // sorted: those of one directory are looked up through one descriptor of it.
 func (l *look) checkAll(paths []string) {
 	var d *dir
-	var bad complaint
+	var bad violation
 	var err error
 	done := func() {
 		if d != nil {
@@ -164,21 +164,21 @@ func (l *look) checkAll(paths []string) {
 
 // enter opens the directory path to look up names in it. If it returns neither an error
 // nor a directory, a full look is needed.
-func (l *look) enter(path string) (*dir, complaint, error) {
+func (l *look) enter(path string) (*dir, violation, error) {
 	d, err := l.openDir(path, false)
 	if err != nil {
-		return nil, complaint{}, err
+		return nil, violation{}, err
 	}
 	l.cost.looked++
 	st, err := d.state()
 	bad := l.cfg.judge(path, &st)
-	if known := l.folders[path]; err == nil && (known == nil || known.complaint != bad) {
+	if known := l.folders[path]; err == nil && (known == nil || known.violation != bad) {
 		l.wantFull = true
 	} else if err == nil {
 		return d, bad, nil
 	}
 	d.close()
-	return nil, complaint{}, err
+	return nil, violation{}, err
 }
 
 // openDir opens a directory that is read. Path may be a link to one; directories below
@@ -196,7 +196,7 @@ func (l *look) stat(path string) state {
 }
 
 // check brings the reading of one file up to date. st is the state of base (path) in d;
-// bad is the complaint about d.
+// bad is the violation of d.
 //
 //	what is there               | what happens
 //	anything in a bad directory | a problem; its previous reading stays
@@ -208,9 +208,9 @@ func (l *look) stat(path string) state {
 //	same bytes                  | nothing
 //	good news                   | accepted
 //	broken, or loses pods       | accepted once unchanged for badNewsHold
-func (l *look) check(d *dir, base, path string, st state, bad complaint) {
+func (l *look) check(d *dir, base, path string, st state, bad violation) {
 	if !bad.none() && l.cfg.Permissions == Refuse {
-		l.distrust(path, st, bad.of(d.path))
+		l.putUntrusted(path, st, bad.of(d.path))
 		return
 	}
 	e := l.entries[path]
@@ -252,16 +252,16 @@ func (l *look) check(d *dir, base, path string, st state, bad complaint) {
 		l.refuse(path, f.id, &problem, now)
 		return
 	}
-	if e != nil && e.trusted && e.id == f.id && e.complaint == c {
+	if e != nil && e.trusted && e.id == f.id && e.violation == c {
 		delete(l.pending, path)
 		return
 	}
 	l.read(f, c, now)
 }
 
-// distrust records a file in a directory that is not trusted, not even where the file
+// putUntrusted records a file in a directory that is not trusted, not even where the file
 // is gone.
-func (l *look) distrust(path string, st state, bad complaint) {
+func (l *look) putUntrusted(path string, st state, bad violation) {
 	delete(l.gone, path)
 	delete(l.pending, path)
 	if st.kind == absent && !l.set.Has(path) {
@@ -272,10 +272,10 @@ func (l *look) distrust(path string, st state, bad complaint) {
 }
 
 // read accepts the content of f, or keeps the reading before for now. c is the
-// complaint about its permissions.
-func (l *look) read(f *opened, c complaint, now time.Time) {
+// violation of its permissions.
+func (l *look) read(f *opened, c violation, now time.Time) {
 	path := f.path
-	if !l.quiet(path, f.id, l.patience(f), now) {
+	if !l.quiet(path, f.id, l.quietTime(f), now) {
 		return
 	}
 	l.cost.read++
@@ -289,8 +289,8 @@ func (l *look) read(f *opened, c complaint, now time.Time) {
 		return
 	}
 	sum := sha256.Sum256(data)
-	e := &entry{id: f.id, trusted: !f.id.racy(now), linked: f.linked, read: true, sum: sum, complaint: c}
-	if was := l.entries[path]; was != nil && was.read && was.sum == sum && was.complaint == c {
+	e := &entry{id: f.id, trusted: !f.id.racy(now), linked: f.linked, read: true, sum: sum, violation: c}
+	if was := l.entries[path]; was != nil && was.read && was.sum == sum && was.violation == c {
 		l.accept(path, e)
 		return
 	}

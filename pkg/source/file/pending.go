@@ -11,12 +11,12 @@ import (
 
 // pending is a state of a file that is not accepted yet.
 type pending struct {
-	id    identity
-	since time.Time // when this state was first seen
-	first time.Time // since when the file has been undecided
-	delay time.Duration
-	next  time.Time
-	told  bool // the set shows that it is being written
+	id       identity
+	since    time.Time // when this state was first seen
+	first    time.Time // since when the file has been undecided
+	delay    time.Duration
+	next     time.Time
+	reported bool // the set shows that it is being written
 }
 
 // checkPending looks again at the undecided files whose time has come.
@@ -43,8 +43,8 @@ func (l *look) ripe() (first time.Time, some bool) {
 	return first, some
 }
 
-// patience is how long f must be unchanged before it is read.
-func (l *look) patience(f *opened) time.Duration {
+// quietTime is how long f must be unchanged before it is read.
+func (l *look) quietTime(f *opened) time.Duration {
 	switch l.writerOf(f) {
 	case noWriter:
 		return 0
@@ -84,16 +84,16 @@ func (l *look) postpone(path string, p *pending, most time.Duration, now time.Ti
 	p.next = now.Add(min(p.delay, most))
 	l.pending[path] = p
 	if now.Sub(p.first) > 5*time.Second {
-		l.tell(path, p)
+		l.reportPending(path, p)
 	}
 }
 
-// tell shows in the set that path is being written and that its previous reading stays.
-func (l *look) tell(path string, p *pending) {
-	if p.told {
+// reportPending shows in the set that path is being written and that its previous reading stays.
+func (l *look) reportPending(path string, p *pending) {
+	if p.reported {
 		return
 	}
-	p.told = true
+	p.reported = true
 	l.entries[path] = &entry{id: p.id}
 	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{{
 		File: path, Msg: "is still being written",

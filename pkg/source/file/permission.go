@@ -26,63 +26,63 @@ const (
 	Ignore
 )
 
-// lifted names the flag that disables Refuse.
-const lifted = "--insecure-manifest-permissions turns this check off"
+// insecureHint names the flag that disables Refuse.
+const insecureHint = "--insecure-manifest-permissions turns this check off"
 
-// complaint is what is wrong with the permissions of a path; the zero complaint is
+// violation is what is wrong with the permissions of a path; the zero violation is
 // none.
-type complaint struct {
-	what string // a predicate: "can be written by everybody"
+type violation struct {
+	text string // a predicate: "can be written by everybody"
 	fix  string // a command line
 }
 
-func (c complaint) none() bool { return c == complaint{} }
+func (c violation) none() bool { return c == violation{} }
 
 // at returns the problem of file that c is under p.
-func (c complaint) at(file string, p Permissions) pod.Problem {
+func (c violation) at(file string, p Permissions) pod.Problem {
 	if p == Say {
-		return pod.Problem{File: file, Msg: c.what + "; serve refuses it", Hint: c.fix}
+		return pod.Problem{File: file, Msg: c.text + "; serve refuses it", Hint: c.fix}
 	}
-	return pod.Problem{File: file, Msg: c.what, Hint: c.fix + "; " + lifted}
+	return pod.Problem{File: file, Msg: c.text, Hint: c.fix + "; " + insecureHint}
 }
 
 // err returns c as an error of the whole source.
-func (c complaint) err() error {
-	return &lookError{c.what + " (" + c.fix + "; " + lifted + ")", nil}
+func (c violation) err() error {
+	return &lookError{c.text + " (" + c.fix + "; " + insecureHint + ")", nil}
 }
 
-// of converts a complaint about the directory path to one about a file in it.
-func (c complaint) of(path string) complaint {
+// of converts a violation of the directory path to one about a file in it.
+func (c violation) of(path string) violation {
 	if c.none() {
 		return c
 	}
-	return complaint{"lies in " + path + ", which " + c.what, c.fix}
+	return violation{"lies in " + path + ", which " + c.text, c.fix}
 }
 
-// judge returns the complaint about the permissions in st. path is for the text only:
+// judge returns the violation of the permissions in st. path is for the text only:
 // st is of the opened file.
-func (cfg *Config) judge(path string, st *state) complaint {
-	if cfg.Permissions == Ignore || !tellsWriters {
-		return complaint{}
+func (cfg *Config) judge(path string, st *state) violation {
+	if cfg.Permissions == Ignore || !knowsWriters {
+		return violation{}
 	}
 	p := trust.Judge(path, trust.Entry{Mode: st.mode, UID: st.uid, GID: st.gid, Dir: st.kind == directory, Link: st.kind == symlink, FD: st.fd}, cfg.Owners)
 	if p == nil {
-		return complaint{}
+		return violation{}
 	}
-	return complaint{p.What, p.Fix}
+	return violation{p.What, p.Fix}
 }
 
 // judgeWay is judge for a directory, those above it and the links on the path to it.
-func (cfg *Config) judgeWay(path string, st *state) complaint {
+func (cfg *Config) judgeWay(path string, st *state) violation {
 	c := cfg.judge(path, st)
-	if !c.none() || st.kind != directory || cfg.Permissions == Ignore || !tellsWriters {
+	if !c.none() || st.kind != directory || cfg.Permissions == Ignore || !knowsWriters {
 		return c
 	}
 	switch p, err := trust.Above(path, cfg.Owners); {
 	case err != nil:
-		return complaint{"is below directories whose permissions cannot be read: " + reason(err), "ls -ld " + path}
+		return violation{"is below directories whose permissions cannot be read: " + reason(err), "ls -ld " + path}
 	case p != nil:
-		return complaint{p.What, p.Fix}.of(p.Path)
+		return violation{p.What, p.Fix}.of(p.Path)
 	}
-	return complaint{}
+	return violation{}
 }

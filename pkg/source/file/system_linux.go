@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// tellsWriters: modes and owners show here who may write.
-const tellsWriters = true
+// knowsWriters: modes and owners show here who may write.
+const knowsWriters = true
 
 const stateMask = unix.STATX_BASIC_STATS | unix.STATX_MNT_ID
 
@@ -217,28 +217,28 @@ func (f *opened) read(b []byte) (int, error) {
 // open opens base, which is path, for reading and never blocks. It first takes an
 // O_PATH descriptor and checks it, so it opens only regular files for reading (F45),
 // and reads the same file that judge saw. It follows links one by one, so that judge
-// sees each of them and the last directory of each. judge may be nil; a complaint does
+// sees each of them and the last directory of each. judge may be nil; a violation does
 // not stop open.
-func (d *dir) open(base, path string, judge func(path string, st *state) complaint) (*opened, complaint, *pod.Problem) {
+func (d *dir) open(base, path string, judge func(path string, st *state) violation) (*opened, violation, *pod.Problem) {
 	w := &way{dir: d.fd, file: -1, base: base, at: path, judge: judge}
 	defer w.leave(d.fd)
 	st, err := w.end()
 	switch {
 	case err != nil:
-		return nil, w.complaint, cannot(path, err)
+		return nil, w.violation, cannot(path, err)
 	case st.kind == directory:
-		return nil, w.complaint, notRegular(path, "directory")
+		return nil, w.violation, notRegular(path, "directory")
 	case st.kind != regular:
 		st.problem.File = path // not the target of a link
-		return nil, w.complaint, st.problem
+		return nil, w.violation, st.problem
 	case st.id.size > SizeLimit:
-		return nil, w.complaint, tooLarge(path)
+		return nil, w.violation, tooLarge(path)
 	}
 	fd, err := openAt(unix.AT_FDCWD, "/proc/self/fd/"+strconv.Itoa(w.file), unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
-		return nil, w.complaint, cannot(path, err)
+		return nil, w.violation, cannot(path, err)
 	}
-	return &opened{path: path, fd: fd, id: st.id, linked: w.links > 0}, w.complaint, nil
+	return &opened{path: path, fd: fd, id: st.id, linked: w.links > 0}, w.violation, nil
 }
 
 // way resolves a name to its file.
@@ -247,8 +247,8 @@ type way struct {
 	base      string // name in dir
 	at        string // path to base, for texts
 	links     int    // followed
-	judge     func(path string, st *state) complaint
-	complaint complaint // the first
+	judge     func(path string, st *state) violation
+	violation violation // the first
 }
 
 // end follows all links.
@@ -322,16 +322,16 @@ func (w *way) follow(first int) error {
 
 // see calls judge for one step of the way.
 func (w *way) see(path string, st *state) {
-	if w.judge == nil || !w.complaint.none() {
+	if w.judge == nil || !w.violation.none() {
 		return
 	}
 	c := w.judge(path, st)
 	if w.links > 0 && st.kind == directory {
 		c = c.of(path)
 	} else if w.links > 0 && !c.none() {
-		c.what = "leads to " + path + ", which " + c.what
+		c.text = "leads to " + path + ", which " + c.text
 	}
-	w.complaint = c
+	w.violation = c
 }
 
 func (w *way) leave(first int) {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// tellsWriters: no pods run on such a system.
-const tellsWriters = false
+// knowsWriters: no pods run on such a system.
+const knowsWriters = false
 
 // dir is a directory by its path.
 type dir struct {
@@ -158,14 +158,14 @@ func (f *opened) read(b []byte) (int, error) {
 
 // open opens base, which is path, for reading. It does not call judge: the permissions
 // are not known.
-func (d *dir) open(_, path string, _ func(path string, st *state) complaint) (*opened, complaint, *pod.Problem) {
+func (d *dir) open(_, path string, _ func(path string, st *state) violation) (*opened, violation, *pod.Problem) {
 	flags := os.O_RDONLY
 	if runtime.GOOS != "windows" {
 		flags |= syscall.O_NONBLOCK // the file may have become a named pipe
 	}
 	file, err := os.OpenFile(path, flags, 0)
 	if err != nil {
-		return nil, complaint{}, cannot(path, err)
+		return nil, violation{}, cannot(path, err)
 	}
 	f := &opened{path: path, file: file}
 	st, err := f.state()
@@ -182,13 +182,13 @@ func (d *dir) open(_, path string, _ func(path string, st *state) complaint) (*o
 	}
 	if problem != nil {
 		f.close()
-		return nil, complaint{}, problem
+		return nil, violation{}, problem
 	}
 	f.id = st.id
 	if link, err := os.Lstat(filepath.Clean(path)); err == nil {
 		f.linked = link.Mode()&fs.ModeSymlink != 0
 	}
-	return f, complaint{}, nil
+	return f, violation{}, nil
 }
 
 // writerOf: the system has no such check.

@@ -27,18 +27,18 @@ func (e *lookError) Unwrap() error { return e.cause }
 func (l *look) full() {
 	l.wantFull = false
 	clear(l.dirty)
-	l.held = false
+	l.withheld = false
 	l.err = l.walk()
 	now := time.Now()
 	l.cfg.Log.LogAttrs(l.ctx, slog.LevelDebug, "Scanned manifests", slog.String("path", l.cfg.Path), slog.Int("listed", l.cost.listed),
 		slog.Int("looked", l.cost.looked), slog.Int("opened", l.cost.opened), slog.Int("read", l.cost.read))
-	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.heard && l.said == "" {
+	if l.err != nil && errors.Is(l.err, fs.ErrNotExist) && l.yielded && l.lastError == "" {
 		// A directory that is replaced by two renames is missing for a moment.
 		if l.missing.IsZero() {
 			l.missing = now
 		}
 		if left := l.vanishing - now.Sub(l.missing); left > 0 {
-			l.err, l.held = nil, true
+			l.err, l.withheld = nil, true
 			l.nextFull = now.Add(left)
 			return
 		}
@@ -50,7 +50,7 @@ func (l *look) full() {
 		every = min(every, l.poll)
 	}
 	l.nextFull = now.Add(every)
-	if l.err == nil && !l.heard {
+	if l.err == nil && !l.yielded {
 		l.settle(now)
 	}
 }
@@ -73,7 +73,7 @@ func (l *look) settle(start time.Time) {
 		l.checkGone()
 	}
 	for path, p := range l.pending {
-		l.tell(path, p)
+		l.reportPending(path, p)
 	}
 }
 
@@ -81,7 +81,7 @@ func (l *look) settle(start time.Time) {
 type folder struct {
 	listed    bool // all of it is read; not, when Path is a file in it
 	mount     uint64
-	complaint complaint
+	violation violation
 	turn      uint64 // the full look that saw it last
 }
 
@@ -98,8 +98,8 @@ func (l *look) walk() error {
 	l.turn++
 	l.arm()
 	w := &walker{look: l, root: filepath.Clean(l.cfg.Path), skipped: make([]pod.Problem, 0, l.skips+1)}
-	if l.cfg.Permissions == Refuse && !tellsWriters {
-		return &lookError{"its permissions cannot be checked on " + runtime.GOOS + " (" + lifted + ")", nil}
+	if l.cfg.Permissions == Refuse && !knowsWriters {
+		return &lookError{"its permissions cannot be checked on " + runtime.GOOS + " (" + insecureHint + ")", nil}
 	}
 	var err error
 	switch st := l.stat(w.root); {
@@ -143,8 +143,8 @@ func (l *look) sweep() {
 		if seen(path) {
 			continue
 		}
-		if f := l.folders[filepath.Dir(path)]; f != nil && f.turn == l.turn && !f.complaint.none() && l.cfg.Permissions == Refuse {
-			l.distrust(path, state{}, f.complaint.of(filepath.Dir(path)))
+		if f := l.folders[filepath.Dir(path)]; f != nil && f.turn == l.turn && !f.violation.none() && l.cfg.Permissions == Refuse {
+			l.putUntrusted(path, state{}, f.violation.of(filepath.Dir(path)))
 			continue
 		}
 		l.vanish(path, now)
@@ -186,32 +186,32 @@ func (w *walker) single() error {
 	n := w.name([]byte(w.root), len(w.root)-len(filepath.Base(w.root)))
 	n.candidate = true
 	w.cost.looked++
-	w.check(d, n.base, n.path, d.stat(n.base, n.path), complaint{})
+	w.check(d, n.base, n.path, d.stat(n.base, n.path), violation{})
 	return nil
 }
 
-// see records a directory and returns the complaint about it, and the mount it is on.
-func (w *walker) see(d *dir) (*folder, complaint, uint64, error) {
+// see records a directory and returns the violation of it, and the mount it is on.
+func (w *walker) see(d *dir) (*folder, violation, uint64, error) {
 	w.cost.looked++
 	st, err := d.state()
 	if err != nil {
-		return nil, complaint{}, 0, &lookError{reason(err), err}
+		return nil, violation{}, 0, &lookError{reason(err), err}
 	}
 	f := w.folders[d.path]
 	if f == nil {
 		f = &folder{}
 		w.folders[d.path] = f
 	}
-	f.turn, f.listed, f.complaint = w.turn, true, w.judgeDirectory(d.path, &st)
-	if !f.complaint.none() && w.cfg.Permissions == Say {
-		w.skipped = append(w.skipped, f.complaint.at(d.path, Say))
+	f.turn, f.listed, f.violation = w.turn, true, w.judgeDirectory(d.path, &st)
+	if !f.violation.none() && w.cfg.Permissions == Say {
+		w.skipped = append(w.skipped, f.violation.at(d.path, Say))
 	}
-	return f, f.complaint, w.mountOf(&st), nil
+	return f, f.violation, w.mountOf(&st), nil
 }
 
 // judgeDirectory judges a directory with those above it; for one below Path the walk
 // saw them earlier.
-func (w *walker) judgeDirectory(path string, st *state) complaint {
+func (w *walker) judgeDirectory(path string, st *state) violation {
 	above := w.folders[filepath.Dir(path)]
 	if path == w.root || above == nil || above.turn != w.turn {
 		return w.cfg.judgeWay(path, st)
@@ -219,7 +219,7 @@ func (w *walker) judgeDirectory(path string, st *state) complaint {
 	if c := w.cfg.judge(path, st); !c.none() || w.cfg.Permissions == Say { // reported above
 		return c
 	}
-	return above.complaint.of(filepath.Dir(path))
+	return above.violation.of(filepath.Dir(path))
 }
 
 // name returns the record of path, whose last part begins at base.
@@ -304,7 +304,7 @@ func (w *walker) list(path string) (below []string, err error) {
 
 // entry checks one name of a directory, or says why not; it reports whether the
 // name is one that is read.
-func (w *walker) entry(d *dir, n *listed, known *name, bad complaint) bool {
+func (w *walker) entry(d *dir, n *listed, known *name, bad violation) bool {
 	switch {
 	case strings.HasPrefix(known.base, ".."):
 		// The inside of a mounted ConfigMap: its files are reached by their links.

@@ -82,11 +82,11 @@ func (f *fsWatcher) pump() {
 			return
 		case <-f.lost:
 			e = event{lost: true}
-		case told, ok := <-f.w.Events:
+		case raw, ok := <-f.w.Events:
 			if !ok {
 				return
 			}
-			e = event{name: filepath.Clean(told.Name), op: told.Op}
+			e = event{name: filepath.Clean(raw.Name), op: raw.Op}
 		}
 		select {
 		case f.out <- e:
@@ -109,7 +109,7 @@ func (l *look) arm() {
 		l.watch = w
 	}
 	l.unwatched = ""
-	clear(l.near)
+	clear(l.parents)
 	clear(l.targets)
 	root := filepath.Clean(l.cfg.Path)
 	l.targets[root] = true
@@ -129,7 +129,7 @@ func (l *look) nearest(path string) {
 	for dir := filepath.Dir(path); ; dir = filepath.Dir(dir) {
 		err := l.arming(dir)
 		if err == nil {
-			l.near[dir] = true
+			l.parents[dir] = true
 			return
 		}
 		if !isAbsent(err) {
@@ -199,8 +199,8 @@ func (l *look) unwatch() {
 	}
 }
 
-// hear notes the files, or the full look, that an event calls for.
-func (l *look) hear(e event) {
+// handle notes the files, or the full look, that an event calls for.
+func (l *look) handle(e event) {
 	dir, base := filepath.Split(e.name)
 	dir = filepath.Clean(dir)
 	folder := l.folders[dir]
@@ -219,7 +219,7 @@ func (l *look) hear(e event) {
 			l.wantFull = l.wantFull || l.stat(e.name).kind == directory
 		}
 	}
-	if l.near[dir] && (base == "..data" || l.concerns(e.name)) {
+	if l.parents[dir] && (base == "..data" || l.concerns(e.name)) {
 		l.wantFull = true
 	}
 }

@@ -132,7 +132,7 @@ func TestF47_RealOverflowMeansAFullLook(t *testing.T) {
 	l.Leave()
 	l.Ended()
 	if got := strings.Count(b.log.String(), "Lost events"); got != 1 {
-		t.Errorf("the log says so %d times:\n%s", got, b.log.String())
+		t.Errorf("the loss of events is logged %d times:\n%s", got, b.log.String())
 	}
 }
 
@@ -230,7 +230,7 @@ func TestF48_OneChangeOfTenThousandCostsOne(t *testing.T) {
 	}
 	event := func(op fsnotify.Op, name string) (cost, source.Snapshot) {
 		l.cost, l.budget = cost{}, budget{}
-		l.hear(event{name: b.path(name), op: op})
+		l.handle(event{name: b.path(name), op: op})
 		l.round()
 		return l.cost, l.set.Snapshot()
 	}

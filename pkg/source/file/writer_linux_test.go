@@ -187,7 +187,7 @@ func TestF40_FileLeftOpenIsReadOnceItStaysTheSame(t *testing.T) {
 	ok(t, err)
 	l.Set().Holds(t, "one")
 	if took := time.Since(start); took < 900*time.Millisecond {
-		t.Errorf("a file open for writing was believed after %v", took)
+		t.Errorf("a file open for writing was read after %v", took)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestF40_WithoutLeasesQuietDecides(t *testing.T) {
 	b.put("web.yaml", "pod one x\n")
 	l.Set().Holds(t, "one")
 	if took := time.Since(start); took < 40*time.Millisecond {
-		t.Errorf("believed after %v", took)
+		t.Errorf("read after %v", took)
 	}
 }
 
@@ -251,12 +251,12 @@ func TestF40_LeaseTellsWritersAndCostsNoSignal(t *testing.T) {
 	}
 	defer f.close()
 	if got := writerOf(f); got != noWriter {
-		t.Fatalf("nobody writes: %v", got)
+		t.Fatalf("without a writer: %v", got)
 	}
 	w, err := os.OpenFile(path, os.O_WRONLY, 0)
 	ok(t, err)
 	if got := writerOf(f); got != hasWriter {
-		t.Errorf("somebody writes: %v", got)
+		t.Errorf("with a writer: %v", got)
 	}
 	ok(t, w.Close())
 	// A process opens the file for writing while the lease is held: the kernel sends
@@ -265,7 +265,7 @@ func TestF40_LeaseTellsWritersAndCostsNoSignal(t *testing.T) {
 	ok(t, err)
 	if fd, err := unix.Open(path, unix.O_WRONLY|unix.O_NONBLOCK, 0); err == nil {
 		_ = unix.Close(fd)
-		t.Error("the lease held nobody back")
+		t.Error("the lease delayed no open")
 	}
 	ok(t, unix.Kill(os.Getpid(), unix.SIGIO))
 	_, err = unix.FcntlInt(uintptr(f.fd), unix.F_SETLEASE, unix.F_UNLCK)
@@ -328,7 +328,7 @@ func TestF45_FIFOThatReplacesAFileIsNotWaitedFor(t *testing.T) {
 		t.Errorf("problem %q, want %q", problem.Msg, want)
 	}
 	if got := opens(); got["x.yaml"] {
-		t.Error("the FIFO was opened, to no end")
+		t.Error("the FIFO was opened without need")
 	}
 }
 
@@ -399,12 +399,12 @@ func TestPermissionsAreThoseOfWhatIsOpen(t *testing.T) {
 		d, err := openDir(b.dir, false)
 		ok(t, err)
 		defer d.close()
-		f, c, problem := d.open("web.yaml", b.path("web.yaml"), func(path string, st *state) complaint {
+		f, c, problem := d.open("web.yaml", b.path("web.yaml"), func(path string, st *state) violation {
 			swap()
 			return b.cfg.judge(path, st)
 		})
 		if problem != nil || !c.none() {
-			t.Fatalf("problem %v, complaint %v", problem, c)
+			t.Fatalf("problem %v, violation %v", problem, c)
 		}
 		defer f.close()
 		data, _, problem := f.readAll()

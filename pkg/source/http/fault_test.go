@@ -96,7 +96,7 @@ func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
 	l.Leave()
 	l.Ended()
 	if all := log.String() + told.String(); strings.Contains(all, "hunter2") {
-		t.Errorf("a secret is told:\n%s", all)
+		t.Errorf("a secret is shown:\n%s", all)
 	}
 	if !strings.Contains(log.String(), "node=n1") {
 		t.Errorf("the log does not name the URL:\n%s", log.String())
@@ -205,10 +205,10 @@ func TestF62_ServersThatAreNotThere(t *testing.T) {
 
 // Shows: F62
 func TestF62_NamesThatAreNotFound(t *testing.T) {
-	if got := words(&net.DNSError{Err: "no such host", Name: "cfg", IsNotFound: true}); got != "no such host: cfg" {
+	if got := failureText(&net.DNSError{Err: "no such host", Name: "cfg", IsNotFound: true}); got != "no such host: cfg" {
 		t.Errorf("%q", got)
 	}
-	if got := words(&net.DNSError{Err: "server misbehaving", Name: "cfg"}); got != "name lookup failed: cfg" {
+	if got := failureText(&net.DNSError{Err: "server misbehaving", Name: "cfg"}); got != "name lookup failed: cfg" {
 		t.Errorf("%q", got)
 	}
 }

@@ -97,7 +97,7 @@ func TestF63_FlappingContentIsHeldLongerAndLonger(t *testing.T) {
 		}
 	}
 	if errors < 20 || len(words) > 3*len(at) {
-		t.Errorf("%d words, %d errors, %d changes: each hold is to be said, and once", len(words), errors, len(at))
+		t.Errorf("%d yields, %d errors, %d changes: each hold must be reported once", len(words), errors, len(at))
 	}
 }
 
@@ -112,7 +112,7 @@ func TestF63_SettledContentIsAppliedAndTheErrorCleared(t *testing.T) {
 	want, _ := parse([]byte("pod one B"), "")
 	last := words[len(words)-1]
 	if last.err != "" || last.pod != want.Pods[0].Hash[:8] || last.at > 26*time.Minute {
-		t.Errorf("the last word: %+v", last)
+		t.Errorf("the last yield: %+v", last)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestF63_GarbageInBetweenIsNoVersion(t *testing.T) {
 		}
 	}
 	if len(words) < 100 {
-		t.Errorf("%d words, want each problem and its end", len(words))
+		t.Errorf("%d yields, want each problem and its end", len(words))
 	}
 }
 
@@ -213,7 +213,7 @@ func TestF63_ThreeVersionsInTurn(t *testing.T) {
 		t.Errorf("%d changes in two hours", len(at))
 	}
 	if last := words[len(words)-1].err + words[len(words)-2].err; !strings.Contains(last, "between 3 versions") {
-		t.Errorf("the last word: %q", last)
+		t.Errorf("the last yield: %q", last)
 	}
 }
 

@@ -280,7 +280,7 @@ func (p *poller) get(ctx context.Context) (body []byte, status int, err error) {
 			request.Header.Set("If-Modified-Since", p.modified)
 		}
 	}
-	if err := p.dress(); err != nil {
+	if err := p.setClient(); err != nil {
 		return nil, 0, err
 	}
 	response, err := p.client.Do(request)

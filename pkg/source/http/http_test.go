@@ -74,7 +74,7 @@ func (s *site) waits(t testing.TB, n int) *nethttp.Request {
 		select {
 		case <-more:
 		case <-deadline:
-			t.Fatal("nobody asks")
+			t.Fatal("no request arrived")
 		}
 		s.mu.Lock()
 	}

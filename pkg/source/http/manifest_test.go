@@ -92,7 +92,7 @@ func TestF64_OneBadPodDoesNotLoseTheOthers(t *testing.T) {
 			// c is gone from a list with a mistake in it: nothing is taken away.
 			m.stand(t, "a-n1=i:2", "b-n1=i:1", "c-n1=i:1", "d-n1=i:1")
 			if len(merge(m.layer).Problems) == 0 {
-				t.Error("nothing says why")
+				t.Error("no problem is reported")
 			}
 			s.says(list(one("a", "i:2"), one("b", "i:2"), one("d", "i:1")))
 			m.stand(t, "a-n1=i:2", "b-n1=i:2", "d-n1=i:1")
@@ -113,7 +113,7 @@ func TestF60_OnlyAnExplicitEmptyListIsNothing(t *testing.T) {
 		s.says(body)
 		m.stand(t, "a-n1=i:1")
 		if l := m.layer.State(); l.Error == "" && len(merge(m.layer).Problems) == 0 {
-			t.Errorf("%.20q: nothing says why", body)
+			t.Errorf("%.20q: no problem is reported", body)
 		}
 		s.says(one("a", "i:1") + strings.Repeat("#", n))
 		m.stand(t, "a-n1=i:1")
@@ -160,7 +160,7 @@ func TestF61_NoBodyIsLogged(t *testing.T) {
 		told[name] = fmt.Sprintln(w.Err)
 		for f := range w.Files.All() {
 			if len(f.Problems) == 0 && len(f.Objects) == 0 {
-				t.Errorf("%s: nothing is said", name)
+				t.Errorf("%s: neither a problem nor an object", name)
 			}
 			for _, p := range f.Problems {
 				told[name] += fmt.Sprintf("%+v\n", p)
@@ -172,7 +172,7 @@ func TestF61_NoBodyIsLogged(t *testing.T) {
 	told["the log"] = log.String()
 	for name, text := range told {
 		if at := strings.Index(text, canary); at >= 0 {
-			t.Errorf("%s: it is told: %s", name, text[max(0, at-200):at+len(canary)])
+			t.Errorf("%s: the secret is shown: %s", name, text[max(0, at-200):at+len(canary)])
 		}
 	}
 }

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// dress prepares the client of the next request, a new one when the credentials have
+// setClient prepares the client of the next request, a new one when the credentials have
 // changed.
-func (p *poller) dress() error {
+func (p *poller) setClient() error {
 	if p.cfg.Client != nil {
 		if p.client == nil {
 			p.client = p.within(*p.cfg.Client)
@@ -110,10 +110,10 @@ func explain(err error) error {
 	if wrapped := (*url.Error)(nil); errors.As(err, &wrapped) {
 		err = wrapped.Err // url.Error repeats the URL
 	}
-	return &failure{text: words(err), cause: err}
+	return &failure{text: failureText(err), cause: err}
 }
 
-func words(err error) string {
+func failureText(err error) string {
 	var (
 		redirect  *refusedRedirect
 		timeout   interface{ Timeout() bool }
@@ -153,12 +153,12 @@ func words(err error) string {
 	case errors.As(err, &dial):
 		return fmt.Sprintf("cannot %s", dial.Op)
 	}
-	return plainWords(err)
+	return untypedText(err)
 }
 
-// plainWords classifies errors without a type by their text. It does not show that
+// untypedText classifies errors without a type by their text. It does not show that
 // text, which may repeat what the server sent.
-func plainWords(err error) string {
+func untypedText(err error) string {
 	text := err.Error()
 	switch {
 	case strings.Contains(text, "response headers exceeded"), strings.Contains(text, "response header list larger"):

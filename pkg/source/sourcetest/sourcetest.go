@@ -86,7 +86,7 @@ type Word struct {
 // Listener receives a source's yields one by one.
 type Listener struct {
 	t      testing.TB
-	words  chan Word // capacity 0: the ranging goroutine sends, Next receives
+	yields chan Word // capacity 0: the ranging goroutine sends, Next receives
 	cancel context.CancelFunc
 	last   uint64 // revision of the last set
 }
@@ -94,13 +94,13 @@ type Listener struct {
 // Listen ranges over s in a goroutine that ends before the test does.
 func Listen(t testing.TB, s source.Source) *Listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Listener{t: t, words: make(chan Word), cancel: cancel}
+	l := &Listener{t: t, yields: make(chan Word), cancel: cancel}
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		defer close(l.words)
+		defer close(l.yields)
 		for snapshot, err := range s.Sets(ctx) {
 			select {
-			case l.words <- Word{snapshot, err}:
+			case l.yields <- Word{snapshot, err}:
 			case <-ctx.Done():
 			}
 		}
@@ -114,7 +114,7 @@ func Listen(t testing.TB, s source.Source) *Listener {
 func (l *Listener) Next() Word {
 	l.t.Helper()
 	select {
-	case w, ok := <-l.words:
+	case w, ok := <-l.yields:
 		if !ok {
 			l.t.Fatal("the sequence ended")
 		}
@@ -186,7 +186,7 @@ func (l *Listener) Ended() {
 	deadline := time.After(wait.Limit)
 	for {
 		select {
-		case _, ok := <-l.words:
+		case _, ok := <-l.yields:
 			if !ok {
 				return
 			}

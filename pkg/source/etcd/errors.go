@@ -22,71 +22,71 @@ var (
 	errConfused  = errors.New("its answers contradict each other")
 )
 
-// wire is one connection as the network sees it. grpc keeps only texts of what
+// connTrace is one connection as the network sees it. grpc keeps only texts of what
 // went wrong, and these may hold anything; the first cause is noted here. It is
 // written by grpc's goroutines.
-type wire struct {
+type connTrace struct {
 	secure   bool
 	cause    atomic.Pointer[error]
 	up       atomic.Bool // the handshake was finished
 	answered bool        // this or another member has answered; written by the reading goroutine
 }
 
-func (w *wire) note(err error) {
+func (w *connTrace) note(err error) {
 	if err != nil {
 		w.cause.CompareAndSwap(nil, &err)
 	}
 }
 
-// noted are credentials that note what handshakes and connections complain about.
-type noted struct {
+// tracedCreds are credentials that note the errors of handshakes and connections.
+type tracedCreds struct {
 	credentials.TransportCredentials
-	wire *wire
+	trace *connTrace
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (n *noted) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (n *tracedCreds) ClientHandshake(ctx context.Context, authority string, c net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	secured, info, err := n.TransportCredentials.ClientHandshake(ctx, authority, c)
 	if err != nil {
-		n.wire.note(err)
+		n.trace.note(err)
 		return nil, nil, err
 	}
-	n.wire.up.Store(true)
-	return &notedConn{secured, n.wire}, info, nil
+	n.trace.up.Store(true)
+	return &tracedConn{secured, n.trace}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
-func (n *noted) Clone() credentials.TransportCredentials {
-	return &noted{n.TransportCredentials.Clone(), n.wire}
+func (n *tracedCreds) Clone() credentials.TransportCredentials {
+	return &tracedCreds{n.TransportCredentials.Clone(), n.trace}
 }
 
-type notedConn struct {
+type tracedConn struct {
 	net.Conn
-	wire *wire
+	trace *connTrace
 }
 
 // Read implements net.Conn. A refused client certificate shows here, after the
 // handshake.
-func (c *notedConn) Read(b []byte) (int, error) {
+func (c *tracedConn) Read(b []byte) (int, error) {
 	n, err := c.Conn.Read(b)
-	c.complain(err)
+	c.noteError(err)
 	return n, err
 }
 
 // Write implements net.Conn.
-func (c *notedConn) Write(b []byte) (int, error) {
+func (c *tracedConn) Write(b []byte) (int, error) {
 	n, err := c.Conn.Write(b)
-	c.complain(err)
+	c.noteError(err)
 	return n, err
 }
 
-func (c *notedConn) complain(err error) {
+func (c *tracedConn) noteError(err error) {
 	switch {
 	case err == nil, errors.Is(err, net.ErrClosed): // which is our own doing
 	case alert(err) != "":
-		c.wire.cause.Store(&err) // says more than a write that failed a moment before
+		c.trace.cause.Store(&err) // says more than a write that failed a moment before
 	default:
-		c.wire.note(err)
+		c.trace.note(err)
 	}
 }
 
@@ -100,9 +100,9 @@ func alert(err error) string {
 	return strings.TrimPrefix(op.Err.Error(), "tls: ")
 }
 
-// serverWords are etcd's own reasons, in words for people. Texts of a server
+// serverErrors are etcd's own errors, with short texts for people. Texts of a server
 // that are not listed are not repeated.
-var serverWords = []struct {
+var serverErrors = []struct {
 	err   error
 	means error
 }{
@@ -133,9 +133,9 @@ func isServers(err error) bool {
 	return errors.As(rpctypes.Error(err), &e)
 }
 
-// refused puts the reason for the end of a watch into words.
+// refused returns an error with the reason for the end of a watch.
 func (m *member) refused(reason string) error {
-	for _, w := range serverWords {
+	for _, w := range serverErrors {
 		if strings.HasSuffix(reason, rpctypes.ErrorDesc(w.err)) {
 			return w.means
 		}
@@ -143,21 +143,21 @@ func (m *member) refused(reason string) error {
 	return errors.New("the member has ended the watch")
 }
 
-// words converts err to a short text without keys, values or credentials.
-func (m *member) words(err error) error {
+// explain converts err to a short text without keys, values or credentials.
+func (m *member) explain(err error) error {
 	known := rpctypes.Error(err)
-	for _, w := range serverWords {
+	for _, w := range serverErrors {
 		if errors.Is(known, w.err) {
 			return w.means
 		}
 	}
 	var cause error
-	if c := m.wire.cause.Load(); c != nil {
+	if c := m.trace.cause.Load(); c != nil {
 		cause = *c
 	}
 	switch code := status.Code(err); {
 	case cause != nil && code == codes.Unavailable:
-		return errors.New(m.wire.words(cause))
+		return errors.New(m.trace.explain(cause))
 	case code == codes.DeadlineExceeded, code == codes.Canceled:
 		return errors.New("timeout")
 	case code == codes.Unavailable:
@@ -171,8 +171,8 @@ func (m *member) words(err error) error {
 	}
 }
 
-// words says what went wrong on the network.
-func (w *wire) words(err error) string {
+// explain says what went wrong on the network.
+func (w *connTrace) explain(err error) string {
 	var (
 		dns       *net.DNSError
 		timeout   net.Error

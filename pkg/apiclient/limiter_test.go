@@ -75,17 +75,17 @@ func TestReflect_RequestsOfOneNamespaceHang_OthersAreRead(t *testing.T) {
 		t.Errorf("%d requests at a time, want at most %d", most, MaxFirstRequests)
 	}
 	mu.Unlock()
-	if len(r.turns.shares) != 0 || len(r.turns.all) != 0 {
-		t.Errorf("%d namespaces are remembered, %d turns are taken", len(r.turns.shares), len(r.turns.all))
+	if len(r.limit.shares) != 0 || len(r.limit.all) != 0 {
+		t.Errorf("%d namespaces are remembered, %d slots are taken", len(r.limit.shares), len(r.limit.all))
 	}
 }
 
 // TestTurns_ContextEnds_GivesTheTurnBack: a reader that ends while it waits leaves nothing.
 func TestTurns_ContextEnds_GivesTheTurnBack(t *testing.T) {
-	turns := newTurns()
+	limit := newLimiter()
 	var ends []func()
 	for i := range MaxFirstRequests {
-		end, err := turns.take(t.Context(), fmt.Sprint("n", i/MaxNamespaceRequests))
+		end, err := limit.acquire(t.Context(), fmt.Sprint("n", i/MaxNamespaceRequests))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -94,14 +94,14 @@ func TestTurns_ContextEnds_GivesTheTurnBack(t *testing.T) {
 	ended, stop := context.WithCancel(t.Context())
 	stop()
 	for _, namespace := range []string{"n0", "other"} {
-		if _, err := turns.take(ended, namespace); !errors.Is(err, context.Canceled) {
+		if _, err := limit.acquire(ended, namespace); !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v, want %v", namespace, err, context.Canceled)
 		}
 	}
 	for _, end := range ends {
 		end()
 	}
-	if len(turns.shares) != 0 || len(turns.all) != 0 {
-		t.Errorf("%d namespaces are remembered, %d turns are taken", len(turns.shares), len(turns.all))
+	if len(limit.shares) != 0 || len(limit.all) != 0 {
+		t.Errorf("%d namespaces are remembered, %d slots are taken", len(limit.shares), len(limit.all))
 	}
 }

@@ -5,30 +5,30 @@ import (
 	"sync"
 )
 
-// turns bounds how many first requests are under way, in all and for each namespace.
-type turns struct {
+// limiter bounds how many first requests are under way, in all and for each namespace.
+type limiter struct {
 	all chan struct{} // capacity MaxFirstRequests; a request sends before it, and receives after it
 
 	mu     sync.Mutex        // guards shares and their users
 	shares map[string]*share // by namespace, as long as it has users
 }
 
-// share is the turns of one namespace.
+// share is the slots of one namespace.
 type share struct {
 	users int           // requests that wait or are under way
-	turns chan struct{} // capacity MaxNamespaceRequests
+	slots chan struct{} // capacity MaxNamespaceRequests
 }
 
-func newTurns() turns {
-	return turns{all: make(chan struct{}, MaxFirstRequests), shares: map[string]*share{}}
+func newLimiter() limiter {
+	return limiter{all: make(chan struct{}, MaxFirstRequests), shares: map[string]*share{}}
 }
 
-// take waits until a request for objects of namespace may begin. done ends its turn.
-func (t *turns) take(ctx context.Context, namespace string) (done func(), err error) {
+// acquire waits until a request for objects of namespace may begin. done frees its slot.
+func (t *limiter) acquire(ctx context.Context, namespace string) (done func(), err error) {
 	t.mu.Lock()
 	s := t.shares[namespace]
 	if s == nil {
-		s = &share{turns: make(chan struct{}, MaxNamespaceRequests)}
+		s = &share{slots: make(chan struct{}, MaxNamespaceRequests)}
 		t.shares[namespace] = s
 	}
 	s.users++
@@ -41,7 +41,7 @@ func (t *turns) take(ctx context.Context, namespace string) (done func(), err er
 		}
 	}
 	select {
-	case s.turns <- struct{}{}:
+	case s.slots <- struct{}{}:
 	case <-ctx.Done():
 		leave()
 		return nil, context.Cause(ctx)
@@ -50,11 +50,11 @@ func (t *turns) take(ctx context.Context, namespace string) (done func(), err er
 	case t.all <- struct{}{}:
 		return func() {
 			<-t.all
-			<-s.turns
+			<-s.slots
 			leave()
 		}, nil
 	case <-ctx.Done():
-		<-s.turns
+		<-s.slots
 		leave()
 		return nil, context.Cause(ctx)
 	}
