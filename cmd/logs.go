@@ -262,7 +262,7 @@ type logWriter struct {
 	out *output
 }
 
-func (w *logWriter) line(prefix string, line []byte, screen *ui.Tame) error {
+func (w *logWriter) line(prefix string, line []byte, screen *ui.LineSanitizer) error {
 	if screen != nil {
 		line = screen.Line(line)
 	}
@@ -295,9 +295,9 @@ func (p *program) copyLog(ctx context.Context, c *client.Client, f *logFlags, l 
 	if f.prefix {
 		prefix = l.String()
 	}
-	var screen *ui.Tame
+	var screen *ui.LineSanitizer
 	if p.out.terminal() {
-		screen = &ui.Tame{}
+		screen = &ui.LineSanitizer{}
 	}
 	in := bufio.NewReaderSize(body, mostPiece)
 	for begin := true; ; {

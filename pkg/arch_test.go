@@ -69,7 +69,7 @@ var rules = []struct {
 	{module + "pkg/trust/...", []string{"pkg/agent/look", "pkg/bundle", "pkg/server", "pkg/source/file"}, "for who reads as root what others may have written"},
 	{module + "pkg/suggest", []string{"cmd", "pkg/agent/look", "pkg/manifest"}, "for who reads what people type"},
 	{module + "pkg/ui/...", []string{"cmd", "pkg/agent"}, "text is made at the edge"},
-	{module + "pkg/ui/tui/hush", []string{"pkg/ui/tui"}, "it works by its place in the order of initialization"},
+	{module + "pkg/ui/tui/termquery", []string{"pkg/ui/tui"}, "it works by its place in the order of initialization"},
 	{module + "pkg/config/...", []string{"cmd", "pkg/agent", "pkg/agent/look"}, "parts get what they need, not the whole configuration"},
 	{module + "pkg/confine/...", []string{"pkg/agent/look"}, "a command that reads and prints gives up its rights"},
 

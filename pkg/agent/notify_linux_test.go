@@ -308,7 +308,7 @@ func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {
 		stuck.on.Store(true)
 		f.sets <- source.Snapshot{Revision: 1, Files: source.FilesOf(source.File{File: "/fed/x.yaml", Problems: []pod.Problem{{File: "/fed/x.yaml", Msg: "no pod"}}})}
 		expects(boss, 2*watchdog)
-		if !strings.Contains(s.log.String(), "the sync loop does not take its turn") {
+		if !strings.Contains(s.log.String(), "the sync loop is not responding") {
 			t.Errorf("the loop is not missed:\n%s", s.log)
 		}
 		if text, err := os.ReadFile(s.dump); err != nil || !bytes.Contains(text, []byte("(*jam).Handle")) || !bytes.Contains(text, []byte("(*loop).run")) {

@@ -72,7 +72,7 @@ func newSets(cfg Config) *record.Split {
 	if inMemory(run) {
 		memory = record.NewSets(run, key)
 	}
-	apart := func(layer string, s pod.Standing) bool {
+	apart := func(layer string, s pod.LastGoodSet) bool {
 		return strings.HasPrefix(layer, pod.SourceAPI+":") && cfg.OfflineStart != pod.SourceAPI &&
 			slices.ContainsFunc(s.Objects, func(o *pod.Object) bool { return o.Kind == pod.KindSecret })
 	}

@@ -34,7 +34,7 @@ func TestF7_ServeAsksEveryPart(t *testing.T) {
 	}{
 		{"all live", e, living, wait.Limit, ""},
 		{"the drain stands still", e, stalled{living}, wait.Limit, "the drain stands still"},
-		{"the loop stands still", asleep, living, 100 * time.Millisecond, "the sync loop does not take its turn"},
+		{"the loop stands still", asleep, living, 100 * time.Millisecond, "the sync loop is not responding"},
 	} {
 		a := &Agent{cfg: cfg, log: log, runtime: &containerRuntime{hints: c.hints}}
 		got := ""

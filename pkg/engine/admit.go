@@ -110,11 +110,11 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 		if e.resize != resize || e.refused != refused {
 			if resize != (refusal{}) && e.resize != resize {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, eventResize+resize.reason, resizeText(resize.reason, e.want, resize.message))
-				l.log.Warn("Resize held", "pod", e.key.String(), "reason", resize.reason, "message", resize.message)
+				l.log.Warn("Resize is pending", "pod", e.key.String(), "reason", resize.reason, "message", resize.message)
 			}
 			if refused != (refusal{}) && e.refused != refused {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventWarning, refused.reason, refused.message)
-				l.log.Warn("Edit refused; the pod goes on as it is", "pod", e.key.String(), "reason", refused.reason, "message", refused.message, "detail", detail)
+				l.log.Warn("Edit not admitted; the pod keeps running unchanged", "pod", e.key.String(), "reason", refused.reason, "message", refused.message, "detail", detail)
 			}
 			e.resize, e.refused = resize, refused
 			l.queueUpdate(e, true)
@@ -149,11 +149,11 @@ func (e *entry) hold(uids ...string) {
 	}
 }
 
-// noteHeld takes from a report which UIDs the pod's instances hold. Only a report about the
+// noteHolds takes from a report which UIDs the pod's instances hold. Only a report about the
 // newest update ends a hold: the worker may still begin an instance of an older one. A report
 // without a list of UIDs ends none: the worker is in quarantine, and containers may run.
 // freed says that another pod may have a UID now.
-func (e *entry) noteHeld(r *report) (freed bool) {
+func (e *entry) noteHolds(r *report) (freed bool) {
 	before := e.holds
 	if r.gen == e.gen && r.holds != nil {
 		e.holds = nil
@@ -238,7 +238,7 @@ func (l *loop) admit(ctx context.Context) {
 			e.refused = now
 			e.ended = r.Final
 			l.env.recorder.event(e.key, r.Spec.UID(), "", pod.EventWarning, r.Reason, r.Message)
-			l.log.Warn("Pod refused", "pod", e.key.String(), "reason", r.Reason, "message", r.Message, "detail", r.Detail)
+			l.log.Warn("Pod not admitted", "pod", e.key.String(), "reason", r.Reason, "message", r.Message, "detail", r.Detail)
 			l.queueUpdate(e, true)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 
 // Refused edits are judged again at every admission, beside the ports of all pods: each port
 // is counted once for all of them.
-func TestAdmission_ManyRefusedEditsBesideManyPorts_SeatEachPortOnce(t *testing.T) {
+func TestAdmission_ManyRefusedEditsBesideManyPorts_CountEachPortOnce(t *testing.T) {
 	const holders, ports, edits = 10, 2000, 100
 	l := orderLoop(Config{})
 	l.cfg.Node = cores("100")

@@ -112,11 +112,11 @@ func TestP7_RefusedStartsOnceTheNodeIsRight(t *testing.T) {
 	})
 }
 
-// TestC_1_31_5_RunningPodsKeepTheirSeats: an agent on a node with less room than before
+// TestC_1_31_5_RunningPodsStayAdmitted: an agent on a node with less room than before
 // touches no running pod (P8), and admits no more.
 //
 // Shows: C-1.31.5
-func TestC_1_31_5_RunningPodsKeepTheirSeats(t *testing.T) {
+func TestC_1_31_5_RunningPodsStayAdmitted(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.on(cores("4"))
 		m.src.set(mkpod("a", cpu("2")), mkpod("b", cpu("2")))

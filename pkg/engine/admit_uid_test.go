@@ -46,7 +46,7 @@ func TestEdit_UIDOfAnotherPod_IsRefused(t *testing.T) {
 			edited := mkpod("web", ofUID("own"))
 			m.src.set(job, edited)
 			m.pass(time.Minute)
-			if !strings.Contains(m.log.String(), "Edit refused") || starts(m, "web") != 1 {
+			if !strings.Contains(m.log.String(), "Edit not admitted") || starts(m, "web") != 1 {
 				t.Errorf("the edit was carried out: %d starts", starts(m, "web"))
 			}
 			m.expect("web", "Running", true)
@@ -78,7 +78,7 @@ func TestEdit_UIDOfAnotherPod_IsRefused(t *testing.T) {
 			m.expect("big", "Pending OutOfcpu", false)
 			m.src.set(mkpod("web", ofUID("own"), cpu("1")), big)
 			m.pass(time.Minute)
-			if !strings.Contains(m.log.String(), "Edit refused") || starts(m, "web") != 1 {
+			if !strings.Contains(m.log.String(), "Edit not admitted") || starts(m, "web") != 1 {
 				t.Errorf("the edit was carried out: %d starts", starts(m, "web"))
 			}
 			m.expect("web", "Running", true)

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// thoughtLimit is how long a worker may plan: planning is computation only.
-const thoughtLimit = 30 * time.Second
+// planningLimit is how long a worker may plan: planning is computation only.
+const planningLimit = 30 * time.Second
 
 // Beat returns nil while the engine is alive (F7): its sync loop responds and no worker hangs
 // in planning. Otherwise it returns what hangs, at the latest when ctx ends. A runtime, a
@@ -18,13 +18,13 @@ func (e *Engine) Beat(ctx context.Context) error {
 	select {
 	case e.beats <- answer:
 	case <-ctx.Done():
-		return errors.New("the sync loop does not take its turn")
+		return errors.New("the sync loop is not responding")
 	}
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return errors.New("the sync loop does not end its turn")
+		return errors.New("the sync loop does not complete its iteration")
 	}
 }
 
@@ -34,8 +34,8 @@ func (l *loop) stuck(now time.Time) error {
 		if e.planningSince == nil {
 			continue
 		}
-		if since := e.planningSince.Load(); since != 0 && now.Sub(time.Unix(0, since)) > thoughtLimit {
-			return fmt.Errorf("the worker of pod %s does not decide", e.key)
+		if since := e.planningSince.Load(); since != 0 && now.Sub(time.Unix(0, since)) > planningLimit {
+			return fmt.Errorf("the worker of pod %s hangs in planning", e.key)
 		}
 	}
 	return nil

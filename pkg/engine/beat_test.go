@@ -52,13 +52,13 @@ func TestF7_AWorkerThatDoesNotDecideIsNamed(t *testing.T) {
 		pulse, leave := m.beating(cfg)
 		m.settle()
 		m.src.set(mkpod("db"), mkpod("web"))
-		m.pass(thoughtLimit - time.Second)
+		m.pass(planningLimit - time.Second)
 		if got := pulse(); got != "" {
 			t.Errorf("pulse %q before its time is over", got)
 		}
 		m.pass(2 * time.Second)
-		if got := pulse(); got != "the worker of pod default/web does not decide" {
-			t.Errorf("pulse %q of a worker that does not decide", got)
+		if got := pulse(); got != "the worker of pod default/web hangs in planning" {
+			t.Errorf("pulse %q of a worker that hangs in planning", got)
 		}
 		if db, web := m.phase("db"), m.phase("web"); db != "Running" || web != "never reported" {
 			t.Errorf("db is %s, web is %s", db, web)

@@ -53,7 +53,7 @@ var stories = map[string]func(m *machine, kills func()){
 		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
 		m.src.set(mkpod("web", hooked, image("slow-term-2s")))
 		live()
-		if life := m.lifeOf("app"); !m.hookRan(life) {
+		if life := m.notesOf("app"); !m.hookRan(life) {
 			m.t.Errorf("the postStart hook of %s did not run", life)
 		}
 		begun := time.Now()
@@ -100,7 +100,7 @@ var stories = map[string]func(m *machine, kills func()){
 			m.t.Errorf("runtime:\n%s", m.rt.State())
 		}
 	},
-	"restart asked for": func(m *machine, live func()) {
+	"restart requested": func(m *machine, live func()) {
 		m.disk.hookTakes = map[string]time.Duration{"app": time.Second}
 		m.src.set(mkpod("web", preStopped, image("slow-term-2s"), beside("side", "side:1"), policy(v1.RestartPolicyNever)))
 		live()
@@ -110,7 +110,7 @@ var stories = map[string]func(m *machine, kills func()){
 			m.t.Errorf("%s was not restarted", c.Name)
 		}
 	},
-	"delete asked for": func(m *machine, live func()) {
+	"delete requested": func(m *machine, live func()) {
 		m.src.set(mkpod("web", image("slow-term-2s")))
 		live()
 		m.remove(nil)
@@ -143,8 +143,8 @@ func (m *machine) again() {
 	m.arrive()
 }
 
-// lifeOf returns the ID of a container of pod web, as reported.
-func (m *machine) lifeOf(container string) string {
+// notesOf returns the ID of a container of pod web, as reported.
+func (m *machine) notesOf(container string) string {
 	m.t.Helper()
 	for _, c := range m.disk.last(webKey).pod.Status.ContainerStatuses {
 		if _, id, ok := strings.Cut(c.ContainerID, "://"); ok && c.Name == container {

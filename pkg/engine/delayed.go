@@ -8,31 +8,31 @@ import (
 )
 
 // due returns which spec a desired pod gets for now. It differs from the desired one while a
-// layer has not answered; nil leaves the pod as it is. Such pods wait in held.
+// layer has not answered; nil leaves the pod as it is. Such pods are in waiting.
 func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 	if e := l.pods[key]; e != nil { // it keeps the recorded spec
-		if heard, configured := l.state.Heard(want.Origin.Layer()); configured && !heard {
+		if ready, configured := l.state.Ready(want.Origin.Layer()); configured && !ready {
 			return nil
 		}
-		delete(l.held, key)
+		delete(l.waiting, key)
 		return want
 	}
 	s := l.orphans[key]
 	d := plan.Delayed(l.state, want, s.Found, l.cfg.RequireSourceReady)
 	if d == nil {
-		delete(l.held, key)
+		delete(l.waiting, key)
 		return want
 	}
-	if !l.held[key] {
-		l.held[key] = true
+	if !l.waiting[key] {
+		l.waiting[key] = true
 		log := l.log.With("pod", key.String(), "source", d.Layer)
 		switch {
 		case d.Stop:
-			log.Info("Pod stops, as an agent before began, and waits for the word of its source")
+			log.Info("Resuming pod termination started by the previous agent; waiting for its source to answer")
 		case s.Running:
-			log.Info("Pod goes on as it runs until its source is heard")
+			log.Info("Keeping running pod unchanged until its source answers")
 		default:
-			log.Info("Pod waits for the word of its source")
+			log.Info("Not starting pod until its source answers")
 		}
 	}
 	if d.Stop {

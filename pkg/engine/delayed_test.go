@@ -27,9 +27,9 @@ var errSilent = errors.New("no route to host")
 func (m *machine) wrote(layer string, pods ...*pod.Spec) {
 	m.disk.mu.Lock()
 	defer m.disk.mu.Unlock()
-	m.disk.sets[layer] = map[string]pod.Standing{}
+	m.disk.sets[layer] = map[string]pod.LastGoodSet{}
 	for _, p := range pods {
-		m.disk.sets[layer][p.Origin.File] = pod.Standing{File: p.Origin.File, Pods: []*pod.Spec{p}}
+		m.disk.sets[layer][p.Origin.File] = pod.LastGoodSet{File: p.Origin.File, Pods: []*pod.Spec{p}}
 	}
 }
 
@@ -149,7 +149,7 @@ func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
 		m.more = newWishes()
 		m.more.name = "file:/m"
 		m.more.set(other)
-		want := []string{"ADD other /m/other.yaml:1", "notice pod default/web waits for the word of api:/k", "unchanged 1"}
+		want := []string{"ADD other /m/other.yaml:1", "notice pod default/web does not start until api:/k answers", "unchanged 1"}
 		if diff := cmp.Diff(want, m.preview(said{name: "api:/k", err: errSilent}, said{name: "file:/m", files: []source.File{fileOf(other)}})); diff != "" {
 			t.Errorf("forecast (-want +got):\n%s", diff)
 		}
@@ -290,7 +290,7 @@ func TestC_1_31_DeletedPodThatIsGoneTakesNoPort(t *testing.T) {
 		if state := m.rt.State(); !strings.Contains(state, "default/b") || strings.Contains(state, "default/a") {
 			t.Errorf("runtime:\n%s", state)
 		}
-		if strings.Contains(m.log.String(), "Pod refused") {
+		if strings.Contains(m.log.String(), "Pod not admitted") {
 			t.Error("a pod was refused")
 		}
 	})
@@ -313,7 +313,7 @@ func TestC_1_3_8_StopThatHasBegunIsFinishedAndNotTakenBack(t *testing.T) {
 		m.die()
 		m.wrote("api:/k", web)
 		m.src.fail(errSilent)
-		want := []string{"REMOVE web /k#default/web grace=29 (its stop has begun)", "unchanged 0"}
+		want := []string{"REMOVE web /k#default/web grace=29 (it is already being stopped)", "unchanged 0"}
 		if diff := cmp.Diff(want, m.preview(said{name: "api:/k", err: errSilent})); diff != "" {
 			t.Errorf("forecast (-want +got):\n%s", diff)
 		}

@@ -144,7 +144,7 @@ func (l *loop) waits(e *entry) string {
 		on := l.dependency(e.want, d)
 		switch {
 		case on == nil:
-			return fmt.Sprintf("waits for pod %s, which no source wants", d.Name)
+			return fmt.Sprintf("waits for pod %s, which no source defines", d.Name)
 		case !on.dependencyState.reached(d.Until):
 			return fmt.Sprintf("waits for pod %s to be %s", on.key.Name, d.Until)
 		}
@@ -199,7 +199,7 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if e.stops.first == nil {
 		return "", time.Time{}
 	}
-	return fmt.Sprintf("waits for pod %s, which depends on it, to be gone", e.stops.first.key.Name), e.terminatingSince.Add(e.stops.takes)
+	return fmt.Sprintf("waits until pod %s, which depends on it, is removed", e.stops.first.key.Name), e.terminatingSince.Add(e.stops.takes)
 }
 
 // orderStops finds, for all terminating pods, which pods have to be gone before each, and how

@@ -103,7 +103,7 @@ func TestStopOrder_Cycle_HoldsNothingUp(t *testing.T) {
 			t.Errorf("%s of a cycle %s", e.key, waits)
 		}
 	}
-	if waits, _ := l.stopWaits(d); waits != "waits for pod c, which depends on it, to be gone" {
+	if waits, _ := l.stopWaits(d); waits != "waits until pod c, which depends on it, is removed" {
 		t.Errorf("d %s", waits)
 	}
 	c.ended, l.order.current = true, false
@@ -210,7 +210,7 @@ func TestDependency_PodOfAnotherSourceHasItsName_IsNotMeant(t *testing.T) {
 				if got := starts(m, "app-n1"); got != c.starts {
 					t.Errorf("%d starts, want %d", got, c.starts)
 				}
-				want := map[bool]string{true: "waits for pod db to be ready", false: "waits for pod db, which no source wants"}[c.visible]
+				want := map[bool]string{true: "waits for pod db to be ready", false: "waits for pod db, which no source defines"}[c.visible]
 				if status := m.disk.last(in("app-n1")).pod.Status; c.starts == 0 && !strings.Contains(status.ContainerStatuses[0].State.Waiting.Message, want) {
 					t.Errorf("it waits for %+v, want %s", status.ContainerStatuses[0].State.Waiting, want)
 				}

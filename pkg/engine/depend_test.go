@@ -54,7 +54,7 @@ func TestP21_DependsOnOrdersStartAndStop(t *testing.T) {
 			t.Fatalf("started before the database is ready: %v", got)
 		}
 		if got := m.disk.last(pod.Key{Namespace: "default", Name: "web"}).pod.Status; !strings.Contains(got.ContainerStatuses[0].State.Waiting.Message, "waits for pod db to be ready") {
-			t.Errorf("nobody says what web waits for: %+v", got.ContainerStatuses[0].State.Waiting)
+			t.Errorf("no status says what web waits for: %+v", got.ContainerStatuses[0].State.Waiting)
 		}
 		m.disk.mu.Lock()
 		m.disk.sick["app"] = false
@@ -176,7 +176,7 @@ func TestStopOrder_DependentThatCannotBeKilled_IsWaitedForABoundedTime(t *testin
 		if got := order(m, "StopContainer"); !slices.Contains(got, "db") {
 			t.Errorf("after its grace and minutes more: %v", got)
 		}
-		if !strings.Contains(m.log.String(), "Not waiting any longer") {
+		if !strings.Contains(m.log.String(), "without waiting any longer") {
 			t.Error("nothing was reported")
 		}
 	})

@@ -41,7 +41,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 	acked := w.acked
 	for i := 0; i < len(p.Steps); {
 		w.readPending()
-		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.heldMeanwhile(v) {
+		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) {
 			return stale, 0 // the plan was made for another spec, before an operation, or for another node
 		}
 		if makes(p.Steps[i]) && !w.update.runtime {
@@ -85,9 +85,9 @@ func onlyOtherData(a, b *pod.Spec) bool {
 	return a == b || a != nil && b != nil && a.Pod == b.Pod && a.Hash == b.Hash
 }
 
-// heldMeanwhile reports whether, since the plan was made, the pod has to wait for another one
+// blockedMeanwhile reports whether, since the plan was made, the pod has to wait for another one
 // or is not admitted any more.
-func (w *worker) heldMeanwhile(v plan.View) bool {
+func (w *worker) blockedMeanwhile(v plan.View) bool {
 	return w.update.waits != "" && v.Waits == "" || w.update.refused != (refusal{}) && v.Refused == ""
 }
 
@@ -108,9 +108,9 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 		w.log.Debug("Step", "step", s.String())
 		switch {
 		case s.Killed != "":
-			w.log.Info("Container is ended", "container", s.Container, "reason", s.Why)
+			w.log.Info("Stopping container", "container", s.Container, "reason", s.Why)
 		case s.Action == plan.CreateContainer && s.Attempt > 0:
-			w.log.Info("Container starts again", "container", s.Container, "attempt", s.Attempt, "reason", s.Why)
+			w.log.Info("Restarting container", "container", s.Container, "attempt", s.Attempt, "reason", s.Why)
 		}
 	}
 	if makes(steps[0]) {
@@ -182,7 +182,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		id = w.created[s.Container]
 	}
 	if id == "" {
-		return fmt.Errorf("%s %s: it was not created", s.Action, s.Container)
+		return fmt.Errorf("%s %s: the container was not created", s.Action, s.Container)
 	}
 	switch s.Action {
 	case plan.RunHook:
@@ -191,7 +191,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return w.resize(ctx, v.Want, s.Container, id)
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
-		w.rec.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
+		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
 		w.save() // before it runs: if the agent dies now, the next one knows that the hook is due
 	}
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
@@ -213,7 +213,7 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	case plan.StopSandbox:
 		return rt.StopSandbox(ctx, s.ID)
 	case plan.RemoveSandbox:
-		w.presence.expected = false
+		w.emptyCheck.expected = false
 		return rt.RemoveSandbox(ctx, s.ID)
 	case plan.TakeVolumes:
 		if own, err := w.isOwner(s.UID); !own {

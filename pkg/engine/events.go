@@ -219,7 +219,7 @@ func (w *worker) reportKilling(s plan.Step) {
 		text = fmt.Sprintf("Container %s failed %s probe", s.Container, s.Killed)
 		if of != nil {
 			c, _ := of.Container(s.Container)
-			if again, _ := (pod.Life{Killed: s.Killed}).Restarts(of.Pod.Spec.RestartPolicy, c, 0); again {
+			if again, _ := (pod.ContainerNotes{Killed: s.Killed}).Restarts(of.Pod.Spec.RestartPolicy, c, 0); again {
 				text += ", will be restarted"
 			}
 		}

@@ -112,7 +112,7 @@ func TestC_1_18_1_FailedKillPod(t *testing.T) {
 				}
 			}
 			if n < 2 || n > 70 { // every ten seconds at last
-				t.Errorf("%s: said %d times in ten minutes", method, n)
+				t.Errorf("%s: sent %d times in ten minutes", method, n)
 			}
 			lift()
 			m.pass(10 * time.Minute)
@@ -171,7 +171,7 @@ func TestC_1_23_2_KillingSaysWhy(t *testing.T) {
 			}
 		}
 		if text := strings.Join(got, "\n"); strings.Contains(text, "canary") {
-			t.Errorf("a hook's words are told (C-1.24.1): %s", text)
+			t.Errorf("an event has the output of a hook (C-1.24.1): %s", text)
 		}
 	})
 }
@@ -194,7 +194,7 @@ func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
 		}
 		for _, line := range got {
 			if line != "Warning Unhealthy spec.containers{app} Readiness probe failed: not well" {
-				t.Errorf("told %q", line)
+				t.Errorf("events %q", line)
 			}
 		}
 	})
@@ -216,7 +216,7 @@ func TestC_1_22_5_BackOffIsToldOncePerCrash(t *testing.T) {
 			}
 		}
 		if back != 2 {
-			t.Errorf("%d back-offs told, want 2", back)
+			t.Errorf("%d back-off events, want 2", back)
 		}
 	})
 }
@@ -385,7 +385,7 @@ func TestC_1_26_17_EventOfADeadline(t *testing.T) {
 			}
 		}
 		if told != 1 {
-			t.Errorf("the deadline is told %d times: %q", told, c.lines())
+			t.Errorf("the deadline has %d events: %q", told, c.lines())
 		}
 	})
 }

@@ -25,7 +25,7 @@ func (m *machine) once(until Until, limit time.Duration, specs ...*pod.Spec) (fe
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	slices.SortFunc(specs, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
-	set := &podconfig.Merged{Pods: sorted.Of(specs...), Layers: []podconfig.LayerState{{Name: "file:/m", Source: "file", Location: "/m", Heard: true, Pods: len(specs)}}}
+	set := &podconfig.Merged{Pods: sorted.Of(specs...), Layers: []podconfig.LayerState{{Name: "file:/m", Source: "file", Location: "/m", Ready: true, Pods: len(specs)}}}
 	return New(m.config(m.rt.Connect())).Once(ctx, set, until)
 }
 
@@ -130,7 +130,7 @@ func TestC_1_31_RefusedPodStartsWhenThePortsHolderHasEnded(t *testing.T) {
 // An edit starts a terminated pod again. It takes no port that another pod has by now.
 //
 // Shows: C-1.31
-func TestC_1_31_EndedPodThatRunsAgainIsAdmittedAnew(t *testing.T) {
+func TestC_1_31_EndedPodThatRunsAgainIsAdmittedAgain(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(img string) *pod.Spec {
 			return mkpod("a", hostPort(8080), image(img), policy(v1.RestartPolicyNever))
@@ -248,7 +248,7 @@ func TestRemovedWhileWaitingForASlot(t *testing.T) {
 		}
 		m.pass(time.Minute)
 		if i := indexOf(m.rt.Transcript(), "RunPodSandbox default/c"); i >= 0 {
-			t.Errorf("c was made though nobody wanted it: %q", m.rt.Transcript())
+			t.Errorf("c was created although it is not desired: %q", m.rt.Transcript())
 		}
 	})
 }

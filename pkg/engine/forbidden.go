@@ -19,8 +19,8 @@ func (w *worker) forbidden(want *pod.Spec) string {
 	was := w.judged.why
 	w.judged = judgement{want, plan.ForbiddenBy(w.env.forbids, want)}
 	if why := w.judged.why; why != "" && why != was {
-		w.log.Warn("Nothing of the pod starts; what runs of it goes on", "reason", why)
-		w.event(want, "", pod.EventWarning, eventForbidden, "Nothing of the pod starts, what runs of it goes on: %s", why)
+		w.log.Warn("Not starting containers of the pod; running containers continue", "reason", why)
+		w.event(want, "", pod.EventWarning, eventForbidden, "Not starting containers of the pod, running containers continue: %s", why)
 	}
 	return w.judged.why
 }

@@ -49,7 +49,7 @@ func TestForbidden_RestoredPodAfterReboot_DoesNotStart(t *testing.T) {
 				if strings.Contains(got, "default/bad") || !strings.Contains(got, "StartContainer default/good/app") {
 					t.Errorf("after a reboot:\n%s", got)
 				}
-				if n := strings.Count(m.log.String(), `msg="Nothing of the pod starts; what runs of it goes on" pod=default/bad`); n != 1 {
+				if n := strings.Count(m.log.String(), `msg="Not starting containers of the pod; running containers continue" pod=default/bad`); n != 1 {
 					t.Errorf("reported %d times", n)
 				}
 			})

@@ -233,7 +233,7 @@ func says(f forecast.Forecast, key pod.Key) string {
 	}
 	object := conf(key.Name)
 	if slices.ContainsFunc(f.State.Problems, func(p pod.Problem) bool {
-		return strings.HasPrefix(p.Msg, fmt.Sprintf("configmap %q is not among ", object))
+		return strings.Contains(p.Msg, fmt.Sprintf(" source defines configmap %q", object))
 	}) {
 		words = append(words, "reject")
 	}

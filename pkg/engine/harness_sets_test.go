@@ -10,7 +10,7 @@ import (
 )
 
 // keepSets makes the disk keep the last good sets.
-func (d *disk) keepSets() { d.sets = map[string]map[string]pod.Standing{} }
+func (d *disk) keepSets() { d.sets = map[string]map[string]pod.LastGoodSet{} }
 
 func (d *disk) setsOrNil() Sets {
 	if d.sets == nil {
@@ -24,7 +24,7 @@ type setsOf struct{ *disk }
 func (s setsOf) Forget(keep func(string) bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	maps.DeleteFunc(s.sets, func(layer string, _ map[string]pod.Standing) bool { return !keep(layer) })
+	maps.DeleteFunc(s.sets, func(layer string, _ map[string]pod.LastGoodSet) bool { return !keep(layer) })
 	return nil
 }
 

@@ -338,10 +338,10 @@ type disk struct {
 	stuck   time.Duration                                     // how long setting up volumes takes, for a pod that has some
 	hung    func(call string, want *pod.Spec) <-chan struct{} // a call for volumes hangs until it is closed; nil: it does not
 	records map[pod.Key]pod.Record
-	sets    map[string]map[string]pod.Standing // by layer and file; nil: no sets are kept
-	volumes map[string]string                  // "uid/instance" → the data they show
-	puts    int                                // calls of Put
-	over    map[string]string                  // by UID: the limit that the pod exceeds
+	sets    map[string]map[string]pod.LastGoodSet // by layer and file; nil: no sets are kept
+	volumes map[string]string                     // "uid/instance" → the data they show
+	puts    int                                   // calls of Put
+	over    map[string]string                     // by UID: the limit that the pod exceeds
 	journal map[pod.Key]*statusLine
 	lines   []statusLine
 	sick    map[string]bool // containers whose probes fail, by name
@@ -379,7 +379,7 @@ func (d *disk) Load(key pod.Key, uid string) (pod.Record, bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	r, ok := d.records[key]
-	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
+	r.Attempts, r.ContainerNotes = maps.Clone(r.Attempts), maps.Clone(r.ContainerNotes)
 	return r, ok, d.ofAnother(key, uid)
 }
 
@@ -419,12 +419,12 @@ func (d *disk) Save(r pod.Record) error {
 	if err := d.ofAnother(r.Key, r.UID); err != nil {
 		return err
 	}
-	r.Attempts, r.Lives = maps.Clone(r.Attempts), maps.Clone(r.Lives)
+	r.Attempts, r.ContainerNotes = maps.Clone(r.Attempts), maps.Clone(r.ContainerNotes)
 	d.records[r.Key] = r
 	return nil
 }
 
-func (s setsOf) Save(layer string, _ time.Time, changed []pod.Standing) error {
+func (s setsOf) Save(layer string, _ time.Time, changed []pod.LastGoodSet) error {
 	time.Sleep(s.slow)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -432,7 +432,7 @@ func (s setsOf) Save(layer string, _ time.Time, changed []pod.Standing) error {
 		return errFull
 	}
 	if s.sets[layer] == nil {
-		s.sets[layer] = map[string]pod.Standing{}
+		s.sets[layer] = map[string]pod.LastGoodSet{}
 	}
 	for _, c := range changed {
 		if s.sets[layer][c.File] = c; c.Empty() {

@@ -15,7 +15,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	defer giveUp()
 	superseded := false
 	err := w.call(ctx, w.env.starts.CallTimeout(), func() {
-		if w.outlived(v.Want, s.Container) || w.rec.Lives[id].Killed != "" {
+		if w.outlived(v.Want, s.Container) || w.rec.ContainerNotes[id].Killed != "" {
 			superseded = true
 			giveUp()
 		}
@@ -27,13 +27,13 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 		return ctx.Err() // the hook stays due: the next agent runs it
 	case err != nil:
 		w.log.Warn("Hook failed", "hook", "postStart", "container", s.Container, "error", err)
-		w.rec.setLife(id, func(l *pod.Life) { l.PostStart = pod.HookFailed })
+		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookFailed })
 		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
 		w.trouble.of[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
 		return errStale // the next plan ends the container before it starts anything else
 	}
-	w.rec.setLife(id, func(l *pod.Life) { l.PostStart = "" })
+	w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = "" })
 	w.save()
 	return nil
 }

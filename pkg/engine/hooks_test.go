@@ -98,8 +98,8 @@ func TestC_1_22_8_FailedPostStartEndsTheContainer(t *testing.T) {
 		if w := st.State.Waiting; w == nil || w.Reason != "CrashLoopBackOff" && w.Reason != "PostStartHookError" {
 			t.Errorf("waiting %+v", w)
 		}
-		if strings.Contains(m.log.String(), "is tried again: no") {
-			t.Error("what the hook said is in the log")
+		if strings.Contains(m.log.String(), "after no") {
+			t.Error("the output of the hook is in the log")
 		}
 	})
 }

@@ -58,7 +58,7 @@ func (l *loop) count(ctx context.Context) {
 		if c.pods != nil {
 			var err error
 			if c.records, err = records.All(); err != nil {
-				log.Warn("Records not read", "error", err)
+				log.Warn("Failed to read records", "error", err)
 				c.damaged = true
 			}
 		}
@@ -104,7 +104,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.jobs.counting.running = false
 	if c.err != nil {
 		// Pods that could not be read are read again later; the others count.
-		l.log.Warn("Runtime not read", "error", c.err)
+		l.log.Warn("Failed to read pods from runtime", "error", c.err)
 		l.jobs.counting.all = true
 		if c.pods == nil {
 			return
@@ -167,7 +167,7 @@ func (l *loop) isForeign(o orphan) bool {
 	if o.first || l.state == nil {
 		return false
 	}
-	_, configured := l.state.Heard(o.Layer)
+	_, configured := l.state.Ready(o.Layer)
 	return !configured
 }
 
@@ -189,8 +189,8 @@ func (l *loop) forgetForeign(c census) {
 	}
 }
 
-// takesDown reports whether runonce takes this pod down.
-func (l *loop) takesDown(key pod.Key) bool {
+// isTakenDown reports whether runonce takes this pod down.
+func (l *loop) isTakenDown(key pod.Key) bool {
 	_, ok := l.mode.down[key]
 	return ok
 }
@@ -203,7 +203,7 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 	}
 	for _, key := range sortedKeys(l.orphans) {
 		s := l.orphans[key]
-		if l.state.Pod(key) == nil && !l.mode.sweep && !l.takesDown(key) {
+		if l.state.Pod(key) == nil && !l.mode.sweep && !l.isTakenDown(key) {
 			continue
 		}
 		if l.pods[key] != nil {
@@ -214,31 +214,31 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 			l.want(ctx, key, want)
 			continue
 		}
-		heard, configured := l.state.Heard(s.Layer)
+		ready, configured := l.state.Ready(s.Layer)
 		if !configured && s.first {
-			heard = l.state.AllHeard() // another source may define it under another name
+			ready = l.state.AllReady() // another source may define it under another name
 		}
-		if !heard && (configured || s.first) && !l.takesDown(key) {
+		if !ready && (configured || s.first) && !l.isTakenDown(key) {
 			if !s.seen {
-				l.log.Info("Pod is kept until its source is heard", "pod", key.String(), "source", s.Layer)
+				l.log.Info("Keeping pod until its source answers", "pod", key.String(), "source", s.Layer)
 				s.seen = true
 				l.orphans[key] = s
 			}
 			continue
 		}
-		if !configured && !s.first && !l.takesDown(key) {
+		if !configured && !s.first && !l.isTakenDown(key) {
 			// It appeared while this agent held the root: it belongs to another root.
 			if !s.seen {
-				l.log.Warn("Pod of an unknown source is left alone", "pod", key.String(), "source", s.Layer)
+				l.log.Warn("Ignoring pod of an unknown source", "pod", key.String(), "source", s.Layer)
 				s.seen = true
 				l.orphans[key] = s
 			}
 			continue
 		}
-		if configured || l.takesDown(key) {
-			l.log.Info("Pod is not wanted any more", "pod", key.String(), "source", s.Layer)
+		if configured || l.isTakenDown(key) {
+			l.log.Info("Stopping pod that is no longer in the desired set", "pod", key.String(), "source", s.Layer)
 		} else {
-			l.log.Warn("Pod of a source that is not configured any more is stopped", "pod", key.String(), "source", s.Layer)
+			l.log.Warn("Stopping pod whose source is no longer configured", "pod", key.String(), "source", s.Layer)
 		}
 		l.stop(ctx, key, s)
 	}

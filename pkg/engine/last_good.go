@@ -31,7 +31,7 @@ type pendingSets struct {
 // pendingLayer is the current content of a layer's files.
 type pendingLayer struct {
 	at    time.Time // when the layer was last read without error
-	files map[string]pod.Standing
+	files map[string]pod.LastGoodSet
 }
 
 func newLastGoodWriter(sets Sets, log *slog.Logger) *lastGoodWriter {
@@ -41,14 +41,14 @@ func newLastGoodWriter(sets Sets, log *slog.Logger) *lastGoodWriter {
 // keep takes the changes of a batch. It never waits. Only one goroutine calls it.
 func (k *lastGoodWriter) keep(b podconfig.Batch) {
 	var news pendingSets
-	if at, heard := lastGood(b); heard && len(b.Stands) > 0 { // before that it is what the disk said
-		files := make(map[string]pod.Standing, len(b.Stands))
-		for _, s := range b.Stands {
+	if at, ready := lastGood(b); ready && len(b.ChangedSets) > 0 { // before that it is what the disk said
+		files := make(map[string]pod.LastGoodSet, len(b.ChangedSets))
+		for _, s := range b.ChangedSets {
 			files[s.File] = s
 		}
 		news.layers = map[string]*pendingLayer{b.Layer: {at, files}}
 	}
-	if !k.complete && b.State.AllHeard() {
+	if !k.complete && b.State.AllReady() {
 		k.complete, news.only = true, make(map[string]bool, len(b.State.Layers))
 		for _, l := range b.State.Layers {
 			news.only[l.Name] = true
@@ -68,10 +68,10 @@ func (k *lastGoodWriter) keep(b podconfig.Batch) {
 
 // lastGood returns when the layer of a batch was last read without error, and whether it has
 // answered.
-func lastGood(b podconfig.Batch) (at time.Time, heard bool) {
+func lastGood(b podconfig.Batch) (at time.Time, ready bool) {
 	for _, l := range b.State.Layers {
 		if l.Name == b.Layer {
-			return l.LastGood, l.Heard
+			return l.LastGood, l.Ready
 		}
 	}
 	return at, false
@@ -106,7 +106,7 @@ func (k *lastGoodWriter) close() { close(k.queue) }
 // at the end: a set that is older than what runs is worth little.
 func (k *lastGoodWriter) run() {
 	var left pendingSets
-	told := false
+	logged := false
 	for open := true; open; {
 		var again <-chan time.Time
 		if len(left.layers) > 0 || left.only != nil {
@@ -120,12 +120,12 @@ func (k *lastGoodWriter) run() {
 		left.add(u)
 		failed, err := k.write(&left)
 		switch {
-		case err != nil && !told:
-			k.log.Warn("Last good set not written; pods go on without", "source", failed, "error", err)
-		case err == nil && told:
-			k.log.Info("Last good sets are written again")
+		case err != nil && !logged:
+			k.log.Warn("Failed to write last good set; continuing without it", "source", failed, "error", err)
+		case err == nil && logged:
+			k.log.Info("Writing last good sets succeeds again")
 		}
-		told = err != nil
+		logged = err != nil
 	}
 }
 
@@ -133,7 +133,7 @@ func (k *lastGoodWriter) run() {
 // that of one layer that failed.
 func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 	for name, layer := range left.layers {
-		changed := make([]pod.Standing, 0, len(layer.files))
+		changed := make([]pod.LastGoodSet, 0, len(layer.files))
 		for _, s := range layer.files {
 			changed = append(changed, s)
 		}
@@ -147,7 +147,7 @@ func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 		return failed, err
 	}
 	if wrong := k.sets.Forget(func(layer string) bool { return left.only[layer] }); wrong != nil {
-		k.log.Warn("Sets of sources that are not configured any more were not removed", "error", wrong)
+		k.log.Warn("Failed to remove last good sets of sources that are no longer configured", "error", wrong)
 	}
 	left.only = nil
 	return failed, err

@@ -26,11 +26,11 @@ func TestF12_SetIsWrittenOnceThereIsRoom(t *testing.T) {
 		if n := len(m.disk.restored()["file:/m"].Files); n != 1 {
 			t.Errorf("%d files are kept once there is room", n)
 		}
-		if n := strings.Count(m.log.String(), "Last good set not written"); n != 1 {
-			t.Errorf("said %d times", n)
+		if n := strings.Count(m.log.String(), "Failed to write last good set"); n != 1 {
+			t.Errorf("logged %d times", n)
 		}
-		if n := strings.Count(m.log.String(), "Last good sets are written again"); n != 1 {
-			t.Errorf("that it is mended was said %d times", n)
+		if n := strings.Count(m.log.String(), "Writing last good sets succeeds again"); n != 1 {
+			t.Errorf("the end of the failure was logged %d times", n)
 		}
 	})
 }
@@ -53,9 +53,9 @@ func TestF12_SetIsWrittenWhenTheAgentLeaves(t *testing.T) {
 	})
 }
 
-// TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn: starting an agent with a
+// TestSetsOfOtherSourcesAreForgottenOnlyWhenAllSourcesHaveAnswered: starting an agent with a
 // wrong -f, and then with the right one, loses no set.
-func TestSetsOfOtherSourcesAreForgottenOnlyByAnAgentThatHeardItsOwn(t *testing.T) {
+func TestSetsOfOtherSourcesAreForgottenOnlyWhenAllSourcesHaveAnswered(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
 		m.wrote("http:u", of("http", "u", mkpod("b")))

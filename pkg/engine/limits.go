@@ -66,7 +66,7 @@ func (l *loop) measure(ctx context.Context) {
 			}
 			message, err := volumes.Over(ctx, p.spec, p.instance)
 			if err != nil {
-				log.Debug("Volumes not measured", "pod", p.key.String(), "error", err)
+				log.Debug("Failed to measure volumes", "pod", p.key.String(), "error", err)
 			}
 			if p.message = message; message != "" {
 				found = append(found, p.overfull)
@@ -90,7 +90,7 @@ func (l *loop) evict(o overfull) {
 	if e == nil || e.want == nil || e.requested().UID() != o.uid || e.evicted == o {
 		return
 	}
-	l.log.Warn("Pod evicted", "pod", o.key.String(), "message", o.message)
+	l.log.Warn("Evicting pod", "pod", o.key.String(), "message", o.message)
 	e.evicted = o
 	l.env.recorder.event(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
 	l.queueUpdate(e, true)

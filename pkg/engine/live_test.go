@@ -48,7 +48,7 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 		if len(pods) != 1 || pods[0].Name != "web" || pods[0].Status.Phase != v1.PodRunning {
 			t.Errorf("pods: %+v", pods)
 		}
-		if s := e.Live().Sources(); len(s) != 1 || !s[0].Heard || s[0].Pods != 1 {
+		if s := e.Live().Sources(); len(s) != 1 || !s[0].Ready || s[0].Pods != 1 {
 			t.Errorf("sources: %+v", s)
 		}
 		m.src.set()
@@ -73,11 +73,11 @@ func TestLive_ShowsWhatIsSaid(t *testing.T) {
 		cfg := m.config(m.rt.Connect())
 		stands := make(stuckSink)
 		cfg.Sinks = append([]Sink{stands}, cfg.Sinks...)
-		var heard countingSink
-		cfg.Listeners = []Sink{&heard}
+		var ready countingSink
+		cfg.Listeners = []Sink{&ready}
 		var e *Engine
 		seen, told := -1, -1
-		cfg.Synced = func() { seen, told = len(e.Live().Pods()), len(heard) }
+		cfg.Synced = func() { seen, told = len(e.Live().Pods()), len(ready) }
 		e = New(cfg)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -87,7 +87,7 @@ func TestLive_ShowsWhatIsSaid(t *testing.T) {
 		})
 		m.pass(10 * time.Second)
 		if seen != 3 || told != 3 {
-			t.Errorf("%d pods are shown and %d were heard of when all are reported, want 3", seen, told)
+			t.Errorf("%d pods are shown and %d were reported when all are reported, want 3", seen, told)
 		}
 		close(stands)
 		cancel()
@@ -124,12 +124,12 @@ func TestLive_SaysWhenItKnows(t *testing.T) {
 		m.pass(time.Hour)
 		mu.Lock()
 		if len(got) > 0 {
-			t.Errorf("told before the runtime answered: %q", got)
+			t.Errorf("sent before the runtime answered: %q", got)
 		}
 		mu.Unlock()
 		select {
 		case <-e.Live().PodsObserved():
-			t.Error("it has looked at its pods, and nobody could")
+			t.Error("it has read its pods, and the runtime does not answer")
 		default:
 		}
 		lift()
@@ -139,7 +139,7 @@ func TestLive_SaysWhenItKnows(t *testing.T) {
 		wg.Wait()
 		slices.Sort(got[:min(2, len(got))])
 		if want := []string{"ADDED one", "ADDED two", "BOOKMARK "}; !slices.Equal(got, want) {
-			t.Errorf("told %q, want %q", got, want)
+			t.Errorf("sent %q, want %q", got, want)
 		}
 	})
 	bubble(t, func(t *testing.T, m *machine) {

@@ -44,7 +44,7 @@ type loop struct {
 	pods    map[pod.Key]*entry
 	order   podOrder
 	orphans map[pod.Key]orphan
-	held    map[pod.Key]bool // desired pods that wait for a layer to answer
+	waiting map[pod.Key]bool // desired pods that wait for a layer to answer
 	ids     ids
 
 	// pending holds the entries whose workers get an update at the end of this turn. So they
@@ -160,7 +160,7 @@ func (e *Engine) newLoop(sweep bool) *loop {
 		out:     statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
 		pods:    make(map[pod.Key]*entry),
 		orphans: make(map[pod.Key]orphan),
-		held:    make(map[pod.Key]bool),
+		waiting: make(map[pod.Key]bool),
 		jobs:    jobs{newCounting(), newRotation(), newMeasurement()},
 
 		order: podOrder{dependents: make(map[pod.Key][]*entry)},
@@ -251,11 +251,11 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 			admit = true
 		}
 	}
-	waited := len(l.held)
-	for _, key := range sortedKeys(l.held) { // a layer that confirms a restored set changes no pod
+	waited := len(l.waiting)
+	for _, key := range sortedKeys(l.waiting) { // a layer that confirms a restored set changes no pod
 		l.want(ctx, key, l.state.Pod(key))
 	}
-	if admit || len(l.held) < waited {
+	if admit || len(l.waiting) < waited {
 		l.admit(ctx)
 	}
 	l.judgeOrphans(ctx)
@@ -265,12 +265,12 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	e := l.pods[key]
 	if want == nil {
-		delete(l.held, key)
+		delete(l.waiting, key)
 		if e == nil {
 			return
 		}
 		e.next = nil
-	} else if e == nil || l.held[key] {
+	} else if e == nil || l.waiting[key] {
 		if want = l.due(ctx, key, want); want == nil {
 			return
 		}
@@ -375,9 +375,9 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	}
 	next := maps.Clone(*of) // the worker holds the old one
 	if next == nil {
-		next = make(map[string]pod.Verdict)
+		next = make(map[string]pod.ProbeStatus)
 	}
-	next[s.Container] = s.Verdict
+	next[s.Container] = s.ProbeStatus
 	*of = next
 	if e.updates != nil {
 		l.queueUpdate(e, false)

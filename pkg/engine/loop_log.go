@@ -16,11 +16,11 @@ func (l *loop) logState(now *podconfig.Merged) {
 	logNew(l, "Manifest rejected", feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
 		l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
 	})
-	logNew(l, "Pod wanted twice", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
-		l.log.Warn("Pod wanted twice", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
+	logNew(l, "Pod is defined more than once", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
+		l.log.Warn("Pod is defined more than once", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	})
-	logNew(l, "Passed over", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
-		l.log.Info("Passed over", "place", p.Place(), "reason", p.Msg)
+	logNew(l, "Skipped object", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
+		l.log.Info("Skipped object", "place", p.Place(), "reason", p.Msg)
 	})
 	for i, layer := range now.Layers {
 		old, restored := "", false
@@ -28,13 +28,13 @@ func (l *loop) logState(now *podconfig.Merged) {
 			old, restored = before.Layers[i].Error, before.Layers[i].Restored
 		}
 		if layer.Restored && !restored {
-			l.log.Info("Source stands on its last good set until it answers", "source", layer.Name, "pods", layer.Pods, "last_read", layer.LastGood)
+			l.log.Info("Using the last good set of the source until it answers", "source", layer.Name, "pods", layer.Pods, "last_read", layer.LastGood)
 		}
 		switch {
 		case layer.Error != "" && layer.Error != old:
-			l.log.Warn("Source not read", "source", layer.Name, "error", layer.Error, "pods_kept", layer.Pods)
+			l.log.Warn("Failed to read source", "source", layer.Name, "error", layer.Error, "pods_kept", layer.Pods)
 		case layer.Error == "" && old != "":
-			l.log.Info("Source is read again", "source", layer.Name, "pods", layer.Pods)
+			l.log.Info("Source can be read again", "source", layer.Name, "pods", layer.Pods)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func logNew[T any](l *loop, message string, all []T, log func(T)) {
 		log(v)
 	}
 	if rest := len(all) - mostLogged; rest > 0 {
-		l.log.Warn("More lines are not logged", "message", message, "count", rest, "hint", "nodectl get sources")
+		l.log.Warn("Not logging further messages of this kind", "message", message, "count", rest, "hint", "nodectl get sources")
 	}
 }
 
@@ -68,9 +68,9 @@ func placelessConflict(c podconfig.Conflict) podconfig.Conflict {
 func (l *loop) logDisk(err error) {
 	switch {
 	case err != nil && !l.diskFailing:
-		l.log.Warn("Records not written; pods go on without", "error", err)
+		l.log.Warn("Failed to write records; continuing without them", "error", err)
 	case err == nil && l.diskFailing:
-		l.log.Info("Records are written again")
+		l.log.Info("Writing records succeeds again")
 	}
 	l.diskFailing = err != nil
 }

@@ -49,7 +49,7 @@ func TestLogState_ThousandsOfProblems_AreFewLines(t *testing.T) {
 		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	}
 	const n = 15_000
-	if got := lines(state(n, 0)); len(got) != 3*(mostLogged+1) || !strings.Contains(got[mostLogged], fmt.Sprintf(`msg="More lines are not logged" message="Manifest rejected" count=%d hint="nodectl get sources"`, n-mostLogged)) {
+	if got := lines(state(n, 0)); len(got) != 3*(mostLogged+1) || !strings.Contains(got[mostLogged], fmt.Sprintf(`msg="Not logging further messages of this kind" message="Manifest rejected" count=%d hint="nodectl get sources"`, n-mostLogged)) {
 		t.Errorf("%d lines, one of them %s", len(got), got[min(mostLogged, len(got)-1)])
 	}
 	if got := lines(state(n, 1)); len(got) != 1 || got[0] != "" {

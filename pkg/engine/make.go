@@ -26,7 +26,7 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	if err != nil {
 		return err
 	}
-	w.rec.setLife(id, func(l *pod.Life) { l.Resources = want.Resources(container) })
+	w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.Resources = want.Resources(container) })
 	w.save()
 	delete(w.trouble.of, container)
 	return nil
@@ -38,7 +38,7 @@ func (w *worker) lower(v plan.View, p plan.Plan) {
 		return
 	}
 	if err := w.env.cgroups.Lower(v.Want); err != nil {
-		w.log.Warn("Cgroup of the pod not lowered", "error", err)
+		w.log.Warn("Failed to lower the limits of the pod's cgroup", "error", err)
 		return
 	}
 	w.lowered = v.Want
@@ -55,7 +55,7 @@ func (w *worker) place(want *pod.Spec) (pod.Place, error) {
 	}
 	const reason = "FailedCreatePodSandBox"
 	if w.env.users == nil {
-		return p, &pod.StartError{Reason: reason, Err: errors.New("this node has no users to give to pods"), Final: true}
+		return p, &pod.StartError{Reason: reason, Err: errors.New("this node cannot allocate user namespaces"), Final: true}
 	}
 	users, err := w.env.users.Give(want.UID())
 	if err != nil {

@@ -167,7 +167,7 @@ func TestStart_RecordOfUIDIsAnotherPods_NothingStarts(t *testing.T) {
 				m.pass(2 * time.Minute)
 				m.expect("web", "Running", true)
 				m.expect("victim", "Pending", false)
-				if strings.Contains(m.log.String(), "Records not written") {
+				if strings.Contains(m.log.String(), "Failed to write records") {
 					t.Error("the disk was said to fail")
 				}
 			})

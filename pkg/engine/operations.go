@@ -65,7 +65,7 @@ func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int
 
 func (e *Engine) request(ctx context.Context, o *operation) error {
 	if o.grace != nil && *o.grace < 0 {
-		return &RefusedError{"grace period of " + fmt.Sprint(*o.grace) + " seconds: it must not be negative"}
+		return &RefusedError{"grace period of " + fmt.Sprint(*o.grace) + " seconds must not be negative"}
 	}
 	o.answer = make(chan error, 1)
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
@@ -73,13 +73,13 @@ func (e *Engine) request(ctx context.Context, o *operation) error {
 	select {
 	case e.operations <- o:
 	case <-ctx.Done():
-		return fmt.Errorf("the sync loop does not take its turn: %w", ctx.Err())
+		return fmt.Errorf("the sync loop is not responding: %w", ctx.Err())
 	}
 	select {
 	case err := <-o.answer:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("the worker of pod %s does not answer: %w", o.key, ctx.Err())
+		return fmt.Errorf("the worker of pod %s is not responding: %w", o.key, ctx.Err())
 	}
 }
 
@@ -107,7 +107,7 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 		return
 	}
 	if e.updates == nil {
-		o.reply(&RefusedError{fmt.Sprintf("pod %s has not started: nothing of it is to end", o.key)})
+		o.reply(&RefusedError{fmt.Sprintf("pod %s has not started: there is nothing to stop", o.key)})
 		return
 	}
 	l.assign(e, o)
@@ -130,7 +130,7 @@ func (l *loop) assign(e *entry, o *operation) {
 	if o.restart {
 		what = "restart"
 	}
-	l.log.Info("Asked for", "what", what, "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
+	l.log.Info("Operation requested", "what", what, "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
 	l.queueUpdate(e, true)
 }
 
@@ -141,11 +141,11 @@ func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
 	case !known:
 		o.reply(fmt.Errorf("pod %s: %w", o.key, ErrNoPod))
 	case l.state != nil && l.state.Pod(o.key) != nil:
-		o.reply(&RefusedError{fmt.Sprintf("pod %s waits for its source to be heard: try again", o.key)})
+		o.reply(&RefusedError{fmt.Sprintf("pod %s waits until its source answers: try again later", o.key)})
 	case o.uid != "" && o.uid != s.uid:
 		o.reply(otherUID(o.key))
 	case o.restart:
-		o.reply(&RefusedError{fmt.Sprintf("no source wants pod %s: its containers are not started again", o.key)})
+		o.reply(&RefusedError{fmt.Sprintf("pod %s is not in the desired set: its containers cannot be restarted", o.key)})
 	case strings.HasPrefix(s.Layer, "api:"):
 		o.reply(atServer(o.key))
 	default:
@@ -155,11 +155,11 @@ func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
 }
 
 func otherUID(key pod.Key) error {
-	return &RefusedError{fmt.Sprintf("pod %s has another UID by now", key)}
+	return &RefusedError{fmt.Sprintf("pod %s now has another UID", key)}
 }
 
 func atServer(key pod.Key) error {
-	return &RefusedError{fmt.Sprintf("pod %s is an API server's: delete it there (kubectl delete pod %s -n %s)", key, key.Name, key.Namespace)}
+	return &RefusedError{fmt.Sprintf("pod %s comes from an API server: delete it there (kubectl delete pod %s -n %s)", key, key.Name, key.Namespace)}
 }
 
 // has reports whether the desired pod, or the one that runs, has this UID.
@@ -174,7 +174,7 @@ func (e *entry) mayRestart(o *operation) error {
 	case e.want == nil, deleting(e.want):
 		return no("pod %s is being deleted", o.key)
 	case e.ended:
-		return no("pod %s has ended", o.key)
+		return no("pod %s has terminated", o.key)
 	case e.refused != (refusal{}) && (e.last == nil || e.last.instance == 0):
 		return no("pod %s was not admitted: %s", o.key, e.refused.message)
 	}
@@ -184,9 +184,9 @@ func (e *entry) mayRestart(o *operation) error {
 		case c == nil:
 			return no("pod %s has no container %q", o.key, name)
 		case ephemeral(e.want, name):
-			return no("container %q of pod %s is an ephemeral one: it runs once", name, o.key)
+			return no("container %q of pod %s is an ephemeral container: it runs only once", name, o.key)
 		case init && !pod.Restartable(c):
-			return no("container %q of pod %s is an init container: it runs once", name, o.key)
+			return no("container %q of pod %s is an init container: it runs only once", name, o.key)
 		}
 	}
 	return nil
@@ -225,7 +225,7 @@ func (w *worker) note(o *operation) error {
 		names = w.restartable()
 	}
 	if len(names) == 0 {
-		return &RefusedError{fmt.Sprintf("no container of pod %s runs", o.key)}
+		return &RefusedError{fmt.Sprintf("pod %s has no running container", o.key)}
 	}
 	for _, name := range names {
 		c, ok := w.last.containers[name]
@@ -233,7 +233,7 @@ func (w *worker) note(o *operation) error {
 			delete(w.trouble.of, name) // retry at once what keeps it from starting
 			continue
 		}
-		w.rec.setLife(c.id, func(l *pod.Life) { l.Killed, l.Grace = pod.OnRequest, o.grace })
+		w.rec.setNotes(c.id, func(l *pod.ContainerNotes) { l.Killed, l.Grace = pod.OnRequest, o.grace })
 		delete(w.trouble.of, name)
 	}
 	return nil

@@ -136,8 +136,8 @@ func TestRestartGrace(t *testing.T) {
 	})
 }
 
-// TestErrandsThatAreRefused: the error says what to do instead.
-func TestErrandsThatAreRefused(t *testing.T) {
+// TestOperationsThatAreRefused: the error says what to do instead.
+func TestOperationsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.arrive()
@@ -158,11 +158,11 @@ func TestErrandsThatAreRefused(t *testing.T) {
 			want string
 		}{
 			{restart("web", "nope"), `pod default/web has no container "nope"`},
-			{restart("web", "init"), `container "init" of pod default/web is an init container: it runs once`},
-			{restart("job"), "pod default/job has ended"},
-			{remove("theirs", nil), "pod default/theirs is an API server's: delete it there (kubectl delete pod theirs -n default)"},
-			{m.asked(func(ctx context.Context) error { return e.Delete(ctx, webKey, "another", nil) }), "pod default/web has another UID by now"},
-			{remove("web", &minus), "grace period of -1 seconds: it must not be negative"},
+			{restart("web", "init"), `container "init" of pod default/web is an init container: it runs only once`},
+			{restart("job"), "pod default/job has terminated"},
+			{remove("theirs", nil), "pod default/theirs comes from an API server: delete it there (kubectl delete pod theirs -n default)"},
+			{m.asked(func(ctx context.Context) error { return e.Delete(ctx, webKey, "another", nil) }), "pod default/web now has another UID"},
+			{remove("web", &minus), "grace period of -1 seconds must not be negative"},
 		} {
 			var refused *RefusedError
 			if !errors.As(c.err, &refused) || c.err.Error() != c.want {
@@ -227,7 +227,7 @@ func TestDelete_PodIsWanted_PlanSaysWhoAskedForIt(t *testing.T) {
 		m.arrive()
 		m.pass(time.Minute)
 		log := m.log.String()
-		if strings.Contains(log, "wanted again") || !strings.Contains(log, "deletion of the pod was requested") {
+		if strings.Contains(log, "added again") || !strings.Contains(log, "deletion of the pod was requested") {
 			t.Error("the log does not say why the pod stopped")
 		}
 		if r := m.disk.records[webKey]; r.StopAsked || r.Instance != 2 {
@@ -249,7 +249,7 @@ func TestDeleteOfAnEndedPod(t *testing.T) {
 		m.remove(nil)
 		m.settle()
 		if m.phase("web") == "Succeeded" {
-			t.Error("it has not begun anew")
+			t.Error("the pod has not started again")
 		}
 		m.pass(time.Minute)
 		if m.phase("web") != "Succeeded" || m.instance() != 2 {
@@ -258,8 +258,8 @@ func TestDeleteOfAnEndedPod(t *testing.T) {
 	})
 }
 
-// TestDeleteOfWhatNobodyWants: a pod that runonce left is removed and does not start again.
-func TestDeleteOfWhatNobodyWants(t *testing.T) {
+// TestDeleteOfAnOrphan: a pod that runonce left is removed and does not start again.
+func TestDeleteOfAnOrphan(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.arrive()
@@ -390,11 +390,11 @@ func deleted(s *pod.Spec, grace int64) *pod.Spec {
 	}))
 }
 
-// TestC_1_31_4_DeleteIsAdmittedAnew: a terminated pod that is deleted starts again only where
+// TestC_1_31_4_DeletedPodIsAdmittedAgain: a terminated pod that is deleted starts again only where
 // there is room for it: another pod may have its port by now.
 //
 // Shows: C-1.31.4
-func TestC_1_31_4_DeleteIsAdmittedAnew(t *testing.T) {
+func TestC_1_31_4_DeletedPodIsAdmittedAgain(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.arrive()
@@ -468,9 +468,9 @@ func onPort(p *v1.Pod) {
 	p.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: 8080}}
 }
 
-// TestErrandsCutShort: an operation cancels a pull and a postStart hook. An operation on a
+// TestOperationsCutShort: an operation cancels a pull and a postStart hook. An operation on a
 // pod that is still starting is carried out.
-func TestErrandsCutShort(t *testing.T) {
+func TestOperationsCutShort(t *testing.T) {
 	t.Parallel()
 	hang := func(method string) critest.Fault {
 		return critest.Fault{Method: method, Hang: true, Times: 1}
@@ -524,9 +524,9 @@ func TestErrandsCutShort(t *testing.T) {
 	}
 }
 
-// TestErrandAmidAResize: a container that exits with 0 for a resize restarts, though another
+// TestOperationAmidAResize: a container that exits with 0 for a resize restarts, though another
 // operation arrives meanwhile.
-func TestErrandAmidAResize(t *testing.T) {
+func TestOperationAmidAResize(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.arrive()
@@ -575,9 +575,9 @@ func postStarted(p *v1.Pod) {
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
 }
 
-// TestErrandsWhileThePodIsBusy: a delete is recorded at once. A restart that is not possible
+// TestOperationsWhileThePodIsBusy: a delete is recorded at once. A restart that is not possible
 // yet stays recorded, and the pod does not terminate meanwhile.
-func TestErrandsWhileThePodIsBusy(t *testing.T) {
+func TestOperationsWhileThePodIsBusy(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.arrive()

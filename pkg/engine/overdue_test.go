@@ -35,7 +35,7 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 		}
 		m.pass(2 * time.Millisecond)
 		p := m.disk.last(web).pod
-		if want := "told to end at " + told.UTC().Format(time.RFC3339) + " with 10 s of grace, and not ended: app"; p.Status.Reason != "StopOverdue" ||
+		if want := "stop began at " + told.UTC().Format(time.RFC3339) + " with a grace period of 10 s; containers still running: app"; p.Status.Reason != "StopOverdue" ||
 			p.Status.Message != want || p.Status.Phase != v1.PodRunning || p.DeletionTimestamp == nil {
 			t.Errorf("after it: %s, reason %s\n%s\nwant\n%s", p.Status.Phase, p.Status.Reason, p.Status.Message, want)
 		}
@@ -47,13 +47,15 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 		if seen := status.Pods(&have, nil, kept, nil, time.Now()); len(seen) != 1 || seen[0].Status.Reason != "StopOverdue" || seen[0].Status.Message != p.Status.Message {
 			t.Errorf("from beside: %+v", seen)
 		}
-		said := func() int { return strings.Count(m.log.String(), "Container does not end; it is waited for") }
+		said := func() int {
+			return strings.Count(m.log.String(), "Container is still running after its grace period; waiting for it")
+		}
 		if !strings.Contains(m.log.String(), "containers=app age=20s") {
-			t.Error("its age was not said")
+			t.Error("the age of the stop was not logged")
 		}
 		m.pass(time.Hour) // the call's own deadline passes many times
 		if n := said(); n != 1 {
-			t.Errorf("said %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 		if st := m.disk.last(web).pod.Status; st.Reason != "StopOverdue" {
 			t.Errorf("an hour later: %q", st.Reason)
@@ -61,7 +63,7 @@ func TestF32_StopOverdueIsSaid(t *testing.T) {
 		m.leave()
 		m.arrive()
 		if n := said(); n != 2 {
-			t.Errorf("said %d times by two agents", n)
+			t.Errorf("logged %d times by two agents", n)
 		}
 		lift()
 		m.pass(5 * time.Minute)

@@ -57,10 +57,10 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	}
 	w.progress = progress{}
 	if len(w.panics) < maxPanics {
-		w.log.Error("Worker of the pod panicked; it is tried again", attrs...)
+		w.log.Error("Pod worker panicked; retrying", attrs...)
 		return w.pause(ctx, retryDelay(len(w.panics)))
 	}
-	w.log.Error("Worker of the pod panicked too often; the pod is left as it is until it is edited", attrs...)
+	w.log.Error("Pod worker panicked too often; leaving the pod unchanged until it is edited", attrs...)
 	if !w.quarantine(ctx) {
 		return false
 	}
@@ -85,7 +85,7 @@ func (w *worker) quarantine(ctx context.Context) bool {
 		r.origin = w.update.want.Origin
 	}
 	r.pod.Status.Reason = "Quarantined"
-	r.pod.Status.Message = "nodectl failed over this pod several times within a minute and leaves it as it is until it is edited"
+	r.pod.Status.Message = "nodectl panicked several times within a minute while it handled this pod, and leaves it unchanged until it is edited"
 	w.reported.pod = r.pod
 	select {
 	case w.env.reports <- r:

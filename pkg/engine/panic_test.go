@@ -46,8 +46,8 @@ func TestF8_APanicCostsItsOwnPodAPauseAndNoOtherAnything(t *testing.T) {
 		if got := m.phase("web"); got != "Running" {
 			t.Errorf("web is %s after its worker's panics", got)
 		}
-		if log := m.log.String(); strings.Count(log, "panicked; it is tried again") != 2 || strings.Count(log, "stack=") != 1 {
-			t.Error("two panics are not told as two, with one stack")
+		if log := m.log.String(); strings.Count(log, "panicked; retrying") != 2 || strings.Count(log, "stack=") != 1 {
+			t.Error("two panics are not logged as two, with one stack")
 		}
 	})
 }
@@ -90,8 +90,8 @@ func TestF8_APanicInACallIsTheWorkersOwn(t *testing.T) {
 		m.src.set()
 		m.pass(time.Minute)
 		m.want()
-		if !strings.Contains(m.log.String(), "Worker of the pod panicked") {
-			t.Error("nobody panicked")
+		if !strings.Contains(m.log.String(), "Pod worker panicked") {
+			t.Error("no worker panicked")
 		}
 	})
 }
@@ -148,8 +148,8 @@ func TestF8_APanicBetweenHookAndStopHangsNobody(t *testing.T) {
 		if got := m.phase("web"); got != "gone" {
 			t.Errorf("web is %s", got)
 		}
-		if n := strings.Count(m.log.String(), "panicked; it is tried again"); n != 1 {
-			t.Errorf("%d panics were told", n)
+		if n := strings.Count(m.log.String(), "panicked; retrying"); n != 1 {
+			t.Errorf("%d panics were logged", n)
 		}
 		m.src.set()
 		m.pass(time.Minute)
@@ -164,7 +164,7 @@ type tornRecords struct {
 }
 
 func (d *tornRecords) Save(r pod.Record) error {
-	for _, l := range r.Lives {
+	for _, l := range r.ContainerNotes {
 		if l.PreStop && !d.torn {
 			d.torn = true
 			panic("the record of " + r.Name)
@@ -208,7 +208,7 @@ func TestF8_QuarantineLeavesWhatRuns(t *testing.T) {
 // Shows: F7
 func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
-		stuck := &gag{Handler: slog.NewTextHandler(&m.log, nil), at: "Pod is gone", free: make(chan struct{})}
+		stuck := &gag{Handler: slog.NewTextHandler(&m.log, nil), at: "Pod removed", free: make(chan struct{})}
 		cfg := m.config(m.rt.Connect())
 		cfg.Log = slog.New(stuck)
 		ctx, cancel := context.WithCancel(context.Background())
@@ -224,7 +224,7 @@ func TestF7_ABlockedLoopHasNoPulse(t *testing.T) {
 		m.pass(time.Second)
 		m.src.set()
 		m.pass(time.Minute)
-		if err := pulse(); err == nil || err.Error() != "the sync loop does not take its turn" {
+		if err := pulse(); err == nil || err.Error() != "the sync loop is not responding" {
 			t.Errorf("pulse of a blocked loop: %v", err)
 		}
 		close(stuck.free)
@@ -264,7 +264,7 @@ func TestF7_AWorkerLostInThoughtIsNamed(t *testing.T) {
 	for since, want := range map[time.Duration]string{
 		0:                 "",
 		29 * time.Second:  "",
-		31 * time.Second:  "the worker of pod default/web does not decide",
+		31 * time.Second:  "the worker of pod default/web hangs in planning",
 		-10 * time.Minute: "", // the clock was set back (F14)
 	} {
 		planning := l.pods[webKey].planningSince

@@ -48,7 +48,7 @@ func TestF8_PanicsFurtherApartThanAMinuteDoNotQuarantine(t *testing.T) {
 				if got := strings.Contains(m.stands("web"), "Quarantined"); got != c.want {
 					t.Errorf("web is %q", m.stands("web"))
 				}
-				if n := strings.Count(m.log.String(), "Worker of the pod panicked"); n != len(c.at) {
+				if n := strings.Count(m.log.String(), "Pod worker panicked"); n != len(c.at) {
 					t.Errorf("%d panics, want %d", n, len(c.at))
 				}
 				m.want("default/web sandbox attempt=0 ready", "default/web/app attempt=0 running")

@@ -33,7 +33,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.view.freed = l.view.freed || e.admitted || e.ended || e.next != nil || len(e.holds) > 0
 		return
 	}
-	if e.noteHeld(&r) {
+	if e.noteHolds(&r) {
 		l.view.freed = true
 	}
 	if r.ended && !r.busy && !e.ended && r.gen == e.gen {
@@ -58,7 +58,7 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	for _, t := range e.targets {
 		name := t.Container.Name
 		if t.Kind == pod.Startup && t.Started && e.health.Started[name].ContainerID != t.ContainerID {
-			l.handleProbeStatus(ctx, prober.Status{Key: e.key, Container: name, Kind: pod.Startup, Verdict: pod.Verdict{ContainerID: t.ContainerID, OK: true}})
+			l.handleProbeStatus(ctx, prober.Status{Key: e.key, Container: name, Kind: pod.Startup, ProbeStatus: pod.ProbeStatus{ContainerID: t.ContainerID, OK: true}})
 		}
 	}
 }
@@ -91,19 +91,19 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 		removed, err := l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
 		l.env.sweep.end()
 		if err != nil {
-			l.log.Warn("Directories of unknown pods not removed", "error", err)
+			l.log.Warn("Failed to remove directories of unknown pods", "error", err)
 		}
 		if len(removed) > 0 {
-			l.log.Info("Directories of unknown pods removed", "uids", removed)
+			l.log.Info("Removed directories of unknown pods", "uids", removed)
 		}
 		if l.cfg.Cgroups == nil {
 			return
 		}
 		if removed, err = l.cfg.Cgroups.Sweep(keep); err != nil {
-			l.log.Warn("Cgroups of unknown pods not removed", "error", err)
+			l.log.Warn("Failed to remove cgroups of unknown pods", "error", err)
 		}
 		if len(removed) > 0 {
-			l.log.Info("Cgroups of unknown pods removed", "uids", removed)
+			l.log.Info("Removed cgroups of unknown pods", "uids", removed)
 		}
 	})
 }
@@ -116,7 +116,7 @@ func (l *loop) drop(e *entry, r *report) {
 	}
 	delete(l.pods, e.key)
 	l.forgetOrder(e)
-	l.log.Info("Pod is gone", "pod", e.key.String())
+	l.log.Info("Pod removed", "pod", e.key.String())
 }
 
 // reportGone reports that nothing is left of a pod.

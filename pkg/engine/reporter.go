@@ -59,7 +59,7 @@ func (r *reporter) close() { close(r.statuses) }
 // on a full disk: the newest status of each pod, which it sends again.
 func (r *reporter) run() {
 	again := make([]map[pod.Key]pod.StatusReport, len(r.sinks))
-	told := make([]bool, len(r.sinks))
+	logged := make([]bool, len(r.sinks))
 	retry := time.NewTicker(reportRetry)
 	defer retry.Stop()
 	for open := true; open; {
@@ -75,10 +75,10 @@ func (r *reporter) run() {
 				lines = again[i]
 			}
 			var err error
-			if again[i], err = reportTo(s, lines); err != nil && !told[i] {
-				r.log.Warn("Status not written; it is tried again", "error", err)
+			if again[i], err = reportTo(s, lines); err != nil && !logged[i] {
+				r.log.Warn("Failed to write status; retrying", "error", err)
 			}
-			told[i] = err != nil
+			logged[i] = err != nil
 		}
 	}
 }

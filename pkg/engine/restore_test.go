@@ -43,8 +43,8 @@ func TestC_1_3_8_RestoredPodsStartWhileTheirSourceIsSilent(t *testing.T) {
 				if state := m.rt.State(); strings.Count(state, "running") < 2 {
 					t.Errorf("after a reboot without its source:\n%s", state)
 				}
-				if !strings.Contains(m.log.String(), `msg="Source stands on its last good set until it answers" source=file:/m pods=2`) {
-					t.Error("nobody said that the pods are restored")
+				if !strings.Contains(m.log.String(), `msg="Using the last good set of the source until it answers" source=file:/m pods=2`) {
+					t.Error("the restored pods were not logged")
 				}
 			})
 		})
@@ -87,16 +87,16 @@ func TestC_1_3_8_RestoredPodOfAnAPIServerWaitsForItsWord(t *testing.T) {
 		m.arrive()
 		m.pass(time.Hour)
 		if got := m.rt.Transcript(); len(got) > 0 {
-			t.Fatalf("without the server's word:\n%s", strings.Join(got, "\n"))
+			t.Fatalf("before the server answers:\n%s", strings.Join(got, "\n"))
 		}
-		if !strings.Contains(m.log.String(), `msg="Pod waits for the word of its source" pod=default/set-0`) {
-			t.Error("nobody said that the pods wait")
+		if !strings.Contains(m.log.String(), `msg="Not starting pod until its source answers" pod=default/set-0`) {
+			t.Error("the waiting pods were not logged")
 		}
 		// The server has moved one of them to another node.
 		m.src.set(of("api", "/k", mkpod("set-1")))
 		m.pass(time.Minute)
 		if state := m.rt.State(); strings.Count(state, "running") != 1 || !strings.Contains(state, "default/set-1") {
-			t.Errorf("after the server's word:\n%s", state)
+			t.Errorf("after the server has answered:\n%s", state)
 		}
 	})
 }
@@ -120,7 +120,7 @@ func TestC_1_3_8_RunningPodOfAnAPIServerIsKept(t *testing.T) {
 		m.rt.Exit(pod.Key{Namespace: "default", Name: "set-0"}, "app", 1)
 		m.pass(time.Minute)
 		if got := strings.Join(m.rt.Transcript(), "\n"); !strings.Contains(got, "StartContainer default/set-0/app attempt=1") {
-			t.Errorf("a crash in it was not mended:\n%s", got)
+			t.Errorf("after a crash in it the pod was not repaired:\n%s", got)
 		}
 	})
 }
@@ -169,8 +169,8 @@ func TestF12_SetsOnAFullDiskDelayNobody(t *testing.T) {
 		if !strings.Contains(m.rt.State(), "running") {
 			t.Errorf("runtime:\n%s", m.rt.State())
 		}
-		if n := strings.Count(m.log.String(), "Last good set not written"); n != 1 {
-			t.Errorf("said %d times", n)
+		if n := strings.Count(m.log.String(), "Failed to write last good set"); n != 1 {
+			t.Errorf("logged %d times", n)
 		}
 		m.disk.refuse(false)
 		m.src.set(mkpod("a"), mkpod("b"))
@@ -189,11 +189,11 @@ func TestI9_ASilentSourceIsInTheLog(t *testing.T) {
 		m.pass(4 * time.Second)
 		const line = `msg="Source has not answered yet" source=file:/m`
 		if strings.Contains(m.log.String(), line) {
-			t.Error("told after four seconds")
+			t.Error("logged after four seconds")
 		}
 		m.pass(time.Hour)
 		if n := strings.Count(m.log.String(), line); n != 1 {
-			t.Errorf("told %d times", n)
+			t.Errorf("logged %d times", n)
 		}
 	})
 }

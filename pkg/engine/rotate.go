@@ -66,7 +66,7 @@ func (l *loop) rotate(ctx context.Context) {
 			}
 			err := logs.Rotate(ctx, f.path, func(ctx context.Context) error { return runtime.ReopenLog(ctx, f.containerID) })
 			if err != nil && ctx.Err() == nil {
-				log.Debug("Log not rotated", "log", f.path, "error", err)
+				log.Debug("Failed to rotate container log", "log", f.path, "error", err)
 				failed = err
 			}
 		}
@@ -77,9 +77,9 @@ func (l *loop) rotate(ctx context.Context) {
 func (r *rotation) note(log *slog.Logger, err error) {
 	switch {
 	case err != nil && !r.failing:
-		log.Warn("Logs not rotated", "error", err)
+		log.Warn("Failed to rotate container logs", "error", err)
 	case err == nil && r.failing:
-		log.Info("Logs are rotated again")
+		log.Info("Rotating container logs succeeds again")
 	}
 	r.failing = err != nil
 }

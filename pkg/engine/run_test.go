@@ -140,7 +140,7 @@ func TestSweep_PodsOfAnUnconfiguredLayerStop(t *testing.T) {
 		m.arrive()
 		m.pass(time.Second)
 		m.want()
-		if !strings.Contains(m.log.String(), "not configured any more") {
+		if !strings.Contains(m.log.String(), "no longer configured") {
 			t.Error("no notice was logged")
 		}
 	})
@@ -325,7 +325,7 @@ func TestGeneration_ReaddedWhileStopping(t *testing.T) {
 			t.Errorf("phase = %s\n%s", got, m.rt.State())
 		}
 		if lines := m.rt.Transcript(); indexOf(lines, "3s RemovePodSandbox") < 0 || indexOf(lines, "3s RunPodSandbox") < 0 {
-			t.Errorf("the pod that was being removed lives on: %q", lines)
+			t.Errorf("the pod that was being removed still runs: %q", lines)
 		}
 	})
 }
@@ -514,7 +514,7 @@ func TestF12_StatusIsWrittenWhenThereIsRoomAgain(t *testing.T) {
 		if len(m.disk.records) != 1 {
 			t.Errorf("%d records", len(m.disk.records))
 		}
-		if n := strings.Count(m.log.String(), "not written"); n != 2 {
+		if n := strings.Count(m.log.String(), "Failed to write"); n != 2 {
 			t.Errorf("%d lines about the disk, want one for records and one for the status", n)
 		}
 	})

@@ -42,7 +42,7 @@ func TestF22_TheOnlyPodOfANodeHangs(t *testing.T) {
 			t.Errorf("b = %s beside a pod that cannot be read", got)
 		}
 		if i := indexOf(m.rt.Transcript(), "default/a"); i >= 0 {
-			t.Errorf("something was done about a pod nobody can read: %q", m.rt.Transcript())
+			t.Errorf("the engine acted on a pod that cannot be read: %q", m.rt.Transcript())
 		}
 	})
 }
@@ -301,7 +301,7 @@ func TestC_1_34_1_HeldResizeIsNotGivenByACrash(t *testing.T) {
 			t.Errorf("it was given %s cores by its crash", has)
 		}
 		if asked := m.disk.last(in("a")).pod.Spec.Containers[0].Resources.Requests.Cpu(); asked.String() != "3" {
-			t.Errorf("its spec is said to ask for %s", asked)
+			t.Errorf("the status shows the request %s", asked)
 		}
 		m.src.set(resized(a, cpu("3")))
 		m.pass(time.Minute)
@@ -345,14 +345,14 @@ func TestC_1_26_13_ReplacedIsNotFailed(t *testing.T) {
 		count := int32(0)
 		for _, l := range m.disk.lines {
 			if p := l.pod.Status.Phase; p != v1.PodPending && p != v1.PodRunning {
-				t.Errorf("it was said to be %s: %+v", p, l.pod.Status.ContainerStatuses)
+				t.Errorf("the status was %s: %+v", p, l.pod.Status.ContainerStatuses)
 			}
 			c := l.pod.Status.ContainerStatuses[0]
 			if c.RestartCount < count {
 				t.Errorf("its restarts fall from %d to %d", count, c.RestartCount)
 			}
 			if end := cmp.Or(c.State.Terminated, c.LastTerminationState.Terminated); end != nil && end.ExitCode == 137 {
-				t.Errorf("it was said to be lost: %+v", c)
+				t.Errorf("the status showed a lost container: %+v", c)
 			}
 			count = c.RestartCount
 		}

@@ -164,7 +164,7 @@ func (f *fate) judge() {
 		phase, want := f.m.phase(n), f.wanted[n]
 		if want == nil {
 			if phase != "gone" && phase != "never reported" {
-				f.Errorf("%s is not wanted and %s", n, phase)
+				f.Errorf("%s is not desired and %s", n, phase)
 			}
 			continue
 		}
@@ -173,7 +173,7 @@ func (f *fate) judge() {
 			continue
 		}
 		if phase == "Pending" || phase == "gone" || phase == "never reported" {
-			f.Errorf("%s is wanted and %s", n, phase)
+			f.Errorf("%s is desired and %s", n, phase)
 		}
 		if strings.HasPrefix(want.Pod.Spec.Containers[0].Image, "app") && !running(f.m, n, "app") {
 			f.Errorf("%s does not run", n)
@@ -190,7 +190,7 @@ func (f *fate) judge() {
 	if f.Failed() {
 		f.Log(f.m.rt.State())
 		for _, w := range f.wanted {
-			f.Logf("wanted after %v: %s", w.DependsOn, w.Pod)
+			f.Logf("desired after %v: %s", w.DependsOn, w.Pod)
 		}
 	}
 }

@@ -69,7 +69,7 @@ func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 		return false
 	}
 	for _, layer := range state.Layers {
-		if !s.late && !layer.Heard && layer.Error == "" {
+		if !s.late && !layer.Ready && layer.Error == "" {
 			return false
 		}
 	}
@@ -99,7 +99,7 @@ func (l *loop) noteUnanswered() {
 		layers = l.cfg.PodConfig.Layers()
 	}
 	for _, layer := range layers {
-		if !layer.Heard && layer.Error == "" {
+		if !layer.Ready && layer.Error == "" {
 			l.log.Warn("Source has not answered yet", "source", layer.Name, "pods_kept", layer.Pods)
 		}
 	}
@@ -121,7 +121,7 @@ func (l *loop) noteAllReported(ctx context.Context) {
 		l.start.observed = true
 		l.out.feed.MarkPodsObserved()
 	}
-	if open > 0 || !l.state.AllHeard() {
+	if open > 0 || !l.state.AllReady() {
 		return
 	}
 	l.start.phase = phaseReady

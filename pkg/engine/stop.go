@@ -30,7 +30,7 @@ type stopped struct {
 func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		if s.Killed != "" {
-			w.rec.setLife(s.ID, func(l *pod.Life) { l.Killed = s.Killed })
+			w.rec.setNotes(s.ID, func(l *pod.ContainerNotes) { l.Killed = s.Killed })
 		}
 	}
 	w.save()
@@ -43,7 +43,7 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	for i, s := range steps {
 		end := make(chan struct{})
 		over[s.Container] = end
-		stops[i] = &stop{Step: s, end: end, deadline: deadline, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.madeOf())), hooked: w.rec.Lives[s.ID].PreStop}
+		stops[i] = &stop{Step: s, end: end, deadline: deadline, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.madeOf())), hooked: w.rec.ContainerNotes[s.ID].PreStop}
 	}
 	for _, s := range stops {
 		for _, name := range s.After {
@@ -91,7 +91,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadlin
 					w.event(w.madeOf(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
 					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
 				}
-				w.rec.setLife(id, func(l *pod.Life) { l.PreStop = true })
+				w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PreStop = true })
 				w.save()
 			default:
 				left--

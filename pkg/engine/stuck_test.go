@@ -46,7 +46,7 @@ func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 		until           Until
 		reason, message string
 	}{
-		"cgroup of somebody else": {func(m *machine) {
+		"cgroup of another owner": {func(m *machine) {
 			m.alter = func(c *Config) { c.Cgroups = foreignTree{&groups{memory: map[string]int64{}}} }
 		}, UntilRunning, "FailedCreatePodContainer", "and not nodectl's"},
 		"volume": {func(m *machine) {

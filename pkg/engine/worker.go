@@ -26,18 +26,18 @@ type worker struct {
 	log     *slog.Logger
 	update  podUpdate
 
-	rec      instanceRecord
-	trouble  troubles
-	created  map[string]string // container name → ID of a created container that no read has shown yet
-	reported reported
-	last     observation // of the pod
-	acked    uint64      // the newest operation that it has acknowledged
-	slot     bool
-	lowered  *pod.Spec // whose resources the pod's cgroup was last lowered to
-	presence presence
-	progress progress
-	panics   []time.Time // of the last minute
-	judged   judgement
+	rec        instanceRecord
+	trouble    troubles
+	created    map[string]string // container name → ID of a created container that no read has shown yet
+	reported   reported
+	last       observation // of the pod
+	acked      uint64      // the newest operation that it has acknowledged
+	slot       bool
+	lowered    *pod.Spec // whose resources the pod's cgroup was last lowered to
+	emptyCheck emptyCheck
+	progress   progress
+	panics     []time.Time // of the last minute
+	judged     judgement
 	// planningSince is when plan.Next was called, in Unix nanoseconds; 0 while it does not
 	// run. The sync loop reads it.
 	planningSince *atomic.Int64
@@ -69,8 +69,8 @@ type reported struct {
 	events         sentEvents
 }
 
-// presence confirms an empty result about a pod that was there before (F26).
-type presence struct {
+// emptyCheck confirms an empty result about a pod that was there before (F26).
+type emptyCheck struct {
 	expected   bool      // a read showed something, and it was not removed since
 	emptySince time.Time // since when reads show nothing of it; zero: they show something
 }
@@ -114,16 +114,16 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	}
 	if err != nil {
 		w.freeSlot(ctx)
-		w.log.Debug("Pod not read", "error", err)
+		w.log.Debug("Failed to read pod from runtime", "error", err)
 		return have, false, !w.wait(ctx, w.failed())
 	}
 	if !w.rec.loaded {
 		w.loadRecord(have.UID)
 		w.rec.loaded = true
-		w.presence.expected = w.rec.Instance > 0
+		w.emptyCheck.expected = w.rec.Instance > 0
 	}
-	if !w.presence.confirm(have, time.Now()) {
-		w.log.Warn("Runtime shows nothing of a pod it showed before; it is asked again")
+	if !w.emptyCheck.confirm(have, time.Now()) {
+		w.log.Warn("Runtime no longer shows the pod; reading it again to confirm")
 		w.freeSlot(ctx)
 		return have, false, !w.pause(ctx, emptyPause)
 	}
@@ -147,12 +147,12 @@ func (w *worker) run(ctx context.Context) {
 		p := w.env.next(view)
 		w.planningSince.Store(0)
 		if view.StopWaits != "" && p.Stopping && view.Record.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
-			w.log.Warn("Not waiting any longer for the order of stops", "reason", view.StopWaits)
+			w.log.Warn("Stopping pod without waiting any longer for pods that depend on it", "reason", view.StopWaits)
 		}
 		if err := w.remember(ctx, view, p); err != nil {
 			w.freeSlot(ctx)
 			delay := w.failed()
-			w.log.Warn("End of the pod not recorded", "error", err, "retry", delay.String())
+			w.log.Warn("Failed to record the state of the pod", "error", err, "retry", delay.String())
 			if !w.pause(ctx, delay) {
 				return
 			}
@@ -211,7 +211,7 @@ const emptyPause = time.Second
 
 // confirm reports whether the worker may act on what it read. If the runtime shows nothing of
 // a pod that it showed before, and this worker did not remove it, the worker asks twice.
-func (p *presence) confirm(have pod.Actual, now time.Time) bool {
+func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	switch {
 	case !have.Empty():
 		p.expected, p.emptySince = true, time.Time{}
@@ -248,7 +248,7 @@ func (p *progress) loops(steps []plan.Step) bool {
 // view collects the input of the planner.
 func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	w.rec.raiseAttempts(have)
-	w.rec.forgetLives(have)
+	w.rec.forgetNotes(have)
 	w.rec.catchUp(have)
 	want := w.update.want
 	if w.rec.UID == "" {

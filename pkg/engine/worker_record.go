@@ -37,7 +37,7 @@ func (w *worker) loadRecord(uid string) {
 	}
 	rec, ok, err := w.env.records.Load(w.key, uid)
 	if err != nil {
-		w.log.Warn("Record not read", "error", err)
+		w.log.Warn("Failed to read record", "error", err)
 	}
 	if ok {
 		w.rec.Record = rec
@@ -60,7 +60,7 @@ func (w *worker) forgetRest(ctx context.Context) {
 		err = w.env.volumes.Forget(ctx, w.key, w.uid)
 	}
 	if err != nil {
-		w.log.Warn("Directory of the pod not removed", "error", err)
+		w.log.Warn("Failed to remove the pod's directory", "error", err)
 	}
 	w.uid = ""
 }
@@ -73,7 +73,7 @@ func (w *worker) save() {
 	}
 	err := w.env.records.Save(w.rec.Record)
 	if other, is := errors.AsType[*pod.OwnerError](err); is { // no failure of the disk
-		w.log.Debug("Record not written", "error", other)
+		w.log.Debug("Not writing record: the UID belongs to another pod", "error", other)
 		return
 	}
 	w.rec.saveTried, w.rec.saveErr, w.rec.dirty = true, err, err != nil
@@ -187,8 +187,8 @@ func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int
 	return nil
 }
 
-// giveBack releases the pod's cgroup and its users.
-func (w *worker) giveBack(uid string) error {
+// release releases the pod's cgroup and its users.
+func (w *worker) release(uid string) error {
 	if w.env.cgroups != nil {
 		if err := w.env.cgroups.Take(uid); err != nil {
 			return err
@@ -206,7 +206,7 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	if own, err := w.isOwner(uid); !own {
 		return err
 	}
-	if err := w.giveBack(uid); err != nil {
+	if err := w.release(uid); err != nil {
 		return err
 	}
 	return w.env.volumes.Forget(ctx, w.key, uid)
@@ -227,7 +227,7 @@ func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 func (w *worker) isOwner(uid string) (bool, error) {
 	other, err := w.otherOwner(uid)
 	if other != nil {
-		w.log.Warn("Nothing is removed: the UID belongs to another pod", "uid", uid, "owner", other.Owner.String())
+		w.log.Warn("Not removing anything: the UID belongs to another pod", "uid", uid, "owner", other.Owner.String())
 		return false, nil
 	}
 	return err == nil, err
@@ -249,14 +249,14 @@ func (w *worker) forget(ctx context.Context, uid string) error {
 	return nil
 }
 
-// setLife changes the notes of one container.
-func (r *instanceRecord) setLife(id string, change func(*pod.Life)) {
-	if r.Lives == nil {
-		r.Lives = make(map[string]pod.Life)
+// setNotes changes the notes of one container.
+func (r *instanceRecord) setNotes(id string, change func(*pod.ContainerNotes)) {
+	if r.ContainerNotes == nil {
+		r.ContainerNotes = make(map[string]pod.ContainerNotes)
 	}
-	l := r.Lives[id]
+	l := r.ContainerNotes[id]
 	change(&l)
-	r.Lives[id] = l
+	r.ContainerNotes[id] = l
 	r.dirty = true
 }
 
@@ -273,9 +273,9 @@ func (w *worker) setStreak(s plan.Step) {
 	w.save()
 }
 
-// forgetLives drops the notes of containers that are gone.
-func (r *instanceRecord) forgetLives(have pod.Actual) {
-	if len(r.Lives) == 0 {
+// forgetNotes drops the notes of containers that are gone.
+func (r *instanceRecord) forgetNotes(have pod.Actual) {
+	if len(r.ContainerNotes) == 0 {
 		return
 	}
 	there := make(map[string]bool, len(have.Containers)+len(have.Dead))
@@ -285,9 +285,9 @@ func (r *instanceRecord) forgetLives(have pod.Actual) {
 	for _, c := range have.Dead {
 		there[c.ID] = true
 	}
-	for id := range r.Lives {
+	for id := range r.ContainerNotes {
 		if !there[id] {
-			delete(r.Lives, id)
+			delete(r.ContainerNotes, id)
 			r.dirty = true
 		}
 	}

@@ -161,7 +161,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		ResizeReason:   w.update.resize.reason,
 		ResizeMessage:  w.update.resize.message,
 		Waits:          w.update.waits,
-		Lives:          w.rec.Lives,
+		ContainerNotes: w.rec.ContainerNotes,
 		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
 		StartTime:   w.rec.StartTime,
 		Instance:    w.rec.Instance,

@@ -126,8 +126,8 @@ type Records interface {
 // has answered knows its last desired pods.
 type Sets interface {
 	// Save writes the current content of files of a layer, last read without error at at; an
-	// empty Standing removes a file. Files that are not named stay.
-	Save(layer string, at time.Time, changed []pod.Standing) error
+	// empty set removes a file. Files that are not named stay.
+	Save(layer string, at time.Time, changed []pod.LastGoodSet) error
 	// Forget removes the sets of all layers that keep is not true for.
 	Forget(keep func(layer string) bool) error
 }

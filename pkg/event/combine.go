@@ -15,8 +15,8 @@ const (
 	combined    = "(combined from similar events): "
 )
 
-// what identifies events: two with the same value are one event that happened twice.
-type what struct {
+// identity identifies events: two with the same value are one event that happened twice.
+type identity struct {
 	about                 v1.ObjectReference
 	kind, reason, message string
 }
@@ -33,8 +33,8 @@ type similar struct {
 	last     time.Time
 }
 
-func whatOf(e *v1.Event) what {
-	w := what{about: e.InvolvedObject, kind: e.Type, reason: e.Reason, message: e.Message}
+func identityOf(e *v1.Event) identity {
+	w := identity{about: e.InvolvedObject, kind: e.Type, reason: e.Reason, message: e.Message}
 	if len(w.message) >= len(combined) && w.message[:len(combined)] == combined {
 		w.message = combined
 	}
@@ -43,7 +43,7 @@ func whatOf(e *v1.Event) what {
 
 // combine returns the message that identifies an event, and the message to show. Beyond a
 // few events of one kind, further ones count as one event.
-func (s *Store) combine(w what, at time.Time) (apart, shown string) {
+func (s *Store) combine(w identity, at time.Time) (apart, shown string) {
 	k := kind{w.about, w.kind, w.reason}
 	a := s.kinds[k]
 	if a == nil || at.Sub(a.last) > alikeWithin {

@@ -53,22 +53,22 @@ type Store struct {
 	cfg  Config
 	wake chan struct{} // cap 1: Event sends, Run receives; when full, Run is about to look anyway
 
-	mu      sync.Mutex
-	order   *list.List // of *kept, the one that happened longest ago first
-	byWhat  map[what]*list.Element
-	kinds   map[kind]*similar
-	seed    maphash.Seed // of the checksums in kinds
-	names   map[string]bool
-	bytes   int // of all lines
-	dirty   map[*kept]bool
-	readers map[*reader]struct{}
+	mu         sync.Mutex
+	order      *list.List // of *kept, the one that happened longest ago first
+	byIdentity map[identity]*list.Element
+	kinds      map[kind]*similar
+	seed       maphash.Seed // of the checksums in kinds
+	names      map[string]bool
+	bytes      int // of all lines
+	dirty      map[*kept]bool
+	readers    map[*reader]struct{}
 }
 
 // kept is one event with the size of its line.
 type kept struct {
-	event v1.Event
-	what  what
-	bytes int
+	event    v1.Event
+	identity identity
+	bytes    int
 }
 
 // Filter selects events; the zero value selects all.
@@ -95,7 +95,7 @@ func Open(cfg Config) *Store {
 	}
 	s := &Store{
 		cfg: cfg, wake: make(chan struct{}, 1), order: list.New(),
-		byWhat: make(map[what]*list.Element), kinds: make(map[kind]*similar), names: make(map[string]bool), seed: maphash.MakeSeed(),
+		byIdentity: make(map[identity]*list.Element), kinds: make(map[kind]*similar), names: make(map[string]bool), seed: maphash.MakeSeed(),
 		dirty: make(map[*kept]bool), readers: make(map[*reader]struct{}),
 	}
 	if cfg.Path == "" {
@@ -103,7 +103,7 @@ func Open(cfg Config) *Store {
 	}
 	events, err := Read(cfg.Path)
 	if err != nil {
-		cfg.Log.Warn("Events of before not read", "path", cfg.Path, "error", err)
+		cfg.Log.Warn("Failed to read stored events", "path", cfg.Path, "error", err)
 	}
 	for i := range events {
 		s.add(events[i])
@@ -133,9 +133,9 @@ func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	w := what{about: about, kind: kind, reason: reason, message: message}
+	w := identity{about: about, kind: kind, reason: reason, message: message}
 	w.message, message = s.combine(w, at)
-	if el := s.byWhat[w]; el != nil {
+	if el := s.byIdentity[w]; el != nil {
 		s.repeat(el, message, at)
 		return
 	}
@@ -156,7 +156,7 @@ func (s *Store) repeat(el *list.Element, message string, at time.Time) {
 }
 
 // object is a new event.
-func (s *Store) object(w what, message string, at time.Time) v1.Event {
+func (s *Store) object(w identity, message string, at time.Time) v1.Event {
 	namespace := cmp.Or(w.about.Namespace, metav1.NamespaceDefault)
 	name := func(n int64) string { return fmt.Sprintf("%s.%x", w.about.Name, n) }
 	nanos := at.UnixNano()
@@ -180,12 +180,12 @@ func (s *Store) object(w what, message string, at time.Time) v1.Event {
 
 // add appends an event, and drops the oldest ones over the limits.
 func (s *Store) add(e v1.Event) {
-	k := &kept{event: e, what: whatOf(&e)}
+	k := &kept{event: e, identity: identityOf(&e)}
 	k.bytes = len(encode(&e))
-	if el := s.byWhat[k.what]; el != nil {
+	if el := s.byIdentity[k.identity]; el != nil {
 		s.remove(el)
 	}
-	s.byWhat[k.what] = s.order.PushBack(k)
+	s.byIdentity[k.identity] = s.order.PushBack(k)
 	s.names[e.Namespace+"/"+e.Name] = true
 	s.bytes += k.bytes
 	for s.order.Len() > maxEvents || s.bytes > maxBytes*3/4 && s.order.Len() > 1 {
@@ -195,7 +195,7 @@ func (s *Store) add(e v1.Event) {
 
 func (s *Store) remove(el *list.Element) {
 	k := s.order.Remove(el).(*kept)
-	delete(s.byWhat, k.what)
+	delete(s.byIdentity, k.identity)
 	delete(s.names, k.event.Namespace+"/"+k.event.Name)
 	delete(s.dirty, k)
 	s.bytes -= k.bytes
@@ -206,7 +206,7 @@ func (s *Store) changed(k *kept, how string) {
 	s.dirty[k] = true
 	poke(s.wake)
 	for r := range s.readers {
-		r.hear(k, how)
+		r.notify(k, how)
 	}
 }
 
@@ -269,8 +269,8 @@ type news struct {
 	event v1.Event
 }
 
-// hear queues an event, in place of an older state of it.
-func (r *reader) hear(k *kept, how string) {
+// notify queues an event, in place of an older state of it.
+func (r *reader) notify(k *kept, how string) {
 	if !r.filter.matches(&k.event) {
 		return
 	}

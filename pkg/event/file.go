@@ -35,25 +35,25 @@ func (s *Store) Run(ctx context.Context) {
 	}
 	f := file{path: s.cfg.Path}
 	defer f.close()
-	told := false
+	logged := false
 	for {
 		select {
 		case <-s.wake:
 		case <-ctx.Done():
-			if err := s.write(&f); err != nil && !told {
-				s.cfg.Log.Warn("Events not written", "path", s.cfg.Path, "error", err)
+			if err := s.write(&f); err != nil && !logged {
+				s.cfg.Log.Warn("Failed to write events", "path", s.cfg.Path, "error", err)
 			}
 			return
 		}
 		pause := gather
 		err := s.write(&f)
 		switch {
-		case err != nil && !told:
-			s.cfg.Log.Warn("Events not written; they are kept in memory", "path", s.cfg.Path, "error", err)
-		case err == nil && told:
-			s.cfg.Log.Info("Events are written again", "path", s.cfg.Path)
+		case err != nil && !logged:
+			s.cfg.Log.Warn("Failed to write events; keeping them in memory", "path", s.cfg.Path, "error", err)
+		case err == nil && logged:
+			s.cfg.Log.Info("Writing events succeeds again", "path", s.cfg.Path)
 		}
-		if told = err != nil; told {
+		if logged = err != nil; logged {
 			pause = again
 			poke(s.wake)
 		}
@@ -98,7 +98,7 @@ func (s *Store) write(f *file) error {
 	if err != nil {
 		s.mu.Lock()
 		for _, k := range wrote {
-			if el := s.byWhat[k.what]; el != nil && el.Value == k {
+			if el := s.byIdentity[k.identity]; el != nil && el.Value == k {
 				s.dirty[k] = true
 			}
 		}
@@ -132,7 +132,7 @@ func (f *file) open() error {
 	}
 	info, err := opened.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = errors.New("it is no file")
+		err = errors.New("not a regular file")
 	}
 	if err == nil {
 		err = opened.Chmod(0o600)

@@ -107,7 +107,7 @@ func (l *Live) Sources() []SourceState {
 	index := make(map[string]int, len(state.Layers))
 	out := make([]SourceState, len(state.Layers))
 	for i, layer := range state.Layers {
-		if !layer.Heard && layer.Error == "" {
+		if !layer.Ready && layer.Error == "" {
 			layer.Since = unansweredSince(layer, begun)
 		}
 		out[i], index[layer.Name] = SourceState{LayerState: layer}, i
@@ -240,7 +240,7 @@ func (l *Live) take(r *reader) (u *Update, timeout time.Time, ended bool) {
 	}
 	for _, layer := range l.state.Layers {
 		_, reported := l.errors[layer.Name]
-		if reported || layer.Heard || layer.Ended || layer.Error != "" {
+		if reported || layer.Ready || layer.Ended || layer.Error != "" {
 			continue
 		}
 		if at := unansweredSince(layer, l.begun).Add(AnswerTimeout); timeout.IsZero() || at.Before(timeout) {
@@ -267,7 +267,7 @@ func (l *Live) enqueue(b podconfig.Batch, now time.Time) {
 	for r := range l.readers {
 		updates, made := byMode[r.mode]
 		if !made {
-			updates = markLast(podUpdates(before, b.State, r.mode.Tell(b), now), wrong)
+			updates = markLast(podUpdates(before, b.State, r.mode.Convert(b), now), wrong)
 			byMode[r.mode] = updates
 		}
 		if len(updates) == 0 {
@@ -364,7 +364,7 @@ func initialUpdates(mode podconfig.Mode, state *podconfig.Merged) []podconfig.Po
 	updates := podconfig.Diff(nil, state)
 	for i, u := range updates {
 		// The source of a restored layer has not confirmed its pods yet (C-1.3.8).
-		if heard, _ := state.Heard(u.Source + ":" + u.Location); !heard && u.Op == podconfig.ADD {
+		if ready, _ := state.Ready(u.Source + ":" + u.Location); !ready && u.Op == podconfig.ADD {
 			updates[i].Op = podconfig.RESTORE
 		}
 	}

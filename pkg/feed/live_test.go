@@ -26,8 +26,8 @@ func mixed(since time.Time) *podconfig.Merged {
 	return &podconfig.Merged{
 		Pods: sorted.Of(specOf("a", "x"), specOf("b", "x"), kept),
 		Layers: []podconfig.LayerState{
-			{Name: "file:a", Source: "file", Location: "a", Heard: true, Pods: 2, LastGood: since},
-			{Name: "http:u", Source: "http", Location: "u", Heard: true, Error: "timeout", Since: since, LastGood: since},
+			{Name: "file:a", Source: "file", Location: "a", Ready: true, Pods: 2, LastGood: since},
+			{Name: "http:u", Source: "http", Location: "u", Ready: true, Error: "timeout", Since: since, LastGood: since},
 			{Name: "etcd:/p", Source: "etcd", Location: "/p", Restored: true, Pods: 1, Since: since},
 			{Name: "api:s", Source: "api", Location: "s", Since: since},
 		},
@@ -67,13 +67,13 @@ func TestLive_BeginsWithTheStateThereIs(t *testing.T) {
 	}
 }
 
-func TestLive_NobodyWasHeardYet(t *testing.T) {
+func TestLive_NoSourceHasAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		live := newLive([]podconfig.LayerState{{Name: "api:s", Source: "api", Location: "s"}})
 		begin := time.Now().UTC()
 		live.begin(begin)
-		if s := live.Sources(); len(s) != 1 || s[0].Heard || !s[0].Since.Equal(begin) {
+		if s := live.Sources(); len(s) != 1 || s[0].Ready || !s[0].Since.Equal(begin) {
 			t.Errorf("sources: %+v", s)
 		}
 		// Two readers: the first one to notice reports to both, and each gets it once.
@@ -103,14 +103,14 @@ func TestLive_Sources(t *testing.T) {
 	live.publish(podconfig.Batch{State: mixed(since)})
 	var got []string
 	for _, s := range live.Sources() {
-		got = append(got, fmt.Sprintf("%s heard=%v restored=%v error=%q since=%v problems=%d conflicts=%d skipped=%d",
-			s.Name, s.Heard, s.Restored, s.Error, !s.Since.IsZero(), len(s.Problems), len(s.Conflicts), len(s.Skipped)))
+		got = append(got, fmt.Sprintf("%s ready=%v restored=%v error=%q since=%v problems=%d conflicts=%d skipped=%d",
+			s.Name, s.Ready, s.Restored, s.Error, !s.Since.IsZero(), len(s.Problems), len(s.Conflicts), len(s.Skipped)))
 	}
 	want := []string{
-		`file:a heard=true restored=false error="" since=false problems=1 conflicts=0 skipped=1`,
-		`http:u heard=true restored=false error="timeout" since=true problems=0 conflicts=1 skipped=0`,
-		`etcd:/p heard=false restored=true error="" since=true problems=0 conflicts=0 skipped=0`,
-		`api:s heard=false restored=false error="" since=true problems=0 conflicts=0 skipped=0`,
+		`file:a ready=true restored=false error="" since=false problems=1 conflicts=0 skipped=1`,
+		`http:u ready=true restored=false error="timeout" since=true problems=0 conflicts=1 skipped=0`,
+		`etcd:/p ready=false restored=true error="" since=true problems=0 conflicts=0 skipped=0`,
+		`api:s ready=false restored=false error="" since=true problems=0 conflicts=0 skipped=0`,
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
@@ -284,7 +284,7 @@ func TestLive_AStuckReaderDelaysNobody(t *testing.T) {
 			}
 		}
 		if lost+later != count || lost == 0 {
-			t.Errorf("%d lost and %d told make %d, want %d", lost, later, lost+later, count)
+			t.Errorf("%d lost and %d sent make %d, want %d", lost, later, lost+later, count)
 		}
 	})
 }

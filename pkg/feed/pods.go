@@ -161,7 +161,7 @@ func (l *Live) Needed() (pods []*v1.Pod, complete bool) {
 	default:
 	}
 	for _, layer := range l.state.Layers {
-		complete = complete && (layer.Heard || layer.Restored)
+		complete = complete && (layer.Ready || layer.Restored)
 	}
 	for spec := range l.state.Pods.All() {
 		pods = append(pods, spec.Pod)

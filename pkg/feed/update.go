@@ -99,7 +99,7 @@ func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, 
 	var out []*Update
 	first := map[string]bool{}
 	for _, l := range after.Layers {
-		if heard, _ := before.Heard(l.Name); l.Heard && !heard {
+		if ready, _ := before.Ready(l.Name); l.Ready && !ready {
 			first[l.Name] = true
 		}
 	}
@@ -129,7 +129,7 @@ func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 // layerError returns why a layer's newest set is missing, "" when it is not, or when the
 // layer still has time. begun is when it was first asked.
 func layerError(l podconfig.LayerState, begun, now time.Time) string {
-	if l.Error != "" || l.Heard || l.Ended {
+	if l.Error != "" || l.Ready || l.Ended {
 		return l.Error
 	}
 	if since := unansweredSince(l, begun); now.Sub(since) >= AnswerTimeout {

@@ -56,7 +56,7 @@ func addOf(name string) podconfig.PodUpdate {
 
 // layerA is the layer file:a, which has answered, with the error that it cannot be read.
 func layerA(err string) []podconfig.LayerState {
-	return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Heard: true, Error: err}}
+	return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Ready: true, Error: err}}
 }
 
 // told formats an update as one line.
@@ -188,7 +188,7 @@ func (s late) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-func TestWatchSaysThatASourceIsSilent(t *testing.T) {
+func TestWatchSaysThatASourceHasNotAnswered(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name   string

@@ -79,7 +79,7 @@ func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 				t.Errorf("problems %v", f.State.Problems)
 			}
 			if s := fmt.Sprint(summary(f), f.State.Problems); strings.Contains(s, canary) {
-				t.Errorf("a secret value is told: %s", s)
+				t.Errorf("a secret value is shown: %s", s)
 			}
 		})
 	}

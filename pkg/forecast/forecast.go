@@ -110,7 +110,7 @@ func (f *Forecast) noteMissingDependencies() {
 	for s := range f.State.Pods.All() {
 		for _, d := range s.DependsOn {
 			if _, found := s.Meant(d, f.visible, f.State.Pod); !found {
-				f.Notices = append(f.Notices, fmt.Sprintf("pod %s depends on pod %s, which no source wants", s.Key, d.Name))
+				f.Notices = append(f.Notices, fmt.Sprintf("pod %s depends on pod %s, which no source defines", s.Key, d.Name))
 			}
 		}
 	}
@@ -163,7 +163,7 @@ func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now t
 		found := plan.Found{Layer: lastOrigin(a, r, o.Here).Layer(), Spec: r.Want, ShownUID: a.UID, Running: podview.Running(a), Stopping: !r.StopSince.IsZero()}
 		switch d := plan.Delayed(state, want, found, o.RequireSourceReady); {
 		case d != nil && d.Stop:
-			f.removeRunning(a, r, lastOrigin(a, r, o.Here), "its stop has begun")
+			f.removeRunning(a, r, lastOrigin(a, r, o.Here), "it is already being stopped")
 		case d != nil && d.As != nil: // an agent that was killed may have left it half done
 			f.noteStays(want.Key, d.Layer+" could not be read")
 			f.updateRunning(d.As, a, r)
@@ -221,7 +221,7 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 	c.RestartPod, c.RestartContainers = plan.Restarts(a, v.Record.Instance, c.Steps)
 	for _, name := range plan.Resized(c.Steps) {
 		have := a.Containers[name]
-		has := cmp.Or(r.Lives[have.ID].Resources, have.Resources)
+		has := cmp.Or(r.ContainerNotes[have.ID].Resources, have.Resources)
 		c.Resizes = append(c.Resizes, pod.Resized{Container: name, Resources: pod.ResourcesChanged(has, want.Resources(name))})
 	}
 }
@@ -229,13 +229,13 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 // undefined returns whether a running pod that the set does not define stays, and why; or why
 // it is removed, where its manifest may still exist.
 func undefined(state *podconfig.Merged, origin pod.Origin) (why string, stays bool) {
-	heard, configured := state.Heard(origin.Layer())
+	ready, configured := state.Ready(origin.Layer())
 	switch {
 	case origin.Source == "":
-		return "its layer is not known", false
+		return "its layer is unknown", false
 	case !configured:
 		return "layer " + origin.Layer() + " is not configured", false
-	case !heard:
+	case !ready:
 		return origin.Layer() + " could not be read", true
 	}
 	if file := rejectedFile(state, origin); file != "" {
@@ -248,7 +248,7 @@ func undefined(state *podconfig.Merged, origin pod.Origin) (why string, stays bo
 // knows the kind of its layer only, so every layer of that kind counts.
 func staysOfKind(state *podconfig.Merged, s *pod.Spec) string {
 	for _, l := range state.Layers {
-		if !l.Heard && (s.Origin.Source == "" || l.Source == s.Origin.Source) {
+		if !l.Ready && (s.Origin.Source == "" || l.Source == s.Origin.Source) {
 			return l.Name + " could not be read"
 		}
 	}
@@ -292,7 +292,7 @@ func (f *Forecast) noteStays(key pod.Key, why string) {
 
 func (f *Forecast) waits(key pod.Key, layer string) {
 	f.Unchanged++
-	f.Notices = append(f.Notices, fmt.Sprintf("pod %s waits for the word of %s", key, layer))
+	f.Notices = append(f.Notices, fmt.Sprintf("pod %s does not start until %s answers", key, layer))
 }
 
 // deleted records a pod that its source deletes (C-1.2.9), until nothing of it is on the
@@ -352,7 +352,7 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 // updateByHash compares want with a pod without a recorded spec.
 func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, nil)
-	note := "what the agent kept of it is not readable: compared by hash"
+	note := "its record cannot be read: compared by hash"
 	known := a.Sandbox != nil && pod.HashVersion(a.Sandbox.SandboxHash) == pod.HashVersion(want.SandboxHash)
 	changed := known && (a.UID != want.UID() || a.Sandbox.SpecHash != want.Hash)
 	for name, hash := range want.ContainerHashes {
@@ -367,12 +367,12 @@ func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 			c.Reason = "the hash of the manifest differs"
 		}
 	case known && len(unknown) > 0:
-		c.Reason = "the manifest does not name container " + strings.Join(unknown, ", ")
+		c.Reason = "the manifest does not have container " + strings.Join(unknown, ", ")
 	default:
 		c = changeOf(want, nil)
 	}
 	if !known {
-		note = "what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged"
+		note = "its record cannot be read, and it has no hash that can be compared: assumed to be unchanged"
 	}
 	f.Notices = append(f.Notices, fmt.Sprintf("pod %s: %s", want.Key, note))
 	f.change(c)

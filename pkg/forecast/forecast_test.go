@@ -155,18 +155,18 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(lookSpec("web", "nginx:1", cpu("2")))}}},
 			have:    []pod.Actual{runs(lookSpec("web", "nginx:1", cpu("1")))},
 			kept: []pod.Record{{Key: web.Key, UID: web.UID(), Want: lookSpec("web", "nginx:1", cpu("2")), Instance: 1,
-				Lives: map[string]pod.Life{"1": {Resources: "cpu=2/"}}}},
+				ContainerNotes: map[string]pod.ContainerNotes{"1": {Resources: "cpu=2/"}}}},
 			want: []string{"unchanged 1"},
 		},
-		"P21 a dependency that no source wants": {
+		"P21 a dependency that no source defines": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(waits)}}},
-			want:    []string{"ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source wants", "unchanged 0"},
+			want:    []string{"ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source defines", "unchanged 0"},
 		},
 		"a dependency on a name that only a pod of another kind of source has": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(waits)}}, said{name: "http:a", files: []source.File{fileOf(others)}}},
-			want:    []string{"ADD db a/db.yaml:1", "ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source wants", "unchanged 0"},
+			want:    []string{"ADD db a/db.yaml:1", "ADD web a/web.yaml:1", "notice pod default/web depends on pod db, which no source defines", "unchanged 0"},
 		},
-		"an image changed: the kept spec says the field": {
+		"an image changed: the recorded spec shows the field": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{runs(was)}, kept: []pod.Record{record(was)},
 			want: []string{"UPDATE web a/web.yaml:1 spec.containers[c].image:nginx:1->nginx:2 restart pod=false [c] (image changed)", "unchanged 0"},
@@ -186,15 +186,15 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			have:    []pod.Actual{runs(was)},
 			want: []string{
 				"UPDATE web a/web.yaml:1 restart pod=false [c] (the hash of the container differs)",
-				"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 0",
+				"notice pod default/web: its record cannot be read: compared by hash", "unchanged 0",
 			},
 		},
 		"no record, nothing changed": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{runs(web)},
-			want:    []string{"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 1"},
+			want:    []string{"notice pod default/web: its record cannot be read: compared by hash", "unchanged 1"},
 		},
-		"a container runs that the record does not name yet: it goes": {
+		"a container runs that the record does not have yet: it is removed": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{with(runs(web), "third")}, kept: []pod.Record{record(web)},
 			want: []string{"UPDATE web a/web.yaml:1 spec.containers[third]:(runs)->", "unchanged 0"},
@@ -203,15 +203,15 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{with(runs(web), "third")},
 			want: []string{
-				"UPDATE web a/web.yaml:1 (the manifest does not name container third)",
-				"notice pod default/web: what the agent kept of it is not readable: compared by hash", "unchanged 0",
+				"UPDATE web a/web.yaml:1 (the manifest does not have container third)",
+				"notice pod default/web: its record cannot be read: compared by hash", "unchanged 0",
 			},
 		},
 		"no record and another version of hash: no change is made up": {
 			sources: []source.Source{said{name: "file:a", files: []source.File{fileOf(web)}}},
 			have:    []pod.Actual{{Key: web.Key, UID: web.UID(), Sandbox: &pod.Sandbox{SpecHash: "v0-1", SandboxHash: "v0-2", Layer: "file:a"}}},
 			want: []string{
-				"notice pod default/web: what the agent kept of it is not readable, and it carries no hash to compare with: taken as unchanged", "unchanged 1",
+				"notice pod default/web: its record cannot be read, and it has no hash that can be compared: assumed to be unchanged", "unchanged 1",
 			},
 		},
 		"a job that ended, cleaned up: it does not run again": {
@@ -219,7 +219,7 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			kept:    []pod.Record{{Key: web.Key, Want: web, Instance: 1, Terminal: v1.PodSucceeded}},
 			want:    []string{"unchanged 1"},
 		},
-		"a manifest is gone: its pod goes, by its own grace": {
+		"a manifest is gone: its pod is removed with its own grace": {
 			sources: []source.Source{said{name: "file:a"}},
 			have:    []pod.Actual{runs(old)}, kept: []pod.Record{record(lookSpec("old", "x", graceful))},
 			want: []string{"REMOVE old a/old.yaml:1 grace=5", "unchanged 0"},
@@ -229,7 +229,7 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			have:    []pod.Actual{runs(old)},
 			want:    []string{"REMOVE old a grace=7", "unchanged 0"},
 		},
-		"I9 a layer that was not heard keeps its pods": {
+		"I9 a layer that has not answered keeps its pods": {
 			sources: []source.Source{said{name: "file:a", err: errors.New("no such directory")}},
 			have:    []pod.Actual{runs(old)}, kept: []pod.Record{record(old)},
 			want: []string{"notice pod default/old stays: file:a could not be read", "unchanged 1"},
@@ -354,11 +354,11 @@ func TestPreviewAgainstASavedSet(t *testing.T) {
 				"REMOVE old before.json grace=30", "unchanged 0",
 			},
 		},
-		"I9 a layer that was not heard removes nothing": {
+		"I9 a layer that has not answered removes nothing": {
 			sources: []source.Source{said{name: "file:a", err: errors.New("gone")}}, against: saved(t, item(old)),
 			want: []string{"notice pod default/old stays: file:a could not be read", "unchanged 1"},
 		},
-		"another kind of layer was not heard": {
+		"another kind of layer has not answered": {
 			sources: []source.Source{said{name: "http:u", err: errors.New("gone")}, said{name: "file:a"}}, against: saved(t, item(old)),
 			want: []string{"REMOVE old before.json grace=30", "unchanged 0"},
 		},

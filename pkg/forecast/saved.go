@@ -68,7 +68,7 @@ func ReadSaved(data []byte, file string) (*Saved, error) {
 			key := objectKey{meta.Kind, meta.Metadata.Namespace, meta.Metadata.Name}
 			saved.objects[key], err = savedContents(item, key)
 		default:
-			err = fmt.Errorf("kind %q does not belong in a saved set", meta.Kind)
+			err = fmt.Errorf("kind %q is not allowed in a saved set", meta.Kind)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: item %d: %w", file, i+1, err)

@@ -51,7 +51,7 @@ type Refusal struct {
 	Final bool
 }
 
-// Admit returns which of the desired pods may start beside the admitted ones (seated).
+// Admit returns which of the desired pods may start beside the admitted ones.
 // Admitted pods count and are not judged again (C-1.31.5): they are the specs of the pods on
 // the node that have not terminated. A refused pod that is not Final is judged again when the
 // set changes (unlike the kubelet, C-1.31.4).
@@ -65,18 +65,18 @@ type Refusal struct {
 // No pod is stopped for one of higher priority: there is no preemption (C-1.31.2), not for
 // static pods either. The answer does not depend on the order of the arguments, except for
 // two pods of one key, of which the first stays.
-func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
-	now := newAdmission(node, seated)
+func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
+	now := newAdmission(node, admitted)
 	later := now // when the terminating pods are gone
 	if len(node.Terminating) > 0 {
-		later = newAdmission(node, slices.DeleteFunc(slices.Clone(seated), func(s *pod.Spec) bool { return node.Terminating[s.Key] }))
+		later = newAdmission(node, slices.DeleteFunc(slices.Clone(admitted), func(s *pod.Spec) bool { return node.Terminating[s.Key] }))
 	}
 	want = slices.Clone(want)
 	slices.SortStableFunc(want, StartOrder)
 	owners := uidOwners(want)
 	for _, spec := range want {
 		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.ClaimsUID(spec) {
-			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s, which did not choose it", spec.UID(), owner), false))
+			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s, whose manifest does not set it", spec.UID(), owner), false))
 			continue
 		}
 		reason, detail := later.judge(spec)
@@ -87,13 +87,13 @@ func Admit(want, seated []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refus
 			}
 		}
 		if reason == "" {
-			now.seat(spec)
+			now.add(spec)
 			ok = append(ok, spec)
 		} else {
 			refused = append(refused, refusal(spec, reason, detail, final))
 		}
 		if later != now && !final && (reason == "" || spec.Origin.FromAPI()) {
-			later.seat(spec) // it gets, or keeps, its place
+			later.add(spec) // it gets, or keeps, its place
 		}
 	}
 	return ok, refused
@@ -165,14 +165,14 @@ type admission struct {
 	gone map[*pod.Spec]bool
 }
 
-func newAdmission(node Node, seated []*pod.Spec) *admission {
+func newAdmission(node Node, admitted []*pod.Spec) *admission {
 	a := &admission{
 		node: node,
 		keys: map[pod.Key]int{}, uids: map[string][]*pod.Spec{},
 		ports: map[portSlot]*portHolders{}, used: v1.ResourceList{}, gone: map[*pod.Spec]bool{},
 	}
-	for _, spec := range seated {
-		a.seat(spec)
+	for _, spec := range admitted {
+		a.add(spec)
 	}
 	return a
 }
@@ -228,7 +228,7 @@ func (a *admission) holder(h *holders) *pod.Spec {
 	return nil
 }
 
-func (a *admission) seat(spec *pod.Spec) {
+func (a *admission) add(spec *pod.Spec) {
 	a.count(spec)
 	a.uids[spec.UID()] = append(a.uids[spec.UID()], spec)
 	for _, p := range hostPorts(spec.Pod) {
@@ -293,7 +293,7 @@ func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 
 func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 	if a.keys[spec.Key] > 0 {
-		return "DuplicatePod", "another pod is already named " + spec.Key.String()
+		return "DuplicatePod", "another pod already has the name " + spec.Key.String()
 	}
 	if other, taken := a.uidHolder(spec.UID()); taken && spec.UID() != "" && other != spec.Key {
 		return DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s", spec.UID(), other)

@@ -26,10 +26,10 @@ func TestC_1_31_AppArmor(t *testing.T) {
 		"os: {name: windows}, securityContext: {appArmorProfile: {type: RuntimeDefault}}|labels: {a: b}":                no,
 	} {
 		p := sized(t, "p", "file", text)
-		if got := verdict(p, nil, plan.Node{NoAppArmor: true}); got != want {
+		if got := refusalOf(p, nil, plan.Node{NoAppArmor: true}); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}
-		if got := verdict(p, nil, plan.Node{}); got != "" {
+		if got := refusalOf(p, nil, plan.Node{}); got != "" {
 			t.Errorf("%s, with AppArmor or unknown: %q", text, got)
 		}
 	}

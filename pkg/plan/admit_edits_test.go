@@ -32,20 +32,20 @@ func TestEdits_AnySequence_IsJudgedAsBesideTheOtherPods(t *testing.T) {
 			}
 			return s
 		}
-		var seated []*pod.Spec
+		var admitted []*pod.Spec
 		for i := range 6 {
-			seated = append(seated, some(fmt.Sprint("p", i)))
+			admitted = append(admitted, some(fmt.Sprint("p", i)))
 		}
 		node := plan.Node{
 			Name: "n1", MaxPods: 5 + r.IntN(3), UIDs: map[string]pod.Key{},
 			Allocatable: v1.ResourceList{v1.ResourceCPU: resource.MustParse("6")},
 		}
-		edits := plan.NewEdits(seated, node)
+		edits := plan.NewEdits(admitted, node)
 		for range 30 {
-			node.UIDs[fmt.Sprint("uid-", r.IntN(12))] = seated[r.IntN(6)].Key
-			i := r.IntN(len(seated))
-			was := seated[i]
-			others := slices.Concat(seated[:i], seated[i+1:])
+			node.UIDs[fmt.Sprint("uid-", r.IntN(12))] = admitted[r.IntN(6)].Key
+			i := r.IntN(len(admitted))
+			was := admitted[i]
+			others := slices.Concat(admitted[:i], admitted[i+1:])
 			want := some(was.Key.Name)
 			_, refused := plan.Admit([]*pod.Spec{want}, others, node)
 			got, is := edits.Admit(want, was)
@@ -55,12 +55,12 @@ func TestEdits_AnySequence_IsJudgedAsBesideTheOtherPods(t *testing.T) {
 			answers[got.Reason]++
 			reason, message := edits.FitResize(want, was)
 			if r, m := plan.NewEdits(append([]*pod.Spec{was}, others...), node).FitResize(want, was); r != reason || m != message {
-				t.Fatalf("seed %d: the resize of %s is %s %q, beside pods seated anew %s %q", seed, was.Key, reason, message, r, m)
+				t.Fatalf("seed %d: the resize of %s is %s %q, counted again it is %s %q", seed, was.Key, reason, message, r, m)
 			}
 			answers[reason]++
 			if !is || r.IntN(3) == 0 { // a resize is accepted whatever its ports
 				edits.Accept(want, was)
-				seated = slices.Concat(others, []*pod.Spec{want})
+				admitted = slices.Concat(others, []*pod.Spec{want})
 			}
 		}
 	}

@@ -47,9 +47,9 @@ var fixedMessages = map[string]string{
 	"AppArmor":                           "Cannot enforce AppArmor: AppArmor is not enabled on the host",
 }
 
-// verdict returns the decision of admission on one pod beside others.
-func verdict(want *pod.Spec, seated []*pod.Spec, node plan.Node) string {
-	ok, refused := plan.Admit([]*pod.Spec{want}, seated, node)
+// refusalOf returns the decision of admission on one pod beside others.
+func refusalOf(want *pod.Spec, admitted []*pod.Spec, node plan.Node) string {
+	ok, refused := plan.Admit([]*pod.Spec{want}, admitted, node)
 	if len(ok)+len(refused) != 1 {
 		return fmt.Sprintf("%d admitted and %d refused of one pod", len(ok), len(refused))
 	}
@@ -86,7 +86,7 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 	}
 	const required = "affinity: {nodeAffinity: {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{%s}]}}}"
 	for _, c := range []struct{ name, source, spec, want string }{
-		{"nothing asked", "file", "", ""},
+		{"no requirement", "file", "", ""},
 
 		{"safe sysctl", "file", "securityContext: {sysctls: [{name: net.ipv4.tcp_syncookies, value: '1'}]}", ""},
 		{"safe since 4.15", "file", "securityContext: {sysctls: [{name: net.ipv4.tcp_rmem, value: '1'}]}", ""},
@@ -136,7 +136,7 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 		{"affinity to another", "file", fmt.Sprintf(required, "matchExpressions: [{key: disk, operator: NotIn, values: [hdd]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
 		{"affinity to this name", "file", fmt.Sprintf(required, "matchFields: [{key: metadata.name, operator: In, values: [n1]}]"), ""},
 		{"affinity to another name", "file", fmt.Sprintf(required, "matchFields: [{key: metadata.name, operator: In, values: [n2]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
-		{"an affinity nobody understands", "file", fmt.Sprintf(required, "matchExpressions: [{key: disk, operator: Near, values: [hdd]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
+		{"an affinity with an unknown operator", "file", fmt.Sprintf(required, "matchExpressions: [{key: disk, operator: Near, values: [hdd]}]"), "NodeAffinity: the labels of this node do not match the pod's node affinity"},
 		{"preferred is not required", "file", "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution: [{weight: 1, preference: {matchExpressions: [{key: disk, operator: In, values: [ssd]}]}}]}}", ""},
 
 		{"for this node", "file", "nodeName: n1", ""},
@@ -152,8 +152,8 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			t.Parallel()
-			seated := []*pod.Spec{sized(t, "web", "file", "containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]")}
-			if got := verdict(sized(t, "p", c.source, c.spec), seated, node()); got != c.want {
+			admitted := []*pod.Spec{sized(t, "web", "file", "containers: [{name: c, image: i, ports: [{containerPort: 80, hostPort: 80}]}]")}
+			if got := refusalOf(sized(t, "p", c.source, c.spec), admitted, node()); got != c.want {
 				t.Errorf("%q, want %q", got, c.want)
 			}
 		})
@@ -167,9 +167,9 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 func TestC_1_31_1_SeatsCount(t *testing.T) {
 	t.Parallel()
 	node := plan.Node{Allocatable: amounts("cpu", "2")}
-	seated := []*pod.Spec{sized(t, "old", "file", asks("cpu: 1"))}
+	admitted := []*pod.Spec{sized(t, "old", "file", asks("cpu: 1"))}
 	large, first, second := sized(t, "a", "file", asks("cpu: 3")), sized(t, "b", "file", asks("cpu: 600m")), sized(t, "c", "file", asks("cpu: 500m"))
-	ok, refused := plan.Admit([]*pod.Spec{second, large, first}, seated, node)
+	ok, refused := plan.Admit([]*pod.Spec{second, large, first}, admitted, node)
 	if len(ok) != 1 || ok[0] != first {
 		t.Errorf("admitted %v, want b alone", ok)
 	}
@@ -182,13 +182,13 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if _, refused := plan.Admit([]*pod.Spec{second}, []*pod.Spec{large, first}, node); len(refused) != 1 {
-		t.Error("seats that ask for more than there is leave room for another")
+		t.Error("admitted pods that request more than the node has leave room for another")
 	}
 	if _, refused := plan.Admit([]*pod.Spec{sized(t, "d", "file", asks("cpu: 0"))}, []*pod.Spec{large, first}, node); len(refused) != 0 {
 		t.Errorf("a pod that asks for none of it: %v", refused)
 	}
-	if quantity := seated[0].Pod.Spec.Containers[0].Resources.Requests[v1.ResourceCPU]; quantity.String() != "1" {
-		t.Errorf("a seated pod's own request is %s now", &quantity)
+	if quantity := admitted[0].Pod.Spec.Containers[0].Resources.Requests[v1.ResourceCPU]; quantity.String() != "1" {
+		t.Errorf("the request of an admitted pod is %s now", &quantity)
 	}
 }
 
@@ -198,8 +198,8 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 // Shows: C-1.31.5
 func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
 	t.Parallel()
-	seated := []*pod.Spec{sized(t, "old", "api", "nodeName: n2, nodeSelector: {disk: ssd}, os: {name: windows}, "+asks("cpu: 9"))}
-	ok, refused := plan.Admit([]*pod.Spec{sized(t, "new", "file", "")}, seated, plan.Node{Name: "n1", OS: "linux", Allocatable: amounts("cpu", "2")})
+	admitted := []*pod.Spec{sized(t, "old", "api", "nodeName: n2, nodeSelector: {disk: ssd}, os: {name: windows}, "+asks("cpu: 9"))}
+	ok, refused := plan.Admit([]*pod.Spec{sized(t, "new", "file", "")}, admitted, plan.Node{Name: "n1", OS: "linux", Allocatable: amounts("cpu", "2")})
 	if len(ok) != 1 || len(refused) != 0 {
 		t.Errorf("%d admitted, refused %v", len(ok), refused)
 	}
@@ -234,12 +234,12 @@ func TestSafeSysctlsOfAKernel(t *testing.T) {
 	for name, since := range all {
 		p := sized(t, "p", "file", "securityContext: {sysctls: [{name: "+name+", value: '1'}]}")
 		for kernel, safe := range map[string]bool{"": since == "", "unknown": since == "", "3.10.0-1160.el7": since == "", "6.18.44+": true} {
-			if got := verdict(p, nil, plan.Node{Kernel: kernel}); (got == "") != safe {
+			if got := refusalOf(p, nil, plan.Node{Kernel: kernel}); (got == "") != safe {
 				t.Errorf("%s on %q: %q", name, kernel, got)
 			}
 		}
 		if since != "" {
-			if got := verdict(p, nil, plan.Node{Kernel: since}); got != "" {
+			if got := refusalOf(p, nil, plan.Node{Kernel: since}); got != "" {
 				t.Errorf("%s on %s: %q", name, since, got)
 			}
 		}

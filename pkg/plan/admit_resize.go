@@ -20,7 +20,7 @@ type Edits struct{ a *admission }
 
 // NewEdits counts the admitted pods. It keeps node.UIDs: changes by the caller count for the
 // edits that are judged after that.
-func NewEdits(seated []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, seated)} }
+func NewEdits(admitted []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, admitted)} }
 
 // Admit says why want may not replace was, an admitted pod; refused is false when it may.
 func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
@@ -32,8 +32,8 @@ func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
 
 // Accept puts want in the place of was.
 func (e *Edits) Accept(want, was *pod.Spec) {
-	e.a.unseat(was)
-	e.a.seat(want)
+	e.a.remove(was)
+	e.a.add(want)
 }
 
 // FitResize says why a running pod does not get the resources that want requests beyond those
@@ -71,8 +71,8 @@ func (a *admission) comeBack() {
 	a.away = nil
 }
 
-// unseat removes a pod from the admitted ones.
-func (a *admission) unseat(spec *pod.Spec) {
+// remove removes a pod from the admitted ones.
+func (a *admission) remove(spec *pod.Spec) {
 	a.discount(spec)
 	a.gone[spec] = true
 	a.uids[spec.UID()] = slices.DeleteFunc(a.uids[spec.UID()], func(s *pod.Spec) bool { return s == spec })

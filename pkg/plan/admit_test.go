@@ -62,12 +62,12 @@ func renamed(s *pod.Spec, uid string) *pod.Spec {
 func TestC_1_31_Admit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		name    string
-		want    []*pod.Spec
-		seated  []*pod.Spec
-		maxPods int
-		ok      string
-		refused string
+		name     string
+		want     []*pod.Spec
+		admitted []*pod.Spec
+		maxPods  int
+		ok       string
+		refused  string
 	}{
 		{"no ports", []*pod.Spec{portPod("a", 0), portPod("b", 0)}, nil, 0, "a b", ""},
 		{"C_1_31_4 same port", []*pod.Spec{portPod("b", 0, "80"), portPod("a", 0, "80")}, nil, 0, "a", "b NodePorts host port 80/TCP is taken by pod default/a"},
@@ -76,17 +76,17 @@ func TestC_1_31_Admit(t *testing.T) {
 		{"one address and all of them", []*pod.Spec{portPod("a", 0, "10.0.0.1:80"), portPod("b", 0, "0.0.0.0:80")}, nil, 0, "a", "b NodePorts host port 80/TCP is taken by pod default/a"},
 		{"host network", []*pod.Spec{portPod("a", 0, "80"), onHostNetwork(portPod("b", 0, "80"))}, nil, 0, "a", "b NodePorts host port 80/TCP is taken by pod default/a"},
 		{"more important first", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 7, "80")}, nil, 0, "b", "a NodePorts host port 80/TCP is taken by pod default/b"},
-		{"C_1_31_5 seats are kept", []*pod.Spec{portPod("b", 2_000_001_000, "80")}, []*pod.Spec{portPod("a", 0, "80")}, 0, "", "b NodePorts host port 80/TCP is taken by pod default/a"},
-		{"seats are not judged", []*pod.Spec{portPod("c", 0)}, []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80")}, 0, "c", ""},
+		{"C_1_31_5 admitted pods stay admitted", []*pod.Spec{portPod("b", 2_000_001_000, "80")}, []*pod.Spec{portPod("a", 0, "80")}, 0, "", "b NodePorts host port 80/TCP is taken by pod default/a"},
+		{"admitted pods are not judged", []*pod.Spec{portPod("c", 0)}, []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80")}, 0, "c", ""},
 		{"C_1_31_1 too many", []*pod.Spec{portPod("b", 0), portPod("c", 2_000_000_000)}, []*pod.Spec{portPod("a", 0)}, 2, "c", "b OutOfpods Node didn't have enough resource: pods, requested: 1, used: 2, capacity: 2"},
 		{"the refused hold nothing", []*pod.Spec{portPod("a", 0, "80"), portPod("b", 0, "80", "81"), portPod("c", 0, "81")}, nil, 0, "a c", "b NodePorts host port 80/TCP is taken by pod default/a"},
 		{"F43 same uid", []*pod.Spec{renamed(portPod("a", 0), "u"), renamed(portPod("b", 0), "u")}, nil, 0, "a", "b DuplicateUID uid u belongs to pod default/a"},
-		{"F43 same key", []*pod.Spec{portPod("a", 0)}, []*pod.Spec{renamed(portPod("a", 0), "other")}, 0, "", "a DuplicatePod another pod is already named default/a"},
+		{"F43 same key", []*pod.Spec{portPod("a", 0)}, []*pod.Spec{renamed(portPod("a", 0), "other")}, 0, "", "a DuplicatePod another pod already has the name default/a"},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "-"), func(t *testing.T) {
 			t.Parallel()
 			for range 10 {
-				ok, refused := plan.Admit(c.want, c.seated, plan.Node{MaxPods: c.maxPods})
+				ok, refused := plan.Admit(c.want, c.admitted, plan.Node{MaxPods: c.maxPods})
 				var names, reasons []string
 				for _, s := range ok {
 					names = append(names, s.Name)
@@ -101,7 +101,7 @@ func TestC_1_31_Admit(t *testing.T) {
 					t.Errorf("refused %q, want %q", got, c.refused)
 				}
 				rand.Shuffle(len(c.want), func(i, j int) { c.want[i], c.want[j] = c.want[j], c.want[i] })
-				rand.Shuffle(len(c.seated), func(i, j int) { c.seated[i], c.seated[j] = c.seated[j], c.seated[i] })
+				rand.Shuffle(len(c.admitted), func(i, j int) { c.admitted[i], c.admitted[j] = c.admitted[j], c.admitted[i] })
 			}
 		})
 	}

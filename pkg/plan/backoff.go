@@ -24,15 +24,15 @@ const (
 // resets the streak, and so do other resources. The container carries the streak, so that a
 // new agent continues it (unlike C-1.32.4). A clock that was set back by more than the delay
 // ends the delay: an exit in the future does not show how long ago it was (F14).
-func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
+func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
 	end := c.FinishedAt
 	if end.IsZero() { // the runtime does not report the time of the exit
 		end = c.CreatedAt
 	}
-	if s.Record.Lives[c.ID].Killed == pod.OnRequest { // a requested restart is no crash
+	if s.Record.ContainerNotes[c.ID].Killed == pod.OnRequest { // a requested restart is no crash
 		return 0, 0, time.Time{}
 	}
-	if s.Record.Lives[c.ID].ByProbe() {
+	if s.Record.ContainerNotes[c.ID].ByProbe() {
 		return s.probeCrash(c, end)
 	}
 	n := s.streak(c, c.FinishedAt)
@@ -48,7 +48,7 @@ func (s *scene) crash(c pod.Container) (streak int, delay time.Duration, due tim
 // exited one while this one stops. So only a container that ran shorter than its delay waits,
 // and then for all of it, from its own exit. While this one waits, tidy removes the container
 // before it.
-func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
+func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
 		return d.Name == c.Name && d.State == pod.StateExited
@@ -67,7 +67,7 @@ func (s *scene) probeCrash(c pod.Container, end time.Time) (streak int, delay ti
 }
 
 // streak counts the crashes in a row before a container that exited at end.
-func (s *scene) streak(c pod.Container, end time.Time) int {
+func (s *planner) streak(c pod.Container, end time.Time) int {
 	forgotten := !c.StartedAt.IsZero() && end.Sub(c.StartedAt) >= 2*s.maxDelay()
 	resized := c.Resources != "" && len(pod.ResourcesChanged(c.Resources, s.Want.Resources(c.Name))) > 0
 	if forgotten || resized {
@@ -76,15 +76,15 @@ func (s *scene) streak(c pod.Container, end time.Time) int {
 	return max(c.CrashStreak, 0)
 }
 
-func (s *scene) delay(n int) time.Duration {
+func (s *planner) delay(n int) time.Duration {
 	return min(firstDelay<<min(n-1, 10), s.maxDelay())
 }
 
-func (s *scene) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay) }
+func (s *planner) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay) }
 
 // dueAfter is when a delay after end is over. It is zero, for at once, where end lies further
 // in the future than any delay can explain.
-func (s *scene) dueAfter(end time.Time, delay time.Duration) time.Time {
+func (s *planner) dueAfter(end time.Time, delay time.Duration) time.Time {
 	if end.Sub(s.Now) > delay {
 		return time.Time{}
 	}
@@ -95,7 +95,7 @@ func (s *scene) dueAfter(end time.Time, delay time.Duration) time.Time {
 }
 
 // backOff notes that an exited container is in back-off.
-func (s *scene) backOff(c pod.Container, delay time.Duration, due time.Time) {
+func (s *planner) backOff(c pod.Container, delay time.Duration, due time.Time) {
 	if s.p.Backoff == nil {
 		s.p.Backoff = make(map[string]podview.Backoff, 1)
 	}

@@ -40,7 +40,7 @@ func (k *kubeletBackoff) starts(now time.Time) time.Time {
 // kill returns when the next container starts after a probe's kill that ended at now.
 func (k *kubeletBackoff) kill(now time.Time) time.Time {
 	known := k.delay > 0 && !k.exited.IsZero()
-	if held := known && now.Sub(k.exited) < k.delay; held {
+	if blocked := known && now.Sub(k.exited) < k.delay; blocked {
 		k.exited = now // the next read finds the killed container
 		return k.starts(now)
 	}
@@ -60,7 +60,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 		f := manifest{policy: "Always", containers: 1, probes: true}
 		runUp(m, &f)
 		model := kubeletBackoff{max: 5 * time.Minute}
-		for life := range rapid.IntRange(1, 14).Draw(t, "lives") {
+		for notes := range rapid.IntRange(1, 14).Draw(t, "lives") {
 			kill := rapid.Bool().Draw(t, "kill")
 			lasts := rapid.SampledFrom([]int{1, 5, 9, 12, 25, 45, 90, 200, 400, 550}).Draw(t, "seconds")
 			if !kill && rapid.IntRange(0, 9).Draw(t, "long") == 0 {
@@ -71,7 +71,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 			m.now = m.now.Add(time.Duration(lasts) * time.Second)
 			var want time.Time
 			if kill {
-				m.health.Live["c0"] = pod.Verdict{ContainerID: c.ID}
+				m.health.Live["c0"] = pod.ProbeStatus{ContainerID: c.ID}
 				want = model.kill(m.now.Add(m.stopTakes))
 			} else {
 				m.exit(c, 1)
@@ -88,7 +88,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 			}
 			next := m.have().Containers["c0"]
 			if next.ID == c.ID || !next.StartedAt.Equal(want) || len(m.broken) > 0 {
-				t.Fatalf("life %d, killed %t after %d s: next at +%s, the kubelet at +%s %v", life+1, kill, lasts,
+				t.Fatalf("container %d, killed %t after %d s: next at +%s, the kubelet at +%s %v", notes+1, kill, lasts,
 					next.StartedAt.Sub(plantest.Now), want.Sub(plantest.Now), m.broken)
 			}
 		}

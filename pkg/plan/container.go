@@ -13,7 +13,7 @@ import (
 
 // container decides about one regular container (C-1.19.6) or one sidecar (C-1.20.5); only
 // their restart policies differ. The first row that matches decides, except that a due
-// postStart hook runs first. The rule doubled has stopped containers outside the newest
+// postStart hook runs first. The rule duplicates has stopped containers outside the newest
 // sandbox.
 //
 //	 its record | when                                    | plan
@@ -33,7 +33,7 @@ import (
 //	 exited     | rules, its policy or the pod's allow    | start, when its back-off is over
 //	            | a restart was requested                 | start; no back-off
 //	            | none of these                           | keep
-func (s *scene) container(name string) {
+func (s *planner) container(name string) {
 	c, ok := s.Container(name)
 	switch {
 	case !ok: // also after a restart of all removed it (C-1.19.8)
@@ -53,17 +53,17 @@ func (s *scene) container(name string) {
 
 // Why a container is replaced for another reason than its own exit (Step.Why).
 const (
-	WhyEdited  = "definition changed"
-	WhyResized = "resources changed"
-	WhyAsked   = "a restart was asked for"
+	WhyEdited    = "definition changed"
+	WhyResized   = "resources changed"
+	WhyRequested = "a restart was requested"
 )
 
 // running decides about a container that runs and has the desired definition.
-func (s *scene) running(c pod.Container) {
+func (s *planner) running(c pod.Container) {
 	switch kill := s.doomed(c); kill {
 	case "":
 	case pod.OnRequest:
-		if s.replace(c, WhyAsked) {
+		if s.replace(c, WhyRequested) {
 			return
 		}
 		// It runs until its successor can start, so its hook is due.
@@ -74,7 +74,7 @@ func (s *scene) running(c pod.Container) {
 	if s.hookDue(c) {
 		s.add(Step{Action: RunHook, Container: c.Name, ID: c.ID, Hook: s.postStart(c.Name), Why: "postStart hook has not ended"})
 	}
-	if s.Record.Lives[c.ID].Killed == "" {
+	if s.Record.ContainerNotes[c.ID].Killed == "" {
 		s.resize(c)
 	}
 }
@@ -82,17 +82,17 @@ func (s *scene) running(c pod.Container) {
 // doomed returns why a running container has to be killed, as the container's notes record it
 // (Life.Killed); "" when it may run on. An agent completes a kill that an earlier agent
 // began.
-func (s *scene) doomed(c pod.Container) string {
+func (s *planner) doomed(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
-	life := s.Record.Lives[c.ID]
+	notes := s.Record.ContainerNotes[c.ID]
 	failed := func(probe *v1.Probe, kind pod.ProbeKind) bool {
 		ok, known := s.Probed(kind, c)
 		return probe != nil && known && !ok
 	}
 	switch {
-	case life.Killed != "":
-		return life.Killed
-	case life.PostStart == pod.HookFailed:
+	case notes.Killed != "":
+		return notes.Killed
+	case notes.PostStart == pod.HookFailed:
 		return pod.HookFailed
 	case failed(spec.LivenessProbe, pod.Liveness):
 		return string(pod.Liveness)
@@ -105,7 +105,7 @@ func (s *scene) doomed(c pod.Container) string {
 // killFor stops a container because of why: a probe or hook that failed. After a failed probe
 // the container restarts at once, unless its policy or a back-off prevents it; after a failed
 // hook it counts as exited.
-func (s *scene) killFor(c pod.Container, why string) {
+func (s *planner) killFor(c pod.Container, why string) {
 	text := why + " probe failed"
 	if why == pod.HookFailed {
 		text = "postStart hook failed"
@@ -125,8 +125,8 @@ func (s *scene) killFor(c pod.Container, why string) {
 // restart where its resize policy asks for that (C-1.34.4). If an older agent made the
 // container and did not note its resources, they are unknown and stay. A container that does
 // not run gets them when it starts.
-func (s *scene) resize(c pod.Container) {
-	has := cmp.Or(s.Record.Lives[c.ID].Resources, c.Resources)
+func (s *planner) resize(c pod.Container) {
+	has := cmp.Or(s.Record.ContainerNotes[c.ID].Resources, c.Resources)
 	if has == "" && s.Record.Want != nil { // made by an agent that did not note its resources
 		has = s.Record.Want.Resources(c.Name)
 	}
@@ -151,7 +151,7 @@ func (s *scene) resize(c pod.Container) {
 // with its crash streak reset. The running container continues until the new image is
 // present, so an image that cannot be pulled costs nothing that runs. It returns false when
 // something keeps the new one from starting.
-func (s *scene) replace(c pod.Container, why string) bool {
+func (s *planner) replace(c pod.Container, why string) bool {
 	if !s.mayStart(c.Name) {
 		s.p.Behind = true
 		return false
@@ -164,15 +164,15 @@ func (s *scene) replace(c pod.Container, why string) bool {
 	default:
 		s.add(s.replaceStep(c, why))
 	}
-	s.made(Step{Container: c.Name, Anew: why != WhyAsked, Why: why})
+	s.made(Step{Container: c.Name, Edited: why != WhyRequested, Why: why})
 	return true
 }
 
 // replaceStep stops a container that another one replaces. A restart request may have set the
 // grace. Where the runtime cannot show that the container is to be replaced, the record notes
 // it.
-func (s *scene) replaceStep(c pod.Container, why string) Step {
-	asked := s.Record.Lives[c.ID].Killed
+func (s *planner) replaceStep(c pod.Container, why string) Step {
+	asked := s.Record.ContainerNotes[c.ID].Killed
 	if why == WhyResized { // the runtime shows a changed definition, but not changed resources
 		asked = pod.OnRequest
 	}
@@ -186,7 +186,7 @@ func (s *scene) replaceStep(c pod.Container, why string) Step {
 
 // startCreated starts a container that was created and not started: the agent or the runtime
 // ended in between (P2, C-1.19.8).
-func (s *scene) startCreated(c pod.Container) {
+func (s *planner) startCreated(c pod.Container) {
 	const why = "created and not started"
 	if !s.InSandbox(c) || s.Changed(c) {
 		s.remove(c, why)
@@ -200,7 +200,7 @@ func (s *scene) startCreated(c pod.Container) {
 
 // lost stops a container whose state the runtime does not know, and restarts it unless its
 // policy is Never: there is no exit code for a rule to match.
-func (s *scene) lost(c pod.Container) {
+func (s *planner) lost(c pod.Container) {
 	const why = "state is unknown"
 	s.stop(c, why)
 	if s.policyOf(c.Name) != never {
@@ -210,7 +210,7 @@ func (s *scene) lost(c pod.Container) {
 
 // restart restarts an exited container when its back-off is over. The back-off of one
 // container does not delay the others.
-func (s *scene) restart(c pod.Container) {
+func (s *planner) restart(c pod.Container) {
 	streak, delay, due := s.crash(c)
 	if due.After(s.Now) {
 		s.backOff(c, delay, due)
@@ -220,12 +220,12 @@ func (s *scene) restart(c pod.Container) {
 }
 
 // start creates and starts container name, after streak crashes in a row.
-func (s *scene) start(name string, streak int, why string) {
+func (s *planner) start(name string, streak int, why string) {
 	s.create(Step{Container: name, Streak: streak, Why: why})
 }
 
 // create pulls the image, then creates and starts the container of a CreateContainer step.
-func (s *scene) create(step Step) {
+func (s *planner) create(step Step) {
 	if !s.mayStart(step.Container) {
 		return
 	}
@@ -234,7 +234,7 @@ func (s *scene) create(step Step) {
 }
 
 // made is create for an image that was pulled.
-func (s *scene) made(step Step) {
+func (s *planner) made(step Step) {
 	step.Action, step.Attempt = CreateContainer, s.nextAttempt(step.Container)
 	s.add(step)
 	s.run(step.Container, "", step.Why)
@@ -242,7 +242,7 @@ func (s *scene) made(step Step) {
 
 // run starts a created container: the one with this ID, or the one just created. The next
 // container is created after this one's postStart hook (C-1.22.1).
-func (s *scene) run(name, id, why string) {
+func (s *planner) run(name, id, why string) {
 	s.add(Step{Action: StartContainer, Container: name, ID: id, Why: why})
 	if hook := s.postStart(name); hook != nil {
 		s.add(Step{Action: RunHook, Container: name, ID: id, Hook: hook, Why: why})
@@ -251,7 +251,7 @@ func (s *scene) run(name, id, why string) {
 
 // mayStart reports whether container name may be started now. A container that may not does
 // not delay the others.
-func (s *scene) mayStart(name string) bool {
+func (s *planner) mayStart(name string) bool {
 	if s.Forbidden != "" {
 		s.waitFor(s.Forbidden)
 		return false
@@ -272,7 +272,7 @@ func (s *scene) mayStart(name string) bool {
 
 // policyOf is the restart policy of container name: its own, as a sidecar has, else the pod's
 // (C-1.21.1, C-1.21.2).
-func (s *scene) policyOf(name string) v1.RestartPolicy {
+func (s *planner) policyOf(name string) v1.RestartPolicy {
 	if c, _ := s.Want.Container(name); c != nil && c.RestartPolicy != nil {
 		return v1.RestartPolicy(*c.RestartPolicy)
 	}
@@ -281,14 +281,14 @@ func (s *scene) policyOf(name string) v1.RestartPolicy {
 
 // restartable reports whether any regular container may restart. In a pod without one,
 // nothing is created again in another sandbox (C-1.19.3).
-func (s *scene) restartable() bool {
+func (s *planner) restartable() bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.Containers, func(c v1.Container) bool {
 		return s.policyOf(c.Name) != never || c.RestartPolicy != nil && len(c.RestartPolicyRules) > 0
 	})
 }
 
 // comesBack reports whether an exited container restarts (C-1.19.8).
-func (s *scene) comesBack(c pod.Container) bool {
+func (s *planner) comesBack(c pod.Container) bool {
 	restart, _ := s.Restarts(c)
 	return restart
 }

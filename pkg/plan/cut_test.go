@@ -46,7 +46,7 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 		"liveness": func(m *sim, f *manifest) {
 			f.probes, f.hooks = true, true
 			runUp(m, f)
-			m.health.Live["c0"] = pod.Verdict{ContainerID: m.have().Containers["c0"].ID}
+			m.health.Live["c0"] = pod.ProbeStatus{ContainerID: m.have().Containers["c0"].ID}
 		},
 		"hook fails once": func(m *sim, f *manifest) {
 			f.hooks, f.sidecars = true, 1

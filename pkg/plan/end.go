@@ -17,14 +17,14 @@ const (
 // end is how the desired instance has terminated: by the record, else by its containers
 // (C-1.26.13, I4: after a lost record nothing runs again) or its active deadline (C-1.26.16).
 // It is zero while the instance continues, is to be replaced, or is not desired.
-func (s *scene) end() Ended {
+func (s *planner) end() Ended {
 	switch {
 	case s.Want == nil:
 		return Ended{}
 	case s.Want.EndedAtServer():
 		st := s.Want.Pod.Status
 		return Ended{Phase: string(st.Phase), Reason: st.Reason, Message: st.Message}
-	case s.anew != "":
+	case s.newInstance != "":
 		return Ended{}
 	case s.Record.Terminal != "" && s.target == s.Record.Instance:
 		return Ended{Phase: string(s.Record.Terminal)}
@@ -41,7 +41,7 @@ func (s *scene) end() Ended {
 
 // naturalEnd is the final phase that follows from the containers, "" for none. Sidecars and
 // ephemeral containers do not count (C-1.20.11, C-1.19.7).
-func (s *scene) naturalEnd() string {
+func (s *planner) naturalEnd() string {
 	switch {
 	case s.restartingAll(): // a container that this restart stopped has not terminated
 		return ""
@@ -66,7 +66,7 @@ func (s *scene) naturalEnd() string {
 
 // initFailed reports whether the current init container failed and may not be tried again
 // (C-1.20.11).
-func (s *scene) initFailed() bool {
+func (s *planner) initFailed() bool {
 	list, turn := s.Want.Pod.Spec.InitContainers, s.CurrentInit()
 	if turn == len(list) || pod.Restartable(&list[turn]) {
 		return false
@@ -80,7 +80,7 @@ func (s *scene) initFailed() bool {
 
 // lastWords is the final phase of an instance in which no container starts any more: "" while
 // a container may still run.
-func (s *scene) lastWords() string {
+func (s *planner) lastWords() string {
 	if podview.MayRun(s.Have) {
 		return ""
 	}
@@ -96,9 +96,9 @@ func (s *scene) lastWords() string {
 // deadline returns the active deadline of the desired instance. ok is false when it has none,
 // or when its start is not known. A pod that waits for the network or for another pod has not
 // started: it is not active.
-func (s *scene) deadline() (at time.Time, ok bool) {
+func (s *planner) deadline() (at time.Time, ok bool) {
 	d := s.Want.Pod.Spec.ActiveDeadlineSeconds
-	known := s.anew == "" && s.Record.Instance == s.target && !s.Record.StartTime.IsZero()
+	known := s.newInstance == "" && s.Record.Instance == s.target && !s.Record.StartTime.IsZero()
 	if d == nil || !known {
 		return time.Time{}, false
 	}
@@ -107,7 +107,7 @@ func (s *scene) deadline() (at time.Time, ok bool) {
 
 // overtime reports whether the deadline terminates the instance. An instance that reached
 // phase before the deadline was in time.
-func (s *scene) overtime(phase string) bool {
+func (s *planner) overtime(phase string) bool {
 	at, ok := s.deadline()
 	if !ok || s.Now.Before(at) {
 		return false
@@ -124,7 +124,7 @@ func (s *scene) overtime(phase string) bool {
 }
 
 // awaitDeadline has a pod that continues planned again at its deadline.
-func (s *scene) awaitDeadline() {
+func (s *planner) awaitDeadline() {
 	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.Ended.Phase != "" {
 		return
 	}

@@ -52,7 +52,7 @@ func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containe
 			return true, nil
 		case s.Action == RunSandbox && !have.Empty() && have.UID != "" && instance == 0:
 			return true, nil
-		case s.Action == CreateContainer && s.Anew && !slices.Contains(containers, s.Container):
+		case s.Action == CreateContainer && s.Edited && !slices.Contains(containers, s.Container):
 			containers = append(containers, s.Container)
 		}
 	}
@@ -81,7 +81,7 @@ type world struct {
 // what the caller's View holds.
 func newWorld(v View) *world {
 	v.Hindrances = Hindrances{}
-	v.Health = pod.Health{Started: make(map[string]pod.Verdict)}
+	v.Health = pod.Health{Started: make(map[string]pod.ProbeStatus)}
 	v.Have.Older = slices.Clone(v.Have.Older)
 	v.Have.Dead = slices.Clone(v.Have.Dead)
 	if v.Have.Sandbox != nil {
@@ -91,16 +91,16 @@ func newWorld(v View) *world {
 	containers := make(map[string]pod.Container, len(v.Have.Containers))
 	for name, c := range v.Have.Containers {
 		c.CrashStreak = 0 // its back-off ends at some time
-		v.Health.Started[name] = pod.Verdict{ContainerID: c.ID, OK: true}
+		v.Health.Started[name] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
 		containers[name] = c
 	}
 	v.Have.Containers = containers
 	attempts := make(map[string]uint32, len(v.Record.Attempts))
 	maps.Copy(attempts, v.Record.Attempts)
 	v.Record.Attempts = attempts
-	v.Record.Lives = maps.Clone(v.Record.Lives)
-	if v.Record.Lives == nil {
-		v.Record.Lives = make(map[string]pod.Life)
+	v.Record.ContainerNotes = maps.Clone(v.Record.ContainerNotes)
+	if v.Record.ContainerNotes == nil {
+		v.Record.ContainerNotes = make(map[string]pod.ContainerNotes)
 	}
 	v.Record.Streaks = nil
 	return &world{v: v}
@@ -123,7 +123,7 @@ func (w *world) do(s Step) {
 		have.Sandbox = &pod.Sandbox{ID: w.id("sandbox"), Ready: true, Attempt: s.Attempt, Instance: s.Instance, SandboxHash: want.SandboxHash, SpecHash: want.Hash, Grace: -1}
 	case CreateContainer:
 		if old, ok := have.Containers[s.Container]; ok {
-			w.bury(old)
+			w.addOlder(old)
 		}
 		have.Containers[s.Container] = pod.Container{
 			ID: w.id(s.Container), Name: s.Container, SandboxID: have.Sandbox.ID, State: pod.StateCreated,
@@ -134,16 +134,16 @@ func (w *world) do(s Step) {
 		c := have.Containers[s.Container]
 		c.State, c.StartedAt = pod.StateRunning, w.v.Now
 		have.Containers[s.Container] = c
-		w.v.Health.Started[s.Container] = pod.Verdict{ContainerID: c.ID, OK: true}
+		w.v.Health.Started[s.Container] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
 	case RunHook, UpdateContainer:
 		id := cmp.Or(s.ID, have.Containers[s.Container].ID)
-		life := w.v.Record.Lives[id]
+		notes := w.v.Record.ContainerNotes[id]
 		if s.Action == RunHook {
-			life.PostStart = ""
+			notes.PostStart = ""
 		} else {
-			life.Resources = w.v.Want.Resources(s.Container)
+			notes.Resources = w.v.Want.Resources(s.Container)
 		}
-		w.v.Record.Lives[id] = life
+		w.v.Record.ContainerNotes[id] = notes
 	case StopContainer:
 		w.end(func(c pod.Container) bool { return c.ID == s.ID })
 	case RemoveContainer:
@@ -164,13 +164,13 @@ func (w *world) do(s Step) {
 	case TakeVolumes:
 		w.v.VolumesReady = w.v.VolumesReady && s.Instance != w.v.Record.Instance
 	case Forget:
-		w.v.Record = pod.Record{Key: w.v.Record.Key, Attempts: make(map[string]uint32), Lives: make(map[string]pod.Life)}
+		w.v.Record = pod.Record{Key: w.v.Record.Key, Attempts: make(map[string]uint32), ContainerNotes: make(map[string]pod.ContainerNotes)}
 	}
 }
 
-// bury puts a container among the older ones, newest first by attempt, as a runtime shows
+// addOlder puts a container among the older ones, newest first by attempt, as a runtime shows
 // them.
-func (w *world) bury(c pod.Container) {
+func (w *world) addOlder(c pod.Container) {
 	dead := &w.v.Have.Dead
 	*dead = append(*dead, c)
 	slices.SortStableFunc(*dead, func(a, b pod.Container) int {

@@ -45,7 +45,7 @@ func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 	if diff := gocmp.Diff(want, got); diff != "" {
 		t.Errorf("steps (-want +got):\n%s", diff)
 	}
-	if len(m.sandboxes) > 0 || len(m.rec.Lives) > 0 {
+	if len(m.sandboxes) > 0 || len(m.rec.ContainerNotes) > 0 {
 		t.Error("the forecast has written to what it was given")
 	}
 }

@@ -28,29 +28,29 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 // ordinary case: the network works, and for a pod on the node the record, the spec and the
 // volumes exist.
 type viewYAML struct {
-	Unwanted     bool                   `json:"unwanted"`
-	Instance     *int                   `json:"instance"`
-	NoKept       bool                   `json:"noKept"`
-	Attempts     map[string]uint32      `json:"attempts"`
-	Terminal     string                 `json:"terminal"`
-	VolumesReady *bool                  `json:"volumesReady"`
-	VolumesStale bool                   `json:"volumesStale"`
-	Trouble      map[string]troubleYAML `json:"trouble"`
-	StopSince    string                 `json:"stopSince"` // how long ago
-	StopGrace    *int64                 `json:"stopGrace"`
-	StopAsked    bool                   `json:"stopAsked"`
-	NetworkDown  bool                   `json:"networkDown"`
-	Refused      string                 `json:"refused"`
-	Evicted      string                 `json:"evicted"`
-	VolumesDue   string                 `json:"volumesDue"` // the time until they are out of date
-	Waits        string                 `json:"waits"`
-	StopWaits    string                 `json:"stopWaits"`
-	Health       map[string]string      `json:"health"` // by container ID: words of "ready live started", "-" before a failure
-	Lives        map[string]pod.Life    `json:"lives"`  // by container ID
-	Streaks      map[string]int         `json:"streaks"`
-	Restarting   bool                   `json:"restartingAll"`
-	Started      string                 `json:"started"` // how long ago, default an hour; or never
-	MaxBackoff   string                 `json:"maxBackoff"`
+	Unwanted       bool                          `json:"unwanted"`
+	Instance       *int                          `json:"instance"`
+	NoKept         bool                          `json:"noKept"`
+	Attempts       map[string]uint32             `json:"attempts"`
+	Terminal       string                        `json:"terminal"`
+	VolumesReady   *bool                         `json:"volumesReady"`
+	VolumesStale   bool                          `json:"volumesStale"`
+	Trouble        map[string]troubleYAML        `json:"trouble"`
+	StopSince      string                        `json:"stopSince"` // how long ago
+	StopGrace      *int64                        `json:"stopGrace"`
+	StopAsked      bool                          `json:"stopAsked"`
+	NetworkDown    bool                          `json:"networkDown"`
+	Refused        string                        `json:"refused"`
+	Evicted        string                        `json:"evicted"`
+	VolumesDue     string                        `json:"volumesDue"` // the time until they are out of date
+	Waits          string                        `json:"waits"`
+	StopWaits      string                        `json:"stopWaits"`
+	Health         map[string]string             `json:"health"` // by container ID: words of "ready live started", "-" before a failure
+	ContainerNotes map[string]pod.ContainerNotes `json:"lives"`  // by container ID
+	Streaks        map[string]int                `json:"streaks"`
+	Restarting     bool                          `json:"restartingAll"`
+	Started        string                        `json:"started"` // how long ago, default an hour; or never
+	MaxBackoff     string                        `json:"maxBackoff"`
 }
 
 type troubleYAML struct {
@@ -139,7 +139,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		Want: want, Have: have, Now: plantest.Now,
 		Record: pod.Record{
 			Want: want, Attempts: y.Attempts, Terminal: v1.PodPhase(y.Terminal), StopGrace: y.StopGrace, StopAsked: y.StopAsked,
-			Lives: y.Lives, Streaks: y.Streaks, RestartingAll: y.Restarting, StartTime: plantest.Now.Add(-time.Hour),
+			ContainerNotes: y.ContainerNotes, Streaks: y.Streaks, RestartingAll: y.Restarting, StartTime: plantest.Now.Add(-time.Hour),
 		},
 		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, Evicted: y.Evicted,
 		Hindrances: plan.Hindrances{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
@@ -211,8 +211,8 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 
 // readHealth parses probe statuses of the containers that have shows, or had.
 func readHealth(words map[string]string, have pod.Actual) (pod.Health, error) {
-	h := pod.Health{Ready: map[string]pod.Verdict{}, Live: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
-	kinds := map[string]map[string]pod.Verdict{"ready": h.Ready, "live": h.Live, "started": h.Started}
+	h := pod.Health{Ready: map[string]pod.ProbeStatus{}, Live: map[string]pod.ProbeStatus{}, Started: map[string]pod.ProbeStatus{}}
+	kinds := map[string]map[string]pod.ProbeStatus{"ready": h.Ready, "live": h.Live, "started": h.Started}
 	for id, text := range words {
 		name := id[:strings.LastIndex(id, "-")]
 		for _, word := range strings.Fields(text) {
@@ -220,7 +220,7 @@ func readHealth(words map[string]string, have pod.Actual) (pod.Health, error) {
 			if !ok || have.Containers[name].ID == "" {
 				return h, fmt.Errorf("health of %s: %q", id, word)
 			}
-			kind[name] = pod.Verdict{ContainerID: id, OK: !strings.HasPrefix(word, "-")}
+			kind[name] = pod.ProbeStatus{ContainerID: id, OK: !strings.HasPrefix(word, "-")}
 		}
 	}
 	return h, nil

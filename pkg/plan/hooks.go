@@ -7,7 +7,7 @@ import (
 )
 
 // postStart returns the hook that runs after container name has started, nil for none.
-func (s *scene) postStart(name string) *v1.LifecycleHandler {
+func (s *planner) postStart(name string) *v1.LifecycleHandler {
 	if c, _ := s.Want.Container(name); c != nil && c.Lifecycle != nil {
 		return c.Lifecycle.PostStart
 	}
@@ -16,14 +16,14 @@ func (s *scene) postStart(name string) *v1.LifecycleHandler {
 
 // hookDue reports whether the postStart hook of a running container has not ended: the agent
 // ended, or a newer spec cancelled it.
-func (s *scene) hookDue(c pod.Container) bool {
-	return s.Record.Lives[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
+func (s *planner) hookDue(c pod.Container) bool {
+	return s.Record.ContainerNotes[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
 }
 
 // preStop returns the hook that has to run before c is stopped: by the spec that it was made
 // from, with edits that did not restart it, else by the container's annotation.
-func (s *scene) preStop(c pod.Container) *v1.LifecycleHandler {
-	if c.State != pod.StateRunning || s.Record.Lives[c.ID].PreStop {
+func (s *planner) preStop(c pod.Container) *v1.LifecycleHandler {
+	if c.State != pod.StateRunning || s.Record.ContainerNotes[c.ID].PreStop {
 		return nil
 	}
 	made := s.madeFrom()

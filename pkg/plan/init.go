@@ -21,7 +21,7 @@ import (
 //	                                     | has failed
 //	 has completed                       | start the next one; after the last the pod
 //	                                     | is initialised
-func (s *scene) initContainers() (initialised bool) {
+func (s *planner) initContainers() (initialised bool) {
 	list := s.Want.Pod.Spec.InitContainers
 	turn := s.CurrentInit()
 	for i := range list[:turn] {
@@ -62,7 +62,7 @@ func (s *scene) initContainers() (initialised bool) {
 
 // initTurn decides about the current init container, no sidecar, that has not completed. A
 // running one keeps its definition (C-1.20.10).
-func (s *scene) initTurn(c pod.Container) {
+func (s *planner) initTurn(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
 		s.waitFor(fmt.Sprintf("init container %s is running", c.Name))
@@ -71,7 +71,7 @@ func (s *scene) initTurn(c pod.Container) {
 	case c.State == pod.StateUnknown:
 		s.lost(c)
 	case s.Changed(c):
-		s.create(Step{Container: c.Name, Anew: true, Why: WhyEdited})
+		s.create(Step{Container: c.Name, Edited: true, Why: WhyEdited})
 	default:
 		s.restart(c)
 	}
@@ -80,7 +80,7 @@ func (s *scene) initTurn(c pod.Container) {
 // started reports whether the next init container may follow a sidecar: it runs, its
 // postStart hook has succeeded, and this container has passed its startup probe, if any.
 // Readiness does not count (C-1.20.6).
-func (s *scene) started(c pod.Container) bool {
+func (s *planner) started(c pod.Container) bool {
 	if c.State != pod.StateRunning || s.Changed(c) || s.doomed(c) != "" || s.hookDue(c) {
 		return false
 	}

@@ -11,7 +11,7 @@ import (
 // for a pod that is not desired. It differs from v.Record.Instance exactly when the newest
 // instance is over or was never recorded. Until the returned instance starts, the worker
 // keeps the record of the old one (its spec, its end).
-func Instance(v View) int { return newScene(v).target }
+func Instance(v View) int { return newPlanner(v).target }
 
 // Replaces reports whether want needs a new instance in place of one made from made: it has
 // another UID, or an edit replaces the whole pod.
@@ -33,12 +33,12 @@ func Revives(made, want *pod.Spec) bool {
 }
 
 // compare is the planner state of a pod of which only the specs are known.
-func compare(made, want *pod.Spec) *scene {
+func compare(made, want *pod.Spec) *planner {
 	v := View{Want: want, Record: pod.Record{Want: made}}
-	return &scene{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
+	return &planner{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
 }
 
-// whyAnew returns why Want needs a new instance; "" when it runs as the newest one, or there
+// whyNewInstance returns why Want needs a new instance; "" when it runs as the newest one, or there
 // is none. The sandbox shows the newest instance. The record does when it knows a later one:
 // its volumes were set up, and its sandbox is not made yet, or is gone.
 //
@@ -48,7 +48,7 @@ func compare(made, want *pod.Spec) *scene {
 //	 sandbox or record  | it was made from another definition of the pod
 //	 the record, of the | it was being stopped, on request or while not desired
 //	 one it knows       | it had terminated, and its content was edited (C-1.26.15)
-func (s *scene) whyAnew() string {
+func (s *planner) whyNewInstance() string {
 	want, b := s.Want, s.Have.Sandbox
 	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
 	recorded := byRecord || s.InstanceOf(b) == s.Record.Instance
@@ -73,9 +73,9 @@ func (s *scene) whyAnew() string {
 	case !s.Record.StopSince.IsZero() && s.Record.StopAsked:
 		return "deletion of the pod was requested"
 	case !s.Record.StopSince.IsZero():
-		return "pod is wanted again while it stops"
+		return "pod was added again while it was stopping"
 	case s.Record.Terminal != "" && !want.Origin.FromAPI() && s.contentChanged():
-		return s.changedText("definition changed after the pod had ended")
+		return s.changedText("definition changed after the pod had terminated")
 	}
 	return ""
 }
@@ -83,7 +83,7 @@ func (s *scene) whyAnew() string {
 // podChanged reports whether the desired pod differs from the one made with hash in a way
 // that replaces the whole pod. Hashes of different versions cannot be compared: then the
 // recorded spec is, and without one nothing changed, so that no upgrade restarts a pod.
-func (s *scene) podChanged(hash string) bool {
+func (s *planner) podChanged(hash string) bool {
 	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
 		return false
 	}
@@ -98,7 +98,7 @@ func (s *scene) podChanged(hash string) bool {
 // desired one: anything that restarts the pod or a container, other resources, or another set
 // of containers. Labels and the like do not start a pod again, and nothing does with a pod of
 // an API server.
-func (s *scene) contentChanged() bool {
+func (s *planner) contentChanged() bool {
 	if s.Record.Want == nil {
 		return s.contentDiffersFromRecords()
 	}
@@ -126,7 +126,7 @@ func (s *scene) contentChanged() bool {
 
 // contentDiffersFromRecords is contentChanged without a recorded spec. An edit of an init
 // container that had its turn counts only when the pod terminated at it.
-func (s *scene) contentDiffersFromRecords() bool {
+func (s *planner) contentDiffersFromRecords() bool {
 	regular := false
 	for name := range s.Have.Containers {
 		if !s.knows(name) {
@@ -150,7 +150,7 @@ func (s *scene) contentDiffersFromRecords() bool {
 }
 
 // changedText names the fields that changed, where the recorded spec shows them.
-func (s *scene) changedText(what string) string {
+func (s *planner) changedText(what string) string {
 	if s.Record.Want == nil {
 		return what
 	}

@@ -73,7 +73,7 @@ func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
 	made.SandboxHash = "v0-old"
 	made.ContainerHashes = map[string]string{"c0": "v0-old"}
 	if plan.Replaces(&made, want) || plan.Revives(&made, want) {
-		t.Error("nobody edited it")
+		t.Error("it was not edited")
 	}
 	f.hostname++
 	if edited := f.spec(); pod.HashVersion(edited.SandboxHash) == "v0" || !plan.Replaces(&made, edited) {

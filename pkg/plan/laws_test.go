@@ -137,9 +137,9 @@ func act(t *rapid.T, m *sim, f, before *manifest) {
 	case "startup", "liveness":
 		if n := len(m.containers); n > 0 {
 			c := m.containers[rapid.IntRange(0, n-1).Draw(t, "which")]
-			verdict := pod.Verdict{ContainerID: c.ID, OK: word == "startup" && rapid.IntRange(0, 3).Draw(t, "fails") > 0}
+			refusalOf := pod.ProbeStatus{ContainerID: c.ID, OK: word == "startup" && rapid.IntRange(0, 3).Draw(t, "fails") > 0}
 			health := pod.Health{Live: maps.Clone(m.health.Live), Started: maps.Clone(m.health.Started)}
-			map[string]map[string]pod.Verdict{"startup": health.Started, "liveness": health.Live}[word][c.Name] = verdict
+			map[string]map[string]pod.ProbeStatus{"startup": health.Started, "liveness": health.Live}[word][c.Name] = refusalOf
 			m.health = health
 		}
 	case "restart":
@@ -269,13 +269,13 @@ func (m *sim) askRestart(c *simContainer, grace int64) {
 	if spec == nil || init && !pod.Restartable(spec) || c.Name == "debug" {
 		return
 	}
-	life := m.rec.Lives[c.ID]
-	life.Killed, life.Grace = pod.OnRequest, &grace
-	if m.rec.Lives == nil {
-		m.rec.Lives = map[string]pod.Life{}
+	notes := m.rec.ContainerNotes[c.ID]
+	notes.Killed, notes.Grace = pod.OnRequest, &grace
+	if m.rec.ContainerNotes == nil {
+		m.rec.ContainerNotes = map[string]pod.ContainerNotes{}
 	}
-	m.rec.Lives[c.ID] = life
-	if l := m.lives[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
+	m.rec.ContainerNotes[c.ID] = notes
+	if l := m.notes[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
 		l.asked = true
 	}
 }
@@ -289,7 +289,7 @@ func (m *sim) askDelete(grace int64) {
 }
 
 // byProbe reports whether a container was killed because of a probe.
-func byProbe(killed string) bool { return (pod.Life{Killed: killed}).ByProbe() }
+func byProbe(killed string) bool { return (pod.ContainerNotes{Killed: killed}).ByProbe() }
 
 // ghost makes an older container and an older sandbox run again, as a runtime does that was
 // interrupted in a start which the agent gave up.
@@ -322,14 +322,14 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 	have := m.have()
 	if m.want == nil {
 		if !p.Gone || !have.Empty() || len(m.volumes) > 0 {
-			return "something is left of a pod that is not wanted"
+			return "something is left of a pod that is not desired"
 		}
 		return ""
 	}
 	if m.rec.Terminal != "" {
 		for _, c := range m.containers {
 			if c.State != pod.StateExited {
-				return c.Name + " lives in a pod that has ended"
+				return c.Name + " runs in a terminated pod"
 			}
 		}
 		return m.untidy()
@@ -337,7 +337,7 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 	box := have.Sandbox
 	switch {
 	case box == nil || !box.Ready || box.SandboxHash != m.want.SandboxHash || have.UID != m.want.UID():
-		return "no sandbox as wanted"
+		return "no sandbox as desired"
 	case !m.volumes[box.Instance] || len(m.volumes) != 1:
 		return fmt.Sprintf("volumes %v of instance %d", m.volumes, box.Instance)
 	}
@@ -347,19 +347,19 @@ func (m *sim) wrong(p plan.Plan, f manifest) string {
 			continue
 		}
 		c, ok := have.Containers[name]
-		killed := m.rec.Lives[c.ID].Killed
-		done := ok && c.State == pod.StateExited && !mayRestart(m.want, spec, &life{exit: c.ExitCode, asked: killed == pod.OnRequest, killed: byProbe(killed)})
+		killed := m.rec.ContainerNotes[c.ID].Killed
+		done := ok && c.State == pod.StateExited && !mayRestart(m.want, spec, &notes{exit: c.ExitCode, asked: killed == pod.OnRequest, killed: byProbe(killed)})
 		if !ok || c.State != pod.StateRunning && !done || c.Hash != m.want.ContainerHash(name) {
-			return name + " is not as wanted"
+			return name + " is not as desired"
 		}
 		if done {
 			continue
 		}
-		if has := cmp.Or(m.rec.Lives[c.ID].Resources, c.Resources); has != m.want.Resources(name) {
+		if has := cmp.Or(m.rec.ContainerNotes[c.ID].Resources, c.Resources); has != m.want.Resources(name) {
 			return fmt.Sprintf("%s has %s", name, has)
 		}
-		if l := m.rec.Lives[c.ID]; l.Killed != "" || l.PostStart != "" {
-			return fmt.Sprintf("%s runs in life %v", name, l)
+		if l := m.rec.ContainerNotes[c.ID]; l.Killed != "" || l.PostStart != "" {
+			return fmt.Sprintf("%s runs as container %v", name, l)
 		}
 	}
 	if _, ok := have.Containers["debug"]; f.ephemeral && !ok {
@@ -380,13 +380,13 @@ func (m *sim) untidy() string {
 	}
 	for _, c := range have.Dead {
 		if c.State != pod.StateExited || dead[c.Name] {
-			return c.ID + " is not the newest dead record"
+			return c.ID + " is not the newest exited container"
 		}
 		dead[c.Name] = true
 	}
 	for _, b := range have.Older {
 		if b.Ready || !needed[b.ID] {
-			return b.ID + " is an older sandbox that nobody needs"
+			return b.ID + " is an older sandbox that no container needs"
 		}
 	}
 	return ""

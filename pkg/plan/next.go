@@ -13,43 +13,43 @@ import (
 // Next decides what to do now for one pod. It tries the rules below in order; the first one
 // that matches writes the whole plan. Each rule is the function of its name.
 //
-//	 rule        | state of the pod                               | plan
-//	-------------+------------------------------------------------+-----------------------------------------
-//	 unwanted    | no spec, or being deleted                      | stop all, remove sandboxes, tear down
-//	             |                                                | volumes, forget
-//	             |   a pod that depends on it has to go first     | wait, for a bounded time
-//	             |   it is being deleted, and a container may run | stop all, stop sandboxes
-//	             |   nothing is left                              | gone; while it is being deleted, wait
-//	 stranger    | UID mismatch with the pod on the node          | stop and remove that one, and its volumes
-//	             |   a static pod that is not admitted            | wait, while a container may run
-//	 doubled     | duplicates: an older container or one outside  | stop them; remove older containers as
-//	             | the newest sandbox has not exited, or an older | well
-//	             | sandbox is ready                               |
-//	 ended       | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
-//	             | containers or its active deadline, or it was   | the sandbox; tear down the volumes, keep
-//	             | evicted                                        | the exited containers
-//	 replaced    | a new instance is due (the pod was edited,     | pull other images, stop it; while the
-//	             | desired again while it stopped, or edited after| next one would be blocked, and no stop
-//	             | it terminated), and a container may run        | has begun, wait
-//	 finished    | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
-//	             | has run, and none may restart                  | terminated
-//	 held        | no ready sandbox: forbidden, not admitted,     | wait
-//	             | waits for another pod, a failed step is retried|
-//	             | later, or the network is not ready             |
-//	 bare        | no ready sandbox                               | stop old sandbox, tear down volumes of
-//	             |                                                | other instances, set up new, run sandbox
-//	 restartsAll | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones,
-//	             | or such a restart has begun                    | that one last, after its back-off
-//	 runs        | a ready sandbox                                |
-//	             |   a container that the spec does not have      | stop it; at the end of the plan, remove
-//	             |   volumes not in place                         | set them up; while that fails, no starts
-//	             |   ephemeral container that was never created   | start
-//	             |   init containers, sidecars                    | in order: see initContainers
-//	             |   sidecars that had their turn and, when the   | each by itself: see container
-//	             |   pod is initialised, containers, in order     |
-//	             |   exited containers except the newest of each  | remove
-//	             |   name, older sandboxes                        |
-//	             |   nothing of these                             | settled
+//	 rule         | state of the pod                               | plan
+//	--------------+------------------------------------------------+-----------------------------------------
+//	 notDesired   | no spec, or being deleted                      | stop all, remove sandboxes, tear down
+//	              |                                                | volumes, forget
+//	              |   a pod that depends on it has to go first     | wait, for a bounded time
+//	              |   it is being deleted, and a container may run | stop all, stop sandboxes
+//	              |   nothing is left                              | gone; while it is being deleted, wait
+//	 uidMismatch  | UID mismatch with the pod on the node          | stop and remove that one, and its volumes
+//	              |   a static pod that is not admitted            | wait, while a container may run
+//	 duplicates   | duplicates: an older container or one outside  | stop them; remove older containers as
+//	              | the newest sandbox has not exited, or an older | well
+//	              | sandbox is ready                               |
+//	 ended        | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
+//	              | containers or its active deadline, or it was   | the sandbox; tear down the volumes, keep
+//	              | evicted                                        | the exited containers
+//	 replaced     | a new instance is due (the pod was edited,     | pull other images, stop it; while the
+//	              | desired again while it stopped, or edited after| next one would be blocked, and no stop
+//	              | it terminated), and a container may run        | has begun, wait
+//	 finished     | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
+//	              | has run, and none may restart                  | terminated
+//	 blocked      | no ready sandbox: forbidden, not admitted,     | wait
+//	              | waits for another pod, a failed step is retried|
+//	              | later, or the network is not ready             |
+//	 needsSandbox | no ready sandbox                               | stop old sandbox, tear down volumes of
+//	              |                                                | other instances, set up new, run sandbox
+//	 restartsAll  | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones,
+//	              | or such a restart has begun                    | that one last, after its back-off
+//	 runs         | a ready sandbox                                |
+//	              |   a container that the spec does not have      | stop it; at the end of the plan, remove
+//	              |   volumes not in place                         | set them up; while that fails, no starts
+//	              |   ephemeral container that was never created   | start
+//	              |   init containers, sidecars                    | in order: see initContainers
+//	              |   sidecars that had their turn and, when the   | each by itself: see container
+//	              |   pod is initialised, containers, in order     |
+//	              |   exited containers except the newest of each  | remove
+//	              |   name, older sandboxes                        |
+//	              |   nothing of these                             | settled
 //
 // Nothing of a forbidden pod is started; its running containers continue until they exit.
 //
@@ -61,20 +61,20 @@ import (
 // precondition is what the steps before it leave behind, or what the worker read. So the plan
 // after one that was cut short leads to the same end (I1, I3, I4).
 func Next(v View) Plan {
-	s := newScene(v)
-	for _, rung := range []func(*scene) bool{
-		(*scene).unwanted,
-		(*scene).stranger,
-		(*scene).doubled,
-		(*scene).ended,
-		(*scene).replaced,
-		(*scene).finished,
-		(*scene).held,
-		(*scene).bare,
-		(*scene).restartsAll,
-		(*scene).runs,
+	s := newPlanner(v)
+	for _, rule := range []func(*planner) bool{
+		(*planner).notDesired,
+		(*planner).uidMismatch,
+		(*planner).duplicates,
+		(*planner).ended,
+		(*planner).replaced,
+		(*planner).finished,
+		(*planner).blocked,
+		(*planner).needsSandbox,
+		(*planner).restartsAll,
+		(*planner).runs,
 	} {
-		if rung(s) {
+		if rule(s) {
 			break
 		}
 	}
@@ -83,21 +83,21 @@ func Next(v View) Plan {
 	return s.p
 }
 
-// unwanted stops and removes a pod that is not in the desired set. Sandboxes, which carry the
+// notDesired stops and removes a pod that is not in the desired set. Sandboxes, which carry the
 // pod's labels, are removed last: until then the pod is found, and its volumes are torn down,
 // even if its record was lost.
-func (s *scene) unwanted() bool {
+func (s *planner) notDesired() bool {
 	deleting := s.deleting()
 	if s.Want != nil && !deleting {
 		return false
 	}
-	why := "pod is not wanted any more"
+	why := "pod is no longer in the desired set"
 	if deleting {
 		why = "pod is being deleted"
 	}
 	if s.Have.Empty() && s.Record.Want == nil && s.Record.Instance == 0 {
 		if s.p.Gone = !deleting; deleting {
-			s.p.WaitFor = "its source still has the deleted pod"
+			s.p.WaitFor = "the source still lists the deleted pod"
 		}
 		return true
 	}
@@ -117,11 +117,11 @@ func (s *scene) unwanted() bool {
 	return true
 }
 
-// stranger stops and removes a pod of the same name with another UID. Its own recorded spec
+// uidMismatch stops and removes a pod of the same name with another UID. Its own recorded spec
 // decides how it stops, before the desired pod starts (stricter than C-1.16.19). A refused
 // edit of a static pod stops nothing that runs. A pod of an API server with another UID is
 // another pod, and the old one stops.
-func (s *scene) stranger() bool {
+func (s *planner) uidMismatch() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
 	}
@@ -130,21 +130,21 @@ func (s *scene) stranger() bool {
 		return true
 	}
 	s.p.Stopping = true
-	s.tearDown("pod with another uid is wanted")
+	s.tearDown("the desired pod has another uid")
 	return true
 }
 
-// doubled ends duplicate containers (I1). The newest container of each name and the newest
+// duplicates ends duplicate containers (I1). The newest container of each name and the newest
 // sandbox stay.
-func (s *scene) doubled() bool {
+func (s *planner) duplicates() bool {
 	twice := podview.DuplicatesOf(s.Have)
 	for _, c := range twice.Older {
-		const why = "a newer life of this container exists"
+		const why = "a newer container of this name exists"
 		s.stop(c, why)
 		s.remove(c, why)
 	}
 	for _, c := range twice.Outside {
-		const why = "container lives outside the newest sandbox"
+		const why = "container is not in the newest sandbox"
 		if c.State == pod.StateCreated {
 			s.remove(c, why)
 		} else {
@@ -159,13 +159,13 @@ func (s *scene) doubled() bool {
 
 // ended keeps a terminated pod from running again (I4, C-1.16.22) and tears down its volumes
 // (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired.
-func (s *scene) ended() bool {
+func (s *planner) ended() bool {
 	end := s.end()
 	if end.Phase == "" {
 		return false
 	}
 	s.p.Ended = end
-	why := "pod has ended: " + cmp.Or(end.Reason, end.Phase)
+	why := "pod has terminated: " + cmp.Or(end.Reason, end.Phase)
 	s.stopAlive(why)
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
@@ -180,23 +180,23 @@ func (s *scene) ended() bool {
 // replaced stops an instance that a new one replaces. It does not stop it for one that could
 // not start; a stop that has begun continues. The next instance is planned from the state
 // after the stop.
-func (s *scene) replaced() bool {
-	if s.anew == "" || !podview.MayRun(s.Have) {
+func (s *planner) replaced() bool {
+	if s.newInstance == "" || !podview.MayRun(s.Have) {
 		return false
 	}
-	if s.Record.StopSince.IsZero() && (s.held() || !s.pullFirst()) {
+	if s.Record.StopSince.IsZero() && (s.blocked() || !s.pullFirst()) {
 		s.p.Behind = true
 		return true
 	}
 	s.p.Stopping = true
-	s.stopAlive(s.anew)
+	s.stopAlive(s.newInstance)
 	return true
 }
 
 // pullFirst pulls the images that an edit changes before anything is stopped for it. It
 // reports whether no container is blocked. While one is, it pulls none: present images would
 // be checked again and again.
-func (s *scene) pullFirst() bool {
+func (s *planner) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
 		for i := range list {
@@ -208,7 +208,7 @@ func (s *scene) pullFirst() bool {
 			if !s.mayStart(list[i].Name) {
 				return false
 			}
-			pulls = append(pulls, Step{Action: PullImage, Container: list[i].Name, Why: s.anew})
+			pulls = append(pulls, Step{Action: PullImage, Container: list[i].Name, Why: s.newInstance})
 		}
 	}
 	s.p.Steps = append(s.p.Steps, pulls...)
@@ -217,16 +217,16 @@ func (s *scene) pullFirst() bool {
 
 // finished stops the rest of an instance that lost its sandbox and in which no container may
 // restart (C-1.19.3).
-func (s *scene) finished() bool {
-	if s.SandboxReady() || s.anew != "" || !s.HasRun() || s.restartable() {
+func (s *planner) finished() bool {
+	if s.SandboxReady() || s.newInstance != "" || !s.HasRun() || s.restartable() {
 		return false
 	}
-	s.stopAlive("sandbox has ended and restartPolicy is Never")
+	s.stopAlive("there is no ready sandbox, and no container may restart")
 	return true
 }
 
-// held reports whether the sandbox must not be made now, and sets the reason.
-func (s *scene) held() bool {
+// blocked reports whether the sandbox must not be made now, and sets the reason.
+func (s *planner) blocked() bool {
 	if s.SandboxReady() {
 		return false
 	}
@@ -248,9 +248,9 @@ func (s *scene) held() bool {
 	return true
 }
 
-// bare makes the sandbox (C-1.19.1). The old one and its exited containers stay until new
+// needsSandbox makes the sandbox (C-1.19.1). The old one and its exited containers stay until new
 // ones exist: they carry the numbers that only rise.
-func (s *scene) bare() bool {
+func (s *planner) needsSandbox() bool {
 	if s.SandboxReady() {
 		return false
 	}
@@ -271,11 +271,11 @@ func (s *scene) bare() bool {
 	return true
 }
 
-func (s *scene) whyRun() string {
+func (s *planner) whyRun() string {
 	b := s.Have.Sandbox
 	switch {
-	case s.anew != "":
-		return s.anew
+	case s.newInstance != "":
+		return s.newInstance
 	case b == nil && s.nextAttempt("") == 0:
 		return "pod is new"
 	case b == nil:

@@ -140,8 +140,8 @@ type Step struct {
 	KeepLog bool
 	UID     string // TakeVolumes, Forget: whose directories; may differ from the desired pod's UID
 	Why     string
-	// Anew says that a CreateContainer follows an edit, not an exit.
-	Anew bool
+	// Edited says that a CreateContainer follows an edit, not an exit.
+	Edited bool
 	// Together marks steps that may run in parallel with their marked neighbours (the stops
 	// of one pod's containers).
 	Together bool

@@ -45,7 +45,7 @@ type Delay struct {
 func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[string]bool) *Delay {
 	desired := want.Origin.Layer()
 	place, own := layerAt(state, desired)
-	if place >= 0 && !own.Heard {
+	if place >= 0 && !own.Ready {
 		switch {
 		case f.Running && f.Stopping && requireReady[want.Origin.Source] && want.Pod.DeletionTimestamp == nil:
 			return &Delay{Layer: desired, Stop: true}
@@ -59,7 +59,7 @@ func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[
 		}
 		return nil
 	}
-	if at, last := layerAt(state, f.Layer); at >= 0 && at < place && !last.Heard && (f.Running || !last.Restored) {
+	if at, last := layerAt(state, f.Layer); at >= 0 && at < place && !last.Ready && (f.Running || !last.Restored) {
 		return &Delay{Layer: f.Layer}
 	}
 	return nil

@@ -25,7 +25,7 @@ func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 	deleted := foundSpec("api", "u1", "new")
 	deleted.Pod.DeletionTimestamp = &metav1.Time{Time: time.Unix(1, 0)}
 	silent := podconfig.LayerState{Name: "api:x", Source: "api", Restored: true}
-	heard := podconfig.LayerState{Name: "api:x", Source: "api", Heard: true}
+	ready := podconfig.LayerState{Name: "api:x", Source: "api", Ready: true}
 	earlier := podconfig.LayerState{Name: "file:x", Source: "file"}
 	restored := podconfig.LayerState{Name: "file:x", Source: "file", Restored: true}
 	for name, c := range map[string]struct {
@@ -34,7 +34,7 @@ func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 		found  Found
 		result *Delay
 	}{
-		"it has answered":                      {[]podconfig.LayerState{heard}, want, Found{Layer: "api:x", Spec: older, Running: true}, nil},
+		"it has answered":                      {[]podconfig.LayerState{ready}, want, Found{Layer: "api:x", Spec: older, Running: true}, nil},
 		"it runs as desired":                   {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true}, nil},
 		"it runs otherwise":                    {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: older, Running: true}, &Delay{Layer: "api:x", As: older}},
 		"it runs without a record, same UID":   {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u1", Running: true}, nil},
@@ -42,10 +42,10 @@ func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 		"it does not run":                      {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want}, &Delay{Layer: "api:x"}},
 		"its stop had begun":                   {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, &Delay{Layer: "api:x", Stop: true}},
 		"its stop had begun, and it's deleted": {[]podconfig.LayerState{silent}, deleted, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, nil},
-		"an earlier layer defined it":          {[]podconfig.LayerState{earlier, heard}, want, Found{Layer: "file:x", Spec: older}, &Delay{Layer: "file:x"}},
-		"the restored earlier one does not":    {[]podconfig.LayerState{restored, heard}, want, Found{Layer: "file:x", Spec: older}, nil},
-		"it does not, and the pod runs":        {[]podconfig.LayerState{restored, heard}, want, Found{Layer: "file:x", Spec: older, Running: true}, &Delay{Layer: "file:x"}},
-		"a later layer defined it":             {[]podconfig.LayerState{heard, earlier}, want, Found{Layer: "file:x", Spec: older, Running: true}, nil},
+		"an earlier layer defined it":          {[]podconfig.LayerState{earlier, ready}, want, Found{Layer: "file:x", Spec: older}, &Delay{Layer: "file:x"}},
+		"the restored earlier one does not":    {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older}, nil},
+		"it does not, and the pod runs":        {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older, Running: true}, &Delay{Layer: "file:x"}},
+		"a later layer defined it":             {[]podconfig.LayerState{ready, earlier}, want, Found{Layer: "file:x", Spec: older, Running: true}, nil},
 	} {
 		got := Delayed(&podconfig.Merged{Layers: c.layers}, c.want, c.found, map[string]bool{"api": true})
 		if (got == nil) != (c.result == nil) || got != nil && *got != *c.result {

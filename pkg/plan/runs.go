@@ -16,7 +16,7 @@ import (
 // init container. The container whose rule matched is removed last: until then it shows that
 // the restart is due, even after an edit. Its back-off delays its removal, unless it was
 // edited. Its crash streak is kept in Streaks.
-func (s *scene) restartsAll() bool {
+func (s *planner) restartsAll() bool {
 	if s.Forbidden != "" {
 		return false // the other containers continue
 	}
@@ -65,9 +65,9 @@ func (s *scene) restartsAll() bool {
 
 // removeSources removes the containers whose rule matched, once none is in back-off. The pod
 // then begins at its first init container.
-func (s *scene) removeSources(sources []pod.Container, why string) {
+func (s *planner) removeSources(sources []pod.Container, why string) {
 	var removals []Step
-	held := false
+	blocked := false
 	for _, c := range sources {
 		step := Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why}
 		if !s.Changed(c) { // an edit resets its crash streak
@@ -75,19 +75,19 @@ func (s *scene) removeSources(sources []pod.Container, why string) {
 			var due time.Time
 			if step.Streak, delay, due = s.crash(c); due.After(s.Now) {
 				s.backOff(c, delay, due)
-				held = true
+				blocked = true
 			}
 		}
 		removals = append(removals, step)
 	}
-	if !held {
+	if !blocked {
 		s.p.Steps = append(s.p.Steps, removals...)
 	}
 }
 
 // restartingAll reports whether a restart of all containers is due, or has begun and not yet
 // removed all of them. Exits that it causes do not terminate the pod (C-1.21.3).
-func (s *scene) restartingAll() bool {
+func (s *planner) restartingAll() bool {
 	if s.Forbidden != "" || !s.SandboxReady() {
 		return false
 	}
@@ -101,7 +101,7 @@ func (s *scene) restartingAll() bool {
 
 // runs decides about the containers of a pod that has its sandbox. A container that is
 // blocked does not delay the others.
-func (s *scene) runs() bool {
+func (s *planner) runs() bool {
 	left := s.leftovers()
 	s.volumes()
 	s.ephemeral()
@@ -117,10 +117,10 @@ func (s *scene) runs() bool {
 	return true
 }
 
-const whyLeftover = "container is not in the pod any more"
+const whyLeftover = "container is no longer in the spec"
 
 // leftovers stops the containers that the spec does not have any more, and returns them.
-func (s *scene) leftovers() (left []pod.Container) {
+func (s *planner) leftovers() (left []pod.Container) {
 	for _, c := range podview.Newest(s.Have) {
 		if s.knows(c.Name) {
 			continue
@@ -135,10 +135,10 @@ func (s *scene) leftovers() (left []pod.Container) {
 
 // volumes sets up the instance's volumes again under a ready sandbox: their content has
 // changed, or it is not known that they are set up. Containers wait in the second case only.
-func (s *scene) volumes() {
+func (s *planner) volumes() {
 	if s.VolumesReady && !s.VolumesStale {
 		if s.VolumesUntil.After(s.Now) {
-			s.wait(s.VolumesUntil, "volumes are out of date then")
+			s.wait(s.VolumesUntil, "volumes are due for an update")
 		}
 		return
 	}
@@ -151,7 +151,7 @@ func (s *scene) volumes() {
 
 // ephemeral starts ephemeral containers once; they never restart, and never affect the pod
 // (C-1.19.4).
-func (s *scene) ephemeral() {
+func (s *planner) ephemeral() {
 	for i := range s.Want.Pod.Spec.EphemeralContainers {
 		name := s.Want.Pod.Spec.EphemeralContainers[i].Name
 		switch c, ok := s.Container(name); {
@@ -166,7 +166,7 @@ func (s *scene) ephemeral() {
 // tidy removes what no decision and no status needs: all exited containers except the newest
 // of each name (C-1.33.1, but at once), and older sandboxes without a container that is still
 // the newest.
-func (s *scene) tidy() {
+func (s *planner) tidy() {
 	needed := map[string]bool{} // sandbox IDs
 	for name, c := range s.Have.Containers {
 		if s.knows(name) {
@@ -187,12 +187,12 @@ func (s *scene) tidy() {
 			continue
 		}
 		if c.State == pod.StateExited {
-			s.remove(c, "dead and not the newest")
+			s.remove(c, "exited and not the newest of its name")
 		}
 	}
 	for _, b := range slices.Backward(s.Have.Older) {
 		if doomed[b.ID] {
-			s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: "a newer sandbox has taken over"})
+			s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: "a newer sandbox has replaced it"})
 		}
 	}
 }

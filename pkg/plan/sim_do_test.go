@@ -47,7 +47,7 @@ func (m *sim) do(s plan.Step) bool {
 		if c == nil || c.State != pod.StateRunning {
 			return false
 		}
-		m.live(c.ID, func(l *pod.Life) { l.Resources = m.want.Resources(c.Name) })
+		m.live(c.ID, func(l *pod.ContainerNotes) { l.Resources = m.want.Resources(c.Name) })
 	case plan.StopContainer:
 		m.stop(s)
 	case plan.RemoveContainer:
@@ -79,19 +79,19 @@ func (m *sim) do(s plan.Step) bool {
 			m.breaks("forgotten while something is left: %v %v", m.have(), m.volumes)
 		}
 		m.rec, m.started, m.ended = pod.Record{}, map[string]int{}, map[int]string{}
-		m.lastEnded, m.lives = "", map[string]*life{}
+		m.lastEnded, m.notes = "", map[string]*notes{}
 	}
 	return true
 }
 
 // live changes the recorded notes of a container.
-func (m *sim) live(id string, change func(*pod.Life)) {
-	if m.rec.Lives == nil {
-		m.rec.Lives = map[string]pod.Life{}
+func (m *sim) live(id string, change func(*pod.ContainerNotes)) {
+	if m.rec.ContainerNotes == nil {
+		m.rec.ContainerNotes = map[string]pod.ContainerNotes{}
 	}
-	l := m.rec.Lives[id]
+	l := m.rec.ContainerNotes[id]
 	change(&l)
-	m.rec.Lives[id] = l
+	m.rec.ContainerNotes[id] = l
 }
 
 func (m *sim) runHook(s plan.Step) bool {
@@ -106,7 +106,7 @@ func (m *sim) runHook(s plan.Step) bool {
 		return false
 	}
 	ok := c.State == pod.StateRunning && !m.hookFails()
-	m.live(c.ID, func(l *pod.Life) {
+	m.live(c.ID, func(l *pod.ContainerNotes) {
 		if l.PostStart = ""; !ok {
 			l.PostStart = pod.HookFailed
 		}
@@ -120,13 +120,13 @@ func (m *sim) stop(s plan.Step) {
 		return
 	}
 	if s.Hook != nil {
-		if m.rec.Lives[c.ID].PreStop || c.State != pod.StateRunning {
+		if m.rec.ContainerNotes[c.ID].PreStop || c.State != pod.StateRunning {
 			m.breaks("preStop hook of %s again, or of what does not run", c.ID)
 		}
-		m.live(c.ID, func(l *pod.Life) { l.PreStop = true })
+		m.live(c.ID, func(l *pod.ContainerNotes) { l.PreStop = true })
 	}
 	if s.Killed != "" {
-		m.live(c.ID, func(l *pod.Life) { l.Killed = s.Killed })
+		m.live(c.ID, func(l *pod.ContainerNotes) { l.Killed = s.Killed })
 	}
 	m.now = m.now.Add(m.stopTakes)
 	code := int32(137)
@@ -134,7 +134,7 @@ func (m *sim) stop(s plan.Step) {
 		code = 0
 	}
 	m.exit(c, code)
-	if l := m.lives[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
+	if l := m.notes[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
 		l.killed = byProbe(s.Killed)
 	}
 }
@@ -182,7 +182,7 @@ func (m *sim) create(s plan.Step) {
 	if h := c.Lifecycle; h != nil {
 		preStop = h.PreStop
 		if h.PostStart != nil {
-			m.live(id, func(l *pod.Life) { l.PostStart = pod.HookDue })
+			m.live(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
 		}
 	}
 	delete(m.rec.Streaks, s.Container)
@@ -203,7 +203,7 @@ func (m *sim) start(s plan.Step) {
 			c = x
 		}
 		if x.Name == s.Container && (x.State == pod.StateRunning || x.State == pod.StateUnknown) {
-			m.breaks("second life of %s", x.Name)
+			m.breaks("second container of %s", x.Name)
 		}
 	}
 	if c == nil || c.State != pod.StateCreated {
@@ -230,7 +230,7 @@ func (m *sim) exit(c *simContainer, code int32) {
 		return
 	}
 	c.State, c.ExitCode, c.FinishedAt = pod.StateExited, code, m.now
-	for _, l := range m.lives {
+	for _, l := range m.notes {
 		if l.id == c.ID {
 			l.exit = code
 		}

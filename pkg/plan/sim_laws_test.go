@@ -67,7 +67,7 @@ func (m *sim) checkHooks(name string) {
 			return
 		}
 		for _, c := range m.containers {
-			if c.Name == before && c.State == pod.StateRunning && m.here(c) && m.rec.Lives[c.ID].PostStart == pod.HookDue && m.want.ContainerHash(c.Name) == c.Hash {
+			if c.Name == before && c.State == pod.StateRunning && m.here(c) && m.rec.ContainerNotes[c.ID].PostStart == pod.HookDue && m.want.ContainerHash(c.Name) == c.Hash {
 				m.breaks("%s is made before the hook of %s", name, before)
 			}
 		}
@@ -100,7 +100,7 @@ func (m *sim) checkTurn(name, sandbox string) {
 	}
 	for _, o := range m.containers {
 		startup, _ := m.want.Container(o.Name)
-		if startup == nil || !pod.Restartable(startup) || o.State != pod.StateRunning || !m.here(o) || m.rec.Lives[o.ID].PostStart != "" {
+		if startup == nil || !pod.Restartable(startup) || o.State != pod.StateRunning || !m.here(o) || m.rec.ContainerNotes[o.ID].PostStart != "" {
 			continue
 		}
 		v := m.health.Started[o.Name]
@@ -124,8 +124,8 @@ func (m *sim) checkTurn(name, sandbox string) {
 // its definition or resources changed.
 func (m *sim) checkPolicy(c *simContainer) {
 	key := m.lifeKey(c.Name)
-	l := m.lives[key]
-	m.lives[key] = &life{id: c.ID, hash: c.Hash, resources: c.Resources, sandbox: c.SandboxID}
+	l := m.notes[key]
+	m.notes[key] = &notes{id: c.ID, hash: c.Hash, resources: c.Resources, sandbox: c.SandboxID}
 	spec, init := m.want.Container(c.Name)
 	if l == nil || l.hash != c.Hash || l.resources != c.Resources || init && l.sandbox != c.SandboxID {
 		return
@@ -136,7 +136,7 @@ func (m *sim) checkPolicy(c *simContainer) {
 }
 
 // mayRestart applies the API's definition of restart policies and rules.
-func mayRestart(want *pod.Spec, c *v1.Container, l *life) bool {
+func mayRestart(want *pod.Spec, c *v1.Container, l *notes) bool {
 	if l.asked {
 		return true
 	}

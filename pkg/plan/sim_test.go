@@ -53,7 +53,7 @@ type sim struct {
 	started   map[string]int
 	ended     map[int]string
 	lastEnded string
-	lives     map[string]*life
+	notes     map[string]*notes
 	// turned holds the init containers, by sandbox, that had their turn there, and
 	// "" once a regular container was made.
 	turned map[string]map[string]bool
@@ -61,7 +61,7 @@ type sim struct {
 	log    []string
 }
 
-type life struct {
+type notes struct {
 	id, hash, resources, sandbox string
 	exit                         int32
 	killed                       bool // by a probe
@@ -80,14 +80,14 @@ type simContainer struct {
 func newSim() *sim {
 	return &sim{
 		now: plantest.Now, volumes: map[int]bool{}, trouble: map[string]pod.Trouble{}, network: true,
-		started: map[string]int{}, ended: map[int]string{}, lives: map[string]*life{},
+		started: map[string]int{}, ended: map[int]string{}, notes: map[string]*notes{},
 		turned: map[string]map[string]bool{}, health: newHealth(),
 		ends: func(string) *int32 { return nil }, fail: func(plan.Step) bool { return false }, hookFails: func() bool { return false },
 	}
 }
 
 func newHealth() pod.Health {
-	return pod.Health{Live: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
+	return pod.Health{Live: map[string]pod.ProbeStatus{}, Started: map[string]pod.ProbeStatus{}}
 }
 
 func (m *sim) breaks(format string, args ...any) {
@@ -147,9 +147,9 @@ func (m *sim) view() plan.View {
 			raise(name, c.Attempt+1)
 		}
 	}
-	maps.DeleteFunc(m.rec.Lives, func(id string, _ pod.Life) bool { return m.container(id) == nil })
+	maps.DeleteFunc(m.rec.ContainerNotes, func(id string, _ pod.ContainerNotes) bool { return m.container(id) == nil })
 	rec := m.rec
-	rec.Attempts, rec.Lives, rec.Streaks = maps.Clone(rec.Attempts), maps.Clone(rec.Lives), maps.Clone(rec.Streaks)
+	rec.Attempts, rec.ContainerNotes, rec.Streaks = maps.Clone(rec.Attempts), maps.Clone(rec.ContainerNotes), maps.Clone(rec.Streaks)
 	volumes := func(_ *pod.Spec, instance int) (put, current bool, until time.Time) {
 		return m.volumes[instance], true, time.Time{}
 	}
@@ -168,7 +168,7 @@ func (m *sim) round(limit int) plan.Plan {
 		m.lastEnded = "" // the terminated pod is removed: added again, it runs
 	}
 	if m.want != nil { // a container that was dropped from the pod may come back
-		maps.DeleteFunc(m.lives, func(key string, _ *life) bool {
+		maps.DeleteFunc(m.notes, func(key string, _ *notes) bool {
 			_, name, _ := strings.Cut(key, "/")
 			return m.want.ContainerHash(name) == ""
 		})
@@ -187,7 +187,7 @@ func (m *sim) round(limit int) plan.Plan {
 			break
 		}
 		if p.RestartingAll && s.Action == plan.RemoveContainer {
-			delete(m.lives, m.lifeKey(s.Container)) // it may run again, whatever its policy
+			delete(m.notes, m.lifeKey(s.Container)) // it may run again, whatever its policy
 			delete(m.turned, m.have().Sandbox.ID)
 		}
 		if !m.do(s) {
@@ -244,7 +244,7 @@ func (m *sim) settle() (plan.Plan, bool) {
 				if strings.HasPrefix(c.Name, "init") {
 					m.exit(c, 0)
 				}
-				m.health.Started[c.Name] = pod.Verdict{ContainerID: c.ID, OK: c.State == pod.StateRunning}
+				m.health.Started[c.Name] = pod.ProbeStatus{ContainerID: c.ID, OK: c.State == pod.StateRunning}
 			}
 			m.now = m.now.Add(time.Second)
 		}

@@ -15,7 +15,7 @@ const evictionGrace = 1
 // grace is how many seconds a stop may take from now on; none are left at 0 and below. The
 // time that a stop of the whole pod has already taken counts, also over a restart of the
 // agent: grace only shrinks (C-1.16.12).
-func (s *scene) grace() int64 {
+func (s *planner) grace() int64 {
 	g := podview.Grace(s.Record.Want, s.Want, s.Have)
 	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // the grace of the deletion counts (C-1.23.1)
 		g = *s.Want.Pod.DeletionGracePeriodSeconds
@@ -26,7 +26,7 @@ func (s *scene) grace() int64 {
 	if s.Evicted != "" {
 		g = min(g, evictionGrace)
 	}
-	if s.Record.StopSince.IsZero() || s.Want != nil && s.anew == "" && !s.deleting() {
+	if s.Record.StopSince.IsZero() || s.Want != nil && s.newInstance == "" && !s.deleting() {
 		return g
 	}
 	if s.Record.StopGrace != nil {
@@ -37,9 +37,9 @@ func (s *scene) grace() int64 {
 
 // killGrace is how many seconds a kill with the reason why may take. A probe may set that
 // itself (C-1.23.1), and so may a restart request.
-func (s *scene) killGrace(c pod.Container, why string) int64 {
-	if why == pod.OnRequest && s.Record.Lives[c.ID].Grace != nil {
-		return *s.Record.Lives[c.ID].Grace
+func (s *planner) killGrace(c pod.Container, why string) int64 {
+	if why == pod.OnRequest && s.Record.ContainerNotes[c.ID].Grace != nil {
+		return *s.Record.ContainerNotes[c.ID].Grace
 	}
 	spec, _ := s.Want.Container(c.Name)
 	probe := map[string]*v1.Probe{string(pod.Liveness): spec.LivenessProbe, string(pod.Startup): spec.StartupProbe}[why]
@@ -51,7 +51,7 @@ func (s *scene) killGrace(c pod.Container, why string) int64 {
 
 // stopStep stops c within grace. Without grace no hook runs (C-1.23.3), and the runtime gets
 // the minimum it accepts (C-1.23.5).
-func (s *scene) stopStep(c pod.Container, why string, grace int64) Step {
+func (s *planner) stopStep(c pod.Container, why string, grace int64) Step {
 	step := Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: max(grace, podview.MinGrace), Why: why}
 	if grace > 0 {
 		step.Hook = s.preStop(c)
@@ -59,15 +59,15 @@ func (s *scene) stopStep(c pod.Container, why string, grace int64) Step {
 	return step
 }
 
-func (s *scene) stop(c pod.Container, why string) { s.add(s.stopStep(c, why, s.grace())) }
+func (s *planner) stop(c pod.Container, why string) { s.add(s.stopStep(c, why, s.grace())) }
 
-func (s *scene) remove(c pod.Container, why string) {
+func (s *planner) remove(c pod.Container, why string) {
 	s.add(Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why})
 }
 
 // stopAlive stops every container that may run, in parallel (C-1.23.6). It removes those that
 // were created and never started: there is nothing to stop.
-func (s *scene) stopAlive(why string) {
+func (s *planner) stopAlive(why string) {
 	s.stopAll(why, func(c pod.Container) bool { return c.MayRun() })
 	for _, c := range podview.All(s.Have) {
 		if c.State == pod.StateCreated {
@@ -76,7 +76,7 @@ func (s *scene) stopAlive(why string) {
 	}
 }
 
-func (s *scene) stopAll(why string, which func(pod.Container) bool) {
+func (s *planner) stopAll(why string, which func(pod.Container) bool) {
 	from := len(s.p.Steps)
 	for _, c := range podview.All(s.Have) {
 		if which(c) {
@@ -91,7 +91,7 @@ func (s *scene) stopAll(why string, which func(pod.Container) bool) {
 
 // sidecarsLast stops the sidecars in a group after the containers they serve: each waits for
 // the regular containers and for the sidecars after it (C-1.23.4).
-func (s *scene) sidecarsLast(group []Step) {
+func (s *planner) sidecarsLast(group []Step) {
 	made := s.madeFrom()
 	if made == nil {
 		return
@@ -119,7 +119,7 @@ func (s *scene) sidecarsLast(group []Step) {
 
 // stopDown stops all containers and sandboxes of the pod, and returns its sandboxes, the
 // newest first.
-func (s *scene) stopDown(why string) []pod.Sandbox {
+func (s *planner) stopDown(why string) []pod.Sandbox {
 	s.stopAll(why, func(c pod.Container) bool { return c.State != pod.StateExited })
 	sandboxes := slices.Clone(s.Have.Older)
 	if s.Have.Sandbox != nil {
@@ -133,7 +133,7 @@ func (s *scene) stopDown(why string) []pod.Sandbox {
 
 // tearDown stops and removes everything of the pod on the node, its volumes included
 // (Appendix B5, but at once).
-func (s *scene) tearDown(why string) {
+func (s *planner) tearDown(why string) {
 	sandboxes := s.stopDown(why)
 	// The newest containers are removed last: they carry the numbers, in case this stops
 	// halfway.

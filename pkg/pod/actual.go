@@ -131,9 +131,9 @@ func (c Container) MayRun() bool { return c.State == StateRunning || c.State == 
 // probe of that kind, or no status yet. A status is for one container ID: ignore it for
 // any other. The maps are shared and never written to.
 type Health struct {
-	Ready   map[string]Verdict // readiness
-	Live    map[string]Verdict // liveness: only a failure matters
-	Started map[string]Verdict // startup: OK opens the other probes, a failure ends the container
+	Ready   map[string]ProbeStatus // readiness
+	Live    map[string]ProbeStatus // liveness: only a failure matters
+	Started map[string]ProbeStatus // startup: OK opens the other probes, a failure ends the container
 }
 
 // ProbeKind names the three probes of a container.
@@ -146,8 +146,8 @@ const (
 	Startup   ProbeKind = "startup"
 )
 
-// Verdict is a probe's status (C-1.29.8) for one container ID.
-type Verdict struct {
+// ProbeStatus is a probe's status (C-1.29.8) for one container ID.
+type ProbeStatus struct {
 	ContainerID string
 	OK          bool
 	Message     string // the cause of a failure; empty when OK

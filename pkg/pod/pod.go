@@ -120,16 +120,16 @@ func (s *Spec) UID() string { return string(s.Pod.UID) }
 // a name the pod does not have.
 func (s *Spec) ContainerHash(name string) string { return s.ContainerHashes[name] }
 
-// Standing is the last good set of one file of a layer: the pods and objects read last,
+// LastGoodSet is the last good set of one file of a layer: the pods and objects read last,
 // and those kept while they cannot be read. Both lists are shared and immutable.
-type Standing struct {
+type LastGoodSet struct {
 	File    string
 	Pods    []*Spec
 	Objects []*Object
 }
 
 // Empty reports whether the set is empty.
-func (s Standing) Empty() bool { return len(s.Pods) == 0 && len(s.Objects) == 0 }
+func (s LastGoodSet) Empty() bool { return len(s.Pods) == 0 && len(s.Objects) == 0 }
 
 // Problem is one mistake that a person can fix: its place, what is wrong and what to
 // do. Problems are values, not errors with stacks.

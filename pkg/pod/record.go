@@ -47,8 +47,8 @@ type Record struct {
 	Streaks map[string]int
 	// RestartingAll says that a restart of all containers has begun (C-1.21.3).
 	RestartingAll bool
-	// Lives holds the container notes, by container ID.
-	Lives map[string]Life
+	// ContainerNotes holds the container notes, by container ID.
+	ContainerNotes map[string]ContainerNotes
 }
 
 // Begin notes that an instance of want begins at now, and reports whether it differs
@@ -101,8 +101,8 @@ func (s *Spec) Acknowledged(now time.Time) time.Time {
 	return now
 }
 
-// Life is the notes on one CRI container: its state that cannot be observed.
-type Life struct {
+// ContainerNotes is the notes on one CRI container: its state that cannot be observed.
+type ContainerNotes struct {
 	// PostStart is the state of the postStart hook: "" when there is none or it has
 	// succeeded, else HookDue or HookFailed.
 	PostStart string

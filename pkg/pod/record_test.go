@@ -17,7 +17,7 @@ func full(want *Spec) Record {
 		Key: want.Key, UID: want.UID(), Want: want, Instance: 2, Attempts: map[string]uint32{"a": 4},
 		StartTime: time.Unix(1, 0), StopSince: time.Unix(2, 0), StopGrace: &grace, StopAsked: true,
 		Terminal: v1.PodFailed, TerminalReason: "DeadlineExceeded", TerminalMessage: "too long",
-		Streaks: map[string]int{"a": 3}, RestartingAll: true, Lives: map[string]Life{"id": {PreStop: true}},
+		Streaks: map[string]int{"a": 3}, RestartingAll: true, ContainerNotes: map[string]ContainerNotes{"id": {PreStop: true}},
 	}
 }
 
@@ -32,7 +32,7 @@ func holdsOnTo(r Record) (left []string) {
 	of := reflect.ValueOf(r)
 	for i := range of.NumField() {
 		switch name := of.Type().Field(i).Name; name {
-		case "Key", "UID", "Want", "Instance", "Attempts", "StartTime", "Lives":
+		case "Key", "UID", "Want", "Instance", "Attempts", "StartTime", "ContainerNotes":
 		default:
 			if !of.Field(i).IsZero() {
 				left = append(left, name)

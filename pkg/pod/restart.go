@@ -36,7 +36,7 @@ func Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart
 // Restarts is pod.Restarts for this container: after a kill by a probe only the policy
 // decides, without the exit code (C-1.19.6). A container that was killed on request
 // restarts under any policy.
-func (l Life) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
+func (l ContainerNotes) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32) (restart, all bool) {
 	switch {
 	case l.Killed == OnRequest:
 		return true, false
@@ -50,7 +50,7 @@ func (l Life) Restarts(policy v1.RestartPolicy, c *v1.Container, exitCode int32)
 }
 
 // ByProbe reports whether the agent killed this container because of a probe.
-func (l Life) ByProbe() bool {
+func (l ContainerNotes) ByProbe() bool {
 	return l.Killed == string(Liveness) || l.Killed == string(Startup)
 }
 

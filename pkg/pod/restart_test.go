@@ -87,7 +87,7 @@ func TestC_1_19_6_KilledByAProbe(t *testing.T) {
 		{pod.HookFailed, v1.RestartPolicyOnFailure, nil, false, false},
 		{"", v1.RestartPolicyAlways, ruled, true, true},
 	} {
-		restart, all := pod.Life{Killed: c.killed}.Restarts(c.policy, c.container, 0)
+		restart, all := pod.ContainerNotes{Killed: c.killed}.Restarts(c.policy, c.container, 0)
 		if restart != c.restart || all != c.all {
 			t.Errorf("%q under %q: %t, %t", c.killed, c.policy, restart, all)
 		}

@@ -95,12 +95,12 @@ func BenchmarkUnchanged(b *testing.B) {
 	for _, c := range []struct{ n, each int }{{1_000, 1}, {1_000, 1_000}, {10_000, 1}} {
 		f := filled(richFiles(c.n, c.each))
 		same, again := f.builder.Snapshot(), [2]source.Snapshot{set(richFiles(c.n, c.each)...), set(richFiles(c.n, c.each)...)}
-		for name, readings := range map[string][2]source.Snapshot{"handed on": {same, same}, "decoded anew": again} {
+		for name, readings := range map[string][2]source.Snapshot{"handed on": {same, same}, "decoded again": again} {
 			b.Run(fmt.Sprintf("%s/%d, %d a file", name, c.n, c.each), func(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
 					if told := f.take(readings[i%2]); told != 0 {
-						b.Fatalf("%d pods were told of", told)
+						b.Fatalf("%d pods are in the updates", told)
 					}
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.n), "ns/pod")
@@ -125,7 +125,7 @@ func BenchmarkOneOfMany(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				if told := f.put(edits[i%2]); told != 1 {
-					b.Fatalf("%d pods were told of", told)
+					b.Fatalf("%d pods are in the updates", told)
 				}
 			}
 		})
@@ -154,7 +154,7 @@ func dropBytes(t testing.TB, files []source.File) uint64 {
 	f := newFeed()
 	for _, file := range files {
 		if told := f.put(file); told != 1 {
-			t.Fatalf("%d pods were told of", told)
+			t.Fatalf("%d pods are in the updates", told)
 		}
 	}
 	runtime.ReadMemStats(&after)
@@ -206,7 +206,7 @@ func TestUnchangedAllocatesNothing(t *testing.T) {
 			for _, again := range []bool{false, true} {
 				layer, merge := allocs(n, each, again)
 				if layer != 0 || merge > want {
-					t.Errorf("%d pods, %d a file, decoded anew %t: the layer allocates %.0f times, the merge %.0f, of 300 pods as they were %.0f", n, each, again, layer, merge, want)
+					t.Errorf("%d pods, %d a file, decoded again %t: the layer allocates %.0f times, the merge %.0f, of 300 pods as they were %.0f", n, each, again, layer, merge, want)
 				}
 			}
 		}

@@ -64,7 +64,7 @@ func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.Lis
 	}
 	ids = sortedIdents(ids)
 	binder := binder{fold: &f}
-	stands := make(map[ident][]*pod.Spec, len(ids))
+	changedSets := make(map[ident][]*pod.Spec, len(ids))
 	refused := make(map[ident][]refusal)
 	named := make(map[ident][]naming)
 	for _, id := range ids {
@@ -81,20 +81,20 @@ func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.Lis
 			now = bound
 		}
 		if now != nil {
-			stands[id] = []*pod.Spec{now}
+			changedSets[id] = []*pod.Spec{now}
 		}
 		if now != was {
 			changed = append(changed, id)
 		}
 	}
 	f.bindings = f.bindings.replace(ids, named, refused)
-	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(stands)), changed
+	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(changedSets)), changed
 }
 
 // written returns the pod of the layers, or the version that replaces it because of a
 // cycle; nil for none.
 func (f fold) written(id ident) *pod.Spec {
-	if s, done := f.circles.instead[id.key]; done {
+	if s, done := f.cycles.instead[id.key]; done {
 		return s
 	}
 	s, _ := findPod(f.winners, id.key)
@@ -177,7 +177,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	var problems []pod.Problem
 	missing := false
 	found := make(map[ident]*pod.Object, len(refs))
-	told := make(map[string]bool)
+	reported := make(map[string]bool)
 	waits := s.Origin.FromAPI() || s.Pod.DeletionTimestamp != nil
 	lacks := false // an object that the pod waits for
 	for _, r := range refs {
@@ -202,8 +202,8 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 		}
 		missing = true
 		msg, hint, final := b.fold.lacks(s.Origin.Source, id, r, o)
-		if final && !told[msg] {
-			told[msg] = true
+		if final && !reported[msg] {
+			reported[msg] = true
 			problems = append(problems, pod.Problem{
 				File: cmp.Or(s.Origin.File, s.Origin.Location), Line: cmp.Or(s.Positions[r.Path].Line, s.Origin.Line), Column: s.Positions[r.Path].Column,
 				Path: r.Path, Msg: msg, Hint: hint,
@@ -271,16 +271,16 @@ func (f *fold) lacks(source string, id ident, r pod.Ref, o *pod.Object) (msg, hi
 		name = fmt.Sprintf("claim %q", r.Name)
 	}
 	if o != nil {
-		return fmt.Sprintf("%s, at %s, has no key %q", name, o.Origin, r.Key), "write the key into it, or optional: true into the reference", true
+		return fmt.Sprintf("%s, at %s, has no key %q", name, o.Origin, r.Key), "add the key to it, or set optional: true in the reference", true
 	}
-	var silent, elsewhere string
+	var unanswered, elsewhere string
 	for i := range f.layers {
 		l := &f.layers[i].state
 		switch sees := f.sees(source, l.Source); {
-		case sees && l.silent():
+		case sees && l.unanswered():
 			return "", "", false
-		case sees && !l.Heard && silent == "":
-			silent = ", of which " + l.Name + " could not be read"
+		case sees && !l.Ready && unanswered == "":
+			unanswered = " (" + l.Name + " could not be read)"
 		case !sees && elsewhere == "":
 			if won := f.layers[i].objects.winner(id); won != nil {
 				elsewhere = l.Source
@@ -288,18 +288,18 @@ func (f *fold) lacks(source string, id ident, r pod.Ref, o *pod.Object) (msg, hi
 		}
 	}
 	if elsewhere != "" {
-		return fmt.Sprintf("%s lies %s, and pods of %s sources do not see it", name, lies(elsewhere), source),
-			"give the object and the pod to one kind of source, or allow it by the source policy", true
+		return fmt.Sprintf("%s is %s, and pods of %s sources cannot reference it", name, placeOf(elsewhere), source),
+			"define the object and the pod in the same kind of source, or allow the reference in the source policy", true
 	}
-	hint = fmt.Sprintf("write the %s for namespace %s beside the pod", r.Kind, id.key.Namespace)
+	hint = fmt.Sprintf("define the %s in namespace %s in the same kind of source as the pod", r.Kind, id.key.Namespace)
 	if r.Kind != pod.KindClaim {
-		hint += ", or optional: true into the reference"
+		hint += ", or set optional: true in the reference"
 	}
-	return fmt.Sprintf("%s is not among the objects of %s sources%s", name, source, silent), hint, true
+	return fmt.Sprintf("no %[2]s source defines %[1]s%[3]s", name, source, unanswered), hint, true
 }
 
-// lies describes where a source's objects are.
-func lies(source string) string {
+// placeOf describes where a source's objects are.
+func placeOf(source string) string {
 	switch source {
 	case "file":
 		return "in a file"
@@ -313,10 +313,10 @@ func lies(source string) string {
 	return "in " + source
 }
 
-// silent reports whether a layer's source has not answered in any way yet.
-func (l LayerState) silent() bool { return !l.Heard && l.Error == "" && !l.Ended }
+// unanswered reports whether a layer's source has not answered in any way yet.
+func (l LayerState) unanswered() bool { return !l.Ready && l.Error == "" && !l.Ended }
 
-// tells reports whether two states of a layer differ in which objects it may still get.
-func (l LayerState) tells(o LayerState) bool {
-	return l.Heard != o.Heard || l.Ended != o.Ended || (l.Error == "") != (o.Error == "")
+// differs reports whether two states of a layer differ in which objects it may still get.
+func (l LayerState) differs(o LayerState) bool {
+	return l.Ready != o.Ready || l.Ended != o.Ended || (l.Error == "") != (o.Error == "")
 }

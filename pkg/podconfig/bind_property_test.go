@@ -23,7 +23,7 @@ func namings(t *rapid.T) []event {
 	if rapid.Bool().Draw(t, "restored") {
 		for i, l := range live(namingWords(t), nil).layers {
 			if rapid.IntRange(0, 3).Draw(t, "forgotten") > 0 {
-				events = append(events, event{layer: i, restored: &Restored{Files: l.standing.Slice(), At: noon.Add(-time.Hour)}})
+				events = append(events, event{layer: i, restored: &Restored{Files: l.lastGood.Slice(), At: noon.Add(-time.Hour)}})
 			}
 		}
 	}
@@ -117,7 +117,7 @@ func TestI9_BindingRemovesNothing(t *testing.T) {
 				data, lacks := expected(next.layers, s)
 				switch {
 				case was != nil && now == nil:
-					t.Fatalf("%s was there, is wanted, and was taken", s.Key)
+					t.Fatalf("%s was in the set, is desired, and was removed", s.Key)
 				case lacks && now != was:
 					t.Fatalf("%s lacks something, and is not what it was", s.Key)
 				case !lacks && (now == nil || now.Pod != s.Pod || !now.Data.Same(data) || !now.Data.Known()):

@@ -139,7 +139,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		return step{layer: layer, files: files, want: want}
 	}
 	quiet := step{layer: two} // a layer with an empty reading
-	const none = "a:1 configmap \"x\" is not among the objects of file sources"
+	const none = "a:1 no file source defines configmap \"x\""
 	for name, c := range map[string]struct {
 		kept     []*pod.Spec
 		steps    []step
@@ -150,14 +150,14 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		"left out until what it names is there": {nil, []step{quiet,
 			from(one, "B1", a("A1=x", "B1")), from(one, "A1{x1} B1", a("A1=x", "B1"), b("x:1")),
 		}, ""},
-		"left out, and said": {nil, []step{quiet, from(one, "B1", a("A1=x,y.k,x.k", "B1"))},
-			none + "\na:1 configmap \"y\" is not among the objects of file sources"},
+		"left out, with a problem": {nil, []step{quiet, from(one, "B1", a("A1=x,y.k,x.k", "B1"))},
+			none + "\na:1 no file source defines configmap \"y\""},
 		"a Secret, and a claim": {nil, []step{quiet, from(one, "", a("A1=!s,#d"))},
-			"a:1 secret \"s\" is not among the objects of file sources\na:1 claim \"d\" is not among the objects of file sources"},
+			"a:1 no file source defines secret \"s\"\na:1 no file source defines claim \"d\""},
 		"another kind of the same name is another object": {nil, []step{quiet, from(one, "", a("A1=x", "!x:1", "#x:1"))}, none},
-		"optional":                    {nil, []step{quiet, from(one, "A1{y1}", a("A1=?x,?!s.k,?y.other", "y:1"))}, ""},
-		"a key that is not there":     {nil, []step{quiet, from(one, "", a("A1=x.other", "x:1"))}, "a:1 configmap \"x\", at a:1, has no key \"other\""},
-		"a key goes: what stood does": {nil, []step{quiet, from(one, "A1{x1}", a("A1=x.k", "x:1")), from(one, "A1{x1}", a("A1=x.k", "x:-"))}, "a:1 configmap \"x\", at a:1, has no key \"k\""},
+		"optional":                {nil, []step{quiet, from(one, "A1{y1}", a("A1=?x,?!s.k,?y.other", "y:1"))}, ""},
+		"a key that is not there": {nil, []step{quiet, from(one, "", a("A1=x.other", "x:1"))}, "a:1 configmap \"x\", at a:1, has no key \"other\""},
+		"a key is removed: the last good pod stays": {nil, []step{quiet, from(one, "A1{x1}", a("A1=x.k", "x:1")), from(one, "A1{x1}", a("A1=x.k", "x:-"))}, "a:1 configmap \"x\", at a:1, has no key \"k\""},
 		"I9 the object is taken away": {nil, []step{quiet,
 			from(one, "A1{x1}", a("A1=x"), b("x:1")), from(one, "A1{x1}", a("A1=x")), from(one, "A1{x1}", a("A1=x"), b("y:1")),
 		}, none},
@@ -170,7 +170,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		"I9 an edit names what is missing": {nil, []step{quiet,
 			from(one, "A1{x1}", a("A1=x", "x:1")), from(one, "A1{x1}", a("A2=y", "x:2")), from(one, "A2{y3}", a("A2=y", "x:2", "y:3")),
 		}, ""},
-		"I9 what stands is as it was": {nil, []step{quiet,
+		"I9 the last good pods are unchanged": {nil, []step{quiet,
 			from(one, "A1{x1}", a("A1=x", "x:1")), from(one, "A1{x1}", a("A2=y", "x:2")), from(one, "A1{x2}", a("A1=x", "x:2")),
 		}, ""},
 		"its manifest is taken away": {nil, []step{quiet,
@@ -182,7 +182,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		}, ""},
 		"what is immutable stays": {nil, []step{quiet,
 			from(one, "A1{x1}", a("A1=x"), b("x:1!")), from(one, "A1{x1}", a("A1=x"), b("x:2!")), from(one, "A1{x1}", a("A1=x"), b("x:2")),
-		}, "b:1 ConfigMap default/x is immutable, and stays as it was"},
+		}, "b:1 ConfigMap default/x is immutable: its previous version stays in use"},
 		"what is immutable can be taken away": {nil, []step{quiet,
 			from(one, "A1{s1}", a("A1=!s"), b("!s:1!")), from(one, "A1{s1}", a("A1=!s")), from(one, "A1{s2}", a("A1=!s"), b("!s:2!")),
 		}, ""},
@@ -193,16 +193,16 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 			from(one, "", a("A1=x,y", "x:1")), from(two, "A1{x1 y2}", x("x:2", "y:2")), from(one, "A1{x2 y2}", a("A1=x,y")),
 		}, ""},
 		"another kind of source does not have it": {nil, []step{quiet, from(one, "", a("x:1")), from(web, "", w("A1=x"))},
-			"w:1 configmap \"x\" lies in a file, and pods of http sources do not see it"},
-		"one object a kind of source":                            {nil, []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1")), from(web, "A1{x1} B1{x2}", w("B1=x", "x:2"))}, ""},
-		"while a layer is silent nobody says that it has it not": {nil, []step{from(one, "B1", a("A1=x", "B1"))}, ""},
-		"once it has spoken":                                     {nil, []step{from(one, "", a("A1=x")), from(two, "", x())}, none},
-		"once it has failed":                                     {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}}, none + ", of which " + two + " could not be read"},
-		"its word after all":                                     {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}, from(two, "A1{x1}", x("x:1"))}, ""},
-		"I9 what runs stands":                                    {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x?}", a("A2=y"))}, "a:1 configmap \"y\" is not among the objects of file sources"},
-		"what ran and was taken away does not come back":         {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "", a()), from(one, "", a("A2=x"))}, none},
-		"what runs, and is had":                                  {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1"))}, ""},
-		"C-1.2.9 one that is being deleted has to stop":          {nil, []step{quiet, from(one, "A1'", a("A1'=x"))}, ""},
+			"w:1 configmap \"x\" is in a file, and pods of http sources cannot reference it"},
+		"one object a kind of source":                        {nil, []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1")), from(web, "A1{x1} B1{x2}", w("B1=x", "x:2"))}, ""},
+		"while a layer has not answered there is no problem": {nil, []step{from(one, "B1", a("A1=x", "B1"))}, ""},
+		"once it has answered":                               {nil, []step{from(one, "", a("A1=x")), from(two, "", x())}, none},
+		"once it has failed":                                 {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}}, none + " (" + two + " could not be read)"},
+		"its answer after all":                               {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}, from(two, "A1{x1}", x("x:1"))}, ""},
+		"I9 running pods stay":                               {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x?}", a("A2=y"))}, "a:1 no file source defines configmap \"y\""},
+		"what ran and was taken away does not come back":     {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "", a()), from(one, "", a("A2=x"))}, none},
+		"what runs, and is had":                              {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1"))}, ""},
+		"C-1.2.9 one that is being deleted has to stop":      {nil, []step{quiet, from(one, "A1'", a("A1'=x"))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -351,9 +351,9 @@ func TestAPolicySaysWhoSeesWhat(t *testing.T) {
 	f, _, _ = config.take(f, message{snapshot: set(namingFile(one, "a", "x:1", "A1=x"))}, noon)
 	f, _, _ = config.take(f, message{layer: 1, snapshot: set(namingFile(web, "w", "B1=x", "x:2"))}, noon)
 	check(t, "set", boundText(f.merged.Pods.Slice()), "B1{x1}")
-	check(t, "problems", problemText(f.merged.Problems), "a:1 configmap \"x\" lies in a file, and pods of file sources do not see it")
+	check(t, "problems", problemText(f.merged.Problems), "a:1 configmap \"x\" is in a file, and pods of file sources cannot reference it")
 	if len(asked) == 0 {
-		t.Error("nobody asked")
+		t.Error("not requested")
 	}
 }
 
@@ -366,17 +366,17 @@ func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 	t.Parallel()
 	config := New(Config{})
 	f := newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
-	f, b := config.restore(f, 0, stood(namingFile(one, "a", "A1=x", "B1=y", "x:1")))
+	f, b := config.restore(f, 0, lastGoodOf(namingFile(one, "a", "A1=x", "B1=y", "x:1")))
 	check(t, "one", told(b.Updates), "RESTORE{A1} (file)")
-	f, b = config.restore(f, 1, stood(namingFile(two, "b", "C1", "y:2")))
+	f, b = config.restore(f, 1, lastGoodOf(namingFile(two, "b", "C1", "y:2")))
 	check(t, "two", told(b.Updates), "RESTORE{B1} (file); RESTORE{C1} (file)")
 	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1} B1{y2} C1")
 	f, b, _ = config.take(f, message{layer: 1, snapshot: set(namingFile(two, "b", "C1"))}, noon)
 	check(t, "the object is gone", told(b.Updates), "ADD{} (file)")
 	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1} B1{y2} C1")
-	check(t, "nothing is said while a layer is silent", problemText(f.merged.Problems), "")
+	check(t, "no problem while a layer has not answered", problemText(f.merged.Problems), "")
 	f, _, _ = config.take(f, message{err: errors.New("timeout")}, noon)
-	check(t, "problems", problemText(f.merged.Problems), "a:2 configmap \"y\" is not among the objects of file sources, of which "+one+" could not be read")
+	check(t, "problems", problemText(f.merged.Problems), "a:2 no file source defines configmap \"y\" ("+one+" could not be read)")
 }
 
 // TestRestartHashesAreNotStacked: binding a pod that was stored bound gives the same

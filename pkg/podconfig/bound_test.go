@@ -51,21 +51,21 @@ func TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded(t *testing.T) {
 				builder.Put(unending(answer, c.pods, c.objects, text), nil)
 				l = l.Read(builder.Snapshot(), noon)
 			}
-			stands := l.stood("a")
-			if n := len(stands.Pods) + len(stands.Objects); n > c.most || n < c.most/2 {
-				t.Errorf("%d pods and %d objects stand, want at most %d", len(stands.Pods), len(stands.Objects), c.most)
+			last := l.lastGoodOf("a")
+			if n := len(last.Pods) + len(last.Objects); n > c.most || n < c.most/2 {
+				t.Errorf("the last good set has %d pods and %d objects, want at most %d", len(last.Pods), len(last.Objects), c.most)
 			}
-			for _, s := range stands.Pods[max(0, len(stands.Pods)-c.pods):] { // the oldest are last
+			for _, s := range last.Pods[max(0, len(last.Pods)-c.pods):] { // the oldest are last
 				if !strings.HasPrefix(s.Name, "p0-") {
-					t.Fatalf("the last of what stands is %s, want what was read first", s.Name)
+					t.Fatalf("the last pod of the last good set is %s, want the one that was read first", s.Name)
 				}
 			}
-			if len(l.problems) != 2 || !strings.HasSuffix(l.problems[1].Msg, "it stands as it was") {
+			if len(l.problems) != 2 || !strings.HasSuffix(l.problems[1].Msg, "the last good set of the file stays in use") {
 				t.Errorf("problems %v", l.problems)
 			}
 			l = l.Read(set(file(dir, "a", "A1")), noon)
-			if got := l.stood("a"); len(got.Pods) != 1 || len(got.Objects) != 0 || len(l.problems) > 0 {
-				t.Errorf("mended: %d pods, %d objects, problems %v", len(got.Pods), len(got.Objects), l.problems)
+			if got := l.lastGoodOf("a"); len(got.Pods) != 1 || len(got.Objects) != 0 || len(l.problems) > 0 {
+				t.Errorf("fixed: %d pods, %d objects, problems %v", len(got.Pods), len(got.Objects), l.problems)
 			}
 		})
 	}
@@ -89,8 +89,8 @@ func TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded(t *testing.T) {
 		l = l.Read(set(good, bad), noon)
 		l = l.Read(set(bad), noon)
 	}
-	if n := len(l.stood("b").Pods); n > 50_000 || n < 40_000 || l.pods.winners.Len() != n {
-		t.Errorf("%d pods stand in the broken file, %d in all", n, l.pods.winners.Len())
+	if n := len(l.lastGoodOf("b").Pods); n > 50_000 || n < 40_000 || l.pods.winners.Len() != n {
+		t.Errorf("the broken file keeps %d pods, %d in all", n, l.pods.winners.Len())
 	}
 }
 
@@ -107,8 +107,8 @@ func TestRead_PodsMoveToABrokenFile_CopiesThemOnce(t *testing.T) {
 		l := NewLayer(dir, nil).Read(set(good), noon)
 		gone := set(bad)
 		took := allocated(func() { l = l.Read(gone, noon) })
-		if len(l.stood("b").Pods) != n {
-			t.Fatalf("%d of %d pods stand", len(l.stood("b").Pods), n)
+		if len(l.lastGoodOf("b").Pods) != n {
+			t.Fatalf("the last good set has %d of %d pods", len(l.lastGoodOf("b").Pods), n)
 		}
 		return took
 	}
@@ -117,9 +117,9 @@ func TestRead_PodsMoveToABrokenFile_CopiesThemOnce(t *testing.T) {
 	}
 }
 
-// TestHeld_ManyImmutableObjects_AreFoundByName: an attacker's source renames this many
+// TestKeepImmutable_ManyObjects_AreFoundByName: an attacker's source renames this many
 // immutable objects at each poll. Compared with each other, they take minutes.
-func TestHeld_ManyImmutableObjects_AreFoundByName(t *testing.T) {
+func TestKeepImmutable_ManyObjects_AreFoundByName(t *testing.T) {
 	t.Parallel()
 	const n = 150_000
 	read := func(version string) source.File {
@@ -140,7 +140,7 @@ func TestHeld_ManyImmutableObjects_AreFoundByName(t *testing.T) {
 		builder.Put(read(version), nil)
 		l = l.Read(builder.Snapshot(), noon)
 	}
-	if got := l.stood("a").Objects; len(got) != n || got[0].Name != "b0" || len(l.problems) > 0 {
+	if got := l.lastGoodOf("a").Objects; len(got) != n || got[0].Name != "b0" || len(l.problems) > 0 {
 		t.Errorf("%d objects, problems %v", len(got), l.problems)
 	}
 }

@@ -29,10 +29,10 @@ func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
 	for _, s := range []source.Snapshot{set(file(one, "a", "A1")), set(file(one, "a", "A2"))} {
 		var b Batch
 		f, b, _ = c.take(f, message{snapshot: s}, noon)
-		heard, _ := b.State.Heard(one)
-		got = append(got, fmt.Sprintf("%s heard=%t first=%t", told(b.Updates), heard, b.First))
+		ready, _ := b.State.Ready(one)
+		got = append(got, fmt.Sprintf("%s ready=%t first=%t", told(b.Updates), ready, b.First))
 	}
-	check(t, "batches", strings.Join(got, "; "), "ADD{A1} (file) heard=true first=true; UPDATE{A2} (file) heard=true first=false")
+	check(t, "batches", strings.Join(got, "; "), "ADD{A1} (file) ready=true first=true; UPDATE{A2} (file) ready=true first=false")
 }
 
 // TestC_1_2_2_FirstOfOneNameWins: within a file, by name alone; the others become
@@ -224,20 +224,20 @@ func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 //
 // Shows: C-1.2.15
 func TestC_1_2_15_AllHeard(t *testing.T) {
-	heard := NewLayer(one, nil).Read(set(), noon)
-	silent := NewLayer(two, nil)
+	ready := NewLayer(one, nil).Read(set(), noon)
+	unanswered := NewLayer(two, nil)
 	for name, other := range map[string]Layer{
-		"silent": silent, "failed": silent.Failed(fmt.Errorf("x"), noon), "ended": silent.Ended(), "restored": silent.Restore(stood(file(two, "a", "A1"))),
+		"silent": unanswered, "failed": unanswered.Failed(fmt.Errorf("x"), noon), "ended": unanswered.Ended(), "restored": unanswered.Restore(lastGoodOf(file(two, "a", "A1"))),
 	} {
-		m := Merge([]Layer{heard, other})
-		first, _ := m.Heard(one)
-		second, known := m.Heard(two)
-		if _, configured := m.Heard("file:/three"); configured || !known || !first || second || m.AllHeard() {
-			t.Errorf("%s: heard %t and %t, all %t", name, first, second, m.AllHeard())
+		m := Merge([]Layer{ready, other})
+		first, _ := m.Ready(one)
+		second, known := m.Ready(two)
+		if _, configured := m.Ready("file:/three"); configured || !known || !first || second || m.AllReady() {
+			t.Errorf("%s: ready %t and %t, all %t", name, first, second, m.AllReady())
 		}
 	}
-	if !Merge([]Layer{heard, silent.Read(set(), noon).Failed(fmt.Errorf("x"), noon)}).AllHeard() || !Merge(nil).AllHeard() {
-		t.Error("all were heard, and it is not said")
+	if !Merge([]Layer{ready, unanswered.Read(set(), noon).Failed(fmt.Errorf("x"), noon)}).AllReady() || !Merge(nil).AllReady() {
+		t.Error("all layers are ready, and AllReady is false")
 	}
 }
 
@@ -361,7 +361,7 @@ func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 			image = s.Pod.Spec.Containers[0].Image
 		}
 		if image != wantImage || len(have) != f.merged.Pods.Len() {
-			t.Fatalf("flip %d: %q stands, the last word is %q", flip, image, wantImage)
+			t.Fatalf("flip %d: %q is in the set, the last reading has %q", flip, image, wantImage)
 		}
 	}
 	if ops[ADD] < 50 || ops[REMOVE] < 50 || ops[UPDATE] < 50 {

@@ -59,10 +59,10 @@ func diffPods(old, new *Merged, pods []ident) []PodUpdate {
 }
 
 // emission is the kubelet's order, with the place of the empty ADD.
-var emission = [...]Op{REMOVE, ADD, UPDATE, DELETE, firstHeard, RECONCILE}
+var emission = [...]Op{REMOVE, ADD, UPDATE, DELETE, firstReady, RECONCILE}
 
-// firstHeard stands in emission for the ADD without pods.
-const firstHeard Op = ""
+// firstReady is in emission for the ADD without pods.
+const firstReady Op = ""
 
 // groups gathers changes by layer and op.
 type groups struct {
@@ -125,7 +125,7 @@ func (g *groups) add(old, new *pod.Spec) {
 func (g *groups) updates(old, new *Merged) []PodUpdate {
 	first := make(map[string]bool)
 	for _, l := range new.Layers {
-		if heard, _ := old.Heard(l.Name); l.Heard && !heard {
+		if ready, _ := old.Ready(l.Name); l.Ready && !ready {
 			first[l.Name] = true
 		}
 	}
@@ -135,7 +135,7 @@ func (g *groups) updates(old, new *Merged) []PodUpdate {
 			if u := group.updates[op]; u != nil {
 				out = append(out, *u)
 			}
-			if op == firstHeard && first[group.name] &&
+			if op == firstReady && first[group.name] &&
 				group.updates[ADD] == nil && group.updates[UPDATE] == nil && group.updates[DELETE] == nil {
 				out = append(out, PodUpdate{Op: ADD, Source: group.source, Location: group.location})
 			}

@@ -17,9 +17,9 @@ type Layer struct {
 	state LayerState
 	kept  kept // of the previous agent; empty once the layer is ready
 
-	files    sorted.List[source.File]  // the newest reading, as the source gave it
-	standing sorted.List[pod.Standing] // the last good set of each file, by file; none is empty
-	troubles sorted.List[trouble]      // what is wrong with files, by file
+	files    sorted.List[source.File]     // the newest reading, as the source gave it
+	lastGood sorted.List[pod.LastGoodSet] // the last good set of each file, by file; none is empty
+	troubles sorted.List[trouble]         // what is wrong with files, by file
 	pods     table[*pod.Spec]
 	objects  table[*pod.Object]
 	problems []pod.Problem
@@ -30,7 +30,7 @@ type Layer struct {
 	steps          uint64
 	changedPods    []ident
 	changedObjects []ident
-	stands         []pod.Standing // the files whose last good set changed since
+	changedSets    []pod.LastGoodSet // the files whose last good set changed since
 }
 
 // NewLayer returns a layer that is not ready yet. Name is the source's. kept is the
@@ -51,7 +51,7 @@ func (l Layer) State() LayerState { return l.state }
 // Asked returns the layer after its source was first read, at now: until the source
 // answers, Since is the beginning of the wait.
 func (l Layer) Asked(now time.Time) Layer {
-	if !l.state.Heard && l.state.Error == "" {
+	if !l.state.Ready && l.state.Error == "" {
 		l.state.Since = now
 	}
 	return l
@@ -67,15 +67,15 @@ func (l Layer) Asked(now time.Time) Layer {
 // NewLayer, where the set has nothing of the file and no other file has the pod.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
-	var files []pod.Standing
-	for _, s := range sorted.From(r.Files, compareStandings).Slice() {
+	var files []pod.LastGoodSet
+	for _, s := range sorted.From(r.Files, compareSets).Slice() {
 		if !s.Empty() && (len(files) == 0 || files[len(files)-1].File != s.File) {
 			files = append(files, s)
 		}
 	}
 	var all reading
 	for _, s := range files {
-		all.replace(pod.Standing{}, s)
+		all.replace(pod.LastGoodSet{}, s)
 	}
 	next = next.apply(all)
 	next.kept = next.kept.beside(next)
@@ -102,7 +102,7 @@ func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 		next.skipped = s.Skipped
 	}
 	next.kept = kept{}
-	next.state.Heard, next.state.Restored = true, false
+	next.state.Ready, next.state.Restored = true, false
 	next.state.Error, next.state.Since = "", time.Time{}
 	next.state.LastGood = now
 	return next
@@ -132,7 +132,7 @@ func (l Layer) Ended() Layer {
 // unchanged returns the layer one step on, with nothing changed.
 func (l Layer) unchanged() Layer {
 	l.steps++
-	l.changedPods, l.changedObjects, l.stands = nil, nil, nil
+	l.changedPods, l.changedObjects, l.changedSets = nil, nil, nil
 	return l
 }
 
@@ -141,15 +141,15 @@ func (l Layer) apply(r reading) Layer {
 	if len(r.troubles) > 0 {
 		l.troubles, l.problems = r.patchTroubles(l.troubles)
 	}
-	if !l.state.Heard {
+	if !l.state.Ready {
 		r.pods.incumbent = l.kept.pod
 	}
-	stands := make(map[string][]pod.Standing, len(r.stands))
-	for _, s := range r.stands {
-		stands[s.File] = []pod.Standing{s}
+	changedSets := make(map[string][]pod.LastGoodSet, len(r.changedSets))
+	for _, s := range r.changedSets {
+		changedSets[s.File] = []pod.LastGoodSet{s}
 	}
 	if l.troubles.Len() > 0 {
-		r.pods.heir = l.heirs(stands)
+		r.pods.heir = l.heirs(changedSets)
 	}
 	var inherited []claim[*pod.Spec]
 	l.pods, l.changedPods, inherited = l.pods.apply(r.pods)
@@ -164,26 +164,26 @@ func (l Layer) apply(r reading) Layer {
 		moved[c.file] = append(moved[c.file], c.value)
 	}
 	for file, pods := range moved {
-		heir := l.standsIn(stands, file)
+		heir := l.setAfter(changedSets, file)
 		heir.Pods = slices.Concat(heir.Pods, pods)
-		stands[file] = []pod.Standing{heir}
+		changedSets[file] = []pod.LastGoodSet{heir}
 	}
-	names := sortedNames(stands)
+	names := sortedNames(changedSets)
 	for _, name := range names {
-		s := stands[name]
-		l.stands = append(l.stands, s...)
+		s := changedSets[name]
+		l.changedSets = append(l.changedSets, s...)
 		if s[0].Empty() {
-			stands[name] = nil
+			changedSets[name] = nil
 		}
 	}
-	l.standing = sorted.Patch(l.standing, names, compareStanding, func(name string) []pod.Standing { return stands[name] })
+	l.lastGood = sorted.Patch(l.lastGood, names, compareSetFile, func(name string) []pod.LastGoodSet { return changedSets[name] })
 	return l
 }
 
 // heirs returns heirs of the layer's troubles. A file takes over no pod that would
-// exceed its limit: that pod goes with the file that it was in. stands is the last good
+// exceed its limit: that pod goes with the file that it was in. changedSets is the last good
 // sets of files that differ.
-func (l Layer) heirs(stands map[string][]pod.Standing) func(ident) string {
+func (l Layer) heirs(changedSets map[string][]pod.LastGoodSet) func(ident) string {
 	named := heirs(l.troubles)
 	meters := make(map[string]*source.Meter)
 	return func(id ident) string {
@@ -195,7 +195,7 @@ func (l Layer) heirs(stands map[string][]pod.Standing) func(ident) string {
 		if m == nil {
 			m = &source.Meter{}
 			meters[file] = m
-			s := l.standsIn(stands, file)
+			s := l.setAfter(changedSets, file)
 			m.Pods(s.Pods...)
 			m.Objects(s.Objects...)
 		}
@@ -206,24 +206,24 @@ func (l Layer) heirs(stands map[string][]pod.Standing) func(ident) string {
 	}
 }
 
-// standsIn returns the last good set of a file, from stands if it is there.
-func (l Layer) standsIn(stands map[string][]pod.Standing, file string) pod.Standing {
-	if s := stands[file]; s != nil {
+// setAfter returns the last good set of a file, from changedSets if it is there.
+func (l Layer) setAfter(changedSets map[string][]pod.LastGoodSet, file string) pod.LastGoodSet {
+	if s := changedSets[file]; s != nil {
 		return s[0]
 	}
-	return l.stood(file)
+	return l.lastGoodOf(file)
 }
 
-// stood returns the last good set of a file, which may be empty.
-func (l Layer) stood(file string) pod.Standing {
-	s, _ := sorted.Find(l.standing, file, compareStanding)
+// lastGoodOf returns the last good set of a file, which may be empty.
+func (l Layer) lastGoodOf(file string) pod.LastGoodSet {
+	s, _ := sorted.Find(l.lastGood, file, compareSetFile)
 	s.File = file
 	return s
 }
 
-func compareStanding(s pod.Standing, file string) int { return strings.Compare(s.File, file) }
+func compareSetFile(s pod.LastGoodSet, file string) int { return strings.Compare(s.File, file) }
 
-func compareStandings(a, b pod.Standing) int { return strings.Compare(a.File, b.File) }
+func compareSets(a, b pod.LastGoodSet) int { return strings.Compare(a.File, b.File) }
 
 // kept is the pods that the previous agent stored.
 type kept struct {
@@ -251,7 +251,7 @@ func newKept(layer string, specs []*pod.Spec) kept {
 func (k kept) beside(l Layer) kept {
 	specs := make(map[string][]*pod.Spec)
 	for file, kept := range k.specs {
-		if stood := l.stood(file); !stood.Empty() {
+		if set := l.lastGoodOf(file); !set.Empty() {
 			continue
 		}
 		for _, s := range kept {

@@ -36,7 +36,7 @@ func TestLayerKeepsLastGood(t *testing.T) {
 			want:      "A1=a B1=a C2=b",
 		},
 		{
-			name:      "I9 a rejected pod stands, its neighbours change but do not go",
+			name:      "I9 a rejected pod stays, the other pods of the file change but stay",
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1", "B1", "C1")), set(rejecting(file(dir, "a", "B2"), "a"))},
 			want:      "A1=a B2=a C1=a",
 		},
@@ -54,12 +54,12 @@ func TestLayerKeepsLastGood(t *testing.T) {
 			want:      "B1=b",
 		},
 		{
-			name:      "a mended file says everything again",
+			name:      "a fixed file defines everything again",
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1", "B1")), set(broken("a")), set(file(dir, "a", "A2"))},
 			want:      "A2=a",
 		},
 		{
-			name:      "a rejected pod that is taken out goes",
+			name:      "a rejected pod that is deleted from the file is removed",
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1", "B1")), set(rejecting(file(dir, "a", "B1"), "a")), set(file(dir, "a", "B1"))},
 			want:      "B1=a",
 		},
@@ -84,7 +84,7 @@ func TestLayerKeepsLastGood(t *testing.T) {
 			want:      "A1=a",
 		},
 		{
-			name: "I9 written anew with a mistake, then the old file is deleted",
+			name: "I9 written again with a mistake, then the old file is deleted",
 			snapshots: []source.Snapshot{
 				set(file(dir, "a", "A1")), set(file(dir, "a", "A1"), rejecting(file(dir, "b"), "a")), set(rejecting(file(dir, "b"), "a")),
 			},
@@ -98,7 +98,7 @@ func TestLayerKeepsLastGood(t *testing.T) {
 			want: "C1=b",
 		},
 		{
-			name: "moved, rejected, and then mended",
+			name: "moved, rejected, and then fixed",
 			snapshots: []source.Snapshot{
 				set(file(dir, "a", "A1")), set(rejecting(file(dir, "b"), "a")), set(broken("b")), set(file(dir, "b", "A2")),
 			},
@@ -110,7 +110,7 @@ func TestLayerKeepsLastGood(t *testing.T) {
 			want:      "",
 		},
 		{
-			name:      "I9 read twice while broken, then half mended",
+			name:      "I9 read twice while broken, then partly fixed",
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1")), set(unread), set(unread), set(rejecting(file(dir, "a", "B1"), "a"))},
 			want:      "A1=a B1=a",
 		},
@@ -309,12 +309,12 @@ func TestI9_FailureKeepsEverything(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	fresh := NewLayer(dir, nil)
 	never := fresh.Failed(errors.New("no such directory"), at(1))
-	if s := never.State(); s.Heard || s.Stale() || s.Error != "no such directory" || s.Since != at(1) || !s.LastGood.IsZero() {
-		t.Errorf("failed before it was heard: %+v", s)
+	if s := never.State(); s.Ready || s.Stale() || s.Error != "no such directory" || s.Since != at(1) || !s.LastGood.IsZero() {
+		t.Errorf("failed before it was ready: %+v", s)
 	}
 	good := never.Read(set(file(dir, "a", "A1")), at(2))
-	if s := good.State(); !s.Heard || s.Stale() || s.Error != "" || !s.Since.IsZero() || s.LastGood != at(2) {
-		t.Errorf("heard: %+v", s)
+	if s := good.State(); !s.Ready || s.Stale() || s.Error != "" || !s.Since.IsZero() || s.LastGood != at(2) {
+		t.Errorf("ready: %+v", s)
 	}
 	stale := good.Failed(errors.New("timeout"), at(3)).Failed(errors.New("refused"), at(4))
 	if s := stale.State(); !s.Stale() || s.Error != "refused" || s.Since != at(3) || s.LastGood != at(2) || s.Pods != 1 {

@@ -30,7 +30,7 @@ type fold struct {
 	// ordered those of them that depend on others. before is the pods that the previous
 	// agent stored and, from a layer's second reading on, the set before that reading.
 	winners, ordered, before sorted.List[*pod.Spec]
-	circles                  circles
+	cycles                   cycles
 
 	// For pods that name config objects: kept is the pods that the previous agent
 	// stored, until a layer's second reading.
@@ -69,10 +69,10 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	}
 	f.layers = slices.Clone(f.layers)
 	f.layers[i] = l
-	if old.state.Heard {
+	if old.state.Ready {
 		f.before, f.kept = f.merged.Pods, sorted.List[*pod.Spec]{}
 	}
-	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), old.state.tells(l.state)})
+	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), old.state.differs(l.state)})
 }
 
 // remerge merges pods and objects (sorted) again from the layers, and returns the fold
@@ -82,7 +82,7 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
 	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) *table[*pod.Object] { return &l.objects })
 	m.Objects = o.merged
-	circled, refused := f.circles.problems, f.bindings.problems
+	cyclic, refused := f.cycles.problems, f.bindings.problems
 	f, pods = f.order(p)
 	f, m.Pods, pods = f.bind(pods, objects, c.spoke)
 	if p.lost || o.lost {
@@ -102,8 +102,8 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 			m.Skipped = append(m.Skipped, l.skipped...)
 		}
 	}
-	if c.problems || !same(circled, f.circles.problems) || !same(refused, f.bindings.problems) {
-		m.Problems = slices.Concat(f.circles.problems, f.bindings.problems)
+	if c.problems || !same(cyclic, f.cycles.problems) || !same(refused, f.bindings.problems) {
+		m.Problems = slices.Concat(f.cycles.problems, f.bindings.problems)
 		for _, l := range f.layers {
 			m.Problems = append(m.Problems, l.problems...)
 		}
@@ -133,9 +133,9 @@ func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
 		return f, p.changed
 	}
 	f.ordered = sorted.Patch(f.ordered, p.changed, compareItem[*pod.Spec], from(depend))
-	old := f.circles
-	f.circles = breakCircles(f.winners, f.ordered, f.before, f.visible)
-	return f, sortedIdents(slices.Concat(p.changed, old.keys(), f.circles.keys()))
+	old := f.cycles
+	f.cycles = breakCycles(f.winners, f.ordered, f.before, f.visible)
+	return f, sortedIdents(slices.Concat(p.changed, old.keys(), f.cycles.keys()))
 }
 
 // remerged is the pods or the objects after some idents were merged again.

@@ -55,11 +55,11 @@ func TestMergeObjects(t *testing.T) {
 
 func TestMergeOfNothing(t *testing.T) {
 	m := Merge(nil)
-	if m.Pods.Len()+len(m.Layers)+len(m.Conflicts) != 0 || !m.AllHeard() {
+	if m.Pods.Len()+len(m.Layers)+len(m.Conflicts) != 0 || !m.AllReady() {
 		t.Errorf("C-1.2.15: %+v", m)
 	}
-	if Merge([]Layer{NewLayer(one, nil)}).AllHeard() {
-		t.Error("C-1.2.15: a layer that said nothing counts as heard")
+	if Merge([]Layer{NewLayer(one, nil)}).AllReady() {
+		t.Error("C-1.2.15: a layer that has not answered counts as ready")
 	}
 }
 

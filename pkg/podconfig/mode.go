@@ -41,14 +41,14 @@ func ParseMode(name string) (Mode, error) {
 	return 0, fmt.Errorf("unknown mode %q: want one of %s", name, strings.Join(modeNames[:], ", "))
 }
 
-// Tell converts a batch of an Incremental PodConfig to the updates of the mode, so that
+// Convert converts a batch of an Incremental PodConfig to the updates of the mode, so that
 // one running PodConfig can serve readers in every mode. Only Incremental has
 // RECONCILE. RESTORE becomes the SET that adding its pods would be (C-1.3.8). An answer
 // to Sync stays as it is (C-1.3.5).
 //
 // A SET costs a copy of the list of all pods: call Tell once for all readers of one
 // mode.
-func (m Mode) Tell(b Batch) []PodUpdate {
+func (m Mode) Convert(b Batch) []PodUpdate {
 	if m == Incremental || b.Layer == "" {
 		return b.Updates
 	}

@@ -180,16 +180,16 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 	var readers sync.WaitGroup
 	for i, s := range c.sources {
 		readers.Go(func() {
-			m, ok := firstWord(ctx, i, s)
+			m, ok := firstMessage(ctx, i, s)
 			at := time.Now()
 			if !ok || ctx.Err() != nil && errors.Is(m.err, ctx.Err()) {
 				at = start // it has not answered since
-				m.err = errors.New("ended without a word")
+				m.err = errors.New("source ended without an answer")
 				if ctx.Err() != nil {
 					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
 				}
 			}
-			layers[i] = c.hear(layers[i], m, at) // each goroutine has its own element
+			layers[i] = c.receive(layers[i], m, at) // each goroutine has its own element
 		})
 	}
 	readers.Wait()
@@ -199,8 +199,8 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 	return f.merged
 }
 
-// firstWord returns a source's first message.
-func firstWord(ctx context.Context, i int, s source.Source) (m message, ok bool) {
+// firstMessage returns a source's first message.
+func firstMessage(ctx context.Context, i int, s source.Source) (m message, ok bool) {
 	for snapshot, err := range s.Sets(ctx) {
 		return message{layer: i, snapshot: snapshot, err: err}, true
 	}
@@ -226,14 +226,14 @@ func (c *PodConfig) read(ctx context.Context, i int, s source.Source, messages c
 	send(message{layer: i, ended: true})
 }
 
-// hear returns the layer after one message.
-func (c *PodConfig) hear(l Layer, m message, now time.Time) Layer {
+// receive returns the layer after one message.
+func (c *PodConfig) receive(l Layer, m message, now time.Time) Layer {
 	switch {
 	case m.ended:
 		c.log.Debug("Source ended", "layer", l.state.Name)
 		return l.Ended()
 	case m.err != nil:
-		c.log.Debug("Source could not look", "layer", l.state.Name, "err", m.err)
+		c.log.Debug("Failed to read source", "layer", l.state.Name, "err", m.err)
 		return l.Failed(m.err, now)
 	}
 	l = l.Read(m.snapshot, now)
@@ -273,8 +273,8 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 			updates[i].Op = RESTORE
 		}
 	}
-	b := Batch{Updates: append(updates, u), State: next.merged, Layer: layer.state.Name, Stands: layer.stands}
-	b.Updates = c.mode.Tell(b)
+	b := Batch{Updates: append(updates, u), State: next.merged, Layer: layer.state.Name, ChangedSets: layer.changedSets}
+	b.Updates = c.mode.Convert(b)
 	c.log.Debug("Source restored", "layer", layer.state.Name, "pods", layer.state.Pods, "last_good", r.At)
 	return next, b
 }
@@ -283,26 +283,26 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 // has any change.
 func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	old := f.layers[m.layer]
-	layer := c.hear(old, m, now)
+	layer := c.receive(old, m, now)
 	next, pods := f.step(m.layer, layer)
 	b := Batch{
 		Updates: diffPods(f.merged, next.merged, pods), State: next.merged,
-		Layer: layer.state.Name, Stands: layer.stands, First: !old.state.Heard && layer.state.Heard,
+		Layer: layer.state.Name, ChangedSets: layer.changedSets, First: !old.state.Ready && layer.state.Ready,
 	}
-	b.Updates = c.mode.Tell(b)
-	return next, b, len(b.Updates)+len(b.Stands) > 0 || saysMore(f.merged, next.merged)
+	b.Updates = c.mode.Convert(b)
+	return next, b, len(b.Updates)+len(b.ChangedSets) > 0 || differsInState(f.merged, next.merged)
 }
 
-// saysMore reports whether two states differ in anything that updates do not contain:
+// differsInState reports whether two states differ in anything that updates do not contain:
 // all but the pods and the time of the last good reading.
-func saysMore(old, new *Merged) bool {
-	told := func(l LayerState) LayerState {
+func differsInState(old, new *Merged) bool {
+	withoutLastGood := func(l LayerState) LayerState {
 		l.LastGood = time.Time{}
 		return l
 	}
 	return !old.Objects.Is(new.Objects) || !same(old.Conflicts, new.Conflicts) ||
 		!same(old.Problems, new.Problems) || !same(old.Skipped, new.Skipped) ||
-		!slices.EqualFunc(old.Layers, new.Layers, func(a, b LayerState) bool { return told(a) == told(b) })
+		!slices.EqualFunc(old.Layers, new.Layers, func(a, b LayerState) bool { return withoutLastGood(a) == withoutLastGood(b) })
 }
 
 // syncBatch is the answer to Sync.

@@ -137,7 +137,7 @@ func TestBatches(t *testing.T) {
 			want: "00 — [file timeout since 00]\n01 ADD{} (file)\n",
 		},
 		{
-			name: "every source ends; their last sets stand",
+			name: "every source ends; their last sets stay",
 			sources: []source.Source{
 				&scripted{name: one, ends: true, words: []word{{files: []source.File{file(one, "a", "A1")}}, {after: time.Second, err: timeout}}},
 				&scripted{name: "stdin:-", ends: true, words: []word{{after: 2 * time.Second, files: []source.File{file("stdin:-", "-", "B1")}}}},
@@ -263,7 +263,7 @@ func TestBatchesEnd(t *testing.T) {
 			t.Errorf("a batch after the end: %s", b.told())
 		}
 	})
-	t.Run("and the errors that the end makes are nobody's", func(t *testing.T) {
+	t.Run("and errors that the end causes are not errors of a source", func(t *testing.T) {
 		for range 50 { // select picks one of two ready channels at random
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -277,7 +277,7 @@ func TestBatchesEnd(t *testing.T) {
 
 // Shows: C-1.3.5
 func TestC_1_3_5_Sync(t *testing.T) {
-	t.Run("before the first word, several at once", func(t *testing.T) {
+	t.Run("before the first message, several at once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			c := New(Config{Sources: []source.Source{&scripted{name: one, ends: true, words: []word{{after: time.Second}}}}})
 			c.Sync()
@@ -336,11 +336,11 @@ func TestOnce(t *testing.T) {
 		start := time.Now()
 		m := New(Config{Sources: sources()}).Once(ctx)
 		check(t, "pods", places(m.Pods.Slice()), "A1=a")
-		want := []string{"", "permission denied", "no answer: context deadline exceeded", "ended without a word"}
+		want := []string{"", "permission denied", "no answer: context deadline exceeded", "source ended without an answer"}
 		for i, l := range m.Layers {
 			check(t, l.Name, l.Error, want[i])
-			if l.Heard != (l.Error == "") {
-				t.Errorf("%s: heard %t with error %q", l.Name, l.Heard, l.Error)
+			if l.Ready != (l.Error == "") {
+				t.Errorf("%s: ready %t with error %q", l.Name, l.Ready, l.Error)
 			}
 		}
 		if d := time.Since(start); d != time.Minute {
@@ -358,7 +358,7 @@ func TestOnce(t *testing.T) {
 			t.Errorf("took %s, want until the last of them answered", d)
 		}
 	})
-	if m := New(Config{}).Once(t.Context()); len(m.Layers) != 0 || !m.AllHeard() {
+	if m := New(Config{}).Once(t.Context()); len(m.Layers) != 0 || !m.AllReady() {
 		t.Errorf("no sources: %+v", m)
 	}
 }

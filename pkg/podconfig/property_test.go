@@ -37,7 +37,7 @@ func lives(t *rapid.T) []event {
 			if rapid.IntRange(0, 3).Draw(t, "forgotten") == 0 {
 				continue
 			}
-			files := slices.DeleteFunc(l.standing.Slice(), func(pod.Standing) bool { return rapid.IntRange(0, 5).Draw(t, "damaged") == 0 })
+			files := slices.DeleteFunc(l.lastGood.Slice(), func(pod.LastGoodSet) bool { return rapid.IntRange(0, 5).Draw(t, "damaged") == 0 })
 			out = append(out, event{layer: i, restored: &Restored{Files: files, At: noon.Add(-time.Hour)}})
 		}
 	}
@@ -116,26 +116,26 @@ func unshared(f source.File) source.File {
 // model is a plain implementation of a layer: per file its last good set, per pod the
 // file that owns it.
 type model struct {
-	standing map[string][]*pod.Spec
+	lastGood map[string][]*pod.Spec
 	owner    map[pod.Key]string
 	won      map[pod.Key]*pod.Spec
 }
 
 func (m *model) read(s source.Snapshot) {
-	standing := make(map[string][]*pod.Spec)
+	lastGood := make(map[string][]*pod.Spec)
 	for f := range s.Files.All() {
-		standing[f.File] = slices.Clone(f.Pods)
-		for _, old := range m.standing[f.File] {
+		lastGood[f.File] = slices.Clone(f.Pods)
+		for _, old := range m.lastGood[f.File] {
 			read := slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Key == old.Key })
 			if len(f.Problems) > 0 && !read {
-				standing[f.File] = append(standing[f.File], old)
+				lastGood[f.File] = append(lastGood[f.File], old)
 			}
 		}
 	}
 	holders := func(key pod.Key) (files []string, pods []*pod.Spec) {
-		for _, name := range slices.Sorted(maps.Keys(standing)) {
-			if i := slices.IndexFunc(standing[name], func(p *pod.Spec) bool { return p.Key == key }); i >= 0 {
-				files, pods = append(files, name), append(pods, standing[name][i])
+		for _, name := range slices.Sorted(maps.Keys(lastGood)) {
+			if i := slices.IndexFunc(lastGood[name], func(p *pod.Spec) bool { return p.Key == key }); i >= 0 {
+				files, pods = append(files, name), append(pods, lastGood[name][i])
 			}
 		}
 		return files, pods
@@ -146,13 +146,13 @@ func (m *model) read(s source.Snapshot) {
 		}
 		for f := range s.Files.All() {
 			if slices.Contains(f.Broken, key) {
-				standing[f.File] = append(standing[f.File], last)
+				lastGood[f.File] = append(lastGood[f.File], last)
 				break
 			}
 		}
 	}
 	owner, won := make(map[pod.Key]string), make(map[pod.Key]*pod.Spec)
-	for _, pods := range standing {
+	for _, pods := range lastGood {
 		for _, p := range pods {
 			files, specs := holders(p.Key)
 			i := slices.Index(files, m.owner[p.Key])
@@ -163,7 +163,7 @@ func (m *model) read(s source.Snapshot) {
 			owner[p.Key], won[p.Key] = files[i], specs[i]
 		}
 	}
-	*m = model{standing, owner, won}
+	*m = model{lastGood, owner, won}
 }
 
 // plain compares lists by their content.
@@ -304,7 +304,7 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 					switch u.Op {
 					case REMOVE:
 						if next.merged.Pod(s.Key) != nil {
-							t.Fatalf("REMOVE of %s, which is wanted", s.Key)
+							t.Fatalf("REMOVE of %s, which is desired", s.Key)
 						}
 						if notation(s) != notation(known) {
 							t.Fatalf("REMOVE of %s, last known %s", notation(s), notation(known))
@@ -348,8 +348,8 @@ func TestI9_SilenceRemovesNothing(t *testing.T) {
 		for file := range f.layers[i].files.All() {
 			all = append(all, broken(file.File))
 		}
-		if !f.layers[i].state.Heard {
-			for s := range f.layers[i].standing.All() {
+		if !f.layers[i].state.Ready {
+			for s := range f.layers[i].lastGood.All() {
 				all = append(all, broken(s.File))
 			}
 		}
@@ -405,7 +405,7 @@ func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 		f := live(lives(t), nil)
 		c := New(Config{})
 		for i, l := range f.layers {
-			if !l.state.Heard || l.state.Error != "" {
+			if !l.state.Ready || l.state.Error != "" {
 				continue
 			}
 			s := source.Snapshot{Files: l.files, Skipped: l.skipped}
@@ -418,7 +418,7 @@ func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 			}
 			next, b, news := c.take(f, message{layer: i, snapshot: s}, noon)
 			if news || !f.merged.Pods.Is(next.merged.Pods) {
-				t.Fatalf("said again: %s", told(b.Updates))
+				t.Fatalf("sent again: %s", told(b.Updates))
 			}
 		}
 	})

@@ -14,10 +14,10 @@ import (
 
 // reading is the difference between two readings of a layer.
 type reading struct {
-	stands   []pod.Standing // the files whose last good set changed
-	pods     change[*pod.Spec]
-	objects  change[*pod.Object]
-	troubles map[string][]trouble // the files whose problems changed; nil is none
+	changedSets []pod.LastGoodSet // the files whose last good set changed
+	pods        change[*pod.Spec]
+	objects     change[*pod.Object]
+	troubles    map[string][]trouble // the files whose problems changed; nil is none
 }
 
 // trouble holds the problems of one file.
@@ -29,7 +29,7 @@ type trouble struct {
 
 func (t trouble) compareTo(file string) int { return strings.Compare(t.file, file) }
 
-func (r *reading) empty() bool { return len(r.stands)+len(r.troubles) == 0 }
+func (r *reading) empty() bool { return len(r.changedSets)+len(r.troubles) == 0 }
 
 // compare walks the old reading and the new one side by side. Shared parts cost
 // nothing, and a file that was read again without a change costs one comparison.
@@ -40,12 +40,12 @@ func (l *Layer) compare(files sorted.List[source.File]) reading {
 			r.file(l, old, new)
 		}
 	}
-	if l.state.Heard {
+	if l.state.Ready {
 		return r
 	}
-	for s := range l.standing.All() { // restored, and its file no longer exists
+	for s := range l.lastGood.All() { // restored, and its file no longer exists
 		if _, found := sorted.Find(files, s.File, compareFile); !found {
-			r.replace(s, pod.Standing{File: s.File})
+			r.replace(s, pod.LastGoodSet{File: s.File})
 		}
 	}
 	return r
@@ -61,18 +61,18 @@ func (r *reading) file(l *Layer, old, new *source.File) {
 		none.File = old.File
 		new = &none
 	}
-	before := l.stood(new.File)
-	new = held(before, new)
-	stood := before
-	if kept := l.kept.specs[new.File]; len(kept) > 0 && !l.state.Heard && !healthy(new) {
-		stood.Pods = kept
+	before := l.lastGoodOf(new.File)
+	new = keepImmutable(before, new)
+	previous := before
+	if kept := l.kept.specs[new.File]; len(kept) > 0 && !l.state.Ready && !healthy(new) {
+		previous.Pods = kept
 	}
-	after, fits := stand(stood, new)
+	after, fits := lastGoodAfter(previous, new)
 	if !fits {
 		edited := *new
 		edited.Problems = append(slices.Clip(edited.Problems), pod.Problem{
-			File: new.File, Msg: "what was read of this file before and what can be read of it now are together more than one file may hold: it stands as it was",
-			Hint: "mend the other problems of the file",
+			File: new.File, Msg: "the last good objects and the readable objects of this file together exceed the limit of a file: the last good set of the file stays in use",
+			Hint: "fix the other problems of the file",
 		})
 		new = &edited
 	}
@@ -83,12 +83,12 @@ func (r *reading) file(l *Layer, old, new *source.File) {
 }
 
 // replace notes the differences between two sets of a file.
-func (r *reading) replace(before, after pod.Standing) {
+func (r *reading) replace(before, after pod.LastGoodSet) {
 	pods, objects := differing(before.Pods, after.Pods), differing(before.Objects, after.Objects)
 	if len(pods)+len(objects) == 0 {
 		return
 	}
-	r.stands = append(r.stands, after)
+	r.changedSets = append(r.changedSets, after)
 	r.pods.note(after.File, after.Pods, pods)
 	r.objects.note(after.File, after.Objects, objects)
 }
@@ -150,14 +150,14 @@ func healthy(f *source.File) bool {
 	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
 }
 
-// stand returns the last good set of a file after a reading: what was read and, while
+// lastGoodAfter returns the last good set of a file after a reading: what was read and, while
 // the file has any problem, everything of the set before that is missing now. A broken
 // file removes nothing (I9, F40). An unchanged item keeps its pointer.
 //
 // Where both together exceed the limit of a file, it returns before and false: a file
 // that stays broken and names other pods each time does not grow without end.
-func stand(before pod.Standing, f *source.File) (after pod.Standing, fits bool) {
-	after = pod.Standing{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
+func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSet, fits bool) {
+	after = pod.LastGoodSet{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
 	if healthy(f) {
 		return after, true
 	}
@@ -201,10 +201,10 @@ func share[T item](before, now []T) []T {
 	return out
 }
 
-// held returns f with each immutable object as it was before, and a problem where the
+// keepImmutable returns f with each immutable object as it was before, and a problem where the
 // file changes it. As in an API server, an immutable object can be deleted and created
 // again, but not edited.
-func held(before pod.Standing, f *source.File) *source.File {
+func keepImmutable(before pod.LastGoodSet, f *source.File) *source.File {
 	out := f
 	var at map[ident]int // the first of each ident; made for the first immutable object
 	for _, o := range before.Objects {
@@ -230,8 +230,8 @@ func held(before pod.Standing, f *source.File) *source.File {
 		out.Objects[i] = o
 		out.Problems = append(out.Problems, pod.Problem{
 			File: cmp.Or(origin.File, origin.Location), Line: origin.Line, Path: "immutable",
-			Msg:  fmt.Sprintf("%s %s is immutable, and stays as it was", o.Kind, o.Key),
-			Hint: "give what is new another name and have the pods name that, or take the object away and write it again",
+			Msg:  fmt.Sprintf("%s %s is immutable: its previous version stays in use", o.Kind, o.Key),
+			Hint: "write the new content to an object of another name and reference that in the pods, or remove the object and create it again",
 		})
 	}
 	return out

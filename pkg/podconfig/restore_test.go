@@ -18,19 +18,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// stood returns a last good set that holds files.
-func stood(files ...source.File) Restored {
+// lastGoodOf returns a last good set that holds files.
+func lastGoodOf(files ...source.File) Restored {
 	r := Restored{At: noon.Add(-time.Hour)}
 	for _, f := range files {
-		r.Files = append(r.Files, pod.Standing{File: f.File, Pods: f.Pods, Objects: f.Objects})
+		r.Files = append(r.Files, pod.LastGoodSet{File: f.File, Pods: f.Pods, Objects: f.Objects})
 	}
 	return r
 }
 
-// stands writes a batch's Stands: "a{A1,B1} b{}".
-func (b Batch) stands() string {
+// changedSets writes a batch's ChangedSets: "a{A1,B1} b{}".
+func (b Batch) changedSets() string {
 	var out []string
-	for _, s := range b.Stands {
+	for _, s := range b.ChangedSets {
 		var pods []string
 		for _, p := range s.Pods {
 			pods = append(pods, notation(p))
@@ -46,7 +46,7 @@ func (b Batch) stands() string {
 // Shows: C-1.3.8
 func TestC_1_3_8_Restore(t *testing.T) {
 	timeout := errors.New("timeout")
-	ab := map[string]Restored{one: stood(file(one, "a", "A1", "B1"), file(one, "b", "C1"))}
+	ab := map[string]Restored{one: lastGoodOf(file(one, "a", "A1", "B1"), file(one, "b", "C1"))}
 	says := func(files ...source.File) []source.Source {
 		return []source.Source{&scripted{name: one, words: []word{{after: time.Second, files: files}}}}
 	}
@@ -55,10 +55,10 @@ func TestC_1_3_8_Restore(t *testing.T) {
 		mode     Mode
 		restored map[string]Restored
 		sources  []source.Source
-		want     string // each batch's updates and Stands
+		want     string // each batch's updates and ChangedSets
 	}{
 		{
-			name: "the source says the same", restored: ab,
+			name: "the source has the same set", restored: ab,
 			sources: says(file(one, "a", "A1", "B1"), file(one, "b", "C1")),
 			want:    "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 ADD{} (file) \n",
 		},
@@ -85,31 +85,31 @@ func TestC_1_3_8_Restore(t *testing.T) {
 			want: "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 — [file timeout since 01] \n03 REMOVE{C1} (file); ADD{} (file) b{}\n",
 		},
 		{
-			name: "the source ends without a word", restored: ab,
+			name: "the source ends without an answer", restored: ab,
 			sources: []source.Source{&scripted{name: one, ends: true}},
 			want:    "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n00 — [file ended] \n",
 		},
 		{
 			name:     "layers in their order, the first wins; a set of no layer is ignored",
-			restored: map[string]Restored{web: stood(file(web, "w", "A2", "D1")), one: stood(file(one, "a", "A1")), "file:/gone": stood(file("file:/gone", "a", "E1"))},
+			restored: map[string]Restored{web: lastGoodOf(file(web, "w", "A2", "D1")), one: lastGoodOf(file(one, "a", "A1")), "file:/gone": lastGoodOf(file("file:/gone", "a", "E1"))},
 			sources:  []source.Source{&scripted{name: one}, &scripted{name: two}, &scripted{name: web}},
 			want:     "00 RESTORE{A1} (file) a{A1}\n00 RESTORE{D1} (http) w{A2,D1}\n",
 		},
 		{
-			name: "a later layer has nothing that wins", restored: map[string]Restored{one: stood(file(one, "a", "A1")), web: stood(file(web, "w", "A2"))},
+			name: "a later layer has nothing that wins", restored: map[string]Restored{one: lastGoodOf(file(one, "a", "A1")), web: lastGoodOf(file(web, "w", "A2"))},
 			sources: []source.Source{&scripted{name: one}, &scripted{name: web, words: []word{{after: time.Second, files: []source.File{file(web, "w", "A2")}}}}},
 			want:    "00 RESTORE{A1} (file) a{A1}\n00 RESTORE{} (http) w{A2}\n01 ADD{} (http) \n",
 		},
 		{
 			name: "the winner's layer corrects itself, the other one's restored pod counts",
 			restored: map[string]Restored{
-				one: stood(file(one, "a", "A1")), web: stood(file(web, "w", "A2")),
+				one: lastGoodOf(file(one, "a", "A1")), web: lastGoodOf(file(web, "w", "A2")),
 			},
 			sources: []source.Source{&scripted{name: one, words: []word{{after: time.Second}}}, &scripted{name: web}},
 			want:    "00 RESTORE{A1} (file) a{A1}\n00 RESTORE{} (http) w{A2}\n01 ADD{} (file); UPDATE{A2} (http) a{}\n",
 		},
 		{
-			name: "nothing stood", restored: map[string]Restored{one: stood()}, sources: says(),
+			name: "the last good set is empty", restored: map[string]Restored{one: lastGoodOf()}, sources: says(),
 			want: "00 RESTORE{} (file) \n01 ADD{} (file) \n",
 		},
 		{
@@ -121,7 +121,7 @@ func TestC_1_3_8_Restore(t *testing.T) {
 			want: "00 SET{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 SET{A2,B1,C1} (file); UPDATE{A2} (file) a{A2,B1}\n",
 		},
 		{
-			name: "snapshot, nothing stood", mode: Snapshot, restored: map[string]Restored{one: stood()}, sources: says(),
+			name: "snapshot, the last good set is empty", mode: Snapshot, restored: map[string]Restored{one: lastGoodOf()}, sources: says(),
 			want: "00 — \n01 SET{} (file) \n",
 		},
 	}
@@ -132,7 +132,7 @@ func TestC_1_3_8_Restore(t *testing.T) {
 				defer cancel()
 				var out strings.Builder
 				for b := range New(Config{Sources: test.sources, Mode: test.mode, Restored: test.restored}).Batches(ctx) {
-					fmt.Fprintf(&out, "%s %s %s\n", time.Now().UTC().Format("05"), b.told(), b.stands())
+					fmt.Fprintf(&out, "%s %s %s\n", time.Now().UTC().Format("05"), b.told(), b.changedSets())
 				}
 				check(t, "batches", out.String(), test.want)
 			})
@@ -148,7 +148,7 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 	config := func() *PodConfig {
 		return New(Config{
 			Sources:  []source.Source{&scripted{name: one, ends: true}, &scripted{name: two, ends: true}},
-			Restored: map[string]Restored{one: stood(file(one, "a", "A1")), two: stood(file(two, "a", "B1"))},
+			Restored: map[string]Restored{one: lastGoodOf(file(one, "a", "A1")), two: lastGoodOf(file(two, "a", "B1"))},
 		})
 	}
 	c := config()
@@ -168,23 +168,23 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 // Shows: C-1.3.8
 func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
-	r := stood(file(one, "a", "A1", "B1"))
+	r := lastGoodOf(file(one, "a", "A1", "B1"))
 	l := NewLayer(one, nil).Asked(at(0)).Restore(r)
-	if s := l.State(); s.Heard || !s.Restored || s.Stale() || s.Pods != 2 || !s.LastGood.Equal(r.At) || !s.Since.Equal(at(0)) || s.Error != "" {
+	if s := l.State(); s.Ready || !s.Restored || s.Stale() || s.Pods != 2 || !s.LastGood.Equal(r.At) || !s.Since.Equal(at(0)) || s.Error != "" {
 		t.Errorf("restored: %+v", s)
 	}
-	if m := Merge([]Layer{l}); m.AllHeard() {
-		t.Error("C-1.2.15: a restored layer counts as heard")
+	if m := Merge([]Layer{l}); m.AllReady() {
+		t.Error("C-1.2.15: a restored layer counts as ready")
 	}
 	failed := l.Failed(errors.New("timeout"), at(1)).Failed(errors.New("refused"), at(2))
-	if s := failed.State(); s.Heard || !s.Restored || !s.Stale() || s.Pods != 2 || !s.Since.Equal(at(1)) || !s.LastGood.Equal(r.At) || s.Error != "refused" {
+	if s := failed.State(); s.Ready || !s.Restored || !s.Stale() || s.Pods != 2 || !s.Since.Equal(at(1)) || !s.LastGood.Equal(r.At) || s.Error != "refused" {
 		t.Errorf("failed: %+v", s)
 	}
-	heard := failed.Read(set(file(one, "a", "A1")), at(3))
-	if s := heard.State(); !s.Heard || s.Restored || s.Stale() || s.Pods != 1 || !s.Since.IsZero() || !s.LastGood.Equal(at(3)) {
-		t.Errorf("heard: %+v", s)
+	ready := failed.Read(set(file(one, "a", "A1")), at(3))
+	if s := ready.State(); !s.Ready || s.Restored || s.Stale() || s.Pods != 1 || !s.Since.IsZero() || !s.LastGood.Equal(at(3)) {
+		t.Errorf("ready: %+v", s)
 	}
-	if heard.held()[0] != l.held()[0] {
+	if ready.held()[0] != l.held()[0] {
 		t.Error("an unchanged restored pod was replaced")
 	}
 }
@@ -193,7 +193,7 @@ func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
 //
 // Shows: C-1.3.8
 func TestC_1_3_8_RestoredInDisorder(t *testing.T) {
-	l := NewLayer(one, nil).Restore(stood(file(one, "b", "B1"), file(one, "a", "A1"), file(one, "b", "C1"), file(one, "c")))
+	l := NewLayer(one, nil).Restore(lastGoodOf(file(one, "b", "B1"), file(one, "a", "A1"), file(one, "b", "C1"), file(one, "c")))
 	check(t, "held", places(l.held()), "A1=a B1=b")
 	check(t, "read", places(l.Read(set(file(one, "a", "A1"), file(one, "b", "B2")), noon).held()), "A1=a B2=b")
 }
@@ -203,7 +203,7 @@ func TestC_1_3_8_RestoredInDisorder(t *testing.T) {
 //
 // Shows: F43
 func TestF43_RestoredOwner(t *testing.T) {
-	both := stood(file(one, "a", "A1"), file(one, "b", "A2"))
+	both := lastGoodOf(file(one, "a", "A1"), file(one, "b", "A2"))
 	for _, test := range []struct{ name, kept, want string }{
 		{"nothing runs", "", "A1=a"}, {"it runs from the second", "b", "A2=b"}, {"it ran from a third", "z", "A1=a"},
 	} {
@@ -227,7 +227,7 @@ func TestF43_RestoredOwner(t *testing.T) {
 // Shows: I9
 func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
 	kept := slices.Concat(file(one, "a", "A1").Pods, file(one, "b", "B1").Pods, file(one, "c", "C1").Pods, file(one, "d", "D1").Pods)
-	l := NewLayer(one, kept).Restore(stood(file(one, "a", "A2"), file(one, "c", "E1"), file(one, "e", "D1")))
+	l := NewLayer(one, kept).Restore(lastGoodOf(file(one, "a", "A2"), file(one, "c", "E1"), file(one, "e", "D1")))
 	check(t, "restored", places(l.held()), "A2=a D1=e E1=c")
 	// b is in no set: its kept version stays. C left its file, D is in another.
 	l = l.Read(set(broken("a"), broken("b"), broken("c"), broken("d"), file(one, "e", "D1")), noon)
@@ -251,7 +251,7 @@ func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
 				&scripted{name: web},
 			},
 			Restored: map[string]Restored{
-				one: stood(file(one, "a", "A1", "B1")), two: stood(file(two, "a", "C1")), web: stood(file(web, "w", "D1")),
+				one: lastGoodOf(file(one, "a", "A1", "B1")), two: lastGoodOf(file(two, "a", "C1")), web: lastGoodOf(file(web, "w", "D1")),
 			},
 		}).Once(ctx)
 		check(t, "pods", places(m.Pods.Slice()), "A2=a C1=a D1=w")
@@ -261,17 +261,17 @@ func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
 			if !l.Since.IsZero() {
 				since = l.Since.Sub(start).String()
 			}
-			states = append(states, fmt.Sprintf("%s heard=%t restored=%t %q %s", l.Source, l.Heard, l.Restored, l.Error, since))
+			states = append(states, fmt.Sprintf("%s ready=%t restored=%t %q %s", l.Source, l.Ready, l.Restored, l.Error, since))
 		}
 		check(t, "layers", strings.Join(states, "; "),
-			`file heard=true restored=false "" ; file heard=false restored=true "permission denied" 1s; `+
-				`http heard=false restored=true "no answer: context deadline exceeded" 0s`)
+			`file ready=true restored=false "" ; file ready=false restored=true "permission denied" 1s; `+
+				`http ready=false restored=true "no answer: context deadline exceeded" 0s`)
 	})
 }
 
-// TestSilentLayerSaysSinceWhen: Since is set from the first read until the source
+// TestUnansweredLayerSaysSinceWhen: Since is set from the first read until the source
 // answers.
-func TestSilentLayerSaysSinceWhen(t *testing.T) {
+func TestUnansweredLayerSaysSinceWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		c := New(Config{Sources: []source.Source{
@@ -295,37 +295,37 @@ func TestSilentLayerSaysSinceWhen(t *testing.T) {
 	})
 }
 
-// TestStandsAddUp: applying every batch's Stands to an empty map gives the last good
+// TestChangedSetsAddUp: applying every batch's ChangedSets to an empty map gives the last good
 // set of every layer.
-func TestStandsAddUp(t *testing.T) {
+func TestChangedSetsAddUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		have := make([]map[string]pod.Standing, len(layerNames))
+		have := make([]map[string]pod.LastGoodSet, len(layerNames))
 		for i := range have {
-			have[i] = make(map[string]pod.Standing)
+			have[i] = make(map[string]pod.LastGoodSet)
 		}
 		live(lives(t), func(e event, _, next fold, b Batch) {
 			if b.Layer != layerNames[e.layer] {
-				t.Fatalf("a batch of %q, said by %q", b.Layer, layerNames[e.layer])
+				t.Fatalf("a batch of %q, sent by %q", b.Layer, layerNames[e.layer])
 			}
-			if !slices.IsSortedFunc(b.Stands, compareStandings) {
-				t.Fatalf("out of order: %s", b.stands())
+			if !slices.IsSortedFunc(b.ChangedSets, compareSets) {
+				t.Fatalf("out of order: %s", b.changedSets())
 			}
 			files := have[e.layer]
-			for _, s := range b.Stands {
+			for _, s := range b.ChangedSets {
 				if was, known := files[s.File]; !known && s.Empty() || known && slices.Equal(was.Pods, s.Pods) && slices.Equal(was.Objects, s.Objects) {
-					t.Fatalf("told again: %s", b.stands())
+					t.Fatalf("sent again: %s", b.changedSets())
 				}
 				if files[s.File] = s; s.Empty() {
 					delete(files, s.File)
 				}
 			}
-			all := Batch{Stands: next.layers[e.layer].standing.Slice()}
+			all := Batch{ChangedSets: next.layers[e.layer].lastGood.Slice()}
 			added := Batch{}
 			for _, name := range slices.Sorted(maps.Keys(files)) {
-				added.Stands = append(added.Stands, files[name])
+				added.ChangedSets = append(added.ChangedSets, files[name])
 			}
-			if diff := cmp.Diff(all.stands(), added.stands()); diff != "" {
-				t.Fatalf("(-stands +added up):\n%s", diff)
+			if diff := cmp.Diff(all.changedSets(), added.changedSets()); diff != "" {
+				t.Fatalf("(-last good set +changes added up):\n%s", diff)
 			}
 		})
 	})
@@ -341,11 +341,11 @@ func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 		before := live(words(t), nil)
 		i := rapid.IntRange(0, len(layerNames)-1).Draw(t, "layer")
 		old := before.layers[i]
-		restored := NewLayer(layerNames[i], old.held()).Restore(Restored{Files: old.standing.Slice(), At: noon})
+		restored := NewLayer(layerNames[i], old.held()).Restore(Restored{Files: old.lastGood.Slice(), At: noon})
 		if diff := cmp.Diff(describe(old.held()), describe(restored.held())); diff != "" {
 			t.Fatalf("(-running +restored):\n%s", diff)
 		}
-		for s := range old.standing.All() {
+		for s := range old.lastGood.All() {
 			if slices.ContainsFunc(s.Pods, func(p *pod.Spec) bool { return p.Origin.File != s.File }) {
 				return
 			}
@@ -373,7 +373,7 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				have := make(map[pod.Key]*pod.Spec)
 				live(lives(t), func(_ event, _, next fold, b Batch) {
-					for _, u := range mode.Tell(b) {
+					for _, u := range mode.Convert(b) {
 						if u.Op == SET {
 							clear(have)
 						}
@@ -384,12 +384,12 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 						}
 					}
 					if len(have) != next.merged.Pods.Len() {
-						t.Fatalf("%d pods were told of, %d are wanted", len(have), next.merged.Pods.Len())
+						t.Fatalf("%d pods are in the updates, %d are desired", len(have), next.merged.Pods.Len())
 					}
 					for s := range next.merged.Pods.All() {
 						// Only Incremental reports status, layer and file (C-1.3.5).
 						if told := have[s.Key]; told == nil || different(told, s) || mode == Incremental && notation(told) != notation(s) {
-							t.Fatalf("%s is wanted, told was %+v", notation(s), told)
+							t.Fatalf("%s is desired, the update had %+v", notation(s), told)
 						}
 					}
 				})
@@ -405,6 +405,6 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 func TestC_1_3_5_TellPassesSyncOn(t *testing.T) {
 	b := syncBatch(Merge([]Layer{NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)}))
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {
-		check(t, mode.String(), told(mode.Tell(b)), "SET{A1} (*)")
+		check(t, mode.String(), told(mode.Convert(b)), "SET{A1} (*)")
 	}
 }

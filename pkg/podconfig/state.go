@@ -45,12 +45,12 @@ type PodUpdate struct {
 type Batch struct {
 	Updates []PodUpdate
 	State   *Merged
-	// Layer names the layer whose message it was, Stands the files of that layer whose
+	// Layer names the layer whose message it was, ChangedSets the files of that layer whose
 	// last good set changed, each with its whole new set; an empty one no longer has
-	// any. A reader that applies the Stands of every batch has each layer's last good
-	// set. In a RESTORE batch the Stands are the restored set.
-	Layer  string
-	Stands []pod.Standing
+	// any. A reader that applies the ChangedSets of every batch has each layer's last good
+	// set. In a RESTORE batch the ChangedSets are the restored set.
+	Layer       string
+	ChangedSets []pod.LastGoodSet
 	// First says that the message was the layer's first set: from here on the layer is
 	// ready.
 	First bool
@@ -58,8 +58,8 @@ type Batch struct {
 
 // Restored is a layer's last good set as the previous agent stored it.
 type Restored struct {
-	Files []pod.Standing // in byte order of File
-	At    time.Time      // when the layer was last read without an error
+	Files []pod.LastGoodSet // in byte order of File
+	At    time.Time         // when the layer was last read without an error
 }
 
 // Merged is the state of all layers, merged. It is immutable, and shares with
@@ -78,7 +78,7 @@ type LayerState struct {
 	Name     string // "file:/etc/nodectl/manifests"
 	Source   string // kind
 	Location string
-	Heard    bool // has yielded a complete set at least once
+	Ready    bool // has yielded a complete set at least once
 	Ended    bool // its sequence ended; its last set stays
 	Pods     int  // pods it holds, last good ones included, before the merge
 	// Error is why the last read failed; "" when it succeeded.
@@ -94,7 +94,7 @@ type LayerState struct {
 }
 
 // Stale reports whether the layer uses an older reading because it cannot be read.
-func (l LayerState) Stale() bool { return l.Error != "" && (l.Heard || l.Restored) }
+func (l LayerState) Stale() bool { return l.Error != "" && (l.Ready || l.Restored) }
 
 // Conflict is one pod that two places define: the loser is left out and named.
 type Conflict struct {
@@ -118,21 +118,21 @@ func (m *Merged) Object(kind string, key pod.Key) *pod.Object {
 	return o
 }
 
-// Heard reports whether layer name is configured and whether it has yielded a
+// Ready reports whether layer name is configured and whether it has yielded a
 // complete set.
-func (m *Merged) Heard(name string) (heard, configured bool) {
+func (m *Merged) Ready(name string) (ready, configured bool) {
 	for _, l := range m.Layers {
 		if l.Name == name {
-			return l.Heard, true
+			return l.Ready, true
 		}
 	}
 	return false, false
 }
 
-// AllHeard reports whether every configured layer is ready (C-1.2.15).
-func (m *Merged) AllHeard() bool {
+// AllReady reports whether every configured layer is ready (C-1.2.15).
+func (m *Merged) AllReady() bool {
 	for _, l := range m.Layers {
-		if !l.Heard {
+		if !l.Ready {
 			return false
 		}
 	}

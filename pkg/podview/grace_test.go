@@ -39,17 +39,17 @@ func TestGrace_FirstThatIsKnown_Counts(t *testing.T) {
 		have       pod.Actual
 		grace      int64
 	}{
-		"deletion grace":               {graceful(20, 5), graceful(40, 7), shows("uid-web", 60), 5},
-		"made with":                    {graceful(20, -1), graceful(40, 7), shows("uid-web", 60), 20},
-		"nothing runs":                 {graceful(20, -1), nil, pod.Actual{}, 20},
-		"another pod runs":             {graceful(20, -1), graceful(40, -1), shows("uid-2", 60), 60},
-		"no record: the sandbox":       {nil, graceful(40, -1), shows("uid-web", 60, 70), 60},
-		"an older sandbox":             {nil, graceful(40, -1), shows("uid-web", -1, -1, 70), 70},
-		"a note of none":               {graceful(-1, -1), graceful(40, -1), shows("uid-web", -1, 0), 0},
-		"nothing carries it: as asked": {nil, graceful(40, -1), shows("uid-web", -1), 40},
-		"nothing says it":              {graceful(-1, -1), graceful(-1, -1), shows("uid-web", -1), 30},
-		"nothing at all":               {nil, nil, pod.Actual{}, 30},
-		"none is a grace":              {graceful(0, -1), graceful(40, -1), shows("uid-web", 60), 0},
+		"deletion grace":                      {graceful(20, 5), graceful(40, 7), shows("uid-web", 60), 5},
+		"made with":                           {graceful(20, -1), graceful(40, 7), shows("uid-web", 60), 20},
+		"nothing runs":                        {graceful(20, -1), nil, pod.Actual{}, 20},
+		"another pod runs":                    {graceful(20, -1), graceful(40, -1), shows("uid-2", 60), 60},
+		"no record: the sandbox":              {nil, graceful(40, -1), shows("uid-web", 60, 70), 60},
+		"an older sandbox":                    {nil, graceful(40, -1), shows("uid-web", -1, -1, 70), 70},
+		"a note of none":                      {graceful(-1, -1), graceful(40, -1), shows("uid-web", -1, 0), 0},
+		"not recorded anywhere: as requested": {nil, graceful(40, -1), shows("uid-web", -1), 40},
+		"not set anywhere":                    {graceful(-1, -1), graceful(-1, -1), shows("uid-web", -1), 30},
+		"nothing at all":                      {nil, nil, pod.Actual{}, 30},
+		"none is a grace":                     {graceful(0, -1), graceful(40, -1), shows("uid-web", 60), 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -70,6 +70,6 @@ func TestStopGrace_RequestNamesOne_ItCounts(t *testing.T) {
 	}
 	rec.StopGrace = &asked
 	if g := podview.StopGrace(rec, pod.Actual{}); g != 3 {
-		t.Errorf("grace %d, want the one asked for", g)
+		t.Errorf("grace %d, want the requested one", g)
 	}
 }

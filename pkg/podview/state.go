@@ -17,7 +17,7 @@ type State struct {
 	want   *pod.Spec
 	have   pod.Actual
 	made   *pod.Spec // the spec of the record
-	lives  map[string]pod.Life
+	notes  map[string]pod.ContainerNotes
 	health pod.Health
 
 	recorded int
@@ -34,7 +34,7 @@ type State struct {
 // of this instance: in another one the init containers run again (C-1.20.9), and all others
 // start again.
 func ToPlan(want *pod.Spec, have pod.Actual, rec pod.Record, health pod.Health) *State {
-	s := &State{want: want, have: have, made: rec.Want, lives: rec.Lives, health: health, recorded: rec.Instance}
+	s := &State{want: want, have: have, made: rec.Want, notes: rec.ContainerNotes, health: health, recorded: rec.Instance}
 	s.number(s.InstanceOf)
 	if want != nil {
 		s.be(max(1, s.newest()))
@@ -63,8 +63,8 @@ func (s *State) be(instance int) {
 // instance: no exit and no restart count is lost with an annotation. And the newest sandbox
 // counts until another one exists, ready or not: the exits of its containers are still to be
 // reported.
-func ToReport(want *pod.Spec, have pod.Actual, lives map[string]pod.Life, health pod.Health, instance int) *State {
-	s := &State{want: want, have: have, lives: lives, health: health, instance: instance, sandbox: have.Sandbox}
+func ToReport(want *pod.Spec, have pod.Actual, notes map[string]pod.ContainerNotes, health pod.Health, instance int) *State {
+	s := &State{want: want, have: have, notes: notes, health: health, instance: instance, sandbox: have.Sandbox}
 	s.number(func(b *pod.Sandbox) int { return b.Instance })
 	return s
 }
@@ -212,7 +212,7 @@ func (s *State) Initialized(hasStarted func(*v1.Container, pod.Container) bool) 
 // Probed returns the result of a probe of a running container, thresholds applied; known is
 // false before the first one. A result for another container of this name does not count.
 func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
-	results := map[pod.ProbeKind]map[string]pod.Verdict{pod.Startup: s.health.Started, pod.Readiness: s.health.Ready, pod.Liveness: s.health.Live}
+	results := map[pod.ProbeKind]map[string]pod.ProbeStatus{pod.Startup: s.health.Started, pod.Readiness: s.health.Ready, pod.Liveness: s.health.Live}
 	v, known := results[kind][r.Name]
 	known = known && v.ContainerID == r.ID
 	return known && v.OK, known
@@ -236,7 +236,7 @@ func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 // container of the pod restarts with it.
 func (s *State) Restarts(c pod.Container) (restart, all bool) {
 	spec, _ := s.want.Container(c.Name)
-	return s.lives[c.ID].Restarts(s.want.Pod.Spec.RestartPolicy, spec, c.ExitCode)
+	return s.notes[c.ID].Restarts(s.want.Pod.Spec.RestartPolicy, spec, c.ExitCode)
 }
 
 // RestartsAll reports whether a container of the sandbox has exited by a rule that restarts

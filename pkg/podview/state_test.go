@@ -142,7 +142,7 @@ func TestState_HasStarted_BeforeTheFirstResult_IsAsGiven(t *testing.T) {
 	app, _ := want.Container("app")
 	r := pod.Container{Name: "side", ID: "now"}
 	of := func(id string, ok bool) *podview.State {
-		return podview.ToPlan(want, pod.Actual{}, pod.Record{}, pod.Health{Started: map[string]pod.Verdict{"side": {ContainerID: id, OK: ok}}})
+		return podview.ToPlan(want, pod.Actual{}, pod.Record{}, pod.Health{Started: map[string]pod.ProbeStatus{"side": {ContainerID: id, OK: ok}}})
 	}
 	for name, test := range map[string]struct {
 		s      *podview.State
@@ -177,7 +177,7 @@ func TestState_ChangedAndMayHaveChanged_Differ(t *testing.T) {
 		hash         string
 		changed, may bool
 	}{
-		"as wanted":      {hash, false, false},
+		"as desired":     {hash, false, false},
 		"edited":         {pod.HashVersion(hash) + "-old", true, true},
 		"by other rules": {"v0-old", false, true},
 		"not known":      {"", false, false},

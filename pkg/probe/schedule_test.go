@@ -22,7 +22,7 @@ func TestC_1_29_2_Defaults(t *testing.T) {
 	if got := probe.Period(&v1.Probe{}); got != 10*time.Second {
 		t.Errorf("period %s, want 10s", got)
 	}
-	if got := verdicts(&v1.Probe{}, "+---+"); got != "R..UR" {
+	if got := statuses(&v1.Probe{}, "+---+"); got != "R..UR" {
 		t.Errorf("success 1, failure 3: got %q", got)
 	}
 }
@@ -98,13 +98,13 @@ func TestF5_Stalled(t *testing.T) {
 	}
 }
 
-// verdicts plays results of a readiness probe, see verdictsOf.
-func verdicts(p *v1.Probe, results string) string { return verdictsOf(pod.Readiness, p, results) }
+// statuses plays results of a readiness probe, see statusesOf.
+func statuses(p *v1.Probe, results string) string { return statusesOf(pod.Readiness, p, results) }
 
-// verdictsOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and
+// statusesOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and
 // returns what each published: R success, U failure, '.' nothing. It ends with '!' when the
 // probe status is final.
-func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
+func statusesOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
 	s := probe.Begin(kind, "c1")
 	var b strings.Builder
 	for _, r := range results {
@@ -120,7 +120,7 @@ func verdictsOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
 		var published bool
 		s, published = s.After(p, err)
 		switch {
-		case published && s.Verdict.OK:
+		case published && s.Status.OK:
 			b.WriteByte('R')
 		case published:
 			b.WriteByte('U')
@@ -148,7 +148,7 @@ func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if got := verdicts(p, tt.results); got != tt.want {
+			if got := statuses(p, tt.results); got != tt.want {
 				t.Errorf("%s: got %q, want %q", tt.results, got, tt.want)
 			}
 		})
@@ -159,14 +159,14 @@ func TestC_1_29_8_ConsecutiveResultsPublish(t *testing.T) {
 // one before it. Liveness begins with success, and publishes only a failure.
 //
 // Shows: C-1.29.4
-func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
+func TestC_1_29_4_FirstStatusOfAContainer(t *testing.T) {
 	t.Parallel()
 	for kind, want := range map[pod.ProbeKind]struct{ known, ok bool }{
 		pod.Readiness: {false, false},
 		pod.Liveness:  {true, true},
 		pod.Startup:   {false, false},
 	} {
-		if s := probe.Begin(kind, "c1"); s.Known != want.known || s.Verdict.OK != want.ok || s.Verdict.ContainerID != "c1" || s.Final() {
+		if s := probe.Begin(kind, "c1"); s.Known != want.known || s.Status.OK != want.ok || s.Status.ContainerID != "c1" || s.Final() {
 			t.Errorf("%s begins with %+v", kind, s)
 		}
 	}
@@ -180,7 +180,7 @@ func TestC_1_29_4_FirstVerdictOfALife(t *testing.T) {
 		{pod.Liveness, "+++", "..."},
 		{pod.Liveness, "--", ".U!"},
 	} {
-		if got := verdictsOf(tt.kind, p, tt.results); got != tt.want {
+		if got := statusesOf(tt.kind, p, tt.results); got != tt.want {
 			t.Errorf("%s %s: got %q, want %q", tt.kind, tt.results, got, tt.want)
 		}
 	}
@@ -201,7 +201,7 @@ func TestC_1_29_9_LastWords(t *testing.T) {
 		{pod.Startup, "--?-+++", "...U!"},
 		{pod.Readiness, "---+---", "..UR..U"},
 	} {
-		if got := verdictsOf(tt.kind, p, tt.results); got != tt.want {
+		if got := statusesOf(tt.kind, p, tt.results); got != tt.want {
 			t.Errorf("%s %s: got %q, want %q", tt.kind, tt.results, got, tt.want)
 		}
 	}
@@ -219,7 +219,7 @@ func TestC_1_29_8_ThresholdLaw(t *testing.T) {
 			FailureThreshold: rapid.Int32Range(1, 4).Draw(t, "failure"),
 		}
 		results := rapid.StringOfN(rapid.RuneFrom([]rune("+-?")), 0, 40, -1).Draw(t, "results")
-		got := verdicts(p, results)
+		got := statuses(p, results)
 		for i, r := range got {
 			sign, n := "+", int(p.SuccessThreshold)
 			if r == 'U' {

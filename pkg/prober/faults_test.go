@@ -81,7 +81,7 @@ func TestF81_ProbesAreCappedPerPod(t *testing.T) {
 		}
 		asked := w.questions()
 		if len(asked) != len(list)+1 || !slices.Contains(asked, "0s small readiness") {
-			t.Errorf("asked %q, want everybody once, and the small one's at 0s", asked)
+			t.Errorf("probed %q, want each once, and the small one's at 0s", asked)
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestF8_PanicOfAProbeIsItsOwn(t *testing.T) {
 		w.pass(25 * time.Second)
 		w.want(w.sayings(), "0s well readiness true")
 		if n := strings.Count(w.logged(), "Probe panicked"); n != 1 {
-			t.Errorf("the panic was said %d times, want once:\n%s", n, w.logged())
+			t.Errorf("the panic was logged %d times, want once:\n%s", n, w.logged())
 		}
 	})
 }

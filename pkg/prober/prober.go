@@ -84,7 +84,7 @@ type Status struct {
 	Key       pod.Key
 	Kind      pod.ProbeKind
 	Container string
-	pod.Verdict
+	pod.ProbeStatus
 }
 
 // Prober runs probes when they are due (C-1.29). It is always ready to take targets,

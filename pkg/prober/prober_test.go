@@ -419,7 +419,7 @@ func TestC_1_29_3_AdoptedContainersAreSpread(t *testing.T) {
 			times[at] = true
 		}
 		if len(asked) != containers || len(times) < containers/2 || times["3s"] {
-			t.Errorf("%d of %d containers were first asked at %d times within their period: %v", len(asked), containers, len(times), times)
+			t.Errorf("%d of %d containers were first probed at %d times within their period: %v", len(asked), containers, len(times), times)
 		}
 	})
 }
@@ -446,11 +446,11 @@ func TestC_1_29_7_LastingTroubleIsSaidOnce(t *testing.T) {
 		w.tell("web", w.aim(pod.Readiness, patient("web"), true))
 		w.pass(5 * time.Second)
 		if got := w.logged(); got != "" {
-			t.Errorf("said at once: %s", got)
+			t.Errorf("logged at once: %s", got)
 		}
 		w.pass(time.Minute)
-		if n := strings.Count(w.logged(), "Probe cannot be run"); n != 1 {
-			t.Errorf("said %d times, want once", n)
+		if n := strings.Count(w.logged(), "Failed to run probe"); n != 1 {
+			t.Errorf("logged %d times, want once", n)
 		}
 		w.want(w.sayings())
 	})

@@ -180,7 +180,7 @@ func (s *schedule) apply(t *task, err error) {
 		err = nil
 	}
 	if t.state, changed = t.state.After(t.Probe(), err); changed {
-		s.unsent = append(s.unsent, Status{t.Key, t.Kind, t.Container.Name, t.state.Verdict})
+		s.unsent = append(s.unsent, Status{t.Key, t.Kind, t.Container.Name, t.state.Status})
 	}
 	if s.report(t, err); !probe.Trouble(err) {
 		t.errors = 0
@@ -191,7 +191,7 @@ func (s *schedule) apply(t *task, err error) {
 	if p, ok := panics.Of(err); ok && t.errors == 1 {
 		s.log.Error("Probe panicked", append(about, "stack", string(p.Stack))...)
 	} else if t.errors == 2 && !errors.Is(err, pod.ErrUnavailable) { // a single error may be the container's end
-		s.log.Warn("Probe cannot be run", about...)
+		s.log.Warn("Failed to run probe", about...)
 	}
 }
 

@@ -10,9 +10,9 @@ import (
 )
 
 // SaveClear writes a file of a set as nodectl did before it encrypted Secrets.
-func SaveClear(t testing.TB, root, layer string, s pod.Standing) {
+func SaveClear(t testing.TB, root, layer string, s pod.LastGoodSet) {
 	t.Helper()
-	out := storedStanding{Layer: layer, File: s.File}
+	out := storedFileSet{Layer: layer, File: s.File}
 	for _, p := range s.Pods {
 		out.Pods = append(out.Pods, storeSpec(p))
 	}
@@ -31,7 +31,7 @@ func SaveClear(t testing.TB, root, layer string, s pod.Standing) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, hashedName(s.File)+setSuffix), frameOf(standingFrame, plainVersion, payload), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, hashedName(s.File)+setSuffix), frameOf(fileSetFrame, plainVersion, payload), 0o600); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -87,7 +87,7 @@ func TestF13_ReadOnlyDisk(t *testing.T) {
 	if err := r.Save(rec); err != nil {
 		t.Errorf("saving what is there: %v", err)
 	}
-	if _, ok, err := r.Load(bad.Key, bad.UID); ok || err == nil || !strings.Contains(err.Error(), "could not be set aside") {
+	if _, ok, err := r.Load(bad.Key, bad.UID); ok || err == nil || !strings.Contains(err.Error(), "could not be renamed") {
 		t.Errorf("damaged: %t, %v", ok, err)
 	}
 	if all, _ := r.All(); len(all) != 1 {

@@ -36,14 +36,14 @@ type stored struct {
 	StopAsked bool              `json:"stopAsked,omitempty"`
 	Terminal  v1.PodPhase       `json:"terminal,omitempty"`
 
-	TerminalReason  string                `json:"terminalReason,omitempty"`
-	TerminalMessage string                `json:"terminalMessage,omitempty"`
-	Lives           map[string]storedLife `json:"lives,omitempty"`
-	Streaks         map[string]int        `json:"streaks,omitempty"`
-	RestartingAll   bool                  `json:"restartingAll,omitempty"`
+	TerminalReason  string                 `json:"terminalReason,omitempty"`
+	TerminalMessage string                 `json:"terminalMessage,omitempty"`
+	ContainerNotes  map[string]storedNotes `json:"lives,omitempty"`
+	Streaks         map[string]int         `json:"streaks,omitempty"`
+	RestartingAll   bool                   `json:"restartingAll,omitempty"`
 }
 
-type storedLife struct {
+type storedNotes struct {
 	PostStart string `json:"postStart,omitempty"`
 	PreStop   bool   `json:"preStop,omitempty"`
 	Killed    string `json:"killed,omitempty"`
@@ -100,10 +100,10 @@ type storedOrigin struct {
 type versionError struct{ version, reads int }
 
 func (e *versionError) Error() string {
-	return fmt.Sprintf("it has version %d, this nodectl reads version %d", e.version, e.reads)
+	return fmt.Sprintf("version %d is not supported: this nodectl reads version %d", e.version, e.reads)
 }
 
-var errDamaged = errors.New("the checksum does not fit")
+var errDamaged = errors.New("checksum mismatch")
 
 // encode returns the file of a record. The bytes of its frame are fixed, so that any damage
 // to it is found:
@@ -115,7 +115,7 @@ func encode(r pod.Record) ([]byte, error) {
 		Instance: r.Instance, Attempts: r.Attempts,
 		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, StopAsked: r.StopAsked, Terminal: r.Terminal,
 		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, RestartingAll: r.RestartingAll,
-		Lives: mapped(r.Lives, func(l pod.Life) storedLife { return storedLife(l) }),
+		ContainerNotes: mapped(r.ContainerNotes, func(l pod.ContainerNotes) storedNotes { return storedNotes(l) }),
 	}
 	if r.Want != nil {
 		s.Want = storeSpec(r.Want)
@@ -195,14 +195,14 @@ func decode(data []byte) (pod.Record, error) {
 	}
 	var s stored
 	if err := json.Unmarshal(payload, &s); err != nil {
-		return pod.Record{}, errors.New("it is no record")
+		return pod.Record{}, errors.New("not a record")
 	}
 	r := pod.Record{
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
 		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, StopAsked: s.StopAsked, Terminal: s.Terminal,
 		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, RestartingAll: s.RestartingAll,
-		Lives: mapped(s.Lives, func(l storedLife) pod.Life { return pod.Life(l) }),
+		ContainerNotes: mapped(s.ContainerNotes, func(l storedNotes) pod.ContainerNotes { return pod.ContainerNotes(l) }),
 	}
 	if w := s.Want; w != nil && w.Pod != nil {
 		r.Want = w.spec()

@@ -57,8 +57,8 @@ const (
 	largestKey  = 64 << 10
 	keySuffix   = ".key"
 	keyVersion  = 1
-	keyIsLost   = "remove it to begin a new one; Secrets are then read from their sources again"
-	secretsLost = "Secrets of last good sets cannot be read"
+	keyIsLost   = "remove the file: nodectl makes a new key and reads the Secrets from their sources again"
+	secretsLost = "cannot decrypt Secrets of last good sets"
 )
 
 // noKey has no key: Secrets are missing from what is read with it.
@@ -126,7 +126,7 @@ func (k *Key) read() ([]byte, error) {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok || !info.Mode().IsRegular() || info.Mode().Perm()&0o077 != 0 || int(st.Uid) != os.Geteuid() {
-		return nil, fmt.Errorf("read key %s: it is not a file that its owner alone can read, or belongs to another user", k.path)
+		return nil, fmt.Errorf("read key %s: must be a regular file with mode 0600 that the agent's user owns", k.path)
 	}
 	data, err := io.ReadAll(io.LimitReader(f, largestKey))
 	if err != nil {
@@ -134,7 +134,7 @@ func (k *Key) read() ([]byte, error) {
 	}
 	var file keyFile
 	if json.Unmarshal(data, &file) != nil || file.Version != keyVersion {
-		return nil, fmt.Errorf("read key %s: it is damaged, or another version's; %s", k.path, keyIsLost)
+		return nil, fmt.Errorf("read key %s: damaged, or of another version; %s", k.path, keyIsLost)
 	}
 	number := file.Key
 	if file.Wrapped != "" {
@@ -143,7 +143,7 @@ func (k *Key) read() ([]byte, error) {
 		}
 	}
 	if len(number) != keySize {
-		return nil, fmt.Errorf("read key %s: it is damaged; %s", k.path, keyIsLost)
+		return nil, fmt.Errorf("read key %s: damaged; %s", k.path, keyIsLost)
 	}
 	return number, nil
 }
@@ -177,7 +177,7 @@ func (k *Key) make() ([]byte, error) {
 // that an update of the firmware does not lose the key.
 func (k *Key) run(verb string, in []byte) ([]byte, error) {
 	if k.creds == "" {
-		return nil, errors.New("the program is not there")
+		return nil, errors.New("systemd-creds is not available")
 	}
 	ctx, stop := context.WithTimeout(context.Background(), credsTime)
 	defer stop()
@@ -188,12 +188,12 @@ func (k *Key) run(verb string, in []byte) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, k.creds, append(args, "-", "-")...)
 	cmd.Stdin = bytes.NewReader(in)
 	cmd.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
-	var said strings.Builder
-	cmd.Stderr = &said
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	cmd.WaitDelay = time.Second
 	out, err := cmd.Output()
 	if err != nil {
-		first, _, _ := strings.Cut(strings.TrimSpace(said.String()), "\n")
+		first, _, _ := strings.Cut(strings.TrimSpace(stderr.String()), "\n")
 		return nil, fmt.Errorf("%w: %.200q", err, first)
 	}
 	return out, nil

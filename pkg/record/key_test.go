@@ -37,8 +37,8 @@ func holdsSecret(t *testing.T, dir string) bool {
 }
 
 // onlySecret is standing without the pod and the ConfigMap, which have the same value.
-func onlySecret(n int) pod.Standing {
-	s := standing(setFile, n)
+func onlySecret(n int) pod.LastGoodSet {
+	s := fileSet(setFile, n)
 	s.Pods[0].Pod = &v1.Pod{}
 	s.Objects = s.Objects[:1]
 	return s
@@ -61,7 +61,7 @@ func TestSets_Secrets_AreEncryptedAndSurviveAReboot(t *testing.T) {
 		t.Errorf("key: %v %v", info, err)
 	}
 	got := setOf(t, root, setLayer)
-	if diff := cmp.Diff([]pod.Standing{onlySecret(1)}, got.Files, sameSets); diff != "" {
+	if diff := cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, got.Files, sameSets); diff != "" {
 		t.Errorf("after a reboot (-want +got):\n%s", diff)
 	}
 	before, err := os.Stat(fileOfSet(t, root))
@@ -93,16 +93,16 @@ func TestSets_ClearTextOfAnOlderVersion_IsReadAndEncrypted(t *testing.T) {
 		t.Fatal("the older version's set has no Secret in clear text")
 	}
 	all, err := record.LookSets(root, record.NewKey(root, ""))
-	if err != nil || cmp.Diff([]pod.Standing{onlySecret(1)}, all[setLayer].Files, sameSets) != "" || !holdsSecret(t, root) {
+	if err != nil || cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, all[setLayer].Files, sameSets) != "" || !holdsSecret(t, root) {
 		t.Errorf("looked at: %v, %v", all, err)
 	}
-	if diff := cmp.Diff([]pod.Standing{onlySecret(1)}, setOf(t, root, setLayer).Files, sameSets); diff != "" {
+	if diff := cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, setOf(t, root, setLayer).Files, sameSets); diff != "" {
 		t.Errorf("read by the agent (-want +got):\n%s", diff)
 	}
 	if holdsSecret(t, root) {
 		t.Error("the Secret is still in clear text")
 	}
-	if diff := cmp.Diff([]pod.Standing{onlySecret(1)}, setOf(t, root, setLayer).Files, sameSets); diff != "" {
+	if diff := cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, setOf(t, root, setLayer).Files, sameSets); diff != "" {
 		t.Errorf("read again (-want +got):\n%s", diff)
 	}
 }
@@ -128,14 +128,14 @@ func TestSets_KeyLostOrForeign_CostsTheSecretsAlone(t *testing.T) {
 		},
 	} {
 		root := filepath.Join(t.TempDir(), "root")
-		saveSet(t, newSets(root), setLayer, standing(setFile, 1))
+		saveSet(t, newSets(root), setLayer, fileSet(setFile, 1))
 		if err := spoil(root + ".key"); err != nil {
 			t.Fatal(err)
 		}
 		all, err := newSets(root).Load()
-		want := standing(setFile, 1)
+		want := fileSet(setFile, 1)
 		want.Objects = want.Objects[1:]
-		if diff := cmp.Diff([]pod.Standing{want}, all[setLayer].Files, sameSets); diff != "" {
+		if diff := cmp.Diff([]pod.LastGoodSet{want}, all[setLayer].Files, sameSets); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 		if err == nil || !strings.Contains(err.Error(), "Secret default/conf") || strings.Contains(err.Error(), secret) {
@@ -172,7 +172,7 @@ esac
 		t.Errorf("key %s, %v", text, err)
 	}
 	all, err := record.NewSets(root, record.NewKey(root, creds)).Load()
-	if diff := cmp.Diff([]pod.Standing{onlySecret(1)}, all[setLayer].Files, sameSets); diff != "" || err != nil {
+	if diff := cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, all[setLayer].Files, sameSets); diff != "" || err != nil {
 		t.Errorf("%v (-want +got):\n%s", err, diff)
 	}
 	program("echo no TPM >&2; exit 1\n")
@@ -184,7 +184,7 @@ esac
 	}
 	other := filepath.Join(dir, "other")
 	saveSet(t, record.NewSets(other, record.NewKey(other, creds)), setLayer, onlySecret(1))
-	if diff := cmp.Diff([]pod.Standing{onlySecret(1)}, setOf(t, other, setLayer).Files, sameSets); diff != "" {
+	if diff := cmp.Diff([]pod.LastGoodSet{onlySecret(1)}, setOf(t, other, setLayer).Files, sameSets); diff != "" {
 		t.Errorf("where the program fails (-want +got):\n%s", diff)
 	}
 }

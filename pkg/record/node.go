@@ -23,7 +23,7 @@ func (e *NodeError) Error() string {
 
 // Hint is the remedy.
 func (e *NodeError) Hint() string {
-	return fmt.Sprintf("go on with --node-name %s, or use another --root-dir", e.Have)
+	return fmt.Sprintf("use --node-name %s, or another --root-dir", e.Have)
 }
 
 // Node records name as the node that root belongs to. If root belongs to another node, it
@@ -42,10 +42,10 @@ func Node(root, name string) error {
 		return &NodeError{Root: root, Have: have, Want: name}
 	}
 	if err := makeDir(root); err != nil {
-		return fmt.Errorf("remember node name: %w", err)
+		return fmt.Errorf("write node name: %w", err)
 	}
 	if err := replace(path, []byte(name+"\n")); err != nil {
-		return fmt.Errorf("remember node name: %w", err)
+		return fmt.Errorf("write node name: %w", err)
 	}
 	return nil
 }

@@ -192,7 +192,7 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 	}
 	rec, err = decode(data)
 	if err == nil && rec.UID != uid {
-		err = fmt.Errorf("it is the record of UID %s", rec.UID)
+		err = fmt.Errorf("it contains the record of UID %s", rec.UID)
 	}
 	var version *versionError
 	switch {
@@ -209,9 +209,9 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 func setAside(path string, damage error) error {
 	aside := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
 	if err := os.Rename(path, aside); err != nil {
-		return fmt.Errorf("%s is damaged (%w) and could not be set aside: %w", path, damage, err)
+		return fmt.Errorf("%s is damaged (%w) and could not be renamed: %w", path, damage, err)
 	}
-	return fmt.Errorf("%s is damaged (%w): set aside as %s", path, damage, filepath.Base(aside))
+	return fmt.Errorf("%s is damaged (%w): renamed to %s", path, damage, filepath.Base(aside))
 }
 
 // readAll reads every record, in order of key and UID.

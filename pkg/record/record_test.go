@@ -46,7 +46,7 @@ func sample() pod.Record {
 		TerminalMessage: "too long",
 		Streaks:         map[string]int{"c": 3},
 		RestartingAll:   true,
-		Lives: map[string]pod.Life{
+		ContainerNotes: map[string]pod.ContainerNotes{
 			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Grace: ptr.To[int64](5), Resources: "cpu=1/2"},
 		},
 		Want: &pod.Spec{
@@ -213,10 +213,10 @@ func TestLoadByKey(t *testing.T) {
 	newer.UID, newer.Instance = "9999", rec.Instance+1
 	mustSave(t, r, newer)
 	if got, _, _ := r.Load(rec.Key, ""); got.UID != "9999" {
-		t.Errorf("two lives of one key: got UID %s, want the newer", got.UID)
+		t.Errorf("two pods of one key: got UID %s, want the newer", got.UID)
 	}
 	if _, ok, err := r.Load(pod.Key{Namespace: "other", Name: "pod"}, ""); ok || err != nil {
-		t.Errorf("a stranger: %t, %v", ok, err)
+		t.Errorf("another pod: %t, %v", ok, err)
 	}
 }
 
@@ -510,7 +510,7 @@ func TestLoad_ListOfDependenciesWithoutBound_IsCut(t *testing.T) {
 	if err != nil || len(all) != 1 || len(all[0].Want.DependsOn) != pod.MaxDependencies || all[0].Want.DependsOn[0].Name != "p0" {
 		t.Errorf("records %+v, %v", all, err)
 	}
-	saveSet(t, newSets(root), setLayer, pod.Standing{File: setFile, Pods: []*pod.Spec{rec.Want}})
+	saveSet(t, newSets(root), setLayer, pod.LastGoodSet{File: setFile, Pods: []*pod.Spec{rec.Want}})
 	if files := setOf(t, root, setLayer).Files; len(files) != 1 || len(files[0].Pods[0].DependsOn) != pod.MaxDependencies {
 		t.Errorf("set %+v", files)
 	}

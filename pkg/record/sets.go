@@ -28,8 +28,8 @@ const (
 
 // Set is a layer's content when it was last saved: its last-known-good set.
 type Set struct {
-	Files []pod.Standing // in byte order of File, none of them empty
-	At    time.Time      // when the layer was last read successfully
+	Files []pod.LastGoodSet // in byte order of File, none of them empty
+	At    time.Time         // when the layer was last read successfully
 }
 
 // Sets keeps the last good set of every layer under one root:
@@ -48,12 +48,12 @@ type Sets struct {
 	mu sync.Mutex
 	// unsaved holds the files that could not be saved, by layer and file: the next Save of
 	// the layer tries again, as after a full disk.
-	unsaved map[string]map[string]pod.Standing
+	unsaved map[string]map[string]pod.LastGoodSet
 }
 
 // NewSets returns the sets under root, with Secrets encrypted with key. It does no I/O.
 func NewSets(root string, key *Key) *Sets {
-	return &Sets{dir: setsDir(root), key: key, unsaved: map[string]map[string]pod.Standing{}}
+	return &Sets{dir: setsDir(root), key: key, unsaved: map[string]map[string]pod.LastGoodSet{}}
 }
 
 func setsDir(root string) string { return filepath.Join(root, "sources") }
@@ -85,7 +85,7 @@ func LookSets(root string, key *Key) (map[string]Set, error) {
 
 // encrypt rewrites a file in dir that has Secrets in clear text.
 func (s *Sets) encrypt(dir string, d decoded) error {
-	wrote, err := saveStanding(dir, d.layer, d.Standing, s.key)
+	wrote, err := saveFileSet(dir, d.layer, d.LastGoodSet, s.key)
 	if wrote {
 		err = errors.Join(err, atomicfile.SyncDir(dir))
 	}
@@ -100,12 +100,12 @@ func (s *Sets) encrypt(dir string, d decoded) error {
 // one. All is synced when Save returns. Unchanged files are not written again. After an
 // error the old versions of the failed files and the old at stay, no other file is left,
 // and the next Save of the layer tries again.
-func (s *Sets) Save(layer string, at time.Time, changed []pod.Standing) error {
+func (s *Sets) Save(layer string, at time.Time, changed []pod.LastGoodSet) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	todo := s.unsaved[layer]
 	if todo == nil {
-		todo = make(map[string]pod.Standing, len(changed))
+		todo = make(map[string]pod.LastGoodSet, len(changed))
 	}
 	for _, c := range changed {
 		todo[c.File] = c
@@ -128,7 +128,7 @@ func (s *Sets) Save(layer string, at time.Time, changed []pod.Standing) error {
 
 // save saves the files in todo and removes the saved ones from it. The error is that of the
 // first file that failed.
-func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) error {
+func (s *Sets) save(layer string, at time.Time, todo map[string]pod.LastGoodSet) error {
 	dir := filepath.Join(s.dir, hashedName(layer))
 	for _, d := range []string{s.dir, dir} {
 		if err := makeDir(d); err != nil {
@@ -137,7 +137,7 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 	}
 	// New files come before removals: a pod that moves from one file to another is always
 	// in one of them.
-	order := slices.SortedFunc(maps.Values(todo), func(a, b pod.Standing) int {
+	order := slices.SortedFunc(maps.Values(todo), func(a, b pod.LastGoodSet) int {
 		if a.Empty() != b.Empty() {
 			return map[bool]int{false: -1, true: 1}[a.Empty()]
 		}
@@ -145,14 +145,14 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 	})
 	var first error
 	wrote := false
-	for _, standing := range order {
-		did, err := saveStanding(dir, layer, standing, s.key)
+	for _, fileSet := range order {
+		did, err := saveFileSet(dir, layer, fileSet, s.key)
 		wrote = wrote || did
 		if err != nil {
 			first = cmp.Or(first, err)
 			continue
 		}
-		delete(todo, standing.File)
+		delete(todo, fileSet.File)
 	}
 	if first == nil {
 		header, err := encodeLayer(layer, at)
@@ -169,18 +169,18 @@ func (s *Sets) save(layer string, at time.Time, todo map[string]pod.Standing) er
 	return first
 }
 
-// saveStanding writes one file of a set, or removes it. It reports whether the directory
+// saveFileSet writes one file of a set, or removes it. It reports whether the directory
 // has changed; the caller syncs that.
-func saveStanding(dir, layer string, standing pod.Standing, key *Key) (wrote bool, err error) {
-	path := filepath.Join(dir, hashedName(standing.File)+setSuffix)
-	if standing.Empty() {
+func saveFileSet(dir, layer string, fileSet pod.LastGoodSet, key *Key) (wrote bool, err error) {
+	path := filepath.Join(dir, hashedName(fileSet.File)+setSuffix)
+	if fileSet.Empty() {
 		err := os.Remove(path)
 		if errors.Is(err, fs.ErrNotExist) {
 			return false, nil
 		}
 		return err == nil, err
 	}
-	data, err := encodeStanding(layer, standing, key)
+	data, err := encodeFileSet(layer, fileSet, key)
 	if err != nil {
 		return false, err
 	}
@@ -217,7 +217,7 @@ func (s *Sets) Forget(keep func(layer string) bool) error {
 		errs = append(errs, atomicfile.SyncDir(s.dir))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("forget sets: %w", err)
+		return fmt.Errorf("remove last good sets: %w", err)
 	}
 	return nil
 }
@@ -254,7 +254,7 @@ func owner(dir string) (layer string, ok bool) {
 		if err != nil {
 			continue
 		}
-		if d, err := decodeStanding(data, noKey); err == nil && hashedName(d.layer) == filepath.Base(dir) {
+		if d, err := decodeFileSet(data, noKey); err == nil && hashedName(d.layer) == filepath.Base(dir) {
 			return d.layer, true
 		}
 	}

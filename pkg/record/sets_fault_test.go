@@ -34,10 +34,10 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
 			s := newSets(root)
-			saveSet(t, s, setLayer, standing(setFile, 1))
+			saveSet(t, s, setLayer, fileSet(setFile, 1))
 			path := fileOfSet(t, root)
-			saveSet(t, s, setLayer, standing("other", 1))
-			saveSet(t, s, "another", standing(setFile, 3))
+			saveSet(t, s, setLayer, fileSet("other", 1))
+			saveSet(t, s, "another", fileSet(setFile, 3))
 			data, _ := os.ReadFile(path)
 			if err := os.WriteFile(path, change(data), 0o600); err != nil {
 				t.Fatal(err)
@@ -64,7 +64,7 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 			if _, err = s.Load(); err != nil {
 				t.Errorf("load again: %v", err)
 			}
-			saveSet(t, s, setLayer, standing(setFile, 5))
+			saveSet(t, s, setLayer, fileSet(setFile, 5))
 			if got := hashesOf(setOf(t, root, setLayer)); got != setFile+"=v1-5 other=v1-1" {
 				t.Errorf("after a new Save: %s", got)
 			}
@@ -112,7 +112,7 @@ func TestF12_DamagedHeaderCostsItsTime(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	s := newSets(root)
-	saveSet(t, s, setLayer, standing(setFile, 1))
+	saveSet(t, s, setLayer, fileSet(setFile, 1))
 	header := filepath.Join(filepath.Dir(fileOfSet(t, root)), "layer.json")
 	if err := os.WriteFile(header, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -149,7 +149,7 @@ func TestFileUnderAnotherNameIsDamage(t *testing.T) {
 			t.Parallel()
 			root := t.TempDir()
 			s := newSets(root)
-			saveSet(t, s, setLayer, standing(setFile, 1))
+			saveSet(t, s, setLayer, fileSet(setFile, 1))
 			path := fileOfSet(t, root)
 			saveSet(t, s, "other")
 			headers, _ := filepath.Glob(filepath.Join(root, "sources", "*", "layer.json"))
@@ -175,9 +175,9 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	s := newSets(root)
-	saveSet(t, s, setLayer, standing(setFile, 1))
+	saveSet(t, s, setLayer, fileSet(setFile, 1))
 	good := fileOfSet(t, root)
-	saveSet(t, s, setLayer, standing("huge", 1))
+	saveSet(t, s, setLayer, fileSet("huge", 1))
 	for _, path := range setFiles(t, root) {
 		if path != good && filepath.Base(path) != "layer.json" {
 			if err := os.Truncate(path, 1<<40); err != nil {
@@ -190,7 +190,7 @@ func TestOnlyRegularFilesAreOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	all, err := s.Load()
-	if got := hashesOf(all[setLayer]); got != setFile+"=v1-1" || err == nil || !strings.Contains(err.Error(), "not a regular file") || !strings.Contains(err.Error(), "larger than any set") {
+	if got := hashesOf(all[setLayer]); got != setFile+"=v1-1" || err == nil || !strings.Contains(err.Error(), "not a regular file") || !strings.Contains(err.Error(), "larger than the limit of a set") {
 		t.Errorf("%s, %v", got, err)
 	}
 }
@@ -207,7 +207,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 	if root := os.Getenv(childVar); root != "" {
 		s := newSets(root)
 		for n := 1; ; n++ {
-			saveSet(t, s, setLayer, standing("a", n), standing("b", n), standing(fmt.Sprint("only ", n), n), pod.Standing{File: fmt.Sprint("only ", n-1)})
+			saveSet(t, s, setLayer, fileSet("a", n), fileSet("b", n), fileSet(fmt.Sprint("only ", n), n), pod.LastGoodSet{File: fmt.Sprint("only ", n-1)})
 			fmt.Println("saved")
 		}
 	}
@@ -239,7 +239,7 @@ func TestF1_KilledWhileSaving(t *testing.T) {
 				n++
 			}
 			// The child starts at 1 again; remove the last round's file.
-			saveSet(t, newSets(root), setLayer, pod.Standing{File: f.File})
+			saveSet(t, newSets(root), setLayer, pod.LastGoodSet{File: f.File})
 		}
 		if n < 1 || n > 2 {
 			t.Errorf("a file that moves is in %d places", n)
@@ -266,8 +266,8 @@ func TestF1_EveryStepOfSave(t *testing.T) {
 			t.Run(name+"/"+file, func(t *testing.T) {
 				t.Parallel()
 				root, scratch := t.TempDir(), t.TempDir()
-				saveSet(t, newSets(root), setLayer, standing(setFile, 1))
-				saveSet(t, record.NewSets(scratch, record.NewKey(root, "")), setLayer, standing(setFile, 2))
+				saveSet(t, newSets(root), setLayer, fileSet(setFile, 1))
+				saveSet(t, record.NewSets(scratch, record.NewKey(root, "")), setLayer, fileSet(setFile, 2))
 				path := fileOfSet(t, root)
 				if file == "header" {
 					path = filepath.Join(filepath.Dir(path), "layer.json")
@@ -302,10 +302,10 @@ func TestF1_EveryStepOfSave(t *testing.T) {
 func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 	root := smallDisk(t)
 	s := newSets(root)
-	saveSet(t, s, setLayer, standing("a", 1), standing("b", 1))
+	saveSet(t, s, setLayer, fileSet("a", 1), fileSet("b", 1))
 	filler := fill(t, root)
 	later := setTime.Add(time.Hour)
-	err := s.Save(setLayer, later, []pod.Standing{standing("a", 2), standing("new", 2), {File: "b"}})
+	err := s.Save(setLayer, later, []pod.LastGoodSet{fileSet("a", 2), fileSet("new", 2), {File: "b"}})
 	if !errors.Is(err, unix.ENOSPC) || strings.Contains(err.Error(), secret) || !strings.Contains(err.Error(), "2 of 3 files") {
 		t.Errorf("save: %v, want that there is no room", err)
 	}
@@ -331,15 +331,15 @@ func TestF12_FullDiskKeepsTheOldSet(t *testing.T) {
 func TestF13_ReadOnlyDiskStillGivesItsSets(t *testing.T) {
 	root := smallDisk(t)
 	s := newSets(root)
-	saveSet(t, s, setLayer, standing(setFile, 1))
+	saveSet(t, s, setLayer, fileSet(setFile, 1))
 	if err := unix.Mount("", root, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
 	}
 	if got := setOf(t, root, setLayer); hashesOf(got) != setFile+"=v1-1" {
 		t.Errorf("load: %s", hashesOf(got))
 	}
-	saveSet(t, s, setLayer, standing(setFile, 1)) // exists already
-	if err := s.Save(setLayer, setTime, []pod.Standing{standing(setFile, 2)}); !errors.Is(err, unix.EROFS) {
+	saveSet(t, s, setLayer, fileSet(setFile, 1)) // exists already
+	if err := s.Save(setLayer, setTime, []pod.LastGoodSet{fileSet(setFile, 2)}); !errors.Is(err, unix.EROFS) {
 		t.Errorf("save: %v, want that the disk is read-only", err)
 	}
 }

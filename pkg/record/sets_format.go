@@ -23,8 +23,8 @@ const (
 
 // The kinds of files of a set, as named in their frames.
 const (
-	layerFrame    = "layer"
-	standingFrame = "standing"
+	layerFrame   = "layer"
+	fileSetFrame = "standing"
 )
 
 // storedLayer is the header of a layer's set.
@@ -33,9 +33,9 @@ type storedLayer struct {
 	At    time.Time `json:"at,omitzero"`
 }
 
-// storedStanding is the format of a pod.Standing on disk. It has the name of its layer, so
+// storedFileSet is the format of a pod.LastGoodSet on disk. It has the name of its layer, so
 // that only the time is lost with a header.
-type storedStanding struct {
+type storedFileSet struct {
 	Layer   string         `json:"layer"`
 	File    string         `json:"file"`
 	Pods    []*storedSpec  `json:"pods,omitempty"`
@@ -80,7 +80,7 @@ func encodeLayer(layer string, at time.Time) ([]byte, error) {
 	return frameOf(layerFrame, plainVersion, payload), nil
 }
 
-// decodeLayer returns the header in a file. Its errors and those of decodeStanding never
+// decodeLayer returns the header in a file. Its errors and those of decodeFileSet never
 // contain the file's content.
 func decodeLayer(data []byte) (storedLayer, error) {
 	payload, err := unframeOf(layerFrame, setVersion, data)
@@ -89,13 +89,13 @@ func decodeLayer(data []byte) (storedLayer, error) {
 	}
 	var l storedLayer
 	if json.Unmarshal(payload, &l) != nil {
-		return storedLayer{}, errors.New("it is no layer's header")
+		return storedLayer{}, errors.New("not the header of a layer")
 	}
 	return l, nil
 }
 
-func encodeStanding(layer string, s pod.Standing, key *Key) ([]byte, error) {
-	out, version := storedStanding{Layer: layer, File: s.File}, plainVersion
+func encodeFileSet(layer string, s pod.LastGoodSet, key *Key) ([]byte, error) {
+	out, version := storedFileSet{Layer: layer, File: s.File}, plainVersion
 	for _, p := range s.Pods {
 		if p.Pod == nil {
 			return nil, fmt.Errorf("pod %s has no content", p.Key)
@@ -104,7 +104,7 @@ func encodeStanding(layer string, s pod.Standing, key *Key) ([]byte, error) {
 	}
 	for _, o := range s.Objects {
 		if emptyObject(o.Kind) == nil {
-			return nil, fmt.Errorf("%s %s is no config object", o.Kind, o.Key)
+			return nil, fmt.Errorf("%s %s is not a config object", o.Kind, o.Key)
 		}
 		content, err := json.Marshal(o.Object)
 		if err != nil {
@@ -123,7 +123,7 @@ func encodeStanding(layer string, s pod.Standing, key *Key) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return frameOf(standingFrame, version, payload), nil
+	return frameOf(fileSetFrame, version, payload), nil
 }
 
 // seal encrypts the object.
@@ -147,7 +147,7 @@ func (o *storedObject) unseal(layer, file string, key *Key) error {
 		return err
 	}
 	if open == nil {
-		return fmt.Errorf("key %s is lost", key.path)
+		return fmt.Errorf("key %s does not exist", key.path)
 	}
 	text, err := open.unseal(o.about(layer, file), o.Sealed)
 	var in sealedObject
@@ -161,17 +161,17 @@ func (o *storedObject) unseal(layer, file string, key *Key) error {
 // decoded is one file of a set.
 type decoded struct {
 	layer string
-	pod.Standing
+	pod.LastGoodSet
 	clear bool  // it has a Secret in clear text
 	lost  error // why Secrets are missing: they cannot be decrypted
 }
 
-func decodeStanding(data []byte, key *Key) (out decoded, err error) {
-	payload, err := unframeOf(standingFrame, setVersion, data)
+func decodeFileSet(data []byte, key *Key) (out decoded, err error) {
+	payload, err := unframeOf(fileSetFrame, setVersion, data)
 	if err != nil {
 		return decoded{}, err
 	}
-	var in storedStanding
+	var in storedFileSet
 	if json.Unmarshal(payload, &in) != nil {
 		return decoded{}, errNoSet
 	}
@@ -205,7 +205,7 @@ func decodeStanding(data []byte, key *Key) (out decoded, err error) {
 	return out, nil
 }
 
-var errNoSet = errors.New("it is no part of a set")
+var errNoSet = errors.New("not a file of a set")
 
 // emptyObject returns an empty config object of kind, nil for an unknown kind.
 func emptyObject(kind string) any {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-func smallStanding() pod.Standing {
-	return pod.Standing{
+func smallSet() pod.LastGoodSet {
+	return pod.LastGoodSet{
 		File:    "f",
 		Pods:    []*pod.Spec{{Key: pod.Key{Namespace: "a", Name: "b"}, Hash: "v1-x", Pod: &v1.Pod{}}},
 		Objects: []*pod.Object{{Kind: "Secret", Hash: "v1-y", Object: &v1.Secret{Data: map[string][]byte{"k": {1}}}}},
@@ -31,7 +31,7 @@ func smallFiles(t testing.TB) (header, file []byte) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err = encodeStanding("l", smallStanding(), testKey(t))
+	file, err = encodeFileSet("l", smallSet(), testKey(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,7 +45,7 @@ func TestF12_EveryTamperedByteOfASetIsDamage(t *testing.T) {
 	check := func(what string, data []byte, at int) {
 		t.Helper()
 		_, headerErr := decodeLayer(data)
-		_, fileErr := decodeStanding(data, noKey)
+		_, fileErr := decodeFileSet(data, noKey)
 		if !errors.Is(headerErr, errDamaged) || !errors.Is(fileErr, errDamaged) {
 			t.Errorf("%s at %d: %v, %v", what, at, headerErr, fileErr)
 		}
@@ -85,7 +85,7 @@ func TestFramesSayTheirKind(t *testing.T) {
 		}
 	}
 	for _, data := range [][]byte{rec, header} {
-		if _, err := decodeStanding(data, noKey); !errors.Is(err, errDamaged) {
+		if _, err := decodeFileSet(data, noKey); !errors.Is(err, errDamaged) {
 			t.Errorf("as a file: %v", err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestF16_SetOfAnotherVersionIsNoDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	path := filepath.Join(dir, hashedName("f")+".json")
-	if err := os.WriteFile(path, frameOf(standingFrame, setVersion+1, []byte(`{"x":"hunter2"}`)), 0o600); err != nil {
+	if err := os.WriteFile(path, frameOf(fileSetFrame, setVersion+1, []byte(`{"x":"hunter2"}`)), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	s := NewSets(root, testKey(t))
@@ -115,7 +115,7 @@ func TestF16_SetOfAnotherVersionIsNoDamage(t *testing.T) {
 		t.Errorf("it was moved: %v", err)
 	}
 	// A field of a newer agent is ignored.
-	got, err := decodeStanding(frameOf(standingFrame, setVersion, []byte(`{"layer":"l","file":"f","new":{"x":1}}`)), noKey)
+	got, err := decodeFileSet(frameOf(fileSetFrame, setVersion, []byte(`{"layer":"l","file":"f","new":{"x":1}}`)), noKey)
 	if err != nil || got.File != "f" {
 		t.Errorf("with a field of the future: %+v, %v", got, err)
 	}
@@ -136,8 +136,8 @@ func FuzzSets(f *testing.F) {
 	key := testKey(f)
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for name, take := range map[string]func([]byte) error{
-			layerFrame:    func(b []byte) error { _, err := decodeLayer(b); return err },
-			standingFrame: func(b []byte) error { _, err := decodeStanding(b, key); return err },
+			layerFrame:   func(b []byte) error { _, err := decodeLayer(b); return err },
+			fileSetFrame: func(b []byte) error { _, err := decodeFileSet(b, key); return err },
 		} {
 			if take(data) == nil {
 				payload, err := unframeOf(name, setVersion, data)
@@ -149,12 +149,12 @@ func FuzzSets(f *testing.F) {
 			if err := take(framed); err != nil && len(data) > 8 && strings.Contains(err.Error(), string(data)) {
 				t.Errorf("an error tells what is in the file: %v", err)
 			}
-			if d, err := decodeStanding(framed, key); err == nil {
-				again, err := encodeStanding(d.layer, d.Standing, key)
+			if d, err := decodeFileSet(framed, key); err == nil {
+				again, err := encodeFileSet(d.layer, d.LastGoodSet, key)
 				if err != nil {
 					t.Fatalf("what was read cannot be written: %v", err)
 				}
-				if _, err := decodeStanding(again, key); err != nil {
+				if _, err := decodeFileSet(again, key); err != nil {
 					t.Fatalf("what was written cannot be read: %v", err)
 				}
 			}

@@ -62,7 +62,7 @@ func (r *setReader) read() {
 		case e.Name() == layerFile:
 			r.one(path, r.header)
 		case strings.HasSuffix(e.Name(), setSuffix):
-			if r.one(path, r.standing) {
+			if r.one(path, r.fileSet) {
 				if info, err := e.Info(); err == nil && info.ModTime().After(newest) {
 					newest = info.ModTime()
 				}
@@ -72,7 +72,7 @@ func (r *setReader) read() {
 	if r.set.At.IsZero() {
 		r.set.At = newest.UTC()
 	}
-	slices.SortFunc(r.set.Files, compareStandings)
+	slices.SortFunc(r.set.Files, compareSets)
 }
 
 // one reads one file and reports whether it was valid.
@@ -108,9 +108,9 @@ func (r *setReader) header(_ string, data []byte) error {
 	return nil
 }
 
-// standing reads one file of the set.
-func (r *setReader) standing(name string, data []byte) error {
-	d, err := decodeStanding(data, r.key)
+// fileSet reads one file of the set.
+func (r *setReader) fileSet(name string, data []byte) error {
+	d, err := decodeFileSet(data, r.key)
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (r *setReader) standing(name string, data []byte) error {
 	}
 	r.layer, r.found = d.layer, true
 	if !d.Empty() {
-		r.set.Files = append(r.set.Files, d.Standing)
+		r.set.Files = append(r.set.Files, d.LastGoodSet)
 	}
 	if d.lost != nil {
 		r.errs = append(r.errs, fmt.Errorf("%s: %s: %w", secretsLost, d.File, d.lost))
@@ -133,8 +133,8 @@ func (r *setReader) standing(name string, data []byte) error {
 }
 
 var (
-	errMoved    = errors.New("it lies under another one's name")
-	errTooLarge = errors.New("it is larger than any set")
+	errMoved    = errors.New("the file has the name of another layer or file")
+	errTooLarge = errors.New("the file is larger than the limit of a set")
 )
 
 // readPlain reads a regular file up to the size limit of a set. It opens no other type:
@@ -152,4 +152,4 @@ func readPlain(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-func compareStandings(a, b pod.Standing) int { return strings.Compare(a.File, b.File) }
+func compareSets(a, b pod.LastGoodSet) int { return strings.Compare(a.File, b.File) }

@@ -26,14 +26,14 @@ const (
 
 var setTime = time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-// standing returns a file with one pod and one of each config object; n makes versions
+// fileSet returns a file with one pod and one of each config object; n makes versions
 // differ.
-func standing(file string, n int) pod.Standing {
+func fileSet(file string, n int) pod.LastGoodSet {
 	origin := pod.Origin{Source: "file", Location: "/etc/m", File: file, Line: 7}
 	key := pod.Key{Namespace: "default", Name: "web-n1"}
 	conf := pod.Key{Namespace: "default", Name: "conf"}
 	meta := metav1.ObjectMeta{Namespace: conf.Namespace, Name: conf.Name}
-	return pod.Standing{
+	return pod.LastGoodSet{
 		File: file,
 		Pods: []*pod.Spec{{
 			Key: key, Origin: origin, Hash: fmt.Sprint("v1-", n), SandboxHash: "v1-b",
@@ -51,7 +51,7 @@ func standing(file string, n int) pod.Standing {
 // newSets returns the sets of a root with a plain key file.
 func newSets(root string) *record.Sets { return record.NewSets(root, record.NewKey(root, "")) }
 
-func saveSet(t *testing.T, s *record.Sets, layer string, changed ...pod.Standing) {
+func saveSet(t *testing.T, s *record.Sets, layer string, changed ...pod.LastGoodSet) {
 	t.Helper()
 	if err := s.Save(layer, setTime, changed); err != nil {
 		t.Fatal(err)
@@ -105,11 +105,11 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 	if all, err := s.Load(); len(all) != 0 || err != nil {
 		t.Fatalf("no root yet: %v, %v", all, err)
 	}
-	b, a := standing("b", 1), standing(setFile, 2)
-	saveSet(t, s, setLayer, b, a, pod.Standing{File: "never was"})
+	b, a := fileSet("b", 1), fileSet(setFile, 2)
+	saveSet(t, s, setLayer, b, a, pod.LastGoodSet{File: "never was"})
 	saveSet(t, s, "http:http://cfg/")
 	want := map[string]record.Set{
-		setLayer:           {Files: []pod.Standing{a, b}, At: setTime},
+		setLayer:           {Files: []pod.LastGoodSet{a, b}, At: setTime},
 		"http:http://cfg/": {At: setTime}, // read successfully, and empty
 	}
 	same := cmp.Comparer(func(a, b *v1.Pod) bool { return equality.Semantic.DeepEqual(a, b) })
@@ -120,7 +120,7 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 	if got, err = record.LookSets(root, record.NewKey(root, "")); err != nil || cmp.Diff(want, got, same) != "" {
 		t.Errorf("looking: %v\n%s", err, cmp.Diff(want, got, same))
 	}
-	saveSet(t, s, setLayer, pod.Standing{File: "b"})
+	saveSet(t, s, setLayer, pod.LastGoodSet{File: "b"})
 	if got := hashesOf(setOf(t, root, setLayer)); got != setFile+"=v1-2" {
 		t.Errorf("with b gone: %s", got)
 	}
@@ -132,7 +132,7 @@ func TestSetsRoundTripIsExact(t *testing.T) {
 func TestSetsAreClosedToOthers(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
-	saveSet(t, newSets(root), setLayer, standing(setFile, 1))
+	saveSet(t, newSets(root), setLayer, fileSet(setFile, 1))
 	n := 0
 	filepath.WalkDir(root, func(path string, d os.DirEntry, _ error) error {
 		info, err := d.Info()
@@ -167,7 +167,7 @@ func TestSaveOfAnUnchangedSetWritesNothing(t *testing.T) {
 		}
 		return out
 	}
-	saveSet(t, s, setLayer, standing("a", 1), standing("b", 1))
+	saveSet(t, s, setLayer, fileSet("a", 1), fileSet("b", 1))
 	first := inodes()
 	// As after a restart of the agent: it reads before it writes.
 	all, err := newSets(root).Load()
@@ -178,7 +178,7 @@ func TestSaveOfAnUnchangedSetWritesNothing(t *testing.T) {
 	if got := inodes(); !slices.Equal(got, first) {
 		t.Errorf("written again: %v, %v", first, got)
 	}
-	saveSet(t, s, setLayer, standing("a", 2))
+	saveSet(t, s, setLayer, fileSet("a", 2))
 	changed := 0
 	for i, n := range inodes() {
 		if n != first[i] {
@@ -203,9 +203,9 @@ func TestForgetRemovesLayersThatAreNotConfigured(t *testing.T) {
 	if err := s.Forget(func(string) bool { return false }); err != nil {
 		t.Fatalf("nothing there: %v", err)
 	}
-	saveSet(t, s, "keep", standing("a", 1))
-	saveSet(t, s, "drop", standing("a", 1))
-	saveSet(t, s, "no header", standing("b", 1))
+	saveSet(t, s, "keep", fileSet("a", 1))
+	saveSet(t, s, "drop", fileSet("a", 1))
+	saveSet(t, s, "no header", fileSet("b", 1))
 	for _, path := range setFiles(t, root) { // a lost header does not hide the layer
 		data, _ := os.ReadFile(path)
 		if strings.Contains(string(data), `"no header","at"`) {
@@ -231,11 +231,11 @@ func TestSaveRefusesWhatCannotBeReadBack(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
 	s := newSets(root)
-	noPod, odd := standing("a", 1), standing("b", 1)
+	noPod, odd := fileSet("a", 1), fileSet("b", 1)
 	noPod.Pods = []*pod.Spec{{Key: pod.Key{Namespace: "n", Name: "p"}}}
 	odd.Objects = []*pod.Object{{Kind: "Deployment", Object: secret}}
-	for _, bad := range []pod.Standing{noPod, odd} {
-		if err := s.Save(bad.File, setTime, []pod.Standing{bad}); err == nil || strings.Contains(err.Error(), secret) {
+	for _, bad := range []pod.LastGoodSet{noPod, odd} {
+		if err := s.Save(bad.File, setTime, []pod.LastGoodSet{bad}); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", bad.File, err)
 		}
 	}
@@ -246,15 +246,15 @@ func TestSaveRefusesWhatCannotBeReadBack(t *testing.T) {
 
 func BenchmarkSaveSet(b *testing.B) {
 	s := newSets(b.TempDir())
-	var all []pod.Standing
+	var all []pod.LastGoodSet
 	for i := range 1000 {
-		all = append(all, standing(fmt.Sprint(i), 0))
+		all = append(all, fileSet(fmt.Sprint(i), 0))
 	}
 	if err := s.Save(setLayer, setTime, all); err != nil {
 		b.Fatal(err)
 	}
 	for n := 1; b.Loop(); n++ {
-		if err := s.Save(setLayer, setTime, []pod.Standing{standing("7", n)}); err != nil {
+		if err := s.Save(setLayer, setTime, []pod.LastGoodSet{fileSet("7", n)}); err != nil {
 			b.Fatal(err)
 		}
 	}

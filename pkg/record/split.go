@@ -14,26 +14,26 @@ import (
 // on a file system that does not survive a reboot, and all others on disk.
 type Split struct {
 	disk, memory *Sets
-	apart        func(layer string, s pod.Standing) bool
+	apart        func(layer string, s pod.LastGoodSet) bool
 }
 
 // NewSplit returns sets in two places; without memory, files for it are not saved at all.
-func NewSplit(disk, memory *Sets, apart func(layer string, s pod.Standing) bool) *Split {
+func NewSplit(disk, memory *Sets, apart func(layer string, s pod.LastGoodSet) bool) *Split {
 	return &Split{disk: disk, memory: memory, apart: apart}
 }
 
 // Save is Sets.Save. A file that moves between the two places is in both for a moment, and
 // always in at least one.
-func (s *Split) Save(layer string, at time.Time, changed []pod.Standing) error {
-	var disk, memory []pod.Standing
+func (s *Split) Save(layer string, at time.Time, changed []pod.LastGoodSet) error {
+	var disk, memory []pod.LastGoodSet
 	for _, c := range changed {
 		if s.apart(layer, c) {
-			memory, disk = append(memory, c), append(disk, pod.Standing{File: c.File})
+			memory, disk = append(memory, c), append(disk, pod.LastGoodSet{File: c.File})
 			continue
 		}
 		disk = append(disk, c)
 		if s.memory != nil && s.memory.has(layer) {
-			memory = append(memory, pod.Standing{File: c.File})
+			memory = append(memory, pod.LastGoodSet{File: c.File})
 		}
 	}
 	if s.memory == nil || len(memory) == 0 && !s.memory.has(layer) {
@@ -84,7 +84,7 @@ func joined(sets, more map[string]Set) map[string]Set {
 			set.At = m.At
 		}
 		set.Files = append(set.Files, m.Files...)
-		slices.SortFunc(set.Files, compareStandings)
+		slices.SortFunc(set.Files, compareSets)
 		if sets == nil {
 			sets = map[string]Set{}
 		}

@@ -20,18 +20,18 @@ func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 	t.Parallel()
 	const canary, layer = "canary-of-a-s3cret", "api:/kubeconfig"
 	disk, memory := t.TempDir(), t.TempDir()
-	isSecret := func(_ string, s pod.Standing) bool {
+	isSecret := func(_ string, s pod.LastGoodSet) bool {
 		return len(s.Objects) > 0 && s.Objects[0].Kind == pod.KindSecret
 	}
 	object := func(kind, name string, o any) *pod.Object {
 		return &pod.Object{Key: pod.Key{Namespace: "ns", Name: name}, Kind: kind, Hash: "v1-" + name, Object: o}
 	}
-	secret := pod.Standing{File: "k#secret/ns/a", Objects: []*pod.Object{object(pod.KindSecret, "a", &v1.Secret{Data: map[string][]byte{"k": []byte(canary)}})}}
-	config := pod.Standing{File: "k#configmap/ns/b", Objects: []*pod.Object{object(pod.KindConfigMap, "b", &v1.ConfigMap{Data: map[string]string{"k": "v"}})}}
+	secret := pod.LastGoodSet{File: "k#secret/ns/a", Objects: []*pod.Object{object(pod.KindSecret, "a", &v1.Secret{Data: map[string][]byte{"k": []byte(canary)}})}}
+	config := pod.LastGoodSet{File: "k#configmap/ns/b", Objects: []*pod.Object{object(pod.KindConfigMap, "b", &v1.ConfigMap{Data: map[string]string{"k": "v"}})}}
 	at := time.Now().Truncate(time.Second)
 	key := NewKey(disk, "")
 	s := NewSplit(NewSets(disk, key), NewSets(memory, key), isSecret)
-	if err := s.Save(layer, at, []pod.Standing{secret, config}); err != nil {
+	if err := s.Save(layer, at, []pod.LastGoodSet{secret, config}); err != nil {
 		t.Fatal(err)
 	}
 	err := filepath.Walk(disk, func(path string, info os.FileInfo, err error) error {
@@ -73,7 +73,7 @@ func TestI8_SplitKeepsSecretsOffTheDisk(t *testing.T) {
 		t.Errorf("without memory: %q", got)
 	}
 	// A file that is removed from the source is removed from both places.
-	if err := s.Save(layer, at, []pod.Standing{{File: secret.File}}); err != nil {
+	if err := s.Save(layer, at, []pod.LastGoodSet{{File: secret.File}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := files(disk, memory); got != "k#configmap/ns/b" {

@@ -141,7 +141,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	st.VolumeMounts = mountsOf(c, func(m v1.VolumeMount) v1.RecursiveReadOnlyMode { return recursive(m, r) })
 	switch r.State {
 	case pod.StateRunning:
-		switch hook := b.notes.Lives[r.ID].PostStart; {
+		switch hook := b.notes.ContainerNotes[r.ID].PostStart; {
 		case hook == pod.HookDue && c.Lifecycle != nil && c.Lifecycle.PostStart != nil:
 			st.State.Waiting = b.waiting() // not running before the hook has ended (C-1.22.6)
 		case hook == pod.HookFailed:
@@ -300,7 +300,7 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.C
 			w.Reason = podview.ImagePullBackOff
 			w.Message = fmt.Sprintf("Back-off pulling image %q: %s: %s", c.Image, trouble.Reason, trouble.Message)
 		}
-	} else if st.State.Terminated != nil && b.notes.Lives[r.ID].Killed == pod.HookFailed {
+	} else if st.State.Terminated != nil && b.notes.ContainerNotes[r.ID].Killed == pod.HookFailed {
 		w = hookFailed()
 	}
 	if w == nil {

@@ -26,28 +26,28 @@ import (
 var update = flag.Bool("update", false, "rewrite the goldens")
 
 // notesYAML is notes.yaml: what the worker knows. Times are "how long ago", future ones "in".
-// Lives are by container ID, everything else by container name.
+// ContainerNotes are by container ID, everything else by container name.
 type notesYAML struct {
-	Trouble         map[string]pod.Trouble `json:"trouble"`
-	Backoff         map[string]backoffYAML `json:"backoff"`
-	Health          map[string]pod.Verdict `json:"health"`  // of readiness
-	Startup         map[string]pod.Verdict `json:"startup"` //
-	Lives           map[string]pod.Life    `json:"lives"`
-	RefusedReason   string                 `json:"refusedReason"`
-	RefusedMessage  string                 `json:"refusedMessage"`
-	RefusedFinal    bool                   `json:"refusedFinal"`
-	Waits           string                 `json:"waits"`
-	NetworkWait     string                 `json:"networkWait"`
-	ResizeReason    string                 `json:"resizeReason"`
-	ResizeMessage   string                 `json:"resizeMessage"`
-	StartTime       string                 `json:"startTime"`
-	Instance        int                    `json:"instance"`
-	Terminal        v1.PodPhase            `json:"terminal"`
-	TerminalReason  string                 `json:"terminalReason"`
-	TerminalMessage string                 `json:"terminalMessage"`
-	Terminating     bool                   `json:"terminating"`
-	HostIPs         []string               `json:"hostIPs"`
-	RuntimeName     string                 `json:"runtimeName"`
+	Trouble         map[string]pod.Trouble        `json:"trouble"`
+	Backoff         map[string]backoffYAML        `json:"backoff"`
+	Health          map[string]pod.ProbeStatus    `json:"health"`  // of readiness
+	Startup         map[string]pod.ProbeStatus    `json:"startup"` //
+	ContainerNotes  map[string]pod.ContainerNotes `json:"lives"`
+	RefusedReason   string                        `json:"refusedReason"`
+	RefusedMessage  string                        `json:"refusedMessage"`
+	RefusedFinal    bool                          `json:"refusedFinal"`
+	Waits           string                        `json:"waits"`
+	NetworkWait     string                        `json:"networkWait"`
+	ResizeReason    string                        `json:"resizeReason"`
+	ResizeMessage   string                        `json:"resizeMessage"`
+	StartTime       string                        `json:"startTime"`
+	Instance        int                           `json:"instance"`
+	Terminal        v1.PodPhase                   `json:"terminal"`
+	TerminalReason  string                        `json:"terminalReason"`
+	TerminalMessage string                        `json:"terminalMessage"`
+	Terminating     bool                          `json:"terminating"`
+	HostIPs         []string                      `json:"hostIPs"`
+	RuntimeName     string                        `json:"runtimeName"`
 }
 
 type backoffYAML struct {
@@ -55,7 +55,7 @@ type backoffYAML struct {
 	In    string `json:"in"`
 }
 
-type scene struct {
+type fixture struct {
 	want   *pod.Spec
 	have   pod.Actual
 	health pod.Health
@@ -63,7 +63,7 @@ type scene struct {
 	notes  status.Notes
 }
 
-func (s scene) of(before v1.PodStatus) v1.PodStatus {
+func (s fixture) of(before v1.PodStatus) v1.PodStatus {
 	return status.Of(s.want, s.have, s.health, before, s.notes, plantest.Now)
 }
 
@@ -200,8 +200,8 @@ func at(t metav1.Time) string {
 	return t.Sub(plantest.Now).String()
 }
 
-func read(arc *txtar.Archive) (scene, error) {
-	var s scene
+func read(arc *txtar.Archive) (fixture, error) {
+	var s fixture
 	var err error
 	if s.want, err = plantest.Spec(section(arc, "want.yaml")); err != nil {
 		return s, fmt.Errorf("want.yaml: %w", err)
@@ -218,7 +218,7 @@ func read(arc *txtar.Archive) (scene, error) {
 	}
 	s.health = pod.Health{Ready: y.Health, Started: y.Startup}
 	s.notes = status.Notes{
-		Trouble: y.Trouble, Lives: y.Lives,
+		Trouble: y.Trouble, ContainerNotes: y.ContainerNotes,
 		RefusedReason: y.RefusedReason, RefusedMessage: y.RefusedMessage, RefusedFinal: y.RefusedFinal,
 		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage,
 		Instance: y.Instance, Terminal: y.Terminal, TerminalReason: y.TerminalReason, TerminalMessage: y.TerminalMessage,

@@ -103,8 +103,8 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 		}
 		now := plantest.Now
 		have := drawActual(t, want, now)
-		notes := status.Notes{StartTime: now, Instance: 1, Lives: map[string]pod.Life{}}
-		health := pod.Health{Started: map[string]pod.Verdict{}}
+		notes := status.Notes{StartTime: now, Instance: 1, ContainerNotes: map[string]pod.ContainerNotes{}}
+		health := pod.Health{Started: map[string]pod.ProbeStatus{}}
 		ended := rapid.Bool().Draw(t, "ended")
 		for _, name := range names {
 			c, ok := have.Containers[name]
@@ -117,13 +117,13 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 			hash := want.ContainerHash(name)
 			c.Hash = rapid.SampledFrom([]string{hash, pod.HashVersion(hash) + "-old", "v0-old"}).Draw(t, name+"Hash")
 			have.Containers[name] = c
-			notes.Lives[c.ID] = pod.Life{
+			notes.ContainerNotes[c.ID] = pod.ContainerNotes{
 				Killed:    rapid.SampledFrom([]string{"", "", string(pod.Liveness)}).Draw(t, name+"Killed"),
 				PostStart: rapid.SampledFrom([]string{"", pod.HookDue}).Draw(t, name+"Hook"),
 			}
-			health.Started[name] = pod.Verdict{ContainerID: c.ID, OK: true}
+			health.Started[name] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
 		}
-		v := plan.View{Want: want, Have: have, Record: pod.Record{Want: kept, Instance: 1, Lives: notes.Lives, StartTime: now}, Health: health, Now: now}
+		v := plan.View{Want: want, Have: have, Record: pod.Record{Want: kept, Instance: 1, ContainerNotes: notes.ContainerNotes, StartTime: now}, Health: health, Now: now}
 		st := status.Of(want, have, health, v1.PodStatus{}, notes, now)
 		final := st.Phase == v1.PodSucceeded || st.Phase == v1.PodFailed
 		if outcome := plan.Next(v).Ended.Phase; final && outcome != string(st.Phase) {
@@ -139,7 +139,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 
 // drawNotes draws random notes and probe statuses.
 func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) pod.Health {
-	*notes = status.Notes{StartTime: notes.StartTime, Instance: 1, Lives: map[string]pod.Life{}}
+	*notes = status.Notes{StartTime: notes.StartTime, Instance: 1, ContainerNotes: map[string]pod.ContainerNotes{}}
 	if rapid.Bool().Draw(t, "inBackoff") {
 		notes.Backoff = map[string]podview.Backoff{"a": {Delay: time.Second, Until: now.Add(time.Second)}}
 	}
@@ -153,16 +153,16 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = "NodePorts", "taken", rapid.Bool().Draw(t, "final")
 	}
 	notes.Terminating = rapid.IntRange(0, 9).Draw(t, "goes") == 0
-	health := pod.Health{Ready: map[string]pod.Verdict{}, Started: map[string]pod.Verdict{}}
+	health := pod.Health{Ready: map[string]pod.ProbeStatus{}, Started: map[string]pod.ProbeStatus{}}
 	for _, name := range names {
 		c, ok := have.Containers[name]
 		if !ok {
 			continue
 		}
-		notes.Lives[c.ID] = pod.Life{PostStart: rapid.SampledFrom([]string{"", "", "", pod.HookDue, pod.HookFailed}).Draw(t, name+"Hook")}
-		for _, verdicts := range []map[string]pod.Verdict{health.Ready, health.Started} {
-			if rapid.Bool().Draw(t, name+"Verdict") {
-				verdicts[name] = pod.Verdict{ContainerID: c.ID, OK: rapid.Bool().Draw(t, name+"OK")}
+		notes.ContainerNotes[c.ID] = pod.ContainerNotes{PostStart: rapid.SampledFrom([]string{"", "", "", pod.HookDue, pod.HookFailed}).Draw(t, name+"Hook")}
+		for _, verdicts := range []map[string]pod.ProbeStatus{health.Ready, health.Started} {
+			if rapid.Bool().Draw(t, name+"Status") {
+				verdicts[name] = pod.ProbeStatus{ContainerID: c.ID, OK: rapid.Bool().Draw(t, name+"OK")}
 			}
 		}
 	}

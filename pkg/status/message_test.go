@@ -42,7 +42,7 @@ func TestC_1_26_11_MessagesShareTwelveKiB(t *testing.T) {
 		t.Errorf("a message that does not fit has %d bytes, want %d", got, part)
 	}
 	if got := len(a.LastTerminationState.Terminated.Message); got != part {
-		t.Errorf("the message of the life before has %d bytes, want %d", got, part)
+		t.Errorf("the message of the previous container has %d bytes, want %d", got, part)
 	}
 	if m := b.State.Terminated.Message; len(m) > part || len(m) < part-2 || !utf8.ValidString(m) {
 		t.Errorf("cut within a character: %d bytes", len(m))

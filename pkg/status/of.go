@@ -35,8 +35,8 @@ type Notes struct {
 	RefusedFinal bool
 	// TerminalReason and TerminalMessage are the pod's, beside Terminal.
 	TerminalReason, TerminalMessage string
-	// Lives holds container notes, which cannot be observed, by container ID.
-	Lives map[string]pod.Life
+	// ContainerNotes holds container notes, which cannot be observed, by container ID.
+	ContainerNotes map[string]pod.ContainerNotes
 	// Waits says which pod this one waits for before it starts; "" when none.
 	Waits string
 	// ResizeReason and ResizeMessage say why the pod does not get the resources that its spec
@@ -131,7 +131,7 @@ type build struct {
 
 func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) *build {
 	b := &build{want: want, have: have, before: before, notes: n, now: now}
-	b.State = podview.ToReport(want, have, n.Lives, health, n.Instance)
+	b.State = podview.ToReport(want, have, n.ContainerNotes, health, n.Instance)
 	if before.StartTime == nil && before.Phase == "" && b.want.Origin.FromAPI() {
 		b.before = want.Pod.Status
 	}

@@ -62,7 +62,7 @@ func (b *build) end(st *v1.PodStatus) {
 		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
 		return
 	}
-	b.closeBooks(st)
+	b.terminateAll(st)
 }
 
 // refused reports whether the pod is not admitted. A running pod stays admitted.
@@ -112,14 +112,14 @@ func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	switch end := lastEnd(s); {
 	case end == nil, s.State.Waiting != nil && end.ExitCode == 0: // it runs again in a new sandbox
 		t.initPending++
-	case end.ExitCode != 0 && b.standing(c.Name) && !b.comesBack(c, end):
+	case end.ExitCode != 0 && b.mayBeFinal(c.Name) && !b.comesBack(c, end):
 		t.initFailed++
 	}
 }
 
-// standing reports whether the exit of container name can still be final: in another sandbox
+// mayBeFinal reports whether the exit of container name can still be final: in another sandbox
 // the init containers run again (C-1.20.9), if plan makes one.
-func (b *build) standing(name string) bool {
+func (b *build) mayBeFinal(name string) bool {
 	r, _ := b.Container(name)
 	return b.SandboxReady() && b.InSandbox(r)
 }
@@ -173,9 +173,9 @@ func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)
 	ends := b.notes.Terminating && b.want.Origin.FromAPI()
-	strays := podview.DuplicatesOf(b.have).Any() && !ends
+	duplicates := podview.DuplicatesOf(b.have).Any() && !ends
 	switch {
-	case t.initFailed > 0 && !b.RegularContainerCreated() && !strays:
+	case t.initFailed > 0 && !b.RegularContainerCreated() && !duplicates:
 		return v1.PodFailed
 	case ends && !b.AnyLeft():
 		if t.stopped > 0 && t.stopped == t.succeeded && t.waiting == 0 {
@@ -188,7 +188,7 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 		return v1.PodRunning
 	case t.stopped == 0:
 		return v1.PodPending
-	case t.again > 0 && !ends, strays:
+	case t.again > 0 && !ends, duplicates:
 		return v1.PodRunning
 	case t.stopped == t.succeeded:
 		return v1.PodSucceeded
@@ -196,17 +196,17 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	return v1.PodFailed
 }
 
-// closeBooks gives every container of a terminated pod a terminated state, if it had its turn
+// terminateAll gives every container of a terminated pod a terminated state, if it had its turn
 // (C-1.27.10). In a static pod with init containers, a regular one must have had its turn:
 // the last init container may have exited with 0 because it was stopped.
-func (b *build) closeBooks(st *v1.PodStatus) {
+func (b *build) terminateAll(st *v1.PodStatus) {
 	turn := func(s v1.ContainerStatus) bool {
 		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
 	}
 	let := len(st.InitContainerStatuses) == 0 || b.want.Origin.FromAPI() && b.initialised
 	if let || slices.ContainsFunc(st.ContainerStatuses, turn) {
 		for i := range st.ContainerStatuses {
-			closeBook(&st.ContainerStatuses[i])
+			terminate(&st.ContainerStatuses[i])
 		}
 	}
 	had := false
@@ -215,14 +215,14 @@ func (b *build) closeBooks(st *v1.PodStatus) {
 		if had = had || turn(*s); !had {
 			continue
 		}
-		closeBook(s)
+		terminate(s)
 		if end := s.State.Terminated; end != nil && !pod.Restartable(&b.want.Pod.Spec.InitContainers[i]) {
 			s.Ready = end.ExitCode == 0
 		}
 	}
 }
 
-func closeBook(s *v1.ContainerStatus) {
+func terminate(s *v1.ContainerStatus) {
 	if s.State.Waiting == nil {
 		return
 	}

@@ -59,7 +59,7 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	notes := Notes{HostIPs: hostIPs}
 	if rec != nil {
 		notes.StartTime, notes.Instance, notes.Terminal = rec.StartTime, rec.Instance, rec.Terminal
-		notes.TerminalReason, notes.TerminalMessage, notes.Lives = rec.TerminalReason, rec.TerminalMessage, rec.Lives
+		notes.TerminalReason, notes.TerminalMessage, notes.ContainerNotes = rec.TerminalReason, rec.TerminalMessage, rec.ContainerNotes
 		notes.Terminating = !rec.StopSince.IsZero()
 	}
 	current := Of(spec, a, pod.Health{}, before, notes, now)
@@ -105,7 +105,7 @@ func MarkOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 	}
 	if left != nil {
 		p.Status.Reason = ReasonOverdue
-		p.Status.Message = fmt.Sprintf("told to end at %s with %d s of grace, and not ended: %s",
+		p.Status.Message = fmt.Sprintf("stop began at %s with a grace period of %d s; containers still running: %s",
 			since.UTC().Format(time.RFC3339), grace, strings.Join(left, ", "))
 	}
 	return left

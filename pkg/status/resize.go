@@ -13,7 +13,7 @@ import (
 // actuated returns the resources the container has, as Spec.Resources formats them: those it
 // was last given, else those it was made with. "" is not known.
 func (b *build) actuated(r pod.Container) string {
-	return cmp.Or(b.notes.Lives[r.ID].Resources, r.Resources)
+	return cmp.Or(b.notes.ContainerNotes[r.ID].Resources, r.Resources)
 }
 
 // resources fills in the allocated and the actual resources of a container (C-1.34.1,

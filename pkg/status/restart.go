@@ -29,7 +29,7 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 	case ok && b.MayHaveChanged(r):
 		return true
 	}
-	again, _ := b.notes.Lives[r.ID].Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
+	again, _ := b.notes.ContainerNotes[r.ID].Restarts(b.want.Pod.Spec.RestartPolicy, c, end.ExitCode)
 	return again
 }
 

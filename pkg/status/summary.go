@@ -87,7 +87,7 @@ func (l *Line) initContainers(p v1.Pod) string {
 				l.Ready++
 			}
 		case end != nil:
-			return "Init:" + endWord(end)
+			return "Init:" + endText(end)
 		case wait != nil && wait.Reason != "" && wait.Reason != podInitializing:
 			return "Init:" + wait.Reason
 		default:
@@ -115,7 +115,7 @@ func (l *Line) regular(p v1.Pod, refused bool) {
 		case wait != nil && wait.Reason != "":
 			word = wait.Reason
 		case end != nil:
-			word = endWord(end)
+			word = endText(end)
 			if end.ExitCode != 0 {
 				failure = word
 			}
@@ -139,8 +139,8 @@ func (l *Line) regular(p v1.Pod, refused bool) {
 	}
 }
 
-// endWord returns the reason, signal or exit code of a container that exited.
-func endWord(end *v1.ContainerStateTerminated) string {
+// endText returns the reason, signal or exit code of a container that exited.
+func endText(end *v1.ContainerStateTerminated) string {
 	switch {
 	case end.Reason != "":
 		return end.Reason

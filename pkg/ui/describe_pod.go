@@ -306,7 +306,7 @@ func value(e v1.EnvVar) string {
 	case f.ConfigMapKeyRef != nil:
 		return fmt.Sprintf("<set to the key '%s' of config map '%s'>  %s", f.ConfigMapKeyRef.Key, f.ConfigMapKeyRef.Name, optional(f.ConfigMapKeyRef.Optional))
 	}
-	return "<set from elsewhere>"
+	return "<set from another source>"
 }
 
 func (s *sheet) mounts(c *v1.Container) {

@@ -121,7 +121,7 @@ func NewMergePlan(f forecast.Forecast) MergePlan {
 		s := PlanSource{Source: l.Source, Location: l.Location, Pods: l.Pods, Stale: l.Stale(), Error: l.Error}
 		switch {
 		case !l.Stale():
-		case l.Heard:
+		case l.Ready:
 			s.Since = stamp(l.Since)
 		case !l.LastGood.IsZero(): // Since is only the time of this run
 			s.Since = stamp(l.LastGood)

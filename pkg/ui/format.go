@@ -163,11 +163,11 @@ func found(p *jsonpath.JSONPath, object any) (values []any) {
 func columnsOfFile(text string) (string, error) {
 	rows := strings.Split(strings.TrimSpace(text), "\n")
 	if len(rows) != 2 {
-		return "", errors.New("custom-columns-file: a line of headers and a line of paths are wanted")
+		return "", errors.New("custom-columns-file: want two lines: headers, then paths")
 	}
 	names, paths := strings.Fields(rows[0]), strings.Fields(rows[1])
 	if len(names) != len(paths) {
-		return "", fmt.Errorf("custom-columns-file: %d headers and %d paths", len(names), len(paths))
+		return "", fmt.Errorf("custom-columns-file: has %d headers but %d paths", len(names), len(paths))
 	}
 	var all []string
 	for i := range names {

@@ -40,11 +40,11 @@ func (v *View) RuntimeStatus(s RuntimeStatus) string {
 	case s.Ready:
 		state = cell{fmt.Sprintf("running, pid %d", s.PID), good}
 	case s.Running:
-		state = cell{fmt.Sprintf("running, pid %d, but does not answer", s.PID), bad}
+		state = cell{fmt.Sprintf("running, pid %d, but not responding", s.PID), bad}
 	}
 	carried := s.Carried
 	if carried == "" {
-		carried = "none: this is the slim binary"
+		carried = "none (this is the slim binary)"
 	}
 	var rows [][]cell
 	for _, r := range []struct {

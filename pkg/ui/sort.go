@@ -35,7 +35,7 @@ func Sort[T any](items []T, path string) error {
 		}
 	}
 	if !some {
-		return fmt.Errorf("--sort-by %s: nothing here has such a field", path)
+		return fmt.Errorf("--sort-by %s: no object in the list has this field", path)
 	}
 	slices.SortStableFunc(all, func(a, b keyed) int { return compare(a.value, b.value) })
 	for i := range all {

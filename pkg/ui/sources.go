@@ -32,7 +32,7 @@ type SourceItem struct {
 	Location  string         `json:"location"`
 	Pods      int            `json:"pods"` // before the merge, last good ones included
 	State     string         `json:"state"`
-	Heard     bool           `json:"heard"`    // it was read at least once
+	Ready     bool           `json:"heard"`    // it was read at least once
 	Ended     bool           `json:"ended"`    // it will not change any more
 	Restored  bool           `json:"restored"` // its pods are the last agent's
 	Stale     bool           `json:"stale"`    // its pods are from an older reading
@@ -50,7 +50,7 @@ func NewSourceList(sources []feed.SourceState) SourceList {
 	for _, s := range sources {
 		it := SourceItem{
 			Source: s.Source, Location: s.Location, Pods: s.Pods, State: stateOf(s),
-			Heard: s.Heard, Ended: s.Ended, Restored: s.Restored, Stale: s.Stale(),
+			Ready: s.Ready, Ended: s.Ended, Restored: s.Restored, Stale: s.Stale(),
 			Since: stamp(s.Since), LastRead: stamp(s.LastGood), Error: s.Error,
 			Problems: append([]pod.Problem{}, s.Problems...), Conflicts: []PlanConflict{}, Skipped: append([]pod.Problem{}, s.Skipped...),
 		}
@@ -73,7 +73,7 @@ func stateOf(s feed.SourceState) string {
 		return SourceFailing
 	case s.Restored:
 		return SourceRestored
-	case !s.Heard && !s.Ended:
+	case !s.Ready && !s.Ended:
 		return SourceSilent
 	}
 	return SourceOK

@@ -20,16 +20,16 @@ func sources() []feed.SourceState {
 		return feed.SourceState{LayerState: l}
 	}
 	all := []feed.SourceState{
-		layer("file", "/etc/nodectl/manifests", func(l *podconfig.LayerState) { l.Heard, l.Pods, l.LastGood = true, 3, since }),
+		layer("file", "/etc/nodectl/manifests", func(l *podconfig.LayerState) { l.Ready, l.Pods, l.LastGood = true, 3, since }),
 		layer("http", "https://cfg/pods.yaml", func(l *podconfig.LayerState) {
-			l.Heard, l.Pods, l.LastGood, l.Since, l.Error = true, 2, since.Add(-time.Hour), since, "timeout\x1b[31m"
+			l.Ready, l.Pods, l.LastGood, l.Since, l.Error = true, 2, since.Add(-time.Hour), since, "timeout\x1b[31m"
 		}),
 		layer("http", "https://gone/pods.yaml", func(l *podconfig.LayerState) { l.Since, l.Error = since, "no such host" }),
 		layer("etcd", "/pods/", func(l *podconfig.LayerState) {
 			l.Restored, l.Pods, l.LastGood, l.Since = true, 1, since.Add(-24*time.Hour), since
 		}),
 		layer("api", "https://api:6443", func(l *podconfig.LayerState) { l.Since = since }),
-		layer("stdin", "-", func(l *podconfig.LayerState) { l.Heard, l.Ended, l.Pods, l.LastGood = true, true, 1, since }),
+		layer("stdin", "-", func(l *podconfig.LayerState) { l.Ready, l.Ended, l.Pods, l.LastGood = true, true, 1, since }),
 	}
 	all[0].Problems = []pod.Problem{{File: "/etc/nodectl/manifests/broken.yaml", Line: 14, Column: 9, Msg: "unknown field"}}
 	all[0].Skipped = []pod.Problem{{File: "/etc/nodectl/manifests/.swp", Msg: "dot file"}}

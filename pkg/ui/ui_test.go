@@ -61,8 +61,8 @@ func samplePlan() forecast.Forecast {
 		State: &podconfig.Merged{
 			Pods: sorted.Of(metrics, web),
 			Layers: []podconfig.LayerState{
-				{Name: "file:a/", Source: "file", Location: "a/", Heard: true, Pods: 3},
-				{Name: "http:https://cfg/pods.yaml", Source: "http", Location: "https://cfg/pods.yaml", Heard: true, Pods: 2, Error: "timeout", Since: since},
+				{Name: "file:a/", Source: "file", Location: "a/", Ready: true, Pods: 3},
+				{Name: "http:https://cfg/pods.yaml", Source: "http", Location: "https://cfg/pods.yaml", Ready: true, Pods: 2, Error: "timeout", Since: since},
 			},
 			Conflicts: []podconfig.Conflict{{Key: web.Key, Winner: web.Origin, Loser: origin("http", "https://cfg/pods.yaml", "pods.yaml#2", 0), Reason: "earlier layer wins"}},
 			Problems:  []pod.Problem{{File: "a/broken.yaml", Line: 14, Column: 9, Path: "spec.containers[0].workdir", Msg: `unknown field "workdir" (did you mean "workingDir"?)`}},

@@ -70,8 +70,8 @@ func placeText(op string, p UpdatePod) string {
 // reader gets; "" if the time of the line or the message has it.
 func sinceBefore(u PodUpdate) string {
 	began, err := time.Parse(time.RFC3339, u.Since)
-	told, wrong := time.Parse(time.RFC3339, u.Time)
-	if err != nil || wrong != nil || told.Sub(began) < 2*time.Second || strings.Contains(u.Problem.Msg, " since ") {
+	sent, wrong := time.Parse(time.RFC3339, u.Time)
+	if err != nil || wrong != nil || sent.Sub(began) < 2*time.Second || strings.Contains(u.Problem.Msg, " since ") {
 		return ""
 	}
 	return "since " + u.Since
@@ -82,7 +82,7 @@ func problemRow(u PodUpdate) (what, text string) {
 	text = message(p)
 	switch podconfig.Op(u.Op) {
 	case feed.DROPPED:
-		return count(u.Dropped, "update"), "lost to a slow reader; the whole set follows"
+		return count(u.Dropped, "update"), "dropped: the reader was too slow; the whole set follows"
 	case feed.CONFLICT:
 		what = u.Pods[0].Namespace + "/" + u.Pods[0].Name
 		text = fmt.Sprintf("%s %s", pod.Origin{File: p.File, Line: p.Line}.String(), text)

@@ -170,10 +170,10 @@ func TestSweep_SourceNoLongerConfigured(t *testing.T) {
 	a := s.start(s.command("serve", "-f", second, "-f", s.manifests))
 	s.awaitRunning("old", "main")
 	kept := s.keep()
-	a.await("Pod wanted twice", s.full("keep"))
+	a.await("Pod is defined more than once", s.full("keep"))
 	a.leave()
 	a = s.serve()
-	a.once("not configured any more", s.full("old"), second)
+	a.once("no longer configured", s.full("old"), second)
 	s.awaitGone("old")
 	s.untouched("keep", kept)
 }

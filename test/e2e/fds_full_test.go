@@ -96,9 +96,9 @@ func TestF10_NoDescriptorLeft(t *testing.T) {
 		s.dial() // they wait to be accepted
 	}
 	a.await("level=WARN", "No file descriptor is left", "limit=3")
-	a.await("level=WARN", "Source not read", "too many open files")
+	a.await("level=WARN", "Failed to read source", "too many open files")
 	for _, kind := range []string{"liveness", "readiness"} {
-		a.await("level=WARN", "Probe cannot be run", "probe="+kind)
+		a.await("level=WARN", "Failed to run probe", "probe="+kind)
 	}
 	s.untouched("web", web)
 	s.untouched("keep", kept)
@@ -115,9 +115,9 @@ func TestF10_NoDescriptorLeft(t *testing.T) {
 		t.Errorf("get sources: %d %s", r.code, r.err)
 	}
 	a.once("level=WARN", "No file descriptor is left")
-	a.once("level=WARN", "Source not read", "too many open files")
+	a.once("level=WARN", "Failed to read source", "too many open files")
 	for _, kind := range []string{"liveness", "readiness"} {
-		a.once("level=WARN", "Probe cannot be run", "probe="+kind)
+		a.once("level=WARN", "Failed to run probe", "probe="+kind)
 	}
 	s.untouched("web", web)
 	s.untouched("keep", kept)

@@ -170,14 +170,14 @@ func TestF42_DirectoryMissing(t *testing.T) {
 		}
 	}
 	move(s.manifests, away)
-	a.await("Source not read", s.manifests)
+	a.await("Failed to read source", s.manifests)
 	s.untouched("keep", kept)
 
 	// The directory is missing already when the next agent starts.
 	a.leave()
 	a = s.serve("--file-check-frequency", "1s")
-	a.await("Source not read", s.manifests)
-	a.await("Source stands on its last good set", "pods=1")
+	a.await("Failed to read source", s.manifests)
+	a.await("Using the last good set of the source", "pods=1")
 	s.untouched("keep", kept)
 
 	move(away, s.manifests)
@@ -185,12 +185,12 @@ func TestF42_DirectoryMissing(t *testing.T) {
 	s.awaitRunning("other", "main")
 	s.awaitReady("keep", true)
 	s.untouched("keep", kept)
-	a.once("Source not read", s.manifests)
+	a.once("Failed to read source", s.manifests)
 
 	// And once more under a running agent, with one pod less when it is back.
 	move(s.manifests, away)
 	s.eventually(func() error {
-		if n := len(a.linesWith("Source not read", s.manifests)); n != 2 {
+		if n := len(a.linesWith("Failed to read source", s.manifests)); n != 2 {
 			return fmt.Errorf("%d lines, want 2", n)
 		}
 		return nil
@@ -221,20 +221,20 @@ func TestF43_DuplicatePods(t *testing.T) {
 	kept := s.awaitRunning("web", "main")
 	// Earlier by name, and another image: it would replace the pod.
 	s.write("a.yaml", strings.Replace(simple("web"), "forever", "print, usurper, forever", 1))
-	a.await("Pod wanted twice", s.full("web"), "a.yaml", "b.yaml")
+	a.await("Pod is defined more than once", s.full("web"), "a.yaml", "b.yaml")
 	s.untouched("web", kept)
 
 	// A new agent remembers who was first.
 	a.leave()
 	a = s.serve("--file-check-frequency", "1s")
 	a.await("All pods reported")
-	a.once("Pod wanted twice", s.full("web"))
+	a.once("Pod is defined more than once", s.full("web"))
 	s.untouched("web", kept)
 
 	s.remove("a.yaml")
 	s.write("c.yaml", simple("web"))
 	s.eventually(func() error {
-		if len(a.linesWith("Pod wanted twice", "c.yaml")) == 0 {
+		if len(a.linesWith("Pod is defined more than once", "c.yaml")) == 0 {
 			return fmt.Errorf("nothing is said of c.yaml")
 		}
 		return nil

@@ -83,7 +83,7 @@ func TestF32_UnkillableProcess(t *testing.T) {
 		return st.Reason == "StopOverdue" && strings.HasSuffix(st.Message, ": main")
 	}
 	s.awaitStatus("stays", "overdue", overdue)
-	const stays = "Container does not end"
+	const stays = "Container is still running after its grace period"
 	said := a.await("level=WARN", stays, s.full("stays"))
 	m := regexp.MustCompile(`age=(\S+)`).FindStringSubmatch(said)
 	if m == nil {

@@ -43,7 +43,7 @@ func TestRestore_DamagedSet(t *testing.T) {
 	}
 	a = s.serve(flags...)
 	a.await("last good sets were not read")
-	a.await("Source stands on its last good set", "etcd:", "pods=1")
+	a.await("Using the last good set of the source", "etcd:", "pods=1")
 	s.awaitRunning("four", "main")
 	if asides, _ := filepath.Glob(filepath.Join(s.root, "sources/*/*.corrupt-*")); len(asides) != 3 {
 		t.Errorf("set aside: %v", asides)

@@ -117,8 +117,8 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	for _, name := range all {
 		was[name] = s.awaitRunning(name, "main")
 	}
-	a.await("Source stands on its last good set", "http:"+w.URL, "pods=2")
-	a.await("Source stands on its last good set", "etcd:", "pods=2")
+	a.await("Using the last good set of the source", "http:"+w.URL, "pods=2")
+	a.await("Using the last good set of the source", "etcd:", "pods=2")
 	for source, pods := range map[string]int{w.URL: 2, "etcd": 2} {
 		it := s.awaitSource(source, "stands on its last good set", func(it sourceState) bool { return it.Error != "" })
 		if !it.Restored || it.Heard || it.State != "stale" || it.Pods != pods || it.LastRead == "" {
@@ -164,7 +164,7 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	w.down()
 	s.must(os.RemoveAll(filepath.Join(s.root, "sources")))
 	a = s.serve(flags...)
-	a.await("Pod is kept until its source is heard", s.full("staying"))
+	a.await("Keeping pod until its source answers", s.full("staying"))
 	if it := s.awaitSource(w.URL, "failing", func(it sourceState) bool { return it.State == "failing" }); it.Restored || it.Heard {
 		t.Errorf("the URL: %+v", it)
 	}

@@ -148,7 +148,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		begin := time.Now()
 		c.APIServer.Kill(s.T)
 		s.awaitStale("api", 2, begin, "refused")
-		a.await("Source not read", "api:")
+		a.await("Failed to read source", "api:")
 		s.untouched("gone", gone)
 		s.write("other.yaml", simple("other")) // files are still followed
 		s.awaitRunning("other", "main")
@@ -159,7 +159,7 @@ func TestF70_F73_APIServer(t *testing.T) {
 		create("came", "forever")
 		s.awaitGone("gone")
 		s.awaitOK("api")
-		a.await("Source is read again", "api:")
+		a.await("Source can be read again", "api:")
 		s.untouched("web", web)
 		s.untouched("keep", kept)
 		c.DeletePod(s.T, "default", s.full("came"), 0)
@@ -239,7 +239,7 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	}
 	begin := time.Now()
 	a = s.serve(flags...)
-	a.await("Pod waits for the word of its source", s.full("lost"))
+	a.await("Not starting pod until its source answers", s.full("lost"))
 	kept := s.awaitRunning("keep", "main") // of a file: at once
 	it := s.awaitSource("api", "stands on its last good set", func(it sourceState) bool { return it.Restored && it.State == "restored" && it.Pods == 2 })
 	s.since(it, begin)
@@ -295,7 +295,7 @@ func TestF50_StaticPodsWithoutAPIServer(t *testing.T) {
 	if it.Heard || it.LastRead != "" {
 		t.Errorf("the api source: %+v", it)
 	}
-	a.await("Source not read", "api:")
+	a.await("Failed to read source", "api:")
 	s.write("old.yaml", labelled(simple("old"), "edited"))
 	s.awaitLabel("old", "edited")
 	s.remove("old.yaml")

@@ -177,7 +177,7 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	begin := time.Now()
 	s.must(os.Rename(s.manifests, away))
 	it := s.awaitStale(s.manifests, 1, begin, "does not exist")
-	a.await("Source not read", s.manifests)
+	a.await("Failed to read source", s.manifests)
 	s.awaitOK(mounted) // the other source is OK
 	if table := s.run("get", "sources"); !strings.Contains(table.out, " stale ") || !strings.Contains(table.out, "since "+atClock(it.Since)+": "+it.Error) {
 		t.Errorf("get sources:\n%s", table.out)
@@ -186,14 +186,14 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s.must(os.WriteFile(filepath.Join(away, "more.yaml"), []byte(simple("more")), 0o600), os.Rename(away, s.manifests))
 	s.awaitRunning("more", "main")
 	s.awaitOK(s.manifests)
-	a.await("Source is read again", s.manifests)
+	a.await("Source can be read again", s.manifests)
 	s.untouched("keep", kept)
 
 	// Unmounted: the directory below exists, and is empty.
 	begin = time.Now()
 	s.eventually(func() error { return unix.Unmount(mounted, 0) }) // not while the agent reads it
 	it = s.awaitStale(mounted, 1, begin, "unmounted?")
-	a.await("Source not read", mounted)
+	a.await("Failed to read source", mounted)
 	s.untouched("one", one)
 	s.must(os.Remove(filepath.Join(real, "one.yaml")), os.WriteFile(filepath.Join(real, "two.yaml"), []byte(simple("two")), 0o600))
 	s.untouched("one", one)
@@ -224,7 +224,7 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 	for _, file := range []string{"a.yaml", "z.yaml"} {
 		s.write(file, labelled(strings.Replace(simple("web"), "forever", "print, usurper, forever", 1), "loser"))
 		s.awaitSource("file", file+" loses", loses(file))
-		a.await("Pod wanted twice", file, "m.yaml")
+		a.await("Pod is defined more than once", file, "m.yaml")
 		s.inPlace(file, "kind: [") // a broken loser is still a loser
 		s.awaitRejected("file", file)
 		s.remove(file)
@@ -242,7 +242,7 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 	if all := s.awaitSource("file", "no conflict", func(it sourceState) bool { return len(it.Conflicts) == 0 }); all.Pods != 1 {
 		t.Errorf("%+v", all)
 	}
-	if gaps := a.linesWith("not wanted any more"); len(gaps) > 0 {
+	if gaps := a.linesWith("no longer in the desired set"); len(gaps) > 0 {
 		t.Errorf("a gap: %v", gaps)
 	}
 	s.remove("a.yaml")
@@ -320,7 +320,7 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 			s.excuse("keep")
 			s.awaitReady("keep", true)
 			kept = s.awaitRunning("keep", "main")
-			forgiven = len(a.linesWith("not wanted any more"))
+			forgiven = len(a.linesWith("no longer in the desired set"))
 		}
 		s.untouched("keep", kept)
 	}
@@ -330,7 +330,7 @@ func TestF44_EditorsAndConfigMaps(t *testing.T) {
 		s.awaitLabel("map", v)
 		s.untouched("map", inMap)
 	}
-	if gaps := a.linesWith("not wanted any more")[forgiven:]; len(gaps) > 0 {
+	if gaps := a.linesWith("no longer in the desired set")[forgiven:]; len(gaps) > 0 {
 		t.Errorf("a gap: %v", gaps)
 	}
 	it := s.awaitSource(s.manifests, "skips", func(it sourceState) bool { return len(it.Skipped) > 0 })

@@ -33,7 +33,7 @@ func TestF63_FlappingURL(t *testing.T) {
 		fmt.Fprint(to, version([]string{"b", "a"}[n%2]))
 	})
 	s.awaitStale(w.URL, 2, begin, "alternates")
-	a.await("Source not read", w.URL, "alternates")
+	a.await("Failed to read source", w.URL, "alternates")
 	w.awaitRequests(30)
 	if asked, lived := w.requests(), len(s.ended("flap", "main"))+1; lived > 8 {
 		t.Errorf("the pod lived %d times for %d answers", lived, asked)
@@ -118,17 +118,17 @@ func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 		w.serves(says(documents(labelled(simple("web"), value), simple("api"))))
 		s.awaitLabel("web", value)
 		s.awaitOK(w.URL)
-		a.awaitLines(edits, "Source is read again", w.URL)
+		a.awaitLines(edits, "Source can be read again", w.URL)
 		untouched()
 	}
 	fault := func(answer http.HandlerFunc, words ...string) {
 		s.Helper()
-		lines, begin := len(a.linesWith("Source not read", w.URL)), time.Now()
+		lines, begin := len(a.linesWith("Failed to read source", w.URL)), time.Now()
 		w.serves(answer)
 		s.awaitStale(w.URL, 2, begin, words...)
 		w.awaitRequests(2)
-		a.awaitLines(lines+1, "Source not read", w.URL)
-		if n := len(a.linesWith("Source not read", w.URL)); n != lines+1 {
+		a.awaitLines(lines+1, "Failed to read source", w.URL)
+		if n := len(a.linesWith("Failed to read source", w.URL)); n != lines+1 {
 			s.Errorf("%d lines of one fault", n-lines)
 		}
 		untouched()
@@ -139,7 +139,7 @@ func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {
 		w.serves(says(text)) // the very same document
 		s.awaitOK(w.URL)
 		edits++
-		a.awaitLines(edits, "Source is read again", w.URL)
+		a.awaitLines(edits, "Source can be read again", w.URL)
 		untouched()
 		fault(says(" \n\n"), "empty answer")
 		mended()

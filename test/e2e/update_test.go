@@ -144,7 +144,7 @@ func TestEdit_ImageAndBack(t *testing.T) {
 	a.await("Step failed", "pull-image", "ErrImagePull")
 	s.untouched("web", was)
 	s.write("web.yaml", strings.Replace(two, "forever", "forever, again", 1))
-	a.await("Container starts again", "attempt=1")
+	a.await("Restarting container", "attempt=1")
 	now := s.awaitRunning("web", "main", "side")
 	if now["side"] != was["side"] {
 		t.Errorf("side was %+v, is %+v", was["side"], now["side"])

@@ -115,7 +115,7 @@ func (c Config) restored(sets map[string]podconfig.Restored) map[string]podconfi
 			}
 			here.Files = append(here.Files, f)
 		}
-		slices.SortFunc(here.Files, func(a, b pod.Standing) int { return strings.Compare(a.File, b.File) })
+		slices.SortFunc(here.Files, func(a, b pod.LastGoodSet) int { return strings.Compare(a.File, b.File) })
 		all[layer.Layer()] = here
 	}
 	return all

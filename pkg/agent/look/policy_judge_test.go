@@ -56,9 +56,9 @@ func TestHeldSets_ObjectThatThePolicyForbids_IsNotRestored(t *testing.T) {
 		return &pod.Object{Key: pod.Key{Namespace: namespace, Name: "o"}, Kind: pod.KindSecret, Origin: pod.Origin{Source: source, Location: location}}
 	}
 	sets := map[string]podconfig.Restored{
-		"file:/m":  {Files: []pod.Standing{{File: "/m/a", Pods: []*pod.Spec{s}, Objects: []*pod.Object{object("file", "/m", "x"), object("file", "/m", "web")}}}},
-		"http:u":   {Files: []pod.Standing{{File: "u", Objects: []*pod.Object{object("http", "u", "x")}}}},
-		"file:/no": {Files: []pod.Standing{{File: "/no/a", Objects: []*pod.Object{object("file", "/no", "web")}}}},
+		"file:/m":  {Files: []pod.LastGoodSet{{File: "/m/a", Pods: []*pod.Spec{s}, Objects: []*pod.Object{object("file", "/m", "x"), object("file", "/m", "web")}}}},
+		"http:u":   {Files: []pod.LastGoodSet{{File: "u", Objects: []*pod.Object{object("http", "u", "x")}}}},
+		"file:/no": {Files: []pod.LastGoodSet{{File: "/no/a", Objects: []*pod.Object{object("file", "/no", "web")}}}},
 	}
 	held := r.heldSets(sets)
 	if f := held["file:/m"].Files[0]; len(f.Pods) != 1 || len(f.Objects) != 1 || f.Objects[0].Namespace != "web" {

@@ -104,8 +104,8 @@ func TestF50_FilePodsNeverWaitForTheServer(t *testing.T) {
 		if len(b.Updates) != 1 || b.Updates[0].Op != step.op || b.Updates[0].Source != "file" {
 			t.Fatalf("updates %+v, want %s of the file layer", b.Updates, step.op)
 		}
-		if heard, configured := b.State.Heard(silent.Name()); heard || !configured {
-			t.Errorf("the layer without an answer: answered %v, configured %v", heard, configured)
+		if ready, configured := b.State.Ready(silent.Name()); ready || !configured {
+			t.Errorf("the layer without an answer: ready %v, configured %v", ready, configured)
 		}
 	}
 }

@@ -101,7 +101,7 @@ func TestFilter(t *testing.T) {
 		t.Errorf("the filter does not follow:\n%s", screen)
 	}
 	press(m, "/zz", "enter") // typed so fast that it is one message
-	if screen := fitting(t, m); !strings.Contains(screen, "no pod has this in its name") {
+	if screen := fitting(t, m); !strings.Contains(screen, "no pod name contains this text") {
 		t.Errorf("an empty filter says nothing:\n%s", screen)
 	}
 	press(m, "/", "esc")
@@ -137,8 +137,8 @@ func TestOrder(t *testing.T) {
 		if len(got) != len(want) || !slices.IsSorted(got) {
 			t.Fatalf("%d pods instead of %d, sorted: %v", len(got), len(want), slices.IsSorted(got))
 		}
-		if len(s.heard) > 0 && s.heard[0].pods != len(want) {
-			t.Fatalf("the source has %d pods, not %d", s.heard[0].pods, len(want))
+		if len(s.sourceLines) > 0 && s.sourceLines[0].pods != len(want) {
+			t.Fatalf("the source has %d pods, not %d", s.sourceLines[0].pods, len(want))
 		}
 	}
 }

@@ -183,7 +183,7 @@ func (m *model) top(a area) int {
 func (m *model) count(a area) int {
 	switch a {
 	case sourcesArea:
-		return len(m.state.heard)
+		return len(m.state.sourceLines)
 	case podsArea:
 		return len(m.wanted())
 	}

@@ -218,14 +218,14 @@ func TestStateOfTheStory(t *testing.T) {
 	t.Parallel()
 	s := screenOf(t, Config{}, 80, 24, story()).state
 	var got []string
-	for _, l := range s.heard {
-		got = append(got, fmt.Sprintf("%s %d pods heard=%v restored=%v failing=%v rejects=%d", l.source, l.pods, l.heard, l.restored, l.failing, l.rejects))
+	for _, l := range s.sourceLines {
+		got = append(got, fmt.Sprintf("%s %d pods ready=%v restored=%v failing=%v rejects=%d", l.source, l.pods, l.ready, l.restored, l.failing, l.rejects))
 	}
 	want := []string{
-		"etcd 1 pods heard=false restored=true failing=false rejects=0",
-		"file 2 pods heard=true restored=false failing=false rejects=1",
-		"stdin 0 pods heard=true restored=false failing=false rejects=0",
-		"http 2 pods heard=true restored=false failing=true rejects=0",
+		"etcd 1 pods ready=false restored=true failing=false rejects=0",
+		"file 2 pods ready=true restored=false failing=false rejects=1",
+		"stdin 0 pods ready=true restored=false failing=false rejects=0",
+		"http 2 pods ready=true restored=false failing=true rejects=0",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sources (-want +got):\n%s", diff)
@@ -269,7 +269,7 @@ func TestProblemsEnd(t *testing.T) {
 			t.Errorf("%s is still marked %s", p.name, marks)
 		}
 	}
-	for _, l := range s.heard {
+	for _, l := range s.sourceLines {
 		if l.rejects != 0 || l.failing || !l.since.IsZero() {
 			t.Errorf("%s: %d rejects, failing %v since %s", l.source, l.rejects, l.failing, l.since)
 		}
@@ -293,8 +293,8 @@ func TestFailureKeepsItsBeginning(t *testing.T) {
 		problem(1, "ERROR", "http", cfg, pod.Problem{Msg: "timeout"}, false),
 		problem(5, "ERROR", "http", cfg, pod.Problem{Msg: "refused"}, false),
 	})
-	if l := s.heard[0]; l.reason != "refused" || l.since.Second() != 1 || l.heard {
-		t.Errorf("failing since %s: %s, heard %v", l.since, l.reason, l.heard)
+	if l := s.sourceLines[0]; l.reason != "refused" || l.since.Second() != 1 || l.ready {
+		t.Errorf("failing since %s: %s, ready %v", l.since, l.reason, l.ready)
 	}
 }
 
@@ -331,7 +331,7 @@ func TestSetReplacesEverything(t *testing.T) {
 	if diff := cmp.Diff([]string{"default/billing-n1 DELETE ", "default/new-n1 SET ", "default/web-n1 UPDATE "}, podsOf(s)); diff != "" {
 		t.Errorf("pods (-want +got):\n%s", diff)
 	}
-	for _, l := range s.heard {
+	for _, l := range s.sourceLines {
 		want := map[string]int{"file": 1, "http": 2}[l.source]
 		if l.pods != want || l.rejects != 0 {
 			t.Errorf("%s has %d pods and rejects %d", l.source, l.pods, l.rejects)

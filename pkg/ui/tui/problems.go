@@ -81,7 +81,7 @@ func (s *state) contest(u ui.PodUpdate) {
 func (s *state) forget() {
 	clear(s.rejected)
 	clear(s.contests)
-	for _, line := range s.heard {
+	for _, line := range s.sourceLines {
 		line.failing, line.rejects = false, 0
 	}
 }

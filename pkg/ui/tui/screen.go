@@ -86,7 +86,7 @@ func (m *model) lines(a area) int {
 		return max(m.height-frame-1, 0)
 	}
 	room := m.height - frame - int(areas)
-	sources := min(max(len(m.state.heard), 1), max(room/4, 1))
+	sources := min(max(len(m.state.sourceLines), 1), max(room/4, 1))
 	updates := max((room-sources)/3, 1)
 	switch a {
 	case sourcesArea:
@@ -100,7 +100,7 @@ func (m *model) lines(a area) int {
 // head is the first line: the title, and the sum.
 func (m *model) head() string {
 	failing, rejects := 0, 0
-	for _, s := range m.state.heard {
+	for _, s := range m.state.sourceLines {
 		rejects += s.rejects
 		if s.failing {
 			failing++
@@ -161,7 +161,7 @@ func (m *model) body(a area, n int) []string {
 	case first >= last:
 		out = append(out, m.line(faint, "   "+m.nothing(a)))
 	case a == sourcesArea:
-		out = m.sourceRows(m.state.heard[first:last])
+		out = m.sourceRows(m.state.sourceLines[first:last])
 	case a == podsArea:
 		out = m.podRows(m.wanted()[first:last])
 	case a == updatesArea:
@@ -177,9 +177,9 @@ func (m *model) body(a area, n int) []string {
 func (m *model) nothing(a area) string {
 	switch {
 	case a == sourcesArea:
-		return "no source was heard yet"
+		return "no source has answered yet"
 	case a == podsArea && m.filter != "":
-		return "no pod has this in its name"
+		return "no pod name contains this text"
 	case a == podsArea:
 		return "no pods"
 	}
@@ -195,13 +195,13 @@ func (m *model) sourceRows(all []*sourceLine) []string {
 		switch {
 		case s.failing:
 			what, t, reason = "FAILING", bad, bad
-			if s.heard || s.restored {
+			if s.ready || s.restored {
 				what = "STALE"
 			}
 			about = "since " + m.when(s.since, "Jan 02 15:04") + ": " + s.reason
 		case s.restored:
 			what, t, about = "RESTORED", change, "has not answered"
-		case !s.heard:
+		case !s.ready:
 			what, t, about = "SILENT", change, "has not answered"
 		}
 		if s.rejects > 0 {
@@ -293,13 +293,13 @@ func (m *model) line(t tone, text string) string { return m.row(piece{text: text
 func (m *model) foot() string {
 	switch {
 	case m.typing:
-		return m.line(strong, "filter pods: "+m.filter+"_   (Enter keeps it, Esc drops it)")
+		return m.line(strong, "filter pods: "+m.filter+"_   (Enter: apply, Esc: clear)")
 	case m.help:
-		return m.line(strong, "arrows jk PgUp PgDn g G scroll, Tab area, / filter, ? this, q Esc Ctrl-C leave")
+		return m.line(strong, "arrows jk PgUp PgDn g G: scroll, Tab: next area, /: filter, ?: help, q Esc Ctrl-C: quit")
 	case m.ended:
-		return m.line(strong, "The updates have ended. Press q to leave, ? for help.")
+		return m.line(strong, "The updates have ended. Press q to quit, ? for help.")
 	}
-	return m.line(faint, "q leave   Tab next area   / filter pods   ? help")
+	return m.line(faint, "q quit   Tab next area   / filter pods   ? help")
 }
 
 // clock returns a time of day, in eight cells at most.

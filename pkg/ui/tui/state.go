@@ -18,14 +18,14 @@ const keepUpdates = 1000
 // state is the state of pods and sources from a stream of updates. Only the goroutine that
 // runs the model uses it.
 type state struct {
-	pods     map[pod.Key]*podLine
-	order    []*podLine // by key
-	sources  map[layer]*sourceLine
-	heard    []*sourceLine              // in the order in which they first appeared
-	rejected map[string]*rejection      // by file
-	contests map[pod.Key]map[layer]bool // of a pod's losers: their layers and files
-	updates  []updateLine               // the newest last
-	dropped  int                        // number of lines removed from updates
+	pods        map[pod.Key]*podLine
+	order       []*podLine // by key
+	sources     map[layer]*sourceLine
+	sourceLines []*sourceLine              // in the order in which they first appeared
+	rejected    map[string]*rejection      // by file
+	contests    map[pod.Key]map[layer]bool // of a pod's losers: their layers and files
+	updates     []updateLine               // the newest last
+	dropped     int                        // number of lines removed from updates
 }
 
 // layer names a source, or a file of one.
@@ -47,7 +47,7 @@ type sourceLine struct {
 	source, location string // clean
 	pods             int
 	rejects          int // number of files it rejects
-	heard, restored  bool
+	ready, restored  bool
 	failing          bool
 	since            time.Time // failing since then
 	reason           string    // clean
@@ -135,7 +135,7 @@ func (s *state) from(source, location string) *sourceLine {
 	l := layer{source: source, location: location}
 	if s.sources[l] == nil {
 		s.sources[l] = &sourceLine{source: ui.Clean(source), location: ui.Clean(location)}
-		s.heard = append(s.heard, s.sources[l])
+		s.sourceLines = append(s.sourceLines, s.sources[l])
 	}
 	return s.sources[l]
 }
@@ -143,7 +143,7 @@ func (s *state) from(source, location string) *sourceLine {
 // change applies an update that adds or changes pods.
 func (s *state) change(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 	from := s.from(u.Source, u.Location)
-	s.word(from, u.Op)
+	s.answered(from, u.Op)
 	for _, p := range u.Pods {
 		if line := s.see(p, from, u.Op, at); line != nil {
 			fresh = append(fresh, line)
@@ -152,15 +152,15 @@ func (s *state) change(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 	return fresh
 }
 
-// word records that a source has answered. A restored set is no answer of the source
+// answered records that a source has answered. A restored set is no answer of the source
 // (C-1.3.8).
-func (s *state) word(from *sourceLine, op string) {
+func (s *state) answered(from *sourceLine, op string) {
 	switch {
 	case from == nil:
 	case podconfig.Op(op) == podconfig.RESTORE:
-		from.restored = !from.heard
+		from.restored = !from.ready
 	default:
-		from.heard, from.restored = true, false
+		from.ready, from.restored = true, false
 		if !from.failing && podconfig.Op(op) != podconfig.SET {
 			from.since = time.Time{}
 		}
@@ -172,7 +172,7 @@ func (s *state) word(from *sourceLine, op string) {
 // file, or else to the source of the update.
 func (s *state) set(u ui.PodUpdate, at time.Time) (fresh []*podLine) {
 	led := s.from(u.Source, u.Location)
-	s.word(led, u.Op)
+	s.answered(led, u.Op)
 	wanted := make(map[pod.Key]bool, len(u.Pods))
 	for _, p := range u.Pods {
 		key := pod.Key{Namespace: p.Namespace, Name: p.Name}

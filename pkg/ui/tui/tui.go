@@ -22,11 +22,11 @@ import (
 	"golang.org/x/term"
 
 	"github.com/nodectl/nodectl/pkg/ui"
-	"github.com/nodectl/nodectl/pkg/ui/tui/hush"
+	"github.com/nodectl/nodectl/pkg/ui/tui/termquery"
 )
 
-// bubbletea has sent its terminal queries by now; see package hush.
-var _ = hush.Over()
+// bubbletea has sent its terminal queries by now; see package termquery.
+var _ = termquery.Restore()
 
 // ErrNoTerminal is the error if the output is no terminal.
 var ErrNoTerminal = errors.New("--tui needs a terminal; use -o json in a pipe")

@@ -10,9 +10,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// circles holds the pods that depend on themselves, directly or through others
+// cycles holds the pods that depend on themselves, directly or through others
 // (pod.AnnotationDependsOn), and their replacements. The zero value is none.
-type circles struct {
+type cycles struct {
 	// instead holds, for each pod whose written version is not used, the version that
 	// is; nil for none.
 	instead  map[pod.Key]*pod.Spec
@@ -20,7 +20,7 @@ type circles struct {
 	visible  Visible       // see pod.Spec.Meant
 }
 
-// breakCircles finds the dependency cycles among the winners; ordered are those of them
+// breakCycles finds the dependency cycles among the winners; ordered are those of them
 // that depend on others. A pod on a cycle keeps its version from before, so that no
 // running pod is affected; one that before does not hold is left out.
 //
@@ -28,14 +28,14 @@ type circles struct {
 // there is none, or only cycles of versions from before, which stay. After mostRounds
 // it takes the versions from before for all pods at once that could be on another
 // cycle. It follows a dependency as the engine does: see pod.Spec.Meant.
-func breakCircles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) circles {
-	c := circles{visible: visible}
+func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
+	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
 		return c
 	}
 	for round := 1; ; round++ {
-		circled := c.graph(winners, ordered).onCircles()
-		stuck, more := c.replace(circled, before)
+		onCycle := c.graph(winners, ordered).onCycles()
+		stuck, more := c.replace(onCycle, before)
 		if !more {
 			named := make(map[*node]bool)
 			for _, n := range stuck {
@@ -45,52 +45,52 @@ func breakCircles(winners, ordered, before sorted.List[*pod.Spec], visible Visib
 			return c
 		}
 		if round == mostRounds {
-			c.replace(c.couldCircle(ordered, before, circled), before)
+			c.replace(c.possibleCycles(ordered, before, onCycle), before)
 		}
 	}
 }
 
-// mostRounds bounds how often breakCircles replaces versions step by step. An edit
+// mostRounds bounds how often breakCycles replaces versions step by step. An edit
 // leads to one round, rarely to a second one. A source can contain versions that need
 // as many rounds as it has pods.
 const mostRounds = 8
 
 // replace uses the version from before for each of nodes, and notes a problem. It
 // returns those whose version is already that from before, and whether it replaced any.
-func (c *circles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
+func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
 	named := make(map[*node]bool)
 	for _, n := range nodes {
 		if _, done := c.instead[n.spec.Key]; done {
 			continue
 		}
-		stood, known := findPod(before, n.spec.Key)
-		if known && !different(stood, n.spec) {
+		previous, known := findPod(before, n.spec.Key)
+		if known && !different(previous, n.spec) {
 			stuck = append(stuck, n)
 			continue
 		}
 		if c.instead == nil {
 			c.instead = make(map[pod.Key]*pod.Spec)
 		}
-		c.instead[n.spec.Key] = stood
+		c.instead[n.spec.Key] = previous
 		c.problems = append(c.problems, n.problem(named))
 		more = true
 	}
 	return stuck, more
 }
 
-// couldCircle returns the pods that some mixture of new and old versions would put on a
-// cycle, in the namespaces of circled. A dependency never leaves its namespace: when
+// possibleCycles returns the pods that some mixture of new and old versions would put on a
+// cycle, in the namespaces of the pods in onCycle. A dependency never leaves its namespace: when
 // all of these pods use the version from before, no other version is on a cycle.
-func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*node) []*node {
+func (c cycles) possibleCycles(ordered, before sorted.List[*pod.Spec], onCycle []*node) []*node {
 	namespaces := make(map[string]bool)
-	for _, n := range circled {
+	for _, n := range onCycle {
 		namespaces[n.spec.Namespace] = true
 	}
 	g, byKey := c.nodes(ordered)
 	for _, n := range g.nodes {
 		versions := []*pod.Spec{n.spec}
-		if stood, known := findPod(before, n.spec.Key); known {
-			versions = append(versions, stood)
+		if previous, known := findPod(before, n.spec.Key); known {
+			versions = append(versions, previous)
 		}
 		for _, s := range versions {
 			for _, d := range s.DependsOn {
@@ -99,25 +99,25 @@ func (c circles) couldCircle(ordered, before sorted.List[*pod.Spec], circled []*
 					if on == nil {
 						continue
 					}
-					stood, known := findPod(before, key)
-					if c.mayMean(s, on.spec) || known && c.mayMean(s, stood) {
+					previous, known := findPod(before, key)
+					if c.mayMean(s, on.spec) || known && c.mayMean(s, previous) {
 						n.on = append(n.on, on)
 					}
 				}
 			}
 		}
 	}
-	return slices.DeleteFunc(g.onCircles(), func(n *node) bool { return !namespaces[n.spec.Namespace] })
+	return slices.DeleteFunc(g.onCycles(), func(n *node) bool { return !namespaces[n.spec.Namespace] })
 }
 
 // mayMean reports whether a dependency of s can refer to on, if their names agree.
-func (c circles) mayMean(s, on *pod.Spec) bool {
+func (c cycles) mayMean(s, on *pod.Spec) bool {
 	from, to := s.Origin.Source, on.Origin.Source
 	return from == to || c.visible != nil && c.visible(from, to)
 }
 
 // keys returns the pods whose written version is not used, as idents in order.
-func (c circles) keys() []ident {
+func (c cycles) keys() []ident {
 	ids := make([]ident, 0, len(c.instead))
 	for key := range c.instead {
 		ids = append(ids, ident{kindPod, key})
@@ -145,12 +145,12 @@ type graph struct {
 
 // nodes returns a graph of the pods that depend on others, with the replacements so far
 // and without edges.
-func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.Key]*node) {
+func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.Key]*node) {
 	g = &graph{}
 	byKey = make(map[pod.Key]*node, ordered.Len())
 	for s := range ordered.All() {
-		if stood, done := c.instead[s.Key]; done {
-			s = stood
+		if previous, done := c.instead[s.Key]; done {
+			s = previous
 		}
 		if s == nil || s.Pod.DeletionTimestamp != nil { // it will not start again
 			continue
@@ -163,11 +163,11 @@ func (c circles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.
 }
 
 // graph returns the dependency graph with the replacements so far.
-func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
+func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	g, byKey := c.nodes(ordered)
 	wanted := func(key pod.Key) *pod.Spec {
-		if stood, done := c.instead[key]; done {
-			return stood
+		if previous, done := c.instead[key]; done {
+			return previous
 		}
 		s, _ := findPod(winners, key)
 		return s
@@ -182,9 +182,9 @@ func (c circles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	return g
 }
 
-// onCircles returns the pods that depend on themselves, directly or through others, in
+// onCycles returns the pods that depend on themselves, directly or through others, in
 // order.
-func (g *graph) onCircles() []*node {
+func (g *graph) onCycles() []*node {
 	for _, n := range g.nodes {
 		if n.index == 0 {
 			g.visit(n)
@@ -239,18 +239,18 @@ func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
 	if first := n.group[0]; len(n.group) <= mostNamed || !named[first] {
 		named[first] = true
-		through = ": " + n.circle()
+		through = ": " + n.cycle()
 	}
 	return pod.Problem{
 		File: cmp.Or(n.spec.Origin.File, n.spec.Origin.Location), Line: n.spec.Origin.Line,
 		Path: "metadata.annotations[" + pod.AnnotationDependsOn + "]",
 		Msg:  fmt.Sprintf("pod %s depends on itself%s", n.spec.Key, through),
-		Hint: "take one of these dependencies out",
+		Hint: "remove one of these dependencies",
 	}
 }
 
-// circle returns the shortest path from n back to n, as problems show it.
-func (n *node) circle() string {
+// cycle returns the shortest path from n back to n, as problems show it.
+func (n *node) cycle() string {
 	from := make(map[*node]*node)
 	for queue := []*node{n}; from[n] == nil; queue = queue[1:] {
 		for _, on := range queue[0].on {

@@ -18,8 +18,8 @@ import (
 //	failure     success           successThreshold    → success
 //	any         prober's trouble  –                   → unchanged, not counted
 type State struct {
-	// Verdict is the published probe status; it is undefined while Known is false.
-	Verdict pod.Verdict
+	// Status is the published probe status; it is undefined while Known is false.
+	Status pod.ProbeStatus
 	// Known says that a status was published for this container.
 	Known bool
 
@@ -34,7 +34,7 @@ type State struct {
 // the agent the earlier status stays until the first new one.
 func Begin(kind pod.ProbeKind, containerID string) State {
 	alive := kind == pod.Liveness
-	return State{kind: kind, Known: alive, Verdict: pod.Verdict{ContainerID: containerID, OK: alive}}
+	return State{kind: kind, Known: alive, Status: pod.ProbeStatus{ContainerID: containerID, OK: alive}}
 }
 
 // Final reports whether the probe status of this container can no longer change: a liveness
@@ -42,7 +42,7 @@ func Begin(kind pod.ProbeKind, containerID string) State {
 func (s State) Final() bool {
 	switch s.kind {
 	case pod.Liveness:
-		return !s.Verdict.OK
+		return !s.Status.OK
 	case pod.Startup:
 		return s.Known
 	}
@@ -74,10 +74,10 @@ func (s State) After(p *v1.Probe, err error) (next State, published bool) {
 	if s.run < threshold(p, ok) {
 		return s, false
 	}
-	published = !s.Known || s.Verdict.OK != ok
-	s.Known, s.Verdict.OK, s.Verdict.Message = true, ok, ""
+	published = !s.Known || s.Status.OK != ok
+	s.Known, s.Status.OK, s.Status.Message = true, ok, ""
 	if !ok {
-		s.Verdict.Message = err.Error()
+		s.Status.Message = err.Error()
 	}
 	return s, published
 }

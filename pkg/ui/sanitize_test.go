@@ -23,7 +23,7 @@ func TestD1_ALogCannotDriveATerminal(t *testing.T) {
 		{"no end", "no end"},
 		{"\x1b", `\x1b`},
 	} {
-		if got := string((&Tame{}).Line([]byte(c[0]))); got != c[1] {
+		if got := string((&LineSanitizer{}).Line([]byte(c[0]))); got != c[1] {
 			t.Errorf("%q: %q, want %q", c[0], got, c[1])
 		}
 	}

@@ -17,49 +17,49 @@ const (
 	never  = v1.RestartPolicyNever
 )
 
-// scene is the state of the planner for one pod: the View, what the rules derive from it
+// planner is the state of the planner for one pod: the View, what the rules derive from it
 // once, and the plan being written.
-type scene struct {
+type planner struct {
 	View
 	*podview.State // of target
 	// target is the instance that Want runs as, or will start as.
 	target int
-	// anew is why target is a new instance, "" when the newest instance continues.
-	anew string
+	// newInstance is why target is a new instance, "" when the newest instance continues.
+	newInstance string
 
 	p Plan
 }
 
-func newScene(v View) *scene {
-	s := &scene{View: v, State: podview.ToPlan(v.Want, v.Have, v.Record, v.Health)}
+func newPlanner(v View) *planner {
+	s := &planner{View: v, State: podview.ToPlan(v.Want, v.Have, v.Record, v.Health)}
 	if v.Want == nil {
 		return s
 	}
-	if s.anew = s.whyAnew(); s.anew != "" {
+	if s.newInstance = s.whyNewInstance(); s.newInstance != "" {
 		s.State = s.State.Next()
 	}
 	s.target = s.Instance()
 	return s
 }
 
-func (s *scene) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
+func (s *planner) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
 
 // wait notes that the plan changes at until. The earliest time wins.
-func (s *scene) wait(until time.Time, waitFor string) {
+func (s *planner) wait(until time.Time, waitFor string) {
 	if d := until.Sub(s.Now); s.p.Wait == 0 || d < s.p.Wait {
 		s.p.Wait, s.p.WaitFor = d, waitFor
 	}
 }
 
 // waitFor notes what has to happen before anything changes. The first reason wins.
-func (s *scene) waitFor(what string) { s.p.WaitFor = cmp.Or(s.p.WaitFor, what) }
+func (s *planner) waitFor(what string) { s.p.WaitFor = cmp.Or(s.p.WaitFor, what) }
 
-func (s *scene) policy() v1.RestartPolicy {
+func (s *planner) policy() v1.RestartPolicy {
 	return cmp.Or(s.Want.Pod.Spec.RestartPolicy, always)
 }
 
 // uid is the UID of the pod on the node, else that of the recorded spec, else that of Want.
-func (s *scene) uid() string {
+func (s *planner) uid() string {
 	switch {
 	case s.Have.UID != "":
 		return s.Have.UID
@@ -74,7 +74,7 @@ func (s *scene) uid() string {
 // nextAttempt is the attempt number of the next container of this name, "" for the sandbox.
 // Attempts rise over sandboxes and instances of one UID (I4, C-1.22.7). A container that was
 // created and never started does not count.
-func (s *scene) nextAttempt(name string) uint32 {
+func (s *planner) nextAttempt(name string) uint32 {
 	var next uint32
 	if s.Record.Want == nil || s.Record.Want.UID() == s.Want.UID() {
 		next = s.Record.Attempts[name]
@@ -107,7 +107,7 @@ func (s *scene) nextAttempt(name string) uint32 {
 }
 
 // madeFrom is the spec of the pod on the node, nil when it is not known.
-func (s *scene) madeFrom() *pod.Spec {
+func (s *planner) madeFrom() *pod.Spec {
 	for _, spec := range []*pod.Spec{s.Record.Want, s.Want} {
 		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {
 			return spec
@@ -118,19 +118,19 @@ func (s *scene) madeFrom() *pod.Spec {
 
 // deleting reports whether the pod's source shows it as being deleted: an API server deletes
 // it gracefully (C-1.2.9). Such a pod never starts again.
-func (s *scene) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
+func (s *planner) deleting() bool { return s.Want != nil && s.Want.Pod.DeletionTimestamp != nil }
 
 // knows reports whether the desired pod has a container of this name.
-func (s *scene) knows(name string) bool {
+func (s *planner) knows(name string) bool {
 	c, _ := s.Want.Container(name)
 	return c != nil
 }
 
-func (s *scene) isEphemeral(name string) bool {
+func (s *planner) isEphemeral(name string) bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name })
 }
 
 // troubleText says that something is retried later, and which failure it waits after.
 func troubleText(what string, t pod.Trouble) string {
-	return fmt.Sprintf("%s is tried again: %s", what, cmp.Or(t.Reason, t.Message))
+	return fmt.Sprintf("retrying %s after %s", what, cmp.Or(t.Reason, t.Message))
 }

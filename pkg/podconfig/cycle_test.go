@@ -62,11 +62,11 @@ func problemText(ps []pod.Problem) string {
 	return strings.Join(out, "\n")
 }
 
-// TestP21_CirclesAreRejected: the effects of a cycle of new pods, of known pods, and of
+// TestP21_CyclesAreRejected: the effects of a cycle of new pods, of known pods, and of
 // both, over files and layers.
 //
 // Shows: P21
-func TestP21_CirclesAreRejected(t *testing.T) {
+func TestP21_CyclesAreRejected(t *testing.T) {
 	t.Parallel()
 	type step struct {
 		layer string
@@ -84,8 +84,8 @@ func TestP21_CirclesAreRejected(t *testing.T) {
 		"itself":          {nil, []step{{one, []source.File{a("A1>a", "B1>a")}, "B1>a"}}, "a:1 pod default/a depends on itself: a -> a"},
 		"all new, over two files": {nil, []step{{one, []source.File{a("A1>b", "D1"), b("B1>c", "C1>a")}, "D1"}},
 			"a:1 pod default/a depends on itself: a -> b -> c -> a\nb:1 pod default/b depends on itself: b -> c -> a -> b\nb:2 pod default/c depends on itself: c -> a -> b -> c"},
-		"who leads there only stands": {nil, []step{{one, []source.File{a("A1>b", "B1>b", "C1>a")}, "A1>b C1>a"}}, "a:2 pod default/b depends on itself: b -> b"},
-		"between two circles": {nil, []step{{one, []source.File{a("A1>a", "B1>ac", "C1>c")}, "B1>ac"}},
+		"a pod that only leads to a cycle stays": {nil, []step{{one, []source.File{a("A1>b", "B1>b", "C1>a")}, "A1>b C1>a"}}, "a:2 pod default/b depends on itself: b -> b"},
+		"between two cycles": {nil, []step{{one, []source.File{a("A1>a", "B1>ac", "C1>c")}, "B1>ac"}},
 			"a:1 pod default/a depends on itself: a -> a\na:3 pod default/c depends on itself: c -> c"},
 		"the one that was there keeps its last good version": {nil, []step{
 			{one, []source.File{a("A1>b"), b("B1")}, "A1>b B1"},
@@ -106,7 +106,7 @@ func TestP21_CirclesAreRejected(t *testing.T) {
 			{one, []source.File{a("A1", "B1")}, "A1 B1"},
 			{one, []source.File{a("A2>b", "B2>a", "C1")}, "A1 B1 C1"},
 		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b"},
-		"the last good versions make another circle": {nil, []step{
+		"the last good versions make another cycle": {nil, []step{
 			{one, []source.File{a("A1>c", "B1")}, "A1>c B1"},
 			{one, []source.File{a("A2>b", "B2>a", "C1>a")}, "A1>c B1"},
 		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b\na:3 pod default/c depends on itself: c -> a -> c"},
@@ -119,13 +119,13 @@ func TestP21_CirclesAreRejected(t *testing.T) {
 			{two, nil, "A1>b"},
 			{two, []source.File{ordering(two, "x", "B1>a")}, "A1>b"},
 		}, "x:1 pod default/b depends on itself: b -> a -> b"},
-		"what runs stands at the first reading": {a("A1", "B1>a").Pods, []step{
+		"running pods stay at the first reading": {a("A1", "B1>a").Pods, []step{
 			{one, []source.File{a("A2>b", "B1>a", "C1>c")}, "A1 B1>a"},
 		}, "a:1 pod default/a depends on itself: a -> b -> a\na:3 pod default/c depends on itself: c -> c"},
 		"of what runs alone nothing is taken": {a("A1>b", "B1>a").Pods, []step{
 			{one, []source.File{a("A1>b", "B1>a")}, "A1>b B1>a"},
 		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b"},
-		"C-1.2.9 one that is being deleted waits for nobody": {nil, []step{
+		"C-1.2.9 a pod that is being deleted waits for no other": {nil, []step{
 			{one, []source.File{a("A1>b", "B1'>a")}, "A1>b B1'>a"},
 		}, ""},
 	} {
@@ -197,7 +197,7 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	written := ordering(one, "a", "A1>b", "B2>a", "C1>c")
 	c := New(Config{Kept: runs})
 	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs, nil)
-	f, b := c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: written.Pods}}, At: noon})
+	f, b := c.restore(f, 0, Restored{Files: []pod.LastGoodSet{{File: "a", Pods: written.Pods}}, At: noon})
 	if got := told(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1,B1} (file) A1>b B1" {
 		t.Error(got)
 	}
@@ -207,19 +207,19 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	}
 	// A second layer's set closes a cycle with the first one's restored pods.
 	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
-	f, _ = c.restore(f, 0, Restored{Files: []pod.Standing{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
-	f, b = c.restore(f, 1, Restored{Files: []pod.Standing{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
+	f, _ = c.restore(f, 0, Restored{Files: []pod.LastGoodSet{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
+	f, b = c.restore(f, 1, Restored{Files: []pod.LastGoodSet{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
 	if got := told(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file); RESTORE{C1} (file) C1" {
 		t.Error(got)
 	}
 }
 
-// TestP21_LargeCirclesAreNamedInPart: of thousands of pods on one cycle each has one
+// TestP21_LargeCyclesAreNamedInPart: of thousands of pods on one cycle each has one
 // problem, which names some of them. Ten times the pods take ten times the memory, not
 // a hundred times: no pod follows the whole cycle.
 //
 // Shows: P21
-func TestP21_LargeCirclesAreNamedInPart(t *testing.T) {
+func TestP21_LargeCyclesAreNamedInPart(t *testing.T) {
 	merged := func(n int) uint64 {
 		var pods []*pod.Spec
 		for i := range n {
@@ -245,13 +245,13 @@ func TestP21_LargeCirclesAreNamedInPart(t *testing.T) {
 		return took
 	}
 	if few, many := merged(500), merged(5000); many > 30*few {
-		t.Errorf("a circle of 500 takes %d bytes, of 5000 %d", few, many)
+		t.Errorf("a cycle of 500 takes %d bytes, of 5000 %d", few, many)
 	}
 }
 
-// TestBreakCircles_LongNames_ProblemsAreNoLargerThanThePods: an attacker writes rings of
+// TestBreakCycles_LongNames_ProblemsAreNoLargerThanThePods: an attacker writes rings of
 // pods with the longest names. The problems hold a few times the bytes of the names.
-func TestBreakCircles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
+func TestBreakCycles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
 	t.Parallel()
 	for _, ring := range []int{2, 10, 11, 100} {
 		var pods []*pod.Spec
@@ -276,10 +276,10 @@ func TestBreakCircles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
 	}
 }
 
-// TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew: an attacker writes versions
+// TestBreakCycles_NewCycleAfterEachRound_EndsAfterAFew: an attacker writes versions
 // of pods so that each restored version closes the next cycle. With one round per pod,
 // this many pods would take minutes.
-func TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew(t *testing.T) {
+func TestBreakCycles_NewCycleAfterEachRound_EndsAfterAFew(t *testing.T) {
 	t.Parallel()
 	const n = 15_000
 	of := func(i, on int, namespace, version string) *pod.Spec {
@@ -312,7 +312,7 @@ func TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew(t *testing.T) {
 		f, _ = f.step(0, layer)
 	}
 	if f.merged.Pods.Len() != n+3 {
-		t.Fatalf("%d pods stand", f.merged.Pods.Len())
+		t.Fatalf("%d pods are in the set", f.merged.Pods.Len())
 	}
 	for s := range f.merged.Pods.All() {
 		version := "A1"
@@ -320,7 +320,7 @@ func TestBreakCircles_NewCircleAfterEachRound_EndsAfterAFew(t *testing.T) {
 			version = "A2"
 		}
 		if got := notation(s); !strings.HasSuffix(got, version[1:]) {
-			t.Fatalf("%s stands as %s, want version %s", s.Key, got, version)
+			t.Fatalf("%s is in the set as %s, want version %s", s.Key, got, version)
 		}
 	}
 	if len(f.merged.Problems) != n-1 {
@@ -358,34 +358,34 @@ func orders(t *rapid.T) []event {
 	return events
 }
 
-// TestP21_CirclesHurtNothing: after any edit the set has no cycle, pods of the set that
+// TestP21_CyclesHurtNothing: after any edit the set has no cycle, pods of the set that
 // are still defined stay in it, only pods that a problem names differ from their files,
 // and the updates lead from set to set.
 //
 // Shows: P21
-func TestP21_CirclesHurtNothing(t *testing.T) {
+func TestP21_CyclesHurtNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := map[pod.Key]*pod.Spec{}
 		live(orders(t), func(e event, old, next fold, b Batch) {
-			if again := breakCircles(next.merged.Pods, next.merged.Pods, sorted.List[*pod.Spec]{}, nil); len(again.problems) > 0 {
-				t.Fatalf("%s: circles are left: %v", orderText(next.merged), again.problems)
+			if again := breakCycles(next.merged.Pods, next.merged.Pods, sorted.List[*pod.Spec]{}, nil); len(again.problems) > 0 {
+				t.Fatalf("%s: cycles are left: %v", orderText(next.merged), again.problems)
 			}
 			named := map[string]bool{}
 			for _, p := range next.merged.Problems {
 				named[strings.Fields(p.Msg)[1]] = true
 			}
 			for s := range next.winners.All() {
-				stands := next.merged.Pod(s.Key)
-				if stands != s && !named[s.Key.String()] {
+				changedSets := next.merged.Pod(s.Key)
+				if changedSets != s && !named[s.Key.String()] {
 					t.Fatalf("%s is not as it is written, and no problem says why", s.Key)
 				}
-				if stands == nil && old.merged.Pod(s.Key) != nil && old.layers[e.layer].state.Heard {
-					t.Fatalf("%s was there, is wanted, and was taken", s.Key)
+				if changedSets == nil && old.merged.Pod(s.Key) != nil && old.layers[e.layer].state.Ready {
+					t.Fatalf("%s was in the set, is desired, and was removed", s.Key)
 				}
 			}
-			full := breakCircles(next.winners, next.ordered, next.before, nil)
-			if !maps.Equal(full.instead, next.circles.instead) {
-				t.Fatalf("incremental %v, full %v", next.circles.instead, full.instead)
+			full := breakCycles(next.winners, next.ordered, next.before, nil)
+			if !maps.Equal(full.instead, next.cycles.instead) {
+				t.Fatalf("incremental %v, full %v", next.cycles.instead, full.instead)
 			}
 			for _, u := range b.Updates {
 				for _, s := range u.Pods {
@@ -408,11 +408,11 @@ func TestP21_CirclesHurtNothing(t *testing.T) {
 	})
 }
 
-// TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst: the first readings of layers lead to
+// TestC_1_3_6_CyclesDoNotDependOnTheOrderOfReadings: the first readings of layers lead to
 // the same set in any order, which is that of reading each once.
 //
 // Shows: C-1.3.6
-func TestC_1_3_6_CirclesDoNotDependOnWhoSpokeFirst(t *testing.T) {
+func TestC_1_3_6_CyclesDoNotDependOnTheOrderOfReadings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		first, second := orders(t)[0], orders(t)[0]
 		first.layer, second.layer = 0, 1
@@ -444,7 +444,7 @@ func sortedPods(pods ...*pod.Spec) sorted.List[*pod.Spec] {
 // A user of the API server creates a pod with the name that a static pod depends on,
 // and lets it depend on the static pod. The static pod means another one: it is on no
 // cycle, when it is new and when it is edited.
-func TestBreakCircles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
+func TestBreakCycles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 	t.Parallel()
 	spec := func(source, name, on string) *pod.Spec {
 		s := with(wanted("A1"), func(p *v1.Pod) { p.Namespace, p.Name, p.Spec.NodeName = "x", name, "n1" })
@@ -461,12 +461,12 @@ func TestBreakCircles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 		"the pod is edited": sortedPods(spec("api", "db", "web"), spec("file", "web-n1", ""), spec("file", "db-n1", "")),
 	}
 	for name, before := range before {
-		if c := breakCircles(all, all, before, nil); len(c.instead)+len(c.problems) > 0 {
+		if c := breakCycles(all, all, before, nil); len(c.instead)+len(c.problems) > 0 {
 			t.Errorf("%s: instead %v, problems %v", name, c.instead, c.problems)
 		}
 		// Where the policy lets one kind name the objects of the other, it is a cycle.
-		if c := breakCircles(sortedPods(spec("api", "db", "web"), mine), all, before, func(string, string) bool { return true }); len(c.problems) == 0 {
-			t.Errorf("%s: a circle that the policy allows is not found", name)
+		if c := breakCycles(sortedPods(spec("api", "db", "web"), mine), all, before, func(string, string) bool { return true }); len(c.problems) == 0 {
+			t.Errorf("%s: a cycle that the policy allows is not found", name)
 		}
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/hidden"
 )
 
-// Tame makes a container's lines safe for a terminal: it keeps colours and tabs, and
+// LineSanitizer makes a container's lines safe for a terminal: it keeps colours and tabs, and
 // escapes all other control sequences. It resets a colour at the end of a line. The zero
 // value is ready.
-type Tame struct{ colored bool }
+type LineSanitizer struct{ colored bool }
 
 // Line returns one line, or a piece of a long one.
-func (t *Tame) Line(line []byte) []byte {
+func (t *LineSanitizer) Line(line []byte) []byte {
 	body, end := bytes.CutSuffix(line, []byte("\n"))
 	body, carriage := bytes.CutSuffix(body, []byte("\r"))
 	if !t.colored && plainLine(body) {
