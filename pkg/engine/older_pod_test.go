@@ -24,11 +24,17 @@ type busyOnce struct {
 }
 
 func (b *busyOnce) Forget(ctx context.Context, key pod.Key, uid string) error {
-	if b.left > 0 {
+	b.mu.Lock()
+	busy := b.left > 0
+	if busy {
 		b.left--
+	} else {
+		b.gone[uid] = true
+	}
+	b.mu.Unlock()
+	if busy {
 		return errors.New("device or resource busy")
 	}
-	b.gone[uid] = true
 	return b.disk.Forget(ctx, key, uid)
 }
 
@@ -129,15 +135,22 @@ type ofAnother struct {
 
 var thief = pod.Key{Namespace: "default", Name: "thief"}
 
-func (o ofAnother) Owner(uid string) (pod.Key, bool, error) {
-	if uid == o.uid {
-		return thief, o.unread == nil, o.unread
+func (o *ofAnother) Owner(uid string) (pod.Key, bool, error) {
+	if another, unread := o.of(uid); another {
+		return thief, unread == nil, unread
 	}
 	return o.disk.Owner(uid)
 }
 
-func (o ofAnother) Save(r pod.Record) error {
-	if r.UID == o.uid && o.unread == nil {
+// of reports whether the record of the UID is another pod's, and the error of reading it.
+func (o *ofAnother) of(uid string) (bool, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return uid == o.uid, o.unread
+}
+
+func (o *ofAnother) Save(r pod.Record) error {
+	if another, unread := o.of(r.UID); another && unread == nil {
 		return &pod.OwnerError{UID: r.UID, Owner: thief}
 	}
 	return o.disk.Save(r)
@@ -161,7 +174,7 @@ func TestStart_RecordOfUIDIsAnotherPods_NothingStarts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, m *machine) {
-				m.alter = func(cfg *Config) { cfg.Records, cfg.Volumes = ofAnother{disk: m.disk, uid: "own"}, volumes(m.disk) }
+				m.alter = func(cfg *Config) { cfg.Records, cfg.Volumes = &ofAnother{disk: m.disk, uid: "own"}, volumes(m.disk) }
 				m.src.set(mkpod("victim", ofUID("own")), mkpod("web"))
 				m.arrive()
 				m.pass(2 * time.Minute)
@@ -185,16 +198,25 @@ func TestRemove_RecordOfUIDCannotBeRead_RemovesNothing(t *testing.T) {
 		m.src.set(mkpod("web", ofUID("own")))
 		m.arrive()
 		m.expect("web", "Running", true)
+		gone := func() bool {
+			m.disk.mu.Lock()
+			defer m.disk.mu.Unlock()
+			return b.gone["own"]
+		}
+		m.disk.mu.Lock()
 		records.uid, records.unread = "own", errors.New("input/output error")
+		m.disk.mu.Unlock()
 		m.src.set()
 		m.pass(time.Minute)
-		if b.gone["own"] {
+		if gone() {
 			t.Error("the directory was removed")
 		}
+		m.disk.mu.Lock()
 		records.uid = ""
+		m.disk.mu.Unlock()
 		m.pass(time.Minute)
 		m.expect("web", "gone", false)
-		if !b.gone["own"] {
+		if !gone() {
 			t.Error("the directory was not removed in the end")
 		}
 	})
