@@ -235,7 +235,7 @@ func TestRequests_OneCallerReadsNoAnswers_OthersAreAnswered(t *testing.T) {
 	const half = 2
 	here, goOn := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int64
-	cfg.Pods = func() []v1.Pod {
+	cfg.Pods.(*answers).pods = func() []v1.Pod {
 		if calls.Add(1) <= half {
 			here <- struct{}{}
 			<-goOn
