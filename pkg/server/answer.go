@@ -100,8 +100,9 @@ func (p *callerPlaces) enter(c Caller) (left func(), ok bool) {
 	}, true
 }
 
-// podPlaces limits streams: one pod may have a quarter of them, one namespace three quarters,
-// and so may one remote caller. A caller with rights on some pods cannot block the others.
+// podPlaces limits streams: one pod may have a quarter of them, one remote caller three
+// quarters, and one namespace three quarters of what its caller may have. So a user of the API
+// server, which is one caller for all its users, leaves places to the other namespaces.
 type podPlaces struct {
 	limit int
 
@@ -115,14 +116,15 @@ type share struct{ kind, name string }
 
 // enter takes a place for a request; left gives it back.
 func (p *podPlaces) enter(q *request) (left func(), ok bool) {
-	quarter := max(1, p.limit/4)
-	rest := max(1, p.limit-quarter)
-	most := map[share]int{}
-	if pod, namespace := q.values["pod"], q.values["namespace"]; pod != "" {
-		most[share{"pod", namespace + "/" + pod}], most[share{"namespace", namespace}] = quarter, rest
-	}
+	threeQuarters := func(of int) int { return max(1, of-of/4) }
+	most, own := map[share]int{}, p.limit
 	if q.caller.Name != "" && !q.caller.Local {
-		most[share{"caller", q.caller.Name}] = rest
+		own = threeQuarters(p.limit)
+		most[share{"caller", q.caller.Name}] = own
+	}
+	if pod, namespace := q.values["pod"], q.values["namespace"]; pod != "" {
+		most[share{"pod", namespace + "/" + pod}] = max(1, p.limit/4)
+		most[share{"namespace", namespace}] = threeQuarters(own)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()

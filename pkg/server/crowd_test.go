@@ -258,6 +258,32 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 	}
 }
 
+// A user of the API server opens streams to all pods of a namespace. The API server is one
+// caller for all its users, and has places left for the pods of another namespace.
+//
+// Shows: D2
+func TestStreams_OneNamespaceThroughOneCaller_LeavesPlacesOfTheCaller(t *testing.T) {
+	t.Parallel()
+	g := newGate(64, 64)
+	of := func(namespace, pod string) *request {
+		return &request{caller: Caller{Name: "kube-apiserver-kubelet-client"}, values: map[string]string{"namespace": namespace, "pod": pod}}
+	}
+	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
+		had := 0
+		for i := range 8 * p.limit {
+			if _, ok := p.enter(of("greedy", fmt.Sprint(i%8))); ok {
+				had++
+			}
+		}
+		if caller := p.limit - p.limit/4; had != caller-caller/4 {
+			t.Errorf("%d of %d places of the caller are one namespace's", had, caller)
+		}
+		if _, ok := p.enter(of("other", "p")); !ok {
+			t.Error("another namespace has no place through the same caller")
+		}
+	}
+}
+
 // A caller with a right on all pods of the node, as to read logs, leaves a quarter of the
 // streams and of the forwarded connections to others. Local callers have all.
 //
