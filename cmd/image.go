@@ -110,9 +110,9 @@ func (p *program) imageLoadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "load FILE...",
 		Short: "Import image archives",
-		Long: `Import archives of images, as docker save, podman save, skopeo and "nodectl image
-save" write them, into the containerd of this node. Images that came from an
-archive stay until somebody removes them.`,
+		Long: `Import archives of images into the containerd of this node. docker save, podman
+save, skopeo and "nodectl image save" write such archives. Images that came from
+an archive stay until a user removes them.`,
 		Args:    someArgs("files"),
 		Example: "  nodectl image load shop.tar",
 	}
