@@ -64,7 +64,7 @@ func openRuntime(ctx context.Context, cfg Config, api *api, counts *metrics.Metr
 	}
 	if r.puller, err = newPuller(cfg, r.Runtime, r.news.hear); err != nil {
 		_ = r.Close()
-		return nil, look.Fail(look.Usage, err, "--image-credential-provider-config names who is asked for registries' credentials")
+		return nil, look.Fail(look.Usage, err, "correct the file that --image-credential-provider-config names: it lists the credential providers")
 	}
 	r.images = bundle.NewImages(bundle.ImagesConfig{
 		Dir:      cfg.Images(),

@@ -307,8 +307,8 @@ func BenchmarkWatch_100Readers(b *testing.B) {
 
 // Containers with users of their own pass through the run directory, and find no socket there
 // to connect to: it is in a directory of its owner alone. Both names by which clients know it
-// lead there, also where an agent of an older version has left its socket. What is no socket,
-// and the socket of an agent that answers, are left alone.
+// lead there, also where an agent of an older version has left its socket. The agent
+// replaces neither a file that is no socket nor the socket of an agent that answers.
 //
 // Shows: C-1.42, D1
 func TestOpenRun_SharedRunDirectory_HidesTheSocket(t *testing.T) {

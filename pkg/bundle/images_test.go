@@ -151,7 +151,7 @@ func TestImport_OthersHoldALease_IsRefusedUnopened(t *testing.T) {
 	path := filepath.Join(dir, "a.tar")
 	old(t, path)
 	if err := os.Chown(path, 12345, 12345); err != nil {
-		t.Skip("this user gives no files away:", err)
+		t.Skip("needs root to change a file's owner; make test has it:", err)
 	}
 	owners, err := os.Open(path)
 	if err != nil {

@@ -226,7 +226,7 @@ func TestLook_FileExchangedForDevice_IsNotOpened(t *testing.T) {
 	l := looker{tree(t, map[string]string{"etc/cni/net.d/x": ""})}
 	device := l.path("/etc/cni/net.d/1.conf")
 	if err := unix.Mknod(device, unix.S_IFCHR|0o600, int(unix.Mkdev(1, 5))); err != nil { // as /dev/zero
-		t.Skip("this user cannot make devices:", err)
+		t.Skip("needs root to make a device; make test has it:", err)
 	}
 	fd, err := unix.InotifyInit1(unix.IN_NONBLOCK | unix.IN_CLOEXEC)
 	if err != nil {

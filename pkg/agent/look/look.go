@@ -54,7 +54,7 @@ const (
 // Error is an error that ends a command, with hints to its remedy.
 type Error struct {
 	Kind  Kind
-	Err   error // nil if Problems say what is wrong
+	Err   error // nil if Problems is not empty
 	Hints []string
 	// Problems are those of a file that the configuration names.
 	Problems []pod.Problem
