@@ -54,6 +54,7 @@ func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 	cfg := stock(a.cfg, a.runtime.Runtime)
 	cfg.Forget, cfg.Removed = a.runtime.puller.Forget, a.metrics.ImageCollected
+	cfg.Known = live.PodsKnown()
 	cfg.Desired = func() (map[string][]string, bool) {
 		pods, complete := live.Needed()
 		all := make(map[string][]string, len(pods))

@@ -46,6 +46,7 @@ type Live struct {
 	// podReaders are the readers of pods.
 	podReaders map[*podReader]struct{}
 	observed   chan struct{} // closed once the engine has observed every pod
+	known      chan struct{} // closed once Needed is complete
 	ended      bool          // nothing more is published
 }
 
@@ -78,6 +79,7 @@ func newLive(layers []podconfig.LayerState) *Live {
 
 		podReaders: make(map[*podReader]struct{}),
 		observed:   make(chan struct{}),
+		known:      make(chan struct{}),
 	}
 }
 
@@ -255,6 +257,7 @@ func (l *Live) take(r *reader) (u *Update, timeout time.Time, ended bool) {
 func (l *Live) enqueue(b podconfig.Batch, now time.Time) {
 	before := l.state
 	l.state = b.State
+	l.noteKnown()
 	wrong := l.changedErrors(now)
 	if len(l.readers) == 0 {
 		return

@@ -4,10 +4,12 @@ import (
 	"context"
 	"iter"
 	"maps"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
 // The types of events of WatchPods, as in a watch of an API server.
@@ -155,19 +157,38 @@ func (l *Live) report(key pod.Key, report pod.StatusReport) {
 func (l *Live) Needed() (pods []*v1.Pod, complete bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	select {
-	case <-l.observed:
-		complete = true
-	default:
-	}
-	for _, layer := range l.state.Layers {
-		complete = complete && (layer.Ready || layer.Restored)
-	}
 	for spec := range l.state.Pods.All() {
 		pods = append(pods, spec.Pod)
 	}
 	for _, p := range l.pods {
 		pods = append(pods, p)
 	}
-	return pods, complete
+	return pods, l.complete()
+}
+
+// PodsKnown is closed once Needed is complete.
+func (l *Live) PodsKnown() <-chan struct{} { return l.known }
+
+// complete reports whether every pod was observed and every layer has answered or was
+// restored.
+func (l *Live) complete() bool {
+	return closed(l.observed) && !slices.ContainsFunc(l.state.Layers, func(layer podconfig.LayerState) bool {
+		return !layer.Ready && !layer.Restored
+	})
+}
+
+// noteKnown closes known if Needed is complete.
+func (l *Live) noteKnown() {
+	if l.complete() && !closed(l.known) {
+		close(l.known)
+	}
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }

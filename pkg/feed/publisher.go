@@ -27,7 +27,12 @@ func (p *Publisher) Publish(b podconfig.Batch) { p.live.publish(b) }
 func (p *Publisher) Report(key pod.Key, r pod.StatusReport) { p.live.report(key, r) }
 
 // MarkPodsObserved says, once, that the engine has observed every pod.
-func (p *Publisher) MarkPodsObserved() { close(p.live.observed) }
+func (p *Publisher) MarkPodsObserved() {
+	p.live.mu.Lock()
+	defer p.live.mu.Unlock()
+	close(p.live.observed)
+	p.live.noteKnown()
+}
 
 // End ends the readers of updates once they have taken what was published.
 func (p *Publisher) End() { p.live.end() }

@@ -40,6 +40,8 @@ type InventoryConfig struct {
 	// Desired returns the names of images that pods need, by the pod, and whether that is
 	// all: false while a source has not answered, or the pods were not read yet.
 	Desired func() (images map[string][]string, complete bool)
+	// Known is closed once Desired is complete; Run begins then. nil: it is from the start.
+	Known <-chan struct{}
 	// Archives returns the names of the images that came from archives.
 	Archives func() []string
 	// Layers returns the layers of images by ID, as far as the runtime tells.
@@ -68,10 +70,8 @@ type Inventory struct {
 	wake   chan struct{}
 }
 
-const (
-	collectEvery = 5 * time.Minute  // garbage (C-1.33.8)
-	collectSoon  = 10 * time.Second // while some pods are not known
-)
+// collectEvery is the time between two collections (C-1.33.8).
+const collectEvery = 5 * time.Minute
 
 // NewInventory returns an Inventory.
 func NewInventory(cfg InventoryConfig) *Inventory {
@@ -99,23 +99,23 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 // Run collects garbage every five minutes, and after Pulled, until ctx ends. It begins once
 // all pods are known.
 func (v *Inventory) Run(ctx context.Context) {
-	for {
-		wait := collectEvery
-		if err := v.Collect(ctx); errors.Is(err, ErrPodsUnknown) {
-			wait = collectSoon
-		} else if ctx.Err() == nil {
+	if v.cfg.Known != nil {
+		select {
+		case <-v.cfg.Known:
+		case <-ctx.Done():
+		}
+	}
+	for ctx.Err() == nil {
+		if err := v.Collect(ctx); ctx.Err() == nil {
 			v.report(err)
 		}
-		again := time.NewTimer(wait)
+		again := time.NewTimer(collectEvery)
 		select {
 		case <-again.C:
 		case <-v.wake:
 		case <-ctx.Done():
 		}
 		again.Stop()
-		if ctx.Err() != nil {
-			return
-		}
 	}
 }
 

@@ -12,7 +12,9 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -156,6 +158,34 @@ func TestCollect_PodsUnknown_RemovesNothing(t *testing.T) {
 	if _, err := v.Remove(t.Context(), "a:1"); !errors.Is(err, ErrPodsUnknown) || len(s.removed) > 0 {
 		t.Errorf("%v, removed %v", err, s.removed)
 	}
+}
+
+// TestRun_PodsBecomeKnown_CollectsAtOnce: Run does nothing before all pods are known, and
+// collects when they are, without a timer in between.
+//
+// Shows: I9
+func TestRun_PodsBecomeKnown_CollectsAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := stocked(t, 0, map[string]int{"a:1": 1})
+		known := make(chan struct{})
+		cfg.Known = known
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop()
+		wg.Go(func() { NewInventory(cfg).Run(ctx) })
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if s.calls > 0 {
+			t.Errorf("%d calls before the pods are known", s.calls)
+		}
+		close(known)
+		synctest.Wait()
+		if !slices.Equal(s.removed, []string{"sha256:a"}) {
+			t.Errorf("removed %v", s.removed)
+		}
+	})
 }
 
 // TestCollect_PodAppearsMeanwhile_ItsImageStays.

@@ -69,6 +69,11 @@ func TestMergeTouchesNothing(t *testing.T) {
 		s.awaitSet(name)
 		s.awaitLog(name, "main", 0, "started")
 	}
+	// The agent has looked over the images: it records their first use, once.
+	wait.Until(s.T, "the agent has collected images", func() (calls int, done bool) {
+		calls = s.front.Counts()["ImageFsInfo"]
+		return calls, calls > 0
+	})
 	// The cage works: a command that changes something is ended at once.
 	cmd := caged(s.command("runonce", "-f", s.manifests), s.scratch)
 	if r := s.finish(cmd); !cmd.ProcessState.Sys().(syscall.WaitStatus).Signaled() {
