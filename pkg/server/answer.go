@@ -61,6 +61,14 @@ func newGate(requests, streams int) *gate {
 	return &gate{requests: callerPlaces{limit: requests}, streams: podPlaces{limit: streams}, forwards: podPlaces{limit: maxForwardsListener}}
 }
 
+// enter takes a place for a request: of the streams if it is one. left gives it back.
+func (g *gate) enter(q *request) (left func(), ok bool) {
+	if q.route.streams(q.params) {
+		return g.streams.enter(q)
+	}
+	return g.requests.enter(q.caller)
+}
+
 // callerPlaces limits requests. A remote caller may have as many as it leaves to the others,
 // half of them if it is alone: one that reads no answers cannot block the API server.
 type callerPlaces struct {
@@ -187,27 +195,22 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuse(w, nil, refusal)
 		return
 	}
-	left, ok := f.gate.requests.enter(c) // unauthenticated callers take no place
-	if !ok {
-		f.refuseBusy(w)
-		return
+	if !c.Local {
+		c.Peer = Peer(r.RemoteAddr)
 	}
 	q, refusal := f.admit(r, c)
 	if refusal != nil {
-		left()
 		f.refuse(w, q, refusal)
 		return
 	}
 	trustConn(r.Context(), c.Name)
-	if q.route.streams(q.params) {
-		left() // from here on it counts as a stream, not as a request
-		if left, ok = f.gate.streams.enter(q); !ok {
-			if q.route.privileged {
-				f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
-			}
-			f.refuseBusy(w)
-			return
+	left, ok := f.gate.enter(q) // callers without a right to the route take no place
+	if !ok {
+		if q.route.privileged {
+			f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
 		}
+		f.refuseBusy(w)
+		return
 	}
 	defer left()
 	if f.cfg.Counted != nil {
@@ -258,6 +261,9 @@ func (f *front) may(q *request) *Refusal {
 	ctx, cancel := context.WithTimeout(q.Context(), quick)
 	defer cancel()
 	ok, why, err := f.cfg.Access.May(ctx, c, verb, subresources...)
+	if refusal, is := errors.AsType[*Refusal](err); is {
+		return refusal
+	}
 	if err != nil {
 		f.log.Debug("Caller could not be authorized", "user", c.Name, "verb", verb, "subresources", subresources, "error", err)
 		return &Refusal{Code: http.StatusInternalServerError, Message: fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", c.Name, verb, subresources[0])}

@@ -79,7 +79,7 @@ func (c *limitedListener) enter(peer netip.Prefix) bool {
 func (c *limitedListener) trust(conn *counted, caller string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < max(1, c.limit-c.limit/4-c.callers) {
+	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < c.limit-c.limit/4-c.callers {
 		c.forget(conn.holder)
 		conn.holder = caller
 		c.of[caller]++

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -332,5 +333,72 @@ func TestHealth_FailingCheckAskedOften_IsLoggedSeldom(t *testing.T) {
 		if log.Count("check=one") != 1 || log.Count("check=other") != 1 {
 			t.Errorf("logged: %s", log.String())
 		}
+	})
+}
+
+// Any number of callers with a right hold three quarters of the connections at most.
+//
+// Shows: D2
+func TestCrowd_ManyCallersWithARight_LeaveAQuarter(t *testing.T) {
+	t.Parallel()
+	c := New(Config{}).bounded(nil, "port", 64, 4)
+	for i := range 200 {
+		peer := Peer(fmt.Sprintf("10.0.0.%d:1", i%8))
+		if c.enter(peer) {
+			c.trust(&counted{in: c, holder: peer}, fmt.Sprint("caller-", i))
+		}
+	}
+	if c.callers != 48 {
+		t.Errorf("callers have %d of 64 connections", c.callers)
+	}
+}
+
+// hangingAccess authenticates the caller of a header, and does not decide for guests.
+type hangingAccess struct{ asked chan struct{} }
+
+func (hangingAccess) Who(r *http.Request) (Caller, bool, error) {
+	return Caller{Name: r.Header.Get("User")}, true, nil
+}
+
+func (a hangingAccess) May(ctx context.Context, c Caller, _ string, _ ...string) (bool, string, error) {
+	if c.Name != "guest" {
+		return true, "", nil
+	}
+	a.asked <- struct{}{}
+	<-ctx.Done()
+	return false, "", ctx.Err()
+}
+
+// TestRequests_OfCallersWithoutARight_TakeNoPlace: callers whose rights are still being
+// reviewed leave all places for requests and streams to those who have them.
+//
+// Shows: D2
+func TestRequests_OfCallersWithoutARight_TakeNoPlace(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := New(Config{Access: hangingAccess{make(chan struct{}, 100)}, Health: "127.0.0.1:0"})
+		f := &front{Server: s, gate: newGate(4, 4), who: s.who, serves: func(*route) bool { return true }}
+		get := func(user string) int {
+			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
+			r.Header.Set("User", user)
+			f.ServeHTTP(w, r)
+			return w.Code
+		}
+		var wg sync.WaitGroup
+		for range 100 {
+			wg.Go(func() {
+				if code := get("guest"); code != http.StatusInternalServerError {
+					t.Errorf("guest: %d", code)
+				}
+			})
+		}
+		synctest.Wait()
+		if n := len(s.cfg.Access.(hangingAccess).asked); n != 100 {
+			t.Errorf("%d guests wait", n)
+		}
+		if code := get("anna"); code != http.StatusOK {
+			t.Errorf("anna: %d", code)
+		}
+		wg.Wait()
 	})
 }

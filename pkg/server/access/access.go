@@ -120,11 +120,9 @@ func New(cfg Config) (*Access, error) {
 			return nil, err
 		}
 	}
-	ask, err := apiclient.NewSubjectAccessReviews(limited(cfg.API))
-	if err != nil {
+	if a.reviews, err = newReviews(cfg, a.peers); err != nil {
 		return nil, err
 	}
-	a.reviews = newReviews(ask, cfg)
 	return a, nil
 }
 

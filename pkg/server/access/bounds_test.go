@@ -187,3 +187,53 @@ func TestAuthorities_FileIsGone_IsLoggedSeldom(t *testing.T) {
 		}
 	})
 }
+
+// TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers: a crowd of authenticated
+// callers without rights waits for reviews, in bounded number. The review of a caller that was
+// allowed something before is sent at once, and the crowd's are not lost.
+//
+// Shows: D2
+func TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &api{may: func(q authorizationv1.SubjectAccessReviewSpec) authorizationv1.SubjectAccessReviewStatus {
+			if q.User == "anna" {
+				return authorizationv1.SubjectAccessReviewStatus{Allowed: true}
+			}
+			time.Sleep(time.Second)
+			return authorizationv1.SubjectAccessReviewStatus{}
+		}}
+		a := s.access(t, func(c *Config) { c.AllowedFor = time.Second })
+		anna := server.Caller{Name: "anna", Peer: server.Peer("192.0.2.1:1")}
+		allowed := func() {
+			t.Helper()
+			begun := time.Now()
+			if ok, _, err := a.May(t.Context(), anna, "get", "pods"); !ok || err != nil || time.Since(begun) > 0 {
+				t.Errorf("anna: %t, %v after %s", ok, err, time.Since(begun))
+			}
+		}
+		allowed()
+		time.Sleep(2 * time.Second) // the decision is no longer cached
+		var wg sync.WaitGroup
+		var away, denied atomic.Int64
+		for i := range 500 {
+			guest := server.Caller{Name: fmt.Sprint("guest-", i), Peer: server.Peer(fmt.Sprintf("198.51.100.%d:1", i/10))}
+			wg.Go(func() {
+				switch ok, _, err := a.May(t.Context(), guest, "get", "pods"); {
+				case ok:
+					t.Errorf("%s is allowed", guest.Name)
+				case tooMany(err):
+					away.Add(1)
+				case err == nil:
+					denied.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		allowed()
+		wg.Wait()
+		if away.Load() != 500-waiting || denied.Load() != waiting {
+			t.Errorf("%d are turned away, %d denied", away.Load(), denied.Load())
+		}
+	})
+}

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// waiting limits the concurrent authentications with one kind of credential, and
-	// waitingPeer those of one peer.
+	// waiting limits the requests that wait, by what they wait for, and waitingPeer those of
+	// one peer.
 	waiting     = 64
 	waitingPeer = 32
 	// A peer may present refusalBurst unknown credentials that are refused, and
@@ -32,13 +32,17 @@ type peers struct {
 	refused *cache.LRUExpireCache // presented → budget; absent: nothing was refused
 }
 
-// credential is a kind of credential. Each has its own budget and places, so that junk
-// tokens from the API server's address do not lock out its certificate.
+// credential is what a request waits for: the verification of a kind of credential, or the
+// review of a caller's access. Each has its own budget and places, so that junk tokens from
+// the API server's address do not lock out its certificate, and callers without rights do not
+// lock out those that were allowed something.
 type credential string
 
 const (
 	certificates credential = "certificate"
 	bearerTokens credential = "token"
+	trustedNames credential = "access of a trusted name"
+	otherNames   credential = "access of another name"
 )
 
 // presented is a peer with the kind of credential that it presents.
@@ -67,7 +71,7 @@ func (p *peers) enter(peer netip.Prefix, kind credential) (leave func(refused bo
 	case p.left(of).left < 1:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
 	case p.all[kind] >= waiting || p.waiting[of] >= waitingPeer:
-		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated"}
+		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
 	}
 	p.all[kind]++
 	p.waiting[of]++

@@ -23,14 +23,26 @@ import (
 
 // reviews has the API server review access to this node, and caches the results.
 type reviews struct {
-	ask             *apiclient.SubjectAccessReviews
 	node            string
 	allowed, denied time.Duration
 	kept, refused   *cache.LRUExpireCache // a crowd of callers without rights displaces no allowed one
-	gate            gate
+	peers           *peers
+	// trusted holds the names of callers that were allowed something. Their reviews do not
+	// wait for those of others, who may be a crowd without rights.
+	trusted *cache.LRUExpireCache
+	of      map[credential]lane
 
 	together singleflight.Group
 }
+
+// A lane sends reviews at its own rate.
+type lane struct {
+	ask  *apiclient.SubjectAccessReviews
+	gate gate
+}
+
+// trustedFor is how long a name stays trusted after it was allowed something.
+const trustedFor = 24 * time.Hour
 
 // decision is the result of an access review.
 type decision struct {
@@ -38,15 +50,24 @@ type decision struct {
 	reason  string
 }
 
-func newReviews(ask *apiclient.SubjectAccessReviews, cfg Config) *reviews {
-	return &reviews{
-		ask: ask, node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor,
-		kept: cache.NewLRUExpireCache(reviewsKept), refused: cache.NewLRUExpireCache(reviewsKept), gate: newGate(),
+func newReviews(cfg Config, peers *peers) (*reviews, error) {
+	s := &reviews{
+		node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor, peers: peers, of: map[credential]lane{},
+		kept: cache.NewLRUExpireCache(reviewsKept), refused: cache.NewLRUExpireCache(reviewsKept), trusted: cache.NewLRUExpireCache(trustedKept),
 	}
+	for _, kind := range []credential{trustedNames, otherNames} {
+		ask, err := apiclient.NewSubjectAccessReviews(limited(cfg.API))
+		if err != nil {
+			return nil, err
+		}
+		s.of[kind] = lane{ask, newGate()}
+	}
+	return s, nil
 }
 
 // may decides whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from the
-// cache or by a review. It caches no error.
+// cache or by a review. It caches no error. The error is a *server.Refusal if too many
+// callers wait for reviews.
 func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (decision, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{
 		User: c.Name, UID: c.UID, Groups: slices.Sorted(slices.Values(c.Groups)),
@@ -71,12 +92,22 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 			return said.(decision), nil
 		}
 	}
-	said, err, _ := s.together.Do(key, func() (any, error) {
-		said, err := s.review(ctx, spec)
+	kind := otherNames
+	if _, ok := s.trusted.Get(c.Name); ok {
+		kind = trustedNames
+	}
+	leave, err := s.peers.enter(c.Peer, kind)
+	if err != nil {
+		return decision{}, err
+	}
+	defer leave(false)
+	said, err, _ := s.together.Do(string(kind)+key, func() (any, error) {
+		said, err := s.of[kind].review(ctx, spec)
 		switch {
 		case err != nil:
 		case said.allowed:
 			s.kept.Add(key, said, s.allowed)
+			s.trusted.Add(c.Name, nil, trustedFor)
 		default:
 			s.refused.Add(key, said, s.denied)
 		}
@@ -89,10 +120,10 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 }
 
 // review sends a SubjectAccessReview.
-func (s *reviews) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (decision, error) {
+func (l lane) review(ctx context.Context, spec authorizationv1.SubjectAccessReviewSpec) (decision, error) {
 	var said *authorizationv1.SubjectAccessReview
-	err := s.gate.ask(ctx, func(ctx context.Context) (err error) {
-		said, err = s.ask.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
+	err := l.gate.ask(ctx, func(ctx context.Context) (err error) {
+		said, err = l.ask.Create(ctx, &authorizationv1.SubjectAccessReview{Spec: spec}, metav1.CreateOptions{})
 		return err
 	})
 	if err != nil {

@@ -22,6 +22,7 @@ const (
 	tokenLimit  = 16 << 10 // bytes; longer tokens are ignored
 	tokensKept  = 1024
 	reviewsKept = 4096
+	trustedKept = 1024 // names
 )
 
 // tokens has the API server review tokens, and caches the results.
