@@ -114,9 +114,11 @@ func (o *objects) wait() time.Duration {
 func (r *run) noteUnread() {
 	for file := range r.unsure {
 		n := r.naming[file]
+		c, refused := r.refused[file]
 		var unread []pod.ObjectID
 		for _, id := range n.ids {
-			if read := r.readers[id]; read == nil || !read.known {
+			// The object of a pod without room goes with the other pods that have it read.
+			if read := r.readers[id]; read == nil || !read.known || refused && !c.held {
 				unread = append(unread, pod.ObjectID{Kind: id.kind, Name: id.Name})
 			}
 		}
@@ -127,7 +129,7 @@ func (r *run) noteUnread() {
 			r.set.Put(source.File{File: file, Pods: []*pod.Spec{&spec}}, n.said)
 		}
 		// A pod without room stays as it is until it has some: there may be many.
-		if _, refused := r.refused[file]; refused || len(unread) == 0 {
+		if refused || len(unread) == 0 {
 			delete(r.unsure, file)
 		}
 	}

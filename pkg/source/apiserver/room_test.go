@@ -209,3 +209,32 @@ func TestRefuse_ManyStartedPodsWithoutRoom_MarksAreBounded(t *testing.T) {
 		t.Errorf("%d objects of pods that are gone are held", n)
 	}
 }
+
+// TestNoteUnread_PodWithoutRoom_EveryObjectIsUnread: a pod without room names an object that
+// another pod has read. When that pod goes, nothing reads the object: the pod without room
+// would take an optional one for missing.
+func TestNoteUnread_PodWithoutRoom_EveryObjectIsUnread(t *testing.T) {
+	t.Parallel()
+	src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, reader: apiclient.NewReader(apiclient.ReaderConfig{})}
+	r := &run{
+		Source: src, pods: newPods(src), yield: func(source.Snapshot, error) bool { return true },
+		objects: newObjects(func(func(context.Context)) func() { return func() {} }),
+	}
+	put := func(name string, phase v1.PodPhase, objects ...string) string {
+		p := boundPod(name, "x", naming(objects...))
+		p.Namespace, p.UID, p.ResourceVersion, p.Status.Phase = "a", types.UID(name), "1", phase
+		r.put(p, func() {})
+		r.syncReaders()
+		return src.file(pod.KeyOf(p))
+	}
+	put("reader", v1.PodRunning, "shared")
+	for _, read := range r.readers {
+		read.known = true
+	}
+	r.used["a"] = maxObjects
+	waits := put("waits", v1.PodPending, "shared", "own")
+	r.noteUnread()
+	if _, refused := r.refused[waits]; !refused || len(r.naming[waits].unread) != 2 {
+		t.Errorf("refused %t, unread %v", refused, r.naming[waits].unread)
+	}
+}
