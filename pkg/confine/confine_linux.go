@@ -172,11 +172,6 @@ func (f *callFilter) deny(call uint32) {
 	*f = append(*f, unless(unix.BPF_JEQ, call, 1), denied)
 }
 
-// denyIf denies a call whose argument, of 32 bits, is one of these values.
-func (f *callFilter) denyIf(call, arg uint32, values ...uint32) {
-	f.judge(call, arg, unix.BPF_JEQ, denied, allowed, values)
-}
-
 // denyUnless denies a call whose argument, of 32 bits, is none of these values.
 func (f *callFilter) denyUnless(call, arg uint32, values ...uint32) {
 	f.judge(call, arg, unix.BPF_JEQ, allowed, denied, values)
@@ -232,9 +227,9 @@ func filterCalls(remote bool) error {
 	// Each open of a file with a write lease waits. Read leases stay: reading a manifest asks
 	// by one whether a program is writing it.
 	filter.denyIfBoth(unix.SYS_FCNTL, 1, unix.F_SETLEASE, unix.F_WRLCK)
-	// The owner of a file gets signals when it is ready.
-	filter.denyIf(unix.SYS_FCNTL, 1, unix.F_SETOWN, unix.F_SETOWN_EX, unix.F_SETSIG,
-		unix.F_SETLK, unix.F_SETLKW, unix.F_OFD_SETLK, unix.F_OFD_SETLKW)
+	// Others lock files, delay those who open them (F_SETDELEG), or have signals sent.
+	filter.denyUnless(unix.SYS_FCNTL, 1, unix.F_GETFD, unix.F_SETFD, unix.F_GETFL, unix.F_SETFL,
+		unix.F_DUPFD_CLOEXEC, unix.F_SETLEASE, unix.F_GETLEASE)
 	// Printing needs these two. Others type into the terminal (TIOCSTI, TIOCLINUX), or change
 	// attributes of a file that is open for reading.
 	filter.denyUnless(unix.SYS_IOCTL, 1, unix.TCGETS, unix.TIOCGWINSZ)

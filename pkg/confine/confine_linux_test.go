@@ -140,6 +140,7 @@ func init() {
 		{"setlkw", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_SETLKW)},
 		{"ofdsetlk", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_OFD_SETLK)},
 		{"ofdsetlkw", call(unix.EFAULT, unix.SYS_FCNTL, stdin, unix.F_OFD_SETLKW)},
+		{"notify", call(unix.ENOTDIR, unix.SYS_FCNTL, stdin, unix.F_NOTIFY)},
 		{"lease", lease(unix.F_RDLCK)},
 		{"writelease", lease(unix.F_WRLCK)},
 		{"netlink", func() error {
@@ -208,7 +209,7 @@ func TestReading_ParserIsTakenOver_ChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer u.Close()
-	const others = "shmat, shmctl, semop, semtimedop, semctl, msgsnd, msgrcv, msgctl, setns, execve, execveat, flock, setlk, setlkw, ofdsetlk, ofdsetlkw"
+	const others = "shmat, shmctl, semop, semtimedop, semctl, msgsnd, msgrcv, msgctl, setns, execve, execveat, flock, setlk, setlkw, ofdsetlk, ofdsetlkw, notify"
 	const words = "write, create, mkdir, link, execute, connect, runtime, chmod, signal, tgkill, owntgkill, owner, prlimit, ownprlimit, " +
 		"type, linux, size, fastopen, udp, socketpair, fork, unshare, sysv, " + others + ", lease, writelease, netlink, truncate, emptied, read, remove"
 	const files, sockets = ", write, mkdir, link, remove", ", connect, fastopen, udp"
