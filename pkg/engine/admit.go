@@ -51,7 +51,7 @@ func (e *entry) requested() *pod.Spec {
 // continues. A pod of an API server with another UID is another pod, and the old one stops.
 func (e *entry) keepsUID() bool {
 	return e.want != nil && e.admitted && e.refused != (refusal{}) && !e.want.Origin.FromAPI() &&
-		e.given != nil && e.given.UID() != e.want.UID()
+		e.given != nil && !e.given.Origin.FromAPI() && e.given.UID() != e.want.UID()
 }
 
 // admitEdits judges the admitted pods that were edited, in the order in which they came:
@@ -188,7 +188,8 @@ func (l *loop) admit(ctx context.Context) {
 		}
 		switch {
 		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it never ran here and never will: it takes no room
-			e.admitted, e.ended, e.refused, l.order.current = true, true, refusal{}, false
+			l.forgetOrder(e)
+			e.admitted, e.ended, e.refused, e.runs, l.order.current = true, true, refusal{}, nil, false // it holds no UID
 			l.queueUpdate(e, true)
 		case e.want != nil && !e.admitted && !e.refused.final:
 			want = append(want, e.want)

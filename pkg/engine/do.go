@@ -135,7 +135,11 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	rt := w.env.runtime
 	if s.Action == plan.PutVolumes || s.Action == plan.RunSandbox { // a pod without volumes has only the second
-		if other, _ := w.otherOwner(v.Want.UID()); other != nil {
+		other, err := w.otherOwner(v.Want.UID())
+		if err != nil {
+			return fmt.Errorf("find the owner of UID %s: %w", v.Want.UID(), err)
+		}
+		if other != nil {
 			return other
 		}
 	}
@@ -144,7 +148,9 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
 			return err
 		}
-		w.save()
+		if err := w.saveOwn(); err != nil {
+			return err
+		}
 		place, err := w.place(v.Want)
 		if err != nil {
 			return err

@@ -163,18 +163,25 @@ func (inPlace) Ready(*pod.Spec, int) (put, current bool, until time.Time) {
 	return true, true, time.Time{}
 }
 
-// A pod does not start under a UID whose record is another pod's, however often it is tried:
-// when the other one goes, what the node keeps under the UID is removed.
+// A pod does not start under a UID whose record is another pod's or cannot be read, however
+// often it is tried: when the other one goes, what the node keeps under the UID is removed.
 func TestStart_RecordOfUIDIsAnotherPods_NothingStarts(t *testing.T) {
 	t.Parallel()
-	for name, volumes := range map[string]func(*disk) Volumes{
-		"with volumes":    func(d *disk) Volumes { return d },
-		"without volumes": func(d *disk) Volumes { return inPlace{d} },
+	for name, c := range map[string]struct {
+		volumes func(*disk) Volumes
+		unread  error
+	}{
+		"with volumes":       {func(d *disk) Volumes { return d }, nil},
+		"without volumes":    {func(d *disk) Volumes { return inPlace{d} }, nil},
+		"it cannot be read":  {func(d *disk) Volumes { return d }, errors.New("input/output error")},
+		"unread, no volumes": {func(d *disk) Volumes { return inPlace{d} }, errors.New("input/output error")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, m *machine) {
-				m.alter = func(cfg *Config) { cfg.Records, cfg.Volumes = &ofAnother{disk: m.disk, uid: "own"}, volumes(m.disk) }
+				m.alter = func(cfg *Config) {
+					cfg.Records, cfg.Volumes = &ofAnother{disk: m.disk, uid: "own", unread: c.unread}, c.volumes(m.disk)
+				}
 				m.src.set(mkpod("victim", ofUID("own")), mkpod("web"))
 				m.arrive()
 				m.pass(2 * time.Minute)
@@ -321,4 +328,44 @@ func TestSweep_OlderInstanceOfAnEditedPod_KeepsItsDirectory(t *testing.T) {
 	if !maps.Equal(stay, want) {
 		t.Errorf("UIDs whose directories stay: %v", stay)
 	}
+}
+
+// A pod of an API server whose end the server shows, and that never ran here, records nothing
+// under its UID and does not hold it: a static pod with that UID starts.
+func TestEnded_PodNeverRanHere_LeavesItsUIDFree(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		failed := ofServer(mkpod("thief", ofUID("own"), func(p *v1.Pod) { p.Status.Phase = v1.PodFailed }))
+		m.src.set(failed)
+		m.arrive()
+		m.pass(time.Minute)
+		if owner, known, _ := m.disk.Owner("own"); known {
+			t.Errorf("the record of the UID is that of %s", owner)
+		}
+		m.src.set(failed, mkpod("victim", ofUID("own")))
+		m.pass(time.Minute)
+		m.expect("victim", "Running", true)
+		m.src.set(mkpod("victim", ofUID("own")))
+		m.pass(time.Minute)
+		m.expect("victim", "Running", true)
+		if !m.put("own") || starts(m, "victim") != 1 {
+			t.Errorf("volumes %v, %d starts", m.disk.volumes, starts(m, "victim"))
+		}
+	})
+}
+
+// A static manifest takes the name of an API server's pod, and claims the UID of another pod:
+// it is refused, and the server's pod stops, since its server no longer decides about it.
+func TestEdit_RefusedManifestOverPodOfServer_PodStops(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		victim := mkpod("victim", ofUID("own"))
+		m.src.set(victim, ofServer(mkpod("web", ofUID("first"))))
+		m.arrive()
+		m.expect("web", "Running", true)
+		m.src.set(victim, mkpod("web", ofUID("own")))
+		m.pass(2 * time.Minute)
+		m.expect("web", "Pending DuplicateUID", false)
+		m.expect("victim", "Running", true)
+	})
 }

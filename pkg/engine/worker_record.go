@@ -65,18 +65,26 @@ func (w *worker) forgetRest(ctx context.Context) {
 	w.uid = ""
 }
 
-// save writes the record when it changed. A record that cannot be written costs some status
-// fields, never a container: the worker continues.
+// save writes the record as saveOwn does. If the UID belongs to another pod, it only logs that.
 func (w *worker) save() {
+	if err := w.saveOwn(); err != nil {
+		w.log.Debug("Not writing record: the UID belongs to another pod", "error", err)
+	}
+}
+
+// saveOwn writes the record when it changed. A record that cannot be written costs some
+// status fields, never a container: the worker continues. The only error that it returns is
+// a *pod.OwnerError: the UID belongs to another pod.
+func (w *worker) saveOwn() error {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
-		return // nothing of it exists yet
+		return nil // nothing of it exists yet
 	}
 	err := w.env.records.Save(w.rec.Record)
 	if other, is := errors.AsType[*pod.OwnerError](err); is { // no failure of the disk
-		w.log.Debug("Not writing record: the UID belongs to another pod", "error", other)
-		return
+		return other
 	}
 	w.rec.saveTried, w.rec.saveErr, w.rec.dirty = true, err, err != nil
+	return nil
 }
 
 // catchUp takes the number of a newer instance from the runtime.
@@ -123,13 +131,7 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 			return err
 		}
 	case p.Ended.Phase != "":
-		if w.rec.Instance == 0 { // its API server shows the end of a pod that never ran here
-			if other, _ := w.otherOwner(v.Want.UID()); other == nil {
-				if err := w.beginInstance(ctx, v.Want, 1); err != nil {
-					return err
-				}
-			}
-		}
+		// If the pod never ran here, its API server shows the end: nothing of it is recorded.
 		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
 		if p.Ended.Reason == eventDeadline {
