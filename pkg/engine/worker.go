@@ -196,7 +196,7 @@ func (w *worker) run(ctx context.Context) {
 		if retry > 0 && (wait == 0 || retry < wait) {
 			wait = retry
 		}
-		if w.rec.dirty && (wait == 0 || wait > saveRetry) {
+		if w.rec.dirty && w.rec.Instance > 0 && (wait == 0 || wait > saveRetry) { // without an instance it is not written
 			wait = saveRetry
 		}
 		if !w.wait(ctx, wait) {
