@@ -2,6 +2,7 @@ package engine
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,4 +34,37 @@ func TestIdle_PodsEndedAtTheirServer_AreNotLookedAt(t *testing.T) {
 			t.Errorf("%d lists in ten minutes of nothing", n)
 		}
 	})
+}
+
+// A pod of an API server that has the UID of a running pod, whose end the server shows and
+// that never ran here, tears nothing down under that UID, and no plan tries to.
+func TestEnded_UIDOfARunningPod_TakesNothingOfIt(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"it has its record": false, "its record is lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				m.groups = &groups{memory: map[string]int64{}}
+				victim := mkpod("victim", ofUID("own"))
+				m.src.set(victim)
+				m.arrive()
+				m.expect("victim", "Running", true)
+				if lost {
+					m.disk.mu.Lock()
+					clear(m.disk.records)
+					m.disk.mu.Unlock()
+				}
+				m.src.set(victim, ofServer(mkpod("thief", ofUID("own"), endedAtServer)))
+				m.pass(time.Minute)
+				m.expect("victim", "Running", true)
+				m.expect("thief", "Failed", false)
+				if !m.put("own") || !strings.Contains(m.groups.all(), "own") {
+					t.Errorf("volumes %v, cgroups %s", m.disk.volumes, m.groups.all())
+				}
+				if n := strings.Count(m.log.String(), "Not removing anything"); n > 0 {
+					t.Errorf("it was tried %d times", n)
+				}
+			})
+		})
+	}
 }

@@ -159,7 +159,8 @@ func (s *planner) duplicates() bool {
 }
 
 // ended keeps a terminated pod from running again (I4, C-1.16.22) and tears down its volumes
-// (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired.
+// (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired. What
+// is there under the UID of a pod that never ran here is another pod's.
 func (s *planner) ended() bool {
 	end := s.end()
 	if end.Phase == "" {
@@ -171,7 +172,7 @@ func (s *planner) ended() bool {
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
-	if len(s.Want.Pod.Spec.Volumes) > 0 && s.VolumesReady {
+	if len(s.Want.Pod.Spec.Volumes) > 0 && s.VolumesReady && (s.Record.Instance > 0 || !s.Have.Empty()) {
 		s.add(Step{Action: TakeVolumes, Instance: s.target, UID: s.uid(), Why: why})
 	}
 	s.tidy()
