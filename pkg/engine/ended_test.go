@@ -68,3 +68,30 @@ func TestEnded_UIDOfARunningPod_TakesNothingOfIt(t *testing.T) {
 		})
 	}
 }
+
+// A pod replaces, in one set, a pod of its name that never ran here and is Failed: no report of
+// it has the other one's phase or start.
+func TestReport_PodReplacesOneThatNeverRan_IsItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]func(*v1.Pod){"ended at its server": endedAtServer, "rejected by admission": cpu("100")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				m.on(cores("4"))
+				begun := time.Now().Add(time.Minute)
+				m.disk.onReport = func(r pod.StatusReport) {
+					if st := r.Pod.Status; r.Pod.UID == "second" && (st.Phase == v1.PodFailed || st.StartTime.Time.Before(begun)) {
+						t.Errorf("%s since %s, want nothing before %s", st.Phase, st.StartTime, begun)
+					}
+				}
+				m.src.set(ofServer(mkpod("web", ofUID("first"), first)))
+				m.arrive()
+				m.pass(time.Minute)
+				m.expect("web", "Failed", false)
+				m.src.set(ofServer(mkpod("web", ofUID("second"))))
+				m.pass(time.Minute)
+				m.expect("web", "Running", true)
+			})
+		})
+	}
+}

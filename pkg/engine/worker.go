@@ -247,10 +247,13 @@ func (p *progress) loops(steps []plan.Step) bool {
 
 // view collects the input of the planner.
 func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
+	want := w.update.want
+	if want != nil && w.rec.UID != want.UID() && w.rec.Instance == 0 && have.Empty() {
+		w.rec.clear(w.key) // it is of another pod of this name, which never ran here
+	}
 	w.rec.raiseAttempts(have)
 	w.rec.forgetNotes(have)
 	w.rec.catchUp(have)
-	want := w.update.want
 	if w.rec.UID == "" {
 		if want != nil {
 			w.rec.UID = want.UID()

@@ -243,12 +243,16 @@ func (w *worker) forget(ctx context.Context, uid string) error {
 			return err
 		}
 	}
-	w.rec.Record = pod.Record{Key: w.key, Attempts: make(map[string]uint32)}
-	w.rec.dirty = false
+	w.rec.clear(w.key)
 	if !deleting(w.update.want) { // how it ended is still to be reported (C-1.27.9)
 		w.reported.status = v1.PodStatus{}
 	}
 	return nil
+}
+
+// clear empties the record, which is not written before an instance begins.
+func (r *instanceRecord) clear(key pod.Key) {
+	r.Record, r.dirty = pod.Record{Key: key, Attempts: make(map[string]uint32)}, false
 }
 
 // setNotes changes the notes of one container.

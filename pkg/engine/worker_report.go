@@ -176,7 +176,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old one has been stopped: its reasons do not hold for the next.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
-		if !w.rec.StopSince.IsZero() {
+		if !w.rec.StopSince.IsZero() || w.rec.UID != spec.UID() { // zero: now, until it begins
 			notes.StartTime = w.rec.StopSince
 		}
 	}
@@ -184,6 +184,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		notes.NetworkWait = "container runtime is not ready"
 	} else if v.NoNetwork {
 		notes.NetworkWait = "network is not ready"
+	}
+	if last := w.reported.pod; last != nil && last.UID != spec.Pod.UID {
+		w.reported.status = v1.PodStatus{} // of another pod of this name
 	}
 	before := w.reported.status
 	w.reported.status = status.Of(spec, v.Have, w.update.health, before, notes, v.Now)
