@@ -224,7 +224,7 @@ func (l *loop) admit(ctx context.Context) {
 	ok, refused := plan.Admit(want, placed, node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
-		e.admitted, e.refused, e.given, e.resize = true, refusal{}, spec, refusal{}
+		e.admitted, e.ended, e.refused, e.given, e.resize = true, false, refusal{}, spec, refusal{}
 		l.noteOrder(e)
 		l.queueUpdate(e, true)
 	}

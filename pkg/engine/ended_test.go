@@ -69,6 +69,35 @@ func TestEnded_UIDOfARunningPod_TakesNothingOfIt(t *testing.T) {
 	}
 }
 
+// A terminated static pod is edited while the node has no room for it: once it runs, it takes
+// the room that it was given.
+func TestAdmission_TerminatedPodEditedWhileFull_TakesRoomOnceItRuns(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.on(cores("2"))
+		web := mkpod("web", cpu("2"))
+		m.src.set(mkpod("job", image("exit-0"), policy(v1.RestartPolicyNever)))
+		m.arrive()
+		m.pass(time.Minute)
+		m.expect("job", "Succeeded", true)
+		edited := mkpod("job", cpu("2"), policy(v1.RestartPolicyNever))
+		m.src.set(mkpod("job", image("exit-0"), policy(v1.RestartPolicyNever)), web)
+		m.pass(time.Minute)
+		m.expect("web", "Running", true)
+		m.src.set(edited, web)
+		m.pass(time.Minute)
+		if n := starts(m, "job"); n != 1 {
+			t.Fatalf("%d starts without room", n)
+		}
+		m.src.set(edited)
+		m.pass(time.Minute)
+		m.expect("job", "Running", true)
+		m.src.set(edited, mkpod("late", cpu("2")))
+		m.pass(time.Minute)
+		m.expect("late", "Pending OutOfcpu", false)
+	})
+}
+
 // A pod replaces, in one set, a pod of its name that never ran here and is Failed: no report of
 // it has the other one's phase or start.
 func TestReport_PodReplacesOneThatNeverRan_IsItsOwn(t *testing.T) {

@@ -58,7 +58,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		busy:    len(p.Steps) > 0 || p.Stopping,
 		gen:     w.update.gen,
 		gone:    p.Gone,
-		ended:   w.rec.Terminal != "" || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
+		ended:   w.hasEnded(v, p) || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
 		settled: p.Settled,
 
 		reportMetadata: reportMetadata{
@@ -111,6 +111,12 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	case <-ctx.Done():
 		return false
 	}
+}
+
+// hasEnded reports whether the instance has terminated that the pod runs as, or will start as:
+// until that one starts, the record is of the instance before.
+func (w *worker) hasEnded(v plan.View, p plan.Plan) bool {
+	return p.Ended.Phase != "" || w.rec.Terminal != "" && (v.Want == nil || deleting(v.Want) || plan.Instance(v) == w.rec.Instance)
 }
 
 // holds returns the UIDs by which the runtime or the disk has something of the pod. A record
