@@ -20,7 +20,7 @@ var facts = []struct {
 	states func(n ast.Node) bool
 }{
 	{
-		"which pods are an API server's", "pkg/pod", []string{"SourceAPI", "Origin.FromAPI", "SourceOf"},
+		"which pods are an API server's", "pkg/pod", []string{"SourceAPI", "Origin.FromAPI", "IsAPILayer", "SourceOf"},
 		[]string{"pkg/manifest"}, // writes the annotation
 		func(n ast.Node) bool { return isText(n, "api") || isIndex(n, "", "AnnotationConfigSource") },
 	},

@@ -124,3 +124,24 @@ func TestReport_PodReplacesOneThatNeverRan_IsItsOwn(t *testing.T) {
 		})
 	}
 }
+
+// A refused static manifest over a pod of an API server stops that pod also where the agent
+// has no record of it: its sandbox tells where it came from.
+func TestEdit_RefusedManifestOverUnrecordedPodOfServer_PodStops(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		victim := mkpod("victim", ofUID("own"))
+		m.src.set(victim, ofServer(mkpod("web", ofUID("first"))))
+		m.arrive()
+		m.expect("web", "Running", true)
+		m.die()
+		m.disk.mu.Lock()
+		delete(m.disk.records, in("web"))
+		m.disk.mu.Unlock()
+		m.src.set(victim, mkpod("web", ofUID("own")))
+		m.arrive()
+		m.pass(2 * time.Minute)
+		m.expect("web", "Pending DuplicateUID", false)
+		m.expect("victim", "Running", true)
+	})
+}

@@ -146,7 +146,7 @@ func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
 		o.reply(otherUID(o.key))
 	case o.restart:
 		o.reply(&RefusedError{fmt.Sprintf("pod %s is not in the desired set: its containers cannot be restarted", o.key)})
-	case strings.HasPrefix(s.Layer, "api:"):
+	case pod.IsAPILayer(s.Layer):
 		o.reply(atServer(o.key))
 	default:
 		l.stop(ctx, o.key, s)

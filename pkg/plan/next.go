@@ -125,7 +125,8 @@ func (s *planner) uidMismatch() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
 	}
-	fromAPI := s.Want.Origin.FromAPI() || s.Record.Want != nil && s.Record.Want.Origin.FromAPI()
+	fromAPI := s.Want.Origin.FromAPI() || s.Record.Want != nil && s.Record.Want.Origin.FromAPI() ||
+		s.Have.Sandbox != nil && pod.IsAPILayer(s.Have.Sandbox.Layer)
 	if s.Refused != "" && !fromAPI && podview.MayRun(s.Have) {
 		s.p.Behind, s.p.WaitFor = true, s.Refused
 		return true
