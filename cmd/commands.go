@@ -36,7 +36,7 @@ func (p *program) commands() []*cobra.Command {
 			p.waitCommand(),
 			p.deleteCommand(),
 		),
-		grouped(beside,
+		grouped(other,
 			p.restartCommand(),
 			p.imageCommand(),
 			p.pullCommand(),

@@ -93,8 +93,8 @@ func (p *program) completeContainers() completer {
 
 func containerWords(pods []v1.Pod, name, word string) (words []string) {
 	var some []*v1.Pod
-	if who, err := client.ParseName(name, ""); name != "" && err == nil {
-		some = who.Find(pods)
+	if parsed, err := client.ParseName(name, ""); name != "" && err == nil {
+		some = parsed.Find(pods)
 	} else {
 		for i := range pods {
 			some = append(some, &pods[i])

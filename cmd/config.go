@@ -145,7 +145,7 @@ func (p *program) readFile(path string, data []byte) (values map[string]any, pla
 	}
 	top := doc.Content[0]
 	if top.Kind != yaml.MappingNode {
-		return nil, nil, fmt.Errorf("%s:%d: the configuration is a list of keys and values", path, top.Line)
+		return nil, nil, fmt.Errorf("%s:%d: the configuration must be a map of keys and values", path, top.Line)
 	}
 	for i := 0; i < len(top.Content); i += 2 {
 		key, node := top.Content[i], top.Content[i+1]
@@ -159,7 +159,7 @@ func (p *program) readFile(path string, data []byte) (values map[string]any, pla
 			}
 			return nil, nil, errors.New(text)
 		case places[f.Name] != "":
-			return nil, nil, fmt.Errorf("%s: key %q stands here again, after %s", where, key.Value, places[f.Name])
+			return nil, nil, fmt.Errorf("%s: duplicate key %q, first in %s", where, key.Value, places[f.Name])
 		}
 		if values[f.Name], err = fileValue(f, node, path); err != nil {
 			return nil, nil, err
@@ -186,15 +186,15 @@ func fileValue(f *pflag.Flag, node *yaml.Node, path string) (any, error) {
 		all := []string{}
 		for _, item := range node.Content {
 			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
-				return nil, fmt.Errorf("%s:%d: an item of %s is not text", path, item.Line, f.Name)
+				return nil, fmt.Errorf("%s:%d: an item of %s is not a string", path, item.Line, f.Name)
 			}
 			all = append(all, item.Value)
 		}
 		return all, nil
 	case list:
-		return nil, fmt.Errorf("%s: %s takes a list of texts", where, f.Name)
+		return nil, fmt.Errorf("%s: %s must be a list of strings", where, f.Name)
 	}
-	return nil, fmt.Errorf("%s: %s takes one value", where, f.Name)
+	return nil, fmt.Errorf("%s: %s must be one value", where, f.Name)
 }
 
 // settingNames returns every key that a configuration file may contain, sorted.

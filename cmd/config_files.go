@@ -51,7 +51,7 @@ func (p *program) readFiles() (values map[string]any, places map[string]origin, 
 	}
 	for key, value := range p.named {
 		if _, set := values[key]; !set {
-			values[key], places[key] = value, origin{"default", "of the name kubelet"}
+			values[key], places[key] = value, origin{"default", "when called as kubelet"}
 		}
 	}
 	return values, places, nil
@@ -86,7 +86,7 @@ func (p *program) ownFile() (path string, data []byte, kubelet origin, err error
 		case !config.IsKubelet(data):
 			return c.path, data, kubelet, nil
 		case kubelet.Where != "" || c.by.Kind == "":
-			return "", nil, kubelet, fmt.Errorf("%s: is a KubeletConfiguration, and not nodectl's own file: --kubelet-config reads it", c.path)
+			return "", nil, kubelet, fmt.Errorf("%s: is a KubeletConfiguration, not nodectl's own configuration: name it with --kubelet-config", c.path)
 		}
 		kubelet, p.kubeletFile = c.by, c.path
 	}

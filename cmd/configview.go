@@ -39,9 +39,9 @@ func (p *program) configCommand() *cobra.Command {
 	view := &cobra.Command{
 		Use:   "view",
 		Short: "Print every setting, as a configuration file",
-		Long: `Print every setting as a configuration file would hold it: flags win over
-NODECTL_* variables, those over nodectl's own file, that over a
-KubeletConfiguration, and that over the defaults.`,
+		Long: `Print every setting in the format of a configuration file. A flag overrides a
+NODECTL_* variable, which overrides nodectl's own file, which overrides a
+KubeletConfiguration, which overrides the default.`,
 		Args: noArgs,
 		Example: `  nodectl config view
   nodectl config view --show-origin
@@ -52,7 +52,7 @@ KubeletConfiguration, and that over the defaults.`,
 	p.addSettings(view.Flags(), agentSettings())
 	p.addSettings(view.Flags(), serveSettings())
 	p.addKubeletFlags(view)
-	show := view.Flags().Bool("show-origin", false, "say where each value comes from")
+	show := view.Flags().Bool("show-origin", false, "show where each value comes from")
 	output := addOutput(view, "yaml", "json", "text")
 	view.RunE = func(*cobra.Command, []string) error {
 		settings := p.view()
@@ -111,7 +111,7 @@ func (p *program) view() []setting {
 func withoutSecrets(url string) string {
 	s, err := sourcehttp.New(sourcehttp.Config{URL: url})
 	if err != nil {
-		return "(no URL: " + err.Error() + ")"
+		return "(invalid URL: " + err.Error() + ")"
 	}
 	return strings.TrimPrefix(s.Name(), "http:")
 }

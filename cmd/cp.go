@@ -18,37 +18,37 @@ func (p *program) copyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cp FROM TO",
 		Short: "Copy files to and from a container",
-		Long: `Copy a file or a directory from this machine to a container, or back. What is
-in a container is named POD:PATH or NAMESPACE/POD:PATH. It needs tar there.
-From a container come files and directories; links are left out, and nothing is
-written anywhere but to TO. Files of more than --max-size together are refused.`,
+		Long: `Copy a file or a directory from this machine to a container, or back. Write a
+path in a container as POD:PATH or NAMESPACE/POD:PATH; the container needs tar.
+From a container, cp copies files and directories, skips links and writes
+nothing outside TO. It fails if the files together exceed --max-size.`,
 		Example: `  nodectl cp web:/etc/nginx/nginx.conf nginx.conf
   nodectl cp site/ web:/usr/share/nginx/html -c nginx
   nodectl cp shop/db:/var/lib/db backup`,
 		Args: cobra.ArbitraryArgs,
 	}
 	namespace := addNamespace(cmd, "the namespace of the pod")
-	container := cmd.Flags().StringP("container", "c", "", "in this container")
-	noPreserve := cmd.Flags().Bool("no-preserve", false, "leave owner and permissions to the container")
-	maxSize := cmd.Flags().String("max-size", "10Gi", "the most that files from a container may have together")
+	container := cmd.Flags().StringP("container", "c", "", "container of the pod")
+	noPreserve := cmd.Flags().Bool("no-preserve", false, "do not preserve owner and permissions in the container")
+	maxSize := cmd.Flags().String("max-size", "10Gi", "maximum total size of files from a container")
 	word(cmd.Flags(), "container", "NAME")
 	word(cmd.Flags(), "max-size", "SIZE")
 	_ = cmd.RegisterFlagCompletionFunc("container", p.completeContainers())
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) != 2 {
-			return usage(cmd, errors.New("cp takes what to copy and where to"))
+			return usage(cmd, errors.New("cp needs FROM and TO"))
 		}
 		most, err := resource.ParseQuantity(*maxSize)
 		if err != nil || most.Sign() <= 0 {
-			return usage(cmd, fmt.Errorf("--max-size: %q is not a size, as 10Gi", *maxSize))
+			return usage(cmd, fmt.Errorf("--max-size: %q is not a size such as 10Gi", *maxSize))
 		}
 		from, to := placeOf(args[0]), placeOf(args[1])
 		if (from.pod == "") == (to.pod == "") {
-			return usage(cmd, errors.New("one of the two is in a container: POD:PATH"))
+			return usage(cmd, errors.New("exactly one of FROM and TO must be in a container: POD:PATH"))
 		}
 		p.logger(slog.LevelWarn)
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ written anywhere but to TO. Files of more than --max-size together are refused.`
 			there = to
 		}
 		if there.path == "" {
-			return usage(cmd, errors.New(there.pod+": has no path"))
+			return usage(cmd, errors.New(there.pod+": the path is empty"))
 		}
 		it, err := findPod(cmd.Context(), c, *namespace, there.pod)
 		if err != nil {

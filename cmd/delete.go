@@ -21,7 +21,7 @@ import (
 
 // deleteFlags are those of delete.
 type deleteFlags struct {
-	reach      *reach
+	endpoint   *endpoint
 	namespace  *string
 	grace      int64
 	now, force bool
@@ -33,10 +33,10 @@ type deleteFlags struct {
 func (p *program) deleteCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete POD... | -f PATH",
-		Short: "End pods; remove volumes",
-		Long: `End pods as they are now. A pod that a source still wants starts anew, as
-another one, and delete says which source that is: to be rid of it, remove its
-manifest. A pod of an API server is deleted there. With -f, the pods of these
+		Short: "Delete pods or volumes",
+		Long: `Delete pods. If a source still contains the pod, the agent starts a new instance
+of it, and delete prints where its manifest is: remove that to keep the pod
+deleted. Delete a pod of an API server there. With -f, delete the pods of these
 manifests.`,
 		Example: `  nodectl delete web
   nodectl delete pod/web --now
@@ -48,16 +48,16 @@ manifests.`,
 	f.namespace = addNamespace(cmd, "the namespace of the pods")
 	p.addSettings(cmd.Flags(), []string{"filename", "recursive", "validate"})
 	fl := cmd.Flags()
-	fl.Int64Var(&f.grace, "grace-period", -1, "seconds to end (default: the pod's)")
-	fl.BoolVar(&f.now, "now", false, "the same as --grace-period 1")
-	fl.BoolVar(&f.force, "force", false, "end at once, and wait for nothing")
-	fl.BoolVar(&f.wait, "wait", true, "until they have ended")
-	fl.BoolVar(&f.ignore, "ignore-not-found", false, "a pod that is not there is no mistake")
-	fl.DurationVar(&f.timeout, "timeout", 0, "exit 4 after this long")
+	fl.Int64Var(&f.grace, "grace-period", -1, "grace period in seconds (default: the pod's)")
+	fl.BoolVar(&f.now, "now", false, "same as --grace-period 1")
+	fl.BoolVar(&f.force, "force", false, "delete without a grace period, and do not wait")
+	fl.BoolVar(&f.wait, "wait", true, "wait until the pods have ended")
+	fl.BoolVar(&f.ignore, "ignore-not-found", false, "do not fail if a pod does not exist")
+	fl.DurationVar(&f.timeout, "timeout", 0, "exit with code 4 after this time")
 	fl.Lookup("grace-period").DefValue = ""
 	word(fl, "grace-period", "SECONDS")
 	cmd.ValidArgsFunction = p.completePods(true)
-	f.reach = p.addReach(cmd)
+	f.endpoint = p.addEndpoint(cmd)
 	cmd.AddCommand(p.deleteVolumeCommand())
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return p.delete(cmd, f, args) }
 	return cmd
@@ -76,9 +76,9 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	}
 	files := cmd.Flags().Changed("filename")
 	if (len(args) > 0) == files {
-		return usage(cmd, errors.New("delete takes pods, or -f"))
+		return usage(cmd, errors.New("delete needs pods, or -f"))
 	}
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	if c.Local() {
 		wanted = wantedPods(ctx, c)
 	}
-	all, err := c.Pods(ctx) // last: what ran is as it was when the end was asked for
+	all, err := c.Pods(ctx) // last, so that pods are as they were when the user asked to delete them
 	if err != nil {
 		return unanswered(err)
 	}
@@ -113,7 +113,7 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 			return err
 		}
 		if from := wanted[pod.KeyOf(it)]; from != "" {
-			p.say(p.err.Notice("pod " + pod.KeyOf(it).String() + " starts anew: " + from + " wants it; remove it there to be rid of it"))
+			p.say(p.err.Notice("pod " + pod.KeyOf(it).String() + " starts again: it is in " + from + "; remove it there to keep it deleted"))
 		}
 	}
 	if f.wait && !f.force && len(pods) > 0 {
@@ -144,14 +144,14 @@ func (f *deleteFlags) seconds(cmd *cobra.Command) (*int64, error) {
 // podsNamed returns the pods with these names.
 func (p *program) podsNamed(all []v1.Pod, namespace string, names []string, ignore bool) (pods []*v1.Pod, err error) {
 	for _, name := range names {
-		who, err := client.ParseName(name, namespace)
+		parsed, err := client.ParseName(name, namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		if ignore && len(who.Find(all)) == 0 {
+		if ignore && len(parsed.Find(all)) == 0 {
 			continue
 		}
-		one, err := onePod(who, all)
+		one, err := onePod(parsed, all)
 		if err != nil {
 			return nil, err
 		}
@@ -167,7 +167,7 @@ func (p *program) readManifests(ctx context.Context) (*podconfig.Merged, int, er
 	if err != nil {
 		return nil, 0, err
 	}
-	return state, p.tell(state, true), nil
+	return state, p.printProblems(state, true), nil
 }
 
 // podsOfFiles returns the pods of the manifests of -f that exist, and the exit code, which

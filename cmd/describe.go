@@ -17,17 +17,17 @@ import (
 func (p *program) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe pod NAME... | node",
-		Short: "Show all there is to know of a pod or the node",
-		Long: `Show all there is to know of a pod or the node, and what happened to it last.
-Values of Secrets are not part of it.`,
+		Short: "Show the details of pods or the node",
+		Long: `Show the details of pods or the node: spec, status and the latest events. Values
+of Secrets are not shown.`,
 		Example: `  nodectl describe pod web
   nodectl describe pod/web
   nodectl describe node`,
 		Args: cobra.ArbitraryArgs,
 	}
 	namespace := addNamespace(cmd, "the namespace of the pod")
-	selector := cmd.Flags().StringP("selector", "l", "", "the pods with these labels, as app=web")
-	events := cmd.Flags().Bool("show-events", true, "what happened, too")
+	selector := cmd.Flags().StringP("selector", "l", "", "only pods with these labels, such as app=web")
+	events := cmd.Flags().Bool("show-events", true, "also show events")
 	word(cmd.Flags(), "selector", "LABELS")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 && !strings.Contains(word, "/") {
@@ -38,13 +38,13 @@ Values of Secrets are not part of it.`,
 		}
 		return podWordsFor(p.podsNow(cmd), args, word), cobra.ShellCompDirectiveNoFileComp
 	}
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		kind, names, err := kindAndNames(args)
 		if err != nil {
 			return usage(cmd, err)
 		}
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
@@ -59,7 +59,7 @@ Values of Secrets are not part of it.`,
 // kindAndNames reads "pod NAME…" or "pod/NAME…".
 func kindAndNames(args []string) (kind string, names []string, err error) {
 	if len(args) == 0 {
-		return "", nil, errors.New("describe takes a kind: pod or node")
+		return "", nil, errors.New("describe needs a kind: pod or node")
 	}
 	kindOf := func(text string) (string, error) {
 		switch {
@@ -68,11 +68,11 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 		case slices.Contains([]string{"node", "nodes", "no"}, text):
 			return "node", nil
 		}
-		said := text + " is no kind: pod and node are"
+		wrong := `unknown kind "` + text + `": describe shows a pod or the node`
 		if like := suggest.Similar(text, []string{"pod", "pods", "node", "nodes"}); like != "" {
-			said = text + ` is no kind (did you mean "` + like + `"?)`
+			wrong = `unknown kind "` + text + `" (did you mean "` + like + `"?)`
 		}
-		return "", errors.New(said)
+		return "", errors.New(wrong)
 	}
 	if !strings.Contains(args[0], "/") {
 		kind, err = kindOf(args[0])
@@ -85,7 +85,7 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 		case err != nil:
 			return "", nil, err
 		case kind != "" && kind != one:
-			return "", nil, errors.New("one kind at a time")
+			return "", nil, errors.New("describe takes one kind at a time")
 		}
 		kind, names = one, append(names, name)
 	}

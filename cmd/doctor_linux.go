@@ -30,19 +30,20 @@ type doctorReport struct {
 func (p *program) doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Say what is wrong with this machine, and what to do",
-		Long: `Look at this machine as serve would find it, with the same flags, and say what
-is wrong: a code, a sentence, a remedy. What blocks keeps pods or the agent from
-starting, and is exit 1; what warns is not. Nothing is changed.
+		Short: "Check this machine for problems",
+		Long: `Check this machine for problems that serve would have with the same flags. Each
+problem has a code, a description and a remedy. A blocking problem keeps pods or
+the agent from starting, and the exit code is 1; a warning does not. doctor
+changes nothing.
 
-Codes are listed in docs/doctor.md. --cis adds the checks of worker nodes of the
-CIS Kubernetes Benchmark, each with what it was judged by.`,
+docs/doctor.md lists the codes. --cis adds the checks of worker nodes of the CIS
+Kubernetes Benchmark, each with its evidence.`,
 		Args: noArgs,
 		Example: `  nodectl doctor
   nodectl doctor --cis --kubelet-config /var/lib/kubelet/config.yaml
   nodectl doctor -o json`,
 	}
-	cis := cmd.Flags().Bool("cis", false, "the CIS benchmark's checks too")
+	cis := cmd.Flags().Bool("cis", false, "also run the checks of the CIS benchmark")
 	output := addOutput(cmd, "text", "json", "yaml")
 	p.addSources(cmd)
 	p.addClusterSources(cmd)

@@ -5,5 +5,5 @@ package cmd
 import "github.com/spf13/cobra"
 
 func (p *program) doctorCommand() *cobra.Command {
-	return onLinux("doctor", "Say what is wrong with this machine, and what to do")
+	return onLinux("doctor", "Check this machine for problems")
 }

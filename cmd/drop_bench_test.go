@@ -64,14 +64,14 @@ func dropFiles(b *testing.B, n int) (time.Duration, int64) {
 			return manifest.Parse(data, manifest.Options{Node: "n1", Source: "file", Location: dir, File: name, Static: true})
 		},
 	})}})
-	heard := make(chan struct{})
+	answered := make(chan struct{})
 	done := make(chan time.Time, 1)
 	go func() {
 		added := 0
 		for batch := range config.Batches(b.Context()) {
 			for _, u := range batch.Updates {
 				if u.Op == podconfig.ADD && len(u.Pods) == 0 {
-					close(heard)
+					close(answered)
 				}
 				added += len(u.Pods)
 			}
@@ -81,7 +81,7 @@ func dropFiles(b *testing.B, n int) (time.Duration, int64) {
 			}
 		}
 	}()
-	<-heard
+	<-answered
 	runtime.GC()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -16,7 +16,7 @@ import (
 // listed and return an error. Commands that only read sources or ask an agent work.
 
 func (p *program) serveCommand() *cobra.Command {
-	return onLinux("serve", "Keep pods the way their sources want them")
+	return onLinux("serve", "Run the pods of sources, and keep them in sync")
 }
 
 func (p *program) runonceCommand() *cobra.Command {
@@ -24,7 +24,7 @@ func (p *program) runonceCommand() *cobra.Command {
 }
 
 func (p *program) runtimeCommand() *cobra.Command {
-	return onLinux("runtime", "Look at or stop the bundled container runtime")
+	return onLinux("runtime", "Show or stop the bundled container runtime")
 }
 
 func (p *program) pullCommand() *cobra.Command { return onLinux("pull", "Pull images to this node") }
@@ -47,7 +47,7 @@ func (p *program) getVolumesCommand() *cobra.Command {
 }
 
 func (p *program) deleteVolumeCommand() *cobra.Command {
-	return onLinux("volume", "Remove volumes that claims are bound to, with all that is in them")
+	return onLinux("volume", "Remove volumes that claims are bound to, with their content")
 }
 
 // onLinux returns a command that works on Linux only. It accepts any flags, so that the

@@ -18,7 +18,7 @@ import (
 // eventFlags are those of events, which are those of get events.
 type eventFlags struct {
 	*listing
-	reach     *reach
+	endpoint  *endpoint
 	namespace *string
 	watch     bool
 	about     string
@@ -35,9 +35,9 @@ func (p *program) eventsOf(name string, aliases []string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     name,
 		Aliases: aliases,
-		Short:   "Show what happened to the pods of this node, and to the node",
-		Long: `Show what happened to the pods of this node, and to the node, the newest last:
-what the agent keeps of it, whether an API server has it too or not.`,
+		Short:   "Show events of the node and its pods",
+		Long: `Show the events of the node and its pods that the agent has kept, the newest
+last. This works with and without an API server.`,
 		Args: noArgs,
 		Example: `  nodectl events
   nodectl events --for pod/web --types Warning
@@ -46,14 +46,14 @@ what the agent keeps of it, whether an API server has it too or not.`,
 	f := eventFlags{listing: addListing(cmd)}
 	f.namespace = addNamespace(cmd, "only events of this namespace")
 	addAll(cmd)
-	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "then follow what happens")
-	cmd.Flags().StringVar(&f.about, "for", "", "only events of this pod or node, as pod/web")
+	cmd.Flags().BoolVarP(&f.watch, "watch", "w", false, "then follow new events")
+	cmd.Flags().StringVar(&f.about, "for", "", "only events of this pod or node, such as pod/web")
 	cmd.Flags().StringSliceVar(&f.types, "types", nil, "only these types: Normal, Warning")
 	word(cmd.Flags(), "for", "KIND/NAME")
 	word(cmd.Flags(), "types", "TYPES")
 	complete(cmd, "types", v1.EventTypeNormal, v1.EventTypeWarning)
 	_ = cmd.RegisterFlagCompletionFunc("for", p.completeKinds())
-	f.reach = p.addReach(cmd)
+	f.endpoint = p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return p.events(cmd, f) }
 	return cmd
 }
@@ -63,7 +63,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 	if err != nil {
 		return usage(cmd, err)
 	}
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}
@@ -109,7 +109,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 		}
 	}
 	if ctx.Err() == nil {
-		p.say(p.err.Notice("the agent has left; its pods stay"))
+		p.say(p.err.Notice("the agent has stopped; its pods keep running"))
 	}
 	return nil
 }
@@ -162,15 +162,15 @@ func (f eventFlags) wants() (func(*v1.Event) bool, error) {
 	switch {
 	case f.about == "":
 	case !ok || name == "":
-		return nil, errors.New("--for takes a kind and a name, as pod/web")
+		return nil, errors.New("--for needs a kind and a name, such as pod/web")
 	case slices.Contains(client.PodWords(), kind):
 		kind = "Pod"
 	case slices.Contains([]string{"node", "nodes", "no"}, kind):
 		kind = "Node"
 	default:
-		return nil, errors.New("--for " + f.about + ": there are events of pods and of the node")
+		return nil, errors.New("--for " + f.about + ": only pods and the node have events")
 	}
-	suffix := "-" + strings.ToLower(f.reach.p.cfg.NodeName)
+	suffix := "-" + strings.ToLower(f.endpoint.p.cfg.NodeName)
 	return func(e *v1.Event) bool {
 		o := e.InvolvedObject
 		switch {

@@ -16,7 +16,7 @@ import (
 
 // streamFlags are those of exec and attach.
 type streamFlags struct {
-	reach      *reach
+	endpoint   *endpoint
 	namespace  *string
 	container  string
 	stdin, tty bool
@@ -28,16 +28,16 @@ func (p *program) addStream(cmd *cobra.Command) *streamFlags {
 	f := &streamFlags{}
 	f.namespace = addNamespace(cmd, "the namespace of the pod")
 	fl := cmd.Flags()
-	fl.StringVarP(&f.container, "container", "c", "", "in this container")
-	fl.BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input on")
-	fl.BoolVarP(&f.tty, "tty", "t", false, "on a terminal")
-	fl.BoolVarP(&f.quiet, "quiet", "q", false, "only what the container writes")
-	fl.StringVar(&f.detach, "detach-keys", "ctrl-p,ctrl-q", "keys that leave a terminal without ending what runs there; none with ''")
+	fl.StringVarP(&f.container, "container", "c", "", "container of the pod")
+	fl.BoolVarP(&f.stdin, "stdin", "i", false, "pass standard input to the container")
+	fl.BoolVarP(&f.tty, "tty", "t", false, "use a terminal")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "print only the output of the container")
+	fl.StringVar(&f.detach, "detach-keys", "ctrl-p,ctrl-q", "keys that detach from a terminal and leave the process running; '' means none")
 	word(fl, "container", "NAME")
 	word(fl, "detach-keys", "KEYS")
 	_ = cmd.RegisterFlagCompletionFunc("container", p.completeContainers())
 	cmd.ValidArgsFunction = p.completePods(false)
-	f.reach = p.addReach(cmd)
+	f.endpoint = p.addEndpoint(cmd)
 	return f
 }
 
@@ -45,9 +45,9 @@ func (p *program) execCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec POD [-c CONTAINER] -- COMMAND [ARG...]",
 		Short: "Run a command in a container",
-		Long: `Run a command in a container of a pod. What it ends with is what nodectl exec
-ends with. With -it it gets this terminal, and its size; ctrl-p ctrl-q leaves
-it running (a single ctrl-p reaches it with the next key).`,
+		Long: `Run a command in a container of a pod, and exit with its exit code. With -it the
+command gets this terminal and its size; ctrl-p ctrl-q detaches and leaves the
+command running (a single ctrl-p is passed on with the next key).`,
 		Example: `  nodectl exec web -- ls /etc
   nodectl exec -it web -c nginx -- sh
   nodectl exec -i web -- tar xf - -C /tmp < files.tar`,
@@ -58,11 +58,11 @@ it running (a single ctrl-p reaches it with the next key).`,
 		at := cmd.ArgsLenAtDash()
 		switch {
 		case len(args) == 0 || at == 0:
-			return usage(cmd, errors.New("exec takes a pod"))
+			return usage(cmd, errors.New("exec needs a pod"))
 		case at < 0 && len(args) > 1, at > 1:
-			return usage(cmd, errors.New(`what is to run goes after --: nodectl exec `+args[0]+` -- `+args[1]))
+			return usage(cmd, errors.New(`put the command after --: nodectl exec `+args[0]+` -- `+args[1]))
 		case len(args) == 1:
-			return usage(cmd, errors.New("exec takes a command: nodectl exec "+args[0]+" -- COMMAND"))
+			return usage(cmd, errors.New("exec needs a command: nodectl exec "+args[0]+" -- COMMAND"))
 		}
 		return p.stream(cmd, f, args[0], func(ctx context.Context, c *client.Client, it *v1.Pod, container string, s client.Streams) error {
 			return c.Exec(ctx, it.Namespace, it.Name, container, args[1:], s)
@@ -74,10 +74,10 @@ it running (a single ctrl-p reaches it with the next key).`,
 func (p *program) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach POD [-c CONTAINER]",
-		Short: "See what a container writes, and write to it",
-		Long: `See what the first process of a container writes from now on, and with -i write
-to it: its container must have stdin: true, and tty: true for -t. On a terminal
-ctrl-p ctrl-q leaves it running; ctrl-c is the process's.`,
+		Short: "Attach to the main process of a container",
+		Long: `Print what the main process of a container writes from now on, and with -i pass
+standard input to it. -i needs stdin: true in the manifest, and -t tty: true. On
+a terminal ctrl-p ctrl-q detaches; ctrl-c goes to the process.`,
 		Example: `  nodectl attach web
   nodectl attach -it shell -c sh`,
 		Args: cobra.ArbitraryArgs,
@@ -85,11 +85,11 @@ ctrl-p ctrl-q leaves it running; ctrl-c is the process's.`,
 	f := p.addStream(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) != 1 {
-			return usage(cmd, errors.New("attach takes one pod"))
+			return usage(cmd, errors.New("attach needs one pod"))
 		}
 		return p.stream(cmd, f, args[0], func(ctx context.Context, c *client.Client, it *v1.Pod, container string, s client.Streams) error {
 			if s.TTY && !hasTerminal(it, container) {
-				return failed(exitFailure, errors.New("container "+container+" has no terminal: its manifest does not say tty: true"), "leave -t away")
+				return failed(exitFailure, errors.New("container "+container+" has no terminal: its manifest does not set tty: true"), "omit -t")
 			}
 			return c.Attach(ctx, it.Namespace, it.Name, container, s)
 		})
@@ -113,7 +113,7 @@ func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run fu
 		return usage(cmd, errors.New("--detach-keys: "+err.Error()))
 	}
 	p.logger(slog.LevelWarn)
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}
@@ -140,9 +140,9 @@ func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run fu
 			return failed(exitFailure, err)
 		}
 		if t == nil {
-			p.say(p.err.Notice("standard input is no terminal: -t is left away"))
+			p.say(p.err.Notice("standard input is not a terminal: ignoring -t"))
 		} else {
-			if cmd.Name() == "attach" && !f.quiet { // a shell wrote its prompt long ago
+			if cmd.Name() == "attach" && !f.quiet { // the shell has already written its prompt
 				p.say("If you don't see a command prompt, try pressing enter.\r\n")
 			}
 			s.TTY, s.Stderr, s.Resize = true, nil, t.sizes
@@ -165,7 +165,7 @@ func (p *program) streamEnd(err error, it *v1.Pod, container string) error {
 	ended, code := errors.AsType[*client.Exited](err)
 	switch {
 	case errors.Is(err, errDetached):
-		p.say("\n" + p.err.Notice("detached; "+pod.KeyOf(it).String()+"/"+container+" runs on"))
+		p.say("\n" + p.err.Notice("detached; "+pod.KeyOf(it).String()+"/"+container+" keeps running"))
 		return nil
 	case code:
 		p.say(ended.Error() + "\n")
@@ -198,7 +198,7 @@ func (d *detacher) Read(p []byte) (int, error) {
 		for _, b := range buf[:n] {
 			if b == d.keys[d.at] {
 				if d.at++; d.at == len(d.keys) {
-					d.left = true // what was typed before goes first
+					d.left = true // the earlier keys are passed on first
 					break
 				}
 				continue
@@ -234,7 +234,7 @@ func parseKeys(text string) (keys []byte, err error) {
 		case !ctrl && len(k) == 1:
 			keys = append(keys, k[0])
 		default:
-			return nil, errors.New(k + " is no key, as ctrl-p or a letter")
+			return nil, errors.New(k + " is not a key such as ctrl-p or a letter")
 		}
 	}
 	return keys, nil

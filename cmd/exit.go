@@ -150,10 +150,10 @@ func flagError(cmd *cobra.Command, err error) error {
 		if unknown.GetSpecifiedShortnames() == "" {
 			text = "unknown flag --" + unknown.GetSpecifiedName()
 			if cmd.Name() == "serve" && slices.Contains(config.KubeletGoneFlags(), unknown.GetSpecifiedName()) {
-				return failed(exitUsage, errors.New("--"+unknown.GetSpecifiedName()+" is of kubelets of long ago, and means nothing here"), "networks are the runtime's: CNI configuration and plugins are found by it")
+				return failed(exitUsage, errors.New("--"+unknown.GetSpecifiedName()+" was a flag of old kubelets and has no effect"), "the container runtime finds CNI configuration and plugins itself")
 			}
 			if cmd.Name() == "runonce" && slices.Contains(clusterSettings(), unknown.GetSpecifiedName()) {
-				return usage(cmd, errors.New("--"+unknown.GetSpecifiedName()+" is not runonce's: it runs files, URLs and standard input, once; serve follows an API server or an etcd"))
+				return usage(cmd, errors.New("--"+unknown.GetSpecifiedName()+": runonce reads only files, URLs and standard input; serve reads an API server or etcd"))
 			}
 			if like := suggest.Similar(unknown.GetSpecifiedName(), known); like != "" {
 				text += ` (did you mean "--` + like + `"?)`
@@ -171,7 +171,7 @@ func because(e *pflag.InvalidValueError) string {
 	value := `"` + e.GetValue() + `"`
 	switch e.GetFlag().Value.Type() {
 	case "duration":
-		return value + " is not a duration, as 20s or 5m"
+		return value + " is not a duration such as 20s or 5m"
 	case "int", "int32", "int64":
 		return value + " is not a whole number"
 	case "bool":
@@ -198,7 +198,7 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	return usage(cmd, errors.New(text))
 }
 
-// noArgs refuses arguments that are no flags, with a hint.
+// noArgs rejects arguments that are not flags, with a hint.
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

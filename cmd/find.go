@@ -21,7 +21,7 @@ func onePod(c client.Name, all []v1.Pod) (*v1.Pod, error) {
 	found := c.Find(all)
 	switch {
 	case c.Name == "":
-		return nil, failed(exitUsage, errors.New("a pod's name is empty"))
+		return nil, failed(exitUsage, errors.New("the name of a pod is empty"))
 	case len(found) == 0 && c.Namespace != "":
 		return nil, failed(exitFailure, errors.New("pod "+c.Name+" not found in namespace "+c.Namespace), "nodectl get pods -n "+c.Namespace+" lists them")
 	case len(found) == 0:
@@ -31,14 +31,14 @@ func onePod(c client.Name, all []v1.Pod) (*v1.Pod, error) {
 		for _, it := range found {
 			names = append(names, pod.KeyOf(it).String())
 		}
-		return nil, failed(exitFailure, errors.New("pod "+c.Name+" may be any of "+strings.Join(names, ", ")), "say which with -n NAMESPACE")
+		return nil, failed(exitFailure, errors.New("pod "+c.Name+" is ambiguous: "+strings.Join(names, ", ")), "choose one with -n NAMESPACE")
 	}
 	return found[0], nil
 }
 
 // findPod reads the agent's pods and returns the one with this name.
 func findPod(ctx context.Context, c *client.Client, namespace, name string) (*v1.Pod, error) {
-	who, err := client.ParseName(name, namespace)
+	parsed, err := client.ParseName(name, namespace)
 	if err != nil {
 		return nil, failed(exitUsage, err)
 	}
@@ -46,7 +46,7 @@ func findPod(ctx context.Context, c *client.Client, namespace, name string) (*v1
 	if err != nil {
 		return nil, unanswered(err)
 	}
-	return onePod(who, all)
+	return onePod(parsed, all)
 }
 
 // containers names the containers of a pod: regular ones, then init and ephemeral
@@ -89,7 +89,7 @@ func (p *program) container(it *v1.Pod, name string) (string, error) {
 		for _, n := range ephemeral {
 			words = append(words, n+" (ephem)")
 		}
-		p.say(p.err.Notice("container " + regular[0] + " out of " + strings.Join(words, ", ") + "; -c names another one"))
+		p.say(p.err.Notice("using container " + regular[0] + " out of " + strings.Join(words, ", ") + "; -c selects another one"))
 	}
 	return regular[0], nil
 }

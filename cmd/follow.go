@@ -17,7 +17,7 @@ func (p *program) followed(ctx context.Context, s ui.Selection) iter.Seq2[ui.Pod
 			var d ui.PodUpdate
 			if err == nil {
 				if err = json.Unmarshal(line, &d); err != nil {
-					err = fmt.Errorf("the agent sent a line that is no update: %w", err)
+					err = fmt.Errorf("decode an update of the agent: %w", err)
 				}
 			}
 			if err != nil {

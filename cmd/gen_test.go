@@ -28,7 +28,7 @@ func TestGeneratedFilesAreCurrent(t *testing.T) {
 		}
 		for _, name := range slices.Sorted(maps.Keys(want)) {
 			if have[name] != want[name] {
-				t.Errorf("%s/%s is not what the commands say: run 'go run . gen .'", sub, name)
+				t.Errorf("%s/%s differs from the commands: run 'go run . gen .'", sub, name)
 			}
 			delete(have, name)
 		}

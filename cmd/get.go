@@ -54,7 +54,7 @@ func (p *program) getByKind(cmd *cobra.Command, args []string) error {
 			}
 		})
 		if first != "" {
-			return usage(cmd, errors.New("--"+first+" of what? get takes a kind, as pods"))
+			return usage(cmd, errors.New("--"+first+": get needs a kind, such as pods"))
 		}
 	}
 	if len(args) == 0 || !strings.Contains(args[0], "/") {
@@ -67,11 +67,11 @@ func (p *program) getByKind(cmd *cobra.Command, args []string) error {
 		one := subcommand(cmd, kind)
 		switch {
 		case !ok:
-			return usage(cmd, errors.New(a+" has no kind: either every name has one, as pod/"+a+", or none"))
+			return usage(cmd, errors.New(a+" has no kind: give every name a kind, such as pod/"+a+", or none"))
 		case one == nil:
 			return unknownCommand(cmd, kind)
 		case sub != nil && sub != one:
-			return usage(cmd, errors.New("one kind at a time: "+args[0]+" and "+a+" are two"))
+			return usage(cmd, errors.New("get takes one kind at a time: "+args[0]+" and "+a+" differ"))
 		}
 		sub, names = one, append(names, name)
 	}
@@ -138,8 +138,8 @@ func addListing(cmd *cobra.Command) *listing {
 	l := &listing{format: ui.Format{Kind: "text"}}
 	f := cmd.Flags()
 	f.VarP(&formatFlag{l}, "output", "o", "text, wide, json, yaml, name, jsonpath=…, custom-columns=…")
-	f.BoolVar(&l.columns.NoHeaders, "no-headers", false, "no line of headers")
-	f.StringVar(&l.sortBy, "sort-by", "", "order by this field, as .metadata.name")
+	f.BoolVar(&l.columns.NoHeaders, "no-headers", false, "print no column headers")
+	f.StringVar(&l.sortBy, "sort-by", "", "sort by this field, such as .metadata.name")
 	word(f, "output", "FORMAT")
 	word(f, "sort-by", "PATH")
 	complete(cmd, "output", "text", "wide", "json", "yaml", "name", "jsonpath=", "custom-columns=")
@@ -148,7 +148,7 @@ func addListing(cmd *cobra.Command) *listing {
 
 // addLabels adds the flags for objects that have labels.
 func (l *listing) addLabels(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&l.columns.Labels, "show-labels", false, "a column of labels")
+	cmd.Flags().BoolVar(&l.columns.Labels, "show-labels", false, "show a column of labels")
 }
 
 // show prints items: a table of grid, names, or the document. With single, the user named
@@ -184,7 +184,7 @@ func addNamespace(cmd *cobra.Command, usage string) *string {
 
 // addAll adds -A, which is the default.
 func addAll(cmd *cobra.Command) {
-	cmd.Flags().BoolP("all-namespaces", "A", false, "pods of every namespace, as without -n")
+	cmd.Flags().BoolP("all-namespaces", "A", false, "every namespace, the default")
 	cmd.PreRunE = func(cmd *cobra.Command, _ []string) error {
 		if cmd.Flags().Changed("namespace") && cmd.Flags().Changed("all-namespaces") {
 			return usage(cmd, errors.New("-n and -A exclude each other"))

@@ -19,17 +19,17 @@ func (p *program) getNodesCommand() *cobra.Command {
 		Use:     "nodes",
 		Aliases: []string{"node", "no"},
 		Short:   "Show this node",
-		Long: `Show this node as its agent sees it: the object of the API server, where there
-is one, and the same without.`,
+		Long: `Show the Node object of this machine. An agent without an API server has one
+too.`,
 		Example: `  nodectl get nodes
   nodectl get node -o wide
   nodectl get node -o jsonpath='{.items[0].status.capacity}'`,
 	}
 	l := addListing(cmd)
 	l.addLabels(cmd)
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
@@ -56,14 +56,14 @@ func (p *program) getImagesCommand() *cobra.Command {
 		Aliases: []string{"image", "img"},
 		Short:   "Show the images that the container runtime has",
 		Long: `Show the images that the container runtime has, when each was last in use, and
-the pods and containers that use it. Without an agent, the runtime is asked.`,
+the pods and containers that use it. Without an agent, get asks the runtime.`,
 		Example: `  nodectl get images
   nodectl get images --sort-by .size -o wide`,
 	}
 	l := addListing(cmd)
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}

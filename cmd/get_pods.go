@@ -17,7 +17,7 @@ import (
 // podFlags are those of get pods.
 type podFlags struct {
 	*listing
-	reach      *reach
+	endpoint   *endpoint
 	namespace  *string
 	selector   string
 	fields     string
@@ -31,9 +31,9 @@ func (p *program) getPodsCommand() *cobra.Command {
 		Use:     "pods [NAME...]",
 		Aliases: []string{"pod", "po"},
 		Short:   "Show the pods of this node, of every namespace",
-		Long: `Show the pods of this node: what its agent says, and where none runs, what the
-runtime shows now and what the agent last reported. A name may be given with or
-without the node's suffix.`,
+		Long: `Show the pods of this node as the agent reports them. If no agent runs, show
+what the runtime has now and the agent's last report. A name may be given with
+or without the node's suffix.`,
 		Example: `  nodectl get pods
   nodectl get pods web -o yaml
   nodectl get pods -n kube-system -o wide
@@ -45,14 +45,14 @@ without the node's suffix.`,
 	f.namespace = addNamespace(cmd, "only pods of this namespace")
 	addAll(cmd)
 	fl := cmd.Flags()
-	fl.StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, as app=web")
-	fl.StringVar(&f.fields, "field-selector", "", "only pods with these fields, as status.phase=Running")
-	fl.BoolVarP(&f.watch, "watch", "w", false, "then follow what changes")
-	fl.BoolVar(&f.watchOnly, "watch-only", false, "only follow what changes")
-	fl.BoolVar(&f.watchTypes, "output-watch-events", false, "with -w, say what happened: ADDED, MODIFIED, DELETED")
+	fl.StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, such as app=web")
+	fl.StringVar(&f.fields, "field-selector", "", "only pods with these fields, such as status.phase=Running")
+	fl.BoolVarP(&f.watch, "watch", "w", false, "then follow changes")
+	fl.BoolVar(&f.watchOnly, "watch-only", false, "only follow changes")
+	fl.BoolVar(&f.watchTypes, "output-watch-events", false, "with -w, print the type of each change: ADDED, MODIFIED, DELETED")
 	word(fl, "selector", "LABELS")
 	word(fl, "field-selector", "FIELDS")
-	f.reach = p.addReach(cmd)
+	f.endpoint = p.addEndpoint(cmd)
 	cmd.ValidArgsFunction = p.completePods(true)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error { return p.getPods(cmd, f, names) }
 	return cmd
@@ -63,7 +63,7 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	if err != nil {
 		return usage(cmd, err)
 	}
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (p *program) watchPods(ctx context.Context, c *client.Client, f podFlags, p
 		}
 	}
 	if ctx.Err() == nil {
-		p.say(p.err.Notice("the agent has left; its pods stay"))
+		p.say(p.err.Notice("the agent has stopped; its pods keep running"))
 	}
 	return nil
 }

@@ -12,23 +12,23 @@ func (p *program) getSourcesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "sources",
 		Aliases: []string{"source", "src"},
-		Short:   "Show the sources of a running agent, and how they are",
-		Long: `Show the sources of the agent that serves --root-dir, in their order: the first
-one wins. REASON says since when and why a source is not ok; LAST READ is when
-what stands was read (a source that says nothing new is not read anew). STATE:
-  ok        what was read last stands
+		Short:   "Show the sources of a running agent and their state",
+		Long: `Show the sources of the agent that serves --root-dir, by priority: the first one
+wins. REASON shows why a source is not ok, and since when. LAST READ shows when
+the current content was read (unchanged content is not read again). STATE:
+  ok        the last content read is in use
   silent    it has not answered yet
-  restored  it has not answered yet; its pods are those of the agent before
-  stale     it cannot be read; its pods stand on the last good reading
+  restored  it has not answered yet; its last known good set is in use
+  stale     it cannot be read; its last known good set is in use
   failing   it could never be read`,
 		Args: noArgs,
 		Example: `  nodectl get sources
   nodectl get sources -o json`,
 	}
 	output := addOutput(cmd, "text", "wide", "json", "yaml", "name")
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}

@@ -29,7 +29,7 @@ func helpText(cmd *cobra.Command) string {
 		}
 		b.WriteString("Usage: " + line + "\n")
 	} else {
-		b.WriteString("Usage: " + cmd.Use + "   ('nodectl COMMAND --help' says more)\n")
+		b.WriteString("Usage: " + cmd.Use + "   ('nodectl COMMAND --help' shows more)\n")
 	}
 	if cmd.Example != "" {
 		b.WriteString("\nExamples:\n" + cmd.Example + "\n")
@@ -51,10 +51,10 @@ func helpText(cmd *cobra.Command) string {
 }
 
 // The groups of the root's commands that share one line: users know them from kubectl,
-// or need them once.
+// or rarely need them.
 const (
 	likeKubectl = "As in kubectl"
-	beside      = "And"
+	other       = "Other"
 )
 
 // commandHelp lists the commands of a command: a line each, and those of a group
@@ -109,7 +109,7 @@ func groups(flags *pflag.FlagSet) []group {
 		{title: "As a kubelet", names: kubeletSettings()},
 		{title: "How URLs are read", more: func(n string) bool { return strings.HasPrefix(n, "manifest-url-") || n == "http-check-frequency" }},
 		{title: "How etcd is read", more: func(n string) bool { return strings.HasPrefix(n, "etcd-") }},
-		{title: "Another node", names: reachFlags()},
+		{title: "Another node", names: endpointFlags()},
 	}
 	flags.VisitAll(func(f *pflag.Flag) {
 		for _, part := range parts {

@@ -95,7 +95,7 @@ func (p *program) applyKubeletFlags(cfg *config.Config) error {
 		}
 	})
 	if f := p.kubeletFlags.Lookup("container-runtime"); f.Changed && f.Value.String() != "remote" {
-		return fmt.Errorf("--container-runtime: %q is gone; --runtime-endpoint names a runtime's socket", f.Value.String())
+		return fmt.Errorf("--container-runtime: %q is not supported; name the runtime's socket with --runtime-endpoint", f.Value.String())
 	}
 	switch f := p.kubeletFlags.Lookup("cloud-provider"); f.Value.String() {
 	case "":
@@ -103,7 +103,7 @@ func (p *program) applyKubeletFlags(cfg *config.Config) error {
 		const uninitialized = "node.cloudprovider.kubernetes.io/uninitialized=true:NoSchedule"
 		cfg.RegisterWithTaints = append(slices.Clone(cfg.RegisterWithTaints), uninitialized)
 	default:
-		return errors.New("--cloud-provider: only external is left")
+		return errors.New("--cloud-provider: must be external")
 	}
 	return nil
 }
@@ -116,10 +116,10 @@ func (p *program) externalCloud() bool {
 // kubeletNotices returns the notices about a KubeletConfiguration.
 func (p *program) kubeletNotices() (all []string) {
 	if n := p.kubelet.Unknown; len(n) > 0 {
-		all = append(all, "no fields of a KubeletConfiguration, and ignored: "+strings.Join(n, ", "))
+		all = append(all, "ignoring unknown KubeletConfiguration fields: "+strings.Join(n, ", "))
 	}
 	if n := p.kubelet.Ignored; len(n) > 0 {
-		all = append(all, "set for the kubelet, and not done here yet: "+strings.Join(n, ", "))
+		all = append(all, "ignoring unsupported kubelet settings: "+strings.Join(n, ", "))
 	}
 	return all
 }

@@ -21,7 +21,7 @@ import (
 
 // logFlags are those of logs.
 type logFlags struct {
-	reach         *reach
+	endpoint      *endpoint
 	namespace     *string
 	container     string
 	selector      string
@@ -39,14 +39,14 @@ type logFlags struct {
 func (p *program) logsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "logs POD [CONTAINER]",
-		Short: "Print what containers wrote",
-		Long: `Print what the containers of a pod wrote: of the container that -c names, else
-of the one that the annotation kubectl.kubernetes.io/default-container names,
-else of the first. With -l, of every pod that has the labels.
+		Short: "Print the logs of containers",
+		Long: `Print the log of a container: the one that -c names, else the one in the pod's
+annotation kubectl.kubernetes.io/default-container, else the pod's first one.
+With -l, print the logs of every pod with these labels.
 
-Into a pipe or a file a log goes as it is. On a terminal its colours show, and
-any other control character is written as an escape: what a container writes
-cannot drive the terminal.`,
+In a pipe or a file, a log is unchanged. On a terminal, logs shows its colours
+and escapes every other control character, so that the output of a container
+cannot control the terminal.`,
 		Example: `  nodectl logs web
   nodectl logs -f web -c nginx --since 5m
   nodectl logs web --previous --tail 20
@@ -56,27 +56,27 @@ cannot drive the terminal.`,
 	f := &logFlags{sinceOrTailOf: cmd}
 	f.namespace = addNamespace(cmd, "the namespace of the pod")
 	fl := cmd.Flags()
-	fl.StringVarP(&f.container, "container", "c", "", "of this container")
-	fl.BoolVar(&f.all, "all-containers", false, "of every container of the pod")
-	fl.BoolVar(&f.allPods, "all-pods", false, "of every pod of this node, or of -n")
-	fl.StringVarP(&f.selector, "selector", "l", "", "of the pods with these labels, as app=web")
-	fl.BoolVarP(&f.want.Follow, "follow", "f", false, "then follow what is written")
-	fl.BoolVarP(&f.want.Previous, "previous", "p", false, "of the container's life before this one")
+	fl.StringVarP(&f.container, "container", "c", "", "only this container")
+	fl.BoolVar(&f.all, "all-containers", false, "every container of the pod")
+	fl.BoolVar(&f.allPods, "all-pods", false, "every pod of this node, or of -n")
+	fl.StringVarP(&f.selector, "selector", "l", "", "every pod with these labels, such as app=web")
+	fl.BoolVarP(&f.want.Follow, "follow", "f", false, "follow the log")
+	fl.BoolVarP(&f.want.Previous, "previous", "p", false, "the log of the previous container instance")
 	fl.BoolVar(&f.prefix, "prefix", false, "begin each line with its pod and container")
 	fl.BoolVar(&f.want.Timestamps, "timestamps", false, "begin each line with the time it was written")
-	fl.DurationVar(&f.since, "since", 0, "only what is newer than this")
-	fl.StringVar(&f.want.SinceTime, "since-time", "", "only what is newer than this time, as 2026-11-20T12:00:00Z")
-	fl.Int64Var(&f.tail, "tail", -1, "only so many lines from the end; with -l 10, else all")
-	fl.Int64Var(&f.limit, "limit-bytes", 0, "end after so many bytes")
-	fl.IntVar(&f.most, "max-log-requests", 5, "how many logs are followed at once, at most")
-	fl.BoolVar(&f.ignoreErrors, "ignore-errors", false, "with several logs, go on without one that cannot be read")
+	fl.DurationVar(&f.since, "since", 0, "only lines newer than this duration")
+	fl.StringVar(&f.want.SinceTime, "since-time", "", "only lines newer than this time, such as 2026-11-20T12:00:00Z")
+	fl.Int64Var(&f.tail, "tail", -1, "lines to print from the end (default: 10 with -l, else all)")
+	fl.Int64Var(&f.limit, "limit-bytes", 0, "stop after this many bytes")
+	fl.IntVar(&f.most, "max-log-requests", 5, "maximum number of logs followed at once")
+	fl.BoolVar(&f.ignoreErrors, "ignore-errors", false, "with several logs, skip those that cannot be read")
 	for _, w := range [][2]string{{"container", "NAME"}, {"selector", "LABELS"}, {"since-time", "TIME"}, {"tail", "N"}, {"limit-bytes", "N"}} {
 		word(fl, w[0], w[1])
 	}
 	fl.Lookup("tail").DefValue = ""
 	_ = cmd.RegisterFlagCompletionFunc("container", p.completeContainers())
 	cmd.ValidArgsFunction = p.completePodThenContainer()
-	f.reach = p.addReach(cmd)
+	f.endpoint = p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return p.logs(cmd, f, args) }
 	return cmd
 }
@@ -87,25 +87,25 @@ func (f *logFlags) check(args []string) error {
 	several := f.selector != "" || f.allPods
 	switch {
 	case len(args) == 0 && !several:
-		return errors.New("logs takes a pod, or -l")
+		return errors.New("logs needs a pod, or -l")
 	case len(args) > 0 && several:
-		return errors.New("either a pod, or -l or --all-pods")
+		return errors.New("give either a pod, or -l or --all-pods")
 	case len(args) > 2:
 		return errors.New("logs takes one pod and one container")
 	case len(args) == 2 && f.container != "", f.all && (f.container != "" || len(args) == 2):
-		return errors.New("one container, or --all-containers")
+		return errors.New("give one container, or --all-containers")
 	case changed("since") && changed("since-time"):
 		return errors.New("--since and --since-time exclude each other")
 	case f.since < 0, f.limit < 0, f.tail < -1:
-		return errors.New("--since, --limit-bytes, --tail: a number below 0 has no meaning")
+		return errors.New("--since, --limit-bytes, --tail: must not be negative")
 	case f.want.Follow && f.want.Previous:
-		return errors.New("-f and --previous exclude each other: a life that is over writes no more")
+		return errors.New("-f and --previous exclude each other")
 	case f.most < 1:
-		return errors.New("--max-log-requests: at least 1")
+		return errors.New("--max-log-requests: must be at least 1")
 	}
 	if f.want.SinceTime != "" {
 		if _, err := time.Parse(time.RFC3339, f.want.SinceTime); err != nil {
-			return errors.New("--since-time: " + f.want.SinceTime + " is not a time, as 2026-11-20T12:00:00Z")
+			return errors.New("--since-time: " + f.want.SinceTime + " is not a time such as 2026-11-20T12:00:00Z")
 		}
 	}
 	if changed("since") {
@@ -142,7 +142,7 @@ func (p *program) logs(cmd *cobra.Command, f *logFlags, args []string) error {
 	if err := f.check(args); err != nil {
 		return usage(cmd, err)
 	}
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}
@@ -163,7 +163,7 @@ func (p *program) printLogs(ctx context.Context, c *client.Client, f *logFlags, 
 	}
 	if f.want.Follow && len(wanted) > 1 {
 		if len(wanted) > f.most {
-			return failed(exitFailure, fmt.Errorf("%d logs are to be followed, and --max-log-requests is %d", len(wanted), f.most), "say --max-log-requests, or choose fewer with -l, -n or -c")
+			return failed(exitFailure, fmt.Errorf("cannot follow %d logs: --max-log-requests is %d", len(wanted), f.most), "raise --max-log-requests, or select fewer logs with -l, -n or -c")
 		}
 		return p.followLogs(ctx, c, f, wanted)
 	}
@@ -187,11 +187,11 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 	}
 	var pods []*v1.Pod
 	if len(args) > 0 {
-		who, err := client.ParseName(args[0], *f.namespace)
+		parsed, err := client.ParseName(args[0], *f.namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		one, err := onePod(who, all)
+		one, err := onePod(parsed, all)
 		if err != nil {
 			return nil, err
 		}
@@ -319,7 +319,7 @@ func (p *program) copyLog(ctx context.Context, c *client.Client, f *logFlags, l 
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		default:
-			return failed(exitFailure, fmt.Errorf("lost the log of %s/%s: %w", pod.KeyOf(l.pod), l.container, err))
+			return failed(exitFailure, fmt.Errorf("read the log of %s/%s: %w", pod.KeyOf(l.pod), l.container, err))
 		}
 	}
 }

@@ -42,7 +42,7 @@ rejected, 5 a source could not be read, 6 container runtime, 7 anything else.`,
 	p.addSources(cmd)
 	p.addClusterSources(cmd)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "print what serving the set would change")
-	cmd.Flags().StringVar(&f.against, "against", "auto", "compare with: auto, runtime, none, or a file that merge has saved")
+	cmd.Flags().StringVar(&f.against, "against", "auto", "compare with: auto, runtime, none, or a file that merge wrote")
 	word(cmd.Flags(), "against", "WHAT")
 	_ = cmd.RegisterFlagCompletionFunc("against", cobra.FixedCompletions([]string{"auto", "none", "runtime"}, cobra.ShellCompDirectiveDefault)) // else a file
 	cmd.Flags().BoolVar(&f.exitCode, "exit-code", true, "exit 1 when --dry-run finds changes")
@@ -87,7 +87,7 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	default:
 		err = p.document(f.output.value, ui.NewList(state, f.showSecrets))
 	}
-	code := p.tell(state, true)
+	code := p.printProblems(state, true)
 	if err != nil && !errors.Is(err, errClosed) {
 		return err
 	}
@@ -114,7 +114,7 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	default:
 		err = p.document(f.output.value, plan)
 	}
-	code := p.tell(preview.State, !text)
+	code := p.printProblems(preview.State, !text)
 	if err != nil && !errors.Is(err, errClosed) {
 		return err
 	}
@@ -124,9 +124,9 @@ func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// tell prints the problems of a set and returns the exit code. With all, it also prints
+// printProblems prints the problems of a set and returns the exit code. With all, it also prints
 // those that a plan shows: rejections, conflicts, unreadable sources.
-func (p *program) tell(state *podconfig.Merged, all bool) int {
+func (p *program) printProblems(state *podconfig.Merged, all bool) int {
 	codes := []int{exitOK}
 	for _, l := range state.Layers {
 		if l.Error == "" {
@@ -165,7 +165,7 @@ func (p *program) skipped(state *podconfig.Merged) {
 // sourceHint returns the hint for a layer that cannot be read.
 func (p *program) sourceHint(l podconfig.LayerState) string {
 	if len(p.cfg.Filename) == 0 && l.Location == config.DefaultManifests {
-		return "no source is configured: name one with -f, or make the directory " + config.DefaultManifests
+		return "no source is configured: name one with -f, or create the directory " + config.DefaultManifests
 	}
 	return ""
 }

@@ -18,27 +18,27 @@ import (
 func (p *program) portForwardCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "port-forward POD [LOCAL:]REMOTE...",
-		Short: "Take connections on local ports to a pod",
-		Long: `Take connections on ports of this machine to ports of a pod, until ctrl-c. A
-port may go by its name in the manifest; without LOCAL it is the same on both
-sides, and :REMOTE takes a free one.`,
+		Short: "Forward local ports to a pod",
+		Long: `Forward ports of this machine to ports of a pod, until ctrl-c. REMOTE is a
+number, or the name of a port in the manifest. Without LOCAL, both ports are the
+same; with :REMOTE, nodectl chooses a free local port.`,
 		Example: `  nodectl port-forward web 8080:80
   nodectl port-forward web :http
   nodectl port-forward web 5432 --address 0.0.0.0`,
 		Args: cobra.ArbitraryArgs,
 	}
 	namespace := addNamespace(cmd, "the namespace of the pod")
-	addresses := cmd.Flags().StringSlice("address", []string{"localhost"}, "where to listen: localhost, or IP addresses")
+	addresses := cmd.Flags().StringSlice("address", []string{"localhost"}, "addresses to listen on: localhost, or IP addresses")
 	word(cmd.Flags(), "address", "ADDRESSES")
 	cmd.Flags().Lookup("address").DefValue = "localhost"
 	cmd.ValidArgsFunction = p.completePods(false)
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) < 2 {
-			return usage(cmd, errors.New("port-forward takes a pod and at least one port"))
+			return usage(cmd, errors.New("port-forward needs a pod and at least one port"))
 		}
 		p.logger(slog.LevelWarn)
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func portsOf(it *v1.Pod, texts []string) (ports []string, err error) {
 			local = "0"
 		default:
 			if n, err := strconv.ParseUint(local, 10, 16); err != nil || n > 65535 {
-				return nil, errors.New(local + " is no port of this machine")
+				return nil, errors.New(local + " is not a local port")
 			}
 		}
 		ports = append(ports, local+":"+number)
@@ -115,7 +115,7 @@ func portNumber(it *v1.Pod, text string) (string, error) {
 		}
 	}
 	if len(names) == 0 {
-		return "", errors.New(text + " is no port: the pod names none")
+		return "", errors.New(text + " is not a port: the pod has no named ports")
 	}
-	return "", errors.New(text + " is no port; the pod names " + strings.Join(names, ", "))
+	return "", errors.New(text + " is not a port; the pod's named ports are " + strings.Join(names, ", "))
 }

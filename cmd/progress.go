@@ -28,12 +28,12 @@ type progress struct {
 	foot  *liveLines // nil off a terminal
 
 	mu    sync.Mutex
-	said  map[pod.Key]string
+	shown map[pod.Key]string
 	pulls string // their lines
 }
 
 func newProgress(p *program, set *podconfig.Merged) *progress {
-	g := &progress{p: p, began: time.Now(), said: make(map[pod.Key]string)}
+	g := &progress{p: p, began: time.Now(), shown: make(map[pod.Key]string)}
 	if p.err.terminal() {
 		g.live, g.foot = set.Pods.Len() <= 20, newLiveLines(p.err)
 	}
@@ -57,10 +57,10 @@ func (g *progress) Report(r pod.StatusReport) error {
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.said[key] == text {
+	if g.shown[key] == text {
 		return nil
 	}
-	g.said[key] = text
+	g.shown[key] = text
 	if g.live {
 		g.draw()
 	} else {
@@ -89,7 +89,7 @@ func (g *progress) draw() {
 	if g.live {
 		var rows [][2]string
 		for _, key := range g.keys {
-			rows = append(rows, [2]string{key.String(), g.said[key]})
+			rows = append(rows, [2]string{key.String(), g.shown[key]})
 		}
 		text = g.p.err.Progress(rows, time.Since(g.began))
 	}

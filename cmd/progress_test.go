@@ -21,8 +21,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// saidOn returns the text written to a stream.
-func saidOn(t *testing.T, o *output) string {
+// writtenTo returns the text written to a stream.
+func writtenTo(t *testing.T, o *output) string {
 	t.Helper()
 	b, err := os.ReadFile(o.file.Name())
 	if err != nil {
@@ -31,7 +31,7 @@ func saidOn(t *testing.T, o *output) string {
 	return string(b)
 }
 
-// written returns a program whose conversation goes to a file.
+// written returns a program whose standard error is a file.
 func written(t *testing.T) *program {
 	t.Helper()
 	f, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
@@ -66,12 +66,12 @@ func TestPullsOffATerminal(t *testing.T) {
 	pullTwo(g, func() {
 		n++
 		wait.Until(t, fmt.Sprintf("pull %d is reported", n), func() (string, bool) {
-			text := saidOn(t, p.err)
+			text := writtenTo(t, p.err)
 			return text, strings.Count(text, "pulling") == n
 		})
 	})
 	g.end()
-	text := saidOn(t, p.err)
+	text := writtenTo(t, p.err)
 	var words []string
 	for line := range strings.Lines(text) {
 		f := strings.Fields(line)
@@ -94,17 +94,17 @@ func TestPullsOnATerminal(t *testing.T) {
 		n++
 		name := []string{"r.io/app:1", "r.io/missing:1"}[n-1]
 		wait.Until(t, "the pull of "+name+" is reported", func() (string, bool) {
-			text := shown(saidOn(t, p.err))
+			text := shown(writtenTo(t, p.err))
 			return text, strings.Contains(text, "image "+name+"   pulling")
 		})
 		if _, err := io.WriteString(p.err, "a line of the log\n"); err != nil {
 			t.Error(err)
 		}
-		if got := shown(saidOn(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"   pulling") || strings.Count(got, "\n") != n+1 {
+		if got := shown(writtenTo(t, p.err)); !strings.HasPrefix(got, strings.Repeat("a line of the log\n", n)+"image "+name+"   pulling") || strings.Count(got, "\n") != n+1 {
 			t.Errorf("%q", got)
 		}
 	})
-	if got := shown(saidOn(t, p.err)); got != strings.Repeat("a line of the log\n", 2) {
+	if got := shown(writtenTo(t, p.err)); got != strings.Repeat("a line of the log\n", 2) {
 		t.Errorf("at the end: %q", got)
 	}
 }

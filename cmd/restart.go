@@ -17,10 +17,10 @@ func (p *program) restartCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "restart POD... [-c CONTAINER]",
 		Short: "Restart the containers of pods",
-		Long: `Restart the containers of pods, or those that -c names: each is stopped as it
-is on any other day, with its preStop hook and its grace, and started again in
-the same pod, whatever its restart policy. It is done by the agent, also when
-this command does not wait for it.`,
+		Long: `Restart the containers of pods, or those that -c names. The agent stops each
+container with its preStop hook and grace period, and starts it again in the
+same pod, whatever its restart policy. It does so even if this command does not
+wait.`,
 		Example: `  nodectl restart web
   nodectl restart web -c nginx --wait
   nodectl restart web --grace-period 1`,
@@ -28,26 +28,26 @@ this command does not wait for it.`,
 	}
 	namespace := addNamespace(cmd, "the namespace of the pods")
 	names := cmd.Flags().StringSliceP("container", "c", nil, "only these containers")
-	grace := cmd.Flags().Int64("grace-period", -1, "seconds to end (default: the pod's)")
-	wait := cmd.Flags().Bool("wait", false, "until they run again, and are ready")
-	timeout := cmd.Flags().Duration("timeout", 0, "with --wait, exit 4 after this long")
+	grace := cmd.Flags().Int64("grace-period", -1, "grace period in seconds (default: the pod's)")
+	wait := cmd.Flags().Bool("wait", false, "wait until the containers run again and are ready")
+	timeout := cmd.Flags().Duration("timeout", 0, "with --wait, exit with code 4 after this time")
 	word(cmd.Flags(), "container", "NAMES")
 	word(cmd.Flags(), "grace-period", "SECONDS")
 	cmd.Flags().Lookup("grace-period").DefValue = ""
 	_ = cmd.RegisterFlagCompletionFunc("container", p.completeContainers())
 	cmd.ValidArgsFunction = p.completePods(true)
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		seconds, err := gracePeriod(cmd, *grace)
 		switch {
 		case err != nil:
 			return usage(cmd, err)
 		case len(args) == 0:
-			return usage(cmd, errors.New("restart takes a pod"))
+			return usage(cmd, errors.New("restart needs a pod"))
 		case *timeout < 0, *timeout > 0 && !*wait:
-			return usage(cmd, errors.New("--timeout goes with --wait"))
+			return usage(cmd, errors.New("--timeout needs --wait, and must not be negative"))
 		}
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func gracePeriod(cmd *cobra.Command, seconds int64) (*int64, error) {
 	case !cmd.Flags().Changed("grace-period"), seconds == -1:
 		return nil, nil
 	case seconds < 0:
-		return nil, errors.New("--grace-period: a time below 0 has no meaning")
+		return nil, errors.New("--grace-period: must not be negative")
 	}
 	return &seconds, nil
 }
@@ -89,11 +89,11 @@ func findPods(ctx context.Context, c *client.Client, namespace string, names []s
 		return nil, unanswered(err)
 	}
 	for _, name := range names {
-		who, err := client.ParseName(name, namespace)
+		parsed, err := client.ParseName(name, namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)
 		}
-		one, err := onePod(who, all)
+		one, err := onePod(parsed, all)
 		if err != nil {
 			return nil, err
 		}
@@ -155,5 +155,5 @@ func (p *program) waitFor(ctx context.Context, c *client.Client, timeout time.Du
 	if ctx.Err() != nil {
 		return p.waitEnd(context.Cause(ctx), left())
 	}
-	return failed(exitFailure, errors.New("the agent has left; it goes on where it was when it is back"))
+	return failed(exitFailure, errors.New("the agent has stopped; it continues when it runs again"))
 }

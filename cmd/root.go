@@ -42,7 +42,7 @@ type program struct {
 	configFiles  []string       // files that were read
 	kubelet      config.Layer   // settings of a KubeletConfiguration
 	kubeletFile  string         // a KubeletConfiguration named by --config
-	kubeletFlags *pflag.FlagSet // the kubelet's flags that are no settings
+	kubeletFlags *pflag.FlagSet // the kubelet's flags that are not settings
 	named        map[string]any // defaults of a call by another name (kubelet)
 
 	given look.Given // what the user wrote for the paths of sources
@@ -92,7 +92,7 @@ func (p *program) root() *cobra.Command {
 	p.addSettings(root.PersistentFlags(), globalSettings())
 	complete(root, "color", "auto", "always", "never")
 	complete(root, "log-level", "error", "warn", "info", "debug")
-	root.AddGroup(&cobra.Group{ID: likeKubectl, Title: likeKubectl}, &cobra.Group{ID: beside, Title: beside})
+	root.AddGroup(&cobra.Group{ID: likeKubectl, Title: likeKubectl}, &cobra.Group{ID: other, Title: other})
 	root.AddCommand(p.commands()...)
 	root.SetHelpCommand(&cobra.Command{Use: "help", Hidden: true, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
 		about, rest, err := root.Find(args)
@@ -160,10 +160,10 @@ func (p *program) begin(cmd *cobra.Command) error {
 	case "nodectl serve":
 		log := p.logger(slog.LevelInfo)
 		if n := p.kubelet.Unknown; len(n) > 0 {
-			log.Warn("No fields of a KubeletConfiguration, and ignored", "fields", strings.Join(n, ", "))
+			log.Warn("Ignoring unknown KubeletConfiguration fields", "fields", strings.Join(n, ", "))
 		}
 		if n := p.kubelet.Ignored; len(n) > 0 {
-			log.Warn("Set for the kubelet, and not done here yet", "settings", strings.Join(n, ", "))
+			log.Warn("Ignoring unsupported kubelet settings", "settings", strings.Join(n, ", "))
 		}
 		return agent.Startable(p.cfg)
 	}

@@ -31,14 +31,14 @@ func (p *program) runonceCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "runonce",
 		Short: "Start pods, wait for them, report, exit",
-		Long: `Start every pod of the manifests, wait, report, and exit; the pods stay. Every
-manifest is checked before anything starts. A pod that depends on another waits
-for it, among the pods of these manifests.
+		Long: `Start every pod of the manifests, wait, report, and exit; the pods keep running.
+Every manifest is checked before any pod starts. A pod that depends on another
+one waits for it, among the pods of these manifests.
 
---until says what is waited for: running (every container has started, or has
-ended well), ready (every pod is Ready or has Succeeded), done (every container
-has ended for good; sidecars then end by themselves). Exit code 9 says that a
-pod failed, 4 that one did not get there in time.`,
+--until sets the state to wait for: running (every container has started, or has
+exited with code 0), ready (every pod is Ready or has Succeeded), done (every
+container has terminated; sidecars are then stopped). Exit code 9 means that a
+pod failed, 4 that a pod did not reach the state in time.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup
@@ -47,16 +47,16 @@ pod failed, 4 that one did not get there in time.`,
 	var f runonceFlags
 	p.addSources(cmd)
 	p.addSettings(cmd.Flags(), agentSettings())
-	f.until = addChoice(cmd, "until", "", "what is waited for: running, ready, done", "running", "ready", "done")
+	f.until = addChoice(cmd, "until", "", "state to wait for: running, ready, done", "running", "ready", "done")
 	f.output = addOutput(cmd, "text", "json", "yaml")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait; 0 is for ever")
-	cmd.Flags().BoolVar(&f.cleanup, "cleanup", false, "remove the pods when it ends")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 5*time.Minute, "how long to wait; 0 means without limit")
+	cmd.Flags().BoolVar(&f.cleanup, "cleanup", false, "remove the pods at the end")
 	cmd.Flags().BoolVar(&f.down, "down", false, "remove the pods of these manifests instead of starting them")
 	word(cmd.Flags(), "until", "STATE")
 	cmd.MarkFlagsMutuallyExclusive("cleanup", "down")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if f.timeout < 0 {
-			return usage(cmd, fmt.Errorf("--timeout: %s is less than nothing", f.timeout))
+			return usage(cmd, fmt.Errorf("--timeout: must not be negative (got %s)", f.timeout))
 		}
 		return p.runonce(cmd.Context(), f)
 	}
@@ -144,7 +144,7 @@ func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 		return set, err
 	}
 	p.skipped(set.Merged)
-	if code := p.tell(set.Merged, true); code != exitOK {
+	if code := p.printProblems(set.Merged, true); code != exitOK {
 		return set, ended(code)
 	}
 	if set.Pods.Len() == 0 {
@@ -152,7 +152,7 @@ func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 		for i, name := range names {
 			names[i] = p.given.AsWritten(name)
 		}
-		return set, failed(exitRejected, errors.New("no pod in "+strings.Join(names, ", ")), "runonce starts pods; -f names their manifests")
+		return set, failed(exitRejected, errors.New("no pod in "+strings.Join(names, ", ")), "name manifests of pods with -f")
 	}
 	return set, nil
 }

@@ -15,7 +15,7 @@ import (
 func (p *program) runtimeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "runtime",
-		Short: "Look at or stop the bundled container runtime",
+		Short: "Show or stop the bundled container runtime",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  needsSubcommand,
 	}
@@ -26,7 +26,7 @@ func (p *program) runtimeCommand() *cobra.Command {
 func (p *program) runtimeStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
-		Short:   "Say whether the bundled runtime of --root-dir runs",
+		Short:   "Show whether the bundled runtime of --root-dir runs",
 		Args:    noArgs,
 		Example: "  nodectl runtime status -o json",
 	}
@@ -49,15 +49,15 @@ func (p *program) runtimeStopCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "stop",
 		Short:   "Stop the bundled runtime of --root-dir",
-		Long:    "Stop the bundled runtime of --root-dir. While pods run on it, it is not stopped\nunless --force ends them first, without their grace.",
+		Long:    "Stop the bundled runtime of --root-dir. If pods run on it, stop fails, unless\n--force kills them first, without their grace period.",
 		Args:    noArgs,
 		Example: "  nodectl runtime stop\n  nodectl runtime stop --force",
 	}
-	force := cmd.Flags().Bool("force", false, "end the pods that run on it")
+	force := cmd.Flags().Bool("force", false, "kill the pods that run on it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		err := bundle.New(p.look(slog.LevelWarn).Bundle()).Stop(cmd.Context(), *force)
 		if _, ok := errors.AsType[*bundle.PodsRunningError](err); ok {
-			return failed(exitFailure, err, "--force ends them; 'nodectl runonce --down -f …' takes them down with their grace")
+			return failed(exitFailure, err, "--force kills them; 'nodectl runonce --down -f …' stops them with their grace period")
 		}
 		return failed(exitRuntime, err)
 	}

@@ -22,11 +22,11 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-var update = flag.Bool("update", false, "rewrite what scripts compare with")
+var update = flag.Bool("update", false, "rewrite the files that scripts compare with")
 
 func TestMain(m *testing.M) {
 	main := func() {
-		pause = 20 * time.Second // a machine may stand still for two
+		pause = 20 * time.Second // a slow machine may need more than two
 		os.Exit(Main())
 	}
 	testscript.Main(m, map[string]func(){"nodectl": main, "kubelet": main})
@@ -37,13 +37,13 @@ func TestMain(m *testing.M) {
 //
 //	exits CODE PROGRAM [ARG…]   the program ends with this exit code
 //	until CODE[,CODE…] REGEXP PROGRAM [ARG…]   repeats a program that a slow machine may
-//	                            disturb until it prints a matching line and ends with the
+//	                            disturb, until it prints a matching line and ends with the
 //	                            first code; it fails at a code that is neither a time-out's
 //	                            nor one of these
 //	waitfor FILE REGEXP         until the file has a line that matches
-//	rename OLD NEW              as an editor or a deployment replaces a file
+//	rename OLD NEW              replaces a file by rename(2)
 //	schema NAME FILE            every JSON document in FILE fits docs/schemas/NAME.json
-//	serve DIR                   an HTTP server for DIR, at $URL; /gone answers 503, /locked/… wants a token
+//	serve DIR                   an HTTP server for DIR, at $URL; /gone answers 503, /locked/… needs a token
 //	runtime                     an in-memory container runtime, at $RUNTIME
 //	signal NAME FILE            to the process whose number is in FILE
 //	screen FILE                 FILE fits on a terminal of 80x24, with a line to spare
@@ -177,7 +177,7 @@ func scriptServe(ts *testscript.TestScript, neg bool, args []string) {
 			return
 		}
 		if strings.HasPrefix(r.URL.Path, "/locked/") && r.Header.Get("Authorization") != "Bearer sesame" {
-			http.Error(w, "who are you", http.StatusForbidden)
+			http.Error(w, "token missing", http.StatusForbidden)
 			return
 		}
 		data, err := os.ReadFile(filepath.Join(dir, filepath.Base(r.URL.Path)))

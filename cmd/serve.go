@@ -17,22 +17,22 @@ import (
 func (p *program) serveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "serve",
-		Short: "Keep pods the way their sources want them",
-		Long: `Keep the pods of this machine the way their sources want them, until told to
-stop. Pods outlive it: the next serve adopts them, untouched. What its sources
-do not want any more is stopped, but only pods that nodectl started on this
-node, and only when the source they came from was read.
+		Short: "Run the pods of sources, and keep them in sync",
+		Long: `Run the pods of all sources on this machine and keep them in sync, until a
+signal stops serve. The pods keep running then, and the next serve adopts them
+unchanged. serve stops a pod that is no longer in a source, but only if nodectl
+started it on this node and the source it came from has been read.
 
-A pod that is to start after another one says so in its metadata, as annotation
+To start a pod after another one, give it the annotation
 nodectl.dev/depends-on: NAME[:started|ready|done], with commas between several.
 
-With --kubeconfig, this machine is a node of that API server's cluster: it
-registers, takes the pods that are bound to it, tells how they are, and answers
-kubectl on port 10250. With --bootstrap-kubeconfig beside it, it asks for its
-own certificate first. Pods of other sources do not wait for the API server.
+With --kubeconfig, this machine is a node of that API server's cluster: serve
+registers the node, runs the pods bound to it, reports their status, and answers
+kubectl on port 10250. With --bootstrap-kubeconfig too, it requests its own
+certificate first. Pods of other sources do not wait for the API server.
 
-Under systemd (Type=notify), it says when it serves, and feeds the watchdog
-while it lives.`,
+Under systemd (Type=notify), serve reports when it is ready, and resets the
+watchdog while it works.`,
 		Args: noArgs,
 		Example: `  nodectl serve -f /etc/nodectl/manifests
   nodectl serve -f base/ -f https://config.example/pods.yaml

@@ -95,7 +95,7 @@ func (i interrupted) code() int {
 func withSignals(parent context.Context) (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(parent)
 	signals := make(chan os.Signal, 1) // the runtime sends, the goroutine below receives; when full, one signal has been enough
-	pipes := make(chan os.Signal, 1)   // never received: write says it
+	pipes := make(chan os.Signal, 1)   // never received: write returns the error
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	var wg sync.WaitGroup

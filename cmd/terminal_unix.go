@@ -11,7 +11,7 @@ import (
 
 // resized calls f now, and whenever the terminal gets another size, until stop.
 func resized(f func()) (stop func()) {
-	changes := make(chan os.Signal, 1) // the runtime sends, the goroutine below receives; when full, it is about to look anyway
+	changes := make(chan os.Signal, 1) // the runtime sends, the goroutine below receives; when full, the goroutine is about to read the size anyway
 	done := make(chan struct{})
 	signal.Notify(changes, syscall.SIGWINCH)
 	f()

@@ -21,7 +21,7 @@ const topBetween = time.Second
 func (p *program) topCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "top",
-		Short: "Show what pods and the node use",
+		Short: "Show CPU and memory usage of pods and the node",
 		Args:  cobra.ArbitraryArgs,
 		RunE:  needsSubcommand,
 	}
@@ -31,7 +31,7 @@ func (p *program) topCommand() *cobra.Command {
 
 // topFlags are those of top pods and top nodes.
 type topFlags struct {
-	reach      *reach
+	endpoint   *endpoint
 	columns    ui.Columns
 	sortBy     *choice
 	namespace  *string
@@ -44,16 +44,16 @@ func (p *program) topPodsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "pods [NAME...]",
 		Aliases: []string{"pod", "po"},
-		Short:   "Show what pods use of CPU and memory",
-		Long: `Show what pods use: CPU over one second, in thousandths of a core, and memory
-without what the kernel can take back at once (the working set).`,
+		Short:   "Show CPU and memory usage of pods",
+		Long: `Show the usage of pods: CPU over one second, in thousandths of a core, and
+memory without what the kernel can reclaim at once (the working set).`,
 		Example: `  nodectl top pods --sort-by memory
   nodectl top pod web --containers`,
 	}
 	var f topFlags
 	f.namespace = addNamespace(cmd, "only pods of this namespace")
 	addAll(cmd)
-	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, as app=web")
+	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, such as app=web")
 	word(cmd.Flags(), "selector", "LABELS")
 	cmd.Flags().BoolVar(&f.containers, "containers", false, "show each container")
 	cmd.Flags().BoolVar(&f.sum, "sum", false, "add a line of sums")
@@ -67,7 +67,7 @@ func (p *program) topNodesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "nodes",
 		Aliases: []string{"node", "no"},
-		Short:   "Show what the node uses of CPU and memory",
+		Short:   "Show CPU and memory usage of the node",
 		Args:    noArgs,
 		Example: `  nodectl top nodes`,
 	}
@@ -78,10 +78,10 @@ func (p *program) topNodesCommand() *cobra.Command {
 }
 
 func (p *program) addTop(cmd *cobra.Command, f *topFlags) {
-	cmd.Flags().BoolVar(&f.columns.NoHeaders, "no-headers", false, "no line of headers")
-	f.sortBy = addChoice(cmd, "sort-by", "", "cpu or memory, the most first (default: by name)", "", "cpu", "memory")
+	cmd.Flags().BoolVar(&f.columns.NoHeaders, "no-headers", false, "print no column headers")
+	f.sortBy = addChoice(cmd, "sort-by", "", "cpu or memory, highest first (default: by name)", "", "cpu", "memory")
 	word(cmd.Flags(), "sort-by", "WHAT")
-	f.reach = p.addReach(cmd)
+	f.endpoint = p.addEndpoint(cmd)
 }
 
 // usedTwice reads the usage twice.
@@ -105,7 +105,7 @@ func (p *program) topPods(cmd *cobra.Command, f topFlags, names []string) error 
 	if err != nil {
 		return usage(cmd, err)
 	}
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}
@@ -201,7 +201,7 @@ func workingSet(m *stats.MemoryStats) uint64 {
 }
 
 func (p *program) topNodes(cmd *cobra.Command, f topFlags) error {
-	c, err := f.reach.client()
+	c, err := f.endpoint.client()
 	if err != nil {
 		return err
 	}

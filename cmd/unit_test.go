@@ -20,13 +20,13 @@ func TestF7_UnitFile(t *testing.T) {
 	}
 	lines := strings.Split(string(text), "\n")
 	for line, why := range map[string]string{
-		"Type=notify":                "READY=1 is when it serves",
-		"NotifyAccess=main":          "a runtime it brings along says nothing for it",
+		"Type=notify":                "serve reports when it is ready",
+		"NotifyAccess=main":          "processes of the bundled runtime cannot report for serve",
 		"WatchdogSec=30s":            "F7",
-		"KillMode=process":           "F4: pods stay",
-		"Delegate=yes":               "cgroups of pods are not systemd's",
+		"KillMode=process":           "F4: pods keep running",
+		"Delegate=yes":               "systemd does not manage the cgroups of pods",
 		"Restart=always":             "crash-only",
-		"StartLimitIntervalSec=0":    "it is never given up on",
+		"StartLimitIntervalSec=0":    "systemd never stops restarting it",
 		"OOMScoreAdjust=-999":        "F9",
 		"WantedBy=multi-user.target": "it starts at boot",
 	} {
@@ -36,7 +36,7 @@ func TestF7_UnitFile(t *testing.T) {
 	}
 	i := slices.IndexFunc(lines, func(l string) bool { return strings.HasPrefix(l, "ExecStart=") })
 	if i < 0 {
-		t.Fatal("the unit starts nothing")
+		t.Fatal("the unit has no ExecStart")
 	}
 	words := strings.Fields(strings.TrimPrefix(lines[i], "ExecStart="))
 	root := newProgram(os.Stdin, os.Stdout, os.Stderr, func(string) string { return "" }).root()

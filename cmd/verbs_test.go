@@ -93,19 +93,19 @@ func TestNamesOfPods(t *testing.T) {
 		{"a/web", ""}:      "a/web-n1",
 		{"web", "b"}:       "b/web-n1",
 		{"db", ""}:         "a/db", // the exact name wins over one with the suffix
-		{"web", ""}:        "pod web may be any of a/web-n1, b/web-n1",
-		{"nobody", ""}:     "pod nobody not found",
+		{"web", ""}:        "pod web is ambiguous: a/web-n1, b/web-n1",
+		{"missing", ""}:    "pod missing not found",
 		{"one", "b"}:       "pod one not found in namespace b",
 		{"a/one", "b"}:     "a/one is not in the namespace of -n b",
-		{"pod/", ""}:       "a pod's name is empty",
+		{"pod/", ""}:       "the name of a pod is empty",
 		{"a/one-n1", "a"}:  "a/one-n1",
 		{"pods/db-n1", ""}: "a/db-n1",
 	} {
-		who, err := client.ParseName(given[0], given[1])
+		parsed, err := client.ParseName(given[0], given[1])
 		got := ""
 		if err == nil {
 			var it *v1.Pod
-			if it, err = onePod(who, all); err == nil {
+			if it, err = onePod(parsed, all); err == nil {
 				got = it.Namespace + "/" + it.Name
 			}
 		}
@@ -139,11 +139,11 @@ func TestPortsOfForwards(t *testing.T) {
 // Shows: D8
 func TestD8_CompletionIsQuick(t *testing.T) {
 	if completionTime > 200*time.Millisecond {
-		t.Errorf("a person waits %s for the next word", completionTime)
+		t.Errorf("completion may take %s", completionTime)
 	}
 	quick := func(what, dir string) {
-		if said := completed(t, dir); said != ":4\n" {
-			t.Errorf("%s: %q", what, said)
+		if got := completed(t, dir); got != ":4\n" {
+			t.Errorf("%s: %q", what, got)
 		}
 	}
 	for _, answer := range []string{"", "HTTP/1.1 200 OK\r\nContent-Length: 900\r\n\r\n{", "no HTTP at all\n"} {
@@ -166,7 +166,7 @@ func TestD8_CompletionIsQuick(t *testing.T) {
 		t.Cleanup(func() { cancel(); _ = l.Close() })
 		quick(fmt.Sprintf("with %.10q", answer), dir)
 	}
-	quick("with nobody", t.TempDir())
+	quick("without an agent", t.TempDir())
 }
 
 // completed returns what a shell gets for the names of pods.

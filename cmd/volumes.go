@@ -23,9 +23,9 @@ func (p *program) getVolumesCommand() *cobra.Command {
 		Use:     "volumes",
 		Aliases: []string{"volume", "pvc"},
 		Short:   "Show the volumes that claims are bound to",
-		Long: `Show the directories of this node that PersistentVolumeClaims are bound to. They
-are made when the first pod names the claim, and kept when the pods go, whatever
-becomes of the manifests: only "nodectl delete volume" removes one.`,
+		Long: `Show the directories of this node that PersistentVolumeClaims are bound to.
+nodectl creates one when the first pod uses the claim, and keeps it when pods
+and manifests are removed: only "nodectl delete volume" removes it.`,
 		Args: noArgs,
 		Example: `  nodectl get volumes
   nodectl get volumes -n shop -o wide`,
@@ -72,7 +72,7 @@ func (p *program) claims() ([]volume.Claim, map[pod.Key][]string, error) {
 	}
 	kept, err := p.look(slog.LevelWarn).Kept()
 	if err != nil {
-		return nil, nil, failed(exitFailure, fmt.Errorf("who uses them cannot be read: %w", err), look.AsRoot(err))
+		return nil, nil, failed(exitFailure, fmt.Errorf("read which pods use them: %w", err), look.AsRoot(err))
 	}
 	users := make(map[pod.Key][]string)
 	for _, r := range kept {
@@ -96,10 +96,10 @@ func (p *program) deleteVolumeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "volume NAME...",
 		Aliases: []string{"volumes", "pvc"},
-		Short:   "Remove volumes that claims are bound to, with all that is in them",
+		Short:   "Remove volumes that claims are bound to, with their content",
 		Long: `Remove the directory of this node that a PersistentVolumeClaim is bound to, with
-all that is in it. It is refused while a pod of this node uses it. A pod that
-names the claim afterwards gets an empty one.`,
+its content. This fails while a pod of this node uses it. A pod that uses the
+claim afterwards gets an empty directory.`,
 		Args: cobra.MinimumNArgs(1),
 		Example: `  nodectl delete volume shop-db
   nodectl delete volume data -n shop`,
@@ -114,7 +114,7 @@ names the claim afterwards gets an empty one.`,
 		for _, name := range names {
 			key := pod.Key{Namespace: *namespace, Name: name}
 			if used := users[key]; len(used) > 0 {
-				return failed(exitFailure, fmt.Errorf("volume %s is used by pod %s", key, strings.Join(used, ", ")), "take the pod away first: remove its manifest, or nodectl runonce --down")
+				return failed(exitFailure, fmt.Errorf("volume %s is used by pod %s", key, strings.Join(used, ", ")), "remove the pod first: remove its manifest, or run nodectl runonce --down")
 			}
 			err := volume.RemoveClaim(cmd.Context(), p.cfg.RootDir, key.Namespace, key.Name)
 			switch {

@@ -22,17 +22,16 @@ import (
 const lookAgain = 200 * time.Millisecond
 
 // errWaited is the error of a timeout.
-var errWaited = errors.New("the time is up")
+var errWaited = errors.New("timed out")
 
 func (p *program) waitCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait POD... --for=CONDITION",
-		Short: "Wait until pods are as they should be",
-		Long: `Wait until every pod that is named is as --for says, or until --timeout, which
-is exit 4:
-  condition=Ready        a condition is true; condition=Ready=false: it is not
-  jsonpath={.x}=VALUE    a field has a value; jsonpath={.x}: it has any
-  create, delete         the pod is there, is gone
+		Short: "Wait for a condition of pods",
+		Long: `Wait until every named pod meets --for. After --timeout, exit with code 4.
+  condition=Ready        a condition is True; condition=Ready=false: it is False
+  jsonpath={.x}=VALUE    a field has this value; jsonpath={.x}: it has any value
+  create, delete         the pod exists, no longer exists
 node/NAME waits for a condition or a field of the node.`,
 		Example: `  nodectl wait web --for=condition=Ready --timeout 60s
   nodectl wait -l app=web --for=delete
@@ -41,26 +40,26 @@ node/NAME waits for a condition or a field of the node.`,
 	}
 	namespace := addNamespace(cmd, "the namespace of the pods")
 	what := cmd.Flags().String("for", "", "condition=…, jsonpath=…, create or delete")
-	timeout := cmd.Flags().Duration("timeout", 30*time.Second, "exit 4 after this long; 0 is never")
-	selector := cmd.Flags().StringP("selector", "l", "", "the pods with these labels, as app=web")
+	timeout := cmd.Flags().Duration("timeout", 30*time.Second, "exit with code 4 after this time; 0 means never")
+	selector := cmd.Flags().StringP("selector", "l", "", "every pod with these labels, such as app=web")
 	all := cmd.Flags().Bool("all", false, "every pod of this node, or of -n")
 	word(cmd.Flags(), "for", "CONDITION")
 	word(cmd.Flags(), "selector", "LABELS")
 	complete(cmd, "for", "condition=Ready", "condition=Initialized", "condition=ContainersReady", "create", "delete", "jsonpath=")
 	cmd.ValidArgsFunction = p.completePods(true)
-	reach := p.addReach(cmd)
+	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		g, err := parseGoal(*what)
 		if err != nil {
 			return usage(cmd, err)
 		}
 		if *timeout < 0 {
-			return usage(cmd, errors.New("--timeout: a time below 0 has no meaning"))
+			return usage(cmd, errors.New("--timeout: must not be negative"))
 		}
 		if len(names) == 0 && *selector == "" && !*all {
-			return usage(cmd, errors.New("wait takes pods, -l or --all"))
+			return usage(cmd, errors.New("wait needs pods, -l or --all"))
 		}
-		c, err := reach.client()
+		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
@@ -116,7 +115,7 @@ func parseGoal(text string) (g goal, err error) {
 	kind, rest, _ := strings.Cut(text, "=")
 	switch {
 	case text == "":
-		return g, errors.New("--for is missing, as --for=condition=Ready")
+		return g, errors.New("--for is required, such as --for=condition=Ready")
 	case text == "delete", text == "create":
 		return goal{kind: text}, nil
 	case kind == "condition" && rest != "":
@@ -186,10 +185,10 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 	there, missing := k.Of(all)
 	if g.kind == "condition" || g.kind == "jsonpath" {
 		if len(missing) > 0 {
-			return nil, failed(exitFailure, errors.New("pod "+missing[0]+" not found"), "--for=create waits until it is there")
+			return nil, failed(exitFailure, errors.New("pod "+missing[0]+" not found"), "--for=create waits until it exists")
 		}
 		if len(there) == 0 {
-			return nil, failed(exitFailure, errors.New("no pod is asked for: none has these labels"))
+			return nil, failed(exitFailure, errors.New("no pod has these labels"))
 		}
 	}
 	w := waiting{p: p, goal: g, pick: k, open: map[string]string{}}
@@ -225,7 +224,7 @@ func (p *program) waitPods(ctx context.Context, c *client.Client, g goal, k clie
 	if ctx.Err() != nil {
 		return w.left(), context.Cause(ctx)
 	}
-	return w.left(), failed(exitFailure, errors.New("the agent has left"))
+	return w.left(), failed(exitFailure, errors.New("the agent has stopped"))
 }
 
 // waiting is the state of a wait: the pods that have not reached the goal.
@@ -261,7 +260,7 @@ func (w *waiting) look(it *v1.Pod, gone bool) error {
 	}
 	switch {
 	case gone && w.goal.kind != "delete":
-		return failed(exitFailure, errors.New("pod "+it.Name+" is gone"))
+		return failed(exitFailure, errors.New("pod "+it.Name+" was deleted"))
 	case gone || w.goal.kind != "delete" && w.goal.podMet(it):
 		delete(w.open, key)
 		word := " condition met\n"
@@ -273,7 +272,7 @@ func (w *waiting) look(it *v1.Pod, gone bool) error {
 // waitNode waits for the node.
 func (p *program) waitNode(ctx context.Context, c *client.Client, g goal, name string) error {
 	if g.kind == "create" || g.kind == "delete" {
-		return failed(exitUsage, errors.New("--for="+g.kind+" is for pods"))
+		return failed(exitUsage, errors.New("--for="+g.kind+" works only for pods"))
 	}
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()

@@ -34,13 +34,13 @@ func (p *program) watchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch",
 		Short: "Print PodUpdates as they happen",
-		Long: `Follow every source and print PodUpdates as they happen, one line a pod: time,
-operation, source, pod, place. With -o json one line is one PodUpdate. What is
-wrong with a source or a manifest is a line of the same stream. An ADD without
-pods says that a source was heard and is empty. Ctrl-C ends it with exit 0.
+		Long: `Follow every source and print PodUpdates as they happen, one line per pod: time,
+operation, source, pod, place. With -o json one line is one PodUpdate. Problems
+of sources and manifests are lines of the same stream. An ADD without pods means
+that a source has answered and is empty. Ctrl-C ends watch with exit code 0.
 
-With --attach it follows the agent that serves --root-dir instead of reading
-sources: first what the agent has, then what changes, until the agent ends.`,
+With --attach, follow the agent that serves --root-dir instead of reading
+sources: first its current pods, then changes, until the agent stops.`,
 		Args: noArgs,
 		Example: `  nodectl watch -f manifests/ --show-diff
   nodectl watch -f manifests/ -o json --max-events 1
@@ -50,17 +50,17 @@ sources: first what the agent has, then what changes, until the agent ends.`,
 	var f watchFlags
 	p.addSources(cmd)
 	p.addClusterSources(cmd)
-	f.mode = addChoice(cmd, "mode", "", "how much updates tell: incremental, snapshot, snapshot-and-updates", "incremental", "snapshot", "snapshot-and-updates")
+	f.mode = addChoice(cmd, "mode", "", "content of updates: incremental, snapshot, snapshot-and-updates", "incremental", "snapshot", "snapshot-and-updates")
 	f.output = addOutput(cmd, "text", "json")
-	cmd.Flags().BoolVar(&f.attach, "attach", false, "follow the running agent of --root-dir; reads no source itself")
+	cmd.Flags().BoolVar(&f.attach, "attach", false, "follow the running agent of --root-dir instead of reading sources")
 	cmd.Flags().BoolVar(&f.tui, "tui", false, "show pods, sources and the latest updates on a screen")
 	cmd.Flags().BoolVar(&f.full, "full", false, "with -o json, add each pod's object")
-	cmd.Flags().BoolVar(&f.diff, "show-diff", false, "print what differs, field by field")
-	cmd.Flags().IntVar(&f.max, "max-events", 0, "end after so many updates")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end after this long")
-	cmd.Flags().StringSliceVar(&f.kinds, "source", nil, "only these kinds of source, as file,http")
+	cmd.Flags().BoolVar(&f.diff, "show-diff", false, "print differences field by field")
+	cmd.Flags().IntVar(&f.max, "max-events", 0, "end after this many updates")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 0, "end after this time")
+	cmd.Flags().StringSliceVar(&f.kinds, "source", nil, "only these kinds of source, such as file,http")
 	cmd.Flags().StringVarP(&f.namespace, "namespace", "n", "", "only pods of this namespace")
-	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, as app=web")
+	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, such as app=web")
 	for _, w := range [][2]string{{"mode", "MODE"}, {"source", "KINDS"}, {"namespace", "NAME"}, {"selector", "LABELS"}} {
 		word(cmd.Flags(), w[0], w[1])
 	}
@@ -77,7 +77,7 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 		return usage(cmd, err)
 	}
 	if f.timeout < 0 {
-		return usage(cmd, errors.New("--timeout: a time below 0 has no meaning"))
+		return usage(cmd, errors.New("--timeout: must not be negative"))
 	}
 	ctx, stop := untilClosed(cmd.Context(), p.out.file)
 	defer stop()
@@ -93,7 +93,7 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 	if err != nil {
 		return err
 	}
-	told := 0
+	printed := 0
 	for d, err := range updates {
 		if err == nil {
 			err = p.printUpdate(d, f)
@@ -102,11 +102,11 @@ func (p *program) watch(cmd *cobra.Command, f watchFlags) error {
 			return err
 		}
 		if feed.IsPods(podconfig.Op(d.Op)) {
-			told++
+			printed++
 		}
 	}
-	if f.attach && ctx.Err() == nil && (s.Max == 0 || told < s.Max) {
-		p.say(p.err.Notice("the agent has left; its pods stay"))
+	if f.attach && ctx.Err() == nil && (s.Max == 0 || printed < s.Max) {
+		p.say(p.err.Notice("the agent has stopped; its pods keep running"))
 	}
 	return nil
 }

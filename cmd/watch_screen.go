@@ -29,7 +29,7 @@ func (p *program) watchScreen(ctx context.Context, cmd *cobra.Command, f watchFl
 		return usage(cmd, err)
 	}
 	if !f.attach && slices.Contains(p.cfg.Filename, "-") && term.IsTerminal(int(p.in.Fd())) {
-		return usage(cmd, errors.New("--tui takes keys where -f - would take manifests: give it those by a pipe"))
+		return usage(cmd, errors.New("--tui reads keys from the terminal, so -f - needs its manifests from a pipe"))
 	}
 	defer p.hold()()
 	ctx, cancel := context.WithCancel(ctx)

@@ -15,28 +15,28 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// reach is the endpoint of the agent that a command uses: the socket below --root-dir, or
+// endpoint is where a command reaches the agent: the socket below --root-dir, or
 // another node's TLS port.
-type reach struct {
+type endpoint struct {
 	p                       *program
 	server, token           string
 	authority, cert, secret string
 }
 
-// reachFlags are the flags of a reach.
-func reachFlags() []string {
+// endpointFlags are the flags of an endpoint.
+func endpointFlags() []string {
 	return []string{"server", "certificate-authority", "client-certificate", "client-key", "token-file"}
 }
 
-// addReach adds the flags of a reach to a command.
-func (p *program) addReach(cmd *cobra.Command) *reach {
-	r := &reach{p: p}
+// addEndpoint adds the flags of an endpoint to a command.
+func (p *program) addEndpoint(cmd *cobra.Command) *endpoint {
+	r := &endpoint{p: p}
 	f := cmd.Flags()
-	f.StringVar(&r.server, "server", "", "ask this node instead, as https://node-7:10250")
-	f.StringVar(&r.authority, "certificate-authority", "", "authorities that sign its certificate (default: the system's)")
-	f.StringVar(&r.cert, "client-certificate", "", "certificate to show it")
-	f.StringVar(&r.secret, "client-key", "", "its key")
-	f.StringVar(&r.token, "token-file", "", "file of a bearer token to show it")
+	f.StringVar(&r.server, "server", "", "use the agent of this node, such as https://node-7:10250")
+	f.StringVar(&r.authority, "certificate-authority", "", "CA certificates for --server (default: the system's)")
+	f.StringVar(&r.cert, "client-certificate", "", "client certificate for --server")
+	f.StringVar(&r.secret, "client-key", "", "key of the client certificate")
+	f.StringVar(&r.token, "token-file", "", "file with a bearer token for --server")
 	for _, w := range [][2]string{{"server", "URL"}, {"certificate-authority", "FILE"}, {"client-certificate", "FILE"}, {"client-key", "FILE"}, {"token-file", "FILE"}} {
 		word(f, w[0], w[1])
 	}
@@ -44,11 +44,11 @@ func (p *program) addReach(cmd *cobra.Command) *reach {
 }
 
 // client returns a client of the agent, whether that runs or not.
-func (r *reach) client() (*client.Client, error) {
+func (r *endpoint) client() (*client.Client, error) {
 	if r.server == "" {
 		for i, value := range []string{r.server, r.authority, r.cert, r.secret, r.token} {
 			if value != "" {
-				return nil, failed(exitUsage, errors.New("--"+reachFlags()[i]+" goes with --server"))
+				return nil, failed(exitUsage, errors.New("--"+endpointFlags()[i]+" needs --server"))
 			}
 		}
 		return r.p.agent(), nil
@@ -92,11 +92,11 @@ func unanswered(err error) error {
 	case gone && absent.Denied:
 		return failed(exitFailure, err, "run this as root")
 	case gone && absent.Local:
-		return failed(exitFailure, err, "start one with 'nodectl serve'; --run-dir or --root-dir names another one")
+		return failed(exitFailure, err, "start one with 'nodectl serve'; --run-dir or --root-dir selects another one")
 	case no:
-		return failed(exitFailure, errors.New("the agent refuses: "+cmp.Or(refused.Message, strings.Join(refused.Causes, "; "))))
+		return failed(exitFailure, errors.New("the agent refused the request: "+cmp.Or(refused.Message, strings.Join(refused.Causes, "; "))))
 	case lost:
-		return failed(exitFailure, err, "it was killed, or this reader took more than 30 s over a line")
+		return failed(exitFailure, err, "the agent was killed, or this command took more than 30 s to read a line")
 	}
 	return failed(exitFailure, err)
 }

@@ -23,7 +23,7 @@ func (onlySources) Sources() ([]byte, error) { return []byte("{}\n"), nil }
 
 func TestUnanswered_AgentRefuses_HasItsMessage(t *testing.T) {
 	t.Parallel()
-	root, err := os.MkdirTemp("", "reach") // a socket's path is short
+	root, err := os.MkdirTemp("", "endpoint") // a socket's path is short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +38,7 @@ func TestUnanswered_AgentRefuses_HasItsMessage(t *testing.T) {
 		var d any
 		return p.agent().Document(t.Context(), "/v1/sources", nil, &d)
 	})
-	for path, says := range map[string]string{"/v1/nothing": "the agent refuses: there is no /v1/nothing", "/v1/sources?": "the agent refuses"} {
+	for path, says := range map[string]string{"/v1/nothing": "the agent refused the request: there is no /v1/nothing", "/v1/sources?": "the agent refused"} {
 		body, err := p.agent().Get(t.Context(), path, nil)
 		err = unanswered(err)
 		if err == nil {
