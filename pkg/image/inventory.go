@@ -63,10 +63,11 @@ type InventoryConfig struct {
 // use. It removes what package reclaim plans. It is safe for concurrent use.
 type Inventory struct {
 	cfg InventoryConfig
-	mu  sync.Mutex // held while images are looked at or removed
+	mu  sync.Mutex // held while images are looked at or removed, not while registries are asked
 
-	uses   reclaim.Uses // nil: not read from the file yet
-	failed string       // of the collection that failed last, to log each error once
+	uses   reclaim.Uses         // nil: not read from the file yet
+	silent map[string]time.Time // the registries that did not answer, and when
+	failed string               // of the collection that failed last, to log each error once
 	wake   chan struct{}
 }
 
@@ -93,7 +94,7 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 	if cfg.Answers == nil {
 		cfg.Answers = answers
 	}
-	return &Inventory{cfg: cfg, wake: make(chan struct{}, 1)}
+	return &Inventory{cfg: cfg, silent: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
 // Run collects garbage every five minutes, and after Pulled, until ctx ends. It begins once
@@ -183,7 +184,7 @@ func (v *Inventory) look(ctx context.Context) (n reclaim.Node, complete bool, er
 		}
 	}
 	for _, i := range s.images {
-		i.Archive = i.Archive || registryOf(i.Names) == ""
+		i.Archive = i.Archive || len(registriesOf(i.Names)) == 0
 		slices.Sort(i.Users)
 	}
 	n.Now = time.Now()
@@ -281,29 +282,21 @@ func (v *Inventory) Collect(ctx context.Context) error {
 	if _, complete := v.cfg.Desired(); !complete { // before it asks the runtime
 		return ErrPodsUnknown
 	}
+	hosts, plan, err := v.unasked(ctx)
+	if err != nil || len(plan.Steps) == 0 && plan.Need == 0 {
+		return err
+	}
+	answered := v.ask(ctx, hosts)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	n, complete, err := v.look(ctx)
-	switch {
-	case err != nil:
+	for host, is := range answered {
+		if !is {
+			v.silent[host] = time.Now()
+		}
+	}
+	_, plan, err = v.plan(ctx, answered)
+	if err != nil {
 		return err
-	case !complete:
-		return ErrPodsUnknown
-	case v.cfg.Policy.High >= 100 && v.cfg.Policy.MaxAge == 0:
-		return nil
-	}
-	if len(n.Filesystems) > 0 && n.Filesystems[0].Bytes.Capacity == 0 {
-		v.cfg.Event("InvalidDiskCapacity", pod.EventWarning, "invalid capacity 0 on image filesystem")
-		return errors.New("the image file system has a capacity of 0 bytes")
-	}
-	plan := reclaim.Images(n, v.cfg.Policy)
-	if len(plan.Steps) > 0 {
-		v.measure(ctx, n.Images)
-		plan = reclaim.Images(n, v.cfg.Policy)
-	}
-	asked := map[string]bool{}
-	for v.ask(ctx, n.Images, plan, asked) {
-		plan = reclaim.Images(n, v.cfg.Policy)
 	}
 	freed, err := v.do(ctx, plan.Steps, func(s reclaim.Step) { v.cfg.Removed(plan.Reason(s)) })
 	if err == nil && freed < plan.Need {
@@ -314,28 +307,34 @@ func (v *Inventory) Collect(ctx context.Context) error {
 	return err
 }
 
-// ask marks images of a plan whose registry does not answer, and reports whether it found
-// one: the plan must then be made again. It asks each registry once.
-func (v *Inventory) ask(ctx context.Context, images []reclaim.Image, plan reclaim.ImagePlan, asked map[string]bool) (found bool) {
-	registry := map[string]string{}
-	for _, i := range images {
-		registry[i.ID] = registryOf(i.Names)
+// plan looks at the images and plans their collection. answered names the registries that answer:
+// every other one is silent. nil presumes that all answer.
+func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n reclaim.Node, plan reclaim.ImagePlan, err error) {
+	n, complete, err := v.look(ctx)
+	switch {
+	case err != nil:
+		return n, plan, err
+	case !complete:
+		return n, plan, ErrPodsUnknown
+	case v.cfg.Policy.High >= 100 && v.cfg.Policy.MaxAge == 0:
+		return n, plan, nil
 	}
-	for _, s := range plan.Steps {
-		host := registry[s.ID]
-		if _, known := asked[host]; !known {
-			asked[host] = v.cfg.Answers(ctx, host)
-		}
-		found = found || !asked[host]
+	if len(n.Filesystems) > 0 && n.Filesystems[0].Bytes.Capacity == 0 {
+		v.cfg.Event("InvalidDiskCapacity", pod.EventWarning, "invalid capacity 0 on image filesystem")
+		return n, plan, errors.New("the image file system has a capacity of 0 bytes")
 	}
-	for i := range images {
-		if host := registry[images[i].ID]; host != "" {
-			if answers, known := asked[host]; known && !answers {
-				images[i].Silent = host
+	for i := range n.Images {
+		for _, host := range registriesOf(n.Images[i].Names) {
+			if answered != nil && !answered[host] {
+				n.Images[i].Silent = host
 			}
 		}
 	}
-	return found
+	if plan = reclaim.Images(n, v.cfg.Policy); answered != nil && len(plan.Steps) > 0 {
+		v.measure(ctx, n.Images)
+		plan = reclaim.Images(n, v.cfg.Policy)
+	}
+	return n, plan, nil
 }
 
 // Prune removes every image that nothing uses, whatever its age, and returns the plan with

@@ -91,17 +91,17 @@ func FullName(images []pod.Image, name string) string {
 	return i.Name()
 }
 
-// registryOf returns the registry that an image was pulled from, "" for one without the
+// registriesOf returns the registries that an image was pulled from, none for one without the
 // digest of a registry: it was imported.
-func registryOf(names []string) string {
+func registriesOf(names []string) (all []string) {
 	for _, n := range names {
 		ref, err := reference.ParseNormalizedNamed(n)
 		if err != nil {
 			continue
 		}
 		if _, pulled := ref.(reference.Digested); pulled {
-			return reference.Domain(ref)
+			all = append(all, reference.Domain(ref))
 		}
 	}
-	return ""
+	return all
 }
