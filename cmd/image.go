@@ -7,7 +7,6 @@ import (
 	"errors"
 	"log/slog"
 	"net/url"
-	"os"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -167,13 +166,7 @@ an agent's --image-dir read it.`,
 		if *file == "" {
 			return failed(exitFailure, bundle.Export(ctx, images.Endpoint(), all, p.out.file))
 		}
-		to, err := os.Create(*file)
-		if err != nil {
-			return failed(exitFailure, err)
-		}
-		err = bundle.Export(ctx, images.Endpoint(), all, to)
-		if err = errors.Join(err, to.Close()); err != nil {
-			_ = os.Remove(*file) // part of an archive is none
+		if err := bundle.ExportFile(ctx, images.Endpoint(), all, *file); err != nil {
 			return failed(exitFailure, err)
 		}
 		return p.out.print("image/" + ui.Clean(names[0]) + " saved\n")

@@ -30,10 +30,15 @@ type Options struct {
 
 // Write replaces the content of the file at path, or creates it.
 func Write(path string, data []byte, o Options) error {
-	f, err := fill(path, o, os.O_WRONLY, func(w io.Writer) error {
+	return WriteBy(path, o, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
+}
+
+// WriteBy is Write of what write writes.
+func WriteBy(path string, o Options, write func(io.Writer) error) error {
+	f, err := fill(path, o, os.O_WRONLY, write)
 	if err != nil {
 		return err
 	}

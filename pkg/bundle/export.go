@@ -7,15 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	transfer "github.com/containerd/containerd/api/services/transfer/v1"
 	"github.com/containerd/containerd/api/types"
 	transfertypes "github.com/containerd/containerd/api/types/transfer"
 	"google.golang.org/grpc/metadata"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // Export writes an archive of images, by their full names, as the containerd behind endpoint
@@ -64,6 +69,36 @@ func Export(ctx context.Context, endpoint string, names []string, to io.Writer) 
 	defer late.Stop()
 	receiver.Wait()
 	return received
+}
+
+// ExportFile is Export into a file of mode 0600, which after an error is as it was, or into a
+// device or FIFO. It follows no link: another user may have put one into the directory.
+func ExportFile(ctx context.Context, endpoint string, names []string, path string) error {
+	return writeArchive(path, func(to io.Writer) error { return Export(ctx, endpoint, names, to) })
+}
+
+func writeArchive(path string, write func(io.Writer) error) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), err == nil && info.Mode().IsRegular():
+		return atomicfile.WriteBy(path, atomicfile.Options{}, write)
+	case err != nil:
+		return err
+	}
+	to, err := os.OpenFile(path, os.O_WRONLY|syscall.O_NOFOLLOW, 0)
+	if errors.Is(err, syscall.ELOOP) {
+		return fmt.Errorf("%s is a link: name the file itself", path)
+	}
+	if err != nil {
+		return err
+	}
+	if info, err = to.Stat(); err == nil && info.Mode().IsRegular() {
+		err = fmt.Errorf("%s has changed: try again", path)
+	}
+	if err == nil {
+		err = write(to)
+	}
+	return errors.Join(err, to.Close())
 }
 
 // wholeArchive reads a tar archive to its end, which the stream itself does not have.
