@@ -86,3 +86,22 @@ func TestCollect_RegistryIsSilent_ItsImagesGoLast(t *testing.T) {
 		t.Errorf("%v, removed %v", err, s.removed)
 	}
 }
+
+// A pod that appears during a collection keeps its image by whichever of the image's names it
+// has.
+func TestCollect_PodAppearsMeanwhileByAnotherName_ItsImageStays(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"b:2", pulledImage("b:1").Names[0], "sha256:b"} {
+		s, cfg := stocked(t, 0, map[string]int{"a:1": 2, "b:1": 1})
+		s.images[1].Names = append(s.images[1].Names, full("b:2"))
+		cfg.Desired = func() (map[string][]string, bool) {
+			if len(s.removed) == 0 {
+				return nil, true
+			}
+			return map[string][]string{"pod default/new": {name}}, true
+		}
+		if err := NewInventory(cfg).Collect(t.Context()); err == nil || !slices.Equal(s.removed, []string{"sha256:a"}) {
+			t.Errorf("%s: %v, removed %v", name, err, s.removed)
+		}
+	}
+}

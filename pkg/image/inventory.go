@@ -398,7 +398,7 @@ func (v *Inventory) Remove(ctx context.Context, name string) ([]string, error) {
 			return nil, &NotRemovedError{Name: name, Why: "it is " + k.Why}
 		}
 	}
-	_, err = v.do(ctx, []reclaim.Step{{Action: reclaim.RemoveImage, ID: i.ID, Name: i.Name(), Why: "a person asked"}}, nil)
+	_, err = v.do(ctx, []reclaim.Step{{Action: reclaim.RemoveImage, ID: i.ID, Name: i.Name(), Names: i.Names, Why: "a person asked"}}, nil)
 	return i.Names, err
 }
 
@@ -431,7 +431,7 @@ func (v *Inventory) do(ctx context.Context, steps []reclaim.Step, did func(recla
 // needed reports whether a pod needs the image of a step since the images were looked at.
 func (v *Inventory) needed(s reclaim.Step) bool {
 	desired, _ := v.cfg.Desired()
-	image := newShelf([]pod.Image{{ID: s.ID, Names: []string{s.Name}}})
+	image := newShelf([]pod.Image{{ID: s.ID, Names: s.Names}})
 	for _, names := range desired {
 		if slices.ContainsFunc(names, func(name string) bool { return image.find(name) != nil }) {
 			return true

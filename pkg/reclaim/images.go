@@ -151,7 +151,7 @@ func (p ImagePlan) Insufficient(freed int64) string {
 
 func (p *ImagePlan) remove(i Image, frees Usage, why string) {
 	p.Frees += frees.Bytes
-	p.Steps = append(p.Steps, Step{Action: RemoveImage, ID: i.ID, Name: i.Name(), Bytes: frees.Bytes, Why: why})
+	p.Steps = append(p.Steps, Step{Action: RemoveImage, ID: i.ID, Name: i.Name(), Names: i.Names, Bytes: frees.Bytes, Why: why})
 }
 
 // usedAfter returns the used percentage of the image file system after so many bytes were freed.

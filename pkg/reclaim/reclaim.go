@@ -159,9 +159,10 @@ const (
 // Step is one action and its reason.
 type Step struct {
 	Action Action
-	ID     string  // of the image, container or sandbox; the UID of the pod
-	Name   string  // for a person: of the image or container
-	Pod    pod.Key // zero for an image
+	ID     string   // of the image, container or sandbox; the UID of the pod
+	Name   string   // for a person: of the image or container
+	Names  []string // all of an image
+	Pod    pod.Key  // zero for an image
 	// Bytes is what the step frees of disks, so far as that is known.
 	Bytes int64
 	// Grace is an evicted pod's grace period in seconds. Signal is what it is evicted for,
