@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // hangs waits as long as a registry that drops packets keeps two requests waiting.
@@ -103,5 +105,25 @@ func TestCollect_PodAppearsMeanwhileByAnotherName_ItsImageStays(t *testing.T) {
 		if err := NewInventory(cfg).Collect(t.Context()); err == nil || !slices.Equal(s.removed, []string{"sha256:a"}) {
 			t.Errorf("%s: %v, removed %v", name, err, s.removed)
 		}
+	}
+}
+
+// An image that is looked at during its pull, when it has a tag and no digest yet, is collected
+// later as any other.
+func TestCollect_ImageSeenDuringItsPull_IsNoArchive(t *testing.T) {
+	t.Parallel()
+	s, cfg := stocked(t, 10, map[string]int{"a:1": 2, "b:1": 1})
+	whole := slices.Clone(s.images)
+	for i := range s.images {
+		s.images[i].Names = s.images[i].Names[1:]
+	}
+	v := NewInventory(cfg)
+	n, _, err := v.Look(t.Context())
+	if err != nil || !n.Images[0].Archive {
+		t.Fatalf("%v, without a digest: %+v", err, n.Images)
+	}
+	s.images = []pod.Image{whole[0], whole[1]}
+	if err := v.Collect(t.Context()); err != nil || len(s.removed) != 2 {
+		t.Errorf("%v, removed %v", err, s.removed)
 	}
 }

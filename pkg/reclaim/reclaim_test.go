@@ -342,15 +342,14 @@ func TestEvict_ContainerFs_CountsOnlyOnItsOwnDisk(t *testing.T) {
 // TestRemember_IdleNode_HasNothingToWrite.
 func TestRemember_IdleNode_HasNothingToWrite(t *testing.T) {
 	t.Parallel()
-	web, old := used(Image{ID: "web"}, "pod default/web"), Image{ID: "old", Archive: true}
+	web, old := used(Image{ID: "web"}, "pod default/web"), Image{ID: "old"}
 	seen, uses := Remember(nil, []Image{web, old}, noon)
 	if !seen[0].LastUsed.Equal(noon) || !seen[1].LastUsed.IsZero() || !seen[1].FirstSeen.Equal(noon) {
 		t.Errorf("at first %+v", seen)
 	}
 	later := noon.Add(time.Hour)
-	old.Archive = false // it is still known
 	seen, idle := Remember(uses, []Image{web, old}, later)
-	if !idle.Equal(uses) || !seen[0].LastUsed.Equal(later) || !seen[1].FirstSeen.Equal(noon) || !seen[1].Archive {
+	if !idle.Equal(uses) || !seen[0].LastUsed.Equal(later) || !seen[1].FirstSeen.Equal(noon) {
 		t.Errorf("nothing has changed: %+v, then %+v (%+v)", uses, idle, seen)
 	}
 	web.Users = nil

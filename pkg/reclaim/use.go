@@ -15,8 +15,6 @@ type Use struct {
 	// InUse says that it is in use now; Last, when that ended, zero for never.
 	InUse bool      `json:"inUse,omitempty"`
 	Last  time.Time `json:"last,omitzero"`
-	// Archive says that it was imported from a file.
-	Archive bool `json:"archive,omitempty"`
 }
 
 // Remember returns the images with what is known of their use, and the record to remember. It
@@ -34,14 +32,13 @@ func Remember(before Uses, images []Image, now time.Time) ([]Image, Uses) {
 		if u.Last.After(now) {
 			u.Last = now
 		}
-		u.Archive = u.Archive || i.Archive
 		switch used := len(i.Users) > 0; {
 		case used:
 			u.InUse, u.Last = true, time.Time{}
 		case u.InUse:
 			u.InUse, u.Last = false, now
 		}
-		i.FirstSeen, i.LastUsed, i.Archive = u.First, u.Last, u.Archive
+		i.FirstSeen, i.LastUsed = u.First, u.Last
 		if u.InUse {
 			i.LastUsed = now
 		}
@@ -54,6 +51,6 @@ func Remember(before Uses, images []Image, now time.Time) ([]Image, Uses) {
 // Equal reports whether two records say the same.
 func (u Uses) Equal(o Uses) bool {
 	return maps.EqualFunc(u, o, func(a, b Use) bool {
-		return a.First.Equal(b.First) && a.Last.Equal(b.Last) && a.InUse == b.InUse && a.Archive == b.Archive
+		return a.First.Equal(b.First) && a.Last.Equal(b.Last) && a.InUse == b.InUse
 	})
 }
