@@ -132,9 +132,9 @@ func (s *schema) check(root *schema, path string, v any) (problems []string) {
 	return problems
 }
 
-// TestSchemasNameWhatDocumentsHave checks the golden documents of package ui against the
+// TestSchemas_GoldenDocuments_AreValid checks the golden documents of package ui against the
 // schemas, and that each schema refuses an invalid document.
-func TestSchemasNameWhatDocumentsHave(t *testing.T) {
+func TestSchemas_GoldenDocuments_AreValid(t *testing.T) {
 	t.Parallel()
 	for name, file := range map[string]string{"mergeplan": "plan.json", "podupdate": "updates.jsonl", "runreport": "report.json", "sourcelist": "sources.json"} {
 		data, err := os.ReadFile(filepath.Join("../pkg/ui/testdata", file))

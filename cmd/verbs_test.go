@@ -55,7 +55,7 @@ func TestDetachKeysLeaveATerminal(t *testing.T) {
 	}
 }
 
-func TestPlacesOfCopies(t *testing.T) {
+func TestPlaceOf(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]place{
 		"web:/etc":     {"web", "/etc"},

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestVerbsPageNamesWhatThereIs: every command in the table of verbs.md has a man page,
+// TestVerbsPage_Commands_HavePagesAndFlags: every command in the table of verbs.md has a man page,
 // and every flag beside it stands there.
-func TestVerbsPageNamesWhatThereIs(t *testing.T) {
+func TestVerbsPage_Commands_HavePagesAndFlags(t *testing.T) {
 	commands := 0
 	flag := regexp.MustCompile("`(--?[a-z0-9-]+)")
 	for i, line := range strings.Split(read(t, "verbs.md"), "\n") {

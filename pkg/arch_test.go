@@ -530,9 +530,9 @@ func TestPurePackagesHaveNoClockAndNoLock(t *testing.T) {
 	}
 }
 
-// TestPackagesSayWhatTheyAreFor: every package has a comment that ends with its one rule or
+// TestPackages_HaveAComment: every package has a comment that ends with its one rule or
 // has more than one line.
-func TestPackagesSayWhatTheyAreFor(t *testing.T) {
+func TestPackages_HaveAComment(t *testing.T) {
 	t.Parallel()
 	comments := map[string]string{}
 	for _, f := range files(t) {

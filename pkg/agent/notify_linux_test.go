@@ -270,11 +270,11 @@ func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 	wait.Receive(t, "the supervisor's end", left)
 }
 
-// TestF7_ReadyIsSaidUntilItIsHeard: the agent sends READY again after a failure, so that a
+// TestReady_SendFails_IsSentAgain: the agent sends READY again after a failure, so that a
 // service manager that was away briefly does not wait until its timeout.
 //
 // Shows: F7
-func TestF7_ReadyIsSaidUntilItIsHeard(t *testing.T) {
+func TestReady_SendFails_IsSentAgain(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "s"))
 	t.Setenv("WATCHDOG_USEC", "")
 	synctest.Test(t, func(t *testing.T) {

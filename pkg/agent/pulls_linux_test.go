@@ -92,7 +92,7 @@ func TestPulls_Pull_IsShownFromStartToEnd(t *testing.T) {
 }
 
 // Events that arrive together with the end are shown, also of pulls that the end cancels.
-func TestLastPullsAreTold(t *testing.T) {
+func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 	t.Parallel()
 	over, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -141,12 +141,12 @@ func followed(ctx context.Context, c *client.Client) iter.Seq2[ui.PodUpdate, err
 	}
 }
 
-// TestAReaderOfASocketThatIsStuckDelaysNobody lets ten readers follow over the socket.
+// TestSocket_ReaderIsStuck_DelaysNoOther lets ten readers follow over the socket.
 // Nine get every update, in order. One reads nothing for a while: it gets the updates in
 // transit, then DROPPED with the number of lost ones, one SET, and all later updates.
 //
 // Shows: I5
-func TestAReaderOfASocketThatIsStuckDelaysNobody(t *testing.T) {
+func TestSocket_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const updates, others = 1200, 9 // measure 10 of docs/benchmarks.md has a hundred readers
 	f, c := fedAgent(t)

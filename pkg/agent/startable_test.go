@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestWhatAMachineMustBe: serve does not start on a machine that lacks a requirement, and
+// TestStartable_RequirementIsMissing_NamesTheValue: serve does not start on a machine that lacks a requirement, and
 // the error has the value found.
-func TestWhatAMachineMustBe(t *testing.T) {
+func TestStartable_RequirementIsMissing_NamesTheValue(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	write := func(name, text string) string {

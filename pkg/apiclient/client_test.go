@@ -326,7 +326,7 @@ func TestF72_ErrorsSayTheServerAndNoMore(t *testing.T) {
 }
 
 // Many goroutines send requests while the file changes.
-func TestManySpeakAtOnce(t *testing.T) {
+func TestClient_FileChangesDuringConcurrentRequests_AllSucceed(t *testing.T) {
 	t.Parallel()
 	one, trust := echo(t)
 	two, _ := echo(t)

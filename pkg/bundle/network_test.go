@@ -31,7 +31,7 @@ COMMIT
 `
 
 // Shows: I6
-func TestI6_PodChainsGoAndNobodyElses(t *testing.T) {
+func TestI6_OnlyChainsOfPodsAreRemoved(t *testing.T) {
 	want := `*nat
 -D POSTROUTING -s 10.88.0.2/32 -m comment --comment "name: \"nodectl0\" id: \"x\"" -j CNI-aaa
 -D CNI-HOSTPORT-DNAT -p tcp -m comment --comment "dnat name: \"nodectl0\" id: \"x\"" -m multiport --dports 8080 -j CNI-DN-aaa

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestLastWordsAreTheReason(t *testing.T) {
+func TestLastLinesAreTheReason(t *testing.T) {
 	for name, c := range map[string]struct{ log, want string }{
 		"fatal": {`time="2026-01-01T00:00:00Z" level=warning msg="cgroup v1"
 time="2026-01-01T00:00:00Z" level=fatal msg="cannot start" error="bind: address in use"

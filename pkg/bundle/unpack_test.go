@@ -152,7 +152,7 @@ func TestUnpackRepairsWhatWasDamaged(t *testing.T) {
 	}
 }
 
-func TestUnpackRefusesWhatTheManifestDoesNotSay(t *testing.T) {
+func TestUnpack_FileNotInTheManifest_IsRefused(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(m *Manifest, files map[string]string)
 		want   string

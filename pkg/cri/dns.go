@@ -122,7 +122,7 @@ func limit(c *runtimeapi.DNSConfig) (cut []string) {
 func (r *Runtime) warnOmitted(p *v1.Pod, warn pod.Warn) {
 	_, cut, _ := r.dns().config(p) // the caller has reported this error
 	for _, what := range cut {
-		warn.Say("DNSConfigForming", what)
+		warn.Report("DNSConfigForming", what)
 		r.cfg.Log.Warn("Resolver limits exceeded", "pod", pod.KeyOf(p).String(), "reason", "DNSConfigForming", "message", what)
 	}
 }

@@ -130,7 +130,7 @@ func TestC_1_38_8_DNSLimits(t *testing.T) {
 }
 
 // Shows: C-1.38.8
-func TestC_1_38_8_WhatIsCutIsTold(t *testing.T) {
+func TestC_1_38_8_TruncatedConfigIsReported(t *testing.T) {
 	var log strings.Builder
 	r := &Runtime{cfg: Config{Log: slog.New(slog.NewTextHandler(&log, nil))}}
 	p := &v1.Pod{

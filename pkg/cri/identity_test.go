@@ -428,7 +428,7 @@ func TestSeccompFileOfThePod(t *testing.T) {
 	}
 }
 
-func TestWhoAContainerRunsAs(t *testing.T) {
+func TestUserOfAContainer(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "app:1")

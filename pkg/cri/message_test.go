@@ -226,7 +226,7 @@ func TestC_1_26_11_LargeLogs(t *testing.T) {
 // If a container cannot be started, the runtime's message comes first, and then the rest.
 //
 // Shows: C-1.26.11
-func TestC_1_26_11_TheRuntimesWordsComeFirst(t *testing.T) {
+func TestC_1_26_11_TheRuntimesMessageComesFirst(t *testing.T) {
 	n := newNode(t)
 	want := talkative("", "no-such-command")
 	box, err := n.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1, Attempt: 0})

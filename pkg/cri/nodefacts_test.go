@@ -8,10 +8,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestC_1_25_6_RuntimesOwnWords: conditions have the runtime's reason and message.
+// TestC_1_25_6_RuntimesOwnMessages: conditions have the runtime's reason and message.
 //
 // Shows: C-1.25.6
-func TestC_1_25_6_RuntimesOwnWords(t *testing.T) {
+func TestC_1_25_6_RuntimesOwnMessages(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})

@@ -158,9 +158,9 @@ func same(t *testing.T, what string, want, got any) {
 	}
 }
 
-// TestSecurityIsClosedWhereNothingIsSaid: a pod without any security context, and one with
+// TestSecurity_NothingIsSet_IsStrict: a pod without any security context, and one with
 // empty ones, get the strict defaults.
-func TestSecurityIsClosedWhereNothingIsSaid(t *testing.T) {
+func TestSecurity_NothingIsSet_IsStrict(t *testing.T) {
 	empty, _ := one()
 	none := empty.DeepCopy()
 	none.Spec.SecurityContext, none.Spec.Containers[0].SecurityContext = nil, nil

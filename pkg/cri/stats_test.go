@@ -68,7 +68,7 @@ func TestC_1_40_7_OneFilesystemForBoth(t *testing.T) {
 // A RunPodSandbox call says whether its sandbox has a user namespace of its own.
 //
 // Shows: Appendix G
-func TestObserve_UserNamespace_IsSaid(t *testing.T) {
+func TestObserve_UserNamespace_IsReported(t *testing.T) {
 	t.Parallel()
 	for _, own := range []bool{false, true} {
 		rt := critest.New()
@@ -99,9 +99,9 @@ func TestObserve_UserNamespace_IsSaid(t *testing.T) {
 	}
 }
 
-// TestObserveIsToldOfEveryCall: Observe gets the name, end and error of every call, over a
+// TestObserve_EveryCall_IsReported: Observe gets the name, end and error of every call, over a
 // real connection.
-func TestObserveIsToldOfEveryCall(t *testing.T) {
+func TestObserve_EveryCall_IsReported(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
 	var mu sync.Mutex

@@ -224,7 +224,7 @@ func TestLive_EveryReaderArrivesAtTheState(t *testing.T) {
 	})
 }
 
-func TestLive_AStuckReaderDelaysNobody(t *testing.T) {
+func TestLive_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const count = 3 * watchLimit

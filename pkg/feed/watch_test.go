@@ -85,7 +85,7 @@ func told(u Update) string {
 	return line
 }
 
-func TestWatchTellsALateReaderWhatItLost(t *testing.T) {
+func TestWatch_ReaderIsLate_GetsTheNumberOfLostUpdates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		feed := make(chan podconfig.Batch)

@@ -22,10 +22,10 @@ func says(t *testing.T, text string, o Options) string {
 	return b.String()
 }
 
-// TestRule0_IgnoredFieldsAreSaid: what is set and changes nothing is said where it
+// TestRule0_IgnoredFieldsGetANotice: what is set and changes nothing is said where it
 // is written, once each; what an API server writes by itself, empty values, metadata
 // and a status are not.
-func TestRule0_IgnoredFieldsAreSaid(t *testing.T) {
+func TestRule0_IgnoredFieldsGetANotice(t *testing.T) {
 	t.Parallel()
 	const text = `apiVersion: v1
 kind: Pod

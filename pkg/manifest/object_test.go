@@ -2,9 +2,9 @@ package manifest
 
 import "testing"
 
-// TestObjectHashesTellWhatCounts: an edit that only makes an object immutable is
+// TestObjectHashesCoverWhatCounts: an edit that only makes an object immutable is
 // another reading of it; comments and the order of keys are not.
-func TestObjectHashesTellWhatCounts(t *testing.T) {
+func TestObjectHashesCoverWhatCounts(t *testing.T) {
 	t.Parallel()
 	hash := func(text string) string {
 		f, _ := Parse([]byte(text), options("o.yaml"))

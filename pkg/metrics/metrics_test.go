@@ -274,8 +274,8 @@ func TestCardinality(t *testing.T) {
 	}
 }
 
-// TestToldAndAskedAtOnce: reports and scrapes from many goroutines.
-func TestToldAndAskedAtOnce(t *testing.T) {
+// TestMetrics_ConcurrentReportsAndScrapes: reports and scrapes from many goroutines.
+func TestMetrics_ConcurrentReportsAndScrapes(t *testing.T) {
 	t.Parallel()
 	m := metrics.New(metrics.Config{Node: "n1"})
 	var all sync.WaitGroup

@@ -182,10 +182,10 @@ func TestC_1_25_5_FastUntilReadyOnce(t *testing.T) {
 	})
 }
 
-// TestC_1_25_6_WordsOfNotReady: each reason in the kubelet's order.
+// TestC_1_25_6_MessagesOfNotReady: each reason in the kubelet's order.
 //
 // Shows: C-1.25.6
-func TestC_1_25_6_WordsOfNotReady(t *testing.T) {
+func TestC_1_25_6_MessagesOfNotReady(t *testing.T) {
 	t.Parallel()
 	r := well()
 	r.facts.Store(&pod.RuntimeFacts{

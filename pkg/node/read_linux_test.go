@@ -132,9 +132,9 @@ func TestC_1_31_AppArmor(t *testing.T) {
 	}
 }
 
-// TestAMachineThatSaysLess: no huge pages and no list of processors are no
+// TestMachineWithFewerFiles: no huge pages and no list of processors are no
 // errors.
-func TestAMachineThatSaysLess(t *testing.T) {
+func TestMachineWithFewerFiles(t *testing.T) {
 	t.Parallel()
 	root := machine(t, map[string]string{"proc/sys/kernel/osrelease": "5.0\n", "proc/meminfo": "MemTotal: 16384 kB\n"})
 	f, err := read(root, t.TempDir())

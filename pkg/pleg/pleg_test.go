@@ -248,7 +248,7 @@ func TestF21_RuntimeRestart(t *testing.T) {
 // containerd does, when a subscriber leaves 100 events unread.
 //
 // Shows: F6
-func TestF6_StuckCallerStallsNobody(t *testing.T) {
+func TestF6_StuckCallerStallsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1"})

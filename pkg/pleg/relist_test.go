@@ -115,9 +115,9 @@ func hear(t *testing.T, p *PLEG) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-// TestObserveIsToldOfEveryRelist: Observe gets the duration, the time since the relist
+// TestObserve_EveryRelist_IsReported: Observe gets the duration, the time since the relist
 // before, and the error.
-func TestObserveIsToldOfEveryRelist(t *testing.T) {
+func TestObserve_EveryRelist_IsReported(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, p := listing(t)
 		type relist struct {

@@ -13,7 +13,7 @@ import (
 // changed after that.
 //
 // Shows: F25
-func TestF25_RelistHintsAtWhatNobodyHasRead(t *testing.T) {
+func TestF25_RelistHintsAtUnreadChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1"})

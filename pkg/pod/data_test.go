@@ -310,11 +310,11 @@ func TestC_1_38_SameIsSameContent(t *testing.T) {
 	}
 }
 
-// TestI8_DataDifferencesTellNoSecret: what is shown of objects that differ, by what is
+// TestI8_DataDifferencesShowNoSecret: what is shown of objects that differ, by what is
 // known of them.
 //
 // Shows: I8
-func TestI8_DataDifferencesTellNoSecret(t *testing.T) {
+func TestI8_DataDifferencesShowNoSecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-7f3a"
 	sums := func(objects []*Object) *Data { return &Data{Sums: NewData(objects).Sums} }

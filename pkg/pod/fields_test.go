@@ -252,9 +252,9 @@ func limit(p *v1.Pod, name v1.ResourceName) {
 	container(p).Resources.Limits = v1.ResourceList{name: resource.MustParse("1")}
 }
 
-// TestRule0_APIRowsSpeakForFieldsOfTheTable sets the field of every row for pods
+// TestRule0_APIRowsNameFieldsOfTheTable sets the field of every row for pods
 // from an API server.
-func TestRule0_APIRowsSpeakForFieldsOfTheTable(t *testing.T) {
+func TestRule0_APIRowsNameFieldsOfTheTable(t *testing.T) {
 	t.Parallel()
 	rows := rowsByPath(t)
 	for _, f := range APIFields() {

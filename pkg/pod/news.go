@@ -17,8 +17,8 @@ type PullNews struct {
 // event. Any goroutine may call it, and it must not block; it may be nil.
 type Warn func(reason, message string)
 
-// Say calls w unless it is nil.
-func (w Warn) Say(reason, message string) {
+// Report calls w unless it is nil.
+func (w Warn) Report(reason, message string) {
 	if w != nil {
 		w(reason, message)
 	}

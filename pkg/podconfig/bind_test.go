@@ -260,12 +260,12 @@ func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 	}
 }
 
-// TestI9_ContentsThatAreKnownAgainAreTold: a pod that was bound to sums and is now
+// TestI9_ContentsKnownAgain_AreAReconcile: a pod that was bound to sums and is now
 // bound to contents with these sums is a RECONCILE, which brings the contents to their
 // readers.
 //
 // Shows: I9
-func TestI9_ContentsThatAreKnownAgainAreTold(t *testing.T) {
+func TestI9_ContentsKnownAgain_AreAReconcile(t *testing.T) {
 	t.Parallel()
 	kept := bound(namingFile(one, "a", "A1=x").Pods[0], thingOf(one, "b", "x", "1"))
 	config := New(Config{Kept: kept})
@@ -339,8 +339,8 @@ func TestBind_OptionalObjectUnread_IsNotGone(t *testing.T) {
 	}
 }
 
-// TestAPolicySaysWhoSeesWhat: Visible alone decides.
-func TestAPolicySaysWhoSeesWhat(t *testing.T) {
+// TestVisibleDecidesWhichObjectsAPodSees: Visible alone decides.
+func TestVisibleDecidesWhichObjectsAPodSees(t *testing.T) {
 	t.Parallel()
 	var asked []string
 	config := New(Config{Visible: func(pods, objects string) bool {

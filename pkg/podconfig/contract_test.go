@@ -18,11 +18,11 @@ import (
 // The contract's section 1.2, case by case. A deviation is named in its test's
 // comment.
 
-// TestC_1_2_1_HeardWithTheSet: the batch of a layer's first set says that the layer is
+// TestC_1_2_1_LayerIsReadyWithItsSet: the batch of a layer's first set says that the layer is
 // ready; only one batch is First.
 //
 // Shows: C-1.2.1
-func TestC_1_2_1_HeardWithTheSet(t *testing.T) {
+func TestC_1_2_1_LayerIsReadyWithItsSet(t *testing.T) {
 	c := New(Config{})
 	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)
 	var got []string
@@ -219,11 +219,11 @@ func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 	check(t, "updates", told(Diff(Merge([]Layer{l}), Merge([]Layer{next}))), "REMOVE{A1} (file); ADD{B1} (file)")
 }
 
-// TestC_1_2_15_AllHeard: every configured layer by itself; a failure, an end and a
+// TestC_1_2_15_AllReady: every configured layer by itself; a failure, an end and a
 // restored set do not make it ready.
 //
 // Shows: C-1.2.15
-func TestC_1_2_15_AllHeard(t *testing.T) {
+func TestC_1_2_15_AllReady(t *testing.T) {
 	ready := NewLayer(one, nil).Read(set(), noon)
 	unanswered := NewLayer(two, nil)
 	for name, other := range map[string]Layer{

@@ -91,11 +91,11 @@ func TestC_1_2_10_EmissionOrder(t *testing.T) {
 	}
 }
 
-// TestC_1_2_16_FirstHeardMarker: the empty ADD is in the place of ADD, before
+// TestC_1_2_16_FirstReadyMarker: the empty ADD is in the place of ADD, before
 // RECONCILE, and only when no other update shows that the layer is ready.
 //
 // Shows: C-1.2.16
-func TestC_1_2_16_FirstHeardMarker(t *testing.T) {
+func TestC_1_2_16_FirstReadyMarker(t *testing.T) {
 	second := history(NewLayer(two, nil), set(file(two, "b", "A1", "B1")))
 	old := Merge([]Layer{NewLayer(one, nil), second})
 	tests := []struct{ name, pods, want string }{

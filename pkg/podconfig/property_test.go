@@ -328,11 +328,11 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 	})
 }
 
-// TestI9_SilenceRemovesNothing: a source that cannot be read changes no pod, object or
+// TestI9_UnansweredSourceRemovesNothing: a source that cannot be read changes no pod, object or
 // conflict, and one whose files all break removes nothing.
 //
 // Shows: I9
-func TestI9_SilenceRemovesNothing(t *testing.T) {
+func TestI9_UnansweredSourceRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := live(lives(t), func(e event, old, next fold, b Batch) {
 			if e.err == nil {

@@ -163,10 +163,10 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 	}
 }
 
-// TestC_1_3_8_RestoredIsNotHeard follows a layer's state from restored to ready.
+// TestC_1_3_8_RestoredLayerIsNotReady follows a layer's state from restored to ready.
 //
 // Shows: C-1.3.8
-func TestC_1_3_8_RestoredIsNotHeard(t *testing.T) {
+func TestC_1_3_8_RestoredLayerIsNotReady(t *testing.T) {
 	at := func(s int) time.Time { return noon.Add(time.Duration(s) * time.Second) }
 	r := lastGoodOf(file(one, "a", "A1", "B1"))
 	l := NewLayer(one, nil).Asked(at(0)).Restore(r)
@@ -398,11 +398,11 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 	}
 }
 
-// TestC_1_3_5_TellPassesSyncOn: the answer to Sync is one SET of all layers in
+// TestC_1_3_5_SyncIsOneSetOfAllLayers: the answer to Sync is one SET of all layers in
 // every mode.
 //
 // Shows: C-1.3.5
-func TestC_1_3_5_TellPassesSyncOn(t *testing.T) {
+func TestC_1_3_5_SyncIsOneSetOfAllLayers(t *testing.T) {
 	b := syncBatch(Merge([]Layer{NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)}))
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {
 		check(t, mode.String(), told(mode.Convert(b)), "SET{A1} (*)")

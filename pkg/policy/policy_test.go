@@ -147,8 +147,8 @@ func TestPatternsAreStars(t *testing.T) {
 	}
 }
 
-// TestAllThatIsWrongIsTold: one pod, all its mistakes, up to the limit of problems.
-func TestAllThatIsWrongIsTold(t *testing.T) {
+// TestPolicy_SeveralErrors_AreAllReported: one pod, all its mistakes, up to the limit of problems.
+func TestPolicy_SeveralErrors_AreAllReported(t *testing.T) {
 	t.Parallel()
 	p := edge(t, `namespaces: [a], podSecurity: {level: baseline}, hostPaths: [], images: [r/*]`)
 	got := refused(t, p, podOf(t, `spec: {hostNetwork: true, containers: [{name: c, image: x}], volumes: [{name: v, hostPath: {path: /etc}}]}`))

@@ -78,7 +78,7 @@ func (p *Prober) callHook(ctx context.Context, r pod.HookRequest) error {
 		req.URL.Scheme = "http"
 		req.Header.Del("Authorization")
 		if resp, err = do(req, 0); err == nil {
-			r.Warn.Say("LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
+			r.Warn.Report("LifecycleHTTPFallback", fmt.Sprintf("request to HTTPS lifecycle hook %s got HTTP response, retry with HTTP succeeded", req.URL.Host))
 		}
 	}
 	switch {

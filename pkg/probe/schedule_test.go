@@ -189,7 +189,7 @@ func TestC_1_29_4_FirstStatusOfAContainer(t *testing.T) {
 // A liveness failure and any status of a startup probe are final.
 //
 // Shows: C-1.29.9
-func TestC_1_29_9_LastWords(t *testing.T) {
+func TestC_1_29_9_FinalStatuses(t *testing.T) {
 	t.Parallel()
 	p := &v1.Probe{SuccessThreshold: 1, FailureThreshold: 3}
 	for _, tt := range []struct {

@@ -46,7 +46,7 @@ func TestF81_WaitingProbesCostNothing(t *testing.T) {
 // One probe that hangs, whatever its period, does not delay any other.
 //
 // Shows: F81
-func TestF81_SlowProbeDelaysNobody(t *testing.T) {
+func TestF81_SlowProbeDelaysNoOther(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("slow readiness", hung(45*time.Second))
 		slow, well := patient("slow"), patient("well")
@@ -90,7 +90,7 @@ func TestF81_ProbesAreCappedPerPod(t *testing.T) {
 // their timeout, and commands do not wait for connections.
 //
 // Shows: F81
-func TestF81_HungProbesStarveNobody(t *testing.T) {
+func TestF81_HungProbesStarveNoOther(t *testing.T) {
 	probing(t, func(w *ward) {
 		for i := range 2 * netSlots {
 			c := patient(fmt.Sprintf("h%03d", i))

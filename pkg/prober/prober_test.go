@@ -440,7 +440,7 @@ func TestEditedPeriodHoldsFromNowOn(t *testing.T) {
 // logged.
 //
 // Shows: C-1.29.7
-func TestC_1_29_7_LastingTroubleIsSaidOnce(t *testing.T) {
+func TestC_1_29_7_LastingErrorIsLoggedOnce(t *testing.T) {
 	probing(t, func(w *ward) {
 		w.answer("web readiness", unable)
 		w.tell("web", w.aim(pod.Readiness, patient("web"), true))

@@ -58,7 +58,7 @@ func hold(t *testing.T, root string) *exec.Cmd {
 }
 
 // Shows: F15
-func TestF15_SecondAgentIsToldTheHoldersPID(t *testing.T) {
+func TestF15_SecondAgentGetsTheHoldersPID(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
 	holder := hold(t, root)

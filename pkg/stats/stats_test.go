@@ -119,9 +119,9 @@ func TestCostAt110Pods(t *testing.T) {
 	}
 }
 
-// TestWhoLeavesSpoilsNothing: a caller that leaves neither waits for others nor makes them
+// TestSummary_CallerLeaves_OthersGetTheirAnswer: a caller that leaves neither waits for others nor makes them
 // fail.
-func TestWhoLeavesSpoilsNothing(t *testing.T) {
+func TestSummary_CallerLeaves_OthersGetTheirAnswer(t *testing.T) {
 	t.Parallel()
 	f := newFake(t, 1, nil)
 	lift := f.rt.Fault(critest.Fault{Method: "ListContainerStats", Hang: true})

@@ -19,10 +19,10 @@ func ended(code int32, reason string) v1.ContainerState {
 	return v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: code, Reason: reason}}
 }
 
-// TestSummaryWords compares the status column with kubectl's.
+// TestSummaryStatuses compares the status column with kubectl's.
 //
 // Shows: C-1.26
-func TestSummaryWords(t *testing.T) {
+func TestSummaryStatuses(t *testing.T) {
 	t.Parallel()
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
 	ready := []v1.PodCondition{{Type: v1.PodInitialized, Status: v1.ConditionTrue}, {Type: v1.PodReady, Status: v1.ConditionTrue}}

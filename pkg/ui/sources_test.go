@@ -104,9 +104,9 @@ func TestSourcesFitATerminal(t *testing.T) {
 	}
 }
 
-// TestErrorSaysSinceWhenToWhoComesLate: a late reader sees since when a source fails; the
+// TestError_ReaderComesLate_HasItsStartTime: a late reader sees since when a source fails; the
 // time of the line is that of the update.
-func TestErrorSaysSinceWhenToWhoComesLate(t *testing.T) {
+func TestError_ReaderComesLate_HasItsStartTime(t *testing.T) {
 	t.Parallel()
 	began := time.Date(2026, 11, 20, 12, 5, 2, 0, time.UTC)
 	for _, c := range []struct {

@@ -110,7 +110,7 @@ func TestPlanOfNothing(t *testing.T) {
 	}
 }
 
-func TestPlanTellsWhatStaysTheSame(t *testing.T) {
+func TestPlanShowsWhatStaysTheSame(t *testing.T) {
 	t.Parallel()
 	resized := []pod.Resized{{Container: "app", Resources: []v1.ResourceName{"cpu", "memory"}}, {Container: "side", Resources: []v1.ResourceName{"cpu"}}}
 	for _, c := range []struct {

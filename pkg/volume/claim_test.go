@@ -83,7 +83,7 @@ func TestClaimsOutlivePods(t *testing.T) {
 	}
 }
 
-func TestClaimsOfNobody(t *testing.T) {
+func TestClaims_NoneExist(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	if claims, err := volume.Claims(p.root); err != nil || claims != nil {

@@ -349,7 +349,7 @@ func TestImageVolumes(t *testing.T) {
 // Errors never contain the expanded expression: it may hold a Secret's values.
 //
 // Shows: C-1.37.7
-func TestC_1_37_7_ErrorsTellExpressionsAsWritten(t *testing.T) {
+func TestC_1_37_7_ErrorsShowExpressionsAsWritten(t *testing.T) {
 	p := newPlace(t)
 	s := bound(withUID(spec(empty("data"), configMapVolume("cm", "conf")), uid), configMapObject("conf", map[string]string{"a": "b"}))
 	p.put(t, s, 1)

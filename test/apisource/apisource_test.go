@@ -137,7 +137,7 @@ func TestF70_Outage(t *testing.T) {
 }
 
 // settled returns the next set; a server that is starting gives various errors.
-func settled(l *sourcetest.Listener) sourcetest.Word {
+func settled(l *sourcetest.Listener) sourcetest.Result {
 	for {
 		if w := l.Next(); w.Err == nil {
 			return w

@@ -48,7 +48,7 @@ func remove(t *testing.T, c *cluster.Cluster, what, name string) {
 }
 
 // holds returns the objects of a set, and those that cannot be read.
-func holds(w sourcetest.Word) string {
+func holds(w sourcetest.Result) string {
 	var out []string
 	for f := range w.Files.All() {
 		_, name, _ := strings.Cut(f.File, "#")

@@ -9,12 +9,12 @@ import (
 	"testing"
 )
 
-// TestAttach_StuckReaderDelaysNobody: a stopped reader with a full socket delays neither the
+// TestAttach_StuckReaderDelaysNoOther: a stopped reader with a full socket delays neither the
 // agent's work nor another reader, and the agent can exit. When the reader resumes, it gets
 // every line, or a DROPPED and a SET.
 //
 // Shows: I5
-func TestAttach_StuckReaderDelaysNobody(t *testing.T) {
+func TestAttach_StuckReaderDelaysNoOther(t *testing.T) {
 	s := parallelStage(t)
 	a := s.serve()
 	kept := s.keep()

@@ -338,12 +338,12 @@ func TestF81_ManyCommands(t *testing.T) {
 	})
 }
 
-// TestF22_HungAndSlowPodsDelayNobody: the calls of one pod hang from the first on, those of
+// TestF22_HungAndSlowPodsDelayNoOther: the calls of one pod hang from the first on, those of
 // another while it runs, and each call of a third takes two seconds. Other pods start and
 // restart as fast as without them, and the agent does not pile up waiting work.
 //
 // Shows: F22
-func TestF22_HungAndSlowPodsDelayNobody(t *testing.T) {
+func TestF22_HungAndSlowPodsDelayNoOther(t *testing.T) {
 	t.Parallel()
 	bad := newStage(t, shared)
 	p := bad.through(criproxy.Hooks{})

@@ -16,7 +16,7 @@ import (
 
 // A directory stands for the root of a container: the look reports each kind of file with its
 // mode, its owner and its content.
-func TestEveryFileOfAVolumeIsTold(t *testing.T) {
+func TestEveryFileOfAVolumeIsRecorded(t *testing.T) {
 	proc := t.TempDir() + "/"
 	root := proc + "root"
 	for _, d := range []string{"/v/..2026_01_02_03_04_05.123", "/a b", "/sys/x", "/dev"} {
@@ -57,7 +57,7 @@ func TestEveryFileOfAVolumeIsTold(t *testing.T) {
 	}
 }
 
-func TestMountsAreToldWithoutNumbers(t *testing.T) {
+func TestMountsAreRecordedWithoutNumbers(t *testing.T) {
 	for line, want := range map[string]string{
 		"36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 shared:7 - ext3 /dev/root rw,errors=continue": "/mnt2 ext3 /mnt1 rw,noatime master shared",
 		"36 35 98:0 /mnt1 /mnt2 ro - ext3 /dev/root rw":                                           "/mnt2 ext3 /mnt1 ro",

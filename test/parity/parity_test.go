@@ -239,7 +239,7 @@ func TestCompareSeesTheGroupsAboveAllPods(t *testing.T) {
 	}
 }
 
-func TestCompareSeesWhoTakesAManifest(t *testing.T) {
+func TestCompareSeesWhichAgentAcceptsAManifest(t *testing.T) {
 	zero := time.Unix(1000, 0)
 	none := newNormaliser(&Recording{})
 	taken := recorded(zero)

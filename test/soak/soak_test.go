@@ -104,7 +104,7 @@ func TestReportNamesWhatGrows(t *testing.T) {
 	}
 }
 
-func TestAWishThatWaitsIsKnownWhenWhatItWaitsForIs(t *testing.T) {
+func TestSettled_WishWaitsForAnother_FollowsIt(t *testing.T) {
 	on := func(of end, until string, gone bool) *wish {
 		w := &wish{end: runs, after: &wish{end: of, gone: gone}}
 		p, _ := (&artist{Rand: rand.New(rand.NewPCG(1, 1))}).draw("p", "/x")

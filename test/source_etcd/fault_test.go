@@ -21,7 +21,7 @@ import (
 func soon(c *etcd.Config) { c.Confirm = 300 * time.Millisecond }
 
 // until receives words until a set holds exactly contents.
-func until(t testing.TB, l *sourcetest.Listener, contents ...string) sourcetest.Word {
+func until(t testing.TB, l *sourcetest.Listener, contents ...string) sourcetest.Result {
 	t.Helper()
 	want := strings.Join(contents, " ")
 	for {
@@ -123,7 +123,7 @@ func TestF70_NoGapsUnderRestarts(t *testing.T) {
 		}
 		e.Put(t, prefix+"end", "pod end x")
 	})
-	var last sourcetest.Word
+	var last sourcetest.Result
 	for last.Err != nil || last.Pod("end") == nil {
 		last = l.Next()
 		if last.Err == nil && last.Pod("start") == nil {
@@ -173,7 +173,7 @@ func TestF71_CompactionBeforeTheWatch(t *testing.T) {
 	s := newSource(t, prefix, e.Endpoints)
 	words := 0
 	for snapshot, err := range s.Sets(t.Context()) {
-		w := sourcetest.Word{Snapshot: snapshot, Err: err}
+		w := sourcetest.Result{Snapshot: snapshot, Err: err}
 		if words++; words == 1 {
 			w.Holds(t, "one", "two")
 			e.Delete(t, prefix+"b")
@@ -389,7 +389,7 @@ func TestLargeValues(t *testing.T) {
 	e.Put(t, prefix+"k100-11M", strings.Repeat("#\n", 11<<19))
 	e.Put(t, prefix+"k100-20M", strings.Repeat("#\n", 20<<19))
 	l := listen(t, prefix, e.Endpoints)
-	check := func(w sourcetest.Word, pods int) {
+	check := func(w sourcetest.Result, pods int) {
 		t.Helper()
 		n := 0
 		for f := range w.Files.All() {
@@ -432,7 +432,7 @@ func TestEventsInPartsAreWhole(t *testing.T) {
 				e.Put(t, fmt.Sprintf("%sk%d-%d", prefix, words, i), fmt.Sprintf("pod p%d-%d x\n#%s", words, i, strings.Repeat(" ", 100_000)))
 			}
 		}
-		if last = len(sourcetest.Word{Snapshot: snapshot}.Contents()); last == 121 {
+		if last = len(sourcetest.Result{Snapshot: snapshot}.Contents()); last == 121 {
 			break
 		}
 	}

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// TestF70_AnOutageIsSaidOnce: the address of a watch differs each time, but the failure
+// TestF70_OutageIsLoggedOnce: the address of a watch differs each time, but the failure
 // is the same.
 //
 // Shows: F70
-func TestF70_AnOutageIsSaidOnce(t *testing.T) {
+func TestF70_OutageIsLoggedOnce(t *testing.T) {
 	var out bytes.Buffer
 	in(t, func(_ *world, cfg *Config) { cfg.Log = slog.New(slog.NewTextHandler(&out, nil)) }, func(t *testing.T, w *world) {
 		away := errors.New("connection refused")

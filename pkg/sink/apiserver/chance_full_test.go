@@ -4,8 +4,8 @@ package apiserver
 
 import "testing"
 
-// TestWhateverHappens_Many: as TestWhateverHappens, with more sequences.
-func TestWhateverHappens_Many(t *testing.T) {
+// TestRandomFailures_Many: as TestRandomFailures, with more sequences.
+func TestRandomFailures_Many(t *testing.T) {
 	t.Parallel()
-	whateverHappens(t, 150)
+	randomFailures(t, 150)
 }

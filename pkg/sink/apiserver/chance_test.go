@@ -12,18 +12,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestWhateverHappens: reports, deletions, pods created again, late or lost watch
+// TestRandomFailures: reports, deletions, pods created again, late or lost watch
 // events and a server that fails in every way, in random order. Then nothing fails for
 // a while, and the server must hold the last reported status of every pod. The test's
 // server checks that no pod leaves a terminal phase, that no pod has two requests at a
 // time, and that requests name a UID.
-func TestWhateverHappens(t *testing.T) {
+func TestRandomFailures(t *testing.T) {
 	t.Parallel()
-	whateverHappens(t, 40)
+	randomFailures(t, 40)
 }
 
-// whateverHappens runs as many sequences as seeds says, each from its own seed.
-func whateverHappens(t *testing.T, seeds uint64) {
+// randomFailures runs as many sequences as seeds says, each from its own seed.
+func randomFailures(t *testing.T, seeds uint64) {
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inBubble(t, func(t *testing.T, n *node) {

@@ -190,11 +190,11 @@ func TestEventsGiveWay(t *testing.T) {
 	})
 }
 
-// TestF75_EventsOfWhoseNameWasTaken: an event of a static pod names its hash, by which
+// TestF75_EventsOfPodsWithOneName: an event of a static pod names its hash, by which
 // kubectl finds it; an event of the API pod whose name it took keeps that pod's UID.
 //
 // Shows: F75, C-1.13
-func TestF75_EventsOfWhoseNameWasTaken(t *testing.T) {
+func TestF75_EventsOfPodsWithOneName(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		n.tell(staticPod("one", "h"), runningStatus(), ofFile)

@@ -91,10 +91,10 @@ func TestF70_RetryAfter(t *testing.T) {
 	})
 }
 
-// TestF70_TheSourceHearsTheServer: when the watch delivers, the sink ends its pause.
+// TestF70_WatchDelivers_EndsTheSinksPause: when the watch delivers, the sink ends its pause.
 //
 // Shows: F70
-func TestF70_TheSourceHearsTheServer(t *testing.T) {
+func TestF70_WatchDelivers_EndsTheSinksPause(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		one := n.bound("one")
@@ -231,10 +231,10 @@ func TestF71_ServerSetBack(t *testing.T) {
 	})
 }
 
-// TestWordsHoldNoValues: a server's error repeats the invalid value.
+// TestMessagesHoldNoValues: a server's error repeats the invalid value.
 //
 // Shows: F74, I8
-func TestWordsHoldNoValues(t *testing.T) {
+func TestMessagesHoldNoValues(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		n.says(func(c call) (int, http.Header) {

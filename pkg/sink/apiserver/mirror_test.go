@@ -130,11 +130,11 @@ func TestF73_PodThatWentWhileItWasLookedUp(t *testing.T) {
 	})
 }
 
-// TestC_1_13_4_ServerThatHasNotHeardOfTheNode refuses a mirror for a moment. The sink
+// TestC_1_13_4_ServerDoesNotKnowTheNode refuses a mirror for a moment. The sink
 // logs nothing, and warns only where that lasts.
 //
 // Shows: C-1.13.4
-func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
+func TestC_1_13_4_ServerDoesNotKnowTheNode(t *testing.T) {
 	t.Parallel()
 	for _, goesOn := range []bool{false, true} {
 		inBubble(t, func(t *testing.T, n *node) {
@@ -153,11 +153,11 @@ func TestC_1_13_4_ServerThatHasNotHeardOfTheNode(t *testing.T) {
 	}
 }
 
-// TestC_1_13_6_ServerThatHasNotHeardOfTheMirror answers its deletion with "not found".
+// TestC_1_13_6_ServerDoesNotKnowTheMirror answers its deletion with "not found".
 // The sink still deletes it, though no more input comes.
 //
 // Shows: C-1.13.6
-func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
+func TestC_1_13_6_ServerDoesNotKnowTheMirror(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		refused := 0
@@ -180,11 +180,11 @@ func TestC_1_13_6_ServerThatHasNotHeardOfTheMirror(t *testing.T) {
 	})
 }
 
-// TestC_1_13_6_OrphansGoWhenAllWasHeard, and not before; the mirror of a static pod
+// TestC_1_13_6_OrphansAreDeletedOnceAllLayersAreReady, and not before; the mirror of a static pod
 // that stops stays until the pod has stopped.
 //
 // Shows: C-1.13.6
-func TestC_1_13_6_OrphansGoWhenAllWasHeard(t *testing.T) {
+func TestC_1_13_6_OrphansAreDeletedOnceAllLayersAreReady(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		for _, name := range []string{"left", "kept", "stops"} {

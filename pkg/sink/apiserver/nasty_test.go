@@ -51,11 +51,11 @@ func TestC_1_27_4_AServerThatKeepsNotAll(t *testing.T) {
 	})
 }
 
-// TestC_1_27_AnEndNobodyTellsOfIsForgotten: a rejected pod is reported once, and no
+// TestC_1_27_RejectedPod_IsForgottenByTheWatch: a rejected pod is reported once, and no
 // report says later that it is gone: the watch does.
 //
 // Shows: C-1.27
-func TestC_1_27_AnEndNobodyTellsOfIsForgotten(t *testing.T) {
+func TestC_1_27_RejectedPod_IsForgottenByTheWatch(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {
 		for i := range 20 {

@@ -145,7 +145,7 @@ func TestTheSameIsNotWrittenAgain(t *testing.T) {
 	want(t, path, map[string]string{"a": "1", "b": "1"})
 }
 
-func TestJournalIsClosedToOthersAndTellsNothing(t *testing.T) {
+func TestJournalIsPrivateAndHoldsNoSecret(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -261,7 +261,7 @@ func TestF12_DamagedLinesArePassedOver(t *testing.T) {
 	}
 }
 
-func TestJournalThatWasRemovedBeginsAnew(t *testing.T) {
+func TestJournal_FileIsRemoved_WritesANewOne(t *testing.T) {
 	t.Parallel()
 	path := newPath(t)
 	j := open(t, path)

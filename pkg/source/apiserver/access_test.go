@@ -129,7 +129,7 @@ func TestF72_ExpiredTokenIsReadAgain(t *testing.T) {
 }
 
 // Shows: F72
-func TestF72_ForbiddenIsToldAndKeepsPods(t *testing.T) {
+func TestF72_ForbiddenIsReportedAndKeepsPods(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
 	l := sourcetest.Listen(t, s.source(t))

@@ -225,7 +225,7 @@ func TestF71_LongGapIsListed(t *testing.T) {
 // again with them.
 //
 // Shows: F71
-func TestF71_SetBackServerHasObjectsListedAnew(t *testing.T) {
+func TestF71_SetBackServerHasObjectsListedAgain(t *testing.T) {
 	s, l := keeping(t, gathers)
 	s.change(func() { s.rv = 900; s.puts(boundPod("two", "x")); s.keeps("secrets", secret("c", "2")) })
 	for w := becomes(t, l, "configmap/default/a=1 configmap/default/b=1 secret/default/c=2"); w.Pod("two") == nil; w = l.Set() {

@@ -45,7 +45,7 @@ func naming(names ...string) func(*v1.Pod) {
 
 // holds returns the objects of a set as "configmap/default/a=content", and files
 // that cannot be read as "!configmap/default/a".
-func holds(w sourcetest.Word) string {
+func holds(w sourcetest.Result) string {
 	var out []string
 	for f := range w.Files.All() {
 		_, name, _ := strings.Cut(f.File, "#")
@@ -69,7 +69,7 @@ func (s *server) asksFor(what string) int {
 }
 
 // becomes waits for a set with these objects.
-func becomes(t *testing.T, l *sourcetest.Listener, want string) sourcetest.Word {
+func becomes(t *testing.T, l *sourcetest.Listener, want string) sourcetest.Result {
 	t.Helper()
 	for deadline := time.Now().Add(wait.Limit); ; {
 		w := l.Set()
@@ -176,7 +176,7 @@ func TestC_1_38_10_ImmutableObjectsAreNotWatched(t *testing.T) {
 // not wait for it.
 //
 // Shows: C-1.38.10
-func TestC_1_38_10_RefusedObjectIsTold(t *testing.T) {
+func TestC_1_38_10_RefusedObjectIsReported(t *testing.T) {
 	s := newServer(t)
 	s.keep("secrets", secret("a", "hunter2"))
 	s.put(boundPod("one", "x", naming("!a")))
@@ -230,7 +230,7 @@ func TestObjects_ThatCannotBeRead_AreNamedByTheirPods(t *testing.T) {
 // object does not count as deleted.
 //
 // Shows: C-1.38.10
-func TestC_1_38_10_SilenceHoldsPodsUpForAMoment(t *testing.T) {
+func TestC_1_38_10_UnansweredReadDelaysPodsBriefly(t *testing.T) {
 	s := newServer(t)
 	s.keep("configmaps", configMap("a", "1"))
 	s.put(boundPod("one", "x", naming("a")), boundPod("two", "x"))

@@ -153,7 +153,7 @@ func TestF70_OutageKeepsPodsAndReturnCostsNoList(t *testing.T) {
 // lists.
 //
 // Shows: F70
-func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
+func TestF70_RefusedWatchIsReportedAndListsGoOn(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
@@ -179,7 +179,7 @@ func TestF70_RefusedWatchIsToldAndListsGoOn(t *testing.T) {
 // due, and a list shows the missed changes.
 //
 // Shows: F70
-func TestF70_SilentWatchIsGivenUp(t *testing.T) {
+func TestF70_WatchWithoutEventsIsAbandoned(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("one", "x"))
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
@@ -255,7 +255,7 @@ func TestSteadyEventsAreNotWithheld(t *testing.T) {
 // logs (I8).
 //
 // Shows: F72
-func TestF72_CredentialsAndBodiesAreNeverTold(t *testing.T) {
+func TestF72_CredentialsAndBodiesAreNeverPrinted(t *testing.T) {
 	var log bytes.Buffer
 	a := newAuthority(t)
 	s := a.secure(t)

@@ -11,11 +11,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
-// TestC_1_12_2_SeenIsToldOfMirrorsToo: Seen receives the server's state, in order,
+// TestC_1_12_2_SeenGetsMirrorsToo: Seen receives the server's state, in order,
 // mirrors included, and no old events.
 //
 // Shows: C-1.12.2
-func TestC_1_12_2_SeenIsToldOfMirrorsToo(t *testing.T) {
+func TestC_1_12_2_SeenGetsMirrorsToo(t *testing.T) {
 	s := newServer(t)
 	mirror := func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigMirror: "h"} }
 	s.put(boundPod("one", "x"), boundPod("static", "x", mirror))

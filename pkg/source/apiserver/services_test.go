@@ -172,7 +172,7 @@ func eventually(t *testing.T, look func() string, want string) {
 // addresses; later answers take effect.
 //
 // Shows: C-1.38.1
-func TestC_1_38_1_ServicesOfASilentServer(t *testing.T) {
+func TestC_1_38_1_ServicesOfAnUnresponsiveServer(t *testing.T) {
 	for _, offline := range []bool{false, true} {
 		s := newServer(t)
 		s.keep("services", service("ns", "a", "10.0.0.2"))

@@ -81,7 +81,7 @@ func TestNewRefusesWhatCannotBeRead(t *testing.T) {
 	}
 }
 
-func TestNameIsThePrefixWhoeverTheMembersAre(t *testing.T) {
+func TestNameIsThePrefixForAnyMembers(t *testing.T) {
 	for _, endpoints := range [][]string{{"http://127.0.0.1:1"}, {"https://u:p@b", "https://[::1]:4001/"}} {
 		s, err := New(Config{Endpoints: endpoints, Prefix: "/pods/n1"})
 		if err != nil {
@@ -136,7 +136,7 @@ func TestKeysThatArePassedOver(t *testing.T) {
 	}
 }
 
-func TestSkippedKeysAreSaidAndNotRead(t *testing.T) {
+func TestSkippedKeysAreReportedAndNotRead(t *testing.T) {
 	r := reading(t)
 	r.apply(nil, []*mvccpb.Event{put(2, "/pods/web", "pod one x"), put(2, "/pods/.web", "]garbage["), put(2, "/pods/\xff", "")})
 	var s source.Snapshot
@@ -260,7 +260,7 @@ func TestBackOffGrowsToHalfAMinute(t *testing.T) {
 }
 
 // Shows: F70
-func TestF70_NobodyIsThere(t *testing.T) {
+func TestF70_NoMemberAnswers(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 	s, err := New(Config{Endpoints: []string{"http://" + nobody}, Prefix: "/p", Parse: parse})
 	if err != nil {
@@ -285,7 +285,7 @@ func TestReasonsNameEveryMember(t *testing.T) {
 }
 
 // Shows: F72
-func TestF72_WordsHoldNoSecrets(t *testing.T) {
+func TestF72_MessagesHoldNoSecrets(t *testing.T) {
 	secret := errors.New("token hunter2")
 	for want, c := range map[string]struct{ cause, err error }{
 		"permission denied":                                   {nil, rpctypes.ErrGRPCPermissionDenied},
@@ -393,7 +393,7 @@ func FuzzEtcd(f *testing.F) {
 	})
 }
 
-func TestSetsEndsWithItsContextWhileNobodyAnswers(t *testing.T) {
+func TestSets_NoMemberAnswers_EndsWithItsContext(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -181,7 +181,7 @@ func TestF45_PermissionDenied(t *testing.T) {
 		p.put("secret.yaml", "pod two x")
 		must(t, os.Chmod(p.path("secret.yaml"), 0))
 		snapshot, err := asNobody(t, p.source())
-		w := sourcetest.Word{Snapshot: snapshot, Err: err}
+		w := sourcetest.Result{Snapshot: snapshot, Err: err}
 		w.Holds(t, "one", "!")
 		if got := w.Files.At(1).Problems[0].Msg; got != "cannot be read: permission denied" {
 			t.Errorf("problem %q", got)
@@ -208,7 +208,7 @@ func TestF45_PermissionDenied(t *testing.T) {
 }
 
 // Shows: F43
-func TestF43_DuplicatesAreAllTold(t *testing.T) {
+func TestF43_DuplicatesAreAllReported(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	p.put("a.yaml", "pod one x")
@@ -380,7 +380,7 @@ func TestNoticesOfTheParserAreSkips(t *testing.T) {
 
 // The rescan finds changes without inotify events: in the target of a link, and in
 // skipped files.
-func TestRescanFindsWhatNobodyTells(t *testing.T) {
+func TestRescanFindsChangesWithoutEvents(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	elsewhere := newPlace(t)

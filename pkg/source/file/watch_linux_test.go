@@ -293,7 +293,7 @@ func (l *looks) Write(line []byte) (int, error) {
 }
 
 // A skipped file is reported once, however often it is seen.
-func TestSkipsAreSaidOnce(t *testing.T) {
+func TestSkipsAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	var looked looks

@@ -242,7 +242,7 @@ func TestF40_WithoutLeasesQuietDecides(t *testing.T) {
 }
 
 // Shows: F40
-func TestF40_LeaseTellsWritersAndCostsNoSignal(t *testing.T) {
+func TestF40_LeaseDetectsWritersWithoutASignal(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "x")
 	ok(t, os.WriteFile(path, []byte("x"), 0o600))
 	f, problem := openFile(t, path)

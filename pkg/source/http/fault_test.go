@@ -53,7 +53,7 @@ func TestF60_EmptyBodyKeepsPods(t *testing.T) {
 
 // firstSet returns the first set of a source whose time is so short that a machine may
 // take it from good answers too.
-func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Word {
+func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Result {
 	t.Helper()
 	w := l.Next()
 	for w.Err != nil && w.Err.Error() == "timeout" {
@@ -69,7 +69,7 @@ func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Word {
 // neither it nor what we send appears anywhere (C-1.7.6, I8).
 //
 // Shows: F61, I8
-func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
+func TestF61_BodyAndCredentialsAreNeverPrinted(t *testing.T) {
 	var log said.Log
 	var told strings.Builder
 	s := newSite(t)
@@ -79,7 +79,7 @@ func TestF61_BodyAndCredentialsAreNeverTold(t *testing.T) {
 		c.Header = nethttp.Header{"X-Secret": {"hunter2"}}
 		c.Log = log.Logger()
 	})
-	tells := func(w sourcetest.Word) { fmt.Fprintf(&told, "%+v %v\n", w.Files.Slice(), w.Err) }
+	tells := func(w sourcetest.Result) { fmt.Fprintf(&told, "%+v %v\n", w.Files.Slice(), w.Err) }
 	tells(l.Set())
 	s.says("password: hunter2")
 	broken := l.Set()

@@ -71,7 +71,7 @@ func garbageAtFirst(t *testing.T, f Fixture) {
 	}
 }
 
-func hasProblem(t *testing.T, w Word) {
+func hasProblem(t *testing.T, w Result) {
 	t.Helper()
 	for file := range w.Files.All() {
 		if (file.Whole || len(file.Broken) > 0) && (len(file.Problems) == 0 || file.Problems[0].Msg == "" || file.Problems[0].File == "") {

@@ -77,8 +77,8 @@ func Run(t *testing.T, make func(t *testing.T) Fixture) {
 	rule("EndsWithTheContextWhileBroken", endsWhileBroken)
 }
 
-// Word is one yield of a source: a set or an error.
-type Word struct {
+// Result is one yield of a source: a set or an error.
+type Result struct {
 	source.Snapshot
 	Err error
 }
@@ -86,7 +86,7 @@ type Word struct {
 // Listener receives a source's yields one by one.
 type Listener struct {
 	t      testing.TB
-	yields chan Word // capacity 0: the ranging goroutine sends, Next receives
+	yields chan Result // capacity 0: the ranging goroutine sends, Next receives
 	cancel context.CancelFunc
 	last   uint64 // revision of the last set
 }
@@ -94,13 +94,13 @@ type Listener struct {
 // Listen ranges over s in a goroutine that ends before the test does.
 func Listen(t testing.TB, s source.Source) *Listener {
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &Listener{t: t, yields: make(chan Word), cancel: cancel}
+	l := &Listener{t: t, yields: make(chan Result), cancel: cancel}
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer close(l.yields)
 		for snapshot, err := range s.Sets(ctx) {
 			select {
-			case l.yields <- Word{snapshot, err}:
+			case l.yields <- Result{snapshot, err}:
 			case <-ctx.Done():
 			}
 		}
@@ -111,7 +111,7 @@ func Listen(t testing.TB, s source.Source) *Listener {
 
 // Next returns the next yield; it fails the test when none comes or the sequence has
 // ended, and when a set does not have the next revision.
-func (l *Listener) Next() Word {
+func (l *Listener) Next() Result {
 	l.t.Helper()
 	select {
 	case w, ok := <-l.yields:
@@ -134,11 +134,11 @@ func (l *Listener) Next() Word {
 	case <-time.After(wait.Limit):
 		l.t.Fatal("the source yields nothing")
 	}
-	return Word{}
+	return Result{}
 }
 
 // Set returns the next yield, which must be a set.
-func (l *Listener) Set() Word {
+func (l *Listener) Set() Result {
 	l.t.Helper()
 	w := l.Next()
 	if w.Err != nil {
@@ -149,7 +149,7 @@ func (l *Listener) Set() Word {
 
 // Settled is Set, but skips sets with a pod that is being deleted: where pods are
 // deleted in two steps, a source may yield the first one.
-func (l *Listener) Settled() Word {
+func (l *Listener) Settled() Result {
 	l.t.Helper()
 	w := l.Set()
 	for w.deleting() {
@@ -158,7 +158,7 @@ func (l *Listener) Settled() Word {
 	return w
 }
 
-func (w Word) deleting() bool {
+func (w Result) deleting() bool {
 	for f := range w.Files.All() {
 		if slices.ContainsFunc(f.Pods, func(p *pod.Spec) bool { return p.Pod.DeletionTimestamp != nil }) {
 			return true
@@ -201,7 +201,7 @@ func (l *Listener) Leave() { l.cancel() }
 
 // Contents returns the content of w: "name" per pod, "!file" per Whole file, "?name"
 // per rejected pod; sorted.
-func (w Word) Contents() []string {
+func (w Result) Contents() []string {
 	out := []string{}
 	for f := range w.Files.All() {
 		if f.Whole {
@@ -219,7 +219,7 @@ func (w Word) Contents() []string {
 }
 
 // Pod returns the pod name of w, nil when there is none.
-func (w Word) Pod(name string) *pod.Spec {
+func (w Result) Pod(name string) *pod.Spec {
 	for f := range w.Files.All() {
 		for _, p := range f.Pods {
 			if p.Name == name {
@@ -231,7 +231,7 @@ func (w Word) Pod(name string) *pod.Spec {
 }
 
 // Holds fails the test unless w's contents are exactly these.
-func (w Word) Holds(t testing.TB, contents ...string) {
+func (w Result) Holds(t testing.TB, contents ...string) {
 	t.Helper()
 	slices.Sort(contents)
 	if got := w.Contents(); w.Err != nil || !slices.Equal(got, append([]string{}, contents...)) {
@@ -240,7 +240,7 @@ func (w Word) Holds(t testing.TB, contents ...string) {
 }
 
 // Names fails the test unless the changed keys are exactly these pods.
-func (w Word) Names(t testing.TB, pods ...string) {
+func (w Result) Names(t testing.TB, pods ...string) {
 	t.Helper()
 	got := []string{}
 	for _, k := range w.Changed {

@@ -98,7 +98,7 @@ func TestEmptyInputIsAProblem(t *testing.T) {
 // Half of the input is a valid manifest; the source yields only the whole.
 //
 // Shows: F40
-func TestF40_NothingIsSaidBeforeTheEnd(t *testing.T) {
+func TestF40_NothingIsYieldedBeforeTheEnd(t *testing.T) {
 	r, w := io.Pipe()
 	l := sourcetest.Listen(t, stdin.New(r, parse, 0))
 	for _, part := range []string{"pod one x\n", "pod t", "wo x\n"} {

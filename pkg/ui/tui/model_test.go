@@ -298,10 +298,10 @@ func TestFailureKeepsItsBeginning(t *testing.T) {
 	}
 }
 
-// TestWhoComesLateHearsSinceWhen: a source that already fails is shown with the start time of
+// TestModel_SourceAlreadyFails_ShowsSinceWhen: a source that already fails is shown with the start time of
 // the failure. It is STALE if it has pods from an older reading, and FAILING if it was never
 // read.
-func TestWhoComesLateHearsSinceWhen(t *testing.T) {
+func TestModel_SourceAlreadyFails_ShowsSinceWhen(t *testing.T) {
 	t.Parallel()
 	stale := problem(40, "ERROR", "http", cfg, pod.Problem{Msg: "https://cfg.example:8443: connection refused"}, false)
 	stale.Since = second(7)
