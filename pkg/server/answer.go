@@ -189,9 +189,6 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	c, refusal := f.who(r)
 	if refusal != nil { // unauthenticated callers cannot discover routes
-		if refusal.Code == http.StatusTooManyRequests {
-			h.Set("Retry-After", "1")
-		}
 		f.refuse(w, nil, refusal)
 		return
 	}
@@ -221,7 +218,6 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) refuseBusy(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1")
 	s.refuse(w, nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
 }
 
@@ -332,6 +328,9 @@ func (s *Server) refuse(w http.ResponseWriter, q *request, refusal *Refusal) {
 	h := w.Header()
 	if len(refusal.allow) > 0 {
 		h.Set("Allow", strings.Join(refusal.allow, ", "))
+	}
+	if refusal.Code == http.StatusTooManyRequests {
+		h.Set("Retry-After", "1")
 	}
 	h.Set("Connection", "close")
 	if q != nil && q.route.kubelet || refusal.Code == http.StatusUnauthorized {

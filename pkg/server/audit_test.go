@@ -352,3 +352,27 @@ func TestTLS_RefusedByLimit_IsToldToComeAgain(t *testing.T) {
 		}
 	}
 }
+
+// busyDesk is an Access that has too many callers to review.
+type busyDesk struct{ Access }
+
+func (busyDesk) Who(*http.Request) (Caller, bool, error) { return Caller{Name: "apiserver"}, true, nil }
+
+func (busyDesk) May(context.Context, Caller, string, ...string) (bool, string, error) {
+	return false, "", &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
+}
+
+// A caller whose rights cannot be reviewed now is told when to come again, so that its client
+// does.
+//
+// Shows: D2
+func TestTLS_ReviewRefusedByLimit_IsToldToComeAgain(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg.Access = busyDesk{}
+	p := opened(t, cfg)
+	code, _, header := p.fetch(t, p.web(t, "admin"), http.MethodGet, "/pods", nil)
+	if code != http.StatusTooManyRequests || header.Get("Retry-After") == "" {
+		t.Errorf("%d %v", code, header)
+	}
+}

@@ -175,7 +175,7 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	}
 	peer := server.Peer(r.RemoteAddr)
 	if shown != nil {
-		leave, err := a.peers.enter(peer, certificates)
+		leave, err := a.peers.enter(peer, certificates, "")
 		if err != nil {
 			return server.Caller{}, false, err
 		}
@@ -192,7 +192,7 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	if token == "" {
 		return server.Caller{}, false, nil
 	}
-	leave, err := a.peers.enter(peer, bearerTokens)
+	leave, err := a.peers.enter(peer, bearerTokens, "")
 	if err != nil {
 		return server.Caller{}, false, err
 	}
@@ -249,5 +249,6 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 			return true, why, nil
 		}
 	}
+	a.reviews.trusted.Remove(c.Name)
 	return false, why, nil
 }

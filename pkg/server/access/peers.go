@@ -29,6 +29,7 @@ type peers struct {
 	mu      sync.Mutex // guards the fields below
 	all     map[credential]int
 	waiting map[presented]int
+	names   map[reviewed]int
 	refused *cache.LRUExpireCache // presented → budget; absent: nothing was refused
 }
 
@@ -51,6 +52,12 @@ type presented struct {
 	kind credential
 }
 
+// reviewed is a caller with the kind of its review.
+type reviewed struct {
+	name string
+	kind credential
+}
+
 // budget is a token bucket: the refusals that a peer had left at the time at.
 type budget struct {
 	left float64
@@ -58,29 +65,35 @@ type budget struct {
 }
 
 func newPeers() *peers {
-	return &peers{all: map[credential]int{}, waiting: map[presented]int{}, refused: cache.NewLRUExpireCache(peersKept)}
+	return &peers{all: map[credential]int{}, waiting: map[presented]int{}, names: map[reviewed]int{}, refused: cache.NewLRUExpireCache(peersKept)}
 }
 
-// enter admits a credential to authentication. Call leave once afterwards, with whether
-// the credential was refused. The error is a *server.Refusal with code 429.
-func (p *peers) enter(peer netip.Prefix, kind credential) (leave func(refused bool), err error) {
+// enter admits a credential to authentication, or a caller of that name to its review; name is ""
+// for a credential. A name may have as many places as it leaves to the others, however many
+// addresses and tokens it has. Call leave once afterwards, with whether the credential was
+// refused. The error is a *server.Refusal with code 429.
+func (p *peers) enter(peer netip.Prefix, kind credential, name string) (leave func(refused bool), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	of := presented{peer, kind}
+	of, by := presented{peer, kind}, reviewed{name, kind}
 	switch {
 	case p.left(of).left < 1:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
-	case p.all[kind] >= waiting || p.waiting[of] >= waitingPeer:
+	case p.all[kind] >= waiting || p.waiting[of] >= waitingPeer || name != "" && p.names[by] >= waiting-p.all[kind]:
 		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
 	}
 	p.all[kind]++
 	p.waiting[of]++
+	p.names[by]++
 	return func(refused bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		p.all[kind]--
 		if p.waiting[of]--; p.waiting[of] == 0 {
 			delete(p.waiting, of)
+		}
+		if p.names[by]--; p.names[by] == 0 {
+			delete(p.names, by)
 		}
 		if refused {
 			b := p.left(of)

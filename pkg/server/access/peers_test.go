@@ -359,12 +359,12 @@ func TestPeers_TokensTakeAllPlaces_CertificatesAreHeard(t *testing.T) {
 		if i > waitingPeer {
 			peer = server.Peer(fmt.Sprintf("198.51.100.%d:1", i%250))
 		}
-		_, _ = p.enter(peer, bearerTokens)
+		_, _ = p.enter(peer, bearerTokens, "")
 	}
-	if _, err := p.enter(server.Peer("203.0.113.9:1"), bearerTokens); err == nil {
+	if _, err := p.enter(server.Peer("203.0.113.9:1"), bearerTokens, ""); err == nil {
 		t.Error("places of tokens have no bound")
 	}
-	leave, err := p.enter(same, certificates)
+	leave, err := p.enter(same, certificates, "")
 	if err != nil {
 		t.Fatalf("a certificate: %v", err)
 	}

@@ -27,8 +27,9 @@ type reviews struct {
 	allowed, denied time.Duration
 	kept, refused   *cache.LRUExpireCache // a crowd of callers without rights displaces no allowed one
 	peers           *peers
-	// trusted holds the names of callers that were allowed something. Their reviews do not
-	// wait for those of others, who may be a crowd without rights.
+	// trusted holds the names of callers that were allowed something, and were not refused
+	// anything since. Their reviews do not wait for those of others, who may be a crowd without
+	// rights.
 	trusted *cache.LRUExpireCache
 	of      map[credential]lane
 
@@ -96,7 +97,7 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	if _, ok := s.trusted.Get(c.Name); ok {
 		kind = trustedNames
 	}
-	leave, err := s.peers.enter(c.Peer, kind)
+	leave, err := s.peers.enter(c.Peer, kind, c.Name)
 	if err != nil {
 		return decision{}, err
 	}
