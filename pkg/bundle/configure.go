@@ -92,6 +92,8 @@ func (c containerdConfig) encode() ([]byte, error) {
 					"bin_dirs":     []string{c.bin + "/cni"},
 					"conf_dir":     c.root + "/cni",
 					"max_conf_num": 1,
+					// containerd sets up the loopback device itself, without the plugin.
+					"use_internal_loopback": true,
 				},
 				"containerd": tomlTable{
 					"default_runtime_name": "runc",

@@ -59,6 +59,9 @@ func run(m *testing.M) int {
 	if shared, err = node.Start(context.Background()); err != nil {
 		return fail(err)
 	}
+	if err := shared.PlainNetwork(context.Background()); err != nil {
+		return fail(err, shared.Close())
+	}
 	if lives, err = observe(shared); err != nil {
 		return fail(err, shared.Close())
 	}

@@ -92,7 +92,8 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 //
 // Shows: B1
 func TestB1_PodNetwork(t *testing.T) {
-	s := parallelStage(t)
+	t.Parallel()
+	s := newStage(t, node.New(t)) // with host ports
 	port := freePort(t)
 	s.write("web.yaml", manifest("web", []string{
 		container("main", `serve, ":8080", forever`, "ports: [{containerPort: 8080, hostPort: "+port+"}]"),
@@ -121,7 +122,8 @@ func TestB1_PodNetwork(t *testing.T) {
 //
 // Shows: C-1.31
 func TestC_1_31_HostPortConflict(t *testing.T) {
-	s := parallelStage(t)
+	t.Parallel()
+	s := newStage(t, node.New(t)) // with host ports
 	text := func(name, port string) string {
 		return manifest(name, []string{container("main", `serve, ":8080", forever`, "ports: [{containerPort: 8080, hostPort: "+port+"}]")})
 	}

@@ -47,7 +47,8 @@ func (s *stage) edit(file, old, new string) {
 //
 // Shows: F33, P21
 func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
-	s := parallelStage(t)
+	t.Parallel()
+	s := newStage(t, node.New(t)) // with host ports
 	s.shop()
 	s.excuse("shop-db") // it restarts with its password: the checker does not read config objects
 	archives, err := node.Images()

@@ -91,6 +91,9 @@ func bareWorld(t testing.TB, options ...cluster.Option) *world {
 		t.Fatal(err)
 	}
 	w := &world{TB: t, machine: node.New(t), name: "n1", namespace: "default", starts: new([]span), program: program}
+	if err := w.machine.PlainNetwork(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	w.address = device(t)
 	w.cluster = cluster.Start(t, append(options, cluster.Whole(w.address))...)
 	w.config = w.cluster.AdminKubeconfig(t)
