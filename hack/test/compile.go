@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"go/ast"
 	"go/build"
+	"go/parser"
+	"go/token"
 	"os"
 	"os/exec"
 	"path"
@@ -18,43 +21,40 @@ import (
 // A set is a set of packages that are compiled with the same settings.
 type set struct {
 	patterns []string
-	except   []string // import paths, without the module's
+	has      func(pkg) bool // which packages of the patterns; nil: all
 	race     bool
 	again    bool // all tests run in the full tier, none in the first
 }
 
-// unraced packages run in the first tier without the race detector, which makes them five
-// times as slow, and in the full tier with it: the pure ones, which have no goroutines
-// (pkg/arch_test.go), and cmd, whose scripts start the program some hundred times.
-var unraced = []string{"cmd", "pkg/cycle", "pkg/manifest", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/policy", "pkg/sorted", "pkg/status"}
+// product are the packages of product code, and of this program.
+var product = []string{"./cmd/...", "./pkg/...", "./hack/..."}
 
-// sets are all packages with tests. Product code runs under the race detector. Tests that
-// run finished programs share the settings of bin/nodectl-slim, so that their dependencies
-// are compiled once for both.
+// sets are all packages with tests. Product code runs under the race detector, which makes
+// it five times as slow: in the first tier packages that start goroutines, in the full tier
+// the others. Tests that run finished programs share the settings of bin/nodectl-slim, so that
+// their dependencies are compiled once for both.
 var sets = []set{
-	{patterns: []string{"./pkg/...", "./hack/..."}, except: append([]string{"pkg"}, unraced...), race: true},
-	{patterns: below(unraced)},
-	{patterns: below(unraced), race: true, again: true},
-	{patterns: []string{"./test/...", "./docs/...", "./pkg"}}, // those of docs and pkg read sources
-}
-
-// below are the patterns of packages.
-func below(paths []string) (patterns []string) {
-	for _, p := range paths {
-		patterns = append(patterns, "./"+p)
-	}
-	return patterns
+	{patterns: product, has: func(p pkg) bool { return p.concurrent && !p.reads() }, race: true},
+	{patterns: product, has: func(p pkg) bool { return !p.concurrent && !p.reads() }},
+	{patterns: product, has: func(p pkg) bool { return !p.concurrent && !p.reads() }, race: true, again: true},
+	{patterns: []string{"./test/...", "./docs/...", "./pkg"}},
 }
 
 // module is the prefix of all import paths.
-const module = "github.com/nodectl/nodectl"
+const module = "github.com/nodectl/nodectl/"
 
 // A pkg is one package with tests.
 type pkg struct {
 	path  string // import path
 	dir   string
 	files []string // test files
+	// concurrent says that the product code starts goroutines. That of cmd does not count: its
+	// scripts start the program some hundred times.
+	concurrent bool
 }
+
+// reads reports whether the package has tests of the source only.
+func (p pkg) reads() bool { return p.path == module+"pkg" }
 
 // compile compiles the tests of the tier into out, and returns what runs them.
 func compile(ctx context.Context, o options, out string) ([]job, error) {
@@ -92,7 +92,7 @@ func compile(ctx context.Context, o options, out string) ([]job, error) {
 				return nil, err
 			}
 			for _, p := range round {
-				name := strings.TrimPrefix(strings.TrimPrefix(p.path, module), "/")
+				name := strings.TrimPrefix(p.path, module)
 				binary := filepath.Join(to, path.Base(p.path)+".test")
 				jobs = append(jobs, job{
 					name: name, dir: p.dir, log: filepath.Join(out, strings.ReplaceAll(name, "/", "_")+".log"),
@@ -110,9 +110,9 @@ func compile(ctx context.Context, o options, out string) ([]job, error) {
 
 // list returns the packages of the set that have tests and match the patterns.
 func (s set) list(ctx context.Context, o options) ([]pkg, error) {
-	args := append([]string{"list", "-tags", tags(o), "-f", "{{.ImportPath}}\t{{.Dir}}\t{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}"}, s.patterns...)
+	const format = "{{.ImportPath}}\t{{.Dir}}\t{{join .TestGoFiles \" \"}} {{join .XTestGoFiles \" \"}}\t{{join .GoFiles \" \"}}"
 	var text bytes.Buffer
-	cmd := command(ctx, ".", nil, "go", args...)
+	cmd := command(ctx, ".", nil, "go", append([]string{"list", "-tags", tags(o), "-f", format}, s.patterns...)...)
 	cmd.Stdout = &text
 	if err := cmd.Run(); err != nil {
 		return nil, fmt.Errorf("list the packages: %w", err)
@@ -121,11 +121,45 @@ func (s set) list(ctx context.Context, o options) ([]pkg, error) {
 	for line := range strings.Lines(text.String()) {
 		f := strings.Split(line, "\t")
 		p := pkg{path: f[0], dir: f[1], files: strings.Fields(f[2])}
-		if len(p.files) > 0 && o.wants(p.path) && !slices.Contains(s.except, strings.TrimPrefix(p.path, module+"/")) {
+		if len(p.files) == 0 || !o.wants(p.path) {
+			continue
+		}
+		if p.path != module+"cmd" {
+			var err error
+			if p.concurrent, err = startsGoroutines(p.dir, strings.Fields(f[3])); err != nil {
+				return nil, err
+			}
+		}
+		if s.has == nil || s.has(p) {
 			all = append(all, p)
 		}
 	}
 	return all, nil
+}
+
+// startsGoroutines reports whether a file has a go statement, or calls a method Go, as those of
+// sync.WaitGroup and errgroup.Group, or AfterFunc.
+func startsGoroutines(dir string, files []string) (bool, error) {
+	for _, f := range files {
+		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, f), nil, parser.SkipObjectResolution)
+		if err != nil {
+			return false, err
+		}
+		found := false
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				found = true
+			case *ast.SelectorExpr:
+				found = found || n.Sel.Name == "Go" || n.Sel.Name == "AfterFunc"
+			}
+			return !found
+		})
+		if found {
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // tests returns the value of -test.run for the package: everything in the first tier, in

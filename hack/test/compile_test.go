@@ -65,3 +65,23 @@ func TestRounds_SameLastElement_NeverMeets(t *testing.T) {
 		}
 	}
 }
+
+func TestStartsGoroutines(t *testing.T) {
+	dir := t.TempDir()
+	for name, c := range map[string]struct {
+		body string
+		want bool
+	}{
+		"statement.go": {"go f()", true},
+		"group.go":     {"var wg sync.WaitGroup; wg.Go(f)", true},
+		"after.go":     {"time.AfterFunc(0, f)", true},
+		"none.go":      {"f() // go f()", false},
+	} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("package a\n\nfunc f() {\n\t"+c.body+"\n}\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := startsGoroutines(dir, []string{name}); err != nil || got != c.want {
+			t.Errorf("%s: %t, %v", c.body, got, err)
+		}
+	}
+}

@@ -36,7 +36,7 @@ func stopsOf(m *machine) []string {
 	return lines
 }
 
-// Shows: C-1.23.3
+// Shows: C-1.23, C-1.23.3
 func TestC_1_23_3_PreStopTakesItsTimeOutOfTheGrace(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes time.Duration

@@ -66,7 +66,7 @@ func (s *stage) cgroup(name, v1File, v2File, value string) string {
 func TestF9_AgentOutOfMemory(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
-	const pods = 8
+	const pods = 3
 	was := make(map[string]map[string]running)
 	for i := range pods {
 		name := fmt.Sprint("p", i)

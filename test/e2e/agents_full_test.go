@@ -4,8 +4,14 @@ package e2e
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/test/criproxy"
 )
 
 // TestF15_SecondAgent: another agent on the same root directory exits with one line that
@@ -32,4 +38,75 @@ func TestF15_SecondAgent(t *testing.T) {
 	a.kill()
 	s.serve()
 	s.awaitReady("next", true)
+}
+
+// TestB7_AdoptionTouchesNothing: SIGTERM ends the agent at once and no pod. The next agent
+// adopts the pods without one mutating call, also after a kill -9.
+//
+// Shows: B7, I2
+func TestB7_AdoptionTouchesNothing(t *testing.T) {
+	s := parallelStage(t).oftenSynced()
+	p := s.through(criproxy.Hooks{})
+	mount := "volumeMounts: [{name: data, mountPath: /data}]"
+	s.write("a.yaml", manifest("a", []string{container("main", "forever", mount), container("side", "forever")},
+		"volumes: [{name: data, emptyDir: {}}]", "initContainers:", container("init", "write, /data/x, text", mount)))
+	s.write("b.yaml", manifest("b", []string{container("main", "forever")}, "hostNetwork: true"))
+	s.write("job.yaml", manifest("job", []string{container("main", "print, done")}, "restartPolicy: OnFailure"))
+	s.write("bad.yaml", manifest("bad", []string{container("main", "exit, \"1\"")}, "restartPolicy: Never"))
+	a := s.serve()
+	was := map[string]map[string]running{"a": s.awaitRunning("a", "main", "side"), "b": s.awaitRunning("b", "main")}
+	s.awaitReady("a", true)
+	s.awaitReady("b", true)
+	s.awaitPhase("job", v1.PodSucceeded)
+	s.awaitPhase("bad", v1.PodFailed)
+	s.awaitSandboxEnded("job")
+	s.awaitSandboxEnded("bad")
+	s.quiet(p)
+	before := len(p.Mutations())
+	for i, end := range []func(*agent){(*agent).leave, (*agent).kill, (*agent).leave} {
+		end(a)
+		a = s.serve()
+		a.await("All pods reported", "pods=4")
+		s.awaitReady("a", true)
+		s.awaitPhase("job", v1.PodSucceeded)
+		s.awaitPhase("bad", v1.PodFailed)
+		s.quiet(p)
+		if made := p.Mutations()[before:]; len(made) > 0 {
+			t.Fatalf("agent %d made mutating calls: %v", i+2, made)
+		}
+		for name, w := range was {
+			s.untouched(name, w)
+		}
+		for _, name := range []string{"a", "b"} {
+			if all := s.readiness(name); len(all) == 0 || strings.Contains(fmt.Sprint(all), "false") {
+				t.Errorf("agent %d reported readiness of %s as %v", i+2, name, all)
+			}
+		}
+	}
+}
+
+// TestSweep_SourceNoLongerConfigured: serve stops the pods of a source that is no longer in
+// its flags at its start, and one line says why.
+func TestSweep_SourceNoLongerConfigured(t *testing.T) {
+	s := parallelStage(t)
+	second := filepath.Join(s.dir, "second")
+	if err := os.Mkdir(second, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(second, "old.yaml"), []byte(simple("old")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// Both hold keep: the earlier layer wins, and later the second one alone is enough.
+	if err := os.WriteFile(filepath.Join(second, "keep.yaml"), []byte(simple("keep")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := s.start(s.command("serve", "-f", second, "-f", s.manifests))
+	s.awaitRunning("old", "main")
+	kept := s.keep()
+	a.await("Pod is defined more than once", s.full("keep"))
+	a.leave()
+	a = s.serve()
+	a.once("no longer configured", s.full("old"), second)
+	s.awaitGone("old")
+	s.untouched("keep", kept)
 }

@@ -2,68 +2,12 @@ package e2e
 
 import (
 	"fmt"
-	"regexp"
-	"strconv"
 	"testing"
-	"time"
 
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/test/criproxy"
 )
-
-// TestC_1_29_18_FailedProbesRestart: the agent stops a container whose liveness probe fails,
-// or whose startup probe does not succeed in time, with the probe's own grace period instead
-// of the pod's, and restarts it. The pod's other container runs on.
-//
-// Shows: C-1.29.18
-func TestC_1_29_18_FailedProbesRestart(t *testing.T) {
-	s := parallelStage(t)
-	kinds := []string{"live", "begin"}
-	for _, name := range kinds {
-		probe := map[string]string{"live": "livenessProbe", "begin": "startupProbe"}[name] +
-			": {exec: {command: [/app, exists, /x/well-" + name + "]}, initialDelaySeconds: 2, periodSeconds: 1, timeoutSeconds: 30, failureThreshold: 1, terminationGracePeriodSeconds: 3}"
-		s.write(name+".yaml", manifest(name, []string{
-			container("main", "ignore, append, /x/"+name+", forever", scratchMount, probe), container("side", "forever"),
-		}, s.scratchVolume(), "terminationGracePeriodSeconds: 600"))
-		s.excuse(name) // the agent stops its container
-	}
-	s.serve()
-	asked := make(map[string]time.Time)
-	sides := make(map[string]running)
-	for _, name := range kinds {
-		s.awaitLog(name, "main", 0, "SIGTERM")
-		s.touch("well-" + name) // within its grace period: the next run passes its probe
-		sides[name] = s.awaitRunning(name, "main", "side")["side"]
-		text, err := s.log(name, "main", 0)
-		m := regexp.MustCompile(`SIGTERM (\d+)`).FindStringSubmatch(text)
-		if err != nil || m == nil {
-			t.Fatalf("log of %s: %q, %v", name, text, err)
-		}
-		at, err := strconv.ParseInt(m[1], 10, 64)
-		s.must(err)
-		asked[name] = time.Unix(0, at)
-	}
-	for _, name := range kinds {
-		st := s.awaitStatus(name, "restarted and ready", func(st v1.PodStatus) bool {
-			return ready(st) && containerStatus(st, "main").RestartCount == 1
-		})
-		if end := containerStatus(st, "main").LastTerminationState.Terminated; end == nil || end.ExitCode != 137 {
-			t.Errorf("%s: last end %+v", name, end)
-		}
-		all := s.awaitEnded(name, "main", 1)
-		if len(all) != 1 {
-			t.Fatalf("%s: lives that are over: %+v", name, all)
-		}
-		if grace := all[0].to.Sub(asked[name]); grace < 2900*time.Millisecond {
-			t.Errorf("%s was killed %s after its SIGTERM, the probe's grace is 3s", name, grace)
-		}
-		if now := s.awaitRunning(name, "main", "side"); now["side"] != sides[name] {
-			t.Errorf("%s: side was %+v, is %+v", name, sides[name], now["side"])
-		}
-		s.awaitStamps(name, 2)
-	}
-}
 
 // TestC_1_34_ResizeByTheAgent: an edit of resources changes a running container's cgroup and
 // no process. The status shows the resize while it is in progress and when it is done. If the

@@ -15,6 +15,14 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
+// TestF27_LostContainersComeBack: a pod that loses a process, a container or its sandbox, in
+// any way, comes back.
+//
+// Shows: F27
+func TestF27_LostContainersComeBack(t *testing.T) {
+	parallelStage(t).lose("process", "stop", "remove", "sandbox", "all")
+}
+
 // TestF22_OneStartHangs: a runtime that does not answer one call delays only the pod of that
 // call.
 //

@@ -6,14 +6,23 @@ import (
 
 	"golang.org/x/sys/unix"
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"maps"
+
+	"slices"
 )
 
-// TestF27_LostContainersComeBack: a pod that is killed behind the agent's back comes back by
-// its restart policy, in the old sandbox if there is one, and only once.
+// TestF27_ContainerAndPodComeBack: a container whose process is killed, and a pod that is
+// removed behind the agent's back, come back.
 //
 // Shows: F27
-func TestF27_LostContainersComeBack(t *testing.T) {
-	s := parallelStage(t)
+func TestF27_ContainerAndPodComeBack(t *testing.T) { parallelStage(t).lose("process", "all") }
+
+// lose makes a pod for each kind of loss. The pod comes back by its restart policy, in the old
+// sandbox if there is one, and only once.
+func (s *stage) lose(kinds ...string) {
+	t := s.T
+	t.Helper()
 	faults := map[string]func(box string, main running) error{
 		"process": func(_ string, main running) error { return unix.Kill(main.pid, unix.SIGKILL) },
 		"stop": func(_ string, main running) error {
@@ -33,6 +42,7 @@ func TestF27_LostContainersComeBack(t *testing.T) {
 			return err
 		},
 	}
+	maps.DeleteFunc(faults, func(kind string, _ func(string, running) error) bool { return !slices.Contains(kinds, kind) })
 	for name := range faults {
 		s.write(name+".yaml", manifest(name, []string{
 			container("main", "append, /x/"+name+", forever", scratchMount), container("side", "forever"),
@@ -74,7 +84,7 @@ func TestF27_LostContainersComeBack(t *testing.T) {
 	}
 	// If a container was started while its sandbox was destroyed, the runtime may leave an
 	// empty cgroup that it does not know. It is removed with the pod's.
-	for _, name := range []string{"sandbox", "all"} {
+	for _, name := range kinds {
 		s.remove(name + ".yaml")
 		s.awaitGone(name)
 	}

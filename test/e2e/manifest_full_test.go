@@ -73,3 +73,52 @@ func TestF40_HalfWrittenManifest(t *testing.T) {
 		t.Errorf("%d pods, want 2", n)
 	}
 }
+
+// TestI9_BrokenEditKeepsPod: a manifest that becomes unreadable in any way keeps its pod as
+// it last was, and mending it is an ordinary edit. Removing the broken file stops the pod.
+//
+// Shows: I9
+func TestI9_BrokenEditKeepsPod(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve("--file-check-frequency", "1s")
+	kept := s.keep()
+	path := filepath.Join(s.manifests, "keep.yaml")
+	for i, text := range []string{"", "kind: [", "\x00\xff", simple("keep") + "  nonsense: 1\n"} {
+		// In place, as careless programs do.
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		s.eventually(func() error {
+			if n := len(a.linesWith("keep.yaml")); n <= i {
+				return fmt.Errorf("%d lines about keep.yaml after %d edits", n, i+1)
+			}
+			return nil
+		})
+		// Other pods are added and removed meanwhile: the source still works.
+		other := fmt.Sprintf("other%d", i)
+		s.write(other+".yaml", simple(other))
+		s.awaitRunning(other, "main")
+		s.remove(other + ".yaml")
+		s.awaitGone(other)
+		s.untouched("keep", kept)
+	}
+	a.kill()
+	s.serve().await("All pods reported") // a new agent knows the pod only from the broken file and what was kept
+	s.eventually(func() error {
+		if s.status("keep") == nil {
+			return fmt.Errorf("keep is not reported")
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+	s.write("keep.yaml", strings.Replace(simple("keep"), "{name: keep}", "{name: keep, labels: {mended: yes-it-is}}", 1))
+	s.eventually(func() error {
+		if p := s.status("keep"); p == nil || p.Labels["mended"] == "" {
+			return fmt.Errorf("keep is not mended")
+		}
+		return nil
+	})
+	s.untouched("keep", kept)
+	s.remove("keep.yaml")
+	s.awaitGone("keep")
+}

@@ -15,37 +15,6 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// TestF31_OOMKilled: a container that is killed for its memory has that reason and restarts;
-// an init container ends its pod. A child that is killed does not affect its container.
-//
-// Shows: F31
-func TestF31_OOMKilled(t *testing.T) {
-	s := parallelStage(t)
-	const limit = "resources: {limits: {memory: 24Mi}}"
-	s.write("fat.yaml", manifest("fat", []string{container("main", `alloc, "64", forever`, limit)}))
-	s.write("parent.yaml", manifest("parent", []string{container("main", "append, /x/parent, forever", limit, scratchMount,
-		`readinessProbe: {exec: {command: [/app, alloc, "64"]}, periodSeconds: 1, failureThreshold: 1}`)}, s.scratchVolume()))
-	word := newLastWord()
-	probes := s.through(criproxy.Hooks{After: word.note}).Fault(criproxy.Rule{Method: "ExecSync"})
-	s.serve()
-	s.awaitStatus("fat", "OOMKilled and restarted", func(st v1.PodStatus) bool {
-		c := containerStatus(st, "main")
-		return c.RestartCount > 0 && oomKilled(c.LastTerminationState.Terminated)
-	})
-	s.endsForMemory(word, "first", "init", func(name string) string {
-		s.excuse(name) // its container never starts
-		return manifest(name, []string{container("main", "forever")},
-			"restartPolicy: Never", "initContainers:", container("init", `alloc, "64"`, limit))
-	})
-	main := s.awaitRunning("parent", "main")
-	s.happens(probes, 4) // children have run and exited
-	s.untouched("parent", main)
-	if st := s.status("parent").Status; ready(st) || containerStatus(st, "main").RestartCount != 0 {
-		t.Errorf("the parent: %s", describe(st))
-	}
-	s.awaitStamps("parent", 1)
-}
-
 func oomKilled(end *v1.ContainerStateTerminated) bool {
 	return end != nil && end.Reason == "OOMKilled" && end.ExitCode == 137
 }
