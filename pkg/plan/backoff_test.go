@@ -57,7 +57,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := newSim()
-		f := manifest{policy: "Always", containers: 1, probes: true}
+		f := podShape{policy: "Always", containers: 1, probes: true}
 		runUp(m, &f)
 		model := kubeletBackoff{max: 5 * time.Minute}
 		for notes := range rapid.IntRange(1, 14).Draw(t, "lives") {
@@ -103,7 +103,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 func TestC_1_21_3_RestartAllIsHeldBack(t *testing.T) {
 	t.Parallel()
 	m := newSim()
-	f := manifest{policy: "Never", containers: 2, inits: 1, sidecars: 1, own: "Never", rule: "RestartAllContainers"}
+	f := podShape{policy: "Never", containers: 2, inits: 1, sidecars: 1, own: "Never", rule: "RestartAllContainers"}
 	runUp(m, &f)
 	one := int32(1)
 	m.ends = func(name string) *int32 {

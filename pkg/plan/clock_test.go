@@ -24,7 +24,7 @@ func TestF14_JumpingClockCostsNoContainer(t *testing.T) {
 	const longest = 5 * time.Minute
 	rapid.Check(t, func(t *rapid.T) {
 		m := newSim()
-		f := manifest{policy: "Always", containers: 2, sidecars: 1, inits: 1, grace: 5}
+		f := podShape{policy: "Always", containers: 2, sidecars: 1, inits: 1, grace: 5}
 		runUp(m, &f)
 		jump := func() { m.now = m.now.Add(rapid.SampledFrom(jumps).Draw(t, "jump")) }
 		id := func(name string) string { return m.have().Containers[name].ID }

@@ -15,82 +15,82 @@ import (
 // Shows: F1
 func TestF1_KilledAfterEveryStep(t *testing.T) {
 	t.Parallel()
-	base := manifest{policy: "Always", inits: 1, containers: 2}
+	base := podShape{policy: "Always", inits: 1, containers: 2}
 	one := int32(1)
-	stories := map[string]func(*sim, *manifest){
-		"start":          func(m *sim, f *manifest) { m.want = f.spec() },
-		"remove":         func(m *sim, f *manifest) { runUp(m, f); m.want = nil },
-		"edit container": func(m *sim, f *manifest) { runUp(m, f); f.image++; m.want = f.spec() },
-		"edit pod":       func(m *sim, f *manifest) { runUp(m, f); f.hostname++; m.want = f.spec() },
-		"other uid":      func(m *sim, f *manifest) { runUp(m, f); f.uid++; m.want = f.spec() },
-		"reboot":         func(m *sim, f *manifest) { runUp(m, f); m.killSandbox(m.sandboxes[0]) },
-		"crash":          func(m *sim, f *manifest) { runUp(m, f); m.exit(m.containers[1], one) },
-		"drop container": func(m *sim, f *manifest) { runUp(m, f); f.containers--; m.want = f.spec() },
-		"remove and add": func(m *sim, f *manifest) { runUp(m, f); m.want = nil; m.round(1); m.want = f.spec() },
-		"never reboot": func(m *sim, f *manifest) {
+	stories := map[string]func(*sim, *podShape){
+		"start":          func(m *sim, f *podShape) { m.want = f.spec() },
+		"remove":         func(m *sim, f *podShape) { runUp(m, f); m.want = nil },
+		"edit container": func(m *sim, f *podShape) { runUp(m, f); f.image++; m.want = f.spec() },
+		"edit pod":       func(m *sim, f *podShape) { runUp(m, f); f.hostname++; m.want = f.spec() },
+		"other uid":      func(m *sim, f *podShape) { runUp(m, f); f.uid++; m.want = f.spec() },
+		"reboot":         func(m *sim, f *podShape) { runUp(m, f); m.killSandbox(m.sandboxes[0]) },
+		"crash":          func(m *sim, f *podShape) { runUp(m, f); m.exit(m.containers[1], one) },
+		"drop container": func(m *sim, f *podShape) { runUp(m, f); f.containers--; m.want = f.spec() },
+		"remove and add": func(m *sim, f *podShape) { runUp(m, f); m.want = nil; m.round(1); m.want = f.spec() },
+		"never reboot": func(m *sim, f *podShape) {
 			f.policy = "Never"
 			runUp(m, f)
 			m.sandboxes[0].Ready = false
 		},
-		"sidecars start": func(m *sim, f *manifest) {
+		"sidecars start": func(m *sim, f *podShape) {
 			f.sidecars, f.inits, f.hooks, f.probes = 2, 2, true, true
 			m.want = f.spec()
 		},
-		"remove with sidecars": func(m *sim, f *manifest) { f.sidecars, f.hooks = 2, true; runUp(m, f); m.want = nil },
-		"edit sidecars":        func(m *sim, f *manifest) { f.sidecars = 2; runUp(m, f); f.sideImage++; m.want = f.spec() },
-		"job ends": func(m *sim, f *manifest) {
+		"remove with sidecars": func(m *sim, f *podShape) { f.sidecars, f.hooks = 2, true; runUp(m, f); m.want = nil },
+		"edit sidecars":        func(m *sim, f *podShape) { f.sidecars = 2; runUp(m, f); f.sideImage++; m.want = f.spec() },
+		"job ends": func(m *sim, f *podShape) {
 			f.policy, f.sidecars = "Never", 2
 			runUp(m, f)
 			m.exitAll("c", 0)
 		},
-		"liveness": func(m *sim, f *manifest) {
+		"liveness": func(m *sim, f *podShape) {
 			f.probes, f.hooks = true, true
 			runUp(m, f)
 			m.health.Live["c0"] = pod.ProbeStatus{ContainerID: m.have().Containers["c0"].ID}
 		},
-		"hook fails once": func(m *sim, f *manifest) {
+		"hook fails once": func(m *sim, f *podShape) {
 			f.hooks, f.sidecars = true, 1
 			m.want = f.spec()
 			n := 0
 			m.hookFails = func() bool { n++; return n == 1 }
 		},
-		"restart all": func(m *sim, f *manifest) {
+		"restart all": func(m *sim, f *podShape) {
 			f.own, f.rule, f.sidecars, f.ephemeral = "Never", "RestartAllContainers", 1, true
 			runUp(m, f)
 			m.exitAll("c0", 1)
 		},
-		"restart all edited in back-off":    func(m *sim, f *manifest) { inBackoff(m, f); f.image++; m.want = f.spec() },
-		"restart all taken out in back-off": func(m *sim, f *manifest) { inBackoff(m, f); f.rule = ""; m.want = f.spec() },
-		"restart all while a container is dropped": func(m *sim, f *manifest) {
+		"restart all edited in back-off":    func(m *sim, f *podShape) { inBackoff(m, f); f.image++; m.want = f.spec() },
+		"restart all taken out in back-off": func(m *sim, f *podShape) { inBackoff(m, f); f.rule = ""; m.want = f.spec() },
+		"restart all while a container is dropped": func(m *sim, f *podShape) {
 			f.own, f.rule, f.sidecars = "Never", "RestartAllContainers", 1
 			runUp(m, f)
 			m.exitAll("c0", 1)
 			f.containers--
 			m.want = f.spec()
 		},
-		"reboot in init": func(m *sim, f *manifest) {
+		"reboot in init": func(m *sim, f *podShape) {
 			f.policy, f.own = "Never", "Always"
 			m.want = f.spec()
 			m.round(-1)
 			m.round(-1)
 			m.killSandbox(m.sandboxes[0])
 		},
-		"deadline": func(m *sim, f *manifest) {
+		"deadline": func(m *sim, f *podShape) {
 			f.sidecars, f.hooks = 1, true
 			runUp(m, f)
 			f.deadline = 1
 			m.now = m.now.Add(time.Minute)
 			m.want = f.spec()
 		},
-		"resize":          func(m *sim, f *manifest) { f.resize = true; runUp(m, f); f.memory++; m.want = f.spec() },
-		"resize restarts": func(m *sim, f *manifest) { runUp(m, f); f.memory++; m.want = f.spec() },
-		"resize restarts what ends well": func(m *sim, f *manifest) {
+		"resize":          func(m *sim, f *podShape) { f.resize = true; runUp(m, f); f.memory++; m.want = f.spec() },
+		"resize restarts": func(m *sim, f *podShape) { runUp(m, f); f.memory++; m.want = f.spec() },
+		"resize restarts what ends well": func(m *sim, f *podShape) {
 			f.policy, m.stopsWell = "OnFailure", true
 			runUp(m, f)
 			f.memory++
 			m.want = f.spec()
 		},
-		"ended job edited": func(m *sim, f *manifest) {
+		"ended job edited": func(m *sim, f *podShape) {
 			f.policy = "OnFailure"
 			runUp(m, f)
 			m.exitAll("c", 0)
@@ -135,7 +135,7 @@ func TestF1_KilledAfterEveryStep(t *testing.T) {
 }
 
 // inBackoff lets a container restart all twice, so that it is in back-off.
-func inBackoff(m *sim, f *manifest) {
+func inBackoff(m *sim, f *podShape) {
 	f.own, f.rule, f.sidecars = "Never", "RestartAllContainers", 1
 	runUp(m, f)
 	m.exitAll("c0", 1)
@@ -148,7 +148,7 @@ func inBackoff(m *sim, f *manifest) {
 	}
 }
 
-func runUp(m *sim, f *manifest) {
+func runUp(m *sim, f *podShape) {
 	m.want = f.spec()
 	if _, ok := m.settle(); !ok {
 		panic("not up")
@@ -171,7 +171,7 @@ func (m *sim) exitAll(prefix string, code int32) {
 func TestC_1_5_8_LeftoverHoldsNothingUp(t *testing.T) {
 	t.Parallel()
 	m := newSim()
-	f := manifest{policy: "Always", containers: 2}
+	f := podShape{policy: "Always", containers: 2}
 	runUp(m, &f)
 	f.containers--
 	m.want = f.spec()

@@ -29,7 +29,7 @@ func actions(steps []plan.Step) (out []string) {
 func TestC_1_22_1_ForeseesTheWholeStart(t *testing.T) {
 	t.Parallel()
 	m := newSim()
-	f := manifest{policy: "Always", containers: 1, inits: 1, sidecars: 1, hooks: true, probes: true, ephemeral: true}
+	f := podShape{policy: "Always", containers: 1, inits: 1, sidecars: 1, hooks: true, probes: true, ephemeral: true}
 	m.want = f.spec()
 	m.key = m.want.Key
 	v := m.view()
@@ -60,22 +60,22 @@ func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 		Restart, Resized []string
 	}
 	for name, test := range map[string]struct {
-		edit func(*manifest)
+		edit func(*podShape)
 		want touch
 	}{
-		"nothing":         {func(*manifest) {}, touch{}},
-		"label":           {func(f *manifest) { f.label++ }, touch{}},
-		"image":           {func(f *manifest) { f.image++ }, touch{Restart: []string{"c0"}}},
-		"sidecar":         {func(f *manifest) { f.sideImage++ }, touch{Restart: []string{"side0"}}},
-		"resize":          {func(f *manifest) { f.memory++ }, touch{Resized: []string{"c0"}}},
-		"resize restarts": {func(f *manifest) { f.memory++; f.resize = false }, touch{Restart: []string{"c0"}}},
-		"pod":             {func(f *manifest) { f.hostname++ }, touch{Pod: true}},
-		"init":            {func(f *manifest) { f.initImage++ }, touch{Pod: true}},
+		"nothing":         {func(*podShape) {}, touch{}},
+		"label":           {func(f *podShape) { f.label++ }, touch{}},
+		"image":           {func(f *podShape) { f.image++ }, touch{Restart: []string{"c0"}}},
+		"sidecar":         {func(f *podShape) { f.sideImage++ }, touch{Restart: []string{"side0"}}},
+		"resize":          {func(f *podShape) { f.memory++ }, touch{Resized: []string{"c0"}}},
+		"resize restarts": {func(f *podShape) { f.memory++; f.resize = false }, touch{Restart: []string{"c0"}}},
+		"pod":             {func(f *podShape) { f.hostname++ }, touch{Pod: true}},
+		"init":            {func(f *podShape) { f.initImage++ }, touch{Pod: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			m := newSim()
-			f := manifest{policy: "Always", containers: 2, inits: 1, sidecars: 1, hooks: true, probes: true, resize: true}
+			f := podShape{policy: "Always", containers: 2, inits: 1, sidecars: 1, hooks: true, probes: true, resize: true}
 			runUp(m, &f)
 			test.edit(&f)
 			m.want = f.spec()
@@ -99,7 +99,7 @@ func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 func TestForesee_RestartOfAllHasBegun_EndsIt(t *testing.T) {
 	t.Parallel()
 	m := newSim()
-	f := manifest{policy: "Always", containers: 2}
+	f := podShape{policy: "Always", containers: 2}
 	runUp(m, &f)
 	m.rec.RestartingAll = true
 	got := actions(plan.Foresee(m.view()))
@@ -115,7 +115,7 @@ func TestForesee_RestartOfAllHasBegun_EndsIt(t *testing.T) {
 func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
 	t.Parallel()
 	m := newSim()
-	f := manifest{policy: "Always", containers: 1}
+	f := podShape{policy: "Always", containers: 1}
 	runUp(m, &f)
 	rec := m.rec
 	rec.Instance, rec.StopSince, rec.Terminal = rec.Instance-1, plantest.Now, "Failed"

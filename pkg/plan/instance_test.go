@@ -13,21 +13,21 @@ import (
 // Shows: C-1.26.15
 func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 	t.Parallel()
-	base := manifest{policy: "Never", containers: 2, inits: 1, sidecars: 1}
+	base := podShape{policy: "Never", containers: 2, inits: 1, sidecars: 1}
 	for name, test := range map[string]struct {
-		edit              func(*manifest)
+		edit              func(*podShape)
 		replaces, revives bool
 	}{
-		"nothing":    {func(*manifest) {}, false, false},
-		"label":      {func(f *manifest) { f.label++ }, false, false},
-		"grace":      {func(f *manifest) { f.grace++ }, false, false},
-		"image":      {func(f *manifest) { f.image++ }, false, true},
-		"sidecar":    {func(f *manifest) { f.sideImage++ }, false, true},
-		"memory":     {func(f *manifest) { f.memory++ }, false, true},
-		"containers": {func(f *manifest) { f.containers++ }, false, true},
-		"init":       {func(f *manifest) { f.initImage++ }, true, true},
-		"pod":        {func(f *manifest) { f.hostname++ }, true, true},
-		"uid":        {func(f *manifest) { f.uid++ }, true, true},
+		"nothing":    {func(*podShape) {}, false, false},
+		"label":      {func(f *podShape) { f.label++ }, false, false},
+		"grace":      {func(f *podShape) { f.grace++ }, false, false},
+		"image":      {func(f *podShape) { f.image++ }, false, true},
+		"sidecar":    {func(f *podShape) { f.sideImage++ }, false, true},
+		"memory":     {func(f *podShape) { f.memory++ }, false, true},
+		"containers": {func(f *podShape) { f.containers++ }, false, true},
+		"init":       {func(f *podShape) { f.initImage++ }, true, true},
+		"pod":        {func(f *podShape) { f.hostname++ }, true, true},
+		"uid":        {func(f *podShape) { f.uid++ }, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -68,7 +68,7 @@ func TestC_1_26_15_WhatAnEditAsksFor(t *testing.T) {
 // Shows: P17
 func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
 	t.Parallel()
-	f := manifest{policy: "Always", containers: 1}
+	f := podShape{policy: "Always", containers: 1}
 	made, want := *f.spec(), f.spec()
 	made.SandboxHash = "v0-old"
 	made.ContainerHashes = map[string]string{"c0": "v0-old"}

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// manifest is the pod on which the laws are tested.
-type manifest struct {
+// podShape is the pod on which the laws are tested.
+type podShape struct {
 	policy     string
 	inits      int
 	sidecars   int // between the init containers
@@ -39,7 +39,7 @@ type manifest struct {
 	uid        int
 }
 
-func (f manifest) spec() *pod.Spec {
+func (f podShape) spec() *pod.Spec {
 	var b strings.Builder
 	fmt.Fprintf(&b, "metadata: {name: p, uid: uid-%d, labels: {l: l%d}}\nspec:\n  restartPolicy: %s\n  hostname: h%d\n", f.uid, f.label, f.policy, f.hostname)
 	fmt.Fprintf(&b, "  terminationGracePeriodSeconds: %d\n", 10+f.grace)
@@ -93,7 +93,7 @@ func (f manifest) spec() *pod.Spec {
 }
 
 // act makes one random change to the simulated node.
-func act(t *rapid.T, m *sim, f, before *manifest) {
+func act(t *rapid.T, m *sim, f, before *podShape) {
 	last := *f
 	word := rapid.SampledFrom([]string{
 		"round", "round", "round", "kill", "kill", "exit", "exit", "sandbox", "image", "initImage", "pod", "label",
@@ -215,7 +215,7 @@ func TestI1_I3_I4_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		m := newSim()
-		f := manifest{
+		f := podShape{
 			policy:     rapid.SampledFrom([]string{"Always", "OnFailure", "Never"}).Draw(t, "policy"),
 			inits:      rapid.IntRange(0, 2).Draw(t, "inits"),
 			containers: rapid.IntRange(1, 2).Draw(t, "containers"),
@@ -318,7 +318,7 @@ func (m *sim) forgetNumbers() {
 }
 
 // wrong returns what differs from the desired state at rest, "" for nothing.
-func (m *sim) wrong(p plan.Plan, f manifest) string {
+func (m *sim) wrong(p plan.Plan, f podShape) string {
 	have := m.have()
 	if m.want == nil {
 		if !p.Gone || !have.Empty() || len(m.volumes) > 0 {
