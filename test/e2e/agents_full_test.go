@@ -12,6 +12,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/test/criproxy"
+	"github.com/nodectl/nodectl/test/node"
+	"os/exec"
 )
 
 // TestF15_SecondAgent: another agent on the same root directory exits with one line that
@@ -44,8 +46,38 @@ func TestF15_SecondAgent(t *testing.T) {
 // adopts the pods without one mutating call, also after a kill -9.
 //
 // Shows: B7, I2
-func TestB7_AdoptionTouchesNothing(t *testing.T) {
-	s := parallelStage(t).oftenSynced()
+func TestB7_AdoptionTouchesNothing(t *testing.T) { parallelStage(t).adoptUntouched(nodectl) }
+
+// TestB7_BuildFromBeforeTheRestructuring_AdoptionTouchesNothing: as
+// TestB7_AdoptionTouchesNothing, and the pods are those of a build from before the code was
+// restructured.
+//
+// Shows: B7
+func TestB7_BuildFromBeforeTheRestructuring_AdoptionTouchesNothing(t *testing.T) {
+	parallelStage(t).adoptUntouched(formerBuild(t))
+}
+
+// formerRevision is the last commit before the code was restructured.
+const formerRevision = "eb7139c8"
+
+// formerBuild returns the program of formerRevision.
+func formerBuild(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("sh", "-ec", `git archive "$0" | tar -x -C "$1"
+		cd "$1" && go build -tags grpcnotrace -trimpath -ldflags '-s -w' -o nodectl .`, formerRevision, dir)
+	build.Dir, build.Env = node.Repo(), append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build revision %s, for which the history of the repository is needed: %v\n%s", formerRevision, err, out)
+	}
+	return filepath.Join(dir, "nodectl")
+}
+
+// adoptUntouched starts pods with a program, and then agents of bin/nodectl-slim that adopt
+// them. They make no mutating call and report nothing again.
+func (s *stage) adoptUntouched(program string) {
+	t := s.oftenSynced().T
+	t.Helper()
 	p := s.through(criproxy.Hooks{})
 	mount := "volumeMounts: [{name: data, mountPath: /data}]"
 	s.write("a.yaml", manifest("a", []string{container("main", "forever", mount), container("side", "forever")},
@@ -53,7 +85,9 @@ func TestB7_AdoptionTouchesNothing(t *testing.T) {
 	s.write("b.yaml", manifest("b", []string{container("main", "forever")}, "hostNetwork: true"))
 	s.write("job.yaml", manifest("job", []string{container("main", "print, done")}, "restartPolicy: OnFailure"))
 	s.write("bad.yaml", manifest("bad", []string{container("main", "exit, \"1\"")}, "restartPolicy: Never"))
-	a := s.serve()
+	first := s.command("serve", "-f", s.manifests)
+	first.Path = program
+	a := s.start(first)
 	was := map[string]map[string]running{"a": s.awaitRunning("a", "main", "side"), "b": s.awaitRunning("b", "main")}
 	s.awaitReady("a", true)
 	s.awaitReady("b", true)
@@ -78,8 +112,10 @@ func TestB7_AdoptionTouchesNothing(t *testing.T) {
 			s.untouched(name, w)
 		}
 		for _, name := range []string{"a", "b"} {
-			if all := s.readiness(name); len(all) == 0 || strings.Contains(fmt.Sprint(all), "false") {
-				t.Errorf("agent %d reported readiness of %s as %v", i+2, name, all)
+			s.steady(name)
+			// The new journal begins with the last line of each pod.
+			if all := s.reported(name); len(all) != 1 {
+				t.Errorf("agent %d reported %s %d times", i+2, name, len(all))
 			}
 		}
 	}
