@@ -5,6 +5,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,7 +14,6 @@ import (
 
 	"github.com/nodectl/nodectl/test/criproxy"
 	"github.com/nodectl/nodectl/test/node"
-	"os/exec"
 )
 
 // TestF15_SecondAgent: another agent on the same root directory exits with one line that

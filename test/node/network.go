@@ -18,8 +18,11 @@ import (
 // plugins run no iptables. It returns once the runtime has read the configuration.
 func (n *Node) PlainNetwork(ctx context.Context) error {
 	found, err := filepath.Glob(filepath.Join(n.RootDir, "*/cni/*.conflist"))
-	if err != nil || len(found) != 1 {
-		return fmt.Errorf("configurations of the pod network: %v, %v", found, err)
+	if err != nil {
+		return err
+	}
+	if len(found) != 1 {
+		return fmt.Errorf("configurations of the pod network: %v", found)
 	}
 	text, err := os.ReadFile(found[0])
 	if err != nil {
