@@ -23,7 +23,7 @@ var rules = []struct {
 	why      string
 }{
 	// What is ours.
-	{module + "cmd/...", []string{""}, "nobody imports the command line but main"},
+	{module + "cmd/...", []string{""}, "only main imports the command line"},
 	{module + "pkg/agent", []string{"cmd"}, "commands start an agent"},
 	{module + "pkg/agent/look", []string{"cmd", "pkg/agent"}, "commands read what an agent would"},
 	{module + "pkg/engine/...", []string{"pkg/agent", "test/..."}, "the agent makes the engine; no package takes it as a parameter"},
@@ -38,7 +38,7 @@ var rules = []struct {
 	{module + "pkg/reclaim", []string{"pkg/agent", "pkg/image"}, "what observes and acts asks it; adapters do not decide"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
 	{module + "pkg/podenv", []string{"pkg/cri", "pkg/engine", "pkg/probe", "pkg/volume"}, "what a container sees is computed where it is made"},
-	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "sources speak to podconfig through source.Source"},
+	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "podconfig reads sources through source.Source"},
 	{module + "pkg/manifest/...", []string{"pkg/agent/look"}, "sources get their parser from look"},
 	{module + "pkg/source/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/source/..."}, "a source is known to podconfig by its interface only"},
 	{module + "pkg/source/apiserver", []string{"pkg/agent/look"}, "adapters never import each other"},
@@ -92,7 +92,7 @@ var rules = []struct {
 	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/source/etcd", "test/..."}, "CRI and etcd are spoken to at the edge"},
 	{"go.etcd.io/...", []string{"pkg/source/etcd", "test/..."}, "etcd is spoken to in one place"},
 	{"go.uber.org/zap/...", []string{"test/..."}, "log/slog"},
-	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "containerd is known to whoever brings it"},
+	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "only package bundle knows containerd"},
 	{"github.com/opencontainers/...", []string{"pkg/cgroup"}, "cgroups are made in one place"},
 	{"github.com/godbus/...", nil, "systemd is spoken to by the cgroup library and by go-systemd"},
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
@@ -241,7 +241,7 @@ func TestImports(t *testing.T) {
 	}
 	for i, r := range rules {
 		if !seen[i] && len(r.by) > 0 {
-			t.Errorf("nobody imports %s: its rule is out of date", r.imported)
+			t.Errorf("no package imports %s: its rule is out of date", r.imported)
 		}
 	}
 }

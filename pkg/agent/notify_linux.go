@@ -141,7 +141,7 @@ func (s *supervisor) say(state string) bool {
 		}
 	}
 	if err != nil {
-		s.log.Warn("Service manager not told", "state", state, "error", err)
+		s.log.Warn("Failed to notify the service manager", "state", state, "error", err)
 	}
 	return err == nil
 }

@@ -65,13 +65,13 @@ func listens(t *testing.T) *superior {
 // expects lets d of fake time pass and compares all messages.
 func expects(s *superior, d time.Duration, want ...string) {
 	s.t.Helper()
-	if got := hears(s, d); !slices.Equal(got, want) {
-		s.t.Fatalf("heard %q within %s, want %q", got, d, want)
+	if got := received(s, d); !slices.Equal(got, want) {
+		s.t.Fatalf("received %q within %s, want %q", got, d, want)
 	}
 }
 
-// hears returns all messages of the next d of fake time.
-func hears(s *superior, d time.Duration) (words []string) {
+// received returns all messages of the next d of fake time.
+func received(s *superior, d time.Duration) (words []string) {
 	s.t.Helper()
 	time.Sleep(d)
 	synctest.Wait()
@@ -263,7 +263,7 @@ func TestF4_AServiceManagerThatDoesNotListen(t *testing.T) {
 	s := superviseNow(t, (&part{}).beat)
 	wait.Until(t, "its socket is full", func() (string, bool) {
 		log := s.log.String()
-		return log, strings.Contains(log, "Service manager not told")
+		return log, strings.Contains(log, "Failed to notify the service manager")
 	})
 	left := make(chan struct{})
 	go func() { s.stop(); close(left) }()
@@ -280,7 +280,7 @@ func TestReady_SendFails_IsSentAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := superviseNow(t)
 		synctest.Wait()
-		if !strings.Contains(s.log.String(), "not told") {
+		if !strings.Contains(s.log.String(), "Failed to notify the service manager") {
 			t.Fatalf("READY was not tried:\n%s", s.log)
 		}
 		boss := listens(t)

@@ -34,14 +34,14 @@ func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string
 // pulls runs the puller and keeps the lines of to up to date, until ctx ends or leave is
 // called. leave waits for the last pull.
 func (r *containerRuntime) pulls(ctx context.Context, to PullLines) (leave func()) {
-	heard, last := context.WithCancel(context.WithoutCancel(ctx)) // to also shows pulls that ctx cancels
+	shown, last := context.WithCancel(context.WithoutCancel(ctx)) // to also shows pulls that ctx cancels
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer last()
 		r.puller.Run(ctx)
 	})
-	wg.Go(func() { r.news.follow(heard, r.puller, bundle.NewDownloads(r.Endpoint()), to) })
+	wg.Go(func() { r.news.follow(shown, r.puller, bundle.NewDownloads(r.Endpoint()), to) })
 	return func() {
 		cancel()
 		wg.Wait()
@@ -57,8 +57,8 @@ type pullNews struct {
 
 func newPullNews() *pullNews { return &pullNews{wake: make(chan struct{}, 1)} }
 
-// hear queues an event, and never blocks.
-func (n *pullNews) hear(e image.Event) {
+// queue adds an event, and never blocks.
+func (n *pullNews) queue(e image.Event) {
 	n.mu.Lock()
 	n.events = append(n.events, e)
 	n.mu.Unlock()

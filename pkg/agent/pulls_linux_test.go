@@ -57,7 +57,7 @@ func TestPulls_Pull_IsShownFromStartToEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate, news, to := make(gated), newPullNews(), screen{make(chan image.Event), make(chan []string)}
-		puller := image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Told: news.hear})
+		puller := image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Told: news.queue})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { puller.Run(ctx) })
@@ -98,8 +98,8 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 	cancel()
 	for range 200 {
 		news, to := newPullNews(), make(events, 2)
-		news.hear(image.Event{})
-		news.hear(image.Event{Over: true})
+		news.queue(image.Event{})
+		news.queue(image.Event{Over: true})
 		news.follow(over, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), to)
 		if len(to) != 2 {
 			t.Fatalf("%d of 2 events told", len(to))
@@ -109,7 +109,7 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 		news, to := newPullNews(), make(events, 2)
 		r := &containerRuntime{
 			news: news, Runtime: cri.New(cri.Config{Endpoint: "unix:///nowhere.sock"}, nil, nil),
-			puller: image.New(image.Config{Runtime: make(gated), Dir: t.TempDir(), Told: news.hear}),
+			puller: image.New(image.Config{Runtime: make(gated), Dir: t.TempDir(), Told: news.queue}),
 		}
 		leave := r.pulls(t.Context(), to)
 		var wg sync.WaitGroup
@@ -125,7 +125,7 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 		leave()
 		wg.Wait()
 		if len(to) != 1 || !(<-to).Over {
-			t.Fatal("the end of the pull is not told")
+			t.Fatal("the end of the pull is not shown")
 		}
 	}
 }

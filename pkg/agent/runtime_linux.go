@@ -62,7 +62,7 @@ func openRuntime(ctx context.Context, cfg Config, api *api, counts *metrics.Metr
 	if r.Runtime, err = cri.Dial(client); err != nil {
 		return nil, look.Fail(look.Usage, err)
 	}
-	if r.puller, err = newPuller(cfg, r.Runtime, r.news.hear); err != nil {
+	if r.puller, err = newPuller(cfg, r.Runtime, r.news.queue); err != nil {
 		_ = r.Close()
 		return nil, look.Fail(look.Usage, err, "correct the file that --image-credential-provider-config names: it lists the credential providers")
 	}

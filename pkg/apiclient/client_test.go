@@ -85,7 +85,7 @@ func opened(t testing.TB, path string, change ...func(*Config)) *Client {
 // get asks for a path, and returns the answer's status and text.
 func get(t testing.TB, c http.RoundTripper, path string) (int, string, error) {
 	t.Helper()
-	response, err := c.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://nobody.invalid"+path, nil)))
+	response, err := c.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://missing.invalid"+path, nil)))
 	if err != nil {
 		return 0, "", err
 	}
@@ -166,10 +166,10 @@ func TestRequestsGoToTheServerOfTheFile(t *testing.T) {
 		}
 	}
 	c := opened(t, kubeconfigOf(t, s.URL, trust, ""))
-	r := must(http.NewRequest(http.MethodGet, "https://nobody.invalid/x", nil))
+	r := must(http.NewRequest(http.MethodGet, "https://missing.invalid/x", nil))
 	response := must(c.RoundTrip(r)) //nolint:bodyclose // the next line does
 	_ = response.Body.Close()
-	if r.URL.String() != "https://nobody.invalid/x" || len(r.Header) != 0 {
+	if r.URL.String() != "https://missing.invalid/x" || len(r.Header) != 0 {
 		t.Errorf("the request has become %s %v", r.URL, r.Header)
 	}
 }
@@ -194,7 +194,7 @@ func TestD1_RedirectsAreNotFollowed(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	h := must(rest.HTTPClientFor(c.REST()))
-	response, err := h.Get("https://nobody.invalid/x")
+	response, err := h.Get("https://missing.invalid/x")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestF72_AwaitedKubeconfig(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	body := &closer{Reader: strings.NewReader("x")}
-	if _, err := c.RoundTrip(must(http.NewRequest(http.MethodPost, "https://nobody.invalid/", body))); err == nil || !body.closed { //nolint:bodyclose // there is no answer
+	if _, err := c.RoundTrip(must(http.NewRequest(http.MethodPost, "https://missing.invalid/", body))); err == nil || !body.closed { //nolint:bodyclose // there is no answer
 		t.Errorf("error %v; the body was closed: %t", err, body.closed)
 	}
 	synctest.Test(t, func(t *testing.T) { // looking at a file takes no time

@@ -113,7 +113,7 @@ func TestF72_RotatedCertificateEndsOldConnections(t *testing.T) {
 	rotate := func(name string) { cert, key := a.Issue(name); write(t, pair, cert+key) }
 	rotate("first")
 	c := opened(t, kubeconfigOf(t, h.URL, ", certificate-authority-data: "+encoded(a.PEM()), "client-certificate: "+pair+", client-key: "+pair))
-	response, err := c.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://nobody.invalid/watch", nil)))
+	response, err := c.RoundTrip(must(http.NewRequestWithContext(t.Context(), http.MethodGet, "https://missing.invalid/watch", nil)))
 	if err != nil {
 		t.Fatal(err)
 	}

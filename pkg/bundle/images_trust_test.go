@@ -16,28 +16,28 @@ import (
 // Shows: D1
 func TestImport_ArchiveOfOthers_IsNotImported(t *testing.T) {
 	suite.NeedsRoot(t, "the test changes owners of files")
-	const stranger = 12345
+	const otherUser = 12345
 	for name, c := range map[string]struct {
 		bad  func(dir string) error
 		want string
 	}{
 		"a directory for everybody": {func(dir string) error { return os.Chmod(dir, 0o777) }, "can be written by all users (mode 0777)"},
 		"an ancestor of a group": {func(dir string) error {
-			if err := os.Chown(filepath.Dir(dir), -1, stranger); err != nil {
+			if err := os.Chown(filepath.Dir(dir), -1, otherUser); err != nil {
 				return err
 			}
 			return os.Chmod(filepath.Dir(dir), 0o770)
 		}, "can be written by group 12345 (mode 0770)"},
 		"an archive for everybody": {func(dir string) error { return os.Chmod(filepath.Join(dir, "a.tar"), 0o666) }, "can be written by all users (mode 0666)"},
-		"a stranger's archive":     {func(dir string) error { return os.Chown(filepath.Join(dir, "a.tar"), stranger, -1) }, "belongs to uid 12345"},
-		"a stranger's link": {func(dir string) error {
+		"another user's archive":   {func(dir string) error { return os.Chown(filepath.Join(dir, "a.tar"), otherUser, -1) }, "belongs to uid 12345"},
+		"another user's link": {func(dir string) error {
 			if err := os.Rename(filepath.Join(dir, "a.tar"), filepath.Join(dir, "real")); err != nil {
 				return err
 			}
 			if err := os.Symlink("real", filepath.Join(dir, "a.tar")); err != nil {
 				return err
 			}
-			return os.Lchown(filepath.Join(dir, "a.tar"), stranger, -1)
+			return os.Lchown(filepath.Join(dir, "a.tar"), otherUser, -1)
 		}, "is a symbolic link of uid 12345"},
 	} {
 		dir := filepath.Join(t.TempDir(), "above", "images")

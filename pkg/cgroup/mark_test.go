@@ -129,7 +129,7 @@ func TestF34_EmptyTreeIsTakenOver(t *testing.T) {
 	if err := g.Take("a"); err != nil {
 		t.Fatal(err)
 	}
-	want(t, "left: the root is somebody else's", names(t, g.cfg.Root), []string{""})
+	want(t, "left: the root belongs to another program", names(t, g.cfg.Root), []string{""})
 }
 
 // TestF34_UsedTreeIsNotTakenOver: a tree with a process, or with a cgroup that is no tier,

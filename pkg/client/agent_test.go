@@ -75,9 +75,9 @@ func (n *node) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
 	switch parts[0] {
 	case "exec", "attach":
-		if parts[2] == "nobody" {
+		if parts[2] == "missing" {
 			w.WriteHeader(http.StatusNotFound)
-			_ = json.NewEncoder(w).Encode(metav1.Status{Status: "Failure", Message: `pod "nobody" does not exist`, Code: 404})
+			_ = json.NewEncoder(w).Encode(metav1.Status{Status: "Failure", Message: `pod "missing" does not exist`, Code: 404})
 			return
 		}
 		o, err := remotecommand.NewOptions(r)

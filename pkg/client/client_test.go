@@ -45,7 +45,7 @@ func TestC_1_40_ExecOverTheSocket(t *testing.T) {
 		if err := c.Exec(t.Context(), "default", "web-n1", "c", []string{"true"}, client.Streams{Stdout: io.Discard}); err != nil {
 			t.Error(err)
 		}
-		err = c.Exec(t.Context(), "default", "nobody", "c", []string{"true"}, client.Streams{Stdout: io.Discard})
+		err = c.Exec(t.Context(), "default", "missing", "c", []string{"true"}, client.Streams{Stdout: io.Discard})
 		var no *client.Refused
 		if !errors.As(err, &no) || !strings.HasPrefix(no.Message, "pod ") || !strings.HasSuffix(no.Message, " does not exist") {
 			t.Errorf("of a pod that is not there: %v", err)

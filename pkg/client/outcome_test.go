@@ -83,10 +83,10 @@ func TestWhatIsRestarted(t *testing.T) {
 		"in its hook before, and now":  {of(waitingFor("a", "PodInitializing")), of(waitingFor("a", "PodInitializing")), app, false, ""},
 		"the hook is over":             {of(waitingFor("a", "PodInitializing")), of(up("a")), app, false, ""},
 		"another after the hook":       {of(waitingFor("a", "PodInitializing")), of(up("b")), app, true, ""},
-		"ended for good before":        {once(endedWith("a", 0)), once(endedWith("a", 0)), app, false, ""},
-		"ended for good, runs":         {once(endedWith("a", 0)), once(up("b")), app, true, ""},
-		"ended for good, again":        {once(endedWith("a", 1)), once(endedWith("b", 0)), app, true, ""},
-		"ended for good, badly":        {once(up("a")), once(endedWith("b", 3)), app, false, "container app of pod web was restarted, and has ended with 3"},
+		"terminated before":            {once(endedWith("a", 0)), once(endedWith("a", 0)), app, false, ""},
+		"terminated, runs":             {once(endedWith("a", 0)), once(up("b")), app, true, ""},
+		"terminated, again":            {once(endedWith("a", 1)), once(endedWith("b", 0)), app, true, ""},
+		"terminated, badly":            {once(up("a")), once(endedWith("b", 3)), app, false, "container app of pod web was restarted, and has ended with 3"},
 		"fails, and is started again":  {failing(up("a")), failing(endedWith("b", 3)), app, false, ""},
 		"does not fail, and stays so":  {failing(up("a")), failing(endedWith("b", 0)), app, true, ""},
 		"all, one is left":             {inState("", up("p"), up("a"), up("s")), inState("", up("q"), up("b"), up("s")), nil, false, ""},
@@ -182,7 +182,7 @@ func TestWhatHasEnded(t *testing.T) {
 		after       time.Duration
 		want        bool
 	}{
-		"nobody says whether it runs":       {in(start, up, creating), in(start, up, creating), time.Second, false},
+		"its state is unknown":              {in(start, up, creating), in(start, up, creating), time.Second, false},
 		"another life since":                {in(start, up, crashing("a")), in(start, up, running("b", true)), time.Second, false},
 		"its sandbox is gone":               {in(start, up, creating), in(start, down, creating), time.Second, true},
 		"its sandbox is gone, it is not":    {in(start, up, running("a", true)), in(start, down, running("a", true)), time.Second, false},

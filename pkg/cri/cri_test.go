@@ -175,7 +175,7 @@ func TestF28_OnlyOurOwnIsSeen(t *testing.T) {
 	if want := []string{"default/a", "default/b"}; !slices.Equal(keys, want) {
 		t.Errorf("Pods = %v, want %v", keys, want)
 	}
-	for _, name := range []string{"theirs", "web", "nobody"} {
+	for _, name := range []string{"theirs", "web", "missing"} {
 		key := pod.Key{Namespace: "default", Name: name}
 		if a, err := ours.Pod(t.Context(), key); err != nil || !a.Empty() || a.Key != key {
 			t.Errorf("%s: %+v, %v", name, a, err)
@@ -291,7 +291,7 @@ func TestRuntimesOwnPullReasons(t *testing.T) {
 func TestContainerOfThePodOnly(t *testing.T) {
 	r := critest.New().CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "sleep")
-	_, err := r.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: "nobody", Sandbox: &pod.Sandbox{}})
+	_, err := r.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: "missing", Sandbox: &pod.Sandbox{}})
 	if start := (*pod.StartError)(nil); !errors.As(err, &start) || start.Reason != "CreateContainerConfigError" || !start.Final {
 		t.Errorf("%v", err)
 	}

@@ -18,10 +18,10 @@ import (
 //
 // Shows: I8
 func TestFetchImage_Fails_ErrorHasNoCredentials(t *testing.T) {
-	const user, password = "somebody", "c4n/ry+p ss"
+	const user, password = "user", "c4n/ry+p ss"
 	pair := base64.StdEncoding.EncodeToString([]byte(user + ":" + password))
 	for text, want := range map[string]string{
-		"GET https://somebody:c4n%2Fry@r.io/v2/: 401":                        "GET https://***@r.io/v2/: 401",
+		"GET https://user:c4n%2Fry@r.io/v2/: 401":                            "GET https://***@r.io/v2/: 401",
 		"no entry for " + password + ", go away":                             "no entry for ***, go away",
 		"no entry for c4n%2Fry%2Bp+ss":                                       "no entry for ***",
 		"no entry for Basic " + pair:                                         "no entry for Basic ***",

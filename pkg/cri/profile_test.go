@@ -162,7 +162,7 @@ func TestAppArmor(t *testing.T) {
 		}
 		same(t, c.name, c.want, got.Apparmor)
 		if old := got.ApparmorProfile; old != c.old { //nolint:staticcheck // older runtimes read it
-			t.Errorf("%s: older runtimes are told %q, want %q", c.name, old, c.old)
+			t.Errorf("%s: older runtimes get %q, want %q", c.name, old, c.old)
 		}
 	}
 }

@@ -151,7 +151,7 @@ func TestC_1_34_UpdateOfWhatIsNotThere(t *testing.T) {
 	if err := r.UpdateContainer(t.Context(), "x", want, "c0"); !errors.Is(err, cri.ErrNotFound) {
 		t.Errorf("no such container: %v", err)
 	}
-	if err := r.UpdateContainer(t.Context(), l.containers["c0"], want, "nobody"); err == nil || !strings.Contains(err.Error(), `no container "nobody"`) {
+	if err := r.UpdateContainer(t.Context(), l.containers["c0"], want, "missing"); err == nil || !strings.Contains(err.Error(), `no container "missing"`) {
 		t.Errorf("not in the spec: %v", err)
 	}
 	rt.Exit(want.Key, "c0", 0)

@@ -44,17 +44,17 @@ func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
 	}
 }
 
-// heard collects hints in a bubble.
-type heard struct {
+// received collects hints in a bubble.
+type received struct {
 	mu   sync.Mutex // guards keys
 	keys []pod.Key
 }
 
 // listen collects the hints of r until the bubble's test ends.
-func listen(t *testing.T, r pleg.Runtime) *heard { return listenTo(t, pleg.Config{Runtime: r}) }
+func listen(t *testing.T, r pleg.Runtime) *received { return listenTo(t, pleg.Config{Runtime: r}) }
 
-func listenTo(t *testing.T, cfg pleg.Config) *heard {
-	h := &heard{}
+func listenTo(t *testing.T, cfg pleg.Config) *received {
+	h := &received{}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -70,7 +70,7 @@ func listenTo(t *testing.T, cfg pleg.Config) *heard {
 }
 
 // take returns the hints since its last call, once all goroutines are idle.
-func (h *heard) take() string {
+func (h *received) take() string {
 	synctest.Wait()
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -83,7 +83,7 @@ func (h *heard) take() string {
 	return strings.Join(slices.Compact(names), " ")
 }
 
-func (h *heard) expect(t *testing.T, when, want string) {
+func (h *received) expect(t *testing.T, when, want string) {
 	t.Helper()
 	if got := h.take(); got != want {
 		t.Errorf("%s: hints %q, want %q", when, got, want)
@@ -91,7 +91,7 @@ func (h *heard) expect(t *testing.T, when, want string) {
 }
 
 // settle waits for the relists around a new stream.
-func settle(h *heard) {
+func settle(h *received) {
 	time.Sleep(3 * time.Second)
 	h.take()
 }
@@ -111,7 +111,7 @@ func TestHintsFollowTheRuntime(t *testing.T) {
 		rt.Exit(key("b"), "app", 1)
 		h.expect(t, "at once after a crash", "b")
 		rt.Exit(key("theirs"), "x", 1)
-		h.expect(t, "after somebody else's crash", "")
+		h.expect(t, "after the crash of another pod", "")
 		run(t, r, "c")
 		h.expect(t, "after a start", "c")
 	})
@@ -310,7 +310,7 @@ func TestF6_FakeStallsBehindAnUnreadStream(t *testing.T) {
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		if started >= 60 {
-			t.Error("60 pods started behind a stream that nobody reads")
+			t.Error("60 pods started behind a stream without a reader")
 		}
 		close(hang)
 		synctest.Wait()

@@ -60,7 +60,7 @@ func TestF5_GapForcesARelist(t *testing.T) {
 				l, p := listing(t)
 				var ahead atomic.Int64
 				p.wall = func() time.Time { return wall().Add(time.Duration(ahead.Load())) }
-				hear(t, p)
+				readHints(t, p)
 				time.Sleep(30*time.Second + time.Millisecond) // past a reading of the clock
 				l.n.Store(0)
 				ahead.Store(int64(c.ahead))
@@ -80,7 +80,7 @@ func TestF5_GapForcesARelist(t *testing.T) {
 	t.Run("the process was stopped", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			l, p := listing(t)
-			hear(t, p)
+			readHints(t, p)
 			time.Sleep(30 * time.Second)
 			l.n.Store(0)
 			l.still.Store(int64(25 * time.Second)) // in the next relist, which is due after a minute
@@ -103,8 +103,8 @@ func listing(t *testing.T) (*lists, *PLEG) {
 	return l, New(Config{Runtime: l})
 }
 
-// hear reads the hints of p until the end of the bubble's test.
-func hear(t *testing.T, p *PLEG) {
+// readHints reads the hints of p until the end of the bubble's test.
+func readHints(t *testing.T, p *PLEG) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {
@@ -127,7 +127,7 @@ func TestObserve_EveryRelist_IsReported(t *testing.T) {
 		var told []relist // written by the relist goroutine, read while that is idle
 		p.cfg.Observe = func(took, since time.Duration, err error) { told = append(told, relist{took, since, err}) }
 		l.still.Store(int64(3 * time.Second))
-		hear(t, p)
+		readHints(t, p)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if len(told) < 3 || len(told) != int(l.n.Load()) {

@@ -20,7 +20,7 @@ func TestC_1_38_1_Expand(t *testing.T) {
 		{"<$(A)$(A)>", "<xx>"},
 		{"$(EMPTY)", ""},
 		{"$(a.b)", "dot"},
-		{"$(NOBODY)", "$(NOBODY)"},
+		{"$(MISSING)", "$(MISSING)"},
 		{"$()", "$()"},
 		{"$$(A)", "$(A)"},
 		{"$$$(A)", "$x"},

@@ -258,7 +258,7 @@ func TestVisible(t *testing.T) {
 		{"the strictest of two", "default: {objectsFrom: [file, etcd]}\nrules: [{name: a, sources: [{kind: http, location: 'https://a/*'}], objectsFrom: [file]}]",
 			[]string{"api>etcd", "api>file", "etcd>file", "file>etcd", "http>file", "stdin>etcd", "stdin>file"}},
 		{"a location alone is for every kind", "default: {objectsFrom: [file]}\nrules: [{name: a, sources: [{location: /x}]}]", nil},
-		{"a later rule that nobody reaches", "rules: [{name: a, sources: [{kind: http}], objectsFrom: [file]}, {name: b, sources: [{kind: http, location: 'https://a/*'}]}]", []string{"http>file"}},
+		{"a later rule that no pod reaches", "rules: [{name: a, sources: [{kind: http}], objectsFrom: [file]}, {name: b, sources: [{kind: http, location: 'https://a/*'}]}]", []string{"http>file"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := parsed(t, c.text)

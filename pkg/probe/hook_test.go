@@ -94,7 +94,7 @@ func TestC_1_24_1_ExecHookEndsWithItsContext(t *testing.T) {
 			t.Errorf("ended after %s, want 3h", took)
 		}
 		if got := time.Duration(u.limit.Load()); got != 3*time.Hour {
-			t.Errorf("the runtime was told to end it after %s, want 3h", got)
+			t.Errorf("the runtime got the timeout %s, want 3h", got)
 		}
 	})
 }
@@ -132,7 +132,7 @@ func TestC_1_24_2_AnyAnswerIsSuccess(t *testing.T) {
 	}
 	r.Container = nil // its spec was lost
 	if err := hook(t, r); err == nil || !strings.Contains(err.Error(), `"web"`) {
-		t.Errorf("a port nobody knows: got %v", err)
+		t.Errorf("an unknown port: got %v", err)
 	}
 }
 
@@ -154,7 +154,7 @@ func TestC_1_24_2_HTTPHookEndsWithItsContext(t *testing.T) {
 		t.Errorf("answered, and never ended: %v, want success", err)
 	}
 	if took := time.Since(begin); took < time.Second {
-		t.Errorf("took %s, want the answer heard out until the end", took)
+		t.Errorf("took %s, want the answer read to its end", took)
 	}
 	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

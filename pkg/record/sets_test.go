@@ -212,9 +212,9 @@ func TestForgetRemovesLayersThatAreNotConfigured(t *testing.T) {
 			os.Remove(path)
 		}
 	}
-	stray := filepath.Join(root, "sources", "stray", "x")
-	os.MkdirAll(filepath.Dir(stray), 0o700)
-	os.WriteFile(stray, nil, 0o600)
+	orphan := filepath.Join(root, "sources", "orphan", "x")
+	os.MkdirAll(filepath.Dir(orphan), 0o700)
+	os.WriteFile(orphan, nil, 0o600)
 	if err := s.Forget(func(l string) bool { return l == "keep" }); err != nil {
 		t.Fatal(err)
 	}
@@ -222,7 +222,7 @@ func TestForgetRemovesLayersThatAreNotConfigured(t *testing.T) {
 	if len(all) != 1 || hashesOf(all["keep"]) != "a=v1-1" || err != nil {
 		t.Errorf("left: %v, %v", all, err)
 	}
-	if left := setFiles(t, root); len(left) != 3 || !slices.Contains(left, stray) {
+	if left := setFiles(t, root); len(left) != 3 || !slices.Contains(left, orphan) {
 		t.Errorf("left on disk: %v", left)
 	}
 }

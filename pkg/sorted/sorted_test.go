@@ -133,7 +133,7 @@ func checkDiff(t *rapid.T, a, b List[pair], from, to []pair) {
 		}
 	}
 	if len(removed)+len(added) > 0 {
-		t.Fatalf("not told: gone %v, come %v", removed, added)
+		t.Fatalf("not reported: removed %v, added %v", removed, added)
 	}
 	if !a.Is(a) || a.Is(b) && !slices.Equal(from, to) {
 		t.Fatal("Is is wrong")

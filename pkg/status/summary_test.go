@@ -62,7 +62,7 @@ func TestSummaryStatuses(t *testing.T) {
 		{"init container ended by a signal", v1.PodStatus{Phase: v1.PodFailed, InitContainerStatuses: cs(v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Signal: 9}})}, false, "0/2 Init:Signal:9"},
 		{"init containers are done", v1.PodStatus{Phase: v1.PodPending, Conditions: initialised, InitContainerStatuses: cs(ended(0, "Completed"), ended(0, "Completed")), ContainerStatuses: cs(waiting("PodInitializing"), waiting("PodInitializing"))}, false, "0/2 PodInitializing"},
 		{"waits for another pod", v1.PodStatus{Phase: v1.PodPending, Message: "waits for pod db to be ready", Conditions: initialised, ContainerStatuses: cs(waiting("ContainerCreating"))}, false, "0/2 ContainerCreating"},
-		{"rejected for good", v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu"}, false, "0/2 OutOfcpu"},
+		{"rejected permanently", v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu"}, false, "0/2 OutOfcpu"},
 		{"ended while it goes", v1.PodStatus{Phase: v1.PodFailed, Conditions: initialised, ContainerStatuses: cs(ended(143, "Error"))}, true, "0/2 Error"},
 		{"node lost", v1.PodStatus{Phase: v1.PodRunning, Reason: "NodeLost"}, true, "0/2 Unknown"},
 		{"terminating", v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: cs(running, running)}, true, "2/2 Terminating"},

@@ -17,8 +17,8 @@ import (
 
 // Groups and users that are neither root's nor the test's.
 const (
-	stranger = 12345
-	crew     = 23456
+	otherUser = 12345
+	crew      = 23456
 )
 
 // Path finds each place on the way to a file where another user could replace it: the file,
@@ -35,18 +35,18 @@ func TestPath_OthersOnTheWay_AreFound(t *testing.T) {
 		bad  func(dir string) func(*testing.T)
 		want string // "" means no problem
 	}{
-		"nothing":                    {func(string) func(*testing.T) { return func(*testing.T) {} }, ""},
-		"a file of a group":          {func(d string) func(*testing.T) { return group(d+"/real/file", 0o660) }, "D/real/file can be written by group 23456 (mode 0660)"},
-		"a directory of a group":     {func(d string) func(*testing.T) { return group(d+"/real", 0o775) }, "D/real can be written by group 23456 (mode 0775)"},
-		"an ancestor of a group":     {func(d string) func(*testing.T) { return group(d, 0o770) }, "D can be written by group 23456 (mode 0770)"},
-		"an ancestor that is sticky": {func(d string) func(*testing.T) { return group(d, 0o770|os.ModeSticky) }, ""},
-		"a group that may only read": {func(d string) func(*testing.T) { return group(d+"/real", 0o750) }, ""},
-		"root's group":               {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d+"/real", 0o770) } }, ""},
-		"an ancestor for everybody":  {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d, 0o777) } }, "D can be written by all users (mode 0777)"},
-		"an ancestor of a stranger":  {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d, stranger, 0) } }, "D belongs to uid 12345, neither root nor the caller"},
-		"an owner who is trusted":    {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/real", 1000, 0) } }, ""},
-		"a stranger's link":          {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/link", stranger, 0) } }, "D/link is a symbolic link of uid 12345, neither root nor the caller"},
-		"the way a link leads":       {func(d string) func(*testing.T) { return group(d+"/hop", 0o770) }, "D/hop can be written by group 23456 (mode 0770)"},
+		"nothing":                     {func(string) func(*testing.T) { return func(*testing.T) {} }, ""},
+		"a file of a group":           {func(d string) func(*testing.T) { return group(d+"/real/file", 0o660) }, "D/real/file can be written by group 23456 (mode 0660)"},
+		"a directory of a group":      {func(d string) func(*testing.T) { return group(d+"/real", 0o775) }, "D/real can be written by group 23456 (mode 0775)"},
+		"an ancestor of a group":      {func(d string) func(*testing.T) { return group(d, 0o770) }, "D can be written by group 23456 (mode 0770)"},
+		"an ancestor that is sticky":  {func(d string) func(*testing.T) { return group(d, 0o770|os.ModeSticky) }, ""},
+		"a group that may only read":  {func(d string) func(*testing.T) { return group(d+"/real", 0o750) }, ""},
+		"root's group":                {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d+"/real", 0o770) } }, ""},
+		"an ancestor for everybody":   {func(d string) func(*testing.T) { return func(t *testing.T) { chmod(t, d, 0o777) } }, "D can be written by all users (mode 0777)"},
+		"an ancestor of another user": {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d, otherUser, 0) } }, "D belongs to uid 12345, neither root nor the caller"},
+		"an owner who is trusted":     {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/real", 1000, 0) } }, ""},
+		"another user's link":         {func(d string) func(*testing.T) { return func(t *testing.T) { own(t, d+"/link", otherUser, 0) } }, "D/link is a symbolic link of uid 12345, neither root nor the caller"},
+		"the way a link leads":        {func(d string) func(*testing.T) { return group(d+"/hop", 0o770) }, "D/hop can be written by group 23456 (mode 0770)"},
 		"what a trusted owner's group has": {func(d string) func(*testing.T) {
 			return func(t *testing.T) { own(t, d+"/real", 1000, 1000); chmod(t, d+"/real", 0o775) }
 		}, "D/real can be written by group 1000 (mode 0775)"},
@@ -84,9 +84,9 @@ func TestPath_ACLNamesAnotherUser_IsFound(t *testing.T) {
 		id   uint32
 		want string
 	}{
-		"another user":  {user, write, stranger, "can be written by uid 12345 (POSIX ACL)"},
+		"another user":  {user, write, otherUser, "can be written by uid 12345 (POSIX ACL)"},
 		"another group": {group, write, crew, "can be written by group 23456 (POSIX ACL)"},
-		"a reader":      {user, read, stranger, ""},
+		"a reader":      {user, read, otherUser, ""},
 		"an owner":      {user, write, 1000, ""},
 		"root's group":  {group, write, 0, ""},
 	} {
@@ -124,7 +124,7 @@ func TestJudge_FileIsExchanged_ACLIsOfWhatIsOpen(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "file")
 	must(t, os.WriteFile(path, nil, 0o644))
 	acl := binary.LittleEndian.AppendUint32(nil, 2)
-	for _, e := range [][3]uint32{{0x01, 6, ^uint32(0)}, {0x02, 6, stranger}, {0x04, 4, ^uint32(0)}, {0x10, 6, ^uint32(0)}, {0x20, 4, ^uint32(0)}} {
+	for _, e := range [][3]uint32{{0x01, 6, ^uint32(0)}, {0x02, 6, otherUser}, {0x04, 4, ^uint32(0)}, {0x10, 6, ^uint32(0)}, {0x20, 4, ^uint32(0)}} {
 		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[0]))
 		acl = binary.LittleEndian.AppendUint16(acl, uint16(e[1]))
 		acl = binary.LittleEndian.AppendUint32(acl, e[2])

@@ -50,9 +50,9 @@ func TestSelectionOfAStream(t *testing.T) {
 			"1 RESTORE db, 2 ADD web, 3 REJECT, 0 NOTICE"},
 		{"--source", Selection{Kinds: []string{"file"}, Notices: true},
 			"1 ADD web, 2 REJECT, 0 NOTICE, 3 UPDATE web, 4 DROPPED, 5 SET web, 6 REMOVE web"},
-		{"-n: a first update is told, an empty one else is not", Selection{Namespace: "kube-system"},
+		{"-n: the first update is printed, a later empty one is not", Selection{Namespace: "kube-system"},
 			"1 RESTORE db, 2 ADD, 3 REJECT, 4 ADD, 5 CONFLICT db, 6 RECONCILE db, 7 DROPPED, 8 SET db, 9 ERROR"},
-		{"-l: a pod that stops matching is told", Selection{Labels: "app=web"},
+		{"-l: a pod that stops matching is printed", Selection{Labels: "app=web"},
 			"1 ADD web, 2 REJECT, 3 ADD, 4 CONFLICT db, 5 UPDATE web, 6 DROPPED, 7 SET, 8 ERROR"},
 		{"--max-events counts updates; the problems of the last one follow", Selection{Max: 3},
 			"1 RESTORE db, 2 ADD web, 3 REJECT, 4 ADD, 5 CONFLICT db"},
@@ -95,7 +95,7 @@ func TestSelectionTravels(t *testing.T) {
 		}
 	}
 	for query, says := range map[string]string{
-		"mode=everything": "unknown mode", "full=perhaps": "full: ", "max=-1": "below 0", "max=x": "max: ", "source=nobody": "not one of",
+		"mode=everything": "unknown mode", "full=perhaps": "full: ", "max=-1": "below 0", "max=x": "max: ", "source=missing": "not one of",
 		"selector=a+in": "--selector", "mode=snapshot&mode=snapshot": "more than once", "other=1": "other: ",
 	} {
 		q, err := url.ParseQuery(query)

@@ -55,7 +55,7 @@ func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	for _, volume := range []string{"h", "cm", "nobody"} {
+	for _, volume := range []string{"h", "cm", "missing"} {
 		if text, err := p.File(s, 1, volume, "canary"); err == nil {
 			t.Errorf("%s: %q, want an error", volume, text)
 		}

@@ -282,7 +282,7 @@ func TestReadyNoticesWhatVolumesShow(t *testing.T) {
 		want *pod.Spec
 		ok   bool
 	}{
-		"the same, read anew":     {make(a, "1", conf, other), true},
+		"the same, read again":    {make(a, "1", conf, other), true},
 		"an object of no volume":  {make(a, "1", conf, secretObject("env", map[string]string{"a": "2"})), true},
 		"another label":           {make(map[string]string{"l": "b"}, "1", conf, other), false},
 		"another limit":           {make(a, "2", conf, other), false},

@@ -100,7 +100,7 @@ func TestC_1_37_7_SubPaths(t *testing.T) {
 			}
 			m := mounts(t, at)
 			if len(m) != 1 || id != 0 && m[0].ID != id {
-				t.Errorf("%s %q: mounted %d times, or anew", tt.volume, tt.path, len(m))
+				t.Errorf("%s %q: mounted %d times, or again", tt.volume, tt.path, len(m))
 			}
 			id = m[0].ID
 		}

@@ -283,7 +283,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}
-	if _, err := p.Mounts(t.Context(), s, 1, "nobody"); err == nil {
+	if _, err := p.Mounts(t.Context(), s, 1, "missing"); err == nil {
 		t.Error("a container the pod does not have got mounts")
 	}
 	if err := os.Remove(p.emptyDir(1, "data")); err != nil {

@@ -139,11 +139,11 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	if text := log.String(); strings.Contains(text, "HTTP 403") || strings.Contains(text, "hunter2") {
 		t.Errorf("log:\n%s", text)
 	}
-	kubeconfig = c.NodeKubeconfig(t, "stranger")
+	kubeconfig = c.NodeKubeconfig(t, "other")
 	other := newReader(t, kubeconfig, logger)
-	c.CreateNode(t, "stranger")
-	c.CreatePod(t, cluster.Pod("stranger", "two"))
-	sourcetest.Listen(t, newSource(t, kubeconfig, "stranger", func(cfg *apiserver.Config) { cfg.Reader = other })).Set().Holds(t, "two")
+	c.CreateNode(t, "other")
+	c.CreatePod(t, cluster.Pod("other", "two"))
+	sourcetest.Listen(t, newSource(t, kubeconfig, "other", func(cfg *apiserver.Config) { cfg.Reader = other })).Set().Holds(t, "two")
 	if _, _, err := other.Token(t.Context(), w.Pod("a"), &v1.ServiceAccountTokenProjection{}); err == nil || !strings.Contains(err.Error(), "HTTP 403") {
 		t.Errorf("another node gets the pod's token: %v", err)
 	}

@@ -45,7 +45,7 @@ func text(r *report.Report) string {
 	b.WriteString("| metric | kubelet | nodectl | nodectl / kubelet | 95 % | must | |\n|---|---|---|---|---|---|---|\n")
 	for _, w := range rows(r) {
 		if f := w.Figure(r); f != nil {
-			fmt.Fprintf(&b, "| %s | %s | %s | %.2f | %.2f–%.2f | %s | %s |\n", w.Metric, w.Text(r, 0), w.Text(r, 1), f.Value, f.CI95[0], f.CI95[1], f.LimitText(f.Limit), f.Verdict())
+			fmt.Fprintf(&b, "| %s | %s | %s | %.2f | %.2f–%.2f | %s | %s |\n", w.Metric, w.Text(r, 0), w.Text(r, 1), f.Value, f.CI95[0], f.CI95[1], f.LimitText(f.Limit), f.Outcome())
 		}
 	}
 	b.WriteString(report.Samples(r, "| samples of | arm |", func(m *report.Measure) string { return m.Name }, 0, 0.5, 0.9, 1))

@@ -61,7 +61,7 @@ func table(r *report.Report) string {
 		} else {
 			fmt.Fprintf(&b, "%.2f × %s | %.2f–%.2f | ", f.Value, w.ToArm(), f.CI95[0], f.CI95[1])
 		}
-		fmt.Fprintf(&b, "%s | %s | %s |\n", f.LimitText(f.Limit), f.LimitText(f.Aim), f.Verdict())
+		fmt.Fprintf(&b, "%s | %s | %s |\n", f.LimitText(f.Limit), f.LimitText(f.Aim), f.Outcome())
 	}
 	return b.String()
 }

@@ -421,7 +421,7 @@ func TestI6_BundleSharesABridge(t *testing.T) {
 		t.Error("the last one left the bridge")
 	}
 	if chain(ours) || !chain(foreign) {
-		t.Errorf("when nobody uses the network, its chain is there: %v, another's: %v", chain(ours), chain(foreign))
+		t.Errorf("when no pod uses the network, its chain is there: %v, another's: %v", chain(ours), chain(foreign))
 	}
 }
 
@@ -439,7 +439,7 @@ func leaveChain(t *testing.T, network string) string {
 	}
 	t.Cleanup(func() { _, _ = run("-F", name), run("-X", name) }) // where it is still there
 	if err := errors.Join(run("-N", name),
-		run("-A", name, "-d", "10.220.0.0/24", "-m", "comment", "--comment", fmt.Sprintf(`name: "%s" id: "nobody"`, network), "-j", "ACCEPT")); err != nil {
+		run("-A", name, "-d", "10.220.0.0/24", "-m", "comment", "--comment", fmt.Sprintf(`name: "%s" id: "missing"`, network), "-j", "ACCEPT")); err != nil {
 		t.Fatal(err)
 	}
 	return name

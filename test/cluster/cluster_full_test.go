@@ -78,7 +78,7 @@ func TestRBACLimitsNodes(t *testing.T) {
 	}
 	stranger := c.ClientAs(t, c.Kubeconfig(t, Identity{User: "mallory"}))
 	if err := stranger.Get().Resource("pods").Do(ctx).Error(); !apierrors.IsForbidden(err) {
-		t.Errorf("a stranger lists pods: error %v", err)
+		t.Errorf("an unknown user lists pods: error %v", err)
 	}
 	expired := c.ClientAs(t, c.Kubeconfig(t, Identity{User: "late", NotAfter: time.Now().Add(-time.Minute)}))
 	if err := expired.Get().Resource("pods").Do(ctx).Error(); !apierrors.IsUnauthorized(err) {

@@ -48,11 +48,11 @@ func TestExplanationsAreNarrow(t *testing.T) {
 
 func TestAnExplanationWithAMistakeIsRefused(t *testing.T) {
 	for name, text := range map[string]string{
-		"no reason":            `- {cases: [a], aspects: [b]}`,
-		"no aspect":            `- {cases: [a], reason: r}`,
-		"no case":              `- {aspects: [b], reason: r}`,
-		"no expression":        `- {cases: [a], aspects: [b], reason: r, match: "("}`,
-		"a field nobody knows": `- {cases: [a], aspects: [b], reason: r, matsch: x}`,
+		"no reason":        `- {cases: [a], aspects: [b]}`,
+		"no aspect":        `- {cases: [a], reason: r}`,
+		"no case":          `- {aspects: [b], reason: r}`,
+		"no expression":    `- {cases: [a], aspects: [b], reason: r, match: "("}`,
+		"an unknown field": `- {cases: [a], aspects: [b], reason: r, matsch: x}`,
 	} {
 		if _, err := read(t, text); err == nil || !strings.Contains(err.Error(), "explained.yaml") {
 			t.Errorf("%s: %v", name, err)

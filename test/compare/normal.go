@@ -33,7 +33,7 @@ var (
 	}
 )
 
-// NewNormaliser returns one for a run with these names, each with its word, and rules of its
+// NewNormaliser returns one for a run with these names, each with its replacement, and rules of its
 // own.
 func NewNormaliser(names map[string]string, own ...Rule) *Normaliser {
 	var from, pairs []string

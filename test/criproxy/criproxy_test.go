@@ -116,13 +116,13 @@ func TestStreamsPassUnchanged(t *testing.T) {
 
 func TestAfterIsBetweenEffectAndReply(t *testing.T) {
 	r := &runtime{}
-	heard := make(chan struct{}) // closed when the client has its reply
+	received := make(chan struct{}) // closed when the client has its reply
 	told := make(chan error, 1)
 	_, c := serve(t, r, criproxy.Hooks{After: func(call criproxy.Call, err error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		select {
-		case <-heard:
+		case <-received:
 			told <- errors.New("the client has its reply")
 		default:
 		}
@@ -134,7 +134,7 @@ func TestAfterIsBetweenEffectAndReply(t *testing.T) {
 	if _, err := c.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	close(heard)
+	close(received)
 	if err := <-told; err != nil {
 		t.Error(err)
 	}

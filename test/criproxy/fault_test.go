@@ -178,7 +178,7 @@ func TestReplyLostAfterTheEffect(t *testing.T) {
 	p, c, r := front(t)
 	p.Fault(criproxy.Rule{Method: "StartContainer", After: true, Err: errFault})
 	if err := c.start("ax"); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("the client heard %v", err)
+		t.Errorf("the client received %v", err)
 	}
 	if !slices.Equal(r.started, []string{"ax"}) {
 		t.Errorf("started %v", r.started)

@@ -117,7 +117,7 @@ func (s *stage) invariants() {
 			s.Error(err)
 		}
 		s.eventually(func() error {
-			left, err := s.strayGroups(ctx)
+			left, err := s.leftoverGroups(ctx)
 			if err == nil && len(left) > 0 {
 				err = fmt.Errorf("cgroups of no pod are left: %v", left)
 			}

@@ -271,7 +271,7 @@ func TestGetPods(t *testing.T) {
 		if r := s.run("get", "pods", "web", "-o", "name"); r.out != "pod/"+s.full("web")+"\n" {
 			t.Errorf("name: %+v", r)
 		}
-		if r := s.run("get", "pods", "nobody"); r.code != 1 || !strings.Contains(r.err, "nobody") {
+		if r := s.run("get", "pods", "missing"); r.code != 1 || !strings.Contains(r.err, "missing") {
 			t.Errorf("a pod that is not there: %+v", r)
 		}
 	}

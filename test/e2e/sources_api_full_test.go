@@ -248,7 +248,7 @@ func TestRestore_APIPodsWaitForTheirServer(t *testing.T) {
 	}
 	s.quiet(s.front)
 	if n := len(s.containers("lost")); n != 0 {
-		t.Errorf("lost has %d containers without the word of its server", n)
+		t.Errorf("lost has %d containers without an answer of its server", n)
 	}
 	s.untouched("runs", runs)
 	a.leave()

@@ -240,7 +240,7 @@ func TestF61_CanaryOfABody(t *testing.T) {
 	}
 	for _, canary := range []string{body, header, password, token} {
 		if at := strings.Index(told.String(), canary); at >= 0 {
-			t.Errorf("%s is told: …%s…", canary, told.String()[max(0, at-200):min(told.Len(), at+50)])
+			t.Errorf("%s is printed: …%s…", canary, told.String()[max(0, at-200):min(told.Len(), at+50)])
 		}
 	}
 	w.serves(says(labelled(simple("web"), "mended")))

@@ -41,7 +41,7 @@ func (s *stage) sources() ([]sourceState, error) {
 		return nil, err
 	}
 	if list.Kind != "SourceList" {
-		s.Fatalf("sources are told as %q", list.Kind)
+		s.Fatalf("sources are printed as %q", list.Kind)
 	}
 	return list.Items, nil
 }

@@ -115,7 +115,7 @@ func (s *stage) clear() {
 	if err := os.RemoveAll(s.dir); err != nil {
 		s.Error(err)
 	}
-	s.nothingStrays()
+	s.nothingIsLeft()
 }
 
 // everything describes the state of the stage's pods, for the search for a failure's cause.

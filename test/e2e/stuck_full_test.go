@@ -67,7 +67,7 @@ func TestF34_SaysWhyAPodIsStuck(t *testing.T) {
 	})
 	for _, said := range []string{r.out, once.out, once.err, text.out, text.err} { // describe shows a pod's own text
 		if strings.Contains(said, canary) {
-			t.Errorf("a secret is told:\n%s", said)
+			t.Errorf("a secret is printed:\n%s", said)
 		}
 	}
 	mend()

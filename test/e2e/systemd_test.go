@@ -81,8 +81,8 @@ func (b *superior) employ(cmd *exec.Cmd, watchdog time.Duration) *exec.Cmd {
 	return cmd
 }
 
-// hears returns the next message.
-func (b *superior) hears() notice {
+// receive returns the next message.
+func (b *superior) receive() notice {
 	b.Helper()
 	return wait.Receive(b.T, "a word of the service", b.said)
 }
@@ -97,8 +97,8 @@ func (b *superior) forget() {
 // expects fails unless this is the next message of a.
 func (b *superior) expects(a *agent, want string) {
 	b.Helper()
-	if got, want := b.hears(), (notice{want, a.cmd.Process.Pid}); got != want {
-		b.Fatalf("heard %+v, want %+v", got, want)
+	if got, want := b.receive(), (notice{want, a.cmd.Process.Pid}); got != want {
+		b.Fatalf("received %+v, want %+v", got, want)
 	}
 }
 
@@ -138,9 +138,9 @@ func TestF7_WatchdogOfAServiceManager(t *testing.T) {
 	if err := a.cmd.Process.Signal(syscall.SIGTERM); err != nil { // leave would wait for the runtime
 		t.Fatal(err)
 	}
-	last := boss.hears()
+	last := boss.receive()
 	for last.text == "WATCHDOG=1" {
-		last = boss.hears()
+		last = boss.receive()
 	}
 	if last.text != "STOPPING=1" {
 		t.Errorf("the last word was %+v", last)

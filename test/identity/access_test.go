@@ -93,7 +93,7 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	admins := c.Authority.Issue(t, "root", cluster.Identity{User: "root", Groups: []string{"system:masters"}})
 	block, _ := pem.Decode(must(os.ReadFile(admins.CertFile)))
 	masters := caller(asks("", must(x509.ParseCertificate(block.Bytes))), "root")
-	reader, worker, nobody := caller(asks("reader-token", nil), "reader"), caller(asks("worker-token", nil), "worker"), caller(asks("nobody-token", nil), "nobody")
+	reader, worker, outsider := caller(asks("reader-token", nil), "reader"), caller(asks("worker-token", nil), "worker"), caller(asks("outsider-token", nil), "outsider")
 	caller(asks("", nil), "")
 	caller(asks("hunter2", nil), "")
 	if !slices.Contains(reader.Groups, "system:authenticated") {
@@ -114,7 +114,7 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 		{a, worker, "get", []string{"metrics"}, true},
 		{on("n2"), worker, "create", []string{"exec", "proxy"}, false},
 		{on("n2"), worker, "get", []string{"metrics"}, true},
-		{a, nobody, "get", []string{"healthz", "proxy"}, false},
+		{a, outsider, "get", []string{"healthz", "proxy"}, false},
 		{a, masters, "create", []string{"exec", "proxy"}, true},
 	} {
 		if ok, why, err := it.at.May(t.Context(), it.who, it.verb, it.sub...); ok != it.want || err != nil {
@@ -174,7 +174,7 @@ func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 		t.Errorf("%t, %v", ok, err)
 	}
 	if _, ok, err := a.Who(asks(ask("vault"), nil)); ok || err != nil {
-		t.Errorf("a token for somebody else is %t, %v", ok, err)
+		t.Errorf("a token for another user is %t, %v", ok, err)
 	}
 	if err := admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "metrics", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)

@@ -62,7 +62,7 @@ type api struct {
 // token may request a certificate.
 var shared = suite.Once(func(t testing.TB) api {
 	file := filepath.Join(t.TempDir(), "tokens.csv")
-	tokens := []string{"reader-token,reader,1", "worker-token,worker,2", "nobody-token,nobody,3", bootstrapToken + `,system:bootstrap:abcdef,4,"system:bootstrappers"`}
+	tokens := []string{"reader-token,reader,1", "worker-token,worker,2", "outsider-token,outsider,3", bootstrapToken + `,system:bootstrap:abcdef,4,"system:bootstrappers"`}
 	if err := os.WriteFile(file, []byte(strings.Join(tokens, "\n")+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -128,7 +128,7 @@ func TestI3_UnsettledUntilItIsAsWanted(t *testing.T) {
 	}
 	expect("nothing is there and nothing wanted", "")
 	run("n2")
-	expect("somebody else's", "")
+	expect("another agent's", "")
 	s.History.Want("web-n1", web)
 	expect("nothing is there", "I3 broken")
 	s.History.Break("web-n1")

@@ -77,7 +77,7 @@ func Observe(n *node.Node) (*Witness, error) {
 		return nil, err
 	}
 	w.wg.Go(func() {
-		_ = w.hear(stream) // it ends with the runtime, or with ctx
+		_ = w.record(stream) // it ends with the runtime, or with ctx
 		for ctx.Err() == nil {
 			_ = wait.Try(func() error { // one stream after the other
 				if ctx.Err() != nil {
@@ -88,7 +88,7 @@ func Observe(n *node.Node) (*Witness, error) {
 					return err
 				}
 				w.list(ctx, rt)
-				return w.hear(stream)
+				return w.record(stream)
 			})
 		}
 	})
@@ -105,8 +105,8 @@ func (w *Witness) Close() {
 	_ = w.conn.Close() // no call is under way
 }
 
-// hear records one stream of events, and returns the error that ended it.
-func (w *Witness) hear(stream cri.RuntimeService_GetContainerEventsClient) error {
+// record records one stream of events, and returns the error that ended it.
+func (w *Witness) record(stream cri.RuntimeService_GetContainerEventsClient) error {
 	for {
 		e, err := stream.Recv()
 		if err != nil {
@@ -166,7 +166,7 @@ func (w *Witness) status(s *cri.ContainerStatus, box string) {
 	}
 }
 
-// Who returns what an ID belonged to: "nobody" for one without an event.
+// Who returns what an ID belonged to: "nothing" for one without an event.
 func (w *Witness) Who(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func (w *Witness) Who(id string) string {
 	if pod, ok := w.boxes[id]; ok {
 		return "the sandbox of " + pod
 	}
-	return "nobody"
+	return "nothing"
 }
 
 // Lives returns the runs that started under a node name, in order.

@@ -150,7 +150,7 @@ func TestD1_TheServer(t *testing.T) {
 	}
 }
 
-// nobody: no credential, a certificate of another authority, an unknown token and an expired
+// unauthenticated: no credential, a certificate of another authority, an unknown token and an expired
 // certificate get 401 on every route.
 func (w *world) nobody() {
 	other := cluster.NewAuthority(w, w.TempDir(), "ca").Issue(w, "admin", cluster.Identity{User: "admin", Groups: []string{"system:masters"}})

@@ -138,7 +138,7 @@ func (w *world) logsOfAPod() {
 	if out := w.kubectl("logs", "logs", "--limit-bytes=3"); len(out) != 3 {
 		w.Errorf("3 bytes are %q", out)
 	}
-	if out, err := w.try("logs", "logs", "-c", "nobody"); err == nil || !strings.Contains(err.Error(), "container nobody is not valid for pod logs") {
+	if out, err := w.try("logs", "logs", "-c", "missing"); err == nil || !strings.Contains(err.Error(), "container missing is not valid for pod logs") {
 		w.Errorf("the log of an unknown container: %q, %v", out, err)
 	}
 	follow := w.command("logs", "-f", "logs")
@@ -313,7 +313,7 @@ func (w *world) nameTaken() {
 	w.pod(name, "echo api; "+sleeps)
 	// It has to wait at first, and the pod of its name is still removed.
 	static := w.local(shell("same", "echo static; "+sleeps))
-	w.manifest("same", strings.Replace(static, "name: same}", "name: same, annotations: {nodectl.dev/depends-on: nobody}}", 1))
+	w.manifest("same", strings.Replace(static, "name: same}", "name: same, annotations: {nodectl.dev/depends-on: missing}}", 1))
 	w.awaitOutput("Failed NameTaken False", "get", "pod", name, "-o", `jsonpath={.status.phase} {.status.reason} {.status.conditions[?(@.type=="Ready")].status}`)
 	w.manifest("same", static)
 	w.kubectl("delete", "pod", name)
@@ -440,7 +440,7 @@ func (w *world) events() {
 			return nil
 		})
 	}
-	w.apply(strings.Replace(shell("unpulled", "true"), busybox, "nodectl.dev/test/nobody:1\n    imagePullPolicy: Never", 1))
+	w.apply(strings.Replace(shell("unpulled", "true"), busybox, "nodectl.dev/test/missing:1\n    imagePullPolicy: Never", 1))
 	w.awaitOutput("ErrImageNeverPull", "get", "pod", "unpulled", "-o", "jsonpath={.status.containerStatuses[0].state.waiting.reason}")
 	if out := w.kubectl("describe", "pod", "unpulled"); !strings.Contains(out, "ErrImageNeverPull") {
 		w.Errorf("describe says %s", out)

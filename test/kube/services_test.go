@@ -104,12 +104,12 @@ spec:
 		})
 	}
 	w.await(func() error {
-		out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "nobody."+w.namespace+".svc.cluster.local")
+		out, err := w.try("exec", "asks", "--", "nslookup", "-type=a", "missing."+w.namespace+".svc.cluster.local")
 		if err == nil {
-			w.Fatalf("a name that nobody has: %q", out)
+			w.Fatalf("an unknown name: %q", out)
 		}
 		if !strings.Contains(out+err.Error(), "NXDOMAIN") {
-			return fmt.Errorf("a name that nobody has: %w %q", err, out)
+			return fmt.Errorf("an unknown name: %w %q", err, out)
 		}
 		return nil
 	})

@@ -140,7 +140,7 @@ func othersRegister(t *testing.T, a audited) {
 	m := a.join(t, "awaited", func(c *apiserver.Config, _ *node.ObserverConfig) { c.Register = false })
 	so(t, func() error {
 		if count(a.asked(t, "awaited"), "get", "nodes", "") < 2 {
-			return errors.New("nobody looks for the node")
+			return errors.New("no request reads the node")
 		}
 		return nil
 	})

@@ -52,12 +52,12 @@ func TestACaseWithAMistakeIsRefused(t *testing.T) {
 	const pod = "\n---\nmetadata: {name: a}\n"
 	const head = "shows: x\ncontract: [C-1.2]\nwatch: 5s\n"
 	for name, text := range map[string]string{
-		"no manifest":          head,
-		"no contract number":   "shows: x\ncontract: [1.2]\nwatch: 5s" + pod,
-		"a field nobody knows": head + "wach: 5s" + pod,
-		"another pod's name":   head + "\n---\nmetadata: {name: b}\n",
-		"a script too late":    head + "script: [{at: 6s, kill: a/b}]" + pod,
-		"a script backwards":   head + "script: [{at: 2s, kill: a/b}, {at: 1s, kill: a/b}]" + pod,
+		"no manifest":        head,
+		"no contract number": "shows: x\ncontract: [1.2]\nwatch: 5s" + pod,
+		"an unknown field":   head + "wach: 5s" + pod,
+		"another pod's name": head + "\n---\nmetadata: {name: b}\n",
+		"a script too late":  head + "script: [{at: 6s, kill: a/b}]" + pod,
+		"a script backwards": head + "script: [{at: 2s, kill: a/b}, {at: 1s, kill: a/b}]" + pod,
 	} {
 		if _, err := readCase("a", []byte(text)); err == nil {
 			t.Errorf("%s: taken", name)

@@ -73,8 +73,8 @@ has the same objects and pods as files. Both as nodes of a whole cluster, with p
 that come through its API server, are compared in [fidelity-cluster.md](fidelity-cluster.md).
 
 %d cases, %d numbers of the kubelet's contract: %d are equal, %d different for reasons
-that somebody has read and written into test/parity/explained.yaml, and %d have
-differences that nobody has explained, %d in all. One such difference fails the run.
+with an explanation in test/parity/explained.yaml, and %d have
+unexplained differences, %d in all. One such difference fails the run.
 Equal is what differs in nothing but what the next table says once for all.
 
 `, r.kubelet.Version, r.nodectl.Version, r.nodectl.Began.Format("2006-01-02"), len(r.cases), len(numbers(r.cases)),

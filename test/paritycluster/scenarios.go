@@ -41,7 +41,7 @@ var scenarios = []scenario{
   - {name: first, image: ` + node.Stamp + `, args: [sleep, 3s]}
   - {name: beside, image: ` + node.Stamp + `, args: [forever], restartPolicy: Always}
 ` + running, steps: []step{until("Ready", ready)}},
-	{name: "init-fails", shows: "an init container that fails for good", pod: "  restartPolicy: Never\n  initContainers: [{name: first, image: " + node.Stamp + `, args: [exit, "4"]}]` + "\n" + running,
+	{name: "init-fails", shows: "an init container that fails permanently", pod: "  restartPolicy: Never\n  initContainers: [{name: first, image: " + node.Stamp + `, args: [exit, "4"]}]` + "\n" + running,
 		steps: []step{until("Failed", phase(v1.PodFailed))}},
 	{name: "gate", shows: "a readiness gate, set by a patch", pod: "  readinessGates: [{conditionType: example.com/gate}]\n" + running,
 		steps: []step{until("ContainersReady", containersReady),
@@ -60,7 +60,7 @@ var scenarios = []scenario{
 		steps: []step{until("Failed", phase(v1.PodFailed))}},
 	{name: "never-pull", shows: "imagePullPolicy Never and no image", pod: "  containers: [{name: main, image: nodectl.dev/nothing:1, imagePullPolicy: Never}]\n",
 		steps: []step{until("ErrImageNeverPull", waiting(0, "ErrImageNeverPull"))}},
-	{name: "secret", shows: "a Secret as a volume", objects: "kind: Secret\napiVersion: v1\nmetadata: {name: word}\nstringData: {word: hush}\n",
+	{name: "secret", shows: "a Secret as a volume", objects: "kind: Secret\napiVersion: v1\nmetadata: {name: word}\nstringData: {word: quiet}\n",
 		pod:   container("exists, /s/word, forever", `volumeMounts: [{name: s, mountPath: /s}]`) + "  volumes: [{name: s, secret: {secretName: word}}]\n",
 		steps: []step{until("Ready", ready)}},
 	{name: "grace", shows: "deletion with a preStop hook, and a container that takes its time", pod: "  terminationGracePeriodSeconds: 6\n" + container("ignore, forever", `lifecycle: {preStop: {exec: {command: [/app, sleep, 1s]}}}`),

@@ -123,7 +123,7 @@ func TestC_1_39_5_PullsWithCredentials(t *testing.T) {
 					a.trust(t, r)
 				}
 				name := r.Push(t, "app:1", 2, 10_000)
-				for what, logins := range map[string][]string{"nobody": nil, "a wrong password": {"u:" + canary + "x"}, "two wrong ones": {"u:" + canary + "x", "v:" + canary}} {
+				for what, logins := range map[string][]string{"no login": nil, "a wrong password": {"u:" + canary + "x"}, "two wrong ones": {"u:" + canary + "x", "v:" + canary}} {
 					err := a.pull(t.Context(), name, logins...)
 					var start *pod.StartError
 					if !errors.As(err, &start) || start.Reason != "ErrImagePull" || start.Final || strings.Contains(err.Error(), canary) {
@@ -178,7 +178,7 @@ func TestF30_RegistryFaults(t *testing.T) {
 			wait.NoError(t, func() error { return a.pull(t.Context(), name) })
 		})
 	}
-	t.Run("nobody listens", func(t *testing.T) {
+	t.Run("no server listens", func(t *testing.T) {
 		r := registry.New(t, registry.Options{})
 		name := r.Push(t, "app:1", 1, 100)
 		r.Server.Close()

@@ -98,8 +98,8 @@ func (f *Figure) LimitText(v float64) string {
 	return "≤ " + f.Text(v)
 }
 
-// Verdict says whether the figure meets its limits.
-func (f *Figure) Verdict() string {
+// Outcome reports whether the figure meets its limits.
+func (f *Figure) Outcome() string {
 	switch {
 	case f.Limit == 0:
 		return ""

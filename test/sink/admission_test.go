@@ -29,7 +29,7 @@ func TestF75_RefusedByAdmission(t *testing.T) {
 	for i := range rounds {
 		a.says(static, running(static, i%2 == 0), fromFile)
 		a.says(ours, running(ours, i%2 == 0))
-		a.until(t, "ours", "as it was told", both(phase(v1.PodRunning), ready(i%2 == 0)))
+		a.until(t, "ours", "as it was reported", both(phase(v1.PodRunning), ready(i%2 == 0)))
 	}
 	a.wire.said.Has(t, 2, "POST /api/v1/namespaces/default/pods 403\n")
 	if n, tries := a.log.Count("Static pod has no mirror"), len(a.wire.of("POST", "")); n != 1 || a.log.Count("UID mismatch") != 1 || tries >= rounds {

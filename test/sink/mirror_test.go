@@ -82,16 +82,16 @@ func orphans(t *testing.T, a *agent) {
 	a.c.DeletePod(t, "default", "witness", 0)
 	a.until(t, "witness", "another", func(p *v1.Pod) bool { return p != nil && p.UID != first.UID })
 	if a.c.GetPod(t, "default", "left") == nil {
-		t.Fatal("the mirror went before all was heard")
+		t.Fatal("the mirror was deleted before all sources were ready")
 	}
 	a.says(p, running(p, true), fromFile, goneForGood) // or the first agent makes it again
-	p = staticPod(a.name, "stray", "h")
+	p = staticPod(a.name, "orphan", "h")
 	a.says(p, running(p, true), fromFile)
-	a.until(t, "stray", "there", there)
+	a.until(t, "orphan", "there", there)
 	a.stop()
 	other.Synced()
 	other.until(t, "left", "gone", missing)
-	other.until(t, "stray", "gone", missing)
+	other.until(t, "orphan", "gone", missing)
 	if is := a.c.GetPod(t, "default", "kept"); is == nil || is.UID != before.UID || is.ResourceVersion != before.ResourceVersion {
 		t.Error("the mirror of a pod that is there was touched")
 	}
@@ -149,7 +149,7 @@ func mirrorsRefused(t *testing.T, a *agent) {
 		for _, p := range []*v1.Pod{nowhere, named, good} {
 			a.says(p, running(p, i%2 == 1), fromFile)
 		}
-		a.until(t, "good", "as it was told", ready(i%2 == 1))
+		a.until(t, "good", "as it was reported", ready(i%2 == 1))
 	}
 	const create = "POST /api/v1/namespaces/missing/pods "
 	a.wire.said.Has(t, 2, create)

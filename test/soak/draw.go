@@ -241,7 +241,7 @@ var broken = []string{
 	"apiVersion: v1\nkind: Pod\nmetadata: {name: half\nspec:\n  containers:\n  - name",
 	"{{ not yaml at all",
 	"\x00\x01\x02\xff",
-	"apiVersion: v1\nkind: Pod\nmetadata: {name: nobody, namespace: soak}\nspec: {containers: []}\n",
+	"apiVersion: v1\nkind: Pod\nmetadata: {name: missing, namespace: soak}\nspec: {containers: []}\n",
 	"apiVersion: v1\nkind: Pod\nmetadata: {name: typo, namespace: soak}\nspec: {containres: [{name: a, image: b}]}\n",
 	"apiVersion: v1\nkind: Deployment\nmetadata: {name: other}\n",
 }

@@ -20,7 +20,7 @@ const hunter = "hunter2"
 // locked lets the user node read the tests' keys, with a certificate and a password.
 var locked = suite.Once(func(t testing.TB) *cluster.Etcd {
 	return cluster.StartEtcd(t, cluster.EtcdOptions{TLS: true, RootPassword: "r00t", Users: []cluster.EtcdUser{
-		{Name: "node", Password: hunter, Prefix: mine}, {Name: "stranger", Password: hunter, Prefix: "/elsewhere/"},
+		{Name: "node", Password: hunter, Prefix: mine}, {Name: "other", Password: hunter, Prefix: "/elsewhere/"},
 	}})
 })
 
@@ -49,10 +49,10 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 	t.Parallel()
 	e, prefix, client := secured(t)
 	dir := t.TempDir()
-	password, stranger := filepath.Join(dir, "password"), filepath.Join(dir, "stranger")
+	password, other := filepath.Join(dir, "password"), filepath.Join(dir, "other")
 	write(t, password, hunter+"\n")
-	write(t, stranger, hunter)
-	pair := e.Authority.Issue(t, client, cluster.Identity{User: "nobody"})
+	write(t, other, hunter)
+	pair := e.Authority.Issue(t, client, cluster.Identity{User: "missing"})
 	foreign := cluster.NewAuthority(t, dir, "foreign")
 	theirs := foreign.Issue(t, "foreign-client", cluster.Identity{User: "node"})
 	late := e.Authority.Issue(t, client+"-late", cluster.Identity{User: "node", NotAfter: time.Now().Add(-time.Minute)})
@@ -68,7 +68,7 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 			c.Username, c.PasswordFile, c.Endpoints = "", "", []string{"https://node:" + hunter + "@" + host}
 		}, ""},
 		"no certificate":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = "", "" }, "it refuses the TLS connection: certificate required"},
-		"a stranger's":         {func(c *etcd.Config) { c.CertFile, c.KeyFile = theirs.CertFile, theirs.KeyFile }, "it refuses the TLS connection: certificate required"},
+		"another user's":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = theirs.CertFile, theirs.KeyFile }, "it refuses the TLS connection: certificate required"},
 		"an expired one":       {func(c *etcd.Config) { c.CertFile, c.KeyFile = late.CertFile, late.KeyFile }, "it refuses the TLS connection: expired certificate"},
 		"unknown authority":    {func(c *etcd.Config) { c.CAFile = foreign.File }, "its certificate is signed by an unknown authority"},
 		"system's authorities": {func(c *etcd.Config) { c.CAFile = "" }, "its certificate is signed by an unknown authority"},
@@ -78,11 +78,11 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 			c.Endpoints = []string{"http://" + host}
 			c.CAFile, c.CertFile, c.KeyFile = "", "", ""
 		}, "connection closed; is it https?"},
-		"nobody":                 {func(c *etcd.Config) { c.Username, c.PasswordFile = "", "" }, "permission denied"},
+		"no user":                {func(c *etcd.Config) { c.Username, c.PasswordFile = "", "" }, "permission denied"},
 		"wrong password":         {func(c *etcd.Config) { c.PasswordFile = e.Authority.File }, "permission denied: wrong user or password"},
 		"unknown user":           {func(c *etcd.Config) { c.Username = "who" }, "permission denied: wrong user or password"},
 		"empty password":         {func(c *etcd.Config) { c.PasswordFile = empty }, "the password file " + empty + " is empty"},
-		"another user's prefix":  {func(c *etcd.Config) { c.Username, c.PasswordFile = "stranger", stranger }, "permission denied"},
+		"another user's prefix":  {func(c *etcd.Config) { c.Username, c.PasswordFile = "other", other }, "permission denied"},
 		"more than one's prefix": {func(c *etcd.Config) { c.Prefix = "/nodes/" }, "permission denied"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestF72_CertificateAndAuth(t *testing.T) {
 			l.Leave()
 			l.Ended()
 			if all := log.String() + fmt.Sprint(w.Err); strings.Contains(all, hunter) {
-				t.Errorf("a secret is told:\n%s", all)
+				t.Errorf("a secret is printed:\n%s", all)
 			}
 		})
 	}
@@ -129,7 +129,7 @@ func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	})
 	says(t, l, "certificate")
 	e.Authority.Issue(t, client, cluster.Identity{User: "node"})
-	hears(t, l, "wrong user or password")
+	failsWith(t, l, "wrong user or password")
 	write(t, password, hunter)
 	first := l.Set()
 	first.Holds(t, "one")
@@ -138,7 +138,7 @@ func TestF72_RenewedFilesAreUsed(t *testing.T) {
 	l.Set().Names(t, "two")
 	n.cut()
 	n.mend()
-	hears(t, l, "certificate")
+	failsWith(t, l, "certificate")
 	e.Authority.Issue(t, client, cluster.Identity{User: "node"})
 	w := until(t, l, "one", "two")
 	w.Names(t)
@@ -164,7 +164,7 @@ func TestF72_UserOfTheCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	e.Restart(t)
-	hears(t, l, "permission denied")
+	failsWith(t, l, "permission denied")
 	if _, err := e.Client(t).UserGrantRole(t.Context(), "node", "role-node"); err != nil {
 		t.Fatal(err)
 	}

@@ -39,9 +39,9 @@ func says(t testing.TB, l *sourcetest.Listener, words string) {
 	}
 }
 
-// hears receives words until one is an error with these words; others on the
+// failsWith receives yields until one is an error with these words; others on the
 // way must be errors too.
-func hears(t testing.TB, l *sourcetest.Listener, words string) {
+func failsWith(t testing.TB, l *sourcetest.Listener, words string) {
 	t.Helper()
 	for !strings.Contains(l.Error().Error(), words) {
 	}
@@ -127,7 +127,7 @@ func TestF70_NoGapsUnderRestarts(t *testing.T) {
 	for last.Err != nil || last.Pod("end") == nil {
 		last = l.Next()
 		if last.Err == nil && last.Pod("start") == nil {
-			t.Error("a pod nobody touched is missing")
+			t.Error("an unchanged pod is missing")
 		}
 	}
 	wg.Wait()

@@ -134,7 +134,7 @@ func (o *outside) came() error {
 	if _, err := io.ReadAll(c); err != nil {
 		return err
 	}
-	return holds(len(o.asked("tcp")) > 1, "nobody came")
+	return holds(len(o.asked("tcp")) > 1, "no connection came")
 }
 
 // grpc is a server whose service "shop" is well, and nothing else.

@@ -274,7 +274,7 @@ func (m made) without(t *testing.T, path string) {
 	}
 	sole := slices.ContainsFunc(soleValues, func(end string) bool { return strings.HasSuffix(path, end) })
 	if errors.As(err, &none) && !sole {
-		t.Errorf("nobody has looked: %v", err)
+		t.Errorf("no probe has run: %v", err)
 	}
 }
 

@@ -42,7 +42,7 @@ const (
 
 // Until calls observe until it reports done, and returns the value it observed then. It
 // fails the test with what and the last value. Two values are the same if they print the
-// same with %v, so a value that holds a pointer needs a String method to be told apart.
+// same with %v, so a value that holds a pointer needs a String method to be distinguished.
 // observe runs in a goroutine of its own, one call at a time; it may fail the test.
 func Until[T any](t testing.TB, what string, observe func() (value T, done bool), options ...Option) T {
 	t.Helper()

@@ -26,7 +26,7 @@ func main() {
 			if err := os.WriteFile(os.Args[2], []byte("tried once\n"), 0o644); err != nil {
 				log.Fatal(err)
 			}
-			log.Fatal("The first attempt fails, as it was told to")
+			log.Fatal("The first attempt fails, as requested")
 		}
 	}
 	fmt.Printf("There are %d primes below %d.\n", primes(limit), limit)

@@ -107,7 +107,7 @@ func (c *client) do(ctx context.Context, method string, body io.Reader) (*http.R
 	}
 	if answer.StatusCode != http.StatusOK {
 		answer.Body.Close()
-		c.CloseIdleConnections() // it may lead to somebody else: a service's rules change
+		c.CloseIdleConnections() // it may lead to another server: a service's rules change
 		return nil, fmt.Errorf("the database answers %s", answer.Status)
 	}
 	return answer, nil

@@ -15,7 +15,7 @@ import (
 // so is anything but a regular file, without blocking on it.
 func TestPolicyIsItsOwners(t *testing.T) {
 	t.Parallel()
-	const stranger = 12345
+	const otherUser = 12345
 	me := os.Getuid()
 	for _, c := range []struct {
 		name string
@@ -25,31 +25,31 @@ func TestPolicyIsItsOwners(t *testing.T) {
 		{"its owner's", func(string, string) error { return nil }, ""},
 		{"in a directory where each has his own", func(dir, _ string) error { return os.Chmod(dir, 0o777|os.ModeSticky) }, ""},
 		{"in a directory of a group", func(dir, _ string) error { return os.Chmod(dir, 0o775) }, ""},
-		{"below a directory of a group, not a stranger's", func(dir, _ string) error {
-			return firstOf(os.Chown(filepath.Dir(dir), -1, stranger), os.Chmod(filepath.Dir(dir), 0o770))
+		{"below a directory of a group, not another user's", func(dir, _ string) error {
+			return firstOf(os.Chown(filepath.Dir(dir), -1, otherUser), os.Chmod(filepath.Dir(dir), 0o770))
 		}, "which can be written by group 12345 (mode 0770)"},
-		{"in a directory of a group, not a stranger's", func(dir, _ string) error {
-			return firstOf(os.Chown(dir, -1, stranger), os.Chmod(dir, 0o770))
+		{"in a directory of a group, not another user's", func(dir, _ string) error {
+			return firstOf(os.Chown(dir, -1, otherUser), os.Chmod(dir, 0o770))
 		}, "which can be written by group 12345 (mode 0770)"},
 		{"written by all", func(_, path string) error { return os.Chmod(path, 0o646) }, "can be written by others (mode 0646)"},
 		{"written by a group", func(_, path string) error { return os.Chmod(path, 0o664) }, "can be written by others (mode 0664)"},
 		{"sticky and written by all", func(_, path string) error { return os.Chmod(path, 0o666|os.ModeSticky) }, "can be written by others (mode 0666)"},
 		{"in a directory for all", func(dir, _ string) error { return os.Chmod(dir, 0o777) }, "which can be written by others (mode 0777)"},
-		{"a stranger's", func(_, path string) error { return os.Chown(path, stranger, -1) }, "belongs to uid 12345, neither root nor the caller"},
-		{"in a stranger's directory", func(dir, _ string) error { return os.Chown(dir, stranger, -1) }, "which belongs to uid 12345, neither root nor the caller"},
+		{"another user's", func(_, path string) error { return os.Chown(path, otherUser, -1) }, "belongs to uid 12345, neither root nor the caller"},
+		{"in another user's directory", func(dir, _ string) error { return os.Chown(dir, otherUser, -1) }, "which belongs to uid 12345, neither root nor the caller"},
 		{"a pipe", func(_, path string) error { _ = os.Remove(path); return unix.Mkfifo(path, 0o600) }, "is not a regular file"},
 		{"a directory", func(_, path string) error { _ = os.Remove(path); return os.Mkdir(path, 0o700) }, "is not a regular file"},
 		{"a link to nothing", func(_, path string) error { _ = os.Remove(path); return os.Symlink("nothing", path) }, "no such file or directory"},
 		{"a link to itself", func(_, path string) error { _ = os.Remove(path); return os.Symlink("policy.yaml", path) }, "too many links"},
-		{"a link to a stranger's", func(dir, path string) error {
+		{"a link to another user's", func(dir, path string) error {
 			_ = os.Rename(path, filepath.Join(dir, "real"))
-			return firstOf(os.Symlink("real", path), os.Chown(filepath.Join(dir, "real"), stranger, -1))
+			return firstOf(os.Symlink("real", path), os.Chown(filepath.Join(dir, "real"), otherUser, -1))
 		}, "belongs to uid 12345"},
 		{"too large", func(_, path string) error { return os.Truncate(path, maxPolicySize+1) }, "is larger than 1 MiB"},
 		{"as large as can be", func(_, path string) error { return os.Truncate(path, maxPolicySize) }, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if strings.Contains(c.name, "stranger's") {
+			if strings.Contains(c.name, "another user's") {
 				suite.NeedsRoot(t, "a file belongs to another user")
 			}
 			dir := filepath.Join(t.TempDir(), "etc")

@@ -372,7 +372,7 @@ func TestCutEndsWaits(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if got := rt.State(); !strings.Contains(got, "running") {
-			t.Errorf("nobody is left to kill it, yet:\n%s", got)
+			t.Errorf("no agent is left to kill it, yet:\n%s", got)
 		}
 	})
 }

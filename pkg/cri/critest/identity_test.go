@@ -63,7 +63,7 @@ func TestNewestConfig(t *testing.T) {
 	rt := critest.New()
 	c := newClient(t, rt.Connect())
 	key := pod.Key{Namespace: box(0).GetMetadata().GetNamespace(), Name: box(0).GetMetadata().GetName()}
-	if got, handler := rt.SandboxConfig(key); got != nil || handler != "" || rt.ContainerConfig(key, "nobody") != nil {
+	if got, handler := rt.SandboxConfig(key); got != nil || handler != "" || rt.ContainerConfig(key, "missing") != nil {
 		t.Errorf("of nothing: %v, %q", got, handler)
 	}
 	c.run(c.sandbox(0), 0)

@@ -89,7 +89,7 @@ func TestC_1_38_10_ObjectsComeWithThePodsThatNameThem(t *testing.T) {
 	for _, json := range []bool{false, true} {
 		s := newServer(t)
 		s.json = json
-		s.keep("configmaps", configMap("a", "1"), configMap("stranger", "x"))
+		s.keep("configmaps", configMap("a", "1"), configMap("other", "x"))
 		s.keep("secrets", secret("a", "2"))
 		s.put(boundPod("one", "x", naming("a", "!a", "a", "missing", "Not_A_Name", "../secrets")))
 		l := sourcetest.Listen(t, s.source(t))

@@ -51,7 +51,7 @@ func (s *server) keeps(what string, o apiclient.Object) {
 	}
 	o = o.DeepCopyObject().(apiclient.Object)
 	o.SetResourceVersion(strconv.Itoa(s.rv))
-	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "somebody"}})
+	o.SetManagedFields([]metav1.ManagedFieldsEntry{{Manager: "kubectl"}})
 	s.others[what][key] = o
 	s.log = append(s.log, logged{rv: s.rv, kind: kind, what: what, other: o})
 }

@@ -93,9 +93,9 @@ func TestF71_OldAndDuplicateEventsAreHarmless(t *testing.T) {
 		late := *again[0].pod
 		late.ResourceVersion = "7" // of before everything
 		again = append(again, logged{rv: 0, kind: watch.Deleted, pod: &late}, logged{rv: 0, kind: watch.Modified, pod: &late})
-		stranger := boundPod("stranger", "x")
-		stranger.ResourceVersion, stranger.UID = "8", "dead long since"
-		s.log = append(s.log, append(again, logged{rv: 0, kind: watch.Added, pod: stranger})...)
+		other := boundPod("other", "x")
+		other.ResourceVersion, other.UID = "8", "dead long since"
+		s.log = append(s.log, append(again, logged{rv: 0, kind: watch.Added, pod: other})...)
 		s.puts(boundPod("three", "x"))
 	})
 	w = l.Set()

@@ -138,9 +138,9 @@ func TestF42_UnreadablePathIsAnError(t *testing.T) {
 	}
 }
 
-// asNobody reads a source's first set as user nobody: permission bits do not restrict
+// asUnprivileged reads a source's first set as UID 65534: permission bits do not restrict
 // root.
-func asNobody(t *testing.T, s *file.Source) (source.Snapshot, error) {
+func asUnprivileged(t *testing.T, s *file.Source) (source.Snapshot, error) {
 	t.Helper()
 	var snapshot source.Snapshot
 	var err error
@@ -180,7 +180,7 @@ func TestF45_PermissionDenied(t *testing.T) {
 		must(t, os.Chmod(p.path("good.yaml"), 0o644))
 		p.put("secret.yaml", "pod two x")
 		must(t, os.Chmod(p.path("secret.yaml"), 0))
-		snapshot, err := asNobody(t, p.source())
+		snapshot, err := asUnprivileged(t, p.source())
 		w := sourcetest.Result{Snapshot: snapshot, Err: err}
 		w.Holds(t, "one", "!")
 		if got := w.Files.At(1).Problems[0].Msg; got != "cannot be read: permission denied" {
@@ -192,7 +192,7 @@ func TestF45_PermissionDenied(t *testing.T) {
 		p.put("good.yaml", "pod one x")
 		must(t, os.Chmod(p.dir, 0))
 		t.Cleanup(func() { must(t, os.Chmod(p.dir, 0o700)) })
-		if _, err := asNobody(t, p.source()); err == nil || err.Error() != "permission denied" {
+		if _, err := asUnprivileged(t, p.source()); err == nil || err.Error() != "permission denied" {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -200,7 +200,7 @@ func TestF45_PermissionDenied(t *testing.T) {
 		p := newOpenPlace(t)
 		must(t, os.Mkdir(p.path("below"), 0))
 		t.Cleanup(func() { must(t, os.Chmod(p.path("below"), 0o700)) })
-		_, err := asNobody(t, p.source(func(c *file.Config) { c.Recursive = true }))
+		_, err := asUnprivileged(t, p.source(func(c *file.Config) { c.Recursive = true }))
 		if err == nil || err.Error() != p.path("below")+": permission denied" {
 			t.Errorf("error %v", err)
 		}

@@ -60,7 +60,7 @@ func TestF42_BindMountUnmounted(t *testing.T) {
 			unmount := func() {
 				t.Helper()
 				var err error
-				wait.True(t, "nobody is in the directory", func() bool { // a reader may be
+				wait.True(t, "the directory is empty", func() bool { // a reader may be
 					err = unix.Unmount(at, 0)
 					return !errors.Is(err, unix.EBUSY)
 				})

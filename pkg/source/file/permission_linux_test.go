@@ -13,13 +13,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
-// stranger is a user that is neither root nor the user of the tests.
-const stranger = 12345
+// otherUser is a user that is neither root nor the user of the tests.
+const otherUser = 12345
 
 // give makes the other user the owner of path, not following links.
 func give(t *testing.T, path string) {
 	t.Helper()
-	if err := os.Lchown(path, stranger, -1); err != nil {
+	if err := os.Lchown(path, otherUser, -1); err != nil {
 		t.Fatalf("%v", err)
 	}
 }
@@ -89,7 +89,7 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 			crew(t, filepath.Dir(p.dir)+"/above", 0o770)
 			must(t, os.Symlink("../above/q/real", p.path("odd.yaml")))
 		}, "lies in Q/above/q, which lies in Q/above, which can be written by group 23456 (mode 0770) (chmod g-w Q/above" + root + ")"},
-		"of a stranger": {true, func(t *testing.T, p place) {
+		"of another user": {true, func(t *testing.T, p place) {
 			p.put("odd.yaml", "pod odd x")
 			give(t, p.path("odd.yaml"))
 		}, "belongs to uid 12345, neither root nor the caller (chown root P/odd.yaml" + root + ")"},
@@ -107,7 +107,7 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 			must(t, os.Symlink("../r/real", filepath.Dir(p.dir)+"/q/hop"))
 			must(t, os.Symlink("../q/hop", p.path("odd.yaml")))
 		}, "lies in Q/q, which can be written by all users (mode 0777) (chmod o-w Q/q" + root + ")"},
-		"a stranger's link": {true, func(t *testing.T, p place) {
+		"another user's link": {true, func(t *testing.T, p place) {
 			must(t, os.Symlink("good.yaml", p.path("odd.yaml")))
 			give(t, p.path("odd.yaml"))
 		}, "is a symbolic link of uid 12345, neither root nor the caller (chown -h root P/odd.yaml" + root + ")"},
@@ -183,7 +183,7 @@ func TestPermissionsThatAreFine(t *testing.T) {
 			}
 			p := newGuarded(t)
 			c.make(t, p)
-			p.listen(func(c *file.Config) { c.Owners = append(c.Owners, stranger) }).Set().Holds(t, "good")
+			p.listen(func(c *file.Config) { c.Owners = append(c.Owners, otherUser) }).Set().Holds(t, "good")
 		})
 	}
 }
@@ -200,9 +200,9 @@ func TestPermissionsOfTheDirectoryAreAnError(t *testing.T) {
 			"can be written by all users (mode 0777) (chmod o-w P; --insecure-manifest-permissions turns this check off)"},
 		"of a group": {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, func(t *testing.T, dir string) { chmod(t, dir, 0o750) },
 			"can be written by group 23456 (mode 0770) (chmod g-w P; --insecure-manifest-permissions turns this check off)"},
-		"of a stranger": {true, give, func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
+		"of another user": {true, give, func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
 			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions turns this check off)"},
-		"of a stranger, sticky": {true, func(t *testing.T, dir string) { give(t, dir); chmod(t, dir, 0o777|os.ModeSticky) },
+		"of another user, sticky": {true, func(t *testing.T, dir string) { give(t, dir); chmod(t, dir, 0o777|os.ModeSticky) },
 			func(t *testing.T, dir string) { must(t, os.Chown(dir, os.Getuid(), -1)) },
 			"belongs to uid 12345, neither root nor the caller (chown root P; --insecure-manifest-permissions turns this check off)"},
 	}
@@ -260,9 +260,9 @@ func TestPermissions_AncestorOfOthers_IsAnError(t *testing.T) {
 		bad  func(t *testing.T, dir string)
 		want string
 	}{
-		"of a group":      {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, "lies in Q, which can be written by group 23456 (mode 0770) (chmod g-w Q"},
-		"for everybody":   {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, "lies in Q, which can be written by all users (mode 0777) (chmod o-w Q"},
-		"of a stranger's": {true, give, "lies in Q, which belongs to uid 12345, neither root nor the caller (chown root Q"},
+		"of a group":        {true, func(t *testing.T, dir string) { crew(t, dir, 0o770) }, "lies in Q, which can be written by group 23456 (mode 0770) (chmod g-w Q"},
+		"for everybody":     {false, func(t *testing.T, dir string) { chmod(t, dir, 0o777) }, "lies in Q, which can be written by all users (mode 0777) (chmod o-w Q"},
+		"of another user's": {true, give, "lies in Q, which belongs to uid 12345, neither root nor the caller (chown root Q"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.as0 && !asRoot(t) {

@@ -122,7 +122,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 			w.WriteHeader(206)
 			_, _ = io.WriteString(w, "pod x y")
 		}, "HTTP 206"},
-		"304 nobody asked": {func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(304) }, "HTTP 304"},
+		"304 without a condition": {func(w nethttp.ResponseWriter, _ *nethttp.Request) { w.WriteHeader(304) }, "HTTP 304"},
 		"cut off": {func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 			w.Header().Set("Content-Length", "1000")
 			_, _ = io.WriteString(w, "pod x y\n")

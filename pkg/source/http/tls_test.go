@@ -160,7 +160,7 @@ func TestClientCertificateIsShown(t *testing.T) {
 	ca, other := issue(t, nil, named("ca")), issue(t, nil, named("other"))
 	put(t, at("ca"), ca.certPEM())
 	for name, p := range map[string]*pair{
-		"me": issue(t, ca, named("me")), "stranger": issue(t, other, named("stranger")),
+		"me": issue(t, ca, named("me")), "other": issue(t, other, named("other")),
 		"old": issue(t, ca, func(c *x509.Certificate) { c.NotAfter = time.Now().Add(-time.Minute) }),
 	} {
 		put(t, at(name+".cert"), p.certPEM())
@@ -169,8 +169,8 @@ func TestClientCertificateIsShown(t *testing.T) {
 	s := mutual(t, issue(t, ca, nil), ca)
 	for name, want := range map[string]string{
 		"me": "", "": "the server refuses the TLS connection: certificate required",
-		"stranger": "the server refuses the TLS connection: certificate required", // it is not even offered: the server has named its authorities
-		"old":      "the server refuses the TLS connection: expired certificate",
+		"other": "the server refuses the TLS connection: certificate required", // it is not even offered: the server has named its authorities
+		"old":   "the server refuses the TLS connection: expired certificate",
 	} {
 		l := s.listen(t, func(c *Config) {
 			c.CAFile = at("ca")

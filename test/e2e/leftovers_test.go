@@ -77,9 +77,9 @@ func (s *stage) noteNetwork(c criproxy.Call) {
 	}
 }
 
-// strays returns network namespaces, shims and cgroups of the scenario that belong to nothing
+// leftovers returns network namespaces, shims and cgroups of the scenario that belong to nothing
 // that CRI lists.
-func (s *stage) strays() (left node.Left, err error) {
+func (s *stage) leftovers() (left node.Left, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), wait.Limit)
 	defer cancel()
 	all := s.node.LookBeside() // first: things made later are missing here, or are listed
@@ -119,12 +119,12 @@ func (s *stage) strays() (left node.Left, err error) {
 	return left, nil
 }
 
-// nothingStrays fails for what the scenario has left behind, see strays. The runtime may
+// nothingIsLeft fails for what the scenario has left behind, see leftovers. The runtime may
 // remove things a little later than it reports their removal.
-func (s *stage) nothingStrays() {
+func (s *stage) nothingIsLeft() {
 	s.eventually(func() error {
 		s.forgive()
-		left, err := s.strays()
+		left, err := s.leftovers()
 		if err == nil && !left.Empty() {
 			err = fmt.Errorf("the scenario left behind what CRI does not list:\n%s", left)
 		}
@@ -132,10 +132,10 @@ func (s *stage) nothingStrays() {
 	})
 }
 
-// strayGroups returns the cgroups of pods that neither the runtime nor the agent knows any
+// leftoverGroups returns the cgroups of pods that neither the runtime nor the agent knows any
 // more.
-func (s *stage) strayGroups(ctx context.Context) ([]string, error) {
-	groups := s.podGroups() // first, as in strays
+func (s *stage) leftoverGroups(ctx context.Context) ([]string, error) {
+	groups := s.podGroups() // first, as in leftovers
 	boxes, err := s.node.Runtime.ListPodSandbox(ctx, s.ours())
 	if err != nil {
 		return nil, err
@@ -167,7 +167,7 @@ func (s *stage) forgive() {
 	if !forgiven {
 		return
 	}
-	if left, err := s.strays(); err == nil {
+	if left, err := s.leftovers(); err == nil {
 		removeEmptyGroups(left.Cgroups)
 		s.lives.endStillborn(left)
 	}
