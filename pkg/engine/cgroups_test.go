@@ -151,7 +151,7 @@ func (o *overdueToken) Ready(want *pod.Spec, instance int) (put, current bool, u
 // C-1.38.11: a volume that cannot be renewed keeps no container from restarting.
 //
 // Shows: C-1.38.11
-func TestC_1_38_11_StaleVolumesHoldNobody(t *testing.T) {
+func TestC_1_38_11_StaleVolumesBlockNoRestart(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		o := &overdueToken{disk: m.disk}
 		m.alter = func(c *Config) { c.Volumes = o }

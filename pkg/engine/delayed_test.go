@@ -168,11 +168,11 @@ func TestC_1_3_8_HeldPodStartsWhenItsSourceSaysTheSame(t *testing.T) {
 	})
 }
 
-// TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp: an earlier layer's definition of a pod
+// TestC_1_3_8_UnansweredLaterLayer_DelaysNothing: an earlier layer's definition of a pod
 // counts, whatever the later layer it ran from would answer.
 //
 // Shows: C-1.3.8
-func TestC_1_3_8_ALaterLayersSilenceHoldsNothingUp(t *testing.T) {
+func TestC_1_3_8_UnansweredLaterLayer_DelaysNothing(t *testing.T) {
 	later := of("http", "u", mkpod("a"))
 	earlier := mkpod("a", image("app:2"))
 	for _, c := range []struct {

@@ -76,7 +76,7 @@ func TestP21_DependsOnOrdersStartAndStop(t *testing.T) {
 // one.
 //
 // Shows: P21
-func TestP21_WhoRunsIsNotHeldByItsDependency(t *testing.T) {
+func TestP21_RunningPodIsNotBlockedByItsDependency(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := after("web", pod.Dependency{Name: "db", Until: pod.Started})
 		m.src.set(mkpod("db"), web)

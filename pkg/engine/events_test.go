@@ -176,10 +176,10 @@ func TestC_1_23_2_KillingSaysWhy(t *testing.T) {
 	})
 }
 
-// TestC_1_29_17_EveryFailingProbeIsTold: an event for each failure, also below the threshold.
+// TestC_1_29_17_EveryFailingProbeHasAnEvent: an event for each failure, also below the threshold.
 //
 // Shows: C-1.29.17
-func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
+func TestC_1_29_17_EveryFailingProbeHasAnEvent(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
 		m.disk.sick["app"] = true
@@ -200,10 +200,10 @@ func TestC_1_29_17_EveryFailingProbeIsTold(t *testing.T) {
 	})
 }
 
-// TestC_1_22_5_BackOffIsToldOncePerCrash: one event a crash, not one at every read.
+// TestC_1_22_5_BackOffHasOneEventPerCrash: one event a crash, not one at every read.
 //
 // Shows: C-1.22.5
-func TestC_1_22_5_BackOffIsToldOncePerCrash(t *testing.T) {
+func TestC_1_22_5_BackOffHasOneEventPerCrash(t *testing.T) {
 	t.Parallel()
 	withEvents(t, func(t *testing.T, m *machine, c *chronicle) {
 		m.arrive()

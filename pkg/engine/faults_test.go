@@ -215,7 +215,7 @@ func TestC_1_31_PortOfAKeptPodIsTaken(t *testing.T) {
 // Two calls that hang hold every start slot: no other pod starts (F22).
 //
 // Shows: F22
-func TestF22_HungStartsHoldNobodyElse(t *testing.T) {
+func TestF22_HungStartsBlockNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		for _, name := range []string{"a", "b"} {
 			m.rt.Fault(critest.Fault{Method: "RunPodSandbox", Pod: pod.Key{Namespace: "default", Name: name}, Hang: true})

@@ -235,12 +235,12 @@ func TestF73_MorePodsThanTheNodeTakes(t *testing.T) {
 	})
 }
 
-// TestF75_ReportsSayWhosePodIsThere: a pod is removed for another one of its name, which may
+// TestF75_ReportsHaveTheUIDOfThePodThatIsThere: a pod is removed for another one of its name, which may
 // not start either. Reports of the new one say that the old one is there, and when nothing of
 // it is left.
 //
 // Shows: F75
-func TestF75_ReportsSayWhosePodIsThere(t *testing.T) {
+func TestF75_ReportsHaveTheUIDOfThePodThatIsThere(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var said []string
 		m.disk.onReport = func(r pod.StatusReport) {

@@ -64,9 +64,9 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 	})
 }
 
-// TestLive_ShowsWhatIsSaid: once "All pods reported" is logged, a new reader sees all pods,
+// TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods: once "All pods reported" is logged, a new reader sees all pods,
 // and a watching one has received them. That holds even if the disk for statuses hangs.
-func TestLive_ShowsWhatIsSaid(t *testing.T) {
+func TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))
 		ctx, cancel := context.WithCancel(context.Background())
@@ -95,10 +95,10 @@ func TestLive_ShowsWhatIsSaid(t *testing.T) {
 	})
 }
 
-// TestLive_SaysWhenItKnows: readers do not get the pods as complete before they were
+// TestLive_PodsAreNotObserved_IsNotComplete: readers do not get the pods as complete before they were
 // observed, however long the runtime is down. One pod over which the runtime hangs does not
 // delay that for ever.
-func TestLive_SaysWhenItKnows(t *testing.T) {
+func TestLive_PodsAreNotObserved_IsNotComplete(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		lift := m.rt.Fault(critest.Fault{Err: status.Error(codes.Unavailable, "no such socket")})
 		m.src.set(mkpod("one"), mkpod("two"))

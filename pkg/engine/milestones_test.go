@@ -36,7 +36,7 @@ func begun(m *machine, name string) string {
 // Ready; done when it has Succeeded.
 //
 // Shows: P21
-func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
+func TestP21_EachConditionIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		db := mkpod("db", initContainer("exit-0-after-2s"), image("exit-0-after-10s"), policy(v1.RestartPolicyOnFailure), func(p *v1.Pod) {
@@ -65,7 +65,7 @@ func TestP21_EachMilestoneIsWaitedFor(t *testing.T) {
 // P21: a Failed pod is not done; once it has Succeeded after an edit, it is.
 //
 // Shows: P21
-func TestP21_AFailureIsNoMilestone(t *testing.T) {
+func TestP21_FailureMeetsNoCondition(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		job := func(img string) *pod.Spec { return mkpod("db", image(img), policy(v1.RestartPolicyNever)) }
@@ -87,7 +87,7 @@ func TestP21_AFailureIsNoMilestone(t *testing.T) {
 // P21: a Failed pod is not started either, though all its containers exited with 0.
 //
 // Shows: P21
-func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
+func TestP21_EndAtTheDeadlineMeetsNoCondition(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		limit := int64(5)
@@ -109,7 +109,7 @@ func TestP21_AnEndAtTheDeadlineIsNoMilestone(t *testing.T) {
 // gone before the next one stops.
 //
 // Shows: P21
-func TestP21_ReverseStopWhateverTheMilestone(t *testing.T) {
+func TestP21_ReverseStopForEachCondition(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		all := append(dependents(image("slow-term-3s")), mkpod("db"))

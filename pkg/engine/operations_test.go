@@ -209,10 +209,10 @@ func TestDeleteOfAWantedPod(t *testing.T) {
 	})
 }
 
-// TestDelete_PodIsWanted_PlanSaysWhoAskedForIt: the reason of the stop is the request. The
+// TestDelete_PodIsDesired_PlanShowsTheRequest: the reason of the stop is the request. The
 // log and a plan computed beside the agent show it, also after a restart of the agent. The
 // next instance does not carry it.
-func TestDelete_PodIsWanted_PlanSaysWhoAskedForIt(t *testing.T) {
+func TestDelete_PodIsDesired_PlanShowsTheRequest(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.arrive()
@@ -304,11 +304,11 @@ func TestC_1_16_12_DeleteGrace(t *testing.T) {
 	})
 }
 
-// TestF1_ErrandsSurviveTheAgent: the next agent completes an acknowledged operation, and the
+// TestF1_OperationsSurviveTheAgent: the next agent completes an acknowledged operation, and the
 // hook runs once.
 //
 // Shows: F1
-func TestF1_ErrandsSurviveTheAgent(t *testing.T) {
+func TestF1_OperationsSurviveTheAgent(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.hookTakes = map[string]time.Duration{"app": 5 * time.Second}

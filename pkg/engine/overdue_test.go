@@ -12,12 +12,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// TestF32_StopOverdueIsSaid: after twice the grace, during the stop, the pod's status names a
+// TestF32_OverdueStopIsLogged: after twice the grace, during the stop, the pod's status names a
 // container that does not exit. Each agent logs it once, however often the stop is retried. A
 // command beside the agent shows it too.
 //
 // Shows: F32
-func TestF32_StopOverdueIsSaid(t *testing.T) {
+func TestF32_OverdueStopIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := pod.Key{Namespace: "default", Name: "web"}
 		side := func(p *v1.Pod) {

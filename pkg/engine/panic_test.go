@@ -137,7 +137,7 @@ func TestF7_BeatSaysThatTheLoopTurns(t *testing.T) {
 // complete, then the worker begins again.
 //
 // Shows: F8
-func TestF8_APanicBetweenHookAndStopHangsNobody(t *testing.T) {
+func TestF8_PanicBetweenHookAndStopBlocksNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.alter = func(c *Config) { c.Records = &tornRecords{Records: c.Records} }
 		m.src.set(mkpod("db"), mkpod("web", preStopped, image("slow-term-20s")))

@@ -20,7 +20,7 @@ func of(source, location string, s *pod.Spec) *pod.Spec {
 }
 
 // Shows: C-1.3.8
-func TestC_1_3_8_RestoredPodsStartWhileTheirSourceIsSilent(t *testing.T) {
+func TestC_1_3_8_RestoredPodsStartBeforeTheirSourceAnswers(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		fail error
@@ -73,7 +73,7 @@ func TestC_1_3_8_RestoredPodThatVanishedStopsByItsOwnGrace(t *testing.T) {
 }
 
 // Shows: C-1.3.8
-func TestC_1_3_8_RestoredPodOfAnAPIServerWaitsForItsWord(t *testing.T) {
+func TestC_1_3_8_RestoredPodOfAnAPIServerWaitsForItsAnswer(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
 		m.src.name = "api:/k"
@@ -159,7 +159,7 @@ func TestC_1_2_9_DeletedPodStopsOnceAndStaysAway(t *testing.T) {
 }
 
 // Shows: F12
-func TestF12_SetsOnAFullDiskDelayNobody(t *testing.T) {
+func TestF12_SetsOnAFullDiskDelayNoPod(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.keepSets()
 		m.disk.refuse(true)
@@ -182,7 +182,7 @@ func TestF12_SetsOnAFullDiskDelayNobody(t *testing.T) {
 }
 
 // Shows: I9
-func TestI9_ASilentSourceIsInTheLog(t *testing.T) {
+func TestI9_UnansweredSourceIsLogged(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.mute = true
 		m.arrive()

@@ -108,7 +108,7 @@ func TestB8_ManifestRemovedWhileTheAgentWasDown(t *testing.T) {
 // A source that does not answer, or fails, removes nothing (I2, I9).
 //
 // Shows: I2
-func TestI2_SilentSourceRemovesNothing(t *testing.T) {
+func TestI2_UnansweredSourceRemovesNothing(t *testing.T) {
 	for name, prepare := range map[string]func(*machine){
 		"silent":      func(m *machine) { m.mute = true },
 		"cannot look": func(m *machine) { m.src.fail(errors.New("no such directory")) },
@@ -160,7 +160,7 @@ func (m *machine) swept() map[string]string {
 // A pod that is added while directories of unknown pods are removed keeps its own.
 //
 // Shows: I6
-func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
+func TestSweep_PodAddedConcurrently_IsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		late := mkpod("late")
 		m.disk.volumes["stray/1"] = ""
@@ -178,7 +178,7 @@ func TestI6_SweepLeavesWhoComesMeanwhile(t *testing.T) {
 // A pod whose UID is that of the directories being removed waits until they are.
 //
 // Shows: I6
-func TestI6_WhoComesBackWaitsForTheSweep(t *testing.T) {
+func TestSweep_PodIsAddedAgain_WaitsForTheSweep(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		back := mkpod("back")
 		m.disk.volumes[back.UID()+"/1"] = "left"

@@ -137,7 +137,7 @@ func TestP21_DependencyStopsThoughItsDependentComesBack(t *testing.T) {
 // A disk that hangs holds no start slot.
 //
 // Shows: F22
-func TestF22_VolumesThatHangHoldNobodyElse(t *testing.T) {
+func TestF22_HungVolumesBlockNoOther(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.disk.stuck = time.Hour
 		mounts := func(p *v1.Pod) {

@@ -17,12 +17,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestI3_RandomLivesConverge runs random edits, crashes, slow and failing calls, failing
+// TestI3_RandomScenariosConverge runs random edits, crashes, slow and failing calls, failing
 // probes and hooks, panics, and deaths and restarts of the agent. When all that is over, the
 // desired pods run (I1, I3, I4). When no pod is desired any more, nothing is left (I6).
 //
 // Shows: I3
-func TestI3_RandomLivesConverge(t *testing.T) { randomLives(t, 0, 6) }
+func TestI3_RandomScenariosConverge(t *testing.T) { randomLives(t, 0, 6) }
 
 // randomLives runs one random test for each of these seeds.
 func randomLives(t *testing.T, from, to int) {

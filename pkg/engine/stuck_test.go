@@ -83,10 +83,10 @@ func TestF34_OnceSaysWhichStepFails(t *testing.T) {
 	}
 }
 
-// TestF34_WhatWasDoneIsNotSaid: a step that failed and then succeeded is not reported.
+// TestF34_StepThatSucceededIsNotReported: a step that failed and then succeeded is not reported.
 //
 // Shows: F34
-func TestF34_WhatWasDoneIsNotSaid(t *testing.T) {
+func TestF34_StepThatSucceededIsNotReported(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		web := mkpod("web", image("exit-0"), policy(v1.RestartPolicyNever))
 		for _, method := range []string{"RunPodSandbox", "CreateContainer", "StartContainer"} {

@@ -290,7 +290,7 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 	}
 }
 
-func TestPullSaysWhoseItIs(t *testing.T) {
+func TestPullNamesItsImageAndPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		m := on(t, r, t.TempDir())
@@ -533,7 +533,7 @@ func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *tes
 // An image whose pull was cut off by the agent's death is not open to every pod.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_PullWhoseEndNobodySaw(t *testing.T) {
+func TestC_1_39_6_PullWithUnknownEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.lets["r.io/app:1"] = "u:p"
@@ -808,7 +808,7 @@ func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 // A pull whose outcome cannot be recorded does not delay other images.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_OneLeftoverHoldsNobody(t *testing.T) {
+func TestC_1_39_6_OneLeftoverBlocksNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.hang["r.io"] = true
@@ -941,11 +941,11 @@ func TestPullImage_Password_IsInNoLogErrorOrFile(t *testing.T) {
 	})
 }
 
-// TestC_D_PullsAreTold: every waiting pod gets its own news of the pull: how long it took
+// TestC_D_PullsHaveEvents: every waiting pod gets its own news of the pull: how long it took
 // and how long that pod waited.
 //
 // Shows: Appendix D
-func TestC_D_PullsAreTold(t *testing.T) {
+func TestC_D_PullsHaveEvents(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := on(t, newRegistries(), t.TempDir(), func(c *image.Config) { c.PerRegistry = 1 })

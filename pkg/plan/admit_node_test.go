@@ -160,11 +160,11 @@ func TestC_1_31_NodeRefuses(t *testing.T) {
 	}
 }
 
-// TestC_1_31_1_SeatsCount: the requests of admitted pods are in use. A pod that is judged
+// TestC_1_31_1_AdmittedPodsCount: the requests of admitted pods are in use. A pod that is judged
 // earlier takes its share from later ones; a refused pod takes nothing.
 //
 // Shows: C-1.31.1
-func TestC_1_31_1_SeatsCount(t *testing.T) {
+func TestC_1_31_1_AdmittedPodsCount(t *testing.T) {
 	t.Parallel()
 	node := plan.Node{Allocatable: amounts("cpu", "2")}
 	admitted := []*pod.Spec{sized(t, "old", "file", asks("cpu: 1"))}
@@ -192,11 +192,11 @@ func TestC_1_31_1_SeatsCount(t *testing.T) {
 	}
 }
 
-// TestC_1_31_5_SeatsAreNotJudged: an admitted pod stays admitted, however the node has
+// TestC_1_31_5_AdmittedPodsAreNotJudgedAgain: an admitted pod stays admitted, however the node has
 // changed (P8).
 //
 // Shows: C-1.31.5
-func TestC_1_31_5_SeatsAreNotJudged(t *testing.T) {
+func TestC_1_31_5_AdmittedPodsAreNotJudgedAgain(t *testing.T) {
 	t.Parallel()
 	admitted := []*pod.Spec{sized(t, "old", "api", "nodeName: n2, nodeSelector: {disk: ssd}, os: {name: windows}, "+asks("cpu: 9"))}
 	ok, refused := plan.Admit([]*pod.Spec{sized(t, "new", "file", "")}, admitted, plan.Node{Name: "n1", OS: "linux", Allocatable: amounts("cpu", "2")})

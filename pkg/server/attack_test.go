@@ -47,11 +47,11 @@ func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2020_8558_LoopbackIsNobody: neither the loopback address nor headers
+// TestD1_CVE_2020_8558_LoopbackIsNotTrusted: neither the loopback address nor headers
 // authenticate a caller.
 //
 // Shows: D1
-func TestD1_CVE_2020_8558_LoopbackIsNobody(t *testing.T) {
+func TestD1_CVE_2020_8558_LoopbackIsNotTrusted(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
 	for _, h := range []http.Header{

@@ -340,7 +340,7 @@ func (limitedDesk) Who(*http.Request) (Caller, bool, error) {
 // nothing else.
 //
 // Shows: D2
-func TestTLS_RefusedByLimit_IsToldToComeAgain(t *testing.T) {
+func TestTLS_RefusedByLimit_Gets429(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Access = limitedDesk{}

@@ -77,11 +77,11 @@ func TestC_1_40_8_Query(t *testing.T) {
 	}
 }
 
-// TestC_1_40_8_WhoseLog: which container's log a query selects, and the error if there is
+// TestC_1_40_8_SelectedLog: which container's log a query selects, and the error if there is
 // none.
 //
 // Shows: C-1.40.8
-func TestC_1_40_8_WhoseLog(t *testing.T) {
+func TestC_1_40_8_SelectedLog(t *testing.T) {
 	t.Parallel()
 	running := v1.ContainerState{Running: &v1.ContainerStateRunning{}}
 	waits := func(reason string) v1.ContainerState {

@@ -146,11 +146,11 @@ func TestC_1_40_9_Attach(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_WhoLeavesIsNoticed: a caller that hangs up ends an idle session here and
+// TestC_1_40_9_CallerThatLeavesIsNoticed: a caller that hangs up ends an idle session here and
 // at the runtime; so does the end of the server.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_WhoLeavesIsNoticed(t *testing.T) {
+func TestC_1_40_9_CallerThatLeavesIsNoticed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
 		for _, who := range []string{"caller", "server"} {

@@ -220,10 +220,10 @@ func TestD1_TheTable(t *testing.T) {
 	}
 }
 
-// TestD1_WithoutAccessNobodyMayAnything: a TLS port without an Access refuses all requests.
+// TestD1_WithoutAccessEveryRouteIsDenied: a TLS port without an Access refuses all requests.
 //
 // Shows: D1
-func TestD1_WithoutAccessNobodyMayAnything(t *testing.T) {
+func TestD1_WithoutAccessEveryRouteIsDenied(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
 	if _, refusal := s.who(&http.Request{}); refusal == nil || refusal.Code != http.StatusUnauthorized {

@@ -273,11 +273,11 @@ func (d *slowDesk) May(context.Context, Caller, string, ...string) (bool, string
 	return true, "", nil
 }
 
-// TestD2_NobodyTakesThePlacesOfSomebody: while the authentication of a crowd of unknown
+// TestD2_UnknownCallersTakeNoPlacesOfKnownOnes: while the authentication of a crowd of unknown
 // callers is pending, a known caller is answered.
 //
 // Shows: D2
-func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
+func TestD2_UnknownCallersTakeNoPlacesOfKnownOnes(t *testing.T) {
 	t.Parallel()
 	const places = 3
 	d := &slowDesk{asked: make(chan struct{}), release: make(chan struct{})}
@@ -302,11 +302,11 @@ func TestD2_NobodyTakesThePlacesOfSomebody(t *testing.T) {
 	}
 }
 
-// TestD1_NoStreamingAddressIsTold: no error contains the URL of the runtime's streaming
+// TestD1_NoErrorHasTheStreamingAddress: no error contains the URL of the runtime's streaming
 // server, or its token.
 //
 // Shows: D1
-func TestD1_NoStreamingAddressIsTold(t *testing.T) {
+func TestD1_NoErrorHasTheStreamingAddress(t *testing.T) {
 	t.Parallel()
 	where := outpost(t, func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()

@@ -173,7 +173,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAskAsSomebody$", "-test.v")
+	cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestAskAsAnotherUser$", "-test.v")
 	cmd.Env = append(os.Environ(), "ASK_SOCKET="+socket)
 	if os.Geteuid() == 0 {
 		if err := errors.Join(os.Chmod(dir, 0o755), os.Chmod(socket, 0o666)); err != nil {
@@ -198,8 +198,8 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	}
 }
 
-// TestAskAsSomebody is the child process of TestAnotherUserIsRefused.
-func TestAskAsSomebody(t *testing.T) {
+// TestAskAsAnotherUser is the child process of TestAnotherUserIsRefused.
+func TestAskAsAnotherUser(t *testing.T) {
 	socket := os.Getenv("ASK_SOCKET")
 	if socket == "" {
 		return

@@ -267,11 +267,11 @@ func TestRequests_OneCallerReadsNoAnswers_OthersAreAnswered(t *testing.T) {
 	}
 }
 
-// TestC_1_40_1_APortThatIsTakenIsTriedInSilence: the server tries each second, and logs
+// TestC_1_40_1_APortThatIsTakenIsRetriedQuietly: the server tries each second, and logs
 // that once.
 //
 // Shows: C-1.40.1
-func TestC_1_40_1_APortThatIsTakenIsTriedInSilence(t *testing.T) {
+func TestC_1_40_1_APortThatIsTakenIsRetriedQuietly(t *testing.T) {
 	t.Parallel()
 	other, err := net.Listen("tcp", freePort(t))
 	if err != nil {

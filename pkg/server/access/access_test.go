@@ -231,7 +231,7 @@ func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 // A revoked token is accepted no longer than the cache keeps it; errors are not cached.
 //
 // Shows: F72
-func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
+func TestF72_RevokedTokenAndUnresponsiveServer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna()}
@@ -267,7 +267,7 @@ func TestF72_RevokedTokenAndSilentServer(t *testing.T) {
 // Neither the caches nor the log contain a token.
 //
 // Shows: D1
-func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
+func TestD1_NoTokenIsKeptOrLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	s := &api{tokens: anna()}
@@ -296,7 +296,7 @@ func TestD1_NoTokenIsKeptOrTold(t *testing.T) {
 // neither are callers without TLS.
 //
 // Shows: D1
-func TestD1_NobodyIsAnonymous(t *testing.T) {
+func TestD1_NoCallerIsAnonymous(t *testing.T) {
 	t.Parallel()
 	s := &api{
 		tokens: map[string]authenticationv1.UserInfo{

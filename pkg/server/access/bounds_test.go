@@ -55,11 +55,11 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 	})
 }
 
-// TestD2_AFewWaitForTheWordOnAToken: a crowd with unknown tokens, alike or not, holds a
+// TestD2_FewRequestsWaitForATokenReview: a crowd with unknown tokens, alike or not, holds a
 // few goroutines; the other requests are refused at once.
 //
 // Shows: D2
-func TestD2_AFewWaitForTheWordOnAToken(t *testing.T) {
+func TestD2_FewRequestsWaitForATokenReview(t *testing.T) {
 	t.Parallel()
 	for _, alike := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

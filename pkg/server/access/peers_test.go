@@ -321,7 +321,7 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 // One peer does not take the places of the others while its tokens are reviewed.
 //
 // Shows: D2
-func TestToken_OnePeerWaits_OthersAreHeard(t *testing.T) {
+func TestToken_OnePeerWaits_OthersAreAnswered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna(), meet: func() { time.Sleep(time.Second) }}
@@ -350,7 +350,7 @@ func TestToken_OnePeerWaits_OthersAreHeard(t *testing.T) {
 // nor in all.
 //
 // Shows: D2
-func TestPeers_TokensTakeAllPlaces_CertificatesAreHeard(t *testing.T) {
+func TestPeers_TokensTakeAllPlaces_CertificatesAreAnswered(t *testing.T) {
 	t.Parallel()
 	p := newPeers()
 	same := server.Peer("192.0.2.1:1")
