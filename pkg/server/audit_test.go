@@ -362,11 +362,11 @@ func (busyDesk) May(context.Context, Caller, string, ...string) (bool, string, e
 	return false, "", &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
 }
 
-// A caller whose rights cannot be reviewed now is told when to come again, so that its client
-// does.
+// A caller whose rights cannot be reviewed now gets a Retry-After, so that its client tries
+// again.
 //
 // Shows: D2
-func TestTLS_ReviewRefusedByLimit_IsToldToComeAgain(t *testing.T) {
+func TestTLS_ReviewRefusedByLimit_Gets429(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Access = busyDesk{}

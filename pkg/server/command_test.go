@@ -103,7 +103,7 @@ func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 	t.Parallel()
 	l := newPlace(t, func(c *Config) { c.MaxCheckpoints = 2 })
 	l.rt.Checkpoints(true)
-	for _, name := range []string{"", "stranger", "guest", "reader"} {
+	for _, name := range []string{"", "unknown", "guest", "reader"} {
 		if code, _, _ := l.fetch(t, l.web(t, name), http.MethodPost, "/checkpoint/ns/p/c", nil); code != 401 && code != 403 {
 			t.Errorf("%q: %d", name, code)
 		}
@@ -134,7 +134,7 @@ func TestD2_Audit(t *testing.T) {
 	secret := "s3cr3t-d1f0"
 	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/run/ns/p/c?cmd=true+--token="+secret, nil)
 	l.fetch(t, l.web(t, "guest"), http.MethodPost, "/exec/ns/p/c?command=sh&command="+secret+"&output=1", nil)
-	l.fetch(t, l.web(t, "stranger"), http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil)
+	l.fetch(t, l.web(t, "unknown"), http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil)
 	l.fetch(t, l.web(t, "admin"), http.MethodGet, "/pods", nil)
 	l.stop()
 	text := l.log.String()

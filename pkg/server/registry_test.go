@@ -113,8 +113,8 @@ func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 			if code, _ := plain(t, web, method, path+"?a=%zz", ""); code != http.StatusBadRequest {
 				t.Errorf("%s with a broken query: %d", path, code)
 			}
-			code, text = plain(t, web, method, path+"?nobody=knows", "")
-			if unknown := code == http.StatusBadRequest && strings.Contains(text, "nobody"); unknown == it.kubelet {
+			code, text = plain(t, web, method, path+"?absent=1", "")
+			if unknown := code == http.StatusBadRequest && strings.Contains(text, "absent"); unknown == it.kubelet {
 				t.Errorf("%s with an unknown parameter: %d %s", path, code, text)
 			}
 			if code, _ := plain(t, web, method, path, strings.Repeat("b", int(it.body)+1)); code != http.StatusRequestEntityTooLarge {
@@ -165,7 +165,7 @@ func TestD1_TheTable(t *testing.T) {
 	t.Parallel()
 	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
 	callers := map[string]*http.Client{}
-	for _, name := range []string{"", "stranger", "guest", "reader", "unasked", "admin"} {
+	for _, name := range []string{"", "unknown", "guest", "reader", "unasked", "admin"} {
 		callers[name] = p.web(t, name)
 	}
 	asked := 0
@@ -176,7 +176,7 @@ func TestD1_TheTable(t *testing.T) {
 			for name, web := range callers {
 				code, text, header := p.fetch(t, web, method, path, nil)
 				asked++
-				want := map[string]int{"": 401, "stranger": 401, "guest": 403, "reader": 403, "unasked": 500, "admin": 0}[name]
+				want := map[string]int{"": 401, "unknown": 401, "guest": 403, "reader": 403, "unasked": 500, "admin": 0}[name]
 				if name == "reader" && strings.HasPrefix(class, "get ") {
 					want = 0
 				}
@@ -209,7 +209,7 @@ func TestD1_TheTable(t *testing.T) {
 		}
 	}
 	for _, path := range []string{"/", "/debug/pprof/", "/logs/", "/spec/", "/v1/pods", "/checkpoint", "/unknown"} {
-		for name, want := range map[string]int{"": 401, "stranger": 401, "guest": 404, "admin": 404} {
+		for name, want := range map[string]int{"": 401, "unknown": 401, "guest": 404, "admin": 404} {
 			if code, _, _ := p.fetch(t, callers[name], http.MethodGet, path, nil); code != want {
 				t.Errorf("%s as %q: %d", path, name, code)
 			}

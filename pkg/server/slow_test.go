@@ -47,7 +47,7 @@ func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
 	p := opened(t, cfg)
 	const slow = "%s %s HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\n"
 	var wg sync.WaitGroup
-	for _, name := range []string{"", "stranger", "reader", "admin"} {
+	for _, name := range []string{"", "unknown", "reader", "admin"} {
 		for _, ask := range []string{"POST /run/ns/p/c", "POST /nothing", "GET /pods"} {
 			method, path, _ := strings.Cut(ask, " ")
 			c := p.secure(t, name)

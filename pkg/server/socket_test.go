@@ -144,13 +144,13 @@ func TestAdmitted(t *testing.T) {
 		ctx  context.Context
 		want bool
 	}{
-		"root":                  {context.WithValue(t.Context(), peerKey{}, peer{uid: 0}), true},
-		"the agent's own user":  {context.WithValue(t.Context(), peerKey{}, peer{uid: me}), true},
-		"another user":          {context.WithValue(t.Context(), peerKey{}, peer{uid: me + 1}), false},
-		"nobody, by overflow":   {context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), me == 65534},
-		"the kernel says no":    {context.WithValue(t.Context(), peerKey{}, peer{err: errors.New("no")}), false},
-		"nobody asked":          {t.Context(), false},
-		"not a unix connection": {withPeer(t.Context(), a), false},
+		"root":                   {context.WithValue(t.Context(), peerKey{}, peer{uid: 0}), true},
+		"the agent's own user":   {context.WithValue(t.Context(), peerKey{}, peer{uid: me}), true},
+		"another user":           {context.WithValue(t.Context(), peerKey{}, peer{uid: me + 1}), false},
+		"UID 65534, by overflow": {context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), me == 65534},
+		"the kernel says no":     {context.WithValue(t.Context(), peerKey{}, peer{err: errors.New("no")}), false},
+		"no peer":                {t.Context(), false},
+		"not a unix connection":  {withPeer(t.Context(), a), false},
 	} {
 		if _, got := admitted(c.ctx); got != c.want {
 			t.Errorf("%s: %v", name, got)
@@ -222,14 +222,14 @@ func TestD1_APlantedDirectoryGetsNoSocket(t *testing.T) {
 		owner      int
 		fine       bool
 	}{
-		"ours":                       {0o755, 0o755, 0, true},
-		"for everybody":              {0o755, 0o777, 0, false},
-		"for everybody, sticky":      {0o755, 0o777 | os.ModeSticky, 0, false},
-		"for its group":              {0o755, 0o770, 0, false},
-		"above it for everybody":     {0o777, 0o700, 0, false},
-		"above it as /tmp is":        {0o777 | os.ModeSticky, 0o700, 0, true},
-		"of somebody else":           {0o755, 0o700, 65534, false},
-		"of somebody else, readable": {0o755, 0o755, 65534, false},
+		"ours":                      {0o755, 0o755, 0, true},
+		"for everybody":             {0o755, 0o777, 0, false},
+		"for everybody, sticky":     {0o755, 0o777 | os.ModeSticky, 0, false},
+		"for its group":             {0o755, 0o770, 0, false},
+		"above it for everybody":    {0o777, 0o700, 0, false},
+		"above it as /tmp is":       {0o777 | os.ModeSticky, 0o700, 0, true},
+		"of another user":           {0o755, 0o700, 65534, false},
+		"of another user, readable": {0o755, 0o755, 65534, false},
 	} {
 		above := filepath.Join(root(t), "a")
 		dir := filepath.Join(above, "d")

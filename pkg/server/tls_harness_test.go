@@ -91,7 +91,7 @@ func opened(t *testing.T, cfg Config) *port {
 	return p
 }
 
-// config returns the client configuration with a certificate; "" has none, "stranger" has
+// config returns the client configuration with a certificate; "" has none, "unknown" has
 // one of another authority.
 func (p *port) config(t *testing.T, name string) *rest.Config {
 	t.Helper()
@@ -101,7 +101,7 @@ func (p *port) config(t *testing.T, name string) *rest.Config {
 		return cfg
 	}
 	by := p.ca
-	if name == "stranger" {
+	if name == "unknown" {
 		by, name = p.other, "admin"
 	}
 	cert, key := by.Issue(name)
