@@ -29,6 +29,10 @@ type set struct {
 // product are the packages of product code, and of this program.
 var product = []string{"./cmd/...", "./pkg/...", "./hack/..."}
 
+// slow packages run with the race detector in the full tier only. The scripts of cmd start the
+// program some hundred times, and podconfig merges very large sets.
+var slow = []string{"cmd", "pkg/podconfig"}
+
 // sets are all packages with tests. Product code runs under the race detector, which makes
 // it five times as slow: in the first tier packages that start goroutines, in the full tier
 // the others. Tests that run finished programs share the settings of bin/nodectl-slim, so that
@@ -45,12 +49,10 @@ const module = "github.com/nodectl/nodectl/"
 
 // A pkg is one package with tests.
 type pkg struct {
-	path  string // import path
-	dir   string
-	files []string // test files
-	// concurrent says that the product code starts goroutines. That of cmd does not count: its
-	// scripts start the program some hundred times.
-	concurrent bool
+	path       string // import path
+	dir        string
+	files      []string // test files
+	concurrent bool     // its product code starts goroutines; false for the slow packages
 }
 
 // reads reports whether the package has tests of the source only.
@@ -124,7 +126,7 @@ func (s set) list(ctx context.Context, o options) ([]pkg, error) {
 		if len(p.files) == 0 || !o.wants(p.path) {
 			continue
 		}
-		if p.path != module+"cmd" {
+		if !slices.Contains(slow, strings.TrimPrefix(p.path, module)) {
 			var err error
 			if p.concurrent, err = startsGoroutines(p.dir, strings.Fields(f[3])); err != nil {
 				return nil, err
