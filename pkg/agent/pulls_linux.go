@@ -22,8 +22,8 @@ type pulling struct {
 }
 
 // PullImage implements engine.Actor.
-func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error {
-	return r.puller.PullImage(ctx, want, container, func(n pod.PullNews) {
+func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullProgress)) error {
+	return r.puller.PullImage(ctx, want, container, func(n pod.PullProgress) {
 		if n.Pulled && r.pulled != nil {
 			r.pulled(n.Took, uint64(max(n.Bytes, 0)))
 		}

@@ -48,7 +48,7 @@ func isReady(s *v1.PodStatus) bool {
 
 // reached reports whether a pod in state s has met the dependency condition m. A pod that has
 // Succeeded has started and was ready.
-func (s dependencyState) reached(m pod.Milestone) bool {
+func (s dependencyState) reached(m pod.DependencyCondition) bool {
 	switch m {
 	case pod.Done:
 		return s == stateDone

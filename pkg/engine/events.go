@@ -92,12 +92,12 @@ func (w *worker) event(of *pod.Spec, container, kind, reason, format string, a .
 
 // pullEvents returns a function that sends the events of a pull for a container. It runs in
 // the goroutine of a call, so it reads nothing of the worker.
-func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullNews) {
+func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullProgress) {
 	path, image := fieldPath(of, container), ""
 	if c, _ := of.Container(container); c != nil {
 		image = c.Image
 	}
-	return func(n pod.PullNews) {
+	return func(n pod.PullProgress) {
 		if n.Image == "" {
 			n.Image = image
 		}

@@ -14,7 +14,7 @@ import (
 // dependents are three pods, each with another dependency condition on db.
 func dependents(edits ...func(*v1.Pod)) []*pod.Spec {
 	var all []*pod.Spec
-	for name, until := range map[string]pod.Milestone{"early": pod.Started, "mid": pod.Ready, "late": pod.Done} {
+	for name, until := range map[string]pod.DependencyCondition{"early": pod.Started, "mid": pod.Ready, "late": pod.Done} {
 		s := mkpod(name, edits...)
 		s.DependsOn = []pod.Dependency{{Name: "db", Until: until}}
 		all = append(all, s)

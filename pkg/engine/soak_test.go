@@ -91,7 +91,7 @@ func (f *fate) draw(name string) *pod.Spec {
 	}
 	s := mkpod(name, edits...)
 	if i := slices.Index(fated, name); i > 0 && f.chance(4) {
-		s.DependsOn = []pod.Dependency{{Name: fated[f.r.IntN(i)], Until: []pod.Milestone{pod.Started, pod.Ready}[f.r.IntN(2)]}}
+		s.DependsOn = []pod.Dependency{{Name: fated[f.r.IntN(i)], Until: []pod.DependencyCondition{pod.Started, pod.Ready}[f.r.IntN(2)]}}
 	}
 	return s
 }

@@ -21,7 +21,7 @@ type Actor interface {
 	// PullImage makes the image of want's container present by its pull policy: ImageStatus,
 	// then PullImage where needed. It calls told for every step; told does not wait. The end
 	// of ctx ends it.
-	PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error
+	PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullProgress)) error
 	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
 	StartContainer(ctx context.Context, id string) error
 	// StopContainer asks the container to exit, and kills it after grace. It returns when it

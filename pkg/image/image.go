@@ -121,9 +121,9 @@ func New(cfg Config) *Puller {
 // C-1.39.7): the images of the image volumes that it mounts, and its own. PullImage calls
 // told for every step, from this goroutine; told must not wait, and may be nil. The end of
 // ctx ends the call, and also a pull that no other pod waits for.
-func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullNews)) error {
+func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullProgress)) error {
 	if told == nil {
-		told = func(pod.PullNews) {}
+		told = func(pod.PullProgress) {}
 	}
 	c, _ := want.Container(container)
 	if c == nil {
@@ -146,7 +146,7 @@ func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string
 }
 
 // ensure makes one image present.
-func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, policy v1.PullPolicy, told func(pod.PullNews)) error {
+func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, policy v1.PullPolicy, told func(pod.PullProgress)) error {
 	n, err := parse(image)
 	if err != nil {
 		return &pod.StartError{Reason: reasonInvalid, Err: fmt.Errorf("image %q: %w", image, err), Final: true}
@@ -164,7 +164,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case err != nil:
 			return err
 		case id != "" && p.mayUse(id, n, secrets):
-			told(pod.PullNews{Image: image, Present: true})
+			told(pod.PullProgress{Image: image, Present: true})
 			return nil
 		case policy == v1.PullNever: // not said where other pods may use it
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
@@ -173,11 +173,11 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	if n.repo == ownRepository {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("image %q: the name is reserved for the bundled runtime, no registry has it", image), Final: true}
 	}
-	told(pod.PullNews{Image: image})
+	told(pod.PullProgress{Image: image})
 	began := time.Now()
 	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets))
 	if err == nil {
-		told(pod.PullNews{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
+		told(pod.PullProgress{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
 	}
 	return err
 }
@@ -220,7 +220,7 @@ func parse(image string) (name, error) {
 // credentials, and returns its ID. Its errors are those of PullImage.
 func (p *Puller) Pull(ctx context.Context, image string) (id string, err error) {
 	want := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "image-pull"}, Pod: &v1.Pod{}}
-	if err := p.ensure(ctx, want, image, v1.PullAlways, func(pod.PullNews) {}); err != nil {
+	if err := p.ensure(ctx, want, image, v1.PullAlways, func(pod.PullProgress) {}); err != nil {
 		return "", err
 	}
 	n, err := parse(image)

@@ -952,7 +952,7 @@ func TestC_D_PullsHaveEvents(t *testing.T) {
 		defer m.stop()
 		pull := func(want *pod.Spec) string {
 			var b strings.Builder
-			told := func(n pod.PullNews) {
+			told := func(n pod.PullProgress) {
 				fmt.Fprintf(&b, "%s %t %t %s %s; ", n.Image, n.Present, n.Pulled, n.Took, n.Waited)
 			}
 			if err := m.Puller.PullImage(t.Context(), want, "c0", told); err != nil {

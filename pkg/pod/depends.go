@@ -27,7 +27,7 @@ func ParseDependsOn(text string) ([]Dependency, error) {
 		name, until, named := strings.Cut(strings.TrimSpace(item), ":")
 		d := Dependency{Name: name, Until: Started}
 		if named {
-			d.Until = Milestone(until)
+			d.Until = DependencyCondition(until)
 		}
 		switch d.Until {
 		case Started, Ready, Done:

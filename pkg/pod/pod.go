@@ -97,17 +97,17 @@ const AnnotationDependsOn = "nodectl.dev/depends-on"
 // Dependency is one pod that another waits for.
 type Dependency struct {
 	Name  string // as written: with or without the node's suffix
-	Until Milestone
+	Until DependencyCondition
 }
 
-// Milestone is the condition that a dependency must meet.
-type Milestone string
+// DependencyCondition is the condition that a dependency must meet.
+type DependencyCondition string
 
-// The milestones; Started is the default.
+// The conditions; Started is the default.
 const (
-	Started Milestone = "started" // every container of it runs or has ended well
-	Ready   Milestone = "ready"   // its condition Ready is True, or it has Succeeded
-	Done    Milestone = "done"    // it has Succeeded
+	Started DependencyCondition = "started" // every container of it runs or has succeeded
+	Ready   DependencyCondition = "ready"   // its condition Ready is True, or it has Succeeded
+	Done    DependencyCondition = "done"    // it has Succeeded
 )
 
 // Position is a place in a file, from 1.

@@ -52,8 +52,8 @@ type storedNotes struct {
 }
 
 type storedDependency struct {
-	Name  string        `json:"name"`
-	Until pod.Milestone `json:"until"`
+	Name  string                  `json:"name"`
+	Until pod.DependencyCondition `json:"until"`
 }
 
 type storedSpec struct {

@@ -2,9 +2,9 @@ package pod
 
 import "time"
 
-// PullNews is one step of the pull of a container's image: the image is present, its
+// PullProgress is one step of the pull of a container's image: the image is present, its
 // pull begins, or it was pulled.
-type PullNews struct {
+type PullProgress struct {
 	Image   string // as the runtime is asked for it
 	Present bool   // it was there, and the pod may use it
 	Pulled  bool   // it was pulled just now; neither: it is about to be
