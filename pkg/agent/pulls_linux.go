@@ -22,12 +22,12 @@ type pulling struct {
 }
 
 // PullImage implements engine.Actor.
-func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullProgress)) error {
+func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string, report func(pod.PullProgress)) error {
 	return r.puller.PullImage(ctx, want, container, func(n pod.PullProgress) {
 		if n.Pulled && r.pulled != nil {
 			r.pulled(n.Took, uint64(max(n.Bytes, 0)))
 		}
-		told(n)
+		report(n)
 	})
 }
 
@@ -132,13 +132,13 @@ func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls [
 	return far
 }
 
-// newPuller returns the Puller of a runtime; it calls told at the start and end of pulls.
-func newPuller(cfg Config, runtime *cri.Runtime, told func(image.Event)) (*image.Puller, error) {
+// newPuller returns the Puller of a runtime; it calls report at the start and end of pulls.
+func newPuller(cfg Config, runtime *cri.Runtime, report func(image.Event)) (*image.Puller, error) {
 	c := image.Config{
 		Runtime:     runtime,
 		Dir:         filepath.Join(cfg.RootDir, "image_manager"),
 		PerRegistry: cfg.MaxParallelImagePulls,
-		Told:        told,
+		Told:        report,
 		Log:         cfg.Log,
 	}
 	home, _ := os.UserHomeDir() // a service may have none

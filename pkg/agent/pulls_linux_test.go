@@ -102,7 +102,7 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 		news.queue(image.Event{Over: true})
 		news.follow(over, image.New(image.Config{}), bundle.NewDownloads("unix:///nowhere.sock"), to)
 		if len(to) != 2 {
-			t.Fatalf("%d of 2 events told", len(to))
+			t.Fatalf("%d of 2 events shown", len(to))
 		}
 	}
 	for range 20 {

@@ -122,9 +122,9 @@ func TestC_1_38_8_DNSLimits(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		told := strings.Join(cut, "\n")
-		if fmt.Sprint(got.Searches) != fmt.Sprint(c.searches) || len(got.Servers) != c.servers || !strings.Contains(told, c.cut) || (told == "") != (c.cut == "") {
-			t.Errorf("%s: %d searches, %d servers, told %q", title, len(got.Searches), len(got.Servers), told)
+		reported := strings.Join(cut, "\n")
+		if fmt.Sprint(got.Searches) != fmt.Sprint(c.searches) || len(got.Servers) != c.servers || !strings.Contains(reported, c.cut) || (reported == "") != (c.cut == "") {
+			t.Errorf("%s: %d searches, %d servers, reported %q", title, len(got.Searches), len(got.Servers), reported)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestC_1_38_8_TruncatedConfigIsReported(t *testing.T) {
 		t.Errorf("warned %q", warned)
 	}
 	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "pod=ns/p reason=DNSConfigForming") {
-		t.Errorf("told %q", got)
+		t.Errorf("reported %q", got)
 	}
 }
 

@@ -105,11 +105,11 @@ func TestObserve_EveryCall_IsReported(t *testing.T) {
 	t.Parallel()
 	rt := critest.New()
 	var mu sync.Mutex
-	told := map[string][]cri.Call{}
+	reported := map[string][]cri.Call{}
 	r := dial(t, cri.Config{Endpoint: critest.Serve(t, rt), Observe: func(c cri.Call) {
 		mu.Lock()
 		defer mu.Unlock()
-		told[c.Method] = append(told[c.Method], c)
+		reported[c.Method] = append(reported[c.Method], c)
 	}})
 	start(t, r, wanted("a", "busybox"), 0)
 	rt.Fault(critest.Fault{Method: "ListContainerStats", Times: 1, Err: status.Error(codes.Internal, "no")})
@@ -119,9 +119,9 @@ func TestObserve_EveryCall_IsReported(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	for method, failed := range map[string]bool{"RunPodSandbox": false, "StartContainer": false, "ListContainerStats": true} {
-		calls := told[method]
+		calls := reported[method]
 		if len(calls) != 1 || (calls[0].Err != nil) != failed || calls[0].Took <= 0 {
-			t.Errorf("%s: told %+v", method, calls)
+			t.Errorf("%s: reported %+v", method, calls)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func TestLive_BeginsWithTheStateThereIs(t *testing.T) {
 				time.Sleep(6 * time.Second)
 				var got []string
 				for u := range live.Watch(t.Context(), WatchOptions{Mode: mode}) {
-					if got = append(got, told(u)); u.Last {
+					if got = append(got, updateText(u)); u.Last {
 						break
 					}
 				}
@@ -85,7 +85,7 @@ func TestLive_NoSourceHasAnswered(t *testing.T) {
 			wg.Go(func() {
 				var got []string
 				for u := range live.Watch(ctx, WatchOptions{}) {
-					got = append(got, told(u))
+					got = append(got, updateText(u))
 				}
 				if want := []string{"ERROR api has not answered since 2000-01-01T00:00:00Z, last"}; !slices.Equal(got, want) {
 					t.Errorf("got %q, want %q", got, want)
@@ -135,7 +135,7 @@ func TestLive_ManyProblemsAreNoOverflow(t *testing.T) {
 	var got []string
 	for u, _, _ := live.take(r); u != nil; u, _, _ = live.take(r) {
 		if u.Op != REJECT {
-			got = append(got, told(*u))
+			got = append(got, updateText(*u))
 		}
 	}
 	want := []string{"DROPPED * 5", "SET * []", "ADD file [5], last", "ADD file [6], last", "ADD file [7], last", "ADD file [8], last"}
@@ -234,7 +234,7 @@ func TestLive_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 		defer stop()
 		live.publish(podconfig.Batch{State: state, Updates: []podconfig.PodUpdate{addOf("hello")}})
 		if u, _ := stuck(); u.Op != podconfig.ADD {
-			t.Fatalf("got %s", told(u))
+			t.Fatalf("got %s", updateText(u))
 		}
 		var wg sync.WaitGroup
 		for range 99 {
@@ -243,8 +243,8 @@ func TestLive_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 				for u := range live.Watch(t.Context(), WatchOptions{}) {
 					switch {
 					case u.First:
-					case told(u) != fmt.Sprintf("ADD file [%d], last", next):
-						t.Errorf("got %s, want %d", told(u), next)
+					case updateText(u) != fmt.Sprintf("ADD file [%d], last", next):
+						t.Errorf("got %s, want %d", updateText(u), next)
 						return
 					default:
 						next++
@@ -274,13 +274,13 @@ func TestLive_ReaderIsStuck_DelaysNoOther(t *testing.T) {
 			case u.Op == DROPPED && lost == 0 && later == 0:
 				lost = u.Dropped
 			case u.Op == podconfig.SET:
-				if later > 0 || told(u) != "SET * [a], last" {
-					t.Errorf("got %s after %d updates", told(u), later)
+				if later > 0 || updateText(u) != "SET * [a], last" {
+					t.Errorf("got %s after %d updates", updateText(u), later)
 				}
 			case u.Op == podconfig.ADD && lost > 0:
 				later++
 			default:
-				t.Errorf("got %s", told(u))
+				t.Errorf("got %s", updateText(u))
 			}
 		}
 		if lost+later != count || lost == 0 {

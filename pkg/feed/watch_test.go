@@ -59,8 +59,8 @@ func layerA(err string) []podconfig.LayerState {
 	return []podconfig.LayerState{{Name: "file:a", Source: "file", Location: "a", Ready: true, Error: err}}
 }
 
-// told formats an update as one line.
-func told(u Update) string {
+// updateText formats an update as one line.
+func updateText(u Update) string {
 	line := fmt.Sprintf("%s %s", u.Op, u.Source)
 	switch {
 	case u.Op == DROPPED:
@@ -95,7 +95,7 @@ func TestWatch_ReaderIsLate_GetsTheNumberOfLostUpdates(t *testing.T) {
 		go func() {
 			feed <- podconfig.Batch{Updates: []podconfig.PodUpdate{addOf("first")}, State: state}
 		}()
-		if u, ok := next(); !ok || told(u) != "ADD file [first], first, last" {
+		if u, ok := next(); !ok || updateText(u) != "ADD file [first], first, last" {
 			t.Fatalf("first: %+v, %v", u, ok)
 		}
 		for i := range 12 {
@@ -105,7 +105,7 @@ func TestWatch_ReaderIsLate_GetsTheNumberOfLostUpdates(t *testing.T) {
 		synctest.Wait()
 		var got []string
 		for u, ok := next(); ok; u, ok = next() {
-			got = append(got, told(u))
+			got = append(got, updateText(u))
 		}
 		// Four of twelve fit; with the fifth, five are lost. DROPPED and SET wait besides the
 		// next four, and so on.
@@ -146,7 +146,7 @@ func TestWatchSaysProblemsOnce(t *testing.T) {
 		live.publish(podconfig.Batch{State: &s.state})
 		var got []string
 		for u, _, _ := live.take(r); u != nil; u, _, _ = live.take(r) {
-			got = append(got, told(*u))
+			got = append(got, updateText(*u))
 		}
 		if !slices.Equal(got, s.want) {
 			t.Errorf("step %d: got %q, want %q", i, got, s.want)
@@ -209,7 +209,7 @@ func TestWatchSaysThatASourceHasNotAnswered(t *testing.T) {
 				defer cancel()
 				var got []string
 				for u := range Watch(ctx, podconfig.New(podconfig.Config{Sources: []source.Source{test.source}})) {
-					got = append(got, time.Since(begin).String()+" "+told(u))
+					got = append(got, time.Since(begin).String()+" "+updateText(u))
 				}
 				if !slices.Equal(got, test.want) {
 					t.Errorf("got %q, want %q", got, test.want)
@@ -237,7 +237,7 @@ func TestUnchangedTroublesCostNothing(t *testing.T) {
 	after.Problems = append([]pod.Problem{{File: "a/new", Msg: "y"}}, before.Problems[1:]...)
 	var got []string
 	for _, u := range problems(before, &after, time.Time{}) {
-		got = append(got, told(*u))
+		got = append(got, updateText(*u))
 	}
 	if want := []string{"REJECT file x, over", "REJECT file y"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)

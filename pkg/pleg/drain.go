@@ -22,7 +22,7 @@ const (
 // drain keeps the event stream open. It only reads the stream while it is open: a
 // subscriber that does not read stalls containerd for the whole node (F6).
 func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
-	pause, told := firstPause, "" // told is the last outcome that was logged
+	pause, lastLogged := firstPause, "" // lastLogged is the last outcome that was logged
 	for {
 		opened := time.Now()
 		err := p.read(ctx, d, ask, subscribed)
@@ -30,13 +30,13 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 		case ctx.Err() != nil:
 			return
 		case time.Since(opened) > lastPause: // it was open: log the next failure
-			pause, told = firstPause, ""
+			pause, lastLogged = firstPause, ""
 		}
 		if unsupported(err) {
-			if told != "none" {
+			if lastLogged != "none" {
 				p.cfg.Log.Warn("Container runtime has no event stream, relisting pods instead", "every", p.cfg.Fallback)
 			}
-			told = "none"
+			lastLogged = "none"
 			for range againAfter {
 				trigger(ask)
 				if !backoff.Sleep(ctx, p.cfg.Fallback) {
@@ -45,14 +45,14 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 			}
 			continue
 		}
-		if told != "ended" {
+		if lastLogged != "ended" {
 			level := slog.LevelWarn
 			if errors.Is(err, pod.ErrUnavailable) {
 				level = slog.LevelDebug // another component logs that
 			}
 			p.cfg.Log.Log(ctx, level, "Container runtime events ended; retrying", "error", err)
 		}
-		told = "ended"
+		lastLogged = "ended"
 		if !backoff.Sleep(ctx, pause) {
 			return
 		}

@@ -12,7 +12,7 @@
 //	relist   compares two lists of the runtime with the ones before
 //	Hints    the caller's own: yields what is dirty
 //
-//	dirty.wake   cap 1  drain, relist → Hints   full: already told, the set holds the rest
+//	dirty.wake   cap 1  drain, relist → Hints   full: already sent, the set holds the rest
 //	ask          cap 1  drain → relist          full: a relist is due anyway
 //	subscribed   cap 1  drain → relist          full: as above
 package pleg

@@ -124,19 +124,19 @@ func TestObserve_EveryRelist_IsReported(t *testing.T) {
 			took, since time.Duration
 			err         error
 		}
-		var told []relist // written by the relist goroutine, read while that is idle
-		p.cfg.Observe = func(took, since time.Duration, err error) { told = append(told, relist{took, since, err}) }
+		var reported []relist // written by the relist goroutine, read while that is idle
+		p.cfg.Observe = func(took, since time.Duration, err error) { reported = append(reported, relist{took, since, err}) }
 		l.still.Store(int64(3 * time.Second))
 		readHints(t, p)
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if len(told) < 3 || len(told) != int(l.n.Load()) {
-			t.Fatalf("told of %d relists of %d", len(told), l.n.Load())
+		if len(reported) < 3 || len(reported) != int(l.n.Load()) {
+			t.Fatalf("reported of %d relists of %d", len(reported), l.n.Load())
 		}
-		if first := told[0]; first.took != 3*time.Second || first.since != 0 || first.err != nil {
+		if first := reported[0]; first.took != 3*time.Second || first.since != 0 || first.err != nil {
 			t.Errorf("the first is %+v", first)
 		}
-		for _, r := range told[1:] {
+		for _, r := range reported[1:] {
 			if r.since <= 0 || r.took != 0 {
 				t.Errorf("another is %+v", r)
 			}

@@ -273,5 +273,5 @@ func play(t *testing.T, mode Mode, withHash bool, layers string, prior, input []
 			updates = append(updates, b.Updates...)
 		}
 	}
-	return told(updates)
+	return textOf(updates)
 }

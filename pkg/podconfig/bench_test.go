@@ -66,11 +66,11 @@ func newFeed() *feed {
 func (f *feed) take(s source.Snapshot) int {
 	var b Batch
 	f.fold, b, _ = f.config.take(f.fold, message{snapshot: s}, noon)
-	told := 0
+	count := 0
 	for _, u := range b.Updates {
-		told += len(u.Pods)
+		count += len(u.Pods)
 	}
-	return told
+	return count
 }
 
 // put puts one file in, as a source does, and merges.
@@ -99,8 +99,8 @@ func BenchmarkUnchanged(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%d, %d a file", name, c.n, c.each), func(b *testing.B) {
 				b.ReportAllocs()
 				for i := 0; b.Loop(); i++ {
-					if told := f.take(readings[i%2]); told != 0 {
-						b.Fatalf("%d pods are in the updates", told)
+					if count := f.take(readings[i%2]); count != 0 {
+						b.Fatalf("%d pods are in the updates", count)
 					}
 				}
 				b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*c.n), "ns/pod")
@@ -124,8 +124,8 @@ func BenchmarkOneOfMany(b *testing.B) {
 			runtime.GC()
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if told := f.put(edits[i%2]); told != 1 {
-					b.Fatalf("%d pods are in the updates", told)
+				if count := f.put(edits[i%2]); count != 1 {
+					b.Fatalf("%d pods are in the updates", count)
 				}
 			}
 		})
@@ -153,8 +153,8 @@ func dropBytes(t testing.TB, files []source.File) uint64 {
 	runtime.ReadMemStats(&before)
 	f := newFeed()
 	for _, file := range files {
-		if told := f.put(file); told != 1 {
-			t.Fatalf("%d pods are in the updates", told)
+		if count := f.put(file); count != 1 {
+			t.Fatalf("%d pods are in the updates", count)
 		}
 	}
 	runtime.ReadMemStats(&after)

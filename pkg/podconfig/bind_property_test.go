@@ -145,7 +145,7 @@ func TestI9_BindingRemovesNothing(t *testing.T) {
 			if e.restored != nil {
 				updates = restoring(e.layer, updates)
 			}
-			if diff := cmp.Diff(told(updates), told(b.Updates)); diff != "" {
+			if diff := cmp.Diff(textOf(updates), textOf(b.Updates)); diff != "" {
 				t.Fatalf("updates (-full +incremental):\n%s", diff)
 			}
 		})
@@ -186,7 +186,7 @@ func TestAChangedObjectCostsItsPods(t *testing.T) {
 			b.Put(file, nil)
 			var batch Batch
 			f, batch, _ = c.take(f, message{snapshot: b.Snapshot()}, noon.Add(time.Second))
-			if got := told(batch.Updates); !strings.HasPrefix(got, "UPDATE{P000071} ") {
+			if got := textOf(batch.Updates); !strings.HasPrefix(got, "UPDATE{P000071} ") {
 				t.Fatal(got)
 			}
 		})

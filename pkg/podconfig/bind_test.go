@@ -247,7 +247,7 @@ func TestC_1_2_7_AnotherContentIsAnUpdate(t *testing.T) {
 		states, batches = append(states, f.merged), append(batches, b)
 	}
 	for i, want := range []string{"ADD{A1,B1} (file)", "UPDATE{A1} (file)", "—", "—"} {
-		check(t, fmt.Sprintf("batch %d", i), told(batches[i].Updates), want)
+		check(t, fmt.Sprintf("batch %d", i), textOf(batches[i].Updates), want)
 	}
 	was, now := batches[1].Updates[0].Old[0], batches[1].Updates[0].Pods[0]
 	if was == now || was.Pod != now.Pod || was.Hash != now.Hash || was.Data.Same(now.Data) {
@@ -274,7 +274,7 @@ func TestI9_ContentsKnownAgain_AreAReconcile(t *testing.T) {
 	check(t, "before", boundText(f.merged.Pods.Slice()), "A1{x?}")
 	f, b, _ := config.take(f, message{snapshot: set(namingFile(one, "a", "A1=x"), namingFile(one, "b", "x:1"))}, noon)
 	check(t, "after", boundText(f.merged.Pods.Slice()), "A1{x1}")
-	check(t, "told", told(b.Updates), "RECONCILE{A1} (file)")
+	check(t, "updates", textOf(b.Updates), "RECONCILE{A1} (file)")
 }
 
 // TestC_1_38_2_PodsOfAnAPIServerWait: they are bound to the objects that exist.
@@ -367,12 +367,12 @@ func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 	config := New(Config{})
 	f := newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
 	f, b := config.restore(f, 0, lastGoodOf(namingFile(one, "a", "A1=x", "B1=y", "x:1")))
-	check(t, "one", told(b.Updates), "RESTORE{A1} (file)")
+	check(t, "one", textOf(b.Updates), "RESTORE{A1} (file)")
 	f, b = config.restore(f, 1, lastGoodOf(namingFile(two, "b", "C1", "y:2")))
-	check(t, "two", told(b.Updates), "RESTORE{B1} (file); RESTORE{C1} (file)")
+	check(t, "two", textOf(b.Updates), "RESTORE{B1} (file); RESTORE{C1} (file)")
 	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1} B1{y2} C1")
 	f, b, _ = config.take(f, message{layer: 1, snapshot: set(namingFile(two, "b", "C1"))}, noon)
-	check(t, "the object is gone", told(b.Updates), "ADD{} (file)")
+	check(t, "the object is gone", textOf(b.Updates), "ADD{} (file)")
 	check(t, "set", boundText(f.merged.Pods.Slice()), "A1{x1} B1{y2} C1")
 	check(t, "no problem while a layer has not answered", problemText(f.merged.Problems), "")
 	f, _, _ = config.take(f, message{err: errors.New("timeout")}, noon)

@@ -30,7 +30,7 @@ func TestC_1_2_1_LayerIsReadyWithItsSet(t *testing.T) {
 		var b Batch
 		f, b, _ = c.take(f, message{snapshot: s}, noon)
 		ready, _ := b.State.Ready(one)
-		got = append(got, fmt.Sprintf("%s ready=%t first=%t", told(b.Updates), ready, b.First))
+		got = append(got, fmt.Sprintf("%s ready=%t first=%t", textOf(b.Updates), ready, b.First))
 	}
 	check(t, "batches", strings.Join(got, "; "), "ADD{A1} (file) ready=true first=true; UPDATE{A2} (file) ready=true first=false")
 }
@@ -69,7 +69,7 @@ func TestC_1_2_4_SourceAnnotationIsNoDifference(t *testing.T) {
 	}
 	before := NewLayer(one, nil).Read(read("file"), noon)
 	after := before.Read(read("http"), noon)
-	check(t, "updates", told(Diff(Merge([]Layer{before}), Merge([]Layer{after}))), "—")
+	check(t, "updates", textOf(Diff(Merge([]Layer{before}), Merge([]Layer{after}))), "—")
 	if before.held()[0].Pod.Annotations[pod.AnnotationConfigSource] != "file" {
 		t.Error("a pod was written to")
 	}
@@ -86,8 +86,8 @@ func TestC_1_2_5_FoundByKey(t *testing.T) {
 	}
 	first := NewLayer(one, nil).Read(read(wanted("A1")), noon)
 	second := first.Read(read(with(wanted("A1"), func(p *v1.Pod) { p.UID = "x" }), wanted("B1")), noon)
-	check(t, "first", told(Diff(nil, Merge([]Layer{first}))), "ADD{A1} (file)")
-	check(t, "second", told(Diff(Merge([]Layer{first}), Merge([]Layer{second}))), "ADD{B1} (file); UPDATE{A1} (file)")
+	check(t, "first", textOf(Diff(nil, Merge([]Layer{first}))), "ADD{A1} (file)")
+	check(t, "second", textOf(Diff(Merge([]Layer{first}), Merge([]Layer{second}))), "ADD{B1} (file); UPDATE{A1} (file)")
 }
 
 // TestC_1_2_6_RemovedAsLastKnown: REMOVE carries the last desired spec itself.
@@ -96,7 +96,7 @@ func TestC_1_2_5_FoundByKey(t *testing.T) {
 func TestC_1_2_6_RemovedAsLastKnown(t *testing.T) {
 	before := history(NewLayer(one, nil), set(file(one, "a", "A1")), set(file(one, "a", "A2")))
 	updates := Diff(Merge([]Layer{before}), Merge([]Layer{before.Read(set(), noon)}))
-	check(t, "updates", told(updates), "REMOVE{A2} (file)")
+	check(t, "updates", textOf(updates), "REMOVE{A2} (file)")
 	if updates[0].Pods[0] != before.held()[0] {
 		t.Error("the removed spec is another one")
 	}
@@ -151,7 +151,7 @@ func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
 				got := "—"
 				for i, u := range updates {
 					if got = string(u.Op); i > 0 {
-						t.Errorf("more than one update: %s", told(updates))
+						t.Errorf("more than one update: %s", textOf(updates))
 					}
 				}
 				check(t, "op", got, test.want)
@@ -173,7 +173,7 @@ func TestC_1_2_9_DeletionDecides(t *testing.T) {
 	var got []string
 	for _, next := range []string{"A1'", "A1'", "A1'5", "A2'5", "A2", "A2s2"} {
 		read := l.Read(set(file(one, "a", next)), noon)
-		got = append(got, told(Diff(Merge([]Layer{l}), Merge([]Layer{read}))))
+		got = append(got, textOf(Diff(Merge([]Layer{l}), Merge([]Layer{read}))))
 		l = read
 	}
 	check(t, "updates", strings.Join(got, "; "),
@@ -203,9 +203,9 @@ func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 		return set(source.File{File: "a", Pods: in(one, "a", wanted("A1"), b)})
 	}
 	l := NewLayer(one, nil).Read(read("1"), noon)
-	check(t, "first", told(Diff(nil, Merge([]Layer{l}))), "ADD{A1,B1} (file)")
-	check(t, "again", told(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(read("1"), noon)}))), "—")
-	check(t, "edited", told(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(read("2"), noon)}))), "UPDATE{B2} (file)")
+	check(t, "first", textOf(Diff(nil, Merge([]Layer{l}))), "ADD{A1,B1} (file)")
+	check(t, "again", textOf(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(read("1"), noon)}))), "—")
+	check(t, "edited", textOf(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(read("2"), noon)}))), "UPDATE{B2} (file)")
 }
 
 // TestC_1_2_13_RenamedUnderOneUID. Deviation: the kubelet keeps the old name; here one
@@ -216,7 +216,7 @@ func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 	l := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)
 	b := with(wanted("B1"), func(p *v1.Pod) { p.UID = "a" })
 	next := l.Read(set(source.File{File: "a", Pods: in(one, "a", b)}), noon)
-	check(t, "updates", told(Diff(Merge([]Layer{l}), Merge([]Layer{next}))), "REMOVE{A1} (file); ADD{B1} (file)")
+	check(t, "updates", textOf(Diff(Merge([]Layer{l}), Merge([]Layer{next}))), "REMOVE{A1} (file); ADD{B1} (file)")
 }
 
 // TestC_1_2_15_AllReady: every configured layer by itself; a failure, an end and a
@@ -255,7 +255,7 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 			look := func() {
 				l = l.Read(set(slices.Collect(valuesOf(disk))...), noon)
 				m := Merge([]Layer{l})
-				check(t, owner+" "+strings.Join(order, ""), told(Diff(before, m)), "—")
+				check(t, owner+" "+strings.Join(order, ""), textOf(Diff(before, m)), "—")
 				if len(m.Conflicts) != len(disk)-1 {
 					t.Errorf("%d conflicts of %d files", len(m.Conflicts), len(disk))
 				}
@@ -272,7 +272,7 @@ func TestF43_LosersComeAndGo(t *testing.T) {
 			}
 			delete(disk, owner)
 			after := Merge([]Layer{l.Read(set(slices.Collect(valuesOf(disk))...), noon)})
-			check(t, "owner gone", told(Diff(before, after)), "UPDATE{A4} (file)")
+			check(t, "owner gone", textOf(Diff(before, after)), "UPDATE{A4} (file)")
 		}
 	}
 }

@@ -198,18 +198,18 @@ func TestP21_HeldBackOverARestart(t *testing.T) {
 	c := New(Config{Kept: runs})
 	f := newFold([]Layer{NewLayer(one, runs), NewLayer(two, runs)}, runs, nil)
 	f, b := c.restore(f, 0, Restored{Files: []pod.LastGoodSet{{File: "a", Pods: written.Pods}}, At: noon})
-	if got := told(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1,B1} (file) A1>b B1" {
+	if got := textOf(b.Updates) + " " + orderText(f.merged); got != "RESTORE{A1,B1} (file) A1>b B1" {
 		t.Error(got)
 	}
 	f, b, _ = c.take(f, message{snapshot: set(written)}, noon)
-	if got := told(b.Updates) + " " + orderText(f.merged); got != "ADD{} (file) A1>b B1" {
+	if got := textOf(b.Updates) + " " + orderText(f.merged); got != "ADD{} (file) A1>b B1" {
 		t.Error(got)
 	}
 	// A second layer's set closes a cycle with the first one's restored pods.
 	f = newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil)
 	f, _ = c.restore(f, 0, Restored{Files: []pod.LastGoodSet{{File: "a", Pods: ordering(one, "a", "A1>b").Pods}}, At: noon})
 	f, b = c.restore(f, 1, Restored{Files: []pod.LastGoodSet{{File: "x", Pods: ordering(two, "x", "B1>a", "C1").Pods}}, At: noon})
-	if got := told(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file); RESTORE{C1} (file) C1" {
+	if got := textOf(b.Updates) + " " + orderText(f.merged); got != "REMOVE{A1} (file); RESTORE{C1} (file) C1" {
 		t.Error(got)
 	}
 }
@@ -266,12 +266,12 @@ func TestBreakCycles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
 		if len(m.Problems) != len(pods) || m.Pods.Len() > 0 {
 			t.Fatalf("rings of %d: %d problems, %d pods left", ring, len(m.Problems), m.Pods.Len())
 		}
-		told := 0
+		size := 0
 		for _, p := range m.Problems {
-			told += len(p.Msg)
+			size += len(p.Msg)
 		}
-		if told > 3*written {
-			t.Errorf("rings of %d: problems of %d bytes about names of %d", ring, told, written)
+		if size > 3*written {
+			t.Errorf("rings of %d: problems of %d bytes about names of %d", ring, size, written)
 		}
 	}
 }

@@ -255,8 +255,8 @@ func TestF43_DeletingOwnerIsUpdate(t *testing.T) {
 	loserGone := both.Read(set(file(dir, "a", "A1")), noon)
 	ownerGone := both.Read(set(file(dir, "b", "A2")), noon)
 	before := Merge([]Layer{both})
-	check(t, "loser gone", told(Diff(before, Merge([]Layer{loserGone}))), "—")
-	check(t, "owner gone", told(Diff(before, Merge([]Layer{ownerGone}))), "UPDATE{A2} (file)")
+	check(t, "loser gone", textOf(Diff(before, Merge([]Layer{loserGone}))), "—")
+	check(t, "owner gone", textOf(Diff(before, Merge([]Layer{ownerGone}))), "UPDATE{A2} (file)")
 }
 
 func TestLayerObjects(t *testing.T) {
@@ -321,7 +321,7 @@ func TestI9_FailureKeepsEverything(t *testing.T) {
 		t.Errorf("stale: %+v", s)
 	}
 	check(t, "held", places(stale.held()), "A1=a")
-	check(t, "diff", told(Diff(Merge([]Layer{good}), Merge([]Layer{stale}))), "—")
+	check(t, "diff", textOf(Diff(Merge([]Layer{good}), Merge([]Layer{stale}))), "—")
 	if s := stale.Ended().State(); !s.Ended || !s.Stale() {
 		t.Errorf("ended: %+v", s)
 	}

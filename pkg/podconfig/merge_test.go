@@ -74,7 +74,7 @@ func TestC_1_2_10_EmissionOrder(t *testing.T) {
 		second.Read(set(file(two, "b", "C2")), noon),
 		NewLayer(web, nil).Read(set(), noon),
 	})
-	check(t, "updates", told(Diff(old, next)),
+	check(t, "updates", textOf(Diff(old, next)),
 		"REMOVE{A1} (file); ADD{D1,F1'} (file); UPDATE{B2} (file); RECONCILE{E1s2} (file); "+
 			"REMOVE{X1} (file); UPDATE{C2} (file); ADD{} (http)")
 	for _, u := range Diff(old, next) {
@@ -112,14 +112,14 @@ func TestC_1_2_16_FirstReadyMarker(t *testing.T) {
 				f = file(one, "a", test.pods)
 			}
 			updates := Diff(old, Merge([]Layer{NewLayer(one, nil).Read(set(f), noon), second}))
-			check(t, "updates", told(updates), test.want)
+			check(t, "updates", textOf(updates), test.want)
 			for _, u := range updates {
 				check(t, "location", u.Location, "/one")
 			}
 		})
 	}
 	lost := Merge([]Layer{second, NewLayer(one, nil).Read(set(file(one, "a", "A2")), noon)})
-	check(t, "all its pods lose", told(Diff(Merge([]Layer{second, NewLayer(one, nil)}), lost)), "ADD{} (file)")
+	check(t, "all its pods lose", textOf(Diff(Merge([]Layer{second, NewLayer(one, nil)}), lost)), "ADD{} (file)")
 }
 
 // TestDiffOtherUID: the key is the pod, the UID its instance.
@@ -127,28 +127,28 @@ func TestDiffOtherUID(t *testing.T) {
 	a, b := file(one, "a", "A1"), file(one, "a", "A1")
 	b.Pods[0] = with(b.Pods[0], func(p *v1.Pod) { p.UID = "x" })
 	l := NewLayer(one, nil).Read(set(a), noon)
-	check(t, "updates", told(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(set(b), noon)}))), "UPDATE{A1} (file)")
+	check(t, "updates", textOf(Diff(Merge([]Layer{l}), Merge([]Layer{l.Read(set(b), noon)}))), "UPDATE{A1} (file)")
 }
 
 func TestDiffMoves(t *testing.T) {
 	a := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "a", "A1", "B1")))})
 	t.Run("to another file", func(t *testing.T) {
 		b := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "b", "A1", "B1")))})
-		check(t, "updates", told(Diff(a, b)), "RECONCILE{A1,B1} (file)")
+		check(t, "updates", textOf(Diff(a, b)), "RECONCILE{A1,B1} (file)")
 	})
 	t.Run("to another line", func(t *testing.T) {
 		b := Merge([]Layer{history(NewLayer(one, nil), set(file(one, "a", "B1", "A1")))})
-		check(t, "updates", told(Diff(a, b)), "—")
+		check(t, "updates", textOf(Diff(a, b)), "—")
 		if b.Pods.At(0).Origin.Line != 2 {
 			t.Error("the state does not know the new line")
 		}
 	})
 	t.Run("to a layer that is not configured any more", func(t *testing.T) {
 		b := Merge([]Layer{history(NewLayer(web, nil), set(file(web, "w", "C1")))})
-		check(t, "updates", told(Diff(a, b)), "ADD{C1} (http); REMOVE{A1,B1} (file)")
+		check(t, "updates", textOf(Diff(a, b)), "ADD{C1} (http); REMOVE{A1,B1} (file)")
 	})
 	t.Run("from nothing", func(t *testing.T) {
-		check(t, "updates", told(Diff(nil, a)), "ADD{A1,B1} (file)")
+		check(t, "updates", textOf(Diff(nil, a)), "ADD{A1,B1} (file)")
 	})
 }
 

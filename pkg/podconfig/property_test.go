@@ -340,7 +340,7 @@ func TestI9_UnansweredSourceRemovesNothing(t *testing.T) {
 			}
 			if len(b.Updates) > 0 || !old.merged.Pods.Is(next.merged.Pods) ||
 				!old.merged.Objects.Is(next.merged.Objects) || !same(old.merged.Conflicts, next.merged.Conflicts) {
-				t.Fatalf("a failure led to %s", told(b.Updates))
+				t.Fatalf("a failure led to %s", textOf(b.Updates))
 			}
 		})
 		i := rapid.IntRange(0, len(layerNames)-1).Draw(t, "breaks")
@@ -418,7 +418,7 @@ func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 			}
 			next, b, news := c.take(f, message{layer: i, snapshot: s}, noon)
 			if news || !f.merged.Pods.Is(next.merged.Pods) {
-				t.Fatalf("sent again: %s", told(b.Updates))
+				t.Fatalf("sent again: %s", textOf(b.Updates))
 			}
 		}
 	})

@@ -132,7 +132,7 @@ func TestC_1_3_8_Restore(t *testing.T) {
 				defer cancel()
 				var out strings.Builder
 				for b := range New(Config{Sources: test.sources, Mode: test.mode, Restored: test.restored}).Batches(ctx) {
-					fmt.Fprintf(&out, "%s %s %s\n", time.Now().UTC().Format("05"), b.told(), b.changedSets())
+					fmt.Fprintf(&out, "%s %s %s\n", time.Now().UTC().Format("05"), b.textOf(), b.changedSets())
 				}
 				check(t, "batches", out.String(), test.want)
 			})
@@ -155,7 +155,7 @@ func TestC_1_3_8_RestoreComesFirst(t *testing.T) {
 	c.Sync()
 	var got []string
 	for b := range c.Batches(t.Context()) {
-		got = append(got, told(b.Updates))
+		got = append(got, textOf(b.Updates))
 	}
 	check(t, "batches", strings.Join(got[:3], "; "), "RESTORE{A1} (file); RESTORE{B1} (file); SET{A1,B1} (*)")
 	for range config().Batches(t.Context()) {
@@ -388,8 +388,8 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 					}
 					for s := range next.merged.Pods.All() {
 						// Only Incremental reports status, layer and file (C-1.3.5).
-						if told := have[s.Key]; told == nil || different(told, s) || mode == Incremental && notation(told) != notation(s) {
-							t.Fatalf("%s is desired, the update had %+v", notation(s), told)
+						if textOf := have[s.Key]; textOf == nil || different(textOf, s) || mode == Incremental && notation(textOf) != notation(s) {
+							t.Fatalf("%s is desired, the update had %+v", notation(s), textOf)
 						}
 					}
 				})
@@ -405,6 +405,6 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 func TestC_1_3_5_SyncIsOneSetOfAllLayers(t *testing.T) {
 	b := syncBatch(Merge([]Layer{NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)}))
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {
-		check(t, mode.String(), told(mode.Convert(b)), "SET{A1} (*)")
+		check(t, mode.String(), textOf(mode.Convert(b)), "SET{A1} (*)")
 	}
 }

@@ -136,8 +136,8 @@ func notation(s *pod.Spec) string {
 	return b.String()
 }
 
-// told writes updates as appendix A does, "—" for none.
-func told(updates []PodUpdate) string {
+// textOf writes updates as appendix A does, "—" for none.
+func textOf(updates []PodUpdate) string {
 	if len(updates) == 0 {
 		return "—"
 	}

@@ -144,7 +144,7 @@ func TestPolicy_VolumeWithTwoSources_IsRefused(t *testing.T) {
 	  containers: [{name: c, image: a, securityContext: {allowPrivilegeEscalation: false, capabilities: {drop: [ALL]}}}]}}`
 	for _, allow := range []string{"podSecurity: {level: restricted}", "podSecurity: {level: privileged}", "images: ['*']"} {
 		s := podOf(t, two)
-		f := told(t, edge(t, allow), "api", "/kubeconfig", source.File{File: "default/web", Pods: []*pod.Spec{s}})
+		f := judgedBy(t, edge(t, allow), "api", "/kubeconfig", source.File{File: "default/web", Pods: []*pod.Spec{s}})
 		if len(f.Pods) != 0 || len(f.Broken) != 1 || len(f.Problems) == 0 {
 			t.Errorf("%s: pods %v, problems %v", allow, f.Pods, f.Problems)
 		}

@@ -42,7 +42,7 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 			if err := os.WriteFile(path, change(data), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			told := func(how string, all map[string]record.Set, err error) {
+			matches := func(how string, all map[string]record.Set, err error) {
 				if got := hashesOf(all[setLayer]) + " " + hashesOf(all["another"]); got != "other=v1-1 "+setFile+"=v1-3" {
 					t.Errorf("%s: what is left is %s", how, got)
 				}
@@ -52,12 +52,12 @@ func TestF12_DamagedPartOfASetIsSetAside(t *testing.T) {
 			}
 			before := tree(t, root)
 			all, err := record.LookSets(root, record.NewKey(root, ""))
-			told("look", all, err)
+			matches("look", all, err)
 			if after := tree(t, root); after != before {
 				t.Errorf("looking changed\n%s\nto\n%s", before, after)
 			}
 			all, err = s.Load()
-			told("load", all, err)
+			matches("load", all, err)
 			if aside, _ := filepath.Glob(path + ".corrupt-*"); len(aside) != 1 {
 				t.Errorf("set aside: %v", aside)
 			}

@@ -190,13 +190,13 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 			return missing(q)
 		}
 		bookmarks := isTrue(q.params.Get("allowWatchBookmarks"))
-		told := func(what string, p *v1.Pod) bool {
+		selected := func(what string, p *v1.Pod) bool {
 			if what == "BOOKMARK" {
 				return bookmarks
 			}
 			return wanted(p)
 		}
-		return s.lines(w, q, watchLines(s.cfg.Pods.WatchPods(q.Context()), told, func(p *v1.Pod) any {
+		return s.lines(w, q, watchLines(s.cfg.Pods.WatchPods(q.Context()), selected, func(p *v1.Pod) any {
 			shown := *p
 			shown.TypeMeta = kind
 			return &shown
@@ -232,8 +232,8 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 		return (namespace == "" || o.Namespace == namespace) && (name == "" || o.Kind == "Pod" && o.Name == name)
 	}
 	if isTrue(q.params.Get("watch")) {
-		told := func(_ string, e *v1.Event) bool { return wanted(e) }
-		return s.lines(w, q, watchLines(s.cfg.Node.Events(q.Context(), true), told, func(e *v1.Event) any {
+		selected := func(_ string, e *v1.Event) bool { return wanted(e) }
+		return s.lines(w, q, watchLines(s.cfg.Node.Events(q.Context(), true), selected, func(e *v1.Event) any {
 			shown := *e
 			shown.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
 			return &shown
@@ -249,10 +249,10 @@ func (s *Server) events(w http.ResponseWriter, q *request) error {
 }
 
 // watchLines turns changes into the lines of a watch.
-func watchLines[T any](changes iter.Seq2[string, *T], told func(string, *T) bool, shown func(*T) any) iter.Seq2[[]byte, error] {
+func watchLines[T any](changes iter.Seq2[string, *T], selected func(string, *T) bool, shown func(*T) any) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for what, it := range changes {
-			if !told(what, it) {
+			if !selected(what, it) {
 				continue
 			}
 			line, err := json.Marshal(struct {

@@ -43,8 +43,8 @@ func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 		}
 		return got
 	}
-	told := &v1.ContainerUser{Linux: user}
-	says := map[string]*v1.ContainerUser{"init": told, "a": told, "b": nil, "e": told}
+	given := &v1.ContainerUser{Linux: user}
+	says := map[string]*v1.ContainerUser{"init": given, "a": given, "b": nil, "e": given}
 	st := status.Of(want, have, pod.Health{}, v1.PodStatus{}, status.Notes{}, plantest.Now)
 	if diff := cmp.Diff(says, all(st)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

@@ -103,8 +103,8 @@ func ParseSelection(q url.Values) (s Selection, err error) {
 // gaps, until max. The problems of the last update follow it. A notice has no number.
 func (s Selection) Documents(updates iter.Seq[feed.Update]) iter.Seq[PodUpdate] {
 	return func(yield func(PodUpdate) bool) {
-		lines, told := 0, 0
-		enough := func() bool { return s.Max > 0 && told >= s.Max }
+		lines, printed := 0, 0
+		enough := func() bool { return s.Max > 0 && printed >= s.Max }
 		for u := range updates {
 			shown, ok := s.keep(u)
 			switch {
@@ -116,7 +116,7 @@ func (s Selection) Documents(updates iter.Seq[feed.Update]) iter.Seq[PodUpdate] 
 			default:
 				lines++
 				if u.IsPods() {
-					told++
+					printed++
 				}
 				if !yield(NewPodUpdate(shown, lines, s.Full)) {
 					return

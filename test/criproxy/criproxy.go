@@ -214,7 +214,7 @@ func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in gr
 	// Their only error is io.EOF: the first answer has the cause.
 	_ = out.SendMsg(q)
 	_ = out.CloseSend()
-	told := func(m mem.BufferSlice, err error) error {
+	check := func(m mem.BufferSlice, err error) error {
 		if p.hooks.After != nil {
 			c.Answer = m
 			p.hooks.After(c, unlessEOF(err))
@@ -222,13 +222,13 @@ func (p *Proxy) ask(ctx context.Context, method string, q mem.BufferSlice, in gr
 		return caught.after(ctx)
 	}
 	if c.Method == events {
-		return p.relay(ctx, in, out, told)
+		return p.relay(ctx, in, out, check)
 	}
 	for first := true; ; first = false {
 		var m mem.BufferSlice
 		err := out.RecvMsg(&m)
 		if first {
-			if fault := told(m, err); fault != nil {
+			if fault := check(m, err); fault != nil {
 				return fault
 			}
 		}

@@ -117,25 +117,25 @@ func TestStreamsPassUnchanged(t *testing.T) {
 func TestAfterIsBetweenEffectAndReply(t *testing.T) {
 	r := &runtime{}
 	received := make(chan struct{}) // closed when the client has its reply
-	told := make(chan error, 1)
+	outcome := make(chan error, 1)
 	_, c := serve(t, r, criproxy.Hooks{After: func(call criproxy.Call, err error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		select {
 		case <-received:
-			told <- errors.New("the client has its reply")
+			outcome <- errors.New("the client has its reply")
 		default:
 		}
 		if len(r.started) != 1 || call.N != 1 || call.Method != "StartContainer" || err != nil {
-			told <- errors.New(fmt.Sprint(call, err, " with started ", r.started))
+			outcome <- errors.New(fmt.Sprint(call, err, " with started ", r.started))
 		}
-		close(told)
+		close(outcome)
 	}})
 	if _, err := c.StartContainer(t.Context(), &cri.StartContainerRequest{ContainerId: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	close(received)
-	if err := <-told; err != nil {
+	if err := <-outcome; err != nil {
 		t.Error(err)
 	}
 }

@@ -13,9 +13,9 @@ import (
 // events is the method of the event stream.
 const events = "GetContainerEvents"
 
-// relay passes on the events of one stream. It calls told with the first one, or with the
+// relay passes on the events of one stream. It calls check with the first one, or with the
 // error in its place.
-func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.ClientStream, told func(mem.BufferSlice, error) error) error {
+func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.ClientStream, check func(mem.BufferSlice, error) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var late sync.WaitGroup
 	defer late.Wait()
@@ -31,7 +31,7 @@ func (p *Proxy) relay(ctx context.Context, in grpc.ServerStream, out grpc.Client
 		var m mem.BufferSlice
 		err := out.RecvMsg(&m)
 		if first {
-			if fault := told(m, err); fault != nil {
+			if fault := check(m, err); fault != nil {
 				return fault
 			}
 		}

@@ -60,7 +60,7 @@ func TestP21_DependsOnARealRuntime(t *testing.T) {
 				}
 			}
 			if len(at) < 3 {
-				return fmt.Errorf("the runtime told of %v", at)
+				return fmt.Errorf("the runtime reported %v", at)
 			}
 			return nil
 		})

@@ -62,18 +62,18 @@ func (s *stage) endsForMemory(word *lastWord, name, container string, text func(
 			s.Fatalf("a pod without memory: %s", describe(st))
 		}
 		_, id, _ := strings.Cut(c.State.Terminated.ContainerID, "://")
-		told := word.of(id)
-		if told == "" {
+		reported := word.of(id)
+		if reported == "" {
 			s.Fatalf("the runtime was not asked how %s ended: %s", id, describe(st))
 		}
-		if told == "OOMKilled" {
+		if reported == "OOMKilled" {
 			s.awaitStatus(name, "OOMKilled, as the runtime has said", func(st v1.PodStatus) bool {
 				return oomKilled(containerStatus(st, container).State.Terminated)
 			})
 			return
 		}
 		if oomKilled(c.State.Terminated) {
-			s.Fatalf("the runtime said %s: %s", told, describe(st))
+			s.Fatalf("the runtime said %s: %s", reported, describe(st))
 		}
 		seen = append(seen, describe(st))
 	}

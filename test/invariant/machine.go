@@ -128,7 +128,7 @@ func (s *Scope) secrets() (found []Violation) {
 	for _, l := range s.Said {
 		for _, word := range s.Secrets {
 			if strings.Contains(l, word) {
-				found = append(found, Violation{"I8", time.Now(), "", "told a secret: " + l})
+				found = append(found, Violation{"I8", time.Now(), "", "printed a secret: " + l})
 			}
 		}
 	}

@@ -430,10 +430,10 @@ spec:
 }
 
 func (w *world) events() {
-	w.pod("told", sleeps)
+	w.pod("reasons", sleeps)
 	for _, reason := range []string{"Scheduled", "Pulled", "Created", "Started"} {
 		w.await(func() error {
-			out := w.kubectl("get", "events", "--field-selector", "involvedObject.name=told,reason="+reason, "-o", "jsonpath={.items[*].type}")
+			out := w.kubectl("get", "events", "--field-selector", "involvedObject.name=reasons,reason="+reason, "-o", "jsonpath={.items[*].type}")
 			if out != "Normal" {
 				return fmt.Errorf("%s: %q", reason, out)
 			}

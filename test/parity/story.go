@@ -45,13 +45,13 @@ func story(out io.Writer, c *Case, r *Recording) {
 				add(run.Finished, "%s: %s ended with %d %s", name, run.name, run.Exit, run.Reason)
 			}
 		}
-		told := func(what string, of func(*v1.PodStatus) string) {
+		when := func(what string, of func(*v1.PodStatus) string) {
 			for _, s := range n.stretches(rec, p, of) {
 				lines = append(lines, line{s.From, fmt.Sprintf("    %s: %s is %s", name, what, s.Is)})
 			}
 		}
-		told("phase", func(s *v1.PodStatus) string { return string(s.Phase) + " " + s.Reason + " " + s.Message })
-		told("Ready", func(s *v1.PodStatus) string {
+		when("phase", func(s *v1.PodStatus) string { return string(s.Phase) + " " + s.Reason + " " + s.Message })
+		when("Ready", func(s *v1.PodStatus) string {
 			for _, c := range s.Conditions {
 				if c.Type == v1.PodReady {
 					return string(c.Status) + " " + c.Reason
@@ -60,7 +60,7 @@ func story(out io.Writer, c *Case, r *Recording) {
 			return ""
 		})
 		for _, cn := range containersOf(p) {
-			told(cn, func(s *v1.PodStatus) string {
+			when(cn, func(s *v1.PodStatus) string {
 				for _, cs := range slices.Concat(s.InitContainerStatuses, s.ContainerStatuses) {
 					if cs.Name == cn {
 						return fmt.Sprintf("%s, ready %t, restarts %d, last %s", state(cs.State), cs.Ready, cs.RestartCount, state(cs.LastTerminationState))

@@ -28,7 +28,7 @@ func differences(a, b *Recording) []compare.Difference {
 		for _, track := range compare.Keys(p.Tracks, q.Tracks) {
 			x, y := p.Tracks[track], q.Tracks[track]
 			if !same(x, y) {
-				k.Add(of(name, "status"), "%s: %s; nodectl %s", track, told(x), told(y))
+				k.Add(of(name, "status"), "%s: %s; nodectl %s", track, trackText(x), trackText(y))
 			}
 		}
 		k.Facts(of(name, "meta"), "", p.Meta, q.Meta)
@@ -75,8 +75,8 @@ func stretches(track []Step) []compare.Stretch {
 	return all
 }
 
-// told is a track in words.
-func told(track []Step) string {
+// trackText is a track in words.
+func trackText(track []Step) string {
 	if len(track) == 0 {
 		return "never set"
 	}

@@ -16,7 +16,7 @@ import (
 // events: as the kubelet's, counted when they repeat; kubectl finds those of a mirror pod, a
 // pod and a node.
 func events(t *testing.T, a *agent) {
-	p := a.c.CreatePod(t, cluster.Pod(a.name, "told"))
+	p := a.c.CreatePod(t, cluster.Pod(a.name, "reported"))
 	e := pod.Event{Key: pod.KeyOf(p), UID: string(p.UID), Container: "spec.containers{main}", Type: pod.EventNormal, Reason: "Started", Message: "Started container main", At: time.Now()}
 	a.Event(e)
 	for range 3 {
@@ -24,9 +24,9 @@ func events(t *testing.T, a *agent) {
 		again.Type, again.Reason, again.Message = pod.EventWarning, "BackOff", "Back-off restarting failed container"
 		a.Event(again)
 	}
-	static := staticPod(a.name, "static-told", "h9")
+	static := staticPod(a.name, "static-reported", "h9")
 	a.says(static, running(static, true), fromFile)
-	a.until(t, "static-told", "there", there)
+	a.until(t, "static-reported", "there", there)
 	a.Event(pod.Event{Key: pod.KeyOf(static), UID: string(static.UID), Type: pod.EventNormal, Reason: "Killing", Message: "Stopping container main", At: time.Now()})
 	a.NodeEvent(v1.EventTypeNormal, "Starting", "Starting nodectl.")
 

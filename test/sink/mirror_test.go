@@ -72,7 +72,7 @@ func orphans(t *testing.T, a *agent) {
 	a.until(t, "left", "running", phase(v1.PodRunning))
 	before := a.until(t, "kept", "running", phase(v1.PodRunning))
 
-	other := &agent{c: a.c, name: a.name, uid: a.uid, log: new(said.Log), told: a.told}
+	other := &agent{c: a.c, name: a.name, uid: a.uid, log: new(said.Log), lastReports: a.lastReports}
 	other.run(t)
 	other.says(kept, running(kept, true), fromFile)
 	// An agent that creates a deleted mirror pod again has the server's state.

@@ -119,12 +119,12 @@ type agent struct {
 	log  *said.Log
 	stop func()
 
-	told *told
+	lastReports *lastReports
 }
 
-// told is the last reported status of each pod; it outlives the agent that reported it, as an
+// lastReports is the last reported status of each pod; it outlives the agent that reported it, as an
 // engine's records do.
-type told struct {
+type lastReports struct {
 	mu   sync.Mutex
 	pods map[toldKey][]v1.PodCondition
 }
@@ -136,7 +136,7 @@ type toldKey struct {
 
 func start(t *testing.T, c *cluster.Cluster, name string, change ...func(*apiserver.Config)) *agent {
 	t.Helper()
-	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: new(said.Log), told: &told{pods: map[toldKey][]v1.PodCondition{}}}
+	a := &agent{c: c, name: name, uid: c.CreateNode(t, name).UID, log: new(said.Log), lastReports: &lastReports{pods: map[toldKey][]v1.PodCondition{}}}
 	a.known(t)
 	a.run(t, change...)
 	return a
@@ -207,7 +207,7 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 	out := *p
 	out.Status = *p.Status.DeepCopy()
 	f(&out.Status)
-	a.told.keepTimes(&out)
+	a.lastReports.keepTimes(&out)
 	r := pod.StatusReport{Pod: &out, Origin: pod.Origin{Source: "api"}, At: time.Now()}
 	for _, g := range change {
 		g(&r)
@@ -218,7 +218,7 @@ func (a *agent) says(p *v1.Pod, f func(*v1.PodStatus), change ...func(*pod.Statu
 }
 
 // keepTimes keeps the transition time of conditions that have not changed, as an engine does.
-func (d *told) keepTimes(p *v1.Pod) {
+func (d *lastReports) keepTimes(p *v1.Pod) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	key := toldKey{pod.KeyOf(p), p.UID}

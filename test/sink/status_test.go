@@ -123,7 +123,7 @@ func endStays(t *testing.T, a *agent) {
 		running(p, true)(s)
 		s.PodIP, s.PodIPs = "10.0.0.8", []v1.PodIP{{IP: "10.0.0.8"}}
 	})
-	is := a.until(t, "over", "told", func(p *v1.Pod) bool { return p.Status.PodIP == "10.0.0.8" })
+	is := a.until(t, "over", "reported", func(p *v1.Pod) bool { return p.Status.PodIP == "10.0.0.8" })
 	if is.Status.Phase != v1.PodSucceeded || find(is, v1.PodReady).Status != v1.ConditionFalse {
 		t.Errorf("an end was taken back: %+v", is.Status)
 	}

@@ -27,7 +27,7 @@ const (
 // how long that took and the last problems.
 func (s *soak) await(ctx context.Context, limit time.Duration, look func() []string) (time.Duration, []string) {
 	began := time.Now()
-	progress, told, fewest := began, began, math.MaxInt
+	progress, logged, fewest := began, began, math.MaxInt
 	for {
 		wrong := look()
 		if len(wrong) < fewest {
@@ -36,8 +36,8 @@ func (s *soak) await(ctx context.Context, limit time.Duration, look func() []str
 		if len(wrong) == 0 || time.Since(progress) > limit {
 			return time.Since(began), wrong
 		}
-		if time.Since(told) > 5*time.Second {
-			told = time.Now()
+		if time.Since(logged) > 5*time.Second {
+			logged = time.Now()
 			s.tell("  not yet: %s", strings.Join(wrong, "\n    "))
 		}
 		if arm.Pause(ctx, 200*time.Millisecond) != nil {

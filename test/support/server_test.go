@@ -48,8 +48,8 @@ func serverProofs() []proof {
 		{
 			name: "no service links", rows: "spec.enableServiceLinks", spec: "enableServiceLinks: false",
 			look: func(n *node) error {
-				_, told := n.env()["DB_SERVICE_HOST"]
-				return holds(n.ctr() != nil && !told, "environment %v", n.env())
+				_, hasHost := n.env()["DB_SERVICE_HOST"]
+				return holds(n.ctr() != nil && !hasHost, "environment %v", n.env())
 			},
 		},
 		{

@@ -243,7 +243,7 @@ func mountNamespace(t testing.TB, pid int) string {
 }
 
 // TestF34_LimitsOutliveWhatSystemdDoes: systemd, which owns the tree of groups, is
-// told to read its units again, to start itself again, to use and no more use
+// asked to read its units again, to start itself again, to use and no more use
 // controllers: limits of pods stay.
 //
 // Shows: F34

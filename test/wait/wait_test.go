@@ -65,7 +65,7 @@ func TestUntil_ValueUnchanged_FailsAfterStallWithLastValue(t *testing.T) {
 	})
 }
 
-func TestUntil_ValueChangesForEver_FailsAtTheLimit(t *testing.T) {
+func TestUntil_ValueAlwaysChanges_FailsAtTheLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
 		message, took := failing(func(t testing.TB) {

@@ -352,7 +352,7 @@ func TestC_1_25_4_FiveTries(t *testing.T) {
 	})
 }
 
-// TestC_1_25_2_RegistrationBacksOff: 100 ms, doubling, to 7 s, for ever.
+// TestC_1_25_2_RegistrationBacksOff: 100 ms, doubling, to 7 s, forever.
 //
 // Shows: C-1.25.2
 func TestC_1_25_2_RegistrationBacksOff(t *testing.T) {

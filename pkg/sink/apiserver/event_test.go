@@ -146,7 +146,7 @@ func TestEventsAreLimited(t *testing.T) {
 }
 
 // TestEventsGiveWay: Normal events are held until no status arrives any more, and not
-// for ever; a warning is sent at once, with all events before it.
+// forever; a warning is sent at once, with all events before it.
 func TestEventsGiveWay(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

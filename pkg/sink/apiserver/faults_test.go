@@ -249,7 +249,7 @@ func TestMessagesHoldNoValues(t *testing.T) {
 }
 
 // TestUrgentGoesFirst: at the limit, statuses of running pods go before those of
-// waiting pods, and no pod waits for ever.
+// waiting pods, and no pod waits forever.
 func TestUrgentGoesFirst(t *testing.T) {
 	t.Parallel()
 	inBubble(t, func(t *testing.T, n *node) {

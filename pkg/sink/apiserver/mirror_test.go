@@ -261,7 +261,7 @@ func (n *node) contested(name string) (p, by *v1.Pod) {
 	return p, staticPod(name, "h")
 }
 
-// TestF75_NameTaken: a pod whose name a static pod has does not stay Ready for ever; it
+// TestF75_NameTaken: a pod whose name a static pod has does not stay Ready forever; it
 // becomes Failed as soon as nothing of it is left, and not before.
 //
 // Shows: F75, C-1.13

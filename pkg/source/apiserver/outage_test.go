@@ -264,7 +264,7 @@ func TestF72_CredentialsAndBodiesAreNeverPrinted(t *testing.T) {
 	l := sourcetest.Listen(t, newSource(t, path, func(c *Config) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}))
-	told := []string{strings.Join(l.Set().Contents(), " ")}
+	texts := []string{strings.Join(l.Set().Contents(), " ")}
 	for _, answer := range []func(w http.ResponseWriter){
 		func(w http.ResponseWriter) { http.Error(w, "hunter2", http.StatusUnauthorized) },
 		func(w http.ResponseWriter) { _, _ = w.Write([]byte("hunter2")) },
@@ -278,14 +278,14 @@ func TestF72_CredentialsAndBodiesAreNeverPrinted(t *testing.T) {
 		},
 	} {
 		s.says(func(w http.ResponseWriter, _ *http.Request) bool { answer(w); return true })
-		told = append(told, l.Error().Error())
+		texts = append(texts, l.Error().Error())
 	}
 	l.Leave()
 	l.Ended()
-	if all := log.String() + strings.Join(told, "\n"); strings.Contains(all, "hunter2") || !strings.Contains(all, "401") || !strings.Contains(all, "Listed pods") {
+	if all := log.String() + strings.Join(texts, "\n"); strings.Contains(all, "hunter2") || !strings.Contains(all, "401") || !strings.Contains(all, "Listed pods") {
 		t.Errorf("the log and the errors:\n%s", all)
 	}
-	if last := told[len(told)-1]; !strings.Contains(last, "HTTP 302: redirects are not followed") {
+	if last := texts[len(texts)-1]; !strings.Contains(last, "HTTP 302: redirects are not followed") {
 		t.Errorf("a redirect is %q", last)
 	}
 	s.mu.Lock()

@@ -71,7 +71,7 @@ func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Result {
 // Shows: F61, I8
 func TestF61_BodyAndCredentialsAreNeverPrinted(t *testing.T) {
 	var log said.Log
-	var told strings.Builder
+	var printed strings.Builder
 	s := newSite(t)
 	s.says("pod one x")
 	l := s.listen(t, func(c *Config) {
@@ -79,7 +79,7 @@ func TestF61_BodyAndCredentialsAreNeverPrinted(t *testing.T) {
 		c.Header = nethttp.Header{"X-Secret": {"hunter2"}}
 		c.Log = log.Logger()
 	})
-	tells := func(w sourcetest.Result) { fmt.Fprintf(&told, "%+v %v\n", w.Files.Slice(), w.Err) }
+	tells := func(w sourcetest.Result) { fmt.Fprintf(&printed, "%+v %v\n", w.Files.Slice(), w.Err) }
 	tells(l.Set())
 	s.says("password: hunter2")
 	broken := l.Set()
@@ -95,7 +95,7 @@ func TestF61_BodyAndCredentialsAreNeverPrinted(t *testing.T) {
 	s.Server.CloseClientConnections()
 	l.Leave()
 	l.Ended()
-	if all := log.String() + told.String(); strings.Contains(all, "hunter2") {
+	if all := log.String() + printed.String(); strings.Contains(all, "hunter2") {
 		t.Errorf("a secret is shown:\n%s", all)
 	}
 	if !strings.Contains(log.String(), "node=n1") {
@@ -145,7 +145,7 @@ func TestF62_AnswersThatAreNoDocument(t *testing.T) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write(bomb.Bytes())
 		}, "the body is larger than 10 MiB"},
-		"redirects for ever": {func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		"redirects forever": {func(w nethttp.ResponseWriter, r *nethttp.Request) {
 			nethttp.Redirect(w, r, "/pods", nethttp.StatusFound)
 		}, "too many redirects"},
 		"trickle": {func(w nethttp.ResponseWriter, r *nethttp.Request) {
@@ -344,7 +344,7 @@ func TestFailuresBackOffToFiveMinutes(t *testing.T) {
 	})
 }
 
-// A server that claims for ever that nothing changed is asked for the whole
+// A server that claims forever that nothing changed is asked for the whole
 // document every five minutes.
 //
 // Shows: F62

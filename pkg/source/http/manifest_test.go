@@ -143,7 +143,7 @@ func TestF61_NoBodyIsLogged(t *testing.T) {
 		c.Log = slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 100}))
 	})
 	l := sourcetest.Listen(t, src)
-	told := map[string]string{"a good pod": fmt.Sprint(l.Set().Skipped)}
+	printed := map[string]string{"a good pod": fmt.Sprint(l.Set().Skipped)}
 	for name, body := range map[string]string{
 		"no YAML":        "password: [" + canary,
 		"a scalar":       canary,
@@ -157,20 +157,20 @@ func TestF61_NoBodyIsLogged(t *testing.T) {
 	} {
 		s.says(body)
 		w := l.Next()
-		told[name] = fmt.Sprintln(w.Err)
+		printed[name] = fmt.Sprintln(w.Err)
 		for f := range w.Files.All() {
 			if len(f.Problems) == 0 && len(f.Objects) == 0 {
 				t.Errorf("%s: neither a problem nor an object", name)
 			}
 			for _, p := range f.Problems {
-				told[name] += fmt.Sprintf("%+v\n", p)
+				printed[name] += fmt.Sprintf("%+v\n", p)
 			}
 		}
 	}
 	l.Leave()
 	l.Ended()
-	told["the log"] = log.String()
-	for name, text := range told {
+	printed["the log"] = log.String()
+	for name, text := range printed {
 		if at := strings.Index(text, canary); at >= 0 {
 			t.Errorf("%s: the secret is shown: %s", name, text[max(0, at-200):at+len(canary)])
 		}
