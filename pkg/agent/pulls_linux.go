@@ -138,7 +138,7 @@ func newPuller(cfg Config, runtime *cri.Runtime, report func(image.Event)) (*ima
 		Runtime:     runtime,
 		Dir:         filepath.Join(cfg.RootDir, "image_manager"),
 		PerRegistry: cfg.MaxParallelImagePulls,
-		Told:        report,
+		Observe:     report,
 		Log:         cfg.Log,
 	}
 	home, _ := os.UserHomeDir() // a service may have none

@@ -57,7 +57,7 @@ func TestPulls_Pull_IsShownFromStartToEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		gate, news, to := make(gated), newPullNews(), screen{make(chan image.Event), make(chan []string)}
-		puller := image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Told: news.queue})
+		puller := image.New(image.Config{Runtime: gate, Dir: t.TempDir(), Observe: news.queue})
 		ctx, cancel := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
 		wg.Go(func() { puller.Run(ctx) })
@@ -109,7 +109,7 @@ func TestPulls_EventsArriveWithTheEnd_AreShown(t *testing.T) {
 		news, to := newPullNews(), make(events, 2)
 		r := &containerRuntime{
 			news: news, Runtime: cri.New(cri.Config{Endpoint: "unix:///nowhere.sock"}, nil, nil),
-			puller: image.New(image.Config{Runtime: make(gated), Dir: t.TempDir(), Told: news.queue}),
+			puller: image.New(image.Config{Runtime: make(gated), Dir: t.TempDir(), Observe: news.queue}),
 		}
 		leave := r.pulls(t.Context(), to)
 		var wg sync.WaitGroup

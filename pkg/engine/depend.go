@@ -168,7 +168,7 @@ func (l *loop) dependency(want *pod.Spec, d pod.Dependency) *entry {
 }
 
 // stopMargin is how much longer than its grace a terminating pod is waited for, and
-// longestStop the limit in total: a pod that cannot be killed blocks nothing for ever.
+// longestStop the limit in total: a pod that cannot be killed blocks nothing forever.
 const (
 	stopMargin  = time.Minute
 	longestStop = time.Hour

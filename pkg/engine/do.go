@@ -291,9 +291,9 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 			cancel()
 		}
 	}
-	told := pullEvents(w.env.recorder, want, container)
+	progress := pullEvents(w.env.recorder, want, container)
 	err := w.call(ctx, pullPatience, news, func() error {
-		return w.env.runtime.PullImage(pullCtx, want, container, told)
+		return w.env.runtime.PullImage(pullCtx, want, container, progress)
 	})
 	if superseded {
 		return errStale

@@ -378,14 +378,14 @@ func TestC_1_26_17_EventOfADeadline(t *testing.T) {
 		limit := int64(5)
 		m.src.set(mkpod("web", image("slow-term-1s"), func(p *v1.Pod) { p.Spec.ActiveDeadlineSeconds = &limit }))
 		m.pass(20 * time.Second)
-		told := 0
+		events := 0
 		for _, line := range c.lines() {
 			if line == "Normal DeadlineExceeded  Pod was active on the node longer than the specified deadline" {
-				told++
+				events++
 			}
 		}
-		if told != 1 {
-			t.Errorf("the deadline has %d events: %q", told, c.lines())
+		if events != 1 {
+			t.Errorf("the deadline has %d events: %q", events, c.lines())
 		}
 	})
 }

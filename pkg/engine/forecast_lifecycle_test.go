@@ -136,7 +136,7 @@ func (s *scenery) lifecycleRows() map[string]func() []expectation {
 			return []expectation{{key: p.spec.Key, says: "reject"}, {key: on.spec.Key, says: "reject"}}
 		},
 		"M40": func() []expectation {
-			return []expectation{{key: fresh(s.fresh(), dependsOn("nobody")), says: "ADD waits"}}
+			return []expectation{{key: fresh(s.fresh(), dependsOn("missing")), says: "ADD waits"}}
 		},
 	}
 }

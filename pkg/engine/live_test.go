@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// told formats an update of pods as one line.
-func told(u feed.Update) string {
+// updateText formats an update of pods as one line.
+func updateText(u feed.Update) string {
 	line := fmt.Sprintf("%s %s", u.Op, u.Source)
 	for _, s := range u.Pods {
 		line += " " + s.Name
@@ -35,7 +35,7 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for u := range e.Live().Watch(context.Background(), feed.WatchOptions{}) { // ends with the engine
-				got = append(got, told(u))
+				got = append(got, updateText(u))
 			}
 		})
 		wg.Go(func() {
@@ -64,8 +64,8 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 	})
 }
 
-// TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods: once "All pods reported" is logged, a new reader sees all pods,
-// and a watching one has received them. That holds even if the disk for statuses hangs.
+// TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods: once "All pods reported" is logged, a
+// new reader sees all pods, and a watching one has received them. That holds even if the disk for statuses hangs.
 func TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))
@@ -76,8 +76,8 @@ func TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods(t *testing.T) {
 		var ready countingSink
 		cfg.Listeners = []Sink{&ready}
 		var e *Engine
-		seen, told := -1, -1
-		cfg.Synced = func() { seen, told = len(e.Live().Pods()), len(ready) }
+		seen, reported := -1, -1
+		cfg.Synced = func() { seen, reported = len(e.Live().Pods()), len(ready) }
 		e = New(cfg)
 		var wg sync.WaitGroup
 		wg.Go(func() {
@@ -86,8 +86,8 @@ func TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods(t *testing.T) {
 			}
 		})
 		m.pass(10 * time.Second)
-		if seen != 3 || told != 3 {
-			t.Errorf("%d pods are shown and %d were reported when all are reported, want 3", seen, told)
+		if seen != 3 || reported != 3 {
+			t.Errorf("%d pods are shown and %d were reported when all are reported, want 3", seen, reported)
 		}
 		close(stands)
 		cancel()
@@ -97,7 +97,7 @@ func TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods(t *testing.T) {
 
 // TestLive_PodsAreNotObserved_IsNotComplete: readers do not get the pods as complete before they were
 // observed, however long the runtime is down. One pod over which the runtime hangs does not
-// delay that for ever.
+// delay that forever.
 func TestLive_PodsAreNotObserved_IsNotComplete(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		lift := m.rt.Fault(critest.Fault{Err: status.Error(codes.Unavailable, "no such socket")})

@@ -28,14 +28,14 @@ func TestF32_OverdueStopIsLogged(t *testing.T) {
 		lift := m.rt.Fault(critest.Fault{Method: "StopContainer", Container: "app", Hang: true})
 		m.src.set()
 		m.settle()
-		told := time.Now()
+		began := time.Now()
 		m.pass(20*time.Second - time.Millisecond)
 		if st := m.disk.last(web).pod.Status; st.Reason != "" {
 			t.Errorf("before twice its grace: %s %s", st.Reason, st.Message)
 		}
 		m.pass(2 * time.Millisecond)
 		p := m.disk.last(web).pod
-		if want := "stop began at " + told.UTC().Format(time.RFC3339) + " with a grace period of 10 s; containers still running: app"; p.Status.Reason != "StopOverdue" ||
+		if want := "stop began at " + began.UTC().Format(time.RFC3339) + " with a grace period of 10 s; containers still running: app"; p.Status.Reason != "StopOverdue" ||
 			p.Status.Message != want || p.Status.Phase != v1.PodRunning || p.DeletionTimestamp == nil {
 			t.Errorf("after it: %s, reason %s\n%s\nwant\n%s", p.Status.Phase, p.Status.Reason, p.Status.Message, want)
 		}

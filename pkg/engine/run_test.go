@@ -163,7 +163,7 @@ func (m *machine) swept() map[string]string {
 func TestSweep_PodAddedConcurrently_IsKept(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		late := mkpod("late")
-		m.disk.volumes["stray/1"] = ""
+		m.disk.volumes["orphan/1"] = ""
 		m.disk.onSweep = func() {
 			m.src.set(late)
 			time.Sleep(time.Second) // the loop continues meanwhile

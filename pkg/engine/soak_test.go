@@ -195,7 +195,7 @@ func (f *fate) judge() {
 	}
 }
 
-// mayWait reports whether the pod may wait for ever: for its port, or for a pod that does not
+// mayWait reports whether the pod may wait forever: for its port, or for a pod that does not
 // run.
 func (f *fate) mayWait(want *pod.Spec) bool {
 	if len(want.Pod.Spec.Containers[0].Ports) > 0 {

@@ -19,9 +19,9 @@ type Actor interface {
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	// PullImage makes the image of want's container present by its pull policy: ImageStatus,
-	// then PullImage where needed. It calls told for every step; told does not wait. The end
+	// then PullImage where needed. It calls progress for every step; progress does not wait. The end
 	// of ctx ends it.
-	PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullProgress)) error
+	PullImage(ctx context.Context, want *pod.Spec, container string, progress func(pod.PullProgress)) error
 	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
 	StartContainer(ctx context.Context, id string) error
 	// StopContainer asks the container to exit, and kills it after grace. It returns when it

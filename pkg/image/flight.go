@@ -149,7 +149,7 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 		p.finish(f, f.ctx.Err())
 		return
 	}
-	p.cfg.Told(Event{Pull: f.Pull})
+	p.cfg.Observe(Event{Pull: f.Pull})
 	p.cfg.Log.Info("Pulling image", "image", f.Image)
 	err := p.pull(f)
 	switch took := time.Since(f.Since).Round(time.Millisecond); {
@@ -161,7 +161,7 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 	p.mu.Lock()
 	p.forget(f) // before the event and the waiters' return: Pulls no longer lists it then
 	p.mu.Unlock()
-	p.cfg.Told(Event{Pull: f.Pull, Over: true, Err: err})
+	p.cfg.Observe(Event{Pull: f.Pull, Over: true, Err: err})
 	p.finish(f, err)
 	if f.unseen {
 		p.recordOutcome(ctx, f)

@@ -67,10 +67,10 @@ type Config struct {
 	// PerRegistry is how many images are pulled from one registry at a time; 0 means
 	// DefaultPerRegistry.
 	PerRegistry int
-	// Told is called at the start and the end of every pull; may be nil. It is called from
+	// Observe is called at the start and the end of every pull; may be nil. It is called from
 	// many goroutines and must not wait.
-	Told func(Event)
-	Log  *slog.Logger // nil discards
+	Observe func(Event)
+	Log     *slog.Logger // nil discards
 }
 
 // Pull is one pull under way.
@@ -108,8 +108,8 @@ func New(cfg Config) *Puller {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if cfg.Told == nil {
-		cfg.Told = func(Event) {}
+	if cfg.Observe == nil {
+		cfg.Observe = func(Event) {}
 	}
 	return &Puller{
 		cfg: cfg, records: newRecords(cfg.Dir), wake: make(chan struct{}, 1),
@@ -119,11 +119,11 @@ func New(cfg Config) *Puller {
 
 // PullImage makes the images of a container present, each by its pull policy (C-1.39.2,
 // C-1.39.7): the images of the image volumes that it mounts, and its own. PullImage calls
-// told for every step, from this goroutine; told must not wait, and may be nil. The end of
+// progress for every step, from this goroutine; progress must not wait, and may be nil. The end of
 // ctx ends the call, and also a pull that no other pod waits for.
-func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, told func(pod.PullProgress)) error {
-	if told == nil {
-		told = func(pod.PullProgress) {}
+func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, progress func(pod.PullProgress)) error {
+	if progress == nil {
+		progress = func(pod.PullProgress) {}
 	}
 	c, _ := want.Container(container)
 	if c == nil {
@@ -134,7 +134,7 @@ func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string
 		if v.Image == nil || !slices.ContainsFunc(c.VolumeMounts, func(m v1.VolumeMount) bool { return m.Name == v.Name }) {
 			continue
 		}
-		if err := p.ensure(ctx, want, v.Image.Reference, v.Image.PullPolicy, told); err != nil {
+		if err := p.ensure(ctx, want, v.Image.Reference, v.Image.PullPolicy, progress); err != nil {
 			var start *pod.StartError
 			if errors.As(err, &start) {
 				return &pod.StartError{Reason: start.Reason, Err: fmt.Errorf("volume %s: %w", v.Name, start.Err), Final: start.Final}
@@ -142,11 +142,11 @@ func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string
 			return err
 		}
 	}
-	return p.ensure(ctx, want, c.Image, c.ImagePullPolicy, told)
+	return p.ensure(ctx, want, c.Image, c.ImagePullPolicy, progress)
 }
 
 // ensure makes one image present.
-func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, policy v1.PullPolicy, told func(pod.PullProgress)) error {
+func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, policy v1.PullPolicy, progress func(pod.PullProgress)) error {
 	n, err := parse(image)
 	if err != nil {
 		return &pod.StartError{Reason: reasonInvalid, Err: fmt.Errorf("image %q: %w", image, err), Final: true}
@@ -164,7 +164,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case err != nil:
 			return err
 		case id != "" && p.mayUse(id, n, secrets):
-			told(pod.PullProgress{Image: image, Present: true})
+			progress(pod.PullProgress{Image: image, Present: true})
 			return nil
 		case policy == v1.PullNever: // not said where other pods may use it
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
@@ -173,11 +173,11 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	if n.repo == ownRepository {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("image %q: the name is reserved for the bundled runtime, no registry has it", image), Final: true}
 	}
-	told(pod.PullProgress{Image: image})
+	progress(pod.PullProgress{Image: image})
 	began := time.Now()
 	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets))
 	if err == nil {
-		told(pod.PullProgress{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
+		progress(pod.PullProgress{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
 	}
 	return err
 }

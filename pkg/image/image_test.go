@@ -303,7 +303,7 @@ func TestPullNamesItsImageAndPod(t *testing.T) {
 			r.last.GetImage().GetAnnotations()["a"] != "b" || r.last.GetSandboxConfig().GetAnnotations()["a"] != "b" {
 			t.Errorf("%v", r.last)
 		}
-		if err := m.PullImage(t.Context(), wanted("web", "r.io/app:1"), "nobody"); err == nil || !strings.HasPrefix(err.Error(), "CreateContainerConfigError: ") {
+		if err := m.PullImage(t.Context(), wanted("web", "r.io/app:1"), "missing"); err == nil || !strings.HasPrefix(err.Error(), "CreateContainerConfigError: ") {
 			t.Errorf("%v", err)
 		}
 	})
@@ -429,13 +429,13 @@ func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
 	})
 }
 
-// told collects events.
-type told struct {
+// observer collects events.
+type observer struct {
 	mu   sync.Mutex
 	text []string
 }
 
-func (o *told) hear(e image.Event) {
+func (o *observer) observe(e image.Event) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.text = append(o.text, fmt.Sprintf("%s %t %v", e.Image, e.Over, e.Err))
@@ -443,8 +443,8 @@ func (o *told) hear(e image.Event) {
 
 func TestEventsOfPulls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var o told
-		m := on(t, newRegistries(), t.TempDir(), func(c *image.Config) { c.Told = o.hear })
+		var o observer
+		m := on(t, newRegistries(), t.TempDir(), func(c *image.Config) { c.Observe = o.observe })
 		defer m.stop()
 		_ = m.PullImage(t.Context(), wanted("a", "r.io/app:1"), "c0")
 		_ = m.PullImage(t.Context(), wanted("a", "r.io/missing:1"), "c0")
@@ -724,7 +724,7 @@ func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 		r.mu.Unlock()
 		look("there before, without a secret", given(always(wanted("a", "r.io/pre:1"))), 0)
 		r.hang["r.io"] = false
-		r.lets["r.io/pre:2"] = "somebody:else"
+		r.lets["r.io/pre:2"] = "other:login"
 		look("there before, refused", m.PullImage(t.Context(), always(with(wanted("a", "r.io/pre:2"), s)), "c0"), 0)
 		for _, name := range []string{"r.io/app:1", "r.io/pre:1", "r.io/pre:2"} {
 			if err := m.PullImage(t.Context(), never(wanted("b", name)), "c0"); err != nil {
@@ -883,7 +883,7 @@ func TestPullImage_Password_IsInNoLogErrorOrFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.repeats = true
-		r.lets["r.io/app:1"], r.lets["r.io/good:1"] = "somebody:else", "u:"+canary
+		r.lets["r.io/app:1"], r.lets["r.io/good:1"] = "other:login", "u:"+canary
 		dir := t.TempDir()
 		config := filepath.Join(dir, "config.json")
 		if err := os.WriteFile(config, fmt.Appendf(nil, `{"auths":{"r.io":{"username":"node","password":%q}}}`, canary+"2"), 0o600); err != nil {
@@ -952,10 +952,10 @@ func TestC_D_PullsHaveEvents(t *testing.T) {
 		defer m.stop()
 		pull := func(want *pod.Spec) string {
 			var b strings.Builder
-			told := func(n pod.PullProgress) {
+			progress := func(n pod.PullProgress) {
 				fmt.Fprintf(&b, "%s %t %t %s %s; ", n.Image, n.Present, n.Pulled, n.Took, n.Waited)
 			}
-			if err := m.Puller.PullImage(t.Context(), want, "c0", told); err != nil {
+			if err := m.Puller.PullImage(t.Context(), want, "c0", progress); err != nil {
 				fmt.Fprintf(&b, "failed; ")
 			}
 			return b.String()

@@ -295,7 +295,7 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 	code := http.StatusUnauthorized
 	handler := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) })
 	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
-	secure.StartTLS() // by an authority that nobody knows
+	secure.StartTLS() // by an authority that is not trusted
 	defer secure.Close()
 	if !answers(t.Context(), plain.Listener.Addr().String()) || !answers(t.Context(), secure.Listener.Addr().String()) {
 		t.Error("a registry that asks for credentials answers")

@@ -97,14 +97,14 @@ func TestC_1_39_5_Providers(t *testing.T) {
 			program(t, dir, "helper", says(dir, c.key, c.duration, `{"r.io":{"username":"u","password":"c4nary"},"*.io:5000":{"username":"v","password":"w"}}`))
 			r := quick()
 			m := on(t, r, t.TempDir(), func(cfg *image.Config) { cfg.Providers = providers(t, dir, oneProvider) })
-			for _, name := range []string{"r.io/a:1", "r.io/a:2", "r.io/b:1", "other.io:5000/a:1", "nobody.example/a:1"} {
+			for _, name := range []string{"r.io/a:1", "r.io/a:2", "r.io/b:1", "other.io:5000/a:1", "open.example/a:1"} {
 				if err := m.PullImage(t.Context(), wanted("web", name), "c0"); err != nil {
 					t.Error(err)
 				}
 			}
-			want := []string{"r.io/a:1 u:c4nary", "r.io/a:2 u:c4nary", "r.io/b:1 u:c4nary", "other.io:5000/a:1 v:w", "nobody.example/a:1"}
+			want := []string{"r.io/a:1 u:c4nary", "r.io/a:2 u:c4nary", "r.io/b:1 u:c4nary", "other.io:5000/a:1 v:w", "open.example/a:1"}
 			if c.key == "Wrong" {
-				want = []string{"r.io/a:1", "r.io/a:2", "r.io/b:1", "other.io:5000/a:1", "nobody.example/a:1"}
+				want = []string{"r.io/a:1", "r.io/a:2", "r.io/b:1", "other.io:5000/a:1", "open.example/a:1"}
 			}
 			if got := r.said(); !slices.Equal(got, want) {
 				t.Errorf("%q", got)
@@ -229,7 +229,7 @@ func TestC_1_39_5_ProviderConfigsThatAreRefused(t *testing.T) {
 		"not a CredentialProviderConfig":                                change("kind: Cred", "kind: Bred"),
 		"no provider in it":                                             "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: []\n",
 		"a provider is empty":                                           "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders: [null]\n",
-		"no such file":                                                  change("name: helper", "name: nobody"),
+		"no such file":                                                  change("name: helper", "name: missing"),
 		"others can write to it":                                        change("name: helper", "name: open"),
 		"it is not executable":                                          change("name: helper", "name: text"),
 		"is listed twice":                                               oneProvider + strings.SplitN(oneProvider, "providers:\n", 2)[1],
@@ -278,7 +278,7 @@ func TestC_1_39_5_ProvidersFromADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := quick()
-	r.lets["r.io/deep/a:1"] = "nobody:"
+	r.lets["r.io/deep/a:1"] = "missing:"
 	m := on(t, r, t.TempDir(), func(cfg *image.Config) { cfg.Providers = p })
 	_ = m.PullImage(t.Context(), wanted("web", "r.io/deep/a:1"), "c0")
 	if got := r.said(); !slices.Equal(got, []string{"r.io/deep/a:1 u:2", "r.io/deep/a:1 u:1"}) {
@@ -299,7 +299,7 @@ func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := quick()
-	r.lets["r.io/team/app:1"] = "nobody:"
+	r.lets["r.io/team/app:1"] = "missing:"
 	m := on(t, r, t.TempDir(), func(c *image.Config) {
 		c.Providers = providers(t, bin, oneProvider)
 		c.DockerConfigs = []string{filepath.Join(bin, "nothing"), config}
@@ -383,7 +383,7 @@ func TestC_1_39_5_DockerConfigs(t *testing.T) {
 	if err := errors.Join(os.Chmod(files[0], 0o644), os.Chown(files[0], 12345, 0)); err != nil {
 		t.Fatal(err)
 	}
-	pull("somebody's", "n:1")
+	pull("other", "n:1")
 	if err := errors.Join(os.Remove(files[0]), syscall.Mkfifo(files[0], 0o600)); err != nil {
 		t.Fatal(err)
 	}

@@ -61,8 +61,8 @@ func (s *scripted) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// batchText writes a batch: its updates and the state of its layers.
-func (b Batch) batchText() string {
+// text writes a batch: its updates and the state of its layers.
+func (b Batch) text() string {
 	var layers []string
 	for _, l := range b.State.Layers {
 		if l.Error != "" {
@@ -73,16 +73,16 @@ func (b Batch) batchText() string {
 		}
 	}
 	if len(layers) == 0 {
-		return batchText(b.Updates)
+		return textOf(b.Updates)
 	}
-	return batchText(b.Updates) + " [" + strings.Join(layers, ", ") + "]"
+	return textOf(b.Updates) + " [" + strings.Join(layers, ", ") + "]"
 }
 
 // listen collects the batches until they end, one line each, with the second of each.
 func listen(batches iter.Seq[Batch]) string {
 	var out strings.Builder
 	for b := range batches {
-		fmt.Fprintf(&out, "%s %s\n", time.Now().UTC().Format("05"), b.batchText())
+		fmt.Fprintf(&out, "%s %s\n", time.Now().UTC().Format("05"), b.text())
 	}
 	return out.String()
 }
@@ -260,7 +260,7 @@ func TestBatchesEnd(t *testing.T) {
 		c := New(Config{Sources: talkers()})
 		c.Sync()
 		for b := range c.Batches(ctx) {
-			t.Errorf("a batch after the end: %s", b.batchText())
+			t.Errorf("a batch after the end: %s", b.text())
 		}
 	})
 	t.Run("and errors that the end causes are not errors of a source", func(t *testing.T) {
@@ -294,7 +294,7 @@ func TestC_1_3_5_Sync(t *testing.T) {
 			for b := range c.Batches(t.Context()) {
 				n++
 				if asked {
-					check(t, "batch", batchText(b.Updates), "SET{A1} (*)")
+					check(t, "batch", textOf(b.Updates), "SET{A1} (*)")
 					break
 				}
 				c.Sync()
@@ -311,7 +311,7 @@ func TestC_1_3_5_Sync(t *testing.T) {
 			time.AfterFunc(10*time.Second, c.Sync)
 			var got []string
 			for b := range c.Batches(t.Context()) {
-				got = append(got, b.batchText())
+				got = append(got, b.text())
 				if b.State.Layers[0].Ended && len(got) == 3 {
 					c.Sync()
 				}
@@ -389,7 +389,7 @@ func TestC_1_1_3_TotalOrder(t *testing.T) {
 	var before *Merged
 	for b := range New(Config{Sources: all}).Batches(t.Context()) {
 		if before != nil {
-			check(t, "updates", batchText(b.Updates), batchText(Diff(before, b.State)))
+			check(t, "updates", textOf(b.Updates), textOf(Diff(before, b.State)))
 		}
 		before = b.State
 		batches++

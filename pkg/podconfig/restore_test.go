@@ -132,7 +132,7 @@ func TestC_1_3_8_Restore(t *testing.T) {
 				defer cancel()
 				var out strings.Builder
 				for b := range New(Config{Sources: test.sources, Mode: test.mode, Restored: test.restored}).Batches(ctx) {
-					fmt.Fprintf(&out, "%s %s %s\n", time.Now().UTC().Format("05"), b.textOf(), b.changedSets())
+					fmt.Fprintf(&out, "%s %s %s\n", time.Now().UTC().Format("05"), b.text(), b.changedSets())
 				}
 				check(t, "batches", out.String(), test.want)
 			})
@@ -388,8 +388,8 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 					}
 					for s := range next.merged.Pods.All() {
 						// Only Incremental reports status, layer and file (C-1.3.5).
-						if textOf := have[s.Key]; textOf == nil || different(textOf, s) || mode == Incremental && notation(textOf) != notation(s) {
-							t.Fatalf("%s is desired, the update had %+v", notation(s), textOf)
+						if sent := have[s.Key]; sent == nil || different(sent, s) || mode == Incremental && notation(sent) != notation(s) {
+							t.Fatalf("%s is desired, the update had %+v", notation(s), sent)
 						}
 					}
 				})

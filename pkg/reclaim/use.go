@@ -19,7 +19,7 @@ type Use struct {
 
 // Remember returns the images with what is known of their use, and the record to remember. It
 // is equal to before while no image appears, vanishes, comes into use or goes out of use: an
-// idle node has nothing to write. An image that went out of use while nobody looked did so
+// idle node has nothing to write. An image that went out of use unobserved did so
 // now. Times in the future, from before the clock was set back, become now.
 func Remember(before Uses, images []Image, now time.Time) ([]Image, Uses) {
 	after := make(Uses, len(images))

@@ -34,7 +34,7 @@ var banned = []struct{ phrase, instead string }{
 }
 
 // mostAllowed is how many places words_allowed.txt allows. It may only fall.
-const mostAllowed = 12
+const mostAllowed = 2
 
 var (
 	bannedWords = regexp.MustCompile(`(?i)\b(` + alternatives() + `)\b`)
