@@ -11,26 +11,32 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Node is what admission knows of this node. A field that is empty is not known, and no pod
-// is refused for it, except one that asks for labels.
+// Node is what admission knows of this node.
 type Node struct {
-	Name   string
-	Labels map[string]string // node selectors and node affinity ask for them
-	Taints []v1.Taint        // only NoExecute counts, and not for static pods
-	OS     string            // as in GOOS
-	// Kernel is its release, "6.1.0-13-amd64": it decides which sysctls are safe.
+	// Name is compared with node affinity and, unless it is "", with spec.nodeName.
+	Name string
+	// Labels are compared with node selectors and node affinity. Without labels a pod that has
+	// a node selector is refused.
+	Labels map[string]string
+	Taints []v1.Taint // only NoExecute counts, and not for static pods
+	// OS is as in GOOS. If it is "", no pod is refused because of its operating system.
+	OS string
+	// Kernel is the kernel's release, "6.1.0-13-amd64": it decides which sysctls are safe. If
+	// it is not known, sysctls that are safe only from some kernel on are not.
 	Kernel string
-	// Sysctls are allowed although they are unsafe: names, and prefixes of names that end in
-	// "*".
+	// Sysctls are the unsafe sysctls that pods may set: names, and patterns that end in "*".
 	Sysctls []string
 	// Allocatable is the total that pods may request. A resource that it does not list is not
-	// limited (C-1.31.4a), except huge pages: a size that it does not list is not there.
+	// limited (C-1.31.4a). A size of huge pages that it does not list does not exist on the
+	// node. If it is empty, nothing is limited.
 	Allocatable v1.ResourceList
-	// UIDs holds, by UID, pods that hold a UID and take no room by it: those that have
-	// terminated and are still here, and those whose earlier instance has another UID.
+	// UIDs are UIDs that are in use beside those of the admitted specs, each with the pod that
+	// uses it: the UID of a terminated pod that is not removed yet, or the UID of an instance
+	// of a pod whose spec has another UID by now. Another pod may not use them. They take no
+	// capacity.
 	UIDs map[string]pod.Key
-	// Terminating holds the keys of admitted pods that stop: they keep their room until the
-	// last container and volume is gone, and other pods wait for that.
+	// Terminating holds the keys of admitted pods that are stopping. They keep their capacity
+	// and ports until nothing of them is left.
 	Terminating map[pod.Key]bool
 	// MaxPods is how many pods the node may have; 0 is no limit.
 	MaxPods int
@@ -42,29 +48,31 @@ type Node struct {
 type Refusal struct {
 	Spec            *pod.Spec
 	Reason, Message string
-	// Detail says what of this node the pod does not fit, where the Message does not; for the
-	// log.
+	// Detail is for the log: it says what on this node the pod does not fit, if Message does
+	// not say it.
 	Detail string
-	// Final says that the pod is not judged again: its phase is Failed. This holds for pods
-	// of an API server, which a controller replaces (C-1.15.1), unless the pod fits once the
-	// terminating pods are gone. Any other pod is Pending, and may start later.
+	// Final says that the pod becomes Failed and is not judged again. Only pods of an API
+	// server, which a controller replaces, are refused like this (C-1.15.1), and only if they
+	// would not fit without the terminating pods either. Any other refused pod is Pending, and
+	// may start later.
 	Final bool
 }
 
-// Admit returns which of the desired pods may start beside the admitted ones.
-// Admitted pods count and are not judged again (C-1.31.5): they are the specs of the pods on
-// the node that have not terminated. A refused pod that is not Final is judged again when the
-// set changes (unlike the kubelet, C-1.31.4).
+// Admit returns which pods of want may start beside the admitted ones, and why the others may
+// not. admitted has the specs of the pods on the node that have not terminated; they count
+// and are not judged again (C-1.31.5). The caller judges a refused pod that is not Final again
+// when the set changes (unlike the kubelet, C-1.31.4).
 //
-// A scheduler does not count a pod that was deleted by force, and the kubelet admits another
-// pod into its capacity. Here that pod waits until the capacity is free: the refusal of an
-// API server's pod is not final if it fits once the terminating pods are gone. A pod that is
-// judged later does not get what it waits for.
+// A scheduler assigns new pods to the capacity of a pod that was deleted by force, even while
+// that pod still stops on the node. The kubelet admits such a new pod at once. Admit refuses
+// it, but not finally, if it fits without the terminating pods (Node.Terminating): it waits
+// until they are gone. Pods that Admit judges after it do not get the capacity or the ports
+// that it waits for.
 //
-// Pods are judged in the order in which they start; the first one gets the port or the room.
-// No pod is stopped for one of higher priority: there is no preemption (C-1.31.2), not for
-// static pods either. The answer does not depend on the order of the arguments, except for
-// two pods of one key, of which the first stays.
+// Admit judges pods in the order in which they start (StartOrder); the first one gets the port
+// or the capacity. No pod is stopped for one of higher priority: there is no preemption
+// (C-1.31.2), not for static pods either. The result does not depend on the order of the
+// arguments, except for two pods of one key: then the first one stays.
 func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
 	now := newAdmission(node, admitted)
 	later := now // when the terminating pods are gone
@@ -93,14 +101,14 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 			refused = append(refused, refusal(spec, reason, detail, final))
 		}
 		if later != now && !final && (reason == "" || spec.Origin.FromAPI()) {
-			later.add(spec) // it gets, or keeps, its place
+			later.add(spec) // it is admitted, or waits for the terminating pods
 		}
 	}
 	return ok, refused
 }
 
-// uidOwners returns, by UID, the desired pods that did not choose theirs. A pod that claims
-// one of these UIDs is refused, whatever its priority.
+// uidOwners returns the generated UIDs of desired pods, each with its pod. A pod whose manifest
+// sets one of these UIDs is refused, whatever its priority.
 func uidOwners(want []*pod.Spec) map[string]pod.Key {
 	owners := make(map[string]pod.Key, len(want))
 	for _, spec := range want {
@@ -132,9 +140,9 @@ func refusal(spec *pod.Spec, reason, detail string, final bool) Refusal {
 	return Refusal{Spec: spec, Reason: reason, Message: detail, Final: final}
 }
 
-// StartOrder compares two pods by which starts first: the one of higher priority (critical
-// pods have 2,000,000,000 and more), then the earlier one by file and line, then by key. It
-// is 0 only for pods of one key and place.
+// StartOrder is negative if a starts before b: the pod of higher priority starts first, then
+// the one that is earlier by file and line, then by key. It is 0 only for pods of one key and
+// place.
 func StartOrder(a, b *pod.Spec) int {
 	return cmp.Or(
 		-cmp.Compare(Priority(a), Priority(b)),
@@ -158,9 +166,9 @@ type admission struct {
 	keys  map[pod.Key]int
 	uids  map[string][]*pod.Spec
 	ports map[portSlot]*portHolders
-	used  v1.ResourceList // of what the node lists
-	// away is the admitted pod whose edit is being judged: it holds nothing meanwhile. Those
-	// in gone were replaced and hold nothing any more.
+	used  v1.ResourceList // sum of the requests, of the resources in node.Allocatable
+	// away is the admitted spec whose edit is being judged: it does not count meanwhile. gone
+	// are the specs that an accepted edit has replaced: they do not count any more.
 	away *pod.Spec
 	gone map[*pod.Spec]bool
 }
@@ -190,7 +198,7 @@ type portHolders struct {
 	at    map[string]*holders // those that hold it at one address
 }
 
-// holders are pods that hold the same thing, in the order of their admission. Almost always
+// holders are the pods that hold the same port, in the order of their admission. Almost always
 // there is one.
 type holders struct {
 	first *pod.Spec
@@ -207,8 +215,8 @@ func (h *holders) add(spec *pod.Spec) {
 	}
 }
 
-// holder returns the first of the pods that is not away, nil for none. It drops replaced
-// ones, so that each is passed over once.
+// holder returns the first of the pods that counts, nil for none. It drops replaced ones, so
+// that each is passed over once.
 func (a *admission) holder(h *holders) *pod.Spec {
 	if h == nil {
 		return nil
@@ -278,8 +286,8 @@ func (a *admission) discount(spec *pod.Spec) {
 }
 
 // judge returns the first reason against spec (C-1.31.4a), "" for none, and the detail for
-// the log. The order is the kubelet's, after two cases that the kubelet never meets: one name
-// or UID twice.
+// the log. The order is the kubelet's. The rule twice comes before: the kubelet never judges
+// two pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
 		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
@@ -301,8 +309,8 @@ func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// uidHolder returns the pod that has a UID: the admitted one that came last, else one that
-// takes no room.
+// uidHolder returns the pod that has a UID: the one that was admitted last, else that of
+// node.UIDs.
 func (a *admission) uidHolder(uid string) (holder pod.Key, taken bool) {
 	for _, spec := range slices.Backward(a.uids[uid]) {
 		if spec != a.away {

@@ -88,8 +88,8 @@ func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// fit compares what the pod requests with what is left. Requests count, limits do not: those
-// of init containers and sidecars as they run together, and the pod's overhead.
+// fit compares the pod's requests, its overhead included, with what is left. Limits do not
+// count. Init containers and sidecars count as they run: one after another, or together.
 func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
 		return "OutOf" + string(v1.ResourcePods), insufficient(v1.ResourcePods, 1, int64(n), int64(a.node.MaxPods))
@@ -193,8 +193,8 @@ func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// appArmor refuses a pod that asks for an AppArmor profile where the kernel has
-// none (C-1.31, row 5): nothing would confine it.
+// appArmor refuses a pod with an AppArmor profile if the kernel does not enforce profiles
+// (C-1.31, row 5): nothing would confine it.
 func (a *admission) appArmor(spec *pod.Spec) (reason, detail string) {
 	if a.node.NoAppArmor && needsAppArmor(spec.Pod) {
 		return "AppArmor", "the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"

@@ -9,20 +9,20 @@ import (
 
 // Why a resize is not carried out (C-1.34.2).
 const (
-	deferred   = "Deferred"   // possible when other pods have left
-	infeasible = "Infeasible" // never, on this node
+	deferred   = "Deferred"   // it fits when enough other pods are gone
+	infeasible = "Infeasible" // it never fits on this node
 )
 
 // Edits judges edits of admitted pods, one after another, each beside all other admitted
-// pods. It counts every pod once, however many edits there are and however often one is
-// refused.
+// pods. Only NewEdits iterates over all pods; judging an edit does not.
 type Edits struct{ a *admission }
 
-// NewEdits counts the admitted pods. It keeps node.UIDs: changes by the caller count for the
-// edits that are judged after that.
+// NewEdits returns an Edits for the admitted pods. It does not copy node.UIDs: an entry that
+// the caller adds or deletes counts for the edits that are judged after that.
 func NewEdits(admitted []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, admitted)} }
 
-// Admit says why want may not replace was, an admitted pod; refused is false when it may.
+// Admit judges an edit of an admitted pod from was to want, which needs a new instance. If
+// refused, no says why.
 func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
 	e.a.leave(was)
 	reason, detail := e.a.judge(want)
@@ -30,15 +30,15 @@ func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
 	return refusal(want, reason, detail, reason != "" && want.Origin.FromAPI()), reason != ""
 }
 
-// Accept puts want in the place of was.
+// Accept replaces was by want among the admitted pods.
 func (e *Edits) Accept(want, was *pod.Spec) {
 	e.a.remove(was)
 	e.a.add(want)
 }
 
-// FitResize says why a running pod does not get the resources that want requests beyond those
-// it was given, beside the other admitted pods; "" when it gets them. A request for less, or
-// for the same, always fits.
+// FitResize returns why a running pod that has the resources of given does not get those of
+// want, beside the other admitted pods; "" when it gets them. A request for less, or for the
+// same, always fits.
 func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
 	a := e.a
 	a.leave(given)
@@ -59,13 +59,14 @@ func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
 	return "", ""
 }
 
-// leave takes the requests of an admitted pod away until comeBack. It does not touch ports.
+// leave excludes an admitted pod: until comeBack its key, requests, UID and ports do not
+// count.
 func (a *admission) leave(spec *pod.Spec) {
 	a.discount(spec)
 	a.away = spec
 }
 
-// comeBack reverts leave.
+// comeBack includes the pod that leave has excluded.
 func (a *admission) comeBack() {
 	a.count(a.away)
 	a.away = nil

@@ -16,14 +16,15 @@ const (
 	maxDelay   = 5 * time.Minute
 )
 
-// crash returns the crash streak of the container that follows an exited one, the delay
-// before it, and the end of that delay.
+// crash returns the crash streak of the container that follows the exited container c, the
+// delay before it, and the end of that delay; a zero end is at once.
 //
-// The first crash restarts at once. Crash n+1 in a row waits 10 s · 2^(n-1), at most 5 min or
-// the node's own cap, from the exit (C-1.22.5, Appendix B2). A run of twice the cap or more
-// resets the streak, and so do other resources. The container carries the streak, so that a
-// new agent continues it (unlike C-1.32.4). A clock that was set back by more than the delay
-// ends the delay: an exit in the future does not show how long ago it was (F14).
+// The first crash restarts at once. After crash n+1 in a row the restart waits 10 s · 2^(n-1)
+// from the exit, at most 5 min or the node's own cap (C-1.22.5, B2). A run of at least twice
+// the cap resets the streak, and so does a change of resources. The streak is an annotation of
+// the container, so that a new agent continues it (unlike C-1.32.4). If the clock was set back
+// by more than the delay, the delay ends: an exit in the future does not show how much time
+// has passed since (F14).
 func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
 	end := c.FinishedAt
 	if end.IsZero() { // the runtime does not report the time of the exit
@@ -43,18 +44,18 @@ func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due t
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// probeCrash is crash for a container that a probe kills, or has killed, at end. As in the
-// kubelet, the delay counts from the exit of the container before it: that is the newest
-// exited one while this one stops. So only a container that ran shorter than its delay waits,
-// and then for all of it, from its own exit. While this one waits, tidy removes the container
-// before it.
+// probeCrash is crash for a container that is killed at end because a probe failed. As in the
+// kubelet, the restart happens at once if, at end, the delay since the exit of the container
+// before this one is over. If it is not, the restart waits for the whole delay, counted from
+// this container's own exit. During that wait tidy removes the container before it; then the
+// wait just continues.
 func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
 		return d.Name == c.Name && d.State == pod.StateExited
 	})
 	switch {
-	case i < 0 && (n == 0 || c.State != pod.StateExited): // no container has exited before
+	case i < 0 && (n == 0 || c.State != pod.StateExited): // there is no container before this one
 		return n, 0, time.Time{}
 	case n == 0:
 		return 1, 0, time.Time{}
@@ -82,8 +83,8 @@ func (s *planner) delay(n int) time.Duration {
 
 func (s *planner) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay) }
 
-// dueAfter is when a delay after end is over. It is zero, for at once, where end lies further
-// in the future than any delay can explain.
+// dueAfter returns when a delay that began at end is over. It is zero, for at once, if end is
+// more than the delay in the future.
 func (s *planner) dueAfter(end time.Time, delay time.Duration) time.Time {
 	if end.Sub(s.Now) > delay {
 		return time.Time{}
@@ -94,7 +95,7 @@ func (s *planner) dueAfter(end time.Time, delay time.Duration) time.Time {
 	return end.Add(delay)
 }
 
-// backOff notes that an exited container is in back-off.
+// backOff notes in the plan that an exited container is in back-off until due.
 func (s *planner) backOff(c pod.Container, delay time.Duration, due time.Time) {
 	if s.p.Backoff == nil {
 		s.p.Backoff = make(map[string]podview.Backoff, 1)

@@ -12,31 +12,33 @@ import (
 )
 
 // container decides about one regular container (C-1.19.6) or one sidecar (C-1.20.5); only
-// their restart policies differ. The first row that matches decides, except that a due
-// postStart hook runs first. The rule duplicates has stopped containers outside the newest
-// sandbox.
+// their restart policies differ. The left column is the state of the newest container of this
+// name in the instance. The first row that matches decides; only after the row "postStart is
+// due" the two rows below it apply as well. Containers outside the newest sandbox do not run
+// any more: the rule duplicates has stopped them.
 //
-//	 its record | when                                    | plan
-//	------------+-----------------------------------------+------------------------------------------
-//	 none       | or one of an older instance             | start
-//	 any        | its definition changed                  | pull, stop, start; no back-off
-//	 running    | liveness or startup probe failed        | stop; start, where its policy allows and
-//	            |                                         | no back-off holds it
-//	            | postStart failed                        | stop, then as exited
-//	            | a restart was requested                 | pull, stop, start; no back-off
-//	            | postStart is due                        | run the hook; then as below
-//	            | resources changed                       | update; or by its resize policy restart
-//	            | else                                    | keep
-//	 created    | in this sandbox                         | start
-//	            | in another                              | remove, start
-//	 unknown    |                                         | stop; start, where its policy allows
-//	 exited     | rules, its policy or the pod's allow    | start, when its back-off is over
-//	            | a restart was requested                 | start; no back-off
-//	            | none of these                           | keep
+//	 state   | when                                      | plan
+//	---------+-------------------------------------------+----------------------------------------
+//	 none    | the instance has no container of the name | start
+//	 any     | its definition changed                    | pull, stop, start; no back-off
+//	 running | its postStart hook failed                 | stop, then as exited
+//	         | its liveness or startup probe failed      | stop; start, if its policy allows and
+//	         |                                           | it is not in back-off
+//	         | a restart was requested                   | pull, stop, start; no back-off
+//	         | postStart is due                          | run the hook
+//	         | resources changed                         | update; restart if its resize policy
+//	         |                                           | says so
+//	         | else                                      | keep
+//	 created | in this sandbox                           | start
+//	         | in another sandbox                        | remove, start
+//	 unknown |                                           | stop; start, if its policy allows
+//	 exited  | a restart was requested                   | start; no back-off
+//	         | its rules or its policy allow a restart   | start, when its back-off is over
+//	         | else                                      | keep
 func (s *planner) container(name string) {
 	c, ok := s.Container(name)
 	switch {
-	case !ok: // also after a restart of all removed it (C-1.19.8)
+	case !ok: // it has not run yet, or a restart of all containers removed it (C-1.19.8)
 		s.start(name, s.Record.Streaks[name], "container has not run yet")
 	case s.Changed(c):
 		s.replace(c, WhyEdited)
@@ -66,7 +68,8 @@ func (s *planner) running(c pod.Container) {
 		if s.replace(c, WhyRequested) {
 			return
 		}
-		// It runs until its successor can start, so its hook is due.
+		// The new container cannot start now. Until it can, this one runs on, and its
+		// postStart hook runs if it is due.
 	default:
 		s.killFor(c, kill)
 		return
@@ -79,9 +82,8 @@ func (s *planner) running(c pod.Container) {
 	}
 }
 
-// doomed returns why a running container has to be killed, as the container's notes record it
-// (Life.Killed); "" when it may run on. An agent completes a kill that an earlier agent
-// began.
+// doomed returns why a running container has to be killed, as ContainerNotes.Killed records
+// it; "" when it may run on. An agent completes a kill that an earlier agent began.
 func (s *planner) doomed(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	notes := s.Record.ContainerNotes[c.ID]
@@ -102,9 +104,9 @@ func (s *planner) doomed(c pod.Container) string {
 	return ""
 }
 
-// killFor stops a container because of why: a probe or hook that failed. After a failed probe
-// the container restarts at once, unless its policy or a back-off prevents it; after a failed
-// hook it counts as exited.
+// killFor stops a container whose probe or postStart hook failed; why is as doomed returns it.
+// After a failed probe the plan also restarts the container, unless its policy or a back-off
+// prevents that. After a failed hook the next plan treats it as any exited container.
 func (s *planner) killFor(c pod.Container, why string) {
 	text := why + " probe failed"
 	if why == pod.HookFailed {
@@ -121,13 +123,13 @@ func (s *planner) killFor(c pod.Container, why string) {
 	}
 }
 
-// resize gives a running container the resources that its spec names: in place, or by a
-// restart where its resize policy asks for that (C-1.34.4). If an older agent made the
-// container and did not note its resources, they are unknown and stay. A container that does
-// not run gets them when it starts.
+// resize gives a running container the resources of its spec: in place, or by a restart if
+// its resize policy says RestartContainer (C-1.34.4). If neither the container nor the record
+// shows its current resources, they stay: an older agent made it. A container that does not
+// run gets the resources when it starts.
 func (s *planner) resize(c pod.Container) {
 	has := cmp.Or(s.Record.ContainerNotes[c.ID].Resources, c.Resources)
-	if has == "" && s.Record.Want != nil { // made by an agent that did not note its resources
+	if has == "" && s.Record.Want != nil { // an older agent made it and did not note its resources
 		has = s.Record.Want.Resources(c.Name)
 	}
 	if has == "" {
@@ -147,10 +149,10 @@ func (s *planner) resize(c pod.Container) {
 	}
 }
 
-// replace restarts a container for another reason than its exit: whatever its policy, and
-// with its crash streak reset. The running container continues until the new image is
-// present, so an image that cannot be pulled costs nothing that runs. It returns false when
-// something keeps the new one from starting.
+// replace restarts a container for another reason than its exit, under any restart policy,
+// and resets its crash streak. The running container continues until the new image is present,
+// so an image that cannot be pulled stops nothing. replace returns false, and plans nothing,
+// when the new container may not start now.
 func (s *planner) replace(c pod.Container, why string) bool {
 	if !s.mayStart(c.Name) {
 		s.p.Behind = true
@@ -168,9 +170,9 @@ func (s *planner) replace(c pod.Container, why string) bool {
 	return true
 }
 
-// replaceStep stops a container that another one replaces. A restart request may have set the
-// grace. Where the runtime cannot show that the container is to be replaced, the record notes
-// it.
+// replaceStep stops a container that a new one replaces. A restart request may have set the
+// grace. After a restart request or a resize the container's hash is still that of the spec,
+// so Step.Killed notes that the container has to be replaced even if the agent restarts.
 func (s *planner) replaceStep(c pod.Container, why string) Step {
 	asked := s.Record.ContainerNotes[c.ID].Killed
 	if why == WhyResized { // the runtime shows a changed definition, but not changed resources
@@ -199,7 +201,7 @@ func (s *planner) startCreated(c pod.Container) {
 }
 
 // lost stops a container whose state the runtime does not know, and restarts it unless its
-// policy is Never: there is no exit code for a rule to match.
+// policy is Never. Restart rules do not apply: they match exit codes, and there is none.
 func (s *planner) lost(c pod.Container) {
 	const why = "state is unknown"
 	s.stop(c, why)
@@ -233,15 +235,15 @@ func (s *planner) create(step Step) {
 	s.made(step)
 }
 
-// made is create for an image that was pulled.
+// made is create without the pull.
 func (s *planner) made(step Step) {
 	step.Action, step.Attempt = CreateContainer, s.nextAttempt(step.Container)
 	s.add(step)
 	s.run(step.Container, "", step.Why)
 }
 
-// run starts a created container: the one with this ID, or the one just created. The next
-// container is created after this one's postStart hook (C-1.22.1).
+// run starts the created container with this ID; "" is the one that the step before creates.
+// The next container is created after this one's postStart hook (C-1.22.1).
 func (s *planner) run(name, id, why string) {
 	s.add(Step{Action: StartContainer, Container: name, ID: id, Why: why})
 	if hook := s.postStart(name); hook != nil {
@@ -257,7 +259,7 @@ func (s *planner) mayStart(name string) bool {
 		return false
 	}
 	if t := s.Trouble[""]; !s.VolumesReady && t.Until.After(s.Now) {
-		return false // volumes sets what the plan waits for
+		return false // the function volumes sets what the plan waits for
 	}
 	if t := s.Trouble[name]; t.Until.After(s.Now) {
 		text := troubleText("container "+name, t)
@@ -279,8 +281,8 @@ func (s *planner) policyOf(name string) v1.RestartPolicy {
 	return s.policy()
 }
 
-// restartable reports whether any regular container may restart. In a pod without one,
-// nothing is created again in another sandbox (C-1.19.3).
+// restartable reports whether any regular container may restart. If none may, nothing is
+// created in another sandbox (C-1.19.3).
 func (s *planner) restartable() bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.Containers, func(c v1.Container) bool {
 		return s.policyOf(c.Name) != never || c.RestartPolicy != nil && len(c.RestartPolicyRules) > 0

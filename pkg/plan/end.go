@@ -14,9 +14,10 @@ const (
 	failed    = "Failed"
 )
 
-// end is how the desired instance has terminated: by the record, else by its containers
-// (C-1.26.13, I4: after a lost record nothing runs again) or its active deadline (C-1.26.16).
-// It is zero while the instance continues, is to be replaced, or is not desired.
+// end is how the desired instance has terminated, zero if it has not. The API server decides,
+// then the record, then its containers (C-1.26.13), so that it does not run again if its
+// record is lost (I4), then an eviction or its active deadline (C-1.26.16). It is also zero
+// if the instance is to be replaced or is not desired.
 func (s *planner) end() Ended {
 	switch {
 	case s.Want == nil:
@@ -43,12 +44,12 @@ func (s *planner) end() Ended {
 // ephemeral containers do not count (C-1.20.11, C-1.19.7).
 func (s *planner) naturalEnd() string {
 	switch {
-	case s.restartingAll(): // a container that this restart stopped has not terminated
+	case s.restartingAll(): // exits that this restart causes do not terminate the pod
 		return ""
 	case s.initFailed():
 		return failed
 	case !s.SandboxReady() && s.HasRun() && !s.restartable():
-		// C-1.19.3: nothing of it is created again, whichever containers had their turn.
+		// Nothing is created in another sandbox, even if some containers never ran (C-1.19.3).
 		return s.lastWords()
 	}
 	phase := succeeded
@@ -78,8 +79,8 @@ func (s *planner) initFailed() bool {
 	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.comesBack(c)
 }
 
-// lastWords is the final phase of an instance in which no container starts any more: "" while
-// a container may still run.
+// lastWords is the final phase of an instance in which no container starts any more; "" while
+// one may still run.
 func (s *planner) lastWords() string {
 	if podview.MayRun(s.Have) {
 		return ""
@@ -94,8 +95,8 @@ func (s *planner) lastWords() string {
 }
 
 // deadline returns the active deadline of the desired instance. ok is false when it has none,
-// or when its start is not known. A pod that waits for the network or for another pod has not
-// started: it is not active.
+// or has not started: the time that a pod waits for the network or for another pod does not
+// count.
 func (s *planner) deadline() (at time.Time, ok bool) {
 	d := s.Want.Pod.Spec.ActiveDeadlineSeconds
 	known := s.newInstance == "" && s.Record.Instance == s.target && !s.Record.StartTime.IsZero()
@@ -105,8 +106,8 @@ func (s *planner) deadline() (at time.Time, ok bool) {
 	return s.Record.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
 }
 
-// overtime reports whether the deadline terminates the instance. An instance that reached
-// phase before the deadline was in time.
+// overtime reports whether the deadline terminates the instance. It does not if the instance
+// had reached a final phase before.
 func (s *planner) overtime(phase string) bool {
 	at, ok := s.deadline()
 	if !ok || s.Now.Before(at) {
@@ -123,14 +124,15 @@ func (s *planner) overtime(phase string) bool {
 	return false
 }
 
-// awaitDeadline has a pod that continues planned again at its deadline.
+// awaitDeadline sets Plan.Wait of a pod that continues, so that it is planned again at its
+// active deadline.
 func (s *planner) awaitDeadline() {
 	if s.Want == nil || s.deleting() || s.Want.Pod.Spec.ActiveDeadlineSeconds == nil || s.p.Ended.Phase != "" {
 		return
 	}
 	if at, ok := s.deadline(); ok {
 		what := "active deadline"
-		if s.p.Wait == 0 { // a wait that an event may end sooner says more to a person
+		if s.p.Wait == 0 { // keep the text if the plan waits for an event: it says more to a person
 			what = cmp.Or(s.p.WaitFor, what)
 		}
 		s.wait(at, what)

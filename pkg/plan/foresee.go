@@ -10,11 +10,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Foresee returns every step, in order, that serving v.Want takes from v on when nothing gets
-// in the way. Each step and hook succeeds, init containers complete, the others run on,
-// probes pass. The specs stay, the network works, no earlier failure or other pod delays
-// anything. It calls Next again and again on a simulated node where its steps were done, so
-// it returns what the agent would do.
+// Foresee returns every step, in order, that the agent does for v.Want from v on if nothing
+// fails or delays it: each step and hook succeeds, init containers complete, the others
+// continue to run, probes pass, the spec does not change, the network works, and no earlier
+// failure and no other pod delays a step. It calls Next repeatedly on a simulated node on
+// which the steps so far were done.
 func Foresee(v View) []Step {
 	w := newWorld(v)
 	var all []Step
@@ -38,13 +38,13 @@ func Foresee(v View) []Step {
 	return all
 }
 
-// maxRounds ends a simulation that makes no progress. The longest one known takes a round per
-// init container and a few more.
+// maxRounds ends a simulation that makes no progress. The longest one known takes one round for
+// each init container and a few more.
 const maxRounds = 200
 
-// Restarts says what the steps restart because of an edit: the whole pod, or containers,
-// sorted. The pod is on the node as have, and was recorded as instance (0 for never). A
-// container that starts again because it exited does not count.
+// Restarts returns what steps of Foresee restart because of an edit: the whole pod, or some
+// containers, sorted. have is the pod before the steps, and instance the recorded instance, 0
+// for none. A restart after an exit does not count.
 func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containers []string) {
 	for _, s := range steps {
 		switch {
@@ -77,8 +77,8 @@ type world struct {
 	made int // IDs assigned
 }
 
-// newWorld returns the world that v describes, without its hindrances. It does not write to
-// what the caller's View holds.
+// newWorld returns the world that v describes, without its hindrances. It copies what the
+// simulation changes, so that the caller's View stays as it is.
 func newWorld(v View) *world {
 	v.Hindrances = Hindrances{}
 	v.Health = pod.Health{Started: make(map[string]pod.ProbeStatus)}
@@ -190,7 +190,7 @@ func (w *world) id(what string) string {
 	return fmt.Sprintf("foreseen-%s-%d", what, w.made)
 }
 
-// end ends containers with exit code 0: the exit code of a stopped container decides nothing.
+// end lets containers exit with 0: no decision depends on the exit code of a stopped container.
 func (w *world) end(which func(pod.Container) bool) {
 	over := func(c pod.Container) pod.Container {
 		if which(c) && c.State != pod.StateExited {

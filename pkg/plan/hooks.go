@@ -14,14 +14,15 @@ func (s *planner) postStart(name string) *v1.LifecycleHandler {
 	return nil
 }
 
-// hookDue reports whether the postStart hook of a running container has not ended: the agent
-// ended, or a newer spec cancelled it.
+// hookDue reports whether the postStart hook of a running container still has to run: the
+// agent exited before the hook was done, or a newer spec cancelled it.
 func (s *planner) hookDue(c pod.Container) bool {
 	return s.Record.ContainerNotes[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
 }
 
-// preStop returns the hook that has to run before c is stopped: by the spec that it was made
-// from, with edits that did not restart it, else by the container's annotation.
+// preStop returns the hook that has to run before c is stopped, nil for none. The recorded spec
+// has it, also if an edit changed the hook while c ran; without that spec, the annotation of
+// the container has it.
 func (s *planner) preStop(c pod.Container) *v1.LifecycleHandler {
 	if c.State != pod.StateRunning || s.Record.ContainerNotes[c.ID].PreStop {
 		return nil

@@ -7,20 +7,23 @@ import (
 )
 
 // initContainers starts the init containers in order, sidecars among them, and reports
-// whether the pod is initialised. Of those before the current one only sidecars are looked
-// after, and started again where no container of them is left (C-1.20.7).
+// whether the pod is initialised. Of those before the current one it decides only about the
+// sidecars, by container, which also starts one that was removed (C-1.20.7).
 //
-//	 the current init container          | plan
-//	-------------------------------------+-------------------------------------------
-//	 has no container in this sandbox    | start
-//	 sidecar                             | see container; start the next one when it
-//	                                     | runs, its postStart hook has succeeded and
-//	                                     | its startup probe has passed
-//	 created, state unknown, failed      | start; where it may not restart, the pod
-//	                                     | failed
-//	                                     | has failed
-//	 has completed                       | start the next one; after the last the pod
-//	                                     | is initialised
+//	 the current init container       | plan
+//	----------------------------------+----------------------------------------------
+//	 has no container in this sandbox | start
+//	 is a sidecar                     | see container; start the next init container
+//	                                  | when it runs, its postStart hook has
+//	                                  | succeeded and its startup probe has passed
+//	 runs                             | wait for its exit
+//	 is created                       | start
+//	 state unknown                    | stop; start, if its policy allows
+//	 exited with an error, and edited | start; no back-off
+//	 exited with an error             | start, when its back-off is over; if it may
+//	                                  | not restart, the rule ended has matched
+//	 exited with 0                    | start the next one; after the last one the
+//	                                  | pod is initialised
 func (s *planner) initContainers() (initialised bool) {
 	list := s.Want.Pod.Spec.InitContainers
 	turn := s.CurrentInit()
@@ -60,8 +63,8 @@ func (s *planner) initContainers() (initialised bool) {
 	return false
 }
 
-// initTurn decides about the current init container, no sidecar, that has not completed. A
-// running one keeps its definition (C-1.20.10).
+// initTurn decides about the current init container if it is no sidecar and has not
+// completed. An edit does not replace it while it runs (C-1.20.10).
 func (s *planner) initTurn(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
@@ -77,9 +80,9 @@ func (s *planner) initTurn(c pod.Container) {
 	}
 }
 
-// started reports whether the next init container may follow a sidecar: it runs, its
-// postStart hook has succeeded, and this container has passed its startup probe, if any.
-// Readiness does not count (C-1.20.6).
+// started reports whether the init container after sidecar c may start: c runs with the
+// desired definition, its postStart hook has succeeded, and c has passed its startup probe, if
+// it has one. Readiness does not count (C-1.20.6).
 func (s *planner) started(c pod.Container) bool {
 	if c.State != pod.StateRunning || s.Changed(c) || s.doomed(c) != "" || s.hookDue(c) {
 		return false

@@ -8,9 +8,9 @@ import (
 )
 
 // Instance returns the number of the instance that v.Want runs as, or will start as, and 0
-// for a pod that is not desired. It differs from v.Record.Instance exactly when the newest
-// instance is over or was never recorded. Until the returned instance starts, the worker
-// keeps the record of the old one (its spec, its end).
+// for a pod that is not desired. It differs from v.Record.Instance exactly when a new instance
+// has to replace the newest one, or when the newest one was never recorded. Until the returned
+// instance begins, the worker keeps the record of the old one (its spec, its end).
 func Instance(v View) int { return newPlanner(v).target }
 
 // Replaces reports whether want needs a new instance in place of one made from made: it has
@@ -22,9 +22,9 @@ func Replaces(made, want *pod.Spec) bool {
 	return made.UID() != want.UID() || compare(made, want).podChanged(made.SandboxHash)
 }
 
-// Revives reports whether want may start a pod again that was made from made and has
-// terminated (C-1.26.15). The hashes of its containers can still rule that out. A pod of an
-// API server never starts again.
+// Revives reports whether an edit to want may start a pod again that was made from made and
+// has terminated (C-1.26.15). Next also compares the hashes of its containers, and may find
+// that it does not. A pod of an API server never starts again.
 func Revives(made, want *pod.Spec) bool {
 	if made == nil || want == nil || want.Origin.FromAPI() {
 		return false
@@ -32,22 +32,25 @@ func Revives(made, want *pod.Spec) bool {
 	return compare(made, want).contentChanged()
 }
 
-// compare is the planner state of a pod of which only the specs are known.
+// compare returns a planner that knows nothing but the two specs of a pod.
 func compare(made, want *pod.Spec) *planner {
 	v := View{Want: want, Record: pod.Record{Want: made}}
 	return &planner{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
 }
 
-// whyNewInstance returns why Want needs a new instance; "" when it runs as the newest one, or there
-// is none. The sandbox shows the newest instance. The record does when it knows a later one:
-// its volumes were set up, and its sandbox is not made yet, or is gone.
+// whyNewInstance returns why a new instance has to replace the newest one; "" when the newest
+// one continues, or there is none yet. The first row that matches decides.
 //
-//	 decided by         | the newest instance is over, because
-//	--------------------+------------------------------------------------------
-//	 runtime, record    | it has another UID
-//	 sandbox or record  | it was made from another definition of the pod
-//	 the record, of the | it was being stopped, on request or while not desired
-//	 one it knows       | it had terminated, and its content was edited (C-1.26.15)
+//	 the newest instance                                      | as shown by
+//	----------------------------------------------------------+-----------------------
+//	 has another UID than the desired pod                     | the runtime, the record
+//	 was made from another definition of the pod              | the sandbox or the record
+//	 was being stopped, on request or while not desired       | its record
+//	 has terminated, and its content was edited (C-1.26.15)   | its record
+//
+// The newest instance is that of the newest sandbox. It is the recorded one if that is later:
+// then the volumes of that instance were set up, and its sandbox does not exist yet, or no
+// longer. The last two rows apply only if the record is of the newest instance.
 func (s *planner) whyNewInstance() string {
 	want, b := s.Want, s.Have.Sandbox
 	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
@@ -81,8 +84,9 @@ func (s *planner) whyNewInstance() string {
 }
 
 // podChanged reports whether the desired pod differs from the one made with hash in a way
-// that replaces the whole pod. Hashes of different versions cannot be compared: then the
-// recorded spec is, and without one nothing changed, so that no upgrade restarts a pod.
+// that replaces the whole pod. If the hashes have different versions, podChanged compares the
+// recorded spec with the desired one instead. Without a recorded spec it reports no change:
+// an upgrade of nodectl, which may bring a new hash version, restarts no pod.
 func (s *planner) podChanged(hash string) bool {
 	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
 		return false
@@ -96,8 +100,7 @@ func (s *planner) podChanged(hash string) bool {
 
 // contentChanged reports whether a terminated instance was made from other content than the
 // desired one: anything that restarts the pod or a container, other resources, or another set
-// of containers. Labels and the like do not start a pod again, and nothing does with a pod of
-// an API server.
+// of containers. Labels, probes and other fields that restart nothing do not count.
 func (s *planner) contentChanged() bool {
 	if s.Record.Want == nil {
 		return s.contentDiffersFromRecords()
@@ -124,8 +127,9 @@ func (s *planner) contentChanged() bool {
 	})
 }
 
-// contentDiffersFromRecords is contentChanged without a recorded spec. An edit of an init
-// container that had its turn counts only when the pod terminated at it.
+// contentDiffersFromRecords is contentChanged without a recorded spec: it compares the hashes
+// of the containers. An edit of an init container other than a sidecar counts only if no regular
+// container exists: then the pod has terminated at an init container.
 func (s *planner) contentDiffersFromRecords() bool {
 	regular := false
 	for name := range s.Have.Containers {

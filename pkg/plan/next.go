@@ -17,7 +17,7 @@ import (
 //	--------------+------------------------------------------------+-----------------------------------------
 //	 notDesired   | no spec, or being deleted                      | stop all, remove sandboxes, tear down
 //	              |                                                | volumes, forget
-//	              |   a pod that depends on it has to go first     | wait, for a bounded time
+//	              |   a pod that depends on it has to go first     | wait until then, or until StopUntil
 //	              |   it is being deleted, and a container may run | stop all, stop sandboxes
 //	              |   nothing is left                              | gone; while it is being deleted, wait
 //	 uidMismatch  | UID mismatch with the pod on the node          | stop and remove that one, and its volumes
@@ -53,13 +53,14 @@ import (
 //
 // Nothing of a forbidden pod is started; its running containers continue until they exit.
 //
-// To start is to pull, create, start and run the postStart hook. To stop is to run the
-// preStop hook and to stop, sidecars after the containers they serve. A waiting pod is also
-// planned again at its active deadline.
+// In the table "start" means: pull the image, create and start the container, run its postStart
+// hook. "Stop" means: run the preStop hook, then stop the container; sidecars stop after the
+// containers they serve. Next sets Plan.Wait so that a pod that waits is planned again at its
+// active deadline.
 //
 // The worker does the steps of a plan in order, up to the first that fails. Each step's
-// precondition is what the steps before it leave behind, or what the worker read. So the plan
-// after one that was cut short leads to the same end (I1, I3, I4).
+// precondition is what the steps before it leave behind, or what the worker read. So if the
+// worker does only a part of a plan, the plans that follow lead to the same state (I1, I3, I4).
 func Next(v View) Plan {
 	s := newPlanner(v)
 	for _, rule := range []func(*planner) bool{
@@ -84,8 +85,8 @@ func Next(v View) Plan {
 }
 
 // notDesired stops and removes a pod that is not in the desired set. Sandboxes, which carry the
-// pod's labels, are removed last: until then the pod is found, and its volumes are torn down,
-// even if its record was lost.
+// pod's labels, are removed last. As long as one exists, an agent finds the pod and tears its
+// volumes down, even if the record was lost.
 func (s *planner) notDesired() bool {
 	deleting := s.deleting()
 	if s.Want != nil && !deleting {
@@ -108,7 +109,7 @@ func (s *planner) notDesired() bool {
 		return true
 	}
 	s.p.Stopping = true
-	if deleting && podview.MayRun(s.Have) { // the worker reads how it ended and reports that to its source before removing it
+	if deleting && podview.MayRun(s.Have) { // before the removal the worker reads the exit codes and reports them to the API server
 		s.stopDown(why)
 		return true
 	}
@@ -117,10 +118,10 @@ func (s *planner) notDesired() bool {
 	return true
 }
 
-// uidMismatch stops and removes a pod of the same name with another UID. Its own recorded spec
-// decides how it stops, before the desired pod starts (stricter than C-1.16.19). A refused
-// edit of a static pod stops nothing that runs. A pod of an API server with another UID is
-// another pod, and the old one stops.
+// uidMismatch stops and removes a pod of the same name that has another UID, by the grace and
+// the hooks of its own recorded spec. The desired pod starts after that (stricter than
+// C-1.16.19). A static pod whose edit is refused continues. A pod of an API server with
+// another UID is another pod, so the old one stops even if the new one is refused.
 func (s *planner) uidMismatch() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
@@ -136,8 +137,8 @@ func (s *planner) uidMismatch() bool {
 	return true
 }
 
-// duplicates ends duplicate containers (I1). The newest container of each name and the newest
-// sandbox stay.
+// duplicates stops containers and sandboxes that run beside the newest ones (I1). The newest
+// sandbox and the newest container of each name in it continue.
 func (s *planner) duplicates() bool {
 	twice := podview.DuplicatesOf(s.Have)
 	for _, c := range twice.Older {
@@ -160,8 +161,9 @@ func (s *planner) duplicates() bool {
 }
 
 // ended keeps a terminated pod from running again (I4, C-1.16.22) and tears down its volumes
-// (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired. What
-// is there under the UID of a pod that never ran here is another pod's.
+// (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired. If
+// the pod never ran here, there is nothing to tear down: the directory of its UID, if there is
+// one, belongs to another pod.
 func (s *planner) ended() bool {
 	end := s.end()
 	if end.Phase == "" {
@@ -180,9 +182,9 @@ func (s *planner) ended() bool {
 	return true
 }
 
-// replaced stops an instance that a new one replaces. It does not stop it for one that could
-// not start; a stop that has begun continues. The next instance is planned from the state
-// after the stop.
+// replaced stops an instance that a new one replaces, unless the new one could not start now.
+// A stop that has begun continues in any case. The plan after the stop starts the new
+// instance.
 func (s *planner) replaced() bool {
 	if s.newInstance == "" || !podview.MayRun(s.Have) {
 		return false
@@ -196,9 +198,9 @@ func (s *planner) replaced() bool {
 	return true
 }
 
-// pullFirst pulls the images that an edit changes before anything is stopped for it. It
-// reports whether no container is blocked. While one is, it pulls none: present images would
-// be checked again and again.
+// pullFirst pulls the images of an edit before the edit stops anything. It returns false, and
+// pulls nothing, while a container is blocked: otherwise each new plan would check the present
+// images again.
 func (s *planner) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
@@ -218,8 +220,8 @@ func (s *planner) pullFirst() bool {
 	return true
 }
 
-// finished stops the rest of an instance that lost its sandbox and in which no container may
-// restart (C-1.19.3).
+// finished stops what still runs of an instance whose sandbox is not ready, if no container
+// may restart (C-1.19.3): the instance does not get another sandbox, and terminates.
 func (s *planner) finished() bool {
 	if s.SandboxReady() || s.newInstance != "" || !s.HasRun() || s.restartable() {
 		return false
@@ -239,7 +241,7 @@ func (s *planner) blocked() bool {
 		s.p.WaitFor = s.Forbidden
 	case s.Refused != "" && !s.HadSandbox():
 		s.p.WaitFor = s.Refused
-	case s.Waits != "" && !podview.MayRun(s.Have): // a running pod does not wait for another pod; its next instance does
+	case s.Waits != "" && !podview.MayRun(s.Have): // a pod that runs does not wait for its dependencies; its next instance does
 		s.p.WaitFor = s.Waits
 	case trouble.Until.After(s.Now):
 		s.wait(trouble.Until, troubleText("pod", trouble))
@@ -251,8 +253,8 @@ func (s *planner) blocked() bool {
 	return true
 }
 
-// needsSandbox makes the sandbox (C-1.19.1). The old one and its exited containers stay until new
-// ones exist: they carry the numbers that only rise.
+// needsSandbox creates the sandbox (C-1.19.1). The old one and its exited containers stay until
+// new ones exist: the next attempt numbers, which only rise, are derived from them.
 func (s *planner) needsSandbox() bool {
 	if s.SandboxReady() {
 		return false

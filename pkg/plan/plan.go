@@ -1,8 +1,14 @@
-// Package plan decides what to do. Next says what to do now for one pod, one action a step,
-// and why; Admit says which pods may start.
+// Package plan decides what to do. Next returns what to do now for one pod: steps of one
+// action each, with its reason. Admit returns which pods may start.
 //
 // It sits between the desired state (podconfig) and the actual state (the runtime). The
-// engine's workers read, call Next, do the steps and read again.
+// engine's workers read the runtime, call Next, do the steps and read again.
+//
+// An instance is one run of a pod on this node, from its start to its removal. Instances of
+// one pod have rising numbers; each has its own sandboxes, containers and volumes. The record
+// is what the agent stores of a pod because the runtime cannot show it (pod.Record). A layer
+// is one source of pods; where two layers define a pod, the earlier one wins (podconfig).
+// Numbers such as C-1.19.3, I4, F14, P2 and B5 are entries of docs/contract.md.
 //
 // The one rule: no I/O, no clock, no goroutine. State is computed from the input, never
 // stored.
@@ -22,24 +28,28 @@ import (
 // View is all the input of Next. NewView makes it for an agent that acts and for a forecast
 // alike.
 type View struct {
-	// Want is the newest spec, with the resources that the pod is given (Edits.FitResize);
+	// Want is the newest spec, with the resources that the pod was given (Edits.FitResize);
 	// nil: stop and remove the pod.
 	Want *pod.Spec
+	// Have is what the runtime shows of the pod.
 	Have pod.Actual
-	// Record is the pod's record. Its Want, nil when unknown, gives the grace of a stop. That
-	// spec follows edits that start no new instance. It stays while Instance(v) differs from
-	// the recorded number: nothing else shows an edit of a terminated pod. Its Attempts count
-	// beside the numbers that the runtime shows.
+	// Record is the pod's record. Record.Want, nil when unknown, gives the grace of a stop.
+	// The worker replaces it by the edited spec when the edit needs no new instance. When the
+	// edit needs one, Record.Want stays until the new instance begins: only a comparison with
+	// it shows that a terminated pod was edited. The next attempt number is that of
+	// Record.Attempts or the one that the runtime shows, whichever is higher.
 	Record pod.Record
-	// VolumesReady says that the volumes of (Want, the instance to start) are in
-	// place: containers may start with them.
+	// VolumesReady says that the volumes of instance Instance(v) are set up: containers may
+	// start with them.
 	VolumesReady bool
-	// VolumesStale says that they do not show what Want is bound to now; VolumesUntil is when
-	// they go stale by time alone, zero for never.
+	// VolumesStale says that these volumes do not show the current spec, or not the current
+	// content of the config objects that Want is bound to: the ConfigMaps, Secrets and claims
+	// that podconfig has found for the names in the spec. VolumesUntil is when they become
+	// stale by time alone, because a token has to be renewed; zero is never.
 	VolumesStale bool
 	VolumesUntil time.Time
-	// Forbidden is why nothing of this pod may start or start again, from any source: the
-	// node's policy does not allow it; "" when it may. Running containers continue.
+	// Forbidden is why the node's policy does not allow containers of this pod to start or
+	// restart, whatever its source; "" when it does. Running containers continue.
 	Forbidden string
 	// Evicted is why the instance has to terminate: which limit of its disk it exceeds
 	// (C-1.35.9); "" when it may continue.
@@ -61,26 +71,27 @@ type Hindrances struct {
 	// NoNetwork says that the runtime's pod network does not work. Pods on the host
 	// network do not wait for it.
 	NoNetwork bool
-	// Refused is why admission does not admit this pod; "" when it does.
+	// Refused is why admission does not admit this pod, or an edit of it; "" when it does.
 	Refused string
-	// Waits says which pod has to start, be ready or be done before this one's sandbox is
-	// made (AnnotationDependsOn); "" for none.
+	// Waits names the pod that this one depends on (AnnotationDependsOn), and the condition
+	// that it has to reach before this one gets a sandbox: started, ready or done. "" is none.
 	Waits string
-	// StopWaits says which pod, one that depends on this one, has to be gone before this one
-	// stops; "" for none.
+	// StopWaits names a terminating pod that depends on this one: this one stops when that one
+	// is removed. "" is none.
 	StopWaits string
-	// StopUntil is when this pod stops although the other one is still there. Zero is never.
+	// StopUntil is when the wait for StopWaits ends: then this pod stops even if the other one
+	// is still there. Zero is no limit.
 	StopUntil time.Time
 }
 
-// Volumes reports whether the volumes of an instance of want are set up (put), and show what
-// want is bound to (current). They do so until a time, zero for as long as nothing changes.
+// Volumes reports whether the volumes of an instance of want are set up (put), and whether
+// their content is current, as in View.VolumesStale. until is View.VolumesUntil.
 type Volumes func(want *pod.Spec, instance int) (put, current bool, until time.Time)
 
-// NewView returns the view of a pod without hindrances. An agent and a forecast both pass all
-// that they know. want is nil for a pod to remove, rec is zero for a pod without a record,
-// forbidden is "" where the node's policy allows the pod. volumes is nil where only the
-// record can tell.
+// NewView returns the view of a pod without hindrances. want is nil for a pod to remove, rec
+// is zero for a pod without a record, forbidden is "" where the node's policy allows the pod.
+// A forecast passes nil for volumes: then NewView concludes from the record and the sandbox
+// whether they are set up.
 func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, volumes Volumes, now time.Time) View {
 	rec.CatchUp(have)
 	v := View{Want: want, Have: have, Record: rec, Forbidden: forbidden, Now: now}
@@ -129,16 +140,16 @@ type Step struct {
 	Grace     int64  // StopContainer, seconds in total
 	// Hook is the postStart hook (RunHook) or the preStop hook (StopContainer).
 	Hook *v1.LifecycleHandler
-	// After names containers whose steps, in the same group, have to end before this
-	// container is stopped. That time counts against Grace. Its own hook does not wait
-	// (C-1.23.4).
+	// After names containers whose StopContainer steps, marked Together with this one, have to
+	// end before this container is stopped. That time counts against Grace. The preStop hook of
+	// this container does not wait (C-1.23.4).
 	After []string
-	// Killed is the reason that the container's notes record for a StopContainer, where a
-	// probe or a hook causes it.
+	// Killed is what a StopContainer that a probe, a hook or a request causes writes to
+	// ContainerNotes.Killed.
 	Killed string
 	// KeepLog says that the log of a removed container stays (C-1.21.3).
 	KeepLog bool
-	UID     string // TakeVolumes, Forget: whose directories; may differ from the desired pod's UID
+	UID     string // TakeVolumes, Forget: the UID in the directories' path; may differ from the desired pod's
 	Why     string
 	// Edited says that a CreateContainer follows an edit, not an exit.
 	Edited bool
@@ -164,16 +175,16 @@ type Plan struct {
 	// Stopping says that the steps stop the running instance (it is removed or replaced): the
 	// worker records since when.
 	Stopping bool
-	// Behind says that a part of the pod still runs as before an edit, because something
-	// blocks the edit.
+	// Behind says that a part of the pod still runs as before an edit, because the edit cannot
+	// be carried out now.
 	Behind bool
 	// Gone says that the pod is not desired and nothing of it is left.
 	Gone bool
 	// RestartingAll says that a restart rule removes all containers, to start again from the
 	// first init container (C-1.21.3).
 	RestartingAll bool
-	// Ended is what to record of a terminated instance. It is zero while the instance runs,
-	// is to be replaced or is not desired. An end that is recorded already takes precedence.
+	// Ended is what to record of a terminated instance. It is zero while the instance
+	// continues, is to be replaced or is not desired. If the record has an end, it stays.
 	Ended Ended
 	// Backoff holds the crash back-offs by container name: the end and the delay (C-1.22.5).
 	Backoff map[string]podview.Backoff

@@ -21,10 +21,10 @@ const (
 // once, and the plan being written.
 type planner struct {
 	View
-	*podview.State // of target
-	// target is the instance that Want runs as, or will start as.
+	*podview.State // the pod as instance target
+	// target is the number of the instance that Want runs as, or will start as.
 	target int
-	// newInstance is why target is a new instance, "" when the newest instance continues.
+	// newInstance is why target has to replace the newest instance, "" when that continues.
 	newInstance string
 
 	p Plan
@@ -44,7 +44,7 @@ func newPlanner(v View) *planner {
 
 func (s *planner) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
 
-// wait notes that the plan changes at until. The earliest time wins.
+// wait notes that the plan may change at until, and for what it waits. The earliest time wins.
 func (s *planner) wait(until time.Time, waitFor string) {
 	if d := until.Sub(s.Now); s.p.Wait == 0 || d < s.p.Wait {
 		s.p.Wait, s.p.WaitFor = d, waitFor
@@ -130,7 +130,7 @@ func (s *planner) isEphemeral(name string) bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name })
 }
 
-// troubleText says that something is retried later, and which failure it waits after.
+// troubleText says that something is retried after a failure.
 func troubleText(what string, t pod.Trouble) string {
 	return fmt.Sprintf("retrying %s after %s", what, cmp.Or(t.Reason, t.Message))
 }

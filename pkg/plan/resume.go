@@ -8,40 +8,43 @@ import (
 // Found is a pod as an agent finds it on the node: what the runtime shows, and what an
 // earlier agent recorded.
 type Found struct {
-	Layer    string    // that defined it last; "" where it is not known
-	Spec     *pod.Spec // as recorded; nil when it was not
-	ShownUID string    // by the runtime; "" where the runtime shows nothing of it
-	Running  bool      // something of it runs
-	Stopping bool      // its stop had begun
+	Layer    string    // the layer that defined it last; "" if not known
+	Spec     *pod.Spec // the recorded spec; nil if none was recorded
+	ShownUID string    // the UID that the runtime shows; "" if it shows nothing of the pod
+	Running  bool      // a container or the newest sandbox runs
+	Stopping bool      // the record says that its stop has begun
 	Ended    bool      // the record says that it has terminated
 }
 
-// Delay keeps a desired pod as it is until a layer has answered. Nil delays nothing.
+// Delay says that a pod does not get its desired spec before a layer has answered, and what
+// happens to it until then.
 type Delay struct {
-	Layer string    // that has to answer first
-	As    *pod.Spec // the spec that the pod keeps meanwhile; nil: it is left alone
-	Stop  bool      // it is not left alone: its stop is finished
+	Layer string    // the layer that has to answer
+	As    *pod.Spec // until then the worker runs the pod by this spec; nil: it does nothing
+	Stop  bool      // As is nil, and the worker completes the stop that has begun
 }
 
-// Delayed returns whether a pod may become what the merged state defines. Where a layer has
-// not answered, its known set may be older than what runs: sets are written beside the sync
-// loop, and a disk may be missing. The first match wins:
+// Delayed returns nil if a pod may get the spec that the merged state defines, want. It
+// returns a Delay while want may be older than what runs here: if a layer has not answered,
+// podconfig uses the set that an earlier agent saved. The agent saves sets beside the sync
+// loop, so the last one may be missing on the disk. The first row that matches decides.
 //
-//	the layer of the desired pod has not answered (its set was restored):
-//	  its stop had begun, and its source has   the stop is finished
-//	  to be ready to start it again
-//	  it runs, otherwise than desired          it keeps the recorded spec
-//	  it runs, and no spec was recorded        it is left alone
-//	  it does not run, and its source has to   it does not start
-//	  be ready for that
-//	an earlier layer, which defined it last, has not answered:
-//	  it runs, or that layer's restored set    it is left alone
-//	  may still define it
-//	anything else                              it becomes what is desired
+//	the layer of want has not answered (its set was restored):
+//	  the pod's stop has begun, and requireReady    complete the stop
+//	  has the kind of its source
+//	  it runs as desired                            no delay
+//	  it runs, and its recorded spec differs        run it by the recorded spec
+//	  it runs, and no spec of it was recorded       do nothing
+//	  it does not run, and requireReady has the     do nothing: it does not start
+//	  kind of its source
+//	an earlier layer defined the pod last, and has not answered:
+//	  it runs, or no set of that layer was          do nothing
+//	  restored, so that layer may still define it
+//	else                                            no delay
 //
-// A deletion is never reverted (C-1.2.9), so it is finished even where only the disk has it.
-// requireReady names the kinds of source whose pods do not start before their source is
-// ready.
+// requireReady has the kinds of source whose pods start only when their source has answered.
+// A deletion is never reverted (C-1.2.9): if the restored set shows a running pod as being
+// deleted, that is "as desired", and the pod stops without a delay.
 func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[string]bool) *Delay {
 	desired := want.Origin.Layer()
 	place, own := layerAt(state, desired)
@@ -65,8 +68,8 @@ func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[
 	return nil
 }
 
-// Terminated reports whether a pod has terminated and nothing of it runs: it takes no room on
-// the node.
+// Terminated reports whether a pod has terminated and nothing of it runs. Such a pod takes no
+// room on the node.
 func (f Found) Terminated() bool { return f.Ended && !f.Running }
 
 // recorded reports whether the record is of the pod that runs.
@@ -96,8 +99,8 @@ func layerAt(state *podconfig.Merged, name string) (int, podconfig.LayerState) {
 	return -1, podconfig.LayerState{}
 }
 
-// RecordsOf returns one record of each pod: that of the pod the runtime shows, else that of
-// its newest instance. A replaced pod may have left one under its old UID.
+// RecordsOf returns one record for each pod, even if several UIDs of a pod left one: the
+// record of the UID that the runtime shows, else that of the newest instance.
 func RecordsOf(have []pod.Actual, records []pod.Record) map[pod.Key]pod.Record {
 	shown := make(map[pod.Key]string, len(have))
 	for _, a := range have {
@@ -124,8 +127,8 @@ func newer(a, b pod.Record) pod.Record {
 	return a
 }
 
-// ForbiddenBy returns why a policy does not allow a pod to start, "" when it does. A pod that
-// is being deleted starts nothing, and may always stop. A nil forbids allows everything.
+// ForbiddenBy returns why a policy does not allow a pod to start, "" when it does. A policy
+// never forbids a pod that is being deleted, which only stops. A nil forbids allows all pods.
 func ForbiddenBy(forbids func(*pod.Spec) string, want *pod.Spec) string {
 	if forbids == nil || want == nil || want.Pod.DeletionTimestamp != nil {
 		return ""

@@ -11,11 +11,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// restartsAll carries out a rule that restarts all containers (C-1.21.3). All but the
-// ephemeral ones are killed and removed, and the pod, in its sandbox, begins at its first
-// init container. The container whose rule matched is removed last: until then it shows that
-// the restart is due, even after an edit. Its back-off delays its removal, unless it was
-// edited. Its crash streak is kept in Streaks.
+// restartsAll carries out a restart rule with the action RestartAllContainers (C-1.21.3). It
+// kills and removes all containers except ephemeral ones; then the pod begins at its first
+// init container, in the same sandbox. It removes the container whose rule matched last:
+// until then that container shows that the restart is due, even after an edit. The back-off of
+// that container delays its removal, unless it was edited. Record.Streaks keeps its crash
+// streak.
 func (s *planner) restartsAll() bool {
 	if s.Forbidden != "" {
 		return false // the other containers continue
@@ -63,8 +64,8 @@ func (s *planner) restartsAll() bool {
 	return true
 }
 
-// removeSources removes the containers whose rule matched, once none is in back-off. The pod
-// then begins at its first init container.
+// removeSources removes the containers whose rule matched, when none of them is in back-off any
+// more.
 func (s *planner) removeSources(sources []pod.Container, why string) {
 	var removals []Step
 	blocked := false
@@ -85,8 +86,8 @@ func (s *planner) removeSources(sources []pod.Container, why string) {
 	}
 }
 
-// restartingAll reports whether a restart of all containers is due, or has begun and not yet
-// removed all of them. Exits that it causes do not terminate the pod (C-1.21.3).
+// restartingAll reports whether a restart of all containers is due, or has begun and has not
+// removed all of them yet. Exits that it causes do not terminate the pod (C-1.21.3).
 func (s *planner) restartingAll() bool {
 	if s.Forbidden != "" || !s.SandboxReady() {
 		return false
@@ -133,8 +134,8 @@ func (s *planner) leftovers() (left []pod.Container) {
 	return left
 }
 
-// volumes sets up the instance's volumes again under a ready sandbox: their content has
-// changed, or it is not known that they are set up. Containers wait in the second case only.
+// volumes sets up the volumes of an instance that has a ready sandbox: they are stale, or it
+// is not known that they are set up. Only in the second case containers wait for that.
 func (s *planner) volumes() {
 	if s.VolumesReady && !s.VolumesStale {
 		if s.VolumesUntil.After(s.Now) {
@@ -163,9 +164,9 @@ func (s *planner) ephemeral() {
 	}
 }
 
-// tidy removes what no decision and no status needs: all exited containers except the newest
-// of each name (C-1.33.1, but at once), and older sandboxes without a container that is still
-// the newest.
+// tidy removes what neither a decision nor a status needs: the exited containers except the
+// newest of each name (C-1.33.1, but at once), and the older sandboxes that have no container
+// which is still the newest of its name.
 func (s *planner) tidy() {
 	needed := map[string]bool{} // sandbox IDs
 	for name, c := range s.Have.Containers {

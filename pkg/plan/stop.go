@@ -12,9 +12,9 @@ import (
 // evictionGrace is the grace of a pod that exceeds a limit of its disk (C-1.35.9).
 const evictionGrace = 1
 
-// grace is how many seconds a stop may take from now on; none are left at 0 and below. The
-// time that a stop of the whole pod has already taken counts, also over a restart of the
-// agent: grace only shrinks (C-1.16.12).
+// grace is how many seconds a stop may still take; at 0 or below none are left. The time that
+// a stop of the whole pod has already taken is subtracted, also if the agent was restarted in
+// between: grace only shrinks (C-1.16.12).
 func (s *planner) grace() int64 {
 	g := podview.Grace(s.Record.Want, s.Want, s.Have)
 	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // the grace of the deletion counts (C-1.23.1)
@@ -35,8 +35,8 @@ func (s *planner) grace() int64 {
 	return g - max(0, int64(s.Now.Sub(s.Record.StopSince).Seconds()))
 }
 
-// killGrace is how many seconds a kill with the reason why may take. A probe may set that
-// itself (C-1.23.1), and so may a restart request.
+// killGrace is how many seconds a kill may take; why is as doomed returns it. A probe may set
+// its own grace (C-1.23.1), and so may a restart request.
 func (s *planner) killGrace(c pod.Container, why string) int64 {
 	if why == pod.OnRequest && s.Record.ContainerNotes[c.ID].Grace != nil {
 		return *s.Record.ContainerNotes[c.ID].Grace
@@ -131,12 +131,12 @@ func (s *planner) stopDown(why string) []pod.Sandbox {
 	return sandboxes
 }
 
-// tearDown stops and removes everything of the pod on the node, its volumes included
-// (Appendix B5, but at once).
+// tearDown stops and removes everything of the pod on the node, its volumes included (B5, but
+// without the kubelet's delay).
 func (s *planner) tearDown(why string) {
 	sandboxes := s.stopDown(why)
-	// The newest containers are removed last: they carry the numbers, in case this stops
-	// halfway.
+	// The newest containers are removed last: if the worker does not get to the end, the next
+	// attempt numbers are still derived from them.
 	for _, c := range slices.Backward(s.Have.Dead) {
 		s.remove(c, why)
 	}
