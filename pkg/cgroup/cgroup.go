@@ -167,7 +167,7 @@ func (c *Cgroups) Take(uid string) error {
 	for _, t := range trees {
 		err := c.leave(t, uid, c.patience)
 		if left := (*occupiedError)(nil); errors.As(err, &left) && c.again(uid) {
-			c.cfg.Log.Warn("Killing processes that a pod left behind", "uid", uid, "processes", strings.Join(left.processes, ", "))
+			c.cfg.Log.Warn("Killing processes that a pod left behind", "podUID", uid, "processes", strings.Join(left.processes, ", "))
 			err = c.killAll(t, uid)
 		}
 		if err != nil {

@@ -229,7 +229,7 @@ func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 func (w *worker) isOwner(uid string) (bool, error) {
 	other, err := w.otherOwner(uid)
 	if other != nil {
-		w.log.Warn("Not removing anything: the UID belongs to another pod", "uid", uid, "owner", other.Owner.String())
+		w.log.Warn("Not removing anything: the UID belongs to another pod", "podUID", uid, "owner", other.Owner.String())
 		return false, nil
 	}
 	return err == nil, err

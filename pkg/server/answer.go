@@ -14,11 +14,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Refusal is an error of the caller: its code and message are the answer.
+// Refusal is an error with which the server answers a request: with its code (4xx or 5xx)
+// and its message. The server sends no other error's text to callers.
 type Refusal struct {
 	Code    int
 	Message string
-	allow   []string // methods, of 405
+	allow   []string // for code 405: the allowed methods
 }
 
 func (r *Refusal) Error() string { return r.Message }
@@ -61,7 +62,8 @@ func newGate(requests, streams int) *gate {
 	return &gate{requests: callerPlaces{limit: requests}, streams: podPlaces{limit: streams}, forwards: podPlaces{limit: maxForwardsListener}}
 }
 
-// enter takes a place for a request: of the streams if it is one. left gives it back.
+// enter takes a place for a request: among the streams if it is one. left gives it back. ok
+// is false if the limit is reached.
 func (g *gate) enter(q *request) (left func(), ok bool) {
 	if q.route.streams(q.params) {
 		return g.streams.enter(q)
@@ -69,8 +71,9 @@ func (g *gate) enter(q *request) (left func(), ok bool) {
 	return g.requests.enter(q.caller)
 }
 
-// callerPlaces limits requests. A remote caller may have as many as it leaves to the others,
-// half of them if it is alone: one that reads no answers cannot block the API server.
+// callerPlaces limits concurrent requests. A remote caller gets a place only while it has
+// fewer places than are free. So one caller alone gets half of them, and one that reads no
+// answers cannot block the API server.
 type callerPlaces struct {
 	limit int
 
@@ -79,8 +82,8 @@ type callerPlaces struct {
 	of  map[string]int // by name
 }
 
-// enter takes a place for a request of c; left gives it back. A caller without a name, of a
-// listener that authenticates none, and a local one have no share.
+// enter takes a place for a request of c; left gives it back. The limit per caller does not
+// apply to a local caller, nor to one without a name, as all callers of the health port are.
 func (p *callerPlaces) enter(c Caller) (left func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -108,9 +111,10 @@ func (p *callerPlaces) enter(c Caller) (left func(), ok bool) {
 	}, true
 }
 
-// podPlaces limits streams: one pod may have a quarter of them, one remote caller three
-// quarters, and one namespace three quarters of what its caller may have. So a user of the API
-// server, which is one caller for all its users, leaves places to the other namespaces.
+// podPlaces limits concurrent streams, or forwarded connections. One pod may have a quarter of
+// the places, and one remote caller three quarters. One namespace may have three quarters of
+// its caller's. The API server is one caller for all its users: a user that fills one
+// namespace's places does not fill those of the others.
 type podPlaces struct {
 	limit int
 
@@ -119,7 +123,7 @@ type podPlaces struct {
 	of  map[share]int
 }
 
-// share is what has a share of places.
+// share names a pod, a namespace or a caller, whose places podPlaces counts and limits.
 type share struct{ kind, name string }
 
 // enter takes a place for a request; left gives it back.
@@ -261,11 +265,11 @@ func (f *front) may(q *request) *Refusal {
 		return refusal
 	}
 	if err != nil {
-		f.log.Debug("Caller could not be authorized", "user", c.Name, "verb", verb, "subresources", subresources, "error", err)
+		f.log.Debug("Failed to authorize caller", "user", c.Name, "apiVerb", verb, "subresources", subresources, "error", err)
 		return &Refusal{Code: http.StatusInternalServerError, Message: fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", c.Name, verb, subresources[0])}
 	}
 	if !ok {
-		f.log.Debug("Caller forbidden", "user", c.Name, "verb", verb, "subresources", subresources, "why", why)
+		f.log.Debug("Caller is not allowed to make the request", "user", c.Name, "apiVerb", verb, "subresources", subresources, "reason", why)
 		return &Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)\n", c.Name, verb, subresources)}
 	}
 	return nil
@@ -277,8 +281,8 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 	if q.route.privileged {
 		q.result = "ok"
 		defer func() {
-			// Limit the lines of an authorized caller too, if it names pods that do not exist or
-			// opens no streams.
+			// Limit the audit lines also for a caller that names pods that do not exist, or opens
+			// no streams.
 			code, err := strconv.Atoi(q.result)
 			if err == nil && code >= 400 && code < 500 || q.route.kind == upgrade && !q.began {
 				s.auditRefusal(q, q.result)
@@ -307,7 +311,7 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 	s.fail(w, q, err)
 }
 
-// fail answers with an error: a Refusal with its message, any other error without.
+// fail answers with an error. It sends the text of a Refusal only; it logs any other error.
 func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 	var refusal *Refusal
 	if !errors.As(err, &refusal) {
@@ -318,7 +322,7 @@ func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
 }
 
 // refusalTime is how long a refused caller has to read the answer and to send its body,
-// which the server discards. Until then it holds a connection (D2).
+// which the server discards (D2). After that the server closes the connection.
 const refusalTime = 5 * time.Second
 
 // refuse answers with a refusal: in plain text where the kubelet does, else as a Status.

@@ -22,8 +22,9 @@ const (
 	// number of rotated files.
 	auditLimit = 10 << 20
 	auditFiles = 4
-	// A caller has refusalLines lines about refused calls, and one more each refusalPause:
-	// otherwise an account without rights rotates the lines of the others away.
+	// A caller gets refusalLines lines about refused calls, and one more each refusalPause.
+	// Without this limit, the calls of an account without rights would rotate the file until
+	// the lines of other callers are removed.
 	refusalLines = 10
 	refusalPause = 10 * time.Second
 	// auditCallers bounds the callers whose refusals are counted.
@@ -31,7 +32,9 @@ const (
 )
 
 // audit writes one line about a privileged call of an authenticated caller. A command's
-// arguments may be secrets: the line has the first word and a SHA-256 sum of all words.
+// arguments may be secrets: the line has the first word and a SHA-256 sum of all words. Its
+// keys are part of the file's format, as docs/server.md describes it. "verb" is the first part
+// of the path, "peer" the caller's address and port, and "uid" the local caller's user.
 func (s *Server) audit(q *request, begin time.Time, result string) {
 	path := strings.TrimPrefix(strings.TrimPrefix(q.route.path, "/v1"), "/")
 	kind, _, _ := strings.Cut(path, "/")
@@ -64,7 +67,8 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	s.record(q, attrs)
 }
 
-// auditRefusal writes a line about a privileged call that was refused or did nothing.
+// auditRefusal writes a line about a privileged call that was refused or opened no stream. It
+// limits these lines by caller.
 func (s *Server) auditRefusal(q *request, result string) {
 	hidden, ok := s.refusals.enter(q.caller.Name, time.Now())
 	if !ok {
@@ -154,7 +158,8 @@ type refusalsOf struct {
 	hidden int
 }
 
-// enter reports whether a refusal gets a line, and how many had none since the last line.
+// enter reports whether a refusal of a caller gets a line, and how many of them got none since
+// its last line.
 func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

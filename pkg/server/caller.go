@@ -11,7 +11,7 @@ type Caller struct {
 	Name, UID string
 	Groups    []string
 	Extra     map[string][]string
-	// Peer is the address that a remote caller's request comes from, as Peer returns it.
+	// Peer is the peer that a remote caller's request comes from, as Peer returns it.
 	Peer netip.Prefix
 	// Local is set for a caller on the local socket: root or the agent's own user,
 	// who may do everything.
@@ -25,14 +25,13 @@ type Caller struct {
 // Access authenticates and authorizes callers of the TLS listener. Its methods are
 // safe for concurrent use.
 type Access interface {
-	// Who authenticates the caller. The server answers 401 where ok is false, and where
-	// authentication failed with an error; it answers a *Refusal with its code and
-	// message.
+	// Who authenticates the caller. If ok is false, or err is not nil, the server answers
+	// 401. If err is a *Refusal, the server answers with that instead.
 	Who(r *http.Request) (c Caller, ok bool, err error)
-	// May asks in order whether c may do verb on one of nodes/<node>/<subresource>;
-	// the first yes suffices. why is for the log. If authorization fails with an
-	// error, the server answers 500 and allows nothing (C-1.40.4); it answers a *Refusal
-	// with its code and message. Callers wait in May before they take a place for a request,
-	// so May bounds how many wait.
+	// May reports whether c may do verb on nodes/<node>/<subresource> for one of the
+	// subresources. It checks them in order until one is allowed. why is for the log. If err is
+	// not nil, the server answers 500 and allows nothing (C-1.40.4). If err is a *Refusal,
+	// the server answers with that instead. No limit of the server applies to the callers that
+	// wait in May: May has to limit them.
 	May(ctx context.Context, c Caller, verb string, subresources ...string) (ok bool, why string, err error)
 }

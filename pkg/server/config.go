@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Config has a Server's listeners and what it answers from.
+// Config has a Server's listeners and limits, and the parts that return its answers.
 type Config struct {
 	// Socket is the path of the socket, in a directory that only its owner can
 	// enter and that no other agent uses.
@@ -27,25 +27,25 @@ type Config struct {
 	// plain HTTP and without authentication, as kubeadm expects; empty has none.
 	Health string
 
-	// What the agent shows, this node, its containers, and what callers may do to pods. The
-	// server answers 501 where one is nil.
+	// The parts that return the answers. The server answers 501 to a request that needs a nil
+	// part.
 	Pods       Pods
 	Node       Node
 	Containers Containers
 	Control    Control
 	Images     Images
 	Stats      Stats
-	// Answering is called once the socket answers, or once it could not be made while
-	// there are other listeners; may be nil.
+	// Answering is called once the server has made the socket, or has failed to make it but
+	// has other listeners. It may be nil.
 	Answering func()
-	// Known is closed once the agent has read its pods; nil: it has. Until then the
-	// server does not answer that a pod does not exist.
+	// Known is closed once the agent has read its pods; nil means that it has. Until then the
+	// server answers 503 to a request about a pod that it does not find.
 	Known <-chan struct{}
-	// The texts of /metrics, /metrics/resource, /metrics/cadvisor, /metrics/probes; nil is
-	// answered with 501.
+	// The handlers of /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes. The
+	// server answers 501 in place of a nil one.
 	Metrics, ResourceMetrics, CadvisorMetrics, ProbeMetrics http.Handler
-	// Configz returns the JSON document of /configz, without secrets; nil is answered with
-	// 501.
+	// Configz returns the JSON document of /configz, without secrets. If it is nil, the server
+	// answers 501.
 	Configz func() ([]byte, error)
 	// Checks are the checks of /healthz beside ping and log, by name ("syncloop"). A
 	// check that returns nil is healthy.
@@ -54,7 +54,8 @@ type Config struct {
 	// CheckpointDir is the directory of checkpoints ("<root>/checkpoints"), which the
 	// server makes with mode 0700.
 	CheckpointDir string
-	// MaxCheckpoints is how many may be there; the server refuses one more. Default 10.
+	// MaxCheckpoints is how many checkpoints the directory may have: the server refuses to make
+	// one more. Default 10.
 	MaxCheckpoints int
 
 	// Counted is called for every admitted request, with the kubelet's name of its
@@ -62,7 +63,7 @@ type Config struct {
 	// ends. May be nil.
 	Counted func(method, path string, long bool) (end func())
 
-	// NoDebugging answers 405 on the TLS listener to exec, attach, portForward, run,
+	// NoDebugging makes the TLS listener answer 405 to exec, attach, portForward, run,
 	// containerLogs and runningpods (enableDebuggingHandlers: false, C-1.40.11).
 	NoDebugging bool
 	// StreamIdle ends an exec, attach or port-forward that was idle for that long;
@@ -75,13 +76,15 @@ type Config struct {
 
 	Log *slog.Logger
 
-	Streams  int           // on the socket at a time; default 256, or half the connections
-	Requests int           // on the socket at a time, without streams; default 64, or a quarter of the connections
-	Patience time.Duration // how long a reader may take to read one line; default 30 s
+	// Limits of the socket at a time: streams (default 256, at most half of the connections)
+	// and other requests (default 64, at most a quarter of the connections).
+	Streams, Requests int
+	// Patience is how long a caller may take to read one piece of a stream; default 30 s.
+	Patience time.Duration
 
-	// Connections on the socket at a time, idle ones too; default 512, or half of this
-	// process's limit of file descriptors. The server closes connections before the
-	// agent has no file descriptor left for its pods (F10).
+	// Connections limits the connections on the socket at a time, idle ones too. The default is
+	// 512, but at most half of this process's limit of file descriptors: the agent needs the
+	// others for its pods (F10).
 	Connections int
 }
 
@@ -98,15 +101,15 @@ type Pods interface {
 	// Sources returns a JSON document.
 	Sources() ([]byte, error)
 	// Updates returns the lines of a stream, each a whole JSON document with its
-	// newline; they end when there are no more, or with ctx. The iterator blocks
-	// until the next line. The server answers with an error in place of the lines (a
-	// *Refusal with its code and message); an error among the lines cuts the stream.
+	// newline. The iterator blocks until the next line, and ends after the last one or when
+	// ctx is done. If Updates returns an error, the server answers with it instead of a
+	// stream. If the iterator yields an error, the server aborts the stream.
 	Updates(ctx context.Context, query url.Values) (iter.Seq2[[]byte, error], error)
 }
 
 // Node is the node of the agent.
 type Node interface {
-	// Node returns the node as it is, or would be, registered.
+	// Node returns the Node object as it is registered with the API server, or as it would be.
 	Node(ctx context.Context) (*v1.Node, error)
 	// RunningPods returns the pods that the runtime runs, desired or not.
 	RunningPods(ctx context.Context) ([]*v1.Pod, error)
@@ -119,12 +122,13 @@ type Node interface {
 
 // Containers reads and runs things in containers.
 type Containers interface {
-	// Logs writes the log of a container. The server answers with an error before the
-	// first byte (400, or the code of a *Refusal).
+	// Logs writes the log of a container to w. If it returns an error before it has written
+	// anything, the server answers with the *Refusal, or with 400 and the error's text.
 	Logs(ctx context.Context, w io.Writer, l Log) error
 	// ExecURL, AttachURL and PortForwardURL return a URL of the runtime's streaming
-	// server, for one connection within a minute. container is one of pod's. The
-	// caller sees the error, for example that the container is not running.
+	// server, which is valid for one connection within a minute. container is one of the
+	// pod's. The server sends the text of the error to its caller, for example that the
+	// container is not running.
 	ExecURL(ctx context.Context, pod *v1.Pod, container string, command []string, s Streams) (*url.URL, error)
 	AttachURL(ctx context.Context, pod *v1.Pod, container string, s Streams) (*url.URL, error)
 	PortForwardURL(ctx context.Context, pod *v1.Pod) (*url.URL, error)
@@ -136,7 +140,7 @@ type Containers interface {
 	Checkpoint(ctx context.Context, pod *v1.Pod, container, path string, timeout time.Duration) error
 }
 
-// Control changes pods. The server answers a *Refusal with its code and message.
+// Control changes pods. An error may be a *Refusal.
 type Control interface {
 	// Restart stops the named containers of a pod (all if none is named), so that the
 	// agent starts them again. grace is in seconds; nil is the pod's own.
@@ -145,15 +149,15 @@ type Control interface {
 	Delete(ctx context.Context, namespace, name, uid string, grace *int64) error
 }
 
-// Images changes the runtime's images. The server answers a *Refusal with its code and
-// message.
+// Images changes the runtime's images. An error may be a *Refusal.
 type Images interface {
 	// PullImage pulls an image and returns its ID.
 	PullImage(ctx context.Context, name string) (id string, err error)
 	// RemoveImage removes an image, by a name or an ID, and returns its names.
 	RemoveImage(ctx context.Context, name string) (names []string, err error)
-	// PruneImages removes every image that nothing uses; dry says which.
-	PruneImages(ctx context.Context, dry bool) (ImageRemovals, error)
+	// PruneImages removes every image that nothing uses. With dryRun it removes none, and
+	// returns those that it would remove.
+	PruneImages(ctx context.Context, dryRun bool) (ImageRemovals, error)
 }
 
 // Stats measures the node.
@@ -163,7 +167,7 @@ type Stats interface {
 	Summary(ctx context.Context, onlyCPUAndMemory bool) (any, error)
 }
 
-// TLS configures the TLS listener. Its limits are those of D2.
+// TLS configures the TLS listener and its limits (D2).
 type TLS struct {
 	// Address is the address to listen on ("0.0.0.0:10250").
 	Address string
@@ -175,10 +179,10 @@ type TLS struct {
 	MinVersion   uint16
 	CipherSuites []uint16
 
-	Connections int // default 256
-	PerPeer     int // connections of one address; default 32
-	Streams     int // default 64
-	Requests    int // default 64
+	Connections int // at a time; default 256
+	PerPeer     int // connections of one peer (see Peer) at a time; default 32
+	Streams     int // at a time; default 64
+	Requests    int // at a time, without streams; default 64
 
 	// Bound is called with the address once the server listens; may be nil.
 	Bound func(address string)
@@ -228,7 +232,7 @@ type ImageRemovals struct {
 	Kept    []ImageRemoval `json:"kept"`
 }
 
-// ImageRemoval is an image that goes or stays, and why.
+// ImageRemoval is an image that PruneImages removed or kept, and why.
 type ImageRemoval struct {
 	ID    string `json:"id"`
 	Name  string `json:"name"`

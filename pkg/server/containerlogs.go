@@ -129,7 +129,7 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	case v1.LogStreamStdout, v1.LogStreamStderr:
 		l.Stdout, l.Stderr = stream == v1.LogStreamStdout, stream == v1.LogStreamStderr
 		if tailed && refusal == nil {
-			refusal = unmeant // the lines would be counted over both streams
+			refusal = unmeant // tailLines counts the lines of both streams
 		}
 	default:
 		if refusal == nil {
@@ -142,8 +142,8 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	return l, nil
 }
 
-// lifeOf sets the container ID and attempt of l: the container that runs or ran last,
-// or with previous the one before it. It returns the kubelet's error if there is none.
+// lifeOf sets the container ID and attempt of l: of the container that runs or ran last, or
+// with previous of the one before it. If there is none, it returns the kubelet's error.
 func lifeOf(l *Log) error {
 	pod, name := l.Pod.Name, l.Container
 	st := statusOf(l.Pod, name)

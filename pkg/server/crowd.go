@@ -10,14 +10,15 @@ import (
 )
 
 // limitedListener closes connections above its limits at once, so that the agent keeps
-// file descriptors for its pods (F10). A connection counts for its peer until it is
-// closed. Once its caller is authorized it counts for the caller: the API server is one
-// peer with the connections of all its users. Callers have three quarters of the limit
-// together, and each of them as many as it leaves to the others.
+// file descriptors for its pods (F10). A connection counts for its peer, and for its caller
+// instead once a request of that caller is authorized: the API server is one peer with the
+// connections of all its users. Three quarters of the limit are for such callers. A caller
+// gets one of these only while it has fewer than are free; its further connections go on
+// counting for their peer.
 type limitedListener struct {
 	net.Listener
 	name           string
-	limit, perPeer int // perPeer of 0 is no limit
+	limit, perPeer int // perPeer is the limit of one peer, or 0 for none
 	log            *slog.Logger
 	full           Seldom // warnings
 
@@ -45,8 +46,9 @@ func (c *limitedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Peer returns the peer that an address and port belong to. The addresses of an IPv6 network
-// are one peer, because one host has all of them. The zero value is no address.
+// Peer returns the peer that an address and port belong to: the IPv4 address, or the IPv6 /64
+// network, since one host may have all addresses of such a network. The zero value means that
+// there is no address.
 func Peer(address string) netip.Prefix {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -63,9 +65,17 @@ func Peer(address string) netip.Prefix {
 func (c *limitedListener) enter(peer netip.Prefix) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.count >= c.limit || c.perPeer > 0 && c.of[peer] >= c.perPeer {
+	message := ""
+	switch {
+	case c.count >= c.limit:
+		message = "Too many connections; closing further ones"
+	case c.perPeer > 0 && c.of[peer] >= c.perPeer:
+		message = "Too many connections of one peer; closing further ones"
+	}
+	if message != "" {
 		if hidden, ok := c.full.Now(); ok {
-			c.log.Warn("Too many connections; closing further ones", "listener", c.name, "peer", peer, "connections", c.count, "limit", c.limit, "limitOfPeer", c.perPeer, "notLogged", hidden)
+			c.log.Warn(message, "listener", c.name, "connections", c.count, "limit", c.limit,
+				"peerNetwork", peer, "peerConnections", c.of[peer], "peerLimit", c.perPeer, "notLogged", hidden)
 		}
 		return false
 	}
@@ -74,8 +84,8 @@ func (c *limitedListener) enter(peer netip.Prefix) bool {
 	return true
 }
 
-// trust counts a connection for a caller instead of its peer, unless the caller has its
-// share already.
+// trust counts a connection for a caller instead of its peer, if the caller has fewer
+// connections than are free for callers.
 func (c *limitedListener) trust(conn *counted, caller string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,14 +121,15 @@ func (c *limitedListener) forget(holder any) {
 // quietFor is the time between two equal warnings.
 const quietFor = 10 * time.Second
 
-// Seldom lets one warning in ten seconds pass, and counts the others.
+// Seldom limits a warning to one in ten seconds, and counts the others.
 type Seldom struct {
 	mu     sync.Mutex // guards the fields below
 	last   time.Time
 	hidden int
 }
 
-// Now reports whether to warn, and how many warnings have been left out since the last one.
+// Now reports whether to log the warning now, and how many were not logged since the last
+// one.
 func (s *Seldom) Now() (hidden int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// missing is the answer where the Config has none.
+// missing is the answer to a request for which the Config has no part.
 func missing(q *request) error {
 	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent does not serve " + q.route.path}
 }
@@ -28,7 +28,7 @@ func send(w http.ResponseWriter, v any) error {
 
 func sendBytes(w http.ResponseWriter, data []byte) error {
 	w.Header().Set("Content-Type", "application/json")
-	_, _ = w.Write(data) // an error means that the caller has left
+	_, _ = w.Write(data) // an error means that the caller has closed its connection
 	return nil
 }
 
@@ -175,10 +175,11 @@ func hand(h http.Handler, w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// worded returns err as a Refusal with its message, for callers that may see it.
+// worded returns a Refusal with the text of err, for errors that callers may see.
 func worded(code int, err error) error { return &Refusal{Code: code, Message: err.Error()} }
 
-// localPods answers /v1/pods: a List, each pod with its kind, or its changes.
+// localPods answers /v1/pods: a List whose items have a kind, or with watch=true a stream of
+// the pods and their changes.
 func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	namespace, name := q.params.Get("namespace"), q.params.Get("name")
 	wanted := func(p *v1.Pod) bool {
@@ -221,7 +222,8 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	}{metav1.TypeMeta{APIVersion: "v1", Kind: "List"}, items})
 }
 
-// events answers /v1/events: an EventList, or the events as they come.
+// events answers /v1/events: an EventList, or with watch=true a stream of the existing events
+// and the later ones.
 func (s *Server) events(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
 		return missing(q)
@@ -353,7 +355,7 @@ func (s *Server) restart(w http.ResponseWriter, q *request) error {
 	if err != nil {
 		return err
 	}
-	// A restart goes on when the caller leaves.
+	// A restart goes on if the caller closes its connection.
 	err = s.cfg.Control.Restart(context.WithoutCancel(q.Context()), q.values["namespace"], q.values["pod"], q.params["container"], grace)
 	if err != nil {
 		return err
@@ -376,7 +378,7 @@ func (s *Server) delete(w http.ResponseWriter, q *request) error {
 	return done(w)
 }
 
-// graceOf reads the grace period of a query; nil where it has none.
+// graceOf returns the grace period in a query, or nil if it has none.
 func graceOf(q *request) (*int64, error) {
 	text := q.params.Get("gracePeriodSeconds")
 	if text == "" {

@@ -25,8 +25,8 @@ import (
 // pings is the interval of pings that keep a connection to the runtime from looking idle.
 const pings = 5 * time.Second
 
-// creation is how long a caller may take to create its streams. The kubelet allows 30 s,
-// in which a caller that creates none would hold a stream's place.
+// creation is how long a caller may take to create its streams. The kubelet allows 30 s. A
+// caller that creates none takes a place among the streams until then.
 const creation = 10 * time.Second
 
 // exec answers /exec: it runs a command in a container, with streams (C-1.40.9).
@@ -50,7 +50,8 @@ func (s *Server) attach(w http.ResponseWriter, q *request) error {
 	})
 }
 
-// remote terminates the caller's streams and is itself a client of the runtime.
+// remote answers /exec and /attach. It is the endpoint of the caller's streams, and connects
+// them to streams of its own to the runtime at the URL that where returns.
 func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (*url.URL, error)) error {
 	opts, err := served.NewOptions(q.Request)
 	if err != nil {
@@ -81,7 +82,8 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	return nil
 }
 
-// refusedByRuntime returns the runtime's error as an answer that the caller may see.
+// refusedByRuntime returns an error of the Config's Containers as a Refusal: callers may see
+// the runtime's error.
 func (s *Server) refusedByRuntime(err error) error {
 	var refusal *Refusal
 	if errors.As(err, &refusal) {
@@ -131,9 +133,9 @@ func (r runtimeStreams) NewConnection(answer *http.Response) (httpstream.Connect
 // spending is how long spend waits for the runtime.
 const spending = 2 * time.Second
 
-// spend uses up an unused URL of the runtime's streaming server. The runtime keeps a URL for
-// a minute, and refuses all streams of the node while it keeps 1000. A request without an
-// upgrade uses the URL up and starts nothing.
+// spend uses up a URL of the runtime's streaming server to which no request was sent. The
+// runtime keeps an unused URL for a minute, and refuses all streams of the node while it keeps
+// 1000. A request without an upgrade uses the URL up and starts no command.
 func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spending)
 	defer cancel()
@@ -164,8 +166,8 @@ func useUp(ctx context.Context, where *url.URL) error {
 	return answer.Body.Close()
 }
 
-// stream copies the streams of the runtime until the command or container exits, or ctx
-// ends. It returns a clientexec.CodeExitError for an exit code that is not 0.
+// stream copies between the caller's streams and the runtime's until the command or container
+// exits, or ctx is done. It returns a clientexec.CodeExitError for an exit code that is not 0.
 func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, sizes remotecommand.TerminalSizeQueue) error {
 	transport, err := spdyTo(ctx, &r.used)
 	if err != nil {
@@ -194,7 +196,7 @@ func (r *remote) stream(ctx context.Context, in io.Reader, out, errs io.Writer, 
 	case errors.As(err, &code):
 		r.q.result = fmt.Sprintf("exit %d", code.Code)
 		return code
-	case ctx.Err() != nil:
+	case ctx.Err() != nil: // the session ended first, mostly because the caller closed its connection
 		r.q.result = "left"
 	case err != nil:
 		r.q.result = "error"
@@ -224,8 +226,8 @@ func withhold(err error, where *url.URL) error {
 	return &withheld{text, err}
 }
 
-// plain cuts the prefix that the runtime's streaming server puts before an error,
-// because this server adds the same prefix.
+// plain returns an error's text without the prefixes of the runtime's streaming server: this
+// server adds the same ones.
 func (r *remote) plain(text string) string {
 	text = strings.TrimPrefix(text, "Internal error occurred: ")
 	return strings.TrimPrefix(text, r.failed())

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// streamWriter writes a stream and sends each piece at once. It cuts off a reader that does
-// not read a piece in time.
+// streamWriter writes a stream and sends each piece at once. A write fails if the caller does
+// not read the piece in time.
 type streamWriter struct {
 	w       http.ResponseWriter
 	out     *http.ResponseController
@@ -35,11 +35,11 @@ func (p *streamWriter) Write(b []byte) (int, error) {
 	return n, p.out.SetWriteDeadline(time.Time{}) // HTTP/2 would end a stream that is quiet for that long
 }
 
-// end gives the reader time to read the end of the stream.
+// end gives the caller time to read the end of the stream.
 func (p *streamWriter) end() { _ = p.out.SetWriteDeadline(time.Now().Add(p.timeout)) }
 
-// lines answers with lines. If the stream fails, it aborts the connection, so that the
-// reader can tell the failure from the end of the stream.
+// lines answers with lines. If one cannot be made or sent, it aborts the connection, so that
+// the caller can distinguish the failure from the end of the stream.
 func (s *Server) lines(w http.ResponseWriter, q *request, lines iter.Seq2[[]byte, error]) error {
 	w.Header().Set("Content-Type", "application/x-ndjson")
 	out := s.streamWriter(w)

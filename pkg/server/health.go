@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// healthz answers /healthz, /livez and /readyz: every check, or the one that the path
-// names (C-1.40.5). The error of a check may name a pod, so it goes only to the log and to
-// an authenticated caller that asks for the check by name.
+// healthz answers /healthz, /livez and /readyz: it runs every check, or the one that the path
+// names (C-1.40.5). The error of a check may name a pod. So the server writes it only to the
+// log, and to an authenticated caller that asks for this check by name.
 func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	always := func(context.Context) error { return nil }
 	checks := map[string]func(context.Context) error{"ping": always, "log": always}
@@ -40,7 +40,7 @@ func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 		_, _ = w.Write([]byte("ok"))
 		return nil
 	}
-	names := []string{"ping", "log"} // first, as the kubelet has them
+	names := []string{"ping", "log"} // first, as in the kubelet
 	for _, name := range slices.Sorted(maps.Keys(s.cfg.Checks)) {
 		if !slices.Contains(names, name) {
 			names = append(names, name)

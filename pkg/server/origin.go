@@ -10,9 +10,9 @@ import (
 // The browser adds its user's client certificate to such a request, and the page reads
 // and writes a WebSocket without asking the server.
 //
-// An API server that passes on a request adds X-Forwarded-For, and leaves the Origin of
-// its own client. A page cannot set that header without a preflight request, which no
-// route answers.
+// An API server adds X-Forwarded-For to a request that it forwards, and does not change the
+// Origin header of its own client. A page cannot set X-Forwarded-For without a preflight
+// request, which no route answers.
 func crossOrigin(r *http.Request) bool {
 	if r.Header.Get("X-Forwarded-For") != "" {
 		return false

@@ -88,7 +88,8 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 const (
 	maxPorts    = 64  // of one URL
 	maxForwards = 128 // connections of a session at a time
-	// of all sessions of a listener; one pod may have a quarter, one namespace three quarters
+	// of all sessions of a listener at a time; podPlaces divides them among pods, namespaces and
+	// callers
 	maxForwardsListener = 1024
 	maxPairs            = 2 * maxForwards
 	errTooManyForwards  = "too many connections are forwarded"
@@ -115,7 +116,8 @@ type pair struct {
 	late       *time.Timer
 }
 
-// forwardSPDY forwards the connections that a caller opens over SPDY, until it leaves.
+// forwardSPDY forwards the connections that a caller opens over SPDY, until the caller closes
+// its connection or the session ends.
 func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Request, f *forwarder, pod *v1.Pod) {
 	if _, err := httpstream.Handshake(q, w, portforward.SupportedProtocols); err != nil { // Handshake has answered
 		return
@@ -141,7 +143,7 @@ func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Reque
 func (p *pairs) add(stream httpstream.Stream, reply <-chan struct{}) error {
 	if !p.take(stream, reply) {
 		_ = stream.Reset()
-		p.f.begin(func() { // the library keeps the stream once it has sent the reply
+		p.f.begin(func() { // once the library has sent the reply, it keeps the stream until it is removed
 			<-p.ready
 			p.conn.replied(p.request, reply)
 			p.conn.RemoveStreams(stream)
@@ -227,7 +229,7 @@ func (p *pairs) forward(of *pair, port int32) {
 		_, _ = fmt.Fprintf(of.errs, "error forwarding port %d to pod %s, uid %v: %v", port, p.pod.Name, p.pod.UID, err)
 		return
 	}
-	_ = of.data.Close() // its end is written, and a reset after it only forgets the stream
+	_ = of.data.Close() // sends the end of the data: the reset that follows does not cut it off
 	_ = of.errs.Close()
 }
 
@@ -277,7 +279,7 @@ type forwarder struct {
 	open int  // connections
 }
 
-// enter counts a connection, until leave was called.
+// enter takes a place for a connection; leave gives it back.
 func (f *forwarder) enter() (leave func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -326,9 +328,9 @@ var errClosing = errors.New("the connection is closing")
 func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, caller io.ReadWriteCloser) error {
 	err := f.forward(port, caller)
 	if err != nil {
-		// The library resets the caller's streams at an error. An empty write waits
-		// until the reply to the stream was sent: an earlier reset would hide the error
-		// from the caller.
+		// The library resets the caller's streams after an error. If it did so before it had
+		// sent the reply to the stream, the caller would not see the error. An empty write
+		// waits for that reply.
 		_, _ = caller.Write(nil)
 	}
 	return err
@@ -374,7 +376,7 @@ func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
 	}) {
 		return errClosing
 	}
-	_, _ = io.Copy(caller, data) // until the pod has closed its side, or one of the two is gone
+	_, _ = io.Copy(caller, data) // until the pod has closed its side, or the caller or the runtime its connection
 	_ = data.Reset()             // the pod reads no more data of the caller
 	if text := <-failed; text != "" {
 		return errors.New(text)
@@ -430,7 +432,7 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 			_ = m.stream.Reset()
 			f.conn.RemoveStreams(m.stream)
 		}
-	default: // the goroutine above sees left and resets the stream
+	default: // the goroutine above sees that left is closed, and resets the stream
 	}
 	return nil, why, nil
 }

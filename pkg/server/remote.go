@@ -27,7 +27,7 @@ type remote struct {
 	pod   *v1.Pod
 	opts  *served.Options
 	where *url.URL // of the runtime
-	used  bool     // the runtime has answered a request for where
+	used  bool     // the runtime has answered a request to where: the URL is used up
 	q     *request
 }
 
@@ -35,7 +35,7 @@ func (r *remote) streams() Streams {
 	return Streams{Stdin: r.opts.Stdin, Stdout: r.opts.Stdout, Stderr: r.opts.Stderr, TTY: r.opts.TTY}
 }
 
-// queue yields the sizes of a terminal until the channel is closed or ctx ends.
+// queue returns the sizes of a terminal until the channel is closed or ctx is done.
 type queue struct {
 	ctx   context.Context
 	sizes <-chan served.TerminalSize
@@ -53,8 +53,8 @@ func (q *queue) Next() *remotecommand.TerminalSize {
 	return nil
 }
 
-// websocket serves all protocols over a WebSocket. Only in protocol 5 a caller can close
-// stdin.
+// websocket serves protocols 1, 4 and 5 over a WebSocket. A caller can close stdin only with
+// protocol 5.
 func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 	type channel = wsstream.ChannelType
 	when := func(on bool, c channel) channel {
@@ -104,7 +104,7 @@ func (s *Server) websocket(w *session, q *http.Request, r *remote) error {
 // base64V4 is protocol 4 for WebSocket clients without binary messages.
 const base64V4 = "v4." + wsstream.Base64ChannelWebSocketProtocol
 
-// ends are the caller's ends of the streams. Streams that the options lack are not used.
+// ends are the caller's streams. run uses those that the options select.
 type ends struct {
 	in                io.Reader
 	out, errs, status io.Writer
@@ -112,7 +112,8 @@ type ends struct {
 	close             func()
 }
 
-// run copies the streams of the runtime, and sends the caller the final status.
+// run connects the caller's streams with those of the runtime, and at the end sends the caller
+// the final status.
 func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e *ends) {
 	sizes := make(chan served.TerminalSize, 1) // cap 1: one is in transit while the next is read
 	var wg sync.WaitGroup
@@ -130,7 +131,8 @@ func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e 
 	}
 }
 
-// last returns the last message to the caller: a status, before protocol 4 the error's text.
+// last returns the last message to the caller: a Status with protocols 4 and 5, and the error's
+// text with the older ones.
 func (r *remote) last(protocol string, err error) []byte {
 	status := r.status(err)
 	switch protocol {
@@ -151,7 +153,7 @@ type callerStreams struct {
 	by     map[string]callerStream
 }
 
-// callerStream is one of them.
+// callerStream is one of the caller's streams.
 type callerStream struct {
 	httpstream.Stream
 	reply <-chan struct{}
@@ -162,8 +164,8 @@ func streamKinds() []string {
 	return []string{served.StreamTypeError, served.StreamTypeStdin, served.StreamTypeStdout, served.StreamTypeStderr, served.StreamTypeResize}
 }
 
-// add accepts a stream. It implements httpstream.NewStreamHandler, and returns no error,
-// because the library logs each one.
+// add accepts a stream, or resets it. It implements httpstream.NewStreamHandler, and returns
+// no error, because the library would log it.
 func (c *callerStreams) add(stream httpstream.Stream, reply <-chan struct{}) error {
 	kind := stream.Headers().Get(served.StreamType)
 	c.mu.Lock()

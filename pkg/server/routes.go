@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// kind is the kind of an answer.
+// kind says when an answer ends.
 type kind int
 
 const (
@@ -17,7 +17,7 @@ const (
 	upgrade              // takes over the connection
 )
 
-// route is one entry of the registry. The server refuses requests that no route allows.
+// route is one entry of the registry: requests that the server answers. It refuses all others.
 type route struct {
 	methods []string
 	path    string // "/exec/{namespace}/{pod}/{container}"
@@ -28,9 +28,9 @@ type route struct {
 	body    int64         // limit of a request's body in bytes; 0: no body
 	timeout time.Duration // for a document
 
-	// kubelet marks a route of the kubelet. It is on both listeners, allows a slash at
-	// the end, and has errors in plain text, as in the kubelet. The other routes are on
-	// the socket only.
+	// kubelet marks a route of the kubelet. The socket and the TLS listener serve it. As in
+	// the kubelet, its path may end with a slash, and its errors are plain text. Only the
+	// socket serves the other routes.
 	kubelet bool
 	// verb is the verb that the caller needs on one of the node's subresources; if
 	// empty, the method decides (C-1.40.3).
@@ -38,7 +38,7 @@ type route struct {
 	subresources []string
 	privileged   bool // calls have a line in the audit file
 	debugging    bool // disabled by enableDebuggingHandlers: false (C-1.40.11)
-	health       bool // is on the health listener too
+	health       bool // the health listener serves it too
 
 	serve func(*Server, http.ResponseWriter, *request) error
 }
@@ -48,11 +48,13 @@ type request struct {
 	*http.Request
 	route  *route
 	caller Caller
-	gate   *gate             // of its listener
+	gate   *gate             // of the listener that the request came to
 	values map[string]string // of the path
 	params url.Values
-	result string // for the audit file
-	began  bool   // the streams of an upgrade were opened
+	// result is the call's result for the audit file: "ok", "error", the code of a Refusal,
+	// "exit N" with a command's exit code, or "left" if the session ended before the command.
+	result string
+	began  bool // the streams of an upgrade were opened
 	// notRecorded is how many refusals of this caller the audit file does not have.
 	notRecorded int
 }
@@ -61,7 +63,7 @@ const (
 	quick = 30 * time.Second
 	slow  = 2 * time.Minute
 	run   = 10 * time.Minute // for a command of /run, and a checkpoint
-	pull  = 30 * time.Minute // the runtime's limit
+	pull  = 30 * time.Minute // the time limit of the runtime's client for a pull
 )
 
 // routes returns the registry of all routes.
@@ -122,7 +124,7 @@ func (r *route) verbFor(method string) string {
 	}[method]
 }
 
-// streams reports whether the answer to a query has no end of its own.
+// streams reports whether the answer to a query is a stream: it has no time limit.
 func (r *route) streams(q url.Values) bool {
 	return r.kind != document || r.watch && isTrue(q.Get("watch"))
 }
@@ -199,8 +201,8 @@ func segment(path string) (part, rest string) {
 	return path, ""
 }
 
-// refused reads the query, and refuses a body or a parameter that the route does not
-// allow.
+// refused sets params from the query. It returns a Refusal for a body or a parameter that
+// the route does not allow.
 func (r *request) refused() *Refusal {
 	if r.ContentLength < 0 && r.route.body == 0 || r.ContentLength > r.route.body {
 		what := " takes no body"

@@ -1,14 +1,17 @@
-// Package server is nodectl's HTTP server. It answers on the local socket in the
-// agent's root directory, and on the TLS port that a cluster expects of a kubelet.
+// Package server is nodectl's HTTP server. It has up to three listeners: the local socket in
+// the agent's run directory, the TLS port that a cluster expects of a kubelet, and the health
+// port, which answers health checks in plain HTTP.
 //
-// It implements HTTP, its listeners and the streaming protocols. The content of
-// each answer comes from the parts in its Config, which agent makes; an Access authenticates and authorizes callers of the TLS port. The
-// clients of the socket connect with Dial. Its channels hold at
-// most one value: the end of a listener, a terminal's size, the end of a
-// runtime's connection.
+// It implements HTTP, the listeners and the streaming protocols. The parts in its Config
+// return the content of the answers; package agent implements them. An Access authenticates
+// and authorizes callers of the TLS port. Clients of the socket connect with Dial.
 //
-// The one rule: deny by default. The kernel (on the socket) or Access decides who
-// may ask; the registry in routes.go decides what a caller may ask for.
+// The one rule: deny by default. The kernel (on the socket) or Access (on the TLS port)
+// decides which callers the server answers. The registry in routes.go has all requests that
+// it answers.
+//
+// Comments name duties (D2), faults (F10) and facts about the kubelet (C-1.40.3) by the
+// numbers of docs/contract.md.
 package server
 
 import (
@@ -28,10 +31,10 @@ type Server struct {
 	log    *slog.Logger
 	routes []route
 
-	// busy is held for reading by every request, and for writing by Serve when it
-	// ends: it waits for the last one.
+	// Every request holds busy for reading. Serve takes it for writing at its end, and so waits
+	// for the requests under way.
 	busy   sync.RWMutex
-	closed bool // guarded by busy: the server answers no more requests
+	closed bool // guarded by busy: the server refuses requests
 
 	checkpointing sync.Mutex // held while a checkpoint is made
 
@@ -40,7 +43,7 @@ type Server struct {
 	unhealthy map[string]*Seldom // warnings by check
 }
 
-// New returns a Server. It touches nothing.
+// New returns a Server. It opens no listener and no file.
 func New(cfg Config) *Server {
 	whole(&cfg.Connections, min(512, descriptors()/2))
 	whole(&cfg.Streams, min(256, cfg.Connections/2))
@@ -70,14 +73,15 @@ func New(cfg Config) *Server {
 	return s
 }
 
-// whole gives a limit that is not set its default.
+// whole sets a limit that is not positive to its default.
 func whole(limit *int, otherwise int) {
 	if *limit <= 0 {
 		*limit = otherwise
 	}
 }
 
-// goodbye is how long readers have to read the last output when Serve ends.
+// goodbye is how long the server waits at its end for callers to read the rest of their
+// answers. Then it closes their connections.
 const goodbye = 3 * time.Second
 
 // Serve answers until ctx is done and returns nil when every connection is
@@ -166,8 +170,8 @@ func (s *Server) web(ctx context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// serve answers on l until ctx is done, then gives readers the time goodbye to
-// read their last line. It returns nil when ctx ended it.
+// serve answers on l until ctx is done, and then waits up to goodbye for the requests under
+// way. It returns nil if ctx is done.
 func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -189,7 +193,7 @@ func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) er
 	return err
 }
 
-// shut waits for the last request.
+// shut waits until no request is being answered. The server refuses later ones.
 func (s *Server) shut() {
 	s.busy.Lock()
 	defer s.busy.Unlock()

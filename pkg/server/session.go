@@ -14,9 +14,9 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// session is a connection that was hijacked for streams. It ends when a read from the
-// caller fails, when the server ends, or when the streams end. The connection is not
-// used again afterwards.
+// session is one exec, attach or port-forward, and the hijacked connection of its caller. It
+// ends when its streams end, when a read from the caller fails, or when the server ends. Then
+// the connection is closed.
 type session struct {
 	http.ResponseWriter
 	ctx       context.Context
@@ -40,8 +40,8 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Data that net/http read ahead comes first, then the connection. All reads go
-	// through the session, so that it sees when the caller is gone.
+	// Read first what net/http has read ahead, then from the connection. All reads go through
+	// the session, which ends when one fails.
 	ahead, _ := buf.Reader.Peek(buf.Reader.Buffered())
 	t := &taken{Conn: conn, session: s}
 	t.in = io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), readerFunc(t.read))
@@ -56,8 +56,8 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return t, bufio.NewReadWriter(bufio.NewReader(t), bufio.NewWriter(t)), nil
 }
 
-// cutAfter closes a connection soon after ctx has ended. That unblocks writes that wait for
-// a reader.
+// cutAfter closes a connection closeTimeout after ctx is done. That ends a write that blocks
+// because the other side does not read.
 func cutAfter(ctx context.Context, conn net.Conn) {
 	context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, func() { _ = conn.Close() }) })
 }
@@ -65,9 +65,11 @@ func cutAfter(ctx context.Context, conn net.Conn) {
 // watched is the interval in which a session checks whether its caller has hung up.
 const watched = time.Second
 
-// watch ends the session when its caller has hung up while the session reads nothing,
-// because a container does not take the data that it has read. If the receive window is
-// full, the caller's FIN arrives only when its kernel gives up on the data before it.
+// watch ends the session when the caller has closed its connection but no read fails. The
+// session does not read while it waits for a container to take the data that it has read
+// before, so it checks the connection once a second. If the receive window is full, the
+// caller's FIN waits behind its data: then watch ends the session only when the caller's kernel
+// gives up.
 func (s *session) watch(t *taken) {
 	tick := time.NewTicker(watched)
 	defer tick.Stop()
@@ -85,17 +87,18 @@ func (s *session) watch(t *taken) {
 	}
 }
 
-// lastWrite is how long sending the final status of a stream may take.
+// lastWrite is how long the server may take to send the final status of a stream.
 const lastWrite = 10 * time.Second
 
-// last ends the session after lastWrite, in which the caller may read the last message. It
-// uses no write deadline, because the WebSocket library sets that again at each write.
+// last ends the session after lastWrite: the server sends the last message before. It sets no
+// write deadline, because the WebSocket library sets its own at each write.
 func (s *session) last() {
 	late := time.AfterFunc(lastWrite, s.leave)
 	context.AfterFunc(s.ctx, func() { late.Stop() })
 }
 
-// end closes the connection, if it was hijacked. A blocked write ends soon.
+// end ends the session: it closes the connection, if it was hijacked, and waits for the
+// session's goroutines. A blocked write ends within closeTimeout.
 func (s *session) end() {
 	s.leave()
 	if conn := s.taken(); conn != nil {
@@ -142,8 +145,8 @@ type readerFunc func([]byte) (int, error)
 // Read implements io.Reader.
 func (f readerFunc) Read(b []byte) (int, error) { return f(b) }
 
-// closeTimeout is how long a session that has ended may take to send its last message, and the
-// caller to read it, before the connection is closed.
+// closeTimeout is how long a connection stays open after its session has ended, so that the
+// caller gets the last message.
 const closeTimeout = 500 * time.Millisecond
 
 // Close implements net.Conn. It reads and discards input first: the kernel resets a
@@ -160,7 +163,7 @@ func (t *taken) Close() error {
 	return err
 }
 
-// upgrades returns a refusal if a request asks for no upgrade.
+// upgrades returns a Refusal if a request does not ask to upgrade to WebSocket or SPDY.
 func upgrades(r *http.Request) error {
 	if wsstream.IsWebSocketRequest(r) || isSPDY(r) {
 		return nil

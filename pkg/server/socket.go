@@ -43,7 +43,7 @@ func listen(path string) (_ *socket, err error) {
 		}
 	}
 	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".socket-*")); err == nil {
-		for _, dir := range left { // left by an agent that was killed before the rename
+		for _, dir := range left { // of an agent that was killed before the rename
 			_ = os.RemoveAll(dir)
 		}
 	}

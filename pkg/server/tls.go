@@ -61,7 +61,7 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 	defer cancel()
 	c, ok, err := s.cfg.Access.Who(r.WithContext(ctx))
 	if err != nil {
-		s.log.Debug("Caller could not be authenticated", "error", err)
+		s.log.Debug("Failed to authenticate caller", "error", err)
 	}
 	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
 		return Caller{}, refusal
@@ -73,7 +73,8 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 	return c, nil
 }
 
-// serveHealth answers the health routes without authentication (C-1.40.5).
+// serveHealth answers the health routes on the health port until ctx is done, without
+// authentication (C-1.40.5).
 func (s *Server) serveHealth(ctx context.Context) {
 	f := &front{
 		Server: s, gate: newGate(16, 0), open: true,
@@ -85,11 +86,11 @@ func (s *Server) serveHealth(ctx context.Context) {
 	})
 }
 
-// retry is the interval in which listening tries a port that is in use.
+// retry is how long listening waits after a failure.
 const retry = time.Second
 
-// listening serves on an address until ctx is done. It retries until it can listen, and
-// logs the failure once.
+// listening serves on an address until ctx is done. If it cannot listen, or serve fails, it
+// tries again. It logs the first of several failures to listen.
 func (s *Server) listening(ctx context.Context, name, address string, serve func(net.Listener) error) {
 	said := false
 	for ctx.Err() == nil {
@@ -99,11 +100,10 @@ func (s *Server) listening(ctx context.Context, name, address string, serve func
 			said = false
 			err = serve(l)
 			_ = l.Close()
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		if !said {
+			if ctx.Err() == nil {
+				s.log.Error("Failed to serve; listening again", "listener", name, "address", address, "error", err)
+			}
+		} else if ctx.Err() == nil && !said {
 			said = true
 			s.log.Error("Failed to listen; retrying", "listener", name, "address", address, "error", err)
 		}

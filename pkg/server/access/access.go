@@ -241,7 +241,7 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 		said, err := a.reviews.may(ctx, c, verb, subresource)
 		if err != nil {
 			if hidden, ok := a.unauthorized.Now(); ok {
-				a.cfg.Log.Warn("Failed to review access", "verb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
+				a.cfg.Log.Warn("Failed to review access", "apiVerb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
 			}
 			return false, "", err
 		}

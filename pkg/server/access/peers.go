@@ -69,7 +69,7 @@ func newPeers() *peers {
 }
 
 // enter admits a credential to authentication, or a caller of that name to its review; name is ""
-// for a credential. A name may have as many places as it leaves to the others, however many
+// for a credential. A name gets a place only while it has fewer than are free, however many
 // addresses and tokens it has. Call leave once afterwards, with whether the credential was
 // refused. The error is a *server.Refusal with code 429.
 func (p *peers) enter(peer netip.Prefix, kind credential, name string) (leave func(refused bool), err error) {
