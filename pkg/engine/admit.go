@@ -10,8 +10,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// placed is the spec by which a pod takes room on the node: the one whose resources it was
-// given.
+// placed is the spec by which admission counts the pod: the one whose resources are allocated
+// to it, or the last desired one while nothing is allocated.
 func (e *entry) placed() *pod.Spec {
 	if e.given != nil {
 		return e.given
@@ -19,12 +19,12 @@ func (e *entry) placed() *pod.Spec {
 	return e.runs
 }
 
-// grant is a spec with the resources of another one.
+// grant keeps the result of granted, and what it was made from.
 type grant struct{ requested, given, spec *pod.Spec }
 
-// granted is the desired spec with the resources that the pod is given. While a resize is
-// pending these differ from the requested ones, also for a container that starts meanwhile
-// (C-1.34.1).
+// granted is the desired spec with the resources that are allocated to the pod. While a resize
+// is pending, they differ from the requested ones. A container that starts meanwhile gets the
+// allocated ones (C-1.34.1).
 func (e *entry) granted() *pod.Spec {
 	if e.keepsUID() {
 		return e.given
@@ -38,8 +38,8 @@ func (e *entry) granted() *pod.Spec {
 	return e.grant.spec
 }
 
-// requested is the desired spec, by which the pod's status is reported. If an edit of the UID
-// was refused, it is the spec of the running instance.
+// requested is the desired spec with the resources that it requests: the pod's status shows
+// it. If an edit of the UID was refused, it is the spec of the running instance.
 func (e *entry) requested() *pod.Spec {
 	if e.keepsUID() {
 		return e.given
@@ -54,14 +54,18 @@ func (e *entry) keepsUID() bool {
 		e.given != nil && !e.given.Origin.FromAPI() && e.given.UID() != e.want.UID()
 }
 
-// admitEdits judges the admitted pods that were edited, in the order in which they came:
-// those with other resources (C-1.34.3), and those that need a new instance. It returns all
-// admitted pods as they are placed after that. A refused edit leaves the pod as it is, and is
-// judged again with each admission. No edit gets the room of a waiting pod, which an API
-// server has assigned to this node. No edit gets the UID of a pod in want, which is not
-// admitted yet. The UIDs that it adds to node.UIDs hold for the pods in want.
+// admitEdits judges the edits of admitted pods, in the order in which the loop first knew the
+// pods: edits of resources (C-1.34.3), and edits that need a new instance. A refused edit
+// leaves the pod as it is; the next call judges it again.
+//
+// placed holds the specs by which the pods on the node count; the result holds those after
+// the accepted edits. waiting holds refused pods that an API server has assigned to this
+// node: an edit does not get the room that they wait for. want holds the desired pods that
+// are not admitted yet: an edit does not get the UID of one, unless that pod claims the UID
+// and the edit does not (pod.ClaimsUID). admitEdits adds to node.UIDs the UIDs that no pod in
+// want may get.
 func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
-	node.Terminating = nil // an edit does not wait: only the current pods count
+	node.Terminating = nil // an edit does not wait for pods that stop: they count as all others
 	owners := make(map[string]*pod.Spec, len(want))
 	for _, spec := range want {
 		if other := owners[spec.UID()]; other == nil || pod.ClaimsUID(other) {
@@ -85,7 +89,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			_, held := node.UIDs[uid]
 			owned := !held && owner != nil && (pod.ClaimsUID(e.want) || !pod.ClaimsUID(owner))
 			if owned {
-				node.UIDs[uid] = owner.Key // while the edit is judged
+				node.UIDs[uid] = owner.Key // only while this edit is judged
 			}
 			if no, is := edits.Admit(e.want, was); is {
 				refused, detail = refusal{reason: no.Reason, message: no.Message}, no.Detail
@@ -100,7 +104,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			if otherResources(was, e.want) && !plan.Replaces(was, e.want) {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
-			if was.UID() != e.want.UID() { // the old instance has it until it is gone
+			if was.UID() != e.want.UID() { // the old instance has that UID until it is gone
 				e.hold(was.UID())
 				node.UIDs[was.UID()] = e.key
 			}
@@ -120,7 +124,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			l.queueUpdate(e, true)
 		}
 		if _, held := node.UIDs[e.want.UID()]; refused != (refusal{}) && !held && !pod.ClaimsUID(e.want) {
-			node.UIDs[e.want.UID()] = e.key // no pod that claims it gets it first
+			node.UIDs[e.want.UID()] = e.key // a pod in want that claims this UID does not get it first
 		}
 	}
 	return placed
@@ -138,9 +142,9 @@ func otherResources(was, want *pod.Spec) bool {
 	return false
 }
 
-// hold notes that an instance of the pod may exist with that UID. Directories, records and
-// users are keyed by it, so no other pod gets it before the pod's worker reports the instance
-// gone.
+// hold notes UIDs under which an instance of the pod may exist. Directories, records and
+// users are keyed by UID. So no other pod gets one of them before the pod's worker reports
+// that the instance is gone.
 func (e *entry) hold(uids ...string) {
 	for _, uid := range uids {
 		if uid != "" && !slices.Contains(e.holds, uid) {
@@ -149,10 +153,10 @@ func (e *entry) hold(uids ...string) {
 	}
 }
 
-// noteHolds takes from a report which UIDs the pod's instances hold. Only a report about the
-// newest update ends a hold: the worker may still begin an instance of an older one. A report
-// without a list of UIDs ends none: the worker is in quarantine, and containers may run.
-// freed says that another pod may have a UID now.
+// noteHolds updates e.holds from a report. Only a report about the newest update removes UIDs:
+// before that the worker may still begin an instance of an older update. A report without a
+// list of UIDs removes none: its worker is in quarantine, and containers may run. freed says
+// that e.holds lost a UID, which another pod may have now.
 func (e *entry) noteHolds(r *report) (freed bool) {
 	before := e.holds
 	if r.gen == e.gen && r.holds != nil {
@@ -162,7 +166,7 @@ func (e *entry) noteHolds(r *report) (freed bool) {
 	return slices.ContainsFunc(before, func(uid string) bool { return !slices.Contains(e.holds, uid) })
 }
 
-// mayRunAgain reports whether an edit may start a terminated pod again.
+// mayRunAgain reports whether want, an edit, may start the terminated pod again.
 func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	if e.runs == nil || want.UID() != e.runs.UID() {
 		return true
@@ -170,14 +174,16 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	return !e.refused.final && plan.Revives(e.runs, want)
 }
 
-// terminates reports whether a scheduler does not count the pod any more although it still
-// takes room here: its source deleted it by force, or its phase is final already.
+// terminates reports whether a scheduler of an API server no longer counts the pod: its source
+// no longer has it, or its phase is Succeeded or Failed. On this node it takes room until it
+// is gone.
 func (e *entry) terminates() bool {
 	return e.want == nil || hasEnded(e.want) || e.last != nil && e.last.ended
 }
 
-// admit judges every desired pod that is not admitted yet. A refused one is judged again
-// whenever the set changes or a pod is gone (C-1.31).
+// admit judges every desired pod that is not admitted yet, and the edits of admitted pods. It
+// judges a refused pod again whenever the set changes or a pod is gone, unless the refusal is
+// final (C-1.31).
 func (l *loop) admit(ctx context.Context) {
 	var want, placed, waiting []*pod.Spec
 	node := l.node()
@@ -187,7 +193,7 @@ func (l *loop) admit(ctx context.Context) {
 			node.UIDs[uid] = e.key
 		}
 		switch {
-		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it never ran here and never will: it takes no room
+		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it never ran here and never will: it needs no room
 			l.forgetOrder(e)
 			e.admitted, e.ended, e.refused, e.runs, l.order.current = true, true, refusal{}, nil, false // it holds no UID
 			l.queueUpdate(e, true)
@@ -196,7 +202,7 @@ func (l *loop) admit(ctx context.Context) {
 			if e.refused != (refusal{}) && e.want.Origin.FromAPI() {
 				waiting = append(waiting, e.want)
 			}
-		case !e.admitted && !e.ended: // it was refused and is to be removed: nothing of it was ever here
+		case !e.admitted && !e.ended: // refused: nothing of it was ever here
 		case e.runs != nil && !e.ended:
 			placed = append(placed, e.placed()) // also while it stops
 			if e.terminates() {

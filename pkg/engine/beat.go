@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// planningLimit is how long a worker may plan: planning is computation only.
+// planningLimit is how long plan.Next may take, which only computes.
 const planningLimit = 30 * time.Second
 
 // Beat returns nil while the engine is alive (F7): its sync loop responds and no worker hangs

@@ -7,10 +7,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// due returns which spec a desired pod gets for now. It differs from the desired one while a
-// layer has not answered; nil leaves the pod as it is. Such pods are in waiting.
+// due returns the spec that a desired pod gets now. While a layer that decides about the pod
+// has not answered, that may be the recorded spec, or nil, which leaves the pod as it is; the
+// pod is then in l.waiting.
 func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
-	if e := l.pods[key]; e != nil { // it keeps the recorded spec
+	if e := l.pods[key]; e != nil { // it has the recorded spec until its layer answers
 		if ready, configured := l.state.Ready(want.Origin.Layer()); configured && !ready {
 			return nil
 		}
@@ -28,7 +29,7 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 		log := l.log.With("pod", key.String(), "source", d.Layer)
 		switch {
 		case d.Stop:
-			log.Info("Resuming pod termination started by the previous agent; waiting for its source to answer")
+			log.Info("Resuming pod termination started by the previous agent; not starting the pod again until its source answers")
 		case s.Running:
 			log.Info("Keeping running pod unchanged until its source answers")
 		default:

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// dependencyState is how far a pod has started, for those that depend on it.
+// dependencyState is how far a pod has come, for the pods that depend on it.
 type dependencyState int
 
 const (
@@ -23,8 +23,8 @@ const (
 	stateDone
 )
 
-// dependencyStateOf derives the state from the report of a pod's worker. A pod that is about
-// to change has none.
+// dependencyStateOf derives the state from the report of a pod's worker. While the worker has
+// steps to do, the state is stateNone.
 func dependencyStateOf(r *report) dependencyState {
 	s := &r.pod.Status
 	switch {
@@ -66,8 +66,9 @@ type podOrder struct {
 	current    bool // the stopOrders of the admitted pods are up to date
 }
 
-// noteOrder remembers which pods e depends on, once it is admitted: before that it waits for
-// no pod, and its source could name any number. forgetOrder comes before e.runs changes.
+// noteOrder adds e to the dependents of the pods that it names, once e is admitted: a source
+// may name any number of pods in a spec that is never admitted. Call forgetOrder before
+// e.runs changes.
 func (l *loop) noteOrder(e *entry) {
 	if e.admitted {
 		l.order.current = false
@@ -75,7 +76,7 @@ func (l *loop) noteOrder(e *entry) {
 	if e.runs == nil {
 		return
 	}
-	if e.admitted && !e.ended { // no pod waits for the stop of a terminated one
+	if e.admitted && !e.ended { // a terminated pod delays the stop of no other
 		for _, d := range e.runs.DependsOn {
 			for _, key := range e.runs.Targets(d) {
 				l.order.dependents[key] = append(l.order.dependents[key], e)
@@ -87,8 +88,8 @@ func (l *loop) noteOrder(e *entry) {
 	}
 }
 
-// forgetOrder forgets which pods e, which is gone, depended on. The order of stops changes
-// only with the lists: removing a pod that is in none, such as a refused one, costs nothing.
+// forgetOrder removes e from the dependents of the pods that it names. The order of stops has
+// to be computed again only if e was in one of these lists; a refused pod is in none.
 func (l *loop) forgetOrder(e *entry) {
 	if e.runs == nil {
 		return
@@ -112,8 +113,8 @@ func (l *loop) forgetOrder(e *entry) {
 	}
 }
 
-// pokeDependents wakes the pods that depend on e, which has started or is gone, and those
-// that e depends on, which may stop now.
+// pokeDependents wakes the pods that depend on e, which may start now, and the pods that e
+// depends on, which may stop now.
 func (l *loop) pokeDependents(e *entry) {
 	dependents := slices.SortedFunc(slices.Values(l.order.dependents[e.key]), func(a, b *entry) int { return a.key.Compare(b.key) })
 	for _, d := range dependents {
@@ -181,9 +182,10 @@ type stopOrder struct {
 	takes time.Duration // at most, until all of them are gone
 }
 
-// stopWaits says which terminating pod that depends on e has to be gone before e stops, and
-// until when e waits; "" for none. A pod that stays does not count, nor one of a source that
-// may not name e's objects. A pod that was not admitted has nothing to stop.
+// stopWaits says which pod has to be gone before e stops, and until when e waits for it; "" for
+// none. e waits only for terminating pods that depend on it, and only for those whose source
+// may name the objects of e's source (maySee). A pod that was not admitted has nothing to
+// stop.
 func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if !e.isTerminating() || !e.admitted {
 		e.terminatingSince = time.Time{}
@@ -203,9 +205,10 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 }
 
 // orderStops finds, for all terminating pods, which pods have to be gone before each, and how
-// long these may take in sequence. Pods on a cycle, from specs of different times, do not
-// wait for one another. Its work is linear in the pods and the names in their dependencies:
-// sources write both, and the sync loop waits.
+// long these may take in sequence. Edits at different times can put running pods on a cycle;
+// pods on a cycle do not wait for one another. The work is linear in the number of pods and
+// of names in their dependencies: sources decide both, and the sync loop does nothing else
+// meanwhile.
 func (l *loop) orderStops() {
 	var going []*entry
 	for _, e := range l.pods {

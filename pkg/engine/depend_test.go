@@ -176,7 +176,7 @@ func TestStopOrder_DependentThatCannotBeKilled_IsWaitedForABoundedTime(t *testin
 		if got := order(m, "StopContainer"); !slices.Contains(got, "db") {
 			t.Errorf("after its grace and minutes more: %v", got)
 		}
-		if !strings.Contains(m.log.String(), "without waiting any longer") {
+		if !strings.Contains(m.log.String(), "the wait timed out") {
 			t.Error("nothing was reported")
 		}
 	})

@@ -16,12 +16,13 @@ import (
 
 // Waiting reasons of a pod whose volumes or configuration are missing.
 const (
-	reasonMount  = "FailedMount"                // volumes cannot be put in place
+	reasonMount  = "FailedMount"                // volumes cannot be set up
 	reasonConfig = "CreateContainerConfigError" // an environment or mounts cannot be prepared
 )
 
-// pullPatience is how long a pull may hold a start slot: a present image answers within it.
-// During a real pull another pod gets the slot.
+// pullPatience is how long a pull may keep the start slot that the worker has from an earlier
+// step; a pull never requests one. If the image is present, the step ends within this time.
+// If it is not, another pod gets the slot during the pull.
 const pullPatience = 50 * time.Millisecond
 
 // result is the result of a plan's steps.
@@ -30,19 +31,20 @@ type result int
 const (
 	idle   result = iota // there were none, or they wait for an update
 	acted                // all were done
-	stale                // a newer spec arrived meanwhile
-	failed               // one failed; the next plan, or a pause, handles it
+	stale                // the plan is out of date, see errStale
+	failed               // one failed
 )
 
 // do runs the steps of a plan in order. It stops at the first failure, or when a newer spec
-// or an operation arrives. retry, when not zero, is when to try again after a failure that no
-// back-off of the plan covers.
+// or an operation arrives. After a failure, retry is how long the worker waits before it
+// reads and plans again. Zero means that it plans at once: the next plan has the failure's
+// back-off in its Trouble.
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	acked := w.acked
 	for i := 0; i < len(p.Steps); {
 		w.readPending()
 		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) {
-			return stale, 0 // the plan was made for another spec, before an operation, or for another node
+			return stale, 0 // a newer spec or an operation arrived, or the pod may not start any more
 		}
 		if makes(p.Steps[i]) && !w.update.runtime {
 			return idle, 0 // an update comes when the runtime is ready
@@ -78,9 +80,9 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 	return acted, 0
 }
 
-// onlyOtherData reports whether a is b, or b bound to other data. A plan made for one is
-// valid for the other, and the next read of the pod sees the change. Data that changes faster
-// than the worker reads must not block everything else.
+// onlyOtherData reports whether a and b differ at most in the data of the objects that they
+// name, such as ConfigMaps. The worker then completes its plan, and the next plan handles the
+// change: data that changes faster than the worker plans must not block all steps.
 func onlyOtherData(a, b *pod.Spec) bool {
 	return a == b || a != nil && b != nil && a.Pod == b.Pod && a.Hash == b.Hash
 }
@@ -100,9 +102,9 @@ func makes(s plan.Step) bool {
 	return false
 }
 
-// doTogether runs one step, or several stops in parallel. A step that removes something needs
-// no start slot. The record is written first, so that numbers that only rise outlive the
-// container that carries them.
+// doTogether runs one step, or several stops in parallel. Before a stop or a removal it frees
+// the start slot and writes the record: the attempt numbers of a removed container are then
+// only in the record.
 func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		w.log.Debug("Step", "step", s.String())
@@ -124,7 +126,8 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 	return steps[0], w.end(ctx, steps[0])
 }
 
-// start does a step that makes something. It needs a start slot, except for pulls.
+// start does a step for which makes is true. It waits for a start slot first, except for a
+// pull, see pullPatience.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
 		return w.pull(ctx, v.Want, s.Container)
@@ -168,7 +171,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		err := w.make(ctx, func() error {
 			var saved sync.WaitGroup
 			var torn error
-			saved.Go(func() { // in parallel with the call: the sandbox carries its instance's number itself
+			saved.Go(func() { // in parallel with the call: the sandbox has the instance's number in a label
 				torn = panics.ToError(func() error { w.save(); return nil })
 			})
 			err := w.runSandbox(ctx, v.Want, s)
@@ -198,7 +201,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
 		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
-		w.save() // before it runs: if the agent dies now, the next one knows that the hook is due
+		w.save() // before the container starts: if this agent is killed, the next one knows that the hook is due
 	}
 	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
@@ -209,7 +212,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// end does a step that stops or removes something.
+// end does a step that removes something, or stops the sandbox.
 func (w *worker) end(ctx context.Context, s plan.Step) error {
 	rt := w.env.runtime
 	switch s.Action {
@@ -237,7 +240,8 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	return fmt.Errorf("unknown step %q", s.Action)
 }
 
-// make is call for an operation that starts something: no update cancels it.
+// make makes a call that starts something, and records its duration for the start limiter. No
+// update cancels it.
 func (w *worker) make(ctx context.Context, f func() error) error {
 	begun := time.Now()
 	err := w.call(ctx, w.env.starts.CallTimeout(), nil, f)
@@ -247,11 +251,12 @@ func (w *worker) make(ctx context.Context, f func() error) error {
 	return err
 }
 
-// call makes a call to the runtime, which may take long. After patience it gives the worker's
-// start slot to another pod. It runs onNews, unless nil, when a newer spec or an operation
-// arrives meanwhile.
+// call runs f, which may take long, in a goroutine of its own, and waits for it. If f takes
+// longer than patience, call releases the worker's start slot and continues to wait. When a
+// newer spec or an operation arrives meanwhile, it calls onNews; with a nil onNews, updates
+// wait until f has ended.
 func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
-	done := make(chan error, 1) // the call sends its result; the channel has room
+	done := make(chan error, 1) // f's goroutine sends once and never waits
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { done <- panics.ToError(f) })
@@ -279,8 +284,8 @@ func (w *worker) call(ctx context.Context, patience time.Duration, onNews func()
 	}
 }
 
-// pull makes an image present. The pod's deletion cancels it, and so does a newer spec that
-// removes or changes the container.
+// pull makes an image present. The pod's stop cancels it, and so does a newer spec that removes
+// or changes the container.
 func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) error {
 	pullCtx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -301,12 +306,13 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 	return err
 }
 
-// errStale ends a plan that is out of date: a newer spec arrived, or a hook has failed. It is
-// no failure of the step: the worker reads the pod again.
+// errStale ends a plan that is out of date: a newer spec or an operation arrived, or a hook has
+// failed. The step has not failed: the worker reads the pod and plans again.
 var errStale = errors.New("the plan is out of date")
 
-// stepFailed records a failure for the next plan, the status and the log. It returns when to
-// try again, zero for at once. stopping says that the pod is being stopped.
+// stepFailed records a failure for the next plan, the status and the log. It returns how long
+// to wait before the next plan. That is zero after a failure in w.trouble.of: the plan knows
+// that back-off. stopping says that the pod is being stopped.
 func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration {
 	if errors.Is(err, pod.ErrUnavailable) {
 		w.log.Debug("Runtime does not answer", "step", s.String())

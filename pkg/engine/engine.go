@@ -5,7 +5,10 @@
 // differ in when it ends. Read-only uses are elsewhere: package forecast for merge --dry-run,
 // package feed for watch.
 //
-// Owners and channels:
+// Numbers such as F26, I6 and C-1.31.5 are explained in docs/contract.md; the words of the
+// engine, such as layer and ready, in docs/architecture.md.
+//
+// The goroutines, and what each owns:
 //
 //	sync loop      owns the pods' table, the merged state, health and admission
 //	worker         owns everything it knows of its pod: record, trouble, status
@@ -13,6 +16,8 @@
 //	start limiter  owns the start slots
 //	reporter       owns the sinks
 //	feed           holds what readers see, behind a lock that is never held while waiting
+//
+// The channels, with their capacity, from the sender to the receiver:
 //
 //	batches   0  podconfig's goroutine → sync loop; blocks: a slow loop slows sources
 //	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
@@ -57,8 +62,9 @@ import (
 
 // Sink receives statuses. One goroutine calls it.
 type Sink interface {
-	// Report takes a pod with its newest status. An error is logged once until its text
-	// changes; the next status is reported all the same.
+	// Report takes a pod with its newest status. After an error the reporter keeps the status
+	// and sends it again, or a newer one of that pod. It logs the first error, and another one
+	// only after the sink has taken everything.
 	Report(r pod.StatusReport) error
 }
 
@@ -76,8 +82,8 @@ type Config struct {
 	Sinks     []Sink // may wait, for a disk above all
 	Listeners []Sink // never wait nor fail: the sync loop itself calls them
 	Events    Events // nil: events are dropped
-	// NoClusterDNS says that pods that ask for the cluster's name servers get the
-	// node's, and an event says so.
+	// NoClusterDNS gives the node's name servers to pods that ask for the cluster's; an event
+	// of the pod says so.
 	NoClusterDNS bool
 	Log          *slog.Logger
 
@@ -89,25 +95,25 @@ type Config struct {
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok
 	// is false before it was seen. nil: there is none.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
-	// Worked takes how long the steps of one turn of a pod's worker took: create for those of
-	// the first instance, kill for those that stop a pod, else sync. It is called from many
-	// goroutines and must not wait; nil: it is not measured.
+	// Worked is a metrics callback: workers call it with the duration of a plan's steps.
+	// operation is kill if the plan stops the pod, create if the runtime had nothing of it,
+	// else sync. It is called from many goroutines and must not wait; nil: not measured.
 	Worked func(operation string, took time.Duration)
 
-	// WorkerStarted takes how long a pod had been known when its worker began; nil: it is not
-	// measured.
+	// WorkerStarted is a metrics callback: the sync loop calls it with the time from when it
+	// first knew a pod until it started the pod's worker; nil: not measured.
 	WorkerStarted func(took time.Duration)
 
-	// Synced is called by the sync loop once every source has answered and every desired pod
-	// was reported; it must not block; may be nil.
+	// Synced is called once by the sync loop, when every source has answered and every pod
+	// that the loop knows was reported. It must not block; may be nil.
 	Synced func()
 
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
 	RuntimeName string   // prefix of container IDs in status: "containerd"
 
-	// RequireSourceReady names the kinds of source whose pods do not start before their
-	// source is ready, whatever an earlier agent recorded: a pod of an API server may run
-	// elsewhere by now. Its running containers are kept.
+	// RequireSourceReady names the kinds of source whose pods start only after their source
+	// has answered this agent. An earlier agent's record does not suffice: a pod of an API
+	// server may run on another node by now. Running containers of such a pod continue.
 	RequireSourceReady map[string]bool
 
 	// Forbids says why nothing of a pod may start or start again, whether its spec comes from
@@ -115,9 +121,9 @@ type Config struct {
 	// many goroutines; nil: everything may start.
 	Forbids func(want *pod.Spec) string
 
-	// Visible says whether pods of one kind of source may name the objects of another; nil:
-	// only of their own kind. Pods that may not do not delay the stop of pods of that other
-	// kind.
+	// Visible reports whether pods of one kind of source may name the objects of another;
+	// nil: only those of their own kind. A pod waits with its stop for a dependent pod only
+	// if the dependent may name the objects of its source.
 	Visible podconfig.Visible
 
 	// Services returns the services of a namespace, and those that every pod gets,
@@ -174,9 +180,9 @@ func New(cfg Config) *Engine {
 // changes while Run runs.
 func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
-// Run keeps pods until ctx is done: then the agent ends, and pods stay. It adopts running
-// pods. It stops pods with our label that are not in the desired set once the layer they came
-// from has answered. It returns nil at the end of ctx.
+// Run keeps pods as their sources define them until ctx is done. It adopts running pods. It
+// stops orphaned pods, each once its source has answered. When ctx is done, it returns nil
+// and the pods keep running.
 func (e *Engine) Run(ctx context.Context) error {
 	l := e.newLoop(true)
 	e.feed.Begin(time.Now())

@@ -56,7 +56,8 @@ func (r recorder) event(key pod.Key, uid, path, kind, reason, message string) {
 	})
 }
 
-// fieldPath names a container as events do; "" where the pod is not known to have it.
+// fieldPath is the field path by which events name a container; "" if the spec has no such
+// container.
 func fieldPath(of *pod.Spec, name string) string {
 	if of == nil || name == "" {
 		return ""
@@ -200,7 +201,7 @@ func mountText(line string) string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", name, why)
 }
 
-// madeOf is the spec of the pod on the node, nil when it is not known.
+// madeOf is the spec of the instance on the node, nil when it is not known.
 func (w *worker) madeOf() *pod.Spec {
 	for _, spec := range []*pod.Spec{w.rec.Want, w.update.want} {
 		if spec != nil && (w.last.uid == "" || w.last.uid == spec.UID()) {

@@ -5,13 +5,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// judgement is the result of Config.Forbids for a spec.
+// judgement is the result of plan.ForbiddenBy for a spec.
 type judgement struct {
 	of  *pod.Spec
 	why string
 }
 
-// forbidden is plan.ForbiddenBy, called once for each spec. It reports a change once.
+// forbidden returns why nothing of want may start, see Config.Forbids. It asks once for each
+// spec, and logs and sends an event when there is a new reason.
 func (w *worker) forbidden(want *pod.Spec) string {
 	if want == w.judged.of {
 		return w.judged.why

@@ -7,9 +7,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// postStart runs the hook of a container that has just started. A spec or an operation that
-// ends the container cancels it. A failure is recorded, and the next plan ends the container
-// (C-1.22.8).
+// postStart runs the postStart hook of a container that has just started. A spec or an
+// operation that stops the container cancels the hook. If the hook fails, the record says so
+// and the next plan stops the container (C-1.22.8).
 func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id string) error {
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -31,15 +31,15 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 		w.event(v.Want, s.Container, pod.EventWarning, eventPostStart, "PostStartHook failed")
 		w.trouble.of[s.Container] = pod.Trouble{Reason: "PostStartHookError", Message: "PostStartHook failed", Count: 1}
 		w.save()
-		return errStale // the next plan ends the container before it starts anything else
+		return errStale // the next plan stops the container before it starts another
 	}
 	w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = "" })
 	w.save()
 	return nil
 }
 
-// outlived reports whether the newest update ends the container that was made from the spec
-// made, or the whole instance.
+// outlived reports whether the newest update or operation ends the container that was made from
+// the spec made, or its whole instance.
 func (w *worker) outlived(made *pod.Spec, container string) bool {
 	now := w.update.want
 	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||

@@ -13,26 +13,27 @@ import (
 type census struct {
 	pods    []pod.Actual
 	records []pod.Record
-	err     error     // of reading the runtime's pods
-	damaged bool      // some records were not read
-	asked   []pod.Key // the pods that were read; nil: all
+	err     error     // of reading the runtime's pods; pods may hold some all the same
+	damaged bool      // some records could not be read
+	asked   []pod.Key // the pods that were looked for; nil: all
 }
 
-// counting is the periodic job that looks for pods the loop does not know, in a goroutine of
-// its own: one census at a time, and none without a reason.
+// counting is the periodic job that takes a census, in a goroutine of its own, to find pods
+// that the loop does not know. It takes one at a time: at the start, after a hint, and after a
+// failure.
 type counting struct {
 	running bool
 	done    chan census      // capacity 0
-	all     bool             // the node may have any pod that the loop does not know
-	hinted  map[pod.Key]bool // unknown pods with a hint
+	all     bool             // the next census reads all pods
+	hinted  map[pod.Key]bool // else these: unknown pods with a hint
 }
 
 func newCounting() counting {
 	return counting{done: make(chan census), hinted: make(map[pod.Key]bool)}
 }
 
-// housekeep looks for pods that the loop does not know when there was a hint. judgeOrphans
-// handles what it finds.
+// housekeep takes a census if there is a reason for one. judgeOrphans handles the pods that it
+// finds.
 func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
@@ -66,7 +67,7 @@ func (l *loop) count(ctx context.Context) {
 	})
 }
 
-// lookFor reads only the pods with a hint.
+// lookFor reads only the unknown pods with a hint.
 func (l *loop) lookFor(ctx context.Context) {
 	keys := sortedKeys(l.jobs.counting.hinted)
 	clear(l.jobs.counting.hinted)
@@ -86,7 +87,7 @@ func (l *loop) lookFor(ctx context.Context) {
 	})
 }
 
-// take takes a census in a goroutine of its own.
+// take runs look, which reads a census, in a goroutine of its own.
 func (l *loop) take(ctx context.Context, look func() census) {
 	l.jobs.counting.running = true
 	done := l.jobs.counting.done
@@ -103,7 +104,7 @@ func (l *loop) take(ctx context.Context, look func() census) {
 func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.jobs.counting.running = false
 	if c.err != nil {
-		// Pods that could not be read are read again later; the others count.
+		// The next census reads again what could not be read; the pods of this one count.
 		l.log.Warn("Failed to read pods from runtime", "error", c.err)
 		l.jobs.counting.all = true
 		if c.pods == nil {
@@ -140,8 +141,8 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeOrphans(ctx)
 }
 
-// note adds a pod that the loop does not know. Records are noted first: they know more than
-// the runtime.
+// note adds an orphaned pod, unless the loop has an entry for it. The records of a census are
+// noted before the pods of the runtime: a record tells more.
 func (l *loop) note(key pod.Key, s orphan) {
 	old, known := l.orphans[key]
 	switch {
@@ -161,8 +162,9 @@ func (l *loop) note(key pod.Key, s orphan) {
 	l.orphans[key] = s
 }
 
-// isForeign reports whether an orphaned pod belongs to another root: it appeared while this
-// agent held its own root, and has no source of this agent.
+// isForeign reports whether an orphaned pod belongs to an agent with another root directory:
+// the pod appeared while this agent held the lock of its own, and its source is none of this
+// agent's.
 func (l *loop) isForeign(o orphan) bool {
 	if o.first || l.state == nil {
 		return false
@@ -171,8 +173,8 @@ func (l *loop) isForeign(o orphan) bool {
 	return !configured
 }
 
-// forgetForeign forgets the pods of another root that a census did not find: that root may
-// make pods of ever new names.
+// forgetForeign forgets the foreign pods that a census did not find any more: another agent
+// may make any number of pods with new names.
 func (l *loop) forgetForeign(c census) {
 	there := make(map[pod.Key]bool, len(c.pods))
 	for _, a := range c.pods {
@@ -189,14 +191,14 @@ func (l *loop) forgetForeign(c census) {
 	}
 }
 
-// isTakenDown reports whether runonce takes this pod down.
+// isTakenDown reports whether runonce removes this pod (UntilGone).
 func (l *loop) isTakenDown(key pod.Key) bool {
 	_, ok := l.mode.down[key]
 	return ok
 }
 
-// judgeOrphans stops orphaned pods, but only once the source they came from has answered, or
-// when that source is not configured any more. A source that does not answer removes nothing.
+// judgeOrphans stops orphaned pods, each once its source has answered. If its source is not
+// configured any more, it stops once all sources have answered.
 func (l *loop) judgeOrphans(ctx context.Context) {
 	if !l.start.dispatching() {
 		return
@@ -210,13 +212,13 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 			delete(l.orphans, key)
 			continue
 		}
-		if want := l.state.Pod(key); want != nil { // it waited for its source until now, or still does
+		if want := l.state.Pod(key); want != nil { // it is in l.waiting, or was until now
 			l.want(ctx, key, want)
 			continue
 		}
 		ready, configured := l.state.Ready(s.Layer)
 		if !configured && s.first {
-			ready = l.state.AllReady() // another source may define it under another name
+			ready = l.state.AllReady() // a source that has not answered may define the pod
 		}
 		if !ready && (configured || s.first) && !l.isTakenDown(key) {
 			if !s.seen {
@@ -227,9 +229,9 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 			continue
 		}
 		if !configured && !s.first && !l.isTakenDown(key) {
-			// It appeared while this agent held the root: it belongs to another root.
+			// See isForeign.
 			if !s.seen {
-				l.log.Warn("Ignoring pod of an unknown source", "pod", key.String(), "source", s.Layer)
+				l.log.Warn("Ignoring pod of an agent with another root directory", "pod", key.String(), "source", s.Layer)
 				s.seen = true
 				l.orphans[key] = s
 			}

@@ -10,21 +10,21 @@ import (
 
 // lastGoodWriter writes every layer's last good set to the disk, in a goroutine of its own: a
 // slow or full disk delays no pod. It merges changes that are not written yet with later
-// ones. So a file that changes often is written as often as the disk takes it.
+// ones: a slow disk gets fewer writes, and only the newest content.
 type lastGoodWriter struct {
 	sets  Sets
 	log   *slog.Logger
 	queue chan pendingSets // capacity 1: keep sends, run receives; when it is full, keep takes it back and merges
 
-	complete bool // keep's: every layer has answered, and run knows that
+	complete bool // every layer has answered, and that was sent; only keep uses it
 }
 
 // pendingSets are changes that have not reached the disk.
 type pendingSets struct {
 	layers map[string]*pendingLayer // by name
-	// only names the configured layers, once all of them have answered: the sets of other
-	// layers on the disk are of no use any more. Before that the layers may be a mistake on
-	// the command line, and the next agent has the right ones. Nil until then.
+	// only names the configured layers, once all of them have answered: run then removes the
+	// sets of all other layers from the disk. Before that it keeps them: the command line may
+	// name a wrong source, and the next agent may have the right one. nil until then.
 	only map[string]bool
 }
 
@@ -41,7 +41,7 @@ func newLastGoodWriter(sets Sets, log *slog.Logger) *lastGoodWriter {
 // keep takes the changes of a batch. It never waits. Only one goroutine calls it.
 func (k *lastGoodWriter) keep(b podconfig.Batch) {
 	var news pendingSets
-	if at, ready := lastGood(b); ready && len(b.ChangedSets) > 0 { // before that it is what the disk said
+	if at, ready := lastGood(b); ready && len(b.ChangedSets) > 0 { // before that the sets come from the disk
 		files := make(map[string]pod.LastGoodSet, len(b.ChangedSets))
 		for _, s := range b.ChangedSets {
 			files[s.File] = s
@@ -102,8 +102,8 @@ func (u *pendingSets) add(newer pendingSets) {
 // close ends run once everything is written; the goroutine that calls keep calls it, last.
 func (k *lastGoodWriter) close() { close(k.queue) }
 
-// run writes until close. A failed write is retried with the next change, after a while, and
-// at the end: a set that is older than what runs is worth little.
+// run writes until close. After a failed write it tries again with the next change, after
+// saveRetry, and at close.
 func (k *lastGoodWriter) run() {
 	var left pendingSets
 	logged := false

@@ -8,16 +8,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// overfull is an instance of a pod that exceeds a limit of its disk.
+// overfull is an instance of a pod whose volumes exceed their size limit.
 type overfull struct {
 	key      pod.Key
 	uid      string
 	instance int
-	message  string // which limit, for a person; "" for none
+	message  string // which limit, for a person; "": it exceeds none
 }
 
-// limited reports whether a pod may exceed a limit that only measuring enforces: the size of
-// an emptyDir on the node's disk (C-1.35.9).
+// limited reports whether a pod has a limit that only measuring enforces: the size limit of an
+// emptyDir on the node's disk (C-1.35.9).
 func limited(p *v1.Pod) bool {
 	for i := range p.Spec.Volumes {
 		if e := p.Spec.Volumes[i].EmptyDir; e != nil && e.Medium == v1.StorageMediumDefault && e.SizeLimit != nil && !e.SizeLimit.IsZero() {
@@ -27,17 +27,17 @@ func limited(p *v1.Pod) bool {
 	return false
 }
 
-// measurement is the periodic job that measures the disks of pods with such limits, in a
+// measurement is the periodic job that measures the volumes of pods with such limits, in a
 // goroutine of its own: one round at a time. If a round is not over when the next is due,
 // that one is skipped.
 type measurement struct {
 	running bool
-	done    chan []overfull // capacity 1: what exceeds its limits
+	done    chan []overfull // capacity 1: the instances that exceed a limit
 }
 
 func newMeasurement() measurement { return measurement{done: make(chan []overfull, 1)} }
 
-// measure begins a round; without pods that have limits there is none.
+// measure begins a round, unless no pod has such a limit.
 func (l *loop) measure(ctx context.Context) {
 	if l.jobs.measurement.running {
 		return
@@ -75,7 +75,7 @@ func (l *loop) measure(ctx context.Context) {
 	})
 }
 
-// handleMeasured evicts the pods that a round has found.
+// handleMeasured evicts the pods whose instances exceed a limit.
 func (l *loop) handleMeasured(found []overfull) {
 	l.jobs.measurement.running = false
 	for _, o := range found {
@@ -83,8 +83,8 @@ func (l *loop) handleMeasured(found []overfull) {
 	}
 }
 
-// evict evicts a pod that exceeds a limit. A measurement of another pod of its name, or of an
-// older instance, does not count.
+// evict evicts a pod that exceeds a limit, unless another pod has its name by now. The worker
+// ignores the eviction of an older instance.
 func (l *loop) evict(o overfull) {
 	e := l.pods[o.key]
 	if e == nil || e.want == nil || e.requested().UID() != o.uid || e.evicted == o {

@@ -35,8 +35,7 @@ type loop struct {
 	env     *workerEnv // of the workers
 
 	start startup
-	// state is the desired state, runtime the state that the runtime reports of itself, view
-	// what is known of the node's object.
+	// state is the desired state; runtime is what the runtime last reported of itself.
 	state   *podconfig.Merged
 	runtime pod.RuntimeReady
 	view    nodeView
@@ -44,11 +43,11 @@ type loop struct {
 	pods    map[pod.Key]*entry
 	order   podOrder
 	orphans map[pod.Key]orphan
-	waiting map[pod.Key]bool // desired pods that wait for a layer to answer
+	waiting map[pod.Key]bool // desired pods that plan.Delayed delays until a layer is ready
 	ids     ids
 
-	// pending holds the entries whose workers get an update at the end of this turn. So they
-	// see all changes of one turn to several pods, above all to their order, together.
+	// pending holds the entries whose workers get an update at the end of this turn: each
+	// update shows all changes of the turn, also those to other pods that decide the order.
 	pending     []*entry
 	diskFailing bool // records cannot be written, and that was logged
 	jobs        jobs
@@ -56,7 +55,8 @@ type loop struct {
 
 // runMode is how Run and Once differ.
 type runMode struct {
-	// sweep allows stopping pods that are not in the desired set; runonce never sweeps.
+	// sweep is true for serve: the loop stops orphaned pods, removes directories of unknown
+	// pods, and reports pods that were removed while no agent ran. runonce does none of these.
 	sweep bool
 	// down holds the pods that runonce takes down, with their UIDs; nil for none.
 	down map[pod.Key]string
@@ -91,35 +91,38 @@ type jobs struct {
 
 // entry is one pod the loop knows.
 type entry struct {
-	key    pod.Key
-	seq    uint64
-	since  time.Time // when it became known
-	uid    string    // of an orphaned pod
-	want   *pod.Spec // nil: stop and remove the pod
-	next   *pod.Spec // desired once the pod is gone; nil: none
-	runs   *pod.Spec // the spec last desired: it holds its ports until it is gone
+	key   pod.Key
+	seq   uint64
+	since time.Time // when the loop first knew it
+	uid   string    // of an orphaned pod
+	want  *pod.Spec // the desired spec; nil: stop and remove the pod
+	next  *pod.Spec // the spec to start once the pod is gone; nil: none
+	// runs is the newest spec that a source or a record had of the pod, also of one that is
+	// refused or being removed. nil: none is known, or the pod had terminated before it ran
+	// here.
+	runs   *pod.Spec
 	health pod.Health
 
 	admission
 	link
-	dependencyState dependencyState // when it was last checked
-	// terminatingSince is when it was first seen to be terminating; zero: it is not.
+	dependencyState dependencyState // by the last report
+	// terminatingSince is when the loop first saw that it is terminating; zero: it is not.
 	terminatingSince time.Time
-	stops            stopOrder // while it terminates, and loop.order.current is true
+	stops            stopOrder // valid while it terminates and loop.order.current is true
 	targets          []prober.Target
 	last             *report
 }
 
-// admission is the loop's decision on a pod's place on the node.
+// admission is what admission has decided on a pod.
 type admission struct {
-	admitted bool // by this agent, or it ran when this agent started
-	ended    bool // terminated: it holds no port any more
-	refused  refusal
-	given    *pod.Spec // the one whose resources it has; nil: none yet
-	holds    []string  // UIDs of its instances that may exist, beside that of given
-	resize   refusal   // why it does not have the resources of want
+	admitted bool      // by this agent, or it ran when this agent started
+	ended    bool      // terminated, or finally refused: it holds no room and no port
+	refused  refusal   // of the pod, or of the newest edit of an admitted pod
+	given    *pod.Spec // the spec whose resources are allocated to it; nil: none yet
+	holds    []string  // UIDs under which instances of it may exist, beside that of given
+	resize   refusal   // why the resources that want requests are not allocated
 	grant    grant
-	evicted  overfull // why it has to terminate; zero: it does not
+	evicted  overfull // the instance that has to terminate; zero: none
 }
 
 // link connects an entry to its worker.
@@ -128,7 +131,7 @@ type link struct {
 	gen        uint64         // of the newest update with a change
 	queued     bool           // the entry is in loop.pending
 	operations []*operation   // requested; the worker knows which it has acknowledged
-	// planningSince is when the worker called plan.Next; see worker. Nil: no worker.
+	// planningSince is when the worker called plan.Next; see worker. nil: no worker.
 	planningSince *atomic.Int64
 }
 
@@ -233,8 +236,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
-// handleBatch gives the worker of every pod that an update names the newest spec of its pod,
-// whatever the update's op is (C-1.14.5).
+// handleBatch reads the newest spec of every pod that the batch's updates name, whatever the
+// op of the update is (C-1.14.5), and passes it to the pod's worker.
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
@@ -279,8 +282,8 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	if e == nil {
 		s, runs := l.orphans[key]
 		e = l.entry(key)
-		// A running pod stays admitted (C-1.31.5). Where no record has its spec, admission judges
-		// an edit of the UID.
+		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
+		// recorded and the desired UID is another one, admission judges the pod.
 		e.admitted, e.given = runs && (s.Spec != nil || s.Is(want)), s.Spec
 		e.hold(s.uids()...)
 		over = s.Terminated() && s.Is(want)
@@ -302,7 +305,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	l.forgetOrder(e)
 	e.want = want
 	if want != nil {
-		l.env.sweep.add(want.UID()) // before it has a worker that makes its directory
+		l.env.sweep.add(want.UID()) // before its worker starts, which makes the directory
 		e.runs = want
 		e.ended = e.ended || over
 	} else {
@@ -349,9 +352,9 @@ func (l *loop) pokeAll(ctx context.Context) {
 	}
 }
 
-// resync wakes every pod that is not settled. Settled ones need no read of their own: pleg
-// compares the runtime's lists at the same pace and hints at differences, with two calls
-// instead of four a pod.
+// resync wakes the workers of all pods that are not settled. A settled pod needs none: pleg
+// lists all sandboxes and containers at the same interval and hints at differences, so that
+// the workers need not read the pods one by one.
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.updates != nil && (e.last == nil || !e.last.settled) {
@@ -373,7 +376,7 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	case pod.Startup:
 		of = &e.health.Started
 	}
-	next := maps.Clone(*of) // the worker holds the old one
+	next := maps.Clone(*of) // the worker reads the old one
 	if next == nil {
 		next = make(map[string]pod.ProbeStatus)
 	}

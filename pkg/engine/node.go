@@ -7,16 +7,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// nodeView is what the loop knows of the node: its object and its room.
+// nodeView is what admission has to remember of the node between its runs.
 type nodeView struct {
-	unseen  bool // the object was not known when it was last read
-	pending bool // pods wait for it to be seen
-	freed   bool // another pod may be admitted for what this turn freed
+	unseen  bool // the Node object was not known when admission ran last
+	pending bool // a pod waits until the Node object is known
+	freed   bool // this turn freed room, a port or a UID: admission runs at its end
 }
 
-// node returns the node as admission sees it: this machine, with the labels and taints of its
-// Node object, where an API server keeps one (C-1.31.3). They may differ from those it
-// registered with.
+// node returns the node as admission sees it. If there is an API server, labels and taints are
+// those of the Node object there (C-1.31.3); others may have changed them since registration.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
 	l.view.unseen = false
@@ -31,13 +30,13 @@ func (l *loop) node() plan.Node {
 	return n
 }
 
-// early reports whether a pod is refused for labels or taints before those of the node's
-// object are known. It is judged again, not failed.
+// early reports whether admission refused a pod for labels or taints of the node while the Node
+// object is not known yet. Such a pod does not fail: it is judged again.
 func (l *loop) early(r plan.Refusal) bool {
 	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
-// timed is do, and measures the duration of a plan's steps.
+// timed is do, and passes the duration of the plan's steps to Config.Worked.
 func (w *worker) timed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
 	if len(p.Steps) == 0 || w.env.worked == nil {
 		return w.do(ctx, v, p)

@@ -25,10 +25,11 @@ const (
 	UntilGone Until = "gone"
 )
 
-// Once brings the pods of set to the state that until names, and returns the result of each;
-// the pods stay. It is Run with an earlier end: it stops no orphaned pods, and touches no pod
-// outside set. When ctx ends first, the other pods are reported as timeout and the error is
-// ctx's. Pods that cannot reach the state are reported as failed and not waited for.
+// Once brings the pods of set to the state that until names, and returns the result of each.
+// When it returns, pods that run keep running. Unlike Run, it stops no orphaned pod and touches no pod
+// outside set. A pod that cannot reach the state has the result failed, and Once does not wait
+// for it. When ctx is done first, the pods that are left have the result timeout and the error
+// is ctx's.
 func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (feed.Report, error) {
 	l := e.newLoop(false)
 	results := make(map[pod.Key]feed.PodReport, set.Pods.Len())
@@ -65,9 +66,9 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 	return rep, err
 }
 
-// arrived notes every pod that has reached the state or has failed, and reports whether all
-// have. A pod that has started counts from then on; a ready one must be ready while the
-// others are.
+// arrived puts into results every pod that has reached the state or has failed, and reports
+// whether all have. With UntilReady, a pod that is no longer ready is removed from results
+// again; with the other states a pod counts from the first time.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]feed.PodReport) bool {
 	if !l.start.dispatching() {
 		return false
@@ -88,7 +89,7 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]f
 		case r.Result != "":
 			results[spec.Key] = r
 		case until == UntilReady:
-			delete(results, spec.Key) // it was ready for a moment: a crash loop is not
+			delete(results, spec.Key) // a container in a crash loop is ready for moments only
 		}
 	}
 	return len(results) == set.Pods.Len()
@@ -135,13 +136,13 @@ func why(s *v1.PodStatus) (reason, message string) {
 	return "", ""
 }
 
-// judge returns the result of a pod, "" while it is on its way.
+// judge returns the result of a pod, "" while it has not reached the state.
 func judge(s *v1.PodStatus, e *entry, until Until) string {
 	switch {
 	case e.refused != (refusal{}):
 		return feed.ResultRejected
 	case e.last.busy:
-		return "" // its status is not the desired one yet
+		return "" // the worker has steps to do
 	case s.Phase == v1.PodFailed, e.last.final:
 		return feed.ResultFailed
 	case e.last.behind.Reason != "":

@@ -50,8 +50,8 @@ func TestF32_OverdueStopIsLogged(t *testing.T) {
 		said := func() int {
 			return strings.Count(m.log.String(), "Container is still running after its grace period; waiting for it")
 		}
-		if !strings.Contains(m.log.String(), "containers=app age=20s") {
-			t.Error("the age of the stop was not logged")
+		if !strings.Contains(m.log.String(), "containers=app stopping_for=20s") {
+			t.Error("the duration of the stop was not logged")
 		}
 		m.pass(time.Hour) // the call's own deadline passes many times
 		if n := said(); n != 1 {

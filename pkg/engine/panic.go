@@ -36,7 +36,8 @@ func (w *worker) live(ctx context.Context) {
 	}
 }
 
-// recovered resets the worker, and waits before the next try; it returns false at the end.
+// recovered resets the worker after a panic, and waits before the next try. Like wait it returns
+// false when the worker has to return.
 func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.freeSlot(ctx)
 	w.planningSince.Store(0)
@@ -46,7 +47,7 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	w.panics = append(w.panics, now)
 	attrs := []any{"panic", fmt.Sprint(p.Value)}
 	if len(w.panics) == 1 {
-		attrs = append(attrs, "stack", string(p.Stack)) // one in a minute is enough
+		attrs = append(attrs, "stack", string(p.Stack)) // only with the first panic of a panicWindow
 	}
 	w.rec.Record, w.rec.dirty = pod.Record{}, false
 	w.trouble.reset()
@@ -68,7 +69,8 @@ func (w *worker) recovered(ctx context.Context, p *panics.Error) bool {
 	return true
 }
 
-// quarantine leaves the pod alone until its spec changes; it returns false at the end.
+// quarantine reports that the pod is left alone, and waits until its spec changes. Like wait it
+// returns false when the worker has to return.
 func (w *worker) quarantine(ctx context.Context) bool {
 	r := report{key: w.key, seq: w.seq, gen: w.update.gen, fresh: true, final: true, pod: &v1.Pod{}, reportMetadata: reportMetadata{here: w.reported.reportMetadata.here, unwanted: w.update.want == nil}}
 	switch {

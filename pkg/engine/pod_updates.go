@@ -32,7 +32,7 @@ func (l *loop) flush(ctx context.Context) {
 	l.pending = l.pending[:0]
 }
 
-// send sends the newest update to the pod's worker, which it starts where there is none.
+// send sends the newest update to the pod's worker; it starts the worker if there is none.
 // It never waits: it replaces an update that the worker has not read yet.
 func (l *loop) send(ctx context.Context, e *entry) {
 	if e.want != nil && !e.admitted && e.refused == (refusal{}) {
@@ -82,31 +82,33 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	}
 }
 
-// podUpdate is all that a worker needs to know from the sync loop. It is always complete and
-// the newest, so that losing or repeating one is harmless.
+// podUpdate is all that a worker needs to know from the sync loop. Each one is complete: a
+// worker that misses an update, or reads the same one twice, loses nothing.
 type podUpdate struct {
 	gen       uint64
-	want      *pod.Spec // nil: stop and remove the pod
-	requested *pod.Spec // want, but with the resources that it requests and is not given
-	refused   refusal
+	want      *pod.Spec // with the allocated resources, see granted; nil: stop and remove the pod
+	requested *pod.Spec // with the requested resources, see requested
+	refused   refusal   // of the pod, or of an edit of an admitted pod
 	health    pod.Health
 	network   bool
-	runtime   bool     // it is ready to make things
+	runtime   bool     // the runtime is ready
 	evicted   overfull // an instance that has to terminate
 	// resize is why the pod does not get the resources it requests.
 	resize refusal
-	// waits and stopWaits name the pod that has to start, or be gone, before this one.
+	// waits says which pod has to reach its condition before this pod starts, stopWaits which
+	// pod has to be gone before this pod stops; "" for none.
 	waits, stopWaits string
-	stopUntil        time.Time // when stopWaits ends
-	// operations are the requested ones, the newest last; the worker knows which it has
+	stopUntil        time.Time // the pod stops at this time even if stopWaits still holds
+	// operations are the newest requested ones, in order; the worker knows which it has
 	// acknowledged.
 	operations []*operation
 	// noNetwork says why the network is not ready.
 	noNetwork string
 }
 
-// refusal is why admission does not admit a pod; zero: it does.
+// refusal is why admission refuses a pod, an edit of an admitted pod, or a resize. Zero means
+// that it was not refused: it was admitted, or not judged yet.
 type refusal struct {
 	reason, message string
-	final           bool // the pod has Failed: it is not judged again
+	final           bool // the pod has Failed, and admission does not judge it again
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// handleReport takes a worker's report. The loop drops a pod only when its worker found it
-// gone while acting on the newest update: a spec that is on its way is never lost.
+// handleReport handles a worker's report. It drops a pod only if the report that it is gone is
+// about the newest update. So a spec that the worker has not read yet is never lost.
 func (l *loop) handleReport(ctx context.Context, r report) {
 	e := l.pods[r.key]
 	if e == nil || e.seq != r.seq {
@@ -52,8 +52,8 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 	}
 }
 
-// adoptStarted adopts from the status that a container has passed its startup probe under an
-// earlier agent: it is not probed for that again.
+// adoptStarted sets the startup probe status of containers whose pod status says that they
+// have started. An earlier agent ran that probe; the prober does not run it again.
 func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	for _, t := range e.targets {
 		name := t.Container.Name
@@ -63,8 +63,8 @@ func (l *loop) adoptStarted(ctx context.Context, e *entry) {
 	}
 }
 
-// sweepDirectories removes, in a goroutine of its own, the directories and cgroups that
-// earlier agents left of unknown pods (I6).
+// sweepDirectories removes, in a goroutine of its own, the directories and cgroups of unknown
+// pods, which earlier agents left (I6).
 func (l *loop) sweepDirectories(ctx context.Context) {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {
@@ -86,7 +86,7 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	for uid := range l.start.found {
 		keep[uid] = true
 	}
-	l.env.sweep.begin(maps.Clone(keep)) // workers may add to it
+	l.env.sweep.begin(maps.Clone(keep)) // the loop adds new pods to this copy
 	l.workers.Go(func() {
 		removed, err := l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
 		l.env.sweep.end()

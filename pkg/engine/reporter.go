@@ -29,8 +29,8 @@ func (o *statusOutput) report(key pod.Key, line pod.StatusReport) {
 	o.reporter.add(key, line)
 }
 
-// reporter sends statuses to the sinks, so that a slow or full disk never delays the sync
-// loop. One batch waits, with the newest status of each pod.
+// reporter sends statuses to the sinks in its own goroutine, so that a slow or full disk never
+// delays the sync loop. At most one batch waits, with the newest status of each pod.
 type reporter struct {
 	statuses chan map[pod.Key]pod.StatusReport // capacity 1, see add
 	sinks    []Sink
@@ -55,8 +55,10 @@ func (r *reporter) add(key pod.Key, line pod.StatusReport) {
 
 func (r *reporter) close() { close(r.statuses) }
 
-// run sends batches to the sinks until close. It keeps what a sink does not take, such as one
-// on a full disk: the newest status of each pod, which it sends again.
+// run sends batches to the sinks until close. If a sink returns an error for a status, run
+// keeps it, or a newer one of that pod, and sends it again with the next batch, or after
+// reportRetry. It logs a sink's first error, and another one only after the sink has taken
+// everything.
 func (r *reporter) run() {
 	again := make([]map[pod.Key]pod.StatusReport, len(r.sinks))
 	logged := make([]bool, len(r.sinks))
@@ -83,7 +85,7 @@ func (r *reporter) run() {
 	}
 }
 
-// reportTo sends lines to a sink and returns those it did not take.
+// reportTo sends lines to a sink and returns those for which the sink returned an error.
 func reportTo(s Sink, lines map[pod.Key]pod.StatusReport) (left map[pod.Key]pod.StatusReport, err error) {
 	for _, key := range sortedKeys(lines) {
 		line := lines[key]

@@ -29,7 +29,7 @@ func logsOf(have pod.Actual) []logFile {
 type rotation struct {
 	running bool
 	done    chan error // capacity 1: the last failure of a round
-	failing bool       // that was logged
+	failing bool       // the last round failed, and that was logged
 }
 
 func newRotation() rotation { return rotation{done: make(chan error, 1)} }

@@ -11,27 +11,27 @@ import (
 type phase int
 
 const (
-	// phaseAdopting: the runtime was not read yet. The loop does not know which pods run.
+	// phaseAdopting: the first census is not done. The loop does not know which pods run.
 	phaseAdopting phase = iota
-	// phaseWaiting: it was read. Layers that have neither answered nor failed have time until
-	// layerPatience is over.
+	// phaseWaiting: the first census is done. Layers that have neither answered nor failed
+	// have time until layerPatience is over.
 	phaseWaiting
-	// phaseSyncing: pods are dispatched. Some are not reported yet, or some source has not
-	// answered.
+	// phaseSyncing: the workers get updates. Some pod is not reported yet, or some layer is
+	// not ready.
 	phaseSyncing
-	// phaseReady: every source has answered, and every pod that was found or desired at the
-	// start was reported.
+	// phaseReady: every layer is ready, and every pod that the loop knew was reported.
 	phaseReady
 )
 
 // layerPatience is how long the first dispatch waits for layers that have neither answered
-// nor failed. Otherwise a later layer's pod would start, only to be replaced a moment later
-// by an earlier layer's of the same name.
+// nor failed. Without it, a later layer's pod could start, and be replaced a moment later by
+// the pod of the same name of an earlier layer.
 const layerPatience = 500 * time.Millisecond
 
-// observePatience is how long after the first dispatch the loop waits for pods that cannot be
-// observed: the runtime hangs over them, or the node they need is not known. After that
-// readers may rely on the pods there are.
+// observePatience limits how long, after the first dispatch, the feed's readers wait for the
+// first report of every pod. A pod has none while the runtime hangs over it, or while its
+// admission needs the Node object and that is not known. After this time readers get the pods
+// that were reported.
 const observePatience = 10 * time.Second
 
 // startup is the start of the sync loop.
@@ -39,12 +39,12 @@ type startup struct {
 	phase    phase
 	late     bool            // layerPatience is over
 	found    map[string]bool // UIDs that the first census found
-	whole    bool            // the first census read every pod
-	since    time.Time       // when pods were dispatched first
-	observed bool            // readers know that every pod was observed
+	whole    bool            // the first census read every pod and every record
+	since    time.Time       // when the first dispatch began
+	observed bool            // the feed's MarkPodsObserved was called
 }
 
-// adopted reports whether the runtime was read: admitted and orphaned pods are known.
+// adopted reports whether the first census is done: the loop knows which pods are on the node.
 func (s *startup) adopted() bool { return s.phase > phaseAdopting }
 
 // dispatching reports whether workers get updates.
@@ -62,8 +62,9 @@ func (s *startup) adopt(c census) {
 	}
 }
 
-// dispatch begins the first dispatch, and reports whether it may begin: the runtime was read,
-// so that running pods stay admitted, and every layer has answered, failed, or timed out.
+// dispatch enters phaseSyncing and returns true, once the first dispatch may begin: the first
+// census is done, so that running pods stay admitted, and every layer has answered or failed,
+// or layerPatience is over.
 func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	if s.phase != phaseWaiting || state == nil {
 		return false
@@ -77,7 +78,7 @@ func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	return true
 }
 
-// begin dispatches all pods for the first time, once that may begin.
+// begin does the first dispatch, of all desired pods, once start.dispatch allows it.
 func (l *loop) begin(ctx context.Context) {
 	if !l.start.dispatch(l.state, time.Now()) {
 		return
@@ -89,7 +90,8 @@ func (l *loop) begin(ctx context.Context) {
 	l.judgeOrphans(ctx)
 }
 
-// noteUnanswered logs which sources have neither answered nor failed.
+// noteUnanswered logs the layers that have neither answered nor failed. In logs a layer is
+// called a source.
 func (l *loop) noteUnanswered() {
 	var layers []podconfig.LayerState
 	switch {
@@ -105,8 +107,9 @@ func (l *loop) noteUnanswered() {
 	}
 }
 
-// noteAllReported reports once that every pod was observed, and once that the start is over:
-// every source has answered, too.
+// noteAllReported does two things, each once. It marks the feed's pods as observed, when every
+// pod was reported or observePatience is over. It enters phaseReady, when every pod was
+// reported and every layer is ready.
 func (l *loop) noteAllReported(ctx context.Context) {
 	if l.start.phase != phaseSyncing {
 		return
@@ -131,7 +134,7 @@ func (l *loop) noteAllReported(ctx context.Context) {
 	}
 	for _, key := range sortedKeys(l.cfg.Before) {
 		if _, found := l.orphans[key]; l.mode.sweep && !found && l.pods[key] == nil {
-			l.reportGone(key, nil) // it was removed while no agent could report it
+			l.reportGone(key, nil) // it was removed while no agent ran
 		}
 	}
 	if l.mode.sweep && l.start.whole {

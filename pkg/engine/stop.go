@@ -15,18 +15,18 @@ import (
 // minStop is the least time a container gets to exit, however long its hook took.
 const minStop = podview.MinGrace * time.Second
 
-// stopped is what the goroutine of one stop sends the worker: once when its hook has ended,
-// once when the stop has.
+// stopped is what the goroutine of one stop sends the worker: one when its preStop hook has
+// ended, if it ran one, and one when the stop has ended.
 type stopped struct {
-	i    int
-	hook bool
+	i    int  // which stop
+	hook bool // its hook has ended; else the stop
 	err  error
 }
 
-// stopContainers stops containers: each runs its preStop hook, waits for the containers it
-// has to follow, and stops within the rest of its grace (C-1.23.3, C-1.23.4). An update with
-// less grace shortens a stop in progress; nothing cancels it. It returns the first step that
-// failed.
+// stopContainers stops containers in parallel. For each it runs the preStop hook, waits until
+// the containers that have to exit before it have exited, and stops it within the rest of its
+// grace (C-1.23.3, C-1.23.4). An update with less grace shortens a stop in progress; nothing
+// cancels it. It returns the first step that failed.
 func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		if s.Killed != "" {
@@ -55,11 +55,11 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 	return w.await(ctx, stops, deadline, w.overdue(v))
 }
 
-// await runs stops in parallel and returns when all have ended. At overdue, it reports the
-// pod again.
+// await runs stops in parallel and returns when all have ended. When overdue fires, it reports
+// the pod again.
 func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadline, overdue <-chan time.Time) (plan.Step, error) {
-	news := make(chan stopped)  // to this loop, which receives until all have ended
-	deaf := make(chan struct{}) // closed when the loop receives no more: a panic ends it early (F8)
+	news := make(chan stopped)  // the loop below receives until all stops have ended
+	deaf := make(chan struct{}) // closed when the loop receives no more, also after a panic (F8)
 	tell := func(n stopped) {
 		select {
 		case news <- n:
@@ -85,7 +85,7 @@ func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadlin
 		case n := <-news:
 			id := stops[n.i].ID
 			switch {
-			case n.hook && n.err != nil && ctx.Err() != nil: // the agent ends: the hook did not end
+			case n.hook && n.err != nil && ctx.Err() != nil: // the agent exits: the next one runs the hook again
 			case n.hook:
 				if n.err != nil {
 					w.event(w.madeOf(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
@@ -122,14 +122,15 @@ func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadlin
 	return stops[0].Step, nil
 }
 
-// stopDeadline is the deadline of the stops in progress: it only comes nearer.
+// stopDeadline is the common deadline of the stops in progress. It only moves forward, to an
+// earlier time.
 type stopDeadline struct {
 	mu      sync.Mutex
-	until   time.Time     // zero: each has its own grace
-	changed chan struct{} // closed when until has come nearer
+	until   time.Time     // zero: each stop has its own deadline only
+	changed chan struct{} // closed when until moves forward
 }
 
-// shorten brings the deadline forward to until, where that is earlier.
+// shorten moves the deadline forward to until, if that is earlier.
 func (h *stopDeadline) shorten(until time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -140,8 +141,8 @@ func (h *stopDeadline) shorten(until time.Time) {
 	}
 }
 
-// of returns the earlier of own and the deadline, and a channel that is closed when that may
-// have changed.
+// of returns the earlier of own, the deadline of one stop, and the common deadline. The channel
+// is closed when that may have changed.
 func (h *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -155,13 +156,13 @@ func (h *stopDeadline) of(own time.Time) (time.Time, <-chan struct{}) {
 type stop struct {
 	plan.Step
 	request  pod.HookRequest
-	hooked   bool              // its hook ran already
-	turns    []<-chan struct{} // closed when the containers it has to follow have exited
-	end      chan struct{}     // closed when this one has exited
+	hooked   bool              // its preStop hook has ended in an earlier stop
+	turns    []<-chan struct{} // one for each container that has to exit first; closed when its stop has ended
+	end      chan struct{}     // closed when this stop has ended
 	deadline *stopDeadline
 }
 
-// run stops the container. It calls hooked when the hook has ended.
+// run stops the container. It calls hooked when the preStop hook has ended.
 func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) error {
 	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
 	patient, cancel := context.WithCancel(ctx)
@@ -191,7 +192,7 @@ func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) erro
 	return s.kill(ctx, env.runtime, own)
 }
 
-// outlast returns when the time for the hook and the waiting is over, or at the end of ctx.
+// outlast returns at the deadline, or when ctx is done.
 func (s *stop) outlast(ctx context.Context, own time.Time) {
 	for {
 		at, changed := s.deadline.of(own)
@@ -208,13 +209,13 @@ func (s *stop) outlast(ctx context.Context, own time.Time) {
 	}
 }
 
-// kill asks the runtime to stop the container within the rest of the time, in whole seconds,
-// and again when that becomes less.
+// kill asks the runtime to stop the container by the deadline, with a timeout in whole seconds.
+// When the deadline moves forward, it asks again with less.
 func (s *stop) kill(ctx context.Context, rt Runtime, own time.Time) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	done := make(chan error, 1) // the first result counts: the container is gone, or the stop is tried again
-	var due time.Time           // the deadline in the last call to the runtime
+	done := make(chan error, 1) // the first result counts; after an error the worker tries again
+	var due time.Time           // the deadline of the last call to the runtime
 	for {
 		at, changed := s.deadline.of(own)
 		if due.IsZero() || at.Before(due) {

@@ -5,23 +5,24 @@ import (
 	"sync"
 )
 
-// sweep keeps the removal of directories of unknown pods from removing those of new pods.
-// Loop, workers and the removal share it.
+// sweep keeps the removal of directories of unknown pods (loop.sweepDirectories) from removing
+// the directories of pods that are added meanwhile. The sync loop, the workers and the removal
+// share it.
 type sweep struct {
 	mu       sync.Mutex
-	known    map[string]bool // UIDs whose directories stay; nil while nothing is swept
+	known    map[string]bool // UIDs whose directories stay; nil while no removal runs
 	removing string          // the UID whose directories are being removed; "" for none
-	removed  chan struct{}   // closed when they are
+	removed  chan struct{}   // closed when the directories of removing are gone
 }
 
-// begin starts a sweep that keeps the directories of known.
+// begin begins a removal that keeps the directories of the known UIDs.
 func (s *sweep) begin(known map[string]bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.known = known
 }
 
-// end ends the sweep.
+// end ends the removal.
 func (s *sweep) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -29,7 +30,7 @@ func (s *sweep) end() {
 	s.next("")
 }
 
-// add has a sweep keep the directories of a new pod.
+// add keeps the directories of a new pod, if a removal runs.
 func (s *sweep) add(uid string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,8 +39,8 @@ func (s *sweep) add(uid string) {
 	}
 }
 
-// keeps reports whether the directories of a UID stay. The sweep calls it right before it
-// removes them: the ones before are removed by then.
+// keeps reports whether the directories of a UID stay. The removal calls it right before it
+// removes them, and after it has removed those of the UID before.
 func (s *sweep) keeps(uid string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +52,7 @@ func (s *sweep) keeps(uid string) bool {
 	return false
 }
 
-// next notes that the removal in progress is done, and which one begins.
+// next notes that the directories of removing are gone, and that those of uid are next.
 func (s *sweep) next(uid string) {
 	if s.removing != "" {
 		close(s.removed)
@@ -61,8 +62,8 @@ func (s *sweep) next(uid string) {
 	}
 }
 
-// await waits until no directories of uid, which was added, are being removed any more, or
-// until the end of ctx.
+// await waits until the directories of uid are not being removed any more, or until ctx is
+// done. add was called for uid before.
 func (s *sweep) await(ctx context.Context, uid string) {
 	s.mu.Lock()
 	removing, removed := s.removing == uid, s.removed

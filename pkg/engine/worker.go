@@ -28,12 +28,12 @@ type worker struct {
 
 	rec        instanceRecord
 	trouble    troubles
-	created    map[string]string // container name → ID of a created container that no read has shown yet
+	created    map[string]string // container name → ID of the newest container that this worker created
 	reported   reported
 	last       observation // of the pod
 	acked      uint64      // the newest operation that it has acknowledged
-	slot       bool
-	lowered    *pod.Spec // whose resources the pod's cgroup was last lowered to
+	slot       bool        // it has a start slot
+	lowered    *pod.Spec   // whose resources the pod's cgroup was last lowered to
 	emptyCheck emptyCheck
 	progress   progress
 	panics     []time.Time // of the last minute
@@ -48,7 +48,7 @@ type troubles struct {
 	of       map[string]pod.Trouble // by container, "" for the pod
 	step     map[string]plan.Action // which step the trouble is about
 	failures int                    // to read, stop or remove, in a row
-	unended  pod.Trouble            // what of the pod could not be stopped or removed last
+	unended  pod.Trouble            // the last failure to stop or remove something of the pod
 }
 
 func newTroubles() (t troubles) {
@@ -69,10 +69,11 @@ type reported struct {
 	events         sentEvents
 }
 
-// emptyCheck confirms an empty result about a pod that was there before (F26).
+// emptyCheck makes the worker read a pod again when the runtime suddenly shows nothing of it
+// (F26).
 type emptyCheck struct {
-	expected   bool      // a read showed something, and it was not removed since
-	emptySince time.Time // since when reads show nothing of it; zero: they show something
+	expected   bool      // a read or the record showed something of the pod, and the worker has not removed it
+	emptySince time.Time // when reads began to show nothing; zero: the last one showed something
 }
 
 // progress counts how often the same steps were done in a row.
@@ -105,8 +106,8 @@ func (w *worker) observe(have pod.Actual) {
 	}
 }
 
-// look reads the pod. ok is false when the pod has to be read again; over is true when the
-// worker has to end.
+// look reads the pod. It returns ok false when the worker has to read again, and over true
+// when the worker has to return.
 func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if ctx.Err() == nil {
@@ -147,7 +148,7 @@ func (w *worker) run(ctx context.Context) {
 		p := w.env.next(view)
 		w.planningSince.Store(0)
 		if view.StopWaits != "" && p.Stopping && view.Record.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
-			w.log.Warn("Stopping pod without waiting any longer for pods that depend on it", "reason", view.StopWaits)
+			w.log.Warn("Stopping pod although a pod that depends on it is not gone; the wait timed out", "wait", view.StopWaits)
 		}
 		if err := w.remember(ctx, view, p); err != nil {
 			w.freeSlot(ctx)
@@ -162,7 +163,7 @@ func (w *worker) run(ctx context.Context) {
 			w.forgetRest(ctx)
 		}
 		if !slices.ContainsFunc(p.Steps, func(s plan.Step) bool { return !makes(s) }) {
-			w.trouble.unended = pod.Trouble{} // it was done, by the worker or without it
+			w.trouble.unended = pod.Trouble{} // nothing is left to stop or remove
 		}
 		w.reportWaits(view, p)
 		if !w.sendReport(ctx, view, p) {
@@ -205,12 +206,13 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// emptyPause is how long an empty result about a pod that was there before has to last before
-// the worker acts on it (F26).
+// emptyPause is how long reads have to show nothing of a pod that was there before the worker
+// acts on that (F26).
 const emptyPause = time.Second
 
-// confirm reports whether the worker may act on what it read. If the runtime shows nothing of
-// a pod that it showed before, and this worker did not remove it, the worker asks twice.
+// confirm reports whether the worker may act on what it read. It returns false while the
+// runtime shows nothing of a pod that it showed before and that this worker did not remove,
+// until that has lasted for emptyPause.
 func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	switch {
 	case !have.Empty():
@@ -231,7 +233,7 @@ func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 // repeat them without a pause.
 func (p *progress) loops(steps []plan.Step) bool {
 	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
-		return false // their content may change at any rate
+		return false // a source may change the content of volumes at any rate
 	}
 	var b strings.Builder
 	for _, s := range steps {
@@ -249,7 +251,7 @@ func (p *progress) loops(steps []plan.Step) bool {
 func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	want := w.update.want
 	if want != nil && w.rec.UID != want.UID() && w.rec.Instance == 0 && have.Empty() {
-		w.rec.clear(w.key) // it is of another pod of this name, which never ran here
+		w.rec.clear(w.key) // the record is of another pod of this name, which never ran here
 	}
 	w.rec.raiseAttempts(have)
 	w.rec.forgetNotes(have)

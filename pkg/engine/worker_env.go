@@ -24,7 +24,7 @@ type workerEnv struct {
 
 	recorder recorder
 	starts   *startlimit.Limiter
-	sweep    *sweep        // of directories of unknown pods
+	sweep    *sweep        // the removal of directories of unknown pods
 	reports  chan<- report // capacity 0: to the sync loop
 
 	hostIPs      []string
@@ -36,7 +36,7 @@ type workerEnv struct {
 
 	services func(namespace string) ([]*v1.Service, error) // nil: there are none
 	forbids  func(want *pod.Spec) string                   // nil: everything may start
-	worked   func(operation string, took time.Duration)    // nil: it is not measured
+	worked   func(operation string, took time.Duration)    // a metrics callback; nil: not measured
 	next     func(plan.View) plan.Plan
 }
 

@@ -13,17 +13,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// saveRetry is how long the worker waits before it writes a record again that could not be
-// written.
+// saveRetry is how long the worker waits after a failed write of a record before it writes the
+// record again.
 const saveRetry = time.Minute
 
 // instanceRecord is the record of the pod's instance, as the worker keeps it on disk.
 type instanceRecord struct {
 	pod.Record
-	loaded    bool // it was read
-	dirty     bool // it differs from what is on the disk
-	saveErr   error
-	saveTried bool // since the last report
+	loaded    bool  // loadRecord was called
+	dirty     bool  // it differs from what is on the disk
+	saveErr   error // of the last write
+	saveTried bool  // it was written since the last report, or saveErr says why not
 }
 
 // loadRecord reads the record of the instance the runtime shows, else of the desired pod,
@@ -49,8 +49,8 @@ func (w *worker) loadRecord(uid string) {
 	}
 }
 
-// forgetRest removes a directory that an agent which died early may have left of a pod.
-// Nothing else shows it.
+// forgetRest removes the directory of an orphaned pod of which nothing else is left. An agent
+// that was killed while it started or removed the pod may leave one.
 func (w *worker) forgetRest(ctx context.Context) {
 	if w.uid == "" {
 		return
@@ -65,7 +65,8 @@ func (w *worker) forgetRest(ctx context.Context) {
 	w.uid = ""
 }
 
-// save writes the record as saveOwn does. If the UID belongs to another pod, it only logs that.
+// save is saveOwn for callers that continue when the UID belongs to another pod: it only logs
+// that.
 func (w *worker) save() {
 	if err := w.saveOwn(); err != nil {
 		w.log.Debug("Not writing record: the UID belongs to another pod", "error", err)
@@ -77,7 +78,7 @@ func (w *worker) save() {
 // a *pod.OwnerError: the UID belongs to another pod.
 func (w *worker) saveOwn() error {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
-		return nil // nothing of it exists yet
+		return nil // no instance has begun
 	}
 	err := w.env.records.Save(w.rec.Record)
 	if other, is := errors.AsType[*pod.OwnerError](err); is { // no failure of the disk
@@ -87,15 +88,16 @@ func (w *worker) saveOwn() error {
 	return nil
 }
 
-// catchUp takes the number of a newer instance from the runtime.
+// catchUp sets the number of the instance to the one that the runtime shows, if that is newer.
 func (r *instanceRecord) catchUp(have pod.Actual) {
 	if r.CatchUp(have) {
 		r.dirty = true
 	}
 }
 
-// raiseAttempts keeps the numbers that only rise ahead of those the runtime shows, so that
-// they outlive the containers that carry them.
+// raiseAttempts raises the next attempt numbers in the record above those that the runtime
+// shows. No container gets the attempt number of one that has started, also after that was
+// removed.
 func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	raise := func(name string, next uint32) {
 		if next > r.Attempts[name] {
@@ -108,15 +110,15 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	}
 	for name, c := range have.Containers {
 		if c.State == pod.StateCreated {
-			raise(name, c.Attempt) // it has not been started
+			raise(name, c.Attempt) // it has not started: its successor may have the same number
 		} else {
 			raise(name, c.Attempt+1)
 		}
 	}
 }
 
-// remember puts into the record what this plan decided: the spec of the instance, its end,
-// and since when it stops.
+// remember puts into the record what the plan decided: the spec of the instance, how it
+// terminated, and when its stop began.
 func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Record.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
@@ -131,7 +133,8 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 			return err
 		}
 	case p.Ended.Phase != "":
-		// If the pod never ran here, its API server shows the end: nothing of it is recorded.
+		// If no instance has begun, save writes nothing: the pod had terminated at its API
+		// server before it ran here, and its source shows that to the next agent, too.
 		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
 		if p.Ended.Reason == eventDeadline {
@@ -147,16 +150,16 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	return nil
 }
 
-// noteStopping records since when the instance is being stopped. A plan that pulls first
-// stops nothing before the pull is done.
+// noteStopping records that the stop of the instance begins now, unless it has begun. A plan
+// that begins with a pull stops nothing before that pull is done.
 func (r *instanceRecord) noteStopping() {
 	if r.StopSince.IsZero() {
 		r.StopSince, r.dirty = time.Now(), true
 	}
 }
 
-// refuse records a final rejection as the end of an instance that never ran, so that no later
-// agent judges the pod again. It records none under the UID of another pod.
+// refuse records a final refusal as an instance that has Failed, so that no later agent judges
+// the pod again. It records nothing if the UID belongs to another pod.
 func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 	if w.update.refused.reason == plan.DuplicateUID {
 		return nil
@@ -169,11 +172,12 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 	return nil
 }
 
-// beginInstance notes the instance that is about to start. An older pod of this name is
-// removed first: while that fails, its UID stays the record's, and the pod is tried again.
+// beginInstance records the instance that is about to start. It first removes what is left of
+// an older pod of this name with another UID. If that fails, the record stays the older
+// pod's, and the worker tries again.
 func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) error {
 	old := w.rec.UID
-	other := w.rec.Instance > 0 && old != "" && old != want.UID() // without an instance, nothing began
+	other := w.rec.Instance > 0 && old != "" && old != want.UID()
 	if other {
 		if err := w.removeAll(ctx, old); err != nil {
 			return fmt.Errorf("remove the older pod %s of this name: %w", old, err)
@@ -214,8 +218,8 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	return w.env.volumes.Forget(ctx, w.key, uid)
 }
 
-// otherOwner returns the other pod for which the disk has the UID's record, nil for none:
-// manifests may claim UIDs. err says that the record cannot be read.
+// otherOwner returns the other pod that the record of the UID on the disk belongs to, nil for
+// none: a manifest may set the UID of another pod. err says that the record cannot be read.
 func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 	owner, known, err := w.env.records.Owner(uid)
 	if err == nil && known && owner != w.key {
@@ -224,8 +228,8 @@ func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 	return nil, err
 }
 
-// isOwner reports whether what the node keeps under the UID may be removed: the UID is not
-// another pod's.
+// isOwner reports whether the worker may remove what the node keeps under the UID: the UID is
+// not another pod's.
 func (w *worker) isOwner(uid string) (bool, error) {
 	other, err := w.otherOwner(uid)
 	if other != nil {
@@ -235,8 +239,8 @@ func (w *worker) isOwner(uid string) (bool, error) {
 	return err == nil, err
 }
 
-// forget removes what is left of the pod. Its record is then empty, and the worker does not
-// write it again.
+// forget removes what is left of the pod, and empties its record: the worker writes it only
+// when another instance begins.
 func (w *worker) forget(ctx context.Context, uid string) error {
 	if uid != "" {
 		if err := w.removeAll(ctx, uid); err != nil {
@@ -244,7 +248,7 @@ func (w *worker) forget(ctx context.Context, uid string) error {
 		}
 	}
 	w.rec.clear(w.key)
-	if !deleting(w.update.want) { // how it ended is still to be reported (C-1.27.9)
+	if !deleting(w.update.want) { // a deleting pod's last status is still reported (C-1.27.9)
 		w.reported.status = v1.PodStatus{}
 	}
 	return nil

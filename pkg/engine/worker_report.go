@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// report is what a worker sends the sync loop after it planned.
+// report is what a worker sends the sync loop after each plan.
 type report struct {
 	key  pod.Key
 	seq  uint64 // of the entry whose worker reports
@@ -21,24 +21,23 @@ type report struct {
 	busy bool   // the plan has steps: the status is not yet the desired one
 	// behind is why an edit, or the pod's stop, is blocked; zero: it is not.
 	behind pod.Trouble
-	// stuck is the step of the pod that failed last and was not done since; zero: there is
-	// none.
+	// stuck is a failure that keeps the pod from continuing, see worker.stuck; zero: none.
 	stuck pod.Trouble
 	pod   *v1.Pod
 	reportMetadata
 	fresh bool // the status, or its metadata, differs from what was reported before
-	gone  bool
+	gone  bool // nothing is left of the pod, and it is not desired
 	ended bool // terminated: it holds no port any more
 	// settled says that the plan only waits for events, not for time.
 	settled bool
-	saved   bool // the record was written, or could not be: saveErr
+	saved   bool // a write of the record was tried since the last report; saveErr is its result
 	saveErr error
-	final   bool // a person has to fix something before this pod can start
+	final   bool // the pod cannot start before a person changes something
 	targets []prober.Target
 	// limited says that the disk of this instance has to be measured.
 	limited  bool
 	instance int
-	holds    []string  // UIDs by which something of the pod is here
+	holds    []string  // UIDs under which the runtime or the disk has something of the pod
 	logs     []logFile // of the containers that run
 }
 
@@ -50,7 +49,8 @@ type reportMetadata struct {
 	unwanted bool
 }
 
-// sendReport computes the status and reports it; it returns false at the end.
+// sendReport computes the status and sends it to the sync loop; it returns false if ctx ends
+// first.
 func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool {
 	r := report{
 		key:     w.key,
@@ -113,14 +113,14 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	}
 }
 
-// hasEnded reports whether the instance has terminated that the pod runs as, or will start as:
-// until that one starts, the record is of the instance before.
+// hasEnded reports whether the pod's newest instance has terminated. If an edit demands a new
+// instance, the recorded end of the instance before does not count.
 func (w *worker) hasEnded(v plan.View, p plan.Plan) bool {
 	return p.Ended.Phase != "" || w.rec.Terminal != "" && (v.Want == nil || deleting(v.Want) || plan.Instance(v) == w.rec.Instance)
 }
 
-// holds returns the UIDs by which the runtime or the disk has something of the pod. A record
-// without an instance was not written yet.
+// holds returns the UIDs under which the runtime or the disk has something of the pod. A record
+// without an instance is not on the disk.
 func (w *worker) holds(have pod.Actual) (uids []string) {
 	uids = append(uids, w.uid)
 	if !have.Empty() {
@@ -180,9 +180,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = eventForbidden, v.Forbidden, false
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
-		// The old one has been stopped: its reasons do not hold for the next.
+		// The old instance has stopped: the status is that of the next one.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
-		if !w.rec.StopSince.IsZero() || w.rec.UID != spec.UID() { // zero: now, until it begins
+		if !w.rec.StopSince.IsZero() || w.rec.UID != spec.UID() { // zero: the status keeps its start time, or shows the current time
 			notes.StartTime = w.rec.StopSince
 		}
 	}

@@ -13,8 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// waitForUpdate blocks until an update is newer than the one with which the pod was found
-// gone. The loop may be about to forget this worker, and an older update may be pending.
+// waitForUpdate waits, after the worker reported its pod gone, until there is an update of a
+// newer generation; it ignores a repeated one. Like wait it returns false when the worker has
+// to return: the loop drops a pod that is gone and not desired.
 func (w *worker) waitForUpdate(ctx context.Context) bool {
 	w.freeSlot(ctx)
 	for gen := w.update.gen; w.update.gen == gen; {
@@ -25,8 +26,8 @@ func (w *worker) waitForUpdate(ctx context.Context) bool {
 	return true
 }
 
-// wait blocks until there is an update, d has passed (never, for d = 0), or the end; it
-// returns false at the end.
+// wait blocks until there is an update or d has passed; d = 0 sets no limit. It returns false
+// when the worker has to return: the loop has closed the updates, or ctx is done.
 func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 	var due <-chan time.Time
 	if d > 0 {
@@ -47,8 +48,8 @@ func (w *worker) wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// pause blocks until d has passed, whatever updates come; only another spec, an operation or
-// the end cuts it short. It returns false at the end.
+// pause blocks until d has passed. Another spec or an operation ends it early; other updates do
+// not. Like wait it returns false when the worker has to return.
 func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	over := time.NewTimer(d)
 	defer over.Stop()
@@ -79,15 +80,15 @@ func (w *worker) readPending() (changed bool) {
 	}
 }
 
-// read takes an update, and reports whether it has another spec than the one before, or an
-// operation.
+// read takes an update, and reports whether it has another spec than the one before, or a new
+// operation. Other data of the same spec does not count, see onlyOtherData.
 func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
-		clear(w.trouble.of) // a changed spec is tried at once
+		clear(w.trouble.of) // try a changed spec at once
 	} else if changed && u.want != nil && (!u.want.Data.Same(w.update.want.Data) || !slices.Equal(u.want.Unread, w.update.want.Unread)) {
 		login := pullSecrets(u.want) != pullSecrets(w.update.want)
-		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // so do other data, where they were missing
+		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // try again at once what changed data can repair
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
 		})
 	}
@@ -105,7 +106,8 @@ func pullSecrets(want *pod.Spec) string {
 	})
 }
 
-// failed counts a failure and returns how long to wait before the next try.
+// failed counts a failure to read, stop or remove, and returns how long to wait before the next
+// try.
 func (w *worker) failed() time.Duration {
 	w.trouble.failures++
 	return retryDelay(w.trouble.failures)

@@ -19,8 +19,8 @@ type Actor interface {
 	StopSandbox(ctx context.Context, id string) error
 	RemoveSandbox(ctx context.Context, id string) error
 	// PullImage makes the image of want's container present by its pull policy: ImageStatus,
-	// then PullImage where needed. It calls progress for every step; progress does not wait. The end
-	// of ctx ends it.
+	// then PullImage where needed. It calls progress for every step; progress must not wait.
+	// When ctx is done, it returns.
 	PullImage(ctx context.Context, want *pod.Spec, container string, progress func(pod.PullProgress)) error
 	CreateContainer(ctx context.Context, r pod.CreateRequest) (string, error)
 	StartContainer(ctx context.Context, id string) error
@@ -52,12 +52,12 @@ type Hints interface {
 // Volumes sets up the volumes and directories of an instance, and tears them down. Its
 // operations are synchronous and safe to repeat.
 type Volumes interface {
-	// Put makes the directories and volumes of one instance, and brings those that
-	// show config objects, labels or tokens up to date.
+	// Put makes the directories and volumes of one instance. If they exist, it updates those
+	// that show config objects, labels or tokens.
 	Put(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
 	// Ready reports whether Put has been done for this instance (put), so that its containers
 	// may start. current says that the volumes show the desired content. until is when they
-	// go stale by time alone (a token is to be renewed), zero for never.
+	// have to be updated by time alone (a token has to be renewed), zero for never.
 	Ready(want *pod.Spec, instance int) (put, current bool, until time.Time)
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
@@ -73,19 +73,20 @@ type Volumes interface {
 	// Forget removes all that is left of the pod: its directory and its log
 	// directory.
 	Forget(ctx context.Context, key pod.Key, uid string) error
-	// Sweep removes the directories of all pods but those whose UIDs keep is true for. It
-	// calls keep right before, and returns the UIDs it removed.
+	// Sweep removes the directories of all pods for whose UIDs keep returns false. It calls
+	// keep for each UID right before it removes that UID's directories, and returns the UIDs
+	// it removed.
 	Sweep(ctx context.Context, keep func(uid string) bool) ([]string, error)
 }
 
 // Cgroups keeps one cgroup for each pod (C-1.41). It never touches a cgroup without our mark.
 type Cgroups interface {
-	// Put makes the pod's cgroup, or gives it the limits that want asks for, and
-	// returns its name as the runtime's driver takes it.
+	// Put makes the pod's cgroup, or sets its limits to those that want requests. It returns
+	// the name in the form of the runtime's cgroup driver.
 	Put(want *pod.Spec) (parent string, err error)
-	// Raise gives the pod's cgroup what grows, and lowers nothing: before the first container
-	// of a resize gets its share (C-1.34.5). Lower comes after the last one and lowers what
-	// shrinks. Neither creates a cgroup.
+	// Raise raises the limits of the pod's cgroup that want raises, and lowers none; a resize
+	// calls it before the first container gets more (C-1.34.5). Lower lowers the others; a
+	// resize calls it after the last container. Neither creates a cgroup.
 	Raise(want *pod.Spec) error
 	Lower(want *pod.Spec) error
 	// Parent returns the name of the pod's cgroup, "" if it has none of ours, such as a pod
@@ -94,8 +95,8 @@ type Cgroups interface {
 	// Take removes the cgroups of the pod with uid, of any QoS class, once no process runs in
 	// them.
 	Take(uid string) error
-	// Sweep removes the cgroups of all pods whose UIDs keep does not name, and returns
-	// the UIDs it removed.
+	// Sweep removes the cgroups of all pods whose UIDs are not in keep, and returns the UIDs
+	// it removed.
 	Sweep(keep map[string]bool) ([]string, error)
 }
 
@@ -107,12 +108,12 @@ type Users interface {
 	Take(uid string) error
 }
 
-// Records keeps what cannot be observed, one small file a pod. Losing one costs some status
-// fields and hooks, never a container: callers continue after an error.
+// Records keeps what cannot be observed, one small file for each pod. If a record is lost, some
+// status fields and hooks are lost, but no container stops: callers continue after an error.
 type Records interface {
-	// Load returns the record of key; ok is false when there is none, or when
-	// it was damaged (it is then set aside, and err says so). Where the record of uid
-	// is another pod's, err is a *pod.OwnerError, and r that of key's former UID.
+	// Load returns the record of key; ok is false when there is none, or when it was damaged:
+	// Load then moves it aside, and err says so. If the record of uid belongs to another pod,
+	// err is a *pod.OwnerError, and r is the record of key's former UID.
 	Load(key pod.Key, uid string) (r pod.Record, ok bool, err error)
 	// Owner returns the pod whose record is that of uid; known is false when there is none.
 	Owner(uid string) (key pod.Key, known bool, err error)
@@ -125,10 +126,10 @@ type Records interface {
 // Sets keeps the last good set of every layer, so that an agent that starts before a source
 // has answered knows its last desired pods.
 type Sets interface {
-	// Save writes the current content of files of a layer, last read without error at at; an
-	// empty set removes a file. Files that are not named stay.
+	// Save writes the sets of the changed files of a layer; at is when the layer was last read
+	// without an error. An empty set removes its file's set; other files' sets stay.
 	Save(layer string, at time.Time, changed []pod.LastGoodSet) error
-	// Forget removes the sets of all layers that keep is not true for.
+	// Forget removes the sets of all layers for which keep returns false.
 	Forget(keep func(layer string) bool) error
 }
 

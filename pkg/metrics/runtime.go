@@ -157,7 +157,8 @@ func newWorkers(r *prometheus.Registry) workers {
 	}
 }
 
-// Worked counts one iteration of a pod's worker: create, update, sync or terminated.
+// Worked records how long a pod's worker took for the steps of one plan; operation is create,
+// sync or kill.
 func (m *Metrics) Worked(operation string, took time.Duration) {
 	m.workers.turns.WithLabelValues(operation).Observe(took.Seconds())
 }

@@ -44,7 +44,7 @@ func TestF28_ForeignPods(t *testing.T) {
 		pod.LabelPodName: s.full("own"), pod.LabelPodNamespace: "default", pod.LabelPodUID: "own-" + s.name, pod.LabelNode: s.name,
 	})
 	s.excuse("own")
-	a.await("Ignoring pod of an unknown source", s.full("own"))
+	a.await("Ignoring pod of an agent with another root directory", s.full("own"))
 	for box, c := range was {
 		r, err := s.node.Runtime.PodSandboxStatus(t.Context(), &cri.PodSandboxStatusRequest{PodSandboxId: box})
 		if err != nil || r.Status.State != cri.PodSandboxState_SANDBOX_READY {
