@@ -53,7 +53,7 @@ func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 // inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster.
 func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 	cfg := stock(a.cfg, a.runtime.Runtime)
-	cfg.Forget, cfg.Removed = a.runtime.puller.Forget, a.metrics.ImageCollected
+	cfg.RemoveRecord, cfg.Collected = a.runtime.puller.RemoveRecord, a.metrics.ImageCollected
 	cfg.Known = live.PodsKnown()
 	cfg.Desired = func() (map[string][]string, bool) {
 		pods, complete := live.Needed()
@@ -195,7 +195,7 @@ func OpenImages(ctx context.Context, cfg Config) (*Images, error) {
 		return nil, look.Fail(look.Usage, err)
 	}
 	c := stock(cfg, i.runtime)
-	c.Desired, c.Forget = recordedImages(cfg), i.puller.Forget
+	c.Desired, c.RemoveRecord = recordedImages(cfg), i.puller.RemoveRecord
 	i.images = image.NewInventory(c)
 	pulls, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -268,7 +268,7 @@ func (i *Images) Endpoint() string { return i.runtime.Endpoint() }
 func recordedImages(cfg Config) func() (map[string][]string, bool) {
 	specs, err := cfg.Needed()
 	if err != nil {
-		cfg.Log.Warn("Pods of the last agent not read", "error", err)
+		cfg.Log.Warn("Failed to read the pods of the last agent", "error", err)
 	}
 	all := map[string][]string{}
 	for _, spec := range specs {

@@ -23,7 +23,7 @@ import (
 // credential is one login for a registry, and where it comes from.
 type credential struct {
 	user, password string
-	secret         *secretRef // the Secret it is from; nil for the node's, for every pod
+	secret         *secretRef // the pull secret that it is from; nil if it is the node's, for every pod
 }
 
 // secretRef names a pull secret.
@@ -80,11 +80,12 @@ func readLogins(js []byte, old bool) (logins, error) {
 	return l, nil
 }
 
-// ring is a list of credentials in the order they are tried: more specific ones first.
+// ring is a list of credentials in the order in which they are tried: more specific ones first.
 type ring []keyed
 
+// keyed is a credential and the images that it is for.
 type keyed struct {
-	pattern string // host with globs, and a path
+	pattern string // a host that may contain globs, and the beginning of a path
 	credential
 }
 
@@ -131,8 +132,8 @@ func (r ring) lookup(n name) []credential {
 	return found
 }
 
-// matches reports whether a pattern matches a repository: the host part by part, with
-// globs; the port; and a prefix of the path.
+// matches reports whether a pattern matches a repository. Each part of the host must match, where
+// the pattern may have globs. The ports must be equal, and the path must begin with the pattern's.
 func matches(pattern, repo string) bool {
 	p, err := url.Parse("https://" + pattern)
 	if err != nil {
@@ -201,9 +202,9 @@ func serverUID(o *pod.Object, s *v1.Secret) string {
 	return string(s.UID)
 }
 
-// credentials returns all credentials for an image, in the order they are tried: the pod's
-// secrets, the node's docker configuration, the node's providers. If there are none, the
-// image is pulled without credentials.
+// credentials returns the credentials for an image in the order in which fetch tries them: those of
+// the pod's secrets, of the node's Docker configuration, of the node's credential providers. It
+// returns none if the image is pulled without credentials.
 func (p *Puller) credentials(ctx context.Context, n name, secrets []credential) []credential {
 	all := slices.Clone(secrets)
 	all = append(all, p.nodeLogins().lookup(n)...)
@@ -218,9 +219,9 @@ func (p *Puller) credentials(ctx context.Context, n name, secrets []credential) 
 	return distinct
 }
 
-// DockerConfigs returns where the kubelet looks for the node's docker configuration, in its
-// order. It leaves out the working directory, which depends on who starts the agent. home
-// may be "".
+// DockerConfigs returns the files in which the kubelet looks for the node's Docker configuration,
+// in its order. It leaves out the working directory, which depends on how the agent is started.
+// home may be "".
 func DockerConfigs(rootDir, home string) []string {
 	var all []string
 	for _, dir := range []string{rootDir, homeDir(home, ".docker"), "/.docker"} {
@@ -243,7 +244,7 @@ func homeDir(home, below string) string {
 	return filepath.Join(home, below)
 }
 
-// nodeLogins reads the node's docker configuration from disk on each call.
+// nodeLogins reads the first usable file of the node's Docker configuration, on each call again.
 func (p *Puller) nodeLogins() ring {
 	var r ring
 	for _, file := range p.cfg.DockerConfigs {

@@ -16,18 +16,18 @@ import (
 // errClosed is the error of a pull that was not finished when Run ended.
 var errClosed = errors.New("image pulls have stopped")
 
-// settleDelay is how long after a cancelled pull its image may still appear: the runtime may see
-// the cancellation only while it writes.
-const settleDelay = 3 * time.Second
+// lateImageDelay is how long after a pull with an unknown outcome its image may still appear: the
+// runtime may notice a cancellation only while it stores the image.
+const lateImageDelay = 3 * time.Second
 
 // flightKey identifies a pull by its image and its credentials.
 type flightKey [sha256.Size]byte
 
-// A flight is one pull that any number of pods wait for. Run starts its goroutine.
+// A flight is one pull that one or more pods wait for. Run starts its goroutine.
 type flight struct {
 	Pull  // Waiting is guarded by Puller.mu
 	key   flightKey
-	want  *pod.Spec // of the first pod that asked
+	want  *pod.Spec // the pod that started the pull
 	name  name
 	creds []credential
 
@@ -36,30 +36,30 @@ type flight struct {
 	cancel  context.CancelFunc
 	done    chan struct{} // closed when the fields below are set
 	err     error
-	took    time.Duration // of the pull itself
-	bytes   int64         // of the image; 0 means unknown
-	unseen  bool          // it may have left an image that needs credentials
+	took    time.Duration // of the pull, without the wait for the registry limit
+	bytes   int64         // size of the image; 0 means unknown
+	unknown bool          // the outcome of the pull is unknown, see records
 }
 
 // registryLimit limits the concurrent pulls from one registry.
 type registryLimit struct {
-	free  chan struct{} // one token for each turn that is taken
-	users int           // flights that have one or wait for one; guarded by Puller.mu
+	running chan struct{} // one token for each running pull; its capacity is the limit
+	flights int           // flights that run or wait for the limit; guarded by Puller.mu
 }
 
-// Run pulls what PullImage asks for until ctx ends. It returns when the last pull
-// has ended; PullImage then fails.
+// Run carries out the pulls of PullImage until ctx ends. It returns when the last pull has
+// ended. PullImage then returns an error.
 func (p *Puller) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	for {
 		select {
 		case <-p.wake:
-			for _, f := range p.queued(false) {
+			for _, f := range p.takeQueue(false) {
 				wg.Go(func() { p.runFlight(ctx, f) })
 			}
 		case <-ctx.Done():
-			for _, f := range p.queued(true) {
+			for _, f := range p.takeQueue(true) {
 				p.finish(f, errClosed)
 			}
 			return
@@ -67,8 +67,9 @@ func (p *Puller) Run(ctx context.Context) {
 	}
 }
 
-// queued takes all flights off the queue; last closes the queue for new ones.
-func (p *Puller) queued(last bool) []*flight {
+// takeQueue removes all flights from the queue and returns them. With last, the queue accepts no
+// more flights.
+func (p *Puller) takeQueue(last bool) []*flight {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	q := p.queue
@@ -76,7 +77,7 @@ func (p *Puller) queued(last bool) []*flight {
 	return q
 }
 
-// Pulls returns the pulls under way, the oldest first.
+// Pulls returns the pulls that run or wait for their registry limit, the oldest first.
 func (p *Puller) Pulls() []Pull {
 	p.mu.Lock()
 	var all []Pull
@@ -93,7 +94,8 @@ func (p *Puller) Pulls() []Pull {
 	return all
 }
 
-// share waits for the flight that pulls n with creds; the first caller starts it.
+// share waits for the flight that pulls n with creds. The first caller starts it; it is cancelled
+// when the last caller's ctx has ended.
 func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) (*flight, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err // the list of credentials may be incomplete
@@ -128,24 +130,24 @@ func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []cred
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if f.waiters--; f.waiters == 0 {
-		p.forget(f) // a later caller starts a new flight
+		p.removeFlight(f) // a later caller starts a new flight
 		f.cancel()
 	}
 	return nil, ctx.Err()
 }
 
-// forget removes f from the flights that callers can join. The caller holds the mutex.
-func (p *Puller) forget(f *flight) {
+// removeFlight removes f from the flights that callers can join. The caller holds the mutex.
+func (p *Puller) removeFlight(f *flight) {
 	if p.flights[f.key] == f {
 		delete(p.flights, f.key)
 	}
 }
 
-// runFlight runs a flight from its turn at the registry to its end.
+// runFlight carries out the pull of a flight and wakes the waiters.
 func (p *Puller) runFlight(ctx context.Context, f *flight) {
 	stop := context.AfterFunc(ctx, f.cancel)
 	defer stop()
-	if f.ctx.Err() != nil { // all waiters left before it began
+	if f.ctx.Err() != nil { // no pod waits any more
 		p.finish(f, f.ctx.Err())
 		return
 	}
@@ -159,46 +161,48 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 		p.cfg.Log.Info("Image pulled", "image", f.Image, "took", took)
 	}
 	p.mu.Lock()
-	p.forget(f) // before the event and the waiters' return: Pulls no longer lists it then
+	p.removeFlight(f) // first, so that Pulls no longer lists it when the event comes and the waiters return
 	p.mu.Unlock()
 	p.cfg.Observe(Event{Pull: f.Pull, Over: true, Err: err})
 	p.finish(f, err)
-	if f.unseen {
-		p.recordOutcome(ctx, f)
+	if f.unknown {
+		p.recordUnknownLater(ctx, f)
 	}
 }
 
-// recordOutcome records the outcome of a flight whose pull was cancelled or timed out. If that
-// fails the intent stays, and the next pull or the next agent tries again.
-func (p *Puller) recordOutcome(ctx context.Context, f *flight) {
+// recordUnknownLater calls recordUnknownPulls when the image of a flight with an unknown outcome
+// can no longer appear. If that fails, the intent stays, and the next pull or the next agent
+// tries again.
+func (p *Puller) recordUnknownLater(ctx context.Context, f *flight) {
 	select {
-	case <-time.After(settleDelay):
+	case <-time.After(lateImageDelay):
 	case <-ctx.Done():
 		return
 	}
-	if err := p.settle(ctx, f.want); err != nil {
-		p.cfg.Log.Warn("Failed to find out whether an image was pulled", "image", f.Image, "error", err)
+	if err := p.recordUnknownPulls(ctx, f.want); err != nil {
+		p.cfg.Log.Warn("Failed to check an image pull with unknown outcome", "image", f.Image, "error", err)
 	}
 }
 
 // finish ends a flight and wakes all its waiters.
 func (p *Puller) finish(f *flight, err error) {
 	p.mu.Lock()
-	p.forget(f)
+	p.removeFlight(f)
 	p.mu.Unlock()
 	f.cancel()
 	f.err = err
 	close(f.done)
 }
 
-// pull waits for a turn at the registry, pulls, and records which credential served. It
-// records the intent first, because every pod may use an image without a record.
+// pull waits for the registry limit, pulls, and records the credential that pulled the image. It
+// writes the intent first, because every pod may use an image that has neither an intent nor a
+// pulled record.
 func (p *Puller) pull(f *flight) error {
 	if err := p.acquire(f); err != nil {
 		return err
 	}
 	defer p.release(f)
-	if err := p.records.intend(f.name); err != nil {
+	if err := p.records.beginPull(f.name); err != nil {
 		return &pod.StartError{Reason: reasonPull, Err: fmt.Errorf("pull image %s: %w", f.Image, err)}
 	}
 	began := time.Now()
@@ -212,20 +216,20 @@ func (p *Puller) pull(f *flight) error {
 			err = errors.New("the image is not there after its pull")
 		}
 		if err == nil {
-			err = p.records.pulled(id, f.name, used)
+			err = p.records.recordPulled(id, f.name, used)
 		}
-		if err != nil { // the intent stays, so that the image is not open to every pod
-			f.unseen = true
-			p.records.unsure(f.name)
+		if err != nil { // the intent stays, so that not every pod may use the image
+			f.unknown = true
+			p.records.endUnknown(f.name)
 			p.cfg.Log.Warn("Failed to record image pull; the next pod asks the registry again", "image", f.Image, "error", err)
 			return nil
 		}
 	}
-	if f.unseen {
-		p.records.unsure(f.name)
+	if f.unknown {
+		p.records.endUnknown(f.name)
 		return err
 	}
-	p.records.done(f.name)
+	p.records.endPull(f.name)
 	return err
 }
 
@@ -244,8 +248,8 @@ func (p *Puller) size(f *flight) int64 {
 	return n
 }
 
-// fetch tries the credentials in the kubelet's order (C-1.39.5), or pulls once without any,
-// and returns the credential that served.
+// fetch tries the credentials in the kubelet's order (C-1.39.5), or pulls once without any, and
+// returns the credential that pulled the image. If no credential did, it sets f.unknown.
 func (p *Puller) fetch(f *flight) (used credential, err error) {
 	creds := f.creds
 	if len(creds) == 0 {
@@ -253,49 +257,49 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 	}
 	var texts []string
 	var failed *pod.StartError
-	unseen := false
+	unknown := false
 	for _, c := range creds {
 		_, err := p.cfg.Runtime.FetchImage(f.ctx, f.want, f.Image, c.user, c.password)
 		if err == nil {
 			return c, nil
 		}
-		// Every pod may use an image that was pulled without a secret, or that was there
-		// before.
-		unseen = unseen || c.secret != nil && (f.ctx.Err() != nil || !isAnswer(err))
+		// Without a pull secret the outcome does not matter: every pod may use the image.
+		unknown = unknown || c.secret != nil && (f.ctx.Err() != nil || !runtimeAnswered(err))
 		if !errors.As(err, &failed) || f.ctx.Err() != nil {
-			f.unseen = unseen
+			f.unknown = unknown
 			return c, err
 		}
 		if text := failed.Err.Error(); !slices.Contains(texts, text) {
 			texts = append(texts, text)
 		}
 	}
-	f.unseen = unseen
+	f.unknown = unknown
 	if len(texts) == 1 {
 		return credential{}, failed
 	}
 	return credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
 }
 
-// isAnswer reports whether an error is the runtime's answer about the image. A timeout is
-// not, though it comes as a StartError.
-func isAnswer(err error) bool {
+// runtimeAnswered reports whether an error of a Runtime is what the runtime answered about the
+// image. After any other error, the call may still take effect.
+func runtimeAnswered(err error) bool {
 	var failed *pod.StartError
 	return errors.As(err, &failed) && !errors.Is(failed.Err, pod.ErrTimeout)
 }
 
-// acquire waits until one more image may be pulled from the registry.
+// acquire waits until the registry limit allows one more pull. Each successful call needs a
+// release.
 func (p *Puller) acquire(f *flight) error {
 	p.mu.Lock()
-	t := p.limits[f.name.registry]
-	if t == nil {
-		t = &registryLimit{free: make(chan struct{}, p.cfg.PerRegistry)}
-		p.limits[f.name.registry] = t
+	l := p.limits[f.name.registry]
+	if l == nil {
+		l = &registryLimit{running: make(chan struct{}, p.cfg.PerRegistry)}
+		p.limits[f.name.registry] = l
 	}
-	t.users++
+	l.flights++
 	p.mu.Unlock()
 	select {
-	case t.free <- struct{}{}:
+	case l.running <- struct{}{}:
 		if err := f.ctx.Err(); err != nil { // both channels were ready
 			p.release(f)
 			return err
@@ -305,25 +309,26 @@ func (p *Puller) acquire(f *flight) error {
 		p.mu.Unlock()
 		return nil
 	case <-f.ctx.Done():
-		p.leave(f)
+		p.leaveLimit(f)
 		return f.ctx.Err()
 	}
 }
 
-// release frees the turn of f for the next flight.
+// release lets the next flight of the registry pull.
 func (p *Puller) release(f *flight) {
 	p.mu.Lock()
-	t := p.limits[f.name.registry]
+	l := p.limits[f.name.registry]
 	p.mu.Unlock()
-	<-t.free
-	p.leave(f)
+	<-l.running
+	p.leaveLimit(f)
 }
 
-func (p *Puller) leave(f *flight) {
+// leaveLimit removes f from the flights of its registry limit, and the limit with the last one.
+func (p *Puller) leaveLimit(f *flight) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	t := p.limits[f.name.registry]
-	if t.users--; t.users == 0 {
+	l := p.limits[f.name.registry]
+	if l.flights--; l.flights == 0 {
 		delete(p.limits, f.name.registry)
 	}
 }

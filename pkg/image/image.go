@@ -1,13 +1,16 @@
-// Package image pulls the images of pods: by their pull policies, with the credentials of
-// the pod, the node and the node's credential providers. It records which pods may use an
-// image that is present already.
+// Package image pulls the images of pods, removes unused ones, and records which pods may use an
+// image that was pulled with credentials. Numbers such as C-1.39.5 are rules of the kubelet in
+// docs/contract.md.
 //
-// The engine's workers call PullImage and wait. Pods that want the same image with the same
-// credentials share one pull, a flight. Each registry gets a few flights at a time; one
-// that hangs delays only its own images.
+// A Puller pulls by the pull policy, with the credentials of the pod, the node and the node's
+// credential providers. The engine's workers call PullImage and wait. Pods that need the same
+// image with the same credentials share one pull, a flight. Few flights of one registry pull at
+// the same time, so that a registry that hangs delays only its own images.
 //
-// The one rule: credentials are passed to the runtime only. They are in no log, no error
-// and no file.
+// An Inventory lists the images of the node and removes those that package reclaim chooses.
+//
+// The one rule: the package passes credentials to the runtime only, and writes them to no log,
+// error or file.
 package image
 
 import (
@@ -43,21 +46,22 @@ const ownRepository = "nodectl.dev/pause"
 // DefaultPerRegistry is how many images are pulled from one registry at a time.
 const DefaultPerRegistry = 3
 
-// Runtime looks for images and pulls them. A fault of the image comes back as
-// *pod.StartError; any other error says nothing about the image. The end of ctx ends a
+// Runtime looks for images and pulls them. It returns a *pod.StartError for what the runtime
+// reports about the image, and for a call that takes too long: this one wraps pod.ErrTimeout.
+// Any other error means that the runtime is not available or that ctx has ended, which ends the
 // call.
 type Runtime interface {
-	// FindImage returns the ID of the image of that name, "" when it is not present.
+	// FindImage returns the ID of the image with that name, "" if it is not present.
 	FindImage(ctx context.Context, want *pod.Spec, name string) (id string, err error)
-	// FetchImage pulls an image and returns its ID; without a user and a password,
-	// without credentials.
+	// FetchImage pulls an image and returns its ID. It sends no credentials if user and
+	// password are "".
 	FetchImage(ctx context.Context, want *pod.Spec, name, user, password string) (id string, err error)
 }
 
 // Config is the configuration of a Puller.
 type Config struct {
 	Runtime Runtime
-	// Dir is where pulls are recorded; it is created when needed.
+	// Dir is the directory of the records about pulls. The Puller creates it.
 	Dir string
 	// DockerConfigs are the files that may hold the node's credentials, see DockerConfigs;
 	// the first usable one is read.
@@ -67,24 +71,24 @@ type Config struct {
 	// PerRegistry is how many images are pulled from one registry at a time; 0 means
 	// DefaultPerRegistry.
 	PerRegistry int
-	// Observe is called at the start and the end of every pull; may be nil. It is called from
-	// many goroutines and must not wait.
+	// Observe, unless nil, is called at the start and the end of every pull, from many
+	// goroutines. It must not block.
 	Observe func(Event)
 	Log     *slog.Logger // nil discards
 }
 
-// Pull is one pull under way.
+// Pull is a pull that has not ended.
 type Pull struct {
-	Image   string // as the runtime gets it
-	Since   time.Time
-	Waiting bool // for its turn at the registry
+	Image   string    // the name that the runtime gets
+	Since   time.Time // when the first pod asked for it
+	Waiting bool      // it waits for the limit of its registry
 }
 
-// Event is the start of a pull, or its end.
+// Event is the start or the end of a pull.
 type Event struct {
 	Pull
-	Over bool
-	Err  error // of a pull that has ended: why it failed
+	Over bool  // the pull has ended
+	Err  error // why it failed, nil if it succeeded
 }
 
 // Puller pulls images. It pulls only while Run runs.
@@ -96,10 +100,10 @@ type Puller struct {
 	mu      sync.Mutex
 	flights map[flightKey]*flight
 	queue   []*flight                 // flights that Run has not started
-	limits  map[string]*registryLimit // by registry, while a flight has or awaits one
-	closed  bool
+	limits  map[string]*registryLimit // by registry; only those with a flight
+	closed  bool                      // Run has ended
 
-	settling sync.Mutex // held while settle records unfinished pulls
+	unknownMu sync.Mutex // held by recordUnknownPulls
 }
 
 // New returns a Puller.
@@ -117,10 +121,10 @@ func New(cfg Config) *Puller {
 	}
 }
 
-// PullImage makes the images of a container present, each by its pull policy (C-1.39.2,
-// C-1.39.7): the images of the image volumes that it mounts, and its own. PullImage calls
-// progress for every step, from this goroutine; progress must not wait, and may be nil. The end of
-// ctx ends the call, and also a pull that no other pod waits for.
+// PullImage makes the images of a container present: those of the image volumes that it mounts
+// (C-1.39.7), then its own, each by its pull policy (C-1.39.2). It calls progress, unless nil, for
+// every step, from this goroutine; progress must not block. The end of ctx ends the call, and also
+// a pull that no other pod waits for.
 func (p *Puller) PullImage(ctx context.Context, want *pod.Spec, container string, progress func(pod.PullProgress)) error {
 	if progress == nil {
 		progress = func(pod.PullProgress) {}
@@ -151,7 +155,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	if err != nil {
 		return &pod.StartError{Reason: reasonInvalid, Err: fmt.Errorf("image %q: %w", image, err), Final: true}
 	}
-	if err := p.settle(ctx, want); err != nil {
+	if err := p.recordUnknownPulls(ctx, want); err != nil {
 		return err
 	}
 	secrets := p.secretCredentials(want, n)
@@ -166,7 +170,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case id != "" && p.mayUse(id, n, secrets):
 			progress(pod.PullProgress{Image: image, Present: true})
 			return nil
-		case policy == v1.PullNever: // not said where other pods may use it
+		case policy == v1.PullNever: // the same error if only other pods may use the image, so as not to reveal that it is present
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
 		}
 	}
@@ -182,8 +186,8 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	return err
 }
 
-// mayUse reports whether a pod with these pull secrets may use an image that is present
-// without asking its registry, by the kubelet's rule for pulled images (C-1.39.6).
+// mayUse reports whether a pod with these pull secrets may use a present image without asking its
+// registry (C-1.39.6).
 func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 	ok, err := p.records.mayUse(id, n, secrets)
 	if err != nil {
@@ -193,12 +197,12 @@ func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 	return ok
 }
 
-// name is a parsed image name: with the defaults for registry and tag (C-1.39.1).
+// name is a parsed image name. repo and registry include defaults, such as docker.io/library.
 type name struct {
-	image    string        // as the runtime gets it: as written, with a tag or a digest
-	repo     string        // full, without tag and digest
-	registry string        // host, and port if the name has one
-	policy   v1.PullPolicy // if the pod names none
+	image    string        // as in the pod, with :latest if it has no tag or digest (C-1.39.1); the runtime gets this
+	repo     string        // registry and path, without tag and digest
+	registry string        // host, with the port if the name has one
+	policy   v1.PullPolicy // for a pod without a pull policy
 }
 
 func parse(image string) (name, error) {
@@ -216,8 +220,8 @@ func parse(image string) (name, error) {
 	return n, nil
 }
 
-// Pull pulls an image that no pod asks for, also if it is present, with the node's
-// credentials, and returns its ID. Its errors are those of PullImage.
+// Pull pulls an image for a user, not for a pod: with the node's credentials, even if the image is
+// present. It returns the image's ID. Its errors are those of PullImage.
 func (p *Puller) Pull(ctx context.Context, image string) (id string, err error) {
 	want := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "image-pull"}, Pod: &v1.Pod{}}
 	if err := p.ensure(ctx, want, image, v1.PullAlways, func(pod.PullProgress) {}); err != nil {

@@ -530,7 +530,7 @@ func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *tes
 	})
 }
 
-// An image whose pull was cut off by the agent's death is not open to every pod.
+// If the agent is killed during a pull with a secret, pods without the secret cannot use the image.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_PullWithUnknownEnd(t *testing.T) {
@@ -564,12 +564,12 @@ func TestC_1_39_6_PullWithUnknownEnd(t *testing.T) {
 			}
 		}
 		if left, _ := filepath.Glob(filepath.Join(kept, "image_manager", "pulling", "*")); len(left) != 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("intents left: %v", left)
 		}
 	})
 }
 
-// intents returns the recorded intents of pulls whose outcome is unknown.
+// intents returns the files with intents of pulls.
 func (m *machine) intents(t *testing.T) []string {
 	t.Helper()
 	left, err := filepath.Glob(filepath.Join(m.dir, "image_manager", "pulling", "*"))
@@ -591,8 +591,8 @@ func always(want *pod.Spec) *pod.Spec {
 	return want
 }
 
-// An image whose pull ended after this agent stopped waiting is not open to every pod,
-// neither at once nor later.
+// If a pull with a secret has an unknown outcome, pods without the secret cannot use the image, at
+// once or later.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
@@ -669,10 +669,10 @@ func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 							t.Error(err)
 						}
 						if left := m.intents(t); len(left) != 0 {
-							t.Errorf("left: %v", left)
+							t.Errorf("intents left: %v", left)
 						}
 						if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil {
-							t.Error("it is free")
+							t.Error("a pod without the secret may use the image")
 						}
 					})
 				})
@@ -681,9 +681,8 @@ func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 	}
 }
 
-// A cancelled pull that left no image is forgotten: every pod may use an image imported
-// later. The same holds for an image that was there before a failed pull, or a pull without
-// a secret.
+// After a cancelled pull that left no image, every pod may use an image that is imported later. Every
+// pod may also use an image that was present before a pull that failed or had no secret.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
@@ -698,7 +697,7 @@ func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 				t.Errorf("%s: no error", what)
 			}
 			if left := m.intents(t); len(left) != intents {
-				t.Errorf("%s: left: %v", what, left)
+				t.Errorf("%s: intents left: %v", what, left)
 			}
 		}
 		look("not found", m.PullImage(t.Context(), with(wanted("a", "r.io/missing:1"), s), "c0"), 0)
@@ -734,8 +733,8 @@ func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 	})
 }
 
-// A cancelled pull does not change an existing record, and a pull still under way keeps its
-// intent.
+// A cancelled pull does not change an existing pulled record, and the intent stays while another
+// pull of the image runs.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
@@ -767,19 +766,19 @@ func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		synctest.Wait()
 		if left := m.intents(t); len(left) != 0 {
-			t.Errorf("left: %v", left)
+			t.Errorf("intents left: %v", left)
 		}
 		if err := m.PullImage(t.Context(), never(with(wanted("d", "r.io/app:1"), s)), "c0"); err != nil {
 			t.Error(err)
 		}
 		if err := m.PullImage(t.Context(), never(wanted("d", "r.io/app:1")), "c0"); err == nil {
-			t.Error("it is free")
+			t.Error("a pod without the secret may use the image")
 		}
 	})
 }
 
-// An image that the runtime cannot inspect is not open to every pod, and does not delay
-// other images.
+// If the runtime cannot inspect the image of a pull with an unknown outcome, pods without the secret
+// cannot use that image, and other images are not delayed.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
@@ -800,7 +799,7 @@ func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 		r.broken = nil
 		r.mu.Unlock()
 		if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil {
-			t.Error("it is free")
+			t.Error("a pod without the secret may use the image")
 		}
 	})
 }
@@ -826,7 +825,7 @@ func TestC_1_39_6_OneLeftoverBlocksNoOther(t *testing.T) {
 		wg.Wait()
 		m.stop()
 		if left, _ := filepath.Glob(filepath.Join(kept, "image_manager", "pulling", "*")); len(left) != 1 {
-			t.Fatalf("left: %v", left)
+			t.Fatalf("intents left: %v", left)
 		}
 		if err := os.WriteFile(filepath.Join(kept, "image_manager", "pulled"), nil, 0o600); err != nil { // no record fits in there
 			t.Fatal(err)
@@ -840,7 +839,7 @@ func TestC_1_39_6_OneLeftoverBlocksNoOther(t *testing.T) {
 	})
 }
 
-// With a damaged record the registry is asked; no pod gets access by it.
+// With a damaged pulled record, each pod must ask the registry.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_DamagedRecord(t *testing.T) {
@@ -862,7 +861,7 @@ func TestC_1_39_6_DamagedRecord(t *testing.T) {
 				t.Fatal(err)
 			}
 			if err := m.PullImage(t.Context(), wanted("b", "r.io/app:1"), "c0"); err == nil {
-				t.Errorf("%q: the image is free", content)
+				t.Errorf("%q: a pod without the secret may use the image", content)
 			}
 		}
 		if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.said()) != 5 {

@@ -20,9 +20,9 @@ import (
 // Stock is the images and containers of a runtime.
 type Stock interface {
 	Images(ctx context.Context) ([]pod.Image, error)
-	// ImageUsers returns every container of the runtime.
+	// ImageUsers returns the containers of the runtime, also those that nodectl did not create.
 	ImageUsers(ctx context.Context) ([]pod.ImageUser, error)
-	// RemoveImage removes an image by its ID; one that is not there is no error.
+	// RemoveImage removes an image by its ID. It succeeds if the image is not present.
 	RemoveImage(ctx context.Context, id string) error
 	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
 }
@@ -30,45 +30,46 @@ type Stock interface {
 // InventoryConfig is the configuration of an Inventory. Only Stock is required.
 type InventoryConfig struct {
 	Stock Stock
-	// File remembers when images were in use, "" nowhere. It is written when an image
-	// appears, vanishes, comes into use or goes out of use.
+	// File stores when each image was last in use. It is written when an image appears or
+	// vanishes, or when its first user comes or its last one goes. "" stores nothing.
 	File string
-	// ReadOnly writes nothing to File.
+	// ReadOnly leaves File unchanged.
 	ReadOnly bool
-	// Forget is called after an image was removed, with the time before that.
-	Forget func(id string, removed time.Time)
-	// Desired returns the names of images that pods need, by the pod, and whether that is
-	// all: false while a source has not answered, or the pods were not read yet.
+	// RemoveRecord is called after an image was removed, see Puller.RemoveRecord.
+	RemoveRecord func(id string, removalBegan time.Time)
+	// Desired returns for each pod the names of the images that it needs. complete is false if
+	// not all pods are known, because a source has not answered or the pods were not read.
 	Desired func() (images map[string][]string, complete bool)
-	// Known is closed once Desired is complete; Run begins then. nil: it is from the start.
+	// Known is closed when Desired is complete, which Run waits for. nil means that it is
+	// complete from the start.
 	Known <-chan struct{}
-	// Archives returns the names of the images that came from archives.
+	// Archives returns the names of the images that were imported from archives.
 	Archives func() []string
-	// Layers returns the layers of images by ID, as far as the runtime tells.
+	// Layers returns the layers of images by image ID. It may leave out images.
 	Layers func(ctx context.Context) (map[string][]reclaim.Layer, error)
-	// Disk measures the file system that holds a directory.
+	// Disk measures the file system of a directory.
 	Disk func(dir string) (bytes, inodes reclaim.Level, err error)
-	// Answers reports whether a registry answers; nil asks it.
+	// Answers reports whether a registry answers. nil sends the registry a request.
 	Answers func(ctx context.Context, registry string) bool
 	Policy  reclaim.ImagePolicy
 	// Event reports an event of the node.
 	Event func(reason, kind, message string)
-	// Removed is called for each image that Collect has removed, with the kubelet's reason
-	// of its metric: age or space.
-	Removed func(reason string)
-	Log     *slog.Logger // nil discards
+	// Collected is called for each image that Collect has removed, with the reason of the
+	// kubelet's metric: age or space.
+	Collected func(reason string)
+	Log       *slog.Logger // nil discards
 }
 
-// Inventory is the images of a node: what each takes, who uses it and when it was last in
-// use. It removes what package reclaim plans. It is safe for concurrent use.
+// Inventory lists the images of a node with their sizes, their users and the time of their last
+// use, and removes those that package reclaim chooses. It is safe for concurrent use.
 type Inventory struct {
 	cfg InventoryConfig
-	mu  sync.Mutex // held while images are looked at or removed, not while registries are asked
+	mu  sync.Mutex // held while images are listed or removed, not while registries are asked
 
-	uses   reclaim.Uses         // nil: not read from the file yet
-	silent map[string]time.Time // the registries that did not answer, and when
-	failed string               // of the collection that failed last, to log each error once
-	wake   chan struct{}
+	uses   reclaim.Uses         // nil until the file is read
+	silent map[string]time.Time // the registries that did not answer, with the time
+	failed string               // the error of the last collection, to log each error once
+	wake   chan struct{}        // capacity 1: Run collects now
 }
 
 // collectEvery is the time between two collections (C-1.33.8).
@@ -85,11 +86,11 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 	if cfg.Event == nil {
 		cfg.Event = func(string, string, string) {}
 	}
-	if cfg.Removed == nil {
-		cfg.Removed = func(string) {}
+	if cfg.Collected == nil {
+		cfg.Collected = func(string) {}
 	}
-	if cfg.Forget == nil {
-		cfg.Forget = func(string, time.Time) {}
+	if cfg.RemoveRecord == nil {
+		cfg.RemoveRecord = func(string, time.Time) {}
 	}
 	if cfg.Answers == nil {
 		cfg.Answers = answers
@@ -97,8 +98,8 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 	return &Inventory{cfg: cfg, silent: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }
 
-// Run collects garbage every five minutes, and after Pulled, until ctx ends. It begins once
-// all pods are known.
+// Run calls Collect when all pods are known, then every five minutes and after Pulled, until ctx
+// ends.
 func (v *Inventory) Run(ctx context.Context) {
 	if v.cfg.Known != nil {
 		select {
@@ -120,7 +121,7 @@ func (v *Inventory) Run(ctx context.Context) {
 	}
 }
 
-// Pulled says that the node has another image, which may fill the disk. It does not wait.
+// Pulled makes Run collect now, because a new image may have filled the disk. It does not block.
 func (v *Inventory) Pulled() {
 	select {
 	case v.wake <- struct{}{}:
@@ -128,7 +129,7 @@ func (v *Inventory) Pulled() {
 	}
 }
 
-// report logs the error of a collection once, and its end.
+// report logs an error of a collection unless the previous collection failed with the same one.
 func (v *Inventory) report(err error) {
 	text := ""
 	if err != nil {
@@ -140,8 +141,8 @@ func (v *Inventory) report(err error) {
 	v.failed = text
 }
 
-// Look returns the images, the least recently used first, and the file system that they are
-// on. complete is false while some pods are not known: no image counts as unused then.
+// Look returns the images, the least recently used first, and their file system. complete is false
+// while not all pods are known. The caller must treat no image as unused then.
 func (v *Inventory) Look(ctx context.Context) (n reclaim.Node, complete bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,13 +154,13 @@ func (v *Inventory) look(ctx context.Context) (n reclaim.Node, complete bool, er
 	if err != nil {
 		return n, false, fmt.Errorf("list images: %w", err)
 	}
-	// Containers are read after images: one that was made from an image in between counts.
+	// Containers are listed after images, so that a container created in between is a user.
 	containers, err := v.cfg.Stock.ImageUsers(ctx)
 	if err != nil {
 		return n, false, fmt.Errorf("list containers: %w", err)
 	}
 	desired, complete := v.cfg.Desired()
-	s := newShelf(listed)
+	s := newIndex(listed)
 	for _, c := range containers {
 		user := "pod " + c.Key.String()
 		if c.Key == (pod.Key{}) {
@@ -197,15 +198,15 @@ func (v *Inventory) look(ctx context.Context) (n reclaim.Node, complete bool, er
 	return n, complete, err
 }
 
-// measure adds the layers of the images: what their removal really frees. The runtime is asked
-// for them only when an image is to be removed.
+// measure adds the layers of the images: a removal frees those that no other image has. It is
+// called only if an image will be removed.
 func (v *Inventory) measure(ctx context.Context, images []reclaim.Image) {
 	if v.cfg.Layers == nil {
 		return
 	}
 	layers, err := v.cfg.Layers(ctx)
 	if err != nil {
-		v.cfg.Log.Debug("Layers of images not read; their whole sizes count", "error", err)
+		v.cfg.Log.Debug("Failed to read the layers of images, counting their whole sizes", "error", err)
 	}
 	for i := range images {
 		images[i].Layers = layers[images[i].ID]
@@ -228,8 +229,8 @@ func (v *Inventory) disk(ctx context.Context) ([]reclaim.Filesystem, error) {
 	return []reclaim.Filesystem{{Name: images.Mountpoint, Bytes: bytes, Inodes: inodes, Images: true}}, nil
 }
 
-// remember adds to the images what is known of their use, and writes down what is new. While
-// the pods are not all known, no image goes out of use.
+// remember sets when each image was first seen and last used, and writes changes to the file. If
+// not all pods are known, an image that was in use stays in use.
 func (v *Inventory) remember(images []reclaim.Image, now time.Time, complete bool) []reclaim.Image {
 	if v.uses == nil {
 		v.uses = v.load()
@@ -250,15 +251,15 @@ func (v *Inventory) remember(images []reclaim.Image, now time.Time, complete boo
 	if err == nil {
 		err = atomicfile.Write(v.cfg.File, js, atomicfile.Options{})
 	}
-	if err != nil { // they stay as they were, so that the next look tries again
-		v.cfg.Log.Warn("Last use of images not recorded", "error", err)
+	if err != nil { // v.uses stays, so that the next call writes again
+		v.cfg.Log.Warn("Failed to write the last use of images", "error", err)
 		return seen
 	}
 	v.uses = uses
 	return seen
 }
 
-// load reads the record. If that is lost or damaged, every image appears now.
+// load reads the file. If it is missing or damaged, every image counts as first seen now.
 func (v *Inventory) load() reclaim.Uses {
 	uses := reclaim.Uses{}
 	if v.cfg.File == "" {
@@ -269,20 +270,20 @@ func (v *Inventory) load() reclaim.Uses {
 		err = json.Unmarshal(js, &uses)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		v.cfg.Log.Warn("Last use of images not read", "error", err)
+		v.cfg.Log.Warn("Failed to read the last use of images", "error", err)
 		return reclaim.Uses{}
 	}
 	return uses
 }
 
-// Collect removes unused images if the disk is filled above the high threshold, and those
-// that were unused for too long (C-1.33.8). It returns ErrPodsUnknown while some pods are not
-// known.
+// Collect removes images that were unused for longer than the maximum age, and, if the disk is
+// filled to the high threshold, the least recently used ones (C-1.33.8). It returns
+// ErrPodsUnknown if not all pods are known.
 func (v *Inventory) Collect(ctx context.Context) error {
-	if _, complete := v.cfg.Desired(); !complete { // before it asks the runtime
+	if _, complete := v.cfg.Desired(); !complete { // saves the calls of the runtime
 		return ErrPodsUnknown
 	}
-	hosts, plan, err := v.unasked(ctx)
+	hosts, plan, err := v.registriesToAsk(ctx)
 	if err != nil || len(plan.Steps) == 0 && plan.Need == 0 {
 		return err
 	}
@@ -298,7 +299,7 @@ func (v *Inventory) Collect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	freed, err := v.do(ctx, plan.Steps, func(s reclaim.Step) { v.cfg.Removed(plan.Reason(s)) })
+	freed, err := v.do(ctx, plan.Steps, func(s reclaim.Step) { v.cfg.Collected(plan.Reason(s)) })
 	if err == nil && freed < plan.Need {
 		message := plan.Insufficient(freed)
 		v.cfg.Event("FreeDiskSpaceFailed", pod.EventWarning, message)
@@ -307,8 +308,8 @@ func (v *Inventory) Collect(ctx context.Context) error {
 	return err
 }
 
-// plan looks at the images and plans their collection. answered names the registries that answer:
-// every other one is silent. nil presumes that all answer.
+// plan lists the images and plans a collection. Registries without true in answered count as
+// silent; if answered is nil, all registries count as answering.
 func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n reclaim.Node, plan reclaim.ImagePlan, err error) {
 	n, complete, err := v.look(ctx)
 	switch {
@@ -337,8 +338,8 @@ func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n recla
 	return n, plan, nil
 }
 
-// Prune removes every image that nothing uses, whatever its age, and returns the plan with
-// the steps that it has done; dry removes nothing, and returns all of them.
+// Prune removes every unused image of any age, and returns the plan with the steps that it has
+// carried out. With dry it removes nothing, and returns the plan with all steps.
 func (v *Inventory) Prune(ctx context.Context, dry bool) (reclaim.ImagePlan, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -360,14 +361,15 @@ func (v *Inventory) Prune(ctx context.Context, dry bool) (reclaim.ImagePlan, err
 	return plan, err
 }
 
-// ErrPodsUnknown says that a source of pods has not answered yet: no image counts as unused.
-var ErrPodsUnknown = errors.New("not all sources of pods have answered, so that no image counts as unused")
+// ErrPodsUnknown is the error of a removal while not all pods of the node are known, so that any
+// image may be in use.
+var ErrPodsUnknown = errors.New("cannot determine which images are unused: not all pods of this node are known")
 
-// NotRemovedError says why an image is not removed.
+// NotRemovedError is the error of Remove for an image that it does not remove.
 type NotRemovedError struct {
 	Name    string
-	Missing bool // there is no such image
-	Why     string
+	Missing bool   // the image is not present
+	Why     string // the reason for a present image
 }
 
 func (e *NotRemovedError) Error() string {
@@ -377,8 +379,8 @@ func (e *NotRemovedError) Error() string {
 	return "image " + e.Name + " is not removed: " + e.Why
 }
 
-// Remove removes one image, by a name, digest or ID, with all its names, and returns these.
-// It returns a *NotRemovedError for one that is used, pinned or not there.
+// Remove removes the image that Find finds, with all its names, and returns these. It returns a
+// *NotRemovedError if the image is used, pinned or not present.
 func (v *Inventory) Remove(ctx context.Context, name string) ([]string, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -398,19 +400,19 @@ func (v *Inventory) Remove(ctx context.Context, name string) ([]string, error) {
 			return nil, &NotRemovedError{Name: name, Why: "it is " + k.Why}
 		}
 	}
-	_, err = v.do(ctx, []reclaim.Step{{Action: reclaim.RemoveImage, ID: i.ID, Name: i.Name(), Names: i.Names, Why: "a person asked"}}, nil)
+	_, err = v.do(ctx, []reclaim.Step{{Action: reclaim.RemoveImage, ID: i.ID, Name: i.Name(), Names: i.Names, Why: "requested by a user"}}, nil)
 	return i.Names, err
 }
 
-// do carries out steps and returns what they have freed. It leaves out images that a pod
-// needs meanwhile, and goes on after a failure.
-func (v *Inventory) do(ctx context.Context, steps []reclaim.Step, did func(reclaim.Step)) (freed int64, err error) {
+// do carries out steps and returns how many bytes they have freed. It leaves out images that a pod
+// needs by now, and continues after a failure. It calls done, unless nil, after each removal.
+func (v *Inventory) do(ctx context.Context, steps []reclaim.Step, done func(reclaim.Step)) (freed int64, err error) {
 	var errs []error
 	for _, s := range steps {
 		if ctx.Err() != nil {
 			return freed, context.Cause(ctx)
 		}
-		if v.needed(s) {
+		if v.isNeeded(s) {
 			continue
 		}
 		began := time.Now()
@@ -419,19 +421,19 @@ func (v *Inventory) do(ctx context.Context, steps []reclaim.Step, did func(recla
 			continue
 		}
 		v.cfg.Log.Info("Image removed", "image", s.Name, "bytes", s.Bytes, "reason", s.Why)
-		v.cfg.Forget(s.ID, began)
+		v.cfg.RemoveRecord(s.ID, began)
 		freed += s.Bytes
-		if did != nil {
-			did(s)
+		if done != nil {
+			done(s)
 		}
 	}
 	return freed, errors.Join(errs...)
 }
 
-// needed reports whether a pod needs the image of a step since the images were looked at.
-func (v *Inventory) needed(s reclaim.Step) bool {
+// isNeeded reports whether a pod needs the image of a step now.
+func (v *Inventory) isNeeded(s reclaim.Step) bool {
 	desired, _ := v.cfg.Desired()
-	image := newShelf([]pod.Image{{ID: s.ID, Names: s.Names}})
+	image := newIndex([]pod.Image{{ID: s.ID, Names: s.Names}})
 	for _, names := range desired {
 		if slices.ContainsFunc(names, func(name string) bool { return image.find(name) != nil }) {
 			return true

@@ -110,7 +110,7 @@ func TestCollect_DiskIsFull_RemovesUnusedByLastUse(t *testing.T) {
 		return registry == "docker.io"
 	}
 	var reasons, events []string
-	cfg.Removed = func(reason string) { reasons = append(reasons, reason) }
+	cfg.Collected = func(reason string) { reasons = append(reasons, reason) }
 	cfg.Event = func(reason, _, _ string) { events = append(events, reason) }
 	if err := NewInventory(cfg).Collect(t.Context()); err != nil {
 		t.Fatal(err)
@@ -310,8 +310,8 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 	}
 }
 
-// TestForget_ImageCameBack_RecordStays: without its record, every pod might use it.
-func TestForget_ImageCameBack_RecordStays(t *testing.T) {
+// TestRemoveRecord_ImageWasPulledAgain_RecordStays: without the record, every pod could use it.
+func TestRemoveRecord_ImageWasPulledAgain_RecordStays(t *testing.T) {
 	t.Parallel()
 	p := New(Config{Dir: t.TempDir()})
 	n, err := parse("private:1")
@@ -319,26 +319,26 @@ func TestForget_ImageCameBack_RecordStays(t *testing.T) {
 		t.Fatal(err)
 	}
 	secret := credential{user: "u", password: "p", secret: &secretRef{Namespace: "default", Name: "s"}}
-	if err := p.records.pulled("sha256:1", n, secret); err != nil {
+	if err := p.records.recordPulled("sha256:1", n, secret); err != nil {
 		t.Fatal(err)
 	}
 	there := func() bool {
 		_, err := os.Stat(p.records.file("pulled", "sha256:1"))
 		return err == nil
 	}
-	p.Forget("sha256:1", time.Now().Add(-time.Hour))
+	p.RemoveRecord("sha256:1", time.Now().Add(-time.Hour))
 	if !there() {
 		t.Error("it was pulled after the removal: the record stays")
 	}
-	if err := p.records.intend(n); err != nil {
+	if err := p.records.beginPull(n); err != nil {
 		t.Fatal(err)
 	}
-	p.Forget("sha256:1", time.Now().Add(time.Hour))
+	p.RemoveRecord("sha256:1", time.Now().Add(time.Hour))
 	if !there() {
 		t.Error("it is being pulled: the record stays")
 	}
-	p.records.done(n)
-	p.Forget("sha256:1", time.Now().Add(time.Hour))
+	p.records.endPull(n)
+	p.RemoveRecord("sha256:1", time.Now().Add(time.Hour))
 	if there() {
 		t.Error("the record of a removed image stays")
 	}

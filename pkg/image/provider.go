@@ -44,8 +44,8 @@ type provider struct {
 	program string
 
 	mu    sync.Mutex
-	cache map[string]answer // by image, by registry, or one for everything
-	asked map[string]*asking
+	cache map[string]answer        // by repository, registry or everything
+	calls map[string]*providerCall // running, by repository
 }
 
 // answer is what a provider returned, and until when it is valid.
@@ -54,21 +54,21 @@ type answer struct {
 	until  time.Time
 }
 
-// asking is a call of a provider that other pods wait for too.
-type asking struct {
+// providerCall is a running call of a provider, whose result other pods can share.
+type providerCall struct {
 	done   chan struct{} // closed when the other fields are set
 	logins logins
 	err    error
 }
 
-// everything is the cache's key of an answer for all images.
+// everything is the key in the cache of an answer that is for all images.
 const everything = "*"
 
 // protocol is the API group of the messages.
 const protocol = "credentialprovider.kubelet.k8s.io/"
 
-// LoadProviders reads the kubelet's CredentialProviderConfig, a file or a directory
-// of such files, whose programs lie in dir.
+// LoadProviders reads a CredentialProviderConfig of the kubelet, or a directory of them. The
+// programs are in dir.
 func LoadProviders(config, dir string) (*Providers, error) {
 	files := []string{config}
 	if info, err := os.Stat(config); err != nil {
@@ -127,7 +127,7 @@ func configFiles(dir string) ([]string, error) {
 	return files, nil
 }
 
-// check returns an error if a provider's configuration is invalid, and finds its program.
+// check returns an error if the configuration of a provider is invalid. It sets p.program.
 func (p *provider) check(dir string) error {
 	if p.Name == "" || p.Name == "." || p.Name == ".." || strings.ContainsAny(p.Name, "/ \x00") {
 		return errors.New("its name is not a file name")
@@ -150,7 +150,7 @@ func (p *provider) check(dir string) error {
 		return errors.New("tokenAttributes is not supported: nodectl gives providers no service account tokens")
 	}
 	p.program = filepath.Join(dir, p.Name)
-	p.cache, p.asked = map[string]answer{}, map[string]*asking{}
+	p.cache, p.calls = map[string]answer{}, map[string]*providerCall{}
 	return p.executable()
 }
 
@@ -168,8 +168,8 @@ func (p *provider) executable() error {
 	return nil
 }
 
-// lookup calls the providers that match an image. One that fails counts as one without
-// credentials.
+// lookup returns the credentials for an image from the providers that match it. It logs the error
+// of a provider and uses the others.
 func (p *Providers) lookup(ctx context.Context, n name, log *slog.Logger) []credential {
 	if p == nil {
 		return nil
@@ -189,8 +189,8 @@ func (p *Providers) lookup(ctx context.Context, n name, log *slog.Logger) []cred
 	return r.lookup(n)
 }
 
-// get returns a provider's answer: from the cache, from a call that another pod waits for,
-// or from a new call.
+// get returns the logins of a provider from the cache, from a running call of another pod, or from
+// a new call.
 func (p *provider) get(ctx context.Context, n name) (logins, error) {
 	for {
 		p.mu.Lock()
@@ -200,35 +200,36 @@ func (p *provider) get(ctx context.Context, n name) (logins, error) {
 				return a.logins, nil
 			}
 		}
-		if q := p.asked[n.repo]; q != nil {
+		if c := p.calls[n.repo]; c != nil {
 			p.mu.Unlock()
 			select {
-			case <-q.done:
+			case <-c.done:
 			case <-ctx.Done():
 				return nil, ctx.Err()
 			}
-			if errors.Is(q.err, errPullCanceled) {
+			if errors.Is(c.err, errPullCanceled) {
 				continue
 			}
-			return q.logins, q.err
+			return c.logins, c.err
 		}
-		q := &asking{done: make(chan struct{})}
-		p.asked[n.repo] = q
+		c := &providerCall{done: make(chan struct{})}
+		p.calls[n.repo] = c
 		p.mu.Unlock()
-		q.logins, q.err = p.ask(ctx, n)
+		c.logins, c.err = p.call(ctx, n)
 		p.mu.Lock()
-		delete(p.asked, n.repo)
+		delete(p.calls, n.repo)
 		p.mu.Unlock()
-		close(q.done)
-		return q.logins, q.err
+		close(c.done)
+		return c.logins, c.err
 	}
 }
 
-// errPullCanceled says that the call of a provider was cancelled: no pod may use its result.
+// errPullCanceled is the error of a call that ended because the pod that made it stopped waiting.
+// Another pod that waited for it calls again.
 var errPullCanceled = errors.New("the image pull was canceled")
 
-// ask runs the program and caches its answer for as long as it is valid.
-func (p *provider) ask(ctx context.Context, n name) (logins, error) {
+// call runs the program and caches its answer for as long as it is valid.
+func (p *provider) call(ctx context.Context, n name) (logins, error) {
 	out, err := p.run(ctx, n.repo)
 	if err != nil {
 		return nil, err
@@ -242,7 +243,7 @@ func (p *provider) ask(ctx context.Context, n name) (logins, error) {
 			Password string `json:"password"`
 		} `json:"auth"`
 	}
-	if json.Unmarshal(out, &a) != nil { // its text may hold a part of the answer
+	if json.Unmarshal(out, &a) != nil { // the error of Unmarshal may repeat credentials
 		return nil, errors.New("its answer is not JSON of the credential provider protocol")
 	}
 	if a.Kind != "CredentialProviderResponse" || a.APIVersion != p.APIVersion {
@@ -276,7 +277,7 @@ func (p *provider) keep(key string, l logins, holds time.Duration) {
 	p.cache[key] = answer{l, now.Add(holds)}
 }
 
-// providerLimit is how long a provider may take, as in the kubelet.
+// providerLimit is how long a call of a provider may take, as in the kubelet.
 const providerLimit = time.Minute
 
 // run calls the program for one repository. Its standard error is discarded: it may contain

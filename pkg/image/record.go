@@ -21,33 +21,47 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// records are the records of pulls on disk (C-1.39.6), in two directories. "pulling" has a
-// file for each image whose pull has begun, until its outcome is known; "pulled" has one
-// for each image that was pulled. Images without either were there before, or were
-// imported: every pod may use them. No file holds a credential, only its salted hash.
+// records are the files about image pulls on disk (C-1.39.6), of two kinds:
+//
+//   - An intent (the kubelet's ImagePullIntent, directory "pulling") names an image whose pull
+//     has begun. It is removed when the outcome of the pull is known.
+//   - A pulled record (the kubelet's ImagePulledRecord, directory "pulled") lists the
+//     credentials that have pulled an image.
+//
+// Every pod may use an image with neither file: the image was present before, or was imported.
+// No file holds a credential, only its salted hash.
+//
+// The outcome of a pull is unknown if the pull was cancelled or timed out, if the runtime or the
+// agent stopped before its end, or if its pulled record could not be written. The image may be
+// present then.
 type records struct {
-	dir string
-	mu  sync.Mutex     // guards the files
-	now map[string]int // the number of pulls of an image under way, by name
+	dir     string
+	mu      sync.Mutex     // guards the files and the maps
+	pulling map[string]int // the number of running pulls, by image name
 
-	// unsettled maps the images of pulls with unknown outcome, by name, to the time since
-	// when; their intents stay. Nil: the intents of the previous agent are not read yet.
-	unsettled map[string]time.Time
+	// unknown holds the names of images whose pull has an unknown outcome, with the time at
+	// which the pull ended. Their intents stay. It is nil until the intents of the previous
+	// agent are read.
+	unknown map[string]time.Time
 }
 
-// record says which credentials pulled one image.
-type record struct {
+// pulledRecord lists the credentials that have pulled one image. Without any, each pod must ask
+// the registry before it uses the image.
+type pulledRecord struct {
 	Image string            `json:"image"` // the runtime's ID
-	Repos map[string]access `json:"repos"` // by the name it was pulled under
+	Repos map[string]access `json:"repos"` // by repository
 }
 
-// access says who may use an image that was pulled under one name.
+// access lists the pods that may use an image pulled from one repository.
 type access struct {
-	Node    bool         `json:"node,omitempty"` // every pod
-	Secrets []secretUsed `json:"secrets,omitempty"`
+	// EveryPod is true if the image was pulled with a credential of the node, or without any
+	// (the kubelet's NodePodsAccessible).
+	EveryPod bool         `json:"node,omitempty"`
+	Secrets  []secretUsed `json:"secrets,omitempty"`
 }
 
-// secretUsed is a pull secret that once served.
+// secretUsed is a pull secret that has pulled an image. Hash is the salted hash of its
+// credential at that time.
 type secretUsed struct {
 	secretRef
 	Salt string `json:"salt"`
@@ -57,10 +71,10 @@ type secretUsed struct {
 // mostSecrets limits the secrets in the record of one image.
 const mostSecrets = 100
 
-func newRecords(dir string) *records { return &records{dir: dir, now: map[string]int{}} }
+func newRecords(dir string) *records { return &records{dir: dir, pulling: map[string]int{}} }
 
-// mayUse reports whether a pod with these pull secrets may use an image that is present
-// under that name.
+// mayUse reports whether a pod with these pull secrets may use an image that is present under
+// the name n.
 func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,13 +90,13 @@ func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) 
 		return false, err
 	}
 	a := rec.Repos[n.repo]
-	if a.Node {
+	if a.EveryPod {
 		return true, nil
 	}
 	for _, c := range secrets {
-		if i := slices.IndexFunc(a.Secrets, func(u secretUsed) bool { return u.is(c) }); i >= 0 {
-			if a.Secrets[i].Hash != sum(a.Secrets[i].Salt, c) || a.Secrets[i].secretRef != *c.secret {
-				err = r.add(rec, n, c)
+		if i := slices.IndexFunc(a.Secrets, func(u secretUsed) bool { return u.allows(c) }); i >= 0 {
+			if a.Secrets[i].Hash != hashOf(a.Secrets[i].Salt, c) || a.Secrets[i].secretRef != *c.secret {
+				err = r.addCredential(rec, n, c)
 			}
 			return true, err
 		}
@@ -90,102 +104,107 @@ func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) 
 	return false, nil
 }
 
-// is reports whether a pod with c may use an image that u served for. c must be the same
-// credential, or come from the same Secret, whose content may have changed. A Secret
-// without a UID is identified by its content only: any source can use its name.
-func (u secretUsed) is(c credential) bool {
-	return u.Hash == sum(u.Salt, c) || c.secret.UID != "" && u.secretRef == *c.secret
+// allows reports whether a pod with c may use an image that u has pulled. c must be the same
+// credential, or come from the same Secret, whose content may have changed. A Secret without a
+// UID is identified by its content only, because any source can use its name.
+func (u secretUsed) allows(c credential) bool {
+	return u.Hash == hashOf(u.Salt, c) || c.secret.UID != "" && u.secretRef == *c.secret
 }
 
-// intend records that a pull of an image begins.
-func (r *records) intend(n name) error {
+// beginPull counts a pull as running and writes its intent. Each successful call needs one of
+// endPull or endUnknown.
+func (r *records) beginPull(n name) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.now[n.image]++; r.now[n.image] > 1 {
+	if r.pulling[n.image]++; r.pulling[n.image] > 1 {
 		return nil
 	}
 	err := r.write(r.file("pulling", n.image), n.image)
 	if err != nil {
-		r.forget(n)
+		r.countDown(n)
 	}
 	return err
 }
 
-// done removes the record that intend wrote.
-func (r *records) done(n name) {
+// endPull ends a pull whose outcome is known. It removes the intent, unless another pull of the
+// image runs or has an unknown outcome.
+func (r *records) endPull(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, doubt := r.unsettled[n.image]; r.forget(n) == 0 && !doubt {
+	if _, unknown := r.unknown[n.image]; r.countDown(n) == 0 && !unknown {
 		_ = os.Remove(r.file("pulling", n.image)) // if it stays, the registry is asked once more
 	}
 }
 
-// unsure keeps the record that intend wrote: the outcome of the pull is unknown.
-func (r *records) unsure(n name) {
+// endUnknown ends a pull whose outcome is unknown. The intent stays.
+func (r *records) endUnknown(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forget(n)
-	if r.unsettled != nil {
-		r.unsettled[n.image] = time.Now()
+	r.countDown(n)
+	if r.unknown != nil {
+		r.unknown[n.image] = time.Now()
 	}
 }
 
-func (r *records) forget(n name) int {
-	r.now[n.image]--
-	left := r.now[n.image]
+// countDown removes one running pull of an image and returns how many are left. The caller holds
+// the mutex.
+func (r *records) countDown(n name) (left int) {
+	r.pulling[n.image]--
+	left = r.pulling[n.image]
 	if left == 0 {
-		delete(r.now, n.image)
+		delete(r.pulling, n.image)
 	}
 	return left
 }
 
-// pulled records that c served to pull an image.
-func (r *records) pulled(id string, n name, c credential) error {
+// recordPulled records that c has pulled an image.
+func (r *records) recordPulled(id string, n name, c credential) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, err := r.load(id)
 	if err != nil || rec == nil { // a damaged record is replaced by one for this credential
-		rec = &record{Image: id}
+		rec = &pulledRecord{Image: id}
 	}
-	return r.add(rec, n, c)
+	return r.addCredential(rec, n, c)
 }
 
-// add records that c is valid for an image. The caller holds the mutex.
-func (r *records) add(rec *record, n name, c credential) error {
+// addCredential adds c to the pulled record of an image and writes it, unless every pod may use the
+// image already. The caller holds the mutex.
+func (r *records) addCredential(rec *pulledRecord, n name, c credential) error {
 	if rec.Repos == nil {
 		rec.Repos = map[string]access{}
 	}
 	a := rec.Repos[n.repo]
 	switch {
-	case a.Node:
+	case a.EveryPod:
 		return nil
 	case c.secret == nil:
-		a = access{Node: true}
+		a = access{EveryPod: true}
 	default:
 		a.Secrets = slices.DeleteFunc(a.Secrets, func(u secretUsed) bool { return u.secretRef == *c.secret })
 		salt := rand.Text()
-		a.Secrets = append(a.Secrets, secretUsed{*c.secret, salt, sum(salt, c)})
+		a.Secrets = append(a.Secrets, secretUsed{*c.secret, salt, hashOf(salt, c)})
 		a.Secrets = a.Secrets[max(0, len(a.Secrets)-mostSecrets):]
 	}
 	rec.Repos[n.repo] = a
 	return r.write(r.file("pulled", rec.Image), rec)
 }
 
-// sum identifies a credential by a hash that does not reveal it.
-func sum(salt string, c credential) string {
+// hashOf returns a hash that identifies a credential and does not reveal it.
+func hashOf(salt string, c credential) string {
 	mac := hmac.New(sha256.New, []byte(salt))
 	fmt.Fprintf(mac, "%q %q", c.user, c.password)
 	return hex.EncodeToString(mac.Sum(nil))
 }
 
-// file returns the path of a record; the image's name is hashed, as it may contain
-// anything.
+// file returns the path of an intent (kind "pulling", by image name) or of a pulled record
+// ("pulled", by image ID). The name is hashed because it may contain any character.
 func (r *records) file(kind, image string) string {
 	return filepath.Join(r.dir, kind, fmt.Sprintf("sha256-%x.json", sha256.Sum256([]byte(image))))
 }
 
-// load returns the record of an image, nil when there is none.
-func (r *records) load(id string) (*record, error) {
+// load returns the pulled record of an image, nil if there is none.
+func (r *records) load(id string) (*pulledRecord, error) {
 	js, err := os.ReadFile(r.file("pulled", id))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -193,22 +212,23 @@ func (r *records) load(id string) (*record, error) {
 	if err != nil {
 		return nil, err
 	}
-	rec := &record{}
+	rec := &pulledRecord{}
 	if err := json.Unmarshal(js, rec); err != nil || rec.Image != id {
 		return nil, fmt.Errorf("record of image %s is damaged", id)
 	}
 	return rec, nil
 }
 
-// Forget removes the record of an image that was removed from the node after some moment. It
-// stays if the image may have come back since: every pod may use an image without a record.
-func (p *Puller) Forget(id string, removed time.Time) {
+// RemoveRecord removes the pulled record of an image whose removal from the node began at that
+// time. The record stays while any pull runs, or if it was written since then or up to a second
+// before: the image may be present again, and without a record every pod may use it.
+func (p *Puller) RemoveRecord(id string, removalBegan time.Time) {
 	r := p.records
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	at := r.file("pulled", id)
 	info, err := os.Stat(at)
-	if err != nil || len(r.now) > 0 || info.ModTime().After(removed.Add(-time.Second)) {
+	if err != nil || len(r.pulling) > 0 || info.ModTime().After(removalBegan.Add(-time.Second)) {
 		return
 	}
 	_ = os.Remove(at) // if it stays, pods must show their credentials as before
@@ -226,32 +246,33 @@ func (r *records) write(file string, v any) error {
 	return atomicfile.Write(file, js, atomicfile.Options{Temp: ".new-*", Sync: true})
 }
 
-// left returns the names of the images whose pull has begun, here or in a previous agent,
-// with unknown outcome. Images that may still appear are left out.
-func (r *records) left() (map[string]time.Time, error) {
+// unknownPulls returns the names of images whose pull, by this agent or a previous one, has an
+// unknown outcome, with the time at which it ended (zero for a previous agent). It leaves out
+// pulls that ended within lateImageDelay.
+func (r *records) unknownPulls() (map[string]time.Time, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unsettled == nil {
-		names, err := r.begun()
+	if r.unknown == nil {
+		names, err := r.intents()
 		if err != nil {
 			return nil, err
 		}
-		r.unsettled = map[string]time.Time{}
+		r.unknown = map[string]time.Time{}
 		for _, image := range names {
-			r.unsettled[image] = time.Time{}
+			r.unknown[image] = time.Time{}
 		}
 	}
 	due := map[string]time.Time{}
-	for image, since := range r.unsettled {
-		if time.Since(since) >= settleDelay {
-			due[image] = since
+	for image, ended := range r.unknown {
+		if time.Since(ended) >= lateImageDelay {
+			due[image] = ended
 		}
 	}
 	return due, nil
 }
 
-// begun returns the names of the images with a recorded intent. The caller holds the mutex.
-func (r *records) begun() ([]string, error) {
+// intents returns the names of the images that have an intent. The caller holds the mutex.
+func (r *records) intents() ([]string, error) {
 	dir := filepath.Join(r.dir, "pulling")
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -273,10 +294,11 @@ func (r *records) begun() ([]string, error) {
 	return names, nil
 }
 
-// unknown records that an unknown credential pulled an image: every pod must ask the
-// registry. It removes the doubt and the intent, unless a later pull has renewed the doubt.
-// wrote says that there was no record.
-func (r *records) unknown(id, image string, since time.Time) (wrote bool, err error) {
+// recordUnknown handles an unknown outcome of a pull that ended at that time. id is the ID of the
+// image, "" if it is not present. An image without a pulled record gets one that lists no
+// credential, and wrote is then true. recordUnknown removes the intent unless a pull runs, and
+// keeps both the intent and the unknown outcome if a later pull has ended with one, too.
+func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if id != "" {
@@ -285,46 +307,48 @@ func (r *records) unknown(id, image string, since time.Time) (wrote bool, err er
 			return false, err
 		}
 		if rec == nil {
-			if err := r.write(r.file("pulled", id), &record{Image: id}); err != nil {
+			if err := r.write(r.file("pulled", id), &pulledRecord{Image: id}); err != nil {
 				return false, err
 			}
 			wrote = true
 		}
 	}
-	if !r.unsettled[image].Equal(since) {
+	if !r.unknown[image].Equal(ended) {
 		return wrote, nil
 	}
-	if r.now[image] == 0 {
+	if r.pulling[image] == 0 {
 		if err := os.Remove(r.file("pulling", image)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return wrote, err
 		}
 	}
-	delete(r.unsettled, image)
+	delete(r.unknown, image)
 	return wrote, nil
 }
 
-// settle records the outcome of pulls that were cancelled or timed out. Their images, which
-// may be there under other names too, are then not open to every pod.
-func (p *Puller) settle(ctx context.Context, want *pod.Spec) error {
-	p.settling.Lock()
-	defer p.settling.Unlock()
-	left, err := p.records.left()
+// recordUnknownPulls looks for the images of pulls with an unknown outcome. It records for each
+// one that is present that the credential which pulled it is unknown, so that pods must ask the
+// registry before they use it, under any of its names. It returns an error if the runtime does
+// not answer.
+func (p *Puller) recordUnknownPulls(ctx context.Context, want *pod.Spec) error {
+	p.unknownMu.Lock()
+	defer p.unknownMu.Unlock()
+	pulls, err := p.records.unknownPulls()
 	if err != nil {
 		return fmt.Errorf("read records of image pulls: %w", err)
 	}
-	for image, since := range left {
+	for image, ended := range pulls {
 		id, err := p.cfg.Runtime.FindImage(ctx, want, image)
-		if err != nil && !isAnswer(err) {
+		if err != nil && !runtimeAnswered(err) {
 			return err
 		}
 		var wrote bool
 		if err == nil {
-			wrote, err = p.records.unknown(id, image, since)
+			wrote, err = p.records.recordUnknown(id, image, ended)
 		}
-		if err != nil { // does not block other images; the next pull tries again
-			p.cfg.Log.Warn("Failed to record whether an image was pulled", "image", image, "error", err)
+		if err != nil { // this must not block other images; the next call tries again
+			p.cfg.Log.Warn("Failed to check an image pull with unknown outcome", "image", image, "error", err)
 		}
-		if wrote { // also if it was there before the pull, which is unknown
+		if wrote { // also for an image that was present before the pull: no file says that it was
 			p.cfg.Log.Warn("Outcome of an image pull is unknown; pods must ask the registry before they use the image", "image", image)
 		}
 	}

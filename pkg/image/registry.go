@@ -16,18 +16,18 @@ import (
 )
 
 const (
-	// answerLimit is how long a registry may take to answer.
+	// answerLimit is how long a registry may take to answer one request.
 	answerLimit = 5 * time.Second
-	// A collection asks so many registries at a time, and all of them within askLimit.
+	// askedAtOnce is how many registries a collection asks at the same time.
 	askedAtOnce = 8
-	askLimit    = time.Minute
-	// silentFor is how long a registry that has not answered is not asked again.
+	// askLimit is how long a collection may take to ask all registries.
+	askLimit = time.Minute
+	// silentFor is how long a registry that did not answer counts as silent without a new request.
 	silentFor = time.Hour
 )
 
-// answers reports whether a registry answers at all: by HTTPS, whatever its certificate, or
-// by HTTP, with any status that is not an error of the server. It sends no credentials and
-// does not follow redirects.
+// answers reports whether a registry answers over HTTPS, with any certificate, or over HTTP. A
+// status of 500 or more is no answer. The request has no credentials and follows no redirect.
 func answers(ctx context.Context, registry string) bool {
 	if registry == "docker.io" {
 		registry = "registry-1.docker.io"
@@ -48,15 +48,15 @@ func answers(ctx context.Context, registry string) bool {
 			return answer.StatusCode < http.StatusInternalServerError
 		}
 		if _, unknown := errors.AsType[*tls.CertificateVerificationError](err); unknown {
-			return true // the runtime may know its authority
+			return true // the runtime may trust other authorities
 		}
 	}
 	return false
 }
 
-// unasked returns the registries of unused images, without those that were silent within
-// silentFor, and the collection that is planned if all registries answer.
-func (v *Inventory) unasked(ctx context.Context) (hosts map[string]bool, plan reclaim.ImagePlan, err error) {
+// registriesToAsk returns the registries of unused images, without those that count as silent
+// already, and the plan of a collection for the case that all registries answer.
+func (v *Inventory) registriesToAsk(ctx context.Context) (hosts map[string]bool, plan reclaim.ImagePlan, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n, plan, err := v.plan(ctx, nil)
@@ -72,8 +72,9 @@ func (v *Inventory) unasked(ctx context.Context) (hosts map[string]bool, plan re
 	return hosts, plan, err
 }
 
-// ask reports of registries whether they answer. It asks in no order, so that many that hang do
-// not always come before another one, and leaves out those that it could not ask within askLimit.
+// ask returns for each registry whether it answers. It leaves out those that have not answered when
+// askLimit is over. The order is random: with many registries that hang, each collection may leave
+// out others.
 func (v *Inventory) ask(ctx context.Context, hosts map[string]bool) map[string]bool {
 	ctx, stop := context.WithTimeout(ctx, askLimit)
 	defer stop()

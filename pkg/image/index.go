@@ -10,26 +10,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// shelf finds images by the names that pods and runtimes call them.
-type shelf struct {
+// index finds images by the names that pods and runtimes use.
+type index struct {
 	images []*reclaim.Image
-	by     map[string]*reclaim.Image // by ID, tag and digest, in full
+	byName map[string]*reclaim.Image // by ID, and by full tag and digest
 }
 
-func newShelf(images []pod.Image) *shelf {
-	s := &shelf{by: map[string]*reclaim.Image{}}
+func newIndex(images []pod.Image) *index {
+	s := &index{byName: map[string]*reclaim.Image{}}
 	for _, it := range images {
 		i := &reclaim.Image{ID: it.ID, Names: it.Names, Bytes: it.Size, Pinned: it.Pinned}
 		s.images = append(s.images, i)
-		s.by[it.ID] = i
+		s.byName[it.ID] = i
 		for _, n := range it.Names {
-			s.by[full(n)] = i
+			s.byName[full(n)] = i
 		}
 	}
 	return s
 }
 
-// full returns a name with the defaults for registry and tag; an ID as it is.
+// full returns a name with the defaults for registry and tag. It returns an ID unchanged.
 func full(name string) string {
 	ref, err := reference.ParseDockerRef(name)
 	if err != nil {
@@ -38,24 +38,25 @@ func full(name string) string {
 	return ref.String()
 }
 
-func (s *shelf) find(name string) *reclaim.Image {
-	if i := s.by[name]; i != nil {
+func (s *index) find(name string) *reclaim.Image {
+	if i := s.byName[name]; i != nil {
 		return i
 	}
-	if i := s.by[full(name)]; i != nil {
+	if i := s.byName[full(name)]; i != nil {
 		return i
 	}
-	return s.by["sha256:"+name]
+	return s.byName["sha256:"+name]
 }
 
-func (s *shelf) use(name, user string) {
+// use adds a user to the image of that name, if it is present.
+func (s *index) use(name, user string) {
 	if i := s.find(name); i != nil && !slices.Contains(i.Users, user) {
 		i.Users = append(i.Users, user)
 	}
 }
 
-// Find returns the image of that name, digest, ID, or beginning of an ID of which there is
-// only one; nil if there is none.
+// Find returns the image with that name, digest or ID. Four or more characters find an image if
+// exactly one ID begins with them. Find returns nil if there is no such image.
 func Find(images []reclaim.Image, name string) *reclaim.Image {
 	var found *reclaim.Image
 	for k := range images {
@@ -73,10 +74,10 @@ func Find(images []reclaim.Image, name string) *reclaim.Image {
 	return found
 }
 
-// FullName returns the name under which a runtime has the image of that name, digest or ID:
-// its own, if it names one, else its tag, else its digest; "" if it has none.
+// FullName returns the full form of name if that is a name of the image that Find finds, else the
+// image's tag, else its digest, else its ID. It returns "" if there is no such image.
 func FullName(images []pod.Image, name string) string {
-	s := newShelf(images)
+	s := newIndex(images)
 	all := make([]reclaim.Image, 0, len(s.images))
 	for _, i := range s.images {
 		all = append(all, *i)
@@ -91,8 +92,8 @@ func FullName(images []pod.Image, name string) string {
 	return i.Name()
 }
 
-// registriesOf returns the registries that an image was pulled from, none for one without the
-// digest of a registry: it was imported.
+// registriesOf returns the registries that an image was pulled from: those of its digests. An image
+// without a digest was imported, and has none.
 func registriesOf(names []string) (all []string) {
 	for _, n := range names {
 		ref, err := reference.ParseNormalizedNamed(n)
