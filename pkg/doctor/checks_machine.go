@@ -11,33 +11,36 @@ import (
 
 func fileChecks() []check {
 	return []check{
-		{"ND030", "Other users can write a manifest", Blocks, "chown root, chmod go-w: a user who can write a manifest can become root on this machine. --insecure-manifest-permissions makes nodectl read it anyway", func(f Facts) []string {
+		{"ND030", "Other users can write a manifest", Blocks, "run chown root and chmod go-w on it: a user who can write a manifest can become root on this machine. --insecure-manifest-permissions makes nodectl read it anyway", func(f Facts) []string {
 			return f.files(Manifest, func(x File) string {
-				return words(x.Exists && !f.Where.Permissive && x.loose(f.UID, 0o022), "can be written by others")
+				if f.Where.Permissive {
+					return ""
+				}
+				return x.exposed(f.UID, 0o022, "written")
 			})
 		}},
-		{"ND031", "nodectl cannot read a source of manifests", Warns, "create it, or name another source with -f", func(f Facts) []string {
+		{"ND031", "nodectl cannot read a source of manifests", Warns, "create the file or directory if it does not exist, else let nodectl read it; or name another source with -f", func(f Facts) []string {
 			return f.files(Manifest, func(x File) string {
 				return words(x.Err != "" || !x.Exists, "cannot be read: "+x.why())
 			})
 		}},
-		{"ND032", "Other users can read a file with secrets", Warns, "chmod 600, chown root", func(f Facts) []string {
+		{"ND032", "Other users can read a file with secrets", Warns, "run chown root and chmod 600 on it", func(f Facts) []string {
 			return f.files(Secret, func(x File) string {
-				return words(x.Exists && x.loose(f.UID, 0o077), "can be read or written by others")
+				return x.exposed(f.UID, 0o077, "read or written")
 			})
 		}},
-		{"ND033", "Other users can write a file that nodectl trusts", Warns, "chmod go-w, chown root", func(f Facts) []string {
+		{"ND033", "Other users can write a file that nodectl trusts", Warns, "run chown root and chmod go-w on it", func(f Facts) []string {
 			return f.files(Trusted, func(x File) string {
-				return words(x.Exists && x.loose(f.UID, 0o022), "can be written by others")
+				return x.exposed(f.UID, 0o022, "written")
 			})
 		}},
-		{"ND034", "nodectl cannot read a configured file", Blocks, "create the file, or remove the setting", func(f Facts) []string {
+		{"ND034", "nodectl cannot read a configured file", Blocks, "create the file if it does not exist, else let nodectl read it; or remove the setting that names it", func(f Facts) []string {
 			missing := func(x File) string {
 				return words(x.What != kubeconfigFile && (!x.Exists || x.Err != ""), "cannot be read: "+x.why())
 			}
 			return append(f.files(Secret, missing), f.files(Trusted, missing)...)
 		}},
-		{"ND035", "A certificate is not valid now", Blocks, "check the clock first (ND047), then get a new certificate: with --bootstrap-kubeconfig remove the file of --kubeconfig, with kubeadm run 'kubeadm join'", func(f Facts) (all []string) {
+		{"ND035", "A certificate is not valid now", Blocks, "check the clock first (ND047). Replace the files of --tls-cert-file and --client-ca-file. nodectl serve renews the certificates in --cert-dir; to renew an expired client certificate it needs --bootstrap-kubeconfig with a valid token. In a kubeadm cluster, run 'kubeadm join' again", func(f Facts) (all []string) {
 			for _, c := range f.Certs {
 				switch {
 				case c.Err != "":
@@ -74,10 +77,27 @@ func (f Facts) files(role Role, wrong func(File) string) (all []string) {
 	return all
 }
 
-// loose reports whether a user other than root and the agent's own has these rights, or
-// owns the file.
-func (x File) loose(own int, rights uint32) bool {
-	return x.Err == "" && (uint32(x.Mode.Perm())&rights != 0 || x.UID != 0 && x.UID != own)
+// exposed says which users other than root and the agent's own have one of these rights, or
+// own the file; "" for none. access names the rights: "written".
+func (x File) exposed(own int, rights uint32, access string) string {
+	if !x.Exists || x.Err != "" {
+		return ""
+	}
+	var users, causes []string
+	mode := uint32(x.Mode.Perm())
+	if mode&rights&0o070 != 0 {
+		users = append(users, fmt.Sprintf("group %d", x.GID))
+	}
+	if mode&rights&0o007 != 0 {
+		users = append(users, "all users")
+	}
+	if len(users) > 0 {
+		causes = append(causes, fmt.Sprintf("can be %s by %s (mode %04o)", access, strings.Join(users, " and "), mode))
+	}
+	if x.UID != 0 && x.UID != own {
+		causes = append(causes, fmt.Sprintf("belongs to user %d", x.UID))
+	}
+	return strings.Join(causes, " and ")
 }
 
 func (x File) why() string {
@@ -96,13 +116,13 @@ func words(is bool, text string) string {
 
 func resourceChecks() []check {
 	return []check{
-		{"ND050", "Disk space is below the eviction threshold", Blocks, "free disk space, or lower --eviction-hard: below the threshold a node of a cluster reports DiskPressure, and the scheduler avoids it. Running pods keep running, and static pods still start while any space is left", func(f Facts) []string {
+		{"ND050", "Disk space is below the eviction threshold", Blocks, "free disk space, or lower --eviction-hard: below the threshold the node reports DiskPressure to its API server, and the scheduler assigns no new pods to it. nodectl does not evict pods for this, and static pods still start; when the disk is full, nothing starts", func(f Facts) []string {
 			return f.short("available", "bytes", func(d Disk) (uint64, uint64) { return d.Free, d.Size })
 		}},
-		{"ND051", "Free inodes are below the eviction threshold", Blocks, "remove small files, or lower --eviction-hard: the consequences are those of ND050", func(f Facts) []string {
+		{"ND051", "Free inodes are below the eviction threshold", Blocks, "remove files, or lower --eviction-hard: below the threshold the node reports DiskPressure, as for ND050; without free inodes nothing starts", func(f Facts) []string {
 			return f.short("inodesFree", "inodes", func(d Disk) (uint64, uint64) { return d.InodesFree, d.Inodes })
 		}},
-		{"ND052", "Free memory is below the eviction threshold", Blocks, "stop processes, or lower --eviction-hard: below the threshold a node of a cluster reports MemoryPressure, and the scheduler avoids it. nodectl evicts no pod; when no memory is left, the kernel kills processes", func(f Facts) (all []string) {
+		{"ND052", "Free memory is below the eviction threshold", Blocks, "stop processes, or lower --eviction-hard: below the threshold the node reports MemoryPressure to its API server, and the scheduler assigns no new BestEffort pods to it. nodectl does not evict pods for this, and static pods still start; when no memory is left, the kernel kills processes", func(f Facts) (all []string) {
 			for _, t := range f.Where.Thresholds {
 				if t.Signal == pod.SignalMemory && f.MemorySize > 0 && below(t, f.MemoryFree, f.MemorySize) {
 					all = append(all, fmt.Sprintf("%d MiB of memory are free, less than %s", f.MemoryFree>>20, limit(t)))
@@ -169,8 +189,12 @@ func networkChecks() []check {
 		{"ND061", "IP forwarding is off", Blocks, "run sysctl net.ipv4.ip_forward=1, and set it in a file in /etc/sysctl.d", func(f Facts) []string {
 			return one(f.off("net.ipv4.ip_forward"), "net.ipv4.ip_forward is 0: pods cannot reach addresses beyond this machine")
 		}},
-		{"ND062", "Bridged packets bypass iptables", Warns, "run modprobe br_netfilter, then sysctl net.bridge.bridge-nf-call-iptables=1", func(f Facts) []string {
-			return one(!f.Bridge, "br_netfilter is not loaded, or net.bridge.bridge-nf-call-iptables is 0: Services do not reach pods on the same bridge")
+		{"ND062", "Bridged packets bypass iptables", Warns, "run modprobe br_netfilter, then sysctl net.bridge.bridge-nf-call-iptables=1; for the next boot, write the module into a file in /etc/modules-load.d and the setting into one in /etc/sysctl.d", func(f Facts) []string {
+			cause := "net.bridge.bridge-nf-call-iptables is 0"
+			if f.Sysctls["net.bridge.bridge-nf-call-iptables"] == "" {
+				cause = "the kernel module br_netfilter is not loaded"
+			}
+			return one(!f.Bridge, cause+": a pod cannot reach a Service whose endpoint is a pod on the same bridge")
 		}},
 		{"ND063", "Neither iptables nor nftables is installed", Warns, "install iptables or nftables: the CNI plugins bridge, portmap and firewall run them", func(f Facts) []string {
 			return one(!f.Iptables, "neither iptables nor nft is installed")

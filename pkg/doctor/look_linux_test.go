@@ -271,11 +271,11 @@ func TestLookAtRights(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := l.file("/f", "a file", Secret)
-	if !x.Exists || x.Mode.Perm() != 0o640 || x.UID != os.Getuid() || x.GID != os.Getgid() || !x.loose(x.UID, 0o077) || x.loose(x.UID, 0o022) {
+	if !x.Exists || x.Mode.Perm() != 0o640 || x.UID != os.Getuid() || x.GID != os.Getgid() || x.exposed(x.UID, 0o077, "read") == "" || x.exposed(x.UID, 0o022, "written") != "" {
 		t.Errorf("%+v", x)
 	}
-	if x.UID != 0 && !x.loose(x.UID+1, 0) {
-		t.Errorf("a file of user %d is not loose to another", x.UID)
+	if x.UID != 0 && x.exposed(x.UID+1, 0, "read") == "" {
+		t.Errorf("a file of user %d is not exposed to it", x.UID)
 	}
 	if x := l.file("/l", "a link", Secret); x.Exists || x.why() != "no such file or directory" {
 		t.Errorf("%+v", x)
