@@ -91,8 +91,8 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			if owned {
 				node.UIDs[uid] = owner.Key // only while this edit is judged
 			}
-			if no, is := edits.Admit(e.want, was); is {
-				refused, detail = refusal{reason: no.Reason, message: no.Message}, no.Detail
+			if r, is := edits.Check(e.want, was); is {
+				refused, detail = refusal{reason: r.Reason, message: r.Message}, r.Detail
 			}
 			if owned {
 				delete(node.UIDs, uid)

@@ -218,7 +218,7 @@ func (f *Forecast) view(want *pod.Spec, a pod.Actual, r pod.Record) plan.View {
 func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
 	v := f.view(want, a, r)
 	c.Steps = plan.Foresee(v)
-	c.RestartPod, c.RestartContainers = plan.Restarts(a, v.Record.Instance, c.Steps)
+	c.RestartPod, c.RestartContainers = plan.RestartedByEdit(a, v.Record.Instance, c.Steps)
 	for _, name := range plan.Resized(c.Steps) {
 		have := a.Containers[name]
 		has := cmp.Or(r.ContainerNotes[have.ID].Resources, have.Resources)

@@ -167,17 +167,17 @@ type admission struct {
 	uids  map[string][]*pod.Spec
 	ports map[portSlot]*portHolders
 	used  v1.ResourceList // sum of the requests, of the resources in node.Allocatable
-	// away is the admitted spec whose edit is being judged: it does not count meanwhile. gone
-	// are the specs that an accepted edit has replaced: they do not count any more.
-	away *pod.Spec
-	gone map[*pod.Spec]bool
+	// excluded is the admitted spec whose edit is being judged: it does not count meanwhile.
+	// Those in replaced do not count any more: an accepted edit has replaced them.
+	excluded *pod.Spec
+	replaced map[*pod.Spec]bool
 }
 
 func newAdmission(node Node, admitted []*pod.Spec) *admission {
 	a := &admission{
 		node: node,
 		keys: map[pod.Key]int{}, uids: map[string][]*pod.Spec{},
-		ports: map[portSlot]*portHolders{}, used: v1.ResourceList{}, gone: map[*pod.Spec]bool{},
+		ports: map[portSlot]*portHolders{}, used: v1.ResourceList{}, replaced: map[*pod.Spec]bool{},
 	}
 	for _, spec := range admitted {
 		a.add(spec)
@@ -221,13 +221,13 @@ func (a *admission) holder(h *holders) *pod.Spec {
 	if h == nil {
 		return nil
 	}
-	for len(h.more) > 0 && a.gone[h.first] {
+	for len(h.more) > 0 && a.replaced[h.first] {
 		h.first, h.more = h.more[0], h.more[1:]
 	}
-	if h.first != a.away && !a.gone[h.first] {
+	if h.first != a.excluded && !a.replaced[h.first] {
 		return h.first
 	}
-	for len(h.more) > 0 && a.gone[h.more[0]] {
+	for len(h.more) > 0 && a.replaced[h.more[0]] {
 		h.more = h.more[1:]
 	}
 	if len(h.more) > 0 {
@@ -313,7 +313,7 @@ func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
 // node.UIDs.
 func (a *admission) uidHolder(uid string) (holder pod.Key, taken bool) {
 	for _, spec := range slices.Backward(a.uids[uid]) {
-		if spec != a.away {
+		if spec != a.excluded {
 			return spec.Key, true
 		}
 	}

@@ -48,7 +48,7 @@ func TestEdits_AnySequence_IsJudgedAsBesideTheOtherPods(t *testing.T) {
 			others := slices.Concat(admitted[:i], admitted[i+1:])
 			want := some(was.Key.Name)
 			_, refused := plan.Admit([]*pod.Spec{want}, others, node)
-			got, is := edits.Admit(want, was)
+			got, is := edits.Check(want, was)
 			if is != (len(refused) > 0) || is && got != refused[0] {
 				t.Fatalf("seed %d: the edit of %s is refused with %+v, a new pod with %+v", seed, was.Key, got, refused)
 			}

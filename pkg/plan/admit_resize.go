@@ -21,29 +21,29 @@ type Edits struct{ a *admission }
 // the caller adds or deletes counts for the edits that are judged after that.
 func NewEdits(admitted []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, admitted)} }
 
-// Admit judges an edit of an admitted pod from was to want, which needs a new instance. If
-// refused, no says why.
-func (e *Edits) Admit(want, was *pod.Spec) (no Refusal, refused bool) {
-	e.a.leave(was)
-	reason, detail := e.a.judge(want)
-	e.a.comeBack()
-	return refusal(want, reason, detail, reason != "" && want.Origin.FromAPI()), reason != ""
+// Check judges an edit that needs a new instance: updated in place of current, an admitted
+// pod. r is why it is refused.
+func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
+	e.a.exclude(current)
+	reason, detail := e.a.judge(updated)
+	e.a.include()
+	return refusal(updated, reason, detail, reason != "" && updated.Origin.FromAPI()), reason != ""
 }
 
-// Accept replaces was by want among the admitted pods.
-func (e *Edits) Accept(want, was *pod.Spec) {
-	e.a.remove(was)
-	e.a.add(want)
+// Accept replaces current by updated among the admitted pods.
+func (e *Edits) Accept(updated, current *pod.Spec) {
+	e.a.remove(current)
+	e.a.add(updated)
 }
 
-// FitResize returns why a running pod that has the resources of given does not get those of
-// want, beside the other admitted pods; "" when it gets them. A request for less, or for the
-// same, always fits.
-func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
+// FitResize returns why a running pod that has the resources of current does not get those of
+// updated, beside the other admitted pods; "" when it gets them. A request for less, or for
+// the same, always fits.
+func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 	a := e.a
-	a.leave(given)
-	defer a.comeBack()
-	asked, has := a.requests(want.Pod), a.requests(given.Pod)
+	a.exclude(current)
+	defer a.include()
+	asked, has := a.requests(updated.Pod), a.requests(current.Pod)
 	for _, name := range slices.SortedFunc(maps.Keys(asked), fitOrder) {
 		n, had, used, capacity := asked[name], has[name], a.used[name], a.node.Allocatable[name]
 		sum := used.DeepCopy()
@@ -59,22 +59,22 @@ func (e *Edits) FitResize(want, given *pod.Spec) (reason, message string) {
 	return "", ""
 }
 
-// leave excludes an admitted pod: until comeBack its key, requests, UID and ports do not
-// count.
-func (a *admission) leave(spec *pod.Spec) {
+// exclude takes an admitted pod out of the count: its key, requests, UID and ports do not
+// count until include.
+func (a *admission) exclude(spec *pod.Spec) {
 	a.discount(spec)
-	a.away = spec
+	a.excluded = spec
 }
 
-// comeBack includes the pod that leave has excluded.
-func (a *admission) comeBack() {
-	a.count(a.away)
-	a.away = nil
+// include reverts exclude.
+func (a *admission) include() {
+	a.count(a.excluded)
+	a.excluded = nil
 }
 
 // remove removes a pod from the admitted ones.
 func (a *admission) remove(spec *pod.Spec) {
 	a.discount(spec)
-	a.gone[spec] = true
+	a.replaced[spec] = true
 	a.uids[spec.UID()] = slices.DeleteFunc(a.uids[spec.UID()], func(s *pod.Spec) bool { return s == spec })
 }

@@ -62,7 +62,7 @@ const (
 
 // running decides about a container that runs and has the desired definition.
 func (s *planner) running(c pod.Container) {
-	switch kill := s.doomed(c); kill {
+	switch kill := s.killReason(c); kill {
 	case "":
 	case pod.OnRequest:
 		if s.replace(c, WhyRequested) {
@@ -82,9 +82,9 @@ func (s *planner) running(c pod.Container) {
 	}
 }
 
-// doomed returns why a running container has to be killed, as ContainerNotes.Killed records
-// it; "" when it may run on. An agent completes a kill that an earlier agent began.
-func (s *planner) doomed(c pod.Container) string {
+// killReason returns why a running container has to be killed, as ContainerNotes.Killed
+// records it; "" when it may run on. An agent completes a kill that an earlier agent began.
+func (s *planner) killReason(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	notes := s.Record.ContainerNotes[c.ID]
 	failed := func(probe *v1.Probe, kind pod.ProbeKind) bool {
@@ -104,9 +104,9 @@ func (s *planner) doomed(c pod.Container) string {
 	return ""
 }
 
-// killFor stops a container whose probe or postStart hook failed; why is as doomed returns it.
-// After a failed probe the plan also restarts the container, unless its policy or a back-off
-// prevents that. After a failed hook the next plan treats it as any exited container.
+// killFor stops a container whose probe or postStart hook failed; why is the killReason. After
+// a failed probe the plan also restarts the container, unless its policy or a back-off prevents
+// that. After a failed hook the next plan treats it as any exited container.
 func (s *planner) killFor(c pod.Container, why string) {
 	text := why + " probe failed"
 	if why == pod.HookFailed {
@@ -166,7 +166,7 @@ func (s *planner) replace(c pod.Container, why string) bool {
 	default:
 		s.add(s.replaceStep(c, why))
 	}
-	s.made(Step{Container: c.Name, Edited: why != WhyRequested, Why: why})
+	s.createPulled(Step{Container: c.Name, Edited: why != WhyRequested, Why: why})
 	return true
 }
 
@@ -232,11 +232,11 @@ func (s *planner) create(step Step) {
 		return
 	}
 	s.add(Step{Action: PullImage, Container: step.Container, Why: step.Why})
-	s.made(step)
+	s.createPulled(step)
 }
 
-// made is create without the pull.
-func (s *planner) made(step Step) {
+// createPulled is create without the pull: the image is present.
+func (s *planner) createPulled(step Step) {
 	step.Action, step.Attempt = CreateContainer, s.nextAttempt(step.Container)
 	s.add(step)
 	s.run(step.Container, "", step.Why)
@@ -281,9 +281,9 @@ func (s *planner) policyOf(name string) v1.RestartPolicy {
 	return s.policy()
 }
 
-// restartable reports whether any regular container may restart. If none may, nothing is
+// anyMayRestart reports whether any regular container may restart. If none may, nothing is
 // created in another sandbox (C-1.19.3).
-func (s *planner) restartable() bool {
+func (s *planner) anyMayRestart() bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.Containers, func(c v1.Container) bool {
 		return s.policyOf(c.Name) != never || c.RestartPolicy != nil && len(c.RestartPolicyRules) > 0
 	})

@@ -14,11 +14,11 @@ const (
 	failed    = "Failed"
 )
 
-// end is how the desired instance has terminated, zero if it has not. The API server decides,
-// then the record, then its containers (C-1.26.13), so that it does not run again if its
-// record is lost (I4), then an eviction or its active deadline (C-1.26.16). It is also zero
-// if the instance is to be replaced or is not desired.
-func (s *planner) end() Ended {
+// endOfInstance is how the desired instance has terminated, zero if it has not. The API server
+// decides, then the record, then its containers (C-1.26.13), so that it does not run again if
+// its record is lost (I4), then an eviction or its active deadline (C-1.26.16). It is also
+// zero if the instance is to be replaced or is not desired.
+func (s *planner) endOfInstance() Ended {
 	switch {
 	case s.Want == nil:
 		return Ended{}
@@ -30,27 +30,27 @@ func (s *planner) end() Ended {
 	case s.Record.Terminal != "" && s.target == s.Record.Instance:
 		return Ended{Phase: string(s.Record.Terminal)}
 	}
-	phase := s.naturalEnd()
+	phase := s.phaseByContainers()
 	if s.Evicted != "" && phase == "" {
 		return Ended{Phase: failed, Reason: "Evicted", Message: s.Evicted}
 	}
-	if s.overtime(phase) {
+	if s.exceedsDeadline(phase) {
 		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 	}
 	return Ended{Phase: phase}
 }
 
-// naturalEnd is the final phase that follows from the containers, "" for none. Sidecars and
-// ephemeral containers do not count (C-1.20.11, C-1.19.7).
-func (s *planner) naturalEnd() string {
+// phaseByContainers is the final phase that follows from the containers, "" for none. Sidecars
+// and ephemeral containers do not count (C-1.20.11, C-1.19.7).
+func (s *planner) phaseByContainers() string {
 	switch {
-	case s.restartingAll(): // exits that this restart causes do not terminate the pod
+	case s.isRestartingAll(): // exits that this restart causes do not terminate the pod
 		return ""
 	case s.initFailed():
 		return failed
-	case !s.SandboxReady() && s.HasRun() && !s.restartable():
+	case !s.SandboxReady() && s.HasRun() && !s.anyMayRestart():
 		// Nothing is created in another sandbox, even if some containers never ran (C-1.19.3).
-		return s.lastWords()
+		return s.phaseWithoutSandbox()
 	}
 	phase := succeeded
 	for i := range s.Want.Pod.Spec.Containers {
@@ -79,9 +79,9 @@ func (s *planner) initFailed() bool {
 	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.comesBack(c)
 }
 
-// lastWords is the final phase of an instance in which no container starts any more; "" while
-// one may still run.
-func (s *planner) lastWords() string {
+// phaseWithoutSandbox is the final phase of an instance that gets no other sandbox, so that no
+// container starts any more; "" while one may still run.
+func (s *planner) phaseWithoutSandbox() string {
 	if podview.MayRun(s.Have) {
 		return ""
 	}
@@ -106,9 +106,9 @@ func (s *planner) deadline() (at time.Time, ok bool) {
 	return s.Record.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
 }
 
-// overtime reports whether the deadline terminates the instance. It does not if the instance
-// had reached a final phase before.
-func (s *planner) overtime(phase string) bool {
+// exceedsDeadline reports whether the deadline terminates the instance. It does not if the
+// instance had reached phase, a final one, before.
+func (s *planner) exceedsDeadline(phase string) bool {
 	at, ok := s.deadline()
 	if !ok || s.Now.Before(at) {
 		return false

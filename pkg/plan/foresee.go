@@ -42,10 +42,10 @@ func Foresee(v View) []Step {
 // each init container and a few more.
 const maxRounds = 200
 
-// Restarts returns what steps of Foresee restart because of an edit: the whole pod, or some
-// containers, sorted. have is the pod before the steps, and instance the recorded instance, 0
-// for none. A restart after an exit does not count.
-func Restarts(have pod.Actual, instance int, steps []Step) (whole bool, containers []string) {
+// RestartedByEdit returns what steps of Foresee restart because of an edit: the whole pod, or
+// some containers, sorted. have is the pod before the steps, and instance the recorded
+// instance, 0 for none. A restart after an exit does not count.
+func RestartedByEdit(have pod.Actual, instance int, steps []Step) (whole bool, containers []string) {
 	for _, s := range steps {
 		switch {
 		case s.Action == RunSandbox && instance > 0 && s.Instance > instance:

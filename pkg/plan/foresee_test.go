@@ -82,7 +82,7 @@ func TestC_1_34_6_ForeseesWhatAnEditTouches(t *testing.T) {
 			v := m.view()
 			steps := plan.Foresee(v)
 			var got touch
-			got.Pod, got.Restart = plan.Restarts(v.Have, v.Record.Instance, steps)
+			got.Pod, got.Restart = plan.RestartedByEdit(v.Have, v.Record.Instance, steps)
 			got.Resized = plan.Resized(steps)
 			if diff := gocmp.Diff(test.want, got); diff != "" {
 				t.Errorf("an edit touches (-want +got):\n%s\n%v", diff, actions(steps))

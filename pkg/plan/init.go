@@ -21,7 +21,7 @@ import (
 //	 state unknown                    | stop; start, if its policy allows
 //	 exited with an error, and edited | start; no back-off
 //	 exited with an error             | start, when its back-off is over; if it may
-//	                                  | not restart, the rule ended has matched
+//	                                  | not restart, the rule terminated has matched
 //	 exited with 0                    | start the next one; after the last one the
 //	                                  | pod is initialised
 func (s *planner) initContainers() (initialised bool) {
@@ -84,7 +84,7 @@ func (s *planner) initTurn(c pod.Container) {
 // desired definition, its postStart hook has succeeded, and c has passed its startup probe, if
 // it has one. Readiness does not count (C-1.20.6).
 func (s *planner) started(c pod.Container) bool {
-	if c.State != pod.StateRunning || s.Changed(c) || s.doomed(c) != "" || s.hookDue(c) {
+	if c.State != pod.StateRunning || s.Changed(c) || s.killReason(c) != "" || s.hookDue(c) {
 		return false
 	}
 	spec, _ := s.Want.Container(c.Name)

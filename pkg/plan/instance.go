@@ -103,7 +103,7 @@ func (s *planner) podChanged(hash string) bool {
 // of containers. Labels, probes and other fields that restart nothing do not count.
 func (s *planner) contentChanged() bool {
 	if s.Record.Want == nil {
-		return s.contentDiffersFromRecords()
+		return s.contentDiffersFromContainers()
 	}
 	for name := range s.Want.ContainerHashes {
 		if _, ok := s.Record.Want.ContainerHashes[name]; !ok || len(pod.ResourcesChanged(s.Record.Want.Resources(name), s.Want.Resources(name))) > 0 {
@@ -127,10 +127,10 @@ func (s *planner) contentChanged() bool {
 	})
 }
 
-// contentDiffersFromRecords is contentChanged without a recorded spec: it compares the hashes
-// of the containers. An edit of an init container other than a sidecar counts only if no regular
-// container exists: then the pod has terminated at an init container.
-func (s *planner) contentDiffersFromRecords() bool {
+// contentDiffersFromContainers is contentChanged without a recorded spec: it compares the
+// hashes of the containers. An edit of an init container other than a sidecar counts only if
+// no regular container exists: then the pod has terminated at an init container.
+func (s *planner) contentDiffersFromContainers() bool {
 	regular := false
 	for name := range s.Have.Containers {
 		if !s.knows(name) {

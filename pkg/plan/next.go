@@ -25,20 +25,20 @@ import (
 //	 duplicates   | duplicates: an older container or one outside  | stop them; remove older containers as
 //	              | the newest sandbox has not exited, or an older | well
 //	              | sandbox is ready                               |
-//	 ended        | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
+//	 terminated   | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
 //	              | containers or its active deadline, or it was   | the sandbox; tear down the volumes, keep
 //	              | evicted                                        | the exited containers
 //	 replaced     | a new instance is due (the pod was edited,     | pull other images, stop it; while the
 //	              | desired again while it stopped, or edited after| next one would be blocked, and no stop
 //	              | it terminated), and a container may run        | has begun, wait
-//	 finished     | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
+//	 lostSandbox  | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
 //	              | has run, and none may restart                  | terminated
 //	 blocked      | no ready sandbox: forbidden, not admitted,     | wait
 //	              | waits for another pod, a failed step is retried|
 //	              | later, or the network is not ready             |
 //	 needsSandbox | no ready sandbox                               | stop old sandbox, tear down volumes of
 //	              |                                                | other instances, set up new, run sandbox
-//	 restartsAll  | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones,
+//	 restartAll   | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones,
 //	              | or such a restart has begun                    | that one last, after its back-off
 //	 runs         | a ready sandbox                                |
 //	              |   a container that the spec does not have      | stop it; at the end of the plan, remove
@@ -67,12 +67,12 @@ func Next(v View) Plan {
 		(*planner).notDesired,
 		(*planner).uidMismatch,
 		(*planner).duplicates,
-		(*planner).ended,
+		(*planner).terminated,
 		(*planner).replaced,
-		(*planner).finished,
+		(*planner).lostSandbox,
 		(*planner).blocked,
 		(*planner).needsSandbox,
-		(*planner).restartsAll,
+		(*planner).restartAll,
 		(*planner).runs,
 	} {
 		if rule(s) {
@@ -110,7 +110,7 @@ func (s *planner) notDesired() bool {
 	}
 	s.p.Stopping = true
 	if deleting && podview.MayRun(s.Have) { // before the removal the worker reads the exit codes and reports them to the API server
-		s.stopDown(why)
+		s.stopPod(why)
 		return true
 	}
 	s.tearDown(why)
@@ -160,18 +160,18 @@ func (s *planner) duplicates() bool {
 	return twice.Any()
 }
 
-// ended keeps a terminated pod from running again (I4, C-1.16.22) and tears down its volumes
-// (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not desired. If
-// the pod never ran here, there is nothing to tear down: the directory of its UID, if there is
-// one, belongs to another pod.
-func (s *planner) ended() bool {
-	end := s.end()
+// terminated keeps a terminated pod from running again (I4, C-1.16.22) and tears down its
+// volumes (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not
+// desired. If the pod never ran here, there is nothing to tear down: the directory of its UID,
+// if there is one, belongs to another pod.
+func (s *planner) terminated() bool {
+	end := s.endOfInstance()
 	if end.Phase == "" {
 		return false
 	}
 	s.p.Ended = end
 	why := "pod has terminated: " + cmp.Or(end.Reason, end.Phase)
-	s.stopAlive(why)
+	s.stopRunning(why)
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
@@ -194,7 +194,7 @@ func (s *planner) replaced() bool {
 		return true
 	}
 	s.p.Stopping = true
-	s.stopAlive(s.newInstance)
+	s.stopRunning(s.newInstance)
 	return true
 }
 
@@ -220,13 +220,13 @@ func (s *planner) pullFirst() bool {
 	return true
 }
 
-// finished stops what still runs of an instance whose sandbox is not ready, if no container
+// lostSandbox stops what still runs of an instance whose sandbox is not ready, if no container
 // may restart (C-1.19.3): the instance does not get another sandbox, and terminates.
-func (s *planner) finished() bool {
-	if s.SandboxReady() || s.newInstance != "" || !s.HasRun() || s.restartable() {
+func (s *planner) lostSandbox() bool {
+	if s.SandboxReady() || s.newInstance != "" || !s.HasRun() || s.anyMayRestart() {
 		return false
 	}
-	s.stopAlive("there is no ready sandbox, and no container may restart")
+	s.stopRunning("there is no ready sandbox, and no container may restart")
 	return true
 }
 
@@ -260,7 +260,7 @@ func (s *planner) needsSandbox() bool {
 		return false
 	}
 	why := s.whyRun()
-	s.stopAlive(why)
+	s.stopRunning(why)
 	if b := s.Have.Sandbox; b != nil {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}

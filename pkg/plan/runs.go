@@ -11,13 +11,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// restartsAll carries out a restart rule with the action RestartAllContainers (C-1.21.3). It
+// restartAll carries out a restart rule with the action RestartAllContainers (C-1.21.3). It
 // kills and removes all containers except ephemeral ones; then the pod begins at its first
 // init container, in the same sandbox. It removes the container whose rule matched last:
 // until then that container shows that the restart is due, even after an edit. The back-off of
 // that container delays its removal, unless it was edited. Record.Streaks keeps its crash
 // streak.
-func (s *planner) restartsAll() bool {
+func (s *planner) restartAll() bool {
 	if s.Forbidden != "" {
 		return false // the other containers continue
 	}
@@ -86,9 +86,9 @@ func (s *planner) removeSources(sources []pod.Container, why string) {
 	}
 }
 
-// restartingAll reports whether a restart of all containers is due, or has begun and has not
+// isRestartingAll reports whether a restart of all containers is due, or has begun and has not
 // removed all of them yet. Exits that it causes do not terminate the pod (C-1.21.3).
-func (s *planner) restartingAll() bool {
+func (s *planner) isRestartingAll() bool {
 	if s.Forbidden != "" || !s.SandboxReady() {
 		return false
 	}
@@ -174,15 +174,15 @@ func (s *planner) tidy() {
 			needed[c.SandboxID] = true
 		}
 	}
-	doomed := map[string]bool{}
+	removable := map[string]bool{}
 	for _, b := range s.Have.Older {
-		doomed[b.ID] = !b.Ready && !needed[b.ID]
+		removable[b.ID] = !b.Ready && !needed[b.ID]
 	}
 	kept := map[string]bool{} // names whose newest exited container was passed
 	for _, c := range s.Have.Dead {
 		newest, ok := s.Container(c.Name)
 		last := ok && newest.State != pod.StateExited
-		keep := last && !kept[c.Name] && !doomed[c.SandboxID] && s.knows(c.Name)
+		keep := last && !kept[c.Name] && !removable[c.SandboxID] && s.knows(c.Name)
 		if keep {
 			kept[c.Name] = true
 			continue
@@ -192,7 +192,7 @@ func (s *planner) tidy() {
 		}
 	}
 	for _, b := range slices.Backward(s.Have.Older) {
-		if doomed[b.ID] {
+		if removable[b.ID] {
 			s.add(Step{Action: RemoveSandbox, ID: b.ID, Why: "a newer sandbox has replaced it"})
 		}
 	}

@@ -35,8 +35,8 @@ func (s *planner) grace() int64 {
 	return g - max(0, int64(s.Now.Sub(s.Record.StopSince).Seconds()))
 }
 
-// killGrace is how many seconds a kill may take; why is as doomed returns it. A probe may set
-// its own grace (C-1.23.1), and so may a restart request.
+// killGrace is how many seconds a kill may take; why is the killReason. A probe may set its own
+// grace (C-1.23.1), and so may a restart request.
 func (s *planner) killGrace(c pod.Container, why string) int64 {
 	if why == pod.OnRequest && s.Record.ContainerNotes[c.ID].Grace != nil {
 		return *s.Record.ContainerNotes[c.ID].Grace
@@ -65,10 +65,10 @@ func (s *planner) remove(c pod.Container, why string) {
 	s.add(Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why})
 }
 
-// stopAlive stops every container that may run, in parallel (C-1.23.6). It removes those that
+// stopRunning stops every container that may run, in parallel (C-1.23.6). It removes those that
 // were created and never started: there is nothing to stop.
-func (s *planner) stopAlive(why string) {
-	s.stopAll(why, func(c pod.Container) bool { return c.MayRun() })
+func (s *planner) stopRunning(why string) {
+	s.stopContainers(why, func(c pod.Container) bool { return c.MayRun() })
 	for _, c := range podview.All(s.Have) {
 		if c.State == pod.StateCreated {
 			s.remove(c, why)
@@ -76,10 +76,10 @@ func (s *planner) stopAlive(why string) {
 	}
 }
 
-func (s *planner) stopAll(why string, which func(pod.Container) bool) {
+func (s *planner) stopContainers(why string, selects func(pod.Container) bool) {
 	from := len(s.p.Steps)
 	for _, c := range podview.All(s.Have) {
-		if which(c) {
+		if selects(c) {
 			s.stop(c, why)
 			s.p.Steps[len(s.p.Steps)-1].Together = true
 		}
@@ -117,10 +117,10 @@ func (s *planner) sidecarsLast(group []Step) {
 	}
 }
 
-// stopDown stops all containers and sandboxes of the pod, and returns its sandboxes, the
+// stopPod stops all containers and sandboxes of the pod, and returns its sandboxes, the
 // newest first.
-func (s *planner) stopDown(why string) []pod.Sandbox {
-	s.stopAll(why, func(c pod.Container) bool { return c.State != pod.StateExited })
+func (s *planner) stopPod(why string) []pod.Sandbox {
+	s.stopContainers(why, func(c pod.Container) bool { return c.State != pod.StateExited })
 	sandboxes := slices.Clone(s.Have.Older)
 	if s.Have.Sandbox != nil {
 		sandboxes = slices.Insert(sandboxes, 0, *s.Have.Sandbox)
@@ -134,7 +134,7 @@ func (s *planner) stopDown(why string) []pod.Sandbox {
 // tearDown stops and removes everything of the pod on the node, its volumes included (B5, but
 // without the kubelet's delay).
 func (s *planner) tearDown(why string) {
-	sandboxes := s.stopDown(why)
+	sandboxes := s.stopPod(why)
 	// The newest containers are removed last: if the worker does not get to the end, the next
 	// attempt numbers are still derived from them.
 	for _, c := range slices.Backward(s.Have.Dead) {
