@@ -10,39 +10,39 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// placed is the spec by which admission counts the pod: the one whose resources are allocated
+// counted is the spec by which admission counts the pod: the one whose resources are allocated
 // to it, or the last desired one while nothing is allocated.
-func (e *entry) placed() *pod.Spec {
-	if e.given != nil {
-		return e.given
+func (e *entry) counted() *pod.Spec {
+	if e.allocated != nil {
+		return e.allocated
 	}
-	return e.runs
+	return e.lastWant
 }
 
-// grant keeps the result of granted, and what it was made from.
-type grant struct{ requested, given, spec *pod.Spec }
+// allocation keeps the result of withAllocated, and what it was made from.
+type allocation struct{ requested, allocated, spec *pod.Spec }
 
-// granted is the desired spec with the resources that are allocated to the pod. While a resize
-// is pending, they differ from the requested ones. A container that starts meanwhile gets the
-// allocated ones (C-1.34.1).
-func (e *entry) granted() *pod.Spec {
+// withAllocated is the desired spec with the resources that are allocated to the pod. While a
+// resize is pending, they differ from the requested ones. A container that starts meanwhile
+// gets the allocated ones (C-1.34.1).
+func (e *entry) withAllocated() *pod.Spec {
 	if e.keepsUID() {
-		return e.given
+		return e.allocated
 	}
-	if e.resize == (refusal{}) || e.want == nil || e.given == nil {
+	if e.resize == (refusal{}) || e.want == nil || e.allocated == nil {
 		return e.want
 	}
-	if e.grant.requested != e.want || e.grant.given != e.given {
-		e.grant = grant{e.want, e.given, e.want.WithResourcesOf(e.given)}
+	if e.allocation.requested != e.want || e.allocation.allocated != e.allocated {
+		e.allocation = allocation{e.want, e.allocated, e.want.WithResourcesOf(e.allocated)}
 	}
-	return e.grant.spec
+	return e.allocation.spec
 }
 
 // requested is the desired spec with the resources that it requests: the pod's status shows
 // it. If an edit of the UID was refused, it is the spec of the running instance.
 func (e *entry) requested() *pod.Spec {
 	if e.keepsUID() {
-		return e.given
+		return e.allocated
 	}
 	return e.want
 }
@@ -51,20 +51,20 @@ func (e *entry) requested() *pod.Spec {
 // continues. A pod of an API server with another UID is another pod, and the old one stops.
 func (e *entry) keepsUID() bool {
 	return e.want != nil && e.admitted && e.refused != (refusal{}) && !e.want.Origin.FromAPI() &&
-		e.given != nil && !e.given.Origin.FromAPI() && e.given.UID() != e.want.UID()
+		e.allocated != nil && !e.allocated.Origin.FromAPI() && e.allocated.UID() != e.want.UID()
 }
 
 // admitEdits judges the edits of admitted pods, in the order in which the loop first knew the
 // pods: edits of resources (C-1.34.3), and edits that need a new instance. A refused edit
 // leaves the pod as it is; the next call judges it again.
 //
-// placed holds the specs by which the pods on the node count; the result holds those after
+// counted holds the specs by which the pods on the node count; the result holds those after
 // the accepted edits. waiting holds refused pods that an API server has assigned to this
 // node: an edit does not get the room that they wait for. want holds the desired pods that
 // are not admitted yet: an edit does not get the UID of one, unless that pod claims the UID
 // and the edit does not (pod.ClaimsUID). admitEdits adds to node.UIDs the UIDs that no pod in
 // want may get.
-func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
+func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
 	node.Terminating = nil // an edit does not wait for pods that stop: they count as all others
 	owners := make(map[string]*pod.Spec, len(want))
 	for _, spec := range want {
@@ -73,13 +73,13 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 		}
 	}
 	var edits *plan.Edits
-	for i, was := range placed {
+	for i, was := range counted {
 		e := l.pods[was.Key]
 		if e == nil || e.want == nil || !e.admitted || e.want == was {
 			continue
 		}
 		if edits == nil {
-			edits = plan.NewEdits(slices.Concat(placed, waiting), node)
+			edits = plan.NewEdits(slices.Concat(counted, waiting), node)
 		}
 		var resize, refused refusal
 		var detail string
@@ -109,7 +109,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 				node.UIDs[was.UID()] = e.key
 			}
 			edits.Accept(e.want, was)
-			placed[i], e.given = e.want, e.want
+			counted[i], e.allocated = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {
 			if resize != (refusal{}) && e.resize != resize {
@@ -127,7 +127,7 @@ func (l *loop) admitEdits(placed, waiting, want []*pod.Spec, node plan.Node) []*
 			node.UIDs[e.want.UID()] = e.key // a pod in want that claims this UID does not get it first
 		}
 	}
-	return placed
+	return counted
 }
 
 // otherResources reports whether want has other resources than was.
@@ -168,24 +168,24 @@ func (e *entry) noteHolds(r *report) (freed bool) {
 
 // mayRunAgain reports whether want, an edit, may start the terminated pod again.
 func (e *entry) mayRunAgain(want *pod.Spec) bool {
-	if e.runs == nil || want.UID() != e.runs.UID() {
+	if e.lastWant == nil || want.UID() != e.lastWant.UID() {
 		return true
 	}
-	return !e.refused.final && plan.Revives(e.runs, want)
+	return !e.refused.final && plan.Revives(e.lastWant, want)
 }
 
-// terminates reports whether a scheduler of an API server no longer counts the pod: its source
-// no longer has it, or its phase is Succeeded or Failed. On this node it takes room until it
-// is gone.
-func (e *entry) terminates() bool {
-	return e.want == nil || hasEnded(e.want) || e.last != nil && e.last.ended
+// schedulerIgnores reports whether a scheduler of an API server no longer counts the pod: its
+// source no longer has it, or its phase is Succeeded or Failed. On this node it takes room
+// until it is gone.
+func (e *entry) schedulerIgnores() bool {
+	return e.want == nil || endedAtServer(e.want) || e.last != nil && e.last.ended
 }
 
 // admit judges every desired pod that is not admitted yet, and the edits of admitted pods. It
 // judges a refused pod again whenever the set changes or a pod is gone, unless the refusal is
 // final (C-1.31).
 func (l *loop) admit(ctx context.Context) {
-	var want, placed, waiting []*pod.Spec
+	var want, counted, waiting []*pod.Spec
 	node := l.node()
 	node.UIDs, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
 	for _, e := range l.sorted() {
@@ -193,9 +193,9 @@ func (l *loop) admit(ctx context.Context) {
 			node.UIDs[uid] = e.key
 		}
 		switch {
-		case (deleting(e.want) || hasEnded(e.want)) && !e.admitted: // it never ran here and never will: it needs no room
+		case (deleting(e.want) || endedAtServer(e.want)) && !e.admitted: // it never ran here and never will: it needs no room
 			l.forgetOrder(e)
-			e.admitted, e.ended, e.refused, e.runs, l.order.current = true, true, refusal{}, nil, false // it holds no UID
+			e.admitted, e.ended, e.refused, e.lastWant, l.order.current = true, true, refusal{}, nil, false // it holds no UID
 			l.queueUpdate(e, true)
 		case e.want != nil && !e.admitted && !e.refused.final:
 			want = append(want, e.want)
@@ -203,13 +203,13 @@ func (l *loop) admit(ctx context.Context) {
 				waiting = append(waiting, e.want)
 			}
 		case !e.admitted && !e.ended: // refused: nothing of it was ever here
-		case e.runs != nil && !e.ended:
-			placed = append(placed, e.placed()) // also while it stops
-			if e.terminates() {
+		case e.lastWant != nil && !e.ended:
+			counted = append(counted, e.counted()) // also while it stops
+			if e.schedulerIgnores() {
 				node.Terminating[e.key] = true
 			}
-		case e.runs != nil:
-			node.UIDs[e.placed().UID()] = e.key
+		case e.lastWant != nil:
+			node.UIDs[e.counted().UID()] = e.key
 		}
 	}
 	for _, key := range sortedKeys(l.orphans) {
@@ -218,19 +218,19 @@ func (l *loop) admit(ctx context.Context) {
 			node.UIDs[uid] = key
 		}
 		if o.Spec != nil && !o.Terminated() {
-			placed = append(placed, o.Spec)
+			counted = append(counted, o.Spec)
 			node.Terminating[key] = true // unless a source that has not answered yet defines it
 		}
 	}
-	placed = l.admitEdits(placed, waiting, want, node)
+	counted = l.admitEdits(counted, waiting, want, node)
 	if len(want) == 0 {
 		l.view.pending = false
 		return
 	}
-	ok, refused := plan.Admit(want, placed, node)
+	ok, refused := plan.Admit(want, counted, node)
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
-		e.admitted, e.ended, e.refused, e.given, e.resize = true, false, refusal{}, spec, refusal{}
+		e.admitted, e.ended, e.refused, e.allocated, e.resize = true, false, refusal{}, spec, refusal{}
 		l.noteOrder(e)
 		l.queueUpdate(e, true)
 	}

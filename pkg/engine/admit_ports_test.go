@@ -19,7 +19,7 @@ func TestAdmission_ManyRefusedEditsBesideManyPorts_CountEachPortOnce(t *testing.
 	l.state, l.start.phase = &podconfig.Merged{}, phaseSyncing
 	add := func(was, want *pod.Spec) *entry {
 		e := l.remove(was)
-		e.given, e.want = was, want
+		e.allocated, e.want = was, want
 		return e
 	}
 	for i := range holders {

@@ -68,22 +68,22 @@ type podOrder struct {
 
 // noteOrder adds e to the dependents of the pods that it names, once e is admitted: a source
 // may name any number of pods in a spec that is never admitted. Call forgetOrder before
-// e.runs changes.
+// e.lastWant changes.
 func (l *loop) noteOrder(e *entry) {
 	if e.admitted {
 		l.order.current = false
 	}
-	if e.runs == nil {
+	if e.lastWant == nil {
 		return
 	}
 	if e.admitted && !e.ended { // a terminated pod delays the stop of no other
-		for _, d := range e.runs.DependsOn {
-			for _, key := range e.runs.Targets(d) {
+		for _, d := range e.lastWant.DependsOn {
+			for _, key := range e.lastWant.Targets(d) {
 				l.order.dependents[key] = append(l.order.dependents[key], e)
 			}
 		}
 	}
-	if e.isTerminating() {
+	if e.isBeingRemoved() {
 		l.pokeDependencies(e)
 	}
 }
@@ -91,11 +91,11 @@ func (l *loop) noteOrder(e *entry) {
 // forgetOrder removes e from the dependents of the pods that it names. The order of stops has
 // to be computed again only if e was in one of these lists; a refused pod is in none.
 func (l *loop) forgetOrder(e *entry) {
-	if e.runs == nil {
+	if e.lastWant == nil {
 		return
 	}
-	for _, d := range e.runs.DependsOn {
-		for _, key := range e.runs.Targets(d) {
+	for _, d := range e.lastWant.DependsOn {
+		for _, key := range e.lastWant.Targets(d) {
 			list := l.order.dependents[key]
 			i := slices.Index(list, e)
 			switch {
@@ -124,11 +124,11 @@ func (l *loop) pokeDependents(e *entry) {
 }
 
 func (l *loop) pokeDependencies(e *entry) {
-	if e.runs == nil {
+	if e.lastWant == nil {
 		return
 	}
-	for _, d := range e.runs.DependsOn {
-		for _, key := range e.runs.Targets(d) {
+	for _, d := range e.lastWant.DependsOn {
+		for _, key := range e.lastWant.Targets(d) {
 			if on := l.pods[key]; on != nil && on.updates != nil {
 				l.queueUpdate(on, false)
 			}
@@ -187,12 +187,12 @@ type stopOrder struct {
 // may name the objects of e's source (maySee). A pod that was not admitted has nothing to
 // stop.
 func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
-	if !e.isTerminating() || !e.admitted {
-		e.terminatingSince = time.Time{}
+	if !e.isBeingRemoved() || !e.admitted {
+		e.removalSince = time.Time{}
 		return "", time.Time{}
 	}
-	if e.terminatingSince.IsZero() {
-		e.terminatingSince = time.Now()
+	if e.removalSince.IsZero() {
+		e.removalSince = time.Now()
 	}
 	if !l.order.current {
 		l.orderStops()
@@ -201,7 +201,7 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 	if e.stops.first == nil {
 		return "", time.Time{}
 	}
-	return fmt.Sprintf("waits until pod %s, which depends on it, is removed", e.stops.first.key.Name), e.terminatingSince.Add(e.stops.takes)
+	return fmt.Sprintf("waits until pod %s, which depends on it, is removed", e.stops.first.key.Name), e.removalSince.Add(e.stops.takes)
 }
 
 // orderStops finds, for all terminating pods, which pods have to be gone before each, and how
@@ -212,7 +212,7 @@ func (l *loop) stopWaits(e *entry) (waits string, until time.Time) {
 func (l *loop) orderStops() {
 	var going []*entry
 	for _, e := range l.pods {
-		if e.isTerminating() {
+		if e.isBeingRemoved() {
 			e.stops = stopOrder{node: len(going)}
 			going = append(going, e)
 		}
@@ -220,7 +220,7 @@ func (l *loop) orderStops() {
 	before := make([][]int, len(going)) // by pod: the pods that have to be gone
 	for i, e := range going {
 		for _, d := range l.order.dependents[e.key] {
-			if d.isTerminating() && !d.ended && l.maySee(d, e) {
+			if d.isBeingRemoved() && !d.ended && l.maySee(d, e) {
 				before[i] = append(before[i], d.stops.node)
 			}
 		}
@@ -240,7 +240,7 @@ func (l *loop) orderStops() {
 				if of.first == nil || d.key.Compare(of.first.key) < 0 {
 					of.first = d
 				}
-				grace := min(podview.Grace(d.runs, nil, pod.Actual{}), int64(longestStop/time.Second))
+				grace := min(podview.Grace(d.lastWant, nil, pod.Actual{}), int64(longestStop/time.Second))
 				of.takes = max(of.takes, min(d.stops.takes+time.Duration(grace)*time.Second+stopMargin, longestStop))
 			}
 		}
@@ -250,12 +250,12 @@ func (l *loop) orderStops() {
 // maySee reports whether the pods of d's source may name the objects of e's source: then they
 // may order its stop.
 func (l *loop) maySee(d, e *entry) bool {
-	if d.runs == nil || e.runs == nil {
+	if d.lastWant == nil || e.lastWant == nil {
 		return false
 	}
-	from, to := d.runs.Origin.Source, e.runs.Origin.Source
+	from, to := d.lastWant.Origin.Source, e.lastWant.Origin.Source
 	return from == to || l.cfg.Visible != nil && l.cfg.Visible(from, to)
 }
 
-// isTerminating reports whether a pod is to be stopped and removed.
-func (e *entry) isTerminating() bool { return e.want == nil || deleting(e.want) }
+// isBeingRemoved reports whether a pod is to be stopped and removed.
+func (e *entry) isBeingRemoved() bool { return e.want == nil || deleting(e.want) }

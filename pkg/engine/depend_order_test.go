@@ -22,7 +22,7 @@ func orderLoop(cfg Config) *loop {
 // remove adds a terminating pod to the loop.
 func (l *loop) remove(s *pod.Spec) *entry {
 	e := l.entry(s.Key)
-	e.admitted, e.runs = true, s
+	e.admitted, e.lastWant = true, s
 	l.noteOrder(e)
 	return e
 }
@@ -54,8 +54,8 @@ func TestStopOrder_LayersThatNameEachOther_EachNameIsLookedAtOnce(t *testing.T) 
 		if (waits != "") != (above > 0) {
 			t.Fatalf("%s: %q", e.key, waits)
 		}
-		if want := time.Duration(above) * (30*time.Second + stopMargin); above > 0 && until.Sub(e.terminatingSince) != want {
-			t.Fatalf("%s waits for %s, want %s", e.key, until.Sub(e.terminatingSince), want)
+		if want := time.Duration(above) * (30*time.Second + stopMargin); above > 0 && until.Sub(e.removalSince) != want {
+			t.Fatalf("%s waits for %s, want %s", e.key, until.Sub(e.removalSince), want)
 		}
 	}
 	if want := (layers - 1) * wide * wide; looked != want {
@@ -81,8 +81,8 @@ func TestStopOrder_Diamond_BoundIsTheLongerArm(t *testing.T) {
 		on(short, 10, "db")
 		on("front", 60, long, short) // before both
 		on("top", 300, "front")
-		if _, until := l.stopWaits(db); until.Sub(db.terminatingSince) != 960*time.Second+3*stopMargin {
-			t.Errorf("%s is the long arm: db waits for %s", long, until.Sub(db.terminatingSince))
+		if _, until := l.stopWaits(db); until.Sub(db.removalSince) != 960*time.Second+3*stopMargin {
+			t.Errorf("%s is the long arm: db waits for %s", long, until.Sub(db.removalSince))
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 	}
 	for _, s := range specs {
 		e := l.entry(s.Key)
-		e.want, e.runs = s, s
+		e.want, e.lastWant = s, s
 		l.noteOrder(e)
 	}
 	if len(l.order.dependents) > 0 {
@@ -162,8 +162,8 @@ func TestDependencies_NamesOfNoPods_CostLittle(t *testing.T) {
 func TestStopOrder_NewInstanceByRequest_IsNotedOnce(t *testing.T) {
 	l := orderLoop(Config{})
 	e := l.entry(pod.Key{Namespace: "default", Name: "job"})
-	e.runs = after("job", pod.Dependency{Name: "db", Until: pod.Started})
-	e.want, e.admitted = e.runs, true
+	e.lastWant = after("job", pod.Dependency{Name: "db", Until: pod.Started})
+	e.want, e.admitted = e.lastWant, true
 	l.noteOrder(e)
 	e.ended, e.updates = true, make(chan podUpdate, 1)
 	l.handleOperation(t.Context(), &operation{key: e.key})

@@ -20,10 +20,10 @@ const (
 	reasonConfig = "CreateContainerConfigError" // an environment or mounts cannot be prepared
 )
 
-// pullPatience is how long a pull may keep the start slot that the worker has from an earlier
+// pullSlotTimeout is how long a pull may keep the start slot that the worker has from an earlier
 // step; a pull never requests one. If the image is present, the step ends within this time.
 // If it is not, another pod gets the slot during the pull.
-const pullPatience = 50 * time.Millisecond
+const pullSlotTimeout = 50 * time.Millisecond
 
 // result is the result of a plan's steps.
 type result int
@@ -75,7 +75,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		return idle, 0
 	}
 	if last := p.Steps[n-1].Action; last == plan.StartContainer || last == plan.RunHook {
-		w.giveSlot(ctx, true) // reading what started needs no slot
+		w.releaseSlot(ctx, true) // reading what started needs no slot
 	}
 	return acted, 0
 }
@@ -123,11 +123,11 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 	if steps[0].Action == plan.StopContainer {
 		return w.stopContainers(ctx, v, steps)
 	}
-	return steps[0], w.end(ctx, steps[0])
+	return steps[0], w.tearDown(ctx, steps[0])
 }
 
 // start does a step for which makes is true. It waits for a start slot first, except for a
-// pull, see pullPatience.
+// pull, see pullSlotTimeout.
 func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if s.Action == plan.PullImage {
 		return w.pull(ctx, v.Want, s.Container)
@@ -158,7 +158,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		if err != nil {
 			return err
 		}
-		err = w.call(ctx, w.env.starts.CallTimeout(), nil, func() error { return w.env.volumes.Put(ctx, v.Want, place, s.Instance) })
+		err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Put(ctx, v.Want, place, s.Instance) })
 		if err == nil && w.trouble.of[""].Reason == reasonMount {
 			delete(w.trouble.of, "")
 		}
@@ -168,7 +168,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
 			return err
 		}
-		err := w.make(ctx, func() error {
+		err := w.startCall(ctx, func() error {
 			var saved sync.WaitGroup
 			var torn error
 			saved.Go(func() { // in parallel with the call: the sandbox has the instance's number in a label
@@ -203,7 +203,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
 		w.save() // before the container starts: if this agent is killed, the next one knows that the hook is due
 	}
-	err := w.make(ctx, func() error { return rt.StartContainer(ctx, id) })
+	err := w.startCall(ctx, func() error { return rt.StartContainer(ctx, id) })
 	if err == nil {
 		w.last.containers[s.Container] = containerRun{id, pod.StateRunning}
 		delete(w.trouble.of, s.Container)
@@ -212,8 +212,8 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// end does a step that removes something, or stops the sandbox.
-func (w *worker) end(ctx context.Context, s plan.Step) error {
+// tearDown does a step that removes something, or stops the sandbox.
+func (w *worker) tearDown(ctx context.Context, s plan.Step) error {
 	rt := w.env.runtime
 	switch s.Action {
 	case plan.RemoveContainer:
@@ -240,11 +240,11 @@ func (w *worker) end(ctx context.Context, s plan.Step) error {
 	return fmt.Errorf("unknown step %q", s.Action)
 }
 
-// make makes a call that starts something, and records its duration for the start limiter. No
-// update cancels it.
-func (w *worker) make(ctx context.Context, f func() error) error {
+// startCall makes a call that starts something, and records its duration for the start limiter.
+// No update cancels it.
+func (w *worker) startCall(ctx context.Context, f func() error) error {
 	begun := time.Now()
-	err := w.call(ctx, w.env.starts.CallTimeout(), nil, f)
+	err := w.call(ctx, w.env.starts.SlotTimeout(), nil, f)
 	if err == nil {
 		w.env.starts.RecordCall(time.Since(begun))
 	}
@@ -252,15 +252,15 @@ func (w *worker) make(ctx context.Context, f func() error) error {
 }
 
 // call runs f, which may take long, in a goroutine of its own, and waits for it. If f takes
-// longer than patience, call releases the worker's start slot and continues to wait. When a
+// longer than slotTimeout, call releases the worker's start slot and continues to wait. When a
 // newer spec or an operation arrives meanwhile, it calls onNews; with a nil onNews, updates
 // wait until f has ended.
-func (w *worker) call(ctx context.Context, patience time.Duration, onNews func(), f func() error) error {
+func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews func(), f func() error) error {
 	done := make(chan error, 1) // f's goroutine sends once and never waits
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { done <- panics.ToError(f) })
-	late := time.NewTimer(patience)
+	late := time.NewTimer(slotTimeout)
 	defer late.Stop()
 	updates := w.updates
 	if onNews == nil {
@@ -291,13 +291,13 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 	defer cancel()
 	superseded := false
 	news := func() {
-		if w.outlived(want, container) {
+		if w.mustEnd(want, container) {
 			superseded = true
 			cancel()
 		}
 	}
 	progress := pullEvents(w.env.recorder, want, container)
-	err := w.call(ctx, pullPatience, news, func() error {
+	err := w.call(ctx, pullSlotTimeout, news, func() error {
 		return w.env.runtime.PullImage(pullCtx, want, container, progress)
 	})
 	if superseded {
@@ -322,7 +322,7 @@ func (w *worker) stepFailed(s plan.Step, err error, stopping bool) time.Duration
 		delay := w.failed()
 		w.trouble.unended = pod.Trouble{Reason: eventKillPod, Message: strings.TrimSpace(string(s.Action)+" "+s.Container) + ": " + err.Error()}
 		if stopping || s.Action == plan.StopContainer || s.Action == plan.StopSandbox {
-			w.event(w.madeOf(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.trouble.unended.Message)
+			w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", w.trouble.unended.Message)
 		}
 		w.log.Warn("Step failed", "step", string(s.Action), "container", s.Container, "error", err, "retry", delay.String())
 		return delay
@@ -375,9 +375,9 @@ func (w *worker) takeSlot(ctx context.Context) error {
 	}
 }
 
-func (w *worker) freeSlot(ctx context.Context) { w.giveSlot(ctx, false) }
+func (w *worker) freeSlot(ctx context.Context) { w.releaseSlot(ctx, false) }
 
-func (w *worker) giveSlot(ctx context.Context, started bool) {
+func (w *worker) releaseSlot(ctx context.Context, started bool) {
 	if w.slot {
 		w.slot = false
 		w.env.starts.Release(ctx, started)

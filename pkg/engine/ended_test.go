@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// endedAtServer gives a pod the end that its API server shows.
-func endedAtServer(p *v1.Pod) { p.Status.Phase = v1.PodFailed }
+// failedAtServer makes a pod one that its API server shows as Failed.
+func failedAtServer(p *v1.Pod) { p.Status.Phase = v1.PodFailed }
 
 // Pods whose end their API server shows, and which never ran here, are not read from the
 // runtime again: a server may have very many of them.
@@ -23,7 +23,7 @@ func TestIdle_PodsEndedAtTheirServer_AreNotLookedAt(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		var pods []*pod.Spec
 		for i := range 20 {
-			pods = append(pods, ofServer(mkpod(fmt.Sprint("job-", i), endedAtServer)))
+			pods = append(pods, ofServer(mkpod(fmt.Sprint("job-", i), failedAtServer)))
 		}
 		m.src.set(pods...)
 		m.arrive()
@@ -54,7 +54,7 @@ func TestEnded_UIDOfARunningPod_TakesNothingOfIt(t *testing.T) {
 					clear(m.disk.records)
 					m.disk.mu.Unlock()
 				}
-				m.src.set(victim, ofServer(mkpod("thief", ofUID("own"), endedAtServer)))
+				m.src.set(victim, ofServer(mkpod("thief", ofUID("own"), failedAtServer)))
 				m.pass(time.Minute)
 				m.expect("victim", "Running", true)
 				m.expect("thief", "Failed", false)
@@ -102,7 +102,7 @@ func TestAdmission_TerminatedPodEditedWhileFull_TakesRoomOnceItRuns(t *testing.T
 // it has the other one's phase or start.
 func TestReport_PodReplacesOneThatNeverRan_IsItsOwn(t *testing.T) {
 	t.Parallel()
-	for name, first := range map[string]func(*v1.Pod){"ended at its server": endedAtServer, "rejected by admission": cpu("100")} {
+	for name, first := range map[string]func(*v1.Pod){"ended at its server": failedAtServer, "rejected by admission": cpu("100")} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			bubble(t, func(t *testing.T, m *machine) {

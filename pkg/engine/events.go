@@ -201,8 +201,8 @@ func mountText(line string) string {
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", name, why)
 }
 
-// madeOf is the spec of the instance on the node, nil when it is not known.
-func (w *worker) madeOf() *pod.Spec {
+// instanceSpec is the spec of the instance on the node, nil when it is not known.
+func (w *worker) instanceSpec() *pod.Spec {
 	for _, spec := range []*pod.Spec{w.rec.Want, w.update.want} {
 		if spec != nil && (w.last.uid == "" || w.last.uid == spec.UID()) {
 			return spec
@@ -213,7 +213,7 @@ func (w *worker) madeOf() *pod.Spec {
 
 // reportKilling sends the event of a container that is about to be stopped, with the reason.
 func (w *worker) reportKilling(s plan.Step) {
-	of := w.madeOf()
+	of := w.instanceSpec()
 	text := "Stopping container " + s.Container
 	switch {
 	case s.Killed == string(pod.Liveness), s.Killed == string(pod.Startup):

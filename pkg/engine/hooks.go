@@ -14,8 +14,8 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	hookCtx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
 	superseded := false
-	err := w.call(ctx, w.env.starts.CallTimeout(), func() {
-		if w.outlived(v.Want, s.Container) || w.rec.ContainerNotes[id].Killed != "" {
+	err := w.call(ctx, w.env.starts.SlotTimeout(), func() {
+		if w.mustEnd(v.Want, s.Container) || w.rec.ContainerNotes[id].Killed != "" {
 			superseded = true
 			giveUp()
 		}
@@ -38,9 +38,9 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 	return nil
 }
 
-// outlived reports whether the newest update or operation ends the container that was made from
+// mustEnd reports whether the newest update or operation ends the container that was made from
 // the spec made, or its whole instance.
-func (w *worker) outlived(made *pod.Spec, container string) bool {
+func (w *worker) mustEnd(made *pod.Spec, container string) bool {
 	now := w.update.want
 	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
 		now.ContainerHash(container) != made.ContainerHash(container)

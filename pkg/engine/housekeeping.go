@@ -54,7 +54,7 @@ func (l *loop) count(ctx context.Context) {
 	}
 	l.jobs.counting.all = false
 	runtime, records, log := l.cfg.Runtime, l.cfg.Records, l.log
-	l.take(ctx, func() (c census) {
+	l.takeCensus(ctx, func() (c census) {
 		c.pods, c.err = runtime.Pods(ctx)
 		if c.pods != nil {
 			var err error
@@ -72,7 +72,7 @@ func (l *loop) lookFor(ctx context.Context) {
 	keys := sortedKeys(l.jobs.counting.hinted)
 	clear(l.jobs.counting.hinted)
 	runtime := l.cfg.Runtime
-	l.take(ctx, func() (c census) {
+	l.takeCensus(ctx, func() (c census) {
 		c.pods, c.asked = []pod.Actual{}, keys
 		for _, key := range keys {
 			a, err := runtime.Pod(ctx, key)
@@ -87,8 +87,8 @@ func (l *loop) lookFor(ctx context.Context) {
 	})
 }
 
-// take runs look, which reads a census, in a goroutine of its own.
-func (l *loop) take(ctx context.Context, look func() census) {
+// takeCensus runs look, which reads a census, in a goroutine of its own.
+func (l *loop) takeCensus(ctx context.Context, look func() census) {
 	l.jobs.counting.running = true
 	done := l.jobs.counting.done
 	l.workers.Go(func() {
@@ -205,7 +205,7 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 	}
 	for _, key := range sortedKeys(l.orphans) {
 		s := l.orphans[key]
-		if l.state.Pod(key) == nil && !l.mode.sweep && !l.isTakenDown(key) {
+		if l.state.Pod(key) == nil && !l.mode.serves && !l.isTakenDown(key) {
 			continue
 		}
 		if l.pods[key] != nil {
@@ -250,7 +250,7 @@ func (l *loop) judgeOrphans(ctx context.Context) {
 func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
 	delete(l.orphans, key)
 	e := l.entry(key)
-	e.admitted, e.uid, e.runs = true, s.uid, s.Spec
+	e.admitted, e.uid, e.lastWant = true, s.uid, s.Spec
 	e.hold(s.uids()...)
 	l.noteOrder(e)
 	l.queueUpdate(e, true)

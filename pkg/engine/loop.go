@@ -55,9 +55,9 @@ type loop struct {
 
 // runMode is how Run and Once differ.
 type runMode struct {
-	// sweep is true for serve: the loop stops orphaned pods, removes directories of unknown
+	// serves is true for serve: the loop stops orphaned pods, sweeps directories of unknown
 	// pods, and reports pods that were removed while no agent ran. runonce does none of these.
-	sweep bool
+	serves bool
 	// down holds the pods that runonce takes down, with their UIDs; nil for none.
 	down map[pod.Key]string
 	// finished ends the loop when it returns true; nil never ends it.
@@ -97,32 +97,32 @@ type entry struct {
 	uid   string    // of an orphaned pod
 	want  *pod.Spec // the desired spec; nil: stop and remove the pod
 	next  *pod.Spec // the spec to start once the pod is gone; nil: none
-	// runs is the newest spec that a source or a record had of the pod, also of one that is
-	// refused or being removed. nil: none is known, or the pod had terminated before it ran
-	// here.
-	runs   *pod.Spec
-	health pod.Health
+	// lastWant is the newest spec that a source or a record had of the pod, also of a pod that
+	// is refused or being removed. nil: none is known, or the pod had terminated before it
+	// ran here.
+	lastWant *pod.Spec
+	health   pod.Health
 
 	admission
 	link
 	dependencyState dependencyState // by the last report
-	// terminatingSince is when the loop first saw that it is terminating; zero: it is not.
-	terminatingSince time.Time
-	stops            stopOrder // valid while it terminates and loop.order.current is true
-	targets          []prober.Target
-	last             *report
+	// removalSince is when the loop first saw isBeingRemoved; zero: it is not being removed.
+	removalSince time.Time
+	stops        stopOrder // valid while it is being removed and loop.order.current is true
+	targets      []prober.Target
+	last         *report
 }
 
 // admission is what admission has decided on a pod.
 type admission struct {
-	admitted bool      // by this agent, or it ran when this agent started
-	ended    bool      // terminated, or finally refused: it holds no room and no port
-	refused  refusal   // of the pod, or of the newest edit of an admitted pod
-	given    *pod.Spec // the spec whose resources are allocated to it; nil: none yet
-	holds    []string  // UIDs under which instances of it may exist, beside that of given
-	resize   refusal   // why the resources that want requests are not allocated
-	grant    grant
-	evicted  overfull // the instance that has to terminate; zero: none
+	admitted   bool      // by this agent, or it ran when this agent started
+	ended      bool      // terminated, or finally refused: it holds no room and no port
+	refused    refusal   // of the pod, or of the newest edit of an admitted pod
+	allocated  *pod.Spec // the spec whose resources are allocated to it; nil: none yet
+	holds      []string  // UIDs under which instances of it may exist, beside that of allocated
+	resize     refusal   // why the resources that want requests are not allocated
+	allocation allocation
+	evicted    overfull // the instance that has to terminate; zero: none
 }
 
 // link connects an entry to its worker.
@@ -147,11 +147,11 @@ type orphan struct {
 // runtime shows.
 func (s *orphan) uids() []string { return []string{s.uid, s.ShownUID} }
 
-func (e *Engine) newLoop(sweep bool) *loop {
+func (e *Engine) newLoop(serves bool) *loop {
 	l := &loop{
 		cfg:  e.cfg,
 		log:  e.log,
-		mode: runMode{sweep: sweep},
+		mode: runMode{serves: serves},
 		in: inputs{
 			batches:    make(chan podconfig.Batch),
 			hints:      make(chan pod.Key),
@@ -185,8 +185,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer housekeeping.Stop()
 	rounds := time.NewTicker(rotationPeriod)
 	defer rounds.Stop()
-	patience := time.NewTimer(layerPatience)
-	defer patience.Stop()
+	layersLate := time.NewTimer(layerTimeout)
+	defer layersLate.Stop()
 	unanswered := time.NewTimer(feed.AnswerTimeout)
 	defer unanswered.Stop()
 	for {
@@ -210,7 +210,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			beat <- l.stuck(time.Now())
 		case o := <-l.in.operations:
 			l.handleOperation(ctx, o)
-		case <-patience.C:
+		case <-layersLate.C:
 			l.start.late = true
 			l.begin(ctx)
 		case <-unanswered.C:
@@ -278,25 +278,25 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 			return
 		}
 	}
-	over := false
+	terminated := false
 	if e == nil {
-		s, runs := l.orphans[key]
+		o, onNode := l.orphans[key]
 		e = l.entry(key)
 		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
 		// recorded and the desired UID is another one, admission judges the pod.
-		e.admitted, e.given = runs && (s.Spec != nil || s.Is(want)), s.Spec
-		e.hold(s.uids()...)
-		over = s.Terminated() && s.Is(want)
+		e.admitted, e.allocated = onNode && (o.Spec != nil || o.Is(want)), o.Spec
+		e.hold(o.uids()...)
+		terminated = o.Terminated() && o.Is(want)
 	}
 	if e.want == want && e.updates != nil {
 		return
 	}
-	if e.want == nil && want != nil && e.updates != nil { // re-added while it terminates: a new instance (F49)
+	if e.want == nil && want != nil && e.updates != nil { // re-added while it is being removed: a new instance (F49)
 		e.next = want
 		return
 	}
 	if e.ended && want != nil && e.mayRunAgain(want) {
-		if was := e.placed(); was != nil {
+		if was := e.counted(); was != nil {
 			e.hold(was.UID())
 		}
 		e.admitted, e.ended = false, false // admission decides
@@ -306,8 +306,8 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	e.want = want
 	if want != nil {
 		l.env.sweep.add(want.UID()) // before its worker starts, which makes the directory
-		e.runs = want
-		e.ended = e.ended || over
+		e.lastWant = want
+		e.ended = e.ended || terminated
 	} else {
 		e.refused = refusal{}
 		if e.updates == nil { // never admitted: there is nothing to stop

@@ -14,7 +14,7 @@ import (
 // resize gives a running container other resources. The pod's cgroup grows before the first
 // container does, and shrinks after the last one (C-1.34.5, lower).
 func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id string) error {
-	err := w.make(ctx, func() error {
+	err := w.startCall(ctx, func() error {
 		if w.env.cgroups == nil {
 			return w.env.runtime.UpdateContainer(ctx, id, want, container)
 		}
@@ -107,7 +107,7 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	var request pod.CreateRequest
 	// A network file system can hang: the start slot must not wait for it.
-	err := w.call(ctx, w.env.starts.CallTimeout(), nil, func() (err error) {
+	err := w.call(ctx, w.env.starts.SlotTimeout(), nil, func() (err error) {
 		request, err = w.request(ctx, v, s)
 		return err
 	})
@@ -122,7 +122,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		return err
 	}
 	var id string
-	err = w.make(ctx, func() (err error) {
+	err = w.startCall(ctx, func() (err error) {
 		if w.env.cgroups != nil { // it may get more resources than the one before it
 			if err := w.env.cgroups.Raise(v.Want); err != nil {
 				return &pod.StartError{Reason: "CreateContainerError", Err: err}

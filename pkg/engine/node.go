@@ -36,8 +36,8 @@ func (l *loop) early(r plan.Refusal) bool {
 	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
-// timed is do, and passes the duration of the plan's steps to Config.Worked.
-func (w *worker) timed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
+// doTimed is do, and passes the duration of the plan's steps to Config.Worked.
+func (w *worker) doTimed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
 	if len(p.Steps) == 0 || w.env.worked == nil {
 		return w.do(ctx, v, p)
 	}

@@ -311,12 +311,12 @@ func (a asked) Sweep(_ context.Context, keep func(string) bool) ([]string, error
 // Directories of every UID that an instance of a known pod may have stay.
 func TestSweep_OlderInstanceOfAnEditedPod_KeepsItsDirectory(t *testing.T) {
 	t.Parallel()
-	stay := map[string]bool{"runs": false, "given": false, "held": false, "recorded": false, "shown": false, "unknown": false}
+	stay := map[string]bool{"last": false, "allocated": false, "held": false, "recorded": false, "shown": false, "unknown": false}
 	var workers sync.WaitGroup
 	l := orderLoop(Config{Volumes: asked{stay: stay}})
 	l.workers = &workers
 	e := l.entry(in("web"))
-	e.runs, e.given = mkpod("web", ofUID("runs")), mkpod("web", ofUID("given"))
+	e.lastWant, e.allocated = mkpod("web", ofUID("last")), mkpod("web", ofUID("allocated"))
 	e.hold("held")
 	l.note(in("db"), orphan{uid: "recorded"})
 	found := orphan{uid: "shown"}
@@ -324,7 +324,7 @@ func TestSweep_OlderInstanceOfAnEditedPod_KeepsItsDirectory(t *testing.T) {
 	l.note(in("db"), found)
 	l.sweepDirectories(t.Context())
 	workers.Wait()
-	want := map[string]bool{"runs": true, "given": true, "held": true, "recorded": true, "shown": true, "unknown": false}
+	want := map[string]bool{"last": true, "allocated": true, "held": true, "recorded": true, "shown": true, "unknown": false}
 	if !maps.Equal(stay, want) {
 		t.Errorf("UIDs whose directories stay: %v", stay)
 	}

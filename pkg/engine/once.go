@@ -101,7 +101,7 @@ func (l *loop) reportOf(spec *pod.Spec, e *entry) feed.PodReport {
 		r.Status = e.last.pod.Status
 		r.Phase = string(r.Status.Phase)
 		r.Reason, r.Message = r.Status.Reason, r.Status.Message
-		if reason, message := why(&r.Status); r.Reason == "" && reason != "" {
+		if reason, message := firstReason(&r.Status); r.Reason == "" && reason != "" {
 			r.Reason, r.Message = reason, message
 		}
 		if t := e.last.stuck; r.Reason == "" && t.Reason != "" {
@@ -121,8 +121,8 @@ func (l *loop) reportOf(spec *pod.Spec, e *entry) feed.PodReport {
 	return r
 }
 
-// why returns the reason and message of the first container that has one.
-func why(s *v1.PodStatus) (reason, message string) {
+// firstReason returns the reason and message of the first container that has one.
+func firstReason(s *v1.PodStatus) (reason, message string) {
 	for _, list := range [][]v1.ContainerStatus{s.InitContainerStatuses, s.ContainerStatuses} {
 		for _, c := range list {
 			if w := c.State.Waiting; w != nil && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {

@@ -164,7 +164,7 @@ func atServer(key pod.Key) error {
 
 // has reports whether the desired pod, or the one that runs, has this UID.
 func (e *entry) has(uid string) bool {
-	return uid == e.uid || e.want != nil && uid == e.want.UID() || e.runs != nil && uid == e.runs.UID()
+	return uid == e.uid || e.want != nil && uid == e.want.UID() || e.lastWant != nil && uid == e.lastWant.UID()
 }
 
 // mayRestart returns why containers of a pod cannot be restarted, nil when they can.

@@ -18,7 +18,7 @@ import (
 func (w *worker) noteOverdue(p *v1.Pod, v plan.View) {
 	left := status.MarkOverdue(p, v.Have, w.rec.StopSince, podview.StopGrace(v.Record, v.Have), v.Now)
 	if left != nil && (w.reported.pod == nil || w.reported.pod.Status.Reason != status.ReasonOverdue) {
-		w.event(w.madeOf(), "", pod.EventWarning, eventGrace, "Container runtime did not kill the pod within specified grace period.")
+		w.event(w.instanceSpec(), "", pod.EventWarning, eventGrace, "Container runtime did not kill the pod within specified grace period.")
 		w.log.Warn("Container is still running after its grace period; waiting for it",
 			"containers", strings.Join(left, ","), "stopping_for", v.Now.Sub(w.rec.StopSince).Round(time.Second).String())
 	}

@@ -66,7 +66,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	stopWaits, stopUntil := l.stopWaits(e)
 	e.updates <- podUpdate{
 		gen:        e.gen,
-		want:       e.granted(),
+		want:       e.withAllocated(),
 		requested:  e.requested(),
 		refused:    e.refused,
 		health:     e.health,
@@ -86,7 +86,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 // worker that misses an update, or reads the same one twice, loses nothing.
 type podUpdate struct {
 	gen       uint64
-	want      *pod.Spec // with the allocated resources, see granted; nil: stop and remove the pod
+	want      *pod.Spec // with the allocated resources, see withAllocated; nil: stop and remove the pod
 	requested *pod.Spec // with the requested resources, see requested
 	refused   refusal   // of the pod, or of an edit of an admitted pod
 	health    pod.Health

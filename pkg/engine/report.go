@@ -19,7 +19,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		return // from a worker whose pod is gone; another pod may have its name
 	}
 	e.last = &r
-	if r.saved {
+	if r.saveTried {
 		l.logDisk(r.saveErr)
 	}
 	if r.gone && r.gen == e.gen && e.want == nil {
@@ -69,7 +69,7 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	keep := make(map[string]bool)
 	for _, e := range l.pods {
 		keep[e.uid] = true
-		for _, spec := range []*pod.Spec{e.runs, e.given} {
+		for _, spec := range []*pod.Spec{e.lastWant, e.allocated} {
 			if spec != nil {
 				keep[spec.UID()] = true
 			}

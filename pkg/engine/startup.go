@@ -14,7 +14,7 @@ const (
 	// phaseAdopting: the first census is not done. The loop does not know which pods run.
 	phaseAdopting phase = iota
 	// phaseWaiting: the first census is done. Layers that have neither answered nor failed
-	// have time until layerPatience is over.
+	// have time until layerTimeout is over.
 	phaseWaiting
 	// phaseSyncing: the workers get updates. Some pod is not reported yet, or some layer is
 	// not ready.
@@ -23,25 +23,25 @@ const (
 	phaseReady
 )
 
-// layerPatience is how long the first dispatch waits for layers that have neither answered
+// layerTimeout is how long the first dispatch waits for layers that have neither answered
 // nor failed. Without it, a later layer's pod could start, and be replaced a moment later by
 // the pod of the same name of an earlier layer.
-const layerPatience = 500 * time.Millisecond
+const layerTimeout = 500 * time.Millisecond
 
-// observePatience limits how long, after the first dispatch, the feed's readers wait for the
+// observeTimeout limits how long, after the first dispatch, the feed's readers wait for the
 // first report of every pod. A pod has none while the runtime hangs over it, or while its
 // admission needs the Node object and that is not known. After this time readers get the pods
 // that were reported.
-const observePatience = 10 * time.Second
+const observeTimeout = 10 * time.Second
 
 // startup is the start of the sync loop.
 type startup struct {
-	phase    phase
-	late     bool            // layerPatience is over
-	found    map[string]bool // UIDs that the first census found
-	whole    bool            // the first census read every pod and every record
-	since    time.Time       // when the first dispatch began
-	observed bool            // the feed's MarkPodsObserved was called
+	phase          phase
+	late           bool            // layerTimeout is over
+	found          map[string]bool // UIDs that the first census found
+	whole          bool            // the first census read every pod and every record
+	since          time.Time       // when the first dispatch began
+	markedObserved bool            // the feed's MarkPodsObserved was called
 }
 
 // adopted reports whether the first census is done: the loop knows which pods are on the node.
@@ -64,7 +64,7 @@ func (s *startup) adopt(c census) {
 
 // dispatch enters phaseSyncing and returns true, once the first dispatch may begin: the first
 // census is done, so that running pods stay admitted, and every layer has answered or failed,
-// or layerPatience is over.
+// or layerTimeout is over.
 func (s *startup) dispatch(state *podconfig.Merged, now time.Time) bool {
 	if s.phase != phaseWaiting || state == nil {
 		return false
@@ -108,7 +108,7 @@ func (l *loop) noteUnanswered() {
 }
 
 // noteAllReported does two things, each once. It marks the feed's pods as observed, when every
-// pod was reported or observePatience is over. It enters phaseReady, when every pod was
+// pod was reported or observeTimeout is over. It enters phaseReady, when every pod was
 // reported and every layer is ready.
 func (l *loop) noteAllReported(ctx context.Context) {
 	if l.start.phase != phaseSyncing {
@@ -120,8 +120,8 @@ func (l *loop) noteAllReported(ctx context.Context) {
 			open++
 		}
 	}
-	if !l.start.observed && (open == 0 || time.Since(l.start.since) > observePatience) {
-		l.start.observed = true
+	if !l.start.markedObserved && (open == 0 || time.Since(l.start.since) > observeTimeout) {
+		l.start.markedObserved = true
 		l.out.feed.MarkPodsObserved()
 	}
 	if open > 0 || !l.state.AllReady() {
@@ -133,11 +133,11 @@ func (l *loop) noteAllReported(ctx context.Context) {
 		l.cfg.Synced()
 	}
 	for _, key := range sortedKeys(l.cfg.Before) {
-		if _, found := l.orphans[key]; l.mode.sweep && !found && l.pods[key] == nil {
+		if _, found := l.orphans[key]; l.mode.serves && !found && l.pods[key] == nil {
 			l.reportGone(key, nil) // it was removed while no agent ran
 		}
 	}
-	if l.mode.sweep && l.start.whole {
+	if l.mode.serves && l.start.whole {
 		l.sweepDirectories(ctx)
 	}
 }

@@ -38,57 +38,57 @@ func (w *worker) stopContainers(ctx context.Context, v plan.View, steps []plan.S
 		w.reportKilling(s)
 	}
 	stops := make([]*stop, len(steps))
-	over := make(map[string]<-chan struct{}, len(steps))
+	ended := make(map[string]<-chan struct{}, len(steps))
 	deadline := &stopDeadline{changed: make(chan struct{})}
 	for i, s := range steps {
-		end := make(chan struct{})
-		over[s.Container] = end
-		stops[i] = &stop{Step: s, end: end, deadline: deadline, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.madeOf())), hooked: w.rec.ContainerNotes[s.ID].PreStop}
+		done := make(chan struct{})
+		ended[s.Container] = done
+		stops[i] = &stop{Step: s, ended: done, deadline: deadline, request: hookRequest(v, s, s.ID, warning(w.env.recorder, w.instanceSpec())), hooked: w.rec.ContainerNotes[s.ID].PreStop}
 	}
 	for _, s := range stops {
 		for _, name := range s.After {
-			if end, here := over[name]; here {
-				s.turns = append(s.turns, end)
+			if other, ok := ended[name]; ok {
+				s.first = append(s.first, other)
 			}
 		}
 	}
-	return w.await(ctx, stops, deadline, w.overdue(v))
+	return w.runStops(ctx, stops, deadline, w.overdue(v))
 }
 
-// await runs stops in parallel and returns when all have ended. When overdue fires, it reports
-// the pod again.
-func (w *worker) await(ctx context.Context, stops []*stop, deadline *stopDeadline, overdue <-chan time.Time) (plan.Step, error) {
-	news := make(chan stopped)  // the loop below receives until all stops have ended
-	deaf := make(chan struct{}) // closed when the loop receives no more, also after a panic (F8)
-	tell := func(n stopped) {
+// runStops runs stops in parallel and returns when all have ended. When overdue fires, it
+// reports the pod again.
+func (w *worker) runStops(ctx context.Context, stops []*stop, deadline *stopDeadline, overdue <-chan time.Time) (plan.Step, error) {
+	results := make(chan stopped) // the loop below receives until all stops have ended
+	closed := make(chan struct{}) // closed when the loop receives no more, also after a panic (F8)
+	send := func(n stopped) {
 		select {
-		case news <- n:
-		case <-deaf:
+		case results <- n:
+		case <-closed:
 		}
 	}
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	defer close(deaf)
+	defer close(closed)
 	for i, s := range stops {
 		wg.Go(func() {
 			err := panics.ToError(func() error {
-				return s.run(ctx, w.env, func(err error) { tell(stopped{i: i, hook: true, err: err}) })
+				return s.run(ctx, w.env, func(err error) { send(stopped{i: i, hook: true, err: err}) })
 			})
-			close(s.end)
-			tell(stopped{i: i, err: err})
+			close(s.ended)
+			send(stopped{i: i, err: err})
 		})
 	}
 	errs := make([]error, len(stops))
 	updates := w.updates
 	for left := len(stops); left > 0; {
 		select {
-		case n := <-news:
+		case n := <-results:
 			id := stops[n.i].ID
 			switch {
 			case n.hook && n.err != nil && ctx.Err() != nil: // the agent exits: the next one runs the hook again
 			case n.hook:
 				if n.err != nil {
-					w.event(w.madeOf(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
+					w.event(w.instanceSpec(), stops[n.i].Container, pod.EventWarning, eventPreStop, "PreStopHook failed")
 					w.log.Warn("Hook failed", "hook", "preStop", "container", stops[n.i].Container, "error", n.err)
 				}
 				w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PreStop = true })
@@ -157,33 +157,33 @@ type stop struct {
 	plan.Step
 	request  pod.HookRequest
 	hooked   bool              // its preStop hook has ended in an earlier stop
-	turns    []<-chan struct{} // one for each container that has to exit first; closed when its stop has ended
-	end      chan struct{}     // closed when this stop has ended
+	first    []<-chan struct{} // one for each container that has to exit first; closed when its stop has ended
+	ended    chan struct{}     // closed when this stop has ended
 	deadline *stopDeadline
 }
 
 // run stops the container. It calls hooked when the preStop hook has ended.
 func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) error {
 	own := time.Now().Add(time.Duration(s.Grace) * time.Second)
-	patient, cancel := context.WithCancel(ctx)
+	untilDeadline, cancel := context.WithCancel(ctx)
 	var timer sync.WaitGroup
 	timer.Go(func() {
-		s.outlast(patient, own)
+		s.waitDeadline(untilDeadline, own)
 		cancel()
 	})
 	defer timer.Wait()
 	defer cancel()
 	if s.Hook != nil && !s.hooked {
-		err := env.hooks.Hook(patient, s.request)
-		if err != nil && patient.Err() != nil {
+		err := env.hooks.Hook(untilDeadline, s.request)
+		if err != nil && untilDeadline.Err() != nil {
 			err = errors.Join(err, context.DeadlineExceeded)
 		}
 		hooked(err)
 	}
-	for _, turn := range s.turns {
+	for _, other := range s.first {
 		select {
-		case <-turn:
-		case <-patient.Done():
+		case <-other:
+		case <-untilDeadline.Done():
 		}
 	}
 	if ctx.Err() != nil {
@@ -192,8 +192,8 @@ func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) erro
 	return s.kill(ctx, env.runtime, own)
 }
 
-// outlast returns at the deadline, or when ctx is done.
-func (s *stop) outlast(ctx context.Context, own time.Time) {
+// waitDeadline returns at the deadline, or when ctx is done.
+func (s *stop) waitDeadline(ctx context.Context, own time.Time) {
 	for {
 		at, changed := s.deadline.of(own)
 		over := time.NewTimer(time.Until(at))

@@ -179,7 +179,7 @@ func (w *worker) run(ctx context.Context) {
 			w.progress = progress{}
 			w.lower(view, p)
 		}
-		did, retry := w.timed(ctx, view, p)
+		did, retry := w.doTimed(ctx, view, p)
 		if did == acted && w.progress.loops(p.Steps) {
 			w.freeSlot(ctx)
 			if !w.pause(ctx, retryDelay(w.progress.repeats)) {
@@ -265,7 +265,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	}
 	volumes := func(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 		// A network file system can hang: the start slot must not wait for it.
-		_ = w.call(ctx, w.env.starts.CallTimeout(), nil, func() error {
+		_ = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error {
 			put, current, until = w.env.volumes.Ready(want, instance)
 			return nil
 		})
@@ -287,8 +287,8 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	return v
 }
 
-// hasEnded reports whether a pod's API server shows it as terminated.
-func hasEnded(want *pod.Spec) bool { return want != nil && want.EndedAtServer() }
+// endedAtServer reports whether a pod's API server shows it as terminated.
+func endedAtServer(want *pod.Spec) bool { return want != nil && want.EndedAtServer() }
 
 // deleting reports whether a pod's source shows it as being deleted.
 func deleting(want *pod.Spec) bool { return want != nil && want.Pod.DeletionTimestamp != nil }

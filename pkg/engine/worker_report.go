@@ -29,11 +29,11 @@ type report struct {
 	gone  bool // nothing is left of the pod, and it is not desired
 	ended bool // terminated: it holds no port any more
 	// settled says that the plan only waits for events, not for time.
-	settled bool
-	saved   bool // a write of the record was tried since the last report; saveErr is its result
-	saveErr error
-	final   bool // the pod cannot start before a person changes something
-	targets []prober.Target
+	settled   bool
+	saveTried bool // a write of the record was tried since the last report; saveErr is its result
+	saveErr   error
+	final     bool // the pod cannot start before a person changes something
+	targets   []prober.Target
 	// limited says that the disk of this instance has to be measured.
 	limited  bool
 	instance int
@@ -58,15 +58,15 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		busy:    len(p.Steps) > 0 || p.Stopping,
 		gen:     w.update.gen,
 		gone:    p.Gone,
-		ended:   w.hasEnded(v, p) || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
+		ended:   w.instanceTerminated(v, p) || deleting(v.Want) && v.Have.Empty() && !p.Stopping,
 		settled: p.Settled,
 
 		reportMetadata: reportMetadata{
 			finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
 			unwanted: w.update.want == nil,
 		},
-		saved:   w.rec.saveTried,
-		saveErr: w.rec.saveErr,
+		saveTried: w.rec.saveTried,
+		saveErr:   w.rec.saveErr,
 
 		instance: w.rec.Instance,
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
@@ -113,9 +113,9 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	}
 }
 
-// hasEnded reports whether the pod's newest instance has terminated. If an edit demands a new
-// instance, the recorded end of the instance before does not count.
-func (w *worker) hasEnded(v plan.View, p plan.Plan) bool {
+// instanceTerminated reports whether the pod's newest instance has terminated. If an edit demands
+// a new instance, the recorded end of the instance before does not count.
+func (w *worker) instanceTerminated(v plan.View, p plan.Plan) bool {
 	return p.Ended.Phase != "" || w.rec.Terminal != "" && (v.Want == nil || deleting(v.Want) || plan.Instance(v) == w.rec.Instance)
 }
 

@@ -21,10 +21,10 @@ import (
 // disk, whatever the number of cores.
 const maxAddedSlots = 7
 
-// How long a call may hold a start slot, see CallTimeout.
+// How long a call may hold a start slot, see SlotTimeout.
 const (
-	minCallTimeout = 500 * time.Millisecond
-	maxCallTimeout = 5 * time.Second
+	minSlotTimeout = 500 * time.Millisecond
+	maxSlotTimeout = 5 * time.Second
 )
 
 // Limiter hands out start slots, by priority and then in the order in which pods came.
@@ -120,15 +120,15 @@ func (l *Limiter) Release(ctx context.Context, started bool) {
 	}
 }
 
-// CallTimeout is how long a call that starts something may hold a start slot. A runtime that
+// SlotTimeout is how long a call that starts something may hold a start slot. A runtime that
 // hangs over one pod must not block the others (F22). A runtime that is slow with all of them
 // must not get more calls at once. So the timeout follows the duration of such calls.
-func (l *Limiter) CallTimeout() time.Duration {
+func (l *Limiter) SlotTimeout() time.Duration {
 	average := time.Duration(l.average.Load())
 	if average == 0 {
-		return maxCallTimeout
+		return maxSlotTimeout
 	}
-	return min(minCallTimeout+4*average, maxCallTimeout)
+	return min(minSlotTimeout+4*average, maxSlotTimeout)
 }
 
 // RecordCall records the duration of a call that started something.

@@ -138,20 +138,20 @@ func TestWithdraw_BeforeOrAfterTheGrant_CostsNoSlot(t *testing.T) {
 }
 
 // Shows: F22
-func TestCallTimeout_FollowsHowLongCallsLast(t *testing.T) {
+func TestSlotTimeout_FollowsHowLongCallsLast(t *testing.T) {
 	t.Parallel()
 	l := New(1)
-	if got := l.CallTimeout(); got != 5*time.Second {
+	if got := l.SlotTimeout(); got != 5*time.Second {
 		t.Errorf("before the first call: %s", got)
 	}
 	l.RecordCall(100 * time.Millisecond)
-	if got := l.CallTimeout(); got != 900*time.Millisecond {
+	if got := l.SlotTimeout(); got != 900*time.Millisecond {
 		t.Errorf("after a call of 100 ms: %s", got)
 	}
 	for range 100 {
 		l.RecordCall(time.Minute)
 	}
-	if got := l.CallTimeout(); got != 5*time.Second {
+	if got := l.SlotTimeout(); got != 5*time.Second {
 		t.Errorf("after calls of a minute: %s", got)
 	}
 }
