@@ -83,8 +83,8 @@ func (r *Record) CatchUp(have Actual) bool {
 	return true
 }
 
-// endInstance resets the state of one instance. Lives belong to containers, and are
-// removed with them.
+// endInstance resets the state of one instance. ContainerNotes stay: they belong to
+// containers, and are removed with them.
 func (r *Record) endInstance() {
 	r.Want, r.StartTime = nil, time.Time{}
 	r.StopSince, r.StopGrace, r.StopAsked = time.Time{}, nil, false
@@ -120,11 +120,11 @@ type ContainerNotes struct {
 	Resources string
 }
 
-// The values of Life.PostStart and Life.Killed for a postStart hook.
+// The values of ContainerNotes.PostStart and ContainerNotes.Killed for a postStart hook.
 const (
-	HookDue    = "due"    // it has to run, or was running when the agent ended
-	HookFailed = "failed" // the container is to be ended (C-1.22.8)
+	HookDue    = "due"    // it has to run, or was running when the agent exited
+	HookFailed = "failed" // the agent has to stop the container (C-1.22.8)
 )
 
-// OnRequest is the Life.Killed of a container that was restarted on request.
+// OnRequest is the ContainerNotes.Killed of a container that was restarted on request.
 const OnRequest = "request"

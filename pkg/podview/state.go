@@ -247,8 +247,9 @@ func (s *State) RestartsAll(c pod.Container) bool {
 }
 
 // Changed reports whether a container was made from another definition than the desired one.
-// Hashes of different versions cannot be compared: then the recorded spec is, and without one
-// nothing changed, so that no upgrade restarts a container.
+// If the hashes have different versions, it compares the recorded spec with the desired one
+// instead. Without a recorded spec it reports no change: an upgrade of nodectl, which may
+// bring a new hash version, restarts no container.
 func (s *State) Changed(c pod.Container) bool {
 	switch want := s.want.ContainerHash(c.Name); {
 	case !s.MayHaveChanged(c):
