@@ -56,7 +56,7 @@ func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 	cfg.RemoveRecord, cfg.Collected = a.runtime.puller.RemoveRecord, a.metrics.ImageCollected
 	cfg.Known = live.PodsKnown()
 	cfg.Desired = func() (map[string][]string, bool) {
-		pods, complete := live.Needed()
+		pods, complete := live.DesiredAndExisting()
 		all := make(map[string][]string, len(pods))
 		for _, it := range pods {
 			user := podUser(pod.KeyOf(it))

@@ -80,7 +80,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := e.Run(ctx); err != nil {
 		return look.Fail(look.Failure, err)
 	}
-	log.Info("Leaving; pods stay")
+	log.Info("Agent is exiting; pods keep running")
 	return nil
 }
 

@@ -199,7 +199,7 @@ func (e *Engine) Run(ctx context.Context) error {
 		}
 		for b := range e.cfg.PodConfig.Batches(ctx) {
 			keep(b)
-			e.feed.Publish(b)
+			e.feed.PublishBatch(b)
 			select {
 			case out <- b:
 			case <-ctx.Done():

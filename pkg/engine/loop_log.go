@@ -6,21 +6,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// logState logs the changes between two states that a person has to know: rejections,
-// conflicts, sources that cannot be read.
+// logState logs the changes between two states that a person has to know: rejected manifests,
+// conflicts, skipped objects, and sources that cannot be read.
 func (l *loop) logState(now *podconfig.Merged) {
 	var before podconfig.Merged
 	if l.state != nil {
 		before = *l.state
 	}
 	logNew(l, "Manifest rejected", feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
-		l.log.Warn("Manifest rejected", "place", p.Place(), "path", p.Path, "error", p.Msg)
+		l.log.Warn("Manifest rejected", "file", p.Place(), "field", p.Path, "error", p.Msg)
 	})
 	logNew(l, "Pod is defined more than once", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
 		l.log.Warn("Pod is defined more than once", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
 	})
 	logNew(l, "Skipped object", feed.Appeared(before.Skipped, now.Skipped, placelessProblem), func(p pod.Problem) {
-		l.log.Info("Skipped object", "place", p.Place(), "reason", p.Msg)
+		l.log.Info("Skipped object", "file", p.Place(), "reason", p.Msg)
 	})
 	for i, layer := range now.Layers {
 		old, restored := "", false
@@ -28,7 +28,7 @@ func (l *loop) logState(now *podconfig.Merged) {
 			old, restored = before.Layers[i].Error, before.Layers[i].Restored
 		}
 		if layer.Restored && !restored {
-			l.log.Info("Using the last good set of the source until it answers", "source", layer.Name, "pods", layer.Pods, "last_read", layer.LastGood)
+			l.log.Info("Using last good set until the source answers", "source", layer.Name, "pods", layer.Pods, "last_read", layer.LastGood)
 		}
 		switch {
 		case layer.Error != "" && layer.Error != old:

@@ -55,7 +55,7 @@ func TestLogState_ThousandsOfProblems_AreFewLines(t *testing.T) {
 	if got := lines(state(n, 1)); len(got) != 1 || got[0] != "" {
 		t.Errorf("shifted by a line: %d lines, first %s", len(got), got[0])
 	}
-	if got := lines(state(n+1, 2)); len(got) != 3 || !strings.Contains(got[0], `place=/m/a:15003:2 path=items[15000]`) {
+	if got := lines(state(n+1, 2)); len(got) != 3 || !strings.Contains(got[0], `file=/m/a:15003:2 field=items[15000]`) {
 		t.Errorf("shifted, with one more: %q", got)
 	}
 }

@@ -22,7 +22,7 @@ type statusOutput struct {
 // report reports a status: at once to readers of this agent and to listeners, so that "All
 // pods reported" is true of what they know; to the sinks in their own time.
 func (o *statusOutput) report(key pod.Key, line pod.StatusReport) {
-	o.feed.Report(key, line)
+	o.feed.PublishStatus(key, line)
 	for _, listener := range o.listeners {
 		_ = listener.Report(line) // never fails
 	}

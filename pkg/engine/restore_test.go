@@ -43,7 +43,7 @@ func TestC_1_3_8_RestoredPodsStartBeforeTheirSourceAnswers(t *testing.T) {
 				if state := m.rt.State(); strings.Count(state, "running") < 2 {
 					t.Errorf("after a reboot without its source:\n%s", state)
 				}
-				if !strings.Contains(m.log.String(), `msg="Using the last good set of the source until it answers" source=file:/m pods=2`) {
+				if !strings.Contains(m.log.String(), `msg="Using last good set until the source answers" source=file:/m pods=2`) {
 					t.Error("the restored pods were not logged")
 				}
 			})

@@ -1,13 +1,19 @@
-// Package feed shows what a running agent does: its sources, the newest status of every
-// pod, and PodUpdates as they happen.
+// Package feed shows its readers what a running agent does: the state of each layer, the
+// newest status of each pod, and PodUpdates as they happen.
 //
-// The engine writes through a Publisher; readers use its Live, which has no method that
-// changes anything. Watch does the same for sources without an engine. A Report is the result
-// of a run with a target state (runonce).
+// A layer is one configured source of pods, named kind:location, such as
+// file:/etc/nodectl/manifests. Layers are ordered: the first one that has a pod wins. The
+// engine is package engine: it runs the pods that the layers define together.
 //
-// The one rule: a reader never delays the engine. The lock is held for as long as it takes
-// to append to the readers' queues; a reader that is too slow loses updates and gets the
-// whole set instead.
+// The engine writes through a Publisher. Readers use the Publisher's Live, which has no method
+// that changes what is shown. Watch serves one reader of layers without an engine. A Report is
+// the result of runonce.
+//
+// The one rule: a reader never delays the engine. One lock guards all state of a Live. No
+// method waits for a reader while it holds that lock. Each reader of updates has a queue of
+// limited length: when it is full, the reader loses updates and gets the whole set instead
+// (DROPPED). A reader of pods has no queue: it gets the newest status of each pod that has
+// changed.
 package feed
 
 import (
@@ -25,29 +31,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// AnswerTimeout is how long a source may take for its first answer before it counts as an
-// error.
+// AnswerTimeout is how long a source may take for its first answer. After that, readers get
+// an ERROR about its layer.
 const AnswerTimeout = 5 * time.Second
 
 // watchLimit is how many updates may wait for a slow reader.
 const watchLimit = 1024
 
-// Live is the readers' side: the sources, the statuses reported last, and PodUpdates as they
-// happen. Readers may join and leave at any time. It is safe for concurrent use.
+// Live is the readers' side of a feed. It holds the state of each layer and the newest status
+// of each pod, and passes on PodUpdates as they happen. Readers may join and leave at any
+// time. It is safe for concurrent use.
 //
-// Readers share every update by pointer.
+// All readers share the specs and pods that an update points to, and must not change them.
 type Live struct {
-	mu      sync.Mutex
+	mu      sync.Mutex           // guards all fields below, and the queues of all readers
 	begun   time.Time            // when the sources were first asked
 	state   *podconfig.Merged    // the newest; before the first one, the layers alone
-	errors  map[string]Update    // by layer: the open ERROR that readers got
+	errors  map[string]Update    // by name: the ERROR of each layer that has an error now
 	readers map[*reader]struct{} // of updates
 	pods    map[pod.Key]*v1.Pod  // as last reported
 	// podReaders are the readers of pods.
 	podReaders map[*podReader]struct{}
 	observed   chan struct{} // closed once the engine has observed every pod
-	known      chan struct{} // closed once Needed is complete
-	ended      bool          // nothing more is published
+	known      chan struct{} // closed once DesiredAndExisting is complete
+	done       bool          // the engine publishes nothing more
 }
 
 // reader is the queue of one reader. Live's lock guards it.
@@ -55,19 +62,19 @@ type reader struct {
 	mode  podconfig.Mode
 	limit int
 	queue []*Update
-	room  int           // how many may wait: limit, and what a collapse put there
+	room  int           // how many updates may wait: limit, and more after a collapse
 	wake  chan struct{} // capacity 1: Live sends, follow receives; when it is full, follow is about to look anyway
 }
 
 // WatchOptions say which updates a reader wants.
 type WatchOptions struct{ Mode podconfig.Mode }
 
-// SourceState is one layer with all its problems.
+// SourceState is the state of one layer, with all its problems.
 type SourceState struct {
 	podconfig.LayerState                      // Since is also set while the layer has not answered
-	Problems             []pod.Problem        // manifests it rejects
-	Conflicts            []podconfig.Conflict // that it loses
-	Skipped              []pod.Problem        // what it skips, with reasons
+	Problems             []pod.Problem        // its manifests that are rejected
+	Conflicts            []podconfig.Conflict // in which an earlier definition wins
+	Skipped              []pod.Problem        // what its source skips on purpose, with reasons
 }
 
 func newLive(layers []podconfig.LayerState) *Live {
@@ -83,11 +90,18 @@ func newLive(layers []podconfig.LayerState) *Live {
 	}
 }
 
-// Watch yields the current state (an ADD for each layer that has answered, also without pods;
-// then the problems), then every update without gaps, until ctx is done, the caller leaves
-// the loop, or the engine has ended. In a snapshot mode the current state is one SET of all
-// sources, once any has answered. A caller more than 1,024 updates behind gets DROPPED with
-// their count, then the whole set as one SET and the problems.
+// Watch yields the current state, then every later update in order. It ends when ctx is done,
+// when the caller leaves the loop, or when the engine publishes nothing more.
+//
+// In Incremental mode, the current state is one ADD for each layer that has answered, even if
+// the layer has no pods. For a layer that has not answered and whose last good set was
+// restored, it is a RESTORE. In both snapshot modes, it is one SET of the pods of all layers;
+// there is none before a layer has answered or was restored. In each mode, the present
+// problems follow, and the last of these updates has Last set.
+//
+// A caller that is more than 1,024 updates behind loses those that wait for it. It gets
+// DROPPED, with the number of PodUpdates that it lost, then one SET of the pods of all layers
+// and the present problems. These give it the whole current state.
 func (l *Live) Watch(ctx context.Context, o WatchOptions) iter.Seq[Update] {
 	return func(yield func(Update) bool) {
 		r, current := l.join(o.Mode, watchLimit)
@@ -101,7 +115,7 @@ func (l *Live) Watch(ctx context.Context, o WatchOptions) iter.Seq[Update] {
 	}
 }
 
-// Sources returns the layers in order.
+// Sources returns the state of each layer, in layer order.
 func (l *Live) Sources() []SourceState {
 	l.mu.Lock()
 	state, begun := l.state, l.begun
@@ -132,30 +146,31 @@ func (l *Live) Sources() []SourceState {
 	return out
 }
 
-// publish puts a batch into every reader's queue.
+// publish appends the updates of a batch to every reader's queue.
 func (l *Live) publish(b podconfig.Batch) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.enqueue(b, time.Now())
 }
 
-// begin starts the sources' time to answer.
+// begin sets the time at which the sources were first asked: AnswerTimeout counts from it.
 func (l *Live) begin(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.begun = now
-	l.wakeAll() // there is something to wait for
+	l.wakeAll() // each reader now waits for the deadline, too
 }
 
-// end ends the readers once they have taken what is in their queues.
+// end notes that nothing more is published. Each reader of updates ends when its queue is
+// empty.
 func (l *Live) end() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.ended = true
+	l.done = true
 	l.wakeAll()
 }
 
-// checkTimeouts reports layers that have not answered in time.
+// checkTimeouts sends an ERROR for each layer that has not answered within AnswerTimeout.
 func (l *Live) checkTimeouts(now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,14 +183,15 @@ func (l *Live) wakeAll() {
 	}
 }
 
-// join makes a reader whose queue begins after the current state. It also returns a function
-// that returns that state as updates, which may take a while.
+// join adds a reader. Its queue gets the updates after the current state. current returns the
+// current state as updates. It may take long for many pods, so the caller calls it without
+// the lock.
 func (l *Live) join(mode podconfig.Mode, limit int) (r *reader, current func() []*Update) {
 	r = &reader{mode: mode, limit: limit, room: limit, wake: make(chan struct{}, 1)}
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.enqueue(podconfig.Batch{State: l.state}, now) // a timeout that no reader was there to notice
+	l.enqueue(podconfig.Batch{State: l.state}, now) // while there was no reader, no timeout was noticed
 	l.readers[r] = struct{}{}
 	state, errors := l.state, l.openErrors(now)
 	return r, func() []*Update {
@@ -193,26 +209,26 @@ func (l *Live) leave(r *reader) {
 // follow yields the updates in the reader's queue.
 func (l *Live) follow(ctx context.Context, r *reader, yield func(Update) bool) {
 	for {
-		u, timeout, ended := l.take(r)
+		u, deadline, done := l.take(r)
 		switch {
-		case ctx.Err() != nil, u != nil && !yield(*u), u == nil && ended:
+		case ctx.Err() != nil, u != nil && !yield(*u), u == nil && done:
 			return
 		case u != nil:
 			continue
 		}
-		if !l.wait(ctx, r, timeout) {
+		if !l.wait(ctx, r, deadline) {
 			return
 		}
 	}
 }
 
-// wait returns when there may be something in the reader's queue; false at the end of
-// ctx. At timeout, a layer has not answered in time: the first reader to notice reports it
-// to all of them.
-func (l *Live) wait(ctx context.Context, r *reader, timeout time.Time) bool {
+// wait returns true when the reader's queue may have an update, and false when ctx is done. At
+// the deadline, a layer has not answered in time: the first reader that notices sends the
+// ERROR to all readers. A zero deadline is none.
+func (l *Live) wait(ctx context.Context, r *reader, deadline time.Time) bool {
 	var late <-chan time.Time
-	if !timeout.IsZero() {
-		timer := time.NewTimer(time.Until(timeout))
+	if !deadline.IsZero() {
+		timer := time.NewTimer(time.Until(deadline))
 		defer timer.Stop()
 		late = timer.C
 	}
@@ -226,34 +242,36 @@ func (l *Live) wait(ctx context.Context, r *reader, timeout time.Time) bool {
 	return true
 }
 
-// take takes the oldest update out of the reader's queue, nil when it is empty. It also
-// returns when the next layer will not have answered in time.
-func (l *Live) take(r *reader) (u *Update, timeout time.Time, ended bool) {
+// take removes the oldest update from the reader's queue and returns it; nil if the queue is
+// empty. With an empty queue, deadline is the earliest time at which AnswerTimeout ends for a
+// layer that has not answered; zero if there is no such layer. done says that nothing more is
+// published.
+func (l *Live) take(r *reader) (u *Update, deadline time.Time, done bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(r.queue) > 0 {
 		u, r.queue[0] = r.queue[0], nil
 		r.queue = r.queue[1:]
-		return u, timeout, l.ended
+		return u, deadline, l.done
 	}
 	r.queue, r.room = nil, r.limit
 	if l.begun.IsZero() {
-		return nil, timeout, l.ended
+		return nil, deadline, l.done
 	}
 	for _, layer := range l.state.Layers {
 		_, reported := l.errors[layer.Name]
 		if reported || layer.Ready || layer.Ended || layer.Error != "" {
 			continue
 		}
-		if at := unansweredSince(layer, l.begun).Add(AnswerTimeout); timeout.IsZero() || at.Before(timeout) {
-			timeout = at
+		if at := unansweredSince(layer, l.begun).Add(AnswerTimeout); deadline.IsZero() || at.Before(deadline) {
+			deadline = at
 		}
 	}
-	return nil, timeout, l.ended
+	return nil, deadline, l.done
 }
 
-// enqueue puts the updates of a batch into every reader's queue, each in its mode; they
-// are made once for all readers of a mode.
+// enqueue appends the updates of a batch to every reader's queue, in the reader's mode. It
+// makes them once for each mode, not for each reader.
 func (l *Live) enqueue(b podconfig.Batch, now time.Time) {
 	before := l.state
 	l.state = b.State
@@ -295,8 +313,9 @@ func (r *reader) poke() {
 	}
 }
 
-// collapse replaces the queue, and the updates that would have been added, by their
-// count, the whole set, and the problems there are.
+// collapse empties the queue and does not append updates. Instead it appends DROPPED, with the
+// number of PodUpdates that the reader loses by this, and whole. The SET of an earlier
+// collapse does not count, because whole has a newer one.
 func (r *reader) collapse(updates, whole []*Update, now time.Time) {
 	dropped := 0
 	for _, u := range slices.Concat(r.queue, updates) {
@@ -309,14 +328,15 @@ func (r *reader) collapse(updates, whole []*Update, now time.Time) {
 	r.room = r.limit + len(r.queue)
 }
 
-// wholeSet returns the whole set and all problems, for a reader that lost updates.
+// wholeSet returns one SET of the pods of all layers and the present problems, for a reader
+// that lost updates.
 func (l *Live) wholeSet(now time.Time) []*Update {
 	set := &Update{Time: now, Op: podconfig.SET, Source: podconfig.AllSources, Pods: l.state.Pods.Slice(), whole: true}
 	return markLast([]*Update{set}, l.openErrors(now), problems(&podconfig.Merged{}, l.state, now))
 }
 
-// changedErrors returns the errors of whole layers that appeared, changed or ended, and
-// remembers the open ones.
+// changedErrors returns an ERROR for each layer whose error appeared, changed or is gone, and
+// updates errors.
 func (l *Live) changedErrors(now time.Time) []*Update {
 	if l.begun.IsZero() {
 		return nil
@@ -329,8 +349,8 @@ func (l *Live) changedErrors(now time.Time) []*Update {
 			continue
 		}
 		u := Update{Time: now, Op: ERROR, Source: layer.Source, Location: layer.Location,
-			Problem: pod.Problem{File: layer.Location, Msg: cmp.Or(msg, was.Problem.Msg)}, Ended: msg == ""}
-		if u.Ended {
+			Problem: pod.Problem{File: layer.Location, Msg: cmp.Or(msg, was.Problem.Msg)}, Resolved: msg == ""}
+		if u.Resolved {
 			delete(l.errors, layer.Name)
 		} else {
 			u.Since = unansweredSince(layer, l.begun)
@@ -341,7 +361,8 @@ func (l *Live) changedErrors(now time.Time) []*Update {
 	return out
 }
 
-// openErrors returns the errors of whole layers that are not over, for a new reader.
+// openErrors returns the ERROR of each layer that has an error now, for a reader that needs
+// the whole state.
 func (l *Live) openErrors(now time.Time) []*Update {
 	var out []*Update
 	for _, layer := range l.state.Layers {
@@ -362,11 +383,11 @@ func markLast(lists ...[]*Update) []*Update {
 	return all
 }
 
-// initialUpdates returns the updates from nothing to a state, in a mode.
+// initialUpdates returns the updates, in a mode, that lead from an empty state to state.
 func initialUpdates(mode podconfig.Mode, state *podconfig.Merged) []podconfig.PodUpdate {
 	updates := podconfig.Diff(nil, state)
 	for i, u := range updates {
-		// The source of a restored layer has not confirmed its pods yet (C-1.3.8).
+		// The pods of a layer that has not answered were restored (C-1.3.8).
 		if ready, _ := state.Ready(u.Source + ":" + u.Location); !ready && u.Op == podconfig.ADD {
 			updates[i].Op = podconfig.RESTORE
 		}

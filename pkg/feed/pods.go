@@ -17,13 +17,13 @@ const (
 	PodAdded    = "ADDED"
 	PodModified = "MODIFIED"
 	PodDeleted  = "DELETED"
-	PodBookmark = "BOOKMARK" // without a pod: all existing pods have been sent
+	PodBookmark = "BOOKMARK" // with an empty pod: the reader has got all existing pods
 )
 
 // podReader is one reader of pods. Live's lock guards known and changed.
 type podReader struct {
-	known   map[pod.Key]*v1.Pod // as the reader got them
-	changed map[pod.Key]bool    // since; at most one entry for a pod, however slow the reader is
+	known   map[pod.Key]*v1.Pod // each pod as the reader last got it
+	changed map[pod.Key]bool    // the pods reported since then: one entry for each, however slow the reader is
 	wake    chan struct{}       // capacity 1: Live sends, WatchPods receives; when it is full, WatchPods is about to look anyway
 }
 
@@ -33,8 +33,8 @@ type podEvent struct {
 	pod  *v1.Pod
 }
 
-// Pods returns every pod that is not gone with the status reported last, sorted
-// by key. What the pods point to is shared and must not be written to.
+// Pods returns every existing pod, one that was reported and is not gone, with its newest
+// status, sorted by key. The caller must not change what the pods point to: it is shared.
 func (l *Live) Pods() []v1.Pod {
 	l.mu.Lock()
 	all := maps.Clone(l.pods)
@@ -46,8 +46,8 @@ func (l *Live) Pods() []v1.Pod {
 	return out
 }
 
-// Pod returns the pod of that name with the status reported last; false when there is
-// none. What it points to is shared and must not be written to.
+// Pod returns the existing pod with that key and its newest status; false if there is none.
+// The caller must not change the pod: it is shared.
 func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -55,15 +55,16 @@ func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
 	return p, ok
 }
 
-// PodsObserved is closed once the engine has observed every pod: until then a pod that
-// Pods does not return may exist all the same. While the runtime does not answer, that may
-// take long.
+// PodsObserved is closed once the engine has observed every pod. Until then, pods may exist
+// that Pods does not return. While the runtime does not answer, it stays open.
 func (l *Live) PodsObserved() <-chan struct{} { return l.observed }
 
-// WatchPods yields the existing pods as ADDED, one BOOKMARK once they were observed, then the
-// changes, until ctx is done or the caller leaves the loop. A slow caller gets the newest
-// status of each pod. A pod that was replaced by another one of its name is DELETED, then
-// ADDED. What pods point to is shared and must not be written to.
+// WatchPods yields every existing pod as ADDED, then changes as they happen, until ctx is done
+// or the caller leaves the loop. Once the engine has observed every pod, WatchPods yields one
+// BOOKMARK. A slow caller skips statuses between: it gets the newest status of each pod that
+// has changed. If another pod of the same name (with another UID) takes a pod's place, the old
+// one is DELETED, then the new one is ADDED. The caller must not change the pods: they are
+// shared.
 func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 	return func(yield func(string, *v1.Pod) bool) {
 		r := l.joinPods()
@@ -81,7 +82,7 @@ func (l *Live) WatchPods(ctx context.Context) iter.Seq2[string, *v1.Pod] {
 				}
 			}
 			select {
-			case <-observed: // every pod that was observed can be taken by now
+			case <-observed: // takePods returns every observed pod from now on
 				bookmark = true
 			case <-r.wake:
 			case <-ctx.Done():
@@ -107,7 +108,7 @@ func (l *Live) leavePods(r *podReader) {
 	delete(l.podReaders, r)
 }
 
-// takePods returns the changes since the reader's last call, by key.
+// takePods returns the changes since the last call for this reader, sorted by key.
 func (l *Live) takePods(r *podReader) (events []podEvent) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -133,8 +134,9 @@ func (l *Live) takePods(r *podReader) (events []podEvent) {
 	return events
 }
 
-// report keeps the newest status of a pod and wakes the readers of pods.
-func (l *Live) report(key pod.Key, report pod.StatusReport) {
+// setStatus stores the newest status of a pod, or removes a pod that is gone, and wakes the
+// readers of pods.
+func (l *Live) setStatus(key pod.Key, report pod.StatusReport) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if report.Gone {
@@ -151,10 +153,11 @@ func (l *Live) report(key pod.Key, report pod.StatusReport) {
 	}
 }
 
-// Needed returns every pod that is desired or not gone, and whether these are all: false
-// until every source has answered, or its last good set was loaded, and the engine has
-// observed every pod. What the pods point to is shared and must not be written to.
-func (l *Live) Needed() (pods []*v1.Pod, complete bool) {
+// DesiredAndExisting returns the desired pods and the existing pods. A pod that is both is in
+// the result twice: as desired, and as it exists, which may be an older version. complete is
+// false until every layer has answered or was restored, and the engine has observed every pod:
+// until then pods may be missing. The caller must not change the pods: they are shared.
+func (l *Live) DesiredAndExisting() (pods []*v1.Pod, complete bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for spec := range l.state.Pods.All() {
@@ -166,18 +169,18 @@ func (l *Live) Needed() (pods []*v1.Pod, complete bool) {
 	return pods, l.complete()
 }
 
-// PodsKnown is closed once Needed is complete.
+// PodsKnown is closed once DesiredAndExisting is complete.
 func (l *Live) PodsKnown() <-chan struct{} { return l.known }
 
-// complete reports whether every pod was observed and every layer has answered or was
-// restored.
+// complete reports whether the engine has observed every pod, and every layer has answered or
+// was restored.
 func (l *Live) complete() bool {
 	return closed(l.observed) && !slices.ContainsFunc(l.state.Layers, func(layer podconfig.LayerState) bool {
 		return !layer.Ready && !layer.Restored
 	})
 }
 
-// noteKnown closes known if Needed is complete.
+// noteKnown closes known if DesiredAndExisting is complete.
 func (l *Live) noteKnown() {
 	if l.complete() && !closed(l.known) {
 		close(l.known)

@@ -6,7 +6,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Results of one pod in a Report.
+// Results of one pod in a Report: the state that it reached (ResultRunning to ResultGone), or
+// why it did not reach its target state.
 const (
 	ResultRunning  = "running"
 	ResultReady    = "ready"
@@ -17,14 +18,15 @@ const (
 	ResultRejected = "rejected"
 )
 
-// Report is the result of a run with a target state, in the set's order.
+// Report is the result of runonce, which brings pods to a target state: running, ready, done
+// or gone. Pods are sorted by key.
 type Report struct{ Pods []PodReport }
 
 // PodReport is the result of one pod.
 type PodReport struct {
 	pod.Key
 	UID, Phase      string
-	Result          string // running, ready, done, gone, failed, timeout, rejected
-	Reason, Message string // why the pod is no further; the step that fails, where one does
+	Result          string // one of the results above
+	Reason, Message string // why the pod is not in its target state, for example which step failed
 	Status          v1.PodStatus
 }

@@ -10,37 +10,38 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// The operations of an Update beside those of a PodUpdate.
+// The operations of an Update that is not a PodUpdate. The first three are problems: each has
+// an Update when it appears or changes, and one with Resolved set when it is gone.
 const (
-	ERROR    podconfig.Op = "ERROR"    // a layer cannot be read or does not answer, or does again
-	REJECT   podconfig.Op = "REJECT"   // a manifest is rejected, or no longer
-	CONFLICT podconfig.Op = "CONFLICT" // two places define one pod, or no longer
-	DROPPED  podconfig.Op = "DROPPED"  // the reader fell behind: Dropped updates are lost, a SET follows
+	ERROR    podconfig.Op = "ERROR"    // a layer cannot be read, or has not answered in time
+	REJECT   podconfig.Op = "REJECT"   // a manifest is rejected
+	CONFLICT podconfig.Op = "CONFLICT" // two places define one pod
+	DROPPED  podconfig.Op = "DROPPED"  // this reader was too slow and lost updates; a SET follows
 	NOTICE   podconfig.Op = "NOTICE"   // a source skipped something on purpose
 )
 
-// Update is a PodUpdate, or a problem that appeared, changed or ended.
+// Update is one item of a reader's stream: a PodUpdate, a problem, a notice, or DROPPED.
 type Update struct {
 	Time     time.Time
 	Op       podconfig.Op
-	Source   string // kind of the layer; "" where a problem's layer is not known
+	Source   string // kind of the layer; AllSources for all layers; "" if the layer of a problem is not known
 	Location string
 	Pods     []*pod.Spec
 	Old      []*pod.Spec // as in PodUpdate
-	// First marks the first update of a layer: the layer has answered.
-	First   bool
-	Problem pod.Problem // of ERROR, REJECT, CONFLICT, NOTICE
-	Key     pod.Key     // of CONFLICT
-	Ended   bool        // the problem is gone
-	Since   time.Time   // of ERROR: since when; zero when it ended
-	Last    bool        // the last update of one change
-	Dropped int         // of DROPPED
+	// First marks the first update of a layer that has answered.
+	First    bool
+	Problem  pod.Problem // of ERROR, REJECT, CONFLICT, NOTICE
+	Key      pod.Key     // of CONFLICT: the pod
+	Resolved bool        // of ERROR, REJECT, CONFLICT: the problem is gone
+	Since    time.Time   // of ERROR: when it began; zero if Resolved
+	Last     bool        // no further update belongs to the same change
+	Dropped  int         // of DROPPED: how many PodUpdates this reader lost since the one it got last
 
-	whole bool // the SET after DROPPED: dropping it loses nothing
+	whole bool // the SET after DROPPED: it does not count as lost, because a newer one replaces it
 	diffs *differences
 }
 
-// Difference is the difference between the two specs of one pod, and what it restarts.
+// Difference is what differs between two specs of one pod, and what the edit restarts.
 type Difference struct {
 	Fields     []pod.FieldChange
 	RestartPod bool
@@ -49,14 +50,15 @@ type Difference struct {
 	Reason     string
 }
 
-// differences holds what differs between the pods of one update. The first reader that
-// needs a value makes it for all of them. Its values are shared and immutable.
+// differences caches the Difference of each pod of one update. The first reader that needs one
+// computes it for all readers. The values are shared and immutable.
 type differences struct {
 	mu    sync.Mutex
 	known map[*pod.Spec]Difference // by the newer spec
 }
 
-// Difference returns the difference of u.Pods[i], empty if Old has no spec of it.
+// Difference returns the difference between u.Old[i] and u.Pods[i]; it is empty if the pod has
+// no old spec.
 func (u Update) Difference(i int) Difference {
 	if i >= len(u.Old) || u.Old[i] == nil {
 		return Difference{}
@@ -81,10 +83,11 @@ func difference(old, new *pod.Spec) Difference {
 	return d
 }
 
-// IsPods reports whether the update is a PodUpdate, not a problem.
+// IsPods reports whether the update is a PodUpdate.
 func (u Update) IsPods() bool { return IsPods(u.Op) }
 
-// IsPods reports whether op is that of a PodUpdate, not of a problem.
+// IsPods reports whether op is an operation of PodUpdates: none of ERROR, REJECT, CONFLICT,
+// DROPPED and NOTICE.
 func IsPods(op podconfig.Op) bool {
 	switch op {
 	case ERROR, REJECT, CONFLICT, DROPPED, NOTICE:
@@ -93,8 +96,8 @@ func IsPods(op podconfig.Op) bool {
 	return true
 }
 
-// podUpdates makes updates of PodUpdates. It marks the first one of a layer that has
-// answered between the two states.
+// podUpdates converts PodUpdates to Updates. before and after are the states around them: if a
+// layer has answered only in after, its first update gets First.
 func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, now time.Time) []*Update {
 	var out []*Update
 	first := map[string]bool{}
@@ -114,8 +117,8 @@ func podUpdates(before, after *podconfig.Merged, updates []podconfig.PodUpdate, 
 	return out
 }
 
-// problems returns the problems that appeared, changed or ended between two states, except
-// for the errors of whole layers.
+// problems returns the problems that appeared, changed or are gone between two states, and
+// the new notices. changedErrors returns the errors of whole layers.
 func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 	all := slices.Concat(rejections(before, after), conflicts(before, after), notices(before, after))
 	out := make([]*Update, 0, len(all))
@@ -126,8 +129,9 @@ func problems(before, after *podconfig.Merged, now time.Time) []*Update {
 	return out
 }
 
-// layerError returns why a layer's newest set is missing, "" when it is not, or when the
-// layer still has time. begun is when it was first asked.
+// layerError returns the present error of a layer: why its last read failed, or that it has
+// not answered within AnswerTimeout. It returns "" if there is none. begun is when the sources
+// were first asked.
 func layerError(l podconfig.LayerState, begun, now time.Time) string {
 	if l.Error != "" || l.Ready || l.Ended {
 		return l.Error
@@ -138,7 +142,8 @@ func layerError(l podconfig.LayerState, begun, now time.Time) string {
 	return ""
 }
 
-// unansweredSince returns since when a layer that has not answered is asked.
+// unansweredSince returns when the source of a layer that has not answered was first asked:
+// the layer's own time, or begun if it has none.
 func unansweredSince(l podconfig.LayerState, begun time.Time) time.Time {
 	if l.Since.IsZero() {
 		return begun
@@ -147,23 +152,24 @@ func unansweredSince(l podconfig.LayerState, begun time.Time) time.Time {
 }
 
 func rejections(before, after *podconfig.Merged) []Update {
-	appeared, ended := changed(before.Problems, after.Problems, func(p pod.Problem) string { return p.File })
-	return problemUpdates(REJECT, appeared, ended, after.Layers)
+	appeared, gone := changed(before.Problems, after.Problems, func(p pod.Problem) string { return p.File })
+	return problemUpdates(REJECT, appeared, gone, after.Layers)
 }
 
-// notices returns each new skipped item; it does not report their end.
+// notices returns one NOTICE for each newly skipped item, and none when it is no longer
+// skipped.
 func notices(before, after *podconfig.Merged) []Update {
 	appeared, _ := changed(before.Skipped, after.Skipped, func(p pod.Problem) string { return p.File })
 	return problemUpdates(NOTICE, appeared, nil, after.Layers)
 }
 
-func problemUpdates(op podconfig.Op, appeared, ended []pod.Problem, layers []podconfig.LayerState) []Update {
+func problemUpdates(op podconfig.Op, appeared, gone []pod.Problem, layers []podconfig.LayerState) []Update {
 	var out []Update
-	add := func(p pod.Problem, ended bool) {
+	add := func(p pod.Problem, resolved bool) {
 		l := layerOf(p.File, layers)
-		out = append(out, Update{Op: op, Source: l.Source, Location: l.Location, Problem: p, Ended: ended})
+		out = append(out, Update{Op: op, Source: l.Source, Location: l.Location, Problem: p, Resolved: resolved})
 	}
-	for _, p := range ended {
+	for _, p := range gone {
 		add(p, true)
 	}
 	for _, p := range appeared {
@@ -180,7 +186,7 @@ func conflicts(before, after *podconfig.Merged) []Update {
 		key                       pod.Key
 		loserFile, winner, reason string
 	}
-	// A place that moved by some lines has not changed.
+	// Line numbers do not count: an edit above a pod moves its definition and changes nothing.
 	of := func(c podconfig.Conflict) pair {
 		return pair{c.Key, c.Loser.Layer() + c.Loser.File, c.Winner.Layer() + c.Winner.File, c.Reason}
 	}
@@ -197,8 +203,8 @@ func conflicts(before, after *podconfig.Merged) []Update {
 		fresh = append(fresh, c)
 	}
 	var out []Update
-	add := func(c podconfig.Conflict, ended bool) {
-		out = append(out, Update{Op: CONFLICT, Source: c.Loser.Source, Location: c.Loser.Location, Key: c.Key, Ended: ended, Problem: ConflictProblem(c)})
+	add := func(c podconfig.Conflict, resolved bool) {
+		out = append(out, Update{Op: CONFLICT, Source: c.Loser.Source, Location: c.Loser.Location, Key: c.Key, Resolved: resolved, Problem: ConflictProblem(c)})
 	}
 	for _, c := range before.Conflicts {
 		if _, gone := known[of(c)]; gone && !contested(fresh, c) {
@@ -211,8 +217,8 @@ func conflicts(before, after *podconfig.Merged) []Update {
 	return out
 }
 
-// contested reports whether the loser of c still loses, to another winner or for another
-// reason.
+// contested reports whether fresh has another conflict that the losing definition of c loses,
+// with another winner or for another reason.
 func contested(fresh []podconfig.Conflict, c podconfig.Conflict) bool {
 	for _, f := range fresh {
 		if f.Key == c.Key && f.Loser.Layer() == c.Loser.Layer() && f.Loser.File == c.Loser.File {
@@ -222,14 +228,16 @@ func contested(fresh []podconfig.Conflict, c podconfig.Conflict) bool {
 	return false
 }
 
-// ConflictProblem returns a conflict as a problem at the place of the losing definition.
+// ConflictProblem returns a conflict as a problem of the losing definition, at its file and
+// line.
 func ConflictProblem(c podconfig.Conflict) pod.Problem {
 	return pod.Problem{File: c.Loser.File, Line: c.Loser.Line, Msg: "loses to " + c.Winner.String(), Hint: c.Reason}
 }
 
-// changed returns the items of after that are new and those of before that are gone. An item
-// that went while another one of the same identity appeared has changed, not ended.
-func changed[T comparable](before, after []T, identity func(T) string) (appeared, ended []T) {
+// changed returns the items that only after has (appeared) and those that only before has
+// (gone). If an item of the same identity appeared, the old one was replaced: it is not among
+// gone.
+func changed[T comparable](before, after []T, identity func(T) string) (appeared, gone []T) {
 	if shared(before, after) {
 		return nil, nil
 	}
@@ -252,21 +260,20 @@ func changed[T comparable](before, after []T, identity func(T) string) (appeared
 		case replaced[identity(b)] > 0:
 			replaced[identity(b)]--
 		default:
-			ended = append(ended, b)
+			gone = append(gone, b)
 		}
 	}
-	return appeared, ended
+	return appeared, gone
 }
 
-// Appeared returns the items of after that are not in before, at whatever line of their file:
-// a line inserted above them moves all that follow. placeless returns a value without its
-// place.
+// Appeared returns the items of after that before does not have. An item that has only moved
+// to another line of its file is not new. placeless returns an item without its line.
 func Appeared[T comparable](before, after []T, placeless func(T) T) []T {
 	if shared(before, after) {
 		return nil
 	}
 	had := make(map[T]bool, len(before))
-	left := make(map[T]int, len(before)) // of before, by all but the place, without those that are unchanged in after
+	left := make(map[T]int, len(before)) // by item without its line: how many of before are not in after unchanged
 	for _, b := range before {
 		had[b] = true
 		left[placeless(b)]++
@@ -286,14 +293,14 @@ func Appeared[T comparable](before, after []T, placeless func(T) T) []T {
 	})
 }
 
-// shared reports whether two states share a list: then nothing in it differs, and it need not
-// be compared. States share every list that a batch did not change.
+// shared reports whether two states share a list, so that the caller need not compare it.
+// Successive states share every list that did not change.
 func shared[T any](a, b []T) bool {
 	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
-// layerOf returns the layer of a file: the one whose location is the longest prefix of its
-// name.
+// layerOf returns the layer of a file: of the layers whose location is a prefix of the file's
+// name, the one with the longest location.
 func layerOf(file string, layers []podconfig.LayerState) podconfig.LayerState {
 	var best podconfig.LayerState
 	for _, l := range layers {

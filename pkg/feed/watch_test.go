@@ -77,7 +77,7 @@ func updateText(u Update) string {
 	for _, flag := range []struct {
 		on   bool
 		word string
-	}{{u.First, "first"}, {u.Ended, "over"}, {u.Last, "last"}} {
+	}{{u.First, "first"}, {u.Resolved, "resolved"}, {u.Last, "last"}} {
 		if flag.on {
 			line += ", " + flag.word
 		}
@@ -134,10 +134,10 @@ func TestWatchSaysProblemsOnce(t *testing.T) {
 		{podconfig.Merged{Layers: layerA("timeout"), Problems: []pod.Problem{worse}}, []string{"ERROR file timeout, last"}},
 		{podconfig.Merged{Layers: layerA("timeout"), Problems: []pod.Problem{worse}}, nil},
 		{podconfig.Merged{Layers: layerA("refused"), Problems: []pod.Problem{worse}}, []string{"ERROR file refused, last"}},
-		{podconfig.Merged{Layers: layerA("")}, []string{"ERROR file refused, over", "REJECT file worse, over, last"}},
+		{podconfig.Merged{Layers: layerA("")}, []string{"ERROR file refused, resolved", "REJECT file worse, resolved, last"}},
 		{podconfig.Merged{Layers: layerA(""), Conflicts: conflict(1)}, []string{"CONFLICT file loses to a/w.yaml:1, last"}},
 		{podconfig.Merged{Layers: layerA(""), Conflicts: conflict(9)}, nil},
-		{podconfig.Merged{Layers: layerA("")}, []string{"CONFLICT file loses to a/w.yaml:1, over, last"}},
+		{podconfig.Merged{Layers: layerA("")}, []string{"CONFLICT file loses to a/w.yaml:1, resolved, last"}},
 	}
 	live := newLive(layerA(""))
 	live.begin(time.Now())
@@ -196,7 +196,7 @@ func TestWatchSaysThatASourceHasNotAnswered(t *testing.T) {
 		want   []string
 	}{
 		{"it answers late", late{"file:a", 8 * time.Second, nil}, []string{
-			"5s ERROR file has not answered since 2000-01-01T00:00:00Z, last", "8s ADD file [], first", "8s ERROR file has not answered since 2000-01-01T00:00:00Z, over, last"}},
+			"5s ERROR file has not answered since 2000-01-01T00:00:00Z, last", "8s ADD file [], first", "8s ERROR file has not answered since 2000-01-01T00:00:00Z, resolved, last"}},
 		{"it fails late", late{"http:u", 6 * time.Second, fmt.Errorf("timeout")}, []string{
 			"5s ERROR http has not answered since 2000-01-01T00:00:00Z, last", "6s ERROR http timeout, last"}},
 		{"it answers in time", late{"file:a", 4 * time.Second, nil}, []string{"4s ADD file [], first, last"}},
@@ -239,7 +239,7 @@ func TestUnchangedTroublesCostNothing(t *testing.T) {
 	for _, u := range problems(before, &after, time.Time{}) {
 		got = append(got, updateText(*u))
 	}
-	if want := []string{"REJECT file x, over", "REJECT file y"}; !slices.Equal(got, want) {
+	if want := []string{"REJECT file x, resolved", "REJECT file y"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if got := Appeared(before.Problems, after.Problems, func(p pod.Problem) pod.Problem { return p }); !slices.Equal(got, after.Problems[:1]) {

@@ -185,7 +185,7 @@ func (p *Puller) secretCredentials(want *pod.Spec, n name) []credential {
 		}
 		l, err := readLogins(s.Data[key], old)
 		if err != nil {
-			p.cfg.Log.Warn("Ignoring pull secret", "namespace", want.Namespace, "secret", ref.Name, "error", err)
+			p.cfg.Log.Warn("Ignoring pull secret", "pod", want.Key.String(), "secret", ref.Name, "error", err)
 			continue
 		}
 		r.add(l, &secretRef{Namespace: want.Namespace, Name: ref.Name, UID: serverUID(want.Data.Object(pod.KindSecret, ref.Name), s)})

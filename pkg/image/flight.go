@@ -152,11 +152,15 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 		return
 	}
 	p.cfg.Observe(Event{Pull: f.Pull})
-	p.cfg.Log.Info("Pulling image", "image", f.Image)
+	p.cfg.Log.Info("Pulling image", "image", f.Image, "requested_by", requester(f.want))
 	err := p.pull(f)
 	switch took := time.Since(f.Since).Round(time.Millisecond); {
 	case f.ctx.Err() != nil:
-		p.cfg.Log.Info("Image pull canceled", "image", f.Image, "took", took)
+		reason := "no pod or command needs the image any more"
+		if ctx.Err() != nil {
+			reason = "the agent is exiting"
+		}
+		p.cfg.Log.Info("Image pull canceled", "image", f.Image, "reason", reason, "took", took)
 	case err == nil:
 		p.cfg.Log.Info("Image pulled", "image", f.Image, "took", took)
 	}
@@ -168,6 +172,14 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 	if f.unknown {
 		p.recordUnknownLater(ctx, f)
 	}
+}
+
+// requester names the first pod that asked for a pull, or the command, whose spec has no UID.
+func requester(want *pod.Spec) string {
+	if want.UID() == "" {
+		return "nodectl pull"
+	}
+	return "pod " + want.Key.String()
 }
 
 // recordUnknownLater calls recordUnknownPulls when the image of a flight with an unknown outcome

@@ -349,7 +349,8 @@ func (p *Puller) recordUnknownPulls(ctx context.Context, want *pod.Spec) error {
 			p.cfg.Log.Warn("Failed to check an image pull with unknown outcome", "image", image, "error", err)
 		}
 		if wrote { // also for an image that was present before the pull: no file says that it was
-			p.cfg.Log.Warn("Outcome of an image pull is unknown; pods must ask the registry before they use the image", "image", image)
+			p.cfg.Log.Warn("Outcome of an image pull is unknown; pods must ask the registry before they use the image",
+				"image", image, "reason", "there is no record of which credentials pulled it")
 		}
 	}
 	return nil

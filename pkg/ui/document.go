@@ -198,7 +198,7 @@ type PodUpdate struct {
 	Problem  pod.Problem `json:"problem"` // of ERROR, REJECT and CONFLICT
 	Ended    bool        `json:"ended"`   // the problem is gone
 	Since    string      `json:"since"`   // RFC 3339, of ERROR: since when; "" when it ended
-	Dropped  int         `json:"dropped"` // of DROPPED: updates lost
+	Dropped  int         `json:"dropped"` // of DROPPED: how many updates of pods this reader lost
 }
 
 // UpdatePod is one pod of an update.
@@ -217,7 +217,7 @@ func NewPodUpdate(u feed.Update, seq int, full bool) PodUpdate {
 		Document: Document{APIVersion, "PodUpdate"},
 		Seq:      seq, Time: u.Time.UTC().Format(timeFormat),
 		Op: string(u.Op), Source: u.Source, Location: u.Location,
-		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Ended, Since: stamp(u.Since), Dropped: u.Dropped,
+		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Resolved, Since: stamp(u.Since), Dropped: u.Dropped,
 	}
 	if u.Op == feed.CONFLICT {
 		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: restart(false, nil, "", nil), Fields: []pod.FieldChange{}})

@@ -295,7 +295,7 @@ func TestUpdateLines(t *testing.T) {
 		{Op: podconfig.REMOVE, Pods: []*pod.Spec{web}},
 		{Op: podconfig.SET, Pods: []*pod.Spec{web, newer}},
 		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}},
-		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}, Ended: true},
+		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}, Resolved: true},
 		{Op: feed.REJECT, Problem: pod.Problem{File: "a/broken.yaml", Line: 14, Column: 9, Path: "spec.containers[0].workdir", Msg: `unknown field "workdir"`, Hint: "remove it"}},
 		{Op: feed.CONFLICT, Key: web.Key, Problem: feed.ConflictProblem(podconfig.Conflict{Key: web.Key, Winner: web.Origin, Loser: origin("file", "a/", "a/web2.yaml", 3), Reason: "running owner stays"})},
 		{Op: feed.DROPPED, Dropped: 1030},

@@ -128,7 +128,7 @@ func TestF42_DirectoryMissing(t *testing.T) {
 	a.leave()
 	a = s.serve("--file-check-frequency", "1s")
 	a.await("Failed to read source", s.manifests)
-	a.await("Using the last good set of the source", "pods=1")
+	a.await("Using last good set until the source answers", "pods=1")
 	s.untouched("keep", kept)
 
 	move(away, s.manifests)

@@ -46,7 +46,7 @@ func TestRestore_DamagedSet(t *testing.T) {
 	}
 	a = s.serve(flags...)
 	a.await("last good sets were not read")
-	a.await("Using the last good set of the source", "etcd:", "pods=1")
+	a.await("Using last good set until the source answers", "etcd:", "pods=1")
 	s.awaitRunning("four", "main")
 	if asides, _ := filepath.Glob(filepath.Join(s.root, "sources/*/*.corrupt-*")); len(asides) != 3 {
 		t.Errorf("set aside: %v", asides)
@@ -102,8 +102,8 @@ func TestRestore_LastKnownGood(t *testing.T) {
 	for _, name := range all {
 		was[name] = s.awaitRunning(name, "main")
 	}
-	a.await("Using the last good set of the source", "http:"+w.URL, "pods=2")
-	a.await("Using the last good set of the source", "etcd:", "pods=2")
+	a.await("Using last good set until the source answers", "http:"+w.URL, "pods=2")
+	a.await("Using last good set until the source answers", "etcd:", "pods=2")
 	for source, pods := range map[string]int{w.URL: 2, "etcd": 2} {
 		it := s.awaitSource(source, "stands on its last good set", func(it sourceState) bool { return it.Error != "" })
 		if !it.Restored || it.Heard || it.State != "stale" || it.Pods != pods || it.LastRead == "" {
