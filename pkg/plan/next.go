@@ -28,25 +28,28 @@ import (
 //	 terminated   | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
 //	              | containers or its active deadline, or it was   | the sandbox; tear down the volumes, keep
 //	              | evicted                                        | the exited containers
-//	 replaced     | a new instance is due (the pod was edited,     | pull other images, stop it; while the
-//	              | desired again while it stopped, or edited after| next one would be blocked, and no stop
-//	              | it terminated), and a container may run        | has begun, wait
+//	 replaced     | a new instance is due (the pod was edited,     | pull the changed images, stop the old
+//	              | desired again while it stopped, or edited after| instance; wait, if the new one would be
+//	              | it terminated), and a container may run        | blocked and the stop has not begun
 //	 lostSandbox  | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
 //	              | has run, and none may restart                  | terminated
 //	 blocked      | no ready sandbox: forbidden, not admitted,     | wait
 //	              | waits for another pod, a failed step is retried|
 //	              | later, or the network is not ready             |
 //	 needsSandbox | no ready sandbox                               | stop old sandbox, tear down volumes of
-//	              |                                                | other instances, set up new, run sandbox
-//	 restartAll   | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones,
-//	              | or such a restart has begun                    | that one last, after its back-off
+//	              |                                                | other instances, set up those of this
+//	              |                                                | one, run sandbox
+//	 restartAll   | a container exited, and its rule restarts all; | kill and remove all but ephemeral ones;
+//	              | or such a restart has begun                    | remove the exited one last, after its
+//	              |                                                | back-off
 //	 runs         | a ready sandbox                                |
 //	              |   a container that the spec does not have      | stop it; at the end of the plan, remove
-//	              |   volumes not in place                         | set them up; while that fails, no starts
+//	              |   volumes not set up, or stale                 | set them up; start no container before
+//	              |                                                | they are set up
 //	              |   ephemeral container that was never created   | start
 //	              |   init containers, sidecars                    | in order: see initContainers
-//	              |   sidecars that had their turn and, when the   | each by itself: see container
-//	              |   pod is initialised, containers, in order     |
+//	              |   sidecars that had their turn and, when the   | see container; one that is blocked does
+//	              |   pod is initialised, containers, in order     | not delay the others
 //	              |   exited containers except the newest of each  | remove
 //	              |   name, older sandboxes                        |
 //	              |   nothing of these                             | settled
