@@ -99,32 +99,32 @@ type imageControl struct {
 // PullImage implements server.Images.
 func (c imageControl) PullImage(ctx context.Context, name string) (string, error) {
 	id, err := c.puller.Pull(ctx, name)
-	return id, imageRefusal(err)
+	return id, imageStatusError(err)
 }
 
 // RemoveImage implements server.Images.
 func (c imageControl) RemoveImage(ctx context.Context, name string) ([]string, error) {
 	names, err := c.images.Remove(ctx, name)
-	return names, imageRefusal(err)
+	return names, imageStatusError(err)
 }
 
 // PruneImages implements server.Images.
-func (c imageControl) PruneImages(ctx context.Context, dry bool) (server.ImageRemovals, error) {
-	all, err := pruneImages(ctx, c.images, dry)
-	return all, imageRefusal(err)
+func (c imageControl) PruneImages(ctx context.Context, dryRun bool) (server.ImageRemovals, error) {
+	all, err := pruneImages(ctx, c.images, dryRun)
+	return all, imageStatusError(err)
 }
 
-// imageRefusal turns an error about an image into a *server.Refusal.
-func imageRefusal(err error) error {
+// imageStatusError turns an error about an image into a *server.StatusError.
+func imageStatusError(err error) error {
 	var kept *image.NotRemovedError
 	var failed *pod.StartError
 	switch {
 	case errors.As(err, &kept) && kept.Missing:
-		return &server.Refusal{Code: http.StatusNotFound, Message: err.Error()}
+		return &server.StatusError{Code: http.StatusNotFound, Message: err.Error()}
 	case errors.As(err, &kept), errors.Is(err, image.ErrPodsUnknown):
-		return &server.Refusal{Code: http.StatusConflict, Message: err.Error()}
+		return &server.StatusError{Code: http.StatusConflict, Message: err.Error()}
 	case errors.As(err, &failed):
-		return &server.Refusal{Code: http.StatusConflict, Message: failed.Error()}
+		return &server.StatusError{Code: http.StatusConflict, Message: failed.Error()}
 	}
 	return err
 }
@@ -142,8 +142,8 @@ func imageList(ctx context.Context, images *image.Inventory) ([]server.Image, er
 }
 
 // pruneImages removes unused images and answers as /v1/images/prune.
-func pruneImages(ctx context.Context, images *image.Inventory, dry bool) (server.ImageRemovals, error) {
-	plan, err := images.Prune(ctx, dry)
+func pruneImages(ctx context.Context, images *image.Inventory, dryRun bool) (server.ImageRemovals, error) {
+	plan, err := images.Prune(ctx, dryRun)
 	all := server.ImageRemovals{Removed: []server.ImageRemoval{}, Kept: []server.ImageRemoval{}}
 	for _, s := range plan.Steps {
 		all.Removed = append(all.Removed, server.ImageRemoval{ID: s.ID, Name: s.Name, Bytes: s.Bytes, Why: s.Why})
@@ -234,9 +234,10 @@ func (i *Images) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// Prune removes every image that nothing uses; dry only says which.
-func (i *Images) Prune(ctx context.Context, dry bool) (server.ImageRemovals, error) {
-	return pruneImages(ctx, i.images, dry)
+// Prune removes every image that nothing uses. With dryRun it removes none, and returns those
+// that it would remove.
+func (i *Images) Prune(ctx context.Context, dryRun bool) (server.ImageRemovals, error) {
+	return pruneImages(ctx, i.images, dryRun)
 }
 
 // Load imports an image archive and returns the names of its images.

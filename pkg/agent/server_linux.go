@@ -180,14 +180,14 @@ func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
 // Images implements server.Node.
 func (a ofNode) Images(ctx context.Context) ([]server.Image, error) { return imageList(ctx, a.images) }
 
-// refusal turns an engine's error into a *server.Refusal.
-func refusal(err error) error {
+// statusError turns an engine's error into a *server.StatusError.
+func statusError(err error) error {
 	var refused *engine.RefusedError
 	switch {
 	case errors.Is(err, engine.ErrNoPod):
-		return &server.Refusal{Code: http.StatusNotFound, Message: err.Error()}
+		return &server.StatusError{Code: http.StatusNotFound, Message: err.Error()}
 	case errors.As(err, &refused):
-		return &server.Refusal{Code: http.StatusConflict, Message: refused.Error()}
+		return &server.StatusError{Code: http.StatusConflict, Message: refused.Error()}
 	}
 	return err
 }
@@ -197,16 +197,16 @@ type control struct{ *engine.Engine }
 
 // Restart implements server.Control.
 func (c control) Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
-	return refusal(c.Engine.Restart(ctx, pod.Key{Namespace: namespace, Name: name}, containers, grace))
+	return statusError(c.Engine.Restart(ctx, pod.Key{Namespace: namespace, Name: name}, containers, grace))
 }
 
 // Delete implements server.Control.
 func (c control) Delete(ctx context.Context, namespace, name, uid string, grace *int64) error {
-	return refusal(c.Engine.Delete(ctx, pod.Key{Namespace: namespace, Name: name}, uid, grace))
+	return statusError(c.Engine.Delete(ctx, pod.Key{Namespace: namespace, Name: name}, uid, grace))
 }
 
 // Logs implements server.Containers.
-func (a inContainers) Logs(ctx context.Context, w io.Writer, l server.Log) error {
+func (a inContainers) Logs(ctx context.Context, w io.Writer, l server.LogRequest) error {
 	path, err := a.runtime.LogPath(ctx, l.ContainerID)
 	if err != nil {
 		return err

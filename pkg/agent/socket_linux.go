@@ -79,7 +79,7 @@ func linkSocket(path, to string) error {
 
 // documents returns the local server's configuration for what an agent shows.
 func documents(cfg Config, live *feed.Live) server.Config {
-	return server.Config{Socket: cfg.ListenPath(), Pods: shown{live}, Known: live.PodsObserved(), Log: cfg.Log}
+	return server.Config{Socket: cfg.ListenPath(), Pods: shown{live}, PodsRead: live.PodsObserved(), Log: cfg.Log}
 }
 
 // shown implements server.Pods.
@@ -102,7 +102,7 @@ func (s shown) Sources() ([]byte, error) {
 func (s shown) Updates(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
 	selected, err := ui.ParseSelection(q)
 	if err != nil {
-		return nil, &server.Refusal{Code: http.StatusBadRequest, Message: err.Error()}
+		return nil, &server.StatusError{Code: http.StatusBadRequest, Message: err.Error()}
 	}
 	return func(yield func([]byte, error) bool) {
 		for d := range selected.Documents(s.Watch(ctx, feed.WatchOptions{Mode: selected.Mode})) {

@@ -107,7 +107,7 @@ func runUntilEnd(t testing.TB, f func(context.Context) error) {
 func fedAgent(t testing.TB) (fed, *client.Client) {
 	f, cfg, e, _ := fedEngine(t, slog.New(slog.DiscardHandler))
 	answers := documents(cfg, e.Live())
-	answers.Patience = 10 * time.Minute // the stuck reader stays connected until the others are done
+	answers.WriteTimeout = 10 * time.Minute // the stuck reader stays connected until the others are done
 	if err := openRun(cfg.Config.Config); err != nil {
 		t.Fatal(err)
 	}

@@ -14,18 +14,18 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Refusal is an error with which the server answers a request: with its code (4xx or 5xx)
+// StatusError is an error with which the server answers a request: with its code (4xx or 5xx)
 // and its message. The server sends no other error's text to callers.
-type Refusal struct {
+type StatusError struct {
 	Code    int
 	Message string
 	allow   []string // for code 405: the allowed methods
 }
 
-func (r *Refusal) Error() string { return r.Message }
+func (r *StatusError) Error() string { return r.Message }
 
-// status returns the refusal as a Kubernetes Status.
-func (r *Refusal) status() metav1.Status {
+// status returns the error as a Kubernetes Status.
+func (r *StatusError) status() metav1.Status {
 	reasons := map[int]metav1.StatusReason{
 		http.StatusBadRequest:            metav1.StatusReasonBadRequest,
 		http.StatusUnauthorized:          metav1.StatusReasonUnauthorized,
@@ -50,21 +50,21 @@ func (r *Refusal) status() metav1.Status {
 	}
 }
 
-// gate limits the concurrent requests and streams of one listener. A listener at
+// requestLimiter limits the concurrent requests and streams of one listener. A listener at
 // its limit does not affect the others.
-type gate struct {
+type requestLimiter struct {
 	requests          callerPlaces
 	streams, forwards podPlaces // forwards: connections that are forwarded to pods
 }
 
-// newGate returns the gate of a listener that serves streams of pods.
-func newGate(requests, streams int) *gate {
-	return &gate{requests: callerPlaces{limit: requests}, streams: podPlaces{limit: streams}, forwards: podPlaces{limit: maxForwardsListener}}
+// newRequestLimiter returns the limiter of a listener that serves streams of pods.
+func newRequestLimiter(requests, streams int) *requestLimiter {
+	return &requestLimiter{requests: callerPlaces{limit: requests}, streams: podPlaces{limit: streams}, forwards: podPlaces{limit: maxForwardsListener}}
 }
 
-// enter takes a place for a request: among the streams if it is one. left gives it back. ok
+// enter takes a place for a request: among the streams if it is one. release gives it back. ok
 // is false if the limit is reached.
-func (g *gate) enter(q *request) (left func(), ok bool) {
+func (g *requestLimiter) enter(q *request) (release func(), ok bool) {
 	if q.route.streams(q.params) {
 		return g.streams.enter(q)
 	}
@@ -82,9 +82,9 @@ type callerPlaces struct {
 	of  map[string]int // by name
 }
 
-// enter takes a place for a request of c; left gives it back. The limit per caller does not
+// enter takes a place for a request of c; release gives it back. The limit per caller does not
 // apply to a local caller, nor to one without a name, as all callers of the health port are.
-func (p *callerPlaces) enter(c Caller) (left func(), ok bool) {
+func (p *callerPlaces) enter(c Caller) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	shares := c.Name != "" && !c.Local
@@ -120,23 +120,23 @@ type podPlaces struct {
 
 	mu  sync.Mutex
 	all int
-	of  map[share]int
+	of  map[holder]int
 }
 
-// share names a pod, a namespace or a caller, whose places podPlaces counts and limits.
-type share struct{ kind, name string }
+// holder names a pod, a namespace or a caller, whose places podPlaces counts and limits.
+type holder struct{ kind, name string }
 
-// enter takes a place for a request; left gives it back.
-func (p *podPlaces) enter(q *request) (left func(), ok bool) {
+// enter takes a place for a request; release gives it back.
+func (p *podPlaces) enter(q *request) (release func(), ok bool) {
 	threeQuarters := func(of int) int { return max(1, of-of/4) }
-	most, own := map[share]int{}, p.limit
+	most, own := map[holder]int{}, p.limit
 	if q.caller.Name != "" && !q.caller.Local {
 		own = threeQuarters(p.limit)
-		most[share{"caller", q.caller.Name}] = own
+		most[holder{"caller", q.caller.Name}] = own
 	}
 	if pod, namespace := q.values["pod"], q.values["namespace"]; pod != "" {
-		most[share{"pod", namespace + "/" + pod}] = max(1, p.limit/4)
-		most[share{"namespace", namespace}] = threeQuarters(own)
+		most[holder{"pod", namespace + "/" + pod}] = max(1, p.limit/4)
+		most[holder{"namespace", namespace}] = threeQuarters(own)
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -149,7 +149,7 @@ func (p *podPlaces) enter(q *request) (left func(), ok bool) {
 		}
 	}
 	if p.of == nil {
-		p.of = map[share]int{}
+		p.of = map[holder]int{}
 	}
 	p.all++
 	for of := range most {
@@ -171,9 +171,9 @@ func (p *podPlaces) enter(q *request) (left func(), ok bool) {
 // limits, finds the route and answers.
 type front struct {
 	*Server
-	gate *gate
-	// who authenticates the caller, or returns the refusal to answer with.
-	who func(*http.Request) (Caller, *Refusal)
+	limiter *requestLimiter
+	// authenticate returns the caller, or the error to answer with.
+	authenticate func(*http.Request) (Caller, *StatusError)
 	// serves reports whether the listener serves a route.
 	serves func(*route) bool
 	// open serves unauthenticated callers: the answers of its routes hold no secrets.
@@ -188,12 +188,12 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")
 	if f.closed {
-		f.refuse(w, nil, &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent is shutting down"})
+		f.sendError(w, nil, &StatusError{Code: http.StatusServiceUnavailable, Message: "the agent is shutting down"})
 		return
 	}
-	c, refusal := f.who(r)
+	c, refusal := f.authenticate(r)
 	if refusal != nil { // unauthenticated callers cannot discover routes
-		f.refuse(w, nil, refusal)
+		f.sendError(w, nil, refusal)
 		return
 	}
 	if !c.Local {
@@ -201,11 +201,11 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	q, refusal := f.admit(r, c)
 	if refusal != nil {
-		f.refuse(w, q, refusal)
+		f.sendError(w, q, refusal)
 		return
 	}
-	trustConn(r.Context(), c.Name)
-	left, ok := f.gate.enter(q) // callers without a right to the route take no place
+	countConnForCaller(r.Context(), c.Name)
+	release, ok := f.limiter.enter(q) // callers without a right to the route take no place
 	if !ok {
 		if q.route.privileged {
 			f.auditRefusal(q, fmt.Sprint(http.StatusTooManyRequests))
@@ -213,7 +213,7 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.refuseBusy(w)
 		return
 	}
-	defer left()
+	defer release()
 	if f.cfg.Counted != nil {
 		path, _, _ := strings.Cut(strings.Trim(q.route.path, "/"), "/{")
 		defer f.cfg.Counted(r.Method, path, q.route.streams(q.params))()
@@ -222,14 +222,14 @@ func (f *front) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) refuseBusy(w http.ResponseWriter) {
-	s.refuse(w, nil, &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
+	s.sendError(w, nil, &StatusError{Code: http.StatusTooManyRequests, Message: "too many requests at a time"})
 }
 
 // admit finds the route of a request and decides whether the caller may use it.
-func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
+func (f *front) admit(r *http.Request, c Caller) (*request, *StatusError) {
 	q, refusal := f.find(r, f.serves)
 	if q != nil {
-		q.caller, q.gate = c, f.gate
+		q.caller, q.limiter = c, f.limiter
 	}
 	if refusal != nil {
 		return q, refusal
@@ -238,13 +238,13 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 		if q.route.privileged {
 			f.auditRefusal(q, fmt.Sprint(http.StatusForbidden))
 		}
-		return q, &Refusal{Code: http.StatusForbidden, Message: "requests from pages of another origin are not allowed"}
+		return q, &StatusError{Code: http.StatusForbidden, Message: "requests from pages of another origin are not allowed"}
 	}
 	if f.open || c.Local {
 		return q, nil
 	}
-	if refusal = f.may(q); refusal == nil && f.cfg.NoDebugging && q.route.debugging {
-		refusal = &Refusal{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
+	if refusal = f.authorize(q); refusal == nil && f.cfg.NoDebugging && q.route.debugging {
+		refusal = &StatusError{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
 	}
 	if refusal != nil && q.route.privileged {
 		f.auditRefusal(q, fmt.Sprint(refusal.Code))
@@ -252,25 +252,25 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *Refusal) {
 	return q, refusal
 }
 
-// may asks whether the caller may do what the route does (C-1.40.3, C-1.40.4).
-func (f *front) may(q *request) *Refusal {
+// authorize returns an error if the caller may not make the request (C-1.40.3, C-1.40.4).
+func (f *front) authorize(q *request) *StatusError {
 	c, verb, subresources := q.caller, q.route.verbFor(q.Method), q.route.subresources
 	if f.cfg.Access == nil || len(subresources) == 0 {
-		return &Refusal{Code: http.StatusForbidden, Message: "Forbidden"}
+		return &StatusError{Code: http.StatusForbidden, Message: "Forbidden"}
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), quick)
 	defer cancel()
-	ok, why, err := f.cfg.Access.May(ctx, c, verb, subresources...)
-	if refusal, is := errors.AsType[*Refusal](err); is {
+	ok, reason, err := f.cfg.Access.Authorize(ctx, c, verb, subresources...)
+	if refusal, is := errors.AsType[*StatusError](err); is {
 		return refusal
 	}
 	if err != nil {
 		f.log.Debug("Failed to authorize caller", "user", c.Name, "apiVerb", verb, "subresources", subresources, "error", err)
-		return &Refusal{Code: http.StatusInternalServerError, Message: fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", c.Name, verb, subresources[0])}
+		return &StatusError{Code: http.StatusInternalServerError, Message: fmt.Sprintf("Authorization error (user=%s, verb=%s, resource=nodes, subresource=%s)", c.Name, verb, subresources[0])}
 	}
 	if !ok {
-		f.log.Debug("Caller is not allowed to make the request", "user", c.Name, "apiVerb", verb, "subresources", subresources, "reason", why)
-		return &Refusal{Code: http.StatusForbidden, Message: fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)\n", c.Name, verb, subresources)}
+		f.log.Debug("Caller is not allowed to make the request", "user", c.Name, "apiVerb", verb, "subresources", subresources, "reason", reason)
+		return &StatusError{Code: http.StatusForbidden, Message: fmt.Sprintf("Forbidden (user=%s, verb=%s, resource=nodes, subresource(s)=%v)\n", c.Name, verb, subresources)}
 	}
 	return nil
 }
@@ -305,29 +305,29 @@ func (s *Server) answer(w http.ResponseWriter, q *request) {
 		return
 	}
 	q.result = "error"
-	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+	if refusal := (*StatusError)(nil); errors.As(err, &refusal) {
 		q.result = fmt.Sprint(refusal.Code)
 	}
 	s.fail(w, q, err)
 }
 
-// fail answers with an error. It sends the text of a Refusal only; it logs any other error.
+// fail answers with an error. It sends the text of a StatusError only; it logs any other error.
 func (s *Server) fail(w http.ResponseWriter, q *request, err error) {
-	var refusal *Refusal
+	var refusal *StatusError
 	if !errors.As(err, &refusal) {
 		s.log.Error("Failed to answer request", "path", q.route.path, "error", err)
-		refusal = &Refusal{Code: http.StatusInternalServerError, Message: "the agent could not answer; see its log"}
+		refusal = &StatusError{Code: http.StatusInternalServerError, Message: "the agent could not answer; see its log"}
 	}
-	s.refuse(w, q, refusal)
+	s.sendError(w, q, refusal)
 }
 
-// refusalTime is how long a refused caller has to read the answer and to send its body,
+// errorTime is how long a caller has to read an error and to send the rest of its body,
 // which the server discards (D2). After that the server closes the connection.
-const refusalTime = 5 * time.Second
+const errorTime = 5 * time.Second
 
-// refuse answers with a refusal: in plain text where the kubelet does, else as a Status.
-func (s *Server) refuse(w http.ResponseWriter, q *request, refusal *Refusal) {
-	out, until := http.NewResponseController(w), time.Now().Add(refusalTime)
+// sendError answers with an error: in plain text where the kubelet does, otherwise as a Status.
+func (s *Server) sendError(w http.ResponseWriter, q *request, refusal *StatusError) {
+	out, until := http.NewResponseController(w), time.Now().Add(errorTime)
 	_, _ = out.SetReadDeadline(until), out.SetWriteDeadline(until)
 	h := w.Header()
 	if len(refusal.allow) > 0 {

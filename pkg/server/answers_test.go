@@ -20,7 +20,7 @@ type answers struct {
 	node        func(context.Context) (*v1.Node, error)
 	images      func(context.Context) ([]Image, error)
 	events      func(context.Context, bool) iter.Seq2[string, *v1.Event]
-	logs        func(context.Context, io.Writer, Log) error
+	logs        func(context.Context, io.Writer, LogRequest) error
 	exec        func(context.Context, *v1.Pod, string, []string, Streams) (*url.URL, error)
 	attach      func(context.Context, *v1.Pod, string, Streams) (*url.URL, error)
 	portForward func(context.Context, *v1.Pod) (*url.URL, error)
@@ -52,7 +52,9 @@ func (a *answers) Images(ctx context.Context) ([]Image, error)        { return a
 func (a *answers) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 	return a.events(ctx, watch)
 }
-func (a *answers) Logs(ctx context.Context, w io.Writer, l Log) error { return a.logs(ctx, w, l) }
+func (a *answers) Logs(ctx context.Context, w io.Writer, l LogRequest) error {
+	return a.logs(ctx, w, l)
+}
 func (a *answers) ExecURL(ctx context.Context, p *v1.Pod, c string, command []string, s Streams) (*url.URL, error) {
 	return a.exec(ctx, p, c, command, s)
 }

@@ -40,28 +40,28 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	kind, _, _ := strings.Cut(path, "/")
 	groups := slices.Clone(q.caller.Groups[:min(len(q.caller.Groups), 32)])
 	for i := range groups {
-		groups[i] = first(groups[i], 256)
+		groups[i] = truncate(groups[i], 256)
 	}
 	attrs := []slog.Attr{
-		slog.String("user", first(q.caller.Name, 256)), slog.Any("groups", groups), slog.Bool("local", q.caller.Local),
+		slog.String("user", truncate(q.caller.Name, 256)), slog.Any("groups", groups), slog.Bool("local", q.caller.Local),
 	}
 	if q.caller.Local {
 		attrs = append(attrs, slog.Uint64("uid", uint64(q.caller.LocalUID)), slog.Int64("pid", int64(q.caller.PID)))
 	}
 	attrs = append(attrs, slog.String("peer", q.RemoteAddr), slog.String("verb", kind),
-		slog.String("pod", first(q.values["namespace"], 256)+"/"+first(q.values["pod"], 256)))
+		slog.String("pod", truncate(q.values["namespace"], 256)+"/"+truncate(q.values["pod"], 256)))
 	container := q.values["container"]
 	if container == "" {
 		container = strings.Join(q.params["container"], ",")
 	}
-	attrs = append(attrs, slog.String("container", first(container, 256)))
+	attrs = append(attrs, slog.String("container", truncate(container, 256)))
 	command := q.params["command"]
 	if kind == "run" {
 		command = commandOfRun(q)
 	}
 	if len(command) > 0 && (kind == "exec" || kind == "run") {
 		sum := sha256.Sum256([]byte(strings.Join(command, "\x00")))
-		attrs = append(attrs, slog.String("argv0", first(command[0], 64)), slog.String("commandSHA256", hex.EncodeToString(sum[:])))
+		attrs = append(attrs, slog.String("argv0", truncate(command[0], 64)), slog.String("commandSHA256", hex.EncodeToString(sum[:])))
 	}
 	attrs = append(attrs, slog.String("result", result), slog.Duration("duration", time.Since(begin)))
 	s.record(q, attrs)
@@ -70,11 +70,11 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 // auditRefusal writes a line about a privileged call that was refused or opened no stream. It
 // limits these lines by caller.
 func (s *Server) auditRefusal(q *request, result string) {
-	hidden, ok := s.refusals.enter(q.caller.Name, time.Now())
+	notRecorded, ok := s.refusals.enter(q.caller.Name, time.Now())
 	if !ok {
 		return
 	}
-	q.notRecorded = hidden
+	q.notRecorded = notRecorded
 	s.audit(q, time.Now(), result)
 }
 
@@ -153,21 +153,21 @@ type refusals struct {
 }
 
 type refusalsOf struct {
-	lines  int // since the bucket was full
-	last   time.Time
-	hidden int
+	lines       int // since the bucket was full
+	updated     time.Time
+	notRecorded int
 }
 
 // enter reports whether a refusal of a caller gets a line, and how many of them got none since
 // its last line.
-func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
+func (r *refusals) enter(caller string, now time.Time) (notRecorded int, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	of := r.by[caller]
 	if of == nil {
 		if len(r.by) >= auditCallers-1 {
 			maps.DeleteFunc(r.by, func(_ string, of *refusalsOf) bool {
-				return of.hidden == 0 && now.Sub(of.last) >= refusalLines*refusalPause
+				return of.notRecorded == 0 && now.Sub(of.updated) >= refusalLines*refusalPause
 			})
 		}
 		if len(r.by) >= auditCallers-1 { // the others share one count; resetting r.by would give all of them lines
@@ -177,24 +177,24 @@ func (r *refusals) enter(caller string, now time.Time) (hidden int, ok bool) {
 			if r.by == nil {
 				r.by = map[string]*refusalsOf{}
 			}
-			of = &refusalsOf{last: now}
+			of = &refusalsOf{updated: now}
 			r.by[caller] = of
 		}
 	}
-	if back := int(now.Sub(of.last) / refusalPause); back > 0 {
-		of.lines, of.last = max(0, of.lines-back), now
+	if back := int(now.Sub(of.updated) / refusalPause); back > 0 {
+		of.lines, of.updated = max(0, of.lines-back), now
 	}
 	if of.lines >= refusalLines {
-		of.hidden++
+		of.notRecorded++
 		return 0, false
 	}
 	of.lines++
-	hidden, of.hidden = of.hidden, 0
-	return hidden, true
+	notRecorded, of.notRecorded = of.notRecorded, 0
+	return notRecorded, true
 }
 
-// first returns the beginning of text, at most n bytes.
-func first(text string, n int) string { return text[:min(len(text), n)] }
+// truncate returns the beginning of text, at most n bytes.
+func truncate(text string, n int) string { return text[:min(len(text), n)] }
 
 // commandOfRun returns the command of a /run request. As in the kubelet, single spaces
 // separate the words.

@@ -46,7 +46,7 @@ func TestAudit_LocalCaller_HasUIDAndPID(t *testing.T) {
 		cfg.Control = of(*cfg)
 		of(*cfg).restart = func(context.Context, string, string, []string, *int64) error { return nil }
 		of(*cfg).delete = func(context.Context, string, string, string, *int64) error {
-			return &Refusal{Code: http.StatusConflict, Message: "no"}
+			return &StatusError{Code: http.StatusConflict, Message: "no"}
 		}
 	})
 	web := client(l.cfg.Socket)
@@ -332,8 +332,8 @@ func TestOrigin_PageOfAnotherOrigin_IsRefused(t *testing.T) {
 // limitedDesk is an Access whose limits refuse every caller.
 type limitedDesk struct{ Access }
 
-func (limitedDesk) Who(*http.Request) (Caller, bool, error) {
-	return Caller{}, false, fmt.Errorf("not now: %w", &Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"})
+func (limitedDesk) Authenticate(*http.Request) (Caller, bool, error) {
+	return Caller{}, false, fmt.Errorf("not now: %w", &StatusError{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"})
 }
 
 // A caller that exceeds the limits of authentication gets an answer with 429, and learns
@@ -356,10 +356,12 @@ func TestTLS_RefusedByLimit_Gets429(t *testing.T) {
 // busyDesk is an Access that has too many callers to review.
 type busyDesk struct{ Access }
 
-func (busyDesk) Who(*http.Request) (Caller, bool, error) { return Caller{Name: "apiserver"}, true, nil }
+func (busyDesk) Authenticate(*http.Request) (Caller, bool, error) {
+	return Caller{Name: "apiserver"}, true, nil
+}
 
-func (busyDesk) May(context.Context, Caller, string, ...string) (bool, string, error) {
-	return false, "", &Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
+func (busyDesk) Authorize(context.Context, Caller, string, ...string) (bool, string, error) {
+	return false, "", &StatusError{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
 }
 
 // A caller whose rights cannot be reviewed now gets a Retry-After, so that its client tries

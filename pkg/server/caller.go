@@ -25,13 +25,13 @@ type Caller struct {
 // Access authenticates and authorizes callers of the TLS listener. Its methods are
 // safe for concurrent use.
 type Access interface {
-	// Who authenticates the caller. If ok is false, or err is not nil, the server answers
-	// 401. If err is a *Refusal, the server answers with that instead.
-	Who(r *http.Request) (c Caller, ok bool, err error)
-	// May reports whether c may do verb on nodes/<node>/<subresource> for one of the
-	// subresources. It checks them in order until one is allowed. why is for the log. If err is
-	// not nil, the server answers 500 and allows nothing (C-1.40.4). If err is a *Refusal,
-	// the server answers with that instead. No limit of the server applies to the callers that
-	// wait in May: May has to limit them.
-	May(ctx context.Context, c Caller, verb string, subresources ...string) (ok bool, why string, err error)
+	// Authenticate authenticates the caller. If ok is false, or err is not nil, the server answers
+	// 401. If err is a *StatusError, the server answers with that instead.
+	Authenticate(r *http.Request) (c Caller, ok bool, err error)
+	// Authorize reports whether c may do verb on nodes/<node>/<subresource> for one of the
+	// subresources. It checks them in order until one is allowed. reason is for the log. If err
+	// is not nil, the server answers 500 and allows nothing (C-1.40.4). If err is a
+	// *StatusError, the server answers with that instead. No limit of the server applies to
+	// the callers that wait in Authorize, so Authorize has to limit them.
+	Authorize(ctx context.Context, c Caller, verb string, subresources ...string) (ok bool, reason string, err error)
 }

@@ -15,13 +15,13 @@ import (
 // command's output (C-1.40.9).
 func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	if err := q.ParseForm(); err != nil {
 		if tooLarge := (*http.MaxBytesError)(nil); errors.As(err, &tooLarge) {
-			return worded(http.StatusRequestEntityTooLarge, err)
+			return statusError(http.StatusRequestEntityTooLarge, err)
 		}
-		return worded(http.StatusBadRequest, err)
+		return statusError(http.StatusBadRequest, err)
 	}
 	pod, err := s.pod(q)
 	if err != nil {
@@ -36,15 +36,15 @@ func (s *Server) runCommand(w http.ResponseWriter, q *request) error {
 	return nil
 }
 
-// room is the free disk space that a checkpoint needs.
-const room = 1 << 30
+// minCheckpointSpace is the free disk space that a checkpoint needs.
+const minCheckpointSpace = 1 << 30
 
 // checkpoint answers /checkpoint: it writes a running container to an archive
 // (C-1.40.10). It limits the number of archives, because each may be as large as the
 // container's memory (CVE-2025-0426).
 func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil || s.cfg.CheckpointDir == "" {
-		return missing(q)
+		return notImplemented(q)
 	}
 	pod, err := s.pod(q)
 	if err != nil {
@@ -52,18 +52,18 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 	}
 	name := q.values["container"]
 	if !slices.Contains(containersOf(pod), name) {
-		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("container %v does not exist", name)}
+		return &StatusError{Code: http.StatusNotFound, Message: fmt.Sprintf("container %v does not exist", name)}
 	}
 	var timeout time.Duration
 	if all := q.params["timeout"]; len(all) > 0 {
 		seconds, err := strconv.ParseInt(all[len(all)-1], 10, 32)
 		if err != nil {
-			return &Refusal{Code: http.StatusNotFound, Message: "cannot parse value of timeout parameter"}
+			return &StatusError{Code: http.StatusNotFound, Message: "cannot parse value of timeout parameter"}
 		}
 		timeout = time.Duration(max(seconds, 0)) * time.Second
 	}
 	if !s.checkpointing.TryLock() {
-		return &Refusal{Code: http.StatusTooManyRequests, Message: "another checkpoint is being made"}
+		return &StatusError{Code: http.StatusTooManyRequests, Message: "another checkpoint is being made"}
 	}
 	defer s.checkpointing.Unlock()
 	if err := s.roomForCheckpoint(); err != nil {
@@ -75,7 +75,7 @@ func (s *Server) checkpoint(w http.ResponseWriter, q *request) error {
 		if errors.Is(err, errors.ErrUnsupported) { // the kubelet's 404 would read as a missing pod
 			code = http.StatusNotImplemented
 		}
-		return &Refusal{Code: code, Message: fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", pod.Namespace, pod.Name, name, err)}
+		return &StatusError{Code: code, Message: fmt.Sprintf("checkpointing of %v/%v/%v failed (%v)", pod.Namespace, pod.Name, name, err)}
 	}
 	return send(w, struct {
 		Items []string `json:"items"`
@@ -97,12 +97,12 @@ func (s *Server) roomForCheckpoint() error {
 		return fmt.Errorf("read directory of checkpoints: %w", err)
 	}
 	if len(there) >= s.cfg.MaxCheckpoints {
-		return &Refusal{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("there are %d checkpoints in %s already; remove some", len(there), dir)}
+		return &StatusError{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("there are %d checkpoints in %s already; remove some", len(there), dir)}
 	}
 	if free, err := freeBytes(dir); err != nil {
 		return fmt.Errorf("look at disk of checkpoints: %w", err)
-	} else if free < room {
-		return &Refusal{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("the disk of %s has %d MiB left, too little for a checkpoint", dir, free>>20)}
+	} else if free < minCheckpointSpace {
+		return &StatusError{Code: http.StatusInsufficientStorage, Message: fmt.Sprintf("the disk of %s has %d MiB left, too little for a checkpoint", dir, free>>20)}
 	}
 	return nil
 }

@@ -165,7 +165,7 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	known := make(chan struct{})
-	cfg.Known = known
+	cfg.PodsRead = known
 	asked := make(chan struct{}, 2) // one send for each list that is answered
 	of(cfg).pods = func() []v1.Pod {
 		asked <- struct{}{}
@@ -173,7 +173,7 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	}
 	of(cfg).pod = func(string, string) *v1.Pod { return nil }
 	cfg.Containers = of(cfg)
-	of(cfg).logs = func(context.Context, io.Writer, Log) error { return nil }
+	of(cfg).logs = func(context.Context, io.Writer, LogRequest) error { return nil }
 	web, _ := started(t, cfg)
 	for _, path := range []string{"/containerLogs/a/p/c", "/v1/pods"} {
 		if code, text, _ := full(t, web, "GET", path, ""); code != http.StatusServiceUnavailable || !strings.Contains(text, "has not read its pods yet") {
@@ -193,17 +193,17 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 }
 
 // TestKnows_AgentLooksMeanwhile_IsTrue: a request for all pods waits for an agent that has
-// just started, but no longer than knownPatience.
+// just started, but no longer than podsReadTimeout.
 func TestKnows_AgentLooksMeanwhile_IsTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := make(chan struct{})
-		s := New(Config{Known: known})
-		if began := time.Now(); s.knows(t.Context(), knownPatience) || time.Since(began) != knownPatience {
-			t.Errorf("an agent that does not look was awaited for %s, want %s", time.Since(began), knownPatience)
+		s := New(Config{PodsRead: known})
+		if began := time.Now(); s.waitForPods(t.Context(), podsReadTimeout) || time.Since(began) != podsReadTimeout {
+			t.Errorf("an agent that does not look was awaited for %s, want %s", time.Since(began), podsReadTimeout)
 		}
 		answer := make(chan bool, 1) // one answer
-		go func() { answer <- s.knows(t.Context(), knownPatience) }()
-		time.Sleep(knownPatience - 1)
+		go func() { answer <- s.waitForPods(t.Context(), podsReadTimeout) }()
+		time.Sleep(podsReadTimeout - 1)
 		if len(answer) > 0 {
 			t.Error("answered before the agent has looked")
 		}
@@ -248,7 +248,7 @@ func TestLocalRoutes(t *testing.T) {
 	cfg.Control = of(cfg)
 	of(cfg).restart = func(_ context.Context, ns, name string, containers []string, grace *int64) error {
 		if name == "gone" {
-			return &Refusal{Code: 404, Message: "pods \"gone\" not found"}
+			return &StatusError{Code: 404, Message: "pods \"gone\" not found"}
 		}
 		if name == "bad" {
 			return errors.New("ours")

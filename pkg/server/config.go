@@ -38,9 +38,9 @@ type Config struct {
 	// Answering is called once the server has made the socket, or has failed to make it but
 	// has other listeners. It may be nil.
 	Answering func()
-	// Known is closed once the agent has read its pods; nil means that it has. Until then the
+	// PodsRead is closed once the agent has read its pods; nil means that it has. Until then the
 	// server answers 503 to a request about a pod that it does not find.
-	Known <-chan struct{}
+	PodsRead <-chan struct{}
 	// The handlers of /metrics, /metrics/resource, /metrics/cadvisor and /metrics/probes. The
 	// server answers 501 in place of a nil one.
 	Metrics, ResourceMetrics, CadvisorMetrics, ProbeMetrics http.Handler
@@ -79,8 +79,8 @@ type Config struct {
 	// Limits of the socket at a time: streams (default 256, at most half of the connections)
 	// and other requests (default 64, at most a quarter of the connections).
 	Streams, Requests int
-	// Patience is how long a caller may take to read one piece of a stream; default 30 s.
-	Patience time.Duration
+	// WriteTimeout is how long a caller may take to read one piece of a stream; default 30 s.
+	WriteTimeout time.Duration
 
 	// Connections limits the connections on the socket at a time, idle ones too. The default is
 	// 512, but at most half of this process's limit of file descriptors: the agent needs the
@@ -123,8 +123,8 @@ type Node interface {
 // Containers reads and runs things in containers.
 type Containers interface {
 	// Logs writes the log of a container to w. If it returns an error before it has written
-	// anything, the server answers with the *Refusal, or with 400 and the error's text.
-	Logs(ctx context.Context, w io.Writer, l Log) error
+	// anything, the server answers with the *StatusError, or with 400 and the error's text.
+	Logs(ctx context.Context, w io.Writer, l LogRequest) error
 	// ExecURL, AttachURL and PortForwardURL return a URL of the runtime's streaming
 	// server, which is valid for one connection within a minute. container is one of the
 	// pod's. The server sends the text of the error to its caller, for example that the
@@ -140,7 +140,7 @@ type Containers interface {
 	Checkpoint(ctx context.Context, pod *v1.Pod, container, path string, timeout time.Duration) error
 }
 
-// Control changes pods. An error may be a *Refusal.
+// Control changes pods. An error may be a *StatusError.
 type Control interface {
 	// Restart stops the named containers of a pod (all if none is named), so that the
 	// agent starts them again. grace is in seconds; nil is the pod's own.
@@ -149,7 +149,7 @@ type Control interface {
 	Delete(ctx context.Context, namespace, name, uid string, grace *int64) error
 }
 
-// Images changes the runtime's images. An error may be a *Refusal.
+// Images changes the runtime's images. An error may be a *StatusError.
 type Images interface {
 	// PullImage pulls an image and returns its ID.
 	PullImage(ctx context.Context, name string) (id string, err error)
@@ -192,7 +192,7 @@ type TLS struct {
 type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
 // Log is a request for a container's log by /containerLogs (C-1.40.8).
-type Log struct {
+type LogRequest struct {
 	Pod       *v1.Pod
 	Container string
 	// ContainerID is the ID of the container, from the status without its scheme;

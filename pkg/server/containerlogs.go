@@ -17,33 +17,33 @@ import (
 // it, byte for byte (C-1.40.8).
 func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	for _, part := range [][2]string{{"pod", "podID"}, {"container", "container name"}, {"namespace", "podNamespace"}} {
 		if q.values[part[0]] == "" {
-			return &Refusal{Code: http.StatusBadRequest, Message: `{"message": "Missing ` + part[1] + `."}`}
+			return &StatusError{Code: http.StatusBadRequest, Message: `{"message": "Missing ` + part[1] + `."}`}
 		}
 	}
-	l, err := logOf(q.params, time.Now())
+	l, err := parseLogRequest(q.params, time.Now())
 	if err != nil {
 		return err
 	}
 	name, container := q.values["pod"], q.values["container"]
 	if s.cfg.Pods == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	l.Pod, l.Container = s.cfg.Pods.Pod(q.values["namespace"], name), container
-	if l.Pod == nil && !s.knows(q.Context(), 0) {
-		return notKnown
+	if l.Pod == nil && !s.waitForPods(q.Context(), 0) {
+		return errPodsNotRead
 	}
 	if l.Pod == nil {
-		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("pod %q does not exist", name)}
+		return &StatusError{Code: http.StatusNotFound, Message: fmt.Sprintf("pod %q does not exist", name)}
 	}
 	if !slices.Contains(containersOf(l.Pod), container) {
-		return &Refusal{Code: http.StatusNotFound, Message: fmt.Sprintf("container %q not found in pod %q", container, name)}
+		return &StatusError{Code: http.StatusNotFound, Message: fmt.Sprintf("container %q not found in pod %q", container, name)}
 	}
-	if err := lifeOf(&l); err != nil {
-		return worded(http.StatusBadRequest, err)
+	if err := setContainer(&l); err != nil {
+		return statusError(http.StatusBadRequest, err)
 	}
 	l.Ended = func() bool { return !s.runs(l) }
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -54,18 +54,18 @@ func (s *Server) containerLogs(w http.ResponseWriter, q *request) error {
 		out.end()
 		return nil
 	case !out.began:
-		var refusal *Refusal
+		var refusal *StatusError
 		if errors.As(err, &refusal) {
 			return refusal
 		}
-		return worded(http.StatusBadRequest, err)
+		return statusError(http.StatusBadRequest, err)
 	}
 	s.log.Debug("Aborted log stream", "pod", name, "container", container, "error", err)
 	panic(http.ErrAbortHandler)
 }
 
 // runs reports whether the container of l still runs, by the pod's status.
-func (s *Server) runs(l Log) bool {
+func (s *Server) runs(l LogRequest) bool {
 	p := s.cfg.Pods.Pod(l.Pod.Namespace, l.Pod.Name)
 	if p == nil || p.UID != l.Pod.UID {
 		return false
@@ -74,13 +74,13 @@ func (s *Server) runs(l Log) bool {
 	return st != nil && bareID(st.ContainerID) == l.ContainerID && st.State.Terminated == nil && st.State.Waiting == nil
 }
 
-// logOf reads the query of /containerLogs. A value that cannot be parsed is 400, an
+// parseLogRequest reads the query of /containerLogs. A value that cannot be parsed is 400, an
 // invalid combination or range is 422.
-func logOf(q url.Values, now time.Time) (l Log, err error) {
-	l = Log{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
-	var refusal *Refusal
-	unread := &Refusal{Code: http.StatusBadRequest, Message: `{"message": "Unable to decode query."}`}
-	unmeant := &Refusal{Code: http.StatusUnprocessableEntity, Message: `{"message": "Invalid request."}`}
+func parseLogRequest(q url.Values, now time.Time) (l LogRequest, err error) {
+	l = LogRequest{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
+	var refusal *StatusError
+	undecodable := &StatusError{Code: http.StatusBadRequest, Message: `{"message": "Unable to decode query."}`}
+	invalid := &StatusError{Code: http.StatusUnprocessableEntity, Message: `{"message": "Invalid request."}`}
 	number := func(name string, least int64) (n int64, there bool) {
 		text := q.Get(name)
 		if name == "tailLines" && q.Get("tail") != "" {
@@ -93,9 +93,9 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 		}
 		n, err := strconv.ParseInt(text, 10, 64)
 		if err != nil {
-			refusal = unread
+			refusal = undecodable
 		} else if n < least && refusal == nil {
-			refusal = unmeant
+			refusal = invalid
 		}
 		return n, true
 	}
@@ -118,9 +118,9 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	if text := q.Get("sinceTime"); text != "" {
 		at, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			refusal = unread
+			refusal = undecodable
 		} else if since && refusal == nil {
-			refusal = unmeant
+			refusal = invalid
 		}
 		l.Since = at
 	}
@@ -129,11 +129,11 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	case v1.LogStreamStdout, v1.LogStreamStderr:
 		l.Stdout, l.Stderr = stream == v1.LogStreamStdout, stream == v1.LogStreamStderr
 		if tailed && refusal == nil {
-			refusal = unmeant // tailLines counts the lines of both streams
+			refusal = invalid // tailLines counts the lines of both streams
 		}
 	default:
 		if refusal == nil {
-			refusal = unmeant
+			refusal = invalid
 		}
 	}
 	if refusal != nil {
@@ -142,9 +142,9 @@ func logOf(q url.Values, now time.Time) (l Log, err error) {
 	return l, nil
 }
 
-// lifeOf sets the container ID and attempt of l: of the container that runs or ran last, or
+// setContainer sets the container ID and attempt of l: of the container that runs or ran last, or
 // with previous of the one before it. If there is none, it returns the kubelet's error.
-func lifeOf(l *Log) error {
+func setContainer(l *LogRequest) error {
 	pod, name := l.Pod.Name, l.Container
 	st := statusOf(l.Pod, name)
 	if st == nil {

@@ -25,41 +25,41 @@ import (
 func TestC_1_40_8_Query(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	all := Log{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
+	all := LogRequest{Tail: -1, Limit: -1, Stdout: true, Stderr: true}
 	for query, c := range map[string]struct {
-		change func(*Log)
+		change func(*LogRequest)
 		code   int
 	}{
-		"":                                    {func(*Log) {}, 0},
-		"follow=true&timestamps&previous=1":   {func(l *Log) { l.Follow, l.Timestamps, l.Previous = true, true, true }, 0},
-		"follow=false&timestamps=0&previous=": {func(l *Log) { l.Previous = true }, 0},
-		"tailLines=0":                         {func(l *Log) { l.Tail = 0 }, 0},
-		"tail=7":                              {func(l *Log) { l.Tail = 7 }, 0},
-		"tail=all&tailLines=3":                {func(*Log) {}, 0},
+		"":                                    {func(*LogRequest) {}, 0},
+		"follow=true&timestamps&previous=1":   {func(l *LogRequest) { l.Follow, l.Timestamps, l.Previous = true, true, true }, 0},
+		"follow=false&timestamps=0&previous=": {func(l *LogRequest) { l.Previous = true }, 0},
+		"tailLines=0":                         {func(l *LogRequest) { l.Tail = 0 }, 0},
+		"tail=7":                              {func(l *LogRequest) { l.Tail = 7 }, 0},
+		"tail=all&tailLines=3":                {func(*LogRequest) {}, 0},
 		"tailLines=-1":                        {nil, 422},
 		"tailLines=some":                      {nil, 400},
-		"limitBytes=5":                        {func(l *Log) { l.Limit = 5 }, 0},
+		"limitBytes=5":                        {func(l *LogRequest) { l.Limit = 5 }, 0},
 		"limitBytes=0":                        {nil, 422},
 		"limitBytes=9999999999999999999":      {nil, 400},
-		"sinceSeconds=5":                      {func(l *Log) { l.Since = now.Add(-5 * time.Second) }, 0},
+		"sinceSeconds=5":                      {func(l *LogRequest) { l.Since = now.Add(-5 * time.Second) }, 0},
 		"sinceSeconds=0":                      {nil, 422},
-		"sinceTime=2026-01-02T03:04:00Z":      {func(l *Log) { l.Since = now.Add(-5 * time.Second) }, 0},
+		"sinceTime=2026-01-02T03:04:00Z":      {func(l *LogRequest) { l.Since = now.Add(-5 * time.Second) }, 0},
 		"sinceTime=yesterday":                 {nil, 400},
 		"sinceSeconds=5&sinceTime=2026-01-02T03:04:00Z": {nil, 422},
-		"stream=All":                {func(*Log) {}, 0},
-		"stream=Stdout":             {func(l *Log) { l.Stderr = false }, 0},
-		"stream=Stderr":             {func(l *Log) { l.Stdout = false }, 0},
+		"stream=All":                {func(*LogRequest) {}, 0},
+		"stream=Stdout":             {func(l *LogRequest) { l.Stderr = false }, 0},
+		"stream=Stderr":             {func(l *LogRequest) { l.Stdout = false }, 0},
 		"stream=stdout":             {nil, 422},
 		"stream=Stdout&tailLines=1": {nil, 422},
-		"unknown=1&container=c":     {func(*Log) {}, 0},
+		"unknown=1&container=c":     {func(*LogRequest) {}, 0},
 	} {
 		q, err := url.ParseQuery(query)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := logOf(q, now)
+		got, err := parseLogRequest(q, now)
 		if c.code != 0 {
-			var refusal *Refusal
+			var refusal *StatusError
 			if !errors.As(err, &refusal) || refusal.Code != c.code {
 				t.Errorf("%s: %v, want %d", query, err, c.code)
 			}
@@ -111,15 +111,15 @@ func TestC_1_40_8_SelectedLog(t *testing.T) {
 		"its image, once more": {now: waits("ImagePullBackOff"), err: `container "c" in pod "p" is waiting to start: trying and failing to pull image`},
 		"nothing is known":     {err: `container "c" in pod "p" is waiting to start - no logs yet`},
 	} {
-		l := Log{Container: "c", Previous: c.previous, Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{
+		l := LogRequest{Container: "c", Previous: c.previous, Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Status: v1.PodStatus{ContainerStatuses: []v1.ContainerStatus{
 			{Name: "c", ContainerID: "containerd://cur", State: c.now, LastTerminationState: c.last, RestartCount: c.restarts},
 		}}}}
-		err := lifeOf(&l)
+		err := setContainer(&l)
 		if err == nil && c.err != "" || err != nil && err.Error() != c.err || l.ContainerID != c.id || l.Attempt != c.attempt {
 			t.Errorf("%s: %q %d, %v", name, l.ContainerID, l.Attempt, err)
 		}
 	}
-	if err := lifeOf(&Log{Container: "c", Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}); err == nil || err.Error() != `container "c" in pod "p" is not available` {
+	if err := setContainer(&LogRequest{Container: "c", Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}}}); err == nil || err.Error() != `container "c" in pod "p" is not available` {
 		t.Error(err)
 	}
 }
@@ -160,7 +160,7 @@ func TestC_1_40_8_OverTheWire(t *testing.T) {
 			}
 		}
 		c.Containers = of(*c)
-		of(*c).logs = func(ctx context.Context, w io.Writer, l Log) error {
+		of(*c).logs = func(ctx context.Context, w io.Writer, l LogRequest) error {
 			return logs.Read(ctx, w, logs.File{Dir: dir, Path: "0.log"}, logs.Options{
 				Stdout: l.Stdout, Stderr: l.Stderr, Timestamps: l.Timestamps, Tail: l.Tail, Since: l.Since, Limit: l.Limit, Follow: l.Follow, Ended: l.Ended,
 			})

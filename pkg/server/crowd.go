@@ -20,7 +20,7 @@ type limitedListener struct {
 	name           string
 	limit, perPeer int // perPeer is the limit of one peer, or 0 for none
 	log            *slog.Logger
-	full           Seldom // warnings
+	full           WarningLimiter // warnings
 
 	mu      sync.Mutex
 	count   int
@@ -28,7 +28,7 @@ type limitedListener struct {
 	of      map[any]int // by peer (netip.Prefix), and by name of a caller (string)
 }
 
-func (s *Server) bounded(l net.Listener, name string, limit, perPeer int) *limitedListener {
+func (s *Server) limitListener(l net.Listener, name string, limit, perPeer int) *limitedListener {
 	return &limitedListener{Listener: l, name: name, limit: limit, perPeer: perPeer, log: s.log, of: map[any]int{}}
 }
 
@@ -73,9 +73,9 @@ func (c *limitedListener) enter(peer netip.Prefix) bool {
 		message = "Too many connections of one peer; closing further ones"
 	}
 	if message != "" {
-		if hidden, ok := c.full.Now(); ok {
+		if notLogged, ok := c.full.Allow(); ok {
 			c.log.Warn(message, "listener", c.name, "connections", c.count, "limit", c.limit,
-				"peerNetwork", peer, "peerConnections", c.of[peer], "peerLimit", c.perPeer, "notLogged", hidden)
+				"peerNetwork", peer, "peerConnections", c.of[peer], "peerLimit", c.perPeer, "notLogged", notLogged)
 		}
 		return false
 	}
@@ -84,9 +84,9 @@ func (c *limitedListener) enter(peer netip.Prefix) bool {
 	return true
 }
 
-// trust counts a connection for a caller instead of its peer, if the caller has fewer
+// countForCaller counts a connection for a caller instead of its peer, if the caller has fewer
 // connections than are free for callers.
-func (c *limitedListener) trust(conn *counted, caller string) {
+func (c *limitedListener) countForCaller(conn *counted, caller string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, isPeer := conn.holder.(netip.Prefix); isPeer && c.of[caller] < c.limit-c.limit/4-c.callers {
@@ -97,8 +97,8 @@ func (c *limitedListener) trust(conn *counted, caller string) {
 	}
 }
 
-// leave stops counting a connection.
-func (c *limitedListener) leave(conn *counted) {
+// release stops counting a connection, which is closed.
+func (c *limitedListener) release(conn *counted) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if conn.holder != nil {
@@ -121,25 +121,25 @@ func (c *limitedListener) forget(holder any) {
 // quietFor is the time between two equal warnings.
 const quietFor = 10 * time.Second
 
-// Seldom limits a warning to one in ten seconds, and counts the others.
-type Seldom struct {
-	mu     sync.Mutex // guards the fields below
-	last   time.Time
-	hidden int
+// WarningLimiter limits a warning to one in ten seconds, and counts the others.
+type WarningLimiter struct {
+	mu        sync.Mutex // guards the fields below
+	last      time.Time
+	notLogged int
 }
 
-// Now reports whether to log the warning now, and how many were not logged since the last
+// Allow reports whether to log the warning now, and how many were not logged since the last
 // one.
-func (s *Seldom) Now() (hidden int, ok bool) {
+func (s *WarningLimiter) Allow() (notLogged int, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	if !s.last.IsZero() && now.Sub(s.last) < quietFor {
-		s.hidden++
+		s.notLogged++
 		return 0, false
 	}
-	hidden, s.last, s.hidden = s.hidden, now, 0
-	return hidden, true
+	notLogged, s.last, s.notLogged = s.notLogged, now, 0
+	return notLogged, true
 }
 
 // counted is a connection that counts until it is closed.
@@ -166,16 +166,16 @@ func withCounted(ctx context.Context, conn net.Conn) context.Context {
 	}
 }
 
-// trustConn counts the connection of an authorized request for its caller.
-func trustConn(ctx context.Context, caller string) {
+// countConnForCaller counts the connection of an authorized request for its caller.
+func countConnForCaller(ctx context.Context, caller string) {
 	if c, ok := ctx.Value(countedKey{}).(*counted); ok {
-		c.in.trust(c, caller)
+		c.in.countForCaller(c, caller)
 	}
 }
 
 // Close implements net.Conn.
 func (c *counted) Close() error {
-	defer c.in.leave(c)
+	defer c.in.release(c)
 	return c.Conn.Close()
 }
 

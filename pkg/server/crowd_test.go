@@ -109,7 +109,7 @@ func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
 // Connections from all addresses of an IPv6 host count for one peer.
 func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 	t.Parallel()
-	c := New(Config{}).bounded(nil, "port", 100, 3)
+	c := New(Config{}).limitListener(nil, "port", 100, 3)
 	entered := 0
 	for i := range 50 {
 		if c.enter(Peer(fmt.Sprintf("[2001:db8::%x]:4%03d", i+1, i))) {
@@ -135,14 +135,14 @@ func TestPeer_AddressesOfOneHost_AreOnePeer(t *testing.T) {
 // Shows: D2
 func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
 	t.Parallel()
-	c := New(Config{}).bounded(nil, "port", 64, 4)
+	c := New(Config{}).limitListener(nil, "port", 64, 4)
 	connect := func(address, caller string) *counted {
 		peer := Peer(address)
 		if !c.enter(peer) {
 			return nil
 		}
 		conn := &counted{in: c, holder: peer}
-		c.trust(conn, caller)
+		c.countForCaller(conn, caller)
 		return conn
 	}
 	var greedy []*counted
@@ -163,7 +163,7 @@ func TestCrowd_TwoCallersWithARight_LeaveRoom(t *testing.T) {
 	}
 	for range 2 { // a connection may be closed twice
 		for _, conn := range greedy {
-			c.leave(conn)
+			c.release(conn)
 		}
 	}
 	for connect("10.0.0.1:1", "greedy") != nil {
@@ -178,7 +178,7 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		log := new(said.Log)
-		c := New(Config{Log: log.Logger()}).bounded(nil, "port", 4, 0)
+		c := New(Config{Log: log.Logger()}).limitListener(nil, "port", 4, 0)
 		peer := Peer("10.0.0.1:1")
 		for range 3 {
 			for range 1000 {
@@ -186,7 +186,7 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 					c.enter(peer)
 				}
 				for range 4 {
-					c.leave(&counted{holder: peer})
+					c.release(&counted{holder: peer})
 				}
 			}
 			time.Sleep(quietFor)
@@ -203,12 +203,12 @@ func TestCrowd_ComesAndGoes_IsLoggedSeldom(t *testing.T) {
 // Streams of one pod leave places for other pods.
 func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	t.Parallel()
-	g := newGate(64, 64)
+	g := newRequestLimiter(64, 64)
 	of := func(pod string) *request { return &request{values: map[string]string{"namespace": "ns", "pod": pod}} }
 	var all []func()
 	for range 64 {
-		if left, ok := g.streams.enter(of("greedy")); ok {
-			all = append(all, left)
+		if release, ok := g.streams.enter(of("greedy")); ok {
+			all = append(all, release)
 		}
 	}
 	if len(all) != 16 {
@@ -217,8 +217,8 @@ func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 	if _, ok := g.streams.enter(of("other")); !ok {
 		t.Error("another pod has no place")
 	}
-	for _, left := range all {
-		left()
+	for _, release := range all {
+		release()
 	}
 	if _, ok := g.streams.enter(of("greedy")); !ok || len(g.streams.of) != 3 || g.streams.all != 2 {
 		t.Errorf("places are not given back: %v", g.streams.of)
@@ -231,15 +231,15 @@ func TestStreams_OfOnePod_TakeAQuarter(t *testing.T) {
 // Shows: D2
 func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 	t.Parallel()
-	g := newGate(64, 64)
+	g := newRequestLimiter(64, 64)
 	of := func(namespace, pod string) *request {
 		return &request{values: map[string]string{"namespace": namespace, "pod": pod}}
 	}
 	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
 		var all []func()
 		for i := range 8 * p.limit {
-			if left, ok := p.enter(of("greedy", fmt.Sprint(i%8))); ok {
-				all = append(all, left)
+			if release, ok := p.enter(of("greedy", fmt.Sprint(i%8))); ok {
+				all = append(all, release)
 			}
 		}
 		if n := len(all); n != p.limit-p.limit/4 {
@@ -250,8 +250,8 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 				t.Fatal("another namespace has no place")
 			}
 		}
-		for _, left := range all {
-			left()
+		for _, release := range all {
+			release()
 		}
 		if _, ok := p.enter(of("greedy", "0")); !ok || p.all != p.limit/4+1 {
 			t.Errorf("places are not given back: %v", p.of)
@@ -265,7 +265,7 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 // Shows: D2
 func TestStreams_OneNamespaceThroughOneCaller_LeavesPlacesOfTheCaller(t *testing.T) {
 	t.Parallel()
-	g := newGate(64, 64)
+	g := newRequestLimiter(64, 64)
 	of := func(namespace, pod string) *request {
 		return &request{caller: Caller{Name: "kube-apiserver-kubelet-client"}, values: map[string]string{"namespace": namespace, "pod": pod}}
 	}
@@ -291,13 +291,13 @@ func TestStreams_OneNamespaceThroughOneCaller_LeavesPlacesOfTheCaller(t *testing
 // Shows: D2
 func TestStreams_OfOneCaller_LeaveAQuarter(t *testing.T) {
 	t.Parallel()
-	g := newGate(64, 64)
+	g := newRequestLimiter(64, 64)
 	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
 		enter := func(c Caller, n int) (all []func()) {
 			for i := range n {
 				name := fmt.Sprint(i % 16)
-				if left, ok := p.enter(&request{caller: c, values: map[string]string{"namespace": name, "pod": name}}); ok {
-					all = append(all, left)
+				if release, ok := p.enter(&request{caller: c, values: map[string]string{"namespace": name, "pod": name}}); ok {
+					all = append(all, release)
 				}
 			}
 			return all
@@ -306,8 +306,8 @@ func TestStreams_OfOneCaller_LeaveAQuarter(t *testing.T) {
 		if len(greedy) != p.limit-p.limit/4 || len(others) != p.limit/4 {
 			t.Errorf("of %d places one caller has %d, and another one %d", p.limit, len(greedy), len(others))
 		}
-		for _, left := range append(greedy, others...) {
-			left()
+		for _, release := range append(greedy, others...) {
+			release()
 		}
 		if len(p.of) != 0 || p.all != 0 {
 			t.Errorf("places are not given back: %v", p.of)
@@ -341,11 +341,11 @@ func TestHealth_FailingCheckAskedOften_IsLoggedSeldom(t *testing.T) {
 // Shows: D2
 func TestCrowd_ManyCallersWithARight_LeaveAQuarter(t *testing.T) {
 	t.Parallel()
-	c := New(Config{}).bounded(nil, "port", 64, 4)
+	c := New(Config{}).limitListener(nil, "port", 64, 4)
 	for i := range 200 {
 		peer := Peer(fmt.Sprintf("10.0.0.%d:1", i%8))
 		if c.enter(peer) {
-			c.trust(&counted{in: c, holder: peer}, fmt.Sprint("caller-", i))
+			c.countForCaller(&counted{in: c, holder: peer}, fmt.Sprint("caller-", i))
 		}
 	}
 	if c.callers != 48 {
@@ -356,11 +356,11 @@ func TestCrowd_ManyCallersWithARight_LeaveAQuarter(t *testing.T) {
 // hangingAccess authenticates the caller of a header, and does not decide for guests.
 type hangingAccess struct{ asked chan struct{} }
 
-func (hangingAccess) Who(r *http.Request) (Caller, bool, error) {
+func (hangingAccess) Authenticate(r *http.Request) (Caller, bool, error) {
 	return Caller{Name: r.Header.Get("User")}, true, nil
 }
 
-func (a hangingAccess) May(ctx context.Context, c Caller, _ string, _ ...string) (bool, string, error) {
+func (a hangingAccess) Authorize(ctx context.Context, c Caller, _ string, _ ...string) (bool, string, error) {
 	if c.Name != "guest" {
 		return true, "", nil
 	}
@@ -377,7 +377,7 @@ func TestRequests_OfCallersWithoutARight_TakeNoPlace(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := New(Config{Access: hangingAccess{make(chan struct{}, 100)}, Health: "127.0.0.1:0"})
-		f := &front{Server: s, gate: newGate(4, 4), who: s.who, serves: func(*route) bool { return true }}
+		f := &front{Server: s, limiter: newRequestLimiter(4, 4), authenticate: s.authenticateTLS, serves: func(*route) bool { return true }}
 		get := func(user string) int {
 			w, r := httptest.NewRecorder(), httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/healthz", nil)
 			r.Header.Set("User", user)

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// missing is the answer to a request for which the Config has no part.
-func missing(q *request) error {
-	return &Refusal{Code: http.StatusNotImplemented, Message: "this agent does not serve " + q.route.path}
+// notImplemented is the answer to a request for which the Config has no part.
+func notImplemented(q *request) error {
+	return &StatusError{Code: http.StatusNotImplemented, Message: "this agent does not serve " + q.route.path}
 }
 
 // send answers with a document, as encoding/json writes it.
@@ -32,48 +32,48 @@ func sendBytes(w http.ResponseWriter, data []byte) error {
 	return nil
 }
 
-// done answers that the request succeeded.
-func done(w http.ResponseWriter) error {
+// sendSuccess answers that the request succeeded.
+func sendSuccess(w http.ResponseWriter) error {
 	return send(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: metav1.StatusSuccess})
 }
 
 // pod returns the pod of a path, or the kubelet's error if there is none.
 func (s *Server) pod(q *request) (*v1.Pod, error) {
 	if s.cfg.Pods == nil {
-		return nil, missing(q)
+		return nil, notImplemented(q)
 	}
 	p := s.cfg.Pods.Pod(q.values["namespace"], q.values["pod"])
-	if p == nil && !s.knows(q.Context(), 0) {
-		return nil, notKnown
+	if p == nil && !s.waitForPods(q.Context(), 0) {
+		return nil, errPodsNotRead
 	}
 	if p == nil {
-		return nil, &Refusal{Code: http.StatusNotFound, Message: "pod does not exist"}
+		return nil, &StatusError{Code: http.StatusNotFound, Message: "pod does not exist"}
 	}
 	if uid, ok := q.values["uid"]; ok && uid != string(p.UID) {
-		return nil, &Refusal{Code: http.StatusNotFound, Message: "pod not found"}
+		return nil, &StatusError{Code: http.StatusNotFound, Message: "pod not found"}
 	}
 	return p, nil
 }
 
-// knownPatience is how long a request for all pods waits for an agent that has just started.
-const knownPatience = 5 * time.Second
+// podsReadTimeout is how long a request for all pods waits for an agent that has just started.
+const podsReadTimeout = 5 * time.Second
 
-var notKnown = &Refusal{Code: http.StatusServiceUnavailable, Message: "the agent has not read its pods yet; it may be waiting for the container runtime"}
+var errPodsNotRead = &StatusError{Code: http.StatusServiceUnavailable, Message: "the agent has not read its pods yet; it may be waiting for the container runtime"}
 
-// knows reports whether the agent has read its pods; it waits up to limit for that.
-func (s *Server) knows(ctx context.Context, limit time.Duration) bool {
-	if s.cfg.Known == nil {
+// waitForPods waits up to limit until the agent has read its pods, and reports whether it has.
+func (s *Server) waitForPods(ctx context.Context, limit time.Duration) bool {
+	if s.cfg.PodsRead == nil {
 		return true
 	}
 	select {
-	case <-s.cfg.Known:
+	case <-s.cfg.PodsRead:
 		return true
 	default:
 	}
 	late := time.NewTimer(limit)
 	defer late.Stop()
 	select {
-	case <-s.cfg.Known:
+	case <-s.cfg.PodsRead:
 		return true
 	case <-late.C:
 	case <-ctx.Done():
@@ -84,7 +84,7 @@ func (s *Server) knows(ctx context.Context, limit time.Duration) bool {
 // pods answers /pods: a PodList whose items have no kind (C-1.40.6).
 func (s *Server) pods(w http.ResponseWriter, q *request) error {
 	if s.cfg.Pods == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	return sendPods(w, s.cfg.Pods.Pods())
 }
@@ -100,11 +100,11 @@ func sendPods(w http.ResponseWriter, pods []v1.Pod) error {
 
 func (s *Server) runningPods(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	pods, err := s.cfg.Node.RunningPods(q.Context())
 	if err != nil {
-		return worded(http.StatusInternalServerError, err)
+		return statusError(http.StatusInternalServerError, err)
 	}
 	all := make([]v1.Pod, len(pods))
 	for i, p := range pods {
@@ -114,19 +114,19 @@ func (s *Server) runningPods(w http.ResponseWriter, q *request) error {
 }
 
 func (s *Server) configz(w http.ResponseWriter, q *request) error {
-	return text(w, q, s.cfg.Configz)
+	return sendDocument(w, q, s.cfg.Configz)
 }
 
 func (s *Server) sources(w http.ResponseWriter, q *request) error {
 	if s.cfg.Pods == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
-	return text(w, q, s.cfg.Pods.Sources)
+	return sendDocument(w, q, s.cfg.Pods.Sources)
 }
 
-func text(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
+func sendDocument(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
 	if f == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	data, err := f()
 	if err != nil {
@@ -137,46 +137,48 @@ func text(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
 
 func (s *Server) summary(w http.ResponseWriter, q *request) error {
 	if s.cfg.Stats == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	only := false
 	if text := q.params.Get("only_cpu_and_memory"); text != "" {
 		var err error
 		if only, err = strconv.ParseBool(text); err != nil {
-			return worded(http.StatusInternalServerError, err) // as the kubelet
+			return statusError(http.StatusInternalServerError, err) // as the kubelet
 		}
 	}
 	sum, err := s.cfg.Stats.Summary(q.Context(), only)
 	if err != nil {
-		return worded(http.StatusInternalServerError, err)
+		return statusError(http.StatusInternalServerError, err)
 	}
 	return send(w, sum)
 }
 
-func (s *Server) metrics(w http.ResponseWriter, q *request) error { return hand(s.cfg.Metrics, w, q) }
+func (s *Server) metrics(w http.ResponseWriter, q *request) error {
+	return serveHandler(s.cfg.Metrics, w, q)
+}
 
 func (s *Server) resourceMetrics(w http.ResponseWriter, q *request) error {
-	return hand(s.cfg.ResourceMetrics, w, q)
+	return serveHandler(s.cfg.ResourceMetrics, w, q)
 }
 
 func (s *Server) cadvisorMetrics(w http.ResponseWriter, q *request) error {
-	return hand(s.cfg.CadvisorMetrics, w, q)
+	return serveHandler(s.cfg.CadvisorMetrics, w, q)
 }
 
 func (s *Server) probeMetrics(w http.ResponseWriter, q *request) error {
-	return hand(s.cfg.ProbeMetrics, w, q)
+	return serveHandler(s.cfg.ProbeMetrics, w, q)
 }
 
-func hand(h http.Handler, w http.ResponseWriter, q *request) error {
+func serveHandler(h http.Handler, w http.ResponseWriter, q *request) error {
 	if h == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	h.ServeHTTP(w, q.Request)
 	return nil
 }
 
-// worded returns a Refusal with the text of err, for errors that callers may see.
-func worded(code int, err error) error { return &Refusal{Code: code, Message: err.Error()} }
+// statusError returns a StatusError with the text of err, for errors that callers may see.
+func statusError(code int, err error) error { return &StatusError{Code: code, Message: err.Error()} }
 
 // localPods answers /v1/pods: a List whose items have a kind, or with watch=true a stream of
 // the pods and their changes.
@@ -188,7 +190,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 	kind := metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	if isTrue(q.params.Get("watch")) {
 		if s.cfg.Pods == nil {
-			return missing(q)
+			return notImplemented(q)
 		}
 		bookmarks := isTrue(q.params.Get("allowWatchBookmarks"))
 		selected := func(what string, p *v1.Pod) bool {
@@ -204,10 +206,10 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 		}))
 	}
 	if s.cfg.Pods == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
-	if !s.knows(q.Context(), knownPatience) {
-		return notKnown
+	if !s.waitForPods(q.Context(), podsReadTimeout) {
+		return errPodsNotRead
 	}
 	items := []v1.Pod{}
 	for _, p := range s.cfg.Pods.Pods() {
@@ -226,7 +228,7 @@ func (s *Server) localPods(w http.ResponseWriter, q *request) error {
 // and the later ones.
 func (s *Server) events(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	namespace, name := q.params.Get("namespace"), q.params.Get("pod")
 	wanted := func(e *v1.Event) bool {
@@ -270,7 +272,7 @@ func watchLines[T any](changes iter.Seq2[string, *T], selected func(string, *T) 
 
 func (s *Server) node(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	n, err := s.cfg.Node.Node(q.Context())
 	if err != nil {
@@ -283,7 +285,7 @@ func (s *Server) node(w http.ResponseWriter, q *request) error {
 
 func (s *Server) images(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	images, err := s.cfg.Node.Images(q.Context())
 	if err != nil {
@@ -300,7 +302,7 @@ func (s *Server) images(w http.ResponseWriter, q *request) error {
 
 func (s *Server) pullImage(w http.ResponseWriter, q *request) error {
 	if s.cfg.Images == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	name, err := imageOf(q)
 	if err != nil {
@@ -315,7 +317,7 @@ func (s *Server) pullImage(w http.ResponseWriter, q *request) error {
 
 func (s *Server) removeImage(w http.ResponseWriter, q *request) error {
 	if s.cfg.Images == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	name, err := imageOf(q)
 	if err != nil {
@@ -330,7 +332,7 @@ func (s *Server) removeImage(w http.ResponseWriter, q *request) error {
 
 func (s *Server) pruneImages(w http.ResponseWriter, q *request) error {
 	if s.cfg.Images == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	all, err := s.cfg.Images.PruneImages(q.Context(), isTrue(q.params.Get("dryRun")))
 	if err != nil {
@@ -344,12 +346,12 @@ func imageOf(q *request) (string, error) {
 	if name := q.params.Get("name"); name != "" {
 		return name, nil
 	}
-	return "", &Refusal{Code: http.StatusBadRequest, Message: "no image is named"}
+	return "", &StatusError{Code: http.StatusBadRequest, Message: "no image is named"}
 }
 
 func (s *Server) restart(w http.ResponseWriter, q *request) error {
 	if s.cfg.Control == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	grace, err := graceOf(q)
 	if err != nil {
@@ -360,12 +362,12 @@ func (s *Server) restart(w http.ResponseWriter, q *request) error {
 	if err != nil {
 		return err
 	}
-	return done(w)
+	return sendSuccess(w)
 }
 
 func (s *Server) delete(w http.ResponseWriter, q *request) error {
 	if s.cfg.Control == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	grace, err := graceOf(q)
 	if err != nil {
@@ -375,7 +377,7 @@ func (s *Server) delete(w http.ResponseWriter, q *request) error {
 	if err != nil {
 		return err
 	}
-	return done(w)
+	return sendSuccess(w)
 }
 
 // graceOf returns the grace period in a query, or nil if it has none.
@@ -386,7 +388,7 @@ func graceOf(q *request) (*int64, error) {
 	}
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
-		return nil, &Refusal{Code: http.StatusBadRequest, Message: "gracePeriodSeconds is not a number of seconds"}
+		return nil, &StatusError{Code: http.StatusBadRequest, Message: "gracePeriodSeconds is not a number of seconds"}
 	}
 	return &n, nil
 }
@@ -394,7 +396,7 @@ func graceOf(q *request) (*int64, error) {
 // updates answers /v1/updates.
 func (s *Server) updates(w http.ResponseWriter, q *request) error {
 	if s.cfg.Pods == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	lines, err := s.cfg.Pods.Updates(q.Context(), q.params)
 	if err != nil {

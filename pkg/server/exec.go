@@ -22,17 +22,17 @@ import (
 	"k8s.io/streaming/pkg/httpstream/spdy"
 )
 
-// pings is the interval of pings that keep a connection to the runtime from looking idle.
-const pings = 5 * time.Second
+// pingInterval is the interval of pings that keep a connection to the runtime from looking idle.
+const pingInterval = 5 * time.Second
 
-// creation is how long a caller may take to create its streams. The kubelet allows 30 s. A
+// streamCreationTimeout is how long a caller may take to create its streams. The kubelet allows 30 s. A
 // caller that creates none takes a place among the streams until then.
-const creation = 10 * time.Second
+const streamCreationTimeout = 10 * time.Second
 
 // exec answers /exec: it runs a command in a container, with streams (C-1.40.9).
 func (s *Server) exec(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	command := q.params["command"]
 	return s.remote(w, q, func(r *remote) (*url.URL, error) {
@@ -43,7 +43,7 @@ func (s *Server) exec(w http.ResponseWriter, q *request) error {
 // attach answers /attach: it connects to the streams of a container's main process.
 func (s *Server) attach(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	return s.remote(w, q, func(r *remote) (*url.URL, error) {
 		return s.cfg.Containers.AttachURL(q.Context(), r.pod, q.values["container"], r.streams())
@@ -55,13 +55,13 @@ func (s *Server) attach(w http.ResponseWriter, q *request) error {
 func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (*url.URL, error)) error {
 	opts, err := served.NewOptions(q.Request)
 	if err != nil {
-		return worded(http.StatusBadRequest, err)
+		return statusError(http.StatusBadRequest, err)
 	}
 	pod, err := s.pod(q)
 	if err != nil {
 		return err
 	}
-	if err := upgrades(q.Request); err != nil {
+	if err := requireUpgrade(q.Request); err != nil {
 		return err
 	}
 	r := &remote{pod: pod, opts: opts, q: q}
@@ -73,23 +73,23 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 			spend(q.Context(), s.log, r.where)
 		}
 	}()
-	over, request := newSession(w, q.Request)
-	defer over.end()
-	if over.webSocket {
-		return s.websocket(over, request, r)
+	session, request := newSession(w, q.Request)
+	defer session.end()
+	if session.webSocket {
+		return s.websocket(session, request, r)
 	}
-	s.spdy(over, request, r)
+	s.spdy(session, request, r)
 	return nil
 }
 
-// refusedByRuntime returns an error of the Config's Containers as a Refusal: callers may see
+// refusedByRuntime returns an error of the Config's Containers as a StatusError: callers may see
 // the runtime's error.
 func (s *Server) refusedByRuntime(err error) error {
-	var refusal *Refusal
+	var refusal *StatusError
 	if errors.As(err, &refusal) {
 		return refusal
 	}
-	return worded(http.StatusInternalServerError, err)
+	return statusError(http.StatusInternalServerError, err)
 }
 
 // isSPDY reports whether a request asks to upgrade to SPDY.
@@ -113,7 +113,7 @@ func spdyTo(ctx context.Context, used *bool) (runtimeStreams, error) {
 		return conn, nil
 	}
 	transport, err := spdy.NewRoundTripperWithConfig(spdy.RoundTripperConfig{
-		PingPeriod: pings, UpgradeTransport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
+		PingPeriod: pingInterval, UpgradeTransport: &http.Transport{DialContext: dial, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}},
 	})
 	return runtimeStreams{transport, used}, err
 }
@@ -130,14 +130,14 @@ func (r runtimeStreams) NewConnection(answer *http.Response) (httpstream.Connect
 	return r.SpdyRoundTripper.NewConnection(answer)
 }
 
-// spending is how long spend waits for the runtime.
-const spending = 2 * time.Second
+// useUpTimeout is how long spend waits for the runtime.
+const useUpTimeout = 2 * time.Second
 
 // spend uses up a URL of the runtime's streaming server to which no request was sent. The
 // runtime keeps an unused URL for a minute, and refuses all streams of the node while it keeps
 // 1000. A request without an upgrade uses the URL up and starts no command.
 func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), spending)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), useUpTimeout)
 	defer cancel()
 	if err := useUp(ctx, where); err != nil {
 		log.Debug("Failed to use up URL of the container runtime's streaming server", "error", withhold(err, where))

@@ -16,7 +16,7 @@ type streamWriter struct {
 }
 
 func (s *Server) streamWriter(w http.ResponseWriter) *streamWriter {
-	return &streamWriter{w: w, out: http.NewResponseController(w), timeout: s.cfg.Patience}
+	return &streamWriter{w: w, out: http.NewResponseController(w), timeout: s.cfg.WriteTimeout}
 }
 
 // Write implements io.Writer.

@@ -19,8 +19,8 @@ func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	run := func(name string) error {
 		err := checks[name](q.Context())
 		if err != nil {
-			if hidden, ok := s.unhealthy[name].Now(); ok {
-				s.log.Warn("Health check failed", "check", name, "error", err, "notLogged", hidden)
+			if notLogged, ok := s.unhealthy[name].Allow(); ok {
+				s.log.Warn("Health check failed", "check", name, "error", err, "notLogged", notLogged)
 			}
 		}
 		return err
@@ -28,14 +28,14 @@ func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	if name, ok := q.values["check"]; ok {
 		if checks[name] == nil {
-			return &Refusal{Code: http.StatusNotFound, Message: "there is no check " + name}
+			return &StatusError{Code: http.StatusNotFound, Message: "there is no check " + name}
 		}
 		if err := run(name); err != nil {
 			reason := "reason withheld"
 			if q.caller.Name != "" {
 				reason = err.Error()
 			}
-			return &Refusal{Code: http.StatusInternalServerError, Message: "internal server error: " + reason}
+			return &StatusError{Code: http.StatusInternalServerError, Message: "internal server error: " + reason}
 		}
 		_, _ = w.Write([]byte("ok"))
 		return nil
@@ -62,7 +62,7 @@ func (s *Server) healthz(w http.ResponseWriter, q *request) error {
 	}
 	what := strings.TrimPrefix(q.route.path, "/")
 	if len(failed) > 0 {
-		return &Refusal{Code: http.StatusInternalServerError, Message: out.String() + what + " check failed"}
+		return &StatusError{Code: http.StatusInternalServerError, Message: out.String() + what + " check failed"}
 	}
 	if _, verbose := q.params["verbose"]; !verbose {
 		_, _ = w.Write([]byte("ok"))

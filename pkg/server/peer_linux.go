@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/trust"
 )
 
-// peerOf returns the user and the process at the other end of a unix socket.
-func peerOf(c net.Conn) (uid uint32, pid int32, err error) {
+// processOf returns the user and the process at the other end of a unix socket.
+func processOf(c net.Conn) (uid uint32, pid int32, err error) {
 	if inner, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = inner.NetConn()
 	}

@@ -7,8 +7,8 @@ import (
 	"net"
 )
 
-// peerOf returns an error: agents run on Linux only.
-func peerOf(net.Conn) (uid uint32, pid int32, err error) {
+// processOf returns an error: agents run on Linux only.
+func processOf(net.Conn) (uid uint32, pid int32, err error) {
 	return 0, 0, errors.New("the peer of a socket is known on Linux only")
 }
 

@@ -25,51 +25,51 @@ import (
 // one session (C-1.40.9).
 func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 	if s.cfg.Containers == nil {
-		return missing(q)
+		return notImplemented(q)
 	}
 	tunnel := wsstream.IsWebSocketRequestWithTunnelingProtocol(q.Request)
 	opts := &portforward.V4Options{}
 	if !tunnel {
 		var err error
 		if opts, err = portforward.NewV4Options(q.Request); err != nil {
-			return worded(http.StatusBadRequest, err)
+			return statusError(http.StatusBadRequest, err)
 		}
 		if len(opts.Ports) > maxPorts {
-			return &Refusal{Code: http.StatusBadRequest, Message: fmt.Sprintf("more than %d ports", maxPorts)}
+			return &StatusError{Code: http.StatusBadRequest, Message: fmt.Sprintf("more than %d ports", maxPorts)}
 		}
 	}
 	pod, err := s.pod(q)
 	if err != nil {
 		return err
 	}
-	if err := upgrades(q.Request); err != nil {
+	if err := requireUpgrade(q.Request); err != nil {
 		return err
 	}
-	over, request := newSession(w, q.Request)
-	f, err := s.forwarder(over.ctx, pod, func() (func(), bool) { return q.gate.forwards.enter(q) })
+	session, request := newSession(w, q.Request)
+	f, err := s.forwarder(session.ctx, pod, func() (func(), bool) { return q.limiter.forwards.enter(q) })
 	if err != nil {
-		over.end()
+		session.end()
 		return s.refusedByRuntime(err)
 	}
 	defer func() { // runs last, when all forwarded connections have ended
 		q.began = f.next.Load() > 0
-		if over.taken() == nil {
+		if session.hijacked() == nil {
 			q.result = "error"
 		}
 	}()
 	defer f.wg.Wait()
 	defer f.close()
-	defer over.end() // runs first: it unblocks a write
-	f.wg.Go(func() { // ends the session when the runtime closes its connection
+	defer session.end() // runs first: it unblocks a write
+	f.wg.Go(func() {    // ends the session when the runtime closes its connection
 		select {
 		case <-f.conn.CloseChan():
-			over.leave()
-		case <-over.ctx.Done():
+			session.cancel()
+		case <-session.ctx.Done():
 		}
 	})
-	var answer http.ResponseWriter = over
+	var answer http.ResponseWriter = session
 	if tunnel {
-		if answer, request = s.tunnel(over, request); answer == nil {
+		if answer, request = s.tunnel(session, request); answer == nil {
 			q.result = "error"
 			return nil
 		}
@@ -79,7 +79,7 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 			s.cfg.StreamIdle, served.DefaultStreamCreationTimeout, portforward.SupportedProtocols)
 		return nil
 	}
-	s.forwardSPDY(over, answer, request, f, pod)
+	s.forwardSPDY(session, answer, request, f, pod)
 	return nil
 }
 
@@ -104,7 +104,7 @@ type pairs struct {
 	ready   chan struct{} // closed once conn is set
 
 	mu      sync.Mutex
-	over    bool
+	closed  bool
 	pending map[string]*pair
 	all     map[*pair]struct{}
 }
@@ -118,7 +118,7 @@ type pair struct {
 
 // forwardSPDY forwards the connections that a caller opens over SPDY, until the caller closes
 // its connection or the session ends.
-func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Request, f *forwarder, pod *v1.Pod) {
+func (s *Server) forwardSPDY(session *session, w http.ResponseWriter, q *http.Request, f *forwarder, pod *v1.Pod) {
 	if _, err := httpstream.Handshake(q, w, portforward.SupportedProtocols); err != nil { // Handshake has answered
 		return
 	}
@@ -133,7 +133,7 @@ func (s *Server) forwardSPDY(over *session, w http.ResponseWriter, q *http.Reque
 	case <-p.conn.CloseChan():
 	case <-q.Context().Done():
 	}
-	over.leave()
+	session.cancel()
 	p.close()
 	_ = p.conn.Close()
 }
@@ -171,7 +171,7 @@ func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	of := p.pending[id]
-	if p.over || of == nil && len(p.all) >= maxPairs {
+	if p.closed || of == nil && len(p.all) >= maxPairs {
 		return false
 	}
 	if of == nil {
@@ -198,7 +198,7 @@ func (p *pairs) take(stream httpstream.Stream, reply <-chan struct{}) bool {
 // expire gives up a connection whose second stream did not arrive in time.
 func (p *pairs) expire(of *pair) {
 	p.mu.Lock()
-	late := !p.over && p.pending[of.id] == of
+	late := !p.closed && p.pending[of.id] == of
 	if late {
 		delete(p.pending, of.id)
 	}
@@ -256,7 +256,7 @@ func (p *pairs) reset(of *pair) {
 // close ends all connections.
 func (p *pairs) close() {
 	p.mu.Lock()
-	p.over = true
+	p.closed = true
 	all := slices.Collect(maps.Keys(p.all))
 	p.mu.Unlock()
 	for _, of := range all {
@@ -272,24 +272,24 @@ type forwarder struct {
 	next atomic.Int64 // number of connections opened
 	wg   sync.WaitGroup
 
-	place func() (left func(), ok bool) // of the gate, for a connection
+	place func() (release func(), ok bool) // takes a place for a connection from the limiter
 
-	mu   sync.Mutex
-	over bool // set when the session ends: it forwards no more connections
-	open int  // connections
+	mu     sync.Mutex
+	closed bool // set when the session ends: it forwards no more connections
+	open   int  // connections
 }
 
-// enter takes a place for a connection; leave gives it back.
-func (f *forwarder) enter() (leave func(), err error) {
+// enter takes a place for a connection; release gives it back.
+func (f *forwarder) enter() (release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.over {
+	if f.closed {
 		return nil, errClosing
 	}
 	if f.open >= maxForwards {
 		return nil, errors.New(errTooManyForwards)
 	}
-	left, ok := f.place()
+	releasePlace, ok := f.place()
 	if !ok {
 		return nil, errors.New(errTooManyForwards)
 	}
@@ -298,14 +298,14 @@ func (f *forwarder) enter() (leave func(), err error) {
 		f.mu.Lock()
 		f.open--
 		f.mu.Unlock()
-		left()
+		releasePlace()
 	}, nil
 }
 
 // close ends all forwarded connections.
 func (f *forwarder) close() {
 	f.mu.Lock()
-	f.over = true
+	f.closed = true
 	f.mu.Unlock()
 	_ = f.conn.Close()
 }
@@ -314,10 +314,10 @@ func (f *forwarder) close() {
 func (f *forwarder) begin(run func()) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.over {
+	if !f.closed {
 		f.wg.Go(run)
 	}
-	return !f.over
+	return !f.closed
 }
 
 // errClosing is the error of a connection that is opened after close.
@@ -337,11 +337,11 @@ func (f *forwarder) PortForward(_ context.Context, _, _ string, port int32, call
 }
 
 func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
-	leave, err := f.enter()
+	release, err := f.enter()
 	if err != nil {
 		return err
 	}
-	defer leave()
+	defer release()
 	headers := http.Header{}
 	headers.Set(portforward.PortHeader, strconv.Itoa(int(port)))
 	headers.Set(portforward.PortForwardRequestIDHeader, strconv.FormatInt(f.next.Add(1), 10))
@@ -391,12 +391,12 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 		stream httpstream.Stream
 		err    error
 	}
-	answer, left := make(chan made, 1), make(chan struct{}) // cap 1: dataStream may have returned
+	answer, abandoned := make(chan made, 1), make(chan struct{}) // cap 1: dataStream may have returned
 	if !f.begin(func() {
 		stream, err := f.conn.CreateStream(headers)
 		answer <- made{stream, err}
 		select {
-		case <-left:
+		case <-abandoned:
 			if err == nil {
 				_ = stream.Reset()
 				f.conn.RemoveStreams(stream)
@@ -425,21 +425,21 @@ func (f *forwarder) dataStream(headers http.Header, failed chan string) (data ht
 		m := <-answer
 		return m.stream, "", m.err
 	}
-	close(left)
+	close(abandoned)
 	select {
 	case m := <-answer:
 		if m.err == nil {
 			_ = m.stream.Reset()
 			f.conn.RemoveStreams(m.stream)
 		}
-	default: // the goroutine above sees that left is closed, and resets the stream
+	default: // the goroutine above sees that abandoned is closed, and resets the stream
 	}
 	return nil, why, nil
 }
 
 // forwarder connects to the runtime's streaming server, until ctx ends. place reserves a
 // place for each connection.
-func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (left func(), ok bool)) (*forwarder, error) {
+func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (release func(), ok bool)) (*forwarder, error) {
 	where, err := s.cfg.Containers.PortForwardURL(ctx, pod)
 	if err != nil {
 		return nil, err

@@ -226,12 +226,12 @@ func TestD1_TheTable(t *testing.T) {
 func TestD1_WithoutAccessEveryRouteIsDenied(t *testing.T) {
 	t.Parallel()
 	s := New(Config{})
-	if _, refusal := s.who(&http.Request{}); refusal == nil || refusal.Code != http.StatusUnauthorized {
+	if _, refusal := s.authenticateTLS(&http.Request{}); refusal == nil || refusal.Code != http.StatusUnauthorized {
 		t.Errorf("%v", refusal)
 	}
 	for i := range s.routes {
 		q := &request{Request: &http.Request{Method: s.routes[i].methods[0]}, route: &s.routes[i], caller: Caller{Name: "anna"}}
-		if refusal := (&front{Server: s}).may(q); refusal == nil || refusal.Code != http.StatusForbidden {
+		if refusal := (&front{Server: s}).authorize(q); refusal == nil || refusal.Code != http.StatusForbidden {
 			t.Errorf("%s: %v", s.routes[i].path, refusal)
 		}
 	}

@@ -123,17 +123,17 @@ func (s *Server) run(w *session, q *http.Request, r *remote, protocol string, e 
 		wg.Go(func() { readSizes(q.Context(), e.sizes, sizes) })
 	}
 	err := r.stream(q.Context(), e.in, e.out, e.errs, &queue{ctx: q.Context(), sizes: sizes})
-	w.last()
-	if text := r.last(protocol, err); len(text) > 0 {
+	w.limitLastWrite()
+	if text := r.finalMessage(protocol, err); len(text) > 0 {
 		if _, err := e.status.Write(text); err != nil && q.Context().Err() == nil {
 			s.log.Debug("Failed to send the status of a stream", "error", err)
 		}
 	}
 }
 
-// last returns the last message to the caller: a Status with protocols 4 and 5, and the error's
+// finalMessage returns the last message to the caller: a Status with protocols 4 and 5, and the error's
 // text with the older ones.
-func (r *remote) last(protocol string, err error) []byte {
+func (r *remote) finalMessage(protocol string, err error) []byte {
 	status := r.status(err)
 	switch protocol {
 	case served.StreamProtocolV4Name, base64V4, served.StreamProtocolV5Name:
@@ -219,7 +219,7 @@ func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 		return
 	}
 	closing := sync.OnceFunc(func() {
-		w.last()
+		w.limitLastWrite()
 		c.close()
 		_ = conn.Close()
 	})
@@ -228,11 +228,11 @@ func (s *Server) spdy(w *session, q *http.Request, r *remote) {
 	w.wg.Go(func() { // the library stops reading after a GOAWAY
 		select {
 		case <-conn.CloseChan():
-			w.leave()
+			w.cancel()
 		case <-q.Context().Done():
 		}
 	})
-	late := time.NewTimer(creation)
+	late := time.NewTimer(streamCreationTimeout)
 	defer late.Stop()
 	select {
 	case <-c.complete:

@@ -46,12 +46,12 @@ type route struct {
 // request is one request to one route.
 type request struct {
 	*http.Request
-	route  *route
-	caller Caller
-	gate   *gate             // of the listener that the request came to
-	values map[string]string // of the path
-	params url.Values
-	// result is the call's result for the audit file: "ok", "error", the code of a Refusal,
+	route   *route
+	caller  Caller
+	limiter *requestLimiter   // of the listener that the request came to
+	values  map[string]string // of the path
+	params  url.Values
+	// result is the call's result for the audit file: "ok", "error", the code of a StatusError,
 	// "exit N" with a command's exit code, or "left" if the session ended before the command.
 	result string
 	began  bool // the streams of an upgrade were opened
@@ -132,9 +132,9 @@ func (r *route) streams(q url.Values) bool {
 // isTrue reads a boolean parameter of a query.
 func isTrue(s string) bool { return s == "true" || s == "1" }
 
-// find returns the route of a request, or a refusal if there is none. serves reports whether
+// find returns the route of a request, or an error if there is none. serves reports whether
 // the listener serves a route.
-func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *Refusal) {
+func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *StatusError) {
 	path := r.URL.EscapedPath()
 	var methods []string
 	var there *route
@@ -153,12 +153,12 @@ func (s *Server) find(r *http.Request, serves func(*route) bool) (*request, *Ref
 			continue
 		}
 		q := &request{Request: r, route: it, values: values}
-		return q, q.refused()
+		return q, q.parse()
 	}
 	if there != nil {
-		return &request{Request: r, route: there}, &Refusal{Code: http.StatusMethodNotAllowed, Message: r.URL.Path + " does not support " + r.Method, allow: methods}
+		return &request{Request: r, route: there}, &StatusError{Code: http.StatusMethodNotAllowed, Message: r.URL.Path + " does not support " + r.Method, allow: methods}
 	}
-	return nil, &Refusal{Code: http.StatusNotFound, Message: "there is no " + r.URL.Path}
+	return nil, &StatusError{Code: http.StatusNotFound, Message: "there is no " + r.URL.Path}
 }
 
 // match compares an escaped path with the route's, part by part.
@@ -201,19 +201,19 @@ func segment(path string) (part, rest string) {
 	return path, ""
 }
 
-// refused sets params from the query. It returns a Refusal for a body or a parameter that
+// parse sets params from the query. It returns an error for a body or a parameter that
 // the route does not allow.
-func (r *request) refused() *Refusal {
+func (r *request) parse() *StatusError {
 	if r.ContentLength < 0 && r.route.body == 0 || r.ContentLength > r.route.body {
 		what := " takes no body"
 		if r.route.body > 0 {
 			what = " takes no body of that size"
 		}
-		return &Refusal{Code: http.StatusRequestEntityTooLarge, Message: r.URL.Path + what}
+		return &StatusError{Code: http.StatusRequestEntityTooLarge, Message: r.URL.Path + what}
 	}
 	query, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		return &Refusal{Code: http.StatusBadRequest, Message: "the query cannot be read"}
+		return &StatusError{Code: http.StatusBadRequest, Message: "the query cannot be read"}
 	}
 	r.params = query
 	if r.route.kubelet {
@@ -221,7 +221,7 @@ func (r *request) refused() *Refusal {
 	}
 	for name := range query {
 		if !slices.Contains(r.route.query, name) {
-			return &Refusal{Code: http.StatusBadRequest, Message: r.URL.Path + " has no parameter " + name}
+			return &StatusError{Code: http.StatusBadRequest, Message: r.URL.Path + " has no parameter " + name}
 		}
 	}
 	return nil

@@ -40,49 +40,49 @@ type Server struct {
 
 	auditFile auditFile
 	refusals  refusals
-	unhealthy map[string]*Seldom // warnings by check
+	unhealthy map[string]*WarningLimiter // warnings by check
 }
 
 // New returns a Server. It opens no listener and no file.
 func New(cfg Config) *Server {
-	whole(&cfg.Connections, min(512, descriptors()/2))
-	whole(&cfg.Streams, min(256, cfg.Connections/2))
-	whole(&cfg.Requests, min(64, cfg.Connections/4))
-	whole(&cfg.MaxCheckpoints, 10)
-	if cfg.Patience <= 0 {
-		cfg.Patience = 30 * time.Second
+	setDefault(&cfg.Connections, min(512, descriptors()/2))
+	setDefault(&cfg.Streams, min(256, cfg.Connections/2))
+	setDefault(&cfg.Requests, min(64, cfg.Connections/4))
+	setDefault(&cfg.MaxCheckpoints, 10)
+	if cfg.WriteTimeout <= 0 {
+		cfg.WriteTimeout = 30 * time.Second
 	}
 	if cfg.StreamIdle <= 0 {
 		cfg.StreamIdle = 4 * time.Hour
 	}
 	if cfg.TLS != nil {
 		t := *cfg.TLS
-		whole(&t.Connections, 256)
-		whole(&t.PerPeer, 32)
-		whole(&t.Streams, 64)
-		whole(&t.Requests, 64)
+		setDefault(&t.Connections, 256)
+		setDefault(&t.PerPeer, 32)
+		setDefault(&t.Streams, 64)
+		setDefault(&t.Requests, 64)
 		cfg.TLS = &t
 	}
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, unhealthy: map[string]*Seldom{}}
+	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, unhealthy: map[string]*WarningLimiter{}}
 	for name := range cfg.Checks {
-		s.unhealthy[name] = new(Seldom)
+		s.unhealthy[name] = new(WarningLimiter)
 	}
 	return s
 }
 
-// whole sets a limit that is not positive to its default.
-func whole(limit *int, otherwise int) {
+// setDefault sets a limit that is not positive to its default.
+func setDefault(limit *int, value int) {
 	if *limit <= 0 {
-		*limit = otherwise
+		*limit = value
 	}
 }
 
-// goodbye is how long the server waits at its end for callers to read the rest of their
+// shutdownTimeout is how long the server waits at its end for callers to read the rest of their
 // answers. Then it closes their connections.
-const goodbye = 3 * time.Second
+const shutdownTimeout = 3 * time.Second
 
 // Serve answers until ctx is done and returns nil when every connection is
 // closed and the socket is removed. It returns an error if it cannot make the
@@ -110,7 +110,7 @@ func (s *Server) Serve(ctx context.Context) error {
 		s.log.Info("Serving the local socket", "socket", s.cfg.Socket)
 		ended := make(chan error, 1) // cap 1: the goroutine below sends once, and never waits
 		var err error
-		wg.Go(func() { ended <- s.serve(ctx, s.local(ctx), s.bounded(l, "local socket", s.cfg.Connections, 0)) })
+		wg.Go(func() { ended <- s.serve(ctx, s.local(ctx), s.limitListener(l, "local socket", s.cfg.Connections, 0)) })
 		s.network(ctx, &wg)
 		select {
 		case err = <-ended:
@@ -119,13 +119,13 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 		cancel()
 		wg.Wait()
-		s.shut()
+		s.drain()
 		return err
 	}
 	s.network(ctx, &wg)
 	<-ctx.Done()
 	wg.Wait()
-	s.shut()
+	s.drain()
 	return nil
 }
 
@@ -142,18 +142,18 @@ func (s *Server) network(ctx context.Context, wg *sync.WaitGroup) {
 // local returns the HTTP server of the socket.
 func (s *Server) local(ctx context.Context) *http.Server {
 	f := &front{
-		Server: s, gate: newGate(s.cfg.Requests, s.cfg.Streams),
-		who: func(r *http.Request) (Caller, *Refusal) {
-			p, ok := admitted(r.Context())
+		Server: s, limiter: newRequestLimiter(s.cfg.Requests, s.cfg.Streams),
+		authenticate: func(r *http.Request) (Caller, *StatusError) {
+			p, ok := allowedProcess(r.Context())
 			if !ok {
-				return Caller{}, &Refusal{Code: http.StatusForbidden, Message: "this socket is for root and the agent's own user"}
+				return Caller{}, &StatusError{Code: http.StatusForbidden, Message: "this socket is for root and the agent's own user"}
 			}
 			return Caller{Name: "local", Local: true, LocalUID: p.uid, PID: p.pid}, nil
 		},
 		serves: func(*route) bool { return true },
 	}
 	web := s.web(ctx, f)
-	web.ConnContext = withPeer
+	web.ConnContext = withProcess
 	return web
 }
 
@@ -170,7 +170,7 @@ func (s *Server) web(ctx context.Context, h http.Handler) *http.Server {
 	}
 }
 
-// serve answers on l until ctx is done, and then waits up to goodbye for the requests under
+// serve answers on l until ctx is done, and then waits up to shutdownTimeout for the requests under
 // way. It returns nil if ctx is done.
 func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) error {
 	var wg sync.WaitGroup
@@ -182,9 +182,9 @@ func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) er
 	case err = <-ended:
 	case <-ctx.Done():
 	}
-	last, cancel := context.WithTimeout(context.Background(), goodbye)
+	shutdown, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
-	if web.Shutdown(last) != nil {
+	if web.Shutdown(shutdown) != nil {
 		_ = web.Close()
 	}
 	if ctx.Err() != nil || errors.Is(err, http.ErrServerClosed) {
@@ -193,8 +193,8 @@ func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) er
 	return err
 }
 
-// shut waits until no request is being answered. The server refuses later ones.
-func (s *Server) shut() {
+// drain waits until no request is being answered. The server refuses later ones.
+func (s *Server) drain() {
 	s.busy.Lock()
 	defer s.busy.Unlock()
 	s.closed = true

@@ -156,7 +156,7 @@ func TestErrorsKeepTheirSecrets(t *testing.T) {
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	of(cfg).sources = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
 	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
-		return nil, &Refusal{Code: http.StatusBadRequest, Message: "mode: no such mode"}
+		return nil, &StatusError{Code: http.StatusBadRequest, Message: "mode: no such mode"}
 	}
 	web, stop := started(t, cfg)
 	if code, text, _ := ask(t, web, http.MethodGet, "/v1/sources", ""); code != http.StatusInternalServerError || strings.Contains(text, "only the log") {
@@ -246,7 +246,7 @@ func TestAReaderThatTakesNothingIsCutOff(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
 	cfg := docs(socket)
-	cfg.Patience = 50 * time.Millisecond
+	cfg.WriteTimeout = 50 * time.Millisecond
 	cut := make(chan struct{}, 1)
 	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
 		line := append(bytes.Repeat([]byte(" "), 1<<16), '\n')
@@ -358,8 +358,8 @@ func TestTheEndWaitsForEveryRequest(t *testing.T) {
 	}
 }
 
-func ExampleRefusal() {
-	text, _ := json.Marshal((&Refusal{Code: http.StatusNotFound, Message: "there is no /v2"}).status())
+func ExampleStatusError() {
+	text, _ := json.Marshal((&StatusError{Code: http.StatusNotFound, Message: "there is no /v2"}).status())
 	fmt.Println(string(text))
 	// Output: {"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"there is no /v2","reason":"NotFound","code":404}
 }

@@ -20,18 +20,18 @@ import (
 type session struct {
 	http.ResponseWriter
 	ctx       context.Context
-	leave     context.CancelFunc
+	cancel    context.CancelFunc
 	webSocket bool // the protocol is WebSocket; SPDY otherwise
 	wg        sync.WaitGroup
 
 	mu   sync.Mutex
-	conn *taken // nil until it is hijacked
+	conn *hijackedConn // nil until it is hijacked
 }
 
 // newSession returns a session and its request, whose context ends with the session.
 func newSession(w http.ResponseWriter, r *http.Request) (*session, *http.Request) {
-	ctx, leave := context.WithCancel(r.Context())
-	return &session{ResponseWriter: w, ctx: ctx, leave: leave, webSocket: wsstream.IsWebSocketRequest(r)}, r.WithContext(ctx)
+	ctx, cancel := context.WithCancel(r.Context())
+	return &session{ResponseWriter: w, ctx: ctx, cancel: cancel, webSocket: wsstream.IsWebSocketRequest(r)}, r.WithContext(ctx)
 }
 
 // Hijack implements http.Hijacker. The session owns the connection.
@@ -43,7 +43,7 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	// Read first what net/http has read ahead, then from the connection. All reads go through
 	// the session, which ends when one fails.
 	ahead, _ := buf.Reader.Peek(buf.Reader.Buffered())
-	t := &taken{Conn: conn, session: s}
+	t := &hijackedConn{Conn: conn, session: s}
 	t.in = io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), readerFunc(t.read))
 	if s.webSocket {
 		t.in = readWebSocketFrames(bufio.NewReader(t.in))
@@ -62,16 +62,16 @@ func cutAfter(ctx context.Context, conn net.Conn) {
 	context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, func() { _ = conn.Close() }) })
 }
 
-// watched is the interval in which a session checks whether its caller has hung up.
-const watched = time.Second
+// watchInterval is the interval in which a session checks whether its caller has hung up.
+const watchInterval = time.Second
 
 // watch ends the session when the caller has closed its connection but no read fails. The
 // session does not read while it waits for a container to take the data that it has read
 // before, so it checks the connection once a second. If the receive window is full, the
 // caller's FIN waits behind its data: then watch ends the session only when the caller's kernel
 // gives up.
-func (s *session) watch(t *taken) {
-	tick := time.NewTicker(watched)
+func (s *session) watch(t *hijackedConn) {
+	tick := time.NewTicker(watchInterval)
 	defer tick.Stop()
 	for before := int64(-1); ; {
 		select {
@@ -81,41 +81,41 @@ func (s *session) watch(t *taken) {
 		}
 		now := t.reads.Load()
 		if now == before && hasHungUp(t.Conn) {
-			s.leave()
+			s.cancel()
 		}
 		before = now
 	}
 }
 
-// lastWrite is how long the server may take to send the final status of a stream.
-const lastWrite = 10 * time.Second
+// lastWriteTimeout is how long the server may take to send the final status of a stream.
+const lastWriteTimeout = 10 * time.Second
 
-// last ends the session after lastWrite: the server sends the last message before. It sets no
+// limitLastWrite ends the session after lastWriteTimeout: the server sends the last message before. It sets no
 // write deadline, because the WebSocket library sets its own at each write.
-func (s *session) last() {
-	late := time.AfterFunc(lastWrite, s.leave)
+func (s *session) limitLastWrite() {
+	late := time.AfterFunc(lastWriteTimeout, s.cancel)
 	context.AfterFunc(s.ctx, func() { late.Stop() })
 }
 
 // end ends the session: it closes the connection, if it was hijacked, and waits for the
 // session's goroutines. A blocked write ends within closeTimeout.
 func (s *session) end() {
-	s.leave()
-	if conn := s.taken(); conn != nil {
+	s.cancel()
+	if conn := s.hijacked(); conn != nil {
 		_ = conn.Close()
 	}
 	s.wg.Wait()
 }
 
-// taken returns the connection, nil until it is hijacked.
-func (s *session) taken() *taken {
+// hijacked returns the connection, nil until it is hijacked.
+func (s *session) hijacked() *hijackedConn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.conn
 }
 
-// taken is the connection of a session.
-type taken struct {
+// hijackedConn is the connection of a session.
+type hijackedConn struct {
 	net.Conn
 	session *session
 	closing sync.Once
@@ -124,16 +124,16 @@ type taken struct {
 }
 
 // Read implements net.Conn.
-func (t *taken) Read(b []byte) (int, error) {
+func (t *hijackedConn) Read(b []byte) (int, error) {
 	n, err := t.in.Read(b)
 	if err != nil {
-		t.session.leave()
+		t.session.cancel()
 	}
 	return n, err
 }
 
 // read reads from the connection itself.
-func (t *taken) read(b []byte) (int, error) {
+func (t *hijackedConn) read(b []byte) (int, error) {
 	n, err := t.Conn.Read(b)
 	t.reads.Add(1)
 	return n, err
@@ -151,7 +151,7 @@ const closeTimeout = 500 * time.Millisecond
 
 // Close implements net.Conn. It reads and discards input first: the kernel resets a
 // connection that is closed with unread input, and the caller would lose the last message.
-func (t *taken) Close() error {
+func (t *hijackedConn) Close() error {
 	var err error
 	t.closing.Do(func() {
 		if half, ok := t.Conn.(interface{ CloseWrite() error }); ok && half.CloseWrite() == nil {
@@ -163,10 +163,10 @@ func (t *taken) Close() error {
 	return err
 }
 
-// upgrades returns a Refusal if a request does not ask to upgrade to WebSocket or SPDY.
-func upgrades(r *http.Request) error {
+// requireUpgrade returns an error if a request does not ask to upgrade to WebSocket or SPDY.
+func requireUpgrade(r *http.Request) error {
 	if wsstream.IsWebSocketRequest(r) || isSPDY(r) {
 		return nil
 	}
-	return &Refusal{Code: http.StatusBadRequest, Message: "Upgrade request required"}
+	return &StatusError{Code: http.StatusBadRequest, Message: "Upgrade request required"}
 }

@@ -168,7 +168,7 @@ func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h h
 	web := s.web(ctx, h)
 	web.Protocols = &protocols
 	ended := make(chan error, 1) // one end
-	go func() { ended <- s.serve(ctx, web, s.bounded(l, "pipes", 10, 0)) }()
+	go func() { ended <- s.serve(ctx, web, s.limitListener(l, "pipes", 10, 0)) }()
 	transport := &http.Transport{DialContext: p.dial, Protocols: &protocols}
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
@@ -188,7 +188,7 @@ func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprintf("HTTP%d", version), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s, p := New(Config{Patience: time.Minute}), newPipes()
+				s, p := New(Config{WriteTimeout: time.Minute}), newPipes()
 				web := p.served(t, s, p, version, func(w http.ResponseWriter, _ *http.Request) {
 					out := s.streamWriter(w)
 					for _, line := range []string{"first\n", "second\n", "last\n"} {
@@ -260,7 +260,7 @@ type slowDesk struct {
 	release chan struct{}
 }
 
-func (d *slowDesk) Who(r *http.Request) (Caller, bool, error) {
+func (d *slowDesk) Authenticate(r *http.Request) (Caller, bool, error) {
 	if len(r.TLS.PeerCertificates) > 0 {
 		return Caller{Name: "admin"}, true, nil
 	}
@@ -269,7 +269,7 @@ func (d *slowDesk) Who(r *http.Request) (Caller, bool, error) {
 	return Caller{}, false, nil
 }
 
-func (d *slowDesk) May(context.Context, Caller, string, ...string) (bool, string, error) {
+func (d *slowDesk) Authorize(context.Context, Caller, string, ...string) (bool, string, error) {
 	return true, "", nil
 }
 

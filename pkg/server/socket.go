@@ -42,8 +42,8 @@ func listen(path string) (_ *socket, err error) {
 			return nil, &InUseError{path}
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".socket-*")); err == nil {
-		for _, dir := range left { // of an agent that was killed before the rename
+	if stale, err := filepath.Glob(filepath.Join(filepath.Dir(path), ".socket-*")); err == nil {
+		for _, dir := range stale { // of an agent that was killed before the rename
 			_ = os.RemoveAll(dir)
 		}
 	}
@@ -100,23 +100,24 @@ func Dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", address)
 }
 
-// peer is the process at the other end of a connection, read from the kernel.
-type peer struct {
+// process is the process at the other end of a connection, read from the kernel.
+type process struct {
 	uid uint32
 	pid int32
 	err error
 }
 
-type peerKey struct{}
+type processKey struct{}
 
-func withPeer(ctx context.Context, c net.Conn) context.Context {
-	uid, pid, err := peerOf(c)
-	return context.WithValue(ctx, peerKey{}, peer{uid, pid, err})
+func withProcess(ctx context.Context, c net.Conn) context.Context {
+	uid, pid, err := processOf(c)
+	return context.WithValue(ctx, processKey{}, process{uid, pid, err})
 }
 
-// admitted returns the peer of a request, and whether it is root or the agent's own
-// user. A peer that the kernel does not name is not admitted.
-func admitted(ctx context.Context) (peer, bool) {
-	p, known := ctx.Value(peerKey{}).(peer)
+// allowedProcess returns the process that made a request over the socket, and whether the
+// server answers it: its user is root or the agent's own. It is not answered if the kernel does
+// not name its user.
+func allowedProcess(ctx context.Context) (process, bool) {
+	p, known := ctx.Value(processKey{}).(process)
 	return p, known && p.err == nil && (p.uid == 0 || int64(p.uid) == int64(os.Geteuid()))
 }

@@ -144,15 +144,15 @@ func TestAdmitted(t *testing.T) {
 		ctx  context.Context
 		want bool
 	}{
-		"root":                   {context.WithValue(t.Context(), peerKey{}, peer{uid: 0}), true},
-		"the agent's own user":   {context.WithValue(t.Context(), peerKey{}, peer{uid: me}), true},
-		"another user":           {context.WithValue(t.Context(), peerKey{}, peer{uid: me + 1}), false},
-		"UID 65534, by overflow": {context.WithValue(t.Context(), peerKey{}, peer{uid: 65534}), me == 65534},
-		"the kernel says no":     {context.WithValue(t.Context(), peerKey{}, peer{err: errors.New("no")}), false},
+		"root":                   {context.WithValue(t.Context(), processKey{}, process{uid: 0}), true},
+		"the agent's own user":   {context.WithValue(t.Context(), processKey{}, process{uid: me}), true},
+		"another user":           {context.WithValue(t.Context(), processKey{}, process{uid: me + 1}), false},
+		"UID 65534, by overflow": {context.WithValue(t.Context(), processKey{}, process{uid: 65534}), me == 65534},
+		"the kernel says no":     {context.WithValue(t.Context(), processKey{}, process{err: errors.New("no")}), false},
 		"no peer":                {t.Context(), false},
-		"not a unix connection":  {withPeer(t.Context(), a), false},
+		"not a unix connection":  {withProcess(t.Context(), a), false},
 	} {
-		if _, got := admitted(c.ctx); got != c.want {
+		if _, got := allowedProcess(c.ctx); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}

@@ -508,8 +508,8 @@ func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 // have a quarter.
 func TestForwarder_ManySessions_ShareOneBound(t *testing.T) {
 	t.Parallel()
-	local, network := newGate(64, 64), newGate(64, 64)
-	open := func(g *gate, pod string) (open int) {
+	local, network := newRequestLimiter(64, 64), newRequestLimiter(64, 64)
+	open := func(g *requestLimiter, pod string) (open int) {
 		q := &request{values: map[string]string{"namespace": pod, "pod": pod}}
 		for range 2 * maxForwardsListener / maxForwards {
 			f := &forwarder{place: func() (func(), bool) { return g.forwards.enter(q) }}

@@ -16,8 +16,8 @@ import (
 func (s *Server) serveTLS(ctx context.Context) {
 	cfg := s.cfg.TLS
 	f := &front{
-		Server: s, gate: newGate(cfg.Requests, cfg.Streams),
-		who: s.who, serves: func(r *route) bool { return r.kubelet },
+		Server: s, limiter: newRequestLimiter(cfg.Requests, cfg.Streams),
+		authenticate: s.authenticateTLS, serves: func(r *route) bool { return r.kubelet },
 	}
 	s.listening(ctx, "TLS port", cfg.Address, func(l net.Listener) error {
 		if cfg.Bound != nil {
@@ -26,7 +26,7 @@ func (s *Server) serveTLS(ctx context.Context) {
 		web := s.web(ctx, f)
 		web.TLSConfig = s.tlsConfig()
 		web.ConnContext = withCounted
-		return s.serve(ctx, web, tls.NewListener(s.bounded(l, "TLS port", cfg.Connections, cfg.PerPeer), web.TLSConfig))
+		return s.serve(ctx, web, tls.NewListener(s.limitListener(l, "TLS port", cfg.Connections, cfg.PerPeer), web.TLSConfig))
 	})
 }
 
@@ -51,23 +51,23 @@ func (s *Server) tlsConfig() *tls.Config {
 	return cfg
 }
 
-// who authenticates a caller of the TLS listener.
-func (s *Server) who(r *http.Request) (Caller, *Refusal) {
-	nobody := &Refusal{Code: http.StatusUnauthorized, Message: "Unauthorized"}
+// authenticateTLS authenticates a caller of the TLS listener.
+func (s *Server) authenticateTLS(r *http.Request) (Caller, *StatusError) {
+	unauthorized := &StatusError{Code: http.StatusUnauthorized, Message: "Unauthorized"}
 	if s.cfg.Access == nil {
-		return Caller{}, nobody
+		return Caller{}, unauthorized
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), quick)
 	defer cancel()
-	c, ok, err := s.cfg.Access.Who(r.WithContext(ctx))
+	c, ok, err := s.cfg.Access.Authenticate(r.WithContext(ctx))
 	if err != nil {
 		s.log.Debug("Failed to authenticate caller", "error", err)
 	}
-	if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+	if refusal := (*StatusError)(nil); errors.As(err, &refusal) {
 		return Caller{}, refusal
 	}
 	if err != nil || !ok {
-		return Caller{}, nobody
+		return Caller{}, unauthorized
 	}
 	c.Local = false
 	return c, nil
@@ -77,36 +77,36 @@ func (s *Server) who(r *http.Request) (Caller, *Refusal) {
 // authentication (C-1.40.5).
 func (s *Server) serveHealth(ctx context.Context) {
 	f := &front{
-		Server: s, gate: newGate(16, 0), open: true,
-		who:    func(*http.Request) (Caller, *Refusal) { return Caller{}, nil },
-		serves: func(r *route) bool { return r.health },
+		Server: s, limiter: newRequestLimiter(16, 0), open: true,
+		authenticate: func(*http.Request) (Caller, *StatusError) { return Caller{}, nil },
+		serves:       func(r *route) bool { return r.health },
 	}
 	s.listening(ctx, "health port", s.cfg.Health, func(l net.Listener) error {
-		return s.serve(ctx, s.web(ctx, f), s.bounded(l, "health port", 64, 0))
+		return s.serve(ctx, s.web(ctx, f), s.limitListener(l, "health port", 64, 0))
 	})
 }
 
-// retry is how long listening waits after a failure.
-const retry = time.Second
+// retryInterval is how long listening waits after a failure.
+const retryInterval = time.Second
 
 // listening serves on an address until ctx is done. If it cannot listen, or serve fails, it
 // tries again. It logs the first of several failures to listen.
 func (s *Server) listening(ctx context.Context, name, address string, serve func(net.Listener) error) {
-	said := false
+	logged := false
 	for ctx.Err() == nil {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err == nil {
 			s.log.Info("Listening", "listener", name, "address", l.Addr().String())
-			said = false
+			logged = false
 			err = serve(l)
 			_ = l.Close()
 			if ctx.Err() == nil {
 				s.log.Error("Failed to serve; listening again", "listener", name, "address", address, "error", err)
 			}
-		} else if ctx.Err() == nil && !said {
-			said = true
+		} else if ctx.Err() == nil && !logged {
+			logged = true
 			s.log.Error("Failed to listen; retrying", "listener", name, "address", address, "error", err)
 		}
-		backoff.Sleep(ctx, retry)
+		backoff.Sleep(ctx, retryInterval)
 	}
 }

@@ -26,7 +26,7 @@ type desk struct {
 	rights map[string]string
 }
 
-func (d *desk) Who(r *http.Request) (Caller, bool, error) {
+func (d *desk) Authenticate(r *http.Request) (Caller, bool, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return Caller{}, false, nil
 	}
@@ -37,7 +37,7 @@ func (d *desk) Who(r *http.Request) (Caller, bool, error) {
 	return Caller{Name: cert.Subject.CommonName, Groups: []string{"system:authenticated"}}, true, nil
 }
 
-func (d *desk) May(_ context.Context, c Caller, verb string, subresources ...string) (bool, string, error) {
+func (d *desk) Authorize(_ context.Context, c Caller, verb string, subresources ...string) (bool, string, error) {
 	switch right := d.rights[c.Name]; right {
 	case "*":
 		return true, "", nil

@@ -286,17 +286,17 @@ func TestC_1_40_1_APortThatIsTakenIsRetriedQuietly(t *testing.T) {
 			<-ctx.Done()
 			return nil
 		})
-		time.Sleep(10*retry + retry/2)
+		time.Sleep(10*retryInterval + retryInterval/2)
 		if n := log.Count("Failed to listen; retrying"); n != 1 {
 			t.Errorf("logged %d times", n)
 		}
 		_ = other.Close()
-		time.Sleep(retry)
+		time.Sleep(retryInterval)
 		synctest.Wait()
 		select {
 		case <-served:
 		default:
-			t.Errorf("the server does not listen %s after the port is free:\n%s", retry, log.String())
+			t.Errorf("the server does not listen %s after the port is free:\n%s", retryInterval, log.String())
 		}
 		cancel()
 	})

@@ -84,7 +84,7 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	a := on("n1")
 	caller := func(r *http.Request, want string) server.Caller {
 		t.Helper()
-		who, ok, err := a.Who(r)
+		who, ok, err := a.Authenticate(r)
 		if err != nil || ok != (want != "") || who.Name != want {
 			t.Fatalf("%+v, %t, %v, want %q", who, ok, err, want)
 		}
@@ -117,7 +117,7 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 		{a, outsider, "get", []string{"healthz", "proxy"}, false},
 		{a, masters, "create", []string{"exec", "proxy"}, true},
 	} {
-		if ok, why, err := it.at.May(t.Context(), it.who, it.verb, it.sub...); ok != it.want || err != nil {
+		if ok, why, err := it.at.Authorize(t.Context(), it.who, it.verb, it.sub...); ok != it.want || err != nil {
 			t.Errorf("%s may %s %q: %t, %q, %v, want %t", it.who.Name, it.verb, it.sub, ok, why, err, it.want)
 		}
 	}
@@ -125,20 +125,20 @@ func TestD1_GetOnNodesProxyIsNotCreate(t *testing.T) {
 	// The API server goes down: its decisions stay cached for a while, nothing new is
 	// allowed.
 	c.APIServer.Kill(t)
-	if ok, _, err := a.May(t.Context(), reader, "get", "pods", "proxy"); !ok || err != nil {
+	if ok, _, err := a.Authorize(t.Context(), reader, "get", "pods", "proxy"); !ok || err != nil {
 		t.Errorf("what was said is forgotten: %t, %v", ok, err)
 	}
-	if _, ok, err := a.Who(asks("reader-token", nil)); !ok || err != nil {
+	if _, ok, err := a.Authenticate(asks("reader-token", nil)); !ok || err != nil {
 		t.Errorf("who was known is forgotten: %t, %v", ok, err)
 	}
-	if ok, _, err := a.May(t.Context(), reader, "get", "stats"); ok || err == nil {
+	if ok, _, err := a.Authorize(t.Context(), reader, "get", "stats"); ok || err == nil {
 		t.Errorf("what cannot be asked is %t, %v", ok, err)
 	}
-	if _, ok, err := a.Who(asks("other-token", nil)); ok || err == nil {
+	if _, ok, err := a.Authenticate(asks("other-token", nil)); ok || err == nil {
 		t.Errorf("who cannot be asked for is %t, %v", ok, err)
 	}
 	c.APIServer.Start(t)
-	if ok, _, err := a.May(t.Context(), reader, "get", "stats", "proxy"); !ok || err != nil {
+	if ok, _, err := a.Authorize(t.Context(), reader, "get", "stats", "proxy"); !ok || err != nil {
 		t.Errorf("after a restart: %t, %v", ok, err)
 	}
 }
@@ -163,24 +163,24 @@ func TestC_1_40_2_ServiceAccountTokens(t *testing.T) {
 	t.Cleanup(way.Close)
 	a := must(access.New(access.Config{Node: "n1", API: way.REST(), TokensFor: time.Millisecond}))
 	token := ask()
-	who, ok, err := a.Who(asks(token, nil))
+	who, ok, err := a.Authenticate(asks(token, nil))
 	if err != nil || !ok || who.Name != "system:serviceaccount:default:metrics" || who.UID == "" || !slices.Contains(who.Groups, "system:serviceaccounts:default") {
 		t.Fatalf("%+v, %t, %v", who, ok, err)
 	}
-	if ok, _, err := a.May(t.Context(), who, "get", "metrics", "proxy"); !ok || err != nil {
+	if ok, _, err := a.Authorize(t.Context(), who, "get", "metrics", "proxy"); !ok || err != nil {
 		t.Errorf("%t, %v", ok, err)
 	}
-	if ok, _, err := a.May(t.Context(), who, "get", "proxy"); ok || err != nil {
+	if ok, _, err := a.Authorize(t.Context(), who, "get", "proxy"); ok || err != nil {
 		t.Errorf("%t, %v", ok, err)
 	}
-	if _, ok, err := a.Who(asks(ask("vault"), nil)); ok || err != nil {
+	if _, ok, err := a.Authenticate(asks(ask("vault"), nil)); ok || err != nil {
 		t.Errorf("a token for another user is %t, %v", ok, err)
 	}
 	if err := admin.CoreV1().ServiceAccounts("default").Delete(t.Context(), "metrics", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	until(t, "the token is refused", func() (bool, error) {
-		_, ok, err := a.Who(asks(token, nil))
+		_, ok, err := a.Authenticate(asks(token, nil))
 		return !ok && err == nil, err
 	})
 }

@@ -73,7 +73,7 @@ type Access struct {
 	reviews *reviews     // nil: there is no API server
 	peers   *peers
 
-	unreviewed, unauthorized server.Seldom // warnings
+	unreviewed, unauthorized server.WarningLimiter // warnings
 }
 
 var _ server.Access = (*Access)(nil)
@@ -133,10 +133,10 @@ func limited(cfg *rest.Config) *rest.Config {
 	return cfg
 }
 
-// Who implements server.Access: it authenticates by certificate first, then by token. It
+// Authenticate implements server.Access: it authenticates by certificate first, then by token. It
 // does not authenticate a request without TLS. Answers from the caches are not limited;
-// verifications and reviews are limited by peer. An error may be a *server.Refusal.
-func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
+// verifications and reviews are limited by peer. An error may be a *server.StatusError.
+func (a *Access) Authenticate(r *http.Request) (c server.Caller, ok bool, err error) {
 	if r.TLS == nil {
 		return server.Caller{}, false, nil
 	}
@@ -200,8 +200,8 @@ func (a *Access) Who(r *http.Request) (c server.Caller, ok bool, err error) {
 	ok = err == nil && said.ok && known(said.caller)
 	leave(!ok && err == nil)
 	if err != nil {
-		if hidden, ok := a.unreviewed.Now(); ok {
-			a.cfg.Log.Warn("Failed to review token", "error", err, "notLogged", hidden)
+		if notLogged, ok := a.unreviewed.Allow(); ok {
+			a.cfg.Log.Warn("Failed to review token", "error", err, "notLogged", notLogged)
 		}
 		return server.Caller{}, false, err
 	}
@@ -226,8 +226,8 @@ func authenticated(c server.Caller) server.Caller {
 	return c
 }
 
-// May implements server.Access. It allows the local caller everything without a review.
-func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresources ...string) (bool, string, error) {
+// Authorize implements server.Access. It allows the local caller everything without a review.
+func (a *Access) Authorize(ctx context.Context, c server.Caller, verb string, subresources ...string) (bool, string, error) {
 	switch {
 	case c.Local:
 		return true, "local", nil
@@ -236,19 +236,19 @@ func (a *Access) May(ctx context.Context, c server.Caller, verb string, subresou
 	case a.reviews == nil:
 		return slices.Contains(c.Groups, mastersGroup), "without an API server, only group " + mastersGroup + " has access", nil
 	}
-	why := ""
+	reason := ""
 	for _, subresource := range subresources {
 		said, err := a.reviews.may(ctx, c, verb, subresource)
 		if err != nil {
-			if hidden, ok := a.unauthorized.Now(); ok {
-				a.cfg.Log.Warn("Failed to review access", "apiVerb", verb, "subresource", subresource, "error", err, "notLogged", hidden)
+			if notLogged, ok := a.unauthorized.Allow(); ok {
+				a.cfg.Log.Warn("Failed to review access", "apiVerb", verb, "subresource", subresource, "error", err, "notLogged", notLogged)
 			}
 			return false, "", err
 		}
-		if why = said.reason; said.allowed {
-			return true, why, nil
+		if reason = said.reason; said.allowed {
+			return true, reason, nil
 		}
 	}
 	a.reviews.trusted.Remove(c.Name)
-	return false, why, nil
+	return false, reason, nil
 }

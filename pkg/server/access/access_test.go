@@ -138,7 +138,7 @@ func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 		a := s.access(t)
 		who := func(token string, want bool, asked int) server.Caller {
 			t.Helper()
-			c, ok, err := a.Who(with(token))
+			c, ok, err := a.Authenticate(with(token))
 			if n, _ := s.counts(); ok != want || err != nil || n != asked {
 				t.Errorf("%q is %+v, %t, %v after %d questions, want %t after %d", token, c, ok, err, n, want, asked)
 			}
@@ -180,10 +180,13 @@ func TestC_1_40_2_TimesAreConfigured(t *testing.T) {
 				kept time.Duration
 				ask  func() error
 			}{
-				"token": {it.tokens, func() error { _, _, err := a.Who(with("hunter2")); return err }},
-				"yes":   {it.allowed, func() error { _, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "get", "proxy"); return err }},
+				"token": {it.tokens, func() error { _, _, err := a.Authenticate(with("hunter2")); return err }},
+				"yes": {it.allowed, func() error {
+					_, _, err := a.Authorize(t.Context(), server.Caller{Name: "anna"}, "get", "proxy")
+					return err
+				}},
 				"no": {it.denied, func() error {
-					_, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "create", "proxy")
+					_, _, err := a.Authorize(t.Context(), server.Caller{Name: "anna"}, "create", "proxy")
 					return err
 				}},
 			} {
@@ -211,18 +214,18 @@ func TestC_1_40_2_RefusedTokenIsAskedAboutSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna()}
 		a := s.access(t, func(c *Config) { c.TokensFor = time.Hour })
-		if _, ok, _ := a.Who(with("late")); ok {
+		if _, ok, _ := a.Authenticate(with("late")); ok {
 			t.Fatal("let in")
 		}
 		s.mu.Lock()
 		s.tokens["late"] = s.tokens["hunter2"]
 		s.mu.Unlock()
 		time.Sleep(29 * time.Second)
-		if _, ok, _ := a.Who(with("late")); ok {
+		if _, ok, _ := a.Authenticate(with("late")); ok {
 			t.Error("a denial is not cached")
 		}
 		time.Sleep(2 * time.Second)
-		if _, ok, err := a.Who(with("late")); !ok || err != nil {
+		if _, ok, err := a.Authenticate(with("late")); !ok || err != nil {
 			t.Errorf("half a minute later: %t, %v", ok, err)
 		}
 	})
@@ -236,29 +239,29 @@ func TestF72_RevokedTokenAndUnresponsiveServer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna()}
 		a := s.access(t)
-		if _, ok, _ := a.Who(with("hunter2")); !ok {
+		if _, ok, _ := a.Authenticate(with("hunter2")); !ok {
 			t.Fatal("a good token is refused")
 		}
 		s.set(errDown)
-		if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+		if _, ok, err := a.Authenticate(with("hunter2")); !ok || err != nil {
 			t.Errorf("what is known is not answered without the server: %v", err)
 		}
-		if _, ok, err := a.Who(with("hunter3")); ok || err == nil {
+		if _, ok, err := a.Authenticate(with("hunter3")); ok || err == nil {
 			t.Errorf("an unknown token is %t, %v", ok, err)
 		}
 		time.Sleep(2*time.Minute + time.Second)
-		if _, ok, err := a.Who(with("hunter2")); ok || err == nil {
+		if _, ok, err := a.Authenticate(with("hunter2")); ok || err == nil {
 			t.Errorf("what cannot be asked is %t, %v", ok, err)
 		}
 		s.set(nil)
-		if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+		if _, ok, err := a.Authenticate(with("hunter2")); !ok || err != nil {
 			t.Errorf("an error is kept: %v", err)
 		}
 		s.mu.Lock()
 		clear(s.tokens)
 		s.mu.Unlock()
 		time.Sleep(2*time.Minute + time.Second)
-		if _, ok, _ := a.Who(with("hunter2")); ok {
+		if _, ok, _ := a.Authenticate(with("hunter2")); ok {
 			t.Error("a revoked token is let in")
 		}
 	})
@@ -275,12 +278,12 @@ func TestD1_NoTokenIsKeptOrLogged(t *testing.T) {
 		c.Log = slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	})
 	for _, token := range []string{"hunter2", "hunter2-unknown"} {
-		if _, _, err := a.Who(with(token)); err != nil {
+		if _, _, err := a.Authenticate(with(token)); err != nil {
 			t.Error(err)
 		}
 	}
 	s.set(errDown)
-	_, _, err := a.Who(with("hunter2-late"))
+	_, _, err := a.Authenticate(with("hunter2-late"))
 	if err == nil {
 		t.Error("no error")
 	}
@@ -308,30 +311,30 @@ func TestD1_NoCallerIsAnonymous(t *testing.T) {
 	}
 	a := s.access(t)
 	for _, token := range []string{"", "a", "b", "c", "d", strings.Repeat("x", tokenLimit+1), "good extra"} {
-		if c, ok, err := a.Who(with(token)); ok || err != nil {
+		if c, ok, err := a.Authenticate(with(token)); ok || err != nil {
 			t.Errorf("%.20q is %+v, %v", token, c, err)
 		}
 	}
 	plain := with("good")
 	plain.TLS = nil
-	if _, ok, _ := a.Who(plain); ok {
+	if _, ok, _ := a.Authenticate(plain); ok {
 		t.Error("a token that came in the clear is let in")
 	}
 	basic := with("")
 	basic.Header.Set("Authorization", "Basic good")
-	if _, ok, _ := a.Who(basic); ok {
+	if _, ok, _ := a.Authenticate(basic); ok {
 		t.Error("another scheme is let in")
 	}
 	proxied := with("")
 	proxied.Header.Set("X-Remote-User", "admin")
-	if _, ok, _ := a.Who(proxied); ok {
+	if _, ok, _ := a.Authenticate(proxied); ok {
 		t.Error("a header authenticates the caller")
 	}
-	if _, ok, _ := a.Who(with("good")); !ok {
+	if _, ok, _ := a.Authenticate(with("good")); !ok {
 		t.Error("a good token is refused")
 	}
 	for _, c := range []server.Caller{{}, {Name: "system:anonymous"}, {Name: "x", Groups: []string{"system:unauthenticated"}}} {
-		if ok, _, err := a.May(t.Context(), c, "get", "proxy"); ok || err != nil {
+		if ok, _, err := a.Authorize(t.Context(), c, "get", "proxy"); ok || err != nil {
 			t.Errorf("%+v may, %v", c, err)
 		}
 	}
@@ -359,7 +362,7 @@ func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
 	} {
 		yes = it.yes
 		s.asked = nil
-		ok, why, err := s.access(t).May(t.Context(), c, "get", "pods", "proxy")
+		ok, why, err := s.access(t).Authorize(t.Context(), c, "get", "pods", "proxy")
 		var asked []string
 		for _, q := range s.asked {
 			asked = append(asked, q.ResourceAttributes.Subresource)
@@ -373,7 +376,7 @@ func TestC_1_40_3_FirstYesSuffices(t *testing.T) {
 		got != "anna 7 [a b] map[scope:[x]] "+fmt.Sprintf("%+v", authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: "pods", Name: "n1"}) {
 		t.Errorf("asked %s", got)
 	}
-	if ok, _, err := s.access(t).May(t.Context(), c, "get"); ok || err != nil {
+	if ok, _, err := s.access(t).Authorize(t.Context(), c, "get"); ok || err != nil {
 		t.Errorf("nothing asked is %t, %v", ok, err)
 	}
 }
@@ -389,7 +392,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 		c := server.Caller{Name: "anna", Groups: []string{"a", "b"}}
 		may := func(c server.Caller, verb string, want bool, asked int) {
 			t.Helper()
-			ok, _, err := a.May(t.Context(), c, verb, "proxy")
+			ok, _, err := a.Authorize(t.Context(), c, verb, "proxy")
 			if _, n := s.counts(); ok != want || err != nil || n != asked {
 				t.Errorf("%s is %t, %v after %d questions, want %t after %d", verb, ok, err, n, want, asked)
 			}
@@ -408,7 +411,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 		s.set(errDown)
 		may(c, "get", true, 6)
 		time.Sleep(5 * time.Minute)
-		ok, _, err := a.May(t.Context(), c, "get", "proxy")
+		ok, _, err := a.Authorize(t.Context(), c, "get", "proxy")
 		if ok || err == nil {
 			t.Errorf("what cannot be asked is %t, %v", ok, err)
 		}
@@ -426,11 +429,11 @@ func TestD1_AccessFailsClosed(t *testing.T) {
 		return authorizationv1.SubjectAccessReviewStatus{Allowed: true, Denied: true, EvaluationError: "both"}
 	}}
 	c := server.Caller{Name: "anna"}
-	if ok, _, err := s.access(t).May(t.Context(), c, "get", "proxy"); ok || err != nil {
+	if ok, _, err := s.access(t).Authorize(t.Context(), c, "get", "proxy"); ok || err != nil {
 		t.Errorf("denied is %t, %v", ok, err)
 	}
 	s.set(errDown)
-	if ok, _, err := s.access(t).May(t.Context(), c, "get", "pods", "proxy"); ok || err == nil {
+	if ok, _, err := s.access(t).Authorize(t.Context(), c, "get", "pods", "proxy"); ok || err == nil {
 		t.Errorf("no answer is %t, %v", ok, err)
 	}
 	stuck := &api{meet: func() {}}
@@ -442,7 +445,7 @@ func TestD1_AccessFailsClosed(t *testing.T) {
 			t.Errorf("%+v is accepted", it)
 		}
 	}
-	if ok, _, err := stuck.access(t).May(t.Context(), server.Caller{Name: "root", Local: true}, "create", "proxy"); !ok || err != nil {
+	if ok, _, err := stuck.access(t).Authorize(t.Context(), server.Caller{Name: "root", Local: true}, "create", "proxy"); !ok || err != nil {
 		t.Errorf("the local caller is %t, %v", ok, err)
 	}
 }

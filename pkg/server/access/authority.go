@@ -50,7 +50,7 @@ type authorities struct {
 	turns             *semaphore.Weighted
 	accepted, refused *cache.LRUExpireCache // of judged; a crowd of refused chains displaces no accepted one
 
-	unread server.Seldom // errors
+	unread server.WarningLimiter // errors
 
 	mu         sync.Mutex // guards the fields below
 	read       time.Time
@@ -96,7 +96,7 @@ func (a *authorities) now(now time.Time) (*x509.CertPool, int64) {
 	defer a.mu.Unlock()
 	if now.Sub(a.read) >= rereadAfter || now.Before(a.read) {
 		if err := a.load(now); err != nil {
-			if hidden, ok := a.unread.Now(); ok {
+			if hidden, ok := a.unread.Allow(); ok {
 				a.log.Error("Failed to reload client CA file", "error", err, "notLogged", hidden)
 			}
 		}

@@ -112,7 +112,7 @@ func TestD1_ClientCertificates(t *testing.T) {
 		{"the caller is not authenticated", showing(ours.issue("anna", func(c *x509.Certificate) { c.Subject.Organization = []string{"system:unauthenticated"} })), false},
 		{"signed by itself", showing(others.cert), false},
 	} {
-		c, ok, err := a.Who(it.r)
+		c, ok, err := a.Authenticate(it.r)
 		if ok != it.want || err != nil {
 			t.Errorf("%s: %t, %v", it.name, ok, err)
 		}
@@ -127,10 +127,10 @@ func TestD1_ClientCertificates(t *testing.T) {
 	s.tokens = anna()
 	r := showing(others.issue("mallory"))
 	r.Header.Set("Authorization", "Bearer hunter2")
-	if c, ok, err := a.Who(r); !ok || err != nil || c.Name != "anna" {
+	if c, ok, err := a.Authenticate(r); !ok || err != nil || c.Name != "anna" {
 		t.Errorf("%+v, %t, %v", c, ok, err)
 	}
-	if _, ok, _ := s.access(t).Who(showing(ours.issue("anna"))); ok {
+	if _, ok, _ := s.access(t).Authenticate(showing(ours.issue("anna"))); ok {
 		t.Error("a certificate is accepted without authorities")
 	}
 }
@@ -191,15 +191,15 @@ func TestD1_Standalone(t *testing.T) {
 		{with("hunter2"), false, false},
 		{with(""), false, false},
 	} {
-		c, ok, err := a.Who(it.r)
+		c, ok, err := a.Authenticate(it.r)
 		if ok != it.who || err != nil {
 			t.Errorf("%+v is %t, %v", c, ok, err)
 		}
-		if ok, _, err := a.May(t.Context(), c, "get", "proxy", "pods"); ok != it.may || err != nil {
+		if ok, _, err := a.Authorize(t.Context(), c, "get", "proxy", "pods"); ok != it.may || err != nil {
 			t.Errorf("%+v may: %t, %v", c, ok, err)
 		}
 	}
-	if ok, _, _ := a.May(t.Context(), server.Caller{Local: true}, "create", "proxy"); !ok {
+	if ok, _, _ := a.Authorize(t.Context(), server.Caller{Local: true}, "create", "proxy"); !ok {
 		t.Error("the local caller may not")
 	}
 }

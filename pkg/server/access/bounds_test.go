@@ -35,7 +35,7 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 		for i := range 200 {
 			r := with(fmt.Sprintf("unknown-%d", i))
 			r.RemoteAddr = fmt.Sprintf("198.51.100.%d:1", i)
-			wg.Go(func() { _, _, _ = a.Who(r) })
+			wg.Go(func() { _, _, _ = a.Authenticate(r) })
 		}
 		wg.Wait()
 		if n := most.Load(); n > asking || n < asking/2 {
@@ -76,7 +76,7 @@ func TestD2_FewRequestsWaitForATokenReview(t *testing.T) {
 				r := with(token)
 				r.RemoteAddr = fmt.Sprintf("198.51.%d.%d:1", i/250, i%250)
 				wg.Go(func() {
-					_, ok, err := a.Who(r)
+					_, ok, err := a.Authenticate(r)
 					if ok {
 						t.Error("an invalid token is accepted")
 					}
@@ -89,7 +89,7 @@ func TestD2_FewRequestsWaitForATokenReview(t *testing.T) {
 			if n := away.Load(); n != 500-waiting {
 				t.Errorf("alike %t: %d are sent away", alike, n)
 			}
-			if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+			if _, ok, err := a.Authenticate(with("hunter2")); !ok || err != nil {
 				t.Errorf("afterwards: %t, %v", ok, err)
 			}
 		})
@@ -116,10 +116,10 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 				ctx = gone
 			}
 			wg.Go(func() {
-				if _, ok, err := a.Who(with("hunter2").WithContext(ctx)); !ok || err != nil {
+				if _, ok, err := a.Authenticate(with("hunter2").WithContext(ctx)); !ok || err != nil {
 					t.Errorf("%d: %t, %v", i, ok, err)
 				}
-				if ok, _, err := a.May(ctx, server.Caller{Name: "anna"}, "get", "proxy"); !ok || err != nil {
+				if ok, _, err := a.Authorize(ctx, server.Caller{Name: "anna"}, "get", "proxy"); !ok || err != nil {
 					t.Errorf("%d: %t, %v", i, ok, err)
 				}
 			})
@@ -149,12 +149,12 @@ func TestReview_CrowdOfDenied_DisplacesNoAllowedOne(t *testing.T) {
 			if i == 0 {
 				name = "anna"
 			}
-			if ok, _, err := a.May(t.Context(), server.Caller{Name: name}, "get", "pods"); err != nil || ok != (i == 0) {
+			if ok, _, err := a.Authorize(t.Context(), server.Caller{Name: name}, "get", "pods"); err != nil || ok != (i == 0) {
 				t.Fatalf("%s: %t, %v", name, ok, err)
 			}
 		}
 		_, before := s.counts()
-		if ok, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "get", "pods"); !ok || err != nil {
+		if ok, _, err := a.Authorize(t.Context(), server.Caller{Name: "anna"}, "get", "pods"); !ok || err != nil {
 			t.Errorf("%t, %v", ok, err)
 		}
 		if _, n := s.counts(); n != before {
@@ -208,7 +208,7 @@ func TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers(t *testing.T) {
 		allowed := func() {
 			t.Helper()
 			begun := time.Now()
-			if ok, _, err := a.May(t.Context(), anna, "get", "pods"); !ok || err != nil || time.Since(begun) > 0 {
+			if ok, _, err := a.Authorize(t.Context(), anna, "get", "pods"); !ok || err != nil || time.Since(begun) > 0 {
 				t.Errorf("anna: %t, %v after %s", ok, err, time.Since(begun))
 			}
 		}
@@ -219,7 +219,7 @@ func TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers(t *testing.T) {
 		for i := range 500 {
 			guest := server.Caller{Name: fmt.Sprint("guest-", i), Peer: server.Peer(fmt.Sprintf("198.51.100.%d:1", i/10))}
 			wg.Go(func() {
-				switch ok, _, err := a.May(t.Context(), guest, "get", "pods"); {
+				switch ok, _, err := a.Authorize(t.Context(), guest, "get", "pods"); {
 				case ok:
 					t.Errorf("%s is allowed", guest.Name)
 				case tooMany(err):

@@ -41,7 +41,7 @@ func FuzzCertificates(f *testing.F) {
 		}
 		verified, _ := counting(a)
 		r := showing(shown...)
-		c, ok, err := a.Who(r)
+		c, ok, err := a.Authenticate(r)
 		if err != nil {
 			t.Errorf("error %v", err)
 		}
@@ -56,7 +56,7 @@ func FuzzCertificates(f *testing.F) {
 		if ok && (wrong != nil || c.Local || c.Name != shown[0].Subject.CommonName || c.Name == "" || c.Name == anonymousName) {
 			t.Errorf("%+v is let in: %v", c, wrong)
 		}
-		again, same, _ := a.Who(r)
+		again, same, _ := a.Authenticate(r)
 		if same != ok || again.Name != c.Name || verified.Load() > 1 {
 			t.Errorf("the second answer is %t, the first one %t, after %d verifications", same, ok, verified.Load())
 		}
@@ -89,7 +89,7 @@ func FuzzTokens(f *testing.F) {
 		r := httptest.NewRequest("GET", "https://node:10250/pods", nil)
 		r.TLS = &tls.ConnectionState{}
 		r.Header["Authorization"] = []string{header}
-		c, ok, err := a.Who(r)
+		c, ok, err := a.Authenticate(r)
 		scheme, token, _ := strings.Cut(strings.TrimSpace(header), " ")
 		if token = strings.TrimSpace(token); ok && (token != known || !strings.EqualFold(scheme, "Bearer") || c.Name != "anna" || c.Local) {
 			t.Errorf("%q is %+v", header, c)
@@ -103,7 +103,7 @@ func FuzzTokens(f *testing.F) {
 		if len(token) > 8 && strings.Contains(log.String(), token) {
 			t.Errorf("%q is in the log", header)
 		}
-		if _, same, _ := a.Who(r); same != ok {
+		if _, same, _ := a.Authenticate(r); same != ok {
 			t.Errorf("%q: the second answer is another one", header)
 		}
 	})

@@ -71,16 +71,16 @@ func newPeers() *peers {
 // enter admits a credential to authentication, or a caller of that name to its review; name is ""
 // for a credential. A name gets a place only while it has fewer than are free, however many
 // addresses and tokens it has. Call leave once afterwards, with whether the credential was
-// refused. The error is a *server.Refusal with code 429.
+// refused. The error is a *server.StatusError with code 429.
 func (p *peers) enter(peer netip.Prefix, kind credential, name string) (leave func(refused bool), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	of, by := presented{peer, kind}, reviewed{name, kind}
 	switch {
 	case p.left(of).left < 1:
-		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
+		return nil, &server.StatusError{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
 	case p.all[kind] >= waiting || p.waiting[of] >= waitingPeer || name != "" && p.names[by] >= waiting-p.all[kind]:
-		return nil, &server.Refusal{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
+		return nil, &server.StatusError{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
 	}
 	p.all[kind]++
 	p.waiting[of]++

@@ -42,7 +42,7 @@ func from(r *http.Request, address string) *http.Request {
 }
 
 func tooMany(err error) bool {
-	var refusal *server.Refusal
+	var refusal *server.StatusError
 	return errors.As(err, &refusal) && refusal.Code == http.StatusTooManyRequests
 }
 
@@ -66,7 +66,7 @@ func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
 		return append([]*x509.Certificate{at.issue("anna")}, all...)
 	}
 	numbered := func(i int) string { return fmt.Sprint("between", i) }
-	if _, ok, err := a.Who(showing(chain(intermediates, numbered)...)); !ok || err != nil || verified.Load() != 1 {
+	if _, ok, err := a.Authenticate(showing(chain(intermediates, numbered)...)); !ok || err != nil || verified.Load() != 1 {
 		t.Errorf("%d intermediates: %t, %v after %d verifications", intermediates, ok, err, verified.Load())
 	}
 	long := make([]string, 200)
@@ -86,7 +86,7 @@ func TestCertificate_ExpensiveChain_IsNotVerified(t *testing.T) {
 		"names":                  {many.issue("anna", func(c *x509.Certificate) { c.DNSNames = long }), &constrained},
 		"RSA":                    {ours.issue("anna"), wide(newAuthority("wide", ours).cert)},
 	} {
-		if _, ok, err := a.Who(showing(shown...)); ok || err != nil {
+		if _, ok, err := a.Authenticate(showing(shown...)); ok || err != nil {
 			t.Errorf("%s: %t, %v", name, ok, err)
 		}
 	}
@@ -115,10 +115,10 @@ func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 	soon := time.Now().Add(time.Minute)
 	good, bad := ours.issue("anna", func(c *x509.Certificate) { c.NotAfter = soon }), others.issue("anna")
 	for range 50 {
-		if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+		if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil {
 			t.Fatalf("good: %t, %v", ok, err)
 		}
-		if _, ok, err := a.Who(showing(bad)); ok || err != nil {
+		if _, ok, err := a.Authenticate(showing(bad)); ok || err != nil {
 			t.Fatalf("bad: %t, %v", ok, err)
 		}
 	}
@@ -152,16 +152,16 @@ func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {
 	verified, _ := counting(a)
 	good := between.issue("mallory")
 	for range 2 {
-		if _, ok, err := a.Who(showing(good)); ok || err != nil {
+		if _, ok, err := a.Authenticate(showing(good)); ok || err != nil {
 			t.Fatalf("without its intermediate: %t, %v", ok, err)
 		}
 	}
 	for i := range 50 {
-		if _, ok, err := a.Who(showing(good, between.cert, newAuthority(fmt.Sprint("junk", i), nil).cert)); !ok || err != nil {
+		if _, ok, err := a.Authenticate(showing(good, between.cert, newAuthority(fmt.Sprint("junk", i), nil).cert)); !ok || err != nil {
 			t.Fatalf("with its intermediate and junk: %t, %v", ok, err)
 		}
 	}
-	if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+	if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil {
 		t.Errorf("without its intermediate, once it is accepted: %t, %v", ok, err)
 	}
 	if n := verified.Load(); n != 2 {
@@ -183,7 +183,7 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	a := s.access(t, func(c *Config) { c.ClientCAFile = caFile(t, ours.pem()) })
 	verified, most := counting(a)
 	good := ours.issue("anna")
-	if _, ok, _ := a.Who(showing(good)); !ok {
+	if _, ok, _ := a.Authenticate(showing(good)); !ok {
 		t.Fatal("a good certificate is refused")
 	}
 	var shown []*x509.Certificate
@@ -195,7 +195,7 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	var wg sync.WaitGroup
 	for _, c := range shown {
 		wg.Go(func() {
-			if _, ok, err := a.Who(showing(c)); ok || err != nil && !tooMany(err) {
+			if _, ok, err := a.Authenticate(showing(c)); ok || err != nil && !tooMany(err) {
 				t.Errorf("%t, %v", ok, err)
 			} else if err != nil {
 				refused.Add(1)
@@ -211,10 +211,10 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	if n := most.Load(); n > verifying {
 		t.Errorf("%d at a time", n)
 	}
-	if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+	if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil {
 		t.Errorf("the accepted chain: %t, %v", ok, err)
 	}
-	if _, ok, err := a.Who(from(showing(ours.issue("ben")), "203.0.113.7:1")); !ok || err != nil {
+	if _, ok, err := a.Authenticate(from(showing(ours.issue("ben")), "203.0.113.7:1")); !ok || err != nil {
 		t.Errorf("another peer: %t, %v", ok, err)
 	}
 }
@@ -232,7 +232,7 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 	spend := func(junk func(int) *http.Request) {
 		t.Helper()
 		for i := 0; ; i++ {
-			if _, ok, err := a.Who(junk(i)); ok || i > 10*refusalBurst {
+			if _, ok, err := a.Authenticate(junk(i)); ok || i > 10*refusalBurst {
 				t.Fatal("the budget is not spent")
 			} else if tooMany(err) {
 				return
@@ -240,7 +240,7 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 		}
 	}
 	spend(func(i int) *http.Request { return with(fmt.Sprint("junk-", i)) })
-	if _, ok, err := a.Who(showing(good)); !ok || err != nil {
+	if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil {
 		t.Errorf("after junk tokens: %t, %v", ok, err)
 	}
 	spend(func(int) *http.Request { return showing(others.issue("mallory")) })
@@ -248,7 +248,7 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 	if _, said, found := a.certs.kept([]*x509.Certificate{good}, good.NotAfter.Add(-time.Second)); !found || !said.ok {
 		t.Error("the accepted chain is not kept as long as it is valid")
 	}
-	if _, ok, err := a.Who(showing(good)); !ok || err != nil || verified.Load() != before {
+	if _, ok, err := a.Authenticate(showing(good)); !ok || err != nil || verified.Load() != before {
 		t.Errorf("after junk chains: %t, %v", ok, err)
 	}
 }
@@ -266,17 +266,17 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 			c.Log = slog.New(slog.NewTextHandler(&log, nil))
 			c.TokensFor = time.Hour
 		})
-		if _, ok, _ := a.Who(with("hunter2")); !ok {
+		if _, ok, _ := a.Authenticate(with("hunter2")); !ok {
 			t.Fatal("a good token is refused")
 		}
 		for i := range 2 * tokensKept {
 			r := from(with(fmt.Sprint("unknown-", i)), fmt.Sprintf("[2001:db8:%x::1]:1", i))
-			if _, ok, err := a.Who(r); ok || err != nil {
+			if _, ok, err := a.Authenticate(r); ok || err != nil {
 				t.Fatalf("%d: %t, %v", i, ok, err)
 			}
 		}
 		before, _ := s.counts()
-		if _, ok, err := a.Who(with("hunter2")); !ok || err != nil {
+		if _, ok, err := a.Authenticate(with("hunter2")); !ok || err != nil {
 			t.Errorf("the accepted token: %t, %v", ok, err)
 		}
 		if n, _ := s.counts(); n != before {
@@ -284,7 +284,7 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 		}
 		begin, turned := time.Now(), 0
 		for i := range 1000 { // one host with many addresses
-			_, ok, err := a.Who(from(with(fmt.Sprint("other-", i)), fmt.Sprintf("[2001:db8:ffff:1::%x]:1", i+1)))
+			_, ok, err := a.Authenticate(from(with(fmt.Sprint("other-", i)), fmt.Sprintf("[2001:db8:ffff:1::%x]:1", i+1)))
 			if ok {
 				t.Fatal("accepted")
 			}
@@ -300,19 +300,19 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 		s.set(errDown)
 		before = strings.Count(log.String(), "level=WARN")
 		for i := range 400 { // in less than ten seconds: the client of the API server sends 50 a second
-			_, _, _ = a.Who(from(with(fmt.Sprint("late-", i)), "203.0.113.9:1"))
+			_, _, _ = a.Authenticate(from(with(fmt.Sprint("late-", i)), "203.0.113.9:1"))
 		}
 		if n := strings.Count(log.String(), "level=WARN") - before; n != 1 {
 			t.Errorf("%d warnings", n)
 		}
 		time.Sleep(20 * time.Second)
-		_, _, _ = a.Who(from(with("late"), "203.0.113.9:1"))
+		_, _, _ = a.Authenticate(from(with("late"), "203.0.113.9:1"))
 		if !strings.Contains(log.String(), "notLogged=399") {
 			t.Errorf("the warnings left out are not counted: %s", log.String())
 		}
 		s.set(nil)
 		time.Sleep(time.Minute)
-		if _, ok, err := a.Who(from(with("other-1"), "[2001:db8:ffff:1::1]:1")); ok || err != nil {
+		if _, ok, err := a.Authenticate(from(with("other-1"), "[2001:db8:ffff:1::1]:1")); ok || err != nil {
 			t.Errorf("after a minute the peer is still turned away: %t, %v", ok, err)
 		}
 	})
@@ -330,7 +330,7 @@ func TestToken_OnePeerWaits_OthersAreAnswered(t *testing.T) {
 		var wg sync.WaitGroup
 		for i := range 500 {
 			wg.Go(func() {
-				if _, _, err := a.Who(with(fmt.Sprint("unknown-", i))); tooMany(err) {
+				if _, _, err := a.Authenticate(with(fmt.Sprint("unknown-", i))); tooMany(err) {
 					away.Add(1)
 				}
 			})
@@ -339,7 +339,7 @@ func TestToken_OnePeerWaits_OthersAreAnswered(t *testing.T) {
 		if n := away.Load(); n != 500-waitingPeer {
 			t.Errorf("%d are turned away", n)
 		}
-		if _, ok, err := a.Who(from(with("hunter2"), "203.0.113.9:1")); !ok || err != nil {
+		if _, ok, err := a.Authenticate(from(with("hunter2"), "203.0.113.9:1")); !ok || err != nil {
 			t.Errorf("another peer: %t, %v", ok, err)
 		}
 		wg.Wait()

@@ -67,7 +67,7 @@ func newReviews(cfg Config, peers *peers) (*reviews, error) {
 }
 
 // may decides whether c may do verb on nodes/<node>/<subresource> (C-1.40.3), from the
-// cache or by a review. It caches no error. The error is a *server.Refusal if too many
+// cache or by a review. It caches no error. The error is a *server.StatusError if too many
 // callers wait for reviews.
 func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource string) (decision, error) {
 	spec := authorizationv1.SubjectAccessReviewSpec{

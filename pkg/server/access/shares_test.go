@@ -34,7 +34,7 @@ func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {
 				a := s.access(t, func(c *Config) { c.AllowedFor = -1 })
 				allowed := func(name string) {
 					t.Helper()
-					if ok, _, err := a.May(t.Context(), server.Caller{Name: name, Peer: server.Peer("192.0.2.1:1")}, "get", "metrics"); !ok || err != nil {
+					if ok, _, err := a.Authorize(t.Context(), server.Caller{Name: name, Peer: server.Peer("192.0.2.1:1")}, "get", "metrics"); !ok || err != nil {
 						t.Errorf("%s: %t, %v", name, ok, err)
 					}
 				}
@@ -47,7 +47,7 @@ func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {
 				for i := range 500 {
 					c := server.Caller{Name: "mallory", Peer: server.Peer(fmt.Sprintf("198.51.100.%d:1", i%10)), Extra: map[string][]string{credentialID: {fmt.Sprint(i)}}}
 					wg.Go(func() {
-						if _, _, err := a.May(t.Context(), c, "get", "proxy"); tooMany(err) {
+						if _, _, err := a.Authorize(t.Context(), c, "get", "proxy"); tooMany(err) {
 							away.Add(1)
 						}
 					})
@@ -79,7 +79,7 @@ func TestReview_CallerIsDenied_IsTrustedNoMore(t *testing.T) {
 		if !want {
 			right = "none"
 		}
-		if ok, _, err := a.May(t.Context(), server.Caller{Name: "anna"}, "create", "exec", "proxy"); ok != want || err != nil {
+		if ok, _, err := a.Authorize(t.Context(), server.Caller{Name: "anna"}, "create", "exec", "proxy"); ok != want || err != nil {
 			t.Errorf("allowed %t, %v; want %t", ok, err, want)
 		}
 		if _, is := a.reviews.trusted.Get("anna"); is != want {
