@@ -23,8 +23,8 @@ func hangs(ctx context.Context) bool {
 }
 
 // Registries that hang delay a collection by askLimit at most, and what a person asks for not at
-// all. Their images go, since no other frees the disk. A registry that is known to hang is not
-// asked again for an hour.
+// all. Later collections ask the registries that were left out, so that the image of one that
+// answers is removed in the end. A registry that is known to hang is not asked again for an hour.
 func TestCollect_RegistriesHang_DelayItBoundedly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -43,11 +43,12 @@ func TestCollect_RegistriesHang_DelayItBoundedly(t *testing.T) {
 		v := NewInventory(cfg)
 		began := time.Now()
 		var wg sync.WaitGroup
-		wg.Go(func() {
-			if err := v.Collect(t.Context()); err != nil {
-				t.Error(err)
+		collect := func() {
+			if err := v.Collect(t.Context()); err == nil {
+				t.Error("the disk stays full, and there is no error")
 			}
-		})
+		}
+		wg.Go(collect)
 		synctest.Wait()
 		if v.mu.TryLock() {
 			v.mu.Unlock()
@@ -55,17 +56,17 @@ func TestCollect_RegistriesHang_DelayItBoundedly(t *testing.T) {
 			t.Error("no other request can look at the images while registries are asked")
 		}
 		wg.Wait()
-		if took := time.Since(began); took > time.Minute || len(s.removed) != 3 {
-			t.Errorf("after %s it has removed %v", took, s.removed)
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("it took %s", took)
 		}
 		if asked.Load() > 60 || most.Load() > 8 {
 			t.Errorf("%d registries asked, %d at a time", asked.Load(), most.Load())
 		}
 		for range 11 { // within the hour
-			s.free = 0
-			if err := v.Collect(t.Context()); err != nil {
-				t.Error(err)
-			}
+			collect()
+		}
+		if !slices.Equal(s.removed, []string{"sha256:quay.io/good"}) {
+			t.Errorf("removed %v", s.removed)
 		}
 		if asked.Load() > 150 {
 			t.Errorf("%d questions about 100 registries that hang and one that answers", asked.Load())
@@ -73,18 +74,14 @@ func TestCollect_RegistriesHang_DelayItBoundedly(t *testing.T) {
 	})
 }
 
-// Images whose registry is silent outlive the others, but not a full disk: a tenant cannot keep
-// the images of its pods by stopping its registry. Any name's registry counts.
-func TestCollect_RegistryIsSilent_ItsImagesGoLast(t *testing.T) {
+// An image stays if the registry of any of its names does not answer: the node might not get it
+// again.
+func TestCollect_RegistryIsSilent_ItsImagesStay(t *testing.T) {
 	t.Parallel()
-	s, cfg := stocked(t, 10, map[string]int{"a:1": 1, "evil.example/x:1": 5, "b:1": 3})
+	s, cfg := stocked(t, 0, map[string]int{"a:1": 1, "evil.example/x:1": 5, "b:1": 3})
 	s.images[1].Names = append(s.images[1].Names, pulledImage("evil.example/b:1").Names...)
 	cfg.Answers = func(_ context.Context, registry string) bool { return registry == "docker.io" }
 	if err := NewInventory(cfg).Collect(t.Context()); err == nil || !slices.Equal(s.removed, []string{"sha256:a"}) {
-		t.Errorf("below the high threshold: %v, removed %v", err, s.removed)
-	}
-	s.free = 0
-	if err := NewInventory(cfg).Collect(t.Context()); err == nil || !slices.Equal(s.removed, []string{"sha256:a", "sha256:evil.example/x", "sha256:b"}) {
 		t.Errorf("%v, removed %v", err, s.removed)
 	}
 }

@@ -283,7 +283,7 @@ func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 	unused := slices.DeleteFunc(slices.Clone(r.shelf.images), func(i Image) bool {
 		return r.taken[i.ID] || inUse(i) != "" || notToBeHadAgain(i) != ""
 	})
-	chosen, _, _ := r.shelf.choose(unused, nil, func(u Usage) bool { return enough(r.freed[fs.Name].plus(u)) })
+	chosen, _ := r.shelf.choose(unused, nil, func(u Usage) bool { return enough(r.freed[fs.Name].plus(u)) })
 	for _, i := range chosen {
 		frees := r.shelf.take(i)
 		r.remove(fs, Step{Action: RemoveImage, ID: i.ID, Name: i.Name(), Why: why + "; the image is " + unusedFor(i, r.node.Now)}, func(f Filesystem) Usage {

@@ -26,9 +26,8 @@ type ImagePlan struct {
 	// what the steps free.
 	Need, Frees int64
 	// Used is the used percentage of the image file system of Capacity bytes.
-	Used      int
-	Capacity  int64
-	available int64
+	Used     int
+	Capacity int64
 }
 
 // Kept is an image that stays, and why.
@@ -53,9 +52,9 @@ func (p ImagePlan) String() string {
 
 // Images plans the garbage collection of images (C-1.33.8 to C-1.33.11): those that were not
 // in use for MaxAge, then, while the image file system is filled to High or more, the least
-// recently used ones until it is down to Low. An image with users or a pin stays, and so does one
-// that came from an archive: no registry is known to have it. An image whose registry does not
-// answer goes only where the others leave the file system filled to High.
+// recently used ones until it is down to Low. An image with users or a pin stays. So does one
+// that this node could not get again, because it came from an archive or its registry does
+// not answer.
 //
 // Sizes count what removal frees: a layer is free when no image has it any more.
 func Images(n Node, p ImagePolicy) ImagePlan {
@@ -64,47 +63,34 @@ func Images(n Node, p ImagePolicy) ImagePlan {
 		if !fs.Images || fs.Bytes.Capacity <= 0 {
 			continue
 		}
-		plan.Capacity, plan.available = fs.Bytes.Capacity, min(fs.Bytes.Available, fs.Bytes.Capacity)
-		plan.Used = plan.usedAfter(0)
+		available := min(fs.Bytes.Available, fs.Bytes.Capacity)
+		plan.Capacity = fs.Bytes.Capacity
+		plan.Used = 100 - int(available*100/plan.Capacity)
 		if p.High < 100 && plan.Used >= p.High {
-			plan.Need = plan.Capacity*int64(100-p.Low)/100 - plan.available
+			plan.Need = plan.Capacity*int64(100-p.Low)/100 - available
 		}
 	}
 	shelf := newShelf(n.Images)
-	unused := shelf.candidates(func(i Image) string { return cmp.Or(inUse(i), fromArchive(i)) }, &plan)
-	var left, silent []Image
+	unused := shelf.candidates(func(i Image) string { return cmp.Or(inUse(i), notToBeHadAgain(i)) }, &plan)
+	var left []Image
 	for _, i := range unused {
-		if i.Silent != "" {
-			silent = append(silent, i)
-			continue
-		}
-		if p.MaxAge == 0 || n.Now.Sub(latest(i)) <= p.MaxAge {
+		idle := n.Now.Sub(latest(i))
+		if p.MaxAge == 0 || idle <= p.MaxAge {
 			left = append(left, i)
 			continue
 		}
 		plan.remove(i, shelf.take(i), fmt.Sprintf("%s; the limit is %s", unusedFor(i, n.Now), p.MaxAge))
 		plan.Steps[len(plan.Steps)-1].aged = true
 	}
-	may := func(i Image) bool { return p.MinAge == 0 || n.Now.Sub(i.FirstSeen) >= p.MinAge }
-	enough := func(u Usage) bool { return plan.Frees+u.Bytes >= plan.Need }
-	chosen, rest, freed := shelf.choose(left, may, enough)
-	if plan.Need > 0 && plan.usedAfter(plan.Frees+freed.Bytes) >= p.High {
-		chosen, rest, _ = shelf.choose(slices.Concat(left, silent), may, enough)
-	} else {
-		rest = slices.SortedFunc(slices.Values(slices.Concat(rest, silent)), byUse)
-	}
+	chosen, rest := shelf.choose(left, func(i Image) bool {
+		return p.MinAge == 0 || n.Now.Sub(i.FirstSeen) >= p.MinAge
+	}, func(u Usage) bool { return plan.Frees+u.Bytes >= plan.Need })
 	for _, i := range chosen {
-		why := unusedFor(i, n.Now)
-		if i.Silent != "" {
-			why += "; " + notToBeHadAgain(i)
-		}
-		plan.remove(i, shelf.take(i), fmt.Sprintf("%s; the image file system is filled to %d%%, the limit is %d%%", why, plan.Used, p.High))
+		plan.remove(i, shelf.take(i), fmt.Sprintf("%s; the image file system is filled to %d%%, the limit is %d%%", unusedFor(i, n.Now), plan.Used, p.High))
 	}
 	for _, i := range rest {
 		why := unusedFor(i, n.Now)
 		switch {
-		case i.Silent != "":
-			why += "; " + notToBeHadAgain(i)
 		case plan.Need == 0:
 			why += "; there is room"
 		case p.MinAge > 0 && n.Now.Sub(i.FirstSeen) < p.MinAge:
@@ -154,11 +140,6 @@ func (p *ImagePlan) remove(i Image, frees Usage, why string) {
 	p.Steps = append(p.Steps, Step{Action: RemoveImage, ID: i.ID, Name: i.Name(), Names: i.Names, Bytes: frees.Bytes, Why: why})
 }
 
-// usedAfter returns the used percentage of the image file system after so many bytes were freed.
-func (p *ImagePlan) usedAfter(freed int64) int {
-	return 100 - int((p.available+freed)*100/p.Capacity)
-}
-
 func (p *ImagePlan) keep(i Image, why string) {
 	p.Kept = append(p.Kept, Kept{ID: i.ID, Name: i.Name(), Why: why})
 }
@@ -176,16 +157,11 @@ func inUse(i Image) string {
 
 // notToBeHadAgain returns why this node could not get an image again, "" if it could.
 func notToBeHadAgain(i Image) string {
-	if i.Silent != "" && !i.Archive {
-		return "its registry " + i.Silent + " does not answer"
-	}
-	return fromArchive(i)
-}
-
-// fromArchive returns that an image came from an archive, "" if it did not.
-func fromArchive(i Image) string {
-	if i.Archive {
+	switch {
+	case i.Archive:
 		return "it came from an archive"
+	case i.Silent != "":
+		return "its registry " + i.Silent + " does not answer"
 	}
 	return ""
 }
@@ -264,13 +240,14 @@ func (s *shelf) take(i Image) (frees Usage) {
 }
 
 // choose returns the first of some images whose removal frees enough; all of them if that is
-// never enough. may, unless nil, says which it may choose. It leaves out images whose removal
-// frees nothing, because others that stay have their layers. It takes none off the shelf.
-func (s *shelf) choose(from []Image, may func(Image) bool, enough func(Usage) bool) (chosen, rest []Image, freed Usage) {
+// never enough. may, unless nil, says which it may choose. It leaves out images whose removal frees nothing, because
+// others that stay have their layers. It takes none off the shelf.
+func (s *shelf) choose(from []Image, may func(Image) bool, enough func(Usage) bool) (chosen, rest []Image) {
 	trial := &shelf{has: map[string]int{}}
 	for id, n := range s.has {
 		trial.has[id] = n
 	}
+	var freed Usage
 	for _, i := range from {
 		if enough(freed) || may != nil && !may(i) {
 			rest = append(rest, i)
@@ -290,5 +267,5 @@ func (s *shelf) choose(from []Image, may func(Image) bool, enough func(Usage) bo
 		return true
 	})
 	slices.SortFunc(rest, byUse)
-	return chosen, rest, freed
+	return chosen, rest
 }
