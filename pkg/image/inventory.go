@@ -49,7 +49,8 @@ type InventoryConfig struct {
 	Layers func(ctx context.Context) (map[string][]reclaim.Layer, error)
 	// Disk measures the file system of a directory.
 	Disk func(dir string) (bytes, inodes reclaim.Level, err error)
-	// Answers reports whether a registry answers. nil sends the registry a request.
+	// Answers reports whether a registry answers; it must be safe for concurrent use. nil sends
+	// the registry a request.
 	Answers func(ctx context.Context, registry string) bool
 	Policy  reclaim.ImagePolicy
 	// Event reports an event of the node.

@@ -103,8 +103,11 @@ func TestCollect_DiskIsFull_RemovesUnusedByLastUse(t *testing.T) {
 		return map[string][]string{"pod default/db": {"desired:1"}}, true
 	}
 	cfg.Archives = func() []string { return []string{"docker.io/library/archive:1"} }
+	var mu sync.Mutex // guards asked
 	asked := map[string]int{}
 	cfg.Answers = func(_ context.Context, registry string) bool {
+		mu.Lock()
+		defer mu.Unlock()
 		asked[registry]++
 		return registry == "docker.io"
 	}

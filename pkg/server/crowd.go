@@ -65,17 +65,17 @@ func Peer(address string) netip.Prefix {
 func (c *limitedListener) enter(peer netip.Prefix) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	message := ""
-	switch {
-	case c.count >= c.limit:
-		message = "Too many connections; closing further ones"
-	case c.perPeer > 0 && c.of[peer] >= c.perPeer:
-		message = "Too many connections of one peer; closing further ones"
-	}
-	if message != "" {
-		if notLogged, ok := c.full.Allow(); ok {
-			c.log.Warn(message, "listener", c.name, "connections", c.count, "limit", c.limit,
-				"peerNetwork", peer, "peerConnections", c.of[peer], "peerLimit", c.perPeer, "notLogged", notLogged)
+	if c.count >= c.limit || c.perPeer > 0 && c.of[peer] >= c.perPeer {
+		notLogged, ok := c.full.Allow()
+		if !ok {
+			return false
+		}
+		log := c.log.With("listener", c.name, "connections", c.count, "limit", c.limit,
+			"peerNetwork", peer, "peerConnections", c.of[peer], "peerLimit", c.perPeer, "notLogged", notLogged)
+		if c.count >= c.limit {
+			log.Warn("Too many connections; closing further ones")
+		} else {
+			log.Warn("Too many connections of one peer; closing further ones")
 		}
 		return false
 	}
