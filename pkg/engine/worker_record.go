@@ -21,7 +21,7 @@ const saveRetry = time.Minute
 type instanceRecord struct {
 	pod.Record
 	loaded    bool  // loadRecord was called
-	dirty     bool  // it differs from what is on the disk
+	dirty     bool  // the record on the disk is older
 	saveErr   error // of the last write
 	saveTried bool  // it was written since the last report, or saveErr says why not
 }
@@ -172,9 +172,9 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 	return nil
 }
 
-// beginInstance records the instance that is about to start. It first removes what is left of
-// an older pod of this name with another UID. If that fails, the record stays the older
-// pod's, and the worker tries again.
+// beginInstance records the instance that is about to start. It first removes the directory,
+// cgroup and users of an older pod of this name with another UID. If that fails, the record
+// stays the older pod's, and the worker tries again.
 func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int) error {
 	old := w.rec.UID
 	other := w.rec.Instance > 0 && old != "" && old != want.UID()
@@ -239,8 +239,8 @@ func (w *worker) isOwner(uid string) (bool, error) {
 	return err == nil, err
 }
 
-// forget removes what is left of the pod, and empties its record: the worker writes it only
-// when another instance begins.
+// forget removes the pod's directory, cgroup and users, and empties its record: the worker
+// writes it only when another instance begins.
 func (w *worker) forget(ctx context.Context, uid string) error {
 	if uid != "" {
 		if err := w.removeAll(ctx, uid); err != nil {

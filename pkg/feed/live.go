@@ -5,8 +5,8 @@
 // file:/etc/nodectl/manifests. Layers are ordered: the first one that has a pod wins. The
 // engine is package engine: it runs the pods that the layers define together.
 //
-// The engine writes through a Publisher. Readers use the Publisher's Live, which has no method
-// that changes what is shown. Watch serves one reader of layers without an engine. A Report is
+// The engine writes through a Publisher. Readers use the Publisher's Live, whose methods
+// change no state of the engine. Watch serves one reader of layers without an engine. A Report is
 // the result of runonce.
 //
 // The one rule: a reader never delays the engine. One lock guards all state of a Live. No

@@ -22,7 +22,7 @@ func says(t *testing.T, text string, o Options) string {
 	return b.String()
 }
 
-// TestRule0_IgnoredFieldsGetANotice: what is set and changes nothing is said where it
+// TestRule0_IgnoredFieldsGetANotice: a field that is set and has no effect is reported where it
 // is written, once each; what an API server writes by itself, empty values, metadata
 // and a status are not.
 func TestRule0_IgnoredFieldsGetANotice(t *testing.T) {
