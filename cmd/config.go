@@ -71,8 +71,10 @@ func (p *program) load() (config.Config, map[string]origin, error) {
 		}
 	}
 	cfg.NodeName = strings.ToLower(strings.TrimSpace(cfg.NodeName))
-	if strings.HasPrefix(cfg.RuntimeEndpoint, "/") {
-		cfg.RuntimeEndpoint = "unix://" + cfg.RuntimeEndpoint
+	for _, endpoint := range []*string{&cfg.RuntimeEndpoint, &cfg.ImageServiceEndpoint} {
+		if strings.HasPrefix(*endpoint, "/") {
+			*endpoint = "unix://" + *endpoint
+		}
 	}
 	if err := p.applyKubeletFlags(&cfg); err != nil {
 		return cfg, nil, failed(exitUsage, err)

@@ -36,7 +36,7 @@ func serveSettings() []string {
 // clusterNodeSettings names the settings of a node in a cluster.
 func clusterNodeSettings() []string {
 	return []string{"bootstrap-kubeconfig", "cert-dir", "rotate-certificates", "rotate-server-certificates", "register-node", "node-ip", "provider-id",
-		"node-status-update-frequency", "node-status-report-frequency", "node-lease-duration", "eviction-hard", "eviction-pressure-transition-period",
+		"node-status-update-frequency", "node-status-report-frequency", "node-status-max-images", "node-lease-duration", "eviction-hard", "eviction-pressure-transition-period",
 		"kube-api-qps", "kube-api-burst", "event-qps", "event-burst"}
 }
 
@@ -54,7 +54,8 @@ func kubeletSettings() []string {
 
 // agentSettings names the settings of commands that run pods.
 func agentSettings() []string {
-	return append([]string{"sync-frequency", "image-dir", "max-parallel-image-pulls",
+	return append([]string{"sync-frequency", "image-service-endpoint", "runtime-request-timeout", "image-dir", "max-parallel-image-pulls", "registry-qps", "registry-burst",
+		"image-pull-credentials-verification-policy", "preloaded-images-verification-allowlist",
 		"image-credential-provider-config", "image-credential-provider-bin-dir", "pod-cidr"}, nodeSettings()...)
 }
 
@@ -105,8 +106,14 @@ func settingFlags() *pflag.FlagSet {
 	f.String("offline-start", d.OfflineStart, "start the last known pods of these sources before they answer: none, api")
 	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that other users can write")
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is synced if nothing changes")
+	f.String("image-service-endpoint", d.ImageServiceEndpoint, "socket of the service that pulls images (default: the runtime's)")
+	f.Duration("runtime-request-timeout", d.RuntimeRequestTimeout, "timeout of calls to the runtime that change something; pulls, commands and stops have their own")
 	f.String("image-dir", d.ImageDir, "directory of image archives, imported before any pull (default <root-dir>/images)")
 	f.Int("max-parallel-image-pulls", d.MaxParallelImagePulls, "how many images are pulled from one registry at once")
+	f.Int("registry-qps", d.RegistryQPS, "image pulls per second from all registries; 0 means no limit")
+	f.Int("registry-burst", d.RegistryBurst, "burst of image pulls")
+	f.String("image-pull-credentials-verification-policy", d.ImageVerificationPolicy, "which present images a pod may use only with credentials that pulled them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
+	f.StringSlice("preloaded-images-verification-allowlist", d.ImageVerificationAllowlist, "images that NeverVerifyAllowlistedImages exempts: registry/path, or registry/*")
 	f.Int("image-gc-high-threshold", d.ImageGCHighThreshold, "disk usage in percent at which unused images are removed; 100 means never")
 	f.Int("image-gc-low-threshold", d.ImageGCLowThreshold, "disk usage in percent down to which unused images are removed")
 	f.Duration("minimum-image-ttl-duration", d.ImageMinimumGCAge, "minimum age of an unused image before it is removed")
@@ -127,6 +134,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("provider-id", d.ProviderID, "ID of this machine at the cloud provider")
 	f.Duration("node-status-update-frequency", d.NodeStatusUpdateFrequency, "how often the node's status is computed")
 	f.Duration("node-status-report-frequency", d.NodeStatusReportFrequency, "how often an unchanged node status is sent")
+	f.Int("node-status-max-images", d.NodeStatusMaxImages, "how many images the node's status lists, the largest; -1 means all")
 	f.Duration("node-lease-duration", d.NodeLeaseDuration, "duration of the node's lease; it is renewed four times in this time")
 	f.Int("kube-api-qps", d.KubeAPIQPS, "requests per second to the API server, watches not counted")
 	f.Int("kube-api-burst", d.KubeAPIBurst, "burst of requests to the API server")

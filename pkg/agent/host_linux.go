@@ -73,7 +73,7 @@ func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroup
 	return node.NewObserver(node.ObserverConfig{
 		Settings: node.Settings{
 			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
-			Port: cfg.ServerPort(), MaxPods: cfg.MaxPods, Allocatable: h.node.Allocatable,
+			Port: cfg.ServerPort(), MaxPods: cfg.MaxPods, MaxImages: cfg.NodeStatusMaxImages, Allocatable: h.node.Allocatable,
 			ExternalCloud: cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
 		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, RootDir: cfg.RootDir, PodsCgroup: place,

@@ -30,7 +30,7 @@ func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 		File:     filepath.Join(cfg.RootDir, "images-used.json"),
 		Archives: func() []string { return bundle.Imported(importsPath(cfg)) },
 		Layers: func(ctx context.Context) (map[string][]reclaim.Layer, error) {
-			parts, err := bundle.Layers(ctx, runtime.Endpoint())
+			parts, err := bundle.Layers(ctx, runtime.ImageEndpoint())
 			all := make(map[string][]reclaim.Layer, len(parts))
 			for id, layers := range parts {
 				for _, l := range layers {
@@ -242,7 +242,7 @@ func (i *Images) Prune(ctx context.Context, dryRun bool) (server.ImageRemovals, 
 
 // Load imports an image archive and returns the names of its images.
 func (i *Images) Load(ctx context.Context, file string) ([]string, error) {
-	return bundle.ImportFile(ctx, i.runtime.Endpoint(), file)
+	return bundle.ImportFile(ctx, i.runtime.ImageEndpoint(), file)
 }
 
 // FullNames returns the names under which the runtime has images.
@@ -262,8 +262,8 @@ func (i *Images) FullNames(ctx context.Context, names []string) ([]string, error
 	return all, nil
 }
 
-// Endpoint returns the runtime's endpoint.
-func (i *Images) Endpoint() string { return i.runtime.Endpoint() }
+// Endpoint returns the endpoint of the runtime's image service.
+func (i *Images) Endpoint() string { return i.runtime.ImageEndpoint() }
 
 // recordedImages returns the images of the pods that the last agent ran or was to run.
 func recordedImages(cfg Config) func() (map[string][]string, bool) {

@@ -41,7 +41,7 @@ func (r *containerRuntime) pulls(ctx context.Context, to PullLines) (leave func(
 		defer last()
 		r.puller.Run(ctx)
 	})
-	wg.Go(func() { r.news.follow(shown, r.puller, bundle.NewDownloads(r.Endpoint()), to) })
+	wg.Go(func() { r.news.follow(shown, r.puller, bundle.NewDownloads(r.ImageEndpoint()), to) })
 	return func() {
 		cancel()
 		wg.Wait()
@@ -135,11 +135,15 @@ func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls [
 // newPuller returns the Puller of a runtime; it calls report at the start and end of pulls.
 func newPuller(cfg Config, runtime *cri.Runtime, report func(image.Event)) (*image.Puller, error) {
 	c := image.Config{
-		Runtime:     runtime,
-		Dir:         filepath.Join(cfg.RootDir, "image_manager"),
-		PerRegistry: cfg.MaxParallelImagePulls,
-		Observe:     report,
-		Log:         cfg.Log,
+		Runtime:      runtime,
+		Dir:          filepath.Join(cfg.RootDir, "image_manager"),
+		PerRegistry:  cfg.MaxParallelImagePulls,
+		QPS:          cfg.RegistryQPS,
+		Burst:        cfg.RegistryBurst,
+		Verification: cfg.ImageVerificationPolicy,
+		Allowlist:    cfg.Allowlist(),
+		Observe:      report,
+		Log:          cfg.Log,
 	}
 	home, _ := os.UserHomeDir() // a service may have none
 	c.DockerConfigs = image.DockerConfigs(cfg.RootDir, home)

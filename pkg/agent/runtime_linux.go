@@ -68,7 +68,7 @@ func openRuntime(ctx context.Context, cfg Config, api *api, counts *metrics.Metr
 	}
 	r.images = bundle.NewImages(bundle.ImagesConfig{
 		Dir:      cfg.Images(),
-		Endpoint: endpoint,
+		Endpoint: r.ImageEndpoint(),
 		Memory:   importsPath(cfg),
 		Owners:   cfg.Owners,
 		Insecure: cfg.InsecureManifestPermissions,

@@ -74,7 +74,8 @@ type Config struct {
 	KubeAPIBurst              int           `mapstructure:"kube-api-burst"`
 	EventQPS                  int           `mapstructure:"event-qps"` // 0 is no limit
 	EventBurst                int           `mapstructure:"event-burst"`
-	EvictionHard              []string      `mapstructure:"eviction-hard"` // "memory.available<100Mi"
+	NodeStatusMaxImages       int           `mapstructure:"node-status-max-images"` // the largest; -1 is no limit
+	EvictionHard              []string      `mapstructure:"eviction-hard"`          // "memory.available<100Mi"
 	PressureTransitionPeriod  time.Duration `mapstructure:"eviction-pressure-transition-period"`
 
 	// The server on TCP.
@@ -105,9 +106,15 @@ type Config struct {
 	KubeletConfigDir string `mapstructure:"config-dir"`     // of its drop-ins
 
 	SyncFrequency                 time.Duration `mapstructure:"sync-frequency"`
+	ImageServiceEndpoint          string        `mapstructure:"image-service-endpoint"` // "" is RuntimeEndpoint
+	RuntimeRequestTimeout         time.Duration `mapstructure:"runtime-request-timeout"`
 	ImageDir                      string        `mapstructure:"image-dir"`                // "" is RootDir/images
 	MaxParallelImagePulls         int           `mapstructure:"max-parallel-image-pulls"` // from one registry
-	ImageGCHighThreshold          int           `mapstructure:"image-gc-high-threshold"`  // percent of the disk; 100 is never
+	RegistryQPS                   int           `mapstructure:"registry-qps"`             // image pulls per second; 0 is no limit
+	RegistryBurst                 int           `mapstructure:"registry-burst"`
+	ImageVerificationPolicy       string        `mapstructure:"image-pull-credentials-verification-policy"` // NeverVerify, …
+	ImageVerificationAllowlist    []string      `mapstructure:"preloaded-images-verification-allowlist"`    // image names, and beginnings that end in /*
+	ImageGCHighThreshold          int           `mapstructure:"image-gc-high-threshold"`                    // percent of the disk; 100 is never
 	ImageGCLowThreshold           int           `mapstructure:"image-gc-low-threshold"`
 	ImageMinimumGCAge             time.Duration `mapstructure:"minimum-image-ttl-duration"`
 	ImageMaximumGCAge             time.Duration `mapstructure:"maximum-image-ttl-duration"`       // 0 is never
@@ -153,6 +160,7 @@ func Default() Config {
 		NodeStatusUpdateFrequency: 10 * time.Second,
 		NodeStatusReportFrequency: 5 * time.Minute,
 		NodeLeaseDuration:         40 * time.Second,
+		NodeStatusMaxImages:       50,
 		KubeAPIQPS:                50,
 		KubeAPIBurst:              100,
 		EventQPS:                  50,
@@ -170,12 +178,17 @@ func Default() Config {
 		EnableDebuggingHandlers:        true,
 		HealthzBindAddress:             "127.0.0.1",
 
+		RuntimeRequestTimeout: 2 * time.Minute,
 		MaxParallelImagePulls: 3,
-		ImageGCHighThreshold:  85,
-		ImageGCLowThreshold:   80,
-		ImageMinimumGCAge:     2 * time.Minute,
-		PodCIDR:               "10.88.0.0/16",
-		ResolvConf:            "/etc/resolv.conf",
+		RegistryQPS:           5,
+		RegistryBurst:         10,
+
+		ImageVerificationPolicy: VerifyPreloaded,
+		ImageGCHighThreshold:    85,
+		ImageGCLowThreshold:     80,
+		ImageMinimumGCAge:       2 * time.Minute,
+		PodCIDR:                 "10.88.0.0/16",
+		ResolvConf:              "/etc/resolv.conf",
 
 		MaxPods:                   110,
 		PodPidsLimit:              -1,

@@ -75,6 +75,18 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"register-with-taints", "cannot be a key", func(c *Config) { c.RegisterWithTaints = []string{":NoExecute"} }},
 		{"register-with-taints", "taint a:NoExecute is set twice", func(c *Config) { c.RegisterWithTaints = []string{"a=b:NoExecute,a=c:NoExecute"} }},
 		{"max-pods", "-1", func(c *Config) { c.MaxPods = -1 }},
+		{"registry-qps", "-1", func(c *Config) { c.RegistryQPS = -1 }},
+		{"registry-burst", "0 is not between", func(c *Config) { c.RegistryBurst = 0 }},
+		{"node-status-max-images", "-2", func(c *Config) { c.NodeStatusMaxImages = -2 }},
+		{"runtime-request-timeout", "0s is not between 1s", func(c *Config) { c.RuntimeRequestTimeout = 0 }},
+		{"image-service-endpoint", "not a unix socket", func(c *Config) { c.ImageServiceEndpoint = "tcp://h" }},
+		{"image-pull-credentials-verification-policy", "NeverVerifyPreloadedImages", func(c *Config) { c.ImageVerificationPolicy = "Never" }},
+		{"preloaded-images-verification-allowlist", "only image-pull-credentials-verification-policy", func(c *Config) { c.ImageVerificationAllowlist = []string{"a"} }},
+		{"preloaded-images-verification-allowlist", "no tag and no digest", withAllowlist("r.io:5000/a:1")},
+		{"preloaded-images-verification-allowlist", "no tag and no digest", withAllowlist("r.io/a@sha256:0")},
+		{"preloaded-images-verification-allowlist", "names no registry", withAllowlist("/*")},
+		{"preloaded-images-verification-allowlist", "ends in /*", withAllowlist("r.io/a*")},
+		{"preloaded-images-verification-allowlist", "ends in /*", withAllowlist("*.io/*")},
 		{"system-reserved", `"gpu" is not one of cpu, memory`, func(c *Config) { c.SystemReserved = []string{"gpu=1"} }},
 		{"system-reserved", "resource=quantity", func(c *Config) { c.SystemReserved = []string{"cpu"} }},
 		{"kube-reserved", `"-1Gi" is not a quantity of memory`, func(c *Config) { c.KubeReserved = []string{"cpu=1", "memory=-1Gi"} }},
@@ -97,6 +109,23 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: the error repeats a header's value: %v", c.key, err)
 		}
+	}
+}
+
+// withAllowlist sets an allowlist of images, with the policy that uses it.
+func withAllowlist(pattern string) func(*Config) {
+	return func(c *Config) {
+		c.ImageVerificationPolicy, c.ImageVerificationAllowlist = verifyListed, []string{pattern}
+	}
+}
+
+// Shows: C-1.39.9
+func TestAllowlist_ImageNames_AreAccepted(t *testing.T) {
+	t.Parallel()
+	c := valid()
+	withAllowlist("busybox, r.io:5000/a/b,r.io/*,r.io:5000/*")(&c)
+	if err := c.Check(); err != nil || len(c.Allowlist()) != 4 {
+		t.Errorf("error %v, items %q", err, c.Allowlist())
 	}
 }
 

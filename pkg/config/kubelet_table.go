@@ -141,11 +141,10 @@ func kubeletServer() []kubeletRow {
 
 func kubeletNode() []kubeletRow {
 	return []kubeletRow{
-		unsupported("registryPullQPS", ofNumber, "nodectl limits the number of concurrent pulls, not their rate", "5"),
-		unsupportedZero("registryBurst", ofNumber, "see registryPullQPS", "10"),
-		restricted("imagePullCredentialsVerificationPolicy", ofString, true, allowOnly("nodectl verifies credentials for images that were pulled with credentials, and for no others: NeverVerifyPreloadedImages", "NeverVerifyPreloadedImages", "NeverVerify"),
-			"nodectl acts as with NeverVerifyPreloadedImages, also for NeverVerify; AlwaysVerify and NeverVerifyAllowlistedImages are refused"),
-		unsupported("preloadedImagesVerificationAllowlist", ofStrings, "only a policy that is refused uses it", ""),
+		sets("registryPullQPS", ofNumber, "registry-qps").noted("a pull waits for its turn, up to 10s, before it fails with `pull QPS exceeded`"),
+		setsUnlessZero("registryBurst", ofNumber, "registry-burst"),
+		setsUnlessZero("imagePullCredentialsVerificationPolicy", ofString, "image-pull-credentials-verification-policy"),
+		sets("preloadedImagesVerificationAllowlist", ofStrings, "preloaded-images-verification-allowlist"),
 		sets("eventRecordQPS", ofNumber, "event-qps"),
 		setsUnlessZero("eventBurst", ofNumber, "event-burst"),
 		sets("enableDebuggingHandlers", ofBool, "enable-debugging-handlers"),
@@ -183,7 +182,7 @@ func kubeletPods() []kubeletRow {
 		unsupportedZero("topologyManagerScope", ofString, "nodectl has no topology manager yet", "container"),
 		unsupported("topologyManagerPolicyOptions", ofStringMap, "nodectl has no topology manager yet"),
 		unsupported("qosReserved", ofStringMap, "nodectl reserves nothing for a QoS class"),
-		unsupportedZero("runtimeRequestTimeout", ofDuration, "each call to the runtime has its own timeout", "2m0s"),
+		setsUnlessZero("runtimeRequestTimeout", ofDuration, "runtime-request-timeout").noted("from 1s to 1h; calls that only read end after 10s at the latest"),
 		noEffect("hairpinMode", ofString, true, "the CNI plugins decide, as they do for the kubelet"),
 		setsUnlessZero("maxPods", ofNumber, "max-pods"),
 		setsUnlessZero("podCIDR", ofString, "pod-cidr").noted("for the bundled runtime"),
@@ -192,7 +191,7 @@ func kubeletPods() []kubeletRow {
 		restricted("runOnce", ofBool, true, allowOnly("use 'nodectl runonce'", "false"), "true is refused: use `nodectl runonce`"),
 		unsupported("cpuCFSQuota", ofBool, "CPU limits are always enforced", "true"),
 		unsupported("cpuCFSQuotaPeriod", ofDuration, "always 100ms here", "100ms"),
-		unsupported("nodeStatusMaxImages", ofNumber, "always 50 here", "50"),
+		sets("nodeStatusMaxImages", ofNumber, "node-status-max-images"),
 		unsupportedZero("maxOpenFiles", ofNumber, "set it in the unit file", "1000000"),
 		noEffect("contentType", ofString, true, "nodectl chooses it for each kind of object"),
 		sets("kubeAPIQPS", ofNumber, "kube-api-qps"),
@@ -263,7 +262,7 @@ func kubeletRest() []kubeletRow {
 		unsupported("tracing", ofAny, "nodectl has no tracing"),
 		unsupported("localStorageCapacityIsolation", ofBool, "nodectl always counts the pods' local storage", "true"),
 		setsUnlessZero("containerRuntimeEndpoint", ofString, "runtime-endpoint"),
-		unsupportedZero("imageServiceEndpoint", ofString, "nodectl uses the runtime's image service"),
+		setsUnlessZero("imageServiceEndpoint", ofString, "image-service-endpoint"),
 		sets("failCgroupV1", ofBool, "fail-cgroup-v1").noted("if it is not set, nodectl only warns about cgroup v1"),
 		unsupported("userNamespaces.idsPerPod", ofNumber, "always 65536 here", "65536"),
 	}

@@ -284,6 +284,10 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"serializeImagePulls: true", map[string]any{"max-parallel-image-pulls": "1"}},
 		{"serializeImagePulls: false", map[string]any{"max-parallel-image-pulls": "1024"}},
 		{"serializeImagePulls: false\nmaxParallelImagePulls: 4", map[string]any{"max-parallel-image-pulls": "4"}},
+		{"registryPullQPS: 0\nregistryBurst: 0", map[string]any{"registry-qps": "0"}},
+		{"nodeStatusMaxImages: -1\nruntimeRequestTimeout: 15m\nimageServiceEndpoint: unix:///i", map[string]any{"node-status-max-images": "-1", "runtime-request-timeout": "15m0s", "image-service-endpoint": "unix:///i"}},
+		{"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [r.io/*]", map[string]any{
+			"image-pull-credentials-verification-policy": "NeverVerifyAllowlistedImages", "preloaded-images-verification-allowlist": []string{"r.io/*"}}},
 		{"logging: {verbosity: 3}", map[string]any{}},
 		{"logging: {verbosity: 4}", map[string]any{"log-level": "debug"}},
 		{"crashLoopBackOff: {maxContainerRestartPeriod: 10s}", map[string]any{"max-container-restart-period": "10s"}},
@@ -348,8 +352,8 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 	refusals := map[string]string{
 		"readOnlyPort": "readOnlyPort: 10255", "tlsCurvePreferences": "tlsCurvePreferences: [29]", "tlsMinVersion": "tlsMinVersion: VersionTLS10",
 		"authentication.webhook.enabled": "authentication: {webhook: {enabled: false}}", "authentication.anonymous.enabled": "authentication: {anonymous: {enabled: true}}",
-		"authorization.mode": "authorization: {mode: AlwaysAllow}", "imagePullCredentialsVerificationPolicy": "imagePullCredentialsVerificationPolicy: AlwaysVerify",
-		"runOnce": "runOnce: true", "featureGates": "featureGates: {ProcMountType: false}",
+		"authorization.mode": "authorization: {mode: AlwaysAllow}",
+		"runOnce":            "runOnce: true", "featureGates": "featureGates: {ProcMountType: false}",
 	}
 	for _, row := range kubeletTable() {
 		text, ok := refusals[row.path]
@@ -364,7 +368,7 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 			t.Errorf("%s: %v", text, err)
 		}
 	}
-	l := readKubelet(t, nil, "readOnlyPort: 0\nauthorization: {mode: Webhook}\nimagePullCredentialsVerificationPolicy: NeverVerify\ntlsMinVersion: VersionTLS12\nrunOnce: false")
+	l := readKubelet(t, nil, "readOnlyPort: 0\nauthorization: {mode: Webhook}\ntlsMinVersion: VersionTLS12\nrunOnce: false")
 	if diff := cmp.Diff(map[string]any{"tls-min-version": "VersionTLS12"}, l.Values); diff != "" || len(l.Ignored) > 0 {
 		t.Error(diff, l.Ignored)
 	}

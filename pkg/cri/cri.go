@@ -11,6 +11,7 @@
 package cri
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type Config struct {
 	// Endpoint is the runtime's socket: "unix:///run/containerd/containerd.sock"
 	// or a plain absolute path.
 	Endpoint string
+	// ImageEndpoint is the socket of the image service; empty is Endpoint.
+	ImageEndpoint string
 	// Node is the value of pod.LabelNode: sandboxes and containers with another value, or
 	// none, are ignored.
 	Node string
@@ -92,6 +95,9 @@ type Config struct {
 	Timeouts Timeouts
 }
 
+// DefaultRead is the default timeout of lists and statuses.
+const DefaultRead = 10 * time.Second
+
 // Timeouts are the deadlines of calls to the runtime.
 type Timeouts struct {
 	Call time.Duration // calls that change something; 2 min. StopContainer has its grace on top
@@ -104,7 +110,7 @@ func (t Timeouts) orDefaults() Timeouts {
 		t.Call = 2 * time.Minute
 	}
 	if t.Read <= 0 {
-		t.Read = 10 * time.Second
+		t.Read = DefaultRead
 	}
 	if t.Pull <= 0 {
 		t.Pull = 30 * time.Minute
@@ -115,11 +121,11 @@ func (t Timeouts) orDefaults() Timeouts {
 // Runtime is a container runtime reached over CRI. It caches nothing about pods: every
 // answer is read from the runtime. Its methods may be called from many goroutines.
 type Runtime struct {
-	cfg  Config
-	rt   runtimeapi.RuntimeServiceClient
-	img  runtimeapi.ImageServiceClient
-	conn *grpc.ClientConn // nil when made by New
-	node *node
+	cfg   Config
+	rt    runtimeapi.RuntimeServiceClient
+	img   runtimeapi.ImageServiceClient
+	conns []*grpc.ClientConn // none when made by New
+	node  *node
 
 	machine machine
 
@@ -141,16 +147,38 @@ const (
 // connects, and later calls reconnect. While the socket does not answer, calls fail at once
 // with ErrUnavailable. Close closes the connection.
 func Dial(cfg Config) (*Runtime, error) {
-	path, err := socketPath(cfg.Endpoint)
+	cfg.ImageEndpoint = cmp.Or(cfg.ImageEndpoint, cfg.Endpoint)
+	for _, endpoint := range []*string{&cfg.Endpoint, &cfg.ImageEndpoint} {
+		path, err := socketPath(*endpoint)
+		if err != nil {
+			return nil, err
+		}
+		*endpoint = "unix://" + path
+	}
+	conn, err := connect(cfg, cfg.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	cfg.Endpoint = "unix://" + path
+	conns, images := []*grpc.ClientConn{conn}, conn
+	if cfg.ImageEndpoint != cfg.Endpoint {
+		if images, err = connect(cfg, cfg.ImageEndpoint); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
+		conns = append(conns, images)
+	}
+	r := New(cfg, runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(images))
+	r.conns = conns
+	return r, nil
+}
+
+// connect returns the connection to a socket; the first call over it connects.
+func connect(cfg Config, endpoint string) (*grpc.ClientConn, error) {
 	var options []grpc.DialOption
 	if cfg.Observe != nil {
 		options = append(options, grpc.WithUnaryInterceptor(observed(cfg.Observe)))
 	}
-	conn, err := grpc.NewClient(cfg.Endpoint, append(options,
+	conn, err := grpc.NewClient(endpoint, append(options,
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -161,11 +189,9 @@ func Dial(cfg Config) (*Runtime, error) {
 		grpc.WithIdleTimeout(0), // the event stream keeps it in use
 	)...)
 	if err != nil {
-		return nil, fmt.Errorf("container runtime endpoint %q: %w", cfg.Endpoint, err)
+		return nil, fmt.Errorf("container runtime endpoint %q: %w", endpoint, err)
 	}
-	r := New(cfg, runtimeapi.NewRuntimeServiceClient(conn), runtimeapi.NewImageServiceClient(conn))
-	r.conn = conn
-	return r, nil
+	return conn, nil
 }
 
 // New returns a Runtime that uses the given clients, as tests do in process.
@@ -186,16 +212,20 @@ func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageSer
 	return r
 }
 
-// Close closes the connection; calls in flight fail. Containers keep running.
+// Close closes the connections; calls in flight fail. Containers keep running.
 func (r *Runtime) Close() error {
-	if r.conn == nil {
-		return nil
+	var failed []error
+	for _, conn := range r.conns {
+		failed = append(failed, conn.Close())
 	}
-	return r.conn.Close()
+	return errors.Join(failed...)
 }
 
 // Endpoint returns the socket as messages name it.
 func (r *Runtime) Endpoint() string { return r.cfg.Endpoint }
+
+// ImageEndpoint returns the socket of the image service.
+func (r *Runtime) ImageEndpoint() string { return r.cfg.ImageEndpoint }
 
 // socketPath returns the absolute path of a unix socket endpoint.
 func socketPath(endpoint string) (string, error) {

@@ -41,6 +41,10 @@ type flight struct {
 	unknown bool          // the outcome of the pull is unknown, see records
 }
 
+// rateWait is how long a pull waits for its turn under the pull rate. The kubelet does not wait,
+// and tries a pull that exceeds the rate again after this time (C-1.39.8).
+const rateWait = 10 * time.Second
+
 // registryLimit limits the concurrent pulls from one registry.
 type registryLimit struct {
 	running chan struct{} // one token for each running pull; its capacity is the limit
@@ -299,8 +303,8 @@ func runtimeAnswered(err error) bool {
 	return errors.As(err, &failed) && !errors.Is(failed.Err, pod.ErrTimeout)
 }
 
-// acquire waits until the registry limit allows one more pull. Each successful call needs a
-// release.
+// acquire waits until the registry limit and then the pull rate allow one more pull. Each
+// successful call needs a release.
 func (p *Puller) acquire(f *flight) error {
 	p.mu.Lock()
 	l := p.limits[f.name.registry]
@@ -312,7 +316,7 @@ func (p *Puller) acquire(f *flight) error {
 	p.mu.Unlock()
 	select {
 	case l.running <- struct{}{}:
-		if err := f.ctx.Err(); err != nil { // both channels were ready
+		if err := p.awaitRate(f.ctx); err != nil {
 			p.release(f)
 			return err
 		}
@@ -324,6 +328,22 @@ func (p *Puller) acquire(f *flight) error {
 		p.leaveLimit(f)
 		return f.ctx.Err()
 	}
+}
+
+// awaitRate waits until the pull rate allows one more pull. It fails at once if that would take
+// longer than rateWait.
+func (p *Puller) awaitRate(ctx context.Context) error {
+	turn := p.rate.Reserve()
+	if turn.Delay() > rateWait {
+		turn.Cancel()
+		return &pod.StartError{Reason: reasonPull, Err: errors.New("pull QPS exceeded")}
+	}
+	select {
+	case <-time.After(turn.Delay()):
+	case <-ctx.Done():
+		turn.Cancel()
+	}
+	return ctx.Err()
 }
 
 // release lets the next flight of the registry pull.

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"github.com/distribution/reference"
+	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -71,6 +72,14 @@ type Config struct {
 	// PerRegistry is how many images are pulled from one registry at a time; 0 means
 	// DefaultPerRegistry.
 	PerRegistry int
+	// QPS and Burst limit how many pulls start per second, from all registries together; a QPS
+	// of 0 is no limit.
+	QPS, Burst int
+	// Verification is the policy about images that are present; "" is NeverVerifyPreloadedImages.
+	Verification string
+	// Allowlist has the images of NeverVerifyAllowlistedImages: names as pods write them, without
+	// tag and digest; a final /* stands for any rest.
+	Allowlist []string
 	// Observe, unless nil, is called at the start and the end of every pull, from many
 	// goroutines. It must not block.
 	Observe func(Event)
@@ -81,7 +90,7 @@ type Config struct {
 type Pull struct {
 	Image   string    // the name that the runtime gets
 	Since   time.Time // when the first pod asked for it
-	Waiting bool      // it waits for the limit of its registry
+	Waiting bool      // it waits for the limit of its registry, or for the pull rate
 }
 
 // Event is the start or the end of a pull.
@@ -95,6 +104,7 @@ type Event struct {
 type Puller struct {
 	cfg     Config
 	records *records
+	rate    *rate.Limiter
 	wake    chan struct{} // capacity 1: signals that queue has grown
 
 	mu      sync.Mutex
@@ -108,6 +118,7 @@ type Puller struct {
 
 // New returns a Puller.
 func New(cfg Config) *Puller {
+	cfg.Verification = cmp.Or(cfg.Verification, NeverVerifyPreloadedImages)
 	cfg.PerRegistry = cmp.Or(cfg.PerRegistry, DefaultPerRegistry)
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
@@ -115,8 +126,12 @@ func New(cfg Config) *Puller {
 	if cfg.Observe == nil {
 		cfg.Observe = func(Event) {}
 	}
+	perSecond := rate.Limit(cfg.QPS)
+	if cfg.QPS == 0 {
+		perSecond = rate.Inf
+	}
 	return &Puller{
-		cfg: cfg, records: newRecords(cfg.Dir), wake: make(chan struct{}, 1),
+		cfg: cfg, records: newRecords(cfg.Dir), rate: rate.NewLimiter(perSecond, cfg.Burst), wake: make(chan struct{}, 1),
 		flights: map[flightKey]*flight{}, limits: map[string]*registryLimit{},
 	}
 }
@@ -187,9 +202,12 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 }
 
 // mayUse reports whether a pod with these pull secrets may use a present image without asking its
-// registry (C-1.39.6).
+// registry (C-1.39.6), by the verification policy (C-1.39.9).
 func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
-	ok, err := p.records.mayUse(id, n, secrets)
+	if p.cfg.exempt(n) {
+		return true
+	}
+	ok, err := p.records.mayUse(id, n, secrets, p.cfg.exemptPreloaded())
 	if err != nil {
 		p.cfg.Log.Warn("Failed to read records of image pulls, asking the registry", "image", n.image, "error", err)
 		return false
@@ -201,6 +219,7 @@ func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 type name struct {
 	image    string        // as in the pod, with :latest if it has no tag or digest (C-1.39.1); the runtime gets this
 	repo     string        // registry and path, without tag and digest
+	written  string        // as in the pod, without tag and digest
 	registry string        // host, with the port if the name has one
 	policy   v1.PullPolicy // for a pod without a pull policy
 }
@@ -210,7 +229,7 @@ func parse(image string) (name, error) {
 	if err != nil {
 		return name{}, err
 	}
-	n := name{image: image, repo: ref.Name(), registry: reference.Domain(ref), policy: v1.PullIfNotPresent}
+	n := name{image: image, repo: ref.Name(), written: withoutTag(image, ref), registry: reference.Domain(ref), policy: v1.PullIfNotPresent}
 	if reference.IsNameOnly(ref) {
 		n.image += ":latest"
 	}

@@ -28,7 +28,8 @@ import (
 //   - A pulled record (the kubelet's ImagePulledRecord, directory "pulled") lists the
 //     credentials that have pulled an image.
 //
-// Every pod may use an image with neither file: the image was present before, or was imported.
+// An image with neither file was present before, or was imported: by default, every pod may use it
+// (C-1.39.9).
 // No file holds a credential, only its salted hash.
 //
 // The outcome of a pull is unknown if the pull was cancelled or timed out, if the runtime or the
@@ -74,8 +75,8 @@ const mostSecrets = 100
 func newRecords(dir string) *records { return &records{dir: dir, pulling: map[string]int{}} }
 
 // mayUse reports whether a pod with these pull secrets may use an image that is present under
-// the name n.
-func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) {
+// the name n. preloaded is the answer for an image that the agent has not pulled.
+func (r *records) mayUse(id string, n name, secrets []credential, preloaded bool) (bool, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, err := r.load(id)
@@ -85,7 +86,7 @@ func (r *records) mayUse(id string, n name, secrets []credential) (bool, error) 
 	if rec == nil {
 		_, err := os.Stat(r.file("pulling", n.image))
 		if errors.Is(err, fs.ErrNotExist) {
-			return true, nil
+			return preloaded, nil
 		}
 		return false, err
 	}

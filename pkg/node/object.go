@@ -26,6 +26,7 @@ type Settings struct {
 	ProviderID  string            // at registration only
 	Port        int               // where the server listens; 0 is nowhere
 	MaxPods     int               // 0 is no limit
+	MaxImages   int               // in the status, the largest; -1 is no limit (C-1.25.7)
 	Allocatable v1.ResourceList   // Facts.Allocatable, the same list as admission's
 	// ExternalCloud says that a cloud controller sets the node's addresses.
 	ExternalCloud bool
@@ -43,7 +44,6 @@ type Inputs struct {
 }
 
 const (
-	maxImages     = 50      // in a Node (C-1.25.7)
 	maxImageNames = 5       // of one image in a Node
 	manyPods      = 1 << 20 // what a node without a limit says
 
@@ -93,7 +93,7 @@ func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 	}
 	s.DaemonEndpoints.KubeletEndpoint.Port = int32(in.Port)
 	if in.Images != nil {
-		s.Images = images(in.Images)
+		s.Images = images(in.Images, in.MaxImages)
 	}
 	if in.Runtime.Name != "" { // it answered
 		s.RuntimeHandlers, s.Features = in.Runtime.Handlers, in.Runtime.Features
@@ -196,7 +196,7 @@ func runtimeName(r pod.RuntimeFacts, before string) string {
 }
 
 // images are the largest ones, with the first of their names (C-1.25.7).
-func images(all []pod.Image) []v1.ContainerImage {
+func images(all []pod.Image, most int) []v1.ContainerImage {
 	all = slices.Clone(all)
 	slices.SortFunc(all, func(a, b pod.Image) int {
 		if a.Size != b.Size {
@@ -205,7 +205,10 @@ func images(all []pod.Image) []v1.ContainerImage {
 		return strings.Compare(b.ID, a.ID)
 	})
 	var some []v1.ContainerImage
-	for _, i := range all[:min(len(all), maxImages)] {
+	if most < 0 {
+		most = len(all)
+	}
+	for _, i := range all[:min(len(all), most)] {
 		some = append(some, v1.ContainerImage{Names: slices.Clone(i.Names[:min(len(i.Names), maxImageNames)]), SizeBytes: i.Size})
 	}
 	return some

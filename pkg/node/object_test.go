@@ -30,7 +30,7 @@ func someInputs() Inputs {
 	yes := true
 	return Inputs{
 		Settings: Settings{
-			Name: "n1", Labels: someFacts().Labels("n1", map[string]string{"disk": "ssd"}), Port: 10250, MaxPods: 110, ProviderID: "p://1",
+			Name: "n1", Labels: someFacts().Labels("n1", map[string]string{"disk": "ssd"}), Port: 10250, MaxPods: 110, MaxImages: 50, ProviderID: "p://1",
 			Taints: []v1.Taint{{Key: "k", Effect: v1.TaintEffectNoSchedule}}, Allocatable: list("cpu", "3", "memory", "6Gi", "ephemeral-storage", "90Gi", "hugepages-2Mi", "1Gi"),
 		},
 		Addresses: []string{"10.0.0.1", "fd00::1"},
@@ -201,7 +201,7 @@ func TestC_1_25_3_WhatIsAChange(t *testing.T) {
 	}
 }
 
-// TestC_1_25_7_Images: the fifty largest, with five names each.
+// TestC_1_25_7_Images: the largest, fifty or as many as the settings say, with five names each.
 //
 // Shows: C-1.25.7
 func TestC_1_25_7_Images(t *testing.T) {
@@ -215,6 +215,12 @@ func TestC_1_25_7_Images(t *testing.T) {
 	got := Object(someFacts(), in, nil, monday).Status.Images
 	if len(got) != 50 || got[0].Names[0] != "n58" || got[49].SizeBytes != 9 || len(got[0].Names) != 5 {
 		t.Errorf("%d images, first %v, last %v", len(got), got[0], got[len(got)-1])
+	}
+	for most, want := range map[int]int{-1: 60, 0: 0, 3: 3, 100: 60} {
+		in.MaxImages = most
+		if n := len(Object(someFacts(), in, nil, monday).Status.Images); n != want {
+			t.Errorf("a limit of %d lists %d images, want %d", most, n, want)
+		}
 	}
 	if diff := cmp.Diff(given, in.Images); diff != "" {
 		t.Errorf("the list itself changed:\n%s", diff)

@@ -63,7 +63,7 @@ func (c *container) Filesystems(ctx context.Context) (images, containers pod.Fil
 
 func observer(t *testing.T, r Runtime, ips []string) *Observer {
 	return NewObserver(ObserverConfig{
-		Settings: Settings{Name: "n1", MaxPods: 110}, NodeIPs: ips, Facts: someFacts(), RootDir: t.TempDir(), Transition: time.Minute, Runtime: r,
+		Settings: Settings{Name: "n1", MaxPods: 110, MaxImages: 50}, NodeIPs: ips, Facts: someFacts(), RootDir: t.TempDir(), Transition: time.Minute, Runtime: r,
 	})
 }
 

@@ -68,7 +68,8 @@ func (c Config) Bundle() bundle.Config {
 // CRI returns the configuration of a client of the runtime at endpoint.
 func (c Config) CRI(endpoint string) cri.Config {
 	return cri.Config{
-		Endpoint: endpoint, Node: c.NodeName, PodLogsDir: c.PodLogsDir,
+		Endpoint: endpoint, ImageEndpoint: c.ImageServiceEndpoint, Node: c.NodeName, PodLogsDir: c.PodLogsDir,
+		Timeouts:         cri.Timeouts{Call: c.RuntimeRequestTimeout, Read: min(c.RuntimeRequestTimeout, cri.DefaultRead)},
 		ContainerLogsDir: c.LogLinks(), RootDir: c.RootDir,
 		CgroupParent: strings.TrimSuffix(c.CgroupRoot, "/"), Log: c.RuntimeLog,
 		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },

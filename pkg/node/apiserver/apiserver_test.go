@@ -93,7 +93,7 @@ func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *worl
 				w.events = append(w.events, reason)
 			},
 			Observer: node.NewObserver(node.ObserverConfig{
-				Settings: node.Settings{Name: "n1", Labels: facts.Labels("n1", nil), MaxPods: 110}, NodeIPs: ips, Facts: facts, RootDir: dir,
+				Settings: node.Settings{Name: "n1", Labels: facts.Labels("n1", nil), MaxPods: 110, MaxImages: 50}, NodeIPs: ips, Facts: facts, RootDir: dir,
 				Transition: time.Minute, Runtime: w.runtime,
 			}),
 		}
