@@ -77,7 +77,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	defer unlock()
-	if err := os.RemoveAll(out); err != nil {
+	if err := prepare(out); err != nil {
 		return false, err
 	}
 	s := summary{begun: begun}
@@ -89,6 +89,9 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	}
 	jobs, err := compile(ctx, o, out)
 	if err != nil {
+		return false, err
+	}
+	if err := os.WriteFile(filepath.Join(out, whole), nil, 0o644); err != nil {
 		return false, err
 	}
 	compiled := time.Now()
@@ -107,6 +110,23 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	}
 	// As root, on a machine with all parts, no test has a reason to skip.
 	return s.failed() == 0 && s.count("skip") == 0, ctx.Err()
+}
+
+// whole is a file of bin/test that is there while no compilation is under way or was broken off.
+const whole = ".whole"
+
+// prepare leaves the test binaries of the last run, which go links again only if they have
+// changed, and removes its logs. It removes all if that run was killed while it compiled: go
+// recognises a binary by its first bytes, and the rest may be missing.
+func prepare(out string) error {
+	if err := os.Remove(filepath.Join(out, whole)); err != nil {
+		return os.RemoveAll(out)
+	}
+	logs, err := filepath.Glob(filepath.Join(out, "*.log"))
+	for _, l := range logs {
+		err = errors.Join(err, os.Remove(l))
+	}
+	return err
 }
 
 // lock keeps a second run from removing bin/test under the first.
