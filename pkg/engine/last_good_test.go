@@ -86,7 +86,7 @@ func TestSetsOfOtherSourcesAreForgottenOnlyWhenAllSourcesHaveAnswered(t *testing
 // none in an older version.
 //
 // Shows: F1
-func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) { killedBetweenSetAndRecord(t, 16) }
+func TestF1_KilledBetweenSetAndRecordNothingGoesBack(t *testing.T) { killedBetweenSetAndRecord(t, 6) }
 
 // killedBetweenSetAndRecord runs as many sequences as seeds says, each from its own seed.
 func killedBetweenSetAndRecord(t *testing.T, seeds uint64) {

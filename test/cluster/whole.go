@@ -129,7 +129,7 @@ func (c *Cluster) Kubectl(t testing.TB, args ...string) *exec.Cmd {
 func (c *Cluster) KubectlAs(t testing.TB, kubeconfig string, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command(program(t, "kubectl"), args...)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+c.dir, "KUBECTL_KUBERC=false")
+	cmd.Env = append(os.Environ(), seldomCollects, "KUBECONFIG="+kubeconfig, "HOME="+c.dir, "KUBECTL_KUBERC=false")
 	return cmd
 }
 

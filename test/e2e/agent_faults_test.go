@@ -109,7 +109,7 @@ func TestF16_PodOfTheFormerVersion(t *testing.T) {
 			s := parallelStage(t).oftenSynced()
 			p := s.through(criproxy.Hooks{})
 			text := manifest("web", []string{
-				container("main", "forever", "resources: {limits: {cpu: 100m, memory: 64Mi}}"), container("side", "forever"),
+				container("main", "forever", "resources: {limits: {cpu: 500m, memory: 64Mi}}"), container("side", "forever"),
 			}, "initContainers:", container("init", "print, done"))
 			file := filepath.Join(s.manifests, "web.yaml")
 			read, _ := parser.Parse([]byte(text), parser.Options{

@@ -44,6 +44,20 @@ func hold(pid int) (free func(), err error) {
 	return func() { close(end); <-over }, <-begun
 }
 
+// TestF34_LeastQuota: the kernel takes the smallest quota. A container with it starts slowly,
+// and the agent and its runtime look at it meanwhile.
+//
+// Shows: F34
+func TestF34_LeastQuota(t *testing.T) {
+	s := parallelStage(t)
+	least := golden{"least", "{limits: {cpu: 5m}}",
+		map[string]string{"cpu/cpu.shares": "5", "cpu/cpu.cfs_quota_us": "1000"},
+		map[string]string{"cpu.max": "1000 100000", "memory.max": "max"}, -1}
+	s.writeGolden(least)
+	s.serve()
+	s.checkGolden(least)
+}
+
 // TestF32_UnkillableProcess: a container that survives SIGKILL stays, and its pod's status
 // says so after twice its grace period. Meanwhile other pods start and stop, and the agent
 // exits in time and starts again. When the container has gone, so has its pod.

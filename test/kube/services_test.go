@@ -35,7 +35,7 @@ kind: Pod
 metadata: {name: burns}
 spec:
   terminationGracePeriodSeconds: 0
-  containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "while :; do :; done"], resources: {limits: {cpu: 300m, memory: 16Mi}}}]
+  containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "while :; do :; done"], resources: {limits: {cpu: 100m, memory: 16Mi}}}]
 `
 	holds = `apiVersion: v1
 kind: Pod

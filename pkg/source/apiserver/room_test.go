@@ -40,13 +40,13 @@ func TestObjects_ManyPodsNameThousands_ReadersAreBounded(t *testing.T) {
 		t.Fatalf("%d objects of ended pods are read", live)
 	}
 	var files []string
-	for i := range 100 {
+	for i := range 30 {
 		files = append(files, put("a", fmt.Sprint("big", i), 1000, v1.PodPending))
 	}
 	if live == 0 || live > maxObjects/2 {
 		t.Errorf("%d objects are read, want at most half of %d for one namespace", live, maxObjects)
 	}
-	if last := files[99]; len(r.names[last]) != 0 || !r.set.Has(src.refusal(last)) {
+	if last := files[29]; len(r.names[last]) != 0 || !r.set.Has(src.refusal(last)) {
 		t.Error("a pod without room has no problem")
 	}
 	if small := put("a", "small", 3, v1.PodPending); len(r.names[small]) != 3 || r.set.Has(src.refusal(small)) {
@@ -55,13 +55,13 @@ func TestObjects_ManyPodsNameThousands_ReadersAreBounded(t *testing.T) {
 	if other := put("b", "other", 1000, v1.PodPending); len(r.names[other]) != 1000 {
 		t.Error("a pod of another namespace has no room")
 	}
-	for i, file := range files[:50] {
+	for i, file := range files[:15] {
 		r.remove(file, types.UID(fmt.Sprint("abig", i)))
 	}
 	r.retry()
 	r.syncReaders()
 	granted := 0
-	for _, file := range files[50:] {
+	for _, file := range files[15:] {
 		if len(r.names[file]) == 1000 {
 			granted++
 		}
