@@ -11,7 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/nodectl/nodectl/pkg/config"
-	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	sourcehttp "github.com/nodectl/nodectl/pkg/source/http"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
@@ -121,7 +121,7 @@ func redactHeaders(headers []string) []string {
 	var all []string
 	for _, h := range headers {
 		name, value, _ := strings.Cut(h, ":")
-		all = append(all, name+": "+pod.Redacted(len(strings.TrimSpace(value))))
+		all = append(all, name+": "+podspec.Redacted(len(strings.TrimSpace(value))))
 	}
 	return all
 }

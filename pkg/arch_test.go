@@ -37,6 +37,7 @@ var rules = []struct {
 	{module + "pkg/status/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
 	{module + "pkg/reclaim", []string{"pkg/agent", "pkg/image"}, "what observes and acts asks it; adapters do not decide"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
+	{module + "pkg/podspec", []string{"cmd", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/plan/...", "pkg/podconfig", "pkg/podview", "pkg/source/apiserver", "pkg/ui"}, "hashes and differences are for who makes specs, compares them and shows it; what acts has the spec"},
 	{module + "pkg/podenv", []string{"pkg/cri", "pkg/engine", "pkg/probe", "pkg/volume"}, "what a container sees is computed where it is made"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "podconfig reads sources through source.Source"},
 	{module + "pkg/manifest/...", []string{"pkg/agent/look"}, "sources get their parser from look"},
@@ -105,7 +106,7 @@ var rules = []struct {
 // the read-only half of the agent may import. Tests may import any package.
 var only = map[string][]string{
 	"cmd": {
-		"pkg/agent", "pkg/agent/look", "pkg/bundle", "pkg/client", "pkg/config", "pkg/doctor", "pkg/feed", "pkg/image", "pkg/pod", "pkg/podconfig",
+		"pkg/agent", "pkg/agent/look", "pkg/bundle", "pkg/client", "pkg/config", "pkg/doctor", "pkg/feed", "pkg/image", "pkg/pod", "pkg/podconfig", "pkg/podspec",
 		"pkg/server", "pkg/source/http", "pkg/status", "pkg/suggest", "pkg/ui", "pkg/ui/tui", "pkg/volume",
 	},
 	"pkg/agent/look": {
@@ -114,15 +115,17 @@ var only = map[string][]string{
 		"pkg/source/http", "pkg/source/stdin", "pkg/status", "pkg/suggest", "pkg/trust",
 	},
 	"pkg/panics":     nil,
+	"pkg/pod":        nil,
 	"pkg/startlimit": nil,
 	"pkg/podenv":     {"pkg/pod"},
-	"pkg/podview":    {"pkg/pod"},
+	"pkg/podspec":    {"pkg/pod"},
+	"pkg/podview":    {"pkg/pod", "pkg/podspec"},
 	"pkg/status":     {"pkg/pod", "pkg/podview"},
 	"pkg/reclaim":    {"pkg/pod"},
 	"pkg/prober":     {"pkg/panics", "pkg/pod", "pkg/probe"},
-	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podview"},
-	"pkg/feed":       {"pkg/pod", "pkg/podconfig"},
-	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podview"},
+	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
+	"pkg/feed":       {"pkg/pod", "pkg/podconfig", "pkg/podspec"},
+	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
 	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
 }
 
@@ -141,7 +144,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/suggest", "pkg/pod", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
+var pure = []string{"pkg/suggest", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

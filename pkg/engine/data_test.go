@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // configMap is an object that pods may name.
@@ -18,7 +19,7 @@ func configMap(name, text string) *pod.Object {
 	m := &v1.ConfigMap{Data: map[string]string{"text": text}}
 	m.Namespace, m.Name = "default", name
 	return &pod.Object{
-		Key: pod.Key{Namespace: "default", Name: name}, Kind: pod.KindConfigMap, Hash: pod.HashObject(m.Data), Object: m,
+		Key: pod.Key{Namespace: "default", Name: name}, Kind: pod.KindConfigMap, Hash: podspec.HashObject(m.Data), Object: m,
 		Origin: pod.Origin{Source: "file", Location: "/m", File: "/m/objects.yaml", Line: 1},
 	}
 }

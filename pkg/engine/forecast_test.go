@@ -18,6 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -48,7 +49,7 @@ var shelfNames = [2]string{"file:/m", "file:/n"}
 func (s *scenery) spec(layer int, file, name string, edits ...func(*v1.Pod)) *pod.Spec {
 	old := mkpod(name, edits...)
 	p := *old
-	p.Fingerprint(p.Pod)
+	podspec.Fingerprint(&p, p.Pod)
 	p.DependsOn, _ = pod.ParseDependsOn(p.Pod.Annotations[pod.AnnotationDependsOn])
 	p.Origin = pod.Origin{Source: "file", Location: strings.TrimPrefix(shelfNames[layer], "file:"), File: file, Line: 1}
 	return &p

@@ -466,7 +466,8 @@ func (d *disk) Ready(want *pod.Spec, instance int) (put, current bool, until tim
 
 // shows is the data that the volumes of a pod show.
 func shows(want *pod.Spec) string {
-	return want.Data.Hash(func(string, string) bool { return true })
+	hash, _ := want.Data.Hash(func(pod.ObjectID) bool { return true })
+	return hash
 }
 
 func (d *disk) Mounts(_ context.Context, r pod.CreateRequest) ([]pod.Mount, error) {

@@ -101,9 +101,10 @@ func (w *worker) read(u podUpdate) (changed bool) {
 
 // pullSecrets returns a hash of the data that a pod logs in to registries with.
 func pullSecrets(want *pod.Spec) string {
-	return want.Data.Hash(func(kind, name string) bool {
-		return kind == pod.KindSecret && slices.ContainsFunc(want.Pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool { return s.Name == name })
+	hash, _ := want.Data.Hash(func(id pod.ObjectID) bool {
+		return id.Kind == pod.KindSecret && slices.ContainsFunc(want.Pod.Spec.ImagePullSecrets, func(s v1.LocalObjectReference) bool { return s.Name == id.Name })
 	})
+	return hash
 }
 
 // failed counts a failure to read, stop or remove, and returns how long to wait before the next

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // The operations of an Update that is not a PodUpdate. The first three are problems: each has
@@ -43,10 +44,10 @@ type Update struct {
 
 // Difference is what differs between two specs of one pod, and what the edit restarts.
 type Difference struct {
-	Fields     []pod.FieldChange
+	Fields     []podspec.FieldChange
 	RestartPod bool
 	Containers []string // that restart
-	Resizes    []pod.Resized
+	Resizes    []podspec.Resized
 	Reason     string
 }
 
@@ -77,9 +78,9 @@ func (u Update) Difference(i int) Difference {
 }
 
 func difference(old, new *pod.Spec) Difference {
-	d := Difference{Fields: append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)}
-	d.RestartPod, d.Containers, d.Reason = pod.RestartByData(old, new)
-	d.Resizes = pod.Resizes(old, new)
+	d := Difference{Fields: append(podspec.Differences(old.Pod, new.Pod), podspec.DataDifferences(old, new)...)}
+	d.RestartPod, d.Containers, d.Reason = podspec.RestartByData(old, new)
+	d.Resizes = podspec.Resizes(old, new)
 	return d
 }
 

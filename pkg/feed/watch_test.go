@@ -16,6 +16,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -28,7 +29,7 @@ func specOf(name, image string) *pod.Spec {
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c", Image: image}}},
 	}
 	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "a", File: "a/" + name + ".yaml", Line: 1}}
-	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
+	s.Hash, s.SandboxHash, s.ContainerHashes = podspec.NewHashes(p)
 	return s
 }
 

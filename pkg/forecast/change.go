@@ -7,6 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
@@ -67,6 +68,6 @@ func (f *Forecast) change(c Change) {
 
 // differences returns the fields that differ between two versions of a pod, and in the data
 // they are bound to.
-func differences(old, new *pod.Spec) []pod.FieldChange {
-	return append(pod.Differences(old.Pod, new.Pod), pod.DataDifferences(old, new)...)
+func differences(old, new *pod.Spec) []podspec.FieldChange {
+	return append(podspec.Differences(old.Pod, new.Pod), podspec.DataDifferences(old, new)...)
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -58,7 +59,7 @@ func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			spec := lookSpec("web", "x", append(c.edits, usesWebAndS)...)
-			was := spec.Bind(pod.NewData(old))
+			was := podspec.Bind(spec, podspec.NewData(old))
 			kept := *was
 			kept.Data = &pod.Data{Sums: was.Data.Sums, Unbound: was.Data.Unbound} // as a record has it
 			file := source.File{File: "a/web.yaml", Pods: []*pod.Spec{spec}, Objects: c.now}

@@ -19,6 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
@@ -67,13 +68,13 @@ type Change struct {
 	Source string
 	Origin pod.Origin
 	UID    string
-	Fields []pod.FieldChange
+	Fields []podspec.FieldChange
 	// RestartPod says that the whole pod is replaced, RestartContainers which
 	// containers are; both empty: nothing restarts.
 	RestartPod        bool
 	RestartContainers []string
 	// Resizes is what is resized in place; nothing of that restarts.
-	Resizes []pod.Resized
+	Resizes []podspec.Resized
 	// Reason says why something restarts, or why a pod is removed although a manifest still
 	// defines it; may be empty.
 	Reason string
@@ -222,7 +223,7 @@ func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Recor
 	for _, name := range plan.Resized(c.Steps) {
 		have := a.Containers[name]
 		has := cmp.Or(r.ContainerNotes[have.ID].Resources, have.Resources)
-		c.Resizes = append(c.Resizes, pod.Resized{Container: name, Resources: pod.ResourcesChanged(has, want.Resources(name))})
+		c.Resizes = append(c.Resizes, podspec.Resized{Container: name, Resources: pod.ResourcesChanged(has, want.Resources(name))})
 	}
 }
 
@@ -315,8 +316,8 @@ func (f *Forecast) deleted(want *pod.Spec, a pod.Actual, r pod.Record) {
 func (f *Forecast) update(want, was *pod.Spec) {
 	c := changeOf(want, was)
 	c.Fields = differences(was, want)
-	c.RestartPod, c.RestartContainers, c.Reason = pod.RestartByData(was, want)
-	c.Resizes = pod.Resizes(was, want)
+	c.RestartPod, c.RestartContainers, c.Reason = podspec.RestartByData(was, want)
+	c.Resizes = podspec.Resizes(was, want)
 	f.change(c)
 }
 
@@ -330,7 +331,7 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c.Fields = differences(was, want)
 	f.restarts(&c, want, a, r)
 	if c.Restarts() {
-		whole, containers, why := pod.RestartByData(was, want)
+		whole, containers, why := podspec.RestartByData(was, want)
 		if c.Reason = why; whole != c.RestartPod || !slices.Equal(containers, c.RestartContainers) {
 			c.Reason = hashReason(c)
 		}
@@ -338,12 +339,12 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	for name := range want.ContainerHashes {
 		have, ok := a.Containers[name]
 		if ok && have.Hash == want.ContainerHash(name) && was.ContainerHash(name) != have.Hash {
-			c.Fields = slices.DeleteFunc(c.Fields, func(d pod.FieldChange) bool { return ofContainer(d.Path, name) })
+			c.Fields = slices.DeleteFunc(c.Fields, func(d podspec.FieldChange) bool { return ofContainer(d.Path, name) })
 		}
 	}
 	for _, name := range c.unknown() {
 		if !hasContainer(was, name) {
-			c.Fields = append(c.Fields, pod.FieldChange{Path: "spec.containers[" + name + "]", Old: "(runs)"})
+			c.Fields = append(c.Fields, podspec.FieldChange{Path: "spec.containers[" + name + "]", Old: "(runs)"})
 		}
 	}
 	f.change(c)
@@ -353,11 +354,11 @@ func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 func (f *Forecast) updateByHash(want *pod.Spec, a pod.Actual, r pod.Record) {
 	c := changeOf(want, nil)
 	note := "its record cannot be read: compared by hash"
-	known := a.Sandbox != nil && pod.HashVersion(a.Sandbox.SandboxHash) == pod.HashVersion(want.SandboxHash)
+	known := a.Sandbox != nil && podspec.HashVersion(a.Sandbox.SandboxHash) == podspec.HashVersion(want.SandboxHash)
 	changed := known && (a.UID != want.UID() || a.Sandbox.SpecHash != want.Hash)
 	for name, hash := range want.ContainerHashes {
 		have, ok := a.Containers[name]
-		changed = changed || known && ok && have.Hash != hash && pod.HashVersion(have.Hash) == pod.HashVersion(hash)
+		changed = changed || known && ok && have.Hash != hash && podspec.HashVersion(have.Hash) == podspec.HashVersion(hash)
 	}
 	f.restarts(&c, want, a, r)
 	unknown := c.unknown()

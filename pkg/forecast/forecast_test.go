@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -61,7 +62,7 @@ func lookSpec(name, image string, edit ...func(*v1.Pod)) *pod.Spec {
 		e(p)
 	}
 	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: "file", Location: "a", File: "a/" + name + ".yaml", Line: 1}}
-	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
+	s.Hash, s.SandboxHash, s.ContainerHashes = podspec.NewHashes(p)
 	return s
 }
 
@@ -388,7 +389,7 @@ func TestSecretsShowThroughThePodsThatUseThemByLength(t *testing.T) {
 		p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{SecretRef: &v1.SecretEnvSource{LocalObjectReference: v1.LocalObjectReference{Name: "s"}}}}
 	}
 	web, other := lookSpec("web", "x", uses), lookSpec("other", "x")
-	redacted := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": pod.Redacted(7)}}
+	redacted := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": podspec.Redacted(7)}}
 	open := map[string]any{"kind": "Secret", "metadata": map[string]any{"namespace": "default", "name": "s"}, "data": map[string]any{"password": "aHVudGVyMg=="}}
 	for name, c := range map[string]struct {
 		secret string

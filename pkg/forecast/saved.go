@@ -12,6 +12,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // Saved is a merged set that an earlier merge wrote: pods by their names on the node, and the
@@ -102,7 +103,7 @@ func savedContents(item json.RawMessage, key objectKey) (savedObject, error) {
 	if err := json.Unmarshal(item, o.Object); err != nil {
 		return savedObject{}, err
 	}
-	return savedObject{object: o, sum: pod.SumOf(o)}, nil
+	return savedObject{object: o, sum: podspec.SumOf(o)}, nil
 }
 
 func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
@@ -118,7 +119,7 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 	redacted := map[string]int{}
 	for k, text := range in.Data {
 		var n int
-		if found, err := fmt.Sscanf(text, "(redacted, %d bytes)", &n); found == 1 && err == nil && text == pod.Redacted(n) {
+		if found, err := fmt.Sscanf(text, "(redacted, %d bytes)", &n); found == 1 && err == nil && text == podspec.Redacted(n) {
 			redacted[k] = n
 			continue
 		}
@@ -133,7 +134,7 @@ func savedSecret(item json.RawMessage, o *pod.Object) (savedObject, error) {
 		delete(redacted, k)
 	}
 	o.Object = s
-	sum := pod.SumOf(o)
+	sum := podspec.SumOf(o)
 	if len(redacted) == 0 {
 		return savedObject{object: o, sum: sum}, nil
 	}
@@ -173,6 +174,6 @@ func (s *Saved) bound(was, now *pod.Spec, state *podconfig.Merged) *pod.Spec {
 		}
 	}
 	out := *was
-	out.Data = pod.NewSavedData(objects, sums)
+	out.Data = podspec.NewSavedData(objects, sums)
 	return &out
 }

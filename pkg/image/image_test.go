@@ -28,6 +28,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // registries fakes all registries behind a runtime's image service; the adapter in front of
@@ -216,7 +217,7 @@ func with(want *pod.Spec, secrets ...*v1.Secret) *pod.Spec {
 		want.Pod.Spec.ImagePullSecrets = append(want.Pod.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s.Name})
 		objects = append(objects, &pod.Object{Key: pod.Key{Namespace: "default", Name: s.Name}, Kind: pod.KindSecret, Origin: pod.Origin{Source: "api"}, Object: s})
 	}
-	want.Data = pod.NewData(objects)
+	want.Data = podspec.NewData(objects)
 	return want
 }
 

@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // FromAPI returns the spec of a pod that an API server has bound to this node: with its
@@ -49,7 +50,7 @@ func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 		Origin: pod.Origin{Source: o.Source, Location: o.Location, File: o.File},
 		Pod:    &own,
 	}
-	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewAPIHashes(&own)
+	s.Hash, s.SandboxHash, s.ContainerHashes = podspec.NewAPIHashes(&own)
 	dependencies(s)
 	return s, nil
 }
@@ -74,7 +75,7 @@ func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 	if len(named) > pod.MaxObjects {
 		problems = append(problems, pod.Problem{Path: "spec", Msg: fmt.Sprintf("names %d ConfigMaps, Secrets and claims, more than %d", len(named), pod.MaxObjects)})
 	}
-	return append(problems, pod.UnsupportedAPI(p)...)
+	return append(problems, podspec.UnsupportedAPI(p)...)
 }
 
 // placed shortens a list of problems and puts each at the place of its pod.

@@ -13,6 +13,7 @@ import (
 	sigsyaml "sigs.k8s.io/yaml"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // served is a pod as an API server gives it to a node: what its defaulting,
@@ -147,7 +148,7 @@ func TestC_1_19_9_OnlyNameAndImageRestartAnAPIContainer(t *testing.T) {
 	} {
 		old, p := fromAPI(t, servedPod(t)), servedPod(t)
 		c.edit(p)
-		whole, containers, _ := pod.Restart(old, fromAPI(t, p))
+		whole, containers, _ := podspec.Restart(old, fromAPI(t, p))
 		if whole != c.whole || strings.Join(containers, ",") != c.restarts {
 			t.Errorf("%s: restarts pod %v, containers %v", name, whole, containers)
 		}
@@ -171,7 +172,7 @@ func TestC_1_19_4_APIPodBringsItsEphemeralContainers(t *testing.T) {
 	if c, _ := s.Container("debug"); c == nil || c.Image != "debug" {
 		t.Errorf("container %+v", c)
 	}
-	if whole, containers, reason := pod.Restart(was, s); whole || len(containers) > 0 || reason != "" {
+	if whole, containers, reason := podspec.Restart(was, s); whole || len(containers) > 0 || reason != "" {
 		t.Errorf("restarts pod %v, containers %v: %s", whole, containers, reason)
 	}
 }

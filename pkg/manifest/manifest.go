@@ -57,7 +57,7 @@ const maxProblems = 20
 // list is an empty set, an empty file is a problem (F40).
 //
 // The second result holds the warnings of Warn, and a notice for each field of a
-// static pod's spec that changes nothing (pod.Ignored).
+// static pod's spec that changes nothing (podspec.Ignored).
 func Parse(data []byte, o Options) (source.File, []pod.Problem) { return parse(data, o, true) }
 
 // parse is Parse; without quick it never uses quickPod. The result must be the same.

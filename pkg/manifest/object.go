@@ -13,6 +13,7 @@ import (
 	"k8s.io/kubernetes/pkg/apis/core/validation"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 func typeOf(pointer any) reflect.Type { return reflect.TypeOf(pointer).Elem() }
@@ -141,7 +142,7 @@ func (r *reader) config(o object, obj any, meta metav1.ObjectMeta, problems []po
 	if r.again(o, key) {
 		return
 	}
-	r.out.Objects = append(r.out.Objects, &pod.Object{Key: key, Kind: o.kind, Origin: r.origin(o), Hash: pod.HashObject(content), Object: obj})
+	r.out.Objects = append(r.out.Objects, &pod.Object{Key: key, Kind: o.kind, Origin: r.origin(o), Hash: podspec.HashObject(content), Object: obj})
 }
 
 // tidy defaults the namespace and removes an API server's own fields.

@@ -7,6 +7,7 @@ import (
 	sigsjson "sigs.k8s.io/json"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // quickPod reads a chunk of JSON that is one valid static pod, without building a tree of
@@ -25,10 +26,10 @@ func (r *reader) quickPod(c chunk) bool {
 	line, _ := c.lineOf(len(c.text) - len(js))
 	o := object{kind: "Pod", at: &place{line: line}}
 	s := &pod.Spec{Key: r.keyOf(p.Namespace, p.Name), Origin: r.origin(o), Pod: &p}
-	if _, twice := r.seen[o.id(s.Key)]; twice || len(pod.Unsupported(&p))+len(pod.Ignored(&p))+len(pod.Refs(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
+	if _, twice := r.seen[o.id(s.Key)]; twice || len(podspec.Unsupported(&p))+len(podspec.Ignored(&p))+len(pod.Refs(&p)) > 0 || len(r.identityProblems(&p)) > 0 {
 		return false
 	}
-	s.Fingerprint(s.Pod)
+	podspec.Fingerprint(s, s.Pod)
 	key := s.Key
 	r.makeStatic(s)
 	if len(validatePod(&p)) > 0 {

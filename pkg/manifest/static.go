@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // pod reads a Pod.
@@ -58,10 +59,10 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 		}
 		return s, problems
 	}
-	for _, u := range append(pod.Unsupported(&p), r.identityProblems(&p)...) {
+	for _, u := range append(podspec.Unsupported(&p), r.identityProblems(&p)...) {
 		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
 	}
-	s.Fingerprint(s.Pod)
+	podspec.Fingerprint(s, s.Pod)
 	for _, ref := range pod.Refs(&p) {
 		if s.Positions == nil {
 			s.Positions = map[string]pod.Position{}
@@ -69,7 +70,7 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 		line, col := o.at.find(ref.Path)
 		s.Positions[ref.Path] = pod.Position{Line: line, Column: col}
 	}
-	ignored := pod.Ignored(&p)
+	ignored := podspec.Ignored(&p)
 	r.makeStatic(s)
 	found := paths{}
 	for _, p := range problems {
@@ -111,11 +112,11 @@ func finished(s *pod.Spec) {
 	if s.Pod.Namespace == "" {
 		s.Pod.Namespace = "default"
 	}
-	if h := s.Pod.Annotations[pod.AnnotationConfigHash]; pod.HashVersion(h) != "" {
+	if h := s.Pod.Annotations[pod.AnnotationConfigHash]; podspec.HashVersion(h) != "" {
 		s.Hash = h
 		return
 	}
-	s.Fingerprint(s.Pod)
+	podspec.Fingerprint(s, s.Pod)
 }
 
 // dependencies fills in the pod's dependencies; an invalid value is a problem

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
@@ -91,10 +92,10 @@ func (s *planner) podChanged(hash string) bool {
 	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
 		return false
 	}
-	if pod.HashVersion(hash) == pod.HashVersion(s.Want.SandboxHash) {
+	if podspec.HashVersion(hash) == podspec.HashVersion(s.Want.SandboxHash) {
 		return true
 	}
-	whole, _, _ := pod.Restart(s.Record.Want, s.Want)
+	whole, _, _ := podspec.Restart(s.Record.Want, s.Want)
 	return whole
 }
 
@@ -115,7 +116,7 @@ func (s *planner) contentChanged() bool {
 			return true
 		}
 	}
-	whole, names, _ := pod.Restart(s.Record.Want, s.Want)
+	whole, names, _ := podspec.Restart(s.Record.Want, s.Want)
 	if whole {
 		return true
 	}
@@ -158,7 +159,7 @@ func (s *planner) changedText(what string) string {
 	if s.Record.Want == nil {
 		return what
 	}
-	if _, _, reason := pod.RestartByData(s.Record.Want, s.Want); reason != "" {
+	if _, _, reason := podspec.RestartByData(s.Record.Want, s.Want); reason != "" {
 		return reason
 	}
 	return what

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/nodectl/nodectl/pkg/plan"
-	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // TestC_1_26_15_WhatAnEditAsksFor: which edits replace a pod, which start a terminated one
@@ -76,7 +76,7 @@ func TestP17_HashOfOtherRulesReplacesNothing(t *testing.T) {
 		t.Error("it was not edited")
 	}
 	f.hostname++
-	if edited := f.spec(); pod.HashVersion(edited.SandboxHash) == "v0" || !plan.Replaces(&made, edited) {
+	if edited := f.spec(); podspec.HashVersion(edited.SandboxHash) == "v0" || !plan.Replaces(&made, edited) {
 		t.Error("an edit beside an upgrade is one")
 	}
 }

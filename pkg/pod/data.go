@@ -125,7 +125,8 @@ func Refs(p *v1.Pod) []Ref {
 // ObjectID names a config object of a pod's namespace.
 type ObjectID struct{ Kind, Name string }
 
-func (o ObjectID) compare(p ObjectID) int {
+// Compare orders names by kind, then name, in byte order.
+func (o ObjectID) Compare(p ObjectID) int {
 	return cmp.Or(strings.Compare(o.Kind, p.Kind), strings.Compare(o.Name, p.Name))
 }
 
@@ -152,55 +153,18 @@ type Data struct {
 	Unbound map[string]string
 }
 
-// NewData returns the Data of these objects, of which no two have the same kind and
-// name; nil for none.
-func NewData(objects []*Object) *Data { return new(Summer).Data(objects, nil) }
-
-// NewSavedData is NewData with sums for the objects whose contents were not saved.
-func NewSavedData(objects []*Object, sums []ObjectSum) *Data {
-	d := NewData(objects)
+// DataWithSums returns the Data of these objects and sums: one sum for each object, and
+// those of objects whose contents are not known. It is nil for no sums.
+func DataWithSums(objects []*Object, sums []ObjectSum) *Data {
 	if len(sums) == 0 {
-		return d
-	}
-	if d == nil {
-		d = &Data{}
-	}
-	d.Sums = append(d.Sums, sums...)
-	slices.SortFunc(d.Sums, func(a, b ObjectSum) int { return a.id().compare(b.id()) })
-	return d
-}
-
-// Summer makes Data and reads each object once, however many pods name it. The
-// zero value is ready; it belongs to one goroutine.
-type Summer struct{ known map[*Object]ObjectSum }
-
-// Data is NewData for a pod whose Data was before, which may be nil.
-func (m *Summer) Data(objects []*Object, before *Data) *Data {
-	if len(objects) == 0 {
 		return nil
 	}
-	d := &Data{objects: make(map[ObjectID]*Object, len(objects))}
+	d := &Data{objects: make(map[ObjectID]*Object, len(objects)), Sums: sums}
 	for _, o := range objects {
 		d.objects[ObjectID{o.Kind, o.Name}] = o
-		d.Sums = append(d.Sums, m.sum(o, before))
 	}
-	slices.SortFunc(d.Sums, func(a, b ObjectSum) int { return a.id().compare(b.id()) })
+	slices.SortFunc(d.Sums, func(a, b ObjectSum) int { return a.ID().Compare(b.ID()) })
 	return d
-}
-
-func (m *Summer) sum(o *Object, before *Data) ObjectSum {
-	sum, known := m.known[o]
-	if !known && before.Object(o.Kind, o.Name) == o {
-		sum, known = before.sum(ObjectID{o.Kind, o.Name})
-	}
-	if !known {
-		sum = SumOf(o)
-	}
-	if m.known == nil {
-		m.known = map[*Object]ObjectSum{}
-	}
-	m.known[o] = sum
-	return sum
 }
 
 // Values returns the values of a ConfigMap or Secret by key; binaryData wins over data,
@@ -257,7 +221,7 @@ func (d *Data) Object(kind, name string) *Object {
 // Has reports whether the pod is bound to the object of that kind and name, even if only its
 // sum is known.
 func (d *Data) Has(kind, name string) bool {
-	_, has := d.sum(ObjectID{kind, name})
+	_, has := d.Sum(ObjectID{kind, name})
 	return has
 }
 
@@ -292,90 +256,15 @@ func (d *Data) Claim(name string) *v1.PersistentVolumeClaim {
 	return nil
 }
 
-// Hash returns a hash of the content of the objects for which which is true.
-func (d *Data) Hash(which func(kind, name string) bool) string {
-	hash, _ := d.hash(func(id ObjectID) bool { return which(id.Kind, id.Name) })
-	return hash
-}
-
-// hash is Hash, and how many objects went into it.
-func (d *Data) hash(which func(ObjectID) bool) (hash string, count int) {
+// Hash returns a hash of the content of the ConfigMaps and Secrets for which which is
+// true, and how many there are.
+func (d *Data) Hash(which func(ObjectID) bool) (hash string, count int) {
 	sum := sha256.New()
 	for _, s := range d.sums() {
-		if s.Kind != KindClaim && which(s.id()) {
+		if s.Kind != KindClaim && which(s.ID()) {
 			fmt.Fprintf(sum, "%s %s %s\n", s.Kind, s.Name, s.Hash)
 			count++
 		}
 	}
 	return hex.EncodeToString(sum.Sum(nil)[:16]), count
-}
-
-// Bind returns s bound to d alone. With AnnotationRestartOnChange the hashes of its
-// parts cover the objects that each of them uses.
-func (s *Spec) Bind(d *Data) *Spec {
-	out := *s
-	out.Data = d
-	if s.Data != nil && s.Data.Unbound != nil {
-		out.ContainerHashes = maps.Clone(s.Data.Unbound)
-		out.SandboxHash = out.ContainerHashes[""]
-		delete(out.ContainerHashes, "")
-	}
-	if d == nil {
-		return &out
-	}
-	bound := *d // whose hashes are this pod's
-	bound.Unbound, out.Data = nil, &bound
-	if s.Pod.Annotations[AnnotationRestartOnChange] != "true" {
-		return &out
-	}
-	bound.Unbound = maps.Clone(out.ContainerHashes)
-	if bound.Unbound == nil {
-		bound.Unbound = map[string]string{}
-	}
-	bound.Unbound[""] = out.SandboxHash
-	uses := out.uses()
-	out.ContainerHashes = maps.Clone(out.ContainerHashes)
-	for name, hash := range out.ContainerHashes {
-		if sum, n := d.hash(func(id ObjectID) bool { return uses[name][id] }); n > 0 && hash != "" {
-			out.ContainerHashes[name] = hashVersion + "-" + digest([]byte(hash+" "+sum))
-		}
-	}
-	for i := range s.Pod.Spec.InitContainers {
-		c := &s.Pod.Spec.InitContainers[i]
-		if hash := out.ContainerHashes[c.Name]; !Restartable(c) && hash != bound.Unbound[c.Name] && out.SandboxHash != "" {
-			out.SandboxHash = hashVersion + "-" + digest([]byte(out.SandboxHash+" "+hash))
-		}
-	}
-	return &out
-}
-
-// uses returns the config objects that each container uses, by its environment or
-// through a volume that it mounts.
-func (s *Spec) uses() map[string]map[ObjectID]bool {
-	out := map[string]map[ObjectID]bool{}
-	note := func(container string, r Ref) {
-		if out[container] == nil {
-			out[container] = map[ObjectID]bool{}
-		}
-		out[container][ObjectID{r.Kind, r.Name}] = true
-	}
-	mounting := map[string][]string{}
-	for name := range s.ContainerHashes {
-		if c, _ := s.Container(name); c != nil {
-			for _, m := range c.VolumeMounts {
-				mounting[m.Name] = append(mounting[m.Name], name)
-			}
-		}
-	}
-	for _, r := range Refs(s.Pod) {
-		if r.Container != "" {
-			note(r.Container, r)
-		}
-		if r.Volume != "" {
-			for _, name := range mounting[r.Volume] {
-				note(name, r)
-			}
-		}
-	}
-	return out
 }

@@ -134,62 +134,6 @@ func Restartable(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// Resized is one container whose resources change while it runs.
-type Resized struct {
-	Container string            `json:"container"`
-	Resources []v1.ResourceName `json:"resources"` // those that change, in order
-}
-
-// Resizes returns the containers that replacing old by new resizes in place, by name:
-// none of them restarts (Restart).
-func Resizes(old, new *Spec) []Resized {
-	whole, restart, _ := Restart(old, new)
-	if whole || old == nil || new == nil || old.Pod == nil || new.Pod == nil || old.UID() != new.UID() {
-		return nil
-	}
-	var out []Resized
-	for name, changed := range resizes(old, new) {
-		if !slices.Contains(restart, name) {
-			out = append(out, Resized{Container: name, Resources: changed})
-		}
-	}
-	slices.SortFunc(out, func(a, b Resized) int { return strings.Compare(a.Container, b.Container) })
-	return out
-}
-
-// resizes returns the resources that change, by the name of each container or
-// sidecar that both specs have.
-func resizes(old, new *Spec) map[string][]v1.ResourceName {
-	var out map[string][]v1.ResourceName
-	for _, c := range withSidecars(new.Pod).Spec.Containers {
-		was, init := old.Container(c.Name)
-		if was == nil || init && !Restartable(was) {
-			continue
-		}
-		changed := ResourcesChanged(ResourcesText(was.Resources), ResourcesText(c.Resources))
-		if len(changed) == 0 {
-			continue
-		}
-		if out == nil {
-			out = map[string][]v1.ResourceName{}
-		}
-		out[c.Name] = changed
-	}
-	return out
-}
-
-// restartingResizes returns the names of the containers that a change of
-// resources restarts.
-func restartingResizes(old, new *Spec) map[string]bool {
-	out := map[string]bool{}
-	for name, changed := range resizes(old, new) {
-		if c, _ := new.Container(name); ResizeRestarts(c, changed) {
-			out[name] = true
-		}
-	}
-	return out
-}
-
 // ParseResources parses the text of Spec.Resources; it skips parts that are invalid.
 func ParseResources(text string) v1.ResourceRequirements {
 	var r v1.ResourceRequirements

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
@@ -162,7 +163,7 @@ func objectsOf(s *pod.Spec, refs []pod.Ref) []ident {
 // binder binds the pods of one step.
 type binder struct {
 	fold   *fold
-	summer pod.Summer
+	summer podspec.Summer
 }
 
 // bound returns s bound to the objects of refs. Where one is missing, it returns the
@@ -225,9 +226,9 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	}
 	data := b.summer.Data(objects, before)
 	if was == nil {
-		return s.Bind(data), nil
+		return podspec.Bind(s, data), nil
 	}
-	now := s.Bind(data)
+	now := podspec.Bind(s, data)
 	if data.Same(before) && before.Known() && sameBinding(was, now) {
 		return was, nil // which shares memory with the yielded state
 	}

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -101,7 +102,7 @@ func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
 			lacks = true
 		}
 	}
-	return pod.NewData(objects), lacks
+	return podspec.NewData(objects), lacks
 }
 
 // TestI9_BindingRemovesNothing: after every reading each desired pod is bound as the

@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -228,7 +229,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 
 // bound returns a pod as an agent stored it: bound to sums.
 func bound(s *pod.Spec, objects ...*pod.Object) []*pod.Spec {
-	return []*pod.Spec{s.Bind(&pod.Data{Sums: pod.NewData(objects).Sums})}
+	return []*pod.Spec{podspec.Bind(s, &pod.Data{Sums: podspec.NewData(objects).Sums})}
 }
 
 // TestC_1_2_7_AnotherContentIsAnUpdate: other content of an object is an UPDATE of an
@@ -394,7 +395,7 @@ func TestRestartHashesAreNotStacked(t *testing.T) {
 	config := New(Config{Kept: kept})
 	f := newFold([]Layer{NewLayer(one, kept)}, kept, nil)
 	f, _, _ = config.take(f, message{snapshot: set(broken("a"), source.File{File: "b", Objects: []*pod.Object{object}})}, noon)
-	want, got := spec.Bind(pod.NewData([]*pod.Object{object})), f.merged.Pods.At(0)
+	want, got := podspec.Bind(spec, podspec.NewData([]*pod.Object{object})), f.merged.Pods.At(0)
 	if want.ContainerHashes["main"] == "v2-main" || !maps.Equal(want.ContainerHashes, got.ContainerHashes) || want.SandboxHash != got.SandboxHash {
 		t.Errorf("hashes %v, want %v", got.ContainerHashes, want.ContainerHashes)
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/sorted"
 	"github.com/nodectl/nodectl/pkg/source"
 )
@@ -218,7 +219,7 @@ func keepImmutable(before pod.LastGoodSet, f *source.File) *source.File {
 			}
 		}
 		i, there := at[identOf(o)]
-		if !there || f.Objects[i] == o || f.Objects[i].Immutable() && pod.SumOf(o).Hash == pod.SumOf(f.Objects[i]).Hash {
+		if !there || f.Objects[i] == o || f.Objects[i].Immutable() && podspec.SumOf(o).Hash == podspec.SumOf(f.Objects[i]).Hash {
 			continue
 		}
 		if out == f {

@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // envOf is the environment of a container in ns/p that is bound to objects.
@@ -24,7 +25,7 @@ func envOf(c v1.Container, from Sources, objects ...*pod.Object) (string, error)
 
 func envOfPod(p *v1.Pod, from Sources, objects ...*pod.Object) (string, error) {
 	q := pod.CreateRequest{
-		Want: &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: pod.NewData(objects)}, Container: "c",
+		Want: &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: podspec.NewData(objects)}, Container: "c",
 		Sandbox: &pod.Sandbox{IPs: []string{"fd00::5", "10.88.0.5", "10.88.0.6"}},
 	}
 	env, err := Environment(q, from)

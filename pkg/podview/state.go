@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // State is a pod as one of its instances: it decides which of the sandboxes and containers
@@ -254,10 +255,10 @@ func (s *State) Changed(c pod.Container) bool {
 	switch want := s.want.ContainerHash(c.Name); {
 	case !s.MayHaveChanged(c):
 		return false
-	case pod.HashVersion(c.Hash) == pod.HashVersion(want):
+	case podspec.HashVersion(c.Hash) == podspec.HashVersion(want):
 		return true
 	}
-	_, names, _ := pod.Restart(s.made, s.want)
+	_, names, _ := podspec.Restart(s.made, s.want)
 	return slices.Contains(names, c.Name)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/plan/plantest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
@@ -178,7 +179,7 @@ func TestState_ChangedAndMayHaveChanged_Differ(t *testing.T) {
 		changed, may bool
 	}{
 		"as desired":     {hash, false, false},
-		"edited":         {pod.HashVersion(hash) + "-old", true, true},
+		"edited":         {podspec.HashVersion(hash) + "-old", true, true},
 		"by other rules": {"v0-old", false, true},
 		"not known":      {"", false, false},
 	} {

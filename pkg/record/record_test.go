@@ -24,6 +24,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
@@ -471,7 +472,7 @@ func TestI8_RecordsKeepSumsAlone(t *testing.T) {
 		}
 	}
 	spec := &pod.Spec{Key: key, Hash: "v1-a", Pod: samplePod(key)}
-	rec := pod.Record{Key: key, UID: "5f1c", Instance: 1, Want: spec.Bind(pod.NewData(of(canary)))}
+	rec := pod.Record{Key: key, UID: "5f1c", Instance: 1, Want: podspec.Bind(spec, podspec.NewData(of(canary)))}
 	mustSave(t, record.New(root), rec)
 	text, err := os.ReadFile(recordPath(root, "5f1c"))
 	if err != nil {
@@ -487,11 +488,14 @@ func TestI8_RecordsKeepSumsAlone(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	data := got.Want.Data
-	if !data.Same(pod.NewData(of(canary))) || data.Same(pod.NewData(of("another"))) || data.Known() {
+	if !data.Same(podspec.NewData(of(canary))) || data.Same(podspec.NewData(of("another"))) || data.Known() {
 		t.Errorf("data %+v", data)
 	}
-	every := func(string, string) bool { return true }
-	if data.Hash(every) != pod.NewData(of(canary)).Hash(every) {
+	hash := func(d *pod.Data) string {
+		sum, _ := d.Hash(func(pod.ObjectID) bool { return true })
+		return sum
+	}
+	if hash(data) != hash(podspec.NewData(of(canary))) {
 		t.Error("the hash is another after a restart")
 	}
 }

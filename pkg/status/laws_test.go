@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/plan/plantest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/podview"
 	"github.com/nodectl/nodectl/pkg/status"
 )
@@ -115,7 +116,7 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 				continue
 			}
 			hash := want.ContainerHash(name)
-			c.Hash = rapid.SampledFrom([]string{hash, pod.HashVersion(hash) + "-old", "v0-old"}).Draw(t, name+"Hash")
+			c.Hash = rapid.SampledFrom([]string{hash, podspec.HashVersion(hash) + "-old", "v0-old"}).Draw(t, name+"Hash")
 			have.Containers[name] = c
 			notes.ContainerNotes[c.ID] = pod.ContainerNotes{
 				Killed:    rapid.SampledFrom([]string{"", "", string(pod.Liveness)}).Draw(t, name+"Killed"),

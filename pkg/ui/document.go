@@ -7,6 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // APIVersion is the version of nodectl's own documents.
@@ -68,28 +69,28 @@ type PlanSource struct {
 
 // PlanChange is one pod that would change.
 type PlanChange struct {
-	Op      string            `json:"op"`
-	Source  string            `json:"source"`
-	Pod     PodRef            `json:"pod"`
-	Origin  Place             `json:"origin"`
-	Restart PlanRestart       `json:"restart"`
-	Fields  []pod.FieldChange `json:"fields"`
-	Grace   int64             `json:"grace"`  // seconds to end, of REMOVE and DELETE
-	Reason  string            `json:"reason"` // why a pod is removed, if the file does not show it
+	Op      string                `json:"op"`
+	Source  string                `json:"source"`
+	Pod     PodRef                `json:"pod"`
+	Origin  Place                 `json:"origin"`
+	Restart PlanRestart           `json:"restart"`
+	Fields  []podspec.FieldChange `json:"fields"`
+	Grace   int64                 `json:"grace"`  // seconds to end, of REMOVE and DELETE
+	Reason  string                `json:"reason"` // why a pod is removed, if the file does not show it
 }
 
 // PlanRestart has the effects of a change: a restart of the pod, of some containers, or of
 // nothing; and resizes, which restart nothing.
 type PlanRestart struct {
-	Pod        bool          `json:"pod"`
-	Containers []string      `json:"containers"`
-	Reason     string        `json:"reason"`
-	Resize     []pod.Resized `json:"resize"`
+	Pod        bool              `json:"pod"`
+	Containers []string          `json:"containers"`
+	Reason     string            `json:"reason"`
+	Resize     []podspec.Resized `json:"resize"`
 }
 
 // restart returns the document of the restarts and resizes.
-func restart(whole bool, containers []string, reason string, resized []pod.Resized) PlanRestart {
-	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]pod.Resized{}, resized...)}
+func restart(whole bool, containers []string, reason string, resized []podspec.Resized) PlanRestart {
+	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]podspec.Resized{}, resized...)}
 }
 
 // PlanConflict is one pod that two manifests define.
@@ -152,7 +153,7 @@ func (p *MergePlan) add(c forecast.Change) {
 		Pod:     PodRef{c.Key.Namespace, c.Key.Name, c.UID},
 		Origin:  Place{c.Origin.File, c.Origin.Line},
 		Restart: restart(c.RestartPod, c.RestartContainers, "", c.Resizes),
-		Fields:  append([]pod.FieldChange{}, c.Fields...),
+		Fields:  append([]podspec.FieldChange{}, c.Fields...),
 		Grace:   c.Grace,
 	}
 	switch c.Op {
@@ -204,11 +205,11 @@ type PodUpdate struct {
 // UpdatePod is one pod of an update.
 type UpdatePod struct {
 	PodRef
-	Hash    string            `json:"hash"`
-	Origin  Place             `json:"origin"`
-	Restart PlanRestart       `json:"restart"`
-	Fields  []pod.FieldChange `json:"fields"`
-	Object  *v1.Pod           `json:"object,omitempty"` // with --full
+	Hash    string                `json:"hash"`
+	Origin  Place                 `json:"origin"`
+	Restart PlanRestart           `json:"restart"`
+	Fields  []podspec.FieldChange `json:"fields"`
+	Object  *v1.Pod               `json:"object,omitempty"` // with --full
 }
 
 // NewPodUpdate puts an update into its document; full adds the pods' objects.
@@ -220,13 +221,13 @@ func NewPodUpdate(u feed.Update, seq int, full bool) PodUpdate {
 		Pods: []UpdatePod{}, Problem: u.Problem, Ended: u.Resolved, Since: stamp(u.Since), Dropped: u.Dropped,
 	}
 	if u.Op == feed.CONFLICT {
-		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: restart(false, nil, "", nil), Fields: []pod.FieldChange{}})
+		d.Pods = append(d.Pods, UpdatePod{PodRef: PodRef{Namespace: u.Key.Namespace, Name: u.Key.Name}, Origin: Place{u.Problem.File, u.Problem.Line}, Restart: restart(false, nil, "", nil), Fields: []podspec.FieldChange{}})
 	}
 	for i, s := range u.Pods {
 		p := UpdatePod{
 			PodRef: PodRef{s.Namespace, s.Name, s.UID()}, Hash: s.Hash,
 			Origin: Place{s.Origin.File, s.Origin.Line},
-			Fields: []pod.FieldChange{},
+			Fields: []podspec.FieldChange{},
 		}
 		diff := u.Difference(i)
 		p.Fields = append(p.Fields, diff.Fields...)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // List is a v1 List, as kubectl prints one.
@@ -96,7 +97,7 @@ func configObject(o *pod.Object, showSecrets bool) any {
 			all[k] = []byte(v)
 		}
 		for k, v := range all {
-			s.Data[k] = pod.Redacted(len(v))
+			s.Data[k] = podspec.Redacted(len(v))
 			if showSecrets {
 				s.Data[k] = base64.StdEncoding.EncodeToString(v)
 			}

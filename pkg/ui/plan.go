@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // signOf returns the sign and tone of an operation, so that colour adds nothing to the sign.
@@ -167,7 +168,7 @@ func message(p pod.Problem) string {
 
 // Fields returns field differences, one line each, indented under the line of
 // their pod.
-func (v *View) Fields(fields []pod.FieldChange) []string {
+func (v *View) Fields(fields []podspec.FieldChange) []string {
 	const indent, gap = 8, 4
 	path := 0
 	for _, f := range fields {
@@ -188,7 +189,7 @@ const arrow = " -> "
 
 // fromTo returns both values, each in at most side cells unless that is 0. A missing value
 // is "(none)".
-func fromTo(f pod.FieldChange, side int) string {
+func fromTo(f podspec.FieldChange, side int) string {
 	const end = ")"
 	for _, head := range []string{"(redacted, ", "("} {
 		if sized(f.Old, head) && sized(f.New, head) {

@@ -19,6 +19,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/forecast"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
@@ -70,8 +71,8 @@ func samplePlan() forecast.Forecast {
 		Changes: []forecast.Change{
 			{Op: podconfig.ADD, Key: metrics.Key, New: metrics, Source: "file", Origin: metrics.Origin, UID: metrics.UID()},
 			{Op: podconfig.UPDATE, Key: web.Key, New: web, Source: "file", Origin: web.Origin, UID: web.UID(), RestartContainers: []string{"nginx"}, Reason: "image changed",
-				Fields:  []pod.FieldChange{{Path: "spec.containers[nginx].image", Old: "nginx:1.27.1", New: "nginx:1.27.3"}},
-				Resizes: []pod.Resized{{Container: "proxy", Resources: []v1.ResourceName{"cpu", "memory"}}}},
+				Fields:  []podspec.FieldChange{{Path: "spec.containers[nginx].image", Old: "nginx:1.27.1", New: "nginx:1.27.3"}},
+				Resizes: []podspec.Resized{{Container: "proxy", Resources: []v1.ResourceName{"cpu", "memory"}}}},
 			{Op: podconfig.REMOVE, Key: old.Key, Old: old, Source: "file", Origin: old.Origin, UID: old.UID(), Grace: 30},
 		},
 		Unchanged: 2,
@@ -112,7 +113,7 @@ func TestPlanOfNothing(t *testing.T) {
 
 func TestPlanShowsWhatStaysTheSame(t *testing.T) {
 	t.Parallel()
-	resized := []pod.Resized{{Container: "app", Resources: []v1.ResourceName{"cpu", "memory"}}, {Container: "side", Resources: []v1.ResourceName{"cpu"}}}
+	resized := []podspec.Resized{{Container: "app", Resources: []v1.ResourceName{"cpu", "memory"}}, {Container: "side", Resources: []v1.ResourceName{"cpu"}}}
 	for _, c := range []struct {
 		restart PlanRestart
 		fields  int
@@ -134,10 +135,10 @@ func TestPlanShowsWhatStaysTheSame(t *testing.T) {
 func TestFieldValues(t *testing.T) {
 	t.Parallel()
 	v := New(io.Discard, Screen{})
-	got := v.Fields([]pod.FieldChange{
+	got := v.Fields([]podspec.FieldChange{
 		{Path: "metadata.labels[a]", Old: "", New: "x"},
 		{Path: "metadata.labels[b]", Old: "x", New: ""},
-		{Path: "secret/s.data[k]", Old: pod.Redacted(12), New: pod.Redacted(16)},
+		{Path: "secret/s.data[k]", Old: podspec.Redacted(12), New: podspec.Redacted(16)},
 		{Path: "spec.x", Old: "a\x1b[31m\nb", New: "\u202egnp.exe"},
 	})
 	want := []string{
@@ -153,7 +154,7 @@ func TestFieldValues(t *testing.T) {
 
 func TestValuesAreCutInTheirMiddleOnATerminalOnly(t *testing.T) {
 	t.Parallel()
-	long := []pod.FieldChange{{Path: "spec.containers[web].image", Old: "registry.example/team/project/web:1", New: "registry.example/team/project/web:2"}}
+	long := []podspec.FieldChange{{Path: "spec.containers[web].image", Old: "registry.example/team/project/web:1", New: "registry.example/team/project/web:2"}}
 	if got := New(io.Discard, Screen{}).Fields(long)[0]; !strings.Contains(got, long[0].Old+" -> "+long[0].New) {
 		t.Errorf("cut in a pipe: %s", got)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // Update returns an update of watch as text: one line a pod, with the time
@@ -33,7 +34,7 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 // terminal before Clean. Fields are the changed fields of the pod.
 type Row struct {
 	What, Text string
-	Fields     []pod.FieldChange
+	Fields     []podspec.FieldChange
 }
 
 // Rows returns the lines of an update: its problem, or its pods. A SET, and an update without

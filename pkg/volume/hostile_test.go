@@ -19,6 +19,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podenv"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // A write that fails leaves the old files and nothing else, however often it is tried. It
@@ -152,7 +153,7 @@ func TestC_1_37_ClaimIsMadeOnce(t *testing.T) {
 			s := &pod.Spec{Key: pod.Key{Namespace: "default", Name: "web"}, Pod: &v1.Pod{}}
 			s.Pod.Namespace, s.Pod.UID = "default", types.UID(fmt.Sprintf("%s-%d", name, k))
 			s.Pod.Spec.Volumes = []v1.Volume{{Name: "d", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
-			s = s.Bind(pod.NewData([]*pod.Object{{Kind: pod.KindClaim, Key: pod.Key{Namespace: "default", Name: name}, Object: object}}))
+			s = podspec.Bind(s, podspec.NewData([]*pod.Object{{Kind: pod.KindClaim, Key: pod.Key{Namespace: "default", Name: name}, Object: object}}))
 			wg.Go(func() {
 				if err := v.Put(t.Context(), s, pod.Place{}, 1); err != nil {
 					t.Error(err)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // A restarted agent knows the checksums of objects before it has read them. Volumes keep
@@ -40,7 +41,7 @@ func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
 			}
 		}
 		shows("1")
-		saved := s.Bind(pod.NewSavedData(nil, []pod.ObjectSum{pod.SumOf(all[0]), pod.SumOf(all[1])}))
+		saved := podspec.Bind(s, podspec.NewSavedData(nil, []pod.ObjectSum{podspec.SumOf(all[0]), podspec.SumOf(all[1])}))
 		if err := p.Put(saved, 1); err == nil || !strings.Contains(err.Error(), `"o" has not been read again yet`) {
 			t.Errorf("%s: %v", name, err)
 		}

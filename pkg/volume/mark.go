@@ -121,7 +121,8 @@ func (v *Volumes) print(want *pod.Spec) string {
 			used[pod.ObjectID{Kind: r.Kind, Name: r.Name}] = true
 		}
 	}
-	fmt.Fprintln(sum, want.Data.Hash(func(kind, name string) bool { return used[pod.ObjectID{Kind: kind, Name: name}] }))
+	content, _ := want.Data.Hash(func(id pod.ObjectID) bool { return used[id] })
+	fmt.Fprintln(sum, content)
 	return hex.EncodeToString(sum.Sum(nil)[:16])
 }
 

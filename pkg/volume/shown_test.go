@@ -18,6 +18,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
@@ -40,7 +41,9 @@ func claimObject(name string) *pod.Object {
 }
 
 // bound is s with these objects as its data.
-func bound(s *pod.Spec, objects ...*pod.Object) *pod.Spec { return s.Bind(pod.NewData(objects)) }
+func bound(s *pod.Spec, objects ...*pod.Object) *pod.Spec {
+	return podspec.Bind(s, podspec.NewData(objects))
+}
 
 func vol(name string, source v1.VolumeSource) v1.Volume {
 	return v1.Volume{Name: name, VolumeSource: source}

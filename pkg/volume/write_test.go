@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // shownSpec is a pod with a Secret and a ConfigMap for round.
@@ -38,7 +39,7 @@ func shownSpec(round int) *pod.Spec {
 	for k, v := range values {
 		bytes[k] = []byte(v)
 	}
-	return s.Bind(pod.NewData([]*pod.Object{
+	return podspec.Bind(s, podspec.NewData([]*pod.Object{
 		{Kind: pod.KindConfigMap, Key: pod.Key{Name: "o"}, Hash: text, Object: &v1.ConfigMap{Data: values}},
 		{Kind: pod.KindSecret, Key: pod.Key{Name: "o"}, Hash: text, Object: &v1.Secret{Data: bytes}},
 	}))

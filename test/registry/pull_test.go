@@ -26,6 +26,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/test/node"
 	"github.com/nodectl/nodectl/test/registry"
 	"github.com/nodectl/nodectl/test/wait"
@@ -92,7 +93,7 @@ func (a *agent) pull(ctx context.Context, name string, logins ...string) error {
 		p.Spec.ImagePullSecrets = append(p.Spec.ImagePullSecrets, v1.LocalObjectReference{Name: s.Name})
 		objects = append(objects, &pod.Object{Key: pod.Key{Namespace: "default", Name: s.Name}, Kind: pod.KindSecret, Object: s})
 	}
-	return a.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: pod.NewData(objects)}, "c", nil)
+	return a.PullImage(ctx, &pod.Spec{Key: pod.KeyOf(p), Pod: p, Data: podspec.NewData(objects)}, "c", nil)
 }
 
 // trust has containerd trust a registry's certificate.

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 var update = flag.Bool("update", false, "write docs/support.md")
@@ -55,7 +55,7 @@ func TestInitContainersAreAsContainers(t *testing.T) {
 
 const head = `# Supported fields of a Pod
 
-Every field of a Pod manifest, from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/pod`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
+Every field of a Pod manifest, from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
 
 - **supported**: the field takes effect. *For some values*: the note or the error message says for which.
 - **rejected**: nodectl rejects a pod that sets the field, and names the field. An empty value does not count as set.
@@ -72,17 +72,17 @@ Every field of a Pod manifest, from the Kubernetes API types, and what nodectl d
 
 // pageMaker is what the page is made from.
 type pageMaker struct {
-	rows, api map[string]pod.Field
-	order     []pod.Field
+	rows, api map[string]podspec.Field
+	order     []podspec.Field
 	shown     map[string][]string // names of proofs, by path
 }
 
 func newPage() *pageMaker {
-	p := &pageMaker{rows: map[string]pod.Field{}, api: map[string]pod.Field{}, order: pod.Fields(), shown: map[string][]string{}}
+	p := &pageMaker{rows: map[string]podspec.Field{}, api: map[string]podspec.Field{}, order: podspec.Fields(), shown: map[string][]string{}}
 	for _, f := range p.order {
 		p.rows[f.Path] = f
 	}
-	for _, f := range pod.APIFields() {
+	for _, f := range podspec.APIFields() {
 		p.api[f.Path] = f
 	}
 	for _, m := range expand(proofs()) {
@@ -149,9 +149,9 @@ func (p *pageMaker) text() string {
 }
 
 // all are the rows of the table, and where it has none those for an API server's pods.
-func (p *pageMaker) all() []pod.Field {
+func (p *pageMaker) all() []podspec.Field {
 	out := slices.Clone(p.order)
-	for _, f := range pod.APIFields() {
+	for _, f := range podspec.APIFields() {
 		if _, ok := p.rows[f.Path]; !ok {
 			out = append(out, f)
 		}
@@ -170,16 +170,16 @@ func (p *pageMaker) said(path string) bool {
 	return false
 }
 
-func (p *pageMaker) support(f pod.Field) string {
+func (p *pageMaker) support(f podspec.Field) string {
 	_, table := p.rows[f.Path]
 	switch {
 	case !table:
 		return "rejected"
-	case f.Support == pod.Rejected:
+	case f.Support == podspec.Rejected:
 		return "rejected"
-	case f.Support == pod.Inert && strings.HasPrefix(f.Path, "spec."):
+	case f.Support == podspec.Inert && strings.HasPrefix(f.Path, "spec."):
 		return "ignored, with a notice"
-	case f.Support == pod.Inert:
+	case f.Support == podspec.Inert:
 		return "ignored"
 	case f.Check != nil:
 		return "supported for some values"
@@ -191,7 +191,7 @@ func (p *pageMaker) support(f pod.Field) string {
 func (p *pageMaker) server(path string) string {
 	if rest, ok := strings.CutPrefix(path, "spec.containers[]."); ok {
 		f, ok := p.api["spec.ephemeralContainers[]."+rest]
-		if !ok || f.Support == pod.Inert {
+		if !ok || f.Support == podspec.Inert {
 			return "no"
 		}
 		return ""
@@ -200,41 +200,41 @@ func (p *pageMaker) server(path string) string {
 	if !ok {
 		return ""
 	}
-	word := map[pod.Support]string{pod.Honoured: "supported", pod.Rejected: "rejected", pod.Inert: "ignored"}[f.Support]
+	word := map[podspec.Support]string{podspec.Honoured: "supported", podspec.Rejected: "rejected", podspec.Inert: "ignored"}[f.Support]
 	if text := note(f); text != "" {
 		word += ": " + text
 	}
 	return word
 }
 
-func (p *pageMaker) restarts(f pod.Field) string {
+func (p *pageMaker) restarts(f podspec.Field) string {
 	switch {
-	case slices.ContainsFunc(p.order, func(g pod.Field) bool {
+	case slices.ContainsFunc(p.order, func(g podspec.Field) bool {
 		return strings.HasPrefix(g.Path, f.Path+".") || strings.HasPrefix(g.Path, f.Path+"[].")
 	}):
 		return "" // its fields say it
-	case p.rows[f.Path].Support == pod.Honoured && p.rows[f.Path].Path != "" && f.Restart != pod.RestartNone:
+	case p.rows[f.Path].Support == podspec.Honoured && p.rows[f.Path].Path != "" && f.Restart != podspec.RestartNone:
 		return f.Restart.String()
 	}
 	return "–"
 }
 
-func (p *pageMaker) proof(f pod.Field) string {
+func (p *pageMaker) proof(f podspec.Field) string {
 	switch {
 	case len(p.shown[f.Path]) > 0:
 		return strings.Join(p.shown[f.Path], "; ")
-	case f.Support == pod.Rejected:
+	case f.Support == podspec.Rejected:
 		return "TestRejected"
 	}
 	return "TestIgnored"
 }
 
-func note(f pod.Field) string {
+func note(f podspec.Field) string {
 	text := f.Note
-	if f.Support == pod.Rejected {
+	if f.Support == podspec.Rejected {
 		text = strings.TrimSuffix(strings.TrimSuffix(f.Why+": "+f.Note, ": "), ": ")
 		if f.Why == "" {
-			text = strings.TrimSuffix(pod.NotYet+": "+f.Note, ": ")
+			text = strings.TrimSuffix(podspec.NotYet+": "+f.Note, ": ")
 		}
 	}
 	return strings.NewReplacer("|", `\|`, "<", "&lt;").Replace(text)

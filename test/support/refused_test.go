@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -113,8 +114,8 @@ func filled(t reflect.Type) any {
 func TestRejected(t *testing.T) {
 	t.Parallel()
 	rows := 0
-	for _, f := range pod.Fields() {
-		if f.Support != pod.Rejected {
+	for _, f := range podspec.Fields() {
+		if f.Support != podspec.Rejected {
 			continue
 		}
 		rows++
@@ -137,8 +138,8 @@ func TestRejected(t *testing.T) {
 func TestRejected_OfAServer(t *testing.T) {
 	t.Parallel()
 	rows := 0
-	for _, f := range pod.APIFields() {
-		if f.Support != pod.Rejected {
+	for _, f := range podspec.APIFields() {
+		if f.Support != podspec.Rejected {
 			continue
 		}
 		rows++
@@ -186,7 +187,7 @@ var beyond = map[string]string{
 // field's name; TestFields shows the values that are.
 func TestRejected_OtherValues(t *testing.T) {
 	t.Parallel()
-	for _, f := range pod.Fields() {
+	for _, f := range podspec.Fields() {
 		text, ok := beyond[f.Path]
 		if ok != (f.Check != nil) {
 			t.Errorf("%s: it has a condition: %v, and a value beyond: %v", f.Path, f.Check != nil, ok)
@@ -231,8 +232,8 @@ func TestIgnored(t *testing.T) {
 		left[path] = true
 	}
 	plain, _ := parse(t, nil)
-	for _, f := range pod.Fields() {
-		if f.Support != pod.Inert {
+	for _, f := range podspec.Fields() {
+		if f.Support != podspec.Inert {
 			continue
 		}
 		text, ok := ignored[f.Path]
@@ -272,8 +273,8 @@ func TestIgnored(t *testing.T) {
 func TestIgnored_OfAServer(t *testing.T) {
 	t.Parallel()
 	rows := 0
-	for _, f := range pod.APIFields() {
-		if f.Support != pod.Inert {
+	for _, f := range podspec.APIFields() {
+		if f.Support != podspec.Inert {
 			continue
 		}
 		rows++

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/nodectl/nodectl/pkg/manifest"
-	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // resourceProof is a container with one named resource, and where it shows.
@@ -49,7 +49,7 @@ func TestResources_EveryNamedKey_HasAProof(t *testing.T) {
 	all := resourceProofs()
 	for _, kind := range []string{"container", "init container"} {
 		at := "spec." + kinds[kind] + "[]."
-		for _, f := range pod.Fields() {
+		for _, f := range podspec.Fields() {
 			row, is := strings.CutPrefix(f.Path, at)
 			if !is {
 				continue

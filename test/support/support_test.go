@@ -27,6 +27,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -300,9 +301,9 @@ func holds(ok bool, format string, args ...any) error {
 func TestEveryRowHasAProof(t *testing.T) {
 	t.Parallel()
 	static, server := map[string]bool{}, map[string]bool{} // whether a proof was seen
-	for rows, table := range map[*map[string]bool][]pod.Field{&static: pod.Fields(), &server: pod.APIFields()} {
+	for rows, table := range map[*map[string]bool][]podspec.Field{&static: podspec.Fields(), &server: podspec.APIFields()} {
 		for _, f := range table {
-			if f.Support == pod.Honoured {
+			if f.Support == podspec.Honoured {
 				(*rows)[f.Path] = false
 			}
 		}

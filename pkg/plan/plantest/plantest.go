@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
 // Now is the current time in every golden file.
@@ -33,7 +34,7 @@ func Spec(text []byte) (*pod.Spec, error) {
 	p.UID = cmp.Or(p.UID, types.UID("uid-"+p.Name))
 	source := cmp.Or(pod.SourceOf(p), "file")
 	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p, Origin: pod.Origin{Source: source, Location: "a/", File: "a/" + p.Name + ".yaml", Line: 1}}
-	s.Hash, s.SandboxHash, s.ContainerHashes = pod.NewHashes(p)
+	s.Hash, s.SandboxHash, s.ContainerHashes = podspec.NewHashes(p)
 	return s, nil
 }
 
@@ -204,7 +205,7 @@ func hash(word, same string) string {
 	case "", "same":
 		return same
 	case "old":
-		return cmp.Or(pod.HashVersion(same), "v1") + "-old"
+		return cmp.Or(podspec.HashVersion(same), "v1") + "-old"
 	case "none":
 		return ""
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
@@ -328,9 +329,9 @@ func (s *Source) objectOf(id objectID, o apiclient.Object) *pod.Object {
 	}
 	switch o := o.(type) {
 	case *v1.ConfigMap:
-		out.Hash = pod.HashObject(map[string]any{"data": o.Data, "binaryData": o.BinaryData, "immutable": out.Immutable()})
+		out.Hash = podspec.HashObject(map[string]any{"data": o.Data, "binaryData": o.BinaryData, "immutable": out.Immutable()})
 	case *v1.Secret:
-		out.Hash = pod.HashObject(map[string]any{"type": fmt.Sprint(o.Type), "data": o.Data, "immutable": out.Immutable()})
+		out.Hash = podspec.HashObject(map[string]any{"type": fmt.Sprint(o.Type), "data": o.Data, "immutable": out.Immutable()})
 	}
 	return out
 }

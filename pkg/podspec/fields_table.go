@@ -1,10 +1,12 @@
-package pod
+package podspec
 
 import (
 	"fmt"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // fieldRows is the table. A field that a later version honours changes here,
@@ -283,26 +285,8 @@ func specRows() []Field {
 	return rows
 }
 
-// Priorities of the two classes that exist without an API server (C-1.4.2).
-const (
-	PriorityNodeCritical    = 2000001000
-	PriorityClusterCritical = 2000000000
-)
-
-// PriorityOf returns the priority of a built-in priority class; ok is false
-// for any other.
-func PriorityOf(class string) (priority int32, ok bool) {
-	switch class {
-	case "system-node-critical":
-		return PriorityNodeCritical, true
-	case "system-cluster-critical":
-		return PriorityClusterCritical, true
-	}
-	return 0, false
-}
-
 func priorityClass(v any) string {
-	if _, ok := PriorityOf(v.(string)); ok {
+	if _, ok := pod.PriorityOf(v.(string)); ok {
 		return ""
 	}
 	return fmt.Sprintf("priority class %q is unknown: without an API server there are only system-node-critical and system-cluster-critical", v)

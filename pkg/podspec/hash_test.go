@@ -1,4 +1,4 @@
-package pod
+package podspec
 
 import (
 	"encoding/json"
@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 const hashed = `
@@ -52,11 +54,11 @@ func podFrom(t testing.TB, text string) *v1.Pod {
 	return &p
 }
 
-func specOf(t testing.TB, text string) *Spec {
+func specOf(t testing.TB, text string) *pod.Spec {
 	t.Helper()
 	p := podFrom(t, text)
-	s := &Spec{Key: KeyOf(p), Pod: p}
-	s.Fingerprint(p)
+	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+	Fingerprint(s, p)
 	return s
 }
 
@@ -82,7 +84,7 @@ func TestF16_GoldenHashes(t *testing.T) {
 		was := goldenHashes(t, hashVersion1)[s.Name]
 		// What an agent of that version kept: its Pod may have been defaulted by
 		// other rules, too.
-		old := &Spec{Key: s.Key, Pod: s.Pod.DeepCopy(), Hash: was.Hash, SandboxHash: was.Sandbox, ContainerHashes: was.Containers}
+		old := &pod.Spec{Key: s.Key, Pod: s.Pod.DeepCopy(), Hash: was.Hash, SandboxHash: was.Sandbox, ContainerHashes: was.Containers}
 		for i := range old.Pod.Spec.Containers {
 			old.Pod.Spec.Containers[i].WorkingDir = "/a-default-of-another-time"
 		}
@@ -103,7 +105,7 @@ func TestF16_GoldenHashes(t *testing.T) {
 			t.Errorf("%s: an edit of the pod beside the upgrade: %q, want %q", s.Name, got, want)
 		}
 	}
-	if uid := StaticUID("N1", "default", "web-n1"); uid != "17d1a151163ec8db6981c8b7db931793" {
+	if uid := pod.StaticUID("N1", "default", "web-n1"); uid != "17d1a151163ec8db6981c8b7db931793" {
 		t.Errorf("UID %s", uid)
 	}
 }
@@ -127,8 +129,8 @@ func TestF16_ResourcesAcrossAnUpgrade(t *testing.T) {
 		was := specOf(t, text)
 		now := specOf(t, strings.Replace(text, c.old, c.new, 1))
 		v1 := goldenHashes(t, hashVersion1)[c.pod]
-		old := &Spec{Key: was.Key, Pod: was.Pod, Hash: v1.Hash, SandboxHash: v1.Sandbox, ContainerHashes: v1.Containers}
-		for name, from := range map[string]*Spec{"v1": old, "v2": was} {
+		old := &pod.Spec{Key: was.Key, Pod: was.Pod, Hash: v1.Hash, SandboxHash: v1.Sandbox, ContainerHashes: v1.Containers}
+		for name, from := range map[string]*pod.Spec{"v1": old, "v2": was} {
 			if got := restartText(from, now); got != c.restart {
 				t.Errorf("%s, %s, %s: restarts %q, want %q", c.pod, c.new, name, got, c.restart)
 			}
@@ -152,10 +154,10 @@ func goldenTexts(t *testing.T) map[string]string {
 	return out
 }
 
-func goldenPods(t *testing.T) []*Spec {
+func goldenPods(t *testing.T) []*pod.Spec {
 	t.Helper()
 	texts := goldenTexts(t)
-	var out []*Spec
+	var out []*pod.Spec
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		out = append(out, specOf(t, texts[name]))
 	}
@@ -175,7 +177,7 @@ func goldenHashes(t *testing.T, version string) map[string]golden {
 	return out
 }
 
-func resizeText(was, now *Spec) string {
+func resizeText(was, now *pod.Spec) string {
 	var out []string
 	for _, r := range Resizes(was, now) {
 		out = append(out, fmt.Sprint(r.Container, r.Resources))
@@ -362,12 +364,12 @@ spec:
 			t.Errorf("%s: resizes %q, want %q", c.new, got, c.resize)
 		}
 	}
-	if Resizes(nil, specOf(t, text)) != nil || Resizes(specOf(t, text), nil) != nil || Resizes(&Spec{}, &Spec{}) != nil {
+	if Resizes(nil, specOf(t, text)) != nil || Resizes(specOf(t, text), nil) != nil || Resizes(&pod.Spec{}, &pod.Spec{}) != nil {
 		t.Error("a spec that is not there is resized")
 	}
 }
 
-func restartText(was, now *Spec) string {
+func restartText(was, now *pod.Spec) string {
 	whole, containers, reason := Restart(was, now)
 	what := strings.Join(containers, ",")
 	switch {
@@ -395,7 +397,7 @@ func TestRestart_ReasonsOfSeveralContainers(t *testing.T) {
 func TestRestart_UnknownSpecsRestartNothing(t *testing.T) {
 	t.Parallel()
 	s := specOf(t, hashed)
-	for _, c := range [][2]*Spec{{nil, s}, {s, nil}, {nil, nil}, {{}, s}} {
+	for _, c := range [][2]*pod.Spec{{nil, s}, {s, nil}, {nil, nil}, {{}, s}} {
 		if whole, containers, reason := Restart(c[0], c[1]); whole || containers != nil || reason != "" {
 			t.Errorf("%v %v %q", whole, containers, reason)
 		}
@@ -458,7 +460,7 @@ func TestHashes_SurviveJSON(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var back Spec
+	var back pod.Spec
 	if err := json.Unmarshal(b, &back); err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package pod
+package podspec
 
 import (
 	"fmt"
@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // diffed is a pod with one of everything that paths are spelled for.
@@ -21,7 +23,7 @@ func diffed() *v1.Pod {
 		ObjectMeta: metav1.ObjectMeta{
 			Name: "web", Namespace: "default",
 			Labels:      map[string]string{"team": "a"},
-			Annotations: map[string]string{"note": "x", AnnotationConfigHash: "1", AnnotationConfigSeen: "1"},
+			Annotations: map[string]string{"note": "x", pod.AnnotationConfigHash: "1", pod.AnnotationConfigSeen: "1"},
 		},
 		Spec: v1.PodSpec{
 			NodeSelector: map[string]string{"kubernetes.io/arch": "amd64"},
@@ -80,7 +82,7 @@ spec.tolerations[0].key: k -> l`},
 		{"labels", func(p *v1.Pod) { p.Labels = map[string]string{"team": "b", "app": "x"} },
 			"metadata.labels[app]:  -> x\nmetadata.labels[team]: a -> b"},
 		{"annotations, without the kubelet's", func(p *v1.Pod) {
-			p.Annotations = map[string]string{"note": "line\nline", AnnotationConfigHash: "2", AnnotationConfigSource: "file", AnnotationConfigMirror: "2"}
+			p.Annotations = map[string]string{"note": "line\nline", pod.AnnotationConfigHash: "2", pod.AnnotationConfigSource: "file", pod.AnnotationConfigMirror: "2"}
 		}, "metadata.annotations[note]: x -> line\nline"},
 		{"deletion", func(p *v1.Pod) {
 			at, grace := metav1.NewTime(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)), int64(30)

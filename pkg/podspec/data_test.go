@@ -1,4 +1,4 @@
-package pod
+package podspec
 
 import (
 	"fmt"
@@ -11,6 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // namesObjects are the API's types that name a ConfigMap, a Secret or a claim; the
@@ -88,7 +90,7 @@ func TestC_1_38_RefsNamesEveryReference(t *testing.T) {
 	want := map[string]string{}
 	fillAll(reflect.ValueOf(&p.Spec).Elem(), "spec", want)
 	got := map[string]string{}
-	for _, r := range Refs(&p) {
+	for _, r := range pod.Refs(&p) {
 		if strings.HasSuffix(r.Path, ".key") {
 			continue // an item of a volume that is named itself
 		}
@@ -108,54 +110,20 @@ func TestC_1_38_RefsNamesEveryReference(t *testing.T) {
 	}
 }
 
-// TestC_1_38_RefsOfItems: each key that a volume asks for is one of its own, optional
-// as the volume is; a pull secret is optional always (C-1.39.5).
-//
-// Shows: C-1.38
-func TestC_1_38_RefsOfItems(t *testing.T) {
-	t.Parallel()
-	yes := true
-	items := []v1.KeyToPath{{Key: "a", Path: "x"}, {Key: "b", Path: "y"}}
-	p := &v1.Pod{Spec: v1.PodSpec{
-		Volumes: []v1.Volume{
-			{Name: "m", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "c"}, Items: items[:1], Optional: &yes}}},
-			{Name: "p", VolumeSource: v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{
-				{Secret: &v1.SecretProjection{LocalObjectReference: v1.LocalObjectReference{Name: "s"}, Items: items}},
-			}}}},
-		},
-		ImagePullSecrets: []v1.LocalObjectReference{{Name: ""}, {Name: "pull"}},
-	}}
-	var got []string
-	for _, r := range Refs(p) {
-		got = append(got, fmt.Sprintf("%s %s/%s.%s %t %s", r.Path, r.Kind, r.Name, r.Key, r.Optional, r.Volume))
-	}
-	want := []string{
-		"spec.volumes[0].configMap ConfigMap/c. true m",
-		"spec.volumes[0].configMap.items[0].key ConfigMap/c.a true m",
-		"spec.volumes[1].projected.sources[0].secret Secret/s. false p",
-		"spec.volumes[1].projected.sources[0].secret.items[0].key Secret/s.a false p",
-		"spec.volumes[1].projected.sources[0].secret.items[1].key Secret/s.b false p",
-		"spec.imagePullSecrets[1] Secret/pull. true ",
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
+func mapOf(name string, data map[string]string) *pod.Object {
+	return &pod.Object{Key: pod.Key{Namespace: "default", Name: name}, Kind: pod.KindConfigMap, Object: &v1.ConfigMap{Data: data}}
 }
 
-func mapOf(name string, data map[string]string) *Object {
-	return &Object{Key: Key{Namespace: "default", Name: name}, Kind: KindConfigMap, Object: &v1.ConfigMap{Data: data}}
-}
-
-func secretOf(name string, data map[string]string) *Object {
+func secretOf(name string, data map[string]string) *pod.Object {
 	s := &v1.Secret{Data: map[string][]byte{}}
 	for k, v := range data {
 		s.Data[k] = []byte(v)
 	}
-	return &Object{Key: Key{Namespace: "default", Name: name}, Kind: KindSecret, Object: s}
+	return &pod.Object{Key: pod.Key{Namespace: "default", Name: name}, Kind: pod.KindSecret, Object: s}
 }
 
-func claimOf(name, size string) *Object {
-	return &Object{Key: Key{Namespace: "default", Name: name}, Kind: KindClaim, Object: &v1.PersistentVolumeClaim{Spec: v1.PersistentVolumeClaimSpec{
+func claimOf(name, size string) *pod.Object {
+	return &pod.Object{Key: pod.Key{Namespace: "default", Name: name}, Kind: pod.KindClaim, Object: &v1.PersistentVolumeClaim{Spec: v1.PersistentVolumeClaimSpec{
 		Resources: v1.VolumeResourceRequirements{Requests: v1.ResourceList{v1.ResourceStorage: resource.MustParse(size)}},
 	}}}
 }
@@ -163,7 +131,7 @@ func claimOf(name, size string) *Object {
 // shop is a pod with an init container, a sidecar and two containers: "app" mounts
 // the ConfigMap m and reads the Secret s, "init" mounts the ConfigMap i, "side" reads
 // the ConfigMap o where there is one, "free" mounts the claim d.
-func shop(restart string) *Spec {
+func shop(restart string) *pod.Spec {
 	always, maybe := v1.ContainerRestartPolicyAlways, true
 	from := func(name string) v1.LocalObjectReference { return v1.LocalObjectReference{Name: name} }
 	p := &v1.Pod{Spec: v1.PodSpec{
@@ -185,15 +153,15 @@ func shop(restart string) *Spec {
 	}}
 	p.Namespace, p.Name, p.UID = "default", "shop", "uid"
 	if restart != "" {
-		p.Annotations = map[string]string{AnnotationRestartOnChange: restart}
+		p.Annotations = map[string]string{pod.AnnotationRestartOnChange: restart}
 	}
-	s := &Spec{Key: KeyOf(p), Pod: p}
-	s.Fingerprint(p)
+	s := &pod.Spec{Key: pod.KeyOf(p), Pod: p}
+	Fingerprint(s, p)
 	return s
 }
 
-func stock(m, s, i, o, d, pull string) []*Object {
-	out := []*Object{mapOf("m", map[string]string{"k": m}), secretOf("s", map[string]string{"k": s}), mapOf("i", map[string]string{"k": i}), claimOf("d", d)}
+func stock(m, s, i, o, d, pull string) []*pod.Object {
+	out := []*pod.Object{mapOf("m", map[string]string{"k": m}), secretOf("s", map[string]string{"k": s}), mapOf("i", map[string]string{"k": i}), claimOf("d", d)}
 	if o != "" {
 		out = append(out, mapOf("o", map[string]string{"k": o}))
 	}
@@ -210,7 +178,7 @@ func TestBindChangesExactlyTheHashesItSays(t *testing.T) {
 	t.Parallel()
 	start := stock("1", "1", "1", "", "1Gi", "")
 	for name, c := range map[string]struct {
-		now  []*Object
+		now  []*pod.Object
 		want []string // whose hash differs; "" for the sandbox's
 	}{
 		"nothing":                   {stock("1", "1", "1", "", "1Gi", ""), nil},
@@ -224,7 +192,7 @@ func TestBindChangesExactlyTheHashesItSays(t *testing.T) {
 	} {
 		for _, annotation := range []string{"true", "", "yes"} {
 			spec := shop(annotation)
-			was, now := spec.Bind(NewData(start)), spec.Bind(NewData(c.now))
+			was, now := Bind(spec, NewData(start)), Bind(spec, NewData(c.now))
 			var got []string
 			if was.SandboxHash != now.SandboxHash {
 				got = append(got, "")
@@ -257,18 +225,18 @@ func TestBindingTwiceIsBindingOnce(t *testing.T) {
 	t.Parallel()
 	spec := shop("true")
 	one, two := NewData(stock("1", "1", "1", "1", "1Gi", "")), NewData(stock("2", "2", "2", "2", "2Gi", ""))
-	once := spec.Bind(one)
-	kept := *spec.Bind(two)
-	kept.Data = &Data{Sums: kept.Data.Sums, Unbound: kept.Data.Unbound}
-	for name, again := range map[string]*Spec{"bound": spec.Bind(two).Bind(one), "as a record knows it": kept.Bind(one), "the same": once.Bind(one)} {
+	once := Bind(spec, one)
+	kept := *Bind(spec, two)
+	kept.Data = &pod.Data{Sums: kept.Data.Sums, Unbound: kept.Data.Unbound}
+	for name, again := range map[string]*pod.Spec{"bound": Bind(Bind(spec, two), one), "as a record knows it": Bind(&kept, one), "the same": Bind(once, one)} {
 		if !maps.Equal(again.ContainerHashes, once.ContainerHashes) || again.SandboxHash != once.SandboxHash || !again.Data.Same(once.Data) {
 			t.Errorf("%s: %v %s, want %v %s", name, again.ContainerHashes, again.SandboxHash, once.ContainerHashes, once.SandboxHash)
 		}
 	}
-	if free := once.Bind(nil); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) || free.SandboxHash != spec.SandboxHash || free.Data != nil {
+	if free := Bind(once, nil); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) || free.SandboxHash != spec.SandboxHash || free.Data != nil {
 		t.Errorf("Bind(nil): %+v", free)
 	}
-	if free := spec.Bind(NewData([]*Object{mapOf("other", nil)})); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) {
+	if free := Bind(spec, NewData([]*pod.Object{mapOf("other", nil)})); !maps.Equal(free.ContainerHashes, spec.ContainerHashes) {
 		t.Error("an object that no container uses changes their hashes")
 	}
 }
@@ -278,15 +246,15 @@ func TestBindingTwiceIsBindingOnce(t *testing.T) {
 // Shows: C-1.38
 func TestC_1_38_SameIsSameContent(t *testing.T) {
 	t.Parallel()
-	with := func(o *Object, edit func(any)) *Object { edit(o.Object); return o }
-	base := func() *Object { return secretOf("s", map[string]string{"k": "v"}) }
+	with := func(o *pod.Object, edit func(any)) *pod.Object { edit(o.Object); return o }
+	base := func() *pod.Object { return secretOf("s", map[string]string{"k": "v"}) }
 	yes := true
-	same := map[string]*Object{
+	same := map[string]*pod.Object{
 		"labels":    with(base(), func(o any) { o.(*v1.Secret).Labels = map[string]string{"a": "b"} }),
 		"immutable": with(base(), func(o any) { o.(*v1.Secret).Immutable = &yes }),
-		"hash":      func() *Object { o := base(); o.Hash = "another reading"; return o }(),
+		"hash":      func() *pod.Object { o := base(); o.Hash = "another reading"; return o }(),
 	}
-	other := map[string]*Object{
+	other := map[string]*pod.Object{
 		"value": secretOf("s", map[string]string{"k": "w"}),
 		"key":   secretOf("s", map[string]string{"l": "v"}),
 		"more":  secretOf("s", map[string]string{"k": "v", "l": ""}),
@@ -294,18 +262,18 @@ func TestC_1_38_SameIsSameContent(t *testing.T) {
 		"name":  secretOf("t", map[string]string{"k": "v"}),
 		"kind":  mapOf("s", map[string]string{"k": "v"}),
 	}
-	a := NewData([]*Object{base()})
+	a := NewData([]*pod.Object{base()})
 	for name, o := range same {
-		if !a.Same(NewData([]*Object{o})) {
+		if !a.Same(NewData([]*pod.Object{o})) {
 			t.Errorf("%s: Same returns false for the same content", name)
 		}
 	}
 	for name, o := range other {
-		if a.Same(NewData([]*Object{o})) {
+		if a.Same(NewData([]*pod.Object{o})) {
 			t.Errorf("%s: Same returns true for other content", name)
 		}
 	}
-	if a.Same(nil) || !(*Data)(nil).Same(nil) || !a.Same(&Data{Sums: a.Sums}) {
+	if a.Same(nil) || !(*pod.Data)(nil).Same(nil) || !a.Same(&pod.Data{Sums: a.Sums}) {
 		t.Error("Same is wrong for nil, or for sums without objects")
 	}
 }
@@ -317,11 +285,11 @@ func TestC_1_38_SameIsSameContent(t *testing.T) {
 func TestI8_DataDifferencesShowNoSecret(t *testing.T) {
 	t.Parallel()
 	const canary = "canary-7f3a"
-	sums := func(objects []*Object) *Data { return &Data{Sums: NewData(objects).Sums} }
+	sums := func(objects []*pod.Object) *pod.Data { return &pod.Data{Sums: NewData(objects).Sums} }
 	was, now := stock("old", canary, "1", "", "1Gi", ""), stock("new text", canary+canary, "1", "", "2Gi", "")
-	binary := &Object{Key: Key{Namespace: "default", Name: "m"}, Kind: KindConfigMap, Object: &v1.ConfigMap{BinaryData: map[string][]byte{"k": {0xff, 0xfe}}}}
+	binary := &pod.Object{Key: pod.Key{Namespace: "default", Name: "m"}, Kind: pod.KindConfigMap, Object: &v1.ConfigMap{BinaryData: map[string][]byte{"k": {0xff, 0xfe}}}}
 	for name, c := range map[string]struct {
-		old, new *Data
+		old, new *pod.Data
 		want     []string
 	}{
 		"the same": {NewData(was), NewData(was), nil},
@@ -335,17 +303,17 @@ func TestI8_DataDifferencesShowNoSecret(t *testing.T) {
 			"persistentvolumeclaim/d: (exists) -> (exists)",
 			"secret/s.data[k]: (redacted, 11 bytes) -> (redacted, 22 bytes)",
 		}},
-		"no text": {NewData(was[:1]), NewData([]*Object{binary}), []string{"configmap/m.data[k]: (3 bytes) -> (2 bytes)"}},
-		"a key came, a key went": {NewData([]*Object{mapOf("m", map[string]string{"a": "1"})}), NewData([]*Object{mapOf("m", map[string]string{"b": "2"})}), []string{
+		"no text": {NewData(was[:1]), NewData([]*pod.Object{binary}), []string{"configmap/m.data[k]: (3 bytes) -> (2 bytes)"}},
+		"a key came, a key went": {NewData([]*pod.Object{mapOf("m", map[string]string{"a": "1"})}), NewData([]*pod.Object{mapOf("m", map[string]string{"b": "2"})}), []string{
 			"configmap/m.data[a]: 1 -> ", "configmap/m.data[b]:  -> 2",
 		}},
 		"an optional one came":           {NewData(was), NewData(stock("old", canary, "1", "x", "1Gi", "")), []string{"configmap/o.data[k]:  -> x"}},
-		"one with nothing in it came":    {nil, NewData([]*Object{mapOf("o", nil)}), []string{"configmap/o:  -> (exists)"}},
+		"one with nothing in it came":    {nil, NewData([]*pod.Object{mapOf("o", nil)}), []string{"configmap/o:  -> (exists)"}},
 		"a Secret went":                  {NewData(was[1:2]), nil, []string{"secret/s.data[k]: (redacted, 11 bytes) -> "}},
-		"what the pod does not name":     {nil, NewData([]*Object{mapOf("other", nil)}), nil},
-		"sizes alone, of the same size":  {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s", Keys: map[string]KeySum{"k": {Bytes: 11}}}}}, NewData(was[1:2]), nil},
-		"sizes alone, of another size":   {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s", Keys: map[string]KeySum{"k": {Bytes: 1}}}}}, NewData(was[1:2]), []string{"secret/s.data[k]: (redacted, 1 bytes) -> (redacted, 11 bytes)"}},
-		"sizes alone, one key not there": {&Data{Sums: []ObjectSum{{Kind: KindSecret, Name: "s"}}}, NewData(was[1:2]), []string{"secret/s.data[k]:  -> (redacted, 11 bytes)"}},
+		"what the pod does not name":     {nil, NewData([]*pod.Object{mapOf("other", nil)}), nil},
+		"sizes alone, of the same size":  {&pod.Data{Sums: []pod.ObjectSum{{Kind: pod.KindSecret, Name: "s", Keys: map[string]pod.KeySum{"k": {Bytes: 11}}}}}, NewData(was[1:2]), nil},
+		"sizes alone, of another size":   {&pod.Data{Sums: []pod.ObjectSum{{Kind: pod.KindSecret, Name: "s", Keys: map[string]pod.KeySum{"k": {Bytes: 1}}}}}, NewData(was[1:2]), []string{"secret/s.data[k]: (redacted, 1 bytes) -> (redacted, 11 bytes)"}},
+		"sizes alone, one key not there": {&pod.Data{Sums: []pod.ObjectSum{{Kind: pod.KindSecret, Name: "s"}}}, NewData(was[1:2]), []string{"secret/s.data[k]:  -> (redacted, 11 bytes)"}},
 	} {
 		old, new := *shop(""), *shop("")
 		old.Data, new.Data = c.old, c.new
@@ -366,7 +334,7 @@ func TestI8_DataDifferencesShowNoSecret(t *testing.T) {
 // two carries no hashes.
 func TestRestartByDataNamesTheObject(t *testing.T) {
 	t.Parallel()
-	bare := func(s *Spec) *Spec {
+	bare := func(s *pod.Spec) *pod.Spec {
 		out := *s
 		out.SandboxHash, out.ContainerHashes = "", nil
 		return &out
@@ -374,7 +342,7 @@ func TestRestartByDataNamesTheObject(t *testing.T) {
 	was := stock("1", "1", "1", "", "1Gi", "")
 	for name, c := range map[string]struct {
 		annotation string
-		now        []*Object
+		now        []*pod.Object
 		want       string
 	}{
 		"nothing":             {"true", was, "false [] "},
@@ -386,8 +354,8 @@ func TestRestartByDataNamesTheObject(t *testing.T) {
 		"a claim":             {"true", stock("1", "1", "1", "", "2Gi", ""), "false [] "},
 	} {
 		spec := shop(c.annotation)
-		old, now := spec.Bind(NewData(was)), spec.Bind(NewData(c.now))
-		for how, old := range map[string]*Spec{"by hash": old, "by content": bare(old)} {
+		old, now := Bind(spec, NewData(was)), Bind(spec, NewData(c.now))
+		for how, old := range map[string]*pod.Spec{"by hash": old, "by content": bare(old)} {
 			whole, containers, why := RestartByData(old, now)
 			if got := fmt.Sprint(whole, " ", containers, " ", why); got != c.want {
 				t.Errorf("%s, %s: %q, want %q", name, how, got, c.want)

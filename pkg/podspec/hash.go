@@ -1,14 +1,14 @@
-package pod
+package podspec
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // hashVersion names the rules by which hashes are computed. It changes when an unedited
@@ -34,25 +34,11 @@ func HashVersion(hash string) string {
 	return v
 }
 
-// StaticUID returns the UID of a static pod without one in its manifest: 32 lower-case
-// hex digits that depend only on the node's name (in lower case), the namespace and the
-// pod's final name, node suffix included. Editing or moving a manifest keeps it (unlike
-// C-1.5.9).
-func StaticUID(node, namespace, name string) string {
-	return digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name))
-}
-
-// ClaimsUID reports whether a pod's author chose its UID: neither an API server gave it,
-// nor was it derived from the pod's names.
-func ClaimsUID(s *Spec) bool {
-	return !s.Origin.FromAPI() && s.UID() != StaticUID(s.Pod.Spec.NodeName, s.Namespace, s.Name)
-}
-
 // Fingerprint fills in the hashes of s, which is being made, from its pod as its author
 // set it, before anything was defaulted. They depend only on the content: not on the
 // order of keys, formatting, comments, place, explicit empty values, explicit defaults
 // that the table knows, or the spelling of a quantity.
-func (s *Spec) Fingerprint(p *v1.Pod) {
+func Fingerprint(s *pod.Spec, p *v1.Pod) {
 	var buf [2048]byte
 	b := buf[:0]
 	spec := fieldTree().kid("spec")
@@ -61,10 +47,10 @@ func (s *Spec) Fingerprint(p *v1.Pod) {
 		if s.Earlier == nil {
 			s.Earlier = make(map[string]string, len(p.Spec.Containers)+1)
 		}
-		s.Earlier[name] = hashVersion1 + "-" + digest(form)
+		s.Earlier[name] = hashVersion1 + "-" + pod.Digest(form)
 	}
 	form := appendSpec(b, withSidecars(p), replacesPod)
-	if class := QOS(&p.Spec); class != v1.PodQOSBestEffort {
+	if class := pod.QOS(&p.Spec); class != v1.PodQOSBestEffort {
 		earlier("", form)
 		form = append(append(form, "qos "...), class...)
 	}
@@ -75,7 +61,7 @@ func (s *Spec) Fingerprint(p *v1.Pod) {
 		return form
 	}
 	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; Restartable(c) {
+		if c := &p.Spec.InitContainers[i]; pod.Restartable(c) {
 			s.ContainerHashes[c.Name] = versioned(of(spec.kid("containers"), c, replacesContainer))
 		} else {
 			s.ContainerHashes[c.Name] = versioned(of(spec.kid("initContainers"), c, replacesInit))
@@ -96,8 +82,8 @@ func (s *Spec) Fingerprint(p *v1.Pod) {
 // container name, init containers included, of what replaces that container
 // (Spec.ContainerHashes).
 func NewHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
-	var s Spec
-	s.Fingerprint(p)
+	var s pod.Spec
+	Fingerprint(&s, p)
 	return s.Hash, s.SandboxHash, s.ContainerHashes
 }
 
@@ -120,7 +106,7 @@ func withSidecars(p *v1.Pod) *v1.Pod {
 	return &out
 }
 
-func sidecar(c v1.Container) bool { return Restartable(&c) }
+func sidecar(c v1.Container) bool { return pod.Restartable(&c) }
 
 // contentHash returns the hash of everything that is set in a pod. It writes
 // behind b's length.
@@ -136,7 +122,7 @@ func contentHash(b []byte, p *v1.Pod) string {
 		}
 		b = appendJSON(append(b, `"labels":`...), p.Labels)
 	}
-	return hashVersion1 + "-" + digest(append(appendSpec(append(b, `},"spec":`...), p, everything), '}'))
+	return hashVersion1 + "-" + pod.Digest(append(appendSpec(append(b, `},"spec":`...), p, everything), '}'))
 }
 
 // appendSpec appends the canonical form of a pod's spec.
@@ -170,7 +156,7 @@ func authorAnnotations(all map[string]string) map[string]string {
 		return nil
 	}
 	out := maps.Clone(all)
-	for _, k := range []string{AnnotationConfigSource, AnnotationConfigSeen, AnnotationConfigHash, AnnotationConfigMirror} {
+	for _, k := range []string{pod.AnnotationConfigSource, pod.AnnotationConfigSeen, pod.AnnotationConfigHash, pod.AnnotationConfigMirror} {
 		delete(out, k)
 	}
 	return out
@@ -178,16 +164,11 @@ func authorAnnotations(all map[string]string) map[string]string {
 
 func hashOf(content any) string { return versioned(appendJSON(nil, content)) }
 
-func versioned(form []byte) string { return hashVersion + "-" + digest(form) }
+func versioned(form []byte) string { return hashVersion + "-" + pod.Digest(form) }
 
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:16])
-}
-
-// has reports whether hash, of the container called name or of the sandbox for "",
+// hasHash reports whether hash, of the container called name or of the sandbox for "",
 // equals the spec's, by any version of the rules.
-func (s *Spec) has(name, hash string) bool {
+func hasHash(s *pod.Spec, name, hash string) bool {
 	want := s.SandboxHash
 	if name != "" {
 		want = s.ContainerHash(name)
@@ -206,7 +187,7 @@ func (s *Spec) has(name, hash string) bool {
 // is one that is only resized (Resizes). Where one of the specs has no hashes,
 // or was hashed by rules that are not known, the two pods are compared field by
 // field.
-func Restart(old, new *Spec) (podLevel bool, containers []string, reason string) {
+func Restart(old, new *pod.Spec) (podLevel bool, containers []string, reason string) {
 	if old == nil || new == nil || old.Pod == nil || new.Pod == nil {
 		return false, nil, ""
 	}
@@ -216,7 +197,7 @@ func Restart(old, new *Spec) (podLevel bool, containers []string, reason string)
 		switch {
 		case comparable:
 			return hash != now
-		case new.has(name, hash):
+		case hasHash(new, name, hash):
 			return false
 		}
 		return len(fields) > 0
@@ -276,7 +257,7 @@ func difference(a, b *v1.Pod) podDifference {
 	left, right := withSidecars(a), withSidecars(b)
 	of := func(p *v1.Pod) map[string]string { return spec.forms(reflect.ValueOf(&p.Spec).Elem(), replacesPod) }
 	d := podDifference{containers: map[string][]string{}}
-	if QOS(&a.Spec) != QOS(&b.Spec) {
+	if pod.QOS(&a.Spec) != pod.QOS(&b.Spec) {
 		d.pod = append(d.pod, qosChanged)
 	}
 	for _, name := range differing(of(left), of(right)) {

@@ -1,4 +1,4 @@
-package pod
+package podspec
 
 import (
 	"encoding/json"
@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // FieldChange is one field that differs between two versions of a pod. Old is "" where
@@ -49,7 +51,7 @@ func authored(annotations map[string]string) map[string]string {
 	out := make(map[string]string, len(annotations))
 	for k, v := range annotations {
 		switch k {
-		case AnnotationConfigSource, AnnotationConfigSeen, AnnotationConfigHash, AnnotationConfigMirror:
+		case pod.AnnotationConfigSource, pod.AnnotationConfigSeen, pod.AnnotationConfigHash, pod.AnnotationConfigMirror:
 		default:
 			out[k] = v
 		}

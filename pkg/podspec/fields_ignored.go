@@ -1,4 +1,4 @@
-package pod
+package podspec
 
 import (
 	"fmt"
@@ -7,14 +7,16 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Ignored returns a problem for everything in p's spec that its author has set and that
 // changes nothing, at the field's path, with the reason in its message. p is the pod as
 // its author set it. It skips empty values and those that an API server writes by
 // itself: a manifest taken from a server is full of them.
-func Ignored(p *v1.Pod) []Problem {
-	var out []Problem
+func Ignored(p *v1.Pod) []pod.Problem {
+	var out []pod.Problem
 	spec := fieldTree().kid("spec")
 	spec.ignored(reflect.ValueOf(&p.Spec).Elem(), nil, &out)
 	return append(out, idleLimits(&p.Spec)...)
@@ -24,23 +26,23 @@ func Ignored(p *v1.Pod) []Problem {
 const notMeasured = "nodectl does not measure what a container writes; it enforces sizeLimit of an emptyDir"
 
 // idleLimits returns a problem for each limit of a container that changes nothing.
-func idleLimits(spec *v1.PodSpec) (out []Problem) {
+func idleLimits(spec *v1.PodSpec) (out []pod.Problem) {
 	for name, list := range map[string][]v1.Container{"initContainers": spec.InitContainers, "containers": spec.Containers} {
 		row := fieldTree().kid("spec").kid(name).kid("resources").kid("limits").row
 		for i := range list {
 			for key := range list[i].Resources.Limits {
 				if why, idle := row.Idle[string(key)]; idle {
-					out = append(out, Problem{Path: fmt.Sprintf("spec.%s[%d].resources.limits[%s]", name, i, key), Msg: "is ignored: " + why})
+					out = append(out, pod.Problem{Path: fmt.Sprintf("spec.%s[%d].resources.limits[%s]", name, i, key), Msg: "is ignored: " + why})
 				}
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b Problem) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortFunc(out, func(a, b pod.Problem) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
 
 // ignored appends a problem for every Inert field that is set in v.
-func (n *fieldNode) ignored(v reflect.Value, above *step, out *[]Problem) {
+func (n *fieldNode) ignored(v reflect.Value, above *step, out *[]pod.Problem) {
 	if !n.inert {
 		return
 	}
@@ -57,7 +59,7 @@ func (n *fieldNode) ignored(v reflect.Value, above *step, out *[]Problem) {
 	case n.row != nil && n.row.Support == Inert:
 		if n.asks(v) && fmt.Sprint(v.Interface()) != n.row.Served {
 			path := here.path()
-			*out = append(*out, Problem{Path: path, Msg: "is ignored: " + n.row.Note})
+			*out = append(*out, pod.Problem{Path: path, Msg: "is ignored: " + n.row.Note})
 		}
 	case v.Kind() == reflect.Slice:
 		for i := range v.Len() {

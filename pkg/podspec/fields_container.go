@@ -1,6 +1,10 @@
-package pod
+package podspec
 
-import v1 "k8s.io/api/core/v1"
+import (
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
 
 // containerRows are the rows of one container. restart is what an edit of what
 // a container is made of replaces.
@@ -76,7 +80,7 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("volumeMounts[].subPathExpr", restart),
 		refuse("volumeDevices", "block volumes need a driver that nodectl does not have", "use volumeMounts and a volume with a file system"),
 	}
-	for _, probe := range []ProbeKind{Liveness, Readiness, Startup} {
+	for _, probe := range []pod.ProbeKind{pod.Liveness, pod.Readiness, pod.Startup} {
 		rows = append(rows, probeRows(string(probe)+"Probe")...)
 	}
 	rows = append(rows, lifecycleRows(restart)...)
@@ -113,7 +117,7 @@ func probeRows(at string) []Field {
 	rows = append(rows, execRows()...)
 	rows = append(rows, httpRows()...)
 	grace := honour(".terminationGracePeriodSeconds", RestartNone)
-	if at == string(Readiness)+"Probe" {
+	if at == string(pod.Readiness)+"Probe" {
 		grace = refuse(grace.Path, "a readiness probe stops no container", "write it under livenessProbe or startupProbe")
 	}
 	return below(at, append(rows,

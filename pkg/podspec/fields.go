@@ -1,4 +1,11 @@
-package pod
+// Package podspec holds what nodectl knows of the fields of a pod: the field table, the
+// hashes of specs and config objects, and what an edit changes and restarts.
+//
+// Sources make specs with it; plan, feed and forecast compare them with it.
+//
+// The one rule: no I/O, no clock, no goroutine; no hash of an unedited pod changes within
+// one hash version.
+package podspec
 
 import (
 	"fmt"
@@ -9,6 +16,8 @@ import (
 	"sync"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Support says what this version of nodectl does with a field of a Pod.
@@ -91,8 +100,8 @@ func Fields() []Field { return fieldRows() }
 // Unsupported returns a problem for every field in p that this version does not
 // support. p is the pod as its author set it, before defaulting: an empty value counts
 // as unset. The problems have a path, a message and a hint, and no place.
-func Unsupported(p *v1.Pod) []Problem {
-	var out []Problem
+func Unsupported(p *v1.Pod) []pod.Problem {
+	var out []pod.Problem
 	fieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
 	return out
 }
@@ -100,8 +109,8 @@ func Unsupported(p *v1.Pod) []Problem {
 // UnsupportedAPI is Unsupported for a pod that an API server has defaulted, admitted
 // and bound to this node: the rows of APIFields apply. The node lacks what the problems
 // name (Problem.Lacking).
-func UnsupportedAPI(p *v1.Pod) []Problem {
-	var out []Problem
+func UnsupportedAPI(p *v1.Pod) []pod.Problem {
+	var out []pod.Problem
 	apiFieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)
 	for i := range out {
 		out[i].Lacking = true
@@ -111,7 +120,7 @@ func UnsupportedAPI(p *v1.Pod) []Problem {
 
 // unsupported appends a problem for every unsupported field in v. above is the path of
 // n's struct: paths become text only where there is a problem.
-func (n *fieldNode) unsupported(v reflect.Value, above *step, out *[]Problem) {
+func (n *fieldNode) unsupported(v reflect.Value, above *step, out *[]pod.Problem) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return
@@ -127,7 +136,7 @@ func (n *fieldNode) unsupported(v reflect.Value, above *step, out *[]Problem) {
 			return
 		case Rejected:
 			if n.asks(v) {
-				*out = append(*out, Problem{Path: here.path(), Msg: n.row.why(), Hint: n.row.Note})
+				*out = append(*out, pod.Problem{Path: here.path(), Msg: n.row.why(), Hint: n.row.Note})
 			}
 			return
 		case Honoured:
@@ -172,7 +181,7 @@ func hasNone(v reflect.Value) bool {
 	return (v.Kind() == reflect.Slice || v.Kind() == reflect.Map) && v.Len() == 0
 }
 
-func (n *fieldNode) each(v reflect.Value, here *step, out *[]Problem) {
+func (n *fieldNode) each(v reflect.Value, here *step, out *[]pod.Problem) {
 	for _, kid := range n.kids {
 		kid.unsupported(kid.of(v), here, out)
 	}
@@ -189,13 +198,13 @@ func (n *fieldNode) asks(v reflect.Value) bool {
 	return set
 }
 
-func (n *fieldNode) check(v reflect.Value, here *step, out *[]Problem) {
+func (n *fieldNode) check(v reflect.Value, here *step, out *[]pod.Problem) {
 	if n.row.Check == nil {
 		return
 	}
 	if v.Kind() != reflect.Map {
 		if why := n.row.Check(v.Interface()); why != "" {
-			*out = append(*out, Problem{Path: here.path(), Msg: why, Hint: n.row.Note})
+			*out = append(*out, pod.Problem{Path: here.path(), Msg: why, Hint: n.row.Note})
 		}
 		return
 	}
@@ -203,7 +212,7 @@ func (n *fieldNode) check(v reflect.Value, here *step, out *[]Problem) {
 	sort.Slice(keys, func(i, j int) bool { return keys[i].String() < keys[j].String() })
 	for _, k := range keys {
 		if why := n.row.Check(k.String()); why != "" {
-			*out = append(*out, Problem{Path: here.path() + "[" + k.String() + "]", Msg: why, Hint: n.row.Note})
+			*out = append(*out, pod.Problem{Path: here.path() + "[" + k.String() + "]", Msg: why, Hint: n.row.Note})
 		}
 	}
 }
