@@ -43,13 +43,13 @@ func clusterNodeSettings() []string {
 // tcpSettings names the settings of the server that other machines reach.
 func tcpSettings() []string {
 	return []string{"address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version", "tls-cipher-suites",
-		"streaming-connection-idle-timeout", "enable-debugging-handlers", "healthz-bind-address", "healthz-port",
+		"streaming-connection-idle-timeout", "enable-debugging-handlers", "enable-profiling-handler", "enable-debug-flags-handler", "contention-profiling", "healthz-bind-address", "healthz-port",
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"}
 }
 
 // kubeletSettings names the settings that a machine with a kubelet's setup needs.
 func kubeletSettings() []string {
-	return []string{"kubelet-config", "config-dir", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
+	return []string{"kubelet-config", "config-dir", "logging-format", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
 // agentSettings names the settings of commands that run pods.
@@ -72,6 +72,7 @@ func settingFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	f.String("config", config.DefaultFile, "config file")
 	f.String("log-level", d.LogLevel, "error, warn, info (serve's) or debug")
+	f.String("logging-format", d.LoggingFormat, "format of the log: text, or json with the kubelet's keys")
 	f.String("color", d.Color, "auto, always or never")
 	f.String("root-dir", d.RootDir, "state directory")
 	f.String("run-dir", d.RunDir, "socket directory (default /run/nodectl)")
@@ -154,6 +155,9 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("authorization-webhook-cache-authorized-ttl", d.AuthorizedCacheTTL, "how long a granted authorization is cached; 1s to 1h")
 	f.Duration("authorization-webhook-cache-unauthorized-ttl", d.UnauthorizedCacheTTL, "how long a denied authorization is cached; 1s to 1h")
 	f.Bool("enable-debugging-handlers", d.EnableDebuggingHandlers, "also serve exec, attach, logs, run, port-forward and checkpoint on TCP")
+	f.Bool("enable-profiling-handler", d.EnableProfilingHandler, "also serve profiles of the agent on TCP (/debug/pprof)")
+	f.Bool("enable-debug-flags-handler", d.EnableDebugFlagsHandler, "also let callers on TCP change the log level (/debug/flags/v)")
+	f.Bool("contention-profiling", d.ContentionProfiling, "record where goroutines block, for the profile block")
 	f.String("healthz-bind-address", d.HealthzBindAddress, "IP address of --healthz-port")
 	f.Int("healthz-port", d.HealthzPort, "port that serves only /healthz, without TLS; 0 means none")
 	f.Bool("protect-kernel-defaults", d.ProtectKernelDefaults, "do not start if kernel settings differ from those a node needs")

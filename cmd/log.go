@@ -1,11 +1,17 @@
 package cmd
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
+	"sync/atomic"
+	"time"
 
-	"github.com/go-logr/logr"
 	"k8s.io/klog/v2"
+
+	"github.com/nodectl/nodectl/pkg/ui"
 )
 
 // logger returns the logger of all packages. It writes to standard error, from the
@@ -22,19 +28,106 @@ func (p *program) logger(own slog.Level) *slog.Logger {
 	case "info":
 		level = slog.LevelInfo
 	case "debug":
-		level = slog.LevelDebug
+		p.debug.Store(true)
 	}
-	log := newLogger(p.err, level)
-	if level > slog.LevelDebug {
-		klog.SetLogger(logr.Discard())
-	} else {
-		klog.SetSlogLogger(log)
-	}
+	log := newLogger(p.err, leveler{level, &p.debug}, p.cfg.LoggingFormat)
+	klog.SetSlogLogger(slog.New(atDebug{log.Handler(), &p.debug}))
 	return log
 }
 
-// newLogger returns a logger that writes key=value lines to w. Its handler quotes
-// values with control characters.
-func newLogger(w io.Writer, level slog.Level) *slog.Logger {
+// setVerbosity makes all loggers log debug messages from klog's verbosity 4 on, and their
+// own levels below.
+func (p *program) setVerbosity(verbosity int) { p.debug.Store(verbosity >= debugVerbosity) }
+
+// debugVerbosity is the verbosity of klog that stands for debug messages.
+const debugVerbosity = 4
+
+// leveler is the level of a logger, or debug.
+type leveler struct {
+	own   slog.Level
+	debug *atomic.Bool
+}
+
+// Level implements slog.Leveler.
+func (l leveler) Level() slog.Level {
+	if l.debug.Load() {
+		return slog.LevelDebug
+	}
+	return l.own
+}
+
+// atDebug is a handler that drops every record unless debug messages are logged.
+type atDebug struct {
+	slog.Handler
+	debug *atomic.Bool
+}
+
+// Enabled implements slog.Handler.
+func (h atDebug) Enabled(ctx context.Context, level slog.Level) bool {
+	return h.debug.Load() && h.Handler.Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler. logr calls it for errors without asking Enabled.
+func (h atDebug) Handle(ctx context.Context, r slog.Record) error {
+	if !h.debug.Load() {
+		return nil
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h atDebug) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return atDebug{h.Handler.WithAttrs(attrs), h.debug}
+}
+
+// WithGroup implements slog.Handler.
+func (h atDebug) WithGroup(name string) slog.Handler {
+	return atDebug{h.Handler.WithGroup(name), h.debug}
+}
+
+// newLogger returns a logger that writes key=value lines to w, or JSON with the kubelet's
+// keys if format is json. Both escape characters that a terminal acts on.
+func newLogger(w io.Writer, level slog.Leveler, format string) *slog.Logger {
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(ui.JSONEscaper(w), &slog.HandlerOptions{Level: level, ReplaceAttr: klogAttr}))
+	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// klogAttr gives an attribute the key and the form of the kubelet's JSON log: ts in
+// milliseconds, v except for errors, err. The level stays, since v does not tell a warning
+// from an information. Values with a text are that text, as in the other format.
+func klogAttr(groups []string, a slog.Attr) slog.Attr {
+	if len(groups) > 0 {
+		return a
+	}
+	if a.Key == "error" {
+		a.Key = "err"
+	}
+	switch v := a.Value.Any().(type) {
+	case time.Time:
+		if a.Key == slog.TimeKey {
+			return slog.Float64("ts", float64(v.UnixMicro())/1000)
+		}
+	case slog.Level:
+		return klogLevel(v)
+	case error: // some have a method String, too
+	case fmt.Stringer:
+		if reflect.TypeOf(v).Kind() != reflect.Pointer { // which may be nil
+			return slog.String(a.Key, v.String())
+		}
+	}
+	return a
+}
+
+// klogLevel returns the verbosity and the level of a message.
+func klogLevel(level slog.Level) slog.Attr {
+	text := slog.String(slog.LevelKey, level.String())
+	switch {
+	case level >= slog.LevelError:
+		return text
+	case level < slog.LevelInfo:
+		return slog.Attr{Value: slog.GroupValue(slog.Int("v", debugVerbosity), text)}
+	}
+	return slog.Attr{Value: slog.GroupValue(slog.Int("v", 0), text)}
 }

@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -45,7 +46,8 @@ type program struct {
 	kubeletFlags *pflag.FlagSet // the kubelet's flags that are not settings
 	named        map[string]any // defaults of a call by another name (kubelet)
 
-	given look.Given // what the user wrote for the paths of sources
+	given look.Given  // what the user wrote for the paths of sources
+	debug atomic.Bool // all loggers log debug messages
 }
 
 func newProgram(in, out, err *os.File, env func(string) string) *program {

@@ -66,7 +66,7 @@ func (p *program) agentConfig(own slog.Level) agent.Config {
 	v := readVersion()
 	return agent.Config{
 		Config: p.look(own), Build: agent.Build{Version: v.Version, Commit: v.Commit, Date: v.Date, Dirty: v.Dirty},
-		ExternalCloud: p.externalCloud(), Configz: p.configz,
+		ExternalCloud: p.externalCloud(), Configz: p.configz, SetVerbosity: p.setVerbosity,
 	}
 }
 

@@ -40,7 +40,7 @@ func TestServerPageHasEveryRoute(t *testing.T) {
 			t.Errorf("server.md has %s, which is no route, or has it twice", m[1])
 		case class != is:
 			t.Errorf("server.md says of %s %q, it is %q", m[1], is, class)
-		case (strings.HasPrefix(class, "create ") || strings.HasPrefix(m[1], "POST ")) != (strings.TrimSpace(m[3]) == "yes"):
+		case (strings.HasPrefix(class, "create ") || strings.HasPrefix(class, "update ") || strings.HasPrefix(m[1], "POST ")) != (strings.TrimSpace(m[3]) == "yes"):
 			t.Errorf("server.md says of %s otherwise whether it is written down", m[1])
 		}
 		delete(want, m[1])

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/cgroup"
@@ -35,6 +36,9 @@ type Agent struct {
 // the one to use. Close releases both; pods stay.
 func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	a := &Agent{cfg: cfg, log: cfg.Log}
+	if cfg.ContentionProfiling {
+		runtime.SetBlockProfileRate(1) // the kubelet's
+	}
 	defer func() {
 		if err != nil {
 			a.Close()

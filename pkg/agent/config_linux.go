@@ -15,6 +15,8 @@ type Config struct {
 	// Configz returns the settings as /configz shows them; Run needs it.
 	Configz func() ([]byte, error)
 	Pulls   PullLines
+	// SetVerbosity changes the verbosity of the log, a number of klog.
+	SetVerbosity func(int)
 }
 
 // Build is the version of this program.

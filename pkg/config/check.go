@@ -21,6 +21,7 @@ func (c Config) Check() error {
 		msg string
 	}{
 		{"log-level", oneOf(c.LogLevel, "", "error", "warn", "info", "debug")},
+		{"logging-format", oneOf(c.LoggingFormat, "text", "json")},
 		{"color", oneOf(c.Color, "auto", "always", "never")},
 		{"root-dir", absolute(c.RootDir)},
 		{"runtime-endpoint", endpoint(c.RuntimeEndpoint)},

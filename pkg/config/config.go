@@ -27,8 +27,9 @@ const DefaultEtcdPrefix = "/nodectl/manifests/"
 // mapstructure tag is the flag's name, which is also the key in the file and,
 // as NODECTL_NAME, in the environment.
 type Config struct {
-	LogLevel        string `mapstructure:"log-level"` // error, warn, info, debug; "" is the command's own default
-	Color           string `mapstructure:"color"`     // auto, always, never
+	LogLevel        string `mapstructure:"log-level"`      // error, warn, info, debug; "" is the command's own default
+	LoggingFormat   string `mapstructure:"logging-format"` // text, json
+	Color           string `mapstructure:"color"`          // auto, always, never
 	RootDir         string `mapstructure:"root-dir"`
 	RuntimeEndpoint string `mapstructure:"runtime-endpoint"` // unix://…; "" looks for one
 	PodLogsDir      string `mapstructure:"pod-logs-dir"`
@@ -93,7 +94,10 @@ type Config struct {
 	AuthorizedCacheTTL   time.Duration `mapstructure:"authorization-webhook-cache-authorized-ttl"`
 	UnauthorizedCacheTTL time.Duration `mapstructure:"authorization-webhook-cache-unauthorized-ttl"`
 
-	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"` // exec, attach, logs, run, port-forward, checkpoint on TCP
+	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"`  // exec, attach, logs, run, port-forward, checkpoint on TCP
+	EnableProfilingHandler  bool   `mapstructure:"enable-profiling-handler"`   // /debug/pprof on TCP
+	EnableDebugFlagsHandler bool   `mapstructure:"enable-debug-flags-handler"` // /debug/flags/v on TCP
+	ContentionProfiling     bool   `mapstructure:"contention-profiling"`
 	HealthzBindAddress      string `mapstructure:"healthz-bind-address"`
 	HealthzPort             int    `mapstructure:"healthz-port"` // plain HTTP for /healthz alone; 0: none
 
@@ -144,6 +148,7 @@ type Config struct {
 // name.
 func Default() Config {
 	return Config{
+		LoggingFormat:      "text",
 		Color:              "auto",
 		RootDir:            "/var/lib/nodectl",
 		PodLogsDir:         "/var/log/pods",

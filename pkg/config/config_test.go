@@ -87,6 +87,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"preloaded-images-verification-allowlist", "names no registry", withAllowlist("/*")},
 		{"preloaded-images-verification-allowlist", "ends in /*", withAllowlist("r.io/a*")},
 		{"preloaded-images-verification-allowlist", "ends in /*", withAllowlist("*.io/*")},
+		{"logging-format", `"xml" is not one of text, json`, func(c *Config) { c.LoggingFormat = "xml" }},
 		{"system-reserved", `"gpu" is not one of cpu, memory`, func(c *Config) { c.SystemReserved = []string{"gpu=1"} }},
 		{"system-reserved", "resource=quantity", func(c *Config) { c.SystemReserved = []string{"cpu"} }},
 		{"kube-reserved", `"-1Gi" is not a quantity of memory`, func(c *Config) { c.KubeReserved = []string{"cpu=1", "memory=-1Gi"} }},

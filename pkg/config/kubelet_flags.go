@@ -16,9 +16,9 @@ func KubeletFieldFlags() map[string]string {
 	return map[string]string{
 		"enable-server": "enableServer", "read-only-port": "readOnlyPort",
 		"anonymous-auth": "authentication.anonymous.enabled", "authentication-token-webhook": "authentication.webhook.enabled",
-		"authorization-mode":   "authorization.mode",
-		"contention-profiling": "enableContentionProfiling",
-		"oom-score-adj":        "oomScoreAdj", "volume-stats-agg-period": "volumeStatsAggPeriod", "feature-gates": "featureGates",
+		"authorization-mode": "authorization.mode",
+
+		"oom-score-adj": "oomScoreAdj", "volume-stats-agg-period": "volumeStatsAggPeriod", "feature-gates": "featureGates",
 		"kubelet-cgroups": "kubeletCgroups", "system-cgroups": "systemCgroups", "cgroups-per-qos": "cgroupsPerQOS", "cgroup-driver": "cgroupDriver",
 		"cpu-manager-policy": "cpuManagerPolicy", "cpu-manager-policy-options": "cpuManagerPolicyOptions", "cpu-manager-reconcile-period": "cpuManagerReconcilePeriod",
 		"memory-manager-policy": "memoryManagerPolicy", "reserved-memory": "reservedMemory", "topology-manager-policy": "topologyManagerPolicy",
@@ -33,7 +33,7 @@ func KubeletFieldFlags() map[string]string {
 		"volume-plugin-dir": "volumePluginDir", "kernel-memcg-notification": "kernelMemcgNotification", "seccomp-default": "seccompDefault",
 		"local-storage-capacity-isolation": "localStorageCapacityIsolation",
 		"show-hidden-metrics-for-version":  "showHiddenMetricsForVersion", "runonce": "runOnce",
-		"v": "logging.verbosity", "vmodule": "logging.vmodule", "logging-format": "logging.format", "log-flush-frequency": "logging.flushFrequency",
+		"v": "logging.verbosity", "vmodule": "logging.vmodule", "log-flush-frequency": "logging.flushFrequency",
 	}
 }
 
@@ -63,7 +63,7 @@ func KubeletGoneFlags() []string {
 
 // KubeletSwitches are those of these flags that need no value.
 func KubeletSwitches() []string {
-	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "contention-profiling", "cgroups-per-qos", "cpu-cfs-quota",
+	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos", "cpu-cfs-quota",
 		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "kernel-memcg-notification", "seccomp-default",
 		"local-storage-capacity-isolation", "runonce", "exit-on-lock-contention", "keep-terminated-pod-volumes", "register-schedulable", "really-crash-for-testing",
 		"experimental-allocatable-ignore-eviction", "log-cadvisor-usage", "enable-load-reader", "alsologtostderr", "logtostderr", "log-json-split-stream", "log-text-split-stream"}

@@ -288,6 +288,8 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"nodeStatusMaxImages: -1\nruntimeRequestTimeout: 15m\nimageServiceEndpoint: unix:///i", map[string]any{"node-status-max-images": "-1", "runtime-request-timeout": "15m0s", "image-service-endpoint": "unix:///i"}},
 		{"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [r.io/*]", map[string]any{
 			"image-pull-credentials-verification-policy": "NeverVerifyAllowlistedImages", "preloaded-images-verification-allowlist": []string{"r.io/*"}}},
+		{"logging: {format: json}", map[string]any{"logging-format": "json"}},
+		{"enableProfilingHandler: false\nenableDebugFlagsHandler: true\nenableContentionProfiling: true", map[string]any{"enable-profiling-handler": "false", "enable-debug-flags-handler": "true", "contention-profiling": "true"}},
 		{"logging: {verbosity: 3}", map[string]any{}},
 		{"logging: {verbosity: 4}", map[string]any{"log-level": "debug"}},
 		{"crashLoopBackOff: {maxContainerRestartPeriod: 10s}", map[string]any{"max-container-restart-period": "10s"}},

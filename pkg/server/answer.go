@@ -246,6 +246,11 @@ func (f *front) admit(r *http.Request, c Caller) (*request, *StatusError) {
 	if refusal = f.authorize(q); refusal == nil && f.cfg.NoDebugging && q.route.debugging {
 		refusal = &StatusError{Code: http.StatusMethodNotAllowed, Message: "Debug endpoints are disabled."}
 	}
+	if refusal == nil && q.route.off != nil {
+		if message := q.route.off(&f.cfg); message != "" {
+			refusal = &StatusError{Code: http.StatusMethodNotAllowed, Message: message}
+		}
+	}
 	if refusal != nil && q.route.privileged {
 		f.auditRefusal(q, fmt.Sprint(refusal.Code))
 	}

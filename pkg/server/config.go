@@ -66,6 +66,12 @@ type Config struct {
 	// NoDebugging makes the TLS listener answer 405 to exec, attach, portForward, run,
 	// containerLogs and runningpods (enableDebuggingHandlers: false, C-1.40.11).
 	NoDebugging bool
+	// Profiling and DebugFlags make the TLS listener serve /debug/pprof and /debug/flags/v
+	// (C-1.40.13). The socket always serves them.
+	Profiling, DebugFlags bool
+	// SetVerbosity changes the verbosity of the log, a number of klog. If it is nil, the server
+	// answers 501.
+	SetVerbosity func(verbosity int)
 	// StreamIdle ends an exec, attach or port-forward that was idle for that long;
 	// default 4 h (--streaming-connection-idle-timeout).
 	StreamIdle time.Duration

@@ -35,11 +35,12 @@ var classes = map[string]string{
 	"GET /portForward/{namespace}/{pod}": "create portForward proxy", "GET /portForward/{namespace}/{pod}/{uid}": "create portForward proxy",
 	"POST /portForward/{namespace}/{pod}": "create portForward proxy", "POST /portForward/{namespace}/{pod}/{uid}": "create portForward proxy",
 	"POST /checkpoint/{namespace}/{pod}/{container}": "create checkpoint",
+	"GET /debug/pprof": "get proxy", "GET /debug/pprof/{profile}": "get proxy", "PUT /debug/flags/v": "update proxy",
 }
 
 // concrete returns a path that matches a route.
 func concrete(path string) string {
-	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{container}", "c", "{check}", "ping").Replace(path)
+	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{container}", "c", "{check}", "ping", "{profile}", "cmdline").Replace(path)
 }
 
 // TestTheRegistry: every route has all its fields, and is in classes.
@@ -72,7 +73,7 @@ func TestTheRegistry(t *testing.T) {
 		if it.kubelet && len(it.query) > 0 || it.serve == nil || it.body > 64<<10 || it.body > 0 && it.kind != document {
 			t.Errorf("%s is not whole", it.path)
 		}
-		if it.privileged != (it.verb == "create" || slices.Contains(it.methods, http.MethodPost)) {
+		if it.privileged != (it.verb == "create" || slices.Contains(it.methods, http.MethodPost) || slices.Contains(it.methods, http.MethodPut)) {
 			t.Errorf("%s: exactly the routes that change something must be privileged", it.path)
 		}
 		if it.health != (it.kubelet && it.subresources[0] == "healthz") {
@@ -101,6 +102,10 @@ func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 			code, text := plain(t, web, method, path, "")
 			if it.path == "/v1/updates" || it.path == "/v1/sources" || it.path == "/v1/pods" || it.path == "/pods" {
 				if code != http.StatusOK || !json.Valid([]byte(text)) {
+					t.Errorf("%s %s: %d %s", method, path, code, text)
+				}
+			} else if strings.HasPrefix(it.path, "/debug/pprof") {
+				if code != http.StatusOK || text == "" {
 					t.Errorf("%s %s: %d %s", method, path, code, text)
 				}
 			} else if it.health {
@@ -143,7 +148,7 @@ func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/v1", "/v2/pods", "/debug/pprof/", "/debug/flags/v", "/logs/", "/spec/", "/stats", "/exec", "/run", "/statusz", "/cri/"} {
+	for _, path := range []string{"/", "/v1", "/v2/pods", "/debug/vars", "/debug/flags", "/logs/", "/spec/", "/stats", "/exec", "/run", "/statusz", "/cri/"} {
 		if code, _ := plain(t, web, http.MethodGet, path, ""); code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, code)
 		}
@@ -208,7 +213,7 @@ func TestD1_TheTable(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/debug/pprof/", "/logs/", "/spec/", "/v1/pods", "/checkpoint", "/unknown"} {
+	for _, path := range []string{"/", "/debug/vars", "/logs/", "/spec/", "/v1/pods", "/checkpoint", "/unknown"} {
 		for name, want := range map[string]int{"": 401, "unknown": 401, "guest": 404, "admin": 404} {
 			if code, _, _ := p.fetch(t, callers[name], http.MethodGet, path, nil); code != want {
 				t.Errorf("%s as %q: %d", path, name, code)

@@ -38,7 +38,10 @@ type route struct {
 	subresources []string
 	privileged   bool // calls have a line in the audit file
 	debugging    bool // disabled by enableDebuggingHandlers: false (C-1.40.11)
-	health       bool // the health listener serves it too
+	// off returns the answer of the TLS port while a setting disables the route, else "". It may
+	// be nil.
+	off    func(*Config) string
+	health bool // the health listener serves it too
 
 	serve func(*Server, http.ResponseWriter, *request) error
 }
@@ -110,6 +113,9 @@ func routes() []route {
 	for _, end := range []string{"/{namespace}/{pod}", "/{namespace}/{pod}/{uid}"} {
 		add(route{methods: both, path: "/portForward" + end, kind: upgrade, verb: "create", subresources: []string{"portForward", "proxy"}, privileged: true, debugging: true, serve: (*Server).portForward})
 	}
+	add(route{methods: get, path: "/debug/pprof", timeout: quick, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profiles})
+	add(route{methods: get, path: "/debug/pprof/{profile}", timeout: slow, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profile})
+	add(route{methods: []string{http.MethodPut}, path: "/debug/flags/v", timeout: quick, body: 16, debugging: true, off: flagsOff, subresources: []string{"proxy"}, privileged: true, serve: (*Server).setVerbosity})
 	add(route{methods: post, path: "/checkpoint/{namespace}/{pod}/{container}", timeout: run, verb: "create", subresources: []string{"checkpoint"}, privileged: true, serve: (*Server).checkpoint})
 	return list
 }

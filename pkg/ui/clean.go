@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"strings"
 	"unicode/utf8"
 
@@ -86,4 +87,18 @@ func YAML(v any) (string, error) {
 		return encode(v, "  ")
 	}
 	return string(b), err
+}
+
+// JSONEscaper returns a writer of JSON documents to w. It escapes the characters that a terminal
+// acts on or does not show. Each Write is one document or more.
+func JSONEscaper(w io.Writer) io.Writer { return jsonEscaper{w} }
+
+type jsonEscaper struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (e jsonEscaper) Write(doc []byte) (int, error) {
+	if _, err := io.WriteString(e.to, hidden.EscapeJSON(string(doc))); err != nil {
+		return 0, err
+	}
+	return len(doc), nil
 }
