@@ -49,6 +49,39 @@ func (p *program) completePods(several bool) completer {
 	}
 }
 
+// completeImages completes names of images that the agent of this machine lists.
+func (p *program) completeImages(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionTime)
+	defer cancel()
+	if cfg, _, err := p.load(); err == nil { // completion reads no configuration otherwise
+		p.cfg = cfg
+	}
+	var answer struct {
+		Images []ui.ImageItem `json:"images"`
+	}
+	if p.agent().Document(ctx, "/v1/images", nil, &answer) != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return imageWordsFor(answer.Images, args, word), cobra.ShellCompDirectiveNoFileComp
+}
+
+// imageWordsFor returns the names of images that complete word and are not in args yet. A name
+// with a digest completes only a word with one.
+func imageWordsFor(images []ui.ImageItem, args []string, word string) (words []string) {
+	for _, i := range images {
+		for _, name := range i.Names {
+			if strings.Contains(name, "@") && !strings.Contains(word, "@") {
+				continue
+			}
+			if strings.HasPrefix(name, word) && !slices.Contains(args, name) && ui.Clean(name) == name {
+				words = append(words, name)
+			}
+		}
+	}
+	slices.Sort(words)
+	return slices.Compact(words)
+}
+
 // podWordsFor returns the pods that complete word and are not in args yet.
 func podWordsFor(pods []v1.Pod, args []string, word string) (words []string) {
 	kind, rest, slash := strings.Cut(word, "/")

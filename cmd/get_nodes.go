@@ -60,6 +60,7 @@ the pods and containers that use it. Without an agent, get asks the runtime.`,
 		Example: `  nodectl get images
   nodectl get images --sort-by .size -o wide`,
 	}
+	cmd.ValidArgsFunction = p.completeImages
 	l := addListing(cmd)
 	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {

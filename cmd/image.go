@@ -28,6 +28,7 @@ itself where no agent runs.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl pull registry.example/shop:2",
 	}
+	cmd.ValidArgsFunction = p.completeImages
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		return p.eachImage(cmd.Context(), names, "pulled", func(ctx context.Context, acts imageActs, name string) error {
 			return acts.Pull(ctx, name)
@@ -46,6 +47,7 @@ that the container runtime has pinned.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl rmi registry.example/shop:1",
 	}
+	cmd.ValidArgsFunction = p.completeImages
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		return p.eachImage(cmd.Context(), names, "removed", func(ctx context.Context, acts imageActs, name string) error {
 			return acts.Remove(ctx, name)
@@ -147,6 +149,7 @@ an agent's --image-dir read it.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl image save registry.example/shop:1 -o shop.tar",
 	}
+	cmd.ValidArgsFunction = p.completeImages
 	file := cmd.Flags().StringP("output", "o", "", "file to write")
 	word(cmd.Flags(), "output", "FILE")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {

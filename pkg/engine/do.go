@@ -355,7 +355,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 	if w.slot || w.update.want == nil {
 		return nil
 	}
-	waiter, err := w.env.starts.Request(ctx, plan.Priority(w.update.want), w.seq)
+	waiter, err := w.env.starts.Request(ctx, plan.Priority(w.update.want), w.update.want.Pod.CreationTimestamp.Unix(), w.seq)
 	if err != nil {
 		return err
 	}

@@ -140,12 +140,14 @@ func refusal(spec *pod.Spec, reason, detail string, final bool) Refusal {
 	return Refusal{Spec: spec, Reason: reason, Message: detail, Final: final}
 }
 
-// StartOrder is negative if a starts before b: the pod of higher priority starts first, then
-// the one that is earlier by file and line, then by key. It is 0 only for pods of one key and
-// place.
+// StartOrder is negative if a starts before b: the pod of higher priority starts first, then the
+// one that was created earlier (C-1.15.1), then the one that is earlier by file and line, then by
+// key. Static pods have no creation time and come first. StartOrder is 0 only for pods of one key,
+// time and place.
 func StartOrder(a, b *pod.Spec) int {
 	return cmp.Or(
 		-cmp.Compare(Priority(a), Priority(b)),
+		a.Pod.CreationTimestamp.Time.Compare(b.Pod.CreationTimestamp.Time),
 		strings.Compare(a.Origin.File, b.Origin.File),
 		cmp.Compare(a.Origin.Line, b.Origin.Line),
 		a.Key.Compare(b.Key),

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -107,8 +108,13 @@ func TestC_1_31_Admit(t *testing.T) {
 	}
 }
 
+// Shows: C-1.15.1
 func TestStartOrder(t *testing.T) {
 	t.Parallel()
+	created := func(s *pod.Spec, second int64) *pod.Spec {
+		s.Pod.CreationTimestamp = metav1.Unix(second, 0)
+		return s
+	}
 	at := func(s *pod.Spec, file string, line int) *pod.Spec {
 		s.Origin.File, s.Origin.Line = file, line
 		return s
@@ -120,7 +126,10 @@ func TestStartOrder(t *testing.T) {
 		at(portPod("y", 0), "a.yaml", 9),
 		at(portPod("a", 0), "b.yaml", 1),
 		at(portPod("b", 0), "b.yaml", 1),
-		portPod("negative", -1),
+		created(portPod("x", 0), 5),
+		created(portPod("w", 0), 6),
+		created(portPod("v", 0), 7),
+		created(portPod("negative", -1), 1),
 	}
 	got := slices.Clone(want)
 	slices.Reverse(got)

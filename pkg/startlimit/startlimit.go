@@ -27,7 +27,8 @@ const (
 	maxSlotTimeout = 5 * time.Second
 )
 
-// Limiter hands out start slots, by priority and then in the order in which pods came.
+// Limiter hands out start slots: by priority, then by the age of the pods, then in the order in
+// which they came.
 // Its methods but Run are safe for concurrent use.
 type Limiter struct {
 	requests    chan *Waiter
@@ -47,6 +48,7 @@ type Limiter struct {
 // Waiter is one request for a slot.
 type Waiter struct {
 	priority int32
+	created  int64
 	order    uint64
 	granted  chan struct{} // capacity 1: Run never waits for a waiter
 }
@@ -88,10 +90,11 @@ func (l *Limiter) Run(ctx context.Context) {
 	}
 }
 
-// Request queues for a slot. A waiter with a higher priority comes first, then the one
-// with the lower order. It fails only at the end of ctx.
-func (l *Limiter) Request(ctx context.Context, priority int32, order uint64) (*Waiter, error) {
-	w := &Waiter{priority: priority, order: order, granted: make(chan struct{}, 1)}
+// Request queues for a slot. A waiter with a higher priority comes first, then the one whose pod
+// was created earlier, in seconds, then the one with the lower order. It fails only at the end of
+// ctx.
+func (l *Limiter) Request(ctx context.Context, priority int32, created int64, order uint64) (*Waiter, error) {
+	w := &Waiter{priority: priority, created: created, order: order, granted: make(chan struct{}, 1)}
 	select {
 	case l.requests <- w:
 		return w, nil
@@ -152,6 +155,9 @@ func (q queue) Len() int { return len(q) }
 func (q queue) Less(i, j int) bool {
 	if a, b := q[i].priority, q[j].priority; a != b {
 		return a > b
+	}
+	if a, b := q[i].created, q[j].created; a != b {
+		return a < b
 	}
 	return q[i].order < q[j].order
 }

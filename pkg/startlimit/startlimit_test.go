@@ -37,7 +37,7 @@ func TestLimiter_ManyWait_EachStartAddsSlots(t *testing.T) {
 	limiting(t, 3, func(ctx context.Context, t *testing.T, l *Limiter) {
 		burst := func() (waiting []*Waiter) {
 			for i := range 20 {
-				w, err := l.Request(ctx, 0, uint64(i))
+				w, err := l.Request(ctx, 0, 0, uint64(i))
 				if err != nil {
 					t.Error(err)
 				}
@@ -88,11 +88,12 @@ func TestLimiter_SlotIsFree_HighestPriorityThenOldestGetsIt(t *testing.T) {
 		requests := []struct {
 			name     string
 			priority int32
+			created  int64
 			order    uint64
-		}{{"first", 0, 9}, {"newer", 0, 3}, {"older", 0, 2}, {"critical", 1000, 8}, {"low", -1, 1}}
+		}{{"first", 0, 9, 9}, {"newer", 0, 6, 3}, {"older", 0, 6, 2}, {"oldest", 0, 5, 7}, {"critical", 1000, 8, 8}, {"low", -1, 1, 1}}
 		waiting := map[string]*Waiter{}
 		for _, r := range requests {
-			w, err := l.Request(ctx, r.priority, r.order)
+			w, err := l.Request(ctx, r.priority, r.created, r.order)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +109,7 @@ func TestLimiter_SlotIsFree_HighestPriorityThenOldestGetsIt(t *testing.T) {
 			}
 			l.Release(ctx, false)
 		}
-		if want := []string{"first", "critical", "older", "newer", "low"}; !slices.Equal(order, want) {
+		if want := []string{"first", "critical", "oldest", "older", "newer", "low"}; !slices.Equal(order, want) {
 			t.Errorf("granted %q, want %q", order, want)
 		}
 	})
@@ -118,7 +119,7 @@ func TestLimiter_SlotIsFree_HighestPriorityThenOldestGetsIt(t *testing.T) {
 func TestWithdraw_BeforeOrAfterTheGrant_CostsNoSlot(t *testing.T) {
 	limiting(t, 1, func(ctx context.Context, t *testing.T, l *Limiter) {
 		request := func() *Waiter {
-			w, err := l.Request(ctx, 0, 0)
+			w, err := l.Request(ctx, 0, 0, 0)
 			if err != nil {
 				t.Fatal(err)
 			}
