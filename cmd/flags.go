@@ -49,7 +49,7 @@ func tcpSettings() []string {
 
 // kubeletSettings names the settings that a machine with a kubelet's setup needs.
 func kubeletSettings() []string {
-	return []string{"kubelet-config", "config-dir", "logging-format", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
+	return []string{"kubelet-config", "config-dir", "logging-format", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
 // agentSettings names the settings of commands that run pods.
@@ -63,7 +63,8 @@ func agentSettings() []string {
 // what they find there.
 func nodeSettings() []string {
 	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
-		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files"}
+		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files",
+		"container-log-max-workers", "container-log-monitor-interval", "user-namespaces-ids-per-pod"}
 }
 
 // settingFlags defines a flag for every setting of config.Config, and --config.
@@ -125,6 +126,13 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("max-container-restart-period", d.MaxContainerRestartPeriod, "longest back-off before a crashed container restarts; 1s to 5m")
 	f.String("container-log-max-size", d.ContainerLogMaxSize, "size at which a container's log is rotated")
 	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "log files kept of a container, the current one included; at least 2")
+
+	f.Int("container-log-max-workers", d.ContainerLogMaxWorkers, "how many logs are rotated at once")
+	f.Duration("container-log-monitor-interval", d.ContainerLogInterval, "how often the sizes of logs are checked; at least 3s")
+	f.Int("user-namespaces-ids-per-pod", d.UserNamespaceIDs, "user IDs of a pod with hostUsers: false; a multiple of 65536")
+	f.String("oom-score-adj", d.OOMScoreAdj, "oom_score_adj of the agent (default: the one it was started with)")
+	f.Int("max-open-files", d.MaxOpenFiles, "how many files the agent may open (default: the limit it was started with)")
+	f.Duration("volume-stats-agg-period", d.VolumeStatsPeriod, "how long the measured disk usage of a pod is used; negative means never measured")
 
 	f.String("bootstrap-kubeconfig", d.BootstrapKubeconfig, "kubeconfig to request a client certificate with if --kubeconfig does not exist")
 	f.String("cert-dir", d.CertDir, "directory of this node's certificates (default <root-dir>/pki)")

@@ -32,6 +32,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	setLimits(cfg.Config.Config, log)
 	log.Info("Serving", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())

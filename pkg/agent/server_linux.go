@@ -41,7 +41,7 @@ const runFor = 10 * time.Minute
 func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory) (s server.Config, serving *certificate.Serving, err error) {
 	cfg, live := a.cfg, e.Live()
 	measured := stats.New(stats.Config{
-		Node: cfg.NodeName, RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups, Pods: live.Pods, RuntimePID: a.runtime.pid, Log: a.log,
+		Node: cfg.NodeName, RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups, Pods: live.Pods, RuntimePID: a.runtime.pid, Remeasure: a.cfg.VolumeStatsPeriod, Log: a.log,
 	})
 	a.metrics.Also(measured.Volumes())
 	s = documents(cfg, live)

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -89,6 +90,11 @@ func (c Config) Check() error {
 		{"allowed-unsafe-sysctls", sysctls(c.AllowedUnsafeSysctls)},
 		{"container-log-max-size", errText(size(c.ContainerLogMaxSize))},
 		{"container-log-max-files", between(c.ContainerLogMaxFiles, 2, 1<<10)},
+		{"container-log-max-workers", between(c.ContainerLogMaxWorkers, 1, 1<<10)},
+		{"container-log-monitor-interval", between(c.ContainerLogInterval, 3*time.Second, 24*time.Hour)},
+		{"user-namespaces-ids-per-pod", multiple(c.UserNamespaceIDs, 65536, 1<<32)},
+		{"oom-score-adj", oomScore(c.OOMScoreAdj)},
+		{"max-open-files", between(c.MaxOpenFiles, 0, 1<<30)},
 		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
 	} {
 		if f.msg != "" {
@@ -266,6 +272,22 @@ func longer(most, least time.Duration) string {
 		return fmt.Sprintf("must be longer than minimum-image-ttl-duration, %[2]s (got %[1]s)", most, least)
 	}
 	return ""
+}
+
+// multiple accepts positive multiples of unit below limit.
+func multiple(v, unit, limit int) string {
+	if v > 0 && v < limit && v%unit == 0 {
+		return ""
+	}
+	return fmt.Sprintf("must be a multiple of %d below %d (got %d)", unit, limit, v)
+}
+
+// oomScore accepts what the kernel does, and no value.
+func oomScore(v string) string {
+	if n, err := strconv.Atoi(v); v == "" || err == nil && n >= -1000 && n <= 1000 {
+		return ""
+	}
+	return fmt.Sprintf("%q is not a number between -1000 and 1000", v)
 }
 
 func positive(d time.Duration) string {

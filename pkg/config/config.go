@@ -137,9 +137,15 @@ type Config struct {
 	PodPidsLimit              int           `mapstructure:"pod-pids-limit"`       // of one pod; less than 1 is no limit
 	SystemReserved            []string      `mapstructure:"system-reserved"`      // "cpu=500m"
 	KubeReserved              []string      `mapstructure:"kube-reserved"`
-	RuntimeClasses            []string      `mapstructure:"runtime-class"`                // "name=handler"
-	AllowedUnsafeSysctls      []string      `mapstructure:"allowed-unsafe-sysctls"`       // names, and beginnings that end in *
-	ContainerLogMaxSize       string        `mapstructure:"container-log-max-size"`       // a quantity: "10Mi"
+	RuntimeClasses            []string      `mapstructure:"runtime-class"`                  // "name=handler"
+	AllowedUnsafeSysctls      []string      `mapstructure:"allowed-unsafe-sysctls"`         // names, and beginnings that end in *
+	ContainerLogMaxSize       string        `mapstructure:"container-log-max-size"`         // a quantity: "10Mi"
+	ContainerLogMaxWorkers    int           `mapstructure:"container-log-max-workers"`      // logs that are rotated at the same time
+	ContainerLogInterval      time.Duration `mapstructure:"container-log-monitor-interval"` // between checks of log sizes
+	VolumeStatsPeriod         time.Duration `mapstructure:"volume-stats-agg-period"`        // how long a measured disk usage is used; negative measures none
+	UserNamespaceIDs          int           `mapstructure:"user-namespaces-ids-per-pod"`
+	OOMScoreAdj               string        `mapstructure:"oom-score-adj"`                // of this process; "" leaves it
+	MaxOpenFiles              int           `mapstructure:"max-open-files"`               // of this process; 0 leaves the limit
 	ContainerLogMaxFiles      int           `mapstructure:"container-log-max-files"`      // of one container, the one written to included
 	MaxContainerRestartPeriod time.Duration `mapstructure:"max-container-restart-period"` // cap of the crash back-off
 }
@@ -199,6 +205,10 @@ func Default() Config {
 		PodPidsLimit:              -1,
 		ContainerLogMaxSize:       "10Mi",
 		ContainerLogMaxFiles:      5,
+		ContainerLogMaxWorkers:    1,
+		ContainerLogInterval:      10 * time.Second,
+		VolumeStatsPeriod:         time.Minute,
+		UserNamespaceIDs:          65536,
 		MaxContainerRestartPeriod: 5 * time.Minute,
 	}
 }

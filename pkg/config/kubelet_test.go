@@ -288,6 +288,10 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"nodeStatusMaxImages: -1\nruntimeRequestTimeout: 15m\nimageServiceEndpoint: unix:///i", map[string]any{"node-status-max-images": "-1", "runtime-request-timeout": "15m0s", "image-service-endpoint": "unix:///i"}},
 		{"imagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [r.io/*]", map[string]any{
 			"image-pull-credentials-verification-policy": "NeverVerifyAllowlistedImages", "preloaded-images-verification-allowlist": []string{"r.io/*"}}},
+		{"oomScoreAdj: -999\nmaxOpenFiles: 2000\nvolumeStatsAggPeriod: -1s", map[string]any{"oom-score-adj": "-999", "max-open-files": "2000", "volume-stats-agg-period": "-1s"}},
+		{"containerLogMaxWorkers: 2\ncontainerLogMonitorInterval: 3s\nuserNamespaces: {idsPerPod: 131072}", map[string]any{
+			"container-log-max-workers": "2", "container-log-monitor-interval": "3s", "user-namespaces-ids-per-pod": "131072"}},
+		{"configMapAndSecretChangeDetectionStrategy: Get\nshowHiddenMetricsForVersion: '1.35'", map[string]any{}},
 		{"logging: {format: json}", map[string]any{"logging-format": "json"}},
 		{"enableProfilingHandler: false\nenableDebugFlagsHandler: true\nenableContentionProfiling: true", map[string]any{"enable-profiling-handler": "false", "enable-debug-flags-handler": "true", "contention-profiling": "true"}},
 		{"logging: {verbosity: 3}", map[string]any{}},

@@ -260,6 +260,9 @@ func level(l leaf, _ map[string]leaf) any {
 	return nil
 }
 
+// asText keeps the text of a number whose setting can be empty.
+func asText(l leaf, _ map[string]leaf) any { return l.text() }
+
 func seconds(l leaf, _ map[string]leaf) any { return l.text() + "s" }
 
 // node returns the text of a flag as a YAML node.

@@ -135,7 +135,7 @@ func TestC_1_35_9_EvictedForItsDisk(t *testing.T) {
 		m.disk.mu.Lock()
 		m.disk.over = map[string]string{"uid-web": message, "uid-db": message}
 		m.disk.mu.Unlock()
-		m.pass(rotationPeriod + time.Second) // the loop handles a round's result before the next round
+		m.pass(measurementPeriod + time.Second) // the loop handles a round's result before the next round
 		if st := m.disk.last(webKey).pod.Status; st.Reason != "Evicted" {
 			t.Errorf("after one round: %s %s", st.Phase, st.Reason)
 		}

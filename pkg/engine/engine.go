@@ -131,7 +131,9 @@ type Config struct {
 	// that they are not known yet (C-1.38.1). nil: there are none.
 	Services func(namespace string) ([]*v1.Service, error)
 
-	Logs Logs // nil: logs are not rotated
+	Logs       Logs          // nil: logs are not rotated
+	LogCheck   time.Duration // how often the sizes of logs are checked (C-1.43.1); default 10 s
+	LogWorkers int           // logs that are rotated at the same time; default 1
 
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
@@ -157,6 +159,10 @@ func New(cfg Config) *Engine {
 	if cfg.SyncFrequency <= 0 {
 		cfg.SyncFrequency = time.Minute
 	}
+	if cfg.LogCheck <= 0 {
+		cfg.LogCheck = defaultLogCheck
+	}
+	cfg.LogWorkers = max(cfg.LogWorkers, 1)
 	if cfg.ReadyCheck <= 0 {
 		cfg.ReadyCheck = 15 * time.Second
 	}

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -34,6 +35,9 @@ type measurement struct {
 	running bool
 	done    chan []overfull // capacity 1: the instances that exceed a limit
 }
+
+// measurementPeriod is how often the volumes of pods with a limit are measured.
+const measurementPeriod = 10 * time.Second
 
 func newMeasurement() measurement { return measurement{done: make(chan []overfull, 1)} }
 

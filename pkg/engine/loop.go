@@ -183,8 +183,10 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	defer resync.Stop()
 	housekeeping := time.NewTicker(housekeepingPeriod)
 	defer housekeeping.Stop()
-	rounds := time.NewTicker(rotationPeriod)
-	defer rounds.Stop()
+	rotations := time.NewTicker(l.cfg.LogCheck)
+	defer rotations.Stop()
+	measurements := time.NewTicker(measurementPeriod)
+	defer measurements.Stop()
 	layersLate := time.NewTimer(layerTimeout)
 	defer layersLate.Stop()
 	unanswered := time.NewTimer(feed.AnswerTimeout)
@@ -201,8 +203,9 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.resync(ctx)
 		case <-housekeeping.C:
 			l.housekeep(ctx)
-		case <-rounds.C:
+		case <-rotations.C:
 			l.rotate(ctx)
+		case <-measurements.C:
 			l.measure(ctx)
 		case found := <-l.jobs.measurement.done:
 			l.handleMeasured(found)

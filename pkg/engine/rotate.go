@@ -5,11 +5,13 @@ import (
 	"log/slog"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// rotationPeriod is how often the logs of running containers are checked (C-1.43.1).
-const rotationPeriod = 10 * time.Second
+// defaultLogCheck is how often the sizes of logs are checked by default (C-1.43.1).
+const defaultLogCheck = 10 * time.Second
 
 // logFile is the log of a container that runs.
 type logFile struct{ containerID, path string }
@@ -56,21 +58,28 @@ func (l *loop) rotate(ctx context.Context) {
 		return
 	}
 	r.running = true
-	done, logs, runtime, log := r.done, l.cfg.Logs, l.cfg.Runtime, l.log
-	l.workers.Go(func() {
-		var failed error
-		defer func() { done <- failed }() // there is room: one round at a time
-		for _, f := range files {
+	done, cfg := r.done, l.cfg
+	l.workers.Go(func() { done <- rotateAll(ctx, cfg, files) }) // there is room: one round at a time
+}
+
+// rotateAll rotates logs, Config.LogWorkers at a time, and returns the first failure.
+func rotateAll(ctx context.Context, cfg Config, files []logFile) error {
+	var all errgroup.Group
+	all.SetLimit(cfg.LogWorkers)
+	for _, f := range files {
+		all.Go(func() error {
 			if ctx.Err() != nil {
-				return
+				return nil
 			}
-			err := logs.Rotate(ctx, f.path, func(ctx context.Context) error { return runtime.ReopenLog(ctx, f.containerID) })
-			if err != nil && ctx.Err() == nil {
-				log.Debug("Failed to rotate container log", "log", f.path, "error", err)
-				failed = err
+			err := cfg.Logs.Rotate(ctx, f.path, func(ctx context.Context) error { return cfg.Runtime.ReopenLog(ctx, f.containerID) })
+			if err == nil || ctx.Err() != nil {
+				return nil
 			}
-		}
-	})
+			cfg.Log.Debug("Failed to rotate container log", "log", f.path, "error", err)
+			return err
+		})
+	}
+	return all.Wait()
 }
 
 // note logs once that logs cannot be rotated, and once that they can be again.

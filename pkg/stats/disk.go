@@ -15,9 +15,6 @@ import (
 )
 
 const (
-	// remeasure is how long the measured disk usage of a pod is used (the kubelet's
-	// volumeStatsAggPeriod).
-	remeasure = time.Minute
 	// deepest is the depth limit of a tree, and largest is the limit of files counted for a
 	// pod: volumes beyond it are left out.
 	deepest = 200
@@ -45,10 +42,13 @@ type volumeUsage struct {
 	taken     taken
 }
 
-// disks returns the disk usage of the wanted pods of a reading, at most a minute old. It
-// ends with ctx; it then returns the cause together with the known values, and the next
-// call continues.
+// disks returns the disk usage of the wanted pods of a reading, not older than
+// Config.Remeasure; none if that is negative. It ends with ctx; it then returns the cause
+// together with the known values, and the next call continues.
 func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool) (map[string]measured, error) {
+	if s.cfg.Remeasure < 0 {
+		return map[string]measured{}, nil
+	}
 	select {
 	case s.measuring <- struct{}{}:
 	case <-ctx.Done():
@@ -59,7 +59,7 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 	for _, p := range r.pods {
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
-		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= remeasure) && wanted(p.pod) && ctx.Err() == nil {
+		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= s.cfg.Remeasure) && wanted(p.pod) && ctx.Err() == nil {
 			now := s.measureDisks(ctx, p.pod)
 			// If the caller left, a half measured pod is dropped. After a timeout it is
 			// kept: otherwise a pod with many files would be measured again and again, and

@@ -13,6 +13,7 @@
 package stats
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -52,7 +53,10 @@ type Config struct {
 	Pods func() []v1.Pod
 	// RuntimePID returns the process ID of the container runtime; nil or 0: unknown.
 	RuntimePID func() int
-	Log        *slog.Logger // nil discards
+	// Remeasure is how long the measured disk usage of a pod is used; 0 is a minute, less than 0
+	// measures none.
+	Remeasure time.Duration
+	Log       *slog.Logger // nil discards
 }
 
 // Stats reports usage. Make one with New; its methods may be called from many goroutines.
@@ -80,6 +84,7 @@ func New(c Config) *Stats {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	c.Remeasure = cmp.Or(c.Remeasure, time.Minute)
 	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1)}
 	s.machine = sync.OnceValue(func() machine { return lookAtMachine(s.proc, s.sys) })
 	return s
