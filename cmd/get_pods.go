@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -33,7 +34,8 @@ func (p *program) getPodsCommand() *cobra.Command {
 		Short:   "Show the pods of this node, of every namespace",
 		Long: `Show the pods of this node as the agent reports them. If no agent runs, show
 what the runtime has now and the agent's last report. A name may be given with
-or without the node's suffix.`,
+or without the node's suffix. A pod that waits for an image has the status
+Pulling:45%, or Pulling:12s where the runtime reports no progress.`,
 		Example: `  nodectl get pods
   nodectl get pods web -o yaml
   nodectl get pods -n kube-system -o wide
@@ -83,12 +85,16 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	if len(pods) == 0 && len(names) == 0 && f.format.Table() {
 		p.say(p.err.Notice("no pods on this node"))
 	}
+	var pulls []ui.Pull
+	if f.format.Table() {
+		pulls = pullsFor(cmd.Context(), c, pods)
+	}
 	now := time.Now()
 	for i := range pods {
 		pods[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	}
 	err = show(p, f.listing, pods, len(names) == 1 && len(missing) == 0, ui.PodNames(pods),
-		func(all []v1.Pod) any { return ui.PodList(all) }, func(all []v1.Pod) ui.Grid { return ui.PodGrid(all, f.columns, now) })
+		func(all []v1.Pod) any { return ui.PodList(all) }, func(all []v1.Pod) ui.Grid { return ui.PullingPodGrid(all, pulls, f.columns, now) })
 	if err != nil {
 		return err
 	}
@@ -99,6 +105,21 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 		return ended(exitFailure)
 	}
 	return nil
+}
+
+// pullsFor returns the image pulls of the agent of this machine if a pod may wait for one. Without
+// them, the pods have their own status.
+func pullsFor(ctx context.Context, c *client.Client, pods []v1.Pod) []ui.Pull {
+	if !c.Local() || !slices.ContainsFunc(pods, ui.WaitsForImages) {
+		return nil
+	}
+	var answer struct {
+		Pulls []ui.Pull `json:"pulls"`
+	}
+	if c.Document(ctx, "/v1/pulls", nil, &answer) != nil {
+		return nil
+	}
+	return answer.Pulls
 }
 
 // pods returns every pod of the node: from its agent, or without one, from the journal

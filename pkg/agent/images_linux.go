@@ -92,8 +92,23 @@ func (c collecting) Event(e image.Event) {
 
 // imageControl implements server.Images.
 type imageControl struct {
-	images *image.Inventory
-	puller *image.Puller
+	images   *image.Inventory
+	puller   *image.Puller
+	endpoint string // of the image service
+}
+
+// Pulls implements server.Images. It asks the runtime only while there are pulls.
+func (c imageControl) Pulls(ctx context.Context) []server.ImagePull {
+	pulls := c.puller.Pulls()
+	downloads := bundle.NewDownloads(c.endpoint)
+	defer downloads.Close()
+	known := progressOf(ctx, downloads, pulls)
+	all := make([]server.ImagePull, 0, len(pulls))
+	for _, p := range pulls {
+		d := known[p.Image]
+		all = append(all, server.ImagePull{Image: p.Image, Since: p.Since, Waiting: p.Waiting, Bytes: d.Bytes, Total: d.Total})
+	}
+	return all
 }
 
 // PullImage implements server.Images.

@@ -96,7 +96,7 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 		for {
 			n.tell(to)
 			pulls := puller.Pulls()
-			looked := to.Lines(pulls, n.far(ctx, downloads, pulls))
+			looked := to.Lines(pulls, progressOf(ctx, downloads, pulls))
 			if !looked || len(pulls) == 0 {
 				break
 			}
@@ -117,8 +117,8 @@ func (n *pullNews) tell(to PullLines) {
 	}
 }
 
-// far returns the progress of pulls, as far as the runtime reports it.
-func (n *pullNews) far(ctx context.Context, downloads *bundle.Downloads, pulls []image.Pull) map[string]bundle.Download {
+// progressOf returns the progress of pulls, as far as the runtime reports it.
+func progressOf(ctx context.Context, downloads *bundle.Downloads, pulls []image.Pull) map[string]bundle.Download {
 	var names []string
 	for _, p := range pulls {
 		if !p.Waiting {

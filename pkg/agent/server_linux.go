@@ -46,7 +46,7 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	a.metrics.Also(measured.Volumes())
 	s = documents(cfg, live)
 	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images}, inContainers{a}, control{e}, statistics{measured}
-	s.Images = imageControl{images, a.runtime.puller}
+	s.Images = imageControl{images, a.runtime.puller, a.runtime.ImageEndpoint()}
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
 	s.Configz, s.Counted = cfg.Configz, a.metrics.Request

@@ -164,6 +164,8 @@ type Images interface {
 	// PruneImages removes every image that nothing uses. With dryRun it removes none, and
 	// returns those that it would remove.
 	PruneImages(ctx context.Context, dryRun bool) (ImageRemovals, error)
+	// Pulls returns the pulls that run or wait, the oldest first.
+	Pulls(ctx context.Context) []ImagePull
 }
 
 // Stats measures the node.
@@ -230,6 +232,16 @@ type Image struct {
 	UsedBy    []string  `json:"usedBy,omitempty"`
 	Pinned    bool      `json:"pinned,omitempty"`
 	Archive   bool      `json:"archive,omitempty"` // it was imported from a file
+}
+
+// ImagePull is a pull that has not ended, as /v1/pulls lists it.
+type ImagePull struct {
+	Image   string    `json:"image"` // as pods name it, with a tag or a digest
+	Since   time.Time `json:"since"`
+	Waiting bool      `json:"waiting,omitempty"` // for other pulls
+	// Bytes of Total are downloaded; both are 0 if the runtime does not report it.
+	Bytes int64 `json:"bytes,omitempty"`
+	Total int64 `json:"total,omitempty"`
 }
 
 // ImageRemovals is the answer of /v1/images/prune.

@@ -300,6 +300,20 @@ func (s *Server) images(w http.ResponseWriter, q *request) error {
 	}{"ImageList", images})
 }
 
+func (s *Server) pulls(w http.ResponseWriter, q *request) error {
+	if s.cfg.Images == nil {
+		return notImplemented(q)
+	}
+	pulls := s.cfg.Images.Pulls(q.Context())
+	if pulls == nil {
+		pulls = []ImagePull{}
+	}
+	return send(w, struct {
+		Kind  string      `json:"kind"`
+		Pulls []ImagePull `json:"pulls"`
+	}{"PullList", pulls})
+}
+
 func (s *Server) pullImage(w http.ResponseWriter, q *request) error {
 	if s.cfg.Images == nil {
 		return notImplemented(q)

@@ -12,7 +12,12 @@ import (
 )
 
 // imageAnswers is an Images whose answers depend on the name.
-type imageAnswers struct{ calls []string }
+type imageAnswers struct {
+	calls []string
+	pulls []ImagePull
+}
+
+func (a *imageAnswers) Pulls(context.Context) []ImagePull { return a.pulls }
 
 func (a *imageAnswers) call(what, name string) error {
 	a.calls = append(a.calls, what+" "+name)
@@ -82,6 +87,28 @@ func TestImages_Socket_AnswersOfThePart(t *testing.T) {
 		}
 		if code, text, _ := p.fetch(t, p.web(t, "admin"), c.method, "/v1/images"+c.path, nil); code != 404 {
 			t.Errorf("%s %s on TLS: %d %s", c.method, c.path, code, text)
+		}
+	}
+}
+
+// TestPulls_Socket_HaveTheirProgress: /v1/pulls lists pulls with the progress that is known, and an
+// empty list without any.
+func TestPulls_Socket_HaveTheirProgress(t *testing.T) {
+	t.Parallel()
+	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	images := &imageAnswers{}
+	cfg.Images = images
+	web, _ := started(t, cfg)
+	since := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
+	for want, pulls := range map[string][]ImagePull{
+		`{"kind":"PullList","pulls":[]}`: nil,
+		`{"kind":"PullList","pulls":[{"image":"a:1","since":"2026-11-27T00:00:00Z","bytes":5,"total":10},{"image":"b:1","since":"2026-11-27T00:00:00Z","waiting":true}]}`: {
+			{Image: "a:1", Since: since, Bytes: 5, Total: 10}, {Image: "b:1", Since: since, Waiting: true},
+		},
+	} {
+		images.pulls = pulls
+		if code, text := plain(t, web, http.MethodGet, "/v1/pulls", ""); code != 200 || strings.TrimSpace(text) != want {
+			t.Errorf("%d %s, want %s", code, text, want)
 		}
 	}
 }

@@ -79,6 +79,7 @@ func routes() []route {
 		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
 		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
 		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
+		{methods: get, path: "/v1/pulls", timeout: quick, serve: (*Server).pulls},
 		{methods: post, path: "/v1/images/pull", query: []string{"name"}, timeout: pull, privileged: true, serve: (*Server).pullImage},
 		{methods: post, path: "/v1/images/remove", query: []string{"name"}, timeout: run, privileged: true, serve: (*Server).removeImage},
 		{methods: post, path: "/v1/images/prune", query: []string{"dryRun"}, timeout: run, privileged: true, serve: (*Server).pruneImages},

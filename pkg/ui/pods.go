@@ -14,7 +14,11 @@ import (
 
 // PodGrid returns pods as kubectl's table; wide adds address, node, source and
 // readiness gates.
-func PodGrid(pods []v1.Pod, c Columns, now time.Time) Grid {
+func PodGrid(pods []v1.Pod, c Columns, now time.Time) Grid { return PullingPodGrid(pods, nil, c, now) }
+
+// PullingPodGrid is PodGrid with the progress of image pulls as the status of the pods that wait
+// for them.
+func PullingPodGrid(pods []v1.Pod, pulls []Pull, c Columns, now time.Time) Grid {
 	header := []string{"NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE"}
 	if c.Wide {
 		header = append(header, "IP", "NODE", "SOURCE", "READINESS GATES")
@@ -22,10 +26,14 @@ func PodGrid(pods []v1.Pod, c Columns, now time.Time) Grid {
 	g := grid(c, header...)
 	for _, p := range pods {
 		l := status.Summary(p)
+		text, color := l.Status, statusTone(l)
+		if pulling := pullStatus(&p, l.Status, pulls, now); pulling != "" {
+			text, color = pulling, change
+		}
 		row := []cell{
 			{text: p.Namespace}, {text: p.Name},
 			{text: l.ReadyText()},
-			{l.Status, statusTone(l)},
+			{text, color},
 			{text: restarts(l, now)},
 			{text: age(p, now)},
 		}
