@@ -53,6 +53,9 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	s.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": a.runtime.hints.Beat}
 	s.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")
 	s.Profiling, s.DebugFlags, s.SetVerbosity = cfg.EnableProfilingHandler, cfg.EnableDebugFlagsHandler, cfg.SetVerbosity
+	if cfg.EnableSystemLogHandler {
+		s.SystemLogs = "/var/log"
+	}
 	s.NoDebugging, s.StreamIdle = !cfg.EnableDebuggingHandlers, cfg.StreamingConnectionIdleTimeout
 	s.Audit = filepath.Join(cfg.RootDir, "audit.jsonl")
 	if cfg.HealthzPort > 0 {

@@ -92,7 +92,7 @@ func (c Config) Check() error {
 		{"container-log-max-files", between(c.ContainerLogMaxFiles, 2, 1<<10)},
 		{"container-log-max-workers", between(c.ContainerLogMaxWorkers, 1, 1<<10)},
 		{"container-log-monitor-interval", between(c.ContainerLogInterval, 3*time.Second, 24*time.Hour)},
-		{"user-namespaces-ids-per-pod", multiple(c.UserNamespaceIDs, 65536, 1<<32)},
+		{"user-namespaces-ids-per-pod", multiple(int64(c.UserNamespaceIDs), 65536, 1<<32)},
 		{"oom-score-adj", oomScore(c.OOMScoreAdj)},
 		{"max-open-files", between(c.MaxOpenFiles, 0, 1<<30)},
 		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
@@ -275,7 +275,7 @@ func longer(most, least time.Duration) string {
 }
 
 // multiple accepts positive multiples of unit below limit.
-func multiple(v, unit, limit int) string {
+func multiple(v, unit, limit int64) string {
 	if v > 0 && v < limit && v%unit == 0 {
 		return ""
 	}

@@ -97,6 +97,7 @@ type Config struct {
 	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"`  // exec, attach, logs, run, port-forward, checkpoint on TCP
 	EnableProfilingHandler  bool   `mapstructure:"enable-profiling-handler"`   // /debug/pprof on TCP
 	EnableDebugFlagsHandler bool   `mapstructure:"enable-debug-flags-handler"` // /debug/flags/v on TCP
+	EnableSystemLogHandler  bool   `mapstructure:"enable-system-log-handler"`  // /logs
 	ContentionProfiling     bool   `mapstructure:"contention-profiling"`
 	HealthzBindAddress      string `mapstructure:"healthz-bind-address"`
 	HealthzPort             int    `mapstructure:"healthz-port"` // plain HTTP for /healthz alone; 0: none

@@ -71,20 +71,20 @@ func TestD1_CVE_2020_8558_LoopbackIsNotTrusted(t *testing.T) {
 	}
 }
 
-// TestD1_CVE_2019_11248_NoProfiles: by default the TLS port serves no profiles, and no listener
-// serves the handlers of http.DefaultServeMux or the host's logs (audit, issue 81125).
+// TestD1_CVE_2019_11248_NoProfiles: by default the TLS port serves no profiles and no logs of
+// the host, and no listener serves the handlers of http.DefaultServeMux (audit, issue 81125).
 //
 // Shows: D1
 func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
 	t.Parallel()
 	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
 	p := opened(t, cfg)
-	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/flags/v"} {
+	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/flags/v", "/logs/", "/logs/syslog"} {
 		if code, _, _ := p.fetch(t, p.web(t, "admin"), http.MethodGet, path, nil); code != 405 {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
-	for _, path := range []string{"/debug/vars", "/debug/pprof/../vars", "/logs/", "/logs/syslog", "/logs/..%2f..%2fetc%2fpasswd", "/logs/../../etc/passwd"} {
+	for _, path := range []string{"/debug/vars", "/debug/pprof/../vars", "/logs/..%2f..%2fetc%2fpasswd", "/logs/../../etc/passwd"} {
 		if code, _, _ := p.fetch(t, p.web(t, "admin"), http.MethodGet, path, nil); code != 404 {
 			t.Errorf("%s: %d", path, code)
 		}

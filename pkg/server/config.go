@@ -69,6 +69,9 @@ type Config struct {
 	// Profiling and DebugFlags make the TLS listener serve /debug/pprof and /debug/flags/v
 	// (C-1.40.13). The socket always serves them.
 	Profiling, DebugFlags bool
+	// SystemLogs is the directory of /logs/ ("/var/log"); if it is empty, the TLS listener
+	// answers 405, the socket 501 (C-1.40.14).
+	SystemLogs string
 	// SetVerbosity changes the verbosity of the log, a number of klog. If it is nil, the server
 	// answers 501.
 	SetVerbosity func(verbosity int)

@@ -20,7 +20,7 @@ const (
 // route is one entry of the registry: requests that the server answers. It refuses all others.
 type route struct {
 	methods []string
-	path    string // "/exec/{namespace}/{pod}/{container}"
+	path    string // "/exec/{namespace}/{pod}/{container}"; a last {path...} is one part or more
 	kind    kind
 	// watch makes a document a stream if the query has watch=true.
 	watch   bool
@@ -116,6 +116,9 @@ func routes() []route {
 	}
 	add(route{methods: get, path: "/debug/pprof", timeout: quick, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profiles})
 	add(route{methods: get, path: "/debug/pprof/{profile}", timeout: slow, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profile})
+	for _, path := range []string{"/logs", "/logs/{path...}"} {
+		add(route{methods: get, path: path, timeout: run, debugging: true, off: systemLogsOff, subresources: []string{"log"}, serve: (*Server).systemLogs})
+	}
 	add(route{methods: []string{http.MethodPut}, path: "/debug/flags/v", timeout: quick, body: 16, debugging: true, off: flagsOff, subresources: []string{"proxy"}, privileged: true, serve: (*Server).setVerbosity})
 	add(route{methods: post, path: "/checkpoint/{namespace}/{pod}/{container}", timeout: run, verb: "create", subresources: []string{"checkpoint"}, privileged: true, serve: (*Server).checkpoint})
 	return list
@@ -180,6 +183,10 @@ func (r *route) match(path string) (values map[string]string, ok bool) {
 		}
 		var name, part string
 		name, want = segment(want)
+		if name, wild := strings.CutSuffix(name, "...}"); wild {
+			value, ok := matchRest(rest[1:], url.PathUnescape)
+			return map[string]string{strings.TrimPrefix(name, "{"): value}, ok
+		}
 		part, rest = segment(rest)
 		if !strings.HasPrefix(name, "{") {
 			if name != part {
