@@ -32,6 +32,8 @@ var rules = []struct {
 	{module + "pkg/hidden", []string{"pkg/server", "pkg/ui"}, "texts of others are escaped where they are written"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
+	{module + "pkg/shutdown/logind", []string{"pkg/agent"}, "the agent connects it with the engine"},
+	{module + "pkg/shutdown", []string{"pkg/agent", "pkg/config", "pkg/engine"}, "the engine asks in which order pods stop; the agent says why"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
 	{module + "pkg/plan/...", []string{"pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/forecast"}, "the engine asks plan; adapters do not decide"},
 	{module + "pkg/status/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/ui"}, "the engine reports; adapters do not"},
@@ -95,7 +97,7 @@ var rules = []struct {
 	{"go.uber.org/zap/...", []string{"test/..."}, "log/slog"},
 	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "only package bundle knows containerd"},
 	{"github.com/opencontainers/...", []string{"pkg/cgroup"}, "cgroups are made in one place"},
-	{"github.com/godbus/...", nil, "systemd is spoken to by the cgroup library and by go-systemd"},
+	{"github.com/godbus/...", []string{"pkg/shutdown/logind"}, "systemd is spoken to by the cgroup library, by go-systemd and by logind"},
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle"}, "files are watched where they are read"},
 	{"github.com/stretchr/...", nil, "tests compare values"},
 	{"math/rand/v2", []string{"pkg/apiclient", "pkg/backoff", "pkg/certificate", "pkg/node/apiserver", "pkg/prober", "pkg/sink/apiserver", "pkg/source/etcd", "test/..."}, "backoff adds the jitter to waits"},
@@ -117,6 +119,7 @@ var only = map[string][]string{
 	"pkg/panics":     nil,
 	"pkg/pod":        nil,
 	"pkg/startlimit": nil,
+	"pkg/shutdown":   {"pkg/cycle", "pkg/pod"},
 	"pkg/podenv":     {"pkg/pod"},
 	"pkg/podspec":    {"pkg/pod"},
 	"pkg/podview":    {"pkg/pod", "pkg/podspec"},
@@ -126,7 +129,7 @@ var only = map[string][]string{
 	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig", "pkg/podspec"},
 	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
-	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/startlimit", "pkg/status"},
+	"pkg/engine":     {"pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
 }
 
 // owned are functions that several packages once called, each in its own way, and the

@@ -119,6 +119,20 @@ var stories = map[string]func(m *machine, kills func()){
 			m.t.Errorf("instance %d", n)
 		}
 	},
+	"drained, and undone": func(m *machine, live func()) {
+		m.src.set(mkpod("web", preStopped, image("slow-term-2s"), policy(v1.RestartPolicyNever)))
+		live()
+		m.halt(drained)
+		live()
+		if strings.Contains(m.rt.State(), "running") {
+			m.t.Errorf("runtime:\n%s", m.rt.State())
+		}
+		m.resume()
+		live()
+		if n := m.instance(); n != 2 {
+			m.t.Errorf("instance %d", n)
+		}
+	},
 	"remove and add again": func(m *machine, live func()) {
 		m.src.set(mkpod("web", image("slow-term-2s")))
 		live()

@@ -43,7 +43,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 	acked := w.acked
 	for i := 0; i < len(p.Steps); {
 		w.readPending()
-		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) {
+		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) || makes(p.Steps[i]) && w.haltedMeanwhile(v) {
 			return stale, 0 // a newer spec or an operation arrived, or the pod may not start any more
 		}
 		if makes(p.Steps[i]) && !w.update.runtime {
@@ -91,6 +91,11 @@ func onlyOtherData(a, b *pod.Spec) bool {
 // or is not admitted any more.
 func (w *worker) blockedMeanwhile(v plan.View) bool {
 	return w.update.waits != "" && v.Waits == "" || w.update.refused != (refusal{}) && v.Refused == ""
+}
+
+// haltedMeanwhile reports whether the node was halted since the plan was made.
+func (w *worker) haltedMeanwhile(v plan.View) bool {
+	return w.update.halt.Message != "" && v.Forbidden == ""
 }
 
 // makes reports whether a step sets up, starts or changes something.
@@ -291,7 +296,7 @@ func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) err
 	defer cancel()
 	superseded := false
 	news := func() {
-		if w.mustEnd(want, container) {
+		if w.mustEnd(want, container) || w.update.halt.Message != "" {
 			superseded = true
 			cancel()
 		}

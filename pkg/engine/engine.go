@@ -32,6 +32,7 @@
 //	          0  workers → start limiter, which is always in its select
 //	granted   1  start limiter → the worker that asked; it has room
 //	beats     0  Beat → sync loop, which answers on a channel with room
+//	halts     0  Halt, Resume → sync loop, which closes the request's channel at the end
 //	operations
 //	          0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
 //	counting.done, rotation.done, measurement.done
@@ -135,6 +136,10 @@ type Config struct {
 	LogCheck   time.Duration // how often the sizes of logs are checked (C-1.43.1); default 10 s
 	LogWorkers int           // logs that are rotated at the same time; default 1
 
+	// Halted is the halt of the node that an earlier agent began; nil: there is none. Halt has
+	// to be called, too, to learn when it is over.
+	Halted *Halt
+
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
 	SyncFrequency time.Duration // slow resync of every pod; default 1 min
 	ReadyCheck    time.Duration // how often a runtime that is ready is checked; default 15 s
@@ -152,6 +157,7 @@ type Engine struct {
 
 	beats      chan chan error // capacity 0: Beat → sync loop
 	operations chan *operation // capacity 0: Restart, Delete → sync loop
+	halts      chan haltRequest
 }
 
 // New returns an Engine; nothing starts before Run or Once.
@@ -179,7 +185,7 @@ func New(cfg Config) *Engine {
 	if cfg.PodConfig != nil { // Once has none
 		publisher = feed.NewPublisher(cfg.PodConfig.Layers())
 	}
-	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation)}
+	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation), halts: make(chan haltRequest)}
 }
 
 // Live returns what this engine shows to readers. It exists before Run and after it, and

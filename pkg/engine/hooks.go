@@ -42,7 +42,7 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 // the spec made, or its whole instance.
 func (w *worker) mustEnd(made *pod.Spec, container string) bool {
 	now := w.update.want
-	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
+	return now == nil || deleting(now) || !w.rec.StopSince.IsZero() || w.rec.Terminal != "" || now.UID() != made.UID() || now.SandboxHash != made.SandboxHash ||
 		now.ContainerHash(container) != made.ContainerHash(container)
 }
 

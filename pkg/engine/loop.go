@@ -73,6 +73,7 @@ type inputs struct {
 	reports    chan report
 	beats      chan chan error
 	operations chan *operation
+	halts      chan haltRequest
 }
 
 // ids are the last numbers assigned; they only rise.
@@ -111,6 +112,8 @@ type entry struct {
 	stops        stopOrder // valid while it is being removed and loop.order.current is true
 	targets      []prober.Target
 	last         *report
+	haltBegun    time.Time // when its turn to stop came in the halt of the node; zero: it has not
+	haltLimit    int64     // see podHalt
 }
 
 // admission is what admission has decided on a pod.
@@ -159,6 +162,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 			reports:    make(chan report),
 			beats:      e.beats,
 			operations: e.operations,
+			halts:      e.halts,
 		},
 		out:     statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
 		pods:    make(map[pod.Key]*entry),
@@ -167,6 +171,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 		jobs:    jobs{newCounting(), newRotation(), newMeasurement()},
 
 		order: podOrder{dependents: make(map[pod.Key][]*entry)},
+		view:  nodeView{halting: halting{of: e.cfg.Halted}},
 	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
@@ -213,6 +218,9 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			beat <- l.stuck(time.Now())
 		case o := <-l.in.operations:
 			l.handleOperation(ctx, o)
+		case r := <-l.in.halts:
+			l.handleHalt(ctx, r)
+		case <-l.view.halting.again:
 		case <-layersLate.C:
 			l.start.late = true
 			l.begin(ctx)
@@ -231,6 +239,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.view.freed = false
 			l.admit(ctx)
 		}
+		l.continueHalt()
 		l.flush(ctx)
 		l.noteAllReported(ctx)
 		if l.mode.finished != nil && l.mode.finished() {

@@ -7,17 +7,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// nodeView is what admission has to remember of the node between its runs.
+// nodeView is what the sync loop has to remember of the node.
 type nodeView struct {
 	unseen  bool // the Node object was not known when admission ran last
 	pending bool // a pod waits until the Node object is known
 	freed   bool // this turn freed room, a port or a UID: admission runs at its end
+	halting halting
 }
 
 // node returns the node as admission sees it. If there is an API server, labels and taints are
 // those of the Node object there (C-1.31.3); others may have changed them since registration.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
+	if of := l.view.halting.of; of != nil {
+		n.Halted = of.Halted
+	}
 	l.view.unseen = false
 	if l.cfg.NodeSeen == nil {
 		return n

@@ -90,6 +90,10 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 		l.operateOnOrphan(ctx, o)
 		return
 	}
+	if of := l.view.halting.of; o.restart && of != nil {
+		o.reply(&RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, of.Message)})
+		return
+	}
 	if o.restart {
 		if err := e.mayRestart(o); err != nil {
 			o.reply(err)

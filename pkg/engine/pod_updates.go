@@ -79,6 +79,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 		stopUntil:  stopUntil,
 		operations: e.operations,
 		noNetwork:  l.runtime.NetworkMessage,
+		halt:       l.haltOf(e),
 	}
 }
 
@@ -104,6 +105,7 @@ type podUpdate struct {
 	operations []*operation
 	// noNetwork says why the network is not ready.
 	noNetwork string
+	halt      podHalt
 }
 
 // refusal is why admission refuses a pod, an edit of an admitted pod, or a resize. Zero means

@@ -108,6 +108,9 @@ func (w *worker) runStops(ctx context.Context, stops []*stop, deadline *stopDead
 			if want := w.update.want; deleting(want) && want.Pod.DeletionGracePeriodSeconds != nil { // C-1.16.12
 				deadline.shorten(time.Now().Add(time.Duration(*want.Pod.DeletionGracePeriodSeconds) * time.Second))
 			}
+			if at, ok := w.update.halt.haltDeadline(time.Now()); ok {
+				deadline.shorten(at)
+			}
 			if g := w.rec.StopGrace; g != nil && !w.rec.StopSince.IsZero() {
 				deadline.shorten(w.rec.StopSince.Add(time.Duration(*g) * time.Second))
 			}

@@ -88,6 +88,7 @@ type observation struct {
 	looked     bool
 	empty      bool
 	uid        string
+	runs       bool  // a container or the sandbox
 	grace      int64 // of the pod, in seconds
 	containers map[string]containerRun
 }
@@ -100,7 +101,7 @@ type containerRun struct {
 
 // observe remembers the result of a read.
 func (w *worker) observe(have pod.Actual) {
-	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, grace: podview.Grace(w.rec.Want, nil, have), containers: make(map[string]containerRun, len(have.Containers))}
+	w.last = observation{looked: true, empty: have.Empty(), uid: have.UID, runs: podview.Running(have) || podview.MayRun(have), grace: podview.Grace(w.rec.Want, nil, have), containers: make(map[string]containerRun, len(have.Containers))}
 	for name, c := range have.Containers {
 		w.last.containers[name] = containerRun{c.ID, c.State}
 	}
@@ -130,6 +131,7 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	}
 	w.observe(have)
 	w.acknowledge()
+	w.noteHalt()
 	return have, true, false
 }
 
@@ -271,7 +273,11 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 		})
 		return put, current, until
 	}
-	v := plan.NewView(want, have, w.rec.Record, w.forbidden(want), volumes, time.Now())
+	forbidden := w.update.halt.Message
+	if forbidden == "" || deleting(want) {
+		forbidden = w.forbidden(want)
+	}
+	v := plan.NewView(want, have, w.rec.Record, forbidden, volumes, time.Now())
 	v.Hindrances = plan.Hindrances{
 		Trouble:   w.trouble.of,
 		NoNetwork: !w.update.network,

@@ -132,6 +132,10 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 		if err := w.refuse(ctx, v.Want); err != nil {
 			return err
 		}
+	case w.update.halt.terminates(v.Want) && w.rec.Instance == 0 && v.Have.Empty():
+		if err := w.shutDownUnstarted(ctx, v.Want); err != nil {
+			return err
+		}
 	case p.Ended.Phase != "":
 		// If no instance has begun, save writes nothing: the pod had terminated at its API
 		// server before it ran here, and its source shows that to the next agent, too.

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,6 +37,7 @@ type report struct {
 	targets   []prober.Target
 	// limited says that the disk of this instance has to be measured.
 	limited  bool
+	runs     bool // a container or the sandbox of the pod
 	instance int
 	holds    []string  // UIDs under which the runtime or the disk has something of the pod
 	logs     []logFile // of the containers that run
@@ -69,6 +71,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		saveErr:   w.rec.saveErr,
 
 		instance: w.rec.Instance,
+		runs:     podview.Running(v.Have) || podview.MayRun(v.Have),
 		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
 		stuck:    w.stuck(),
 	}
@@ -177,7 +180,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
 	if v.Forbidden != "" {
-		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = eventForbidden, v.Forbidden, false
+		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = cmp.Or(w.update.halt.Reason, eventForbidden), v.Forbidden, false
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old instance has stopped: the status is that of the next one.

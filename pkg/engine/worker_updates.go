@@ -81,7 +81,7 @@ func (w *worker) readPending() (changed bool) {
 }
 
 // read takes an update, and reports whether it has another spec than the one before, or a new
-// operation. Other data of the same spec does not count, see onlyOtherData.
+// operation, or if a halt of the node changes something for the pod. Other data of the same spec does not count, see onlyOtherData.
 func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {
@@ -92,10 +92,11 @@ func (w *worker) read(u podUpdate) (changed bool) {
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
 		})
 	}
-	changed = !onlyOtherData(u.want, w.update.want)
+	changed = !onlyOtherData(u.want, w.update.want) || u.halt != w.update.halt
 	w.update = u
 	acked := w.acked
 	w.acknowledge()
+	w.noteHalt()
 	return changed || w.acked != acked
 }
 

@@ -42,7 +42,12 @@ type Node struct {
 	MaxPods int
 	// NoAppArmor says that the kernel does not enforce AppArmor profiles.
 	NoAppArmor bool
+	// Halted is why the node starts no pods: it shuts down, or is drained. Zero: it starts them.
+	Halted Halted
 }
+
+// Halted is the reason of a node that starts no pods, and a text for a person.
+type Halted struct{ Reason, Message string }
 
 // Refusal is why a pod may not start. Reason and Message are the kubelet's (C-1.31).
 type Refusal struct {
@@ -83,6 +88,10 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 	slices.SortStableFunc(want, StartOrder)
 	owners := uidOwners(want)
 	for _, spec := range want {
+		if node.Halted.Reason != "" {
+			refused = append(refused, refusal(spec, node.Halted.Reason, node.Halted.Message, spec.Origin.FromAPI()))
+			continue
+		}
 		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.ClaimsUID(spec) {
 			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s, whose manifest does not set it", spec.UID(), owner), false))
 			continue

@@ -44,6 +44,7 @@ type viewYAML struct {
 	Evicted        string                        `json:"evicted"`
 	VolumesDue     string                        `json:"volumesDue"` // the time until they are out of date
 	Waits          string                        `json:"waits"`
+	Forbidden      string                        `json:"forbidden"`
 	StopWaits      string                        `json:"stopWaits"`
 	Health         map[string]string             `json:"health"` // by container ID: words of "ready live started", "-" before a failure
 	ContainerNotes map[string]pod.ContainerNotes `json:"lives"`  // by container ID
@@ -144,6 +145,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, Evicted: y.Evicted,
 		Hindrances: plan.Hindrances{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
 	}
+	v.Forbidden = y.Forbidden
 	v.Health, err = readHealth(y.Health, have)
 	if err != nil {
 		return v, err

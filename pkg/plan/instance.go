@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -75,7 +76,7 @@ func (s *planner) whyNewInstance() string {
 	case !recorded:
 		return ""
 	case !s.Record.StopSince.IsZero() && s.Record.StopAsked:
-		return "deletion of the pod was requested"
+		return cmp.Or(s.Record.StopReason, "deletion of the pod was requested")
 	case !s.Record.StopSince.IsZero():
 		return "pod was added again while it was stopping"
 	case s.Record.Terminal != "" && !want.Origin.FromAPI() && s.contentChanged():

@@ -36,6 +36,8 @@ import (
 //	 blocked      | no ready sandbox: forbidden, not admitted,     | wait
 //	              | waits for another pod, a failed step is retried|
 //	              | later, or the network is not ready             |
+//	              |   forbidden, and a stop of the instance before | stop its sandbox, tear down its volumes
+//	              |   has left its sandbox                         |
 //	 needsSandbox | no ready sandbox                               | stop old sandbox, tear down volumes of
 //	              |                                                | other instances, set up those of this
 //	              |                                                | one, run sandbox
@@ -242,6 +244,7 @@ func (s *planner) blocked() bool {
 	switch {
 	case s.Forbidden != "":
 		s.p.WaitFor = s.Forbidden
+		s.finishStop()
 	case s.Refused != "" && !s.HadSandbox():
 		s.p.WaitFor = s.Refused
 	case s.Waits != "" && !podview.MayRun(s.Have): // a pod that runs does not wait for its dependencies; its next instance does
@@ -254,6 +257,22 @@ func (s *planner) blocked() bool {
 		return false
 	}
 	return true
+}
+
+// finishStop stops the sandbox of an instance whose containers were stopped, and tears down its
+// volumes, while the next instance may not start. Its exited containers stay, for logs and status.
+func (s *planner) finishStop() {
+	b := s.Have.Sandbox
+	if s.Record.StopSince.IsZero() || b == nil || !b.Ready || podview.MayRun(s.Have) {
+		return
+	}
+	const why = "the pod was stopped, and may not start now"
+	s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
+	for _, n := range s.Instances() {
+		if n != s.target {
+			s.add(Step{Action: TakeVolumes, Instance: n, UID: s.uid(), Why: why})
+		}
+	}
 }
 
 // needsSandbox creates the sandbox (C-1.19.1). The old one and its exited containers stay until

@@ -48,8 +48,9 @@ type View struct {
 	// stale by time alone, because a token has to be renewed; zero is never.
 	VolumesStale bool
 	VolumesUntil time.Time
-	// Forbidden is why the node's policy does not allow containers of this pod to start or
-	// restart, whatever its source; "" when it does. Running containers continue.
+	// Forbidden is why no container of this pod may start or restart, whatever its source: the
+	// node's policy forbids it, the machine shuts down, or the node is drained; "" when it may.
+	// Running containers continue.
 	Forbidden string
 	// Evicted is why the instance has to terminate: which limit of its disk it exceeds
 	// (C-1.35.9); "" when it may continue.

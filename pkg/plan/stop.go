@@ -26,6 +26,9 @@ func (s *planner) grace() int64 {
 	if s.Evicted != "" {
 		g = min(g, evictionGrace)
 	}
+	if s.Record.Terminal != "" && s.Record.StopGrace != nil { // the node ended the instance
+		g = min(g, *s.Record.StopGrace)
+	}
 	if s.Record.StopSince.IsZero() || s.Want != nil && s.newInstance == "" && !s.deleting() {
 		return g
 	}

@@ -32,11 +32,14 @@ type Record struct {
 	// StopSince is when stopping began; zero when it has not.
 	StopSince time.Time
 	// StopGrace is the requested grace period of that stop, in seconds; nil: the pod's
-	// own.
+	// own. With a Terminal phase, and without StopSince, it is the most seconds that the
+	// containers get.
 	StopGrace *int64
-	// StopAsked says that a person requested that stop; the pod is still in the desired
-	// set.
+	// StopAsked says that a person or the node requested that stop; the pod is still in the
+	// desired set.
 	StopAsked bool
+	// StopReason says why the node requested it; "" for a person.
+	StopReason string
 	// Terminal is the phase this instance ended in: "", Succeeded, Failed.
 	Terminal v1.PodPhase
 	// TerminalReason and TerminalMessage say why, where its containers do not
@@ -87,7 +90,7 @@ func (r *Record) CatchUp(have Actual) bool {
 // containers, and are removed with them.
 func (r *Record) endInstance() {
 	r.Want, r.StartTime = nil, time.Time{}
-	r.StopSince, r.StopGrace, r.StopAsked = time.Time{}, nil, false
+	r.StopSince, r.StopGrace, r.StopAsked, r.StopReason = time.Time{}, nil, false, ""
 	r.Streaks, r.RestartingAll = nil, false
 	r.Terminal, r.TerminalReason, r.TerminalMessage = "", "", ""
 }

@@ -15,7 +15,7 @@ func full(want *Spec) Record {
 	grace := int64(5)
 	return Record{
 		Key: want.Key, UID: want.UID(), Want: want, Instance: 2, Attempts: map[string]uint32{"a": 4},
-		StartTime: time.Unix(1, 0), StopSince: time.Unix(2, 0), StopGrace: &grace, StopAsked: true,
+		StartTime: time.Unix(1, 0), StopSince: time.Unix(2, 0), StopGrace: &grace, StopAsked: true, StopReason: "drained",
 		Terminal: v1.PodFailed, TerminalReason: "DeadlineExceeded", TerminalMessage: "too long",
 		Streaks: map[string]int{"a": 3}, RestartingAll: true, ContainerNotes: map[string]ContainerNotes{"id": {PreStop: true}},
 	}
@@ -114,7 +114,7 @@ func TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore(t *testing
 	for name, have := range map[string]Actual{
 		"nothing": {}, "the same": show("uid-1", 2), "an older one": show("uid-1", 1), "another pod": show("uid-2", 3),
 	} {
-		if r.CatchUp(have) || len(holdsOnTo(r)) != 8 {
+		if r.CatchUp(have) || len(holdsOnTo(r)) != 9 {
 			t.Errorf("%s: CatchUp reports a newer instance", name)
 		}
 	}

@@ -24,17 +24,18 @@ const version = 1
 // stored is the format of a pod.Record on disk. Its field names belong to the file: package
 // pod may rename its own.
 type stored struct {
-	Namespace string            `json:"namespace"`
-	Name      string            `json:"name"`
-	UID       string            `json:"uid"`
-	Want      *storedSpec       `json:"want,omitempty"`
-	Instance  int               `json:"instance"`
-	Attempts  map[string]uint32 `json:"attempts,omitempty"`
-	StartTime time.Time         `json:"startTime,omitzero"`
-	StopSince time.Time         `json:"stopSince,omitzero"`
-	StopGrace *int64            `json:"stopGrace,omitempty"`
-	StopAsked bool              `json:"stopAsked,omitempty"`
-	Terminal  v1.PodPhase       `json:"terminal,omitempty"`
+	Namespace  string            `json:"namespace"`
+	Name       string            `json:"name"`
+	UID        string            `json:"uid"`
+	Want       *storedSpec       `json:"want,omitempty"`
+	Instance   int               `json:"instance"`
+	Attempts   map[string]uint32 `json:"attempts,omitempty"`
+	StartTime  time.Time         `json:"startTime,omitzero"`
+	StopSince  time.Time         `json:"stopSince,omitzero"`
+	StopGrace  *int64            `json:"stopGrace,omitempty"`
+	StopAsked  bool              `json:"stopAsked,omitempty"`
+	StopReason string            `json:"stopReason,omitempty"`
+	Terminal   v1.PodPhase       `json:"terminal,omitempty"`
 
 	TerminalReason  string                 `json:"terminalReason,omitempty"`
 	TerminalMessage string                 `json:"terminalMessage,omitempty"`
@@ -113,7 +114,7 @@ func encode(r pod.Record) ([]byte, error) {
 	s := stored{
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
-		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, StopAsked: r.StopAsked, Terminal: r.Terminal,
+		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, StopAsked: r.StopAsked, StopReason: r.StopReason, Terminal: r.Terminal,
 		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, RestartingAll: r.RestartingAll,
 		ContainerNotes: mapped(r.ContainerNotes, func(l pod.ContainerNotes) storedNotes { return storedNotes(l) }),
 	}
@@ -200,7 +201,7 @@ func decode(data []byte) (pod.Record, error) {
 	r := pod.Record{
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
-		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, StopAsked: s.StopAsked, Terminal: s.Terminal,
+		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, StopAsked: s.StopAsked, StopReason: s.StopReason, Terminal: s.Terminal,
 		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, RestartingAll: s.RestartingAll,
 		ContainerNotes: mapped(s.ContainerNotes, func(l storedNotes) pod.ContainerNotes { return pod.ContainerNotes(l) }),
 	}

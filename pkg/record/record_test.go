@@ -40,7 +40,7 @@ func sample() pod.Record {
 		Attempts:  map[string]uint32{"": 2, "c": 7},
 		StartTime: time.Date(2026, 1, 2, 3, 4, 5, 678901234, time.UTC),
 		StopSince: time.Date(2026, 1, 2, 4, 4, 5, 1, time.FixedZone("x", 3600)),
-		StopGrace: ptr.To[int64](7), StopAsked: true,
+		StopGrace: ptr.To[int64](7), StopAsked: true, StopReason: "the node was drained",
 		Terminal: v1.PodFailed,
 
 		TerminalReason:  "DeadlineExceeded",

@@ -36,6 +36,10 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	if rulesRestartAll(&b.want.Pod.Spec) {
 		list = append(list, b.restartingCondition(st))
 	}
+	if c := b.disruption(st); c != nil {
+		list = append(list, *c)
+		foreign = slices.DeleteFunc(foreign, func(c v1.PodCondition) bool { return c.Type == v1.DisruptionTarget })
+	}
 	for i := range list {
 		c := &list[i]
 		c.LastTransitionTime = seconds(b.now)
@@ -45,6 +49,15 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 		}
 	}
 	return append(list, foreign...)
+}
+
+// disruption is the condition of a pod that a shutdown of the node has ended (C-1.36.2); nil for
+// any other pod.
+func (b *build) disruption(st *v1.PodStatus) *v1.PodCondition {
+	if st.Phase != v1.PodFailed || b.notes.TerminalReason != TerminatedByShutdown {
+		return nil
+	}
+	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: b.notes.TerminalMessage}
 }
 
 // foreign returns the conditions of other owners (C-1.26.18): as an API server has them, else

@@ -12,6 +12,13 @@ import (
 // Rejected precedes the message of a pod that admission rejected (Failed).
 const Rejected = "Pod was rejected: "
 
+// TerminatedByShutdown is the reason of a pod of an API server that a shutdown of the node has
+// ended, and ShutdownMessage its message (C-1.36.2).
+const (
+	TerminatedByShutdown = "Terminated"
+	ShutdownMessage      = "Pod was terminated in response to imminent node shutdown."
+)
+
 // WaitsForPod is the reason of a pod that waits for another (AnnotationDependsOn).
 const WaitsForPod = "WaitsForPod"
 

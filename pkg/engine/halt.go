@@ -1,0 +1,225 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
+	"github.com/nodectl/nodectl/pkg/shutdown"
+	"github.com/nodectl/nodectl/pkg/status"
+)
+
+// Halt is why and how all pods of the node stop, and why none starts.
+type Halt struct {
+	plan.Halted // shown by pods that do not run
+	Order       shutdown.Order
+	// Shutdown says that the machine shuts down: pods of an API server end as Failed (C-1.36.2).
+	// Any other pod that was stopped starts again when it may.
+	Shutdown bool
+}
+
+// Halt stops all pods in order, each within its grace, and starts none until Resume. The
+// channel is closed when all have ended, or have had their time. Another Halt replaces the one
+// before. An agent that starts while the node is halted gets Config.Halted, too: from its first
+// moment it starts nothing. It returns when the sync loop has the request, or ctx has ended.
+func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err error) {
+	done := make(chan struct{})
+	return done, e.sendHalt(ctx, haltRequest{of: &h, ended: done})
+}
+
+// Resume lets pods start again. It returns as Halt does.
+func (e *Engine) Resume(ctx context.Context) error { return e.sendHalt(ctx, haltRequest{}) }
+
+func (e *Engine) sendHalt(ctx context.Context, r haltRequest) error {
+	select {
+	case e.halts <- r:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("the sync loop is not responding: %w", ctx.Err())
+	}
+}
+
+// haltRequest is a call of Halt, or of Resume.
+type haltRequest struct {
+	of    *Halt // nil: resume
+	ended chan struct{}
+}
+
+// halting is the halt of the node, as the sync loop carries it out.
+type halting struct {
+	of       *Halt // nil: pods may run
+	progress shutdown.Progress
+	again    <-chan time.Time // when the next decision is due; nil: when a pod has ended
+	waiters  []chan struct{}  // closed at the end
+	over     bool             // all pods have ended, or have had their time
+}
+
+// podHalt is what the halt of the node means for one pod.
+type podHalt struct {
+	plan.Halted       // zero: the node is not halted
+	shutdown    bool  // see Halt
+	stop        bool  // the turn of the pod has come
+	limit       int64 // the most seconds that it gets, beside its own grace
+}
+
+// terminates reports whether the pod ends as Failed.
+func (h podHalt) terminates(want *pod.Spec) bool {
+	return h.stop && h.shutdown && want != nil && want.Origin.FromAPI() && !deleting(want)
+}
+
+// haltOf returns what the halt means for a pod.
+func (l *loop) haltOf(e *entry) (h podHalt) {
+	if of := l.view.halting.of; of != nil {
+		h = podHalt{of.Halted, of.Shutdown, !e.haltBegun.IsZero(), e.haltLimit}
+	}
+	return h
+}
+
+// handleHalt begins a halt of the node, replaces the one in progress, or ends it.
+func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
+	h := &l.view.halting
+	waiters := h.waiters
+	*h = halting{of: r.of}
+	if r.of != nil {
+		h.waiters = append(waiters, r.ended)
+		l.log.Info("Stopping all pods", "reason", r.of.Message)
+	} else {
+		for _, w := range waiters {
+			close(w)
+		}
+		l.log.Info("Pods may start again")
+	}
+	for _, e := range l.sorted() {
+		e.haltBegun, e.haltLimit = time.Time{}, 0
+		if e.updates != nil {
+			l.queueUpdate(e, true)
+		}
+	}
+	if l.start.dispatching() {
+		l.admit(ctx)
+	}
+}
+
+// continueHalt stops the pods whose turn has come.
+func (l *loop) continueHalt() {
+	h := &l.view.halting
+	if h.of == nil || h.over || !l.start.dispatching() {
+		return
+	}
+	entries, pods := l.haltedPods()
+	now := time.Now()
+	d := h.of.Order.Next(pods, &h.progress, now)
+	for _, s := range d.Stops {
+		e := entries[s.Pod]
+		e.haltBegun, e.haltLimit = now, s.Limit
+		l.queueUpdate(e, true)
+		if e.last != nil && !e.last.runs {
+			continue
+		}
+		l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", min(pods[s.Pod].Grace, s.Limit))
+	}
+	h.again = nil
+	if !d.Again.IsZero() {
+		h.again = time.After(d.Again.Sub(now))
+	}
+	if d.Done {
+		h.over = true
+		for _, w := range h.waiters {
+			close(w)
+		}
+		h.waiters = nil
+		l.log.Info("All pods have stopped, or have had their time")
+	}
+}
+
+// haltedPods returns the pods that the loop knows, as the order of a halt sees them. Orphaned
+// pods whose source has not answered are not among them: they run on until the machine stops.
+func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
+	entries := l.sorted()
+	index := make(map[*entry]int, len(entries))
+	for i, e := range entries {
+		index[e] = i
+	}
+	pods := make([]shutdown.Pod, len(entries))
+	for i, e := range entries {
+		pods[i] = shutdown.Pod{Key: e.key, Grace: podview.Grace(e.counted(), nil, pod.Actual{}), Begun: e.haltBegun}
+		if spec := e.counted(); spec != nil {
+			pods[i].Priority = plan.Priority(spec)
+		}
+		pods[i].Ended = e.updates == nil && !e.admitted || // it never ran here
+			!e.haltBegun.IsZero() && e.last != nil && e.last.gen == e.gen && !e.last.busy && !e.last.runs
+		for _, d := range l.order.dependents[e.key] {
+			if j, known := index[d]; known && l.maySee(d, e) {
+				pods[i].Dependents = append(pods[i].Dependents, j)
+			}
+		}
+	}
+	return entries, pods
+}
+
+// noteHalt records that the stop of the instance begins, when its turn has come. A stop that
+// has begun before only gets less time.
+func (w *worker) noteHalt() {
+	h := w.update.halt
+	if !h.stop || !w.last.looked || w.rec.Terminal != "" || w.rec.Instance == 0 {
+		return
+	}
+	if h.terminates(w.update.want) && w.rec.StopSince.IsZero() {
+		w.noteShutdown()
+		w.rec.StopGrace = new(min(h.limit, w.last.grace))
+		w.save()
+		return
+	}
+	if !w.last.runs {
+		return
+	}
+	now := time.Now()
+	grace := min(h.limit, w.last.grace)
+	if w.rec.StopSince.IsZero() {
+		w.rec.StopSince, w.rec.StopAsked, w.rec.StopReason = now, true, "the node was "+map[bool]string{true: "shut down", false: "drained"}[h.shutdown]
+	} else {
+		left := int64(math.MaxInt64)
+		if spent := int64(now.Sub(w.rec.StopSince).Seconds()); h.limit < left-spent {
+			left = spent + h.limit
+		}
+		grace = min(left, podview.StopGrace(w.rec.Record, pod.Actual{}))
+		if had := w.rec.StopGrace; w.rec.StopAsked && had != nil && *had <= grace {
+			return
+		}
+		w.rec.StopAsked = true
+	}
+	w.rec.StopGrace, w.rec.dirty = &grace, true
+	w.save()
+}
+
+// noteShutdown records that the shutdown ends the instance of an API server's pod.
+func (w *worker) noteShutdown() {
+	w.rec.Terminal, w.rec.dirty = v1.PodFailed, true
+	w.rec.TerminalReason, w.rec.TerminalMessage = status.TerminatedByShutdown, status.ShutdownMessage
+}
+
+// shutDownUnstarted records the end of an API server's pod that has not started here, so that no
+// later agent starts it.
+func (w *worker) shutDownUnstarted(ctx context.Context, want *pod.Spec) error {
+	if err := w.beginInstance(ctx, want, 1); err != nil {
+		return err
+	}
+	w.noteShutdown()
+	return nil
+}
+
+// haltDeadline is when a stop in progress has to end because of the halt; ok is false when the
+// halt sets no time.
+func (h podHalt) haltDeadline(now time.Time) (at time.Time, ok bool) {
+	const longest = 100 * 365 * 24 * 3600 // a time that can be added
+	if !h.stop || h.limit > longest {
+		return time.Time{}, false
+	}
+	return now.Add(time.Duration(h.limit) * time.Second), true
+}
