@@ -35,6 +35,7 @@ func (p *program) commands() []*cobra.Command {
 			p.eventsCommand(),
 			p.waitCommand(),
 			p.deleteCommand(),
+			p.drainCommand(),
 		),
 		grouped(other,
 			p.restartCommand(),

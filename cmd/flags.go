@@ -30,7 +30,8 @@ func clusterSettings() []string {
 // serveSettings names serve's own.
 func serveSettings() []string {
 	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
-		"minimum-image-ttl-duration", "maximum-image-ttl-duration"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
+		"minimum-image-ttl-duration", "maximum-image-ttl-duration",
+		"shutdown-grace-period", "shutdown-grace-period-critical-pods", "shutdown-grace-period-by-pod-priority"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
 }
 
 // clusterNodeSettings names the settings of a node in a cluster.
@@ -120,6 +121,9 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("image-gc-low-threshold", d.ImageGCLowThreshold, "disk usage in percent down to which unused images are removed")
 	f.Duration("minimum-image-ttl-duration", d.ImageMinimumGCAge, "minimum age of an unused image before it is removed")
 	f.Duration("maximum-image-ttl-duration", d.ImageMaximumGCAge, "age at which an unused image is removed; 0 means never")
+	f.Duration("shutdown-grace-period", d.ShutdownGracePeriod, "how long a shutdown of the machine waits for pods; 0 means it does not wait")
+	f.Duration("shutdown-grace-period-critical-pods", d.ShutdownGracePeriodCriticalPods, "the part of --shutdown-grace-period for critical pods")
+	f.StringSlice("shutdown-grace-period-by-pod-priority", d.ShutdownGracePeriodByPriority, "the same for each class of priorities: PRIORITY=TIME,...")
 	f.String("image-credential-provider-config", d.ImageCredentialProviderConfig, "the kubelet's CredentialProviderConfig, or a directory of them")
 	f.String("image-credential-provider-bin-dir", d.ImageCredentialProviderBinDir, "directory of the credential provider programs")
 	f.String("pod-cidr", d.PodCIDR, "pod network of the bundled runtime")
@@ -200,7 +204,7 @@ func settingFlags() *pflag.FlagSet {
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
 		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
 		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"cluster-dns", "ADDRESSES"}, {"cluster-domain", "DOMAIN"}, {"resolv-conf", "FILE"},
-		{"register-with-taints", "TAINTS"},
+		{"register-with-taints", "TAINTS"}, {"shutdown-grace-period-by-pod-priority", "PERIODS"},
 		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
 	} {
 		word(f, w[0], w[1])

@@ -79,6 +79,11 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 		return err
 	}
 	defer a.Close()
+	if f.goal() != agent.Gone {
+		if err := a.MayStart(); err != nil {
+			return err
+		}
+	}
 	if err := a.Ready(wait); err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ type Agent struct {
 	groups   *cgroup.Cgroups
 	observer *node.Observer
 	events   *event.Store
+	halts    *halter
 }
 
 // Open locks the root directory and finds the runtime; it starts the bundled one if that is
@@ -61,7 +62,8 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,
 		Driver: a.runtime.Driver, Limits: a.host.limits, PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
 	})
-	a.observer = newObserver(cfg, a.host, a.runtime, a.groups)
+	a.halts = openHalter(cfg)
+	a.observer = newObserver(cfg, a.host, a.runtime, a.groups, a.halts.shuttingDown)
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)
 	return a, nil

@@ -56,6 +56,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observe
 		Log:                a.log,
 		Before:             a.state.before,
 		Node:               a.host.node,
+		Halted:             a.halts.forEngine(),
 		HostIPs:            a.host.ips,
 		Services:           a.api.services(),
 		LogCheck:           cfg.ContainerLogInterval,

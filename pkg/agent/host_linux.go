@@ -63,7 +63,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 }
 
 // newObserver returns the observer of this machine, which makes its node status.
-func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroups) *node.Observer {
+func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroups, shuttingDown func() bool) *node.Observer {
 	place := ""
 	if os.Geteuid() == 0 {
 		if at, ok := groups.PlaceOfAll(); ok {
@@ -77,7 +77,7 @@ func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroup
 			ExternalCloud: cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
 		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, RootDir: cfg.RootDir, PodsCgroup: place,
-		Thresholds: cfg.Thresholds(), Transition: cfg.PressureTransitionPeriod, Runtime: rt.Runtime, Log: cfg.Log,
+		Thresholds: cfg.Thresholds(), Transition: cfg.PressureTransitionPeriod, Runtime: rt.Runtime, ShuttingDown: shuttingDown, Log: cfg.Log,
 	})
 }
 

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -36,6 +37,14 @@ func (a *Agent) Ready(ctx context.Context) error {
 	}
 	if err := a.runtime.images.Import(ctx); err != nil && ctx.Err() == nil {
 		a.cfg.Notice(err.Error())
+	}
+	return nil
+}
+
+// MayStart returns why no pod may start on this node: it is drained, or the machine shuts down.
+func (a *Agent) MayStart() error {
+	if h := a.halts.current(); h != nil {
+		return look.Fail(look.Failure, errors.New(h.Message()))
 	}
 	return nil
 }

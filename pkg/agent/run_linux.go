@@ -38,6 +38,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.runtime.importFirst(ctx, cfg.Images())
 	e := a.engine(sources.Config, sources.Rules, a.observers(m))
 	live = e.Live()
+	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
 	images := a.inventory(live, m)
 	answers, serving, err := a.serverConfig(e, m, images)
 	if err != nil {
@@ -76,6 +77,8 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	})
 	wg.Go(func() { a.supervise(e, answering).run(beside) })
+	wg.Go(func() { a.halts.run(beside) })
+	wg.Go(func() { a.halts.watchLogind(beside) })
 	wg.Go(func() { settle(beside) })
 	wg.Go(func() { tellDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {

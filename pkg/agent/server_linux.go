@@ -45,7 +45,7 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	})
 	a.metrics.Also(measured.Volumes())
 	s = documents(cfg, live)
-	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images}, inContainers{a}, control{e}, statistics{measured}
+	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images}, inContainers{a}, control{e, a.halts}, statistics{measured}
 	s.Images = imageControl{images, a.runtime.puller, a.runtime.ImageEndpoint()}
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
@@ -197,7 +197,10 @@ func statusError(err error) error {
 }
 
 // control implements server.Control.
-type control struct{ *engine.Engine }
+type control struct {
+	*engine.Engine
+	halts *halter
+}
 
 // Restart implements server.Control.
 func (c control) Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error {

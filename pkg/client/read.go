@@ -176,6 +176,21 @@ func (c *Client) Delete(ctx context.Context, namespace, name, uid string, grace 
 	return c.onlyAgents(c.Post(ctx, "/v1/delete/"+namespace+"/"+name, q), "deletions")
 }
 
+// Drain stops all pods of the node, and keeps them stopped; grace is the most seconds that each
+// gets.
+func (c *Client) Drain(ctx context.Context, grace *int64) error {
+	q := url.Values{}
+	if grace != nil {
+		q.Set("gracePeriodSeconds", strconv.FormatInt(*grace, 10))
+	}
+	return c.onlyAgents(c.Post(ctx, "/v1/drain", q), "drains")
+}
+
+// Undrain lets the pods of a drained node start again.
+func (c *Client) Undrain(ctx context.Context) error {
+	return c.onlyAgents(c.Post(ctx, "/v1/drain", url.Values{"undo": {"true"}}), "drains")
+}
+
 // watch yields the lines of a stream of watch events.
 func watch[T any](ctx context.Context, c *Client, path string, query url.Values) iter.Seq2[Changed[T], error] {
 	return func(yield func(Changed[T], error) bool) {

@@ -95,6 +95,9 @@ func (c Config) Check() error {
 		{"user-namespaces-ids-per-pod", multiple(int64(c.UserNamespaceIDs), 65536, 1<<32)},
 		{"oom-score-adj", oomScore(c.OOMScoreAdj)},
 		{"max-open-files", between(c.MaxOpenFiles, 0, 1<<30)},
+		{"shutdown-grace-period", shutdownPeriod(c.ShutdownGracePeriod)},
+		{"shutdown-grace-period-critical-pods", criticalPeriod(c)},
+		{"shutdown-grace-period-by-pod-priority", byPriority(c)},
 		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
 	} {
 		if f.msg != "" {

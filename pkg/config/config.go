@@ -149,6 +149,11 @@ type Config struct {
 	MaxOpenFiles              int           `mapstructure:"max-open-files"`               // of this process; 0 leaves the limit
 	ContainerLogMaxFiles      int           `mapstructure:"container-log-max-files"`      // of one container, the one written to included
 	MaxContainerRestartPeriod time.Duration `mapstructure:"max-container-restart-period"` // cap of the crash back-off
+
+	// How long a shutdown of the machine is delayed for pods.
+	ShutdownGracePeriod             time.Duration `mapstructure:"shutdown-grace-period"`                 // for all pods together; 0: it is not delayed
+	ShutdownGracePeriodCriticalPods time.Duration `mapstructure:"shutdown-grace-period-critical-pods"`   // the part for critical pods
+	ShutdownGracePeriodByPriority   []string      `mapstructure:"shutdown-grace-period-by-pod-priority"` // "1000=20s", instead of the two
 }
 
 // Default returns the default configuration. NodeName is empty: cmd sets it to the host

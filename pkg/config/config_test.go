@@ -103,6 +103,16 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"container-log-max-size", `"0" is not a size`, func(c *Config) { c.ContainerLogMaxSize = "0" }},
 		{"container-log-max-size", `"big" is not a size`, func(c *Config) { c.ContainerLogMaxSize = "big" }},
 		{"container-log-max-files", "1 is not between 2 and", func(c *Config) { c.ContainerLogMaxFiles = 1 }},
+		{"shutdown-grace-period", "500ms is neither 0 nor at least 1s", func(c *Config) { c.ShutdownGracePeriod = 500 * time.Millisecond }},
+		{"shutdown-grace-period-critical-pods", "20s is longer than --shutdown-grace-period (10s)", func(c *Config) {
+			c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods = 10*time.Second, 20*time.Second
+		}},
+		{"shutdown-grace-period-by-pod-priority", "priority=duration", func(c *Config) { c.ShutdownGracePeriodByPriority = []string{"a=5s"} }},
+		{"shutdown-grace-period-by-pod-priority", "whole seconds", func(c *Config) { c.ShutdownGracePeriodByPriority = []string{"1=5ms"} }},
+		{"shutdown-grace-period-by-pod-priority", "priority 1 is set twice", func(c *Config) { c.ShutdownGracePeriodByPriority = []string{"1=5s,1=6s"} }},
+		{"shutdown-grace-period-by-pod-priority", "together with --shutdown-grace-period", func(c *Config) {
+			c.ShutdownGracePeriodByPriority, c.ShutdownGracePeriod = []string{"1=5s"}, time.Second
+		}},
 		{"max-container-restart-period", "999ms is not between 1s and 5m0s", func(c *Config) { c.MaxContainerRestartPeriod = 999 * time.Millisecond }},
 		{"max-container-restart-period", "5m1s is not between", func(c *Config) { c.MaxContainerRestartPeriod = 301 * time.Second }},
 	} {

@@ -44,6 +44,8 @@ func (row kubeletRow) shown(value any) any {
 		switch {
 		case row.kind == ofStrings:
 			return v
+		case row.kind == ofPriorities && len(v) > 0:
+			return prioritiesShown(v)
 		case row.kind != ofStringMap:
 			return nil
 		}
@@ -58,6 +60,15 @@ func (row kubeletRow) shown(value any) any {
 		return nil
 	}
 	return value
+}
+
+// prioritiesShown returns grace periods by priority in the form of the field.
+func prioritiesShown(list []string) (all []map[string]int64) {
+	classes, _ := shutdownClasses(list)
+	for _, c := range classes {
+		all = append(all, map[string]int64{"priority": int64(c.Priority), "shutdownGracePeriodSeconds": int64(c.Period / time.Second)})
+	}
+	return all
 }
 
 // put sets a field of a document by its path.

@@ -62,6 +62,8 @@ func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 		return []fieldKind{ofDuration}, true
 	case reflect.TypeFor[[]v1.Taint]():
 		return []fieldKind{ofTaints}, false
+	case reflect.TypeFor[[]kubelet.ShutdownGracePeriodByPodPriority]():
+		return []fieldKind{ofPriorities}, false
 	case reflect.TypeFor[map[string]string]():
 		return []fieldKind{ofStringMap}, false
 	case reflect.TypeFor[map[string]bool]():
@@ -273,6 +275,8 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"staticPodURL: http://h/\nstaticPodPath: /m", map[string]any{"filename": []string{"/m", "http://h/"}}},
 		{"staticPodURLHeader: {B: [x, y], A: [z]}", map[string]any{"manifest-url-header": []string{"A: z", "B: x", "B: y"}}},
 		{"systemReserved: {memory: 1Gi, cpu: 500m}", map[string]any{"system-reserved": []string{"cpu=500m", "memory=1Gi"}}},
+		{"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s", map[string]any{"shutdown-grace-period": "30s", "shutdown-grace-period-critical-pods": "10s"}},
+		{"shutdownGracePeriodByPodPriority: [{priority: 1000, shutdownGracePeriodSeconds: 20}, {priority: 0, shutdownGracePeriodSeconds: 5}]", map[string]any{"shutdown-grace-period-by-pod-priority": []string{"1000=20s", "0=5s"}}},
 		{"registerWithTaints: [{key: a, value: b, effect: NoSchedule}, {key: c, effect: NoExecute}]", map[string]any{"register-with-taints": []string{"a=b:NoSchedule", "c=:NoExecute"}}},
 		{"evictionHard: {memory.available: 5%}", map[string]any{"eviction-hard": []string{"memory.available<5%"}}},
 		{"evictionHard: {}", map[string]any{"eviction-hard": []string{}}},

@@ -18,19 +18,20 @@ import (
 type fieldKind int
 
 const (
-	ofString    fieldKind = iota
-	ofPath                // a text; relative to its file
-	ofBool                // true or false
-	ofNumber              // a whole number
-	ofFraction            // any number
-	ofDuration            // a duration, as 5m
-	ofStrings             // a list of texts
-	ofNumbers             // a list of whole numbers
-	ofStringMap           // texts by name
-	ofBoolMap             // booleans by name
-	ofListMap             // lists of texts by name
-	ofTaints              // taints as objects
-	ofAny                 // any value: it only counts whether it is set
+	ofString     fieldKind = iota
+	ofPath                 // a text; relative to its file
+	ofBool                 // true or false
+	ofNumber               // a whole number
+	ofFraction             // any number
+	ofDuration             // a duration, as 5m
+	ofStrings              // a list of texts
+	ofNumbers              // a list of whole numbers
+	ofStringMap            // texts by name
+	ofBoolMap              // booleans by name
+	ofListMap              // lists of texts by name
+	ofTaints               // taints as objects
+	ofPriorities           // seconds by priority, as objects
+	ofAny                  // any value: it only counts whether it is set
 )
 
 // zeros returns the values that mean "not set" for a type that cannot distinguish them.
@@ -41,7 +42,7 @@ func (k fieldKind) zeros() []string {
 		return []string{"0"}
 	case ofDuration:
 		return []string{"0s"}
-	case ofStrings, ofNumbers, ofTaints:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities:
 		return nil
 	}
 	return []string{""}
@@ -50,7 +51,7 @@ func (k fieldKind) zeros() []string {
 // read returns the value of n: texts, or pairs of a map.
 func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	switch k {
-	case ofStrings, ofNumbers, ofTaints:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities:
 		if n.Kind != yaml.SequenceNode {
 			return nil, nil, errors.New("takes a list")
 		}
@@ -105,6 +106,15 @@ func (k fieldKind) item(n *yaml.Node) (string, error) {
 			return "", errors.New("is not a taint with key, value and effect")
 		}
 		return t.Key + "=" + t.Value + ":" + t.Effect, nil
+	case ofPriorities:
+		var p struct {
+			Priority int32
+			Seconds  int64 `yaml:"shutdownGracePeriodSeconds"`
+		}
+		if err := n.Decode(&p); err != nil || n.Kind != yaml.MappingNode {
+			return "", errors.New("is not a priority with shutdownGracePeriodSeconds")
+		}
+		return fmt.Sprintf("%d=%ds", p.Priority, p.Seconds), nil
 	}
 	return ofString.scalar(n)
 }
@@ -178,7 +188,7 @@ func (row kubeletRow) value(l leaf, all map[string]leaf) any {
 			return filepath.Join(filepath.Dir(l.file), p)
 		}
 		return l.text()
-	case ofStrings, ofNumbers, ofTaints:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities:
 		return slices.Clone(l.texts)
 	case ofStringMap:
 		return joined(l.pairs, "=")

@@ -40,6 +40,8 @@ type Options struct {
 	// Forbids is what the agent's configuration says: why nothing of a pod may start, ""
 	// when it may; nil: everything may.
 	Forbids func(want *pod.Spec) string
+	// Halted is why the node starts no pod at all, "" when it does: it is drained, or shuts down.
+	Halted string
 	// Against is the saved set to compare with instead of the runtime; nil for none.
 	Against *Saved
 }
@@ -154,6 +156,10 @@ func againstSaved(state *podconfig.Merged, saved *Saved, visible podconfig.Visib
 // missing, by the hashes on the sandbox and containers.
 func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now time.Time) Forecast {
 	f := Forecast{State: state, now: now, forbids: o.Forbids, visible: o.Config.Visible}
+	if o.Halted != "" {
+		f.Notices = append(f.Notices, "no pod starts: "+o.Halted)
+		f.forbids = func(*pod.Spec) string { return o.Halted }
+	}
 	records := plan.RecordsOf(have, o.Kept)
 	runs := map[pod.Key]pod.Actual{}
 	for _, a := range have {

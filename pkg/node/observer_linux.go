@@ -85,6 +85,15 @@ func (o *Observer) Name() string { return o.cfg.Name }
 // Changed is readable when the runtime became ready, or ceased to be.
 func (o *Observer) Changed() <-chan struct{} { return o.changed }
 
+// Recheck has Changed report that the node may have become ready, or not ready, for a reason
+// that the Observer gets from others.
+func (o *Observer) Recheck() {
+	select {
+	case o.changed <- struct{}{}:
+	default:
+	}
+}
+
 // Run polls the runtime every few seconds until ctx ends; after a start, in quick
 // succession until it was ready once (C-1.25.5).
 func (o *Observer) Run(ctx context.Context) {
@@ -131,10 +140,7 @@ func (o *Observer) Ask(ctx context.Context) bool {
 	list := r.Runtime.OK && (o.listed.IsZero() || now.Sub(o.listed) >= imagesEvery)
 	o.mu.Unlock()
 	if ready != was {
-		select {
-		case o.changed <- struct{}{}:
-		default:
-		}
+		o.Recheck()
 	}
 	if list {
 		o.list(ctx)

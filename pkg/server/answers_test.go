@@ -28,6 +28,7 @@ type answers struct {
 	checkpoint  func(context.Context, *v1.Pod, string, string, time.Duration) error
 	restart     func(context.Context, string, string, []string, *int64) error
 	delete      func(context.Context, string, string, string, *int64) error
+	drain       func(ctx context.Context, grace *int64, undo bool) error
 	summary     func(context.Context, bool) (any, error)
 }
 
@@ -73,6 +74,10 @@ func (a *answers) Checkpoint(ctx context.Context, p *v1.Pod, c, path string, tim
 func (a *answers) Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error {
 	return a.restart(ctx, namespace, name, containers, grace)
 }
+func (a *answers) Drain(ctx context.Context, grace *int64) error { return a.drain(ctx, grace, false) }
+
+func (a *answers) Undrain(ctx context.Context) error { return a.drain(ctx, nil, true) }
+
 func (a *answers) Delete(ctx context.Context, namespace, name, uid string, grace *int64) error {
 	return a.delete(ctx, namespace, name, uid, grace)
 }

@@ -260,6 +260,10 @@ func TestLocalRoutes(t *testing.T) {
 		did = append(did, fmt.Sprint("delete ", ns, "/", name, " ", uid, graceText(grace)))
 		return nil
 	}
+	of(cfg).drain = func(_ context.Context, grace *int64, undo bool) error {
+		did = append(did, fmt.Sprint("drain ", graceText(grace), undo))
+		return nil
+	}
 	cfg.Stats = of(cfg)
 	of(cfg).summary = func(_ context.Context, only bool) (any, error) { return map[string]bool{"only": only}, nil }
 	web, _ := started(t, cfg)
@@ -282,6 +286,9 @@ func TestLocalRoutes(t *testing.T) {
 		{"POST", "/v1/restart/a/p?container=c&container=d&gracePeriodSeconds=3", 200, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`},
 		{"POST", "/v1/restart/a/gone", 404, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"gone\" not found","reason":"NotFound","code":404}`},
 		{"POST", "/v1/restart/a/bad", 500, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"the agent could not answer; see its log","reason":"InternalError","code":500}`},
+		{"POST", "/v1/drain?gracePeriodSeconds=4", 200, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`},
+		{"POST", "/v1/drain?undo=true", 200, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`},
+		{"POST", "/v1/drain?grace=4", 400, `{"kind":"Status",`},
 		{"POST", "/v1/delete/a/p?gracePeriodSeconds=-1", 400, `{"kind":"Status",`},
 		{"POST", "/v1/delete/a/p?uid=u", 200, `{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success"}`},
 	} {
@@ -292,7 +299,7 @@ func TestLocalRoutes(t *testing.T) {
 	if _, text, _ := full(t, web, "GET", "/v1/pods?watch=true&namespace=b", ""); strings.Count(text, "\n") != 2 || !strings.Contains(text, `{"type":"DELETED"`) {
 		t.Errorf("%s", text)
 	}
-	if got := fmt.Sprint(did); got != "[restart a/p[c d] 3 delete a/p u none]" {
+	if got := fmt.Sprint(did); got != "[restart a/p[c d] 3 drain  4false drain  nonetrue delete a/p u none]" {
 		t.Error(got)
 	}
 }

@@ -156,6 +156,10 @@ type Control interface {
 	Restart(ctx context.Context, namespace, name string, containers []string, grace *int64) error
 	// Delete deletes a pod; a UID that is not empty must be the pod's.
 	Delete(ctx context.Context, namespace, name, uid string, grace *int64) error
+	// Drain stops all pods, and keeps them stopped over restarts of the agent until Undrain or
+	// the next boot. grace is the most seconds that each gets; nil is its own.
+	Drain(ctx context.Context, grace *int64) error
+	Undrain(ctx context.Context) error
 }
 
 // Images changes the runtime's images. An error may be a *StatusError.

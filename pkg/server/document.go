@@ -394,6 +394,27 @@ func (s *Server) delete(w http.ResponseWriter, q *request) error {
 	return sendSuccess(w)
 }
 
+// drainNode answers /v1/drain.
+func (s *Server) drainNode(w http.ResponseWriter, q *request) error {
+	if s.cfg.Control == nil {
+		return notImplemented(q)
+	}
+	grace, err := graceOf(q)
+	if err != nil {
+		return err
+	}
+	ctx := context.WithoutCancel(q.Context())
+	if isTrue(q.params.Get("undo")) {
+		err = s.cfg.Control.Undrain(ctx)
+	} else {
+		err = s.cfg.Control.Drain(ctx, grace)
+	}
+	if err != nil {
+		return err
+	}
+	return sendSuccess(w)
+}
+
 // graceOf returns the grace period in a query, or nil if it has none.
 func graceOf(q *request) (*int64, error) {
 	text := q.params.Get("gracePeriodSeconds")

@@ -17,7 +17,7 @@ var classes = map[string]string{
 	"GET /v1/updates": "local", "GET /v1/pods": "local", "GET /v1/sources": "local", "GET /v1/events": "local",
 	"GET /v1/node": "local", "GET /v1/images": "local", "GET /v1/pulls": "local",
 	"POST /v1/images/pull": "local", "POST /v1/images/remove": "local", "POST /v1/images/prune": "local",
-	"POST /v1/restart/{namespace}/{pod}": "local", "POST /v1/delete/{namespace}/{pod}": "local",
+	"POST /v1/drain": "local", "POST /v1/restart/{namespace}/{pod}": "local", "POST /v1/delete/{namespace}/{pod}": "local",
 
 	"GET /healthz": "get healthz proxy", "GET /livez": "get healthz proxy", "GET /readyz": "get healthz proxy",
 	"GET /healthz/{check}": "get healthz proxy", "GET /livez/{check}": "get healthz proxy", "GET /readyz/{check}": "get healthz proxy",

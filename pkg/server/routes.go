@@ -83,6 +83,7 @@ func routes() []route {
 		{methods: post, path: "/v1/images/pull", query: []string{"name"}, timeout: pull, privileged: true, serve: (*Server).pullImage},
 		{methods: post, path: "/v1/images/remove", query: []string{"name"}, timeout: run, privileged: true, serve: (*Server).removeImage},
 		{methods: post, path: "/v1/images/prune", query: []string{"dryRun"}, timeout: run, privileged: true, serve: (*Server).pruneImages},
+		{methods: post, path: "/v1/drain", query: []string{"gracePeriodSeconds", "undo"}, timeout: quick, privileged: true, serve: (*Server).drainNode},
 		{methods: post, path: "/v1/restart/{namespace}/{pod}", query: []string{"container", "gracePeriodSeconds"}, timeout: run, privileged: true, serve: (*Server).restart},
 		{methods: post, path: "/v1/delete/{namespace}/{pod}", query: []string{"gracePeriodSeconds", "uid"}, timeout: run, privileged: true, serve: (*Server).delete},
 	}

@@ -65,6 +65,7 @@ func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed
 func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forecast, err error) {
 	var o forecast.Options
 	var saved []byte
+	halted := ""
 	var lastSets func() (map[string]podconfig.Restored, error)
 	switch against {
 	case "none":
@@ -79,6 +80,9 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 			defer runtime.Close()
 			o.Observer, o.Here, o.RequireSourceReady = runtime, c.here, c.RequireSourceReady()
 			lastSets = c.lastSets()
+			if halted, err = c.halted(); err != nil {
+				c.Notice("it is not known whether the node is drained: " + err.Error())
+			}
 		}
 	default:
 		var err error
@@ -112,7 +116,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	}
 	o.Config = sources.Config
 	if o.Observer != nil {
-		o.Forbids = sources.Rules.Forbids
+		o.Forbids, o.Halted = sources.Rules.Forbids, halted
 	}
 	preview, err := forecast.Preview(ctx, o)
 	if ctx.Err() != nil {

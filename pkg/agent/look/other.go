@@ -16,6 +16,8 @@ func (c Config) observe(context.Context) (machine, error) {
 	return nil, NeedsLinux("merge --against runtime")
 }
 
+func (Config) halted() (string, error) { return "", nil }
+
 // Kept returns no records: there is no agent here.
 func (c Config) Kept() ([]pod.Record, error) { return nil, nil }
 

@@ -17,6 +17,16 @@ func (c Config) Kept() ([]pod.Record, error) {
 	return record.Look(c.RootDir)
 }
 
+// halted returns why the agent starts no pods: the node is drained, or shuts down; "" when it
+// starts them.
+func (c Config) halted() (string, error) {
+	h, ok, err := record.LoadHalt(c.RootDir, record.BootID())
+	if !ok {
+		return "", err
+	}
+	return h.Message(), nil
+}
+
 // SetsKey is the key of the Secrets in last good sets, beside the root directory.
 func (c Config) SetsKey() *record.Key {
 	creds := ""

@@ -1,0 +1,204 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/shutdown"
+	"github.com/nodectl/nodectl/pkg/shutdown/logind"
+)
+
+// halter stops all pods when the machine shuts down, or when a person drains the node, and lets
+// them start again. What it knows is in a file below the root directory before the first pod
+// stops, so that an agent that starts meanwhile starts nothing.
+type halter struct {
+	root    string
+	boot    string
+	classes []shutdown.Class
+	cluster bool // the node is in one
+	log     *slog.Logger
+	engine  interface { // set before the first call of begin
+		Halt(ctx context.Context, h engine.Halt) (ended <-chan struct{}, err error)
+		Resume(ctx context.Context) error
+	}
+	event func(message string)
+	power chan os.Signal // gets SIGPWR from the start of the agent
+
+	mu  sync.Mutex
+	now *record.Halt // nil: pods may run
+}
+
+// openHalter reads what an earlier agent has left.
+func openHalter(cfg Config) *halter {
+	h := &halter{root: cfg.RootDir, boot: record.BootID(), classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
+	signal.Notify(h.power, unix.SIGPWR) // its default action ends the agent
+	found, ok, err := record.LoadHalt(h.root, h.boot)
+	if err != nil {
+		h.log.Warn("Failed to read whether the node is drained", "error", err)
+	}
+	if ok {
+		h.now = &found
+		h.log.Warn("Not starting pods", "reason", found.Message())
+	} else if err := record.RemoveHalt(h.root); err != nil {
+		h.log.Warn("Failed to remove the halt of an earlier boot", "error", err)
+	}
+	return h
+}
+
+// current returns the halt of the node; nil if pods may run.
+func (h *halter) current() *record.Halt {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+// shuttingDown reports whether the machine shuts down (C-1.25.9).
+func (h *halter) shuttingDown() bool {
+	now := h.current()
+	return now != nil && now.Shutdown()
+}
+
+// forEngine returns the halt as the engine gets it; nil if pods may run.
+func (h *halter) forEngine() *engine.Halt {
+	now := h.current()
+	if now == nil {
+		return nil
+	}
+	out := engine.Halt{Halted: plan.Halted{Reason: now.Reason(), Message: now.Message()}, Shutdown: now.Shutdown()}
+	out.Order.MaxGrace = now.MaxGrace
+	if now.Shutdown() {
+		out.Order.Classes = h.classes
+	}
+	return &out
+}
+
+// begin stops all pods. ended is closed when all have stopped, or have had their time. A drain
+// that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
+func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
+	h.mu.Lock()
+	next := record.Halt{Boot: h.boot, Since: time.Now(), Cause: cause, MaxGrace: maxGrace}
+	if h.now != nil && h.now.Shutdown() {
+		if cause == record.CauseDrain {
+			h.mu.Unlock()
+			return nil, errShuttingDown
+		}
+		next.Since = h.now.Since
+	}
+	if err := record.SaveHalt(h.root, next); err != nil {
+		if cause == record.CauseDrain {
+			h.mu.Unlock()
+			return nil, fmt.Errorf("record the drain: %w", err)
+		}
+		h.log.Error("Failed to record the shutdown: an agent that starts before the machine stops would start pods", "error", err)
+	}
+	h.now = &next
+	h.mu.Unlock()
+	if next.Shutdown() {
+		h.event("Shutdown manager detected shutdown event")
+	}
+	return h.engine.Halt(ctx, *h.forEngine())
+}
+
+var errShuttingDown = errors.New("the machine is shutting down")
+
+// end lets pods start again. Only with cancelled it ends a shutdown that logind announced.
+func (h *halter) end(ctx context.Context, cancelled bool) error {
+	h.mu.Lock()
+	was := h.now
+	if was != nil && was.Cause == record.CauseLogind && !cancelled {
+		h.mu.Unlock()
+		return errShuttingDown
+	}
+	if err := record.RemoveHalt(h.root); err != nil {
+		h.mu.Unlock()
+		return fmt.Errorf("end the drain: %w", err)
+	}
+	h.now = nil
+	h.mu.Unlock()
+	if was == nil {
+		return nil
+	}
+	if was.Shutdown() {
+		h.event("Shutdown manager detected shutdown cancellation")
+	}
+	return h.engine.Resume(ctx)
+}
+
+// run handles SIGPWR until ctx ends: the power fails, and the machine shuts down.
+func (h *halter) run(ctx context.Context) {
+	defer signal.Stop(h.power)
+	for {
+		select {
+		case <-h.power:
+			h.log.Warn("Received SIGPWR: stopping all pods")
+			if _, err := h.begin(ctx, record.CauseSignal, nil); err != nil && ctx.Err() == nil {
+				h.log.Error("Failed to stop the pods", "error", err)
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// watchLogind has shutdowns of the machine wait for pods until ctx ends, if grace periods are
+// configured for that (C-1.36.1).
+func (h *halter) watchLogind(ctx context.Context) {
+	if len(h.classes) == 0 {
+		return
+	}
+	logind.Watch(ctx, logind.Config{
+		Delay: shutdown.Total(h.classes), Log: h.log,
+		Begin: func(ctx context.Context) (<-chan struct{}, error) { return h.begin(ctx, record.CauseLogind, nil) },
+		Idle: func(ctx context.Context) error {
+			if now := h.current(); now == nil || now.Cause != record.CauseLogind {
+				return nil
+			}
+			return h.end(ctx, true)
+		},
+	})
+}
+
+// Drain implements server.Control.
+func (c control) Drain(ctx context.Context, grace *int64) error {
+	if c.halts.cluster {
+		return &server.StatusError{Code: http.StatusConflict, Message: "this node is in a cluster: drain it with kubectl drain"}
+	}
+	_, err := c.halts.begin(ctx, record.CauseDrain, grace)
+	return haltError(err)
+}
+
+// Undrain implements server.Control.
+func (c control) Undrain(ctx context.Context) error { return haltError(c.halts.end(ctx, false)) }
+
+func haltError(err error) error {
+	if errors.Is(err, errShuttingDown) {
+		return &server.StatusError{Code: http.StatusConflict, Message: err.Error()}
+	}
+	return err
+}
+
+// shutdownEvent reports that a shutdown begins or was cancelled: in an event of the node, and in
+// its status at once.
+func (a *Agent) shutdownEvent(m *member) func(message string) {
+	return func(message string) {
+		a.observer.Recheck()
+		a.events.NodeEvent("Shutdown", v1.EventTypeNormal, message)
+		if m != nil {
+			m.sink.NodeEvent(v1.EventTypeNormal, "Shutdown", message)
+		}
+	}
+}

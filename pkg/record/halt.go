@@ -1,0 +1,92 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Halt says why the agent starts no pods: the machine shuts down, or a person has drained the
+// node. It applies until the next boot.
+type Halt struct {
+	Boot  string    `json:"boot"` // the boot ID when it began
+	Since time.Time `json:"since"`
+	Cause string    `json:"cause"`
+	// MaxGrace is the most seconds that each pod gets to stop; nil is no limit.
+	MaxGrace *int64 `json:"maxGrace,omitempty"`
+}
+
+// The causes of a Halt.
+const (
+	CauseDrain  = "drain"  // nodectl drain
+	CauseSignal = "signal" // SIGPWR
+	CauseLogind = "logind" // PrepareForShutdown
+)
+
+// Shutdown reports whether the machine shuts down.
+func (h Halt) Shutdown() bool { return h.Cause != CauseDrain }
+
+// Reason is the reason in the status of a pod that does not run because of the halt.
+func (h Halt) Reason() string {
+	if h.Shutdown() {
+		return "NodeShutdown"
+	}
+	return "NodeDrained"
+}
+
+// Message says the same to a person; for a shutdown in the words of the kubelet (C-1.31.1).
+func (h Halt) Message() string {
+	if h.Shutdown() {
+		return "Pod was rejected as the node is shutting down."
+	}
+	return fmt.Sprintf("the node is drained since %s; 'nodectl drain --undo' ends that", h.Since.UTC().Format(time.RFC3339))
+}
+
+func haltFile(root string) string { return filepath.Join(root, "halt.json") }
+
+// SaveHalt writes the halt below the root directory.
+func SaveHalt(root string, h Halt) error {
+	data, err := json.Marshal(h)
+	if err != nil {
+		return err
+	}
+	return replace(haltFile(root), append(data, '\n'))
+}
+
+// LoadHalt returns the halt of this boot; ok is false if there is none, or it began before the
+// machine started.
+func LoadHalt(root, boot string) (h Halt, ok bool, err error) {
+	data, err := os.ReadFile(haltFile(root))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return h, false, nil
+	case err != nil:
+		return h, false, err
+	}
+	if err := json.Unmarshal(data, &h); err != nil {
+		return Halt{}, false, fmt.Errorf("read %s: %w", haltFile(root), err)
+	}
+	return h, h.Boot == boot && boot != "", nil
+}
+
+// RemoveHalt removes the halt; it is no error if there is none.
+func RemoveHalt(root string) error {
+	if err := os.Remove(haltFile(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// BootID is another one after each start of the machine; "" if it is not known.
+func BootID() string {
+	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(data))
+}
