@@ -65,7 +65,10 @@ func agentSettings() []string {
 func nodeSettings() []string {
 	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
 		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files",
-		"container-log-max-workers", "container-log-monitor-interval", "user-namespaces-ids-per-pod"}
+		"container-log-max-workers", "container-log-monitor-interval", "user-namespaces-ids-per-pod",
+		"pods-per-core", "enforce-node-allocatable", "system-reserved-cgroup", "kube-reserved-cgroup", "local-storage-capacity-isolation",
+		"cpu-cfs-quota", "cpu-cfs-quota-period", "memory-swap-behavior", "single-process-oom-kill",
+		"memory-qos", "memory-throttling-factor", "memory-reservation-policy"}
 }
 
 // settingFlags defines a flag for every setting of config.Config, and --config.
@@ -189,6 +192,18 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("pod-pids-limit", d.PodPidsLimit, "maximum number of processes in a pod; -1 means no limit")
 	f.StringSlice("system-reserved", d.SystemReserved, "resources reserved for the system: cpu=500m,memory=1Gi,...")
 	f.StringSlice("kube-reserved", d.KubeReserved, "resources reserved for nodectl and the container runtime")
+	f.Int("pods-per-core", d.PodsPerCore, "maximum number of pods for each CPU; 0 means no limit")
+	f.StringSlice("enforce-node-allocatable", d.EnforceNodeAllocatable, "pods, system-reserved, kube-reserved, either of these with -compressible, or none")
+	f.String("system-reserved-cgroup", d.SystemReservedCgroup, "cgroup to limit to --system-reserved")
+	f.String("kube-reserved-cgroup", d.KubeReservedCgroup, "cgroup to limit to --kube-reserved")
+	f.Bool("local-storage-capacity-isolation", d.LocalStorageCapacityIsolation, "account for ephemeral storage")
+	f.Bool("cpu-cfs-quota", d.CPUCFSQuota, "enforce CPU limits")
+	f.Duration("cpu-cfs-quota-period", d.CPUCFSQuotaPeriod, "period of CPU limits; 1ms to 1s")
+	f.String("memory-swap-behavior", d.MemorySwapBehavior, "swap of containers on cgroup v2: NoSwap or LimitedSwap")
+	f.Bool("single-process-oom-kill", d.SingleProcessOOMKill, "out of memory, kill one process instead of the container (cgroup v2)")
+	f.Bool("memory-qos", d.MemoryQoS, "throttle and protect memory on cgroup v2 (alpha)")
+	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, where from request to limit throttling starts")
+	f.String("memory-reservation-policy", d.MemoryReservationPolicy, "with --memory-qos, memory to protect: None or TieredReservation")
 	f.StringSlice("runtime-class", d.RuntimeClasses, "handlers of runtime classes: gvisor=runsc,...; by default the class's name")
 	f.StringSlice("allowed-unsafe-sysctls", d.AllowedUnsafeSysctls, "unsafe sysctls that pods may set: kernel.msg*,...")
 	for _, w := range [][2]string{
@@ -205,7 +220,8 @@ func settingFlags() *pflag.FlagSet {
 		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
 		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"cluster-dns", "ADDRESSES"}, {"cluster-domain", "DOMAIN"}, {"resolv-conf", "FILE"},
 		{"register-with-taints", "TAINTS"}, {"shutdown-grace-period-by-pod-priority", "PERIODS"},
-		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
+		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"enforce-node-allocatable", "NAMES"}, {"system-reserved-cgroup", "PATH"}, {"kube-reserved-cgroup", "PATH"},
+		{"memory-swap-behavior", "BEHAVIOR"}, {"memory-reservation-policy", "POLICY"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
 	} {
 		word(f, w[0], w[1])
 	}

@@ -55,12 +55,12 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.api, err = openAPI(cfg); err != nil {
 		return nil, err
 	}
-	if a.runtime, err = openRuntime(ctx, cfg, a.api, a.metrics); err != nil {
+	if a.runtime, err = openRuntime(ctx, cfg, a.host, a.api, a.metrics); err != nil {
 		return nil, err
 	}
 	a.groups = cgroup.New(cgroup.Config{
 		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,
-		Driver: a.runtime.Driver, Limits: a.host.limits, PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
+		Driver: a.runtime.Driver, Limits: a.host.limits, Enforce: a.host.enforcement(cfg), PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
 	})
 	a.halts = openHalter(cfg)
 	a.observer = newObserver(cfg, a.host, a.runtime, a.groups, a.halts.shuttingDown)

@@ -105,16 +105,27 @@ func (a *Agent) join() (*member, error) {
 	m.presence, err = nodeapi.New(nodeapi.Config{
 		REST: a.api.rest(a.metrics), Observer: a.observer, Labels: cfg.Labels(), Register: cfg.RegisterNode,
 		UpdateFrequency: cfg.NodeStatusUpdateFrequency, ReportFrequency: cfg.NodeStatusReportFrequency, LeaseDuration: cfg.NodeLeaseDuration,
-		Event: func(reason, kind, message string) {
-			a.events.NodeEvent(reason, kind, message)
-			m.sink.NodeEvent(kind, reason, message)
-		},
+		Event: a.nodeEvents(m),
 		Await: m.client.Await, Epoch: m.client.Epoch, Log: a.log,
 	})
 	if err != nil {
 		return nil, look.Fail(look.Usage, fmt.Errorf("--node-labels: %w", err))
 	}
 	return m, nil
+}
+
+// nodeEvent adds an event of the node.
+type nodeEvent func(reason, kind, message string)
+
+// nodeEvents returns the function that adds an event of the node, also to the API server; m
+// is nil if this node is in no cluster.
+func (a *Agent) nodeEvents(m *member) nodeEvent {
+	return func(reason, kind, message string) {
+		a.events.NodeEvent(reason, kind, message)
+		if m != nil {
+			m.sink.NodeEvent(kind, reason, message)
+		}
+	}
 }
 
 // source returns what the source of the API server needs of this agent; live returns what

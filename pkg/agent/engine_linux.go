@@ -38,7 +38,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observe
 		Hints:              a.runtime.hints,
 		Volumes:            a.volumes(rules),
 		Cgroups:            a.podCgroups(),
-		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: cfg.MaxPods, Length: uint32(cfg.UserNamespaceIDs)}),
+		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: a.host.node.MaxPods, Length: uint32(cfg.UserNamespaceIDs)}),
 		Records:            a.state.records,
 		Sets:               a.state.sets,
 		Forbids:            rules.Forbids,

@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // host is this machine when the agent starts.
@@ -31,6 +32,9 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	if err != nil {
 		return host{}, look.Fail(look.Failure, err)
 	}
+	if !cfg.LocalStorageCapacityIsolation {
+		delete(f.Capacity, v1.ResourceEphemeralStorage)
+	}
 	system, kube := cfg.Reserved()
 	reserved := []v1.ResourceList{system, kube}
 	if cfg.Kubeconfig != "" { // a scheduler expects the kubelet's number
@@ -44,6 +48,10 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	if err != nil {
 		return host{}, look.Fail(look.Usage, fmt.Errorf("--node-ip: %w", err))
 	}
+	limits := f.Enforced()
+	if cfg.EnforcesPods() {
+		limits = f.Enforced(system, kube)
+	}
 	return host{
 		facts: f,
 		node: plan.Node{
@@ -54,12 +62,35 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 			Kernel:      f.Kernel,
 			Sysctls:     cfg.Sysctls(),
 			Allocatable: allocatable,
-			MaxPods:     cfg.MaxPods,
+			MaxPods:     cfg.PodLimit(f.Capacity.Cpu().Value()),
 			NoAppArmor:  f.OS == "linux" && !f.AppArmor,
 		},
-		limits: f.Enforced(cfg.Reserved()),
+		limits: limits,
 		ips:    ips,
 	}, nil
+}
+
+// enforcement returns how the kernel enforces the resources of pods.
+func (h host) enforcement(cfg Config) pod.Enforcement {
+	return cfg.Enforcement(h.node.Allocatable.Memory().Value())
+}
+
+// limitReserved limits the cgroups of the system and of Kubernetes' programs that
+// --enforce-node-allocatable names. It reports each to event.
+func (a *Agent) limitReserved(event nodeEvent) error {
+	system, kube := a.cfg.Reserved()
+	for _, c := range a.cfg.ReservedCgroups() {
+		list := system
+		if c.Of == "kube" {
+			list = kube
+		}
+		if err := a.groups.LimitReserved(c.Name, list, c.Compressible); err != nil {
+			return look.Fail(look.Failure, fmt.Errorf("--enforce-node-allocatable: %w", err),
+				fmt.Sprintf("create the cgroup that --%s-reserved-cgroup names, or enforce only pods", c.Of))
+		}
+		event("NodeAllocatableEnforced", v1.EventTypeNormal, fmt.Sprintf("Updated limits on %s reserved cgroup %s", c.Of, c.Name))
+	}
+	return nil
 }
 
 // newObserver returns the observer of this machine, which makes its node status.
@@ -73,8 +104,9 @@ func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroup
 	return node.NewObserver(node.ObserverConfig{
 		Settings: node.Settings{
 			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
-			Port: cfg.ServerPort(), MaxPods: cfg.MaxPods, MaxImages: cfg.NodeStatusMaxImages, Allocatable: h.node.Allocatable,
-			ExternalCloud: cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
+			Port: cfg.ServerPort(), MaxPods: h.node.MaxPods, MaxImages: cfg.NodeStatusMaxImages, Allocatable: h.node.Allocatable,
+			NoLocalStorage: !cfg.LocalStorageCapacityIsolation,
+			ExternalCloud:  cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
 		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, RootDir: cfg.RootDir, PodsCgroup: place,
 		Thresholds: cfg.Thresholds(), Transition: cfg.PressureTransitionPeriod, Runtime: rt.Runtime, ShuttingDown: shuttingDown, Log: cfg.Log,

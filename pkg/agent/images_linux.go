@@ -64,12 +64,7 @@ func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 		}
 		return all, complete
 	}
-	cfg.Event = func(reason, kind, message string) {
-		a.events.NodeEvent(reason, kind, message)
-		if m != nil {
-			m.sink.NodeEvent(kind, reason, message)
-		}
-	}
+	cfg.Event = a.nodeEvents(m)
 	return image.NewInventory(cfg)
 }
 

@@ -20,6 +20,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := a.limitReserved(a.nodeEvents(m)); err != nil {
+		return err
+	}
 	var live *feed.Live // of the engine, which needs the sources
 	r := look.Reading{
 		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true,
@@ -80,6 +83,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.halts.run(beside) })
 	wg.Go(func() { a.halts.watchLogind(beside) })
 	wg.Go(func() { settle(beside) })
+	wg.Go(func() { watchOOM(beside, a.nodeEvents(m), log) })
 	wg.Go(func() { tellDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {
 		return look.Fail(look.Failure, err)

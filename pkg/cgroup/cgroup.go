@@ -11,7 +11,7 @@
 //
 // The one rule: a cgroup without our mark is never changed and never removed. Every cgroup
 // made here carries it. An empty cgroup above the pods that another program made is taken
-// over.
+// over. LimitReserved alone sets limits of a cgroup of the machine that is not ours.
 package cgroup
 
 import (
@@ -45,6 +45,8 @@ type Config struct {
 	Driver func(context.Context) (systemd bool, err error)
 	// Limits are the limits of all pods together: cpu, memory, pid and huge pages.
 	Limits v1.ResourceList
+	// Enforce is how the kernel enforces the limits of pods.
+	Enforce pod.Enforcement
 	// PodPIDs is the most processes of one pod; no limit if it is not positive (C-1.41.2).
 	PodPIDs int64
 	Log     *slog.Logger // nil discards
@@ -83,7 +85,7 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 	}
-	uid, m := want.UID(), memberOf(want.Pod)
+	uid, m := want.UID(), c.memberOf(want.Pod)
 	if was, ok := c.member(t, uid); ok && was.class != m.class { // of an earlier instance
 		if err := c.remove(t, t.pod(was.class, uid), c.patience); err != nil {
 			return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
@@ -94,7 +96,7 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 		return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 	}
 	n := t.pod(m.class, uid)
-	if err := c.make(t, n, ofPod(want.Pod, c.cfg.PodPIDs, t.host.sizes), m.milli); err != nil {
+	if err := c.make(t, n, c.cfg.ofPod(want.Pod, t.host.sizes), m.milli); err != nil {
 		undo()
 		return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 	}
@@ -115,19 +117,19 @@ func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
 		return fmt.Errorf("resize the cgroup of pod %s: %w", want.Key, err)
 	}
 	was, ok := c.member(t, want.UID())
-	m := memberOf(want.Pod)
+	m := c.memberOf(want.Pod)
 	if !ok || was.class != m.class { // another class is another instance
 		return nil
 	}
 	n := t.pod(m.class, want.UID())
-	l := ofPod(want.Pod, c.cfg.PodPIDs, t.host.sizes)
+	l := c.cfg.ofPod(want.Pod, t.host.sizes)
 	if raise {
 		has, err := t.host.has(n.path(t.systemd))
 		if err != nil {
 			return fmt.Errorf("resize the cgroup of pod %s: %w", want.Key, err)
 		}
 		l = l.beyond(has)
-		m.milli = max(m.milli, was.milli)
+		m.milli, m.memory = max(m.milli, was.milli), max(m.memory, was.memory)
 	}
 	if _, err := c.enter(t, want.UID(), m); err != nil {
 		return fmt.Errorf("resize the cgroup of pod %s: %w", want.Key, err)

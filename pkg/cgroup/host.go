@@ -111,6 +111,7 @@ func (h *host) has(cgroup string) (limits, error) {
 func readV1(cpu, memory string) (l limits, err error) {
 	l.shares = uint64(number(cpu, "cpu.shares", &err))
 	l.quota = number(cpu, "cpu.cfs_quota_us", &err)
+	l.period = number(cpu, "cpu.cfs_period_us", &err)
 	l.memory = number(memory, "memory.limit_in_bytes", &err)
 	return l, err
 }
@@ -119,9 +120,27 @@ func readV1(cpu, memory string) (l limits, err error) {
 func readV2(dir string) (l limits, err error) {
 	l.shares = uint64(number(dir, "cpu.weight", &err))
 	l.shares = minShares + ((l.shares-1)*(maxShares-minShares)+maxWeight-2)/(maxWeight-1)
-	l.quota = number(dir, "cpu.max", &err)
+	l.quota, l.period = quotaV2(dir, &err)
 	l.memory = number(dir, "memory.max", &err)
 	return l, err
+}
+
+// quotaV2 reads "50000 100000", or "max 100000".
+func quotaV2(dir string, failed *error) (quota, period int64) {
+	text, err := cgroups.ReadFile(dir, "cpu.max")
+	if err != nil {
+		*failed = errors.Join(*failed, err)
+	}
+	if _, err := fmt.Sscan(text, &quota, &period); err != nil {
+		return unlimited, 0
+	}
+	return quota, period
+}
+
+// guarded returns the memory that a cgroup of cgroup v2 protects; 0 if it protects none.
+func guarded(dir string) int64 {
+	var failed error
+	return max(number(dir, memoryMin, &failed), number(dir, memoryLow, &failed), 0)
 }
 
 // number is the first number in a cgroup's file, unlimited for "max".

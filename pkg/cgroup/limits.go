@@ -1,6 +1,8 @@
 package cgroup
 
 import (
+	"strconv"
+
 	cgroups "github.com/opencontainers/cgroups"
 	v1 "k8s.io/api/core/v1"
 	podresource "k8s.io/component-helpers/resource"
@@ -13,8 +15,6 @@ const (
 	minShares = 2
 	maxShares = 262144
 	maxWeight = 10000
-	period    = 100_000 // µs
-	minQuota  = 1000    // µs
 
 	unlimited = -1
 	// unbounded is the kubelet's value for huge pages without a limit.
@@ -28,10 +28,18 @@ const resourcePID v1.ResourceName = "pid"
 type limits struct {
 	shares uint64 // of CPU time, in cgroup v1's units
 	quota  int64  // µs of CPU time in each period; unlimited means none
+	period int64  // µs, if there is a quota
 	memory int64  // bytes
 	pids   int64
-	pages  []pages // of huge pages
+	pages  []pages           // of huge pages
+	guard  map[string]string // files of cgroup v2 that protect memory
 }
+
+// Files of cgroup v2.
+const (
+	memoryMin = "memory.min"
+	memoryLow = "memory.low"
+)
 
 // pages is the limit of one size of huge pages, in bytes.
 type pages struct {
@@ -47,20 +55,14 @@ func weight(shares uint64) uint64 {
 	return 1 + (min(max(shares, minShares), maxShares)-minShares)*(maxWeight-1)/(maxShares-minShares)
 }
 
-// milliRequest is the pod's CPU request, overhead and sidecars included.
-func milliRequest(p *v1.Pod) int64 {
-	q := podresource.PodRequests(p, podresource.PodResourcesOptions{})[v1.ResourceCPU]
-	return q.MilliValue()
-}
-
 // ofPod is the limits of a pod's cgroup (C-1.41.2). CPU and memory are limited if every
 // container of the pod is, or the pod as a whole. Each size of huge pages is limited to the
-// pod's request, or to zero. pids is the most processes of a pod, no limit if it is not
-// positive.
-func ofPod(p *v1.Pod, pids int64, sizes []string) limits {
+// pod's request, or to zero. The configuration says how many processes it may have, how CPU
+// limits are enforced, and whether its memory is protected (C-1.41.10).
+func (c Config) ofPod(p *v1.Pod, sizes []string) limits {
 	l := limits{shares: minShares, quota: unlimited, memory: unlimited, pids: unlimited}
-	if pids > 0 {
-		l.pids = pids
+	if c.PodPIDs > 0 {
+		l.pids = c.PodPIDs
 	}
 	asks := podresource.PodRequests(p, podresource.PodResourcesOptions{})
 	l.pages = pagesOf(asks, sizes, 0)
@@ -77,13 +79,27 @@ func ofPod(p *v1.Pod, pids int64, sizes []string) limits {
 		memory = memory || !r.Limits.Memory().IsZero()
 	}
 	l.shares = uint64(pod.CPUShares(asks.Cpu().MilliValue()))
-	if milli := most.Cpu().MilliValue(); cpu && milli > 0 {
-		l.quota = max(milli*period/1000, minQuota)
+	if quota, period := c.Enforce.CPUQuota(most.Cpu().MilliValue()); cpu && quota > 0 {
+		l.quota, l.period = quota, period
 	}
 	if bytes := most.Memory().Value(); memory && bytes > 0 {
 		l.memory = bytes
 	}
+	if bytes := asks.Memory().Value(); c.reserves() && bytes > 0 {
+		file := memoryLow
+		if pod.QOS(&p.Spec) == v1.PodQOSGuaranteed {
+			file = memoryMin
+		}
+		l.guard = guard(file, bytes)
+	}
 	return l
+}
+
+// reserves reports whether the memory that pods request is protected.
+func (c Config) reserves() bool { return c.Enforce.MemoryQoS != nil && c.Enforce.MemoryQoS.Reserve }
+
+func guard(file string, bytes int64) map[string]string {
+	return map[string]string{file: strconv.FormatInt(bytes, 10)}
 }
 
 // ofNode is the limits of all pods together (C-1.41.6).
@@ -106,6 +122,17 @@ func ofTier(milli int64, sizes []string) limits {
 	return limits{shares: uint64(pod.CPUShares(milli)), pages: pagesOf(nil, sizes, unbounded)}
 }
 
+// ofTiers is what the burstable tier and kubepods have of their pods. Of guaranteed pods,
+// kubepods itself is the tier: its protection has to cover that of all pods.
+func (c Config) ofTiers(sum sums) (burst, all limits) {
+	burst.shares = uint64(pod.CPUShares(sum.milli))
+	if c.Enforce.MemoryQoS != nil {
+		burst.guard = guard(memoryLow, sum.burstable)
+		all.guard = guard(memoryMin, sum.guaranteed+sum.burstable)
+	}
+	return burst, all
+}
+
 // pagesOf is list's amount of each size, and rest for sizes that list does not name.
 func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 	var all []pages
@@ -122,13 +149,16 @@ func pagesOf(list v1.ResourceList, sizes []string, rest uint64) []pages {
 
 // beyond is the fields of l that are greater than in have; the others are zero.
 func (l limits) beyond(have limits) limits {
+	if l.period > 0 && have.period > 0 && have.quota > 0 { // the setting may have changed
+		have.quota = have.quota * l.period / have.period
+	}
 	more := func(a, b int64) int64 {
 		if a != 0 && b != unlimited && (a == unlimited || a > b) {
 			return a
 		}
 		return 0
 	}
-	out := limits{quota: more(l.quota, have.quota), memory: more(l.memory, have.memory)}
+	out := limits{quota: more(l.quota, have.quota), period: l.period, memory: more(l.memory, have.memory)}
 	if l.shares > have.shares {
 		out.shares = l.shares
 	}
@@ -140,11 +170,12 @@ func (l limits) resources(unified bool) *cgroups.Resources {
 	r := &cgroups.Resources{SkipDevices: true, SkipFreezeOnSet: true, Memory: l.memory, CpuQuota: l.quota}
 	if unified {
 		r.CpuWeight = weight(l.shares)
+		r.Unified = l.guard
 	} else {
 		r.CpuShares = l.shares
 	}
 	if l.quota > 0 {
-		r.CpuPeriod = period
+		r.CpuPeriod = uint64(l.period)
 	}
 	if l.pids != 0 {
 		r.PidsLimit = &l.pids

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	cgroups "github.com/opencontainers/cgroups"
 	"github.com/opencontainers/cgroups/fs2"
@@ -99,31 +100,48 @@ func shapes() map[string]struct{ spec, want string } {
 func TestC_1_41_2_LimitsOfAPod(t *testing.T) {
 	sizes := []string{"1GB", "2MB"}
 	for name, c := range shapes() {
-		want(t, name, ofPod(shape(t, "a", c.spec).Pod, -1, sizes), c.want)
+		want(t, name, Config{PodPIDs: -1}.ofPod(shape(t, "a", c.spec).Pod, sizes), c.want)
 	}
-	want(t, "processes", ofPod(shape(t, "a", bestEffortPod).Pod, 100, nil), "shares=2 quota=-1 memory=-1 pids=100 ")
-	want(t, "no limit of processes", ofPod(shape(t, "a", bestEffortPod).Pod, 0, nil), "shares=2 quota=-1 memory=-1 pids=-1 ")
+	want(t, "processes", Config{PodPIDs: 100}.ofPod(shape(t, "a", bestEffortPod).Pod, nil), "shares=2 quota=-1 memory=-1 pids=100 ")
+	want(t, "no limit of processes", Config{}.ofPod(shape(t, "a", bestEffortPod).Pod, nil), "shares=2 quota=-1 memory=-1 pids=-1 ")
 }
 
 // TestC_1_41_2_LimitsOnCgroupV2 checks the limits as the library writes them for cgroup v2.
 //
-// Shows: C-1.41.2
+// Shows: C-1.41.2, C-1.41.10
 func TestC_1_41_2_LimitsOnCgroupV2(t *testing.T) {
 	cgroups.TestMode = true // makes the library write to plain files
 	defer func() { cgroups.TestMode = false }()
+	const burstableAsks = `{containers: [{name: a, resources: {requests: {memory: 16Mi}}}]}`
+	reserving := Config{Enforce: pod.Enforcement{MemoryQoS: &pod.MemoryQoS{Reserve: true}}}
+	burst, all := reserving.ofTiers(sums{milli: 1000, burstable: 30, guaranteed: 20})
+	_, none := Config{Enforce: pod.Enforcement{MemoryQoS: &pod.MemoryQoS{}}}.ofTiers(sums{})
 	for name, c := range map[string]struct {
 		l    limits
 		want string
 	}{
 		"guaranteed": {
-			ofPod(shape(t, "a", guaranteed).Pod, 50, []string{"2MB"}),
+			Config{PodPIDs: 50}.ofPod(shape(t, "a", guaranteed).Pod, []string{"2MB"}),
 			"cpu.max=50000 100000 cpu.weight=20 hugetlb.2MB.max=0 hugetlb.2MB.rsvd.max=0 memory.max=67108864 pids.max=50",
 		},
 		"best effort": {
-			ofPod(shape(t, "a", bestEffortPod).Pod, -1, nil),
+			Config{}.ofPod(shape(t, "a", bestEffortPod).Pod, nil),
 			"cpu.max=max 100000 cpu.weight=1 memory.max=max memory.swap.max=max pids.max=max",
 		},
-		"tier": {ofTier(1000, []string{"1GB"}), "cpu.weight=39 hugetlb.1GB.max=4611686018427387904 hugetlb.1GB.rsvd.max=4611686018427387904"},
+		"no CPU quota": {
+			Config{Enforce: pod.Enforcement{NoCPUQuota: true}}.ofPod(shape(t, "a", guaranteed).Pod, nil),
+			"cpu.max=max 100000 cpu.weight=20 memory.max=67108864 pids.max=max",
+		},
+		"another period": {
+			Config{Enforce: pod.Enforcement{CPUPeriod: 5 * time.Millisecond}}.ofPod(shape(t, "a", guaranteed).Pod, nil),
+			"cpu.max=2500 5000 cpu.weight=20 memory.max=67108864 pids.max=max",
+		},
+		"memory QoS, guaranteed":              {reserving.ofPod(shape(t, "a", guaranteed).Pod, nil), "cpu.max=50000 100000 cpu.weight=20 memory.max=67108864 memory.min=67108864 pids.max=max"},
+		"memory QoS, burstable":               {reserving.ofPod(shape(t, "a", burstableAsks).Pod, nil), "cpu.max=max 100000 cpu.weight=1 memory.low=16777216 memory.max=max memory.swap.max=max pids.max=max"},
+		"memory QoS, burstable tier":          {burst, "cpu.weight=39 memory.low=30"},
+		"memory QoS, kubepods":                {all, "memory.min=50"},
+		"memory QoS without policy, kubepods": {none, "memory.min=0"},
+		"tier":                                {ofTier(1000, []string{"1GB"}), "cpu.weight=39 hugetlb.1GB.max=4611686018427387904 hugetlb.1GB.rsvd.max=4611686018427387904"},
 		"node": {
 			ofNode(v1.ResourceList{v1.ResourceCPU: resource.MustParse("2"), v1.ResourceMemory: resource.MustParse("1Gi"), resourcePID: resource.MustParse("10")}, nil),
 			"cpu.weight=79 memory.max=1073741824 pids.max=10",
@@ -197,6 +215,8 @@ func TestC_1_34_5_BeyondTakesNothingAway(t *testing.T) {
 		{limits{shares: 5, quota: -1, memory: -1}, limits{shares: 5, quota: 4000, memory: 50}, "shares=0 quota=-1 memory=-1 pids=0 "},
 		{limits{shares: 5, quota: 4000, memory: 50}, limits{shares: 5, quota: -1, memory: -1}, "shares=0 quota=0 memory=0 pids=0 "},
 		{limits{shares: 5, quota: -1, memory: -1}, limits{shares: 5, quota: -1, memory: -1}, "shares=0 quota=0 memory=0 pids=0 "},
+		{limits{quota: 2000, period: 5000}, limits{quota: 30000, period: 100000}, "shares=0 quota=2000 memory=0 pids=0 "},
+		{limits{quota: 1000, period: 5000}, limits{quota: 30000, period: 100000}, "shares=0 quota=0 memory=0 pids=0 "},
 		{limits{shares: 5, quota: 4000, memory: 100, pids: 7, pages: []pages{{"2MB", 1}}}, limits{shares: 2, quota: 5000, memory: 50}, "shares=5 quota=0 memory=100 pids=0 "},
 	} {
 		want(t, fmt.Sprintf("%s over %s", c.want, c.has), c.want.beyond(c.has), c.out)
@@ -210,4 +230,25 @@ func TestPageSizesAreNamedAsTheKernelDoes(t *testing.T) {
 	if !slices.Contains(classes(), v1.PodQOSBurstable) || len(classes()) != 3 {
 		t.Error("not all classes")
 	}
+}
+
+// TestMemoryOfTiers: the tiers protect what their pods request, also pods of an earlier
+// agent, whose requests are read from their cgroups.
+//
+// Shows: C-1.41.10
+func TestMemoryOfTiers(t *testing.T) {
+	dir := t.TempDir()
+	cgroups.TestMode = true // makes the library read plain files
+	defer func() { cgroups.TestMode = false }()
+	if got := guarded(dir); got != 0 {
+		t.Errorf("a cgroup without files protects %d", got)
+	}
+	for file, text := range map[string]string{memoryMin: "0\n", memoryLow: "4096\n"} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found := member{class: v1.PodQOSBurstable, milli: 5, memory: guarded(dir)}
+	put := New(Config{Enforce: pod.Enforcement{MemoryQoS: &pod.MemoryQoS{Reserve: true}}}).memberOf(shape(t, "b", guaranteed).Pod)
+	want(t, "sums", sumOf(map[string]member{"a": found, "b": put, "c": {class: v1.PodQOSBestEffort}}), sums{milli: 5, burstable: 4096, guaranteed: 64 << 20})
 }

@@ -175,7 +175,7 @@ func (c *Cgroups) prune(t *tree) {
 			_ = c.marks.forget(mine) // drops entries of removed ones
 		}
 	}
-	t.limited, t.shared = false, -1
+	t.limited, t.shared = false, nil
 }
 
 // occupied reports whether a cgroup has children.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	podresource "k8s.io/component-helpers/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -21,17 +22,34 @@ type tree struct {
 	root    name              // above kubepods
 	pods    map[string]member // the ones of ours, by UID
 	limited bool              // kubepods has its limits
-	shared  int64             // milli CPUs of the burstable tier's shares; -1: not set
+	shared  *sums             // what the tiers were given; nil: not set
+}
+
+// sums are what the tiers have of their pods.
+type sums struct {
+	milli      int64 // CPU requests of burstable pods
+	burstable  int64 // protected memory in bytes, by class
+	guaranteed int64
 }
 
 // member is a pod's part in its tier.
 type member struct {
-	class v1.PodQOSClass
-	milli int64 // CPU request
-	known bool  // this agent has put it, not a previous one
+	class  v1.PodQOSClass
+	milli  int64 // CPU request
+	memory int64 // memory request, if it is protected
+	known  bool  // this agent has put it, not a previous one
 }
 
-func memberOf(p *v1.Pod) member { return member{pod.QOS(&p.Spec), milliRequest(p), true} }
+// memberOf returns a pod's part in its tier.
+func (c *Cgroups) memberOf(p *v1.Pod) member {
+	m := member{class: pod.QOS(&p.Spec), known: true}
+	asks := podresource.PodRequests(p, podresource.PodResourcesOptions{})
+	m.milli = asks.Cpu().MilliValue()
+	if c.cfg.reserves() {
+		m.memory = asks.Memory().Value()
+	}
+	return m
+}
 
 func (t *tree) all() name { return t.root.below(kubepods) }
 
@@ -78,7 +96,7 @@ func (c *Cgroups) tree(systemd bool) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tree{host: h, systemd: systemd, root: root, pods: map[string]member{}, shared: -1}
+	t := &tree{host: h, systemd: systemd, root: root, pods: map[string]member{}}
 	for _, class := range classes() {
 		for _, dir := range h.dirs(t.tier(class).path(systemd)) {
 			if err := c.look(t, class, dir); err != nil {
@@ -109,7 +127,11 @@ func (c *Cgroups) look(t *tree, class v1.PodQOSClass, dir string) error {
 			return err
 		}
 		if o == ours {
-			t.pods[uid] = member{class: class, milli: max(milli, t.pods[uid].milli)}
+			m := member{class: class, milli: max(milli, t.pods[uid].milli)}
+			if c.cfg.reserves() && t.host.unified {
+				m.memory = guarded(filepath.Join(dir, e.Name()))
+			}
+			t.pods[uid] = m
 		}
 	}
 	return nil
@@ -194,11 +216,11 @@ func (c *Cgroups) above(t *tree) error {
 		if err != nil {
 			return err
 		}
-		if made || t.shared < 0 {
+		if made || t.shared == nil {
 			if err := c.set(t, n, ofTier(0, t.host.sizes)); err != nil {
 				return err
 			}
-			t.shared = -1
+			t.shared = nil
 		}
 	}
 	return nil
@@ -221,23 +243,38 @@ func (c *Cgroups) limit(t *tree) {
 	_ = c.set(t, t.all(), l) // the first error was logged
 }
 
-// share sets the burstable tier's shares to the sum of its pods' requests (C-1.41.3); the
-// caller holds mu.
+// share gives the tiers the sums of their pods: the burstable tier its CPU shares (C-1.41.3),
+// and with memory QoS both tiers the memory that is protected (C-1.41.10). The caller holds
+// mu.
 func (c *Cgroups) share(t *tree) error {
-	var sum int64
-	for _, m := range t.pods {
-		if m.class == v1.PodQOSBurstable {
-			sum += m.milli
-		}
-	}
-	if sum == t.shared {
+	sum := sumOf(t.pods)
+	if t.shared != nil && sum == *t.shared {
 		return nil
 	}
-	if err := c.set(t, t.tier(v1.PodQOSBurstable), limits{shares: uint64(pod.CPUShares(sum))}); err != nil {
+	burst, all := c.cfg.ofTiers(sum)
+	if err := c.set(t, t.tier(v1.PodQOSBurstable), burst); err != nil {
 		return err
 	}
-	t.shared = sum
+	if all.guard != nil && t.host.unified {
+		if err := c.set(t, t.all(), all); err != nil {
+			return err
+		}
+	}
+	t.shared = &sum
 	return nil
+}
+
+func sumOf(pods map[string]member) (sum sums) {
+	for _, m := range pods {
+		switch m.class {
+		case v1.PodQOSBurstable:
+			sum.milli += m.milli
+			sum.burstable += m.memory
+		case v1.PodQOSGuaranteed:
+			sum.guaranteed += m.memory
+		}
+	}
+	return sum
 }
 
 // ancestor makes a part of the cgroup root if it does not exist. An existing one is not

@@ -83,9 +83,13 @@ func (c Config) Check() error {
 		{"node-labels", reservedLabels(c)},
 		{"register-with-taints", errText(taints(c.RegisterWithTaints))},
 		{"max-pods", between(c.MaxPods, 0, 1<<20)},
+		{"pods-per-core", between(c.PodsPerCore, 0, 1<<20)},
 		{"pod-pids-limit", between(c.PodPidsLimit, -1, 1<<22)},
 		{"system-reserved", errText(reserved(c.SystemReserved))},
 		{"kube-reserved", errText(reserved(c.KubeReserved))},
+		{"system-reserved-cgroup", reservedCgroup(c.SystemReservedCgroup)},
+		{"kube-reserved-cgroup", reservedCgroup(c.KubeReservedCgroup)},
+		{"enforce-node-allocatable", enforcements(c)},
 		{"runtime-class", errText(classes(c.RuntimeClasses))},
 		{"allowed-unsafe-sysctls", sysctls(c.AllowedUnsafeSysctls)},
 		{"container-log-max-size", errText(size(c.ContainerLogMaxSize))},
@@ -99,6 +103,10 @@ func (c Config) Check() error {
 		{"shutdown-grace-period-critical-pods", criticalPeriod(c)},
 		{"shutdown-grace-period-by-pod-priority", byPriority(c)},
 		{"max-container-restart-period", between(c.MaxContainerRestartPeriod, time.Second, 5*time.Minute)},
+		{"cpu-cfs-quota-period", between(c.CPUCFSQuotaPeriod, time.Millisecond, time.Second)},
+		{"memory-swap-behavior", oneOf(c.MemorySwapBehavior, "NoSwap", "LimitedSwap")},
+		{"memory-throttling-factor", factor(c.MemoryThrottlingFactor)},
+		{"memory-reservation-policy", reservation(c)},
 	} {
 		if f.msg != "" {
 			return &Error{Key: f.key, Msg: f.msg}

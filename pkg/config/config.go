@@ -135,9 +135,13 @@ type Config struct {
 	NodeLabels                []string      `mapstructure:"node-labels"`          // "key=value"
 	RegisterWithTaints        []string      `mapstructure:"register-with-taints"` // "key=value:effect"
 	MaxPods                   int           `mapstructure:"max-pods"`             // 0 is no limit
+	PodsPerCore               int           `mapstructure:"pods-per-core"`        // 0 is no limit
 	PodPidsLimit              int           `mapstructure:"pod-pids-limit"`       // of one pod; less than 1 is no limit
 	SystemReserved            []string      `mapstructure:"system-reserved"`      // "cpu=500m"
 	KubeReserved              []string      `mapstructure:"kube-reserved"`
+	SystemReservedCgroup      string        `mapstructure:"system-reserved-cgroup"`
+	KubeReservedCgroup        string        `mapstructure:"kube-reserved-cgroup"`
+	EnforceNodeAllocatable    []string      `mapstructure:"enforce-node-allocatable"`       // "pods", "system-reserved", …
 	RuntimeClasses            []string      `mapstructure:"runtime-class"`                  // "name=handler"
 	AllowedUnsafeSysctls      []string      `mapstructure:"allowed-unsafe-sysctls"`         // names, and beginnings that end in *
 	ContainerLogMaxSize       string        `mapstructure:"container-log-max-size"`         // a quantity: "10Mi"
@@ -154,6 +158,16 @@ type Config struct {
 	ShutdownGracePeriod             time.Duration `mapstructure:"shutdown-grace-period"`                 // for all pods together; 0: it is not delayed
 	ShutdownGracePeriodCriticalPods time.Duration `mapstructure:"shutdown-grace-period-critical-pods"`   // the part for critical pods
 	ShutdownGracePeriodByPriority   []string      `mapstructure:"shutdown-grace-period-by-pod-priority"` // "1000=20s", instead of the two
+
+	// How the kernel enforces the resources of pods.
+	CPUCFSQuota                   bool          `mapstructure:"cpu-cfs-quota"`
+	CPUCFSQuotaPeriod             time.Duration `mapstructure:"cpu-cfs-quota-period"`
+	MemorySwapBehavior            string        `mapstructure:"memory-swap-behavior"` // NoSwap, LimitedSwap
+	SingleProcessOOMKill          bool          `mapstructure:"single-process-oom-kill"`
+	MemoryQoS                     bool          `mapstructure:"memory-qos"`
+	MemoryThrottlingFactor        float64       `mapstructure:"memory-throttling-factor"`
+	MemoryReservationPolicy       string        `mapstructure:"memory-reservation-policy"`        // None, TieredReservation
+	LocalStorageCapacityIsolation bool          `mapstructure:"local-storage-capacity-isolation"` // count ephemeral storage
 }
 
 // Default returns the default configuration. NodeName is empty: cmd sets it to the host
@@ -216,6 +230,14 @@ func Default() Config {
 		VolumeStatsPeriod:         time.Minute,
 		UserNamespaceIDs:          65536,
 		MaxContainerRestartPeriod: 5 * time.Minute,
+		EnforceNodeAllocatable:    []string{enforcePods},
+
+		CPUCFSQuota:                   true,
+		CPUCFSQuotaPeriod:             cfsPeriod,
+		MemorySwapBehavior:            "NoSwap",
+		MemoryThrottlingFactor:        0.9,
+		MemoryReservationPolicy:       "None",
+		LocalStorageCapacityIsolation: true,
 	}
 }
 

@@ -113,6 +113,19 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"shutdown-grace-period-by-pod-priority", "together with --shutdown-grace-period", func(c *Config) {
 			c.ShutdownGracePeriodByPriority, c.ShutdownGracePeriod = []string{"1=5s"}, time.Second
 		}},
+		{"cpu-cfs-quota-period", "999µs is not between 1ms and 1s", func(c *Config) { c.CPUCFSQuotaPeriod = 999 * time.Microsecond }},
+		{"memory-swap-behavior", "NoSwap, LimitedSwap", func(c *Config) { c.MemorySwapBehavior = "UnlimitedSwap" }},
+		{"memory-throttling-factor", "greater than 0 and at most 1", func(c *Config) { c.MemoryThrottlingFactor = 1.1 }},
+		{"memory-reservation-policy", "needs --memory-qos", func(c *Config) { c.MemoryReservationPolicy = "TieredReservation" }},
+		{"memory-reservation-policy", "None, TieredReservation", func(c *Config) { c.MemoryReservationPolicy = "x" }},
+		{"enforce-node-allocatable", `"x" is not one of pods, system-reserved, system-reserved-compressible`, func(c *Config) { c.EnforceNodeAllocatable = []string{"x"} }},
+		{"enforce-node-allocatable", "pods is named twice", func(c *Config) { c.EnforceNodeAllocatable = []string{"pods", "pods"} }},
+		{"enforce-node-allocatable", "none cannot be combined", func(c *Config) { c.EnforceNodeAllocatable = []string{"pods,none"} }},
+		{"enforce-node-allocatable", "system-reserved needs --system-reserved-cgroup", func(c *Config) { c.EnforceNodeAllocatable = []string{"system-reserved-compressible"} }},
+		{"enforce-node-allocatable", "kube-reserved and kube-reserved-compressible cannot be combined", func(c *Config) {
+			c.EnforceNodeAllocatable, c.KubeReservedCgroup = []string{"kube-reserved", "kube-reserved-compressible"}, "/k"
+		}},
+		{"kube-reserved-cgroup", "must not be the root", func(c *Config) { c.KubeReservedCgroup = "/" }},
 		{"max-container-restart-period", "999ms is not between 1s and 5m0s", func(c *Config) { c.MaxContainerRestartPeriod = 999 * time.Millisecond }},
 		{"max-container-restart-period", "5m1s is not between", func(c *Config) { c.MaxContainerRestartPeriod = 301 * time.Second }},
 	} {

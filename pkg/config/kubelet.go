@@ -216,6 +216,12 @@ func (r *kubeletReader) layer() (Layer, error) {
 				continue
 			}
 		}
+		if row.conflict != nil {
+			if msg := row.conflict(l, r.leaves); msg != "" {
+				refused = append(refused, fmt.Errorf("%s: %s: %s", l.where, row.path, msg))
+				continue
+			}
+		}
 		if row.setting != "" {
 			if value := row.value(l, r.leaves); value != nil {
 				out.Values[row.setting] = value
@@ -223,7 +229,6 @@ func (r *kubeletReader) layer() (Layer, error) {
 					out.Places[row.setting] = l.where
 				}
 			}
-			continue
 		}
 		if name := row.ignored(l); name != "" {
 			out.Ignored = append(out.Ignored, name+" ("+l.where+")")
@@ -235,11 +240,11 @@ func (r *kubeletReader) layer() (Layer, error) {
 // ignored names an unsupported field whose value differs from nodectl's behaviour; "" for
 // any other.
 func (row kubeletRow) ignored(l leaf) string {
-	if row.any || row.outcome == honoured && row.matching == nil {
-		return ""
-	}
 	if row.warning != nil {
 		return row.warning(l)
+	}
+	if row.any || row.outcome == honoured && row.matching == nil {
+		return ""
 	}
 	if l.pairs == nil && slices.Contains(row.matching, strings.Join(l.texts, ",")) || len(l.texts)+len(l.pairs) == 0 {
 		return ""

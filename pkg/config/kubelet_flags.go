@@ -23,16 +23,13 @@ func KubeletFieldFlags() map[string]string {
 		"cpu-manager-policy": "cpuManagerPolicy", "cpu-manager-policy-options": "cpuManagerPolicyOptions", "cpu-manager-reconcile-period": "cpuManagerReconcilePeriod",
 		"memory-manager-policy": "memoryManagerPolicy", "reserved-memory": "reservedMemory", "topology-manager-policy": "topologyManagerPolicy",
 		"topology-manager-policy-options": "topologyManagerPolicyOptions", "topology-manager-scope": "topologyManagerScope", "qos-reserved": "qosReserved",
-		"hairpin-mode": "hairpinMode", "cpu-cfs-quota": "cpuCFSQuota", "cpu-cfs-quota-period": "cpuCFSQuotaPeriod",
-		"kube-api-content-type": "contentType",
+		"hairpin-mode": "hairpinMode", "kube-api-content-type": "contentType",
 		"serialize-image-pulls": "serializeImagePulls", "eviction-soft": "evictionSoft", "eviction-soft-grace-period": "evictionSoftGracePeriod",
-		"eviction-max-pod-grace-period": "evictionMaxPodGracePeriod", "eviction-minimum-reclaim": "evictionMinimumReclaim", "pods-per-core": "podsPerCore",
+		"eviction-max-pod-grace-period": "evictionMaxPodGracePeriod", "eviction-minimum-reclaim": "evictionMinimumReclaim",
 		"enable-controller-attach-detach": "enableControllerAttachDetach", "make-iptables-util-chains": "makeIPTablesUtilChains",
 		"iptables-masquerade-bit": "iptablesMasqueradeBit", "iptables-drop-bit": "iptablesDropBit", "reserved-cpus": "reservedSystemCPUs",
-		"system-reserved-cgroup": "systemReservedCgroup", "kube-reserved-cgroup": "kubeReservedCgroup", "enforce-node-allocatable": "enforceNodeAllocatable",
 		"volume-plugin-dir": "volumePluginDir", "kernel-memcg-notification": "kernelMemcgNotification", "seccomp-default": "seccompDefault",
-		"local-storage-capacity-isolation": "localStorageCapacityIsolation",
-		"show-hidden-metrics-for-version":  "showHiddenMetricsForVersion", "runonce": "runOnce",
+		"show-hidden-metrics-for-version": "showHiddenMetricsForVersion", "runonce": "runOnce",
 		"v": "logging.verbosity", "vmodule": "logging.vmodule", "log-flush-frequency": "logging.flushFrequency",
 	}
 }
@@ -63,8 +60,8 @@ func KubeletGoneFlags() []string {
 
 // KubeletSwitches are those of these flags that need no value.
 func KubeletSwitches() []string {
-	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos", "cpu-cfs-quota",
+	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos",
 		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "kernel-memcg-notification", "seccomp-default",
-		"local-storage-capacity-isolation", "runonce", "exit-on-lock-contention", "keep-terminated-pod-volumes", "register-schedulable", "really-crash-for-testing",
+		"runonce", "exit-on-lock-contention", "keep-terminated-pod-volumes", "register-schedulable", "really-crash-for-testing",
 		"experimental-allocatable-ignore-eviction", "log-cadvisor-usage", "enable-load-reader", "alsologtostderr", "logtostderr", "log-json-split-stream", "log-text-split-stream"}
 }

@@ -23,6 +23,9 @@ func (c Config) Kubelet() map[string]any {
 			put(doc, strings.Split(row.path, "."), shown)
 		}
 	}
+	if c.MemoryQoS {
+		put(doc, []string{"featureGates"}, map[string]bool{gateMemoryQoS: true})
+	}
 	put(doc, []string{"authentication", "anonymous", "enabled"}, false)
 	put(doc, []string{"authorization", "mode"}, "Webhook")
 	return doc

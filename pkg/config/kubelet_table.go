@@ -1,10 +1,6 @@
 package config
 
-import (
-	"maps"
-	"slices"
-	"strings"
-)
+import "slices"
 
 // disposition is how nodectl treats a field of a KubeletConfiguration.
 type disposition string
@@ -23,12 +19,13 @@ type kubeletRow struct {
 	outcome disposition
 	// setting is the setting that it sets; "" means none: nodectl behaves that way anyway.
 	setting  string
-	as       func(leaf, map[string]leaf) any // replaces the kind's conversion
-	matching []string                        // values that match nodectl's behaviour
-	any      bool                            // no value needs a warning
-	warning  func(leaf) string               // replaces matching: returns the text of the warning
-	refuse   func(leaf) string               // returns why a value is refused
-	note     string                          // for the list of fields
+	as       func(leaf, map[string]leaf) any    // replaces the kind's conversion
+	matching []string                           // values that match nodectl's behaviour
+	any      bool                               // no value needs a warning
+	warning  func(leaf) string                  // replaces matching: returns the text of the warning
+	refuse   func(leaf) string                  // returns why a value is refused
+	conflict func(leaf, map[string]leaf) string // returns why it is refused beside other fields
+	note     string                             // for the list of fields
 }
 
 // kubeletRows returns the table by path.
@@ -88,6 +85,11 @@ func (row kubeletRow) convertedBy(as func(leaf, map[string]leaf) any) kubeletRow
 }
 
 func (row kubeletRow) refusing(refuse func(leaf) string) kubeletRow { row.refuse = refuse; return row }
+
+func (row kubeletRow) conflicting(conflict func(leaf, map[string]leaf) string) kubeletRow {
+	row.conflict = conflict
+	return row
+}
 
 // allowOnly refuses every value but these.
 func allowOnly(msg string, matching ...string) func(leaf) string {
@@ -174,7 +176,7 @@ func kubeletPods() []kubeletRow {
 		unsupported("cgroupsPerQOS", ofBool, "every pod always has its own cgroup", "true"),
 		noEffect("cgroupDriver", ofString, true, "nodectl asks the runtime, as the kubelet does"),
 		unsupportedZero("cpuManagerPolicy", ofString, "nodectl has no CPU manager yet", "none"),
-		unsupported("singleProcessOOMKill", ofBool, "on cgroup v2 the kernel kills all processes of a container together", "false"),
+		sets("singleProcessOOMKill", ofBool, "single-process-oom-kill").noted("without effect on cgroup v1, where the kernel always kills one process"),
 		unsupported("cpuManagerPolicyOptions", ofStringMap, "nodectl has no CPU manager yet"),
 		unsupportedZero("cpuManagerReconcilePeriod", ofDuration, "nodectl has no CPU manager yet", "10s"),
 		unsupportedZero("memoryManagerPolicy", ofString, "nodectl has no memory manager yet", "None"),
@@ -189,8 +191,8 @@ func kubeletPods() []kubeletRow {
 		sets("podPidsLimit", ofNumber, "pod-pids-limit"),
 		sets("resolvConf", ofPath, "resolv-conf"),
 		restricted("runOnce", ofBool, true, allowOnly("use 'nodectl runonce'", "false"), "true is refused: use `nodectl runonce`"),
-		unsupported("cpuCFSQuota", ofBool, "CPU limits are always enforced", "true"),
-		unsupported("cpuCFSQuotaPeriod", ofDuration, "always 100ms here", "100ms"),
+		sets("cpuCFSQuota", ofBool, "cpu-cfs-quota"),
+		sets("cpuCFSQuotaPeriod", ofDuration, "cpu-cfs-quota-period").conflicting(periodGate).noted("from 1ms to 1s; refused if the gate CustomCPUCFSQuotaPeriod is off and it is not 100ms"),
 		sets("nodeStatusMaxImages", ofNumber, "node-status-max-images"),
 		setsUnlessZero("maxOpenFiles", ofNumber, "max-open-files").noted("if it is not set, nodectl keeps the limit that it was started with"),
 		noEffect("contentType", ofString, true, "nodectl chooses it for each kind of object"),
@@ -205,7 +207,7 @@ func kubeletPods() []kubeletRow {
 		unsupportedZero("evictionMaxPodGracePeriod", ofNumber, "nodectl evicts no pods yet"),
 		unsupported("evictionMinimumReclaim", ofStringMap, "nodectl evicts no pods yet"),
 		sets("mergeDefaultEvictionSettings", ofBool, "eviction-hard").convertedBy(func(leaf, map[string]leaf) any { return nil }).noted("true adds the defaults of signals that evictionHard does not name"),
-		unsupportedZero("podsPerCore", ofNumber, "only maxPods limits the number of pods"),
+		setsUnlessZero("podsPerCore", ofNumber, "pods-per-core"),
 	}
 }
 
@@ -216,9 +218,10 @@ func kubeletResources() []kubeletRow {
 		noEffect("makeIPTablesUtilChains", ofBool, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesMasqueradeBit", ofNumber, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesDropBit", ofNumber, false, "nodectl creates no iptables chains"),
-		{path: "featureGates", kind: ofBoolMap, outcome: warned, refuse: refusedGates, warning: ignoredGates, note: "the warning names each gate; ContainerCheckpoint: false and ProcMountType: false are refused"},
+		{path: "featureGates", kind: ofBoolMap, outcome: honoured, setting: "memory-qos", as: memoryQoSGate, refuse: refusedGates, warning: ignoredGates,
+			note: "MemoryQoS and CustomCPUCFSQuotaPeriod are honoured; a warning names each other gate that is not as nodectl behaves; ContainerCheckpoint: false and ProcMountType: false are refused"},
 		sets("failSwapOn", ofBool, "fail-swap-on").noted("if it is not set, only `nodectl doctor` reports swap"),
-		unsupportedZero("memorySwap.swapBehavior", ofString, "pods get no swap", "NoSwap"),
+		setsUnlessZero("memorySwap.swapBehavior", ofString, "memory-swap-behavior").noted("LimitedSwap has an effect on cgroup v2 only; without a cluster, static pods get swap too"),
 		setsUnlessZero("containerLogMaxSize", ofString, "container-log-max-size"),
 		sets("containerLogMaxFiles", ofNumber, "container-log-max-files"),
 		sets("containerLogMaxWorkers", ofNumber, "container-log-max-workers"),
@@ -228,9 +231,9 @@ func kubeletResources() []kubeletRow {
 		sets("kubeReserved", ofStringMap, "kube-reserved"),
 		unsupportedZero("reservedSystemCPUs", ofString, "nodectl has no CPU manager yet"),
 		noEffect("showHiddenMetricsForVersion", ofString, true, "nodectl hides no metric"),
-		unsupportedZero("systemReservedCgroup", ofString, "nodectl does not limit the system's cgroup"),
-		unsupportedZero("kubeReservedCgroup", ofString, "nodectl does not limit the agent's cgroup"),
-		unsupported("enforceNodeAllocatable", ofStrings, "nodectl limits all pods together to allocatable, and nothing else", "pods"),
+		setsUnlessZero("systemReservedCgroup", ofString, "system-reserved-cgroup"),
+		setsUnlessZero("kubeReservedCgroup", ofString, "kube-reserved-cgroup"),
+		sets("enforceNodeAllocatable", ofStrings, "enforce-node-allocatable"),
 		sets("allowedUnsafeSysctls", ofStrings, "allowed-unsafe-sysctls"),
 		unsupportedZero("volumePluginDir", ofPath, "nodectl has no FlexVolumes", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"),
 		setsUnlessZero("providerID", ofString, "provider-id"),
@@ -255,34 +258,15 @@ func kubeletRest() []kubeletRow {
 		sets("enableProfilingHandler", ofBool, "enable-profiling-handler").noted("the default here is false; the socket always has the profiles"),
 		sets("enableDebugFlagsHandler", ofBool, "enable-debug-flags-handler").noted("the default here is false; the socket can always change the log level"),
 		unsupported("seccompDefault", ofBool, "nodectl acts as with true: a container that names no profile gets the runtime's", "true"),
-		unsupported("memoryThrottlingFactor", ofFraction, "nodectl does not set memory.high"),
-		unsupportedZero("memoryReservationPolicy", ofString, "nodectl does not set memory.min and memory.low", "None"),
+		sets("memoryThrottlingFactor", ofFraction, "memory-throttling-factor").noted("needs the gate MemoryQoS and cgroup v2"),
+		setsUnlessZero("memoryReservationPolicy", ofString, "memory-reservation-policy").noted("TieredReservation needs the gate MemoryQoS; it has an effect on cgroup v2"),
 		sets("registerWithTaints", ofTaints, "register-with-taints"),
 		sets("registerNode", ofBool, "register-node"),
 		unsupported("tracing", ofAny, "nodectl has no tracing"),
-		unsupported("localStorageCapacityIsolation", ofBool, "nodectl always counts the pods' local storage", "true"),
+		sets("localStorageCapacityIsolation", ofBool, "local-storage-capacity-isolation"),
 		setsUnlessZero("containerRuntimeEndpoint", ofString, "runtime-endpoint"),
 		setsUnlessZero("imageServiceEndpoint", ofString, "image-service-endpoint"),
 		sets("failCgroupV1", ofBool, "fail-cgroup-v1").noted("if it is not set, nodectl only warns about cgroup v1"),
 		sets("userNamespaces.idsPerPod", ofNumber, "user-namespaces-ids-per-pod"),
 	}
-}
-
-// refusedGates refuses feature gates that disable a feature of the server or of pods which
-// nodectl cannot disable.
-func refusedGates(l leaf) string {
-	for _, name := range []string{"ContainerCheckpoint", "ProcMountType"} {
-		if v := l.pairs[name]; len(v) > 0 && v[0] == "false" {
-			return name + " cannot be disabled"
-		}
-	}
-	return ""
-}
-
-// ignoredGates names the feature gates: nodectl has none.
-func ignoredGates(l leaf) string {
-	if len(l.pairs) == 0 {
-		return ""
-	}
-	return "featureGates " + strings.Join(slices.Sorted(maps.Keys(l.pairs)), ", ")
 }

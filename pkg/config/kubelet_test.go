@@ -305,6 +305,13 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"authentication: {webhook: {cacheTTL: 10s}}\nauthorization: {webhook: {cacheAuthorizedTTL: 4m59s, cacheUnauthorizedTTL: 1s}}", map[string]any{
 			"authentication-token-webhook-cache-ttl": "10s", "authorization-webhook-cache-authorized-ttl": "4m59s", "authorization-webhook-cache-unauthorized-ttl": "1s"}},
 		{"authentication: {webhook: {cacheTTL: 0s}}", map[string]any{}}, // the type's word for "not set"
+		{"cpuCFSQuota: false\ncpuCFSQuotaPeriod: 5ms\nfeatureGates: {CustomCPUCFSQuotaPeriod: true}", map[string]any{"cpu-cfs-quota": "false", "cpu-cfs-quota-period": "5ms"}},
+		{"cpuCFSQuotaPeriod: 100ms\nfeatureGates: {CustomCPUCFSQuotaPeriod: false}", map[string]any{"cpu-cfs-quota-period": "100ms"}},
+		{"memorySwap: {swapBehavior: LimitedSwap}\nfeatureGates: {NodeSwap: true}", map[string]any{"memory-swap-behavior": "LimitedSwap"}},
+		{"featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.8\nmemoryReservationPolicy: TieredReservation", map[string]any{
+			"memory-qos": "true", "memory-throttling-factor": "0.8", "memory-reservation-policy": "TieredReservation"}},
+		{"enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /kube", map[string]any{"enforce-node-allocatable": []string{"pods", "kube-reserved"}, "kube-reserved-cgroup": "/kube"}},
+		{"enforceNodeAllocatable: []", map[string]any{"enforce-node-allocatable": []string{}}},
 		{"failSwapOn: yes", map[string]any{"fail-swap-on": "true"}},
 	} {
 		l := readKubelet(t, nil, c.text)
@@ -377,6 +384,10 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "/k:3: "+row.path+": ") {
 			t.Errorf("%s: %v", text, err)
 		}
+	}
+	if _, err := ReadKubelet([]Document{{"/k", []byte(head + "featureGates: {CustomCPUCFSQuotaPeriod: false}\ncpuCFSQuotaPeriod: 5ms")}}, nil); err == nil ||
+		err.Error() != "/k:4: cpuCFSQuotaPeriod: needs the feature gate CustomCPUCFSQuotaPeriod" {
+		t.Error(err)
 	}
 	l := readKubelet(t, nil, "readOnlyPort: 0\nauthorization: {mode: Webhook}\ntlsMinVersion: VersionTLS12\nrunOnce: false")
 	if diff := cmp.Diff(map[string]any{"tls-min-version": "VersionTLS12"}, l.Values); diff != "" || len(l.Ignored) > 0 {

@@ -225,7 +225,7 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 		Tty:         c.TTY,
 		StopSignal:  stopSignal(c),
 		Linux: &runtimeapi.LinuxContainerConfig{
-			Resources:       r.machine.resources(q.Want.Pod, c),
+			Resources:       r.resources(q.Want, c),
 			SecurityContext: security,
 		},
 	}

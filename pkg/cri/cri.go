@@ -26,6 +26,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Config is the configuration of a Runtime.
@@ -80,6 +82,8 @@ type Config struct {
 	// NodeMemory is the machine's memory in bytes, for the OOM score of
 	// burstable containers (C-1.22.13); 0 reads it from the kernel once.
 	NodeMemory int64
+	// Enforce is how the kernel enforces the resources of containers.
+	Enforce pod.Enforcement
 	// EndTask ends what the runtime still runs of a container that it lists as exited and
 	// therefore refuses to remove (F1); nil if there is no way to.
 	EndTask func(ctx context.Context, id string) error
@@ -206,6 +210,7 @@ func New(cfg Config, rt runtimeapi.RuntimeServiceClient, img runtimeapi.ImageSer
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
 	r := &Runtime{cfg: cfg, rt: rt, img: img, machine: thisMachine(), node: newNode(cfg.SeccompDir)}
+	r.machine.enforce = cfg.Enforce
 	if cfg.NodeMemory > 0 {
 		r.machine.memory = cfg.NodeMemory
 	}

@@ -16,7 +16,7 @@ import (
 // missing.
 func thisMachine() machine {
 	const cgroup = "/sys/fs/cgroup"
-	m := machine{memory: nodeMemory(), hugePages: hugePages("/sys/kernel/mm/hugepages")}
+	m := machine{memory: meminfo("MemTotal"), swapBytes: meminfo("SwapTotal"), pageSize: int64(os.Getpagesize()), hugePages: hugePages("/sys/kernel/mm/hugepages")}
 	var s unix.Statfs_t
 	m.unified = unix.Statfs(cgroup, &s) == nil && s.Type == unix.CGROUP2_SUPER_MAGIC
 	limit := filepath.Join(cgroup, "memory/memory.memsw.limit_in_bytes")
@@ -59,15 +59,15 @@ func hugePages(dir string) []string {
 	return sizes
 }
 
-// nodeMemory is the machine's memory in bytes, 0 if the kernel does not report it.
-func nodeMemory() int64 {
+// meminfo is a number of /proc/meminfo in bytes, 0 if the kernel does not report it.
+func meminfo(name string) int64 {
 	f, err := os.Open("/proc/meminfo")
 	if err != nil {
 		return 0
 	}
 	defer f.Close()
 	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if rest, ok := strings.CutPrefix(lines.Text(), "MemTotal:"); ok {
+		if rest, ok := strings.CutPrefix(lines.Text(), name+":"); ok {
 			kib, err := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(rest), " kB"), 10, 64)
 			if err != nil {
 				return 0

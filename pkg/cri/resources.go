@@ -15,11 +15,8 @@ import (
 
 // The kernel's limits and the kubelet's defaults (C-1.22.13, C-1.22.14).
 const (
-	period        = 100_000 // µs
-	minQuota      = 1000    // µs
 	oomGuaranteed = -997
 	oomBestEffort = 1000
-	milliPerCPU   = 1000
 )
 
 // machine is the node's part in the resources of containers.
@@ -27,7 +24,19 @@ type machine struct {
 	memory    int64    // bytes, 0 if the kernel does not report it
 	unified   bool     // cgroup v2
 	swap      bool     // the kernel limits swap
+	swapBytes int64    // the machine's swap
+	pageSize  int64    // bytes
 	hugePages []string // the kernel's sizes, as it names them: "2MB"
+	enforce   pod.Enforcement
+}
+
+// resources are those of one container of want.
+func (r *Runtime) resources(want *pod.Spec, c *v1.Container) *runtimeapi.LinuxContainerResources {
+	m := r.machine
+	if m.enforce.Cluster && !want.Origin.FromAPI() {
+		m.enforce.LimitedSwap = false // critical pods get none (C-1.41.9)
+	}
+	return m.resources(want.Pod, c)
 }
 
 // resources are the limits the kernel enforces on one container, as the kubelet sends them.
@@ -47,29 +56,31 @@ func (m machine) resources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContaine
 	res := m.limits(ask, limit(v1.ResourceCPU), limit(v1.ResourceMemory))
 	res.OomScoreAdj = oomScore(p, c, m.memory)
 	res.HugepageLimits = m.hugepageLimits(p, c)
-	switch { // C-1.41.9: its memory is not swapped
+	switch {
 	case !m.swap:
 	case m.unified:
-		res.Unified["memory.swap.max"] = "0"
+		unify(res, swapMax, m.swapOf(p, c))
 	default:
 		res.MemorySwapLimitInBytes = res.MemoryLimitInBytes // the limit of memory and swap together
+	}
+	if m.unified && m.enforce.MemoryQoS != nil {
+		m.memoryQoS(res, p, c)
 	}
 	return res
 }
 
 // limits converts amounts to the kernel's units (C-1.22.14). Without a limit there is no
-// quota, but the period is set.
+// quota, but the period is set; it is not if CPU limits are not enforced.
 func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxContainerResources {
 	res := &runtimeapi.LinuxContainerResources{
 		CpuShares:          pod.CPUShares(ask.MilliValue()),
-		CpuPeriod:          period,
 		MemoryLimitInBytes: memory.Value(),
 	}
-	if !cpu.IsZero() {
-		res.CpuQuota = max(cpu.MilliValue()*period/milliPerCPU, minQuota)
+	if !m.enforce.NoCPUQuota {
+		res.CpuQuota, res.CpuPeriod = m.enforce.CPUQuota(cpu.MilliValue())
 	}
-	if m.unified {
-		res.Unified = map[string]string{"memory.oom.group": "1"} // C-1.41.8
+	if m.unified && !m.enforce.OOMKillsOne {
+		unify(res, "memory.oom.group", 1) // C-1.41.8
 	}
 	return res
 }

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
@@ -91,6 +92,85 @@ func TestC_1_41_8_WhatTheKernelHas(t *testing.T) {
 		got := said(c.machine.resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{c.c}}}, &c.c))
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+// TestCPUQuotas: limits that are not enforced have neither quota nor period.
+//
+// Shows: C-1.22.14
+func TestCPUQuotas(t *testing.T) {
+	con := asking("a", "500m", "500m", "", "")
+	for want, e := range map[string]pod.Enforcement{
+		"0/0":         {NoCPUQuota: true, CPUPeriod: time.Second},
+		"25000/50000": {CPUPeriod: 50 * time.Millisecond},
+		"1000/1000":   {CPUPeriod: time.Millisecond},
+	} {
+		r := machine{enforce: e}.resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}, &con)
+		if got := fmt.Sprintf("%d/%d", r.CpuQuota, r.CpuPeriod); got != want {
+			t.Errorf("%+v: %s, want %s", e, got, want)
+		}
+	}
+}
+
+// TestMemoryOnCgroupV2: who gets swap and how much, and what memory QoS protects and
+// throttles.
+//
+// Shows: C-1.41.8, C-1.41.9, C-1.41.10
+func TestMemoryOnCgroupV2(t *testing.T) {
+	critical := int32(pod.PriorityClusterCritical)
+	qos := func(reserve bool) pod.Enforcement {
+		return pod.Enforcement{OOMKillsOne: true, MemoryQoS: &pod.MemoryQoS{Throttling: 0.9, Reserve: reserve, Allocatable: 1 << 30}}
+	}
+	limited := pod.Enforcement{LimitedSwap: true}
+	for name, c := range map[string]struct {
+		e        pod.Enforcement
+		c        v1.Container
+		priority *int32
+		want     string
+	}{
+		"no swap":             {pod.Enforcement{}, asking("a", "", "", "256Mi", ""), nil, "memory.oom.group=1 memory.swap.max=0"},
+		"one process":         {pod.Enforcement{OOMKillsOne: true}, asking("a", "", "", "", ""), nil, "memory.swap.max=0"},
+		"a quarter":           {limited, asking("a", "", "", "256Mi", ""), nil, "memory.oom.group=1 memory.swap.max=536870912"},
+		"with a limit":        {limited, asking("a", "", "", "256Mi", "512Mi"), nil, "memory.oom.group=1 memory.swap.max=536870912"},
+		"limit is request":    {limited, asking("a", "1", "", "256Mi", "256Mi"), nil, "memory.oom.group=1 memory.swap.max=0"},
+		"guaranteed":          {limited, asking("a", "1", "1", "256Mi", "256Mi"), nil, "memory.oom.group=1 memory.swap.max=0"},
+		"no request":          {limited, asking("a", "1", "", "", ""), nil, "memory.oom.group=1 memory.swap.max=0"},
+		"best effort":         {limited, asking("a", "", "", "", ""), nil, "memory.oom.group=1 memory.swap.max=0"},
+		"critical":            {limited, asking("a", "", "", "256Mi", ""), &critical, "memory.oom.group=1 memory.swap.max=0"},
+		"more than there is":  {limited, asking("a", "", "", "2Gi", ""), nil, "memory.oom.group=1 memory.swap.max=0"},
+		"QoS, guaranteed":     {qos(true), asking("a", "1", "1", "64Mi", "64Mi"), nil, "memory.min=67108864 memory.swap.max=0"},
+		"QoS, burstable":      {qos(true), asking("a", "", "", "10Mi", "20Mi"), nil, "memory.high=19922944 memory.low=10485760 memory.swap.max=0"},
+		"QoS, no limit":       {qos(true), asking("a", "", "", "24Mi", ""), nil, "memory.high=968884224 memory.low=25165824 memory.swap.max=0"},
+		"QoS, best effort":    {qos(true), asking("a", "", "", "", ""), nil, "memory.low=0 memory.min=0 memory.swap.max=0"},
+		"QoS, no reservation": {qos(false), asking("a", "", "", "10Mi", "20Mi"), nil, "memory.high=19922944 memory.low=0 memory.min=0 memory.swap.max=0"},
+	} {
+		m := machine{unified: true, swap: true, memory: 1 << 30, swapBytes: 2 << 30, pageSize: 4096, enforce: c.e}
+		p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{c.c}, Priority: c.priority}}
+		if got := said(m.resources(p, &c.c)); got != "swap=0 "+c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}
+
+// TestSwap_StaticPods: the static pods of a cluster's node are critical; without a cluster
+// they are not.
+//
+// Shows: C-1.41.9
+func TestSwap_StaticPods(t *testing.T) {
+	con := asking("a", "", "", "256Mi", "")
+	for _, c := range []struct {
+		cluster bool
+		source  string
+		want    string
+	}{{false, "file", "536870912"}, {true, "file", "0"}, {true, pod.SourceAPI, "536870912"}} {
+		r := &Runtime{machine: machine{
+			unified: true, swap: true, memory: 1 << 30, swapBytes: 2 << 30,
+			enforce: pod.Enforcement{LimitedSwap: true, Cluster: c.cluster},
+		}}
+		s := &pod.Spec{Pod: &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{con}}}, Origin: pod.Origin{Source: c.source}}
+		if got := r.resources(s, &con).Unified["memory.swap.max"]; got != c.want {
+			t.Errorf("%+v: %s", c, got)
 		}
 	}
 }
@@ -213,7 +293,7 @@ func TestC_1_22_13_OOMScore(t *testing.T) {
 }
 
 func TestNodeMemoryIsRead(t *testing.T) {
-	if got := nodeMemory(); got < 64<<20 {
+	if got := meminfo("MemTotal"); got < 64<<20 {
 		t.Errorf("nodeMemory = %d bytes", got)
 	}
 }

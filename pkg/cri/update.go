@@ -21,7 +21,7 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 	if c == nil {
 		return fmt.Errorf("resize: pod %s has no container %q", want.Key, container)
 	}
-	res := r.machine.resources(want.Pod, c)
+	res := r.resources(want, c)
 	if res.MemoryLimitInBytes > 0 {
 		if err := r.fits(ctx, id, res.MemoryLimitInBytes); err != nil {
 			return err

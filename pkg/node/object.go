@@ -28,6 +28,8 @@ type Settings struct {
 	MaxPods     int               // 0 is no limit
 	MaxImages   int               // in the status, the largest; -1 is no limit (C-1.25.7)
 	Allocatable v1.ResourceList   // Facts.Allocatable, the same list as admission's
+	// NoLocalStorage says that ephemeral storage is not accounted for.
+	NoLocalStorage bool
 	// ExternalCloud says that a cloud controller sets the node's addresses.
 	ExternalCloud bool
 	NodeIPs       []string // of --node-ip, where it names addresses
@@ -168,6 +170,9 @@ func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocata
 			capacity[name] = q
 		}
 	}
+	if in.NoLocalStorage {
+		delete(capacity, v1.ResourceEphemeralStorage)
+	}
 	most := int64(in.MaxPods)
 	if most == 0 {
 		most = manyPods
@@ -232,7 +237,7 @@ func conditions(in Inputs, s *v1.NodeStatus, now metav1.Time) {
 		}
 	}
 	problems := slices.Clone(in.Problems)
-	if missing := missingCapacity(s.Capacity); missing != "" {
+	if missing := missingCapacity(s.Capacity, in.NoLocalStorage); missing != "" {
 		problems = append(problems, errors.New("missing node capacity for resources: "+missing))
 	}
 	ready := v1.NodeCondition{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady", Message: "kubelet is posting ready status"}
@@ -242,10 +247,10 @@ func conditions(in Inputs, s *v1.NodeStatus, now metav1.Time) {
 	setCondition(s, ready, now)
 }
 
-func missingCapacity(capacity v1.ResourceList) string {
+func missingCapacity(capacity v1.ResourceList, noLocalStorage bool) string {
 	var missing []string
 	for _, name := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory, v1.ResourcePods, v1.ResourceEphemeralStorage} {
-		if _, ok := capacity[name]; !ok {
+		if _, ok := capacity[name]; !ok && (name != v1.ResourceEphemeralStorage || !noLocalStorage) {
 			missing = append(missing, string(name))
 		}
 	}

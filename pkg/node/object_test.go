@@ -324,3 +324,20 @@ func TestKubernetesVersion(t *testing.T) {
 		}
 	}
 }
+
+// TestObject_WithoutLocalStorage: ephemeral storage that is not accounted for is neither
+// capacity nor missing, even if the object had it.
+func TestObject_WithoutLocalStorage(t *testing.T) {
+	t.Parallel()
+	f, in := someFacts(), someInputs()
+	before := Object(f, in, nil, monday)
+	delete(f.Capacity, v1.ResourceEphemeralStorage)
+	delete(in.Allocatable, v1.ResourceEphemeralStorage)
+	in.NoLocalStorage = true
+	n := Object(f, in, before, monday)
+	_, capacity := n.Status.Capacity[v1.ResourceEphemeralStorage]
+	_, allocatable := n.Status.Allocatable[v1.ResourceEphemeralStorage]
+	if ready := Condition(n, v1.NodeReady); capacity || allocatable || ready.Status != v1.ConditionTrue {
+		t.Errorf("capacity %v, allocatable %v, ready %+v", n.Status.Capacity, n.Status.Allocatable, ready)
+	}
+}
