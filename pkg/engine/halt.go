@@ -119,10 +119,9 @@ func (l *loop) continueHalt() {
 		e := entries[s.Pod]
 		e.haltBegun, e.haltLimit = now, s.Limit
 		l.queueUpdate(e, true)
-		if e.last != nil && !e.last.runs {
-			continue
+		if e.last != nil && e.last.runs {
+			l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", min(pods[s.Pod].Grace, s.Limit))
 		}
-		l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", min(pods[s.Pod].Grace, s.Limit))
 	}
 	h.again = nil
 	if !d.Again.IsZero() {

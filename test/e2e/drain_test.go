@@ -19,6 +19,7 @@ func TestDrain_AgentKilledMeanwhile_KeepsPodsStopped(t *testing.T) {
 	a := s.serve()
 	s.awaitRunning("db", "main")
 	s.awaitRunning("web", "main")
+	s.excuse("db", "web")
 	drained := s.run("drain")
 	if drained.code != 0 || !strings.Contains(drained.out, "node drained\n") {
 		t.Fatalf("drain: %+v", drained)
