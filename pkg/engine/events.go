@@ -111,6 +111,12 @@ func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullProgres
 				text += fmt.Sprintf(" Image size: %d bytes.", n.Bytes)
 			}
 			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulled, text)
+		case n.Pending:
+			text := fmt.Sprintf("Still pulling image %q after %v", n.Image, n.Waited.Round(time.Second))
+			if n.Queued {
+				text = fmt.Sprintf("Waiting for other images for %v before pulling image %q", n.Waited.Round(time.Second), n.Image)
+			}
+			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulling, text)
 		default:
 			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulling, fmt.Sprintf("Pulling image %q", n.Image))
 		}

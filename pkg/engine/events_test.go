@@ -59,6 +59,19 @@ func (c *chronicle) want(t *testing.T, want ...string) {
 	}
 }
 
+// A pull that takes long has events of the kubelet's reason that say for how long.
+func TestPullEvents_PendingPull_SayHowLong(t *testing.T) {
+	t.Parallel()
+	c := &chronicle{}
+	report := pullEvents(recorder{c}, mkpod("web", image("remote:1")), "app")
+	report(pod.PullProgress{Pending: true, Waited: 60400 * time.Millisecond})
+	report(pod.PullProgress{Pending: true, Queued: true, Waited: 3 * time.Minute})
+	c.want(t,
+		`Normal Pulling spec.containers{app} Still pulling image "remote:1" after 1m0s`,
+		`Normal Pulling spec.containers{app} Waiting for other images for 3m0s before pulling image "remote:1"`,
+	)
+}
+
 // TestC_D_EventsOfALife: an image, a start, reads that find nothing new, a stop.
 //
 // Shows: Appendix D

@@ -41,6 +41,9 @@ type flight struct {
 	unknown bool          // the outcome of the pull is unknown, see records
 }
 
+// pendingAfter is how long a pull takes before the pods that wait for it report it.
+const pendingAfter = time.Minute
+
 // rateWait is how long a pull waits for its turn under the pull rate. The kubelet does not wait,
 // and tries a pull that exceeds the rate again after this time (C-1.39.8).
 const rateWait = 10 * time.Second
@@ -99,8 +102,8 @@ func (p *Puller) Pulls() []Pull {
 }
 
 // share waits for the flight that pulls n with creds. The first caller starts it; it is cancelled
-// when the last caller's ctx has ended.
-func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential) (*flight, error) {
+// when the last caller's ctx has ended. It calls pending as await does.
+func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []credential, pending func(queued bool)) (*flight, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err // the list of credentials may be incomplete
 	}
@@ -126,18 +129,32 @@ func (p *Puller) share(ctx context.Context, want *pod.Spec, n name, creds []cred
 	}
 	f.waiters++
 	p.mu.Unlock()
-	select {
-	case <-f.done:
-		return f, f.err
-	case <-ctx.Done():
+	return p.await(ctx, f, pending)
+}
+
+// await waits for the end of a flight. It calls pending while the flight takes long: after
+// pendingAfter, and then each time after twice the time before. queued says that the flight waits
+// for other pulls.
+func (p *Puller) await(ctx context.Context, f *flight, pending func(queued bool)) (*flight, error) {
+	for pause := pendingAfter; ; pause *= 2 {
+		select {
+		case <-f.done:
+			return f, f.err
+		case <-ctx.Done():
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if f.waiters--; f.waiters == 0 {
+				p.removeFlight(f) // a later caller starts a new flight
+				f.cancel()
+			}
+			return nil, ctx.Err()
+		case <-time.After(pause):
+			p.mu.Lock()
+			queued := f.Waiting
+			p.mu.Unlock()
+			pending(queued)
+		}
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if f.waiters--; f.waiters == 0 {
-		p.removeFlight(f) // a later caller starts a new flight
-		f.cancel()
-	}
-	return nil, ctx.Err()
 }
 
 // removeFlight removes f from the flights that callers can join. The caller holds the mutex.

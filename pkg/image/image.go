@@ -194,7 +194,9 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	}
 	progress(pod.PullProgress{Image: image})
 	began := time.Now()
-	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets))
+	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets), func(queued bool) {
+		progress(pod.PullProgress{Image: image, Pending: true, Queued: queued, Waited: time.Since(began)})
+	})
 	if err == nil {
 		progress(pod.PullProgress{Image: image, Pulled: true, Took: f.took, Waited: time.Since(began), Bytes: f.bytes})
 	}

@@ -93,3 +93,36 @@ func TestPullImage_ManyPodsOfOneImage_RateDelaysNone(t *testing.T) {
 		}
 	})
 }
+
+// A pull that takes long is reported after one minute, and then in growing intervals; a report says
+// whether it waits for another pull.
+func TestPullImage_LongPull_IsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRegistries()
+		r.took = 4 * time.Minute
+		m := on(t, r, t.TempDir(), func(c *image.Config) { c.PerRegistry = 1 })
+		defer m.stop()
+		var reports [2]string
+		var all sync.WaitGroup
+		for i := range reports {
+			all.Go(func() {
+				time.Sleep(time.Duration(i) * time.Second)
+				err := m.Puller.PullImage(t.Context(), wanted(fmt.Sprint("p", i), fmt.Sprintf("r.io/app:%d", i)), "c0", func(n pod.PullProgress) {
+					if n.Pending {
+						reports[i] += fmt.Sprintf("%s %s queued %t; ", n.Image, n.Waited, n.Queued)
+					}
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		if want := [2]string{
+			"r.io/app:0 1m0s queued false; r.io/app:0 3m0s queued false; ",
+			"r.io/app:1 1m0s queued true; r.io/app:1 3m0s queued true; r.io/app:1 7m0s queued false; ",
+		}; reports != want {
+			t.Errorf("reports %q, want %q", reports, want)
+		}
+	})
+}

@@ -3,11 +3,13 @@ package pod
 import "time"
 
 // PullProgress is one step of the pull of a container's image: the image is present, its
-// pull begins, or it was pulled.
+// pull begins, it takes long, or it was pulled.
 type PullProgress struct {
 	Image   string // as the runtime is asked for it
 	Present bool   // it was there, and the pod may use it
-	Pulled  bool   // it was pulled just now; neither: it is about to be
+	Pulled  bool   // it was pulled just now
+	Pending bool   // its pull has not ended after Waited; none of the three: it is about to begin
+	Queued  bool   // Pending: it waits for other pulls
 	Took    time.Duration
 	Waited  time.Duration // Took, and what the pull waited for others before
 	Bytes   int64         // of the image; 0 is unknown
