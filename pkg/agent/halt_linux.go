@@ -38,8 +38,9 @@ type halter struct {
 	event func(message string)
 	power chan os.Signal // gets SIGPWR from the start of the agent
 
-	mu  sync.Mutex
-	now *record.Halt // nil: pods may run
+	turn sync.Mutex // held by begin and end: what the file and the engine get is in one order
+	mu   sync.Mutex
+	now  *record.Halt // nil: pods may run
 }
 
 // openHalter reads what an earlier agent has left.
@@ -52,7 +53,7 @@ func openHalter(cfg Config) *halter {
 	}
 	if ok {
 		h.now = &found
-		h.log.Warn("Not starting pods", "reason", found.Message())
+		h.log.Warn("Not starting pods", "reason", found.Text())
 	} else if err := record.RemoveHalt(h.root); err != nil {
 		h.log.Warn("Failed to remove the halt of an earlier boot", "error", err)
 	}
@@ -89,51 +90,71 @@ func (h *halter) forEngine() *engine.Halt {
 // begin stops all pods. ended is closed when all have stopped, or have had their time. A drain
 // that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
 func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
-	h.mu.Lock()
-	next := record.Halt{Boot: h.boot, Since: time.Now(), Cause: cause, MaxGrace: maxGrace}
-	if h.now != nil && h.now.Shutdown() {
-		if cause == record.CauseDrain {
-			h.mu.Unlock()
-			return nil, errShuttingDown
-		}
-		next.Since = h.now.Since
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	was, next := h.current(), record.Halt{Boot: h.boot, Since: time.Now(), Cause: cause, MaxGrace: maxGrace}
+	switch {
+	case was == nil:
+	case was.Shutdown() && !next.Shutdown():
+		return nil, errShuttingDown
+	case was.Shutdown():
+		next.Since, next.Drained = was.Since, was.Drained
+	case next.Shutdown():
+		next.Drained = was
+	default:
+		next.Since = was.Since
 	}
 	if err := record.SaveHalt(h.root, next); err != nil {
-		if cause == record.CauseDrain {
-			h.mu.Unlock()
+		if !next.Shutdown() {
 			return nil, fmt.Errorf("record the drain: %w", err)
 		}
 		h.log.Error("Failed to record the shutdown: an agent that starts before the machine stops would start pods", "error", err)
 	}
-	h.now = &next
-	h.mu.Unlock()
-	if next.Shutdown() {
+	h.set(&next)
+	if next.Shutdown() && (was == nil || !was.Shutdown()) {
 		h.event("Shutdown manager detected shutdown event")
 	}
 	return h.engine.Halt(ctx, *h.forEngine())
 }
 
+func (h *halter) set(now *record.Halt) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = now
+}
+
 var errShuttingDown = errors.New("the machine is shutting down")
 
-// end lets pods start again. Only with cancelled it ends a shutdown that logind announced.
+// end lets pods start again. Only with cancelled it ends a shutdown that logind announced; then a
+// drain from before the shutdown applies again.
 func (h *halter) end(ctx context.Context, cancelled bool) error {
-	h.mu.Lock()
-	was := h.now
-	if was != nil && was.Cause == record.CauseLogind && !cancelled {
-		h.mu.Unlock()
+	h.turn.Lock()
+	defer h.turn.Unlock()
+	was := h.current()
+	switch {
+	case was == nil:
+		return nil
+	case was.Cause == record.CauseLogind && !cancelled:
 		return errShuttingDown
 	}
-	if err := record.RemoveHalt(h.root); err != nil {
-		h.mu.Unlock()
-		return fmt.Errorf("end the drain: %w", err)
+	var next *record.Halt
+	if cancelled {
+		next = was.Drained
 	}
-	h.now = nil
-	h.mu.Unlock()
-	if was == nil {
-		return nil
+	err := record.RemoveHalt(h.root)
+	if next != nil {
+		err = record.SaveHalt(h.root, *next)
 	}
+	if err != nil {
+		return fmt.Errorf("record the end of the %s: %w", was.Cause, err)
+	}
+	h.set(next)
 	if was.Shutdown() {
 		h.event("Shutdown manager detected shutdown cancellation")
+	}
+	if next != nil {
+		_, err := h.engine.Halt(ctx, *h.forEngine())
+		return err
 	}
 	return h.engine.Resume(ctx)
 }

@@ -100,8 +100,14 @@ func TestHalter_Shutdown_OutranksADrain(t *testing.T) {
 	if err := h.end(t.Context(), false); !errors.Is(err, errShuttingDown) || len(to.resumed) > 0 {
 		t.Errorf("undo: %v", err)
 	}
-	if err := h.end(t.Context(), true); err != nil || len(to.resumed) != 1 || h.shuttingDown() {
+	if err := h.end(t.Context(), true); err != nil || len(to.resumed) > 0 || h.shuttingDown() {
 		t.Errorf("cancelled: %v", err)
+	}
+	if of := <-to.begun; of.Reason != "NodeDrained" {
+		t.Errorf("after the cancelled shutdown the drain does not apply: %+v", of)
+	}
+	if err := h.end(t.Context(), false); err != nil || len(to.resumed) != 1 || h.forEngine() != nil {
+		t.Errorf("undo: %v", err)
 	}
 }
 

@@ -44,7 +44,7 @@ func (a *Agent) Ready(ctx context.Context) error {
 // MayStart returns why no pod may start on this node: it is drained, or the machine shuts down.
 func (a *Agent) MayStart() error {
 	if h := a.halts.current(); h != nil {
-		return look.Fail(look.Failure, errors.New(h.Message()))
+		return look.Fail(look.Failure, errors.New(h.Text()))
 	}
 	return nil
 }

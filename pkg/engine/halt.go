@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,9 +25,16 @@ type Halt struct {
 	Shutdown bool
 }
 
+// same reports whether two halts stop the same pods in the same way.
+func (h Halt) same(o Halt) bool {
+	a, b := h.Order.MaxGrace, o.Order.MaxGrace
+	return h.Halted == o.Halted && h.Shutdown == o.Shutdown && slices.Equal(h.Order.Classes, o.Order.Classes) &&
+		(a == nil) == (b == nil) && (a == nil || *a == *b)
+}
+
 // Halt stops all pods in order, each within its grace, and starts none until Resume. The
 // channel is closed when all have ended, or have had their time. Another Halt replaces the one
-// before. An agent that starts while the node is halted gets Config.Halted, too: from its first
+// before; an equal one lets it go on. An agent that starts while the node is halted gets Config.Halted, too: from its first
 // moment it starts nothing. It returns when the sync loop has the request, or ctx has ended.
 func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err error) {
 	done := make(chan struct{})
@@ -84,6 +92,14 @@ func (l *loop) haltOf(e *entry) (h podHalt) {
 // handleHalt begins a halt of the node, replaces the one in progress, or ends it.
 func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 	h := &l.view.halting
+	if r.of != nil && h.of != nil && h.of.same(*r.of) { // it goes on
+		if h.over {
+			close(r.ended)
+		} else {
+			h.waiters = append(h.waiters, r.ended)
+		}
+		return
+	}
 	waiters := h.waiters
 	*h = halting{of: r.of}
 	if r.of != nil {

@@ -19,6 +19,9 @@ type Halt struct {
 	Cause string    `json:"cause"`
 	// MaxGrace is the most seconds that each pod gets to stop; nil is no limit.
 	MaxGrace *int64 `json:"maxGrace,omitempty"`
+	// Drained is the drain that a shutdown has replaced: it applies again if the shutdown is
+	// cancelled.
+	Drained *Halt `json:"drained,omitempty"`
 }
 
 // The causes of a Halt.
@@ -39,7 +42,15 @@ func (h Halt) Reason() string {
 	return "NodeDrained"
 }
 
-// Message says the same to a person; for a shutdown in the words of the kubelet (C-1.31.1).
+// Text says the same to a person.
+func (h Halt) Text() string {
+	if h.Shutdown() {
+		return "the machine is shutting down"
+	}
+	return h.Message()
+}
+
+// Message is the message in that status; for a shutdown in the words of the kubelet (C-1.31.1).
 func (h Halt) Message() string {
 	if h.Shutdown() {
 		return "Pod was rejected as the node is shutting down."

@@ -24,7 +24,7 @@ func (c Config) halted() (string, error) {
 	if !ok {
 		return "", err
 	}
-	return h.Message(), nil
+	return h.Text(), nil
 }
 
 // SetsKey is the key of the Secrets in last good sets, beside the root directory.
