@@ -89,7 +89,7 @@ var rules = []struct {
 	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
 	{"k8s.io/kubelet/...", []string{"pkg/config", "pkg/server", "pkg/stats", "pkg/client", "cmd", "test/..."}, "its types, as others know them; nothing that acts"},
 	{"k8s.io/pod-security-admission/...", []string{"pkg/policy"}, "Pod Security's checks, used in one place"},
-	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config", "pkg/cgroup", "pkg/cri"}, "arithmetic of resources; nothing that acts"},
+	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config", "pkg/cgroup", "pkg/cri", "pkg/volume"}, "arithmetic of resources; nothing that acts"},
 	{"k8s.io/klog/...", []string{"cmd"}, "klog is bridged, not used"},
 	{"k8s.io/cri-api/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "test/..."}, "CRI is spoken at the edge"},
 	{"google.golang.org/grpc/...", []string{"pkg/cri/...", "pkg/pleg", "pkg/probe", "pkg/bundle", "pkg/source/etcd", "test/..."}, "CRI and etcd are spoken to at the edge"},

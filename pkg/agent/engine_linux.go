@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"math"
 	"os"
 	"time"
 
@@ -61,6 +62,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observe
 		Services:           a.api.services(),
 		LogCheck:           cfg.ContainerLogInterval,
 		LogWorkers:         cfg.ContainerLogMaxWorkers,
+		Layers:             a.runtime.layers,
 		Logs:               logs.New(logs.Config{Dir: cfg.PodLogsDir, MaxSize: cfg.LogMaxBytes(), MaxFiles: cfg.ContainerLogMaxFiles}),
 		MaxBackoff:         cfg.MaxContainerRestartPeriod,
 		SyncFrequency:      cfg.SyncFrequency,
@@ -91,6 +93,21 @@ func (r *containerRuntime) recursiveReadOnly(class *string) bool {
 		handler = *class
 	}
 	return r.RecursiveReadOnly(handler)
+}
+
+// layers returns the bytes of the containers' writable layers, by pod UID and container name.
+func (r *containerRuntime) layers(ctx context.Context) (map[string]map[string]int64, error) {
+	usage, err := r.ContainerUsage(ctx)
+	all := make(map[string]map[string]int64)
+	for _, u := range usage {
+		if all[u.UID] == nil {
+			all[u.UID] = make(map[string]int64)
+		}
+		if used := u.Writable.Used; used != nil {
+			all[u.UID][u.Container] += int64(min(*used, math.MaxInt64)) // of all its runs that are left
+		}
+	}
+	return all, err
 }
 
 // podCgroups returns the manager of pods' cgroups. Only root may manage them; for other

@@ -64,6 +64,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 			Allocatable: allocatable,
 			MaxPods:     cfg.PodLimit(f.Capacity.Cpu().Value()),
 			NoAppArmor:  f.OS == "linux" && !f.AppArmor,
+			InCluster:   cfg.Kubeconfig != "",
 		},
 		limits: limits,
 		ips:    ips,

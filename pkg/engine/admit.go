@@ -65,7 +65,9 @@ func (e *entry) keepsUID() bool {
 // and the edit does not (pod.ClaimsUID). admitEdits adds to node.UIDs the UIDs that no pod in
 // want may get.
 func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
-	node.Terminating = nil // an edit does not wait for pods that stop: they count as all others
+	// An edit does not wait for pods that stop: they count as all others. It replaces a pod that
+	// runs, so pressure of the node does not refuse it.
+	node.Terminating, node.Pressure = nil, nil
 	owners := make(map[string]*pod.Spec, len(want))
 	for _, spec := range want {
 		if other := owners[spec.UID()]; other == nil || pod.ClaimsUID(other) {

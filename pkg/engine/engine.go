@@ -34,7 +34,9 @@
 //	beats     0  Beat → sync loop, which answers on a channel with room
 //	halts     0  Halt, Resume → sync loop, which closes the request's channel at the end
 //	operations
-//	          0  Restart, Delete → sync loop; it, or the worker, answers on a channel with room
+//	          0  Restart, Delete, Evict → sync loop; it, or the worker, answers on a channel with
+//	             room
+//	pressures 0  SetPressure → sync loop
 //	counting.done, rotation.done, measurement.done
 //	          0, 1, 1
 //	             a round of a periodic job → sync loop; there is one round of each at a time
@@ -132,6 +134,12 @@ type Config struct {
 	// that they are not known yet (C-1.38.1). nil: there are none.
 	Services func(namespace string) ([]*v1.Service, error)
 
+	// Layers returns the bytes of the writable layers of running containers, by the pod's UID
+	// and the container's name. nil: limits.ephemeral-storage is not enforced.
+	Layers func(ctx context.Context) (map[string]map[string]int64, error)
+	// NoStorageLimits says that no limit of a pod's disk is enforced.
+	NoStorageLimits bool
+
 	Logs       Logs          // nil: logs are not rotated
 	LogCheck   time.Duration // how often the sizes of logs are checked (C-1.43.1); default 10 s
 	LogWorkers int           // logs that are rotated at the same time; default 1
@@ -155,8 +163,9 @@ type Engine struct {
 	log  *slog.Logger
 	feed *feed.Publisher
 
-	beats      chan chan error // capacity 0: Beat → sync loop
-	operations chan *operation // capacity 0: Restart, Delete → sync loop
+	beats      chan chan error             // capacity 0: Beat → sync loop
+	operations chan *operation             // capacity 0: Restart, Delete, Evict → sync loop
+	pressures  chan []v1.NodeConditionType // capacity 0: SetPressure → sync loop
 	halts      chan haltRequest
 }
 
@@ -185,7 +194,7 @@ func New(cfg Config) *Engine {
 	if cfg.PodConfig != nil { // Once has none
 		publisher = feed.NewPublisher(cfg.PodConfig.Layers())
 	}
-	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation), halts: make(chan haltRequest)}
+	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation), pressures: make(chan []v1.NodeConditionType), halts: make(chan haltRequest)}
 }
 
 // Live returns what this engine shows to readers. It exists before Run and after it, and

@@ -330,21 +330,22 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 // disk is what outlives an agent: records, volumes, the journal. It is also the prober, whose
 // results a test sets.
 type disk struct {
-	mu      sync.Mutex
-	full    bool
-	shut    bool                                              // the journal is full too
-	killed  bool                                              // the agent that writes now was killed
-	slow    time.Duration                                     // how long writing a set takes
-	stuck   time.Duration                                     // how long setting up volumes takes, for a pod that has some
-	hung    func(call string, want *pod.Spec) <-chan struct{} // a call for volumes hangs until it is closed; nil: it does not
-	records map[pod.Key]pod.Record
-	sets    map[string]map[string]pod.LastGoodSet // by layer and file; nil: no sets are kept
-	volumes map[string]string                     // "uid/instance" → the data they show
-	puts    int                                   // calls of Put
-	over    map[string]string                     // by UID: the limit that the pod exceeds
-	journal map[pod.Key]*statusLine
-	lines   []statusLine
-	sick    map[string]bool // containers whose probes fail, by name
+	mu         sync.Mutex
+	full       bool
+	shut       bool                                              // the journal is full too
+	killed     bool                                              // the agent that writes now was killed
+	slow       time.Duration                                     // how long writing a set takes
+	stuck      time.Duration                                     // how long setting up volumes takes, for a pod that has some
+	hung       func(call string, want *pod.Spec) <-chan struct{} // a call for volumes hangs until it is closed; nil: it does not
+	records    map[pod.Key]pod.Record
+	sets       map[string]map[string]pod.LastGoodSet // by layer and file; nil: no sets are kept
+	volumes    map[string]string                     // "uid/instance" → the data they show
+	puts       int                                   // calls of Put
+	over       map[string]string                     // by UID: the limit that the pod exceeds
+	overLayers func(layers map[string]int64) string  // in place of over; nil: over
+	journal    map[pod.Key]*statusLine
+	lines      []statusLine
+	sick       map[string]bool // containers whose probes fail, by name
 
 	onReport func(pod.StatusReport) // called for each report; nil: not called
 	onSweep  func()                 // called when a sweep begins; nil: not called
@@ -487,9 +488,12 @@ func (d *disk) onVolumes(call string, want *pod.Spec) {
 
 func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
 
-func (d *disk) Over(_ context.Context, want *pod.Spec, _ int) (string, error) {
+func (d *disk) Over(_ context.Context, want *pod.Spec, _ int, layers map[string]int64) (string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.overLayers != nil {
+		return d.overLayers(layers), nil
+	}
 	return d.over[want.UID()], nil
 }
 

@@ -38,6 +38,7 @@ func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
 	}
+	l.revive(ctx)
 	switch {
 	case !l.runtime.Runtime, l.jobs.counting.running:
 	case l.jobs.counting.all || !l.start.adopted():

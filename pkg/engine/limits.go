@@ -9,7 +9,35 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// overfull is an instance of a pod whose volumes exceed their size limit.
+// storageRounds is how many rounds of measuring share one reading of writable layers: the
+// runtime computes them itself only every few seconds.
+const storageRounds = 3
+
+// storageLimits are the limits of a pod's disk that only measuring enforces (C-1.35.9).
+type storageLimits struct {
+	volumes    bool // the size of an emptyDir on the node's disk
+	containers bool // limits.ephemeral-storage of a container
+}
+
+func (l storageLimits) any() bool { return l.volumes || l.containers }
+
+func storageLimitsOf(p *v1.Pod) (l storageLimits) {
+	for i := range p.Spec.Volumes {
+		if e := p.Spec.Volumes[i].EmptyDir; e != nil && e.Medium == v1.StorageMediumDefault && e.SizeLimit != nil && !e.SizeLimit.IsZero() {
+			l.volumes = true
+		}
+	}
+	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
+		for i := range list {
+			if _, ok := list[i].Resources.Limits[v1.ResourceEphemeralStorage]; ok {
+				l.containers = true
+			}
+		}
+	}
+	return l
+}
+
+// overfull is an instance of a pod that exceeds a limit of its disk.
 type overfull struct {
 	key      pod.Key
 	uid      string
@@ -17,22 +45,12 @@ type overfull struct {
 	message  string // which limit, for a person; "": it exceeds none
 }
 
-// limited reports whether a pod has a limit that only measuring enforces: the size limit of an
-// emptyDir on the node's disk (C-1.35.9).
-func limited(p *v1.Pod) bool {
-	for i := range p.Spec.Volumes {
-		if e := p.Spec.Volumes[i].EmptyDir; e != nil && e.Medium == v1.StorageMediumDefault && e.SizeLimit != nil && !e.SizeLimit.IsZero() {
-			return true
-		}
-	}
-	return false
-}
-
-// measurement is the periodic job that measures the volumes of pods with such limits, in a
+// measurement is the periodic job that measures the disks of pods with such limits, in a
 // goroutine of its own: one round at a time. If a round is not over when the next is due,
 // that one is skipped.
 type measurement struct {
 	running bool
+	rounds  int             // that have begun
 	done    chan []overfull // capacity 1: the instances that exceed a limit
 }
 
@@ -43,34 +61,46 @@ func newMeasurement() measurement { return measurement{done: make(chan []overful
 
 // measure begins a round, unless no pod has such a limit.
 func (l *loop) measure(ctx context.Context) {
-	if l.jobs.measurement.running {
+	if l.jobs.measurement.running || l.cfg.NoStorageLimits {
 		return
 	}
 	type place struct {
 		spec *pod.Spec
 		overfull
 	}
+	withLayers := l.cfg.Layers != nil && l.jobs.measurement.rounds%storageRounds == 0
 	var places []place
+	anyContainer := false
 	for _, e := range l.pods {
-		if e.want != nil && !e.ended && e.last != nil && e.last.limited {
-			places = append(places, place{e.requested(), overfull{key: e.key, uid: e.requested().UID(), instance: e.last.instance}})
+		if e.want == nil || e.ended || e.last == nil || !e.last.limits.any() || !e.last.limits.volumes && !withLayers {
+			continue
 		}
+		anyContainer = anyContainer || e.last.limits.containers
+		places = append(places, place{e.requested(), overfull{key: e.key, uid: e.requested().UID(), instance: e.last.instance}})
 	}
+	l.jobs.measurement.rounds++
 	if len(places) == 0 {
 		return
 	}
 	l.jobs.measurement.running = true
-	done, volumes, log := l.jobs.measurement.done, l.cfg.Volumes, l.log
+	done, volumes, read, log := l.jobs.measurement.done, l.cfg.Volumes, l.cfg.Layers, l.log
 	l.workers.Go(func() {
 		var found []overfull
 		defer func() { done <- found }() // there is room: one round at a time
+		var layers map[string]map[string]int64
+		if withLayers && anyContainer {
+			var err error
+			if layers, err = read(ctx); err != nil {
+				log.Debug("Failed to read the sizes of writable layers", "error", err)
+			}
+		}
 		for _, p := range places {
 			if ctx.Err() != nil {
 				return
 			}
-			message, err := volumes.Over(ctx, p.spec, p.instance)
+			message, err := volumes.Over(ctx, p.spec, p.instance, layers[p.uid])
 			if err != nil {
-				log.Debug("Failed to measure volumes", "pod", p.key.String(), "error", err)
+				log.Debug("Failed to measure the disk of a pod", "pod", p.key.String(), "error", err)
 			}
 			if p.message = message; message != "" {
 				found = append(found, p.overfull)
@@ -79,23 +109,17 @@ func (l *loop) measure(ctx context.Context) {
 	})
 }
 
-// handleMeasured evicts the pods whose instances exceed a limit.
-func (l *loop) handleMeasured(found []overfull) {
+// limitGrace is the grace of a pod that exceeds a limit of its disk, in seconds (C-1.35.9).
+const limitGrace = 1
+
+// handleMeasured evicts the pods whose instances exceed a limit. The worker refuses an eviction
+// of an older instance.
+func (l *loop) handleMeasured(ctx context.Context, found []overfull) {
 	l.jobs.measurement.running = false
 	for _, o := range found {
-		l.evict(o)
+		l.handleOperation(ctx, &operation{
+			kind: opEvict, key: o.key, uid: o.uid, answer: make(chan error, 1),
+			eviction: &Eviction{UID: o.uid, Grace: limitGrace, Message: o.message, instance: o.instance},
+		})
 	}
-}
-
-// evict evicts a pod that exceeds a limit, unless another pod has its name by now. The worker
-// ignores the eviction of an older instance.
-func (l *loop) evict(o overfull) {
-	e := l.pods[o.key]
-	if e == nil || e.want == nil || e.requested().UID() != o.uid || e.evicted == o {
-		return
-	}
-	l.log.Warn("Evicting pod", "pod", o.key.String(), "message", o.message)
-	e.evicted = o
-	l.env.recorder.event(o.key, o.uid, "", pod.EventWarning, eventEvicted, o.message)
-	l.queueUpdate(e, true)
 }

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -74,6 +76,7 @@ type inputs struct {
 	beats      chan chan error
 	operations chan *operation
 	halts      chan haltRequest
+	pressures  chan []v1.NodeConditionType
 }
 
 // ids are the last numbers assigned; they only rise.
@@ -125,7 +128,6 @@ type admission struct {
 	holds      []string  // UIDs under which instances of it may exist, beside that of allocated
 	resize     refusal   // why the resources that want requests are not allocated
 	allocation allocation
-	evicted    overfull // the instance that has to terminate; zero: none
 }
 
 // link connects an entry to its worker.
@@ -163,6 +165,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 			beats:      e.beats,
 			operations: e.operations,
 			halts:      e.halts,
+			pressures:  e.pressures,
 		},
 		out:     statusOutput{feed: e.feed, listeners: e.cfg.Listeners, reporter: newReporter(e.cfg.Sinks, e.log)},
 		pods:    make(map[pod.Key]*entry),
@@ -171,7 +174,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 		jobs:    jobs{newCounting(), newRotation(), newMeasurement()},
 
 		order: podOrder{dependents: make(map[pod.Key][]*entry)},
-		view:  nodeView{halting: halting{of: e.cfg.Halted}},
+		view:  nodeView{halting: halting{of: e.cfg.Halted}, pressure: pressures{evicted: make(map[pod.Key]bool)}},
 	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
@@ -213,7 +216,7 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case <-measurements.C:
 			l.measure(ctx)
 		case found := <-l.jobs.measurement.done:
-			l.handleMeasured(found)
+			l.handleMeasured(ctx, found)
 		case beat := <-l.in.beats:
 			beat <- l.stuck(time.Now())
 		case o := <-l.in.operations:
@@ -221,6 +224,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case r := <-l.in.halts:
 			l.handleHalt(ctx, r)
 		case <-l.view.halting.again:
+		case now := <-l.in.pressures:
+			l.handlePressure(ctx, now)
 		case <-layersLate.C:
 			l.start.late = true
 			l.begin(ctx)

@@ -9,6 +9,8 @@ import (
 
 // nodeView is what the sync loop has to remember of the node.
 type nodeView struct {
+	pressure pressures
+
 	unseen  bool // the Node object was not known when admission ran last
 	pending bool // a pod waits until the Node object is known
 	freed   bool // this turn freed room, a port or a UID: admission runs at its end
@@ -19,6 +21,7 @@ type nodeView struct {
 // those of the Node object there (C-1.31.3); others may have changed them since registration.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
+	n.Pressure = l.view.pressure.now
 	if of := l.view.halting.of; of != nil {
 		n.Halted = of.Halted
 	}

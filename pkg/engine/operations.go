@@ -26,17 +26,27 @@ type RefusedError struct{ Msg string }
 
 func (e *RefusedError) Error() string { return e.Msg }
 
-// operation is one request to restart or delete a pod. It applies to the current instance and
-// does not change the desired state.
+// operation is one request to do something with a pod as it is now. It applies to the current
+// instance and does not change the desired state.
 type operation struct {
+	kind       operationKind
 	key        pod.Key
 	uid        string // the UID that the pod must have; "": any
 	number     uint64 // assigned by the sync loop; only rises
-	restart    bool   // restart containers; else stop the whole instance
 	containers []string
 	grace      *int64     // seconds; nil: the pod's own
+	eviction   *Eviction  // of an opEvict
 	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
 }
+
+type operationKind string
+
+const (
+	opRestart operationKind = "restart" // containers
+	opDelete  operationKind = "delete"  // stop the whole instance
+	opEvict   operationKind = "evict"   // end the instance as Failed
+	opRevive  operationKind = "revive"  // start an evicted pod again
+)
 
 func (o *operation) reply(err error) {
 	select {
@@ -52,7 +62,7 @@ func (o *operation) reply(err error) {
 // completes it. An error is ErrNoPod, a *RefusedError, or a timeout at the end of ctx, or
 // after a minute.
 func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
-	return e.request(ctx, &operation{key: key, restart: true, containers: containers, grace: grace})
+	return e.request(ctx, &operation{kind: opRestart, key: key, containers: containers, grace: grace})
 }
 
 // Delete stops the current instance of a pod, with its grace or the given one. A pod in the
@@ -60,7 +70,7 @@ func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, 
 // server are deleted there. A pod with another UID than uid, unless that is empty, is left
 // alone. Delete returns as Restart does.
 func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
-	return e.request(ctx, &operation{key: key, uid: uid, grace: grace})
+	return e.request(ctx, &operation{kind: opDelete, key: key, uid: uid, grace: grace})
 }
 
 func (e *Engine) request(ctx context.Context, o *operation) error {
@@ -90,36 +100,48 @@ func (l *loop) handleOperation(ctx context.Context, o *operation) {
 		l.operateOnOrphan(ctx, o)
 		return
 	}
-	if of := l.view.halting.of; o.restart && of != nil {
+	if of := l.view.halting.of; o.kind == opRestart && of != nil {
 		o.reply(&RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, of.Message)})
 		return
 	}
-	if o.restart {
-		if err := e.mayRestart(o); err != nil {
-			o.reply(err)
-			return
-		}
-		if why := plan.ForbiddenBy(l.cfg.Forbids, e.want); why != "" {
-			o.reply(&RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, why)})
-			return
-		}
-	} else if o.uid != "" && !e.has(o.uid) {
-		o.reply(otherUID(o.key))
-		return
-	} else if e.want != nil && e.want.Origin.FromAPI() {
-		o.reply(atServer(o.key))
-		return
-	}
-	if e.updates == nil {
-		o.reply(&RefusedError{fmt.Sprintf("pod %s has not started: there is nothing to stop", o.key)})
+	if err := l.mayOperate(e, o); err != nil {
+		o.reply(err)
 		return
 	}
 	l.assign(e, o)
-	if !o.restart && e.want != nil && e.ended { // a new instance: another pod may have its ports by now
+	if (o.kind == opDelete || o.kind == opRevive) && e.want != nil && e.ended { // a new instance: another pod may have its ports by now
 		l.forgetOrder(e) // admission notes it again
 		e.admitted, e.ended, e.refused.final = false, false, false
 		l.admit(ctx)
 	}
+}
+
+// mayOperate returns why an operation on a pod is not possible, nil when it is.
+func (l *loop) mayOperate(e *entry, o *operation) error {
+	switch o.kind {
+	case opRestart:
+		if err := e.mayRestart(o); err != nil {
+			return err
+		}
+		if why := plan.ForbiddenBy(l.cfg.Forbids, e.want); why != "" {
+			return &RefusedError{fmt.Sprintf("pod %s would not start again: %s", o.key, why)}
+		}
+	case opDelete:
+		switch {
+		case o.uid != "" && !e.has(o.uid):
+			return otherUID(o.key)
+		case e.want != nil && e.want.Origin.FromAPI():
+			return atServer(o.key)
+		}
+	case opEvict:
+		if err := e.mayEvict(o); err != nil {
+			return err
+		}
+	}
+	if e.updates == nil {
+		return &RefusedError{fmt.Sprintf("pod %s has not started: there is nothing to stop", o.key)}
+	}
+	return nil
 }
 
 // maxOperations is how many operations wait for one worker, beside the newest one.
@@ -130,11 +152,7 @@ func (l *loop) assign(e *entry, o *operation) {
 	l.ids.operation++
 	o.number = l.ids.operation
 	e.operations = append(e.operations[len(e.operations)-min(len(e.operations), maxOperations):len(e.operations):len(e.operations)], o)
-	what := "delete"
-	if o.restart {
-		what = "restart"
-	}
-	l.log.Info("Operation requested", "what", what, "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
+	l.log.Info("Operation requested", "what", string(o.kind), "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
 	l.queueUpdate(e, true)
 }
 
@@ -148,7 +166,9 @@ func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
 		o.reply(&RefusedError{fmt.Sprintf("pod %s waits until its source answers: try again later", o.key)})
 	case o.uid != "" && o.uid != s.uid:
 		o.reply(otherUID(o.key))
-	case o.restart:
+	case o.kind == opEvict:
+		o.reply(&RefusedError{fmt.Sprintf("pod %s is not in the desired set: it stops when its source has answered", o.key)})
+	case o.kind == opRestart:
 		o.reply(&RefusedError{fmt.Sprintf("pod %s is not in the desired set: its containers cannot be restarted", o.key)})
 	case pod.IsAPILayer(s.Layer):
 		o.reply(atServer(o.key))
@@ -220,8 +240,14 @@ func (w *worker) acknowledge() {
 
 // note puts an operation into the record.
 func (w *worker) note(o *operation) error {
-	if !o.restart {
+	switch o.kind {
+	case opDelete:
 		w.noteDelete(o.grace)
+		return nil
+	case opEvict:
+		return w.noteEviction(o.eviction)
+	case opRevive:
+		w.noteRevived()
 		return nil
 	}
 	names := o.containers

@@ -73,7 +73,6 @@ func (l *loop) send(ctx context.Context, e *entry) {
 		network:    l.runtime.Network,
 		runtime:    l.runtime.Runtime,
 		resize:     e.resize,
-		evicted:    e.evicted,
 		waits:      l.waits(e),
 		stopWaits:  stopWaits,
 		stopUntil:  stopUntil,
@@ -92,8 +91,7 @@ type podUpdate struct {
 	refused   refusal   // of the pod, or of an edit of an admitted pod
 	health    pod.Health
 	network   bool
-	runtime   bool     // the runtime is ready
-	evicted   overfull // an instance that has to terminate
+	runtime   bool // the runtime is ready
 	// resize is why the pod does not get the resources it requests.
 	resize refusal
 	// waits says which pod has to reach its condition before this pod starts, stopWaits which

@@ -41,6 +41,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependencies(e) // they may stop now
 		l.view.freed = true   // its ports are free
 	}
+	l.noteEvicted(&r)
 	l.setTargets(ctx, e, r.targets)
 	l.adoptStarted(ctx, e)
 	if now := dependencyStateOf(&r); now != e.dependencyState {
@@ -115,6 +116,7 @@ func (l *loop) drop(e *entry, r *report) {
 		close(e.updates)
 	}
 	delete(l.pods, e.key)
+	delete(l.view.pressure.evicted, e.key)
 	l.forgetOrder(e)
 	l.log.Info("Pod removed", "pod", e.key.String())
 }

@@ -129,6 +129,7 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 		w.freeSlot(ctx)
 		return have, false, !w.pause(ctx, emptyPause)
 	}
+	w.rec.catchUp(have)
 	w.observe(have)
 	w.acknowledge()
 	w.noteHalt()
@@ -287,9 +288,6 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 		StopUntil: w.update.stopUntil,
 	}
 	v.Health, v.MaxBackoff = w.update.health, w.env.maxBackoff
-	if o := w.update.evicted; want != nil && o.message != "" && o.uid == want.UID() && o.instance == plan.Instance(v) {
-		v.Evicted = o.message
-	}
 	return v
 }
 

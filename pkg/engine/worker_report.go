@@ -35,12 +35,13 @@ type report struct {
 	saveErr   error
 	final     bool // the pod cannot start before a person changes something
 	targets   []prober.Target
-	// limited says that the disk of this instance has to be measured.
-	limited  bool
+	// limits says for what the disk of this instance has to be measured.
+	limits   storageLimits
 	runs     bool // a container or the sandbox of the pod
 	instance int
-	holds    []string  // UIDs under which the runtime or the disk has something of the pod
-	logs     []logFile // of the containers that run
+	eviction *pod.Eviction // of this instance; nil: it was not evicted
+	holds    []string      // UIDs under which the runtime or the disk has something of the pod
+	logs     []logFile     // of the containers that run
 }
 
 // reportMetadata is what sinks get beside a status, see pod.StatusReport.
@@ -72,11 +73,14 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 
 		instance: w.rec.Instance,
 		runs:     podview.Running(v.Have) || podview.MayRun(v.Have),
-		limited:  v.Want != nil && !v.Have.Empty() && limited(v.Want.Pod),
+		eviction: w.rec.Evicted(),
 		stuck:    w.stuck(),
 	}
 	if !v.Have.Empty() {
 		r.here = v.Have.UID
+		if v.Want != nil && w.rec.Terminal == "" {
+			r.limits = storageLimitsOf(v.Want.Pod)
+		}
 	}
 	r.holds = w.holds(v.Have)
 	spec := w.update.requested
@@ -172,6 +176,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		Waits:          w.update.waits,
 		ContainerNotes: w.rec.ContainerNotes,
 		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
+		Disrupted:   status.DisruptedBy(&w.rec.Record),
 		StartTime:   w.rec.StartTime,
 		Instance:    w.rec.Instance,
 		Terminal:    w.rec.Terminal,
@@ -184,7 +189,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old instance has stopped: the status is that of the next one.
-		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage = next, "", "", ""
+		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage, notes.Disrupted = next, "", "", "", ""
 		if !w.rec.StopSince.IsZero() || w.rec.UID != spec.UID() { // zero: the status keeps its start time, or shows the current time
 			notes.StartTime = w.rec.StopSince
 		}

@@ -65,8 +65,9 @@ type Volumes interface {
 	// r has its environment.
 	Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error)
 	// Over measures the instance and returns which limit of its disk it exceeds, "" for none
-	// (C-1.35.9). The end of ctx ends it.
-	Over(ctx context.Context, want *pod.Spec, instance int) (string, error)
+	// (C-1.35.9). layers holds the bytes of the containers' writable layers by name; nil
+	// measures only the limits of volumes. The end of ctx ends it.
+	Over(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error)
 	// Take removes the volumes of one instance of the pod with uid. It never follows a link
 	// out of the pod's directory nor crosses a mount.
 	Take(ctx context.Context, uid string, instance int) error

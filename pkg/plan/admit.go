@@ -44,6 +44,10 @@ type Node struct {
 	NoAppArmor bool
 	// Halted is why the node starts no pods: it shuts down, or is drained. Zero: it starts them.
 	Halted Halted
+	// Pressure holds the pressures that the node is under. InCluster says that an API server
+	// assigns pods to this node: then static pods are admitted under pressure (C-1.35.8).
+	Pressure  []v1.NodeConditionType
+	InCluster bool
 }
 
 // Halted is the reason of a node that starts no pods, and a text for a person.
@@ -301,7 +305,7 @@ func (a *admission) discount(spec *pod.Spec) {
 // two pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
-		a.twice, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
+		a.twice, a.pressure, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
 	} {
 		if reason, detail = rule(spec); reason != "" {
 			return reason, detail

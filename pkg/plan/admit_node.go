@@ -19,6 +19,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// pressure refuses a pod while the node is under pressure (C-1.31): under MemoryPressure alone,
+// only one without requests and limits that does not tolerate it. Critical pods are admitted.
+func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
+	under := a.node.Pressure
+	if len(under) == 0 || Priority(spec) >= pod.PriorityClusterCritical || a.node.InCluster && !spec.Origin.FromAPI() {
+		return "", ""
+	}
+	if len(under) == 1 && under[0] == v1.NodeMemoryPressure {
+		taint := v1.Taint{Key: v1.TaintNodeMemoryPressure, Effect: v1.TaintEffectNoSchedule}
+		if pod.QOS(&spec.Pod.Spec) != v1.PodQOSBestEffort || slices.ContainsFunc(spec.Pod.Spec.Tolerations, func(t v1.Toleration) bool {
+			return t.ToleratesTaint(logr.Discard(), &taint, false)
+		}) {
+			return "", ""
+		}
+	}
+	return "Evicted", fmt.Sprintf("The node had condition: %v. ", under)
+}
+
 // sysctls refuses a pod with a sysctl that is neither safe nor allowed, or is the host's own.
 func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	sc := spec.Pod.Spec.SecurityContext

@@ -245,3 +245,40 @@ func TestSafeSysctlsOfAKernel(t *testing.T) {
 		}
 	}
 }
+
+// Under MemoryPressure alone a pod is refused if it has no requests and limits and does not
+// tolerate the pressure, else under any pressure. Critical pods are admitted, and on a node of a
+// cluster static pods are critical.
+//
+// Shows: C-1.31, C-1.35.8
+func TestAdmit_Pressure(t *testing.T) {
+	memory, disk := v1.NodeMemoryPressure, v1.NodeDiskPressure
+	const tolerates = "tolerations: [{key: node.kubernetes.io/memory-pressure, operator: Exists, effect: NoSchedule}], containers: [{name: c, image: i}]"
+	for _, row := range []struct {
+		source, spec string
+		cluster      bool
+		under        []v1.NodeConditionType
+		admitted     bool
+	}{
+		{"file", "", false, nil, true},
+		{"file", "", false, []v1.NodeConditionType{memory}, false},
+		{"file", "", true, []v1.NodeConditionType{memory}, true},
+		{"api", "", true, []v1.NodeConditionType{memory}, false},
+		{"api", tolerates, true, []v1.NodeConditionType{memory}, true},
+		{"api", tolerates, true, []v1.NodeConditionType{disk, memory}, false},
+		{"file", "containers: [{name: c, image: i, resources: {requests: {cpu: 1m}}}]", false, []v1.NodeConditionType{memory}, true},
+		{"file", "containers: [{name: c, image: i, resources: {requests: {cpu: 1m}}}]", false, []v1.NodeConditionType{disk}, false},
+		{"api", "priority: 2000000000, containers: [{name: c, image: i}]", true, []v1.NodeConditionType{disk}, true},
+	} {
+		spec := sized(t, "p", row.source, row.spec)
+		ok, refused := plan.Admit([]*pod.Spec{spec}, nil, plan.Node{Pressure: row.under, InCluster: row.cluster})
+		if (len(ok) == 1) != row.admitted {
+			t.Errorf("%+v: %d admitted, %+v", row, len(ok), refused)
+		}
+		for _, r := range refused {
+			if want := fmt.Sprintf("The node had condition: %v. ", row.under); r.Reason != "Evicted" || r.Message != want || r.Final != (row.source == "api") {
+				t.Errorf("%+v: %s %q final=%t", row, r.Reason, r.Message, r.Final)
+			}
+		}
+	}
+}

@@ -15,9 +15,9 @@ const (
 )
 
 // endOfInstance is how the desired instance has terminated, zero if it has not. The API server
-// decides, then the record, then its containers (C-1.26.13), so that it does not run again if
-// its record is lost (I4), then an eviction or its active deadline (C-1.26.16). It is also
-// zero if the instance is to be replaced or is not desired.
+// decides, then the record, which has evictions, then its containers (C-1.26.13), so that it
+// does not run again if its record is lost (I4), then its active deadline (C-1.26.16). It is
+// also zero if the instance is to be replaced or is not desired.
 func (s *planner) endOfInstance() Ended {
 	switch {
 	case s.Want == nil:
@@ -28,12 +28,9 @@ func (s *planner) endOfInstance() Ended {
 	case s.newInstance != "":
 		return Ended{}
 	case s.Record.Terminal != "" && s.target == s.Record.Instance:
-		return Ended{Phase: string(s.Record.Terminal)}
+		return Ended{Phase: string(s.Record.Terminal), Reason: s.Record.TerminalReason, Message: s.Record.TerminalMessage}
 	}
 	phase := s.phaseByContainers()
-	if s.Evicted != "" && phase == "" {
-		return Ended{Phase: failed, Reason: "Evicted", Message: s.Evicted}
-	}
 	if s.exceedsDeadline(phase) {
 		return Ended{Phase: failed, Reason: "DeadlineExceeded", Message: "Pod was active on the node longer than the specified deadline"}
 	}

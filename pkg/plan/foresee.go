@@ -103,6 +103,11 @@ func newWorld(v View) *world {
 		v.Record.ContainerNotes = make(map[string]pod.ContainerNotes)
 	}
 	v.Record.Streaks = nil
+	if e := v.Record.Evicted(); e != nil && e.Condition != "" && v.Want != nil && !v.Want.Origin.FromAPI() {
+		over := *e // the pressure ends at some time
+		over.Over = true
+		v.Record.Eviction = &over
+	}
 	return &world{v: v}
 }
 

@@ -137,7 +137,6 @@ func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 	ofForecast := []string{
 		"Hindrances", // left out
 		"Health",     // probes pass
-		"Evicted",    // measured by a running agent; an evicted pod terminates whatever the forecast serves
 		"MaxBackoff", // back-offs are over
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[plan.View]()) {

@@ -41,8 +41,10 @@ type viewYAML struct {
 	StopAsked      bool                          `json:"stopAsked"`
 	NetworkDown    bool                          `json:"networkDown"`
 	Refused        string                        `json:"refused"`
-	Evicted        string                        `json:"evicted"`
-	VolumesDue     string                        `json:"volumesDue"` // the time until they are out of date
+	Evicted        string                        `json:"evicted"`      // its message; "": not evicted
+	EvictedFor     v1.NodeConditionType          `json:"evictedFor"`   // "" is a limit of the pod's disk
+	EvictionOver   bool                          `json:"evictionOver"` // the pressure has ended
+	VolumesDue     string                        `json:"volumesDue"`   // the time until they are out of date
 	Waits          string                        `json:"waits"`
 	Forbidden      string                        `json:"forbidden"`
 	StopWaits      string                        `json:"stopWaits"`
@@ -142,7 +144,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 			Want: want, Attempts: y.Attempts, Terminal: v1.PodPhase(y.Terminal), StopGrace: y.StopGrace, StopAsked: y.StopAsked,
 			ContainerNotes: y.ContainerNotes, Streaks: y.Streaks, RestartingAll: y.Restarting, StartTime: plantest.Now.Add(-time.Hour),
 		},
-		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, Evicted: y.Evicted,
+		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale,
 		Hindrances: plan.Hindrances{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
 	}
 	v.Forbidden = y.Forbidden
@@ -169,6 +171,10 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 	}
 	if y.Instance != nil {
 		v.Record.Instance = *y.Instance
+	}
+	if y.Evicted != "" {
+		v.Record.Terminal, v.Record.TerminalReason, v.Record.TerminalMessage = v1.PodFailed, "Evicted", y.Evicted
+		v.Record.Eviction = &pod.Eviction{Instance: v.Record.Instance, Grace: 1, Condition: y.EvictedFor, Over: y.EvictionOver}
 	}
 	if y.VolumesReady != nil {
 		v.VolumesReady = *y.VolumesReady

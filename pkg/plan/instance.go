@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -49,10 +50,11 @@ func compare(made, want *pod.Spec) *planner {
 //	 was made from another definition of the pod              | the sandbox or the record
 //	 was being stopped, on request or while not desired       | its record
 //	 has terminated, and its content was edited (C-1.26.15)   | its record
+//	 was evicted for pressure of the node that has ended      | its record
 //
 // The newest instance is that of the newest sandbox. It is the recorded one if that is later:
 // then the volumes of that instance were set up, and its sandbox does not exist yet, or no
-// longer. The last two rows apply only if the record is of the newest instance.
+// longer. The last three rows apply only if the record is of the newest instance.
 func (s *planner) whyNewInstance() string {
 	want, b := s.Want, s.Have.Sandbox
 	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
@@ -81,6 +83,9 @@ func (s *planner) whyNewInstance() string {
 		return "pod was added again while it was stopping"
 	case s.Record.Terminal != "" && !want.Origin.FromAPI() && s.contentChanged():
 		return s.changedText("definition changed after the pod had terminated")
+	}
+	if e := s.Record.Evicted(); e != nil && e.Over {
+		return fmt.Sprintf("pod was evicted for %s, and starts again after it", e.Condition)
 	}
 	return ""
 }

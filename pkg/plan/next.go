@@ -176,6 +176,9 @@ func (s *planner) terminated() bool {
 	}
 	s.p.Ended = end
 	why := "pod has terminated: " + cmp.Or(end.Reason, end.Phase)
+	if e := s.Record.Evicted(); e != nil && e.Condition != "" && !s.Want.Origin.FromAPI() {
+		s.waitFor(fmt.Sprintf("pod was evicted, and starts again after %s", e.Condition))
+	}
 	s.stopRunning(why)
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})

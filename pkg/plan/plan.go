@@ -52,9 +52,6 @@ type View struct {
 	// node's policy forbids it, the machine shuts down, or the node is drained; "" when it may.
 	// Running containers continue.
 	Forbidden string
-	// Evicted is why the instance has to terminate: which limit of its disk it exceeds
-	// (C-1.35.9); "" when it may continue.
-	Evicted string
 	// Health holds the probe statuses of the running containers.
 	Health pod.Health
 	Hindrances

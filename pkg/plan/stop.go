@@ -9,9 +9,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// evictionGrace is the grace of a pod that exceeds a limit of its disk (C-1.35.9).
-const evictionGrace = 1
-
 // grace is how many seconds a stop may still take; at 0 or below none are left. The time that
 // a stop of the whole pod has already taken is subtracted, also if the agent was restarted in
 // between: grace only shrinks (C-1.16.12).
@@ -23,8 +20,8 @@ func (s *planner) grace() int64 {
 			g = min(g, *made.Pod.DeletionGracePeriodSeconds)
 		}
 	}
-	if s.Evicted != "" {
-		g = min(g, evictionGrace)
+	if e := s.Record.Evicted(); e != nil {
+		g = min(g, e.Grace)
 	}
 	if s.Record.Terminal != "" && s.Record.StopGrace != nil { // the node ended the instance
 		g = min(g, *s.Record.StopGrace)

@@ -52,6 +52,31 @@ type Record struct {
 	RestartingAll bool
 	// ContainerNotes holds the container notes, by container ID.
 	ContainerNotes map[string]ContainerNotes
+	// Eviction is the last eviction of the pod, also after its next instance began; nil for
+	// none.
+	Eviction *Eviction
+}
+
+// Eviction says why and when the node ended an instance.
+type Eviction struct {
+	Instance int
+	At       time.Time
+	Grace    int64 // the most seconds that its containers got to stop
+	// Condition is the pressure of the node that the instance was evicted for (C-1.35.7). "" is
+	// a limit of its own storage: the pod starts again only after an edit (C-1.35.9).
+	Condition v1.NodeConditionType
+	// Count is how often in a row the pod was evicted for pressure.
+	Count int
+	// Over says that the pressure has ended: another instance is due.
+	Over bool
+}
+
+// Evicted returns the eviction of the recorded instance, nil if it was not evicted.
+func (r *Record) Evicted() *Eviction {
+	if r.Eviction == nil || r.Eviction.Instance != r.Instance || r.Terminal == "" {
+		return nil
+	}
+	return r.Eviction
 }
 
 // Begin notes that an instance of want begins at now, and reports whether it differs
@@ -62,7 +87,7 @@ func (r *Record) Begin(want *Spec, instance int, now time.Time) bool {
 		return false
 	}
 	if r.UID != "" && r.UID != want.UID() {
-		r.Attempts = make(map[string]uint32)
+		r.Attempts, r.Eviction = make(map[string]uint32), nil
 	}
 	r.endInstance()
 	r.UID, r.Want, r.Instance, r.StartTime = want.UID(), want, instance, want.Acknowledged(now)

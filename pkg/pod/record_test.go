@@ -18,6 +18,7 @@ func full(want *Spec) Record {
 		StartTime: time.Unix(1, 0), StopSince: time.Unix(2, 0), StopGrace: &grace, StopAsked: true, StopReason: "drained",
 		Terminal: v1.PodFailed, TerminalReason: "DeadlineExceeded", TerminalMessage: "too long",
 		Streaks: map[string]int{"a": 3}, RestartingAll: true, ContainerNotes: map[string]ContainerNotes{"id": {PreStop: true}},
+		Eviction: &Eviction{Instance: 2, Count: 1},
 	}
 }
 
@@ -32,7 +33,7 @@ func holdsOnTo(r Record) (left []string) {
 	of := reflect.ValueOf(r)
 	for i := range of.NumField() {
 		switch name := of.Type().Field(i).Name; name {
-		case "Key", "UID", "Want", "Instance", "Attempts", "StartTime", "ContainerNotes":
+		case "Key", "UID", "Want", "Instance", "Attempts", "StartTime", "ContainerNotes", "Eviction":
 		default:
 			if !of.Field(i).IsZero() {
 				left = append(left, name)
@@ -77,7 +78,7 @@ func TestRecordBegin_NextInstance_KeepsNumbersOnly(t *testing.T) {
 			if left := holdsOnTo(r); left != nil {
 				t.Errorf("the record keeps %v", left)
 			}
-			if len(r.Attempts) != test.attempts || r.Want != want || r.UID != want.UID() || r.Instance != 3 || !r.StartTime.Equal(now) {
+			if len(r.Attempts) != test.attempts || (r.Eviction != nil) != (test.attempts > 0) || r.Evicted() != nil || r.Want != want || r.UID != want.UID() || r.Instance != 3 || !r.StartTime.Equal(now) {
 				t.Errorf("the new instance begins as %+v", r)
 			}
 			if r.StopSince = now; r.Begin(want, 3, now) || !r.StopSince.Equal(now) {

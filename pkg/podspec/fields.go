@@ -73,9 +73,6 @@ type Field struct {
 	// Keys names the keys of a map of resources that take effect, one for each family
 	// (hugepages-2Mi stands for all sizes). Each has a proof in test/support.
 	Keys []string
-	// Idle names keys that Check accepts and that change nothing, with the reason: one
-	// in a manifest leads to a notice.
-	Idle map[string]string
 	// Default is the value that equals an absent field; writing it is no change. nil
 	// when there is none.
 	Default any

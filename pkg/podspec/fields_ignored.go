@@ -3,8 +3,6 @@ package podspec
 import (
 	"fmt"
 	"reflect"
-	"slices"
-	"strings"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -19,25 +17,6 @@ func Ignored(p *v1.Pod) []pod.Problem {
 	var out []pod.Problem
 	spec := fieldTree().kid("spec")
 	spec.ignored(reflect.ValueOf(&p.Spec).Elem(), nil, &out)
-	return append(out, idleLimits(&p.Spec)...)
-}
-
-// notMeasured is why a container's limit of ephemeral-storage changes nothing.
-const notMeasured = "nodectl does not measure what a container writes; it enforces sizeLimit of an emptyDir"
-
-// idleLimits returns a problem for each limit of a container that changes nothing.
-func idleLimits(spec *v1.PodSpec) (out []pod.Problem) {
-	for name, list := range map[string][]v1.Container{"initContainers": spec.InitContainers, "containers": spec.Containers} {
-		row := fieldTree().kid("spec").kid(name).kid("resources").kid("limits").row
-		for i := range list {
-			for key := range list[i].Resources.Limits {
-				if why, idle := row.Idle[string(key)]; idle {
-					out = append(out, pod.Problem{Path: fmt.Sprintf("spec.%s[%d].resources.limits[%s]", name, i, key), Msg: "is ignored: " + why})
-				}
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b pod.Problem) int { return strings.Compare(a.Path, b.Path) })
 	return out
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 // critical is the priority from which on a pod is never evicted (C-1.35.8).
-const critical = 2_000_000_000
+const critical = pod.PriorityClusterCritical
 
 // evictable reports whether pressure may end a pod.
 func (p EvictPolicy) evictable(it Pod) bool {

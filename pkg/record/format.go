@@ -42,6 +42,16 @@ type stored struct {
 	ContainerNotes  map[string]storedNotes `json:"lives,omitempty"`
 	Streaks         map[string]int         `json:"streaks,omitempty"`
 	RestartingAll   bool                   `json:"restartingAll,omitempty"`
+	Eviction        *storedEviction        `json:"eviction,omitempty"`
+}
+
+type storedEviction struct {
+	Instance  int                  `json:"instance"`
+	At        time.Time            `json:"at"`
+	Grace     int64                `json:"grace"`
+	Condition v1.NodeConditionType `json:"condition,omitempty"`
+	Count     int                  `json:"count,omitempty"`
+	Over      bool                 `json:"over,omitempty"`
 }
 
 type storedNotes struct {
@@ -120,6 +130,10 @@ func encode(r pod.Record) ([]byte, error) {
 	}
 	if r.Want != nil {
 		s.Want = storeSpec(r.Want)
+	}
+	if r.Eviction != nil {
+		s.Eviction = new(storedEviction(*r.Eviction))
+		s.Eviction.At = s.Eviction.At.UTC()
 	}
 	payload, err := json.Marshal(s)
 	if err != nil {
@@ -207,6 +221,9 @@ func decode(data []byte) (pod.Record, error) {
 	}
 	if w := s.Want; w != nil && w.Pod != nil {
 		r.Want = w.spec()
+	}
+	if s.Eviction != nil {
+		r.Eviction = new(pod.Eviction(*s.Eviction))
 	}
 	return r, nil
 }

@@ -47,6 +47,9 @@ func sample() pod.Record {
 		TerminalMessage: "too long",
 		Streaks:         map[string]int{"c": 3},
 		RestartingAll:   true,
+		Eviction: &pod.Eviction{
+			Instance: 3, At: time.Date(2026, 1, 2, 4, 4, 5, 2, time.UTC), Grace: 1, Condition: v1.NodeMemoryPressure, Count: 2, Over: true,
+		},
 		ContainerNotes: map[string]pod.ContainerNotes{
 			"c1": {PostStart: pod.HookDue, PreStop: true, Killed: string(pod.Liveness), Grace: ptr.To[int64](5), Resources: "cpu=1/2"},
 		},
@@ -125,7 +128,7 @@ func TestRoundTripIsExact(t *testing.T) {
 	t.Parallel()
 	root := filepath.Join(t.TempDir(), "root")
 	want := sample()
-	for _, v := range []any{want, *want.Want, want.Want.Origin, *want.Want.Data, want.Want.Data.Sums[1], want.Want.Data.Sums[1].Keys["k"]} {
+	for _, v := range []any{want, *want.Eviction, *want.Want, want.Want.Origin, *want.Want.Data, want.Want.Data.Sums[1], want.Want.Data.Sums[1].Keys["k"]} {
 		for i, f := range reflect.VisibleFields(reflect.TypeOf(v)) {
 			// Positions are only for messages right after reading. A pod with Unread starts nothing
 			// before its source has answered.

@@ -51,17 +51,21 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	return append(list, foreign...)
 }
 
-// disruption is the condition of a pod that a shutdown of the node has ended (C-1.36.2); nil for
-// any other pod.
+// disruption is the condition of a pod that a shutdown of the node (C-1.36.2) or its pressure
+// (C-1.35.7) has ended; nil for any other pod.
 func (b *build) disruption(st *v1.PodStatus) *v1.PodCondition {
-	if st.Phase != v1.PodFailed || b.notes.TerminalReason != TerminatedByShutdown {
+	message := b.notes.Disrupted
+	if b.notes.TerminalReason == TerminatedByShutdown {
+		message = b.notes.TerminalMessage
+	}
+	if st.Phase != v1.PodFailed || message == "" {
 		return nil
 	}
-	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: b.notes.TerminalMessage}
+	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message}
 }
 
 // foreign returns the conditions of other owners (C-1.26.18): as an API server has them, else
-// as reported before. A shared condition stays.
+// as reported before. A shared condition of an API server's pod stays.
 func (b *build) foreign() []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range b.want.Pod.Status.Conditions {
@@ -70,7 +74,7 @@ func (b *build) foreign() []v1.PodCondition {
 		}
 	}
 	for _, c := range b.before.Conditions {
-		kept := !b.want.Origin.FromAPI() || pod.ConditionSharedByKubelet(c.Type)
+		kept := b.want.Origin.FromAPI() == pod.ConditionSharedByKubelet(c.Type)
 		if kept && !pod.ConditionByKubelet(c.Type) && find(list, c.Type) == nil {
 			list = append(list, c)
 		}

@@ -35,6 +35,9 @@ type Notes struct {
 	RefusedFinal bool
 	// TerminalReason and TerminalMessage are the pod's, beside Terminal.
 	TerminalReason, TerminalMessage string
+	// Disrupted is why the node ended the pod before its time, see DisruptedBy; "": it did
+	// not.
+	Disrupted string
 	// ContainerNotes holds container notes, which cannot be observed, by container ID.
 	ContainerNotes map[string]pod.ContainerNotes
 	// Waits says which pod this one waits for before it starts; "" when none.

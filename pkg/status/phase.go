@@ -22,6 +22,16 @@ const (
 // WaitsForPod is the reason of a pod that waits for another (AnnotationDependsOn).
 const WaitsForPod = "WaitsForPod"
 
+// DisruptedBy returns why the node ended the recorded instance before its time, "" if it did not:
+// the message of the pod's DisruptionTarget condition (C-1.35.7). A limit of the pod's own
+// storage is no disruption.
+func DisruptedBy(rec *pod.Record) string {
+	if e := rec.Evicted(); e != nil && e.Condition != "" {
+		return rec.TerminalMessage
+	}
+	return ""
+}
+
 // phase sets the phase with its reason and message. A final phase stays (C-1.26.15).
 func (b *build) phase(st *v1.PodStatus) {
 	reported := b.reported()

@@ -60,7 +60,7 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	if rec != nil {
 		notes.StartTime, notes.Instance, notes.Terminal = rec.StartTime, rec.Instance, rec.Terminal
 		notes.TerminalReason, notes.TerminalMessage, notes.ContainerNotes = rec.TerminalReason, rec.TerminalMessage, rec.ContainerNotes
-		notes.Terminating = !rec.StopSince.IsZero()
+		notes.Terminating, notes.Disrupted = !rec.StopSince.IsZero(), DisruptedBy(rec)
 	}
 	current := Of(spec, a, pod.Health{}, before, notes, now)
 	keepWaiting(&current, before)

@@ -51,7 +51,7 @@ func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 	if err != nil {
 		return err
 	}
-	logs := key.Namespace + "_" + key.Name + "_" + uid
+	logs := logDirectory(key, uid)
 	if len(logs) > syscall.NAME_MAX {
 		logs = "" // such a directory cannot have been made
 	} else if err := oneName(logs); err != nil {
@@ -86,6 +86,11 @@ func (v *Volumes) forget(ctx context.Context, dir, uid, logs string) error {
 		}
 	}
 	return removeTree(ctx, v.pods, uid)
+}
+
+// logDirectory is the name of a pod's log directory (C-1.22.10).
+func logDirectory(key pod.Key, uid string) string {
+	return key.Namespace + "_" + key.Name + "_" + uid
 }
 
 // removeLogs removes the links into a pod's log directory, then the directory: if it ends

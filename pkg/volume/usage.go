@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/component-helpers/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -23,39 +27,108 @@ var (
 	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", largest)
 )
 
-// Over returns a volume on the disk that exceeds its sizeLimit, "" for none. It measures
-// now, in blocks as du counts them, and only up to the limit (C-1.35.9). A volume that is
-// too deep to measure counts as over its limit, and so does the one at which the pod's
-// files are too many. It ends with ctx.
-func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int) (string, error) {
+// Over measures an instance and returns which limit of its disk it exceeds, "" for none, in the
+// kubelet's order and words (C-1.35.9): the sizeLimit of an emptyDir, the limits of all
+// containers together, the limit of one container. Sizes are blocks, as du counts them.
+//
+// layers holds the bytes of the containers' writable layers, by name; nil measures the limits of
+// emptyDirs only. Over measures each tree only up to its limit. A volume that is too deep to
+// measure counts as over its limit, and so does the one at which the pod's files are too many.
+// It ends with ctx.
+func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
 		return "", err
 	}
-	left := v.most
+	m := meter{ctx: ctx, left: v.most, limit: -1}
+	limits, limited := resource.PodLimits(want.Pod, resource.PodResourcesOptions{})[v1.ResourceEphemeralStorage]
+	if limited = limited && layers != nil; limited {
+		m.limit = limits.Value()
+	}
 	for _, p := range all {
-		e := p.EmptyDir
-		if e == nil || e.Medium != v1.StorageMediumDefault || e.SizeLimit == nil || e.SizeLimit.Sign() <= 0 {
+		if e := p.EmptyDir; e == nil || e.Medium != v1.StorageMediumDefault {
 			continue
 		}
-		names, err := measure(ctx, p.path, e.SizeLimit.Value(), left)
-		left -= names
-		switch {
-		case errors.Is(err, os.ErrNotExist):
-		case errors.Is(err, errOver):
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", p.Name, e.SizeLimit.String()), nil
-		case errors.Is(err, errTooDeep), errors.Is(err, errTooMany):
-			return fmt.Sprintf("Usage of EmptyDir volume %q cannot be measured: %s. ", p.Name, err), nil
-		case err != nil:
-			return "", fmt.Errorf("volume %s: %w", p.Name, err)
+		if over, err := m.emptyDir(p.path, p.Volume); over != "" || err != nil {
+			return over, err
 		}
+	}
+	if !limited {
+		return "", nil
+	}
+	of := func(c string) (int64, error) {
+		if v.cfg.PodLogsDir == "" {
+			return layers[c], nil
+		}
+		logs, err := m.tree(filepath.Join(v.cfg.PodLogsDir, logDirectory(want.Key, want.UID()), c), max(m.limit-m.used, 0))
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, errOver) {
+			return 0, fmt.Errorf("logs of container %s: %w", c, err)
+		}
+		return layers[c] + logs, nil
+	}
+	own := ""
+	for _, c := range slices.Concat(want.Pod.Spec.Containers, want.Pod.Spec.InitContainers) {
+		used, err := of(c.Name)
+		if err != nil {
+			return "", err
+		}
+		m.used += used
+		limit, ok := c.Resources.Limits[v1.ResourceEphemeralStorage]
+		if _, init := want.Container(c.Name); ok && own == "" && used > limit.Value() && (!init || pod.Restartable(&c)) {
+			own = fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+		}
+	}
+	if m.used > m.limit {
+		return m.overAll(), nil
+	}
+	return own, nil
+}
+
+// meter measures the trees of one pod.
+type meter struct {
+	ctx   context.Context
+	left  int   // files that may still be counted
+	limit int64 // bytes of all containers together; -1: none
+	used  int64 // bytes that were counted
+}
+
+func (m *meter) overAll() string {
+	return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", quantity.NewQuantity(m.limit, quantity.BinarySI))
+}
+
+// emptyDir measures an emptyDir on the disk if it counts against a limit, and returns which
+// limit it exceeds.
+func (m *meter) emptyDir(path string, v *v1.Volume) (string, error) {
+	own := int64(-1)
+	if l := v.EmptyDir.SizeLimit; l != nil && l.Sign() > 0 {
+		own = l.Value()
+	}
+	most := own
+	if rest := max(m.limit-m.used, 0); m.limit >= 0 && (own < 0 || rest < own) {
+		most = rest
+	}
+	if most < 0 {
+		return "", nil
+	}
+	used, err := m.tree(path, most)
+	m.used += used
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+	case errors.Is(err, errOver) && most == own:
+		return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.EmptyDir.SizeLimit.String()), nil
+	case errors.Is(err, errOver):
+		return m.overAll(), nil
+	case errors.Is(err, errTooDeep), errors.Is(err, errTooMany):
+		return fmt.Sprintf("Usage of EmptyDir volume %q cannot be measured: %s. ", v.Name, err), nil
+	case err != nil:
+		return "", fmt.Errorf("volume %s: %w", v.Name, err)
 	}
 	return "", nil
 }
 
-// measure returns errOver if a tree uses more bytes of the disk than limit, and errTooMany
-// if it has more than most files; names is the number of files it counted.
-func measure(ctx context.Context, path string, limit int64, most int) (names int, err error) {
+// tree returns the bytes of the disk that a tree uses. It ends with errOver when they exceed
+// limit, and with errTooMany when the pod has too many files.
+func (m *meter) tree(path string, limit int64) (used int64, err error) {
 	dir, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
 		return 0, err
@@ -66,12 +139,15 @@ func measure(ctx context.Context, path string, limit int64, most int) (names int
 		return 0, err
 	}
 	linked := map[uint64]bool{}
-	used := top.Blocks * 512
-	add := func(_ *os.File, _ string, st *unix.Stat_t) error {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+	used = top.Blocks * 512
+	if used > limit {
+		return used, errOver
+	}
+	err = walk(dir, 0, func(_ *os.File, _ string, st *unix.Stat_t) error {
+		if m.ctx.Err() != nil {
+			return context.Cause(m.ctx)
 		}
-		if names++; names > most {
+		if m.left--; m.left < 0 {
 			return errTooMany
 		}
 		if st.Dev != top.Dev {
@@ -87,10 +163,6 @@ func measure(ctx context.Context, path string, limit int64, most int) (names int
 			return errOver
 		}
 		return nil
-	}
-	if used > limit {
-		return 0, errOver
-	}
-	err = walk(dir, 0, add)
-	return names, err
+	})
+	return used, err
 }

@@ -44,13 +44,13 @@ func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := measure(t.Context(), dir, 1<<30, most); err != nil {
+			if _, err := (&meter{ctx: t.Context(), left: most}).tree(dir, 1<<30); err != nil {
 				t.Errorf("%d names: %v", most, err)
 			}
 			if err := fill(dir, most); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := measure(t.Context(), dir, 1<<30, most); !errors.Is(err, errTooMany) {
+			if _, err := (&meter{ctx: t.Context(), left: most}).tree(dir, 1<<30); !errors.Is(err, errTooMany) {
 				t.Errorf("%d names: %v, want %v", most+1, err, errTooMany)
 			}
 		})
@@ -78,7 +78,7 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, p := range all {
-		if over, err := v.Over(t.Context(), want, 1); over != "" || err != nil {
+		if over, err := v.Over(t.Context(), want, 1, nil); over != "" || err != nil {
 			t.Fatalf("with %d names: %q, %v", 100*i, over, err)
 		}
 		for n := range 100 {
@@ -87,7 +87,7 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 			}
 		}
 	}
-	if over, err := v.Over(t.Context(), want, 1); err != nil || !strings.Contains(over, `volume "v2" cannot be measured`) {
+	if over, err := v.Over(t.Context(), want, 1, nil); err != nil || !strings.Contains(over, `volume "v2" cannot be measured`) {
 		t.Errorf("with 300 names: %q, %v", over, err)
 	}
 }
@@ -148,7 +148,56 @@ func TestMeasure_ContextEnds_EndsWithItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("the agent stops")
 	cancel(stop)
-	if _, err := measure(ctx, dir, 1<<30, largest); !errors.Is(err, stop) {
+	if _, err := (&meter{ctx: ctx, left: largest}).tree(dir, 1<<30); !errors.Is(err, stop) {
 		t.Errorf("error %v, want %v", err, stop)
+	}
+}
+
+// The limits of containers count writable layers, logs and emptyDirs: for all containers
+// together, then for each. Files of a tmpfs do not count, and without layers nothing of it does.
+//
+// Shows: C-1.35.9
+func TestOver_LimitsOfContainers_CountLayersLogsAndVolumes(t *testing.T) {
+	v := New(Config{RootDir: t.TempDir(), PodLogsDir: t.TempDir()})
+	limits := func(size string) v1.ResourceRequirements {
+		return v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceEphemeralStorage: resource.MustParse(size)}}
+	}
+	always := v1.ContainerRestartPolicyAlways
+	want := &pod.Spec{Key: pod.Key{Namespace: "n", Name: "p"}, Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}}
+	want.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	want.Pod.Spec.Containers = []v1.Container{{Name: "a", Resources: limits("1Mi")}, {Name: "b", Resources: limits("3Mi")}}
+	want.Pod.Spec.InitContainers = []v1.Container{{Name: "side", RestartPolicy: &always, Resources: limits("1Mi")}}
+	if err := v.Put(t.Context(), want, pod.Place{}, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, all, err := v.place(want, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const mib = 1 << 20
+	write := func(path string, size int) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, make([]byte, size), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	volume, log := filepath.Join(all[0].path, "file"), filepath.Join(v.cfg.PodLogsDir, "n_p_u", "a", "0.log")
+	for _, row := range []struct {
+		volume, log int
+		layers      map[string]int64
+		want        string
+	}{
+		{3 * mib, mib / 2, map[string]int64{"a": mib / 4, "b": mib / 4}, ""},
+		{0, mib / 2, map[string]int64{"a": 3 * mib / 4}, `Container a exceeded its local ephemeral storage limit "1Mi". `},
+		{0, 0, map[string]int64{"side": 3 * mib / 2}, `Container side exceeded its local ephemeral storage limit "1Mi". `},
+		{3 * mib, mib, map[string]int64{"a": 0, "b": 2 * mib}, "Pod ephemeral local storage usage exceeds the total limit of containers 5Mi. "},
+		{6 * mib, 0, map[string]int64{}, "Pod ephemeral local storage usage exceeds the total limit of containers 5Mi. "},
+		{6 * mib, 0, nil, ""},
+	} {
+		write(volume, row.volume)
+		write(log, row.log)
+		if got, err := v.Over(t.Context(), want, 1, row.layers); err != nil || got != row.want {
+			t.Errorf("volume %d, log %d, layers %v: %q, %v, want %q", row.volume, row.log, row.layers, got, err, row.want)
+		}
 	}
 }

@@ -100,9 +100,9 @@ func TestF32_UnkillableProcess(t *testing.T) {
 	s.awaitStatus("stays", "overdue", overdue)
 	const stays = "Container is still running after its grace period"
 	said := a.await("level=WARN", stays, s.full("stays"))
-	m := regexp.MustCompile(`age=(\S+)`).FindStringSubmatch(said)
+	m := regexp.MustCompile(`stopping_for=(\S+)`).FindStringSubmatch(said)
 	if m == nil {
-		t.Fatalf("its age is not said: %s", said)
+		t.Fatalf("the message has no stopping_for: %s", said)
 	}
 	if age, err := time.ParseDuration(m[1]); err != nil || age < 4*time.Second { // more where the machine was busy
 		t.Errorf("said at the age of %s, %v", m[1], err)

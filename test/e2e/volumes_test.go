@@ -169,19 +169,22 @@ func TestC_1_37_EveryKindOfVolume(t *testing.T) {
 	s.nothingLeft()
 }
 
-// TestC_1_37_EmptyDirOverItsLimit: an emptyDir on disk that grows over its limit ends its
-// pod, with that reason; other pods are not touched.
+// TestC_1_37_EmptyDirOverItsLimit: an emptyDir on disk, or a container's writable layer, that
+// grows over its limit ends its pod, with that reason; other pods are not touched.
 //
-// Shows: C-1.37
+// Shows: C-1.37, C-1.35.9
 func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 	s := parallelStage(t)
 	s.write("fat.yaml", manifest("fat", []string{container("main", "forever", "volumeMounts: [{name: d, mountPath: /d}]")},
 		"volumes: [{name: d, emptyDir: {sizeLimit: 1Mi}}]"))
+	s.write("layer.yaml", manifest("layer", []string{container("main", "forever", "resources: {limits: {ephemeral-storage: 1Mi}}")}))
 	s.excuse("fat")
+	s.excuse("layer")
 	s.serve()
 	kept := s.keep()
-	main := s.awaitRunning("fat", "main")["main"]
+	main, layer := s.awaitRunning("fat", "main")["main"], s.awaitRunning("layer", "main")["main"]
 	s.must(os.WriteFile(main.inside("/d/large"), make([]byte, 4<<20), 0o600))
+	s.must(os.WriteFile(layer.inside("/large"), make([]byte, 4<<20), 0o600))
 	st := s.awaitPhase("fat", v1.PodFailed)
 	if st.Reason != "Evicted" || !strings.Contains(st.Message, `"d"`) || !strings.Contains(st.Message, "1Mi") {
 		t.Errorf("status: %s", describe(st))
@@ -190,6 +193,9 @@ func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 		_, err := s.runningNow("fat")
 		return err
 	})
+	if st := s.awaitPhase("layer", v1.PodFailed); st.Reason != "Evicted" || !strings.Contains(st.Message, "exceeds the total limit of containers 1Mi") {
+		t.Errorf("status: %s", describe(st))
+	}
 	s.untouched("keep", kept)
 }
 

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
@@ -33,6 +32,7 @@ func resourceProofs() []resourceProof {
 	return []resourceProof{
 		{"resources.limits", "cpu", "resources: {limits: {cpu: 500m}}", "", quota},
 		{"resources.limits", "memory", "resources: {limits: {memory: 64Mi}}", "", limit},
+		{"resources.limits", "ephemeral-storage", "resources: {limits: {ephemeral-storage: 101Gi}}", "", refused("OutOfephemeral-storage")},
 		{"resources.limits", "hugepages-2Mi", "resources: {limits: {hugepages-2Mi: 4Mi, memory: 1Gi}}", "", refused("OutOfhugepages-2Mi")},
 		{"resources.requests", "cpu", "resources: {requests: {cpu: 250m}}", "", shares},
 		{"resources.requests", "memory", "resources: {requests: {memory: 4Gi}}", "", score},
@@ -81,31 +81,5 @@ func TestResources_EveryNamedKey_HasAProof(t *testing.T) {
 				})
 			}
 		}
-	}
-}
-
-// TestResources_IdleKey_GetsANotice: a limit of ephemeral-storage is accepted, changes
-// nothing, and its author gets a notice at its place.
-func TestResources_IdleKey_GetsANotice(t *testing.T) {
-	t.Parallel()
-	const text = `apiVersion: v1
-kind: Pod
-metadata: {name: p}
-spec:
-  initContainers:
-  - {name: i, image: i, resources: {limits: {cpu: 1}}}
-  containers:
-  - name: c
-    image: c
-    resources:
-      limits:
-        ephemeral-storage: 1Gi
-`
-	file, notices := manifest.Parse([]byte(text), manifest.Options{Node: "n1", Source: "file", Location: "/m", File: "/m/p.yaml", Static: true})
-	if len(file.Problems) > 0 || len(file.Pods) != 1 || len(notices) != 1 {
-		t.Fatalf("problems %v, notices %v", file.Problems, notices)
-	}
-	if n := notices[0]; !strings.HasPrefix(n.Msg, "spec.containers[0].resources.limits[ephemeral-storage] is ignored: ") || n.Line != 12 {
-		t.Errorf("notice %+v", n)
 	}
 }
