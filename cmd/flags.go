@@ -30,14 +30,15 @@ func clusterSettings() []string {
 // serveSettings names serve's own.
 func serveSettings() []string {
 	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
-		"minimum-image-ttl-duration", "maximum-image-ttl-duration",
+		"minimum-image-ttl-duration", "maximum-image-ttl-duration", "eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
+		"eviction-max-pod-grace-period", "eviction-pressure-transition-period", "kernel-memcg-notification",
 		"shutdown-grace-period", "shutdown-grace-period-critical-pods", "shutdown-grace-period-by-pod-priority"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
 }
 
 // clusterNodeSettings names the settings of a node in a cluster.
 func clusterNodeSettings() []string {
 	return []string{"bootstrap-kubeconfig", "cert-dir", "rotate-certificates", "rotate-server-certificates", "register-node", "node-ip", "provider-id",
-		"node-status-update-frequency", "node-status-report-frequency", "node-status-max-images", "node-lease-duration", "eviction-hard", "eviction-pressure-transition-period",
+		"node-status-update-frequency", "node-status-report-frequency", "node-status-max-images", "node-lease-duration",
 		"kube-api-qps", "kube-api-burst", "event-qps", "event-burst"}
 }
 
@@ -156,8 +157,13 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("kube-api-burst", d.KubeAPIBurst, "burst of requests to the API server")
 	f.Int("event-qps", d.EventQPS, "events per second; 0 means no limit")
 	f.Int("event-burst", d.EventBurst, "burst of events")
-	f.StringSlice("eviction-hard", d.EvictionHard, "thresholds of node pressure: memory.available<100Mi,...")
+	f.StringSlice("eviction-hard", d.EvictionHard, "thresholds below which the node removes unused data, then evicts pods: memory.available<100Mi,...")
+	f.StringSlice("eviction-soft", d.EvictionSoft, "thresholds that have to be met for a grace period: memory.available<1Gi,...")
+	f.StringSlice("eviction-soft-grace-period", d.EvictionSoftGracePeriod, "grace periods of soft thresholds: memory.available=1m30s,...")
+	f.StringSlice("eviction-minimum-reclaim", d.EvictionMinimumReclaim, "how much more than a threshold is made available: imagefs.available=2Gi,...")
+	f.Int("eviction-max-pod-grace-period", d.EvictionMaxPodGracePeriod, "maximum grace period of a pod that a soft threshold evicts, in seconds")
 	f.Duration("eviction-pressure-transition-period", d.PressureTransitionPeriod, "how long a pressure condition stays true after the pressure ends")
+	f.Bool("kernel-memcg-notification", d.KernelMemcgNotification, "check memory as soon as the kernel notifies that it is short")
 	f.String("address", d.Address, "IP address that the server listens on")
 	f.Int("port", d.Port, "port of the server; -1 means 10250 with an API server and none without, 0 means none")
 	f.String("client-ca-file", d.ClientCAFile, "CA certificates for the server's clients")
@@ -214,6 +220,7 @@ func settingFlags() *pflag.FlagSet {
 		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
 		{"run-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},
+		{"eviction-soft", "THRESHOLDS"}, {"eviction-soft-grace-period", "DURATIONS"}, {"eviction-minimum-reclaim", "AMOUNTS"}, {"eviction-max-pod-grace-period", "SECONDS"},
 		{"address", "ADDRESS"}, {"healthz-bind-address", "ADDRESS"}, {"client-ca-file", "FILE"}, {"tls-cert-file", "FILE"}, {"tls-private-key-file", "FILE"}, {"tls-min-version", "VERSION"},
 		{"tls-cipher-suites", "SUITES"}, {"kubelet-config", "FILE"}, {"config-dir", "DIR"},
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -46,6 +47,11 @@ func (c Config) Check() error {
 		{"node-lease-duration", between(c.NodeLeaseDuration, 4*time.Second, time.Hour)},
 		{"node-status-max-images", between(c.NodeStatusMaxImages, -1, 1<<20)},
 		{"eviction-hard", errText(pod.ParseThresholds(c.EvictionHard))},
+		{"eviction-soft", errText(pod.ParseThresholds(c.EvictionSoft))},
+		{"eviction-soft-grace-period", errText(graces(c.EvictionSoftGracePeriod))},
+		{"eviction-soft", softWithoutGrace(c)},
+		{"eviction-max-pod-grace-period", between(c.EvictionMaxPodGracePeriod, 0, math.MaxInt32)},
+		{"eviction-minimum-reclaim", errText(amounts(c.EvictionMinimumReclaim))},
 		{"eviction-pressure-transition-period", notNegative(c.PressureTransitionPeriod)},
 		{"kube-api-qps", between(c.KubeAPIQPS, 1, 1<<20)},
 		{"kube-api-burst", between(c.KubeAPIBurst, 1, 1<<20)},

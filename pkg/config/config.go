@@ -76,8 +76,15 @@ type Config struct {
 	EventQPS                  int           `mapstructure:"event-qps"` // 0 is no limit
 	EventBurst                int           `mapstructure:"event-burst"`
 	NodeStatusMaxImages       int           `mapstructure:"node-status-max-images"` // the largest; -1 is no limit
-	EvictionHard              []string      `mapstructure:"eviction-hard"`          // "memory.available<100Mi"
+
+	// When the node is under pressure, and what it removes then.
+	EvictionHard              []string      `mapstructure:"eviction-hard"`                 // "memory.available<100Mi"
+	EvictionSoft              []string      `mapstructure:"eviction-soft"`                 // "memory.available<1Gi"
+	EvictionSoftGracePeriod   []string      `mapstructure:"eviction-soft-grace-period"`    // "memory.available=1m30s"
+	EvictionMaxPodGracePeriod int           `mapstructure:"eviction-max-pod-grace-period"` // in seconds, for soft thresholds
+	EvictionMinimumReclaim    []string      `mapstructure:"eviction-minimum-reclaim"`      // "imagefs.available=2Gi"
 	PressureTransitionPeriod  time.Duration `mapstructure:"eviction-pressure-transition-period"`
+	KernelMemcgNotification   bool          `mapstructure:"kernel-memcg-notification"`
 
 	// The server on TCP.
 	Address                        string        `mapstructure:"address"`
@@ -198,6 +205,7 @@ func Default() Config {
 		EventBurst:                100,
 		EvictionHard:              []string{"memory.available<100Mi", "nodefs.available<10%", "nodefs.inodesFree<5%", "imagefs.available<15%", "imagefs.inodesFree<5%"},
 		PressureTransitionPeriod:  5 * time.Minute,
+		KernelMemcgNotification:   true,
 
 		Address:                        "0.0.0.0",
 		Port:                           -1,

@@ -24,11 +24,10 @@ func KubeletFieldFlags() map[string]string {
 		"memory-manager-policy": "memoryManagerPolicy", "reserved-memory": "reservedMemory", "topology-manager-policy": "topologyManagerPolicy",
 		"topology-manager-policy-options": "topologyManagerPolicyOptions", "topology-manager-scope": "topologyManagerScope", "qos-reserved": "qosReserved",
 		"hairpin-mode": "hairpinMode", "kube-api-content-type": "contentType",
-		"serialize-image-pulls": "serializeImagePulls", "eviction-soft": "evictionSoft", "eviction-soft-grace-period": "evictionSoftGracePeriod",
-		"eviction-max-pod-grace-period": "evictionMaxPodGracePeriod", "eviction-minimum-reclaim": "evictionMinimumReclaim",
+		"serialize-image-pulls": "serializeImagePulls",
 		"enable-controller-attach-detach": "enableControllerAttachDetach", "make-iptables-util-chains": "makeIPTablesUtilChains",
 		"iptables-masquerade-bit": "iptablesMasqueradeBit", "iptables-drop-bit": "iptablesDropBit", "reserved-cpus": "reservedSystemCPUs",
-		"volume-plugin-dir": "volumePluginDir", "kernel-memcg-notification": "kernelMemcgNotification", "seccomp-default": "seccompDefault",
+		"volume-plugin-dir": "volumePluginDir", "seccomp-default": "seccompDefault",
 		"show-hidden-metrics-for-version": "showHiddenMetricsForVersion", "runonce": "runOnce",
 		"v": "logging.verbosity", "vmodule": "logging.vmodule", "log-flush-frequency": "logging.flushFrequency",
 	}
@@ -43,7 +42,7 @@ func KubeletIdleFlags() map[string]string {
 		"lock-file": "nodectl locks the root directory", "exit-on-lock-contention": "nodectl locks the root directory",
 		"minimum-container-ttl-duration": collected, "maximum-dead-containers": collected, "maximum-dead-containers-per-container": collected,
 		"keep-terminated-pod-volumes": gone, "register-schedulable": "use --register-with-taints", "really-crash-for-testing": "it is for tests only",
-		"experimental-allocatable-ignore-eviction": "nodectl evicts no pods yet", "experimental-mounter-path": gone,
+		"experimental-allocatable-ignore-eviction": "in a cluster, what eviction thresholds keep back is never allocatable", "experimental-mounter-path": gone,
 		"housekeeping-interval": cadvisor, "global-housekeeping-interval": cadvisor, "container-hints": cadvisor, "log-cadvisor-usage": cadvisor,
 		"boot-id-file": cadvisor, "machine-id-file": cadvisor, "enable-load-reader": cadvisor, "event-storage-age-limit": cadvisor,
 		"event-storage-event-limit": cadvisor, "application-metrics-count-limit": cadvisor,
@@ -61,7 +60,7 @@ func KubeletGoneFlags() []string {
 // KubeletSwitches are those of these flags that need no value.
 func KubeletSwitches() []string {
 	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos",
-		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "kernel-memcg-notification", "seccomp-default",
+		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "seccomp-default",
 		"runonce", "exit-on-lock-contention", "keep-terminated-pod-volumes", "register-schedulable", "really-crash-for-testing",
 		"experimental-allocatable-ignore-eviction", "log-cadvisor-usage", "enable-load-reader", "alsologtostderr", "logtostderr", "log-json-split-stream", "log-text-split-stream"}
 }

@@ -41,7 +41,7 @@ func (row kubeletRow) shown(value any) any {
 		return v.String()
 	case []string:
 		separator := "="
-		if row.setting == "eviction-hard" {
+		if row.setting == "eviction-hard" || row.setting == "eviction-soft" {
 			separator = "<"
 		}
 		switch {

@@ -200,12 +200,12 @@ func kubeletPods() []kubeletRow {
 		setsUnlessZero("kubeAPIBurst", ofNumber, "kube-api-burst"),
 		sets("serializeImagePulls", ofBool, "max-parallel-image-pulls").convertedBy(parallelPulls).noted("true: one pull at a time from each registry; false: up to maxParallelImagePulls"),
 		sets("maxParallelImagePulls", ofNumber, "max-parallel-image-pulls").convertedBy(parallelPulls).noted("from each registry"),
-		sets("evictionHard", ofStringMap, "eviction-hard").convertedBy(hardThresholds).noted("sets the thresholds of the node's conditions; a signal that is not named has no threshold. nodectl evicts no pods yet"),
-		unsupported("evictionSoft", ofStringMap, "nodectl evicts no pods yet"),
-		unsupported("evictionSoftGracePeriod", ofStringMap, "nodectl evicts no pods yet"),
+		sets("evictionHard", ofStringMap, "eviction-hard").convertedBy(hardThresholds).noted("a signal that is not named has no hard threshold"),
+		sets("evictionSoft", ofStringMap, "eviction-soft").convertedBy(softThresholds).noted("each signal needs an evictionSoftGracePeriod"),
+		sets("evictionSoftGracePeriod", ofStringMap, "eviction-soft-grace-period"),
 		setsUnlessZero("evictionPressureTransitionPeriod", ofDuration, "eviction-pressure-transition-period"),
-		unsupportedZero("evictionMaxPodGracePeriod", ofNumber, "nodectl evicts no pods yet"),
-		unsupported("evictionMinimumReclaim", ofStringMap, "nodectl evicts no pods yet"),
+		setsUnlessZero("evictionMaxPodGracePeriod", ofNumber, "eviction-max-pod-grace-period"),
+		sets("evictionMinimumReclaim", ofStringMap, "eviction-minimum-reclaim"),
 		sets("mergeDefaultEvictionSettings", ofBool, "eviction-hard").convertedBy(func(leaf, map[string]leaf) any { return nil }).noted("true adds the defaults of signals that evictionHard does not name"),
 		setsUnlessZero("podsPerCore", ofNumber, "pods-per-core"),
 	}
@@ -237,7 +237,7 @@ func kubeletResources() []kubeletRow {
 		sets("allowedUnsafeSysctls", ofStrings, "allowed-unsafe-sysctls"),
 		unsupportedZero("volumePluginDir", ofPath, "nodectl has no FlexVolumes", "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"),
 		setsUnlessZero("providerID", ofString, "provider-id"),
-		unsupportedZero("kernelMemcgNotification", ofBool, "nodectl evicts no pods yet", "false"),
+		setsUnlessZero("kernelMemcgNotification", ofBool, "kernel-memcg-notification").noted("the default here is true"),
 	}
 }
 

@@ -279,6 +279,11 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"shutdownGracePeriodByPodPriority: [{priority: 1000, shutdownGracePeriodSeconds: 20}, {priority: 0, shutdownGracePeriodSeconds: 5}]", map[string]any{"shutdown-grace-period-by-pod-priority": []string{"1000=20s", "0=5s"}}},
 		{"registerWithTaints: [{key: a, value: b, effect: NoSchedule}, {key: c, effect: NoExecute}]", map[string]any{"register-with-taints": []string{"a=b:NoSchedule", "c=:NoExecute"}}},
 		{"evictionHard: {memory.available: 5%}", map[string]any{"eviction-hard": []string{"memory.available<5%"}}},
+		{"evictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m30s}\nevictionMinimumReclaim: {imagefs.available: 2Gi}\nevictionMaxPodGracePeriod: 60\nkernelMemcgNotification: false",
+			map[string]any{
+				"eviction-soft": []string{"memory.available<1Gi"}, "eviction-soft-grace-period": []string{"memory.available=1m30s"},
+				"eviction-minimum-reclaim": []string{"imagefs.available=2Gi"}, "eviction-max-pod-grace-period": "60", "kernel-memcg-notification": "false",
+			}},
 		{"evictionHard: {}", map[string]any{"eviction-hard": []string{}}},
 		{"evictionHard: {memory.available: 5%, nodefs.available: 1Gi, nodefs.inodesFree: 1%, imagefs.inodesFree: 1%}\nmergeDefaultEvictionSettings: true",
 			map[string]any{"eviction-hard": []string{"imagefs.inodesFree<1%", "memory.available<5%", "nodefs.available<1Gi", "nodefs.inodesFree<1%", "imagefs.available<15%"}}},

@@ -262,6 +262,9 @@ func hardThresholds(l leaf, all map[string]leaf) any {
 	return list
 }
 
+// softThresholds returns the thresholds of evictionSoft.
+func softThresholds(l leaf, _ map[string]leaf) any { return joined(l.pairs, "<") }
+
 // level returns debug for a verbosity at which the kubelet logs that much.
 func level(l leaf, _ map[string]leaf) any {
 	if n, err := strconv.Atoi(l.text()); err == nil && n >= 4 {

@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/component-helpers/node/util/sysctl"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // Labels returns NodeLabels; the last one of a key wins. Check has accepted it.
@@ -203,9 +201,3 @@ func classes(list []string) (map[string]string, error) {
 
 // maxPulls is the maximal number of concurrent image pulls.
 const maxPulls = 1 << 10
-
-// Thresholds returns the thresholds of --eviction-hard.
-func (c Config) Thresholds() []pod.Threshold {
-	all, _ := pod.ParseThresholds(c.EvictionHard)
-	return all
-}

@@ -83,6 +83,30 @@ func NewThreshold(signal, value string) (Threshold, error) {
 	return Threshold{Signal: signal, Quantity: &q}, nil
 }
 
+// ParseAmount reads "memory.available=50Mi" and "nodefs.available=5%": an amount of what a signal
+// is about. Unlike in a threshold, it may be nothing or all.
+func ParseAmount(text string) (Threshold, error) {
+	signal, value, ok := strings.Cut(text, "=")
+	if !ok {
+		return Threshold{}, fmt.Errorf("%q is not of the form signal=quantity, such as memory.available=50Mi", text)
+	}
+	if !slices.Contains(Signals(), signal) {
+		return Threshold{}, fmt.Errorf("%q is not a signal; the signals are: %s", signal, strings.Join(Signals(), ", "))
+	}
+	if text, ok := strings.CutSuffix(value, "%"); ok {
+		p, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(p >= 0 && p <= 100) {
+			return Threshold{}, fmt.Errorf("%s: %q is not between 0%% and 100%%", signal, value)
+		}
+		return Threshold{Signal: signal, Percent: p}, nil
+	}
+	q, err := resource.ParseQuantity(value)
+	if err != nil || q.Sign() < 0 {
+		return Threshold{}, fmt.Errorf("%s: %q is neither a quantity, such as 50Mi, nor a percentage, such as 5%%", signal, value)
+	}
+	return Threshold{Signal: signal, Quantity: &q}, nil
+}
+
 // ParseThresholds reads a list of thresholds, each item of which may be a list
 // itself ("a<1Gi,b<10%"). No signal may stand in it twice.
 func ParseThresholds(list []string) ([]Threshold, error) {

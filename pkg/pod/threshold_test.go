@@ -63,3 +63,26 @@ func TestC_1_35_2_ListOfThresholds(t *testing.T) {
 		t.Errorf("twice: %v", err)
 	}
 }
+
+// An amount may be nothing or all.
+func TestParseAmount(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		text string
+		want int64 // of 1000
+		says string
+	}{
+		{"memory.available=50", 50, ""}, {"memory.available=0", 0, ""}, {"nodefs.available=100%", 1000, ""}, {"nodefs.inodesFree=7.5%", 75, ""},
+		{"memory.available<50Mi", 0, "not of the form"}, {"memory=1", 0, "not a signal"}, {"memory.available=-1", 0, "neither"},
+		{"memory.available=", 0, "neither"}, {"pid.available=101%", 0, "between 0% and 100%"}, {"pid.available=NaN%", 0, "between"},
+	} {
+		got, err := ParseAmount(c.text)
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%s: %v, want %q", c.text, err, c.says)
+			}
+		} else if err != nil || got.Of(1000) != c.want {
+			t.Errorf("%s: %d, want %d (%v)", c.text, got.Of(1000), c.want, err)
+		}
+	}
+}
