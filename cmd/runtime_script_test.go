@@ -22,6 +22,7 @@ func scriptRuntime(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("RUNTIME", "unix://"+socket)
 	root := "/nodectl-" + filepath.Base(dir) // scripts run side by side, and pods have real cgroups
 	ts.Setenv("NODECTL_CGROUP_ROOT", root)
+	ts.Setenv("NODECTL_EVICTION_HARD", "memory.available<1Mi") // whatever fills this machine's disk
 	ts.Defer(func() {
 		for _, of := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} {
 			dirs, err := filepath.Glob(of + root)

@@ -19,18 +19,19 @@ import (
 // Agent is this machine under this process: it holds the lock of the root directory, and the
 // runtime.
 type Agent struct {
-	cfg      Config
-	log      *slog.Logger
-	unlock   func()
-	host     host
-	state    state
-	metrics  *metrics.Metrics
-	api      *api // nil without an API server
-	runtime  *containerRuntime
-	groups   *cgroup.Cgroups
-	observer *node.Observer
-	events   *event.Store
-	halts    *halter
+	cfg       Config
+	log       *slog.Logger
+	unlock    func()
+	host      host
+	state     state
+	metrics   *metrics.Metrics
+	api       *api // nil without an API server
+	runtime   *containerRuntime
+	groups    *cgroup.Cgroups
+	pressures pressures
+	observer  *node.Observer
+	events    *event.Store
+	halts     *halter
 }
 
 // Open locks the root directory and finds the runtime; it starts the bundled one if that is
@@ -63,7 +64,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		Driver: a.runtime.Driver, Limits: a.host.limits, Enforce: a.host.enforcement(cfg), PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
 	})
 	a.halts = openHalter(cfg)
-	a.observer = newObserver(cfg, a.host, a.runtime, a.groups, a.halts.shuttingDown)
+	a.observer = newObserver(cfg, a.host, a.runtime, a.pressures.get, a.halts.shuttingDown)
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)
 	return a, nil

@@ -1,11 +1,9 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -95,13 +93,7 @@ func (a *Agent) limitReserved(event nodeEvent) error {
 }
 
 // newObserver returns the observer of this machine, which makes its node status.
-func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroups, shuttingDown func() bool) *node.Observer {
-	place := ""
-	if os.Geteuid() == 0 {
-		if at, ok := groups.PlaceOfAll(); ok {
-			place = cmp.Or(at.Dirs["memory"], at.Dirs[""])
-		}
-	}
+func newObserver(cfg Config, h host, rt *containerRuntime, under func() []v1.NodeConditionType, shuttingDown func() bool) *node.Observer {
 	return node.NewObserver(node.ObserverConfig{
 		Settings: node.Settings{
 			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
@@ -109,8 +101,8 @@ func newObserver(cfg Config, h host, rt *containerRuntime, groups *cgroup.Cgroup
 			NoLocalStorage: !cfg.LocalStorageCapacityIsolation,
 			ExternalCloud:  cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
-		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, RootDir: cfg.RootDir, PodsCgroup: place,
-		Thresholds: cfg.Thresholds(), Transition: cfg.PressureTransitionPeriod, Runtime: rt.Runtime, ShuttingDown: shuttingDown, Log: cfg.Log,
+		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, Under: under,
+		Runtime: rt.Runtime, ShuttingDown: shuttingDown, Log: cfg.Log,
 	})
 }
 

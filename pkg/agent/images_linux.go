@@ -40,7 +40,7 @@ func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 			return all, err
 		},
 		Disk: func(dir string) (bytes, inodes reclaim.Level, err error) {
-			b, i, err := node.Disk(dir)
+			b, i, err := node.DiskLevels(dir)
 			return reclaim.Level(b), reclaim.Level(i), err
 		},
 		Policy: reclaim.ImagePolicy{

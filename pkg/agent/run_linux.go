@@ -10,6 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/source/file"
+	"github.com/nodectl/nodectl/pkg/stats"
 )
 
 // Run serves until ctx ends: it keeps pods the way their sources want them, answers clients,
@@ -43,7 +44,10 @@ func (a *Agent) Run(ctx context.Context) error {
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
 	images := a.inventory(live, m)
-	answers, serving, err := a.serverConfig(e, m, images)
+	measured := a.stats(live)
+	up, closeAlarm := a.upkeepOf(e, m, images, measured)
+	defer closeAlarm()
+	answers, serving, err := a.serverConfig(e, m, images, measured, up)
 	if err != nil {
 		return err
 	}
@@ -59,6 +63,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.runtime.lookAfter(beside) })
 	defer a.runtime.pulls(beside, collecting{cfg.Pulls, images})()
 	wg.Go(func() { images.Run(beside) })
+	wg.Go(func() { up.Run(beside) })
 	wg.Go(func() { a.events.Run(beside) })
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })
@@ -90,6 +95,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	log.Info("Agent is exiting; pods keep running")
 	return nil
+}
+
+// stats returns what measures the usage of this node and its pods.
+func (a *Agent) stats(live *feed.Live) *stats.Stats {
+	measured := stats.New(stats.Config{
+		Node: a.cfg.NodeName, RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups,
+		Pods: live.Pods, RuntimePID: a.runtime.pid, Remeasure: a.cfg.VolumeStatsPeriod, Log: a.log,
+	})
+	a.metrics.Also(measured.Volumes())
+	return measured
 }
 
 // supervise returns the supervisor of a serving agent. It checks the sync loop, the workers,

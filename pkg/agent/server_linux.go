@@ -31,6 +31,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/server/access"
 	"github.com/nodectl/nodectl/pkg/stats"
+	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
 // runFor is the time limit of a command of /run.
@@ -38,14 +39,10 @@ const runFor = 10 * time.Minute
 
 // serverConfig returns the configuration of the server, on the local socket and, if
 // configured, on a TLS port. serving has the certificate of the port; it is nil without one.
-func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory) (s server.Config, serving *certificate.Serving, err error) {
-	cfg, live := a.cfg, e.Live()
-	measured := stats.New(stats.Config{
-		Node: cfg.NodeName, RootDir: cfg.RootDir, PodLogsDir: cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups, Pods: live.Pods, RuntimePID: a.runtime.pid, Remeasure: a.cfg.VolumeStatsPeriod, Log: a.log,
-	})
-	a.metrics.Also(measured.Volumes())
-	s = documents(cfg, live)
-	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images}, inContainers{a}, control{e, a.halts}, statistics{measured}
+func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats, up *upkeep.Upkeep) (s server.Config, serving *certificate.Serving, err error) {
+	cfg := a.cfg
+	s = documents(cfg, e.Live())
+	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images, up}, inContainers{a}, control{e, a.halts}, statistics{measured}
 	s.Images = imageControl{images, a.runtime.puller, a.runtime.ImageEndpoint()}
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
@@ -130,6 +127,7 @@ type ofNode struct {
 	*Agent
 	m      *member
 	images *image.Inventory
+	upkeep *upkeep.Upkeep
 }
 
 // Node implements server.Node.
@@ -183,6 +181,11 @@ func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
 
 // Images implements server.Node.
 func (a ofNode) Images(ctx context.Context) ([]server.Image, error) { return imageList(ctx, a.images) }
+
+// Reclaim implements server.Node.
+func (a ofNode) Reclaim(ctx context.Context, assume []string) (server.Reclaim, error) {
+	return reclaimForecast(ctx, a.upkeep, evictPolicy(a.cfg), assume)
+}
 
 // statusError turns an engine's error into a *server.StatusError.
 func statusError(err error) error {

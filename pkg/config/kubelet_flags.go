@@ -24,7 +24,7 @@ func KubeletFieldFlags() map[string]string {
 		"memory-manager-policy": "memoryManagerPolicy", "reserved-memory": "reservedMemory", "topology-manager-policy": "topologyManagerPolicy",
 		"topology-manager-policy-options": "topologyManagerPolicyOptions", "topology-manager-scope": "topologyManagerScope", "qos-reserved": "qosReserved",
 		"hairpin-mode": "hairpinMode", "kube-api-content-type": "contentType",
-		"serialize-image-pulls": "serializeImagePulls",
+		"serialize-image-pulls":           "serializeImagePulls",
 		"enable-controller-attach-detach": "enableControllerAttachDetach", "make-iptables-util-chains": "makeIPTablesUtilChains",
 		"iptables-masquerade-bit": "iptablesMasqueradeBit", "iptables-drop-bit": "iptablesDropBit", "reserved-cpus": "reservedSystemCPUs",
 		"volume-plugin-dir": "volumePluginDir", "seccomp-default": "seccompDefault",

@@ -288,14 +288,10 @@ func (v *Inventory) Collect(ctx context.Context) error {
 	if err != nil || len(plan.Steps) == 0 && plan.Need == 0 {
 		return err
 	}
-	answered := v.ask(ctx, hosts)
+	answered := v.ask(ctx, hosts, askLimit)
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	for host, is := range answered {
-		if !is {
-			v.silent[host] = time.Now()
-		}
-	}
+	v.noteSilent(answered)
 	_, plan, err = v.plan(ctx, answered)
 	if err != nil {
 		return err
@@ -325,12 +321,8 @@ func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n recla
 		v.cfg.Event("InvalidDiskCapacity", pod.EventWarning, "invalid capacity 0 on image filesystem")
 		return n, plan, errors.New("the image file system has a capacity of 0 bytes")
 	}
-	for i := range n.Images {
-		for _, host := range registriesOf(n.Images[i].Names) {
-			if answered != nil && !answered[host] {
-				n.Images[i].Silent = host
-			}
-		}
+	if answered != nil {
+		markSilent(n.Images, answered)
 	}
 	if plan = reclaim.Images(n, v.cfg.Policy); answered != nil && len(plan.Steps) > 0 {
 		v.measure(ctx, n.Images)

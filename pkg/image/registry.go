@@ -60,23 +60,49 @@ func (v *Inventory) registriesToAsk(ctx context.Context) (hosts map[string]bool,
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n, plan, err := v.plan(ctx, nil)
+	return v.registriesOfUnused(n.Images), plan, err
+}
+
+// registriesOfUnused returns the registries of unused images, without those that count as silent
+// already. The caller holds the lock.
+func (v *Inventory) registriesOfUnused(images []reclaim.Image) map[string]bool {
 	maps.DeleteFunc(v.silent, func(_ string, at time.Time) bool { return time.Since(at) >= silentFor })
-	hosts = map[string]bool{}
-	for _, i := range n.Images {
+	hosts := map[string]bool{}
+	for _, i := range images {
 		for _, host := range registriesOf(i.Names) {
 			if _, silent := v.silent[host]; !silent && len(i.Users) == 0 {
 				hosts[host] = true
 			}
 		}
 	}
-	return hosts, plan, err
+	return hosts
+}
+
+// noteSilent remembers the registries that did not answer. The caller holds the lock.
+func (v *Inventory) noteSilent(answered map[string]bool) {
+	for host, is := range answered {
+		if !is {
+			v.silent[host] = time.Now()
+		}
+	}
+}
+
+// markSilent names the registry of each image that comes from one without true in answered.
+func markSilent(images []reclaim.Image, answered map[string]bool) {
+	for i := range images {
+		for _, host := range registriesOf(images[i].Names) {
+			if !answered[host] {
+				images[i].Silent = host
+			}
+		}
+	}
 }
 
 // ask returns for each registry whether it answers. It leaves out those that have not answered when
-// askLimit is over. The order is random: with many registries that hang, each collection may leave
+// limit is over. The order is random: with many registries that hang, each collection may leave
 // out others.
-func (v *Inventory) ask(ctx context.Context, hosts map[string]bool) map[string]bool {
-	ctx, stop := context.WithTimeout(ctx, askLimit)
+func (v *Inventory) ask(ctx context.Context, hosts map[string]bool, limit time.Duration) map[string]bool {
+	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	answered := map[string]bool{}
 	var mu sync.Mutex // guards answered

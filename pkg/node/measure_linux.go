@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -16,70 +17,113 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// places is where Measure looks.
-type places struct {
-	root      string // of /proc and /sys
-	nodeFs    string // a directory of the file system of pods' data
-	imageFs   string // of images; "" is not known
-	podsGroup string // cgroup of all pods, as a directory of the cgroup file system; "" is not looked at
-	pids      int64
+// Meter measures what a machine may run short of.
+type Meter struct {
+	Root      string // of /proc and /sys
+	NodeFs    string // a directory of the file system of pods' data
+	ImageFs   string // of images; "" is not known
+	LayerFs   string // of containers' writable layers; "" is that of images
+	PodsGroup string // cgroup of all pods, as a directory of the cgroup file system; "" is not looked at
+	PIDs      int64  // how many the kernel permits; 0 is not looked at
 }
 
-// levels measures every signal, as the kubelet does (C-1.35.2). An error names what
-// could not be measured; the other levels are returned.
-func (p places) levels() (map[string]Level, error) {
-	all := map[string]Level{}
+// Levels is what a Meter has measured.
+type Levels struct {
+	Disks []Disk
+	// By has memory and process IDs, by signal.
+	By map[string]Level
+	// Cached is the memory of files that the kernel can take back at once.
+	Cached int64
+}
+
+// Disk is a file system, and what lies on it.
+type Disk struct {
+	Dir                  string // the directory that was measured
+	Bytes, Inodes        Level
+	Data, Images, Layers bool
+
+	device uint64
+}
+
+// Read measures every signal, as the kubelet does (C-1.35.2). Directories on one file system
+// are one Disk. An error names what could not be measured; the other levels are returned.
+func (m Meter) Read() (Levels, error) {
+	all := Levels{By: map[string]Level{}}
 	var errs []error
 	put := func(signal string, l Level, err error) {
 		if err != nil {
 			errs = append(errs, fmt.Errorf("measure %s: %w", signal, err))
 			return
 		}
-		all[signal] = l
+		all.By[signal] = l
 	}
-	l, err := p.memory()
+	l, cached, err := m.memory()
 	put(pod.SignalMemory, l, err)
-	if _, gone := os.Stat(p.podsGroup); p.podsGroup != "" && gone == nil { // without pods it need not be there
-		l, err = p.podsMemory(l.Capacity)
+	all.Cached = cached
+	if _, gone := os.Stat(m.PodsGroup); m.PodsGroup != "" && gone == nil { // without pods it need not be there
+		l, err = m.podsMemory(l.Capacity)
 		put(pod.SignalPodsMemory, l, err)
 	}
-	bytes, inodes, err := Disk(p.nodeFs)
-	put(pod.SignalNodeFs, bytes, err)
-	put(pod.SignalNodeInodes, inodes, err)
-	if p.imageFs != "" {
-		bytes, inodes, err = Disk(p.imageFs)
-		put(pod.SignalImageFs, bytes, err)
-		put(pod.SignalImageInodes, inodes, err)
-	}
-	// Containers' layers lie where images do.
-	put(pod.SignalContainerFs, bytes, err)
-	put(pod.SignalContainerInos, inodes, err)
-	if p.pids > 0 {
-		l, err = p.processes()
+	errs = append(errs, all.disks(m))
+	if m.PIDs > 0 {
+		l, err = m.processes()
 		put(pod.SignalPIDs, l, err)
 	}
 	return all, errors.Join(errs...)
 }
 
-// memory is the machine's: what is not in a working set is available.
-func (p places) memory() (Level, error) {
-	total, err := memory(filepath.Join(p.root, "proc"), "MemTotal")
-	if err != nil {
-		return Level{}, err
+func (all *Levels) disks(m Meter) error {
+	var errs []error
+	for _, at := range []struct {
+		signal, dir string
+		holds       func(*Disk)
+	}{
+		{pod.SignalNodeFs, m.NodeFs, func(d *Disk) { d.Data = true }},
+		{pod.SignalImageFs, m.ImageFs, func(d *Disk) { d.Images = true }},
+		{pod.SignalContainerFs, cmp.Or(m.LayerFs, m.ImageFs), func(d *Disk) { d.Layers = true }},
+	} {
+		if at.dir == "" {
+			continue
+		}
+		var s unix.Stat_t
+		if err := unix.Stat(at.dir, &s); err != nil {
+			errs = append(errs, fmt.Errorf("measure %s: %w", at.signal, &os.PathError{Op: "stat", Path: at.dir, Err: err}))
+			continue
+		}
+		i := slices.IndexFunc(all.Disks, func(d Disk) bool { return d.device == s.Dev })
+		if i < 0 {
+			bytes, inodes, err := DiskLevels(at.dir)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("measure %s: %w", at.signal, err))
+				continue
+			}
+			i = len(all.Disks)
+			all.Disks = append(all.Disks, Disk{Dir: at.dir, Bytes: bytes, Inodes: inodes, device: s.Dev})
+		}
+		at.holds(&all.Disks[i])
 	}
-	group := filepath.Join(p.root, "sys/fs/cgroup")
+	return errors.Join(errs...)
+}
+
+// memory is the machine's: what is not in a working set is available.
+func (m Meter) memory() (l Level, cached int64, err error) {
+	total, err := memory(filepath.Join(m.Root, "proc"), "MemTotal")
+	if err != nil {
+		return Level{}, 0, err
+	}
+	group := filepath.Join(m.Root, "sys/fs/cgroup")
 	if _, err := os.Stat(filepath.Join(group, "cgroup.controllers")); err != nil {
 		group = filepath.Join(group, "memory")
 	}
-	used, err := workingSet(group)
-	return Level{Available: total - used, Capacity: total}, err
+	used, cached, err := workingSet(group)
+	return Level{Available: total - used, Capacity: total}, cached, err
 }
 
 // podsMemory is that of all pods together, held to what their cgroup allows.
-func (p places) podsMemory(total int64) (Level, error) {
-	limit, err := number(filepath.Join(p.podsGroup, "memory.max"))
+func (m Meter) podsMemory(total int64) (Level, error) {
+	limit, err := number(filepath.Join(m.PodsGroup, "memory.max"))
 	if errors.Is(err, os.ErrNotExist) {
-		limit, err = number(filepath.Join(p.podsGroup, "memory.limit_in_bytes"))
+		limit, err = number(filepath.Join(m.PodsGroup, "memory.limit_in_bytes"))
 	}
 	switch {
 	case errors.Is(err, strconv.ErrSyntax): // "max"
@@ -88,19 +132,19 @@ func (p places) podsMemory(total int64) (Level, error) {
 		return Level{}, err
 	}
 	limit = min(limit, total)
-	used, err := workingSet(p.podsGroup)
+	used, _, err := workingSet(m.PodsGroup)
 	return Level{Available: limit - used, Capacity: limit}, err
 }
 
 // workingSet is what a cgroup uses of memory and the kernel cannot take back at
-// once. The root of cgroup v2 does not say what it uses; its parts do.
-func workingSet(group string) (int64, error) {
+// once; idle is what it can. The root of cgroup v2 does not say what it uses; its parts do.
+func workingSet(group string) (set, idle int64, err error) {
 	stat, err := pairs(filepath.Join(group, "memory.stat"))
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	used, err := number(filepath.Join(group, "memory.current"))
-	idle := stat["inactive_file"]
+	idle = stat["inactive_file"]
 	if errors.Is(err, os.ErrNotExist) {
 		used, err = number(filepath.Join(group, "memory.usage_in_bytes"))
 		if total, ok := stat["total_inactive_file"]; ok {
@@ -110,12 +154,12 @@ func workingSet(group string) (int64, error) {
 	if errors.Is(err, os.ErrNotExist) {
 		used, err = stat["anon"]+stat["file"], nil
 	}
-	return max(used-idle, 0), err
+	return max(used-idle, 0), idle, err
 }
 
 // processes counts processes and threads against the kernel's limit.
-func (p places) processes() (Level, error) {
-	path := filepath.Join(p.root, "proc/loadavg")
+func (m Meter) processes() (Level, error) {
+	path := filepath.Join(m.Root, "proc/loadavg")
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return Level{}, err
@@ -129,12 +173,12 @@ func (p places) processes() (Level, error) {
 	if err != nil {
 		return Level{}, fmt.Errorf("%s: %w", path, err)
 	}
-	return Level{Available: p.pids - n, Capacity: p.pids}, nil
+	return Level{Available: m.PIDs - n, Capacity: m.PIDs}, nil
 }
 
-// Disk returns the bytes and the inodes of the file system that holds dir. One
+// DiskLevels returns the bytes and the inodes of the file system that holds dir. One
 // that does not count inodes has no lack of them.
-func Disk(dir string) (bytes, inodes Level, err error) {
+func DiskLevels(dir string) (bytes, inodes Level, err error) {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return Level{}, Level{}, &os.PathError{Op: "statfs", Path: dir, Err: err}

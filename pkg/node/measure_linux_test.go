@@ -11,8 +11,6 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // TestC_1_35_1_MemoryThatIsAvailable: what the kernel could take back at once counts
@@ -34,7 +32,7 @@ func TestC_1_35_1_MemoryThatIsAvailable(t *testing.T) {
 	} {
 		files := rich()
 		maps.Copy(files, c.files)
-		l, err := places{root: machine(t, files)}.memory()
+		l, _, err := Meter{Root: machine(t, files)}.memory()
 		if c.want == 0 {
 			if err == nil || !strings.Contains(err.Error(), "memory.stat") {
 				t.Errorf("%s: %v, %v", name, l, err)
@@ -59,23 +57,29 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 		"pods/memory.max": "8192\n", "pods/memory.current": "5000\n", "pods/memory.stat": "inactive_file 1000\n",
 	})
 	root, dir := machine(t, files), t.TempDir()
-	at := places{root: root, nodeFs: dir, imageFs: dir, podsGroup: filepath.Join(root, "pods"), pids: 3000}
-	levels, err := at.levels()
+	at := Meter{Root: root, NodeFs: dir, ImageFs: dir, PodsGroup: filepath.Join(root, "pods"), PIDs: 3000}
+	levels, err := at.Read()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := slices.Sorted(maps.Keys(levels)); !slices.Equal(got, slices.Sorted(slices.Values(pod.Signals()))) {
-		t.Errorf("measured %v", got)
-	}
-	if levels["pid.available"] != (Level{2920, 3000}) || levels["allocatableMemory.available"] != (Level{4192, 8192}) {
-		t.Errorf("levels %v", levels)
+	if want := map[string]Level{
+		"memory.available": {16<<20 - 4096, 16 << 20}, "pid.available": {2920, 3000}, "allocatableMemory.available": {4192, 8192},
+	}; !maps.Equal(levels.By, want) {
+		t.Errorf("levels %v, want %v", levels.By, want)
 	}
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		t.Fatal(err)
 	}
-	if l := levels["nodefs.available"]; l.Capacity != int64(s.Blocks)*int64(s.Frsize) || l.Available <= 0 || l.Available > l.Capacity {
+	if len(levels.Disks) != 1 || !levels.Disks[0].Data || !levels.Disks[0].Images || !levels.Disks[0].Layers {
+		t.Fatalf("one file system for all is %+v", levels.Disks)
+	}
+	if l := levels.Disks[0].Bytes; l.Capacity != int64(s.Blocks)*int64(s.Frsize) || l.Available <= 0 || l.Available > l.Capacity {
 		t.Errorf("nodefs %v of %+v", l, s)
+	}
+	at.LayerFs = "/proc"
+	if levels, err = at.Read(); err != nil || len(levels.Disks) != 2 || levels.Disks[0].Layers || levels.Disks[1].Images || !levels.Disks[1].Layers {
+		t.Errorf("layers on a file system of their own: %+v, %v", levels.Disks, err)
 	}
 	if err := os.WriteFile(filepath.Join(root, "pods/memory.max"), []byte("max\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -83,16 +87,16 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 	if l, err := at.podsMemory(10000); err != nil || l != (Level{6000, 10000}) {
 		t.Errorf("without a limit: %v, %v", l, err)
 	}
-	at.nodeFs, at.podsGroup = filepath.Join(dir, "none"), filepath.Join(dir, "none")
-	levels, err = at.levels()
+	at.NodeFs, at.LayerFs, at.PodsGroup = filepath.Join(dir, "none"), "", filepath.Join(dir, "none")
+	levels, err = at.Read()
 	if err == nil || !strings.Contains(err.Error(), "nodefs.available") || strings.Contains(err.Error(), "allocatableMemory.available") {
 		t.Errorf("error %v", err)
 	}
-	if _, ok := levels["memory.available"]; !ok || len(levels) != 6 {
+	if _, ok := levels.By["memory.available"]; !ok || len(levels.By) != 2 || len(levels.Disks) != 1 || levels.Disks[0].Data {
 		t.Errorf("levels %v", levels)
 	}
-	at.podsGroup = dir
-	if levels, err = at.levels(); err == nil || !strings.Contains(err.Error(), "allocatableMemory.available") || len(levels) != 6 {
+	at.PodsGroup = dir
+	if levels, err = at.Read(); err == nil || !strings.Contains(err.Error(), "allocatableMemory.available") || len(levels.By) != 2 {
 		t.Errorf("a cgroup without files: %v, %v", levels, err)
 	}
 }

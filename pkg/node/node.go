@@ -2,8 +2,8 @@
 // system and kernel, what of it pods may use, and its conditions. It builds the Node
 // object from that.
 //
-// Read measures once and returns plain values. An Observer measures repeatedly, and
-// polls the runtime in the background. Object builds the Node of both, the same with an
+// Read and a Meter measure and return plain values. An Observer polls the runtime in the
+// background. Object builds the Node of both, the same with an
 // API server and without one (node/apiserver keeps it there). Numbers are counted as
 // the kubelet does, so that a manifest that fits there fits here. An Observer has one
 // channel, of one slot, which signals changes of readiness.
@@ -25,6 +25,9 @@ import (
 
 // resourcePID is the kubelet's name for process IDs.
 const resourcePID v1.ResourceName = "pid"
+
+// Level is the capacity of a resource, and how much of it is available.
+type Level struct{ Available, Capacity int64 }
 
 // Facts is what a machine is and has.
 type Facts struct {

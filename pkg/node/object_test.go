@@ -263,36 +263,6 @@ func TestC_1_41_6_Spared(t *testing.T) {
 	}
 }
 
-// TestC_1_35_4_Pressure: a threshold that was met holds for the transition period.
-//
-// Shows: C-1.35.4
-func TestC_1_35_4_Pressure(t *testing.T) {
-	t.Parallel()
-	thresholds, err := pod.ParseThresholds([]string{"memory.available<100", "nodefs.available<10%,nodefs.inodesFree<5%,pid.available<5,imagefs.available<100%"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var p Pressure
-	for i, c := range []struct {
-		after  time.Duration
-		levels map[string]Level
-		want   string
-	}{
-		{0, map[string]Level{"memory.available": {100, 1000}, "nodefs.available": {100, 1000}, "nodefs.inodesFree": {0, 0}, "imagefs.available": {0, 10}}, "[]"},
-		{10 * time.Second, map[string]Level{"memory.available": {99, 1000}}, "[MemoryPressure]"},
-		{20 * time.Second, map[string]Level{"memory.available": {500, 1000}, "nodefs.inodesFree": {4, 100}}, "[DiskPressure MemoryPressure]"},
-		{310 * time.Second, map[string]Level{"memory.available": {500, 1000}}, "[DiskPressure MemoryPressure]"},
-		{311 * time.Second, map[string]Level{"pid.available": {4, 10}}, "[DiskPressure PIDPressure]"},
-		{time.Hour, nil, "[]"},
-	} {
-		now := monday.Add(c.after)
-		p.See(thresholds, c.levels, now)
-		if got := fmt.Sprint(p.Now(5*time.Minute, now)); got != c.want {
-			t.Errorf("%d: %s, want %s", i, got, c.want)
-		}
-	}
-}
-
 // TestC_1_25_2_LabelsANodeMayNotSet: as NodeRestriction has it.
 //
 // Shows: C-1.25.2

@@ -20,21 +20,19 @@ type Runtime interface {
 	Facts(ctx context.Context) (pod.RuntimeFacts, error) // without name and version
 	Version(ctx context.Context) (name, version string, err error)
 	Images(ctx context.Context) ([]pod.Image, error)
-	Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error)
 }
 
 // ObserverConfig configures an Observer.
 type ObserverConfig struct {
 	Settings
-	NodeIPs    []string // of --node-ip
-	Found      []string // the result of HostIPs; nil: the Observer calls it, which may query DNS
-	NoLookup   bool     // the node's name is in no cluster's DNS: no name server is asked for it
-	Facts      Facts
-	RootDir    string // pods' data lie on its file system
-	PodsCgroup string // of all pods, as a directory of the cgroup file system; "" is not looked at
-	Thresholds []pod.Threshold
-	Transition time.Duration // how long a pressure condition stays after its end
-	Runtime    Runtime
+	NodeIPs  []string // of --node-ip
+	Found    []string // the result of HostIPs; nil: the Observer calls it, which may query DNS
+	NoLookup bool     // the node's name is in no cluster's DNS: no name server is asked for it
+	Facts    Facts
+	// Under returns the pressures that the node is under, in the order of their names; nil is
+	// none. It must not block.
+	Under   func() []v1.NodeConditionType
+	Runtime Runtime
 	// Health returns what else keeps pods from running ("PLEG is not healthy: …"); may
 	// be nil. It must not block.
 	Health func() error
@@ -64,8 +62,6 @@ type Observer struct {
 	runtimeAnswered bool      // it has answered at least once
 	images          []pod.Image
 	listed          time.Time // images
-	imageFs         string
-	pressure        Pressure
 	ips             []string
 	current         *v1.Node // as Node built it last
 	logged          map[string]string
@@ -163,38 +159,32 @@ func (o *Observer) readyLocked() bool {
 	return o.runtimeAnswered && o.runtime.Runtime.OK && o.runtime.Network.OK
 }
 
-// list reads the images and their file system from the runtime.
+// list reads the images from the runtime.
 func (o *Observer) list(ctx context.Context) {
 	images, err := o.cfg.Runtime.Images(ctx)
 	o.note("images", err)
-	fs, _, dirErr := o.cfg.Runtime.Filesystems(ctx)
-	o.note("imagefs", dirErr)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.listed = time.Now()
 	if err == nil {
 		o.images = images
 	}
-	if dirErr == nil {
-		o.imageFs = fs.Mountpoint
-	}
 }
 
-// Inputs measures this machine now, and adds what is known of the runtime.
+// Inputs returns the addresses and pressures of this machine now, and what is known of the
+// runtime.
 func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 	ips := o.addresses(ctx)
-	o.mu.Lock()
-	at := places{root: "/", nodeFs: o.cfg.RootDir, imageFs: o.imageFs, podsGroup: o.cfg.PodsCgroup, pids: o.cfg.Facts.PIDs}
-	o.mu.Unlock()
-	levels, err := at.levels()
-	o.note("pressure", err)
 	problems := o.outer()
+	var under []v1.NodeConditionType
+	if o.cfg.Under != nil {
+		under = o.cfg.Under()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.pressure.See(o.thresholds(), levels, now)
 	return Inputs{
 		Settings: o.cfg.Settings, Addresses: ips, Runtime: o.runtime, Images: o.images,
-		Problems: o.problemsLocked(now, problems), Under: o.pressure.Now(o.cfg.Transition, now),
+		Problems: o.problemsLocked(now, problems), Under: under,
 	}
 }
 
@@ -231,19 +221,6 @@ func (o *Observer) addresses(ctx context.Context) []string {
 		o.ips = ips
 	}
 	return o.ips
-}
-
-// thresholds are those of the configuration; what holds for the machine's memory
-// holds for that of all pods.
-func (o *Observer) thresholds() []pod.Threshold {
-	all := o.cfg.Thresholds
-	for _, t := range o.cfg.Thresholds {
-		if t.Signal == pod.SignalMemory {
-			t.Signal = pod.SignalPodsMemory
-			all = append(all[:len(all):len(all)], t)
-		}
-	}
-	return all
 }
 
 // outer returns the problems that other parts report: of pods, and of the shutdown.

@@ -57,13 +57,9 @@ func (c *container) Images(ctx context.Context) ([]pod.Image, error) {
 	return []pod.Image{{ID: "i", Size: 1}}, c.wait(ctx)
 }
 
-func (c *container) Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error) {
-	return pod.Filesystem{}, pod.Filesystem{}, c.wait(ctx)
-}
-
 func observer(t *testing.T, r Runtime, ips []string) *Observer {
 	return NewObserver(ObserverConfig{
-		Settings: Settings{Name: "n1", MaxPods: 110, MaxImages: 50}, NodeIPs: ips, Facts: someFacts(), RootDir: t.TempDir(), Transition: time.Minute, Runtime: r,
+		Settings: Settings{Name: "n1", MaxPods: 110, MaxImages: 50}, NodeIPs: ips, Facts: someFacts(), Runtime: r,
 	})
 }
 
@@ -235,13 +231,13 @@ func TestC_1_25_2_LookedAtOnDemand(t *testing.T) {
 	})
 }
 
-// TestC_1_35_4_PressureOnTheNode: a threshold that is met now is a condition now.
+// TestC_1_35_4_PressureOnTheNode: a pressure that the node is under now is a condition now.
 //
 // Shows: C-1.35.4
 func TestC_1_35_4_PressureOnTheNode(t *testing.T) {
 	t.Parallel()
 	o := observer(t, well(), known(t))
-	o.cfg.Thresholds = []pod.Threshold{{Signal: pod.SignalNodeFs, Percent: 99.999}}
+	o.cfg.Under = func() []v1.NodeConditionType { return []v1.NodeConditionType{v1.NodeDiskPressure} }
 	n := o.Node(t.Context(), nil)
 	if c := Condition(n, v1.NodeDiskPressure); c.Status != v1.ConditionTrue || !strings.Contains(c.Reason, "DiskPressure") {
 		t.Errorf("%+v", c)

@@ -150,12 +150,17 @@ func fitOrder(x, y v1.ResourceName) int {
 	return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x, y))
 }
 
+// Requests returns what a pod requests in all.
+func Requests(p *v1.Pod) v1.ResourceList {
+	return resource.PodRequests(p, resource.PodResourcesOptions{})
+}
+
 // requests returns a pod's requests for the resources that this node limits.
 func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 	if len(a.node.Allocatable) == 0 {
 		return nil
 	}
-	list := resource.PodRequests(p, resource.PodResourcesOptions{})
+	list := Requests(p)
 	maps.DeleteFunc(list, func(name v1.ResourceName, _ quantity.Quantity) bool {
 		_, listed := a.node.Allocatable[name]
 		return !listed && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)

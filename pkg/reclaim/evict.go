@@ -112,7 +112,7 @@ func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressu
 	}
 	var due []Threshold
 	for _, t := range thresholds {
-		level, measured := n.level(t.Signal)
+		level, measured := n.Level(t.Signal)
 		if !measured || level.Available >= t.goal(level.Capacity, before.Reclaiming[t.key()]) {
 			continue
 		}
@@ -197,8 +197,8 @@ func (n Node) disk(signal string) *Filesystem {
 	return &n.Filesystems[i]
 }
 
-// level returns what was measured for a signal.
-func (n Node) level(signal string) (Level, bool) {
+// Level returns what was measured for a signal.
+func (n Node) Level(signal string) (Level, bool) {
 	if fs := n.disk(signal); fs != nil {
 		if inodesOf(signal) {
 			return fs.Inodes, fs.Inodes.Capacity > 0 // some file systems count none
@@ -207,6 +207,21 @@ func (n Node) level(signal string) (Level, bool) {
 	}
 	l, ok := n.Levels[signal]
 	return l, ok
+}
+
+// WithLevel returns the node with another level of a signal. A disk that several signals share
+// has it for all of them.
+func (n Node) WithLevel(signal string, l Level) Node {
+	n.Filesystems, n.Levels = slices.Clone(n.Filesystems), maps.Clone(n.Levels)
+	switch fs := n.disk(signal); {
+	case fs == nil:
+		n.Levels[signal] = l
+	case inodesOf(signal):
+		fs.Inodes = l
+	default:
+		fs.Bytes = l
+	}
+	return n
 }
 
 func (p *EvictPlan) wait(d time.Duration, why string) {
@@ -230,7 +245,7 @@ type round struct {
 
 // relieve adds the steps that a threshold requires.
 func (r *round) relieve(t Threshold) {
-	level, _ := r.node.level(t.Signal)
+	level, _ := r.node.Level(t.Signal)
 	why := fmt.Sprintf("%s is %s, the limit is %s", t.Signal, amount(t.Signal, level.Available), strings.TrimPrefix(t.Threshold.String(), t.Signal+"<"))
 	if fs := r.node.disk(t.Signal); fs != nil {
 		missing := t.goal(level.Capacity, true) - level.Available

@@ -203,7 +203,7 @@ func TestForesee_Laws(t *testing.T) {
 			}
 		}
 		for _, limit := range policy.inOrder(n) {
-			level, ok := n.level(limit.Signal)
+			level, ok := n.Level(limit.Signal)
 			if !ok || level.Available >= limit.Of(level.Capacity) {
 				continue
 			}

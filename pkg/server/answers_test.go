@@ -50,6 +50,7 @@ func (a *answers) Updates(ctx context.Context, q url.Values) (iter.Seq2[[]byte, 
 func (a *answers) Node(ctx context.Context) (*v1.Node, error)         { return a.node(ctx) }
 func (a *answers) RunningPods(ctx context.Context) ([]*v1.Pod, error) { return nil, nil }
 func (a *answers) Images(ctx context.Context) ([]Image, error)        { return a.images(ctx) }
+func (a *answers) Reclaim(context.Context, []string) (Reclaim, error) { return Reclaim{}, nil }
 func (a *answers) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 	return a.events(ctx, watch)
 }

@@ -124,6 +124,9 @@ type Node interface {
 	RunningPods(ctx context.Context) ([]*v1.Pod, error)
 	// Images returns the runtime's images.
 	Images(ctx context.Context) ([]Image, error)
+	// Reclaim returns what the node would remove from now on. Each item of assume replaces how
+	// much of a signal is available ("memory.available=50Mi"). It changes nothing.
+	Reclaim(ctx context.Context, assume []string) (Reclaim, error)
 	// Events yields the existing events as ADDED; with watch also later ones, as
 	// ADDED or MODIFIED (a repeat), until ctx is done.
 	Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event]
@@ -263,4 +266,47 @@ type ImageRemoval struct {
 	Name  string `json:"name"`
 	Bytes int64  `json:"bytes"` // that its removal frees
 	Why   string `json:"why"`
+}
+
+// Reclaim is the answer of /v1/reclaim: what the node would remove, in rounds.
+type Reclaim struct {
+	Levels []ReclaimLevel `json:"levels"`
+	Rounds []ReclaimRound `json:"rounds"`
+}
+
+// ReclaimLevel is how much of something a node has left.
+type ReclaimLevel struct {
+	Signal     string             `json:"signal"` // memory.available
+	Available  int64              `json:"available"`
+	Capacity   int64              `json:"capacity"`
+	Assumed    bool               `json:"assumed,omitempty"`
+	Thresholds []ReclaimThreshold `json:"thresholds,omitempty"`
+}
+
+// ReclaimThreshold is a threshold of a signal.
+type ReclaimThreshold struct {
+	Limit string `json:"limit"` // "100Mi", "10%"
+	Least int64  `json:"least"` // the limit in the unit of the signal
+	Grace string `json:"gracePeriod,omitempty"`
+	Met   bool   `json:"met"`
+}
+
+// ReclaimRound is one round of removals.
+type ReclaimRound struct {
+	In         string        `json:"in"` // from now, such as "1m30s"
+	Conditions []string      `json:"conditions,omitempty"`
+	Steps      []ReclaimStep `json:"steps"` // in the order of their execution
+	// Stuck says why a round without steps can do nothing, although a threshold is met.
+	Stuck string `json:"stuck,omitempty"`
+}
+
+// ReclaimStep is a removal, and why.
+type ReclaimStep struct {
+	Action string `json:"action"` // remove-container, remove-sandbox, remove-image, evict-pod
+	ID     string `json:"id"`     // of the container, sandbox or image; the UID of the pod
+	Name   string `json:"name,omitempty"`
+	Pod    string `json:"pod,omitempty"`
+	Bytes  int64  `json:"bytes"` // that it frees of disks
+	Grace  int64  `json:"gracePeriodSeconds,omitempty"`
+	Why    string `json:"why"`
 }

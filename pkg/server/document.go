@@ -283,6 +283,17 @@ func (s *Server) node(w http.ResponseWriter, q *request) error {
 	return send(w, &shown)
 }
 
+func (s *Server) reclaim(w http.ResponseWriter, q *request) error {
+	if s.cfg.Node == nil {
+		return notImplemented(q)
+	}
+	found, err := s.cfg.Node.Reclaim(q.Context(), q.params["assume"])
+	if err != nil {
+		return err
+	}
+	return send(w, found)
+}
+
 func (s *Server) images(w http.ResponseWriter, q *request) error {
 	if s.cfg.Node == nil {
 		return notImplemented(q)

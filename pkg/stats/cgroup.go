@@ -109,6 +109,7 @@ func (g *group) readV2(full bool) {
 	m.rss, m.cache, m.inactive, m.active = stat["anon"], stat["file"], stat["inactive_file"], stat["active_file"]
 	m.faults, m.majorFaults = stat["pgfault"], stat["pgmajfault"]
 	m.mapped, m.kernel = stat["file_mapped"], stat["kernel"]
+	g.threads, _ = number(dir, "pids.current")
 	if !full {
 		return
 	}
@@ -129,7 +130,6 @@ func (g *group) readV2(full bool) {
 	if weight, ok := number(dir, "cpu.weight"); ok && weight > 0 {
 		g.cpu.shares = 2 + (weight-1)*262142/9999 // the kubelet's own inverse
 	}
-	g.threads, _ = number(dir, "pids.current")
 	g.threadsMax = limit(dir, "pids.max")
 	g.devices = devicesV2(text(dir, "io.stat"))
 	for _, what := range []string{"cpu", "memory", "io"} {
@@ -150,6 +150,7 @@ func (g *group) readV1(full bool) {
 	m.rss, m.cache, m.swap = stat["total_rss"], stat["total_cache"], stat["total_swap"]
 	m.inactive, m.active, m.mapped = stat["total_inactive_file"], stat["total_active_file"], stat["total_mapped_file"]
 	m.faults, m.majorFaults = stat["total_pgfault"], stat["total_pgmajfault"]
+	g.threads, _ = number(g.at.Dirs["pids"], "pids.current")
 	m.swapLimit = limit(dir, "memory.memsw.limit_in_bytes")
 	if m.swapLimit != unlimited {
 		m.swapLimit -= min(m.limit, m.swapLimit) // v1 limits memory and swap together
@@ -173,7 +174,6 @@ func (g *group) readV1(full bool) {
 	}
 	g.cpu.period, _ = number(cpu, "cpu.cfs_period_us")
 	g.cpu.shares, _ = number(cpu, "cpu.shares")
-	g.threads, _ = number(g.at.Dirs["pids"], "pids.current")
 	g.threadsMax = limit(g.at.Dirs["pids"], "pids.max")
 	g.devices = devicesV1(text(g.at.Dirs["blkio"], "blkio.throttle.io_service_bytes_recursive"),
 		text(g.at.Dirs["blkio"], "blkio.throttle.io_serviced_recursive"))

@@ -87,28 +87,47 @@ func (s *Stats) pass(ctx context.Context, full bool) *reading {
 	for i := range usage {
 		said[usage[i].ID] = &usage[i]
 	}
+	at, ok := s.placeOfAll()
 	cgroups := s.cfg.Cgroups
-	if cgroups != nil {
-		at, ok := cgroups.PlaceOfAll()
-		if !ok {
-			cgroups = nil // the runtime does not answer: do not ask again for each pod
-		}
+	if !ok {
+		cgroups = nil // the runtime does not answer: do not ask again for each pod
+	} else {
 		r.all, _ = readGroup(at, s.now(), full)
 	}
 	if full {
 		r.links = linksOf(s.proc, "self")
 	}
+	s.readPods(ctx, r, cgroups, said)
+	r.done = s.now()
+	return r
+}
+
+// cgroupsOnly is a pass that does not ask the runtime, and reads no network.
+func (s *Stats) cgroupsOnly(ctx context.Context) *reading {
+	r := &reading{time: s.now(), full: false}
+	s.readPods(ctx, r, s.cfg.Cgroups, nil)
+	r.done = s.now()
+	return r
+}
+
+// placeOfAll returns the cgroup of all pods; false: pods have none, or it is not known.
+func (s *Stats) placeOfAll() (pod.Cgroup, bool) {
+	if s.cfg.Cgroups == nil {
+		return pod.Cgroup{}, false
+	}
+	return s.cfg.Cgroups.PlaceOfAll()
+}
+
+func (s *Stats) readPods(ctx context.Context, r *reading, cgroups Cgroups, said map[string]*pod.ContainerUsage) {
 	pods := s.cfg.Pods()
 	for i := range pods {
 		if ctx.Err() != nil {
 			break
 		}
-		if p, ok := s.readPod(&pods[i], cgroups, said, full); ok {
+		if p, ok := s.readPod(&pods[i], cgroups, said, r.full); ok {
 			r.pods = append(r.pods, p)
 		}
 	}
-	r.done = s.now()
-	return r
 }
 
 // readHost reads the machine's usage: from its cgroup if that counts, else from /proc.

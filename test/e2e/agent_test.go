@@ -55,6 +55,8 @@ func (s *stage) command(args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
+	// The disk that all tests share must not be short for any of them.
+	cmd.Env = append(cmd.Env, "NODECTL_EVICTION_HARD=memory.available<1Mi")
 	// No agent outlives killed tests. The kernel sends the signal at the exit of the thread
 	// that started it: no thread of this process may exit before.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

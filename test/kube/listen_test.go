@@ -26,6 +26,7 @@ func TestD1_ListensNowhere(t *testing.T) {
 	agent := cluster.NewProcess(t, of.program, t.TempDir(), []string{
 		"serve", "-f", static, "--root-dir", root, "--runtime-endpoint", of.machine.Endpoint,
 		"--pod-logs-dir", filepath.Join(root, "logs"), "--cgroup-root", of.machine.CgroupParent + "/alone", "--node-name", "alone",
+		"--eviction-hard", "memory.available<1Mi", // a disk that others fill plays no part
 	}, w.serves)
 	agent.Start(t)
 	t.Cleanup(func() { agent.Terminate(t) })

@@ -11,6 +11,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,7 +65,13 @@ type Node struct {
 // New starts a node for this test alone, and closes it when the test ends.
 func New(t testing.TB) *Node {
 	t.Helper()
-	n, err := Start(t.Context())
+	return NewIn(t, "")
+}
+
+// NewIn is New for a node whose files are below dir.
+func NewIn(t testing.TB, dir string) *Node {
+	t.Helper()
+	n, err := start(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +140,9 @@ func Main(m *testing.M) int {
 var count atomic.Int32
 
 // Start starts a node. The caller closes it.
-func Start(ctx context.Context) (*Node, error) {
+func Start(ctx context.Context) (*Node, error) { return start(ctx, "") }
+
+func start(ctx context.Context, dir string) (*Node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a test on a real containerd needs root")
 	}
@@ -144,7 +153,7 @@ func Start(ctx context.Context) (*Node, error) {
 	sweep()
 	id := fmt.Sprintf("%d-%d", os.Getpid(), count.Add(1))
 	n := &Node{
-		dir:          filepath.Join("/tmp", prefix+id),
+		dir:          filepath.Join(cmp.Or(dir, "/tmp"), prefix+id),
 		RunDir:       filepath.Join("/run", prefix+id),
 		CgroupParent: "/" + prefix + id,
 		Bridge:       "ndt" + id,

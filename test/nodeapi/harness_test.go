@@ -159,7 +159,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 			Name: name, Labels: facts.Labels(name, labels), Port: 10250, MaxPods: 110, Allocatable: allocatable, ProviderID: "test://" + name,
 			Taints: []v1.Taint{{Key: "new", Value: "yes", Effect: v1.TaintEffectNoSchedule}},
 		},
-		Facts: facts, RootDir: dir, Thresholds: thresholds, Transition: time.Minute,
+		Facts:   facts,
 		Runtime: m.runtime.CRI(cri.Config{Node: name}),
 		Found:   []string{"192.0.2.7"}, // whatever this machine has
 	}

@@ -61,7 +61,7 @@ func TestC_1_25_SideBySide(t *testing.T) {
 		}
 		c.Labels, o.Labels = labels, o.Facts.Labels("ours", labels)
 		c.LeaseDuration = 40 * time.Second // the kubelet's: a shorter one is checked more often until the node exists
-		o.Thresholds, o.Allocatable, o.ProviderID = ts, allocatable, ""
+		o.Allocatable, o.ProviderID = allocatable, ""
 		o.Runtime = rt.CRI(cri.Config{Node: "ours"})
 		o.Found = nil
 	})

@@ -52,10 +52,6 @@ func (e *engine) Images(ctx context.Context) ([]pod.Image, error) {
 	return []pod.Image{{ID: "i", Size: e.images.Load()}}, e.wait(ctx)
 }
 
-func (e *engine) Filesystems(ctx context.Context) (images, containers pod.Filesystem, err error) {
-	return pod.Filesystem{}, pod.Filesystem{}, e.wait(ctx)
-}
-
 // world is a node and its API server, with time of their own.
 type world struct {
 	*Presence
@@ -79,7 +75,6 @@ func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *worl
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{server: newServer(t), runtime: &engine{}}
 		facts := node.Facts{OS: "linux", Arch: "amd64", BootID: "b", Capacity: v1.ResourceList{
@@ -93,8 +88,7 @@ func in(t *testing.T, before func(*world, *Config), f func(t *testing.T, w *worl
 				w.events = append(w.events, reason)
 			},
 			Observer: node.NewObserver(node.ObserverConfig{
-				Settings: node.Settings{Name: "n1", Labels: facts.Labels("n1", nil), MaxPods: 110, MaxImages: 50}, NodeIPs: ips, Facts: facts, RootDir: dir,
-				Transition: time.Minute, Runtime: w.runtime,
+				Settings: node.Settings{Name: "n1", Labels: facts.Labels("n1", nil), MaxPods: 110, MaxImages: 50}, NodeIPs: ips, Facts: facts, Runtime: w.runtime,
 			}),
 		}
 		if before != nil {
@@ -583,7 +577,7 @@ func TestPresence_CloudControllerWroteAddresses_TheyStay(t *testing.T) {
 	cloud := []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "172.16.0.9"}, {Type: v1.NodeExternalIP, Address: "203.0.113.7"}}
 	in(t, func(w *world, c *Config) {
 		c.Observer = node.NewObserver(node.ObserverConfig{
-			Settings: node.Settings{Name: "n1", ExternalCloud: true, MaxPods: 110}, Runtime: w.runtime, RootDir: "/",
+			Settings: node.Settings{Name: "n1", ExternalCloud: true, MaxPods: 110}, Runtime: w.runtime,
 			Facts: node.Facts{OS: "linux", Arch: "amd64", Capacity: v1.ResourceList{
 				"cpu": resource.MustParse("4"), "memory": resource.MustParse("8Gi"), "ephemeral-storage": resource.MustParse("100Gi"),
 			}},

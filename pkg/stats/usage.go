@@ -1,0 +1,100 @@
+package stats
+
+import (
+	"context"
+	"errors"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// PodUsage is what a pod with a running container uses.
+type PodUsage struct {
+	// Measured says that Memory was read.
+	Measured bool
+	Memory   uint64 // working set, in bytes
+	PIDs     uint64
+	// Volumes is that of its volumes on the node's disk, and of the files that the agent keeps
+	// for it.
+	Volumes    DiskUsage
+	Containers map[string]ContainerUsage
+}
+
+// ContainerUsage is what a running container uses.
+type ContainerUsage struct {
+	Memory      uint64
+	Layer, Logs DiskUsage // the writable layer, the logs
+}
+
+// DiskUsage is what something takes on a disk.
+type DiskUsage struct{ Bytes, Inodes uint64 }
+
+// Usage returns the usage of the pods with a running container, by UID. With disks false it
+// reads cgroups only, unless pods have none: it then does not wait for the runtime or a disk.
+// Otherwise, usage of disks is at most a minute old, and lacks what could not be measured before
+// ctx ended.
+func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, error) {
+	var r *reading
+	var measured map[string]measured
+	var err error
+	if _, ok := s.placeOfAll(); disks || !ok {
+		if r, err = s.read(ctx, true); err != nil {
+			return nil, err
+		}
+		if err = r.failed; disks {
+			var late error
+			if measured, late = s.disks(ctx, r, func(*v1.Pod) bool { return true }); errors.Is(late, context.Canceled) {
+				return nil, late
+			}
+		}
+	} else {
+		r = s.cgroupsOnly(ctx)
+	}
+	all := make(map[string]PodUsage, len(r.pods))
+	for i := range r.pods {
+		p := &r.pods[i]
+		uid := string(p.pod.UID)
+		all[uid] = usageOf(p, measured[uid])
+	}
+	return all, errors.Join(err, context.Cause(ctx))
+}
+
+func usageOf(r *podReading, disks measured) PodUsage {
+	p := PodUsage{Measured: true, Volumes: disks.own.usage(), Containers: make(map[string]ContainerUsage, len(r.containers))}
+	for i := range disks.volumes {
+		if v := &disks.volumes[i]; v.ephemeral {
+			p.Volumes.Bytes += v.taken.bytes
+			p.Volumes.Inodes += v.taken.inodes
+		}
+	}
+	for i := range r.containers {
+		c := &r.containers[i]
+		u := ContainerUsage{Logs: disks.logs[c.status.Name].usage()}
+		switch {
+		case c.group != nil:
+			u.Memory = c.group.memory.workingSet
+			p.PIDs += c.group.threads
+		case c.usage != nil && c.usage.MemoryWorkingSet != nil:
+			u.Memory = *c.usage.MemoryWorkingSet
+		default:
+			p.Measured = false
+		}
+		p.Memory += u.Memory
+		if c.usage != nil {
+			u.Layer = DiskUsage{value(c.usage.Writable.Used), value(c.usage.Writable.InodesUsed)}
+		}
+		p.Containers[c.status.Name] = u
+	}
+	if r.group != nil {
+		p.Measured, p.Memory, p.PIDs = true, r.group.memory.workingSet, max(p.PIDs, r.group.threads)
+	}
+	return p
+}
+
+func (t taken) usage() DiskUsage { return DiskUsage{t.bytes, t.inodes} }
+
+func value(n *uint64) uint64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}

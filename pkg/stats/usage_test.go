@@ -1,0 +1,48 @@
+package stats_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/stats"
+)
+
+// noCgroups are cgroups of which none exists.
+type noCgroups struct{}
+
+func (noCgroups) PlaceOf(*v1.Pod) (pod.Cgroup, bool)   { return pod.Cgroup{}, false }
+func (noCgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return pod.Cgroup{}, true }
+func (noCgroups) PlaceOfHost() (pod.Cgroup, bool)      { return pod.Cgroup{}, false }
+
+// TestUsage_WithoutDisks_AsksNoRuntime: short memory must not wait for a runtime. Otherwise the
+// runtime and the disk say what each pod takes.
+//
+// Shows: C-1.35.6
+func TestUsage_WithoutDisks_AsksNoRuntime(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 1, nil)
+	p := &f.pods[0]
+	p.Spec.Volumes = []v1.Volume{{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	work := filepath.Join(f.root, "pods", string(p.UID), "1", "volumes", "kubernetes.io~empty-dir", "work")
+	if err := os.MkdirAll(work, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(work, "f"), make([]byte, 100<<10), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	all, err := f.Usage(t.Context(), true)
+	u := all[string(p.UID)]
+	if err != nil || !u.Measured || u.Memory != 2<<20 || u.Volumes.Bytes < 100<<10 || u.Volumes.Inodes != 2 ||
+		len(u.Containers) != 2 || u.Containers["main"].Layer.Bytes != 4096 || u.Containers["main"].Memory != 1<<20 {
+		t.Errorf("%+v, %v", all, err)
+	}
+	g := newFake(t, 1, func(c *stats.Config) { c.Cgroups = noCgroups{} })
+	before := g.rt.Calls()["ListContainerStats"]
+	if _, err := g.Usage(t.Context(), false); err != nil || g.rt.Calls()["ListContainerStats"] != before {
+		t.Errorf("the runtime was asked, %v", err)
+	}
+}

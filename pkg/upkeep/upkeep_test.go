@@ -1,0 +1,294 @@
+package upkeep
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/reclaim"
+)
+
+// at advances time to a moment of the test.
+func at(began time.Time, d time.Duration) {
+	time.Sleep(time.Until(began.Add(d)))
+	synctest.Wait()
+}
+
+// TestRun_NothingIsShort_ReadsOnlyLevels: an hour without pressure is one measurement every ten
+// seconds, and nothing else.
+//
+// Shows: C-1.35.1
+func TestRun_NothingIsShort_ReadsOnlyLevels(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, machine(using("u1", gib, 0)), nil, "memory.available<1Gi", "nodefs.available<10%")
+		at(time.Now(), time.Hour-time.Second)
+		if r.levels != 360 || len(r.observed) != 0 || len(r.events) != 0 || r.pressures() != "[[]]" {
+			t.Errorf("levels %d times, observed %v, events %v, conditions %s", r.levels, r.observed, r.events, r.pressures())
+		}
+	})
+}
+
+// TestRun_MemoryIsShort_EvictsOnePodARound: the event and the condition come first. The next pod
+// is evicted when the first is gone or 30 seconds are over, and the condition stays for the
+// transition period.
+//
+// Shows: C-1.35.4, C-1.35.5, C-1.35.7
+func TestRun_MemoryIsShort_EvictsOnePodARound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine(using("big", 2*gib, 0), using("mid", gib, 0), using("low", gib/2, 0))
+		f.slow = true
+		r := run(t, f, nil, "memory.available<1Gi")
+		began := time.Now()
+		at(began, time.Second)
+		r.set(pod.SignalMemory, gib/8)
+		at(began, 10*time.Second)
+		if got := r.actions(); got != "[evict-pod big]" || fmt.Sprint(r.observed) != "[false]" || r.pressures() != "[[] [MemoryPressure]]" ||
+			fmt.Sprint(r.events) != "[EvictionThresholdMet Warning Attempting to reclaim memory]" {
+			t.Errorf("%s, observed %v, events %v, conditions %s", got, r.observed, r.events, r.pressures())
+		}
+		if e := r.evicted[0]; e.Grace != 1 || e.Condition != "MemoryPressure" || !strings.HasPrefix(e.Message, "The node was low on resource: memory. Threshold quantity: 1Gi, available: 128Mi. ") {
+			t.Errorf("%+v", e)
+		}
+		at(began, 39*time.Second)
+		if got := r.actions(); got != "[]" {
+			t.Errorf("while the first pod stops: %s", got)
+		}
+		at(began, 40*time.Second)
+		if got := r.actions(); got != "[evict-pod mid]" {
+			t.Errorf("after 30 s: %s", got)
+		}
+		r.fakeNode.mu.Lock()
+		r.end("big")
+		r.end("mid")
+		r.fakeNode.mu.Unlock()
+		at(began, 41*time.Second)
+		at(began, 6*time.Minute)
+		if got := r.actions(); got != "[]" || r.pressures() != "[[] [MemoryPressure] []]" || len(r.events) != 1 {
+			t.Errorf("when both are gone: %s, conditions %s, events %v", got, r.pressures(), r.events)
+		}
+	})
+}
+
+// TestRun_SoftThreshold_ActsAfterItsGracePeriod, if the threshold is met without a break.
+//
+// Shows: C-1.35.3, C-1.35.7
+func TestRun_SoftThreshold_ActsAfterItsGracePeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, machine(using("big", 2*gib, 0)), func(p *reclaim.EvictPolicy) { p.Thresholds[0].Grace = 95 * time.Second }, "memory.available<1Gi")
+		began := time.Now()
+		at(began, time.Second)
+		r.set(pod.SignalMemory, gib/2)
+		at(began, 85*time.Second)
+		r.set(pod.SignalMemory, 2*gib)
+		at(began, 91*time.Second)
+		r.set(pod.SignalMemory, gib/2)
+		at(began, 194*time.Second)
+		if got := r.actions(); got != "[]" || r.pressures() != "[[] [MemoryPressure]]" {
+			t.Errorf("before its grace period ends: %s, conditions %s", got, r.pressures())
+		}
+		at(began, 195*time.Second)
+		if got := r.actions(); got != "[evict-pod big]" || r.evicted[0].Grace != 20 {
+			t.Errorf("when it ends: %s, %+v", got, r.evicted)
+		}
+	})
+}
+
+// TestRun_KernelNotifies_RoundBeginsAtOnce, and not more often than four times a second.
+//
+// Shows: C-1.35.1
+func TestRun_KernelNotifies_RoundBeginsAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, machine(using("big", 2*gib, 0)), nil, "memory.available<1Gi")
+		began := time.Now()
+		at(began, 3*time.Second)
+		r.set(pod.SignalMemory, gib/2)
+		r.wake <- struct{}{}
+		synctest.Wait()
+		if got := r.actions(); got != "[evict-pod big]" {
+			t.Errorf("at once: %s", got)
+		}
+		before := r.levels
+		for range 400 {
+			select {
+			case r.wake <- struct{}{}:
+			default:
+			}
+			at(time.Now(), 10*time.Millisecond)
+		}
+		if rounds := r.levels - before; rounds < 10 || rounds > 17 {
+			t.Errorf("%d measurements in four seconds of notifications", rounds)
+		}
+	})
+}
+
+// TestRun_DiskIsShort_UnusedDataGoesBeforePods: exited containers, then images. An image that
+// cannot be removed blocks no round: a pod is evicted, and the image is tried again later.
+//
+// Shows: C-1.35.5, C-1.33.12
+func TestRun_DiskIsShort_UnusedDataGoesBeforePods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine(using("big", 0, 20*gib), using("low", 0, gib))
+		f.node.Containers = []reclaim.Container{{ID: "c1", Logs: reclaim.Usage{Bytes: gib}}, {ID: "c2", Needed: true}}
+		f.node.Images = []reclaim.Image{{ID: "i1", Bytes: gib}, {ID: "i2", Bytes: gib}, {ID: "used", Bytes: 50 * gib, Users: []string{"pod"}}}
+		f.fails["i1"] = true
+		f.set("nodefs.available", 5*gib)
+		r := run(t, f, nil, "nodefs.available<10%")
+		began := time.Now()
+		synctest.Wait()
+		if got := r.actions(); got != "[remove-container c1 remove-image i2]" || fmt.Sprint(r.observed) != "[true]" {
+			t.Errorf("first round: %s, observed %v", got, r.observed)
+		}
+		at(began, 2*time.Second)
+		if got := r.actions(); got != "[evict-pod big]" || r.pressures() != "[[DiskPressure]]" || r.evicted[0].Condition != "DiskPressure" {
+			t.Errorf("second round: %s, conditions %s", got, r.pressures())
+		}
+		r.set("nodefs.available", 8*gib)
+		f.fails = map[string]bool{}
+		at(began, 90*time.Second)
+		if got := r.actions(); !strings.HasPrefix(got, "[evict-pod low remove-image i1") {
+			t.Errorf("later: %s", got)
+		}
+	})
+}
+
+// TestRun_NotAllIsKnown_NoPodIsEvictedForADisk: images may be unused; for memory, pods are evicted
+// all the same. An eviction that fails is tried with the next pod.
+//
+// Shows: C-1.35.5
+func TestRun_NotAllIsKnown_NoPodIsEvictedForADisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine(using("big", 2*gib, 20*gib), using("mid", gib, gib))
+		f.unread = errors.New("not all pods of this node are known")
+		f.fails["big"] = true
+		f.set("nodefs.available", 5*gib)
+		r := run(t, f, nil, "nodefs.available<10%", "memory.available<1Gi")
+		began := time.Now()
+		at(began, time.Minute)
+		if got := r.actions(); got != "[]" || r.pressures() != "[[DiskPressure]]" {
+			t.Errorf("for the disk: %s, conditions %s", got, r.pressures())
+		}
+		r.set(pod.SignalMemory, gib/2)
+		at(began, 90*time.Second)
+		if got := r.actions(); got != "[evict-pod mid]" {
+			t.Errorf("for memory: %s", got)
+		}
+	})
+}
+
+// TestForesee_Assumption_ShowsWhatWouldGo, and changes nothing.
+func TestForesee_Assumption_ShowsWhatWouldGo(t *testing.T) {
+	t.Parallel()
+	f := machine(using("big", 2*gib, 0))
+	limit, err := pod.ParseThreshold("memory.available<1Gi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := New(Config{Policy: reclaim.EvictPolicy{Thresholds: []reclaim.Threshold{{Threshold: limit}}}, Observer: f, Actor: f})
+	foresee := func(texts ...string) (Forecast, error) {
+		t.Helper()
+		assume, err := ParseAssumptions(texts)
+		if err != nil {
+			return Forecast{}, err
+		}
+		return u.Foresee(t.Context(), assume)
+	}
+	if got, err := foresee(); err != nil || len(got.Rounds) != 0 {
+		t.Errorf("as it is: %v, %v", got.Rounds, err)
+	}
+	got, err := foresee("memory.available=50Mi", "nodefs.available=25%")
+	if err != nil || len(got.Rounds) != 1 || got.Rounds[0].Steps[0].ID != "big" || got.Node.Filesystems[0].Bytes.Available != 25*gib {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for text, says := range map[string]string{
+		"pid.available=1": "does not measure", "memory.available=1Ti": "more than", "memory.available=1,memory.available=2": "twice", "memory": "not of the form",
+	} {
+		if _, err := foresee(text); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", text, err, says)
+		}
+	}
+	if f.actions() != "[]" || f.node.Levels[pod.SignalMemory].Available != 4*gib {
+		t.Error("a forecast has changed the node")
+	}
+}
+
+// drawn returns a random node with one disk, or two, and what lies on them.
+func drawn(t *rapid.T) *fakeNode {
+	amount := func(name string) int64 { return int64(rapid.IntRange(0, 4).Draw(t, name)) * gib }
+	level := func(name string) reclaim.Level {
+		return reclaim.Level{Available: int64(rapid.IntRange(0, 40).Draw(t, name)) * gib, Capacity: 100 * gib}
+	}
+	split := rapid.Bool().Draw(t, "split")
+	f := &fakeNode{fails: map[string]bool{}, node: reclaim.Node{
+		Filesystems: []reclaim.Filesystem{{Name: "/", Bytes: level("/"), Inodes: level("inodes"), Data: true, Images: !split, Layers: !split}},
+		Levels:      map[string]reclaim.Level{pod.SignalMemory: level("memory"), pod.SignalPIDs: level("pids")},
+	}}
+	if split {
+		f.node.Filesystems = append(f.node.Filesystems, reclaim.Filesystem{Name: "/images", Bytes: level("/images"), Images: true, Layers: true})
+	}
+	for i := range rapid.IntRange(0, 6).Draw(t, "images") {
+		it := reclaim.Image{ID: fmt.Sprint("i", i), Bytes: amount("image"), Pinned: rapid.IntRange(0, 5).Draw(t, "pinned") == 0}
+		if rapid.Bool().Draw(t, "layers") {
+			for _, l := range rapid.SliceOfNDistinct(rapid.IntRange(0, 3), 1, 3, rapid.ID).Draw(t, "of") {
+				it.Layers = append(it.Layers, reclaim.Layer{ID: fmt.Sprint("l", l), Usage: reclaim.Usage{Bytes: int64(l+1) * gib, Inodes: 1}})
+			}
+		}
+		f.node.Images = append(f.node.Images, it)
+	}
+	for i := range rapid.IntRange(0, 4).Draw(t, "containers") {
+		f.node.Containers = append(f.node.Containers, reclaim.Container{ID: fmt.Sprint("c", i), Needed: rapid.Bool().Draw(t, "needed"), Layer: reclaim.Usage{Bytes: amount("layer")}, Logs: reclaim.Usage{Bytes: amount("logs")}})
+		f.node.Sandboxes = append(f.node.Sandboxes, reclaim.Sandbox{ID: fmt.Sprint("b", i), Needed: rapid.Bool().Draw(t, "needed")})
+	}
+	for i := range rapid.IntRange(0, 6).Draw(t, "pods") {
+		p := using(fmt.Sprint("u", i), amount("uses"), amount("volumes"))
+		p.Priority, p.PIDs = rapid.SampledFrom([]int32{0, 5, 2_000_000_000}).Draw(t, "priority"), amount("pids")
+		p.Measured, p.Stopping, p.Static = rapid.Bool().Draw(t, "measured"), rapid.IntRange(0, 5).Draw(t, "stopping") == 0, rapid.Bool().Draw(t, "static")
+		f.node.Pods = append(f.node.Pods, p)
+	}
+	return f
+}
+
+// TestRun_Laws: what an agent does under pressure is what a dry run has shown before, in this
+// order.
+func TestRun_Laws(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		f := drawn(rt)
+		var limits []string
+		for _, signal := range pod.Signals() {
+			if rapid.Bool().Draw(rt, signal) {
+				limits = append(limits, fmt.Sprintf("%s<%d%%", signal, rapid.IntRange(1, 30).Draw(rt, "percent")))
+			}
+		}
+		soft, cluster := rapid.Bool().Draw(rt, "soft"), rapid.Bool().Draw(rt, "cluster")
+		var want []string
+		var got string
+		synctest.Test(t, func(t *testing.T) {
+			r := prepared(t, f, func(p *reclaim.EvictPolicy) {
+				p.Cluster = cluster
+				if soft && len(p.Thresholds) > 0 {
+					p.Thresholds[0].Grace = 10 * time.Minute
+				}
+			}, limits...)
+			foreseen, err := r.Foresee(t.Context(), nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, round := range foreseen.Rounds {
+				for _, s := range round.Steps {
+					want = append(want, fmt.Sprint(s.Action, " ", s.ID))
+				}
+			}
+			r.begin(t)
+			at(time.Now(), 20*time.Minute)
+			got = r.actions()
+		})
+		if got != fmt.Sprint(want) {
+			rt.Fatalf("done %s\nforeseen %v\nlimits %v", got, want, limits)
+		}
+	})
+}
