@@ -42,6 +42,7 @@ func (p *program) commands() []*cobra.Command {
 			p.imageCommand(),
 			p.pullCommand(),
 			p.rmiCommand(),
+			p.reclaimCommand(),
 			p.runtimeCommand(),
 			p.configCommand(),
 			p.completionCommand(),

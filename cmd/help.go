@@ -53,7 +53,7 @@ func helpText(cmd *cobra.Command) string {
 // The groups of the root's commands that share one line: users know them from kubectl,
 // or rarely need them.
 const (
-	likeKubectl = "As in kubectl"
+	likeKubectl = "kubectl's"
 	other       = "Other"
 )
 

@@ -1,0 +1,59 @@
+package cmd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+
+	"github.com/spf13/cobra"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+func (p *program) reclaimCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "reclaim --dry-run",
+		Short: "Show what the node would remove when it runs short",
+		Long: `Show how much disk, memory and process IDs the node has left, and what the agent
+would remove now because a threshold (--eviction-hard, --eviction-soft) is met:
+exited containers and unused images first, then pods, in this order. --assume
+shows it for another level than that of now. Nothing is changed: the agent acts
+by itself.`,
+		Args: noArgs,
+		Example: `  nodectl reclaim --dry-run
+  nodectl reclaim --dry-run --assume memory.available=50Mi
+  nodectl reclaim --dry-run --assume nodefs.available=5% -o json`,
+	}
+	output := addOutput(cmd, "text", "json", "yaml")
+	dry := cmd.Flags().Bool("dry-run", false, "only show what would be removed; required")
+	assume := cmd.Flags().StringSlice("assume", nil, "assume that this much of a signal is left: SIGNAL=QUANTITY or SIGNAL=PERCENT")
+	word(cmd.Flags(), "assume", "LEVEL")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if !*dry {
+			return failed(exitUsage, errors.New("--dry-run is missing: the agent removes things by itself, when a threshold is met"), "nodectl image prune removes unused images now")
+		}
+		for _, text := range *assume {
+			if _, err := pod.ParseAmount(text); err != nil {
+				return failed(exitUsage, fmt.Errorf("--assume: %w", err))
+			}
+		}
+		// The agent measures disks first, which takes as long as it takes.
+		body, err := p.agent().Get(cmd.Context(), "/v1/reclaim", url.Values{"assume": *assume})
+		if err != nil {
+			return unanswered(err)
+		}
+		defer body.Close()
+		var d ui.Reclaim
+		if err := json.NewDecoder(body).Decode(&d); err != nil {
+			return failed(exitFailure, fmt.Errorf("read the answer of the agent: %w", err))
+		}
+		d.Document = ui.Document{APIVersion: ui.APIVersion, Kind: "Reclaim"}
+		if output.value == "text" {
+			return p.out.print(p.out.Reclaim(d))
+		}
+		return p.document(output.value, d)
+	}
+	return cmd
+}
