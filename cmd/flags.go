@@ -45,7 +45,7 @@ func clusterNodeSettings() []string {
 // tcpSettings names the settings of the server that other machines reach.
 func tcpSettings() []string {
 	return []string{"address", "port", "client-ca-file", "tls-cert-file", "tls-private-key-file", "tls-min-version", "tls-cipher-suites",
-		"streaming-connection-idle-timeout", "enable-debugging-handlers", "enable-profiling-handler", "enable-debug-flags-handler", "enable-system-log-handler", "contention-profiling", "healthz-bind-address", "healthz-port",
+		"streaming-connection-idle-timeout", "enable-debugging-handlers", "enable-profiling-handler", "enable-debug-flags-handler", "enable-system-log-handler", "enable-system-log-query", "contention-profiling", "healthz-bind-address", "healthz-port",
 		"authentication-token-webhook-cache-ttl", "authorization-webhook-cache-authorized-ttl", "authorization-webhook-cache-unauthorized-ttl"}
 }
 
@@ -179,6 +179,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("enable-profiling-handler", d.EnableProfilingHandler, "also serve profiles of the agent on TCP (/debug/pprof)")
 	f.Bool("enable-debug-flags-handler", d.EnableDebugFlagsHandler, "also let callers on TCP change the log level (/debug/flags/v)")
 	f.Bool("enable-system-log-handler", d.EnableSystemLogHandler, "serve the files below /var/log (/logs)")
+	f.Bool("enable-system-log-query", d.EnableSystemLogQuery, "also answer queries of services, from the journal (/logs/?query=NAME)")
 	f.Bool("contention-profiling", d.ContentionProfiling, "record where goroutines block, for the profile block")
 	f.String("healthz-bind-address", d.HealthzBindAddress, "IP address of --healthz-port")
 	f.Int("healthz-port", d.HealthzPort, "port that serves only /healthz, without TLS; 0 means none")

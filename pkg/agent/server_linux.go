@@ -51,7 +51,7 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	s.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")
 	s.Profiling, s.DebugFlags, s.SetVerbosity = cfg.EnableProfilingHandler, cfg.EnableDebugFlagsHandler, cfg.SetVerbosity
 	if cfg.EnableSystemLogHandler {
-		s.SystemLogs = "/var/log"
+		s.SystemLogs, s.LogQuery = "/var/log", cfg.EnableSystemLogQuery
 	}
 	s.NoDebugging, s.StreamIdle = !cfg.EnableDebuggingHandlers, cfg.StreamingConnectionIdleTimeout
 	s.Audit = filepath.Join(cfg.RootDir, "audit.jsonl")

@@ -67,6 +67,7 @@ func (c Config) Check() error {
 		{"authentication-token-webhook-cache-ttl", cacheTTL(c.TokenCacheTTL)},
 		{"authorization-webhook-cache-authorized-ttl", cacheTTL(c.AuthorizedCacheTTL)},
 		{"authorization-webhook-cache-unauthorized-ttl", cacheTTL(c.UnauthorizedCacheTTL)},
+		{"enable-system-log-query", needs(c.EnableSystemLogQuery, c.EnableSystemLogHandler, "enable-system-log-handler")},
 		{"healthz-bind-address", addresses([]string{c.HealthzBindAddress})},
 		{"healthz-port", between(c.HealthzPort, 0, 65535)},
 		{"image-service-endpoint", endpoint(c.ImageServiceEndpoint)},
@@ -287,6 +288,14 @@ func below(low, high int) string {
 func longer(most, least time.Duration) string {
 	if most < 0 || most > 0 && most <= least {
 		return fmt.Sprintf("must be longer than minimum-image-ttl-duration, %[2]s (got %[1]s)", most, least)
+	}
+	return ""
+}
+
+// needs refuses a setting without the one that it extends.
+func needs(on, other bool, name string) string {
+	if on && !other {
+		return "needs --" + name
 	}
 	return ""
 }

@@ -105,6 +105,7 @@ type Config struct {
 	EnableProfilingHandler  bool   `mapstructure:"enable-profiling-handler"`   // /debug/pprof on TCP
 	EnableDebugFlagsHandler bool   `mapstructure:"enable-debug-flags-handler"` // /debug/flags/v on TCP
 	EnableSystemLogHandler  bool   `mapstructure:"enable-system-log-handler"`  // /logs
+	EnableSystemLogQuery    bool   `mapstructure:"enable-system-log-query"`    // /logs?query=
 	ContentionProfiling     bool   `mapstructure:"contention-profiling"`
 	HealthzBindAddress      string `mapstructure:"healthz-bind-address"`
 	HealthzPort             int    `mapstructure:"healthz-port"` // plain HTTP for /healthz alone; 0: none

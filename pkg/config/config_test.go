@@ -98,6 +98,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"user-namespaces-ids-per-pod", "below 4294967296", func(c *Config) { c.UserNamespaceIDs = 1 << 32 }},
 		{"oom-score-adj", `"-1001" is not a number between -1000 and 1000`, func(c *Config) { c.OOMScoreAdj = "-1001" }},
 		{"max-open-files", "-1", func(c *Config) { c.MaxOpenFiles = -1 }},
+		{"enable-system-log-query", "needs --enable-system-log-handler", func(c *Config) { c.EnableSystemLogQuery = true }},
 		{"logging-format", `"xml" is not one of text, json`, func(c *Config) { c.LoggingFormat = "xml" }},
 		{"system-reserved", `"gpu" is not one of cpu, memory`, func(c *Config) { c.SystemReserved = []string{"gpu=1"} }},
 		{"system-reserved", "resource=quantity", func(c *Config) { c.SystemReserved = []string{"cpu"} }},

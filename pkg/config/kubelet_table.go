@@ -249,7 +249,7 @@ func kubeletRest() []kubeletRow {
 		unsupported("logging.vmodule", ofAny, "its patterns name source files of the kubelet; nodectl has one log level"),
 		unsupported("logging.options", ofAny, "alpha in the kubelet; nodectl logs to standard error, unbuffered"),
 		sets("enableSystemLogHandler", ofBool, "enable-system-log-handler").noted("the default here is false"),
-		unsupported("enableSystemLogQuery", ofBool, "nodectl does not run journalctl for callers", "false"),
+		sets("enableSystemLogQuery", ofBool, "enable-system-log-query"),
 		setsUnlessZero("shutdownGracePeriod", ofDuration, "shutdown-grace-period"),
 		setsUnlessZero("shutdownGracePeriodCriticalPods", ofDuration, "shutdown-grace-period-critical-pods"),
 		sets("shutdownGracePeriodByPodPriority", ofPriorities, "shutdown-grace-period-by-pod-priority"),

@@ -302,7 +302,7 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 			"container-log-max-workers": "2", "container-log-monitor-interval": "3s", "user-namespaces-ids-per-pod": "131072"}},
 		{"configMapAndSecretChangeDetectionStrategy: Get\nshowHiddenMetricsForVersion: '1.35'", map[string]any{}},
 		{"logging: {format: json}", map[string]any{"logging-format": "json"}},
-		{"enableProfilingHandler: false\nenableSystemLogHandler: true\nenableDebugFlagsHandler: true\nenableContentionProfiling: true", map[string]any{"enable-profiling-handler": "false", "enable-system-log-handler": "true", "enable-debug-flags-handler": "true", "contention-profiling": "true"}},
+		{"enableProfilingHandler: false\nenableSystemLogHandler: true\nenableSystemLogQuery: true\nenableDebugFlagsHandler: true\nenableContentionProfiling: true", map[string]any{"enable-profiling-handler": "false", "enable-system-log-handler": "true", "enable-system-log-query": "true", "enable-debug-flags-handler": "true", "contention-profiling": "true"}},
 		{"logging: {verbosity: 3}", map[string]any{}},
 		{"logging: {verbosity: 4}", map[string]any{"log-level": "debug"}},
 		{"crashLoopBackOff: {maxContainerRestartPeriod: 10s}", map[string]any{"max-container-restart-period": "10s"}},

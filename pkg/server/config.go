@@ -72,6 +72,8 @@ type Config struct {
 	// SystemLogs is the directory of /logs/ ("/var/log"); if it is empty, the TLS listener
 	// answers 405, the socket 501 (C-1.40.14).
 	SystemLogs string
+	// LogQuery also answers queries of services on /logs/, from the journal (C-1.40.15).
+	LogQuery bool
 	// SetVerbosity changes the verbosity of the log, a number of klog. If it is nil, the server
 	// answers 501.
 	SetVerbosity func(verbosity int)

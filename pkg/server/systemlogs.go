@@ -27,6 +27,23 @@ func (s *Server) systemLogs(w http.ResponseWriter, q *request) error {
 		return err
 	}
 	defer root.Close()
+	if s.cfg.LogQuery {
+		n, err := parseLogQuery(q.params)
+		switch {
+		case err != nil:
+			return err
+		case n == nil:
+		case q.values["path"] != "":
+			return &StatusError{Code: http.StatusNotAcceptable, Message: "path not allowed in query mode"}
+		case n.file == "":
+			plainText(w)
+			n.write(q.Context(), w, regularFiles{root})
+			return nil
+		default:
+			http.ServeFileFS(w, q.Request, regularFiles{root}, n.file)
+			return nil
+		}
+	}
 	http.StripPrefix("/logs", http.FileServerFS(regularFiles{root})).ServeHTTP(w, q.Request)
 	return nil
 }
