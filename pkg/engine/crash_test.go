@@ -133,6 +133,18 @@ var stories = map[string]func(m *machine, kills func()){
 			m.t.Errorf("instance %d", n)
 		}
 	},
+	"shut down with a pod of an API server": func(m *machine, live func()) {
+		m.more = newWishes()
+		m.more.name = "api:/k"
+		m.again()
+		m.more.set(atAPI(mkpod("web", preStopped, image("slow-term-2s"))))
+		live()
+		m.halt(off)
+		live()
+		if st := m.disk.last(webKey).pod.Status; st.Reason != "Terminated" || len(m.disk.ran()) == 0 {
+			m.t.Errorf("%s, %d hooks", st.Reason, len(m.disk.ran()))
+		}
+	},
 	"remove and add again": func(m *machine, live func()) {
 		m.src.set(mkpod("web", image("slow-term-2s")))
 		live()

@@ -56,6 +56,9 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 	if reported != nil {
 		before = reported.Status
 	}
+	if rec != nil && rec.StopAsked && reported != nil && !podview.Running(a) {
+		return *reported // it waits for its next instance: only the agent knows for what
+	}
 	notes := Notes{HostIPs: hostIPs}
 	if rec != nil {
 		notes.StartTime, notes.Instance, notes.Terminal = rec.StartTime, rec.Instance, rec.Terminal

@@ -21,3 +21,17 @@ func TestGetPodsShowsNoGhostAsRunning(t *testing.T) {
 		t.Error("a pod of which nothing is on the runtime is shown as Running")
 	}
 }
+
+// A pod that a drain of the node has stopped shows what the agent reported, and does not
+// terminate.
+func TestPods_StoppedPodOfADrainedNode_ShowsTheReason(t *testing.T) {
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}
+	p.Status.Phase, p.Status.Reason = v1.PodPending, "NodeDrained"
+	key := pod.KeyOf(p)
+	have := []pod.Actual{{Key: key, UID: "u", Containers: map[string]pod.Container{"c": {Name: "c", State: pod.StateExited}}}}
+	kept := []pod.Record{{Key: key, UID: "u", Instance: 1, StopSince: time.Now().Add(-time.Hour), StopAsked: true}}
+	got := status.Pods(&have, map[pod.Key]*v1.Pod{key: p}, kept, nil, time.Now())
+	if len(got) != 1 || got[0].Status.Reason != "NodeDrained" || got[0].DeletionTimestamp != nil {
+		t.Errorf("%+v", got)
+	}
+}
