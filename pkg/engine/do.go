@@ -141,7 +141,6 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	if err := w.takeSlot(ctx); err != nil {
 		return err
 	}
-	rt := w.env.runtime
 	if s.Action == plan.PutVolumes || s.Action == plan.RunSandbox { // a pod without volumes has only the second
 		other, err := w.otherOwner(v.Want.UID())
 		if err != nil {
@@ -153,41 +152,9 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	}
 	switch s.Action {
 	case plan.PutVolumes:
-		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
-			return err
-		}
-		if err := w.saveOwn(); err != nil {
-			return err
-		}
-		place, err := w.place(v.Want)
-		if err != nil {
-			return err
-		}
-		err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Put(ctx, v.Want, place, s.Instance) })
-		if err == nil && w.trouble.of[""].Reason == reasonMount {
-			delete(w.trouble.of, "")
-		}
-		return err
+		return w.putVolumes(ctx, v.Want, s.Instance)
 	case plan.RunSandbox:
-		w.reportSandbox(v, s)
-		if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
-			return err
-		}
-		err := w.startCall(ctx, func() error {
-			var saved sync.WaitGroup
-			var torn error
-			saved.Go(func() { // in parallel with the call: the sandbox has the instance's number in a label
-				torn = panics.ToError(func() error { w.save(); return nil })
-			})
-			err := w.runSandbox(ctx, v.Want, s)
-			saved.Wait()
-			panics.Repanic(torn)
-			return err
-		})
-		if err == nil {
-			delete(w.trouble.of, "")
-		}
-		return err
+		return w.startSandbox(ctx, v, s)
 	case plan.CreateContainer:
 		return w.create(ctx, v, s)
 	}
@@ -208,11 +175,53 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
 		w.save() // before the container starts: if this agent is killed, the next one knows that the hook is due
 	}
-	err := w.startCall(ctx, func() error { return rt.StartContainer(ctx, id) })
+	err := w.startCall(ctx, func() error { return w.env.runtime.StartContainer(ctx, id) })
 	if err == nil {
 		w.last.containers[s.Container] = containerRun{id, pod.StateRunning}
 		delete(w.trouble.of, s.Container)
 		w.event(v.Want, s.Container, pod.EventNormal, eventStarted, "Container started")
+	}
+	return err
+}
+
+// putVolumes begins an instance of want, and sets up its volumes.
+func (w *worker) putVolumes(ctx context.Context, want *pod.Spec, instance int) error {
+	if err := w.beginInstance(ctx, want, instance); err != nil {
+		return err
+	}
+	if err := w.saveOwn(); err != nil {
+		return err
+	}
+	place, err := w.place(want)
+	if err != nil {
+		return err
+	}
+	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Put(ctx, want, place, instance) })
+	if err == nil && w.trouble.of[""].Reason == reasonMount {
+		delete(w.trouble.of, "")
+	}
+	return err
+}
+
+// startSandbox begins the instance of a step, unless its volumes have, and runs its sandbox.
+func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) error {
+	w.reportSandbox(v, s)
+	if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
+		return err
+	}
+	err := w.startCall(ctx, func() error {
+		var saved sync.WaitGroup
+		var torn error
+		saved.Go(func() { // in parallel with the call: the sandbox has the instance's number in a label
+			torn = panics.ToError(func() error { w.save(); return nil })
+		})
+		err := w.runSandbox(ctx, v.Want, s)
+		saved.Wait()
+		panics.Repanic(torn)
+		return err
+	})
+	if err == nil {
+		delete(w.trouble.of, "")
 	}
 	return err
 }

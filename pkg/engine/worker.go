@@ -196,17 +196,22 @@ func (w *worker) run(ctx context.Context) {
 		}
 		w.freeSlot(ctx)
 		w.save()
-		wait := p.Wait
-		if retry > 0 && (wait == 0 || retry < wait) {
-			wait = retry
-		}
-		if w.rec.dirty && w.rec.Instance > 0 && (wait == 0 || wait > saveRetry) { // without an instance it is not written
-			wait = saveRetry
-		}
-		if !w.wait(ctx, wait) {
+		if !w.wait(ctx, w.nextLook(p.Wait, retry)) {
 			return
 		}
 	}
+}
+
+// nextLook returns when the worker looks again if it gets no hint: after what the plan waits
+// for, a retry of a failed step or of a failed save, whichever is first. 0 is never.
+func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
+	if retry > 0 && (wait == 0 || retry < wait) {
+		wait = retry
+	}
+	if w.rec.dirty && w.rec.Instance > 0 && (wait == 0 || wait > saveRetry) { // without an instance it is not written
+		wait = saveRetry
+	}
+	return wait
 }
 
 // emptyPause is how long reads have to show nothing of a pod that was there before the worker

@@ -47,80 +47,92 @@ const MaxObjects = 1000
 // the order of the API's fields. Pull secrets are optional (C-1.39.5).
 func Refs(p *v1.Pod) []Ref {
 	var out []Ref
-	add := func(r Ref) { out = append(out, r) }
-	yes := func(b *bool) bool { return b != nil && *b }
-	items := func(r Ref, list []v1.KeyToPath) {
-		add(r)
-		for i, item := range list {
-			key := r
-			key.Key, key.Path = item.Key, fmt.Sprintf("%s.items[%d].key", r.Path, i)
-			add(key)
-		}
-	}
 	for i := range p.Spec.Volumes {
-		v := &p.Spec.Volumes[i]
-		at := fmt.Sprintf("spec.volumes[%d].", i)
-		switch {
-		case v.ConfigMap != nil:
-			items(Ref{Kind: KindConfigMap, Name: v.ConfigMap.Name, Optional: yes(v.ConfigMap.Optional), Volume: v.Name, Path: at + "configMap"}, v.ConfigMap.Items)
-		case v.Secret != nil:
-			items(Ref{Kind: KindSecret, Name: v.Secret.SecretName, Optional: yes(v.Secret.Optional), Volume: v.Name, Path: at + "secret"}, v.Secret.Items)
-		case v.PersistentVolumeClaim != nil:
-			add(Ref{Kind: KindClaim, Name: v.PersistentVolumeClaim.ClaimName, Volume: v.Name, Path: at + "persistentVolumeClaim"})
-		case v.Projected != nil:
-			for j := range v.Projected.Sources {
-				s := &v.Projected.Sources[j]
-				at := fmt.Sprintf("%sprojected.sources[%d].", at, j)
-				if s.ConfigMap != nil {
-					items(Ref{Kind: KindConfigMap, Name: s.ConfigMap.Name, Optional: yes(s.ConfigMap.Optional), Volume: v.Name, Path: at + "configMap"}, s.ConfigMap.Items)
-				}
-				if s.Secret != nil {
-					items(Ref{Kind: KindSecret, Name: s.Secret.Name, Optional: yes(s.Secret.Optional), Volume: v.Name, Path: at + "secret"}, s.Secret.Items)
-				}
-			}
-		}
-	}
-	environment := func(at string, c *v1.Container) {
-		for i := range c.EnvFrom {
-			at := fmt.Sprintf("%senvFrom[%d].", at, i)
-			if m := c.EnvFrom[i].ConfigMapRef; m != nil {
-				add(Ref{Kind: KindConfigMap, Name: m.Name, Optional: yes(m.Optional), Container: c.Name, Path: at + "configMapRef"})
-			}
-			if s := c.EnvFrom[i].SecretRef; s != nil {
-				add(Ref{Kind: KindSecret, Name: s.Name, Optional: yes(s.Optional), Container: c.Name, Path: at + "secretRef"})
-			}
-		}
-		for i := range c.Env {
-			from := c.Env[i].ValueFrom
-			if from == nil {
-				continue
-			}
-			at := fmt.Sprintf("%senv[%d].valueFrom.", at, i)
-			if m := from.ConfigMapKeyRef; m != nil {
-				add(Ref{Kind: KindConfigMap, Name: m.Name, Key: m.Key, Optional: yes(m.Optional), Container: c.Name, Path: at + "configMapKeyRef"})
-			}
-			if s := from.SecretKeyRef; s != nil {
-				add(Ref{Kind: KindSecret, Name: s.Name, Key: s.Key, Optional: yes(s.Optional), Container: c.Name, Path: at + "secretKeyRef"})
-			}
-		}
+		out = appendVolumeRefs(out, fmt.Sprintf("spec.volumes[%d].", i), &p.Spec.Volumes[i])
 	}
 	for i := range p.Spec.InitContainers {
-		environment(fmt.Sprintf("spec.initContainers[%d].", i), &p.Spec.InitContainers[i])
+		out = appendEnvironmentRefs(out, fmt.Sprintf("spec.initContainers[%d].", i), &p.Spec.InitContainers[i])
 	}
 	for i := range p.Spec.Containers {
-		environment(fmt.Sprintf("spec.containers[%d].", i), &p.Spec.Containers[i])
+		out = appendEnvironmentRefs(out, fmt.Sprintf("spec.containers[%d].", i), &p.Spec.Containers[i])
 	}
 	for i := range p.Spec.EphemeralContainers {
 		c := v1.Container(p.Spec.EphemeralContainers[i].EphemeralContainerCommon)
-		environment(fmt.Sprintf("spec.ephemeralContainers[%d].", i), &c)
+		out = appendEnvironmentRefs(out, fmt.Sprintf("spec.ephemeralContainers[%d].", i), &c)
 	}
 	for i, s := range p.Spec.ImagePullSecrets {
 		if s.Name != "" {
-			add(Ref{Kind: KindSecret, Name: s.Name, Optional: true, Path: fmt.Sprintf("spec.imagePullSecrets[%d]", i)})
+			out = append(out, Ref{Kind: KindSecret, Name: s.Name, Optional: true, Path: fmt.Sprintf("spec.imagePullSecrets[%d]", i)})
 		}
 	}
 	return out
 }
+
+// appendVolumeRefs appends the places in a volume, whose field is at.
+func appendVolumeRefs(out []Ref, at string, v *v1.Volume) []Ref {
+	items := func(r Ref, optional *bool, list []v1.KeyToPath) {
+		r.Volume, r.Optional = v.Name, isTrue(optional)
+		out = append(out, r)
+		for i, item := range list {
+			key := r
+			key.Key, key.Path = item.Key, fmt.Sprintf("%s.items[%d].key", r.Path, i)
+			out = append(out, key)
+		}
+	}
+	switch {
+	case v.ConfigMap != nil:
+		items(Ref{Kind: KindConfigMap, Name: v.ConfigMap.Name, Path: at + "configMap"}, v.ConfigMap.Optional, v.ConfigMap.Items)
+	case v.Secret != nil:
+		items(Ref{Kind: KindSecret, Name: v.Secret.SecretName, Path: at + "secret"}, v.Secret.Optional, v.Secret.Items)
+	case v.PersistentVolumeClaim != nil:
+		items(Ref{Kind: KindClaim, Name: v.PersistentVolumeClaim.ClaimName, Path: at + "persistentVolumeClaim"}, nil, nil)
+	case v.Projected != nil:
+		for j := range v.Projected.Sources {
+			s := &v.Projected.Sources[j]
+			at := fmt.Sprintf("%sprojected.sources[%d].", at, j)
+			if s.ConfigMap != nil {
+				items(Ref{Kind: KindConfigMap, Name: s.ConfigMap.Name, Path: at + "configMap"}, s.ConfigMap.Optional, s.ConfigMap.Items)
+			}
+			if s.Secret != nil {
+				items(Ref{Kind: KindSecret, Name: s.Secret.Name, Path: at + "secret"}, s.Secret.Optional, s.Secret.Items)
+			}
+		}
+	}
+	return out
+}
+
+// appendEnvironmentRefs appends the places in a container's environment; at is its field.
+func appendEnvironmentRefs(out []Ref, at string, c *v1.Container) []Ref {
+	add := func(r Ref, optional *bool) {
+		r.Container, r.Optional = c.Name, isTrue(optional)
+		out = append(out, r)
+	}
+	for i := range c.EnvFrom {
+		at := fmt.Sprintf("%senvFrom[%d].", at, i)
+		if m := c.EnvFrom[i].ConfigMapRef; m != nil {
+			add(Ref{Kind: KindConfigMap, Name: m.Name, Path: at + "configMapRef"}, m.Optional)
+		}
+		if s := c.EnvFrom[i].SecretRef; s != nil {
+			add(Ref{Kind: KindSecret, Name: s.Name, Path: at + "secretRef"}, s.Optional)
+		}
+	}
+	for i := range c.Env {
+		from := c.Env[i].ValueFrom
+		if from == nil {
+			continue
+		}
+		at := fmt.Sprintf("%senv[%d].valueFrom.", at, i)
+		if m := from.ConfigMapKeyRef; m != nil {
+			add(Ref{Kind: KindConfigMap, Name: m.Name, Key: m.Key, Path: at + "configMapKeyRef"}, m.Optional)
+		}
+		if s := from.SecretKeyRef; s != nil {
+			add(Ref{Kind: KindSecret, Name: s.Name, Key: s.Key, Path: at + "secretKeyRef"}, s.Optional)
+		}
+	}
+	return out
+}
+
+func isTrue(b *bool) bool { return b != nil && *b }
 
 // ObjectID names a config object of a pod's namespace.
 type ObjectID struct{ Kind, Name string }

@@ -49,19 +49,7 @@ func DescribePod(p *v1.Pod, h Happened, now time.Time) string {
 	if c := p.Spec.SecurityContext; c != nil && c.SeccompProfile != nil {
 		s.seccomp(0, c.SeccompProfile)
 	}
-	s.row(0, "IP:", p.Status.PodIP)
-	var ips []string
-	for _, ip := range p.Status.PodIPs {
-		ips = append(ips, ip.IP)
-	}
-	if len(ips) == 0 {
-		s.row(0, "IPs:", "<none>")
-	} else {
-		s.row(0, "IPs:")
-		for _, ip := range ips {
-			s.row(1, "IP:", ip)
-		}
-	}
+	s.addresses(&p.Status)
 	if o := metav1.GetControllerOf(p); o != nil {
 		s.row(0, "Controlled By:", o.Kind+"/"+o.Name)
 	}
@@ -92,6 +80,18 @@ func DescribePod(p *v1.Pod, h Happened, now time.Time) string {
 	s.list(0, "Tolerations:", tolerations)
 	s.events(h, now)
 	return s.String()
+}
+
+func (s *sheet) addresses(status *v1.PodStatus) {
+	s.row(0, "IP:", status.PodIP)
+	if len(status.PodIPs) == 0 {
+		s.row(0, "IPs:", "<none>")
+		return
+	}
+	s.row(0, "IPs:")
+	for _, ip := range status.PodIPs {
+		s.row(1, "IP:", ip.IP)
+	}
 }
 
 func (s *sheet) seccomp(level int, p *v1.SeccompProfile) {

@@ -13,9 +13,11 @@ package access
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -175,38 +177,47 @@ func (a *Access) Authenticate(r *http.Request) (c server.Caller, ok bool, err er
 	}
 	peer := server.Peer(r.RemoteAddr)
 	if shown != nil {
-		leave, err := a.peers.enter(peer, certificates, "")
-		if err != nil {
-			return server.Caller{}, false, err
-		}
-		said, err := a.certs.judge(r.Context(), chain, shown, now)
-		ok := err == nil && said.ok && known(said.caller)
-		leave(!ok && err == nil)
-		if ok {
-			return authenticated(said.caller), true, nil
-		}
-		if err != nil {
-			return server.Caller{}, false, err
+		if c, ok, err := a.judgeCertificate(r.Context(), peer, chain, shown, now); ok || err != nil {
+			return c, ok, err
 		}
 	}
 	if token == "" {
 		return server.Caller{}, false, nil
 	}
+	return a.judgeToken(r.Context(), peer, key, token)
+}
+
+// judgeCertificate verifies a certificate that is in no cache.
+func (a *Access) judgeCertificate(ctx context.Context, peer netip.Prefix, chain chainKey, shown []*x509.Certificate, now time.Time) (c server.Caller, ok bool, err error) {
+	leave, err := a.peers.enter(peer, certificates, "")
+	if err != nil {
+		return server.Caller{}, false, err
+	}
+	said, err := a.certs.judge(ctx, chain, shown, now)
+	ok = err == nil && said.ok && known(said.caller)
+	leave(!ok && err == nil)
+	if !ok {
+		return server.Caller{}, false, err
+	}
+	return authenticated(said.caller), true, nil
+}
+
+// judgeToken reviews a token that is in no cache.
+func (a *Access) judgeToken(ctx context.Context, peer netip.Prefix, key, token string) (c server.Caller, ok bool, err error) {
 	leave, err := a.peers.enter(peer, bearerTokens, "")
 	if err != nil {
 		return server.Caller{}, false, err
 	}
-	said, err := a.tokens.judge(r.Context(), key, token)
+	said, err := a.tokens.judge(ctx, key, token)
 	ok = err == nil && said.ok && known(said.caller)
 	leave(!ok && err == nil)
 	if err != nil {
 		if notLogged, ok := a.unreviewed.Allow(); ok {
 			a.cfg.Log.Warn("Failed to review token", "error", err, "notLogged", notLogged)
 		}
-		return server.Caller{}, false, err
 	}
 	if !ok {
-		return server.Caller{}, false, nil
+		return server.Caller{}, false, err
 	}
 	return authenticated(said.caller), true, nil
 }
