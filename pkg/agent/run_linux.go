@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"log/slog"
 	"path/filepath"
 	"sync"
 
@@ -75,15 +76,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			}
 		})
 	}
-	answering := make(chan struct{}) // closed once the socket answers, or will not
-	said := sync.OnceFunc(func() { close(answering) })
-	answers.Answering = said
-	wg.Go(func() {
-		defer said()
-		if err := server.New(answers).Serve(beside); err != nil {
-			log.Error("Local socket not served; pods go on without", "error", err)
-		}
-	})
+	answering := serveSocket(beside, &wg, answers, log)
 	wg.Go(func() { a.supervise(e, answering).run(beside) })
 	wg.Go(func() { a.halts.run(beside) })
 	wg.Go(func() { a.halts.watchLogind(beside) })
@@ -105,6 +98,21 @@ func (a *Agent) stats(live *feed.Live) *stats.Stats {
 	})
 	a.metrics.Also(measured.Volumes())
 	return measured
+}
+
+// serveSocket serves the local socket beside wg's other jobs. The channel is closed once the socket
+// answers, or will not.
+func serveSocket(ctx context.Context, wg *sync.WaitGroup, cfg server.Config, log *slog.Logger) <-chan struct{} {
+	answering := make(chan struct{})
+	said := sync.OnceFunc(func() { close(answering) })
+	cfg.Answering = said
+	wg.Go(func() {
+		defer said()
+		if err := server.New(cfg).Serve(ctx); err != nil {
+			log.Error("Local socket not served; pods go on without", "error", err)
+		}
+	})
+	return answering
 }
 
 // supervise returns the supervisor of a serving agent. It checks the sync loop, the workers,
