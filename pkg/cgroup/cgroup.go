@@ -108,7 +108,8 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 func (c *Cgroups) Raise(want *pod.Spec) error { return c.resize(want, true) }
 
 // Lower sets the limits of the pod's cgroup to want's: it is called after containers got
-// less (C-1.34.5). It ignores a pod without a cgroup of ours.
+// less (C-1.34.5). It ignores a pod without a cgroup of ours. It fails if the pod uses more
+// memory than its new limit: the kernel would kill a process (C-1.34.4).
 func (c *Cgroups) Lower(want *pod.Spec) error { return c.resize(want, false) }
 
 func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
@@ -123,11 +124,16 @@ func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
 	}
 	n := t.pod(m.class, want.UID())
 	l := c.cfg.ofPod(want.Pod, t.host.sizes)
-	if raise {
-		has, err := t.host.has(n.path(t.systemd))
-		if err != nil {
-			return fmt.Errorf("resize the cgroup of pod %s: %w", want.Key, err)
+	has, err := t.host.has(n.path(t.systemd))
+	if err != nil {
+		return fmt.Errorf("resize the cgroup of pod %s: %w", want.Key, err)
+	}
+	if !raise && l.memory > 0 && (has.memory == unlimited || l.memory < has.memory) {
+		if err := t.host.fits(n.path(t.systemd), l.memory); err != nil {
+			return err
 		}
+	}
+	if raise {
 		l = l.beyond(has)
 		m.milli, m.memory = max(m.milli, was.milli), max(m.memory, was.memory)
 	}

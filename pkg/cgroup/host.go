@@ -7,6 +7,7 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 
 	cgroups "github.com/opencontainers/cgroups"
@@ -141,6 +142,28 @@ func quotaV2(dir string, failed *error) (quota, period int64) {
 func guarded(dir string) int64 {
 	var failed error
 	return max(number(dir, memoryMin, &failed), number(dir, memoryLow, &failed), 0)
+}
+
+// fits returns an error if a cgroup uses limit bytes of memory or more, without the page
+// cache that the kernel can reclaim. If the usage cannot be read, the kernel decides.
+func (h *host) fits(cgroup string, limit int64) error {
+	dir, usage, idle := h.paths(cgroup)["memory"], "memory.usage_in_bytes", "total_inactive_file "
+	if h.unified {
+		dir, usage, idle = h.paths(cgroup)[""], "memory.current", "inactive_file "
+	}
+	var failed error
+	used := number(dir, usage, &failed)
+	stat, _ := cgroups.ReadFile(dir, "memory.stat")
+	for line := range strings.Lines(stat) {
+		if text, ok := strings.CutPrefix(line, idle); ok {
+			n, _ := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+			used -= n
+		}
+	}
+	if failed != nil || used < limit {
+		return nil
+	}
+	return fmt.Errorf("cannot decrease memory limits: attempting to set pod memory limit (%d) below current usage (%d)", limit, used)
 }
 
 // number is the first number in a cgroup's file, unlimited for "max".

@@ -48,7 +48,10 @@ func periodGate(l leaf, all map[string]leaf) string {
 
 // ignoredGates names the feature gates that ask for something else than nodectl does.
 func ignoredGates(l leaf) string {
-	always := []string{"InPlacePodVerticalScaling", "NodeSwap", "PodLevelResources"}
+	always := []string{
+		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers",
+		"NodeDeclaredFeatures", "NodeSwap", "PodLevelResources",
+	}
 	var ignored []string
 	for _, name := range slices.Sorted(maps.Keys(l.pairs)) {
 		known := name == gateMemoryQoS || name == gateCFSPeriod

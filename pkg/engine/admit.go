@@ -134,6 +134,9 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 
 // otherResources reports whether want has other resources than was.
 func otherResources(was, want *pod.Spec) bool {
+	if a, b := was.Pod.Spec.Resources, want.Pod.Spec.Resources; a != nil && b != nil && len(pod.ResourcesChanged(pod.ResourcesText(*a), pod.ResourcesText(*b))) > 0 {
+		return true
+	}
 	for _, list := range [][]v1.Container{want.Pod.Spec.InitContainers, want.Pod.Spec.Containers} {
 		for i := range list {
 			if name := list[i].Name; len(pod.ResourcesChanged(was.Resources(name), want.Resources(name))) > 0 {

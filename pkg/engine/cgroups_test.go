@@ -22,6 +22,14 @@ import (
 type groups struct {
 	mu     sync.Mutex
 	memory map[string]int64
+	err    error // of Lower
+}
+
+// fail sets what Lower returns.
+func (g *groups) fail(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.err = err
 }
 
 func memoryOf(p *v1.Pod) (sum int64) {
@@ -48,8 +56,13 @@ func (g *groups) Raise(want *pod.Spec) error {
 }
 
 func (g *groups) Lower(want *pod.Spec) error {
-	g.set(want, func(now, want int64) int64 { return min(now, want) })
-	return nil
+	g.mu.Lock()
+	err := g.err
+	g.mu.Unlock()
+	if err == nil {
+		g.set(want, func(now, want int64) int64 { return min(now, want) })
+	}
+	return err
 }
 
 func (g *groups) Parent(want *pod.Spec) string { return "/kubepods/pod" + want.UID() }

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -32,16 +33,37 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	return nil
 }
 
-// lower lowers the limits of the pod's cgroup, once all its containers are as desired.
-func (w *worker) lower(v plan.View, p plan.Plan) {
-	if w.env.cgroups == nil || v.Want == nil || w.lowered == v.Want || !p.Settled || p.Behind || v.Have.Sandbox == nil || w.rec.Terminal != "" {
-		return
+// lowered is the result of lowering the limits of the pod's cgroup.
+type lowered struct {
+	to  *pod.Spec // whose resources they were last lowered to
+	err string    // why they could not be lowered since; "" when they could
+}
+
+// lowerAgain is when limits that could not be lowered are tried again.
+const lowerAgain = time.Minute
+
+// lower lowers the limits of the pod's cgroup, once all its containers are as desired. changed
+// says that it failed for the first time, or no longer fails: the status shows that.
+func (w *worker) lower(v plan.View, p plan.Plan) (changed bool) {
+	if v.Have.Sandbox == nil || w.rec.Terminal != "" {
+		w.lowered = lowered{} // of an instance that has ended
+		return false
 	}
-	if err := w.env.cgroups.Lower(v.Want); err != nil {
+	if w.env.cgroups == nil || v.Want == nil || w.lowered.to == v.Want || !p.Settled || p.Behind {
+		return false
+	}
+	failed := w.lowered.err != ""
+	err := w.env.cgroups.Lower(v.Want)
+	if err == nil {
+		w.lowered = lowered{to: v.Want}
+		return failed
+	}
+	if !failed {
+		w.lowered.err = err.Error()
 		w.log.Warn("Failed to lower the limits of the pod's cgroup", "error", err)
-		return
+		w.event(v.Want, "", pod.EventWarning, eventResizeError, "%s", resizeText("error", v.Want, w.lowered.err))
 	}
-	w.lowered = v.Want
+	return !failed
 }
 
 // place returns the pod's cgroup parent and users. The first call allocates the users.

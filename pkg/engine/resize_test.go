@@ -1,10 +1,12 @@
 package engine
 
 import (
+	"errors"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -59,6 +61,40 @@ func TestC_1_34_2_ResizeThatDoesNotFitWaits(t *testing.T) {
 		}
 		if n := starts(m, "a"); n != 1 {
 			t.Errorf("%d starts", n)
+		}
+	})
+}
+
+// TestResize_PodAsAWhole_IsMadeOrReported: a container that follows a limit of its pod is
+// resized with it. While the pod uses more than its new limit, its status has the error, and
+// the resize is tried again.
+//
+// Shows: C-1.34.4, C-1.34.7
+func TestResize_PodAsAWhole_IsMadeOrReported(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		g := &groups{memory: map[string]int64{}}
+		m.alter = func(c *Config) { c.Cgroups = g }
+		whole := func(memory string) func(*v1.Pod) {
+			return func(p *v1.Pod) {
+				p.Spec.Resources = &v1.ResourceRequirements{Limits: v1.ResourceList{v1.ResourceMemory: resource.MustParse(memory)}}
+			}
+		}
+		a := mkpod("a", whole("64Mi"))
+		m.src.set(a)
+		m.arrive()
+		g.fail(errors.New("attempting to set pod memory limit below current usage"))
+		m.src.set(resized(a, whole("32Mi")))
+		m.pass(time.Minute)
+		if got := resizeCondition(t, m, "a"); got != "PodResizeInProgress Error" {
+			t.Errorf("condition %q", got)
+		}
+		g.fail(nil)
+		m.pass(3 * time.Minute)
+		if got := resizeCondition(t, m, "a"); got != "" {
+			t.Errorf("condition %q after the pod uses less", got)
+		}
+		if updates, starts := m.rt.Calls()["UpdateContainerResources"], starts(m, "a"); updates != 1 || starts != 1 {
+			t.Errorf("%d updates, %d starts", updates, starts)
 		}
 	})
 }

@@ -33,7 +33,7 @@ type worker struct {
 	last       observation // of the pod
 	acked      uint64      // the newest operation that it has acknowledged
 	slot       bool        // it has a start slot
-	lowered    *pod.Spec   // whose resources the pod's cgroup was last lowered to
+	lowered    lowered
 	emptyCheck emptyCheck
 	progress   progress
 	panics     []time.Time // of the last minute
@@ -180,7 +180,9 @@ func (w *worker) run(ctx context.Context) {
 		}
 		if len(p.Steps) == 0 {
 			w.progress = progress{}
-			w.lower(view, p)
+			if w.lower(view, p) {
+				continue
+			}
 		}
 		did, retry := w.doTimed(ctx, view, p)
 		if did == acted && w.progress.loops(p.Steps) {
@@ -205,6 +207,9 @@ func (w *worker) run(ctx context.Context) {
 // nextLook returns when the worker looks again if it gets no hint: after what the plan waits
 // for, a retry of a failed step or of a failed save, whichever is first. 0 is never.
 func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
+	if w.lowered.err != "" && retry == 0 {
+		retry = lowerAgain
+	}
 	if retry > 0 && (wait == 0 || retry < wait) {
 		wait = retry
 	}

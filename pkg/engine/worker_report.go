@@ -184,6 +184,9 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		RuntimeName: w.env.runtimeName,
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
+	if v.Want != nil {
+		notes.Allocated, notes.ResizeError = v.Want.Pod.Spec.Resources, w.lowered.err
+	}
 	if v.Forbidden != "" {
 		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = cmp.Or(w.update.halt.Reason, eventForbidden), v.Forbidden, false
 	}

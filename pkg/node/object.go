@@ -57,7 +57,7 @@ const (
 // declaredFeatures are those that a 1.36 scheduler may require of a node and that this
 // node has.
 func declaredFeatures() []string {
-	return []string{"ExtendWebSocketsToKubelet", "RestartAllContainersOnContainerExits"}
+	return []string{"ExtendWebSocketsToKubelet", "InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScalingInitContainers", "RestartAllContainersOnContainerExits"}
 }
 
 // Object returns the Node as it is now: a new one where before is nil, else before with

@@ -124,7 +124,8 @@ func (s *planner) killFor(c pod.Container, why string) {
 }
 
 // resize gives a running container the resources of its spec: in place, or by a restart if
-// its resize policy says RestartContainer (C-1.34.4). If neither the container nor the record
+// its resize policy says RestartContainer (C-1.34.4); an init container that is no sidecar is
+// never restarted for it (C-1.34.8). If neither the container nor the record
 // shows its current resources, they stay: an older agent made it. A container that does not
 // run gets the resources when it starts.
 func (s *planner) resize(c pod.Container) {
@@ -140,7 +141,11 @@ func (s *planner) resize(c pod.Container) {
 	if len(changed) == 0 {
 		return
 	}
-	if spec, _ := s.Want.Container(c.Name); pod.ResizeRestarts(spec, changed) {
+	spec, init := s.Want.Container(c.Name)
+	if init && !pod.Restartable(spec) && s.Changed(c) {
+		return // an edit does not replace it while it runs (C-1.20.10)
+	}
+	if pod.ResizeRestarts(spec, changed) && (!init || pod.Restartable(spec)) {
 		s.replace(c, WhyResized)
 		return
 	}

@@ -16,7 +16,8 @@ import (
 //	 is a sidecar                     | see container; start the next init container
 //	                                  | when it runs, its postStart hook has
 //	                                  | succeeded and its startup probe has passed
-//	 runs                             | wait for its exit
+//	 runs                             | update its resources if they changed
+//	                                  | (C-1.34.8); wait for its exit
 //	 is created                       | start
 //	 state unknown                    | stop; start, if its policy allows
 //	 exited with an error, and edited | start; no back-off
@@ -68,6 +69,7 @@ func (s *planner) initContainers() (initialised bool) {
 func (s *planner) initTurn(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
+		s.resize(c)
 		s.waitFor(fmt.Sprintf("init container %s is running", c.Name))
 	case c.State == pod.StateCreated:
 		s.startCreated(c)

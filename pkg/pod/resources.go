@@ -34,14 +34,31 @@ func (s *Spec) Container(name string) (c *v1.Container, init bool) {
 // Resources returns a container's requests and limits, one "name=request/limit" for
 // each resource, by name, joined by commas: "cpu=100m/200m,memory=/64Mi", as they are
 // written: ResourcesChanged compares two of them. It is "none" for a container without
-// any, and "", which is not known, for a name the pod does not have.
+// any, and "", which is not known, for a name the pod does not have. For a pod with
+// resources of its own, the limits that the container has from it follow (C-1.34.7):
+// ",pod:cpu=/2,pod:memory=/".
 func (s *Spec) Resources(name string) string {
 	c, _ := s.Container(name)
 	if c == nil {
 		return ""
 	}
-	return ResourcesText(c.Resources)
+	text := ResourcesText(c.Resources)
+	if s.Pod.Spec.Resources == nil {
+		return text
+	}
+	for _, n := range []v1.ResourceName{v1.ResourceCPU, v1.ResourceMemory} {
+		own, of := c.Resources.Limits[n], s.Pod.Spec.Resources.Limits[n]
+		limit := ""
+		if own.IsZero() && !of.IsZero() {
+			limit = of.String()
+		}
+		text += "," + ofPod + string(n) + "=/" + limit
+	}
+	return text
 }
+
+// ofPod is the prefix of a limit that a container has from its pod.
+const ofPod = "pod:"
 
 // ResourcesText is Spec.Resources of one container's resources.
 func ResourcesText(r v1.ResourceRequirements) string {
@@ -74,25 +91,32 @@ func ResourcesText(r v1.ResourceRequirements) string {
 
 // ResourcesChanged returns the names of the resources in which two texts of
 // Spec.Resources differ, in order. Amounts are compared, not their spelling: 1Gi
-// is 1073741824.
+// is 1073741824. Limits of the pod that only one of the texts names are not known in the
+// other, and are no difference.
 func ResourcesChanged(a, b string) []v1.ResourceName {
 	if a == b {
 		return nil
 	}
 	left, right := resourceFields(a), resourceFields(b)
 	var out []v1.ResourceName
+	add := func(n v1.ResourceName, known bool) {
+		name, pods := strings.CutPrefix(string(n), ofPod)
+		if known || !pods {
+			out = append(out, v1.ResourceName(name))
+		}
+	}
 	for n, v := range left {
 		if w, ok := right[n]; !ok || !sameAmounts(v, w) {
-			out = append(out, n)
+			add(n, ok)
 		}
 	}
 	for n := range right {
 		if _, ok := left[n]; !ok {
-			out = append(out, n)
+			add(n, false)
 		}
 	}
 	slices.Sort(out)
-	return out
+	return slices.Compact(out)
 }
 
 // sameAmounts compares two fields, "request/limit".
@@ -134,7 +158,8 @@ func Restartable(c *v1.Container) bool {
 	return c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways
 }
 
-// ParseResources parses the text of Spec.Resources; it skips parts that are invalid.
+// ParseResources parses the text of Spec.Resources: the container's own resources. It
+// skips parts that are invalid.
 func ParseResources(text string) v1.ResourceRequirements {
 	var r v1.ResourceRequirements
 	set := func(l *v1.ResourceList, n v1.ResourceName, text string) {
@@ -148,6 +173,9 @@ func ParseResources(text string) v1.ResourceRequirements {
 		(*l)[n] = q
 	}
 	for n, v := range resourceFields(text) {
+		if strings.HasPrefix(string(n), ofPod) {
+			continue
+		}
 		request, limit, _ := strings.Cut(v, "/")
 		set(&r.Requests, n, request)
 		set(&r.Limits, n, limit)

@@ -275,7 +275,7 @@ func specRows() []Field {
 		Field{Path: "spec.hostUsers", Restart: RestartPod, Default: true, Note: "false if the runtime supports user namespaces"},
 		refuse("spec.schedulingGates", "a static pod is already bound to its node", "remove it"),
 		reject("spec.resourceClaims", ""),
-		Field{Path: "spec.resources", Restart: RestartPod, Note: "for the pod as a whole; an edit replaces the pod"},
+		Field{Path: "spec.resources", Restart: RestartPod, Note: "for the pod as a whole; an edit replaces a static pod, and resizes a pod of an API server in place (C-1.34.7)"},
 		only("spec.resources.limits", RestartPod, "cpu, memory and huge pages", podResource),
 		only("spec.resources.requests", RestartPod, "cpu, memory and huge pages", podResource),
 		reject("spec.resources.claims", ""),

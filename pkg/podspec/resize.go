@@ -41,7 +41,7 @@ func resizes(old, new *pod.Spec) map[string][]v1.ResourceName {
 		if was == nil || init && !pod.Restartable(was) {
 			continue
 		}
-		changed := pod.ResourcesChanged(pod.ResourcesText(was.Resources), pod.ResourcesText(c.Resources))
+		changed := pod.ResourcesChanged(old.Resources(c.Name), new.Resources(c.Name))
 		if len(changed) == 0 {
 			continue
 		}

@@ -40,6 +40,8 @@ type notesYAML struct {
 	NetworkWait     string                        `json:"networkWait"`
 	ResizeReason    string                        `json:"resizeReason"`
 	ResizeMessage   string                        `json:"resizeMessage"`
+	ResizeError     string                        `json:"resizeError"`
+	Allocated       *v1.ResourceRequirements      `json:"allocated"`
 	StartTime       string                        `json:"startTime"`
 	Instance        int                           `json:"instance"`
 	Terminal        v1.PodPhase                   `json:"terminal"`
@@ -220,7 +222,7 @@ func read(arc *txtar.Archive) (fixture, error) {
 	s.notes = status.Notes{
 		Trouble: y.Trouble, ContainerNotes: y.ContainerNotes,
 		RefusedReason: y.RefusedReason, RefusedMessage: y.RefusedMessage, RefusedFinal: y.RefusedFinal,
-		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage,
+		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage, Allocated: y.Allocated, ResizeError: y.ResizeError,
 		Instance: y.Instance, Terminal: y.Terminal, TerminalReason: y.TerminalReason, TerminalMessage: y.TerminalMessage,
 		Terminating: y.Terminating, HostIPs: y.HostIPs, RuntimeName: y.RuntimeName,
 	}

@@ -46,6 +46,12 @@ type Notes struct {
 	// names: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2); "" when it does, or
 	// will.
 	ResizeReason, ResizeMessage string
+	// ResizeError says why the limits of the pod as a whole could not be lowered; "" when they
+	// could.
+	ResizeError string
+	// Allocated are the resources of the pod as a whole that it has while a resize is pending;
+	// nil: those of its spec.
+	Allocated *v1.ResourceRequirements
 	// NetworkWait says that the pod waits for the network, and why.
 	NetworkWait string
 	// StartTime is when the instance was first acknowledged; zero takes the one

@@ -42,6 +42,9 @@ func (b *build) podResources(st *v1.PodStatus) {
 	if b.notes.ResizeReason != "" { // a pending resize was not given
 		p.Spec.InitContainers = withResources(p.Spec.InitContainers, st.InitContainerStatuses)
 		p.Spec.Containers = withResources(p.Spec.Containers, st.ContainerStatuses)
+		if p.Spec.Resources != nil && b.notes.Allocated != nil {
+			p.Spec.Resources = b.notes.Allocated
+		}
 	}
 	st.AllocatedResources = resource.PodRequests(&p, resource.PodResourcesOptions{})
 	st.Resources = &v1.ResourceRequirements{
@@ -73,8 +76,12 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 		c.Type, c.Reason, c.Message = v1.PodResizePending, b.notes.ResizeReason, b.notes.ResizeMessage
 		return c
 	}
-	found := false
-	for _, container := range b.lasting() {
+	found := b.notes.ResizeError != ""
+	if found {
+		c.Reason, c.Message = v1.PodReasonError, b.notes.ResizeError
+	}
+	spec := &b.want.Pod.Spec
+	for _, container := range slices.Concat(pointers(spec.InitContainers), pointers(spec.Containers)) {
 		r, ok := b.Container(container.Name)
 		if !ok || r.State != pod.StateRunning || !b.toResize(container, r) {
 			continue
@@ -90,14 +97,21 @@ func (b *build) resizing(st *v1.PodStatus) *v1.PodCondition {
 	return c
 }
 
+func pointers(list []v1.Container) (all []*v1.Container) {
+	for i := range list {
+		all = append(all, &list[i])
+	}
+	return all
+}
+
 // toResize reports whether a container has other resources than its spec names, of those that
 // can change while it runs. A spec without any may only be built from what the runtime shows.
 func (b *build) toResize(c *v1.Container, r pod.Container) bool {
 	text := b.actuated(r)
-	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 {
+	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 && b.want.Pod.Spec.Resources == nil {
 		return false
 	}
-	return slices.ContainsFunc(pod.ResourcesChanged(text, pod.ResourcesText(c.Resources)), func(n v1.ResourceName) bool {
+	return slices.ContainsFunc(pod.ResourcesChanged(text, b.want.Resources(c.Name)), func(n v1.ResourceName) bool {
 		return n == v1.ResourceCPU || n == v1.ResourceMemory
 	})
 }

@@ -68,12 +68,6 @@ func TestC_1_25_SideBySide(t *testing.T) {
 	ours := a.until(t, "ours", "ready with its images", func(n *v1.Node) bool { return ready(n) && len(n.Status.Images) == 2 })
 	kl, l := a.lease(t, "kube", "there", anyLease), a.lease(t, "ours", "there", anyLease)
 	m.stop()
-	for i, f := range theirs.Status.DeclaredFeatures { // features that pods do not have here are not declared
-		if f == "InPlacePodLevelResourcesVerticalScaling" {
-			theirs.Status.DeclaredFeatures = slices.Delete(theirs.Status.DeclaredFeatures, i, i+2)
-			break
-		}
-	}
 	if diff := cmp.Diff(plain(t, theirs, "kube"), plain(t, ours, "ours")); diff != "" {
 		t.Errorf("- the kubelet's, + ours:\n%s", diff)
 	}
