@@ -38,6 +38,7 @@ func (p *program) commands() []*cobra.Command {
 			p.drainCommand(),
 		),
 		grouped(other,
+			p.whyCommand(),
 			p.restartCommand(),
 			p.imageCommand(),
 			p.pullCommand(),

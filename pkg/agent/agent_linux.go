@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/event"
@@ -32,12 +33,13 @@ type Agent struct {
 	observer  *node.Observer
 	events    *event.Store
 	halts     *halter
+	board     *activity.Board
 }
 
 // Open locks the root directory and finds the runtime; it starts the bundled one if that is
 // the one to use. Close releases both; pods stay.
 func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, log: cfg.Log}
+	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard()}
 	if cfg.ContentionProfiling {
 		runtime.SetBlockProfileRate(1) // the kubelet's
 	}

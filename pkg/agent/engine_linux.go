@@ -49,6 +49,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observe
 		Sinks:              append([]engine.Sink{a.state.journal}, to.sinks...),
 		Listeners:          to.listeners,
 		Events:             to.events,
+		Activity:           a.board,
 		NodeSeen:           to.node,
 		Synced:             to.synced,
 		Worked:             a.metrics.Worked,

@@ -43,6 +43,7 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	cfg := a.cfg
 	s = documents(cfg, e.Live())
 	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images, up}, inContainers{a}, control{e, a.halts}, statistics{measured}
+	s.Explainer = a.newExplainer(e.Live())
 	s.Images = imageControl{images, a.runtime.puller, a.runtime.ImageEndpoint()}
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()

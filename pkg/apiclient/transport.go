@@ -11,6 +11,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/transport"
 	"k8s.io/client-go/util/connrotation"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 // Transport sends requests to the server that the kubeconfig described when it was read,
@@ -79,6 +81,7 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	u.RawQuery = r.URL.RawQuery
 	sent := r.Clone(r.Context())
 	sent.URL, sent.Host = &u, ""
+	defer activity.Begin(r.Context(), activity.Call{Kind: activity.Request, Name: r.Method, Target: r.URL.Path, Host: t.host})()
 	response, err := t.trip.RoundTrip(sent)
 	if err != nil {
 		return nil, t.Explain(err)

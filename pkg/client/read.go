@@ -17,6 +17,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	stats "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 // mostLine is the maximal size of one line of a watch. An object of an API server has at
@@ -93,6 +95,13 @@ func (c *Client) Events(ctx context.Context) ([]v1.Event, error) {
 // WatchEvents yields the existing events, then new ones.
 func (c *Client) WatchEvents(ctx context.Context) iter.Seq2[Changed[*v1.Event], error] {
 	return watch[*v1.Event](ctx, c, "/v1/events", url.Values{})
+}
+
+// Why returns what the agent knows of the reason why a pod waits.
+func (c *Client) Why(ctx context.Context, namespace, name string) (activity.Report, error) {
+	var r activity.Report
+	err := c.Document(ctx, "/v1/why/"+namespace+"/"+name, nil, &r)
+	return r, c.onlyAgents(err, "why pods wait")
 }
 
 // Node returns the agent's Node object.

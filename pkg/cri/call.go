@@ -5,6 +5,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 // method is one unary CRI method of a generated client.
@@ -38,6 +41,7 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 	}
 	within, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Runtime, Name: name, Target: targetOf(q), Limit: time.Now().Add(limit)})()
 	a, err := f(within, q)
 	switch {
 	case err == nil:
@@ -48,6 +52,19 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 		return nil, r.late(name, limit)
 	}
 	return nil, r.translate(name, err)
+}
+
+// targetOf returns what a request is about: a container, a sandbox or an image; "" for others.
+func targetOf(q any) string {
+	switch q := q.(type) {
+	case interface{ GetContainerId() string }:
+		return q.GetContainerId()
+	case interface{ GetPodSandboxId() string }:
+		return q.GetPodSandboxId()
+	case interface{ GetImage() *runtimeapi.ImageSpec }:
+		return q.GetImage().GetImage()
+	}
+	return ""
 }
 
 // over is ctx.Err, but also covers the moment after the deadline when ctx's own timer has

@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -26,6 +27,7 @@ func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 	}
 	if !l.waiting[key] {
 		l.waiting[key] = true
+		l.env.board.SetState(key, activity.State{WaitFor: "source " + d.Layer + " has not answered yet"})
 		log := l.log.With("pod", key.String(), "source", d.Layer)
 		switch {
 		case d.Stop:

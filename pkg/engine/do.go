@@ -8,7 +8,9 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/panics"
+	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
@@ -24,6 +26,10 @@ const (
 // step; a pull never requests one. If the image is present, the step ends within this time.
 // If it is not, another pod gets the slot during the pull.
 const pullSlotTimeout = 50 * time.Millisecond
+
+// exitPatience is how long a call may go on after the agent began to exit. Calls to the runtime
+// end before (F4).
+const exitPatience = 1700 * time.Millisecond
 
 // result is the result of a plan's steps.
 type result int
@@ -120,6 +126,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 			w.log.Info("Restarting container", "container", s.Container, "attempt", s.Attempt, "reason", s.Why)
 		}
 	}
+	defer w.beginStep(ctx, steps)()
 	if makes(steps[0]) {
 		return steps[0], w.start(ctx, v, steps[0])
 	}
@@ -247,7 +254,7 @@ func (w *worker) tearDown(ctx context.Context, s plan.Step) error {
 				return err
 			}
 		}
-		return w.env.volumes.Take(ctx, s.UID, s.Instance)
+		return w.call(ctx, 0, nil, func() error { return w.env.volumes.Take(ctx, s.UID, s.Instance) })
 	case plan.Forget:
 		return w.forget(ctx, s.UID)
 	}
@@ -268,12 +275,11 @@ func (w *worker) startCall(ctx context.Context, f func() error) error {
 // call runs f, which may take long, in a goroutine of its own, and waits for it. If f takes
 // longer than slotTimeout, call releases the worker's start slot and continues to wait. When a
 // newer spec or an operation arrives meanwhile, it calls onNews; with a nil onNews, updates
-// wait until f has ended.
+// wait until f has ended. If f hangs when the agent exits, call leaves it behind: the worker
+// must then return without using what f writes.
 func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews func(), f func() error) error {
-	done := make(chan error, 1) // f's goroutine sends once and never waits
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	wg.Go(func() { done <- panics.ToError(f) })
+	done := patience.Start(f)
+	exiting, left := ctx.Done(), (<-chan time.Time)(nil)
 	late := time.NewTimer(slotTimeout)
 	defer late.Stop()
 	updates := w.updates
@@ -287,6 +293,11 @@ func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews fun
 			return err
 		case <-late.C:
 			w.freeSlot(ctx)
+		case <-exiting:
+			exiting, left = nil, time.After(exitPatience)
+		case <-left:
+			w.trouble.leftBehind = true
+			return ctx.Err()
 		case l, ok := <-updates:
 			switch {
 			case !ok:
@@ -369,6 +380,7 @@ func (w *worker) takeSlot(ctx context.Context) error {
 	if w.slot || w.update.want == nil {
 		return nil
 	}
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Slot, Name: "wait for a start slot"})()
 	waiter, err := w.env.starts.Request(ctx, plan.Priority(w.update.want), w.update.want.Pod.CreationTimestamp.Unix(), w.seq)
 	if err != nil {
 		return err

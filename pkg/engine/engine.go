@@ -40,6 +40,8 @@
 //	counting.done, rotation.done, measurement.done
 //	          0, 1, 1
 //	             a round of a periodic job → sync loop; there is one round of each at a time
+//	measurement.found
+//	          0  a measurement of volumes → sync loop
 //	pending   –  not a channel: the updates of one turn of the sync loop
 //	done      1  a call to the runtime → its worker, which waits for it
 //
@@ -56,6 +58,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -85,6 +88,8 @@ type Config struct {
 	Sinks     []Sink // may wait, for a disk above all
 	Listeners []Sink // never wait nor fail: the sync loop itself calls them
 	Events    Events // nil: events are dropped
+	// Activity is where the engine notes what it does for each pod; nil: it does not.
+	Activity *activity.Board
 	// NoClusterDNS gives the node's name servers to pods that ask for the cluster's; an event
 	// of the pod says so.
 	NoClusterDNS bool
@@ -232,7 +237,7 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // run starts all goroutines around a loop and returns when all of them have ended.
 func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context, chan<- podconfig.Batch)) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(e.cfg.Activity.Context(ctx))
 	defer cancel()
 	var wg sync.WaitGroup
 	defer wg.Wait()

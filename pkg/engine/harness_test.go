@@ -354,6 +354,8 @@ type disk struct {
 	hooks     []hookRun
 	hookTakes map[string]time.Duration // by container name
 	hookFails map[string]error
+
+	probeHangs chan struct{} // probes hang until it is closed; nil: they do not
 }
 
 func newDisk() *disk {
@@ -447,6 +449,7 @@ func (d *disk) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int)
 	if len(want.Pod.Spec.Volumes) > 0 {
 		time.Sleep(d.stuck)
 	}
+	d.onVolumes("Put", want)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full && len(want.Pod.Spec.Volumes) > 0 {
@@ -489,6 +492,7 @@ func (d *disk) onVolumes(call string, want *pod.Spec) {
 func (d *disk) File(*pod.Spec, int, string, string) ([]byte, error) { return nil, os.ErrNotExist }
 
 func (d *disk) Over(_ context.Context, want *pod.Spec, _ int, layers map[string]int64) (string, error) {
+	d.onVolumes("Over", want)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.overLayers != nil {
@@ -583,6 +587,9 @@ func (d *disk) empty() error {
 }
 
 func (d *disk) Probe(_ context.Context, r pod.ProbeRequest) error {
+	if d.probeHangs != nil {
+		<-d.probeHangs
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.sick[r.Container.Name] {

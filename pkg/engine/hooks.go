@@ -19,7 +19,10 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 			superseded = true
 			giveUp()
 		}
-	}, func() error { return w.env.hooks.Hook(hookCtx, hookRequest(v, s, id, warning(w.env.recorder, v.Want))) })
+	}, func() error {
+		defer beginHook(ctx, "postStart", s.Container, s.Hook)()
+		return w.env.hooks.Hook(hookCtx, hookRequest(v, s, id, warning(w.env.recorder, v.Want)))
+	})
 	switch {
 	case superseded:
 		return errStale

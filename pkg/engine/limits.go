@@ -6,6 +6,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -47,17 +49,22 @@ type overfull struct {
 
 // measurement is the periodic job that measures the disks of pods with such limits, in a
 // goroutine of its own: one round at a time. If a round is not over when the next is due,
-// that one is skipped.
+// that one is skipped. A volume that hangs delays the measurements of other pods only once,
+// by podPatience.
 type measurement struct {
 	running bool
-	rounds  int             // that have begun
-	done    chan []overfull // capacity 1: the instances that exceed a limit
+	rounds  int // that have begun
+	calls   *patience.Calls
+	found   chan overfull // capacity 0: an instance that exceeds a limit
+	done    chan struct{} // capacity 1: a round is over
 }
 
 // measurementPeriod is how often the volumes of pods with a limit are measured.
 const measurementPeriod = 10 * time.Second
 
-func newMeasurement() measurement { return measurement{done: make(chan []overfull, 1)} }
+func newMeasurement() measurement {
+	return measurement{calls: patience.New(maxHanging), found: make(chan overfull), done: make(chan struct{}, 1)}
+}
 
 // measure begins a round, unless no pod has such a limit.
 func (l *loop) measure(ctx context.Context) {
@@ -82,11 +89,11 @@ func (l *loop) measure(ctx context.Context) {
 	if len(places) == 0 {
 		return
 	}
-	l.jobs.measurement.running = true
-	done, volumes, read, log := l.jobs.measurement.done, l.cfg.Volumes, l.cfg.Layers, l.log
+	m, volumes, read, log := &l.jobs.measurement, l.cfg.Volumes, l.cfg.Layers, l.log
+	m.running = true
+	calls, found, done := m.calls, m.found, m.done
 	l.workers.Go(func() {
-		var found []overfull
-		defer func() { done <- found }() // there is room: one round at a time
+		defer func() { done <- struct{}{} }() // there is room: one round at a time
 		var layers map[string]map[string]int64
 		if withLayers && anyContainer {
 			var err error
@@ -98,12 +105,20 @@ func (l *loop) measure(ctx context.Context) {
 			if ctx.Err() != nil {
 				return
 			}
-			message, err := volumes.Over(ctx, p.spec, p.instance, layers[p.uid])
+			err := calls.Do(ctx, p.key.String(), podPatience, func() (err error) {
+				ctx := activity.WithPod(ctx, p.key)
+				defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "measure volumes"})()
+				if p.message, err = volumes.Over(ctx, p.spec, p.instance, layers[p.uid]); p.message == "" {
+					return err
+				}
+				select {
+				case found <- p.overfull:
+				case <-ctx.Done():
+				}
+				return err
+			})
 			if err != nil {
 				log.Debug("Failed to measure the disk of a pod", "pod", p.key.String(), "error", err)
-			}
-			if p.message = message; message != "" {
-				found = append(found, p.overfull)
 			}
 		}
 	})
@@ -112,14 +127,11 @@ func (l *loop) measure(ctx context.Context) {
 // limitGrace is the grace of a pod that exceeds a limit of its disk, in seconds (C-1.35.9).
 const limitGrace = 1
 
-// handleMeasured evicts the pods whose instances exceed a limit. The worker refuses an eviction
-// of an older instance.
-func (l *loop) handleMeasured(ctx context.Context, found []overfull) {
-	l.jobs.measurement.running = false
-	for _, o := range found {
-		l.handleOperation(ctx, &operation{
-			kind: opEvict, key: o.key, uid: o.uid, answer: make(chan error, 1),
-			eviction: &Eviction{UID: o.uid, Grace: limitGrace, Message: o.message, instance: o.instance},
-		})
-	}
+// handleMeasured evicts a pod whose instance exceeds a limit. The worker refuses an eviction of
+// an older instance.
+func (l *loop) handleMeasured(ctx context.Context, o overfull) {
+	l.handleOperation(ctx, &operation{
+		kind: opEvict, key: o.key, uid: o.uid, answer: make(chan error, 1),
+		eviction: &Eviction{UID: o.uid, Grace: limitGrace, Message: o.message, instance: o.instance},
+	})
 }

@@ -178,7 +178,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
-	l.prober = prober.New(e.cfg.Prober, e.log, func(t prober.Target, reason, message string) {
+	l.prober = prober.New(notedProbes{e.cfg.Prober}, e.log, func(t prober.Target, reason, message string) {
 		message = strings.ReplaceAll(message, t.ContainerID, t.Container.Name) // one event for all that fail alike
 		recorder.event(t.Key, t.UID, t.Path, pod.EventWarning, reason, message)
 	})
@@ -215,8 +215,10 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.rotate(ctx)
 		case <-measurements.C:
 			l.measure(ctx)
-		case found := <-l.jobs.measurement.done:
+		case found := <-l.jobs.measurement.found:
 			l.handleMeasured(ctx, found)
+		case <-l.jobs.measurement.done:
+			l.jobs.measurement.running = false
 		case beat := <-l.in.beats:
 			beat <- l.stuck(time.Now())
 		case o := <-l.in.operations:
@@ -407,6 +409,7 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 func (l *loop) handleReady(ctx context.Context, r pod.RuntimeReady) {
 	was := l.runtime
 	l.runtime = r
+	l.noteReady(r)
 	switch {
 	case !r.Runtime:
 		l.log.Warn("Container runtime is not ready", "reason", r.RuntimeMessage)

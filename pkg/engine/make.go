@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podenv"
@@ -130,6 +131,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	var request pod.CreateRequest
 	// A network file system can hang: the start slot must not wait for it.
 	err := w.call(ctx, w.env.starts.SlotTimeout(), nil, func() (err error) {
+		defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "prepare mounts", Target: s.Container})()
 		request, err = w.request(ctx, v, s)
 		return err
 	})

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -22,6 +23,7 @@ const (
 
 // live runs the worker, also after panics, until its pod is gone or ctx ends.
 func (w *worker) live(ctx context.Context) {
+	ctx = activity.WithPod(ctx, w.key)
 	if !w.wait(ctx, 0) { // the first update
 		return
 	}
@@ -89,6 +91,7 @@ func (w *worker) quarantine(ctx context.Context) bool {
 	r.pod.Status.Reason = "Quarantined"
 	r.pod.Status.Message = "nodectl panicked several times within a minute while it handled this pod, and leaves it unchanged until it is edited"
 	w.reported.pod = r.pod
+	w.env.board.SetState(w.key, activity.State{WaitFor: r.pod.Status.Message})
 	select {
 	case w.env.reports <- r:
 	case <-ctx.Done():

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -36,6 +37,7 @@ func (l *loop) flush(ctx context.Context) {
 // It never waits: it replaces an update that the worker has not read yet.
 func (l *loop) send(ctx context.Context, e *entry) {
 	if e.want != nil && !e.admitted && e.refused == (refusal{}) {
+		l.env.board.SetState(e.key, activity.State{WaitFor: "admission: the Node object of this node is not known yet"})
 		return // admission decides first
 	}
 	if e.updates == nil {

@@ -2,11 +2,14 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/prober"
 )
@@ -89,7 +92,14 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	}
 	l.env.sweep.begin(maps.Clone(keep)) // the loop adds new pods to this copy
 	l.workers.Go(func() {
-		removed, err := l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
+		var removed []string
+		err := patience.New(1).Do(ctx, "sweep", 0, func() (err error) {
+			removed, err = l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
+			return err
+		})
+		if errors.Is(err, patience.ErrHangs) { // and the agent exits
+			return
+		}
 		l.env.sweep.end()
 		if err != nil {
 			l.log.Warn("Failed to remove directories of unknown pods", "error", err)
@@ -117,6 +127,7 @@ func (l *loop) drop(e *entry, r *report) {
 	}
 	delete(l.pods, e.key)
 	delete(l.view.pressure.evicted, e.key)
+	l.env.board.SetState(e.key, activity.State{})
 	l.forgetOrder(e)
 	l.log.Info("Pod removed", "pod", e.key.String())
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/patience"
 )
 
 // slowLogs is a Logs that takes a second for each log.
@@ -32,8 +34,8 @@ func TestRotateAll_Workers_LimitRotationsAtATime(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			logs := &slowLogs{}
 			began := time.Now()
-			err := rotateAll(t.Context(), Config{Logs: logs, LogWorkers: workers, Log: slog.New(slog.DiscardHandler)}, []logFile{
-				{"1", "a"}, {"2", "broken"}, {"3", "c"}, {"4", "d"}, {"5", "e"}, {"6", "f"},
+			err := rotateAll(t.Context(), Config{Logs: logs, LogWorkers: workers, Log: slog.New(slog.DiscardHandler)}, patience.New(maxHanging), []logFile{
+				{path: "a"}, {path: "broken"}, {path: "c"}, {path: "d"}, {path: "e"}, {path: "f"},
 			})
 			if err == nil || int(logs.most.Load()) != workers || time.Since(began) != took {
 				t.Errorf("%d workers: error %v, %d at a time, took %s", workers, err, logs.most.Load(), time.Since(began))

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podview"
@@ -49,6 +50,9 @@ type troubles struct {
 	step     map[string]plan.Action // which step the trouble is about
 	failures int                    // to read, stop or remove, in a row
 	unended  pod.Trouble            // the last failure to stop or remove something of the pod
+
+	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
+	leftBehind bool
 }
 
 func newTroubles() (t troubles) {
@@ -117,7 +121,9 @@ func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	if err != nil {
 		w.freeSlot(ctx)
 		w.log.Debug("Failed to read pod from runtime", "error", err)
-		return have, false, !w.wait(ctx, w.failed())
+		delay := w.failed()
+		w.noteState(plan.Plan{WaitFor: "the pod cannot be read: " + err.Error()}, delay)
+		return have, false, !w.wait(ctx, delay)
 	}
 	if !w.rec.loaded {
 		w.loadRecord(have.UID)
@@ -147,6 +153,9 @@ func (w *worker) run(ctx context.Context) {
 			continue
 		}
 		view := w.view(ctx, have)
+		if w.trouble.leftBehind {
+			return
+		}
 		w.planningSince.Store(time.Now().UnixNano())
 		p := w.env.next(view)
 		w.planningSince.Store(0)
@@ -157,6 +166,7 @@ func (w *worker) run(ctx context.Context) {
 			w.freeSlot(ctx)
 			delay := w.failed()
 			w.log.Warn("Failed to record the state of the pod", "error", err, "retry", delay.String())
+			w.noteState(plan.Plan{WaitFor: "the state of the pod cannot be recorded: " + err.Error()}, delay)
 			if !w.pause(ctx, delay) {
 				return
 			}
@@ -169,6 +179,7 @@ func (w *worker) run(ctx context.Context) {
 			w.trouble.unended = pod.Trouble{} // nothing is left to stop or remove
 		}
 		w.reportWaits(view, p)
+		w.noteState(p, p.Wait)
 		if !w.sendReport(ctx, view, p) {
 			return
 		}
@@ -185,6 +196,9 @@ func (w *worker) run(ctx context.Context) {
 			}
 		}
 		did, retry := w.doTimed(ctx, view, p)
+		if w.trouble.leftBehind {
+			return
+		}
 		if did == acted && w.progress.loops(p.Steps) {
 			w.freeSlot(ctx)
 			if !w.pause(ctx, retryDelay(w.progress.repeats)) {
@@ -198,7 +212,11 @@ func (w *worker) run(ctx context.Context) {
 		}
 		w.freeSlot(ctx)
 		w.save()
-		if !w.wait(ctx, w.nextLook(p.Wait, retry)) {
+		next := w.nextLook(p.Wait, retry)
+		if did == failed {
+			w.noteState(p, next)
+		}
+		if !w.wait(ctx, next) {
 			return
 		}
 	}
@@ -279,6 +297,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	volumes := func(want *pod.Spec, instance int) (put, current bool, until time.Time) {
 		// A network file system can hang: the start slot must not wait for it.
 		_ = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error {
+			defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "check volumes"})()
 			put, current, until = w.env.volumes.Ready(want, instance)
 			return nil
 		})

@@ -6,6 +6,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/startlimit"
@@ -21,6 +22,7 @@ type workerEnv struct {
 	users   Users   // nil: no pod has users of its own
 	records Records
 	hooks   hookRunner
+	board   *activity.Board // nil: activities are not noted
 
 	recorder recorder
 	starts   *startlimit.Limiter
@@ -54,6 +56,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		users:   cfg.Users,
 		records: cfg.Records,
 		hooks:   cfg.Prober,
+		board:   cfg.Activity,
 
 		recorder: recorder{cfg.Events},
 		starts:   startlimit.New(cfg.Starts),

@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/status"
@@ -35,7 +36,9 @@ func (w *worker) loadRecord(uid string) {
 	if uid == "" {
 		uid = w.uid
 	}
+	end := w.env.board.Begin(w.key, activity.Call{Kind: activity.Record, Name: "read record"})
 	rec, ok, err := w.env.records.Load(w.key, uid)
+	end()
 	if err != nil {
 		w.log.Warn("Failed to read record", "error", err)
 	}
@@ -57,7 +60,7 @@ func (w *worker) forgetRest(ctx context.Context) {
 	}
 	own, err := w.isOwner(w.uid)
 	if own {
-		err = w.env.volumes.Forget(ctx, w.key, w.uid)
+		err = w.call(ctx, 0, nil, func() error { return w.env.volumes.Forget(ctx, w.key, w.uid) })
 	}
 	if err != nil {
 		w.log.Warn("Failed to remove the pod's directory", "error", err)
@@ -80,7 +83,9 @@ func (w *worker) saveOwn() error {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return nil // no instance has begun
 	}
+	end := w.env.board.Begin(w.key, activity.Call{Kind: activity.Record, Name: "write record"})
 	err := w.env.records.Save(w.rec.Record)
+	end()
 	if other, is := errors.AsType[*pod.OwnerError](err); is { // no failure of the disk
 		return other
 	}
@@ -219,7 +224,7 @@ func (w *worker) removeAll(ctx context.Context, uid string) error {
 	if err := w.release(uid); err != nil {
 		return err
 	}
-	return w.env.volumes.Forget(ctx, w.key, uid)
+	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Forget(ctx, w.key, uid) })
 }
 
 // otherOwner returns the other pod that the record of the UID on the disk belongs to, nil for

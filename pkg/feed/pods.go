@@ -55,6 +55,13 @@ func (l *Live) Pod(key pod.Key) (*v1.Pod, bool) {
 	return p, ok
 }
 
+// Desired returns the desired pod with that key, nil if there is none. It is shared.
+func (l *Live) Desired(key pod.Key) *pod.Spec {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.state.Pod(key)
+}
+
 // PodsObserved is closed once the engine has observed every pod. Until then, pods may exist
 // that Pods does not return. While the runtime does not answer, it stays open.
 func (l *Live) PodsObserved() <-chan struct{} { return l.observed }

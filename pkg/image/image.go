@@ -28,6 +28,7 @@ import (
 	"golang.org/x/time/rate"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -194,6 +195,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	}
 	progress(pod.PullProgress{Image: image})
 	began := time.Now()
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Pull, Name: "pull image", Target: n.image, Host: n.registry})()
 	f, err := p.share(ctx, want, n, p.credentials(ctx, n, secrets), func(queued bool) {
 		progress(pod.PullProgress{Image: image, Pending: true, Queued: queued, Waited: time.Since(began)})
 	})

@@ -94,7 +94,7 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 		cfg.RemoveRecord = func(string, time.Time) {}
 	}
 	if cfg.Answers == nil {
-		cfg.Answers = answers
+		cfg.Answers = Answers
 	}
 	return &Inventory{cfg: cfg, silent: map[string]time.Time{}, wake: make(chan struct{}, 1)}
 }

@@ -299,15 +299,15 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 	plain, secure := httptest.NewServer(handler), httptest.NewUnstartedServer(handler)
 	secure.StartTLS() // by an authority that is not trusted
 	defer secure.Close()
-	if !answers(t.Context(), plain.Listener.Addr().String()) || !answers(t.Context(), secure.Listener.Addr().String()) {
+	if !Answers(t.Context(), plain.Listener.Addr().String()) || !Answers(t.Context(), secure.Listener.Addr().String()) {
 		t.Error("a registry that asks for credentials answers")
 	}
 	code = http.StatusServiceUnavailable
-	if answers(t.Context(), plain.Listener.Addr().String()) {
+	if Answers(t.Context(), plain.Listener.Addr().String()) {
 		t.Error("a registry that is out of service does not answer")
 	}
 	plain.Close()
-	if answers(t.Context(), plain.Listener.Addr().String()) {
+	if Answers(t.Context(), plain.Listener.Addr().String()) {
 		t.Error("a registry that is not there does not answer")
 	}
 }

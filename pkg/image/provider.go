@@ -20,6 +20,8 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 // Providers are the node's credential providers: programs that return the credentials of
@@ -295,6 +297,7 @@ func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	}
 	within, cancel := context.WithTimeout(ctx, providerLimit)
 	defer cancel()
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Program, Name: "credential provider " + p.Name, Target: repo, Limit: time.Now().Add(providerLimit)})()
 	cmd := exec.CommandContext(within, p.program, p.Args...)
 	out := &bounded{stop: cancel}
 	cmd.Stdin, cmd.Stdout = bytes.NewReader(question), out

@@ -26,9 +26,9 @@ const (
 	silentFor = time.Hour
 )
 
-// answers reports whether a registry answers over HTTPS, with any certificate, or over HTTP. A
+// Answers reports whether a registry answers over HTTPS, with any certificate, or over HTTP. A
 // status of 500 or more is no answer. The request has no credentials and follows no redirect.
-func answers(ctx context.Context, registry string) bool {
+func Answers(ctx context.Context, registry string) bool {
 	if registry == "docker.io" {
 		registry = "registry-1.docker.io"
 	}

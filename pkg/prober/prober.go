@@ -18,6 +18,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/panics"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -171,7 +172,7 @@ func (p *Prober) Run(ctx context.Context) {
 			happened(now)
 		}
 		for _, t := range all.startDue(now) {
-			one, cancel := context.WithCancel(ctx)
+			one, cancel := context.WithCancel(activity.WithPod(ctx, t.Key))
 			t.cancel = cancel
 			request := t.request()
 			probes.Go(func() {

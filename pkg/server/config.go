@@ -11,6 +11,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 // Config has a Server's listeners and limits, and the parts that return its answers.
@@ -35,6 +37,7 @@ type Config struct {
 	Control    Control
 	Images     Images
 	Stats      Stats
+	Explainer  Explainer
 	// Answering is called once the server has made the socket, or has failed to make it but
 	// has other listeners. It may be nil.
 	Answering func()
@@ -185,6 +188,13 @@ type Stats interface {
 	// Summary returns the answer to /stats/summary: a *stats.Summary of
 	// k8s.io/kubelet/pkg/apis/stats/v1alpha1.
 	Summary(ctx context.Context, onlyCPUAndMemory bool) (any, error)
+}
+
+// Explainer explains what pods wait for.
+type Explainer interface {
+	// Why returns the reason why a pod waits; ok is false if the agent does not know the pod. It
+	// does not wait for what the pod hangs on.
+	Why(ctx context.Context, namespace, name string) (r activity.Report, ok bool)
 }
 
 // TLS configures the TLS listener and its limits (D2).

@@ -124,6 +124,21 @@ func (s *Server) sources(w http.ResponseWriter, q *request) error {
 	return sendDocument(w, q, s.cfg.Pods.Sources)
 }
 
+// why answers /v1/why: what a pod waits for.
+func (s *Server) why(w http.ResponseWriter, q *request) error {
+	if s.cfg.Explainer == nil {
+		return notImplemented(q)
+	}
+	report, ok := s.cfg.Explainer.Why(q.Context(), q.values["namespace"], q.values["pod"])
+	switch {
+	case ok:
+		return send(w, report)
+	case !s.waitForPods(q.Context(), 0):
+		return errPodsNotRead
+	}
+	return &StatusError{Code: http.StatusNotFound, Message: "pod does not exist"}
+}
+
 func sendDocument(w http.ResponseWriter, q *request, f func() ([]byte, error)) error {
 	if f == nil {
 		return notImplemented(q)

@@ -78,6 +78,7 @@ func routes() []route {
 		{methods: get, path: "/v1/sources", timeout: quick, serve: (*Server).sources},
 		{methods: get, path: "/v1/events", query: []string{"watch", "namespace", "pod"}, watch: true, timeout: quick, serve: (*Server).events},
 		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
+		{methods: get, path: "/v1/why/{namespace}/{pod}", timeout: quick, serve: (*Server).why},
 		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
 		{methods: get, path: "/v1/pulls", timeout: quick, serve: (*Server).pulls},
 		{methods: get, path: "/v1/reclaim", query: []string{"assume"}, timeout: slow, serve: (*Server).reclaim},

@@ -19,6 +19,8 @@ const (
 	// pod: volumes beyond it are left out.
 	deepest = 200
 	largest = 2_000_000
+	// maxHanging is how many measurements may hang at once.
+	maxHanging = 8
 )
 
 // taken is the disk usage of a tree.
@@ -60,11 +62,11 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
 		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= s.cfg.Remeasure) && wanted(p.pod) && ctx.Err() == nil {
-			now := s.measureDisks(ctx, p.pod)
+			now, ended := s.measureBounded(ctx, p.pod)
 			// If the caller left, a half measured pod is dropped. After a timeout it is
 			// kept: otherwise a pod with many files would be measured again and again, and
 			// the pods after it never.
-			if ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded) {
+			if ended && (ctx.Err() == nil || errors.Is(context.Cause(ctx), context.DeadlineExceeded)) {
 				m, ok = now, true
 			}
 		}
@@ -74,6 +76,18 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 	}
 	s.dirs = all
 	return all, context.Cause(ctx)
+}
+
+// measureBounded is measureDisks for a pod whose volumes may hang, for example on a dead mount.
+// ended is false if the measurement does not end with ctx, or if an earlier one of the pod still
+// hangs: then the pod is left out until that has ended.
+func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod) (m measured, ended bool) {
+	var now measured
+	if err := s.calls.Do(ctx, string(p.UID), 0, func() error { now = s.measureDisks(ctx, p); return nil }); err != nil {
+		s.cfg.Log.Debug("Disk usage of a pod is not measured", "namespace", p.Namespace, "pod", p.Name, "error", err)
+		return m, false
+	}
+	return now, true
 }
 
 func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {

@@ -5,11 +5,15 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/patience"
 )
 
 // ending is a context that times out after left calls of Err.
@@ -58,5 +62,33 @@ func TestDisks_TimeIsOverInOnePod_OthersAreMeasured(t *testing.T) {
 	}
 	if asked["a"] != 1 || asked["large"] != 1 {
 		t.Errorf("measured again within a minute: %v", asked)
+	}
+}
+
+// The volumes of one pod hang. The other pods are measured, and so is that pod once they answer.
+//
+// Shows: C-1.40.7
+func TestDisks_PodHangs_OthersAreMeasured(t *testing.T) {
+	t.Parallel()
+	s := New(Config{RootDir: t.TempDir()})
+	r := &reading{}
+	for _, name := range []string{"a", "hangs", "b"} {
+		r.pods = append(r.pods, podReading{pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(name)}}})
+	}
+	every := func(*v1.Pod) bool { return true }
+	answers := make(chan struct{})
+	if err := s.calls.Do(t.Context(), "hangs", time.Nanosecond, func() error { <-answers; return nil }); !errors.Is(err, patience.ErrHangs) { // in an earlier request
+		t.Fatal(err)
+	}
+	known, err := s.disks(t.Context(), r, every)
+	if _, ok := known["hangs"]; err != nil || len(known) != 2 || ok {
+		t.Errorf("known %v, %v", known, err)
+	}
+	close(answers)
+	for len(known) != 3 && t.Context().Err() == nil { // its call ends in a moment
+		runtime.Gosched()
+		if known, err = s.disks(t.Context(), r, every); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

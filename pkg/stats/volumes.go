@@ -17,7 +17,7 @@ func (s *Stats) Volumes() prometheus.Collector {
 		if !slices.ContainsFunc(s.cfg.Pods(), func(p v1.Pod) bool { return claiming(&p) }) {
 			return
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), patience) // a collector has no context
+		ctx, cancel := context.WithTimeout(context.Background(), claimsWithin) // a collector has no context
 		defer cancel()
 		r, err := s.read(ctx, false)
 		if err != nil {
@@ -38,8 +38,8 @@ func (s *Stats) Volumes() prometheus.Collector {
 	})
 }
 
-// patience is how long a scrape waits for the disk usage of claims.
-const patience = 10 * time.Second
+// claimsWithin is how long a scrape waits for the disk usage of claims.
+const claimsWithin = 10 * time.Second
 
 // claiming reports whether a pod has a claim.
 func claiming(p *v1.Pod) bool {

@@ -38,7 +38,9 @@ func (v *Volumes) Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount,
 		if at < 0 {
 			return nil, fmt.Errorf("container %s mounts volume %s, which the pod does not have", name, m.Name)
 		}
+		end := begin(ctx, "mount volume", all[at])
 		mount, err := v.mount(ctx, want, dir, all[at], c, i, r.Env)
+		end()
 		if err != nil {
 			return nil, fmt.Errorf("container %s, volume %s: %w", name, m.Name, err)
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -33,6 +34,7 @@ func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 // removeInstance removes an instance's directory, the marker first: a half removed instance is not
 // ready.
 func (v *Volumes) removeInstance(ctx context.Context, dir, uid, name string) error {
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "remove volumes", Path: filepath.Join(dir, name)})()
 	if err := v.unmountOwn(uid, filepath.Join(dir, name)); err != nil {
 		return err
 	}
@@ -96,6 +98,7 @@ func logDirectory(key pod.Key, uid string) string {
 // removeLogs removes the links into a pod's log directory, then the directory: if it ends
 // on the way, the next call still finds the directory.
 func (v *Volumes) removeLogs(ctx context.Context, name string) error {
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Log, Name: "remove logs", Path: filepath.Join(v.cfg.PodLogsDir, name)})()
 	if err := v.removeLinks(filepath.Join(v.cfg.PodLogsDir, name) + string(filepath.Separator)); err != nil {
 		return err
 	}

@@ -49,7 +49,10 @@ func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int, layers
 		if e := p.EmptyDir; e == nil || e.Medium != v1.StorageMediumDefault {
 			continue
 		}
-		if over, err := m.emptyDir(p.path, p.Volume); over != "" || err != nil {
+		end := begin(ctx, "measure volume", p)
+		over, err := m.emptyDir(p.path, p.Volume)
+		end()
+		if over != "" || err != nil {
 			return over, err
 		}
 	}

@@ -36,6 +36,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -88,7 +89,7 @@ type Volumes struct {
 	once   sync.Once
 	bootID string // see boot
 
-	claims sync.Mutex // held while a claim's directory is made
+	claims nameLocks // of the claims, by directory; held while one is made
 
 	mu sync.Mutex
 	// noted holds the marks of instances without files on disk whose marker could not be
@@ -133,7 +134,9 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 			err = os.MkdirAll(filepath.Dir(p.path), 0o700)
 		}
 		if err == nil {
+			end := begin(ctx, "set up volume", p)
 			err = p.kind.put(ctx, p, s)
+			end()
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("volume %s: %w", p.Name, err))
@@ -180,6 +183,11 @@ func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until 
 		return true, false, time.Time{}
 	}
 	return true, true, m.Until
+}
+
+// begin notes work on a volume.
+func begin(ctx context.Context, what string, p placed) (end func()) {
+	return activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: what, Target: p.Name, Path: p.path})
 }
 
 // place returns the directory of an instance and its volumes, each with its kind and path.

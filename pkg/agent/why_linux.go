@@ -1,0 +1,205 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/event"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/image"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/suspect"
+)
+
+const (
+	// askRegistry is how long a registry may take to answer, and a name server after it.
+	askRegistry, askName = 2 * time.Second, time.Second
+	// agentHangsAfter is how long a call of the agent as a whole may take before a report about
+	// a pod names it.
+	agentHangsAfter = 5 * time.Second
+	// watchSilentAfter is how long a watch at an API server may have no event before a report
+	// about a pod of the server names it: servers send a bookmark about every minute.
+	watchSilentAfter = 90 * time.Second
+	// maxWarnings is how many events a report has.
+	maxWarnings = 3
+)
+
+// explainer implements server.Explainer.
+type explainer struct {
+	*Agent
+	live    *feed.Live
+	finder  *suspect.Finder
+	answers func(ctx context.Context, registry string) bool
+}
+
+// Why implements server.Explainer. It waits for nothing that may hang longer than a few seconds.
+func (e explainer) Why(ctx context.Context, namespace, name string) (activity.Report, bool) {
+	key := pod.Key{Namespace: namespace, Name: name}
+	r := activity.Report{Namespace: namespace, Name: name, Now: time.Now(), Calls: e.board.Calls(key)}
+	if s, ok := e.board.State(key); ok {
+		r.State = &s
+	}
+	shown, known := e.live.Pod(key)
+	desired := e.live.Desired(key)
+	if !known && desired != nil {
+		shown = desired.Pod
+	}
+	if shown == nil && r.State == nil && len(r.Calls) == 0 {
+		return r, false
+	}
+	if shown != nil {
+		r.UID = string(shown.UID)
+	}
+	if known {
+		r.Phase, r.Reason, r.Message = string(shown.Status.Phase), shown.Status.Reason, shown.Status.Message
+		r.Stopping = desired == nil || shown.DeletionTimestamp != nil
+		r.NotReady = notReady(shown)
+	}
+	r.Agent = slices.DeleteFunc(e.board.Calls(pod.Key{}), func(c activity.Call) bool {
+		if c.Kind == activity.Watch {
+			return desired == nil || !desired.Origin.FromAPI() || r.Now.Sub(c.Since) < watchSilentAfter
+		}
+		return r.Now.Sub(c.Since) < agentHangsAfter
+	})
+	if s, ok := e.board.State(pod.Key{}); ok {
+		r.AgentWaits = s.WaitFor
+	}
+	r.Source = e.source(desired)
+	for _, ev := range e.events.List(event.Filter{Kind: "Pod", Namespace: namespace, Name: name, UID: r.UID}) {
+		if ev.Type == pod.EventWarning {
+			r.Warnings = append(r.Warnings, activity.Warning{Reason: ev.Reason, Message: ev.Message, Count: int(max(ev.Count, 1)), At: ev.LastTimestamp.Time})
+		}
+	}
+	r.Warnings = r.Warnings[max(len(r.Warnings)-maxWarnings, 0):]
+	e.suspects(ctx, &r, shown)
+	r.Summarize()
+	return r, true
+}
+
+// source returns the source of a desired pod if it does not answer or cannot be read.
+func (e explainer) source(of *pod.Spec) *activity.Source {
+	for _, s := range e.live.Sources() {
+		if s.Error == "" && s.Ready || of == nil || of.Origin.Layer() != s.Name {
+			continue
+		}
+		text := s.Error
+		if text == "" {
+			text = "it has not answered yet"
+		}
+		return &activity.Source{Name: s.Name, Error: text, Since: s.Since}
+	}
+	return nil
+}
+
+// notReady names the containers of a pod that run and are not ready.
+func notReady(p *v1.Pod) (names []string) {
+	for i := range p.Status.ContainerStatuses {
+		c := &p.Status.ContainerStatuses[i]
+		if c.State.Running != nil && !c.Ready {
+			names = append(names, "container "+c.Name)
+		}
+	}
+	return names
+}
+
+// suspects adds the mounts, processes and registries that the pod may hang on.
+func (e explainer) suspects(ctx context.Context, r *activity.Report, of *v1.Pod) {
+	hanging := r.Hanging()
+	if len(hanging) == 0 && len(r.NotReady) == 0 && r.State == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() { r.Mounts = e.finder.Mounts(ctx, pathsOf(hanging, of), e.directories(r.UID)) })
+	wg.Go(func() {
+		files := slices.ContainsFunc(hanging, func(c activity.Call) bool {
+			return c.Kind == activity.Volume || c.Kind == activity.Log || c.Kind == activity.Record
+		})
+		r.Processes = e.finder.Processes(suspect.Of{Key: pod.Key{Namespace: r.Namespace, Name: r.Name}, UID: r.UID, Agent: files})
+	})
+	for _, c := range hanging {
+		if c.Kind == activity.Pull {
+			wg.Go(func() { r.Registries = []activity.Registry{e.registry(ctx, c)} })
+			break // a pod pulls one image at a time
+		}
+	}
+	wg.Wait()
+	// Of the mounts that answer, only those that a hanging call uses say anything.
+	r.Mounts = slices.DeleteFunc(r.Mounts, func(m activity.Mount) bool {
+		return !m.Hangs && m.Error == "" && (m.Path == "/" || !slices.ContainsFunc(hanging, func(c activity.Call) bool {
+			return c.Path == m.Path || strings.HasPrefix(c.Path, m.Path+"/")
+		}))
+	})
+}
+
+// pathsOf returns the paths that hanging calls use, and those that the pod mounts from the host.
+func pathsOf(hanging []activity.Call, of *v1.Pod) (paths []string) {
+	for _, c := range hanging {
+		if c.Path != "" {
+			paths = append(paths, c.Path)
+		}
+	}
+	if of == nil {
+		return paths
+	}
+	for i := range of.Spec.Volumes {
+		if h := of.Spec.Volumes[i].HostPath; h != nil {
+			paths = append(paths, filepath.Clean(h.Path))
+		}
+	}
+	return paths
+}
+
+// directories returns the directories in which the pod's volumes are mounted.
+func (e explainer) directories(uid string) []string {
+	if !filepath.IsLocal(uid) {
+		return nil
+	}
+	return []string{filepath.Join(e.cfg.RootDir, "pods", uid)}
+}
+
+// registry asks the registry of a pull whether it answers. A pull that waits for others has not
+// asked it yet.
+func (e explainer) registry(ctx context.Context, c activity.Call) activity.Registry {
+	r := activity.Registry{Host: c.Host}
+	for _, p := range e.runtime.puller.Pulls() {
+		if p.Image == c.Target && p.Waiting {
+			r.Waiting = true
+			return r
+		}
+	}
+	asked, cancel := context.WithTimeout(ctx, askRegistry)
+	defer cancel()
+	if e.answers(asked, c.Host) {
+		return r
+	}
+	r.Error = "it does not answer"
+	name := c.Host
+	if host, _, err := net.SplitHostPort(name); err == nil {
+		name = host
+	}
+	named, cancel := context.WithTimeout(ctx, askName)
+	defer cancel()
+	_, err := net.DefaultResolver.LookupHost(named, name)
+	switch dns, _ := errors.AsType[*net.DNSError](err); {
+	case err == nil:
+	case named.Err() != nil:
+		r.Error = "no name server answers for " + name
+	case dns != nil:
+		r.Error = "its name cannot be resolved: " + dns.Err
+	}
+	return r
+}
+
+// newExplainer returns the explainer of a serving agent.
+func (a *Agent) newExplainer(live *feed.Live) explainer {
+	return explainer{Agent: a, live: live, finder: suspect.New(), answers: image.Answers}
+}
