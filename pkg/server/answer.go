@@ -52,14 +52,14 @@ func (r *StatusError) status() metav1.Status {
 
 // requestLimiter limits the concurrent requests and streams of one listener. A listener at
 // its limit does not affect the others.
-type requestLimiter struct {
-	requests          callerPlaces
-	streams, forwards podPlaces // forwards: connections that are forwarded to pods
-}
+type requestLimiter struct{ requests, streams, forwards places } // forwards: connections that are forwarded to pods
 
 // newRequestLimiter returns the limiter of a listener that serves streams of pods.
 func newRequestLimiter(requests, streams int) *requestLimiter {
-	return &requestLimiter{requests: callerPlaces{limit: requests}, streams: podPlaces{limit: streams}, forwards: podPlaces{limit: maxForwardsListener}}
+	return &requestLimiter{
+		requests: places{limit: requests, shares: callerShare}, streams: places{limit: streams, shares: podShares},
+		forwards: places{limit: maxForwardsListener, shares: podShares},
+	}
 }
 
 // enter takes a place for a request: among the streams if it is one. release gives it back. ok
@@ -68,81 +68,58 @@ func (g *requestLimiter) enter(q *request) (release func(), ok bool) {
 	if q.route.streams(q.params) {
 		return g.streams.enter(q)
 	}
-	return g.requests.enter(q.caller)
+	return g.requests.enter(q)
 }
 
-// callerPlaces limits concurrent requests. A remote caller gets a place only while it has
-// fewer places than are free. So one caller alone gets half of them, and one that reads no
-// answers cannot block the API server.
-type callerPlaces struct {
-	limit int
-
-	mu  sync.Mutex
-	all int
-	of  map[string]int // by name
-}
-
-// enter takes a place for a request of c; release gives it back. The limit per caller does not
-// apply to a local caller, nor to one without a name, as all callers of the health port are.
-func (p *callerPlaces) enter(c Caller) (release func(), ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	shares := c.Name != "" && !c.Local
-	if p.all >= p.limit || shares && p.of[c.Name] >= p.limit-p.all {
-		return nil, false
+// callerShare lets a remote caller have a place only while it has fewer than are free. So one caller
+// alone gets half of them, and one that reads no answers cannot block the API server. It does not
+// limit a local caller, nor one without a name, as all callers of the health port are.
+func callerShare(q *request, _, free int) map[holder]int {
+	if q.caller.Name == "" || q.caller.Local {
+		return nil
 	}
-	p.all++
-	if shares {
-		if p.of == nil {
-			p.of = map[string]int{}
-		}
-		p.of[c.Name]++
-	}
-	return func() {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.all--
-		if !shares {
-			return
-		}
-		if p.of[c.Name]--; p.of[c.Name] == 0 {
-			delete(p.of, c.Name)
-		}
-	}, true
+	return map[holder]int{{"caller", q.caller.Name}: free}
 }
 
-// podPlaces limits concurrent streams, or forwarded connections. One pod may have a quarter of
-// the places, and one remote caller three quarters. One namespace may have three quarters of
-// its caller's. The API server is one caller for all its users: a user that fills one
-// namespace's places does not fill those of the others.
-type podPlaces struct {
+// podShares lets one pod have a quarter of the places, and one remote caller three quarters. One
+// namespace may have three quarters of its caller's. The API server is one caller for all its
+// users: a user that fills one namespace's places does not fill those of the others.
+func podShares(q *request, limit, _ int) map[holder]int {
+	threeQuarters := func(of int) int { return max(1, of-of/4) }
+	most, own := map[holder]int{}, limit
+	if q.caller.Name != "" && !q.caller.Local {
+		own = threeQuarters(limit)
+		most[holder{"caller", q.caller.Name}] = own
+	}
+	if pod, namespace := q.values["pod"], q.values["namespace"]; pod != "" {
+		most[holder{"pod", namespace + "/" + pod}] = max(1, limit/4)
+		most[holder{"namespace", namespace}] = threeQuarters(own)
+	}
+	return most
+}
+
+// places limits what one listener does at a time: requests, streams or forwarded connections.
+type places struct {
 	limit int
+	// shares returns the most places that a request's holders may have; free places are left.
+	shares func(q *request, limit, free int) map[holder]int
 
 	mu  sync.Mutex
 	all int
 	of  map[holder]int
 }
 
-// holder names a pod, a namespace or a caller, whose places podPlaces counts and limits.
+// holder names a pod, a namespace or a caller, whose places are counted and limited.
 type holder struct{ kind, name string }
 
 // enter takes a place for a request; release gives it back.
-func (p *podPlaces) enter(q *request) (release func(), ok bool) {
-	threeQuarters := func(of int) int { return max(1, of-of/4) }
-	most, own := map[holder]int{}, p.limit
-	if q.caller.Name != "" && !q.caller.Local {
-		own = threeQuarters(p.limit)
-		most[holder{"caller", q.caller.Name}] = own
-	}
-	if pod, namespace := q.values["pod"], q.values["namespace"]; pod != "" {
-		most[holder{"pod", namespace + "/" + pod}] = max(1, p.limit/4)
-		most[holder{"namespace", namespace}] = threeQuarters(own)
-	}
+func (p *places) enter(q *request) (release func(), ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.all >= p.limit {
 		return nil, false
 	}
+	most := p.shares(q, p.limit, p.limit-p.all)
 	for of, n := range most {
 		if p.of[of] >= n {
 			return nil, false

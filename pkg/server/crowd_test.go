@@ -235,7 +235,7 @@ func TestStreams_OfOneNamespace_LeaveAQuarter(t *testing.T) {
 	of := func(namespace, pod string) *request {
 		return &request{values: map[string]string{"namespace": namespace, "pod": pod}}
 	}
-	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
+	for _, p := range []*places{&g.streams, &g.forwards} {
 		var all []func()
 		for i := range 8 * p.limit {
 			if release, ok := p.enter(of("greedy", fmt.Sprint(i%8))); ok {
@@ -269,7 +269,7 @@ func TestStreams_OneNamespaceThroughOneCaller_LeavesPlacesOfTheCaller(t *testing
 	of := func(namespace, pod string) *request {
 		return &request{caller: Caller{Name: "kube-apiserver-kubelet-client"}, values: map[string]string{"namespace": namespace, "pod": pod}}
 	}
-	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
+	for _, p := range []*places{&g.streams, &g.forwards} {
 		had := 0
 		for i := range 8 * p.limit {
 			if _, ok := p.enter(of("greedy", fmt.Sprint(i%8))); ok {
@@ -292,7 +292,7 @@ func TestStreams_OneNamespaceThroughOneCaller_LeavesPlacesOfTheCaller(t *testing
 func TestStreams_OfOneCaller_LeaveAQuarter(t *testing.T) {
 	t.Parallel()
 	g := newRequestLimiter(64, 64)
-	for _, p := range []*podPlaces{&g.streams, &g.forwards} {
+	for _, p := range []*places{&g.streams, &g.forwards} {
 		enter := func(c Caller, n int) (all []func()) {
 			for i := range n {
 				name := fmt.Sprint(i % 16)

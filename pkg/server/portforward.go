@@ -88,7 +88,7 @@ func (s *Server) portForward(w http.ResponseWriter, q *request) error {
 const (
 	maxPorts    = 64  // of one URL
 	maxForwards = 128 // connections of a session at a time
-	// of all sessions of a listener at a time; podPlaces divides them among pods, namespaces and
+	// of all sessions of a listener at a time; places divides them among pods, namespaces and
 	// callers
 	maxForwardsListener = 1024
 	maxPairs            = 2 * maxForwards
