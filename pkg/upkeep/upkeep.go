@@ -1,7 +1,8 @@
 // Package upkeep keeps a node from running out of disk, memory and process IDs. In rounds it
 // observes the node, has package reclaim plan what to remove, and carries the plan out.
 //
-// A round begins every 10 seconds, and at once when the kernel notifies of short memory. It
+// A round begins every 10 seconds, earlier while memory is used up fast, and at once when the
+// kernel notifies of short memory. It
 // reads only levels: the runtime is asked, and the disk usage of pods measured, once a
 // threshold is met. Conditions of the node follow from the same rounds.
 //
@@ -83,6 +84,7 @@ type Upkeep struct {
 	left   map[string]time.Time // by ID: until when rounds leave it out; of Run's goroutine
 	logged map[string]string    // the last error of each kind; of Run's goroutine
 	waits  string               // what the last round waited for, to log it once
+	trend  trend                // of Run's goroutine
 
 	mu         sync.Mutex
 	pressure   reclaim.Pressure // its maps are never changed
@@ -169,7 +171,7 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 			u.cfg.Log.Info("Node is short of a resource", "waiting", plan.WaitFor)
 		}
 	}
-	next := roundEvery
+	next := u.trend.next(levels, u.cfg.Policy)
 	if plan.Wait > 0 {
 		next = min(next, plan.Wait)
 	}
@@ -180,6 +182,35 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.pressure = after
+	return next
+}
+
+// trend is how much memory was available in the last round.
+type trend struct {
+	at        time.Time
+	available int64
+}
+
+// next returns when the next round is due: at half of the time until memory meets a threshold, if
+// it is used up as fast as since the last round, and after roundEvery at most.
+func (t *trend) next(n reclaim.Node, policy reclaim.EvictPolicy) time.Duration {
+	before := *t
+	level, measured := n.Level(pod.SignalMemory)
+	*t = trend{n.Now, level.Available}
+	used, took := before.available-level.Available, n.Now.Sub(before.at)
+	if !measured || before.at.IsZero() || used <= 0 || took <= 0 {
+		return roundEvery
+	}
+	next := roundEvery
+	for _, limit := range policy.Thresholds {
+		left := level.Available - limit.Of(level.Capacity)
+		if limit.Signal != pod.SignalMemory || left <= 0 {
+			continue
+		}
+		if seconds := float64(left) / float64(used) * took.Seconds() / 2; seconds < roundEvery.Seconds() {
+			next = min(next, max(soon, time.Duration(seconds*float64(time.Second))))
+		}
+	}
 	return next
 }
 

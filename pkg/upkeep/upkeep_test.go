@@ -127,6 +127,27 @@ func TestRun_KernelNotifies_RoundBeginsAtOnce(t *testing.T) {
 	})
 }
 
+// TestRun_MemoryIsUsedUpFast_RoundsComeEarlier: without a notification of the kernel, a pod that
+// takes 200 MiB a second is evicted within a second or two after the threshold is met.
+//
+// Shows: C-1.35.1
+func TestRun_MemoryIsUsedUpFast_RoundsComeEarlier(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := run(t, machine(using("big", 2*gib, 0)), nil, "memory.available<1Gi")
+		began := time.Now()
+		left := 4 * gib
+		for step := range 34 { // the threshold is met after 20 s
+			at(began, 5*time.Second+time.Duration(step)*time.Second/2)
+			left -= 100 << 20
+			r.set(pod.SignalMemory, left)
+		}
+		at(began, 22*time.Second)
+		if got := r.actions(); got != "[evict-pod big]" {
+			t.Errorf("after 22 s: %s", got)
+		}
+	})
+}
+
 // TestRun_DiskIsShort_UnusedDataGoesBeforePods: exited containers, then images. An image that
 // cannot be removed blocks no round: a pod is evicted, and the image is tried again later.
 //
