@@ -64,6 +64,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observe
 		LogCheck:           cfg.ContainerLogInterval,
 		LogWorkers:         cfg.ContainerLogMaxWorkers,
 		Layers:             a.runtime.layers,
+		NoStorageLimits:    !cfg.LocalStorageCapacityIsolation,
 		Logs:               logs.New(logs.Config{Dir: cfg.PodLogsDir, MaxSize: cfg.LogMaxBytes(), MaxFiles: cfg.ContainerLogMaxFiles}),
 		MaxBackoff:         cfg.MaxContainerRestartPeriod,
 		SyncFrequency:      cfg.SyncFrequency,
