@@ -1,0 +1,75 @@
+//go:build full
+
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// TestEviction_ProcessTakesMemoryFast_KernelKillsNone: a process that takes 200 MiB a second is
+// evicted 20 of 20 times, with a threshold 2 GiB below what is free, and the kernel kills none for
+// lack of memory.
+//
+// Shows: C-1.35.1, C-1.35.5
+func TestEviction_ProcessTakesMemoryFast_KernelKillsNone(t *testing.T) {
+	s := parallelStage(t)
+	a := s.serve()
+	a.await("Serving the local socket")
+	free := s.level("memory.available")
+	a.leave()
+	if free < 6<<30 {
+		t.Fatalf("only %d MiB of memory are available", free>>20)
+	}
+	before := oomKills(t)
+	s.serve("--eviction-hard", fmt.Sprintf("memory.available<%d", free-2<<30), "--eviction-pressure-transition-period", "0s").await("Serving the local socket")
+	for i := range 20 {
+		name := fmt.Sprintf("hog%d", i)
+		s.excuse(name)
+		s.write(name+".yaml", manifest(name, []string{container("main", strings.Repeat("alloc, '200', sleep, 1s, ", 25)+"forever")}))
+		s.awaitEvicted(name, "The node was low on resource: memory. ")
+		s.remove(name + ".yaml")
+		s.awaitGone(name)
+	}
+	if after := oomKills(t); after != before {
+		t.Errorf("the kernel has killed %d processes", after-before)
+	}
+}
+
+// level returns how much of a signal the agent measures as available.
+func (s *stage) level(signal string) int64 {
+	s.Helper()
+	var d struct {
+		Levels []struct {
+			Signal    string
+			Available int64
+		}
+	}
+	got := s.run("reclaim", "--dry-run", "-o", "json")
+	if err := json.Unmarshal([]byte(got.out), &d); err != nil {
+		s.Fatalf("reclaim: %v: %s", err, got.err)
+	}
+	for _, l := range d.Levels {
+		if l.Signal == signal {
+			return l.Available
+		}
+	}
+	s.Fatalf("%s is not measured: %s", signal, got.out)
+	return 0
+}
+
+// oomKills returns how many processes the kernel has killed for lack of memory.
+func oomKills(t *testing.T) (n int64) {
+	t.Helper()
+	text, err := os.ReadFile("/proc/vmstat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		_, _ = fmt.Sscanf(line, "oom_kill %d", &n)
+	}
+	return n
+}
