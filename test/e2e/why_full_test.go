@@ -113,7 +113,8 @@ func TestWhy_DependenciesHang_EachIsNamedAndAffectsOnePod(t *testing.T) {
 	s.write("pulled.yaml", "apiVersion: v1\nkind: Pod\nmetadata: {name: pulled}\nspec:\n  hostNetwork: true\n  containers:\n  - {name: main, image: '"+registry+"/app:1'}\n")
 	s.why("pulled", "pull-image main: pull of image "+registry+"/app:1 from "+registry, registry+": it does not answer")
 
-	s.write("hooked.yaml", manifest("hooked", []string{container("main", "forever", "lifecycle: {postStart: {sleep: {seconds: 600}}}")}, "hostNetwork: true"))
+	s.write("hooked.yaml", manifest("hooked", []string{container("main", "forever", "lifecycle: {postStart: {sleep: {seconds: 600}}}")},
+		"hostNetwork: true", "terminationGracePeriodSeconds: 700"))
 	s.why("hooked", "run-hook main: postStart hook of container main: sleep 600 s")
 
 	_, port, err := net.SplitHostPort(s.silent())
