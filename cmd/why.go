@@ -45,6 +45,9 @@ that waits for nothing is shown as such.`,
 			switch {
 			case client.IsRefused(err, http.StatusNotFound):
 				continue
+			case client.IsRefused(err, http.StatusServiceUnavailable): // it knows no pod of this name yet
+				missing = unanswered(err)
+				continue
 			case err != nil:
 				return unanswered(err)
 			case output.value == "text":

@@ -29,10 +29,12 @@ type Eviction struct {
 
 // Evict ends the current instance of a pod with the phase Failed and the reason Evicted
 // (C-1.35.7). It returns when the eviction has been recorded: this agent, or the next one, stops
-// the containers. An error is ErrNoPod, a *RefusedError, or a timeout at the end of ctx, or
-// after a minute.
+// the containers. If the disk takes no record, only this agent does. An error is ErrNoPod, a
+// *RefusedError, or a timeout at the end of ctx, or after a minute. After the end of ctx the pod
+// is not evicted any more: the caller may have chosen another one.
 func (e *Engine) Evict(ctx context.Context, key pod.Key, ev Eviction) error {
-	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev})
+	until, _ := ctx.Deadline()
+	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev, until: until})
 }
 
 // SetPressure sets the pressures that the node is under. Admission refuses pods for them

@@ -10,6 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -59,6 +60,9 @@ func TestEvict_ForPressure_StartsAgainAfterIt(t *testing.T) {
 		if st.Phase != v1.PodFailed || st.Reason != "Evicted" || st.Message != lowMemory || strings.Contains(m.rt.State(), "web/app attempt=0 running") {
 			t.Errorf("%s %s %q:\n%s", st.Phase, st.Reason, st.Message, m.rt.State())
 		}
+		if end := st.ContainerStatuses[0].State.Terminated; end == nil || strings.Contains(m.rt.State(), "web/app") {
+			t.Errorf("the status has no end, or the node still has the container: %+v\n%s", st.ContainerStatuses, m.rt.State())
+		}
 		if c := conditionOf(&st, v1.DisruptionTarget); c == nil || c.Status != v1.ConditionTrue || c.Reason != v1.PodReasonTerminationByKubelet || c.Message != lowMemory {
 			t.Errorf("condition %+v", c)
 		}
@@ -86,6 +90,69 @@ func TestEvict_ForPressure_StartsAgainAfterIt(t *testing.T) {
 		}
 		if m.phase("db") != "Running" {
 			t.Errorf("the other pod is %s", m.phase("db"))
+		}
+	})
+}
+
+// An eviction whose caller has left is not carried out later: the caller may have chosen another
+// pod.
+//
+// Shows: C-1.35.5
+func TestEvict_CallerHasLeft_IsNotCarriedOut(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web"))
+		m.pass(time.Second)
+		answers := m.rt.Fault(critest.Fault{Method: "ListPodSandbox", Pod: webKey, Hang: true})
+		m.rt.Exit(webKey, "app", 1) // its worker reads the pod, and hangs
+		m.pass(time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Second)
+		defer stop()
+		if err := m.agent.engine.Evict(ctx, webKey, Eviction{UID: "uid-web", Message: lowMemory, Condition: v1.NodeMemoryPressure}); err == nil {
+			t.Error("the eviction was recorded although the worker hangs")
+		}
+		m.pass(time.Second)
+		answers()
+		m.pass(time.Minute)
+		if m.phase("web") != "Running" {
+			t.Errorf("after the hang the pod is %s", m.phase("web"))
+		}
+	})
+}
+
+// The agent dies when an evicted pod is to start again and cannot yet. The next agent has
+// admission judge it, as any pod that starts, and can evict it.
+//
+// Shows: C-1.35.7, C-1.31.5
+func TestEvict_AgentDiesBeforeItStartsAgain_AdmissionJudgesIt(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web"), mkpod("db"))
+		m.pass(time.Second)
+		m.under(v1.NodeMemoryPressure)
+		if err := m.evict(v1.NodeMemoryPressure); err != nil {
+			t.Fatal(err)
+		}
+		m.pass(time.Minute)
+		m.rt.SetReady(true, false, "no network")
+		m.pass(time.Minute)
+		m.under()
+		m.pass(time.Minute)
+		m.alter = func(c *Config) { c.Node.MaxPods = 1 }
+		m.again()
+		m.rt.SetReady(true, true, "")
+		m.pass(time.Minute)
+		if m.phase("web") == "Running" {
+			t.Error("it runs although the node has its most pods")
+		}
+		m.src.set(mkpod("web"))
+		m.pass(time.Minute)
+		if m.phase("web") != "Running" {
+			t.Errorf("with room for it, it is %s", m.phase("web"))
+		}
+		m.under(v1.NodeMemoryPressure)
+		if err := m.evict(v1.NodeMemoryPressure); err != nil {
+			t.Errorf("it cannot be evicted again: %v", err)
 		}
 	})
 }

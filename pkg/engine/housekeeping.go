@@ -114,7 +114,9 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	}
 	for _, r := range plan.RecordsOf(c.pods, c.records) {
 		s := orphan{uid: r.UID}
-		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != ""
+		of := r.Evicted()
+		s.revived = of != nil && of.Over
+		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !s.revived
 		s.Running = c.err != nil // a pod that could not be read may run
 		if s.Spec = r.Want; r.Want != nil {
 			s.Layer = r.Want.Origin.Layer()

@@ -146,6 +146,8 @@ type orphan struct {
 	uid   string // of its record, else as the runtime shows it
 	first bool   // it was there when the agent started
 	seen  bool   // judged and logged
+	// revived says that it was evicted and that another instance is due: admission judges it.
+	revived bool
 }
 
 // uids returns the UIDs of the pod's instances: of the recorded one, and of the one that the
@@ -303,7 +305,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		e = l.entry(key)
 		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
 		// recorded and the desired UID is another one, admission judges the pod.
-		e.admitted, e.allocated = onNode && (o.Spec != nil || o.Is(want)), o.Spec
+		e.admitted, e.allocated = onNode && !o.revived && (o.Spec != nil || o.Is(want)), o.Spec
 		e.hold(o.uids()...)
 		terminated = o.Terminated() && o.Is(want)
 	}

@@ -36,6 +36,7 @@ type operation struct {
 	containers []string
 	grace      *int64     // seconds; nil: the pod's own
 	eviction   *Eviction  // of an opEvict
+	until      time.Time  // when the caller of an opEvict leaves: a later worker refuses it; zero: never
 	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
 }
 
@@ -245,6 +246,9 @@ func (w *worker) note(o *operation) error {
 		w.noteDelete(o.grace)
 		return nil
 	case opEvict:
+		if !o.until.IsZero() && time.Now().After(o.until) {
+			return &RefusedError{fmt.Sprintf("the eviction of pod %s was requested too long ago", o.key)}
+		}
 		return w.noteEviction(o.eviction)
 	case opRevive:
 		w.noteRevived()

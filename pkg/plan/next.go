@@ -167,7 +167,8 @@ func (s *planner) duplicates() bool {
 
 // terminated keeps a terminated pod from running again (I4, C-1.16.22) and tears down its
 // volumes (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not
-// desired. If the pod never ran here, there is nothing to tear down: the directory of its UID,
+// desired; those of an evicted pod are removed, because the node needs their room (C-1.33.2). If
+// the pod never ran here, there is nothing to tear down: the directory of its UID,
 // if there is one, belongs to another pod.
 func (s *planner) terminated() bool {
 	end := s.endOfInstance()
@@ -185,6 +186,12 @@ func (s *planner) terminated() bool {
 	}
 	if len(s.Want.Pod.Spec.Volumes) > 0 && s.VolumesReady && (s.Record.Instance > 0 || !s.Have.Empty()) {
 		s.add(Step{Action: TakeVolumes, Instance: s.target, UID: s.uid(), Why: why})
+	}
+	if s.Record.Evicted() != nil && !podview.MayRun(s.Have) {
+		for _, c := range podview.All(s.Have) {
+			s.remove(c, why)
+		}
+		return true
 	}
 	s.tidy()
 	return true
