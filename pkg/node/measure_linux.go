@@ -60,7 +60,7 @@ func (m Meter) Read() (Levels, error) {
 	l, cached, err := m.memory()
 	put(pod.SignalMemory, l, err)
 	all.Cached = cached
-	if _, gone := os.Stat(m.PodsGroup); m.PodsGroup != "" && gone == nil { // without pods it need not be there
+	if _, gone := os.Stat(m.PodsGroup); l.Capacity > 0 && m.PodsGroup != "" && gone == nil { // without pods it need not be there
 		l, err = m.podsMemory(l.Capacity)
 		put(pod.SignalPodsMemory, l, err)
 	}

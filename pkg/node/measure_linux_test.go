@@ -99,6 +99,13 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 	if levels, err = at.Read(); err == nil || !strings.Contains(err.Error(), "allocatableMemory.available") || len(levels.By) != 2 {
 		t.Errorf("a cgroup without files: %v, %v", levels, err)
 	}
+	at.PodsGroup = filepath.Join(root, "pods")
+	if err := os.Remove(filepath.Join(at.Root, "proc/meminfo")); err != nil {
+		t.Fatal(err)
+	}
+	if levels, err = at.Read(); err == nil || len(levels.By) != 1 {
+		t.Errorf("without the machine's memory: %v, %v", levels, err)
+	}
 }
 
 // TestC_1_25_2_Identity: from the same files as the kubelet's.
