@@ -231,6 +231,7 @@ func runningPod(p *v1.Pod, usage map[string]stats.PodUsage) (it reclaim.Pod, run
 	}
 	u := usage[it.UID]
 	it.Measured, it.Memory, it.PIDs, it.Volumes = u.Measured, int64(u.Memory), int64(u.PIDs), diskUsage(u.Volumes)
+	it.DiskUnknown = u.DiskUnknown
 	specs := map[string]v1.ResourceList{}
 	for _, list := range [][]v1.Container{p.Spec.InitContainers, p.Spec.Containers} {
 		for i := range list {

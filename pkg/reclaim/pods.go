@@ -69,6 +69,7 @@ type use struct {
 func (n Node) use(signal string, p Pod) use {
 	u := use{signal: signal, measured: p.Measured, priority: p.Priority}
 	fs := n.disk(signal)
+	u.measured = u.measured && (fs == nil || !p.DiskUnknown)
 	switch {
 	case fs != nil && inodesOf(signal):
 		u.has = p.on(*fs).Inodes

@@ -127,11 +127,14 @@ type Pod struct {
 	Grace int64
 	// Measured says that its usage was read. A pod without is evicted first, as the
 	// kubelet does.
-	Measured   bool
-	Memory     int64 // working set
-	PIDs       int64
-	Volumes    Usage // those of its volumes that are on the node's disk
-	Containers []Running
+	Measured bool
+	// DiskUnknown says that Volumes and the logs were not measured, or only in part: for a disk,
+	// the pod counts as one without usage. Otherwise many or deep files would hide it.
+	DiskUnknown bool
+	Memory      int64 // working set
+	PIDs        int64
+	Volumes     Usage // those of its volumes that are on the node's disk
+	Containers  []Running
 	// MemoryRequest and DiskRequest are what it requests in all; Requests are those of the
 	// pod itself (pod-level resources), nil for none.
 	MemoryRequest, DiskRequest int64

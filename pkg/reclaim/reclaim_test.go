@@ -372,3 +372,18 @@ func ExampleImages() {
 	// remove-image docker.io/library/old:1 id=sha256:1 bytes=10737418240 # unused for 1h0m0s; the image file system is filled to 90%, the limit is 85%
 	// keep docker.io/library/web:1 id=sha256:2 # used by pod default/web
 }
+
+// TestEvict_DiskUsageUnknown_RanksFirstForADiskOnly: files that cannot be counted do not hide a pod.
+//
+// Shows: C-1.35.6
+func TestEvict_DiskUsageUnknown_RanksFirstForADiskOnly(t *testing.T) {
+	t.Parallel()
+	hides, big := running("hides", 0, gib/2, gib), running("big", 0, 2*gib, gib)
+	hides.DiskUnknown, big.Volumes = true, Usage{Bytes: 10 * gib}
+	n := Node{Filesystems: []Filesystem{{Data: true, Bytes: Level{gib, 100 * gib}}}}
+	for signal, first := range map[string]string{pod.SignalNodeFs: "hides", pod.SignalMemory: "big"} {
+		if got := n.rank(signal, []Pod{big, hides})[0].Key.Name; got != first {
+			t.Errorf("%s: %s, want %s", signal, got, first)
+		}
+	}
+}

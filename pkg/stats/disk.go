@@ -16,11 +16,13 @@ import (
 
 const (
 	// deepest is the depth limit of a tree, and largest is the limit of files counted for a
-	// pod: volumes beyond it are left out.
+	// pod: what is beyond is not counted.
 	deepest = 200
 	largest = 2_000_000
 	// maxHanging is how many measurements may hang at once.
 	maxHanging = 8
+	// podPatience is how long one pod may take.
+	podPatience = 10 * time.Second
 )
 
 // taken is the disk usage of a tree.
@@ -33,6 +35,8 @@ type measured struct {
 	logs    map[string]taken // by container
 	logDisk *disk
 	own     taken // without its containers' part: /etc/hosts
+	claims  bool  // its claims were measured too, or it has none
+	partial bool  // something was not measured, or only in part
 }
 
 // volumeUsage is one volume of a pod.
@@ -45,9 +49,10 @@ type volumeUsage struct {
 }
 
 // disks returns the disk usage of the wanted pods of a reading, not older than
-// Config.Remeasure; none if that is negative. It ends with ctx; it then returns the cause
-// together with the known values, and the next call continues.
-func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool) (map[string]measured, error) {
+// Config.Remeasure; none if that is negative. With claims false it may lack their claims, whose
+// mounts depend on other machines. It ends with ctx; it then returns the cause together with the
+// known values, and the next call continues.
+func (s *Stats) disks(ctx context.Context, r *reading, claims bool, wanted func(*v1.Pod) bool) (map[string]measured, error) {
 	if s.cfg.Remeasure < 0 {
 		return map[string]measured{}, nil
 	}
@@ -61,8 +66,8 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 	for _, p := range r.pods {
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
-		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= s.cfg.Remeasure) && wanted(p.pod) && ctx.Err() == nil {
-			now, ended := s.measureBounded(ctx, p.pod)
+		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= s.cfg.Remeasure || claims && !m.claims) && wanted(p.pod) && ctx.Err() == nil {
+			now, ended := s.measureBounded(ctx, p.pod, claims)
 			// If the caller left, a half measured pod is dropped. After a timeout it is
 			// kept: otherwise a pod with many files would be measured again and again, and
 			// the pods after it never.
@@ -79,22 +84,32 @@ func (s *Stats) disks(ctx context.Context, r *reading, wanted func(*v1.Pod) bool
 }
 
 // measureBounded is measureDisks for a pod whose volumes may hang, for example on a dead mount.
-// ended is false if the measurement does not end with ctx, or if an earlier one of the pod still
-// hangs: then the pod is left out until that has ended.
-func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod) (m measured, ended bool) {
+// ended is false if the measurement does not end with ctx or podPatience, or if an earlier one of
+// the pod still hangs: then the pod is left out until that has ended. Claims that hang do not keep
+// the pod from being measured without them.
+func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod, claims bool) (m measured, ended bool) {
+	ctx, stop := context.WithTimeout(ctx, podPatience)
+	defer stop()
+	calls := s.calls
+	if claims && claiming(p) {
+		calls = s.claimCalls
+	}
 	var now measured
-	if err := s.calls.Do(ctx, string(p.UID), 0, func() error { now = s.measureDisks(ctx, p); return nil }); err != nil {
+	if err := calls.Do(ctx, string(p.UID), 0, func() error { now = s.measureDisks(ctx, p, claims); return nil }); err != nil {
 		s.cfg.Log.Debug("Disk usage of a pod is not measured", "namespace", p.Namespace, "pod", p.Name, "error", err)
 		return m, false
 	}
 	return now, true
 }
 
-func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
-	m := measured{at: s.now(), logs: map[string]taken{}}
+func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, claims bool) measured {
+	m := measured{at: s.now(), logs: map[string]taken{}, claims: claims || !claiming(p)}
 	left := largest
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
+		if v.PersistentVolumeClaim != nil && !claims {
+			continue
+		}
 		dir, claim := s.volumeDir(p, v)
 		if dir == "" {
 			continue
@@ -104,11 +119,14 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod) measured {
 			continue
 		}
 		t, err := measureTree(ctx, dir, &left)
-		if err != nil {
-			if !errors.Is(err, os.ErrNotExist) && ctx.Err() == nil {
-				s.cfg.Log.Debug("Failed to measure volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
-			}
+		if errors.Is(err, os.ErrNotExist) {
 			continue
+		}
+		if err != nil && claim == "" {
+			m.partial = true
+		}
+		if err != nil && ctx.Err() == nil {
+			s.cfg.Log.Debug("Failed to measure all of a volume", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
 		}
 		onDisk := v.EmptyDir == nil || v.EmptyDir.Medium == v1.StorageMediumDefault
 		m.volumes = append(m.volumes, volumeUsage{v.Name, claim, claim == "" && onDisk, d, t})
@@ -185,14 +203,18 @@ func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured, left *i
 		return
 	}
 	for _, e := range entries {
-		if t, err := measureTree(ctx, filepath.Join(top, e.Name()), left); err == nil && e.IsDir() {
-			m.logs[e.Name()] = t
+		if !e.IsDir() {
+			continue
 		}
+		t, err := measureTree(ctx, filepath.Join(top, e.Name()), left)
+		m.partial = m.partial || err != nil && !errors.Is(err, os.ErrNotExist)
+		m.logs[e.Name()] = t
 	}
 }
 
 // measureTree counts blocks as du does, on one file system and without following links.
-// Files that vanish meanwhile do not count. left is how many more files may be counted.
+// Files that vanish meanwhile do not count. left is how many more files may be counted. With an
+// error it returns what it has counted.
 func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -74,6 +74,8 @@ type Stats struct {
 	measuring chan struct{}       // cap 1: full during a measurement; its holder owns dirs
 	dirs      map[string]measured // disk usage of volumes and logs, by the pods' UIDs
 	calls     *patience.Calls     // measurements, by the pods' UIDs
+	// claimCalls are those with claims, whose servers may not answer.
+	claimCalls *patience.Calls
 
 	machine func() machine // read once
 }
@@ -87,7 +89,7 @@ func New(c Config) *Stats {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Remeasure = cmp.Or(c.Remeasure, time.Minute)
-	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1), calls: patience.New(maxHanging)}
+	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1), calls: patience.New(maxHanging), claimCalls: patience.New(maxHanging)}
 	s.machine = sync.OnceValue(func() machine { return lookAtMachine(s.proc, s.sys) })
 	return s
 }

@@ -28,7 +28,7 @@ func (s *Stats) Summary(ctx context.Context, onlyCPUAndMemory bool) (*api.Summar
 	}
 	a := &answer{Stats: s, reading: r, rates: rates}
 	if !onlyCPUAndMemory {
-		if a.measured, err = s.disks(ctx, r, func(*v1.Pod) bool { return true }); err != nil {
+		if a.measured, err = s.disks(ctx, r, true, func(*v1.Pod) bool { return true }); err != nil {
 			return nil, err
 		}
 		a.filesystems(ctx)

@@ -15,8 +15,10 @@ type PodUsage struct {
 	PIDs     uint64
 	// Volumes is that of its volumes on the node's disk, and of the files that the agent keeps
 	// for it.
-	Volumes    DiskUsage
-	Containers map[string]ContainerUsage
+	Volumes DiskUsage
+	// DiskUnknown says that Volumes and the logs were not measured, or only in part.
+	DiskUnknown bool
+	Containers  map[string]ContainerUsage
 }
 
 // ContainerUsage is what a running container uses.
@@ -42,7 +44,7 @@ func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, err
 		}
 		if err = r.failed; disks {
 			var late error
-			if measured, late = s.disks(ctx, r, func(*v1.Pod) bool { return true }); errors.Is(late, context.Canceled) {
+			if measured, late = s.disks(ctx, r, false, func(*v1.Pod) bool { return true }); errors.Is(late, context.Canceled) {
 				return nil, late
 			}
 		}
@@ -52,8 +54,10 @@ func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, err
 	all := make(map[string]PodUsage, len(r.pods))
 	for i := range r.pods {
 		p := &r.pods[i]
-		uid := string(p.pod.UID)
-		all[uid] = usageOf(p, measured[uid])
+		m, known := measured[string(p.pod.UID)]
+		u := usageOf(p, m)
+		u.DiskUnknown = disks && s.cfg.Remeasure >= 0 && (!known || m.partial)
+		all[string(p.pod.UID)] = u
 	}
 	return all, errors.Join(err, context.Cause(ctx))
 }

@@ -3,6 +3,7 @@ package stats_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -44,5 +45,27 @@ func TestUsage_WithoutDisks_AsksNoRuntime(t *testing.T) {
 	before := g.rt.Calls()["ListContainerStats"]
 	if _, err := g.Usage(t.Context(), false); err != nil || g.rt.Calls()["ListContainerStats"] != before {
 		t.Errorf("the runtime was asked, %v", err)
+	}
+}
+
+// TestUsage_VolumeIsTooDeep_DiskIsUnknown: a pod cannot hide what it takes in directories that are
+// too deep to be measured.
+//
+// Shows: C-1.35.6
+func TestUsage_VolumeIsTooDeep_DiskIsUnknown(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 2, nil)
+	p := &f.pods[0]
+	p.Spec.Volumes = []v1.Volume{{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	work := filepath.Join(f.root, "pods", string(p.UID), "1", "volumes", "kubernetes.io~empty-dir", "work")
+	if err := os.MkdirAll(filepath.Join(work, strings.Repeat("d/", 203)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	all, err := f.Usage(t.Context(), true)
+	if deep := all[string(p.UID)]; err != nil || !deep.DiskUnknown || !deep.Measured || deep.Volumes.Inodes < 200 {
+		t.Errorf("too deep: %+v, %v", deep, err)
+	}
+	if other := all[string(f.pods[1].UID)]; other.DiskUnknown {
+		t.Errorf("the other pod: %+v", other)
 	}
 }

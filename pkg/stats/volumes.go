@@ -23,7 +23,7 @@ func (s *Stats) Volumes() prometheus.Collector {
 		if err != nil {
 			return
 		}
-		disks, _ := s.disks(ctx, r, claiming) // after a timeout, return the known values
+		disks, _ := s.disks(ctx, r, true, claiming) // after a timeout, return the known values
 		to, seen := &series{out}, map[api.PVCReference]bool{}
 		for _, p := range r.pods {
 			for _, v := range disks[string(p.pod.UID)].volumes {
