@@ -27,7 +27,8 @@ type Class struct {
 // first. In a class, a pod stops when the pods that depend on it have ended.
 type Order struct {
 	// Classes are sorted by priority. Without any, the pods of each priority are a class, which
-	// takes as long as the grace periods of its pods.
+	// takes as long as the grace periods of its pods; the next class follows after ten minutes at
+	// the latest, while they take the rest of their grace.
 	Classes []Class
 	// MaxGrace is the most seconds that a pod gets to stop, beside its own grace and the period
 	// of its class; nil is no limit.
@@ -91,6 +92,9 @@ type Decision struct {
 // pod that cannot be killed blocks nothing forever.
 const overtime = time.Minute
 
+// longestTurn is how long a class without a period delays the next one.
+const longestTurn = 10 * time.Minute
+
 // Next decides which pods stop now, and updates the progress.
 //
 // A pod gets its own grace, at most MaxGrace, at most the period of its class, and all of that
@@ -99,7 +103,7 @@ const overtime = time.Minute
 // class of its priority, or to that of a pod that depends on it, if that is higher. Pods that
 // depend on one another in a circle do not wait for each other.
 func (o Order) Next(pods []Pod, p *Progress, now time.Time) (d Decision) {
-	s := o.sort(pods)
+	s, left := o.sort(pods), false
 	for _, class := range s.classes() {
 		live := s.live(class)
 		if len(live) == 0 {
@@ -125,11 +129,19 @@ func (o Order) Next(pods []Pod, p *Progress, now time.Time) (d Decision) {
 				d.again(end)
 			}
 		}
-		if open {
+		if !open {
+			continue
+		}
+		if len(o.Classes) > 0 {
 			return d
 		}
+		if next := p.since.Add(longestTurn); class == p.class && now.Before(next) {
+			d.again(next)
+			return d
+		}
+		left = true
 	}
-	d.Done = true
+	d.Done = !left
 	return d
 }
 
@@ -247,7 +259,7 @@ func (s *sorted) waits(i int, p Progress, now time.Time) (latest time.Time, wait
 	}
 	for _, j := range s.pods[i].Dependents {
 		switch other := s.pods[j]; {
-		case other.Ended, s.class[j] != s.class[i], s.component[j] == s.component[i]:
+		case other.Ended, s.component[j] == s.component[i], len(s.Classes) > 0 && s.class[j] != s.class[i]:
 		case other.Begun.IsZero(), now.Before(s.end(j, other.Begun, p)):
 			waits = true
 		}
