@@ -34,8 +34,9 @@ func (h Halt) same(o Halt) bool {
 
 // Halt stops all pods in order, each within its grace, and starts none until Resume. The
 // channel is closed when all have ended, or have had their time. Another Halt replaces the one
-// before; an equal one lets it go on. An agent that starts while the node is halted gets Config.Halted, too: from its first
-// moment it starts nothing. It returns when the sync loop has the request, or ctx has ended.
+// before; an equal one lets it go on. An agent that starts while the node is halted gets
+// Config.Halted, too: from its first moment it starts nothing. Halt returns when the sync loop
+// has the request; with an error when ctx ends before, or after a minute.
 func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err error) {
 	done := make(chan struct{})
 	return done, e.sendHalt(ctx, haltRequest{of: &h, ended: done})
@@ -45,6 +46,8 @@ func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err e
 func (e *Engine) Resume(ctx context.Context) error { return e.sendHalt(ctx, haltRequest{}) }
 
 func (e *Engine) sendHalt(ctx context.Context, r haltRequest) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
 	select {
 	case e.halts <- r:
 		return nil
@@ -125,9 +128,10 @@ func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 // continueHalt stops the pods whose turn has come.
 func (l *loop) continueHalt() {
 	h := &l.view.halting
-	if h.of == nil || h.over || !l.start.dispatching() {
+	if h.of == nil || !l.start.dispatching() || h.over && !l.foundToHalt() {
 		return
 	}
+	h.over = false
 	entries, pods := l.haltedPods()
 	now := time.Now()
 	d := h.of.Order.Next(pods, &h.progress, now)
@@ -153,8 +157,19 @@ func (l *loop) continueHalt() {
 	}
 }
 
+// foundToHalt reports whether a pod of the node has become known after all others had ended: its
+// source answered only then.
+func (l *loop) foundToHalt() bool {
+	for _, e := range l.pods {
+		if e.admitted && e.haltBegun.IsZero() {
+			return true
+		}
+	}
+	return false
+}
+
 // haltedPods returns the pods that the loop knows, as the order of a halt sees them. Orphaned
-// pods whose source has not answered are not among them: they run on until the machine stops.
+// pods whose source has not answered are not among them: they run on until it does.
 func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
 	entries := l.sorted()
 	index := make(map[*entry]int, len(entries))

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -209,6 +210,43 @@ func TestHalt_Shutdown_EndsPodsOfAnAPIServer(t *testing.T) {
 			if got := m.phase(name); got != want {
 				t.Errorf("after the boot pod %s is %s, want %s", name, got, want)
 			}
+		}
+	})
+}
+
+// TestHalt_SourceAnswersLate_ItsPodsStop: a pod of an earlier agent stops once its source has
+// answered, even if all others had stopped before.
+func TestHalt_SourceAnswersLate_ItsPodsStop(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("web"))
+		m.arrive()
+		m.pass(5 * time.Second)
+		m.leave()
+		m.src.fail(errSilent)
+		m.arrive()
+		m.pass(5 * time.Second)
+		ended := m.halt(drained)
+		m.pass(5 * time.Second)
+		if !closed(ended) || !m.running("web") {
+			t.Fatalf("before the source answers, ended: %t, runtime:\n%s", closed(ended), m.rt.State())
+		}
+		m.src.set(mkpod("web"))
+		m.pass(time.Minute)
+		if m.running("web") {
+			t.Errorf("after the source has answered:\n%s", m.rt.State())
+		}
+	})
+}
+
+// TestHalt_SyncLoopHangs_IsAnError: the caller of a halt does not wait forever.
+func TestHalt_SyncLoopHangs_IsAnError(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e, begun := &Engine{halts: make(chan haltRequest)}, time.Now()
+		_, err := e.Halt(context.Background(), off)
+		if err == nil || !strings.Contains(err.Error(), "the sync loop is not responding") || time.Since(begun) != operationTimeout {
+			t.Errorf("error %v after %s", err, time.Since(begun))
 		}
 	})
 }
