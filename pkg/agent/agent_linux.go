@@ -65,7 +65,9 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,
 		Driver: a.runtime.Driver, Limits: a.host.limits, Enforce: a.host.enforcement(cfg), PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
 	})
-	a.halts = openHalter(cfg)
+	if a.halts, err = openHalter(cfg); err != nil {
+		return nil, err
+	}
 	a.observer = newObserver(cfg, a.host, a.runtime, a.pressures.get, a.halts.shuttingDown)
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)

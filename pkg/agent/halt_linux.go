@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/record"
@@ -41,23 +42,27 @@ type halter struct {
 	turn sync.Mutex // held by begin and end: what the file and the engine get is in one order
 	mu   sync.Mutex
 	now  *record.Halt // nil: pods may run
+	live bool         // logind has said that the machine shuts down, and still answers
 }
 
-// openHalter reads what an earlier agent has left.
-func openHalter(cfg Config) *halter {
+// openHalter reads what an earlier agent has left. If that cannot be read, it fails: a drained
+// node must not start its pods.
+func openHalter(cfg Config) (*halter, error) {
 	h := &halter{root: cfg.RootDir, boot: record.BootID(), classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
 	signal.Notify(h.power, unix.SIGPWR) // its default action ends the agent
 	found, ok, err := record.LoadHalt(h.root, h.boot)
 	if err != nil {
-		h.log.Warn("Failed to read whether the node is drained", "error", err)
+		return nil, look.Fail(look.Failure, fmt.Errorf("find out whether this node is drained or shuts down: %w", err), "remove the file if the pods may start")
 	}
 	if ok {
-		h.now = &found
-		h.log.Warn("Not starting pods", "reason", found.Text())
-	} else if err := record.RemoveHalt(h.root); err != nil {
-		h.log.Warn("Failed to remove the halt of an earlier boot", "error", err)
+		h.now = found.Applicable(h.cluster, len(h.classes) > 0)
 	}
-	return h
+	if h.now != nil {
+		h.log.Warn("Not starting pods", "reason", h.now.Text())
+	} else if err := record.RemoveHalt(h.root); err != nil {
+		h.log.Warn("Failed to remove a halt that does not apply", "error", err)
+	}
+	return h, nil
 }
 
 // current returns the halt of the node; nil if pods may run.
@@ -88,21 +93,27 @@ func (h *halter) forEngine() *engine.Halt {
 }
 
 // begin stops all pods. ended is closed when all have stopped, or have had their time. A drain
-// that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
+// that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same. Without
+// configured grace periods, a pod gets at most powerGrace when the power fails.
 func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
 	was, next := h.current(), record.Halt{Boot: h.boot, Since: time.Now(), Cause: cause, MaxGrace: maxGrace}
 	switch {
-	case was == nil:
-	case was.Shutdown() && !next.Shutdown():
+	case was != nil && was.Shutdown() && !next.Shutdown():
 		return nil, errShuttingDown
+	case h.boot == "" && !next.Shutdown():
+		return nil, errors.New("record the drain: the ID of this boot cannot be read from /proc/sys/kernel/random/boot_id")
+	case was == nil:
 	case was.Shutdown():
 		next.Since, next.Drained = was.Since, was.Drained
 	case next.Shutdown():
 		next.Drained = was
 	default:
 		next.Since = was.Since
+	}
+	if cause == record.CauseSignal && len(h.classes) == 0 {
+		next.MaxGrace = new(powerGrace)
 	}
 	if err := record.SaveHalt(h.root, next); err != nil {
 		if !next.Shutdown() {
@@ -123,10 +134,26 @@ func (h *halter) set(now *record.Halt) {
 	h.now = now
 }
 
+// powerGrace is the most seconds that a pod gets when the power fails.
+const powerGrace = int64(30)
+
+// setLive notes whether logind says that the machine shuts down.
+func (h *halter) setLive(live bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.live = live
+}
+
+func (h *halter) isLive() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.live
+}
+
 var errShuttingDown = errors.New("the machine is shutting down")
 
-// end lets pods start again. Only with cancelled it ends a shutdown that logind announced; then a
-// drain from before the shutdown applies again.
+// end lets pods start again. Only with cancelled it ends a shutdown while logind says that the
+// machine shuts down; then a drain from before the shutdown applies again.
 func (h *halter) end(ctx context.Context, cancelled bool) error {
 	h.turn.Lock()
 	defer h.turn.Unlock()
@@ -134,7 +161,7 @@ func (h *halter) end(ctx context.Context, cancelled bool) error {
 	switch {
 	case was == nil:
 		return nil
-	case was.Cause == record.CauseLogind && !cancelled:
+	case was.Cause == record.CauseLogind && !cancelled && h.isLive():
 		return errShuttingDown
 	}
 	var next *record.Halt
@@ -183,8 +210,13 @@ func (h *halter) watchLogind(ctx context.Context) {
 	}
 	logind.Watch(ctx, logind.Config{
 		Delay: shutdown.Total(h.classes), Log: h.log,
-		Begin: func(ctx context.Context) (<-chan struct{}, error) { return h.begin(ctx, record.CauseLogind, nil) },
+		Begin: func(ctx context.Context) (<-chan struct{}, error) {
+			h.setLive(true)
+			return h.begin(ctx, record.CauseLogind, nil)
+		},
+		Lost: func() { h.setLive(false) },
 		Idle: func(ctx context.Context) error {
+			h.setLive(false)
 			if now := h.current(); now == nil || now.Cause != record.CauseLogind {
 				return nil
 			}

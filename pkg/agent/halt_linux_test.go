@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/record"
 )
@@ -34,11 +36,19 @@ func (h halts) Resume(context.Context) error {
 }
 
 // halterIn opens the halter of an agent with this root directory, as at its start.
-func halterIn(root string) (*halter, halts) {
+func halterIn(t *testing.T, root string, alter ...func(*Config)) (*halter, halts) {
+	t.Helper()
 	var cfg Config
 	cfg.RootDir, cfg.Log = root, slog.New(slog.DiscardHandler)
 	cfg.ShutdownGracePeriod, cfg.ShutdownGracePeriodCriticalPods = 30*time.Second, 10*time.Second
-	h, to := openHalter(cfg), halts{make(chan engine.Halt, 4), make(chan struct{}, 4)}
+	for _, f := range alter {
+		f(&cfg)
+	}
+	h, err := openHalter(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := halts{make(chan engine.Halt, 4), make(chan struct{}, 4)}
 	h.engine = to
 	return h, to
 }
@@ -48,7 +58,7 @@ func halterIn(root string) (*halter, halts) {
 func TestHalter_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	t.Parallel()
 	root, grace := t.TempDir(), int64(7)
-	h, to := halterIn(root)
+	h, to := halterIn(t, root)
 	if h.forEngine() != nil {
 		t.Error("a new node is halted")
 	}
@@ -58,20 +68,20 @@ func TestHalter_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	if of := <-to.begun; of.Reason != "NodeDrained" || of.Shutdown || *of.Order.MaxGrace != 7 || of.Order.Classes != nil || h.shuttingDown() {
 		t.Errorf("a drain: %+v", of)
 	}
-	next, to := halterIn(root)
+	next, to := halterIn(t, root)
 	if of := next.forEngine(); of == nil || of.Reason != "NodeDrained" || !strings.Contains(of.Message, "the node is drained since 20") {
 		t.Errorf("the next agent: %+v", of)
 	}
 	if err := next.end(t.Context(), false); err != nil || len(to.resumed) != 1 || next.forEngine() != nil {
 		t.Errorf("undone: %v", err)
 	}
-	if h, _ := halterIn(root); h.forEngine() != nil {
+	if h, _ := halterIn(t, root); h.forEngine() != nil {
 		t.Error("the undone drain is there again")
 	}
 	if err := record.SaveHalt(root, record.Halt{Boot: "another", Cause: record.CauseLogind}); err != nil {
 		t.Fatal(err)
 	}
-	if h, _ := halterIn(root); h.forEngine() != nil {
+	if h, _ := halterIn(t, root); h.forEngine() != nil {
 		t.Error("the halt of an earlier boot applies")
 	}
 	if _, ok, _ := record.LoadHalt(root, "another"); ok {
@@ -79,14 +89,15 @@ func TestHalter_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 	}
 }
 
-// TestHalter_Shutdown_OutranksADrain: nothing but logind ends a shutdown that logind announced,
-// and a drain does not change its order.
+// TestHalter_Shutdown_OutranksADrain: while logind says that the machine shuts down,
+// nothing else ends that, and a drain does not change its order.
 func TestHalter_Shutdown_OutranksADrain(t *testing.T) {
 	t.Parallel()
-	h, to := halterIn(t.TempDir())
+	h, to := halterIn(t, t.TempDir())
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err != nil {
 		t.Fatal(err)
 	}
+	h.setLive(true)
 	if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +126,7 @@ func TestHalter_Shutdown_OutranksADrain(t *testing.T) {
 // stops the pods.
 func TestHalter_NoRootDirectory_ShutsDownAllTheSame(t *testing.T) {
 	t.Parallel()
-	h, to := halterIn(t.TempDir() + "/gone")
+	h, to := halterIn(t, t.TempDir()+"/gone")
 	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err == nil || len(to.begun) > 0 || h.forEngine() != nil {
 		t.Errorf("drain: %v", err)
 	}
@@ -126,7 +137,7 @@ func TestHalter_NoRootDirectory_ShutsDownAllTheSame(t *testing.T) {
 
 // TestHalter_SIGPWR_StopsAllPods: the signal begins a shutdown, and ends no agent.
 func TestHalter_SIGPWR_StopsAllPods(t *testing.T) {
-	h, to := halterIn(t.TempDir())
+	h, to := halterIn(t, t.TempDir())
 	var log bytes.Buffer
 	h.log = slog.New(slog.NewTextHandler(&log, nil))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -142,5 +153,90 @@ func TestHalter_SIGPWR_StopsAllPods(t *testing.T) {
 	wg.Wait()
 	if !strings.Contains(log.String(), "SIGPWR") {
 		t.Errorf("log: %s", log.String())
+	}
+}
+
+// TestHalter_UnreadableHalt_StartsNoPods: the agent does not start, and keeps the file.
+func TestHalter_UnreadableHalt_StartsNoPods(t *testing.T) {
+	t.Parallel()
+	var cfg Config
+	cfg.RootDir, cfg.Log = t.TempDir(), slog.New(slog.DiscardHandler)
+	file := filepath.Join(cfg.RootDir, "halt.json")
+	if err := os.WriteFile(file, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := openHalter(cfg)
+	if e, ok := errors.AsType[*look.Error](err); !ok || len(e.Hints) != 1 || !strings.Contains(err.Error(), file) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := os.Stat(file); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHalter_UnknownBoot_RefusesADrain: the next agent could not tell whether the drain applies.
+func TestHalter_UnknownBoot_RefusesADrain(t *testing.T) {
+	t.Parallel()
+	h, to := halterIn(t, t.TempDir())
+	h.boot = ""
+	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err == nil || len(to.begun) > 0 || h.forEngine() != nil {
+		t.Errorf("error %v", err)
+	}
+}
+
+// TestHalter_Cluster_EndsADrain: a node that joins a cluster is not drained any more.
+func TestHalter_Cluster_EndsADrain(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	h, _ := halterIn(t, root)
+	if _, err := h.begin(t.Context(), record.CauseDrain, nil); err != nil {
+		t.Fatal(err)
+	}
+	h, _ = halterIn(t, root, func(c *Config) { c.Kubeconfig = "/k" })
+	if h.forEngine() != nil {
+		t.Error("the node is halted")
+	}
+	if _, ok, err := record.LoadHalt(root, h.boot); ok || err != nil {
+		t.Errorf("the drain is kept: %v", err)
+	}
+}
+
+// TestHalter_LogindDoesNotAnswer_UndoEndsTheShutdown: so does an agent that starts without grace
+// periods.
+func TestHalter_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	h, _ := halterIn(t, root)
+	if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil {
+		t.Fatal(err)
+	}
+	if h, _ := halterIn(t, root, func(c *Config) { c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods = 0, 0 }); h.forEngine() != nil {
+		t.Error("the node is halted without grace periods")
+	}
+	h, _ = halterIn(t, root)
+	if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil {
+		t.Fatal(err)
+	}
+	h, to := halterIn(t, root)
+	if h.forEngine() == nil {
+		t.Fatal("the shutdown is forgotten")
+	}
+	if err := h.end(t.Context(), false); err != nil || len(to.resumed) != 1 || h.forEngine() != nil {
+		t.Errorf("undo: %v", err)
+	}
+}
+
+// TestHalter_PowerFails_BoundsTheGrace: without configured periods, the grace of a pod does not
+// keep the others from their stop.
+func TestHalter_PowerFails_BoundsTheGrace(t *testing.T) {
+	t.Parallel()
+	for periods, want := range map[time.Duration]*int64{0: new(int64(30)), 30 * time.Second: nil} {
+		h, to := halterIn(t, t.TempDir(), func(c *Config) { c.ShutdownGracePeriod = periods })
+		if _, err := h.begin(t.Context(), record.CauseSignal, nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := (<-to.begun).Order.MaxGrace; (got == nil) != (want == nil) || got != nil && *got != *want {
+			t.Errorf("with a period of %s the longest grace is %v", periods, got)
+		}
 	}
 }

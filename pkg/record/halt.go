@@ -85,6 +85,21 @@ func LoadHalt(root, boot string) (h Halt, ok bool, err error) {
 	return h, h.Boot == boot && boot != "", nil
 }
 
+// Applicable returns what of a halt that an earlier agent has left applies to this one; nil if
+// nothing does. In a cluster there is no drain, and only an agent that watches logind sees the
+// end of a shutdown that logind announced.
+func (h *Halt) Applicable(cluster, logind bool) *Halt {
+	switch {
+	case h == nil, h.Cause == CauseDrain && cluster:
+		return nil
+	case h.Cause == CauseLogind && !logind:
+		return h.Drained.Applicable(cluster, logind)
+	}
+	of := *h
+	of.Drained = h.Drained.Applicable(cluster, logind)
+	return &of
+}
+
 // RemoveHalt removes the halt; it is no error if there is none.
 func RemoveHalt(root string) error {
 	if err := os.Remove(haltFile(root)); err != nil && !errors.Is(err, fs.ErrNotExist) {

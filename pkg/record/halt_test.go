@@ -3,6 +3,7 @@ package record
 import (
 	"os"
 	"path/filepath"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -41,5 +42,28 @@ func TestHalt_File_AppliesToItsBoot(t *testing.T) {
 	}
 	if _, ok, err := LoadHalt(root, "a"); ok || err == nil {
 		t.Errorf("damaged: %t, %v", ok, err)
+	}
+}
+
+// TestHalt_Applicable: no drain applies in a cluster, and no shutdown that logind announced to an
+// agent that does not watch logind; the drain below it does.
+func TestHalt_Applicable(t *testing.T) {
+	t.Parallel()
+	drain := &Halt{Cause: CauseDrain}
+	for _, c := range []struct {
+		halt            *Halt
+		cluster, logind bool
+		want            *Halt
+	}{
+		{drain, false, false, drain},
+		{drain, true, true, nil},
+		{&Halt{Cause: CauseSignal, Drained: drain}, true, false, &Halt{Cause: CauseSignal}},
+		{&Halt{Cause: CauseLogind, Drained: drain}, false, true, &Halt{Cause: CauseLogind, Drained: drain}},
+		{&Halt{Cause: CauseLogind, Drained: drain}, false, false, drain},
+		{&Halt{Cause: CauseLogind}, true, false, nil},
+	} {
+		if got := c.halt.Applicable(c.cluster, c.logind); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%+v: %+v, want %+v", c, got, c.want)
+		}
 	}
 }

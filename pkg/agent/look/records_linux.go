@@ -24,7 +24,10 @@ func (c Config) halted() (string, error) {
 	if !ok {
 		return "", err
 	}
-	return h.Text(), nil
+	if h := h.Applicable(c.Kubeconfig != "", len(c.ShutdownClasses()) > 0); h != nil {
+		return h.Text(), nil
+	}
+	return "", nil
 }
 
 // SetsKey is the key of the Secrets in last good sets, beside the root directory.

@@ -41,6 +41,9 @@ type Config struct {
 	// Idle is called when the machine does not shut down: at first, and when a shutdown was
 	// cancelled.
 	Idle func(ctx context.Context) error
+	// Lost is called when what the last call of Begin or Idle says is not known any more: logind
+	// does not answer.
+	Lost func()
 	Log  *slog.Logger
 }
 
@@ -59,6 +62,7 @@ func Watch(ctx context.Context, cfg Config) {
 		s := &session{Config: cfg}
 		err := s.run(ctx)
 		s.release()
+		cfg.Lost()
 		if ctx.Err() != nil {
 			return
 		}

@@ -209,11 +209,12 @@ func (b *bus) released() {
 type watched struct {
 	begun chan chan struct{} // one for each call of Begin: what closes ended
 	idle  chan struct{}
+	lost  chan struct{}
 	drop  string
 }
 
 func watch(t *testing.T, b *bus, delay time.Duration) watched {
-	w := watched{make(chan chan struct{}, 8), make(chan struct{}, 8), filepath.Join(t.TempDir(), "conf.d", "99-nodectl.conf")}
+	w := watched{make(chan chan struct{}, 8), make(chan struct{}, 8), make(chan struct{}, 64), filepath.Join(t.TempDir(), "conf.d", "99-nodectl.conf")}
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	t.Cleanup(func() { cancel(); wg.Wait() })
@@ -226,6 +227,12 @@ func watch(t *testing.T, b *bus, delay time.Duration) watched {
 				return ended, nil
 			},
 			Idle: func(context.Context) error { w.idle <- struct{}{}; return nil },
+			Lost: func() {
+				select {
+				case w.lost <- struct{}{}:
+				default: // there are more than a test waits for
+				}
+			},
 		})
 	})
 	return w
@@ -290,7 +297,11 @@ func TestWatch_AgentStartsDuringShutdown_BeginsAtOnce(t *testing.T) {
 	b.mu.Lock()
 	b.preparing = false
 	b.mu.Unlock()
+	if len(w.lost) > 0 {
+		t.Error("it says that logind does not answer")
+	}
 	b.cut()
+	<-w.lost
 	<-w.idle
 	b.want("AddMatch", "Inhibit")
 	if len(w.begun) > 0 {
