@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -63,8 +65,10 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 	}
 	live := e.Live()
 	return upkeep.New(upkeep.Config{
-		Policy:   policy,
-		Observer: nodeObserver{at, a.runtime.Runtime, images, measured, live.Pods},
+		Policy: policy,
+		Observer: nodeObserver{
+			levels: at, runtime: a.runtime.Runtime, images: images, usage: measured.Usage, pods: live.Pods, observed: live.PodsObserved(), rootDir: a.cfg.RootDir,
+		},
 		Actor: nodeActor{a.runtime.Runtime, images, func(ctx context.Context, key pod.Key, v upkeep.Eviction) error {
 			ctx, stop := context.WithTimeout(ctx, evictWithin)
 			defer stop()
@@ -74,7 +78,7 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 			a.pressures.set(now)
 			e.SetPressure(ctx, now)
 		},
-		Event: a.nodeEvents(m), Wake: wake, Log: a.log,
+		Event: a.nodeEvents(m), Wake: wake, PodsUnknown: image.ErrPodsUnknown, Log: a.log,
 	}), closeAlarm
 }
 
@@ -182,19 +186,41 @@ func (l *levels) find(ctx context.Context) error {
 // nodeObserver implements upkeep.Observer.
 type nodeObserver struct {
 	*levels
-	runtime *cri.Runtime
-	images  *image.Inventory
-	stats   *stats.Stats
-	pods    func() []v1.Pod
+	runtime  *cri.Runtime
+	images   *image.Inventory
+	usage    func(ctx context.Context, disks bool) (map[string]stats.PodUsage, error)
+	pods     func() []v1.Pod
+	observed <-chan struct{} // closed once pods returns all
+	rootDir  string
 }
+
+// usageWithin bounds how long a round waits for the usage of pods; the next one continues.
+const usageWithin = 10 * time.Second
 
 // Observe implements upkeep.Observer.
 func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, err error) {
-	usage, err := o.stats.Usage(ctx, disks)
+	ran := map[string]bool{}
 	for _, p := range o.pods() {
-		if it, runs := runningPod(&p, usage); runs {
+		_, ran[string(p.UID)] = runningPod(&p, nil)
+	}
+	usage, err := o.usageOf(ctx, disks)
+	for _, p := range o.pods() {
+		it, runs := runningPod(&p, usage)
+		_, read := usage[it.UID]
+		switch {
+		case runs && (read || ran[it.UID]): // not one that began to run after the reading
+			n.Pods = append(n.Pods, it)
+		case !runs && it.Stopping && o.hasVolumes(it.UID):
 			n.Pods = append(n.Pods, it)
 		}
+	}
+	select {
+	case <-o.observed:
+		if err != nil && len(usage) == 0 {
+			err = fmt.Errorf("%w: %w", upkeep.ErrNoVictim, err)
+		}
+	default:
+		err = errors.Join(fmt.Errorf("%w: the pods of this node are not observed yet", upkeep.ErrNoVictim), err)
 	}
 	if !disks {
 		return n, err
@@ -210,6 +236,21 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 		n.Sandboxes = append(n.Sandboxes, deadSandboxes(p)...)
 	}
 	return n, errors.Join(err, failed, unread)
+}
+
+func (o nodeObserver) usageOf(ctx context.Context, disks bool) (map[string]stats.PodUsage, error) {
+	ctx, stop := context.WithTimeout(ctx, usageWithin)
+	defer stop()
+	return o.usage(ctx, disks)
+}
+
+// hasVolumes reports whether volumes of a pod are still to be removed.
+func (o nodeObserver) hasVolumes(uid string) bool {
+	if !filepath.IsLocal(uid) {
+		return false
+	}
+	instances, err := os.ReadDir(filepath.Join(o.rootDir, "pods", uid))
+	return err == nil && len(instances) > 0
 }
 
 // runningPod returns a pod for an eviction; false if nothing of it runs.

@@ -7,17 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/reclaim"
 	"github.com/nodectl/nodectl/pkg/stats"
+	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
 // TestExited_NewestOfItsName_IsNeeded: of the containers and sandboxes of a pod, only what a newer
@@ -129,5 +132,60 @@ func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 	}
 	if rt.calls != 2 || measured != 4 || len(n.Filesystems) != 2 || !n.Filesystems[0].Images || !n.Filesystems[1].Layers {
 		t.Errorf("%d calls, %d measurements, %+v", rt.calls, measured, n.Filesystems)
+	}
+}
+
+// TestObserve_PodsAndTheirUsage: a pod that began to run after the usage was read is no victim, one
+// that ran before and was not read is. An evicted pod counts as stopping until its volumes are
+// removed. Without usage, or before all pods are observed, no victim can be chosen.
+//
+// Shows: C-1.35.5, C-1.35.6
+func TestObserve_PodsAndTheirUsage(t *testing.T) {
+	t.Parallel()
+	status := func(name string, runs bool) v1.Pod {
+		p := v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name)}}
+		if p.Status.Phase = v1.PodFailed; runs {
+			p.Status.Phase = v1.PodRunning
+			p.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "c", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
+		}
+		return p
+	}
+	observed := make(chan struct{})
+	pods := []v1.Pod{status("read", true), status("unread", true), status("evicted", false), status("gone", false)}
+	usage, failed := map[string]stats.PodUsage{"read": {Measured: true}}, error(nil)
+	o := nodeObserver{rootDir: t.TempDir(), observed: observed, pods: func() []v1.Pod { return pods }}
+	o.usage = func(ctx context.Context, _ bool) (map[string]stats.PodUsage, error) {
+		if _, bounded := ctx.Deadline(); !bounded {
+			t.Error("the measurement has no limit")
+		}
+		pods = append(slices.Clone(pods), status("new", true))
+		return usage, failed
+	}
+	if err := os.MkdirAll(filepath.Join(o.rootDir, "pods", "evicted", "1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	look := func() string {
+		t.Helper()
+		pods = pods[:4]
+		n, err := o.Observe(t.Context(), false)
+		var text []string
+		for _, p := range n.Pods {
+			text = append(text, fmt.Sprint(p.UID, " ", p.Measured, " ", p.Stopping))
+		}
+		return fmt.Sprint(text, " ", errors.Is(err, upkeep.ErrNoVictim))
+	}
+	if got := look(); !strings.HasSuffix(got, " true") {
+		t.Errorf("not all pods are observed: %s", got)
+	}
+	close(observed)
+	if got := look(); got != "[read true false unread false false evicted false true] false" {
+		t.Errorf("all pods are observed: %s", got)
+	}
+	if err := os.RemoveAll(filepath.Join(o.rootDir, "pods", "evicted")); err != nil {
+		t.Fatal(err)
+	}
+	usage, failed = nil, errors.New("no answer")
+	if got := look(); got != "[read false false unread false false] true" {
+		t.Errorf("nothing is read: %s", got)
 	}
 }

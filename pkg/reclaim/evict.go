@@ -103,7 +103,8 @@ func (p EvictPlan) String() string {
 // that would help, at most one in a round, and the next one only when the first is gone or 30
 // seconds are over (C-1.35.5). after is for the next round.
 //
-// Memory comes before disks. A disk that several signals share is handled once.
+// Memory comes before disks. A disk that several signals share is handled once. A round that evicts
+// a pod does nothing for the thresholds after: the pod may free what they lack.
 func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressure) {
 	thresholds := p.inOrder(n)
 	after = Pressure{Since: map[string]time.Time{}, Reclaiming: map[string]bool{}, Conditions: maps.Clone(before.Conditions), Evicted: before.Evicted, EvictedAt: before.EvictedAt}
@@ -146,7 +147,9 @@ func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressu
 		if name := resourceOf(t.Signal); !slices.Contains(plan.Starved, name) {
 			plan.Starved = append(plan.Starved, name)
 		}
-		r.relieve(t)
+		if !r.evicts {
+			r.relieve(t)
+		}
 	}
 	return plan, after
 }

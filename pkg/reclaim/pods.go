@@ -23,9 +23,6 @@ func (p EvictPolicy) evictable(it Pod) bool {
 // evict adds the eviction of the pod that ranks first for a threshold. It evicts none while
 // the pod that was evicted last still stops.
 func (r *round) evict(t Threshold, level Level, why string) {
-	if r.evicts {
-		return
-	}
 	if i := slices.IndexFunc(r.node.Pods, func(p Pod) bool { return p.UID == r.after.Evicted }); i >= 0 {
 		if left := cleanup - r.node.Now.Sub(r.after.EvictedAt); left > 0 {
 			r.plan.wait(left, fmt.Sprintf("%s; pod %s, which was evicted, still stops", why, r.node.Pods[i].Key))

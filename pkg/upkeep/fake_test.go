@@ -26,6 +26,7 @@ type fakeNode struct {
 	fails    map[string]bool // IDs that cannot be removed
 	slow     bool            // evicted pods stay
 	unread   error           // of Observe
+	hangs    bool            // Observe of disks waits for the end of its context
 	done     []string        // "evict-pod u1"
 	evicted  []Eviction
 }
@@ -37,7 +38,11 @@ func (f *fakeNode) Levels(context.Context) (reclaim.Node, error) {
 	return reclaim.Node{Now: time.Now(), Filesystems: slices.Clone(f.node.Filesystems), Levels: f.node.Levels}, nil
 }
 
-func (f *fakeNode) Observe(_ context.Context, disks bool) (reclaim.Node, error) {
+func (f *fakeNode) Observe(ctx context.Context, disks bool) (reclaim.Node, error) {
+	if f.hangs && disks {
+		<-ctx.Done()
+		return reclaim.Node{}, context.Cause(ctx)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.observed = append(f.observed, disks)
@@ -80,7 +85,10 @@ func sum(all ...reclaim.Usage) (u reclaim.Usage) {
 	return u
 }
 
-var errFake = errors.New("the runtime refuses")
+var (
+	errFake        = errors.New("the runtime refuses")
+	errPodsUnknown = errors.New("not all pods of this node are known")
+)
 
 func (f *fakeNode) RemoveImages(_ context.Context, steps []reclaim.Step) (done []reclaim.Step, err error) {
 	f.mu.Lock()
@@ -206,7 +214,7 @@ func prepared(t *testing.T, f *fakeNode, more func(*reclaim.EvictPolicy), limits
 	}
 	r := &running{fakeNode: f, wake: make(chan struct{}, 1)}
 	r.Upkeep = New(Config{
-		Policy: policy, Observer: f, Actor: f, Wake: r.wake,
+		Policy: policy, Observer: f, Actor: f, Wake: r.wake, PodsUnknown: errPodsUnknown,
 		Pressure: func(_ context.Context, now []v1.NodeConditionType) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

@@ -35,9 +35,14 @@ type Observer interface {
 	Levels(ctx context.Context) (reclaim.Node, error)
 	// Observe returns all of the node except levels. With disks false it leaves out images,
 	// exited containers, sandboxes and the disk usage of pods. An error names what could not be
-	// read, which the node then lacks.
+	// read, which the node then lacks; see ErrNoVictim and Config.PodsUnknown. An evicted pod is
+	// among the pods, as Stopping, until its volumes are removed.
 	Observe(ctx context.Context, disks bool) (reclaim.Node, error)
 }
+
+// ErrNoVictim is an error of Observe for pods of which none can be chosen: not all were observed,
+// or the usage of none was read.
+var ErrNoVictim = errors.New("no pod can be chosen for an eviction")
 
 // Actor carries out steps. It checks each step again: what is in use by now stays.
 type Actor interface {
@@ -74,7 +79,10 @@ type Config struct {
 	Event func(reason, kind, message string)
 	// Wake begins a round at once; may be nil.
 	Wake <-chan struct{}
-	Log  *slog.Logger // nil discards
+	// PodsUnknown is the error of Observe while not all pods of the node are known: until then, no
+	// pod is evicted for a disk. Other errors have this effect for unreadFor.
+	PodsUnknown error
+	Log         *slog.Logger // nil discards
 }
 
 // Upkeep runs the rounds of a node. Make one with New. Its methods may be called from any
@@ -85,6 +93,7 @@ type Upkeep struct {
 	logged map[string]string    // the last error of each kind; of Run's goroutine
 	waits  string               // what the last round waited for, to log it once
 	trend  trend                // of Run's goroutine
+	unread time.Time            // since when Observe fails for disks, zero if it does not; of Run's goroutine
 
 	mu         sync.Mutex
 	pressure   reclaim.Pressure // its maps are never changed
@@ -110,6 +119,11 @@ const (
 	stopsFor = 5 * time.Minute
 	// cleanup is how long rounds follow each other closely after an eviction (C-1.35.5).
 	cleanup = 30 * time.Second
+	// unreadFor is for how long a failed observation keeps pods from being evicted for a disk: data
+	// that was not read may be unused, but one broken container must not fill the disk.
+	unreadFor = 2 * time.Minute
+	// observeFor bounds an observation.
+	observeFor = 30 * time.Second
 )
 
 // New returns an Upkeep. It does no I/O.
@@ -155,12 +169,11 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	before := u.memory()
 	plan, after := reclaim.Evict(levels, u.cfg.Policy, before)
 	u.publish(ctx, plan, after, first)
+	if !slices.ContainsFunc(plan.Starved, onDisk) {
+		u.unread = time.Time{}
+	}
 	if len(plan.Starved) > 0 {
-		n, err := u.observe(ctx, slices.ContainsFunc(plan.Starved, onDisk))
-		plan, after = reclaim.Evict(n, u.cfg.Policy, before)
-		if err != nil {
-			withoutDiskEvictions(&plan, &after)
-		}
+		plan, after = u.plan(ctx, plan.Starved, before)
 		u.publish(ctx, plan, after, false)
 	}
 	if ctx.Err() != nil {
@@ -183,6 +196,39 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	defer u.mu.Unlock()
 	u.pressure = after
 	return next
+}
+
+// plan observes the node and plans what starved resources require. Memory does not wait for a
+// disk that is slow: if an eviction for memory is due, it is the plan.
+func (u *Upkeep) plan(ctx context.Context, starved []string, before reclaim.Pressure) (plan reclaim.EvictPlan, after reclaim.Pressure) {
+	disks := slices.ContainsFunc(starved, onDisk)
+	if disks && slices.Contains(starved, string(v1.ResourceMemory)) {
+		n, err := u.observe(ctx, false)
+		plan, after = reclaim.Evict(n, u.cfg.Policy, before)
+		plan.Steps = slices.DeleteFunc(plan.Steps, func(s reclaim.Step) bool { return pod.ConditionOf(s.Signal) != v1.NodeMemoryPressure })
+		if len(plan.Steps) > 0 && !errors.Is(err, ErrNoVictim) {
+			return plan, after
+		}
+	}
+	n, err := u.observe(ctx, disks)
+	plan, after = reclaim.Evict(n, u.cfg.Policy, before)
+	switch {
+	case errors.Is(err, ErrNoVictim):
+		withoutEvictions(&plan, &after, before, "no pod can be chosen", func(v1.NodeConditionType) bool { return true })
+	case disks && err != nil && (u.cfg.PodsUnknown != nil && errors.Is(err, u.cfg.PodsUnknown) || u.unreadLately(n.Now)):
+		withoutEvictions(&plan, &after, before, "not everything on the node's disks is known", func(c v1.NodeConditionType) bool { return c == v1.NodeDiskPressure })
+	case disks && err == nil:
+		u.unread = time.Time{}
+	}
+	return plan, after
+}
+
+// unreadLately reports whether observations of disks fail for less than unreadFor.
+func (u *Upkeep) unreadLately(now time.Time) bool {
+	if u.unread.IsZero() || u.unread.After(now) {
+		u.unread = now
+	}
+	return now.Sub(u.unread) < unreadFor
 }
 
 // trend is how much memory was available in the last round.
@@ -228,7 +274,9 @@ func (u *Upkeep) memory() reclaim.Pressure {
 // observe returns the whole node, with levels that are newer than the rest. An error says that
 // the rest is not whole.
 func (u *Upkeep) observe(ctx context.Context, disks bool) (reclaim.Node, error) {
-	n, err := u.cfg.Observer.Observe(ctx, disks)
+	within, stop := context.WithTimeout(ctx, observeFor)
+	defer stop()
+	n, err := u.cfg.Observer.Observe(within, disks)
 	u.report("node", err)
 	levels, unmeasured := u.cfg.Observer.Levels(ctx)
 	u.report("levels", unmeasured)
@@ -236,14 +284,13 @@ func (u *Upkeep) observe(ctx context.Context, disks bool) (reclaim.Node, error) 
 	return u.withoutLeft(n), err
 }
 
-// withoutDiskEvictions removes the eviction of a pod for a disk from a plan: data that was not
-// read may be unused, and its removal suffice.
-func withoutDiskEvictions(plan *reclaim.EvictPlan, after *reclaim.Pressure) {
+// withoutEvictions removes the eviction of a pod for some conditions from a plan, and says why.
+func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.Pressure, before reclaim.Pressure, why string, of func(v1.NodeConditionType) bool) {
 	plan.Steps = slices.DeleteFunc(plan.Steps, func(s reclaim.Step) bool {
-		drop := s.Action == reclaim.EvictPod && pod.ConditionOf(s.Signal) == v1.NodeDiskPressure
+		drop := s.Action == reclaim.EvictPod && of(pod.ConditionOf(s.Signal))
 		if drop {
-			after.Evicted, after.EvictedAt = "", time.Time{}
-			plan.WaitFor = "not everything on the node's disks is known, so no pod is evicted"
+			after.Evicted, after.EvictedAt = before.Evicted, before.EvictedAt
+			plan.WaitFor = why + ", so no pod is evicted"
 		}
 		return drop
 	})

@@ -185,17 +185,17 @@ func TestRun_DiskIsShort_UnusedDataGoesBeforePods(t *testing.T) {
 func TestRun_NotAllIsKnown_NoPodIsEvictedForADisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := machine(using("big", 2*gib, 20*gib), using("mid", gib, gib))
-		f.unread = errors.New("not all pods of this node are known")
+		f.unread = errPodsUnknown
 		f.fails["big"] = true
 		f.set("nodefs.available", 5*gib)
 		r := run(t, f, nil, "nodefs.available<10%", "memory.available<1Gi")
 		began := time.Now()
-		at(began, time.Minute)
+		at(began, 10*time.Minute)
 		if got := r.actions(); got != "[]" || r.pressures() != "[[DiskPressure]]" {
 			t.Errorf("for the disk: %s, conditions %s", got, r.pressures())
 		}
 		r.set(pod.SignalMemory, gib/2)
-		at(began, 90*time.Second)
+		at(began, 10*time.Minute+30*time.Second)
 		if got := r.actions(); got != "[evict-pod mid]" {
 			t.Errorf("for memory: %s", got)
 		}
@@ -310,6 +310,67 @@ func TestRun_Laws(t *testing.T) {
 		})
 		if got != fmt.Sprint(want) {
 			rt.Fatalf("done %s\nforeseen %v\nlimits %v", got, want, limits)
+		}
+	})
+}
+
+// TestRun_OneReadFails_DelaysAnEvictionForADisk by two minutes, not for as long as it fails.
+//
+// Shows: C-1.35.5
+func TestRun_OneReadFails_DelaysAnEvictionForADisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine(using("big", 0, 20*gib))
+		f.unread = errors.New("one sandbox does not answer")
+		f.set("nodefs.available", 5*gib)
+		r := run(t, f, nil, "nodefs.available<10%")
+		began := time.Now()
+		at(began, unreadFor-time.Second)
+		if got := r.actions(); got != "[]" {
+			t.Errorf("before: %s", got)
+		}
+		at(began, unreadFor+roundEvery)
+		if got := r.actions(); got != "[evict-pod big]" {
+			t.Errorf("after: %s", got)
+		}
+	})
+}
+
+// TestRun_NoVictim_NoPodIsEvicted, for memory neither.
+//
+// Shows: C-1.35.5
+func TestRun_NoVictim_NoPodIsEvicted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine(using("big", 2*gib, 0))
+		f.unread = fmt.Errorf("%w: no usage", ErrNoVictim)
+		f.set(pod.SignalMemory, gib/2)
+		r := run(t, f, nil, "memory.available<1Gi")
+		at(time.Now(), 10*time.Minute)
+		if got := r.actions(); got != "[]" {
+			t.Errorf("%s", got)
+		}
+	})
+}
+
+// TestRun_DisksHang_MemoryIsRelievedAtOnce: rounds go on while the observation of disks hangs.
+//
+// Shows: C-1.35.1, C-1.35.5
+func TestRun_DisksHang_MemoryIsRelievedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine(using("big", 2*gib, 0), using("mid", 2*gib, 0))
+		f.hangs = true
+		f.set("nodefs.available", 5*gib)
+		f.set(pod.SignalMemory, gib/2)
+		r := run(t, f, nil, "nodefs.available<10%", "memory.available<1Gi")
+		began := time.Now()
+		synctest.Wait()
+		if got := r.actions(); got != "[evict-pod big]" {
+			t.Errorf("at once: %s", got)
+		}
+		at(began, 5*time.Second)
+		r.set(pod.SignalMemory, gib/2)
+		at(began, 5*time.Second+observeFor+roundEvery)
+		if got := r.actions(); got != "[evict-pod mid]" {
+			t.Errorf("later: %s", got)
 		}
 	})
 }
