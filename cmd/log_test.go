@@ -60,9 +60,9 @@ func TestSetVerbosity_RunningProgram_ChangesAllLoggers(t *testing.T) {
 	for verbosity, want := range map[int]bool{0: false, 3: false, 4: true, 10: true} {
 		out.Reset()
 		p.setVerbosity(verbosity)
-		log.Debug("own")
+		log.Debug("Own")
 		_ = others.Handler().Handle(context.Background(), slog.NewRecord(time.Now(), slog.LevelError, "others", 0))
-		for _, text := range []string{"msg=own", "msg=others"} {
+		for _, text := range []string{"msg=Own", "msg=others"} {
 			if strings.Contains(out.String(), text) != want {
 				t.Errorf("verbosity %d: %q in %q, want %v", verbosity, text, out.String(), want)
 			}

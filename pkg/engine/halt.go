@@ -106,7 +106,7 @@ func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 	waiters := h.waiters
 	*h = halting{of: r.of}
 	if r.of != nil {
-		h.waiters = append(waiters, r.ended)
+		h.waiters = slices.Concat(waiters, []chan struct{}{r.ended})
 		l.log.Info("Stopping all pods", "reason", r.of.Message)
 	} else {
 		for _, w := range waiters {

@@ -97,7 +97,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer s.conn.Close()
+	defer func() { _ = s.conn.Close() }()
 	signals := make(chan *dbus.Signal, 16)
 	s.conn.Signal(signals)
 	if err := s.conn.AddMatchSignalContext(ctx, dbus.WithMatchSender(service), dbus.WithMatchObjectPath(object), dbus.WithMatchInterface(manager), dbus.WithMatchMember(preparing)); err != nil {
