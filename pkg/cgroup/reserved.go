@@ -11,8 +11,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// LimitReserved limits a cgroup of the machine to what is reserved for it, or only its CPU
-// (C-1.41.11). The cgroup has to exist. It is the one kind of cgroup that is changed without
+// LimitReserved sets the limits of a cgroup of the machine to its reservation, or only the limit
+// of its CPU (C-1.41.11). The cgroup has to exist. It is the one kind of cgroup that is changed without
 // our mark: the configuration names it. A name that ends in .slice is a slice of systemd's
 // where systemd runs; its properties are set, so that systemd keeps them.
 func (c *Cgroups) LimitReserved(cgroup string, list v1.ResourceList, compressible bool) error {

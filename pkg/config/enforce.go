@@ -46,12 +46,12 @@ func (c Config) PodLimit(cores int64) int {
 	return min(c.MaxPods, perCore)
 }
 
-// EnforcesPods reports whether all pods together are limited to what is allocatable.
+// EnforcesPods reports whether the cgroup of all pods has the node's allocatable as its limit.
 func (c Config) EnforcesPods() bool {
 	return slices.Contains(items(c.EnforceNodeAllocatable), enforcePods)
 }
 
-// ReservedCgroup is a cgroup of the machine that is limited to what is reserved for it.
+// ReservedCgroup is a cgroup of the machine whose limits are its reservation.
 type ReservedCgroup struct {
 	Name         string
 	Of           string // "system" or "kube"

@@ -171,7 +171,7 @@ func (o *Observer) list(ctx context.Context) {
 	}
 }
 
-// Inputs returns the addresses and pressures of this machine now, and what is known of the
+// Inputs returns the addresses and pressures of this machine now, and the last facts of the
 // runtime.
 func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 	ips := o.addresses(ctx)

@@ -222,9 +222,9 @@ func TestForesee_Laws(t *testing.T) {
 	})
 }
 
-// TestImages_Laws: garbage collection keeps what is used, pinned, from an archive or from a
-// silent registry; it removes nothing that was used later than something it keeps and that
-// would free space; it frees enough or all there is, and no more images than needed; and its
+// TestImages_Laws: garbage collection keeps images that are used or pinned, or that come from an
+// archive or a silent registry; it removes no image that was used later than one that it keeps and
+// that would free space; it frees enough or all there is, and no more images than needed; and its
 // bytes are those that really become free.
 func TestImages_Laws(t *testing.T) {
 	t.Parallel()

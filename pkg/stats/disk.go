@@ -16,7 +16,7 @@ import (
 
 const (
 	// deepest is the depth limit of a tree, and largest is the limit of files counted for a
-	// pod: what is beyond is not counted.
+	// pod: a measurement ends there.
 	deepest = 200
 	largest = 2_000_000
 	// maxHanging is how many measurements may hang at once.
