@@ -13,6 +13,7 @@ package activity
 import (
 	"cmp"
 	"context"
+	"net/http/httptrace"
 	"slices"
 	"sync"
 	"time"
@@ -45,9 +46,13 @@ type Call struct {
 	Target string `json:"target,omitempty"`
 	// Host is the registry or the server that has to answer, Path the file or directory that is
 	// used.
-	Host  string    `json:"host,omitempty"`
-	Path  string    `json:"path,omitempty"`
-	Since time.Time `json:"since"`
+	Host string `json:"host,omitempty"`
+	Path string `json:"path,omitempty"`
+	// Resolving is the host whose name is being looked up for the call.
+	Resolving string `json:"resolving,omitempty"`
+	// Version is the newest resource version that a watch has shown.
+	Version string    `json:"version,omitempty"`
+	Since   time.Time `json:"since"`
 	// Limit is the time after which the call fails by itself; zero: never.
 	Limit time.Time `json:"limit,omitzero"`
 
@@ -128,20 +133,47 @@ func Begin(ctx context.Context, c Call) (end func()) {
 	return at.board.Begin(at.pod, c)
 }
 
+// Trace is Begin for a call that uses the network: while a connection that is made with the
+// returned context waits for the address of a host, the call names that host.
+func Trace(ctx context.Context, c Call) (traced context.Context, end func()) {
+	at, ok := ctx.Value(key{}).(place)
+	if !ok {
+		return ctx, func() {}
+	}
+	noted := at.board.note(at.pod, c)
+	resolving := func(host string) {
+		at.board.mu.Lock()
+		defer at.board.mu.Unlock()
+		noted.Resolving = host
+	}
+	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		DNSStart: func(i httptrace.DNSStartInfo) { resolving(i.Host) },
+		DNSDone:  func(httptrace.DNSDoneInfo) { resolving("") },
+	}), func() { at.board.end(noted) }
+}
+
 // Begin notes a call for a pod that begins now. end notes its end.
 func (b *Board) Begin(of pod.Key, c Call) (end func()) {
 	if b == nil {
 		return func() {}
 	}
+	noted := b.note(of, c)
+	return func() { b.end(noted) }
+}
+
+// note adds a call that begins now.
+func (b *Board) note(of pod.Key, c Call) *Call {
 	c.pod, c.Since = of, time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.calls[&c] = struct{}{}
-	return func() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		delete(b.calls, &c)
-	}
+	return &c
+}
+
+func (b *Board) end(c *Call) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	delete(b.calls, c)
 }
 
 // Calls returns the calls of a pod, or with the zero Key of the agent as a whole, the oldest

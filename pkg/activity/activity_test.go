@@ -2,6 +2,7 @@ package activity
 
 import (
 	"context"
+	"net/http/httptrace"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,36 @@ import (
 )
 
 var web = pod.Key{Namespace: "default", Name: "web"}
+
+// While the address of a host is looked up for a connection, the call names the host.
+func TestTrace_LookupOfName_IsNamed(t *testing.T) {
+	t.Parallel()
+	b := NewBoard()
+	ctx, end := Trace(WithPod(b.Context(t.Context()), web), Call{Kind: Hook, Name: "postStart", Target: "app: GET db.test:80/"})
+	shown := func() string { return b.Calls(web)[0].String() }
+	const plain = "postStart hook of container app: GET db.test:80/"
+	if text := shown(); text != plain {
+		t.Errorf("before: %q", text)
+	}
+	trace := httptrace.ContextClientTrace(ctx)
+	trace.DNSStart(httptrace.DNSStartInfo{Host: "db.test"})
+	if text := shown(); text != plain+" (looking up the name db.test)" {
+		t.Errorf("during: %q", text)
+	}
+	trace.DNSDone(httptrace.DNSDoneInfo{})
+	if text := shown(); text != plain {
+		t.Errorf("after: %q", text)
+	}
+	end()
+	if all := b.Calls(web); len(all) > 0 {
+		t.Errorf("ended: %v", all)
+	}
+	if traced, end := Trace(t.Context(), Call{}); traced != t.Context() {
+		t.Error("a context without a board is changed")
+	} else {
+		end()
+	}
+}
 
 // A call is on the board of its context, for its pod, until it ends.
 func TestBegin_CallOfPod_IsOnTheBoardUntilItEnds(t *testing.T) {

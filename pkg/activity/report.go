@@ -35,6 +35,7 @@ type Report struct {
 	Processes  []Process  `json:"processes,omitempty"`
 	Registries []Registry `json:"registries,omitempty"`
 	Source     *Source    `json:"source,omitempty"`
+	Server     *Server    `json:"server,omitempty"`
 	Warnings   []Warning  `json:"warnings,omitempty"`
 	Now        time.Time  `json:"now"`
 }
@@ -77,6 +78,12 @@ type Source struct {
 	Name  string    `json:"name"`
 	Error string    `json:"error"`
 	Since time.Time `json:"since,omitzero"`
+}
+
+// Server is what the API server answers about a pod, where the agent should know it or does not.
+type Server struct {
+	Host  string `json:"host"`
+	Error string `json:"error"`
 }
 
 // Warning is an event of the pod.
@@ -132,6 +139,8 @@ func (r *Report) summary() (text string, settled bool) {
 		return text + "; waits for nothing", true
 	case len(r.NotReady) > 0:
 		return "not ready: " + strings.Join(r.NotReady, "; "), false
+	case r.Server != nil:
+		return "API server " + r.Server.Host + ": " + r.Server.Error, false
 	case r.Phase == "":
 		return "it has no status yet", false
 	}
@@ -163,6 +172,13 @@ func (r *Report) blocking() (c Call, step string, ok bool) {
 
 // String returns the call as people read it.
 func (c Call) String() string {
+	if c.Resolving != "" {
+		return c.text() + " (looking up the name " + c.Resolving + ")"
+	}
+	return c.text()
+}
+
+func (c Call) text() string {
 	switch c.Kind {
 	case Step:
 		return "step " + strings.TrimSpace(c.Name+" "+c.Target)

@@ -13,6 +13,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/apiclient"
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/image"
@@ -23,6 +25,9 @@ import (
 const (
 	// askRegistry is how long a registry may take to answer, and a name server after it.
 	askRegistry, askName = 2 * time.Second, time.Second
+	// askServer is how long the API server may take to return a pod, and watchLag how much later
+	// than that its watch may show the version.
+	askServer, watchLag = 2 * time.Second, time.Second
 	// agentHangsAfter is how long a call of the agent as a whole may take before a report about
 	// a pod names it.
 	agentHangsAfter = 5 * time.Second
@@ -39,6 +44,15 @@ type explainer struct {
 	live    *feed.Live
 	finder  *suspect.Finder
 	answers func(ctx context.Context, registry string) bool
+	lookup  func(ctx context.Context, host string) ([]string, error)
+	pods    podReader     // nil without an API server
+	host    func() string // of the API server
+}
+
+// podReader reads pods from an API server.
+type podReader interface {
+	// Pod returns a pod as the server has it now; nil if it has none.
+	Pod(ctx context.Context, namespace, name string) (*v1.Pod, error)
 }
 
 // Why implements server.Explainer. It waits for nothing that may hang longer than a few seconds.
@@ -54,7 +68,9 @@ func (e explainer) Why(ctx context.Context, namespace, name string) (activity.Re
 		shown = desired.Pod
 	}
 	if shown == nil && r.State == nil && len(r.Calls) == 0 {
-		return r, false
+		r.Server = e.server(ctx, key, nil)
+		r.Summarize()
+		return r, r.Server != nil
 	}
 	if shown != nil {
 		r.UID = string(shown.UID)
@@ -80,7 +96,12 @@ func (e explainer) Why(ctx context.Context, namespace, name string) (activity.Re
 		}
 	}
 	r.Warnings = r.Warnings[max(len(r.Warnings)-maxWarnings, 0):]
+	var wg sync.WaitGroup
+	if desired != nil && desired.Origin.FromAPI() {
+		wg.Go(func() { r.Server = e.server(ctx, key, desired) })
+	}
 	e.suspects(ctx, &r, shown)
+	wg.Wait()
 	r.Summarize()
 	return r, true
 }
@@ -98,6 +119,58 @@ func (e explainer) source(of *pod.Spec) *activity.Source {
 		return &activity.Source{Name: s.Name, Error: text, Since: s.Since}
 	}
 	return nil
+}
+
+// server asks the API server for a pod, and returns how its answer differs from what the agent
+// knows: its watch is stuck, or the server does not answer. It returns nil if there is no
+// difference. desired is nil for a pod that the agent does not know.
+func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *activity.Server {
+	if e.pods == nil {
+		return nil
+	}
+	asked, cancel := context.WithTimeout(ctx, askServer)
+	defer cancel()
+	is, err := e.pods.Pod(asked, key.Namespace, key.Name)
+	s := &activity.Server{Host: e.host()}
+	switch {
+	case err != nil && desired != nil:
+		s.Error = "it does not return the pod: " + strings.TrimPrefix(err.Error(), s.Host+": ")
+		return s
+	case err != nil, desired == nil && (is == nil || !strings.EqualFold(is.Spec.NodeName, e.cfg.NodeName)):
+		return nil
+	}
+	if s.Error = e.behind(is, key); s.Error != "" && backoff.Sleep(ctx, watchLag) {
+		s.Error = e.behind(is, key)
+	}
+	if s.Error == "" {
+		return nil
+	}
+	return s
+}
+
+// behind says which version of a pod the watch of pods has not shown; "" if it has shown the
+// version that the server has. is is nil for a pod that the server does not have.
+func (e explainer) behind(is *v1.Pod, key pod.Key) string {
+	all := e.board.Calls(pod.Key{})
+	i := slices.IndexFunc(all, func(c activity.Call) bool { return c.Kind == activity.Watch && c.Target == podsWatch })
+	switch {
+	case is == nil && e.live.Desired(key) == nil:
+		return ""
+	case i < 0:
+		return "the agent does not watch its pods now"
+	case is == nil:
+		return "it has deleted the pod, and " + e.silence(all[i])
+	case apiclient.Older(all[i].Version, is.ResourceVersion):
+		return "it has version " + is.ResourceVersion + " of the pod, and " + e.silence(all[i])
+	}
+	return ""
+}
+
+// podsWatch is the target of the watch of this node's pods.
+const podsWatch = "pods/"
+
+func (e explainer) silence(watch activity.Call) string {
+	return "the watch has shown nothing newer than version " + watch.Version + " for " + time.Since(watch.Since).Truncate(time.Second).String()
 }
 
 // notReady names the containers of a pod that run and are not ready.
@@ -188,7 +261,7 @@ func (e explainer) registry(ctx context.Context, c activity.Call) activity.Regis
 	}
 	named, cancel := context.WithTimeout(ctx, askName)
 	defer cancel()
-	_, err := net.DefaultResolver.LookupHost(named, name)
+	_, err := e.lookup(named, name)
 	switch dns, _ := errors.AsType[*net.DNSError](err); {
 	case err == nil:
 	case named.Err() != nil:
@@ -201,5 +274,9 @@ func (e explainer) registry(ctx context.Context, c activity.Call) activity.Regis
 
 // newExplainer returns the explainer of a serving agent.
 func (a *Agent) newExplainer(live *feed.Live) explainer {
-	return explainer{Agent: a, live: live, finder: suspect.New(), answers: image.Answers}
+	e := explainer{Agent: a, live: live, finder: suspect.New(), answers: image.Answers, lookup: net.DefaultResolver.LookupHost}
+	if a.api != nil {
+		e.pods, e.host = a.api.reader, a.api.client.Host
+	}
+	return e
 }

@@ -13,6 +13,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// Pod returns a pod as the server has it now; nil if it has none. A node may get the pods that
+// are bound to it.
+func (r *Reader) Pod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(namespace)) > 0 {
+		return nil, fmt.Errorf("%q in namespace %q is not a valid pod name", name, namespace)
+	}
+	var p v1.Pod
+	err := r.fetch(ctx, request{
+		method: http.MethodGet, path: []string{"api", "v1", "namespaces", namespace, "pods", name},
+		purpose: "read pod/" + namespace + "/" + name,
+	}, &p)
+	switch {
+	case isStatus(err, http.StatusNotFound):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return &p, nil
+}
+
 // Claim returns the directory of this node that a claim of the pod's namespace is
 // bound to. The error says that it is not bound yet, or to a volume that needs a
 // driver. A node may get the claims that its pods name, but neither list nor watch them.

@@ -3,6 +3,7 @@ package apiclient
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -12,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/watch"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 var (
@@ -83,6 +86,8 @@ type Event struct {
 
 // Stream is the answer to a watch.
 type Stream struct {
+	ctx   context.Context // of the watch, for the activity board
+	call  activity.Call   // the watch since its last event
 	body  io.Closer
 	frame func() (kind watch.EventType, object []byte, err error)
 	read  func(object []byte) (Object, error)
@@ -94,18 +99,18 @@ func newStream(k kind, mediaType string, body io.ReadCloser) (*Stream, error) {
 	switch mediaType {
 	case protobufType:
 		r := bufio.NewReader(body)
-		return &Stream{body, func() (watch.EventType, []byte, error) { return protobufFrame(r) }, k.protobuf, protobufCode}, nil
+		return &Stream{body: body, frame: func() (watch.EventType, []byte, error) { return protobufFrame(r) }, read: k.protobuf, code: protobufCode}, nil
 	case jsonType:
 		limited := &io.LimitedReader{R: body}
 		d := json.NewDecoder(limited)
-		return &Stream{body, func() (watch.EventType, []byte, error) {
+		return &Stream{body: body, frame: func() (watch.EventType, []byte, error) {
 			limited.N = eventLimit
 			kind, object, err := jsonFrame(d)
 			if err != nil && limited.N <= 0 { // what looks like its end is ours
 				err = errPartial
 			}
 			return kind, object, err
-		}, k.json, jsonCode}, nil
+		}, read: k.json, code: jsonCode}, nil
 	}
 	return nil, errNotAPI
 }
@@ -116,6 +121,9 @@ func (s *Stream) Close() { _ = s.body.Close() }
 // Next returns the next event. It blocks until there is one or the stream ends. The error
 // is io.EOF where the server has ended the stream in order.
 func (s *Stream) Next() Event {
+	if s.ctx != nil {
+		defer activity.Begin(s.ctx, s.call)()
+	}
 	kind, object, err := s.frame()
 	if err != nil {
 		return Event{Err: err}
@@ -123,6 +131,9 @@ func (s *Stream) Next() Event {
 	switch kind {
 	case watch.Added, watch.Modified, watch.Deleted, watch.Bookmark:
 		o, err := s.read(object)
+		if err == nil && o.GetResourceVersion() != "" {
+			s.call.Version = o.GetResourceVersion()
+		}
 		return Event{Type: kind, Object: o, Err: err}
 	case watch.Error:
 		if code := s.code(object); code != 410 {

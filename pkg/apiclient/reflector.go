@@ -10,7 +10,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/watch"
 
-	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
@@ -125,9 +124,7 @@ func (f *reflector) watch(ctx context.Context, transport *Transport) (next Next,
 	}
 	defer stream.Close()
 	for next == Continue {
-		end := activity.Begin(ctx, activity.Call{Kind: activity.Watch, Name: "watch", Target: f.of.resource + "/" + f.of.name, Host: transport.Host(), Limit: start.Add(asked + f.Tuning.WatchGrace)})
 		e := stream.Next()
-		end()
 		if e.Err != nil {
 			lasted := time.Since(start)
 			if lasted > 4*f.pause {

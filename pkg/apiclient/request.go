@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strconv"
 	"time"
+
+	"github.com/nodectl/nodectl/pkg/activity"
 )
 
 const (
@@ -160,6 +162,8 @@ func (t *Transport) Watch(ctx context.Context, c Collection, after string, asked
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", t.host, err), response.Body.Close())
 	}
+	s.ctx, s.call = ctx, activity.Call{Kind: activity.Watch, Name: "watch", Target: c.resource + "/" + c.name, Host: t.host, Version: after}
+	s.call.Limit, _ = ctx.Deadline()
 	return s, nil
 }
 

@@ -79,9 +79,10 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 		u.RawPath = strings.TrimRight(t.root.EscapedPath(), "/") + r.URL.RawPath
 	}
 	u.RawQuery = r.URL.RawQuery
-	sent := r.Clone(r.Context())
+	ctx, end := activity.Trace(r.Context(), activity.Call{Kind: activity.Request, Name: r.Method, Target: r.URL.Path, Host: t.host})
+	defer end()
+	sent := r.Clone(ctx)
 	sent.URL, sent.Host = &u, ""
-	defer activity.Begin(r.Context(), activity.Call{Kind: activity.Request, Name: r.Method, Target: r.URL.Path, Host: t.host})()
 	response, err := t.trip.RoundTrip(sent)
 	if err != nil {
 		return nil, t.Explain(err)

@@ -80,9 +80,10 @@ func (w *worker) beginStep(ctx context.Context, steps []plan.Step) (end func()) 
 	return activity.Begin(ctx, activity.Call{Kind: activity.Step, Name: string(s.Action), Target: target})
 }
 
-// beginHook notes a hook of a container. name is postStart or preStop.
-func beginHook(ctx context.Context, name, container string, h *v1.LifecycleHandler) (end func()) {
-	return activity.Begin(ctx, activity.Call{Kind: activity.Hook, Name: name, Target: container + ": " + hookTarget(h)})
+// beginHook notes a hook of a container, which runs with the context returned. name is postStart
+// or preStop.
+func beginHook(ctx context.Context, name, container string, h *v1.LifecycleHandler) (traced context.Context, end func()) {
+	return activity.Trace(ctx, activity.Call{Kind: activity.Hook, Name: name, Target: container + ": " + hookTarget(h)})
 }
 
 func hookTarget(h *v1.LifecycleHandler) string {
@@ -113,7 +114,8 @@ func (n notedProbes) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	if r.Probe != nil && r.Probe.TimeoutSeconds > 0 {
 		c.Limit = time.Now().Add(time.Duration(r.Probe.TimeoutSeconds) * time.Second)
 	}
-	defer activity.Begin(ctx, c)()
+	ctx, end := activity.Trace(ctx, c)
+	defer end()
 	return n.Runner.Probe(ctx, r)
 }
 

@@ -20,6 +20,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	images "github.com/nodectl/nodectl/pkg/image"
@@ -340,6 +341,7 @@ type disk struct {
 	records    map[pod.Key]pod.Record
 	sets       map[string]map[string]pod.LastGoodSet // by layer and file; nil: no sets are kept
 	volumes    map[string]string                     // "uid/instance" → the data they show
+	putCall    activity.Call                         // that Put notes for a pod with volumes
 	puts       int                                   // calls of Put
 	over       map[string]string                     // by UID: the limit that the pod exceeds
 	overLayers func(layers map[string]int64) string  // in place of over; nil: over
@@ -445,9 +447,12 @@ func (s setsOf) Save(layer string, _ time.Time, changed []pod.LastGoodSet) error
 	return nil
 }
 
-func (d *disk) Put(_ context.Context, want *pod.Spec, _ pod.Place, instance int) error {
+func (d *disk) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	if len(want.Pod.Spec.Volumes) > 0 {
 		time.Sleep(d.stuck)
+		if d.putCall.Kind != "" {
+			defer activity.Begin(ctx, d.putCall)()
+		}
 	}
 	d.onVolumes("Put", want)
 	d.mu.Lock()

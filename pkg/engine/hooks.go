@@ -20,8 +20,9 @@ func (w *worker) postStart(ctx context.Context, v plan.View, s plan.Step, id str
 			giveUp()
 		}
 	}, func() error {
-		defer beginHook(ctx, "postStart", s.Container, s.Hook)()
-		return w.env.hooks.Hook(hookCtx, hookRequest(v, s, id, warning(w.env.recorder, v.Want)))
+		traced, end := beginHook(hookCtx, "postStart", s.Container, s.Hook)
+		defer end()
+		return w.env.hooks.Hook(traced, hookRequest(v, s, id, warning(w.env.recorder, v.Want)))
 	})
 	switch {
 	case superseded:

@@ -177,8 +177,8 @@ func (s *stop) run(ctx context.Context, env *workerEnv, hooked func(error)) erro
 	defer timer.Wait()
 	defer cancel()
 	if s.Hook != nil && !s.hooked {
-		end := beginHook(ctx, "preStop", s.Container, s.Hook)
-		err := env.hooks.Hook(untilDeadline, s.request)
+		traced, end := beginHook(untilDeadline, "preStop", s.Container, s.Hook)
+		err := env.hooks.Hook(traced, s.request)
 		end()
 		if err != nil && untilDeadline.Err() != nil {
 			err = errors.Join(err, context.DeadlineExceeded)

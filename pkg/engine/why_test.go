@@ -1,22 +1,28 @@
 package engine
 
 import (
+	"context"
 	"fmt"
+	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/probe"
 )
 
 // hang is one dependency of the pod "stuck" that does not answer.
 type hang struct {
-	edit func(*v1.Pod)
+	edit      func(*v1.Pod)
+	configure func(*Config)
 	// begin makes the dependency hang for the pod, before the agent starts. release ends it.
 	begin func(m *machine) (release func())
 	after time.Duration // when the hang begins
@@ -78,6 +84,18 @@ func hangs() map[string]hang {
 			},
 			begin: hookHangs, cause: "run-hook slow: postStart hook of container slow: command warm up",
 		},
+		"DNS": {
+			edit: func(p *v1.Pod) {
+				get := &v1.HTTPGetAction{Host: "db.test.", Port: intstr.FromInt32(80), Path: "/warm"}
+				p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PostStart: &v1.LifecycleHandler{HTTPGet: get}}
+			},
+			configure: func(c *Config) { c.Prober = probe.New(probe.Config{}) },
+			begin:     nameServersHang, cause: "run-hook app: postStart hook of container app: GET db.test.:80/warm (looking up the name db.test.)",
+		},
+		"API request": {edit: withCache, begin: func(m *machine) func() {
+			m.disk.putCall = activity.Call{Kind: activity.Request, Name: "POST", Target: "/api/v1/namespaces/default/serviceaccounts/default/token", Host: "https://api.test:6443"}
+			return volumeHangs("Put")(m)
+		}, cause: "put-volumes: request POST /api/v1/namespaces/default/serviceaccounts/default/token to https://api.test:6443"},
 		"stop hook": {
 			edit: func(p *v1.Pod) {
 				p.Spec.Containers[0].Name, p.Spec.Containers[0].Lifecycle = "slow", &v1.Lifecycle{PreStop: run}
@@ -108,11 +126,36 @@ func hangs() map[string]hang {
 	}
 }
 
+// nameServersHang makes every lookup of a name wait, until the pod is removed.
+func nameServersHang(m *machine) (release func()) {
+	before := net.DefaultResolver
+	net.DefaultResolver = silentResolver()
+	m.t.Cleanup(func() { net.DefaultResolver = before })
+	return func() {
+		m.src.mu.Lock()
+		pods := slices.DeleteFunc(slices.Clone(m.src.pods), func(s *pod.Spec) bool { return s.Key == stuckKey })
+		m.src.mu.Unlock()
+		m.src.set(pods...)
+	}
+}
+
+// silentResolver asks name servers that do not answer.
+func silentResolver() *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}}
+}
+
 // One dependency of one pod hangs. Fifty other pods start as fast as without the hang and stay
 // ready, and within five seconds the agent names what the pod waits for.
 //
 // Shows: F22
 func TestHang_DependencyOfOnePod_OthersAreNotAffectedAndItIsNamed(t *testing.T) {
+	// The resolver makes its channels at the first lookup: it belongs to no bubble.
+	none, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _ = silentResolver().LookupHost(none, "db.test.")
 	all := hangs()
 	base := all["none"].starts(t)
 	for name, h := range all {
@@ -130,7 +173,12 @@ func (h hang) starts(t *testing.T) (took time.Duration) {
 	const others = 50
 	bubble(t, func(t *testing.T, m *machine) {
 		board := activity.NewBoard()
-		m.alter = func(c *Config) { c.Activity = board }
+		m.alter = func(c *Config) {
+			c.Activity = board
+			if h.configure != nil {
+				h.configure(c)
+			}
+		}
 		release := h.begin(m)
 		m.rt.Fault(critest.Fault{Method: "RunPodSandbox", Delay: 200 * time.Millisecond})
 		stuck := mkpod("stuck")
@@ -171,6 +219,54 @@ func (h hang) starts(t *testing.T) (took time.Duration) {
 		}
 	})
 	return took
+}
+
+// The API server does not answer an agent that starts, or has accepted a watch and sends nothing
+// more. The pods that it bound to the node before, and static pods, are not affected.
+//
+// Shows: F22
+func TestHang_APIServer_StaticAndKnownPodsAreNotAffected(t *testing.T) {
+	const layer, others = "api:/k", 50
+	for name, mute := range map[string]bool{"server": true, "watch": false} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, m *machine) {
+				board := activity.NewBoard()
+				m.alter = func(c *Config) { c.Activity = board }
+				m.disk.sets = map[string]map[string]pod.LastGoodSet{}
+				m.src.name, m.more = layer, newWishes()
+				known, stuck := of("api", "/k", mkpod("known")), of("api", "/k", mkpod("stuck"))
+				m.src.set(known)
+				m.arrive()
+				m.pass(10 * time.Second)
+				m.leave()
+				before := m.disk.last(known.Key).pod.Status.ContainerStatuses[0].ContainerID
+				reported := len(m.disk.lines)
+				m.wrote(layer, known, stuck)
+				m.mute = mute
+				m.arrive()
+				if text := named(m, board, "source "+layer+" has not answered yet"); mute && text != "" {
+					t.Errorf("five seconds later the report is %q", text)
+				}
+				var static []*pod.Spec
+				for i := range others {
+					static = append(static, mkpod(fmt.Sprintf("p%02d", i)))
+				}
+				m.more.set(static...)
+				m.pass(time.Minute)
+				if n := m.count(v1.PodRunning); n != others+1 {
+					t.Errorf("%d of %d pods run and are ready", n, others+1)
+				}
+				for _, l := range m.disk.lines[reported:] {
+					if pod.KeyOf(l.pod) == known.Key && (l.gone || !l.pod.Status.ContainerStatuses[0].Ready) {
+						t.Errorf("the known pod is reported as %+v", l.pod.Status)
+					}
+				}
+				if is := m.disk.last(known.Key).pod.Status.ContainerStatuses[0].ContainerID; is != before {
+					t.Errorf("the known pod has another container: %s, was %s", is, before)
+				}
+			})
+		})
+	}
 }
 
 // named waits up to five seconds until a report about the pod contains cause. It returns the last

@@ -201,6 +201,10 @@ func (w *whyText) rest(r activity.Report) {
 		w.title("Source:")
 		w.line(1, text)
 	}
+	if s := r.Server; s != nil {
+		w.title("API server:")
+		w.line(1, Clean(s.Host)+": "+w.view.paint(bad, Clean(s.Error)))
+	}
 	if r.Settled || len(r.Warnings) == 0 {
 		return
 	}
