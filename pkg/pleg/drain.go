@@ -12,32 +12,35 @@ import (
 )
 
 const (
-	firstPause = 100 * time.Millisecond // before the stream is opened again; doubles
-	lastPause  = time.Second
-	// againAfter is the number of relists of a runtime without events before the next try
-	// to subscribe: it may have been starting, or may be replaced.
-	againAfter = 60
+	// Back-off before drain opens the stream again: doubles from minBackoff to maxBackoff.
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = time.Second
+	// relistsWithoutEvents is how many relists drain requests of a runtime without events
+	// before it subscribes again. The runtime may have been upgraded to one with events.
+	relistsWithoutEvents = 60
 )
 
-// drain keeps the event stream open. It only reads the stream while it is open: a
-// subscriber that does not read stalls containerd for the whole node (F6).
+// drain opens the event stream, reads it to its end, and opens it again. Nothing else may
+// delay the reading: a subscriber that does not read stalls containerd for the whole node
+// (F6). A runtime without events is relisted every Fallback period instead.
 func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) {
-	pause, lastLogged := firstPause, "" // lastLogged is the last outcome that was logged
+	pause := minBackoff
+	lastLogged := "" // how the last logged try ended: "none" (no events) or "ended"; the same end is not logged again
 	for {
 		opened := time.Now()
 		err := p.read(ctx, d, ask, subscribed)
 		switch {
 		case ctx.Err() != nil:
 			return
-		case time.Since(opened) > lastPause: // it was open: log the next failure
-			pause, lastLogged = firstPause, ""
+		case time.Since(opened) > maxBackoff: // the stream was open: log its end, and begin the back-off again
+			pause, lastLogged = minBackoff, ""
 		}
 		if unsupported(err) {
 			if lastLogged != "none" {
 				p.cfg.Log.Warn("Container runtime has no event stream, relisting pods instead", "every", p.cfg.Fallback)
 			}
 			lastLogged = "none"
-			for range againAfter {
+			for range relistsWithoutEvents {
 				trigger(ask)
 				if !backoff.Sleep(ctx, p.cfg.Fallback) {
 					return
@@ -48,7 +51,7 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 		if lastLogged != "ended" {
 			level := slog.LevelWarn
 			if errors.Is(err, pod.ErrUnavailable) {
-				level = slog.LevelDebug // another component logs that
+				level = slog.LevelDebug // the engine logs that
 			}
 			p.cfg.Log.Log(ctx, level, "Container runtime events ended; retrying", "error", err)
 		}
@@ -56,13 +59,13 @@ func (p *PLEG) drain(ctx context.Context, d *dirty, ask, subscribed chan<- struc
 		if !backoff.Sleep(ctx, pause) {
 			return
 		}
-		// Changes may have been missed meanwhile: relist.
+		// No event reported the changes of the meantime: relist.
 		trigger(ask)
-		pause = backoff.Next(pause, firstPause, lastPause)
+		pause = backoff.Next(pause, minBackoff, maxBackoff)
 	}
 }
 
-// read reads one stream to its end.
+// read subscribes once, and reads the stream to its end.
 func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct{}) error {
 	defer p.busy.Store(0)
 	for e, err := range p.cfg.Runtime.Events(ctx) {
@@ -82,11 +85,11 @@ func (p *PLEG) read(ctx context.Context, d *dirty, ask, subscribed chan<- struct
 	return ctx.Err()
 }
 
-// drainLimit is the time limit for adding one event to the dirty set.
+// drainLimit is the time limit for handling one event.
 const drainLimit = 2 * time.Second
 
-// Beat returns nil while drain handles its events in time (F6, F7): an event that is read
-// and not added stalls the runtime too.
+// Beat returns an error if drain has been handling one event for longer than drainLimit (F6,
+// F7). Until drain reads the next event, it stalls the runtime.
 func (p *PLEG) Beat(context.Context) error {
 	if since := p.busy.Load(); since != 0 && time.Since(time.Unix(0, since)) > drainLimit {
 		return errors.New("the events of the container runtime are not handled in time")

@@ -26,11 +26,10 @@ func (oneEvent) Events(context.Context) iter.Seq2[cri.Event, error] {
 	}
 }
 
-// A drain that does not add a read event is blocked, and the runtime stalls behind it: Beat
-// fails until the drain continues.
+// Beat fails while drain is blocked over an event, and no longer when drain continues.
 //
 // Shows: F7
-func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
+func TestF7_DrainIsBlocked_BeatFails(t *testing.T) {
 	p := New(Config{Runtime: oneEvent{}})
 	d := &dirty{keys: map[pod.Key]struct{}{}, wake: make(chan struct{}, 1)}
 	if err := p.Beat(t.Context()); err != nil {
@@ -39,30 +38,31 @@ func TestF7_ADrainThatStandsStillHasNoPulse(t *testing.T) {
 	d.mu.Lock() // blocks the add of the event
 	drained := make(chan error)
 	go func() { drained <- p.read(t.Context(), d, make(chan struct{}, 1), make(chan struct{}, 1)) }()
-	wait.True(t, "it says that it is busy", func() bool { return p.busy.Load() != 0 })
+	wait.True(t, "drain handles the event", func() bool { return p.busy.Load() != 0 })
 	if err := p.Beat(t.Context()); err != nil {
-		t.Errorf("over an event that was just taken: %v", err)
+		t.Errorf("during an event that was just received: %v", err)
 	}
-	p.busy.Add(-int64(drainLimit)) // as if it had lasted long
+	p.busy.Add(-int64(drainLimit)) // as if it was received that long ago
 	if err := p.Beat(t.Context()); err == nil || err.Error() != "the events of the container runtime are not handled in time" {
-		t.Errorf("over an event that is not put down: %v", err)
+		t.Errorf("during an event that is not handled in time: %v", err)
 	}
 	d.mu.Unlock()
 	if err := <-drained; err != nil {
 		t.Error(err)
 	}
 	if err := p.Beat(t.Context()); err != nil {
-		t.Errorf("after it: %v", err)
+		t.Errorf("after the event: %v", err)
 	}
 	if keys := d.take(); len(keys) != 1 {
-		t.Errorf("put down %v", keys)
+		t.Errorf("dirty pods: %v, want one", keys)
 	}
 }
 
-// No events, a runtime that is down and a slow caller are not failures of the drain.
+// Beat does not fail without events, while the caller of Hints is stuck, or while the runtime is
+// down.
 //
 // Shows: F7
-func TestF7_WaitingIsNotStandingStill(t *testing.T) {
+func TestF7_DrainWaitsForEvents_BeatSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1"})
@@ -75,7 +75,7 @@ func TestF7_WaitingIsNotStandingStill(t *testing.T) {
 				<-stuck
 			}
 		}()
-		lives := func(when string) {
+		beats := func(when string) {
 			t.Helper()
 			for range 10 {
 				time.Sleep(time.Minute)
@@ -85,20 +85,20 @@ func TestF7_WaitingIsNotStandingStill(t *testing.T) {
 				}
 			}
 		}
-		lives("nothing happens")
+		beats("without events")
 		for i := range 3 {
 			web := &v1.Pod{}
 			web.Namespace, web.Name, web.UID = "default", fmt.Sprint("web", i), types.UID(fmt.Sprint("uid", i))
 			if _, err := r.RunSandbox(ctx, pod.SandboxRequest{Want: &pod.Spec{Key: pod.KeyOf(web), Pod: web}, Instance: 1, Attempt: 0}); err != nil {
 				t.Fatal(err)
 			}
-			lives("the caller does not come back")
+			beats("the caller is stuck")
 			rt.Crash()
-			lives("the runtime is down")
+			beats("the runtime is down")
 			if err := rt.Restart(); err != nil {
 				t.Fatal(err)
 			}
-			lives("the runtime is back")
+			beats("the runtime runs again")
 		}
 		close(stuck)
 		cancel()

@@ -1,20 +1,24 @@
-// Package pleg reports pods that may have changed: it turns the runtime's event stream, and
-// a slow relist as a fallback, into hints.
+// Package pleg reports which pods may have changed in the container runtime, as hints. It
+// gets them from the runtime's event stream, and from periodic relists, which find the changes
+// that no event reported.
 //
-// The engine ranges over Hints, and the pods' workers read the runtime themselves.
+// The engine ranges over Hints. For each hint, the pod's worker reads the pod from the
+// runtime.
 //
-// The one rule: an event is a hint, never state (events taken as state sank the
-// kubelet's evented PLEG: duplicate containers, C-1.28.13).
+// The one rule: an event is a hint and never state. The kubelet's evented PLEG updates its
+// status cache from events, and had to go back to alpha after duplicate containers
+// (C-1.28.13).
 //
-// Three goroutines and four channels, all made by Hints and ended with it:
+// Hints starts two goroutines and makes three channels. Both goroutines end before it returns.
 //
-//	drain    reads the event stream and does nothing else while it stands
-//	relist   compares two lists of the runtime with the ones before
-//	Hints    the caller's own: yields what is dirty
+//	drain    reads the event stream, and does nothing else while the stream is open
+//	relist   lists the runtime, and compares the list with the previous one
 //
-//	dirty.wake   cap 1  drain, relist → Hints   full: already sent, the set holds the rest
+// Hints itself runs in the caller's goroutine and yields the pods of the dirty set.
+//
+//	dirty.wake   cap 1  drain, relist → Hints   full: Hints is going to empty the set anyway
 //	ask          cap 1  drain → relist          full: a relist is due anyway
-//	subscribed   cap 1  drain → relist          full: as above
+//	subscribed   cap 1  drain → relist          full: a relist is due anyway
 package pleg
 
 import (
@@ -37,11 +41,11 @@ type Runtime interface {
 	// Events subscribes and yields until the first error. The first event is
 	// cri.EventSubscribed. errors.ErrUnsupported says that the runtime has no events.
 	Events(ctx context.Context) iter.Seq2[cri.Event, error]
-	// Relist returns a value per pod that changes when a sandbox or container of the pod is
-	// created, removed or changes its state.
+	// Relist returns the fingerprint of each pod: a value that changes when a sandbox or
+	// container of the pod is created, removed or changes its state.
 	Relist(ctx context.Context) (map[pod.Key]uint64, error)
-	// Seen returns that value as of the engine's last read of the pod; 0 if there was none,
-	// or the pod did not exist.
+	// Seen returns the pod's fingerprint at the engine's last read of the pod. It is 0 if the
+	// engine has not read the pod, or the pod did not exist then.
 	Seen(key pod.Key) uint64
 }
 
@@ -53,8 +57,9 @@ type Config struct {
 	// Fallback is the time between relists if the runtime has no events (C-1.28.1); 1 s by
 	// default.
 	Fallback time.Duration
-	// Observe is called after every relist: with its duration, the time since the start of
-	// the one before (0 for the first), and its error. May be nil; it must not wait.
+	// Observe is called after each relist, with its duration, the time from the start of the
+	// previous one to its own start (0 for the first), and its error. It must not block; nil
+	// is allowed.
 	Observe func(took, since time.Duration, err error)
 	// Log gets messages when events fail; nil discards them.
 	Log *slog.Logger
@@ -63,7 +68,7 @@ type Config struct {
 // PLEG is the pod lifecycle event generator. Construct it with New.
 type PLEG struct {
 	cfg  Config
-	busy atomic.Int64 // start of the present add of an event, Unix nanoseconds; 0: none
+	busy atomic.Int64 // when drain received the event that it handles now, in Unix nanoseconds; 0: none
 	wall func() time.Time
 }
 
@@ -84,20 +89,19 @@ func New(cfg Config) *PLEG {
 	return &PLEG{cfg: cfg, wall: wall}
 }
 
-// Hints yields keys of pods that may have changed: first every pod there is, then each as
-// it changes. Several changes of a pod between two iterations are one hint, so that a slow
-// caller delays only itself. The sequence ends with ctx, or when the caller leaves the
-// loop; its goroutines have ended by then.
+// Hints yields the keys of pods that may have changed: first every pod in the runtime, then
+// each pod when it changes. Changes of a pod that the caller has not received yet are one
+// hint, so a slow caller delays neither events nor relists. The sequence ends when ctx does.
 func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	return func(yield func(pod.Key) bool) {
 		ctx, cancel := context.WithCancel(ctx)
-		var pumps sync.WaitGroup
-		defer pumps.Wait()
+		var wg sync.WaitGroup
+		defer wg.Wait()
 		defer cancel()
 		d := &dirty{keys: map[pod.Key]struct{}{}, wake: make(chan struct{}, 1)}
 		ask, subscribed := make(chan struct{}, 1), make(chan struct{}, 1)
-		pumps.Go(func() { p.drain(ctx, d, ask, subscribed) })
-		pumps.Go(func() { p.relist(ctx, d, ask, subscribed) })
+		wg.Go(func() { p.drain(ctx, d, ask, subscribed) })
+		wg.Go(func() { p.relist(ctx, d, ask, subscribed) })
 		for {
 			select {
 			case <-ctx.Done():
@@ -113,14 +117,14 @@ func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	}
 }
 
-// dirty is the set of pods with a pending hint: the only data that the three goroutines
-// share.
+// dirty is the set of pods with a pending hint.
 type dirty struct {
-	mu   sync.Mutex // guards keys, for the length of one map access
+	mu   sync.Mutex // guards keys; never held while something blocks
 	keys map[pod.Key]struct{}
 	wake chan struct{} // cap 1, see the package comment
 }
 
+// add adds a pod to the set. It does not block.
 func (d *dirty) add(key pod.Key) {
 	d.mu.Lock()
 	d.keys[key] = struct{}{}
@@ -128,7 +132,7 @@ func (d *dirty) add(key pod.Key) {
 	trigger(d.wake)
 }
 
-// take empties the set and returns its keys in order.
+// take empties the set and returns its keys, sorted.
 func (d *dirty) take() []pod.Key {
 	d.mu.Lock()
 	keys := slices.Collect(maps.Keys(d.keys))
@@ -138,6 +142,7 @@ func (d *dirty) take() []pod.Key {
 	return keys
 }
 
+// trigger sends on a channel of capacity 1, unless that is full.
 func trigger(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -145,5 +150,5 @@ func trigger(c chan<- struct{}) {
 	}
 }
 
-// unsupported reports whether the runtime has no events.
+// unsupported reports whether err says that the runtime has no events.
 func unsupported(err error) bool { return errors.Is(err, errors.ErrUnsupported) }

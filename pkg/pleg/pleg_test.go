@@ -23,7 +23,7 @@ import (
 
 func key(name string) pod.Key { return pod.Key{Namespace: "default", Name: name} }
 
-// run makes and starts a pod of one container.
+// run starts a pod of one container.
 func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
 	t.Helper()
 	p := &v1.Pod{
@@ -44,13 +44,13 @@ func run(t *testing.T, r *cri.Runtime, name string, command ...string) {
 	}
 }
 
-// received collects hints in a bubble.
+// received are the hints that a caller of Hints received.
 type received struct {
 	mu   sync.Mutex // guards keys
 	keys []pod.Key
 }
 
-// listen collects the hints of r until the bubble's test ends.
+// listen receives the hints of r until the bubble's test ends.
 func listen(t *testing.T, r pleg.Runtime) *received { return listenTo(t, pleg.Config{Runtime: r}) }
 
 func listenTo(t *testing.T, cfg pleg.Config) *received {
@@ -90,13 +90,14 @@ func (h *received) expect(t *testing.T, when, want string) {
 	}
 }
 
-// settle waits for the relists around a new stream.
+// settle waits for the relists after the stream was opened, and drops their hints.
 func settle(h *received) {
 	time.Sleep(3 * time.Second)
 	h.take()
 }
 
-func TestHintsFollowTheRuntime(t *testing.T) {
+// A pod of another program gives no hint.
+func TestHints_PodChanges_IsYielded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1"})
@@ -111,14 +112,13 @@ func TestHintsFollowTheRuntime(t *testing.T) {
 		rt.Exit(key("b"), "app", 1)
 		h.expect(t, "at once after a crash", "b")
 		rt.Exit(key("theirs"), "x", 1)
-		h.expect(t, "after the crash of another pod", "")
+		h.expect(t, "after a crash in a pod of another program", "")
 		run(t, r, "c")
 		h.expect(t, "after a start", "c")
 	})
 }
 
-// Half an hour without changes costs two lists a minute and no hint: the architecture's
-// limit is 0.5 calls per second.
+// Half an hour without changes costs one relist a minute and no hint.
 //
 // Shows: I5
 func TestIdleIsQuiet(t *testing.T) {
@@ -229,10 +229,10 @@ func TestF21_RuntimeRestart(t *testing.T) {
 		rt.Crash()
 		time.Sleep(time.Hour)
 		h.expect(t, "while the runtime is down", "")
-		if log.Len() > 0 { // another component logs that
+		if log.Len() > 0 { // the engine logs that
 			t.Errorf("the log of an hour:\n%s", log.String())
 		}
-		rt.Exit(key("a"), "app", 1) // the container dies while no event can be sent
+		rt.Exit(key("a"), "app", 1) // the container exits while no event can be sent
 		if err := rt.Restart(); err != nil {
 			t.Fatal(err)
 		}
@@ -244,8 +244,8 @@ func TestF21_RuntimeRestart(t *testing.T) {
 	})
 }
 
-// A caller that does not continue must not stall the runtime (F6): the fake stalls, as
-// containerd does, when a subscriber leaves 100 events unread.
+// A caller that is stuck over a hint does not stall the runtime. The fake stalls like
+// containerd if a subscriber leaves 100 events unread.
 //
 // Shows: F6
 func TestF6_StuckCallerStallsNoOther(t *testing.T) {
@@ -255,36 +255,37 @@ func TestF6_StuckCallerStallsNoOther(t *testing.T) {
 		run(t, r, "first")
 		ctx, cancel := context.WithCancel(t.Context())
 		stuck, done := make(chan struct{}), make(chan struct{})
-		var late []string
+		var names []string
 		go func() {
 			defer close(done)
 			for k := range pleg.New(pleg.Config{Runtime: r}).Hints(ctx) {
 				<-stuck
-				late = append(late, k.Name)
+				names = append(names, k.Name)
 			}
 		}()
 		time.Sleep(3 * time.Second)
 		rt.Exit(key("first"), "app", 1)
-		began := time.Now()
+		start := time.Now()
 		for range 100 {
-			name := "p" + time.Since(began).String()
+			name := "p" + time.Since(start).String()
 			run(t, r, name)
 			time.Sleep(time.Millisecond)
 		}
-		if took := time.Since(began); took > 200*time.Millisecond {
+		if took := time.Since(start); took > 200*time.Millisecond {
 			t.Errorf("100 pods took %s beside a stuck caller", took)
 		}
 		close(stuck)
 		synctest.Wait()
-		if len(late) != 102 {
-			t.Errorf("the caller got %d hints, want the one it was stuck in and one of each of 101 pods", len(late))
+		if len(names) != 102 {
+			t.Errorf("the caller got %d hints, want the one over which it was stuck and one for each of 101 pods", len(names))
 		}
 		cancel()
 		<-done
 	})
 }
 
-// Without pleg the fake does stall.
+// The fake runtime stalls behind a subscriber that does not read: the test above would fail
+// if PLEG did not read.
 //
 // Shows: F6
 func TestF6_FakeStallsBehindAnUnreadStream(t *testing.T) {
@@ -322,7 +323,7 @@ func TestF6_FakeStallsBehindAnUnreadStream(t *testing.T) {
 	})
 }
 
-func TestLeavingTheLoopEndsEverything(t *testing.T) {
+func TestHints_CallerLeavesTheLoop_GoroutinesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1"})
@@ -330,11 +331,12 @@ func TestLeavingTheLoopEndsEverything(t *testing.T) {
 		for range pleg.New(pleg.Config{Runtime: r}).Hints(t.Context()) {
 			break
 		}
-		// synctest fails the test when a goroutine is left.
+		// synctest fails the test if a goroutine is left.
 	})
 }
 
-func TestOverGRPC(t *testing.T) {
+// The hints of a runtime behind a gRPC socket are those of the in-process fake.
+func TestHints_OverGRPC(t *testing.T) {
 	rt := critest.New()
 	r, err := cri.Dial(cri.Config{Endpoint: critest.Serve(t, rt), Node: "n1"})
 	if err != nil {

@@ -9,43 +9,44 @@ import (
 )
 
 const (
-	// looks is how often per relist period the clock is read, so that a suspend of the
-	// machine is noticed soon: timers do not count sleep.
-	looks = 6
-	// secondLook is the time from the start of a stream to a second relist. A change
-	// between the first relist and the runtime's registration of the subscriber is in
-	// neither.
-	secondLook = time.Second
-	// closest is the minimum time between two relists.
-	closest = 100 * time.Millisecond
+	// clockChecks is how often relist reads the clock in each relist period, so that it soon
+	// notices a suspend of the machine: timers do not count the time in suspend.
+	clockChecks = 6
+	// secondRelist is the delay of a second relist after the stream was opened. If something
+	// changes after the first relist and before the runtime has registered the subscriber,
+	// neither that list nor the stream shows it.
+	secondRelist = time.Second
+	// minPause is the minimum time between two relists.
+	minPause = 100 * time.Millisecond
 )
 
-// relist lists the runtime at once, every Relist period, on request and after a gap in its
-// own time (SIGSTOP, suspend: F5). It marks the pods whose fingerprint has changed.
+// relist lists the runtime at once, every Relist period, on request, and when the process or
+// the machine was stopped for a while (SIGSTOP, suspend: F5). It adds the pods whose
+// fingerprints have changed to d.
 func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan struct{}) {
-	period := p.cfg.Relist / looks
-	tick := time.NewTicker(period)
+	checkPeriod := p.cfg.Relist / clockChecks
+	tick := time.NewTicker(checkPeriod)
 	defer tick.Stop()
-	second := time.NewTimer(secondLook)
+	second := time.NewTimer(secondRelist)
 	defer second.Stop()
 	second.Stop()
 
-	var known map[pod.Key]uint64
-	var last time.Time // start of the last successful relist
-	seen := p.wall()   // last reading of the clock
-	var before time.Time
+	var previous map[pod.Key]uint64 // the last successful relist
+	var succeeded time.Time         // its start
+	var attempted time.Time         // start of the last relist, successful or not
+	checked := p.wall()             // last reading of the clock
 	for {
-		began := time.Now()
-		now, err := p.cfg.Runtime.Relist(ctx)
-		p.observe(began, before, err)
-		before = began
+		start := time.Now()
+		current, err := p.cfg.Runtime.Relist(ctx)
+		p.observe(start, attempted, err)
+		attempted = start
 		if err == nil {
-			mark(d, known, now, p.cfg.Runtime.Seen)
-			known, last = now, began
+			mark(d, previous, current, p.cfg.Runtime.Seen)
+			previous, succeeded = current, start
 		} else if ctx.Err() == nil {
 			p.cfg.Log.Debug("Relist failed", "error", err)
 		}
-		if !backoff.Sleep(ctx, closest) {
+		if !backoff.Sleep(ctx, minPause) {
 			return
 		}
 		for due := false; !due; {
@@ -56,47 +57,49 @@ func (p *PLEG) relist(ctx context.Context, d *dirty, ask, subscribed <-chan stru
 				due = true
 			case <-subscribed:
 				due = true
-				second.Reset(secondLook)
+				second.Reset(secondRelist)
 			case <-second.C:
 				due = true
 			case <-tick.C:
-				// Half a period early rather than one late.
-				due = time.Since(last) >= p.cfg.Relist-period/2 || overslept(seen, p.wall(), period)
+				// A tick just before the end of the period counts: the next one is late.
+				due = time.Since(succeeded) >= p.cfg.Relist-checkPeriod/2 || stopped(checked, p.wall(), checkPeriod)
 			}
-			seen = p.wall()
+			checked = p.wall()
 		}
 	}
 }
 
-// observe reports a finished relist.
-func (p *PLEG) observe(began, before time.Time, err error) {
+// observe reports a relist to the configured observer. previous is the start of the relist
+// before it; zero for the first.
+func (p *PLEG) observe(start, previous time.Time, err error) {
 	var since time.Duration
-	if !before.IsZero() {
-		since = began.Sub(before)
+	if !previous.IsZero() {
+		since = start.Sub(previous)
 	}
-	p.cfg.Observe(time.Since(began), since, err)
+	p.cfg.Observe(time.Since(start), since, err)
 }
 
-// mark adds the pods whose fingerprints differ, except those that were read since they
-// changed.
-func mark(d *dirty, before, now map[pod.Key]uint64, seen func(pod.Key) uint64) {
-	for key, value := range now {
-		if old, ok := before[key]; (!ok || old != value) && seen(key) != value {
+// mark adds the pods whose fingerprints differ between two relists. It leaves out those that
+// the engine has read with their current fingerprint.
+func mark(d *dirty, previous, current map[pod.Key]uint64, seen func(pod.Key) uint64) {
+	for key, value := range current {
+		if old, ok := previous[key]; (!ok || old != value) && seen(key) != value {
 			d.add(key)
 		}
 	}
-	for key := range before {
-		if _, ok := now[key]; !ok {
+	for key := range previous {
+		if _, ok := current[key]; !ok {
 			d.add(key)
 		}
 	}
 }
 
-// overslept reports whether more than two periods are between two readings of the clock
-// that should be at most one period apart.
-func overslept(before, now time.Time, period time.Duration) bool {
+// stopped reports whether the process or the machine was stopped between two readings of the
+// wall clock: they should be a period apart, and are more than two.
+func stopped(before, now time.Time, period time.Duration) bool {
 	return now.Sub(before) > 2*period
 }
 
-// wall is the time without the monotonic reading, which stops while the machine sleeps.
+// wall returns the wall clock alone: the monotonic clock does not run while the machine is
+// suspended.
 func wall() time.Time { return time.Now().Round(0) }

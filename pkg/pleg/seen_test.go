@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 )
 
-// A relist gives no hint for a pod that was read since it changed, and one for a pod that
-// changed after that.
+// A relist gives no hint for a pod that was read after its change. It gives one for a pod that
+// changed again after it was read.
 //
 // Shows: F25
 func TestF25_RelistHintsAtUnreadChanges(t *testing.T) {

@@ -15,100 +15,104 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// A probe that is not due has no goroutine, and the prober does not wake up before one is.
+//
 // Shows: F81
 func TestF81_WaitingProbesCostNothing(t *testing.T) {
-	probing(t, func(w *ward) {
+	withProber(t, func(f *fixture) {
 		const containers = 1000
 		goroutines := runtime.NumGoroutine()
 		for i := range containers {
-			c := patient(fmt.Sprint(i), func(c *v1.Container) {
+			c := probedContainer(fmt.Sprint(i), func(c *v1.Container) {
 				c.ReadinessProbe.PeriodSeconds = 600
 				c.LivenessProbe.InitialDelaySeconds = 300
 			})
-			w.tell(c.Name, w.all(c, time.Now(), true, true)...)
+			f.setTargets(c.Name, targets(c, time.Now(), true, true)...)
 		}
-		w.pass(time.Second)
-		if n := len(w.questions()); n != containers {
+		f.advance(time.Second)
+		if n := len(f.probesRun()); n != containers {
 			t.Fatalf("%d probes ran at first, want %d", n, containers)
 		}
-		if n := runtime.NumGoroutine(); n > goroutines+20 { // other tests' may come and go
-			t.Errorf("%d goroutines for %d containers, want about the %d there were", n, containers, goroutines)
+		if n := runtime.NumGoroutine(); n > goroutines+20 { // those of other tests may start and end
+			t.Errorf("%d goroutines for %d containers, want about the %d of before", n, containers, goroutines)
 		}
-		before := w.wakeups()
-		w.pass(290 * time.Second)
-		if n := w.wakeups() - before; n != 0 {
+		before := f.wakeups()
+		f.advance(290 * time.Second)
+		if n := f.wakeups() - before; n != 0 {
 			t.Errorf("woke up %d times with nothing to do", n)
 		}
-		w.want(w.questions())
+		f.want(f.probesRun())
 	})
 }
 
-// One probe that hangs, whatever its period, does not delay any other.
+// A probe that hangs for longer than its period delays neither the other probe of its
+// container nor those of other pods.
 //
 // Shows: F81
 func TestF81_SlowProbeDelaysNoOther(t *testing.T) {
-	probing(t, func(w *ward) {
-		w.answer("slow readiness", hung(45*time.Second))
-		slow, well := patient("slow"), patient("well")
-		began := time.Now()
-		w.tell("slow", w.all(slow, began, true, true)[:2]...)
-		w.tell("well", w.all(well, began, true, true)[0])
-		w.pass(46 * time.Second)
-		w.want(w.questions(),
-			"0s slow liveness", "0s slow readiness", "0s well readiness",
-			"10s slow liveness", "10s well readiness", "20s slow liveness", "20s well readiness",
-			"30s slow liveness", "30s well readiness", "40s slow liveness", "40s well readiness",
-			"45s slow readiness") // late, and only once
+	withProber(t, func(f *fixture) {
+		f.answer("slow readiness", hung(45*time.Second))
+		slow, web := probedContainer("slow"), probedContainer("web")
+		startedAt := time.Now()
+		f.setTargets("slow", targets(slow, startedAt, true, true)[:2]...)
+		f.setTargets("web", targets(web, startedAt, true, true)[0])
+		f.advance(46 * time.Second)
+		f.want(f.probesRun(),
+			"0s slow liveness", "0s slow readiness", "0s web readiness",
+			"10s slow liveness", "10s web readiness", "20s slow liveness", "20s web readiness",
+			"30s slow liveness", "30s web readiness", "40s slow liveness", "40s web readiness",
+			"45s slow readiness") // overdue, and run only once
 	})
 }
 
 // Shows: F81
 func TestF81_ProbesAreCappedPerPod(t *testing.T) {
-	probing(t, func(w *ward) {
+	withProber(t, func(f *fixture) {
 		var list []Target
 		for i := range 3 * podSlots {
-			c := patient(fmt.Sprintf("c%02d", i))
-			w.answer(c.Name+" readiness", hung(2*time.Second))
-			ready := w.aim(pod.Readiness, c, true)
+			c := probedContainer(fmt.Sprintf("c%02d", i))
+			f.answer(c.Name+" readiness", hung(2*time.Second))
+			ready := target(pod.Readiness, c, true)
 			ready.Key = pod.Key{Name: "big"}
 			list = append(list, ready)
 		}
-		w.tell("big", list...)
-		w.tell("small", w.aim(pod.Readiness, patient("small"), true))
-		w.pass(6 * time.Second)
-		if n := w.atOnce(); n != podSlots+1 {
-			t.Errorf("%d probes ran at once, want %d of the big pod's and the small one's", n, podSlots)
+		f.setTargets("big", list...)
+		f.setTargets("small", target(pod.Readiness, probedContainer("small"), true))
+		f.advance(6 * time.Second)
+		if n := f.maxRunning(); n != podSlots+1 {
+			t.Errorf("%d probes ran at once, want %d of the big pod and one of the small pod", n, podSlots)
 		}
-		asked := w.questions()
-		if len(asked) != len(list)+1 || !slices.Contains(asked, "0s small readiness") {
-			t.Errorf("probed %q, want each once, and the small one's at 0s", asked)
+		runs := f.probesRun()
+		if len(runs) != len(list)+1 || !slices.Contains(runs, "0s small readiness") {
+			t.Errorf("probed %q, want each container once, and the small pod's at 0s", runs)
 		}
 	})
 }
 
-// When hanging probes take every slot of the node, a healthy pod's probe waits no longer than
-// their timeout, and commands do not wait for connections.
+// Hanging probes of other pods take every net slot, and as many more are queued. The probe
+// that is queued last runs when both rounds have ended, after 2 s. An exec probe does not
+// wait, since it needs no net slot.
 //
 // Shows: F81
-func TestF81_HungProbesStarveNoOther(t *testing.T) {
-	probing(t, func(w *ward) {
+func TestF81_HungProbesTakeEverySlot_OthersWaitInOrder(t *testing.T) {
+	withProber(t, func(f *fixture) {
 		for i := range 2 * netSlots {
-			c := patient(fmt.Sprintf("h%03d", i))
-			w.answer(c.Name+" readiness", hung(time.Second))
-			w.tell(c.Name, w.aim(pod.Readiness, c, true))
+			c := probedContainer(fmt.Sprintf("h%03d", i))
+			f.answer(c.Name+" readiness", hung(time.Second))
+			f.setTargets(c.Name, target(pod.Readiness, c, true))
 		}
-		w.tell("well", w.aim(pod.Readiness, patient("well"), true))
-		command := patient("command", func(c *v1.Container) {
+		f.setTargets("web", target(pod.Readiness, probedContainer("web"), true))
+		command := probedContainer("command", func(c *v1.Container) {
 			c.ReadinessProbe.ProbeHandler = v1.ProbeHandler{Exec: &v1.ExecAction{}}
 		})
-		w.tell("command", w.aim(pod.Readiness, command, true))
-		w.pass(9 * time.Second)
-		if n := w.atOnce(); n != netSlots+1 {
+		f.setTargets("command", target(pod.Readiness, command, true))
+		f.advance(9 * time.Second)
+		if n := f.maxRunning(); n != netSlots+1 {
 			t.Errorf("%d probes ran at once, want %d connections and a command", n, netSlots)
 		}
-		asked := w.questions()
-		for _, want := range []string{"0s command readiness", "2s well readiness"} {
-			if !slices.Contains(asked, want) {
+		runs := f.probesRun()
+		for _, want := range []string{"0s command readiness", "2s web readiness"} {
+			if !slices.Contains(runs, want) {
 				t.Errorf("%q is missing", want)
 			}
 		}
@@ -117,159 +121,158 @@ func TestF81_HungProbesStarveNoOther(t *testing.T) {
 
 // Shows: F81
 func TestF81_CommandsAreCappedPerNode(t *testing.T) {
-	probing(t, func(w *ward) {
+	withProber(t, func(f *fixture) {
 		for i := range 3 * execSlots {
-			c := patient(fmt.Sprintf("c%03d", i), func(c *v1.Container) {
+			c := probedContainer(fmt.Sprintf("c%03d", i), func(c *v1.Container) {
 				c.ReadinessProbe.ProbeHandler = v1.ProbeHandler{Exec: &v1.ExecAction{}}
 			})
-			w.answer(c.Name+" readiness", hung(time.Second))
-			w.tell(c.Name, w.aim(pod.Readiness, c, true))
+			f.answer(c.Name+" readiness", hung(time.Second))
+			f.setTargets(c.Name, target(pod.Readiness, c, true))
 		}
-		w.pass(5 * time.Second)
-		if n := w.atOnce(); n != execSlots {
+		f.advance(5 * time.Second)
+		if n := f.maxRunning(); n != execSlots {
 			t.Errorf("%d commands ran at once, want %d", n, execSlots)
 		}
-		if n := len(w.questions()); n != 3*execSlots {
+		if n := len(f.probesRun()); n != 3*execSlots {
 			t.Errorf("%d commands ran, want every one of %d", n, 3*execSlots)
 		}
 	})
 }
 
-// A probe whose container is gone is cancelled, and frees its slot.
+// SetTargets without a target of the container cancels its running probe, which frees the slot.
 //
 // Shows: F81
-func TestF81_ProbeOfWhatIsGoneIsCalledOff(t *testing.T) {
-	probing(t, func(w *ward) {
-		w.answer("web readiness", hung(time.Hour))
-		w.tell("web", w.aim(pod.Readiness, patient("web"), true))
-		w.pass(time.Second)
-		w.tell("web")
-		w.pass(time.Second)
-		if n := w.running(); n != 0 {
+func TestF81_TargetIsRemoved_RunningProbeIsCanceled(t *testing.T) {
+	withProber(t, func(f *fixture) {
+		f.answer("web readiness", hung(time.Hour))
+		f.setTargets("web", target(pod.Readiness, probedContainer("web"), true))
+		f.advance(time.Second)
+		f.setTargets("web")
+		f.advance(time.Second)
+		if n := f.running(); n != 0 {
 			t.Errorf("%d probes still run", n)
 		}
-		w.want(w.sayings())
+		f.want(f.statusesSent())
 	})
 }
 
-// F5: the process is stopped for 30 s while a probe runs. The prober discards that probe's
-// result, does not make up for missed periods, and changes no container's health.
+// The process is stopped for 30 s while two probes run. The prober discards their results,
+// runs each overdue probe once, and sends no status.
 //
 // Shows: F5
-func TestF5_ResultOverAGapIsThrownAway(t *testing.T) {
-	probing(t, func(w *ward) {
-		c := patient("web")
-		w.tell("web", w.all(c, time.Now(), true, true)[:2]...)
-		w.pass(9 * time.Second)
-		w.want(w.sayings(), "0s web readiness true")
-		w.questions()
-		w.answer("web liveness", hung(time.Second))
-		w.answer("web readiness", hung(time.Second))
-		w.pass(1500 * time.Millisecond) // they have run for half a second
-		w.jump(30 * time.Second)        // the stop
-		w.answer("web liveness", nil)
-		w.answer("web readiness", nil)
-		w.pass(20 * time.Second)
-		w.want(w.sayings())
-		w.want(w.questions(),
+func TestF5_StoppedDuringProbe_ResultIsDiscarded(t *testing.T) {
+	withProber(t, func(f *fixture) {
+		c := probedContainer("web")
+		f.setTargets("web", targets(c, time.Now(), true, true)[:2]...)
+		f.advance(9 * time.Second)
+		f.want(f.statusesSent(), "0s web readiness true")
+		f.probesRun()
+		f.answer("web liveness", hung(time.Second))
+		f.answer("web readiness", hung(time.Second))
+		f.advance(1500 * time.Millisecond) // both have run for half a second
+		f.setClockAhead(30 * time.Second)  // the stop
+		f.answer("web liveness", nil)
+		f.answer("web readiness", nil)
+		f.advance(20 * time.Second)
+		f.want(f.statusesSent())
+		f.want(f.probesRun(),
 			"10s web liveness", "10s web readiness",
 			"11s web liveness", "11s web readiness", // overdue, once
 			"21s web liveness", "21s web readiness")
 	})
 }
 
-// The same failures without the gap do count.
+// A failure after as long a time counts if the process was not stopped.
 //
 // Shows: F5
 func TestF5_SlowResultWithoutGapCounts(t *testing.T) {
-	probing(t, func(w *ward) {
-		w.answer("web liveness", hung(45*time.Second))
-		w.tell("web", w.aim(pod.Liveness, patient("web"), true))
-		w.pass(time.Minute)
-		w.want(w.sayings(), "45s web liveness false")
+	withProber(t, func(f *fixture) {
+		f.answer("web liveness", hung(45*time.Second))
+		f.setTargets("web", target(pod.Liveness, probedContainer("web"), true))
+		f.advance(time.Minute)
+		f.want(f.statusesSent(), "45s web liveness false")
 	})
 }
 
-// A gap in which no probe ran discards nothing.
+// A stop of the process while no probe runs discards nothing.
 //
 // Shows: F5
 func TestF5_GapWithNothingRunning(t *testing.T) {
-	probing(t, func(w *ward) {
-		c := patient("web")
-		w.tell("web", w.aim(pod.Liveness, c, true))
-		w.pass(5 * time.Second)
-		w.answer("web liveness", ill)
-		w.jump(time.Hour)
-		w.pass(6 * time.Second)
-		w.want(w.questions(), "0s web liveness", "10s web liveness")
-		w.want(w.sayings(), "10s web liveness false")
+	withProber(t, func(f *fixture) {
+		c := probedContainer("web")
+		f.setTargets("web", target(pod.Liveness, c, true))
+		f.advance(5 * time.Second)
+		f.answer("web liveness", failing)
+		f.setClockAhead(time.Hour)
+		f.advance(6 * time.Second)
+		f.want(f.probesRun(), "0s web liveness", "10s web liveness")
+		f.want(f.statusesSent(), "10s web liveness false")
 	})
 }
 
-// A panic of one probe affects only that probe, and is logged once.
+// A panic of a probe affects no other probe, and is logged once.
 //
 // Shows: F8
 func TestF8_PanicOfAProbeIsItsOwn(t *testing.T) {
-	probing(t, func(w *ward) {
-		w.answer("web readiness", func(context.Context) error { panic("bug") })
-		w.tell("web", w.aim(pod.Readiness, patient("web"), true))
-		w.tell("well", w.aim(pod.Readiness, patient("well"), true))
-		w.pass(25 * time.Second)
-		w.want(w.sayings(), "0s well readiness true")
-		if n := strings.Count(w.logged(), "Probe panicked"); n != 1 {
-			t.Errorf("the panic was logged %d times, want once:\n%s", n, w.logged())
+	withProber(t, func(f *fixture) {
+		f.answer("broken readiness", func(context.Context) error { panic("bug") })
+		f.setTargets("broken", target(pod.Readiness, probedContainer("broken"), true))
+		f.setTargets("web", target(pod.Readiness, probedContainer("web"), true))
+		f.advance(25 * time.Second)
+		f.want(f.statusesSent(), "0s web readiness true")
+		if n := strings.Count(f.logged(), "Probe panicked"); n != 1 {
+			t.Errorf("the panic was logged %d times, want once:\n%s", n, f.logged())
 		}
 	})
 }
 
-// However targets are added and removed, the prober keeps nothing of pods that are gone.
-func TestProberForgetsWhatIsGone(t *testing.T) {
+// The schedule keeps nothing of a pod whose targets were removed, whatever its tasks did then.
+func TestSchedule_TargetsAreRemoved_NothingIsLeft(t *testing.T) {
 	now := time.Now()
-	all := newSchedule(now, slog.New(slog.DiscardHandler), func(Target, string, string) {})
-	w := &ward{}
-	called := 0
+	sched := newSchedule(now, slog.New(slog.DiscardHandler), func(Target, string, string) {})
+	canceled := 0
 	for i := range 50 {
-		c := patient(fmt.Sprint(i))
+		c := probedContainer(fmt.Sprint(i))
 		key := pod.Key{Name: c.Name}
-		all.setTargets(podTargets{key, w.all(c, now, true, true)}, now)
-		ran := all.startDue(now)
+		sched.setTargets(podTargets{key, targets(c, now, true, true)}, now)
+		ran := sched.startDue(now)
 		for _, t := range ran {
-			t.cancel = func() { called++ }
+			t.cancel = func() { canceled++ }
 		}
-		all.finish(ran[0], nil, now)
-		if i%2 == 0 { // its startup probe waits, the others do not
-			all.setTargets(podTargets{key, w.all(c, now, false, false)}, now)
+		sched.finish(ran[0], nil, now)
+		if i%2 == 0 { // only its startup probe is active
+			sched.setTargets(podTargets{key, targets(c, now, false, false)}, now)
 		}
-		all.setTargets(podTargets{key: key}, now)
+		sched.setTargets(podTargets{key: key}, now)
 		for _, t := range ran[1:] {
-			all.finish(t, nil, now)
+			sched.finish(t, nil, now)
 		}
 	}
-	if called != 50 {
-		t.Errorf("%d running probes were called off, want 50", called)
+	if canceled != 50 {
+		t.Errorf("%d running probes were canceled, want 50", canceled)
 	}
-	all.startDue(now)
-	if len(all.pods)+len(all.waiting)+len(all.queue)+len(all.unsent)+all.nets != 0 {
-		t.Errorf("left: %d pods, %d waiting, %d queued, %d statuses, %d running", len(all.pods), len(all.waiting), len(all.queue), len(all.unsent), all.nets)
+	sched.startDue(now)
+	if len(sched.pods)+len(sched.waiting)+len(sched.queue)+len(sched.unsent)+sched.nets != 0 {
+		t.Errorf("left: %d pods, %d waiting, %d queued, %d statuses, %d running", len(sched.pods), len(sched.waiting), len(sched.queue), len(sched.unsent), sched.nets)
 	}
 }
 
 // The result of a probe that was edited while it ran does not count. Otherwise an edit that
-// repairs a liveness probe would end the container (F81).
+// repairs a liveness probe would restart the container.
 //
 // Shows: F81
 func TestF81_EditedProbeDoesNotCount(t *testing.T) {
-	probing(t, func(w *ward) {
-		w.answer("c liveness", hung(5*time.Second))
-		began := time.Now()
-		w.tell("c", w.all(patient("c"), began, true, true)[1])
-		w.pass(time.Second)
-		w.answer("c liveness", nil)
-		w.tell("c", w.all(patient("c", func(c *v1.Container) { c.LivenessProbe.TimeoutSeconds = 30 }), began, true, true)[1])
-		w.pass(time.Minute)
-		w.want(w.sayings())
-		w.answer("c liveness", ill)
-		w.pass(time.Minute)
-		w.want(w.sayings(), "1m10s c liveness false")
+	withProber(t, func(f *fixture) {
+		f.answer("c liveness", hung(5*time.Second))
+		startedAt := time.Now()
+		f.setTargets("c", targets(probedContainer("c"), startedAt, true, true)[1])
+		f.advance(time.Second)
+		f.answer("c liveness", nil)
+		f.setTargets("c", targets(probedContainer("c", func(c *v1.Container) { c.LivenessProbe.TimeoutSeconds = 30 }), startedAt, true, true)[1])
+		f.advance(time.Minute)
+		f.want(f.statusesSent())
+		f.answer("c liveness", failing)
+		f.advance(time.Minute)
+		f.want(f.statusesSent(), "1m10s c liveness false")
 	})
 }

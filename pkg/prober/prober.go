@@ -1,12 +1,12 @@
-// Package prober says when the probes of the node's containers are due, runs them, and
-// applies their thresholds.
+// Package prober runs the probes of the node's containers when they are due, and applies
+// their thresholds.
 //
-// The sync loop sets the targets of a pod; the prober answers with a Status for each
-// container whose result changed. A probe that runs has a goroutine; one that waits has
-// a place in a heap and nothing else. How one probe is run, and the arithmetic of delays
-// and thresholds, is in package probe.
+// The sync loop sets the targets of each pod. The prober sends a Status when the probe
+// status of a container has changed. Only a running probe has a goroutine. A probe that is
+// not due yet is an entry in a heap, and a due probe without a slot is an entry in a queue.
+// Package probe runs a single probe, and computes delays and thresholds.
 //
-// The one rule: no probe delays another one beyond the slots that both need (F81).
+// The one rule: a probe delays another one only while both need the same slots (F81).
 package prober
 
 import (
@@ -23,46 +23,50 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// How many probes run at once, at most (F81). A probe that waits for a slot is only delayed,
-// at most by the time that the running probes take.
+// How many probes run at once, at most (F81). A due probe without a slot runs late: it
+// waits for running probes, and for those that were queued for the same slots before it.
 const (
-	// execSlots are the node's: every command costs processes of the runtime.
+	// execSlots limits the exec probes of the node: each one costs processes of the runtime.
 	execSlots = 32
-	// netSlots are the node's: a connection costs little, and a node whose pod
-	// network is down has many that hang.
+	// netSlots limits all other probes of the node. A connection costs little, and many
+	// hang at once when the pod network is down.
 	netSlots = 256
-	// podSlots are one pod's, so that a pod whose probes all hang leaves slots to the
-	// other pods.
+	// podSlots limits the probes of one pod, so that a pod whose probes all hang leaves
+	// slots to the other pods.
 	podSlots = 8
 )
 
-// heartbeat is how often the prober wakes up while a probe runs, to notice that the
-// process was stopped meanwhile (F5). While no probe runs, it does not wake up for that.
+// heartbeat is how often the prober wakes up while a probe runs. A late wake-up shows that
+// the process was stopped meanwhile (F5).
 const heartbeat = 250 * time.Millisecond
 
 // Runner runs one probe once.
 type Runner interface {
-	// Probe returns nil on success, or a *pod.ProbeWarning. A *pod.ProbeFailure is the
-	// container's answer; any other error is a failure to run the probe, and does not count
-	// (C-1.29.7).
+	// Probe returns nil or a *pod.ProbeWarning if the probe succeeded, and a
+	// *pod.ProbeFailure if it failed. Any other error means that the probe could not be
+	// run: it counts neither as success nor as failure (C-1.29.7).
 	Probe(ctx context.Context, r pod.ProbeRequest) error
 }
 
-// Target is one probe of one run of a container.
+// Target is one probe of one container of the runtime. A container that restarts gets
+// another ID, and its probes are other targets.
 type Target struct {
 	Key         pod.Key
 	UID         string // of the pod
-	Path        string // of the container, as events name it
+	Path        string // fieldPath of the container in events: spec.containers{web}
 	Kind        pod.ProbeKind
-	Container   *v1.Container // it has a probe of this kind
+	Container   *v1.Container // must have a probe of this kind
 	ContainerID string
 	PodIP       string // empty on the host network
 	StartedAt   time.Time
-	Started     bool // as in the container's status: opens liveness and readiness, ends startup
-	Ready       bool // as in the container's status
+	// Started is that of the container's status: only the startup probe runs before it is
+	// true, only the other probes run after.
+	Started bool
+	Ready   bool // that of the container's status
 }
 
-// Equal reports whether two targets need the same probes.
+// Equal reports whether t and o are the same to the prober. It ignores Key, UID, Path and
+// StartedAt, which do not change while the ContainerID stays the same.
 func (t Target) Equal(o Target) bool {
 	return t.Kind == o.Kind && t.ContainerID == o.ContainerID && t.PodIP == o.PodIP &&
 		t.Started == o.Started && t.Ready == o.Ready &&
@@ -80,7 +84,8 @@ func (t Target) Probe() *v1.Probe {
 	return t.Container.ReadinessProbe
 }
 
-// Status is the result of a probe for one run of a container, thresholds applied.
+// Status is the probe status of one container for one kind of probe: the result after the
+// thresholds.
 type Status struct {
 	Key       pod.Key
 	Kind      pod.ProbeKind
@@ -88,15 +93,14 @@ type Status struct {
 	pod.ProbeStatus
 }
 
-// Prober runs probes when they are due (C-1.29). It is always ready to take targets,
-// whatever its probes do.
+// Prober runs probes when they are due (C-1.29). Construct it with New.
 type Prober struct {
 	targets  chan podTargets
 	statuses chan Status
 	results  chan result
 	runner   Runner
 	log      *slog.Logger
-	now      func() time.Time // called once each time the prober wakes up
+	now      func() time.Time // Run calls it once at its start and once each time it wakes up
 	event    func(t Target, reason, message string)
 }
 
@@ -106,6 +110,7 @@ type podTargets struct {
 	list []Target
 }
 
+// result is how one run of a task's probe ended.
 type result struct {
 	of  *task
 	err error
@@ -128,9 +133,10 @@ func New(runner Runner, log *slog.Logger, event func(t Target, reason, message s
 	}
 }
 
-// SetTargets replaces the targets of one pod; an empty list ends its probes. A pod that
-// stops keeps its readiness targets alone (C-1.29.11). It blocks until Run takes them, or
-// until ctx ends.
+// SetTargets replaces the targets of one pod; an empty list ends its probes. For a
+// terminating pod, the caller must pass the readiness targets only (C-1.29.11). SetTargets
+// blocks until Run receives the list or ctx ends. Run receives it at once, whatever the
+// probes do.
 func (p *Prober) SetTargets(ctx context.Context, key pod.Key, list []Target) {
 	select {
 	case p.targets <- podTargets{key: key, list: list}:
@@ -138,14 +144,14 @@ func (p *Prober) SetTargets(ctx context.Context, key pod.Key, list []Target) {
 	}
 }
 
-// Statuses returns the channel on which Run sends what changed. It is never closed.
+// Statuses returns the channel on which Run sends each changed Status. It is never closed.
 func (p *Prober) Statuses() <-chan Status { return p.statuses }
 
-// Run probes until ctx ends, and returns when every probe has ended.
+// Run runs probes until ctx ends, and returns when every probe has ended.
 func (p *Prober) Run(ctx context.Context) {
 	var probes sync.WaitGroup
 	defer probes.Wait()
-	timer := time.NewTimer(never)
+	timer := time.NewTimer(maxSleep)
 	defer timer.Stop()
 	all := newSchedule(p.now(), p.log, p.event)
 	for {
@@ -154,12 +160,12 @@ func (p *Prober) Run(ctx context.Context) {
 		if len(all.unsent) > 0 {
 			send, first = p.statuses, all.unsent[0]
 		}
-		var happened func(now time.Time)
+		var handle func(now time.Time)
 		select {
 		case set := <-p.targets:
-			happened = func(now time.Time) { all.setTargets(set, now) }
+			handle = func(now time.Time) { all.setTargets(set, now) }
 		case r := <-p.results:
-			happened = func(now time.Time) { all.finish(r.of, r.err, now) }
+			handle = func(now time.Time) { all.finish(r.of, r.err, now) }
 		case send <- first:
 			all.unsent = all.unsent[1:]
 		case <-timer.C:
@@ -167,26 +173,27 @@ func (p *Prober) Run(ctx context.Context) {
 			return
 		}
 		now := p.now()
-		all.noteStall(now)
-		if happened != nil {
-			happened(now)
+		all.noteStall(now) // before a result is handled, which may have to be discarded
+		if handle != nil {
+			handle(now)
 		}
 		for _, t := range all.startDue(now) {
-			one, cancel := context.WithCancel(activity.WithPod(ctx, t.Key))
+			probeCtx, cancel := context.WithCancel(activity.WithPod(ctx, t.Key))
 			t.cancel = cancel
 			request := t.request()
 			probes.Go(func() {
 				defer cancel()
-				p.probe(ctx, one, t, request)
+				p.probe(ctx, probeCtx, t, request)
 			})
 		}
 		timer.Reset(all.nextWakeUp(now).Sub(now))
 	}
 }
 
-// probe runs one probe, which ends with one, and sends its result.
-func (p *Prober) probe(ctx, one context.Context, t *task, r pod.ProbeRequest) {
-	err := panics.ToError(func() error { return p.runner.Probe(one, r) })
+// probe runs one probe until probeCtx ends at the latest, and sends its result unless ctx,
+// that of Run, has ended.
+func (p *Prober) probe(ctx, probeCtx context.Context, t *task, r pod.ProbeRequest) {
+	err := panics.ToError(func() error { return p.runner.Probe(probeCtx, r) })
 	select {
 	case p.results <- result{t, err}:
 	case <-ctx.Done():

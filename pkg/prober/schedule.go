@@ -18,25 +18,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/probe"
 )
 
-// Reasons of events, as the kubelet has them.
+// The kubelet's reasons of events.
 const (
 	reasonUnhealthy = "Unhealthy"
 	reasonWarning   = "ProbeWarning"
 )
 
-// schedule is every probe of the node, and when each is due. It belongs to the prober's
-// goroutine, which passes the time to it.
+// schedule holds every probe of the node and the time when each is due. Only the goroutine
+// of Prober.Run uses it.
 type schedule struct {
 	log     *slog.Logger
 	event   func(t Target, reason, message string)
 	start   time.Time // of the agent
-	wakeUp  time.Time // when the prober means to wake up, at the latest
+	wakeUp  time.Time // the latest time at which Run is going to wake up
 	pods    map[pod.Key]*podTasks
-	waiting waiting  // by the time they are due
-	queue   []*task  // due, first come first served
+	waiting waiting  // not due yet, the next one first
+	queue   []*task  // due and without a slot, the oldest first
 	unsent  []Status // not received by the sync loop yet
-	execs   int      // running
-	nets    int      // running
+	execs   int      // exec probes that are running
+	nets    int      // other probes that are running
 }
 
 // podTasks are the probes of one pod.
@@ -45,42 +45,44 @@ type podTasks struct {
 	running int
 }
 
-// never is longer than any probe waits: a prober without probes wakes up this often.
-const never = 24 * time.Hour
+// maxSleep is the longest time between two wake-ups of Run. Run also wakes up this often if
+// no probe is due.
+const maxSleep = 24 * time.Hour
 
-// phase is where a task is between two runs of its probe.
+// phase says whether a task is in the heap or in the queue, or runs.
 type phase int
 
 const (
-	phaseIdle    phase = iota // not active, until its targets change
-	phasePending              // in the heap
-	phaseQueued               // due, and waits for a slot
-	phaseRunning              // has a goroutine
-	phaseRemoved              // its container or its pod is gone
+	phaseIdle    phase = iota // not active: only other targets can make it active
+	phasePending              // in the heap, not due yet
+	phaseQueued               // in the queue: due, and waits for a slot
+	phaseRunning              // its probe has a goroutine
+	phaseRemoved              // its pod has no such target any more; a canceled run may still end
 )
 
-// task is one probe of the schedule.
+// task is the schedule's entry for one target.
 type task struct {
 	Target
 	pod    *podTasks
 	state  probe.State
-	last   time.Time // start of the run before; zero before the first
-	next   time.Time
+	last   time.Time // start of the newest run; zero before the first
+	next   time.Time // when it is due, in phasePending
 	phase  phase
 	index  int                // in the heap
-	exec   bool               // the run is a command
-	stale  bool               // the process was stopped during the run, or the probe was edited: its result does not count
-	cancel context.CancelFunc // ends the run
-	errors int                // runs in a row that ended in an error of the prober's own
+	exec   bool               // the newest run has an exec slot, else a net slot
+	stale  bool               // the process was stopped during the run, or the probe was edited: discard its result
+	cancel context.CancelFunc // cancels the run
+
+	errorsInARow int // newest runs for which the probe could not be run, see probe.Trouble
 }
 
 func newSchedule(start time.Time, log *slog.Logger, event func(t Target, reason, message string)) *schedule {
-	return &schedule{log: log, event: event, start: start, wakeUp: start.Add(never), pods: make(map[pod.Key]*podTasks)}
+	return &schedule{log: log, event: event, start: start, wakeUp: start.Add(maxSleep), pods: make(map[pod.Key]*podTasks)}
 }
 
-// active reports whether the probe runs: the startup probe before the container has
-// started, the others after it (C-1.29.6), and none whose result ends the container
-// (C-1.29.9).
+// active reports whether the probe is to run. The startup probe runs until the container
+// has started, the others run after that (C-1.29.6). No probe runs once its status is final:
+// a failure of liveness, or any status of the startup probe (C-1.29.9).
 func (t *task) active() bool {
 	return t.Started == (t.Kind != pod.Startup) && !t.state.Final()
 }
@@ -89,14 +91,15 @@ func (t *task) request() pod.ProbeRequest {
 	return pod.ProbeRequest{Probe: t.Probe(), Container: t.Container, ContainerID: t.ContainerID, PodIP: t.PodIP}
 }
 
-// isOf reports whether o is the same probe of the same run of the container.
-func (t *task) isOf(o Target) bool {
+// hasTarget reports whether o is the target of t, perhaps with changes: the same kind of
+// probe of the same container ID.
+func (t *task) hasTarget(o Target) bool {
 	return t.Kind == o.Kind && t.ContainerID == o.ContainerID && t.Container.Name == o.Container.Name
 }
 
-// noteStall discards the results of running probes when the prober woke up far later than
-// planned: the process was stopped, or the machine slept, and the probes may have failed for
-// that (F5).
+// noteStall marks the running probes as stale if Run woke up far later than planned. Then
+// the process was stopped or the machine slept, and the probes may have failed only because
+// of that (F5).
 func (s *schedule) noteStall(now time.Time) {
 	if !probe.Stalled(s.wakeUp, now) {
 		return
@@ -108,9 +111,9 @@ func (s *schedule) noteStall(now time.Time) {
 	}
 }
 
-// nextWakeUp is when the prober has to wake up by itself.
+// nextWakeUp returns when Run has to wake up if neither targets nor results arrive before.
 func (s *schedule) nextWakeUp(now time.Time) time.Time {
-	s.wakeUp = now.Add(never)
+	s.wakeUp = now.Add(maxSleep)
 	if s.execs+s.nets > 0 {
 		s.wakeUp = now.Add(heartbeat)
 	}
@@ -120,8 +123,8 @@ func (s *schedule) nextWakeUp(now time.Time) time.Time {
 	return s.wakeUp
 }
 
-// startDue returns the probes to run now and counts them as running. A probe that finds
-// no slot keeps its place in the queue.
+// startDue moves the due tasks to the queue. It returns those for which there is a slot, and
+// counts them as running. The others keep their place in the queue.
 func (s *schedule) startDue(now time.Time) []*task {
 	for len(s.waiting) > 0 && !s.waiting[0].next.After(now) {
 		t := heap.Pop(&s.waiting).(*task)
@@ -133,18 +136,18 @@ func (s *schedule) startDue(now time.Time) []*task {
 	s.queue = queue[:0]
 	for _, t := range queue {
 		if t.phase != phaseQueued {
-			continue // it was removed, or is not active any more
+			continue // it was removed, or is no longer active
 		}
 		t.exec = t.Probe().Exec != nil
-		slots, most := &s.nets, netSlots
+		running, limit := &s.nets, netSlots
 		if t.exec {
-			slots, most = &s.execs, execSlots
+			running, limit = &s.execs, execSlots
 		}
-		if *slots >= most || t.pod.running >= podSlots {
+		if *running >= limit || t.pod.running >= podSlots {
 			s.queue = append(s.queue, t)
 			continue
 		}
-		*slots++
+		*running++
 		t.pod.running++
 		t.phase, t.last, t.stale = phaseRunning, now, false
 		list = append(list, t)
@@ -153,7 +156,7 @@ func (s *schedule) startDue(now time.Time) []*task {
 	return list
 }
 
-// finish takes the result of a probe that ran.
+// finish frees the slots of a run that has ended, applies its result, and plans the next run.
 func (s *schedule) finish(t *task, err error, now time.Time) {
 	if t.exec {
 		s.execs--
@@ -171,7 +174,8 @@ func (s *schedule) finish(t *task, err error, now time.Time) {
 	s.plan(t, probe.Due(t.Probe(), t.StartedAt, t.last, now))
 }
 
-// apply adds a result to those before it, and reports what changed by it.
+// apply applies the result of a run to the task's status. It sends events, queues the status
+// if it changed, and logs errors.
 func (s *schedule) apply(t *task, err error) {
 	var changed bool
 	var warning *pod.ProbeWarning
@@ -183,27 +187,27 @@ func (s *schedule) apply(t *task, err error) {
 		s.unsent = append(s.unsent, Status{t.Key, t.Kind, t.Container.Name, t.state.Status})
 	}
 	if s.report(t, err); !probe.Trouble(err) {
-		t.errors = 0
+		t.errorsInARow = 0
 		return
 	}
-	t.errors++
+	t.errorsInARow++
 	about := []any{"pod", t.Key.String(), "container", t.Container.Name, "probe", string(t.Kind), "error", err}
-	if p, ok := panics.Of(err); ok && t.errors == 1 {
+	if p, ok := panics.Of(err); ok && t.errorsInARow == 1 {
 		s.log.Error("Probe panicked", append(about, "stack", string(p.Stack))...)
-	} else if t.errors == 2 && !errors.Is(err, pod.ErrUnavailable) { // a single error may be the container's end
+	} else if t.errorsInARow == 2 && !errors.Is(err, pod.ErrUnavailable) { // the first one may be due to the container's exit
 		s.log.Warn("Failed to run probe", about...)
 	}
 }
 
-// report sends an event for every run that fails, below the threshold too (C-1.29.17). If the
-// runtime does not answer, that is the node's problem, and no event of the pod.
+// report sends an event for every failure, below the threshold too (C-1.29.17). It sends none
+// if the runtime does not answer: that is a problem of the node and not of the pod.
 func (s *schedule) report(t *task, err error) {
 	if err == nil || errors.Is(err, pod.ErrUnavailable) {
 		return
 	}
 	kind := title(t.Kind)
 	if probe.Trouble(err) {
-		if _, panicked := panics.Of(err); !panicked && t.errors > 0 { // a single error may be the container's end
+		if _, panicked := panics.Of(err); !panicked && t.errorsInARow > 0 { // the first one may be due to the container's exit
 			s.event(t.Target, reasonUnhealthy, fmt.Sprintf("%s probe errored and resulted in unknown state: %v", kind, err))
 		}
 		return
@@ -211,10 +215,10 @@ func (s *schedule) report(t *task, err error) {
 	s.event(t.Target, reasonUnhealthy, fmt.Sprintf("%s probe failed: %v", kind, err))
 }
 
-// title is a kind of probe with a capital letter.
+// title returns the kind of a probe with a capital letter.
 func title(k pod.ProbeKind) string { return strings.ToUpper(string(k[:1])) + string(k[1:]) }
 
-// plan gives a probe that does not run its next time, or none if it is not active.
+// plan makes a task due at a time, or idle if it is not active. Its probe must not be running.
 func (s *schedule) plan(t *task, at time.Time) {
 	if t.phase == phasePending {
 		heap.Remove(&s.waiting, t.index)
@@ -225,8 +229,8 @@ func (s *schedule) plan(t *task, at time.Time) {
 	}
 }
 
-// setTargets replaces the targets of one pod. A probe of the same run of a container keeps
-// its counters; unsent statuses of runs that are over are dropped.
+// setTargets replaces the targets of one pod. A task whose target is still in the set keeps
+// its status and its counters. The other tasks are removed, with their unsent statuses.
 func (s *schedule) setTargets(set podTargets, now time.Time) {
 	p := s.pods[set.key]
 	if p == nil {
@@ -236,7 +240,7 @@ func (s *schedule) setTargets(set podTargets, now time.Time) {
 	before := p.list
 	p.list = nil
 	for _, target := range set.list {
-		i := slices.IndexFunc(before, func(t *task) bool { return t.isOf(target) })
+		i := slices.IndexFunc(before, func(t *task) bool { return t.hasTarget(target) })
 		if i < 0 {
 			p.list = append(p.list, s.add(p, target, now))
 			continue
@@ -253,7 +257,7 @@ func (s *schedule) setTargets(set podTargets, now time.Time) {
 	}
 }
 
-// add adds a probe to a pod.
+// add returns a new task of a pod and plans its first run.
 func (s *schedule) add(p *podTasks, target Target, now time.Time) *task {
 	t := &task{Target: target, pod: p, state: probe.Begin(target.Kind, target.ContainerID)}
 	first := probe.Due(t.Probe(), t.StartedAt, time.Time{}, now)
@@ -261,35 +265,27 @@ func (s *schedule) add(p *podTasks, target Target, now time.Time) *task {
 	return t
 }
 
-// update takes what changed of the target of a task.
-//
-//	it was not active, and is now             first run as soon as its initial delay is over
-//	readiness, started, not ready (C-1.29.19) the same: probed at once, and a period from there
-//	another probe than before                 a period of its own from the run before
-//	anything else                             as planned
+// update sets the target of a task and plans its next run accordingly.
 func (s *schedule) update(t *task, target Target, now time.Time) {
-	activated := !t.active()
+	wasActive := t.active()
 	edited := !equality.Semantic.DeepEqual(t.Probe(), target.Probe())
 	t.Target = target
-	last := t.last
 	switch {
 	case t.phase == phaseRunning:
-		t.stale = t.stale || edited
-		return
+		t.stale = t.stale || edited // finish plans the next run
 	case !t.active():
-		s.plan(t, now)
-		return
-	case t.phase == phaseQueued:
-		return
-	case activated, target.Kind == pod.Readiness && !target.Ready && !last.IsZero():
-		last = time.Time{}
-	case !edited:
-		return
+		s.plan(t, now) // idle
+	case t.phase == phaseQueued: // it runs as soon as it gets a slot
+	case !wasActive, t.Kind == pod.Readiness && !t.Ready && !t.last.IsZero():
+		// A probe that becomes active runs once its initial delay is over. So does the
+		// readiness probe of a container that is not ready (C-1.29.19), after its first run.
+		s.plan(t, probe.Due(t.Probe(), t.StartedAt, time.Time{}, now))
+	case edited: // its new period counts from the last run
+		s.plan(t, probe.Due(t.Probe(), t.StartedAt, t.last, now))
 	}
-	s.plan(t, probe.Due(t.Probe(), t.StartedAt, last, now))
 }
 
-// remove ends a task, and its run.
+// remove removes a task from the heap, cancels its run, and drops its unsent statuses.
 func (s *schedule) remove(t *task) {
 	switch t.phase {
 	case phasePending:
@@ -301,7 +297,7 @@ func (s *schedule) remove(t *task) {
 	s.unsent = slices.DeleteFunc(s.unsent, func(u Status) bool { return u.ContainerID == t.ContainerID && u.Kind == t.Kind })
 }
 
-// waiting is a heap of tasks by the time they are due.
+// waiting is a heap of tasks; the first one is due first.
 type waiting []*task
 
 func (h waiting) Len() int           { return len(h) }
