@@ -12,13 +12,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// bindings records which pods name which config objects, and which pods could not be
-// bound. The zero value is none.
+// bindings records which pods name which config objects, and which pods could not be bound.
+// The zero value has no pods.
 type bindings struct {
-	names   sorted.List[naming]  // by pod; of pods that name any
-	users   sorted.List[user]    // by object, then pod
-	refused sorted.List[refusal] // by pod
-	// problems are those of the refused, in their order.
+	names   sorted.List[naming]     // by pod; only of pods that name objects
+	users   sorted.List[user]       // by object, then pod
+	unbound sorted.List[unboundPod] // by pod
+	// problems has the problems of all unbound pods, in their order.
 	problems []pod.Problem
 }
 
@@ -35,19 +35,19 @@ type user struct{ object, pod ident }
 
 func (u user) compareTo(object ident) int { return u.object.compare(object) }
 
-// refusal is a pod that lacks an object it cannot run without. It has no problem while
-// a source that may have the object has not answered.
-type refusal struct {
+// unboundPod is a pod that names a required object that it cannot get. While a source that
+// may have the object has not answered, the pod waits, and problems is empty.
+type unboundPod struct {
 	pod      ident
 	problems []pod.Problem
 }
 
-func (r refusal) compareTo(id ident) int { return r.pod.compare(id) }
+func (r unboundPod) compareTo(id ident) int { return r.pod.compare(id) }
 
-// bind returns the fold after it bound these pods, which may have changed, and all pods
-// that name one of these objects. spoke says that another layer may have such objects
-// now. set is the resulting pods, changed those of them that differ.
-func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.List[*pod.Spec], changed []ident) {
+// bind returns the fold after it bound the given pods again, and all pods that name one of
+// the given objects. With retryUnbound it also binds all unbound pods again. set has the
+// merged pods after that; changed are those that differ from before.
+func (f fold) bind(pods, objects []ident, retryUnbound bool) (next fold, set sorted.List[*pod.Spec], changed []ident) {
 	set = f.merged.Pods
 	ids := slices.Clone(pods)
 	for _, object := range objects {
@@ -55,8 +55,8 @@ func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.Lis
 			ids = append(ids, u.pod)
 		}
 	}
-	if spoke {
-		for r := range f.bindings.refused.All() {
+	if retryUnbound {
+		for r := range f.bindings.unbound.All() {
 			ids = append(ids, r.pod)
 		}
 	}
@@ -65,8 +65,8 @@ func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.Lis
 	}
 	ids = sortedIdents(ids)
 	binder := binder{fold: &f}
-	changedSets := make(map[ident][]*pod.Spec, len(ids))
-	refused := make(map[ident][]refusal)
+	bound := make(map[ident][]*pod.Spec, len(ids))
+	unbound := make(map[ident][]unboundPod)
 	named := make(map[ident][]naming)
 	for _, id := range ids {
 		was, now := f.merged.Pod(id.key), f.written(id)
@@ -75,25 +75,25 @@ func (f fold) bind(pods, objects []ident, spoke bool) (next fold, set sorted.Lis
 			if len(refs) > 0 {
 				named[id] = []naming{{id, objectsOf(now, refs)}}
 			}
-			bound, r := binder.bound(now, was, refs)
+			spec, r := binder.bind(now, was, refs)
 			if r != nil {
-				refused[id] = []refusal{*r}
+				unbound[id] = []unboundPod{*r}
 			}
-			now = bound
+			now = spec
 		}
 		if now != nil {
-			changedSets[id] = []*pod.Spec{now}
+			bound[id] = []*pod.Spec{now}
 		}
 		if now != was {
 			changed = append(changed, id)
 		}
 	}
-	f.bindings = f.bindings.replace(ids, named, refused)
-	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(changedSets)), changed
+	f.bindings = f.bindings.replace(ids, named, unbound)
+	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(bound)), changed
 }
 
-// written returns the pod of the layers, or the version that replaces it because of a
-// cycle; nil for none.
+// written returns the version of a pod that the layers define, or the one that breakCycles
+// uses instead; nil for none.
 func (f fold) written(id ident) *pod.Spec {
 	if s, done := f.cycles.instead[id.key]; done {
 		return s
@@ -102,10 +102,10 @@ func (f fold) written(id ident) *pod.Spec {
 	return s
 }
 
-// replace returns the bindings with the objects that ids name, and those of ids that
-// are refused.
-func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ident][]refusal) bindings {
-	come := make(map[ident][]ident) // pods, by object
+// replace returns the bindings after the pods ids were bound again: named has the objects
+// that they name, unbound those of them that could not be bound.
+func (b bindings) replace(ids []ident, named map[ident][]naming, unbound map[ident][]unboundPod) bindings {
+	come := make(map[ident][]ident) // pods that name other objects than before, by object
 	moved := make(map[ident]bool)
 	var touched, renamed []ident
 	for _, id := range ids {
@@ -137,12 +137,12 @@ func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ide
 			return users
 		})
 	}
-	if len(refused) == 0 && b.refused.Len() == 0 {
+	if len(unbound) == 0 && b.unbound.Len() == 0 {
 		return b
 	}
-	b.refused = sorted.Patch(b.refused, ids, refusal.compareTo, from(refused))
+	b.unbound = sorted.Patch(b.unbound, ids, unboundPod.compareTo, from(unbound))
 	var problems []pod.Problem
-	for r := range b.refused.All() {
+	for r := range b.unbound.All() {
 		problems = append(problems, r.problems...)
 	}
 	if !same(problems, b.problems) {
@@ -151,7 +151,7 @@ func (b bindings) replace(ids []ident, named map[ident][]naming, refused map[ide
 	return b
 }
 
-// objectsOf returns what refs of s name, sorted, each once.
+// objectsOf returns the objects that refs of s name, sorted, each once.
 func objectsOf(s *pod.Spec, refs []pod.Ref) []ident {
 	var out []ident
 	for _, r := range refs {
@@ -166,11 +166,14 @@ type binder struct {
 	summer podspec.Summer
 }
 
-// bound returns s bound to the objects of refs. Where one is missing, it returns the
-// version before, bound to its old objects (I9), and why; nil when there was none. Pods
-// of an API server are bound to the objects that exist and wait for the others, as in
-// the kubelet. So is a pod that is being deleted, which has to stop.
-func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
+// bind returns s bound to the objects of refs. If a required one is missing, it returns s as
+// an unboundPod, and the version that is used instead, with its old objects (I9): was, else
+// the one that the previous agent stored, nil for none.
+//
+// A pod of an API server is never unbound: it is bound to the objects that exist, and its
+// containers wait for the others, as in the kubelet. Nor is a pod that is being deleted,
+// which only has to stop.
+func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod) {
 	if len(refs) == 0 && s.Data == nil {
 		return s, nil
 	}
@@ -180,7 +183,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	found := make(map[ident]*pod.Object, len(refs))
 	reported := make(map[string]bool)
 	waits := s.Origin.FromAPI() || s.Pod.DeletionTimestamp != nil
-	lacks := false // an object that the pod waits for
+	incomplete := false // an object is missing, but the pod is bound without it
 	for _, r := range refs {
 		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
 		o, known := found[id]
@@ -191,18 +194,18 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 			}
 		}
 		if r.Optional && o == nil && was != nil && was.Data.Has(r.Kind, r.Name) && s.CheckRead(r.Kind, r.Name) != nil {
-			lacks = true // it was there, and may still be
+			incomplete = true // the version before was bound to it, and it may still exist
 			continue
 		}
 		if r.Optional || r.Kind == pod.KindClaim && s.Origin.FromAPI() || o != nil && (r.Key == "" || o.Has(r.Key)) {
 			continue
 		}
 		if waits {
-			lacks = true
+			incomplete = true
 			continue
 		}
 		missing = true
-		msg, hint, final := b.fold.lacks(s.Origin.Source, id, r, o)
+		msg, hint, final := b.fold.describeMissing(s.Origin.Source, id, r, o)
 		if final && !reported[msg] {
 			reported[msg] = true
 			problems = append(problems, pod.Problem{
@@ -215,10 +218,10 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 		if was == nil {
 			was, _ = findPod(b.fold.kept, s.Key)
 		}
-		return was, &refusal{ident{kindPod, s.Key}, problems}
+		return was, &unboundPod{ident{kindPod, s.Key}, problems}
 	}
-	if lacks && was != nil && was.Data != nil && was.Pod == s.Pod {
-		return was, nil // a missing object restarts nothing
+	if incomplete && was != nil && was.Data != nil && was.Pod == s.Pod {
+		return was, nil // keep the old binding: a missing object restarts nothing
 	}
 	var before *pod.Data
 	if was != nil {
@@ -230,7 +233,7 @@ func (b *binder) bound(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *refusal) {
 	}
 	now := podspec.Bind(s, data)
 	if data.Same(before) && before.Known() && sameBinding(was, now) {
-		return was, nil // which shares memory with the yielded state
+		return was, nil // it is equal, and shares memory with the yielded state
 	}
 	return now, nil
 }
@@ -241,8 +244,8 @@ func sameBinding(a, b *pod.Spec) bool {
 		maps.Equal(a.ContainerHashes, b.ContainerHashes)
 }
 
-// object returns the config object that a pod of this kind of source sees: the one
-// of the first layer, of those it may see, that has one; nil for none.
+// object returns the config object that a pod of this kind of source is bound to: that of
+// the first layer that has one and whose objects the pod may see; nil for none.
 func (f *fold) object(source string, id ident) *pod.Object {
 	for i := range f.layers {
 		l := &f.layers[i]
@@ -264,9 +267,9 @@ func (f *fold) sees(pods, objects string) bool {
 	return f.visible(pods, objects)
 }
 
-// lacks describes which object, or which key of o, a pod of this kind of source cannot
-// get. final is false while a source that may have it has not answered yet.
-func (f *fold) lacks(source string, id ident, r pod.Ref, o *pod.Object) (msg, hint string, final bool) {
+// describeMissing describes the object, or the key of o, that a pod of this kind of source
+// names and cannot get. final is false while a source that may have it has not answered yet.
+func (f *fold) describeMissing(source string, id ident, r pod.Ref, o *pod.Object) (msg, hint string, final bool) {
 	name := fmt.Sprintf("%s %q", strings.ToLower(r.Kind), r.Name)
 	if r.Kind == pod.KindClaim {
 		name = fmt.Sprintf("claim %q", r.Name)
@@ -314,10 +317,12 @@ func placeOf(source string) string {
 	return "in " + source
 }
 
-// unanswered reports whether a layer's source has not answered in any way yet.
+// unanswered reports whether a layer's source has neither delivered a set or an error nor
+// ended.
 func (l LayerState) unanswered() bool { return !l.Ready && l.Error == "" && !l.Ended }
 
-// differs reports whether two states of a layer differ in which objects it may still get.
-func (l LayerState) differs(o LayerState) bool {
-	return l.Ready != o.Ready || l.Ended != o.Ended || (l.Error == "") != (o.Error == "")
+// answeredAs reports whether the source has answered the same in both states of a layer:
+// nothing yet, a set, an error, or its end.
+func (l LayerState) answeredAs(o LayerState) bool {
+	return l.Ready == o.Ready && l.Ended == o.Ended && (l.Error == "") == (o.Error == "")
 }

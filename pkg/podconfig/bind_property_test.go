@@ -174,7 +174,7 @@ func TestAChangedObjectCostsItsPods(t *testing.T) {
 		c := New(Config{})
 		f := newFold([]Layer{layer}, nil, nil)
 		f, _, _ = c.take(f, message{snapshot: b.Snapshot()}, noon)
-		if f.merged.Pods.Len() != n || f.bindings.refused.Len() > 0 {
+		if f.merged.Pods.Len() != n || f.bindings.unbound.Len() > 0 {
 			t.Fatalf("%d of %d pods", f.merged.Pods.Len(), n)
 		}
 		edits := 100

@@ -95,7 +95,7 @@ func TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded(t *testing.T) {
 }
 
 // TestRead_PodsMoveToABrokenFile_CopiesThemOnce: memory grows with the number of pods
-// that move to one heir, not with its square.
+// that one file takes over, not with its square.
 func TestRead_PodsMoveToABrokenFile_CopiesThemOnce(t *testing.T) {
 	moved := func(n int) uint64 {
 		good := unending(0, n, 0, "x")

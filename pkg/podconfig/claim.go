@@ -15,15 +15,15 @@ import (
 // kindPod is the kind of a pod's ident.
 const kindPod = "Pod"
 
-// Why a claim lost: Conflict.Reason.
+// Why the winner of a Conflict won (Conflict.Reason).
 const (
-	reasonLayer     = "earlier layer wins"
-	reasonIncumbent = "running owner stays"
-	reasonPath      = "first path in byte order"
-	reasonFile      = "first in the file"
+	reasonLayer = "earlier layer wins"
+	reasonOwner = "running owner stays"
+	reasonPath  = "first path in byte order"
+	reasonFile  = "first in the file"
 )
 
-// ident is what claims compete for: one name of one kind.
+// ident identifies a pod or a config object: its kind and key.
 type ident struct {
 	kind string
 	key  pod.Key
@@ -36,7 +36,7 @@ func (a ident) compare(b ident) int {
 	return a.key.Compare(b.key)
 }
 
-// item is what a file can hold.
+// item is a pod or a config object.
 type item interface {
 	comparable
 	*pod.Spec | *pod.Object
@@ -62,8 +62,8 @@ func originOf[T item](v T) pod.Origin {
 	return pod.Origin{}
 }
 
-// identical reports whether no reader can tell two readings apart, so that the older
-// pointer may represent both.
+// identical reports whether two items are equal in everything that a reader can see, so that
+// the older pointer may stay in place of the newer one.
 func identical[T item](a, b T) bool {
 	if a == b {
 		return true
@@ -85,7 +85,8 @@ func identical[T item](a, b T) bool {
 	return false
 }
 
-// sameContent reports whether replacing a by b would change nothing that runs.
+// sameContent reports whether a and b have the same content, so that replacing a by b
+// restarts nothing.
 func sameContent[T item](a, b T) bool {
 	switch a := any(a).(type) {
 	case *pod.Spec:
@@ -97,7 +98,8 @@ func sameContent[T item](a, b T) bool {
 	return false
 }
 
-// claim is one file's definition of one ident.
+// claim is one definition of an ident in one file. The claim that the layer uses is the
+// winner, and its file is the owner of the ident.
 type claim[T item] struct {
 	value T
 	file  string
@@ -110,16 +112,17 @@ func (c claim[T]) compare(o claim[T]) int {
 	return cmp.Or(strings.Compare(c.file, o.file), cmp.Compare(c.index, o.index))
 }
 
-// compareTo orders claims by what they compete for.
+// compareTo orders claims by their ident.
 func (c claim[T]) compareTo(id ident) int { return c.ident().compare(id) }
 
 // compareTo orders conflicts by their ident.
 func (c Conflict) compareTo(id ident) int { return ident{c.Kind, c.Key}.compare(id) }
 
-// table holds all claims of one layer and the winners. It is immutable.
+// table has all claims of one layer on pods, or on objects, and the winners. It is
+// immutable.
 type table[T item] struct {
 	claims    sorted.List[claim[T]] // by ident, file, index
-	winners   sorted.List[claim[T]] // one per ident
+	winners   sorted.List[claim[T]] // by ident, one for each
 	conflicts sorted.List[Conflict] // by ident
 }
 
@@ -127,17 +130,17 @@ type table[T item] struct {
 type change[T item] struct {
 	files map[string][]T // the files that differ, with their whole new content
 	ids   []ident        // the idents that differ in them, in any order, repetitions allowed
-	// incumbent returns the version of an ident from before this agent started, nil for
-	// none; it is nil once the layer is ready.
-	incumbent func(ident) T
-	// heir names a file that holds the ident in a form that was rejected, "" when none
-	// does. Nil where files do not record rejected idents.
-	heir func(ident) string
+	// kept returns the version of an ident that the previous agent stored, nil for none.
+	// The function is nil once the layer is ready.
+	kept func(ident) T
+	// successor returns the file that takes over the last good version of an ident which no
+	// file defines any more; "" for none. The function may be nil.
+	successor func(ident) string
 }
 
-// apply returns the table after a reading, the idents that changed in it, and the
-// claims that an heir took over.
-func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited []claim[T]) {
+// apply returns the table after a reading, the idents that changed in it, and the claims
+// of successors.
+func (t table[T]) apply(c change[T]) (next table[T], touched []ident, takenOver []claim[T]) {
 	if len(c.ids) == 0 {
 		return t, nil, nil
 	}
@@ -145,11 +148,11 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited 
 	fresh := t.claimsAfter(c, ids)
 	for _, id := range ids {
 		before := sorted.Run(t.claims, id, claim[T].compareTo)
-		if len(fresh[id]) == 0 && c.heir != nil {
-			if won, file := t.winner(id), c.heir(id); won != nil && file != "" {
-				heir := claim[T]{value: won.value, file: file}
-				fresh[id] = []claim[T]{heir}
-				inherited = append(inherited, heir)
+		if len(fresh[id]) == 0 && c.successor != nil {
+			if won, file := t.winner(id), c.successor(id); won != nil && file != "" {
+				moved := claim[T]{value: won.value, file: file}
+				fresh[id] = []claim[T]{moved}
+				takenOver = append(takenOver, moved)
 			}
 		}
 		if !slices.EqualFunc(before, fresh[id], func(a, b claim[T]) bool { return a.value == b.value && a.file == b.file }) {
@@ -165,14 +168,14 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited 
 		if len(fresh[id]) == 0 {
 			continue
 		}
-		var before T
-		if c.incumbent != nil {
-			before = c.incumbent(id)
+		var kept T
+		if c.kept != nil {
+			kept = c.kept(id)
 		}
-		won := choose(fresh[id], t.winner(id), before)
+		won := choose(fresh[id], t.winner(id), kept)
 		winners[id] = []claim[T]{won}
 		if len(fresh[id]) > 1 {
-			conflicts[id] = lost(fresh[id], won)
+			conflicts[id] = conflictsOf(fresh[id], won)
 		}
 	}
 	next.claims = sorted.Patch(t.claims, touched, claim[T].compareTo, from(fresh))
@@ -180,10 +183,10 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, inherited 
 	if len(conflicts) > 0 || t.conflicts.Len() > 0 {
 		next.conflicts = sorted.Patch(t.conflicts, touched, Conflict.compareTo, from(conflicts))
 	}
-	if next.winners = next.claims; next.conflicts.Len() > 0 { // without losers the lists are equal
+	if next.winners = next.claims; next.conflicts.Len() > 0 { // without conflicts every claim wins
 		next.winners = sorted.Patch(t.winners, touched, claim[T].compareTo, from(winners))
 	}
-	return next, touched, inherited
+	return next, touched, takenOver
 }
 
 // claimsAfter returns the claims on each of ids after the change c.
@@ -203,8 +206,8 @@ func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 			if len(ids) <= 8 && !slices.Contains(ids, id) { // hashing every name of a large file costs more
 				continue
 			}
-			claims, wanted := fresh[id]
-			if !wanted {
+			claims, asked := fresh[id]
+			if !asked {
 				continue
 			}
 			fresh[id] = append(claims, claim[T]{value: v, file: file, index: i})
@@ -218,23 +221,24 @@ func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 
 // winner returns the winning claim on id, nil when there is none.
 func (t table[T]) winner(id ident) *claim[T] {
-	if won, held := sorted.Find(t.winners, id, claim[T].compareTo); held {
+	if won, known := sorted.Find(t.winners, id, claim[T].compareTo); known {
 		return &won
 	}
 	return nil
 }
 
-// choose returns the claim that holds an ident, of one or more sorted by file
-// and index. First match wins:
+// choose returns the claim that wins. claims has at least one, sorted by file and index.
+// before is the winner of the last reading, nil for none; kept is the version that the
+// previous agent stored, nil for none. The first of these that exists wins:
 //
-//	the file that held it before        an owner stays (F43)
-//	the same content in another file    the owner's file was renamed
-//	what the previous agent kept;       known until the layer is ready
-//	then the file that it was in
-//	the first path in byte order
+//	with before:             a claim of its file                  the owner stays (F43)
+//	                         a claim with its content             its file was renamed
+//	without before but kept: a claim of a file that has it unchanged
+//	                         a claim of the file that it came from
+//	in any case:             the first claim, by path in byte order
 //
-// Within a file the first one wins (C-1.2.2).
-func choose[T item](claims []claim[T], before *claim[T], incumbent T) claim[T] {
+// Of several claims of one file the first one wins (C-1.2.2).
+func choose[T item](claims []claim[T], before *claim[T], kept T) claim[T] {
 	if before != nil {
 		for _, c := range claims {
 			if c.file == before.file {
@@ -248,16 +252,16 @@ func choose[T item](claims []claim[T], before *claim[T], incumbent T) claim[T] {
 		}
 		return claims[0]
 	}
-	var nothing T
-	if incumbent == nothing {
+	var none T
+	if kept == none {
 		return claims[0]
 	}
 	for _, c := range claims {
-		if identical(incumbent, c.value) {
+		if identical(kept, c.value) {
 			return firstOf(claims, c.file)
 		}
 	}
-	file := originOf(incumbent).File
+	file := originOf(kept).File
 	for _, c := range claims {
 		if c.file == file || originOf(c.value).File == file {
 			return firstOf(claims, c.file)
@@ -272,8 +276,8 @@ func firstOf[T item](claims []claim[T], file string) claim[T] {
 	return claims[i]
 }
 
-// lost returns a conflict for every claim but the winner's.
-func lost[T item](claims []claim[T], won claim[T]) []Conflict {
+// conflictsOf returns a conflict for every claim but the winner.
+func conflictsOf[T item](claims []claim[T], won claim[T]) []Conflict {
 	var out []Conflict
 	for _, c := range claims {
 		if c.file == won.file && c.index == won.index {
@@ -285,7 +289,7 @@ func lost[T item](claims []claim[T], won claim[T]) []Conflict {
 		case c.file == won.file:
 			conflict.Reason = reasonFile
 		case won.file != claims[0].file:
-			conflict.Reason = reasonIncumbent
+			conflict.Reason = reasonOwner
 		default:
 			conflict.Reason = reasonPath
 		}
@@ -294,9 +298,9 @@ func lost[T item](claims []claim[T], won claim[T]) []Conflict {
 	return out
 }
 
-// from returns a lookup in fresh.
-func from[E any](fresh map[ident][]E) func(ident) []E {
-	return func(id ident) []E { return fresh[id] }
+// from returns a function that looks an ident up in m.
+func from[E any](m map[ident][]E) func(ident) []E {
+	return func(id ident) []E { return m[id] }
 }
 
 // sortedIdents returns ids sorted, each once.

@@ -11,7 +11,7 @@ import (
 )
 
 // cycles holds the pods that depend on themselves, directly or through others
-// (pod.AnnotationDependsOn), and their replacements. The zero value is none.
+// (pod.AnnotationDependsOn), and the versions that replace them. The zero value has none.
 type cycles struct {
 	// instead holds, for each pod whose written version is not used, the version that
 	// is; nil for none.
@@ -24,10 +24,10 @@ type cycles struct {
 // that depend on others. A pod on a cycle keeps its version from before, so that no
 // running pod is affected; one that before does not hold is left out.
 //
-// Old and new versions together may form new cycles: so it repeats the search until
-// there is none, or only cycles of versions from before, which stay. After mostRounds
-// it takes the versions from before for all pods at once that could be on another
-// cycle. It follows a dependency as the engine does: see pod.Spec.Meant.
+// Old and new versions together may form new cycles. So breakCycles repeats the search
+// until there is no cycle, or only cycles of versions from before, which stay. After
+// mostRounds it uses, all at once, the version from before of each pod that could be on
+// another cycle. It follows a dependency as the engine does: see pod.Spec.Meant.
 func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
 	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
@@ -50,13 +50,12 @@ func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visibl
 	}
 }
 
-// mostRounds bounds how often breakCycles replaces versions step by step. An edit
-// leads to one round, rarely to a second one. A source can contain versions that need
-// as many rounds as it has pods.
+// mostRounds bounds how often breakCycles replaces versions step by step. An edit usually
+// needs one round. A source can be written so that it needs as many rounds as it has pods.
 const mostRounds = 8
 
-// replace uses the version from before for each of nodes, and notes a problem. It
-// returns those whose version is already that from before, and whether it replaced any.
+// replace uses the version from before for each of nodes, and notes a problem for each. It
+// returns the nodes that have that version already, and whether it replaced any.
 func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
 	named := make(map[*node]bool)
 	for _, n := range nodes {
@@ -129,9 +128,9 @@ func (c cycles) keys() []ident {
 // node is one pod that depends on others.
 type node struct {
 	spec *pod.Spec
-	on   []*node // its dependencies that have dependencies themselves
-	// index and low are Tarjan's, from 1; group is the strongly connected component,
-	// once it is known.
+	on   []*node // the pods it depends on that depend on others themselves
+	// index and low are those of Tarjan's algorithm, from 1; group is the strongly connected
+	// component, once it is known.
 	index, low int
 	group      []*node
 }
@@ -233,8 +232,8 @@ const (
 )
 
 // problem says that the pod is on a cycle, and names the first mostNamed pods of the
-// shortest one. In a component larger than that, it names them only on the first call,
-// which named records.
+// shortest one. Of a component larger than that only the first problem names them; named
+// records that.
 func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
 	if first := n.group[0]; len(n.group) <= mostNamed || !named[first] {
@@ -260,21 +259,21 @@ func (n *node) cycle() string {
 			}
 		}
 	}
-	way := []*node{n}
+	path := []*node{n}
 	for at := from[n]; at != n; at = from[at] {
-		way = append(way, at)
+		path = append(path, at)
 	}
-	way = append(way, n)
-	slices.Reverse(way)
+	path = append(path, n)
+	slices.Reverse(path)
 	var names []string
-	for _, at := range way[:min(len(way), mostNamed+1)] {
+	for _, at := range path[:min(len(path), mostNamed+1)] {
 		name := at.spec.Name
 		if len(name) > longestName {
 			name = strings.ToValidUTF8(name[:longestName], "") + "…"
 		}
 		names = append(names, name)
 	}
-	if rest := len(way) - len(names); rest > 0 {
+	if rest := len(path) - len(names); rest > 0 {
 		names = append(names, fmt.Sprintf("… (%d more)", rest))
 	}
 	return strings.Join(names, " -> ")

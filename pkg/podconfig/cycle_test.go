@@ -375,11 +375,11 @@ func TestP21_CyclesHurtNothing(t *testing.T) {
 				named[strings.Fields(p.Msg)[1]] = true
 			}
 			for s := range next.winners.All() {
-				changedSets := next.merged.Pod(s.Key)
-				if changedSets != s && !named[s.Key.String()] {
+				now := next.merged.Pod(s.Key)
+				if now != s && !named[s.Key.String()] {
 					t.Fatalf("%s is not as it is written, and no problem says why", s.Key)
 				}
-				if changedSets == nil && old.merged.Pod(s.Key) != nil && old.layers[e.layer].state.Ready {
+				if now == nil && old.merged.Pod(s.Key) != nil && old.layers[e.layer].state.Ready {
 					t.Fatalf("%s was in the set, is desired, and was removed", s.Key)
 				}
 			}

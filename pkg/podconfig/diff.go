@@ -13,9 +13,9 @@ import (
 
 // Diff returns the updates that lead from old to new, layer by layer in layer order and
 // within a layer in the kubelet's order (C-1.2.10): REMOVE, ADD, UPDATE, DELETE,
-// RECONCILE. A layer that becomes ready and has no ADD, UPDATE or DELETE gets one ADD
-// without pods, after where these would stand. It tells the reader that the layer is
-// ready (C-1.2.16). A nil old is the empty state.
+// RECONCILE. If a layer becomes ready and has no ADD, UPDATE or DELETE, it gets one ADD
+// without pods, before RECONCILE: so the reader learns that the layer is ready (C-1.2.16).
+// A nil old is the empty state.
 //
 // Each pod is in at most one update. First match wins:
 //
@@ -24,13 +24,12 @@ import (
 //	other content, deletionTimestamp set    DELETE     (C-1.2.9)
 //	other content                           UPDATE
 //	other status, other layer or file       RECONCILE
-//	the same                                nothing    even when its line moved
+//	else                                    nothing    even when its line differs
 //
-// Content is spec, labels, deletion fields and annotations, except those that the
-// kubelet adds to its own copy (C-1.2.7). Unlike the kubelet's, a pod's identity is its
-// key: the same key with another UID is an UPDATE, by which the pod's worker replaces
-// the instance; and a pod that another layer or file takes over is an UPDATE only where
-// the content differs.
+// Content is spec, labels, deletion fields and annotations, except those that the kubelet
+// adds to its own copy (C-1.2.7); the UID; and the content of the config objects that the
+// pod is bound to. Unlike in the kubelet, a pod's identity is its key: the same key with
+// another UID is an UPDATE, and the worker replaces the instance.
 func Diff(old, new *Merged) []PodUpdate {
 	if old == nil {
 		old = &Merged{}
@@ -58,10 +57,9 @@ func diffPods(old, new *Merged, pods []ident) []PodUpdate {
 	return g.updates(old, new)
 }
 
-// emission is the kubelet's order, with the place of the empty ADD.
+// emission is the kubelet's order, with firstReady for the ADD without pods.
 var emission = [...]Op{REMOVE, ADD, UPDATE, DELETE, firstReady, RECONCILE}
 
-// firstReady is in emission for the ADD without pods.
 const firstReady Op = ""
 
 // groups gathers changes by layer and op.
@@ -75,8 +73,8 @@ type layerGroup struct {
 	updates                map[Op]*PodUpdate
 }
 
-// newGroups lays out the layers of new in their order, then those that only old
-// knows.
+// newGroups returns groups with the layers of new in their order, then those that only old
+// has.
 func newGroups(old, new *Merged) *groups {
 	g := &groups{byName: make(map[string]int)}
 	for _, m := range []*Merged{new, old} {
@@ -164,9 +162,9 @@ func opFor(old, new *pod.Spec) Op {
 	return ""
 }
 
-// different reports whether two specs of one key differ in what runs (C-1.2.7; the UID
-// besides). Equal content hashes decide at once; otherwise different compares the
-// objects, because a hash may cover more than the content.
+// different reports whether two specs of one key differ in their content, as in Diff, config
+// objects aside. Beyond UID and deletion fields, equal hashes mean equal content. Unequal
+// ones do not mean other content, because a hash covers more: then the fields decide.
 func different(old, new *pod.Spec) bool {
 	a, b := old.Pod, new.Pod
 	switch {
@@ -195,9 +193,8 @@ func sameStatus(a, b *pod.Spec) bool {
 	return equality.Semantic.DeepEqual(x, y)
 }
 
-// onlyPhase reports whether a status has only a phase, as that of every pod that does
-// not come from an API server. Those are compared most often, and this takes a tenth of
-// the time of reflection.
+// onlyPhase reports whether a status has only a phase, as for every pod that does not come
+// from an API server. Those are compared most often, and without reflection.
 func onlyPhase(s *v1.PodStatus) bool {
 	return s.ObservedGeneration == 0 && s.Message == "" && s.Reason == "" &&
 		s.NominatedNodeName == "" && s.HostIP == "" && s.PodIP == "" && s.QOSClass == "" && s.Resize == "" &&
@@ -213,7 +210,7 @@ func sameAnnotations(a, b map[string]string) bool {
 	return covers(a, b) && covers(b, a)
 }
 
-// covers reports whether every annotation of a that counts is in b.
+// covers reports whether b has every annotation of a that counts, with the same value.
 func covers(a, b map[string]string) bool {
 	for k, v := range a {
 		switch k {

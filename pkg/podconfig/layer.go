@@ -10,33 +10,34 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// Layer is the state of one source: its newest reading, the last good version of files
-// that it can no longer read, and which file owns which pod. It is a value: every step
-// returns a new one and does not change the old one.
+// Layer is the state of one source: its newest reading, the last good set of each file, and
+// which file owns which pod. It is a value: each step, such as Read, returns a new one and
+// does not change the old one.
 type Layer struct {
 	state LayerState
-	kept  kept // of the previous agent; empty once the layer is ready
+	kept  kept // empty once the layer is ready
 
 	files    sorted.List[source.File]     // the newest reading, as the source gave it
 	lastGood sorted.List[pod.LastGoodSet] // the last good set of each file, by file; none is empty
-	troubles sorted.List[trouble]         // what is wrong with files, by file
 	pods     table[*pod.Spec]
 	objects  table[*pod.Object]
-	problems []pod.Problem
 	skipped  []pod.Problem
 
-	// steps counts the steps that led here. A holder of the Layer one step
-	// before need only look at changedPods and changedObjects.
+	fileProblems sorted.List[fileProblems] // by file
+	problems     []pod.Problem             // all of fileProblems
+
+	// steps is how many steps led to this Layer. The other fields are what the last one
+	// changed.
 	steps          uint64
 	changedPods    []ident
 	changedObjects []ident
-	changedSets    []pod.LastGoodSet // the files whose last good set changed since
+	changedSets    []pod.LastGoodSet // the new last good sets, one for each file whose set changed
 }
 
-// NewLayer returns a layer that is not ready yet. Name is the source's. kept is the
-// pods that the previous agent stored, of this and other layers; their origins name the
-// files. In the layer's first reading a broken file keeps the pods that kept has from
-// it (I9), and where two files define one pod, the one it was kept from owns it (F43).
+// NewLayer returns a layer that is not ready yet. name is the name of its source. kept has
+// the pods that the previous agent stored, of this and other layers; their origins name the
+// files. It has two effects on the layer's first reading: a broken file keeps the pods that
+// came from it (I9), and if two files define a pod, the one that it came from owns it (F43).
 func NewLayer(name string, kept []*pod.Spec) Layer {
 	kind, location, _ := strings.Cut(name, ":")
 	return Layer{
@@ -48,8 +49,8 @@ func NewLayer(name string, kept []*pod.Spec) Layer {
 // State returns the exported state of the layer.
 func (l Layer) State() LayerState { return l.state }
 
-// Asked returns the layer after its source was first read, at now: until the source
-// answers, Since is the beginning of the wait.
+// Asked returns the layer with the begin of the wait for its source: until the source
+// answers, Since is now.
 func (l Layer) Asked(now time.Time) Layer {
 	if !l.state.Ready && l.state.Error == "" {
 		l.state.Since = now
@@ -57,14 +58,14 @@ func (l Layer) Asked(now time.Time) Layer {
 	return l
 }
 
-// Restore returns the layer, which is not ready, with the last good set that the
-// previous agent stored. The layer does not become ready by that (C-1.3.8): the
-// source's first reading corrects the restored one. Where two files hold one pod, its
-// owner is determined as in NewLayer (F43).
+// Restore returns the layer, which is not ready, with the last good set that the previous
+// agent stored. The layer does not become ready by that (C-1.3.8): the source's first
+// reading replaces the restored set. If two files have one pod, its owner is determined as
+// in NewLayer (F43).
 //
-// A set may lack pods that ran: the previous agent was killed before it wrote them, or
-// a part of the set is damaged. So a broken file still keeps its kept pods, as in
-// NewLayer, where the set has nothing of the file and no other file has the pod.
+// The set may lack pods that ran: the previous agent was killed before it wrote them, or a
+// part of the set is damaged. So if the set has nothing of a file, and the file is broken at
+// the first reading, it keeps its pods as in NewLayer, except those that another file has.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
 	var files []pod.LastGoodSet
@@ -73,7 +74,7 @@ func (l Layer) Restore(r Restored) Layer {
 			files = append(files, s)
 		}
 	}
-	var all reading
+	var all layerChange
 	for _, s := range files {
 		all.replace(pod.LastGoodSet{}, s)
 	}
@@ -85,13 +86,12 @@ func (l Layer) Restore(r Restored) Layer {
 
 // Read returns the layer after a reading of its source, at now.
 //
-// A file with a problem keeps every pod and object last read from it that cannot be
-// read any more. When a file is removed, its pods are removed, unless another file of
-// the layer holds the pod in a form that was rejected: then the pod was moved, and its
-// last good version stays there.
+// A file with a problem keeps the last good version of each pod and object that it lacks
+// now. The pods of a removed file are removed, unless another file of the layer has the pod
+// in a form that was rejected: then the pod was moved, and that file takes over its last
+// good version.
 //
-// Read compares readings, which share what did not change; so it depends neither on
-// revisions nor on a list of changed keys.
+// Read finds the changes by comparing the readings; it does not rely on revisions.
 func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
 	next := l.unchanged()
 	if r := l.compare(s.Files); !r.empty() {
@@ -137,36 +137,36 @@ func (l Layer) unchanged() Layer {
 }
 
 // apply returns the layer with a reading's changes made.
-func (l Layer) apply(r reading) Layer {
-	if len(r.troubles) > 0 {
-		l.troubles, l.problems = r.patchTroubles(l.troubles)
+func (l Layer) apply(r layerChange) Layer {
+	if len(r.problems) > 0 {
+		l.fileProblems, l.problems = r.patchProblems(l.fileProblems)
 	}
 	if !l.state.Ready {
-		r.pods.incumbent = l.kept.pod
+		r.pods.kept = l.kept.pod
 	}
 	changedSets := make(map[string][]pod.LastGoodSet, len(r.changedSets))
 	for _, s := range r.changedSets {
 		changedSets[s.File] = []pod.LastGoodSet{s}
 	}
-	if l.troubles.Len() > 0 {
-		r.pods.heir = l.heirs(changedSets)
+	if l.fileProblems.Len() > 0 {
+		r.pods.successor = l.successors(changedSets)
 	}
-	var inherited []claim[*pod.Spec]
-	l.pods, l.changedPods, inherited = l.pods.apply(r.pods)
+	var takenOver []claim[*pod.Spec]
+	l.pods, l.changedPods, takenOver = l.pods.apply(r.pods)
 	l.objects, l.changedObjects, _ = l.objects.apply(r.objects)
 	l.state.Pods = l.pods.winners.Len()
 
-	var moved map[string][]*pod.Spec
-	for _, c := range inherited {
+	var moved map[string][]*pod.Spec // taken over, by the new file
+	for _, c := range takenOver {
 		if moved == nil {
 			moved = make(map[string][]*pod.Spec)
 		}
 		moved[c.file] = append(moved[c.file], c.value)
 	}
 	for file, pods := range moved {
-		heir := l.setAfter(changedSets, file)
-		heir.Pods = slices.Concat(heir.Pods, pods)
-		changedSets[file] = []pod.LastGoodSet{heir}
+		set := l.setAfter(changedSets, file)
+		set.Pods = slices.Concat(set.Pods, pods)
+		changedSets[file] = []pod.LastGoodSet{set}
 	}
 	names := sortedNames(changedSets)
 	for _, name := range names {
@@ -180,11 +180,11 @@ func (l Layer) apply(r reading) Layer {
 	return l
 }
 
-// heirs returns heirs of the layer's troubles. A file takes over no pod that would
-// exceed its limit: that pod goes with the file that it was in. changedSets is the last good
-// sets of files that differ.
-func (l Layer) heirs(changedSets map[string][]pod.LastGoodSet) func(ident) string {
-	named := heirs(l.troubles)
+// successors returns the function change.successor: a file takes over the pods that it has in
+// a form that was rejected, as long as its last good set stays within the limit of a file.
+// changedSets has the sets that the reading changed.
+func (l Layer) successors(changedSets map[string][]pod.LastGoodSet) func(ident) string {
+	named := filesWithRejected(l.fileProblems)
 	meters := make(map[string]*source.Meter)
 	return func(id ident) string {
 		file, won := named(id), l.pods.winner(id)
@@ -206,7 +206,7 @@ func (l Layer) heirs(changedSets map[string][]pod.LastGoodSet) func(ident) strin
 	}
 }
 
-// setAfter returns the last good set of a file, from changedSets if it is there.
+// setAfter returns the last good set of a file after a reading that changed changedSets.
 func (l Layer) setAfter(changedSets map[string][]pod.LastGoodSet, file string) pod.LastGoodSet {
 	if s := changedSets[file]; s != nil {
 		return s[0]
@@ -225,7 +225,7 @@ func compareSetFile(s pod.LastGoodSet, file string) int { return strings.Compare
 
 func compareSets(a, b pod.LastGoodSet) int { return strings.Compare(a.File, b.File) }
 
-// kept is the pods that the previous agent stored.
+// kept has the pods that the previous agent stored.
 type kept struct {
 	pods  map[pod.Key]*pod.Spec  // of any layer
 	specs map[string][]*pod.Spec // by file, of this layer
@@ -247,7 +247,8 @@ func newKept(layer string, specs []*pod.Spec) kept {
 	return k
 }
 
-// beside returns the kept files and pods of which a restored layer has nothing.
+// beside returns k without the specs that the restored layer l makes superfluous: those of
+// files and pods that it has.
 func (k kept) beside(l Layer) kept {
 	specs := make(map[string][]*pod.Spec)
 	for file, kept := range k.specs {

@@ -150,11 +150,11 @@ func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
 func TestF43_DuplicateKeepsOwner(t *testing.T) {
 	inA := file(dir, "b", "A9").Pods
 	tests := []struct {
-		name       string
-		incumbents []*pod.Spec
-		snapshots  []source.Snapshot
-		want       string
-		conflicts  string
+		name      string
+		kept      []*pod.Spec
+		snapshots []source.Snapshot
+		want      string
+		conflicts string
 	}{
 		{
 			name:      "at first the first path in byte order",
@@ -162,17 +162,17 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 			want:      "A1=a", conflicts: "A a:1 over b:1: first path in byte order",
 		},
 		{
-			name: "at first the file it runs from", incumbents: inA,
+			name: "at first the file it runs from", kept: inA,
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1"), file(dir, "b", "A2"))},
 			want:      "A2=b", conflicts: "A b:1 over a:1: running owner stays",
 		},
 		{
-			name: "a file it once ran from and that does not hold it has no say", incumbents: inA,
+			name: "a file it once ran from and that does not hold it has no say", kept: inA,
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1"), file(dir, "c", "A2"))},
 			want:      "A1=a", conflicts: "A a:1 over c:1: first path in byte order",
 		},
 		{
-			name: "what ran before the first reading decides nothing later", incumbents: inA,
+			name: "what ran before the first reading decides nothing later", kept: inA,
 			snapshots: []source.Snapshot{set(), set(file(dir, "a", "A1"), file(dir, "b", "A2"))},
 			want:      "A1=a", conflicts: "A a:1 over b:1: first path in byte order",
 		},
@@ -227,7 +227,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			l := history(NewLayer(dir, test.incumbents), test.snapshots...)
+			l := history(NewLayer(dir, test.kept), test.snapshots...)
 			m := Merge([]Layer{l})
 			check(t, "pods", places(m.Pods.Slice()), test.want)
 			check(t, "conflicts", quarrels(m.Conflicts), test.conflicts)

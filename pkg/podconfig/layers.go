@@ -1,6 +1,6 @@
 package podconfig
 
-// Layers returns the layers in order, as they are before any of them was read.
+// Layers returns the layers in order, as they are before their sources are read.
 func (c *PodConfig) Layers() []LayerState {
 	states := make([]LayerState, 0, len(c.layers))
 	for _, l := range c.layers {

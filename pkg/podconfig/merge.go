@@ -10,37 +10,37 @@ import (
 )
 
 // Merge returns the state of all layers: for each pod and config object, the version of
-// the first layer that holds it; the others are recorded as conflicts. The result
-// depends only on the content of the layers, never on the order in which they became
-// ready. Pods that depend on themselves, directly or through others, are problems, and
-// left out.
+// the first layer that has it. The versions of later layers become conflicts. A pod that
+// depends on itself, directly or through others, is left out and becomes a problem. The
+// result depends only on the content of the layers, never on the order in which they
+// became ready.
 func Merge(layers []Layer) *Merged {
 	return newFold(layers, nil, nil).merged
 }
 
-// fold is a merge that applies one step of one layer at a cost proportional to the
-// change. It is immutable.
+// fold is a merged state, with what it takes to merge the next change of one layer at a
+// cost proportional to that change. It is immutable.
 type fold struct {
 	layers          []Layer
 	podConflicts    sorted.List[Conflict] // by ident
 	objectConflicts sorted.List[Conflict]
 	merged          *Merged
+	visible         Visible
 
-	// For pods that depend on others: winners are the pods before cycles are broken,
-	// ordered those of them that depend on others. before is the pods that the previous
-	// agent stored and, from a layer's second reading on, the set before that reading.
-	winners, ordered, before sorted.List[*pod.Spec]
-	cycles                   cycles
+	winners sorted.List[*pod.Spec] // for each pod the version that wins, before cycles and bindings
+	ordered sorted.List[*pod.Spec] // those of winners that depend on other pods
+	cycles  cycles
+	// before has the versions that pods on a cycle keep: those that the previous agent
+	// stored; from the second reading of any layer on, those merged before the last reading.
+	before sorted.List[*pod.Spec]
 
-	// For pods that name config objects: kept is the pods that the previous agent
-	// stored, until a layer's second reading.
 	bindings bindings
-	visible  Visible
-	kept     sorted.List[*pod.Spec]
+	// kept has the versions that unbound pods without a merged version get: those that the
+	// previous agent stored. It is empty from the second reading of any layer on.
+	kept sorted.List[*pod.Spec]
 }
 
-// newFold merges layers from scratch. kept is the pods that the previous agent stored;
-// visible is Config's.
+// newFold merges layers from scratch. kept and visible are as in Config.
 func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 	var pods, objects []ident
 	for _, l := range layers {
@@ -53,13 +53,15 @@ func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 	return f
 }
 
-// changes says which lists built from all layers are out of date, and whether a layer
-// differs in which objects it may still get.
-type changes struct{ problems, skipped, spoke bool }
+// changes says which parts of the merged state remerge has to build again.
+type changes struct {
+	problems, skipped bool
+	retryUnbound      bool // a source has answered differently, so that unbound pods may get their objects
+}
 
 // step returns the fold after layer i became l, and the pods that differ in the merged
-// state. When l is one step on from the layer the fold holds, step looks only at what
-// that step changed; else at everything of both.
+// state. If l is the next step of the fold's layer, step looks only at what that step
+// changed; otherwise at everything in both.
 func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	old := f.layers[i]
 	pods, objects := l.changedPods, l.changedObjects
@@ -72,20 +74,20 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	if old.state.Ready {
 		f.before, f.kept = f.merged.Pods, sorted.List[*pod.Spec]{}
 	}
-	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), old.state.differs(l.state)})
+	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), !old.state.answeredAs(l.state)})
 }
 
-// remerge merges pods and objects (sorted) again from the layers, and returns the fold
-// and those of the pods that differ.
+// remerge merges these pods and objects, which are sorted, again from the layers. It returns
+// the fold and the pods that differ.
 func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	m := *f.merged
 	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
 	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) *table[*pod.Object] { return &l.objects })
 	m.Objects = o.merged
-	cyclic, refused := f.cycles.problems, f.bindings.problems
-	f, pods = f.order(p)
-	f, m.Pods, pods = f.bind(pods, objects, c.spoke)
-	if p.lost || o.lost {
+	cyclic, unbound := f.cycles.problems, f.bindings.problems
+	f, pods = f.breakCycles(p)
+	f, m.Pods, pods = f.bind(pods, objects, c.retryUnbound)
+	if p.conflictsChanged || o.conflictsChanged {
 		f.podConflicts, f.objectConflicts = p.conflicts, o.conflicts
 		m.Conflicts = append(p.conflicts.Slice(), o.conflicts.Slice()...)
 		slices.SortStableFunc(m.Conflicts, func(a, b Conflict) int {
@@ -102,7 +104,7 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 			m.Skipped = append(m.Skipped, l.skipped...)
 		}
 	}
-	if c.problems || !same(cyclic, f.cycles.problems) || !same(refused, f.bindings.problems) {
+	if c.problems || !same(cyclic, f.cycles.problems) || !same(unbound, f.bindings.problems) {
 		m.Problems = slices.Concat(f.cycles.problems, f.bindings.problems)
 		for _, l := range f.layers {
 			m.Problems = append(m.Problems, l.problems...)
@@ -113,9 +115,9 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	return f, pods
 }
 
-// order returns the fold with p's pods as winners and their cycles broken, and the pods
-// that may have changed. It costs nothing more where no pod depends on another.
-func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
+// breakCycles returns the fold with p's pods as winners and their cycles broken, and the pods
+// that may have changed. It costs nothing if no pod depends on another.
+func (f fold) breakCycles(p remerged[*pod.Spec]) (next fold, changed []ident) {
 	f.winners = p.merged
 	if len(p.changed) == 0 {
 		return f, nil
@@ -138,16 +140,17 @@ func (f fold) order(p remerged[*pod.Spec]) (next fold, changed []ident) {
 	return f, sortedIdents(slices.Concat(p.changed, old.keys(), f.cycles.keys()))
 }
 
-// remerged is the pods or the objects after some idents were merged again.
+// remerged is the result of remergeTable for pods or objects.
 type remerged[T item] struct {
-	merged    sorted.List[T]
-	changed   []ident // those with another winner, or none now
-	now       []T     // their winners, index for index; nil for none
-	conflicts sorted.List[Conflict]
-	lost      bool // a conflict came, went or changed
+	merged           sorted.List[T]
+	changed          []ident // those whose winner changed
+	now              []T     // their new winners, in the same order; nil for none
+	conflicts        sorted.List[Conflict]
+	conflictsChanged bool
 }
 
-// remergeTable merges ids again, after the layers' claims on them changed.
+// remergeTable merges ids again from the layers' tables, and returns merged and conflicts
+// with the result.
 func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], conflicts sorted.List[Conflict], of func(*Layer) *table[T]) remerged[T] {
 	r := remerged[T]{merged: merged, conflicts: conflicts}
 	if len(ids) == 0 {
@@ -157,32 +160,32 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 	fresh := make(map[ident][]Conflict)
 	for _, id := range ids {
 		var won *claim[T]
-		var lost []Conflict
+		var ofID []Conflict
 		for i := range layers {
 			t := of(&layers[i])
-			held := t.winner(id)
-			if held == nil {
+			c := t.winner(id)
+			if c == nil {
 				continue
 			}
 			if won == nil {
-				won = held
+				won = c
 			} else {
-				lost = append(lost, Conflict{
+				ofID = append(ofID, Conflict{
 					Kind: id.kind, Key: id.key,
-					Winner: originOf(won.value), Loser: originOf(held.value), Reason: reasonLayer,
+					Winner: originOf(won.value), Loser: originOf(c.value), Reason: reasonLayer,
 				})
 			}
-			lost = append(lost, sorted.Run(t.conflicts, id, Conflict.compareTo)...)
+			ofID = append(ofID, sorted.Run(t.conflicts, id, Conflict.compareTo)...)
 		}
-		if len(lost) > 0 {
-			fresh[id] = lost
+		if len(ofID) > 0 {
+			fresh[id] = ofID
 		}
-		r.lost = r.lost || !slices.Equal(lost, sorted.Run(conflicts, id, Conflict.compareTo))
-		before, held := sorted.Find(merged, id, compareItem[T])
+		r.conflictsChanged = r.conflictsChanged || !slices.Equal(ofID, sorted.Run(conflicts, id, Conflict.compareTo))
+		before, known := sorted.Find(merged, id, compareItem[T])
 		if won != nil {
 			winners[id] = []T{won.value}
 		}
-		if held != (won != nil) || held && before != won.value {
+		if known != (won != nil) || known && before != won.value {
 			var now T
 			if won != nil {
 				now = won.value
@@ -190,7 +193,7 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 			r.changed, r.now = append(r.changed, id), append(r.now, now)
 		}
 	}
-	if r.lost {
+	if r.conflictsChanged {
 		r.conflicts = sorted.Patch(conflicts, ids, Conflict.compareTo, from(fresh))
 	}
 	r.merged = sorted.Patch(merged, r.changed, compareItem[T], from(winners))
@@ -199,7 +202,7 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 
 func compareItem[T item](v T, id ident) int { return identOf(v).compare(id) }
 
-// allIdents returns every ident a table holds, sorted.
+// allIdents returns the idents of a table, sorted.
 func allIdents[T item](t table[T]) []ident {
 	ids := make([]ident, 0, t.winners.Len())
 	for c := range t.winners.All() {

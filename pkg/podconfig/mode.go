@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// Mode is how PodUpdates describe a change (C-1.3).
+// Mode says which PodUpdates describe a change (C-1.3).
 type Mode int
 
 const (
-	// Incremental sends every change, as Diff does; it is the only mode of today's
-	// kubelet (C-1.3.4).
+	// Incremental sends the updates of Diff. It is the only mode of today's kubelet
+	// (C-1.3.4).
 	Incremental Mode = iota
 	// Snapshot sends one SET with the merged state of all layers whenever a pod was
 	// added, updated, deleted or removed, and when a layer becomes ready (C-1.3.2).
@@ -42,11 +42,11 @@ func ParseMode(name string) (Mode, error) {
 }
 
 // Convert converts a batch of an Incremental PodConfig to the updates of the mode, so that
-// one running PodConfig can serve readers in every mode. Only Incremental has
-// RECONCILE. RESTORE becomes the SET that adding its pods would be (C-1.3.8). An answer
-// to Sync stays as it is (C-1.3.5).
+// one running PodConfig can serve readers in every mode. The other modes have
+// no RECONCILE; a RESTORE becomes a SET, as an ADD does (C-1.3.8). The answer to Sync is the
+// same in every mode (C-1.3.5).
 //
-// A SET costs a copy of the list of all pods: call Tell once for all readers of one
+// A SET costs a copy of the list of all pods: call Convert once for all readers of one
 // mode.
 func (m Mode) Convert(b Batch) []PodUpdate {
 	if m == Incremental || b.Layer == "" {

@@ -22,28 +22,26 @@ const AllSources = "*"
 type Config struct {
 	// Sources are the layers, the first one wins.
 	Sources []source.Source
-	// Mode is how updates describe a change.
+	// Mode says which updates describe a change.
 	Mode Mode
-	// Kept is the pods that the previous agent stored. It gives the last good version
-	// of files that are broken at the first reading, and the owner of a pod that two
-	// files define (see NewLayer). It must not change after New.
+	// Kept has the specs in the pod records of the previous agent. From it come the pods
+	// of a file that is broken at the first reading, and the owner of a pod that two files
+	// define (see NewLayer). It must not change after New.
 	Kept []*pod.Spec
-	// Restored is each layer's last good set, by the layer's name, as the previous
-	// agent stored it. A layer uses it until it is ready (C-1.3.8). Kept then gives the
-	// owner of a pod that two files define, and the pods of a broken file of which the
-	// set has nothing. A set of a layer that is not configured is ignored. It must not
-	// change after New.
+	// Restored has the last good sets that the previous agent stored, by the layer's name.
+	// A layer uses its set until it is ready (C-1.3.8). Kept still decides who owns a pod
+	// that two files define, and still has the pods of a broken file that the set lacks
+	// (see Layer.Restore). Sets of other layers are ignored. It must not change after New.
 	Restored map[string]Restored
-	// Visible says whether pods of one kind of source see the config objects of
-	// another; nil: each kind sees only its own. Its answers must not change.
+	// Visible is nil if each kind of source sees only its own pods and config objects.
 	Visible Visible
-	// Log gets one debug line for each message; nil discards them. The batches contain
+	// Log gets one debug line for each reading; nil discards them. The batches contain
 	// everything that a person has to know.
 	Log *slog.Logger
 }
 
-// Visible reports whether pods of one kind of source see the config objects of
-// another.
+// Visible reports whether a pod of one kind of source may be bound to the config objects of
+// another kind, and depend on its pods. Its answers must not change.
 type Visible func(podSource, objectSource string) bool
 
 // PodConfig reads sources and merges their pods. Its goroutines run only during Batches
@@ -56,7 +54,7 @@ type PodConfig struct {
 	mode     Mode
 	visible  Visible
 	log      *slog.Logger
-	sync     chan struct{} // cap 1, sent by Sync, received by Batches; when full, that request is served by the same SET
+	sync     chan struct{} // cap 1: a request of Sync that Batches has not answered yet
 }
 
 // New returns a PodConfig. It reads nothing before Batches or Once.
@@ -71,13 +69,12 @@ func New(c Config) *PodConfig {
 	return p
 }
 
-// Visible reports whether pods of one kind of source may name objects of another kind,
-// as the configuration says.
+// Visible is Config.Visible; each kind of source sees its own pods and objects in any case.
 func (c *PodConfig) Visible(podSource, objectSource string) bool {
 	return podSource == objectSource || c.visible != nil && c.visible(podSource, objectSource)
 }
 
-// message is one reading of one source.
+// message is one reading of one source, or its end.
 type message struct {
 	layer    int
 	snapshot source.Snapshot
@@ -87,12 +84,12 @@ type message struct {
 
 // Batches reads all sources concurrently and yields one Batch for every reading that
 // changed anything: pods, config objects, problems, conflicts, skipped entries, whether
-// a layer is ready, can be read or has ended. A source waits while its batch is being
-// handled; no reading is lost or merged with another (C-1.1.3, C-1.1.4).
+// a layer is ready, can be read or has ended. While a batch is being handled, the
+// next readings wait; none is lost or merged with another (C-1.1.3, C-1.1.4).
 //
-// Before any reading it yields, for each layer with a Restored set, in layer order, one
-// Batch. It has a RESTORE of the layer's pods that no earlier layer holds, which may be
-// none, or in the other modes the equivalent SET.
+// Before any reading it yields one Batch for each layer with a Restored set, in layer order:
+// a RESTORE of those of the layer's pods that no earlier layer has, or of none. In the other
+// modes a SET replaces a RESTORE that has pods.
 //
 // The sequence ends when ctx is done, when the caller leaves the loop, or when every
 // source has ended; no goroutine outlives it. It may be ranged over once, and not
@@ -103,7 +100,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 		var readers sync.WaitGroup
 		defer readers.Wait()
 		defer stop()
-		messages := make(chan message) // cap 0: readers send, the loop below receives; readers wait
+		messages := make(chan message) // cap 0: a reader waits until the loop below receives
 		for i, s := range c.sources {
 			readers.Go(func() { c.read(ctx, i, s, messages) })
 		}
@@ -120,7 +117,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 			}
 		}
 		for live := len(c.sources); ctx.Err() == nil; {
-			select { // a Sync comes before any message
+			select { // answer a Sync before the next message
 			case <-c.sync:
 				if !yield(syncBatch(f.merged)) {
 					return
@@ -154,9 +151,8 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 }
 
 // Sync asks Batches for one SET with the merged state of all layers as its next
-// batch, whatever the mode (C-1.3.5). It never blocks and may be called from
-// any goroutine; requests that were not served yet become one. The SET's Source
-// is AllSources.
+// batch, in any mode (C-1.3.5). One SET answers all requests that are open by then. The
+// SET's Source is AllSources. Sync never blocks, and may be called from any goroutine.
 func (c *PodConfig) Sync() {
 	select {
 	case c.sync <- struct{}{}:
@@ -164,10 +160,10 @@ func (c *PodConfig) Sync() {
 	}
 }
 
-// Once reads every source until its first reading, and returns the merged state of all
-// layers. A source without a reading when it or ctx ends leaves its layer not ready,
-// and the layer's Error says so; the layer uses its Restored set if there is one. Once
-// is called once, and not together with Batches.
+// Once reads every source once, and returns the merged state of all layers. If a source
+// ends, or ctx is done, before the source has answered, its layer is not ready: its Error
+// says so, and it uses its Restored set if there is one. Once may be called once, and not
+// together with Batches.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
 	start := time.Now()
 	f := newFold(c.asked(start), c.kept, c.visible)
@@ -183,7 +179,7 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 			m, ok := firstMessage(ctx, i, s)
 			at := time.Now()
 			if !ok || ctx.Err() != nil && errors.Is(m.err, ctx.Err()) {
-				at = start // it has not answered since
+				at = start // the error lasts since then
 				m.err = errors.New("source ended without an answer")
 				if ctx.Err() != nil {
 					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
@@ -242,7 +238,7 @@ func (c *PodConfig) receive(l Layer, m message, now time.Time) Layer {
 	return l
 }
 
-// asked returns the layers at the moment when their sources are first read.
+// asked returns the layers at now, when the wait for their sources begins.
 func (c *PodConfig) asked(now time.Time) []Layer {
 	layers := slices.Clone(c.layers)
 	for i, l := range layers {
@@ -256,9 +252,9 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	layer := f.layers[i].Restore(r)
 	next, changed := f.step(i, layer)
 	u := PodUpdate{Op: RESTORE, Source: layer.state.Source, Location: layer.state.Location}
-	// Earlier layers win, later ones are still empty: so all the layer's own pods are
-	// new. But they may form a cycle with pods that an earlier layer restored, and the
-	// layer's objects may be those that an earlier layer's pods name.
+	// Earlier layers win, and later ones are still empty: so all pods that the layer adds
+	// are in its RESTORE. Pods of earlier layers can change too: they may be on a cycle
+	// with the layer's pods, or name its objects.
 	var others []ident
 	for _, id := range changed {
 		if s := next.merged.Pod(id.key); s != nil && f.merged.Pod(id.key) == nil && s.Origin.Layer() == layer.state.Name {
@@ -269,7 +265,7 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	}
 	updates := diffPods(f.merged, next.merged, others)
 	for i := range updates {
-		if updates[i].Op == ADD { // of an earlier layer, which had to wait for an object
+		if updates[i].Op == ADD { // a pod of an earlier layer whose object the layer has
 			updates[i].Op = RESTORE
 		}
 	}
@@ -293,8 +289,8 @@ func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	return next, b, len(b.Updates)+len(b.ChangedSets) > 0 || differsInState(f.merged, next.merged)
 }
 
-// differsInState reports whether two states differ in anything that updates do not contain:
-// all but the pods and the time of the last good reading.
+// differsInState reports whether two states differ in what updates do not contain. The time
+// of the last good reading does not count.
 func differsInState(old, new *Merged) bool {
 	withoutLastGood := func(l LayerState) LayerState {
 		l.LastGood = time.Time{}

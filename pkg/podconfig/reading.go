@@ -13,29 +13,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// reading is the difference between two readings of a layer.
-type reading struct {
+// layerChange is the difference between two readings of a layer.
+type layerChange struct {
 	changedSets []pod.LastGoodSet // the files whose last good set changed
 	pods        change[*pod.Spec]
 	objects     change[*pod.Object]
-	troubles    map[string][]trouble // the files whose problems changed; nil is none
+	problems    map[string][]fileProblems // the files whose problems changed; empty: no problem any more
 }
 
-// trouble holds the problems of one file.
-type trouble struct {
+// fileProblems holds the problems of one file, and the pods that it has in a form that was
+// rejected.
+type fileProblems struct {
 	file     string
 	problems []pod.Problem
 	broken   []pod.Key
 }
 
-func (t trouble) compareTo(file string) int { return strings.Compare(t.file, file) }
+func (p fileProblems) compareTo(file string) int { return strings.Compare(p.file, file) }
 
-func (r *reading) empty() bool { return len(r.changedSets)+len(r.troubles) == 0 }
+func (r *layerChange) empty() bool { return len(r.changedSets)+len(r.problems) == 0 }
 
-// compare walks the old reading and the new one side by side. Shared parts cost
-// nothing, and a file that was read again without a change costs one comparison.
-func (l *Layer) compare(files sorted.List[source.File]) reading {
-	var r reading
+// compare returns the difference between the layer and a new reading, files. Parts that both
+// share cost nothing, and a file that was read again without a change costs one comparison.
+func (l *Layer) compare(files sorted.List[source.File]) layerChange {
+	var r layerChange
 	for old, new := range sorted.Diff(l.files, files, source.CompareFiles) {
 		if old == nil || new == nil || !sameReading(old, new) {
 			r.file(l, old, new)
@@ -44,7 +45,7 @@ func (l *Layer) compare(files sorted.List[source.File]) reading {
 	if l.state.Ready {
 		return r
 	}
-	for s := range l.lastGood.All() { // restored, and its file no longer exists
+	for s := range l.lastGood.All() { // remove the restored sets of files that no longer exist
 		if _, found := sorted.Find(files, s.File, compareFile); !found {
 			r.replace(s, pod.LastGoodSet{File: s.File})
 		}
@@ -52,8 +53,9 @@ func (l *Layer) compare(files sorted.List[source.File]) reading {
 	return r
 }
 
-// file notes the effects of a file that changed; either side may be nil.
-func (r *reading) file(l *Layer, old, new *source.File) {
+// file notes the effects of a file that changed. old is nil for a new file, new for a
+// removed one.
+func (r *layerChange) file(l *Layer, old, new *source.File) {
 	var none source.File
 	if old == nil {
 		old = &none
@@ -77,14 +79,14 @@ func (r *reading) file(l *Layer, old, new *source.File) {
 		})
 		new = &edited
 	}
-	if was, _ := sorted.Find(l.troubles, new.File, trouble.compareTo); !same(was.problems, new.Problems) || !same(was.broken, new.Broken) {
-		r.trouble(new)
+	if was, _ := sorted.Find(l.fileProblems, new.File, fileProblems.compareTo); !same(was.problems, new.Problems) || !same(was.broken, new.Broken) {
+		r.setProblems(new)
 	}
 	r.replace(before, after)
 }
 
 // replace notes the differences between two sets of a file.
-func (r *reading) replace(before, after pod.LastGoodSet) {
+func (r *layerChange) replace(before, after pod.LastGoodSet) {
 	pods, objects := differing(before.Pods, after.Pods), differing(before.Objects, after.Objects)
 	if len(pods)+len(objects) == 0 {
 		return
@@ -106,38 +108,38 @@ func (c *change[T]) note(file string, values []T, ids []ident) {
 	c.ids = append(c.ids, ids...)
 }
 
-// trouble notes the current problems of a file.
-func (r *reading) trouble(f *source.File) {
-	if r.troubles == nil {
-		r.troubles = make(map[string][]trouble)
+// setProblems notes the current problems of a file.
+func (r *layerChange) setProblems(f *source.File) {
+	if r.problems == nil {
+		r.problems = make(map[string][]fileProblems)
 	}
-	r.troubles[f.File] = nil
+	r.problems[f.File] = nil
 	if len(f.Problems)+len(f.Broken) > 0 {
-		r.troubles[f.File] = []trouble{{f.File, f.Problems, f.Broken}}
+		r.problems[f.File] = []fileProblems{{f.File, f.Problems, f.Broken}}
 	}
 }
 
-// patchTroubles returns the layer's troubles after the reading, and the problems
-// in them.
-func (r *reading) patchTroubles(before sorted.List[trouble]) (after sorted.List[trouble], problems []pod.Problem) {
-	after = sorted.Patch(before, sortedNames(r.troubles), trouble.compareTo, func(file string) []trouble { return r.troubles[file] })
-	for t := range after.All() {
-		problems = append(problems, t.problems...)
+// patchProblems returns the problems of a layer's files after the reading: by file, and all
+// in one list.
+func (r *layerChange) patchProblems(before sorted.List[fileProblems]) (after sorted.List[fileProblems], all []pod.Problem) {
+	after = sorted.Patch(before, sortedNames(r.problems), fileProblems.compareTo, func(file string) []fileProblems { return r.problems[file] })
+	for p := range after.All() {
+		all = append(all, p.problems...)
 	}
-	return after, problems
+	return after, all
 }
 
-// heirs returns a function that names, for a pod, the first file in byte order
-// that holds it in a form that was rejected.
-func heirs(troubles sorted.List[trouble]) func(ident) string {
+// filesWithRejected returns a function that names, for a pod, the first file in byte order
+// that has it in a form that was rejected; "" for none.
+func filesWithRejected(problems sorted.List[fileProblems]) func(ident) string {
 	var files map[pod.Key]string // made on the first call
 	return func(id ident) string {
 		if files == nil {
 			files = make(map[pod.Key]string)
-			for t := range troubles.All() {
-				for _, key := range t.broken {
+			for p := range problems.All() {
+				for _, key := range p.broken {
 					if _, known := files[key]; !known {
-						files[key] = t.file
+						files[key] = p.file
 					}
 				}
 			}
@@ -151,12 +153,13 @@ func healthy(f *source.File) bool {
 	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
 }
 
-// lastGoodAfter returns the last good set of a file after a reading: what was read and, while
-// the file has any problem, everything of the set before that is missing now. A broken
-// file removes nothing (I9, F40). An unchanged item keeps its pointer.
+// lastGoodAfter returns the last good set of a file after a reading. It has the pods and
+// objects that were read. If the file has any problem, it also has those of the set before
+// that the reading lacks: a broken file removes nothing (I9, F40). An unchanged item keeps
+// its pointer.
 //
-// Where both together exceed the limit of a file, it returns before and false: a file
-// that stays broken and names other pods each time does not grow without end.
+// If both together exceed the limit of a file, it returns before and false. Otherwise a
+// broken file that has other pods at each reading would make the set grow without end.
 func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSet, fits bool) {
 	after = pod.LastGoodSet{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
 	if healthy(f) {
@@ -171,8 +174,8 @@ func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSe
 	return after, true
 }
 
-// share returns now, with pointers from before for unchanged items; before itself, when
-// all are unchanged.
+// share returns now, with the pointers of before for unchanged items. If all are unchanged,
+// it returns before itself.
 func share[T item](before, now []T) []T {
 	if len(before) == 0 {
 		return now
@@ -202,12 +205,12 @@ func share[T item](before, now []T) []T {
 	return out
 }
 
-// keepImmutable returns f with each immutable object as it was before, and a problem where the
-// file changes it. As in an API server, an immutable object can be deleted and created
-// again, but not edited.
+// keepImmutable returns f with the previous version of each immutable object that the file
+// changes, and a problem for each. As in an API server, an immutable object can be deleted
+// and created again, but not edited.
 func keepImmutable(before pod.LastGoodSet, f *source.File) *source.File {
 	out := f
-	var at map[ident]int // the first of each ident; made for the first immutable object
+	var at map[ident]int // indexes in f.Objects, the first of each ident; made for the first immutable object
 	for _, o := range before.Objects {
 		if !o.Immutable() || o.Origin.FromAPI() { // the API server enforces it itself
 			continue
@@ -238,7 +241,7 @@ func keepImmutable(before pod.LastGoodSet, f *source.File) *source.File {
 	return out
 }
 
-// keep returns now and, after it, the items of before that are missing.
+// keep returns now, followed by the items of before that it lacks.
 func keep[T item](before, now []T) []T {
 	if len(before) == 0 {
 		return now
@@ -256,8 +259,8 @@ func keep[T item](before, now []T) []T {
 	return out
 }
 
-// differing returns the idents between the common beginning and the common end
-// of two lists.
+// differing returns the idents of both lists, except those of their common beginning and
+// their common end.
 func differing[T item](a, b []T) []ident {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
@@ -282,7 +285,8 @@ func sameReading(a, b *source.File) bool {
 		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
 }
 
-// sameItems compares the items of two readings, at no cost when it is one list.
+// sameItems reports whether two lists have identical items. It costs nothing if they share
+// their memory.
 func sameItems[T item](a, b []T) bool {
 	if len(a) != len(b) {
 		return false
@@ -290,7 +294,7 @@ func sameItems[T item](a, b []T) bool {
 	return len(a) == 0 || &a[0] == &b[0] || slices.EqualFunc(a, b, identical[T])
 }
 
-// same compares two lists, at no cost when they are one.
+// same reports whether two lists are equal. It costs nothing if they share their memory.
 func same[E comparable](a, b []E) bool {
 	if len(a) != len(b) {
 		return false

@@ -1,9 +1,12 @@
 // Package podconfig merges layers into one set of desired pods and yields the changes
 // as PodUpdates in the kubelet's order.
 //
-// It reads sources; it alone keeps last good versions, marks staleness and knows which
-// file of a layer holds a key (the incumbent). Its results are immutable and shared:
-// merged states are new values that reuse unchanged Specs by pointer.
+// A layer is one source with what podconfig keeps of it: the last good version of each
+// pod and file, whether the source can be read, and which file owns a pod that several
+// files define. Where two layers define a pod, the earlier one wins. Results are immutable:
+// each merged state is a new value that shares the unchanged Specs with the one before.
+//
+// Numbers such as C-1.2.10, I9 and F43 are entries of docs/contract.md.
 //
 // The one rule: it never removes a pod because a source has not answered.
 package podconfig
@@ -15,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// Op is what a PodUpdate asks of its reader (C-1.1.7, C-1.3).
+// Op is the operation of a PodUpdate (C-1.1.7, C-1.3).
 type Op string
 
 const (
@@ -28,31 +31,33 @@ const (
 	RESTORE   Op = "RESTORE"
 )
 
-// PodUpdate is one operation on pods of one layer, as the kubelet's.
+// PodUpdate is one operation on pods of one layer, as in the kubelet.
 type PodUpdate struct {
 	Op       Op
-	Source   string      // kind of the layer: file, http, stdin, …
-	Location string      // the layer's path or URL as given
-	Pods     []*pod.Spec // sorted by key; for REMOVE the last known specs; empty in a first, empty ADD
-	// Old holds, for UPDATE, RECONCILE and DELETE, the specs before, index for
-	// index with Pods; nil otherwise.
+	Source   string // kind of the layer: file, http, stdin, …
+	Location string // the layer's path or URL as given
+	// Pods are sorted by key. A REMOVE has their last known specs. An ADD without pods says
+	// only that the layer is ready (see Diff).
+	Pods []*pod.Spec
+	// Old holds the previous spec of each of Pods, in the same order, for UPDATE, RECONCILE
+	// and DELETE; nil otherwise.
 	Old []*pod.Spec
 }
 
-// Batch is everything one message of one source led to: updates in the
-// kubelet's order (C-1.2.10) and the state they lead to. A batch without
-// updates reports a change of problems, conflicts or staleness alone.
+// Batch is the effect of one reading of one source: updates in the kubelet's order
+// (C-1.2.10), and the merged state after them. A batch without updates reports other
+// changes, as of problems, conflicts or staleness.
 type Batch struct {
 	Updates []PodUpdate
 	State   *Merged
-	// Layer names the layer whose message it was, ChangedSets the files of that layer whose
-	// last good set changed, each with its whole new set; an empty one no longer has
-	// any. A reader that applies the ChangedSets of every batch has each layer's last good
-	// set. In a RESTORE batch the ChangedSets are the restored set.
-	Layer       string
+	// Layer is the layer that was read; "" for an answer to Sync.
+	Layer string
+	// ChangedSets has the new last good set of each file of the layer whose set changed; an
+	// empty set means that the file has none any more. A reader that applies the
+	// ChangedSets of every batch has the last good sets of all layers. A RESTORE batch has
+	// the restored sets.
 	ChangedSets []pod.LastGoodSet
-	// First says that the message was the layer's first set: from here on the layer is
-	// ready.
+	// First says that this was the layer's first complete set: it makes the layer ready.
 	First bool
 }
 
@@ -62,14 +67,14 @@ type Restored struct {
 	At    time.Time         // when the layer was last read without an error
 }
 
-// Merged is the state of all layers, merged. It is immutable, and shares with
-// the state before it whatever did not change.
+// Merged is the merged state of all layers. It is immutable, and shares its unchanged
+// parts with the state before it.
 type Merged struct {
 	Pods      sorted.List[*pod.Spec]   // winners, sorted by key, bound to the config objects they name
 	Objects   sorted.List[*pod.Object] // config objects, first layer wins, sorted by kind and key
 	Layers    []LayerState             // in layer order
 	Conflicts []Conflict               // sorted by key
-	Problems  []pod.Problem            // rejections, sorted by file, line, column; of files, pods, cycles, references
+	Problems  []pod.Problem            // of files, pods, dependency cycles and references, sorted by file, line, column
 	Skipped   []pod.Problem            // what sources skipped, with reasons
 }
 
@@ -79,30 +84,30 @@ type LayerState struct {
 	Source   string // kind
 	Location string
 	Ready    bool // has yielded a complete set at least once
-	Ended    bool // its sequence ended; its last set stays
-	Pods     int  // pods it holds, last good ones included, before the merge
-	// Error is why the last read failed; "" when it succeeded.
+	Ended    bool // the source delivers nothing more; its last set stays
+	Pods     int  // how many pods the layer has before the merge, last good versions included
+	// Error is why the last reading failed; "" if it succeeded.
 	Error string
-	// Since is when the error began or, for a layer that has not answered yet, when it
-	// was first read; zero otherwise.
+	// Since is when Error began. Before the source has answered, it is when the wait for
+	// its answer began. Zero otherwise.
 	Since time.Time
-	// Restored says that its pods are those that the previous agent stored: the layer
-	// is not ready yet.
+	// Restored says that the layer is not ready yet, and uses the set that the previous
+	// agent stored.
 	Restored bool
-	// LastGood is when its set was last read without an error, zero when never.
+	// LastGood is when the source was last read without an error, zero if never.
 	LastGood time.Time
 }
 
-// Stale reports whether the layer uses an older reading because it cannot be read.
+// Stale reports whether the layer uses an older set because it cannot be read.
 func (l LayerState) Stale() bool { return l.Error != "" && (l.Ready || l.Restored) }
 
-// Conflict is one pod that two places define: the loser is left out and named.
+// Conflict is a pod or a config object that two places define. The merge uses Winner.
 type Conflict struct {
 	Kind   string // "Pod", or the kind of a config object
 	Key    pod.Key
 	Winner pod.Origin
 	Loser  pod.Origin
-	Reason string // "earlier layer wins", "running owner stays", "first path in byte order", "first in the file"
+	Reason string // why Winner won, as "earlier layer wins"
 }
 
 // Pod returns the spec of key, nil when it is not in the desired set.
@@ -111,8 +116,9 @@ func (m *Merged) Pod(key pod.Key) *pod.Spec {
 	return s
 }
 
-// Object returns the config object of that kind and key that the first layer holds, nil
-// when none does. A pod may be bound to the object of a later layer (Config.Visible).
+// Object returns the config object of that kind and key of the first layer that has one;
+// nil for none. A pod that may not see the objects of that layer is bound to one of a later
+// layer (Config.Visible).
 func (m *Merged) Object(kind string, key pod.Key) *pod.Object {
 	o, _ := sorted.Find(m.Objects, ident{kind, key}, compareItem[*pod.Object])
 	return o
