@@ -15,28 +15,26 @@ import (
 type Node struct {
 	// Name is compared with node affinity and, unless it is "", with spec.nodeName.
 	Name string
-	// Labels are compared with node selectors and node affinity. Without labels a pod that has
-	// a node selector is refused.
+	// Labels are compared with node selectors and node affinity.
 	Labels map[string]string
 	Taints []v1.Taint // only NoExecute counts, and not for static pods
 	// OS is as in GOOS. If it is "", no pod is refused because of its operating system.
 	OS string
-	// Kernel is the kernel's release, "6.1.0-13-amd64": it decides which sysctls are safe. If
-	// it is not known, sysctls that are safe only from some kernel on are not.
+	// Kernel is the kernel's release, as "6.1.0-13-amd64". Some sysctls are safe only in newer
+	// kernels; with an unknown release, "", they count as unsafe.
 	Kernel string
 	// Sysctls are the unsafe sysctls that pods may set: names, and patterns that end in "*".
 	Sysctls []string
-	// Allocatable is the total that pods may request. A resource that it does not list is not
-	// limited (C-1.31.4a). A size of huge pages that it does not list does not exist on the
-	// node. If it is empty, nothing is limited.
+	// Allocatable is the total that pods may request. If it is empty, nothing is limited. Else a
+	// resource that it does not list is not limited (C-1.31.4a), but a size of huge pages that
+	// it does not list is not available.
 	Allocatable v1.ResourceList
-	// UIDs are UIDs that are in use beside those of the admitted specs, each with the pod that
-	// uses it: the UID of a terminated pod that is not removed yet, or the UID of an instance
-	// of a pod whose spec has another UID by now. Another pod may not use them. They take no
-	// capacity.
+	// UIDs has the UIDs that are in use although no admitted spec has them, each with its pod:
+	// that of a terminated pod that is not removed yet, and that of an instance whose pod has
+	// another UID by now. No other pod may use them. They take no capacity.
 	UIDs map[string]pod.Key
 	// Terminating holds the keys of admitted pods that are stopping. They keep their capacity
-	// and ports until nothing of them is left.
+	// and ports until they are removed.
 	Terminating map[pod.Key]bool
 	// MaxPods is how many pods the node may have; 0 is no limit.
 	MaxPods int
@@ -50,18 +48,17 @@ type Node struct {
 	InCluster bool
 }
 
-// Halted is the reason of a node that starts no pods, and a text for a person.
+// Halted says why a node starts no pods: a reason, and a message for a person.
 type Halted struct{ Reason, Message string }
 
 // Refusal is why a pod may not start. Reason and Message are the kubelet's (C-1.31).
 type Refusal struct {
 	Spec            *pod.Spec
 	Reason, Message string
-	// Detail is for the log: it says what on this node the pod does not fit, if Message does
-	// not say it.
+	// Detail, for the log, says what does not fit on this node, if Message does not say it.
 	Detail string
-	// Final says that the pod becomes Failed and is not judged again. Only pods of an API
-	// server, which a controller replaces, are refused like this (C-1.15.1), and only if they
+	// Final says that the pod becomes Failed and is not judged again. Only a pod of an API
+	// server, where a controller replaces it, is refused finally (C-1.15.1), and only if it
 	// would not fit without the terminating pods either. Any other refused pod is Pending, and
 	// may start later.
 	Final bool
@@ -72,11 +69,10 @@ type Refusal struct {
 // and are not judged again (C-1.31.5). The caller judges a refused pod that is not Final again
 // when the set changes (unlike the kubelet, C-1.31.4).
 //
-// A scheduler assigns new pods to the capacity of a pod that was deleted by force, even while
-// that pod still stops on the node. The kubelet admits such a new pod at once. Admit refuses
-// it, but not finally, if it fits without the terminating pods (Node.Terminating): it waits
-// until they are gone. Pods that Admit judges after it do not get the capacity or the ports
-// that it waits for.
+// A scheduler gives the capacity of a pod that was deleted by force to new pods, even while the
+// deleted pod still stops on the node. The kubelet admits such a new pod at once. Admit refuses
+// it, but not finally, if it fits without the terminating pods (Node.Terminating). No pod that
+// Admit judges later gets the capacity or the ports that this one waits for.
 //
 // Admit judges pods in the order in which they start (StartOrder); the first one gets the port
 // or the capacity. No pod is stopped for one of higher priority: there is no preemption
@@ -84,7 +80,7 @@ type Refusal struct {
 // arguments, except for two pods of one key: then the first one stays.
 func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Refusal) {
 	now := newAdmission(node, admitted)
-	later := now // when the terminating pods are gone
+	later := now // the node without the terminating pods
 	if len(node.Terminating) > 0 {
 		later = newAdmission(node, slices.DeleteFunc(slices.Clone(admitted), func(s *pod.Spec) bool { return node.Terminating[s.Key] }))
 	}
@@ -135,7 +131,7 @@ func uidOwners(want []*pod.Spec) map[string]pod.Key {
 // DuplicateUID is the reason of a Refusal: the UID is another pod's.
 const DuplicateUID = "DuplicateUID"
 
-// messages are the kubelet's, by reason, where they do not depend on this node.
+// messages has the kubelet's messages that do not depend on this node, by reason.
 var messages = map[string]string{
 	"PodOSSelectorNodeLabelDoesNotMatch": "Failed to admit pod as the `kubernetes.io/os` label doesn't match node label",
 	"PodOSNotSupported":                  "Failed to admit pod as the OS field doesn't match node OS",
@@ -153,10 +149,9 @@ func refusal(spec *pod.Spec, reason, detail string, final bool) Refusal {
 	return Refusal{Spec: spec, Reason: reason, Message: detail, Final: final}
 }
 
-// StartOrder is negative if a starts before b: the pod of higher priority starts first, then the
-// one that was created earlier (C-1.15.1), then the one that is earlier by file and line, then by
-// key. Static pods have no creation time and come first. StartOrder is 0 only for pods of one key,
-// time and place.
+// StartOrder is negative if a starts before b. Pods start by priority, highest first, then by
+// creation time (C-1.15.1), file, line and key. Static pods have no creation time and come
+// before others of their priority. StartOrder is 0 only for pods that agree in all of these.
 func StartOrder(a, b *pod.Spec) int {
 	return cmp.Or(
 		-cmp.Compare(Priority(a), Priority(b)),
@@ -181,10 +176,11 @@ type admission struct {
 	keys  map[pod.Key]int
 	uids  map[string][]*pod.Spec
 	ports map[portSlot]*portHolders
-	used  v1.ResourceList // sum of the requests, of the resources in node.Allocatable
+	used  v1.ResourceList // sum of all requests for the resources that the node limits
 	// excluded is the admitted spec whose edit is being judged: it does not count meanwhile.
-	// Those in replaced do not count any more: an accepted edit has replaced them.
 	excluded *pod.Spec
+	// replaced has the specs that an accepted edit has replaced. They do not count, even if
+	// ports still has them.
 	replaced map[*pod.Spec]bool
 }
 
@@ -205,16 +201,15 @@ type portSlot struct {
 	port     int32
 }
 
-// portHolders are the pods that hold a port of the node, by their addresses: one lookup finds
-// the conflict, however many addresses there are.
+// portHolders has the pods that use a port of the node, by address. So a conflict is found at
+// the same cost for any number of addresses.
 type portHolders struct {
-	all   holders
-	every holders             // those that hold it at every address
-	at    map[string]*holders // those that hold it at one address
+	all   holders             // at any address
+	every holders             // at every address (0.0.0.0)
+	at    map[string]*holders // at one address
 }
 
-// holders are the pods that hold the same port, in the order of their admission. Almost always
-// there is one.
+// holders has pods in the order of their admission; almost always there is one.
 type holders struct {
 	first *pod.Spec
 	more  []*pod.Spec
@@ -230,8 +225,8 @@ func (h *holders) add(spec *pod.Spec) {
 	}
 }
 
-// holder returns the first of the pods that counts, nil for none. It drops replaced ones, so
-// that each is passed over once.
+// holder returns the first of the pods that is neither replaced nor excluded, nil for none. It
+// drops replaced pods, so that no later call visits them.
 func (a *admission) holder(h *holders) *pod.Spec {
 	if h == nil {
 		return nil
@@ -301,11 +296,11 @@ func (a *admission) discount(spec *pod.Spec) {
 }
 
 // judge returns the first reason against spec (C-1.31.4a), "" for none, and the detail for
-// the log. The order is the kubelet's. The rule twice comes before: the kubelet never judges
-// two pods of one name or UID.
+// the log. The order is the kubelet's, after the rule duplicate: the kubelet does not have to
+// judge two pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
-		a.twice, a.pressure, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
+		a.duplicate, a.pressure, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
 	} {
 		if reason, detail = rule(spec); reason != "" {
 			return reason, detail
@@ -314,7 +309,8 @@ func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-func (a *admission) twice(spec *pod.Spec) (reason, detail string) {
+// duplicate refuses a second pod of a name or a UID.
+func (a *admission) duplicate(spec *pod.Spec) (reason, detail string) {
 	if a.keys[spec.Key] > 0 {
 		return "DuplicatePod", "another pod already has the name " + spec.Key.String()
 	}
@@ -345,9 +341,9 @@ func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// hostPorts lists the host ports of a pod: those of containers that keep running, and on the
-// host network every container port. It lists at most pod.MaxPorts: a pod that is being
-// deleted, or that an older agent recorded, may have more.
+// hostPorts lists the host ports of a pod's regular containers and sidecars; on the host network
+// these are all their ports. It lists at most pod.MaxPorts: a pod that is being deleted, or that
+// an older agent recorded, may have more.
 func hostPorts(p *v1.Pod) []v1.ContainerPort {
 	var list []v1.ContainerPort
 	collect := func(c *v1.Container) {
@@ -372,7 +368,8 @@ func hostPorts(p *v1.Pod) []v1.ContainerPort {
 	return list
 }
 
-// portHolder returns a pod that holds the port at an address, nil for none.
+// portHolder returns a pod whose use of the port conflicts with a use at this address, nil for
+// none.
 func (a *admission) portHolder(slot portSlot, ip string) *pod.Spec {
 	h := a.ports[slot]
 	switch {

@@ -19,8 +19,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// pressure refuses a pod while the node is under pressure (C-1.31): under MemoryPressure alone,
-// only one without requests and limits that does not tolerate it. Critical pods are admitted.
+// pressure refuses a pod while the node is under pressure (C-1.31). Exceptions are critical pods
+// and, on a node of a cluster, static pods. Under MemoryPressure alone, only a BestEffort pod
+// without a toleration of it is refused.
 func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
 	under := a.node.Pressure
 	if len(under) == 0 || Priority(spec) >= pod.PriorityClusterCritical || a.node.InCluster && !spec.Origin.FromAPI() {
@@ -37,7 +38,8 @@ func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
 	return "Evicted", fmt.Sprintf("The node had condition: %v. ", under)
 }
 
-// sysctls refuses a pod with a sysctl that is neither safe nor allowed, or is the host's own.
+// sysctls refuses a pod with a sysctl that is neither safe nor allowed, or that would change the
+// host: one of a namespace that the pod shares with it.
 func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	sc := spec.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -66,10 +68,9 @@ func matches(pattern, name string) bool {
 	return sysctl.NormalizeName(pattern) == name
 }
 
-// safeSysctl reports whether a sysctl is a pod's own and does no harm to others (contract,
-// appendix F; the kubelet before 1.37 does not know tcp_notsent_lowat and
-// tcp_slow_start_after_idle). In older kernels some are global. For an unknown kernel none of
-// those count as safe.
+// safeSysctl reports whether a sysctl affects only the pod that sets it (contract, appendix F;
+// the kubelet before 1.37 does not know tcp_notsent_lowat and tcp_slow_start_after_idle). In
+// older kernels some affect the whole node: for an unknown kernel they do not count as safe.
 func safeSysctl(name, kernel string) bool {
 	since := func(major, minor uint) bool {
 		v, err := version.ParseGeneric(kernel)
@@ -91,8 +92,8 @@ func safeSysctl(name, kernel string) bool {
 	return false
 }
 
-// system compares the pod's own label and spec.os with this node's system. It reads the
-// label, not the node selector.
+// system compares the pod's label kubernetes.io/os and its spec.os with this node's operating
+// system. It does not read the node selector.
 func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	if a.node.OS == "" {
 		return "", ""
@@ -106,8 +107,9 @@ func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// fit compares the pod's requests, its overhead included, with what is left. Limits do not
-// count. Init containers and sidecars count as they run: one after another, or together.
+// fit compares the pod's requests, its overhead included, with what other pods leave of
+// Node.Allocatable. As in the scheduler, requests of containers that run at the same time, such
+// as sidecars, are added up; of init containers, which run one after another, the highest counts.
 func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
 		return "OutOf" + string(v1.ResourcePods), insufficient(v1.ResourcePods, 1, int64(n), int64(a.node.MaxPods))
@@ -169,7 +171,7 @@ func (a *admission) requests(p *v1.Pod) v1.ResourceList {
 }
 
 // affinity compares the node selector and the required node affinity with this node's labels
-// and name.
+// and name. Without labels, it refuses every pod that has a node selector.
 func (a *admission) affinity(spec *pod.Spec) (reason, detail string) {
 	p := spec.Pod
 	if p.Spec.NodeSelector == nil && p.Spec.Affinity == nil {
@@ -199,7 +201,7 @@ func (a *admission) nodeName(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// taints refuses pods of an API server only: static pods tolerate all taints.
+// taints refuses a pod that does not tolerate a NoExecute taint. Static pods tolerate all taints.
 func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
 	if !spec.Origin.FromAPI() {
 		return "", ""

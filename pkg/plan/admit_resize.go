@@ -7,22 +7,22 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Why a resize is not carried out (C-1.34.2).
+// The reasons not to carry out a resize (C-1.34.2).
 const (
-	deferred   = "Deferred"   // it fits when enough other pods are gone
-	infeasible = "Infeasible" // it never fits on this node
+	deferred   = "Deferred"   // it does not fit beside the other pods
+	infeasible = "Infeasible" // it would not fit on the empty node either
 )
 
-// Edits judges edits of admitted pods, one after another, each beside all other admitted
-// pods. Only NewEdits iterates over all pods; judging an edit does not.
+// Edits judges edits of admitted pods, one after another, each beside all other admitted pods.
+// NewEdits takes time in proportion to all pods, the other methods do not.
 type Edits struct{ a *admission }
 
 // NewEdits returns an Edits for the admitted pods. It does not copy node.UIDs: an entry that
 // the caller adds or deletes counts for the edits that are judged after that.
 func NewEdits(admitted []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, admitted)} }
 
-// Check judges an edit that needs a new instance: updated in place of current, an admitted
-// pod. r is why it is refused.
+// Check judges an edit that needs a new instance: the pod updated in place of the admitted pod
+// current. r is why it is refused.
 func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	e.a.exclude(current)
 	reason, detail := e.a.judge(updated)
@@ -59,8 +59,8 @@ func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 	return "", ""
 }
 
-// exclude takes an admitted pod out of the count: its key, requests, UID and ports do not
-// count until include.
+// exclude leaves an admitted pod out until include: its key, requests, UID and ports do not
+// count.
 func (a *admission) exclude(spec *pod.Spec) {
 	a.discount(spec)
 	a.excluded = spec

@@ -16,15 +16,15 @@ const (
 	maxDelay   = 5 * time.Minute
 )
 
-// crash returns the crash streak of the container that follows the exited container c, the
-// delay before it, and the end of that delay; a zero end is at once.
+// crash returns the crash streak after the exited container c, the delay before it restarts,
+// and when that delay ends; zero is at once.
 //
-// The first crash restarts at once. After crash n+1 in a row the restart waits 10 s · 2^(n-1)
-// from the exit, at most 5 min or the node's own cap (C-1.22.5, B2). A run of at least twice
-// the cap resets the streak, and so does a change of resources. The streak is an annotation of
-// the container, so that a new agent continues it (unlike C-1.32.4). If the clock was set back
-// by more than the delay, the delay ends: an exit in the future does not show how much time
-// has passed since (F14).
+// After the first crash the container restarts at once. After the second one in a row the
+// restart waits 10 s from the exit, and each further crash doubles the delay, up to 5 min or
+// the node's own cap (C-1.22.5, B2). A run of at least twice the cap resets the streak, and so
+// does a change of resources. The streak is stored in an annotation of the container, so that
+// a new agent continues it (unlike C-1.32.4). If the clock was set back by more than the delay,
+// the container restarts at once (F14).
 func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due time.Time) {
 	end := c.FinishedAt
 	if end.IsZero() { // the runtime does not report the time of the exit
@@ -45,10 +45,9 @@ func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due t
 }
 
 // probeCrash is crash for a container that is killed at end because a probe failed. As in the
-// kubelet, the restart happens at once if, at end, the delay since the exit of the container
-// before this one is over. If it is not, the restart waits for the whole delay, counted from
-// this container's own exit. During that wait tidy removes the container before it; then the
-// wait just continues.
+// kubelet, the delay runs from the exit of the container before this one: if it is over at end,
+// the restart happens at once. If it is not, the restart waits for the whole delay again, from
+// this container's own exit. That wait does not change when tidy removes the container before.
 func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {
@@ -67,11 +66,12 @@ func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay 
 	return n + 1, delay, s.dueAfter(end, delay)
 }
 
-// streak counts the crashes in a row before a container that exited at end.
+// streak returns the crashes in a row before a container that exited at end; 0 if its run
+// resets them.
 func (s *planner) streak(c pod.Container, end time.Time) int {
-	forgotten := !c.StartedAt.IsZero() && end.Sub(c.StartedAt) >= 2*s.maxDelay()
+	ranLong := !c.StartedAt.IsZero() && end.Sub(c.StartedAt) >= 2*s.maxDelay()
 	resized := c.Resources != "" && len(pod.ResourcesChanged(c.Resources, s.Want.Resources(c.Name))) > 0
-	if forgotten || resized {
+	if ranLong || resized {
 		return 0
 	}
 	return max(c.CrashStreak, 0)
@@ -83,8 +83,8 @@ func (s *planner) delay(n int) time.Duration {
 
 func (s *planner) maxDelay() time.Duration { return cmp.Or(s.MaxBackoff, maxDelay) }
 
-// dueAfter returns when a delay that began at end is over. It is zero, for at once, if end is
-// more than the delay in the future.
+// dueAfter returns when a delay that began at end is over. If end is more than the delay in the
+// future, it returns zero, for at once.
 func (s *planner) dueAfter(end time.Time, delay time.Duration) time.Time {
 	if end.Sub(s.Now) > delay {
 		return time.Time{}

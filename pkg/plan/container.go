@@ -13,18 +13,19 @@ import (
 
 // container decides about one regular container (C-1.19.6) or one sidecar (C-1.20.5); only
 // their restart policies differ. The left column is the state of the newest container of this
-// name in the instance. The first row that matches decides; only after the row "postStart is
-// due" the two rows below it apply as well. Containers outside the newest sandbox do not run
-// any more: the rule duplicates has stopped them.
+// name in the instance. The first row that matches decides, except that a postStart hook that
+// is due and changed resources are both handled. Containers outside the newest sandbox do not
+// run any more: the rule duplicates has stopped them.
 //
 //	 state   | when                                      | plan
 //	---------+-------------------------------------------+----------------------------------------
 //	 none    | the instance has no container of the name | start
 //	 any     | its definition changed                    | pull, stop, start; no back-off
-//	 running | its postStart hook failed                 | stop, then as exited
+//	 running | a restart was requested                   | pull, stop, start; no back-off. Until a
+//	         |                                           | new one may start: run a hook that is due
+//	         | its postStart hook failed                 | stop; the next plan treats it as exited
 //	         | its liveness or startup probe failed      | stop; start, if its policy allows and
 //	         |                                           | it is not in back-off
-//	         | a restart was requested                   | pull, stop, start; no back-off
 //	         | postStart is due                          | run the hook
 //	         | resources changed                         | update; restart if its resize policy
 //	         |                                           | says so
@@ -35,6 +36,9 @@ import (
 //	 exited  | a restart was requested                   | start; no back-off
 //	         | its rules or its policy allow a restart   | start, when its back-off is over
 //	         | else                                      | keep
+//
+// A stop for a failed hook or probe that has begun is completed, even if the probe succeeds now
+// or another one fails.
 func (s *planner) container(name string) {
 	c, ok := s.Container(name)
 	switch {
@@ -53,7 +57,7 @@ func (s *planner) container(name string) {
 	}
 }
 
-// Why a container is replaced for another reason than its own exit (Step.Why).
+// The reasons to replace a container that did not exit by itself (Step.Why).
 const (
 	WhyEdited    = "definition changed"
 	WhyResized   = "resources changed"
@@ -82,8 +86,9 @@ func (s *planner) running(c pod.Container) {
 	}
 }
 
-// killReason returns why a running container has to be killed, as ContainerNotes.Killed
-// records it; "" when it may run on. An agent completes a kill that an earlier agent began.
+// killReason returns why a running container has to be killed, as a value of
+// ContainerNotes.Killed; "" when it may run on. A recorded reason, also of an earlier agent,
+// comes before a new one.
 func (s *planner) killReason(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	notes := s.Record.ContainerNotes[c.ID]
@@ -106,7 +111,7 @@ func (s *planner) killReason(c pod.Container) string {
 
 // killFor stops a container whose probe or postStart hook failed; why is the killReason. After
 // a failed probe the plan also restarts the container, unless its policy or a back-off prevents
-// that. After a failed hook the next plan treats it as any exited container.
+// that. After a failed hook the next plan decides about the exited container.
 func (s *planner) killFor(c pod.Container, why string) {
 	text := why + " probe failed"
 	if why == pod.HookFailed {
@@ -124,13 +129,12 @@ func (s *planner) killFor(c pod.Container, why string) {
 }
 
 // resize gives a running container the resources of its spec: in place, or by a restart if
-// its resize policy says RestartContainer (C-1.34.4); an init container that is no sidecar is
-// never restarted for it (C-1.34.8). If neither the container nor the record
-// shows its current resources, they stay: an older agent made it. A container that does not
-// run gets the resources when it starts.
+// its resize policy says RestartContainer (C-1.34.4). An init container that is no sidecar is
+// never restarted for it (C-1.34.8). If an older agent made the container, and nothing shows
+// its current resources, resize changes nothing.
 func (s *planner) resize(c pod.Container) {
 	has := cmp.Or(s.Record.ContainerNotes[c.ID].Resources, c.Resources)
-	if has == "" && s.Record.Want != nil { // an older agent made it and did not note its resources
+	if has == "" && s.Record.Want != nil { // an older agent did not note the resources
 		has = s.Record.Want.Resources(c.Name)
 	}
 	if has == "" {
@@ -176,23 +180,22 @@ func (s *planner) replace(c pod.Container, why string) bool {
 }
 
 // replaceStep stops a container that a new one replaces. A restart request may have set the
-// grace. After a restart request or a resize the container's hash is still that of the spec,
-// so Step.Killed notes that the container has to be replaced even if the agent restarts.
+// grace.
+//
+// If the agent restarts after the stop, the hash of the container shows a changed definition,
+// but neither a restart request nor a resize. So for these two, Step.Killed records that a new
+// container is due.
 func (s *planner) replaceStep(c pod.Container, why string) Step {
-	asked := s.Record.ContainerNotes[c.ID].Killed
-	if why == WhyResized { // the runtime shows a changed definition, but not changed resources
-		asked = pod.OnRequest
-	}
-	if asked != pod.OnRequest {
+	if why != WhyResized && s.Record.ContainerNotes[c.ID].Killed != pod.OnRequest {
 		return s.stopStep(c, why, s.grace())
 	}
-	step := s.stopStep(c, why, s.killGrace(c, asked))
-	step.Killed = asked
+	step := s.stopStep(c, why, s.killGrace(c, pod.OnRequest))
+	step.Killed = pod.OnRequest
 	return step
 }
 
-// startCreated starts a container that was created and not started: the agent or the runtime
-// ended in between (P2, C-1.19.8).
+// startCreated starts a container that was created and not started, because the agent or the
+// runtime exited in between (P2, C-1.19.8).
 func (s *planner) startCreated(c pod.Container) {
 	const why = "created and not started"
 	if !s.InSandbox(c) || s.Changed(c) {
@@ -206,7 +209,7 @@ func (s *planner) startCreated(c pod.Container) {
 }
 
 // lost stops a container whose state the runtime does not know, and restarts it unless its
-// policy is Never. Restart rules do not apply: they match exit codes, and there is none.
+// policy is Never. Restart rules do not apply: they match an exit code, which is not known.
 func (s *planner) lost(c pod.Container) {
 	const why = "state is unknown"
 	s.stop(c, why)
@@ -256,8 +259,8 @@ func (s *planner) run(name, id, why string) {
 	}
 }
 
-// mayStart reports whether container name may be started now. A container that may not does
-// not delay the others.
+// mayStart reports whether container name may be started now. If not, it notes what the plan
+// waits for.
 func (s *planner) mayStart(name string) bool {
 	if s.Forbidden != "" {
 		s.waitFor(s.Forbidden)
@@ -269,8 +272,8 @@ func (s *planner) mayStart(name string) bool {
 	if t := s.Trouble[name]; t.Until.After(s.Now) {
 		text := troubleText("container "+name, t)
 		s.wait(t.Until, text)
-		if shown := podview.PullBackOffFrom(t); shown.After(s.Now) { // the status changes then
-			s.wait(shown, text)
+		if from := podview.PullBackOffFrom(t); from.After(s.Now) { // from then on the status shows ImagePullBackOff
+			s.wait(from, text)
 		}
 		return false
 	}

@@ -14,10 +14,15 @@ const (
 	failed    = "Failed"
 )
 
-// endOfInstance is how the desired instance has terminated, zero if it has not. The API server
-// decides, then the record, which has evictions, then its containers (C-1.26.13), so that it
-// does not run again if its record is lost (I4), then its active deadline (C-1.26.16). It is
-// also zero if the instance is to be replaced or is not desired.
+// endOfInstance returns how the desired instance has terminated; zero if it has not, or is not
+// desired. The first of these that applies decides:
+//
+//   - the API server shows an end
+//   - a new instance is due: then the result is zero
+//   - the record has an end, such as an eviction
+//   - the containers show an end (C-1.26.13): so the pod does not run again even if its record
+//     is lost (I4)
+//   - the active deadline is over (C-1.26.16)
 func (s *planner) endOfInstance() Ended {
 	switch {
 	case s.Want == nil:
@@ -41,7 +46,7 @@ func (s *planner) endOfInstance() Ended {
 // and ephemeral containers do not count (C-1.20.11, C-1.19.7).
 func (s *planner) phaseByContainers() string {
 	switch {
-	case s.isRestartingAll(): // exits that this restart causes do not terminate the pod
+	case s.isRestartingAll():
 		return ""
 	case s.initFailed():
 		return failed
@@ -76,8 +81,8 @@ func (s *planner) initFailed() bool {
 	return c.State == pod.StateExited && c.ExitCode != 0 && !s.Changed(c) && !s.comesBack(c)
 }
 
-// phaseWithoutSandbox is the final phase of an instance that gets no other sandbox, so that no
-// container starts any more; "" while one may still run.
+// phaseWithoutSandbox is the final phase of an instance that gets no other sandbox: no
+// container starts any more. It is "" while a container may still run.
 func (s *planner) phaseWithoutSandbox() string {
 	if podview.MayRun(s.Have) {
 		return ""
@@ -91,9 +96,8 @@ func (s *planner) phaseWithoutSandbox() string {
 	return succeeded
 }
 
-// deadline returns the active deadline of the desired instance. ok is false when it has none,
-// or has not started: the time that a pod waits for the network or for another pod does not
-// count.
+// deadline returns the active deadline of the desired instance. ok is false if it has none or
+// has not started: the time before the start does not count.
 func (s *planner) deadline() (at time.Time, ok bool) {
 	d := s.Want.Pod.Spec.ActiveDeadlineSeconds
 	known := s.newInstance == "" && s.Record.Instance == s.target && !s.Record.StartTime.IsZero()
@@ -103,8 +107,8 @@ func (s *planner) deadline() (at time.Time, ok bool) {
 	return s.Record.StartTime.Add(time.Duration(*d) * time.Second), true // C-1.26.17
 }
 
-// exceedsDeadline reports whether the deadline terminates the instance. It does not if the
-// instance had reached phase, a final one, before.
+// exceedsDeadline reports whether the deadline terminates the instance. phase is the final
+// phase by the containers, "" for none: it stays if all of them had exited before the deadline.
 func (s *planner) exceedsDeadline(phase string) bool {
 	at, ok := s.deadline()
 	if !ok || s.Now.Before(at) {

@@ -10,11 +10,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Foresee returns every step, in order, that the agent does for v.Want from v on if nothing
-// fails or delays it: each step and hook succeeds, init containers complete, the others
-// continue to run, probes pass, the spec does not change, the network works, and no earlier
-// failure and no other pod delays a step. It calls Next repeatedly on a simulated node on
-// which the steps so far were done.
+// Foresee returns the steps, in order, that the agent does for v.Want if nothing fails or delays
+// them: each step and hook succeeds, init containers complete, the other containers run on,
+// probes pass, the spec does not change, the network works, and neither an earlier failure nor
+// another pod delays a step. It calls Next repeatedly on a simulated node, and does the steps
+// there.
 func Foresee(v View) []Step {
 	w := newWorld(v)
 	var all []Step
@@ -38,8 +38,8 @@ func Foresee(v View) []Step {
 	return all
 }
 
-// maxRounds ends a simulation that makes no progress. The longest one known takes one round for
-// each init container and a few more.
+// maxRounds ends a simulation that makes no progress. Others take one round for each init
+// container and a few more.
 const maxRounds = 200
 
 // RestartedByEdit returns what steps of Foresee restart because of an edit: the whole pod, or
@@ -90,7 +90,7 @@ func newWorld(v View) *world {
 	}
 	containers := make(map[string]pod.Container, len(v.Have.Containers))
 	for name, c := range v.Have.Containers {
-		c.CrashStreak = 0 // its back-off ends at some time
+		c.CrashStreak = 0 // no back-off delays a step
 		v.Health.Started[name] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
 		containers[name] = c
 	}
@@ -104,7 +104,7 @@ func newWorld(v View) *world {
 	}
 	v.Record.Streaks = nil
 	if e := v.Record.Evicted(); e != nil && e.Condition != "" && v.Want != nil && !v.Want.Origin.FromAPI() {
-		over := *e // the pressure ends at some time
+		over := *e // the forecast is for the time after the pressure
 		over.Over = true
 		v.Record.Eviction = &over
 	}
@@ -197,21 +197,22 @@ func (w *world) id(what string) string {
 
 // end lets containers exit with 0: no decision depends on the exit code of a stopped container.
 func (w *world) end(which func(pod.Container) bool) {
-	over := func(c pod.Container) pod.Container {
+	ended := func(c pod.Container) pod.Container {
 		if which(c) && c.State != pod.StateExited {
 			c.State, c.FinishedAt = pod.StateExited, w.v.Now
 		}
 		return c
 	}
 	for name, c := range w.v.Have.Containers {
-		w.v.Have.Containers[name] = over(c)
+		w.v.Have.Containers[name] = ended(c)
 	}
 	for i, c := range w.v.Have.Dead {
-		w.v.Have.Dead[i] = over(c)
+		w.v.Have.Dead[i] = ended(c)
 	}
 }
 
-// remove removes containers; the newest older one of a name takes the place of its newest.
+// remove removes containers. If it removes the newest one of a name, the one before it becomes
+// the newest.
 func (w *world) remove(which func(pod.Container) bool) {
 	have := &w.v.Have
 	for _, c := range append(podview.Newest(*have), have.Dead...) {
@@ -241,8 +242,8 @@ func (w *world) eachSandbox(f func(*pod.Sandbox)) {
 	}
 }
 
-// completeInit completes a running init container that is no sidecar, and reports whether one
-// ran.
+// completeInit completes the running init container that is no sidecar. It returns false if
+// none runs.
 func (w *world) completeInit() bool {
 	if w.v.Want == nil {
 		return false

@@ -20,9 +20,9 @@ func (s *planner) hookDue(c pod.Container) bool {
 	return s.Record.ContainerNotes[c.ID].PostStart == pod.HookDue && s.postStart(c.Name) != nil
 }
 
-// preStop returns the hook that has to run before c is stopped, nil for none. The recorded spec
-// has it, also if an edit changed the hook while c ran; without that spec, the annotation of
-// the container has it.
+// preStop returns the hook that has to run before c is stopped, nil for none. It is that of the
+// recorded spec, even if an edit changed the hook while c ran. If that spec is unknown or does
+// not define c, it is the hook in the annotation of the container.
 func (s *planner) preStop(c pod.Container) *v1.LifecycleHandler {
 	if c.State != pod.StateRunning || s.Record.ContainerNotes[c.ID].PreStop {
 		return nil

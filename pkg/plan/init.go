@@ -6,9 +6,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// initContainers starts the init containers in order, sidecars among them, and reports
-// whether the pod is initialised. Of those before the current one it decides only about the
-// sidecars, by container, which also starts one that was removed (C-1.20.7).
+// initContainers starts the init containers, sidecars among them, in order, and reports whether
+// the pod is initialised. The table is about the current init container. Before it, there are
+// completed ones, which stay as they are, and sidecars: these are treated like regular
+// containers (see container), so that one that was removed starts again (C-1.20.7).
 //
 //	 the current init container       | plan
 //	----------------------------------+----------------------------------------------
@@ -21,8 +22,8 @@ import (
 //	 is created                       | start
 //	 state unknown                    | stop; start, if its policy allows
 //	 exited with an error, and edited | start; no back-off
-//	 exited with an error             | start, when its back-off is over; if it may
-//	                                  | not restart, the rule terminated has matched
+//	 exited with an error             | start, when its back-off is over. If it may
+//	                                  | not restart, the rule terminated came first
 //	 exited with 0                    | start the next one; after the last one the
 //	                                  | pod is initialised
 func (s *planner) initContainers() (initialised bool) {

@@ -10,34 +10,34 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Instance returns the number of the instance that v.Want runs as, or will start as, and 0
-// for a pod that is not desired. It differs from v.Record.Instance exactly when a new instance
-// has to replace the newest one, or when the newest one was never recorded. Until the returned
-// instance begins, the worker keeps the record of the old one (its spec, its end).
+// Instance returns the number of the instance that v.Want runs as, or will start as; 0 if
+// v.Want is nil. It differs from v.Record.Instance exactly when a new instance has to replace
+// the newest one, or when the newest one was never recorded.
 func Instance(v View) int { return newPlanner(v).target }
 
-// Replaces reports whether want needs a new instance in place of one made from made: it has
-// another UID, or an edit replaces the whole pod.
-func Replaces(made, want *pod.Spec) bool {
-	if made == nil || want == nil {
+// Replaces reports whether an edit from old to want needs a new instance: the UID differs, or
+// another field that only a new sandbox can have. It returns false if one of them is nil.
+func Replaces(old, want *pod.Spec) bool {
+	if old == nil || want == nil {
 		return false
 	}
-	return made.UID() != want.UID() || compare(made, want).podChanged(made.SandboxHash)
+	return old.UID() != want.UID() || compare(old, want).podChanged(old.SandboxHash)
 }
 
-// Revives reports whether an edit to want may start a pod again that was made from made and
-// has terminated (C-1.26.15). Next also compares the hashes of its containers, and may find
-// that it does not. A pod of an API server never starts again.
-func Revives(made, want *pod.Spec) bool {
-	if made == nil || want == nil || want.Origin.FromAPI() {
+// Revives reports whether an edit from old to want may start a terminated pod again
+// (C-1.26.15). Next also compares the hashes of its containers, and may find that the pod does
+// not start. A pod of an API server never starts again. Revives returns false if one of the
+// specs is nil.
+func Revives(old, want *pod.Spec) bool {
+	if old == nil || want == nil || want.Origin.FromAPI() {
 		return false
 	}
-	return compare(made, want).contentChanged()
+	return compare(old, want).contentChanged()
 }
 
-// compare returns a planner that knows nothing but the two specs of a pod.
-func compare(made, want *pod.Spec) *planner {
-	v := View{Want: want, Record: pod.Record{Want: made}}
+// compare returns a planner with two specs of a pod, and without a state on the node.
+func compare(old, want *pod.Spec) *planner {
+	v := View{Want: want, Record: pod.Record{Want: old}}
 	return &planner{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
 }
 
@@ -48,18 +48,18 @@ func compare(made, want *pod.Spec) *planner {
 //	----------------------------------------------------------+-----------------------
 //	 has another UID than the desired pod                     | the runtime, the record
 //	 was made from another definition of the pod              | the sandbox or the record
-//	 was being stopped, on request or while not desired       | its record
-//	 has terminated, and its content was edited (C-1.26.15)   | its record
-//	 was evicted for pressure of the node that has ended      | its record
+//	 was being stopped, on request or while not desired       | the record
+//	 has terminated, and its content was edited (C-1.26.15)   | the record
+//	 was evicted for pressure of the node that has ended      | the record
 //
-// The newest instance is that of the newest sandbox. It is the recorded one if that is later:
-// then the volumes of that instance were set up, and its sandbox does not exist yet, or no
-// longer. The last three rows apply only if the record is of the newest instance.
+// The newest instance is that of the newest sandbox or that of the record, whichever is later.
+// A recorded instance without a sandbox has its volumes, and its sandbox does not exist yet or
+// no longer. The last three rows apply only if the record is of the newest instance.
 func (s *planner) whyNewInstance() string {
 	want, b := s.Want, s.Have.Sandbox
 	byRecord := b == nil || s.InstanceOf(b) < s.Record.Instance
 	recorded := byRecord || s.InstanceOf(b) == s.Record.Instance
-	made := "" // the hash that the newest instance was made with
+	made := "" // the sandbox hash of the newest instance
 	switch {
 	case !byRecord:
 		made = b.SandboxHash
@@ -90,10 +90,10 @@ func (s *planner) whyNewInstance() string {
 	return ""
 }
 
-// podChanged reports whether the desired pod differs from the one made with hash in a way
-// that replaces the whole pod. If the hashes have different versions, podChanged compares the
-// recorded spec with the desired one instead. Without a recorded spec it reports no change:
-// an upgrade of nodectl, which may bring a new hash version, restarts no pod.
+// podChanged reports whether the desired pod needs another sandbox than one with this sandbox
+// hash. If the hashes have different versions, it compares the recorded spec with the desired
+// one instead. Without a recorded spec it reports no change: an upgrade of nodectl, which may
+// bring a new hash version, restarts no pod.
 func (s *planner) podChanged(hash string) bool {
 	if hash == "" || s.Want.SandboxHash == "" || hash == s.Want.SandboxHash {
 		return false
@@ -106,8 +106,8 @@ func (s *planner) podChanged(hash string) bool {
 }
 
 // contentChanged reports whether a terminated instance was made from other content than the
-// desired one: anything that restarts the pod or a container, other resources, or another set
-// of containers. Labels, probes and other fields that restart nothing do not count.
+// desired one: another set of containers, other resources, or a field whose edit restarts the
+// pod or a container. Labels, probes and other fields that restart nothing do not count.
 func (s *planner) contentChanged() bool {
 	if s.Record.Want == nil {
 		return s.contentDiffersFromContainers()

@@ -11,7 +11,8 @@ import (
 )
 
 // Next decides what to do now for one pod. It tries the rules below in order; the first one
-// that matches writes the whole plan. Each rule is the function of its name.
+// that matches writes the whole plan. Each rule is the method of its name. An indented row is a
+// part of the rule above it.
 //
 //	 rule         | state of the pod                               | plan
 //	--------------+------------------------------------------------+-----------------------------------------
@@ -20,24 +21,26 @@ import (
 //	              |   a pod that depends on it has to go first     | wait until then, or until StopUntil
 //	              |   it is being deleted, and a container may run | stop all, stop sandboxes
 //	              |   nothing is left                              | gone; while it is being deleted, wait
-//	 uidMismatch  | UID mismatch with the pod on the node          | stop and remove that one, and its volumes
+//	 uidMismatch  | the pod on the node has another UID than the   | stop and remove the pod on the node, and
+//	              | desired one                                    | its volumes
 //	              |   a static pod that is not admitted            | wait, while a container may run
-//	 duplicates   | duplicates: an older container or one outside  | stop them; remove older containers as
-//	              | the newest sandbox has not exited, or an older | well
-//	              | sandbox is ready                               |
-//	 terminated   | terminated, by the record, its API server, its | stop what still runs, sidecars too, and
-//	              | containers or its active deadline, or it was   | the sandbox; tear down the volumes, keep
-//	              | evicted                                        | the exited containers
+//	 duplicates   | an older container or one outside the newest   | stop them; remove older containers as
+//	              | sandbox has not exited, or an older sandbox is | well
+//	              | ready                                          |
+//	 terminated   | its containers have terminated, its active     | stop what still runs, sidecars too, and
+//	              | deadline is over, or the record or the API     | the sandbox; tear down the volumes; keep
+//	              | server has its final phase                     | the exited containers
+//	              |   it was evicted                               | also remove the exited containers
 //	 replaced     | a new instance is due (the pod was edited,     | pull the changed images, stop the old
 //	              | desired again while it stopped, or edited after| instance; wait, if the new one would be
 //	              | it terminated), and a container may run        | blocked and the stop has not begun
 //	 lostSandbox  | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
 //	              | has run, and none may restart                  | terminated
-//	 blocked      | no ready sandbox: forbidden, not admitted,     | wait
-//	              | waits for another pod, a failed step is retried|
-//	              | later, or the network is not ready             |
-//	              |   forbidden, and a stop of the instance before | stop its sandbox, tear down its volumes
-//	              |   has left its sandbox                         |
+//	 blocked      | no ready sandbox, and the pod is forbidden,    | wait
+//	              | not admitted, waits for another pod, for the   |
+//	              | network or for the retry of a failed step      |
+//	              |   it is forbidden, the old instance was        | stop that sandbox, tear down its volumes
+//	              |   stopped, and its sandbox is still ready      |
 //	 needsSandbox | no ready sandbox                               | stop old sandbox, tear down volumes of
 //	              |                                                | other instances, set up those of this
 //	              |                                                | one, run sandbox
@@ -50,8 +53,9 @@ import (
 //	              |                                                | they are set up
 //	              |   ephemeral container that was never created   | start
 //	              |   init containers, sidecars                    | in order: see initContainers
-//	              |   sidecars that had their turn and, when the   | see container; one that is blocked does
-//	              |   pod is initialised, containers, in order     | not delay the others
+//	              |   the sidecars before the current init         | see container; one that may not start
+//	              |   container and, when the pod is initialised,  | does not delay the others
+//	              |   the regular containers, in order             |
 //	              |   exited containers except the newest of each  | remove
 //	              |   name, older sandboxes                        |
 //	              |   nothing of these                             | settled
@@ -64,8 +68,8 @@ import (
 // active deadline.
 //
 // The worker does the steps of a plan in order, up to the first that fails. Each step's
-// precondition is what the steps before it leave behind, or what the worker read. So if the
-// worker does only a part of a plan, the plans that follow lead to the same state (I1, I3, I4).
+// precondition is the state that the worker read, or that the steps before it lead to. So if
+// the worker does only a part of a plan, the next plans lead to the same state (I1, I3, I4).
 func Next(v View) Plan {
 	s := newPlanner(v)
 	for _, rule := range []func(*planner) bool{
@@ -89,8 +93,8 @@ func Next(v View) Plan {
 	return s.p
 }
 
-// notDesired stops and removes a pod that is not in the desired set. Sandboxes, which carry the
-// pod's labels, are removed last. As long as one exists, an agent finds the pod and tears its
+// notDesired stops and removes a pod that is not in the desired set. It removes the sandboxes
+// last: as long as one exists, an agent finds the pod by the sandbox's labels and tears its
 // volumes down, even if the record was lost.
 func (s *planner) notDesired() bool {
 	deleting := s.deleting()
@@ -125,8 +129,8 @@ func (s *planner) notDesired() bool {
 
 // uidMismatch stops and removes a pod of the same name that has another UID, by the grace and
 // the hooks of its own recorded spec. The desired pod starts after that (stricter than
-// C-1.16.19). A static pod whose edit is refused continues. A pod of an API server with
-// another UID is another pod, so the old one stops even if the new one is refused.
+// C-1.16.19). If the desired pod is static and not admitted, the old one continues: another UID
+// is then an edit. At an API server it is another pod, and the old one stops in any case.
 func (s *planner) uidMismatch() bool {
 	if s.Have.Empty() || s.Have.UID == "" || s.Have.UID == s.Want.UID() {
 		return false
@@ -167,9 +171,9 @@ func (s *planner) duplicates() bool {
 
 // terminated keeps a terminated pod from running again (I4, C-1.16.22) and tears down its
 // volumes (C-1.37.3). Its exited containers stay, for logs and status, until the pod is not
-// desired; those of an evicted pod are removed, because the node needs their room (C-1.33.2). If
-// the pod never ran here, there is nothing to tear down: the directory of its UID,
-// if there is one, belongs to another pod.
+// desired; those of an evicted pod are removed, because the node needs the space (C-1.33.2). If
+// the pod never ran here, there is nothing to tear down: a directory of its UID belongs to
+// another pod.
 func (s *planner) terminated() bool {
 	end := s.endOfInstance()
 	if end.Phase == "" {
@@ -213,9 +217,9 @@ func (s *planner) replaced() bool {
 	return true
 }
 
-// pullFirst pulls the images of an edit before the edit stops anything. It returns false, and
-// pulls nothing, while a container is blocked: otherwise each new plan would check the present
-// images again.
+// pullFirst pulls the images of an edit before the edit stops anything. While a container may
+// not start, it returns false and pulls nothing: otherwise each plan would check the images
+// that are present again.
 func (s *planner) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {
@@ -235,8 +239,8 @@ func (s *planner) pullFirst() bool {
 	return true
 }
 
-// lostSandbox stops what still runs of an instance whose sandbox is not ready, if no container
-// may restart (C-1.19.3): the instance does not get another sandbox, and terminates.
+// lostSandbox stops what still runs of an instance that has no ready sandbox any more, if no
+// container may restart (C-1.19.3): the instance gets no other sandbox, and terminates.
 func (s *planner) lostSandbox() bool {
 	if s.SandboxReady() || s.newInstance != "" || !s.HasRun() || s.anyMayRestart() {
 		return false
@@ -286,12 +290,12 @@ func (s *planner) finishStop() {
 }
 
 // needsSandbox creates the sandbox (C-1.19.1). The old one and its exited containers stay until
-// new ones exist: the next attempt numbers, which only rise, are derived from them.
+// new ones exist: the next attempt numbers are derived from them.
 func (s *planner) needsSandbox() bool {
 	if s.SandboxReady() {
 		return false
 	}
-	why := s.whyRun()
+	why := s.whySandbox()
 	s.stopRunning(why)
 	if b := s.Have.Sandbox; b != nil {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
@@ -308,7 +312,8 @@ func (s *planner) needsSandbox() bool {
 	return true
 }
 
-func (s *planner) whyRun() string {
+// whySandbox returns why the instance needs a sandbox.
+func (s *planner) whySandbox() string {
 	b := s.Have.Sandbox
 	switch {
 	case s.newInstance != "":

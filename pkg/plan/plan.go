@@ -10,8 +10,7 @@
 // is one source of pods; where two layers define a pod, the earlier one wins (podconfig).
 // Numbers such as C-1.19.3, I4, F14, P2 and B5 are entries of docs/contract.md.
 //
-// The one rule: no I/O, no clock, no goroutine. State is computed from the input, never
-// stored.
+// The one rule: no I/O, no clock, no goroutine, no state that lasts from one call to the next.
 package plan
 
 import (
@@ -33,11 +32,10 @@ type View struct {
 	Want *pod.Spec
 	// Have is what the runtime shows of the pod.
 	Have pod.Actual
-	// Record is the pod's record. Record.Want, nil when unknown, gives the grace of a stop.
-	// The worker replaces it by the edited spec when the edit needs no new instance. When the
-	// edit needs one, Record.Want stays until the new instance begins: only a comparison with
-	// it shows that a terminated pod was edited. The next attempt number is that of
-	// Record.Attempts or the one that the runtime shows, whichever is higher.
+	// Record is the pod's record. Record.Want is the spec that the newest instance runs by, nil
+	// if unknown. The worker replaces it by the edited spec when the edit needs no new instance.
+	// When the edit needs one, Record.Want stays until the new instance begins: it gives the
+	// grace of the stop, and only a comparison with it shows that a terminated pod was edited.
 	Record pod.Record
 	// VolumesReady says that the volumes of instance Instance(v) are set up: containers may
 	// start with them.
@@ -63,33 +61,32 @@ type View struct {
 // Hindrances are temporary reasons why the pod cannot continue now. A forecast leaves all of
 // them out.
 type Hindrances struct {
-	// Trouble holds failures by container name; "" is the sandbox or the pod as
-	// a whole (volumes included).
+	// Trouble holds the failures that are retried later, by container name; "" is the sandbox
+	// or the pod as a whole (volumes included).
 	Trouble map[string]pod.Trouble
 	// NoNetwork says that the runtime's pod network does not work. Pods on the host
 	// network do not wait for it.
 	NoNetwork bool
 	// Refused is why admission does not admit this pod, or an edit of it; "" when it does.
 	Refused string
-	// Waits names the pod that this one depends on (AnnotationDependsOn), and the condition
-	// that it has to reach before this one gets a sandbox: started, ready or done. "" is none.
+	// Waits says, for a person, which pod has to reach which condition (started, ready or done)
+	// before this one gets a sandbox (AnnotationDependsOn). "" is none.
 	Waits string
-	// StopWaits names a terminating pod that depends on this one: this one stops when that one
-	// is removed. "" is none.
+	// StopWaits says, for a person, which terminating pod depends on this one: it has to be
+	// removed before this one stops. "" is none.
 	StopWaits string
-	// StopUntil is when the wait for StopWaits ends: then this pod stops even if the other one
-	// is still there. Zero is no limit.
+	// StopUntil is when this pod stops even if the pod of StopWaits is still there. Zero is
+	// never.
 	StopUntil time.Time
 }
 
-// Volumes reports whether the volumes of an instance of want are set up (put), and whether
-// their content is current, as in View.VolumesStale. until is View.VolumesUntil.
-type Volumes func(want *pod.Spec, instance int) (put, current bool, until time.Time)
+// Volumes returns View.VolumesReady, the opposite of View.VolumesStale, and View.VolumesUntil
+// for an instance of want.
+type Volumes func(want *pod.Spec, instance int) (ready, current bool, until time.Time)
 
 // NewView returns the view of a pod without hindrances. want is nil for a pod to remove, rec
-// is zero for a pod without a record, forbidden is "" where the node's policy allows the pod.
-// A forecast passes nil for volumes: then NewView concludes from the record and the sandbox
-// whether they are set up.
+// is zero for a pod without a record, forbidden is View.Forbidden. A forecast passes nil for
+// volumes: then NewView concludes from the record and the sandbox whether they are set up.
 func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, volumes Volumes, now time.Time) View {
 	rec.CatchUp(have)
 	v := View{Want: want, Have: have, Record: rec, Forbidden: forbidden, Now: now}
@@ -103,8 +100,8 @@ func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, 
 		v.VolumesReady = have.Sandbox != nil && instance == rec.Instance && rec.Terminal == ""
 		return v
 	}
-	put, current, until := volumes(want, instance)
-	v.VolumesReady, v.VolumesStale, v.VolumesUntil = put, !current, until
+	ready, current, until := volumes(want, instance)
+	v.VolumesReady, v.VolumesStale, v.VolumesUntil = ready, !current, until
 	return v
 }
 
@@ -112,14 +109,14 @@ func NewView(want *pod.Spec, have pod.Actual, rec pod.Record, forbidden string, 
 type Action string
 
 const (
-	PutVolumes      Action = "put-volumes"      // directories and volumes of an instance
+	PutVolumes      Action = "put-volumes"      // set up the directories and volumes of an instance
 	RunSandbox      Action = "run-sandbox"      //
-	PullImage       Action = "pull-image"       // by the container's pull policy; nothing to do when present
+	PullImage       Action = "pull-image"       // if the container's pull policy asks for it
 	CreateContainer Action = "create-container" //
-	StartContainer  Action = "start-container"  // ID empty: the one just created under this name
-	RunHook         Action = "run-hook"         // the postStart hook, in Step.Hook; failing it ends the container (C-1.22.8)
-	UpdateContainer Action = "update-container" // resources, in place
-	StopContainer   Action = "stop-container"   // the preStop hook in Step.Hook, then Grace seconds less its time, then SIGKILL
+	StartContainer  Action = "start-container"  // without an ID: the container that the step before created
+	RunHook         Action = "run-hook"         // run the postStart hook Step.Hook; if it fails, the container is stopped (C-1.22.8)
+	UpdateContainer Action = "update-container" // change the resources in place
+	StopContainer   Action = "stop-container"   // run the preStop hook Step.Hook, send the stop signal, kill it when Step.Grace is over
 	RemoveContainer Action = "remove-container" //
 	StopSandbox     Action = "stop-sandbox"     //
 	RemoveSandbox   Action = "remove-sandbox"   //
@@ -135,24 +132,23 @@ type Step struct {
 	Instance  int    // RunSandbox, PutVolumes, TakeVolumes
 	Attempt   uint32 // RunSandbox, CreateContainer
 	Streak    int    // CreateContainer: crashes in a row before this container; RemoveContainer: before the next one
-	Grace     int64  // StopContainer, seconds in total
+	Grace     int64  // StopContainer: seconds for the hook and the stop together
 	// Hook is the postStart hook (RunHook) or the preStop hook (StopContainer).
 	Hook *v1.LifecycleHandler
-	// After names containers whose StopContainer steps, marked Together with this one, have to
-	// end before this container is stopped. That time counts against Grace. The preStop hook of
-	// this container does not wait (C-1.23.4).
+	// After names containers that have to exit before this one gets the stop signal: those that
+	// this sidecar serves. That time counts against Grace. The preStop hook of this container
+	// does not wait (C-1.23.4).
 	After []string
-	// Killed is what a StopContainer that a probe, a hook or a request causes writes to
-	// ContainerNotes.Killed.
+	// Killed, if it is not "", is the reason of a StopContainer step that the worker writes to
+	// ContainerNotes.Killed before the stop: a probe or a hook failed, or a restart is due.
 	Killed string
 	// KeepLog says that the log of a removed container stays (C-1.21.3).
 	KeepLog bool
 	UID     string // TakeVolumes, Forget: the UID in the directories' path; may differ from the desired pod's
-	Why     string
+	Why     string // the reason, for a person
 	// Edited says that a CreateContainer follows an edit, not an exit.
 	Edited bool
-	// Together marks steps that may run in parallel with their marked neighbours (the stops
-	// of one pod's containers).
+	// Together marks the steps in a row that run in parallel: the stops of a pod's containers.
 	Together bool
 }
 
@@ -165,13 +161,13 @@ type Plan struct {
 	// Wait is how long until the plan may change by time alone (a back-off
 	// ends, a retry is due); 0 is never.
 	Wait time.Duration
-	// WaitFor says, for a person, what Wait or the missing steps wait for; may be empty.
+	// WaitFor says, for a person, what the pod waits for; may be empty.
 	WaitFor string
 	// Settled says that nothing is left to do until something other than the time changes.
 	// WaitFor may still say what has to change.
 	Settled bool
-	// Stopping says that the steps stop the running instance (it is removed or replaced): the
-	// worker records since when.
+	// Stopping says that the steps stop the running instance, to remove or to replace it. The
+	// worker records since when (Record.StopSince).
 	Stopping bool
 	// Behind says that a part of the pod still runs as before an edit, because the edit cannot
 	// be carried out now.
@@ -181,21 +177,21 @@ type Plan struct {
 	// RestartingAll says that a restart rule removes all containers, to start again from the
 	// first init container (C-1.21.3).
 	RestartingAll bool
-	// Ended is what to record of a terminated instance. It is zero while the instance
-	// continues, is to be replaced or is not desired. If the record has an end, it stays.
+	// Ended says how the instance has terminated. It is zero while the instance continues, has
+	// to be replaced or is not desired. The worker records it unless the record has an end.
 	Ended Ended
-	// Backoff holds the crash back-offs by container name: the end and the delay (C-1.22.5).
+	// Backoff holds the crash back-offs by container name (C-1.22.5).
 	Backoff map[string]podview.Backoff
 }
 
-// Stops reports whether the running instance is being stopped now. A Stopping plan that pulls
-// first stops nothing before the pull is done.
+// Stops reports whether the plan begins to stop the running instance. A Stopping plan that
+// begins with a pull does not: if the pull fails, nothing is stopped.
 func (p Plan) Stops() bool {
 	return p.Stopping && (len(p.Steps) == 0 || p.Steps[0].Action != PullImage)
 }
 
-// Ended is the end of an instance: its phase, Succeeded or Failed, and a reason where its
-// containers do not show one (DeadlineExceeded).
+// Ended is the end of an instance: its phase, Succeeded or Failed, and a reason and message if
+// its containers do not show why (as DeadlineExceeded).
 type Ended struct{ Phase, Reason, Message string }
 
 // String returns one line a step, then what the plan waits for. Golden files and debug logs

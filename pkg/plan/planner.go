@@ -17,14 +17,14 @@ const (
 	never  = v1.RestartPolicyNever
 )
 
-// planner is the state of the planner for one pod: the View, what the rules derive from it
-// once, and the plan being written.
+// planner is one call of Next: the View, what is derived from it once, and the plan so far.
 type planner struct {
 	View
-	*podview.State // the pod as instance target
+	*podview.State // the pod's containers and sandbox as those of instance target
 	// target is the number of the instance that Want runs as, or will start as.
 	target int
-	// newInstance is why target has to replace the newest instance, "" when that continues.
+	// newInstance is why a new instance, target, has to replace the newest one; "" if that one
+	// continues.
 	newInstance string
 
 	p Plan
@@ -44,14 +44,14 @@ func newPlanner(v View) *planner {
 
 func (s *planner) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
 
-// wait notes that the plan may change at until, and for what it waits. The earliest time wins.
+// wait notes that the plan may change at until, and what it waits for. The earliest time wins.
 func (s *planner) wait(until time.Time, waitFor string) {
 	if d := until.Sub(s.Now); s.p.Wait == 0 || d < s.p.Wait {
 		s.p.Wait, s.p.WaitFor = d, waitFor
 	}
 }
 
-// waitFor notes what has to happen before anything changes. The first reason wins.
+// waitFor notes what the plan waits for, other than a time. The first reason wins.
 func (s *planner) waitFor(what string) { s.p.WaitFor = cmp.Or(s.p.WaitFor, what) }
 
 func (s *planner) policy() v1.RestartPolicy {
@@ -106,7 +106,8 @@ func (s *planner) nextAttempt(name string) uint32 {
 	return next
 }
 
-// madeFrom is the spec of the pod on the node, nil when it is not known.
+// madeFrom is the spec that the pod on the node was made from, nil if it is not known: the
+// recorded one, else Want, unless its UID differs.
 func (s *planner) madeFrom() *pod.Spec {
 	for _, spec := range []*pod.Spec{s.Record.Want, s.Want} {
 		if spec != nil && (s.Have.UID == "" || s.Have.UID == spec.UID()) {

@@ -16,35 +16,38 @@ type Found struct {
 	Ended    bool      // the record says that it has terminated
 }
 
-// Delay says that a pod does not get its desired spec before a layer has answered, and what
-// happens to it until then.
+// Delay says that a pod does not get its desired spec before a layer is ready. Until then the
+// worker does nothing with the pod if As is nil and Stop is false.
 type Delay struct {
-	Layer string    // the layer that has to answer
-	As    *pod.Spec // until then the worker runs the pod by this spec; nil: it does nothing
-	Stop  bool      // As is nil, and the worker completes the stop that has begun
+	Layer string    // the layer that has to become ready
+	As    *pod.Spec // the worker runs the pod by this spec
+	Stop  bool      // the worker completes the stop that has begun
 }
 
-// Delayed returns nil if a pod may get the spec that the merged state defines, want. It
-// returns a Delay while want may be older than what runs here: if a layer has not answered,
-// podconfig uses the set that an earlier agent saved. The agent saves sets beside the sync
-// loop, so the last one may be missing on the disk. The first row that matches decides.
+// Delayed returns nil if a pod may get want, the spec that the merged state defines. It returns
+// a Delay while want may be older than the pod that runs: until a layer is ready, podconfig uses
+// the set that an earlier agent saved, and an agent that was killed may not have saved its last
+// one.
 //
-//	the layer of want has not answered (its set was restored):
-//	  the pod's stop has begun, and requireReady    complete the stop
-//	  has the kind of its source
-//	  it runs as desired                            no delay
-//	  it runs, and its recorded spec differs        run it by the recorded spec
-//	  it runs, and no spec of it was recorded       do nothing
-//	  it does not run, and requireReady has the     do nothing: it does not start
-//	  kind of its source
-//	an earlier layer defined the pod last, and has not answered:
-//	  it runs, or no set of that layer was          do nothing
-//	  restored, so that layer may still define it
-//	else                                            no delay
+// requireReady has the kinds of source whose pods start only when their layer is ready. The
+// first row that matches decides:
 //
-// requireReady has the kinds of source whose pods start only when their source has answered.
-// A deletion is never reverted (C-1.2.9): if the restored set shows a running pod as being
-// deleted, that is "as desired", and the pod stops without a delay.
+//	the layer of want is not ready, so that want is from its restored set:
+//	  the pod runs, its stop has begun,       complete the stop
+//	  and requireReady has its source
+//	  it runs as desired                      no delay
+//	  it runs, and its recorded spec differs  run it by the recorded spec
+//	  it runs, and no spec of it is recorded  do nothing
+//	  it does not run, and requireReady has   do nothing
+//	  its source
+//	  it does not run                         no delay
+//	an earlier layer than that of want defined the pod last, and is not ready:
+//	  the pod runs                            do nothing: that layer may still define it
+//	  no set of that layer was restored       do nothing, for the same reason
+//	else                                      no delay
+//
+// A deletion is never reverted (C-1.2.9): if want is being deleted, a running pod of its UID
+// counts as running as desired, and stops without a delay.
 func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[string]bool) *Delay {
 	desired := want.Origin.Layer()
 	place, own := layerAt(state, desired)
@@ -69,7 +72,7 @@ func Delayed(state *podconfig.Merged, want *pod.Spec, f Found, requireReady map[
 }
 
 // Terminated reports whether a pod has terminated and nothing of it runs. Such a pod takes no
-// room on the node.
+// capacity of the node.
 func (f Found) Terminated() bool { return f.Ended && !f.Running }
 
 // recorded reports whether the record is of the pod that runs.
@@ -99,8 +102,8 @@ func layerAt(state *podconfig.Merged, name string) (int, podconfig.LayerState) {
 	return -1, podconfig.LayerState{}
 }
 
-// RecordsOf returns one record for each pod, even if several UIDs of a pod left one: the
-// record of the UID that the runtime shows, else that of the newest instance.
+// RecordsOf returns one record for each pod. Of several records with different UIDs it returns
+// the one of the UID that the runtime shows, else that of the newest instance.
 func RecordsOf(have []pod.Actual, records []pod.Record) map[pod.Key]pod.Record {
 	shown := make(map[pod.Key]string, len(have))
 	for _, a := range have {

@@ -13,21 +13,22 @@ import (
 
 // restartAll carries out a restart rule with the action RestartAllContainers (C-1.21.3). It
 // kills and removes all containers except ephemeral ones; then the pod begins at its first
-// init container, in the same sandbox. It removes the container whose rule matched last:
-// until then that container shows that the restart is due, even after an edit. The back-off of
-// that container delays its removal, unless it was edited. Record.Streaks keeps its crash
-// streak.
+// init container, in the same sandbox.
+//
+// A trigger is a container that exited by such a rule. It is removed after all others: until
+// then it shows that the restart is due, even after an edit. Its back-off delays its removal,
+// unless it was edited. Record.Streaks keeps its crash streak.
 func (s *planner) restartAll() bool {
 	if s.Forbidden != "" {
 		return false // the other containers continue
 	}
-	var sources, others []pod.Container // whose rule matched, and the rest
+	var triggers, others []pod.Container
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.Containers, s.Want.Pod.Spec.InitContainers} {
 		for i := range list {
 			switch c, ok := s.Have.Containers[list[i].Name]; {
 			case !ok:
 			case s.RestartsAll(c):
-				sources = append(sources, c)
+				triggers = append(triggers, c)
 			default:
 				others = append(others, c)
 			}
@@ -35,8 +36,8 @@ func (s *planner) restartAll() bool {
 	}
 	why := "all containers are being restarted"
 	switch {
-	case len(sources) > 0:
-		why = fmt.Sprintf("container %s exited with %d, which restarts all", sources[0].Name, sources[0].ExitCode)
+	case len(triggers) > 0:
+		why = fmt.Sprintf("container %s exited with %d, which restarts all", triggers[0].Name, triggers[0].ExitCode)
 	case !s.Record.RestartingAll || len(others) == 0:
 		return false
 	}
@@ -57,19 +58,18 @@ func (s *planner) restartAll() bool {
 	for _, c := range others {
 		s.remove(c, why)
 	}
-	s.removeSources(sources, why)
+	s.removeTriggers(triggers, why)
 	for i := range s.p.Steps {
 		s.p.Steps[i].KeepLog = s.p.Steps[i].Action == RemoveContainer
 	}
 	return true
 }
 
-// removeSources removes the containers whose rule matched, when none of them is in back-off any
-// more.
-func (s *planner) removeSources(sources []pod.Container, why string) {
+// removeTriggers removes the triggers, when none of them is in back-off any more.
+func (s *planner) removeTriggers(triggers []pod.Container, why string) {
 	var removals []Step
 	blocked := false
-	for _, c := range sources {
+	for _, c := range triggers {
 		step := Step{Action: RemoveContainer, Container: c.Name, ID: c.ID, Why: why}
 		if !s.Changed(c) { // an edit resets its crash streak
 			var delay time.Duration
@@ -100,8 +100,8 @@ func (s *planner) isRestartingAll() bool {
 	return false
 }
 
-// runs decides about the containers of a pod that has its sandbox. A container that is
-// blocked does not delay the others.
+// runs decides about the containers of a pod that has its sandbox. A container that may not
+// start does not delay the others.
 func (s *planner) runs() bool {
 	left := s.leftovers()
 	s.volumes()
@@ -134,8 +134,8 @@ func (s *planner) leftovers() (left []pod.Container) {
 	return left
 }
 
-// volumes sets up the volumes of an instance that has a ready sandbox: they are stale, or it
-// is not known that they are set up. Only in the second case containers wait for that.
+// volumes sets up the volumes of an instance that has a ready sandbox, if they are stale or not
+// known to be set up. Only in the second case do containers wait until that is done.
 func (s *planner) volumes() {
 	if s.VolumesReady && !s.VolumesStale {
 		if s.VolumesUntil.After(s.Now) {
@@ -165,8 +165,8 @@ func (s *planner) ephemeral() {
 }
 
 // tidy removes what neither a decision nor a status needs: the exited containers except the
-// newest of each name (C-1.33.1, but at once), and the older sandboxes that have no container
-// which is still the newest of its name.
+// newest of each name (C-1.33.1, but at once), and each older sandbox that is not ready and
+// has none of the newest containers.
 func (s *planner) tidy() {
 	needed := map[string]bool{} // sandbox IDs
 	for name, c := range s.Have.Containers {
@@ -178,12 +178,11 @@ func (s *planner) tidy() {
 	for _, b := range s.Have.Older {
 		removable[b.ID] = !b.Ready && !needed[b.ID]
 	}
-	kept := map[string]bool{} // names whose newest exited container was passed
-	for _, c := range s.Have.Dead {
+	kept := map[string]bool{}       // names that have a kept container
+	for _, c := range s.Have.Dead { // the newest first
 		newest, ok := s.Container(c.Name)
-		last := ok && newest.State != pod.StateExited
-		keep := last && !kept[c.Name] && !removable[c.SandboxID] && s.knows(c.Name)
-		if keep {
+		// While the newest container has not exited, the one before it is the last that did.
+		if ok && newest.State != pod.StateExited && !kept[c.Name] && !removable[c.SandboxID] && s.knows(c.Name) {
 			kept[c.Name] = true
 			continue
 		}

@@ -9,9 +9,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// grace is how many seconds a stop may still take; at 0 or below none are left. The time that
-// a stop of the whole pod has already taken is subtracted, also if the agent was restarted in
-// between: grace only shrinks (C-1.16.12).
+// grace is how many seconds a stop may still take; none are left if it is 0 or negative. The
+// time that a stop of the whole pod has already taken is subtracted, also if the agent was
+// restarted in between (C-1.16.12).
 func (s *planner) grace() int64 {
 	g := podview.Grace(s.Record.Want, s.Want, s.Have)
 	if s.deleting() && s.Want.Pod.DeletionGracePeriodSeconds != nil { // the grace of the deletion counts (C-1.23.1)
@@ -49,8 +49,8 @@ func (s *planner) killGrace(c pod.Container, why string) int64 {
 	return s.grace()
 }
 
-// stopStep stops c within grace. Without grace no hook runs (C-1.23.3), and the runtime gets
-// the minimum it accepts (C-1.23.5).
+// stopStep stops c within grace seconds. If none are left, no hook runs (C-1.23.3), and the
+// runtime gets the shortest grace (C-1.23.5).
 func (s *planner) stopStep(c pod.Container, why string, grace int64) Step {
 	step := Step{Action: StopContainer, Container: c.Name, ID: c.ID, Grace: max(grace, podview.MinGrace), Why: why}
 	if grace > 0 {
