@@ -42,7 +42,8 @@ type MergePlan struct {
 	Rejected  []pod.Problem  `json:"rejected"`
 }
 
-// PlanSummary counts pods. Restart counts the pods of which something restarts.
+// PlanSummary counts pods, but Reject counts errors. Restart counts the pods of which something
+// restarts.
 type PlanSummary struct {
 	Changed   bool `json:"changed"`
 	Add       int  `json:"add"`

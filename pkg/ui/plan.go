@@ -237,7 +237,9 @@ func (s PlanSummary) String() string {
 		parts = append(parts, "nothing to change")
 	}
 	add(s.Unchanged, "unchanged")
-	add(s.Reject, "rejected")
+	if s.Reject > 0 {
+		parts = append(parts, count(s.Reject, "error"))
+	}
 	if s.Conflict > 0 {
 		parts = append(parts, count(s.Conflict, "conflict"))
 	}
