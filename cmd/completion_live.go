@@ -15,7 +15,7 @@ import (
 
 // completionTime is how long completion waits for the agent. Without an answer it
 // completes nothing and reports no error.
-const completionTime = 150 * time.Millisecond
+var completionTime = 150 * time.Millisecond
 
 type completer = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective)
 
