@@ -12,18 +12,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// said is one reading of one layer: all its pods, in one file.
-type said struct {
+// layerReading is one reading of one layer: all its pods, in one file.
+type layerReading struct {
 	layer string
 	pods  []*pod.Spec
 }
 
-func says(layer string, pods ...any) said {
-	s := said{layer: layer}
+func reads(layer string, pods ...any) layerReading {
+	s := layerReading{layer: layer}
 	for _, p := range pods {
 		switch p := p.(type) {
 		case string:
-			s.pods = append(s.pods, wanted(p))
+			s.pods = append(s.pods, podOf(p))
 		case *pod.Spec:
 			s.pods = append(s.pods, p)
 		}
@@ -32,7 +32,7 @@ func says(layer string, pods ...any) said {
 }
 
 // edited returns a pod with an edit that the notation has no sign for.
-func edited(text string, edit func(*v1.Pod)) *pod.Spec { return with(wanted(text), edit) }
+func edited(text string, edit func(*v1.Pod)) *pod.Spec { return with(podOf(text), edit) }
 
 // The worked examples of the contract's appendix A, in all three modes. Here the
 // identity of a pod is its key and not its UID, and a key has one holder in all layers;
@@ -40,146 +40,146 @@ func edited(text string, edit func(*v1.Pod)) *pod.Spec { return with(wanted(text
 var appendixA = []struct {
 	name   string
 	layers string
-	prior  []said
-	input  []said
+	prior  []layerReading
+	input  []layerReading
 	// want is the updates of Incremental, SnapshotAndUpdates and Snapshot.
 	want [3]string
 }{
 	{
 		name: "A1 the first set is empty", layers: "file",
-		input: []said{says("file")},
+		input: []layerReading{reads("file")},
 		want:  [3]string{"ADD{} (file)", "SET{} (file)", "SET{} (file)"},
 	},
 	{
 		name: "A2 still empty", layers: "file",
-		prior: []said{says("file")}, input: []said{says("file")},
+		prior: []layerReading{reads("file")}, input: []layerReading{reads("file")},
 		want: [3]string{"—", "—", "—"},
 	},
 	{
 		name: "A3 the first set has pods", layers: "file",
-		input: []said{says("file", "A1", "B1")},
+		input: []layerReading{reads("file", "A1", "B1")},
 		want:  [3]string{"ADD{A1,B1} (file)", "SET{A1,B1} (file)", "SET{A1,B1} (file)"},
 	},
 	{
 		name: "A4 nothing changed", layers: "file",
-		prior: []said{says("file", "A1", "B1")}, input: []said{says("file", "A1", "B1")},
+		prior: []layerReading{reads("file", "A1", "B1")}, input: []layerReading{reads("file", "A1", "B1")},
 		want: [3]string{"—", "—", "—"},
 	},
 	{
 		name: "A5 content", layers: "file",
-		prior: []said{says("file", "A1")}, input: []said{says("file", "A2")},
+		prior: []layerReading{reads("file", "A1")}, input: []layerReading{reads("file", "A2")},
 		want: [3]string{"UPDATE{A2} (file)", "UPDATE{A2} (file)", "SET{A2} (file)"},
 	},
 	{
 		name: "A6 one gone", layers: "file",
-		prior: []said{says("file", "A1", "B1")}, input: []said{says("file", "A1")},
+		prior: []layerReading{reads("file", "A1", "B1")}, input: []layerReading{reads("file", "A1")},
 		want: [3]string{"REMOVE{B1} (file)", "SET{A1} (file)", "SET{A1} (file)"},
 	},
 	{
 		name: "A7 all at once", layers: "file",
-		prior: []said{says("file", "A1", "B1", "C1")}, input: []said{says("file", "B2", "C1", "D1")},
+		prior: []layerReading{reads("file", "A1", "B1", "C1")}, input: []layerReading{reads("file", "B2", "C1", "D1")},
 		want: [3]string{"REMOVE{A1} (file); ADD{D1} (file); UPDATE{B2} (file)", "SET{B2,C1,D1} (file); UPDATE{B2} (file)", "SET{B2,C1,D1} (file)"},
 	},
 	{
 		name: "A8 deletion begins", layers: "api",
-		prior: []said{says("api", "A1")}, input: []said{says("api", "A1'")},
+		prior: []layerReading{reads("api", "A1")}, input: []layerReading{reads("api", "A1'")},
 		want: [3]string{"DELETE{A1'} (api)", "DELETE{A1'} (api)", "SET{A1'} (api)"},
 	},
 	{
 		name: "A9 less grace", layers: "api",
-		prior: []said{says("api", "A1'")}, input: []said{says("api", "A1'5")},
+		prior: []layerReading{reads("api", "A1'")}, input: []layerReading{reads("api", "A1'5")},
 		want: [3]string{"DELETE{A1'} (api)", "DELETE{A1'} (api)", "SET{A1'} (api)"},
 	},
 	{
 		name: "A10 status only", layers: "api",
-		prior: []said{says("api", "A1s1")}, input: []said{says("api", "A1s2")},
+		prior: []layerReading{reads("api", "A1s1")}, input: []layerReading{reads("api", "A1s2")},
 		want: [3]string{"RECONCILE{A1s2} (api)", "—", "—"},
 	},
 	{
 		name: "A11 status and content", layers: "api",
-		prior: []said{says("api", "A1s1")}, input: []said{says("api", "A2s2")},
+		prior: []layerReading{reads("api", "A1s1")}, input: []layerReading{reads("api", "A2s2")},
 		want: [3]string{"UPDATE{A2s2} (api)", "UPDATE{A2s2} (api)", "SET{A2s2} (api)"},
 	},
 	{
 		name: "A12 status and deletion", layers: "api",
-		prior: []said{says("api", "A1s1")}, input: []said{says("api", "A1s2'")},
+		prior: []layerReading{reads("api", "A1s1")}, input: []layerReading{reads("api", "A1s2'")},
 		want: [3]string{"DELETE{A1s2'} (api)", "DELETE{A1s2'} (api)", "SET{A1s2'} (api)"},
 	},
 	{
 		name: "A13 the second layer's first set is empty", layers: "file http",
-		prior: []said{says("file", "A1")}, input: []said{says("http")},
+		prior: []layerReading{reads("file", "A1")}, input: []layerReading{reads("http")},
 		want: [3]string{"ADD{} (http)", "SET{A1} (http)", "SET{A1} (http)"},
 	},
 	{
 		name: "A14 the second layer gets a pod", layers: "file http",
-		prior: []said{says("file", "A1"), says("http")}, input: []said{says("http", "B1")},
+		prior: []layerReading{reads("file", "A1"), reads("http")}, input: []layerReading{reads("http", "B1")},
 		want: [3]string{"ADD{B1} (http)", "SET{A1,B1} (http)", "SET{A1,B1} (http)"},
 	},
 	{
 		// The kubelet sends REMOVE and stops a pod that the file still defines. Here
 		// the file held it all along: only the conflict ends.
 		name: "A15 the later of two layers lets go", layers: "file http",
-		prior: []said{says("file", "A1"), says("http", "A1")}, input: []said{says("http")},
+		prior: []layerReading{reads("file", "A1"), reads("http", "A1")}, input: []layerReading{reads("http")},
 		want: [3]string{"—", "—", "—"},
 	},
 	{
 		// As above, the other way round: the file takes over the same content.
 		name: "A15 the earlier of two layers lets go", layers: "http file",
-		prior: []said{says("http", "A1"), says("file", "A1")}, input: []said{says("http")},
+		prior: []layerReading{reads("http", "A1"), reads("file", "A1")}, input: []layerReading{reads("http")},
 		want: [3]string{"RECONCILE{A1} (file)", "—", "—"},
 	},
 	{
 		// As above, with other content: an UPDATE of the one pod, not its removal.
 		name: "A15 the earlier of two layers lets go of another version", layers: "http file",
-		prior: []said{says("http", "A1"), says("file", "A2")}, input: []said{says("http")},
+		prior: []layerReading{reads("http", "A1"), reads("file", "A2")}, input: []layerReading{reads("http")},
 		want: [3]string{"UPDATE{A2} (file)", "UPDATE{A2} (file)", "SET{A2} (http)"},
 	},
 	{
 		name: "A16 an annotation", layers: "file",
-		prior: []said{says("file", "A1")},
-		input: []said{says("file", edited("A1", func(p *v1.Pod) { p.Annotations = map[string]string{"x": "y"} }))},
+		prior: []layerReading{reads("file", "A1")},
+		input: []layerReading{reads("file", edited("A1", func(p *v1.Pod) { p.Annotations = map[string]string{"x": "y"} }))},
 		want:  [3]string{"UPDATE{A1} (file)", "UPDATE{A1} (file)", "SET{A1} (file)"},
 	},
 	{
 		name: "A17 the kubelet's own annotations", layers: "file",
-		prior: []said{says("file", "A1")},
-		input: []said{says("file", edited("A1", func(p *v1.Pod) {
+		prior: []layerReading{reads("file", "A1")},
+		input: []layerReading{reads("file", edited("A1", func(p *v1.Pod) {
 			p.Annotations = map[string]string{pod.AnnotationConfigSeen: "1", pod.AnnotationConfigSource: "2", pod.AnnotationConfigMirror: "3"}
 		}))},
 		want: [3]string{"—", "—", "—"},
 	},
 	{
 		name: "A18 the config hash", layers: "file",
-		prior: []said{says("file", edited("A1", func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigHash: "1"} }))},
-		input: []said{says("file", edited("A1", func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigHash: "2"} }))},
+		prior: []layerReading{reads("file", edited("A1", func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigHash: "1"} }))},
+		input: []layerReading{reads("file", edited("A1", func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigHash: "2"} }))},
 		want:  [3]string{"UPDATE{A1} (file)", "UPDATE{A1} (file)", "SET{A1} (file)"},
 	},
 	{
 		// The kubelet compares UIDs and sends nothing: the pod keeps its old name. Here
 		// another name is another pod.
 		name: "A19 C-1.2.13 renamed under one UID", layers: "file",
-		prior: []said{says("file", "A1")},
-		input: []said{says("file", edited("B1", func(p *v1.Pod) { p.UID = "a" }))},
+		prior: []layerReading{reads("file", "A1")},
+		input: []layerReading{reads("file", edited("B1", func(p *v1.Pod) { p.UID = "a" }))},
 		want:  [3]string{"REMOVE{A1} (file); ADD{B1} (file)", "SET{B1} (file)", "SET{B1} (file)"},
 	},
 	{
 		name: "A20 C-1.2.2 one name twice, the first wins", layers: "file",
-		prior: []said{says("file")},
-		input: []said{says("file", "A1", edited("A2", func(p *v1.Pod) { p.UID = "x" }))},
+		prior: []layerReading{reads("file")},
+		input: []layerReading{reads("file", "A1", edited("A2", func(p *v1.Pod) { p.UID = "x" }))},
 		want:  [3]string{"ADD{A1} (file)", "SET{A1} (file)", "SET{A1} (file)"},
 	},
 	{
 		// The kubelet removes one UID and adds the other. Here the key is the
 		// pod: one UPDATE, by which its worker replaces the instance.
 		name: "A21 another UID gets in front under the same name", layers: "file",
-		prior: []said{says("file", "A1")},
-		input: []said{says("file", edited("A3", func(p *v1.Pod) { p.UID = "x" }), "A1")},
+		prior: []layerReading{reads("file", "A1")},
+		input: []layerReading{reads("file", edited("A3", func(p *v1.Pod) { p.UID = "x" }), "A1")},
 		want:  [3]string{"UPDATE{A3} (file)", "UPDATE{A3} (file)", "SET{A3} (file)"},
 	},
 	{
 		name: "A22 metadata that is not content", layers: "file",
-		prior: []said{says("file", "A1")},
-		input: []said{says("file", edited("A1", func(p *v1.Pod) {
+		prior: []layerReading{reads("file", "A1")},
+		input: []layerReading{reads("file", edited("A1", func(p *v1.Pod) {
 			p.Finalizers, p.ResourceVersion, p.Generation = []string{"x/y"}, "7", 7
 			p.OwnerReferences = []metav1.OwnerReference{{Name: "o"}}
 		}))},
@@ -187,24 +187,24 @@ var appendixA = []struct {
 	},
 	{
 		name: "A23 no labels and empty labels", layers: "api",
-		prior: []said{says("api", "A1")},
-		input: []said{says("api", edited("A1", func(p *v1.Pod) { p.Labels = map[string]string{} }))},
+		prior: []layerReading{reads("api", "A1")},
+		input: []layerReading{reads("api", edited("A1", func(p *v1.Pod) { p.Labels = map[string]string{} }))},
 		want:  [3]string{"UPDATE{A1} (api)", "UPDATE{A1} (api)", "SET{A1} (api)"},
 	},
 	{
 		name: "A24 deletion taken back", layers: "api",
-		prior: []said{says("api", "A1'")}, input: []said{says("api", "A1")},
+		prior: []layerReading{reads("api", "A1'")}, input: []layerReading{reads("api", "A1")},
 		want: [3]string{"UPDATE{A1} (api)", "UPDATE{A1} (api)", "SET{A1} (api)"},
 	},
 	{
 		name: "A25 first seen while being deleted", layers: "api",
-		input: []said{says("api", "A1'")},
+		input: []layerReading{reads("api", "A1'")},
 		want:  [3]string{"ADD{A1'} (api)", "SET{A1'} (api)", "SET{A1'} (api)"},
 	},
 	{
 		name: "A26 two sets in a row", layers: "file",
-		prior: []said{says("file", "A1", "B1")},
-		input: []said{says("file", "A2"), says("file", "A1", "B1")},
+		prior: []layerReading{reads("file", "A1", "B1")},
+		input: []layerReading{reads("file", "A2"), reads("file", "A1", "B1")},
 		want: [3]string{
 			"REMOVE{B1} (file); UPDATE{A2} (file); ADD{B1} (file); UPDATE{A1} (file)",
 			"SET{A2} (file); UPDATE{A2} (file); SET{A1,B1} (file); UPDATE{A1} (file)",
@@ -215,8 +215,8 @@ var appendixA = []struct {
 		// In the kubelet both replace each other, and it sends UPDATE twice at every
 		// set. Here they are two pods, whatever their UIDs.
 		name: "C-1.2.12 one UID under two names", layers: "file",
-		prior: []said{says("file", "A1", edited("B2", func(p *v1.Pod) { p.UID = "a" }))},
-		input: []said{says("file", "A1", edited("B2", func(p *v1.Pod) { p.UID = "a" }))},
+		prior: []layerReading{reads("file", "A1", edited("B2", func(p *v1.Pod) { p.UID = "a" }))},
+		input: []layerReading{reads("file", "A1", edited("B2", func(p *v1.Pod) { p.UID = "a" }))},
 		want:  [3]string{"—", "—", "—"},
 	},
 }
@@ -241,7 +241,7 @@ func TestA1_A26_C_1_3_NotificationModes(t *testing.T) {
 }
 
 // play returns what input led to after prior.
-func play(t *testing.T, mode Mode, withHash bool, layers string, prior, input []said) string {
+func play(t *testing.T, mode Mode, withHash bool, layers string, prior, input []layerReading) string {
 	t.Helper()
 	names := strings.Fields(layers)
 	c := New(Config{Mode: mode})

@@ -16,7 +16,7 @@ import (
 // rich returns pod number i as file holds it: two containers with probes,
 // resources, environment and volumes, in a version.
 func rich(i int, file string, version int) *pod.Spec {
-	return hashed(in(one, file, with(wanted("A1"), func(p *v1.Pod) {
+	return hashed(in(one, file, with(podOf("A1"), func(p *v1.Pod) {
 		p.Name, p.UID = fmt.Sprintf("pod-%06d", i), types.UID(fmt.Sprint(i))
 		p.Status.Phase = v1.PodPending // as manifest leaves it
 		p.Labels = map[string]string{"app": "web", "tier": "front", "team": "shop"}

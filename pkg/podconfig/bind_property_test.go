@@ -17,23 +17,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// namings draws readings of three layers with five pods and the objects they name, and
+// drawBindingEvents draws readings of three layers with five pods and the objects they name, and
 // the sets that some layers are restored from.
-func namings(t *rapid.T) []event {
+func drawBindingEvents(t *rapid.T) []event {
 	var events []event
 	if rapid.Bool().Draw(t, "restored") {
-		for i, l := range live(namingWords(t), nil).layers {
+		for i, l := range live(drawBindingReadings(t), nil).layers {
 			if rapid.IntRange(0, 3).Draw(t, "forgotten") > 0 {
 				events = append(events, event{layer: i, restored: &Restored{Files: l.lastGood.Slice(), At: noon.Add(-time.Hour)}})
 			}
 		}
 	}
-	return append(events, namingWords(t)...)
+	return append(events, drawBindingReadings(t)...)
 }
 
-func namingWords(t *rapid.T) []event {
+func drawBindingReadings(t *rapid.T) []event {
 	var events []event
-	for range rapid.IntRange(1, 10).Draw(t, "words") {
+	for range rapid.IntRange(1, 10).Draw(t, "readings") {
 		layer := rapid.IntRange(0, 2).Draw(t, "layer")
 		if rapid.IntRange(0, 7).Draw(t, "fails") == 0 {
 			events = append(events, event{layer: layer, err: errors.New("timeout")})
@@ -112,7 +112,7 @@ func expected(layers []Layer, s *pod.Spec) (data *pod.Data, lacks bool) {
 // Shows: I9
 func TestI9_BindingRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		live(namings(t), func(e event, old, next fold, b Batch) {
+		live(drawBindingEvents(t), func(e event, old, next fold, b Batch) {
 			for s := range next.winners.All() {
 				was, now := old.merged.Pod(s.Key), next.merged.Pod(s.Key)
 				data, lacks := expected(next.layers, s)

@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// namingFile reads pods in the notation of wanted, each with "=" and what it names
+// namingFile reads pods in the notation of podOf, each with "=" and what it names
 // behind it: "A1=x,y.k,?z,!s,#d" names the ConfigMaps x, of y the key k, and z,
 // which is optional; the Secret s; and the claim d.
 func namingFile(layer, name string, things ...string) source.File {
@@ -29,7 +29,7 @@ func namingFile(layer, name string, things ...string) source.File {
 			continue
 		}
 		text, refs, _ := strings.Cut(text, "=")
-		specs = append(specs, hashed(with(wanted(text), func(p *v1.Pod) {
+		specs = append(specs, hashed(with(podOf(text), func(p *v1.Pod) {
 			for ref := range strings.SplitSeq(refs, ",") {
 				refer(p, ref)
 			}
@@ -91,7 +91,7 @@ func thingOf(layer, file, thing, content string) *pod.Object {
 	return o
 }
 
-// boundText writes pods in the notation of wanted, each with what it is bound to.
+// boundText writes pods in the notation of podOf, each with what it is bound to.
 func boundText(pods []*pod.Spec) string {
 	var out []string
 	for _, s := range pods {
@@ -384,7 +384,7 @@ func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 // hash as binding it for the first time.
 func TestRestartHashesAreNotStacked(t *testing.T) {
 	t.Parallel()
-	plain := hashed(with(wanted("A1"), func(p *v1.Pod) {
+	plain := hashed(with(podOf("A1"), func(p *v1.Pod) {
 		p.Annotations = map[string]string{pod.AnnotationRestartOnChange: "true"}
 		refer(p, "x")
 	}))

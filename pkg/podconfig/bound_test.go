@@ -16,7 +16,7 @@ import (
 func unending(answer, pods, objects int, text string) source.File {
 	f := broken("a")
 	for i := range pods {
-		s := with(wanted("A1"), func(p *v1.Pod) {
+		s := with(podOf("A1"), func(p *v1.Pod) {
 			p.Name = fmt.Sprintf("p%d-%d", answer, i)
 			p.Spec.Containers[0].Args = []string{text}
 		})

@@ -41,10 +41,10 @@ func TestC_1_2_1_LayerIsReadyWithItsSet(t *testing.T) {
 //
 // Shows: C-1.2.2
 func TestC_1_2_2_FirstOfOneNameWins(t *testing.T) {
-	other := with(wanted("A2"), func(p *v1.Pod) { p.UID = "x" })
-	m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: in(one, "a", wanted("A1"), other, wanted("A3"))}), noon)})
+	other := with(podOf("A2"), func(p *v1.Pod) { p.UID = "x" })
+	m := Merge([]Layer{NewLayer(one, nil).Read(set(source.File{File: "a", Pods: in(one, "a", podOf("A1"), other, podOf("A3"))}), noon)})
 	check(t, "pods", places(m.Pods.Slice()), "A1=a")
-	check(t, "conflicts", quarrels(m.Conflicts), "A a:1 over a:2: first in the file; A a:1 over a:3: first in the file")
+	check(t, "conflicts", conflictTexts(m.Conflicts), "A a:1 over a:2: first in the file; A a:1 over a:3: first in the file")
 }
 
 // TestC_1_2_3_OneNameInTwoLayers. Deviation: the kubelet admits both, and its workers
@@ -55,7 +55,7 @@ func TestC_1_2_3_OneNameInTwoLayers(t *testing.T) {
 	a, b := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon), NewLayer(web, nil).Read(set(file(web, "w", "A2", "B1")), noon)
 	m := Merge([]Layer{a, b})
 	check(t, "pods", places(m.Pods.Slice()), "A1=a B1=w")
-	check(t, "conflicts", quarrels(m.Conflicts), "A a:1 over w:1: earlier layer wins")
+	check(t, "conflicts", conflictTexts(m.Conflicts), "A a:1 over w:1: earlier layer wins")
 }
 
 // TestC_1_2_4_SourceAnnotationIsNoDifference. Deviation: package manifest sets the
@@ -64,13 +64,13 @@ func TestC_1_2_3_OneNameInTwoLayers(t *testing.T) {
 // Shows: C-1.2.4
 func TestC_1_2_4_SourceAnnotationIsNoDifference(t *testing.T) {
 	read := func(value string) source.Snapshot {
-		p := with(wanted("A1"), func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigSource: value} })
+		p := with(podOf("A1"), func(p *v1.Pod) { p.Annotations = map[string]string{pod.AnnotationConfigSource: value} })
 		return set(source.File{File: "a", Pods: in(one, "a", p)})
 	}
 	before := NewLayer(one, nil).Read(read("file"), noon)
 	after := before.Read(read("http"), noon)
 	check(t, "updates", textOf(Diff(Merge([]Layer{before}), Merge([]Layer{after}))), "—")
-	if before.held()[0].Pod.Annotations[pod.AnnotationConfigSource] != "file" {
+	if before.specs()[0].Pod.Annotations[pod.AnnotationConfigSource] != "file" {
 		t.Error("a pod was written to")
 	}
 }
@@ -84,8 +84,8 @@ func TestC_1_2_5_FoundByKey(t *testing.T) {
 	read := func(pods ...*pod.Spec) source.Snapshot {
 		return set(source.File{File: "a", Pods: in(one, "a", pods...)})
 	}
-	first := NewLayer(one, nil).Read(read(wanted("A1")), noon)
-	second := first.Read(read(with(wanted("A1"), func(p *v1.Pod) { p.UID = "x" }), wanted("B1")), noon)
+	first := NewLayer(one, nil).Read(read(podOf("A1")), noon)
+	second := first.Read(read(with(podOf("A1"), func(p *v1.Pod) { p.UID = "x" }), podOf("B1")), noon)
 	check(t, "first", textOf(Diff(nil, Merge([]Layer{first}))), "ADD{A1} (file)")
 	check(t, "second", textOf(Diff(Merge([]Layer{first}), Merge([]Layer{second}))), "ADD{B1} (file); UPDATE{A1} (file)")
 }
@@ -97,7 +97,7 @@ func TestC_1_2_6_RemovedAsLastKnown(t *testing.T) {
 	before := history(NewLayer(one, nil), set(file(one, "a", "A1")), set(file(one, "a", "A2")))
 	updates := Diff(Merge([]Layer{before}), Merge([]Layer{before.Read(set(), noon)}))
 	check(t, "updates", textOf(updates), "REMOVE{A2} (file)")
-	if updates[0].Pods[0] != before.held()[0] {
+	if updates[0].Pods[0] != before.specs()[0] {
 		t.Error("the removed spec is another one")
 	}
 }
@@ -135,7 +135,7 @@ var compared = []struct {
 //
 // Shows: C-1.2.7, C-1.2.8
 func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
-	pod1 := with(wanted("A1"), func(p *v1.Pod) {
+	pod1 := with(podOf("A1"), func(p *v1.Pod) {
 		p.Labels, p.Annotations = map[string]string{"a": "1"}, map[string]string{"mine": "1", pod.AnnotationConfigHash: "h"}
 	})
 	for _, test := range compared {
@@ -155,7 +155,7 @@ func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
 					}
 				}
 				check(t, "op", got, test.want)
-				if test.want != "—" && next.held()[0].Pod.Spec.NodeName != is.Pod.Spec.NodeName {
+				if test.want != "—" && next.specs()[0].Pod.Spec.NodeName != is.Pod.Spec.NodeName {
 					t.Error("the state holds the old version")
 				}
 			})
@@ -199,8 +199,8 @@ func TestC_1_2_11_EmittedIsShared(t *testing.T) {
 // Shows: C-1.2.12
 func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 	read := func(version string) source.Snapshot {
-		b := with(wanted("B"+version), func(p *v1.Pod) { p.UID = "a" })
-		return set(source.File{File: "a", Pods: in(one, "a", wanted("A1"), b)})
+		b := with(podOf("B"+version), func(p *v1.Pod) { p.UID = "a" })
+		return set(source.File{File: "a", Pods: in(one, "a", podOf("A1"), b)})
 	}
 	l := NewLayer(one, nil).Read(read("1"), noon)
 	check(t, "first", textOf(Diff(nil, Merge([]Layer{l}))), "ADD{A1,B1} (file)")
@@ -214,7 +214,7 @@ func TestC_1_2_12_OneUIDUnderTwoNames(t *testing.T) {
 // Shows: C-1.2.13
 func TestC_1_2_13_RenamedUnderOneUID(t *testing.T) {
 	l := NewLayer(one, nil).Read(set(file(one, "a", "A1")), noon)
-	b := with(wanted("B1"), func(p *v1.Pod) { p.UID = "a" })
+	b := with(podOf("B1"), func(p *v1.Pod) { p.UID = "a" })
 	next := l.Read(set(source.File{File: "a", Pods: in(one, "a", b)}), noon)
 	check(t, "updates", textOf(Diff(Merge([]Layer{l}), Merge([]Layer{next}))), "REMOVE{A1} (file); ADD{B1} (file)")
 }

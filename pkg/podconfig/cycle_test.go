@@ -17,13 +17,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// ordering reads pods in the notation of wanted, each with ">" and the names of
+// ordering reads pods in the notation of podOf, each with ">" and the names of
 // those it depends on behind it: "A1>bc".
 func ordering(layer, name string, pods ...string) source.File {
 	var specs []*pod.Spec
 	for _, text := range pods {
 		text, on, _ := strings.Cut(text, ">")
-		s := with(wanted(text), func(p *v1.Pod) {
+		s := with(podOf(text), func(p *v1.Pod) {
 			p.Spec.NodeName = "n1"
 			if on != "" {
 				p.Annotations = map[string]string{pod.AnnotationDependsOn: strings.Join(strings.Split(on, ""), ",")}
@@ -159,7 +159,7 @@ func TestP21_CyclesAreRejected(t *testing.T) {
 func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
 	t.Parallel()
 	spec := func(namespace, name string, on ...string) *pod.Spec {
-		s := with(wanted("A1"), func(p *v1.Pod) { p.Namespace, p.Name, p.Spec.NodeName = namespace, name, "n1" })
+		s := with(podOf("A1"), func(p *v1.Pod) { p.Namespace, p.Name, p.Spec.NodeName = namespace, name, "n1" })
 		for _, name := range on {
 			s.DependsOn = append(s.DependsOn, pod.Dependency{Name: name, Until: pod.Done})
 		}
@@ -223,7 +223,7 @@ func TestP21_LargeCyclesAreNamedInPart(t *testing.T) {
 	merged := func(n int) uint64 {
 		var pods []*pod.Spec
 		for i := range n {
-			s := with(wanted("A1"), func(p *v1.Pod) { p.Name = fmt.Sprint("p", i) })
+			s := with(podOf("A1"), func(p *v1.Pod) { p.Name = fmt.Sprint("p", i) })
 			s.DependsOn = []pod.Dependency{{Name: fmt.Sprint("p", (i+1)%n), Until: pod.Ready}}
 			pods = append(pods, s)
 		}
@@ -258,7 +258,7 @@ func TestBreakCycles_LongNames_ProblemsAreNoLargerThanThePods(t *testing.T) {
 		name := func(i int) string { return fmt.Sprintf("p%06d%s", i, strings.Repeat("x", 246)) }
 		written := 0
 		for i := range 1000 - 1000%ring {
-			s := with(wanted("A1"), func(p *v1.Pod) { p.Name = name(i) })
+			s := with(podOf("A1"), func(p *v1.Pod) { p.Name = name(i) })
 			s.DependsOn = []pod.Dependency{{Name: name(i - i%ring + (i+1)%ring), Until: pod.Started}}
 			pods, written = append(pods, s), written+2*len(name(i))
 		}
@@ -283,7 +283,7 @@ func TestBreakCycles_NewCycleAfterEachRound_EndsAfterAFew(t *testing.T) {
 	t.Parallel()
 	const n = 15_000
 	of := func(i, on int, namespace, version string) *pod.Spec {
-		s := with(wanted("A"+version), func(p *v1.Pod) { p.Namespace, p.Name = namespace, fmt.Sprintf("p%05d", i) })
+		s := with(podOf("A"+version), func(p *v1.Pod) { p.Namespace, p.Name = namespace, fmt.Sprintf("p%05d", i) })
 		if on >= 0 {
 			s.DependsOn = []pod.Dependency{{Name: fmt.Sprintf("p%05d", on), Until: pod.Started}}
 		}
@@ -337,10 +337,10 @@ func allocated(f func()) uint64 {
 	return after.TotalAlloc - before.TotalAlloc
 }
 
-// orders draws readings of two layers with five pods that depend on each other.
-func orders(t *rapid.T) []event {
+// drawOrderings draws readings of two layers with five pods that depend on each other.
+func drawOrderings(t *rapid.T) []event {
 	var events []event
-	for range rapid.IntRange(1, 8).Draw(t, "words") {
+	for range rapid.IntRange(1, 8).Draw(t, "readings") {
 		layer := rapid.IntRange(0, 1).Draw(t, "layer")
 		var pods []string
 		for _, name := range "abcde" {
@@ -366,7 +366,7 @@ func orders(t *rapid.T) []event {
 func TestP21_CyclesHurtNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := map[pod.Key]*pod.Spec{}
-		live(orders(t), func(e event, old, next fold, b Batch) {
+		live(drawOrderings(t), func(e event, old, next fold, b Batch) {
 			if again := breakCycles(next.merged.Pods, next.merged.Pods, sorted.List[*pod.Spec]{}, nil); len(again.problems) > 0 {
 				t.Fatalf("%s: cycles are left: %v", orderText(next.merged), again.problems)
 			}
@@ -414,9 +414,9 @@ func TestP21_CyclesHurtNothing(t *testing.T) {
 // Shows: C-1.3.6
 func TestC_1_3_6_CyclesDoNotDependOnTheOrderOfReadings(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		first, second := orders(t)[0], orders(t)[0]
+		first, second := drawOrderings(t)[0], drawOrderings(t)[0]
 		first.layer, second.layer = 0, 1
-		kept := orders(t)[0].snapshot.Files.At(0).Pods
+		kept := drawOrderings(t)[0].snapshot.Files.At(0).Pods
 		play := func(events ...event) fold {
 			c := New(Config{Kept: kept})
 			f := newFold([]Layer{NewLayer(one, kept), NewLayer(two, kept)}, kept, nil)
@@ -447,7 +447,7 @@ func sortedPods(pods ...*pod.Spec) sorted.List[*pod.Spec] {
 func TestBreakCycles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 	t.Parallel()
 	spec := func(source, name, on string) *pod.Spec {
-		s := with(wanted("A1"), func(p *v1.Pod) { p.Namespace, p.Name, p.Spec.NodeName = "x", name, "n1" })
+		s := with(podOf("A1"), func(p *v1.Pod) { p.Namespace, p.Name, p.Spec.NodeName = "x", name, "n1" })
 		s.Origin.Source = source
 		if on != "" {
 			s.DependsOn = []pod.Dependency{{Name: on, Until: pod.Ready}}

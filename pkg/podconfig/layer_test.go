@@ -14,8 +14,8 @@ import (
 
 const dir = "file:/m"
 
-// pods returns what a layer holds.
-func (l Layer) held() []*pod.Spec {
+// specs returns the pods of a layer.
+func (l Layer) specs() []*pod.Spec {
 	var out []*pod.Spec
 	for c := range l.pods.winners.All() {
 		out = append(out, c.value)
@@ -123,9 +123,9 @@ func TestLayerKeepsLastGood(t *testing.T) {
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
 			l := history(NewLayer(dir, nil), test.snapshots...)
-			check(t, "held", places(l.held()), test.want)
-			if got := l.State().Pods; got != len(l.held()) {
-				t.Errorf("State().Pods = %d, want %d", got, len(l.held()))
+			check(t, "pods", places(l.specs()), test.want)
+			if got := l.State().Pods; got != len(l.specs()) {
+				t.Errorf("State().Pods = %d, want %d", got, len(l.specs()))
 			}
 		})
 	}
@@ -138,12 +138,12 @@ func TestLayerKeepsLastGood(t *testing.T) {
 func TestI9_BrokenAtTheFirstReadingKeepsWhatRuns(t *testing.T) {
 	kept := slices.Concat(file(dir, "a", "A1", "B1").Pods, file(dir, "gone", "C1").Pods, file("file:/elsewhere", "a", "D1").Pods)
 	first := NewLayer(dir, kept)
-	check(t, "unheard", places(first.held()), "")
-	check(t, "broken", places(first.Read(set(broken("a")), noon).held()), "A1=a B1=a")
-	check(t, "rejected", places(first.Read(set(rejecting(file(dir, "a", "B2"), "a")), noon).held()), "A1=a B2=a")
-	check(t, "mended", places(first.Read(set(broken("a")), noon).Read(set(file(dir, "a", "A2")), noon).held()), "A2=a")
-	check(t, "read well", places(first.Read(set(file(dir, "a", "A2")), noon).held()), "A2=a")
-	check(t, "broken later", places(first.Read(set(), noon).Read(set(broken("a")), noon).held()), "")
+	check(t, "not read yet", places(first.specs()), "")
+	check(t, "broken", places(first.Read(set(broken("a")), noon).specs()), "A1=a B1=a")
+	check(t, "rejected", places(first.Read(set(rejecting(file(dir, "a", "B2"), "a")), noon).specs()), "A1=a B2=a")
+	check(t, "mended", places(first.Read(set(broken("a")), noon).Read(set(file(dir, "a", "A2")), noon).specs()), "A2=a")
+	check(t, "read well", places(first.Read(set(file(dir, "a", "A2")), noon).specs()), "A2=a")
+	check(t, "broken later", places(first.Read(set(), noon).Read(set(broken("a")), noon).specs()), "")
 }
 
 // Shows: F43
@@ -230,7 +230,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 			l := history(NewLayer(dir, test.kept), test.snapshots...)
 			m := Merge([]Layer{l})
 			check(t, "pods", places(m.Pods.Slice()), test.want)
-			check(t, "conflicts", quarrels(m.Conflicts), test.conflicts)
+			check(t, "conflicts", conflictTexts(m.Conflicts), test.conflicts)
 		})
 	}
 }
@@ -243,7 +243,7 @@ func TestF43_OwnerByDocument(t *testing.T) {
 	a, b := file(dir, "a", "A1"), file(dir, "b", "A2")
 	b.Pods[0].Origin.File = "b#2"
 	l := NewLayer(dir, file(dir, "b#2", "A9").Pods)
-	check(t, "held", places(l.Read(set(a, b), noon).held()), "A2=b#2")
+	check(t, "pods", places(l.Read(set(a, b), noon).specs()), "A2=b#2")
 }
 
 // TestF43_DeletingOwnerIsUpdate: deleting the loser's file causes no update, deleting
@@ -320,12 +320,12 @@ func TestI9_FailureKeepsEverything(t *testing.T) {
 	if s := stale.State(); !s.Stale() || s.Error != "refused" || s.Since != at(3) || s.LastGood != at(2) || s.Pods != 1 {
 		t.Errorf("stale: %+v", s)
 	}
-	check(t, "held", places(stale.held()), "A1=a")
+	check(t, "pods", places(stale.specs()), "A1=a")
 	check(t, "diff", textOf(Diff(Merge([]Layer{good}), Merge([]Layer{stale}))), "—")
 	if s := stale.Ended().State(); !s.Ended || !s.Stale() {
 		t.Errorf("ended: %+v", s)
 	}
-	check(t, "held", places(stale.Ended().held()), "A1=a")
+	check(t, "pods", places(stale.Ended().specs()), "A1=a")
 	check(t, "names", fresh.State().Source+" "+fresh.State().Location, "file /m")
 	if s := fresh.Failed(errors.New(""), at(1)).State(); s.Error == "" {
 		t.Error("an error without words is no error")
@@ -337,7 +337,7 @@ func TestI9_FailureKeepsEverything(t *testing.T) {
 func TestLayerSharesUnchanged(t *testing.T) {
 	before := history(NewLayer(dir, nil), set(file(dir, "a", "A1", "B1"), broken("b")))
 	after := before.Read(set(file(dir, "a", "A1", "B2"), broken("b")), noon)
-	if before.held()[0] != after.held()[0] {
+	if before.specs()[0] != after.specs()[0] {
 		t.Error("an unchanged spec was replaced")
 	}
 	if len(after.changedPods) != 1 || after.changedPods[0].key.Name != "b" {

@@ -25,12 +25,12 @@ func TestMergeFirstLayerWins(t *testing.T) {
 	}
 	m := Merge(layers)
 	check(t, "pods", places(m.Pods.Slice()), "A2=b B1=a C1=a D4=d")
-	check(t, "conflicts", quarrels(m.Conflicts),
+	check(t, "conflicts", conflictTexts(m.Conflicts),
 		"B a:1 over b:2: earlier layer wins; B b:2 over c:1: first path in byte order; B a:1 over d:1: earlier layer wins")
 	if len(m.Layers) != 3 || m.Layers[1].Pods != 2 || m.Layers[2].Location != "https://cfg/pods" {
 		t.Errorf("layers %+v", m.Layers)
 	}
-	if m.Pod(pod.Key{Namespace: "default", Name: "b"}) != layers[0].held()[0] {
+	if m.Pod(pod.Key{Namespace: "default", Name: "b"}) != layers[0].specs()[0] {
 		t.Error("Pod does not find the winner")
 	}
 }
@@ -174,7 +174,7 @@ func TestC_1_2_8_EveryStatusFieldIsCompared(t *testing.T) {
 		default:
 			t.Fatalf("%s is of a kind this test does not know: %s", status.Field(i).Name, f.Kind())
 		}
-		a := wanted("A1")
+		a := podOf("A1")
 		b := with(a, func(p *v1.Pod) { p.Status = s })
 		if sameStatus(a, b) || sameStatus(b, a) || !sameStatus(b, b) {
 			t.Errorf("a change of status.%s is not seen", status.Field(i).Name)

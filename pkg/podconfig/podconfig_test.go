@@ -16,15 +16,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// scripted is a source that yields its readings, each after a delay, and then ends or
+// scripted is a source that delivers its answers, each after a delay, and then ends or
 // waits.
 type scripted struct {
-	name  string
-	words []word
-	ends  bool
+	name    string
+	answers []answer
+	ends    bool
 }
 
-type word struct {
+type answer struct {
 	after   time.Duration
 	files   []source.File
 	skipped string
@@ -36,21 +36,21 @@ func (s *scripted) Name() string { return s.name }
 func (s *scripted) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
 		var revision uint64
-		for _, w := range s.words {
+		for _, a := range s.answers {
 			select {
-			case <-time.After(w.after):
+			case <-time.After(a.after):
 			case <-ctx.Done():
 				return
 			}
 			snapshot := source.Snapshot{}
-			if w.err == nil {
+			if a.err == nil {
 				revision++
-				snapshot = source.Snapshot{Revision: revision, Files: source.FilesOf(w.files...)}
-				if w.skipped != "" {
-					snapshot.Skipped = []pod.Problem{{File: w.skipped, Msg: "not a manifest"}}
+				snapshot = source.Snapshot{Revision: revision, Files: source.FilesOf(a.files...)}
+				if a.skipped != "" {
+					snapshot.Skipped = []pod.Problem{{File: a.skipped, Msg: "not a manifest"}}
 				}
 			}
-			if !yield(snapshot, w.err) {
+			if !yield(snapshot, a.err) {
 				return
 			}
 		}
@@ -101,12 +101,12 @@ func TestBatches(t *testing.T) {
 		},
 		{
 			name:    "C-1.2.16 the first set is empty",
-			sources: []source.Source{&scripted{name: one, words: []word{{}, {after: time.Second}}}},
+			sources: []source.Source{&scripted{name: one, answers: []answer{{}, {after: time.Second}}}},
 			want:    "00 ADD{} (file)\n",
 		},
 		{
 			name: "I9 staleness begins, changes its reason and ends",
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{files: []source.File{file(one, "a", "A1")}},
 				{after: time.Second, err: timeout},
 				{after: time.Second, err: timeout},
@@ -124,14 +124,14 @@ func TestBatches(t *testing.T) {
 		},
 		{
 			name: "an error comes first",
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{err: timeout}, {after: time.Second, files: []source.File{file(one, "a", "A1")}},
 			}}},
 			want: "00 — [file timeout since 00]\n01 ADD{A1} (file)\n",
 		},
 		{
 			name: "an error comes first, then an empty set",
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{err: timeout}, {after: time.Second},
 			}}},
 			want: "00 — [file timeout since 00]\n01 ADD{} (file)\n",
@@ -139,8 +139,8 @@ func TestBatches(t *testing.T) {
 		{
 			name: "every source ends; their last sets stay",
 			sources: []source.Source{
-				&scripted{name: one, ends: true, words: []word{{files: []source.File{file(one, "a", "A1")}}, {after: time.Second, err: timeout}}},
-				&scripted{name: "stdin:-", ends: true, words: []word{{after: 2 * time.Second, files: []source.File{file("stdin:-", "-", "B1")}}}},
+				&scripted{name: one, ends: true, answers: []answer{{files: []source.File{file(one, "a", "A1")}}, {after: time.Second, err: timeout}}},
+				&scripted{name: "stdin:-", ends: true, answers: []answer{{after: 2 * time.Second, files: []source.File{file("stdin:-", "-", "B1")}}}},
 			},
 			want: "00 ADD{A1} (file)\n" +
 				"01 — [file timeout since 01]\n" +
@@ -150,7 +150,7 @@ func TestBatches(t *testing.T) {
 		},
 		{
 			name: "problems and conflicts alone make a batch, repetition none",
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{files: []source.File{file(one, "a", "A1")}},
 				{after: time.Second, files: []source.File{broken("a")}},
 				{after: time.Second, files: []source.File{broken("a")}},
@@ -161,7 +161,7 @@ func TestBatches(t *testing.T) {
 		},
 		{
 			name: "a conflict alone makes a batch when it begins and when it ends",
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{files: []source.File{file(one, "a", "A1")}},
 				{after: time.Second, files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}},
 				{after: time.Second, files: []source.File{file(one, "a", "A1")}},
@@ -170,7 +170,7 @@ func TestBatches(t *testing.T) {
 		},
 		{
 			name: "what is skipped makes a batch",
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{}, {after: time.Second, skipped: "notes.txt"}, {after: time.Second, skipped: "notes.txt"}, {after: time.Second},
 			}}},
 			want: "00 ADD{} (file)\n01 —\n03 —\n",
@@ -178,14 +178,14 @@ func TestBatches(t *testing.T) {
 		{
 			name: "the winner's layer lets go",
 			sources: []source.Source{
-				&scripted{name: one, words: []word{{files: []source.File{file(one, "a", "A1")}}, {after: 2 * time.Second}}},
-				&scripted{name: web, words: []word{{after: time.Second, files: []source.File{file(web, "w", "A2")}}}},
+				&scripted{name: one, answers: []answer{{files: []source.File{file(one, "a", "A1")}}, {after: 2 * time.Second}}},
+				&scripted{name: web, answers: []answer{{after: time.Second, files: []source.File{file(web, "w", "A2")}}}},
 			},
 			want: "00 ADD{A1} (file)\n01 ADD{} (http)\n02 UPDATE{A2} (http)\n",
 		},
 		{
 			name: "C-1.3.2 snapshot", mode: Snapshot,
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{files: []source.File{file(one, "a", "A1s1")}},
 				{after: time.Second, files: []source.File{file(one, "a", "A1s2")}},
 				{after: time.Second, files: []source.File{file(one, "a", "A2s2", "B1")}},
@@ -196,8 +196,8 @@ func TestBatches(t *testing.T) {
 		{
 			name: "C-1.3.3 snapshot and updates, first set of a layer whose pod wins", mode: SnapshotAndUpdates,
 			sources: []source.Source{
-				&scripted{name: one, words: []word{{after: time.Second, files: []source.File{file(one, "a", "A1")}}}},
-				&scripted{name: web, words: []word{{files: []source.File{file(web, "w", "A2")}}}},
+				&scripted{name: one, answers: []answer{{after: time.Second, files: []source.File{file(one, "a", "A1")}}}},
+				&scripted{name: web, answers: []answer{{files: []source.File{file(web, "w", "A2")}}}},
 			},
 			want: "00 SET{A2} (http)\n01 SET{A1} (file); UPDATE{A1} (file)\n",
 		},
@@ -219,7 +219,7 @@ func TestBatchesConfigObjects(t *testing.T) {
 	holding := func(content string) []source.File {
 		return []source.File{{File: "a", Objects: []*pod.Object{object(one, "a", "x", content)}}}
 	}
-	s := &scripted{name: one, ends: true, words: []word{{files: holding("1")}, {files: holding("1")}, {files: holding("2")}}}
+	s := &scripted{name: one, ends: true, answers: []answer{{files: holding("1")}, {files: holding("1")}, {files: holding("2")}}}
 	var got []string
 	for b := range New(Config{Sources: []source.Source{s}}).Batches(t.Context()) {
 		got = append(got, b.State.Objects.At(0).Object.(*v1.ConfigMap).Data["content"])
@@ -233,7 +233,7 @@ func TestBatchesEnd(t *testing.T) {
 	talkers := func() []source.Source {
 		var all []source.Source
 		for _, name := range layerNames {
-			all = append(all, &scripted{name: name, words: []word{{files: []source.File{file(name, "a", "A1")}}, {err: errors.New("x")}, {}}})
+			all = append(all, &scripted{name: name, answers: []answer{{files: []source.File{file(name, "a", "A1")}}, {err: errors.New("x")}, {}}})
 		}
 		return all
 	}
@@ -268,7 +268,7 @@ func TestBatchesEnd(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 				defer cancel()
-				c := New(Config{Sources: []source.Source{&scripted{name: one, words: []word{{}}}, &scripted{name: two}}})
+				c := New(Config{Sources: []source.Source{&scripted{name: one, answers: []answer{{}}}, &scripted{name: two}}})
 				check(t, "batches", listen(c.Batches(ctx)), "00 ADD{} (file)\n")
 			})
 		}
@@ -279,7 +279,7 @@ func TestBatchesEnd(t *testing.T) {
 func TestC_1_3_5_Sync(t *testing.T) {
 	t.Run("before the first message, several at once", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			c := New(Config{Sources: []source.Source{&scripted{name: one, ends: true, words: []word{{after: time.Second}}}}})
+			c := New(Config{Sources: []source.Source{&scripted{name: one, ends: true, answers: []answer{{after: time.Second}}}}})
 			c.Sync()
 			c.Sync()
 			check(t, "batches", listen(c.Batches(t.Context())), "00 SET{} (*)\n01 ADD{} (file)\n01 — [file ended]\n")
@@ -288,7 +288,7 @@ func TestC_1_3_5_Sync(t *testing.T) {
 	for _, mode := range []Mode{Incremental, Snapshot, SnapshotAndUpdates} {
 		t.Run("is the next batch, "+mode.String(), func(t *testing.T) {
 			c := New(Config{Mode: mode, Sources: []source.Source{
-				&scripted{name: one, ends: true, words: []word{{files: []source.File{file(one, "a", "A1")}}, {files: []source.File{file(one, "a", "A1", "B1")}}}},
+				&scripted{name: one, ends: true, answers: []answer{{files: []source.File{file(one, "a", "A1")}}, {files: []source.File{file(one, "a", "A1", "B1")}}}},
 			}})
 			n, asked := 0, false
 			for b := range c.Batches(t.Context()) {
@@ -307,7 +307,7 @@ func TestC_1_3_5_Sync(t *testing.T) {
 	}
 	t.Run("wakes a quiet loop, and is served when every source has ended", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			c := New(Config{Sources: []source.Source{&scripted{name: one, ends: true, words: []word{{}, {after: time.Minute}}}}})
+			c := New(Config{Sources: []source.Source{&scripted{name: one, ends: true, answers: []answer{{}, {after: time.Minute}}}}})
 			time.AfterFunc(10*time.Second, c.Sync)
 			var got []string
 			for b := range c.Batches(t.Context()) {
@@ -324,9 +324,9 @@ func TestC_1_3_5_Sync(t *testing.T) {
 func TestOnce(t *testing.T) {
 	sources := func() []source.Source {
 		return []source.Source{
-			&scripted{name: one, words: []word{{after: time.Second, files: []source.File{file(one, "a", "A1")}}, {files: []source.File{file(one, "a", "A2")}}}},
-			&scripted{name: two, words: []word{{err: errors.New("permission denied")}}},
-			&scripted{name: web, words: []word{{after: time.Hour}}},
+			&scripted{name: one, answers: []answer{{after: time.Second, files: []source.File{file(one, "a", "A1")}}, {files: []source.File{file(one, "a", "A2")}}}},
+			&scripted{name: two, answers: []answer{{err: errors.New("permission denied")}}},
+			&scripted{name: web, answers: []answer{{after: time.Hour}}},
 			&scripted{name: "stdin:-", ends: true},
 		}
 	}
@@ -365,7 +365,7 @@ func TestOnce(t *testing.T) {
 
 // Shows: F43
 func TestF43_OnceKnowsIncumbents(t *testing.T) {
-	s := &scripted{name: one, words: []word{{files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}}}}
+	s := &scripted{name: one, answers: []answer{{files: []source.File{file(one, "a", "A1"), file(one, "b", "A2")}}}}
 	c := New(Config{Sources: []source.Source{s}, Kept: file(one, "b", "A9").Pods})
 	check(t, "pods", places(c.Once(t.Context()).Pods.Slice()), "A2=b")
 }
@@ -375,13 +375,13 @@ func TestF43_OnceKnowsIncumbents(t *testing.T) {
 //
 // Shows: C-1.1.3
 func TestC_1_1_3_TotalOrder(t *testing.T) {
-	const sources, words = 8, 20
+	const sources, answers = 8, 20
 	var all []source.Source
 	for i := range sources {
 		name := fmt.Sprintf("file:/%d", i)
 		s := &scripted{name: name, ends: true}
-		for j := range words {
-			s.words = append(s.words, word{files: []source.File{file(name, "f", fmt.Sprintf("%c%d", 'A'+i, j))}})
+		for j := range answers {
+			s.answers = append(s.answers, answer{files: []source.File{file(name, "f", fmt.Sprintf("%c%d", 'A'+i, j))}})
 		}
 		all = append(all, s)
 	}
@@ -394,7 +394,7 @@ func TestC_1_1_3_TotalOrder(t *testing.T) {
 		before = b.State
 		batches++
 	}
-	if want := sources * (words + 1); batches != want {
+	if want := sources * (answers + 1); batches != want {
 		t.Errorf("%d batches, want %d", batches, want)
 	}
 	if got := sortedKeys(before.Pods.Slice()); len(got) != sources {

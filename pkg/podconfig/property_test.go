@@ -28,12 +28,12 @@ type event struct {
 
 var layerNames = []string{one, two, web}
 
-// lives draws the readings of three layers, and the sets that some of them are restored
+// drawEvents draws the readings of three layers, and the sets that some of them are restored
 // from: the end of another sequence, with some parts lost.
-func lives(t *rapid.T) []event {
+func drawEvents(t *rapid.T) []event {
 	var out []event
 	if rapid.Bool().Draw(t, "restored") {
-		for i, l := range live(words(t), nil).layers {
+		for i, l := range live(drawReadings(t), nil).layers {
 			if rapid.IntRange(0, 3).Draw(t, "forgotten") == 0 {
 				continue
 			}
@@ -41,20 +41,20 @@ func lives(t *rapid.T) []event {
 			out = append(out, event{layer: i, restored: &Restored{Files: files, At: noon.Add(-time.Hour)}})
 		}
 	}
-	return append(out, words(t)...)
+	return append(out, drawReadings(t)...)
 }
 
-// words draws the readings of three layers, a few files and pods each, so that
+// drawReadings draws the readings of three layers, a few files and pods each, so that
 // duplicates, moves and mistakes are frequent. Readings share what did not change, or
 // nothing at all.
-func words(t *rapid.T) []event {
+func drawReadings(t *rapid.T) []event {
 	disks := make([]map[string]source.File, len(layerNames))
 	for i := range disks {
 		disks[i] = make(map[string]source.File)
 	}
 	names := []string{"a", "b", "c", "d"}
 	var out []event
-	for range rapid.IntRange(1, 12).Draw(t, "words") {
+	for range rapid.IntRange(1, 12).Draw(t, "readings") {
 		layer := rapid.IntRange(0, len(disks)-1).Draw(t, "layer")
 		if rapid.IntRange(0, 5).Draw(t, "fails") == 0 {
 			out = append(out, event{layer: layer, err: errors.New("timeout")})
@@ -213,7 +213,7 @@ func live(events []event, each func(e event, old, next fold, b Batch)) fold {
 func TestF40_F43_LayerAgainstModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var models [3]model
-		live(lives(t), func(e event, _, next fold, _ Batch) {
+		live(drawEvents(t), func(e event, _, next fold, _ Batch) {
 			m := &models[e.layer]
 			switch {
 			case e.restored != nil:
@@ -222,7 +222,7 @@ func TestF40_F43_LayerAgainstModel(t *testing.T) {
 				m.read(e.snapshot)
 			}
 			want := slices.SortedFunc(maps.Values(m.won), func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
-			if diff := cmp.Diff(describe(want), describe(next.layers[e.layer].held())); diff != "" {
+			if diff := cmp.Diff(describe(want), describe(next.layers[e.layer].specs())); diff != "" {
 				t.Fatalf("layer %d (-model +layer):\n%s", e.layer, diff)
 			}
 		})
@@ -246,7 +246,7 @@ func reread(r Restored) source.Snapshot {
 func TestC_1_2_10_IncrementalIsFull(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var folds []fold
-		last := live(lives(t), func(e event, old, next fold, b Batch) {
+		last := live(drawEvents(t), func(e event, old, next fold, b Batch) {
 			if diff := cmp.Diff(Merge(next.layers), next.merged, plain...); diff != "" {
 				t.Fatalf("state (-full +incremental):\n%s", diff)
 			}
@@ -294,7 +294,7 @@ func asRestored(layer int, updates []PodUpdate) []PodUpdate {
 func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := make(map[pod.Key]*pod.Spec)
-		live(lives(t), func(_ event, _, next fold, b Batch) {
+		live(drawEvents(t), func(_ event, _, next fold, b Batch) {
 			for _, u := range b.Updates {
 				for i, s := range u.Pods {
 					known := have[s.Key]
@@ -334,7 +334,7 @@ func TestC_1_1_3_ReplayYieldsState(t *testing.T) {
 // Shows: I9
 func TestI9_UnansweredSourceRemovesNothing(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := live(lives(t), func(e event, old, next fold, b Batch) {
+		f := live(drawEvents(t), func(e event, old, next fold, b Batch) {
 			if e.err == nil {
 				return
 			}
@@ -366,7 +366,7 @@ func TestI9_UnansweredSourceRemovesNothing(t *testing.T) {
 // Shows: C-1.3.6
 func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		events := lives(t)
+		events := drawEvents(t)
 		var queues [3][]event
 		var other []event
 		for _, e := range events {
@@ -402,7 +402,7 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 // Shows: C-1.2.8
 func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		f := live(lives(t), nil)
+		f := live(drawEvents(t), nil)
 		c := New(Config{})
 		for i, l := range f.layers {
 			if !l.state.Ready || l.state.Error != "" {
@@ -450,10 +450,10 @@ func TestC_1_2_11_StatesAreImmutable(t *testing.T) {
 			text  string
 		}
 		print := func(m *Merged) string {
-			return fmt.Sprint(describe(m.Pods.Slice()), quarrels(m.Conflicts), m.Layers, m.Problems, m.Skipped, m.Objects.Len())
+			return fmt.Sprint(describe(m.Pods.Slice()), conflictTexts(m.Conflicts), m.Layers, m.Problems, m.Skipped, m.Objects.Len())
 		}
 		var all []given
-		live(lives(t), func(_ event, _, next fold, _ Batch) {
+		live(drawEvents(t), func(_ event, _, next fold, _ Batch) {
 			all = append(all, given{next.merged, print(next.merged)})
 		})
 		for _, g := range all {

@@ -47,8 +47,8 @@ func (b Batch) changedSets() string {
 func TestC_1_3_8_Restore(t *testing.T) {
 	timeout := errors.New("timeout")
 	ab := map[string]Restored{one: lastGoodOf(file(one, "a", "A1", "B1"), file(one, "b", "C1"))}
-	says := func(files ...source.File) []source.Source {
-		return []source.Source{&scripted{name: one, words: []word{{after: time.Second, files: files}}}}
+	sources := func(files ...source.File) []source.Source {
+		return []source.Source{&scripted{name: one, answers: []answer{{after: time.Second, files: files}}}}
 	}
 	tests := []struct {
 		name     string
@@ -59,27 +59,27 @@ func TestC_1_3_8_Restore(t *testing.T) {
 	}{
 		{
 			name: "the source has the same set", restored: ab,
-			sources: says(file(one, "a", "A1", "B1"), file(one, "b", "C1")),
+			sources: sources(file(one, "a", "A1", "B1"), file(one, "b", "C1")),
 			want:    "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 ADD{} (file) \n",
 		},
 		{
 			name: "the source corrects it", restored: ab,
-			sources: says(file(one, "a", "A2"), file(one, "d", "D1")),
+			sources: sources(file(one, "a", "A2"), file(one, "d", "D1")),
 			want:    "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 REMOVE{B1,C1} (file); ADD{D1} (file); UPDATE{A2} (file) a{A2} b{} d{D1}\n",
 		},
 		{
 			name: "I9 a file is broken, another lacks a pod and has a problem", restored: ab,
-			sources: says(rejecting(file(one, "a", "A2"), "b"), broken("b")),
+			sources: sources(rejecting(file(one, "a", "A2"), "b"), broken("b")),
 			want:    "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 UPDATE{A2} (file) a{A2,B1}\n",
 		},
 		{
 			name: "I9 moved to another file and rejected there", restored: ab,
-			sources: says(file(one, "a", "A1", "B1"), rejecting(file(one, "c"), "c")),
+			sources: sources(file(one, "a", "A1", "B1"), rejecting(file(one, "c"), "c")),
 			want:    "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 ADD{} (file) b{} c{C1}\n",
 		},
 		{
 			name: "I9 the source cannot look", restored: ab,
-			sources: []source.Source{&scripted{name: one, words: []word{
+			sources: []source.Source{&scripted{name: one, answers: []answer{
 				{after: time.Second, err: timeout}, {after: time.Second, err: timeout}, {after: time.Second, files: []source.File{file(one, "a", "A1", "B1")}},
 			}}},
 			want: "00 RESTORE{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 — [file timeout since 01] \n03 REMOVE{C1} (file); ADD{} (file) b{}\n",
@@ -97,7 +97,7 @@ func TestC_1_3_8_Restore(t *testing.T) {
 		},
 		{
 			name: "a later layer has nothing that wins", restored: map[string]Restored{one: lastGoodOf(file(one, "a", "A1")), web: lastGoodOf(file(web, "w", "A2"))},
-			sources: []source.Source{&scripted{name: one}, &scripted{name: web, words: []word{{after: time.Second, files: []source.File{file(web, "w", "A2")}}}}},
+			sources: []source.Source{&scripted{name: one}, &scripted{name: web, answers: []answer{{after: time.Second, files: []source.File{file(web, "w", "A2")}}}}},
 			want:    "00 RESTORE{A1} (file) a{A1}\n00 RESTORE{} (http) w{A2}\n01 ADD{} (http) \n",
 		},
 		{
@@ -105,23 +105,23 @@ func TestC_1_3_8_Restore(t *testing.T) {
 			restored: map[string]Restored{
 				one: lastGoodOf(file(one, "a", "A1")), web: lastGoodOf(file(web, "w", "A2")),
 			},
-			sources: []source.Source{&scripted{name: one, words: []word{{after: time.Second}}}, &scripted{name: web}},
+			sources: []source.Source{&scripted{name: one, answers: []answer{{after: time.Second}}}, &scripted{name: web}},
 			want:    "00 RESTORE{A1} (file) a{A1}\n00 RESTORE{} (http) w{A2}\n01 ADD{} (file); UPDATE{A2} (http) a{}\n",
 		},
 		{
-			name: "the last good set is empty", restored: map[string]Restored{one: lastGoodOf()}, sources: says(),
+			name: "the last good set is empty", restored: map[string]Restored{one: lastGoodOf()}, sources: sources(),
 			want: "00 RESTORE{} (file) \n01 ADD{} (file) \n",
 		},
 		{
-			name: "C-1.3.2 snapshot", mode: Snapshot, restored: ab, sources: says(file(one, "a", "A1", "B1"), file(one, "b", "C1")),
+			name: "C-1.3.2 snapshot", mode: Snapshot, restored: ab, sources: sources(file(one, "a", "A1", "B1"), file(one, "b", "C1")),
 			want: "00 SET{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 SET{A1,B1,C1} (file) \n",
 		},
 		{
-			name: "C-1.3.3 snapshot and updates", mode: SnapshotAndUpdates, restored: ab, sources: says(file(one, "a", "A2", "B1"), file(one, "b", "C1")),
+			name: "C-1.3.3 snapshot and updates", mode: SnapshotAndUpdates, restored: ab, sources: sources(file(one, "a", "A2", "B1"), file(one, "b", "C1")),
 			want: "00 SET{A1,B1,C1} (file) a{A1,B1} b{C1}\n01 SET{A2,B1,C1} (file); UPDATE{A2} (file) a{A2,B1}\n",
 		},
 		{
-			name: "snapshot, the last good set is empty", mode: Snapshot, restored: map[string]Restored{one: lastGoodOf()}, sources: says(),
+			name: "snapshot, the last good set is empty", mode: Snapshot, restored: map[string]Restored{one: lastGoodOf()}, sources: sources(),
 			want: "00 — \n01 SET{} (file) \n",
 		},
 	}
@@ -184,7 +184,7 @@ func TestC_1_3_8_RestoredLayerIsNotReady(t *testing.T) {
 	if s := ready.State(); !s.Ready || s.Restored || s.Stale() || s.Pods != 1 || !s.Since.IsZero() || !s.LastGood.Equal(at(3)) {
 		t.Errorf("ready: %+v", s)
 	}
-	if ready.held()[0] != l.held()[0] {
+	if ready.specs()[0] != l.specs()[0] {
 		t.Error("an unchanged restored pod was replaced")
 	}
 }
@@ -194,8 +194,8 @@ func TestC_1_3_8_RestoredLayerIsNotReady(t *testing.T) {
 // Shows: C-1.3.8
 func TestC_1_3_8_RestoredInDisorder(t *testing.T) {
 	l := NewLayer(one, nil).Restore(lastGoodOf(file(one, "b", "B1"), file(one, "a", "A1"), file(one, "b", "C1"), file(one, "c")))
-	check(t, "held", places(l.held()), "A1=a B1=b")
-	check(t, "read", places(l.Read(set(file(one, "a", "A1"), file(one, "b", "B2")), noon).held()), "A1=a B2=b")
+	check(t, "pods", places(l.specs()), "A1=a B1=b")
+	check(t, "read", places(l.Read(set(file(one, "a", "A1"), file(one, "b", "B2")), noon).specs()), "A1=a B2=b")
 }
 
 // TestF43_RestoredOwner: the kept pods determine the owner of a duplicate, and from
@@ -213,9 +213,9 @@ func TestF43_RestoredOwner(t *testing.T) {
 				kept = file(one, test.kept, "A9").Pods
 			}
 			l := NewLayer(one, kept).Restore(both)
-			check(t, "restored", places(l.held()), test.want)
-			check(t, "read", places(l.Read(set(file(one, "a", "A1"), file(one, "b", "A2")), noon).held()), test.want)
-			check(t, "kept from a set", places(l.Read(set(broken("a"), broken("b"), broken("z")), noon).held()), test.want)
+			check(t, "restored", places(l.specs()), test.want)
+			check(t, "read", places(l.Read(set(file(one, "a", "A1"), file(one, "b", "A2")), noon).specs()), test.want)
+			check(t, "kept from a set", places(l.Read(set(broken("a"), broken("b"), broken("z")), noon).specs()), test.want)
 		})
 	}
 }
@@ -228,11 +228,11 @@ func TestF43_RestoredOwner(t *testing.T) {
 func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
 	kept := slices.Concat(file(one, "a", "A1").Pods, file(one, "b", "B1").Pods, file(one, "c", "C1").Pods, file(one, "d", "D1").Pods)
 	l := NewLayer(one, kept).Restore(lastGoodOf(file(one, "a", "A2"), file(one, "c", "E1"), file(one, "e", "D1")))
-	check(t, "restored", places(l.held()), "A2=a D1=e E1=c")
+	check(t, "restored", places(l.specs()), "A2=a D1=e E1=c")
 	// b is in no set: its kept version stays. C left its file, D is in another.
 	l = l.Read(set(broken("a"), broken("b"), broken("c"), broken("d"), file(one, "e", "D1")), noon)
-	check(t, "read", places(l.held()), "A2=a B1=b D1=e E1=c")
-	check(t, "gone", places(l.Read(set(file(one, "e", "D1")), noon).held()), "D1=e")
+	check(t, "read", places(l.specs()), "A2=a B1=b D1=e E1=c")
+	check(t, "gone", places(l.Read(set(file(one, "e", "D1")), noon).specs()), "D1=e")
 }
 
 // TestC_1_3_8_OnceStandsOnRestored: a layer that cannot be read keeps the set of the
@@ -246,8 +246,8 @@ func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
 		start := time.Now()
 		m := New(Config{
 			Sources: []source.Source{
-				&scripted{name: one, words: []word{{after: time.Second, files: []source.File{file(one, "a", "A2")}}}},
-				&scripted{name: two, words: []word{{after: time.Second, err: errors.New("permission denied")}}},
+				&scripted{name: one, answers: []answer{{after: time.Second, files: []source.File{file(one, "a", "A2")}}}},
+				&scripted{name: two, answers: []answer{{after: time.Second, err: errors.New("permission denied")}}},
 				&scripted{name: web},
 			},
 			Restored: map[string]Restored{
@@ -275,8 +275,8 @@ func TestUnansweredLayerSaysSinceWhen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		c := New(Config{Sources: []source.Source{
-			&scripted{name: one, words: []word{{after: time.Second}, {after: time.Second, err: errors.New("x")}}},
-			&scripted{name: web, words: []word{{after: 3 * time.Second}}},
+			&scripted{name: one, answers: []answer{{after: time.Second}, {after: time.Second, err: errors.New("x")}}},
+			&scripted{name: web, answers: []answer{{after: 3 * time.Second}}},
 		}})
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
@@ -303,7 +303,7 @@ func TestChangedSetsAddUp(t *testing.T) {
 		for i := range have {
 			have[i] = make(map[string]pod.LastGoodSet)
 		}
-		live(lives(t), func(e event, _, next fold, b Batch) {
+		live(drawEvents(t), func(e event, _, next fold, b Batch) {
 			if b.Layer != layerNames[e.layer] {
 				t.Fatalf("a batch of %q, sent by %q", b.Layer, layerNames[e.layer])
 			}
@@ -338,11 +338,11 @@ func TestChangedSetsAddUp(t *testing.T) {
 // Shows: C-1.3.8
 func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		before := live(words(t), nil)
+		before := live(drawReadings(t), nil)
 		i := rapid.IntRange(0, len(layerNames)-1).Draw(t, "layer")
 		old := before.layers[i]
-		restored := NewLayer(layerNames[i], old.held()).Restore(Restored{Files: old.lastGood.Slice(), At: noon})
-		if diff := cmp.Diff(describe(old.held()), describe(restored.held())); diff != "" {
+		restored := NewLayer(layerNames[i], old.specs()).Restore(Restored{Files: old.lastGood.Slice(), At: noon})
+		if diff := cmp.Diff(describe(old.specs()), describe(restored.specs())); diff != "" {
 			t.Fatalf("(-running +restored):\n%s", diff)
 		}
 		for s := range old.lastGood.All() {
@@ -351,12 +351,12 @@ func TestC_1_3_8_RestoredIsAnEarlierReading(t *testing.T) {
 			}
 		}
 		var s source.Snapshot
-		for _, e := range words(t) {
+		for _, e := range drawReadings(t) {
 			if e.layer == i && e.err == nil {
 				s = e.snapshot
 			}
 		}
-		if diff := cmp.Diff(describe(old.Read(s, noon).held()), describe(restored.Read(s, noon).held())); diff != "" {
+		if diff := cmp.Diff(describe(old.Read(s, noon).specs()), describe(restored.Read(s, noon).specs())); diff != "" {
 			t.Fatalf("after a reading (-running +restored):\n%s", diff)
 		}
 	})
@@ -372,7 +372,7 @@ func TestC_1_3_ModesReplayToTheState(t *testing.T) {
 		t.Run(mode.String(), func(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				have := make(map[pod.Key]*pod.Spec)
-				live(lives(t), func(_ event, _, next fold, b Batch) {
+				live(drawEvents(t), func(_ event, _, next fold, b Batch) {
 					for _, u := range mode.Convert(b) {
 						if u.Op == SET {
 							clear(have)

@@ -24,10 +24,10 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
-// wanted parses one pod in the notation of the contract's appendix A: "A1" is the pod
+// podOf parses one pod in the notation of the contract's appendix A: "A1" is the pod
 // named a with UID a in version 1, "A1s2" the same with status 2, "A1'" the same being
 // deleted with a grace period of 30 seconds, "A1'5" with 5 seconds.
-func wanted(text string) *pod.Spec {
+func podOf(text string) *pod.Spec {
 	text, grace, deleting := strings.Cut(text, "'")
 	text, status, _ := strings.Cut(text, "s")
 	name := strings.ToLower(text[:1])
@@ -89,7 +89,7 @@ func in(layer, file string, specs ...*pod.Spec) []*pod.Spec {
 func file(layer, name string, pods ...string) source.File {
 	var specs []*pod.Spec
 	for _, p := range pods {
-		specs = append(specs, hashed(wanted(p)))
+		specs = append(specs, hashed(podOf(p)))
 	}
 	return source.File{File: name, Pods: in(layer, name, specs...)}
 }
@@ -123,7 +123,7 @@ func set(files ...source.File) source.Snapshot {
 	return source.Snapshot{Files: source.FilesOf(files...)}
 }
 
-// notation is the reverse of wanted.
+// notation is the reverse of podOf.
 func notation(s *pod.Spec) string {
 	var b strings.Builder
 	b.WriteString(strings.ToUpper(s.Name) + strings.TrimPrefix(s.Pod.Spec.Containers[0].Image, "image:"))
@@ -161,8 +161,8 @@ func places(pods []*pod.Spec) string {
 	return strings.Join(out, " ")
 }
 
-// quarrels writes conflicts: "A a.yaml over b.yaml: first path in byte order".
-func quarrels(conflicts []Conflict) string {
+// conflictTexts writes conflicts: "A a.yaml over b.yaml: first path in byte order".
+func conflictTexts(conflicts []Conflict) string {
 	var out []string
 	for _, c := range conflicts {
 		out = append(out, fmt.Sprintf("%s %s over %s: %s", strings.ToUpper(c.Key.Name), c.Winner, c.Loser, c.Reason))
