@@ -17,10 +17,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// Exited containers and sandboxes that a newer one has replaced are of no use to a pod, and
-// never become so again: the runtime starts an exited container no more, and a newer one does
-// not get older. So what these functions return once can be removed without asking the pod's
-// worker, which may remove it at the same time.
+// A pod does not need an exited container or a sandbox that a newer one has replaced, and will
+// not need it later: the runtime never starts an exited container again. So the agent removes
+// those that are not Needed without asking the pod's worker, which may remove them at the same
+// time.
 
 // exited returns the exited containers of a pod. The newest one of each name is needed.
 func exited(p pod.Actual) (all []reclaim.Container) {
@@ -43,11 +43,11 @@ func exited(p pod.Actual) (all []reclaim.Container) {
 func deadSandboxes(p pod.Actual) (all []reclaim.Sandbox) {
 	add := func(b pod.Sandbox, needed bool) {
 		in := func(c pod.Container) bool { return c.SandboxID == b.ID }
-		filled := slices.ContainsFunc(p.Dead, in)
+		hasContainer := slices.ContainsFunc(p.Dead, in)
 		for _, c := range p.Containers {
-			filled = filled || in(c)
+			hasContainer = hasContainer || in(c)
 		}
-		if !b.Ready && !filled {
+		if !b.Ready && !hasContainer {
 			all = append(all, reclaim.Sandbox{ID: b.ID, Pod: p.Key, Created: b.CreatedAt, Needed: needed})
 		}
 	}
@@ -60,7 +60,7 @@ func deadSandboxes(p pod.Actual) (all []reclaim.Sandbox) {
 	return all
 }
 
-// logUsage returns what a container's log and its rotated parts take.
+// logUsage returns the disk usage of a container's log and its rotated files.
 func logUsage(path string) (u reclaim.Usage) {
 	if path == "" {
 		return u
@@ -123,7 +123,7 @@ func (a nodeActor) Evict(ctx context.Context, key pod.Key, e upkeep.Eviction) er
 	return a.evict(ctx, key, e)
 }
 
-// reclaimForecast answers as /v1/reclaim.
+// reclaimForecast returns the answer of /v1/reclaim.
 func reclaimForecast(ctx context.Context, u *upkeep.Upkeep, policy reclaim.EvictPolicy, assume []string) (server.Reclaim, error) {
 	assumptions, err := upkeep.ParseAssumptions(assume)
 	if err != nil {

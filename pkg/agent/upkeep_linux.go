@@ -24,7 +24,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// pressures are the conditions of the node that its upkeep found last.
+// pressures holds the node's pressure conditions since the last round of its upkeep.
 type pressures struct {
 	mu  sync.Mutex
 	now []v1.NodeConditionType
@@ -51,14 +51,14 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 	if a.cfg.KernelMemcgNotification && os.Geteuid() == 0 {
 		alarm, err := node.NewMemoryAlarm("/")
 		if err != nil {
-			a.log.Info("Memory pressure of the kernel is not watched", "error", err)
+			a.log.Info("Cannot watch memory pressure stalls, continuing with other memory checks", "error", err)
 		}
 		wake, closeAlarm = alarm.C(), alarm.Close
 		warned := false
-		at.armed = func(now node.Levels) {
+		at.arm = func(now node.Levels) {
 			err := alarm.Arm(now, memoryLimits(policy, now.By[pod.SignalMemory].Capacity))
 			if err != nil && !warned {
-				a.log.Warn("Memory usage is only read every ten seconds", "error", err)
+				a.log.Warn("Cannot watch memory usage, continuing with periodic measurements", "error", err)
 				warned = true
 			}
 		}
@@ -74,7 +74,7 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 			defer stop()
 			return e.Evict(ctx, key, engine.Eviction{UID: v.UID, Grace: v.Grace, Message: v.Message, Condition: v.Condition})
 		}},
-		Pressure: func(ctx context.Context, now []v1.NodeConditionType) {
+		SetConditions: func(ctx context.Context, now []v1.NodeConditionType) {
 			a.pressures.set(now)
 			e.SetPressure(ctx, now)
 		},
@@ -82,7 +82,7 @@ func (a *Agent) upkeepOf(e *engine.Engine, m *member, images *image.Inventory, m
 	}), closeAlarm
 }
 
-// levels returns what measures this node.
+// levels returns the levels of this node.
 func (a *Agent) levels() *levels {
 	place := func() string {
 		at, ok := a.groups.PlaceOfAll()
@@ -97,8 +97,8 @@ func (a *Agent) levels() *levels {
 	}
 }
 
-// evictPolicy returns the policy of evictions. What holds for the machine's memory holds for
-// that of all pods.
+// evictPolicy returns the policy of evictions. The thresholds of the machine's memory apply to the
+// cgroup of all pods, too.
 func evictPolicy(cfg Config) reclaim.EvictPolicy {
 	p := reclaim.EvictPolicy{
 		Transition: cfg.PressureTransitionPeriod, MaxGrace: int64(cfg.EvictionMaxPodGracePeriod), Cluster: cfg.Kubeconfig != "",
@@ -131,14 +131,14 @@ type levels struct {
 	}
 	// place returns the directory of the cgroup of all pods, "" if there is none.
 	place func() string
-	armed func(node.Levels) // called after each measurement; may be nil
+	arm   func(node.Levels) // arms the memory alarm after each measurement; may be nil
 
 	mu    sync.Mutex // guards meter
 	meter node.Meter
 }
 
-// Levels implements upkeep.Observer. It asks the runtime once where its images are, and again
-// when they are not there any more.
+// Levels implements upkeep.Observer. It asks the runtime once where its images are, and again if
+// that directory vanishes.
 func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -147,8 +147,8 @@ func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 		unknown = l.find(ctx)
 	}
 	read, err := l.meter.Read()
-	if l.armed != nil {
-		l.armed(read)
+	if l.arm != nil {
+		l.arm(read)
 	}
 	n := reclaim.Node{Now: time.Now(), Levels: make(map[string]reclaim.Level, len(read.By))}
 	for signal, level := range read.By {
@@ -168,7 +168,8 @@ func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 // evictWithin bounds how long a round waits until the sync loop has recorded an eviction.
 const evictWithin = 10 * time.Second
 
-// findWithin bounds how long a round waits for a runtime that hangs: memory must not wait for it.
+// findWithin bounds how long a round waits for the runtime. A runtime that hangs must not delay an
+// eviction for memory.
 const findWithin = time.Second
 
 func (l *levels) find(ctx context.Context) error {
@@ -190,11 +191,12 @@ type nodeObserver struct {
 	images   *image.Inventory
 	usage    func(ctx context.Context, disks bool) (map[string]stats.PodUsage, error)
 	pods     func() []v1.Pod
-	observed <-chan struct{} // closed once pods returns all
+	observed <-chan struct{} // closed once pods returns all pods
 	rootDir  string
 }
 
-// usageWithin bounds how long a round waits for the usage of pods; the next one continues.
+// usageWithin bounds how long a round waits for the usage of pods. The measurement continues in the
+// next round.
 const usageWithin = 10 * time.Second
 
 // Observe implements upkeep.Observer.
@@ -208,7 +210,7 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 		it, runs := runningPod(&p, usage)
 		_, read := usage[it.UID]
 		switch {
-		case runs && (read || ran[it.UID]): // not one that began to run after the reading
+		case runs && (read || ran[it.UID]): // leaves out a pod that began to run after the measurement
 			n.Pods = append(n.Pods, it)
 		case !runs && it.Stopping && o.hasVolumes(it.UID):
 			n.Pods = append(n.Pods, it)
@@ -227,7 +229,7 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 	}
 	images, failed := o.images.LookWhole(ctx)
 	if errors.Is(failed, image.ErrPodsUnknown) {
-		return n, failed // a container of an unknown pod may be needed too
+		return n, failed // an exited container may be that of an unknown pod
 	}
 	n.Images = images
 	have, unread := o.runtime.Pods(ctx)
@@ -244,7 +246,7 @@ func (o nodeObserver) usageOf(ctx context.Context, disks bool) (map[string]stats
 	return o.usage(ctx, disks)
 }
 
-// hasVolumes reports whether volumes of a pod are still to be removed.
+// hasVolumes reports whether a pod has volumes that are not removed yet.
 func (o nodeObserver) hasVolumes(uid string) bool {
 	if !filepath.IsLocal(uid) {
 		return false
@@ -253,7 +255,7 @@ func (o nodeObserver) hasVolumes(uid string) bool {
 	return err == nil && len(instances) > 0
 }
 
-// runningPod returns a pod for an eviction; false if nothing of it runs.
+// runningPod returns a pod as an eviction needs it. runs is false if none of its containers runs.
 func runningPod(p *v1.Pod, usage map[string]stats.PodUsage) (it reclaim.Pod, runs bool) {
 	it = reclaim.Pod{
 		Key: pod.KeyOf(p), UID: string(p.UID), Static: pod.SourceOf(p) != pod.SourceAPI, Stopping: p.DeletionTimestamp != nil || pod.IsPhaseTerminal(p.Status.Phase),

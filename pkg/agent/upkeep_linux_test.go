@@ -118,7 +118,7 @@ func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	rt := &asked{fails: true}
 	measured := 0
-	l := &levels{runtime: rt, armed: func(node.Levels) { measured++ }, meter: node.Meter{Root: "/", NodeFs: "/"}}
+	l := &levels{runtime: rt, arm: func(node.Levels) { measured++ }, meter: node.Meter{Root: "/", NodeFs: "/"}}
 	n, err := l.Levels(t.Context())
 	if _, ok := n.Level(pod.SignalNodeFs); err == nil || !ok || time.Since(n.Now) > time.Minute {
 		t.Errorf("without the runtime: %+v, %v", n, err)

@@ -67,10 +67,10 @@ type Inventory struct {
 	cfg InventoryConfig
 	mu  sync.Mutex // held while images are listed or removed, not while registries are asked
 
-	uses   reclaim.Uses         // nil until the file is read
-	silent map[string]time.Time // the registries that did not answer, with the time
-	failed string               // the error of the last collection, to log each error once
-	wake   chan struct{}        // capacity 1: Run collects now
+	history reclaim.ImageHistory // nil until the file is read
+	silent  map[string]time.Time // the registries that did not answer, with the time
+	failed  string               // the error of the last collection, to log each error once
+	wake    chan struct{}        // capacity 1: Run collects now
 }
 
 // collectEvery is the time between two collections (C-1.33.8).
@@ -233,48 +233,48 @@ func (v *Inventory) disk(ctx context.Context) ([]reclaim.Filesystem, error) {
 // remember sets when each image was first seen and last used, and writes changes to the file. If
 // not all pods are known, an image that was in use stays in use.
 func (v *Inventory) remember(images []reclaim.Image, now time.Time, complete bool) []reclaim.Image {
-	if v.uses == nil {
-		v.uses = v.load()
+	if v.history == nil {
+		v.history = v.load()
 	}
-	seen, uses := reclaim.Remember(v.uses, images, now)
+	seen, history := reclaim.Remember(v.history, images, now)
 	if !complete {
-		for id, u := range uses {
-			if before := v.uses[id]; before.InUse && !u.InUse {
-				uses[id] = before
+		for id, u := range history {
+			if before := v.history[id]; before.InUse && !u.InUse {
+				history[id] = before
 			}
 		}
 	}
-	if v.cfg.File == "" || v.cfg.ReadOnly || uses.Equal(v.uses) {
-		v.uses = uses
+	if v.cfg.File == "" || v.cfg.ReadOnly || history.Equal(v.history) {
+		v.history = history
 		return seen
 	}
-	js, err := json.Marshal(uses)
+	js, err := json.Marshal(history)
 	if err == nil {
 		err = atomicfile.Write(v.cfg.File, js, atomicfile.Options{})
 	}
-	if err != nil { // v.uses stays, so that the next call writes again
+	if err != nil { // v.history stays, so that the next call writes again
 		v.cfg.Log.Warn("Failed to write the last use of images", "error", err)
 		return seen
 	}
-	v.uses = uses
+	v.history = history
 	return seen
 }
 
 // load reads the file. If it is missing or damaged, every image counts as first seen now.
-func (v *Inventory) load() reclaim.Uses {
-	uses := reclaim.Uses{}
+func (v *Inventory) load() reclaim.ImageHistory {
+	history := reclaim.ImageHistory{}
 	if v.cfg.File == "" {
-		return uses
+		return history
 	}
 	js, err := os.ReadFile(v.cfg.File)
 	if err == nil {
-		err = json.Unmarshal(js, &uses)
+		err = json.Unmarshal(js, &history)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		v.cfg.Log.Warn("Failed to read the last use of images", "error", err)
-		return reclaim.Uses{}
+		return reclaim.ImageHistory{}
 	}
-	return uses
+	return history
 }
 
 // Collect removes images that were unused for longer than the maximum age, and, if the disk is

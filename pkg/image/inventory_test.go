@@ -68,14 +68,14 @@ func pulledImage(name string) pod.Image {
 func stocked(t *testing.T, free int64, hours map[string]int) (*fakeStock, InventoryConfig) {
 	t.Helper()
 	s := &fakeStock{free: free, fails: map[string]bool{}}
-	uses := reclaim.Uses{}
+	history := reclaim.ImageHistory{}
 	for _, name := range slices.Sorted(maps.Keys(hours)) {
 		i := pulledImage(name)
 		s.images = append(s.images, i)
-		uses[i.ID] = reclaim.Use{First: time.Now().Add(-100 * time.Hour), Last: time.Now().Add(-time.Duration(hours[name]) * time.Hour)}
+		history[i.ID] = reclaim.ImageTimes{First: time.Now().Add(-100 * time.Hour), Last: time.Now().Add(-time.Duration(hours[name]) * time.Hour)}
 	}
 	file := filepath.Join(t.TempDir(), "used.json")
-	js, err := json.Marshal(uses)
+	js, err := json.Marshal(history)
 	if err == nil {
 		err = os.WriteFile(file, js, 0o600)
 	}

@@ -13,24 +13,25 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Threshold is how little of something may be left, and what happens below.
+// Threshold is an eviction threshold. It is met while less of its signal is available.
 type Threshold struct {
 	pod.Threshold
-	// Grace is how long it must be met without a break; zero makes it a hard threshold
-	// (C-1.35.3).
+	// Grace is how long it must be met without a break until it is due; zero makes it a hard
+	// threshold (C-1.35.3).
 	Grace time.Duration
-	// Reclaim is how much more than the threshold is made available; the zero value is none.
+	// Reclaim is how much more than the threshold is made available once it is due: the
+	// minimum reclaim. The zero value is none.
 	Reclaim pod.Threshold
 }
 
-// hard reports whether pods get no time to stop.
-func (t Threshold) hard() bool { return t.Grace == 0 }
+// isHard reports whether the threshold is due at once when it is met. It evicts pods with hardGrace.
+func (t Threshold) isHard() bool { return t.Grace == 0 }
 
 // key identifies a threshold from one round to the next.
 func (t Threshold) key() string { return fmt.Sprintf("%s for %s", t.Threshold, t.Grace) }
 
-// goal is how much must be available for the threshold not to be met; reclaiming adds the
-// minimum reclaim.
+// goal returns the available amount from which on the threshold is not met; reclaiming adds
+// the minimum reclaim.
 func (t Threshold) goal(capacity int64, reclaiming bool) int64 {
 	goal := t.Of(capacity)
 	if reclaiming {
@@ -46,43 +47,45 @@ type EvictPolicy struct {
 	Transition time.Duration
 	// MaxGrace bounds the grace period of pods that a soft threshold evicts, in seconds.
 	MaxGrace int64
-	// Cluster says that an API server assigns pods to this node: static pods are critical
-	// then (C-1.35.8). Without one every pod is static, and none is critical for that.
+	// Cluster says that an API server assigns pods to this node. Static pods are then never
+	// evicted (C-1.35.8). Without an API server every pod is static, and may be evicted.
 	Cluster bool
 }
 
-// Pressure is what Evict remembers from one round to the next. The zero value remembers
-// nothing.
-type Pressure struct {
-	// Since is when a threshold was first met without a break, by threshold. Reclaiming holds
-	// those whose minimum reclaim is not reached.
+// EvictState is what Evict carries from one round to the next. The zero value is that of the
+// first round.
+type EvictState struct {
+	// Since has, by key, the thresholds that are met, and since when. Reclaiming has those of
+	// them that are due; they stay until their minimum reclaim is reached.
 	Since      map[string]time.Time
 	Reclaiming map[string]bool
-	// Conditions is when each condition was last observed.
+	// Conditions is when a threshold of each condition was last met.
 	Conditions map[v1.NodeConditionType]time.Time
 	// Evicted is the UID of the pod that was evicted last, and EvictedAt when.
 	Evicted   string
 	EvictedAt time.Time
 }
 
-// cleanup is how long a round waits for the resources of an evicted pod (C-1.35.5).
-const cleanup = 30 * time.Second
+// EvictWait is how long an evicted pod may take to free its resources before rounds evict
+// another pod (C-1.35.5).
+const EvictWait = 30 * time.Second
 
 // EvictPlan is the result of a round of Evict.
 type EvictPlan struct {
 	Steps []Step
-	// Conditions are those that the node has now, in the order of their names.
+	// Conditions are the pressure conditions that the node has now, sorted by name.
 	Conditions []v1.NodeConditionType
-	// Starved names the resources whose thresholds are met and due, most urgent first, as
-	// the kubelet's event EvictionThresholdMet does.
+	// Starved has the resources whose thresholds are due, most urgent first, by their names in
+	// the kubelet's event EvictionThresholdMet.
 	Starved []string
-	// Wait is how long until a soft threshold is due or an evicted pod is waited for no
-	// longer; zero is never. WaitFor says which, or why nothing can be done.
+	// WaitFor says what the round waits for: the grace period of a soft threshold, or an
+	// evicted pod that is still stopping. Wait is for how long at most. If nothing can be done,
+	// WaitFor says why, and Wait is zero.
 	Wait    time.Duration
 	WaitFor string
 }
 
-// String returns one line a step, then the conditions and what the plan waits for.
+// String returns one line for each step, then the conditions and WaitFor.
 func (p EvictPlan) String() string {
 	var b strings.Builder
 	for _, s := range p.Steps {
@@ -91,23 +94,28 @@ func (p EvictPlan) String() string {
 	for _, c := range p.Conditions {
 		b.WriteString("condition " + string(c) + "\n")
 	}
-	if p.WaitFor != "" {
+	switch {
+	case p.Wait > 0:
 		fmt.Fprintf(&b, "wait %s: %s\n", p.Wait, p.WaitFor)
+	case p.WaitFor != "":
+		fmt.Fprintf(&b, "stuck: %s\n", p.WaitFor)
 	}
 	return b.String()
 }
 
-// Evict plans one round against pressure. Below a threshold of a disk it first removes unused
-// data from that disk: exited containers, dead sandboxes, then images, least recently used
-// first and whatever their age (C-1.33.12). It evicts a pod only when no unused data is left
-// that would help, at most one in a round, and the next one only when the first is gone or 30
-// seconds are over (C-1.35.5). after is for the next round.
+// Evict plans one round. For a threshold of a disk it first removes unused data from that disk:
+// exited containers, sandboxes without containers, then images, least recently used first and
+// whatever their age (C-1.33.12). It evicts a pod only when no unused data is left that would
+// help, and at most one in a round. It evicts the next one only when the first is gone or
+// EvictWait is over (C-1.35.5).
 //
-// Memory comes before disks. A disk that several signals share is handled once. A round that evicts
-// a pod does nothing for the thresholds after: the pod may free what they lack.
-func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressure) {
+// Memory comes before disks. Thresholds of one disk share what the plan removes from it. After an
+// eviction, the round plans nothing for less urgent thresholds: the pod may free what they lack.
+//
+// before is what the last round returned as after.
+func Evict(n Node, p EvictPolicy, before EvictState) (plan EvictPlan, after EvictState) {
 	thresholds := p.inOrder(n)
-	after = Pressure{Since: map[string]time.Time{}, Reclaiming: map[string]bool{}, Conditions: maps.Clone(before.Conditions), Evicted: before.Evicted, EvictedAt: before.EvictedAt}
+	after = EvictState{Since: map[string]time.Time{}, Reclaiming: map[string]bool{}, Conditions: maps.Clone(before.Conditions), Evicted: before.Evicted, EvictedAt: before.EvictedAt}
 	if after.Conditions == nil {
 		after.Conditions = map[v1.NodeConditionType]time.Time{}
 	}
@@ -124,7 +132,7 @@ func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressu
 		after.Since[t.key()] = since
 		after.Conditions[pod.ConditionOf(t.Signal)] = n.Now
 		if left := t.Grace - n.Now.Sub(since); left > 0 {
-			plan.wait(left, fmt.Sprintf("%s is met until its grace period of %s ends", t.Threshold, t.Grace))
+			plan.wait(left, fmt.Sprintf("%s is met; its grace period of %s has not ended", t.Threshold, t.Grace))
 			continue
 		}
 		after.Reclaiming[t.key()] = true
@@ -142,7 +150,7 @@ func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressu
 		}
 	}
 	slices.Sort(plan.Conditions)
-	r := round{node: n, policy: p, plan: &plan, after: &after, shelf: newShelf(n.Images), freed: map[string]Usage{}, helped: map[string]bool{}, taken: map[string]bool{}}
+	r := round{node: n, policy: p, plan: &plan, after: &after, images: newImageSet(n.Images), freed: map[string]Usage{}, helped: map[string]bool{}, planned: map[string]bool{}}
 	for _, t := range due {
 		if name := resourceOf(t.Signal); !slices.Contains(plan.Starved, name) {
 			plan.Starved = append(plan.Starved, name)
@@ -154,9 +162,9 @@ func Evict(n Node, p EvictPolicy, before Pressure) (plan EvictPlan, after Pressu
 	return plan, after
 }
 
-// inOrder returns the thresholds, most urgent first: memory, process IDs last. The thresholds
-// of containerfs count only where that is a file system of its own: elsewhere those of nodefs
-// or imagefs hold for it, as for the kubelet.
+// inOrder returns the thresholds, most urgent first: memory first, process IDs last. It leaves
+// out those of containerfs where that is the same file system as nodefs or imagefs, as the
+// kubelet does.
 func (p EvictPolicy) inOrder(n Node) []Threshold {
 	own := slices.ContainsFunc(n.Filesystems, func(f Filesystem) bool { return f.Layers && !f.Data && !f.Images })
 	all := slices.DeleteFunc(slices.Clone(p.Thresholds), func(t Threshold) bool {
@@ -172,7 +180,7 @@ func (p EvictPolicy) inOrder(n Node) []Threshold {
 	return all
 }
 
-// resourceOf is the kubelet's name of what a signal is about.
+// resourceOf returns the kubelet's name of the resource that a signal measures.
 func resourceOf(signal string) string {
 	switch signal {
 	case pod.SignalMemory, pod.SignalPodsMemory:
@@ -188,7 +196,7 @@ func resourceOf(signal string) string {
 
 func inodesOf(signal string) bool { return strings.HasSuffix(signal, ".inodesFree") }
 
-// disk returns the file system of a signal, nil for one of no disk.
+// disk returns the file system that a signal measures, nil if it measures none.
 func (n Node) disk(signal string) *Filesystem {
 	name, _, _ := strings.Cut(signal, ".")
 	i := slices.IndexFunc(n.Filesystems, func(f Filesystem) bool {
@@ -212,8 +220,8 @@ func (n Node) Level(signal string) (Level, bool) {
 	return l, ok
 }
 
-// WithLevel returns the node with another level of a signal. A disk that several signals share
-// has it for all of them.
+// WithLevel returns the node with another level of a signal. If several signals measure the
+// same disk, it changes the level of all of them.
 func (n Node) WithLevel(signal string, l Level) Node {
 	n.Filesystems, n.Levels = slices.Clone(n.Filesystems), maps.Clone(n.Levels)
 	switch fs := n.disk(signal); {
@@ -235,15 +243,15 @@ func (p *EvictPlan) wait(d time.Duration, why string) {
 
 // round is one call of Evict.
 type round struct {
-	node   Node
-	policy EvictPolicy
-	plan   *EvictPlan
-	after  *Pressure
-	shelf  *shelf
-	freed  map[string]Usage // by file system
-	helped map[string]bool  // file systems on which the plan removes data
-	taken  map[string]bool  // IDs of what the plan removes
-	evicts bool
+	node    Node
+	policy  EvictPolicy
+	plan    *EvictPlan
+	after   *EvictState
+	images  *imageSet
+	freed   map[string]Usage // what the plan frees, by file system
+	helped  map[string]bool  // file systems on which the plan removes data
+	planned map[string]bool  // IDs of the images, containers and sandboxes that the plan removes
+	evicts  bool             // the plan evicts a pod
 }
 
 // relieve adds the steps that a threshold requires.
@@ -265,7 +273,7 @@ func (r *round) relieve(t Threshold) {
 	r.evict(t, level, why)
 }
 
-// amount returns how much of a signal is left, for a person.
+// amount formats an amount of a signal for messages.
 func amount(signal string, n int64) string {
 	if signal == pod.SignalPIDs || inodesOf(signal) {
 		return fmt.Sprint(n)
@@ -273,14 +281,14 @@ func amount(signal string, n int64) string {
 	return Size(n)
 }
 
-// removeData removes unused data from a file system until enough is free, or none is left. It
-// counts what earlier thresholds free there.
+// removeData adds steps that remove unused data from a file system until enough is free, or no
+// unused data is left. What the plan already frees there counts.
 func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 	if fs.Data || fs.Layers {
 		for _, c := range slices.SortedFunc(slices.Values(r.node.Containers), func(a, b Container) int {
 			return cmp.Or(a.Exited.Compare(b.Exited), cmp.Compare(a.ID, b.ID))
 		}) {
-			if !c.Needed && !r.taken[c.ID] && !enough(r.freed[fs.Name]) {
+			if !c.Needed && !r.planned[c.ID] && !enough(r.freed[fs.Name]) {
 				ago := r.node.Now.Sub(c.Exited).Round(time.Second)
 				r.remove(fs, Step{Action: RemoveContainer, ID: c.ID, Name: c.Name, Pod: c.Pod, Why: fmt.Sprintf("%s; the container exited %s ago", why, ago)}, c.on)
 			}
@@ -290,7 +298,7 @@ func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 		for _, b := range slices.SortedFunc(slices.Values(r.node.Sandboxes), func(a, b Sandbox) int {
 			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 		}) {
-			if !b.Needed && !r.taken[b.ID] && !enough(r.freed[fs.Name]) {
+			if !b.Needed && !r.planned[b.ID] && !enough(r.freed[fs.Name]) {
 				r.remove(fs, Step{Action: RemoveSandbox, ID: b.ID, Pod: b.Pod, Why: why + "; the sandbox has ended and has no container"}, b.on)
 			}
 		}
@@ -298,19 +306,19 @@ func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 	if !fs.Images {
 		return
 	}
-	unused := slices.DeleteFunc(slices.Clone(r.shelf.images), func(i Image) bool {
-		return r.taken[i.ID] || inUse(i) != "" || notToBeHadAgain(i) != ""
+	unused := slices.DeleteFunc(slices.Clone(r.images.images), func(i Image) bool {
+		return r.planned[i.ID] || removalBlocker(i) != "" || pullBlocker(i) != ""
 	})
-	chosen, _ := r.shelf.choose(unused, nil, func(u Usage) bool { return enough(r.freed[fs.Name].plus(u)) })
+	chosen, _ := r.images.choose(unused, nil, func(u Usage) bool { return enough(r.freed[fs.Name].plus(u)) })
 	for _, i := range chosen {
-		frees := r.shelf.take(i)
+		frees := r.images.remove(i)
 		r.remove(fs, Step{Action: RemoveImage, ID: i.ID, Name: i.Name(), Why: why + "; the image is " + unusedFor(i, r.node.Now)}, func(f Filesystem) Usage {
 			return frees.when(f.Images)
 		})
 	}
 }
 
-// remove adds a step that relieves a file system; on returns what it frees of each.
+// remove adds a step that removes data from fs. on returns what the step frees on a file system.
 func (r *round) remove(fs Filesystem, s Step, on func(Filesystem) Usage) {
 	for _, f := range r.node.Filesystems {
 		frees := on(f)
@@ -320,7 +328,7 @@ func (r *round) remove(fs Filesystem, s Step, on func(Filesystem) Usage) {
 			r.helped[f.Name] = true
 		}
 	}
-	r.taken[s.ID] = true
+	r.planned[s.ID] = true
 	r.plan.Steps = append(r.plan.Steps, s)
 }
 
@@ -339,6 +347,7 @@ func (p Pod) on(fs Filesystem) Usage {
 	return all
 }
 
+// when returns the usage if it is there, otherwise zero.
 func (u Usage) when(there bool) Usage {
 	if !there {
 		return Usage{}

@@ -7,23 +7,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Foreseen is a round of a foreseen sequence, and when it happens from now on.
+// Foreseen is one round that Foresee predicts.
 type Foreseen struct {
-	In time.Duration
+	In time.Duration // how long from now
 	EvictPlan
 }
 
-// mostRounds bounds a foreseen sequence.
-const mostRounds = 1000
+// maxRounds is the most rounds that Foresee predicts.
+const maxRounds = 1000
 
-// Foresee returns the rounds of Evict that follow if every step frees what it is expected to
-// and nothing else changes, without those that do nothing. It ends when nothing is left to do.
-func Foresee(n Node, p EvictPolicy, pressure Pressure) []Foreseen {
+// Foresee predicts the rounds of Evict, assuming that each step frees what its plan counts and
+// that nothing else changes. It leaves out rounds without steps, except a last one that can do
+// nothing about a threshold: its WaitFor says why.
+func Foresee(n Node, p EvictPolicy, state EvictState) []Foreseen {
 	var all []Foreseen
 	began := n.Now
-	for range mostRounds {
+	for range maxRounds {
 		var plan EvictPlan
-		plan, pressure = Evict(n, p, pressure)
+		plan, state = Evict(n, p, state)
 		if len(plan.Steps) == 0 && plan.Wait == 0 {
 			if plan.WaitFor != "" {
 				all = append(all, Foreseen{n.Now.Sub(began), plan})
@@ -42,7 +43,7 @@ func Foresee(n Node, p EvictPolicy, pressure Pressure) []Foreseen {
 	return all
 }
 
-// after returns the node as it is once a step has freed what it is expected to.
+// after returns the node as it is after a step.
 func (n Node) after(s Step) Node {
 	var on func(Filesystem) Usage
 	switch s.Action {
@@ -56,7 +57,7 @@ func (n Node) after(s Step) Node {
 		n.Sandboxes = slices.Delete(slices.Clone(n.Sandboxes), i, i+1)
 	case RemoveImage:
 		i := slices.IndexFunc(n.Images, func(i Image) bool { return i.ID == s.ID })
-		frees := newShelf(n.Images).take(n.Images[i])
+		frees := newImageSet(n.Images).remove(n.Images[i])
 		on = func(f Filesystem) Usage { return frees.when(f.Images) }
 		n.Images = slices.Delete(slices.Clone(n.Images), i, i+1)
 	case EvictPod:

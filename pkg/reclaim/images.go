@@ -3,6 +3,7 @@ package reclaim
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,31 +12,35 @@ import (
 // ImagePolicy says when images are removed.
 type ImagePolicy struct {
 	// High is the used percentage of the image file system from which on images are removed,
-	// until Low is reached. 100 is never.
+	// until Low is reached. High of 100 turns this off.
 	High, Low int
-	// MinAge keeps images that the node has for less, MaxAge removes those that were not in
-	// use for longer, however full the disk is; zero is never.
-	MinAge, MaxAge time.Duration
+	// MinAge is how long an image stays at least after it was first seen.
+	MinAge time.Duration
+	// MaxAge is how long an image may be unused. An image that was unused for longer is removed
+	// however full the disk is. Zero turns this off.
+	MaxAge time.Duration
 }
 
 // ImagePlan is the result of Images or Prune.
 type ImagePlan struct {
 	Steps []Step // in the order of removal
-	Kept  []Kept // every other image, in the same order
-	// Need is how many bytes are above the low threshold, zero below the high one. Frees is
-	// what the steps free.
+	// Kept has every other image: first those that must stay, then those that a later
+	// collection may remove. Both groups begin with the least recently used one.
+	Kept []Kept
+	// Need is how many bytes must become free to reach the low threshold; zero while the file
+	// system is below the high one. Frees is how many the steps free.
 	Need, Frees int64
-	// Used is the used percentage of the image file system of Capacity bytes.
+	// Used is the used percentage of the image file system, Capacity its size in bytes.
 	Used     int
 	Capacity int64
 }
 
-// Kept is an image that stays, and why.
+// Kept is an image that stays, and the reason.
 type Kept struct {
 	ID, Name, Why string
 }
 
-// String returns one line a step, then one a kept image.
+// String returns one line for each step, then one for each kept image.
 func (p ImagePlan) String() string {
 	var b strings.Builder
 	for _, s := range p.Steps {
@@ -50,13 +55,13 @@ func (p ImagePlan) String() string {
 	return b.String()
 }
 
-// Images plans the garbage collection of images (C-1.33.8 to C-1.33.11): those that were not
-// in use for MaxAge, then, while the image file system is filled to High or more, the least
-// recently used ones until it is down to Low. An image with users or a pin stays. So does one
-// that this node could not get again, because it came from an archive or its registry does
+// Images plans the garbage collection of images (C-1.33.8 to C-1.33.11). It removes those that
+// were unused for MaxAge. Then, if the image file system is filled to High or more, it removes
+// the least recently used ones until Low is reached. An image with users or a pin stays. So does
+// one that this node could not pull again, because it came from an archive or its registry does
 // not answer.
 //
-// Sizes count what removal frees: a layer is free when no image has it any more.
+// The size of a step is what it frees: a layer becomes free with the last image that has it.
 func Images(n Node, p ImagePolicy) ImagePlan {
 	var plan ImagePlan
 	for _, fs := range n.Filesystems {
@@ -70,23 +75,23 @@ func Images(n Node, p ImagePolicy) ImagePlan {
 			plan.Need = plan.Capacity*int64(100-p.Low)/100 - available
 		}
 	}
-	shelf := newShelf(n.Images)
-	unused := shelf.candidates(func(i Image) string { return cmp.Or(inUse(i), notToBeHadAgain(i)) }, &plan)
-	var left []Image
+	images := newImageSet(n.Images)
+	unused := images.candidates(func(i Image) string { return cmp.Or(removalBlocker(i), pullBlocker(i)) }, &plan)
+	var younger []Image
 	for _, i := range unused {
-		idle := n.Now.Sub(latest(i))
+		idle := n.Now.Sub(idleSince(i))
 		if p.MaxAge == 0 || idle <= p.MaxAge {
-			left = append(left, i)
+			younger = append(younger, i)
 			continue
 		}
-		plan.remove(i, shelf.take(i), fmt.Sprintf("%s; the limit is %s", unusedFor(i, n.Now), p.MaxAge))
+		plan.remove(i, images.remove(i), fmt.Sprintf("%s; the limit is %s", unusedFor(i, n.Now), p.MaxAge))
 		plan.Steps[len(plan.Steps)-1].aged = true
 	}
-	chosen, rest := shelf.choose(left, func(i Image) bool {
+	chosen, rest := images.choose(younger, func(i Image) bool {
 		return p.MinAge == 0 || n.Now.Sub(i.FirstSeen) >= p.MinAge
 	}, func(u Usage) bool { return plan.Frees+u.Bytes >= plan.Need })
 	for _, i := range chosen {
-		plan.remove(i, shelf.take(i), fmt.Sprintf("%s; the image file system is filled to %d%%, the limit is %d%%", unusedFor(i, n.Now), plan.Used, p.High))
+		plan.remove(i, images.remove(i), fmt.Sprintf("%s; the image file system is filled to %d%%, the limit is %d%%", unusedFor(i, n.Now), plan.Used, p.High))
 	}
 	for _, i := range rest {
 		why := unusedFor(i, n.Now)
@@ -105,22 +110,23 @@ func Images(n Node, p ImagePolicy) ImagePlan {
 	return plan
 }
 
-// Prune plans the removal of every image that no container, desired pod or pin uses, whatever
-// its age, and whether or not this node can get it again: a person asked.
+// Prune plans the removal of every image without users and pin, whatever its age, and also if
+// this node could not pull it again.
 func Prune(n Node) ImagePlan {
 	var plan ImagePlan
-	shelf := newShelf(n.Images)
-	for _, i := range shelf.candidates(inUse, &plan) {
+	images := newImageSet(n.Images)
+	for _, i := range images.candidates(removalBlocker, &plan) {
 		why := unusedFor(i, n.Now)
-		if lost := notToBeHadAgain(i); lost != "" {
-			why += "; " + lost
+		if blocker := pullBlocker(i); blocker != "" {
+			why += "; " + blocker
 		}
-		plan.remove(i, shelf.take(i), why)
+		plan.remove(i, images.remove(i), why)
 	}
 	return plan
 }
 
-// Reason returns the kubelet's reason of a step for its metric: "age" or "space".
+// Reason returns the reason of a step for the kubelet's metric of removed images: "age" or
+// "space".
 func (p ImagePlan) Reason(s Step) string {
 	if s.aged {
 		return "age"
@@ -128,7 +134,7 @@ func (p ImagePlan) Reason(s Step) string {
 	return "space"
 }
 
-// Insufficient is the kubelet's message if collecting garbage has freed too little.
+// Insufficient returns the kubelet's message for a collection that has freed too little.
 func (p ImagePlan) Insufficient(freed int64) string {
 	return fmt.Sprintf("Insufficient free disk space on the node's image filesystem (%d%% of %s used). "+
 		"Failed to free sufficient space by deleting unused images (freed %d bytes). "+
@@ -144,8 +150,8 @@ func (p *ImagePlan) keep(i Image, why string) {
 	p.Kept = append(p.Kept, Kept{ID: i.ID, Name: i.Name(), Why: why})
 }
 
-// inUse returns why an image must not be removed, "" if it is unused.
-func inUse(i Image) string {
+// removalBlocker returns why an image must not be removed, "" if it may be.
+func removalBlocker(i Image) string {
 	switch {
 	case len(i.Users) > 0:
 		return "used by " + strings.Join(i.Users, ", ")
@@ -155,8 +161,8 @@ func inUse(i Image) string {
 	return ""
 }
 
-// notToBeHadAgain returns why this node could not get an image again, "" if it could.
-func notToBeHadAgain(i Image) string {
+// pullBlocker returns why this node could not pull an image again, "" if it could.
+func pullBlocker(i Image) string {
 	switch {
 	case i.Archive:
 		return "it came from an archive"
@@ -166,8 +172,8 @@ func notToBeHadAgain(i Image) string {
 	return ""
 }
 
-// latest returns when an image was last of use to the node.
-func latest(i Image) time.Time {
+// idleSince returns since when an image is unused: its last use, or when it was first seen.
+func idleSince(i Image) time.Time {
 	if i.LastUsed.After(i.FirstSeen) {
 		return i.LastUsed
 	}
@@ -175,37 +181,37 @@ func latest(i Image) time.Time {
 }
 
 func unusedFor(i Image, now time.Time) string {
-	idle := now.Sub(latest(i)).Round(time.Second)
+	idle := now.Sub(idleSince(i)).Round(time.Second)
 	if i.LastUsed.IsZero() {
 		return fmt.Sprintf("not used since it appeared %s ago", idle)
 	}
 	return fmt.Sprintf("unused for %s", idle)
 }
 
-// byUse orders images by last use, those that never were in use first, then by when they
-// appeared (C-1.33.9).
-func byUse(a, b Image) int {
+// byLastUse compares images by last use, then by when they were first seen (C-1.33.9). Images
+// that were never used come first.
+func byLastUse(a, b Image) int {
 	return cmp.Or(a.LastUsed.Compare(b.LastUsed), a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.ID, b.ID))
 }
 
-// shelf counts how many images have each layer, so that a removal counts what it frees.
-type shelf struct {
-	images []Image // by last use
-	has    map[string]int
+// imageSet counts how many images have each layer, to tell what the removal of an image frees.
+type imageSet struct {
+	images []Image        // all at first, least recently used first
+	refs   map[string]int // by layer ID: how many images that are not removed have it
 }
 
-func newShelf(images []Image) *shelf {
-	s := &shelf{images: slices.SortedFunc(slices.Values(images), byUse), has: map[string]int{}}
+func newImageSet(images []Image) *imageSet {
+	s := &imageSet{images: slices.SortedFunc(slices.Values(images), byLastUse), refs: map[string]int{}}
 	for _, i := range s.images {
 		for _, l := range layers(i) {
-			s.has[l.ID]++
+			s.refs[l.ID]++
 		}
 	}
 	return s
 }
 
-// layers returns the layers of an image, each once. An image whose layers are not known is
-// one layer of its own.
+// layers returns the layers of an image without duplicates. An image whose layers are not
+// known counts as one layer that no other image has.
 func layers(i Image) []Layer {
 	if i.Layers == nil {
 		return []Layer{{ID: "image " + i.ID, Usage: Usage{Bytes: i.Bytes}}}
@@ -215,12 +221,12 @@ func layers(i Image) []Layer {
 	return slices.CompactFunc(all, func(a, b Layer) bool { return a.ID == b.ID })
 }
 
-// candidates returns the images that keep allows to remove, by last use; plan keeps the
-// others.
-func (s *shelf) candidates(keep func(Image) string, plan *ImagePlan) []Image {
+// candidates returns the images for which blocker returns "", least recently used first. It
+// adds the others to plan.Kept.
+func (s *imageSet) candidates(blocker func(Image) string, plan *ImagePlan) []Image {
 	var all []Image
 	for _, i := range s.images {
-		if why := keep(i); why != "" {
+		if why := blocker(i); why != "" {
 			plan.keep(i, why)
 			continue
 		}
@@ -229,43 +235,37 @@ func (s *shelf) candidates(keep func(Image) string, plan *ImagePlan) []Image {
 	return all
 }
 
-// take removes an image and returns what that frees.
-func (s *shelf) take(i Image) (frees Usage) {
+// remove counts an image as removed and returns what that frees.
+func (s *imageSet) remove(i Image) (frees Usage) {
 	for _, l := range layers(i) {
-		if s.has[l.ID]--; s.has[l.ID] == 0 {
+		if s.refs[l.ID]--; s.refs[l.ID] == 0 {
 			frees = frees.plus(l.Usage)
 		}
 	}
 	return frees
 }
 
-// choose returns the first of some images whose removal frees enough; all of them if that is
-// never enough. may, unless nil, says which it may choose. It leaves out images whose removal frees nothing, because
-// others that stay have their layers. It takes none off the shelf.
-func (s *shelf) choose(from []Image, may func(Image) bool, enough func(Usage) bool) (chosen, rest []Image) {
-	trial := &shelf{has: map[string]int{}}
-	for id, n := range s.has {
-		trial.has[id] = n
-	}
+// choose divides images into chosen and rest. It chooses them in their order until their removal
+// frees enough, except those that may does not allow; a nil may allows all. An image of which
+// other images that stay have every layer is in rest, too. choose does not change s.
+func (s *imageSet) choose(from []Image, may func(Image) bool, enough func(Usage) bool) (chosen, rest []Image) {
+	trial := &imageSet{refs: maps.Clone(s.refs)}
 	var freed Usage
 	for _, i := range from {
 		if enough(freed) || may != nil && !may(i) {
 			rest = append(rest, i)
 			continue
 		}
-		freed = freed.plus(trial.take(i))
+		freed = freed.plus(trial.remove(i))
 		chosen = append(chosen, i)
 	}
-	needed := func(i Image) bool {
-		return slices.ContainsFunc(layers(i), func(l Layer) bool { return trial.has[l.ID] == 0 })
-	}
 	chosen = slices.DeleteFunc(chosen, func(i Image) bool {
-		if needed(i) {
+		if slices.ContainsFunc(layers(i), func(l Layer) bool { return trial.refs[l.ID] == 0 }) {
 			return false
 		}
 		rest = append(rest, i)
 		return true
 	})
-	slices.SortFunc(rest, byUse)
+	slices.SortFunc(rest, byLastUse)
 	return chosen, rest
 }

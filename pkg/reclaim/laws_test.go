@@ -100,8 +100,8 @@ func drawPolicy(t *rapid.T) EvictPolicy {
 	return p
 }
 
-// removable reports, apart from the code that plans, whether removing anything that is unused
-// frees some of what a signal is about.
+// removable reports whether the removal of all unused data would make more of a signal
+// available. It shares no code with the planner that it checks.
 func removable(n Node, signal string) bool {
 	fs := n.disk(signal)
 	if fs == nil {
@@ -136,14 +136,14 @@ func removable(n Node, signal string) bool {
 	})
 }
 
-// TestEvict_Laws: what a round removes is unused, a pod is evicted only when removing unused
-// data would not help, critical pods never, one at a time, the first by rank; and the plan
-// depends on nothing but its input, in any order.
+// TestEvict_Laws: a round removes only unused data. It evicts at most one pod, never a critical
+// one, and only if the removal of unused data would not help. The order of its input does not
+// change the plan.
 func TestEvict_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, policy := drawNode(t), drawPolicy(t)
-		plan, after := Evict(n, policy, Pressure{})
+		plan, after := Evict(n, policy, EvictState{})
 		evicted := 0
 		for _, s := range plan.Steps {
 			if s.Why == "" {
@@ -182,21 +182,21 @@ func TestEvict_Laws(t *testing.T) {
 			rapid.Permutation(n.Sandboxes).Draw(t, "s"), rapid.Permutation(n.Pods).Draw(t, "p"), rapid.Permutation(n.Filesystems).Draw(t, "f")
 		otherPolicy := policy
 		otherPolicy.Thresholds = rapid.Permutation(policy.Thresholds).Draw(t, "t")
-		again, afterAgain := Evict(other, otherPolicy, Pressure{})
+		again, afterAgain := Evict(other, otherPolicy, EvictState{})
 		if again.String() != plan.String() || !reflect.DeepEqual(after, afterAgain) {
 			t.Fatalf("in another order:\n%s\ninstead of\n%s", again, plan)
 		}
 	})
 }
 
-// TestForesee_Laws: a foreseen sequence ends, and afterwards either no threshold is met or
-// nothing that could help is left.
+// TestForesee_Laws: the predicted rounds end. Afterwards no threshold is met, or nothing is left
+// that could help.
 func TestForesee_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		n, policy := drawNode(t), drawPolicy(t)
 		began := n
-		rounds := Foresee(n, policy, Pressure{})
+		rounds := Foresee(n, policy, EvictState{})
 		for _, round := range rounds {
 			for _, s := range round.Steps {
 				n = n.after(s)
@@ -222,10 +222,9 @@ func TestForesee_Laws(t *testing.T) {
 	})
 }
 
-// TestImages_Laws: garbage collection keeps images that are used or pinned, or that come from an
-// archive or a silent registry; it removes no image that was used later than one that it keeps and
-// that would free space; it frees enough or all there is, and no more images than needed; and its
-// bytes are those that really become free.
+// TestImages_Laws: garbage collection keeps images that are used or pinned, or that this node
+// could not pull again. It removes the least recently used ones first, until enough is free or
+// none is left that would free space. Its bytes are those that really become free.
 func TestImages_Laws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -243,7 +242,7 @@ func TestImages_Laws(t *testing.T) {
 			if len(i.Users) > 0 || i.Pinned || i.Archive || i.Silent != "" || n.Now.Sub(i.FirstSeen) < policy.MinAge {
 				t.Fatalf("%s: it must stay", s)
 			}
-			if at > 0 && byUse(by[plan.Steps[at-1].ID], i) > 0 {
+			if at > 0 && byLastUse(by[plan.Steps[at-1].ID], i) > 0 {
 				t.Fatalf("%s is removed after one that was used later:\n%s", s, plan)
 			}
 		}
@@ -262,7 +261,7 @@ func TestImages_Laws(t *testing.T) {
 				for id := range removed {
 					all[id] = true
 				}
-				if !removed[i.ID] && inUse(i)+notToBeHadAgain(i) == "" && n.Now.Sub(i.FirstSeen) >= policy.MinAge && occupied(n.Images, removed) > occupied(n.Images, all) {
+				if !removed[i.ID] && removalBlocker(i)+pullBlocker(i) == "" && n.Now.Sub(i.FirstSeen) >= policy.MinAge && occupied(n.Images, removed) > occupied(n.Images, all) {
 					t.Fatalf("%s could be removed, and the plan is short:\n%s", i.ID, plan)
 				}
 			}

@@ -15,17 +15,17 @@ import (
 // critical is the priority from which on a pod is never evicted (C-1.35.8).
 const critical = pod.PriorityClusterCritical
 
-// evictable reports whether pressure may end a pod.
+// evictable reports whether a pod may be evicted.
 func (p EvictPolicy) evictable(it Pod) bool {
 	return it.Priority < critical && (!p.Cluster || !it.Static)
 }
 
-// evict adds the eviction of the pod that ranks first for a threshold. It evicts none while
-// the pod that was evicted last still stops.
+// evict adds the eviction of the pod that ranks first for a threshold. While the pod that was
+// evicted last is still stopping, it evicts no other one, for EvictWait at most.
 func (r *round) evict(t Threshold, level Level, why string) {
 	if i := slices.IndexFunc(r.node.Pods, func(p Pod) bool { return p.UID == r.after.Evicted }); i >= 0 {
-		if left := cleanup - r.node.Now.Sub(r.after.EvictedAt); left > 0 {
-			r.plan.wait(left, fmt.Sprintf("%s; pod %s, which was evicted, still stops", why, r.node.Pods[i].Key))
+		if left := EvictWait - r.node.Now.Sub(r.after.EvictedAt); left > 0 {
+			r.plan.wait(left, fmt.Sprintf("%s; the evicted pod %s is still stopping", why, r.node.Pods[i].Key))
 			return
 		}
 	}
@@ -40,10 +40,10 @@ func (r *round) evict(t Threshold, level Level, why string) {
 	}
 	it := ranked[0]
 	step := Step{Action: EvictPod, ID: it.UID, Pod: it.Key, Signal: t.Signal, Grace: hardGrace, Message: message(t, level, it)}
-	if !t.hard() {
+	if !t.isHard() {
 		step.Grace = min(r.policy.MaxGrace, it.Grace)
 	}
-	step.Why = why + "; " + r.node.use(t.Signal, it).String()
+	step.Why = why + "; " + r.node.consumption(t.Signal, it).String()
 	for _, f := range r.node.Filesystems {
 		step.Bytes += it.on(f).Bytes
 	}
@@ -54,51 +54,52 @@ func (r *round) evict(t Threshold, level Level, why string) {
 // hardGrace is the grace period of a pod that a hard threshold evicts (C-1.35.7).
 const hardGrace = 1
 
-// use is what a pod has of the resource that is short.
-type use struct {
-	signal        string
-	measured      bool
-	has, requests int64
-	priority      int32
+// consumption is how much a pod uses and requests of the resource that a signal measures, and
+// its priority: what rank compares.
+type consumption struct {
+	signal          string
+	measured        bool
+	used, requested int64
+	priority        int32
 }
 
-// use returns what a pod has of what a signal is about.
-func (n Node) use(signal string, p Pod) use {
-	u := use{signal: signal, measured: p.Measured, priority: p.Priority}
+func (n Node) consumption(signal string, p Pod) consumption {
+	u := consumption{signal: signal, measured: p.Measured, priority: p.Priority}
 	fs := n.disk(signal)
 	u.measured = u.measured && (fs == nil || !p.DiskUnknown)
 	switch {
 	case fs != nil && inodesOf(signal):
-		u.has = p.on(*fs).Inodes
+		u.used = p.on(*fs).Inodes
 	case fs != nil:
-		u.has, u.requests = p.on(*fs).Bytes, p.DiskRequest
+		u.used, u.requested = p.on(*fs).Bytes, p.DiskRequest
 	case signal == pod.SignalPIDs:
-		u.has = p.PIDs
+		u.used = p.PIDs
 	default:
-		u.has, u.requests = p.Memory, p.MemoryRequest
+		u.used, u.requested = p.Memory, p.MemoryRequest
 	}
 	return u
 }
 
-// String says, for a person, why a pod ranks where it does.
-func (u use) String() string {
+// String returns why a pod ranks where it does.
+func (u consumption) String() string {
 	if !u.measured {
-		return fmt.Sprintf("what the pod uses is not known, its priority is %d", u.priority)
+		return fmt.Sprintf("the usage of the pod is unknown, its priority is %d", u.priority)
 	}
-	text := "the pod uses " + amount(u.signal, u.has)
+	text := "the pod uses " + amount(u.signal, u.used)
 	if u.signal != pod.SignalPIDs && !inodesOf(u.signal) {
-		text += ", requests " + amount(u.signal, u.requests)
+		text += ", requests " + amount(u.signal, u.requested)
 	}
 	return fmt.Sprintf("%s, its priority is %d", text, u.priority)
 }
 
-// rank orders pods by which is evicted first, as the kubelet does (C-1.35.6): those whose use
-// is not known, those that use more than they request, those of lower priority, those that
-// use the most beyond their request. For process IDs it starts with the priority.
+// rank returns pods in the order in which they are evicted, the kubelet's (C-1.35.6). Pods
+// whose usage is unknown come first, then those that use more than they request, then those of
+// lower priority, then those that exceed their request the most. For process IDs it compares
+// the priority first, then whether the usage is unknown, then the number of processes.
 func (n Node) rank(signal string, pods []Pod) []Pod {
 	return slices.SortedFunc(slices.Values(pods), func(a, b Pod) int {
-		x, y := n.use(signal, a), n.use(signal, b)
-		exceeds := func(u use) bool { return u.has > u.requests }
+		x, y := n.consumption(signal, a), n.consumption(signal, b)
+		exceeds := func(u consumption) bool { return u.used > u.requested }
 		order := cmp.Or(first(!x.measured, !y.measured), first(exceeds(x), exceeds(y)))
 		if signal == pod.SignalPIDs {
 			order = 0
@@ -107,7 +108,7 @@ func (n Node) rank(signal string, pods []Pod) []Pod {
 			order,
 			cmp.Compare(x.priority, y.priority),
 			first(!x.measured, !y.measured),
-			cmp.Compare(y.has-y.requests, x.has-x.requests),
+			cmp.Compare(y.used-y.requested, x.used-x.requested),
 			a.Key.Compare(b.Key),
 			strings.Compare(a.UID, b.UID),
 		)
@@ -125,7 +126,7 @@ func first(a, b bool) int {
 	return 1
 }
 
-// message returns the message of an evicted pod's status, the kubelet's.
+// message returns the message of an evicted pod's status in the kubelet's words.
 func message(t Threshold, level Level, p Pod) string {
 	name := resourceOf(t.Signal)
 	format := resource.BinarySI
@@ -146,17 +147,17 @@ func message(t Threshold, level Level, p Pod) string {
 		text += fmt.Sprintf("Pod %s was using %s, request is %s, has larger consumption of %v. ", p.Key.Name, binary(p.Memory), &own, name)
 	}
 	for _, c := range p.Containers {
-		var has int64
+		var used int64
 		switch v1.ResourceName(name) {
 		case v1.ResourceMemory:
-			has = c.Memory
+			used = c.Memory
 		case v1.ResourceEphemeralStorage:
-			has = c.Layer.Bytes + c.Logs.Bytes
+			used = c.Layer.Bytes + c.Logs.Bytes
 		default:
 			continue
 		}
-		if request := c.Requests[v1.ResourceName(name)]; has > request.Value() {
-			text += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, binary(has), &request, name)
+		if request := c.Requests[v1.ResourceName(name)]; used > request.Value() {
+			text += fmt.Sprintf("Container %s was using %s, request is %s, has larger consumption of %v. ", c.Name, binary(used), &request, name)
 		}
 	}
 	return text

@@ -1,13 +1,13 @@
 // Package reclaim decides what a node removes when it runs short of disk, memory or process
 // IDs: unused images, exited containers, and as the last means a pod. Images plans the
-// garbage collection of images, Prune what a person asks for, Evict what pressure requires,
-// and Foresee a whole sequence of rounds for a dry run.
+// garbage collection of images, and Prune the removal of all unused ones. Evict plans one round
+// for the eviction thresholds, and Foresee predicts its rounds for a dry run.
 //
-// It sits between an observation of the node and the agent that acts. The agent observes,
-// asks for one round, carries it out and observes again. Every step has its reason.
+// The agent observes the node, asks for one round, carries it out and observes again. Every step
+// has its reason.
 //
-// The one rule: no I/O, no clock, no goroutine. What must be remembered between two rounds
-// is passed in and returned.
+// The one rule: no I/O, no clock, no goroutine. The caller passes in what the last round
+// returned.
 package reclaim
 
 import (
@@ -25,16 +25,17 @@ type Node struct {
 	Now         time.Time
 	Filesystems []Filesystem
 	// Levels holds memory and process IDs by signal (memory.available, pid.available,
-	// allocatableMemory.available). A signal without a level was not measured, and has no
-	// pressure.
+	// allocatableMemory.available). A signal without a level was not measured: its thresholds
+	// are not met.
 	Levels     map[string]Level
 	Images     []Image
 	Containers []Container // the exited ones
 	Sandboxes  []Sandbox   // those that are not ready and have no container
-	Pods       []Pod       // those that run
+	// Pods are those that run, and stopped ones whose volumes are not removed yet.
+	Pods []Pod
 }
 
-// Level is how much of something is left.
+// Level is how much of a resource is available, and how much there is in all.
 type Level struct{ Available, Capacity int64 }
 
 // Usage is what something takes on a disk.
@@ -42,10 +43,10 @@ type Usage struct{ Bytes, Inodes int64 }
 
 func (u Usage) plus(o Usage) Usage { return Usage{u.Bytes + o.Bytes, u.Inodes + o.Inodes} }
 
-// Filesystem is one file system, and what of the node lies on it. The kubelet's nodefs is the
+// Filesystem is one file system and which data of the node is on it. The kubelet's nodefs is the
 // one with Data, imagefs the one with Images, containerfs the one with Layers.
 type Filesystem struct {
-	Name   string // for a person: its mount point
+	Name   string // a directory on it, which identifies it
 	Bytes  Level
 	Inodes Level
 	Data   bool // volumes and logs of pods
@@ -57,20 +58,20 @@ type Filesystem struct {
 type Image struct {
 	ID    string
 	Names []string // tags and digests; any may be missing
-	// Bytes is its size. Layers says what of it is shared with other images; nil is not
-	// known: its removal then frees Bytes.
+	// Bytes is its size. Layers are its layers, which other images may have too. If they are not
+	// known, Layers is nil, and the removal of the image counts as freeing Bytes.
 	Bytes  int64
 	Layers []Layer
 	// FirstSeen is when this node first saw it, LastUsed when it last was in use, zero for
 	// never (see Remember).
 	FirstSeen, LastUsed time.Time
-	// Users are the containers, desired pods and others that need it, for a person
+	// Users are the containers, desired pods and others that need it, as messages name them
 	// ("pod default/web"). An image with users is never removed.
 	Users  []string
 	Pinned bool // the runtime must keep it
 	// Archive says that it was imported from a file: no registry is known to have it.
 	Archive bool
-	// Silent names the registry that it came from if that does not answer now.
+	// Silent is the registry that it came from, if that does not answer now.
 	Silent string
 }
 
@@ -98,8 +99,8 @@ type Container struct {
 	ID, Name string
 	Pod      pod.Key
 	Exited   time.Time
-	// Needed says that its pod's plan still reads it: it is the newest one of a desired pod.
-	// It is never removed.
+	// Needed says that it must stay. The newest container of each name is needed: it tells the
+	// pod's worker what has run. The caller may mark others, too.
 	Needed bool
 	Layer  Usage
 	Logs   Usage
@@ -114,34 +115,36 @@ type Sandbox struct {
 	Usage        // of writable layers
 }
 
-// Pod is a pod that runs.
+// Pod is a pod that may be evicted, or that is still stopping.
 type Pod struct {
 	Key      pod.Key
 	UID      string
 	Priority int32
 	// Static says that no API server is its source.
 	Static bool
-	// Stopping says that it is being stopped: its resources return by themselves.
+	// Stopping says that it is being stopped, or that its volumes are being removed: it frees
+	// its resources without an eviction.
 	Stopping bool
 	// Grace is its own terminationGracePeriodSeconds.
 	Grace int64
-	// Measured says that its usage was read. A pod without is evicted first, as the
-	// kubelet does.
+	// Measured says that its usage was read. Pods whose usage was not read are evicted before
+	// the others, except for process IDs, as with the kubelet.
 	Measured bool
-	// DiskUnknown says that Volumes and the logs were not measured, or only in part: for a disk,
-	// the pod counts as one without usage. Otherwise many or deep files would hide it.
+	// DiskUnknown says that its volumes and logs were not measured, or only in part. For a disk
+	// it ranks as if Measured were false: a pod must not rank last because its files are too many
+	// or too deep to count.
 	DiskUnknown bool
 	Memory      int64 // working set
 	PIDs        int64
 	Volumes     Usage // those of its volumes that are on the node's disk
 	Containers  []Running
-	// MemoryRequest and DiskRequest are what it requests in all; Requests are those of the
-	// pod itself (pod-level resources), nil for none.
+	// MemoryRequest and DiskRequest are its requests as the scheduler counts them.
+	// Requests are its pod-level resources, nil for none.
 	MemoryRequest, DiskRequest int64
 	Requests                   v1.ResourceList
 }
 
-// Running is a container of a pod that runs.
+// Running is a running container of a pod.
 type Running struct {
 	Name        string
 	Memory      int64
@@ -149,7 +152,7 @@ type Running struct {
 	Requests    v1.ResourceList
 }
 
-// Action is one operation on the runtime, or the end of a pod.
+// Action is what a step does.
 type Action string
 
 const (
@@ -163,7 +166,7 @@ const (
 type Step struct {
 	Action Action
 	ID     string   // of the image, container or sandbox; the UID of the pod
-	Name   string   // for a person: of the image or container
+	Name   string   // of the image or container, for messages
 	Names  []string // all of an image
 	Pod    pod.Key  // zero for an image
 	// Bytes is what the step frees of disks, so far as that is known.
@@ -174,7 +177,7 @@ type Step struct {
 	Signal, Message string
 	Why             string
 
-	aged bool // the image was unused for too long, however full the disk is
+	aged bool // the image was unused for longer than ImagePolicy.MaxAge
 }
 
 // String returns the step on one line: action, target, bytes, reason.
@@ -198,7 +201,7 @@ func (s Step) String() string {
 	return b.String()
 }
 
-// Size returns bytes for a person, in the kubelet's form: "1.5 GiB".
+// Size formats bytes as the kubelet does: "1.5 GiB".
 func Size(n int64) string {
 	f, unit := float64(n), 0
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}

@@ -17,8 +17,8 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 const gib = int64(1) << 30
 
-// image returns an image of one gibibyte that appeared a day before noon, and was last in use
-// that long before noon; 0 is never.
+// image returns an image of one gibibyte that was first seen a day before noon, and last used
+// for idle before noon; 0 is never.
 func image(name string, idle time.Duration) Image {
 	i := Image{ID: "sha256:" + name, Names: []string{"docker.io/library/" + name + ":1"}, Bytes: gib, FirstSeen: noon.Add(-24 * time.Hour)}
 	if idle > 0 {
@@ -70,7 +70,7 @@ func running(name string, priority int32, memory, request int64) Pod {
 	}
 }
 
-// lines compares a plan's text with the lines that it must have, each by its beginning.
+// lines compares each line of a plan's text with the beginning that it must have.
 func lines(t *testing.T, got string, want ...string) {
 	t.Helper()
 	all := strings.Split(strings.TrimSuffix(got, "\n"), "\n")
@@ -122,7 +122,7 @@ func TestImages_AboveHighThreshold_RemovesLeastRecentlyUsedDownToLow(t *testing.
 }
 
 // Shows: C-1.33.10, C-1.33.11
-func TestImages_UnusedForMaxAge_IsRemovedWithRoom(t *testing.T) {
+func TestImages_UnusedForMaxAge_IsRemovedBelowHighThreshold(t *testing.T) {
 	t.Parallel()
 	n := Node{Now: noon, Filesystems: disk(90), Images: []Image{image("old", 3*time.Hour), image("new", time.Hour), used(image("web", 0), "pod default/web")}}
 	lines(t, Images(n, ImagePolicy{High: 100, Low: 80, MaxAge: 2 * time.Hour}).String(),
@@ -130,8 +130,7 @@ func TestImages_UnusedForMaxAge_IsRemovedWithRoom(t *testing.T) {
 		"keep docker.io/library/web:1", "keep docker.io/library/new:1")
 }
 
-// TestImages_SharedLayers_CountWhatRemovalFrees: an image whose layers others have frees
-// nothing, and the last image of a layer frees it.
+// An image whose layers other images have frees nothing, and the last image of a layer frees it.
 func TestImages_SharedLayers_CountWhatRemovalFrees(t *testing.T) {
 	t.Parallel()
 	policy := ImagePolicy{High: 85, Low: 84}
@@ -152,8 +151,8 @@ func TestImages_SharedLayers_CountWhatRemovalFrees(t *testing.T) {
 	}
 }
 
-// TestPrune_RemovesWhatNothingUses_WhateverItsAge.
-func TestPrune_RemovesWhatNothingUses_WhateverItsAge(t *testing.T) {
+// Prune removes images of any age, also those from an archive.
+func TestPrune_UnusedImages_AreRemovedWhateverTheirAge(t *testing.T) {
 	t.Parallel()
 	archive, pinned := image("archive", 0), image("pinned", 0)
 	archive.Archive, archive.FirstSeen = true, noon
@@ -164,7 +163,7 @@ func TestPrune_RemovesWhatNothingUses_WhateverItsAge(t *testing.T) {
 }
 
 // Shows: C-1.35.6
-func TestRank_MemoryDiskAndPIDs_AreTheKubelets(t *testing.T) {
+func TestRank_MemoryDiskAndPIDs_OrdersAsTheKubelet(t *testing.T) {
 	t.Parallel()
 	unknown := running("unknown", 9, 0, 0)
 	unknown.Measured = false
@@ -212,14 +211,14 @@ func TestEvict_Memory_EndsOnePodAndWaitsForIt(t *testing.T) {
 		Now: noon, Levels: map[string]Level{pod.SignalMemory: {50 << 20, gib}},
 		Pods: []Pod{running("small", 0, 10<<20, 0), big, running("critical", critical, 500<<20, 0)},
 	}
-	plan, after := Evict(n, policy, Pressure{})
+	plan, after := Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "evict-pod default/big grace=1 # memory.available is 50.0 MiB, the limit is 100Mi; the pod uses 300.0 MiB, requests 64.0 MiB, its priority is 0", "condition MemoryPressure")
 	if want := "The node was low on resource: memory. Threshold quantity: 100Mi, available: 50Mi. Container main was using 300Mi, request is 64Mi, has larger consumption of memory. "; plan.Steps[0].Message != want {
 		t.Errorf("message %q, want %q", plan.Steps[0].Message, want)
 	}
 	n.Now = n.Now.Add(10 * time.Second)
 	plan, after = Evict(n, policy, after)
-	lines(t, plan.String(), "condition MemoryPressure", "wait 20s: memory.available is 50.0 MiB, the limit is 100Mi; pod default/big, which was evicted, still stops")
+	lines(t, plan.String(), "condition MemoryPressure", "wait 20s: memory.available is 50.0 MiB, the limit is 100Mi; the evicted pod default/big is still stopping")
 	n.Now = n.Now.Add(20 * time.Second)
 	n.Pods[1].Stopping = true
 	plan, after = Evict(n, policy, after)
@@ -239,11 +238,11 @@ func TestEvict_InCluster_StaticPodsAreCritical(t *testing.T) {
 	api.Static = false
 	n := Node{Now: noon, Levels: map[string]Level{pod.SignalMemory: {1, gib}}, Pods: []Pod{running("static", 0, 100<<20, 0), api}}
 	policy := EvictPolicy{Thresholds: []Threshold{hard("memory.available<100Mi")}, Cluster: true}
-	plan, _ := Evict(n, policy, Pressure{})
+	plan, _ := Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "evict-pod default/api", "condition MemoryPressure")
 	n.Pods = n.Pods[:1]
-	plan, _ = Evict(n, policy, Pressure{})
-	lines(t, plan.String(), "condition MemoryPressure", "wait 0s: memory.available is 1 B, the limit is 100Mi; no unused data and no pod that may be evicted is left")
+	plan, _ = Evict(n, policy, EvictState{})
+	lines(t, plan.String(), "condition MemoryPressure", "stuck: memory.available is 1 B, the limit is 100Mi; no unused data and no pod that may be evicted is left")
 }
 
 // Shows: C-1.35.3, C-1.35.7
@@ -251,8 +250,8 @@ func TestEvict_SoftThreshold_IsDueAfterItsGrace(t *testing.T) {
 	t.Parallel()
 	policy := EvictPolicy{Thresholds: []Threshold{soft("memory.available<100Mi", time.Minute)}, MaxGrace: 20}
 	n := Node{Now: noon, Levels: map[string]Level{pod.SignalMemory: {1, gib}}, Pods: []Pod{running("web", 0, 1<<20, 0)}}
-	plan, after := Evict(n, policy, Pressure{})
-	lines(t, plan.String(), "condition MemoryPressure", "wait 1m0s: memory.available<100Mi is met until its grace period of 1m0s ends")
+	plan, after := Evict(n, policy, EvictState{})
+	lines(t, plan.String(), "condition MemoryPressure", "wait 1m0s: memory.available<100Mi is met; its grace period of 1m0s has not ended")
 	// A break starts the grace period again.
 	n.Now, n.Levels[pod.SignalMemory] = n.Now.Add(59*time.Second), Level{gib, gib}
 	_, after = Evict(n, policy, after)
@@ -281,13 +280,13 @@ func TestEvict_Disk_RemovesUnusedDataFirst(t *testing.T) {
 		Images:    []Image{image("b", time.Minute), image("a", time.Hour), image("c", time.Second), used(image("web", 0), "pod default/web")},
 		Pods:      []Pod{running("web", 0, 1, 0)},
 	}
-	plan, _ := Evict(n, policy, Pressure{})
+	plan, _ := Evict(n, policy, EvictState{})
 	lines(t, plan.String(), // 12 GiB for nodefs, then 15 for imagefs, which is the same disk
 		"remove-container default/job a id=c1 bytes=1073741824 # nodefs.available is 8.0 GiB, the limit is 10Gi; the container exited 1h0m0s ago",
 		"remove-container default/job b id=c2", "remove-sandbox default/job id=s", "remove-image docker.io/library/a:1", "remove-image docker.io/library/b:1",
 		"remove-image docker.io/library/c:1 id=sha256:c bytes=1073741824 # imagefs.available is 8.0 GiB, the limit is 15Gi",
 		"condition DiskPressure")
-	rounds := Foresee(n, policy, Pressure{})
+	rounds := Foresee(n, policy, EvictState{})
 	if len(rounds) != 3 || len(rounds[1].Steps) != 1 || rounds[1].Steps[0].Action != EvictPod || rounds[2].WaitFor == "" {
 		t.Errorf("after the data the pod follows, then nothing is left; foreseen: %v", rounds)
 	}
@@ -296,60 +295,60 @@ func TestEvict_Disk_RemovesUnusedDataFirst(t *testing.T) {
 		{Name: "/", Bytes: Level{8 * gib, 100 * gib}, Data: true, Layers: true}, {Name: "/images", Bytes: Level{50 * gib, 100 * gib}, Images: true},
 	}
 	n.Containers, n.Sandboxes = nil, nil
-	plan, _ = Evict(n, policy, Pressure{})
+	plan, _ = Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "evict-pod default/web", "condition DiskPressure")
 	// Those on a full disk of their own are removed before a pod.
 	n.Filesystems[0].Bytes.Available, n.Filesystems[1].Bytes.Available = 50*gib, 14*gib
-	plan, _ = Evict(n, policy, Pressure{})
+	plan, _ = Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "remove-image docker.io/library/a:1", "condition DiskPressure")
 }
 
-// TestEvict_MinimumReclaim_HoldsUntilItIsReached.
-func TestEvict_MinimumReclaim_HoldsUntilItIsReached(t *testing.T) {
+// A threshold that was due evicts further pods until its minimum reclaim is reached, too.
+func TestEvict_MinimumReclaimNotReached_EvictsAgain(t *testing.T) {
 	t.Parallel()
 	limit := hard("memory.available<100Mi")
 	limit.Reclaim, _ = pod.NewThreshold(pod.SignalMemory, "50Mi")
 	policy := EvictPolicy{Thresholds: []Threshold{limit}}
 	n := Node{Now: noon, Levels: map[string]Level{pod.SignalMemory: {99 << 20, gib}}, Pods: []Pod{running("a", 0, 2, 0), running("b", 0, 1, 0)}}
-	plan, after := Evict(n, policy, Pressure{})
+	plan, after := Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "evict-pod default/a", "condition MemoryPressure")
 	n.Pods, n.Levels[pod.SignalMemory] = n.Pods[1:], Level{120 << 20, gib}
 	plan, _ = Evict(n, policy, after)
 	lines(t, plan.String(), "evict-pod default/b", "condition MemoryPressure")
-	if plan, _ := Evict(n, policy, Pressure{}); len(plan.Steps) > 0 {
+	if plan, _ := Evict(n, policy, EvictState{}); len(plan.Steps) > 0 {
 		t.Errorf("above the threshold, and never below: %s", plan)
 	}
 }
 
-// TestEvict_ContainerFs_CountsOnlyOnItsOwnDisk.
+// On a disk that containerfs shares with nodefs or imagefs, only their thresholds apply.
 func TestEvict_ContainerFs_CountsOnlyOnItsOwnDisk(t *testing.T) {
 	t.Parallel()
 	policy := EvictPolicy{Thresholds: []Threshold{hard("containerfs.available<50%")}}
 	n := Node{Now: noon, Filesystems: disk(10), Pods: []Pod{running("web", 0, 1, 0)}}
-	if plan, _ := Evict(n, policy, Pressure{}); len(plan.Steps)+len(plan.Conditions) > 0 {
+	if plan, _ := Evict(n, policy, EvictState{}); len(plan.Steps)+len(plan.Conditions) > 0 {
 		t.Errorf("nodefs has its own threshold: %s", plan)
 	}
 	n.Filesystems = []Filesystem{{Name: "/", Data: true, Images: true}, {Name: "/layers", Bytes: Level{gib, 100 * gib}, Layers: true}}
-	plan, _ := Evict(n, policy, Pressure{})
+	plan, _ := Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "evict-pod default/web", "condition DiskPressure")
 }
 
-// TestRemember_IdleNode_HasNothingToWrite.
-func TestRemember_IdleNode_HasNothingToWrite(t *testing.T) {
+// Only an image that appears, vanishes, or changes between used and unused changes the history.
+func TestRemember_IdleNode_HistoryIsUnchanged(t *testing.T) {
 	t.Parallel()
 	web, old := used(Image{ID: "web"}, "pod default/web"), Image{ID: "old"}
-	seen, uses := Remember(nil, []Image{web, old}, noon)
+	seen, history := Remember(nil, []Image{web, old}, noon)
 	if !seen[0].LastUsed.Equal(noon) || !seen[1].LastUsed.IsZero() || !seen[1].FirstSeen.Equal(noon) {
 		t.Errorf("at first %+v", seen)
 	}
 	later := noon.Add(time.Hour)
-	seen, idle := Remember(uses, []Image{web, old}, later)
-	if !idle.Equal(uses) || !seen[0].LastUsed.Equal(later) || !seen[1].FirstSeen.Equal(noon) {
-		t.Errorf("nothing has changed: %+v, then %+v (%+v)", uses, idle, seen)
+	seen, idle := Remember(history, []Image{web, old}, later)
+	if !idle.Equal(history) || !seen[0].LastUsed.Equal(later) || !seen[1].FirstSeen.Equal(noon) {
+		t.Errorf("nothing has changed: %+v, then %+v (%+v)", history, idle, seen)
 	}
 	web.Users = nil
-	seen, gone := Remember(uses, []Image{web}, later)
-	if gone.Equal(uses) || len(gone) != 1 || !seen[0].LastUsed.Equal(later) {
+	seen, gone := Remember(history, []Image{web}, later)
+	if gone.Equal(history) || len(gone) != 1 || !seen[0].LastUsed.Equal(later) {
 		t.Errorf("web is unused, old has gone: %+v (%+v)", gone, seen)
 	}
 	seen, back := Remember(gone, []Image{web}, noon.Add(-time.Hour))
@@ -373,10 +372,10 @@ func ExampleImages() {
 	// keep docker.io/library/web:1 id=sha256:2 # used by pod default/web
 }
 
-// TestEvict_DiskUsageUnknown_RanksFirstForADiskOnly: files that cannot be counted do not hide a pod.
+// A pod whose files cannot be counted ranks first for a disk, and by its usage for memory.
 //
 // Shows: C-1.35.6
-func TestEvict_DiskUsageUnknown_RanksFirstForADiskOnly(t *testing.T) {
+func TestRank_DiskUsageUnknown_IsFirstForADiskOnly(t *testing.T) {
 	t.Parallel()
 	hides, big := running("hides", 0, gib/2, gib), running("big", 0, 2*gib, gib)
 	hides.DiskUnknown, big.Volumes = true, Usage{Bytes: 10 * gib}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,16 +19,17 @@ import (
 
 const gib = int64(1) << 30
 
-// fakeNode is a node in memory. What is removed from it frees what it takes, at once.
+// fakeNode is a node in memory. A step that it carries out frees at once what package reclaim
+// expects.
 type fakeNode struct {
 	mu       sync.Mutex
 	node     reclaim.Node
 	levels   int // calls
 	observed []bool
 	fails    map[string]bool // IDs that cannot be removed
-	slow     bool            // evicted pods stay
+	slow     bool            // evicted pods do not stop
 	unread   error           // of Observe
-	hangs    bool            // Observe of disks waits for the end of its context
+	hangs    bool            // Observe with disks blocks until its context ends
 	done     []string        // "evict-pod u1"
 	evicted  []Eviction
 }
@@ -192,6 +195,7 @@ type running struct {
 	*Upkeep
 	*fakeNode
 	wake chan struct{}
+	log  strings.Builder
 
 	mu         sync.Mutex
 	events     []string
@@ -215,11 +219,12 @@ func prepared(t *testing.T, f *fakeNode, more func(*reclaim.EvictPolicy), limits
 	r := &running{fakeNode: f, wake: make(chan struct{}, 1)}
 	r.Upkeep = New(Config{
 		Policy: policy, Observer: f, Actor: f, Wake: r.wake, PodsUnknown: errPodsUnknown,
-		Pressure: func(_ context.Context, now []v1.NodeConditionType) {
+		SetConditions: func(_ context.Context, now []v1.NodeConditionType) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.conditions = append(r.conditions, now)
 		},
+		Log: slog.New(slog.NewTextHandler(&r.log, nil)),
 		Event: func(reason, kind, message string) {
 			r.mu.Lock()
 			defer r.mu.Unlock()

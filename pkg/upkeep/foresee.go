@@ -10,21 +10,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// Forecast is what rounds would do from now on.
+// Forecast is what Foresee returns: the rounds that it predicts.
 type Forecast struct {
-	// Node has the levels that the rounds are foreseen from, assumed ones included.
+	// Node is the node before these rounds, with the assumed levels.
 	Node   reclaim.Node
 	Rounds []reclaim.Foreseen
 }
 
-// AssumeError is the error of Foresee for an assumption that does not hold for this node.
+// AssumeError is the error of Foresee for an assumed level that this node cannot have.
 type AssumeError struct{ Signal, Why string }
 
 func (e *AssumeError) Error() string { return e.Signal + ": " + e.Why }
 
-// Foresee observes the node in full and returns the rounds that would follow, and changes
-// nothing. Each assumption replaces how much of a signal is available. An error of the
-// observation is returned with the forecast, which lacks what could not be read.
+// Foresee observes the node and predicts the next rounds. It changes nothing. Each assumption
+// replaces the available amount of a signal. If something could not be read, Foresee returns the
+// error together with a forecast that lacks it.
 func (u *Upkeep) Foresee(ctx context.Context, assume []pod.Threshold) (Forecast, error) {
 	n, failed := u.cfg.Observer.Observe(ctx, true)
 	levels, err := u.cfg.Observer.Levels(ctx)
@@ -40,10 +40,10 @@ func (u *Upkeep) Foresee(ctx context.Context, assume []pod.Threshold) (Forecast,
 			return Forecast{}, err
 		}
 	}
-	return Forecast{n, reclaim.Foresee(n, u.cfg.Policy, u.memory())}, failed
+	return Forecast{n, reclaim.Foresee(n, u.cfg.Policy, u.lastState())}, failed
 }
 
-// assumed returns the node with another level of one signal.
+// assumed returns the node with the assumed level of one signal.
 func assumed(n reclaim.Node, a pod.Threshold) (reclaim.Node, error) {
 	l, measured := n.Level(a.Signal)
 	if !measured {
@@ -55,8 +55,8 @@ func assumed(n reclaim.Node, a pod.Threshold) (reclaim.Node, error) {
 	return n.WithLevel(a.Signal, l), nil
 }
 
-// ParseAssumptions reads texts such as "memory.available=50Mi" and "nodefs.available=5%". Each
-// text may be a list.
+// ParseAssumptions parses texts such as "memory.available=50Mi" and "nodefs.available=5%". A text
+// may have several, separated by commas.
 func ParseAssumptions(texts []string) ([]pod.Threshold, error) {
 	var all []pod.Threshold
 	for _, list := range texts {

@@ -2,12 +2,12 @@
 // observes the node, has package reclaim plan what to remove, and carries the plan out.
 //
 // A round begins every 10 seconds, earlier while memory is used up fast, and at once when the
-// kernel notifies of short memory. It
-// reads only levels: the runtime is asked, and the disk usage of pods measured, once a
-// threshold is met. Conditions of the node follow from the same rounds.
+// kernel notifies that memory is short. It measures levels. Only if a threshold is due, it also
+// asks the runtime and measures the usage of pods. The rounds also set the node's pressure
+// conditions.
 //
-// One goroutine, that of Run, plans and acts. What others read (conditions, the memory of
-// rounds for a dry run) is behind a lock that is held for an assignment.
+// Only the goroutine of Run plans and acts. A dry run reads the state of the last round from
+// another goroutine, under a mutex.
 //
 // The one rule: it carries out what reclaim has planned, and decides nothing itself.
 package upkeep
@@ -29,22 +29,22 @@ import (
 
 // Observer observes a node.
 type Observer interface {
-	// Levels measures the file systems, the memory and the process IDs. It writes nothing, and
-	// does not ask the runtime once that has said where its images are. An error names what
-	// could not be measured; the other levels are returned.
+	// Levels measures the file systems, the memory and the process IDs. It writes nothing. It
+	// asks the runtime only until it knows where the images are. An error names what could not
+	// be measured; the other levels are returned.
 	Levels(ctx context.Context) (reclaim.Node, error)
-	// Observe returns all of the node except levels. With disks false it leaves out images,
-	// exited containers, sandboxes and the disk usage of pods. An error names what could not be
-	// read, which the node then lacks; see ErrNoVictim and Config.PodsUnknown. An evicted pod is
-	// among the pods, as Stopping, until its volumes are removed.
+	// Observe returns the node without levels. With disks false it also leaves out images, exited
+	// containers, sandboxes and the disk usage of pods. An error names what could not be read,
+	// and the node lacks that; see ErrNoVictim and Config.PodsUnknown. The pods include an
+	// evicted one, as Stopping, until its volumes are removed.
 	Observe(ctx context.Context, disks bool) (reclaim.Node, error)
 }
 
-// ErrNoVictim is an error of Observe for pods of which none can be chosen: not all were observed,
-// or the usage of none was read.
+// ErrNoVictim is the error of Observe if no pod can be chosen for an eviction: not all pods were
+// observed, or the usage of none was read. No pod is evicted then.
 var ErrNoVictim = errors.New("no pod can be chosen for an eviction")
 
-// Actor carries out steps. It checks each step again: what is in use by now stays.
+// Actor carries out steps. Before it removes something, it checks again that nothing uses it.
 type Actor interface {
 	// RemoveImages removes images in this order, and returns the steps that it has carried
 	// out. It continues after a failure.
@@ -54,16 +54,16 @@ type Actor interface {
 	// RemoveSandbox removes a sandbox that is not ready and has no container. removed is false
 	// if its pod needs it.
 	RemoveSandbox(ctx context.Context, of pod.Key, id string) (removed bool, err error)
-	// Evict has a pod end.
+	// Evict stops a pod.
 	Evict(ctx context.Context, key pod.Key, e Eviction) error
 }
 
-// Eviction is the end of a pod for a pressure.
+// Eviction says how a pod is evicted.
 type Eviction struct {
 	UID     string
 	Grace   int64  // in seconds
 	Message string // of the pod's status
-	// Condition is that of the node that the pod is evicted for.
+	// Condition is the node's pressure condition for which the pod is evicted.
 	Condition v1.NodeConditionType
 }
 
@@ -72,15 +72,16 @@ type Config struct {
 	Policy   reclaim.EvictPolicy
 	Observer Observer
 	Actor    Actor
-	// Pressure is called with the conditions of the node, in the order of their names, at the
-	// first round and whenever they change, before the round acts; may be nil.
-	Pressure func(ctx context.Context, now []v1.NodeConditionType)
+	// SetConditions is called with the node's pressure conditions, sorted by name, in the first
+	// round and whenever they change, before the round acts; may be nil.
+	SetConditions func(ctx context.Context, now []v1.NodeConditionType)
 	// Event reports an event of the node; may be nil.
 	Event func(reason, kind, message string)
 	// Wake begins a round at once; may be nil.
 	Wake <-chan struct{}
-	// PodsUnknown is the error of Observe while not all pods of the node are known: until then, no
-	// pod is evicted for a disk. Other errors have this effect for unreadFor.
+	// PodsUnknown is the error of Observe while not all pods of the node are known. As long as
+	// Observe returns it, no pod is evicted for a disk. Other errors except ErrNoVictim have
+	// this effect for unreadFor.
 	PodsUnknown error
 	Log         *slog.Logger // nil discards
 }
@@ -88,15 +89,17 @@ type Config struct {
 // Upkeep runs the rounds of a node. Make one with New. Its methods may be called from any
 // goroutine.
 type Upkeep struct {
-	cfg    Config
-	left   map[string]time.Time // by ID: until when rounds leave it out; of Run's goroutine
-	logged map[string]string    // the last error of each kind; of Run's goroutine
-	waits  string               // what the last round waited for, to log it once
-	trend  trend                // of Run's goroutine
-	unread time.Time            // since when Observe fails for disks, zero if it does not; of Run's goroutine
+	cfg Config
+
+	// Only Run's goroutine uses these.
+	skipUntil   map[string]time.Time // by ID of a step: until when rounds plan no step for it
+	logged      map[string]string    // the last error of each kind
+	waitFor     string               // what the last round waited for, to log it once
+	trend       trend
+	unreadSince time.Time // since when Observe fails for disks; zero if it does not
 
 	mu         sync.Mutex
-	pressure   reclaim.Pressure // its maps are never changed
+	state      reclaim.EvictState // its maps are never changed
 	starved    []string
 	conditions []v1.NodeConditionType
 }
@@ -105,22 +108,21 @@ const (
 	roundEvery = 10 * time.Second // C-1.35.1
 	// soon is when the next round follows one that had steps or waits for an evicted pod.
 	soon = time.Second
-	// least is the least time between the beginnings of two rounds, however often the kernel
-	// notifies.
-	least = 250 * time.Millisecond
-	// actFor bounds how long a round begins further steps: the next round plans what is left,
-	// from newer levels.
+	// minRoundTime is the least time between the beginnings of two rounds, however often the
+	// kernel notifies.
+	minRoundTime = 250 * time.Millisecond
+	// actFor is how long a round may begin steps. The next round plans the remaining ones from
+	// newer levels.
 	actFor = 10 * time.Second
-	// retryAfter is for how long what a round could not remove counts as needed: another step
-	// may help meanwhile, a pod's eviction as the last.
+	// retryAfter is how long rounds skip an image, container, sandbox or pod after a step for it
+	// has failed. Other steps are planned instead, such as the eviction of a pod.
 	retryAfter = time.Minute
-	// stopsFor is for how long an evicted pod counts as one that stops, if its containers do
-	// not exit.
+	// stopsFor is how long an evicted pod counts as stopping while its containers do not exit.
+	// Then it may be evicted again.
 	stopsFor = 5 * time.Minute
-	// cleanup is how long rounds follow each other closely after an eviction (C-1.35.5).
-	cleanup = 30 * time.Second
-	// unreadFor is for how long a failed observation keeps pods from being evicted for a disk: data
-	// that was not read may be unused, but one broken container must not fill the disk.
+	// unreadFor is how long no pod is evicted for a disk while observations of disks fail: data
+	// that could not be read may be unused. Later pods are evicted all the same, because one
+	// container that cannot be read must not let the disk fill up.
 	unreadFor = 2 * time.Minute
 	// observeFor bounds an observation.
 	observeFor = 30 * time.Second
@@ -134,7 +136,7 @@ func New(cfg Config) *Upkeep {
 	if cfg.Event == nil {
 		cfg.Event = func(string, string, string) {}
 	}
-	return &Upkeep{cfg: cfg, left: map[string]time.Time{}, logged: map[string]string{}}
+	return &Upkeep{cfg: cfg, skipUntil: map[string]time.Time{}, logged: map[string]string{}}
 }
 
 // Run runs rounds until ctx ends.
@@ -145,7 +147,7 @@ func (u *Upkeep) Run(ctx context.Context) {
 		select {
 		case <-next.C:
 		case <-u.cfg.Wake:
-			pause(ctx, least-time.Since(began))
+			pause(ctx, minRoundTime-time.Since(began))
 		case <-ctx.Done():
 		}
 		next.Stop()
@@ -166,11 +168,11 @@ func pause(ctx context.Context, d time.Duration) {
 func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	levels, err := u.cfg.Observer.Levels(ctx)
 	u.report("levels", err)
-	before := u.memory()
+	before := u.lastState()
 	plan, after := reclaim.Evict(levels, u.cfg.Policy, before)
 	u.publish(ctx, plan, after, first)
 	if !slices.ContainsFunc(plan.Starved, onDisk) {
-		u.unread = time.Time{}
+		u.unreadSince = time.Time{}
 	}
 	if len(plan.Starved) > 0 {
 		plan, after = u.plan(ctx, plan.Starved, before)
@@ -179,8 +181,8 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	if plan.WaitFor != u.waits {
-		if u.waits = plan.WaitFor; u.waits != "" {
+	if plan.WaitFor != u.waitFor {
+		if u.waitFor = plan.WaitFor; u.waitFor != "" {
 			u.cfg.Log.Info("Node is short of a resource", "waiting", plan.WaitFor)
 		}
 	}
@@ -188,19 +190,20 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	if plan.Wait > 0 {
 		next = min(next, plan.Wait)
 	}
-	if len(plan.Steps) > 0 || len(plan.Starved) > 0 && after.Evicted != "" && levels.Now.Sub(after.EvictedAt) < cleanup {
+	if len(plan.Steps) > 0 || len(plan.Starved) > 0 && after.Evicted != "" && levels.Now.Sub(after.EvictedAt) < reclaim.EvictWait {
 		next = soon
 	}
 	u.act(ctx, plan, &after)
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.pressure = after
+	u.state = after
 	return next
 }
 
-// plan observes the node and plans what starved resources require. Memory does not wait for a
-// disk that is slow: if an eviction for memory is due, it is the plan.
-func (u *Upkeep) plan(ctx context.Context, starved []string, before reclaim.Pressure) (plan reclaim.EvictPlan, after reclaim.Pressure) {
+// plan observes the node and plans a round for the starved resources. If memory and a disk are
+// short, it first plans without an observation of disks, which may be slow. An eviction for
+// memory is then the whole plan.
+func (u *Upkeep) plan(ctx context.Context, starved []string, before reclaim.EvictState) (plan reclaim.EvictPlan, after reclaim.EvictState) {
 	disks := slices.ContainsFunc(starved, onDisk)
 	if disks && slices.Contains(starved, string(v1.ResourceMemory)) {
 		n, err := u.observe(ctx, false)
@@ -215,20 +218,21 @@ func (u *Upkeep) plan(ctx context.Context, starved []string, before reclaim.Pres
 	switch {
 	case errors.Is(err, ErrNoVictim):
 		withoutEvictions(&plan, &after, before, "no pod can be chosen", func(v1.NodeConditionType) bool { return true })
-	case disks && err != nil && (u.cfg.PodsUnknown != nil && errors.Is(err, u.cfg.PodsUnknown) || u.unreadLately(n.Now)):
+	case disks && err != nil && (u.cfg.PodsUnknown != nil && errors.Is(err, u.cfg.PodsUnknown) || u.unreadBriefly(n.Now)):
 		withoutEvictions(&plan, &after, before, "not everything on the node's disks is known", func(c v1.NodeConditionType) bool { return c == v1.NodeDiskPressure })
 	case disks && err == nil:
-		u.unread = time.Time{}
+		u.unreadSince = time.Time{}
 	}
 	return plan, after
 }
 
-// unreadLately reports whether observations of disks fail for less than unreadFor.
-func (u *Upkeep) unreadLately(now time.Time) bool {
-	if u.unread.IsZero() || u.unread.After(now) {
-		u.unread = now
+// unreadBriefly reports whether observations of disks have failed for less than unreadFor. The
+// last one has failed.
+func (u *Upkeep) unreadBriefly(now time.Time) bool {
+	if u.unreadSince.IsZero() || u.unreadSince.After(now) {
+		u.unreadSince = now
 	}
-	return now.Sub(u.unread) < unreadFor
+	return now.Sub(u.unreadSince) < unreadFor
 }
 
 // trend is how much memory was available in the last round.
@@ -237,8 +241,8 @@ type trend struct {
 	available int64
 }
 
-// next returns when the next round is due: at half of the time until memory meets a threshold, if
-// it is used up as fast as since the last round, and after roundEvery at most.
+// next returns how long until the next round: half of the time until memory meets a threshold, if
+// it goes on being used up as fast as since the last round, but at most roundEvery.
 func (t *trend) next(n reclaim.Node, policy reclaim.EvictPolicy) time.Duration {
 	before := *t
 	level, measured := n.Level(pod.SignalMemory)
@@ -260,19 +264,20 @@ func (t *trend) next(n reclaim.Node, policy reclaim.EvictPolicy) time.Duration {
 	return next
 }
 
-// onDisk reports whether a starved resource is one of a disk.
+// onDisk reports whether a starved resource is on a disk.
 func onDisk(resource string) bool {
 	return resource == string(v1.ResourceEphemeralStorage) || resource == "inodes"
 }
 
-func (u *Upkeep) memory() reclaim.Pressure {
+// lastState returns the state after the last round.
+func (u *Upkeep) lastState() reclaim.EvictState {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.pressure
+	return u.state
 }
 
-// observe returns the whole node, with levels that are newer than the rest. An error says that
-// the rest is not whole.
+// observe observes the node, and measures the levels last. An error says that something other
+// than levels could not be read.
 func (u *Upkeep) observe(ctx context.Context, disks bool) (reclaim.Node, error) {
 	within, stop := context.WithTimeout(ctx, observeFor)
 	defer stop()
@@ -281,11 +286,12 @@ func (u *Upkeep) observe(ctx context.Context, disks bool) (reclaim.Node, error) 
 	levels, unmeasured := u.cfg.Observer.Levels(ctx)
 	u.report("levels", unmeasured)
 	n.Now, n.Filesystems, n.Levels = levels.Now, levels.Filesystems, levels.Levels
-	return u.withoutLeft(n), err
+	return u.markSkipped(n), err
 }
 
-// withoutEvictions removes the eviction of a pod for some conditions from a plan, and says why.
-func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.Pressure, before reclaim.Pressure, why string, of func(v1.NodeConditionType) bool) {
+// withoutEvictions removes from a plan the eviction of a pod for a condition that of selects.
+// WaitFor then has the reason.
+func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.EvictState, before reclaim.EvictState, why string, of func(v1.NodeConditionType) bool) {
 	plan.Steps = slices.DeleteFunc(plan.Steps, func(s reclaim.Step) bool {
 		drop := s.Action == reclaim.EvictPod && of(pod.ConditionOf(s.Signal))
 		if drop {
@@ -296,41 +302,42 @@ func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.Pressure, before r
 	})
 }
 
-// withoutLeft marks what could not be removed lately as needed, and evicted pods as stopping.
-func (u *Upkeep) withoutLeft(n reclaim.Node) reclaim.Node {
-	for id, until := range u.left {
+// markSkipped marks what rounds skip, so that no step is planned for it: pods as stopping, all
+// else as needed.
+func (u *Upkeep) markSkipped(n reclaim.Node) reclaim.Node {
+	for id, until := range u.skipUntil {
 		if !n.Now.Before(until) {
-			delete(u.left, id)
+			delete(u.skipUntil, id)
 		}
 	}
-	left := func(id string) bool { _, is := u.left[id]; return is }
+	skipped := func(id string) bool { _, is := u.skipUntil[id]; return is }
 	for i := range n.Images {
-		if left(n.Images[i].ID) {
+		if skipped(n.Images[i].ID) {
 			n.Images[i].Users = append(slices.Clone(n.Images[i].Users), "a removal that failed")
 		}
 	}
 	for i := range n.Containers {
-		n.Containers[i].Needed = n.Containers[i].Needed || left(n.Containers[i].ID)
+		n.Containers[i].Needed = n.Containers[i].Needed || skipped(n.Containers[i].ID)
 	}
 	for i := range n.Sandboxes {
-		n.Sandboxes[i].Needed = n.Sandboxes[i].Needed || left(n.Sandboxes[i].ID)
+		n.Sandboxes[i].Needed = n.Sandboxes[i].Needed || skipped(n.Sandboxes[i].ID)
 	}
 	for i := range n.Pods {
-		n.Pods[i].Stopping = n.Pods[i].Stopping || left(n.Pods[i].UID)
+		n.Pods[i].Stopping = n.Pods[i].Stopping || skipped(n.Pods[i].UID)
 	}
 	return n
 }
 
-// publish makes the conditions of a plan known, and reports an event for each resource that has
-// become short.
-func (u *Upkeep) publish(ctx context.Context, plan reclaim.EvictPlan, after reclaim.Pressure, first bool) {
+// publish sets the node's conditions, and reports an event for each resource that has become
+// short.
+func (u *Upkeep) publish(ctx context.Context, plan reclaim.EvictPlan, after reclaim.EvictState, first bool) {
 	u.mu.Lock()
 	changed := first || !slices.Equal(plan.Conditions, u.conditions)
 	began := slices.DeleteFunc(slices.Clone(plan.Starved), func(r string) bool { return slices.Contains(u.starved, r) })
-	u.conditions, u.starved, u.pressure = plan.Conditions, plan.Starved, after
+	u.conditions, u.starved, u.state = plan.Conditions, plan.Starved, after
 	u.mu.Unlock()
-	if changed && u.cfg.Pressure != nil {
-		u.cfg.Pressure(ctx, slices.Clone(plan.Conditions))
+	if changed && u.cfg.SetConditions != nil {
+		u.cfg.SetConditions(ctx, slices.Clone(plan.Conditions))
 	}
 	for _, resource := range began {
 		u.cfg.Log.Warn("Eviction threshold met", "resource", resource)
@@ -338,8 +345,9 @@ func (u *Upkeep) publish(ctx context.Context, plan reclaim.EvictPlan, after recl
 	}
 }
 
-// act carries out a plan. It corrects after if the pod was not evicted.
-func (u *Upkeep) act(ctx context.Context, plan reclaim.EvictPlan, after *reclaim.Pressure) {
+// act carries out a plan. If an eviction fails, it removes it from after, so that the next round
+// may evict another pod.
+func (u *Upkeep) act(ctx context.Context, plan reclaim.EvictPlan, after *reclaim.EvictState) {
 	began := time.Now()
 	for i := 0; i < len(plan.Steps) && time.Since(began) < actFor; {
 		n := 1
@@ -351,25 +359,28 @@ func (u *Upkeep) act(ctx context.Context, plan reclaim.EvictPlan, after *reclaim
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil {
-			u.cfg.Log.Warn("Failed to reclaim", "step", steps[0].String(), "error", err)
-		}
+		var missing []string
 		for _, s := range steps {
-			switch was := slices.ContainsFunc(done, func(d reclaim.Step) bool { return d.ID == s.ID }); {
-			case !was && s.Action == reclaim.EvictPod:
-				after.Evicted, after.EvictedAt = "", time.Time{}
-				fallthrough
-			case !was:
-				u.left[s.ID] = time.Now().Add(retryAfter)
+			switch carriedOut := slices.ContainsFunc(done, func(d reclaim.Step) bool { return d.ID == s.ID }); {
+			case !carriedOut:
+				missing = append(missing, s.String())
+				u.skipUntil[s.ID] = time.Now().Add(retryAfter)
+				if s.Action == reclaim.EvictPod {
+					after.Evicted, after.EvictedAt = "", time.Time{}
+				}
 			case s.Action == reclaim.EvictPod:
-				u.left[s.ID] = time.Now().Add(stopsFor)
+				u.skipUntil[s.ID] = time.Now().Add(stopsFor)
 			}
+		}
+		if err != nil {
+			u.cfg.Log.Warn("Failed to reclaim", "steps", missing, "error", err)
 		}
 		i += n
 	}
 }
 
-// do carries out one step, or several that remove images, and returns those carried out.
+// do carries out one step, or several that remove images. It returns those that it has carried
+// out.
 func (u *Upkeep) do(ctx context.Context, steps []reclaim.Step) (done []reclaim.Step, err error) {
 	s, removed := steps[0], true
 	switch s.Action {
@@ -391,7 +402,7 @@ func (u *Upkeep) do(ctx context.Context, steps []reclaim.Step) (done []reclaim.S
 	return steps, nil
 }
 
-// report logs an error once, until it changes.
+// report logs an error of an observation, unless it is the same as the last one.
 func (u *Upkeep) report(what string, err error) {
 	text := ""
 	if err != nil {

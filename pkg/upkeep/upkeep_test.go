@@ -14,14 +14,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// at advances time to a moment of the test.
+// at advances the fake time to d after began, and waits until all goroutines are idle.
 func at(began time.Time, d time.Duration) {
 	time.Sleep(time.Until(began.Add(d)))
 	synctest.Wait()
 }
 
-// TestRun_NothingIsShort_ReadsOnlyLevels: an hour without pressure is one measurement every ten
-// seconds, and nothing else.
+// In an hour in which no threshold is met, rounds only measure the levels, every ten seconds.
 //
 // Shows: C-1.35.1
 func TestRun_NothingIsShort_ReadsOnlyLevels(t *testing.T) {
@@ -34,12 +33,11 @@ func TestRun_NothingIsShort_ReadsOnlyLevels(t *testing.T) {
 	})
 }
 
-// TestRun_MemoryIsShort_EvictsOnePodARound: the event and the condition come first. The next pod
-// is evicted when the first is gone or 30 seconds are over, and the condition stays for the
-// transition period.
+// The event and the condition come before the first eviction. The next pod is evicted when the
+// first is gone or 30 seconds are over. The condition stays for the transition period.
 //
 // Shows: C-1.35.4, C-1.35.5, C-1.35.7
-func TestRun_MemoryIsShort_EvictsOnePodARound(t *testing.T) {
+func TestRun_MemoryIsShort_EvictsOnePodAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := machine(using("big", 2*gib, 0), using("mid", gib, 0), using("low", gib/2, 0))
 		f.slow = true
@@ -75,7 +73,7 @@ func TestRun_MemoryIsShort_EvictsOnePodARound(t *testing.T) {
 	})
 }
 
-// TestRun_SoftThreshold_ActsAfterItsGracePeriod, if the threshold is met without a break.
+// A threshold that is not met for a moment starts its grace period again.
 //
 // Shows: C-1.35.3, C-1.35.7
 func TestRun_SoftThreshold_ActsAfterItsGracePeriod(t *testing.T) {
@@ -99,7 +97,7 @@ func TestRun_SoftThreshold_ActsAfterItsGracePeriod(t *testing.T) {
 	})
 }
 
-// TestRun_KernelNotifies_RoundBeginsAtOnce, and not more often than four times a second.
+// However often the kernel notifies, no more than four rounds begin in a second.
 //
 // Shows: C-1.35.1
 func TestRun_KernelNotifies_RoundBeginsAtOnce(t *testing.T) {
@@ -127,8 +125,8 @@ func TestRun_KernelNotifies_RoundBeginsAtOnce(t *testing.T) {
 	})
 }
 
-// TestRun_MemoryIsUsedUpFast_RoundsComeEarlier: without a notification of the kernel, a pod that
-// takes 200 MiB a second is evicted within a second or two after the threshold is met.
+// Without a notification of the kernel, a pod that takes 200 MiB a second is evicted within two
+// seconds after the threshold is met.
 //
 // Shows: C-1.35.1
 func TestRun_MemoryIsUsedUpFast_RoundsComeEarlier(t *testing.T) {
@@ -148,8 +146,8 @@ func TestRun_MemoryIsUsedUpFast_RoundsComeEarlier(t *testing.T) {
 	})
 }
 
-// TestRun_DiskIsShort_UnusedDataGoesBeforePods: exited containers, then images. An image that
-// cannot be removed blocks no round: a pod is evicted, and the image is tried again later.
+// Exited containers go first, then images, then a pod. If the removal of an image fails, the next
+// round evicts a pod, and a later one tries the image again.
 //
 // Shows: C-1.35.5, C-1.33.12
 func TestRun_DiskIsShort_UnusedDataGoesBeforePods(t *testing.T) {
@@ -178,11 +176,26 @@ func TestRun_DiskIsShort_UnusedDataGoesBeforePods(t *testing.T) {
 	})
 }
 
-// TestRun_NotAllIsKnown_NoPodIsEvictedForADisk: images may be unused; for memory, pods are evicted
-// all the same. An eviction that fails is tried with the next pod.
+// The log names each image that could not be removed.
+func TestRun_ImageRemovalsFail_LogNamesEach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := machine()
+		f.node.Images = []reclaim.Image{{ID: "i1", Bytes: gib}, {ID: "i2", Bytes: gib}, {ID: "i3", Bytes: gib}}
+		f.fails["i2"], f.fails["i3"] = true, true
+		f.set("nodefs.available", 5*gib)
+		r := run(t, f, nil, "nodefs.available<10%")
+		synctest.Wait()
+		if got := r.log.String(); strings.Contains(got, "remove-image i1") || !strings.Contains(got, "remove-image i2") || !strings.Contains(got, "remove-image i3") {
+			t.Errorf("log:\n%s", got)
+		}
+	})
+}
+
+// While a source has not answered, no pod is evicted for a disk, but one is for memory. If its
+// eviction fails, another pod is evicted.
 //
 // Shows: C-1.35.5
-func TestRun_NotAllIsKnown_NoPodIsEvictedForADisk(t *testing.T) {
+func TestRun_PodsUnknown_NoPodIsEvictedForADisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := machine(using("big", 2*gib, 20*gib), using("mid", gib, gib))
 		f.unread = errPodsUnknown
@@ -202,8 +215,8 @@ func TestRun_NotAllIsKnown_NoPodIsEvictedForADisk(t *testing.T) {
 	})
 }
 
-// TestForesee_Assumption_ShowsWhatWouldGo, and changes nothing.
-func TestForesee_Assumption_ShowsWhatWouldGo(t *testing.T) {
+// A forecast with assumed levels has the rounds that would follow, and changes nothing.
+func TestForesee_Assumption_PredictsRounds(t *testing.T) {
 	t.Parallel()
 	f := machine(using("big", 2*gib, 0))
 	limit, err := pod.ParseThreshold("memory.available<1Gi")
@@ -238,7 +251,7 @@ func TestForesee_Assumption_ShowsWhatWouldGo(t *testing.T) {
 	}
 }
 
-// drawn returns a random node with one disk, or two, and what lies on them.
+// drawn returns a random node with one disk or two.
 func drawn(t *rapid.T) *fakeNode {
 	amount := func(name string) int64 { return int64(rapid.IntRange(0, 4).Draw(t, name)) * gib }
 	level := func(name string) reclaim.Level {
@@ -274,8 +287,7 @@ func drawn(t *rapid.T) *fakeNode {
 	return f
 }
 
-// TestRun_Laws: what an agent does under pressure is what a dry run has shown before, in this
-// order.
+// TestRun_Laws: an agent carries out the steps that a dry run has shown before, in their order.
 func TestRun_Laws(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		f := drawn(rt)
@@ -314,10 +326,10 @@ func TestRun_Laws(t *testing.T) {
 	})
 }
 
-// TestRun_OneReadFails_DelaysAnEvictionForADisk by two minutes, not for as long as it fails.
+// A read that keeps failing delays an eviction for a disk by two minutes.
 //
 // Shows: C-1.35.5
-func TestRun_OneReadFails_DelaysAnEvictionForADisk(t *testing.T) {
+func TestRun_ReadFails_EvictionForADiskIsDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := machine(using("big", 0, 20*gib))
 		f.unread = errors.New("one sandbox does not answer")
@@ -335,7 +347,7 @@ func TestRun_OneReadFails_DelaysAnEvictionForADisk(t *testing.T) {
 	})
 }
 
-// TestRun_NoVictim_NoPodIsEvicted, for memory neither.
+// While Observe returns ErrNoVictim, no pod is evicted, not even for memory.
 //
 // Shows: C-1.35.5
 func TestRun_NoVictim_NoPodIsEvicted(t *testing.T) {
@@ -351,7 +363,7 @@ func TestRun_NoVictim_NoPodIsEvicted(t *testing.T) {
 	})
 }
 
-// TestRun_DisksHang_MemoryIsRelievedAtOnce: rounds go on while the observation of disks hangs.
+// An observation of disks that hangs delays no eviction for memory.
 //
 // Shows: C-1.35.1, C-1.35.5
 func TestRun_DisksHang_MemoryIsRelievedAtOnce(t *testing.T) {
