@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -84,7 +85,7 @@ func (p *program) drain(cmd *cobra.Command, f *drainFlags) error {
 	return p.out.print("node drained\n")
 }
 
-// waitDrained waits until all pods have ended, and prints each one that has.
+// waitDrained waits until all pods have stopped, and prints each one.
 func (p *program) waitDrained(ctx context.Context, c *client.Client, timeout time.Duration, all []v1.Pod, asked time.Time) error {
 	if len(all) == 0 {
 		return nil
@@ -97,6 +98,10 @@ func (p *program) waitDrained(ctx context.Context, c *client.Client, timeout tim
 		if !client.HasEnded(before, now, asked) {
 			return false, nil
 		}
-		return true, p.out.print("pod/" + ui.Clean(before.Name) + " stopped\n")
+		result := " stopped\n"
+		if pod.IsPhaseTerminal(before.Status.Phase) {
+			result = " had already terminated\n"
+		}
+		return true, p.out.print("pod/" + ui.Clean(before.Name) + result)
 	})
 }

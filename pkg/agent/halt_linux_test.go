@@ -69,7 +69,7 @@ func TestHalter_Drain_LastsUntilUndoneOrTheNextBoot(t *testing.T) {
 		t.Errorf("a drain: %+v", of)
 	}
 	next, to := halterIn(t, root)
-	if of := next.forEngine(); of == nil || of.Reason != "NodeDrained" || !strings.Contains(of.Message, "the node is drained since 20") {
+	if of := next.forEngine(); of == nil || of.Reason != "NodeDrained" || !strings.Contains(of.Message, "the node has been drained since 20") {
 		t.Errorf("the next agent: %+v", of)
 	}
 	if err := next.end(t.Context(), false); err != nil || len(to.resumed) != 1 || next.forEngine() != nil {

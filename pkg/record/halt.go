@@ -42,7 +42,7 @@ func (h Halt) Reason() string {
 	return "NodeDrained"
 }
 
-// Text says the same to a person.
+// Text returns why no pod starts, for logs and commands.
 func (h Halt) Text() string {
 	if h.Shutdown() {
 		return "the machine is shutting down"
@@ -50,12 +50,13 @@ func (h Halt) Text() string {
 	return h.Message()
 }
 
-// Message is the message in that status; for a shutdown in the words of the kubelet (C-1.31.1).
+// Message is the message in the status of a pod that does not run because of the halt. For a
+// shutdown it is the kubelet's (C-1.31.1).
 func (h Halt) Message() string {
 	if h.Shutdown() {
 		return "Pod was rejected as the node is shutting down."
 	}
-	return fmt.Sprintf("the node is drained since %s; 'nodectl drain --undo' ends that", h.Since.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("the node has been drained since %s; run 'nodectl drain --undo' to let pods start again", h.Since.UTC().Format(time.RFC3339))
 }
 
 func haltFile(root string) string { return filepath.Join(root, "halt.json") }
@@ -85,9 +86,9 @@ func LoadHalt(root, boot string) (h Halt, ok bool, err error) {
 	return h, h.Boot == boot && boot != "", nil
 }
 
-// Applicable returns what of a halt that an earlier agent has left applies to this one; nil if
-// nothing does. In a cluster there is no drain, and only an agent that watches logind sees the
-// end of a shutdown that logind announced.
+// Applicable returns the part of an earlier agent's halt that applies to this agent, nil if none
+// does. A drain does not apply in a cluster. A shutdown that logind announced applies only to an
+// agent that watches logind: no other one would see its end.
 func (h *Halt) Applicable(cluster, logind bool) *Halt {
 	switch {
 	case h == nil, h.Cause == CauseDrain && cluster:
@@ -108,7 +109,7 @@ func RemoveHalt(root string) error {
 	return nil
 }
 
-// BootID is another one after each start of the machine; "" if it is not known.
+// BootID returns the kernel's boot ID, which differs after each boot; "" if it is unknown.
 func BootID() string {
 	data, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

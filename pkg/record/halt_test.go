@@ -24,7 +24,7 @@ func TestHalt_File_AppliesToItsBoot(t *testing.T) {
 	if !ok || err != nil || !got.Since.Equal(saved.Since) || got.Shutdown() || *got.MaxGrace != 7 {
 		t.Errorf("loaded %+v, %t, %v", got, ok, err)
 	}
-	if got.Reason() != "NodeDrained" || got.Message() != "the node is drained since 2026-11-27T10:00:00Z; 'nodectl drain --undo' ends that" {
+	if got.Reason() != "NodeDrained" || got.Message() != "the node has been drained since 2026-11-27T10:00:00Z; run 'nodectl drain --undo' to let pods start again" {
 		t.Errorf("%s: %s", got.Reason(), got.Message())
 	}
 	for _, boot := range []string{"b", ""} {

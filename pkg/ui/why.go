@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,7 +20,7 @@ func NewWhyReport(r activity.Report) WhyReport {
 	return WhyReport{Document{APIVersion, "WhyReport"}, r}
 }
 
-// Why returns a report as text: one sentence, then what it is based on.
+// Why returns a report as text: its summary, then the details.
 func (v *View) Why(r activity.Report) string {
 	w := whyText{view: v, now: r.Now}
 	phase := r.Phase
@@ -67,11 +68,12 @@ func (w *whyText) line(level int, text string) {
 
 func (w *whyText) title(text string) { w.line(0, w.view.paint(strong, text)) }
 
-// since returns how long something lasts.
+// since returns how long something has lasted: "for 12s".
 func (w *whyText) since(at time.Time) string {
 	return "for " + w.now.Sub(at).Truncate(100*time.Millisecond).String()
 }
 
+// in returns how long it is until a time: "in 30s", or "now" if it has passed.
 func (w *whyText) in(at time.Time) string {
 	if left := at.Sub(w.now).Round(time.Second); left > 0 {
 		return "in " + left.String()
@@ -87,7 +89,7 @@ func (w *whyText) state(r activity.Report) {
 	}
 	w.title("Plan:")
 	if s.WaitFor != "" {
-		w.line(1, "waits "+w.since(s.Since)+": "+Clean(s.WaitFor))
+		w.line(1, "has waited "+w.since(s.Since)+": "+Clean(s.WaitFor))
 	}
 	for i, step := range s.Steps {
 		word := "then  "
@@ -96,19 +98,20 @@ func (w *whyText) state(r activity.Report) {
 		}
 		w.line(1, word+Clean(step))
 	}
-	if !s.Until.IsZero() {
-		w.line(1, "again "+w.in(s.Until))
+	isRetry := func(f activity.Failure) bool { return !f.Until.IsZero() && w.in(f.Until) == w.in(s.Until) }
+	if !s.Until.IsZero() && !slices.ContainsFunc(s.Failures, isRetry) {
+		w.line(1, "continues "+w.in(s.Until))
 	}
 	for _, f := range s.Failures {
 		text := f.Reason + ": " + f.Message
 		if f.Container != "" {
-			text = f.Container + ": " + text
+			text = "container " + f.Container + ": " + text
 		}
 		if f.Count > 1 {
 			text += fmt.Sprintf(" (%d times)", f.Count)
 		}
 		if !f.Until.IsZero() {
-			text += ", again " + w.in(f.Until)
+			text += ", next try " + w.in(f.Until)
 		}
 		w.line(1, w.view.paint(bad, "failed")+" "+Clean(text))
 	}

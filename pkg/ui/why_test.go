@@ -51,3 +51,18 @@ func TestWhy_Reports_AreText(t *testing.T) {
 		t.Errorf("in colour: %q", colored)
 	}
 }
+
+// If the pod continues with the next try of a failed step, the text has that time once.
+func TestWhy_PodWaitsForRetry_ShowsTimeOnce(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	retry := now.Add(35 * time.Second)
+	r := activity.Report{Namespace: "default", Name: "web", Now: now, State: &activity.State{
+		WaitFor: "retrying container a after ErrImagePull", Since: now.Add(-4700 * time.Millisecond), Until: retry,
+		Failures: []activity.Failure{{Container: "a", Reason: "ErrImagePull", Message: "denied", Until: retry}},
+	}}
+	_, got, _ := strings.Cut(New(io.Discard, Screen{}).Why(r), "Plan:\n")
+	if want := "  has waited for 4.7s: retrying container a after ErrImagePull\n  failed container a: ErrImagePull: denied, next try in 35s\n"; got != want {
+		t.Errorf("the plan is:\n%swant:\n%s", got, want)
+	}
+}
