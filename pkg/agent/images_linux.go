@@ -53,7 +53,8 @@ func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 // inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster.
 func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 	cfg := stock(a.cfg, a.runtime.Runtime)
-	cfg.RemoveRecord, cfg.Collected = a.runtime.puller.RemoveRecord, a.metrics.ImageCollected
+	cfg.RemoveRecord, cfg.RemoveRecordsExcept = a.runtime.puller.RemoveRecord, a.runtime.puller.RemoveRecordsExcept
+	cfg.Collected = a.metrics.ImageCollected
 	cfg.Known = live.PodsKnown()
 	cfg.Desired = func() (map[string][]string, bool) {
 		pods, complete := live.DesiredAndExisting()

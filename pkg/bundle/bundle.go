@@ -43,7 +43,7 @@ const (
 	startLimit     = 30 * time.Second     // from containerd's start, or from finding it, to its first answer
 	startPoll      = 5 * time.Millisecond // between two checks of a containerd that starts
 	uncertainLimit = 3 * time.Second      // for a process that may be containerd to turn out as one or to end
-	logLimit       = 10 << 20             // a log this long is set aside at the next start
+	logLimit       = 10 << 20             // a log this long is set aside
 )
 
 // ErrSlim says that this binary contains no runtime.
@@ -159,6 +159,7 @@ func (r *Runtime) Ensure(ctx context.Context) (started bool, err error) {
 	}
 	defer unlock()
 
+	r.boundLog()
 	// A process that is being killed loses its arguments before it ends.
 	if r.answered.handle != nil && !r.answered.ended() && arguments(r.answered.pid)[0] != "" {
 		return false, nil

@@ -152,14 +152,14 @@ func (r *Runtime) configure(bin string, pods bool) error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(r.configFile(), text, atomicfile.Options{}); err != nil {
+	if err := atomicfile.Write(r.configFile(), text, atomicfile.Options{Temp: ".tmp"}); err != nil {
 		return err
 	}
 	list, err := r.networkChange()
 	if err != nil || list == nil || pods && exists(r.networkFile()) {
 		return err
 	}
-	return atomicfile.Write(r.networkFile(), list, atomicfile.Options{})
+	return atomicfile.Write(r.networkFile(), list, atomicfile.Options{Temp: ".tmp"})
 }
 
 // passable lets every user go through a directory, without listing it: containers in user
@@ -335,12 +335,16 @@ func (r *Runtime) freeSubnet() error {
 // supports it, else native (an overlay cannot hold another one, as in a container's own
 // root).
 func snapshotter(dir string) (string, error) {
-	tmp, err := os.MkdirTemp(dir, ".overlay-")
-	if err != nil {
+	tmp := filepath.Join(dir, ".overlay")
+	sub := func(name string) string { return filepath.Join(tmp, name) }
+	_ = unix.Unmount(sub("merged"), unix.MNT_DETACH) // of an agent that was killed here
+	if err := os.RemoveAll(tmp); err != nil {
+		return "", err
+	}
+	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return "", err
 	}
 	defer os.RemoveAll(tmp)
-	sub := func(name string) string { return filepath.Join(tmp, name) }
 	for _, d := range []string{"lower", "upper", "work", "merged"} {
 		if err := os.Mkdir(sub(d), 0o700); err != nil {
 			return "", err

@@ -326,7 +326,7 @@ func (r *Runtime) recordLaunch() error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(r.launchFile(), js, atomicfile.Options{})
+	return atomicfile.Write(r.launchFile(), js, atomicfile.Options{Temp: ".tmp"})
 }
 
 // listener returns the process that listens on the runtime's socket; ok is false if there

@@ -424,7 +424,7 @@ func (m *Images) save() error {
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(m.memory, js, atomicfile.Options{}); err != nil {
+	if err := atomicfile.Write(m.memory, js, atomicfile.Options{Temp: ".tmp"}); err != nil {
 		m.log.Warn("Failed to record imported image archives", "error", err)
 	}
 	return nil

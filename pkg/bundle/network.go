@@ -146,7 +146,7 @@ func (r *Runtime) withClaims(f func(*claims) error) error {
 	if err != nil {
 		return errors.Join(ferr, err)
 	}
-	return errors.Join(ferr, atomicfile.Write(claimsFile, js, atomicfile.Options{}))
+	return errors.Join(ferr, atomicfile.Write(claimsFile, js, atomicfile.Options{Temp: ".tmp"}))
 }
 
 // lockClaims makes the claims' directory and locks it. Only the holder of the lock removes

@@ -15,15 +15,14 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
 // launch starts containerd independent of the agent, and waits until it answers.
 func (r *Runtime) launch(ctx context.Context, bin string) (process, error) {
 	if err := r.recordLaunch(); err != nil {
 		return process{}, fmt.Errorf("record the launch of containerd: %w", err)
-	}
-	if st, err := os.Stat(r.LogFile()); err == nil && st.Size() > logLimit {
-		_ = os.Rename(r.LogFile(), r.LogFile()+".1") // pods can run without the rotation
 	}
 	log, err := os.OpenFile(r.LogFile(), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -52,6 +51,29 @@ func (r *Runtime) launch(ctx context.Context, bin string) (process, error) {
 		return process{}, fmt.Errorf("the bundled containerd does not start: %w", err)
 	}
 	return p, nil
+}
+
+// boundLog sets the log aside if it is too long: it copies and truncates it, because a running
+// containerd appends to the file that it has open. Lines that it writes meanwhile are lost. A log
+// that cannot be copied, as on a full disk, is truncated all the same.
+func (r *Runtime) boundLog() {
+	log, err := os.OpenFile(r.LogFile(), os.O_RDWR|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return // there is none
+	}
+	defer log.Close()
+	st, err := log.Stat()
+	if err != nil || st.Size() <= logLimit {
+		return
+	}
+	last := io.NewSectionReader(log, st.Size()-logLimit, logLimit)
+	err = atomicfile.WriteBy(r.LogFile()+".1", atomicfile.Options{Temp: ".tmp"}, func(to io.Writer) error {
+		_, err := io.Copy(to, last)
+		return err
+	})
+	if err := errors.Join(err, log.Truncate(0)); err != nil {
+		r.log.Warn("Failed to set the log of the container runtime aside", "file", r.LogFile(), "error", err)
+	}
 }
 
 // startChild starts containerd from this process. Containers inherit this process's

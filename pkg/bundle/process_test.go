@@ -3,6 +3,7 @@ package bundle
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -82,5 +83,50 @@ func TestUnitRoots(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestBoundLog_ContainerdAppends_GoesOnInTheSameFile: containerd keeps its log open for months.
+func TestBoundLog_ContainerdAppends_GoesOnInTheSameFile(t *testing.T) {
+	r := New(Config{RootDir: t.TempDir()})
+	if err := os.MkdirAll(r.root, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	r.boundLog() // there is none
+	log, err := os.OpenFile(r.LogFile(), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	write := func(text string) {
+		if _, err := log.WriteString(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sizes := func() (now, before int64) {
+		for file, size := range map[string]*int64{r.LogFile(): &now, r.LogFile() + ".1": &before} {
+			if st, err := os.Stat(file); err == nil {
+				*size = st.Size()
+			}
+		}
+		return now, before
+	}
+	write(strings.Repeat("x", logLimit))
+	r.boundLog()
+	if now, before := sizes(); now != logLimit || before != 0 {
+		t.Errorf("at the limit: %d and %d bytes", now, before)
+	}
+	write("more")
+	r.boundLog()
+	write("next")
+	if now, before := sizes(); now != 4 || before != logLimit {
+		t.Errorf("above the limit: %d and %d bytes", now, before)
+	}
+	if err := os.Truncate(r.LogFile(), 5*logLimit); err != nil {
+		t.Fatal(err)
+	}
+	r.boundLog()
+	if now, before := sizes(); now != 0 || before != logLimit {
+		t.Errorf("far above the limit: %d and %d bytes", now, before)
 	}
 }

@@ -245,7 +245,7 @@ func mark(dir string, m Manifest) error {
 	if err != nil {
 		return err
 	}
-	return atomicfile.Write(filepath.Join(dir, markFile), js, atomicfile.Options{})
+	return atomicfile.Write(filepath.Join(dir, markFile), js, atomicfile.Options{Temp: ".tmp"})
 }
 
 // intact reports whether every file of m is in dir and correct. It trusts files with the

@@ -86,7 +86,7 @@ func (s *store) Update(cert, key []byte) (*tls.Certificate, error) {
 
 // tidy removes pairs other than these two; those that stay cost little.
 func (s *store) tidy(dir string, keep ...string) {
-	all, err := filepath.Glob(filepath.Join(dir, s.prefix+"-[0-9]*.pem"))
+	all, err := filepath.Glob(filepath.Join(dir, s.prefix+"-[0-9]*.pem*")) // also what a killed agent has not finished
 	if err != nil {
 		return
 	}
@@ -106,7 +106,7 @@ func withNewline(text []byte) []byte {
 
 // write replaces a file in one step.
 func write(path string, text []byte, mode fs.FileMode) error {
-	if err := atomicfile.Write(path, text, atomicfile.Options{Mode: mode, Sync: true}); err != nil {
+	if err := atomicfile.Write(path, text, atomicfile.Options{Mode: mode, Temp: ".tmp", Sync: true}); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

@@ -43,6 +43,7 @@ type machine struct {
 	alter func(*Config)   // changes the configuration of the next agents; nil changes nothing
 
 	groups *groups // nil: pods have no cgroups of their own
+	root   string  // the agents' files are really below it; "": on disk, the fake
 
 	log   lines
 	agent *agent
@@ -134,6 +135,9 @@ func (m *machine) config(conn *critest.Conn) Config {
 	}
 	if m.groups != nil {
 		cfg.Cgroups = m.groups
+	}
+	if m.root != "" {
+		m.useRoot(&cfg, conn)
 	}
 	if m.alter != nil {
 		m.alter(&cfg)

@@ -37,6 +37,8 @@ type InventoryConfig struct {
 	ReadOnly bool
 	// RemoveRecord is called after an image was removed, see Puller.RemoveRecord.
 	RemoveRecord func(id string, removalBegan time.Time)
+	// RemoveRecordsExcept is called at each collection, see Puller.RemoveRecordsExcept.
+	RemoveRecordsExcept func(ids []string, listBegan time.Time)
 	// Desired returns for each pod the names of the images that it needs. complete is false if
 	// not all pods are known, because a source has not answered or the pods were not read.
 	Desired func() (images map[string][]string, complete bool)
@@ -92,6 +94,9 @@ func NewInventory(cfg InventoryConfig) *Inventory {
 	}
 	if cfg.RemoveRecord == nil {
 		cfg.RemoveRecord = func(string, time.Time) {}
+	}
+	if cfg.RemoveRecordsExcept == nil {
+		cfg.RemoveRecordsExcept = func([]string, time.Time) {}
 	}
 	if cfg.Answers == nil {
 		cfg.Answers = Answers
@@ -250,7 +255,7 @@ func (v *Inventory) remember(images []reclaim.Image, now time.Time, complete boo
 	}
 	js, err := json.Marshal(history)
 	if err == nil {
-		err = atomicfile.Write(v.cfg.File, js, atomicfile.Options{})
+		err = atomicfile.Write(v.cfg.File, js, atomicfile.Options{Temp: ".tmp"})
 	}
 	if err != nil { // v.history stays, so that the next call writes again
 		v.cfg.Log.Warn("Failed to write the last use of images", "error", err)
@@ -308,12 +313,20 @@ func (v *Inventory) Collect(ctx context.Context) error {
 // plan lists the images and plans a collection. Registries without true in answered count as
 // silent; if answered is nil, all registries count as answering.
 func (v *Inventory) plan(ctx context.Context, answered map[string]bool) (n reclaim.Node, plan reclaim.ImagePlan, err error) {
+	began := time.Now()
 	n, complete, err := v.look(ctx)
 	switch {
 	case err != nil:
 		return n, plan, err
 	case !complete:
 		return n, plan, ErrPodsUnknown
+	}
+	ids := make([]string, 0, len(n.Images))
+	for _, i := range n.Images {
+		ids = append(ids, i.ID)
+	}
+	v.cfg.RemoveRecordsExcept(ids, began)
+	switch {
 	case v.cfg.Policy.High >= 100 && v.cfg.Policy.MaxAge == 0:
 		return n, plan, nil
 	}

@@ -345,3 +345,36 @@ func TestRemoveRecord_ImageWasPulledAgain_RecordStays(t *testing.T) {
 		t.Error("the record of a removed image stays")
 	}
 }
+
+// TestRemoveRecordsExcept_ImageIsGone_ItsRecordGoes: another program may remove images, and a pull
+// may keep RemoveRecord from removing a record.
+func TestRemoveRecordsExcept_ImageIsGone_ItsRecordGoes(t *testing.T) {
+	t.Parallel()
+	p := New(Config{Dir: t.TempDir()})
+	n, err := parse("private:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"sha256:1", "sha256:2"} {
+		if err := p.records.recordPulled(id, n, credential{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	left := func() int {
+		files, err := os.ReadDir(filepath.Join(p.records.dir, "pulled"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(files)
+	}
+	later := time.Now().Add(time.Hour)
+	p.RemoveRecordsExcept(nil, later)
+	p.RemoveRecordsExcept([]string{"sha256:1"}, time.Now().Add(-time.Hour))
+	if left() != 2 {
+		t.Error("an empty list, or one from before the pull, removes records")
+	}
+	p.RemoveRecordsExcept([]string{"sha256:1"}, later)
+	if _, err := os.Stat(p.records.file("pulled", "sha256:1")); err != nil || left() != 1 {
+		t.Errorf("%d records, %v: want that of the image that is there", left(), err)
+	}
+}

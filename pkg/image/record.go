@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -235,6 +234,30 @@ func (p *Puller) RemoveRecord(id string, removalBegan time.Time) {
 	_ = os.Remove(at) // if it stays, pods must show their credentials as before
 }
 
+// RemoveRecordsExcept removes the pulled records of all images but those that the runtime has listed
+// by now: another program has removed an image, or RemoveRecord has left its record. It follows the
+// rule of RemoveRecord, began being the time before the list. An empty list removes nothing: it may
+// be a fault of the runtime, and without records every pod may use an image.
+func (p *Puller) RemoveRecordsExcept(ids []string, began time.Time) {
+	r := p.records
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(ids) == 0 || len(r.pulling) > 0 {
+		return
+	}
+	keep := make(map[string]bool, len(ids))
+	for _, id := range ids {
+		keep[filepath.Base(r.file("pulled", id))] = true
+	}
+	dir := filepath.Join(r.dir, "pulled")
+	entries, _ := os.ReadDir(dir) // the next call reads it again
+	for _, e := range entries {
+		if info, err := e.Info(); err == nil && !keep[e.Name()] && info.ModTime().Before(began.Add(-time.Second)) {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
 // write replaces a file atomically.
 func (r *records) write(file string, v any) error {
 	js, err := json.Marshal(v)
@@ -244,7 +267,7 @@ func (r *records) write(file string, v any) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	return atomicfile.Write(file, js, atomicfile.Options{Temp: ".new-*", Sync: true})
+	return atomicfile.Write(file, js, atomicfile.Options{Temp: ".tmp", Sync: true})
 }
 
 // unknownPulls returns the names of images whose pull, by this agent or a previous one, has an
@@ -286,7 +309,7 @@ func (r *records) intents() ([]string, error) {
 	for _, e := range entries {
 		var image string
 		js, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if strings.HasPrefix(e.Name(), ".") || err != nil || json.Unmarshal(js, &image) != nil || r.file("pulling", image) != filepath.Join(dir, e.Name()) {
+		if err != nil || json.Unmarshal(js, &image) != nil || r.file("pulling", image) != filepath.Join(dir, e.Name()) {
 			_ = os.Remove(filepath.Join(dir, e.Name())) // half written: the pull had not begun
 			continue
 		}

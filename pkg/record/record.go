@@ -22,6 +22,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -29,7 +30,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-const fileName = "record.json"
+const (
+	fileName = "record.json"
+	corrupt  = ".corrupt-" // between the name of a damaged file and the time
+)
 
 // Records is the records under one root. Many goroutines may use it, each for different
 // pods.
@@ -207,11 +211,31 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 // setAside renames a damaged file, so that a person can look at it, and returns an error
 // that says so.
 func setAside(path string, damage error) error {
-	aside := path + ".corrupt-" + time.Now().UTC().Format("20060102T150405.000000000Z")
+	aside := path + corrupt + time.Now().UTC().Format("20060102T150405.000000000Z")
 	if err := os.Rename(path, aside); err != nil {
 		return fmt.Errorf("%s is damaged (%w) and could not be renamed: %w", path, damage, err)
 	}
+	removeOldest(filepath.Dir(path))
 	return fmt.Errorf("%s is damaged (%w): renamed to %s", path, damage, filepath.Base(aside))
+}
+
+// mostDamaged is how many damaged files a directory keeps.
+const mostDamaged = 10
+
+// removeOldest removes the oldest damaged files of a directory, above mostDamaged.
+func removeOldest(dir string) {
+	entries, _ := os.ReadDir(dir) // the next damaged file removes them
+	var damaged []string
+	for _, e := range entries {
+		if strings.Contains(e.Name(), corrupt) {
+			damaged = append(damaged, e.Name())
+		}
+	}
+	at := func(name string) string { _, at, _ := strings.Cut(name, corrupt); return at }
+	slices.SortFunc(damaged, func(a, b string) int { return strings.Compare(at(b), at(a)) })
+	for _, name := range damaged[min(mostDamaged, len(damaged)):] {
+		_ = os.Remove(filepath.Join(dir, name))
+	}
 }
 
 // readAll reads every record, in order of key and UID.

@@ -367,6 +367,35 @@ func TestF12_DamagedIsSetAsideAndAbsent(t *testing.T) {
 	}
 }
 
+// TestLoad_RecordIsDamagedAgainAndAgain_NewestTenAreKept: a disk that fails does not fill itself.
+func TestLoad_RecordIsDamagedAgainAndAgain_NewestTenAreKept(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	r, rec := record.New(root), sample()
+	mustSave(t, r, rec)
+	path := recordPath(root, rec.UID)
+	for turn := range 13 {
+		if err := os.WriteFile(path, []byte{byte('a' + turn)}, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok, err := r.Load(rec.Key, rec.UID); ok || err == nil {
+			t.Errorf("load: %t, %v", ok, err)
+		}
+	}
+	aside, _ := filepath.Glob(path + ".corrupt-*")
+	kept := ""
+	for _, file := range aside {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kept += string(text)
+	}
+	if kept != "defghijklm" {
+		t.Errorf("kept %s, want the newest ten", kept)
+	}
+}
+
 // Shows: F12
 func TestF12_AllReturnsWhatIsReadable(t *testing.T) {
 	t.Parallel()

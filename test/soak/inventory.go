@@ -6,11 +6,17 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/arm"
+	bounds "github.com/nodectl/nodectl/test/growth"
 	"github.com/nodectl/nodectl/test/node"
 )
 
@@ -65,6 +71,42 @@ func (inv inventory) more(before inventory) []string {
 		}
 	}
 	return lines
+}
+
+// grown compares what a house has on the disk and in containerd with the table of what grows.
+func (s *soak) grown(ctx context.Context, h *house) []string {
+	rt := s.lab.Node.Runtime
+	ours := map[string]string{pod.LabelNode: h.name}
+	_, wrong := s.await(ctx, 10*time.Second, func() []string { // a worker may still remove an exited container
+		boxes, err := rt.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{Filter: &cri.PodSandboxFilter{LabelSelector: ours}})
+		if err != nil {
+			return []string{err.Error()}
+		}
+		containers, err := rt.ListContainers(ctx, &cri.ListContainersRequest{Filter: &cri.ContainerFilter{LabelSelector: ours}})
+		if err != nil {
+			return []string{err.Error()}
+		}
+		n := bounds.Node{
+			Dirs: map[bounds.Place]string{bounds.Root: h.Root, bounds.Logs: h.Logs, bounds.Links: filepath.Join(h.Dir, "containers")},
+			Pods: map[string]bool{},
+		}
+		for _, b := range boxes.Items {
+			n.Pods[b.Metadata.Uid] = true
+			if b.State != cri.PodSandboxState_SANDBOX_READY {
+				n.Objects = append(n.Objects, path.Join("sandboxes", b.Metadata.Uid, b.Id))
+			}
+		}
+		for _, c := range containers.Containers {
+			if c.State == cri.ContainerState_CONTAINER_EXITED {
+				n.Objects = append(n.Objects, path.Join("exited", c.Labels[pod.LabelPodUID], c.Metadata.Name, c.Id))
+			}
+		}
+		return n.Check()
+	})
+	for i := range wrong {
+		wrong[i] = fmt.Sprintf("growth of %s: %s", h.name, wrong[i])
+	}
+	return wrong
 }
 
 // leftBehind lists what exists, one thing a line.

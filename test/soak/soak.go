@@ -17,6 +17,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/test/arm"
+	bounds "github.com/nodectl/nodectl/test/growth"
 	"github.com/nodectl/nodectl/test/invariant"
 	"github.com/nodectl/nodectl/test/node"
 )
@@ -243,6 +244,7 @@ func (s *soak) quiet(ctx context.Context) (round, error) {
 	s.violation(s.changedElders(ctx)...)
 	for _, h := range s.houses {
 		s.violation(h.broken(ctx)...)
+		s.violation(s.grown(ctx, h)...)
 	}
 	if len(wrong) > 0 {
 		s.keep()
@@ -297,5 +299,9 @@ func (s *soak) empty(ctx context.Context) error {
 	none["cgroups"], none["odd files of the agent"] = s.before["cgroups"], s.before["odd files of the agent"] // groups above the pods; its own files
 	_, wrong := s.await(ctx, depart, func() []string { return s.inventory(ctx).more(none) })
 	s.violation(wrong...)
+	for _, h := range s.houses {
+		s.violation(s.grown(ctx, h)...)
+	}
+	s.violation(bounds.Node{Dirs: map[bounds.Place]string{bounds.Root: s.lab.Node.RootDir, bounds.Run: s.lab.Node.RunDir}}.Check()...)
 	return nil
 }
