@@ -78,6 +78,20 @@ func Pss(pid int) int64 {
 	return statusBytes(string(text), "Pss:")
 }
 
+// Written returns how many bytes a process has sent to a disk; 0 for no process. Files in memory,
+// sockets and pipes do not count.
+func Written(pid int) int64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	return parseIO(string(text))
+}
+
+func parseIO(text string) (written int64) {
+	for line := range strings.Lines(text) {
+		_, _ = fmt.Sscanf(line, "write_bytes: %d", &written) // "cancelled_write_bytes: " is another line
+	}
+	return written
+}
+
 // Peer returns the process that listens on a socket.
 func Peer(endpoint string) (int, error) {
 	c, err := net.Dial("unix", strings.TrimPrefix(endpoint, "unix://"))

@@ -26,3 +26,10 @@ func TestStatusBytes(t *testing.T) {
 		t.Errorf("VmSwap = %d, and is not there", got)
 	}
 }
+
+func TestParseIO(t *testing.T) {
+	text := "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 7\n"
+	if got := parseIO(text); got != 8192 {
+		t.Errorf("parseIO = %d", got)
+	}
+}

@@ -15,8 +15,10 @@ type Window struct {
 	AgentCPU, RuntimeCPU time.Duration // in ticks, reaped children included
 	AgentExact           time.Duration // of its threads, to the nanosecond
 	Anon, RSS            int64         // the largest seen, in bytes
-	Calls                report.Calls  // through the proxy
-	Took                 time.Duration
+	// Written and RuntimeWritten are how many bytes they have sent to a disk (not scaled).
+	Written, RuntimeWritten int64
+	Calls                   report.Calls // through the proxy
+	Took                    time.Duration
 }
 
 // CallsPerSecond is how many calls the agent made.
@@ -34,6 +36,7 @@ func (l *Lab) Window(ctx context.Context, pid int, front *criproxy.Proxy, length
 		before = front.Counts()
 	}
 	begin, agent, exact, rt := time.Now(), Ticks(pid), CPU(pid), Ticks(daemon)
+	written, rtWritten := Written(pid), Written(daemon)
 	for time.Since(begin) < length {
 		if err := Pause(ctx, min(5*time.Second, time.Until(begin.Add(length)))); err != nil {
 			return w, err
@@ -48,6 +51,7 @@ func (l *Lab) Window(ctx context.Context, pid int, front *criproxy.Proxy, length
 	w.AgentCPU = time.Duration(float64(Ticks(pid)-agent) * scale)
 	w.AgentExact = time.Duration(float64(CPU(pid)-exact) * scale)
 	w.RuntimeCPU = time.Duration(float64(Ticks(daemon)-rt) * scale)
+	w.Written, w.RuntimeWritten = Written(pid)-written, Written(daemon)-rtWritten
 	if front != nil {
 		w.Calls = report.Calls(front.Counts()).Since(before)
 	}

@@ -44,7 +44,7 @@ func TestOnlyNamesMeasures(t *testing.T) {
 	if !b.Wants("1") || b.Wants("2") || !b.Wants("3") || b.Wants("11") {
 		t.Error("--only 1,3 takes others")
 	}
-	if _, err := parse([]string{"--only", "12"}); err == nil {
+	if _, err := parse([]string{"--only", "14"}); err == nil {
 		t.Error("a measure that is not there is taken")
 	}
 }

@@ -37,7 +37,7 @@ func parse(args []string) (*bench, error) {
 	f := b.Flags("bench", "bench.json")
 	f.StringVar(&b.logLevel, "log-level", "info", "the agent's --log-level; debug costs time")
 	f.StringVar(&b.traceFile, "trace", "", "file for the agents' CRI calls in measures 1 to 4; costs time")
-	steps := []program.Step{{Of: "1 2", Run: b.measureDrop}, {Of: "3", Run: b.measureOnce}, {Of: "4", Run: b.measureCrash}, {Of: "5 6", Run: b.measureNode}}
+	steps := []program.Step{{Of: "1 2", Run: b.measureDrop}, {Of: "3", Run: b.measureOnce}, {Of: "4", Run: b.measureCrash}, {Of: "5 6 12", Run: b.measureNode}, {Of: "13", Run: b.measureMost}}
 	for _, m := range treeMeasures {
 		steps = append(steps, program.Step{Of: m.id, Run: func(ctx context.Context) error { return b.measureTree(ctx, m) }})
 	}

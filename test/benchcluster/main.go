@@ -35,6 +35,7 @@ type bench struct {
 	batches          []int  // pods at once; the last is the fleet for idle measures
 	batchRounds      int
 	settle, idle     time.Duration
+	rest             time.Duration
 }
 
 func main() { program.Main(parse, run) }
@@ -49,12 +50,13 @@ func parse(args []string) (*bench, error) {
 	f.IntVar(&b.batchRounds, "batch-rounds", 5, "turns of each agent with each of them")
 	f.DurationVar(&b.settle, "settle", 60*time.Second, "how long all pods run before an idle agent is looked at")
 	f.DurationVar(&b.idle, "idle", 60*time.Second, "how long it is looked at, in six windows")
+	f.DurationVar(&b.rest, "rest", 10*time.Minute, "how long its disk writes are counted")
 	f.StringVar(&b.one, "arm", "", "kubelet or nodectl alone, to find out where its time goes: no ratios then")
-	if err := b.Parse(f, args, program.Step{Of: "single", Run: b.single}, program.Step{Of: "batch", Run: b.batch}, program.Step{Of: "idle", Run: b.fleet}); err != nil {
+	if err := b.Parse(f, args, program.Step{Of: "single", Run: b.single}, program.Step{Of: "batch", Run: b.batch}, program.Step{Of: "idle", Run: b.fleet}, program.Step{Of: "writes", Run: b.writes}); err != nil {
 		return b, err
 	}
 	if b.Quick {
-		b.rounds, b.perRound, b.batchRounds, b.settle, b.idle = 1, 3, 1, 5*time.Second, 6*time.Second
+		b.rounds, b.perRound, b.batchRounds, b.settle, b.idle, b.rest = 1, 3, 1, 5*time.Second, 6*time.Second, time.Minute
 		*batches = "10"
 	}
 	for s := range strings.SplitSeq(*batches, ",") {
@@ -76,6 +78,7 @@ const (
 	singleID = 1
 	idleID   = 2
 	memoryID = 3
+	writesID = 4
 	batchID  = 1000
 )
 

@@ -105,3 +105,27 @@ func (b *bench) fleet(ctx context.Context) error {
 		return nil
 	})
 }
+
+// restPods is the number of pods of the measure of disk writes.
+const restPods = 50
+
+// writes measures what an idle agent and its containerd write to the disk.
+func (b *bench) writes(ctx context.Context) error {
+	m := b.Bench.Begin(ctx, writesID, fmt.Sprintf("disk writes at rest, %d pods", restPods),
+		fmt.Sprintf("write_bytes of /proc/PID/io in one window of %s, %s after the last pod was Running", b.rest, b.settle))
+	return b.take(ctx, m, 1, func(t *stage.Turn, _ int) error {
+		if _, err := b.start(ctx, t, "rest", restPods); err != nil {
+			return err
+		}
+		if err := arm.Pause(ctx, b.settle); err != nil {
+			return err
+		}
+		w, err := b.Bench.Window(ctx, t.PID(), nil, b.rest, restPods)
+		if err != nil {
+			return err
+		}
+		m.Arm(t.Name + ", written").Value(float64(w.Written) / 1e3)
+		m.Arm(t.Name + ", containerd's").Value(float64(w.RuntimeWritten) / 1e3)
+		return nil
+	})
+}

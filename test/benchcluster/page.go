@@ -29,6 +29,14 @@ func rows(r *report.Report) (all []report.Row) {
 	add(memoryID, "… VmRSS", ", VmRSS", "MB", 0)
 	add(idleID, "idle CPU a minute, agent", "", "", 0.2)
 	add(idleID, "… containerd beside it", ", containerd beside it", "", 0)
+	// Limits of bytes, not of a ratio: the kubelet may write none either. 0.0005 kB stands for 0.
+	for _, w := range []report.Row{
+		{Metric: fmt.Sprintf("disk writes in ten minutes at %d pods, agent", restPods), Arms: []string{"kubelet, written", "nodectl, written"}, Must: 0.0005},
+		{Metric: "… containerd beside it", Arms: []string{"kubelet, containerd's", "nodectl, containerd's"}, Must: 64},
+	} {
+		w.Measure, w.To, w.Unit = writesID, 1, "kB"
+		all = append(all, w)
+	}
 	return all
 }
 
@@ -36,7 +44,7 @@ func rows(r *report.Report) (all []report.Row) {
 func addFigures(r *report.Report) { report.SetFigures(r, rows(r)) }
 
 // section is the part of the docs that this command writes.
-var section = report.Section{Command: "make bench-cluster", Needs: []int{singleID, batchID + 50, batchID + 110, idleID, memoryID}}
+var section = report.Section{Command: "make bench-cluster", Needs: []int{singleID, batchID + 50, batchID + 110, idleID, memoryID, writesID}}
 
 // text is the report for people: what docs/benchmarks.md holds.
 func text(r *report.Report) string {
