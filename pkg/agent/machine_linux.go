@@ -11,8 +11,7 @@ import (
 // tellCgroups warns that support for cgroup v1 will end (F34, C-1.41.5).
 func tellCgroups(log *slog.Logger) {
 	if cgroupVersion() == 1 {
-		log.Warn("This machine has cgroup v1, which is on its way out: the kubelet refuses it from 1.35 on, and runtimes will; " +
-			"boot with systemd.unified_cgroup_hierarchy=1")
+		log.Warn("This machine uses cgroup v1, which Kubernetes has deprecated", "hint", "boot with systemd.unified_cgroup_hierarchy=1")
 	}
 }
 

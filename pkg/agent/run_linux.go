@@ -38,7 +38,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	setLimits(cfg.Config.Config, log)
-	log.Info("Serving", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
+	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())
 	e := a.engine(sources.Config, sources.Rules, a.observers(m))
@@ -86,7 +86,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := e.Run(ctx); err != nil {
 		return look.Fail(look.Failure, err)
 	}
-	log.Info("Agent is exiting; pods keep running")
+	log.Info("Agent is exiting; running containers continue")
 	return nil
 }
 

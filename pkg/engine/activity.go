@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// What the engine notes on the activity board, for `nodectl why`.
+// This file notes on the activity board what the engine does, for `nodectl why`.
 
 // noteState notes what the pod waits for by a plan; wait is how long until the worker plans
 // again by itself, 0 for never.
@@ -41,7 +41,7 @@ func (w *worker) noteState(p plan.Plan, wait time.Duration) {
 // runtimeNotReady is what pods wait for while the container runtime is not ready.
 const runtimeNotReady = "container runtime is not ready"
 
-// noteReady notes what all pods wait for.
+// noteReady notes for all pods that the runtime or the network is not ready.
 func (l *loop) noteReady(r pod.RuntimeReady) {
 	var s activity.State
 	switch {

@@ -19,7 +19,7 @@ func (e *entry) counted() *pod.Spec {
 	return e.lastWant
 }
 
-// allocation keeps the result of withAllocated, and what it was made from.
+// allocation caches the result of withAllocated (spec) with its two inputs.
 type allocation struct{ requested, allocated, spec *pod.Spec }
 
 // withAllocated is the desired spec with the resources that are allocated to the pod. While a
@@ -58,12 +58,12 @@ func (e *entry) keepsUID() bool {
 // pods: edits of resources (C-1.34.3), and edits that need a new instance. A refused edit
 // leaves the pod as it is; the next call judges it again.
 //
-// counted holds the specs by which the pods on the node count; the result holds those after
-// the accepted edits. waiting holds refused pods that an API server has assigned to this
+// counted holds the specs by which admission counts the pods on the node; the result holds them
+// with the accepted edits. waiting holds refused pods that an API server has assigned to this
 // node: an edit does not get the room that they wait for. want holds the desired pods that
-// are not admitted yet: an edit does not get the UID of one, unless that pod claims the UID
-// and the edit does not (pod.ClaimsUID). admitEdits adds to node.UIDs the UIDs that no pod in
-// want may get.
+// are not admitted: an edit does not get the UID of such a pod, unless that pod claims the UID
+// and the edit does not (pod.ClaimsUID). admitEdits adds to node.UIDs the UIDs that the edits
+// use: no pod in want may get them.
 func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []*pod.Spec {
 	// An edit does not wait for pods that stop: they count as all others. It replaces a pod that
 	// runs, so pressure of the node does not refuse it.
@@ -159,9 +159,9 @@ func (e *entry) hold(uids ...string) {
 }
 
 // noteHolds updates e.holds from a report. Only a report about the newest update removes UIDs:
-// before that the worker may still begin an instance of an older update. A report without a
-// list of UIDs removes none: its worker is in quarantine, and containers may run. freed says
-// that e.holds lost a UID, which another pod may have now.
+// after an older one the worker may still have begun an instance. A report without a list of
+// UIDs removes none: its worker is in quarantine, and containers may run. freed says that
+// e.holds lost a UID, which another pod may use now.
 func (e *entry) noteHolds(r *report) (freed bool) {
 	before := e.holds
 	if r.gen == e.gen && r.holds != nil {
@@ -179,16 +179,17 @@ func (e *entry) mayRunAgain(want *pod.Spec) bool {
 	return !e.refused.final && plan.Revives(e.lastWant, want)
 }
 
-// schedulerIgnores reports whether a scheduler of an API server no longer counts the pod: its
-// source no longer has it, or its phase is Succeeded or Failed. On this node it takes room
-// until it is gone.
+// schedulerIgnores reports whether a scheduler of an API server does not count the pod any more:
+// its source does not define it, or its phase is Succeeded or Failed. Admission counts it until
+// it is gone.
 func (e *entry) schedulerIgnores() bool {
 	return e.want == nil || endedAtServer(e.want) || e.last != nil && e.last.ended
 }
 
-// admit judges every desired pod that is not admitted yet, and the edits of admitted pods. It
-// judges a refused pod again whenever the set changes or a pod is gone, unless the refusal is
-// final (C-1.31).
+// admit judges every desired pod that is not admitted, and the edits of admitted pods (C-1.31).
+// The loop calls it after each change that may lead to another result: of the desired set, of
+// the pods that take room, ports or UIDs, of the node's pressures, of its halt. Each call judges
+// the refused pods again, except those that were refused finally.
 func (l *loop) admit(ctx context.Context) {
 	var want, counted, waiting []*pod.Spec
 	node := l.node()
@@ -198,16 +199,19 @@ func (l *loop) admit(ctx context.Context) {
 			node.UIDs[uid] = e.key
 		}
 		switch {
-		case (deleting(e.want) || endedAtServer(e.want)) && !e.admitted: // it never ran here and never will: it needs no room
+		case (deleting(e.want) || endedAtServer(e.want)) && !e.admitted:
+			// It never runs here. Its worker only reports its end.
 			l.forgetOrder(e)
-			e.admitted, e.ended, e.refused, e.lastWant, l.order.current = true, true, refusal{}, nil, false // it holds no UID
+			l.order.current = false
+			e.admitted, e.ended, e.refused = true, true, refusal{}
+			e.lastWant = nil // it takes no room, and uses no UID
 			l.queueUpdate(e, true)
 		case e.want != nil && !e.admitted && !e.refused.final:
 			want = append(want, e.want)
 			if e.refused != (refusal{}) && e.want.Origin.FromAPI() {
 				waiting = append(waiting, e.want)
 			}
-		case !e.admitted && !e.ended: // refused: nothing of it was ever here
+		case !e.admitted && !e.ended: // neither desired nor admitted: it takes no room
 		case e.lastWant != nil && !e.ended:
 			counted = append(counted, e.counted()) // also while it stops
 			if e.schedulerIgnores() {
@@ -224,7 +228,7 @@ func (l *loop) admit(ctx context.Context) {
 		}
 		if o.Spec != nil && !o.Terminated() {
 			counted = append(counted, o.Spec)
-			node.Terminating[key] = true // unless a source that has not answered yet defines it
+			node.Terminating[key] = true // it stops, unless a source that has not answered defines it
 		}
 	}
 	counted = l.admitEdits(counted, waiting, want, node)

@@ -8,9 +8,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// due returns the spec that a desired pod gets now. While a layer that decides about the pod
-// has not answered, that may be the recorded spec, or nil, which leaves the pod as it is; the
-// pod is then in l.waiting.
+// due returns the spec by which the pod's worker runs the pod now, if its desired spec is want.
+// That is want, unless plan.Delayed delays it until a layer has answered. Until then the pod is
+// in l.waiting, and due returns the recorded spec, or nil: no update is due.
 func (l *loop) due(ctx context.Context, key pod.Key, want *pod.Spec) *pod.Spec {
 	if e := l.pods[key]; e != nil { // it has the recorded spec until its layer answers
 		if ready, configured := l.state.Ready(want.Origin.Layer()); configured && !ready {

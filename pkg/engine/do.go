@@ -23,19 +23,19 @@ const (
 )
 
 // pullSlotTimeout is how long a pull may keep the start slot that the worker has from an earlier
-// step; a pull never requests one. If the image is present, the step ends within this time.
-// If it is not, another pod gets the slot during the pull.
+// step. A pull never requests a slot. If the image is present, the step should end within this
+// time; otherwise another pod gets the slot during the pull.
 const pullSlotTimeout = 50 * time.Millisecond
 
-// exitPatience is how long a call may go on after the agent began to exit. Calls to the runtime
-// end before (F4).
+// exitPatience is how long a worker waits for a call after the agent began to exit. It is longer
+// than package cri lets calls to the runtime continue (F4).
 const exitPatience = 1700 * time.Millisecond
 
 // result is the result of a plan's steps.
 type result int
 
 const (
-	idle   result = iota // there were none, or they wait for an update
+	idle   result = iota // there were no steps, or they wait for an update
 	acted                // all were done
 	stale                // the plan is out of date, see errStale
 	failed               // one failed
@@ -43,8 +43,8 @@ const (
 
 // do runs the steps of a plan in order. It stops at the first failure, or when a newer spec
 // or an operation arrives. After a failure, retry is how long the worker waits before it
-// reads and plans again. Zero means that it plans at once: the next plan has the failure's
-// back-off in its Trouble.
+// reads and plans again. Zero means that it does so at once: the view of the next plan has the
+// failure's back-off (plan.View.Trouble).
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
 	acked := w.acked
 	for i := 0; i < len(p.Steps); {
@@ -55,7 +55,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		if makes(p.Steps[i]) && !w.update.runtime {
 			return idle, 0 // an update comes when the runtime is ready
 		}
-		if p.Stopping && p.Steps[i].Action != plan.PullImage {
+		if p.Stopping && p.Steps[i].Action != plan.PullImage { // the stop begins after the pull
 			w.rec.noteStopping()
 		}
 		n := 1
@@ -114,8 +114,8 @@ func makes(s plan.Step) bool {
 }
 
 // doTogether runs one step, or several stops in parallel. Before a stop or a removal it frees
-// the start slot and writes the record: the attempt numbers of a removed container are then
-// only in the record.
+// the start slot, and writes the record: once a container is removed, only the record has its
+// attempt number.
 func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step) (plan.Step, error) {
 	for _, s := range steps {
 		w.log.Debug("Step", "step", s.String())
@@ -123,7 +123,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 		case s.Killed != "":
 			w.log.Info("Stopping container", "container", s.Container, "reason", s.Why)
 		case s.Action == plan.CreateContainer && s.Attempt > 0:
-			w.log.Info("Restarting container", "container", s.Container, "attempt", s.Attempt, "reason", s.Why)
+			w.log.Info("Restarting container", "container", s.Container, "restart_count", s.Attempt, "reason", s.Why)
 		}
 	}
 	defer w.beginStep(ctx, steps)()
@@ -191,7 +191,7 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 	return err
 }
 
-// putVolumes begins an instance of want, and sets up its volumes.
+// putVolumes begins the instance of want, unless it has begun, and sets up its volumes.
 func (w *worker) putVolumes(ctx context.Context, want *pod.Spec, instance int) error {
 	if err := w.beginInstance(ctx, want, instance); err != nil {
 		return err
@@ -210,7 +210,7 @@ func (w *worker) putVolumes(ctx context.Context, want *pod.Spec, instance int) e
 	return err
 }
 
-// startSandbox begins the instance of a step, unless its volumes have, and runs its sandbox.
+// startSandbox begins the instance of the step, unless putVolumes has, and runs its sandbox.
 func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) error {
 	w.reportSandbox(v, s)
 	if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
@@ -261,8 +261,8 @@ func (w *worker) tearDown(ctx context.Context, s plan.Step) error {
 	return fmt.Errorf("unknown step %q", s.Action)
 }
 
-// startCall makes a call that starts something, and records its duration for the start limiter.
-// No update cancels it.
+// startCall calls f, which starts something, and passes its duration to the start limiter. No
+// update cancels it.
 func (w *worker) startCall(ctx context.Context, f func() error) error {
 	begun := time.Now()
 	err := w.call(ctx, w.env.starts.SlotTimeout(), nil, f)
@@ -275,8 +275,8 @@ func (w *worker) startCall(ctx context.Context, f func() error) error {
 // call runs f, which may take long, in a goroutine of its own, and waits for it. If f takes
 // longer than slotTimeout, call releases the worker's start slot and continues to wait. When a
 // newer spec or an operation arrives meanwhile, it calls onNews; with a nil onNews, updates
-// wait until f has ended. If f hangs when the agent exits, call leaves it behind: the worker
-// must then return without using what f writes.
+// wait until f has ended. If f hangs when the agent exits, call returns before f has ended: the
+// worker must then return without using the variables that f writes.
 func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews func(), f func() error) error {
 	done := patience.Start(f)
 	exiting, left := ctx.Done(), (<-chan time.Time)(nil)
@@ -309,8 +309,8 @@ func (w *worker) call(ctx context.Context, slotTimeout time.Duration, onNews fun
 	}
 }
 
-// pull makes an image present. The pod's stop cancels it, and so does a newer spec that removes
-// or changes the container.
+// pull makes an image present. The pod's stop, a halt of the node, and a newer spec that removes
+// or changes the container cancel it.
 func (w *worker) pull(ctx context.Context, want *pod.Spec, container string) error {
 	pullCtx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,51 +1,62 @@
 // Package engine runs pods. A sync loop dispatches what podconfig, the runtime and the probes
 // report. One worker per pod reads the pod, calls plan.Next and does the steps.
 //
-// It has two entry points: Run (serve) and Once (runonce). Both run the same loop; they
-// differ in when it ends. Read-only uses are elsewhere: package forecast for merge --dry-run,
-// package feed for watch.
+// It has two entry points: Run (serve) and Once (runonce). Both run the same loop; runMode
+// lists how they differ. Commands that change nothing use other packages: merge --dry-run uses
+// forecast, watch uses feed.
 //
 // Numbers such as F26, I6 and C-1.31.5 are explained in docs/contract.md; the words of the
 // engine, such as layer and ready, in docs/architecture.md.
 //
 // The goroutines, and what each owns:
 //
-//	sync loop      owns the pods' table, the merged state, health and admission
-//	worker         owns everything it knows of its pod: record, trouble, status
-//	prober         owns the probes' heap and counters
-//	start limiter  owns the start slots
-//	reporter       owns the sinks
-//	feed           holds what readers see, behind a lock that is never held while waiting
+//	sync loop         the pods' table, the merged state, health and admission
+//	worker            everything it knows of its pod: record, trouble, status
+//	prober            the probes' heap and counters
+//	start limiter     the start slots
+//	reporter          the statuses that a sink has not taken yet
+//	last good writer  the sets that are not on the disk yet
+//	runtime check     the last answer of the runtime
+//	jobs of the loop  one round each: a census, the rotation of logs, the measurement of
+//	                  volumes, the sweep
+//	stops, calls      one stop of a container, or one call that may hang, for a worker
 //
-// The channels, with their capacity, from the sender to the receiver:
+// Two goroutines pass the batches of podconfig and the hints of pleg to the sync loop. The feed
+// has no goroutine: it shows statuses to readers, behind a lock that is never held while
+// waiting.
+//
+// The channels, with their capacity, from the sender to the receiver. A send on a channel of
+// capacity 1 never waits.
 //
 //	batches   0  podconfig's goroutine → sync loop; blocks: a slow loop slows sources
 //	hints     0  pleg's goroutine → sync loop; pleg coalesces while it waits
 //	ready     0  runtime check → sync loop; blocks
 //	reports   0  workers → sync loop; the loop never waits for a worker
 //	updates   1  sync loop → one worker; full: the older update is replaced
-//	statuses  0  prober → sync loop, in a select that also takes targets
+//	prober's statuses
+//	          0  prober → sync loop, in a select that also receives targets
 //	targets   0  sync loop → prober; the prober is always in its select
 //	queue     1  podconfig's goroutine → last good writer; full: taken back and merged
-//	statuses  1  sync loop → reporter; full: merged with the batch waiting
+//	reporter's statuses
+//	          1  sync loop → reporter; full: merged with the batch waiting
 //	requests, withdrawals, releases
 //	          0  workers → start limiter, which is always in its select
-//	granted   1  start limiter → the worker that asked; it has room
-//	beats     0  Beat → sync loop, which answers on a channel with room
+//	granted   1  start limiter → the worker that asked; one send for each request
+//	beats     0  Beat → sync loop, which answers on a channel of capacity 1
 //	halts     0  Halt, Resume → sync loop, which closes the request's channel at the end
 //	operations
-//	          0  Restart, Delete, Evict → sync loop; it, or the worker, answers on a channel with
-//	             room
+//	          0  Restart, Delete, Evict → sync loop; it, or the worker, answers on a channel of
+//	             capacity 1
 //	pressures 0  SetPressure → sync loop
 //	counting.done, rotation.done, measurement.done
 //	          0, 1, 1
 //	             a round of a periodic job → sync loop; there is one round of each at a time
 //	measurement.found
 //	          0  a measurement of volumes → sync loop
-//	pending   –  not a channel: the updates of one turn of the sync loop
-//	done      1  a call to the runtime → its worker, which waits for it
+//	results   0  stops → their worker, which receives until all have ended
+//	done      1  a call that may hang → its worker, which waits for it
 //
-// The one rule: a hint is not state. The loop and the workers read the state after a hint.
+// A hint is not state: after a hint the loop and the workers read the state.
 package engine
 
 import (
@@ -85,8 +96,8 @@ type Config struct {
 	Records   Records
 	Sets      Sets // nil: no last good set is written
 	Prober    Prober
-	Sinks     []Sink // may wait, for a disk above all
-	Listeners []Sink // never wait nor fail: the sync loop itself calls them
+	Sinks     []Sink // may wait, such as for a disk: the reporter calls them
+	Listeners []Sink // must neither wait nor fail: the sync loop calls them
 	Events    Events // nil: events are dropped
 	// Activity is where the engine notes what it does for each pod; nil: it does not.
 	Activity *activity.Board
@@ -113,7 +124,7 @@ type Config struct {
 	WorkerStarted func(took time.Duration)
 
 	// Synced is called once by the sync loop, when every source has answered and every pod
-	// that the loop knows was reported. It must not block; may be nil.
+	// that the loop knows has a status. It must not block; may be nil.
 	Synced func()
 
 	HostIPs     []string // of this node, first is the pod IP of host-network pods
@@ -139,7 +150,7 @@ type Config struct {
 	// that they are not known yet (C-1.38.1). nil: there are none.
 	Services func(namespace string) ([]*v1.Service, error)
 
-	// Layers returns the bytes of the writable layers of running containers, by the pod's UID
+	// Layers returns the bytes in the writable layers of running containers, by the pod's UID
 	// and the container's name. nil: limits.ephemeral-storage is not enforced.
 	Layers func(ctx context.Context) (map[string]map[string]int64, error)
 	// NoStorageLimits says that no limit of a pod's disk is enforced.
@@ -149,14 +160,14 @@ type Config struct {
 	LogCheck   time.Duration // how often the sizes of logs are checked (C-1.43.1); default 10 s
 	LogWorkers int           // logs that are rotated at the same time; default 1
 
-	// Halted is the halt of the node that an earlier agent began; nil: there is none. Halt has
-	// to be called, too, to learn when it is over.
+	// Halted is the halt of the node that an earlier agent began; nil: there is none. A call of
+	// Halt with it returns a channel for its end.
 	Halted *Halt
 
 	MaxBackoff    time.Duration // cap of the crash back-off; default 5 min
-	SyncFrequency time.Duration // slow resync of every pod; default 1 min
+	SyncFrequency time.Duration // how often pods that are not settled are read without a hint; default 1 min
 	ReadyCheck    time.Duration // how often a runtime that is ready is checked; default 15 s
-	Starts        int           // pods starting at once at first; default one more than there are cores
+	Starts        int           // the start limiter's first limit of pods starting at once; default one more than there are cores
 
 	next func(plan.View) plan.Plan // plan.Next; a test can block it
 }
@@ -206,9 +217,9 @@ func New(cfg Config) *Engine {
 // changes while Run runs.
 func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
-// Run keeps pods as their sources define them until ctx is done. It adopts running pods. It
-// stops orphaned pods, each once its source has answered. When ctx is done, it returns nil
-// and the pods keep running.
+// Run keeps pods as their sources define them until ctx is done. It adopts running pods, and
+// stops orphaned pods (see judgeOrphans). When ctx is done, it returns nil, and running
+// containers continue.
 func (e *Engine) Run(ctx context.Context) error {
 	l := e.newLoop(true)
 	e.feed.Begin(time.Now())

@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Reasons of events, as people look for them (appendix D of the contract). Admission adds its
-// own reasons.
+// Reasons of events: the kubelet's, where it has one (appendix D of the contract). Events about
+// admission have the reasons of package plan.
 const (
 	eventPulling        = "Pulling"
 	eventPulled         = "Pulled"
@@ -58,44 +58,45 @@ func (r recorder) event(key pod.Key, uid, path, kind, reason, message string) {
 
 // fieldPath is the field path by which events name a container; "" if the spec has no such
 // container.
-func fieldPath(of *pod.Spec, name string) string {
-	if of == nil || name == "" {
+func fieldPath(spec *pod.Spec, name string) string {
+	if spec == nil || name == "" {
 		return ""
 	}
-	c, init := of.Container(name)
+	c, init := spec.Container(name)
 	switch {
 	case c == nil:
 		return ""
 	case init:
 		return "spec.initContainers{" + name + "}"
-	case ephemeral(of, name):
+	case ephemeral(spec, name):
 		return "spec.ephemeralContainers{" + name + "}"
 	}
 	return "spec.containers{" + name + "}"
 }
 
-// warning returns a function that sends warning events of the pod of spec of.
-func warning(r recorder, of *pod.Spec) pod.Warn {
-	if of == nil {
+// warning returns a function that sends warning events of the spec's pod; nil for no spec.
+func warning(r recorder, spec *pod.Spec) pod.Warn {
+	if spec == nil {
 		return nil
 	}
-	return func(reason, message string) { r.event(of.Key, of.UID(), "", pod.EventWarning, reason, message) }
+	return func(reason, message string) { r.event(spec.Key, spec.UID(), "", pod.EventWarning, reason, message) }
 }
 
-// event sends an event of the pod of spec of, or of one of its containers.
-func (w *worker) event(of *pod.Spec, container, kind, reason, format string, a ...any) {
+// event sends an event of the pod, or of one of its containers, under the UID of spec; nil
+// stands for the UID of the record.
+func (w *worker) event(spec *pod.Spec, container, kind, reason, format string, a ...any) {
 	uid := w.rec.UID
-	if of != nil {
-		uid = of.UID()
+	if spec != nil {
+		uid = spec.UID()
 	}
-	w.env.recorder.event(w.key, uid, fieldPath(of, container), kind, reason, fmt.Sprintf(format, a...))
+	w.env.recorder.event(w.key, uid, fieldPath(spec, container), kind, reason, fmt.Sprintf(format, a...))
 }
 
-// pullEvents returns a function that sends the events of a pull for a container. It runs in
-// the goroutine of a call, so it reads nothing of the worker.
-func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullProgress) {
-	path, image := fieldPath(of, container), ""
-	if c, _ := of.Container(container); c != nil {
+// pullEvents returns a function that sends the events of a pull for a container. It may
+// run beside the worker, so it reads nothing of it.
+func pullEvents(r recorder, spec *pod.Spec, container string) func(pod.PullProgress) {
+	path, image := fieldPath(spec, container), ""
+	if c, _ := spec.Container(container); c != nil {
 		image = c.Image
 	}
 	return func(n pod.PullProgress) {
@@ -104,21 +105,21 @@ func pullEvents(r recorder, of *pod.Spec, container string) func(pod.PullProgres
 		}
 		switch {
 		case n.Present:
-			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", n.Image))
+			r.event(spec.Key, spec.UID(), path, pod.EventNormal, eventPulled, fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", n.Image))
 		case n.Pulled:
 			text := fmt.Sprintf("Successfully pulled image %q in %v (%v including waiting).", n.Image, n.Took.Truncate(time.Millisecond), n.Waited.Truncate(time.Millisecond))
 			if n.Bytes > 0 {
 				text += fmt.Sprintf(" Image size: %d bytes.", n.Bytes)
 			}
-			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulled, text)
+			r.event(spec.Key, spec.UID(), path, pod.EventNormal, eventPulled, text)
 		case n.Pending:
 			text := fmt.Sprintf("Still pulling image %q after %v", n.Image, n.Waited.Round(time.Second))
 			if n.Queued {
 				text = fmt.Sprintf("Waiting for other images for %v before pulling image %q", n.Waited.Round(time.Second), n.Image)
 			}
-			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulling, text)
+			r.event(spec.Key, spec.UID(), path, pod.EventNormal, eventPulling, text)
 		default:
-			r.event(of.Key, of.UID(), path, pod.EventNormal, eventPulling, fmt.Sprintf("Pulling image %q", n.Image))
+			r.event(spec.Key, spec.UID(), path, pod.EventNormal, eventPulling, fmt.Sprintf("Pulling image %q", n.Image))
 		}
 	}
 }

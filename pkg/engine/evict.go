@@ -12,29 +12,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Eviction is why a pod has to end, and how.
+// Eviction says which pod to evict, why, and with which grace.
 type Eviction struct {
-	UID string
-	// Grace is the most seconds that its containers get to stop; the pod's own grace is the
-	// limit, too.
-	Grace   int64
-	Message string // of its status
-	// Condition is the pressure of the node that it is evicted for; "" is a limit of its own
-	// storage. A static pod that was evicted for pressure starts again some time after the
-	// pressure has ended; any other evicted pod stays Failed.
+	UID     string // that the pod must have
+	Grace   int64  // in seconds; if the pod's own grace is shorter, that one applies
+	Message string // becomes the message of the pod's status
+	// Condition is the pressure of the node that is the cause. It is "" if the pod exceeds a
+	// limit of its own storage. A static pod that was evicted for a pressure starts again after
+	// that pressure and a back-off; any other evicted pod stays Failed.
 	Condition v1.NodeConditionType
 
 	instance int // the instance that was measured; 0: the current one
 }
 
 // Evict ends the current instance of a pod with the phase Failed and the reason Evicted
-// (C-1.35.7). It returns when the eviction has been recorded: this agent, or the next one, stops
-// the containers. If the disk takes no record, only this agent does. An error is ErrNoPod, a
-// *RefusedError, or a timeout at the end of ctx, or after a minute. After the end of ctx the pod
-// is not evicted any more: the caller may have chosen another one.
+// (C-1.35.7). It returns as Restart does, with one difference: after it has returned a timeout,
+// no worker begins the eviction, because the caller may evict another pod instead.
 func (e *Engine) Evict(ctx context.Context, key pod.Key, ev Eviction) error {
-	until, _ := ctx.Deadline()
-	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev, until: until})
+	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev})
 }
 
 // SetPressure sets the pressures that the node is under. Admission refuses pods for them
@@ -48,16 +43,17 @@ func (e *Engine) SetPressure(ctx context.Context, now []v1.NodeConditionType) {
 	}
 }
 
-// pressures are those of the node, as the sync loop knows them, and what they have evicted.
+// pressures are the pressures of the node, as the sync loop knows them, and the pods that were
+// evicted for them.
 type pressures struct {
 	evicted map[pod.Key]bool // static pods that start again after a pressure
-	known   bool
+	known   bool             // SetPressure was called
 	now     []v1.NodeConditionType
-	ended   map[v1.NodeConditionType]time.Time // since when one that this agent has seen is over
-	since   time.Time                          // when they became known
+	ended   map[v1.NodeConditionType]time.Time // when each ended last; without those that ended before this agent
+	since   time.Time                          // when SetPressure was first called
 }
 
-// handlePressure notes the pressures of the node. A change lets admission judge again.
+// handlePressure notes the pressures of the node. If they have changed, admission judges again.
 func (l *loop) handlePressure(ctx context.Context, now []v1.NodeConditionType) {
 	p := &l.view.pressure
 	if !p.known {
@@ -75,16 +71,16 @@ func (l *loop) handlePressure(ctx context.Context, now []v1.NodeConditionType) {
 	}
 }
 
-// The delay before an evicted pod starts again doubles with each eviction in a row, as a
-// crash's back-off does. An instance that ran for evictionReset ends the row.
+// The back-off of an evicted pod doubles with each eviction, as that of a container does with
+// each crash. It begins again at evictionBackoff after an instance that ran for evictionReset.
 const (
 	evictionBackoff    = 10 * time.Second
 	evictionBackoffMax = 5 * time.Minute
 	evictionReset      = 10 * time.Minute
 )
 
-// revive starts static pods again that were evicted for a pressure of the node, once that has
-// ended and the back-off is over.
+// revive starts a static pod that was evicted for a pressure of the node again, once the pressure
+// has ended and the back-off is over.
 func (l *loop) revive(ctx context.Context) {
 	if !l.view.pressure.known {
 		return
@@ -113,7 +109,7 @@ func (l *loop) revive(ctx context.Context) {
 	}
 }
 
-// noteEvicted keeps pressures.evicted current: the pods that revive looks at.
+// noteEvicted updates pressures.evicted by a report.
 func (l *loop) noteEvicted(r *report) {
 	if e := r.eviction; e != nil && e.Condition != "" && !e.Over && !r.origin.FromAPI() {
 		l.view.pressure.evicted[r.key] = true
@@ -122,7 +118,7 @@ func (l *loop) noteEvicted(r *report) {
 	}
 }
 
-// mayEvict returns why a pod cannot be evicted, nil when it can.
+// mayEvict returns a *RefusedError if the pod cannot be evicted.
 func (e *entry) mayEvict(o *operation) error {
 	switch {
 	case !e.has(o.uid):
@@ -146,7 +142,7 @@ func (w *worker) noteEviction(o *Eviction) error {
 		return &RefusedError{fmt.Sprintf("pod %s is being stopped", w.key)}
 	}
 	now := time.Now()
-	count := 0
+	count := 0 // of evictions for a pressure, see evictionBackoff
 	if o.Condition != "" {
 		count = 1
 		if last := w.rec.Eviction; last != nil && now.Sub(w.rec.StartTime) < evictionReset {

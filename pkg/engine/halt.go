@@ -33,10 +33,10 @@ func (h Halt) same(o Halt) bool {
 }
 
 // Halt stops all pods in order, each within its grace, and starts none until Resume. The
-// channel is closed when all have ended, or have had their time. Another Halt replaces the one
-// before; an equal one lets it go on. An agent that starts while the node is halted gets
-// Config.Halted, too: from its first moment it starts nothing. Halt returns when the sync loop
-// has the request; with an error when ctx ends before, or after a minute.
+// channel is closed when Halt has finished: each pod has stopped, or its time is over. Another
+// Halt replaces the one before; an equal one continues it. An agent that starts while the node
+// is halted needs Config.Halted, so that it starts nothing before the first call. Halt returns
+// when the sync loop has the request; with an error when ctx ends before, or after a minute.
 func (e *Engine) Halt(ctx context.Context, h Halt) (ended <-chan struct{}, err error) {
 	done := make(chan struct{})
 	return done, e.sendHalt(ctx, haltRequest{of: &h, ended: done})
@@ -66,20 +66,20 @@ type haltRequest struct {
 type halting struct {
 	of       *Halt // nil: pods may run
 	progress shutdown.Progress
-	again    <-chan time.Time // when the next decision is due; nil: when a pod has ended
-	waiters  []chan struct{}  // closed at the end
-	over     bool             // all pods have ended, or have had their time
+	again    <-chan time.Time // fires when the next decision is due; nil: a report brings it
+	waiters  []chan struct{}  // closed when it is over
+	over     bool             // each pod has stopped, or its time is over
 }
 
 // podHalt is what the halt of the node means for one pod.
 type podHalt struct {
 	plan.Halted       // zero: the node is not halted
-	shutdown    bool  // see Halt
-	stop        bool  // the turn of the pod has come
-	limit       int64 // the most seconds that it gets, beside its own grace
+	shutdown    bool  // see Halt.Shutdown
+	stop        bool  // the order has reached the pod: it stops
+	limit       int64 // in seconds; if the pod's own grace is shorter, that one applies
 }
 
-// terminates reports whether the pod ends as Failed.
+// terminates reports whether the halt ends the pod as Failed now.
 func (h podHalt) terminates(want *pod.Spec) bool {
 	return h.stop && h.shutdown && want != nil && want.Origin.FromAPI() && !deleting(want)
 }
@@ -95,7 +95,7 @@ func (l *loop) haltOf(e *entry) (h podHalt) {
 // handleHalt begins a halt of the node, replaces the one in progress, or ends it.
 func (l *loop) handleHalt(ctx context.Context, r haltRequest) {
 	h := &l.view.halting
-	if r.of != nil && h.of != nil && h.of.same(*r.of) { // it goes on
+	if r.of != nil && h.of != nil && h.of.same(*r.of) { // the one in progress continues
 		if h.over {
 			close(r.ended)
 		} else {
@@ -140,7 +140,8 @@ func (l *loop) continueHalt() {
 		e.haltBegun, e.haltLimit = now, s.Limit
 		l.queueUpdate(e, true)
 		if e.last != nil && e.last.runs {
-			l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", min(pods[s.Pod].Grace, s.Limit))
+			grace := seconds(min(pods[s.Pod].Grace, s.Limit))
+			l.log.Info("Stopping pod", "pod", e.key.String(), "reason", h.of.Message, "grace", grace.String())
 		}
 	}
 	h.again = nil
@@ -153,12 +154,18 @@ func (l *loop) continueHalt() {
 			close(w)
 		}
 		h.waiters = nil
-		l.log.Info("All pods have stopped, or have had their time")
+		running := 0
+		for _, e := range entries {
+			if e.last != nil && e.last.runs {
+				running++
+			}
+		}
+		l.log.Info("Finished stopping all pods", "still_running", running)
 	}
 }
 
-// foundToHalt reports whether a pod of the node has become known after all others had ended: its
-// source answered only then.
+// foundToHalt reports whether the halt has to stop a pod that has become known after it was over,
+// because its source answered only then.
 func (l *loop) foundToHalt() bool {
 	for _, e := range l.pods {
 		if e.admitted && e.haltBegun.IsZero() {
@@ -168,8 +175,8 @@ func (l *loop) foundToHalt() bool {
 	return false
 }
 
-// haltedPods returns the pods that the loop knows, as the order of a halt sees them. Orphaned
-// pods whose source has not answered are not among them: they run on until it does.
+// haltedPods returns the entries, and for each the pod as package shutdown orders it. Orphaned
+// pods whose source has not answered are not among them: they continue until it answers.
 func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
 	entries := l.sorted()
 	index := make(map[*entry]int, len(entries))
@@ -193,8 +200,8 @@ func (l *loop) haltedPods() ([]*entry, []shutdown.Pod) {
 	return entries, pods
 }
 
-// noteHalt records that the stop of the instance begins, when its turn has come. A stop that
-// has begun before only gets less time.
+// noteHalt records that the halt stops the instance, once podHalt.stop is set. A stop that has
+// begun before only gets less time.
 func (w *worker) noteHalt() {
 	h := w.update.halt
 	if !h.stop || !w.last.looked || w.rec.Terminal != "" || w.rec.Instance == 0 {
@@ -244,12 +251,18 @@ func (w *worker) shutDownUnstarted(ctx context.Context, want *pod.Spec) error {
 	return nil
 }
 
-// haltDeadline is when a stop in progress has to end because of the halt; ok is false when the
-// halt sets no time.
+// haltDeadline returns when a stop in progress has to end because of the halt; ok is false if the
+// halt sets no limit.
 func (h podHalt) haltDeadline(now time.Time) (at time.Time, ok bool) {
-	const longest = 100 * 365 * 24 * 3600 // a time that can be added
-	if !h.stop || h.limit > longest {
+	if !h.stop || h.limit > longestGrace {
 		return time.Time{}, false
 	}
-	return now.Add(time.Duration(h.limit) * time.Second), true
+	return now.Add(seconds(h.limit)), true
 }
+
+// longestGrace, a hundred years in seconds, stands for all longer graces, which a time.Duration
+// may not hold.
+const longestGrace = 100 * 365 * 24 * 3600
+
+// seconds returns a grace as a duration.
+func seconds(grace int64) time.Duration { return time.Duration(min(grace, longestGrace)) * time.Second }

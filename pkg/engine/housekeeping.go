@@ -9,31 +9,31 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// census is the pods of the runtime and the records on disk.
+// census is the result of reading the runtime's pods and the records on the disk.
 type census struct {
 	pods    []pod.Actual
 	records []pod.Record
-	err     error     // of reading the runtime's pods; pods may hold some all the same
+	err     error     // of reading the runtime's pods; pods then holds those that could be read
 	damaged bool      // some records could not be read
-	asked   []pod.Key // the pods that were looked for; nil: all
+	asked   []pod.Key // only these pods were read; nil: all
 }
 
-// counting is the periodic job that takes a census, in a goroutine of its own, to find pods
-// that the loop does not know. It takes one at a time: at the start, after a hint, and after a
-// failure.
+// counting is the job that takes a census, in a goroutine of its own, to find pods that the loop
+// does not know. It takes one at a time: at the start, after a hint about an unknown pod or all
+// pods, and after a failed one.
 type counting struct {
 	running bool
 	done    chan census      // capacity 0
-	all     bool             // the next census reads all pods
-	hinted  map[pod.Key]bool // else these: unknown pods with a hint
+	all     bool             // the next census reads all pods and records
+	hinted  map[pod.Key]bool // unknown pods with a hint; the next census reads them, if not all
 }
 
 func newCounting() counting {
 	return counting{done: make(chan census), hinted: make(map[pod.Key]bool)}
 }
 
-// housekeep takes a census if there is a reason for one. judgeOrphans handles the pods that it
-// finds.
+// housekeep has admission judge the pods that wait for the Node object, starts evicted pods
+// again when they may, and takes a census if one is due.
 func (l *loop) housekeep(ctx context.Context) {
 	if l.view.pending {
 		l.admit(ctx)
@@ -100,12 +100,12 @@ func (l *loop) takeCensus(ctx context.Context, look func() census) {
 	})
 }
 
-// handleCensus notes the pods that the loop does not know. The first census adopts: running
-// pods are admitted.
+// handleCensus notes the orphaned pods that a census found, and judges them. The first census also
+// allows the first dispatch.
 func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.jobs.counting.running = false
 	if c.err != nil {
-		// The next census reads again what could not be read; the pods of this one count.
+		// The next census reads all pods again. The pods that this one could read are noted.
 		l.log.Warn("Failed to read pods from runtime", "error", c.err)
 		l.jobs.counting.all = true
 		if c.pods == nil {
@@ -144,8 +144,8 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeOrphans(ctx)
 }
 
-// note adds an orphaned pod, unless the loop has an entry for it. The records of a census are
-// noted before the pods of the runtime: a record tells more.
+// note adds an orphaned pod, unless the loop has an entry for it. Of one census, the caller
+// notes the records first: what the runtime shows does not replace what a record says.
 func (l *loop) note(key pod.Key, s orphan) {
 	old, known := l.orphans[key]
 	switch {
@@ -176,8 +176,8 @@ func (l *loop) isForeign(o orphan) bool {
 	return !configured
 }
 
-// forgetForeign forgets the foreign pods that a census did not find any more: another agent
-// may make any number of pods with new names.
+// forgetForeign forgets the foreign pods that a census no longer found. Otherwise their number
+// would grow without limit: another agent makes pods with ever new names.
 func (l *loop) forgetForeign(c census) {
 	there := make(map[pod.Key]bool, len(c.pods))
 	for _, a := range c.pods {
@@ -200,8 +200,10 @@ func (l *loop) isTakenDown(key pod.Key) bool {
 	return ok
 }
 
-// judgeOrphans stops orphaned pods, each once its source has answered. If its source is not
-// configured any more, it stops once all sources have answered.
+// judgeOrphans stops each orphaned pod once its source has answered without it, or, if that
+// source is not configured any more, once all sources have answered. It leaves alone the pods of
+// agents with another root directory (isForeign). A runonce stops only the pods that it takes
+// down. An orphaned pod that is in the desired set gets its spec, as soon as due allows it.
 func (l *loop) judgeOrphans(ctx context.Context) {
 	if !l.start.dispatching() {
 		return

@@ -11,11 +11,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// storageRounds is how many rounds of measuring share one reading of writable layers: the
-// runtime computes them itself only every few seconds.
+// storageRounds says that every third round of measurements reads the writable layers: the
+// runtime computes their sizes only every few seconds.
 const storageRounds = 3
 
-// storageLimits are the limits of a pod's disk that only measuring enforces (C-1.35.9).
+// storageLimits says which limits of its disk a pod has that nodectl has to measure (C-1.35.9).
 type storageLimits struct {
 	volumes    bool // the size of an emptyDir on the node's disk
 	containers bool // limits.ephemeral-storage of a container
@@ -48,12 +48,11 @@ type overfull struct {
 }
 
 // measurement is the periodic job that measures the disks of pods with such limits, in a
-// goroutine of its own: one round at a time. If a round is not over when the next is due,
-// that one is skipped. A volume that hangs delays the measurements of other pods only once,
-// by podPatience.
+// goroutine of its own: one round at a time. While a round runs, no other one begins. A volume that
+// hangs delays the measurements of other pods only once, by podPatience.
 type measurement struct {
 	running bool
-	rounds  int // that have begun
+	rounds  int // how many were due
 	calls   *patience.Calls
 	found   chan overfull // capacity 0: an instance that exceeds a limit
 	done    chan struct{} // capacity 1: a round is over

@@ -64,9 +64,10 @@ func TestLive_ShowsARunningEngine(t *testing.T) {
 	})
 }
 
-// TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods: once "All pods reported" is logged, a
-// new reader sees all pods, and a watching one has received them. That holds even if the disk for statuses hangs.
-func TestLive_AllPodsReportedIsLogged_ReadersHaveAllPods(t *testing.T) {
+// TestLive_StatusOfEveryPodIsKnown_ReadersHaveAllPods: once "Status of every pod is known" is
+// logged, a new reader sees all pods, and a watching one has received them. That holds even if
+// the disk for statuses hangs.
+func TestLive_StatusOfEveryPodIsKnown_ReadersHaveAllPods(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		m.src.set(mkpod("one"), mkpod("two"), mkpod("three"))
 		ctx, cancel := context.WithCancel(context.Background())

@@ -20,12 +20,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// housekeepingPeriod is how often the loop looks for pods that it does not know; a tick
-// without a hint costs nothing (C-1.30).
+// housekeepingPeriod is the interval of housekeep. A tick reads the runtime only after a hint
+// about an unknown pod, or after a failed census (C-1.30).
 const housekeepingPeriod = 2 * time.Second
 
-// loop is the sync loop: the one goroutine that dispatches. All its fields but the
-// channels belong to it; pod workers get a workerEnv, from which they cannot reach them.
+// loop is the sync loop: the one goroutine that dispatches. Only that goroutine uses its fields,
+// except the channels. Workers get a workerEnv, from which they cannot reach the fields.
 type loop struct {
 	cfg     Config
 	log     *slog.Logger
@@ -45,22 +45,24 @@ type loop struct {
 	pods    map[pod.Key]*entry
 	order   podOrder
 	orphans map[pod.Key]orphan
-	waiting map[pod.Key]bool // desired pods that plan.Delayed delays until a layer is ready
+	waiting map[pod.Key]bool // desired pods that plan.Delayed delays until a layer has answered
 	ids     ids
 
-	// pending holds the entries whose workers get an update at the end of this turn: each
-	// update shows all changes of the turn, also those to other pods that decide the order.
+	// pending holds the entries whose workers get an update at the end of this iteration of run.
+	// So each update shows all changes of the iteration, also those of pods that it waits for.
 	pending     []*entry
-	diskFailing bool // records cannot be written, and that was logged
+	diskFailing bool // the last write of a record failed, and that was logged
 	jobs        jobs
 }
 
 // runMode is how Run and Once differ.
 type runMode struct {
 	// serves is true for serve: the loop stops orphaned pods, sweeps directories of unknown
-	// pods, and reports pods that were removed while no agent ran. runonce does none of these.
+	// pods, and reports pods that were removed while no agent ran. runonce does none of these,
+	// except that it stops the pods in down.
 	serves bool
-	// down holds the pods that runonce takes down, with their UIDs; nil for none.
+	// down holds the pods that runonce stops and removes (UntilGone), with their UIDs; nil for
+	// none.
 	down map[pod.Key]string
 	// finished ends the loop when it returns true; nil never ends it.
 	finished func() bool
@@ -98,7 +100,7 @@ type entry struct {
 	key   pod.Key
 	seq   uint64
 	since time.Time // when the loop first knew it
-	uid   string    // of an orphaned pod
+	uid   string    // if it was made to stop an orphaned pod: the UID of that pod; else ""
 	want  *pod.Spec // the desired spec; nil: stop and remove the pod
 	next  *pod.Spec // the spec to start once the pod is gone; nil: none
 	// lastWant is the newest spec that a source or a record had of the pod, also of a pod that
@@ -115,8 +117,8 @@ type entry struct {
 	stops        stopOrder // valid while it is being removed and loop.order.current is true
 	targets      []prober.Target
 	last         *report
-	haltBegun    time.Time // when its turn to stop came in the halt of the node; zero: it has not
-	haltLimit    int64     // see podHalt
+	haltBegun    time.Time // when the halt of the node began to stop it; zero: it has not
+	haltLimit    int64     // see podHalt.limit
 }
 
 // admission is what admission has decided on a pod.
@@ -257,8 +259,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 	}
 }
 
-// handleBatch reads the newest spec of every pod that the batch's updates name, whatever the
-// op of the update is (C-1.14.5), and passes it to the pod's worker.
+// handleBatch gives the worker of every pod that the batch's updates name its newest spec. The
+// op of an update does not matter (C-1.14.5).
 func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.logState(b.State)
 	l.state = b.State
@@ -276,7 +278,8 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 		}
 	}
 	waited := len(l.waiting)
-	for _, key := range sortedKeys(l.waiting) { // a layer that confirms a restored set changes no pod
+	// If a layer's answer equals its restored set, no update names the pods that wait for it.
+	for _, key := range sortedKeys(l.waiting) {
 		l.want(ctx, key, l.state.Pod(key))
 	}
 	if admit || len(l.waiting) < waited {
@@ -285,7 +288,7 @@ func (l *loop) handleBatch(ctx context.Context, b podconfig.Batch) {
 	l.judgeOrphans(ctx)
 }
 
-// want sets the desired spec of key and updates its worker.
+// want sets the desired spec of the pod, nil for none, and updates its worker.
 func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 	e := l.pods[key]
 	if want == nil {
@@ -373,9 +376,8 @@ func (l *loop) pokeAll(ctx context.Context) {
 	}
 }
 
-// resync wakes the workers of all pods that are not settled. A settled pod needs none: pleg
-// lists all sandboxes and containers at the same interval and hints at differences, so that
-// the workers need not read the pods one by one.
+// resync has the workers of all pods that are not settled read them again. pleg covers the
+// settled pods: it lists all sandboxes and containers, and sends a hint for each difference.
 func (l *loop) resync(ctx context.Context) {
 	for _, e := range l.pods {
 		if e.updates != nil && (e.last == nil || !e.last.settled) {
@@ -397,7 +399,7 @@ func (l *loop) handleProbeStatus(ctx context.Context, s prober.Status) {
 	case pod.Startup:
 		of = &e.health.Started
 	}
-	next := maps.Clone(*of) // the worker reads the old one
+	next := maps.Clone(*of) // the worker may read the old map now
 	if next == nil {
 		next = make(map[string]pod.ProbeStatus)
 	}

@@ -6,15 +6,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// logState logs the changes between two states that a person has to know: rejected manifests,
-// conflicts, skipped objects, and sources that cannot be read.
+// logState logs what is new in a state and needs a person: rejected pods and other errors in
+// manifests, conflicts, skipped objects, and sources that cannot be read.
 func (l *loop) logState(now *podconfig.Merged) {
 	var before podconfig.Merged
 	if l.state != nil {
 		before = *l.state
 	}
-	logNew(l, "Manifest rejected", feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
-		l.log.Warn("Manifest rejected", "file", p.Place(), "field", p.Path, "error", p.Msg)
+	const rejected, broken = "Rejecting pod", "Error in manifest file"
+	logNew(l, rejected+" / "+broken, feed.Appeared(before.Problems, now.Problems, placelessProblem), func(p pod.Problem) {
+		if p.Pod != (pod.Key{}) {
+			l.log.Warn(rejected, "pod", p.Pod.String(), "file", p.Place(), "field", p.Path, "error", p.Msg)
+		} else {
+			l.log.Warn(broken, "file", p.Place(), "field", p.Path, "error", p.Msg)
+		}
 	})
 	logNew(l, "Pod is defined more than once", feed.Appeared(before.Conflicts, now.Conflicts, placelessConflict), func(c podconfig.Conflict) {
 		l.log.Warn("Pod is defined more than once", "pod", c.Key.String(), "kept", c.Winner.String(), "ignored", c.Loser.String(), "reason", c.Reason)
@@ -39,11 +44,11 @@ func (l *loop) logState(now *podconfig.Merged) {
 	}
 }
 
-// mostLogged is how many lines one batch, of one layer, may log of one kind. A source can
-// bring tens of thousands of problems at each poll; the sync loop writes the lines.
+// mostLogged is how many lines of one kind the loop logs for one batch. A source can have tens of
+// thousands of problems at each poll, and the sync loop waits for the write of each line.
 const mostLogged = 100
 
-// logNew logs the first mostLogged of all, and the number of the others.
+// logNew calls log for the first mostLogged of all, and logs the number of the others.
 func logNew[T any](l *loop, message string, all []T, log func(T)) {
 	for _, v := range all[:min(len(all), mostLogged)] {
 		log(v)

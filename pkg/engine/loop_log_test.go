@@ -49,7 +49,7 @@ func TestLogState_ThousandsOfProblems_AreFewLines(t *testing.T) {
 		return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 	}
 	const n = 15_000
-	if got := lines(state(n, 0)); len(got) != 3*(mostLogged+1) || !strings.Contains(got[mostLogged], fmt.Sprintf(`msg="Not logging further messages of this kind" message="Manifest rejected" count=%d hint="nodectl get sources"`, n-mostLogged)) {
+	if got := lines(state(n, 0)); len(got) != 3*(mostLogged+1) || !strings.Contains(got[mostLogged], fmt.Sprintf(`msg="Not logging further messages of this kind" message="Rejecting pod / Error in manifest file" count=%d hint="nodectl get sources"`, n-mostLogged)) {
 		t.Errorf("%d lines, one of them %s", len(got), got[min(mostLogged, len(got)-1)])
 	}
 	if got := lines(state(n, 1)); len(got) != 1 || got[0] != "" {
@@ -81,8 +81,24 @@ func TestLogState_SameMistakeAgain_IsLogged(t *testing.T) {
 		out.Reset()
 		l.logState(c.state)
 		l.state = c.state
-		if got := strings.Count(out.String(), "Manifest rejected"); got != min(1, len(c.want)) || !strings.Contains(out.String(), c.want) {
+		if got := strings.Count(out.String(), "Error in manifest file"); got != min(1, len(c.want)) || !strings.Contains(out.String(), c.want) {
 			t.Errorf("%v: %q, want %q", c.state.Problems, out.String(), c.want)
+		}
+	}
+}
+
+// TestLogState_ProblemOfPod_NamesPod: a rejected pod is named; an error without a known pod names
+// its file only, because the other pods of the file continue.
+func TestLogState_ProblemOfPod_NamesPod(t *testing.T) {
+	var out bytes.Buffer
+	l := &loop{log: slog.New(slog.NewTextHandler(&out, nil))}
+	l.logState(&podconfig.Merged{Problems: []pod.Problem{
+		{File: "/m/a", Line: 7, Path: "spec.containers[0].image", Msg: "required", Pod: pod.Key{Namespace: "default", Name: "web"}},
+		{File: "/m/b", Msg: "file is empty"},
+	}})
+	for _, want := range []string{`msg="Rejecting pod" pod=default/web file=/m/a:7 field=spec.containers[0].image error=required`, `msg="Error in manifest file" file=/m/b field="" error="file is empty"`} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("no line %s in\n%s", want, out.String())
 		}
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/podenv"
 )
 
-// Making the parts of a pod: its cgroup and users, its sandbox, its containers.
+// This file makes the parts of a pod: its cgroup and users, its sandbox, its containers.
 
-// resize gives a running container other resources. The pod's cgroup grows before the first
-// container does, and shrinks after the last one (C-1.34.5, lower).
+// resize gives a running container other resources. The limits of the pod's cgroup rise before
+// those of the first container; lower lowers them after those of the last one (C-1.34.5).
 func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id string) error {
 	err := w.startCall(ctx, func() error {
 		if w.env.cgroups == nil {
@@ -34,13 +34,13 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	return nil
 }
 
-// lowered is the result of lowering the limits of the pod's cgroup.
+// lowered is the result of the last attempts to lower the limits of the pod's cgroup.
 type lowered struct {
-	to  *pod.Spec // whose resources they were last lowered to
-	err string    // why they could not be lowered since; "" when they could
+	to  *pod.Spec // the last success: the limits are those of this spec; nil: there was none
+	err string    // why the attempts after it failed; "": there were none
 }
 
-// lowerAgain is when limits that could not be lowered are tried again.
+// lowerAgain is the delay before limits that could not be lowered are lowered again.
 const lowerAgain = time.Minute
 
 // lower lowers the limits of the pod's cgroup, once all its containers are as desired. changed

@@ -7,13 +7,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/plan"
 )
 
-// nodeView is what the sync loop has to remember of the node.
+// nodeView is what the sync loop keeps about the node.
 type nodeView struct {
 	pressure pressures
 
 	unseen  bool // the Node object was not known when admission ran last
 	pending bool // a pod waits until the Node object is known
-	freed   bool // this turn freed room, a port or a UID: admission runs at its end
+	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
 	halting halting
 }
 
@@ -43,7 +43,7 @@ func (l *loop) early(r plan.Refusal) bool {
 	return l.view.unseen && r.Final && (r.Reason == "NodeAffinity" || r.Reason == "TaintToleration")
 }
 
-// doTimed is do, and passes the duration of the plan's steps to Config.Worked.
+// doTimed calls do, and passes its duration to Config.Worked if the plan has steps.
 func (w *worker) doTimed(ctx context.Context, v plan.View, p plan.Plan) (result, time.Duration) {
 	if len(p.Steps) == 0 || w.env.worked == nil {
 		return w.do(ctx, v, p)

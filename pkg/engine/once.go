@@ -26,10 +26,10 @@ const (
 )
 
 // Once brings the pods of set to the state that until names, and returns the result of each.
-// When it returns, pods that run keep running. Unlike Run, it stops no orphaned pod and touches no pod
-// outside set. A pod that cannot reach the state has the result failed, and Once does not wait
-// for it. When ctx is done first, the pods that are left have the result timeout and the error
-// is ctx's.
+// When it returns, running containers continue. Unlike Run, it stops and changes no pod outside
+// set. With UntilGone it stops and removes the pods of set. A pod that was not admitted has the
+// result rejected, one that cannot reach the state has the result failed: Once does not wait for
+// these. When ctx is done first, the other pods have the result timeout, and the error is ctx's.
 func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (feed.Report, error) {
 	l := e.newLoop(false)
 	results := make(map[pod.Key]feed.PodReport, set.Pods.Len())
@@ -66,9 +66,9 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 	return rep, err
 }
 
-// arrived puts into results every pod that has reached the state or has failed, and reports
-// whether all have. With UntilReady, a pod that is no longer ready is removed from results
-// again; with the other states a pod counts from the first time.
+// arrived puts into results every pod that is gone (UntilGone) or for which judge has a result,
+// and reports whether all have one. With UntilReady, it removes a pod that is no longer ready
+// from results again; with the other states the first result stays.
 func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]feed.PodReport) bool {
 	if !l.start.dispatching() {
 		return false
@@ -136,7 +136,7 @@ func firstReason(s *v1.PodStatus) (reason, message string) {
 	return "", ""
 }
 
-// judge returns the result of a pod, "" while it has not reached the state.
+// judge returns the result of a pod, "" while Once has to wait for it.
 func judge(s *v1.PodStatus, e *entry, until Until) string {
 	switch {
 	case e.refused != (refusal{}):
@@ -146,7 +146,7 @@ func judge(s *v1.PodStatus, e *entry, until Until) string {
 	case s.Phase == v1.PodFailed, e.last.final:
 		return feed.ResultFailed
 	case e.last.behind.Reason != "":
-		return "" // it runs as it was before the edit
+		return "" // it still runs as before the edit
 	case s.Phase == v1.PodSucceeded:
 		return feed.ResultDone
 	}

@@ -14,14 +14,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// operationTimeout is how long an answer may take. A worker acknowledges at once, unless the
-// runtime blocks it.
+// operationTimeout limits how long a request waits for the sync loop and the pod's worker. A
+// worker answers at once, unless the runtime blocks it.
 const operationTimeout = time.Minute
 
 // ErrNoPod says that this engine knows no pod of the requested name.
 var ErrNoPod = errors.New("there is no such pod")
 
-// RefusedError says why a pod cannot be restarted or deleted as requested.
+// RefusedError is the answer to an operation that the pod's state or source does not allow.
 type RefusedError struct{ Msg string }
 
 func (e *RefusedError) Error() string { return e.Msg }
@@ -34,10 +34,12 @@ type operation struct {
 	uid        string // the UID that the pod must have; "": any
 	number     uint64 // assigned by the sync loop; only rises
 	containers []string
-	grace      *int64     // seconds; nil: the pod's own
-	eviction   *Eviction  // of an opEvict
-	until      time.Time  // when the caller of an opEvict leaves: a later worker refuses it; zero: never
-	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
+	grace      *int64    // seconds; nil: the pod's own
+	eviction   *Eviction // of an opEvict
+	// left is closed when the caller of an opEvict does not wait any more: a worker that gets the
+	// operation later refuses it. nil: the operation stays valid.
+	left   <-chan struct{}
+	answer chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
 }
 
 type operationKind string
@@ -59,17 +61,18 @@ func (o *operation) reply(err error) {
 // Restart stops containers of a pod, each with its preStop hook and its grace, or with the
 // given one. It starts them again in the same sandbox. Restart policy and back-off do not
 // apply; the restart counts rise. Without names, it restarts all running regular containers
-// and sidecars. It returns when the request has been recorded: this agent, or the next one,
-// completes it. An error is ErrNoPod, a *RefusedError, or a timeout at the end of ctx, or
-// after a minute.
+// and sidecars. It returns when the worker has written the request into the pod's record: this
+// agent, or the next one, completes it. If that write fails, Restart returns nil all the same,
+// and only this agent completes the request. An error is ErrNoPod, a *RefusedError, or a
+// timeout at the end of ctx, or after a minute.
 func (e *Engine) Restart(ctx context.Context, key pod.Key, containers []string, grace *int64) error {
 	return e.request(ctx, &operation{kind: opRestart, key: key, containers: containers, grace: grace})
 }
 
 // Delete stops the current instance of a pod, with its grace or the given one. A pod in the
-// desired set starts again as another instance; one that is not is removed. Pods of an API
-// server are deleted there. A pod with another UID than uid, unless that is empty, is left
-// alone. Delete returns as Restart does.
+// desired set then starts again as a new instance; a pod that is not in it is removed. Delete
+// refuses a pod of an API server, which has to be deleted at that server, and a pod whose UID
+// is not uid; an empty uid matches every pod. Delete returns as Restart does.
 func (e *Engine) Delete(ctx context.Context, key pod.Key, uid string, grace *int64) error {
 	return e.request(ctx, &operation{kind: opDelete, key: key, uid: uid, grace: grace})
 }
@@ -81,6 +84,9 @@ func (e *Engine) request(ctx context.Context, o *operation) error {
 	o.answer = make(chan error, 1)
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
+	if o.kind == opEvict {
+		o.left = ctx.Done()
+	}
 	select {
 	case e.operations <- o:
 	case <-ctx.Done():
@@ -145,19 +151,21 @@ func (l *loop) mayOperate(e *entry, o *operation) error {
 	return nil
 }
 
-// maxOperations is how many operations wait for one worker, beside the newest one.
+// maxOperations is how many operations an update carries beside the newest one.
 const maxOperations = 16
 
-// assign puts an operation into the updates of a pod, until its worker has acknowledged it.
+// assign adds an operation to those that the pod's updates carry. If there are more than
+// maxOperations older ones, it drops the oldest.
 func (l *loop) assign(e *entry, o *operation) {
 	l.ids.operation++
 	o.number = l.ids.operation
 	e.operations = append(e.operations[len(e.operations)-min(len(e.operations), maxOperations):len(e.operations):len(e.operations)], o)
-	l.log.Info("Operation requested", "what", string(o.kind), "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
+	l.log.Info("Operation requested", "operation", string(o.kind), "pod", o.key.String(), "containers", strings.Join(o.containers, ","))
 	l.queueUpdate(e, true)
 }
 
-// operateOnOrphan handles an operation on a pod that runs and is not in the desired set.
+// operateOnOrphan handles an operation on a pod without an entry: an orphaned pod, or a pod that
+// does not exist. It can delete only an orphaned pod that is not in the desired set.
 func (l *loop) operateOnOrphan(ctx context.Context, o *operation) {
 	s, known := l.orphans[o.key]
 	switch {
@@ -222,8 +230,8 @@ func ephemeral(of *pod.Spec, name string) bool {
 	return slices.ContainsFunc(of.Pod.Spec.EphemeralContainers, func(c v1.EphemeralContainer) bool { return c.Name == name })
 }
 
-// acknowledge records operations that are newer than the last acknowledged one, for the pod
-// as it was last observed. The record has them before the caller gets an answer.
+// acknowledge notes, in the record, the operations that are newer than the last acknowledged
+// one, for the pod as it was last observed. It writes the record before it answers the caller.
 func (w *worker) acknowledge() {
 	if !w.last.looked {
 		return
@@ -246,8 +254,10 @@ func (w *worker) note(o *operation) error {
 		w.noteDelete(o.grace)
 		return nil
 	case opEvict:
-		if !o.until.IsZero() && time.Now().After(o.until) {
-			return &RefusedError{fmt.Sprintf("the eviction of pod %s was requested too long ago", o.key)}
+		select {
+		case <-o.left:
+			return &RefusedError{fmt.Sprintf("the eviction of pod %s was withdrawn", o.key)}
+		default:
 		}
 		return w.noteEviction(o.eviction)
 	case opRevive:
@@ -264,7 +274,7 @@ func (w *worker) note(o *operation) error {
 	for _, name := range names {
 		c, ok := w.last.containers[name]
 		if !ok || c.state == pod.StateCreated {
-			delete(w.trouble.of, name) // retry at once what keeps it from starting
+			delete(w.trouble.of, name) // a failed step of its start is tried again at once
 			continue
 		}
 		w.rec.setNotes(c.id, func(l *pod.ContainerNotes) { l.Killed, l.Grace = pod.OnRequest, o.grace })

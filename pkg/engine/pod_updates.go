@@ -9,8 +9,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// queueUpdate queues the newest update for an entry's worker, to send at the end of this
-// turn. changed says that the update differs from the one before.
+// queueUpdate has flush send the entry's worker its newest update at the end of this iteration of
+// the loop. With changed, the update gets a new generation: the loop then relies on a report
+// that the pod is gone, has terminated or holds no UID only if the report is about this update
+// or a later one. Updates that can change none of these, such as probe statuses, need none.
 func (l *loop) queueUpdate(e *entry, changed bool) {
 	if changed {
 		l.ids.update++
@@ -38,7 +40,7 @@ func (l *loop) flush(ctx context.Context) {
 func (l *loop) send(ctx context.Context, e *entry) {
 	if e.want != nil && !e.admitted && e.refused == (refusal{}) {
 		l.env.board.SetState(e.key, activity.State{WaitFor: "admission: the Node object of this node is not known yet"})
-		return // admission decides first
+		return // admission has not decided yet
 	}
 	if e.updates == nil {
 		e.updates = make(chan podUpdate, 1)
@@ -84,8 +86,8 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	}
 }
 
-// podUpdate is all that a worker needs to know from the sync loop. Each one is complete: a
-// worker that misses an update, or reads the same one twice, loses nothing.
+// podUpdate is all that the sync loop tells a worker about its pod. Each update is complete: a
+// worker may miss one, or read the same one twice.
 type podUpdate struct {
 	gen       uint64
 	want      *pod.Spec // with the allocated resources, see withAllocated; nil: stop and remove the pod
@@ -96,8 +98,8 @@ type podUpdate struct {
 	runtime   bool // the runtime is ready
 	// resize is why the pod does not get the resources it requests.
 	resize refusal
-	// waits says which pod has to reach its condition before this pod starts, stopWaits which
-	// pod has to be gone before this pod stops; "" for none.
+	// waits names the pod that has to reach its condition before this pod starts, stopWaits the
+	// pod that has to be gone before this pod stops; "" for none.
 	waits, stopWaits string
 	stopUntil        time.Time // the pod stops at this time even if stopWaits still holds
 	// operations are the newest requested ones, in order; the worker knows which it has

@@ -15,12 +15,12 @@ const reportRetry = 5 * time.Second
 // statusOutput is the destination of the sync loop's statuses.
 type statusOutput struct {
 	feed      *feed.Publisher
-	listeners []Sink // never wait nor fail
+	listeners []Sink // see Config.Listeners
 	reporter  *reporter
 }
 
-// report reports a status: at once to readers of this agent and to listeners, so that "All
-// pods reported" is true of what they know; to the sinks in their own time.
+// report passes a status to the feed and the listeners before it returns, and queues it for the
+// sinks.
 func (o *statusOutput) report(key pod.Key, line pod.StatusReport) {
 	o.feed.PublishStatus(key, line)
 	for _, listener := range o.listeners {

@@ -40,9 +40,9 @@ func logsOf(have pod.Actual) []logFile {
 	return list
 }
 
-// rotation is the periodic job that rotates logs, in a goroutine of its own: one round at a
-// time. If a round is not over when the next is due, that one is skipped. A log whose disk or
-// container hangs delays the other logs only once, by podPatience.
+// rotation is the periodic job that rotates logs, in a goroutine of its own. While a round runs,
+// no other one begins. A log whose disk or container hangs delays the other logs only once, by
+// podPatience.
 type rotation struct {
 	running bool
 	calls   *patience.Calls

@@ -16,22 +16,22 @@ const (
 	// phaseWaiting: the first census is done. Layers that have neither answered nor failed
 	// have time until layerTimeout is over.
 	phaseWaiting
-	// phaseSyncing: the workers get updates. Some pod is not reported yet, or some layer is
-	// not ready.
+	// phaseSyncing: the workers get updates. The worker of some pod has not reported yet, or
+	// some layer is not ready.
 	phaseSyncing
-	// phaseReady: every layer is ready, and every pod that the loop knew was reported.
+	// phaseReady: every layer is ready, and the worker of every pod has reported its status.
 	phaseReady
 )
 
 // layerTimeout is how long the first dispatch waits for layers that have neither answered
-// nor failed. Without it, a later layer's pod could start, and be replaced a moment later by
-// the pod of the same name of an earlier layer.
+// nor failed. Without this wait, a pod of a later layer could start, and an earlier layer's pod
+// of the same name replace it a moment later.
 const layerTimeout = 500 * time.Millisecond
 
 // observeTimeout limits how long, after the first dispatch, the feed's readers wait for the
-// first report of every pod. A pod has none while the runtime hangs over it, or while its
-// admission needs the Node object and that is not known. After this time readers get the pods
-// that were reported.
+// first report of every pod. A pod has none while the runtime does not answer about it, or while
+// its admission needs the Node object and that is not known. After this time readers get the
+// pods that have one.
 const observeTimeout = 10 * time.Second
 
 // startup is the start of the sync loop.
@@ -39,7 +39,7 @@ type startup struct {
 	phase          phase
 	late           bool            // layerTimeout is over
 	found          map[string]bool // UIDs that the first census found
-	whole          bool            // the first census read every pod and every record
+	whole          bool            // the first census could read every pod and every record
 	since          time.Time       // when the first dispatch began
 	markedObserved bool            // the feed's MarkPodsObserved was called
 }
@@ -90,8 +90,7 @@ func (l *loop) begin(ctx context.Context) {
 	l.judgeOrphans(ctx)
 }
 
-// noteUnanswered logs the layers that have neither answered nor failed. In logs a layer is
-// called a source.
+// noteUnanswered logs the layers that have neither answered nor failed.
 func (l *loop) noteUnanswered() {
 	var layers []podconfig.LayerState
 	switch {
@@ -108,7 +107,7 @@ func (l *loop) noteUnanswered() {
 }
 
 // noteAllReported does two things, each once. It marks the feed's pods as observed, when every
-// pod was reported or observeTimeout is over. It enters phaseReady, when every pod was
+// worker has reported or observeTimeout is over. It enters phaseReady, when every worker has
 // reported and every layer is ready.
 func (l *loop) noteAllReported(ctx context.Context) {
 	if l.start.phase != phaseSyncing {
@@ -128,7 +127,7 @@ func (l *loop) noteAllReported(ctx context.Context) {
 		return
 	}
 	l.start.phase = phaseReady
-	l.log.Info("All pods reported", "pods", len(l.pods))
+	l.log.Info("Status of every pod is known", "pods", len(l.pods))
 	if l.cfg.Synced != nil {
 		l.cfg.Synced()
 	}

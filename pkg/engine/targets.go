@@ -16,11 +16,11 @@ func probeTargets(spec *pod.Spec, have pod.Actual, st *v1.PodStatus, ending bool
 		if c.ReadinessProbe == nil && c.LivenessProbe == nil && c.StartupProbe == nil {
 			return
 		}
-		life, ok := have.Containers[c.Name]
-		if !ok || life.State != pod.StateRunning {
+		run, ok := have.Containers[c.Name]
+		if !ok || run.State != pod.StateRunning {
 			return
 		}
-		t := prober.Target{Key: spec.Key, UID: spec.UID(), Path: fieldPath(spec, c.Name), Container: c, ContainerID: life.ID, StartedAt: life.StartedAt}
+		t := prober.Target{Key: spec.Key, UID: spec.UID(), Path: fieldPath(spec, c.Name), Container: c, ContainerID: run.ID, StartedAt: run.StartedAt}
 		if b := have.Sandbox; b != nil && len(b.IPs) > 0 {
 			t.PodIP = b.IPs[0]
 		}

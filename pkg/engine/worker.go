@@ -22,7 +22,7 @@ type worker struct {
 	env     *workerEnv
 	key     pod.Key
 	seq     uint64
-	uid     string         // of an orphaned pod
+	uid     string         // see entry.uid; "" after forgetRest
 	updates chan podUpdate // closed by the loop when the pod is gone
 	log     *slog.Logger
 	update  podUpdate
@@ -47,11 +47,12 @@ type worker struct {
 // troubles are the steps that failed.
 type troubles struct {
 	of       map[string]pod.Trouble // by container, "" for the pod
-	step     map[string]plan.Action // which step the trouble is about
-	failures int                    // to read, stop or remove, in a row
+	step     map[string]plan.Action // the step that failed, by the same key
+	failures int                    // failures in a row to read, stop or remove something of the pod
 	unended  pod.Trouble            // the last failure to stop or remove something of the pod
 
-	// leftBehind says that a call hangs while the agent exits: the worker must return, see call.
+	// leftBehind says that a call still runs although the agent exits: the worker must return,
+	// see call.
 	leftBehind bool
 }
 
@@ -73,17 +74,17 @@ type reported struct {
 	events         sentEvents
 }
 
-// emptyCheck makes the worker read a pod again when the runtime suddenly shows nothing of it
-// (F26).
+// emptyCheck makes the worker read a pod again when the runtime shows nothing of it although it
+// should (F26).
 type emptyCheck struct {
 	expected   bool      // a read or the record showed something of the pod, and the worker has not removed it
 	emptySince time.Time // when reads began to show nothing; zero: the last one showed something
 }
 
-// progress counts how often the same steps were done in a row.
+// progress counts how often the worker has repeated the same steps.
 type progress struct {
-	steps   string // done last
-	repeats int
+	steps   string // the last ones
+	repeats int    // how often they were done again
 }
 
 // observation is the result of the last read of the pod: operations that arrive before the
@@ -92,7 +93,7 @@ type observation struct {
 	looked     bool
 	empty      bool
 	uid        string
-	runs       bool  // a container or the sandbox
+	runs       bool  // a container or the sandbox runs
 	grace      int64 // of the pod, in seconds
 	containers map[string]containerRun
 }
@@ -111,8 +112,8 @@ func (w *worker) observe(have pod.Actual) {
 	}
 }
 
-// look reads the pod. It returns ok false when the worker has to read again, and over true
-// when the worker has to return.
+// look reads the pod. If ok is false, the worker has to read again; if over is true, it has to
+// return.
 func (w *worker) look(ctx context.Context) (have pod.Actual, ok, over bool) {
 	have, err := w.env.runtime.Pod(ctx, w.key)
 	if ctx.Err() == nil {
@@ -222,8 +223,9 @@ func (w *worker) run(ctx context.Context) {
 	}
 }
 
-// nextLook returns when the worker looks again if it gets no hint: after what the plan waits
-// for, a retry of a failed step or of a failed save, whichever is first. 0 is never.
+// nextLook returns after how long the worker reads the pod again if it gets no update: the
+// shortest of the plan's wait and the delays before a failed step, a failed lowering of limits
+// and a failed save are tried again. 0 is never.
 func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 	if w.lowered.err != "" && retry == 0 {
 		retry = lowerAgain
@@ -231,14 +233,14 @@ func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 	if retry > 0 && (wait == 0 || retry < wait) {
 		wait = retry
 	}
-	if w.rec.dirty && w.rec.Instance > 0 && (wait == 0 || wait > saveRetry) { // without an instance it is not written
+	if w.rec.dirty && w.rec.Instance > 0 && (wait == 0 || wait > saveRetry) { // a record without an instance is not written
 		wait = saveRetry
 	}
 	return wait
 }
 
-// emptyPause is how long reads have to show nothing of a pod that was there before the worker
-// acts on that (F26).
+// emptyPause is how long the runtime has to show nothing of a pod that should be there before the
+// worker acts on that (F26).
 const emptyPause = time.Second
 
 // confirm reports whether the worker may act on what it read. It returns false while the

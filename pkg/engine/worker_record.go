@@ -22,13 +22,13 @@ const saveRetry = time.Minute
 type instanceRecord struct {
 	pod.Record
 	loaded    bool  // loadRecord was called
-	dirty     bool  // the record on the disk is older
+	dirty     bool  // the record differs from the one on the disk
 	saveErr   error // of the last write
-	saveTried bool  // it was written since the last report, or saveErr says why not
+	saveTried bool  // a write was tried since the last report; saveErr is its result
 }
 
-// loadRecord reads the record of the instance the runtime shows, else of the desired pod,
-// else of the one that was found on disk.
+// loadRecord reads the record of a UID: of uid, which the runtime shows; if that is "", of the
+// desired pod; if there is none, of the orphaned pod that the worker stops.
 func (w *worker) loadRecord(uid string) {
 	if uid == "" && w.update.want != nil {
 		uid = w.update.want.UID()
@@ -52,8 +52,8 @@ func (w *worker) loadRecord(uid string) {
 	}
 }
 
-// forgetRest removes the directory of an orphaned pod of which nothing else is left. An agent
-// that was killed while it started or removed the pod may leave one.
+// forgetRest removes the directory of an orphaned pod of which nothing else is left, as an agent
+// leaves it that was killed while it started or removed the pod.
 func (w *worker) forgetRest(ctx context.Context) {
 	if w.uid == "" {
 		return
@@ -76,9 +76,9 @@ func (w *worker) save() {
 	}
 }
 
-// saveOwn writes the record when it changed. A record that cannot be written costs some
-// status fields, never a container: the worker continues. The only error that it returns is
-// a *pod.OwnerError: the UID belongs to another pod.
+// saveOwn writes the record if it has changed. Its only error is a *pod.OwnerError: the UID
+// belongs to another pod. After any other failure the worker continues without a record on the
+// disk, which costs some status fields, but stops no container.
 func (w *worker) saveOwn() error {
 	if !w.rec.dirty || w.rec.UID == "" || w.rec.Instance == 0 {
 		return nil // no instance has begun
@@ -100,9 +100,9 @@ func (r *instanceRecord) catchUp(have pod.Actual) {
 	}
 }
 
-// raiseAttempts raises the next attempt numbers in the record above those that the runtime
-// shows. No container gets the attempt number of one that has started, also after that was
-// removed.
+// raiseAttempts raises the next attempt numbers in the record above those of the containers that
+// the runtime shows and that have started. So no container gets the attempt number of an earlier
+// one that has started, even if that one is removed by then.
 func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	raise := func(name string, next uint32) {
 		if next > r.Attempts[name] {
@@ -123,7 +123,7 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 }
 
 // remember puts into the record what the plan decided: the spec of the instance, how it
-// terminated, and when its stop began.
+// terminated, and when its stop began. The caller saves the record.
 func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Record.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
@@ -142,8 +142,8 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 			return err
 		}
 	case p.Ended.Phase != "":
-		// If no instance has begun, save writes nothing: the pod had terminated at its API
-		// server before it ran here, and its source shows that to the next agent, too.
+		// If no instance has begun, save writes nothing. Then the pod had terminated at its API
+		// server before it ran here, and its source shows that to the next agent as well.
 		w.rec.Terminal, w.rec.dirty = v1.PodPhase(p.Ended.Phase), true
 		w.rec.TerminalReason, w.rec.TerminalMessage = p.Ended.Reason, p.Ended.Message
 		if p.Ended.Reason == eventDeadline {
@@ -159,8 +159,7 @@ func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	return nil
 }
 
-// noteStopping records that the stop of the instance begins now, unless it has begun. A plan
-// that begins with a pull stops nothing before that pull is done.
+// noteStopping records that the stop of the instance begins now, unless it has begun.
 func (r *instanceRecord) noteStopping() {
 	if r.StopSince.IsZero() {
 		r.StopSince, r.dirty = time.Now(), true
@@ -202,7 +201,7 @@ func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int
 	return nil
 }
 
-// release releases the pod's cgroup and its users.
+// release removes the pod's cgroup and releases its users.
 func (w *worker) release(uid string) error {
 	if w.env.cgroups != nil {
 		if err := w.env.cgroups.Take(uid); err != nil {
@@ -279,8 +278,8 @@ func (r *instanceRecord) setNotes(id string, change func(*pod.ContainerNotes)) {
 	r.dirty = true
 }
 
-// setStreak notes the crash streak of a container that is about to be removed and has a
-// successor (C-1.21.3).
+// setStreak records the crash streak of a container before that is removed: its successor
+// continues the streak (C-1.21.3).
 func (w *worker) setStreak(s plan.Step) {
 	if s.Streak == 0 {
 		return

@@ -19,7 +19,7 @@ type report struct {
 	key  pod.Key
 	seq  uint64 // of the entry whose worker reports
 	gen  uint64 // of the update it acted on
-	busy bool   // the plan has steps: the status is not yet the desired one
+	busy bool   // the plan has steps, or stops the pod
 	// behind is why an edit, or the pod's stop, is blocked; zero: it is not.
 	behind pod.Trouble
 	// stuck is a failure that keeps the pod from continuing, see worker.stuck; zero: none.
@@ -28,16 +28,16 @@ type report struct {
 	reportMetadata
 	fresh bool // the status, or its metadata, differs from what was reported before
 	gone  bool // nothing is left of the pod, and it is not desired
-	ended bool // terminated: it holds no port any more
-	// settled says that the plan only waits for events, not for time.
+	ended bool // terminated: its ports and resources are free
+	// settled says that the plan has nothing to do until the worker gets an update or a hint.
 	settled   bool
 	saveTried bool // a write of the record was tried since the last report; saveErr is its result
 	saveErr   error
 	final     bool // the pod cannot start before a person changes something
 	targets   []prober.Target
-	// limits says for what the disk of this instance has to be measured.
+	// limits says which measurements of this instance's disk are needed.
 	limits   storageLimits
-	runs     bool // a container or the sandbox of the pod
+	runs     bool // a container or the sandbox of the pod runs
 	instance int
 	eviction *pod.Eviction // of this instance; nil: it was not evicted
 	holds    []string      // UIDs under which the runtime or the disk has something of the pod
@@ -139,8 +139,8 @@ func (w *worker) holds(have pod.Actual) (uids []string) {
 	return uids
 }
 
-// stuck is what keeps the pod from continuing: a failed stop, else a failure of the pod as a
-// whole, else one of its containers.
+// stuck returns the failure that keeps the pod from continuing: of its stop or removal; else of
+// the pod as a whole; else of its first container, by name, that has one.
 func (w *worker) stuck() pod.Trouble {
 	if w.trouble.unended.Reason != "" {
 		return w.trouble.unended
@@ -193,8 +193,8 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old instance has stopped: the status is that of the next one.
 		notes.Instance, notes.Terminal, notes.TerminalReason, notes.TerminalMessage, notes.Disrupted = next, "", "", "", ""
-		if !w.rec.StopSince.IsZero() || w.rec.UID != spec.UID() { // zero: the status keeps its start time, or shows the current time
-			notes.StartTime = w.rec.StopSince
+		if !w.rec.StopSince.IsZero() || w.rec.UID != spec.UID() {
+			notes.StartTime = w.rec.StopSince // if zero, the status keeps the start time it had, or gets the current time
 		}
 	}
 	if !w.update.runtime {

@@ -14,8 +14,8 @@ import (
 )
 
 // waitForUpdate waits, after the worker reported its pod gone, until there is an update of a
-// newer generation; it ignores a repeated one. Like wait it returns false when the worker has
-// to return: the loop drops a pod that is gone and not desired.
+// newer generation, and ignores all others. Like wait it returns false when the worker has to
+// return: the loop drops a pod that is gone and not desired.
 func (w *worker) waitForUpdate(ctx context.Context) bool {
 	w.freeSlot(ctx)
 	for gen := w.update.gen; w.update.gen == gen; {
@@ -70,7 +70,8 @@ func (w *worker) pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// readPending reads a pending update without waiting, and reports as read does.
+// readPending reads a pending update without waiting, and returns the result of read; false if
+// there is none.
 func (w *worker) readPending() (changed bool) {
 	select {
 	case u, ok := <-w.updates:
@@ -80,8 +81,9 @@ func (w *worker) readPending() (changed bool) {
 	}
 }
 
-// read takes an update, and reports whether it has another spec than the one before, or a new
-// operation, or if a halt of the node changes something for the pod. Other data of the same spec does not count, see onlyOtherData.
+// read makes u the worker's update and acknowledges its operations. It reports whether u changes
+// the plan in progress: by another spec (but see onlyOtherData), by a new operation, or by
+// another state of the node's halt.
 func (w *worker) read(u podUpdate) (changed bool) {
 	changed = u.want != w.update.want
 	if changed && u.want != nil && (w.update.want == nil || u.want.Hash != w.update.want.Hash) {

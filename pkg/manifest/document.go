@@ -168,7 +168,11 @@ func (r *reader) header(o *object, implied string) bool {
 // known, that pod's last good version stays in use; when not, the last good versions of
 // all pods of the file do.
 func (r *reader) reject(o object, problems ...pod.Problem) {
+	key, named := r.key(o)
 	for _, p := range problems {
+		if named && o.kind == "Pod" {
+			p.Pod = key
+		}
 		r.problem(p)
 	}
 	if _, isList := lists[o.kind]; isList {
@@ -178,7 +182,7 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 	if isConfig(o.kind) {
 		return
 	}
-	if key, ok := r.key(o); ok {
+	if named {
 		r.out.Broken = append(r.out.Broken, key)
 		return
 	}

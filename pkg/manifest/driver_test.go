@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // A gitRepo volume runs git on the host, with hooks from the repository
@@ -33,5 +35,20 @@ func TestCVE_2025_4563_StaticPodWithResourceClaim_IsRejected(t *testing.T) {
 	f, _ := Parse([]byte(ordinary+"  resourceClaims:\n  - {name: gpu, resourceClaimName: anothers}\n"), options("web.yaml"))
 	if len(f.Pods) > 0 || len(f.Problems) != 1 || !strings.HasPrefix(f.Problems[0].Path, "spec.resourceClaims") {
 		t.Errorf("%d pods, problems %+v", len(f.Pods), f.Problems)
+	}
+}
+
+// TestParse_ProblemOfNamedPod_NamesPod: the problems of a pod name it; those of a ConfigMap, or of an
+// object whose kind is not known, name no pod.
+func TestParse_ProblemOfNamedPod_NamesPod(t *testing.T) {
+	for text, want := range map[string]pod.Key{
+		"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a}]}\n": {Namespace: "default", Name: "web-n1"},
+		"apiVersion: v1\nkind: Deployment\nmetadata: {name: web}\n":                           {},
+		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: 1\n":                   {},
+	} {
+		f, _ := Parse([]byte(text), options("a.yaml"))
+		if len(f.Problems) != 1 || f.Problems[0].Pod != want {
+			t.Errorf("%q: %+v", text, f.Problems)
+		}
 	}
 }

@@ -140,6 +140,7 @@ type Problem struct {
 	Path   string `json:"path"`   // field path, as "spec.containers[0].image"; may be empty
 	Msg    string `json:"message"`
 	Hint   string `json:"hint"` // may be empty
+	Pod    Key    `json:"-"`    // the pod that is rejected because of it; zero: none, or its name is not known
 	// Lacking says that the pod needs something that this node does not have: an API
 	// server's pod waits for it, and is not Failed.
 	Lacking bool `json:"-"`

@@ -210,7 +210,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 			reported[msg] = true
 			problems = append(problems, pod.Problem{
 				File: cmp.Or(s.Origin.File, s.Origin.Location), Line: cmp.Or(s.Positions[r.Path].Line, s.Origin.Line), Column: s.Positions[r.Path].Column,
-				Path: r.Path, Msg: msg, Hint: hint,
+				Path: r.Path, Msg: msg, Hint: hint, Pod: s.Key,
 			})
 		}
 	}

@@ -244,7 +244,7 @@ func (n *node) problem(named map[*node]bool) pod.Problem {
 		File: cmp.Or(n.spec.Origin.File, n.spec.Origin.Location), Line: n.spec.Origin.Line,
 		Path: "metadata.annotations[" + pod.AnnotationDependsOn + "]",
 		Msg:  fmt.Sprintf("pod %s depends on itself%s", n.spec.Key, through),
-		Hint: "remove one of these dependencies",
+		Hint: "remove one of these dependencies", Pod: n.spec.Key,
 	}
 }
 

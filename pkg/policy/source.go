@@ -136,6 +136,9 @@ func (p *policySource) file(f source.File) (_ source.File, allowed bool) {
 	var broken []pod.Key
 	pods := keep(f.Pods, func(s *pod.Spec) bool {
 		found := p.pod(s)
+		for i := range found {
+			found[i].Pod = s.Key
+		}
 		if len(found) > 0 {
 			problems, broken = append(problems, found...), append(broken, s.Key)
 		}

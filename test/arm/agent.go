@@ -277,7 +277,7 @@ func (a *Agent) Reported(ctx context.Context, p *Process, at Place, n int) (Repo
 
 // ownReport waits for nodectl's log line, and checks it with get pods.
 func (a *Agent) ownReport(ctx context.Context, p *Process, at Place, n int) (r Reported, err error) {
-	l, err := p.Await(ctx, "All pods reported", fmt.Sprintf("pods=%d", n))
+	l, err := p.Await(ctx, "Status of every pod is known", fmt.Sprintf("pods=%d", n))
 	if err != nil {
 		return r, err
 	}

@@ -143,7 +143,7 @@ func (b *bench) measureIdle(ctx context.Context, t *arm.Turn, front *criproxy.Pr
 // started again. It must find every pod, and touch none.
 func (b *bench) measureRestart(ctx context.Context, t *arm.Turn) error {
 	m := b.Begin(ctx, 6, fmt.Sprintf("restart of the agent at %d pods", fleetPods),
-		"exec of serve → its line `All pods reported`, after SIGTERM and SIGKILL in turn; get pods shows all Running right after, and every container is the one it was")
+		"exec of serve → its line `Status of every pod is known`, after SIGTERM and SIGKILL in turn; get pods shows all Running right after, and every container is the one it was")
 	rounds := b.Count(10, 3)
 	for i := range rounds {
 		if err := b.Restart(ctx, m, t, []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}[i%2], b.Node.Endpoint, fleetPods); err != nil {

@@ -37,7 +37,7 @@ func (b *bench) measureFleet(ctx context.Context) error {
 		f.calls = b.Begin(ctx, 8, "CRI calls a second, idle", "counted by a proxy on the socket in the same windows; a stream counts once")
 	}
 	if b.Wants("9") {
-		f.restart = b.Begin(ctx, 9, "restart of the agent → all reported right", fmt.Sprintf("%d pods, SIGKILL and SIGTERM in turn, exec → kubelet: /healthz is ok and /pods shows all Running; nodectl: its line `All pods reported`, and get pods shows all Running right after; every container is the one it was", fleets[2]))
+		f.restart = b.Begin(ctx, 9, "restart of the agent → all reported right", fmt.Sprintf("%d pods, SIGKILL and SIGTERM in turn, exec → kubelet: /healthz is ok and /pods shows all Running; nodectl: its line `Status of every pod is known`, and get pods shows all Running right after; every container is the one it was", fleets[2]))
 	}
 	return b.Take(ctx, f.cpu, b.Count(2, 1), program.Each(b.Agents, func(a *arm.Agent, round int) error { return f.turn(ctx, a, round) })...)
 }

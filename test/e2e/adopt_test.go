@@ -118,7 +118,7 @@ func (s *stage) adoptedOver(endings ...ending) {
 		s.steady("web") // each agent begins a new journal
 		how.end(a)
 		a = how.next(a)
-		a.await("All pods reported", "pods=1")
+		a.await("Status of every pod is known", "pods=1")
 		for range 2 { // its probes go on
 			if st := a.shows("web"); !ready(st) || containerStatus(st, "main").State.Running == nil {
 				t.Errorf("after %s the agent shows %s", how, describe(st))

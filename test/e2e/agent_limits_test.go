@@ -103,7 +103,7 @@ func TestF9_AgentOutOfMemory(t *testing.T) {
 		s.untouched(name, w)
 	}
 	s.remove("large.yaml")
-	s.serve().await("All pods reported", fmt.Sprint("pods=", pods))
+	s.serve().await("Status of every pod is known", fmt.Sprint("pods=", pods))
 	s.quiet(p)
 	if made := p.Mutations()[before:]; len(made) > 0 {
 		t.Errorf("mutating calls: %v", made)
@@ -207,7 +207,7 @@ func TestF13_ReadOnlyRoot(t *testing.T) {
 	p := s.front
 	before := len(p.Mutations())
 	a = s.serve()
-	a.await("All pods reported", "pods=1")
+	a.await("Status of every pod is known", "pods=1")
 	s.quiet(p)
 	if made := p.Mutations()[before:]; len(made) > 0 {
 		t.Errorf("mutating calls: %v", made)

@@ -100,7 +100,7 @@ func (s *stage) adoptUntouched(program string) {
 	for i, end := range []func(*agent){(*agent).leave, (*agent).kill, (*agent).leave} {
 		end(a)
 		a = s.serve()
-		a.await("All pods reported", "pods=4")
+		a.await("Status of every pod is known", "pods=4")
 		s.awaitReady("a", true)
 		s.awaitPhase("job", v1.PodSucceeded)
 		s.awaitPhase("bad", v1.PodFailed)

@@ -43,7 +43,7 @@ func TestC_1_29_Readiness(t *testing.T) {
 
 	// A new agent keeps Ready until a probe fails (P16).
 	a.leave()
-	s.serve().await("All pods reported")
+	s.serve().await("Status of every pod is known")
 	s.untouch("http")
 	s.awaitReady("http", true)
 	for _, p := range []string{"exec", "tcp"} { // a new agent begins a new journal with the last line of each pod

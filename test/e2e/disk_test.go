@@ -39,7 +39,7 @@ func TestI6_DirectoryWithoutRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s.serve().await("All pods reported")
+	s.serve().await("Status of every pod is known")
 	s.awaitGone("web") // its logs are gone, too
 	s.eventually(func() error {
 		if _, err := os.Lstat(dir); err == nil {

@@ -26,7 +26,7 @@ func TestDrain_AgentKilledMeanwhile_KeepsPodsStopped(t *testing.T) {
 	}
 	a.kill()
 	a = s.serve()
-	a.await("All pods reported")
+	a.await("Status of every pod is known")
 	for _, name := range []string{"db", "web"} {
 		s.awaitStatus(name, "NodeDrained", func(st v1.PodStatus) bool { return st.Phase == v1.PodPending && st.Reason == "NodeDrained" })
 		if now, err := s.runningNow(name); err != nil || len(now) > 0 {

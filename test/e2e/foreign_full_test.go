@@ -33,7 +33,7 @@ func TestF28_ForeignPods(t *testing.T) {
 	// agent, the removal of a pod of the same name.
 	a.leave()
 	a = s.serve()
-	a.await("All pods reported")
+	a.await("Status of every pod is known")
 	s.remove("keep.yaml")
 	s.awaitGone("keep")
 	s.write("next.yaml", simple("next"))

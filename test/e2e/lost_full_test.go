@@ -39,7 +39,7 @@ func TestF22_OneStartHangs(t *testing.T) {
 	free := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(free)
 	a := s.serve()
-	a.await("All pods reported")
+	a.await("Status of every pod is known")
 	s.write("stuck.yaml", simple("stuck"))
 	s.eventually(func() error {
 		if !first.Load() {

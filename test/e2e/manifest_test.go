@@ -178,7 +178,7 @@ func TestF43_DuplicatePods(t *testing.T) {
 	// A new agent remembers who was first.
 	a.leave()
 	a = s.serve("--file-check-frequency", "1s")
-	a.await("All pods reported")
+	a.await("Status of every pod is known")
 	a.once("Pod is defined more than once", s.full("web"))
 	s.untouched("web", kept)
 
@@ -210,7 +210,7 @@ func TestRejectedPodNeverRuns(t *testing.T) {
 	s.excuse("bad") // it never starts
 	a := s.serve()
 	s.awaitRunning("good", "main")
-	a.once("Manifest rejected", "two.yaml:6:", "spec.volumes[0].secret")
+	a.once("Rejecting pod", "default/bad", "two.yaml:6:", "spec.volumes[0].secret")
 	s.awaitPhase("good", v1.PodRunning)
 	if n := len(s.sandboxes()); n != 1 {
 		t.Errorf("%d sandboxes, want one", n)

@@ -93,7 +93,7 @@ func TestC_1_37_ChangedObject(t *testing.T) {
 		put(word, "f")
 		s.write("keys.yaml", secretOf("keys", "token", canary+word))
 		a = s.serve()
-		a.await("All pods reported")
+		a.await("Status of every pod is known")
 		s.shows(calm["main"], "/c/word", word)
 		s.shows(calm["main"], "/s/token", canary+word)
 		s.untouched("calm", calm)

@@ -104,7 +104,7 @@ func TestRunonce_PodsStay(t *testing.T) {
 	before := len(p.Mutations())
 	s.runonce(0, "--until", "ready")
 	a := s.serve()
-	a.await("All pods reported", "pods=2")
+	a.await("Status of every pod is known", "pods=2")
 	s.awaitReady("web", true)
 	s.quiet(p)
 	if made := p.Mutations()[before:]; len(made) > 0 {
@@ -352,7 +352,7 @@ func TestI8_SecretsStayOut(t *testing.T) {
 	}))
 	s.write("broken.yaml", manifest("broken", []string{container("main", "forever", "env: [{name: PASSWORD, valu: "+canary+"}]")}))
 	a := s.serve("--log-level", "debug")
-	a.await("Manifest rejected", "broken.yaml:7")
+	a.await("Rejecting pod", "broken.yaml:7")
 	s.awaitRunning("web", "main")
 	s.awaitStatus("web", "crashed", func(st v1.PodStatus) bool { return waiting(st, "loop").Reason == "CrashLoopBackOff" })
 	var before string

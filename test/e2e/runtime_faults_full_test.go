@@ -22,7 +22,7 @@ import (
 func TestF24_EveryCallFailsOnce(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
-	s.serve().await("All pods reported")
+	s.serve().await("Status of every pod is known")
 	ways := map[string]error{"lost": status.Error(codes.Unavailable, "the answer is lost")}
 	for _, c := range []codes.Code{codes.Unavailable, codes.Unknown, codes.ResourceExhausted, codes.NotFound, codes.DeadlineExceeded, codes.Internal} {
 		ways[strings.ToLower(c.String())] = status.Error(c, "made to fail")
@@ -65,7 +65,7 @@ func TestF24_EveryCallFailsOnce(t *testing.T) {
 func TestF25_EventsOnARealRuntime(t *testing.T) {
 	s := parallelStage(t)
 	p := s.through(criproxy.Hooks{})
-	s.serve("--sync-frequency", "1s").await("All pods reported")
+	s.serve("--sync-frequency", "1s").await("Status of every pod is known")
 	faults := map[string]criproxy.Rule{
 		"lost":    {Drop: true},
 		"double":  {Twice: true},
@@ -170,7 +170,7 @@ func TestF26_EmptyListsOnARealRuntime(t *testing.T) {
 		a.leave()
 		faults = empty("", methods...)
 		a = s.serve()
-		a.await("All pods reported", "pods=3")
+		a.await("Status of every pod is known", "pods=3")
 		happened(faults)
 	}
 	s.passes(p, 5) // the agent would have acted on an accepted empty list by now

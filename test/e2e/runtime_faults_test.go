@@ -71,7 +71,7 @@ func TestF23_SlowRuntime(t *testing.T) { parallelStage(t).slowRuntime(200 * time
 func (s *stage) slowRuntime(each time.Duration) {
 	t := s.T
 	p := s.through(criproxy.Hooks{})
-	s.serve().await("All pods reported")
+	s.serve().await("Status of every pod is known")
 	slow := p.Fault(criproxy.Rule{Delay: each})
 	pods := []string{"one", "two"}
 	watch := make(map[string]*criproxy.Fault)

@@ -80,7 +80,7 @@ func containerdKilled(t *testing.T, pods int, again bool) {
 		a = s.serve()
 		a.await("Container runtime is not ready")
 		n.Restart(t)
-		a.await("All pods reported", fmt.Sprint("pods=", pods+4))
+		a.await("Status of every pod is known", fmt.Sprint("pods=", pods+4))
 	}
 	s.write("last.yaml", simple("last"))
 	s.awaitRunning("last", "main")

@@ -56,7 +56,7 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 		if p.Message == "" {
 			s.Errorf("the problem has no reason: %+v", p)
 		}
-		a.await("Manifest rejected", "web.yaml")
+		a.await("level=WARN", "web.yaml")
 		others()
 		mended()
 	})
@@ -66,11 +66,11 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 		mended()
 	})
 	s.scene("F41 all files garbage", func() {
-		lines := len(a.linesWith("Manifest rejected"))
+		lines := len(a.linesWith("Error in manifest file"))
 		s.inPlace("web.yaml", "\x00\x01\x02")
 		s.inPlace("keep.yaml", "")
 		s.awaitSource("file", "rejects both", func(it sourceState) bool { return len(it.Problems) == 2 && it.Pods == 2 })
-		a.awaitLines(lines+2, "Manifest rejected")
+		a.awaitLines(lines+2, "Error in manifest file")
 		s.untouched("web", web)
 		s.untouched("keep", kept)
 		s.write("keep.yaml", simple("keep"))
@@ -107,7 +107,7 @@ func TestF40_F46_FileFaultsAreSeenAndMended(t *testing.T) {
 		}
 		for file := range bombs {
 			s.awaitRejected("file", file)
-			a.await("Manifest rejected", file)
+			a.await("Error in manifest file", file)
 		}
 		others()
 		s.inPlace("web.yaml", bombs["aliases.yaml"])

@@ -69,7 +69,7 @@ func TestF64_OneBadPodOfAList(t *testing.T) {
 	if p.Path != "spec.containers[0].argz" || p.Line == 0 {
 		t.Errorf("the problem: %+v", p)
 	}
-	a.once("Manifest rejected", w.URL, "argz")
+	a.once("Rejecting pod", w.URL, "argz")
 	w.serves(says(documents(simple("one"), simple("bad"), simple("two"))))
 	mended := s.awaitRunning("bad", "main")
 	s.awaitOK(w.URL)
@@ -217,9 +217,9 @@ func TestF61_CanaryOfABody(t *testing.T) {
 		"apiVersion: v1\nkind: Secret\nmetadata: {name: x}\ndata: {password: " + body + "}\n",
 		strings.Replace(simple("web"), "args:", "env: [{name: P, value: "+body+", vlue: "+body+"}], args:", 1),
 	} {
-		lines := len(a.linesWith("Manifest rejected"))
+		lines := len(a.linesWith("level=WARN", "field="))
 		w.serves(says(garbage))
-		a.awaitLines(lines+1, "Manifest rejected")
+		a.awaitLines(lines+1, "level=WARN", "field=")
 		s.untouched("web", web)
 		for _, look := range [][]string{
 			{"get", "sources"}, {"get", "sources", "-o", "json"}, {"get", "sources", "-o", "wide"}, {"get", "pods", "-o", "json"},

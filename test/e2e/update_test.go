@@ -144,7 +144,7 @@ func TestEdit_ImageAndBack(t *testing.T) {
 	a.await("Step failed", "pull-image", "ErrImagePull")
 	s.untouched("web", was)
 	s.write("web.yaml", strings.Replace(two, "forever", "forever, again", 1))
-	a.await("Restarting container", "attempt=1")
+	a.await("Restarting container", "restart_count=1")
 	now := s.awaitRunning("web", "main", "side")
 	if now["side"] != was["side"] {
 		t.Errorf("side was %+v, is %+v", was["side"], now["side"])
@@ -230,7 +230,7 @@ func TestEdit_JobRunsAgain(t *testing.T) {
 	s.awaitLabel("job", "a")
 	a.leave()
 	a = s.serve()
-	a.await("All pods reported")
+	a.await("Status of every pod is known")
 	s.awaitPhase("job", v1.PodSucceeded)
 	if n := s.stamps("job"); n != 1 {
 		t.Fatalf("the job ran %d times without an edit", n)

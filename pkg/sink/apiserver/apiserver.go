@@ -142,7 +142,7 @@ func (s *Sink) Seen(p *v1.Pod, gone bool) {
 
 // Synced means that every source is ready. Mirrors of static pods without a report
 // until now, or reported as gone, are orphans, and the loop deletes them (C-1.12.5,
-// C-1.13.6). The engine calls it at "All pods reported", after the last of these
+// C-1.13.6). The engine calls it at "Status of every pod is known", after the last of these
 // reports; it may call it more than once.
 func (s *Sink) Synced() {
 	s.mu.Lock()

@@ -179,6 +179,9 @@ func (p *pods) put(v *v1.Pod, flush func()) {
 		if len(f.Problems) == 0 {
 			f.Problems = []pod.Problem{{File: file, Msg: "is rejected"}}
 		}
+		for i := range f.Problems {
+			f.Problems[i].Pod = f.Broken[0]
+		}
 		_, opened := p.opened[file]
 		if known && is.uid != v.UID {
 			p.remove(file, is.uid)
