@@ -1,8 +1,8 @@
 // Package shutdown decides in which order the pods of a node stop when the machine shuts down
 // or the node is drained, and how long each may take.
 //
-// The engine observes the pods, calls Order.Next, tells the workers of the pods that Next
-// names to stop, and calls it again when a pod has ended or Decision.Again has come.
+// The engine observes the pods, calls Order.Next and stops the pods that Next names. It calls
+// Next again when a pod has ended, and at Decision.Again.
 //
 // The one rule: no I/O, no clock, no goroutine.
 package shutdown
@@ -26,20 +26,19 @@ type Class struct {
 // Order is how the pods of a node stop. The classes stop one after another, the lowest priority
 // first. In a class, a pod stops when the pods that depend on it have ended.
 type Order struct {
-	// Classes are sorted by priority. Without any, the pods of each priority are a class, which
-	// takes as long as the grace periods of its pods; the next class follows after ten minutes at
-	// the latest, while they take the rest of their grace.
+	// Classes are sorted by priority. If there are none, the pods of each priority form a class
+	// without a period. The next of these classes starts when the pods of this one have ended, or
+	// after ten minutes. Pods with a longer grace period keep it.
 	Classes []Class
-	// MaxGrace is the most seconds that a pod gets to stop, beside its own grace and the period
-	// of its class; nil is no limit.
+	// MaxGrace is the maximum of every pod's grace period, in seconds; nil is no limit.
 	MaxGrace *int64
 }
 
 // CriticalPriority is the lowest priority of pods that are critical for the system (C-1.36.3).
 const CriticalPriority = 2000000000
 
-// Classes returns the two classes of a period for all pods and the part of it that is for
-// critical pods (C-1.36.3); nil if total is 0.
+// Classes divides the period total into two classes: critical of it is for critical pods, the
+// rest for all others (C-1.36.3). It returns nil if total is 0.
 func Classes(total, critical time.Duration) []Class {
 	if total <= 0 {
 		return nil
@@ -62,20 +61,20 @@ type Pod struct {
 	Grace    int64 // its own grace period in seconds
 	// Dependents are the indexes of the pods that depend on this one: they end first.
 	Dependents []int
-	Begun      time.Time // when its stop began in this order; zero: it has not
-	Ended      bool      // nothing of it runs
+	Begun      time.Time // when it was stopped by a decision of Next; zero: it was not
+	Ended      bool      // it does not run any more, or never ran
 }
 
 // Progress is how far the stop of a node has come. The zero value is the beginning.
 type Progress struct {
-	class int32     // the newest class whose turn has come
-	since time.Time // when it came; zero: none has
+	class int32     // the highest class that has started to stop
+	since time.Time // when it started; zero: none has
 }
 
-// Stop says that a pod has to stop now.
+// Stop says that a pod has to stop now. Its grace period is the smaller of its own and Limit.
 type Stop struct {
 	Pod   int   // its index
-	Limit int64 // the most seconds that it gets, beside its own grace
+	Limit int64 // in seconds
 }
 
 // Decision is what to do now.
@@ -88,20 +87,20 @@ type Decision struct {
 	Done bool
 }
 
-// overtime is how much longer than its grace a pod of a class without a period is waited for: a
-// pod that cannot be killed blocks nothing forever.
+// overtime is added to the grace period of a pod of a class without a period. Then the other pods
+// no longer wait for it, because a pod that cannot be killed must not block them forever.
 const overtime = time.Minute
 
-// longestTurn is how long a class without a period delays the next one.
-const longestTurn = 10 * time.Minute
+// longestDelay is how long a class without a period delays the next one.
+const longestDelay = 10 * time.Minute
 
 // Next decides which pods stop now, and updates the progress.
 //
-// A pod gets its own grace, at most MaxGrace, at most the period of its class, and all of that
-// whenever it begins: so a pod of a class with a period begins, at the latest, when its grace
-// still fits into that, even if a pod that depends on it has not ended. A pod belongs to the
-// class of its priority, or to that of a pod that depends on it, if that is higher. Pods that
-// depend on one another in a circle do not wait for each other.
+// MaxGrace and the period of its class limit the grace period of a pod. A pod stops when the pods
+// that depend on it have ended. In a class with a period, it stops earlier if its grace period
+// would otherwise end after that period. A pod belongs to the class of its priority or, if that is
+// higher, to the class of a pod that depends on it. Pods that depend on each other in a circle do
+// not wait for each other.
 func (o Order) Next(pods []Pod, p *Progress, now time.Time) (d Decision) {
 	s, left := o.sort(pods), false
 	for _, class := range s.classes() {
@@ -135,7 +134,7 @@ func (o Order) Next(pods []Pod, p *Progress, now time.Time) (d Decision) {
 		if len(o.Classes) > 0 {
 			return d
 		}
-		if next := p.since.Add(longestTurn); class == p.class && now.Before(next) {
+		if next := p.since.Add(longestDelay); class == p.class && now.Before(next) {
 			d.again(next)
 			return d
 		}
@@ -155,19 +154,21 @@ func (d *Decision) again(at time.Time) {
 type sorted struct {
 	Order
 	pods      []Pod
-	class     []int32 // of each pod: the priority that names the class
+	class     []int32 // of each pod: the priority of the class
 	component []int   // of each pod; the pods of a circle share one
 }
 
 func (o Order) sort(pods []Pod) *sorted {
 	s := &sorted{o, pods, make([]int32, len(pods)), make([]int, len(pods))}
 	for n, members := range cycle.Components(len(pods), func(i int) []int { return pods[i].Dependents }) {
-		top := int32(math.MinInt32)
 		for _, i := range members {
 			s.component[i] = n
+		}
+		top := int32(math.MinInt32)
+		for _, i := range members {
 			top = max(top, o.classOf(pods[i].Priority))
 			for _, j := range pods[i].Dependents {
-				if s.component[j] != n || !slices.Contains(members, j) { // of an earlier component: its class is known
+				if s.component[j] != n { // of an earlier component: its class is known
 					top = max(top, s.class[j])
 				}
 			}
@@ -179,7 +180,7 @@ func (o Order) sort(pods []Pod) *sorted {
 	return s
 }
 
-// classOf returns the priority that names the class of a priority.
+// classOf returns the priority of the class that pods of a priority belong to.
 func (o Order) classOf(priority int32) int32 {
 	if len(o.Classes) == 0 {
 		return priority
@@ -210,7 +211,7 @@ func (s *sorted) live(class int32) (list []int) {
 	return list
 }
 
-// period is how long the class of pod i may take; ok is false if there is no limit.
+// period returns the period of the class of pod i; ok is false if the class has none.
 func (s *sorted) period(i int) (d time.Duration, ok bool) {
 	for _, c := range s.Classes {
 		if c.Priority == s.class[i] {
@@ -220,7 +221,7 @@ func (s *sorted) period(i int) (d time.Duration, ok bool) {
 	return 0, false
 }
 
-// limit is the most seconds that pod i gets, beside its own grace.
+// limit returns the maximum of the grace period of pod i, in seconds.
 func (s *sorted) limit(i int) int64 {
 	limit := int64(math.MaxInt64)
 	if s.MaxGrace != nil {
@@ -232,24 +233,25 @@ func (s *sorted) limit(i int) int64 {
 	return limit
 }
 
+// grace returns the grace period of pod i, limited.
 func (s *sorted) grace(i int) time.Duration {
-	const longest = int64(math.MaxInt64 / time.Second / 4) // a time that can be added
+	const longest = int64(math.MaxInt64 / time.Second / 4) // more could overflow when it is added to a time
 	return time.Duration(min(max(s.pods[i].Grace, 0), s.limit(i), longest)) * time.Second
 }
 
-// end is until when the other classes, and the pods that pod i depends on, wait for it.
+// end returns when the other classes, and the pods that pod i depends on, stop waiting for pod i.
 func (s *sorted) end(i int, begun time.Time, p Progress) time.Time {
 	if d, ok := s.period(i); ok {
 		if s.class[i] == p.class {
 			return p.since.Add(d)
 		}
-		return begun.Add(s.grace(i)) // it came after the time of its class
+		return begun.Add(s.grace(i)) // a higher class has started already
 	}
 	return begun.Add(s.grace(i) + overtime)
 }
 
-// waits reports whether pod i waits for a pod that depends on it, and until when at the latest;
-// zero is no limit.
+// waits reports whether pod i waits for a pod that depends on it. At latest it stops anyway; zero
+// is no limit.
 func (s *sorted) waits(i int, p Progress, now time.Time) (latest time.Time, waits bool) {
 	if d, ok := s.period(i); ok {
 		latest = p.since.Add(d - s.grace(i))

@@ -119,6 +119,10 @@ func TestNext_Nodes_StopInOrder(t *testing.T) {
 		"a circle waits only for others": {Order{}, []fakePod{
 			{name: "a", grace: 5, takes: 1, on: []string{"b"}}, {name: "b", grace: 5, takes: 1, on: []string{"a"}}, {name: "c", grace: 5, takes: 1, on: []string{"a"}},
 		}, "0 stop b grace=5|0 stop c grace=5|1 ended b|1 ended c|1 stop a grace=5|2 ended a|2 done|"},
+		"a circle below priority 0 stops before higher priorities": {Order{}, []fakePod{
+			{name: "high", priority: -5, grace: 5, takes: 1},
+			{name: "a", priority: -10, grace: 5, takes: 1, on: []string{"b"}}, {name: "b", priority: -10, grace: 5, takes: 1, on: []string{"a"}},
+		}, "0 stop a grace=5|0 stop b grace=5|1 ended a|1 ended b|1 stop high grace=5|2 ended high|2 done|"},
 		"a long grace delays the next priority by ten minutes": {Order{}, []fakePod{
 			{name: "vm", grace: 86400, takes: 3600}, {name: "web", priority: 10, grace: 30, takes: 2},
 		}, "0 stop vm grace=86400|600 stop web grace=30|602 ended web|3600 ended vm|3600 done|"},

@@ -1,7 +1,8 @@
 // Package logind delays a shutdown of the machine with an inhibitor of systemd-logind, so that
 // pods can stop before (C-1.36.1).
 //
-// The one rule: only logind is believed. Any local user may send signals on the system bus.
+// The one rule: a signal counts only if logind sent it. Any local user may send signals on the
+// system bus.
 package logind
 
 import (
@@ -26,8 +27,7 @@ const (
 	preparing = "PrepareForShutdown"
 )
 
-// dropIn raises logind's longest delay. It is below /run: it is gone after the next boot, and
-// written again when it is needed.
+// dropIn raises logind's longest delay. It is below /run, so that the next boot removes it.
 const dropIn = "/run/systemd/logind.conf.d/99-nodectl.conf"
 
 // Config configures Watch.
@@ -41,13 +41,13 @@ type Config struct {
 	// Idle is called when the machine does not shut down: at first, and when a shutdown was
 	// cancelled.
 	Idle func(ctx context.Context) error
-	// Lost is called when what the last call of Begin or Idle says is not known any more: logind
-	// does not answer.
+	// Lost is called when logind does not answer: until the next call of Begin or Idle it is not
+	// known whether the machine shuts down.
 	Lost func()
 	Log  *slog.Logger
 }
 
-// The delay before a lost connection is made again grows from retryFirst to retryMax.
+// The delay before Watch connects again grows from retryFirst to retryMax.
 const (
 	retryFirst = time.Second // C-1.36.5
 	retryMax   = time.Minute
@@ -85,7 +85,7 @@ type session struct {
 	conn     *dbus.Conn
 	lock     *os.File // the inhibitor; nil: none is held
 	ended    <-chan struct{}
-	watching bool // the first state of the machine was read
+	watching bool // the state of the machine was read once
 }
 
 func (s *session) run(ctx context.Context) (err error) {
@@ -135,8 +135,8 @@ func (s *session) run(ctx context.Context) (err error) {
 	}
 }
 
-// isPreparing reads a signal; ok is false if it is not one of logind about a shutdown. The bus
-// applies match rules to broadcasts only: a signal to this connection may be of anyone.
+// isPreparing reads a signal; ok is false if it is not a signal of logind about a shutdown. The
+// bus applies match rules to broadcasts only: any local user may send a signal to this connection.
 func (s *session) isPreparing(ctx context.Context, signal *dbus.Signal) (now, ok bool) {
 	if signal.Path != object || signal.Name != manager+"."+preparing || len(signal.Body) != 1 {
 		return false, false
@@ -151,7 +151,7 @@ func (s *session) isPreparing(ctx context.Context, signal *dbus.Signal) (now, ok
 	return now, ok
 }
 
-// handle handles a shutdown that begins, or that there is none.
+// handle calls Begin if the machine shuts down. Otherwise it calls Idle and takes an inhibitor.
 func (s *session) handle(ctx context.Context, shutdown bool) error {
 	if shutdown {
 		s.Log.Warn("The machine shuts down: stopping all pods")
@@ -186,7 +186,7 @@ func (s *session) release() {
 	}
 }
 
-// allowDelay makes logind's longest delay long enough.
+// allowDelay raises logind's longest delay to s.Delay, if it is shorter.
 func (s *session) allowDelay(ctx context.Context) error {
 	if is, err := s.longestDelay(ctx); err != nil || is >= s.Delay {
 		return err
