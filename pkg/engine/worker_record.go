@@ -176,7 +176,7 @@ func (w *worker) refuse(ctx context.Context, want *pod.Spec) error {
 		return err
 	}
 	w.rec.Terminal, w.rec.TerminalReason = v1.PodFailed, w.update.refused.reason
-	w.rec.TerminalMessage = status.Rejected + w.update.refused.message
+	w.rec.TerminalMessage = status.RejectedPrefix + w.update.refused.message
 	return nil
 }
 

@@ -166,16 +166,16 @@ func counts(of v1.PodStatus) (kept v1.PodStatus) {
 
 func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 	notes := status.Notes{
-		Trouble:        v.Trouble,
-		Backoff:        p.Backoff,
-		RefusedReason:  w.update.refused.reason,
-		RefusedMessage: w.update.refused.message,
-		RefusedFinal:   w.update.refused.final,
-		ResizeReason:   w.update.resize.reason,
-		ResizeMessage:  w.update.resize.message,
-		Waits:          w.update.waits,
-		ContainerNotes: w.rec.ContainerNotes,
-		TerminalReason: w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
+		Trouble:            v.Trouble,
+		Backoff:            p.Backoff,
+		NotAdmittedReason:  w.update.refused.reason,
+		NotAdmittedMessage: w.update.refused.message,
+		Rejected:           w.update.refused.final,
+		ResizeReason:       w.update.resize.reason,
+		ResizeMessage:      w.update.resize.message,
+		Waits:              w.update.waits,
+		ContainerNotes:     w.rec.ContainerNotes,
+		TerminalReason:     w.rec.TerminalReason, TerminalMessage: w.rec.TerminalMessage,
 		Disrupted:   status.DisruptedBy(&w.rec.Record),
 		StartTime:   w.rec.StartTime,
 		Instance:    w.rec.Instance,
@@ -188,7 +188,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		notes.Allocated, notes.ResizeError = v.Want.Pod.Spec.Resources, w.lowered.err
 	}
 	if v.Forbidden != "" {
-		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = cmp.Or(w.update.halt.Reason, eventForbidden), v.Forbidden, false
+		notes.NotAdmittedReason, notes.NotAdmittedMessage, notes.Rejected = cmp.Or(w.update.halt.Reason, eventForbidden), v.Forbidden, false
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old instance has stopped: the status is that of the next one.

@@ -24,7 +24,7 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	foreign := b.foreign()
 	containers := b.containersReady(st)
 	list := []v1.PodCondition{
-		{Type: v1.PodReadyToStartContainers, Status: truth(b.sandboxReady())},
+		{Type: v1.PodReadyToStartContainers, Status: truth(b.readyToStart())},
 		b.initializedCondition(st),
 		b.ready(containers, foreign),
 		containers,
@@ -64,8 +64,9 @@ func (b *build) disruption(st *v1.PodStatus) *v1.PodCondition {
 	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message}
 }
 
-// foreign returns the conditions of other owners (C-1.26.18): as an API server has them, else
-// as reported before. A shared condition of an API server's pod stays.
+// foreign returns the conditions of other owners (C-1.26.18): for a pod of an API server those
+// that the server has, for another pod those reported before. The node and others may set
+// DisruptionTarget: a pod of an API server keeps it, and another pod does not.
 func (b *build) foreign() []v1.PodCondition {
 	var list []v1.PodCondition
 	for _, c := range b.want.Pod.Status.Conditions {
@@ -105,8 +106,8 @@ func truth(b bool) v1.ConditionStatus {
 	return v1.ConditionFalse
 }
 
-// sandboxReady reports the PodReadyToStartContainers condition (C-1.26.22).
-func (b *build) sandboxReady() bool {
+// readyToStart reports whether the condition PodReadyToStartContainers is True (C-1.26.22).
+func (b *build) readyToStart() bool {
 	s := b.have.Sandbox
 	if !b.SandboxReady() || !b.HasNewestSandbox() {
 		return false
@@ -192,17 +193,17 @@ func (b *build) ready(containers v1.PodCondition, foreign []v1.PodCondition) v1.
 	if c.Status != v1.ConditionTrue {
 		return c
 	}
-	var shut []string
+	var notTrue []string
 	for _, gate := range b.want.Pod.Spec.ReadinessGates {
 		switch g := find(foreign, gate.ConditionType); {
 		case g == nil:
-			shut = append(shut, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
+			notTrue = append(notTrue, fmt.Sprintf("corresponding condition of pod readiness gate %q does not exist.", gate.ConditionType))
 		case g.Status != v1.ConditionTrue:
-			shut = append(shut, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %s", gate.ConditionType, g.Status))
+			notTrue = append(notTrue, fmt.Sprintf("the status of pod readiness gate %q is not \"True\", but %s", gate.ConditionType, g.Status))
 		}
 	}
-	if len(shut) > 0 {
-		c.Status, c.Reason, c.Message = v1.ConditionFalse, gatesNotReady, strings.Join(shut, ", ")
+	if len(notTrue) > 0 {
+		c.Status, c.Reason, c.Message = v1.ConditionFalse, gatesNotReady, strings.Join(notTrue, ", ")
 	}
 	return c
 }

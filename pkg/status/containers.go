@@ -23,8 +23,8 @@ const (
 	completed         = "Completed"
 )
 
-// exitLost is the exit code of a container whose exit was not observed (C-1.26.1), and
-// notLocated the message of one that must have a terminated state.
+// The exit code and the message of a container that must have a terminated state, and whose exit
+// was not observed (C-1.26.1).
 const (
 	exitLost   = 137
 	notLocated = "The container could not be located when the pod was terminated"
@@ -34,8 +34,9 @@ const (
 // container gets an equal part (C-1.26.11).
 const podMessages = 12 << 10
 
+// regular returns the status of a regular container.
 func (b *build) regular(c *v1.Container) v1.ContainerStatus {
-	st := b.container(c)
+	st := b.newStatus(c)
 	r, ok := b.Container(c.Name)
 	switch {
 	case ok:
@@ -44,24 +45,24 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name]) // C-1.26.4
 	default:
-		b.neverSeen(&st)
+		b.missing(&st)
 	}
 	b.overrideWaiting(&st, c, r, b.mayRestart(c, &st))
-	b.judge(&st, c, r)
+	b.setProbed(&st, c, r)
 	return st
 }
 
-// initContainer is regular for an init container. A container in an older sandbox is history:
-// the init containers run again in each sandbox (C-1.20.9).
+// initContainer returns the status of an init container. Of a container in an older sandbox only
+// the exit counts, as the last state: init containers run again in each sandbox (C-1.20.9).
 func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
-	st := b.container(c)
+	st := b.newStatus(c)
 	r, ok := b.Container(c.Name)
 	sidecar := pod.Restartable(c)
 	switch {
 	case ok && (b.InSandbox(r) || b.have.Sandbox == nil):
 		b.fromRecord(&st, c, r)
 	case !ok && b.removedToRestart(&st):
-	case !ok && !sidecar && !b.ruled && b.initialised && len(b.have.Containers) > 0:
+	case !ok && !sidecar && !b.exitedByRule && b.initDone && len(b.have.Containers) > 0:
 		if b.old[c.Name].State.Terminated != nil {
 			keepEnd(&st, b.old[c.Name])
 		} else {
@@ -78,13 +79,13 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	case (b.have.Sandbox == nil || b.over) && b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name])
 	default:
-		b.neverSeen(&st)
+		b.missing(&st)
 	}
 	end := st.State.Terminated
 	done := end != nil && end.ExitCode == 0
 	b.overrideWaiting(&st, c, r, b.mayRestart(c, &st) && (sidecar || !done))
 	if sidecar {
-		b.judge(&st, c, r)
+		b.setProbed(&st, c, r)
 	} else {
 		st.Started = new(st.State.Running != nil)
 		st.Ready = done
@@ -92,10 +93,10 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// ephemeral is regular for an ephemeral container: it runs once, and does not affect the pod.
+// ephemeral returns the status of an ephemeral container. It runs once.
 func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	c := (*v1.Container)(&e.EphemeralContainerCommon)
-	st := b.container(c)
+	st := b.newStatus(c)
 	r, ok := b.Container(c.Name)
 	switch {
 	case ok:
@@ -103,14 +104,14 @@ func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name])
 	default:
-		b.neverSeen(&st)
+		b.missing(&st)
 	}
 	b.overrideWaiting(&st, c, r, st.State.Waiting != nil && !b.notes.Terminating)
 	return st
 }
 
-// container begins a status: name, image, mounts, and the count that only rises (I4).
-func (b *build) container(c *v1.Container) v1.ContainerStatus {
+// newStatus returns a status with name, image, mounts and restart count, which only rises (I4).
+func (b *build) newStatus(c *v1.Container) v1.ContainerStatus {
 	st := v1.ContainerStatus{Name: c.Name, Image: c.Image, RestartCount: b.old[c.Name].RestartCount}
 	if r, ok := b.have.Containers[c.Name]; ok {
 		st.RestartCount = max(st.RestartCount, int32(r.Restarts))
@@ -130,7 +131,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 	st.ContainerID = b.containerID(r)
 	st.Image = cmp.Or(r.Image, st.Image)
 	st.ImageID = r.ImageID
-	st.LastTerminationState = b.lastEnd(st.Name, st.ContainerID)
+	st.LastTerminationState = b.lastTermination(st.Name, st.ContainerID)
 	b.resources(st, c, r)
 	if r.StopSignal != "" {
 		st.StopSignal = new(v1.Signal(r.StopSignal))
@@ -146,7 +147,7 @@ func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Contai
 			st.State.Waiting = b.waiting() // not running before the hook has ended (C-1.22.6)
 		case hook == pod.HookFailed:
 			st.State.Waiting = hookFailed()
-		default: // a hook that was removed from the spec is not waited for
+		default: // also if the spec no longer has the hook
 			st.State.Running = &v1.ContainerStateRunning{StartedAt: seconds(r.StartedAt)}
 		}
 	case pod.StateExited:
@@ -178,8 +179,8 @@ func mountsOf(c *v1.Container, mode func(v1.VolumeMount) v1.RecursiveReadOnlyMod
 	return all
 }
 
-// recursiveSoFar is recursive for a container that does not exist: Enabled where the spec
-// demands it. IfPossible keeps the mode last reported: only a created container shows what
+// recursiveSoFar returns the recursive mode of a read-only mount while its container does not
+// exist. With IfPossible it is the mode last reported, since only a created container shows what
 // the runtime can do.
 func recursiveSoFar(m v1.VolumeMount, old v1.ContainerStatus) v1.RecursiveReadOnlyMode {
 	if m.RecursiveReadOnly == nil || m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone {
@@ -196,8 +197,8 @@ func recursiveSoFar(m v1.VolumeMount, old v1.ContainerStatus) v1.RecursiveReadOn
 	return v1.RecursiveReadOnlyDisabled
 }
 
-// recursive returns whether the mounts beneath a read-only mount are read-only too, as the
-// runtime shows them.
+// recursive returns the recursive mode of a read-only mount of a container, as the runtime shows
+// it.
 func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
 	at := m.MountPath
 	if !path.IsAbs(at) {
@@ -209,9 +210,9 @@ func recursive(m v1.VolumeMount, r pod.Container) v1.RecursiveReadOnlyMode {
 	return v1.RecursiveReadOnlyDisabled
 }
 
-// lastEnd returns how the container before id exited: by the newest older container, else as
-// reported before.
-func (b *build) lastEnd(name, id string) v1.ContainerState {
+// lastTermination returns the exit of the newest container of that name before the one with id:
+// as the runtime shows it, else as it was reported before.
+func (b *build) lastTermination(name, id string) v1.ContainerState {
 	for _, r := range b.have.Dead {
 		if r.Name == name && r.State == pod.StateExited && b.Owns(r) {
 			return v1.ContainerState{Terminated: b.terminated(r)}
@@ -230,9 +231,9 @@ func (b *build) lastEnd(name, id string) v1.ContainerState {
 	return v1.ContainerState{}
 }
 
-// neverSeen is the status of a container that does not exist: not created yet, or lost
-// (C-1.26.2, C-1.26.3).
-func (b *build) neverSeen(st *v1.ContainerStatus) {
+// missing fills in the status of a container that does not exist: it was not created yet, or is
+// lost (C-1.26.2, C-1.26.3).
+func (b *build) missing(st *v1.ContainerStatus) {
 	old := b.old[st.Name]
 	st.State.Waiting = b.waiting()
 	st.LastTerminationState = old.LastTerminationState
@@ -250,8 +251,8 @@ func (b *build) neverSeen(st *v1.ContainerStatus) {
 	}
 }
 
-// waiting is the waiting state of a container that is not created yet. Its message says what
-// delays the whole pod.
+// waiting returns the waiting state of a container that is not created yet. Its message says why
+// the whole pod waits.
 func (b *build) waiting() *v1.ContainerStateWaiting {
 	w := &v1.ContainerStateWaiting{Reason: containerCreating}
 	if len(b.want.Pod.Spec.InitContainers) > 0 {
@@ -259,8 +260,8 @@ func (b *build) waiting() *v1.ContainerStateWaiting {
 	}
 	trouble := b.notes.Trouble[""]
 	switch {
-	case b.refused():
-		w.Message = b.notes.RefusedMessage
+	case b.notAdmitted():
+		w.Message = b.notes.NotAdmittedMessage
 	case b.waitsForPod():
 		w.Message = b.notes.Waits
 	case trouble.Reason != "":
@@ -310,7 +311,7 @@ func (b *build) overrideWaiting(st *v1.ContainerStatus, c *v1.Container, r pod.C
 		st.LastTerminationState = v1.ContainerState{Terminated: st.State.Terminated}
 	}
 	st.State = v1.ContainerState{Waiting: w}
-	if r.ID == "" { // no container exists: the one that exited is forgotten
+	if r.ID == "" { // the container that exited was removed
 		st.ContainerID, st.ImageID, st.AllocatedResources, st.Resources, st.User = "", "", nil, nil, nil
 	}
 }

@@ -28,28 +28,28 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 // notesYAML is notes.yaml: what the worker knows. Times are "how long ago", future ones "in".
 // ContainerNotes are by container ID, everything else by container name.
 type notesYAML struct {
-	Trouble         map[string]pod.Trouble        `json:"trouble"`
-	Backoff         map[string]backoffYAML        `json:"backoff"`
-	Health          map[string]pod.ProbeStatus    `json:"health"`  // of readiness
-	Startup         map[string]pod.ProbeStatus    `json:"startup"` //
-	ContainerNotes  map[string]pod.ContainerNotes `json:"lives"`
-	RefusedReason   string                        `json:"refusedReason"`
-	RefusedMessage  string                        `json:"refusedMessage"`
-	RefusedFinal    bool                          `json:"refusedFinal"`
-	Waits           string                        `json:"waits"`
-	NetworkWait     string                        `json:"networkWait"`
-	ResizeReason    string                        `json:"resizeReason"`
-	ResizeMessage   string                        `json:"resizeMessage"`
-	ResizeError     string                        `json:"resizeError"`
-	Allocated       *v1.ResourceRequirements      `json:"allocated"`
-	StartTime       string                        `json:"startTime"`
-	Instance        int                           `json:"instance"`
-	Terminal        v1.PodPhase                   `json:"terminal"`
-	TerminalReason  string                        `json:"terminalReason"`
-	TerminalMessage string                        `json:"terminalMessage"`
-	Terminating     bool                          `json:"terminating"`
-	HostIPs         []string                      `json:"hostIPs"`
-	RuntimeName     string                        `json:"runtimeName"`
+	Trouble            map[string]pod.Trouble        `json:"trouble"`
+	Backoff            map[string]backoffYAML        `json:"backoff"`
+	Health             map[string]pod.ProbeStatus    `json:"health"`  // of readiness
+	Startup            map[string]pod.ProbeStatus    `json:"startup"` //
+	ContainerNotes     map[string]pod.ContainerNotes `json:"lives"`
+	NotAdmittedReason  string                        `json:"notAdmittedReason"`
+	NotAdmittedMessage string                        `json:"notAdmittedMessage"`
+	Rejected           bool                          `json:"rejected"`
+	Waits              string                        `json:"waits"`
+	NetworkWait        string                        `json:"networkWait"`
+	ResizeReason       string                        `json:"resizeReason"`
+	ResizeMessage      string                        `json:"resizeMessage"`
+	ResizeError        string                        `json:"resizeError"`
+	Allocated          *v1.ResourceRequirements      `json:"allocated"`
+	StartTime          string                        `json:"startTime"`
+	Instance           int                           `json:"instance"`
+	Terminal           v1.PodPhase                   `json:"terminal"`
+	TerminalReason     string                        `json:"terminalReason"`
+	TerminalMessage    string                        `json:"terminalMessage"`
+	Terminating        bool                          `json:"terminating"`
+	HostIPs            []string                      `json:"hostIPs"`
+	RuntimeName        string                        `json:"runtimeName"`
 }
 
 type backoffYAML struct {
@@ -221,7 +221,7 @@ func read(arc *txtar.Archive) (fixture, error) {
 	s.health = pod.Health{Ready: y.Health, Started: y.Startup}
 	s.notes = status.Notes{
 		Trouble: y.Trouble, ContainerNotes: y.ContainerNotes,
-		RefusedReason: y.RefusedReason, RefusedMessage: y.RefusedMessage, RefusedFinal: y.RefusedFinal,
+		NotAdmittedReason: y.NotAdmittedReason, NotAdmittedMessage: y.NotAdmittedMessage, Rejected: y.Rejected,
 		Waits: y.Waits, NetworkWait: y.NetworkWait, ResizeReason: y.ResizeReason, ResizeMessage: y.ResizeMessage, Allocated: y.Allocated, ResizeError: y.ResizeError,
 		Instance: y.Instance, Terminal: y.Terminal, TerminalReason: y.TerminalReason, TerminalMessage: y.TerminalMessage,
 		Terminating: y.Terminating, HostIPs: y.HostIPs, RuntimeName: y.RuntimeName,

@@ -150,8 +150,8 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 	if rapid.IntRange(0, 9).Draw(t, "ends") == 0 {
 		notes.Terminal, notes.TerminalReason = v1.PodFailed, "DeadlineExceeded"
 	}
-	if rapid.IntRange(0, 9).Draw(t, "refused") == 0 {
-		notes.RefusedReason, notes.RefusedMessage, notes.RefusedFinal = "NodePorts", "taken", rapid.Bool().Draw(t, "final")
+	if rapid.IntRange(0, 9).Draw(t, "notAdmitted") == 0 {
+		notes.NotAdmittedReason, notes.NotAdmittedMessage, notes.Rejected = "NodePorts", "taken", rapid.Bool().Draw(t, "final")
 	}
 	notes.Terminating = rapid.IntRange(0, 9).Draw(t, "goes") == 0
 	health := pod.Health{Ready: map[string]pod.ProbeStatus{}, Started: map[string]pod.ProbeStatus{}}

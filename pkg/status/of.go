@@ -21,30 +21,29 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Notes is what the worker knows beside what it read. The zero value is a pod without
+// Notes is what Of needs to know of a pod and cannot observe. The zero value is a pod without
 // problems.
 type Notes struct {
 	// Trouble holds failures by container name; "" is the pod as a whole.
 	Trouble map[string]pod.Trouble
 	// Backoff holds the crash back-offs by container name.
 	Backoff map[string]podview.Backoff
-	// RefusedReason and RefusedMessage say why admission does not admit the pod; both are
-	// empty when it does. A pod that is not admitted is Pending, and is judged again.
-	RefusedReason, RefusedMessage string
-	// RefusedFinal says that the pod was rejected: it is Failed.
-	RefusedFinal bool
-	// TerminalReason and TerminalMessage are the pod's, beside Terminal.
+	// NotAdmittedReason and NotAdmittedMessage say why the pod is not admitted; both are empty
+	// when it is. Such a pod is Pending until it is admitted.
+	NotAdmittedReason, NotAdmittedMessage string
+	// Rejected says that the pod is never admitted: it is Failed.
+	Rejected bool
+	// TerminalReason and TerminalMessage are the status reason and message of the phase Terminal.
 	TerminalReason, TerminalMessage string
-	// Disrupted is why the node ended the pod before its time, see DisruptedBy; "": it did
-	// not.
+	// Disrupted is the message of the DisruptionTarget condition (DisruptedBy); "" is no such
+	// condition.
 	Disrupted string
 	// ContainerNotes holds container notes, which cannot be observed, by container ID.
 	ContainerNotes map[string]pod.ContainerNotes
 	// Waits says which pod this one waits for before it starts; "" when none.
 	Waits string
 	// ResizeReason and ResizeMessage say why the pod does not get the resources that its spec
-	// names: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2); "" when it does, or
-	// will.
+	// names: v1.PodReasonDeferred, v1.PodReasonInfeasible (C-1.34.2); "" when it gets them.
 	ResizeReason, ResizeMessage string
 	// ResizeError says why the limits of the pod as a whole could not be lowered; "" when they
 	// could.
@@ -52,7 +51,7 @@ type Notes struct {
 	// Allocated are the resources of the pod as a whole that it has while a resize is pending;
 	// nil: those of its spec.
 	Allocated *v1.ResourceRequirements
-	// NetworkWait says that the pod waits for the network, and why.
+	// NetworkWait says why the pod waits for the network; "" when it does not.
 	NetworkWait string
 	// StartTime is when the instance was first acknowledged; zero takes the one
 	// reported before, else now.
@@ -75,9 +74,9 @@ type Notes struct {
 // Of returns the status of one pod (C-1.26). before is the status last reported of the pod,
 // or zero: restart counts and transition times come from it. If it is of the same instance
 // (by its start time), so do final phases and the exits of containers. want is never nil: for
-// a pod to remove it is the recorded spec. The spec of an API server's pod brings the
-// conditions of other owners, and replaces a zero before. Times are whole seconds (C-1.27.4),
-// so equal states give equal statuses.
+// a pod to remove it is the recorded spec. The status that an API server has of its pod is in
+// want: it gives the conditions of other owners, and before if that is zero. Times are whole
+// seconds (C-1.27.4), so equal states give equal statuses.
 func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
 	b := newBuild(want, have, health, before, n, now)
 	st := v1.PodStatus{
@@ -123,17 +122,18 @@ type build struct {
 	notes  Notes
 	now    time.Time
 
-	// same says that before is of this instance: only then the exits in it are still true.
-	// Counts and transition times always are.
+	// same says that before is of this instance. If not, only the restart counts and the
+	// transition times of before are still true.
 	same bool
 	old  map[string]v1.ContainerStatus // of before, by container name
-	// over says that the instance has terminated: nothing of it runs again.
+	// over says that the instance has terminated: none of its containers starts again.
 	over bool
-	// initialised says that the init containers have had their turn.
-	initialised bool
-	// ruled says that a container exited by a rule that restarts them all; restarting, that
-	// the restart is under way or has just removed the last of them.
-	ruled, restarting bool
+	// initDone says that the init containers are done.
+	initDone bool
+	// exitedByRule says that a container exited by a rule that restarts all containers.
+	exitedByRule bool
+	// restarting says that exitedByRule holds, or did for the status before.
+	restarting bool
 	// messageLimit is how long a termination message may be, in bytes.
 	messageLimit int
 }
@@ -156,10 +156,10 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	}
 	spec := &want.Pod.Spec
 	b.messageLimit = podMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
-	b.initialised = b.Initialized(b.hasStarted)
+	b.initDone = b.Initialized(b.passedStartup)
 	b.over = pod.IsPhaseTerminal(n.Terminal) || pod.IsPhaseTerminal(b.reported())
-	b.ruled = b.endedByRule()
-	b.restarting = b.ruled || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
+	b.exitedByRule = b.hasExitByRule()
+	b.restarting = b.exitedByRule || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b
 }
 
@@ -188,9 +188,9 @@ func (b *build) startTime() *metav1.Time {
 	return new(seconds(b.now))
 }
 
-// addresses fills in the host's and the pod's addresses. A pod on the host network has the
-// host's, standalone too (unlike C-1.26.24). Addresses stay after their sandbox is gone
-// (C-1.28.10).
+// addresses fills in the addresses of the host and of the pod. A pod on the host network has
+// those of the host. Unlike the kubelet (C-1.26.24), the status has both also without an API
+// server. A pod keeps its addresses when its sandbox is gone (C-1.28.10).
 func (b *build) addresses(st *v1.PodStatus) {
 	for _, ip := range onePerFamily(b.notes.HostIPs) {
 		st.HostIPs = append(st.HostIPs, v1.HostIP{IP: ip})

@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Rejected precedes the message of a pod that admission rejected (Failed).
-const Rejected = "Pod was rejected: "
+// RejectedPrefix begins the status message of a rejected pod.
+const RejectedPrefix = "Pod was rejected: "
 
 // TerminatedByShutdown is the reason of a pod of an API server that a shutdown of the node has
 // ended, and ShutdownMessage its message (C-1.36.2).
@@ -22,9 +22,9 @@ const (
 // WaitsForPod is the reason of a pod that waits for another (AnnotationDependsOn).
 const WaitsForPod = "WaitsForPod"
 
-// DisruptedBy returns why the node ended the recorded instance before its time, "" if it did not:
-// the message of the pod's DisruptionTarget condition (C-1.35.7). A limit of the pod's own
-// storage is no disruption.
+// DisruptedBy returns the message of the DisruptionTarget condition of the recorded instance, "" if
+// it has no such condition. An instance has it if it was evicted because the node was short of a
+// resource (C-1.35.7), but not if it exceeded a limit of its own.
 func DisruptedBy(rec *pod.Record) string {
 	if e := rec.Evicted(); e != nil && e.Condition != "" {
 		return rec.TerminalMessage
@@ -40,10 +40,10 @@ func (b *build) phase(st *v1.PodStatus) {
 		st.Phase = reported
 	case pod.IsPhaseTerminal(b.notes.Terminal):
 		st.Phase = b.notes.Terminal
-	case b.refused() && b.notes.RefusedFinal:
-		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.RefusedReason, Rejected+b.notes.RefusedMessage
-	case b.refused():
-		st.Phase, st.Reason, st.Message = v1.PodPending, b.notes.RefusedReason, b.notes.RefusedMessage
+	case b.notAdmitted() && b.notes.Rejected:
+		st.Phase, st.Reason, st.Message = v1.PodFailed, b.notes.NotAdmittedReason, RejectedPrefix+b.notes.NotAdmittedMessage
+	case b.notAdmitted():
+		st.Phase, st.Reason, st.Message = v1.PodPending, b.notes.NotAdmittedReason, b.notes.NotAdmittedMessage
 	case b.waitsForPod():
 		st.Phase, st.Reason, st.Message = v1.PodPending, WaitsForPod, b.notes.Waits
 	default:
@@ -69,35 +69,35 @@ func (b *build) reported() v1.PodPhase {
 // end completes the status of a terminated pod: no container of it is waiting.
 func (b *build) end(st *v1.PodStatus) {
 	if !b.over {
-		b.over, b.ruled, b.restarting = true, false, false
+		b.over, b.exitedByRule, b.restarting = true, false, false
 		b.containers(st)
 	}
 	if st.Reason == "" && b.same && b.before.Phase == st.Phase {
 		st.Reason, st.Message = b.before.Reason, b.before.Message // C-1.26.16
 	}
-	if b.rejected(st.Phase) {
+	if b.wasRejected(st.Phase) {
 		st.InitContainerStatuses, st.ContainerStatuses, st.EphemeralContainerStatuses = nil, nil, nil
 		return
 	}
 	b.terminateAll(st)
 }
 
-// refused reports whether the pod is not admitted. A running pod stays admitted.
-func (b *build) refused() bool {
-	return b.notes.RefusedReason+b.notes.RefusedMessage != "" && !b.HasNewestSandbox()
+// notAdmitted reports whether the pod is not admitted. A running pod stays admitted.
+func (b *build) notAdmitted() bool {
+	return b.notes.NotAdmittedReason+b.notes.NotAdmittedMessage != "" && !b.HasNewestSandbox()
 }
 
 // waitsForPod reports whether this pod waits for another one before it starts.
 func (b *build) waitsForPod() bool { return b.notes.Waits != "" && !b.HasNewestSandbox() }
 
-// rejected reports whether the pod was rejected before any container was created: then it has
-// no container statuses.
-func (b *build) rejected(phase v1.PodPhase) bool {
+// wasRejected reports whether the pod was rejected before any container was created. Such a pod
+// has no container statuses.
+func (b *build) wasRejected(phase v1.PodPhase) bool {
 	if phase != v1.PodFailed || !b.have.Empty() {
 		return false
 	}
 	before := b.same && b.before.Phase == v1.PodFailed && len(b.before.ContainerStatuses) == 0
-	return before || b.refused() && b.notes.RefusedFinal
+	return before || b.notAdmitted() && b.notes.Rejected
 }
 
 // tally counts containers by what they mean for the phase (C-1.26.12).
@@ -126,7 +126,7 @@ func (b *build) tally(st *v1.PodStatus) tally {
 }
 
 func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
-	switch end := lastEnd(s); {
+	switch end := lastExit(s); {
 	case end == nil, s.State.Waiting != nil && end.ExitCode == 0: // it runs again in a new sandbox
 		t.initPending++
 	case end.ExitCode != 0 && b.mayBeFinal(c.Name) && !b.comesBack(c, end):
@@ -134,8 +134,8 @@ func (b *build) tallyInit(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	}
 }
 
-// mayBeFinal reports whether the exit of container name can still be final: in another sandbox
-// the init containers run again (C-1.20.9), if plan makes one.
+// mayBeFinal reports whether the exit of an init container can be final. It cannot if the pod
+// needs another sandbox: the init containers run again there (C-1.20.9).
 func (b *build) mayBeFinal(name string) bool {
 	r, _ := b.Container(name)
 	return b.SandboxReady() && b.InSandbox(r)
@@ -148,14 +148,14 @@ func (t *tally) sidecar(s *v1.ContainerStatus) {
 		if !*s.Started {
 			t.sidecarPending++
 		}
-	case lastEnd(s) == nil:
+	case lastExit(s) == nil:
 		t.sidecarPending++
 		t.waiting++
 	}
 }
 
 func (b *build) tallyRegular(t *tally, c *v1.Container, s *v1.ContainerStatus) {
-	end := lastEnd(s)
+	end := lastExit(s)
 	switch {
 	case s.State.Running != nil:
 		t.running++
@@ -172,9 +172,9 @@ func (b *build) tallyRegular(t *tally, c *v1.Container, s *v1.ContainerStatus) {
 	}
 }
 
-// lastEnd returns the last exit of a container that does not run; nil when it runs or never
+// lastExit returns the last exit of a container that does not run; nil when it runs or never
 // ran.
-func lastEnd(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
+func lastExit(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	switch {
 	case s.State.Running != nil:
 		return nil
@@ -213,23 +213,25 @@ func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	return v1.PodFailed
 }
 
-// terminateAll gives every container of a terminated pod a terminated state, if it had its turn
-// (C-1.27.10). In a static pod with init containers, a regular one must have had its turn:
-// the last init container may have exited with 0 because it was stopped.
+// terminateAll gives the containers of a terminated pod a terminated state (C-1.27.10). An init
+// container keeps its waiting state if neither it nor a later one has started. The regular
+// containers keep it if none of them has started and the init containers are not done. In a
+// static pod these do not count as done: the last one may have exited with 0 because it was
+// stopped.
 func (b *build) terminateAll(st *v1.PodStatus) {
-	turn := func(s v1.ContainerStatus) bool {
+	hasStarted := func(s v1.ContainerStatus) bool {
 		return s.State.Waiting == nil || s.LastTerminationState.Terminated != nil
 	}
-	let := len(st.InitContainerStatuses) == 0 || b.want.Origin.FromAPI() && b.initialised
-	if let || slices.ContainsFunc(st.ContainerStatuses, turn) {
+	initDone := len(st.InitContainerStatuses) == 0 || b.want.Origin.FromAPI() && b.initDone
+	if initDone || slices.ContainsFunc(st.ContainerStatuses, hasStarted) {
 		for i := range st.ContainerStatuses {
 			terminate(&st.ContainerStatuses[i])
 		}
 	}
-	had := false
+	laterStarted := false
 	for i := len(st.InitContainerStatuses) - 1; i >= 0; i-- {
 		s := &st.InitContainerStatuses[i]
-		if had = had || turn(*s); !had {
+		if laterStarted = laterStarted || hasStarted(*s); !laterStarted {
 			continue
 		}
 		terminate(s)

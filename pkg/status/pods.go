@@ -49,7 +49,7 @@ func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, h
 	return pods
 }
 
-// seen is one pod that the runtime shows.
+// seen returns one pod as the runtime shows it.
 func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now time.Time) v1.Pod {
 	spec := specOf(a, reported, rec)
 	var before v1.PodStatus
@@ -57,7 +57,7 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 		before = reported.Status
 	}
 	if rec != nil && rec.StopAsked && reported != nil && !podview.Running(a) {
-		return *reported // it waits for its next instance: only the agent knows for what
+		return *reported // the pod waits to start again, and only the agent knows what for
 	}
 	notes := Notes{HostIPs: hostIPs}
 	if rec != nil {

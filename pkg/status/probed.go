@@ -6,22 +6,23 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// judge fills in started and ready of a container that has probes (C-1.29.16).
-func (b *build) judge(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
-	st.Started = new(st.State.Running != nil && b.hasStarted(c, r))
-	st.Ready = *st.Started && b.isReady(c, r)
+// setProbed fills in Started and Ready of a regular container or a sidecar (C-1.29.16).
+func (b *build) setProbed(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
+	st.Started = new(st.State.Running != nil && b.passedStartup(c, r))
+	st.Ready = *st.Started && b.passedReadiness(c, r)
 }
 
-// hasStarted reports whether the startup probe of a running container has passed. Before the
-// first result it is what was reported of the same container, so that nothing flips when the
-// agent restarts.
-func (b *build) hasStarted(c *v1.Container, r pod.Container) bool {
+// passedStartup reports whether a running container has passed its startup probe, or has none.
+// Until the first result it returns what was last reported of this container, so that Started
+// does not flip when the agent restarts.
+func (b *build) passedStartup(c *v1.Container, r pod.Container) bool {
 	old := b.old[c.Name]
 	return b.HasStarted(c, r, old.Started != nil && *old.Started && old.ContainerID == b.containerID(r))
 }
 
-// isReady is hasStarted for the readiness probe (P16).
-func (b *build) isReady(c *v1.Container, r pod.Container) bool {
+// passedReadiness reports whether a running container passes its readiness probe, or has none.
+// Until the first result it returns what was last reported of this container (P16).
+func (b *build) passedReadiness(c *v1.Container, r pod.Container) bool {
 	if c.ReadinessProbe == nil {
 		return true
 	}

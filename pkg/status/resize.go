@@ -10,8 +10,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// actuated returns the resources the container has, as Spec.Resources formats them: those it
-// was last given, else those it was made with. "" is not known.
+// actuated returns the resources that the container has, as Spec.Resources formats them: those of
+// its last resize, else those it was created with. "" is not known.
 func (b *build) actuated(r pod.Container) string {
 	return cmp.Or(b.notes.ContainerNotes[r.ID].Resources, r.Resources)
 }
@@ -35,11 +35,11 @@ func (b *build) resources(st *v1.ContainerStatus, c *v1.Container, r pod.Contain
 // podResources fills in the resources of the whole pod: the sums over its containers, as the
 // kubelet reports static pods. A pod that is not admitted has none.
 func (b *build) podResources(st *v1.PodStatus) {
-	if b.refused() || len(st.ContainerStatuses) == 0 {
+	if b.notAdmitted() || len(st.ContainerStatuses) == 0 {
 		return
 	}
 	p := *b.want.Pod
-	if b.notes.ResizeReason != "" { // a pending resize was not given
+	if b.notes.ResizeReason != "" { // the containers do not have the resources of their spec yet
 		p.Spec.InitContainers = withResources(p.Spec.InitContainers, st.InitContainerStatuses)
 		p.Spec.Containers = withResources(p.Spec.Containers, st.ContainerStatuses)
 		if p.Spec.Resources != nil && b.notes.Allocated != nil {
@@ -104,8 +104,8 @@ func pointers(list []v1.Container) (all []*v1.Container) {
 	return all
 }
 
-// toResize reports whether a container has other resources than its spec names, of those that
-// can change while it runs. A spec without any may only be built from what the runtime shows.
+// toResize reports whether the CPU or memory of a container is to be changed to that of its spec.
+// A spec without resources changes nothing: specOf may have built it from what the runtime shows.
 func (b *build) toResize(c *v1.Container, r pod.Container) bool {
 	text := b.actuated(r)
 	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 && b.want.Pod.Spec.Resources == nil {

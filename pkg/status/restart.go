@@ -20,7 +20,7 @@ const removedToRestartAll = "The container is removed because RestartAllContaine
 func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	r, ok := b.Container(c.Name)
 	switch {
-	case b.ruled || end.Reason == restartingAll:
+	case b.exitedByRule || end.Reason == restartingAll:
 		return true
 	case !ok && b.SandboxReady(): // like one that never ran
 		return true
@@ -33,10 +33,10 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 	return again
 }
 
-// endedByRule reports whether a container of the newest sandbox exited by a rule that
+// hasExitByRule reports whether a container of the newest sandbox exited by a rule that
 // restarts them all. Such a restart removes that container last; an edit of it meanwhile does
 // not end the restart.
-func (b *build) endedByRule() bool {
+func (b *build) hasExitByRule() bool {
 	if b.notes.Terminating || b.over {
 		return false
 	}
@@ -62,7 +62,7 @@ func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
 		return false
 	}
 	st.State.Waiting = b.waiting()
-	if b.ruled || !b.madeAgain() {
+	if b.exitedByRule || !b.madeAgain() {
 		st.State.Waiting = &v1.ContainerStateWaiting{Reason: restartingAll, Message: removedToRestartAll}
 	}
 	st.LastTerminationState.Terminated = last
@@ -100,7 +100,7 @@ func rulesRestartAll(spec *v1.PodSpec) bool {
 // restartingCondition says whether all containers of the pod are being
 // restarted (C-1.21.3).
 func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
-	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.ruled && !pod.IsPhaseTerminal(st.Phase))}
+	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.exitedByRule && !pod.IsPhaseTerminal(st.Phase))}
 	switch {
 	case c.Status == v1.ConditionTrue:
 		c.Reason, c.Message = "RestartAllContainersStarted", "container exited with restart policy rule"

@@ -16,10 +16,10 @@ type Line struct {
 	Status      string    // "Running", "Init:0/1", "CrashLoopBackOff", "Completed", "Terminating", …
 	Ready       int       // containers that are ready
 	Containers  int       // containers that count: regular ones and sidecars
-	Restarts    int       // of these; while initialising, of the init containers so far
-	LastRestart time.Time // when the last container before the newest of these restarts exited; zero when unknown
-	// GatesTrue of Gates readiness gates are open.
-	GatesTrue, Gates int
+	Restarts    int       // of these; of the init containers until they are done
+	LastRestart time.Time // the last exit that a restart followed; zero when unknown
+	Gates       int       // readiness gates
+	GatesTrue   int       // readiness gates whose condition is True
 }
 
 // ReadyText returns "1/2".
@@ -33,8 +33,8 @@ func (l Line) GatesText() string {
 	return fmt.Sprintf("%d/%d", l.GatesTrue, l.Gates)
 }
 
-// Summary returns the line of one pod, as kubectl has it, with one difference: a pod that is
-// not admitted shows the reason.
+// Summary returns the line of one pod, as kubectl has it, with one difference: a Pending pod that
+// has a reason shows the reason, such as why it is not admitted.
 func Summary(p v1.Pod) Line {
 	l := Line{Status: cmp.Or(p.Status.Reason, string(p.Status.Phase)), Containers: len(p.Spec.Containers), Gates: len(p.Spec.ReadinessGates)}
 	for _, gate := range p.Spec.ReadinessGates {
@@ -43,12 +43,12 @@ func Summary(p v1.Pod) Line {
 		}
 	}
 	init := l.initContainers(p)
-	refused := p.Status.Reason != "" && p.Status.Phase == v1.PodPending
-	if init != "" && !refused {
+	hasReason := p.Status.Reason != "" && p.Status.Phase == v1.PodPending
+	if init != "" && !hasReason {
 		l.Status = init
 	}
 	if init == "" || is(p.Status.Conditions, v1.PodInitialized) {
-		l.regular(p, refused)
+		l.regular(p, hasReason)
 	}
 	switch {
 	case p.DeletionTimestamp == nil:
@@ -97,27 +97,27 @@ func (l *Line) initContainers(p v1.Pod) string {
 	return ""
 }
 
-// regular counts the containers that run as long as the pod and sets the status. The first
-// container with a reason sets it, unless the pod was refused.
-func (l *Line) regular(p v1.Pod, refused bool) {
+// regular counts the containers that run as long as the pod. Unless keep is set, it sets the
+// status, to the reason of the first container that has one.
+func (l *Line) regular(p v1.Pod, keep bool) {
 	l.Restarts, l.LastRestart = 0, time.Time{}
 	for i := range p.Status.InitContainerStatuses {
 		if c := &p.Status.InitContainerStatuses[i]; sidecar(p, c.Name) {
 			l.count(c)
 		}
 	}
-	running, failure, word := false, "", l.Status
+	running, failure, reason := false, "", l.Status
 	for i := len(p.Status.ContainerStatuses) - 1; i >= 0; i-- {
 		c := &p.Status.ContainerStatuses[i]
 		l.count(c)
 		end, wait := c.State.Terminated, c.State.Waiting
 		switch {
 		case wait != nil && wait.Reason != "":
-			word = wait.Reason
+			reason = wait.Reason
 		case end != nil:
-			word = endText(end)
+			reason = endText(end)
 			if end.ExitCode != 0 {
-				failure = word
+				failure = reason
 			}
 		case c.Ready && c.State.Running != nil:
 			running = true
@@ -125,9 +125,9 @@ func (l *Line) regular(p v1.Pod, refused bool) {
 		}
 	}
 	switch {
-	case refused:
-	case word != completed:
-		l.Status = word
+	case keep:
+	case reason != completed:
+		l.Status = reason
 	case running && is(p.Status.Conditions, v1.PodReady):
 		l.Status = string(v1.PodRunning)
 	case failure != "":

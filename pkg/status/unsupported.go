@@ -35,7 +35,7 @@ type Unsupported struct {
 // pod again and again. ok is false for a pod of which something has run: its status stays as
 // it was reported.
 func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time.Time) (u Unsupported, ok bool) {
-	if len(problems) == 0 || p.Status.Phase != v1.PodPending && p.Status.Phase != "" || hasRun(&p.Status) {
+	if len(problems) == 0 || p.Status.Phase != v1.PodPending && p.Status.Phase != "" || anyCreated(&p.Status) {
 		return Unsupported{}, false
 	}
 	first := problems[0]
@@ -47,18 +47,18 @@ func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time
 	}
 	if own := *p; !u.Final {
 		u.Known = p.Status.Reason == u.Reason && p.Status.Message == u.Message
-		notes := Notes{RefusedReason: u.Reason, RefusedMessage: u.Message, HostIPs: hostIPs}
+		notes := Notes{NotAdmittedReason: u.Reason, NotAdmittedMessage: u.Message, HostIPs: hostIPs}
 		u.Status = Of(&pod.Spec{Key: pod.KeyOf(p), Pod: &own, Origin: pod.Origin{Source: pod.SourceOf(p)}}, pod.Actual{Key: pod.KeyOf(p)}, pod.Health{}, p.Status, notes, now)
 		return u, true
 	}
-	u.Message = Rejected + u.Message
+	u.Message = RejectedPrefix + u.Message
 	u.Status = *p.Status.DeepCopy()
 	u.Status.Phase, u.Status.Reason, u.Status.Message = v1.PodFailed, u.Reason, u.Message
 	return u, true
 }
 
-// hasRun reports whether a container of the pod was created.
-func hasRun(s *v1.PodStatus) bool {
+// anyCreated reports whether a container of the pod was created.
+func anyCreated(s *v1.PodStatus) bool {
 	made := func(c v1.ContainerStatus) bool {
 		return c.ContainerID != "" || c.State.Waiting == nil && c.State != (v1.ContainerState{})
 	}
