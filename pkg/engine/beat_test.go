@@ -79,11 +79,11 @@ type still struct {
 	free       chan struct{}
 }
 
-func (s *still) Put(ctx context.Context, want *pod.Spec, place pod.Place, instance int) error {
+func (s *still) SetUp(ctx context.Context, want *pod.Spec, place pod.Place, instance int) error {
 	if s.put && want.Name == "web" {
 		<-s.free
 	}
-	return s.disk.Put(ctx, want, place, instance)
+	return s.disk.SetUp(ctx, want, place, instance)
 }
 
 func (s *still) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {

@@ -148,12 +148,12 @@ type overdueToken struct {
 	due time.Time
 }
 
-func (o *overdueToken) Put(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error {
+func (o *overdueToken) SetUp(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error {
 	if !o.due.IsZero() {
 		return errors.New("volume token: the API server does not answer")
 	}
 	o.due = time.Now().Add(time.Minute)
-	return o.disk.Put(ctx, want, p, instance)
+	return o.disk.SetUp(ctx, want, p, instance)
 }
 
 func (o *overdueToken) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
@@ -191,12 +191,12 @@ func TestDataThatNeverStandsStillHoldsNothing(t *testing.T) {
 		for _, method := range []string{"ListContainers", "ListPodSandbox"} {
 			m.rt.Fault(critest.Fault{Method: method, Delay: 15 * time.Millisecond})
 		}
-		before := m.disk.puts
+		before := m.disk.setUps
 		for i := range 1000 {
 			m.src.hold(configMap("page", fmt.Sprint(i)))
 			m.pass(10 * time.Millisecond)
 		}
-		if n := m.disk.puts - before; n < 33 {
+		if n := m.disk.setUps - before; n < 33 {
 			t.Errorf("%d puts in 10 s", n)
 		}
 		if !strings.Contains(m.rt.State(), "web/app attempt=1") {

@@ -44,17 +44,17 @@ func TestC_1_37_6_ChangedDataIsPutAndRestartsNothing(t *testing.T) {
 		m.src.hold(configMap("page", "one"), configMap("other", "x"))
 		m.src.set(mkpod("web", mounting("page")))
 		m.arrive()
-		before := m.disk.puts
+		before := m.disk.setUps
 		m.src.hold(configMap("page", "two"), configMap("other", "x"))
 		m.pass(time.Second)
-		if m.disk.puts != before+1 || !strings.Contains(m.rt.State(), "web/app attempt=0 running") {
-			t.Errorf("%d puts, want one more than %d\n%s", m.disk.puts, before, m.rt.State())
+		if m.disk.setUps != before+1 || !strings.Contains(m.rt.State(), "web/app attempt=0 running") {
+			t.Errorf("set up %d times, want one more than %d\n%s", m.disk.setUps, before, m.rt.State())
 		}
 		m.src.hold(configMap("page", "two"), configMap("other", "y")) // an object of another pod
 		m.again()
 		m.pass(time.Minute)
-		if m.disk.puts != before+1 || !strings.Contains(m.rt.State(), "web/app attempt=0 running") {
-			t.Errorf("%d puts, want %d\n%s", m.disk.puts, before+1, m.rt.State())
+		if m.disk.setUps != before+1 || !strings.Contains(m.rt.State(), "web/app attempt=0 running") {
+			t.Errorf("set up %d times, want %d\n%s", m.disk.setUps, before+1, m.rt.State())
 		}
 	})
 }

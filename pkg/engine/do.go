@@ -203,7 +203,7 @@ func (w *worker) putVolumes(ctx context.Context, want *pod.Spec, instance int) e
 	if err != nil {
 		return err
 	}
-	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Put(ctx, want, place, instance) })
+	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.SetUp(ctx, want, place, instance) })
 	if err == nil && w.trouble.of[""].Reason == reasonMount {
 		delete(w.trouble.of, "")
 	}
@@ -254,7 +254,7 @@ func (w *worker) tearDown(ctx context.Context, s plan.Step) error {
 				return err
 			}
 		}
-		return w.call(ctx, 0, nil, func() error { return w.env.volumes.Take(ctx, s.UID, s.Instance) })
+		return w.call(ctx, 0, nil, func() error { return w.env.volumes.TearDown(ctx, s.UID, s.Instance) })
 	case plan.Forget:
 		return w.forget(ctx, s.UID)
 	}

@@ -547,7 +547,7 @@ func TestF22_HungVolumes_HoldNoStartSlot(t *testing.T) {
 	for _, call := range []string{"Mounts", "Ready"} {
 		t.Run(call, func(t *testing.T) {
 			bubble(t, func(t *testing.T, m *machine) {
-				put := map[string]int{} // calls of a pod: before Put, Ready does not read the volumes
+				put := map[string]int{} // calls of a pod: before SetUp, Ready does not read the volumes
 				var mu sync.Mutex
 				answers := make(chan struct{})
 				m.disk.hung = func(c string, want *pod.Spec) <-chan struct{} {

@@ -101,7 +101,7 @@ func TestRotate_LogHangs_OtherLogsAreRotated(t *testing.T) {
 //
 // Shows: F4
 func TestF4_LeavingDoesNotWaitForHungVolumes(t *testing.T) {
-	for _, call := range []string{"Put", "Ready", "Mounts", "Over"} {
+	for _, call := range []string{"SetUp", "Ready", "Mounts", "Over"} {
 		t.Run(call, func(t *testing.T) {
 			bubble(t, func(t *testing.T, m *machine) {
 				release := volumeHangs(call)(m)

@@ -345,8 +345,8 @@ type disk struct {
 	records    map[pod.Key]pod.Record
 	sets       map[string]map[string]pod.LastGoodSet // by layer and file; nil: no sets are kept
 	volumes    map[string]string                     // "uid/instance" → the data they show
-	putCall    activity.Call                         // that Put notes for a pod with volumes
-	puts       int                                   // calls of Put
+	setUpCall  activity.Call                         // that SetUp notes for a pod with volumes
+	setUps     int                                   // calls of SetUp
 	over       map[string]string                     // by UID: the limit that the pod exceeds
 	overLayers func(layers map[string]int64) string  // in place of over; nil: over
 	journal    map[pod.Key]*statusLine
@@ -451,20 +451,20 @@ func (s setsOf) Save(layer string, _ time.Time, changed []pod.LastGoodSet) error
 	return nil
 }
 
-func (d *disk) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
+func (d *disk) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	if len(want.Pod.Spec.Volumes) > 0 {
 		time.Sleep(d.stuck)
-		if d.putCall.Kind != "" {
-			defer activity.Begin(ctx, d.putCall)()
+		if d.setUpCall.Kind != "" {
+			defer activity.Begin(ctx, d.setUpCall)()
 		}
 	}
-	d.onVolumes("Put", want)
+	d.onVolumes("SetUp", want)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full && len(want.Pod.Spec.Volumes) > 0 {
 		return errFull
 	}
-	d.puts++
+	d.setUps++
 	d.volumes[fmt.Sprintf("%s/%d", want.UID(), instance)] = shows(want)
 	return nil
 }
@@ -510,7 +510,7 @@ func (d *disk) Over(_ context.Context, want *pod.Spec, _ int, layers map[string]
 	return d.over[want.UID()], nil
 }
 
-func (d *disk) Take(_ context.Context, uid string, instance int) error {
+func (d *disk) TearDown(_ context.Context, uid string, instance int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.volumes, fmt.Sprintf("%s/%d", uid, instance))

@@ -26,7 +26,7 @@ func (foreignTree) Put(*pod.Spec) (string, error) {
 // noMounts is a Volumes whose volume does not exist.
 type noMounts struct{ *disk }
 
-func (noMounts) Put(context.Context, *pod.Spec, pod.Place, int) error {
+func (noMounts) SetUp(context.Context, *pod.Spec, pod.Place, int) error {
 	return errors.New(`volume data: hostPath "/data" is no directory`)
 }
 

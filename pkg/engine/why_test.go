@@ -65,7 +65,7 @@ func hangs() map[string]hang {
 	}
 	return map[string]hang{
 		"none":           {begin: func(*machine) func() { return func() {} }},
-		"dead mount":     {edit: withCache, begin: volumeHangs("Put"), cause: "put-volumes"},
+		"dead mount":     {edit: withCache, begin: volumeHangs("SetUp"), cause: "put-volumes"},
 		"mounts":         {edit: withCache, begin: volumeHangs("Mounts"), cause: "prepare mounts app"},
 		"checked mount":  {edit: withCache, begin: volumeHangs("Ready"), cause: "check volumes"},
 		"CRI call":       {begin: callHangs(critest.Fault{Method: "CreateContainer", Pod: stuckKey}), cause: "create-container app: runtime call CreateContainer"},
@@ -93,8 +93,8 @@ func hangs() map[string]hang {
 			begin:     nameServersHang, cause: "run-hook app: postStart hook of container app: GET db.test.:80/warm (looking up the name db.test.)",
 		},
 		"API request": {edit: withCache, begin: func(m *machine) func() {
-			m.disk.putCall = activity.Call{Kind: activity.Request, Name: "POST", Target: "/api/v1/namespaces/default/serviceaccounts/default/token", Host: "https://api.test:6443"}
-			return volumeHangs("Put")(m)
+			m.disk.setUpCall = activity.Call{Kind: activity.Request, Name: "POST", Target: "/api/v1/namespaces/default/serviceaccounts/default/token", Host: "https://api.test:6443"}
+			return volumeHangs("SetUp")(m)
 		}, cause: "put-volumes: request POST /api/v1/namespaces/default/serviceaccounts/default/token to https://api.test:6443"},
 		"stop hook": {
 			edit: func(p *v1.Pod) {

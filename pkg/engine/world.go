@@ -52,13 +52,13 @@ type Hints interface {
 // Volumes sets up the volumes and directories of an instance, and tears them down. Its
 // operations are synchronous and safe to repeat.
 type Volumes interface {
-	// Put makes the directories and volumes of one instance. If they exist, it updates those
+	// SetUp makes the directories and volumes of one instance. If they exist, it updates those
 	// that show config objects, labels or tokens.
-	Put(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
-	// Ready reports whether Put has been done for this instance (put), so that its containers
+	SetUp(ctx context.Context, want *pod.Spec, p pod.Place, instance int) error
+	// Ready reports whether SetUp has been done for this instance (done), so that its containers
 	// may start. current says that the volumes show the desired content. until is when they
 	// have to be updated by time alone (a token has to be renewed), zero for never.
-	Ready(want *pod.Spec, instance int) (put, current bool, until time.Time)
+	Ready(want *pod.Spec, instance int) (done, current bool, until time.Time)
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
 	// Mounts returns the mounts of one container of an instance that is in place;
@@ -68,9 +68,9 @@ type Volumes interface {
 	// (C-1.35.9). layers holds the bytes of the containers' writable layers by name; nil
 	// measures only the limits of volumes. The end of ctx ends it.
 	Over(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error)
-	// Take removes the volumes of one instance of the pod with uid. It never follows a link
+	// TearDown removes the volumes of one instance of the pod with uid. It never follows a link
 	// out of the pod's directory nor crosses a mount.
-	Take(ctx context.Context, uid string, instance int) error
+	TearDown(ctx context.Context, uid string, instance int) error
 	// Forget removes all that is left of the pod: its directory and its log
 	// directory.
 	Forget(ctx context.Context, key pod.Key, uid string) error

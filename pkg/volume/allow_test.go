@@ -51,7 +51,7 @@ func TestPut_ClaimBoundOutsideTheAllowedPaths_IsNotMounted(t *testing.T) {
 		p.Volumes = volume.New(c)
 		s := withUID(spec(claimVolume("db", "data", false)), uid)
 		s.Origin.Source = "api"
-		err := p.Put(s, 1)
+		err := p.SetUp(s, 1)
 		if allowed != (err == nil) || !allowed && !strings.Contains(err.Error(), outside+" is not allowed") {
 			t.Errorf("%s: %v", path, err)
 		}
@@ -80,12 +80,12 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	s := withUID(spec(claimVolume("db", "data", false)), uid)
 	s.Origin.Source = "api"
 	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 
 	reachable = false
 	c.Allow = below(dir)
 	p.Volumes = volume.New(c)
-	p.put(t, s, 1) // as the next agent does after a change of the pod
+	p.setUp(t, s, 1) // as the next agent does after a change of the pod
 	if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 		t.Errorf("allowed, with the server away: %v", err)
 	}
@@ -96,7 +96,7 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	}
 }
 
-// A host path is checked by Put, even if the manifest was checked before. A link in it must
+// A host path is checked by SetUp, even if the manifest was checked before. A link in it must
 // not lead to a path that is not allowed. Nothing is made there.
 //
 // Shows: D1
@@ -125,7 +125,7 @@ func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
 		c.Allow = below(inside)
 		p.Volumes = volume.New(c)
 		s := withUID(spec(host("h", path, v1.HostPathDirectoryOrCreate)), uid)
-		if err := p.Put(s, 1); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if err := p.SetUp(s, 1); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
@@ -135,7 +135,7 @@ func TestPut_HostPathThroughLink_IsJudgedByItsTarget(t *testing.T) {
 }
 
 // A host path is checked for each container: a container that writes above it can have put
-// a link there since Put, and the policy can have changed.
+// a link there since SetUp, and the policy can have changed.
 func TestMounts_HostPathChangedAfterPut_IsJudgedAgain(t *testing.T) {
 	needRoot(t)
 	for _, part := range []string{"", "part"} {
@@ -150,7 +150,7 @@ func TestMounts_HostPathChangedAfterPut_IsJudgedAgain(t *testing.T) {
 		p.Volumes = volume.New(c)
 		s := withUID(spec(host("h", path, v1.HostPathUnset)), uid)
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "h", MountPath: "/h", SubPath: part}}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 			t.Errorf("part %q, allowed: %v", part, err)
 		}
@@ -171,7 +171,7 @@ func TestMounts_HostPathChangedAfterPut_IsJudgedAgain(t *testing.T) {
 	}
 }
 
-// A Secret comes late, so the first Put of a pod with a claim fails. The claim's target is
+// A Secret comes late, so the first SetUp of a pod with a claim fails. The claim's target is
 // recorded all the same: the server is not asked again, and a policy that forbids the
 // target applies.
 func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
@@ -193,14 +193,14 @@ func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}}
 	c.Allow = func(_ *pod.Spec, _ string, at *v1.HostPathVolumeSource, _ bool) error { return nil }
 	p.Volumes = volume.New(c)
-	if err := p.Put(s, 1); err == nil {
+	if err := p.SetUp(s, 1); err == nil {
 		t.Fatal("put with a path that is missing")
 	}
 	if err := os.Mkdir(late, 0o700); err != nil {
 		t.Fatal(err)
 	}
 	reachable = false
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 		t.Errorf("allowed, with the server away: %v", err)
 	}
@@ -211,8 +211,8 @@ func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	}
 }
 
-// A Put that mounted a claim fails while it changes the group of the claim's files, at the
-// first start of the machine or a later one. The next Put changes the group.
+// A SetUp that mounted a claim fails while it changes the group of the claim's files, at the
+// first start of the machine or a later one. The next SetUp changes the group.
 func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
 	needRoot(t)
 	dir := t.TempDir()
@@ -232,11 +232,11 @@ func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
 		var ctx context.Context
 		ctx, stop = context.WithCancel(t.Context())
 		p.Volumes = volume.New(c)
-		if err := p.Volumes.Put(ctx, s, pod.Place{}, 1); err == nil {
+		if err := p.Volumes.SetUp(ctx, s, pod.Place{}, 1); err == nil {
 			t.Fatalf("%s start: put though the agent stopped", start)
 		}
 		stop = func() {}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		info, err := os.Stat(file)
 		if err != nil || info.Sys().(*syscall.Stat_t).Gid != 77 {
 			t.Errorf("%s start: %v %v, want the pod's group", start, info, err)

@@ -32,14 +32,14 @@ func (b bound) traits() traits {
 
 func (bound) path(own string) string { return own }
 
-// put gets the claim's target from the API server and mounts it. An existing mount stays,
+// setUp gets the claim's target from the API server and mounts it. An existing mount stays,
 // whatever the server answers.
-func (b bound) put(ctx context.Context, p placed, s *setting) error {
+func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	if s.cfg.Claim == nil {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
-	if boundAt(p.path) {
-		if s.again || s.bound[p.Name] != nil { // an earlier Put may have failed after this
+	if isMountPoint(p.path) {
+		if s.again || s.bound[p.Name] != nil { // the mark knows what it shows, also if an earlier SetUp failed
 			return nil
 		}
 		// No container uses the mount yet, and the mark does not say what it shows.
@@ -51,7 +51,7 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if err != nil {
 		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
 	}
-	if err := (hostPath{from}).put(ctx, p, s); err != nil {
+	if err := (hostPath{from}).setUp(ctx, p, s); err != nil {
 		return err
 	}
 	source, err := openVolume(from.Path)
@@ -73,8 +73,8 @@ func (b bound) put(ctx context.Context, p placed, s *setting) error {
 	if err := bind(source, p.path); err != nil {
 		return err
 	}
-	// A mount that stays has the group: after an error it is unmounted, and the next Put
-	// starts again.
+	// The next SetUp does not change the group of a volume that is mounted already. Therefore the
+	// mount stays only if it has the group.
 	if err := b.setGroup(ctx, p, s); err != nil {
 		return errors.Join(err, unmount(p.path))
 	}
@@ -102,10 +102,10 @@ func (b bound) setGroup(ctx context.Context, p placed, s *setting) error {
 	return err
 }
 
-// allowedNow returns an error if a container must not get a volume's path. It checks for
-// every container: after Put, a container that writes above a host path can have put a link
-// there, and the policy can have changed. If the mark of an older agent has no target for a
-// claim, it asks the API server.
+// allowedNow returns an error if a container must not get a volume's path. It is called for every
+// container, because after SetUp the policy can change, and a container that can write above a
+// host path can exchange it for a link. If the mark of an older agent has no target for a claim,
+// it asks the API server.
 func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p placed) error {
 	if v.cfg.Allow == nil {
 		return nil
@@ -124,7 +124,7 @@ func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p 
 	if v.cfg.Claim == nil {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
-	ctx, stop := context.WithTimeout(ctx, claimPatience)
+	ctx, stop := context.WithTimeout(ctx, claimTimeout)
 	defer stop()
 	from, err := v.cfg.Claim(ctx, want, b.claim)
 	if err != nil {
@@ -133,11 +133,11 @@ func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p 
 	return v.allowed(want, p.Name, from)
 }
 
-// claimPatience is how long a container waits for the target of its claim.
-const claimPatience = 10 * time.Second
+// claimTimeout limits the request for the target of a claim, on which a container waits.
+const claimTimeout = 10 * time.Second
 
-// boundAt reports whether path itself is a mount point.
-func boundAt(path string) bool {
+// isMountPoint reports whether something is mounted on path, also a part of the same file system.
+func isMountPoint(path string) bool {
 	whole, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
 		return false

@@ -44,11 +44,11 @@ func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}}
 
 	refuse = errors.New("is not bound")
-	if err := p.Put(s, 1); err == nil || !strings.Contains(err.Error(), `volume db: persistentvolumeclaim "data": is not bound`) {
+	if err := p.SetUp(s, 1); err == nil || !strings.Contains(err.Error(), `volume db: persistentvolumeclaim "data": is not bound`) {
 		t.Fatalf("not bound: %v", err)
 	}
 	refuse = nil
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	m, err := p.Mounts(t.Context(), s, 1, "c")
 	if err != nil || len(m) != 1 || m[0].ContainerPath != "/db" || m[0].ReadOnly {
 		t.Fatalf("mounts %v %v", m, err)
@@ -62,11 +62,11 @@ func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	}
 	was := asked
 	refuse = errors.New("the server is away")
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if asked != was {
 		t.Error("a claim in place is asked for again")
 	}
-	if err := errors.Join(p.Take(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
+	if err := errors.Join(p.TearDown(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(t, filepath.Join(disk, "file")) || exists(t, m[0].HostPath) {

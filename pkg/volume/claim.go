@@ -62,9 +62,9 @@ func (c claim) traits() traits { return traits{readOnly: c.readOnly, relabel: !c
 
 func (c claim) path(string) string { return filepath.Join(c.dir, claimData) }
 
-// put makes the claim's directory at its first use. It changes the group of the files once
+// setUp makes the claim's directory at its first use. It changes the group of the files once
 // per instance.
-func (c claim) put(ctx context.Context, p placed, s *setting) error {
+func (c claim) setUp(ctx context.Context, p placed, s *setting) error {
 	if s.want.Data.Claim(c.name) == nil {
 		return fmt.Errorf("persistentvolumeclaim %q not found", c.name)
 	}
@@ -88,8 +88,8 @@ func (c claim) put(ctx context.Context, p placed, s *setting) error {
 	return err
 }
 
-// make makes the claim's directory and its file if they are missing. Many pods may do so at
-// once: all mount the same directory. A claim on a file system that hangs delays no other claim.
+// make makes the claim's directory and its file if they are missing. Several pods may call it at
+// the same time. It locks only this claim, because its file system may hang.
 func (c claim) make(v *Volumes, path string) error {
 	defer v.claims.lock(c.dir)()
 	if err := os.MkdirAll(c.dir, 0o700); err != nil {
@@ -110,7 +110,7 @@ func (c claim) make(v *Volumes, path string) error {
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	next := path + ".new" // renamed at the end, so that no directory has another mode
+	next := path + ".new" // renamed when it has its mode
 	if _, err := makeVolume(next, false); err != nil {
 		return err
 	}
@@ -158,9 +158,9 @@ func Claims(root string) ([]Claim, error) {
 // ErrNoClaim says that the claim does not exist.
 var ErrNoClaim = errors.New("there is no such claim")
 
-// RemoveClaim removes a claim and all its files. The caller has checked that no pod uses
-// it. If something is mounted below it, nothing is removed and the error wraps a
-// *MountedError. It ends with ctx; a half removed claim is still a claim.
+// RemoveClaim removes a claim and all its files. The caller has checked that no pod uses it. If
+// something is mounted below it, nothing is removed and the error wraps a *MountedError. If ctx
+// ends it, the claim still exists.
 func RemoveClaim(ctx context.Context, root, namespace, name string) error {
 	dir, err := claimDir(root, namespace, name)
 	if err != nil {
@@ -174,7 +174,7 @@ func RemoveClaim(ctx context.Context, root, namespace, name string) error {
 			return err
 		}
 		above := filepath.Dir(dir)
-		// The data first: a half removed claim is still a claim.
+		// The data first, so that Claims still knows a claim whose removal was interrupted.
 		if err := removeTree(ctx, above, name, claimData); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ func TestClaimsOutlivePods(t *testing.T) {
 	c.SELinux = true
 	p.Volumes = volume.New(c)
 	begun := time.Now()
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	dir := filepath.Join(p.root, "volumes/default/data")
 	wantTree(t, dir+"/data", "drwxrwxrwx 0:0 .")
 	for _, path := range []string{p.root + "/volumes", p.root + "/volumes/default", dir} {
@@ -51,7 +51,7 @@ func TestClaimsOutlivePods(t *testing.T) {
 	if err != nil || fmt.Sprint(m) != fmt.Sprint(want) {
 		t.Errorf("mounts %v %v, want %v", m, err, want)
 	}
-	if err := errors.Join(p.Take(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
+	if err := errors.Join(p.TearDown(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.Sweep(t.Context(), func(string) bool { return false }); err != nil || !exists(t, dir+"/data/file") || !exists(t, dir+"/data/wal") {
@@ -62,11 +62,11 @@ func TestClaimsOutlivePods(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := bound(withUID(spec(claimVolume("db", "data", false)), "other"), claimObject("data"))
-	p.put(t, other, 1)
+	p.setUp(t, other, 1)
 	if info, err := os.Stat(dir + "/data"); err != nil || info.Mode().Perm() != 0o750 || !exists(t, dir+"/data/file") {
 		t.Errorf("%v %v, want what was there", info, err)
 	}
-	p.put(t, bound(withUID(spec(claimVolume("a", "also", false)), "third"), claimObject("also")), 1)
+	p.setUp(t, bound(withUID(spec(claimVolume("a", "also", false)), "third"), claimObject("also")), 1)
 	claims, err := volume.Claims(p.root)
 	if err != nil || len(claims) != 2 || claims[0].Name != "also" || claims[1].Name != "data" || claims[1].Namespace != "default" ||
 		claims[1].Dir != dir+"/data" || claims[1].Created.Before(begun.Add(-time.Second)) || claims[1].Created.After(time.Now()) {
@@ -115,7 +115,7 @@ func TestRemoveClaimNeverLeavesIt(t *testing.T) {
 	outside := t.TempDir()
 	write(t, outside+"/canary", "host's")
 	s := bound(withUID(spec(claimVolume("db", "data", false)), uid), claimObject("data"))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	data := filepath.Join(p.root, "volumes/default/data/data")
 	write(t, data+"/own/file", "")
 	if err := os.Symlink(outside, data+"/link"); err != nil {
@@ -153,7 +153,7 @@ func TestC_1_37_5_FSGroupOfClaims(t *testing.T) {
 		return bound(s, claimObject("data"))
 	}
 	first := make(uid, 2000, nil)
-	p.put(t, first, 1)
+	p.setUp(t, first, 1)
 	write(t, data+"/d/file", "f")
 	write(t, data+"/suid", "f")
 	if err := errors.Join(os.Chmod(data+"/d", 0o700), os.Chmod(data+"/d/file", 0o400), os.Chown(data+"/suid", 1000, 1000), os.Chmod(data+"/suid", 0o755|os.ModeSetuid),
@@ -165,17 +165,17 @@ func TestC_1_37_5_FSGroupOfClaims(t *testing.T) {
 	// The same instance again: the files are not walked.
 	relabelled := make(uid, 2000, nil)
 	relabelled.Pod.Spec.Volumes = append(relabelled.Pod.Spec.Volumes, empty("more"))
-	p.put(t, relabelled, 1)
+	p.setUp(t, relabelled, 1)
 	if got := tree(t, data+"/d"); fmt.Sprint(got) != fmt.Sprint(before) {
-		t.Errorf("a Put of the same instance changed %v to %v", before, got)
+		t.Errorf("a SetUp of the same instance changed %v to %v", before, got)
 	}
 	// The claim's own directory is correct: the files are not walked either.
-	p.put(t, make("u2", 2000, ptr.To(v1.FSGroupChangeOnRootMismatch)), 1)
+	p.setUp(t, make("u2", 2000, ptr.To(v1.FSGroupChangeOnRootMismatch)), 1)
 	if got := tree(t, data+"/d"); fmt.Sprint(got) != fmt.Sprint(before) {
 		t.Errorf("OnRootMismatch changed %v to %v", before, got)
 	}
 	for i, s := range []*pod.Spec{make("u3", 2000, ptr.To(v1.FSGroupChangeAlways)), make("u4", 3000, ptr.To(v1.FSGroupChangeOnRootMismatch))} {
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		g := *s.Pod.Spec.SecurityContext.FSGroup
 		wantTree(t, data+"/d", fmt.Sprintf("dgrwxrwx--- 0:%d .", g), fmt.Sprintf(`-rw-rw---- 0:%d file "f"`, g), fmt.Sprintf("Lrwxrwxrwx 0:%d links -> %s", g, outside))
 		for path, mode := range map[string]string{"": "dgrwxrwxrwx", "/suid": "urwxrwxr-x", "/fifo": "prw-rw----"} {

@@ -16,11 +16,10 @@ import (
 
 const etcHosts = "/etc/hosts"
 
-// Mounts returns the mounts of one container of an instance after Put, in the order of its
+// Mounts returns the mounts of one container of an instance after SetUp, in the order of its
 // volumeMounts, and that of its managed /etc/hosts. It fails for a mistake in the spec, and
-// for a volume that no longer exists, which the runtime would replace by an empty one. It
-// also fails for a volume that shows a forbidden path of this node. A question to the API
-// server ends with ctx.
+// for a volume that no longer exists, which the runtime would replace by an empty one. It also
+// fails for a volume that shows a path which Allow forbids. ctx limits requests to the API server.
 func (v *Volumes) Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error) {
 	want, name := r.Want, r.Container
 	dir, all, err := v.place(want, r.Sandbox.Instance)
@@ -85,39 +84,39 @@ func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p place
 		mount.Image, mount.SubPath = p.Image.Reference, sub
 		return mount, nil
 	}
-	if err := p.there(); err != nil {
+	if err := p.checkExists(); err != nil {
 		return mount, err
 	}
 	if err := v.allowedNow(ctx, want, dir, p); err != nil {
 		return mount, err
 	}
 	if sub != "" {
-		judge := func(root string) error { return nil }
+		allow := func(root string) error { return nil }
 		if p.HostPath != nil && v.cfg.Allow != nil {
-			judge = func(root string) error {
+			allow = func(root string) error {
 				return v.cfg.Allow(want, p.Name, &v1.HostPathVolumeSource{Path: root, Type: p.HostPath.Type}, true)
 			}
 		}
-		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub, judge); err != nil {
+		if mount.HostPath, err = bindSubPath(dir, p, c.Name, i, sub, allow); err != nil {
 			return mount, fmt.Errorf("%s: %w", subPathText(m), err)
 		}
 	}
 	return mount, nil
 }
 
-// there returns an error if the volume is not at its path.
-func (p placed) there() error {
+// checkExists returns an error if the volume does not exist or is not mounted.
+func (p placed) checkExists() error {
 	if p.HostPath != nil {
-		return nil // it belongs to the host, and may be anything
+		return nil // without a type it may be missing
 	}
 	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s no longer exists", p.path)
 	}
-	if _, is := p.kind.(bound); is && !boundAt(p.path) {
+	if _, is := p.kind.(bound); is && !isMountPoint(p.path) {
 		return fmt.Errorf("%s is no longer mounted", p.path)
 	}
 	if p.mounted {
-		if there, err := overmounted(p.path); err != nil || !there {
+		if mounted, err := overmounted(p.path); err != nil || !mounted {
 			return fmt.Errorf("%s is no longer mounted", p.path)
 		}
 	}

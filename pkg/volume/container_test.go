@@ -71,8 +71,8 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 	if m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{})); err != nil || len(m) != 0 {
 		t.Errorf("without an address: %v %v, want none", m, err)
 	}
-	if err := p.Take(t.Context(), uid, 1); err != nil || exists(t, path) {
-		t.Errorf("Take: %v", err)
+	if err := p.TearDown(t.Context(), uid, 1); err != nil || exists(t, path) {
+		t.Errorf("TearDown: %v", err)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestC_1_38_5_HostsFileOfTheNode(t *testing.T) {
 func TestC_1_38_5_ContainersOwnHostsFile(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(host("h", "/etc/hosts", v1.HostPathFile)), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	for path, own := range map[string]bool{"/etc/hosts": true, "etc/hosts": true, "/etc//hosts": true, "/etc": false, "/etc/hosts.d": false} {
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "h", MountPath: path}}
 		m, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.1"}}))
@@ -145,7 +145,7 @@ func TestC_1_37_8_MountsOfEveryKind(t *testing.T) {
 	s := withUID(spec(empty("e"), memory("m", "1Mi"), host("h", "/", ""), configMapVolume("cm", "conf"), secretVolume("sec", "pass"),
 		downwardVolume("d", "metadata.name"), projectedVolume("p"), vol("i", v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "x:1"}}), claimVolume("cl", "data", false), claimVolume("cr", "data", true)), uid)
 	s = bound(s, configMapObject("conf", nil), secretObject("pass", nil), claimObject("data"))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	for _, v := range s.Pod.Spec.Volumes {
 		s.Pod.Spec.Containers[0].VolumeMounts = append(s.Pod.Spec.Containers[0].VolumeMounts, v1.VolumeMount{Name: v.Name, MountPath: "/" + v.Name})
 	}
@@ -194,7 +194,7 @@ func TestC_1_37_8_RecursiveReadOnlyThatCannotBe(t *testing.T) {
 		c.RecursiveReadOnly = func(*string) bool { return supported }
 		p.Volumes = volume.New(c)
 		s := withUID(spec(empty("e")), uid)
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		for _, m := range []v1.VolumeMount{
 			{RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyEnabled)},
 			{RecursiveReadOnly: ptr.To(v1.RecursiveReadOnlyIfPossible)},

@@ -21,7 +21,7 @@ func (e emptyDir) traits() traits {
 
 func (emptyDir) path(own string) string { return own }
 
-func (e emptyDir) put(ctx context.Context, p placed, s *setting) error {
+func (e emptyDir) setUp(ctx context.Context, p placed, s *setting) error {
 	made, err := makeVolume(p.path, s.again)
 	if err != nil {
 		return err

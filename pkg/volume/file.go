@@ -14,10 +14,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxFile is the limit of bytes read from a file in a volume.
-const maxFile = 64 << 10
+// maxFileSize is the limit of bytes read from a file in a volume.
+const maxFileSize = 64 << 10
 
-// File returns a file of an emptyDir of an instance after Put, at most 64 KiB (C-1.38.4).
+// File returns a file of an emptyDir of an instance after SetUp, at most 64 KiB (C-1.38.4).
 // Containers write there: a path out of the volume, a FIFO and any other non-regular file
 // is an error. A missing file wraps fs.ErrNotExist.
 func (v *Volumes) File(want *pod.Spec, instance int, volume, path string) ([]byte, error) {
@@ -63,9 +63,9 @@ func readBeneath(dir, path string) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(text) > maxFile {
-		return nil, fmt.Errorf("is larger than %d bytes", maxFile)
+	text, err := io.ReadAll(io.LimitReader(f, maxFileSize+1))
+	if err == nil && len(text) > maxFileSize {
+		return nil, fmt.Errorf("is larger than %d bytes", maxFileSize)
 	}
 	return text, err
 }

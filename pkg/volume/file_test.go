@@ -25,7 +25,7 @@ func TestC_1_38_4_FileOfAVolume(t *testing.T) {
 	outside := t.TempDir()
 	write(t, outside+"/canary", "host's")
 	s := bound(withUID(spec(empty("e"), memory("m", "1Mi"), host("h", outside, ""), configMapVolume("cm", "conf")), uid), configMapObject("conf", map[string]string{"a": "b"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	dir := p.emptyDir(1, "e")
 	write(t, dir+"/in/env", "A=1\n")
 	write(t, dir+"/full", strings.Repeat("x", 64<<10))
@@ -86,7 +86,7 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	if got := over(); got != "" {
 		t.Errorf("before it is there: %q", got)
 	}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	full := bytes.Repeat([]byte("x"), 600<<10)
 	put := func(path string) {
 		t.Helper()
@@ -141,7 +141,7 @@ func TestC_1_35_9_VolumeOverItsLimit(t *testing.T) {
 	if got, want := over(), `Usage of EmptyDir volume "two" cannot be measured: it is more than 2048 directories deep. `; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	if err := p.Take(t.Context(), uid, 1); err != nil {
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -154,7 +154,7 @@ func TestC_1_35_9_MountsAreNotMeasured(t *testing.T) {
 	v := empty("e")
 	v.EmptyDir.SizeLimit = ptr.To(quantity("1Mi"))
 	s := withUID(spec(v), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	target := p.emptyDir(1, "e") + "/mnt"
 	if err := os.Mkdir(target, 0o755); err != nil {
 		t.Fatal(err)

@@ -82,10 +82,10 @@ func TestC_1_33_5_ForgetRemovesLogsLinksAndMessages(t *testing.T) {
 func TestC_1_26_11_TakeLeavesMessages(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	message := filepath.Join(p.root, "pods", uid, "containers", "c", "0")
 	write(t, message, "why")
-	if err := p.Take(t.Context(), uid, 1); err != nil {
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 	if !exists(t, message) {
@@ -100,7 +100,7 @@ func TestC_1_37_8_MountsOfEveryKindOfContainer(t *testing.T) {
 	m := []v1.VolumeMount{{Name: "data", MountPath: "/data"}}
 	s.Pod.Spec.InitContainers = []v1.Container{{Name: "i", VolumeMounts: m}}
 	s.Pod.Spec.EphemeralContainers = []v1.EphemeralContainer{{EphemeralContainerCommon: v1.EphemeralContainerCommon{Name: "e", VolumeMounts: m}}}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	for _, name := range []string{"i", "e"} {
 		got, err := p.Mounts(t.Context(), s, 1, name)
 		want := []pod.Mount{{HostPath: p.emptyDir(1, "data"), ContainerPath: "/data"}}

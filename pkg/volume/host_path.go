@@ -22,16 +22,18 @@ func (hostPath) traits() traits { return traits{} }
 
 func (h hostPath) path(string) string { return h.Path }
 
-// put checks that the path is allowed and has its type, and makes it if the type says so
+// setUp checks that the path is allowed and has its type, and makes it if the type says so
 // (C-1.37.5). Without a type nothing is checked. Links are followed.
 //
-//	type               missing        else
+//	type               if missing     otherwise it must be
 //	DirectoryOrCreate  made, 0755     a directory
-//	FileOrCreate       made, 0644     a regular file; its directory has to be there
+//	FileOrCreate       made, 0644     a regular file; its directory must exist
 //	Directory          error          a directory
 //	File               error          a regular file
-//	Socket, CharDevice, BlockDevice   error, else that
-func (h hostPath) put(_ context.Context, p placed, s *setting) error {
+//	Socket             error          a socket
+//	CharDevice         error          a character device
+//	BlockDevice        error          a block device
+func (h hostPath) setUp(_ context.Context, p placed, s *setting) error {
 	if err := s.allowed(s.want, p.Name, h.HostPathVolumeSource); err != nil {
 		return err
 	}
@@ -64,8 +66,8 @@ func (h hostPath) put(_ context.Context, p placed, s *setting) error {
 	return nil
 }
 
-// allowed returns an error if a volume of the pod must not show a path of this node. Links
-// are followed as far as the path exists; missing parts are made below that.
+// allowed returns an error if a volume of the pod must not show a path of this node, as written
+// or with its links followed. The last parts of the path may be missing.
 func (v *Volumes) allowed(want *pod.Spec, volume string, at *v1.HostPathVolumeSource) error {
 	if v.cfg.Allow == nil {
 		return nil

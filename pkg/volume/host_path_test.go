@@ -71,7 +71,7 @@ func TestC_1_37_5_HostPathTypes(t *testing.T) {
 	for i, tt := range tests {
 		p := newPlace(t)
 		s := withUID(spec(host("h", tt.path, tt.kind)), uid)
-		err := p.Put(s, 1)
+		err := p.SetUp(s, 1)
 		if tt.want == "" {
 			if err != nil || !p.Ready(s, 1) {
 				t.Errorf("%d %s %s: %v, want success", i, tt.kind, tt.path, err)
@@ -106,9 +106,9 @@ func TestHostPathContentsAreNeverRemoved(t *testing.T) {
 	write(t, filepath.Join(dir, "file"), "host's")
 	made := filepath.Join(dir, "made")
 	s := withUID(spec(host("a", dir, ""), host("b", made, v1.HostPathDirectoryOrCreate), empty("e")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	write(t, filepath.Join(made, "inside"), "container's")
-	if err := p.Take(t.Context(), uid, 1); err != nil {
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Forget(t.Context(), key, uid); err != nil {

@@ -155,7 +155,7 @@ func TestC_1_37_ClaimIsMadeOnce(t *testing.T) {
 			s.Pod.Spec.Volumes = []v1.Volume{{Name: "d", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: name}}}}
 			s = podspec.Bind(s, podspec.NewData([]*pod.Object{{Kind: pod.KindClaim, Key: pod.Key{Namespace: "default", Name: name}, Object: object}}))
 			wg.Go(func() {
-				if err := v.Put(t.Context(), s, pod.Place{}, 1); err != nil {
+				if err := v.SetUp(t.Context(), s, pod.Place{}, 1); err != nil {
 					t.Error(err)
 					return
 				}

@@ -32,7 +32,7 @@ func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
 		}
 		s := withUID(spec(v), "uid-"+name)
 		all := []*pod.Object{configMapObject("o", map[string]string{"a": "1"}), secretObject("o", map[string]string{"a": "1"})}
-		p.put(t, bound(s, all...), 1)
+		p.setUp(t, bound(s, all...), 1)
 		dir := filepath.Join(p.root, "pods", "uid-"+name, "1/volumes/kubernetes.io~"+name, "v")
 		shows := func(want string) {
 			t.Helper()
@@ -42,25 +42,25 @@ func TestC_1_37_6_ObjectsThatAreNotReadYet(t *testing.T) {
 		}
 		shows("1")
 		saved := podspec.Bind(s, podspec.NewSavedData(nil, []pod.ObjectSum{podspec.SumOf(all[0]), podspec.SumOf(all[1])}))
-		if err := p.Put(saved, 1); err == nil || !strings.Contains(err.Error(), `"o" has not been read again yet`) {
+		if err := p.SetUp(saved, 1); err == nil || !strings.Contains(err.Error(), `"o" has not been read again yet`) {
 			t.Errorf("%s: %v", name, err)
 		}
 		shows("1")
-		p.put(t, bound(s, configMapObject("other", nil)), 1) // now it is known to be missing
+		p.setUp(t, bound(s, configMapObject("other", nil)), 1) // now it is known to be missing
 		shows("")
 	}
 }
 
-// If a claim's directory was removed, Ready reports it and the next Put makes it again. A
+// If a claim's directory was removed, Ready reports it and the next SetUp makes it again. A
 // file in its place is not taken for a claim.
 func TestReadyLooksAtClaims(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := bound(withUID(spec(claimVolume("db", "data", false)), uid), claimObject("data"))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	dir := filepath.Join(p.root, "volumes/default/data/data")
 	if !p.Ready(s, 1) {
-		t.Fatal("not ready after Put")
+		t.Fatal("not ready after SetUp")
 	}
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
@@ -68,9 +68,9 @@ func TestReadyLooksAtClaims(t *testing.T) {
 	if put, _, _ := p.Volumes.Ready(s, 1); put {
 		t.Error("ready without the claim's directory")
 	}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if !p.Ready(s, 1) || !exists(t, dir) {
-		t.Error("not ready after Put")
+		t.Error("not ready after SetUp")
 	}
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestReadyLooksAtClaims(t *testing.T) {
 	if err := os.Symlink("/", dir); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Put(s, 1); err == nil || p.Ready(s, 1) || !strings.Contains(err.Error(), "is not a directory") {
+	if err := p.SetUp(s, 1); err == nil || p.Ready(s, 1) || !strings.Contains(err.Error(), "is not a directory") {
 		t.Errorf("a link in its place: %v", err)
 	}
 }
@@ -91,14 +91,14 @@ func TestPut_OptionalObjectUnread_IsNotSetUpWithoutIt(t *testing.T) {
 	v.ConfigMap.Optional = ptr.To(true)
 	s := withUID(spec(v), uid)
 	s.Unread = []pod.ObjectID{{Kind: pod.KindConfigMap, Name: "o"}}
-	if err := p.Put(s, 1); err == nil || !strings.Contains(err.Error(), `configmap "o" could not be read yet`) {
+	if err := p.SetUp(s, 1); err == nil || !strings.Contains(err.Error(), `configmap "o" could not be read yet`) {
 		t.Errorf("put: %v", err)
 	}
 	if put, _, _ := p.Volumes.Ready(s, 1); put {
 		t.Error("the volume counts as set up")
 	}
 	s.Unread = nil
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	again := *s // as after a restart of the agent: what was set up stays
 	again.Unread = []pod.ObjectID{{Kind: pod.KindConfigMap, Name: "o"}}
 	if put, current, _ := p.Volumes.Ready(&again, 1); !put || !current {

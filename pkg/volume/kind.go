@@ -19,40 +19,40 @@ const (
 	dirProjected = "kubernetes.io~projected"
 )
 
-// kind is one volume of a kind: it says where the volume is and makes it. To add a kind,
-// write its file and its line in kindOf. Teardown needs no code per kind: an instance's
-// mounts and directory are removed as a whole, and nothing outside.
+// kind is one volume of a kind: it says where the volume is and makes it. To add a kind, write its
+// file and its line in kindOf. TearDown removes the volumes of all kinds in the same way, but it
+// unmounts only what isOwn knows: a kind that mounts something has to be added there.
 type kind interface {
 	traits() traits
-	// path returns the volume's path on the host; own is its place under the instance. It
-	// is empty for a volume that the runtime mounts.
+	// path returns the volume's path on the host, "" for a volume that the runtime mounts. own
+	// is the path of a volume that is under the instance.
 	path(own string) string
-	// put makes the volume, or updates it. It does not change files that a container has
+	// setUp makes the volume, or updates it. It does not change files that a container has
 	// written.
-	put(ctx context.Context, p placed, s *setting) error
+	setUp(ctx context.Context, p placed, s *setting) error
 }
 
-// traits are the properties of a kind of volume beside its making.
+// traits are the properties of a kind of volume.
 type traits struct {
 	// dir is the directory under "volumes" for volumes of this kind; empty if they have no
 	// files under their instance.
 	dir      string
-	mounted  bool // we mount a file system there
+	mounted  bool // the volume is a file system of its own, which the agent mounts
 	readOnly bool // no container can write to it, whatever its spec
 	relabel  bool // its files get the containers' SELinux label
 }
 
-// setting holds the parameters of one Put.
+// setting holds the parameters of one SetUp.
 type setting struct {
 	*Volumes
 	want  *pod.Spec
-	again bool      // it was put before and may be in use
-	until time.Time // when Put has to be repeated; zero means never
+	again bool      // the instance was set up before and may be in use
+	until time.Time // when SetUp has to be repeated; zero means never
 	// bound maps volumes to the targets of an API server's claims (mark.Bound).
 	bound map[string]*v1.HostPathVolumeSource
 }
 
-// renewAt makes Put repeat at t at the latest.
+// renewAt makes SetUp repeat at t at the latest.
 func (s *setting) renewAt(t time.Time) {
 	if s.until.IsZero() || t.Before(s.until) {
 		s.until = t

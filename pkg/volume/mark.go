@@ -19,25 +19,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// markVersion is the format of a mark: an instance with another one is put again.
+// markVersion is the format of a mark. An instance whose mark has another one is set up again.
 const markVersion = 1
 
-// mark is the content of an instance's marker: what was put in place and when Put has to be
-// repeated.
+// mark is the content of an instance's marker: what SetUp made, and when it has to be repeated.
 type mark struct {
 	Version int       `json:"version"`
 	Boot    string    `json:"boot"`    // of the machine: volumes in memory do not survive it
-	Volumes string    `json:"volumes"` // Volumes.print
+	Volumes string    `json:"volumes"` // Volumes.fingerprint
 	Until   time.Time `json:"until,omitzero"`
-	// Partial marks an instance of which some volumes failed: no container uses it. Its
-	// version is 0, so that an older agent puts it again, too.
+	// Partial says that some volumes failed, so that no container uses the instance. The version
+	// is then 0, so that an older agent sets it up again, too.
 	Partial bool `json:"partial,omitempty"`
-	// Bound maps volumes to the paths of this node that claims of an API server show; the
-	// mark of an older agent may lack them.
+	// Bound maps volumes to the targets of an API server's claims, which are paths of this node.
+	// The mark of an older agent may lack them.
 	Bound map[string]*v1.HostPathVolumeSource `json:"bound,omitempty"`
 }
 
-// marked returns the mark of the instance in dir; ok is false if there was no Put. An
+// marked returns the mark of the instance in dir; ok is false if there was no SetUp. An
 // unreadable mark has no version.
 func (v *Volumes) marked(dir string) (m mark, ok bool) {
 	path := filepath.Join(dir, marker)
@@ -54,9 +53,9 @@ func (v *Volumes) marked(dir string) (m mark, ok bool) {
 	return m, ok
 }
 
-// mark records that the instance in dir is in place. On a full or read-only disk, an
-// instance without files of its own needs no marker: its mark is kept in memory, and the
-// next agent puts it again (F12, F13).
+// mark records that the instance in dir is set up. On a full or read-only disk, the mark of an
+// instance without files of its own is kept in memory, and the next agent sets it up again (F12,
+// F13).
 func (v *Volumes) mark(dir string, kept bool, m mark) error {
 	if have, ok := v.marked(dir); ok && reflect.DeepEqual(have, m) {
 		return nil
@@ -103,8 +102,8 @@ func (v *Volumes) boot() string {
 	return v.bootID
 }
 
-// print is a fingerprint of the volumes of want and their data, and of nothing else.
-func (v *Volumes) print(want *pod.Spec) string {
+// fingerprint is a checksum of the volumes of want and their data, and of nothing else.
+func (v *Volumes) fingerprint(want *pod.Spec) string {
 	sum := sha256.New()
 	for i := range want.Pod.Spec.Volumes {
 		vol := &want.Pod.Spec.Volumes[i]

@@ -28,7 +28,7 @@ func overmounted(path string) (bool, error) {
 // mountMemory mounts a tmpfs on path, unless there is one. size is in bytes, 0 for the
 // kernel's default. It disables swap for it if the kernel supports that (C-1.37.10).
 func (v *Volumes) mountMemory(path string, size int64) (made bool, err error) {
-	if there, err := overmounted(path); err != nil || there {
+	if mounted, err := overmounted(path); err != nil || mounted {
 		return false, err
 	}
 	limit := ""
@@ -54,9 +54,8 @@ func swapIsOn() bool {
 	return err == nil && strings.Count(strings.TrimSpace(string(text)), "\n") > 0
 }
 
-// memorySize is the size limit of a volume in memory: the smallest of the node's
-// allocatable memory, the pod's limit and the volume's limit (C-1.37.10); 0 if there is
-// none.
+// memorySize returns the size limit of a volume in memory, 0 for none: the smallest of the node's
+// allocatable memory, the pod's limit and the volume's limit (C-1.37.10).
 func (s *setting) memorySize(limit *resource.Quantity) int64 {
 	size := s.cfg.Allocatable.Memory().Value()
 	smaller := func(n int64) {
@@ -103,7 +102,7 @@ func memoryLimit(p *v1.Pod) int64 {
 
 // mountHugePages mounts huge pages of one size on path, unless they are mounted.
 func mountHugePages(path, size string) (made bool, err error) {
-	if there, err := overmounted(path); err != nil || there {
+	if mounted, err := overmounted(path); err != nil || mounted {
 		return false, err
 	}
 	if err := unix.Mount("nodev", path, "hugetlbfs", 0, "pagesize="+size); err != nil {
@@ -112,16 +111,16 @@ func mountHugePages(path, size string) (made bool, err error) {
 	return true, nil
 }
 
-// hugePageSize is the page size of a medium, as the pod's containers request it:
-// "HugePages" is the only size that they request, "HugePages-<size>" must be among them.
+// hugePageSize returns the page size of a medium. "HugePages" is the one size that the pod requests.
+// "HugePages-<size>" is that size, which the pod has to request.
 func hugePageSize(p *v1.Pod, medium string) (string, error) {
-	var asked *resource.Quantity
+	var size *resource.Quantity
 	if text, ok := strings.CutPrefix(medium, string(v1.StorageMediumHugePagesPrefix)); ok {
 		q, err := resource.ParseQuantity(text)
 		if err != nil {
 			return "", fmt.Errorf("medium %s: %w", medium, err)
 		}
-		asked = &q
+		size = &q
 	}
 	lists := []v1.ResourceList{}
 	if p.Spec.Resources != nil {
@@ -141,7 +140,7 @@ func hugePageSize(p *v1.Pod, medium string) (string, error) {
 			switch {
 			case err != nil:
 				return "", fmt.Errorf("resource %s: %w", name, err)
-			case asked != nil && asked.Cmp(q) != 0:
+			case size != nil && size.Cmp(q) != 0:
 			case found != nil && found.Cmp(q) != 0:
 				return "", fmt.Errorf("medium: %s can't be used if container requests multiple huge page sizes", medium)
 			default:

@@ -85,7 +85,7 @@ func TestC_1_37_10_SizeInMemory(t *testing.T) {
 		if tt.overhead != "" {
 			s.Pod.Spec.Overhead = v1.ResourceList{v1.ResourceMemory: quantity(tt.overhead)}
 		}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		m := mounts(t, p.emptyDir(1, "m"))
 		if len(m) != 1 || m[0].FSType != "tmpfs" || m[0].Source != "tmpfs" || m[0].Options != "rw,relatime" ||
 			!strings.HasPrefix(m[0].VFSOptions, "rw,size="+tt.want+"k") {
@@ -97,14 +97,14 @@ func TestC_1_37_10_SizeInMemory(t *testing.T) {
 	}
 }
 
-// A second Put does not change what is mounted, nor the files of containers.
+// A second SetUp does not change what is mounted, nor the files of containers.
 //
 // Shows: C-1.37.3
 func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
 	s := bound(withUID(spec(memory("m", "1Mi"), secretVolume("sec", "pass")), uid), secretObject("pass", map[string]string{"k": "v"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	write(t, filepath.Join(p.emptyDir(1, "m"), "file"), "kept")
 	if err := os.Chmod(p.emptyDir(1, "m"), 0o700); err != nil {
 		t.Fatal(err)
@@ -113,16 +113,16 @@ func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {
 	if !p.Ready(s, 1) {
 		t.Error("another agent does not find it ready")
 	}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if n := len(mounts(t, p.root)); n != 2 {
 		t.Errorf("%d mounts, want one for each volume", n)
 	}
 	info, err := os.Stat(p.emptyDir(1, "m"))
 	if err != nil || info.Mode().Perm() != 0o700 || !exists(t, filepath.Join(p.emptyDir(1, "m"), "file")) {
-		t.Errorf("after Put again: %v, %v", info.Mode(), err)
+		t.Errorf("after SetUp again: %v, %v", info.Mode(), err)
 	}
-	if err := p.Take(t.Context(), uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
-		t.Errorf("Take: %v; left %v", err, mounts(t, p.root))
+	if err := p.TearDown(t.Context(), uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
+		t.Errorf("TearDown: %v; left %v", err, mounts(t, p.root))
 	}
 }
 
@@ -132,7 +132,7 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
 	s := bound(withUID(spec(memory("m", "1Mi"), secretVolume("sec", "pass"), empty("data")), uid), secretObject("pass", map[string]string{"k": "v"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	write(t, filepath.Join(p.emptyDir(1, "data"), "file"), "kept")
 	for _, path := range []string{p.emptyDir(1, "m"), p.volume("kubernetes.io~secret", "sec")} {
 		if err := unix.Unmount(path, 0); err != nil {
@@ -145,15 +145,15 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 		if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil {
 			t.Errorf("mounts of what is not there: %v", m)
 		}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if !p.Ready(s, 1) {
-			t.Errorf("not ready after Put")
+			t.Errorf("not ready after SetUp")
 		}
 	}
 	if err := os.RemoveAll(p.emptyDir(1, "data")); err != nil || p.Ready(s, 1) {
 		t.Errorf("ready without its directory (%v)", err)
 	}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	write(t, filepath.Join(p.emptyDir(1, "data"), "file"), "kept")
 	// The mark of another boot.
 	mark := filepath.Join(p.instance(1), "ready")
@@ -174,9 +174,9 @@ func TestReadyNoticesWhatLeftMemory(t *testing.T) {
 		if p.Ready(s, 1) {
 			t.Errorf("%s: ready", name)
 		}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if !p.Ready(s, 1) || !exists(t, filepath.Join(p.emptyDir(1, "data"), "file")) {
-			t.Errorf("%s: after Put: ready %t; what lies on the disk has to stay", name, p.Ready(s, 1))
+			t.Errorf("%s: after SetUp: ready %t; what lies on the disk has to stay", name, p.Ready(s, 1))
 		}
 	}
 }
@@ -197,7 +197,7 @@ func TestSecretsLieInMemoryOnly(t *testing.T) {
 	p.Volumes = volume.New(c)
 	for i := range 3 {
 		b := bound(s, secretObject("pass", map[string]string{"k": fmt.Sprint(canary, i), canary + "key": "v"}), configMapObject("conf", map[string]string{"a": "b"}))
-		p.put(t, b, 1)
+		p.setUp(t, b, 1)
 		if _, err := p.Mounts(t.Context(), b, 1, "c"); err != nil {
 			t.Fatal(err)
 		}
@@ -252,7 +252,7 @@ func TestSecretsAreNotWrittenToAnotherFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	mount(t, "none", dir, "ramfs", 0, "")
-	if err := p.Put(s, 1); err == nil || !strings.HasSuffix(err.Error(), "is not on a tmpfs") || p.Ready(s, 1) {
+	if err := p.SetUp(s, 1); err == nil || !strings.HasSuffix(err.Error(), "is not on a tmpfs") || p.Ready(s, 1) {
 		t.Errorf("got %v, want that it is not on a tmpfs", err)
 	}
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
@@ -271,7 +271,7 @@ func TestVolumesAddNoGoroutine(t *testing.T) {
 		all = append(all, bound(s, configMapObject("conf", map[string]string{"a": "b"}), secretObject("pass", map[string]string{"a": "b"})))
 	}
 	for _, s := range all {
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if !p.Ready(s, 1) {
 			t.Fatal("not ready")
 		}
@@ -280,7 +280,7 @@ func TestVolumesAddNoGoroutine(t *testing.T) {
 		t.Errorf("%d goroutines more", after-before)
 	}
 	for _, s := range all {
-		if err := p.Take(t.Context(), s.UID(), 1); err != nil {
+		if err := p.TearDown(t.Context(), s.UID(), 1); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -312,7 +312,7 @@ func TestC_1_37_5_HugePages(t *testing.T) {
 			c := v1.Container{Name: fmt.Sprint(j), Resources: v1.ResourceRequirements{Requests: v1.ResourceList{v1.ResourceName("hugepages-" + size): quantity("1Gi")}}}
 			s.Pod.Spec.Containers = append(s.Pod.Spec.Containers, c)
 		}
-		err := p.Put(s, 1)
+		err := p.SetUp(s, 1)
 		if err != nil {
 			if !strings.HasPrefix(err.Error(), tt.want) {
 				t.Errorf("%d: got %v, want %s", i, err, tt.want)
@@ -323,9 +323,9 @@ func TestC_1_37_5_HugePages(t *testing.T) {
 		if len(m) != 1 || m[0].FSType != "hugetlbfs" || m[0].Source != "nodev" || !strings.Contains(m[0].VFSOptions, tt.want) {
 			t.Errorf("%d: %+v, want %s", i, m, tt.want)
 		}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if n := len(mounts(t, p.root)); n != 1 || !p.Ready(s, 1) {
-			t.Errorf("%d: %d mounts after Put again, ready %t", i, n, p.Ready(s, 1))
+			t.Errorf("%d: %d mounts after SetUp again, ready %t", i, n, p.Ready(s, 1))
 		}
 		if err := p.Forget(t.Context(), key, uid); err != nil || len(mounts(t, p.root)) != 0 {
 			t.Errorf("%d: Forget: %v, left %v", i, err, mounts(t, p.root))

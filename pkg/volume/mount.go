@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mountsBelow returns the mounts on path and below, in the order of the kernel's table. If
-// the table cannot be read it returns none: the removal still enters no mount.
+// mountsBelow returns the mounts on path and below, in the order of the kernel's table. If the
+// table cannot be read it returns none; a removal enters no mount nevertheless.
 func mountsBelow(path string) []*mountinfo.Info {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if err != nil {
@@ -32,7 +32,7 @@ func mountedAt(path string) error {
 	return nil
 }
 
-// unmountOwn unmounts our mounts below path, the directory of a pod or of one instance of
+// unmountOwn unmounts the agent's mounts below path, the directory of a pod or of one instance of
 // it; uid is the pod's directory. If there are other mounts it returns a *MountedError and
 // unmounts nothing.
 func (v *Volumes) unmountOwn(uid, path string) error {
@@ -57,8 +57,8 @@ func (v *Volumes) unmountOwn(uid, path string) error {
 	return nil
 }
 
-// isOwn reports whether a mount is one that we make: a volume in memory, or a part of a
-// volume. rel is its path under the pod's directory. Our mounts are never nested.
+// isOwn reports whether the agent makes such a mount: a volume in memory, the target of a claim, or
+// a subPath of a volume. rel is its path under the pod's directory. These mounts are never nested.
 func isOwn(rel string, m *mountinfo.Info) bool {
 	part := strings.Split(rel, "/")
 	switch {

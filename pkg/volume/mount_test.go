@@ -43,7 +43,7 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := newPlace(t)
 			s := withUID(spec(empty("a b"), empty("z")), uid)
-			p.put(t, s, 1)
+			p.setUp(t, s, 1)
 			write(t, filepath.Join(p.emptyDir(1, "z"), "own"), "x")
 			outside := t.TempDir()
 			canary := filepath.Join(outside, "canary")
@@ -62,7 +62,7 @@ func TestTakeNeverCrossesAMount(t *testing.T) {
 				write(t, filepath.Join(target, "hidden"), "")
 				mount(t, outside, target, "", unix.MS_BIND, "")
 			}
-			for what, err := range map[string]error{"Take": p.Take(t.Context(), uid, 1), "Forget": p.Forget(t.Context(), key, uid)} {
+			for what, err := range map[string]error{"TearDown": p.TearDown(t.Context(), uid, 1), "Forget": p.Forget(t.Context(), key, uid)} {
 				var mounted *volume.MountedError
 				if !errors.As(err, &mounted) || mounted.Path != target {
 					t.Errorf("%s: got %v, want that %s is mounted", what, err, target)
@@ -93,7 +93,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "m", MountPath: "/a", SubPath: "part"}, {Name: "sec", MountPath: "/b", SubPath: "k"}, {Name: "e", MountPath: "/c", SubPath: "x/y"}}
 	all := func() {
 		t.Helper()
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if _, err := p.Mounts(t.Context(), s, 1, "c"); err != nil {
 			t.Fatal(err)
 		}
@@ -115,7 +115,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 		}
 		before := len(mounts(t, p.root))
 		_, sweepErr := p.Sweep(t.Context(), func(string) bool { return false })
-		for what, err := range map[string]error{"Take": p.Take(t.Context(), uid, 1), "Forget": p.Forget(t.Context(), key, uid), "Sweep": sweepErr} {
+		for what, err := range map[string]error{"TearDown": p.TearDown(t.Context(), uid, 1), "Forget": p.Forget(t.Context(), key, uid), "Sweep": sweepErr} {
 			var mounted *volume.MountedError
 			if !errors.As(err, &mounted) || mounted.Path != target {
 				t.Errorf("%s: %s: got %v, want that it is mounted", target, what, err)
@@ -129,7 +129,7 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 		}
 	}
 	for what, take := range map[string]func() error{
-		"Take": func() error { return p.Take(t.Context(), uid, 1) }, "Forget": func() error { return p.Forget(t.Context(), key, uid) },
+		"TearDown": func() error { return p.TearDown(t.Context(), uid, 1) }, "Forget": func() error { return p.Forget(t.Context(), key, uid) },
 		"Sweep": func() error { _, err := p.Sweep(t.Context(), func(string) bool { return false }); return err },
 	} {
 		all()
@@ -144,9 +144,9 @@ func TestTakeUnmountsOnlyItsOwn(t *testing.T) {
 		}
 	}
 	// Only one instance is removed.
-	p.put(t, s, 1)
-	p.put(t, s, 2)
-	if err := p.Take(t.Context(), uid, 1); err != nil || !p.Ready(s, 2) || len(mounts(t, p.root)) != 2 {
+	p.setUp(t, s, 1)
+	p.setUp(t, s, 2)
+	if err := p.TearDown(t.Context(), uid, 1); err != nil || !p.Ready(s, 2) || len(mounts(t, p.root)) != 2 {
 		t.Errorf("instance 2 lost something: %v, %v", err, mounts(t, p.root))
 	}
 }
@@ -158,8 +158,8 @@ func TestPodsOnAFileSystemOfTheirOwn(t *testing.T) {
 	write(t, filepath.Join(pods, "below"), "")
 	mount(t, "tmpfs", pods, "tmpfs", 0, "size=1m")
 	s := withUID(spec(empty("a")), uid)
-	p.put(t, s, 1)
-	if err := errors.Join(p.Take(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
+	p.setUp(t, s, 1)
+	if err := errors.Join(p.TearDown(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
 		t.Error(err)
 	}
 	if exists(t, filepath.Join(pods, uid)) {
@@ -206,15 +206,15 @@ func testRefusingDisk(t *testing.T, p place, refuse func()) {
 	refuse()
 	for name, v := range map[string][]v1.Volume{"none": nil, "host": {host("h", "/", v1.HostPathDirectory)}} {
 		s := withUID(spec(v...), name)
-		if err := p.Put(s, 1); err != nil || !p.Ready(s, 1) || p.Ready(s, 2) != (v == nil) {
+		if err := p.SetUp(s, 1); err != nil || !p.Ready(s, 1) || p.Ready(s, 2) != (v == nil) {
 			t.Errorf("%s: %v, ready %t; want success: it keeps nothing on disk", name, err, p.Ready(s, 1))
 		}
-		if err := p.Take(t.Context(), name, 1); err != nil || p.Ready(s, 1) != (v == nil) {
+		if err := p.TearDown(t.Context(), name, 1); err != nil || p.Ready(s, 1) != (v == nil) {
 			t.Errorf("%s: take: %v, ready %t", name, err, p.Ready(s, 1))
 		}
 	}
 	s := withUID(spec(empty("data")), uid)
-	if err := p.Put(s, 1); err == nil || p.Ready(s, 1) {
+	if err := p.SetUp(s, 1); err == nil || p.Ready(s, 1) {
 		t.Errorf("emptyDir: %v, ready %t; want an error", err, p.Ready(s, 1))
 	}
 }

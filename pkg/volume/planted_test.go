@@ -29,7 +29,7 @@ func TestCVE_2025_9566_2017_1002102_PlantedLinks_LeadNowhere(t *testing.T) {
 	} {
 		p := newPlace(t)
 		s := withUID(spec(configMapVolume("v", "conf")), uid)
-		p.put(t, bound(s, configMapObject("conf", map[string]string{"a": "one"})), 1)
+		p.setUp(t, bound(s, configMapObject("conf", map[string]string{"a": "one"})), 1)
 		dir := p.volume("kubernetes.io~configmap", "v")
 		current, err := os.Readlink(filepath.Join(dir, "..data"))
 		if err != nil {
@@ -42,11 +42,11 @@ func TestCVE_2025_9566_2017_1002102_PlantedLinks_LeadNowhere(t *testing.T) {
 		if err := os.Symlink(plant.target, link); err != nil {
 			t.Fatal(err)
 		}
-		p.put(t, bound(s, configMapObject("conf", map[string]string{"a": "two"})), 1)
+		p.setUp(t, bound(s, configMapObject("conf", map[string]string{"a": "two"})), 1)
 		if text, err := os.ReadFile(filepath.Join(dir, "..data", "a")); string(text) != "two" {
 			t.Errorf("%s: the volume holds %q, %v", name, text, err)
 		}
-		if err := p.Take(t.Context(), uid, 1); err != nil {
+		if err := p.TearDown(t.Context(), uid, 1); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if text, err := os.ReadFile(file); string(text) != "host" {

@@ -44,7 +44,7 @@ func (k shown) traits() traits {
 
 func (shown) path(own string) string { return own }
 
-func (k shown) put(ctx context.Context, p placed, s *setting) error {
+func (k shown) setUp(ctx context.Context, p placed, s *setting) error {
 	all, err := k.files(ctx, s)
 	if err != nil {
 		return err
@@ -111,8 +111,8 @@ func setGroupOfVolume(root *os.Root, group *int64) error {
 	return errors.Join(setGroupOf(dir, "", *group, false), dir.Close())
 }
 
-// makeMountPoints makes the directories in this volume on which other volumes of a
-// container are mounted: the volume is read-only, so the runtime could not.
+// makeMountPoints makes the directories in this volume on which other volumes of a container are
+// mounted. The runtime cannot make them, because the volume is read-only.
 func makeMountPoints(root *os.Root, p *v1.Pod, volume string) error {
 	for _, dir := range mountPoints(p, volume) {
 		for i, c := range dir + "/" {
@@ -191,18 +191,18 @@ func downward(v *v1.DownwardAPIVolumeSource) kind {
 	}}
 }
 
-// object returns a volume's files of a ConfigMap or Secret: all keys, or those in items.
-// Errors have the kubelet's words.
+// object returns a volume's files of a ConfigMap or Secret: all keys, or those in items. The texts
+// of errors are the kubelet's.
 func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, optional *bool) (files, error) {
-	may := optional != nil && *optional
+	isOptional := optional != nil && *optional
 	values, ok := s.want.Data.Values(kind, name)
-	if !ok && s.want.Data.Has(kind, name) { // only its sum is known, as after a restart of the agent: its files stay
+	if !ok && s.want.Data.Has(kind, name) { // after a restart the agent knows only its checksum; the error keeps the files
 		return nil, fmt.Errorf("%s %q has not been read again yet", strings.ToLower(kind), name)
 	}
 	if err := s.want.CheckRead(kind, name); err != nil && !ok {
 		return nil, err
 	}
-	if !ok && !may {
+	if !ok && !isOptional {
 		return nil, fmt.Errorf("%s %q not found", strings.ToLower(kind), name)
 	}
 	out := files{}
@@ -217,7 +217,7 @@ func (s *setting) object(kind, name string, items []v1.KeyToPath, mode *int32, o
 		switch {
 		case ok:
 			out[item.Path] = file{data: value, mode: modeOf(item.Mode, mode)}
-		case may:
+		case isOptional:
 		case kind == pod.KindConfigMap:
 			return nil, fmt.Errorf("configmap references non-existent config key: %s", item.Key)
 		default:

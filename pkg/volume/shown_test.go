@@ -152,8 +152,8 @@ func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 	s := withUID(spec(cm, some, sec, gone, downwardVolume("down", "metadata.labels", "metadata.annotations['x']"), all), uid)
 	s.Pod.Name, s.Pod.Labels, s.Pod.Annotations = "web-n1", map[string]string{"b": "2", "a": "1"}, map[string]string{"x": "say \"hi\""}
 	s = bound(s, configMapObject("conf", map[string]string{"a": "one", "b": "two"}), secretObject("pass", map[string]string{"word": "s3cret"}))
-	p.put(t, s, 1)
-	for range 2 { // the second Put changes nothing
+	p.setUp(t, s, 1)
+	for range 2 { // the second SetUp changes nothing
 		wantTree(t, p.volume("kubernetes.io~configmap", "cm"),
 			"drwxrwxrwx 0:0 .",
 			"drwxr-xr-x 0:0 ..TIME",
@@ -190,7 +190,7 @@ func TestC_1_37_6_TreesOfFiles(t *testing.T) {
 			`-rw-r--r-- 0:0 ..TIME/name "web-n1"`, `-rw-r--r-- 0:0 ..TIME/memory "0"`,
 			"Lrwxrwxrwx 0:0 a -> ..data/a", "Lrwxrwxrwx 0:0 b -> ..data/b", "Lrwxrwxrwx 0:0 deep -> ..data/deep",
 			"Lrwxrwxrwx 0:0 name -> ..data/name", "Lrwxrwxrwx 0:0 memory -> ..data/memory")
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 	s := withUID(spec(empty("data"), mem, configMapVolume("cm", "conf"), sec), uid)
 	s.Pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](2000)}
 	s = bound(s, configMapObject("conf", map[string]string{"a": "one"}), secretObject("pass", map[string]string{"word": "s3cret"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	wantTree(t, p.emptyDir(1, "data"), "dgrwxrwxrwx 0:2000 .")
 	wantTree(t, p.emptyDir(1, "mem"), "dgtrwxrwxrwx 0:2000 .")
 	wantTree(t, p.volume("kubernetes.io~configmap", "cm"),
@@ -229,7 +229,7 @@ func TestC_1_37_5_TreesWithFSGroup(t *testing.T) {
 		if err := errors.Join(os.Chown(p.emptyDir(1, name), 7, 7), os.Chmod(p.emptyDir(1, name), 0o700)); err != nil {
 			t.Fatal(err)
 		}
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		wantTree(t, p.emptyDir(1, name), "drwx------ 7:7 .")
 	}
 }
@@ -244,17 +244,17 @@ func TestC_1_37_6_ChangedObjectIsShown(t *testing.T) {
 	s := withUID(spec(configMapVolume("cm", "conf")), uid)
 	first := bound(s, configMapObject("conf", map[string]string{"a": "one", "b": "two"}))
 	next := bound(s, configMapObject("conf", map[string]string{"a": "1", "c": "three"}))
-	p.put(t, first, 1)
+	p.setUp(t, first, 1)
 	dir := p.volume("kubernetes.io~configmap", "cm")
 	before, _ := os.Readlink(filepath.Join(dir, "..data"))
 	if !p.Ready(first, 1) || p.Ready(next, 1) {
 		t.Errorf("ready: first %t, next %t; want only the first", p.Ready(first, 1), p.Ready(next, 1))
 	}
-	p.put(t, first, 1)
+	p.setUp(t, first, 1)
 	if now, _ := os.Readlink(filepath.Join(dir, "..data")); now != before {
 		t.Error("the same content was written again")
 	}
-	p.put(t, next, 1)
+	p.setUp(t, next, 1)
 	if p.Ready(first, 1) || !p.Ready(next, 1) {
 		t.Errorf("ready: first %t, next %t; want only the next", p.Ready(first, 1), p.Ready(next, 1))
 	}
@@ -280,7 +280,7 @@ func TestReadyNoticesWhatVolumesShow(t *testing.T) {
 	}
 	conf, other := configMapObject("conf", map[string]string{"a": "1"}), secretObject("env", map[string]string{"a": "1"})
 	a := map[string]string{"l": "a"}
-	p.put(t, make(a, "1", conf, other), 1)
+	p.setUp(t, make(a, "1", conf, other), 1)
 	for name, tt := range map[string]struct {
 		want *pod.Spec
 		ok   bool
@@ -328,7 +328,7 @@ func TestPutSaysWhatIsMissing(t *testing.T) {
 	} {
 		p := newPlace(t)
 		s := bound(withUID(spec(tt.volume), uid), configMapObject("conf", map[string]string{"a": "b"}), secretObject("pass", map[string]string{"a": "b"}))
-		if err := p.Put(s, 1); err == nil || err.Error() != tt.want || p.Ready(s, 1) {
+		if err := p.SetUp(s, 1); err == nil || err.Error() != tt.want || p.Ready(s, 1) {
 			t.Errorf("got %v, want %q and not ready", err, tt.want)
 		}
 	}
@@ -346,7 +346,7 @@ func TestPathsOfFilesStayInTheirVolume(t *testing.T) {
 		v := configMapVolume("v", "conf")
 		v.ConfigMap.Items = []v1.KeyToPath{{Key: "k", Path: name}}
 		s := bound(withUID(spec(v), uid), configMapObject("conf", map[string]string{"k": "canary"}))
-		err := p.Put(s, 1)
+		err := p.SetUp(s, 1)
 		if want == "" {
 			if text, rerr := os.ReadFile(filepath.Join(p.volume("kubernetes.io~configmap", "v"), name)); err != nil || string(text) != "canary" {
 				t.Errorf("%q: %v, %q %v", name, err, text, rerr)
@@ -372,7 +372,7 @@ func TestKeysStayInTheirVolume(t *testing.T) {
 	for _, name := range []string{"../x", "/x", "..", "..data", "..2026_01_01_00_00_00.1/x"} {
 		p := newPlace(t)
 		s := bound(withUID(spec(secretVolume("v", "pass")), uid), secretObject("pass", map[string]string{name: "canary"}))
-		if err := p.Put(s, 1); err == nil || p.Ready(s, 1) {
+		if err := p.SetUp(s, 1); err == nil || p.Ready(s, 1) {
 			t.Errorf("%q: no error", name)
 		}
 	}
@@ -391,7 +391,7 @@ func TestHugeObjects(t *testing.T) {
 	}
 	s := bound(withUID(spec(configMapVolume("cm", "big"), secretVolume("sec", "many")), uid),
 		configMapObject("big", map[string]string{"k": strings.Repeat("x", 1<<20)}), secretObject("many", many))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if info, err := os.Stat(filepath.Join(p.volume("kubernetes.io~configmap", "cm"), "k")); err != nil || info.Size() != 1<<20 {
 		t.Errorf("big: %v", err)
 	}
@@ -427,7 +427,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		p.Volumes = volume.New(c)
 		s := withUID(spec(projectedVolume("v", tokenSource("token"))), uid)
 		s.Pod.Spec.SecurityContext = tt.context
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		got := tree(t, p.volume("kubernetes.io~projected", "v"))
 		for _, line := range tt.want {
 			if !slices.Contains(got, line) {
@@ -437,13 +437,13 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		if _, ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
 			t.Errorf("%s: ready %t until %v, want until %v", name, ok, until, due)
 		}
-		// After a restart the agent knows when the token is due; Ready then asks for a Put.
+		// After a restart the agent knows when the token is due; Ready then asks for a SetUp.
 		p.Volumes = volume.New(c)
 		if _, ok, until := p.Volumes.Ready(s, 1); !ok || !until.Equal(due) {
 			t.Errorf("%s: after a restart: ready %t until %v, want until %v", name, ok, until, due)
 		}
 		due = time.Now().Add(-time.Second)
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		if _, ok, _ := p.Volumes.Ready(s, 1); ok {
 			t.Errorf("%s: ready with a token that is due", name)
 		}
@@ -451,7 +451,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 		failure = errors.New("no")
 		more := withUID(spec(projectedVolume("v", tokenSource("token")), configMapVolume("cm", "conf")), uid)
 		more.Pod.Spec.SecurityContext = tt.context
-		if err := p.Put(bound(more, configMapObject("conf", map[string]string{"a": "b"})), 1); err == nil || err.Error() != "volume v: serviceAccountToken: no" {
+		if err := p.SetUp(bound(more, configMapObject("conf", map[string]string{"a": "b"})), 1); err == nil || err.Error() != "volume v: serviceAccountToken: no" {
 			t.Errorf("%s: %v", name, err)
 		}
 		if !exists(t, filepath.Join(p.volume("kubernetes.io~configmap", "cm"), "a")) {
@@ -461,7 +461,7 @@ func TestC_1_38_11_Tokens(t *testing.T) {
 			t.Errorf("%s: %q %v, want the second token", name, text, err)
 		}
 		bundle := withUID(spec(projectedVolume("v", v1.VolumeProjection{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{Path: "ca.pem"}})), "other")
-		p.put(t, bundle, 1)
+		p.setUp(t, bundle, 1)
 		if _, ok, until := p.Volumes.Ready(bundle, 1); !ok || until.IsZero() || time.Until(until) > time.Minute {
 			t.Errorf("%s: trust bundle: ready %t until %v, want within a minute", name, ok, until)
 		}
@@ -488,7 +488,7 @@ func TestC_1_38_11_TokenOfSeveralUsers(t *testing.T) {
 	} {
 		s := withUID(spec(projectedVolume("v", tokenSource("token"))), fmt.Sprint("u", i))
 		s.Pod.Spec.Containers = containers
-		p.put(t, s, 1)
+		p.setUp(t, s, 1)
 		info, err := os.Stat(filepath.Join(p.root, "pods", fmt.Sprint("u", i), "1/volumes/kubernetes.io~projected/v/token"))
 		if err != nil || info.Mode() != 0o644 || info.Sys().(*syscall.Stat_t).Uid != 0 {
 			t.Errorf("%d: %v %v, want 0644 of root", i, info, err)
@@ -508,8 +508,8 @@ func TestNestedMountPointsAreMade(t *testing.T) {
 		{Name: "data", MountPath: "/etc/conf/../../../elsewhere"}, {Name: "cm", MountPath: "/etc/conf"}, {Name: "data", MountPath: "/etc/conf/key"},
 	}
 	s = bound(s, configMapObject("conf", map[string]string{"a": "1", "key": "hidden by a mount"}))
-	p.put(t, s, 1)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
+	p.setUp(t, s, 1)
 	wantTree(t, p.volume("kubernetes.io~configmap", "cm"),
 		"drwxrwxrwx 0:0 .", "drwxr-xr-x 0:0 in", "drwxr-xr-x 0:0 in/deep", "drwxr-xr-x 0:0 key",
 		"drwxr-xr-x 0:0 ..TIME", "Lrwxrwxrwx 0:0 ..data -> ..TIME", `-rw-r--r-- 0:0 ..TIME/a "1"`, `-rw-r--r-- 0:0 ..TIME/key "hidden by a mount"`, "Lrwxrwxrwx 0:0 a -> ..data/a")

@@ -17,7 +17,7 @@ func TestPut_VolumeWithTwoSources_IsRefused(t *testing.T) {
 		"none": {},
 	} {
 		s := withUID(spec(v1.Volume{Name: "a", VolumeSource: source}), uid)
-		if err := p.Put(s, 1); err == nil || !strings.Contains(err.Error(), "volume a: has not exactly one source") {
+		if err := p.SetUp(s, 1); err == nil || !strings.Contains(err.Error(), "volume a: has not exactly one source") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

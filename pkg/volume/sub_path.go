@@ -14,11 +14,11 @@ import (
 // can change, and returns that path (C-1.37.7). It mounts the descriptor that was opened
 // below the volume: swapping directories for links meanwhile gives an error, or another
 // part of the volume. A correct mount stays; a wrong or broken one is replaced.
-func bindSubPath(dir string, p placed, container string, i int, sub string, judge func(root string) error) (string, error) {
+func bindSubPath(dir string, p placed, container string, i int, sub string, allow func(root string) error) (string, error) {
 	if err := oneName(container); err != nil {
 		return "", fmt.Errorf("container %q: %w", container, err)
 	}
-	source, err := openSubPath(p, sub, judge)
+	source, err := openSubPath(p, sub, allow)
 	if errors.Is(err, unix.ENOENT) {
 		err = errors.New("is not in the volume")
 	}
@@ -31,8 +31,8 @@ func bindSubPath(dir string, p placed, container string, i int, sub string, judg
 }
 
 // openSubPath opens a part of a volume. It makes missing directories, with the mode of the
-// volume's own, if containers may write to the volume. judge checks the volume's open root.
-func openSubPath(p placed, sub string, judge func(root string) error) (*os.File, error) {
+// volume's own, if containers may write to the volume. allow checks the path of the volume.
+func openSubPath(p placed, sub string, allow func(root string) error) (*os.File, error) {
 	root, err := openVolume(p.path)
 	if errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("%s does not exist", p.path)
@@ -45,7 +45,7 @@ func openSubPath(p placed, sub string, judge func(root string) error) (*os.File,
 	if err != nil {
 		return nil, err
 	}
-	if err := judge(real); err != nil {
+	if err := allow(real); err != nil {
 		return nil, err
 	}
 	if p.readOnly {

@@ -58,7 +58,7 @@ func TestC_1_37_7_SubPaths(t *testing.T) {
 	s := withUID(spec(empty("data"), memory("mem", "1Mi"), host("host", host1, v1.HostPathDirectory), configMapVolume("cm", "conf"), secretVolume("sec", "pass")), uid)
 	s.Pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To[int64](2000)}
 	s = bound(s, configMapObject("conf", map[string]string{"a.conf": "one"}), secretObject("pass", map[string]string{"key": "v"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	data := p.emptyDir(1, "data")
 	write(t, filepath.Join(data, "file"), "f")
 	if err := os.MkdirAll(filepath.Join(data, "real/in"), 0o755); err != nil {
@@ -105,8 +105,8 @@ func TestC_1_37_7_SubPaths(t *testing.T) {
 			id = m[0].ID
 		}
 	}
-	if err := p.Take(t.Context(), uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
-		t.Errorf("Take: %v; left %v", err, mounts(t, p.root))
+	if err := p.TearDown(t.Context(), uid, 1); err != nil || exists(t, p.instance(1)) || len(mounts(t, p.root)) != 0 {
+		t.Errorf("TearDown: %v; left %v", err, mounts(t, p.root))
 	}
 	if !exists(t, host1+"/sock") || !exists(t, host1+"/made/here") {
 		t.Error("what a hostPath shows is gone")
@@ -120,7 +120,7 @@ func TestC_1_37_7_SubPathsThatLeadOut(t *testing.T) {
 	outside := t.TempDir()
 	write(t, filepath.Join(outside, "canary"), "host's")
 	s := bound(withUID(spec(empty("data"), configMapVolume("cm", "conf"), host("missing", outside+"/no", "")), uid), configMapObject("conf", map[string]string{"a": "b"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	data := p.emptyDir(1, "data")
 	for link, to := range map[string]string{
 		"abs": outside, "rel": "../../../../../../../../../../" + outside, "up": "..", "dangling": "nowhere", "loop": "loop", "proc": "/proc/self/root", "self": "/proc/self/cwd",
@@ -161,7 +161,7 @@ func TestC_1_37_7_SubPathExpr(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	env := []v1.EnvVar{{Name: "POD", Value: "web"}, {Name: "EMPTY"}, {Name: "UP", Value: ".."}, {Name: "ROOT", Value: "/etc"}, {Name: "NODE", Value: "n1"}}
 	for expr, want := range map[string]string{
 		"logs/$(POD)": "logs/web", "$(POD)$(NODE)": "webn1", "$$(POD)": "$(POD)", "$$(NONE)": "$(NONE)", "a$": "a$", "$(POD": "$(POD",
@@ -202,7 +202,7 @@ func TestC_1_37_7_SwappedLinksNeverLeadOut(t *testing.T) {
 		forbidden = append(forbidden, info)
 	}
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	data := p.emptyDir(1, "data")
 	write(t, filepath.Join(data, "dir", "in", "canary"), "container's")
 	if err := os.Symlink(outside, filepath.Join(data, "link")); err != nil {
@@ -263,7 +263,7 @@ func TestC_1_37_7_SubPathOfAFIFO(t *testing.T) {
 	needRoot(t)
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	t.Chdir(p.emptyDir(1, "data")) // a socket's path has to be short
 	l, err := net.Listen("unix", "socket")
 	if err != nil {
@@ -289,13 +289,13 @@ func TestC_1_37_7_WrongMountIsReplaced(t *testing.T) {
 	p := newPlace(t)
 	s := withUID(spec(configMapVolume("cm", "conf"), empty("data")), uid)
 	first := bound(s, configMapObject("conf", map[string]string{"a": "1"}))
-	p.put(t, first, 1)
+	p.setUp(t, first, 1)
 	at, err := p.bindOne(t, sub(first, "cm", "a"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := bound(s, configMapObject("conf", map[string]string{"a": "2"}))
-	p.put(t, next, 1)
+	p.setUp(t, next, 1)
 	if text, _ := os.ReadFile(at); string(text) != "1" {
 		t.Errorf("a running container's file holds %q, want the old content", text)
 	}
@@ -336,7 +336,7 @@ func TestImageVolumes(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := withUID(spec(vol("model", v1.VolumeSource{Image: &v1.ImageVolumeSource{Reference: "registry.example/model:1"}})), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	m, err := p.Mounts(t.Context(), sub(s, "model", "weights/v1"), 1, "c")
 	if err != nil || len(m) != 1 || m[0] != (pod.Mount{ContainerPath: "/x", ReadOnly: true, Image: "registry.example/model:1", SubPath: "weights/v1"}) {
 		t.Errorf("%+v %v", m, err)
@@ -352,7 +352,7 @@ func TestImageVolumes(t *testing.T) {
 func TestC_1_37_7_ErrorsShowExpressionsAsWritten(t *testing.T) {
 	p := newPlace(t)
 	s := bound(withUID(spec(empty("data"), configMapVolume("cm", "conf")), uid), configMapObject("conf", map[string]string{"a": "b"}))
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	write(t, filepath.Join(p.emptyDir(1, "data"), "canary"), "")
 	for volume, values := range map[string][]string{
 		"data": {"/canary", "..", "canary/..", "canary\x00", "canary/x", "canary" + strings.Repeat("n", 256)},

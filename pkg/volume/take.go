@@ -15,11 +15,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Take removes the volumes of one instance of the pod with uid: its directory, with all
-// files of its containers. It never follows a link out of it. It unmounts our mounts; if
-// something else is mounted below, it unmounts and removes nothing, and the error wraps a
-// *MountedError. A missing instance is success. Take ends with ctx; a later Take continues.
-func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
+// TearDown removes the volumes of one instance of the pod with uid: its directory, with all
+// files of its containers. It never follows a link out of it. It unmounts the agent's own mounts.
+// If something else is mounted below, it unmounts and removes nothing, and the error wraps a
+// *MountedError. A missing instance is success. If ctx ends it, the next call continues.
+func (v *Volumes) TearDown(ctx context.Context, uid string, instance int) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
 		return err
@@ -31,8 +31,8 @@ func (v *Volumes) Take(ctx context.Context, uid string, instance int) error {
 	return nil
 }
 
-// removeInstance removes an instance's directory, the marker first: a half removed instance is not
-// ready.
+// removeInstance removes an instance's directory. It removes the marker first, so that an instance
+// whose removal was interrupted is not ready.
 func (v *Volumes) removeInstance(ctx context.Context, dir, uid, name string) error {
 	defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "remove volumes", Path: filepath.Join(dir, name)})()
 	if err := v.unmountOwn(uid, filepath.Join(dir, name)); err != nil {
@@ -45,9 +45,9 @@ func (v *Volumes) removeInstance(ctx context.Context, dir, uid, name string) err
 	return removeTree(ctx, v.pods, uid, name)
 }
 
-// Forget removes all files of the pod: its log directory and the links into it (C-1.33.5),
-// every instance, and last the files beside them. If it ends on the way, the pod's record
-// is still there to start again. It treats mounts and links as Take does.
+// Forget removes all files of the pod: its log directory with the links to it (C-1.33.5), every
+// instance, and last the other files, among them the pod's record. An agent that was interrupted
+// finds the record and calls Forget again. It treats mounts and links as TearDown does.
 func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 	dir, err := v.podDir(uid)
 	if err != nil {
@@ -95,8 +95,8 @@ func logDirectory(key pod.Key, uid string) string {
 	return key.Namespace + "_" + key.Name + "_" + uid
 }
 
-// removeLogs removes the links into a pod's log directory, then the directory: if it ends
-// on the way, the next call still finds the directory.
+// removeLogs removes the links into a pod's log directory, then the directory. So a call after an
+// interruption still finds the directory.
 func (v *Volumes) removeLogs(ctx context.Context, name string) error {
 	defer activity.Begin(ctx, activity.Call{Kind: activity.Log, Name: "remove logs", Path: filepath.Join(v.cfg.PodLogsDir, name)})()
 	if err := v.removeLinks(filepath.Join(v.cfg.PodLogsDir, name) + string(filepath.Separator)); err != nil {
@@ -127,10 +127,10 @@ func (v *Volumes) removeLinks(into string) error {
 	return nil
 }
 
-// Sweep removes the directories of pods, with their log directories, unless keep returns
-// true for them: an agent that died may have left them without a record. It calls keep
-// right before each removal. It returns the removed UIDs. It treats mounts and links as
-// Take does; one directory that cannot be removed does not block the others.
+// Sweep removes the directories of pods, with their log directories, unless keep returns true for
+// them: an agent that was killed may have left them without a record. It calls keep right before
+// each removal, and returns the removed UIDs. It treats mounts and links as TearDown does. A
+// directory that cannot be removed does not block the others.
 func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (removed []string, err error) {
 	uids, err := os.ReadDir(v.pods)
 	if errors.Is(err, fs.ErrNotExist) {

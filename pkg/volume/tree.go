@@ -30,11 +30,11 @@ func (e *MountedError) Error() string {
 	return e.Path + " is mounted: unmount it first"
 }
 
-// removeTree removes the path of names under base, with all below it. base is trusted and
-// may itself be a link or a mount; below it no link is followed and no mount is entered:
-// every step opens an entry of an open directory by name, and the kernel checks it. If
-// there is a mount at the beginning, nothing is removed. It ends with ctx and its cause,
-// because a container decides the number of files.
+// removeTree removes the path of names under base, with all below it. base is trusted and may
+// itself be a link or a mount. Below it, removeTree follows no link and enters no mount: it opens
+// each directory by name in its open parent, and the kernel refuses links and mounts. If something
+// is mounted there when it starts, it removes nothing. It returns the cause of ctx when ctx ends:
+// containers decide how many files there are.
 func removeTree(ctx context.Context, base string, names ...string) error {
 	path := filepath.Join(base, filepath.Join(names...))
 	if err := mountedAt(path); err != nil {
@@ -92,8 +92,8 @@ func openPath(base string, names ...string) (*os.File, error) {
 type remover struct {
 	ctx  context.Context
 	open func(parent *os.File, name string) (*os.File, error)
-	// top is the tree's own directory, where deep directories are moved to; nil before it
-	// is open.
+	// top is the open directory of the tree, to which deep directories are moved; nil before it is
+	// open.
 	top   *os.File
 	moved int
 	depth int
@@ -164,8 +164,8 @@ func (r *remover) descend(parent *os.File, name string) error {
 	return r.empty(dir)
 }
 
-// empty removes every entry of dir, until a full reading finds none. Readings that find
-// moved directories are progress; others are counted.
+// empty removes every entry of dir, until reading dir finds none. It reads dir maxTries times at
+// most, not counting the readings after which directories were moved here.
 func (r *remover) empty(dir *os.File) error {
 	for tries := 0; tries < maxTries; {
 		found, moved := 0, r.moved

@@ -35,7 +35,7 @@ func removeWith(t testing.TB, open func(*os.File, string) (*os.File, error), bas
 	return r.remove(dir, name)
 }
 
-// A process that still runs during Take swaps directories for links to elsewhere, thousands
+// A process that still runs during TearDown swaps directories for links to elsewhere, thousands
 // of times, both between check and open and all the time. Nothing elsewhere is ever
 // removed.
 //

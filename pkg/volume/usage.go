@@ -16,31 +16,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// largest is the limit of files counted in the volumes of a pod. Empty files and hard links
-// use no blocks, so the limit of bytes does not bound them.
-const largest = 2_000_000
+// maxFileCount limits the files that are counted in the volumes of a pod. Empty files and hard
+// links use no blocks, so that a limit of bytes does not bound their number.
+const maxFileCount = 2_000_000
 
 var (
 	// errOver ends the measurement of a volume over its limit.
 	errOver = errors.New("over the limit")
 	// errTooMany says that a volume has more than the limit of files.
-	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", largest)
+	errTooMany = fmt.Errorf("the pod's volumes have more than %d files", maxFileCount)
 )
 
-// Over measures an instance and returns which limit of its disk it exceeds, "" for none, in the
-// kubelet's order and words (C-1.35.9): the sizeLimit of an emptyDir, the limits of all
-// containers together, the limit of one container. Sizes are blocks, as du counts them.
+// Over measures the disk usage of an instance and returns a message about the first limit that it
+// exceeds, "" for none (C-1.35.9): the sizeLimit of an emptyDir, the limits of all containers
+// together, the limit of one container. Sizes are blocks, as du counts them.
 //
 // layers holds the bytes of the containers' writable layers, by name; nil measures the limits of
-// emptyDirs only. Over measures each tree only up to its limit. A volume that is too deep to
-// measure counts as over its limit, and so does the one at which the pod's files are too many.
-// It ends with ctx.
+// emptyDirs only. Over stops measuring a tree at its limit. A volume also counts as over its limit
+// if it is too deep to measure, or if it brings the pod's files above maxFileCount.
 func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int, layers map[string]int64) (string, error) {
 	_, all, err := v.place(want, instance)
 	if err != nil {
 		return "", err
 	}
-	m := meter{ctx: ctx, left: v.most, limit: -1}
+	m := meter{ctx: ctx, left: v.fileLimit, limit: -1}
 	limits, limited := resource.PodLimits(want.Pod, resource.PodResourcesOptions{})[v1.ResourceEphemeralStorage]
 	if limited = limited && layers != nil; limited {
 		m.limit = limits.Value()
@@ -69,7 +68,7 @@ func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int, layers
 		}
 		return layers[c] + logs, nil
 	}
-	own := ""
+	overOwn := ""
 	for _, c := range slices.Concat(want.Pod.Spec.Containers, want.Pod.Spec.InitContainers) {
 		used, err := of(c.Name)
 		if err != nil {
@@ -77,14 +76,14 @@ func (v *Volumes) Over(ctx context.Context, want *pod.Spec, instance int, layers
 		}
 		m.used += used
 		limit, ok := c.Resources.Limits[v1.ResourceEphemeralStorage]
-		if _, init := want.Container(c.Name); ok && own == "" && used > limit.Value() && (!init || pod.Restartable(&c)) {
-			own = fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
+		if _, init := want.Container(c.Name); ok && overOwn == "" && used > limit.Value() && (!init || pod.Restartable(&c)) {
+			overOwn = fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit.String())
 		}
 	}
 	if m.used > m.limit {
 		return m.overAll(), nil
 	}
-	return own, nil
+	return overOwn, nil
 }
 
 // meter measures the trees of one pod.

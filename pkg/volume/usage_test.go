@@ -63,14 +63,14 @@ func TestMeasure_NamesWithoutBlocks_EndsAtTheBound(t *testing.T) {
 // Shows: C-1.35.9
 func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 	v := New(Config{RootDir: t.TempDir()})
-	v.most = 250
+	v.fileLimit = 250
 	want := &pod.Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}}
 	for i := range 3 {
 		name := fmt.Sprint("v", i)
 		limit := resource.MustParse("1Gi")
 		want.Pod.Spec.Volumes = append(want.Pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{SizeLimit: &limit}}})
 	}
-	if err := v.Put(t.Context(), want, pod.Place{}, 1); err != nil {
+	if err := v.SetUp(t.Context(), want, pod.Place{}, 1); err != nil {
 		t.Fatal(err)
 	}
 	_, all, err := v.place(want, 1)
@@ -93,14 +93,14 @@ func TestOver_NamesInManyVolumes_ShareOneBound(t *testing.T) {
 }
 
 // A container fills a volume with files. Removing it, and changing its group, end with the
-// agent, and the next Take continues.
+// agent, and the next TearDown continues.
 //
 // Shows: F4
 func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 	v := New(Config{RootDir: t.TempDir()})
 	want := &pod.Spec{Pod: &v1.Pod{ObjectMeta: metav1.ObjectMeta{UID: "u"}}}
 	want.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
-	if err := v.Put(t.Context(), want, pod.Place{}, 1); err != nil {
+	if err := v.SetUp(t.Context(), want, pod.Place{}, 1); err != nil {
 		t.Fatal(err)
 	}
 	dir, all, err := v.place(want, 1)
@@ -116,7 +116,7 @@ func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 	group := int64(os.Getgid())
 	for what, err := range map[string]error{
 		"setGroup": setGroup(ctx, all[0].path, &group, nil, false),
-		"Take":     v.Take(ctx, "u", 1),
+		"TearDown": v.TearDown(ctx, "u", 1),
 		"Forget":   v.Forget(ctx, pod.Key{Namespace: "n", Name: "p"}, "u"),
 	} {
 		if !errors.Is(err, stop) {
@@ -129,11 +129,11 @@ func TestTake_ContextEnds_EndsAndTheNextGoesOn(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(all[0].path, "file")); err != nil {
 		t.Errorf("after the end of the context: %v", err)
 	}
-	if err := v.Take(t.Context(), "u", 1); err != nil {
+	if err := v.TearDown(t.Context(), "u", 1); err != nil {
 		t.Error(err)
 	}
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("after another Take: %v", err)
+		t.Errorf("after another TearDown: %v", err)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestMeasure_ContextEnds_EndsWithItsCause(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	stop := errors.New("the agent stops")
 	cancel(stop)
-	if _, err := (&meter{ctx: ctx, left: largest}).tree(dir, 1<<30); !errors.Is(err, stop) {
+	if _, err := (&meter{ctx: ctx, left: maxFileCount}).tree(dir, 1<<30); !errors.Is(err, stop) {
 		t.Errorf("error %v, want %v", err, stop)
 	}
 }
@@ -167,7 +167,7 @@ func TestOver_LimitsOfContainers_CountLayersLogsAndVolumes(t *testing.T) {
 	want.Pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
 	want.Pod.Spec.Containers = []v1.Container{{Name: "a", Resources: limits("1Mi")}, {Name: "b", Resources: limits("3Mi")}}
 	want.Pod.Spec.InitContainers = []v1.Container{{Name: "side", RestartPolicy: &always, Resources: limits("1Mi")}}
-	if err := v.Put(t.Context(), want, pod.Place{}, 1); err != nil {
+	if err := v.SetUp(t.Context(), want, pod.Place{}, 1); err != nil {
 		t.Fatal(err)
 	}
 	_, all, err := v.place(want, 1)

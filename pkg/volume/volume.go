@@ -6,7 +6,7 @@
 //	<root>/pods/<uid>/                     the pod (its record lies here too)
 //	<root>/pods/<uid>/containers/          termination messages, one file per attempt of a container, made by cri
 //	<root>/pods/<uid>/<instance>/          one instance of it
-//	<root>/pods/<uid>/<instance>/ready     written when Put was completed, with its data
+//	<root>/pods/<uid>/<instance>/ready     written when SetUp was completed, with its data
 //	<root>/pods/<uid>/<instance>/etc-hosts
 //	<root>/pods/<uid>/<instance>/volumes/<kind>/<name>
 //	<root>/pods/<uid>/<instance>/volume-subpaths/<volume>/<container>/<number>   mounts of subPaths
@@ -14,8 +14,8 @@
 //
 // Files that may be secret are only on file systems in memory, mounted below "volumes".
 //
-// The one rule: nothing is ever removed outside a pod's own directories, not through a
-// link, not across a mount. The files of a hostPath belong to the host.
+// The one rule: only the directories of pods, their logs with the links to them, and a claim by
+// RemoveClaim are ever removed. A removal follows no link and enters no mount.
 package volume
 
 import (
@@ -42,7 +42,7 @@ import (
 
 // The names in an instance's directory.
 const (
-	marker      = "ready" // the file that says that Put was completed
+	marker      = "ready" // the file that says that SetUp was completed
 	volumesDir  = "volumes"
 	subPathsDir = "volume-subpaths"
 	hostsFile   = "etc-hosts"
@@ -69,10 +69,10 @@ type Config struct {
 	// Claim returns the directory of an API server's claim, for the pod that names it; nil
 	// without an API server.
 	Claim func(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error)
-	// Allow returns an error if a volume of the pod must not show a path of this node: one
-	// that the pod names, or the target of its claim. It is called at Put and, for a claim,
-	// before a container gets it. It is called once for the path as written and, with
-	// followed, once for the target of its links. nil allows every path.
+	// Allow returns an error if a volume of the pod must not show a path of this node: that of a
+	// hostPath, or the target of an API server's claim. SetUp calls it, and Mounts calls it again
+	// for each container. followed says that at is the path after its links were followed;
+	// otherwise at is the path as written. nil allows every path.
 	Allow func(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error
 	Log   *slog.Logger
 }
@@ -84,7 +84,8 @@ type Volumes struct {
 	pods string // the directory of pods
 	log  *slog.Logger
 	step func() // see writer
-	most int    // the limit of files counted in a pod
+
+	fileLimit int // maxFileCount, except in tests
 
 	once   sync.Once
 	bootID string // see boot
@@ -92,8 +93,8 @@ type Volumes struct {
 	claims nameLocks // of the claims, by directory; held while one is made
 
 	mu sync.Mutex
-	// noted holds the marks of instances without files on disk whose marker could not be
-	// written, because the disk is full or read-only.
+	// noted holds marks that could not be written because the disk is full or read-only, by the
+	// directory of the instance.
 	noted map[string]mark
 }
 
@@ -103,7 +104,7 @@ func New(c Config) *Volumes {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	return &Volumes{cfg: c, pods: filepath.Join(c.RootDir, "pods"), log: log, most: largest, noted: map[string]mark{}}
+	return &Volumes{cfg: c, pods: filepath.Join(c.RootDir, "pods"), log: log, fileLimit: maxFileCount, noted: map[string]mark{}}
 }
 
 // placed is one volume of a pod with its kind and its path on the host.
@@ -114,11 +115,11 @@ type placed struct {
 	path string
 }
 
-// Put makes the directories and volumes of one instance. It may be repeated: existing
+// SetUp makes the directories and volumes of one instance. It may be repeated: existing
 // volumes and containers' files stay, and shown config objects, pod fields and tokens are
-// updated. A pod without volumes needs no disk. A volume that fails does not hold up the
-// others. An error names the volume and is for a person.
-func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
+// updated. A pod without volumes needs no disk. If a volume fails, the others are set up
+// nevertheless. The error names each volume that failed.
+func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instance int) error {
 	dir, all, err := v.place(want, instance)
 	if err != nil || len(all) == 0 {
 		return err
@@ -135,7 +136,7 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		}
 		if err == nil {
 			end := begin(ctx, "set up volume", p)
-			err = p.kind.put(ctx, p, s)
+			err = p.kind.setUp(ctx, p, s)
 			end()
 		}
 		if err != nil {
@@ -143,8 +144,8 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		}
 	}
 	if len(failed) > 0 {
-		if !reflect.DeepEqual(was.Bound, s.bound) { // the targets of claims must be known then
-			m := was // of an earlier boot, or out of date: not ready either way
+		if !reflect.DeepEqual(was.Bound, s.bound) { // record the targets of the claims that are mounted now
+			m := was // not ready: it is of an earlier boot or of other volumes
 			if m.Bound = s.bound; !s.again {
 				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound}
 			}
@@ -154,14 +155,14 @@ func (v *Volumes) Put(ctx context.Context, want *pod.Spec, _ pod.Place, instance
 		}
 		return utilerrors.NewAggregate(failed)
 	}
-	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.print(want), Until: s.until, Bound: s.bound})
+	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound})
 }
 
-// Ready reports whether Put was completed for this instance since the machine booted, and
-// its volumes still exist; current says that they show the present spec and data. until is
-// when that ends by time alone, zero for never. It is called often: it costs a checksum,
-// one small file and a few system calls for each volume.
-func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until time.Time) {
+// Ready reports whether SetUp was completed for this instance since the machine booted, and
+// its volumes still exist; current says that they show the present spec and data. At until they
+// have to be updated in any case, zero is never. Ready is called often: it costs a checksum, one
+// small file and a few system calls for each volume.
+func (v *Volumes) Ready(want *pod.Spec, instance int) (done, current bool, until time.Time) {
 	dir, all, err := v.place(want, instance)
 	if err != nil {
 		return false, false, time.Time{}
@@ -175,17 +176,17 @@ func (v *Volumes) Ready(want *pod.Spec, instance int) (put, current bool, until 
 	}
 	for _, p := range all {
 		_, outlives := p.kind.(claim)
-		if (p.dir != "" || outlives) && p.there() != nil {
+		if (p.dir != "" || outlives) && p.checkExists() != nil {
 			return false, false, time.Time{}
 		}
 	}
-	if m.Volumes != v.print(want) || !m.Until.IsZero() && !time.Now().Before(m.Until) {
+	if m.Volumes != v.fingerprint(want) || !m.Until.IsZero() && !time.Now().Before(m.Until) {
 		return true, false, time.Time{}
 	}
 	return true, true, m.Until
 }
 
-// begin notes work on a volume.
+// begin notes for "nodectl why" that work on a volume has begun; end notes its end.
 func begin(ctx context.Context, what string, p placed) (end func()) {
 	return activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: what, Target: p.Name, Path: p.path})
 }

@@ -89,10 +89,10 @@ func mounts(t *testing.T, path string) []*mountinfo.Info {
 	return all
 }
 
-// Put, Ready and Mounts are for a pod without a user namespace, whose sandbox does not
+// SetUp, Ready and Mounts are for a pod without a user namespace, whose sandbox does not
 // matter.
-func (p place) Put(s *pod.Spec, instance int) error {
-	return p.Volumes.Put(context.Background(), s, pod.Place{}, instance)
+func (p place) SetUp(s *pod.Spec, instance int) error {
+	return p.Volumes.SetUp(context.Background(), s, pod.Place{}, instance)
 }
 
 func (p place) Ready(s *pod.Spec, instance int) bool {
@@ -104,9 +104,9 @@ func (p place) Mounts(ctx context.Context, s *pod.Spec, instance int, container 
 	return p.Volumes.Mounts(ctx, pod.CreateRequest{Want: s, Container: container, Sandbox: &pod.Sandbox{Instance: instance}})
 }
 
-func (p place) put(t *testing.T, s *pod.Spec, instance int) {
+func (p place) setUp(t *testing.T, s *pod.Spec, instance int) {
 	t.Helper()
-	if err := p.Put(s, instance); err != nil {
+	if err := p.SetUp(s, instance); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -145,9 +145,9 @@ func TestC_1_37_4_EmptyDirIsForEveryUserBelowClosedDirectories(t *testing.T) {
 	defer syscall.Umask(old)
 	s := withUID(spec(empty("data")), uid)
 	if p.Ready(s, 1) {
-		t.Error("ready before Put")
+		t.Error("ready before SetUp")
 	}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if !p.Ready(s, 1) || p.Ready(s, 2) {
 		t.Errorf("ready: instance 1 %t, instance 2 %t; want only 1", p.Ready(s, 1), p.Ready(s, 2))
 	}
@@ -181,31 +181,31 @@ func TestC_1_37_3_EmptyDirLivesAsLongAsItsInstance(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	file := filepath.Join(p.emptyDir(1, "data"), "file")
 	write(t, file, "kept")
 	if err := os.Chmod(p.emptyDir(1, "data"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	// After a restart of the agent or a container, existing files stay unchanged.
-	if err := (place{Volumes: volume.New(volume.Config{RootDir: p.root})}).Put(s, 1); err != nil {
+	if err := (place{Volumes: volume.New(volume.Config{RootDir: p.root})}).SetUp(s, 1); err != nil {
 		t.Fatal(err)
 	}
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if info, err := os.Stat(p.emptyDir(1, "data")); err != nil || info.Mode().Perm() != 0o700 || !exists(t, file) {
-		t.Errorf("after Put again: %v, %v, file there: %t", info.Mode(), err, exists(t, file))
+		t.Errorf("after SetUp again: %v, %v, file there: %t", info.Mode(), err, exists(t, file))
 	}
-	p.put(t, s, 2)
+	p.setUp(t, s, 2)
 	if left, err := os.ReadDir(p.emptyDir(2, "data")); err != nil || len(left) != 0 {
 		t.Errorf("the new instance begins with %v (%v), want nothing", left, err)
 	}
-	if err := p.Take(t.Context(), uid, 1); err != nil {
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
 		t.Fatal(err)
 	}
 	if exists(t, p.instance(1)) || !exists(t, p.emptyDir(2, "data")) || p.Ready(s, 1) || !p.Ready(s, 2) {
-		t.Error("Take of instance 1 has to remove it and leave instance 2")
+		t.Error("TearDown of instance 1 has to remove it and leave instance 2")
 	}
-	if err := p.Take(t.Context(), uid, 1); err != nil {
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
 		t.Errorf("taking what is not there: %v", err)
 	}
 }
@@ -215,7 +215,7 @@ func TestF1_PutInterruptedIsNotReady(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := withUID(spec(empty("a"), host("h", "/no/such/place", v1.HostPathDirectory)), uid)
-	if err := p.Put(s, 1); err == nil || p.Ready(s, 1) {
+	if err := p.SetUp(s, 1); err == nil || p.Ready(s, 1) {
 		t.Fatalf("err %v, ready %t; want an error and not ready", err, p.Ready(s, 1))
 	}
 	// A wrong mode from an end between mkdir and chmod is corrected.
@@ -223,7 +223,7 @@ func TestF1_PutInterruptedIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Pod.Spec.Volumes = s.Pod.Spec.Volumes[:1]
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	if info, err := os.Stat(p.emptyDir(1, "a")); err != nil || info.Mode().Perm() != 0o777 {
 		t.Errorf("mode %v (%v), want 0777", info.Mode(), err)
 	}
@@ -243,7 +243,7 @@ func TestC_1_37_8_Mounts(t *testing.T) {
 		{Name: "init", VolumeMounts: []v1.VolumeMount{{Name: "data", MountPath: "/d", MountPropagation: ptr.To(v1.MountPropagationBidirectional)}}},
 		{Name: "none"},
 	}
-	p.put(t, s, 3)
+	p.setUp(t, s, 3)
 	data := p.emptyDir(3, "data")
 	for name, want := range map[string][]pod.Mount{
 		"c": {
@@ -268,7 +268,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
+	p.setUp(t, s, 1)
 	mount := func(m v1.VolumeMount) error {
 		s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{m}
 		_, err := p.Mounts(t.Context(), s, 1, "c")
@@ -297,7 +297,7 @@ func TestMountsThatCannotBeMade(t *testing.T) {
 		`volume m: unknown storage medium "Floppy"`:      {Name: "m", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "Floppy"}}},
 	} {
 		bad := withUID(spec(v), "other")
-		if err := p.Put(bad, 1); err == nil || err.Error() != want || p.Ready(bad, 1) {
+		if err := p.SetUp(bad, 1); err == nil || err.Error() != want || p.Ready(bad, 1) {
 			t.Errorf("got %v, want %q and not ready", err, want)
 		}
 	}
@@ -313,7 +313,7 @@ func TestUIDIsOnePlainName(t *testing.T) {
 		s := withUID(spec(empty("e")), bad)
 		_, mountsErr := p.Mounts(t.Context(), s, 1, "c")
 		for what, err := range map[string]error{
-			"Put": p.Put(s, 1), "Take": p.Take(t.Context(), bad, 1), "Forget": p.Forget(t.Context(), key, bad), "Mounts": mountsErr,
+			"SetUp": p.SetUp(s, 1), "TearDown": p.TearDown(t.Context(), bad, 1), "Forget": p.Forget(t.Context(), key, bad), "Mounts": mountsErr,
 		} {
 			if err == nil {
 				t.Errorf("%s with UID %q: no error", what, bad)
@@ -328,10 +328,10 @@ func TestUIDIsOnePlainName(t *testing.T) {
 			t.Errorf("Forget with key %q: no error", k)
 		}
 	}
-	if err := p.Put(withUID(spec(empty("..")), uid), 1); err == nil {
+	if err := p.SetUp(withUID(spec(empty("..")), uid), 1); err == nil {
 		t.Error("a volume named .. was put")
 	}
-	if err := p.Put(withUID(spec(empty("a")), uid), -1); err == nil {
+	if err := p.SetUp(withUID(spec(empty("a")), uid), -1); err == nil {
 		t.Error("instance -1 was put")
 	}
 	if !exists(t, filepath.Join(p.root, "keep")) || !exists(t, filepath.Join(p.root, "pods", "1", "keep")) {
@@ -343,14 +343,14 @@ func TestForgetRemovesAllOfOnePod(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
 	s := withUID(spec(empty("data")), uid)
-	p.put(t, s, 1)
-	p.put(t, s, 2)
+	p.setUp(t, s, 1)
+	p.setUp(t, s, 2)
 	write(t, filepath.Join(p.emptyDir(2, "data"), "a", "b", "c"), "x")
 	write(t, filepath.Join(p.root, "pods", uid, "record.json"), "{}")
 	logs := filepath.Join(p.logs, "default_web-n1_"+uid)
 	write(t, filepath.Join(logs, "c", "0.log"), "line")
 	other := withUID(spec(empty("data")), "other")
-	p.put(t, other, 1)
+	p.setUp(t, other, 1)
 	write(t, filepath.Join(p.logs, "default_web-n1_other", "c", "0.log"), "line")
 
 	for range 2 { // the second call finds nothing
@@ -371,7 +371,7 @@ func TestForgetRemovesAllOfOnePod(t *testing.T) {
 func TestForget_NameTooLongForALogDirectory_RemovesTheRest(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)
-	p.put(t, withUID(spec(empty("data")), uid), 1)
+	p.setUp(t, withUID(spec(empty("data")), uid), 1)
 	long := pod.Key{Namespace: "default", Name: strings.Repeat("n", 253)}
 	if err := p.Forget(t.Context(), long, uid); err != nil || exists(t, filepath.Join(p.root, "pods", uid)) {
 		t.Errorf("forget: %v", err)
@@ -383,7 +383,7 @@ func BenchmarkPut(b *testing.B) {
 	v := volume.New(volume.Config{RootDir: b.TempDir()})
 	dir := b.TempDir()
 	for i := 0; b.Loop(); i++ {
-		if err := v.Put(b.Context(), withUID(spec(empty("a"), empty("b"), host("h", dir, v1.HostPathDirectory)), fmt.Sprint("u", i)), pod.Place{}, 1); err != nil {
+		if err := v.SetUp(b.Context(), withUID(spec(empty("a"), empty("b"), host("h", dir, v1.HostPathDirectory)), fmt.Sprint("u", i)), pod.Place{}, 1); err != nil {
 			b.Fatal(err)
 		}
 	}

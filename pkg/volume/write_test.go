@@ -45,7 +45,7 @@ func shownSpec(round int) *pod.Spec {
 	}))
 }
 
-// cutEnv makes another process run Put, which kills itself after so many steps.
+// cutEnv makes another process run SetUp, which kills itself after so many steps.
 const cutEnv = "VOLUME_TEST_CUT"
 
 func TestMain(m *testing.M) {
@@ -58,7 +58,7 @@ func TestMain(m *testing.M) {
 				syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			}
 		}
-		if err := v.Put(context.Background(), shownSpec(round), pod.Place{}, 1); err != nil {
+		if err := v.SetUp(context.Background(), shownSpec(round), pod.Place{}, 1); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -68,7 +68,7 @@ func TestMain(m *testing.M) {
 }
 
 // An agent that is killed after any step leaves the old files or the new ones, never a mix,
-// and the next Put removes all leftovers.
+// and the next SetUp removes all leftovers.
 //
 // Shows: C-1.37.6
 func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
@@ -78,7 +78,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	root := t.TempDir()
 	v := New(Config{RootDir: root})
 	t.Cleanup(func() {
-		if err := v.Take(context.Background(), "u", 1); err != nil {
+		if err := v.TearDown(context.Background(), "u", 1); err != nil {
 			t.Error(err)
 		}
 	})
@@ -86,10 +86,10 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	for _, first := range []bool{true, false} { // with no content before, and with another content
 		for left, killed := 0, true; killed; left++ {
 			if first {
-				if err := v.Take(t.Context(), "u", 1); err != nil {
+				if err := v.TearDown(t.Context(), "u", 1); err != nil {
 					t.Fatal(err)
 				}
-			} else if err := v.Put(t.Context(), shownSpec(1), pod.Place{}, 1); err != nil {
+			} else if err := v.SetUp(t.Context(), shownSpec(1), pod.Place{}, 1); err != nil {
 				t.Fatal(err)
 			}
 			cmd := exec.Command(os.Args[0])
@@ -109,11 +109,11 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 			for _, dir := range []string{"kubernetes.io~configmap/cm", "kubernetes.io~secret/sec"} {
 				whole(t, filepath.Join(root, "pods/u/1/volumes", dir), first)
 			}
-			if err := v.Put(t.Context(), shownSpec(2), pod.Place{}, 1); err != nil {
+			if err := v.SetUp(t.Context(), shownSpec(2), pod.Place{}, 1); err != nil {
 				t.Fatal(err)
 			}
 			if _, ok, _ := v.Ready(shownSpec(2), 1); !ok {
-				t.Fatal("not ready after Put")
+				t.Fatal("not ready after SetUp")
 			}
 			settled(t, filepath.Join(root, "pods/u/1/volumes/kubernetes.io~configmap/cm"), "-rw-r--r--")
 			settled(t, filepath.Join(root, "pods/u/1/volumes/kubernetes.io~secret/sec"), "-r--r-----")
@@ -124,7 +124,7 @@ func TestC_1_37_6_KilledAfterEveryStep(t *testing.T) {
 	}
 }
 
-// whole checks that the files of a volume come from one Put. none says that it may be
+// whole checks that the files of a volume come from one SetUp. none says that it may be
 // empty.
 func whole(t *testing.T, dir string, none bool) {
 	t.Helper()

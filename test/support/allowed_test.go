@@ -96,7 +96,7 @@ func sent(t *testing.T, want *pod.Spec, restricted bool) (looked int) {
 	runtime := rt.CRI(cri.Config{Node: "n1", RootDir: dir, NodeMemory: 8 << 30})
 	volumes := volume.New(volume.Config{RootDir: dir})
 	ctx := context.Background()
-	if volumes.Put(ctx, want, pod.Place{}, 1) != nil {
+	if volumes.SetUp(ctx, want, pod.Place{}, 1) != nil {
 		return 0
 	}
 	id, err := runtime.RunSandbox(ctx, pod.SandboxRequest{Want: want, Instance: 1, Warn: func(string, string) {}})
