@@ -175,7 +175,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Duration("authentication-token-webhook-cache-ttl", d.TokenCacheTTL, "how long the result of a token review is cached; 1s to 1h")
 	f.Duration("authorization-webhook-cache-authorized-ttl", d.AuthorizedCacheTTL, "how long a granted authorization is cached; 1s to 1h")
 	f.Duration("authorization-webhook-cache-unauthorized-ttl", d.UnauthorizedCacheTTL, "how long a denied authorization is cached; 1s to 1h")
-	f.Bool("enable-debugging-handlers", d.EnableDebuggingHandlers, "also serve exec, attach, logs, run, port-forward and checkpoint on TCP")
+	f.Bool("enable-debugging-handlers", d.EnableDebuggingHandlers, "also serve exec, attach, port-forward, run, /containerLogs, /runningpods, /debug and /logs on TCP")
 	f.Bool("enable-profiling-handler", d.EnableProfilingHandler, "also serve profiles of the agent on TCP (/debug/pprof)")
 	f.Bool("enable-debug-flags-handler", d.EnableDebugFlagsHandler, "also let callers on TCP change the log level (/debug/flags/v)")
 	f.Bool("enable-system-log-handler", d.EnableSystemLogHandler, "serve the files below /var/log (/logs)")

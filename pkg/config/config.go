@@ -101,7 +101,7 @@ type Config struct {
 	AuthorizedCacheTTL   time.Duration `mapstructure:"authorization-webhook-cache-authorized-ttl"`
 	UnauthorizedCacheTTL time.Duration `mapstructure:"authorization-webhook-cache-unauthorized-ttl"`
 
-	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"`  // exec, attach, logs, run, port-forward, checkpoint on TCP
+	EnableDebuggingHandlers bool   `mapstructure:"enable-debugging-handlers"`  // exec, attach, port-forward, run, /containerLogs, /runningpods, /debug, /logs on TCP
 	EnableProfilingHandler  bool   `mapstructure:"enable-profiling-handler"`   // /debug/pprof on TCP
 	EnableDebugFlagsHandler bool   `mapstructure:"enable-debug-flags-handler"` // /debug/flags/v on TCP
 	EnableSystemLogHandler  bool   `mapstructure:"enable-system-log-handler"`  // /logs
