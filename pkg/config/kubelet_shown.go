@@ -7,7 +7,8 @@ import (
 )
 
 // Kubelet returns the settings for /configz: a KubeletConfiguration with the honoured fields
-// that have the value of one setting. It leaves out headers of URLs, which may be secrets.
+// that have the value of one setting. It leaves out URLs of manifests and their headers, which
+// may contain secrets.
 func (c Config) Kubelet() map[string]any {
 	settings := make(map[string]any)
 	for v, i := reflect.ValueOf(c), 0; i < v.NumField(); i++ {
@@ -22,6 +23,16 @@ func (c Config) Kubelet() map[string]any {
 		if shown := row.shown(value); shown != nil {
 			put(doc, strings.Split(row.path, "."), shown)
 		}
+	}
+	for _, name := range c.Filename { // a URL may contain a password
+		if name != "-" && !IsURL(name) {
+			doc["staticPodPath"] = name
+			break
+		}
+	}
+	doc["serializeImagePulls"] = c.MaxParallelImagePulls == 1
+	if c.MaxParallelImagePulls > 1 {
+		doc["maxParallelImagePulls"] = c.MaxParallelImagePulls
 	}
 	if c.MemoryQoS {
 		put(doc, []string{"featureGates"}, map[string]bool{gateMemoryQoS: true})

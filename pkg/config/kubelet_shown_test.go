@@ -18,6 +18,7 @@ func TestC_1_40_Configz(t *testing.T) {
 	c.MaxPods, c.SystemReserved, c.ManifestURLHeader = 42, []string{"cpu=500m"}, []string{"Authorization: canary"}
 	c.TokenCacheTTL, c.UnauthorizedCacheTTL = 10*time.Second, time.Second
 	c.ClusterDNS, c.NodeLeaseDuration = []string{"10.96.0.10"}, 40*time.Second
+	c.Filename, c.MaxParallelImagePulls = []string{"https://me:canary@h/pods", "/etc/manifests"}, 5
 	text, err := json.Marshal(c.Kubelet())
 	if err != nil {
 		t.Fatal(err)
@@ -30,10 +31,11 @@ func TestC_1_40_Configz(t *testing.T) {
 		is.NodeLeaseDurationSeconds != 40 || is.SyncFrequency.Duration != time.Minute || is.EvictionHard["memory.available"] != "100Mi" ||
 		is.Authentication.Webhook.CacheTTL.Duration != 10*time.Second || is.Authorization.Webhook.CacheAuthorizedTTL.Duration != 5*time.Minute ||
 		is.Authorization.Webhook.CacheUnauthorizedTTL.Duration != time.Second ||
+		is.StaticPodPath != "/etc/manifests" || *is.SerializeImagePulls || *is.MaxParallelImagePulls != 5 ||
 		is.Authentication.Anonymous.Enabled == nil || *is.Authentication.Anonymous.Enabled {
 		t.Errorf("%s", text)
 	}
-	if len(is.StaticPodURLHeader) > 0 {
-		t.Errorf("the configuration shows headers: %s", text)
+	if len(is.StaticPodURLHeader) > 0 || is.StaticPodURL != "" {
+		t.Errorf("the configuration shows URLs of manifests or their headers: %s", text)
 	}
 }
