@@ -34,9 +34,8 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 	generation := said.ObservedGeneration
 	mirror := isMirror(have)
 	if mirror {
-		// Its hash shows that it is the mirror of what runs, whatever the generations
-		// of the static pod.
-		want.ObservedGeneration, generation = have.Generation, have.Generation
+		// The hash shows that it is the mirror of what runs; a static pod has no generation.
+		want.ObservedGeneration, generation = 0, 0
 	} else {
 		if is.StartTime != nil {
 			want.StartTime = is.StartTime // C-1.26.23
