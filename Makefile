@@ -116,6 +116,14 @@ bench-kubelet: bundle images kubelet-bin
 parity-cluster: bundle kubelet-bin test-cluster-bin
 	$(GO) run ./test/paritycluster -write
 
+## e2e-node: run Kubernetes' node suite with both agents, for docs/conformance.md (root, hours)
+SHARD ?= 1/1
+E2E_NODE ?= -class all
+.PHONY: e2e-node
+e2e-node: slim bundle kubelet-bin test-cluster-bin
+	@hack/e2enode/build
+	$(GO) run ./test/e2enode -shard $(SHARD) $(E2E_NODE)
+
 ## bench-cluster: measure as nodes of a cluster, for docs/benchmarks.md (root)
 .PHONY: bench-cluster
 bench-cluster: bundle images kubelet-bin test-cluster-bin

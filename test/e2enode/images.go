@@ -1,0 +1,203 @@
+package main
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/test/arm"
+)
+
+// registry is where the suite's images come from. Here they are made from files: programs of
+// Kubernetes' modules and a Debian root file system (hack/e2enode).
+const registry = "registry.k8s.io/"
+
+// An image is one of the suite's, made from layers.
+type image struct {
+	refs   []string // below registry
+	layers []string
+	config v1.Config
+}
+
+// images are those that the suite's cases name, as far as they are made here.
+var images = []image{
+	{[]string{"e2e-test-images/agnhost:2.63.0", "e2e-test-images/agnhost:2.55"}, []string{"debian", "agnhost"}, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}},
+	{[]string{"e2e-test-images/busybox:1.37.0-1"}, []string{"busybox"}, v1.Config{Cmd: []string{"sh"}}},
+	{[]string{"pause:3.10.2"}, []string{"pause"}, v1.Config{Entrypoint: []string{"/pause"}, User: "65535:65535"}},
+	{[]string{"e2e-test-images/nginx:1.15-4", "e2e-test-images/nginx:1.27-0"}, []string{"debian"}, v1.Config{Cmd: []string{"nginx", "-g", "daemon off;"}}},
+	{[]string{"e2e-test-images/kitten:1.8"}, []string{"agnhost", "kitten"}, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"test-webserver"}}},
+	{[]string{"e2e-test-images/perl:5.26", "e2e-test-images/ipc-utils:1.4", "e2e-test-images/glibc-dns-testing:2.0.0"}, []string{"debian"}, v1.Config{Cmd: []string{"sh"}}},
+	{[]string{"e2e-test-images/nonroot:1.5"}, []string{"busybox"}, v1.Config{Cmd: []string{"sh"}, User: "1234"}},
+	{[]string{"e2e-test-images/nonewprivs:1.4"}, []string{"busybox", "nonewprivs"}, v1.Config{Cmd: []string{"nnp"}}},
+}
+
+// imageArchive is the file that holds all of them.
+func imageArchive() string { return bin("images.tar") }
+
+// buildImages makes the archive unless it is newer than what it is made from.
+func buildImages() error {
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	archive, err := os.Stat(imageArchive())
+	newest := time.Time{}
+	for _, input := range []string{exe, bin("agnhost"), bin("nnp"), bin("pause"), bin("debian.tar"), bin("busybox.tar")} {
+		s, err := os.Stat(input)
+		if err != nil {
+			return fmt.Errorf("%w: run hack/e2enode/build", err)
+		}
+		if input != exe && s.ModTime().After(newest) {
+			newest = s.ModTime()
+		}
+	}
+	if err == nil && archive.ModTime().After(newest) {
+		return nil
+	}
+	arm.Say("making the suite's images")
+	dir, err := os.MkdirTemp(bin(), ".layers-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	layers, err := makeLayers(dir)
+	if err != nil {
+		return err
+	}
+	all := map[name.Reference]v1.Image{}
+	for _, i := range images {
+		img, err := i.make(layers)
+		if err != nil {
+			return err
+		}
+		for _, ref := range i.refs {
+			tag, err := name.NewTag(registry + ref)
+			if err != nil {
+				return err
+			}
+			all[tag] = img
+		}
+	}
+	if err := tarball.MultiRefWriteToFile(imageArchive()+".new", all); err != nil {
+		return err
+	}
+	return os.Rename(imageArchive()+".new", imageArchive())
+}
+
+// make puts the image together. Its configuration names the first reference, so that no two
+// images have the same ID.
+func (i image) make(layers map[string]v1.Layer) (v1.Image, error) {
+	i.config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	i.config.Labels = map[string]string{"made-for": i.refs[0]}
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: runtime.GOARCH, Config: i.config})
+	if err != nil {
+		return nil, err
+	}
+	for _, l := range i.layers {
+		if img, err = mutate.Append(img, mutate.Addendum{Layer: layers[l], History: v1.History{CreatedBy: "test/e2enode"}}); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
+}
+
+// makeLayers returns the layers by name.
+func makeLayers(dir string) (map[string]v1.Layer, error) {
+	agnhost := func(t *tar.Writer) error {
+		certs := []string{"localhost.crt", "localhost.key"} // of its porter
+		err := errors.Join(add(t, "agnhost", bin("agnhost"), 0o755), link(t, "agnhost-2", "agnhost"), directory(t, "uploads/", 0o755))
+		for _, c := range certs {
+			err = errors.Join(err, add(t, c, bin(c), 0o644))
+		}
+		return err
+	}
+	files := map[string]string{"debian": bin("debian.tar"), "busybox": bin("busybox.tar")}
+	for layer, write := range map[string]func(*tar.Writer) error{
+		"agnhost":    agnhost,
+		"nonewprivs": func(t *tar.Writer) error { return add(t, "usr/local/bin/nnp", bin("nnp"), 0o4755|0o2000) },
+		"kitten": func(t *tar.Writer) error {
+			return errors.Join(add(t, "data.json", bin("kitten.json"), 0o644), add(t, "kitten.jpg", bin("kitten.jpg"), 0o644))
+		},
+		"pause": func(t *tar.Writer) error { return add(t, "pause", bin("pause"), 0o755) },
+	} {
+		files[layer] = filepath.Join(dir, layer+".tar")
+		if err := writeTar(files[layer], write); err != nil {
+			return nil, fmt.Errorf("layer %s: %w", layer, err)
+		}
+	}
+	layers := map[string]v1.Layer{}
+	for layer, file := range files {
+		l, err := tarball.LayerFromFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("layer %s: %w", layer, err)
+		}
+		layers[layer] = l
+	}
+	return layers, nil
+}
+
+func writeTar(file string, write func(*tar.Writer) error) error {
+	f, err := os.Create(file)
+	if err != nil {
+		return err
+	}
+	t := tar.NewWriter(f)
+	return errors.Join(write(t), t.Close(), f.Close())
+}
+
+// add adds a file of this machine to a layer, with the directories above it.
+func add(t *tar.Writer, to, from string, mode int64) error {
+	f, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	s, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if err := t.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: to, Mode: mode, Size: s.Size(), Format: tar.FormatPAX}); err != nil {
+		return err
+	}
+	_, err = io.Copy(t, f)
+	return err
+}
+
+func link(t *tar.Writer, name, to string) error {
+	return t.WriteHeader(&tar.Header{Typeflag: tar.TypeSymlink, Name: name, Linkname: to, Mode: 0o777})
+}
+
+func directory(t *tar.Writer, name string, mode int64) error {
+	return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: mode})
+}
+
+// importImages imports the archive, and returns when the runtime has every image.
+func (s *stage) importImages(ctx context.Context) error {
+	got, err := bundle.ImportFile(ctx, s.node.Endpoint, imageArchive())
+	if err != nil {
+		return err
+	}
+	for _, i := range images {
+		for _, ref := range i.refs {
+			if !slices.Contains(got, registry+ref) {
+				return fmt.Errorf("%s: %s is missing among %s", imageArchive(), registry+ref, strings.Join(got, ", "))
+			}
+		}
+	}
+	return nil
+}
