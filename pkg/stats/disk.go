@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -23,6 +24,8 @@ const (
 	maxHanging = 8
 	// podPatience is how long one pod may take.
 	podPatience = 10 * time.Second
+	// evictionAge is how old the disk usage of a pod may be for an eviction.
+	evictionAge = time.Second
 )
 
 // taken is the disk usage of a tree.
@@ -34,9 +37,10 @@ type measured struct {
 	volumes []volumeUsage
 	logs    map[string]taken // by container
 	logDisk *disk
-	own     taken // without its containers' part: /etc/hosts
-	claims  bool  // its claims were measured too, or it has none
-	partial bool  // something was not measured, or only in part
+	own     taken            // without its containers' part: /etc/hosts
+	layers  map[string]taken // the writable layers of running containers, where that was asked for
+	claims  bool             // its claims were measured too, or it has none
+	partial bool             // something was not measured, or only in part
 }
 
 // volumeUsage is one volume of a pod.
@@ -48,11 +52,52 @@ type volumeUsage struct {
 	taken     taken
 }
 
+// disksOf is disks of every pod for an eviction: not older than evictionAge if the time suffices,
+// and with writable layers, of which the runtime's figures may be a minute old. A pod that fills a
+// disk within that time would look innocent.
+func (s *Stats) disksOf(ctx context.Context, r *reading) (map[string]measured, error) {
+	return s.disksBy(ctx, r, measurement{age: min(s.cfg.Remeasure, evictionAge), uppers: upperDirs(s.mountinfo)}, func(*v1.Pod) bool { return true })
+}
+
+// measurement is what a call measures, and how old known figures may be.
+type measurement struct {
+	claims bool
+	age    time.Duration     // of what is not measured again
+	uppers map[string]string // the directories of writable layers by container ID; nil: they are not measured
+}
+
+// upperDirs returns the directories of writable layers by container ID, where containers have
+// overlay mounts as containerd makes them.
+func upperDirs(mountinfo string) map[string]string {
+	all := map[string]string{}
+	text, err := os.ReadFile(mountinfo)
+	if err != nil {
+		return all
+	}
+	for line := range strings.Lines(string(text)) {
+		mount, fs, _ := strings.Cut(strings.TrimSpace(line), " - ")
+		at, kind := strings.Fields(mount), strings.Fields(fs)
+		if len(at) < 5 || len(kind) < 3 || kind[0] != "overlay" || filepath.Base(at[4]) != "rootfs" {
+			continue
+		}
+		for option := range strings.SplitSeq(kind[2], ",") {
+			if dir, ok := strings.CutPrefix(option, "upperdir="); ok && !strings.Contains(dir, `\`) {
+				all[filepath.Base(filepath.Dir(at[4]))] = dir
+			}
+		}
+	}
+	return all
+}
+
 // disks returns the disk usage of the wanted pods of a reading, not older than
 // Config.Remeasure; none if that is negative. With claims false it may lack their claims, whose
 // mounts depend on other machines. It ends with ctx; it then returns the cause together with the
 // known values, and the next call continues.
 func (s *Stats) disks(ctx context.Context, r *reading, claims bool, wanted func(*v1.Pod) bool) (map[string]measured, error) {
+	return s.disksBy(ctx, r, measurement{claims: claims, age: s.cfg.Remeasure}, wanted)
+}
+
+func (s *Stats) disksBy(ctx context.Context, r *reading, by measurement, wanted func(*v1.Pod) bool) (map[string]measured, error) {
 	if s.cfg.Remeasure < 0 {
 		return map[string]measured{}, nil
 	}
@@ -66,8 +111,8 @@ func (s *Stats) disks(ctx context.Context, r *reading, claims bool, wanted func(
 	for _, p := range r.pods {
 		uid := string(p.pod.UID)
 		m, ok := s.dirs[uid]
-		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= s.cfg.Remeasure || claims && !m.claims) && wanted(p.pod) && ctx.Err() == nil {
-			now, ended := s.measureBounded(ctx, p.pod, claims)
+		if age := s.now().Sub(m.at); (!ok || age < 0 || age >= by.age || by.claims && !m.claims || by.uppers != nil && m.layers == nil) && wanted(p.pod) && ctx.Err() == nil {
+			now, ended := s.measureBounded(ctx, p.pod, by)
 			// If the caller left, a half measured pod is dropped. After a timeout it is
 			// kept: otherwise a pod with many files would be measured again and again, and
 			// the pods after it never.
@@ -87,27 +132,27 @@ func (s *Stats) disks(ctx context.Context, r *reading, claims bool, wanted func(
 // ended is false if the measurement does not end with ctx or podPatience, or if an earlier one of
 // the pod still hangs: then the pod is left out until that has ended. Claims that hang do not keep
 // the pod from being measured without them.
-func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod, claims bool) (m measured, ended bool) {
+func (s *Stats) measureBounded(ctx context.Context, p *v1.Pod, by measurement) (m measured, ended bool) {
 	ctx, stop := context.WithTimeout(ctx, podPatience)
 	defer stop()
 	calls := s.calls
-	if claims && claiming(p) {
+	if by.claims && claiming(p) {
 		calls = s.claimCalls
 	}
 	var now measured
-	if err := calls.Do(ctx, string(p.UID), 0, func() error { now = s.measureDisks(ctx, p, claims); return nil }); err != nil {
+	if err := calls.Do(ctx, string(p.UID), 0, func() error { now = s.measureDisks(ctx, p, by); return nil }); err != nil {
 		s.cfg.Log.Debug("Disk usage of a pod is not measured", "namespace", p.Namespace, "pod", p.Name, "error", err)
 		return m, false
 	}
 	return now, true
 }
 
-func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, claims bool) measured {
-	m := measured{at: s.now(), logs: map[string]taken{}, claims: claims || !claiming(p)}
+func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, by measurement) measured {
+	m := measured{at: s.now(), logs: map[string]taken{}, claims: by.claims || !claiming(p)}
 	left := largest
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		if v.PersistentVolumeClaim != nil && !claims {
+		if v.PersistentVolumeClaim != nil && !by.claims {
 			continue
 		}
 		dir, claim := s.volumeDir(p, v)
@@ -137,7 +182,26 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, claims bool) measur
 		}
 	}
 	s.measureLogs(ctx, p, &m, &left)
+	if by.uppers != nil {
+		m.measureLayers(ctx, p, by.uppers, &left)
+	}
 	return m
+}
+
+// measureLayers measures the writable layers of the pod's running containers.
+func (m *measured) measureLayers(ctx context.Context, p *v1.Pod, uppers map[string]string, left *int) {
+	m.layers = map[string]taken{}
+	for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses, p.Status.EphemeralContainerStatuses} {
+		for i := range list {
+			dir := uppers[idOf(list[i].ContainerID)]
+			if list[i].State.Running == nil || dir == "" {
+				continue
+			}
+			if t, err := measureTree(ctx, dir, left); err == nil { // else the runtime's figure counts
+				m.layers[list[i].Name] = t
+			}
+		}
+	}
 }
 
 // instanceDir is the directory of a pod's newest instance, "" for none.

@@ -62,10 +62,11 @@ type Config struct {
 
 // Stats reports usage. Make one with New; its methods may be called from many goroutines.
 type Stats struct {
-	cfg  Config
-	proc string // /proc; tests change it
-	sys  string // /sys
-	now  func() time.Time
+	cfg       Config
+	proc      string // /proc; tests change it
+	sys       string // /sys
+	mountinfo string // the mounts that this process sees
+	now       func() time.Time
 
 	turn        chan struct{} // cap 1: full during a reading; its holder owns the fields below
 	last        *reading
@@ -89,7 +90,7 @@ func New(c Config) *Stats {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
 	c.Remeasure = cmp.Or(c.Remeasure, time.Minute)
-	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1), calls: patience.New(maxHanging), claimCalls: patience.New(maxHanging)}
+	s := &Stats{cfg: c, proc: "/proc", sys: "/sys", mountinfo: "/proc/self/mountinfo", now: time.Now, turn: make(chan struct{}, 1), measuring: make(chan struct{}, 1), calls: patience.New(maxHanging), claimCalls: patience.New(maxHanging)}
 	s.machine = sync.OnceValue(func() machine { return lookAtMachine(s.proc, s.sys) })
 	return s
 }

@@ -3,8 +3,6 @@ package stats
 import (
 	"context"
 	"errors"
-
-	v1 "k8s.io/api/core/v1"
 )
 
 // PodUsage is what a pod with a running container uses.
@@ -32,8 +30,8 @@ type DiskUsage struct{ Bytes, Inodes uint64 }
 
 // Usage returns the usage of the pods with a running container, by UID. With disks false it
 // reads cgroups only, unless pods have none: it then does not wait for the runtime or a disk.
-// Otherwise, usage of disks is at most a minute old, and lacks what could not be measured before
-// ctx ended.
+// Otherwise, usage of disks is read now where ctx leaves the time, else up to a minute old; it
+// lacks what could not be measured before ctx ended.
 func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, error) {
 	var r *reading
 	var measured map[string]measured
@@ -44,7 +42,7 @@ func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, err
 		}
 		if err = r.failed; disks {
 			var late error
-			if measured, late = s.disks(ctx, r, false, func(*v1.Pod) bool { return true }); errors.Is(late, context.Canceled) {
+			if measured, late = s.disksOf(ctx, r); errors.Is(late, context.Canceled) {
 				return nil, late
 			}
 		}
@@ -85,6 +83,9 @@ func usageOf(r *podReading, disks measured) PodUsage {
 		p.Memory += u.Memory
 		if c.usage != nil {
 			u.Layer = DiskUsage{value(c.usage.Writable.Used), value(c.usage.Writable.InodesUsed)}
+		}
+		if layer, ok := disks.layers[c.status.Name]; ok {
+			u.Layer = layer.usage()
 		}
 		p.Containers[c.status.Name] = u
 	}

@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -67,5 +68,51 @@ func TestUsage_VolumeIsTooDeep_DiskIsUnknown(t *testing.T) {
 	}
 	if other := all[string(f.pods[1].UID)]; other.DiskUnknown {
 		t.Errorf("the other pod: %+v", other)
+	}
+}
+
+// TestUsage_LayerHasGrown_IsMeasuredNow: containerd's figure of a writable layer, and the agent's own
+// of a volume, may be a minute old. A pod that has filled the disk since then must not look innocent.
+//
+// Shows: C-1.35.6
+func TestUsage_LayerHasGrown_IsMeasuredNow(t *testing.T) {
+	t.Parallel()
+	f := newFake(t, 2, nil)
+	p := &f.pods[0]
+	upper, mounts := filepath.Join(f.root, "snapshots", "7", "fs"), filepath.Join(f.root, "mountinfo")
+	work := filepath.Join(f.root, "pods", string(p.UID), "1", "volumes", "kubernetes.io~empty-dir", "work")
+	p.Spec.Volumes = []v1.Volume{{Name: "work", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}}
+	for _, dir := range []string{upper, work} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	id := strings.TrimPrefix(p.Status.ContainerStatuses[0].ContainerID, "critest://")
+	text := "30 1 8:1 / / rw,relatime - ext4 /dev/root rw\n" +
+		"31 30 0:40 / /run/x/k8s.io/" + id + "/rootfs rw,relatime shared:9 - overlay overlay rw,lowerdir=/l,upperdir=" + upper + ",workdir=/w\n"
+	if err := os.WriteFile(mounts, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f.Mounts(mounts)
+	usage := func() stats.PodUsage {
+		all, err := f.Usage(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all[string(p.UID)]
+	}
+	before := usage()
+	for _, dir := range []string{upper, work} {
+		if err := os.WriteFile(filepath.Join(dir, "f"), make([]byte, 100<<10), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.Later(2 * time.Second)
+	after := usage()
+	if before.Containers["main"].Layer.Inodes != 1 || after.Containers["main"].Layer.Bytes < 100<<10 || after.Volumes.Bytes < 100<<10 {
+		t.Errorf("before %+v\nafter %+v", before, after)
+	}
+	if side := after.Containers["side"].Layer.Bytes; side != 4096 {
+		t.Errorf("without a mount that is known: %d bytes, want the runtime's figure", side)
 	}
 }
