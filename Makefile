@@ -135,6 +135,12 @@ SOAK ?= --seed 1 --pods 2000
 soak: bundle images
 	$(GO) run ./test/soak $(SOAK)
 
+## soak-disk: fill and empty a disk 200 times, in bin/soak-disk (root, two hours)
+SOAK_DISK ?= --fill 200
+.PHONY: soak-disk
+soak-disk: bundle images
+	$(GO) run ./test/soak --out bin/soak-disk $(SOAK_DISK)
+
 ##@ Documentation
 ## site: build docs/ as a web site in bin/site, and check every link
 .PHONY: site

@@ -190,10 +190,15 @@ func (a *Agent) Pods(ctx context.Context, p Place, list any) error {
 	if a.kubelet {
 		return get(ctx, http.DefaultClient, fmt.Sprintf("http://%s:%d/pods", a.Address, a.ports[1]), list)
 	}
+	return p.Ask(ctx, "/v1/pods", list)
+}
+
+// Ask decodes the answer of a running nodectl to a path into to.
+func (p Place) Ask(ctx context.Context, path string, to any) error {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "unix", filepath.Join(p.Root, "nodectl.sock"))
 	}
-	return get(ctx, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}, "http://nodectl/v1/pods", list)
+	return get(ctx, &http.Client{Transport: &http.Transport{DialContext: dial, DisableKeepAlives: true}}, "http://nodectl"+path, to)
 }
 
 // get decodes an answer into to, unless that is nil.

@@ -34,11 +34,14 @@ type Lab struct {
 }
 
 // Open starts a node. The caller closes it.
-func Open(ctx context.Context) (*Lab, error) {
+func Open(ctx context.Context) (*Lab, error) { return OpenIn(ctx, "") }
+
+// OpenIn is Open for a node and a lab whose files are below dir; "" is /tmp.
+func OpenIn(ctx context.Context, dir string) (*Lab, error) {
 	sweep()
 	l := &Lab{settings: ReadSettings()}
 	var err error
-	if l.Node, err = node.Start(ctx); err != nil {
+	if l.Node, err = node.StartIn(ctx, dir); err != nil {
 		return nil, err
 	}
 	l.Dir = filepath.Join(filepath.Dir(l.Node.RootDir), "bench")

@@ -71,7 +71,7 @@ func New(t testing.TB) *Node {
 // NewIn is New for a node whose files are below dir.
 func NewIn(t testing.TB, dir string) *Node {
 	t.Helper()
-	n, err := start(t.Context(), dir)
+	n, err := StartIn(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,9 +140,10 @@ func Main(m *testing.M) int {
 var count atomic.Int32
 
 // Start starts a node. The caller closes it.
-func Start(ctx context.Context) (*Node, error) { return start(ctx, "") }
+func Start(ctx context.Context) (*Node, error) { return StartIn(ctx, "") }
 
-func start(ctx context.Context, dir string) (*Node, error) {
+// StartIn is Start for a node whose files are below dir; "" is /tmp.
+func StartIn(ctx context.Context, dir string) (*Node, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("a test on a real containerd needs root")
 	}

@@ -73,6 +73,13 @@ type Registry struct {
 // New starts a registry, which ends with the test.
 func New(t testing.TB, o Options) *Registry {
 	t.Helper()
+	r := Start(o)
+	t.Cleanup(r.Close)
+	return r
+}
+
+// Start starts a registry. The caller closes it.
+func Start(o Options) *Registry {
 	r := &Registry{
 		options: o, store: registry.New(registry.Logger(log.New(io.Discard, "", 0))),
 		token: rand.Text(), gone: make(chan struct{}), layers: map[string]bool{},
@@ -85,12 +92,14 @@ func New(t testing.TB, o Options) *Registry {
 		r.Server.Start()
 	}
 	r.Host = r.Server.Listener.Addr().String()
-	t.Cleanup(func() {
-		close(r.gone)
-		r.Server.CloseClientConnections()
-		r.Server.Close()
-	})
 	return r
+}
+
+// Close ends the registry.
+func (r *Registry) Close() {
+	close(r.gone)
+	r.Server.CloseClientConnections()
+	r.Server.Close()
 }
 
 // Break makes the registry do something wrong from now on; "" mends it.
@@ -111,33 +120,47 @@ func (r *Registry) Asked() []string {
 // returns its name. repo may have a tag.
 func (r *Registry) Push(t testing.TB, repo string, layers int, size int64) string {
 	t.Helper()
-	img, err := random.Image(size, int64(layers))
+	image, err := r.Store(repo, layers, size)
 	if err != nil {
 		t.Fatal(err)
 	}
+	return image
+}
+
+// Store is Push outside of a test.
+func (r *Registry) Store(repo string, layers int, size int64) (image string, err error) {
+	img, err := random.Image(size, int64(layers))
+	if err != nil {
+		return "", err
+	}
 	c, err := img.ConfigFile()
 	if err != nil {
-		t.Fatal(err)
+		return "", err
 	}
 	c = c.DeepCopy()
 	c.OS, c.Architecture = "linux", runtime.GOARCH
 	if img, err = mutate.ConfigFile(img, c); err != nil {
-		t.Fatal(err)
+		return "", err
 	}
-	return r.PushImage(t, repo, img)
+	return r.storeImage(repo, img)
 }
 
 // PushImage puts an image into the registry and returns its name. repo may have a tag.
 func (r *Registry) PushImage(t testing.TB, repo string, img v1.Image) string {
 	t.Helper()
+	image, err := r.storeImage(repo, img)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+func (r *Registry) storeImage(repo string, img v1.Image) (image string, err error) {
 	name, tag, ok := strings.Cut(repo, ":")
 	if !ok {
 		tag = "latest"
 	}
-	if err := r.put(name, tag, img); err != nil {
-		t.Fatal(err)
-	}
-	return r.Host + "/" + name + ":" + tag
+	return r.Host + "/" + name + ":" + tag, r.put(name, tag, img)
 }
 
 func (r *Registry) put(name, tag string, img v1.Image) error {

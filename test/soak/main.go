@@ -8,6 +8,8 @@
 // pod has to reach the end that its manifest determines. Then all are removed, and what
 // exists of pods anywhere has to be what it was before the first round.
 //
+// With --fill it fills and empties a disk instead: see fillAll.
+//
 // The one rule: the desired state comes from the manifests, the actual state from containerd,
 // /proc and the disk; an agent is asked only what it reports about itself.
 package main
@@ -36,12 +38,22 @@ type options struct {
 	out      string
 	binary   string
 	logLevel string
+	fill     int
 }
 
 func main() { program.Main(parse, run) }
 
 // run soaks, and prints and keeps the report.
 func run(ctx context.Context, o options) (fine bool, err error) {
+	if o.fill > 0 {
+		r, err := fillAll(ctx, o)
+		if r != nil {
+			text := r.text()
+			fmt.Print(text)
+			err = errors.Join(err, os.WriteFile(filepath.Join(o.out, "fill.txt"), []byte(text), 0o644), report.WriteJSON(filepath.Join(o.out, "fill.json"), r))
+		}
+		return err == nil && len(r.Violations) == 0, err
+	}
 	r, err := soakAll(ctx, o)
 	if r != nil {
 		text := r.text()
@@ -62,6 +74,7 @@ func parse(args []string) (options, error) {
 	f.StringVar(&o.out, "out", filepath.Join(node.Repo(), "bin/soak"), "directory for the result, what happened, and the agents' logs")
 	f.StringVar(&o.binary, "binary", "", "the nodectl to test, built with testdata/vitals.go (default: built from this tree)")
 	f.StringVar(&o.logLevel, "log-level", "info", "the agents' --log-level")
+	f.IntVar(&o.fill, "fill", 0, "fill and empty the disk so many times instead, on a file system of its own")
 	if err := program.Flags(f, args); err != nil {
 		return o, err
 	}
