@@ -38,7 +38,7 @@ func (b *bench) fleet(ctx context.Context, name string, pods int, do func(*arm.T
 		if err := b.AwaitRunningContainers(ctx, pods); err != nil {
 			return err
 		}
-		if err := arm.Pause(ctx, b.Span(30*time.Second, 5*time.Second)); err != nil {
+		if err := arm.Pause(ctx, 30*time.Second); err != nil { // containerd still writes about what it has started
 			return err
 		}
 		return do(t, front)
