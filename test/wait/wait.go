@@ -38,6 +38,11 @@ const WithoutStall Option = 1
 const (
 	firstPoll = time.Millisecond
 	lastPoll  = 50 * time.Millisecond
+
+	// An observation that takes long, such as a command, is made less often: the pause is
+	// costFactor times as long as the observation took, up to costlyPoll.
+	costFactor = 4
+	costlyPoll = time.Second
 )
 
 // Until calls observe until it reports done, and returns the value it observed then. It
@@ -102,6 +107,7 @@ func poll[T any](observe func() (T, bool), options ...Option) (T, error) {
 	defer limit.Stop()
 	changed, last := begun, ""
 	for pause := firstPoll; ; pause = min(2*pause, lastPoll) {
+		asked := time.Now()
 		value, done, ended := observed(observe, limit.C)
 		if !ended {
 			return value, fmt.Errorf("not within %s, still observing, last observed: %s", Limit, last)
@@ -119,7 +125,7 @@ func poll[T any](observe func() (T, bool), options ...Option) (T, error) {
 		case now.Sub(changed) >= Stall && !slices.Contains(options, WithoutStall):
 			return value, fmt.Errorf("unchanged for %s, last observed: %s", Stall, last)
 		}
-		time.Sleep(pause)
+		time.Sleep(max(pause, min(costFactor*now.Sub(asked), costlyPoll)))
 	}
 }
 

@@ -50,6 +50,20 @@ func TestUntil_ValueKeepsChanging_WaitsPastStall(t *testing.T) {
 	})
 }
 
+func TestUntil_ObservationTakesLong_IsMadeLessOften(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begun, calls := time.Now(), 0
+		True(t, "10 s have passed", func() bool {
+			calls++
+			time.Sleep(100 * time.Millisecond)
+			return time.Since(begun) >= 10*time.Second
+		})
+		if calls > 21 {
+			t.Errorf("%d observations of 100 ms in 10 s, want one in 500 ms", calls)
+		}
+	})
+}
+
 func TestUntil_ValueUnchanged_FailsAfterStallWithLastValue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := 0
