@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/metrics"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
 
 // Agent is this machine under this process: it holds the lock of the root directory, and the
@@ -68,6 +69,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.halts, err = openHalter(cfg); err != nil {
 		return nil, err
 	}
+	a.halts.askLogind(ctx, logind.Preparing)
 	a.observer = newObserver(cfg, a.host, a.runtime, a.pressures.get, a.halts.shuttingDown)
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)

@@ -65,6 +65,25 @@ func openHalter(cfg Config) (*halter, error) {
 	return h, nil
 }
 
+// logindAnswers is how long the start of an agent waits for logind.
+const logindAnswers = 2 * time.Second
+
+// askLogind finds out whether the machine shuts down, before the first pod starts: no file says so
+// to an agent that starts in a shutdown. preparing is logind.Preparing. A logind that does not
+// answer in time keeps no pod from starting; watchLogind asks again.
+func (h *halter) askLogind(ctx context.Context, preparing func(ctx context.Context, address string) (bool, error)) {
+	if len(h.classes) == 0 || h.shuttingDown() {
+		return
+	}
+	ctx, stop := context.WithTimeout(ctx, logindAnswers)
+	defer stop()
+	if now, err := preparing(ctx, ""); err != nil || !now {
+		return
+	}
+	h.set(&record.Halt{Boot: h.boot, Since: time.Now(), Cause: record.CauseLogind, Drained: h.current()})
+	h.log.Warn("Not starting pods", "reason", h.current().Text())
+}
+
 // current returns the halt of the node; nil if pods may run.
 func (h *halter) current() *record.Halt {
 	h.mu.Lock()
@@ -86,15 +105,18 @@ func (h *halter) forEngine() *engine.Halt {
 	}
 	out := engine.Halt{Halted: plan.Halted{Reason: now.Reason(), Message: now.Message()}, Shutdown: now.Shutdown()}
 	out.Order.MaxGrace = now.MaxGrace
-	if now.Shutdown() {
+	switch {
+	case !now.Shutdown():
+	case len(h.classes) > 0:
 		out.Order.Classes = h.classes
+	default:
+		out.Order.Classes = powerClasses()
 	}
 	return &out
 }
 
 // begin stops all pods. ended is closed when all have stopped, or have had their time. A drain
-// that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same. Without
-// configured grace periods, a pod gets at most powerGrace when the power fails.
+// that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
 func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
@@ -111,9 +133,6 @@ func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ende
 		next.Drained = was
 	default:
 		next.Since = was.Since
-	}
-	if cause == record.CauseSignal && len(h.classes) == 0 {
-		next.MaxGrace = new(powerGrace)
 	}
 	if err := record.SaveHalt(h.root, next); err != nil {
 		if !next.Shutdown() {
@@ -134,8 +153,9 @@ func (h *halter) set(now *record.Halt) {
 	h.now = now
 }
 
-// powerGrace is the most seconds that a pod gets when the power fails.
-const powerGrace = int64(30)
+// powerClasses are the classes of a shutdown if none are configured, which only SIGPWR begins: all
+// pods share 30 s, of which critical ones have the last 10 s.
+func powerClasses() []shutdown.Class { return shutdown.Classes(30*time.Second, 10*time.Second) }
 
 // setLive notes whether logind says that the machine shuts down.
 func (h *halter) setLive(live bool) {

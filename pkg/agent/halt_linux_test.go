@@ -10,13 +10,16 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/shutdown"
 )
 
 // halts is an engine that only notes what it gets.
@@ -226,17 +229,66 @@ func TestHalter_LogindDoesNotAnswer_UndoEndsTheShutdown(t *testing.T) {
 	}
 }
 
-// TestHalter_PowerFails_BoundsTheGrace: without configured periods, the grace of a pod does not
-// keep the others from their stop.
-func TestHalter_PowerFails_BoundsTheGrace(t *testing.T) {
+// TestHalter_PowerFails_PodsShareOneDeadline: without configured periods, 30 s are for all pods
+// together, whatever their priorities.
+func TestHalter_PowerFails_PodsShareOneDeadline(t *testing.T) {
 	t.Parallel()
-	for periods, want := range map[time.Duration]*int64{0: new(int64(30)), 30 * time.Second: nil} {
+	for periods, want := range map[time.Duration]time.Duration{0: 30 * time.Second, time.Minute: time.Minute} {
 		h, to := halterIn(t, t.TempDir(), func(c *Config) { c.ShutdownGracePeriod = periods })
 		if _, err := h.begin(t.Context(), record.CauseSignal, nil); err != nil {
 			t.Fatal(err)
 		}
-		if got := (<-to.begun).Order.MaxGrace; (got == nil) != (want == nil) || got != nil && *got != *want {
-			t.Errorf("with a period of %s the longest grace is %v", periods, got)
+		if of := <-to.begun; shutdown.Total(of.Order.Classes) != want || len(of.Order.Classes) != 2 || of.Order.MaxGrace != nil {
+			t.Errorf("with a period of %s the order is %+v", periods, of.Order)
 		}
+	}
+}
+
+// TestHalter_LogindAnswersAtTheStart_HaltsTheFirstPod: an agent that starts while the machine shuts
+// down, and finds no file that says so, waits for the answer of logind, for two seconds at most.
+//
+// Shows: C-1.36.5
+func TestHalter_LogindAnswersAtTheStart_HaltsTheFirstPod(t *testing.T) {
+	after := func(d time.Duration, now bool) func(context.Context, string) (bool, error) {
+		return func(ctx context.Context, _ string) (bool, error) {
+			backoff.Sleep(ctx, d)
+			return now, ctx.Err()
+		}
+	}
+	for name, c := range map[string]struct {
+		answer func(context.Context, string) (bool, error)
+		off    bool
+		halted bool
+		took   time.Duration
+	}{
+		"shuts down":         {answer: after(time.Second, true), halted: true, took: time.Second},
+		"does not shut down": {answer: after(time.Second, false), took: time.Second},
+		"does not answer":    {answer: after(time.Hour, true), took: 2 * time.Second},
+		"no grace periods":   {answer: after(time.Second, true), off: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			h, to := halterIn(t, root, func(cfg *Config) {
+				if c.off {
+					cfg.ShutdownGracePeriod, cfg.ShutdownGracePeriodCriticalPods = 0, 0
+				}
+			})
+			synctest.Test(t, func(t *testing.T) {
+				began := time.Now()
+				h.askLogind(t.Context(), c.answer)
+				if took := time.Since(began); took != c.took || (h.forEngine() != nil) != c.halted {
+					t.Errorf("after %s the halt is %+v", took, h.current())
+				}
+			})
+			if !c.halted {
+				return
+			}
+			if _, err := h.begin(t.Context(), record.CauseLogind, nil); err != nil || len(to.begun) != 1 {
+				t.Errorf("the shutdown does not go on: %v", err)
+			}
+			if _, ok, err := record.LoadHalt(root, h.boot); !ok || err != nil {
+				t.Errorf("the next agent does not find it: %v", err)
+			}
+		})
 	}
 }

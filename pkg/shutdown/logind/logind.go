@@ -88,13 +88,29 @@ type session struct {
 	watching bool // the state of the machine was read once
 }
 
-func (s *session) run(ctx context.Context) (err error) {
+// Preparing asks logind whether the machine shuts down. The error says that logind does not
+// answer before ctx ends; without a system bus it comes at once. address is as in Config.
+func Preparing(ctx context.Context, address string) (bool, error) {
+	s := &session{Config: Config{Address: address}}
+	if err := s.connect(ctx); err != nil {
+		return false, err
+	}
+	defer func() { _ = s.conn.Close() }()
+	return property[bool](ctx, s, "PreparingForShutdown")
+}
+
+// connect connects to the system bus until ctx ends.
+func (s *session) connect(ctx context.Context) (err error) {
 	if s.Address == "" {
 		s.conn, err = dbus.ConnectSystemBus(dbus.WithContext(ctx))
 	} else {
 		s.conn, err = dbus.Connect(s.Address, dbus.WithContext(ctx))
 	}
-	if err != nil {
+	return err
+}
+
+func (s *session) run(ctx context.Context) error {
+	if err := s.connect(ctx); err != nil {
 		return err
 	}
 	defer func() { _ = s.conn.Close() }()

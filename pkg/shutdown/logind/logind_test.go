@@ -30,6 +30,7 @@ type bus struct {
 	conn      *net.UnixConn
 	delay     uint64 // InhibitDelayMaxUSec
 	preparing bool
+	silent    bool     // no call is answered
 	lock      *os.File // the end of logind; it is readable when the inhibitor is closed
 }
 
@@ -99,7 +100,10 @@ func (b *bus) serve(conn *net.UnixConn) {
 		if err != nil {
 			return
 		}
-		if m.Type == dbus.TypeMethodCall {
+		b.mu.Lock()
+		silent := b.silent
+		b.mu.Unlock()
+		if m.Type == dbus.TypeMethodCall && !silent {
 			b.answer(m)
 		}
 	}
@@ -279,6 +283,34 @@ func TestWatch_DelayTooShort_IsRaised(t *testing.T) {
 	b.want("AddMatch", "KillUnit", "Inhibit")
 	if text, err := os.ReadFile(w.drop); err != nil || !strings.HasSuffix(string(text), "\n[Login]\nInhibitDelayMaxSec=31\n") {
 		t.Errorf("drop-in: %v\n%s", err, text)
+	}
+}
+
+// TestPreparing_AnswersWithinItsTime: the state of the machine as logind gives it, or an error
+// when logind does not answer in time.
+//
+// Shows: C-1.36.5
+func TestPreparing_AnswersWithinItsTime(t *testing.T) {
+	t.Parallel()
+	b := newBus(t)
+	for _, want := range []bool{true, false} {
+		b.mu.Lock()
+		b.preparing = want
+		b.mu.Unlock()
+		if got, err := Preparing(t.Context(), b.address); got != want || err != nil {
+			t.Errorf("preparing: %t, want %t: %v", got, want, err)
+		}
+	}
+	b.mu.Lock()
+	b.silent = true
+	b.mu.Unlock()
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := Preparing(ctx, b.address); err == nil || ctx.Err() == nil {
+		t.Errorf("a silent logind: %v", err)
+	}
+	if _, err := Preparing(t.Context(), "unix:path="+t.TempDir()+"/none"); err == nil {
+		t.Error("no error without a bus")
 	}
 }
 
