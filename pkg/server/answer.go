@@ -52,21 +52,32 @@ func (r *StatusError) status() metav1.Status {
 
 // requestLimiter limits the concurrent requests and streams of one listener. A listener at
 // its limit does not affect the others.
-type requestLimiter struct{ requests, streams, forwards places } // forwards: connections that are forwarded to pods
+type requestLimiter struct {
+	requests, streams places
+	files             places // requests of routes that answer with files of the machine
+	forwards          places // connections that are forwarded to pods
+}
+
+// maxFiles is how many requests for files of the machine a listener answers at a time: a caller
+// may read such an answer slowly, and keeps its place meanwhile.
+const maxFiles = 8
 
 // newRequestLimiter returns the limiter of a listener that serves streams of pods.
 func newRequestLimiter(requests, streams int) *requestLimiter {
 	return &requestLimiter{
 		requests: places{limit: requests, shares: callerShare}, streams: places{limit: streams, shares: podShares},
-		forwards: places{limit: maxForwardsListener, shares: podShares},
+		files: places{limit: maxFiles, shares: callerShare}, forwards: places{limit: maxForwardsListener, shares: podShares},
 	}
 }
 
-// enter takes a place for a request: among the streams if it is one. release gives it back. ok
-// is false if the limit is reached.
+// enter takes a place for a request among those of its kind. release gives it back. ok is false
+// if the limit is reached.
 func (g *requestLimiter) enter(q *request) (release func(), ok bool) {
-	if q.route.streams(q.params) {
+	switch {
+	case q.route.streams(q.params):
 		return g.streams.enter(q)
+	case q.route.files:
+		return g.files.enter(q)
 	}
 	return g.requests.enter(q)
 }

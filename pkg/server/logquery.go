@@ -24,6 +24,10 @@ const (
 	logQueryTime   = 30 * time.Second
 )
 
+// maxJournalQueries is how many queries run at a time, over all listeners: each runs journalctl,
+// which reads the whole journal for a pattern.
+const maxJournalQueries = 2
+
 // logQuery is a query of the machine's logs (C-1.40.15).
 type logQuery struct {
 	services []string
@@ -127,6 +131,19 @@ func logOptions() []logOption {
 		}},
 		{"boot", number(-1<<20, 0, "--boot=")},
 	}
+}
+
+// queryLogs answers a query for the logs of services.
+func (s *Server) queryLogs(w http.ResponseWriter, q *request, n *logQuery, files fs.FS) error {
+	select {
+	case s.journal <- struct{}{}:
+		defer func() { <-s.journal }()
+	default:
+		return &StatusError{Code: http.StatusTooManyRequests, Message: fmt.Sprintf("%d other log queries are running", maxJournalQueries)}
+	}
+	plainText(w)
+	n.write(q.Context(), w, files)
+	return nil
 }
 
 // write writes the logs of the services of a query: from the journal where it has their units, else from

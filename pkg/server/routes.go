@@ -42,6 +42,7 @@ type route struct {
 	// be nil.
 	off    func(*Config) string
 	health bool // the health listener serves it too
+	files  bool // it answers with files of the machine, which have a limit of their own
 
 	serve func(*Server, http.ResponseWriter, *request) error
 }
@@ -120,7 +121,7 @@ func routes() []route {
 	add(route{methods: get, path: "/debug/pprof", timeout: quick, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profiles})
 	add(route{methods: get, path: "/debug/pprof/{profile}", timeout: slow, debugging: true, off: profilesOff, subresources: []string{"proxy"}, serve: (*Server).profile})
 	for _, path := range []string{"/logs", "/logs/{path...}"} {
-		add(route{methods: get, path: path, timeout: run, debugging: true, off: systemLogsOff, subresources: []string{"log"}, serve: (*Server).systemLogs})
+		add(route{methods: get, path: path, timeout: run, debugging: true, files: true, off: systemLogsOff, subresources: []string{"log"}, serve: (*Server).systemLogs})
 	}
 	add(route{methods: []string{http.MethodPut}, path: "/debug/flags/v", timeout: quick, body: 16, debugging: true, off: flagsOff, subresources: []string{"proxy"}, privileged: true, serve: (*Server).setVerbosity})
 	add(route{methods: post, path: "/checkpoint/{namespace}/{pod}/{container}", timeout: run, verb: "create", subresources: []string{"checkpoint"}, privileged: true, serve: (*Server).checkpoint})

@@ -37,6 +37,8 @@ type Server struct {
 	closed bool // guarded by busy: the server refuses requests
 
 	checkpointing sync.Mutex // held while a checkpoint is made
+	// journal has an entry for each query of the journal that runs; it is full at the limit.
+	journal chan struct{}
 
 	auditFile auditFile
 	refusals  refusals
@@ -66,7 +68,7 @@ func New(cfg Config) *Server {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, unhealthy: map[string]*WarningLimiter{}}
+	s := &Server{cfg: cfg, log: cfg.Log, routes: routes(), auditFile: auditFile{path: cfg.Audit}, journal: make(chan struct{}, maxJournalQueries), unhealthy: map[string]*WarningLimiter{}}
 	for name := range cfg.Checks {
 		s.unhealthy[name] = new(WarningLimiter)
 	}

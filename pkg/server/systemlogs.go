@@ -36,9 +36,7 @@ func (s *Server) systemLogs(w http.ResponseWriter, q *request) error {
 		case q.values["path"] != "":
 			return &StatusError{Code: http.StatusNotAcceptable, Message: "path not allowed in query mode"}
 		case n.file == "":
-			plainText(w)
-			n.write(q.Context(), w, regularFiles{root})
-			return nil
+			return s.queryLogs(w, q, n, regularFiles{root})
 		default:
 			http.ServeFileFS(w, q.Request, regularFiles{root}, n.file)
 			return nil

@@ -1,13 +1,59 @@
 package server
 
 import (
+	"errors"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 )
+
+// TestRequestLimiter_SlowReadersOfFiles_HoldNoOtherPlace: requests for files of the machine have
+// places of their own, of which one caller has half.
+//
+// Shows: C-1.40.14, D2
+func TestRequestLimiter_SlowReadersOfFiles_HoldNoOtherPlace(t *testing.T) {
+	t.Parallel()
+	g := newRequestLimiter(1, 1)
+	enter := func(path, caller string) (ok bool) {
+		for _, r := range routes() {
+			if r.path == path {
+				_, ok = g.enter(&request{route: &r, caller: Caller{Name: caller}})
+			}
+		}
+		return ok
+	}
+	entered := 0
+	for i := range 2 * maxFiles {
+		if enter("/logs/{path...}", []string{"a", "b", "c"}[i%3]) {
+			entered++
+		}
+	}
+	if entered > maxFiles || entered < maxFiles/2 {
+		t.Errorf("%d requests for files at a time", entered)
+	}
+	if !enter("/pods", "a") || enter("/pods", "b") {
+		t.Error("requests for files take the place of another request")
+	}
+}
+
+// TestLogQuery_AtTheLimit_IsRefused: a query does not wait for others.
+//
+// Shows: C-1.40.15, D2
+func TestLogQuery_AtTheLimit_IsRefused(t *testing.T) {
+	t.Parallel()
+	s := New(Config{})
+	for range maxJournalQueries {
+		s.journal <- struct{}{}
+	}
+	err := s.queryLogs(httptest.NewRecorder(), nil, &logQuery{services: []string{"ssh"}}, nil)
+	if refusal, ok := errors.AsType[*StatusError](err); !ok || refusal.Code != http.StatusTooManyRequests {
+		t.Errorf("error %v", err)
+	}
+}
 
 // TestSystemLogs_TLS_OnlyFilesBelowTheDirectory: callers with the right to nodes/log read regular files
 // and directories, and nothing outside by any spelling or link.
