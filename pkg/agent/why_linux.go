@@ -196,7 +196,7 @@ func (e explainer) suspects(ctx context.Context, r *activity.Report, of *v1.Pod)
 		files := slices.ContainsFunc(hanging, func(c activity.Call) bool {
 			return c.Kind == activity.Volume || c.Kind == activity.Log || c.Kind == activity.Record
 		})
-		r.Processes = e.finder.Processes(suspect.Of{Key: pod.Key{Namespace: r.Namespace, Name: r.Name}, UID: r.UID, Agent: files})
+		r.Processes = e.finder.Processes(ctx, suspect.Of{Key: pod.Key{Namespace: r.Namespace, Name: r.Name}, UID: r.UID, Agent: files})
 	})
 	for _, c := range hanging {
 		if c.Kind == activity.Pull {

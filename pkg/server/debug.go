@@ -90,14 +90,33 @@ func record(w http.ResponseWriter, q *request, byDefault time.Duration, start fu
 		}
 	}
 	profileHeader(w, q)
-	if err := start(w); err != nil { // another one is being recorded
+	ctx, cancel := context.WithTimeout(q.Context(), length)
+	defer cancel()
+	if err := start(&promptReader{ResponseWriter: w, lost: cancel}); err != nil { // another one is being recorded
 		return &StatusError{Code: http.StatusInternalServerError, Message: err.Error()}
 	}
 	defer stop()
-	ctx, cancel := context.WithTimeout(q.Context(), length)
-	defer cancel()
 	<-ctx.Done()
 	return nil
+}
+
+// profileReadTime is how long the caller may take to read a part of a profile.
+const profileReadTime = 5 * time.Second
+
+// promptReader writes to a caller that has to read promptly, and otherwise calls lost: the
+// runtime keeps all of a trace that is not written yet in memory.
+type promptReader struct {
+	http.ResponseWriter
+	lost func()
+}
+
+func (p *promptReader) Write(data []byte) (int, error) {
+	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(profileReadTime))
+	n, err := p.ResponseWriter.Write(data)
+	if err != nil {
+		p.lost()
+	}
+	return n, err
 }
 
 // writeSymbols names the function at each address of a query such as 0x401000+0x402000.

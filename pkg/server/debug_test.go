@@ -1,10 +1,16 @@
 package server
 
 import (
+	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestProfiles_Socket_AreServed: the socket serves every kind of profile, and no argument of the
@@ -32,6 +38,43 @@ func TestProfiles_Socket_AreServed(t *testing.T) {
 			t.Errorf("/debug/pprof/%s: %d %s, want %d", path, code, text, want)
 		}
 	}
+}
+
+// stuckCaller reads nothing: a write fails at its deadline.
+type stuckCaller struct {
+	http.ResponseWriter
+	until time.Time
+}
+
+func (s *stuckCaller) SetWriteDeadline(t time.Time) error { s.until = t; return nil }
+
+func (s *stuckCaller) Write([]byte) (int, error) {
+	time.Sleep(time.Until(s.until))
+	return 0, os.ErrDeadlineExceeded
+}
+
+// TestRecord_CallerReadsNothing_Ends: a trace whose caller stops reading is not recorded further.
+//
+// Shows: C-1.40.13, D2
+func TestRecord_CallerReadsNothing_Ends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &request{Request: httptest.NewRequest(http.MethodGet, "/debug/pprof/trace", nil), params: url.Values{"seconds": {"100"}}}
+		began, written := time.Now(), make(chan error)
+		start := func(w io.Writer) error {
+			go func() {
+				_, err := w.Write([]byte("trace"))
+				written <- err
+			}()
+			return nil
+		}
+		w := &stuckCaller{ResponseWriter: httptest.NewRecorder()}
+		if err := record(w, q, time.Second, start, func() { <-written }); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(began); took != profileReadTime {
+			t.Errorf("it was recorded for %s", took)
+		}
+	})
 }
 
 // TestDebugRoutes_TLS_NeedTheirSettings: the TLS port serves profiles and changes the log level only

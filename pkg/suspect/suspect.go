@@ -28,9 +28,11 @@ import (
 )
 
 const (
-	// answersWithin is how long a mount may take to answer.
+	// answersWithin is how long a mount may take to answer, or the environment of a process.
 	answersWithin = time.Second
-	// maxAsked is how many mounts may hang while they are asked.
+	// foundWithin is how long all of /proc may take.
+	foundWithin = 3 * time.Second
+	// maxAsked is how many calls may hang at once.
 	maxAsked = 16
 	// maxProcesses is how many processes are reported.
 	maxProcesses = 20
@@ -42,7 +44,8 @@ const (
 type Finder struct {
 	proc  string
 	statf func(path string) error
-	calls *patience.Calls // of statf
+	read  func(path string) ([]byte, error)
+	calls *patience.Calls // of statf, and for /proc
 }
 
 // New returns a Finder for this machine. It does no I/O.
@@ -50,7 +53,7 @@ func New() *Finder {
 	return &Finder{proc: "/proc", statf: func(path string) error {
 		var s unix.Statfs_t
 		return unix.Statfs(path, &s)
-	}, calls: patience.New(maxAsked)}
+	}, read: os.ReadFile, calls: patience.New(maxAsked)}
 }
 
 // Mounts returns the mounts that a pod uses: those that paths are on, and those below the
@@ -143,8 +146,20 @@ type Of struct {
 
 // Processes returns the processes and threads that the pod may hang on: those of its containers,
 // of its shim and of this agent that are stopped or wait in the kernel without an end, and
-// network plugins that work for the pod.
-func (f *Finder) Processes(of Of) (found []activity.Process) {
+// network plugins that work for the pod. It returns none if /proc does not answer in time.
+func (f *Finder) Processes(ctx context.Context, of Of) []activity.Process {
+	var found []activity.Process
+	err := f.calls.Do(ctx, "processes of "+of.String(), foundWithin, func() error {
+		found = f.find(ctx, of)
+		return nil
+	})
+	if err != nil {
+		return nil // found may be written to
+	}
+	return found
+}
+
+func (f *Finder) find(ctx context.Context, of Of) (found []activity.Process) {
 	all := f.processes()
 	var shims []int
 	for _, p := range all {
@@ -160,10 +175,8 @@ func (f *Finder) Processes(of Of) (found []activity.Process) {
 			found = append(found, f.suspects(p, "shim")...)
 		}
 	}
-	for _, p := range all {
-		if f.isPlugin(all, p, of.Key) {
-			found = append(found, activity.Process{PID: p.pid, Name: p.name, Of: "network plugin", State: p.state, Waits: f.waits(p.pid, p.pid), Stack: f.stack(p.pid, p.pid)})
-		}
+	for _, p := range f.plugins(ctx, all, of.Key) {
+		found = append(found, activity.Process{PID: p.pid, Name: p.name, Of: "network plugin", State: p.state, Waits: f.waits(p.pid, p.pid), Stack: f.stack(p.pid, p.pid)})
 	}
 	if of.Agent {
 		pid := os.Getpid()
@@ -181,19 +194,41 @@ func isShim(name string) bool {
 	return strings.HasPrefix(name, "containerd-shim") || name == "conmon" || name == "conmonrs"
 }
 
-// isPlugin reports whether a process is a network plugin that a runtime runs for the pod, or a
-// child of one: it has the pod's name in its environment. Reading that of a process in D could
-// hang: such a process counts as one for the pod.
-func (f *Finder) isPlugin(all map[int]process, p process, key pod.Key) bool {
-	if isShim(p.name) || !belowRuntime(all, p) {
-		return false
+// plugins returns the network plugins that a runtime runs for the pod, and their children.
+func (f *Finder) plugins(ctx context.Context, all map[int]process, key pod.Key) (found []process) {
+	var mu sync.Mutex // guards found
+	var wg sync.WaitGroup
+	for _, p := range all {
+		if isShim(p.name) || !belowRuntime(all, p) {
+			continue
+		}
+		wg.Go(func() {
+			if f.worksFor(ctx, p, key) {
+				mu.Lock()
+				defer mu.Unlock()
+				found = append(found, p)
+			}
+		})
 	}
+	wg.Wait()
+	return found
+}
+
+// worksFor reports whether a process has the pod's name in its environment, as network plugins
+// have. The environment is in the memory of the process, which may not be available: a process
+// whose environment does not answer, and one in D, counts as one for the pod.
+func (f *Finder) worksFor(ctx context.Context, p process, key pod.Key) bool {
 	if p.state == "D" {
 		return true
 	}
-	environment, err := os.ReadFile(f.of(p.pid, "environ"))
+	var environment []byte
+	path := f.of(p.pid, "environ")
+	err := f.calls.Do(ctx, path, answersWithin, func() (err error) {
+		environment, err = f.read(path)
+		return err
+	})
 	if err != nil {
-		return false
+		return errors.Is(err, patience.ErrHangs)
 	}
 	for entry := range strings.SplitSeq(string(environment), "\x00") {
 		if arguments, ok := strings.CutPrefix(entry, "CNI_ARGS="); ok {

@@ -60,7 +60,7 @@ func TestProcesses_FindsThoseOfThePod(t *testing.T) {
 	f := New()
 	f.proc = m.proc
 	got := map[int]string{}
-	for _, p := range f.Processes(Of{Key: pod.Key{Namespace: "default", Name: "web"}, UID: "11-22"}) {
+	for _, p := range f.Processes(t.Context(), Of{Key: pod.Key{Namespace: "default", Name: "web"}, UID: "11-22"}) {
 		got[p.PID] = p.Of + " " + p.State + " " + p.Waits
 		if len(p.Stack) != 2 || p.Stack[0] != p.Waits || p.Stack[1] != "vfs_read" {
 			t.Errorf("stack of %d: %q", p.PID, p.Stack)
@@ -73,6 +73,32 @@ func TestProcesses_FindsThoseOfThePod(t *testing.T) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("found %v, want %v", got, want)
 	}
+}
+
+// The environment of a plugin does not answer: the plugin counts as one for the pod, and delays
+// the report by a second at most.
+func TestProcesses_EnvironmentHangs_DoesNotDelay(t *testing.T) {
+	m := machine{t, t.TempDir()}
+	m.process(10, 1, "containerd", "S", "0::/", "futex", "")
+	m.process(30, 10, "bridge", "S", "0::/", "do_wait", "")
+	m.process(31, 10, "bridge", "S", "0::/", "do_wait", "")
+	synctest.Test(t, func(t *testing.T) {
+		answers := make(chan struct{})
+		f := New()
+		f.proc, f.read = m.proc, func(string) ([]byte, error) { <-answers; return nil, nil }
+		for _, limit := range []time.Duration{answersWithin, 0} { // the second time it is not read again
+			began := time.Now()
+			found := f.Processes(t.Context(), Of{Key: pod.Key{Namespace: "default", Name: "web"}})
+			if took := time.Since(began); len(found) != 2 || took != limit {
+				t.Errorf("after %s: %v", took, found)
+			}
+		}
+		close(answers)
+		synctest.Wait()
+		if found := f.Processes(t.Context(), Of{Key: pod.Key{Namespace: "default", Name: "web"}}); len(found) > 0 {
+			t.Errorf("after they answer: %v", found)
+		}
+	})
 }
 
 // Mounts are found by path and below directories; one that hangs is named and does not delay.
