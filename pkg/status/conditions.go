@@ -51,17 +51,13 @@ func (b *build) conditions(st *v1.PodStatus) []v1.PodCondition {
 	return append(list, foreign...)
 }
 
-// disruption is the condition of a pod that a shutdown of the node (C-1.36.2) or its pressure
-// (C-1.35.7) has ended; nil for any other pod.
+// disruption is the condition of a pod that the node has ended before its time; nil for any other
+// pod.
 func (b *build) disruption(st *v1.PodStatus) *v1.PodCondition {
-	message := b.notes.Disrupted
-	if b.notes.TerminalReason == TerminatedByShutdown {
-		message = b.notes.TerminalMessage
-	}
-	if st.Phase != v1.PodFailed || message == "" {
+	if st.Phase != v1.PodFailed || b.notes.Disrupted == "" {
 		return nil
 	}
-	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: message}
+	return &v1.PodCondition{Type: v1.DisruptionTarget, Status: v1.ConditionTrue, Reason: v1.PodReasonTerminationByKubelet, Message: b.notes.Disrupted}
 }
 
 // foreign returns the conditions of other owners (C-1.26.18): for a pod of an API server those

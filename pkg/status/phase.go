@@ -23,10 +23,11 @@ const (
 const WaitsForPod = "WaitsForPod"
 
 // DisruptedBy returns the message of the DisruptionTarget condition of the recorded instance, "" if
-// it has no such condition. An instance has it if it was evicted because the node was short of a
-// resource (C-1.35.7), but not if it exceeded a limit of its own.
+// it has no such condition. An instance has it if a shutdown of the node ended it (C-1.36.2), or if
+// it was evicted because the node was short of a resource (C-1.35.7), but not if it exceeded a limit
+// of its own.
 func DisruptedBy(rec *pod.Record) string {
-	if e := rec.Evicted(); e != nil && e.Condition != "" {
+	if e := rec.Evicted(); e != nil && e.Condition != "" || rec.TerminalReason == TerminatedByShutdown {
 		return rec.TerminalMessage
 	}
 	return ""
