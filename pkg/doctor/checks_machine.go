@@ -116,13 +116,13 @@ func words(is bool, text string) string {
 
 func resourceChecks() []check {
 	return []check{
-		{"ND050", "Disk space is below the eviction threshold", Blocks, "free disk space, or lower --eviction-hard: below the threshold the node reports DiskPressure, and the agent removes unused data, then evicts pods", func(f Facts) []string {
+		{"ND050", "Disk space is below the eviction threshold", Warns, "free disk space, or lower --eviction-hard: below the threshold the node reports DiskPressure, and the agent removes unused data, then evicts pods", func(f Facts) []string {
 			return f.short("available", "bytes", func(d Disk) (uint64, uint64) { return d.Free, d.Size })
 		}},
-		{"ND051", "Free inodes are below the eviction threshold", Blocks, "remove files, or lower --eviction-hard: below the threshold the node reports DiskPressure, as for ND050; without free inodes nothing starts", func(f Facts) []string {
+		{"ND051", "Free inodes are below the eviction threshold", Warns, "remove files, or lower --eviction-hard: below the threshold the node reports DiskPressure, as for ND050; without free inodes nothing starts", func(f Facts) []string {
 			return f.short("inodesFree", "inodes", func(d Disk) (uint64, uint64) { return d.InodesFree, d.Inodes })
 		}},
-		{"ND052", "Free memory is below the eviction threshold", Blocks, "stop processes, or lower --eviction-hard: below the threshold the node reports MemoryPressure, and the agent evicts pods", func(f Facts) (all []string) {
+		{"ND052", "Free memory is below the eviction threshold", Warns, "stop processes, or lower --eviction-hard: below the threshold the node reports MemoryPressure, and the agent evicts pods", func(f Facts) (all []string) {
 			for _, t := range f.Where.Thresholds {
 				if t.Signal == pod.SignalMemory && f.MemorySize > 0 && below(t, f.MemoryFree, f.MemorySize) {
 					all = append(all, fmt.Sprintf("%d MiB of memory are free, less than %s", f.MemoryFree>>20, limit(t)))
