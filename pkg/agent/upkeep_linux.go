@@ -137,14 +137,17 @@ type levels struct {
 	meter node.Meter
 }
 
-// Levels implements upkeep.Observer. It asks the runtime once where its images are, and again if
-// that directory vanishes.
+// Levels implements upkeep.Observer. It asks the runtime where its images and the cgroup of all
+// pods are until it answers, and again if the directory of the images vanishes.
 func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var unknown error
 	if l.meter.ImageFs == "" {
 		unknown = l.find(ctx)
+	}
+	if l.meter.PodsGroup == "" { // the runtime may not have answered yet
+		l.meter.PodsGroup = l.place()
 	}
 	read, err := l.meter.Read()
 	if l.arm != nil {
@@ -180,7 +183,6 @@ func (l *levels) find(ctx context.Context) error {
 		return err
 	}
 	l.meter.ImageFs, l.meter.LayerFs = images.Mountpoint, layers.Mountpoint
-	l.meter.PodsGroup = l.place()
 	return nil
 }
 

@@ -117,14 +117,19 @@ func (a *asked) Filesystems(context.Context) (images, containers pod.Filesystem,
 func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 	t.Parallel()
 	rt := &asked{fails: true}
-	measured := 0
-	l := &levels{runtime: rt, arm: func(node.Levels) { measured++ }, meter: node.Meter{Root: "/", NodeFs: "/"}}
+	measured, places := 0, []string{"/second", ""} // in the order of their calls from the end
+	place := func() string {
+		last := len(places) - 1
+		at := places[last]
+		places = places[:last]
+		return at
+	}
+	l := &levels{runtime: rt, place: place, arm: func(node.Levels) { measured++ }, meter: node.Meter{Root: "/", NodeFs: "/"}}
 	n, err := l.Levels(t.Context())
 	if _, ok := n.Level(pod.SignalNodeFs); err == nil || !ok || time.Since(n.Now) > time.Minute {
 		t.Errorf("without the runtime: %+v, %v", n, err)
 	}
 	rt.fails = false
-	l.place = func() string { return "" }
 	for range 3 {
 		if n, err = l.Levels(t.Context()); err != nil {
 			t.Fatal(err)

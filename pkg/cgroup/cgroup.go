@@ -61,6 +61,9 @@ type Cgroups struct {
 
 	driver atomic.Pointer[bool] // whether it is systemd, by the last answer; nil: none yet
 
+	asking     sync.Mutex // held by askBounded; guards unanswered
+	unanswered time.Time  // when the runtime did not answer it last
+
 	mu    sync.Mutex // guards trees with all in them, and the cgroups above the pods
 	trees map[bool]*tree
 	left  map[string]bool // pods, by UID, that had processes left at the last Take

@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"context"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -23,16 +24,10 @@ func (c *Cgroups) PlaceOf(p *v1.Pod) (at pod.Cgroup, ok bool) {
 func (c *Cgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return c.placeAt((*tree).all) }
 
 func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
-	known := c.driver.Load()
-	if known == nil { // not known from a Put; asked once, as a runtime may hang
-		isSystemd, err := c.cfg.Driver(context.Background())
-		if err != nil {
-			return pod.Cgroup{}, false
-		}
-		c.driver.Store(&isSystemd)
-		known = &isSystemd
+	isSystemd, known := c.askBounded()
+	if !known {
+		return pod.Cgroup{}, false
 	}
-	isSystemd := *known
 	h, err := c.host()
 	if err != nil {
 		return pod.Cgroup{}, false
@@ -43,6 +38,31 @@ func (c *Cgroups) placeAt(of func(*tree) name) (pod.Cgroup, bool) {
 	}
 	at := of(&tree{root: root}).path(isSystemd)
 	return h.at(at), true
+}
+
+// driverWithin is how long askBounded waits for the runtime, and driverAgain how long after that it
+// does not ask again: it is called for each pod.
+const driverWithin, driverAgain = time.Second, 10 * time.Second
+
+// askBounded returns the runtime's driver, as far as it is known or the runtime answers in time.
+func (c *Cgroups) askBounded() (isSystemd, known bool) {
+	if is := c.driver.Load(); is != nil {
+		return *is, true
+	}
+	c.asking.Lock()
+	defer c.asking.Unlock()
+	if !c.unanswered.IsZero() && time.Since(c.unanswered) < driverAgain {
+		return false, false
+	}
+	ctx, stop := context.WithTimeout(context.Background(), driverWithin)
+	defer stop()
+	isSystemd, err := c.cfg.Driver(ctx)
+	if err != nil {
+		c.unanswered = time.Now()
+		return false, false
+	}
+	c.driver.Store(&isSystemd)
+	return isSystemd, true
 }
 
 // PlaceOfHost returns the roots of this machine's hierarchies. ok is false on a machine

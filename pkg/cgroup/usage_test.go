@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
+	"time"
 )
 
 // TestC_1_41_1_PlaceIsWherePutPutsIt: the path is the same in each hierarchy with usage
@@ -49,6 +51,35 @@ func TestC_1_41_1_PlaceIsWherePutPutsIt(t *testing.T) {
 	if _, hybrid := host.Dirs[""]; !ok || hybrid || host.Path != "/" || host.Dirs["memory"] == "" || host.Dirs["cpuacct"] == "" {
 		t.Errorf("the machine is %+v", host)
 	}
+}
+
+// TestPlaceOfAll_RuntimeHangs_IsAskedAgainLater: a runtime that hangs costs one bounded call, and
+// the place is found once it answers.
+func TestPlaceOfAll_RuntimeHangs_IsAskedAgainLater(t *testing.T) {
+	g := cgroupsOf(t)
+	synctest.Test(t, func(t *testing.T) {
+		calls, hangs := 0, true
+		g.cfg.Driver = func(ctx context.Context) (bool, error) {
+			if calls++; hangs {
+				<-ctx.Done()
+			}
+			return false, ctx.Err()
+		}
+		began := time.Now()
+		for range 5 {
+			if at, ok := g.PlaceOfAll(); ok {
+				t.Errorf("%+v", at)
+			}
+		}
+		if took := time.Since(began); took != driverWithin || calls != 1 {
+			t.Errorf("%d calls took %s", calls, took)
+		}
+		hangs = false
+		time.Sleep(driverAgain)
+		if _, ok := g.PlaceOfAll(); !ok || calls != 2 {
+			t.Errorf("found: %t, after %d calls", ok, calls)
+		}
+	})
 }
 
 // TestNoPlaceOfANameThatIsNone: a UID becomes part of a path.
