@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -38,6 +39,11 @@ func (p *program) imageCommand() *cobra.Command {
 // lookAtImages returns an error: there is no runtime.
 func (p *program) lookAtImages(context.Context) ([]ui.ImageItem, error) {
 	return nil, failed(exitFailure, look.NeedsLinux("get images"))
+}
+
+// forecastReclaim returns an error: there is no runtime.
+func (p *program) forecastReclaim(context.Context, []string) (server.Reclaim, error) {
+	return server.Reclaim{}, failed(exitFailure, look.NeedsLinux("reclaim without an agent"))
 }
 
 func (p *program) getVolumesCommand() *cobra.Command {

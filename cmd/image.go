@@ -262,6 +262,11 @@ func (a agentImages) Prune(ctx context.Context, dry bool) (all server.ImageRemov
 // Close implements imageActs.
 func (agentImages) Close() {}
 
+// forecastReclaim returns what an agent would remove, without one.
+func (p *program) forecastReclaim(ctx context.Context, assume []string) (server.Reclaim, error) {
+	return agent.ForecastReclaim(ctx, p.agentConfig(slog.LevelWarn), assume)
+}
+
 // lookAtImages returns the images of this node without an agent.
 func (p *program) lookAtImages(ctx context.Context) ([]ui.ImageItem, error) {
 	images, err := agent.LookAtImages(ctx, p.agentConfig(slog.LevelWarn))

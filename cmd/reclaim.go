@@ -1,6 +1,7 @@
 package cmd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
@@ -20,7 +22,7 @@ func (p *program) reclaimCommand() *cobra.Command {
 would remove now because a threshold (--eviction-hard, --eviction-soft) is met:
 exited containers and unused images first, then pods, in this order. --assume
 shows it for another level than that of now. Nothing is changed: the agent acts
-by itself.`,
+by itself. Without an agent, it shows what one with these settings would do.`,
 		Args: noArgs,
 		Example: `  nodectl reclaim --dry-run
   nodectl reclaim --dry-run --assume memory.available=50Mi
@@ -39,15 +41,9 @@ by itself.`,
 				return failed(exitUsage, fmt.Errorf("--assume: %w", err))
 			}
 		}
-		// The agent measures disks first, which takes as long as it takes.
-		body, err := p.agent().Get(cmd.Context(), "/v1/reclaim", url.Values{"assume": *assume})
+		d, err := p.reclaim(cmd.Context(), *assume)
 		if err != nil {
-			return unanswered(err)
-		}
-		defer body.Close()
-		var d ui.Reclaim
-		if err := json.NewDecoder(body).Decode(&d); err != nil {
-			return failed(exitFailure, fmt.Errorf("read the answer of the agent: %w", err))
+			return err
 		}
 		d.Document = ui.Document{APIVersion: ui.APIVersion, Kind: "Reclaim"}
 		if output.value == "text" {
@@ -56,4 +52,30 @@ by itself.`,
 		return p.document(output.value, d)
 	}
 	return cmd
+}
+
+// reclaim returns what the agent would remove; without an agent, what one would.
+func (p *program) reclaim(ctx context.Context, assume []string) (d ui.Reclaim, err error) {
+	// The agent measures disks first, which takes as long as it takes.
+	body, err := p.agent().Get(ctx, "/v1/reclaim", url.Values{"assume": assume})
+	if client.IsAbsent(err) {
+		found, err := p.forecastReclaim(ctx, assume)
+		if err != nil {
+			return d, err
+		}
+		p.say(p.err.Notice("no agent answers: this is what one with these settings would do"))
+		data, err := json.Marshal(found)
+		if err != nil {
+			return d, err
+		}
+		return d, json.Unmarshal(data, &d)
+	}
+	if err != nil {
+		return d, unanswered(err)
+	}
+	defer body.Close()
+	if err := json.NewDecoder(body).Decode(&d); err != nil {
+		return d, failed(exitFailure, fmt.Errorf("read the answer of the agent: %w", err))
+	}
+	return d, nil
 }

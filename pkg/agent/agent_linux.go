@@ -62,10 +62,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.runtime, err = openRuntime(ctx, cfg, a.host, a.api, a.metrics); err != nil {
 		return nil, err
 	}
-	a.groups = cgroup.New(cgroup.Config{
-		Root: cfg.CgroupRoot, Node: cfg.NodeName, RootDir: cfg.RootDir,
-		Driver: a.runtime.Driver, Limits: a.host.limits, Enforce: a.host.enforcement(cfg), PodPIDs: int64(cfg.PodPidsLimit), Log: cfg.Log,
-	})
+	a.groups = a.newGroups()
 	if a.halts, err = openHalter(cfg); err != nil {
 		return nil, err
 	}
@@ -74,6 +71,14 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)
 	return a, nil
+}
+
+// newGroups returns the cgroups of this node's pods.
+func (a *Agent) newGroups() *cgroup.Cgroups {
+	return cgroup.New(cgroup.Config{
+		Root: a.cfg.CgroupRoot, Node: a.cfg.NodeName, RootDir: a.cfg.RootDir,
+		Driver: a.runtime.Driver, Limits: a.host.limits, Enforce: a.host.enforcement(a.cfg), PodPIDs: int64(a.cfg.PodPidsLimit), Log: a.cfg.Log,
+	})
 }
 
 // Close releases the runtime and the root directory.

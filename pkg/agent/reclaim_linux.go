@@ -9,11 +9,15 @@ import (
 	"slices"
 	"strings"
 
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/reclaim"
 	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/stats"
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
@@ -121,6 +125,38 @@ func (a nodeActor) RemoveSandbox(ctx context.Context, of pod.Key, id string) (re
 // Evict implements upkeep.Actor.
 func (a nodeActor) Evict(ctx context.Context, key pod.Key, e upkeep.Eviction) error {
 	return a.evict(ctx, key, e)
+}
+
+// ForecastReclaim returns what an agent with this configuration would remove, while none serves
+// this node. It knows the pods from the runtime and their last statuses, and changes nothing.
+func ForecastReclaim(ctx context.Context, cfg Config, assume []string) (server.Reclaim, error) {
+	images, err := LookAtImages(ctx, cfg)
+	if err != nil {
+		return server.Reclaim{}, err
+	}
+	defer images.Close()
+	a := &Agent{cfg: cfg, log: cfg.Log, runtime: &containerRuntime{Runtime: images.runtime}}
+	if a.host, err = readHost(ctx, cfg); err != nil {
+		return server.Reclaim{}, err
+	}
+	all, err := cfg.Pods(ctx)
+	if err != nil {
+		return server.Reclaim{}, err
+	}
+	pods := func() []v1.Pod { return all }
+	a.groups = a.newGroups()
+	measured := stats.New(a.measuring(pods))
+	observed := make(chan struct{})
+	close(observed)
+	policy := evictPolicy(cfg)
+	u := upkeep.New(upkeep.Config{
+		Policy: policy, PodsUnknown: image.ErrPodsUnknown, Log: cfg.Log,
+		Observer: nodeObserver{
+			levels: a.levels(), runtime: images.runtime, images: images.images, usage: measured.Usage, pods: pods, observed: observed, rootDir: cfg.RootDir,
+		},
+	})
+	r, err := reclaimForecast(ctx, u, policy, assume)
+	return r, look.Fail(look.Failure, err)
 }
 
 // reclaimForecast returns the answer of /v1/reclaim.

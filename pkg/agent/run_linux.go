@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"sync"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
@@ -92,12 +94,19 @@ func (a *Agent) Run(ctx context.Context) error {
 
 // stats returns what measures the usage of this node and its pods.
 func (a *Agent) stats(live *feed.Live) *stats.Stats {
-	measured := stats.New(stats.Config{
-		Node: a.cfg.NodeName, RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups,
-		Pods: live.Pods, RuntimePID: a.runtime.pid, Remeasure: a.cfg.VolumeStatsPeriod, Log: a.log,
-	})
+	cfg := a.measuring(live.Pods)
+	cfg.RuntimePID = a.runtime.pid
+	measured := stats.New(cfg)
 	a.metrics.Also(measured.Volumes())
 	return measured
+}
+
+// measuring is the configuration of what measures the usage of these pods.
+func (a *Agent) measuring(pods func() []v1.Pod) stats.Config {
+	return stats.Config{
+		Node: a.cfg.NodeName, RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups,
+		Pods: pods, Remeasure: a.cfg.VolumeStatsPeriod, Log: a.log,
+	}
 }
 
 // serveSocket serves the local socket beside wg's other jobs. The channel is closed once the socket
