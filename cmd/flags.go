@@ -51,7 +51,7 @@ func tcpSettings() []string {
 
 // kubeletSettings names the settings that a machine with a kubelet's setup needs.
 func kubeletSettings() []string {
-	return []string{"kubelet-config", "config-dir", "logging-format", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
+	return []string{"kubelet-config", "config-dir", "logging-format", "log-split-stream", "oom-score-adj", "max-open-files", "volume-stats-agg-period", "protect-kernel-defaults", "fail-swap-on", "fail-cgroup-v1"}
 }
 
 // agentSettings names the settings of commands that run pods.
@@ -78,6 +78,7 @@ func settingFlags() *pflag.FlagSet {
 	f := pflag.NewFlagSet("settings", pflag.ContinueOnError)
 	f.String("config", config.DefaultFile, "config file")
 	f.String("log-level", d.LogLevel, "error, warn, info (serve's) or debug")
+	f.Bool("log-split-stream", d.LogSplitStream, "write the log of serve to standard output, and only its errors to standard error")
 	f.String("logging-format", d.LoggingFormat, "format of the log: text, or json with the kubelet's keys")
 	f.String("color", d.Color, "auto, always or never")
 	f.String("root-dir", d.RootDir, "state directory")

@@ -31,8 +31,39 @@ func (p *program) logger(own slog.Level) *slog.Logger {
 		p.debug.Store(true)
 	}
 	log := newLogger(p.err, leveler{level, &p.debug}, p.cfg.LoggingFormat)
+	if p.cfg.LogSplitStream && p.serving {
+		log = slog.New(split{newLogger(p.out, leveler{level, &p.debug}, p.cfg.LoggingFormat).Handler(), log.Handler()})
+	}
 	klog.SetSlogLogger(slog.New(atDebug{log.Handler(), &p.debug}))
 	return log
+}
+
+// split is a handler that gives errors to one handler, and all other records to another.
+type split struct{ others, errors slog.Handler }
+
+func (s split) of(level slog.Level) slog.Handler {
+	if level >= slog.LevelError {
+		return s.errors
+	}
+	return s.others
+}
+
+// Enabled implements slog.Handler.
+func (s split) Enabled(ctx context.Context, level slog.Level) bool {
+	return s.of(level).Enabled(ctx, level)
+}
+
+// Handle implements slog.Handler.
+func (s split) Handle(ctx context.Context, r slog.Record) error { return s.of(r.Level).Handle(ctx, r) }
+
+// WithAttrs implements slog.Handler.
+func (s split) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return split{s.others.WithAttrs(attrs), s.errors.WithAttrs(attrs)}
+}
+
+// WithGroup implements slog.Handler.
+func (s split) WithGroup(name string) slog.Handler {
+	return split{s.others.WithGroup(name), s.errors.WithGroup(name)}
 }
 
 // setVerbosity makes all loggers log debug messages from klog's verbosity 4 on, and their

@@ -13,6 +13,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
+// TestSplit_ErrorsAlone_GoToTheirHandler: with its attributes and groups.
+func TestSplit_ErrorsAlone_GoToTheirHandler(t *testing.T) {
+	t.Parallel()
+	var out, err bytes.Buffer
+	log := slog.New(split{newLogger(&out, slog.LevelInfo, "text").Handler(), newLogger(&err, slog.LevelInfo, "text").Handler()})
+	log = log.With("a", 1).WithGroup("g").With("b", 2)
+	log.Debug("Looking")
+	log.Warn("Odd")
+	log.Error("Failed")
+	for _, c := range []struct {
+		text, want string
+	}{{out.String(), "level=WARN msg=Odd a=1 g.b=2\n"}, {err.String(), "level=ERROR msg=Failed a=1 g.b=2\n"}} {
+		if strings.Count(c.text, "\n") != 1 || !strings.HasSuffix(c.text, c.want) {
+			t.Errorf("%q, want %q", c.text, c.want)
+		}
+	}
+}
+
 // TestNewLogger_JSON_HasTheKubeletsKeys: each line is one JSON object with klog's keys, and the texts
 // of the other format.
 func TestNewLogger_JSON_HasTheKubeletsKeys(t *testing.T) {

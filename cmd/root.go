@@ -46,6 +46,8 @@ type program struct {
 	kubeletFlags *pflag.FlagSet // the kubelet's flags that are not settings
 	named        map[string]any // defaults of a call by another name (kubelet)
 
+	serving bool // the command is serve: its log may use standard output
+
 	given look.Given  // what the user wrote for the paths of sources
 	debug atomic.Bool // all loggers log debug messages
 }
@@ -160,6 +162,7 @@ func (p *program) begin(cmd *cobra.Command) error {
 			p.say(p.err.Notice(n))
 		}
 	case "nodectl serve":
+		p.serving = true
 		log := p.logger(slog.LevelInfo)
 		if n := p.kubelet.Unknown; len(n) > 0 {
 			log.Warn("Ignoring unknown KubeletConfiguration fields", "fields", strings.Join(n, ", "))

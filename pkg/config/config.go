@@ -29,7 +29,8 @@ const DefaultEtcdPrefix = "/nodectl/manifests/"
 type Config struct {
 	LogLevel        string `mapstructure:"log-level"`      // error, warn, info, debug; "" is the command's own default
 	LoggingFormat   string `mapstructure:"logging-format"` // text, json
-	Color           string `mapstructure:"color"`          // auto, always, never
+	LogSplitStream  bool   `mapstructure:"log-split-stream"`
+	Color           string `mapstructure:"color"` // auto, always, never
 	RootDir         string `mapstructure:"root-dir"`
 	RuntimeEndpoint string `mapstructure:"runtime-endpoint"` // unix://…; "" looks for one
 	PodLogsDir      string `mapstructure:"pod-logs-dir"`

@@ -30,6 +30,8 @@ func KubeletFieldFlags() map[string]string {
 		"volume-plugin-dir": "volumePluginDir", "seccomp-default": "seccompDefault",
 		"show-hidden-metrics-for-version": "showHiddenMetricsForVersion", "runonce": "runOnce",
 		"v": "logging.verbosity", "vmodule": "logging.vmodule", "log-flush-frequency": "logging.flushFrequency",
+		"log-text-split-stream": "logging.options.text.splitStream", "log-text-info-buffer-size": "logging.options.text.infoBufferSize",
+		"log-json-split-stream": "logging.options.json.splitStream", "log-json-info-buffer-size": "logging.options.json.infoBufferSize",
 	}
 }
 
@@ -47,7 +49,6 @@ func KubeletIdleFlags() map[string]string {
 		"boot-id-file": cadvisor, "machine-id-file": cadvisor, "enable-load-reader": cadvisor, "event-storage-age-limit": cadvisor,
 		"event-storage-event-limit": cadvisor, "application-metrics-count-limit": cadvisor,
 		"alsologtostderr": logs, "logtostderr": logs, "log-dir": logs, "log-file": logs, "log-file-max-size": logs, "stderrthreshold": logs,
-		"log-json-info-buffer-size": logs, "log-json-split-stream": logs, "log-text-info-buffer-size": logs, "log-text-split-stream": logs,
 	}
 }
 

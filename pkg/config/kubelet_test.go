@@ -32,7 +32,10 @@ func typeFields(t *testing.T, above string, typ reflect.Type, rows map[string]ku
 		f := typ.Field(i)
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name == "" && f.Anonymous {
-			continue // apiVersion and kind
+			if f.Type != reflect.TypeFor[metav1.TypeMeta]() { // apiVersion and kind
+				all = append(all, typeFields(t, above, f.Type, rows)...)
+			}
+			continue
 		}
 		path := above + name
 		if rows[path].kind == ofAny {
@@ -302,6 +305,9 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 			"container-log-max-workers": "2", "container-log-monitor-interval": "3s", "user-namespaces-ids-per-pod": "131072"}},
 		{"configMapAndSecretChangeDetectionStrategy: Get\nshowHiddenMetricsForVersion: '1.35'", map[string]any{}},
 		{"logging: {format: json}", map[string]any{"logging-format": "json"}},
+		{"logging: {format: json, options: {text: {splitStream: true}, json: {infoBufferSize: 1Mi}}}", map[string]any{"logging-format": "json"}},
+		{"logging: {options: {text: {splitStream: true}, json: {splitStream: false}}}", map[string]any{"log-split-stream": "true"}},
+		{"logging: {format: json, options: {text: {splitStream: false}, json: {splitStream: true}}}", map[string]any{"logging-format": "json", "log-split-stream": "true"}},
 		{"enableProfilingHandler: false\nenableSystemLogHandler: true\nenableSystemLogQuery: true\nenableDebugFlagsHandler: true\nenableContentionProfiling: true", map[string]any{"enable-profiling-handler": "false", "enable-system-log-handler": "true", "enable-system-log-query": "true", "enable-debug-flags-handler": "true", "contention-profiling": "true"}},
 		{"logging: {verbosity: 3}", map[string]any{}},
 		{"logging: {verbosity: 4}", map[string]any{"log-level": "debug"}},

@@ -273,6 +273,21 @@ func level(l leaf, _ map[string]leaf) any {
 	return nil
 }
 
+// splitIn returns the conversion of logging.options.<format>.splitStream: only the options of the
+// format in use have an effect, which is text unless the fields name another one.
+func splitIn(format string) func(leaf, map[string]leaf) any {
+	return func(l leaf, all map[string]leaf) any {
+		used := "text"
+		if f, set := all["logging.format"]; set && f.text() != "" {
+			used = f.text()
+		}
+		if used != format {
+			return nil
+		}
+		return l.text()
+	}
+}
+
 // asText keeps the text of a number whose setting can be empty.
 func asText(l leaf, _ map[string]leaf) any { return l.text() }
 
