@@ -30,6 +30,7 @@ func (c Config) Kubelet() map[string]any {
 			break
 		}
 	}
+	doc["cgroupsPerQOS"] = true
 	doc["serializeImagePulls"] = c.MaxParallelImagePulls == 1
 	if c.MaxParallelImagePulls > 1 {
 		doc["maxParallelImagePulls"] = c.MaxParallelImagePulls

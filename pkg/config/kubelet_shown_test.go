@@ -31,7 +31,7 @@ func TestC_1_40_Configz(t *testing.T) {
 		is.NodeLeaseDurationSeconds != 40 || is.SyncFrequency.Duration != time.Minute || is.EvictionHard["memory.available"] != "100Mi" ||
 		is.Authentication.Webhook.CacheTTL.Duration != 10*time.Second || is.Authorization.Webhook.CacheAuthorizedTTL.Duration != 5*time.Minute ||
 		is.Authorization.Webhook.CacheUnauthorizedTTL.Duration != time.Second ||
-		is.StaticPodPath != "/etc/manifests" || *is.SerializeImagePulls || *is.MaxParallelImagePulls != 5 ||
+		is.StaticPodPath != "/etc/manifests" || *is.SerializeImagePulls || *is.MaxParallelImagePulls != 5 || !*is.CgroupsPerQOS ||
 		is.Authentication.Anonymous.Enabled == nil || *is.Authentication.Anonymous.Enabled {
 		t.Errorf("%s", text)
 	}

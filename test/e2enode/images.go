@@ -2,24 +2,28 @@ package main
 
 import (
 	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"log"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	ggcr "github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/partial"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
-	"github.com/nodectl/nodectl/pkg/bundle"
 	"github.com/nodectl/nodectl/test/arm"
 )
 
@@ -186,18 +190,81 @@ func directory(t *tar.Writer, name string, mode int64) error {
 	return t.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: name, Mode: mode})
 }
 
-// importImages imports the archive, and returns when the runtime has every image.
-func (s *stage) importImages(ctx context.Context) error {
-	got, err := bundle.ImportFile(ctx, s.node.Endpoint, imageArchive())
-	if err != nil {
+// pullImages serves the images as their registry does, and lets the runtime pull all of them.
+func (s *stage) pullImages(ctx context.Context) error {
+	host := s.serve("127.0.0.1:0", nil, ggcr.New(ggcr.Logger(log.New(io.Discard, "", 0))))
+	dir := filepath.Join(s.node.RootDir, "runtime/certs.d", strings.TrimSuffix(registry, "/"))
+	hosts := fmt.Sprintf("[host.%q]\ncapabilities = [\"pull\", \"resolve\"]\n", "http://"+host)
+	if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "hosts.toml"), []byte(hosts), 0o600)); err != nil {
 		return err
 	}
 	for _, i := range images {
 		for _, ref := range i.refs {
-			if !slices.Contains(got, registry+ref) {
-				return fmt.Errorf("%s: %s is missing among %s", imageArchive(), registry+ref, strings.Join(got, ", "))
+			from, err := name.NewTag(registry + ref)
+			if err != nil {
+				return err
+			}
+			img, err := tarball.ImageFromPath(imageArchive(), &from)
+			if err == nil {
+				err = push(img, "http://"+host+"/v2/"+from.Context().RepositoryStr(), from.TagStr())
+			}
+			if err == nil {
+				_, err = s.node.Images.PullImage(ctx, &cri.PullImageRequest{Image: &cri.ImageSpec{Image: registry + ref}})
+			}
+			if err != nil {
+				return fmt.Errorf("image %s: %w", ref, err)
 			}
 		}
 	}
 	return nil
+}
+
+// push puts an image into a registry, as its repository.
+func push(img v1.Image, repository, tag string) error {
+	send := func(method, url, kind string, body io.Reader) error {
+		q, err := http.NewRequest(method, url, body)
+		if err != nil {
+			return err
+		}
+		q.Header.Set("Content-Type", kind)
+		r, err := http.DefaultClient.Do(q)
+		if err != nil {
+			return err
+		}
+		defer r.Body.Close()
+		if r.StatusCode != http.StatusCreated {
+			return fmt.Errorf("%s %s: %s", method, url, r.Status)
+		}
+		return nil
+	}
+	layers, err := img.Layers()
+	if err != nil {
+		return err
+	}
+	config, err := partial.ConfigLayer(img)
+	if err != nil {
+		return err
+	}
+	for _, l := range append(layers, config) {
+		digest, err := l.Digest()
+		if err != nil {
+			return err
+		}
+		blob, err := l.Compressed()
+		if err == nil {
+			err = send(http.MethodPost, repository+"/blobs/uploads/?digest="+digest.String(), "application/octet-stream", blob)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	kind, err := img.MediaType()
+	if err != nil {
+		return err
+	}
+	manifest, err := img.RawManifest()
+	if err != nil {
+		return err
+	}
+	return send(http.MethodPut, repository+"/manifests/"+tag, string(kind), bytes.NewReader(manifest))
 }

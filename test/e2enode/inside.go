@@ -50,7 +50,7 @@ func runInside(ctx context.Context, o *options) (fine bool, err error) {
 	if err := suite.Try(s.start); err != nil {
 		return false, err
 	}
-	if err := s.importImages(ctx); err != nil {
+	if err := s.pullImages(ctx); err != nil {
 		return false, err
 	}
 	if err := s.startAgent(o.agent); err != nil {
