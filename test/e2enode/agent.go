@@ -34,6 +34,7 @@ volumeStatsAggPeriod: 10s
 serializeImagePulls: false
 fileCheckFrequency: 10s
 podCIDR: 10.100.0.0/24
+clusterDomain: cluster.local
 evictionPressureTransitionPeriod: 30s
 evictionHard: {memory.available: 250Mi, nodefs.available: 10%%, nodefs.inodesFree: 5%%}
 evictionMinimumReclaim: {nodefs.available: 5%%, nodefs.inodesFree: 5%%}

@@ -55,18 +55,14 @@ func imageArchive() string { return bin("images.tar") }
 
 // buildImages makes the archive unless it is newer than what it is made from.
 func buildImages() error {
-	exe, err := os.Executable()
-	if err != nil {
-		return err
-	}
 	archive, err := os.Stat(imageArchive())
 	newest := time.Time{}
-	for _, input := range []string{exe, bin("agnhost"), bin("nnp"), bin("pause"), bin("debian.tar"), bin("busybox.tar")} {
+	for _, input := range []string{bin("agnhost"), bin("nnp"), bin("pause"), bin("debian.tar"), bin("busybox.tar"), here("images.go")} {
 		s, err := os.Stat(input)
 		if err != nil {
 			return fmt.Errorf("%w: run hack/e2enode/build", err)
 		}
-		if input != exe && s.ModTime().After(newest) {
+		if s.ModTime().After(newest) {
 			newest = s.ModTime()
 		}
 	}
@@ -135,7 +131,8 @@ func makeLayers(dir string) (map[string]v1.Layer, error) {
 		"agnhost":    agnhost,
 		"nonewprivs": func(t *tar.Writer) error { return add(t, "usr/local/bin/nnp", bin("nnp"), 0o4755|0o2000) },
 		"kitten": func(t *tar.Writer) error {
-			return errors.Join(add(t, "data.json", bin("kitten.json"), 0o644), add(t, "kitten.jpg", bin("kitten.jpg"), 0o644))
+			return errors.Join(add(t, "data.json", bin("kitten.json"), 0o644), add(t, "kitten.jpg", bin("kitten.jpg"), 0o644),
+				add(t, "etc/os-release", here("kitten-os-release"), 0o644))
 		},
 		"pause": func(t *tar.Writer) error { return add(t, "pause", bin("pause"), 0o755) },
 	} {

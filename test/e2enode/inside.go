@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/nodectl/nodectl/test/arm"
 	"github.com/nodectl/nodectl/test/cluster"
@@ -67,6 +68,11 @@ func runInside(ctx context.Context, o *options) (fine bool, err error) {
 func (s *stage) start() {
 	t := s.tb
 	s.node = node.NewIn(t, s.dir)
+	// Where the kubelet's cAdvisor looks for the runtime, whatever its endpoint is.
+	const socket = "/run/containerd/containerd.sock"
+	if err := errors.Join(os.MkdirAll(filepath.Dir(socket), 0o755), os.Symlink(strings.TrimPrefix(s.node.Endpoint, "unix://"), socket)); err != nil {
+		t.Fatal(err)
+	}
 	tokens := filepath.Join(s.dir, "tokens.csv")
 	if err := os.WriteFile(tokens, fmt.Appendf(nil, "%s,suite,suite,system:masters\n", s.token), 0o600); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -39,6 +40,13 @@ type hierarchy struct {
 // enter runs the harness for an agent in new namespaces: mounts, network, processes, cgroups.
 // All that runs there ends before it returns.
 func enter(ctx context.Context, agent string, o *options) (err error) {
+	// A kubelet changes settings of the whole machine: a second run would take these for the
+	// machine's own, and restore them.
+	only, err := net.Listen("unix", "@nodectl-test-e2enode") // the name goes with the process
+	if err != nil {
+		return fmt.Errorf("another run is under way: %w", err)
+	}
+	defer only.Close()
 	scratch, err := os.MkdirTemp("", "e2enode-")
 	if err != nil {
 		return err
