@@ -154,9 +154,10 @@ func (s *stage) untouched(name string, before map[string]running) {
 func (s *stage) awaitGone(name string) {
 	s.Helper()
 	s.eventually(func() error {
-		for _, b := range s.sandboxes() {
+		all := s.sandboxes() // their number changes while other pods, which stop first, are removed
+		for _, b := range all {
 			if b.Metadata.Name == s.full(name) {
-				return fmt.Errorf("pod %s: sandbox %s is there (%s)", name, b.Id, b.State)
+				return fmt.Errorf("pod %s: sandbox %s is there (%s), one of %d", name, b.Id, b.State, len(all))
 			}
 		}
 		for _, c := range s.containers(name) {
