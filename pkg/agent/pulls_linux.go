@@ -136,6 +136,7 @@ func progressOf(ctx context.Context, downloads *bundle.Downloads, pulls []image.
 func newPuller(cfg Config, runtime *cri.Runtime, report func(image.Event)) (*image.Puller, error) {
 	c := image.Config{
 		Runtime:      runtime,
+		Endpoint:     runtime.ImageEndpoint(),
 		Dir:          filepath.Join(cfg.RootDir, "image_manager"),
 		PerRegistry:  cfg.MaxParallelImagePulls,
 		QPS:          cfg.RegistryQPS,

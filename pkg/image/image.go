@@ -63,6 +63,9 @@ type Runtime interface {
 // Config is the configuration of a Puller.
 type Config struct {
 	Runtime Runtime
+	// Endpoint names the runtime in the records about pulls, which outlive a change of runtime.
+	// With "" they outlive their images, too.
+	Endpoint string
 	// Dir is the directory of the records about pulls. The Puller creates it.
 	Dir string
 	// DockerConfigs are the files that may hold the node's credentials, see DockerConfigs;
@@ -132,7 +135,7 @@ func New(cfg Config) *Puller {
 		perSecond = rate.Inf
 	}
 	return &Puller{
-		cfg: cfg, records: newRecords(cfg.Dir), rate: rate.NewLimiter(perSecond, cfg.Burst), wake: make(chan struct{}, 1),
+		cfg: cfg, records: newRecords(cfg.Dir, cfg.Endpoint), rate: rate.NewLimiter(perSecond, cfg.Burst), wake: make(chan struct{}, 1),
 		flights: map[flightKey]*flight{}, limits: map[string]*registryLimit{},
 	}
 }

@@ -315,7 +315,7 @@ func TestAnswers_AnyAnswerThatIsNoServerError_Counts(t *testing.T) {
 // TestRemoveRecord_ImageWasPulledAgain_RecordStays: without the record, every pod could use it.
 func TestRemoveRecord_ImageWasPulledAgain_RecordStays(t *testing.T) {
 	t.Parallel()
-	p := New(Config{Dir: t.TempDir()})
+	p := New(Config{Dir: t.TempDir(), Endpoint: "system"})
 	n, err := parse("private:1")
 	if err != nil {
 		t.Fatal(err)
@@ -350,7 +350,7 @@ func TestRemoveRecord_ImageWasPulledAgain_RecordStays(t *testing.T) {
 // may keep RemoveRecord from removing a record.
 func TestRemoveRecordsExcept_ImageIsGone_ItsRecordGoes(t *testing.T) {
 	t.Parallel()
-	p := New(Config{Dir: t.TempDir()})
+	p := New(Config{Dir: t.TempDir(), Endpoint: "system"})
 	n, err := parse("private:1")
 	if err != nil {
 		t.Fatal(err)
@@ -376,5 +376,66 @@ func TestRemoveRecordsExcept_ImageIsGone_ItsRecordGoes(t *testing.T) {
 	p.RemoveRecordsExcept([]string{"sha256:1"}, later)
 	if _, err := os.Stat(p.records.file("pulled", "sha256:1")); err != nil || left() != 1 {
 		t.Errorf("%d records, %v: want that of the image that is there", left(), err)
+	}
+}
+
+// TestRemoveRecordsExcept_AnotherRuntimeMayHaveTheImage_RecordStays: the bundled runtime runs while
+// the system's does not answer. Without records every pod could use what tenants have pulled there.
+//
+// Shows: C-1.39.6
+func TestRemoveRecordsExcept_AnotherRuntimeMayHaveTheImage_RecordStays(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	system, bundled := New(Config{Dir: dir, Endpoint: "system"}), New(Config{Dir: dir, Endpoint: "bundled"})
+	n, err := parse("private:1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret := credential{user: "u", password: "p", secret: &secretRef{Namespace: "a", Name: "s"}}
+	for id, pullers := range map[string][]*Puller{"system's": {system}, "both": {system, bundled}, "free": {system, bundled}} {
+		for _, p := range pullers {
+			c := secret
+			if id == "free" {
+				c = credential{}
+			}
+			if err := p.records.recordPulled(id, n, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := system.records.write(system.records.file("pulled", "older"), pulledRecord{Image: "older"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, id := range []string{"half", "half-2"} {
+		if err := os.WriteFile(system.records.file("pulled", id)+".tmp", []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	later := time.Now().Add(time.Hour)
+	kept := func(want ...string) {
+		t.Helper()
+		for _, id := range []string{"system's", "both", "free", "older"} {
+			rec, err := system.records.load(id)
+			if err != nil || (rec != nil) != slices.Contains(want, id) {
+				t.Errorf("record of %s: %+v, %v; want those of %q", id, rec, err, want)
+			}
+			if id == "free" || rec == nil {
+				continue
+			}
+			if may, err := system.records.mayUse(id, n, nil, true); may || err != nil {
+				t.Errorf("another tenant may use %s: %t, %v", id, may, err)
+			}
+		}
+	}
+	bundled.RemoveRecordsExcept([]string{"other"}, later)
+	bundled.RemoveRecord("both", later)
+	bundled.RemoveRecord("system's", later)
+	kept("system's", "both", "free", "older")
+	system.RemoveRecord("system's", later)
+	kept("both", "free", "older")
+	system.RemoveRecordsExcept([]string{"other"}, later)
+	kept("older") // whose runtime is not known
+	if files, err := os.ReadDir(filepath.Join(dir, "pulled")); err != nil || len(files) != 1 {
+		t.Errorf("%v, %v; want the one record", files, err)
 	}
 }

@@ -36,6 +36,7 @@ import (
 // present then.
 type records struct {
 	dir     string
+	runtime string         // the endpoint of the image service
 	mu      sync.Mutex     // guards the files and the maps
 	pulling map[string]int // the number of running pulls, by image name
 
@@ -50,6 +51,10 @@ type records struct {
 type pulledRecord struct {
 	Image string            `json:"image"` // the runtime's ID
 	Repos map[string]access `json:"repos"` // by repository
+
+	// Runtimes are the endpoints of the runtimes that the image was pulled into: each may have it.
+	// Without any, as written by older agents, any runtime may have it.
+	Runtimes []string `json:"runtimes,omitempty"`
 }
 
 // access lists the pods that may use an image pulled from one repository.
@@ -71,7 +76,9 @@ type secretUsed struct {
 // mostSecrets limits the secrets in the record of one image.
 const mostSecrets = 100
 
-func newRecords(dir string) *records { return &records{dir: dir, pulling: map[string]int{}} }
+func newRecords(dir, runtime string) *records {
+	return &records{dir: dir, runtime: runtime, pulling: map[string]int{}}
+}
 
 // mayUse reports whether a pod with these pull secrets may use an image that is present under
 // the name n. preloaded is the answer for an image that the agent has not pulled.
@@ -162,22 +169,39 @@ func (r *records) recordPulled(id string, n name, c credential) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	rec, err := r.load(id)
-	if err != nil || rec == nil { // a damaged record is replaced by one for this credential
+	switch {
+	case err != nil: // a damaged record is replaced by one for this credential
 		rec = &pulledRecord{Image: id}
+	case rec == nil:
+		rec = r.newRecord(id)
 	}
 	return r.addCredential(rec, n, c)
 }
 
-// addCredential adds c to the pulled record of an image and writes it, unless every pod may use the
-// image already. The caller holds the mutex.
+// newRecord returns a record without a credential, of an image that only this runtime may have.
+func (r *records) newRecord(id string) *pulledRecord {
+	rec := &pulledRecord{Image: id}
+	if r.runtime != "" {
+		rec.Runtimes = []string{r.runtime}
+	}
+	return rec
+}
+
+// addCredential adds c and this runtime to the pulled record of an image and writes it, if that
+// changes it. The caller holds the mutex.
 func (r *records) addCredential(rec *pulledRecord, n name, c credential) error {
 	if rec.Repos == nil {
 		rec.Repos = map[string]access{}
 	}
+	known := len(rec.Runtimes) == 0 || slices.Contains(rec.Runtimes, r.runtime)
+	if !known {
+		rec.Runtimes = append(rec.Runtimes, r.runtime)
+	}
 	a := rec.Repos[n.repo]
 	switch {
-	case a.EveryPod:
+	case a.EveryPod && known:
 		return nil
+	case a.EveryPod:
 	case c.secret == nil:
 		a = access{EveryPod: true}
 	default:
@@ -221,7 +245,8 @@ func (r *records) load(id string) (*pulledRecord, error) {
 
 // RemoveRecord removes the pulled record of an image whose removal from the node began at that
 // time. The record stays while any pull runs, or if it was written since then or up to a second
-// before: the image may be present again, and without a record every pod may use it.
+// before: the image may be present again, and without a record every pod may use it. For the same
+// reason it stays while another runtime may have the image.
 func (p *Puller) RemoveRecord(id string, removalBegan time.Time) {
 	r := p.records
 	r.mu.Lock()
@@ -231,7 +256,25 @@ func (p *Puller) RemoveRecord(id string, removalBegan time.Time) {
 	if err != nil || len(r.pulling) > 0 || info.ModTime().After(removalBegan.Add(-time.Second)) {
 		return
 	}
-	_ = os.Remove(at) // if it stays, pods must show their credentials as before
+	r.removeRuntime(at)
+}
+
+// removeRuntime removes this runtime from the record in a file, and the file if no other runtime may
+// have the image. If it fails, pods must show their credentials as before. The caller holds the mutex.
+func (r *records) removeRuntime(file string) {
+	rec := &pulledRecord{}
+	js, err := os.ReadFile(file)
+	if err != nil || json.Unmarshal(js, rec) != nil {
+		return
+	}
+	switch i := slices.Index(rec.Runtimes, r.runtime); {
+	case i < 0: // also in a record of an older agent
+	case len(rec.Runtimes) == 1:
+		_ = os.Remove(file)
+	default:
+		rec.Runtimes = slices.Delete(rec.Runtimes, i, i+1)
+		_ = r.write(file, rec)
+	}
 }
 
 // RemoveRecordsExcept removes the pulled records of all images but those that the runtime has listed
@@ -252,8 +295,13 @@ func (p *Puller) RemoveRecordsExcept(ids []string, began time.Time) {
 	dir := filepath.Join(r.dir, "pulled")
 	entries, _ := os.ReadDir(dir) // the next call reads it again
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && !keep[e.Name()] && info.ModTime().Before(began.Add(-time.Second)) {
-			_ = os.Remove(filepath.Join(dir, e.Name()))
+		info, err := e.Info()
+		switch file := filepath.Join(dir, e.Name()); {
+		case err != nil || keep[e.Name()] || !info.ModTime().Before(began.Add(-time.Second)):
+		case filepath.Ext(file) != ".json":
+			_ = os.Remove(file) // a killed agent was writing it
+		default:
+			r.removeRuntime(file)
 		}
 	}
 }
@@ -331,7 +379,7 @@ func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, 
 			return false, err
 		}
 		if rec == nil {
-			if err := r.write(r.file("pulled", id), &pulledRecord{Image: id}); err != nil {
+			if err := r.write(r.file("pulled", id), r.newRecord(id)); err != nil {
 				return false, err
 			}
 			wrote = true
