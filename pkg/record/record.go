@@ -203,6 +203,7 @@ func (r *Records) read(uid string) (rec pod.Record, ok bool, err error) {
 	case errors.As(err, &version):
 		return pod.Record{}, false, fmt.Errorf("read %s: %w", path, err)
 	case err != nil:
+		removeOldest(dir)
 		return pod.Record{}, false, setAside(path, err)
 	}
 	return rec, true, nil
@@ -215,14 +216,14 @@ func setAside(path string, damage error) error {
 	if err := os.Rename(path, aside); err != nil {
 		return fmt.Errorf("%s is damaged (%w) and could not be renamed: %w", path, damage, err)
 	}
-	removeOldest(filepath.Dir(path))
 	return fmt.Errorf("%s is damaged (%w): renamed to %s", path, damage, filepath.Base(aside))
 }
 
-// mostDamaged is how many damaged files a directory keeps.
-const mostDamaged = 10
+// mostDamaged is how many damaged files of earlier loads a directory keeps.
+const mostDamaged = 9
 
-// removeOldest removes the oldest damaged files of a directory, above mostDamaged.
+// removeOldest removes the oldest damaged files of a directory, above mostDamaged. A load calls it
+// before it sets any aside, so that all files that its error names exist.
 func removeOldest(dir string) {
 	entries, _ := os.ReadDir(dir) // the next damaged file removes them
 	var damaged []string

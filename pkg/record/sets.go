@@ -66,10 +66,15 @@ func setsDir(root string) string { return filepath.Join(root, "sources") }
 func (s *Sets) Load() (map[string]Set, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	found := map[string]bool{} // the directories with a damaged file
 	return readSets(s.dir, s.key, func(path string, damage error) error {
 		var version *versionError
 		if errors.As(damage, &version) {
 			return fmt.Errorf("read %s: %w", path, damage)
+		}
+		if dir := filepath.Dir(path); !found[dir] {
+			removeOldest(dir)
+			found[dir] = true
 		}
 		return setAside(path, damage)
 	}, os.Remove, s.encrypt)

@@ -343,3 +343,61 @@ func TestF13_ReadOnlyDiskStillGivesItsSets(t *testing.T) {
 		t.Errorf("save: %v, want that the disk is read-only", err)
 	}
 }
+
+// TestLoadSets_ManyFilesAreDamaged_EveryNamedFileIsThere: a load removes only what earlier loads have
+// set aside, even if the clock was set back since.
+func TestLoadSets_ManyFilesAreDamaged_EveryNamedFileIsThere(t *testing.T) {
+	t.Parallel()
+	root := t.TempDir()
+	s := newSets(root)
+	damaged := func(n int) error {
+		t.Helper()
+		for i := range n {
+			saveSet(t, s, setLayer, fileSet(fmt.Sprintf("file%d", i), 1))
+		}
+		files, err := filepath.Glob(filepath.Join(root, "sources", "*", "*.json"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if filepath.Base(file) == "layer.json" {
+				continue
+			}
+			if err := os.WriteFile(file, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, err = s.Load()
+		return err
+	}
+	aside := func() []string {
+		t.Helper()
+		all, err := filepath.Glob(filepath.Join(root, "sources", "*", "*.corrupt-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	}
+	saveSet(t, s, setLayer, fileSet("file0", 1))
+	file := fileOfSet(t, root)
+	for i := range 12 {
+		if err := os.WriteFile(fmt.Sprintf("%s.corrupt-2999%02d", file, i), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []int{30, 1} {
+		err := damaged(n)
+		if err == nil {
+			t.Fatal("no damage is reported")
+		}
+		named := 0
+		for _, file := range aside() {
+			if strings.Contains(err.Error(), filepath.Base(file)) {
+				named++
+			}
+		}
+		if all := len(aside()); named != n || all != 9+n {
+			t.Errorf("%d damaged: %d files that the error names are there, %d in all; want %d and %d", n, named, all, n, 9+n)
+		}
+	}
+}
