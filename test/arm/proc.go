@@ -2,6 +2,7 @@ package arm
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -78,18 +79,36 @@ func Pss(pid int) int64 {
 	return statusBytes(string(text), "Pss:")
 }
 
-// Written returns how many bytes a process has sent to a disk; 0 for no process. Files in memory,
-// sockets and pipes do not count.
-func Written(pid int) int64 {
-	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+// Written returns how many bytes a process that runs has sent to a disk. Files in memory, sockets
+// and pipes do not count.
+func Written(pid int) (int64, error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, err
+	}
+	if hasEnded(stat) {
+		return 0, fmt.Errorf("process %d has ended", pid)
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	if err != nil {
+		return 0, err
+	}
 	return parseIO(string(text))
 }
 
-func parseIO(text string) (written int64) {
+// hasEnded reports whether /proc/PID/stat is that of a process whose parent has not waited for it.
+func hasEnded(stat []byte) bool {
+	f := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
+	return len(f) == 0 || string(f[0]) == "Z" || string(f[0]) == "X"
+}
+
+func parseIO(text string) (written int64, err error) {
 	for line := range strings.Lines(text) {
-		_, _ = fmt.Sscanf(line, "write_bytes: %d", &written) // "cancelled_write_bytes: " is another line
+		if _, err := fmt.Sscanf(line, "write_bytes: %d", &written); err == nil { // "cancelled_write_bytes: " is another line
+			return written, nil
+		}
 	}
-	return written
+	return 0, errors.New("the kernel does not report write_bytes")
 }
 
 // Peer returns the process that listens on a socket.

@@ -1,6 +1,12 @@
 package arm
 
-import "testing"
+import (
+	"os"
+	"os/exec"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
 
 // The name in /proc/PID/stat may hold blanks and brackets; all four CPU times
 // count.
@@ -29,7 +35,34 @@ func TestStatusBytes(t *testing.T) {
 
 func TestParseIO(t *testing.T) {
 	text := "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 8192\ncancelled_write_bytes: 7\n"
-	if got := parseIO(text); got != 8192 {
-		t.Errorf("parseIO = %d", got)
+	if got, err := parseIO(text); got != 8192 || err != nil {
+		t.Errorf("parseIO = %d, %v", got, err)
+	}
+	if got, err := parseIO("cancelled_write_bytes: 7\n"); err == nil {
+		t.Errorf("parseIO without the line = %d", got)
+	}
+}
+
+// TestWritten_ProcessHasEnded_IsAnError: its bytes would count as none in a window.
+func TestWritten_ProcessHasEnded_IsAnError(t *testing.T) {
+	if got, err := Written(os.Getpid()); err != nil {
+		t.Errorf("of this process: %d, %v", got, err)
+	}
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pid := cmd.Process.Pid
+	if err := unix.Waitid(unix.P_PID, pid, nil, unix.WEXITED|unix.WNOWAIT, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Written(pid); err == nil {
+		t.Errorf("before its parent has waited for it: %d bytes", got)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Written(pid); err == nil {
+		t.Errorf("after that: %d bytes", got)
 	}
 }

@@ -25,7 +25,7 @@ type Window struct {
 func (w Window) CallsPerSecond() float64 { return float64(w.Calls.Total()) / w.Took.Seconds() }
 
 // Window measures an agent (0: none), its calls through a proxy (nil: none) and containerd
-// while nothing happens. As many containers as pods must run at its end.
+// while nothing happens. At its end both must run, and as many containers as pods.
 func (l *Lab) Window(ctx context.Context, pid int, front *criproxy.Proxy, length time.Duration, pods int) (w Window, err error) {
 	daemon, err := Peer(l.Node.Endpoint)
 	if err != nil {
@@ -36,7 +36,10 @@ func (l *Lab) Window(ctx context.Context, pid int, front *criproxy.Proxy, length
 		before = front.Counts()
 	}
 	begin, agent, exact, rt := time.Now(), Ticks(pid), CPU(pid), Ticks(daemon)
-	written, rtWritten := Written(pid), Written(daemon)
+	written, rtWritten, err := writtenBy(pid, daemon)
+	if err != nil {
+		return w, err
+	}
 	for time.Since(begin) < length {
 		if err := Pause(ctx, min(5*time.Second, time.Until(begin.Add(length)))); err != nil {
 			return w, err
@@ -51,7 +54,11 @@ func (l *Lab) Window(ctx context.Context, pid int, front *criproxy.Proxy, length
 	w.AgentCPU = time.Duration(float64(Ticks(pid)-agent) * scale)
 	w.AgentExact = time.Duration(float64(CPU(pid)-exact) * scale)
 	w.RuntimeCPU = time.Duration(float64(Ticks(daemon)-rt) * scale)
-	w.Written, w.RuntimeWritten = Written(pid)-written, Written(daemon)-rtWritten
+	writtenNow, rtWrittenNow, err := writtenBy(pid, daemon)
+	if err != nil {
+		return w, fmt.Errorf("at the end of the window: %w", err)
+	}
+	w.Written, w.RuntimeWritten = writtenNow-written, rtWrittenNow-rtWritten
 	if front != nil {
 		w.Calls = report.Calls(front.Counts()).Since(before)
 	}
@@ -59,4 +66,17 @@ func (l *Lab) Window(ctx context.Context, pid int, front *criproxy.Proxy, length
 		return w, errors.Join(err, fmt.Errorf("%d containers run after the window, want %d", len(ids), pods))
 	}
 	return w, nil
+}
+
+// writtenBy returns Written of an agent (0: none) and of containerd.
+func writtenBy(agent, daemon int) (a, d int64, err error) {
+	if agent != 0 {
+		if a, err = Written(agent); err != nil {
+			return 0, 0, fmt.Errorf("agent: %w", err)
+		}
+	}
+	if d, err = Written(daemon); err != nil {
+		return 0, 0, fmt.Errorf("containerd: %w", err)
+	}
+	return a, d, nil
 }
