@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/metrics"
@@ -51,6 +52,9 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	}()
 	if a.unlock, err = lock(cfg); err != nil {
 		return nil, err
+	}
+	for _, dir := range []string{cfg.RootDir, filepath.Join(cfg.RootDir, "runtime"), filepath.Join(cfg.RootDir, "runtime", "cni"), cfg.Certificates()} {
+		atomicfile.RemoveRandom(dir) // of older agents: those of this one have fixed names
 	}
 	if a.host, err = readHost(ctx, cfg); err != nil {
 		return nil, err

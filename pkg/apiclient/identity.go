@@ -91,7 +91,7 @@ func WriteJoined(path, from, file string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
-	if err := atomicfile.Write(path, text, atomicfile.Options{Sync: true}); err != nil {
+	if err := atomicfile.Write(path, text, atomicfile.Options{Temp: ".tmp", Sync: true}); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 )
 
@@ -98,6 +99,20 @@ func create(path, temp string, flag int) (*os.File, error) {
 		return os.CreateTemp(dir, temp)
 	}
 	return os.OpenFile(path+temp, flag|os.O_CREATE|os.O_TRUNC|noFollow, 0o600)
+}
+
+// randomName is a name that the pattern ".NAME-*" gives a temporary file.
+var randomName = regexp.MustCompile(`^\..+\.[a-z]+-[0-9]+$`)
+
+// RemoveRandom removes the temporary files that killed writers without Options.Temp left in a
+// directory. None may be writing there.
+func RemoveRandom(dir string) {
+	entries, _ := os.ReadDir(dir) // the next start tries again
+	for _, e := range entries {
+		if e.Type().IsRegular() && randomName.MatchString(e.Name()) {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
 }
 
 // SyncDir makes the names in a directory reach the disk.

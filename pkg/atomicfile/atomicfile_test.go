@@ -148,3 +148,21 @@ func TestSyncDir(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func TestRemoveRandom_KilledWriters_OnlyTheirFilesGo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, name := range []string{".images-used.json-123", ".a-b.pem-4", ".dockercfg", ".x-1", "x.json-1", "x.json", "x.json.tmp", ".x.json-1a"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(filepath.Join(dir, ".dir.d-1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	RemoveRandom(dir)
+	RemoveRandom(filepath.Join(dir, "missing"))
+	if got, want := names(t, dir), []string{".dir.d-1", ".dockercfg", ".x-1", ".x.json-1a", "x.json", "x.json-1", "x.json.tmp"}; !slices.Equal(got, want) {
+		t.Errorf("left: %q, want %q", got, want)
+	}
+}

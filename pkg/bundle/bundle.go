@@ -22,6 +22,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,8 @@ type Runtime struct {
 	busy     chan struct{} // holds one while a method has the lock file, which excludes only processes
 	child    int           // the containerd this process started, to be reaped; guarded by busy
 	answered process       // the containerd that has answered; guarded by busy
+
+	profile sync.Mutex // guards the file of PauseProfile
 }
 
 // New returns the runtime that cfg describes. It starts nothing.

@@ -337,9 +337,12 @@ func (r *Runtime) freeSubnet() error {
 func snapshotter(dir string) (string, error) {
 	tmp := filepath.Join(dir, ".overlay")
 	sub := func(name string) string { return filepath.Join(tmp, name) }
-	_ = unix.Unmount(sub("merged"), unix.MNT_DETACH) // of an agent that was killed here
-	if err := os.RemoveAll(tmp); err != nil {
-		return "", err
+	left, _ := filepath.Glob(tmp + "*")     // of agents that were killed here; the names of older ones had a suffix
+	for _, dir := range append(left, tmp) { // tmp, too: the path may have characters of patterns
+		_ = unix.Unmount(filepath.Join(dir, "merged"), unix.MNT_DETACH)
+		if err := os.RemoveAll(dir); err != nil {
+			return "", err
+		}
 	}
 	if err := os.Mkdir(tmp, 0o700); err != nil {
 		return "", err

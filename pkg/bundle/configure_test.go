@@ -144,3 +144,19 @@ func TestContainerdConfig_Encoded_EqualsTheDocument(t *testing.T) {
 		t.Errorf("root %q, want %q", got, odd+"/root")
 	}
 }
+
+// TestSnapshotter_AgentsWereKilledInIt_NothingIsLeft: older agents gave the directory a random name.
+func TestSnapshotter_AgentsWereKilledInIt_NothingIsLeft(t *testing.T) {
+	dir := t.TempDir()
+	for _, left := range []string{".overlay/upper", ".overlay-123/upper"} {
+		if err := os.MkdirAll(filepath.Join(dir, left), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if name, err := snapshotter(dir); name == "" || err != nil {
+		t.Errorf("%q, %v", name, err)
+	}
+	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 0 {
+		t.Errorf("left: %v, %v", entries, err)
+	}
+}

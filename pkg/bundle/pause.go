@@ -60,11 +60,13 @@ func (r *Runtime) PauseProfile() (string, error) {
 	if err != nil {
 		return "", err
 	}
+	r.profile.Lock()
+	defer r.profile.Unlock()
 	name := filepath.Join(r.root, "pause-seccomp.json")
 	if have, err := os.ReadFile(name); err == nil && bytes.Equal(have, want) {
 		return name, nil
 	}
-	if err := atomicfile.Write(name, want, atomicfile.Options{}); err != nil {
+	if err := atomicfile.Write(name, want, atomicfile.Options{Temp: ".tmp"}); err != nil {
 		return "", fmt.Errorf("write seccomp profile of sandboxes: %w", err)
 	}
 	return name, nil

@@ -40,33 +40,44 @@ type entry struct {
 type rule struct {
 	Row
 	match *regexp.Regexp
+	above []*regexp.Regexp // of the directories above it
 	tree  bool
 }
 
 var rules = func() []rule {
 	var all []rule
-	for _, r := range Table {
-		name, tree := strings.CutSuffix(r.Name, "/...")
-		var b strings.Builder
-		for _, part := range regexp.MustCompile(`<[a-z]+>|[^<]+`).FindAllString(name, -1) {
-			switch part {
-			case "<uid>":
-				b.WriteString(`(?P<uid>[^/_]+)`)
-			case "<n>", "<attempt>", "<instance>":
-				b.WriteString(`[0-9]+`)
-			default:
-				if strings.HasPrefix(part, "<") {
-					b.WriteString(`[^/]+`)
-				} else {
-					b.WriteString(regexp.QuoteMeta(part))
-				}
+	for _, row := range Table {
+		name, tree := strings.CutSuffix(row.Name, "/...")
+		r := rule{Row: row, tree: tree}
+		for i := range name {
+			if name[i] == '/' {
+				r.above = append(r.above, regexp.MustCompile("^"+expression(name[:i])+"$"))
 			}
 		}
 		// A killed writer leaves at most one incomplete file beside the file.
-		all = append(all, rule{r, regexp.MustCompile("^" + b.String() + `(?:\.tmp|\.new)?$`), tree})
+		r.match = regexp.MustCompile("^" + expression(name) + `(?:\.tmp|\.new)?$`)
+		all = append(all, r)
 	}
 	return all
 }()
+
+// expression returns the regular expression of a name of the table.
+func expression(name string) string {
+	var b strings.Builder
+	for _, part := range regexp.MustCompile(`<[a-z]+>|[^<]+`).FindAllString(name, -1) {
+		switch {
+		case part == "<uid>":
+			b.WriteString(`(?P<uid>[^/_]+)`)
+		case part == "<n>", part == "<attempt>", part == "<instance>":
+			b.WriteString(`[0-9]+`)
+		case strings.HasPrefix(part, "<"):
+			b.WriteString(`[^/]+`)
+		default:
+			b.WriteString(regexp.QuoteMeta(part))
+		}
+	}
+	return b.String()
+}
 
 // Check returns what no row explains, what is over a bound, and what belongs to no pod of the node.
 func (n Node) Check() []string {
@@ -144,21 +155,9 @@ func find(place Place, name string) *rule {
 
 // leads reports whether a directory is one above a row.
 func leads(place Place, name string) bool {
-	depth := strings.Count(name, "/") + 1
-	for _, r := range rules {
-		parts := strings.Split(r.Name, "/")
-		if r.In != place || len(parts) <= depth {
-			continue
-		}
-		all := true
-		for i, part := range strings.Split(name, "/") {
-			all = all && (part == parts[i] || strings.HasPrefix(parts[i], "<"))
-		}
-		if all {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(rules, func(r rule) bool {
+		return r.In == place && slices.ContainsFunc(r.above, func(above *regexp.Regexp) bool { return above.MatchString(name) })
+	})
 }
 
 func (n Node) compare(place Place, entries []entry) (wrong []string) {

@@ -48,12 +48,20 @@ func TestCheck_NodeDiffersFromTheTable_IsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for _, leaked := range []string{"pods/a/3.old/volumes", "bundles"} { // without files
+		if err := os.MkdirAll(filepath.Join(root, filepath.FromSlash(leaked)), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
 	got := Node{Dirs: map[Place]string{Root: root, Logs: filepath.Join(root, "none")}, Pods: map[string]bool{"a": true}, Objects: []string{
 		"exited/a/c/1", "exited/a/c/2", "exited/a/d/3",
 	}}.Check()
 	if diff := cmp.Diff([]string{
 		"<root-dir>/.images-used.json-123: no row of the table explains it",
+		"<root-dir>/bundles: no row of the table explains it",
 		"<root-dir>/events.jsonl: 3145728 bytes, the bound is 1114112",
+		"<root-dir>/pods/a/3.old/volumes: no row of the table explains it",
+		"<root-dir>/pods/a/3.old: no row of the table explains it",
 		"<root-dir>/pods/a/containers/c: 4 of pods/<uid>/containers/<container>/<attempt>, the bound is 3",
 		"<root-dir>/pods/a/odd: no row of the table explains it",
 		"<root-dir>/pods/b/record.json: the node has no such pod",

@@ -58,11 +58,11 @@ var Table = []Row{
 	{Root, "audit.jsonl.<n>", "earlier privileged calls", "4 files of 10 MiB", "the next rotation removes the oldest", 4, 10*mib + 64*kib},
 	{Root, "sources/<layer>", "the last good set of a source", "one for each source", "the start of an agent without that source; one whose files are all damaged stays, for a person", 0, 0},
 	{Root, "sources/<layer>/<file>.json", "the last good set of a manifest file", "one for each file, and a header", "when the file is gone", 0, 0},
-	{Root, "sources/<layer>/<file>.json.corrupt-<time>", "a damaged set, for a person", "10 for each source", "the next damaged one", 10, 0},
+	{Root, "sources/<layer>/<file>.json.corrupt-<time>", "a damaged set, for a person", "for each source, those of one start, and 9 before", "the next start that finds one", 0, 0},
 	{Root, "images-used.json", "when images were in use", "one entry for each image", "when the image is gone", 1, mib},
 	{Root, "images-imported.json", "image archives that were imported", "one entry for each archive", "when the archive is gone", 1, mib},
 	{Root, "image_manager/pulling/<image>.json", "image pulls that run", "one for each image that is being pulled", "the end of the pull; the next pull, if that is unknown", 0, 4 * kib},
-	{Root, "image_manager/pulled/<image>.json", "which pull secrets have pulled an image", "100 secrets for each image", "with the image; image garbage collection, every 5 minutes, if another program has removed that", 0, mib},
+	{Root, "image_manager/pulled/<image>.json", "which pull secrets have pulled an image", "100 secrets for each image, also of runtimes that were used before", "with the image, when no runtime may have it; image garbage collection, every 5 minutes, if another program has removed that", 0, mib},
 	{Root, "pki/<certificate>", "certificates and keys", "the newest and the one before, for client and server", "the next rotation", 8, 64 * kib},
 	{Root, "checkpoints/<checkpoint>.tar", "checkpoints", "10, and none where less than 1 GiB is free", "a person", 10, 0},
 	{Root, "volumes/<namespace>/<claim>/...", "data of PersistentVolumeClaims", "none: it is the owner's", "`nodectl delete pvc`", 0, 0},
@@ -80,7 +80,7 @@ var Table = []Row{
 
 	// Of the bundled runtime.
 	{Root, "bundle/<version>/...", "programs of the runtime", "this version, and those that shims of running pods use", "the start of the runtime, when their pods have ended", 2, 512 * mib},
-	{Root, "runtime/containerd.log", "containerd's log", "10 MiB", "set aside above the bound, within a second", 1, 11 * mib},
+	{Root, "runtime/containerd.log", "containerd's log", "10 MiB", "set aside above the bound, within a second, while `nodectl serve` runs", 1, 11 * mib},
 	{Root, "runtime/containerd.log.1", "the log before", "10 MiB", "the next one", 1, 11 * mib},
 	{Root, "runtime/root/...", "images, layers and writable layers", "`--image-gc-high-threshold` of the disk; `limits.ephemeral-storage`; eviction", "image garbage collection, every 5 minutes and after a pull; with the container", 1, 0},
 	{Root, "runtime/cni/<network>", "the pods' network", "one", "the next start of the runtime", 1, 64 * kib},
