@@ -26,8 +26,9 @@ type Eviction struct {
 }
 
 // Evict ends the current instance of a pod with the phase Failed and the reason Evicted
-// (C-1.35.7). It returns as Restart does, with one difference: after it has returned a timeout,
-// no worker begins the eviction, because the caller may evict another pod instead.
+// (C-1.35.7). It returns as Restart does, with one difference: after a timeout the caller may
+// evict another pod instead. Evict therefore returns nil at the end of ctx if a worker has begun
+// the eviction, and no worker begins it after Evict has returned an error.
 func (e *Engine) Evict(ctx context.Context, key pod.Key, ev Eviction) error {
 	return e.request(ctx, &operation{kind: opEvict, key: key, uid: ev.UID, eviction: &ev})
 }
@@ -132,7 +133,8 @@ func (e *entry) mayEvict(o *operation) error {
 }
 
 // noteEviction records that the instance has Failed. The plan then stops what runs of it.
-func (w *worker) noteEviction(o *Eviction) error {
+func (w *worker) noteEviction(asked *operation) error {
+	o := asked.eviction
 	switch {
 	case w.rec.Instance == 0 || w.last.empty, o.instance > 0 && o.instance != w.rec.Instance, o.UID != w.rec.UID:
 		return &RefusedError{fmt.Sprintf("pod %s has another instance by now", w.key)}
@@ -140,6 +142,8 @@ func (w *worker) noteEviction(o *Eviction) error {
 		return &RefusedError{fmt.Sprintf("pod %s has terminated", w.key)}
 	case !w.rec.StopSince.IsZero():
 		return &RefusedError{fmt.Sprintf("pod %s is being stopped", w.key)}
+	case !asked.begin():
+		return &RefusedError{fmt.Sprintf("the eviction of pod %s was withdrawn", w.key)}
 	}
 	now := time.Now()
 	count := 0 // of evictions for a pressure, see evictionBackoff

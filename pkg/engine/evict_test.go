@@ -120,6 +120,30 @@ func TestEvict_CallerHasLeft_IsNotCarriedOut(t *testing.T) {
 	})
 }
 
+// A worker has begun an eviction, and it writes the record for longer than the caller waits: the
+// eviction counts, so that the caller evicts no other pod.
+//
+// Shows: C-1.35.5
+func TestEvict_RecordIsWrittenSlowly_Counts(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		m.arrive()
+		m.src.set(mkpod("web"))
+		m.pass(time.Second)
+		m.disk.takes(11 * time.Second)
+		ctx, stop := context.WithTimeout(t.Context(), 10*time.Second)
+		defer stop()
+		began := time.Now()
+		if err := m.agent.engine.Evict(ctx, webKey, Eviction{UID: "uid-web", Message: lowMemory, Condition: v1.NodeMemoryPressure}); err != nil || time.Since(began) != 10*time.Second {
+			t.Errorf("after %s: %v", time.Since(began), err)
+		}
+		m.disk.takes(0)
+		m.pass(time.Minute)
+		if m.phase("web") != "Failed" {
+			t.Errorf("the pod is %s", m.phase("web"))
+		}
+	})
+}
+
 // The agent dies when an evicted pod is to start again and cannot yet. The next agent has
 // admission judge it, as any pod that starts, and can evict it.
 //

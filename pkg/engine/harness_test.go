@@ -21,6 +21,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
 	images "github.com/nodectl/nodectl/pkg/image"
@@ -340,6 +341,7 @@ type disk struct {
 	shut       bool                                              // the journal is full too
 	killed     bool                                              // the agent that writes now was killed
 	slow       time.Duration                                     // how long writing a set takes
+	slowRecord time.Duration                                     // how long writing a record takes
 	stuck      time.Duration                                     // how long setting up volumes takes, for a pod that has some
 	hung       func(call string, want *pod.Spec) <-chan struct{} // a call for volumes hangs until it is closed; nil: it does not
 	records    map[pod.Key]pod.Record
@@ -419,7 +421,18 @@ func (d *disk) All() ([]pod.Record, error) {
 	return slices.Collect(maps.Values(d.records)), nil
 }
 
+// takes sets how long writing a record takes.
+func (d *disk) takes(long time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.slowRecord = long
+}
+
 func (d *disk) Save(r pod.Record) error {
+	d.mu.Lock()
+	long := d.slowRecord
+	d.mu.Unlock()
+	backoff.Sleep(context.Background(), long) // in fake time
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.full {

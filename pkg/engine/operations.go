@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -36,11 +37,25 @@ type operation struct {
 	containers []string
 	grace      *int64    // seconds; nil: the pod's own
 	eviction   *Eviction // of an opEvict
-	// left is closed when the caller of an opEvict does not wait any more: a worker that gets the
-	// operation later refuses it. nil: the operation stays valid.
-	left   <-chan struct{}
-	answer chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
+	state      atomic.Int32
+	answer     chan error // capacity 1: the loop, or the worker that acknowledges, sends once; a second answer is dropped
 }
+
+// The states of an opEvict. It leaves evictPending once: a worker begins it, or its caller withdraws
+// it.
+const (
+	evictPending int32 = iota
+	evictBegun
+	evictWithdrawn
+)
+
+// begin reports whether a worker may carry the operation out. Its caller cannot withdraw it then.
+func (o *operation) begin() bool {
+	return o.state.CompareAndSwap(evictPending, evictBegun) || o.state.Load() == evictBegun
+}
+
+// withdraw reports whether no worker has begun the operation. None begins it then.
+func (o *operation) withdraw() bool { return o.state.CompareAndSwap(evictPending, evictWithdrawn) }
 
 type operationKind string
 
@@ -84,9 +99,6 @@ func (e *Engine) request(ctx context.Context, o *operation) error {
 	o.answer = make(chan error, 1)
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
-	if o.kind == opEvict {
-		o.left = ctx.Done()
-	}
 	select {
 	case e.operations <- o:
 	case <-ctx.Done():
@@ -96,6 +108,9 @@ func (e *Engine) request(ctx context.Context, o *operation) error {
 	case err := <-o.answer:
 		return err
 	case <-ctx.Done():
+		if o.kind == opEvict && !o.withdraw() {
+			return nil // the worker writes the record
+		}
 		return fmt.Errorf("the worker of pod %s is not responding: %w", o.key, ctx.Err())
 	}
 }
@@ -254,12 +269,7 @@ func (w *worker) note(o *operation) error {
 		w.noteDelete(o.grace)
 		return nil
 	case opEvict:
-		select {
-		case <-o.left:
-			return &RefusedError{fmt.Sprintf("the eviction of pod %s was withdrawn", o.key)}
-		default:
-		}
-		return w.noteEviction(o.eviction)
+		return w.noteEviction(o)
 	case opRevive:
 		w.noteRevived()
 		return nil
