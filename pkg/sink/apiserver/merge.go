@@ -31,12 +31,8 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 	want.EphemeralContainerStatuses = said.EphemeralContainerStatuses
 	want.AllocatedResources, want.Resources = said.AllocatedResources, said.Resources
 	want.ObservedGeneration = max(said.ObservedGeneration, is.ObservedGeneration)
-	generation := said.ObservedGeneration
 	mirror := isMirror(have)
-	if mirror {
-		// The hash shows that it is the mirror of what runs; a static pod has no generation.
-		want.ObservedGeneration, generation = 0, 0
-	} else {
+	if !mirror {
 		if is.StartTime != nil {
 			want.StartTime = is.StartTime // C-1.26.23
 		}
@@ -45,8 +41,33 @@ func merge(have *v1.Pod, r *pod.StatusReport) (want v1.PodStatus, refused bool) 
 		}
 	}
 	refused = settlePhase(&want, is, &said, ends(have, r))
-	want.Conditions = conditions(&want, is, said.Conditions, generation)
+	want.Conditions = conditions(&want, is, said.Conditions, said.ObservedGeneration)
+	if mirror {
+		keepGenerations(&want, is)
+	}
 	return want, refused
+}
+
+// keepGenerations keeps the observed generations of a mirror as the server has them: 0 for a new
+// mirror, because a static pod has no generation. A server does not let a status update clear one
+// that an older agent has written (preserveOldObservedGeneration in pkg/registry/core/pod/strategy.go
+// of Kubernetes 1.36).
+func keepGenerations(want, is *v1.PodStatus) {
+	want.ObservedGeneration = is.ObservedGeneration
+	for i := range want.Conditions {
+		c := &want.Conditions[i]
+		c.ObservedGeneration = generationOf(is.Conditions, c.Type)
+	}
+}
+
+// generationOf returns the observed generation of a condition, 0 if there is no such condition.
+func generationOf(list []v1.PodCondition, t v1.PodConditionType) int64 {
+	for i := range list {
+		if list[i].Type == t {
+			return list[i].ObservedGeneration
+		}
+	}
+	return 0
 }
 
 // settlePhase limits the reported phase to the transitions that the API allows.

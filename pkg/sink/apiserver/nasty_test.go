@@ -128,3 +128,45 @@ func TestC_1_27_9_AnEndThatIsRefused(t *testing.T) {
 		}
 	})
 }
+
+// A mirror from an older agent has observed generations, which a server does not let a status
+// update clear: they stay, and each change of the status costs one patch. A new mirror has none.
+//
+// Shows: C-1.27.4
+func TestMirror_ObservedGenerations_StayAsTheServerHasThem(t *testing.T) {
+	t.Parallel()
+	inBubble(t, func(t *testing.T, n *node) {
+		set := func(st *v1.PodStatus, generation int64) {
+			st.ObservedGeneration = generation
+			for i := range st.Conditions {
+				st.Conditions[i].ObservedGeneration = generation
+			}
+		}
+		says := func(restarts int32) {
+			st := restarted(restarts)
+			set(&st, 3)
+			n.tell(staticPod("one", "h"), st, ofFile)
+			pass(time.Minute)
+		}
+		stays := func(generation int64, patches int) {
+			t.Helper()
+			is := n.pod("one").Status
+			if is.ObservedGeneration != generation || generationOf(is.Conditions, v1.PodReady) != generation {
+				t.Errorf("observed generations of %+v, want %d", is, generation)
+			}
+			if sent := n.calls(http.MethodPatch, "one"); len(sent) != patches {
+				t.Errorf("%d patches, want %d: %+v", len(sent), patches, sent)
+			}
+		}
+		says(0)
+		stays(0, 1)
+		n.change("one", func(p *v1.Pod) { set(&p.Status, 1) })
+		pass(time.Minute)
+		stays(1, 1)
+		says(1)
+		stays(1, 2)
+		if n := n.pod("one").Status.ContainerStatuses[0].RestartCount; n != 1 {
+			t.Errorf("%d restarts, want 1", n)
+		}
+	})
+}

@@ -205,6 +205,15 @@ func (s *server) patch(c call, p *v1.Pod) (int, any) {
 	if pod.IsPhaseTerminal(p.Status.Phase) && now.Status.Phase != p.Status.Phase {
 		s.t.Errorf("%s: phase %s became %s", c.name, p.Status.Phase, now.Status.Phase)
 	}
+	// A real server does not let a patch clear observed generations.
+	if now.Status.ObservedGeneration == 0 {
+		now.Status.ObservedGeneration = p.Status.ObservedGeneration
+	}
+	for i := range now.Status.Conditions {
+		if c := &now.Status.Conditions[i]; c.ObservedGeneration == 0 {
+			c.ObservedGeneration = generationOf(p.Status.Conditions, c.Type)
+		}
+	}
 	if s.drops != nil {
 		s.drops(&now)
 	}
