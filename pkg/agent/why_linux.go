@@ -51,8 +51,8 @@ type explainer struct {
 
 // podReader reads pods from an API server.
 type podReader interface {
-	// Pod returns a pod as the server has it now; nil if it has none.
-	Pod(ctx context.Context, namespace, name string) (*v1.Pod, error)
+	// Pod returns a pod of a node as the server has it now; nil if it has none.
+	Pod(ctx context.Context, node, namespace, name string) (*v1.Pod, error)
 }
 
 // Why implements server.Explainer. It waits for nothing that may hang longer than a few seconds.
@@ -130,13 +130,13 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 	}
 	asked, cancel := context.WithTimeout(ctx, askServer)
 	defer cancel()
-	is, err := e.pods.Pod(asked, key.Namespace, key.Name)
+	is, err := e.pods.Pod(asked, strings.ToLower(e.cfg.NodeName), key.Namespace, key.Name)
 	s := &activity.Server{Host: e.host()}
 	switch {
 	case err != nil && desired != nil:
 		s.Error = "it does not return the pod: " + strings.TrimPrefix(err.Error(), s.Host+": ")
 		return s
-	case err != nil, desired == nil && (is == nil || !strings.EqualFold(is.Spec.NodeName, e.cfg.NodeName)):
+	case err != nil, desired == nil && is == nil:
 		return nil
 	}
 	if s.Error = e.behind(is, key); s.Error != "" && backoff.Sleep(ctx, watchLag) {

@@ -23,7 +23,7 @@ import (
 // servedPods are the pods of an API server.
 type servedPods func(ctx context.Context) (*v1.Pod, error)
 
-func (s servedPods) Pod(ctx context.Context, _, _ string) (*v1.Pod, error) { return s(ctx) }
+func (s servedPods) Pod(ctx context.Context, _, _, _ string) (*v1.Pod, error) { return s(ctx) }
 
 // The API server does not answer, or its watch sends nothing: the report about a pod of the
 // server names it within five seconds, also for a pod that the agent does not know.
@@ -32,7 +32,7 @@ func (s servedPods) Pod(ctx context.Context, _, _ string) (*v1.Pod, error) { ret
 func TestWhy_APIServerOrWatchHangs_IsNamed(t *testing.T) {
 	const host = "https://api.test:6443"
 	at := func(version string) *v1.Pod {
-		p := &v1.Pod{Spec: v1.PodSpec{NodeName: "N1"}}
+		p := &v1.Pod{}
 		p.Namespace, p.Name, p.ResourceVersion = "default", "web", version
 		return p
 	}

@@ -13,24 +13,29 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Pod returns a pod as the server has it now; nil if it has none. A node may get the pods that
-// are bound to it.
-func (r *Reader) Pod(ctx context.Context, namespace, name string) (*v1.Pod, error) {
+// Pod returns a pod that is bound to a node, as the server has it now; nil if there is none. It
+// asks for a list: a server answers a node's GET of a deleted pod with 403 and not with 404,
+// because its node authorizer grants a GET only of pods that it knows to be bound to the node. It
+// grants each list that selects the node (authorizePod in
+// plugin/pkg/auth/authorizer/node/node_authorizer.go of Kubernetes 1.36).
+func (r *Reader) Pod(ctx context.Context, node, namespace, name string) (*v1.Pod, error) {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(namespace)) > 0 {
 		return nil, fmt.Errorf("%q in namespace %q is not a valid pod name", name, namespace)
 	}
-	var p v1.Pod
-	err := r.fetch(ctx, request{
-		method: http.MethodGet, path: []string{"api", "v1", "namespaces", namespace, "pods", name},
-		purpose: "read pod/" + namespace + "/" + name,
-	}, &p)
-	switch {
-	case isStatus(err, http.StatusNotFound):
-		return nil, nil
-	case err != nil:
+	transport, err := r.Transport()
+	if err != nil {
 		return nil, err
 	}
-	return &p, nil
+	all, err := transport.List(ctx, podOf(node, namespace, name), r.Tuning.PageSize)
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range all.Objects {
+		if p, ok := o.(*v1.Pod); ok && p.Namespace == namespace && p.Name == name && p.Spec.NodeName == node {
+			return p, nil
+		}
+	}
+	return nil, nil
 }
 
 // Claim returns the directory of this node that a claim of the pod's namespace is

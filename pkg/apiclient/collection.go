@@ -87,6 +87,13 @@ func PodsOf(node string) Collection {
 	return Collection{kind: podKind(), resource: "pods", selector: "spec.nodeName=" + node, purpose: watchPods}
 }
 
+// podOf returns one pod alone, if it is bound to a node.
+func podOf(node, namespace, name string) Collection {
+	c := one(podKind(), "pods", namespace, name, "read pod/"+namespace+"/"+name)
+	c.selector += "," + fields.OneTermEqualSelector("spec.nodeName", node).String()
+	return c
+}
+
 // ConfigMap returns one ConfigMap alone, as a node may list and watch it.
 func ConfigMap(namespace, name string) Collection {
 	return one(configMapKind(), "configmaps", namespace, name, "read configmap/"+namespace+"/"+name)

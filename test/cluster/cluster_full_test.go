@@ -76,6 +76,14 @@ func TestRBACLimitsNodes(t *testing.T) {
 	if err := change("other"); !apierrors.IsForbidden(err) {
 		t.Errorf("the node writes another's pod: error %v", err)
 	}
+	// What pkg/apiclient's Reader.Pod relies on.
+	c.DeletePod(t, "default", "mine", 0)
+	if err := node.Get().Namespace("default").Resource("pods").Param("fieldSelector", "metadata.name=mine,spec.nodeName=n1").Do(ctx).Into(&list); err != nil || len(list.Items) != 0 {
+		t.Errorf("after its deletion the node sees %d pods (error %v), want none", len(list.Items), err)
+	}
+	if err := node.Get().Namespace("default").Resource("pods").Name("never-bound").Do(ctx).Error(); !apierrors.IsForbidden(err) {
+		t.Errorf("the node gets a pod that does not exist: error %v, want 403", err)
+	}
 	stranger := c.ClientAs(t, c.Kubeconfig(t, Identity{User: "mallory"}))
 	if err := stranger.Get().Resource("pods").Do(ctx).Error(); !apierrors.IsForbidden(err) {
 		t.Errorf("an unknown user lists pods: error %v", err)
