@@ -28,10 +28,11 @@ func TestPauseProfile_AgentsWereKilledWhileTheyWroteIt_OneFileIsLeft(t *testing.
 		})
 	}
 	wg.Wait()
-	if files[0] == "" {
-		t.Skip("this kernel has no seccomp filters")
+	want := 1
+	if files[0] == "" { // the kernel has no seccomp filters
+		want = 0
 	}
-	if entries, err := os.ReadDir(r.root); err != nil || len(entries) != 1 {
-		t.Errorf("%v, %v; want the profile only", entries, err)
+	if entries, err := os.ReadDir(r.root); err != nil || len(entries) != want {
+		t.Errorf("%v, %v; want the profile only, if there is one", entries, err)
 	}
 }
