@@ -6,8 +6,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// logState logs what is new in a state and needs a person: rejected pods and other errors in
-// manifests, conflicts, skipped objects, and sources that cannot be read.
+// logState logs new problems of a state: rejected pods and other errors in manifests,
+// conflicts, skipped objects, and sources that cannot be read.
 func (l *loop) logState(now *podconfig.Merged) {
 	var before podconfig.Merged
 	if l.state != nil {

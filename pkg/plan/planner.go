@@ -17,7 +17,8 @@ const (
 	never  = v1.RestartPolicyNever
 )
 
-// planner is one call of Next: the View, what is derived from it once, and the plan so far.
+// planner holds the state of one call of Next: the View, values that newPlanner derives from it,
+// and the plan so far.
 type planner struct {
 	View
 	*podview.State // the pod's containers and sandbox as those of instance target

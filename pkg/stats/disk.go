@@ -62,7 +62,7 @@ func (s *Stats) disksOf(ctx context.Context, r *reading) (map[string]measured, e
 // measurement is what a call measures, and how old known figures may be.
 type measurement struct {
 	claims bool
-	age    time.Duration     // of what is not measured again
+	age    time.Duration     // figures up to this age are not measured again
 	uppers map[string]string // the directories of writable layers by container ID; nil: they are not measured
 }
 

@@ -154,7 +154,7 @@ func (s *scenario) fill(dir string) {
 	s.must(os.MkdirAll(dir, 0o700))
 	bytes, _, err := node.DiskLevels(dir)
 	s.must(err)
-	size := min(int64(s.IntN(17))*mib/4, bytes.Available-4*mib) // below that, what is available is cut off at 0
+	size := min(int64(s.IntN(17))*mib/4, bytes.Available-4*mib) // 4 MiB stay: a file system that is full shows no more than 0 available bytes
 	s.named++
 	f, err := os.Create(filepath.Join(dir, fmt.Sprint(s.named)))
 	s.must(err)

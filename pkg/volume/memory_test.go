@@ -97,7 +97,7 @@ func TestC_1_37_10_SizeInMemory(t *testing.T) {
 	}
 }
 
-// A second SetUp does not change what is mounted, nor the files of containers.
+// TestC_1_37_3_MemoryLivesAsLongAsItsInstance: a second SetUp keeps the mount and the files in it.
 //
 // Shows: C-1.37.3
 func TestC_1_37_3_MemoryLivesAsLongAsItsInstance(t *testing.T) {

@@ -10,9 +10,9 @@ import (
 	"testing"
 )
 
-// TestEviction_ProcessTakesMemoryFast_KernelKillsNone: a process that takes 200 MiB a second is
-// evicted 20 of 20 times, with a threshold 2 GiB below what is free, and the kernel kills none for
-// lack of memory.
+// TestEviction_ProcessTakesMemoryFast_KernelKillsNone: the threshold is 2 GiB below the available
+// memory. The agent evicts a process that takes 200 MiB a second 20 of 20 times. The kernel kills
+// no process for lack of memory.
 //
 // Shows: C-1.35.1, C-1.35.5
 func TestEviction_ProcessTakesMemoryFast_KernelKillsNone(t *testing.T) {

@@ -48,7 +48,7 @@ var Table = []Row{
 	{Root, "pods/<uid>/<instance>/volumes/...", "volumes", "`sizeLimit` of an emptyDir, `limits.ephemeral-storage`; else the disk: eviction", "with the instance", 1, 0},
 	{Root, "pods/<uid>/<instance>/volume-subpaths/...", "mounts of parts of volumes", "one for each `subPath`", "with the instance", 1, 0},
 	{Logs, "<namespace>_<name>_<uid>", "logs of a pod", "one for each pod", "with the pod", 0, 0},
-	{Logs, "<namespace>_<name>_<uid>/<container>/<log>", "logs of a container", "`--container-log-max-files` of `--container-log-max-size`, and what is written in 10 s, for each container that exists", "rotation, every 10 s; with the container", 15, 32 * mib},
+	{Logs, "<namespace>_<name>_<uid>/<container>/<log>", "logs of a container", "for each container: `--container-log-max-files` files of `--container-log-max-size`, and 10 s of output", "rotation, every 10 s; with the container", 15, 32 * mib},
 	{Links, "<link>", "links to logs", "one for each container that exists", "with the container; with the pod", 0, 0},
 
 	// Of the node.
