@@ -231,7 +231,7 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 	}
 	images, failed := o.images.LookWhole(ctx)
 	if errors.Is(failed, image.ErrPodsUnknown) {
-		return n, failed // an exited container may be that of an unknown pod
+		return n, errors.Join(err, failed) // an exited container may be that of an unknown pod
 	}
 	n.Images = images
 	have, unread := o.runtime.Pods(ctx)

@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/reclaim"
@@ -142,7 +143,8 @@ func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 
 // TestObserve_PodsAndTheirUsage: a pod that began to run after the usage was read is no victim, one
 // that ran before and was not read is. An evicted pod counts as stopping until its volumes are
-// removed. Without usage, or before all pods are observed, no victim can be chosen.
+// removed. Without usage, or before all pods are observed, no victim can be chosen, also if it is
+// not known either which images are unused.
 //
 // Shows: C-1.35.5, C-1.35.6
 func TestObserve_PodsAndTheirUsage(t *testing.T) {
@@ -182,6 +184,12 @@ func TestObserve_PodsAndTheirUsage(t *testing.T) {
 	if got := look(); !strings.HasSuffix(got, " true") {
 		t.Errorf("not all pods are observed: %s", got)
 	}
+	o.images = image.NewInventory(image.InventoryConfig{
+		Stock: noImages{}, Desired: func() (map[string][]string, bool) { return nil, false },
+	})
+	if _, err := o.Observe(t.Context(), true); !errors.Is(err, upkeep.ErrNoVictim) || !errors.Is(err, image.ErrPodsUnknown) {
+		t.Errorf("not all pods are observed, and disks are: %v", err)
+	}
 	close(observed)
 	if got := look(); got != "[read true false unread false false evicted false true] false" {
 		t.Errorf("all pods are observed: %s", got)
@@ -194,3 +202,10 @@ func TestObserve_PodsAndTheirUsage(t *testing.T) {
 		t.Errorf("nothing is read: %s", got)
 	}
 }
+
+// noImages is a runtime without images and containers.
+type noImages struct{ image.Stock }
+
+func (noImages) Images(context.Context) ([]pod.Image, error) { return nil, nil }
+
+func (noImages) ImageUsers(context.Context) ([]pod.ImageUser, error) { return nil, nil }
