@@ -73,7 +73,9 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		case err != nil:
 			return failed, w.stepFailed(step, err, p.Stopping)
 		}
-		i += n
+		if i += n; i < len(p.Steps) && !p.Replacing(i) {
+			w.reportReplaced(ctx, v.Want)
+		}
 	}
 	w.trouble.failures = 0
 	n := len(p.Steps)
@@ -84,6 +86,21 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		w.releaseSlot(ctx, true) // reading what started needs no slot
 	}
 	return acted, 0
+}
+
+// reportReplaced reports a static pod as soon as the containers that the plan replaces have stopped:
+// its mirror waits for that, and a pull or a postStart hook may follow. It does nothing if a newer
+// spec has arrived, because the next plan reports the pod.
+func (w *worker) reportReplaced(ctx context.Context, want *pod.Spec) {
+	if !w.reported.reportMetadata.replacing || want.Origin.FromAPI() || !onlyOtherData(w.update.want, want) {
+		return
+	}
+	have, err := w.env.runtime.Pod(ctx, w.key)
+	if err != nil || have.Empty() {
+		return // the read after the plan shows its state
+	}
+	v := w.view(ctx, have)
+	w.sendReport(ctx, v, plan.Next(v))
 }
 
 // onlyOtherData reports whether a and b differ at most in the data of the objects that they

@@ -52,7 +52,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependents(e)
 	}
 	if r.fresh {
-		l.out.report(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, At: time.Now()})
+		l.out.report(r.key, pod.StatusReport{Pod: r.pod, Origin: r.origin, Finished: r.finished, Here: r.here, Unwanted: r.unwanted, Replacing: r.replacing, At: time.Now()})
 	}
 }
 

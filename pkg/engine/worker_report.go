@@ -46,10 +46,11 @@ type report struct {
 
 // reportMetadata is what sinks get beside a status, see pod.StatusReport.
 type reportMetadata struct {
-	origin   pod.Origin
-	finished bool
-	here     string
-	unwanted bool
+	origin    pod.Origin
+	finished  bool
+	here      string
+	unwanted  bool
+	replacing bool
 }
 
 // sendReport computes the status and sends it to the sync loop; it returns false if ctx ends
@@ -65,8 +66,9 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		settled: p.Settled,
 
 		reportMetadata: reportMetadata{
-			finished: p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
-			unwanted: w.update.want == nil,
+			finished:  p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
+			unwanted:  w.update.want == nil,
+			replacing: v.Want != nil && !deleting(v.Want) && p.Replacing(0),
 		},
 		saveTried: w.rec.saveTried,
 		saveErr:   w.rec.saveErr,

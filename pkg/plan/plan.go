@@ -15,6 +15,7 @@ package plan
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -188,6 +189,15 @@ type Plan struct {
 // begins with a pull does not: if the pull fails, nothing is stopped.
 func (p Plan) Stops() bool {
 	return p.Stopping && (len(p.Steps) == 0 || p.Steps[0].Action != PullImage)
+}
+
+// Replacing reports whether the plan, after its first done steps, still stops what gets a successor
+// or is no longer in the spec: the whole instance, or some of its containers. A plan that stops a
+// pod which is not desired counts, too.
+func (p Plan) Replacing(done int) bool {
+	return p.Stopping || slices.ContainsFunc(p.Steps[done:], func(s Step) bool {
+		return s.Action == StopContainer && (s.Why == WhyEdited || s.Why == WhyResized || s.Why == WhyRequested || s.Why == whyLeftover)
+	})
 }
 
 // Ended is the end of an instance: its phase, Succeeded or Failed, and a reason and message if

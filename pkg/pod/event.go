@@ -42,5 +42,9 @@ type StatusReport struct {
 	// Unwanted says that the pod is not in the desired set; something may be left of
 	// it.
 	Unwanted bool
-	At       time.Time
+	// Replacing says that the agent stops the containers of the pod, or some of them, to
+	// replace them, mostly after an edit. Until they have stopped, the node runs the pod as it
+	// was before. It is false while the edit is blocked.
+	Replacing bool
+	At        time.Time
 }

@@ -12,11 +12,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// newMirror returns the request that creates the mirror of a static pod.
+// newMirror returns the request that creates the mirror of a static pod. A pod that replaces its
+// containers has none before the old ones have stopped (C-1.13.9).
 func (l *loop) newMirror(e *entry, now time.Time) request {
 	p := e.report.Pod
-	if p.DeletionTimestamp != nil || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
-		return request{} // it is being deleted, or has no hash
+	if p.DeletionTimestamp != nil || e.report.Replacing || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
+		return request{} // it stops, or has no hash
 	}
 	if what := refersTo(p); what != "" {
 		l.warn(e, "Static pod has no mirror pod: an API server accepts none that references its objects", fmt.Errorf("it references %s", what), "the pod runs; nodectl get pods shows it")
@@ -30,13 +31,17 @@ func (l *loop) newMirror(e *entry, now time.Time) request {
 }
 
 // mirrorNext returns what the mirror that the server holds needs: its deletion, where
-// its static pod has another hash or is not desired (C-1.13.2, C-1.13.6), or a status.
+// its static pod has another hash or is not desired (C-1.13.2, C-1.13.6), or a status. While an
+// edited pod still stops its old containers, the mirror of the old definition stays as it is, with
+// the last status of the old pod (C-1.13.9).
 func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) request {
 	o, r := e.object, e.report
-	stopping := wanted && r.Pod.DeletionTimestamp != nil
+	stopping := wanted && (r.Pod.DeletionTimestamp != nil || r.Replacing)
 	// A terminal phase is final (C-1.26.15): the next instance has its own mirror.
 	again := wanted && pod.IsPhaseTerminal(o.Status.Phase) && !pod.IsPhaseTerminal(r.Pod.Status.Phase)
 	switch {
+	case stopping && r.Replacing && !mirrors(o, r.Pod):
+		return request{}
 	case !wanted && r == nil && l.orphans.IsZero():
 		return request{} // the report of its static pod may still arrive
 	case !wanted && r == nil && now.Before(l.orphans):

@@ -1,0 +1,88 @@
+package engine
+
+import (
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/cri/critest"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// replacements notes what the newest report says about the replacement of containers.
+func replacements(m *machine) *bool {
+	newest := new(bool) // the sync loop's reporter writes it; read it only when all goroutines wait
+	m.disk.onReport = func(r pod.StatusReport) { *newest = r.Replacing }
+	return newest
+}
+
+func renamed(p *v1.Pod) { p.Spec.Containers[0].Name = "other" }
+
+func onHostNetwork(p *v1.Pod) { p.Spec.HostNetwork = true }
+
+// slow is a pod whose container takes 20 seconds to stop.
+func slow() *pod.Spec { return mkpod("web", image("slow-term-20s"), graceSeconds(30)) }
+
+// TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped also if the agent restarts meanwhile.
+// What follows the stop, as a long pull, does not count.
+//
+// Shows: C-1.13.9
+func TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*v1.Pod){"another instance": onHostNetwork, "another container": renamed, "another image": image("app:2")} {
+		for _, restarts := range []bool{false, true} {
+			t.Run(name+map[bool]string{true: ", the agent restarts"}[restarts], func(t *testing.T) {
+				t.Parallel()
+				bubble(t, func(t *testing.T, m *machine) {
+					newest := replacements(m)
+					m.disk.hookTakes = map[string]time.Duration{"app": time.Hour, "other": time.Hour}
+					m.src.set(slow())
+					m.arrive()
+					m.pass(time.Minute)
+					if *newest {
+						t.Error("nothing was edited yet")
+					}
+					m.src.set(mkpod("web", image("app:1"), edit, hooked))
+					m.pass(5 * time.Second)
+					if restarts {
+						m.die()
+						m.arrive()
+						m.pass(time.Second)
+					}
+					if !*newest {
+						t.Error("the old container stops, and the report does not say so")
+					}
+					m.pass(30 * time.Second)
+					if *newest {
+						t.Errorf("the old container has stopped, and the report does not say so:\n%s", m.rt.State())
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestReport_EditIsBlocked_ReplacesNothing: an image cannot be pulled, so the old container runs on.
+//
+// Shows: C-1.13.9
+func TestReport_EditIsBlocked_ReplacesNothing(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		newest := replacements(m)
+		m.src.set(slow())
+		m.arrive()
+		m.pass(time.Minute)
+		lift := m.rt.Fault(critest.Fault{Method: "PullImage", Err: errFull})
+		m.src.set(mkpod("web", image("remote:2")))
+		m.pass(5 * time.Second)
+		if *newest {
+			t.Error("the report says that the old container stops")
+		}
+		lift()
+		m.pass(15 * time.Second)
+		if !*newest {
+			t.Errorf("the old container stops, and the report does not say so:\n%s", m.rt.State())
+		}
+	})
+}
