@@ -219,7 +219,7 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 				t.Errorf("problems (-want +got):\n%s", diff)
 			}
 			for _, p := range f.merged.Problems {
-				if strings.Contains(p.Msg, "objects of") && (!strings.HasPrefix(p.Path, "spec.") || p.Hint == "") {
+				if p.Pod != (pod.Key{}) && (!strings.HasPrefix(p.Path, "spec.") || p.Hint == "") {
 					t.Errorf("problem %+v", p)
 				}
 			}
