@@ -249,7 +249,7 @@ func sameBinding(a, b *pod.Spec) bool {
 func (f *fold) object(source string, id ident) *pod.Object {
 	for i := range f.layers {
 		l := &f.layers[i]
-		if !f.sees(source, l.state.Source) {
+		if !f.visible.sees(source, l.state.Source) {
 			continue
 		}
 		if won := l.objects.winner(id); won != nil {
@@ -257,14 +257,6 @@ func (f *fold) object(source string, id ident) *pod.Object {
 		}
 	}
 	return nil
-}
-
-// sees reports whether the pods of one kind of source see the objects of another.
-func (f *fold) sees(pods, objects string) bool {
-	if f.visible == nil {
-		return pods == objects
-	}
-	return f.visible(pods, objects)
 }
 
 // describeMissing describes the object, or the key of o, that a pod of this kind of source
@@ -280,7 +272,7 @@ func (f *fold) describeMissing(source string, id ident, r pod.Ref, o *pod.Object
 	var unanswered, elsewhere string
 	for i := range f.layers {
 		l := &f.layers[i].state
-		switch sees := f.sees(source, l.Source); {
+		switch sees := f.visible.sees(source, l.Source); {
 		case sees && l.unanswered():
 			return "", "", false
 		case sees && !l.Ready && unanswered == "":

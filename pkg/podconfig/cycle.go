@@ -111,8 +111,7 @@ func (c cycles) possibleCycles(ordered, before sorted.List[*pod.Spec], onCycle [
 
 // mayMean reports whether a dependency of s can refer to on, if their names agree.
 func (c cycles) mayMean(s, on *pod.Spec) bool {
-	from, to := s.Origin.Source, on.Origin.Source
-	return from == to || c.visible != nil && c.visible(from, to)
+	return c.visible.sees(s.Origin.Source, on.Origin.Source)
 }
 
 // keys returns the pods whose written version is not used, as idents in order.

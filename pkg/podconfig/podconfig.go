@@ -41,8 +41,12 @@ type Config struct {
 }
 
 // Visible reports whether a pod of one kind of source may be bound to the config objects of
-// another kind, and depend on its pods. Its answers must not change.
+// another kind, and depend on its pods. It is not called for equal kinds, and its answers must
+// not change.
 type Visible func(podSource, objectSource string) bool
+
+// sees reports whether the pods of one kind of source see the objects and pods of a kind.
+func (v Visible) sees(from, to string) bool { return from == to || v != nil && v(from, to) }
 
 // PodConfig reads sources and merges their pods. Its goroutines run only during Batches
 // and Once.
@@ -71,7 +75,7 @@ func New(c Config) *PodConfig {
 
 // Visible is Config.Visible; each kind of source sees its own pods and objects in any case.
 func (c *PodConfig) Visible(podSource, objectSource string) bool {
-	return podSource == objectSource || c.visible != nil && c.visible(podSource, objectSource)
+	return c.visible.sees(podSource, objectSource)
 }
 
 // message is one reading of one source, or its end.
