@@ -193,7 +193,7 @@ func (s *scenery) rows() map[string]func() []expectation {
 			if !ok {
 				return nil
 			}
-			s.layers[p.layer].files[p.file] = source.File{File: p.file, Whole: true, Problems: problemIn(p.file)}
+			s.layers[p.layer].files[p.file] = source.File{File: p.file, Incomplete: true, Problems: problemIn(p.file)}
 			return []expectation{{key: p.spec.Key, says: ""}}
 		},
 		"M21": func() []expectation {

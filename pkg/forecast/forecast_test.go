@@ -236,7 +236,7 @@ func TestPreviewAgainstTheRuntime(t *testing.T) {
 			want: []string{"notice pod default/old stays: file:a could not be read", "unchanged 1"},
 		},
 		"I9 a rejected file keeps its pod": {
-			sources: []source.Source{said{name: "file:a", files: []source.File{{File: "a/old.yaml", Whole: true, Problems: []pod.Problem{{File: "a/old.yaml", Msg: "bad"}}}}}},
+			sources: []source.Source{said{name: "file:a", files: []source.File{{File: "a/old.yaml", Incomplete: true, Problems: []pod.Problem{{File: "a/old.yaml", Msg: "bad"}}}}}},
 			have:    []pod.Actual{runs(old)}, kept: []pod.Record{record(old)},
 			want: []string{"notice pod default/old stays: a/old.yaml is rejected", "unchanged 1"},
 		},

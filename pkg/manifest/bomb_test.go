@@ -14,7 +14,7 @@ import (
 // reading is what one call of Parse came to and cost.
 type reading struct {
 	problems []pod.Problem
-	whole    bool // and no pod in it
+	empty    bool // incomplete, and without a pod
 	heap     uint64
 }
 
@@ -26,7 +26,7 @@ func cost(data []byte, file string) reading {
 	runtime.ReadMemStats(&before)
 	f, _ := Parse(data, options(file))
 	runtime.ReadMemStats(&after)
-	return reading{problems: f.Problems, whole: f.Whole && len(f.Pods) == 0, heap: after.TotalAlloc - before.TotalAlloc}
+	return reading{problems: f.Problems, empty: f.Incomplete && len(f.Pods) == 0, heap: after.TotalAlloc - before.TotalAlloc}
 }
 
 // largest is the size of the largest file; under the race detector, where no
@@ -145,8 +145,8 @@ func TestF46_BombsAreRefusedQuicklyAndInLittle(t *testing.T) {
 				continue // read as YAML all the same
 			}
 			c := cost([]byte(text), file)
-			if c.heap > 64<<20 || !c.whole || len(c.problems) != 1 {
-				t.Errorf("%s as %s: %d MiB, whole %v, %v", name, file, c.heap>>20, c.whole, c.problems)
+			if c.heap > 64<<20 || !c.empty || len(c.problems) != 1 {
+				t.Errorf("%s as %s: %d MiB, empty %v, %v", name, file, c.heap>>20, c.empty, c.problems)
 				continue
 			}
 			p := c.problems[0]
@@ -199,8 +199,8 @@ func mistakes() map[string]string {
 func TestF46_MistakesCostNoMoreThanTheirNumber(t *testing.T) {
 	for name, text := range mistakes() {
 		c := cost([]byte(text), "x.yaml")
-		if c.heap > 512<<20 || !c.whole || len(c.problems) == 0 {
-			t.Errorf("%s: %d MiB, whole %v, %d problems", name, c.heap>>20, c.whole, len(c.problems))
+		if c.heap > 512<<20 || !c.empty || len(c.problems) == 0 {
+			t.Errorf("%s: %d MiB, empty %v, %d problems", name, c.heap>>20, c.empty, len(c.problems))
 		}
 	}
 }

@@ -24,7 +24,7 @@ func isConfig(kind string) bool {
 func (r *reader) document(d doc) {
 	v, ok := d.value.(map[string]any)
 	if !ok {
-		r.whole(*notObject(d.at.line, d.at.col, kindOf(d.value)))
+		r.incomplete(*notObject(d.at.line, d.at.col, kindOf(d.value)))
 		return
 	}
 	o := object{value: v, json: d.json, at: d.at}
@@ -75,7 +75,7 @@ func (r *reader) list(o object, kind string) {
 	if !ok {
 		// A truncated list does not mean an empty set (F40).
 		line, col := o.at.key("items")
-		r.whole(pod.Problem{Line: line, Column: col, Path: "items", Msg: "expected a list", Hint: "write [] for an empty list"})
+		r.incomplete(pod.Problem{Line: line, Column: col, Path: "items", Msg: "expected a list", Hint: "write [] for an empty list"})
 		return
 	}
 	for i, item := range items {
@@ -83,7 +83,7 @@ func (r *reader) list(o object, kind string) {
 		path := fmt.Sprintf("items[%d]", i)
 		v, ok := item.(map[string]any)
 		if !ok {
-			r.whole(pod.Problem{Line: at.line, Column: at.col, Path: path, Msg: "expected an object, got " + kindOf(item)})
+			r.incomplete(pod.Problem{Line: at.line, Column: at.col, Path: path, Msg: "expected an object, got " + kindOf(item)})
 			continue
 		}
 		r.single(object{value: v, at: at, path: path + "."}, kind)
@@ -176,7 +176,7 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 		r.problem(p)
 	}
 	if _, isList := lists[o.kind]; isList {
-		r.out.Whole = true
+		r.out.Incomplete = true
 		return
 	}
 	if isConfig(o.kind) {
@@ -186,7 +186,7 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 		r.out.Broken = append(r.out.Broken, key)
 		return
 	}
-	r.out.Whole = true
+	r.out.Incomplete = true
 }
 
 // key returns the final key of the pod in o, when its name is written.

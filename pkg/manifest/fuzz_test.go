@@ -102,11 +102,11 @@ func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 			t.Errorf("problem %+v past the end", p)
 		}
 	}
-	if len(out.Problems) == 0 && (out.Whole || len(out.Broken) > 0) {
+	if len(out.Problems) == 0 && (out.Incomplete || len(out.Broken) > 0) {
 		t.Errorf("rejected without a problem: %+v", out)
 	}
-	if len(out.Pods)+len(out.Objects) == 0 && len(out.Problems) > 0 && !out.Whole {
-		t.Errorf("the file has no pods or objects, but Whole is not set: %+v", out)
+	if len(out.Pods)+len(out.Objects) == 0 && len(out.Problems) > 0 && !out.Incomplete {
+		t.Errorf("the file has no pods or objects, but Incomplete is not set: %+v", out)
 	}
 	keys := map[pod.Key]bool{}
 	for _, s := range out.Pods {

@@ -13,8 +13,8 @@ import (
 func onlyProblem(t *testing.T, data []byte, msg string) {
 	t.Helper()
 	f, warnings := Parse(data, options("big.yaml"))
-	if len(f.Problems) != 1 || !f.Whole || len(f.Pods) != 0 || len(warnings) != 0 {
-		t.Fatalf("problems %v, whole %v, %d pods, warnings %v", f.Problems, f.Whole, len(f.Pods), warnings)
+	if len(f.Problems) != 1 || !f.Incomplete || len(f.Pods) != 0 || len(warnings) != 0 {
+		t.Fatalf("problems %v, incomplete %v, %d pods, warnings %v", f.Problems, f.Incomplete, len(f.Pods), warnings)
 	}
 	if p := f.Problems[0]; !strings.Contains(p.Msg, msg) || p.File != "big.yaml" {
 		t.Errorf("problem %+v, want %q", p, msg)

@@ -50,7 +50,7 @@ const maxProblems = 20
 // panics: mistakes are in the file's Problems, in the order of their places, and one
 // invalid object does not affect the others.
 //
-// Broken names the pods that are rejected. Whole is set when it is not certain which
+// Broken names the pods that are rejected. Incomplete is set when it is not certain which
 // pods the text holds: it is empty, some document of it cannot be read, a rejected
 // object that may be a pod has no name, or everything in it is rejected, so that even a
 // name may be half of one; Pods then still has what could be read. An explicit empty
@@ -69,12 +69,12 @@ func parse(data []byte, o Options, quick bool) (source.File, []pod.Problem) {
 	}
 	text, problem := checkText(data)
 	if problem != nil {
-		r.whole(*problem)
+		r.incomplete(*problem)
 		return r.out, nil
 	}
 	chunks, problem := scanned(text)
 	if problem != nil {
-		r.whole(*problem)
+		r.incomplete(*problem)
 		return r.out, nil
 	}
 	objects := 0
@@ -82,10 +82,10 @@ func parse(data []byte, o Options, quick bool) (source.File, []pod.Problem) {
 		objects += r.chunk(c)
 	}
 	if objects == 0 {
-		r.whole(pod.Problem{Msg: "file is empty", Hint: "to run no pods from it, remove the file, or write an empty list: {apiVersion: v1, kind: List, items: []}"})
+		r.incomplete(pod.Problem{Msg: "file is empty", Hint: "to run no pods from it, remove the file, or write an empty list: {apiVersion: v1, kind: List, items: []}"})
 	}
 	if len(r.out.Problems) > 0 && len(r.out.Pods) == 0 && len(r.out.Objects) == 0 {
-		r.out.Whole = true
+		r.out.Incomplete = true
 	}
 	finish(r.out.Problems, text)
 	finish(r.warnings, text)
@@ -106,7 +106,7 @@ type reader struct {
 // chunk reads the documents of a chunk and returns how many of them are not empty.
 func (r *reader) chunk(c chunk) (objects int) {
 	if c.problem != nil {
-		r.whole(*c.problem)
+		r.incomplete(*c.problem)
 		return 1
 	}
 	if r.quick && r.quickPod(c) {
@@ -114,7 +114,7 @@ func (r *reader) chunk(c chunk) (objects int) {
 	}
 	docs, problem := c.decode(strings.HasSuffix(r.o.File, ".json"))
 	if problem != nil {
-		r.whole(*problem)
+		r.incomplete(*problem)
 		objects++
 	}
 	for _, d := range docs {
@@ -126,9 +126,9 @@ func (r *reader) chunk(c chunk) (objects int) {
 	return objects
 }
 
-// whole records a problem after which it is not certain which pods the file holds.
-func (r *reader) whole(p pod.Problem) {
-	r.out.Whole = true
+// incomplete records a problem after which it is not certain which pods the file holds.
+func (r *reader) incomplete(p pod.Problem) {
+	r.out.Incomplete = true
 	r.problem(p)
 }
 

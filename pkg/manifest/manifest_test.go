@@ -97,12 +97,12 @@ func golden(t *testing.T, path string) {
 	}
 }
 
-// render writes a reading as text, one fact a line.
+// render writes a reading as text, one fact per line.
 func render(f source.File, warnings []pod.Problem) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s:", f.File)
-	if f.Whole {
-		b.WriteString(" whole")
+	if f.Incomplete {
+		b.WriteString(" incomplete")
 	}
 	b.WriteString("\n")
 	for _, s := range f.Pods {

@@ -155,8 +155,8 @@ spec:
 	for _, text := range []string{manifest, list} {
 		for i := range len(text) {
 			f, _ := Parse([]byte(text[:i]), options("web.yaml"))
-			if len(f.Pods) == 0 && (!f.Whole || len(f.Problems) == 0) {
-				t.Fatalf("cut at %d: no pods, whole %v, problems %v", i, f.Whole, f.Problems)
+			if len(f.Pods) == 0 && (!f.Incomplete || len(f.Problems) == 0) {
+				t.Fatalf("cut at %d: no pods, incomplete %v, problems %v", i, f.Incomplete, f.Problems)
 			}
 		}
 	}

@@ -195,7 +195,7 @@ func TestUnchangedAllocatesNothing(t *testing.T) {
 		l := f.fold.layers[0]
 		var next Layer
 		layer = testing.AllocsPerRun(5, func() { next = l.Read(s, noon) })
-		if next.changedPods != nil || !next.pods.claims.Is(l.pods.claims) {
+		if next.changedPods != nil || !next.pods.definitions.Is(l.pods.definitions) {
 			t.Error("something changed")
 		}
 		return layer, testing.AllocsPerRun(5, func() { f.take(s) })
@@ -206,7 +206,7 @@ func TestUnchangedAllocatesNothing(t *testing.T) {
 			for _, again := range []bool{false, true} {
 				layer, merge := allocs(n, each, again)
 				if layer != 0 || merge > want {
-					t.Errorf("%d pods, %d a file, decoded again %t: the layer allocates %.0f times, the merge %.0f, of 300 pods as they were %.0f", n, each, again, layer, merge, want)
+					t.Errorf("%d pods, %d a file, decoded again %t: the layer makes %.0f allocations, want 0; the merge %.0f, want at most %.0f", n, each, again, layer, merge, want)
 				}
 			}
 		}

@@ -69,7 +69,7 @@ func (f fold) bind(pods, objects []ident, retryUnbound bool) (next fold, set sor
 	unbound := make(map[ident][]unboundPod)
 	named := make(map[ident][]naming)
 	for _, id := range ids {
-		was, now := f.merged.Pod(id.key), f.written(id)
+		was, now := f.merged.Pod(id.key), f.beforeBinding(id)
 		if now != nil {
 			refs := pod.Refs(now.Pod)
 			if len(refs) > 0 {
@@ -92,9 +92,9 @@ func (f fold) bind(pods, objects []ident, retryUnbound bool) (next fold, set sor
 	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(bound)), changed
 }
 
-// written returns the version of a pod that the layers define, or the one that breakCycles
-// uses instead; nil for none.
-func (f fold) written(id ident) *pod.Spec {
+// beforeBinding returns the version of a pod to bind: the one by which breakCycles replaced
+// it, else the winner of the layers; nil for none.
+func (f fold) beforeBinding(id ident) *pod.Spec {
 	if s, done := f.cycles.instead[id.key]; done {
 		return s
 	}
@@ -105,9 +105,9 @@ func (f fold) written(id ident) *pod.Spec {
 // replace returns the bindings after the pods ids were bound again: named has the objects
 // that they name, unbound those of them that could not be bound.
 func (b bindings) replace(ids []ident, named map[ident][]naming, unbound map[ident][]unboundPod) bindings {
-	come := make(map[ident][]ident) // pods that name other objects than before, by object
-	moved := make(map[ident]bool)
-	var touched, renamed []ident
+	newUsers := make(map[ident][]ident) // the changed pods, by object
+	isChanged := make(map[ident]bool)
+	var touched, changed []ident // changed pods name other objects than before
 	for _, id := range ids {
 		var before, after []ident
 		if old, known := sorted.Find(b.names, id, naming.compareTo); known {
@@ -119,18 +119,18 @@ func (b bindings) replace(ids []ident, named map[ident][]naming, unbound map[ide
 		if slices.Equal(before, after) {
 			continue
 		}
-		renamed, moved[id] = append(renamed, id), true
+		changed, isChanged[id] = append(changed, id), true
 		for _, object := range after {
-			come[object] = append(come[object], id)
+			newUsers[object] = append(newUsers[object], id)
 		}
 		touched = append(append(touched, before...), after...)
 	}
-	if len(renamed) > 0 {
-		b.names = sorted.Patch(b.names, renamed, naming.compareTo, from(named))
+	if len(changed) > 0 {
+		b.names = sorted.Patch(b.names, changed, naming.compareTo, from(named))
 		b.users = sorted.Patch(b.users, sortedIdents(touched), user.compareTo, func(object ident) []user {
 			users := slices.Clone(sorted.Run(b.users, object, user.compareTo))
-			users = slices.DeleteFunc(users, func(u user) bool { return moved[u.pod] })
-			for _, id := range come[object] {
+			users = slices.DeleteFunc(users, func(u user) bool { return isChanged[u.pod] })
+			for _, id := range newUsers[object] {
 				users = append(users, user{object, id})
 			}
 			slices.SortFunc(users, func(a, b user) int { return a.pod.compare(b.pod) })
@@ -182,7 +182,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 	missing := false
 	found := make(map[ident]*pod.Object, len(refs))
 	reported := make(map[string]bool)
-	waits := s.Origin.FromAPI() || s.Pod.DeletionTimestamp != nil
+	neverUnbound := s.Origin.FromAPI() || s.Pod.DeletionTimestamp != nil
 	incomplete := false // an object is missing, but the pod is bound without it
 	for _, r := range refs {
 		id := ident{r.Kind, pod.Key{Namespace: s.Namespace, Name: r.Name}}
@@ -200,7 +200,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 		if r.Optional || r.Kind == pod.KindClaim && s.Origin.FromAPI() || o != nil && (r.Key == "" || o.Has(r.Key)) {
 			continue
 		}
-		if waits {
+		if neverUnbound {
 			incomplete = true
 			continue
 		}

@@ -184,10 +184,10 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		"what is immutable stays": {nil, []step{quiet,
 			from(one, "A1{x1}", a("A1=x"), b("x:1!")), from(one, "A1{x1}", a("A1=x"), b("x:2!")), from(one, "A1{x1}", a("A1=x"), b("x:2")),
 		}, "b:1 ConfigMap default/x is immutable: its previous version stays in use"},
-		"what is immutable can be taken away": {nil, []step{quiet,
+		"an immutable object can be removed and created again": {nil, []step{quiet,
 			from(one, "A1{s1}", a("A1=!s"), b("!s:1!")), from(one, "A1{s1}", a("A1=!s")), from(one, "A1{s2}", a("A1=!s"), b("!s:2!")),
 		}, ""},
-		"what is immutable is as it was again": {nil, []step{quiet,
+		"an immutable object gets its old content again": {nil, []step{quiet,
 			from(one, "A1{x1}", a("A1=x"), b("x:1!")), from(one, "A1{x1}", a("A1=x"), b("x:2!")), from(one, "A1{x1}", a("A1=x"), b("x:1!")),
 		}, ""},
 		"the first layer that has it": {nil, []step{
@@ -201,8 +201,8 @@ func TestC_1_38_2_PodsAreBoundToWhatTheyName(t *testing.T) {
 		"once it has failed":                                 {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}}, none + " (" + two + " could not be read)"},
 		"its answer after all":                               {nil, []step{from(one, "", a("A1=x")), {layer: two, err: errors.New("timeout")}, from(two, "A1{x1}", x("x:1"))}, ""},
 		"I9 running pods stay":                               {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x?}", a("A2=y"))}, "a:1 no file source defines configmap \"y\""},
-		"what ran and was taken away does not come back":     {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "", a()), from(one, "", a("A2=x"))}, none},
-		"what runs, and is had":                              {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1"))}, ""},
+		"a pod that was removed does not come back":          {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "", a()), from(one, "", a("A2=x"))}, none},
+		"a running pod whose object exists":                  {bound(a("A1=x").Pods[0], thingOf(one, "a", "x", "1")), []step{quiet, from(one, "A1{x1}", a("A1=x", "x:1"))}, ""},
 		"C-1.2.9 one that is being deleted has to stop":      {nil, []step{quiet, from(one, "A1'", a("A1'=x"))}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -312,8 +312,8 @@ func TestI9_PodsOfAnAPIServerKeepWhatTheyHave(t *testing.T) {
 	}
 }
 
-// A pod keeps an optional object that its source could not read again, and names others that
-// it could not read, until it could.
+// While the source cannot read an optional object, a pod that was bound to it stays bound. The
+// spec of a pod that was not bound to it names it in Unread.
 func TestBind_OptionalObjectUnread_IsNotGone(t *testing.T) {
 	t.Parallel()
 	const api = "api:https://server"

@@ -60,7 +60,7 @@ func TestRead_BrokenFileNamesOtherPodsEachTime_IsBounded(t *testing.T) {
 					t.Fatalf("the last pod of the last good set is %s, want the one that was read first", s.Name)
 				}
 			}
-			if len(l.problems) != 2 || !strings.HasSuffix(l.problems[1].Msg, "the last good set of the file stays in use") {
+			if len(l.problems) != 2 || !strings.HasSuffix(l.problems[1].Msg, "its last good set stays in use") {
 				t.Errorf("problems %v", l.problems)
 			}
 			l = l.Read(set(file(dir, "a", "A1")), noon)
@@ -80,7 +80,7 @@ func TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded(t *testing.T) {
 	bad := broken("b")
 	for answer := range 4 {
 		good := unending(answer, each, 0, "x")
-		good.File, good.Whole, good.Problems = "a", false, nil
+		good.File, good.Incomplete, good.Problems = "a", false, nil
 		l = l.Read(set(good, bad), noon)
 		bad.Broken = nil
 		for _, s := range good.Pods {
@@ -99,7 +99,7 @@ func TestRead_PodsMoveIntoABrokenFileAgainAndAgain_IsBounded(t *testing.T) {
 func TestRead_PodsMoveToABrokenFile_CopiesThemOnce(t *testing.T) {
 	moved := func(n int) uint64 {
 		good := unending(0, n, 0, "x")
-		good.File, good.Whole, good.Problems = "a", false, nil
+		good.File, good.Incomplete, good.Problems = "a", false, nil
 		bad := broken("b")
 		for _, s := range good.Pods {
 			bad.Broken = append(bad.Broken, s.Key)

@@ -130,8 +130,8 @@ var compared = []struct {
 	{"status and deletion", func(p *v1.Pod) { p.Status.Message, p.DeletionTimestamp = "2", &metav1.Time{Time: noon} }, "DELETE"},
 }
 
-// TestC_1_2_7_C_1_2_8_WhatIsCompared: content, where nothing of it differs the status,
-// and nothing else; with hashes and without.
+// TestC_1_2_7_C_1_2_8_WhatIsCompared: the content decides; if it is equal, the status;
+// nothing else does. The specs have hashes, or have none.
 //
 // Shows: C-1.2.7, C-1.2.8
 func TestC_1_2_7_C_1_2_8_WhatIsCompared(t *testing.T) {
@@ -326,7 +326,7 @@ func TestF49_FlipsEndInTheLastWord(t *testing.T) {
 			disk = ""
 		case 1: // half written: the last good version stays, if there is one
 			disk = broken
-			b.Put(source.File{File: "/m/a.yaml", Whole: true, Problems: []pod.Problem{{File: "/m/a.yaml", Msg: "cut off"}}}, nil)
+			b.Put(source.File{File: "/m/a.yaml", Incomplete: true, Problems: []pod.Problem{{File: "/m/a.yaml", Msg: "cut off"}}}, nil)
 		default:
 			image := fmt.Sprintf("image:%d", draw(3))
 			parsed, _ := manifest.Parse([]byte("apiVersion: v1\nkind: Pod\nmetadata: {name: a}\nspec: {containers: [{name: main, image: '"+image+"'}]}\n"),

@@ -13,8 +13,8 @@ import (
 // cycles holds the pods that depend on themselves, directly or through others
 // (pod.AnnotationDependsOn), and the versions that replace them. The zero value has none.
 type cycles struct {
-	// instead holds, for each pod whose written version is not used, the version that
-	// is; nil for none.
+	// instead has the version that replaces the winner of each pod that had to leave a
+	// cycle. It is nil if the pod is left out.
 	instead  map[pod.Key]*pod.Spec
 	problems []pod.Problem // sorted
 	visible  Visible       // see pod.Spec.Meant
@@ -25,9 +25,9 @@ type cycles struct {
 // running pod is affected; one that before does not hold is left out.
 //
 // Old and new versions together may form new cycles. So breakCycles repeats the search
-// until there is no cycle, or only cycles of versions from before, which stay. After
-// mostRounds it uses, all at once, the version from before of each pod that could be on
-// another cycle. It follows a dependency as the engine does: see pod.Spec.Meant.
+// until there is no cycle, or only cycles of versions from before, which stay. If other
+// cycles are left after mostRounds, each pod that could be on one gets its version from
+// before, all in one round. It follows a dependency as the engine does: see pod.Spec.Meant.
 func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
 	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
@@ -78,8 +78,9 @@ func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []
 }
 
 // possibleCycles returns the pods that some mixture of new and old versions would put on a
-// cycle, in the namespaces of the pods in onCycle. A dependency never leaves its namespace: when
-// all of these pods use the version from before, no other version is on a cycle.
+// cycle, in the namespaces of the pods in onCycle. A dependency never leaves its namespace.
+// Once all of these pods use the version from before, a cycle can have only versions from
+// before.
 func (c cycles) possibleCycles(ordered, before sorted.List[*pod.Spec], onCycle []*node) []*node {
 	namespaces := make(map[string]bool)
 	for _, n := range onCycle {
@@ -114,7 +115,7 @@ func (c cycles) mayMean(s, on *pod.Spec) bool {
 	return c.visible.sees(s.Origin.Source, on.Origin.Source)
 }
 
-// keys returns the pods whose written version is not used, as idents in order.
+// keys returns the pods whose winner is replaced, as idents in order.
 func (c cycles) keys() []ident {
 	ids := make([]ident, 0, len(c.instead))
 	for key := range c.instead {
@@ -222,17 +223,17 @@ func (g *graph) visit(n *node) {
 }
 
 const (
-	// mostNamed is how many pods of a cycle a problem names. It is also the largest
-	// component in which each pod's problem names the cycle: in a larger one a single
-	// problem does, so that problems do not grow with the square of the cycle.
+	// mostNamed is how many dependencies of a cycle a problem shows. It is also the largest
+	// component in which the problem of each pod shows its cycle. In a larger component only
+	// one problem does, so that problems do not grow with the square of the cycle.
 	mostNamed = 10
 	// longestName is how much of each name a problem shows.
 	longestName = 63
 )
 
-// problem says that the pod is on a cycle, and names the first mostNamed pods of the
-// shortest one. Of a component larger than that only the first problem names them; named
-// records that.
+// problem says that the pod is on a cycle. It shows the first mostNamed dependencies of the
+// shortest cycle through the pod. In a component of more than mostNamed pods only the first
+// problem shows a cycle; named has the components that have such a problem.
 func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
 	if first := n.group[0]; len(n.group) <= mostNamed || !named[first] {

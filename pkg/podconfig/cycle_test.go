@@ -122,7 +122,7 @@ func TestP21_CyclesAreRejected(t *testing.T) {
 		"running pods stay at the first reading": {a("A1", "B1>a").Pods, []step{
 			{one, []source.File{a("A2>b", "B1>a", "C1>c")}, "A1 B1>a"},
 		}, "a:1 pod default/a depends on itself: a -> b -> a\na:3 pod default/c depends on itself: c -> c"},
-		"of what runs alone nothing is taken": {a("A1>b", "B1>a").Pods, []step{
+		"a cycle of running pods stays": {a("A1>b", "B1>a").Pods, []step{
 			{one, []source.File{a("A1>b", "B1>a")}, "A1>b B1>a"},
 		}, "a:1 pod default/a depends on itself: a -> b -> a\na:2 pod default/b depends on itself: b -> a -> b"},
 		"C-1.2.9 a pod that is being deleted waits for no other": {nil, []step{

@@ -24,6 +24,7 @@ import (
 //	other content, deletionTimestamp set    DELETE     (C-1.2.9)
 //	other content                           UPDATE
 //	other status, other layer or file       RECONCILE
+//	contents of its objects known again     RECONCILE  the previous agent recorded only checksums
 //	else                                    nothing    even when its line differs
 //
 // Content is spec, labels, deletion fields and annotations, except those that the kubelet

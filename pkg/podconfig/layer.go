@@ -49,8 +49,8 @@ func NewLayer(name string, kept []*pod.Spec) Layer {
 // State returns the exported state of the layer.
 func (l Layer) State() LayerState { return l.state }
 
-// Asked returns the layer with the begin of the wait for its source: until the source
-// answers, Since is now.
+// Asked returns the layer when the wait for its source begins, at now: Since is now until
+// the source answers.
 func (l Layer) Asked(now time.Time) Layer {
 	if !l.state.Ready && l.state.Error == "" {
 		l.state.Since = now
@@ -79,7 +79,7 @@ func (l Layer) Restore(r Restored) Layer {
 		all.replace(pod.LastGoodSet{}, s)
 	}
 	next = next.apply(all)
-	next.kept = next.kept.beside(next)
+	next.kept = next.kept.without(next)
 	next.state.Restored, next.state.LastGood = true, r.At
 	return next
 }
@@ -144,6 +144,8 @@ func (l Layer) apply(r layerChange) Layer {
 	if !l.state.Ready {
 		r.pods.kept = l.kept.pod
 	}
+	// changedSets has one set of each file that changed; none if the set becomes empty, as
+	// sorted.Patch takes it.
 	changedSets := make(map[string][]pod.LastGoodSet, len(r.changedSets))
 	for _, s := range r.changedSets {
 		changedSets[s.File] = []pod.LastGoodSet{s}
@@ -151,17 +153,17 @@ func (l Layer) apply(r layerChange) Layer {
 	if l.fileProblems.Len() > 0 {
 		r.pods.successor = l.successors(changedSets)
 	}
-	var takenOver []claim[*pod.Spec]
+	var takenOver []definition[*pod.Spec]
 	l.pods, l.changedPods, takenOver = l.pods.apply(r.pods)
 	l.objects, l.changedObjects, _ = l.objects.apply(r.objects)
 	l.state.Pods = l.pods.winners.Len()
 
 	var moved map[string][]*pod.Spec // taken over, by the new file
-	for _, c := range takenOver {
+	for _, d := range takenOver {
 		if moved == nil {
 			moved = make(map[string][]*pod.Spec)
 		}
-		moved[c.file] = append(moved[c.file], c.value)
+		moved[d.file] = append(moved[d.file], d.value)
 	}
 	for file, pods := range moved {
 		set := l.setAfter(changedSets, file)
@@ -227,43 +229,43 @@ func compareSets(a, b pod.LastGoodSet) int { return strings.Compare(a.File, b.Fi
 
 // kept has the pods that the previous agent stored.
 type kept struct {
-	pods  map[pod.Key]*pod.Spec  // of any layer
-	specs map[string][]*pod.Spec // by file, of this layer
+	byKey  map[pod.Key]*pod.Spec  // of any layer
+	byFile map[string][]*pod.Spec // of this layer
 }
 
 func newKept(layer string, specs []*pod.Spec) kept {
 	if len(specs) == 0 {
 		return kept{}
 	}
-	k := kept{pods: make(map[pod.Key]*pod.Spec, len(specs)), specs: make(map[string][]*pod.Spec)}
+	k := kept{byKey: make(map[pod.Key]*pod.Spec, len(specs)), byFile: make(map[string][]*pod.Spec)}
 	for _, s := range specs {
-		if _, known := k.pods[s.Key]; !known {
-			k.pods[s.Key] = s
+		if _, known := k.byKey[s.Key]; !known {
+			k.byKey[s.Key] = s
 		}
 		if s.Origin.Layer() == layer {
-			k.specs[s.Origin.File] = append(k.specs[s.Origin.File], s)
+			k.byFile[s.Origin.File] = append(k.byFile[s.Origin.File], s)
 		}
 	}
 	return k
 }
 
-// beside returns k without the specs that the restored layer l makes superfluous: those of
+// without returns k without the specs that the restored layer l makes superfluous: those of
 // files and pods that it has.
-func (k kept) beside(l Layer) kept {
-	specs := make(map[string][]*pod.Spec)
-	for file, kept := range k.specs {
+func (k kept) without(l Layer) kept {
+	byFile := make(map[string][]*pod.Spec)
+	for file, kept := range k.byFile {
 		if set := l.lastGoodOf(file); !set.Empty() {
 			continue
 		}
 		for _, s := range kept {
 			if l.pods.winner(identOf(s)) == nil {
-				specs[file] = append(specs[file], s)
+				byFile[file] = append(byFile[file], s)
 			}
 		}
 	}
-	k.specs = specs
+	k.byFile = byFile
 	return k
 }
 
 // pod returns the kept version of a pod, nil for none.
-func (k kept) pod(id ident) *pod.Spec { return k.pods[id.key] }
+func (k kept) pod(id ident) *pod.Spec { return k.byKey[id.key] }

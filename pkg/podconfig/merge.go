@@ -30,13 +30,14 @@ type fold struct {
 	winners sorted.List[*pod.Spec] // for each pod the version that wins, before cycles and bindings
 	ordered sorted.List[*pod.Spec] // those of winners that depend on other pods
 	cycles  cycles
-	// before has the versions that pods on a cycle keep: those that the previous agent
-	// stored; from the second reading of any layer on, those merged before the last reading.
+	// before has the versions that pods on a cycle keep. Until a layer that is ready takes
+	// another step, it has those that the previous agent stored. Then it has the merged pods
+	// before the newest such step.
 	before sorted.List[*pod.Spec]
 
 	bindings bindings
 	// kept has the versions that unbound pods without a merged version get: those that the
-	// previous agent stored. It is empty from the second reading of any layer on.
+	// previous agent stored. It becomes empty when a layer that is ready takes another step.
 	kept sorted.List[*pod.Spec]
 }
 
@@ -159,20 +160,20 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 	winners := make(map[ident][]T, len(ids))
 	fresh := make(map[ident][]Conflict)
 	for _, id := range ids {
-		var won *claim[T]
+		var won *definition[T]
 		var ofID []Conflict
 		for i := range layers {
 			t := of(&layers[i])
-			c := t.winner(id)
-			if c == nil {
+			d := t.winner(id)
+			if d == nil {
 				continue
 			}
 			if won == nil {
-				won = c
+				won = d
 			} else {
 				ofID = append(ofID, Conflict{
 					Kind: id.kind, Key: id.key,
-					Winner: originOf(won.value), Loser: originOf(c.value), Reason: reasonLayer,
+					Winner: originOf(won.value), Loser: originOf(d.value), Reason: reasonLayer,
 				})
 			}
 			ofID = append(ofID, sorted.Run(t.conflicts, id, Conflict.compareTo)...)
@@ -205,8 +206,8 @@ func compareItem[T item](v T, id ident) int { return identOf(v).compare(id) }
 // allIdents returns the idents of a table, sorted.
 func allIdents[T item](t table[T]) []ident {
 	ids := make([]ident, 0, t.winners.Len())
-	for c := range t.winners.All() {
-		ids = append(ids, c.ident())
+	for d := range t.winners.All() {
+		ids = append(ids, d.ident())
 	}
 	return ids
 }

@@ -96,7 +96,7 @@ func file(layer, name string, pods ...string) source.File {
 
 // broken returns a file none of which could be read.
 func broken(name string) source.File {
-	return source.File{File: name, Whole: true, Problems: []pod.Problem{{File: name, Line: 1, Msg: "unexpected end of file"}}}
+	return source.File{File: name, Incomplete: true, Problems: []pod.Problem{{File: name, Line: 1, Msg: "unexpected end of file"}}}
 }
 
 // rejecting returns f with these pods rejected.

@@ -24,9 +24,10 @@ type Config struct {
 	Sources []source.Source
 	// Mode says which updates describe a change.
 	Mode Mode
-	// Kept has the specs in the pod records of the previous agent. From it come the pods
-	// of a file that is broken at the first reading, and the owner of a pod that two files
-	// define (see NewLayer). It must not change after New.
+	// Kept has the specs in the pod records of the previous agent. A file that is broken at
+	// the first reading keeps its pods of Kept, and Kept decides which of two files owns a
+	// pod (see NewLayer). Pods on a cycle and pods that lack an object keep their version of
+	// Kept, too. It must not change after New.
 	Kept []*pod.Spec
 	// Restored has the last good sets that the previous agent stored, by the layer's name.
 	// A layer uses its set until it is ready (C-1.3.8). Kept still decides who owns a pod
@@ -92,8 +93,10 @@ type message struct {
 // next readings wait; none is lost or merged with another (C-1.1.3, C-1.1.4).
 //
 // Before any reading it yields one Batch for each layer with a Restored set, in layer order:
-// a RESTORE of those of the layer's pods that no earlier layer has, or of none. In the other
-// modes a SET replaces a RESTORE that has pods.
+// a RESTORE of those of the layer's pods that no earlier layer has, or of none. If restored
+// pods of an earlier layer are on a cycle with them, or get objects of this layer, updates of
+// these pods come before the RESTORE. In the other modes a SET replaces a RESTORE that has
+// pods.
 //
 // The sequence ends when ctx is done, when the caller leaves the loop, or when every
 // source has ended; no goroutine outlives it. It may be ranged over once, and not

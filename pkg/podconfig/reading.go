@@ -67,14 +67,14 @@ func (r *layerChange) file(l *Layer, old, new *source.File) {
 	before := l.lastGoodOf(new.File)
 	new = keepImmutable(before, new)
 	previous := before
-	if kept := l.kept.specs[new.File]; len(kept) > 0 && !l.state.Ready && !healthy(new) {
+	if kept := l.kept.byFile[new.File]; len(kept) > 0 && !l.state.Ready && !healthy(new) {
 		previous.Pods = kept
 	}
 	after, fits := lastGoodAfter(previous, new)
 	if !fits {
 		edited := *new
 		edited.Problems = append(slices.Clip(edited.Problems), pod.Problem{
-			File: new.File, Msg: "the last good objects and the readable objects of this file together exceed the limit of a file: the last good set of the file stays in use",
+			File: new.File, Msg: "the last good and the readable pods and config objects of this file together exceed the limit of a file: its last good set stays in use",
 			Hint: "fix the other problems of the file",
 		})
 		new = &edited
@@ -150,7 +150,7 @@ func filesWithRejected(problems sorted.List[fileProblems]) func(ident) string {
 
 // healthy reports whether a file was read completely and without problems.
 func healthy(f *source.File) bool {
-	return !f.Whole && len(f.Broken) == 0 && len(f.Problems) == 0
+	return !f.Incomplete && len(f.Broken) == 0 && len(f.Problems) == 0
 }
 
 // lastGoodAfter returns the last good set of a file after a reading. It has the pods and
@@ -158,8 +158,9 @@ func healthy(f *source.File) bool {
 // that the reading lacks: a broken file removes nothing (I9, F40). An unchanged item keeps
 // its pointer.
 //
-// If both together exceed the limit of a file, it returns before and false. Otherwise a
-// broken file that has other pods at each reading would make the set grow without end.
+// If both together exceed the limit of a file, it returns before and false. Without this
+// limit, a broken file that has other pods at each reading would make the set grow without
+// end.
 func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSet, fits bool) {
 	after = pod.LastGoodSet{File: f.File, Pods: share(before.Pods, f.Pods), Objects: share(before.Objects, f.Objects)}
 	if healthy(f) {
@@ -280,7 +281,7 @@ func differing[T item](a, b []T) []ident {
 
 // sameReading reports whether two readings of a file are equal.
 func sameReading(a, b *source.File) bool {
-	return a.Whole == b.Whole &&
+	return a.Incomplete == b.Incomplete &&
 		sameItems(a.Pods, b.Pods) && sameItems(a.Objects, b.Objects) &&
 		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
 }

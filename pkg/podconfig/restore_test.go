@@ -220,12 +220,11 @@ func TestF43_RestoredOwner(t *testing.T) {
 	}
 }
 
-// TestI9_KeptStandsBesideASetThatHasNothingOfItsFile: the agent was killed before it
-// wrote the set, or a part of it is damaged; and the file is broken now. Its running
-// pods stay.
+// TestI9_RestoredSetLacksABrokenFile_PodsOfTheFileStay: the agent was killed before it wrote
+// the set, or a part of the set is damaged, and the file is broken now. Its running pods stay.
 //
 // Shows: I9
-func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
+func TestI9_RestoredSetLacksABrokenFile_PodsOfTheFileStay(t *testing.T) {
 	kept := slices.Concat(file(one, "a", "A1").Pods, file(one, "b", "B1").Pods, file(one, "c", "C1").Pods, file(one, "d", "D1").Pods)
 	l := NewLayer(one, kept).Restore(lastGoodOf(file(one, "a", "A2"), file(one, "c", "E1"), file(one, "e", "D1")))
 	check(t, "restored", places(l.specs()), "A2=a D1=e E1=c")
@@ -235,11 +234,11 @@ func TestI9_KeptStandsBesideASetThatHasNothingOfItsFile(t *testing.T) {
 	check(t, "gone", places(l.Read(set(file(one, "e", "D1")), noon).specs()), "D1=e")
 }
 
-// TestC_1_3_8_OnceStandsOnRestored: a layer that cannot be read keeps the set of the
-// previous agent.
+// TestC_1_3_8_Once_UnreadableLayer_UsesItsRestoredSet: a layer that cannot be read uses the
+// set that the previous agent stored.
 //
 // Shows: C-1.3.8
-func TestC_1_3_8_OnceStandsOnRestored(t *testing.T) {
+func TestC_1_3_8_Once_UnreadableLayer_UsesItsRestoredSet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()

@@ -44,8 +44,8 @@ type PodUpdate struct {
 	Old []*pod.Spec
 }
 
-// Batch is the effect of one reading of one source: updates in the kubelet's order
-// (C-1.2.10), and the merged state after them. A batch without updates reports other
+// Batch is the effect of one reading of one source: updates layer by layer, within a layer
+// in the kubelet's order (C-1.2.10), and the merged state after them. A batch without updates reports other
 // changes, as of problems, conflicts or staleness.
 type Batch struct {
 	Updates []PodUpdate

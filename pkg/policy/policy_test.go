@@ -69,8 +69,8 @@ func judgedBy(t testing.TB, p *policy.Policy, kind, location string, f source.Fi
 func refused(t testing.TB, p *policy.Policy, s *pod.Spec) []string {
 	t.Helper()
 	f := judgedBy(t, p, "file", "/m", source.File{File: s.Origin.File, Pods: []*pod.Spec{s}})
-	if rejected := len(f.Problems) > 0; rejected != (len(f.Pods) == 0) || rejected != slices.Equal(f.Broken, []pod.Key{s.Key}) || f.Whole {
-		t.Fatalf("%d pods, broken %v, whole %t with problems %q", len(f.Pods), f.Broken, f.Whole, f.Problems)
+	if rejected := len(f.Problems) > 0; rejected != (len(f.Pods) == 0) || rejected != slices.Equal(f.Broken, []pod.Key{s.Key}) || f.Incomplete {
+		t.Fatalf("%d pods, broken %v, incomplete %t with problems %q", len(f.Pods), f.Broken, f.Incomplete, f.Problems)
 	}
 	var all []string
 	for _, problem := range f.Problems {

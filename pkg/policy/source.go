@@ -125,7 +125,7 @@ func compareFile(f source.File, name string) int { return strings.Compare(f.File
 
 // same reports whether two readings of a file are one.
 func same(a, b *source.File) bool {
-	return a.Whole == b.Whole && sameSlice(a.Pods, b.Pods) && sameSlice(a.Objects, b.Objects) && sameSlice(a.Problems, b.Problems) && sameSlice(a.Broken, b.Broken)
+	return a.Incomplete == b.Incomplete && sameSlice(a.Pods, b.Pods) && sameSlice(a.Objects, b.Objects) && sameSlice(a.Problems, b.Problems) && sameSlice(a.Broken, b.Broken)
 }
 
 func sameSlice[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }

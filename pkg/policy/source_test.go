@@ -132,7 +132,7 @@ func TestStructureIsShared(t *testing.T) {
 						{Key: pod.Key{Namespace: "default", Name: name}, Hash: fmt.Sprint(revision)}, {Key: pod.Key{Namespace: "evil", Name: name}, Hash: fmt.Sprint(revision)},
 					}
 				case "whole":
-					f.Pods, f.Whole = nil, revision%2 == 0
+					f.Pods, f.Incomplete = nil, revision%2 == 0
 				case "gone":
 					b.Remove(name)
 					continue
@@ -218,7 +218,7 @@ func check(t *rapid.T, was, is source.Snapshot) (refusals bool) {
 				objects = append(objects, o)
 			}
 		}
-		if got.File != f.File || got.Whole != f.Whole || !slices.Equal(got.Pods, pods) || !slices.Equal(got.Objects, objects) || !slices.Equal(got.Broken, broken) ||
+		if got.File != f.File || got.Incomplete != f.Incomplete || !slices.Equal(got.Pods, pods) || !slices.Equal(got.Objects, objects) || !slices.Equal(got.Broken, broken) ||
 			len(got.Problems) != problems || !slices.Equal(got.Problems[:len(f.Problems)], f.Problems) {
 			t.Fatalf("%s: %+v", f.File, got)
 		}

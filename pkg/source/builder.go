@@ -46,7 +46,7 @@ func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	b.note(was.Pods, f.Pods)
 	b.note(before, after)
 	b.lastGood[f.File] = after
-	if !f.Whole || len(f.Objects) > 0 {
+	if !f.Incomplete || len(f.Objects) > 0 {
 		b.objects[f.File] = f.Objects
 	}
 	if !sameNotices {
@@ -86,7 +86,7 @@ func (b *Builder) Skip(skipped []pod.Problem) {
 // Worsens reports whether f is worse than the set: it has problems, or it lacks a pod
 // of f.File. A source may wait before it accepts such a reading.
 func (b *Builder) Worsens(f File) bool {
-	if f.Whole || len(f.Problems) > 0 || len(f.Broken) > 0 {
+	if f.Incomplete || len(f.Problems) > 0 || len(f.Broken) > 0 {
 		return true
 	}
 	if len(b.lastGood[f.File]) == 0 {
@@ -207,7 +207,7 @@ func (b *Builder) note(was, is []*pod.Spec) {
 // then. They are the pods of f and, while f has any problem, all others of before. Where
 // that exceeds the limit of a file, it returns only before, as podconfig does.
 func lastGoodPods(before []*pod.Spec, f File) []*pod.Spec {
-	if len(before) == 0 || (!f.Whole && len(f.Problems)+len(f.Broken) == 0) {
+	if len(before) == 0 || (!f.Incomplete && len(f.Problems)+len(f.Broken) == 0) {
 		return f.Pods
 	}
 	has := make(map[pod.Key]bool, len(f.Pods))
@@ -269,7 +269,7 @@ func shareObjects(old, objects []*pod.Object) []*pod.Object {
 }
 
 func sameFile(a, b *File) bool {
-	return a.Whole == b.Whole && slices.EqualFunc(a.Pods, b.Pods, samePod) && slices.EqualFunc(a.Objects, b.Objects, sameObject) &&
+	return a.Incomplete == b.Incomplete && slices.EqualFunc(a.Pods, b.Pods, samePod) && slices.EqualFunc(a.Objects, b.Objects, sameObject) &&
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.Broken, b.Broken)
 }
 

@@ -98,11 +98,11 @@ func TestPutUnchangedAllocatesNothing(t *testing.T) {
 
 func TestFilesOfPutsTogether(t *testing.T) {
 	l := FilesOf(
-		File{File: "b", Pods: []*pod.Spec{spec("b", "one", "1")}, Whole: true},
+		File{File: "b", Pods: []*pod.Spec{spec("b", "one", "1")}, Incomplete: true},
 		File{File: "a"},
 		File{File: "b", Pods: []*pod.Spec{spec("b", "two", "1")}, Broken: []pod.Key{{Name: "x"}}},
 	)
-	if l.Len() != 2 || l.At(0).File != "a" || len(l.At(1).Pods) != 2 || !l.At(1).Whole || len(l.At(1).Broken) != 1 {
+	if l.Len() != 2 || l.At(0).File != "a" || len(l.At(1).Pods) != 2 || !l.At(1).Incomplete || len(l.At(1).Broken) != 1 {
 		t.Errorf("%+v", l.Slice())
 	}
 }

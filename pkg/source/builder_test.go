@@ -84,7 +84,7 @@ func TestBuilderSharesPointersAcrossABrokenReading(t *testing.T) {
 	if b.Put(File{File: "a", Pods: []*pod.Spec{spec("a", "one", "1"), spec("a", "two", "1")}}, nil) || b.Dirty() {
 		t.Error("an equal reading counts as a change")
 	}
-	b.Put(File{File: "a", Whole: true, Problems: []pod.Problem{{File: "a", Msg: "garbage"}}}, nil)
+	b.Put(File{File: "a", Incomplete: true, Problems: []pod.Problem{{File: "a", Msg: "garbage"}}}, nil)
 	b.Snapshot()
 	b.Put(File{File: "a", Pods: []*pod.Spec{spec("a", "one", "1"), spec("a", "two", "2")}}, nil)
 	last := b.Snapshot()
@@ -101,7 +101,7 @@ func TestBuilderSharesPointersAcrossABrokenReading(t *testing.T) {
 //
 // Shows: I9
 func TestI9_BuilderNamesKeysThatStopStanding(t *testing.T) {
-	broken := File{File: "a", Whole: true, Problems: []pod.Problem{{Msg: "garbage"}}}
+	broken := File{File: "a", Incomplete: true, Problems: []pod.Problem{{Msg: "garbage"}}}
 	for name, end := range map[string]func(*Builder){
 		"the file is mended without it": func(b *Builder) { b.Put(File{File: "a"}, nil) },
 		"the file is removed":           func(b *Builder) { b.Remove("a") },

@@ -54,9 +54,9 @@ type File struct {
 	Pods     []*pod.Spec
 	Objects  []*pod.Object
 	Problems []pod.Problem
-	// Whole says that the file could not be read or decoded completely; Pods and
-	// Objects hold the readable part.
-	Whole bool
+	// Incomplete says that the file could not be read or decoded completely. Pods and
+	// Objects have the readable part.
+	Incomplete bool
 	// Broken names pods that the file holds but that are rejected.
 	Broken []pod.Key
 }
@@ -76,7 +76,7 @@ func FilesOf(files ...File) sorted.List[File] {
 		last.Objects = append(slices.Clip(last.Objects), f.Objects...)
 		last.Problems = append(slices.Clip(last.Problems), f.Problems...)
 		last.Broken = append(slices.Clip(last.Broken), f.Broken...)
-		last.Whole = last.Whole || f.Whole
+		last.Incomplete = last.Incomplete || f.Incomplete
 	}
 	return sorted.Of(out...)
 }

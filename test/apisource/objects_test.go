@@ -52,7 +52,7 @@ func holds(w sourcetest.Result) string {
 	var out []string
 	for f := range w.Files.All() {
 		_, name, _ := strings.Cut(f.File, "#")
-		if f.Whole {
+		if f.Incomplete {
 			out = append(out, fmt.Sprintf("!%s: %v", name, f.Problems))
 		}
 		for _, o := range f.Objects {

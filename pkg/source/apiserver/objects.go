@@ -233,7 +233,7 @@ func (r *run) markUnanswered() {
 }
 
 func unread(file, why string) source.File {
-	return source.File{File: file, Whole: true, Problems: []pod.Problem{{File: file, Msg: "cannot be read: " + why}}}
+	return source.File{File: file, Incomplete: true, Problems: []pod.Problem{{File: file, Msg: "cannot be read: " + why}}}
 }
 
 // await waits for first answers. It reports whether ctx goes on.

@@ -49,7 +49,7 @@ func holds(w sourcetest.Result) string {
 	var out []string
 	for f := range w.Files.All() {
 		_, name, _ := strings.Cut(f.File, "#")
-		if f.Whole {
+		if f.Incomplete {
 			out = append(out, "!"+name)
 		}
 		for _, o := range f.Objects {

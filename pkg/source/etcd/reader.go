@@ -233,7 +233,7 @@ func (r *reader) put(c change) {
 		return
 	}
 	if c.tooLarge || len(c.value) > ValueLimit {
-		r.set.Put(source.File{File: c.key, Whole: true, Problems: []pod.Problem{tooLarge(c.key)}}, nil)
+		r.set.Put(source.File{File: c.key, Incomplete: true, Problems: []pod.Problem{tooLarge(c.key)}}, nil)
 		return
 	}
 	f, notices := r.cfg.Parse(c.value, c.key)

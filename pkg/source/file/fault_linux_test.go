@@ -37,7 +37,7 @@ func TestF41_AllGarbageKeepsEveryFileInTheSet(t *testing.T) {
 			t.Fatalf("%d files in the set: %q", w.Files.Len(), w.Contents())
 		}
 		for f := range w.Files.All() {
-			if !f.Whole && len(f.Pods) != 1 {
+			if !f.Incomplete && len(f.Pods) != 1 {
 				t.Fatalf("%s is whole and lost its pod", f.File)
 			}
 		}

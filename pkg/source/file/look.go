@@ -268,7 +268,7 @@ func (l *look) putUntrusted(path string, st state, bad violation) {
 		return
 	}
 	l.entries[path] = &entry{id: st.id}
-	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{bad.at(path, Refuse)}}, nil)
+	l.set.Put(source.File{File: path, Incomplete: true, Problems: []pod.Problem{bad.at(path, Refuse)}}, nil)
 }
 
 // read accepts the content of f, or keeps the reading before for now. c is the
@@ -325,7 +325,7 @@ func (l *look) refuse(path string, id identity, problem *pod.Problem, now time.T
 	delete(l.pending, path)
 	// A state that could not be read is not trusted: it is tried again at every look.
 	l.entries[path] = &entry{id: id}
-	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{*problem}}, nil)
+	l.set.Put(source.File{File: path, Incomplete: true, Problems: []pod.Problem{*problem}}, nil)
 }
 
 // vanish notes that path is away; checkGone removes it later.

@@ -95,7 +95,7 @@ func (l *look) reportPending(path string, p *pending) {
 	}
 	p.reported = true
 	l.entries[path] = &entry{id: p.id}
-	l.set.Put(source.File{File: path, Whole: true, Problems: []pod.Problem{{
+	l.set.Put(source.File{File: path, Incomplete: true, Problems: []pod.Problem{{
 		File: path, Msg: "is still being written",
 		Hint: "it is read once its writer closes it",
 	}}}, nil)

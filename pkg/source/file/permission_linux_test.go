@@ -127,7 +127,7 @@ func TestPermissionsOfFilesAreRefused(t *testing.T) {
 			w := p.listen(recursive).Set()
 			w.Holds(t, "good", "!")
 			for f := range w.Files.All() {
-				if !f.Whole {
+				if !f.Incomplete {
 					continue
 				}
 				got := f.Problems[0].Msg + " (" + f.Problems[0].Hint + ")"

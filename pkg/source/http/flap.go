@@ -47,7 +47,7 @@ func versionOf(f source.File) version {
 
 // harmless reports whether f changes none of the last good set, so that it may be
 // yielded each time.
-func harmless(f source.File) bool { return f.Whole && len(f.Pods)+len(f.Objects) == 0 }
+func harmless(f source.File) bool { return f.Incomplete && len(f.Pods)+len(f.Objects) == 0 }
 
 // pacer decides when a served version takes effect (F63). A version that was not in
 // force lately does at once, and so does the first return to an earlier one, which is a

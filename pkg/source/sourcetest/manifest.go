@@ -29,7 +29,7 @@ func Parse(kind, location string) func(data []byte, file string) (source.File, [
 		f := source.File{File: file}
 		var notices []pod.Problem
 		if len(data) == 0 {
-			return source.File{File: file, Whole: true, Problems: []pod.Problem{{File: file, Msg: "is empty"}}}, nil
+			return source.File{File: file, Incomplete: true, Problems: []pod.Problem{{File: file, Msg: "is empty"}}}, nil
 		}
 		for i, line := range strings.Split(strings.TrimRight(string(data), "\n"), "\n") {
 			word, rest, _ := strings.Cut(line, " ")
@@ -51,7 +51,7 @@ func Parse(kind, location string) func(data []byte, file string) (source.File, [
 				f.Problems = append(f.Problems, problem)
 			default:
 				problem.Msg = "is not a manifest"
-				return source.File{File: file, Whole: true, Problems: []pod.Problem{problem}}, nil
+				return source.File{File: file, Incomplete: true, Problems: []pod.Problem{problem}}, nil
 			}
 		}
 		return f, notices

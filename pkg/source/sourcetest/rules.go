@@ -74,7 +74,7 @@ func garbageAtFirst(t *testing.T, f Fixture) {
 func hasProblem(t *testing.T, w Result) {
 	t.Helper()
 	for file := range w.Files.All() {
-		if (file.Whole || len(file.Broken) > 0) && (len(file.Problems) == 0 || file.Problems[0].Msg == "" || file.Problems[0].File == "") {
+		if (file.Incomplete || len(file.Broken) > 0) && (len(file.Problems) == 0 || file.Problems[0].Msg == "" || file.Problems[0].File == "") {
 			t.Errorf("%s is broken and has no problem: %+v", file.File, file.Problems)
 		}
 	}

@@ -199,12 +199,12 @@ func (l *Listener) Ended() {
 // Leave ends the context of the sequence.
 func (l *Listener) Leave() { l.cancel() }
 
-// Contents returns the content of w: "name" per pod, "!file" per Whole file, "?name"
+// Contents returns the content of w: "name" per pod, "!file" per incomplete file, "?name"
 // per rejected pod; sorted.
 func (w Result) Contents() []string {
 	out := []string{}
 	for f := range w.Files.All() {
-		if f.Whole {
+		if f.Incomplete {
 			out = append(out, "!")
 		}
 		for _, p := range f.Pods {

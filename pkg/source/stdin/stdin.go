@@ -68,7 +68,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 func (s *Source) decode(data []byte) (source.File, []pod.Problem) {
 	if int64(len(data)) > s.limit {
 		problem := pod.Problem{File: "-", Msg: "is larger than " + size(s.limit) + ", the limit for standard input"}
-		return source.File{File: "-", Whole: true, Problems: []pod.Problem{problem}}, nil
+		return source.File{File: "-", Incomplete: true, Problems: []pod.Problem{problem}}, nil
 	}
 	f, notices := s.parse(data, "-")
 	f.File = "-"

@@ -18,7 +18,7 @@ const kindPod = "Pod"
 // Why the winner of a Conflict won (Conflict.Reason).
 const (
 	reasonLayer = "earlier layer wins"
-	reasonOwner = "running owner stays"
+	reasonOwner = "the file that had it first stays"
 	reasonPath  = "first path in byte order"
 	reasonFile  = "first in the file"
 )
@@ -98,32 +98,32 @@ func sameContent[T item](a, b T) bool {
 	return false
 }
 
-// claim is one definition of an ident in one file. The claim that the layer uses is the
+// definition is one definition of an ident in one file. The one that the layer uses is the
 // winner, and its file is the owner of the ident.
-type claim[T item] struct {
+type definition[T item] struct {
 	value T
 	file  string
-	index int // position among the file's claims on the ident
+	index int // position among the file's definitions of the ident
 }
 
-func (c claim[T]) ident() ident { return identOf(c.value) }
+func (d definition[T]) ident() ident { return identOf(d.value) }
 
-func (c claim[T]) compare(o claim[T]) int {
-	return cmp.Or(strings.Compare(c.file, o.file), cmp.Compare(c.index, o.index))
+func (d definition[T]) compare(o definition[T]) int {
+	return cmp.Or(strings.Compare(d.file, o.file), cmp.Compare(d.index, o.index))
 }
 
-// compareTo orders claims by their ident.
-func (c claim[T]) compareTo(id ident) int { return c.ident().compare(id) }
+// compareTo orders definitions by their ident.
+func (d definition[T]) compareTo(id ident) int { return d.ident().compare(id) }
 
 // compareTo orders conflicts by their ident.
 func (c Conflict) compareTo(id ident) int { return ident{c.Kind, c.Key}.compare(id) }
 
-// table has all claims of one layer on pods, or on objects, and the winners. It is
+// table has all definitions of pods, or of objects, in one layer, and the winners. It is
 // immutable.
 type table[T item] struct {
-	claims    sorted.List[claim[T]] // by ident, file, index
-	winners   sorted.List[claim[T]] // by ident, one for each
-	conflicts sorted.List[Conflict] // by ident
+	definitions sorted.List[definition[T]] // by ident, file, index
+	winners     sorted.List[definition[T]] // by ident, one for each
+	conflicts   sorted.List[Conflict]      // by ident
 }
 
 // change is the effect of one reading on a table.
@@ -138,31 +138,31 @@ type change[T item] struct {
 	successor func(ident) string
 }
 
-// apply returns the table after a reading, the idents that changed in it, and the claims
-// of successors.
-func (t table[T]) apply(c change[T]) (next table[T], touched []ident, takenOver []claim[T]) {
+// apply returns the table after a reading, the idents that changed in it, and the
+// definitions that successors took over.
+func (t table[T]) apply(c change[T]) (next table[T], touched []ident, takenOver []definition[T]) {
 	if len(c.ids) == 0 {
 		return t, nil, nil
 	}
 	ids := sortedIdents(c.ids)
-	fresh := t.claimsAfter(c, ids)
+	fresh := t.definitionsAfter(c, ids)
 	for _, id := range ids {
-		before := sorted.Run(t.claims, id, claim[T].compareTo)
+		before := sorted.Run(t.definitions, id, definition[T].compareTo)
 		if len(fresh[id]) == 0 && c.successor != nil {
 			if won, file := t.winner(id), c.successor(id); won != nil && file != "" {
-				moved := claim[T]{value: won.value, file: file}
-				fresh[id] = []claim[T]{moved}
+				moved := definition[T]{value: won.value, file: file}
+				fresh[id] = []definition[T]{moved}
 				takenOver = append(takenOver, moved)
 			}
 		}
-		if !slices.EqualFunc(before, fresh[id], func(a, b claim[T]) bool { return a.value == b.value && a.file == b.file }) {
+		if !slices.EqualFunc(before, fresh[id], func(a, b definition[T]) bool { return a.value == b.value && a.file == b.file }) {
 			touched = append(touched, id)
 		}
 	}
 	if len(touched) == 0 {
 		return t, nil, nil
 	}
-	winners := make(map[ident][]claim[T], len(touched))
+	winners := make(map[ident][]definition[T], len(touched))
 	conflicts := make(map[ident][]Conflict)
 	for _, id := range touched {
 		if len(fresh[id]) == 0 {
@@ -173,28 +173,28 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, takenOver 
 			kept = c.kept(id)
 		}
 		won := choose(fresh[id], t.winner(id), kept)
-		winners[id] = []claim[T]{won}
+		winners[id] = []definition[T]{won}
 		if len(fresh[id]) > 1 {
 			conflicts[id] = conflictsOf(fresh[id], won)
 		}
 	}
-	next.claims = sorted.Patch(t.claims, touched, claim[T].compareTo, from(fresh))
+	next.definitions = sorted.Patch(t.definitions, touched, definition[T].compareTo, from(fresh))
 	next.conflicts = t.conflicts
 	if len(conflicts) > 0 || t.conflicts.Len() > 0 {
 		next.conflicts = sorted.Patch(t.conflicts, touched, Conflict.compareTo, from(conflicts))
 	}
-	if next.winners = next.claims; next.conflicts.Len() > 0 { // without conflicts every claim wins
-		next.winners = sorted.Patch(t.winners, touched, claim[T].compareTo, from(winners))
+	if next.winners = next.definitions; next.conflicts.Len() > 0 { // without conflicts every definition wins
+		next.winners = sorted.Patch(t.winners, touched, definition[T].compareTo, from(winners))
 	}
 	return next, touched, takenOver
 }
 
-// claimsAfter returns the claims on each of ids after the change c.
-func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
-	fresh := make(map[ident][]claim[T], len(ids))
+// definitionsAfter returns the definitions of each of ids after the change c.
+func (t table[T]) definitionsAfter(c change[T], ids []ident) map[ident][]definition[T] {
+	fresh := make(map[ident][]definition[T], len(ids))
 	for _, id := range ids {
 		fresh[id] = nil
-		for _, old := range sorted.Run(t.claims, id, claim[T].compareTo) {
+		for _, old := range sorted.Run(t.definitions, id, definition[T].compareTo) {
 			if _, differs := c.files[old.file]; !differs {
 				fresh[id] = append(fresh[id], old)
 			}
@@ -206,89 +206,89 @@ func (t table[T]) claimsAfter(c change[T], ids []ident) map[ident][]claim[T] {
 			if len(ids) <= 8 && !slices.Contains(ids, id) { // hashing every name of a large file costs more
 				continue
 			}
-			claims, asked := fresh[id]
+			definitions, asked := fresh[id]
 			if !asked {
 				continue
 			}
-			fresh[id] = append(claims, claim[T]{value: v, file: file, index: i})
+			fresh[id] = append(definitions, definition[T]{value: v, file: file, index: i})
 		}
 	}
-	for _, claims := range fresh {
-		slices.SortFunc(claims, claim[T].compare)
+	for _, definitions := range fresh {
+		slices.SortFunc(definitions, definition[T].compare)
 	}
 	return fresh
 }
 
-// winner returns the winning claim on id, nil when there is none.
-func (t table[T]) winner(id ident) *claim[T] {
-	if won, known := sorted.Find(t.winners, id, claim[T].compareTo); known {
+// winner returns the winning definition of id, nil when there is none.
+func (t table[T]) winner(id ident) *definition[T] {
+	if won, known := sorted.Find(t.winners, id, definition[T].compareTo); known {
 		return &won
 	}
 	return nil
 }
 
-// choose returns the claim that wins. claims has at least one, sorted by file and index.
-// before is the winner of the last reading, nil for none; kept is the version that the
-// previous agent stored, nil for none. The first of these that exists wins:
+// choose returns the definition that wins. There is at least one; they are sorted by file and
+// index. before is the winner of the last reading, nil for none; kept is the version that
+// the previous agent stored, nil for none. The first of these that exists wins:
 //
-//	with before:             a claim of its file                  the owner stays (F43)
-//	                         a claim with its content             its file was renamed
-//	without before but kept: a claim of a file that has it unchanged
-//	                         a claim of the file that it came from
-//	in any case:             the first claim, by path in byte order
+//	with before:             one in its file                      the owner stays (F43)
+//	                         one with its content                 its file was renamed
+//	without before but kept: one in a file that has it unchanged
+//	                         one in the file that it came from
+//	in any case:             the first one, by path in byte order
 //
-// Of several claims of one file the first one wins (C-1.2.2).
-func choose[T item](claims []claim[T], before *claim[T], kept T) claim[T] {
+// Of several definitions of one file the first one wins (C-1.2.2).
+func choose[T item](definitions []definition[T], before *definition[T], kept T) definition[T] {
 	if before != nil {
-		for _, c := range claims {
-			if c.file == before.file {
-				return c
+		for _, d := range definitions {
+			if d.file == before.file {
+				return d
 			}
 		}
-		for i, c := range claims {
-			if sameContent(before.value, c.value) && (i == 0 || claims[i-1].file != c.file) {
-				return c
+		for i, d := range definitions {
+			if sameContent(before.value, d.value) && (i == 0 || definitions[i-1].file != d.file) {
+				return d
 			}
 		}
-		return claims[0]
+		return definitions[0]
 	}
 	var none T
 	if kept == none {
-		return claims[0]
+		return definitions[0]
 	}
-	for _, c := range claims {
-		if identical(kept, c.value) {
-			return firstOf(claims, c.file)
+	for _, d := range definitions {
+		if identical(kept, d.value) {
+			return firstOf(definitions, d.file)
 		}
 	}
 	file := originOf(kept).File
-	for _, c := range claims {
-		if c.file == file || originOf(c.value).File == file {
-			return firstOf(claims, c.file)
+	for _, d := range definitions {
+		if d.file == file || originOf(d.value).File == file {
+			return firstOf(definitions, d.file)
 		}
 	}
-	return claims[0]
+	return definitions[0]
 }
 
-// firstOf returns the first claim of file, which has one.
-func firstOf[T item](claims []claim[T], file string) claim[T] {
-	i := slices.IndexFunc(claims, func(c claim[T]) bool { return c.file == file })
-	return claims[i]
+// firstOf returns the first definition of file, which has one.
+func firstOf[T item](definitions []definition[T], file string) definition[T] {
+	i := slices.IndexFunc(definitions, func(d definition[T]) bool { return d.file == file })
+	return definitions[i]
 }
 
-// conflictsOf returns a conflict for every claim but the winner.
-func conflictsOf[T item](claims []claim[T], won claim[T]) []Conflict {
+// conflictsOf returns a conflict for each definition except the winner.
+func conflictsOf[T item](definitions []definition[T], won definition[T]) []Conflict {
 	var out []Conflict
-	for _, c := range claims {
-		if c.file == won.file && c.index == won.index {
+	for _, d := range definitions {
+		if d.file == won.file && d.index == won.index {
 			continue
 		}
-		id := c.ident()
-		conflict := Conflict{Kind: id.kind, Key: id.key, Winner: originOf(won.value), Loser: originOf(c.value)}
+		id := d.ident()
+		conflict := Conflict{Kind: id.kind, Key: id.key, Winner: originOf(won.value), Loser: originOf(d.value)}
 		switch {
-		case c.file == won.file:
+		case d.file == won.file:
 			conflict.Reason = reasonFile
-		case won.file != claims[0].file:
+		case won.file != definitions[0].file:
 			conflict.Reason = reasonOwner
 		default:
 			conflict.Reason = reasonPath
