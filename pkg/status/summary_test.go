@@ -35,10 +35,10 @@ func TestSummaryStatuses(t *testing.T) {
 		return list
 	}
 	for _, c := range []struct {
-		name   string
-		status v1.PodStatus
-		gone   bool
-		want   string
+		name    string
+		status  v1.PodStatus
+		deleted bool
+		want    string
 	}{
 		{"no status", v1.PodStatus{}, false, "0/2 "},
 		{"pending", v1.PodStatus{Phase: v1.PodPending}, false, "0/2 Pending"},
@@ -61,14 +61,14 @@ func TestSummaryStatuses(t *testing.T) {
 		{"init container out of memory", v1.PodStatus{Phase: v1.PodFailed, InitContainerStatuses: cs(ended(0, "Completed"), ended(137, "OOMKilled"))}, false, "0/2 Init:OOMKilled"},
 		{"init container ended by a signal", v1.PodStatus{Phase: v1.PodFailed, InitContainerStatuses: cs(v1.ContainerState{Terminated: &v1.ContainerStateTerminated{ExitCode: 1, Signal: 9}})}, false, "0/2 Init:Signal:9"},
 		{"init containers are done", v1.PodStatus{Phase: v1.PodPending, Conditions: initialised, InitContainerStatuses: cs(ended(0, "Completed"), ended(0, "Completed")), ContainerStatuses: cs(waiting("PodInitializing"), waiting("PodInitializing"))}, false, "0/2 PodInitializing"},
-		{"waits for another pod", v1.PodStatus{Phase: v1.PodPending, Message: "waits for pod db to be ready", Conditions: initialised, ContainerStatuses: cs(waiting("ContainerCreating"))}, false, "0/2 ContainerCreating"},
+		{"waits for another pod", v1.PodStatus{Phase: v1.PodPending, Reason: status.WaitsForPod, Message: "waits for pod db to be ready", Conditions: initialised, ContainerStatuses: cs(waiting("ContainerCreating"))}, false, "0/2 WaitsForPod"},
 		{"rejected permanently", v1.PodStatus{Phase: v1.PodFailed, Reason: "OutOfcpu"}, false, "0/2 OutOfcpu"},
-		{"ended while it goes", v1.PodStatus{Phase: v1.PodFailed, Conditions: initialised, ContainerStatuses: cs(ended(143, "Error"))}, true, "0/2 Error"},
+		{"failed while it is being deleted", v1.PodStatus{Phase: v1.PodFailed, Conditions: initialised, ContainerStatuses: cs(ended(143, "Error"))}, true, "0/2 Error"},
 		{"node lost", v1.PodStatus{Phase: v1.PodRunning, Reason: "NodeLost"}, true, "0/2 Unknown"},
 		{"terminating", v1.PodStatus{Phase: v1.PodRunning, Conditions: ready, ContainerStatuses: cs(running, running)}, true, "2/2 Terminating"},
 	} {
 		p := v1.Pod{Spec: v1.PodSpec{InitContainers: make([]v1.Container, 2), Containers: make([]v1.Container, 2)}, Status: c.status}
-		if c.gone {
+		if c.deleted {
 			p.DeletionTimestamp = &now
 		}
 		l := status.Summary(p)
