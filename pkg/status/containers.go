@@ -40,7 +40,7 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	r, ok := b.Container(c.Name)
 	switch {
 	case ok:
-		b.fromRecord(&st, c, r)
+		b.fromContainer(&st, c, r)
 	case b.removedToRestart(&st):
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name]) // C-1.26.4
@@ -60,9 +60,9 @@ func (b *build) initContainer(c *v1.Container) v1.ContainerStatus {
 	sidecar := pod.Restartable(c)
 	switch {
 	case ok && (b.InSandbox(r) || b.have.Sandbox == nil):
-		b.fromRecord(&st, c, r)
+		b.fromContainer(&st, c, r)
 	case !ok && b.removedToRestart(&st):
-	case !ok && !sidecar && !b.exitedByRule && b.initDone && len(b.have.Containers) > 0:
+	case !ok && !sidecar && !b.triggersRestartAll && b.initDone && len(b.have.Containers) > 0:
 		if b.old[c.Name].State.Terminated != nil {
 			keepEnd(&st, b.old[c.Name])
 		} else {
@@ -100,7 +100,7 @@ func (b *build) ephemeral(e *v1.EphemeralContainer) v1.ContainerStatus {
 	r, ok := b.Container(c.Name)
 	switch {
 	case ok:
-		b.fromRecord(&st, c, r)
+		b.fromContainer(&st, c, r)
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name])
 	default:
@@ -125,9 +125,9 @@ func (b *build) newStatus(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// fromRecord fills in what the runtime shows of the newest container (C-1.26.1), and how the
+// fromContainer fills in what the runtime shows of the newest container (C-1.26.1), and how the
 // one before it exited (C-1.26.5).
-func (b *build) fromRecord(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
+func (b *build) fromContainer(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	st.ContainerID = b.containerID(r)
 	st.Image = cmp.Or(r.Image, st.Image)
 	st.ImageID = r.ImageID

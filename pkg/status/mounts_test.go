@@ -18,11 +18,11 @@ import (
 // Shows: C-1.37.8
 func TestC_1_37_8_MountsOfAContainer(t *testing.T) {
 	t.Parallel()
-	const mounts = "volumeMounts: [{name: v, mountPath: /w}, {name: v, mountPath: /r, readOnly: true}, {name: v, mountPath: e, readOnly: true, recursiveReadOnly: Enabled}, " +
+	const spec = "volumeMounts: [{name: v, mountPath: /w}, {name: v, mountPath: /r, readOnly: true}, {name: v, mountPath: e, readOnly: true, recursiveReadOnly: Enabled}, " +
 		"{name: v, mountPath: /p, readOnly: true, recursiveReadOnly: IfPossible}, {name: v, mountPath: /d, readOnly: true, recursiveReadOnly: Disabled}, " +
 		"{name: v, mountPath: /x, readOnly: true, recursiveReadOnly: Enabled, mountPropagation: HostToContainer}]"
-	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i, " + mounts + "}]\n" +
-		"  containers: [{name: a, image: a, " + mounts + "}, {name: none, image: b}]\n  ephemeralContainers: [{name: e, image: e, " + mounts + "}]\n"))
+	want, err := plantest.Spec([]byte("metadata: {name: p}\nspec:\n  restartPolicy: Never\n  initContainers: [{name: init, image: i, " + spec + "}]\n" +
+		"  containers: [{name: a, image: a, " + spec + "}, {name: none, image: b}]\n  ephemeralContainers: [{name: e, image: e, " + spec + "}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,8 +35,8 @@ func TestC_1_37_8_MountsOfAContainer(t *testing.T) {
 		}
 		return got
 	}
-	says := func(possible v1.RecursiveReadOnlyMode) map[string][]v1.VolumeMountStatus {
-		told := []v1.VolumeMountStatus{
+	wanted := func(possible v1.RecursiveReadOnlyMode) map[string][]v1.VolumeMountStatus {
+		mounts := []v1.VolumeMountStatus{
 			{Name: "v", MountPath: "/w"},
 			{Name: "v", MountPath: "/r", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyDisabled)},
 			{Name: "v", MountPath: "e", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyEnabled)},
@@ -44,23 +44,23 @@ func TestC_1_37_8_MountsOfAContainer(t *testing.T) {
 			{Name: "v", MountPath: "/d", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyDisabled)},
 			{Name: "v", MountPath: "/x", ReadOnly: true, RecursiveReadOnly: new(v1.RecursiveReadOnlyDisabled)},
 		}
-		return map[string][]v1.VolumeMountStatus{"init": told, "a": told, "none": nil, "e": told}
+		return map[string][]v1.VolumeMountStatus{"init": mounts, "a": mounts, "none": nil, "e": mounts}
 	}
 	have := pod.Actual{Key: want.Key, UID: want.UID(), Sandbox: &pod.Sandbox{ID: "s", Ready: true}}
 	check := func(when string, before v1.PodStatus, possible v1.RecursiveReadOnlyMode) v1.PodStatus {
 		t.Helper()
 		st := status.Of(want, have, pod.Health{}, before, status.Notes{}, plantest.Now)
-		if diff := cmp.Diff(says(possible), all(st)); diff != "" {
+		if diff := cmp.Diff(wanted(possible), all(st)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", when, diff)
 		}
 		return st
 	}
-	st := check("not made", v1.PodStatus{}, v1.RecursiveReadOnlyDisabled)
+	st := check("before the containers are created", v1.PodStatus{}, v1.RecursiveReadOnlyDisabled)
 	have.Containers = map[string]pod.Container{}
 	for _, name := range []string{"init", "a", "none", "e"} {
 		have.Containers[name] = pod.Container{ID: name, Name: name, SandboxID: "s", State: pod.StateExited, Recursive: []string{"/e", "/p"}}
 	}
-	st = check("made", st, v1.RecursiveReadOnlyEnabled)
+	st = check("while the containers exist", st, v1.RecursiveReadOnlyEnabled)
 	have.Containers = nil
-	check("when the records are gone", st, v1.RecursiveReadOnlyEnabled)
+	check("after the containers are removed", st, v1.RecursiveReadOnlyEnabled)
 }

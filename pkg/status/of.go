@@ -4,9 +4,8 @@
 // It sits beside plan. The worker that acts on a pod calls it for the status to report, and
 // get calls it for the columns of a table.
 //
-// The one rule: no I/O, no clock, no goroutine. Values that must not change (transition
-// times, counts that only rise, final phases) come from the status before, which the caller
-// keeps.
+// The one rule: no I/O, no clock, no goroutine. Values that are carried over (transition times,
+// restart counts, final phases) come from the status before, which the caller keeps.
 package status
 
 import (
@@ -71,12 +70,12 @@ type Notes struct {
 	RuntimeName string
 }
 
-// Of returns the status of one pod (C-1.26). before is the status last reported of the pod,
-// or zero: restart counts and transition times come from it. If it is of the same instance
-// (by its start time), so do final phases and the exits of containers. want is never nil: for
-// a pod to remove it is the recorded spec. The status that an API server has of its pod is in
-// want: it gives the conditions of other owners, and before if that is zero. Times are whole
-// seconds (C-1.27.4), so equal states give equal statuses.
+// Of returns the status of one pod (C-1.26). before is the status that was last reported of the
+// pod, or zero. Restart counts and transition times come from before. Final phases and the exits
+// of containers come from it only if it is of the same instance, which its start time shows. want
+// is never nil: for a pod to remove it is the recorded spec. want.Pod.Status is the status that
+// the API server has: the conditions of other owners come from it, and it replaces a zero before.
+// Times are whole seconds (C-1.27.4), so equal states give equal statuses.
 func Of(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodStatus, n Notes, now time.Time) v1.PodStatus {
 	b := newBuild(want, have, health, before, n, now)
 	st := v1.PodStatus{
@@ -130,9 +129,10 @@ type build struct {
 	over bool
 	// initDone says that the init containers are done.
 	initDone bool
-	// exitedByRule says that a container exited by a rule that restarts all containers.
-	exitedByRule bool
-	// restarting says that exitedByRule holds, or did for the status before.
+	// triggersRestartAll says that a container exited, and its rule for the exit code restarts
+	// all containers.
+	triggersRestartAll bool
+	// restarting says that triggersRestartAll is true, or was for the status before.
 	restarting bool
 	// messageLimit is how long a termination message may be, in bytes.
 	messageLimit int
@@ -158,8 +158,8 @@ func newBuild(want *pod.Spec, have pod.Actual, health pod.Health, before v1.PodS
 	b.messageLimit = podMessages / max(len(spec.InitContainers)+len(spec.Containers)+len(spec.EphemeralContainers), 1)
 	b.initDone = b.Initialized(b.passedStartup)
 	b.over = pod.IsPhaseTerminal(n.Terminal) || pod.IsPhaseTerminal(b.reported())
-	b.exitedByRule = b.hasExitByRule()
-	b.restarting = b.exitedByRule || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
+	b.triggersRestartAll = b.hasRestartAllTrigger()
+	b.restarting = b.triggersRestartAll || !b.over && b.same && is(b.before.Conditions, v1.AllContainersRestarting)
 	return b
 }
 

@@ -55,8 +55,8 @@ func (b *build) phase(st *v1.PodStatus) {
 	}
 }
 
-// reported returns the phase of the instance as it was reported before, else as an API server
-// has it.
+// reported returns the final phase that was reported of the instance, else the phase that an API
+// server has of its pod; "" if there is neither.
 func (b *build) reported() v1.PodPhase {
 	switch {
 	case b.same && pod.IsPhaseTerminal(b.before.Phase):
@@ -67,10 +67,11 @@ func (b *build) reported() v1.PodPhase {
 	return ""
 }
 
-// end completes the status of a terminated pod: no container of it is waiting.
+// end completes the status of a terminated pod. No container of it restarts, and each that has
+// started gets a terminated state.
 func (b *build) end(st *v1.PodStatus) {
 	if !b.over {
-		b.over, b.exitedByRule, b.restarting = true, false, false
+		b.over, b.triggersRestartAll, b.restarting = true, false, false
 		b.containers(st)
 	}
 	if st.Reason == "" && b.same && b.before.Phase == st.Phase {
@@ -185,8 +186,9 @@ func lastExit(s *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	return s.LastTerminationState.Terminated
 }
 
-// naturalPhase is the phase that follows from the containers (C-1.26.13, in its order). The
-// stop of a static pod gives it no final phase (C-1.26.14). A deleted pod of an API server is
+// naturalPhase is the phase that follows from the containers (C-1.26.13, in its order). A static
+// pod that is being stopped has the phase that its restart policy gives it: with Always it stays
+// Running (C-1.26.14). A deleted pod of an API server is
 // Succeeded or Failed once nothing of it is left (C-1.27.10).
 func (b *build) naturalPhase(st *v1.PodStatus) v1.PodPhase {
 	t := b.tally(st)

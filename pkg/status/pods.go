@@ -17,13 +17,15 @@ import (
 
 // Pods returns the pods of a node with their statuses, sorted by key: for commands that run
 // beside an agent, or without one. have is what the runtime shows now, nil when it does not
-// answer; reported is the agent's last report; kept are its records. A pod that runs is shown
-// as the runtime shows it. What only the agent knows (readiness, back-off) comes from its
-// report while that is about the same containers.
-func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, hostIPs []string, now time.Time) []v1.Pod {
-	specs := make(map[pod.Key]*pod.Record, len(kept))
-	for i := range kept {
-		specs[kept[i].Key] = &kept[i]
+// answer; reported is the agent's last report. Every pod that the runtime has is shown as the
+// runtime shows it, except a stopped pod that waits to start again: the agent's report of that one
+// is shown. A pod that was reported as Running and that the runtime does not have is not shown as
+// Running. What only the agent knows (readiness, back-off) comes from its report while that is
+// about the same containers.
+func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, records []pod.Record, hostIPs []string, now time.Time) []v1.Pod {
+	recordOf := make(map[pod.Key]*pod.Record, len(records))
+	for i := range records {
+		recordOf[records[i].Key] = &records[i]
 	}
 	all := make(map[pod.Key]v1.Pod, len(reported))
 	for key, p := range reported {
@@ -31,7 +33,7 @@ func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, kept []pod.Record, h
 	}
 	if have != nil {
 		for _, a := range *have {
-			all[a.Key] = seen(a, reported[a.Key], specs[a.Key], hostIPs, now)
+			all[a.Key] = seen(a, reported[a.Key], recordOf[a.Key], hostIPs, now)
 		}
 		for key, p := range all {
 			if p.Status.Phase == v1.PodRunning && !slices.ContainsFunc(*have, func(a pod.Actual) bool { return a.Key == key }) {
@@ -116,10 +118,10 @@ func MarkOverdue(p *v1.Pod, have pod.Actual, since time.Time, grace int64, now t
 
 // keepWaiting shows an exited container as waiting where the agent reported it so, with the
 // reason: only the agent knows of back-offs.
-func keepWaiting(now *v1.PodStatus, before v1.PodStatus) {
+func keepWaiting(current *v1.PodStatus, before v1.PodStatus) {
 	for _, list := range [][2][]v1.ContainerStatus{
-		{now.ContainerStatuses, before.ContainerStatuses},
-		{now.InitContainerStatuses, before.InitContainerStatuses},
+		{current.ContainerStatuses, before.ContainerStatuses},
+		{current.InitContainerStatuses, before.InitContainerStatuses},
 	} {
 		for i := range list[0] {
 			c := &list[0][i]

@@ -20,7 +20,7 @@ const removedToRestartAll = "The container is removed because RestartAllContaine
 func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) bool {
 	r, ok := b.Container(c.Name)
 	switch {
-	case b.exitedByRule || end.Reason == restartingAll:
+	case b.triggersRestartAll || end.Reason == restartingAll:
 		return true
 	case !ok && b.SandboxReady(): // like one that never ran
 		return true
@@ -33,19 +33,19 @@ func (b *build) comesBack(c *v1.Container, end *v1.ContainerStateTerminated) boo
 	return again
 }
 
-// hasExitByRule reports whether a container of the newest sandbox exited by a rule that
-// restarts them all. Such a restart removes that container last; an edit of it meanwhile does
-// not end the restart.
-func (b *build) hasExitByRule() bool {
+// hasRestartAllTrigger reports whether a container of the newest sandbox exited, and its rule for
+// the exit code restarts all containers. The restart removes that container last. An edit of the
+// container meanwhile does not end the restart.
+func (b *build) hasRestartAllTrigger() bool {
 	if b.notes.Terminating || b.over {
 		return false
 	}
 	spec := &b.want.Pod.Spec
-	ended := func(c v1.Container) bool {
+	triggers := func(c v1.Container) bool {
 		r, ok := b.Container(c.Name)
 		return ok && b.RestartsAll(r)
 	}
-	return slices.ContainsFunc(spec.InitContainers, ended) || slices.ContainsFunc(spec.Containers, ended)
+	return slices.ContainsFunc(spec.InitContainers, triggers) || slices.ContainsFunc(spec.Containers, triggers)
 }
 
 // removedToRestart fills in a container that a restart of all containers has removed, and
@@ -62,15 +62,15 @@ func (b *build) removedToRestart(st *v1.ContainerStatus) bool {
 		return false
 	}
 	st.State.Waiting = b.waiting()
-	if b.exitedByRule || !b.madeAgain() {
+	if b.triggersRestartAll || !b.anyCreatedAgain() {
 		st.State.Waiting = &v1.ContainerStateWaiting{Reason: restartingAll, Message: removedToRestartAll}
 	}
 	st.LastTerminationState.Terminated = last
 	return true
 }
 
-// madeAgain reports whether any init or regular container exists.
-func (b *build) madeAgain() bool {
+// anyCreatedAgain reports whether an init or regular container exists again.
+func (b *build) anyCreatedAgain() bool {
 	has := func(c v1.Container) bool { _, ok := b.Container(c.Name); return ok }
 	spec := &b.want.Pod.Spec
 	return slices.ContainsFunc(spec.InitContainers, has) || slices.ContainsFunc(spec.Containers, has)
@@ -100,7 +100,7 @@ func rulesRestartAll(spec *v1.PodSpec) bool {
 // restartingCondition says whether all containers of the pod are being
 // restarted (C-1.21.3).
 func (b *build) restartingCondition(st *v1.PodStatus) v1.PodCondition {
-	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.exitedByRule && !pod.IsPhaseTerminal(st.Phase))}
+	c := v1.PodCondition{Type: v1.AllContainersRestarting, Status: truth(b.triggersRestartAll && !pod.IsPhaseTerminal(st.Phase))}
 	switch {
 	case c.Status == v1.ConditionTrue:
 		c.Reason, c.Message = "RestartAllContainersStarted", "container exited with restart policy rule"

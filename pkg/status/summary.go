@@ -16,7 +16,7 @@ type Line struct {
 	Status      string    // "Running", "Init:0/1", "CrashLoopBackOff", "Completed", "Terminating", …
 	Ready       int       // containers that are ready
 	Containers  int       // containers that count: regular ones and sidecars
-	Restarts    int       // of these; of the init containers until they are done
+	Restarts    int       // of the containers that count; before the pod is initialized, of its init containers
 	LastRestart time.Time // the last exit that a restart followed; zero when unknown
 	Gates       int       // readiness gates
 	GatesTrue   int       // readiness gates whose condition is True

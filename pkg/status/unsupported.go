@@ -65,8 +65,8 @@ func anyCreated(s *v1.PodStatus) bool {
 	return slices.ContainsFunc(slices.Concat(s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses), made)
 }
 
-// unmountable names the volumes that have problems, in the order of the spec; the first
-// problem has to be one of them.
+// unmountable names the volumes that have problems, in the order of the spec. It returns nil if
+// the first problem is not a volume's.
 func unmountable(p *v1.Pod, problems []pod.Problem) (names []string) {
 	if !strings.HasPrefix(problems[0].Path, "spec.volumes[") {
 		return nil

@@ -73,7 +73,7 @@ func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 			p.Status = u.Status // as the server shows it to the node afterwards
 			again, ok := status.OfUnsupported(p, problems, nil, now.Add(time.Hour))
 			if !ok || !again.Known || !equality.Semantic.DeepEqual(again.Status, u.Status) {
-				t.Errorf("what the node has said comes back and changes: known %v\n%+v\n%+v", again.Known, u.Status, again.Status)
+				t.Errorf("the status that the node reported changes when it is read back: known %v\n%+v\n%+v", again.Known, u.Status, again.Status)
 			}
 		})
 	}

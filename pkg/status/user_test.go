@@ -43,14 +43,14 @@ func TestC_1_26_1_UserOfAContainer(t *testing.T) {
 		}
 		return got
 	}
-	given := &v1.ContainerUser{Linux: user}
-	says := map[string]*v1.ContainerUser{"init": given, "a": given, "b": nil, "e": given}
+	shown := &v1.ContainerUser{Linux: user}
+	wanted := map[string]*v1.ContainerUser{"init": shown, "a": shown, "b": nil, "e": shown}
 	st := status.Of(want, have, pod.Health{}, v1.PodStatus{}, status.Notes{}, plantest.Now)
-	if diff := cmp.Diff(says, all(st)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
+	if diff := cmp.Diff(wanted, all(st)); diff != "" {
+		t.Errorf("while the containers exist (-want +got):\n%s", diff)
 	}
 	have.Containers = map[string]pod.Container{}
-	if diff := cmp.Diff(says, all(status.Of(want, have, pod.Health{}, st, status.Notes{}, plantest.Now))); diff != "" {
-		t.Errorf("when the records are gone (-want +got):\n%s", diff)
+	if diff := cmp.Diff(wanted, all(status.Of(want, have, pod.Health{}, st, status.Notes{}, plantest.Now))); diff != "" {
+		t.Errorf("after the containers are removed (-want +got):\n%s", diff)
 	}
 }

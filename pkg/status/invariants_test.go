@@ -20,8 +20,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// lawful is a pod with a container of every kind; some of its values are drawn.
-const lawful = `
+// everyKindOfContainer is the manifest of a pod with a container of every kind. Its restart
+// policies and the action of its rule are drawn.
+const everyKindOfContainer = `
 metadata: {name: p}
 spec:
   restartPolicy: %s
@@ -41,17 +42,17 @@ spec:
 
 var names = []string{"side", "init", "a", "b", "e"}
 
-// TestI4_C_1_26_Laws reports one instance over random states of the runtime. Restart counts
+// TestI4_C_1_26_Invariants reports one instance over random states of the runtime. Restart counts
 // never fall, a final phase and startTime stay, a condition's time changes exactly when its
-// status does. Every container has one state, a ready one has started, and no change gives
-// the same status (C-1.27.2).
+// status does. Every container has one state, and a ready one has started. Without a
+// change, computing the status again gives the same status (C-1.27.2).
 //
 // Shows: I4, C-1.26
-func TestI4_C_1_26_Laws(t *testing.T) {
+func TestI4_C_1_26_Invariants(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		policies := rapid.SampledFrom([]string{"Always", "OnFailure", "Never"})
-		want, err := plantest.Spec(fmt.Appendf(nil, lawful, policies.Draw(t, "policy"), policies.Draw(t, "own"),
+		want, err := plantest.Spec(fmt.Appendf(nil, everyKindOfContainer, policies.Draw(t, "policy"), policies.Draw(t, "own"),
 			rapid.SampledFrom([]string{"Restart", "RestartAllContainers"}).Draw(t, "rule")))
 		if err != nil {
 			t.Fatal(err)
@@ -62,16 +63,16 @@ func TestI4_C_1_26_Laws(t *testing.T) {
 		now := plantest.Now
 		notes := status.Notes{StartTime: now, Instance: 1}
 		var before v1.PodStatus
-		for range rapid.IntRange(1, 12).Draw(t, "looks") {
-			now = now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "passes")) * time.Second)
+		for range rapid.IntRange(1, 12).Draw(t, "computations") {
+			now = now.Add(time.Duration(rapid.IntRange(1, 90).Draw(t, "seconds")) * time.Second)
 			have := drawActual(t, want, now)
 			health := drawNotes(t, &notes, have, now)
 			st := status.Of(want, have, health, before, notes, now)
-			if why := breach(before, st, now); why != "" {
+			if why := violation(before, st, now); why != "" {
 				t.Fatalf("%s\nbefore %+v\nafter %+v", why, before, st)
 			}
 			if again := status.Of(want, have, health, st, notes, now); !equality.Semantic.DeepEqual(st, again) {
-				t.Fatalf("the same again is another status:\n%s", cmp.Diff(st, again))
+				t.Fatalf("computing the status again without changes gives another status:\n%s", cmp.Diff(st, again))
 			}
 			before = st
 		}
@@ -87,14 +88,14 @@ func TestI4_FinalOnlyWithPlan(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
 		policies := rapid.SampledFrom([]string{"Always", "OnFailure", "Never"})
-		want, err := plantest.Spec(fmt.Appendf(nil, lawful, policies.Draw(t, "policy"), policies.Draw(t, "own"),
+		want, err := plantest.Spec(fmt.Appendf(nil, everyKindOfContainer, policies.Draw(t, "policy"), policies.Draw(t, "own"),
 			rapid.SampledFrom([]string{"Restart", "RestartAllContainers"}).Draw(t, "rule")))
 		if err != nil {
 			t.Fatal(err)
 		}
 		kept := want
-		if rapid.Bool().Draw(t, "edited") { // by an agent with other hashes
-			if kept, err = plantest.Spec(fmt.Appendf(nil, strings.ReplaceAll(lawful, "image: b", "image: b0"), "Never", "Never", "Restart")); err != nil {
+		if rapid.Bool().Draw(t, "edited") { // the record has another definition of the pod
+			if kept, err = plantest.Spec(fmt.Appendf(nil, strings.ReplaceAll(everyKindOfContainer, "image: b", "image: b0"), "Never", "Never", "Restart")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -147,13 +148,13 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 	if rapid.Bool().Draw(t, "inTrouble") {
 		notes.Trouble = map[string]pod.Trouble{"b": {Reason: "ErrImagePull", Count: 1}}
 	}
-	if rapid.IntRange(0, 9).Draw(t, "ends") == 0 {
+	if rapid.IntRange(0, 9).Draw(t, "terminal") == 0 {
 		notes.Terminal, notes.TerminalReason = v1.PodFailed, "DeadlineExceeded"
 	}
 	if rapid.IntRange(0, 9).Draw(t, "notAdmitted") == 0 {
 		notes.NotAdmittedReason, notes.NotAdmittedMessage, notes.Rejected = "NodePorts", "taken", rapid.Bool().Draw(t, "final")
 	}
-	notes.Terminating = rapid.IntRange(0, 9).Draw(t, "goes") == 0
+	notes.Terminating = rapid.IntRange(0, 9).Draw(t, "terminating") == 0
 	health := pod.Health{Ready: map[string]pod.ProbeStatus{}, Started: map[string]pod.ProbeStatus{}}
 	for _, name := range names {
 		c, ok := have.Containers[name]
@@ -161,9 +162,9 @@ func drawNotes(t *rapid.T, notes *status.Notes, have pod.Actual, now time.Time) 
 			continue
 		}
 		notes.ContainerNotes[c.ID] = pod.ContainerNotes{PostStart: rapid.SampledFrom([]string{"", "", "", pod.HookDue, pod.HookFailed}).Draw(t, name+"Hook")}
-		for _, verdicts := range []map[string]pod.ProbeStatus{health.Ready, health.Started} {
+		for _, statuses := range []map[string]pod.ProbeStatus{health.Ready, health.Started} {
 			if rapid.Bool().Draw(t, name+"Status") {
-				verdicts[name] = pod.ProbeStatus{ContainerID: c.ID, OK: rapid.Bool().Draw(t, name+"OK")}
+				statuses[name] = pod.ProbeStatus{ContainerID: c.ID, OK: rapid.Bool().Draw(t, name+"OK")}
 			}
 		}
 	}
@@ -193,8 +194,8 @@ func drawActual(t *rapid.T, want *pod.Spec, now time.Time) pod.Actual {
 	return have
 }
 
-// breach names the law that after breaks, "" for none.
-func breach(before, after v1.PodStatus, now time.Time) string {
+// violation names the invariant that after violates; "" for none.
+func violation(before, after v1.PodStatus, now time.Time) string {
 	counts := map[string]int32{}
 	for _, c := range slices.Concat(before.InitContainerStatuses, before.ContainerStatuses, before.EphemeralContainerStatuses) {
 		counts[c.Name] = c.RestartCount
