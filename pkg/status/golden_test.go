@@ -25,14 +25,15 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens")
 
-// notesYAML is notes.yaml: what the worker knows. Times are "how long ago", future ones "in".
-// ContainerNotes are by container ID, everything else by container name.
+// notesYAML is notes.yaml: what the worker knows. startTime is how long ago it was; backoff.in is
+// how long the back-off still lasts. containerNotes has container IDs as keys, all other maps have
+// container names.
 type notesYAML struct {
 	Trouble            map[string]pod.Trouble        `json:"trouble"`
 	Backoff            map[string]backoffYAML        `json:"backoff"`
-	Health             map[string]pod.ProbeStatus    `json:"health"`  // of readiness
-	Startup            map[string]pod.ProbeStatus    `json:"startup"` //
-	ContainerNotes     map[string]pod.ContainerNotes `json:"lives"`
+	Readiness          map[string]pod.ProbeStatus    `json:"readiness"`
+	Startup            map[string]pod.ProbeStatus    `json:"startup"`
+	ContainerNotes     map[string]pod.ContainerNotes `json:"containerNotes"`
 	NotAdmittedReason  string                        `json:"notAdmittedReason"`
 	NotAdmittedMessage string                        `json:"notAdmittedMessage"`
 	Rejected           bool                          `json:"rejected"`
@@ -92,7 +93,7 @@ func TestOfGoldens(t *testing.T) {
 			}
 			st := s.of(s.before)
 			if again := s.of(st); !equality.Semantic.DeepEqual(again, st) {
-				t.Errorf("the same again is another status:\n%s", gocmp.Diff(st, again))
+				t.Errorf("computing the status again without changes gives another status:\n%s", gocmp.Diff(st, again))
 			}
 			got := describe(s.want.Pod, st)
 			if *update {
@@ -109,7 +110,7 @@ func TestOfGoldens(t *testing.T) {
 	}
 }
 
-// describe formats the table's line and the whole status, a line a fact. Times are relative
+// describe formats the table's line and the whole status, one fact per line. Times are relative
 // to now.
 func describe(p *v1.Pod, st v1.PodStatus) string {
 	shown := *p
@@ -159,7 +160,7 @@ func describeContainer(c v1.ContainerStatus) string {
 	b.WriteString("\n" + describeResources("  ", c.AllocatedResources, c.Resources))
 	b.WriteString("  " + describeState(c.State) + "\n")
 	if c.LastTerminationState.Terminated != nil {
-		b.WriteString("  before: " + describeState(c.LastTerminationState) + "\n")
+		b.WriteString("  last: " + describeState(c.LastTerminationState) + "\n")
 	}
 	return b.String()
 }
@@ -218,7 +219,7 @@ func read(arc *txtar.Archive) (fixture, error) {
 	if err = yaml.UnmarshalStrict(section(arc, "notes.yaml"), &y); err != nil {
 		return s, fmt.Errorf("notes.yaml: %w", err)
 	}
-	s.health = pod.Health{Ready: y.Health, Started: y.Startup}
+	s.health = pod.Health{Ready: y.Readiness, Started: y.Startup}
 	s.notes = status.Notes{
 		Trouble: y.Trouble, ContainerNotes: y.ContainerNotes,
 		NotAdmittedReason: y.NotAdmittedReason, NotAdmittedMessage: y.NotAdmittedMessage, Rejected: y.Rejected,
