@@ -156,7 +156,7 @@ func (a audited) join(t *testing.T, name string, options ...option) *member {
 	labels := map[string]string{"disk": "ssd", "node.kubernetes.io/pool": "blue"}
 	o := node.ObserverConfig{
 		Settings: node.Settings{
-			Name: name, Labels: facts.Labels(name, labels), Port: 10250, MaxPods: 110, Allocatable: allocatable, ProviderID: "test://" + name,
+			Name: name, Labels: facts.Labels(name, labels), Port: 10250, MaxPods: 110, MaxImages: 50, Allocatable: allocatable, ProviderID: "test://" + name,
 			Taints: []v1.Taint{{Key: "new", Value: "yes", Effect: v1.TaintEffectNoSchedule}},
 		},
 		Facts:   facts,
