@@ -26,8 +26,8 @@ type Report struct {
 	// NotReady names the containers that run and are not ready, with their messages.
 	NotReady []string `json:"notReady,omitempty"`
 	State    *State   `json:"state,omitempty"`
-	// Calls are the calls for the pod that have not ended, Agent those for no pod that have taken
-	// long; the oldest come first.
+	// Calls are the calls for the pod that have not ended. Agent are calls for no pod that have
+	// taken long. In both the oldest come first.
 	Calls      []Call     `json:"calls,omitempty"`
 	Agent      []Call     `json:"agent,omitempty"`
 	AgentWaits string     `json:"agentWaits,omitempty"` // what all pods wait for
@@ -80,7 +80,8 @@ type Source struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Server is what the API server answers about a pod, where the agent should know it or does not.
+// Server is how the API server's answer about a pod differs from what the agent knows, or why
+// there is no answer.
 type Server struct {
 	Host  string `json:"host"`
 	Error string `json:"error"`
@@ -118,6 +119,8 @@ func (r *Report) summary() (text string, settled bool) {
 	}
 	s := r.State
 	switch {
+	// If the pod waits for the same as the agent, AgentWaits begins with the pod's WaitFor and adds
+	// the runtime's message. A pod without WaitFor shows AgentWaits before its failures.
 	case r.AgentWaits != "" && (r.Phase == "" || s != nil && strings.HasPrefix(r.AgentWaits, s.WaitFor)):
 		return r.AgentWaits, false
 	case s != nil && s.WaitFor != "":

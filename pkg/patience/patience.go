@@ -3,7 +3,7 @@
 //
 // The periodic jobs of the engine, the statistics and `nodectl why` make such calls for many pods
 // or mounts, each under a name. A call that hangs delays the others once, by a bounded time. Until
-// it has ended, no other call is made for its name, and the number of hanging calls is bounded.
+// it has ended, no other call is made for its name, and the number of calls that run is bounded.
 //
 // A worker that leaves a call behind when the agent exits uses Start.
 //
@@ -20,10 +20,10 @@ import (
 )
 
 // ErrHangs says that a call has not ended in time, or that an earlier one of its name has not
-// ended yet. ErrBusy says that a call was not made, because too many others hang.
+// ended yet. ErrBusy says that a call was not made, because too many others have not ended.
 var (
 	ErrHangs = errors.New("no answer from the file system or the runtime")
-	ErrBusy  = errors.New("too many other calls hang")
+	ErrBusy  = errors.New("too many other calls have not ended")
 )
 
 // afterEnd is how long a call may take to end after its context has ended (F4).
@@ -31,13 +31,13 @@ const afterEnd = time.Second
 
 // Calls makes calls by name. It is safe for concurrent use.
 type Calls struct {
-	most    int
+	limit   int
 	mu      sync.Mutex // guards running, for the length of one access
 	running map[string]bool
 }
 
-// New returns Calls of which most may run at once.
-func New(most int) *Calls { return &Calls{most: most, running: make(map[string]bool)} }
+// New returns Calls that run at most limit calls at once.
+func New(limit int) *Calls { return &Calls{limit: limit, running: make(map[string]bool)} }
 
 // Do runs f and returns its error. If f does not end within limit, where that is not 0, or soon
 // after the end of ctx, Do returns ErrHangs and f continues: the caller must then use nothing
@@ -87,7 +87,7 @@ func (c *Calls) begin(name string) error {
 	switch {
 	case c.running[name]:
 		return ErrHangs
-	case len(c.running) >= c.most:
+	case len(c.running) >= c.limit:
 		return ErrBusy
 	}
 	c.running[name] = true

@@ -9,7 +9,8 @@
 // status cache from events, and had to go back to alpha after duplicate containers
 // (C-1.28.13).
 //
-// Hints starts two goroutines and makes three channels. Both goroutines end before it returns.
+// Each loop over Hints starts two goroutines and makes three channels. Both goroutines end before
+// the loop does.
 //
 //	drain    reads the event stream, and does nothing else while the stream is open
 //	relist   lists the runtime, and compares the list with the previous one
@@ -89,9 +90,10 @@ func New(cfg Config) *PLEG {
 	return &PLEG{cfg: cfg, wall: wall}
 }
 
-// Hints yields the keys of pods that may have changed: first every pod in the runtime, then
-// each pod when it changes. Changes of a pod that the caller has not received yet are one
-// hint, so a slow caller delays neither events nor relists. The sequence ends when ctx does.
+// Hints yields the keys of pods that may have changed: first every pod in the runtime whose
+// current state the engine has not read (Runtime.Seen), then each pod when it changes. Changes
+// of a pod that the caller has not received yet are one hint, so a slow caller delays neither
+// events nor relists. The sequence ends when ctx does.
 func (p *PLEG) Hints(ctx context.Context) iter.Seq[pod.Key] {
 	return func(yield func(pod.Key) bool) {
 		ctx, cancel := context.WithCancel(ctx)

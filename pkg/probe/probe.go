@@ -3,8 +3,8 @@
 // functions, it also computes when a probe is due and when its results change the probe
 // status.
 //
-// The engine has the clock, the order and the number of concurrent probes; the runtime
-// adapter runs commands.
+// Package prober decides when probes run and how many run at once; the runtime adapter runs
+// commands. In this package, the prober is the type Prober.
 //
 // The one rule: an answer of the container is a result, and the prober's own trouble is an
 // error. Messages are the kubelet's. They contain data from a server only where the
@@ -75,10 +75,10 @@ func New(c Config) *Prober {
 func (p *Prober) userAgent(purpose string) string { return "kube-" + purpose + "/" + p.version }
 
 // Probe runs one probe and waits for its answer, up to the probe's timeout for each try. It
-// returns nil for success and a *pod.ProbeFailure for failure. Any other error is the
-// prober's own trouble in each of three tries (C-1.29.7), or the end of ctx: it says
-// nothing about the container. Trouble that took the whole timeout is not tried again, so
-// that a runtime that hangs does not take three timeouts (F81).
+// returns nil or a *pod.ProbeWarning for success, and a *pod.ProbeFailure for failure. Any
+// other error is the prober's own trouble in each of three tries (C-1.29.7), or the end of
+// ctx: it says nothing about the container. Trouble that took the whole timeout is not tried
+// again, so that a runtime that hangs does not take three timeouts (F81).
 func (p *Prober) Probe(ctx context.Context, r pod.ProbeRequest) error {
 	begin := time.Now()
 	var err error
@@ -217,8 +217,9 @@ func sanitized(b []byte) string {
 // within is a probe's timeout in a message.
 func within(timeout time.Duration) string { return fmt.Sprintf("within %s", timeout) }
 
-// because is a failed connection's reason for a person: the network's error, without the
-// URL and without data from the other side.
+// because returns why a request has no answer, as people read it: the network's error, without
+// the URL and without data from the other side. limit is the part of the text that names the
+// timeout, such as "within 1s". because returns "" for any other error.
 func because(err error, limit string) string {
 	var op *net.OpError
 	var timed interface{ Timeout() bool }

@@ -33,11 +33,11 @@ func Period(p *v1.Probe) time.Duration {
 
 // Due returns when p is to run next, never before now.
 //
-// The first run (last is zero) is due when the initial delay, counted in whole seconds from
-// startedAt, is over (C-1.29.5). A later run is due a period after last, the start of the
-// previous run (C-1.29.3). Missed runs, because the machine slept or a run took longer than
-// a period, are skipped. A startedAt after now comes from a clock that was set back; the
-// delay then counts as over.
+// No run is due before the initial delay after startedAt is over (C-1.29.5). A later run (last
+// is not zero) is also not due before a period after last, the start of the previous run, is
+// over (C-1.29.3). Missed runs, because the machine slept or a run took longer than a period,
+// are skipped. A startedAt after now comes from a clock that was set back; the delay then
+// counts as over.
 func Due(p *v1.Probe, startedAt, last, now time.Time) time.Time {
 	due := now
 	if !startedAt.After(now) {
@@ -68,7 +68,7 @@ func Spread(p *v1.Probe, startedAt, agentStart, now time.Time, fraction float64)
 // stall is how late a wake-up may be on a machine that is only busy.
 const stall = 750 * time.Millisecond
 
-// Stalled reports whether a wake-up that was planned for planned and came at now was late
+// Stalled reports whether a wake-up that was due at planned and happened at now was late
 // because the process was stopped, or the machine slept (F5). It compares both clocks: the
 // monotonic one may stop with the machine, the wall clock does not. A wall clock that is
 // set forward looks the same.

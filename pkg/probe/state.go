@@ -20,7 +20,8 @@ import (
 type State struct {
 	// Status is the published probe status; it is undefined while Known is false.
 	Status pod.ProbeStatus
-	// Known says that a status was published for this container.
+	// Known says that Status holds: one was published for this container, or the probe is a
+	// liveness probe, which begins with success.
 	Known bool
 
 	kind  pod.ProbeKind

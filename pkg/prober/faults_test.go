@@ -182,7 +182,7 @@ func TestF5_StoppedDuringProbe_ResultIsDiscarded(t *testing.T) {
 	})
 }
 
-// A failure after as long a time counts if the process was not stopped.
+// A failure of a probe that took 45 s counts if the process was not stopped.
 //
 // Shows: F5
 func TestF5_SlowResultWithoutGapCounts(t *testing.T) {

@@ -116,8 +116,9 @@ type result struct {
 	err error
 }
 
-// New returns a prober. Run calls event, which must not block, for each probe that fails
-// or warns; nil discards events.
+// New returns a prober. Run calls event, which must not block, for each run of a probe that
+// fails or warns, and when a probe could not be run more than once in a row; nil discards
+// events.
 func New(runner Runner, log *slog.Logger, event func(t Target, reason, message string)) *Prober {
 	if event == nil {
 		event = func(Target, string, string) {}

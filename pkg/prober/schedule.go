@@ -57,7 +57,7 @@ const (
 	phasePending              // in the heap, not due yet
 	phaseQueued               // in the queue: due, and waits for a slot
 	phaseRunning              // its probe has a goroutine
-	phaseRemoved              // its pod has no such target any more; a canceled run may still end
+	phaseRemoved              // its pod has no such target any more; its canceled run may not have ended yet
 )
 
 // task is the schedule's entry for one target.
@@ -73,7 +73,7 @@ type task struct {
 	stale  bool               // the process was stopped during the run, or the probe was edited: discard its result
 	cancel context.CancelFunc // cancels the run
 
-	errorsInARow int // newest runs for which the probe could not be run, see probe.Trouble
+	errorsInARow int // how many of the newest runs, in a row, ended with probe.Trouble
 }
 
 func newSchedule(start time.Time, log *slog.Logger, event func(t Target, reason, message string)) *schedule {
@@ -199,7 +199,8 @@ func (s *schedule) apply(t *task, err error) {
 	}
 }
 
-// report sends an event for every failure, below the threshold too (C-1.29.17). It sends none
+// report sends an event for every failure, below the threshold too (C-1.29.17), and from the
+// second run in a row for which the probe could not be run. It sends none for a panic, and none
 // if the runtime does not answer: that is a problem of the node and not of the pod.
 func (s *schedule) report(t *task, err error) {
 	if err == nil || errors.Is(err, pod.ErrUnavailable) {
