@@ -2,8 +2,8 @@
 // starts the container runtime, and runs the engine, the server, the membership in a
 // cluster and what watches over them. Package look is its read-only half.
 //
-// Each part is made from parts that are complete. Open makes those of the machine, which
-// serve and runonce share; Run adds those of a serving agent.
+// Open makes the parts of the machine, which serve and runonce share; Run adds those of a serving
+// agent.
 //
 // Pods need Linux: elsewhere the package has only what checks a configuration.
 //

@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
 
-// Agent is this machine under this process: it holds the lock of the root directory, and the
-// runtime.
+// Agent is the root directory and the container runtime, held by this process, and the parts that
+// serve and runonce share.
 type Agent struct {
 	cfg       Config
 	log       *slog.Logger
@@ -54,7 +54,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	for _, dir := range []string{cfg.RootDir, filepath.Join(cfg.RootDir, "runtime"), filepath.Join(cfg.RootDir, "runtime", "cni"), cfg.Certificates()} {
-		atomicfile.RemoveRandom(dir) // of older agents: those of this one have fixed names
+		atomicfile.RemoveRandom(dir) // temporary files of older agents, which had random names
 	}
 	if a.host, err = readHost(ctx, cfg); err != nil {
 		return nil, err

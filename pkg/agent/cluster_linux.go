@@ -128,8 +128,8 @@ func (a *Agent) nodeEvents(m *member) nodeEvent {
 	}
 }
 
-// source returns what the source of the API server needs of this agent; live returns what
-// the agent shows, and is called only once pods are read.
+// source returns what the source of the API server needs of this agent; live returns what the
+// agent shows. It is first called after the sources have read pods.
 func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
 	if m == nil {
 		return nil
@@ -152,7 +152,7 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 	defer m.client.Close()
 	wg.Go(func() {
 		if err := m.certs.Run(ctx); err != nil {
-			log.Error("Client certificate not kept", "error", err)
+			log.Error("Failed to maintain client certificate", "error", err)
 		}
 	})
 	wg.Go(func() {
@@ -160,7 +160,7 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 			return
 		}
 		if err := m.sink.Run(ctx); err != nil {
-			log.Error("Statuses not sent", "error", err)
+			log.Error("Failed to send statuses to the API server", "error", err)
 		}
 	})
 	m.presence.Run(ctx)
@@ -191,13 +191,13 @@ func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
 	return n.Labels, n.Spec.Taints, true
 }
 
-// observers returns those of a serving agent's engine; m is nil if this node is in no
+// receivers returns the receivers of a serving agent's engine; m is nil if this node is in no
 // cluster.
-func (a *Agent) observers(m *member) observers {
+func (a *Agent) receivers(m *member) receivers {
 	if m == nil {
-		return observers{listeners: []engine.Sink{a.metrics}, events: eachEvent{a.events, a.metrics}}
+		return receivers{listeners: []engine.Sink{a.metrics}, events: eachEvent{a.events, a.metrics}}
 	}
-	return observers{
+	return receivers{
 		listeners: []engine.Sink{a.metrics, m.sink}, events: eachEvent{a.events, a.metrics, m.sink},
 		node: m.labelled, synced: m.sink.Synced,
 	}

@@ -20,9 +20,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// observers are those of an engine beside the journal, and the function that reads its
-// Node object.
-type observers struct {
+// receivers get the statuses and events of an engine, beside the journal, which each engine has.
+// node reads the Node object; synced is engine.Config.Synced.
+type receivers struct {
 	sinks     []engine.Sink // may block
 	listeners []engine.Sink // do not block
 	events    engine.Events
@@ -31,7 +31,7 @@ type observers struct {
 }
 
 // engine makes an engine. config is nil for a set that is read already.
-func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to observers) *engine.Engine {
+func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receivers) *engine.Engine {
 	cfg := a.cfg
 	return engine.New(engine.Config{
 		PodConfig:          config,

@@ -172,8 +172,9 @@ func (h *halter) isLive() bool {
 
 var errShuttingDown = errors.New("the machine is shutting down")
 
-// end lets pods start again. Only with cancelled it ends a shutdown while logind says that the
-// machine shuts down; then a drain from before the shutdown applies again.
+// end lets pods start again. cancelled says that logind has cancelled the shutdown: a drain from
+// before it then applies again. Without cancelled, end fails for a shutdown by logind while logind
+// says that the machine shuts down.
 func (h *halter) end(ctx context.Context, cancelled bool) error {
 	h.turn.Lock()
 	defer h.turn.Unlock()

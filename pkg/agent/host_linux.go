@@ -35,7 +35,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	}
 	system, kube := cfg.Reserved()
 	reserved := []v1.ResourceList{system, kube}
-	if cfg.Kubeconfig != "" { // a scheduler expects the kubelet's number
+	if cfg.Kubeconfig != "" { // as the kubelet: schedulers expect that eviction thresholds are not allocatable
 		reserved = append(reserved, f.Spared(cfg.Thresholds()))
 	}
 	allocatable, err := f.Allocatable(reserved...)

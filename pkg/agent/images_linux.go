@@ -22,9 +22,9 @@ import (
 // importsPath returns the file that remembers imported archives.
 func importsPath(cfg Config) string { return filepath.Join(cfg.RootDir, "images-imported.json") }
 
-// stock is the configuration of an Inventory of this node's images, whether an agent serves
-// or not.
-func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
+// inventoryConfig returns the configuration of an Inventory of this node's images, whether an agent
+// serves or not.
+func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	return image.InventoryConfig{
 		Stock:    runtime,
 		File:     filepath.Join(cfg.RootDir, "images-used.json"),
@@ -52,7 +52,7 @@ func stock(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 
 // inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster.
 func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
-	cfg := stock(a.cfg, a.runtime.Runtime)
+	cfg := inventoryConfig(a.cfg, a.runtime.Runtime)
 	cfg.RemoveRecord, cfg.RemoveRecordsExcept = a.runtime.puller.RemoveRecord, a.runtime.puller.RemoveRecordsExcept
 	cfg.Collected = a.metrics.ImageCollected
 	cfg.Known = live.PodsKnown()
@@ -72,7 +72,8 @@ func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 // podUser names a pod as a user of images.
 func podUser(key pod.Key) string { return "pod " + key.String() }
 
-// collecting are the lines of a serving agent about pulls. Each pull may fill the disk.
+// collecting is PullLines that also starts a garbage collection of images after each pull, which
+// may have filled the disk.
 type collecting struct {
 	PullLines
 	images *image.Inventory
@@ -183,7 +184,7 @@ func LookAtImages(ctx context.Context, cfg Config) (*Images, error) {
 		}
 		return nil, look.Fail(look.Runtime, err, "--runtime-endpoint names its socket")
 	}
-	c := stock(cfg, runtime)
+	c := inventoryConfig(cfg, runtime)
 	c.Desired, c.ReadOnly = recordedImages(cfg), true
 	return &Images{runtime: runtime, images: image.NewInventory(c)}, nil
 }
@@ -205,7 +206,7 @@ func OpenImages(ctx context.Context, cfg Config) (*Images, error) {
 		unlock()
 		return nil, look.Fail(look.Usage, err)
 	}
-	c := stock(cfg, i.runtime)
+	c := inventoryConfig(cfg, i.runtime)
 	c.Desired, c.RemoveRecord = recordedImages(cfg), i.puller.RemoveRecord
 	i.images = image.NewInventory(c)
 	pulls, stop := context.WithCancel(ctx)

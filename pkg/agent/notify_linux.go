@@ -59,7 +59,7 @@ func (s *supervisor) run(ctx context.Context) {
 	}
 	interval, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
-		s.log.Warn("Watchdog of the service manager not understood", "error", err)
+		s.log.Warn("Failed to read the watchdog interval of the service manager", "error", err)
 	}
 	if interval <= 0 {
 		<-ctx.Done()

@@ -53,10 +53,10 @@ func (a *Agent) MayStart() error {
 // returns the report so far with the error of ctx.
 func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (feed.Report, error) {
 	defer a.runtime.pulls(ctx, to)()
-	return a.engine(nil, set.Rules, observers{sinks: []engine.Sink{to}}).Once(ctx, set.Merged, engine.Until(until))
+	return a.engine(nil, set.Rules, receivers{sinks: []engine.Sink{to}}).Once(ctx, set.Merged, engine.Until(until))
 }
 
-// Remove removes the pods of set again; only its own time limit interrupts it.
+// Remove removes the pods of set; only its own time limit interrupts it.
 func (a *Agent) Remove(set Set) error {
 	limit := time.Minute
 	for spec := range set.Pods.All() {
@@ -66,7 +66,7 @@ func (a *Agent) Remove(set Set) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	report, err := a.engine(nil, set.Rules, observers{}).Once(ctx, set.Merged, engine.UntilGone)
+	report, err := a.engine(nil, set.Rules, receivers{}).Once(ctx, set.Merged, engine.UntilGone)
 	if err != nil {
 		for _, r := range report.Pods {
 			if r.Reason != "" {

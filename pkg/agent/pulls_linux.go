@@ -31,17 +31,17 @@ func (r pulling) PullImage(ctx context.Context, want *pod.Spec, container string
 	})
 }
 
-// pulls runs the puller and keeps the lines of to up to date, until ctx ends or leave is
-// called. leave waits for the last pull.
-func (r *containerRuntime) pulls(ctx context.Context, to PullLines) (leave func()) {
-	shown, last := context.WithCancel(context.WithoutCancel(ctx)) // to also shows pulls that ctx cancels
+// pulls runs the puller and keeps lines up to date, until ctx ends or leave is called. leave
+// waits for the last pull.
+func (r *containerRuntime) pulls(ctx context.Context, lines PullLines) (leave func()) {
+	shown, last := context.WithCancel(context.WithoutCancel(ctx)) // lines also shows the end of pulls that ctx cancels
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		defer last()
 		r.puller.Run(ctx)
 	})
-	wg.Go(func() { r.news.follow(shown, r.puller, bundle.NewDownloads(r.ImageEndpoint()), to) })
+	wg.Go(func() { r.news.follow(shown, r.puller, bundle.NewDownloads(r.ImageEndpoint()), lines) })
 	return func() {
 		cancel()
 		wg.Wait()
@@ -79,13 +79,13 @@ func (n *pullNews) take() []image.Event {
 // pullsEvery is the interval of updates of the lines about pulls.
 const pullsEvery = 500 * time.Millisecond
 
-// follow shows pulls on to until ctx ends. While there are no pulls, or to does not show
+// follow shows pulls in lines until ctx ends. While there are no pulls, or lines shows no
 // progress, it only waits for events.
-func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, to PullLines) {
+func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *bundle.Downloads, lines PullLines) {
 	defer downloads.Close()
 	defer func() {
-		n.tell(to) // events that arrived together with the end
-		to.Lines(nil, nil)
+		n.tell(lines) // events that arrived together with the end
+		lines.Lines(nil, nil)
 	}()
 	for {
 		select {
@@ -94,10 +94,10 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 			return
 		}
 		for {
-			n.tell(to)
+			n.tell(lines)
 			pulls := puller.Pulls()
-			looked := to.Lines(pulls, progressOf(ctx, downloads, pulls))
-			if !looked || len(pulls) == 0 {
+			shows := lines.Lines(pulls, progressOf(ctx, downloads, pulls))
+			if !shows || len(pulls) == 0 {
 				break
 			}
 			select {
@@ -110,10 +110,10 @@ func (n *pullNews) follow(ctx context.Context, puller *image.Puller, downloads *
 	}
 }
 
-// tell passes the queued events to to.
-func (n *pullNews) tell(to PullLines) {
+// tell passes the queued events to lines.
+func (n *pullNews) tell(lines PullLines) {
 	for _, e := range n.take() {
-		to.Event(e)
+		lines.Event(e)
 	}
 }
 

@@ -170,7 +170,7 @@ func reclaimForecast(ctx context.Context, u *upkeep.Upkeep, policy reclaim.Evict
 		return server.Reclaim{}, &server.StatusError{Code: http.StatusBadRequest, Message: "assume: " + wrong.Error()}
 	}
 	if errors.Is(err, image.ErrPodsUnknown) {
-		err = &server.StatusError{Code: http.StatusConflict, Message: err.Error()}
+		err = &server.StatusError{Code: http.StatusConflict, Message: image.ErrPodsUnknown.Error()}
 	}
 	if err != nil {
 		return server.Reclaim{}, err

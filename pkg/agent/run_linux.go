@@ -43,7 +43,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())
-	e := a.engine(sources.Config, sources.Rules, a.observers(m))
+	e := a.engine(sources.Config, sources.Rules, a.receivers(m))
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
 	images := a.inventory(live, m)
@@ -56,7 +56,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	a.measure(live, m, serving)
 	if err := openRun(cfg.Config.Config); err != nil {
-		log.Warn("Directory of the local socket not made", "error", err)
+		log.Warn("Failed to create the directory of the local socket", "error", err)
 	}
 
 	beside, stop := context.WithCancel(ctx)
@@ -74,7 +74,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if serving != nil {
 		wg.Go(func() {
 			if err := serving.Run(beside); err != nil {
-				log.Error("Certificate of the server not kept", "error", err)
+				log.Error("Failed to maintain serving certificate", "error", err)
 			}
 		})
 	}
@@ -118,14 +118,14 @@ func serveSocket(ctx context.Context, wg *sync.WaitGroup, cfg server.Config, log
 	wg.Go(func() {
 		defer said()
 		if err := server.New(cfg).Serve(ctx); err != nil {
-			log.Error("Local socket not served; pods go on without", "error", err)
+			log.Error("Failed to serve the local socket; pods keep running", "error", err)
 		}
 	})
 	return answering
 }
 
-// supervise returns the supervisor of a serving agent. It checks the sync loop, the workers,
-// and the drain of the runtime's events.
+// supervise returns the supervisor of a serving agent. It checks the sync loop, the workers, and
+// the goroutine that receives the runtime's events.
 func (a *Agent) supervise(e *engine.Engine, answering <-chan struct{}) *supervisor {
 	return &supervisor{
 		log: a.log, answering: answering,

@@ -118,7 +118,7 @@ func (r *containerRuntime) lookAfter(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil && err.Error() != failed:
-			r.log.Error("Bundled runtime is not well", "error", err)
+			r.log.Error("Failed to keep the bundled runtime running", "error", err)
 			failed = err.Error()
 		case err == nil:
 			failed = ""

@@ -23,8 +23,8 @@ const (
 	settleFrom = 2 << 20
 )
 
-// settle returns memory to the machine that only the start needed, and later memory that
-// only a burst of work needed.
+// settle returns memory to the operating system: first the memory that only the start needed, later
+// the memory that only a burst of work needed.
 func settle(ctx context.Context) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)

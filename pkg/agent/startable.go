@@ -43,9 +43,9 @@ func identity(cfg config.Config) error {
 	case file == "" || exists(file):
 		return nil
 	case first == "":
-		return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: %s is not there, and no --bootstrap-kubeconfig to ask for one with", file))
+		return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: %s does not exist, and --bootstrap-kubeconfig is not set", file))
 	case !exists(first):
-		return look.Fail(look.Usage, fmt.Errorf("neither --kubeconfig %s nor --bootstrap-kubeconfig %s is there", file, first), "'kubeadm join' writes them")
+		return look.Fail(look.Usage, fmt.Errorf("neither --kubeconfig %s nor --bootstrap-kubeconfig %s exists", file, first), "'kubeadm join' writes them")
 	}
 	return nil
 }

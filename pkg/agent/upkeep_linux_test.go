@@ -90,7 +90,7 @@ func TestRunningPod_SpecStatusAndUsage_AreWhatAnEvictionRanksBy(t *testing.T) {
 		t.Errorf("%+v", it)
 	}
 	if !it.Measured || it.Memory != 10 || it.PIDs != 3 || it.Volumes != (reclaim.Usage{Bytes: 20, Inodes: 2}) ||
-		len(it.Containers) != 1 || it.Containers[0].Memory != 9 || it.Containers[0].Layer.Bytes != 4 || it.Containers[0].Logs.Bytes != 5 {
+		len(it.Containers) != 1 || it.Containers[0].Memory != 9 || it.Containers[0].Writable.Bytes != 4 || it.Containers[0].Logs.Bytes != 5 {
 		t.Errorf("%+v", it)
 	}
 	if it, _ = runningPod(p, nil); it.Measured {
@@ -136,7 +136,7 @@ func TestLevels_RuntimeAnsweredOnce_IsNotAskedAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if rt.calls != 2 || measured != 4 || len(n.Filesystems) != 2 || !n.Filesystems[0].Images || !n.Filesystems[1].Layers {
+	if rt.calls != 2 || measured != 4 || len(n.Filesystems) != 2 || !n.Filesystems[0].Images || !n.Filesystems[1].Writable {
 		t.Errorf("%d calls, %d measurements, %+v", rt.calls, measured, n.Filesystems)
 	}
 }

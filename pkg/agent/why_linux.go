@@ -130,17 +130,17 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 	}
 	asked, cancel := context.WithTimeout(ctx, askServer)
 	defer cancel()
-	is, err := e.pods.Pod(asked, strings.ToLower(e.cfg.NodeName), key.Namespace, key.Name)
+	served, err := e.pods.Pod(asked, strings.ToLower(e.cfg.NodeName), key.Namespace, key.Name)
 	s := &activity.Server{Host: e.host()}
 	switch {
 	case err != nil && desired != nil:
 		s.Error = "it does not return the pod: " + strings.TrimPrefix(err.Error(), s.Host+": ")
 		return s
-	case err != nil, desired == nil && is == nil:
+	case err != nil, desired == nil && served == nil:
 		return nil
 	}
-	if s.Error = e.behind(is, key); s.Error != "" && backoff.Sleep(ctx, watchLag) {
-		s.Error = e.behind(is, key)
+	if s.Error = e.behind(served, key); s.Error != "" && backoff.Sleep(ctx, watchLag) {
+		s.Error = e.behind(served, key)
 	}
 	if s.Error == "" {
 		return nil
@@ -149,19 +149,19 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 }
 
 // behind says which version of a pod the watch of pods has not shown; "" if it has shown the
-// version that the server has. is is nil for a pod that the server does not have.
-func (e explainer) behind(is *v1.Pod, key pod.Key) string {
+// version that the server has. served is the pod as the server has it, nil if it has none.
+func (e explainer) behind(served *v1.Pod, key pod.Key) string {
 	all := e.board.Calls(pod.Key{})
 	i := slices.IndexFunc(all, func(c activity.Call) bool { return c.Kind == activity.Watch && c.Target == podsWatch })
 	switch {
-	case is == nil && e.live.Desired(key) == nil:
+	case served == nil && e.live.Desired(key) == nil:
 		return ""
 	case i < 0:
 		return "the agent does not watch its pods now"
-	case is == nil:
+	case served == nil:
 		return "it has deleted the pod, and " + e.silence(all[i])
-	case apiclient.Older(all[i].Version, is.ResourceVersion):
-		return "it has version " + is.ResourceVersion + " of the pod, and " + e.silence(all[i])
+	case apiclient.Older(all[i].Version, served.ResourceVersion):
+		return "it has version " + served.ResourceVersion + " of the pod, and " + e.silence(all[i])
 	}
 	return ""
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Threshold is an eviction threshold. It is met while less of its signal is available.
+// Threshold is an eviction threshold. It is met while less of its signal is available than it says,
+// as a quantity or as a percentage of the capacity.
 type Threshold struct {
 	pod.Threshold
 	// Grace is how long it must be met without a break until it is due; zero makes it a hard
@@ -166,7 +167,7 @@ func Evict(n Node, p EvictPolicy, before EvictState) (plan EvictPlan, after Evic
 // out those of containerfs where that is the same file system as nodefs or imagefs, as the
 // kubelet does.
 func (p EvictPolicy) inOrder(n Node) []Threshold {
-	own := slices.ContainsFunc(n.Filesystems, func(f Filesystem) bool { return f.Layers && !f.Data && !f.Images })
+	own := slices.ContainsFunc(n.Filesystems, func(f Filesystem) bool { return f.Writable && !f.Data && !f.Images })
 	all := slices.DeleteFunc(slices.Clone(p.Thresholds), func(t Threshold) bool {
 		return !own && (t.Signal == pod.SignalContainerFs || t.Signal == pod.SignalContainerInos)
 	})
@@ -200,7 +201,7 @@ func inodesOf(signal string) bool { return strings.HasSuffix(signal, ".inodesFre
 func (n Node) disk(signal string) *Filesystem {
 	name, _, _ := strings.Cut(signal, ".")
 	i := slices.IndexFunc(n.Filesystems, func(f Filesystem) bool {
-		return name == "nodefs" && f.Data || name == "imagefs" && f.Images || name == "containerfs" && f.Layers
+		return name == "nodefs" && f.Data || name == "imagefs" && f.Images || name == "containerfs" && f.Writable
 	})
 	if i < 0 {
 		return nil
@@ -284,7 +285,7 @@ func amount(signal string, n int64) string {
 // removeData adds steps that remove unused data from a file system until enough is free, or no
 // unused data is left. What the plan already frees there counts.
 func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
-	if fs.Data || fs.Layers {
+	if fs.Data || fs.Writable {
 		for _, c := range slices.SortedFunc(slices.Values(r.node.Containers), func(a, b Container) int {
 			return cmp.Or(a.Exited.Compare(b.Exited), cmp.Compare(a.ID, b.ID))
 		}) {
@@ -294,7 +295,7 @@ func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 			}
 		}
 	}
-	if fs.Layers {
+	if fs.Writable {
 		for _, b := range slices.SortedFunc(slices.Values(r.node.Sandboxes), func(a, b Sandbox) int {
 			return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.ID, b.ID))
 		}) {
@@ -333,16 +334,18 @@ func (r *round) remove(fs Filesystem, s Step, on func(Filesystem) Usage) {
 }
 
 // on returns what a container takes on a file system.
-func (c Container) on(fs Filesystem) Usage { return c.Layer.when(fs.Layers).plus(c.Logs.when(fs.Data)) }
+func (c Container) on(fs Filesystem) Usage {
+	return c.Writable.when(fs.Writable).plus(c.Logs.when(fs.Data))
+}
 
-func (b Sandbox) on(fs Filesystem) Usage { return b.Usage.when(fs.Layers) }
+func (b Sandbox) on(fs Filesystem) Usage { return b.Usage.when(fs.Writable) }
 
 // on returns what a pod takes on a file system, as the kubelet counts it: its volumes and
 // logs on nodefs, its containers' writable layers on containerfs.
 func (p Pod) on(fs Filesystem) Usage {
 	all := p.Volumes.when(fs.Data)
 	for _, c := range p.Containers {
-		all = all.plus(c.Layer.when(fs.Layers)).plus(c.Logs.when(fs.Data))
+		all = all.plus(c.Writable.when(fs.Writable)).plus(c.Logs.when(fs.Data))
 	}
 	return all
 }

@@ -245,14 +245,14 @@ func (s *imageSet) remove(i Image) (frees Usage) {
 	return frees
 }
 
-// choose divides images into chosen and rest. It chooses them in their order until their removal
-// frees enough, except those that may does not allow; a nil may allows all. An image of which
-// other images that stay have every layer is in rest, too. choose does not change s.
-func (s *imageSet) choose(from []Image, may func(Image) bool, enough func(Usage) bool) (chosen, rest []Image) {
+// choose divides images into chosen and rest. It chooses images for which allowed returns true (nil:
+// all), in their order, until their removal frees enough. An image whose removal would free nothing,
+// because images that stay have all its layers, is in rest. choose does not change s.
+func (s *imageSet) choose(from []Image, allowed func(Image) bool, enough func(Usage) bool) (chosen, rest []Image) {
 	trial := &imageSet{refs: maps.Clone(s.refs)}
 	var freed Usage
 	for _, i := range from {
-		if enough(freed) || may != nil && !may(i) {
+		if enough(freed) || allowed != nil && !allowed(i) {
 			rest = append(rest, i)
 			continue
 		}

@@ -22,7 +22,7 @@ func drawNode(t *rapid.T) Node {
 	n := Node{Now: noon, Levels: map[string]Level{pod.SignalMemory: level("memory"), pod.SignalPIDs: {int64(rapid.IntRange(0, 300).Draw(t, "pids")), 1000}}}
 	fs := func(name string, data, images, layers bool) {
 		n.Filesystems = append(n.Filesystems, Filesystem{
-			Name: name, Bytes: level(name), Inodes: Level{int64(rapid.IntRange(0, 30).Draw(t, name+"-inodes")) * 1000, 100_000}, Data: data, Images: images, Layers: layers,
+			Name: name, Bytes: level(name), Inodes: Level{int64(rapid.IntRange(0, 30).Draw(t, name+"-inodes")) * 1000, 100_000}, Data: data, Images: images, Writable: layers,
 		})
 	}
 	switch rapid.IntRange(0, 3).Draw(t, "disks") {
@@ -65,7 +65,7 @@ func drawNode(t *rapid.T) Node {
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "containers") {
 		n.Containers = append(n.Containers, Container{
-			ID: fmt.Sprint("container", i), Exited: noon.Add(-span("exited")), Needed: rapid.Bool().Draw(t, "needed"), Layer: usage("layer"), Logs: usage("logs"),
+			ID: fmt.Sprint("container", i), Exited: noon.Add(-span("exited")), Needed: rapid.Bool().Draw(t, "needed"), Writable: usage("layer"), Logs: usage("logs"),
 		})
 	}
 	for i := range rapid.IntRange(0, 2).Draw(t, "sandboxes") {
@@ -75,7 +75,7 @@ func drawNode(t *rapid.T) Node {
 		p := running(fmt.Sprint("p", i), rapid.SampledFrom([]int32{-1, 0, 5, critical - 1, critical, critical + 1000}).Draw(t, "priority"), int64(rapid.IntRange(0, 4).Draw(t, "uses"))*gib, gib)
 		p.Static, p.Measured, p.Stopping = rapid.Bool().Draw(t, "static"), rapid.Bool().Draw(t, "measured"), rapid.IntRange(0, 4).Draw(t, "stopping") == 0
 		p.Volumes, p.PIDs = usage("volumes"), int64(rapid.IntRange(0, 100).Draw(t, "processes"))
-		p.Containers = []Running{{Name: "c", Layer: usage("pod-layer"), Logs: usage("pod-logs")}}
+		p.Containers = []Running{{Name: "c", Writable: usage("pod-layer"), Logs: usage("pod-logs")}}
 		n.Pods = append(n.Pods, p)
 	}
 	return n
@@ -101,7 +101,7 @@ func drawPolicy(t *rapid.T) EvictPolicy {
 }
 
 // removable reports whether the removal of all unused data would make more of a signal
-// available. It shares no code with the planner that it checks.
+// available. It shares with the planner only how a signal names its disk.
 func removable(n Node, signal string) bool {
 	fs := n.disk(signal)
 	if fs == nil {
@@ -114,7 +114,7 @@ func removable(n Node, signal string) bool {
 		return u.Bytes
 	}
 	for _, c := range n.Containers {
-		if !c.Needed && (fs.Layers && amount(c.Layer) > 0 || fs.Data && amount(c.Logs) > 0) {
+		if !c.Needed && (fs.Writable && amount(c.Writable) > 0 || fs.Data && amount(c.Logs) > 0) {
 			return true
 		}
 	}

@@ -152,7 +152,7 @@ func message(t Threshold, level Level, p Pod) string {
 		case v1.ResourceMemory:
 			used = c.Memory
 		case v1.ResourceEphemeralStorage:
-			used = c.Layer.Bytes + c.Logs.Bytes
+			used = c.Writable.Bytes + c.Logs.Bytes
 		default:
 			continue
 		}

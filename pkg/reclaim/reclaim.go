@@ -44,14 +44,14 @@ type Usage struct{ Bytes, Inodes int64 }
 func (u Usage) plus(o Usage) Usage { return Usage{u.Bytes + o.Bytes, u.Inodes + o.Inodes} }
 
 // Filesystem is one file system and which data of the node is on it. The kubelet's nodefs is the
-// one with Data, imagefs the one with Images, containerfs the one with Layers.
+// one with Data, imagefs the one with Images, containerfs the one with Writable.
 type Filesystem struct {
-	Name   string // a directory on it, which identifies it
-	Bytes  Level
-	Inodes Level
-	Data   bool // volumes and logs of pods
-	Images bool
-	Layers bool // writable layers of containers
+	Name     string // a directory on it, which identifies it
+	Bytes    Level
+	Inodes   Level
+	Data     bool // volumes and logs of pods
+	Images   bool
+	Writable bool // writable layers of containers
 }
 
 // Image is an image of the container runtime.
@@ -101,9 +101,9 @@ type Container struct {
 	Exited   time.Time
 	// Needed says that it must stay. The newest container of each name is needed: it tells the
 	// pod's worker what has run. The caller may mark others, too.
-	Needed bool
-	Layer  Usage
-	Logs   Usage
+	Needed   bool
+	Writable Usage // its writable layer
+	Logs     Usage
 }
 
 // Sandbox is a sandbox that is not ready and has no container.
@@ -146,10 +146,10 @@ type Pod struct {
 
 // Running is a running container of a pod.
 type Running struct {
-	Name        string
-	Memory      int64
-	Layer, Logs Usage
-	Requests    v1.ResourceList
+	Name           string
+	Memory         int64
+	Writable, Logs Usage // the writable layer, the logs
+	Requests       v1.ResourceList
 }
 
 // Action is what a step does.

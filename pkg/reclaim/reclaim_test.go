@@ -45,7 +45,7 @@ func used(i Image, by string) Image {
 // disk returns a file system of 100 GiB for everything.
 func disk(available int64) []Filesystem {
 	return []Filesystem{{
-		Name: "/", Bytes: Level{available * gib, 100 * gib}, Inodes: Level{50_000, 100_000}, Data: true, Images: true, Layers: true,
+		Name: "/", Bytes: Level{available * gib, 100 * gib}, Inodes: Level{50_000, 100_000}, Data: true, Images: true, Writable: true,
 	}}
 }
 
@@ -175,9 +175,9 @@ func TestRank_MemoryDiskAndPIDs_OrdersAsTheKubelet(t *testing.T) {
 		pods[i].PIDs = pids
 		pods[i].Volumes = Usage{Bytes: pids, Inodes: 10 - pids}
 		pods[i].DiskRequest = 4
-		pods[i].Containers = []Running{{Name: "c", Layer: Usage{Bytes: pods[i].Memory}}}
+		pods[i].Containers = []Running{{Name: "c", Writable: Usage{Bytes: pods[i].Memory}}}
 	}
-	two := []Filesystem{{Name: "/", Data: true}, {Name: "/images", Images: true, Layers: true}}
+	two := []Filesystem{{Name: "/", Data: true}, {Name: "/images", Images: true, Writable: true}}
 	for _, c := range []struct {
 		signal string
 		disks  []Filesystem
@@ -273,8 +273,8 @@ func TestEvict_Disk_RemovesUnusedDataFirst(t *testing.T) {
 		Now: noon, Filesystems: disk(8),
 		Containers: []Container{
 			{ID: "c2", Name: "b", Pod: pod.Key{Namespace: "default", Name: "job"}, Exited: noon.Add(-time.Minute), Logs: Usage{Bytes: gib}},
-			{ID: "c1", Name: "a", Pod: pod.Key{Namespace: "default", Name: "job"}, Exited: noon.Add(-time.Hour), Layer: Usage{Bytes: gib}},
-			{ID: "c0", Name: "kept", Exited: noon.Add(-2 * time.Hour), Needed: true, Layer: Usage{Bytes: gib}},
+			{ID: "c1", Name: "a", Pod: pod.Key{Namespace: "default", Name: "job"}, Exited: noon.Add(-time.Hour), Writable: Usage{Bytes: gib}},
+			{ID: "c0", Name: "kept", Exited: noon.Add(-2 * time.Hour), Needed: true, Writable: Usage{Bytes: gib}},
 		},
 		Sandboxes: []Sandbox{{ID: "s", Pod: pod.Key{Namespace: "default", Name: "job"}}},
 		Images:    []Image{image("b", time.Minute), image("a", time.Hour), image("c", time.Second), used(image("web", 0), "pod default/web")},
@@ -292,7 +292,7 @@ func TestEvict_Disk_RemovesUnusedDataFirst(t *testing.T) {
 	}
 	// Unused images on a disk of their own do not help nodefs.
 	n.Filesystems = []Filesystem{
-		{Name: "/", Bytes: Level{8 * gib, 100 * gib}, Data: true, Layers: true}, {Name: "/images", Bytes: Level{50 * gib, 100 * gib}, Images: true},
+		{Name: "/", Bytes: Level{8 * gib, 100 * gib}, Data: true, Writable: true}, {Name: "/images", Bytes: Level{50 * gib, 100 * gib}, Images: true},
 	}
 	n.Containers, n.Sandboxes = nil, nil
 	plan, _ = Evict(n, policy, EvictState{})
@@ -328,7 +328,7 @@ func TestEvict_ContainerFs_CountsOnlyOnItsOwnDisk(t *testing.T) {
 	if plan, _ := Evict(n, policy, EvictState{}); len(plan.Steps)+len(plan.Conditions) > 0 {
 		t.Errorf("nodefs has its own threshold: %s", plan)
 	}
-	n.Filesystems = []Filesystem{{Name: "/", Data: true, Images: true}, {Name: "/layers", Bytes: Level{gib, 100 * gib}, Layers: true}}
+	n.Filesystems = []Filesystem{{Name: "/", Data: true, Images: true}, {Name: "/layers", Bytes: Level{gib, 100 * gib}, Writable: true}}
 	plan, _ := Evict(n, policy, EvictState{})
 	lines(t, plan.String(), "evict-pod default/web", "condition DiskPressure")
 }
@@ -360,7 +360,7 @@ func TestRemember_IdleNode_HistoryIsUnchanged(t *testing.T) {
 func ExampleImages() {
 	n := Node{
 		Now:         noon,
-		Filesystems: []Filesystem{{Name: "/var", Bytes: Level{Available: 10 * gib, Capacity: 100 * gib}, Data: true, Images: true, Layers: true}},
+		Filesystems: []Filesystem{{Name: "/var", Bytes: Level{Available: 10 * gib, Capacity: 100 * gib}, Data: true, Images: true, Writable: true}},
 		Images: []Image{
 			{ID: "sha256:1", Names: []string{"docker.io/library/old:1"}, Bytes: 10 * gib, LastUsed: noon.Add(-time.Hour)},
 			{ID: "sha256:2", Names: []string{"docker.io/library/web:1"}, Bytes: gib, Users: []string{"pod default/web"}},

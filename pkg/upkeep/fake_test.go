@@ -127,7 +127,7 @@ func (f *fakeNode) RemoveContainer(_ context.Context, _ pod.Key, id string) (boo
 	gone := f.node.Containers[i]
 	f.node.Containers = slices.Delete(slices.Clone(f.node.Containers), i, i+1)
 	f.free(func(fs reclaim.Filesystem) reclaim.Usage {
-		return sum(when(fs.Layers, gone.Layer), when(fs.Data, gone.Logs))
+		return sum(when(fs.Writable, gone.Writable), when(fs.Data, gone.Logs))
 	})
 	f.done = append(f.done, fmt.Sprint(reclaim.RemoveContainer, " ", id))
 	return true, nil
@@ -139,7 +139,7 @@ func (f *fakeNode) RemoveSandbox(_ context.Context, _ pod.Key, id string) (bool,
 	i := slices.IndexFunc(f.node.Sandboxes, func(b reclaim.Sandbox) bool { return b.ID == id })
 	gone := f.node.Sandboxes[i]
 	f.node.Sandboxes = slices.Delete(slices.Clone(f.node.Sandboxes), i, i+1)
-	f.free(func(fs reclaim.Filesystem) reclaim.Usage { return when(fs.Layers, gone.Usage) })
+	f.free(func(fs reclaim.Filesystem) reclaim.Usage { return when(fs.Writable, gone.Usage) })
 	f.done = append(f.done, fmt.Sprint(reclaim.RemoveSandbox, " ", id))
 	return true, nil
 }
@@ -165,7 +165,7 @@ func (f *fakeNode) end(uid string) {
 	f.free(func(fs reclaim.Filesystem) reclaim.Usage {
 		u := when(fs.Data, gone.Volumes)
 		for _, c := range gone.Containers {
-			u = sum(u, when(fs.Layers, c.Layer), when(fs.Data, c.Logs))
+			u = sum(u, when(fs.Writable, c.Writable), when(fs.Data, c.Logs))
 		}
 		return u
 	})
@@ -258,7 +258,7 @@ func (r *running) pressures() string {
 // machine returns a node with one disk of 100 GiB and 8 GiB of memory, of which half is free.
 func machine(pods ...reclaim.Pod) *fakeNode {
 	return &fakeNode{fails: map[string]bool{}, node: reclaim.Node{
-		Filesystems: []reclaim.Filesystem{{Name: "/", Bytes: reclaim.Level{Available: 50 * gib, Capacity: 100 * gib}, Data: true, Images: true, Layers: true}},
+		Filesystems: []reclaim.Filesystem{{Name: "/", Bytes: reclaim.Level{Available: 50 * gib, Capacity: 100 * gib}, Data: true, Images: true, Writable: true}},
 		Levels:      map[string]reclaim.Level{pod.SignalMemory: {Available: 4 * gib, Capacity: 8 * gib}},
 		Pods:        pods,
 	}}

@@ -29,8 +29,10 @@ const loopSeeds = 500
 
 // TestRun_LoopFilesystems_ExecutionIsThePlan: on file systems that really fill, of bytes or of
 // inodes, the agent does what the dry run has shown, in this order. It evicts no pod while an unused
-// image or an exited container lies on the disk that is short; in the end no threshold is met unless
-// nothing may go any more. One disk has everything, or images have their own, or writable layers.
+// image or an exited container lies on the disk that is short; in the end no threshold is met, unless
+// nothing is left that may be removed or evicted. In some scenarios one disk has everything. In the
+// others images have another disk, and writable layers are with them, with volumes and logs, or on a
+// third disk.
 //
 // Shows: C-1.33.12, C-1.35.5
 func TestRun_LoopFilesystems_ExecutionIsThePlan(t *testing.T) {

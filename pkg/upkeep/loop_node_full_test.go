@@ -73,7 +73,7 @@ func (s *scenario) Levels(context.Context) (reclaim.Node, error) {
 			return n, err
 		}
 		n.Filesystems = append(n.Filesystems, reclaim.Filesystem{
-			Name: disk, Bytes: reclaim.Level(bytes), Inodes: reclaim.Level(inodes), Data: disk == s.data, Images: disk == s.images, Layers: disk == s.layers,
+			Name: disk, Bytes: reclaim.Level(bytes), Inodes: reclaim.Level(inodes), Data: disk == s.data, Images: disk == s.images, Writable: disk == s.layers,
 		})
 	}
 	return n, nil
@@ -92,7 +92,7 @@ func (s *scenario) Observe(context.Context, bool) (n reclaim.Node, err error) {
 		n.Images = append(n.Images, i)
 	}
 	for _, c := range s.node.Containers {
-		c.Layer, c.Logs = s.usage(s.place(s.layers, "container", c.ID)), s.usage(s.place(s.data, "log", c.ID))
+		c.Writable, c.Logs = s.usage(s.place(s.layers, "container", c.ID)), s.usage(s.place(s.data, "log", c.ID))
 		n.Containers = append(n.Containers, c)
 	}
 	for _, b := range s.node.Sandboxes {
@@ -101,7 +101,7 @@ func (s *scenario) Observe(context.Context, bool) (n reclaim.Node, err error) {
 	}
 	for _, p := range s.node.Pods {
 		p.Volumes = s.usage(s.place(s.data, "volumes", p.UID))
-		p.Containers = []reclaim.Running{{Name: "c", Layer: s.usage(s.place(s.layers, "pod", p.UID)), Logs: s.usage(s.place(s.data, "podlogs", p.UID))}}
+		p.Containers = []reclaim.Running{{Name: "c", Writable: s.usage(s.place(s.layers, "pod", p.UID)), Logs: s.usage(s.place(s.data, "podlogs", p.UID))}}
 		_, p.Stopping = s.leaves[p.UID]
 		n.Pods = append(n.Pods, p)
 	}
@@ -164,7 +164,8 @@ func (s *scenario) RemoveSandbox(_ context.Context, _ pod.Key, id string) (bool,
 	return true, nil
 }
 
-// Evict implements Actor. Of some threshold of a disk that is met now, nothing unused lies there.
+// Evict implements Actor. It fails the test unless at least one threshold that is met is of a disk
+// without unused data.
 func (s *scenario) Evict(_ context.Context, _ pod.Key, e Eviction) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

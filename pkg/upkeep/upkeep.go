@@ -9,7 +9,8 @@
 // Only the goroutine of Run plans and acts. A dry run reads the state of the last round from
 // another goroutine, under a mutex.
 //
-// The one rule: it carries out what reclaim has planned, and decides nothing itself.
+// The one rule: only reclaim chooses steps. This package may leave steps out: while it knows too
+// little, or after a step has failed.
 package upkeep
 
 import (
@@ -40,8 +41,8 @@ type Observer interface {
 	Observe(ctx context.Context, disks bool) (reclaim.Node, error)
 }
 
-// ErrNoVictim is the error of Observe if no pod can be chosen for an eviction: not all pods were
-// observed, or the usage of none was read. No pod is evicted then.
+// ErrNoVictim is the error of Observe if no pod can be chosen for an eviction: not all running
+// pods were observed, or the usage of none was read. No pod is evicted then.
 var ErrNoVictim = errors.New("no pod can be chosen for an eviction")
 
 // Actor carries out steps. Before it removes something, it checks again that nothing uses it.
@@ -79,9 +80,9 @@ type Config struct {
 	Event func(reason, kind, message string)
 	// Wake begins a round at once; may be nil.
 	Wake <-chan struct{}
-	// PodsUnknown is the error of Observe while not all pods of the node are known. As long as
-	// Observe returns it, no pod is evicted for a disk. Other errors except ErrNoVictim have
-	// this effect for unreadFor.
+	// PodsUnknown is the error of Observe while the desired pods are not all known, because a
+	// source has neither answered nor a last good set. As long as Observe returns it, no pod is
+	// evicted for a disk. Other errors except ErrNoVictim have this effect for unreadFor.
 	PodsUnknown error
 	Log         *slog.Logger // nil discards
 }
@@ -183,7 +184,7 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 	}
 	if plan.WaitFor != u.waitFor {
 		if u.waitFor = plan.WaitFor; u.waitFor != "" {
-			u.cfg.Log.Info("Node is short of a resource", "waiting", plan.WaitFor)
+			u.cfg.Log.Info("Node is short of a resource", "reason", plan.WaitFor)
 		}
 	}
 	next := u.trend.next(levels, u.cfg.Policy)
@@ -289,11 +290,11 @@ func (u *Upkeep) observe(ctx context.Context, disks bool) (reclaim.Node, error) 
 	return u.markSkipped(n), err
 }
 
-// withoutEvictions removes from a plan the eviction of a pod for a condition that of selects.
-// WaitFor then has the reason.
-func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.EvictState, before reclaim.EvictState, why string, of func(v1.NodeConditionType) bool) {
+// withoutEvictions removes the eviction of a pod from a plan if selects returns true for its
+// condition. WaitFor then has the reason.
+func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.EvictState, before reclaim.EvictState, why string, selects func(v1.NodeConditionType) bool) {
 	plan.Steps = slices.DeleteFunc(plan.Steps, func(s reclaim.Step) bool {
-		drop := s.Action == reclaim.EvictPod && of(pod.ConditionOf(s.Signal))
+		drop := s.Action == reclaim.EvictPod && selects(pod.ConditionOf(s.Signal))
 		if drop {
 			after.Evicted, after.EvictedAt = before.Evicted, before.EvictedAt
 			plan.WaitFor = why + ", so no pod is evicted"
@@ -345,7 +346,7 @@ func (u *Upkeep) publish(ctx context.Context, plan reclaim.EvictPlan, after recl
 	}
 }
 
-// act carries out a plan. If an eviction fails, it removes it from after, so that the next round
+// act carries out a plan. If an eviction fails, act clears after.Evicted, so that the next round
 // may evict another pod.
 func (u *Upkeep) act(ctx context.Context, plan reclaim.EvictPlan, after *reclaim.EvictState) {
 	began := time.Now()

@@ -259,11 +259,11 @@ func drawn(t *rapid.T) *fakeNode {
 	}
 	split := rapid.Bool().Draw(t, "split")
 	f := &fakeNode{fails: map[string]bool{}, node: reclaim.Node{
-		Filesystems: []reclaim.Filesystem{{Name: "/", Bytes: level("/"), Inodes: level("inodes"), Data: true, Images: !split, Layers: !split}},
+		Filesystems: []reclaim.Filesystem{{Name: "/", Bytes: level("/"), Inodes: level("inodes"), Data: true, Images: !split, Writable: !split}},
 		Levels:      map[string]reclaim.Level{pod.SignalMemory: level("memory"), pod.SignalPIDs: level("pids")},
 	}}
 	if split {
-		f.node.Filesystems = append(f.node.Filesystems, reclaim.Filesystem{Name: "/images", Bytes: level("/images"), Images: true, Layers: true})
+		f.node.Filesystems = append(f.node.Filesystems, reclaim.Filesystem{Name: "/images", Bytes: level("/images"), Images: true, Writable: true})
 	}
 	for i := range rapid.IntRange(0, 6).Draw(t, "images") {
 		it := reclaim.Image{ID: fmt.Sprint("i", i), Bytes: amount("image"), Pinned: rapid.IntRange(0, 5).Draw(t, "pinned") == 0}
@@ -275,7 +275,7 @@ func drawn(t *rapid.T) *fakeNode {
 		f.node.Images = append(f.node.Images, it)
 	}
 	for i := range rapid.IntRange(0, 4).Draw(t, "containers") {
-		f.node.Containers = append(f.node.Containers, reclaim.Container{ID: fmt.Sprint("c", i), Needed: rapid.Bool().Draw(t, "needed"), Layer: reclaim.Usage{Bytes: amount("layer")}, Logs: reclaim.Usage{Bytes: amount("logs")}})
+		f.node.Containers = append(f.node.Containers, reclaim.Container{ID: fmt.Sprint("c", i), Needed: rapid.Bool().Draw(t, "needed"), Writable: reclaim.Usage{Bytes: amount("layer")}, Logs: reclaim.Usage{Bytes: amount("logs")}})
 		f.node.Sandboxes = append(f.node.Sandboxes, reclaim.Sandbox{ID: fmt.Sprint("b", i), Needed: rapid.Bool().Draw(t, "needed")})
 	}
 	for i := range rapid.IntRange(0, 6).Draw(t, "pods") {
