@@ -9,9 +9,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/ui"
 )
 
 // schema is the part of JSON Schema that docs/schemas uses. Reading a schema with another
@@ -161,4 +165,63 @@ func TestSchemas_GoldenDocuments_AreValid(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestSchemas_WhyReport_HasTheFieldsOfTheDocument: the document leaves out most fields of most
+// pods, so that no example shows all of them.
+func TestSchemas_WhyReport_HasTheFieldsOfTheDocument(t *testing.T) {
+	t.Parallel()
+	s, err := readSchema("../docs/schemas/whyreport.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, problem := range s.compare(s, "$", reflect.TypeFor[ui.WhyReport]()) {
+		t.Error(problem)
+	}
+}
+
+// compare returns how a schema differs from the JSON of a type: in types, in fields, and in which of
+// them are always present.
+func (s *schema) compare(root *schema, path string, of reflect.Type) (problems []string) {
+	if s != nil && s.Ref != "" {
+		s = root.Defs[strings.TrimPrefix(s.Ref, "#/$defs/")]
+	}
+	if of.Kind() == reflect.Pointer {
+		of = of.Elem()
+	}
+	types := map[reflect.Kind]string{reflect.String: "string", reflect.Bool: "boolean", reflect.Int: "integer", reflect.Slice: "array", reflect.Struct: "object"}
+	want := types[of.Kind()]
+	if of == reflect.TypeFor[time.Time]() {
+		want = "string"
+	}
+	if s == nil || s.Type != want {
+		return []string{path + ": not the schema of " + of.String()}
+	}
+	switch want {
+	case "array":
+		return s.Items.compare(root, path+"[]", of.Elem())
+	case "object":
+	default:
+		return nil
+	}
+	var fields, required []string
+	for _, f := range reflect.VisibleFields(of) {
+		if f.Anonymous || !f.IsExported() {
+			continue
+		}
+		name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
+		fields = append(fields, name)
+		if options == "" {
+			required = append(required, name)
+		}
+		problems = append(problems, s.Properties[name].compare(root, path+"."+name, f.Type)...)
+	}
+	slices.Sort(fields)
+	if has := slices.Sorted(maps.Keys(s.Properties)); !slices.Equal(has, fields) {
+		problems = append(problems, fmt.Sprintf("%s: the schema has the fields %q, the document %q", path, has, fields))
+	}
+	if !slices.Equal(s.Required, required) {
+		problems = append(problems, fmt.Sprintf("%s: the schema requires %q, the document always has %q", path, s.Required, required))
+	}
+	return problems
 }
