@@ -111,7 +111,7 @@ func (m *model) head() string {
 		sum = append(sum, piece{text: group(failing) + " not read", tone: bad})
 	}
 	if rejects > 0 {
-		sum = append(sum, piece{text: group(rejects) + " rejected", tone: bad})
+		sum = append(sum, piece{text: count(rejects, "file") + " with errors", tone: bad})
 	}
 	if n := len(m.state.contests); n > 0 {
 		sum = append(sum, piece{text: count(n, "conflict"), tone: change})
@@ -205,7 +205,7 @@ func (m *model) sourceRows(all []*sourceLine) []string {
 			what, t, about = "SILENT", change, "has not answered"
 		}
 		if s.rejects > 0 {
-			about, reason = strings.TrimSpace(group(s.rejects)+" rejected  "+about), bad
+			about, reason = strings.TrimSpace(count(s.rejects, "file")+" with errors  "+about), bad
 		}
 		places, abouts = max(places, lipgloss.Width(s.location)), max(abouts, lipgloss.Width(about))
 		rows = append(rows, []piece{{what, t, 8, nil}, {s.source, plain, 5, nil}, {s.location, plain, 0, cutFront}, {count(s.pods, "pod"), plain, 10, nil}, {about, reason, 0, cutReason}})

@@ -46,7 +46,7 @@ type podLine struct {
 type sourceLine struct {
 	source, location string // clean
 	pods             int
-	rejects          int // number of files it rejects
+	rejects          int // number of files of which something is rejected
 	ready, restored  bool
 	failing          bool
 	since            time.Time // failing since then
