@@ -23,7 +23,8 @@ import (
 // records are the files about image pulls on disk (C-1.39.6), of two kinds:
 //
 //   - An intent (the kubelet's ImagePullIntent, directory "pulling") names an image whose pull
-//     has begun. It is removed when the outcome of the pull is known.
+//     has begun. It is removed when the outcome of the pull is known for each runtime that was
+//     asked to pull it.
 //   - A pulled record (the kubelet's ImagePulledRecord, directory "pulled") lists the
 //     credentials that have pulled an image.
 //
@@ -126,7 +127,7 @@ func (r *records) beginPull(n name) error {
 	if r.pulling[n.image]++; r.pulling[n.image] > 1 {
 		return nil
 	}
-	err := r.write(r.file("pulling", n.image), n.image)
+	err := r.writeIntent(n.image)
 	if err != nil {
 		r.countDown(n)
 	}
@@ -139,7 +140,7 @@ func (r *records) endPull(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, unknown := r.unknown[n.image]; r.countDown(n) == 0 && !unknown {
-		_ = os.Remove(r.file("pulling", n.image)) // if it stays, the registry is asked once more
+		_ = r.settleIntent(n.image) // if it stays, the registry is asked once more
 	}
 }
 
@@ -193,10 +194,7 @@ func (r *records) addCredential(rec *pulledRecord, n name, c credential) error {
 	if rec.Repos == nil {
 		rec.Repos = map[string]access{}
 	}
-	known := len(rec.Runtimes) == 0 || slices.Contains(rec.Runtimes, r.runtime)
-	if !known {
-		rec.Runtimes = append(rec.Runtimes, r.runtime)
-	}
+	known := !r.addRuntime(rec)
 	a := rec.Repos[n.repo]
 	switch {
 	case a.EveryPod && known:
@@ -212,6 +210,15 @@ func (r *records) addCredential(rec *pulledRecord, n name, c credential) error {
 	}
 	rec.Repos[n.repo] = a
 	return r.write(r.file("pulled", rec.Image), rec)
+}
+
+// addRuntime notes in a record that this runtime has the image, and reports whether that is new.
+func (r *records) addRuntime(rec *pulledRecord) bool {
+	if len(rec.Runtimes) == 0 || slices.Contains(rec.Runtimes, r.runtime) {
+		return false
+	}
+	rec.Runtimes = append(rec.Runtimes, r.runtime)
+	return true
 }
 
 // hashOf returns a hash that identifies a credential and does not reveal it.
@@ -343,33 +350,11 @@ func (r *records) unknownPulls() (map[string]time.Time, error) {
 	return due, nil
 }
 
-// intents returns the names of the images that have an intent. The caller holds the mutex.
-func (r *records) intents() ([]string, error) {
-	dir := filepath.Join(r.dir, "pulling")
-	entries, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for _, e := range entries {
-		var image string
-		js, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil || json.Unmarshal(js, &image) != nil || r.file("pulling", image) != filepath.Join(dir, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // half written: the pull had not begun
-			continue
-		}
-		names = append(names, image)
-	}
-	return names, nil
-}
-
 // recordUnknown handles an unknown outcome of a pull that ended at that time. id is the ID of the
 // image, "" if it is not present. An image without a pulled record gets one that lists no
-// credential, and wrote is then true. recordUnknown removes the intent unless a pull runs, and
-// keeps both the intent and the unknown outcome if a later pull has ended with one, too.
+// credential, and wrote is then true. A record that exists stays as long as this runtime has the
+// image. recordUnknown settles the intent unless a pull runs, and keeps both the intent and the
+// unknown outcome if a later pull has ended with one, too.
 func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -378,18 +363,20 @@ func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, 
 		if err != nil {
 			return false, err
 		}
-		if rec == nil {
-			if err := r.write(r.file("pulled", id), r.newRecord(id)); err != nil {
+		if wrote = rec == nil; wrote {
+			rec = r.newRecord(id)
+		}
+		if wrote || r.addRuntime(rec) {
+			if err := r.write(r.file("pulled", id), rec); err != nil {
 				return false, err
 			}
-			wrote = true
 		}
 	}
 	if !r.unknown[image].Equal(ended) {
 		return wrote, nil
 	}
 	if r.pulling[image] == 0 {
-		if err := os.Remove(r.file("pulling", image)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := r.settleIntent(image); err != nil {
 			return wrote, err
 		}
 	}

@@ -1,0 +1,134 @@
+package image_test
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/image"
+)
+
+func runtimeAt(endpoint string) func(*image.Config) {
+	return func(c *image.Config) { c.Endpoint = endpoint }
+}
+
+// TestUnknownPull_AnotherRuntimeLacksTheImage_ItStaysClosed: an agent is killed during a pull with a
+// secret, and the next agent uses another runtime. When an agent uses the first runtime again, pods
+// without the secret cannot use the image.
+//
+// Shows: C-1.39.6
+func TestUnknownPull_AnotherRuntimeLacksTheImage_ItStaysClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second, dir := newRegistries(), newRegistries(), t.TempDir()
+		first.lets["r.io/app:1"], second.lets["r.io/app:1"] = "u:p", "u:p"
+		s := secret("pull", "", "r.io", "u", "p")
+		killedInPull(t, first, dir, s)
+		first.present["r.io/app:1"] = "sha256:app" // pulled
+
+		m := on(t, second, dir, runtimeAt("second"))
+		if err := m.PullImage(t.Context(), wanted("b", "r.io/app:1"), "c0"); err == nil {
+			t.Error("the registry does not ask for the secret")
+		}
+		if err := m.PullImage(t.Context(), with(wanted("a", "r.io/app:1"), s), "c0"); err != nil {
+			t.Error(err)
+		}
+		m.stop()
+
+		m = on(t, first, dir, runtimeAt("first"))
+		defer m.stop()
+		if err := m.PullImage(t.Context(), wanted("b", "r.io/app:1"), "c0"); err == nil || !strings.HasPrefix(err.Error(), "ErrImagePull: ") {
+			t.Errorf("without the secret: %v", err)
+		}
+		if left := m.intents(t); len(left) != 0 {
+			t.Errorf("intents left: %v", left)
+		}
+	})
+}
+
+// killedInPull leaves the directory of an agent on the runtime "first" that was killed during a pull
+// of r.io/app:1.
+func killedInPull(t *testing.T, r *registries, dir string, s *v1.Secret) {
+	t.Helper()
+	r.hang["r.io"] = true
+	away := t.TempDir()
+	m := on(t, r, away, runtimeAt("first"))
+	ctx, die := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = m.PullImage(ctx, with(wanted("a", "r.io/app:1"), s), "c0")
+	}()
+	synctest.Wait()
+	if err := os.CopyFS(filepath.Join(dir, "image_manager"), os.DirFS(filepath.Join(away, "image_manager"))); err != nil {
+		t.Fatal(err)
+	}
+	die()
+	<-done
+	m.stop()
+	r.hang["r.io"] = false
+}
+
+// TestUnknownPull_ImageIsRemovedFromAnotherRuntime_RecordStays: an image has a record of another
+// runtime, and a pull with an unknown outcome brings it to this one, too.
+//
+// Shows: C-1.39.6
+func TestUnknownPull_ImageIsRemovedFromAnotherRuntime_RecordStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second, dir := newRegistries(), newRegistries(), t.TempDir()
+		first.lets["r.io/app:1"], second.lets["r.io/app:1"] = "u:p", "u:p"
+		s := secret("pull", "", "r.io", "u", "p")
+		killedInPull(t, first, dir, s)
+		first.present["r.io/app:1"] = "sha256:r.io/app:1" // pulled
+
+		m := on(t, second, dir, runtimeAt("second"))
+		if err := m.PullImage(t.Context(), with(wanted("a", "r.io/app:1"), s), "c0"); err != nil {
+			t.Error(err)
+		}
+		m.stop()
+		m = on(t, first, dir, runtimeAt("first"))
+		if err := m.PullImage(t.Context(), wanted("b", "r.io/other:1"), "c0"); err != nil { // settles the intent
+			t.Error(err)
+		}
+		m.stop()
+		m = on(t, second, dir, runtimeAt("second"))
+		m.RemoveRecord("sha256:r.io/app:1", time.Date(2100, 1, 1, 0, 0, 0, 0, time.UTC)) // files have the time of the machine
+		m.stop()
+
+		m = on(t, first, dir, runtimeAt("first"))
+		defer m.stop()
+		if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil {
+			t.Error("a pod without the secret may use the image")
+		}
+	})
+}
+
+// TestUnknownPull_IntentOfAnOlderAgent_IsRead: it has no runtime, so that any runtime settles it.
+//
+// Shows: C-1.39.6
+func TestUnknownPull_IntentOfAnOlderAgent_IsRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r, dir := newRegistries(), t.TempDir()
+		r.lets["r.io/app:1"] = "u:p"
+		killedInPull(t, r, dir, secret("pull", "", "r.io", "u", "p"))
+		m := on(t, r, dir, runtimeAt("second"))
+		defer m.stop()
+		for _, file := range m.intents(t) {
+			if err := os.WriteFile(file, []byte(`"r.io/app:1"`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		r.present["r.io/app:1"] = "sha256:app" // pulled
+		if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil {
+			t.Error("a pod without the secret may use the image")
+		}
+		if left := m.intents(t); len(left) != 0 {
+			t.Errorf("intents left: %v", left)
+		}
+	})
+}
