@@ -28,9 +28,9 @@ var update = flag.Bool("update", false, "rewrite the goldens")
 // ordinary case: the network works, and for a pod on the node the record, the spec and the
 // volumes exist.
 type viewYAML struct {
-	Unwanted       bool                          `json:"unwanted"`
+	NotDesired     bool                          `json:"notDesired"`
 	Instance       *int                          `json:"instance"`
-	NoKept         bool                          `json:"noKept"`
+	NoRecorded     bool                          `json:"noRecorded"` // the record has no spec
 	Attempts       map[string]uint32             `json:"attempts"`
 	Terminal       string                        `json:"terminal"`
 	VolumesReady   *bool                         `json:"volumesReady"`
@@ -48,8 +48,8 @@ type viewYAML struct {
 	Waits          string                        `json:"waits"`
 	Forbidden      string                        `json:"forbidden"`
 	StopWaits      string                        `json:"stopWaits"`
-	Health         map[string]string             `json:"health"` // by container ID: words of "ready live started", "-" before a failure
-	ContainerNotes map[string]pod.ContainerNotes `json:"lives"`  // by container ID
+	Health         map[string]string             `json:"health"`         // by container ID: words of "ready live started", "-" before a failure
+	ContainerNotes map[string]pod.ContainerNotes `json:"containerNotes"` // by container ID
 	Streaks        map[string]int                `json:"streaks"`
 	Restarting     bool                          `json:"restartingAll"`
 	Started        string                        `json:"started"` // how long ago, default an hour; or never
@@ -113,11 +113,11 @@ func describe(v plan.View) string {
 	if p.RestartingAll {
 		b.WriteString("(restarting all)\n")
 	}
-	if p.Ended.Reason != "" {
-		fmt.Fprintf(&b, "(ended %s %s: %s)\n", p.Ended.Phase, p.Ended.Reason, p.Ended.Message)
-	}
-	if phase := p.Ended.Phase; phase != "" {
-		fmt.Fprintf(&b, "(outcome %s)\n", phase)
+	switch end := p.Ended; {
+	case end.Reason != "":
+		fmt.Fprintf(&b, "(ended %s %s: %s)\n", end.Phase, end.Reason, end.Message)
+	case end.Phase != "":
+		fmt.Fprintf(&b, "(ended %s)\n", end.Phase)
 	}
 	if n := plan.Instance(v); v.Want != nil && n != v.Record.Instance {
 		fmt.Fprintf(&b, "(instance %d)\n", n)
@@ -203,21 +203,22 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 		}
 		v.Trouble[name] = pod.Trouble{Reason: tr.Reason, Message: tr.Message, Count: tr.Count, Until: plantest.Now.Add(d)}
 	}
-	if text := section(arc, "kept.yaml"); text != nil {
+	if text := section(arc, "recorded.yaml"); text != nil {
 		if v.Record.Want, err = plantest.Spec(text); err != nil {
-			return v, fmt.Errorf("kept.yaml: %w", err)
+			return v, fmt.Errorf("recorded.yaml: %w", err)
 		}
 	}
-	if y.NoKept || v.Record.Instance == 0 {
+	if y.NoRecorded || v.Record.Instance == 0 {
 		v.Record.Want = nil
 	}
-	if y.Unwanted {
+	if y.NotDesired {
 		v.Want = nil
 	}
 	return v, nil
 }
 
-// readHealth parses probe statuses of the containers that have shows, or had.
+// readHealth parses probe statuses by container ID: of the containers in have, or of earlier ones
+// of their names.
 func readHealth(words map[string]string, have pod.Actual) (pod.Health, error) {
 	h := pod.Health{Ready: map[string]pod.ProbeStatus{}, Live: map[string]pod.ProbeStatus{}, Started: map[string]pod.ProbeStatus{}}
 	kinds := map[string]map[string]pod.ProbeStatus{"ready": h.Ready, "live": h.Live, "started": h.Started}
