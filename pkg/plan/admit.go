@@ -93,7 +93,7 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 			continue
 		}
 		if owner, known := owners[spec.UID()]; known && owner != spec.Key && pod.ClaimsUID(spec) {
-			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s belongs to pod %s, whose manifest does not set it", spec.UID(), owner), false))
+			refused = append(refused, refusal(spec, DuplicateUID, fmt.Sprintf("uid %s was generated for pod %s", spec.UID(), owner), false))
 			continue
 		}
 		reason, detail := later.judge(spec)

@@ -246,9 +246,8 @@ func TestSafeSysctlsOfAKernel(t *testing.T) {
 	}
 }
 
-// Under MemoryPressure alone a pod is refused if it has no requests and limits and does not
-// tolerate the pressure, else under any pressure. Critical pods are admitted, and on a node of a
-// cluster static pods are critical.
+// Under MemoryPressure alone only a BestEffort pod that does not tolerate it is refused. Under
+// other pressure every pod is, except critical pods and, on a node of a cluster, static pods.
 //
 // Shows: C-1.31, C-1.35.8
 func TestAdmit_Pressure(t *testing.T) {

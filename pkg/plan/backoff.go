@@ -47,7 +47,7 @@ func (s *planner) crash(c pod.Container) (streak int, delay time.Duration, due t
 // probeCrash is crash for a container that is killed at end because a probe failed. As in the
 // kubelet, the delay runs from the exit of the container before this one: if it is over at end,
 // the restart happens at once. If it is not, the restart waits for the whole delay again, from
-// this container's own exit. That wait does not change when tidy removes the container before.
+// this container's own exit. That wait does not change when tidy removes the earlier container.
 func (s *planner) probeCrash(c pod.Container, end time.Time) (streak int, delay time.Duration, due time.Time) {
 	n := s.streak(c, end)
 	i := slices.IndexFunc(s.Have.Dead, func(d pod.Container) bool {

@@ -60,7 +60,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 		f := podShape{policy: "Always", containers: 1, probes: true}
 		runUp(m, &f)
 		model := kubeletBackoff{max: 5 * time.Minute}
-		for notes := range rapid.IntRange(1, 14).Draw(t, "lives") {
+		for n := range rapid.IntRange(1, 14).Draw(t, "containers") {
 			kill := rapid.Bool().Draw(t, "kill")
 			lasts := rapid.SampledFrom([]int{1, 5, 9, 12, 25, 45, 90, 200, 400, 550}).Draw(t, "seconds")
 			if !kill && rapid.IntRange(0, 9).Draw(t, "long") == 0 {
@@ -88,7 +88,7 @@ func TestC_1_22_5_StartsWhenTheKubeletWould(t *testing.T) {
 			}
 			next := m.have().Containers["c0"]
 			if next.ID == c.ID || !next.StartedAt.Equal(want) || len(m.broken) > 0 {
-				t.Fatalf("container %d, killed %t after %d s: next at +%s, the kubelet at +%s %v", notes+1, kill, lasts,
+				t.Fatalf("container %d, killed %t after %d s: next at +%s, the kubelet at +%s %v", n+1, kill, lasts,
 					next.StartedAt.Sub(plantest.Now), want.Sub(plantest.Now), m.broken)
 			}
 		}

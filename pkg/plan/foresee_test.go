@@ -129,8 +129,8 @@ func TestNewView_RecordOfAnEarlierInstance_IsCaughtUp(t *testing.T) {
 }
 
 // TestNewView_EveryField_IsGivenToBoth: a new field of View is a parameter of NewView, in the
-// record, or one of the hindrances that a forecast leaves out. An agent could set anything
-// else and a forecast omit it.
+// record, or one of the hindrances that a forecast leaves out. Health and MaxBackoff have their
+// own place in a forecast. Any other field could be set by an agent and missing in a forecast.
 func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 	t.Parallel()
 	given := []string{"Want", "Have", "Record", "VolumesReady", "VolumesStale", "VolumesUntil", "Forbidden", "Now"}

@@ -11,8 +11,8 @@ import (
 )
 
 // Instance returns the number of the instance that v.Want runs as, or will start as; 0 if
-// v.Want is nil. It differs from v.Record.Instance exactly when a new instance has to replace
-// the newest one, or when the newest one was never recorded.
+// v.Want is nil. It differs from v.Record.Instance if the pod is new, if a new instance has to
+// replace the newest one, or if the newest one was never recorded.
 func Instance(v View) int { return newPlanner(v).target }
 
 // Replaces reports whether an edit from old to want needs a new instance: the UID differs, or

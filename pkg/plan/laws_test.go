@@ -137,9 +137,9 @@ func act(t *rapid.T, m *sim, f, before *podShape) {
 	case "startup", "liveness":
 		if n := len(m.containers); n > 0 {
 			c := m.containers[rapid.IntRange(0, n-1).Draw(t, "which")]
-			refusalOf := pod.ProbeStatus{ContainerID: c.ID, OK: word == "startup" && rapid.IntRange(0, 3).Draw(t, "fails") > 0}
+			status := pod.ProbeStatus{ContainerID: c.ID, OK: word == "startup" && rapid.IntRange(0, 3).Draw(t, "fails") > 0}
 			health := pod.Health{Live: maps.Clone(m.health.Live), Started: maps.Clone(m.health.Started)}
-			map[string]map[string]pod.ProbeStatus{"startup": health.Started, "liveness": health.Live}[word][c.Name] = refusalOf
+			map[string]map[string]pod.ProbeStatus{"startup": health.Started, "liveness": health.Live}[word][c.Name] = status
 			m.health = health
 		}
 	case "restart":
@@ -275,7 +275,7 @@ func (m *sim) askRestart(c *simContainer, grace int64) {
 		m.rec.ContainerNotes = map[string]pod.ContainerNotes{}
 	}
 	m.rec.ContainerNotes[c.ID] = notes
-	if l := m.notes[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
+	if l := m.notes[m.notesKey(c.Name)]; l != nil && l.id == c.ID {
 		l.asked = true
 	}
 }

@@ -31,9 +31,9 @@ import (
 //	              | deadline is over, or the record or the API     | the sandbox; tear down the volumes; keep
 //	              | server has its final phase                     | the exited containers
 //	              |   it was evicted                               | also remove the exited containers
-//	 replaced     | a new instance is due (the pod was edited,     | pull the changed images, stop the old
-//	              | desired again while it stopped, or edited after| instance; wait, if the new one would be
-//	              | it terminated), and a container may run        | blocked and the stop has not begun
+//	 replaced     | a new instance is due (see whyNewInstance),    | pull the changed images, stop the old
+//	              | and a container may run                        | instance; wait, if the new one would be
+//	              |                                                | blocked and the stop has not begun
 //	 lostSandbox  | no ready sandbox of the instance; a container  | stop what still runs: then the pod has
 //	              | has run, and none may restart                  | terminated
 //	 blocked      | no ready sandbox, and the pod is forbidden,    | wait
@@ -49,8 +49,9 @@ import (
 //	              |                                                | back-off
 //	 runs         | a ready sandbox                                |
 //	              |   a container that the spec does not have      | stop it; at the end of the plan, remove
-//	              |   volumes not set up, or stale                 | set them up; start no container before
-//	              |                                                | they are set up
+//	              |   volumes not set up                           | set them up; start no container before
+//	              |   volumes stale                                | set them up; a failure delays no
+//	              |                                                | container
 //	              |   ephemeral container that was never created   | start
 //	              |   init containers, sidecars                    | in order: see initContainers
 //	              |   the sidecars before the current init         | see container; one that may not start
@@ -218,8 +219,8 @@ func (s *planner) replaced() bool {
 }
 
 // pullFirst pulls the images of an edit before the edit stops anything. While a container may
-// not start, it returns false and pulls nothing: otherwise each plan would check the images
-// that are present again.
+// not start, it returns false and pulls nothing: otherwise each plan would check the images again
+// that are already present.
 func (s *planner) pullFirst() bool {
 	var pulls []Step
 	for _, list := range [][]v1.Container{s.Want.Pod.Spec.InitContainers, s.Want.Pod.Spec.Containers} {

@@ -34,18 +34,18 @@ func TestDelayed_LayerHasNotAnswered_PodStaysAsItIs(t *testing.T) {
 		found  Found
 		result *Delay
 	}{
-		"it has answered":                      {[]podconfig.LayerState{ready}, want, Found{Layer: "api:x", Spec: older, Running: true}, nil},
-		"it runs as desired":                   {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true}, nil},
-		"it runs otherwise":                    {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: older, Running: true}, &Delay{Layer: "api:x", As: older}},
-		"it runs without a record, same UID":   {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u1", Running: true}, nil},
-		"it runs without a record, other UID":  {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u0", Running: true}, &Delay{Layer: "api:x"}},
-		"it does not run":                      {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want}, &Delay{Layer: "api:x"}},
-		"its stop had begun":                   {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, &Delay{Layer: "api:x", Stop: true}},
-		"its stop had begun, and it's deleted": {[]podconfig.LayerState{silent}, deleted, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, nil},
-		"an earlier layer defined it":          {[]podconfig.LayerState{earlier, ready}, want, Found{Layer: "file:x", Spec: older}, &Delay{Layer: "file:x"}},
-		"the restored earlier one does not":    {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older}, nil},
-		"it does not, and the pod runs":        {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older, Running: true}, &Delay{Layer: "file:x"}},
-		"a later layer defined it":             {[]podconfig.LayerState{ready, earlier}, want, Found{Layer: "file:x", Spec: older, Running: true}, nil},
+		"it has answered":                              {[]podconfig.LayerState{ready}, want, Found{Layer: "api:x", Spec: older, Running: true}, nil},
+		"it runs as desired":                           {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true}, nil},
+		"it runs otherwise":                            {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: older, Running: true}, &Delay{Layer: "api:x", As: older}},
+		"it runs without a record, same UID":           {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u1", Running: true}, nil},
+		"it runs without a record, other UID":          {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", ShownUID: "u0", Running: true}, &Delay{Layer: "api:x"}},
+		"it does not run":                              {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want}, &Delay{Layer: "api:x"}},
+		"its stop had begun":                           {[]podconfig.LayerState{silent}, want, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, &Delay{Layer: "api:x", Stop: true}},
+		"its stop had begun, and it's deleted":         {[]podconfig.LayerState{silent}, deleted, Found{Layer: "api:x", Spec: want, Running: true, Stopping: true}, nil},
+		"an earlier layer defined it":                  {[]podconfig.LayerState{earlier, ready}, want, Found{Layer: "file:x", Spec: older}, &Delay{Layer: "file:x"}},
+		"an earlier restored layer does not define it": {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older}, nil},
+		"the same, and the pod runs":                   {[]podconfig.LayerState{restored, ready}, want, Found{Layer: "file:x", Spec: older, Running: true}, &Delay{Layer: "file:x"}},
+		"a later layer defined it":                     {[]podconfig.LayerState{ready, earlier}, want, Found{Layer: "file:x", Spec: older, Running: true}, nil},
 	} {
 		got := Delayed(&podconfig.Merged{Layers: c.layers}, c.want, c.found, map[string]bool{"api": true})
 		if (got == nil) != (c.result == nil) || got != nil && *got != *c.result {

@@ -47,7 +47,7 @@ func (m *sim) do(s plan.Step) bool {
 		if c == nil || c.State != pod.StateRunning {
 			return false
 		}
-		m.live(c.ID, func(l *pod.ContainerNotes) { l.Resources = m.want.Resources(c.Name) })
+		m.setNotes(c.ID, func(l *pod.ContainerNotes) { l.Resources = m.want.Resources(c.Name) })
 	case plan.StopContainer:
 		m.stop(s)
 	case plan.RemoveContainer:
@@ -84,8 +84,8 @@ func (m *sim) do(s plan.Step) bool {
 	return true
 }
 
-// live changes the recorded notes of a container.
-func (m *sim) live(id string, change func(*pod.ContainerNotes)) {
+// setNotes changes the recorded notes of a container.
+func (m *sim) setNotes(id string, change func(*pod.ContainerNotes)) {
 	if m.rec.ContainerNotes == nil {
 		m.rec.ContainerNotes = map[string]pod.ContainerNotes{}
 	}
@@ -106,7 +106,7 @@ func (m *sim) runHook(s plan.Step) bool {
 		return false
 	}
 	ok := c.State == pod.StateRunning && !m.hookFails()
-	m.live(c.ID, func(l *pod.ContainerNotes) {
+	m.setNotes(c.ID, func(l *pod.ContainerNotes) {
 		if l.PostStart = ""; !ok {
 			l.PostStart = pod.HookFailed
 		}
@@ -123,10 +123,10 @@ func (m *sim) stop(s plan.Step) {
 		if m.rec.ContainerNotes[c.ID].PreStop || c.State != pod.StateRunning {
 			m.breaks("preStop hook of %s again, or of what does not run", c.ID)
 		}
-		m.live(c.ID, func(l *pod.ContainerNotes) { l.PreStop = true })
+		m.setNotes(c.ID, func(l *pod.ContainerNotes) { l.PreStop = true })
 	}
 	if s.Killed != "" {
-		m.live(c.ID, func(l *pod.ContainerNotes) { l.Killed = s.Killed })
+		m.setNotes(c.ID, func(l *pod.ContainerNotes) { l.Killed = s.Killed })
 	}
 	m.now = m.now.Add(m.stopTakes)
 	code := int32(137)
@@ -134,7 +134,7 @@ func (m *sim) stop(s plan.Step) {
 		code = 0
 	}
 	m.exit(c, code)
-	if l := m.notes[m.lifeKey(c.Name)]; l != nil && l.id == c.ID {
+	if l := m.notes[m.notesKey(c.Name)]; l != nil && l.id == c.ID {
 		l.killed = byProbe(s.Killed)
 	}
 }
@@ -182,7 +182,7 @@ func (m *sim) create(s plan.Step) {
 	if h := c.Lifecycle; h != nil {
 		preStop = h.PreStop
 		if h.PostStart != nil {
-			m.live(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
+			m.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })
 		}
 	}
 	delete(m.rec.Streaks, s.Container)

@@ -99,12 +99,12 @@ func (m *sim) checkTurn(name, sandbox string) {
 		return
 	}
 	for _, o := range m.containers {
-		startup, _ := m.want.Container(o.Name)
-		if startup == nil || !pod.Restartable(startup) || o.State != pod.StateRunning || !m.here(o) || m.rec.ContainerNotes[o.ID].PostStart != "" {
+		spec, _ := m.want.Container(o.Name)
+		if spec == nil || !pod.Restartable(spec) || o.State != pod.StateRunning || !m.here(o) || m.rec.ContainerNotes[o.ID].PostStart != "" {
 			continue
 		}
 		v := m.health.Started[o.Name]
-		if startup.StartupProbe == nil || v.ContainerID == o.ID && v.OK {
+		if spec.StartupProbe == nil || v.ContainerID == o.ID && v.OK {
 			turned[o.Name] = true
 		}
 	}
@@ -123,7 +123,7 @@ func (m *sim) checkTurn(name, sandbox string) {
 // checkPolicy checks that a container restarts within an instance only by its policy, or if
 // its definition or resources changed.
 func (m *sim) checkPolicy(c *simContainer) {
-	key := m.lifeKey(c.Name)
+	key := m.notesKey(c.Name)
 	l := m.notes[key]
 	m.notes[key] = &notes{id: c.ID, hash: c.Hash, resources: c.Resources, sandbox: c.SandboxID}
 	spec, init := m.want.Container(c.Name)
@@ -152,6 +152,6 @@ func mayRestart(want *pod.Spec, c *v1.Container, l *notes) bool {
 	return policy == "Always" || policy == "OnFailure" && (l.exit != 0 || l.killed)
 }
 
-func (m *sim) lifeKey(name string) string {
+func (m *sim) notesKey(name string) string {
 	return fmt.Sprintf("%d/%s", m.have().Sandbox.Instance, name)
 }

@@ -16,7 +16,7 @@ import (
 )
 
 // sim is a node with one pod: a runtime, directories, a record and a worker that does the
-// steps of plans. It fails the test as soon as a law is broken, through broken.
+// steps of plans. It notes each broken law in broken; the tests fail if that is not empty.
 type sim struct {
 	now  time.Time
 	want *pod.Spec
@@ -46,16 +46,13 @@ type sim struct {
 	stopTakes time.Duration
 	stopsWell bool // a stopped container exits with 0
 
-	// What the laws need: the highest number that ever started, per name, since the pod was
-	// last forgotten; the content of each terminated instance, and of the newest instance if
-	// it has; the hash that each container of each instance was last started with, and
-	// whether that container succeeded.
-	started   map[string]int
-	ended     map[int]string
-	lastEnded string
-	notes     map[string]*notes
-	// turned holds the init containers, by sandbox, that had their turn there, and
-	// "" once a regular container was made.
+	// What the laws need, since the pod was last forgotten.
+	started   map[string]int    // the highest restart count that started, by UID and container name
+	ended     map[int]string    // the content of each terminated instance
+	lastEnded string            // the content of the newest instance, if it has terminated
+	notes     map[string]*notes // the newest container, by instance and name
+	// turned has, for each sandbox, the init containers that completed or started there; and ""
+	// once a regular container was created.
 	turned map[string]map[string]bool
 	broken []string
 	log    []string
@@ -187,7 +184,7 @@ func (m *sim) round(limit int) plan.Plan {
 			break
 		}
 		if p.RestartingAll && s.Action == plan.RemoveContainer {
-			delete(m.notes, m.lifeKey(s.Container)) // it may run again, whatever its policy
+			delete(m.notes, m.notesKey(s.Container)) // it may run again, whatever its policy
 			delete(m.turned, m.have().Sandbox.ID)
 		}
 		if !m.do(s) {

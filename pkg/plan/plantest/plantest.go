@@ -47,8 +47,7 @@ type Have struct {
 	Dead       []Container `json:"dead"`       // older ones, newest first
 }
 
-// Sandbox is the short form of pod.Sandbox. Hash is "same" (default), "old", or
-// a hash.
+// Sandbox is the short form of pod.Sandbox. Hash is "same" (default), "old", "none" or a hash.
 type Sandbox struct {
 	ID          string   `json:"id"`       // default "s" and the attempt
 	NotReady    bool     `json:"notReady"` //
@@ -70,7 +69,7 @@ type Container struct {
 	Exit     int32   `json:"exit"`     //
 	Restarts int     `json:"restarts"` // the attempt as well
 	Streak   int     `json:"streak"`   //
-	Hash     string  `json:"hash"`     // "same" (default), "old", "" or a hash
+	Hash     string  `json:"hash"`     // "same" (default), "old", "none" or a hash
 	Started  *string `json:"started"`  // default 1m before the end, 1m ago if it runs
 	Finished *string `json:"finished"` // default 1s ago
 	Reason   string  `json:"reason"`
