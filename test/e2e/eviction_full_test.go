@@ -8,6 +8,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	v1 "k8s.io/api/core/v1"
 )
 
 // TestEviction_ProcessTakesMemoryFast_KernelKillsNone: the threshold is 2 GiB below the available
@@ -33,6 +35,12 @@ func TestEviction_ProcessTakesMemoryFast_KernelKillsNone(t *testing.T) {
 		s.excuse(name)
 		// Up to 10 GiB: other programs may have freed memory since it was measured.
 		s.write(name+".yaml", manifest(name, []string{container("main", strings.Repeat("alloc, '200', sleep, 1s, ", 50)+"forever")}))
+		s.eventually(func() error { // the wait goes on while the process takes memory
+			if p := s.status(name); p == nil || p.Status.Phase != v1.PodFailed {
+				return fmt.Errorf("pod %s is not evicted, %d MiB are available", name, s.level("memory.available")>>20)
+			}
+			return nil
+		})
 		s.awaitEvicted(name, "The node was low on resource: memory. ")
 		s.remove(name + ".yaml")
 		s.awaitGone(name)
