@@ -115,8 +115,8 @@ func (h *halter) forEngine() *engine.Halt {
 	return &out
 }
 
-// begin stops all pods. ended is closed when all have stopped, or have had their time. A drain
-// that cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
+// begin stops all pods. ended is closed when all have stopped, or their time is over. A drain that
+// cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
 func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
 	h.turn.Lock()
 	defer h.turn.Unlock()

@@ -139,7 +139,9 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 		switch {
 		case s.Killed != "":
 			w.log.Info("Stopping container", "container", s.Container, "reason", s.Why)
-		case s.Action == plan.CreateContainer && s.Attempt > 0:
+		case s.Action == plan.CreateContainer && s.Attempt == 0:
+			w.log.Info("Starting container", "container", s.Container)
+		case s.Action == plan.CreateContainer:
 			w.log.Info("Restarting container", "container", s.Container, "restart_count", s.Attempt, "reason", s.Why)
 		}
 	}

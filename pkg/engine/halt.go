@@ -160,7 +160,11 @@ func (l *loop) continueHalt() {
 				running++
 			}
 		}
-		l.log.Info("Finished stopping all pods", "still_running", running)
+		if running > 0 {
+			l.log.Warn("Pods still run after their grace period", "pods", running)
+		} else {
+			l.log.Info("Finished stopping all pods")
+		}
 	}
 }
 

@@ -87,6 +87,9 @@ func TestHalt_DrainedNode_StopsInOrderAndStartsNothing(t *testing.T) {
 		if !closed(ended) || !closed(again) || !closed(late) || strings.Contains(m.rt.State(), "running") || strings.Contains(m.rt.State(), " ready") || len(m.disk.volumes) > 1 { // those of crashes, which had terminated
 			t.Errorf("ended: %t, volumes %v, runtime:\n%s", closed(ended), m.disk.volumes, m.rt.State())
 		}
+		if !strings.Contains(m.log.String(), `msg="Finished stopping all pods"`) {
+			t.Error("the end of the drain was not logged")
+		}
 		if got := order(m, "StopContainer"); !slices.Equal(got, []string{"front", "web", "db"}) {
 			t.Errorf("stopped in the order %v", got)
 		}
@@ -236,6 +239,24 @@ func TestHalt_SourceAnswersLate_ItsPodsStop(t *testing.T) {
 		if m.running("web") {
 			t.Errorf("after the source has answered:\n%s", m.rt.State())
 		}
+	})
+}
+
+// TestHalt_ContainerDoesNotExit_IsLogged: the halt ends when the time of the pods is over, and the
+// log says that one still runs.
+func TestHalt_ContainerDoesNotExit_IsLogged(t *testing.T) {
+	t.Parallel()
+	bubble(t, func(t *testing.T, m *machine) {
+		m.src.set(mkpod("web", graceSeconds(10)))
+		m.arrive()
+		m.pass(5 * time.Second)
+		lift := m.rt.Fault(critest.Fault{Method: "StopContainer", Container: "app", Hang: true})
+		ended := m.halt(drained)
+		m.pass(5 * time.Minute)
+		if log := m.log.String(); !closed(ended) || !strings.Contains(log, `level=WARN msg="Pods still run after their grace period" pods=1`) || strings.Contains(log, "Finished stopping all pods") {
+			t.Errorf("ended: %t, log:\n%s", closed(ended), log)
+		}
+		lift()
 	})
 }
 

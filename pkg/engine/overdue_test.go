@@ -70,6 +70,11 @@ func TestF32_OverdueStopIsLogged(t *testing.T) {
 		if got := m.phase("web"); got != "gone" {
 			t.Errorf("when it ended at last: %s", got)
 		}
+		for _, line := range []string{`msg="Starting container" pod=default/web container=app`, `msg="Pod removed" pod=default/web reason="no longer in the desired set"`} {
+			if !strings.Contains(m.log.String(), line) {
+				t.Errorf("the log lacks %s", line)
+			}
+		}
 	})
 }
 

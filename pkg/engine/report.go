@@ -129,7 +129,11 @@ func (l *loop) drop(e *entry, r *report) {
 	delete(l.view.pressure.evicted, e.key)
 	l.env.board.SetState(e.key, activity.State{})
 	l.forgetOrder(e)
-	l.log.Info("Pod removed", "pod", e.key.String())
+	reason := "no longer in the desired set"
+	if e.lastWant != nil && e.lastWant.Pod.DeletionTimestamp != nil {
+		reason = "deleted at the API server"
+	}
+	l.log.Info("Pod removed", "pod", e.key.String(), "reason", reason)
 }
 
 // reportGone reports that nothing is left of a pod.

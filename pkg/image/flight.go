@@ -173,7 +173,8 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 		return
 	}
 	p.cfg.Observe(Event{Pull: f.Pull})
-	p.cfg.Log.Info("Pulling image", "image", f.Image, "requested_by", requester(f.want))
+	by, name := requester(f.want)
+	p.cfg.Log.Info("Pulling image", "image", f.Image, by, name)
 	err := p.pull(f)
 	switch took := time.Since(f.Since).Round(time.Millisecond); {
 	case f.ctx.Err() != nil:
@@ -195,12 +196,13 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 	}
 }
 
-// requester names the first pod that asked for a pull, or the command, whose spec has no UID.
-func requester(want *pod.Spec) string {
+// requester returns the first pod that asked for a pull, or the command, whose spec has no UID, as
+// key and value for the log.
+func requester(want *pod.Spec) (key, value string) {
 	if want.UID() == "" {
-		return "nodectl pull"
+		return "requested_by", "nodectl pull"
 	}
-	return "pod " + want.Key.String()
+	return "pod", want.Key.String()
 }
 
 // recordUnknownLater calls recordUnknownPulls when the image of a flight with an unknown outcome

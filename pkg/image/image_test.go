@@ -97,6 +97,9 @@ func TestPullNamesItsImageAndPod(t *testing.T) {
 			r.last.GetImage().GetAnnotations()["a"] != "b" || r.last.GetSandboxConfig().GetAnnotations()["a"] != "b" {
 			t.Errorf("%v", r.last)
 		}
+		if line := `msg="Pulling image" image=r.io/app:1 pod=default/web`; !strings.Contains(m.log.String(), line) {
+			t.Errorf("the log lacks %s:\n%s", line, m.log)
+		}
 		if err := m.PullImage(t.Context(), wanted("web", "r.io/app:1"), "missing"); err == nil || !strings.HasPrefix(err.Error(), "CreateContainerConfigError: ") {
 			t.Errorf("%v", err)
 		}
