@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	// qualified is a test as threat-model.md names it: `pkg/server.TestD1_TheTable`.
+	// qualified is a test as threat-model.md names it: `pkg/server.TestTLS_EveryRouteAndCaller_HasItsCode`.
 	qualified = regexp.MustCompile("`([a-z][a-z0-9_/]*)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 	anyTest   = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z][A-Za-z0-9_]*`)
 	// numbersOfCVEs is the part of a test's name that says which: CVE_2020_14370_2021_21334.

@@ -62,7 +62,8 @@ type requestLimiter struct {
 // may read such an answer slowly, and keeps its place meanwhile.
 const maxFiles = 8
 
-// newRequestLimiter returns the limiter of a listener that serves streams of pods.
+// newRequestLimiter returns the limiter of a listener that answers so many requests and streams
+// at a time.
 func newRequestLimiter(requests, streams int) *requestLimiter {
 	return &requestLimiter{
 		requests: places{limit: requests, shares: callerShare}, streams: places{limit: streams, shares: podShares},

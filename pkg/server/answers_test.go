@@ -32,7 +32,7 @@ type answers struct {
 	summary     func(context.Context, bool) (any, error)
 }
 
-// of returns the answers of a Config that docs has made.
+// of returns the answers of a Config that testConfig has made.
 func of(cfg Config) *answers { return cfg.Pods.(*answers) }
 
 func (a *answers) Pods() []v1.Pod { return a.pods() }

@@ -25,7 +25,7 @@ import (
 // Shows: D1
 func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	for name, want := range map[string]bool{"reader": false, "guest": false, "shell": true, "proxy": true} {
 		for client, x := range l.clients(t, name, l.url("/exec/ns/p/c", "command", "true", "output", "1")) {
 			err := x.StreamWithContext(t.Context(), remotecommand.StreamOptions{Stdout: io.Discard})
@@ -53,7 +53,7 @@ func TestD1_KEP_2862_GetIsNotExec(t *testing.T) {
 // Shows: D1
 func TestD1_CVE_2020_8558_LoopbackIsNotTrusted(t *testing.T) {
 	t.Parallel()
-	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	for _, h := range []http.Header{
 		{}, {"X-Forwarded-For": {"127.0.0.1"}}, {"X-Remote-User": {"admin"}, "X-Remote-Group": {"system:masters"}},
 		{"Impersonate-User": {"admin"}}, {"Authorization": {"Basic YWRtaW46YWRtaW4="}}, {"Authorization": {"Bearer x"}},
@@ -77,7 +77,7 @@ func TestD1_CVE_2020_8558_LoopbackIsNotTrusted(t *testing.T) {
 // Shows: D1
 func TestD1_CVE_2019_11248_NoProfiles(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	p := opened(t, cfg)
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/cmdline", "/debug/flags/v", "/logs/", "/logs/syslog"} {
 		if code, _, _ := p.fetch(t, p.web(t, "admin"), http.MethodGet, path, nil); code != 405 {

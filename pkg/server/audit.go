@@ -67,8 +67,8 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	s.record(q, attrs)
 }
 
-// auditRefusal writes a line about a privileged call that was refused or opened no stream. It
-// limits these lines by caller.
+// auditRefusal writes a line about a privileged call that was refused, or about an exec, attach
+// or port-forward that opened no stream. It limits these lines by caller.
 func (s *Server) auditRefusal(q *request, result string) {
 	notRecorded, ok := s.refusals.enter(q.caller.Name, time.Now())
 	if !ok {
@@ -153,7 +153,7 @@ type refusals struct {
 }
 
 type refusalsOf struct {
-	lines       int // since the bucket was full
+	lines       int // written, less one for each refusalPause
 	updated     time.Time
 	notRecorded int
 }

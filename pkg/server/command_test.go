@@ -24,7 +24,7 @@ import (
 // Shows: C-1.40.9
 func TestC_1_40_9_Run(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	l.rt.OnExec(func(e critest.Exec) (critest.Behaviour, bool) {
 		return critest.Behaviour{Ends: true, Output: strings.Join(e.Cmd, "|"), Code: map[string]int32{"fail": 4}[e.Cmd[0]]}, true
 	})
@@ -61,7 +61,7 @@ func TestC_1_40_9_Run(t *testing.T) {
 // Shows: C-1.40.10
 func TestC_1_40_10_Checkpoint(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t, func(c *Config) { c.MaxCheckpoints = 2 })
+	l := newFixture(t, func(c *Config) { c.MaxCheckpoints = 2 })
 	web := l.web(t, "admin")
 	post := func(path string) (int, string) {
 		t.Helper()
@@ -101,7 +101,7 @@ func TestC_1_40_10_Checkpoint(t *testing.T) {
 // Shows: D1
 func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t, func(c *Config) { c.MaxCheckpoints = 2 })
+	l := newFixture(t, func(c *Config) { c.MaxCheckpoints = 2 })
 	l.rt.Checkpoints(true)
 	for _, name := range []string{"", "unknown", "guest", "reader"} {
 		if code, _, _ := l.fetch(t, l.web(t, name), http.MethodPost, "/checkpoint/ns/p/c", nil); code != 401 && code != 403 {
@@ -130,7 +130,7 @@ func TestD1_CVE_2025_0426_CheckpointsAreFew(t *testing.T) {
 // Shows: D2
 func TestD2_Audit(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	secret := "s3cr3t-d1f0"
 	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/run/ns/p/c?cmd=true+--token="+secret, nil)
 	l.fetch(t, l.web(t, "guest"), http.MethodPost, "/exec/ns/p/c?command=sh&command="+secret+"&output=1", nil)
@@ -159,11 +159,11 @@ func TestD2_Audit(t *testing.T) {
 	}
 }
 
-// TestLocalRoutes_AgentThatHasNotLooked: an agent that has not read its pods answers 503, not
+// TestLocalRoutes_PodsNotRead_Are503: an agent that has not read its pods answers 503, not
 // 404; a request for all pods waits until it has.
-func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
+func TestLocalRoutes_PodsNotRead_Are503(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	known := make(chan struct{})
 	cfg.PodsRead = known
 	asked := make(chan struct{}, 2) // one send for each list that is answered
@@ -192,24 +192,24 @@ func TestLocalRoutes_AgentThatHasNotLooked(t *testing.T) {
 	}
 }
 
-// TestKnows_AgentLooksMeanwhile_IsTrue: a request for all pods waits for an agent that has
+// TestWaitForPods_PodsReadMeanwhile_IsTrue: a request for all pods waits for an agent that has
 // just started, but no longer than podsReadTimeout.
-func TestKnows_AgentLooksMeanwhile_IsTrue(t *testing.T) {
+func TestWaitForPods_PodsReadMeanwhile_IsTrue(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		known := make(chan struct{})
 		s := New(Config{PodsRead: known})
 		if began := time.Now(); s.waitForPods(t.Context(), podsReadTimeout) || time.Since(began) != podsReadTimeout {
-			t.Errorf("an agent that does not look was awaited for %s, want %s", time.Since(began), podsReadTimeout)
+			t.Errorf("an agent that does not read its pods was awaited for %s, want %s", time.Since(began), podsReadTimeout)
 		}
 		answer := make(chan bool, 1) // one answer
 		go func() { answer <- s.waitForPods(t.Context(), podsReadTimeout) }()
 		time.Sleep(podsReadTimeout - 1)
 		if len(answer) > 0 {
-			t.Error("answered before the agent has looked")
+			t.Error("answered before the agent has read its pods")
 		}
 		close(known)
 		if !<-answer {
-			t.Error("the agent has looked, and the answer is no")
+			t.Error("the agent has read its pods, and the answer is no")
 		}
 	})
 }
@@ -217,7 +217,7 @@ func TestKnows_AgentLooksMeanwhile_IsTrue(t *testing.T) {
 // TestLocalRoutes: the routes that the command line uses.
 func TestLocalRoutes(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	pods := []v1.Pod{{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "p"}}, {ObjectMeta: metav1.ObjectMeta{Namespace: "b", Name: "p"}}}
 	of(cfg).pods = func() []v1.Pod { return pods }
 	of(cfg).watchPods = func(context.Context) iter.Seq2[string, *v1.Pod] {

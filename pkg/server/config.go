@@ -25,8 +25,8 @@ type Config struct {
 	// Access authenticates and authorizes callers of the TLS listener. Without one, the
 	// server refuses all of them.
 	Access Access
-	// Health is an address such as "127.0.0.1:10248" that answers only /healthz, in
-	// plain HTTP and without authentication, as kubeadm expects; empty has none.
+	// Health is an address such as "127.0.0.1:10248" that answers only /healthz, /livez and
+	// /readyz, in plain HTTP and without authentication, as kubeadm expects; "": there is none.
 	Health string
 
 	// The parts that return the answers. The server answers 501 to a request that needs a nil
@@ -64,10 +64,11 @@ type Config struct {
 	// Counted is called for every admitted request, with the kubelet's name of its
 	// path ("containerLogs") and whether it is a stream; end is called when the request
 	// ends. May be nil.
-	Counted func(method, path string, long bool) (end func())
+	Counted func(method, path string, stream bool) (end func())
 
 	// NoDebugging makes the TLS listener answer 405 to exec, attach, portForward, run,
-	// containerLogs and runningpods (enableDebuggingHandlers: false, C-1.40.11).
+	// containerLogs, runningpods and the routes below /debug and /logs
+	// (enableDebuggingHandlers: false, C-1.40.11).
 	NoDebugging bool
 	// Profiling and DebugFlags make the TLS listener serve /debug/pprof and /debug/flags/v
 	// (C-1.40.13). The socket always serves them.
@@ -80,8 +81,8 @@ type Config struct {
 	// SetVerbosity changes the verbosity of the log, a number of klog. If it is nil, the server
 	// answers 501.
 	SetVerbosity func(verbosity int)
-	// StreamIdle ends an exec, attach or port-forward that was idle for that long;
-	// default 4 h (--streaming-connection-idle-timeout).
+	// StreamIdle ends an exec, attach or port-forward that was idle for that long; 0 is the
+	// kubelet's 4 h. The agent sets --streaming-connection-idle-timeout, by default 30 min.
 	StreamIdle time.Duration
 
 	// Audit is the file of the audit lines ("<root>/audit.jsonl"); "" writes them to the
@@ -90,8 +91,8 @@ type Config struct {
 
 	Log *slog.Logger
 
-	// Limits of the socket at a time: streams (default 256, at most half of the connections)
-	// and other requests (default 64, at most a quarter of the connections).
+	// How many streams and other requests the socket serves at a time. The defaults are 256, but
+	// at most half of Connections, and 64, but at most a quarter of Connections.
 	Streams, Requests int
 	// WriteTimeout is how long a caller may take to read one piece of a stream; default 30 s.
 	WriteTimeout time.Duration
@@ -221,7 +222,7 @@ type TLS struct {
 // Streams are the streams of an exec or attach.
 type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
-// Log is a request for a container's log by /containerLogs (C-1.40.8).
+// LogRequest is a request for a container's log by /containerLogs (C-1.40.8).
 type LogRequest struct {
 	Pod       *v1.Pod
 	Container string

@@ -146,7 +146,7 @@ func TestC_1_40_8_OverTheWire(t *testing.T) {
 	var mu sync.Mutex
 	status := v1.ContainerStatus{Name: "c", ContainerID: "containerd://id", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}
 	set := func(s v1.ContainerState) { mu.Lock(); defer mu.Unlock(); status.State = s }
-	l := newPlace(t, func(c *Config) {
+	l := newFixture(t, func(c *Config) {
 		of(*c).pod = func(namespace, name string) *v1.Pod {
 			mu.Lock()
 			defer mu.Unlock()

@@ -10,11 +10,11 @@ import (
 )
 
 // limitedListener closes connections above its limits at once, so that the agent keeps
-// file descriptors for its pods (F10). A connection counts for its peer, and for its caller
-// instead once a request of that caller is authorized: the API server is one peer with the
-// connections of all its users. Three quarters of the limit are for such callers. A caller
-// gets one of these only while it has fewer than are free; its further connections go on
-// counting for their peer.
+// file descriptors for its pods (F10). A connection counts for its peer until a request on it
+// is authorized. From then on it counts for its caller: the API server is one peer, and opens
+// the connections of all its users. Three quarters of the limit are for such callers. A
+// caller gets one of these only while it has fewer than are free; its further connections
+// continue to count for their peer.
 type limitedListener struct {
 	net.Listener
 	name           string

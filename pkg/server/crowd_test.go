@@ -19,14 +19,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// TestF10_ACrowdIsHungUp: idle connections count too; one above the limit is closed at
-// once, which is logged once, and when others leave there is room again.
+// TestSocket_ConnectionAboveTheLimit_IsClosed: idle connections count too; one above the limit
+// is closed at once, which is logged once, and when others leave there is room again.
 //
 // Shows: F10
-func TestF10_ACrowdIsHungUp(t *testing.T) {
+func TestSocket_ConnectionAboveTheLimit_IsClosed(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Connections, cfg.Log = 4, slog.New(slog.NewTextHandler(log, nil))
 	web, _ := started(t, cfg)
 	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
@@ -83,10 +83,10 @@ func TestF10_ACrowdIsHungUp(t *testing.T) {
 	}
 }
 
-// TestF10_LimitsFollowWhatMayBeOpened: a low limit of file descriptors allows few readers.
+// TestNew_LowDescriptorLimit_LowersTheLimits: a low limit of file descriptors allows few readers.
 //
 // Shows: F10
-func TestF10_LimitsFollowWhatMayBeOpened(t *testing.T) {
+func TestNew_LowDescriptorLimit_LowersTheLimits(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		have Config

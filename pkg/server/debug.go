@@ -92,7 +92,7 @@ func record(w http.ResponseWriter, q *request, byDefault time.Duration, start fu
 	profileHeader(w, q)
 	ctx, cancel := context.WithTimeout(q.Context(), length)
 	defer cancel()
-	if err := start(&promptReader{ResponseWriter: w, lost: cancel}); err != nil { // another one is being recorded
+	if err := start(&promptWriter{ResponseWriter: w, lost: cancel}); err != nil { // another one is being recorded
 		return &StatusError{Code: http.StatusInternalServerError, Message: err.Error()}
 	}
 	defer stop()
@@ -103,14 +103,14 @@ func record(w http.ResponseWriter, q *request, byDefault time.Duration, start fu
 // profileReadTime is how long the caller may take to read a part of a profile.
 const profileReadTime = 5 * time.Second
 
-// promptReader writes to a caller that has to read promptly, and otherwise calls lost: the
-// runtime keeps all of a trace that is not written yet in memory.
-type promptReader struct {
+// promptWriter writes to a caller, and calls lost if the caller does not read within
+// profileReadTime: until a part of a trace is written, the Go runtime keeps it in memory.
+type promptWriter struct {
 	http.ResponseWriter
 	lost func()
 }
 
-func (p *promptReader) Write(data []byte) (int, error) {
+func (p *promptWriter) Write(data []byte) (int, error) {
 	_ = http.NewResponseController(p.ResponseWriter).SetWriteDeadline(time.Now().Add(profileReadTime))
 	n, err := p.ResponseWriter.Write(data)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 //
 // Shows: C-1.40.13
 func TestProfiles_Socket_AreServed(t *testing.T) {
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	web, _ := started(t, cfg)
 	for path, want := range map[string]string{
 		"": "goroutine", "/": "goroutine", "/cmdline": "server.test", "/symbol?0x0": "num_symbols: 1", "/goroutine?debug=2": "TestProfiles_Socket_AreServed",
@@ -86,7 +86,7 @@ func TestDebugRoutes_TLS_NeedTheirSettings(t *testing.T) {
 	const index, flags = "/debug/pprof/", "/debug/flags/v"
 	verbosity := -1
 	for _, on := range []bool{false, true} {
-		cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+		cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 		cfg.Profiling, cfg.DebugFlags, cfg.SetVerbosity = on, on, func(n int) { verbosity = n }
 		p := opened(t, cfg)
 		for _, c := range []struct {
@@ -123,7 +123,7 @@ func TestDebugRoutes_TLS_NeedTheirSettings(t *testing.T) {
 // Shows: C-1.40.13
 func TestSetVerbosity_Socket_TakesNumbersOnly(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	var verbosity int
 	cfg.SetVerbosity = func(n int) { verbosity = n }
 	web, _ := started(t, cfg)

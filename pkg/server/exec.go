@@ -70,7 +70,7 @@ func (s *Server) remote(w http.ResponseWriter, q *request, where func(*remote) (
 	}
 	defer func() {
 		if q.began = r.used; !r.used {
-			spend(q.Context(), s.log, r.where)
+			discardURL(q.Context(), s.log, r.where)
 		}
 	}()
 	session, request := newSession(w, q.Request)
@@ -130,22 +130,22 @@ func (r runtimeStreams) NewConnection(answer *http.Response) (httpstream.Connect
 	return r.SpdyRoundTripper.NewConnection(answer)
 }
 
-// useUpTimeout is how long spend waits for the runtime.
-const useUpTimeout = 2 * time.Second
+// discardTimeout is how long discardURL waits for the runtime.
+const discardTimeout = 2 * time.Second
 
-// spend uses up a URL of the runtime's streaming server to which no request was sent. The
+// discardURL uses up a URL of the runtime's streaming server to which no request was sent. The
 // runtime keeps an unused URL for a minute, and refuses all streams of the node while it keeps
 // 1000. A request without an upgrade uses the URL up and starts no command.
-func spend(ctx context.Context, log *slog.Logger, where *url.URL) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), useUpTimeout)
+func discardURL(ctx context.Context, log *slog.Logger, where *url.URL) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), discardTimeout)
 	defer cancel()
-	if err := useUp(ctx, where); err != nil {
+	if err := requestWithoutUpgrade(ctx, where); err != nil {
 		log.Debug("Failed to use up URL of the container runtime's streaming server", "error", withhold(err, where))
 	}
 }
 
-// useUp sends a request as the streams do, without an upgrade, and waits for the answer.
-func useUp(ctx context.Context, where *url.URL) error {
+// requestWithoutUpgrade sends a request to where as the streams do, and waits for the answer.
+func requestWithoutUpgrade(ctx context.Context, where *url.URL) error {
 	transport, err := spdyTo(ctx, new(bool))
 	if err != nil {
 		return err

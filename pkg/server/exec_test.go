@@ -34,7 +34,7 @@ import (
 // Shows: C-1.40.9
 func TestC_1_40_9_Exec(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	l.rt.OnExec(func(e critest.Exec) (critest.Behaviour, bool) {
 		switch e.Cmd[0] {
 		case "hello":
@@ -100,7 +100,7 @@ func (s sizes) Next() *remotecommand.TerminalSize {
 func TestC_1_40_9_Terminal(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
-		l := newPlace(t)
+		l := newFixture(t)
 		x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "sizes", "input", "1", "output", "1", "error", "1", "tty", "1"))[name]
 		out, window := new(said.Log), make(sizes, 1)
 		ended := make(chan error, 1)
@@ -126,7 +126,7 @@ func TestC_1_40_9_Terminal(t *testing.T) {
 func TestC_1_40_9_Attach(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
-		l := newPlace(t)
+		l := newFixture(t)
 		x := l.clients(t, "admin", l.url("/attach/ns/p/c", "input", "1", "output", "1"))[name]
 		out, ended := new(said.Log), make(chan error, 1)
 		in, stdin := io.Pipe()
@@ -154,7 +154,7 @@ func TestC_1_40_9_CallerThatLeavesIsNoticed(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
 		for _, who := range []string{"caller", "server"} {
-			l := newPlace(t)
+			l := newFixture(t)
 			x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1"))[name]
 			out, ended := new(said.Log), make(chan error, 1)
 			ctx, leave := context.WithCancel(t.Context())
@@ -187,7 +187,7 @@ func TestC_1_40_9_CallerThatLeavesIsNoticed(t *testing.T) {
 func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 	t.Parallel()
 	const idle = 100 * time.Millisecond
-	l := newPlace(t, func(c *Config) { c.StreamIdle = idle })
+	l := newFixture(t, func(c *Config) { c.StreamIdle = idle })
 	for _, name := range []string{"SPDY", "WebSocket 5", "WebSocket 4"} {
 		x := l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "cat", "input", "1", "output", "1"))[name]
 		ended := make(chan error, 1)
@@ -204,12 +204,13 @@ func TestC_1_40_9_IdleStreamsEnd(t *testing.T) {
 	}
 }
 
-// TestC_1_40_9_WhatIsRefused: the server refuses these before it takes over the connection.
+// TestStreams_InvalidRequest_IsRefusedBeforeTheUpgrade: the server refuses these before it
+// takes over the connection.
 //
 // Shows: C-1.40.9
-func TestC_1_40_9_WhatIsRefused(t *testing.T) {
+func TestStreams_InvalidRequest_IsRefusedBeforeTheUpgrade(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	web := l.web(t, "admin")
 	spdy := http.Header{"Connection": {"Upgrade"}, "Upgrade": {"SPDY/3.1"}, "X-Stream-Protocol-Version": {"v4.channel.k8s.io"}}
 	for _, c := range []struct {
@@ -243,13 +244,13 @@ func TestC_1_40_9_WhatIsRefused(t *testing.T) {
 func TestD1_CVE_2020_8559_NoRedirectIsFollowed(t *testing.T) {
 	t.Parallel()
 	lured := make(chan struct{}, 8)
-	elsewhere := outpost(t, func(http.ResponseWriter, *http.Request) { lured <- struct{}{} })
+	elsewhere := streamingServer(t, func(http.ResponseWriter, *http.Request) { lured <- struct{}{} })
 	for _, code := range []int{http.StatusFound, http.StatusTemporaryRedirect, http.StatusOK, http.StatusNotFound, http.StatusSwitchingProtocols} {
-		runtime := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+		runtime := streamingServer(t, func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Location", elsewhere.String())
 			w.WriteHeader(code)
 		})
-		l := newPlace(t, func(c *Config) {
+		l := newFixture(t, func(c *Config) {
 			c.Containers = of(*c)
 			of(*c).exec = execTo(runtime)
 			of(*c).portForward = forwardTo(runtime)
@@ -277,7 +278,7 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 	path := filepath.Join(root(t), "audit.jsonl")
 	var mu sync.Mutex
 	tokens, asked := map[string]bool{}, make(chan struct{})
-	runtime := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+	runtime := streamingServer(t, func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
 		defer mu.Unlock()
 		delete(tokens, r.URL.Path)
@@ -300,7 +301,7 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 		tokens[u.Path] = true
 		return &u
 	}
-	l := newPlace(t, func(c *Config) {
+	l := newFixture(t, func(c *Config) {
 		own := of(*c).exec
 		c.Audit = path
 		c.Containers = of(*c)
@@ -368,9 +369,9 @@ func TestStreams_NeverOpened_LeaveNoTokenInTheRuntime(t *testing.T) {
 }
 
 // The library that runtimes use for streaming forgets a used-up URL, and runs no command.
-func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
+func TestDiscardURL_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	exec, err1 := l.cri.ExecURL(t.Context(), "u", "c", []string{"true"}, cri.Streams{Stdout: true})
 	attach, err2 := l.cri.AttachURL(t.Context(), "u", "c", cri.Streams{Stdout: true})
 	forward, err3 := l.cri.PortForwardURL(t.Context(), "u")
@@ -378,7 +379,7 @@ func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, u := range []*url.URL{exec, attach, forward} {
-		spend(t.Context(), slog.New(slog.DiscardHandler), u)
+		discardURL(t.Context(), slog.New(slog.DiscardHandler), u)
 		a, err := http.Post(u.String(), "", nil)
 		if err != nil {
 			t.Fatal(err)
@@ -395,7 +396,7 @@ func TestSpend_URLsOfTheRuntime_AreForgotten(t *testing.T) {
 
 // A runtime that streams over TLS makes its own certificate. The request that uses up a URL
 // accepts it as the streams do; a failed handshake is logged.
-func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
+func TestDiscardURL_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 8)
 	runtime := httptest.NewTLSServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -408,13 +409,13 @@ func TestSpend_RuntimeStreamsOverTLS_URLIsForgotten(t *testing.T) {
 	}
 	var text bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&text, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	spend(t.Context(), logger, where)
+	discardURL(t.Context(), logger, where)
 	if len(asked) != 1 || <-asked != where.Path || text.Len() > 0 {
 		t.Errorf("the URL is not used up: %s", text.String())
 	}
-	broken := outpost(t, func(http.ResponseWriter, *http.Request) {}) // a server without TLS
+	broken := streamingServer(t, func(http.ResponseWriter, *http.Request) {}) // a server without TLS
 	broken.Scheme, broken.Path = "https", where.Path
-	spend(t.Context(), logger, broken)
+	discardURL(t.Context(), logger, broken)
 	if got := text.String(); !strings.Contains(got, "use up URL") || strings.Contains(got, "token") {
 		t.Errorf("the log has %q", got)
 	}

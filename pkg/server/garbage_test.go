@@ -22,7 +22,7 @@ import (
 // Shows: D1
 func TestD1_GarbageAfterAnUpgrade(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	const exec, forward = "/exec/ns/p/c?command=cat&input=1&output=1&error=1", "/portForward/ns/p"
 	webSocket := "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Protocol: %s\r\n"
 	spdy := "Connection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n"

@@ -52,7 +52,7 @@ func (a *imageAnswers) PruneImages(_ context.Context, dry bool) (ImageRemovals, 
 // Shows: D1
 func TestImages_Socket_AnswersOfThePart(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	images := &imageAnswers{}
 	cfg.Images, cfg.Node = images, of(cfg)
 	seen := time.Date(2026, 11, 27, 0, 0, 0, 0, time.UTC)
@@ -95,7 +95,7 @@ func TestImages_Socket_AnswersOfThePart(t *testing.T) {
 // empty list without any.
 func TestPulls_Socket_HaveTheirProgress(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	images := &imageAnswers{}
 	cfg.Images = images
 	web, _ := started(t, cfg)
@@ -116,7 +116,7 @@ func TestPulls_Socket_HaveTheirProgress(t *testing.T) {
 // TestImages_NoImage_ListIsEmpty: a node without images has a list, not null.
 func TestImages_NoImage_ListIsEmpty(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Node = of(cfg)
 	of(cfg).images = func(context.Context) ([]Image, error) { return nil, nil }
 	web, _ := started(t, cfg)

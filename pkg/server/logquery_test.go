@@ -36,7 +36,7 @@ func TestLogQuery_Parameters_BecomeArgumentsOfJournalctl(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.SystemLogs, cfg.LogQuery = logs, true
 	web, _ := started(t, cfg)
 	const always = "<--utc>\n<--no-pager>\n<--output=short-precise>\n"
@@ -83,7 +83,7 @@ func TestLogQuery_Parameters_BecomeArgumentsOfJournalctl(t *testing.T) {
 // Shows: C-1.40.15
 func TestLogQuery_SettingIsOff_IsNoQuery(t *testing.T) {
 	fakeJournal(t)
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.SystemLogs = t.TempDir()
 	web, _ := started(t, cfg)
 	if code, text := plain(t, web, http.MethodGet, "/logs/?query=ssh", ""); code != 200 || strings.Contains(text, "unit") {

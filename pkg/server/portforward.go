@@ -91,9 +91,11 @@ const (
 	// of all sessions of a listener at a time; places divides them among pods, namespaces and
 	// callers
 	maxForwardsListener = 1024
-	maxPairs            = 2 * maxForwards
-	errTooManyForwards  = "too many connections are forwarded"
+	// maxPairs limits the connections of a session that wait for a stream, are forwarded, or end.
+	maxPairs = 2 * maxForwards
 )
+
+var errTooManyForwards = errors.New("too many connections are forwarded")
 
 // pairs are the connections that a caller opens over SPDY, with two streams each.
 type pairs struct {
@@ -287,11 +289,11 @@ func (f *forwarder) enter() (release func(), err error) {
 		return nil, errClosing
 	}
 	if f.open >= maxForwards {
-		return nil, errors.New(errTooManyForwards)
+		return nil, errTooManyForwards
 	}
 	releasePlace, ok := f.place()
 	if !ok {
-		return nil, errors.New(errTooManyForwards)
+		return nil, errTooManyForwards
 	}
 	f.open++
 	return func() {
@@ -447,7 +449,7 @@ func (s *Server) forwarder(ctx context.Context, pod *v1.Pod, place func() (relea
 	used := false
 	defer func() {
 		if !used {
-			spend(ctx, s.log, where)
+			discardURL(ctx, s.log, where)
 		}
 	}()
 	transport, err := spdyTo(ctx, &used)

@@ -52,7 +52,7 @@ func shouter(t *testing.T) (port int) {
 }
 
 // dialers are kubectl's two dialers for port-forward.
-func (l *place) dialers(t *testing.T, name, path string) map[string]httpstream.Dialer {
+func (l *fixture) dialers(t *testing.T, name, path string) map[string]httpstream.Dialer {
 	t.Helper()
 	transport, upgrader, err := spdy.RoundTripperFor(l.config(t, name))
 	if err != nil {
@@ -120,7 +120,7 @@ func shout(t *testing.T, port uint16, text string) string {
 // Shows: C-1.40.9
 func TestC_1_40_9_PortForward(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	to := shouter(t)
 	for _, path := range []string{"/portForward/ns/p", "/portForward/ns/p/u"} {
 		for name, d := range l.dialers(t, "admin", path) {
@@ -153,7 +153,7 @@ func TestC_1_40_9_PortForward(t *testing.T) {
 // Shows: C-1.40.9
 func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	for name, d := range l.dialers(t, "admin", "/portForward/ns/p") {
 		conn, _, err := d.Dial("portforward.k8s.io")
 		if err != nil {
@@ -183,14 +183,14 @@ func TestC_1_40_9_PortForwardSaysWhy(t *testing.T) {
 func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"SPDY", "tunnel"} {
-		l := newPlace(t)
+		l := newFixture(t)
 		conn, protocol, err := l.dialers(t, "admin", "/portForward/ns/p")[name].Dial("portforward.k8s.io")
 		if err != nil || protocol != "portforward.k8s.io" {
 			t.Fatalf("%s: %q, %v", name, protocol, err)
 		}
 		_ = conn.Close()
 		l.log.Has(t, 1, "Privileged call") // logged when the session is over
-		l = newPlace(t)
+		l = newFixture(t)
 		conn, _, err = l.dialers(t, "admin", "/portForward/ns/p")[name].Dial("portforward.k8s.io")
 		if err != nil {
 			t.Fatal(err)
@@ -205,7 +205,7 @@ func TestC_1_40_9_PortForwardEnds(t *testing.T) {
 // Shows: C-1.40.9
 func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	to := shouter(t)
 	d := websocket.Dialer{TLSClientConfig: l.tls(t, "admin"), Subprotocols: []string{"v4.channel.k8s.io"}}
 	u := l.url("/portForward/ns/p", "port", fmt.Sprint(to))
@@ -237,7 +237,7 @@ func TestC_1_40_9_PortForwardByWebSocket4(t *testing.T) {
 // Shows: C-1.40.9
 func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	if _, err := l.rt.StopPodSandbox(t.Context(), &runtimeapi.StopPodSandboxRequest{PodSandboxId: l.box}); err != nil {
 		t.Fatal(err)
 	}
@@ -255,11 +255,11 @@ func TestC_1_40_9_PortForwardOfAPodThatIsGone(t *testing.T) {
 func TestD1_CVE_2018_1002105_NothingIsUsedAfterARefusal(t *testing.T) {
 	t.Parallel()
 	asked := make(chan string, 8)
-	runtime := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+	runtime := streamingServer(t, func(w http.ResponseWriter, r *http.Request) {
 		asked <- r.URL.Path
 		w.WriteHeader(http.StatusForbidden)
 	})
-	l := newPlace(t, func(c *Config) { of(*c).portForward = forwardTo(runtime) })
+	l := newFixture(t, func(c *Config) { of(*c).portForward = forwardTo(runtime) })
 	c, err := net.Dial("tcp", l.address)
 	if err != nil {
 		t.Fatal(err)

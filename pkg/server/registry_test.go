@@ -44,10 +44,11 @@ func concrete(path string) string {
 	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{container}", "c", "{check}", "ping", "{profile}", "cmdline", "{path...}", "apt/history.log").Replace(path)
 }
 
-// TestTheRegistry: every route has all its fields, and is in classes.
+// TestRoutes_EachRoute_IsCompleteAndClassified: every route has all its fields, and is in
+// classes.
 //
 // Shows: D1
-func TestTheRegistry(t *testing.T) {
+func TestRoutes_EachRoute_IsCompleteAndClassified(t *testing.T) {
 	t.Parallel()
 	seen := map[string]bool{}
 	for _, it := range routes() {
@@ -95,7 +96,7 @@ func TestTheRegistry(t *testing.T) {
 func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	web, _ := started(t, cfg)
 	for _, it := range routes() {
 		path := concrete(it.path)
@@ -113,7 +114,7 @@ func TestC_1_40_12_TheSocketAnswersWhatTheRegistrySays(t *testing.T) {
 				if code != http.StatusOK || text != "ok" {
 					t.Errorf("%s %s: %d %s", method, path, code, text)
 				}
-			} else if code != http.StatusNotImplemented { // docs has no other functions
+			} else if code != http.StatusNotImplemented { // testConfig has no other parts
 				t.Errorf("%s %s: %d %s", method, path, code, text)
 			}
 			if code, _ := plain(t, web, method, path+"?a=%zz", ""); code != http.StatusBadRequest {
@@ -162,14 +163,14 @@ func plain(t *testing.T, web *http.Client, method, path, body string) (int, stri
 	return code, text
 }
 
-// TestD1_TheTable calls every route of the TLS port without a certificate, with one of
-// another authority, as a user without rights, as one who may only get, as one whose access
-// review fails, and as one who may do everything.
+// TestTLS_EveryRouteAndCaller_HasItsCode calls every route of the TLS port without a
+// certificate, with one of another authority, as a user without rights, as one who may only
+// get, as one whose access review fails, and as one who may do everything.
 //
 // Shows: D1
-func TestD1_TheTable(t *testing.T) {
+func TestTLS_EveryRouteAndCaller_HasItsCode(t *testing.T) {
 	t.Parallel()
-	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	callers := map[string]*http.Client{}
 	for _, name := range []string{"", "unknown", "guest", "reader", "unasked", "admin"} {
 		callers[name] = p.web(t, name)

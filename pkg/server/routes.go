@@ -66,7 +66,7 @@ type request struct {
 const (
 	quick = 30 * time.Second
 	slow  = 2 * time.Minute
-	run   = 10 * time.Minute // for a command of /run, and a checkpoint
+	run   = 10 * time.Minute // for calls that wait for a command, the runtime or a disk
 	pull  = 30 * time.Minute // the time limit of the runtime's client for a pull
 )
 

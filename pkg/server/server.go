@@ -6,9 +6,9 @@
 // return the content of the answers; package agent implements them. An Access authenticates
 // and authorizes callers of the TLS port. Clients of the socket connect with Dial.
 //
-// The one rule: deny by default. The kernel (on the socket) or Access (on the TLS port)
-// decides which callers the server answers. The registry in routes.go has all requests that
-// it answers.
+// The one rule: deny by default. On the socket the server answers root and the agent's own
+// user, which the kernel identifies; on the TLS port Access decides. The registry in routes.go
+// has all requests that the server answers.
 //
 // Comments name duties (D2), faults (F10) and facts about the kubelet (C-1.40.3) by the
 // numbers of docs/contract.md.
@@ -121,13 +121,13 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 		cancel()
 		wg.Wait()
-		s.drain()
+		s.refuseRequests()
 		return err
 	}
 	s.network(ctx, &wg)
 	<-ctx.Done()
 	wg.Wait()
-	s.drain()
+	s.refuseRequests()
 	return nil
 }
 
@@ -195,8 +195,8 @@ func (s *Server) serve(ctx context.Context, web *http.Server, l net.Listener) er
 	return err
 }
 
-// drain waits until no request is being answered. The server refuses later ones.
-func (s *Server) drain() {
+// refuseRequests waits until no request is being answered. The server refuses later ones.
+func (s *Server) refuseRequests() {
 	s.busy.Lock()
 	defer s.busy.Unlock()
 	s.closed = true

@@ -37,8 +37,8 @@ func root(t *testing.T) string {
 	return dir
 }
 
-// docs returns a Config with a few small answers.
-func docs(socket string) Config {
+// testConfig returns a Config with a few small answers.
+func testConfig(socket string) Config {
 	return Config{
 		Socket: socket,
 		Pods: &answers{
@@ -148,10 +148,10 @@ func full(t *testing.T, web *http.Client, method, target, body string) (code int
 	return answer.StatusCode, string(data), answer.Header
 }
 
-func TestErrorsKeepTheirSecrets(t *testing.T) {
+func TestFail_OtherError_IsOnlyInTheLog(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	var log bytes.Buffer
 	cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	of(cfg).sources = func() ([]byte, error) { return nil, errors.New("what only the log may know") }
@@ -174,7 +174,7 @@ func TestErrorsKeepTheirSecrets(t *testing.T) {
 func TestStreamsEndWithTheServerAndWithTheirReader(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	left := make(chan struct{}, 2)
 	of(cfg).updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(yield func([]byte, error) bool) {
@@ -225,7 +225,7 @@ func waitFor(t *testing.T, c <-chan struct{}) {
 func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
 		return func(yield func([]byte, error) bool) {
 			_ = yield([]byte("{}\n"), nil) && yield(nil, errors.New("broken"))
@@ -245,7 +245,7 @@ func TestAStreamThatBreaksDoesNotLookLikeItsEnd(t *testing.T) {
 func TestAReaderThatTakesNothingIsCutOff(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	cfg.WriteTimeout = 50 * time.Millisecond
 	cut := make(chan struct{}, 1)
 	of(cfg).updates = func(context.Context, url.Values) (iter.Seq2[[]byte, error], error) {
@@ -268,10 +268,10 @@ func TestAReaderThatTakesNothingIsCutOff(t *testing.T) {
 	waitFor(t, cut)
 }
 
-func TestLimits(t *testing.T) {
+func TestSocket_RequestAboveTheLimit_Gets429(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	cfg.Streams, cfg.Requests = 2, 1
 	here, goOn := make(chan struct{}), make(chan struct{})
 	of(cfg).updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {
@@ -316,7 +316,7 @@ func TestLimits(t *testing.T) {
 func TestHeadersHaveALimit(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	started(t, docs(socket))
+	started(t, testConfig(socket))
 	c, err := Dial(t.Context(), socket)
 	if err != nil {
 		t.Fatal(err)
@@ -335,7 +335,7 @@ func TestHeadersHaveALimit(t *testing.T) {
 func TestTheEndWaitsForEveryRequest(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	cfg := docs(socket)
+	cfg := testConfig(socket)
 	here := make(chan struct{})
 	var events []string // written by the request, then after Serve: the race detector checks that
 	of(cfg).updates = func(ctx context.Context, _ url.Values) (iter.Seq2[[]byte, error], error) {

@@ -90,8 +90,9 @@ func (s *session) watch(t *hijackedConn) {
 // lastWriteTimeout is how long the server may take to send the final status of a stream.
 const lastWriteTimeout = 10 * time.Second
 
-// limitLastWrite ends the session after lastWriteTimeout: the server sends the last message before. It sets no
-// write deadline, because the WebSocket library sets its own at each write.
+// limitLastWrite ends the session after lastWriteTimeout. The server calls it before it sends the
+// last message. It sets no write deadline, because the WebSocket library sets its own at each
+// write.
 func (s *session) limitLastWrite() {
 	late := time.AfterFunc(lastWriteTimeout, s.cancel)
 	context.AfterFunc(s.ctx, func() { late.Stop() })

@@ -36,13 +36,13 @@ func hungUp(t *testing.T, what string, c net.Conn) {
 	}
 }
 
-// TestD2_ABodyThatNeverComesHoldsNoConnection: no listener waits for the body of a refused
+// TestRefusal_BodyNeverComes_ConnectionIsClosed: no listener waits for the body of a refused
 // request.
 //
 // Shows: D2
-func TestD2_ABodyThatNeverComesHoldsNoConnection(t *testing.T) {
+func TestRefusal_BodyNeverComes_ConnectionIsClosed(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Health = freePort(t)
 	p := opened(t, cfg)
 	const slow = "%s %s HTTP/1.1\r\nHost: n\r\nContent-Length: 10\r\n\r\n"
@@ -88,13 +88,13 @@ func freePort(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// TestD2_AWindowThatNeverOpensHoldsNoStream: the server cuts off a client that reads no
+// TestRefusal_HTTP2WindowNeverOpens_StreamIsClosed: the server cuts off a client that reads no
 // byte of a refusal over HTTP/2.
 //
 // Shows: D2
-func TestD2_AWindowThatNeverOpensHoldsNoStream(t *testing.T) {
+func TestRefusal_HTTP2WindowNeverOpens_StreamIsClosed(t *testing.T) {
 	t.Parallel()
-	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	cfg := p.tls(t, "")
 	cfg.NextProtos = []string{"h2"}
 	raw, err := net.Dial("tcp", p.address)
@@ -184,7 +184,7 @@ func (p *pipes) served(t *testing.T, s *Server, l net.Listener, version int, h h
 // passes, also while nothing is written.
 //
 // Shows: D2
-func TestPatient_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
+func TestStreamWriter_QuietAfterAWrite_KeepsTheStream(t *testing.T) {
 	for _, version := range []int{1, 2} {
 		t.Run(fmt.Sprintf("HTTP%d", version), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -253,14 +253,14 @@ func TestServe_NoDescriptorLeft_AcceptsOnceASecond(t *testing.T) {
 	})
 }
 
-// slowDesk takes long to refuse a caller without a certificate.
-type slowDesk struct {
+// slowAccess takes long to refuse a caller without a certificate.
+type slowAccess struct {
 	Access
 	asked   chan struct{}
 	release chan struct{}
 }
 
-func (d *slowDesk) Authenticate(r *http.Request) (Caller, bool, error) {
+func (d *slowAccess) Authenticate(r *http.Request) (Caller, bool, error) {
 	if len(r.TLS.PeerCertificates) > 0 {
 		return Caller{Name: "admin"}, true, nil
 	}
@@ -269,7 +269,7 @@ func (d *slowDesk) Authenticate(r *http.Request) (Caller, bool, error) {
 	return Caller{}, false, nil
 }
 
-func (d *slowDesk) Authorize(context.Context, Caller, string, ...string) (bool, string, error) {
+func (d *slowAccess) Authorize(context.Context, Caller, string, ...string) (bool, string, error) {
 	return true, "", nil
 }
 
@@ -280,8 +280,8 @@ func (d *slowDesk) Authorize(context.Context, Caller, string, ...string) (bool, 
 func TestD2_UnknownCallersTakeNoPlacesOfKnownOnes(t *testing.T) {
 	t.Parallel()
 	const places = 3
-	d := &slowDesk{asked: make(chan struct{}), release: make(chan struct{})}
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	d := &slowAccess{asked: make(chan struct{}), release: make(chan struct{})}
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Access, cfg.TLS = d, &TLS{Requests: places}
 	p := opened(t, cfg)
 	var conns []net.Conn
@@ -308,7 +308,7 @@ func TestD2_UnknownCallersTakeNoPlacesOfKnownOnes(t *testing.T) {
 // Shows: D1
 func TestD1_NoErrorHasTheStreamingAddress(t *testing.T) {
 	t.Parallel()
-	where := outpost(t, func(w http.ResponseWriter, r *http.Request) {
+	where := streamingServer(t, func(w http.ResponseWriter, r *http.Request) {
 		c, _, err := http.NewResponseController(w).Hijack()
 		if err == nil {
 			_ = c.Close()
@@ -320,7 +320,7 @@ func TestD1_NoErrorHasTheStreamingAddress(t *testing.T) {
 		if broken {
 			at.Host = freePort(t)
 		}
-		l := newPlace(t, func(cfg *Config) {
+		l := newFixture(t, func(cfg *Config) {
 			of(*cfg).exec, of(*cfg).portForward = execTo(&at), forwardTo(&at)
 		})
 		for name, x := range l.clients(t, "admin", l.url("/exec/ns/p/c", "command", "true", "output", "1")) {
@@ -339,20 +339,20 @@ func TestD1_NoErrorHasTheStreamingAddress(t *testing.T) {
 	}
 }
 
-// TestD2_AuditOfWhatIsTurnedAway: a privileged call of an authenticated caller has a line
-// also if all places are taken, and if debugging handlers are disabled.
+// TestAudit_RefusedByLimitOrSetting_HasALine: a privileged call of an authenticated caller has
+// a line also if all places are taken, and if debugging handlers are disabled.
 //
 // Shows: D2
-func TestD2_AuditOfWhatIsTurnedAway(t *testing.T) {
+func TestAudit_RefusedByLimitOrSetting_HasALine(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t, func(c *Config) { c.NoDebugging = true })
+	l := newFixture(t, func(c *Config) { c.NoDebugging = true })
 	l.fetch(t, l.web(t, "admin"), http.MethodPost, "/exec/ns/p/c?command=sh&output=1", nil)
 	l.stop()
 	if l.log.Count(`msg="Privileged call"`) != 1 || l.log.Count("result=405") != 1 {
 		t.Errorf("turned off: %s", l.log.String())
 	}
 	here, goOn := make(chan struct{}), make(chan struct{})
-	l = newPlace(t, func(c *Config) {
+	l = newFixture(t, func(c *Config) {
 		c.TLS = &TLS{Streams: 1}
 		c.Containers = of(*c)
 		of(*c).exec = func(context.Context, *v1.Pod, string, []string, Streams) (*url.URL, error) {

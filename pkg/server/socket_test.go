@@ -20,7 +20,7 @@ func TestTheSocketIsForItsOwnerAlone(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	socket := filepath.Join(dir, "nodectl.sock")
-	_, stop := started(t, docs(socket))
+	_, stop := started(t, testConfig(socket))
 	info, err := os.Lstat(socket)
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +51,7 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, ".socket-1"), 0o700); err != nil { // as after kill -9 in listen
 		t.Fatal(err)
 	}
-	web, stop := started(t, docs(socket))
+	web, stop := started(t, testConfig(socket))
 	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
 		t.Errorf("%d", code)
 	}
@@ -65,9 +65,9 @@ func TestAStaleSocketIsReplaced(t *testing.T) {
 func TestALiveSocketIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	socket := filepath.Join(root(t), "nodectl.sock")
-	web, _ := started(t, docs(socket))
+	web, _ := started(t, testConfig(socket))
 	var inUse *InUseError
-	if err := New(docs(socket)).Serve(t.Context()); !errors.As(err, &inUse) {
+	if err := New(testConfig(socket)).Serve(t.Context()); !errors.As(err, &inUse) {
 		t.Errorf("a second one: %v", err)
 	}
 	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
@@ -75,7 +75,7 @@ func TestALiveSocketIsLeftAlone(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
+func TestListen_PathIsNoSocket_IsLeftAlone(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	for name, make := range map[string]func(string) error{
@@ -92,24 +92,24 @@ func TestWhatIsNoSocketIsLeftAlone(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := New(docs(path)).Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
+		if err := New(testConfig(path)).Serve(t.Context()); err == nil || !strings.Contains(err.Error(), "is not a socket") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if after, err := os.Lstat(path); err != nil || !os.SameFile(before, after) {
 			t.Errorf("%s: it is another one now: %v", name, err)
 		}
 	}
-	if err := New(docs(filepath.Join(dir, "missing", "nodectl.sock"))).Serve(t.Context()); err == nil {
+	if err := New(testConfig(filepath.Join(dir, "missing", "nodectl.sock"))).Serve(t.Context()); err == nil {
 		t.Error("a directory that is not there is no error")
 	}
 }
 
-// TestAnotherSocketIsNotTakenAway: remove keeps a file that another process put at the path.
-func TestAnotherSocketIsNotTakenAway(t *testing.T) {
+// TestRemove_PathReplaced_IsKept: remove keeps a file that another process put at the path.
+func TestRemove_PathReplaced_IsKept(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	socket := filepath.Join(dir, "nodectl.sock")
-	_, stop := started(t, docs(socket))
+	_, stop := started(t, testConfig(socket))
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
@@ -128,13 +128,13 @@ func TestALongRootDirectory(t *testing.T) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	web, _ := started(t, docs(filepath.Join(dir, "nodectl.sock")))
+	web, _ := started(t, testConfig(filepath.Join(dir, "nodectl.sock")))
 	if code, _, _ := ask(t, web, http.MethodGet, "/v1/pods", ""); code != http.StatusOK {
 		t.Errorf("%d", code)
 	}
 }
 
-func TestAdmitted(t *testing.T) {
+func TestAllowedProcess_RootAndOwnUser_AreAllowed(t *testing.T) {
 	t.Parallel()
 	me := uint32(os.Geteuid())
 	a, b := net.Pipe()
@@ -167,7 +167,7 @@ func TestAnotherUserIsRefused(t *testing.T) {
 	t.Parallel()
 	dir := root(t)
 	socket := filepath.Join(dir, "nodectl.sock")
-	started(t, docs(socket))
+	started(t, testConfig(socket))
 	want := http.StatusOK
 	self, err := os.Executable()
 	if err != nil {

@@ -21,9 +21,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// place is a server and a runtime with one pod, ns/p. Its container c runs; its container
+// fixture is a server and a runtime with one pod, ns/p. Its container c runs; its container
 // late does not run yet.
-type place struct {
+type fixture struct {
 	*port
 	cfg Config
 	rt  *critest.Runtime
@@ -32,9 +32,9 @@ type place struct {
 	box string // the sandbox
 }
 
-func newPlace(t *testing.T, change ...func(*Config)) *place {
+func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
-	l := &place{rt: critest.New(), key: pod.Key{Namespace: "ns", Name: "p"}}
+	l := &fixture{rt: critest.New(), key: pod.Key{Namespace: "ns", Name: "p"}}
 	critest.ServeStreams(t, l.rt)
 	var err error
 	if l.cri, err = cri.Dial(cri.Config{Endpoint: critest.Serve(t, l.rt), Node: "n"}); err != nil {
@@ -65,7 +65,7 @@ func newPlace(t *testing.T, change ...func(*Config)) *place {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p", UID: "u"},
 		Spec:       v1.PodSpec{Containers: []v1.Container{{Name: "c"}, {Name: "late"}}},
 	}
-	l.cfg = docs(filepath.Join(root(t), "nodectl.sock"))
+	l.cfg = testConfig(filepath.Join(root(t), "nodectl.sock"))
 	of(l.cfg).pod = func(namespace, name string) *v1.Pod {
 		if namespace != "ns" || name != "p" {
 			return nil
@@ -105,7 +105,7 @@ func newPlace(t *testing.T, change ...func(*Config)) *place {
 }
 
 // url is a path of the server with a query.
-func (l *place) url(path string, query ...string) *url.URL {
+func (l *fixture) url(path string, query ...string) *url.URL {
 	q := url.Values{}
 	for i := 0; i < len(query); i += 2 {
 		q.Add(query[i], query[i+1])
@@ -113,8 +113,8 @@ func (l *place) url(path string, query ...string) *url.URL {
 	return &url.URL{Scheme: "https", Host: l.address, Path: path, RawQuery: q.Encode()}
 }
 
-// clients returns the two executors of client-go.
-func (l *place) clients(t *testing.T, name string, u *url.URL) map[string]remotecommand.Executor {
+// clients returns client-go's executors for SPDY and for both WebSocket protocols.
+func (l *fixture) clients(t *testing.T, name string, u *url.URL) map[string]remotecommand.Executor {
 	t.Helper()
 	spdy, err1 := remotecommand.NewSPDYExecutor(l.config(t, name), http.MethodPost, u)
 	ws, err2 := remotecommand.NewWebSocketExecutor(l.config(t, name), http.MethodGet, u.String())
@@ -125,8 +125,8 @@ func (l *place) clients(t *testing.T, name string, u *url.URL) map[string]remote
 	return map[string]remotecommand.Executor{"SPDY": spdy, "WebSocket 5": ws, "WebSocket 4": v4}
 }
 
-// outpost starts a server in the place of a runtime's streaming server.
-func outpost(t *testing.T, answer http.HandlerFunc) *url.URL {
+// streamingServer starts a server that stands for a runtime's streaming server.
+func streamingServer(t *testing.T, answer http.HandlerFunc) *url.URL {
 	t.Helper()
 	s := httptest.NewServer(answer)
 	t.Cleanup(s.Close)

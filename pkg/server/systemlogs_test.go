@@ -80,7 +80,7 @@ func TestSystemLogs_TLS_OnlyFilesBelowTheDirectory(t *testing.T) {
 	if err := syscall.Mkfifo(filepath.Join(logs, "fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.SystemLogs = logs
 	p := opened(t, cfg)
 	for path, want := range map[string]struct {

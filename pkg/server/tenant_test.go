@@ -167,7 +167,7 @@ func TestReadSPDYFrames_FrameInsideAControlFrame_IsNotPassedOn(t *testing.T) {
 // A frame hidden inside a control frame ends the session of its caller.
 func TestSPDY_FrameInsideAControlFrame_EndsTheSession(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	for _, bad := range []string{
 		"\x80\x03\x00\x06\x00\x00\x00\x0c\x00\x00\x00\x01\x00\x00\x00\x01\x00\xff\xff\xff",
 		"\x80\x03\x00\x03\x00\x00\x00\x10\x00\x00\x00\x01\x00\x00\x00\x05\x00\x00\x00\x01\x00\xff\xff\xff",
@@ -226,7 +226,7 @@ func inside(t *testing.T, f func()) (count func(in string) int) {
 }
 
 // upgraded opens a SPDY session without the library, and returns its connection.
-func (l *place) upgraded(t *testing.T, path, protocol string) net.Conn {
+func (l *fixture) upgraded(t *testing.T, path, protocol string) net.Conn {
 	t.Helper()
 	conn := l.secure(t, "admin")
 	_, _ = fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: n\r\nContent-Length: 0\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nX-Stream-Protocol-Version: %s\r\n\r\n", path, protocol)
@@ -245,8 +245,8 @@ func (l *place) upgraded(t *testing.T, path, protocol string) net.Conn {
 // Invalid streams, and streams that are open when their session ends, leave no goroutine.
 func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
 	t.Parallel()
-	var l *place
-	count := inside(t, func() { l = newPlace(t) })
+	var l *fixture
+	count := inside(t, func() { l = newFixture(t) })
 	const exec, v4 = "/exec/ns/p/c?command=cat&input=1&output=1", "v4.channel.k8s.io"
 	kind := func(kind string) http.Header { return http.Header{"Streamtype": {kind}} }
 	half := func(id int) http.Header {
@@ -287,9 +287,9 @@ func TestSPDY_StreamsOfAnAttacker_LeaveNoGoroutine(t *testing.T) {
 	wait.Equal(t, "goroutines of sessions", 0, func() int { return count("moby/spdystream.") })
 }
 
-// byProxy returns the place behind a proxy that copies bytes, as an API server does, and
+// byProxy returns the fixture behind a proxy that copies bytes, as an API server does, and
 // counts those of the caller. cut ends all its connections.
-func (l *place) byProxy(t *testing.T) (behind *place, sent *atomic.Int64, cut func()) {
+func (l *fixture) byProxy(t *testing.T) (behind *fixture, sent *atomic.Int64, cut func()) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -377,7 +377,7 @@ func TestStreams_PodReadsNothing_EndWithCallerAndServer(t *testing.T) {
 		for _, who := range []string{"caller", "server"} {
 			t.Run(name+"/"+who, func(t *testing.T) {
 				t.Parallel()
-				l := newPlace(t)
+				l := newFixture(t)
 				l.rt.OnExec(func(critest.Exec) (critest.Behaviour, bool) {
 					return critest.Behaviour{Output: "here", After: time.Hour}, true
 				})
@@ -434,7 +434,7 @@ func opensPair(t *testing.T, conn httpstream.Connection, port string, id int) [2
 func TestPortForward_ManyPortsInOneURL_IsRefused(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 1)
-	l := newPlace(t, func(c *Config) {
+	l := newFixture(t, func(c *Config) {
 		c.Containers = of(*c)
 		of(*c).portForward = func(context.Context, *v1.Pod) (*url.URL, error) {
 			asked <- struct{}{}
@@ -452,7 +452,7 @@ func TestPortForward_ManyPortsInOneURL_IsRefused(t *testing.T) {
 // error, and one that ends makes room.
 func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t)
+	l := newFixture(t)
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -490,7 +490,7 @@ func TestPortForward_ManyConnections_OneTooManyIsRefused(t *testing.T) {
 	}
 	wait.Equal(t, "connections to the pod", maxForwards, func() int { return len(accepted) })
 	late := opensPair(t, conn, port, maxForwards)
-	if text, err := io.ReadAll(late[1]); err != nil || !strings.Contains(string(text), errTooManyForwards) {
+	if text, err := io.ReadAll(late[1]); err != nil || !strings.Contains(string(text), errTooManyForwards.Error()) {
 		t.Errorf("one too many: %q, %v", text, err)
 	}
 	_ = (<-accepted).Close()

@@ -19,14 +19,14 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// desk is an Access that authenticates an authority's certificates by their names, and has
+// certAccess is an Access that authenticates an authority's certificates by their names, and has
 // the rights of each: "get", or "*".
-type desk struct {
+type certAccess struct {
 	pool   *x509.CertPool
 	rights map[string]string
 }
 
-func (d *desk) Authenticate(r *http.Request) (Caller, bool, error) {
+func (d *certAccess) Authenticate(r *http.Request) (Caller, bool, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return Caller{}, false, nil
 	}
@@ -37,7 +37,7 @@ func (d *desk) Authenticate(r *http.Request) (Caller, bool, error) {
 	return Caller{Name: cert.Subject.CommonName, Groups: []string{"system:authenticated"}}, true, nil
 }
 
-func (d *desk) Authorize(_ context.Context, c Caller, verb string, subresources ...string) (bool, string, error) {
+func (d *certAccess) Authorize(_ context.Context, c Caller, verb string, subresources ...string) (bool, string, error) {
 	switch right := d.rights[c.Name]; right {
 	case "*":
 		return true, "", nil
@@ -70,7 +70,7 @@ func opened(t *testing.T, cfg Config) *port {
 	pool := x509.NewCertPool()
 	pool.AddCert(p.ca.Cert)
 	if cfg.Access == nil {
-		cfg.Access = &desk{pool: pool, rights: map[string]string{"admin": "*", "reader": "get", "unasked": "?", "shell": "create exec", "proxy": "create proxy"}}
+		cfg.Access = &certAccess{pool: pool, rights: map[string]string{"admin": "*", "reader": "get", "unasked": "?", "shell": "create exec", "proxy": "create proxy"}}
 	}
 	crt, key := p.ca.Issue("node")
 	cert, err := tls.X509KeyPair([]byte(crt), []byte(key))

@@ -39,7 +39,7 @@ func (p *port) secure(t *testing.T, name string) *tls.Conn {
 // Shows: D2
 func TestD2_TLS13IsTheLeast(t *testing.T) {
 	t.Parallel()
-	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	old := p.tls(t, "admin")
 	old.MaxVersion = tls.VersionTLS12
 	c, err := tls.Dial("tcp", p.address, old)
@@ -47,7 +47,7 @@ func TestD2_TLS13IsTheLeast(t *testing.T) {
 		_ = c.Close()
 		t.Error("TLS 1.2 is spoken")
 	}
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.TLS = &TLS{MinVersion: tls.VersionTLS12, CipherSuites: []uint16{tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256}}
 	p = opened(t, cfg)
 	old = p.tls(t, "admin")
@@ -68,7 +68,7 @@ func TestD2_TLS13IsTheLeast(t *testing.T) {
 // Shows: D2
 func TestD2_HTTP2(t *testing.T) {
 	t.Parallel()
-	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	cfg := p.tls(t, "admin")
 	web := &http.Client{Transport: &http.Transport{TLSClientConfig: cfg, ForceAttemptHTTP2: true}}
 	t.Cleanup(web.CloseIdleConnections)
@@ -99,7 +99,7 @@ func TestD2_HTTP2(t *testing.T) {
 // Shows: D2
 func TestD2_SlowAndLargeRequests(t *testing.T) {
 	t.Parallel()
-	p := opened(t, docs(filepath.Join(root(t), "nodectl.sock")))
+	p := opened(t, testConfig(filepath.Join(root(t), "nodectl.sock")))
 	for _, n := range []int{20 << 10, 64 << 10} {
 		c := p.secure(t, "admin")
 		_, _ = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: n\r\nX: "+strings.Repeat("x", n)+"\r\n\r\n")
@@ -132,7 +132,7 @@ func TestD2_SlowAndLargeRequests(t *testing.T) {
 func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 	t.Parallel()
 	for _, limits := range []TLS{{PerPeer: 3}, {Connections: 3, PerPeer: 100}} {
-		cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+		cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 		cfg.TLS = &limits
 		perPeer := limits.Connections == 0
 		p := opened(t, cfg)
@@ -175,12 +175,13 @@ func TestD2_ConnectionsOfOnePeerAndOfAll(t *testing.T) {
 	}
 }
 
-// TestD2_InFlightGate: requests above the limit get 429; the socket has its own limit.
+// TestTLS_RequestAboveTheLimit_Gets429: requests above the limit get 429; the socket has its
+// own limit.
 //
 // Shows: D2
-func TestD2_InFlightGate(t *testing.T) {
+func TestTLS_RequestAboveTheLimit_Gets429(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	here, goOn := make(chan struct{}), make(chan struct{})
 	first := true
 	var mu sync.Mutex
@@ -231,7 +232,7 @@ func TestD2_InFlightGate(t *testing.T) {
 // Shows: D2
 func TestRequests_OneCallerReadsNoAnswers_OthersAreAnswered(t *testing.T) {
 	t.Parallel()
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	const half = 2
 	here, goOn := make(chan struct{}), make(chan struct{})
 	var calls atomic.Int64
@@ -314,7 +315,7 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 	}
 	address := other.Addr().String()
 	log := new(said.Log)
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Log = log.Logger()
 	bound := make(chan string, 1)
 	cfg.TLS = &TLS{Address: address, Bound: func(a string) { bound <- a }, Certificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return nil, nil }}
@@ -336,7 +337,7 @@ func TestC_1_40_1_APortThatIsTaken(t *testing.T) {
 func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Log = log.Logger()
 	web, stop := started(t, cfg)
 	if code, _, _ := full(t, web, http.MethodGet, "/healthz", ""); code != http.StatusOK {
@@ -355,7 +356,7 @@ func TestD1_NothingListensUnlessItIsAskedFor(t *testing.T) {
 func TestC_1_40_5_Health(t *testing.T) {
 	t.Parallel()
 	log := new(said.Log)
-	cfg := docs(filepath.Join(root(t), "nodectl.sock"))
+	cfg := testConfig(filepath.Join(root(t), "nodectl.sock"))
 	cfg.Log = log.Logger()
 	cfg.Health = freePort(t)
 	var mu sync.Mutex
@@ -425,7 +426,7 @@ func TestC_1_40_5_Health(t *testing.T) {
 // Shows: C-1.40.11
 func TestC_1_40_11_NoDebugging(t *testing.T) {
 	t.Parallel()
-	l := newPlace(t, func(c *Config) { c.NoDebugging = true })
+	l := newFixture(t, func(c *Config) { c.NoDebugging = true })
 	web := l.web(t, "admin")
 	for _, it := range routes() {
 		if !it.kubelet {

@@ -35,8 +35,9 @@ const (
 	deniedFor  = 30 * time.Second
 	// askFor is the timeout of one review.
 	askFor = 10 * time.Second
-	// asking limits concurrent reviews of one kind, perSecond and burst their rate:
-	// unauthenticated callers cannot make the node flood the API server.
+	// asking limits the concurrent reviews, perSecond and burst their rate, so that
+	// unauthenticated callers cannot make the node flood the API server. TokenReviews and the
+	// two lanes of SubjectAccessReviews have these limits each.
 	asking    = 16
 	perSecond = 50
 	burst     = 100
@@ -136,12 +137,14 @@ func limited(cfg *rest.Config) *rest.Config {
 }
 
 // Authenticate implements server.Access: it authenticates by certificate first, then by token. It
-// does not authenticate a request without TLS. Answers from the caches are not limited;
-// verifications and reviews are limited by peer. An error may be a *server.StatusError.
+// does not authenticate a request without TLS. It looks into the caches of both before it
+// verifies or reviews anything: only verifications and reviews are limited by peer. An error may
+// be a *server.StatusError.
 func (a *Access) Authenticate(r *http.Request) (c server.Caller, ok bool, err error) {
 	if r.TLS == nil {
 		return server.Caller{}, false, nil
 	}
+	// shown becomes nil, and token "", once there is nothing left to verify or review.
 	shown, now := r.TLS.PeerCertificates, time.Now()
 	var chain chainKey
 	var key string

@@ -140,7 +140,7 @@ func TestC_1_40_2_TokensAreReviewedAndKept(t *testing.T) {
 			t.Helper()
 			c, ok, err := a.Authenticate(with(token))
 			if n, _ := s.counts(); ok != want || err != nil || n != asked {
-				t.Errorf("%q is %+v, %t, %v after %d questions, want %t after %d", token, c, ok, err, n, want, asked)
+				t.Errorf("%q is %+v, %t, %v after %d reviews, want %t after %d", token, c, ok, err, n, want, asked)
 			}
 			return c
 		}
@@ -394,7 +394,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 			t.Helper()
 			ok, _, err := a.Authorize(t.Context(), c, verb, "proxy")
 			if _, n := s.counts(); ok != want || err != nil || n != asked {
-				t.Errorf("%s is %t, %v after %d questions, want %t after %d", verb, ok, err, n, want, asked)
+				t.Errorf("%s is %t, %v after %d reviews, want %t after %d", verb, ok, err, n, want, asked)
 			}
 		}
 		may(c, "get", true, 1)
@@ -420,7 +420,7 @@ func TestC_1_40_2_ReviewsAreKept(t *testing.T) {
 	})
 }
 
-// Denied wins over Allowed. After a failed review May sends no further one.
+// Denied wins over Allowed. After a failed review Authorize sends no further one.
 //
 // Shows: D1
 func TestD1_AccessFailsClosed(t *testing.T) {

@@ -34,9 +34,9 @@ const (
 	comparisons   = 1000 // of names with intermediates' name constraints
 	// verifying limits concurrent verifications.
 	verifying = 2
-	// An accepted certificate is cached as long as its chain is valid: verifying it again
-	// would need a place that junk from the same address may occupy. A refused chain is
-	// cached for refusedFor.
+	// An accepted certificate is cached as long as its chain is valid. To verify it again, a
+	// request would have to wait, and junk certificates from the same address may have taken
+	// all places. A refused chain is cached for refusedFor.
 	refusedFor = 10 * time.Second
 	chainsKept = 1024
 )

@@ -121,7 +121,7 @@ func TestD1_ClientCertificates(t *testing.T) {
 		}
 	}
 	if n, _ := s.counts(); n != 0 {
-		t.Errorf("%d questions about certificates", n)
+		t.Errorf("%d reviews about certificates", n)
 	}
 	// Without authorities certificates are ignored; a token beside a bad one counts.
 	s.tokens = anna()

@@ -21,7 +21,7 @@ import (
 // Concurrent reviews and the caches are bounded.
 //
 // Shows: D1
-func TestD1_QuestionsAreBounded(t *testing.T) {
+func TestReviews_Concurrent_AreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var now, most atomic.Int64
@@ -39,17 +39,17 @@ func TestD1_QuestionsAreBounded(t *testing.T) {
 		}
 		wg.Wait()
 		if n := most.Load(); n > asking || n < asking/2 {
-			t.Errorf("%d questions at a time", n)
+			t.Errorf("%d reviews at a time", n)
 		}
 		for i := range 3 * tokensKept {
 			a.tokens.accepted.Add(fmt.Sprint(i), identity{}, time.Minute)
 			a.tokens.refused.Add(fmt.Sprint(i), identity{}, time.Minute)
-			a.reviews.kept.Add(fmt.Sprint(i), decision{}, time.Minute)
+			a.reviews.allowed.Add(fmt.Sprint(i), decision{}, time.Minute)
 		}
 		for i := range 2 * reviewsKept {
-			a.reviews.kept.Add(fmt.Sprint(i), decision{}, time.Minute)
+			a.reviews.allowed.Add(fmt.Sprint(i), decision{}, time.Minute)
 		}
-		if n, no, m := len(a.tokens.accepted.Keys()), len(a.tokens.refused.Keys()), len(a.reviews.kept.Keys()); n != tokensKept || no != tokensKept || m != reviewsKept {
+		if n, no, m := len(a.tokens.accepted.Keys()), len(a.tokens.refused.Keys()), len(a.reviews.allowed.Keys()); n != tokensKept || no != tokensKept || m != reviewsKept {
 			t.Errorf("%d accepted and %d refused tokens and %d reviews are kept", n, no, m)
 		}
 	})
@@ -86,7 +86,7 @@ func TestD2_FewRequestsWaitForATokenReview(t *testing.T) {
 				})
 			}
 			wg.Wait()
-			if n := away.Load(); n != 500-waiting {
+			if n := away.Load(); n != 500-maxWaiting {
 				t.Errorf("alike %t: %d are sent away", alike, n)
 			}
 			if _, ok, err := a.Authenticate(with("hunter2")); !ok || err != nil {
@@ -100,7 +100,7 @@ func TestD2_FewRequestsWaitForATokenReview(t *testing.T) {
 // has gone.
 //
 // Shows: D2
-func TestSameQuestionsAreAskedOnce(t *testing.T) {
+func TestReviews_EqualAtTheSameTime_AreSentOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &api{tokens: anna(), meet: func() { time.Sleep(time.Second) }}
@@ -131,7 +131,7 @@ func TestSameQuestionsAreAskedOnce(t *testing.T) {
 		leave()
 		wg.Wait()
 		if n, m := s.counts(); n != 1 || m != 1 {
-			t.Errorf("%d and %d questions", n, m)
+			t.Errorf("%d and %d reviews", n, m)
 		}
 	})
 }
@@ -232,7 +232,7 @@ func TestReview_CrowdWithoutRights_LeavesTheTrustedCallerAnswers(t *testing.T) {
 		synctest.Wait()
 		allowed()
 		wg.Wait()
-		if away.Load() != 500-waiting || denied.Load() != waiting {
+		if away.Load() != 500-maxWaiting || denied.Load() != maxWaiting {
 			t.Errorf("%d are turned away, %d denied", away.Load(), denied.Load())
 		}
 	})

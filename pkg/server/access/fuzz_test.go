@@ -98,7 +98,7 @@ func FuzzTokens(f *testing.F) {
 			t.Errorf("%q: %v", header, err)
 		}
 		if n, _ := s.counts(); n > 1 || n == 1 && len(token) > tokenLimit {
-			t.Errorf("%q: %d questions", header, n)
+			t.Errorf("%q: %d reviews", header, n)
 		}
 		if len(token) > 8 && strings.Contains(log.String(), token) {
 			t.Errorf("%q is in the log", header)

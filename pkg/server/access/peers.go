@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	// waiting limits the requests that wait, by what they wait for, and waitingPeer those of
+	// maxWaiting limits the requests of each waitKind that wait, and maxWaitingPeer those of
 	// one peer.
-	waiting     = 64
-	waitingPeer = 32
-	// A peer may present refusalBurst unknown credentials that are refused, and
+	maxWaiting     = 64
+	maxWaitingPeer = 32
+	// A peer may present refusalBurst unknown credentials of each kind that are refused, and
 	// refusalsPerSecond more each second.
 	refusalBurst      = 20
 	refusalsPerSecond = 2
@@ -26,36 +26,36 @@ const (
 
 // peers limits the cost of unauthenticated callers, in total and by peer.
 type peers struct {
-	mu      sync.Mutex // guards the fields below
-	all     map[credential]int
-	waiting map[presented]int
-	names   map[reviewed]int
-	refused *cache.LRUExpireCache // presented → budget; absent: nothing was refused
+	mu      sync.Mutex       // guards the fields below
+	total   map[waitKind]int // requests that wait
+	byPeer  map[peerWait]int
+	byName  map[nameWait]int
+	refused *cache.LRUExpireCache // peerWait → budget; absent: nothing was refused
 }
 
-// credential is what a request waits for: the verification of a kind of credential, or the
-// review of a caller's access. Each has its own budget and places, so that junk tokens from
-// the API server's address do not lock out its certificate, and callers without rights do not
-// lock out those that were allowed something.
-type credential string
+// waitKind is what a request waits for: the verification of a certificate, the review of a
+// token, or the review of a caller's access. Each kind has its own budget and places. So junk
+// tokens from the API server's address do not lock out its certificate, and callers without
+// rights do not lock out those that were allowed something.
+type waitKind string
 
 const (
-	certificates credential = "certificate"
-	bearerTokens credential = "token"
-	trustedNames credential = "access of a trusted name"
-	otherNames   credential = "access of another name"
+	certificates waitKind = "certificate"
+	bearerTokens waitKind = "token"
+	trustedNames waitKind = "access of a trusted name" // see reviews.trusted
+	otherNames   waitKind = "access of another name"
 )
 
-// presented is a peer with the kind of credential that it presents.
-type presented struct {
+// peerWait is a peer whose requests wait, and what they wait for.
+type peerWait struct {
 	peer netip.Prefix
-	kind credential
+	kind waitKind
 }
 
-// reviewed is a caller with the kind of its review.
-type reviewed struct {
+// nameWait is a caller whose requests wait, and what they wait for.
+type nameWait struct {
 	name string
-	kind credential
+	kind waitKind
 }
 
 // budget is a token bucket: the refusals that a peer had left at the time at.
@@ -65,35 +65,35 @@ type budget struct {
 }
 
 func newPeers() *peers {
-	return &peers{all: map[credential]int{}, waiting: map[presented]int{}, names: map[reviewed]int{}, refused: cache.NewLRUExpireCache(peersKept)}
+	return &peers{total: map[waitKind]int{}, byPeer: map[peerWait]int{}, byName: map[nameWait]int{}, refused: cache.NewLRUExpireCache(peersKept)}
 }
 
-// enter admits a credential to authentication, or a caller of that name to its review; name is ""
-// for a credential. A name gets a place only while it has fewer than are free, however many
-// addresses and tokens it has. Call leave once afterwards, with whether the credential was
-// refused. The error is a *server.StatusError with code 429.
-func (p *peers) enter(peer netip.Prefix, kind credential, name string) (leave func(refused bool), err error) {
+// enter takes a place for a request that is going to wait. name is the caller whose access is
+// reviewed, "" for a certificate or token. A name gets a place only while it has fewer than are
+// free, however many addresses and tokens it has. Call leave once afterwards, with whether the
+// certificate or token was refused. The error is a *server.StatusError with code 429.
+func (p *peers) enter(peer netip.Prefix, kind waitKind, name string) (leave func(refused bool), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	of, by := presented{peer, kind}, reviewed{name, kind}
+	of, by := peerWait{peer, kind}, nameWait{name, kind}
 	switch {
 	case p.left(of).left < 1:
 		return nil, &server.StatusError{Code: http.StatusTooManyRequests, Message: "too many refused credentials from this address"}
-	case p.all[kind] >= waiting || p.waiting[of] >= waitingPeer || name != "" && p.names[by] >= waiting-p.all[kind]:
+	case p.total[kind] >= maxWaiting || p.byPeer[of] >= maxWaitingPeer || name != "" && p.byName[by] >= maxWaiting-p.total[kind]:
 		return nil, &server.StatusError{Code: http.StatusTooManyRequests, Message: "too many requests are being authenticated or authorized"}
 	}
-	p.all[kind]++
-	p.waiting[of]++
-	p.names[by]++
+	p.total[kind]++
+	p.byPeer[of]++
+	p.byName[by]++
 	return func(refused bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.all[kind]--
-		if p.waiting[of]--; p.waiting[of] == 0 {
-			delete(p.waiting, of)
+		p.total[kind]--
+		if p.byPeer[of]--; p.byPeer[of] == 0 {
+			delete(p.byPeer, of)
 		}
-		if p.names[by]--; p.names[by] == 0 {
-			delete(p.names, by)
+		if p.byName[by]--; p.byName[by] == 0 {
+			delete(p.byName, by)
 		}
 		if refused {
 			b := p.left(of)
@@ -104,7 +104,7 @@ func (p *peers) enter(peer netip.Prefix, kind credential, name string) (leave fu
 }
 
 // left returns the budget of a peer now; mu is held.
-func (p *peers) left(of presented) budget {
+func (p *peers) left(of peerWait) budget {
 	now := time.Now()
 	b, ok := p.refused.Get(of)
 	if !ok {

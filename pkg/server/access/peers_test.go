@@ -204,7 +204,7 @@ func TestCertificate_CrowdOfChains_CostsFewVerifications(t *testing.T) {
 	}
 	wg.Wait()
 	// Those that were under way when the budget ended are finished.
-	bound := 1 + refusalBurst + waitingPeer + int64(time.Since(begin).Seconds()+1)*refusalsPerSecond
+	bound := 1 + refusalBurst + maxWaitingPeer + int64(time.Since(begin).Seconds()+1)*refusalsPerSecond
 	if n := verified.Load(); n > bound || refused.Load() == 0 {
 		t.Errorf("%d verifications, want at most %d; %d turned away", n, bound, refused.Load())
 	}
@@ -254,7 +254,7 @@ func TestCertificate_JunkFromTheSameAddress_DoesNotLockItOut(t *testing.T) {
 }
 
 // Refused tokens displace no accepted one, from however many peers they come, and one peer
-// causes few questions and few warnings.
+// causes few reviews and few warnings.
 //
 // Shows: D2
 func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
@@ -295,7 +295,7 @@ func TestToken_CrowdOfRefused_DisplacesNoAcceptedOne(t *testing.T) {
 		n, _ := s.counts()
 		most := refusalBurst + int(time.Since(begin).Seconds()+1)*refusalsPerSecond
 		if n-before > most || turned != 1000-(n-before) {
-			t.Errorf("one peer causes %d questions, want at most %d; %d are turned away", n-before, most, turned)
+			t.Errorf("one peer causes %d reviews, want at most %d; %d are turned away", n-before, most, turned)
 		}
 		s.set(errDown)
 		before = strings.Count(log.String(), "level=WARN")
@@ -336,7 +336,7 @@ func TestToken_OnePeerWaits_OthersAreAnswered(t *testing.T) {
 			})
 		}
 		synctest.Wait()
-		if n := away.Load(); n != 500-waitingPeer {
+		if n := away.Load(); n != 500-maxWaitingPeer {
 			t.Errorf("%d are turned away", n)
 		}
 		if _, ok, err := a.Authenticate(from(with("hunter2"), "203.0.113.9:1")); !ok || err != nil {
@@ -354,9 +354,9 @@ func TestPeers_TokensTakeAllPlaces_CertificatesAreAnswered(t *testing.T) {
 	t.Parallel()
 	p := newPeers()
 	same := server.Peer("192.0.2.1:1")
-	for i := range 4 * waiting {
+	for i := range 4 * maxWaiting {
 		peer := same
-		if i > waitingPeer {
+		if i > maxWaitingPeer {
 			peer = server.Peer(fmt.Sprintf("198.51.100.%d:1", i%250))
 		}
 		_, _ = p.enter(peer, bearerTokens, "")
@@ -369,7 +369,7 @@ func TestPeers_TokensTakeAllPlaces_CertificatesAreAnswered(t *testing.T) {
 		t.Fatalf("a certificate: %v", err)
 	}
 	leave(false)
-	if p.all[certificates] != 0 || p.waiting[presented{same, certificates}] != 0 {
+	if p.total[certificates] != 0 || p.byPeer[peerWait{same, certificates}] != 0 {
 		t.Error("its place is not given back")
 	}
 }

@@ -23,15 +23,15 @@ import (
 
 // reviews has the API server review access to this node, and caches the results.
 type reviews struct {
-	node            string
-	allowed, denied time.Duration
-	kept, refused   *cache.LRUExpireCache // a crowd of callers without rights displaces no allowed one
-	peers           *peers
+	node                  string
+	allowedFor, deniedFor time.Duration
+	allowed, denied       *cache.LRUExpireCache // of decisions; many denied ones displace no allowed one
+	peers                 *peers
 	// trusted holds the names of callers that were allowed something, and were not refused
-	// anything since. Their reviews do not wait for those of others, who may be a crowd without
-	// rights.
+	// anything since. Their reviews do not wait for those of others, which may be many callers
+	// without rights.
 	trusted *cache.LRUExpireCache
-	of      map[credential]lane
+	lanes   map[waitKind]lane
 
 	together singleflight.Group
 }
@@ -53,15 +53,15 @@ type decision struct {
 
 func newReviews(cfg Config, peers *peers) (*reviews, error) {
 	s := &reviews{
-		node: cfg.Node, allowed: cfg.AllowedFor, denied: cfg.DeniedFor, peers: peers, of: map[credential]lane{},
-		kept: cache.NewLRUExpireCache(reviewsKept), refused: cache.NewLRUExpireCache(reviewsKept), trusted: cache.NewLRUExpireCache(trustedKept),
+		node: cfg.Node, allowedFor: cfg.AllowedFor, deniedFor: cfg.DeniedFor, peers: peers, lanes: map[waitKind]lane{},
+		allowed: cache.NewLRUExpireCache(reviewsKept), denied: cache.NewLRUExpireCache(reviewsKept), trusted: cache.NewLRUExpireCache(trustedKept),
 	}
-	for _, kind := range []credential{trustedNames, otherNames} {
+	for _, kind := range []waitKind{trustedNames, otherNames} {
 		ask, err := apiclient.NewSubjectAccessReviews(limited(cfg.API))
 		if err != nil {
 			return nil, err
 		}
-		s.of[kind] = lane{ask, newGate()}
+		s.lanes[kind] = lane{ask, newGate()}
 	}
 	return s, nil
 }
@@ -88,7 +88,7 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	}
 	sum := sha256.Sum256(text)
 	key := string(sum[:])
-	for _, of := range []*cache.LRUExpireCache{s.kept, s.refused} {
+	for _, of := range []*cache.LRUExpireCache{s.allowed, s.denied} {
 		if said, ok := of.Get(key); ok {
 			return said.(decision), nil
 		}
@@ -103,14 +103,14 @@ func (s *reviews) may(ctx context.Context, c server.Caller, verb, subresource st
 	}
 	defer leave(false)
 	said, err, _ := s.together.Do(string(kind)+key, func() (any, error) {
-		said, err := s.of[kind].review(ctx, spec)
+		said, err := s.lanes[kind].review(ctx, spec)
 		switch {
 		case err != nil:
 		case said.allowed:
-			s.kept.Add(key, said, s.allowed)
+			s.allowed.Add(key, said, s.allowedFor)
 			s.trusted.Add(c.Name, nil, trustedFor)
 		default:
-			s.refused.Add(key, said, s.denied)
+			s.denied.Add(key, said, s.deniedFor)
 		}
 		return said, err
 	})
@@ -133,7 +133,7 @@ func (l lane) review(ctx context.Context, spec authorizationv1.SubjectAccessRevi
 	return decision{allowed: said.Status.Allowed && !said.Status.Denied, reason: said.Status.Reason}, nil
 }
 
-// gate limits concurrent reviews of one kind.
+// gate limits the concurrent reviews of tokens, or of one lane.
 type gate struct{ *semaphore.Weighted }
 
 func newGate() gate { return gate{semaphore.NewWeighted(asking)} }

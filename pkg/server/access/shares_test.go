@@ -55,10 +55,10 @@ func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {
 				synctest.Wait()
 				allowed("apiserver")
 				wg.Wait()
-				if n := away.Load(); n != 500-waiting/2 {
+				if n := away.Load(); n != 500-maxWaiting/2 {
 					t.Errorf("%d are turned away", n)
 				}
-				if n := len(a.reviews.peers.names); n > 0 {
+				if n := len(a.reviews.peers.byName); n > 0 {
 					t.Errorf("%d places are not given back", n)
 				}
 			})
