@@ -16,7 +16,7 @@ import (
 type shown struct {
 	sandboxes  []sandboxRecord
 	containers []containerRecord
-	print      uint64 // see Relist
+	print      uint64 // the fingerprint, see Relist
 }
 
 type sandboxRecord struct {
@@ -29,8 +29,8 @@ type containerRecord struct {
 	pod.Container
 }
 
-// actual orders the sandboxes and containers as pod.Actual documents: the newest sandbox
-// and the newest container of each name come apart from the rest.
+// actual sorts the sandboxes and containers into the fields of pod.Actual: Sandbox and
+// Containers get the newest ones, Older and Dead the rest.
 func (s shown) actual(key pod.Key) pod.Actual {
 	a := pod.Actual{Key: key}
 	slices.SortFunc(s.sandboxes, func(x, y sandboxRecord) int {

@@ -18,17 +18,17 @@ func read[Q, A any](ctx context.Context, r *Runtime, name string, f method[Q, A]
 	return bounded(ctx, r, name, r.cfg.Timeouts.Read, f, q)
 }
 
-// leaving is how long a call that changes something may go on after its caller has left:
+// lingerLimit is how long a call that changes something may go on after its caller has left:
 // the agent ends within two seconds (F4), and most calls are done by then.
-const leaving = 1500 * time.Millisecond
+const lingerLimit = 1500 * time.Millisecond
 
-// act makes a call that changes something. It ends at its deadline, or leaving after the
-// end of ctx, not with ctx itself.
+// act makes a call that changes something. The call does not end with ctx, but lingerLimit
+// later, or at its own deadline.
 func act[Q, A any](ctx context.Context, r *Runtime, name string, limit time.Duration, f method[Q, A], q *Q) (*A, error) {
 	on, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() {
-		end := time.AfterFunc(leaving, cancel)
+		end := time.AfterFunc(lingerLimit, cancel)
 		context.AfterFunc(on, func() { end.Stop() })
 	})
 	defer stop()

@@ -17,62 +17,62 @@ const rootSlice = "system.slice"
 // slicePart is the suffix of systemd's slices.
 const slicePart = ".slice"
 
-// place says how the present runtime names cgroups.
-type place struct {
-	parent  string // Config.CgroupParent in its form
-	systemd bool   // its driver is systemd
+// cgroupNaming is how the present runtime names cgroups.
+type cgroupNaming struct {
+	parent  string // Config.CgroupParent in the form of the runtime's driver
+	systemd bool   // the driver is systemd
 }
 
-// place reads how this runtime names the cgroup of the pods (C-1.41.4). It asks again only
-// after the runtime was away or could not make a sandbox. An error says what to change. For
-// a runtime that does not report its driver, the configuration decides.
-func (r *Runtime) place(ctx context.Context) error {
-	if r.placed.Load() {
+// readCgroupNaming sets r.cgroups from the runtime's answer (C-1.41.4). It asks again only
+// after the runtime was away or could not make a sandbox. For a runtime that does not
+// support the question, the configuration decides. If the question fails, r.cgroups stays.
+// An error says what to change in the configuration.
+func (r *Runtime) readCgroupNaming(ctx context.Context) error {
+	if r.cgroupsRead.Load() {
 		return nil
 	}
 	a, err := read(ctx, r, "RuntimeConfig", r.rt.RuntimeConfig, &runtimeapi.RuntimeConfigRequest{})
 	switch {
 	case errors.Is(err, errors.ErrUnsupported): // before containerd 2 and CRI-O 1.28
-		r.where.Store(&place{parent: r.cfg.CgroupParent, systemd: strings.HasSuffix(r.cfg.CgroupParent, slicePart)})
+		r.cgroups.Store(&cgroupNaming{parent: r.cfg.CgroupParent, systemd: strings.HasSuffix(r.cfg.CgroupParent, slicePart)})
 	case err != nil:
 		r.cfg.Log.Debug("Failed to read the cgroup driver", "error", err)
 		return nil
 	default:
-		p, err := placeFor(r.cfg.CgroupParent, a.GetLinux())
+		p, err := cgroupNamingFor(r.cfg.CgroupParent, a.GetLinux())
 		if err != nil {
 			return err
 		}
-		r.where.Store(&p)
+		r.cgroups.Store(&p)
 	}
-	r.placed.Store(true)
+	r.cgroupsRead.Store(true)
 	return nil
 }
 
 // Driver reports whether the runtime's cgroup driver is systemd; else it is cgroupfs
-// (C-1.41.4). It fails if the runtime does not answer, or its driver does not accept the
-// cgroup root.
+// (C-1.41.4). It fails if the driver was never read, or does not accept the cgroup root.
 func (r *Runtime) Driver(ctx context.Context) (systemd bool, err error) {
-	if err := r.place(ctx); err != nil {
+	if err := r.readCgroupNaming(ctx); err != nil {
 		return false, err
 	}
-	if p := r.where.Load(); p != nil {
+	if p := r.cgroups.Load(); p != nil {
 		return p.systemd, nil
 	}
-	return false, errors.New("the container runtime does not report its cgroup driver")
+	return false, errors.New("read the cgroup driver of the container runtime: the call failed")
 }
 
 // cgroupParent is the cgroup parent in the form of the runtime's driver.
 func (r *Runtime) cgroupParent() string {
-	if p := r.where.Load(); p != nil {
+	if p := r.cgroups.Load(); p != nil {
 		return p.parent
 	}
 	return r.cfg.CgroupParent
 }
 
-// placeFor converts parent to the form of the driver in linux.
-func placeFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (p place, err error) {
+// cgroupNamingFor converts parent to the form of the driver in linux.
+func cgroupNamingFor(parent string, linux *runtimeapi.LinuxRuntimeConfiguration) (p cgroupNaming, err error) {
 	isSlice := strings.HasSuffix(parent, slicePart)
-	p = place{parent: parent, systemd: isSlice}
+	p = cgroupNaming{parent: parent, systemd: isSlice}
 	if linux == nil {
 		return p, nil
 	}

@@ -32,7 +32,7 @@ func (p *parents) CreateContainer(ctx context.Context, q *runtimeapi.CreateConta
 	return p.RuntimeServiceClient.CreateContainer(ctx, q, o...)
 }
 
-// placed returns the adapter on rt that puts pods under parent, and what it names.
+// placed returns a Runtime whose pods are below the cgroup parent, and its client.
 func placed(rt *critest.Runtime, parent string) (*cri.Runtime, *parents) {
 	rts, img := rt.Connect().Clients()
 	p := &parents{RuntimeServiceClient: rts}
@@ -174,9 +174,9 @@ func TestF34_DriverIsAskedOnce(t *testing.T) {
 
 		wrong, _ := placed(rt, "/pods.slice")
 		r = wrong
-		asked("while it cannot be", 3, false)
+		asked("with a cgroup root that the driver refuses", 3, false)
 		rt.SetCgroupDriver(systemd)
-		asked("mended", 1, true)
+		asked("with another driver", 1, true)
 	})
 }
 

@@ -69,7 +69,7 @@ func (r *Runtime) CreateContainer(ctx context.Context, q pod.CreateRequest) (str
 }
 
 // present returns the runtime's data of an image that was pulled before. It fails if the
-// image is gone, because its user would be unknown.
+// image is gone: the user that it names for its processes is then unknown.
 func (r *Runtime) present(ctx context.Context, name string) (*runtimeapi.Image, error) {
 	name = withTag(name)
 	img, err := r.image(ctx, name)
@@ -105,7 +105,7 @@ func (r *Runtime) joinTarget(ctx context.Context, q pod.CreateRequest, config *r
 	if len(a.GetContainers()) == 0 {
 		return &pod.StartError{Reason: reasonConfig, Err: fmt.Errorf("target container %s is not running", target)}
 	}
-	if ns := config.Linux.SecurityContext.NamespaceOptions; ns.Pid == runtimeapi.NamespaceMode_CONTAINER { // else it sees them as it is
+	if ns := config.Linux.SecurityContext.NamespaceOptions; ns.Pid == runtimeapi.NamespaceMode_CONTAINER { // in the other modes it sees them already
 		ns.Pid, ns.TargetId = runtimeapi.NamespaceMode_TARGET, a.GetContainers()[0].GetId()
 	}
 	return nil
@@ -135,10 +135,11 @@ func (r *Runtime) StopContainer(ctx context.Context, id string, grace time.Durat
 }
 
 // RemoveContainer removes the container with its file system, its logs, its termination
-// message and the link to its log (C-1.33.5). A container that does not exist counts as
+// message and the link to its log (C-1.33.5). With keepLog its log stays, and those of
+// earlier attempts are removed (C-1.21.3). A container that does not exist counts as
 // removed.
 func (r *Runtime) RemoveContainer(ctx context.Context, id string, keepLog bool) error {
-	var was *runtimeapi.ContainerStatus // files that it does not name stay until the pod goes
+	var was *runtimeapi.ContainerStatus // nil if it cannot be read: then the files stay until the pod's are removed
 	if r.cfg.RootDir != "" || r.cfg.PodLogsDir != "" {
 		a, err := read(ctx, r, "ContainerStatus", r.rt.ContainerStatus, &runtimeapi.ContainerStatusRequest{ContainerId: id})
 		if err == nil {
@@ -166,9 +167,9 @@ func (r *Runtime) RemoveContainer(ctx context.Context, id string, keepLog bool) 
 	return nil
 }
 
-// keepsTask reports whether containerd refuses to remove a container because it still has a
-// task of it. A start whose caller left midway leaves such a task, and the container counts
-// as exited (F1). No call of CRI ends it.
+// keepsTask reports whether containerd refuses to remove a container because the container
+// still has a task. A start whose caller left midway leaves such a task, and the container
+// counts as exited (F1). No call of CRI ends the task.
 func keepsTask(err error) bool {
 	var call *CallError
 	return errors.As(err, &call) && call.code == codes.FailedPrecondition
@@ -185,8 +186,8 @@ func unconfigurable(err error) error {
 	return &pod.StartError{Reason: reasonConfig, Err: err, Final: true}
 }
 
-// containerConfig is the whole container as CRI takes it, made from img; image volumes are
-// named as in the manifest.
+// containerConfig is the whole container as CRI takes it, made from img. Its image volumes
+// have the image names of the manifest, and CreateContainer then sets their IDs.
 func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *runtimeapi.Image) (*runtimeapi.ContainerConfig, error) {
 	vars := make(map[string]string, len(q.Env))
 	pairs := make([]*runtimeapi.KeyValue, len(q.Env))

@@ -4,10 +4,12 @@
 // The engine's workers read and change pods only through it; pleg uses its event stream and
 // its cheap relist; probes use ExecSync.
 //
-// The one rule: every call has a deadline of its own. A call that changes something goes on
-// when its caller leaves, for as long as a leaving agent may take (else: half a sandbox and
-// a reserved name); only reads, image pulls and the wait for a stop end with the caller's
-// context.
+// The one rule: every call has a deadline of its own, except the event stream. Reads, image
+// pulls and the wait for a stop end with the caller's context. Any other call goes on after
+// its caller has left, for as long as an agent that exits can wait: a call that is cut off
+// could leave half a sandbox and a reserved name.
+//
+// Numbers such as C-1.22.9 and F26 are explained in docs/contract.md.
 package cri
 
 import (
@@ -66,9 +68,9 @@ type Config struct {
 	// SeccompDir is the directory of pods' seccomp profiles. If it is empty, a pod that
 	// names a profile cannot be made.
 	SeccompDir string
-	// PauseProfile returns the path of the seccomp profile for the process of a sandbox; ""
-	// and nil select the runtime's default. Only a runtime whose pause program is known can
-	// have one.
+	// PauseProfile returns the path of the seccomp profile for the process of a sandbox. The
+	// path "" selects the runtime's default, and so does a nil PauseProfile. It is set only
+	// for a runtime whose pause program is known.
 	PauseProfile func() (path string, err error)
 	// ClusterDomain is the suffix of the full names of pods with a subdomain (C-1.38.6),
 	// and a search domain of pods that use the cluster's DNS (C-1.38.7).
@@ -84,8 +86,9 @@ type Config struct {
 	NodeMemory int64
 	// Enforce is how the kernel enforces the resources of containers.
 	Enforce pod.Enforcement
-	// EndTask ends what the runtime still runs of a container that it lists as exited and
-	// therefore refuses to remove (F1); nil if there is no way to.
+	// EndTask kills the processes of a container that the runtime lists as exited although
+	// they run: until they end, it refuses to remove the container (F1). nil if that is
+	// impossible.
 	EndTask func(ctx context.Context, id string) error
 	// OnCall is called with the name of every call before it is made ("ListContainers");
 	// may be nil. It is called from many goroutines.
@@ -135,8 +138,8 @@ type Runtime struct {
 
 	seen sync.Map // pod.Key → uint64, see Seen
 
-	where  atomic.Pointer[place] // how the runtime names cgroups; nil: not known
-	placed atomic.Bool           // where was read from the present runtime
+	cgroups     atomic.Pointer[cgroupNaming] // nil: not known
+	cgroupsRead atomic.Bool                  // cgroups was read from the present runtime
 
 	features atomic.Pointer[features] // of the present runtime; nil: not known
 }

@@ -84,7 +84,7 @@ func create(t testing.TB, r *cri.Runtime, want *pod.Spec, sandbox, container str
 	return id
 }
 
-func TestWhatIsWrittenIsReadBack(t *testing.T) {
+func TestPod_StartedContainers_AreReadBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		rt := critest.New()
 		r := rt.CRI(cri.Config{Node: "n1", PodLogsDir: t.TempDir()})
@@ -288,7 +288,7 @@ func TestRuntimesOwnPullReasons(t *testing.T) {
 	}
 }
 
-func TestContainerOfThePodOnly(t *testing.T) {
+func TestCreateContainer_NotInThePod_IsAFinalError(t *testing.T) {
 	r := critest.New().CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "sleep")
 	_, err := r.CreateContainer(t.Context(), pod.CreateRequest{Want: want, Container: "missing", Sandbox: &pod.Sandbox{}})

@@ -56,10 +56,10 @@ func readResolvConf(file string) ([]byte, error) {
 }
 
 // config is the pod's resolver configuration; nil gives the pod the host's file unchanged.
-// With cluster servers, the cluster's policies put them and the cluster's domains before
-// the host's; without, these policies mean the host's configuration (C-1.38.7). The pod's
-// dnsConfig is added last (C-1.38.8). cut has one sentence for each limit that was
-// exceeded.
+// With a policy for the cluster, the cluster's servers replace the host's, ndots:5 replaces
+// the host's options, and the cluster's domains come before the host's. Without cluster
+// servers, such a policy means the host's configuration (C-1.38.7). The pod's dnsConfig is
+// added last (C-1.38.8). cut has one sentence for each limit that was exceeded.
 func (d dns) config(p *v1.Pod) (c *runtimeapi.DNSConfig, cut []string, err error) {
 	extra, policy := p.Spec.DNSConfig, p.Spec.DNSPolicy
 	none := policy == v1.DNSNone

@@ -58,7 +58,7 @@ func (r *Runtime) late(name string, limit time.Duration) error {
 	}
 }
 
-// translate makes a CallError of a gRPC error that came before the deadline.
+// translate turns a gRPC error that came before the deadline into a CallError.
 func (r *Runtime) translate(name string, err error) error {
 	if errors.Is(err, io.EOF) { // the stream ended: the server is gone
 		return &CallError{Method: name, Msg: fmt.Sprintf("container runtime at %s closed the stream of %s", r.cfg.Endpoint, name), kind: ErrUnavailable}
@@ -120,7 +120,7 @@ var layers = regexp.MustCompile(`^(rpc error: code = \w+ desc = |` +
 	`OCI runtime (create|start|exec) failed: |(runc )?(create|run|start|exec) failed: |` +
 	`unable to start container process: |error during container init: )`)
 
-// plain makes one line for a person of a runtime's error text. It drops prefixes without
+// plain turns a runtime's error text into one line for people. It drops prefixes without
 // information, line breaks, and IDs, which change with every attempt and would make the
 // same fault look new each time.
 func plain(msg string) string {

@@ -36,7 +36,7 @@ type Event struct {
 	Key pod.Key
 	// ID is the container's, or the sandbox's for a sandbox event.
 	ID        string
-	CreatedAt time.Time
+	CreatedAt time.Time // of the event
 }
 
 // Events subscribes to the runtime's events and yields those of pods that carry our node's

@@ -108,7 +108,7 @@ func TestF24_EveryMethodEveryCode(t *testing.T) {
 					err := v.call(t.Context(), r, l, want)
 					if code == codes.NotFound && v.gone {
 						if err != nil {
-							t.Errorf("not there is not done: %v", err)
+							t.Errorf("not found is not success: %v", err)
 						}
 						return
 					}
@@ -187,9 +187,9 @@ func TestF22_EveryCallHasADeadline(t *testing.T) {
 	}
 }
 
-// Only reads, pulls and the wait for a stop end with the caller. Other calls still get
-// their time (else: half a sandbox and a reserved name, a command that never ends). That
-// time is limited, because a stopped agent has to exit (F4).
+// Only reads, pulls and the wait for a stop end with the caller. Other calls go on: one that
+// is cut off could leave half a sandbox and a reserved name, or a command that never ends.
+// Their time is limited, because a stopped agent has to exit (F4).
 //
 // Shows: F4
 func TestF4_OnlyReadsPullsAndStopsEndWithTheCaller(t *testing.T) {
@@ -247,7 +247,7 @@ func TestStopContainerShortenedByASecondCall(t *testing.T) {
 	})
 }
 
-func TestStoppingWhatIsNotThere(t *testing.T) {
+func TestStopAndRemove_NotFound_Succeed(t *testing.T) {
 	r := critest.New().CRI(cri.Config{Node: "n1"})
 	for name, err := range map[string]error{
 		"StopContainer": r.StopContainer(t.Context(), "x", 0), "RemoveContainer": r.RemoveContainer(t.Context(), "x", false),
@@ -399,12 +399,12 @@ func TestF29_NetworkNotReadyKeepsItsText(t *testing.T) {
 	}
 }
 
-// TestF1_TaskThatIsLeft: if the runtime refuses to remove a container because it still has
+// TestF1_ContainerStillHasATask_TaskIsEnded: if the runtime refuses to remove a container because it still has
 // a task, the task is ended and the container removed. Other refusals, and a runtime
 // without EndTask, are failures.
 //
 // Shows: F1
-func TestF1_TaskThatIsLeft(t *testing.T) {
+func TestF1_ContainerStillHasATask_TaskIsEnded(t *testing.T) {
 	refuses := status.Error(codes.FailedPrecondition, "cannot delete running task")
 	for _, c := range []struct {
 		name         string

@@ -33,14 +33,14 @@ func featuresOf(a *runtimeapi.StatusResponse) *features {
 }
 
 // RecursiveReadOnly reports whether the handler makes mounts recursively read-only
-// (C-1.37.8), by the runtime's answer to the last Ready.
+// (C-1.37.8), by the runtime's last answer to Ready or RunSandbox.
 func (r *Runtime) RecursiveReadOnly(handler string) bool {
 	f := r.features.Load()
 	return f != nil && f.handlers[handler].GetRecursiveReadOnlyMounts()
 }
 
 // UserNamespaces reports whether the handler supports user namespaces (C-1.42.3), by the
-// runtime's answer to the last Ready.
+// runtime's last answer to Ready or RunSandbox.
 func (r *Runtime) UserNamespaces(handler string) bool {
 	f := r.features.Load()
 	return f != nil && f.handlers[handler].GetUserNamespaces()

@@ -16,7 +16,7 @@ import (
 // still read correctly: its containers name their sandbox.
 //
 // Shows: F26
-func TestF26_SandboxThatNoListShowsIsAskedFor(t *testing.T) {
+func TestF26_SandboxMissingInTheList_IsReadByID(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "sleep")

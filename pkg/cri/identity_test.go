@@ -103,7 +103,7 @@ func TestC_1_22_15_NonRootIsCheckedBeforeCreate(t *testing.T) {
 
 // If an image was removed after its pull, its user is unknown and the container is not
 // made.
-func TestImageThatWentAway(t *testing.T) {
+func TestCreateContainer_ImageWasRemoved_Fails(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := wanted("web", "app:1")
@@ -170,7 +170,7 @@ func TestC_1_22_12_RuntimeClass(t *testing.T) {
 // answer. A static pod does not wait for a server.
 //
 // Shows: C-1.22.12
-func TestC_1_22_12_ClassThatCouldNotBeRead(t *testing.T) {
+func TestC_1_22_12_ClassCannotBeRead_HandlerIsNotGuessed(t *testing.T) {
 	for _, origin := range []string{"api", "file"} {
 		rt := critest.New()
 		rt.SetHandlers(critest.Handler{Name: ""}, critest.Handler{Name: "kata"}, critest.Handler{Name: "kata-qemu"})

@@ -41,14 +41,14 @@ func (r *Runtime) FindImage(ctx context.Context, want *pod.Spec, name string) (s
 	return img.GetId(), nil
 }
 
-// FetchImage pulls an image for want's pod and returns its ID; without a user and a
-// password, without credentials. The end of ctx ends it with ctx's error. Other failures
-// are StartErrors that hold no credentials. Their reason is the runtime's if CRI defines
-// it, else ErrImagePull (C-1.22.9).
+// FetchImage pulls an image for want's pod and returns its ID. It sends no credentials if
+// user and password are "". The end of ctx ends it with ctx's error, and a runtime that does
+// not answer is ErrUnavailable. Other failures are StartErrors. Their reason is the
+// runtime's if CRI defines it, else ErrImagePull (C-1.22.9). No error holds credentials.
 func (r *Runtime) FetchImage(ctx context.Context, want *pod.Spec, name, user, password string) (string, error) {
 	q := &runtimeapi.PullImageRequest{
 		Image: imageSpec(want, name),
-		SandboxConfig: &runtimeapi.PodSandboxConfig{ // a runtime may pull by it
+		SandboxConfig: &runtimeapi.PodSandboxConfig{ // a runtime may choose by it how to pull
 			Metadata:    &runtimeapi.PodSandboxMetadata{Name: want.Name, Namespace: want.Namespace, Uid: want.UID()},
 			Labels:      r.sandboxLabels(want),
 			Annotations: want.Pod.Annotations,

@@ -71,7 +71,7 @@ func TestC_1_22_6_EveryKindOfContainerIsMade(t *testing.T) {
 }
 
 // Shows: C-1.22.11
-func TestC_1_22_11_WhatACreateWritesALookReads(t *testing.T) {
+func TestC_1_22_11_ContainerAnnotations_AreReadBack(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := asking("100m", "1", "64Mi")

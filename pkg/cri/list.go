@@ -46,7 +46,7 @@ func tooLong(err error) bool {
 }
 
 // pieces reads a list that is too long for one message as a stream. If the runtime does not
-// support that, the error is why.
+// support that, pieces returns why, the error of the call for one message.
 func pieces[Q, A, E any](ctx context.Context, r *Runtime, name string, why error,
 	f func(context.Context, *Q, ...grpc.CallOption) (grpc.ServerStreamingClient[A], error), q *Q, of func(*A) []E,
 ) ([]E, error) {

@@ -19,8 +19,8 @@ import (
 
 const (
 	maxTailLines = 80   // of a log used as termination message (C-1.26.11)
-	maxTailBytes = 2048 //
-	// readTailBytes holds that many lines with their prefixes.
+	maxTailBytes = 2048 // of their text
+	// readTailBytes is how much of the log is read for them: each line has a prefix.
 	readTailBytes = 64 << 10
 	// maxLinkName limits a link's name, with its suffix, to what a file system accepts, as
 	// in the kubelet.

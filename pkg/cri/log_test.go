@@ -10,7 +10,7 @@ import (
 
 const moment = "2026-01-02T03:04:05.678901234Z"
 
-// numbered returns n numbered lines of a log, and their text.
+// numbered returns the lines from to to-1 of a log, and their text.
 func numbered(from, to int) (log, text string) {
 	var l, x strings.Builder
 	for i := from; i < to; i++ {

@@ -26,10 +26,10 @@ func unify(res *runtimeapi.LinuxContainerResources, file string, n int64) {
 	res.Unified[file] = strconv.FormatInt(n, 10)
 }
 
-// swapOf is how much swap a container may use on cgroup v2: none, or with LimitedSwap its
-// memory request's part of the machine's memory, applied to the swap. Only containers of
-// burstable pods get any, if their request is not their limit and their pod is not critical
-// (C-1.41.9).
+// swapOf is how much swap a container may use on cgroup v2: none, or with LimitedSwap the
+// same part of the machine's swap that its memory request is of the machine's memory. Only
+// containers of burstable pods get any, if their request is not their limit and their pod is
+// not critical (C-1.41.9).
 func (m machine) swapOf(p *v1.Pod, c *v1.Container) int64 {
 	ask, limit := c.Resources.Requests.Memory(), c.Resources.Limits.Memory()
 	critical := p.Spec.Priority != nil && *p.Spec.Priority >= pod.PriorityClusterCritical
@@ -39,8 +39,9 @@ func (m machine) swapOf(p *v1.Pod, c *v1.Container) int64 {
 	return int64(float64(ask.Value()) / float64(m.memory) * float64(m.swapBytes))
 }
 
-// memoryQoS protects the memory that the container requests, and throttles it before it
-// reaches its limit, or the node's allocatable memory if it has none (C-1.41.10).
+// memoryQoS protects the memory that the container requests, and throttles the container
+// before it reaches its limit. Without a limit, the node's allocatable memory counts as the
+// limit (C-1.41.10).
 func (m machine) memoryQoS(res *runtimeapi.LinuxContainerResources, p *v1.Pod, c *v1.Container) {
 	q := m.enforce.MemoryQoS
 	ask, limit := c.Resources.Requests.Memory().Value(), c.Resources.Limits.Memory().Value()

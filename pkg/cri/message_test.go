@@ -335,7 +335,7 @@ func TestC_1_26_11_StrangeNamesMakeNoFile(t *testing.T) {
 // On a full disk the container runs without a message file.
 //
 // Shows: F12
-func TestF12_NoRoomForAMessageHoldsNoContainer(t *testing.T) {
+func TestF12_NoMessageFile_ContainerRuns(t *testing.T) {
 	n := newNode(t)
 	n.put(n.root, "a file where a directory is to be")
 	want := talkative("", "sleep")

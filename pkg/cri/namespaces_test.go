@@ -90,7 +90,7 @@ func TestC_1_42_UsersOutsideTheBlock(t *testing.T) {
 	}
 }
 
-func TestMountsThatAreNone(t *testing.T) {
+func TestMounts_Invalid_AreRefused(t *testing.T) {
 	for name, m := range map[string]pod.Mount{
 		"nothing":                   {ContainerPath: "/x"},
 		"path and image":            {ContainerPath: "/x", HostPath: "/a", Image: "i:1"},

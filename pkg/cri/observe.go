@@ -55,7 +55,7 @@ func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
 func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
-		r.placed.Store(false) // the runtime may be another one when it answers again
+		r.cgroupsRead.Store(false) // the runtime may be another one when it answers again
 		r.features.Store(nil)
 		return pod.RuntimeReady{}, err
 	}
@@ -74,7 +74,7 @@ func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 		}
 	}
 	if ready.Runtime {
-		if err := r.place(ctx); err != nil {
+		if err := r.readCgroupNaming(ctx); err != nil {
 			ready.Runtime, ready.RuntimeMessage = false, err.Error()
 		}
 	}

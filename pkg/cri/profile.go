@@ -18,7 +18,7 @@ import (
 // read once.
 type node struct {
 	seccompDir string   // "" means no profiles
-	throttles  []string // each processor's counters of throttling
+	throttles  []string // directories of the processors' throttling counters, which containers do not see
 	selinux    bool     // the kernel labels files
 }
 

@@ -2,7 +2,6 @@ package cri
 
 import (
 	"maps"
-
 	"math"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The kernel's limits and the kubelet's defaults (C-1.22.13, C-1.22.14).
+// The kubelet's values of oom_score_adj (C-1.22.13).
 const (
 	oomGuaranteed = -997
 	oomBestEffort = 1000
@@ -34,7 +33,7 @@ type machine struct {
 func (r *Runtime) resources(want *pod.Spec, c *v1.Container) *runtimeapi.LinuxContainerResources {
 	m := r.machine
 	if m.enforce.Cluster && !want.Origin.FromAPI() {
-		m.enforce.LimitedSwap = false // critical pods get none (C-1.41.9)
+		m.enforce.LimitedSwap = false // a static pod of a cluster's node is critical (C-1.41.9)
 	}
 	return m.resources(want.Pod, c)
 }
@@ -69,8 +68,8 @@ func (m machine) resources(p *v1.Pod, c *v1.Container) *runtimeapi.LinuxContaine
 	return res
 }
 
-// limits converts amounts to the kernel's units (C-1.22.14). Without a limit there is no
-// quota, but the period is set; it is not if CPU limits are not enforced.
+// limits converts amounts to the kernel's units (C-1.22.14). Without a CPU limit it sets the
+// period and no quota. If CPU limits are not enforced, it sets neither.
 func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxContainerResources {
 	res := &runtimeapi.LinuxContainerResources{
 		CpuShares:          pod.CPUShares(ask.MilliValue()),
@@ -86,7 +85,7 @@ func (m machine) limits(ask, cpu, memory resource.Quantity) *runtimeapi.LinuxCon
 }
 
 // sandboxResources are the resources of the whole pod, for runtimes that size a virtual
-// machine by them: its overhead, and all its containers without it.
+// machine by them: the pod's overhead, and those of its containers without the overhead.
 func (m machine) sandboxResources(p *v1.Pod) (overhead, resources *runtimeapi.LinuxContainerResources) {
 	opts := podresource.PodResourcesOptions{ExcludeOverhead: true}
 	asks, limits := podresource.PodRequests(p, opts), podresource.PodLimits(p, opts)
@@ -159,8 +158,8 @@ func leastRequest(p *v1.Pod) int64 {
 	return least
 }
 
-// unassigned is each container's part of the pod-level memory request that exceeds its
-// containers' requests.
+// unassigned is each container's equal part of the pod-level memory request minus the
+// requests of all containers.
 func unassigned(p *v1.Pod) int64 {
 	if p.Spec.Resources == nil {
 		return 0

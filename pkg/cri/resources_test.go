@@ -57,8 +57,8 @@ func TestC_1_22_14_CPUAndMemory(t *testing.T) {
 	}
 }
 
-// said is the part of resources that is not CPU time or memory.
-func said(r *runtimeapi.LinuxContainerResources) string {
+// otherResources is the part of resources that is not CPU time or memory.
+func otherResources(r *runtimeapi.LinuxContainerResources) string {
 	var parts []string
 	for _, l := range r.HugepageLimits {
 		parts = append(parts, fmt.Sprintf("%s=%d", l.PageSize, l.Limit))
@@ -89,7 +89,7 @@ func TestC_1_41_8_WhatTheKernelHas(t *testing.T) {
 		{"v2", machine{unified: true}, pages, "swap=0 memory.oom.group=1"},
 		{"v2, limits swap", machine{unified: true, swap: true, hugePages: sizes[:1]}, pages, "swap=0 1GB=0 memory.oom.group=1 memory.swap.max=0"},
 	} {
-		got := said(c.machine.resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{c.c}}}, &c.c))
+		got := otherResources(c.machine.resources(&v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{c.c}}}, &c.c))
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
@@ -147,7 +147,7 @@ func TestMemoryOnCgroupV2(t *testing.T) {
 	} {
 		m := machine{unified: true, swap: true, memory: 1 << 30, swapBytes: 2 << 30, pageSize: 4096, enforce: c.e}
 		p := &v1.Pod{Spec: v1.PodSpec{Containers: []v1.Container{c.c}, Priority: c.priority}}
-		if got := said(m.resources(p, &c.c)); got != "swap=0 "+c.want {
+		if got := otherResources(m.resources(p, &c.c)); got != "swap=0 "+c.want {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
@@ -210,7 +210,7 @@ func TestC_1_41_2_SandboxResources(t *testing.T) {
 	sidecar := asking("side", "50m", "100m", "", "16Mi")
 	sidecar.RestartPolicy = &always
 	text := func(r *runtimeapi.LinuxContainerResources) string {
-		return fmt.Sprintf("shares=%d quota=%d/%d memory=%d oom=%d %s", r.CpuShares, r.CpuQuota, r.CpuPeriod, r.MemoryLimitInBytes, r.OomScoreAdj, said(r))
+		return fmt.Sprintf("shares=%d quota=%d/%d memory=%d oom=%d %s", r.CpuShares, r.CpuQuota, r.CpuPeriod, r.MemoryLimitInBytes, r.OomScoreAdj, otherResources(r))
 	}
 	for _, c := range []struct {
 		name                string
@@ -294,7 +294,7 @@ func TestC_1_22_13_OOMScore(t *testing.T) {
 
 func TestNodeMemoryIsRead(t *testing.T) {
 	if got := meminfo("MemTotal"); got < 64<<20 {
-		t.Errorf("nodeMemory = %d bytes", got)
+		t.Errorf("MemTotal = %d bytes", got)
 	}
 }
 
@@ -349,7 +349,7 @@ func TestC_1_34_4_SwapGoesWithTheMemoryLimit(t *testing.T) {
 		if err := r.UpdateContainer(t.Context(), "x", want, "a"); err != nil {
 			t.Fatal(err)
 		}
-		if got := fmt.Sprintf("memory=%d %s", u.got.MemoryLimitInBytes, said(u.got)); got != c.want {
+		if got := fmt.Sprintf("memory=%d %s", u.got.MemoryLimitInBytes, otherResources(u.got)); got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}

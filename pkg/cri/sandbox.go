@@ -50,7 +50,7 @@ func (r *Runtime) RunSandbox(ctx context.Context, q pod.SandboxRequest) (string,
 		if id := r.finished(ctx, want, attempt, err); id != "" {
 			return id, nil
 		}
-		r.placed.Store(false) // the cgroup parent may be the cause
+		r.cgroupsRead.Store(false) // the cgroup parent may be the cause
 		return "", cannot(reason, err)
 	}
 	return a.GetPodSandboxId(), nil
@@ -93,8 +93,8 @@ func (r *Runtime) RemoveSandbox(ctx context.Context, id string) error {
 }
 
 // sandboxConfig is the whole sandbox as CRI takes it. CreateContainer sends it again: it
-// depends only on the spec, the instance, the attempt and the node's files, so that both
-// calls send the same.
+// depends only on q, the configuration and the node's files, so that both calls send the
+// same.
 func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxConfig, error) {
 	want := q.Want
 	dns, _, err := r.dns().config(want.Pod)

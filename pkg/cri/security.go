@@ -75,8 +75,9 @@ func (r *Runtime) sandboxSeccomp() *runtimeapi.SecurityProfile {
 	return &runtimeapi.SecurityProfile{ProfileType: runtimeapi.SecurityProfile_Localhost, LocalhostRef: path}
 }
 
-// sandboxSecurity is the security context that the pod's containers share (C-1.22.12). The
-// sandbox's own process has the runtime's seccomp profile if its pause program has none.
+// sandboxSecurity is the security context that the pod's containers share (C-1.22.12). Its
+// seccomp profile is the runtime's default, which sandboxConfig replaces, see
+// sandboxSeccomp.
 func sandboxSecurity(p *v1.Pod, users *pod.Users) (*runtimeapi.LinuxSandboxSecurityContext, error) {
 	ns, err := namespaces(p, users)
 	if err != nil {
@@ -127,8 +128,8 @@ func effective(p *v1.Pod, c *v1.Container) v1.SecurityContext {
 	return sc
 }
 
-// imageUser is the user that an image names, by number or else by name. If it names none,
-// or is not known, that is root.
+// imageUser is the user that an image names, by number or else by name. If the image names
+// none, or img is nil, the user is root.
 func imageUser(img *runtimeapi.Image) (*runtimeapi.Int64Value, string) {
 	switch {
 	case img.GetUid() != nil:

@@ -88,7 +88,7 @@ func TestEveryFieldReachesTheRuntime(t *testing.T) {
 	elsewhere := map[string]bool{
 		"WindowsOptions": true, // refused
 		"RunAsNonRoot":   true, // checked here, and not sent
-		"Privileged":     true, // false is the default; see TestSwitches
+		"Privileged":     true, // false is the default; see TestContainerSecurity_BooleanFields_AreSent
 		// Used by volumes.
 		"FSGroupChangePolicy": true, "SELinuxChangePolicy": true,
 	}
@@ -242,7 +242,7 @@ func TestCVE_2021_25749_RunAsNonRoot(t *testing.T) {
 		{name: "not asked, no user", img: &runtimeapi.Image{}},
 		{name: "not asked, no image", img: nil},
 		{name: "not asked, a name", img: &runtimeapi.Image{Username: "app"}, runsAs: -1, runsName: "app"},
-		{name: "asked not to ask", pod: ptr.To(true), own: ptr.To(false), img: uid(0)},
+		{name: "the container over the pod", pod: ptr.To(true), own: ptr.To(false), img: uid(0)},
 		{name: "a number", own: ptr.To(true), img: uid(65532), runsAs: 65532},
 		{name: "a number and a name", own: ptr.To(true), img: &runtimeapi.Image{Uid: &runtimeapi.Int64Value{Value: 7}, Username: "x"}, runsAs: 7},
 		{name: "root", own: ptr.To(true), img: uid(0), wrong: "container has runAsNonRoot and image will run as root" + who},
@@ -322,7 +322,7 @@ func TestGroups(t *testing.T) {
 	}
 }
 
-func TestSwitches(t *testing.T) {
+func TestContainerSecurity_BooleanFields_AreSent(t *testing.T) {
 	none, off, on := (*bool)(nil), ptr.To(false), ptr.To(true)
 	for _, c := range []struct {
 		set         *bool

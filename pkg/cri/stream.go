@@ -14,8 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Streams are the streams of an exec or attach. With a TTY there is no stderr of
-// its own.
+// Streams are the streams of an exec or attach. With a TTY, stderr is part of stdout.
 type Streams struct{ Stdin, Stdout, Stderr, TTY bool }
 
 // NoContainerError says that a pod runs no container of that name now.

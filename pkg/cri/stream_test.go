@@ -73,7 +73,7 @@ func TestC_1_40_9_StreamURLs(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := r.ExecURL(ctx, "u", "c", []string{"true"}, cri.Streams{}); err == nil {
-		t.Error("no stream is a stream")
+		t.Error("an exec without a stream succeeded")
 	}
 	rt.Exit(pod.Key{Namespace: "ns", Name: "p"}, "c", 0)
 	if _, err := r.AttachURL(ctx, "u", "c", cri.Streams{Stdout: true}); !errors.Is(err, cri.ErrNotFound) {

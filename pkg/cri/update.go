@@ -14,8 +14,8 @@ const unlimited = -1
 
 // UpdateContainer sets the CPU and memory of the running container to want's, with the
 // numbers CreateContainer would use (C-1.34). It removes limits that want does not have. It
-// refuses a memory limit below the container's usage without asking the runtime (C-1.34.4):
-// the kernel would kill the container, or only return "busy".
+// does not send a memory limit that the container's usage has reached (C-1.34.4): the kernel
+// would kill the container, or only return "busy".
 func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec, container string) error {
 	c, _ := want.Container(container)
 	if c == nil {
@@ -29,7 +29,7 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 	} else {
 		res.MemoryLimitInBytes = unlimited
 		if r.machine.swap && !r.machine.unified {
-			res.MemorySwapLimitInBytes = unlimited // it may not be less
+			res.MemorySwapLimitInBytes = unlimited // it must not be below the memory limit
 		}
 	}
 	if res.CpuQuota == 0 {
@@ -40,8 +40,8 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 	return err
 }
 
-// fits returns an error if the container uses more than limit. If the runtime does not know
-// the usage, the kernel decides.
+// fits returns an error if the container's usage has reached limit. If the runtime does not
+// report the usage, the kernel decides.
 func (r *Runtime) fits(ctx context.Context, id string, limit int64) error {
 	a, err := read(ctx, r, "ContainerStats", r.rt.ContainerStats, &runtimeapi.ContainerStatsRequest{ContainerId: id})
 	if err != nil {

@@ -143,7 +143,7 @@ func TestC_1_34_4_MemoryLimitBelowUseIsRefused(t *testing.T) {
 }
 
 // Shows: C-1.34
-func TestC_1_34_UpdateOfWhatIsNotThere(t *testing.T) {
+func TestC_1_34_UpdateContainer_NotFoundOrExited_Fails(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	want := asking("100m", "", "")

@@ -284,7 +284,8 @@ func (p *Puller) size(f *flight) int64 {
 }
 
 // fetch tries the credentials in the kubelet's order (C-1.39.5), or pulls once without any, and
-// returns the credential that pulled the image. If no credential did, it sets f.unknown.
+// returns the credential that pulled the image. If none did, f.unknown is whether the outcome of
+// the pull is unknown.
 func (p *Puller) fetch(f *flight) (used credential, err error) {
 	creds := f.creds
 	if len(creds) == 0 {

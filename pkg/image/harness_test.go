@@ -36,12 +36,13 @@ type registries struct {
 	// hang names registries that never answer, took is how long a pull takes.
 	hang map[string]bool
 	took time.Duration
-	// ends maps an image to what its pull returns, once it is stored, if the caller may
-	// have left; nil waits for the end of the context. late is the delay from that end
-	// until it is stored.
+	// ends maps an image to the error of its next pull, which stores the image all the same.
+	// With nil, that pull ends with its context. With late, it stores the image only that long
+	// after the end of its context.
 	ends map[string]func() error
 	late time.Duration
-	// away makes the runtime answer no queries; broken makes some fail; looks counts them.
+	// looks counts the calls of ImageStatus. With away all of them fail, and with broken those
+	// for an image.
 	away   bool
 	broken map[string]bool
 	looks  int
@@ -144,7 +145,8 @@ func (r *registries) PullImage(ctx context.Context, q *runtimeapi.PullImageReque
 	return &runtimeapi.PullImageResponse{ImageRef: name + "@sha256:0123"}, nil
 }
 
-func (r *registries) said() []string {
+// allPulls returns the pulls so far, in order.
+func (r *registries) allPulls() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.pulls)
@@ -180,7 +182,7 @@ func on(t *testing.T, r *registries, dir string, change ...func(*image.Config)) 
 	return m
 }
 
-// PullImage calls the Puller without a callback for news.
+// PullImage calls the Puller without a callback for progress.
 func (m *machine) PullImage(ctx context.Context, want *pod.Spec, container string) error {
 	return m.Puller.PullImage(ctx, want, container, nil)
 }

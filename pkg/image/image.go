@@ -64,7 +64,7 @@ type Runtime interface {
 type Config struct {
 	Runtime Runtime
 	// Endpoint names the runtime in the records about pulls, which outlive a change of runtime.
-	// With "" they outlive their images, too.
+	// With "", no record is removed with its image.
 	Endpoint string
 	// Dir is the directory of the records about pulls. The Puller creates it.
 	Dir string

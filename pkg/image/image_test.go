@@ -75,8 +75,8 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 					case c.want != "" && (!errors.As(err, &start) || start.Final != c.final):
 						t.Errorf("%#v", err)
 					}
-					if n := len(r.said()); n != c.pulls {
-						t.Errorf("%d pulls, want %d: %q", n, c.pulls, r.said())
+					if n := len(r.allPulls()); n != c.pulls {
+						t.Errorf("%d pulls, want %d: %q", n, c.pulls, r.allPulls())
 					}
 				})
 			})
@@ -135,7 +135,7 @@ func TestF30_OneFlightPerImage(t *testing.T) {
 		}
 		leave()
 		wg.Wait()
-		if got := r.said(); len(got) != 1 || r.ended != 0 || len(m.Pulls()) != 0 {
+		if got := r.allPulls(); len(got) != 1 || r.ended != 0 || len(m.Pulls()) != 0 {
 			t.Errorf("%q, %d ended, %v", got, r.ended, m.Pulls())
 		}
 
@@ -214,8 +214,8 @@ func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
 				waiting++
 			}
 		}
-		if r.most["r.io"] != 3 || r.most["hung.io"] != 3 || len(m.Pulls()) != 5 || waiting != 2 || len(r.said()) != 18 {
-			t.Errorf("at once: %v; %v, %d pulls", r.most, m.Pulls(), len(r.said()))
+		if r.most["r.io"] != 3 || r.most["hung.io"] != 3 || len(m.Pulls()) != 5 || waiting != 2 || len(r.allPulls()) != 18 {
+			t.Errorf("at once: %v; %v, %d pulls", r.most, m.Pulls(), len(r.allPulls()))
 		}
 		leave() // one after the other: the first to leave makes room for the next
 		hung.Wait()
@@ -264,8 +264,8 @@ func TestPullImage_Password_IsInNoLogErrorOrFile(t *testing.T) {
 		defer m.stop()
 		secrets := []*v1.Secret{broken, secret("pull", "", "r.io", "u", canary)}
 		err := m.PullImage(t.Context(), with(wanted("a", "r.io/app:1"), secrets...), "c0")
-		if err == nil || len(r.said()) != 2 {
-			t.Fatalf("%v, %q", err, r.said())
+		if err == nil || len(r.allPulls()) != 2 {
+			t.Fatalf("%v, %q", err, r.allPulls())
 		}
 		if err := m.PullImage(t.Context(), with(wanted("a", "r.io/good:1"), secrets...), "c0"); err != nil {
 			t.Fatal(err)
@@ -310,8 +310,8 @@ func TestPullImage_Password_IsInNoLogErrorOrFile(t *testing.T) {
 	})
 }
 
-// TestC_D_PullsHaveEvents: every waiting pod gets its own news of the pull: how long it took
-// and how long that pod waited.
+// TestC_D_PullsHaveEvents: every waiting pod gets its own progress of the pull: how long the pull
+// took and how long that pod waited.
 //
 // Shows: Appendix D
 func TestC_D_PullsHaveEvents(t *testing.T) {

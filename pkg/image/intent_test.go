@@ -18,12 +18,12 @@ func runtimeAt(endpoint string) func(*image.Config) {
 	return func(c *image.Config) { c.Endpoint = endpoint }
 }
 
-// TestUnknownPull_AnotherRuntimeLacksTheImage_ItStaysClosed: an agent is killed during a pull with a
-// secret, and the next agent uses another runtime. When an agent uses the first runtime again, pods
-// without the secret cannot use the image.
+// TestUnknownPull_AnotherRuntimeLacksTheImage_OtherPodsCannotUseIt: an agent is killed during a pull
+// with a secret, and the next agent uses another runtime. When an agent uses the first runtime again,
+// pods without the secret cannot use the image.
 //
 // Shows: C-1.39.6
-func TestUnknownPull_AnotherRuntimeLacksTheImage_ItStaysClosed(t *testing.T) {
+func TestUnknownPull_AnotherRuntimeLacksTheImage_OtherPodsCannotUseIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, second, dir := newRegistries(), newRegistries(), t.TempDir()
 		first.lets["r.io/app:1"], second.lets["r.io/app:1"] = "u:p", "u:p"

@@ -39,8 +39,9 @@ type InventoryConfig struct {
 	RemoveRecord func(id string, removalBegan time.Time)
 	// RemoveRecordsExcept is called at each collection, see Puller.RemoveRecordsExcept.
 	RemoveRecordsExcept func(ids []string, listBegan time.Time)
-	// Desired returns for each pod the names of the images that it needs. complete is false if
-	// not all pods are known, because a source has not answered or the pods were not read.
+	// Desired returns for each pod ("pod default/web") the names of the images that it needs.
+	// complete is false if not all pods are known, because a source has not answered or the pods
+	// were not read.
 	Desired func() (images map[string][]string, complete bool)
 	// Known is closed when Desired is complete, which Run waits for. nil means that it is
 	// complete from the start.
@@ -204,8 +205,8 @@ func (v *Inventory) look(ctx context.Context) (n reclaim.Node, complete bool, er
 	return n, complete, err
 }
 
-// measure adds the layers of the images: a removal frees those that no other image has. It is
-// called only if an image will be removed.
+// measure adds the layers of the images: a removal frees those that no other image has. Collect
+// calls it only if it will remove an image.
 func (v *Inventory) measure(ctx context.Context, images []reclaim.Image) {
 	if v.cfg.Layers == nil {
 		return

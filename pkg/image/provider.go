@@ -311,7 +311,7 @@ func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	err = cmd.Run()
 	switch {
 	case out.over:
-		return nil, fmt.Errorf("its answer is larger than %d bytes", longest)
+		return nil, fmt.Errorf("its answer is larger than %d bytes", maxBytes)
 	case ctx.Err() != nil:
 		return nil, errPullCanceled
 	case within.Err() != nil:
@@ -331,7 +331,7 @@ type bounded struct {
 }
 
 func (w *bounded) Write(p []byte) (int, error) {
-	if w.over || len(w.b)+len(p) > longest {
+	if w.over || len(w.b)+len(p) > maxBytes {
 		w.over = true
 		w.stop()
 		return 0, errors.New("too much")

@@ -106,7 +106,7 @@ func TestC_1_39_5_Providers(t *testing.T) {
 			if c.key == "Wrong" {
 				want = []string{"r.io/a:1", "r.io/a:2", "r.io/b:1", "other.io:5000/a:1", "open.example/a:1"}
 			}
-			if got := r.said(); !slices.Equal(got, want) {
+			if got := r.allPulls(); !slices.Equal(got, want) {
 				t.Errorf("%q", got)
 			}
 			asked := strings.Fields(read(t, filepath.Join(dir, "asked")))
@@ -150,7 +150,7 @@ func TestC_1_39_5_BrokenProviders(t *testing.T) {
 				t.Error(err)
 			}
 			m.stop()
-			if got := r.said(); !slices.Equal(got, []string{"r.io/a:1"}) {
+			if got := r.allPulls(); !slices.Equal(got, []string{"r.io/a:1"}) {
 				t.Errorf("%q", got)
 			}
 			if log := m.log.String(); strings.Contains(log, "c4nary") || !strings.Contains(log, "Credential provider failed") {
@@ -207,7 +207,7 @@ func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 		t.Fatal(err)
 	}
 	wg.Wait()
-	got := r.said()
+	got := r.allPulls()
 	slices.Sort(got)
 	if want := []string{"r.io/a:0 u:p", "r.io/a:1 u:p", "r.io/a:2 u:p", "r.io/a:3 u:p", "r.io/a:4 u:p"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
@@ -281,7 +281,7 @@ func TestC_1_39_5_ProvidersFromADirectory(t *testing.T) {
 	r.lets["r.io/deep/a:1"] = "missing:"
 	m := on(t, r, t.TempDir(), func(cfg *image.Config) { cfg.Providers = p })
 	_ = m.PullImage(t.Context(), wanted("web", "r.io/deep/a:1"), "c0")
-	if got := r.said(); !slices.Equal(got, []string{"r.io/deep/a:1 u:2", "r.io/deep/a:1 u:1"}) {
+	if got := r.allPulls(); !slices.Equal(got, []string{"r.io/deep/a:1 u:2", "r.io/deep/a:1 u:1"}) {
 		t.Errorf("%q", got)
 	}
 }
@@ -315,14 +315,14 @@ func TestC_1_39_5_OrderOfCredentials(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), "ErrImagePull: pull image r.io/team/app:1: ") || strings.Contains(err.Error(), ";") {
 		t.Errorf("one cause, said once: %v", err)
 	}
-	if got, want := r.said(), []string{
+	if got, want := r.allPulls(), []string{
 		"r.io/team/app:1 s:2", "r.io/team/app:1 s:1", "r.io/team/app:1 n:2", "r.io/team/app:1 n:1", "r.io/team/app:1 n:4", "r.io/team/app:1 p:2", "r.io/team/app:1 p:1",
 	}; !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}
 	r.lets["r.io/team/app:1"] = "n:2"
-	if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.said()) != 7+3 {
-		t.Errorf("the third that serves: %v, %q", err, r.said())
+	if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.allPulls()) != 7+3 {
+		t.Errorf("the third that serves: %v, %q", err, r.allPulls())
 	}
 }
 
@@ -352,7 +352,7 @@ func TestC_1_39_5_DockerConfigs(t *testing.T) {
 		if err := m.PullImage(t.Context(), want, "c0"); err != nil {
 			t.Error(err)
 		}
-		if got := r.said(); got[len(got)-1] != strings.TrimSpace("r.io/app:1 "+who) {
+		if got := r.allPulls(); got[len(got)-1] != strings.TrimSpace("r.io/app:1 "+who) {
 			t.Errorf("%s: %q", what, got[len(got)-1])
 		}
 	}

@@ -62,8 +62,8 @@ func TestPullImage_AboveTheRate_WaitsOrFails(t *testing.T) {
 					pods = append(pods, wanted(fmt.Sprint("p", i), fmt.Sprintf("r.io/app:%d", i)))
 				}
 				took, failed := pullAtOnce(t, m, pods)
-				if took.Round(10*time.Millisecond) != c.took || len(failed) != c.failed || len(r.said()) != c.pods-c.failed {
-					t.Errorf("took %s, %d pulls, errors %v", took, len(r.said()), failed)
+				if took.Round(10*time.Millisecond) != c.took || len(failed) != c.failed || len(r.allPulls()) != c.pods-c.failed {
+					t.Errorf("took %s, %d pulls, errors %v", took, len(r.allPulls()), failed)
 				}
 				for _, err := range failed {
 					start, ok := errors.AsType[*pod.StartError](err)
@@ -88,8 +88,8 @@ func TestPullImage_ManyPodsOfOneImage_RateDelaysNone(t *testing.T) {
 		for i := range 110 {
 			pods = append(pods, always(wanted(fmt.Sprint("p", i), "r.io/app:1")))
 		}
-		if took, failed := pullAtOnce(t, m, pods); took != r.took || len(failed) > 0 || len(r.said()) != 1 {
-			t.Errorf("took %s, %d pulls, errors %v", took, len(r.said()), failed)
+		if took, failed := pullAtOnce(t, m, pods); took != r.took || len(failed) > 0 || len(r.allPulls()) != 1 {
+			t.Errorf("took %s, %d pulls, errors %v", took, len(r.allPulls()), failed)
 		}
 	})
 }

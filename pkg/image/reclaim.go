@@ -11,9 +11,9 @@ import (
 // askSoon is how long LookWhole may take to ask registries: a disk is nearly full meanwhile.
 const askSoon = 10 * time.Second
 
-// LookWhole returns the images as an eviction needs them: with their layers, and with the
-// registries of unused ones that do not answer now. It returns ErrPodsUnknown if not all pods are
-// known.
+// LookWhole returns the images as an eviction needs them: with their layers, and with Silent set
+// for unused images from a registry that does not answer. It returns ErrPodsUnknown if not all pods
+// are known.
 func (v *Inventory) LookWhole(ctx context.Context) ([]reclaim.Image, error) {
 	n, err := v.lookComplete(ctx)
 	if err != nil {
@@ -43,8 +43,8 @@ func (v *Inventory) lookComplete(ctx context.Context) (reclaim.Node, error) {
 }
 
 // Reclaim removes the images of steps that package reclaim has planned, in their order, except
-// those that have a user by now. It returns the steps that it has carried out, and continues after
-// a failure.
+// those that have a user by now. It returns the steps whose images are gone, and continues after a
+// failure.
 func (v *Inventory) Reclaim(ctx context.Context, steps []reclaim.Step) (done []reclaim.Step, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

@@ -38,10 +38,10 @@ func TestC_1_39_6_SecretPulledImages(t *testing.T) {
 			if (err == nil) != (failure == "") || err != nil && !strings.HasPrefix(err.Error(), failure) {
 				t.Errorf("%s: %v", what, err)
 			}
-			if n := len(r.said()); n != pulls+pulled {
-				t.Errorf("%s: %d pulls, want %d: %q", what, n-pulls, pulled, r.said())
+			if n := len(r.allPulls()); n != pulls+pulled {
+				t.Errorf("%s: %d pulls, want %d: %q", what, n-pulls, pulled, r.allPulls())
 			}
-			pulls = len(r.said())
+			pulls = len(r.allPulls())
 		}
 		step("the first", with(wanted("a", "r.io/app:1"), s), 1, "")
 		step("again", with(wanted("a", "r.io/app:1"), s), 0, "")
@@ -85,8 +85,8 @@ func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *tes
 		static := with(wanted("b", "r.io/app:1"), secret("pull", "uid-1", "r.io", "u", "guessed"))
 		static.Data.Object(pod.KindSecret, "pull").Origin.Source = "file"
 		err := m.PullImage(t.Context(), static, "c0")
-		if err == nil || !strings.HasPrefix(err.Error(), "ErrImagePull: ") || len(r.said()) != 2 {
-			t.Errorf("%v after %q", err, r.said())
+		if err == nil || !strings.HasPrefix(err.Error(), "ErrImagePull: ") || len(r.allPulls()) != 2 {
+			t.Errorf("%v after %q", err, r.allPulls())
 		}
 	})
 }
@@ -134,7 +134,7 @@ func TestC_1_39_6_PullWithUnknownEnd(t *testing.T) {
 // once or later.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
+func TestC_1_39_6_UnknownOutcome_OtherPodsCannotUseTheImage(t *testing.T) {
 	for name, c := range map[string]struct {
 		end   func() error
 		leave bool
@@ -186,7 +186,7 @@ func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 						r.away = false
 						r.mu.Unlock()
 						time.Sleep(wait - c.away)
-						pulls := len(r.said())
+						pulls := len(r.allPulls())
 						if err := m.PullImage(t.Context(), never(wanted("b", "r.io/app:1")), "c0"); err == nil || !strings.HasPrefix(err.Error(), "ErrImageNeverPull: ") {
 							t.Errorf("never, without: %v", err)
 						}
@@ -196,7 +196,7 @@ func TestC_1_39_6_EndOfAPullThatThisAgentDidNotSee(t *testing.T) {
 						if err := m.PullImage(t.Context(), with(wanted("b", "r.io/app:1"), s), "c0"); err != nil {
 							t.Errorf("with: %v", err)
 						}
-						if got := r.said()[pulls:]; !slices.Equal(got, []string{"r.io/app:1", "r.io/app:1 u:p"}) {
+						if got := r.allPulls()[pulls:]; !slices.Equal(got, []string{"r.io/app:1", "r.io/app:1 u:p"}) {
 							t.Errorf("pulls: %q", got)
 						}
 						if err := m.PullImage(t.Context(), never(with(wanted("b", "r.io/app:1"), s)), "c0"); err != nil {
@@ -276,7 +276,7 @@ func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
 // pull of the image runs.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_GivenUpBesideOthers(t *testing.T) {
+func TestC_1_39_6_CancelledPull_KeepsRecordAndIntent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.lets["r.io/app:1"] = "u:p"
@@ -346,7 +346,7 @@ func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
 // A pull whose outcome cannot be recorded does not delay other images.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_OneLeftoverBlocksNoOther(t *testing.T) {
+func TestC_1_39_6_OutcomeCannotBeRecorded_OtherImagesArePulled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.hang["r.io"] = true
@@ -403,11 +403,11 @@ func TestC_1_39_6_DamagedRecord(t *testing.T) {
 				t.Errorf("%q: a pod without the secret may use the image", content)
 			}
 		}
-		if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.said()) != 5 {
-			t.Errorf("%v, %q", err, r.said())
+		if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.allPulls()) != 5 {
+			t.Errorf("%v, %q", err, r.allPulls())
 		}
-		if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.said()) != 5 {
-			t.Errorf("written again: %v, %q", err, r.said())
+		if err := m.PullImage(t.Context(), want, "c0"); err != nil || len(r.allPulls()) != 5 {
+			t.Errorf("written again: %v, %q", err, r.allPulls())
 		}
 	})
 }

@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// longest is the limit for a file, or for a provider's answer, in bytes.
-const longest = 1 << 20
+// maxBytes limits the size of a file, and of a provider's answer.
+const maxBytes = 1 << 20
 
 // readTrusted reads a regular file that only root and this user can write to.
 func readTrusted(file string) ([]byte, error) {
@@ -26,9 +26,9 @@ func readTrusted(file string) ([]byte, error) {
 	if err := trusted(info); err != nil {
 		return nil, err
 	}
-	b, err := io.ReadAll(io.LimitReader(f, longest+1))
-	if err == nil && len(b) > longest {
-		err = fmt.Errorf("it is larger than %d bytes", longest)
+	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && len(b) > maxBytes {
+		err = fmt.Errorf("it is larger than %d bytes", maxBytes)
 	}
 	return b, err
 }

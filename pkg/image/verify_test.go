@@ -40,16 +40,16 @@ func TestVerificationPolicy_PresentImage_PodWithoutCredentials(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				pulls := len(r.said())
+				pulls := len(r.allPulls())
 				for name, usable := range map[string]bool{"r.io/preloaded:1": c.preloaded, "r.io/app:1": c.pulled, "list.io/app:1": c.listed} {
 					if err := m.PullImage(t.Context(), never(wanted("other", name)), "c0"); (err == nil) != usable {
 						t.Errorf("%s with pull policy Never: error %v, want usable %v", name, err, usable)
 					}
 					_ = m.PullImage(t.Context(), wanted("other", name), "c0")
-					if asked := len(r.said()) > pulls; asked == usable {
+					if asked := len(r.allPulls()) > pulls; asked == usable {
 						t.Errorf("%s: asked the registry %v, want %v", name, asked, !usable)
 					}
-					pulls = len(r.said())
+					pulls = len(r.allPulls())
 				}
 			})
 		})
