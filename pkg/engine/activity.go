@@ -26,7 +26,7 @@ func (w *worker) noteState(p plan.Plan, wait time.Duration) {
 	for _, step := range p.Steps {
 		s.Steps = append(s.Steps, strings.TrimSpace(string(step.Action)+" "+step.Container))
 	}
-	if s.WaitFor == "" && len(p.Steps) > 0 && makes(p.Steps[0]) && !w.update.runtime {
+	if s.WaitFor == "" && w.waitsForRuntime(p) {
 		s.WaitFor = runtimeNotReady
 	}
 	if s.WaitFor == plan.WaitNetwork && w.update.noNetwork != "" {

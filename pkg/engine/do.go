@@ -46,11 +46,11 @@ const (
 // reads and plans again. Zero means that it does so at once: the view of the next plan has the
 // failure's back-off (plan.View.Trouble).
 func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, retry time.Duration) {
-	acked := w.acked
+	acked, runtime := w.acked, w.update.runtime
 	for i := 0; i < len(p.Steps); {
 		w.readPending()
-		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) || makes(p.Steps[i]) && w.haltedMeanwhile(v) {
-			return stale, 0 // a newer spec or an operation arrived, or the pod may not start any more
+		if w.acked != acked || !onlyOtherData(w.update.want, v.Want) || p.Steps[i].Action == plan.RunSandbox && w.blockedMeanwhile(v) || makes(p.Steps[i]) && (w.haltedMeanwhile(v) || w.update.runtime != runtime) {
+			return stale, 0 // a newer spec or an operation arrived, the pod may not start any more, or the readiness of the runtime changed
 		}
 		if makes(p.Steps[i]) && !w.update.runtime {
 			return idle, 0 // an update comes when the runtime is ready
@@ -128,6 +128,11 @@ func makes(s plan.Step) bool {
 		return true
 	}
 	return false
+}
+
+// waitsForRuntime reports whether the first step of a plan has to wait until the runtime is ready.
+func (w *worker) waitsForRuntime(p plan.Plan) bool {
+	return !w.update.runtime && len(p.Steps) > 0 && makes(p.Steps[0])
 }
 
 // doTogether runs one step, or several stops in parallel. Before a stop or a removal it frees

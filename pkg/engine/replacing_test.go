@@ -47,6 +47,7 @@ func TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped(t *testing.T) {
 					m.pass(5 * time.Second)
 					if restarts {
 						m.die()
+						*newest = false
 						m.arrive()
 						m.pass(time.Second)
 					}
@@ -85,4 +86,35 @@ func TestReport_EditIsBlocked_ReplacesNothing(t *testing.T) {
 			t.Errorf("the old container stops, and the report does not say so:\n%s", m.rt.State())
 		}
 	})
+}
+
+// TestReport_RuntimeIsNotReady_ReplacesNothing: an edit begins with a pull, which waits until the
+// runtime is ready, so the old container runs on.
+//
+// Shows: C-1.13.9
+func TestReport_RuntimeIsNotReady_ReplacesNothing(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]func(*v1.Pod){"another instance": onHostNetwork, "another image": image("remote:2")} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			bubble(t, func(t *testing.T, m *machine) {
+				newest := replacements(m)
+				m.src.set(slow())
+				m.arrive()
+				m.pass(time.Minute)
+				m.rt.SetReady(false, true, "it starts")
+				m.pass(20 * time.Second)
+				m.src.set(mkpod("web", image("remote:2"), edit))
+				m.pass(20 * time.Second)
+				if *newest {
+					t.Error("the report says that the old container stops")
+				}
+				m.rt.SetReady(true, true, "")
+				m.pass(10 * time.Second)
+				if !*newest {
+					t.Errorf("the old container stops, and the report does not say so:\n%s", m.rt.State())
+				}
+			})
+		})
+	}
 }

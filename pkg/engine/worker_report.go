@@ -68,7 +68,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		reportMetadata: reportMetadata{
 			finished:  p.Gone || deleting(v.Want) && v.Have.Empty() && !p.Stopping && len(p.Steps) == 0,
 			unwanted:  w.update.want == nil,
-			replacing: v.Want != nil && !deleting(v.Want) && p.Replacing(0),
+			replacing: v.Want != nil && !deleting(v.Want) && p.Replacing(0) && !w.waitsForRuntime(p),
 		},
 		saveTried: w.rec.saveTried,
 		saveErr:   w.rec.saveErr,

@@ -191,9 +191,10 @@ func (p Plan) Stops() bool {
 	return p.Stopping && (len(p.Steps) == 0 || p.Steps[0].Action != PullImage)
 }
 
-// Replacing reports whether the plan, after its first done steps, still stops what gets a successor
-// or is no longer in the spec: the whole instance, or some of its containers. A plan that stops a
-// pod which is not desired counts, too.
+// Replacing reports whether the plan, after its first done steps, still has to stop the whole
+// instance, or containers that are edited, resized, restarted on request or not in the spec any
+// more. It is already true while the steps before these stops, such as pulls, are not done. It is
+// also true if the pod is not desired and only stops: the caller excludes that.
 func (p Plan) Replacing(done int) bool {
 	return p.Stopping || slices.ContainsFunc(p.Steps[done:], func(s Step) bool {
 		return s.Action == StopContainer && (s.Why == WhyEdited || s.Why == WhyResized || s.Why == WhyRequested || s.Why == whyLeftover)

@@ -42,9 +42,10 @@ type StatusReport struct {
 	// Unwanted says that the pod is not in the desired set; something may be left of
 	// it.
 	Unwanted bool
-	// Replacing says that the agent stops the containers of the pod, or some of them, to
-	// replace them, mostly after an edit. Until they have stopped, the node runs the pod as it
-	// was before. It is false while the edit is blocked.
+	// Replacing says that the agent replaces containers of the pod, mostly after an edit: it
+	// pulls the images that it needs, and then stops the old containers. Until they have
+	// stopped, the node runs the pod as it was before. It is false while the edit is blocked:
+	// after a failed pull, and while the runtime is not ready for a pull.
 	Replacing bool
 	At        time.Time
 }

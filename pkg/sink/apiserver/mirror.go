@@ -13,7 +13,7 @@ import (
 )
 
 // newMirror returns the request that creates the mirror of a static pod. A pod that replaces its
-// containers has none before the old ones have stopped (C-1.13.9).
+// containers gets none before the old ones have stopped (C-1.13.9).
 func (l *loop) newMirror(e *entry, now time.Time) request {
 	p := e.report.Pod
 	if p.DeletionTimestamp != nil || e.report.Replacing || p.Annotations[pod.AnnotationConfigHash] == "" || len(p.Spec.Containers) == 0 || l.cfg.NodeUID == nil {
@@ -32,7 +32,7 @@ func (l *loop) newMirror(e *entry, now time.Time) request {
 
 // mirrorNext returns what the mirror that the server holds needs: its deletion, where
 // its static pod has another hash or is not desired (C-1.13.2, C-1.13.6), or a status. While an
-// edited pod still stops its old containers, the mirror of the old definition stays as it is, with
+// edited pod pulls its images and stops its old containers, the mirror of the old definition stays as it is, with
 // the last status of the old pod (C-1.13.9).
 func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) request {
 	o, r := e.object, e.report
