@@ -27,20 +27,43 @@ func (i *intent) UnmarshalJSON(js []byte) error {
 	return json.Unmarshal(js, (*plain)(i))
 }
 
+// isOf reports whether the intent concerns a runtime.
+func (i intent) isOf(runtime string) bool {
+	return len(i.Runtimes) == 0 || slices.Contains(i.Runtimes, runtime)
+}
+
+// errIntentDamaged says that the file of an intent can be read, and has no valid content.
+var errIntentDamaged = errors.New("intent of an image pull is damaged")
+
+// readIntent reads the intent in a file. The caller holds the mutex.
+func (r *records) readIntent(file string) (i intent, err error) {
+	js, err := os.ReadFile(file)
+	if err != nil {
+		return intent{}, err
+	}
+	if json.Unmarshal(js, &i) != nil || r.file("pulling", i.Image) != file {
+		return intent{}, errIntentDamaged
+	}
+	return i, nil
+}
+
 // loadIntent reads the intent of an image; ok is false if there is none, or only a damaged one. The
 // caller holds the mutex.
-func (r *records) loadIntent(image string) (i intent, ok bool) {
-	js, err := os.ReadFile(r.file("pulling", image))
-	ok = err == nil && json.Unmarshal(js, &i) == nil && i.Image == image
-	return i, ok
+func (r *records) loadIntent(image string) (i intent, ok bool, err error) {
+	i, err = r.readIntent(r.file("pulling", image))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errIntentDamaged) {
+		return intent{}, false, nil
+	}
+	return i, err == nil, err
 }
 
 // writeIntent writes that this runtime is asked to pull an image. The caller holds the mutex.
 func (r *records) writeIntent(image string) error {
-	i, ok := r.loadIntent(image)
-	if !ok {
-		i = intent{Image: image}
+	i, _, err := r.loadIntent(image)
+	if err != nil {
+		return err
 	}
+	i.Image = image
 	if r.runtime != "" && !slices.Contains(i.Runtimes, r.runtime) {
 		i.Runtimes = append(i.Runtimes, r.runtime)
 	}
@@ -50,12 +73,12 @@ func (r *records) writeIntent(image string) error {
 // settleIntent notes that the outcome of this runtime's pulls of an image is known. It removes the
 // intent unless another runtime has yet to settle it. The caller holds the mutex.
 func (r *records) settleIntent(image string) error {
-	i, ok := r.loadIntent(image)
-	others := slices.DeleteFunc(slices.Clone(i.Runtimes), func(name string) bool { return name == r.runtime })
-	switch {
-	case ok && len(others) == len(i.Runtimes) && len(others) > 0: // it is not of this runtime
-		return nil
-	case ok && len(others) > 0:
+	i, ok, err := r.loadIntent(image)
+	if err != nil || ok && !i.isOf(r.runtime) {
+		return err
+	}
+	others := slices.DeleteFunc(i.Runtimes, func(name string) bool { return name == r.runtime })
+	if len(others) > 0 {
 		return r.write(r.file("pulling", image), intent{Image: image, Runtimes: others})
 	}
 	if err := os.Remove(r.file("pulling", image)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -64,7 +87,8 @@ func (r *records) settleIntent(image string) error {
 	return nil
 }
 
-// intents returns the names of the images that have an intent. The caller holds the mutex.
+// intents returns the names of the images that have an intent of this runtime. It removes damaged
+// intents. The caller holds the mutex.
 func (r *records) intents() ([]string, error) {
 	dir := filepath.Join(r.dir, "pulling")
 	entries, err := os.ReadDir(dir)
@@ -76,13 +100,16 @@ func (r *records) intents() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		var i intent
-		js, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil || json.Unmarshal(js, &i) != nil || r.file("pulling", i.Image) != filepath.Join(dir, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name())) // half written: the pull had not begun
-			continue
+		file := filepath.Join(dir, e.Name())
+		i, err := r.readIntent(file)
+		switch {
+		case errors.Is(err, errIntentDamaged):
+			_ = os.Remove(file) // half written: the pull had not begun
+		case err != nil:
+			return nil, err
+		case i.isOf(r.runtime):
+			names = append(names, i.Image)
 		}
-		names = append(names, i.Image)
 	}
 	return names, nil
 }

@@ -91,8 +91,8 @@ func (r *records) mayUse(id string, n name, secrets []credential, preloaded bool
 		return false, err
 	}
 	if rec == nil {
-		_, err := os.Stat(r.file("pulling", n.image))
-		if errors.Is(err, fs.ErrNotExist) {
+		i, err := r.readIntent(r.file("pulling", n.image))
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !i.isOf(r.runtime) {
 			return preloaded, nil
 		}
 		return false, err
@@ -352,8 +352,7 @@ func (r *records) unknownPulls() (map[string]time.Time, error) {
 
 // recordUnknown handles an unknown outcome of a pull that ended at that time. id is the ID of the
 // image, "" if it is not present. An image without a pulled record gets one that lists no
-// credential, and wrote is then true. A record that exists stays as long as this runtime has the
-// image. recordUnknown settles the intent unless a pull runs, and keeps both the intent and the
+// credential, and wrote is then true. An existing record also gets this runtime. recordUnknown settles the intent unless a pull runs, and keeps both the intent and the
 // unknown outcome if a later pull has ended with one, too.
 func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, err error) {
 	r.mu.Lock()
