@@ -201,6 +201,9 @@ func TestObserve_PodsAndTheirUsage(t *testing.T) {
 	if got := look(); got != "[read false false unread false false] true" {
 		t.Errorf("nothing is read: %s", got)
 	}
+	if _, err := o.Observe(t.Context(), true); !errors.Is(err, upkeep.ErrNoVictim) || !errors.Is(err, image.ErrPodsUnknown) {
+		t.Errorf("nothing is read, and disks are: %v", err)
+	}
 }
 
 // noImages is a runtime without images and containers.
