@@ -143,7 +143,7 @@ func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	cfg := p.look(slog.LevelError)
 	kept, err := cfg.Kept()
 	if err != nil {
-		cfg.Log.Warn("Some records were not read", "error", err)
+		cfg.Log.Warn("Failed to read some records", "error", err)
 	}
 	if set.Merged, set.Rules, err = cfg.Manifests(ctx, kept); err != nil {
 		return set, err

@@ -69,7 +69,7 @@ type Registry struct {
 	Host string `json:"host"`
 	// Error is why it does not answer; empty: it answers, or was not asked.
 	Error string `json:"error,omitempty"`
-	// Waiting says that the pull waits for other pulls from this registry.
+	// Waiting says that the pull waits for other pulls, or for the pull rate.
 	Waiting bool `json:"waiting,omitempty"`
 }
 
@@ -80,8 +80,8 @@ type Source struct {
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Server is how the API server's answer about a pod differs from what the agent knows, or why
-// there is no answer.
+// Server says that the API server does not return a pod that the agent knows, that the agent does
+// not watch its pods, or that the watch has not shown the version of the pod that the server has.
 type Server struct {
 	Host  string `json:"host"`
 	Error string `json:"error"`

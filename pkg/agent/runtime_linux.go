@@ -89,7 +89,7 @@ func (r *containerRuntime) importFirst(ctx context.Context, dir string) {
 		return
 	}
 	if err := r.images.Import(ctx); err != nil && ctx.Err() == nil {
-		r.log.Warn("Images not imported", "error", err)
+		r.log.Warn("Failed to import images", "error", err)
 	}
 }
 
@@ -100,7 +100,7 @@ func (r *containerRuntime) lookAfter(ctx context.Context) {
 	defer wg.Wait()
 	wg.Go(func() {
 		if err := r.images.Watch(ctx); err != nil {
-			r.log.Warn("Image directory is not watched", "error", err)
+			r.log.Warn("Failed to watch the image directory", "error", err)
 		}
 	})
 	if r.bundled == nil {

@@ -37,11 +37,11 @@ func openState(cfg Config) state {
 	}
 	var err error
 	if s.kept, err = s.records.All(); err != nil {
-		cfg.Log.Warn("Some records were not read", "error", err)
+		cfg.Log.Warn("Failed to read some records", "error", err)
 	}
 	entries, err := journal.Read(filepath.Join(cfg.RootDir, "journal.jsonl"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		cfg.Log.Warn("Journal not read", "error", err)
+		cfg.Log.Warn("Failed to read the journal", "error", err)
 	}
 	s.before = make(map[pod.Key]v1.PodStatus, len(entries))
 	for key, e := range entries {
@@ -57,7 +57,7 @@ func openState(cfg Config) state {
 func (a *Agent) lastGood() map[string]podconfig.Restored {
 	sets, err := a.state.sets.Load()
 	if err != nil {
-		a.log.Warn("Some of the last good sets were not read", "error", err)
+		a.log.Warn("Failed to read some of the last good sets", "error", err)
 	}
 	return look.SetsByLayer(sets)
 }

@@ -18,7 +18,7 @@ const kindPod = "Pod"
 // Why the winner of a Conflict won (Conflict.Reason).
 const (
 	reasonLayer = "earlier layer wins"
-	reasonOwner = "the file that had it first stays"
+	reasonOwner = "the definition in use stays"
 	reasonPath  = "first path in byte order"
 	reasonFile  = "first in the file"
 )

@@ -164,7 +164,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 		{
 			name: "at first the file it runs from", kept: inA,
 			snapshots: []source.Snapshot{set(file(dir, "a", "A1"), file(dir, "b", "A2"))},
-			want:      "A2=b", conflicts: "A b:1 over a:1: the file that had it first stays",
+			want:      "A2=b", conflicts: "A b:1 over a:1: the definition in use stays",
 		},
 		{
 			name: "a file it once ran from and that does not hold it has no say", kept: inA,
@@ -179,21 +179,21 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 		{
 			name:      "an owner stays when an earlier path comes",
 			snapshots: []source.Snapshot{set(file(dir, "b", "A2")), set(file(dir, "a", "A1"), file(dir, "b", "A2"))},
-			want:      "A2=b", conflicts: "A b:1 over a:1: the file that had it first stays",
+			want:      "A2=b", conflicts: "A b:1 over a:1: the definition in use stays",
 		},
 		{
 			name: "an owner stays while edited",
 			snapshots: []source.Snapshot{
 				set(file(dir, "b", "A2")), set(file(dir, "a", "A1"), file(dir, "b", "A2")), set(file(dir, "a", "A1"), file(dir, "b", "A3")),
 			},
-			want: "A3=b", conflicts: "A b:1 over a:1: the file that had it first stays",
+			want: "A3=b", conflicts: "A b:1 over a:1: the definition in use stays",
 		},
 		{
 			name: "an owner stays while broken",
 			snapshots: []source.Snapshot{
 				set(file(dir, "b", "A2")), set(file(dir, "a", "A1"), file(dir, "b", "A2")), set(file(dir, "a", "A1"), broken("b")),
 			},
-			want: "A2=b", conflicts: "A b:1 over a:1: the file that had it first stays",
+			want: "A2=b", conflicts: "A b:1 over a:1: the definition in use stays",
 		},
 		{
 			name:      "the loser is deleted",
@@ -210,7 +210,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 			snapshots: []source.Snapshot{
 				set(file(dir, "a", "A1"), file(dir, "b", "A2")), set(file(dir, "b", "A2"), file(dir, "c", "A1")),
 			},
-			want: "A1=c", conflicts: "A c:1 over b:1: the file that had it first stays",
+			want: "A1=c", conflicts: "A c:1 over b:1: the definition in use stays",
 		},
 		{
 			name:      "C-1.2.2 within one file the first",
@@ -222,7 +222,7 @@ func TestF43_DuplicateKeepsOwner(t *testing.T) {
 			snapshots: []source.Snapshot{
 				set(file(dir, "b", "A1")), set(file(dir, "a", "A2"), file(dir, "b", "A1", "A3"), file(dir, "c", "A4")),
 			},
-			want: "A1=b", conflicts: "A b:1 over a:1: the file that had it first stays; A b:1 over b:2: first in the file; A b:1 over c:1: the file that had it first stays",
+			want: "A1=b", conflicts: "A b:1 over a:1: the definition in use stays; A b:1 over b:2: first in the file; A b:1 over c:1: the definition in use stays",
 		},
 	}
 	for _, test := range tests {

@@ -298,7 +298,7 @@ func TestUpdateLines(t *testing.T) {
 		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}},
 		{Op: feed.ERROR, Problem: pod.Problem{File: "a/", Msg: "no such directory"}, Resolved: true},
 		{Op: feed.REJECT, Problem: pod.Problem{File: "a/broken.yaml", Line: 14, Column: 9, Path: "spec.containers[0].workdir", Msg: `unknown field "workdir"`, Hint: "remove it"}},
-		{Op: feed.CONFLICT, Key: web.Key, Problem: feed.ConflictProblem(podconfig.Conflict{Key: web.Key, Winner: web.Origin, Loser: origin("file", "a/", "a/web2.yaml", 3), Reason: "the file that had it first stays"})},
+		{Op: feed.CONFLICT, Key: web.Key, Problem: feed.ConflictProblem(podconfig.Conflict{Key: web.Key, Winner: web.Origin, Loser: origin("file", "a/", "a/web2.yaml", 3), Reason: "the definition in use stays"})},
 		{Op: feed.DROPPED, Dropped: 1030},
 	} {
 		u.Time, u.Source, u.Location = at.Add(time.Duration(i)*time.Second), "file", "a/"

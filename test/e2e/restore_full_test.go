@@ -45,7 +45,7 @@ func TestRestore_DamagedSet(t *testing.T) {
 		s.must(err, os.WriteFile(file, broken(text), 0o600))
 	}
 	a = s.serve(flags...)
-	a.await("last good sets were not read")
+	a.await("Failed to read some of the last good sets")
 	a.await("Using last good set until the source answers", "etcd:", "pods=1")
 	s.awaitRunning("four", "main")
 	if asides, _ := filepath.Glob(filepath.Join(s.root, "sources/*/*.corrupt-*")); len(asides) != 3 {

@@ -50,7 +50,7 @@ func (c Config) Pods(ctx context.Context) ([]v1.Pod, error) {
 		if len(have) == 0 {
 			return nil, Fail(Runtime, err)
 		}
-		c.Log.Warn("Some pods were not read", "error", err)
+		c.Log.Warn("Failed to read some pods", "error", err)
 	}
 	return status.Pods(&have, reported, kept, hostIPs, time.Now()), nil
 }
