@@ -69,7 +69,9 @@ func nodeSettings() []string {
 		"container-log-max-workers", "container-log-monitor-interval", "user-namespaces-ids-per-pod",
 		"pods-per-core", "enforce-node-allocatable", "system-reserved-cgroup", "kube-reserved-cgroup", "local-storage-capacity-isolation",
 		"cpu-cfs-quota", "cpu-cfs-quota-period", "memory-swap-behavior", "single-process-oom-kill",
-		"memory-qos", "memory-throttling-factor", "memory-reservation-policy"}
+		"memory-qos", "memory-throttling-factor", "memory-reservation-policy",
+		"cpu-manager-policy", "cpu-manager-policy-options", "reserved-cpus", "memory-manager-policy", "reserved-memory",
+		"topology-manager-policy", "topology-manager-policy-options", "topology-manager-scope"}
 }
 
 // settingFlags defines a flag for every setting of config.Config, and --config.
@@ -212,6 +214,14 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("memory-qos", d.MemoryQoS, "throttle and protect memory on cgroup v2 (alpha)")
 	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, where from request to limit throttling starts")
 	f.String("memory-reservation-policy", d.MemoryReservationPolicy, "with --memory-qos, memory to protect: None or TieredReservation")
+	f.String("cpu-manager-policy", d.CPUManagerPolicy, "CPUs for single containers: none or static")
+	f.StringSlice("cpu-manager-policy-options", d.CPUManagerPolicyOptions, "options of the CPU manager policy static: full-pcpus-only=true,...")
+	f.String("reserved-cpus", d.ReservedCPUs, "CPUs that no container gets for itself: 0-1,8; replaces reserved amounts of CPU")
+	f.String("memory-manager-policy", d.MemoryManagerPolicy, "memory of certain NUMA nodes for containers: None or Static")
+	f.StringSlice("reserved-memory", d.ReservedMemory, "memory that no container gets for itself: 0:memory=1Gi,...")
+	f.String("topology-manager-policy", d.TopologyManagerPolicy, "NUMA nodes of CPUs and memory: none, best-effort, restricted or single-numa-node")
+	f.StringSlice("topology-manager-policy-options", d.TopologyManagerPolicyOptions, "options of the topology manager policy: prefer-closest-numa-nodes=true,...")
+	f.String("topology-manager-scope", d.TopologyManagerScope, "what shares NUMA nodes: container or pod")
 	f.StringSlice("runtime-class", d.RuntimeClasses, "handlers of runtime classes: gvisor=runsc,...; by default the class's name")
 	f.StringSlice("allowed-unsafe-sysctls", d.AllowedUnsafeSysctls, "unsafe sysctls that pods may set: kernel.msg*,...")
 	for _, w := range [][2]string{
@@ -230,6 +240,8 @@ func settingFlags() *pflag.FlagSet {
 		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"cluster-dns", "ADDRESSES"}, {"cluster-domain", "DOMAIN"}, {"resolv-conf", "FILE"},
 		{"register-with-taints", "TAINTS"}, {"shutdown-grace-period-by-pod-priority", "PERIODS"},
 		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"enforce-node-allocatable", "NAMES"}, {"system-reserved-cgroup", "PATH"}, {"kube-reserved-cgroup", "PATH"},
+		{"cpu-manager-policy", "POLICY"}, {"cpu-manager-policy-options", "OPTIONS"}, {"reserved-cpus", "CPUS"}, {"memory-manager-policy", "POLICY"}, {"reserved-memory", "AMOUNTS"},
+		{"topology-manager-policy", "POLICY"}, {"topology-manager-policy-options", "OPTIONS"}, {"topology-manager-scope", "SCOPE"},
 		{"memory-swap-behavior", "BEHAVIOR"}, {"memory-reservation-policy", "POLICY"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
 	} {
 		word(f, w[0], w[1])

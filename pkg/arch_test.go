@@ -34,6 +34,7 @@ var rules = []struct {
 	{module + "pkg/patience", []string{"pkg/engine", "pkg/stats", "pkg/suspect"}, "the calls that may hang in the kernel"},
 	{module + "pkg/panics", []string{"pkg/engine", "pkg/patience", "pkg/prober"}, "a panic is handled where a goroutine works for another one"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
+	{module + "pkg/cpuset", []string{"pkg/agent", "pkg/config", "pkg/engine", "pkg/plan", "test/..."}, "admission asks which CPUs and memory containers get"},
 	{module + "pkg/shutdown/logind", []string{"pkg/agent"}, "the agent connects it with the engine"},
 	{module + "pkg/shutdown", []string{"pkg/agent", "pkg/config", "pkg/engine"}, "the engine asks in which order pods stop; the agent says why"},
 	{module + "pkg/startlimit", []string{"pkg/engine"}, "workers ask for start slots"},
@@ -125,6 +126,7 @@ var only = map[string][]string{
 	"pkg/panics":     nil,
 	"pkg/pod":        nil,
 	"pkg/startlimit": nil,
+	"pkg/cpuset":     {"pkg/pod"},
 	"pkg/shutdown":   {"pkg/cycle", "pkg/pod"},
 	"pkg/podenv":     {"pkg/pod"},
 	"pkg/podspec":    {"pkg/pod"},
@@ -133,10 +135,10 @@ var only = map[string][]string{
 	"pkg/reclaim":    {"pkg/pod"},
 	"pkg/upkeep":     {"pkg/pod", "pkg/reclaim"},
 	"pkg/prober":     {"pkg/activity", "pkg/panics", "pkg/pod", "pkg/probe"},
-	"pkg/plan":       {"pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
+	"pkg/plan":       {"pkg/cpuset", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
 	"pkg/feed":       {"pkg/pod", "pkg/podconfig", "pkg/podspec"},
 	"pkg/forecast":   {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
-	"pkg/engine":     {"pkg/activity", "pkg/backoff", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/patience", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
+	"pkg/engine":     {"pkg/activity", "pkg/backoff", "pkg/cpuset", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/patience", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
 }
 
 // owned are functions that several packages once called, each in its own way, and the
@@ -154,7 +156,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/suggest", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
+var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

@@ -58,6 +58,8 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		Log:                a.log,
 		Before:             a.state.before,
 		Node:               a.host.node,
+		CPUs:               a.host.cpus,
+		SaveCPUs:           saveCPUs(cfg.RootDir),
 		Halted:             a.halts.forEngine(),
 		HostIPs:            a.host.ips,
 		Services:           a.api.services(),

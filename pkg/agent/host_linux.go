@@ -11,6 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/config"
+	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -22,6 +23,7 @@ type host struct {
 	node   plan.Node       // input of admission
 	limits v1.ResourceList // of all pods together
 	ips    []string
+	cpus   *cpuset.Allocator // nil: no policy gives containers CPUs or memory for themselves
 }
 
 // readHost reads this machine. Admission and limits follow from it and the configuration.
@@ -46,6 +48,10 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	if err != nil {
 		return host{}, look.Fail(look.Usage, fmt.Errorf("--node-ip: %w", err))
 	}
+	cpus, err := readCPUs(cfg, f)
+	if err != nil {
+		return host{}, err
+	}
 	limits := f.Enforced()
 	if cfg.EnforcesPods() {
 		limits = f.Enforced(system, kube)
@@ -66,6 +72,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 		},
 		limits: limits,
 		ips:    ips,
+		cpus:   cpus,
 	}, nil
 }
 

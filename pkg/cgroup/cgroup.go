@@ -99,7 +99,7 @@ func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 		return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 	}
 	n := t.pod(m.class, uid)
-	if err := c.make(t, n, c.cfg.ofPod(want.Pod, t.host.sizes), m.milli); err != nil {
+	if err := c.make(t, n, c.cfg.ofSpec(want, t.host.sizes), m.milli); err != nil {
 		undo()
 		return "", fmt.Errorf("make the cgroup of pod %s: %w", want.Key, err)
 	}
@@ -126,7 +126,7 @@ func (c *Cgroups) resize(want *pod.Spec, raise bool) error {
 		return nil
 	}
 	n := t.pod(m.class, want.UID())
-	l := c.cfg.ofPod(want.Pod, t.host.sizes)
+	l := c.cfg.ofSpec(want, t.host.sizes)
 	has, err := t.host.has(n.path(t.systemd))
 	if err != nil {
 		return fmt.Errorf("resize the cgroup of pod %s: %w", want.Key, err)

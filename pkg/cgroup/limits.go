@@ -55,6 +55,12 @@ func weight(shares uint64) uint64 {
 	return 1 + (min(max(shares, minShares), maxShares)-minShares)*(maxWeight-1)/(maxShares-minShares)
 }
 
+// ofSpec is ofPod, without a quota of CPU time for a pod that has CPUs for itself (C-1.46.6).
+func (c Config) ofSpec(want *pod.Spec, sizes []string) limits {
+	c.Enforce.NoCPUQuota = c.Enforce.NoCPUQuota || want.HasOwnCPUs()
+	return c.ofPod(want.Pod, sizes)
+}
+
 // ofPod is the limits of a pod's cgroup (C-1.41.2). CPU and memory are limited if every
 // container of the pod is, or the pod as a whole. Each size of huge pages is limited to the
 // pod's request, or to zero. The configuration says how many processes it may have, how CPU

@@ -168,6 +168,16 @@ type Config struct {
 	ShutdownGracePeriodCriticalPods time.Duration `mapstructure:"shutdown-grace-period-critical-pods"`   // the part for critical pods
 	ShutdownGracePeriodByPriority   []string      `mapstructure:"shutdown-grace-period-by-pod-priority"` // "1000=20s", instead of the two
 
+	// Which CPUs and memory containers get for themselves.
+	CPUManagerPolicy             string   `mapstructure:"cpu-manager-policy"`         // none, static
+	CPUManagerPolicyOptions      []string `mapstructure:"cpu-manager-policy-options"` // "full-pcpus-only=true"
+	ReservedCPUs                 string   `mapstructure:"reserved-cpus"`              // "0-1"; "": as many as are reserved
+	MemoryManagerPolicy          string   `mapstructure:"memory-manager-policy"`      // None, Static
+	ReservedMemory               []string `mapstructure:"reserved-memory"`            // "0:memory=1Gi,hugepages-2Mi=1Gi"
+	TopologyManagerPolicy        string   `mapstructure:"topology-manager-policy"`    // none, best-effort, restricted, single-numa-node
+	TopologyManagerPolicyOptions []string `mapstructure:"topology-manager-policy-options"`
+	TopologyManagerScope         string   `mapstructure:"topology-manager-scope"` // container, pod
+
 	// How the kernel enforces the resources of pods.
 	CPUCFSQuota                   bool          `mapstructure:"cpu-cfs-quota"`
 	CPUCFSQuotaPeriod             time.Duration `mapstructure:"cpu-cfs-quota-period"`
@@ -245,6 +255,10 @@ func Default() Config {
 		CPUCFSQuota:                   true,
 		CPUCFSQuotaPeriod:             cfsPeriod,
 		MemorySwapBehavior:            "NoSwap",
+		CPUManagerPolicy:              noCPUs,
+		MemoryManagerPolicy:           noMemory,
+		TopologyManagerPolicy:         noTopology,
+		TopologyManagerScope:          "container",
 		MemoryThrottlingFactor:        0.9,
 		MemoryReservationPolicy:       "None",
 		LocalStorageCapacityIsolation: true,

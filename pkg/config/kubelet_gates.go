@@ -9,6 +9,9 @@ import (
 const (
 	gateMemoryQoS = "MemoryQoS"
 	gateCFSPeriod = "CustomCPUCFSQuotaPeriod"
+	// The gates of options of the CPU policy.
+	gateAlphaOptions = "CPUManagerPolicyAlphaOptions"
+	gateBetaOptions  = "CPUManagerPolicyBetaOptions"
 )
 
 // refusedGates refuses feature gates that disable a feature of the server or of pods which
@@ -49,13 +52,14 @@ func periodGate(l leaf, all map[string]leaf) string {
 // ignoredGates names the feature gates that ask for something else than nodectl does.
 func ignoredGates(l leaf) string {
 	always := []string{
+		"CPUManagerPolicyOptions", "DisableCPUQuotaWithExclusiveCPUs", "TopologyManagerPolicyOptions",
 		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers",
 		"NodeDeclaredFeatures", "NodeSwap", "PodLevelResources",
 	}
+	honoured := []string{gateMemoryQoS, gateCFSPeriod, gateAlphaOptions, gateBetaOptions}
 	var ignored []string
 	for _, name := range slices.Sorted(maps.Keys(l.pairs)) {
-		known := name == gateMemoryQoS || name == gateCFSPeriod
-		if !known && (l.gate(name) != "true" || !slices.Contains(always, name)) {
+		if !slices.Contains(honoured, name) && (l.gate(name) != "true" || !slices.Contains(always, name)) {
 			ignored = append(ignored, name)
 		}
 	}

@@ -67,6 +67,8 @@ func kindsOf(typ reflect.Type) (kinds []fieldKind, zero bool) {
 		return []fieldKind{ofTaints}, false
 	case reflect.TypeFor[[]kubelet.ShutdownGracePeriodByPodPriority]():
 		return []fieldKind{ofPriorities}, false
+	case reflect.TypeFor[[]kubelet.MemoryReservation]():
+		return []fieldKind{ofReservations}, false
 	case reflect.TypeFor[map[string]string]():
 		return []fieldKind{ofStringMap}, false
 	case reflect.TypeFor[map[string]bool]():
@@ -322,6 +324,14 @@ func TestC_1_44_1_WhatFieldsBecome(t *testing.T) {
 		{"featureGates: {MemoryQoS: true}\nmemoryThrottlingFactor: 0.8\nmemoryReservationPolicy: TieredReservation", map[string]any{
 			"memory-qos": "true", "memory-throttling-factor": "0.8", "memory-reservation-policy": "TieredReservation"}},
 		{"enforceNodeAllocatable: [pods, kube-reserved]\nkubeReservedCgroup: /kube", map[string]any{"enforce-node-allocatable": []string{"pods", "kube-reserved"}, "kube-reserved-cgroup": "/kube"}},
+		{"cpuManagerPolicy: static\ncpuManagerPolicyOptions: {full-pcpus-only: 'true'}\nreservedSystemCPUs: 0-1", map[string]any{
+			"cpu-manager-policy": "static", "cpu-manager-policy-options": []string{"full-pcpus-only=true"}, "reserved-cpus": "0-1"}},
+		{"memoryManagerPolicy: Static\nreservedMemory: [{numaNode: 0, limits: {memory: 1Gi, hugepages-2Mi: 2Mi}}, {numaNode: 1, limits: {memory: 2Gi}}]", map[string]any{
+			"memory-manager-policy": "Static", "reserved-memory": []string{"0:hugepages-2Mi=2Mi,memory=1Gi", "1:memory=2Gi"}}},
+		{"topologyManagerPolicy: restricted\ntopologyManagerScope: pod\ntopologyManagerPolicyOptions: {prefer-closest-numa-nodes: 'true'}", map[string]any{
+			"topology-manager-policy": "restricted", "topology-manager-scope": "pod", "topology-manager-policy-options": []string{"prefer-closest-numa-nodes=true"}}},
+		{"cpuManagerPolicyOptions: {align-by-socket: 'true'}\nfeatureGates: {CPUManagerPolicyAlphaOptions: true}\ncpuManagerReconcilePeriod: 5s", map[string]any{
+			"cpu-manager-policy-options": []string{"align-by-socket=true"}}},
 		{"enforceNodeAllocatable: []", map[string]any{"enforce-node-allocatable": []string{}}},
 		{"failSwapOn: yes", map[string]any{"fail-swap-on": "true"}},
 	} {
@@ -399,6 +409,14 @@ func TestWhatWeakensIsRefused(t *testing.T) {
 	if _, err := ReadKubelet([]Document{{"/k", []byte(head + "featureGates: {CustomCPUCFSQuotaPeriod: false}\ncpuCFSQuotaPeriod: 5ms")}}, nil); err == nil ||
 		err.Error() != "/k:4: cpuCFSQuotaPeriod: needs the feature gate CustomCPUCFSQuotaPeriod" {
 		t.Error(err)
+	}
+	for text, want := range map[string]string{
+		"cpuManagerPolicyOptions: {align-by-socket: 'true'}":                                                                 "/k:3: cpuManagerPolicyOptions: align-by-socket needs the feature gate CPUManagerPolicyAlphaOptions",
+		"cpuManagerPolicyOptions: {distribute-cpus-across-numa: 'true'}\nfeatureGates: {CPUManagerPolicyBetaOptions: false}": "/k:3: cpuManagerPolicyOptions: distribute-cpus-across-numa needs the feature gate CPUManagerPolicyBetaOptions",
+	} {
+		if _, err := ReadKubelet([]Document{{"/k", []byte(head + text)}}, nil); err == nil || err.Error() != want {
+			t.Errorf("%s: %v", text, err)
+		}
 	}
 	l := readKubelet(t, nil, "readOnlyPort: 0\nauthorization: {mode: Webhook}\ntlsMinVersion: VersionTLS12\nrunOnce: false")
 	if diff := cmp.Diff(map[string]any{"tls-min-version": "VersionTLS12"}, l.Values); diff != "" || len(l.Ignored) > 0 {

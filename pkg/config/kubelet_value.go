@@ -18,20 +18,21 @@ import (
 type fieldKind int
 
 const (
-	ofString     fieldKind = iota
-	ofPath                 // a text; relative to its file
-	ofBool                 // true or false
-	ofNumber               // a whole number
-	ofFraction             // any number
-	ofDuration             // a duration, as 5m
-	ofStrings              // a list of texts
-	ofNumbers              // a list of whole numbers
-	ofStringMap            // texts by name
-	ofBoolMap              // booleans by name
-	ofListMap              // lists of texts by name
-	ofTaints               // taints as objects
-	ofPriorities           // seconds by priority, as objects
-	ofAny                  // any value: it only counts whether it is set
+	ofString       fieldKind = iota
+	ofPath                   // a text; relative to its file
+	ofBool                   // true or false
+	ofNumber                 // a whole number
+	ofFraction               // any number
+	ofDuration               // a duration, as 5m
+	ofStrings                // a list of texts
+	ofNumbers                // a list of whole numbers
+	ofStringMap              // texts by name
+	ofBoolMap                // booleans by name
+	ofListMap                // lists of texts by name
+	ofTaints                 // taints as objects
+	ofPriorities             // seconds by priority, as objects
+	ofReservations           // memory by NUMA node, as objects
+	ofAny                    // any value: it only counts whether it is set
 )
 
 // zeros returns the values that mean "not set" for a type that cannot distinguish them.
@@ -42,7 +43,7 @@ func (k fieldKind) zeros() []string {
 		return []string{"0"}
 	case ofDuration:
 		return []string{"0s"}
-	case ofStrings, ofNumbers, ofTaints, ofPriorities:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations:
 		return nil
 	}
 	return []string{""}
@@ -51,7 +52,7 @@ func (k fieldKind) zeros() []string {
 // read returns the value of n: texts, or pairs of a map.
 func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	switch k {
-	case ofStrings, ofNumbers, ofTaints, ofPriorities:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations:
 		if n.Kind != yaml.SequenceNode {
 			return nil, nil, errors.New("takes a list")
 		}
@@ -115,6 +116,15 @@ func (k fieldKind) item(n *yaml.Node) (string, error) {
 			return "", errors.New("is not a priority with shutdownGracePeriodSeconds")
 		}
 		return fmt.Sprintf("%d=%ds", p.Priority, p.Seconds), nil
+	case ofReservations:
+		var r struct {
+			Node   int32 `yaml:"numaNode"`
+			Limits map[string]string
+		}
+		if err := n.Decode(&r); err != nil || n.Kind != yaml.MappingNode {
+			return "", errors.New("is not a reservation with numaNode and limits")
+		}
+		return memoryText(r.Node, r.Limits)
 	}
 	return ofString.scalar(n)
 }
@@ -188,7 +198,7 @@ func (row kubeletRow) value(l leaf, all map[string]leaf) any {
 			return filepath.Join(filepath.Dir(l.file), p)
 		}
 		return l.text()
-	case ofStrings, ofNumbers, ofTaints, ofPriorities:
+	case ofStrings, ofNumbers, ofTaints, ofPriorities, ofReservations:
 		return slices.Clone(l.texts)
 	case ofStringMap:
 		return joined(l.pairs, "=")

@@ -26,10 +26,12 @@ func (c Config) Taints() []v1.Taint {
 	return all
 }
 
-// Reserved returns SystemReserved and KubeReserved. Check has accepted both.
+// Reserved returns SystemReserved and KubeReserved. Check has accepted both. ReservedCPUs replace
+// their CPU.
 func (c Config) Reserved() (system, kube v1.ResourceList) {
 	system, _ = reserved(c.SystemReserved)
 	kube, _ = reserved(c.KubeReserved)
+	c.withReservedCPUs(system, kube)
 	return system, kube
 }
 

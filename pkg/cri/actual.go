@@ -110,6 +110,7 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		StartedAt:   timeOf(s.GetStartedAt()),
 		LogPath:     s.GetLogPath(),
 		Resources:   notes[pod.AnnotationResources],
+		Placement:   notes[pod.AnnotationPlacement],
 		PreStop:     preStopOf(notes),
 		StopSignal:  signalName(s.GetStopSignal()),
 	}

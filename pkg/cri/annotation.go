@@ -30,6 +30,9 @@ func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]strin
 		pod.AnnotationCrashStreak:       strconv.Itoa(q.Streak),
 		pod.AnnotationResources:         q.Want.Resources(c.Name),
 	}
+	if text := q.Placement().String(); text != "" {
+		notes[pod.AnnotationPlacement] = text
+	}
 	if grace := q.Want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
 	}

@@ -230,6 +230,9 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 			SecurityContext: security,
 		},
 	}
+	if res := config.Linux.Resources; res.CpusetCpus == "" {
+		res.CpusetCpus = q.Placement().Shared
+	}
 	config.Labels[pod.LabelContainerName] = c.Name
 	if r.cfg.PodLogsDir != "" {
 		config.LogPath = path.Join(c.Name, strconv.Itoa(int(q.Attempt))+".log")

@@ -35,7 +35,16 @@ func (r *Runtime) resources(want *pod.Spec, c *v1.Container) *runtimeapi.LinuxCo
 	if m.enforce.Cluster && !want.Origin.FromAPI() {
 		m.enforce.LimitedSwap = false // a static pod of a cluster's node is critical (C-1.41.9)
 	}
-	return m.resources(want.Pod, c)
+	res := m.resources(want.Pod, c)
+	placed := want.Placed[c.Name]
+	if placed.CPUs != "" {
+		res.CpusetCpus = placed.CPUs
+		if res.CpuQuota > 0 { // it has all of their time (C-1.46.6)
+			res.CpuQuota = unlimited
+		}
+	}
+	res.CpusetMems = placed.Mems()
+	return res
 }
 
 // resources are the limits the kernel enforces on one container, as the kubelet sends them.

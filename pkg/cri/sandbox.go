@@ -111,6 +111,9 @@ func (r *Runtime) sandboxConfig(q pod.SandboxRequest) (*runtimeapi.PodSandboxCon
 		return nil, err
 	}
 	overhead, resources := r.machine.sandboxResources(want.Pod)
+	if want.HasOwnCPUs() && resources.CpuQuota > 0 {
+		resources.CpuQuota = unlimited
+	}
 	return &runtimeapi.PodSandboxConfig{
 		Metadata: &runtimeapi.PodSandboxMetadata{
 			Name: want.Name, Namespace: want.Namespace, Uid: want.UID(), Attempt: q.Attempt,

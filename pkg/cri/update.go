@@ -40,6 +40,13 @@ func (r *Runtime) UpdateContainer(ctx context.Context, id string, want *pod.Spec
 	return err
 }
 
+// UpdateCPUs moves the running container to these CPUs, and changes nothing else of it.
+func (r *Runtime) UpdateCPUs(ctx context.Context, id, cpus string) error {
+	_, err := act(ctx, r, "UpdateContainerResources", r.cfg.Timeouts.Call, r.rt.UpdateContainerResources,
+		&runtimeapi.UpdateContainerResourcesRequest{ContainerId: id, Linux: &runtimeapi.LinuxContainerResources{CpusetCpus: cpus}})
+	return err
+}
+
 // fits returns an error if the container's usage has reached limit. If the runtime does not
 // report the usage, the kernel decides.
 func (r *Runtime) fits(ctx context.Context, id string, limit int64) error {

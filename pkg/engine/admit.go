@@ -111,6 +111,9 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 				node.UIDs[was.UID()] = e.key
 			}
 			edits.Accept(e.want, was)
+			if plan.Replaces(was, e.want) {
+				e.place(node.CPUs, e.want.UID())
+			}
 			counted[i], e.allocated = e.want, e.want
 		}
 		if e.resize != resize || e.refused != refused {
@@ -191,8 +194,15 @@ func (e *entry) schedulerIgnores() bool {
 // the pods that take room, ports or UIDs, of the node's pressures, of its halt. Each call judges
 // the refused pods again, except those that were refused finally.
 func (l *loop) admit(ctx context.Context) {
-	var want, counted, waiting []*pod.Spec
 	node := l.node()
+	node.CPUs = l.cpuState()
+	l.admitBeside(ctx, node)
+	l.noteCPUs(node.CPUs)
+}
+
+// admitBeside is admit on a node, to whose CPUs it adds what it gives to the pods.
+func (l *loop) admitBeside(ctx context.Context, node plan.Node) {
+	var want, counted, waiting []*pod.Spec
 	node.UIDs, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)
 	for _, e := range l.sorted() {
 		for _, uid := range e.holds {
@@ -240,6 +250,7 @@ func (l *loop) admit(ctx context.Context) {
 	for _, spec := range ok {
 		e := l.pods[spec.Key]
 		e.admitted, e.ended, e.refused, e.allocated, e.resize = true, false, refusal{}, spec, refusal{}
+		e.place(node.CPUs, spec.UID())
 		l.noteOrder(e)
 		l.queueUpdate(e, true)
 	}

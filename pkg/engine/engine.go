@@ -16,6 +16,7 @@
 //	start limiter     the start slots
 //	reporter          the statuses that a sink has not taken yet
 //	last good writer  the sets that are not on the disk yet
+//	state writer      the state files of CPUs and memory, if a policy gives containers any
 //	runtime check     the last answer of the runtime
 //	jobs of the loop  one round each: a census, the rotation of logs, the measurement of
 //	                  volumes, the sweep
@@ -36,6 +37,7 @@
 //	prober's statuses
 //	          0  prober → sync loop, in a select that also receives targets
 //	targets   0  sync loop → prober; the prober is always in its select
+//	files     1  sync loop → state writer; full: the older files are replaced
 //	queue     1  podconfig's goroutine → last good writer; full: taken back and merged
 //	reporter's statuses
 //	          1  sync loop → reporter; full: merged with the batch waiting
@@ -71,6 +73,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/activity"
 	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -111,6 +114,10 @@ type Config struct {
 	Before map[pod.Key]v1.PodStatus
 
 	Node plan.Node
+	// CPUs gives containers CPUs and memory for themselves; nil: no policy does.
+	CPUs *cpuset.Allocator
+	// SaveCPUs writes the state files (cpuset.State.Files); nil: they are not written.
+	SaveCPUs func(files map[string][]byte) error
 	// NodeSeen returns the labels and taints of this node's object at an API server; ok
 	// is false before it was seen. nil: there is none.
 	NodeSeen func() (labels map[string]string, taints []v1.Taint, ok bool)
@@ -268,6 +275,10 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	wg.Go(func() { l.prober.Run(ctx) })
 	wg.Go(func() { l.env.starts.Run(ctx) })
 	// The reporter outlives the loop: the loop's last reports still reach the sinks.
+	if w := l.view.cpus.writer; w != nil {
+		wg.Go(w.run)
+		defer w.close()
+	}
 	reported := make(chan struct{})
 	wg.Go(func() { defer close(reported); l.out.reporter.run() })
 	err := l.run(ctx, &wg)

@@ -118,6 +118,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		s.revived = of != nil && of.Over
 		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !s.revived
 		s.Running = c.err != nil // a pod that could not be read may run
+		s.placed = recordedPlaced(r.Want)
 		if s.Spec = r.Want; r.Want != nil {
 			s.Layer = r.Want.Origin.Layer()
 		}
@@ -130,12 +131,17 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 			s.Layer = a.Sandbox.Layer
 		}
 		l.note(a.Key, s)
+		if o, known := l.orphans[a.Key]; known {
+			o.notePlaced(a)
+			l.orphans[a.Key] = o
+		}
 	}
 	if c.err == nil {
 		l.forgetForeign(c)
 	}
 	if !l.start.adopted() {
 		l.start.adopt(c)
+		l.logUnplaced(c.pods)
 		for key, uid := range l.mode.down {
 			l.note(key, orphan{uid: uid})
 		}
@@ -159,7 +165,7 @@ func (l *loop) note(key pod.Key, s orphan) {
 		l.orphans[key] = old
 		return
 	case known:
-		s.uid, s.Spec, s.Ended = cmp.Or(old.uid, s.uid), old.Spec, old.Ended
+		s.uid, s.Spec, s.Ended, s.placed = cmp.Or(old.uid, s.uid), old.Spec, old.Ended, old.placed
 	}
 	s.first = !l.start.dispatching()
 	l.orphans[key] = s
@@ -256,6 +262,7 @@ func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
 	delete(l.orphans, key)
 	e := l.entry(key)
 	e.admitted, e.uid, e.lastWant = true, s.uid, s.Spec
+	e.placed, e.runsOn = s.placed, s.runsOn
 	e.hold(s.uids()...)
 	l.noteOrder(e)
 	l.queueUpdate(e, true)

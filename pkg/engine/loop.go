@@ -130,6 +130,9 @@ type admission struct {
 	holds      []string  // UIDs under which instances of it may exist, beside that of allocated
 	resize     refusal   // why the resources that want requests are not allocated
 	allocation allocation
+	placed     *placed           // what its containers have for themselves; nil: nothing
+	runsOn     map[string]string // the CPUs of their own on which they run now, by container
+	shown      placedSpec
 }
 
 // link connects an entry to its worker.
@@ -150,6 +153,8 @@ type orphan struct {
 	seen  bool   // judged and logged
 	// revived says that it was evicted and that another instance is due: admission judges it.
 	revived bool
+	placed  *placed           // what its containers have for themselves; nil: nothing
+	runsOn  map[string]string // see admission.runsOn
 }
 
 // uids returns the UIDs of the pod's instances: of the recorded one, and of the one that the
@@ -180,6 +185,7 @@ func (e *Engine) newLoop(serves bool) *loop {
 		order: podOrder{dependents: make(map[pod.Key][]*entry)},
 		view:  nodeView{halting: halting{of: e.cfg.Halted}, pressure: pressures{evicted: make(map[pod.Key]bool)}},
 	}
+	l.view.cpus.writer = newStateWriter(e.cfg)
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
 	l.prober = prober.New(notedProbes{e.cfg.Prober}, e.log, func(t prober.Target, reason, message string) {
@@ -309,6 +315,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
 		// recorded and the desired UID is another one, admission judges the pod.
 		e.admitted, e.allocated = onNode && !o.revived && (o.Spec != nil || o.Is(want)), o.Spec
+		e.placed, e.runsOn = o.placed, o.runsOn
 		e.hold(o.uids()...)
 		terminated = o.Terminated() && o.Is(want)
 	}
@@ -323,7 +330,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		if was := e.counted(); was != nil {
 			e.hold(was.UID())
 		}
-		e.admitted, e.ended = false, false // admission decides
+		e.admitted, e.ended, e.placed = false, false, nil // admission decides
 		e.refused.final = false
 	}
 	l.forgetOrder(e)

@@ -15,6 +15,7 @@ type nodeView struct {
 	pending bool // a pod waits until the Node object is known
 	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
 	halting halting
+	cpus    cpuView
 }
 
 // node returns the node as admission sees it. If there is an API server, labels and taints are

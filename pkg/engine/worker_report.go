@@ -42,6 +42,8 @@ type report struct {
 	eviction *pod.Eviction // of this instance; nil: it was not evicted
 	holds    []string      // UIDs under which the runtime or the disk has something of the pod
 	logs     []logFile     // of the containers that run
+	// runsOn are the CPUs of their own on which containers run, by container.
+	runsOn map[string]string
 }
 
 // reportMetadata is what sinks get beside a status, see pod.StatusReport.
@@ -85,6 +87,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		}
 	}
 	r.holds = w.holds(v.Have)
+	_, r.runsOn = placementsOf(v.Have)
 	spec := w.update.requested
 	if spec == nil {
 		spec = v.Record.Want

@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// Actor changes the runtime. It has ten methods, each one CRI call or a fixed pair. Every
+// Actor changes the runtime. It has eleven methods, each one CRI call or a fixed pair. Every
 // call has its own deadline and is safe to repeat. A failure to make something is a
 // *pod.StartError; stopping or removing what does not exist is success.
 type Actor interface {
@@ -33,6 +33,9 @@ type Actor interface {
 	// UpdateContainer gives the running container the resources that want names
 	// for it (C-1.34).
 	UpdateContainer(ctx context.Context, id string, want *pod.Spec, container string) error
+	// UpdateCPUs moves the running container to these CPUs ("0-3,8"), and changes nothing else of
+	// it.
+	UpdateCPUs(ctx context.Context, id, cpus string) error
 	// ReopenLog has the runtime write to a new file in the place of the container's log.
 	ReopenLog(ctx context.Context, id string) error
 }

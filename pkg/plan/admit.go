@@ -8,6 +8,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -46,6 +47,9 @@ type Node struct {
 	// assigns pods to this node: then static pods are admitted under pressure (C-1.35.8).
 	Pressure  []v1.NodeConditionType
 	InCluster bool
+	// CPUs is what the containers of the admitted pods have for themselves; nil: no container has
+	// anything. Admit and Edits.Accept add what they give to further pods.
+	CPUs *cpuset.State
 }
 
 // Halted says why a node starts no pods: a reason, and a message for a person.
@@ -82,6 +86,9 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 	now := newAdmission(node, admitted)
 	later := now // the node without the terminating pods
 	if len(node.Terminating) > 0 {
+		if node.CPUs != nil {
+			node.CPUs = node.CPUs.Without(terminating(admitted, node.Terminating))
+		}
 		later = newAdmission(node, slices.DeleteFunc(slices.Clone(admitted), func(s *pod.Spec) bool { return node.Terminating[s.Key] }))
 	}
 	want = slices.Clone(want)
@@ -104,12 +111,14 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 			}
 		}
 		if reason == "" {
+			now.place(spec)
 			now.add(spec)
 			ok = append(ok, spec)
 		} else {
 			refused = append(refused, refusal(spec, reason, detail, final))
 		}
 		if later != now && !final && (reason == "" || spec.Origin.FromAPI()) {
+			later.place(spec)
 			later.add(spec) // it is admitted, or waits for the terminating pods
 		}
 	}
@@ -300,7 +309,7 @@ func (a *admission) discount(spec *pod.Spec) {
 // judge two pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
-		a.duplicate, a.pressure, a.sysctls, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
+		a.duplicate, a.pressure, a.sysctls, a.placeable, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
 	} {
 		if reason, detail = rule(spec); reason != "" {
 			return reason, detail

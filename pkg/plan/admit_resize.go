@@ -30,8 +30,14 @@ func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	return refusal(updated, reason, detail, reason != "" && updated.Origin.FromAPI()), reason != ""
 }
 
-// Accept replaces current by updated among the admitted pods.
+// Accept replaces current by updated among the admitted pods. If the edit needs a new instance,
+// that gets CPUs and memory for itself; else the pod keeps what it has.
 func (e *Edits) Accept(updated, current *pod.Spec) {
+	if Replaces(current, updated) {
+		e.a.exclude(current)
+		e.a.place(updated)
+		e.a.include()
+	}
 	e.a.remove(current)
 	e.a.add(updated)
 }
@@ -41,6 +47,11 @@ func (e *Edits) Accept(updated, current *pod.Spec) {
 // the same, always fits.
 func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 	a := e.a
+	if a.node.CPUs != nil {
+		if message := a.node.CPUs.Infeasible(current.Pod, updated.Pod); message != "" {
+			return infeasible, message
+		}
+	}
 	a.exclude(current)
 	defer a.include()
 	asked, has := a.requests(updated.Pod), a.requests(current.Pod)

@@ -140,12 +140,15 @@ func (w *world) do(s Step) {
 		c.State, c.StartedAt = pod.StateRunning, w.v.Now
 		have.Containers[s.Container] = c
 		w.v.Health.Started[s.Container] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
-	case RunHook, UpdateContainer:
+	case RunHook, UpdateContainer, UpdateCPUs:
 		id := cmp.Or(s.ID, have.Containers[s.Container].ID)
 		notes := w.v.Record.ContainerNotes[id]
-		if s.Action == RunHook {
+		switch s.Action {
+		case RunHook:
 			notes.PostStart = ""
-		} else {
+		case UpdateCPUs:
+			notes.SharedCPUs = w.v.SharedCPUs
+		default:
 			notes.Resources = w.v.Want.Resources(s.Container)
 		}
 		w.v.Record.ContainerNotes[id] = notes

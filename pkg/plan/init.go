@@ -70,7 +70,8 @@ func (s *planner) initContainers() (initialised bool) {
 func (s *planner) initTurn(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
-		s.resize(c)
+		s.move(c)
+		s.resize(c) // it may restart the container
 		s.waitFor(fmt.Sprintf("init container %s is running", c.Name))
 	case c.State == pod.StateCreated:
 		s.startCreated(c)

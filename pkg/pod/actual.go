@@ -30,6 +30,7 @@ const (
 	AnnotationLayer       = "nodectl.dev/layer"        // Origin.Layer() at creation
 	AnnotationCrashStreak = "nodectl.dev/crash-streak" // crashes in a row before this container, decimal
 	AnnotationResources   = "nodectl.dev/resources"    // Spec.Resources the container was made with
+	AnnotationPlacement   = "nodectl.dev/placement"    // JSON of the Placement the container was made with
 
 	AnnotationTerminationPolicy = "io.kubernetes.container.terminationMessagePolicy"
 	AnnotationPreStop           = "io.kubernetes.container.preStopHandler" // JSON of a v1.LifecycleHandler
@@ -114,6 +115,8 @@ type Container struct {
 	LogPath         string // on the node, absolute; "" when it has none
 	// Resources is AnnotationResources: those it was created with.
 	Resources string
+	// Placement is AnnotationPlacement, see ParsePlacement.
+	Placement string
 	// StopSignal is the signal that ends it, as the API writes it; "" is unknown.
 	StopSignal string
 	// User is the user of its first process; nil where the runtime does not report it.
@@ -204,6 +207,8 @@ type CreateRequest struct {
 	Attempt   uint32 // the restart count
 	Streak    int    // crashes in a row before this container
 	Place     Place
+	// SharedCPUs are the CPUs of a container that has none for itself, "" for all.
+	SharedCPUs string
 	// Env is the whole environment with all values (Environment), Mounts are all mounts
 	// except that of the termination message.
 	Env    []v1.EnvVar

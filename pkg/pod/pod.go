@@ -88,6 +88,9 @@ type Spec struct {
 	// DependsOn is the conditions for the start of this pod, from annotation
 	// AnnotationDependsOn; the pods it names stop after it.
 	DependsOn []Dependency
+	// Placed is what containers have for themselves, by name. Admission decides it; no source
+	// sets it, and no hash covers it.
+	Placed map[string]Placement
 }
 
 // AnnotationDependsOn orders pods of one namespace: a comma-separated list of

@@ -60,6 +60,8 @@ type storedNotes struct {
 	Killed    string `json:"killed,omitempty"`
 	Grace     *int64 `json:"grace,omitempty"`
 	Resources string `json:"resources,omitempty"`
+
+	SharedCPUs string `json:"sharedCPUs,omitempty"`
 }
 
 type storedDependency struct {
@@ -79,6 +81,8 @@ type storedSpec struct {
 	Earlier   map[string]string  `json:"earlierHashes,omitempty"`
 	DependsOn []storedDependency `json:"dependsOn,omitempty"`
 	Data      *storedData        `json:"data,omitempty"`
+
+	Placed map[string]pod.Placement `json:"placed,omitempty"`
 }
 
 // storedData identifies the objects that a pod was bound to, without their contents: these
@@ -145,7 +149,7 @@ func encode(r pod.Record) ([]byte, error) {
 func storeSpec(w *pod.Spec) *storedSpec {
 	s := &storedSpec{
 		Namespace: w.Namespace, Name: w.Name, Origin: storedOrigin(w.Origin), Pod: w.Pod,
-		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier,
+		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier, Placed: w.Placed,
 	}
 	for _, d := range w.DependsOn {
 		s.DependsOn = append(s.DependsOn, storedDependency(d))
@@ -163,7 +167,7 @@ func storeSpec(w *pod.Spec) *storedSpec {
 func (w *storedSpec) spec() *pod.Spec {
 	s := &pod.Spec{
 		Key: pod.Key{Namespace: w.Namespace, Name: w.Name}, Origin: pod.Origin(w.Origin), Pod: w.Pod,
-		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier,
+		Hash: w.Hash, SandboxHash: w.SandboxHash, ContainerHashes: w.ContainerHashes, Earlier: w.Earlier, Placed: w.Placed,
 	}
 	// An older nodectl wrote lists without a limit. Entries over the limit are dropped, and
 	// not the pod: it stops after fewer pods.

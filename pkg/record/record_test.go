@@ -59,6 +59,7 @@ func sample() pod.Record {
 			Hash:            "v1-aa",
 			SandboxHash:     "v1-bb",
 			ContainerHashes: map[string]string{"c": "v1-cc", "init": "v1-dd"},
+			Placed:          map[string]pod.Placement{"c": {CPUs: "2-3", Memory: []pod.Block{{NUMAAffinity: []int{0}, Type: v1.ResourceMemory, Size: 1 << 20}}}},
 			Earlier:         map[string]string{"c": "v1-ee"},
 			DependsOn:       []pod.Dependency{{Name: "db", Until: pod.Ready}},
 			Pod:             samplePod(key),

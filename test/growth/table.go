@@ -60,6 +60,8 @@ var Table = []Row{
 	{Root, "sources/<layer>/<file>.json", "the last good set of a manifest file", "one for each file, and a header", "when the file is gone", 0, 0},
 	{Root, "sources/<layer>/<file>.json.corrupt-<time>", "a damaged set, for a person", "for each source, those of one start, and 9 before", "the next start that finds one", 0, 0},
 	{Root, "images-used.json", "when images were in use", "one entry for each image", "when the image is gone", 1, mib},
+	{Root, "cpu_manager_state", "the CPUs that containers have for themselves", "one entry for each container", "when the container's pod is gone", 1, mib},
+	{Root, "memory_manager_state", "the memory that containers have for themselves", "one entry for each container", "when the container's pod is gone", 1, mib},
 	{Root, "images-imported.json", "image archives that were imported", "one entry for each archive", "when the archive is gone", 1, mib},
 	{Root, "image_manager/pulling/<image>.json", "image pulls that run", "one for each image that is being pulled, or whose pull has an unknown outcome, also on runtimes that were used before", "the end of the pull; if that is unknown, the next pull by the same runtime", 0, 4 * kib},
 	{Root, "image_manager/pulled/<image>.json", "which pull secrets have pulled an image", "100 secrets for each image, also of runtimes that were used before", "with the image, when no runtime may have it; image garbage collection, every 5 minutes, if another program has removed that", 0, mib},

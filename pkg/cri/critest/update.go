@@ -35,6 +35,14 @@ func (rt *Runtime) UpdateContainerResources(_ context.Context, q *runtimeapi.Upd
 			*n.to = n.from
 		}
 	}
+	for _, set := range []struct {
+		to   *string
+		from string
+	}{{&now.CpusetCpus, next.GetCpusetCpus()}, {&now.CpusetMems, next.GetCpusetMems()}} {
+		if set.from != "" {
+			*set.to = set.from
+		}
+	}
 	c.resources = now
 	return &runtimeapi.UpdateContainerResourcesResponse{}, nil
 }

@@ -1,0 +1,197 @@
+package cpuset
+
+import (
+	"fmt"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/cpuset"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// exclusive returns how many CPUs a container has for itself: all that it requests, if its pod is
+// Guaranteed and they are whole (C-1.46.1). A pod with resources of its own has none.
+func exclusive(p *v1.Pod, c *v1.Container) int {
+	if podLevel(p) || pod.QOS(&p.Spec) != v1.PodQOSGuaranteed {
+		return 0
+	}
+	q := request(c, v1.ResourceCPU)
+	if q.Value()*1000 != q.MilliValue() {
+		return 0
+	}
+	return int(q.Value())
+}
+
+// podLevel reports whether the pod as a whole has resources.
+func podLevel(p *v1.Pod) bool {
+	r := p.Spec.Resources
+	return r != nil && len(r.Requests)+len(r.Limits) > 0
+}
+
+// exclusiveOfPod returns how many CPUs a pod needs at most at one time.
+func exclusiveOfPod(p *v1.Pod) int {
+	init, sidecars, regular := 0, 0, 0
+	for i := range p.Spec.InitContainers {
+		c := &p.Spec.InitContainers[i]
+		if n := exclusive(p, c); pod.Restartable(c) {
+			sidecars += n
+		} else {
+			init = max(init, sidecars+n)
+		}
+	}
+	for i := range p.Spec.Containers {
+		regular += exclusive(p, &p.Spec.Containers[i])
+	}
+	return max(init, regular+sidecars)
+}
+
+// allocateCPUs gives a container its CPUs, those of nodes first. reuse holds those of the pod's
+// init containers, which have exited by then.
+func (s *State) allocateCPUs(uid string, p *v1.Pod, c *v1.Container, at hint, reuse *Set) error {
+	a := s.of
+	n := exclusive(p, c)
+	if !a.static || n == 0 {
+		return nil
+	}
+	set, has := s.cpus[uid][c.Name]
+	if !has {
+		if err := s.checkCores(n); err != nil {
+			return err
+		}
+		free := s.shared.Difference(a.reserved).Union(*reuse)
+		got := cpuset.New()
+		if !at.any && at.nodes != 0 {
+			aligned := a.aligned(at.nodes, free)
+			var err error
+			if got, err = a.take(aligned, min(n, aligned.Size())); err != nil {
+				return err
+			}
+		}
+		rest, err := a.take(free.Difference(got), n-got.Size())
+		if err != nil {
+			return err
+		}
+		set = got.Union(rest)
+		s.setCPUs(uid, c.Name, set)
+	}
+	if isInit(p, c) && !pod.Restartable(c) {
+		*reuse = reuse.Union(set)
+	} else {
+		*reuse = reuse.Difference(set)
+	}
+	return nil
+}
+
+// checkCores returns why a container cannot have n CPUs in whole cores, if the option asks for
+// that.
+func (s *State) checkCores(n int) error {
+	each := s.of.cpus.each(coreOf)
+	switch free := s.shared.Difference(s.of.reservedCores).Size(); {
+	case !s.of.fullCores:
+		return nil
+	case n%each != 0:
+		return &Rejection{reasonSMT, fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", n, each)}
+	case n > free:
+		return &Rejection{reasonSMT, fmt.Sprintf("SMT Alignment Error: not enough free physical CPUs: available physical CPUs = %d, requested CPUs = %d, CPUs per core = %d", free, n, each)}
+	}
+	return nil
+}
+
+// aligned returns the free CPUs of NUMA nodes or, with the option for it, of their sockets.
+func (a *Allocator) aligned(nodes mask, free Set) Set {
+	if a.bySocket {
+		sockets := cpuset.New()
+		for _, id := range nodes.ids() {
+			sockets = sockets.Union(a.cpus.within(socketOf, nodeOf, id))
+		}
+		return free.Intersection(a.cpus.in(socketOf, sockets.List()...))
+	}
+	return free.Intersection(a.cpus.in(nodeOf, nodes.ids()...))
+}
+
+// cpuHints returns the sets of NUMA nodes on which a container can have its CPUs.
+func (s *State) cpuHints(uid string, p *v1.Pod, c *v1.Container, reuse Set) hints {
+	n := exclusive(p, c)
+	if !s.of.static || n == 0 {
+		return nil
+	}
+	if has, ok := s.cpus[uid][c.Name]; ok {
+		if has.Size() != n {
+			return hints{string(v1.ResourceCPU): nil}
+		}
+		return hints{string(v1.ResourceCPU): s.of.cpuMasks(has, cpuset.New(), n)}
+	}
+	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.shared.Difference(s.of.reserved), reuse, n)}
+}
+
+// cpuHintsOfPod returns the sets of NUMA nodes on which the whole pod can have its CPUs.
+func (s *State) cpuHintsOfPod(uid string, p *v1.Pod) hints {
+	n := exclusiveOfPod(p)
+	if !s.of.static || n == 0 {
+		return nil
+	}
+	has := cpuset.New()
+	for _, c := range containers(p) {
+		if set, ok := s.cpus[uid][c.Name]; ok {
+			if set.Size() != exclusive(p, c) {
+				return hints{string(v1.ResourceCPU): nil}
+			}
+			has = has.Union(set)
+		}
+	}
+	if has.Size() == n {
+		return hints{string(v1.ResourceCPU): s.of.cpuMasks(has, cpuset.New(), n)}
+	}
+	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.shared.Difference(s.of.reserved), has, n)}
+}
+
+// cpuMasks returns a hint for each set of NUMA nodes that has n CPUs, all of reuse among them. The
+// smallest sets that would have them on an empty machine are preferred.
+func (a *Allocator) cpuMasks(free, reuse Set, n int) []hint {
+	nodes := a.cpus.parts(nodeOf).List()
+	all, has := map[int]int{}, map[int]int{}
+	var needed mask
+	for _, c := range a.cpus {
+		all[c.Node]++
+	}
+	for _, id := range free.UnsortedList() {
+		if c, ok := a.cpus[id]; ok {
+			has[c.Node]++
+		}
+	}
+	for _, id := range reuse.UnsortedList() {
+		needed |= maskOf(a.cpus[id].Node)
+	}
+	least := len(nodes)
+	out := []hint{}
+	masks(nodes, func(m mask) {
+		total, matching := 0, reuse.Size()
+		for _, id := range m.ids() {
+			total += all[id]
+			matching += has[id]
+		}
+		if total >= n {
+			least = min(least, m.count())
+		}
+		if needed&^m == 0 && matching >= n {
+			out = append(out, hint{nodes: m})
+		}
+	})
+	for i, h := range out {
+		out[i].preferred = h.nodes.count() == least || a.bySocket && a.socketAligned(h.nodes, least)
+	}
+	return out
+}
+
+// socketAligned reports whether NUMA nodes are on as few sockets as so many nodes can be.
+func (a *Allocator) socketAligned(nodes mask, least int) bool {
+	each := a.cpus.parts(nodeOf).Size() / a.cpus.parts(socketOf).Size()
+	if each == 0 {
+		return false
+	}
+	sockets := cpuset.New()
+	for _, id := range nodes.ids() {
+		sockets = sockets.Union(a.cpus.within(socketOf, nodeOf, id))
+	}
+	return sockets.Size() == (least+each-1)/each
+}

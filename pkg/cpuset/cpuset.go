@@ -1,0 +1,140 @@
+// Package cpuset decides which CPUs and which memory containers get: the CPU, memory and topology
+// managers of the kubelet as a pure function of a machine description (C-1.46.1). No I/O, no clock.
+//
+// An Allocator has the machine and the policies. A State has what the containers of a node have;
+// the caller makes it from what it knows of them, and has it Admit further pods. So a container
+// that is gone cannot leak CPUs: no state outlives it.
+//
+// In three cases the results differ from the kubelet's on purpose. A core, socket or NUMA node
+// counts as free only if all of its CPUs are: on machines with cores of several kinds, the kubelet
+// compares with an average, and hands out CPUs twice. A combination of NUMA nodes that was found
+// to be the best is the one that is used: the kubelet overwrites it from four nodes on. The memory
+// of init containers stays allocated to their pod until the pod ends.
+package cpuset
+
+import (
+	"fmt"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/cpuset"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Set is a set of CPUs, or of other numbered parts of a machine.
+type Set = cpuset.CPUSet
+
+// Machine describes the CPUs and the memory of a node.
+type Machine struct {
+	CPUs  map[int]CPU // that are online
+	Nodes []Node      // NUMA nodes by ID, also those without CPUs
+}
+
+// CPU is the place of a logical CPU.
+type CPU struct {
+	Core   int // the lowest logical CPU of its core
+	Socket int
+	Node   int // NUMA node
+	Cache  int // uncore cache; the socket, where none is shared by fewer CPUs than a NUMA node has
+}
+
+// Node is a NUMA node.
+type Node struct {
+	ID        int
+	Memory    uint64                     // bytes, huge pages included
+	HugePages map[v1.ResourceName]uint64 // bytes in pages of each size
+	Distances []uint64                   // to each node, by ID
+}
+
+// parts of a machine that hold CPUs.
+func coreOf(c CPU) int   { return c.Core }
+func socketOf(c CPU) int { return c.Socket }
+func nodeOf(c CPU) int   { return c.Node }
+func cacheOf(c CPU) int  { return c.Cache }
+
+// cpus are some CPUs of a machine.
+type cpus map[int]CPU
+
+// only returns those that are in the set.
+func (c cpus) only(set Set) cpus {
+	out := make(cpus, set.Size())
+	for id, cpu := range c {
+		if set.Contains(id) {
+			out[id] = cpu
+		}
+	}
+	return out
+}
+
+// all returns the set of the CPUs.
+func (c cpus) all() Set {
+	ids := make([]int, 0, len(c))
+	for id := range c {
+		ids = append(ids, id)
+	}
+	return cpuset.New(ids...)
+}
+
+// in returns the set of those that are in one of the parts.
+func (c cpus) in(part func(CPU) int, of ...int) Set {
+	var ids []int
+	for id, cpu := range c {
+		if slices.Contains(of, part(cpu)) {
+			ids = append(ids, id)
+		}
+	}
+	return cpuset.New(ids...)
+}
+
+// parts returns the parts that hold some of the CPUs.
+func (c cpus) parts(part func(CPU) int) Set {
+	ids := make([]int, 0, len(c))
+	for _, cpu := range c {
+		ids = append(ids, part(cpu))
+	}
+	return cpuset.New(ids...)
+}
+
+// within returns the parts that hold some of the CPUs in one outer part.
+func (c cpus) within(part, outer func(CPU) int, of int) Set {
+	var ids []int
+	for _, cpu := range c {
+		if outer(cpu) == of {
+			ids = append(ids, part(cpu))
+		}
+	}
+	return cpuset.New(ids...)
+}
+
+// each returns how many CPUs a part of the machine has on average.
+func (c cpus) each(part func(CPU) int) int {
+	n := c.parts(part).Size()
+	if n == 0 {
+		return 0
+	}
+	return len(c) / n
+}
+
+// Block is memory of one kind that a container has.
+type Block = pod.Block
+
+// Rejection is why a pod is not admitted. Reason and message are the kubelet's.
+type Rejection struct{ Reason, Message string }
+
+// The reasons.
+const (
+	reasonTopology   = "TopologyAffinityError"
+	reasonUnexpected = "UnexpectedAdmissionError"
+	reasonSMT        = "SMTAlignmentError"
+)
+
+func (r *Rejection) Error() string { return r.Message }
+
+// rejection returns err as the reason against a pod.
+func rejection(err error) *Rejection {
+	if r, ok := err.(*Rejection); ok {
+		return r
+	}
+	return &Rejection{reasonUnexpected, fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
+}

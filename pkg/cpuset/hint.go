@@ -1,0 +1,204 @@
+package cpuset
+
+import (
+	"maps"
+	"math/bits"
+	"slices"
+)
+
+// mask is a set of NUMA nodes.
+type mask uint64
+
+func maskOf(ids ...int) (m mask) {
+	for _, id := range ids {
+		m |= 1 << uint(id)
+	}
+	return m
+}
+
+func (m mask) count() int      { return bits.OnesCount64(uint64(m)) }
+func (m mask) has(id int) bool { return id < 64 && m&(1<<uint(id)) != 0 }
+
+func (m mask) ids() []int {
+	var all []int
+	for id := range 64 {
+		if m.has(id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// narrower reports whether m has fewer nodes than o or, with as many, nodes of lower IDs.
+func (m mask) narrower(o mask) bool {
+	if m.count() != o.count() {
+		return m.count() < o.count()
+	}
+	return m < o
+}
+
+// hint is a way to allocate one resource. Without nodes, any are as good.
+type hint struct {
+	nodes     mask
+	any       bool
+	preferred bool
+}
+
+// hints are the possible hints for each resource. A resource without any cannot be allocated; no
+// resource at all means no preference.
+type hints map[string][]hint
+
+// lists returns one list of hints for each resource of each provider.
+func lists(providers []hints) (all [][]hint) {
+	for _, of := range providers {
+		if len(of) == 0 {
+			all = append(all, []hint{{any: true, preferred: true}})
+		}
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			if len(of[name]) == 0 {
+				all = append(all, []hint{{any: true}})
+			} else {
+				all = append(all, of[name])
+			}
+		}
+	}
+	return all
+}
+
+// merge returns the best hint for all resources together, and whether the topology policy admits
+// it (C-1.46.9).
+func (a *Allocator) merge(providers []hints) (hint, bool) {
+	all := lists(providers)
+	single := a.topology == singleNUMANode
+	if single {
+		for i, list := range all {
+			all[i] = slices.DeleteFunc(slices.Clone(list), func(h hint) bool { return !h.preferred || !h.any && h.nodes.count() != 1 })
+		}
+	}
+	best := hint{nodes: a.everyNode()}
+	found := false
+	widest := widest(all)
+	permute(all, func(chosen []hint) {
+		h := a.together(chosen)
+		if h.nodes == 0 {
+			return
+		}
+		if !found || a.better(h, best, widest) {
+			best, found = h, true
+		}
+	})
+	if single && best.nodes == a.everyNode() {
+		best = hint{any: true, preferred: best.preferred}
+	}
+	return best, a.topology == bestEffort || best.preferred
+}
+
+// together returns the nodes that all hints have. They are preferred if each hint is, and all have
+// the same nodes.
+func (a *Allocator) together(chosen []hint) hint {
+	out := hint{nodes: a.everyNode(), preferred: true}
+	first := mask(0)
+	for _, h := range chosen {
+		out.preferred = out.preferred && h.preferred
+		if h.any {
+			continue
+		}
+		if first == 0 {
+			first = h.nodes
+		}
+		out.preferred = out.preferred && h.nodes == first
+		out.nodes &= h.nodes
+	}
+	return out
+}
+
+// widest returns how many nodes the resource that needs the most of them needs at least.
+func widest(all [][]hint) (n int) {
+	for _, list := range all {
+		least := -1
+		for _, h := range list {
+			if !h.any && (least < 0 || h.nodes.count() < least) {
+				least = h.nodes.count()
+			}
+		}
+		n = max(n, least)
+	}
+	return n
+}
+
+// better reports whether h is a better hint than best. Of hints that are not preferred, the best
+// ones have as many nodes as the resource that needs the most, widest.
+func (a *Allocator) better(h, best hint, widest int) bool {
+	if h.preferred != best.preferred {
+		return h.preferred
+	}
+	n, has := h.nodes.count(), best.nodes.count()
+	if h.preferred || n == has || has > widest {
+		return a.closer(h.nodes, best.nodes)
+	}
+	switch {
+	case has == widest, n > widest:
+		return false
+	case n == widest:
+		return true
+	}
+	return n > has
+}
+
+// closer reports whether m is better than o: narrower, or with the option for it, of as many nodes
+// that are closer to each other.
+func (a *Allocator) closer(m, o mask) bool {
+	if a.closest && a.topology != singleNUMANode && m.count() == o.count() {
+		if x, y := a.distance(m), a.distance(o); x != y {
+			return x < y
+		}
+	}
+	return m.narrower(o)
+}
+
+// distance is the average distance between nodes.
+func (a *Allocator) distance(m mask) float64 {
+	sum, n := 0.0, 0
+	for _, node := range a.machine.Nodes {
+		if !m.has(node.ID) {
+			continue
+		}
+		for _, to := range m.ids() {
+			if to < len(node.Distances) {
+				sum += float64(node.Distances[to])
+			}
+			n++
+		}
+	}
+	if n == 0 {
+		return 0
+	}
+	return sum / float64(n)
+}
+
+// permute calls f with each choice of one hint of every list.
+func permute(all [][]hint, f func([]hint)) {
+	chosen := make([]hint, len(all))
+	var at func(i int)
+	at = func(i int) {
+		if i == len(all) {
+			f(chosen)
+			return
+		}
+		for _, h := range all[i] {
+			chosen[i] = h
+			at(i + 1)
+		}
+	}
+	at(0)
+}
+
+// masks calls f with each set of some of these nodes, smaller ones first.
+func masks(ids []int, f func(mask)) {
+	for k := 1; k <= len(ids); k++ {
+		combine(ids, k, func(combo []int) bool {
+			f(maskOf(combo...))
+			return true
+		})
+	}
+}

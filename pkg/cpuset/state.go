@@ -1,0 +1,270 @@
+package cpuset
+
+import (
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/utils/cpuset"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// State is what the containers of a node have: of the pods that Put added, and of those that
+// it admitted. One goroutine uses it at a time.
+type State struct {
+	of      *Allocator
+	shared  Set // the CPUs that no container has for itself, without strictly reserved ones
+	blocked Set // see Block
+	cpus    map[string]map[string]Set
+	memory  map[string]map[string][]Block
+	nodes   NUMANodeMap
+}
+
+// State returns the state of a node without pods.
+func (a *Allocator) State() *State {
+	s := &State{of: a, shared: cpuset.New(), blocked: cpuset.New(), cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{}}
+	if a.static {
+		s.shared = a.cpus.all()
+		if a.strict {
+			s.shared = s.shared.Difference(a.reserved)
+		}
+	}
+	for id, n := range a.memoryOfNodes {
+		s.nodes[id] = n.clone()
+	}
+	return s
+}
+
+// Clone returns a copy that changes independently.
+func (s *State) Clone() *State {
+	out := &State{of: s.of, shared: s.shared, blocked: s.blocked, cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes))}
+	for uid, of := range s.cpus {
+		out.cpus[uid] = maps.Clone(of)
+	}
+	for uid, of := range s.memory {
+		out.memory[uid] = maps.Clone(of)
+	}
+	for id, n := range s.nodes {
+		out.nodes[id] = n.clone()
+	}
+	return out
+}
+
+// Put notes what a container of the node has. It never fails: what runs keeps what it has, also
+// CPUs that are reserved by now or that the machine does not have any more.
+func (s *State) Put(uid, container string, has pod.Placement) {
+	if set, err := cpuset.Parse(has.CPUs); s.of.static && err == nil && !set.IsEmpty() {
+		s.setCPUs(uid, container, set)
+	}
+	if s.of.memory && len(has.Memory) > 0 {
+		for _, b := range has.Memory {
+			s.hold(b.NUMAAffinity, b.Type, b.Size)
+		}
+		s.setMemory(uid, container, has.Memory)
+	}
+}
+
+// Block keeps CPUs from further pods: a container that its pod does not have any more still runs
+// on them.
+func (s *State) Block(has pod.Placement) {
+	if set, err := cpuset.Parse(has.CPUs); s.of.static && err == nil {
+		s.blocked = s.blocked.Union(set)
+		s.shared = s.shared.Difference(set)
+	}
+}
+
+func (s *State) setCPUs(uid, container string, set Set) {
+	if s.cpus[uid] == nil {
+		s.cpus[uid] = map[string]Set{}
+	}
+	s.cpus[uid][container] = set
+	s.shared = s.shared.Difference(set)
+}
+
+func (s *State) setMemory(uid, container string, blocks []Block) {
+	if s.memory[uid] == nil {
+		s.memory[uid] = map[string][]Block{}
+	}
+	s.memory[uid][container] = blocks
+}
+
+// Of returns what the containers of a pod have for themselves; containers without anything are
+// left out.
+func (s *State) Of(uid string) map[string]pod.Placement {
+	out := map[string]pod.Placement{}
+	for name, set := range s.cpus[uid] {
+		out[name] = pod.Placement{CPUs: set.String()}
+	}
+	for name, blocks := range s.memory[uid] {
+		a := out[name]
+		a.Memory = blocks
+		out[name] = a
+	}
+	return out
+}
+
+// Without returns the state without some pods.
+func (s *State) Without(gone func(uid string) bool) *State {
+	out := s.of.State()
+	out.blocked, out.shared = s.blocked, out.shared.Difference(s.blocked)
+	for _, uid := range s.uids() {
+		if gone(uid) {
+			continue
+		}
+		for name, a := range s.Of(uid) {
+			out.Put(uid, name, a)
+		}
+	}
+	return out
+}
+
+// uids returns the pods that have something, sorted.
+func (s *State) uids() []string {
+	all := map[string]bool{}
+	for uid := range s.cpus {
+		all[uid] = true
+	}
+	for uid := range s.memory {
+		all[uid] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+// Shared returns the CPUs of the containers that have none for themselves, "" for all of the
+// machine.
+func (s *State) Shared() string {
+	if !s.of.static {
+		return ""
+	}
+	return s.shared.String()
+}
+
+// Admit gives all containers of a pod what they request for themselves, or none of them anything:
+// then the result is the reason. Containers that have something already keep it.
+func (s *State) Admit(p *v1.Pod) *Rejection {
+	try := s.Clone()
+	if err := try.admit(p); err != nil {
+		return rejection(err)
+	}
+	*s = *try
+	return nil
+}
+
+func (s *State) admit(p *v1.Pod) error {
+	a, uid := s.of, string(p.UID)
+	refused := &Rejection{reasonTopology, "Resources cannot be allocated with Topology locality"}
+	at, ok := hint{any: true}, true
+	if a.topology != none && a.scope == scopePod {
+		if at, ok = a.merge([]hints{s.cpuHintsOfPod(uid, p), s.memoryHints(uid, p, nil, nil)}); !ok {
+			return refused
+		}
+	}
+	cpus, memory := cpuset.New(), reusable{}
+	for _, c := range containers(p) {
+		if a.topology != none && a.scope != scopePod {
+			if at, ok = a.merge([]hints{s.cpuHints(uid, p, c, cpus), s.memoryHints(uid, p, c, memory)}); !ok {
+				return refused
+			}
+		}
+		if err := s.allocateCPUs(uid, p, c, at, &cpus); err != nil {
+			return err
+		}
+		if err := s.allocateMemory(uid, p, c, at, memory); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Replace gives the containers of a pod what their pod of another UID, or of another spec, has.
+// Containers whose requests differ get nothing by it.
+func (s *State) Replace(was, p *v1.Pod) {
+	kept := map[string]pod.Placement{}
+	for name, has := range s.Of(string(was.UID)) {
+		before, after := named(was, name), named(p, name)
+		if before != nil && after != nil && exclusive(p, after) == s.cpus[string(was.UID)][name].Size() && sameMemory(before, after) {
+			kept[name] = has
+		}
+	}
+	*s = *s.Without(func(uid string) bool { return uid == string(was.UID) })
+	for _, name := range slices.Sorted(maps.Keys(kept)) {
+		s.Put(string(p.UID), name, kept[name])
+	}
+}
+
+func sameMemory(a, b *v1.Container) bool {
+	x, errX := memoryOf(a)
+	y, errY := memoryOf(b)
+	return errX == nil && errY == nil && maps.Equal(x, y)
+}
+
+// Infeasible returns why containers of a running pod cannot get other resources, "" if they can
+// (C-1.46.7).
+func (s *State) Infeasible(was, now *v1.Pod) string {
+	a := s.of
+	const text = "Resize is infeasible for Guaranteed Pods alongside "
+	switch {
+	case pod.QOS(&was.Spec) != v1.PodQOSGuaranteed && pod.QOS(&now.Spec) != v1.PodQOSGuaranteed:
+	case a.static && changes(was, now, v1.ResourceCPU):
+		return text + `CPU Manager policy "` + static + `"`
+	case a.memory && changes(was, now, v1.ResourceMemory):
+		return text + `Memory Manager policy "` + memoryStatic + `"`
+	}
+	return ""
+}
+
+// changes reports whether a container requests another amount, or has another limit.
+func changes(was, now *v1.Pod, name v1.ResourceName) bool {
+	for _, c := range containers(now) {
+		before := named(was, c.Name)
+		if before == nil {
+			continue
+		}
+		x, y := before.Resources.Limits[name], c.Resources.Limits[name]
+		asked, asks := request(before, name), request(c, name)
+		if asked.Cmp(asks) != 0 || x.Cmp(y) != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// Wants reports whether a container of the pod should have CPUs or memory for itself.
+func (a *Allocator) Wants(p *v1.Pod) bool {
+	return a.pinned(p) || a.static && slices.ContainsFunc(containers(p), func(c *v1.Container) bool { return exclusive(p, c) > 0 })
+}
+
+// containers returns the init containers and the regular ones, in the order in which they start.
+func containers(p *v1.Pod) []*v1.Container {
+	var all []*v1.Container
+	for i := range p.Spec.InitContainers {
+		all = append(all, &p.Spec.InitContainers[i])
+	}
+	for i := range p.Spec.Containers {
+		all = append(all, &p.Spec.Containers[i])
+	}
+	return all
+}
+
+func named(p *v1.Pod, name string) *v1.Container {
+	for _, c := range containers(p) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+func isInit(p *v1.Pod, c *v1.Container) bool {
+	return slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
+}
+
+// request is what a container requests; a limit is the request by default.
+func request(c *v1.Container, name v1.ResourceName) resource.Quantity {
+	if q, ok := c.Resources.Requests[name]; ok {
+		return q
+	}
+	return c.Resources.Limits[name]
+}

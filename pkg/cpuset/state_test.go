@@ -1,0 +1,283 @@
+package cpuset
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/cpuset"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// testPod returns a pod: "a=2" is a container with two CPUs, "i:a=2" an init container, "s:a=2" a
+// sidecar; each has 1 GiB of memory, or "a=2/4Gi".
+func testPod(uid string, list ...string) *v1.Pod {
+	p := &v1.Pod{}
+	p.UID = types.UID(uid)
+	always := v1.ContainerRestartPolicyAlways
+	for _, text := range list {
+		kind, rest, named := strings.Cut(text, ":")
+		if !named {
+			kind, rest = "", text
+		}
+		name, asks, _ := strings.Cut(rest, "=")
+		cpu, memory, has := strings.Cut(asks, "/")
+		if !has {
+			memory = "1Gi"
+		}
+		list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
+		c := v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: list, Requests: list}}
+		switch kind {
+		case "i":
+			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+		case "s":
+			c.RestartPolicy = &always
+			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
+		default:
+			p.Spec.Containers = append(p.Spec.Containers, c)
+		}
+	}
+	return p
+}
+
+func cpu(amount string) v1.ResourceList {
+	return v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}
+}
+
+func allocator(t testing.TB, m Machine, p Policy) *Allocator {
+	t.Helper()
+	if p.Reservation == nil {
+		p.Reservation = cpu("1")
+	}
+	if p.Memory == memoryStatic {
+		p.Reservation[v1.ResourceMemory] = resource.MustParse("1Gi")
+		p.ReservedMemory = map[int]Reserved{0: {v1.ResourceMemory: 1 << 30}}
+	}
+	a, err := New(m, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func show(s *State, uid string) string {
+	var words []string
+	of := s.Of(uid)
+	for _, name := range slices.Sorted(maps.Keys(of)) {
+		text := name + "=" + of[name].CPUs
+		if mems := of[name].Mems(); mems != "" {
+			text += "@" + mems
+		}
+		words = append(words, text)
+	}
+	return strings.Join(words, " ")
+}
+
+// Shows: C-1.46.1, C-1.46.3, C-1.46.5, C-1.46.9
+func TestAdmit_Pods_GetTheKubeletsSets(t *testing.T) {
+	on := func(names ...string) map[string]string {
+		all := map[string]string{}
+		for _, n := range names {
+			all[n] = "true"
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name, machine string
+		policy        Policy
+		pods          [][]string
+		want          []string // of each pod; a reason and message for one that is rejected
+		shared        string
+	}{
+		{"whole cores", "two-sockets-smt", Policy{CPU: static}, [][]string{{"a=2"}, {"a=3"}}, []string{"a=1,13", "a=2,12,14"}, "0,3-11,15-23"},
+		{"whole socket", "two-sockets-smt", Policy{CPU: static}, [][]string{{"a=12"}}, []string{"a=6-11,18-23"}, "0-5,12-17"},
+		{"part of a CPU", "two-sockets-smt", Policy{CPU: static}, [][]string{{"a=1500m", "b=1"}}, []string{"b=12"}, "0-11,13-23"},
+		{"reuse of init containers", "two-sockets-smt", Policy{CPU: static}, [][]string{{"i:a=4", "s:b=2", "c=2"}}, []string{"a=1-2,13-14 b=1,13 c=2,14"}, "0,3-12,15-23"},
+		{"not enough", "one-socket", Policy{CPU: static}, [][]string{{"a=4", "b=4"}}, []string{"UnexpectedAdmissionError Allocate failed due to not enough cpus available to satisfy request: requested=4, available=3, which is unexpected"}, "0-7"},
+		{"uneven", "two-sockets-smt", Policy{CPU: static, CPUOptions: on(optionFullCores)}, [][]string{{"a=3"}}, []string{"SMTAlignmentError SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"}, "0-23"},
+		{"no whole cores", "two-sockets-smt", Policy{CPU: static, CPUOptions: on(optionFullCores)}, [][]string{{"a=24"}}, []string{"SMTAlignmentError SMT Alignment Error: not enough free physical CPUs: available physical CPUs = 22, requested CPUs = 24, CPUs per core = 2"}, "0-23"},
+		{"across NUMA nodes", "two-sockets-smt", Policy{CPU: static, CPUOptions: on(optionAcrossNUMA)}, [][]string{{"a=14"}}, []string{"a=1-3,6-9,12-15,18-20"}, "0,4-5,10-11,16-17,21-23"},
+		{"across cores", "two-sockets-smt", Policy{CPU: static, CPUOptions: on(optionAcrossCores)}, [][]string{{"a=4"}}, []string{"a=1-4"}, "0,5-23"},
+		{"strict reservation", "one-socket", Policy{CPU: static, CPUOptions: on(optionStrict), Reserved: cpuset.New(6, 7), Reservation: cpu("2")}, [][]string{{"a=2"}}, []string{"a=0-1"}, "2-5"},
+		{"uncore cache", "eight-nodes", Policy{CPU: static, CPUOptions: on(optionByCache)}, [][]string{{"a=4"}, {"a=3"}}, []string{"a=2-3,34-35", "a=1,32-33"}, "0,4-31,36-63"},
+		{"single NUMA node", "two-sockets-smt", Policy{CPU: static, Memory: memoryStatic, Topology: singleNUMANode}, [][]string{{"a=10/20Gi"}, {"a=12/20Gi"}, {"a=2/20Gi"}}, []string{
+			"a=1-5,13-17@0", "a=6-11,18-23@1", "TopologyAffinityError Resources cannot be allocated with Topology locality",
+		}, "0,12"},
+		{"pod on one NUMA node", "two-sockets-smt", Policy{CPU: static, Topology: singleNUMANode, Scope: scopePod}, [][]string{{"a=6", "b=6"}, {"a=8", "b=4"}}, []string{
+			"a=6-8,18-20 b=9-11,21-23", "TopologyAffinityError Resources cannot be allocated with Topology locality",
+		}, "0-5,12-17"},
+		{"memory of two nodes", "two-sockets-smt", Policy{Memory: memoryStatic, Topology: restricted}, [][]string{{"a=1/100Gi"}, {"a=1/10Gi"}}, []string{
+			"a=@0,1", "TopologyAffinityError Resources cannot be allocated with Topology locality",
+		}, ""},
+		{"memory that no node has", "two-sockets-smt", Policy{Memory: memoryStatic}, [][]string{{"a=1/200Gi"}}, []string{
+			"UnexpectedAdmissionError Allocate failed due to [memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available, which is unexpected",
+		}, ""},
+	} {
+		s := allocator(t, machine(t, c.machine), c.policy).State()
+		for i, list := range c.pods {
+			uid := fmt.Sprint("pod-", i)
+			got := ""
+			if r := s.Admit(testPod(uid, list...)); r != nil {
+				got = r.Reason + " " + r.Message
+			} else {
+				got = show(s, uid)
+			}
+			if got != c.want[i] {
+				t.Errorf("%s, pod %d: %s, want %s", c.name, i, got, c.want[i])
+			}
+		}
+		if got := s.Shared(); got != c.shared {
+			t.Errorf("%s: shared CPUs %s, want %s", c.name, got, c.shared)
+		}
+	}
+}
+
+// Shows: C-1.46.1
+func TestAdmit_AnyPodsOnAnyMachine_NeverShareNorLeak(t *testing.T) {
+	policies := []Policy{
+		{CPU: static},
+		{CPU: static, CPUOptions: map[string]string{optionFullCores: "true"}, Topology: bestEffort},
+		{CPU: static, CPUOptions: map[string]string{optionAcrossNUMA: "true"}, Topology: restricted},
+		{CPU: static, CPUOptions: map[string]string{optionBySocket: "true", optionByCache: "true"}, Topology: restricted, Scope: scopePod},
+		{CPU: static, CPUOptions: map[string]string{optionAcrossCores: "true", optionStrict: "true"}, Memory: memoryStatic},
+		{CPU: static, Memory: memoryStatic, Topology: bestEffort, Scope: scopePod},
+		{CPU: static, Memory: memoryStatic, Topology: singleNUMANode},
+	}
+	for _, name := range machines {
+		m := machine(t, name)
+		for i, p := range policies {
+			if p.Memory != "" && m.Nodes[0].Memory == 0 {
+				continue
+			}
+			random := rand.New(rand.NewPCG(uint64(i), uint64(len(name))))
+			t.Run(fmt.Sprint(name, "/", i), func(t *testing.T) { neverShares(t, allocator(t, m, p), random) })
+		}
+	}
+}
+
+func neverShares(t *testing.T, a *Allocator, random *rand.Rand) {
+	empty := a.State()
+	s, running := empty.Clone(), map[string]*v1.Pod{}
+	for i := range 40 {
+		if len(running) > 0 && random.IntN(3) == 0 {
+			uid := slices.Sorted(maps.Keys(running))[random.IntN(len(running))]
+			delete(running, uid)
+			s = s.Without(func(u string) bool { return u == uid })
+		} else {
+			var list []string
+			for j := range 1 + random.IntN(3) {
+				list = append(list, fmt.Sprintf("%sc%d=%d/%dGi", []string{"", "", "i:", "s:"}[random.IntN(4)], j, 1+random.IntN(6), 1+random.IntN(12)))
+			}
+			p := testPod(fmt.Sprint("pod-", i), append(list, fmt.Sprintf("z=%d/1Gi", 1+random.IntN(2)))...)
+			before := s.Files()
+			if r := s.Admit(p); r == nil {
+				running[string(p.UID)] = p
+			} else if !reflect.DeepEqual(before, s.Files()) {
+				t.Fatalf("a rejected pod changed the state: %v", r)
+			}
+		}
+		check(t, s, running)
+	}
+	s = s.Without(func(string) bool { return true })
+	if !reflect.DeepEqual(s.Files(), empty.Files()) {
+		t.Errorf("something is left: %s", s.Files())
+	}
+}
+
+// check checks what holds at any time.
+func check(t *testing.T, s *State, running map[string]*v1.Pod) {
+	t.Helper()
+	used := cpuset.New()
+	for uid, p := range running {
+		of, together := s.cpus[uid], cpuset.New()
+		for _, c := range containers(p) {
+			set := of[c.Name]
+			if set.Size() != exclusive(p, c) {
+				t.Fatalf("%s/%s has %s, wants %d", uid, c.Name, set, exclusive(p, c))
+			}
+			if !set.Intersection(used).IsEmpty() || !isInit(p, c) && !set.Intersection(together).IsEmpty() {
+				t.Fatalf("%s/%s shares CPUs of %s", uid, c.Name, set)
+			}
+			if !isInit(p, c) || pod.Restartable(c) {
+				together = together.Union(set)
+			}
+		}
+		for _, c := range containers(p) {
+			used = used.Union(of[c.Name])
+		}
+	}
+	all := s.of.cpus.all()
+	if s.of.strict {
+		all = all.Difference(s.of.reserved)
+	}
+	if !used.Intersection(s.of.reserved).IsEmpty() || !used.Intersection(s.shared).IsEmpty() || !used.Union(s.shared).Equals(all) {
+		t.Fatalf("exclusive %s, shared %s, reserved %s of %s", used, s.shared, s.of.reserved, all)
+	}
+	again := s.Without(func(string) bool { return false }) // as an agent that starts
+	if !again.shared.Equals(s.shared) || !reflect.DeepEqual(again.Of("pod-0"), s.Of("pod-0")) {
+		t.Fatal("another agent would see another state")
+	}
+}
+
+func TestReplace_EditedPod_KeepsWhatItStillRequests(t *testing.T) {
+	s := allocator(t, machine(t, "two-sockets-smt"), Policy{CPU: static}).State()
+	was, now := testPod("old", "a=2", "b=2"), testPod("new", "a=4", "b=2")
+	if r := s.Admit(was); r != nil {
+		t.Fatal(r)
+	}
+	before := show(s, "old")
+	s.Replace(was, now)
+	if r := s.Admit(now); r != nil {
+		t.Fatal(r)
+	}
+	if got := before + " → " + show(s, "new") + " " + show(s, "old"); got != "a=1,13 b=2,14 → a=1,3,13,15 b=2,14 " {
+		t.Error(got)
+	}
+}
+
+// Shows: C-1.46.7
+func TestInfeasible_ResizeOfGuaranteedPod_NamesThePolicy(t *testing.T) {
+	a := allocator(t, machine(t, "two-sockets-smt"), Policy{CPU: static, Memory: memoryStatic}).State()
+	was := testPod("p", "a=2")
+	for now, want := range map[string]string{
+		"a=2":     "",
+		"a=3":     `Resize is infeasible for Guaranteed Pods alongside CPU Manager policy "static"`,
+		"a=2/2Gi": `Resize is infeasible for Guaranteed Pods alongside Memory Manager policy "Static"`,
+	} {
+		if got := a.Infeasible(was, testPod("p", now)); got != want {
+			t.Errorf("%s: %q, want %q", now, got, want)
+		}
+	}
+}
+
+func TestNew_UnsuitablePolicies_AreErrors(t *testing.T) {
+	m := machine(t, "two-sockets-smt")
+	for _, c := range []struct {
+		policy Policy
+		want   string
+	}{
+		{Policy{CPU: static}, "greater than zero"},
+		{Policy{CPU: static, Reservation: cpu("1"), Reserved: cpuset.New(40)}, "not online"},
+		{Policy{CPU: static, Reservation: cpu("1"), CPUOptions: map[string]string{optionBySocket: "true"}, Topology: singleNUMANode}, "incompatible"},
+		{Policy{Memory: memoryStatic, Reservation: v1.ResourceList{v1.ResourceMemory: resource.MustParse("1Gi")}}, "is not equal"},
+		{Policy{Memory: memoryStatic, ReservedMemory: map[int]Reserved{7: {v1.ResourceMemory: 1}}}, "NUMA node 7"},
+	} {
+		if _, err := New(m, c.policy); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%+v: %v, want %s", c.policy, err, c.want)
+		}
+	}
+	if a, err := New(m, Policy{Topology: restricted}); a != nil || err != nil {
+		t.Errorf("policies that allocate nothing: %v, %v", a, err)
+	}
+	if err := CheckCPU("none", map[string]string{optionStrict: "true"}); err == nil {
+		t.Error("options of the policy none")
+	}
+}

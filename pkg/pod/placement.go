@@ -1,0 +1,85 @@
+package pod
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// Placement is which CPUs and memory of the node a container has (package cpuset).
+type Placement struct {
+	CPUs   string  `json:"cpus,omitempty"`   // that it has for itself, as "2-3,8"
+	Memory []Block `json:"memory,omitempty"` // that it has on certain NUMA nodes
+	Shared string  `json:"shared,omitempty"` // the CPUs of all containers that have none for themselves
+}
+
+// Block is memory of one kind, in the form of the kubelet's state file.
+type Block struct {
+	NUMAAffinity []int           `json:"numaAffinity"`
+	Type         v1.ResourceName `json:"type"`
+	Size         uint64          `json:"size"`
+}
+
+// ParsePlacement reads AnnotationPlacement; a text that nodectl did not write is the zero value.
+func ParsePlacement(text string) (p Placement) {
+	if text == "" || json.Unmarshal([]byte(text), &p) != nil {
+		return Placement{}
+	}
+	return p
+}
+
+// String returns the text for AnnotationPlacement, "" for the zero value.
+func (p Placement) String() string {
+	if p.CPUs == "" && p.Shared == "" && len(p.Memory) == 0 {
+		return ""
+	}
+	text, _ := json.Marshal(p) // such a type always marshals
+	return string(text)
+}
+
+// Mems returns the NUMA nodes of the memory as the kernel takes them, "" for any.
+func (p Placement) Mems() string {
+	var ids []int
+	for _, b := range p.Memory {
+		ids = append(ids, b.NUMAAffinity...)
+	}
+	slices.Sort(ids)
+	var words []string
+	for _, id := range slices.Compact(ids) {
+		words = append(words, strconv.Itoa(id))
+	}
+	return strings.Join(words, ",")
+}
+
+// WithPlaced returns s with what its containers have for themselves.
+func (s *Spec) WithPlaced(of map[string]Placement) *Spec {
+	if len(of) == 0 && len(s.Placed) == 0 {
+		return s
+	}
+	out := *s
+	out.Placed = of
+	return &out
+}
+
+// HasOwnCPUs reports whether a container of the pod has CPUs for itself. Such a pod has no quota
+// of CPU time, as with the kubelet (C-1.46.6).
+func (s *Spec) HasOwnCPUs() bool {
+	for _, p := range s.Placed {
+		if p.CPUs != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Placement returns where the container of the request runs.
+func (r CreateRequest) Placement() Placement {
+	p := r.Want.Placed[r.Container]
+	if p.CPUs == "" {
+		p.Shared = r.SharedCPUs
+	}
+	return p
+}
