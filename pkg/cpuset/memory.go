@@ -144,7 +144,7 @@ func (s *State) allocateMemory(uid string, p *v1.Pod, c *v1.Container, at hint, 
 	}
 	var blocks []Block
 	for _, name := range slices.Sorted(maps.Keys(asks)) {
-		blocks = append(blocks, Block{best.nodes.ids(), name, asks[name]})
+		blocks = append(blocks, Block{NUMAAffinity: best.nodes.ids(), Type: name, Size: asks[name]})
 		s.hold(best.nodes.ids(), name, asks[name]-min(asks[name], reuse[best.nodes][name]))
 	}
 	reuse.update(p, c, blocks)
