@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,9 +12,9 @@ import (
 )
 
 // replacements notes what the newest report says about the replacement of containers.
-func replacements(m *machine) *bool {
-	newest := new(bool) // the sync loop's reporter writes it; read it only when all goroutines wait
-	m.disk.onReport = func(r pod.StatusReport) { *newest = r.Replacing }
+func replacements(m *machine) *atomic.Bool {
+	newest := new(atomic.Bool)
+	m.disk.onReport = func(r pod.StatusReport) { newest.Store(r.Replacing) }
 	return newest
 }
 
@@ -40,22 +41,22 @@ func TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped(t *testing.T) {
 					m.src.set(slow())
 					m.arrive()
 					m.pass(time.Minute)
-					if *newest {
+					if newest.Load() {
 						t.Error("nothing was edited yet")
 					}
 					m.src.set(mkpod("web", image("app:1"), edit, hooked))
 					m.pass(5 * time.Second)
 					if restarts {
 						m.die()
-						*newest = false
+						newest.Store(false)
 						m.arrive()
 						m.pass(time.Second)
 					}
-					if !*newest {
+					if !newest.Load() {
 						t.Error("the old container stops, and the report does not say so")
 					}
 					m.pass(30 * time.Second)
-					if *newest {
+					if newest.Load() {
 						t.Errorf("the old container has stopped, and the report does not say so:\n%s", m.rt.State())
 					}
 				})
@@ -77,12 +78,12 @@ func TestReport_EditIsBlocked_ReplacesNothing(t *testing.T) {
 		lift := m.rt.Fault(critest.Fault{Method: "PullImage", Err: errFull})
 		m.src.set(mkpod("web", image("remote:2")))
 		m.pass(5 * time.Second)
-		if *newest {
+		if newest.Load() {
 			t.Error("the report says that the old container stops")
 		}
 		lift()
 		m.pass(15 * time.Second)
-		if !*newest {
+		if !newest.Load() {
 			t.Errorf("the old container stops, and the report does not say so:\n%s", m.rt.State())
 		}
 	})
@@ -106,12 +107,12 @@ func TestReport_RuntimeIsNotReady_ReplacesNothing(t *testing.T) {
 				m.pass(20 * time.Second)
 				m.src.set(mkpod("web", image("remote:2"), edit))
 				m.pass(20 * time.Second)
-				if *newest {
+				if newest.Load() {
 					t.Error("the report says that the old container stops")
 				}
 				m.rt.SetReady(true, true, "")
 				m.pass(10 * time.Second)
-				if !*newest {
+				if !newest.Load() {
 					t.Errorf("the old container stops, and the report does not say so:\n%s", m.rt.State())
 				}
 			})
