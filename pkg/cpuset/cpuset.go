@@ -13,6 +13,7 @@
 package cpuset
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -133,7 +134,7 @@ func (r *Rejection) Error() string { return r.Message }
 
 // rejection returns err as the reason against a pod.
 func rejection(err error) *Rejection {
-	if r, ok := err.(*Rejection); ok {
+	if r, ok := errors.AsType[*Rejection](err); ok {
 		return r
 	}
 	return &Rejection{reasonUnexpected, fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}

@@ -155,7 +155,8 @@ func (s *State) Admit(p *v1.Pod) *Rejection {
 func (s *State) admit(p *v1.Pod) error {
 	a, uid := s.of, string(p.UID)
 	refused := &Rejection{reasonTopology, "Resources cannot be allocated with Topology locality"}
-	at, ok := hint{any: true}, true
+	var ok bool
+	at := hint{any: true}
 	if a.topology != none && a.scope == scopePod {
 		if at, ok = a.merge([]hints{s.cpuHintsOfPod(uid, p), s.memoryHints(uid, p, nil, nil)}); !ok {
 			return refused
