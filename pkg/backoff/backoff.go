@@ -39,6 +39,9 @@ func Jitter(d time.Duration, low, high float64) time.Duration {
 
 // Sleep waits for d. It reports whether d passed before ctx was done.
 func Sleep(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
