@@ -34,7 +34,7 @@ func readCPUs(cfg Config, f node.Facts) (*cpuset.Allocator, error) {
 	}
 	a, err := cpuset.New(machine, cfg.CPUs(kept))
 	if err != nil {
-		return nil, look.Fail(look.Usage, err, "change --cpu-manager-policy, --memory-manager-policy, --topology-manager-policy, their options, or what is reserved")
+		return nil, look.Fail(look.Usage, err, "change --cpu-manager-policy, --memory-manager-policy, --topology-manager-policy, their options, or the reserved amounts")
 	}
 	return a, nil
 }

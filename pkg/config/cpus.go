@@ -27,8 +27,8 @@ func (c Config) PlacesContainers() bool {
 	return c.CPUManagerPolicy != noCPUs || c.MemoryManagerPolicy != noMemory
 }
 
-// CPUs returns the policies of CPUs, memory and topology. Check has accepted them. reservation is
-// what the node keeps from pods.
+// CPUs returns the policies of CPUs, memory and topology. Check has accepted them. reservation
+// has the amounts that pods do not get.
 func (c Config) CPUs(reservation v1.ResourceList) cpuset.Policy {
 	p := cpuset.Policy{
 		CPU: c.CPUManagerPolicy, Memory: c.MemoryManagerPolicy, Topology: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope,

@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// NUMANodeState is what is allocated of a NUMA node's memory, in the form of the kubelet's state file.
+// NUMANodeState has the allocated memory of a NUMA node, in the form of the kubelet's state file.
 type NUMANodeState struct {
 	NumberOfAssignments int                              `json:"numberOfAssignments"`
 	MemoryMap           map[v1.ResourceName]*MemoryTable `json:"memoryMap"`

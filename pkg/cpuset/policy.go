@@ -48,7 +48,7 @@ type Policy struct {
 	Topology        string            // none, best-effort, restricted, single-numa-node
 	TopologyOptions map[string]string // by name
 	Scope           string            // container, pod
-	// Reservation is what the node keeps from pods: what is reserved for the system and for
+	// Reservation has the amounts that pods do not get: those reserved for the system and for
 	// Kubernetes, and the hard eviction thresholds.
 	Reservation v1.ResourceList
 }
@@ -224,8 +224,8 @@ func (a *Allocator) reserveCPUs(p Policy) error {
 	return nil
 }
 
-// reserveMemory checks the reserved memory, and computes what is left on each NUMA node
-// (C-1.46.5).
+// reserveMemory checks the reserved memory, and computes the memory that pods can get on each
+// NUMA node (C-1.46.5).
 func (a *Allocator) reserveMemory(p Policy) error {
 	total := Reserved{}
 	for id, of := range p.ReservedMemory {
