@@ -116,34 +116,26 @@ func TestF9_AgentOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestF11_NoProcessesLeft: when no process can be created, no pod starts. The agent retries
-// with a growing pause, not in a hot loop, and reports the cause; running pods run on. After
-// the limit is lifted, the pods start.
+// TestF11_NoProcessesLeft: when the cgroup of a pod's tier allows no process, the pod does
+// not start. The agent retries with a growing pause, not in a hot loop, and reports the
+// cause; running pods run on. After the limit is lifted, the pod starts.
 //
 // Shows: F11
 func TestF11_NoProcessesLeft(t *testing.T) {
 	s := parallelStage(t).oftenSynced()
 	p := s.through(criproxy.Hooks{})
 	own := filepath.Join(s.node.CgroupParent, "f11-"+s.name)
-	dir := s.cgroup(own, "pids/pids.max", "pids.max", "max")
 	t.Cleanup(func() { s.removeGroups(own) })
 	cmd := s.command("serve", "-f", s.manifests)
 	cmd.Args = append(cmd.Args, "--cgroup-root", own)
 	a := s.start(cmd)
-	kept := s.keep()
+	// Guaranteed: its cgroup is outside the tier with the limit, because a running program
+	// may need another thread at any time.
+	s.write("keep.yaml", manifest("keep", []string{container("main", "forever", "resources: {limits: {cpu: 500m, memory: 64Mi}}")}))
+	kept := s.awaitRunning("keep", "main")
 	s.awaitReady("keep", true)
 	s.quiet(p)
-	tasks, err := os.ReadFile(filepath.Join(dir, "pids.current"))
-	if err != nil || strings.TrimSpace(string(tasks)) == "0" {
-		t.Fatalf("nothing runs in the group: %s, %v", tasks, err)
-	}
-	max := func(n string) {
-		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte(n), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	max(strings.TrimSpace(string(tasks)))
+	dir := s.cgroup(filepath.Join(own, "kubepods", "besteffort"), "pids/pids.max", "pids.max", "0")
 	before := p.Counts()["RunPodSandbox"]
 	s.write("web.yaml", simple("web"))
 	for _, retry := range []string{"200ms", "400ms", "800ms", "1.6s"} {
@@ -158,7 +150,9 @@ func TestF11_NoProcessesLeft(t *testing.T) {
 	}
 	s.untouched("keep", kept)
 
-	max("max")
+	if err := os.WriteFile(filepath.Join(dir, "pids.max"), []byte("max"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	was := s.awaitRunning("web", "main")
 	s.awaitReady("web", true)
 	s.awaitBegun(2)
