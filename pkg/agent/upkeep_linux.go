@@ -159,7 +159,7 @@ func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 	}
 	for _, d := range read.Disks {
 		n.Filesystems = append(n.Filesystems, reclaim.Filesystem{
-			Name: d.Dir, Bytes: reclaim.Level(d.Bytes), Inodes: reclaim.Level(d.Inodes), Data: d.Data, Images: d.Images, Writable: d.Layers,
+			Name: d.Dir, Bytes: reclaim.Level(d.Bytes), Inodes: reclaim.Level(d.Inodes), Data: d.Data, Images: d.Images, Writable: d.Writable,
 		})
 	}
 	if !slices.ContainsFunc(read.Disks, func(d node.Disk) bool { return d.Images }) {
@@ -291,7 +291,7 @@ func runningPod(p *v1.Pod, usage map[string]stats.PodUsage) (it reclaim.Pod, run
 			name := list[i].Name
 			c := u.Containers[name]
 			it.Containers = append(it.Containers, reclaim.Running{
-				Name: name, Memory: int64(c.Memory), Writable: diskUsage(c.Layer), Logs: diskUsage(c.Logs), Requests: specs[name],
+				Name: name, Memory: int64(c.Memory), Writable: diskUsage(c.Writable), Logs: diskUsage(c.Logs), Requests: specs[name],
 			})
 		}
 	}

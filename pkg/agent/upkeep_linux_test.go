@@ -83,7 +83,7 @@ func TestRunningPod_SpecStatusAndUsage_AreWhatAnEvictionRanksBy(t *testing.T) {
 	p.Status.ContainerStatuses = []v1.ContainerStatus{{Name: "main", State: v1.ContainerState{Running: &v1.ContainerStateRunning{}}}}
 	usage := map[string]stats.PodUsage{"u": {
 		Measured: true, Memory: 10, PIDs: 3, Volumes: stats.DiskUsage{Bytes: 20, Inodes: 2},
-		Containers: map[string]stats.ContainerUsage{"main": {Memory: 9, Layer: stats.DiskUsage{Bytes: 4}, Logs: stats.DiskUsage{Bytes: 5}}},
+		Containers: map[string]stats.ContainerUsage{"main": {Memory: 9, Writable: stats.DiskUsage{Bytes: 4}, Logs: stats.DiskUsage{Bytes: 5}}},
 	}}
 	it, runs := runningPod(p, usage)
 	if !runs || !it.Static || it.Stopping || it.Grace != 7 || it.Priority != 5 || it.MemoryRequest != 64<<20 || it.DiskRequest != 1<<30 {

@@ -20,7 +20,7 @@ func (r *Runtime) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
 	}
 	var f pod.RuntimeFacts
 	for _, c := range a.GetStatus().GetConditions() {
-		is := pod.RuntimeCondition{Said: true, OK: c.GetStatus(), Reason: c.GetReason(), Message: plain(c.GetMessage())}
+		is := pod.RuntimeCondition{Known: true, OK: c.GetStatus(), Reason: c.GetReason(), Message: plain(c.GetMessage())}
 		switch c.GetType() {
 		case runtimeapi.RuntimeReady:
 			f.Runtime = is

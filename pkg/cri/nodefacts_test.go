@@ -16,13 +16,13 @@ func TestC_1_25_6_RuntimesOwnMessages(t *testing.T) {
 	rt := critest.New()
 	r := rt.CRI(cri.Config{Node: "n1"})
 	f, err := r.Facts(t.Context())
-	ok := pod.RuntimeCondition{Said: true, OK: true}
+	ok := pod.RuntimeCondition{Known: true, OK: true}
 	if err != nil || f.Runtime != ok || f.Network != ok || f.Features == nil {
 		t.Errorf("well: %+v, %v", f, err)
 	}
 	rt.SetReady(true, false, "cni plugin not initialized")
 	f, err = r.Facts(t.Context())
-	want := pod.RuntimeCondition{Said: true, Reason: "NetworkReadyIsNot", Message: "cni plugin not initialized"}
+	want := pod.RuntimeCondition{Known: true, Reason: "NetworkReadyIsNot", Message: "cni plugin not initialized"}
 	if err != nil || f.Runtime != ok || f.Network != want {
 		t.Errorf("without a network: %+v, %v", f, err)
 	}

@@ -36,11 +36,12 @@ type Levels struct {
 	Cached int64
 }
 
-// Disk is a file system, and what lies on it.
+// Disk is a file system. Data, Images and Writable say whether it holds the data of pods, the
+// images, and the writable layers of containers.
 type Disk struct {
-	Dir                  string // the directory that was measured
-	Bytes, Inodes        Level
-	Data, Images, Layers bool
+	Dir                    string // the directory that was measured
+	Bytes, Inodes          Level
+	Data, Images, Writable bool
 
 	device uint64
 }
@@ -80,7 +81,7 @@ func (all *Levels) disks(m Meter) error {
 	}{
 		{pod.SignalNodeFs, m.NodeFs, func(d *Disk) { d.Data = true }},
 		{pod.SignalImageFs, m.ImageFs, func(d *Disk) { d.Images = true }},
-		{pod.SignalContainerFs, cmp.Or(m.LayerFs, m.ImageFs), func(d *Disk) { d.Layers = true }},
+		{pod.SignalContainerFs, cmp.Or(m.LayerFs, m.ImageFs), func(d *Disk) { d.Writable = true }},
 	} {
 		if at.dir == "" {
 			continue

@@ -71,14 +71,14 @@ func TestC_1_35_2_EverySignal(t *testing.T) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		t.Fatal(err)
 	}
-	if len(levels.Disks) != 1 || !levels.Disks[0].Data || !levels.Disks[0].Images || !levels.Disks[0].Layers {
+	if len(levels.Disks) != 1 || !levels.Disks[0].Data || !levels.Disks[0].Images || !levels.Disks[0].Writable {
 		t.Fatalf("one file system for all is %+v", levels.Disks)
 	}
 	if l := levels.Disks[0].Bytes; l.Capacity != int64(s.Blocks)*int64(s.Frsize) || l.Available <= 0 || l.Available > l.Capacity {
 		t.Errorf("nodefs %v of %+v", l, s)
 	}
 	at.LayerFs = "/proc"
-	if levels, err = at.Read(); err != nil || len(levels.Disks) != 2 || levels.Disks[0].Layers || levels.Disks[1].Images || !levels.Disks[1].Layers {
+	if levels, err = at.Read(); err != nil || len(levels.Disks) != 2 || levels.Disks[0].Writable || levels.Disks[1].Images || !levels.Disks[1].Writable {
 		t.Errorf("layers on a file system of their own: %+v, %v", levels.Disks, err)
 	}
 	if err := os.WriteFile(filepath.Join(root, "pods/memory.max"), []byte("max\n"), 0o600); err != nil {

@@ -265,7 +265,7 @@ func (o *Observer) problemsLocked(now time.Time, outer [2]error) []error {
 
 // condition writes a runtime's condition as the kubelet does.
 func condition(name string, c pod.RuntimeCondition) string {
-	if !c.Said {
+	if !c.Known {
 		return "condition not set"
 	}
 	return fmt.Sprintf("%s=%t reason:%s message:%s", name, c.OK, c.Reason, c.Message)

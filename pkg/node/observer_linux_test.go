@@ -27,7 +27,7 @@ type container struct {
 
 func well() *container {
 	c := &container{}
-	ok := pod.RuntimeCondition{Said: true, OK: true}
+	ok := pod.RuntimeCondition{Known: true, OK: true}
 	c.facts.Store(&pod.RuntimeFacts{Runtime: ok, Network: ok})
 	return c
 }
@@ -185,8 +185,8 @@ func TestC_1_25_6_MessagesOfNotReady(t *testing.T) {
 	t.Parallel()
 	r := well()
 	r.facts.Store(&pod.RuntimeFacts{
-		Runtime: pod.RuntimeCondition{Said: true, OK: true},
-		Network: pod.RuntimeCondition{Said: true, Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"},
+		Runtime: pod.RuntimeCondition{Known: true, OK: true},
+		Network: pod.RuntimeCondition{Known: true, Reason: "NetworkPluginNotReady", Message: "cni plugin not initialized"},
 	})
 	o := observer(t, r, known(t))
 	stopping := false
@@ -197,7 +197,7 @@ func TestC_1_25_6_MessagesOfNotReady(t *testing.T) {
 	if c := Condition(o.Node(t.Context(), nil), v1.NodeReady); c.Message != network {
 		t.Errorf("network: %s", c.Message)
 	}
-	r.facts.Store(&pod.RuntimeFacts{Runtime: pod.RuntimeCondition{Said: true, Reason: "R", Message: "m"}, Network: pod.RuntimeCondition{Said: true, OK: true}})
+	r.facts.Store(&pod.RuntimeFacts{Runtime: pod.RuntimeCondition{Known: true, Reason: "R", Message: "m"}, Network: pod.RuntimeCondition{Known: true, OK: true}})
 	o.cfg.Health = func() error { return errors.New("PLEG is not healthy: x") }
 	stopping = true
 	o.Ask(t.Context())

@@ -14,7 +14,7 @@ type RuntimeFacts struct {
 
 // RuntimeCondition is one condition of a runtime in its own words.
 type RuntimeCondition struct {
-	Said    bool // it says something of it at all
+	Known   bool // the runtime reports this condition
 	OK      bool
 	Reason  string
 	Message string

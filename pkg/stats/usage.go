@@ -21,8 +21,8 @@ type PodUsage struct {
 
 // ContainerUsage is what a running container uses.
 type ContainerUsage struct {
-	Memory      uint64
-	Layer, Logs DiskUsage // the writable layer, the logs
+	Memory         uint64
+	Writable, Logs DiskUsage // the writable layer, the logs
 }
 
 // DiskUsage is what something takes on a disk.
@@ -82,10 +82,10 @@ func usageOf(r *podReading, disks measured) PodUsage {
 		}
 		p.Memory += u.Memory
 		if c.usage != nil {
-			u.Layer = DiskUsage{value(c.usage.Writable.Used), value(c.usage.Writable.InodesUsed)}
+			u.Writable = DiskUsage{value(c.usage.Writable.Used), value(c.usage.Writable.InodesUsed)}
 		}
 		if layer, ok := disks.layers[c.status.Name]; ok {
-			u.Layer = layer.usage()
+			u.Writable = layer.usage()
 		}
 		p.Containers[c.status.Name] = u
 	}

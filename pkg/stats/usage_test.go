@@ -39,7 +39,7 @@ func TestUsage_WithoutDisks_AsksNoRuntime(t *testing.T) {
 	all, err := f.Usage(t.Context(), true)
 	u := all[string(p.UID)]
 	if err != nil || !u.Measured || u.Memory != 2<<20 || u.Volumes.Bytes < 100<<10 || u.Volumes.Inodes != 2 ||
-		len(u.Containers) != 2 || u.Containers["main"].Layer.Bytes != 4096 || u.Containers["main"].Memory != 1<<20 {
+		len(u.Containers) != 2 || u.Containers["main"].Writable.Bytes != 4096 || u.Containers["main"].Memory != 1<<20 {
 		t.Errorf("%+v, %v", all, err)
 	}
 	g := newFake(t, 1, func(c *stats.Config) { c.Cgroups = noCgroups{} })
@@ -109,10 +109,10 @@ func TestUsage_LayerHasGrown_IsMeasuredNow(t *testing.T) {
 	}
 	f.Later(2 * time.Second)
 	after := usage()
-	if before.Containers["main"].Layer.Inodes != 1 || after.Containers["main"].Layer.Bytes < 100<<10 || after.Volumes.Bytes < 100<<10 {
+	if before.Containers["main"].Writable.Inodes != 1 || after.Containers["main"].Writable.Bytes < 100<<10 || after.Volumes.Bytes < 100<<10 {
 		t.Errorf("before %+v\nafter %+v", before, after)
 	}
-	if side := after.Containers["side"].Layer.Bytes; side != 4096 {
+	if side := after.Containers["side"].Writable.Bytes; side != 4096 {
 		t.Errorf("without a mount that is known: %d bytes, want the runtime's figure", side)
 	}
 }

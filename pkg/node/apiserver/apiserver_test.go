@@ -40,7 +40,7 @@ func (e *engine) wait(ctx context.Context) error {
 }
 
 func (e *engine) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
-	ok := pod.RuntimeCondition{Said: true, OK: true}
+	ok := pod.RuntimeCondition{Known: true, OK: true}
 	return pod.RuntimeFacts{Runtime: ok, Network: ok}, e.wait(ctx)
 }
 
