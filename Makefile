@@ -64,7 +64,7 @@ test:
 .PHONY: test-full
 test-full:
 	@$(MAKE) --no-print-directory -j2 build images test-cluster-bin kubelet-bin
-	@$(RUN) ./hack/test -tier full -timeout 2h -report docs/test-full.md
+	@$(RUN) ./hack/test -tier full -lanes 2 -timeout 2h -report docs/test-full.md
 
 # Packages whose tests need neither root nor a container runtime.
 ROOTLESS = ./cmd/... ./docs/... $(shell $(GO) list ./pkg/... | grep -vE '/pkg/(cgroup|stats|userns|volume)$$')

@@ -58,6 +58,7 @@ type Client struct {
 	old       []retired  // that may have requests in flight
 
 	epoch epoch
+	reach reach
 }
 
 // retired is a transport that gets no new requests.
@@ -82,7 +83,7 @@ func Open(cfg Config) (*Client, error) {
 	if err != nil && (!cfg.Awaited || !c.missing()) {
 		return nil, err
 	}
-	c.transport = transport
+	c.use(transport)
 	return c, nil
 }
 
@@ -137,8 +138,16 @@ func (c *Client) Transport() (*Transport, error) {
 		}
 		c.cfg.Log.Debug("Kubeconfig changed", "kubeconfig", c.cfg.File, "server", transport.host)
 	}
-	c.transport = transport
+	c.use(transport)
 	return transport, nil
+}
+
+// use makes transport, which may be nil, the newest one; mu is held, or c is not shared yet.
+func (c *Client) use(transport *Transport) {
+	if transport != nil && transport != c.transport {
+		transport.reach = &c.reach
+	}
+	c.transport = transport
 }
 
 // closeOld closes the connections of retired transports whose time is over; mu is held.

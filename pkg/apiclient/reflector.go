@@ -41,21 +41,23 @@ type Position struct {
 // something. It retries until ctx ends or l says Stop.
 func (r *Reader) Reflect(ctx context.Context, c Collection, l Listener) {
 	f := reflector{Reader: r, of: c, to: l}
+	sleep := func(d time.Duration, or <-chan struct{}) bool { return backoff.SleepOr(ctx, d, or) }
 	for ctx.Err() == nil {
+		returned := r.Returned()
 		next, err := f.once(ctx)
 		if next == Stop || ctx.Err() != nil {
 			return
 		}
 		d := r.Tuning.Confirm
 		if next == ListAgain {
-			f.at = Position{}
+			f.at, returned = Position{}, nil
 		} else {
 			d = r.Delay(&f.pause, r.Tuning.FirstRetry/8, err)
 		}
 		if err != nil {
 			l.Failed(err)
 		}
-		if !backoff.Sleep(ctx, d) {
+		if !r.Wait(d, returned, sleep) {
 			return
 		}
 	}

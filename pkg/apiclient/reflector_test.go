@@ -6,8 +6,11 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/nodectl/nodectl/test/wait"
 )
 
 // A version that was read before the server's data were set back is no version of the new
@@ -114,4 +117,60 @@ func TestReader_Delay_GrowsAndIsJittered(t *testing.T) {
 	if got := r.Delay(new(time.Duration), r.Tuning.FirstRetry, &statusError{status: 429, retryAfter: time.Hour}); got != last {
 		t.Errorf("a server that asks for an hour is asked after %v", got)
 	}
+}
+
+// After an outage, a reflector tries again as soon as the server has answered another request,
+// however long its back-off is.
+//
+// Shows: F70
+func TestReflect_ServerReturnsForAnotherRequest_ListsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := newFakeServer(t)
+	var up atomic.Bool
+	s.says(func(w http.ResponseWriter, r *http.Request) bool {
+		w.Header().Set("Content-Type", jsonType)
+		switch {
+		case !up.Load():
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return false
+			}
+			_ = conn.Close()
+		case plural(r) == "secrets":
+			_, _ = w.Write([]byte(`{"kind": "SecretList", "apiVersion": "v1", "metadata": {"resourceVersion": "901"}, "items": []}`))
+		case plural(r) == "starting":
+			w.WriteHeader(http.StatusForbidden)
+		}
+		return true
+	})
+	r := s.reader(t)
+	r.Tuning.FirstRetry, r.Tuning.LastRetry, r.Tuning.Returned = time.Hour, time.Hour, time.Millisecond
+	failed, listed := make(chan error, 1), make(chan struct{})
+	go r.Reflect(t.Context(), Secret("default", "c"), Listener{
+		List: func([]Object) Next {
+			close(listed)
+			return Stop
+		},
+		Event:  func(Event) Next { return Continue },
+		Failed: func(err error) { failed <- err },
+	})
+	wait.Receive(t, "the failure of the first list", failed)
+	up.Store(true)
+	for _, path := range []string{"/starting", "/answers"} {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := r.client.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = response.Body.Close()
+		lists := s.count(func(r *http.Request) bool { return plural(r) == "secrets" })
+		if path == "/starting" && lists != 1 {
+			t.Errorf("%d lists after a server that starts refused a request, want 1", lists)
+		}
+	}
+	wait.Receive(t, "the list after the outage", listed)
 }

@@ -26,6 +26,7 @@ type Transport struct {
 	wire     *http.Transport
 	dials    *connrotation.Dialer
 	trip     http.RoundTripper // adds the credentials and sends by wire
+	reach    *reach            // of the client
 }
 
 // Host returns the scheme, host and port of the server, for people.
@@ -85,7 +86,13 @@ func (t *Transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	sent.URL, sent.Host = &u, ""
 	response, err := t.trip.RoundTrip(sent)
 	if err != nil {
+		if r.Context().Err() == nil {
+			t.reach.failed()
+		}
 		return nil, t.Explain(err)
+	}
+	if response.StatusCode < 400 {
+		t.reach.answered() // a server that starts answers requests with errors first
 	}
 	if response.StatusCode >= 300 && response.StatusCode < 400 {
 		response.Header.Del("Location")

@@ -38,7 +38,11 @@ func Jitter(d time.Duration, low, high float64) time.Duration {
 }
 
 // Sleep waits for d. It reports whether d passed before ctx was done.
-func Sleep(ctx context.Context, d time.Duration) bool {
+func Sleep(ctx context.Context, d time.Duration) bool { return SleepOr(ctx, d, nil) }
+
+// SleepOr waits for d, or until or is closed; nil never is. It reports whether that came
+// before ctx was done.
+func SleepOr(ctx context.Context, d time.Duration, or <-chan struct{}) bool {
 	if d <= 0 {
 		return ctx.Err() == nil
 	}
@@ -47,6 +51,8 @@ func Sleep(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-timer.C:
 		return true
+	case <-or:
+		return ctx.Err() == nil
 	case <-ctx.Done():
 		return false
 	}

@@ -263,7 +263,17 @@ func TestF21_ContainerdKilledSixTimes(t *testing.T) {
 			"readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1, timeoutSeconds: 10}")}, s.scratchVolume()))
 	}
 	s.serve()
-	names := slices.Sorted(maps.Keys(was)) // about as they start
+	// One pod may wait long for its turn, so the test observes all.
+	wait.Until(t, "every pod runs", func() (int, bool) {
+		n := 0
+		for _, c := range s.containers("") {
+			if c.State == cri.ContainerState_CONTAINER_RUNNING {
+				n++
+			}
+		}
+		return n, n == pods
+	})
+	names := slices.Sorted(maps.Keys(was))
 	for _, name := range names {
 		was[name] = s.awaitRunning(name, "main")
 		s.awaitReady(name, true)

@@ -113,6 +113,7 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			return end
 		})
 		for ctx.Err() == nil {
+			returned := r.reader.Returned()
 			err := r.round(ctx)
 			if r.left || ctx.Err() != nil {
 				return
@@ -120,7 +121,9 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 			if err != nil {
 				r.fail(err)
 			}
-			if r.left || !r.sleep(ctx, r.reader.Delay(&r.pause, r.reader.Tuning.FirstRetry, err)) {
+			d := r.reader.Delay(&r.pause, r.reader.Tuning.FirstRetry, err)
+			sleep := func(d time.Duration, or <-chan struct{}) bool { return r.sleep(ctx, d, or) }
+			if r.left || !r.reader.Wait(d, returned, sleep) {
 				return
 			}
 		}
@@ -183,7 +186,7 @@ func (r *run) look(ctx context.Context) error {
 	if back {
 		r.fail(errBackInTime)
 	}
-	if r.left || !r.sleep(ctx, r.reader.Tuning.Confirm) {
+	if r.left || !r.sleep(ctx, r.reader.Tuning.Confirm, nil) {
 		return context.Canceled
 	}
 	second, err := r.list(ctx)

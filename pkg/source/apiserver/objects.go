@@ -254,8 +254,9 @@ func (r *run) await(ctx context.Context) bool {
 	return true
 }
 
-// sleep waits for d and takes answers meanwhile. It reports whether ctx goes on.
-func (r *run) sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits for d, or until or is closed, and takes answers meanwhile. It reports whether
+// ctx goes on.
+func (r *run) sleep(ctx context.Context, d time.Duration, or <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
@@ -263,6 +264,8 @@ func (r *run) sleep(ctx context.Context, d time.Duration) bool {
 		case a := <-r.answers:
 			r.takeAnswer(a)
 		case <-timer.C:
+			return true
+		case <-or:
 			return true
 		case <-ctx.Done():
 			return false
