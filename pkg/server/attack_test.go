@@ -113,14 +113,18 @@ func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			c, err := l.Accept()
-			if err != nil {
-				return
+			for first := true; ; first = false {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				if first { // a later one discards the URL
+					_ = c.SetDeadline(time.Now().Add(wait.Limit))
+					_, _ = c.Read(make([]byte, 4096))
+					_, _ = c.Write(answer)
+				}
+				_ = c.Close()
 			}
-			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(wait.Limit))
-			_, _ = c.Read(make([]byte, 4096))
-			_, _ = c.Write(answer)
 		}()
 		s := New(Config{Containers: &answers{portForward: func(context.Context, *v1.Pod) (*url.URL, error) {
 			return &url.URL{Scheme: "http", Host: l.Addr().String(), Path: "/portforward/token"}, nil
@@ -134,6 +138,7 @@ func FuzzD1_CVE_2018_1002105_RuntimeAnswers(f *testing.F) {
 		if errors.Is(err, context.DeadlineExceeded) {
 			t.Error("it hangs")
 		}
+		_ = l.Close()
 		<-ended
 	})
 }

@@ -170,7 +170,7 @@ func (w *world) emptied() {
 			err = fmt.Errorf("there are %d pods: %v", len(pods), pods)
 		}
 		return err
-	})
+	}, wait.WithoutStall) // many pods use their grace periods at the same time
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		w.Error(err)
 	}
