@@ -6,7 +6,8 @@
 // The first tier (the default) runs every test that is compiled without the build tag
 // "full". The full tier (-tier full) runs exactly the tests that the tag adds, and the
 // fuzz targets, cross compilation, release checks and the site beside them. PATTERN restricts
-// either tier to packages whose path contains it.
+// either tier to packages whose path contains it. With -again, the failures of the newest run
+// on a page run again.
 //
 // Compiling comes first, on all cores. Then several test binaries run at once, each in a
 // mount and a network namespace of its own: suites that write to the packet filter or to
@@ -32,6 +33,8 @@ type options struct {
 	lanes    int
 	timeout  time.Duration
 	report   string
+	again    bool
+	failed   failures // with again: what failed before; nil otherwise
 	patterns []string
 }
 
@@ -41,6 +44,7 @@ func main() {
 	flag.IntVar(&o.lanes, "lanes", 3, "how many test binaries run at once")
 	flag.DurationVar(&o.timeout, "timeout", 45*time.Minute, "hard limit of one test binary")
 	flag.StringVar(&o.report, "report", "", "write date, commit, durations and results to this Markdown file")
+	flag.BoolVar(&o.again, "again", false, "run what failed in the newest run on the page of -report, and add the results to the page")
 	flag.Parse()
 	o.patterns = flag.Args()
 	if o.tier != "first" && o.tier != "full" {
@@ -81,6 +85,11 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 		return false, err
 	}
 	s := summary{begun: begun}
+	if o.again {
+		if o.failed, err = readFailures(o.report); err != nil {
+			return false, err
+		}
+	}
 	if o.report != "" {
 		if s.revision, err = revisionOf(ctx, ".", o.report); err != nil {
 			return false, err
@@ -97,6 +106,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	compiled := time.Now()
 	fmt.Printf("compiled %d test binaries in %s\n", len(jobs), round(compiled.Sub(begun)))
 	jobs = append(steps(o, out), jobs...)
+	o.failed.restrict(jobs)
 	if len(jobs) == 0 {
 		return false, fmt.Errorf("no tests in packages that contain %s", strings.Join(o.patterns, " or "))
 	}
@@ -104,7 +114,7 @@ func run(ctx context.Context, o options) (ok bool, err error) {
 	s.compiling, s.running = compiled.Sub(begun), time.Since(compiled)
 	s.print(os.Stdout)
 	if o.report != "" {
-		if err := s.write(ctx, o.report); err != nil {
+		if err := s.write(ctx, o); err != nil {
 			return false, err
 		}
 	}
@@ -170,8 +180,12 @@ func steps(o options, out string) []job {
 	return chosen
 }
 
-// wants reports whether the patterns choose a package or step.
+// wants reports whether the patterns, or the failures to run again, choose a package or step.
 func (o options) wants(name string) bool {
+	if o.failed != nil {
+		_, failed := o.failed[strings.TrimPrefix(name, module)]
+		return failed
+	}
 	for _, p := range o.patterns {
 		if strings.Contains(name, strings.TrimPrefix(p, "./")) {
 			return true

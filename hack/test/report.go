@@ -127,9 +127,9 @@ func revisionOf(ctx context.Context, dir, page string) (string, error) {
 	return fmt.Sprintf("`%s` **with uncommitted changes in %d files**", commit, strings.Count(changes, "\n")+1), nil
 }
 
-// write writes the run as a page.
-func (s summary) write(ctx context.Context, file string) error {
-	revision, err := revisionOf(ctx, ".", file)
+// write writes the run as a page. With -again it adds the run to the page.
+func (s summary) write(ctx context.Context, o options) error {
+	revision, err := revisionOf(ctx, ".", o.report)
 	if err != nil {
 		return err
 	}
@@ -137,22 +137,31 @@ func (s summary) write(ctx context.Context, file string) error {
 		revision = s.revision + ", **changed during the run** to " + revision
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, `# The last run of the full tier
+	if o.again {
+		page, err := os.ReadFile(o.report)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(&b, "%s\n## The failures again\n\nAdded by `make test-full-again`, which runs what failed before.\n", page)
+	} else {
+		b.WriteString(`# The last run of the full tier
 
-Written by %[1]smake test-full%[1]s, which runs what %[1]smake test%[1]s leaves out; see
+Written by ` + "`make test-full`, which runs what `make test`" + ` leaves out; see
 [testing.md](testing.md).
-
+`)
+	}
+	fmt.Fprintf(&b, `
 | | |
 |---|---|
-| date | %[2]s |
-| commit | %[3]s |
-| compiling | %[4]s |
-| running | %[5]s |
-| result | %[6]d passed, %[7]d failed, %[8]d skipped |
+| date | %s |
+| commit | %s |
+| compiling | %s |
+| running | %s |
+| result | %d passed, %d failed, %d skipped |
 
 | package or step | duration | passed | failed |
 |---|---|---|---|
-`, "`", s.begun.UTC().Format("2006-01-02 15:04 MST"), revision,
+`, s.begun.UTC().Format("2006-01-02 15:04 MST"), revision,
 		round(s.compiling), round(s.running), s.count("pass"), s.failed(), s.count("skip"))
 	for _, r := range s.results {
 		one := summary{results: []result{r}}
@@ -172,5 +181,5 @@ Written by %[1]smake test-full%[1]s, which runs what %[1]smake test%[1]s leaves 
 			fmt.Fprintf(&b, "- %s\n", line)
 		}
 	}
-	return os.WriteFile(file, b.Bytes(), 0o644)
+	return os.WriteFile(o.report, b.Bytes(), 0o644)
 }

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// failures are what failed in a run: the tests by package; for a step, and for a package that
+// failed outside of its tests, none.
+type failures map[string][]string
+
+var failureLine = regexp.MustCompile(`(?m)^- fail: ([^ :]+)(?: (\w+)|: )`)
+
+// failuresOf returns the failures of the newest run on a page that this program wrote.
+func failuresOf(page string) failures {
+	if i := strings.LastIndex(page, "\n## "); i >= 0 {
+		page = page[i:]
+	}
+	all := make(failures)
+	for _, m := range failureLine.FindAllStringSubmatch(page, -1) {
+		in, test := m[1], m[2]
+		tests := all[in]
+		if test != "" && !slices.Contains(tests, test) { // the name of a subtest begins with that of its test
+			tests = append(tests, test)
+		}
+		all[in] = tests
+	}
+	return all
+}
+
+// readFailures returns the failures on the page in file. An error says that there are none.
+func readFailures(file string) (failures, error) {
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("-again needs the page of a run: %w", err)
+	}
+	all := failuresOf(string(page))
+	if len(all) == 0 {
+		return nil, fmt.Errorf("nothing failed in the newest run on %s", file)
+	}
+	return all, nil
+}
+
+// restrict lets the jobs run only the tests that failed.
+func (f failures) restrict(jobs []job) {
+	for i, j := range jobs {
+		if tests := f[j.name]; len(tests) > 0 {
+			jobs[i].command = append(slices.Clone(j.command), "-test.run=^("+strings.Join(tests, "|")+")$") // the last one counts
+		}
+	}
+}

@@ -1,0 +1,41 @@
+package apiclient
+
+import "sync"
+
+// reach notices that the server answers again after it could not be reached. The zero value
+// knows of no failure. Many goroutines may use it.
+type reach struct {
+	mu       sync.Mutex
+	lost     bool          // a request got no response, and none was answered since
+	returned chan struct{} // closed by the next answered; nil until it is asked for
+}
+
+// failed notes a request that got no response.
+func (r *reach) failed() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lost = true
+}
+
+// answered notes a request that got a response without an error.
+func (r *reach) answered() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.lost && r.returned != nil {
+		close(r.returned)
+		r.returned = nil
+	}
+	r.lost = false
+}
+
+// Returned returns a channel that is closed when the server answers a request without an error
+// after one that got no response.
+func (c *Client) Returned() <-chan struct{} {
+	r := &c.reach
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.returned == nil {
+		r.returned = make(chan struct{})
+	}
+	return r.returned
+}
