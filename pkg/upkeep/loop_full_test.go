@@ -261,7 +261,8 @@ func (s *scenario) check(where string) {
 	ctx, stop := context.WithCancel(s.t.Context())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
-	at(time.Now(), 30*time.Minute)
+	time.Sleep(30 * time.Minute)
+	synctest.Wait()
 	stop()
 	wg.Wait()
 	s.mu.Lock()

@@ -14,8 +14,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// at advances the fake time to d after began, and waits until all goroutines are idle.
-func at(began time.Time, d time.Duration) {
+// at waits until d after began. It takes the locks under which the node writes, so that the
+// writes meanwhile happen after the reads of the test before.
+func (r *running) at(began time.Time, d time.Duration) {
+	r.mu.Lock()
+	r.fakeNode.mu.Lock()
+	r.fakeNode.mu.Unlock()
+	r.mu.Unlock()
 	time.Sleep(time.Until(began.Add(d)))
 	synctest.Wait()
 }
@@ -26,7 +31,7 @@ func at(began time.Time, d time.Duration) {
 func TestRun_NothingIsShort_ReadsOnlyLevels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t, machine(using("u1", gib, 0)), nil, "memory.available<1Gi", "nodefs.available<10%")
-		at(time.Now(), time.Hour-time.Second)
+		r.at(time.Now(), time.Hour-time.Second)
 		if r.levels != 360 || len(r.observed) != 0 || len(r.events) != 0 || r.pressures() != "[[]]" {
 			t.Errorf("levels %d times, observed %v, events %v, conditions %s", r.levels, r.observed, r.events, r.pressures())
 		}
@@ -43,9 +48,9 @@ func TestRun_MemoryIsShort_EvictsOnePodAtATime(t *testing.T) {
 		f.slow = true
 		r := run(t, f, nil, "memory.available<1Gi")
 		began := time.Now()
-		at(began, time.Second)
+		r.at(began, time.Second)
 		r.set(pod.SignalMemory, gib/8)
-		at(began, 10*time.Second)
+		r.at(began, 10*time.Second)
 		if got := r.actions(); got != "[evict-pod big]" || fmt.Sprint(r.observed) != "[false]" || r.pressures() != "[[] [MemoryPressure]]" ||
 			fmt.Sprint(r.events) != "[EvictionThresholdMet Warning Attempting to reclaim memory]" {
 			t.Errorf("%s, observed %v, events %v, conditions %s", got, r.observed, r.events, r.pressures())
@@ -53,11 +58,11 @@ func TestRun_MemoryIsShort_EvictsOnePodAtATime(t *testing.T) {
 		if e := r.evicted[0]; e.Grace != 1 || e.Condition != "MemoryPressure" || !strings.HasPrefix(e.Message, "The node was low on resource: memory. Threshold quantity: 1Gi, available: 128Mi. ") {
 			t.Errorf("%+v", e)
 		}
-		at(began, 39*time.Second)
+		r.at(began, 39*time.Second)
 		if got := r.actions(); got != "[]" {
 			t.Errorf("while the first pod stops: %s", got)
 		}
-		at(began, 40*time.Second)
+		r.at(began, 40*time.Second)
 		if got := r.actions(); got != "[evict-pod mid]" {
 			t.Errorf("after 30 s: %s", got)
 		}
@@ -65,8 +70,8 @@ func TestRun_MemoryIsShort_EvictsOnePodAtATime(t *testing.T) {
 		r.end("big")
 		r.end("mid")
 		r.fakeNode.mu.Unlock()
-		at(began, 41*time.Second)
-		at(began, 6*time.Minute)
+		r.at(began, 41*time.Second)
+		r.at(began, 6*time.Minute)
 		if got := r.actions(); got != "[]" || r.pressures() != "[[] [MemoryPressure] []]" || len(r.events) != 1 {
 			t.Errorf("when both are gone: %s, conditions %s, events %v", got, r.pressures(), r.events)
 		}
@@ -80,17 +85,17 @@ func TestRun_SoftThreshold_ActsAfterItsGracePeriod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t, machine(using("big", 2*gib, 0)), func(p *reclaim.EvictPolicy) { p.Thresholds[0].Grace = 95 * time.Second }, "memory.available<1Gi")
 		began := time.Now()
-		at(began, time.Second)
+		r.at(began, time.Second)
 		r.set(pod.SignalMemory, gib/2)
-		at(began, 85*time.Second)
+		r.at(began, 85*time.Second)
 		r.set(pod.SignalMemory, 2*gib)
-		at(began, 91*time.Second)
+		r.at(began, 91*time.Second)
 		r.set(pod.SignalMemory, gib/2)
-		at(began, 194*time.Second)
+		r.at(began, 194*time.Second)
 		if got := r.actions(); got != "[]" || r.pressures() != "[[] [MemoryPressure]]" {
 			t.Errorf("before its grace period ends: %s, conditions %s", got, r.pressures())
 		}
-		at(began, 195*time.Second)
+		r.at(began, 195*time.Second)
 		if got := r.actions(); got != "[evict-pod big]" || r.evicted[0].Grace != 20 {
 			t.Errorf("when it ends: %s, %+v", got, r.evicted)
 		}
@@ -104,7 +109,7 @@ func TestRun_KernelNotifies_RoundBeginsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := run(t, machine(using("big", 2*gib, 0)), nil, "memory.available<1Gi")
 		began := time.Now()
-		at(began, 3*time.Second)
+		r.at(began, 3*time.Second)
 		r.set(pod.SignalMemory, gib/2)
 		r.wake <- struct{}{}
 		synctest.Wait()
@@ -117,7 +122,7 @@ func TestRun_KernelNotifies_RoundBeginsAtOnce(t *testing.T) {
 			case r.wake <- struct{}{}:
 			default:
 			}
-			at(time.Now(), 10*time.Millisecond)
+			r.at(time.Now(), 10*time.Millisecond)
 		}
 		if rounds := r.levels - before; rounds < 10 || rounds > 17 {
 			t.Errorf("%d measurements in four seconds of notifications", rounds)
@@ -135,11 +140,11 @@ func TestRun_MemoryIsUsedUpFast_RoundsComeEarlier(t *testing.T) {
 		began := time.Now()
 		left := 4 * gib
 		for step := range 34 { // the threshold is met after 20 s
-			at(began, 5*time.Second+time.Duration(step)*time.Second/2)
+			r.at(began, 5*time.Second+time.Duration(step)*time.Second/2)
 			left -= 100 << 20
 			r.set(pod.SignalMemory, left)
 		}
-		at(began, 22*time.Second)
+		r.at(began, 22*time.Second)
 		if got := r.actions(); got != "[evict-pod big]" {
 			t.Errorf("after 22 s: %s", got)
 		}
@@ -163,13 +168,13 @@ func TestRun_DiskIsShort_UnusedDataGoesBeforePods(t *testing.T) {
 		if got := r.actions(); got != "[remove-container c1 remove-image i2]" || fmt.Sprint(r.observed) != "[true]" {
 			t.Errorf("first round: %s, observed %v", got, r.observed)
 		}
-		at(began, 2*time.Second)
+		r.at(began, 2*time.Second)
 		if got := r.actions(); got != "[evict-pod big]" || r.pressures() != "[[DiskPressure]]" || r.evicted[0].Condition != "DiskPressure" {
 			t.Errorf("second round: %s, conditions %s", got, r.pressures())
 		}
 		r.set("nodefs.available", 8*gib)
 		f.fails = map[string]bool{}
-		at(began, 90*time.Second)
+		r.at(began, 90*time.Second)
 		if got := r.actions(); !strings.HasPrefix(got, "[evict-pod low remove-image i1") {
 			t.Errorf("later: %s", got)
 		}
@@ -203,12 +208,12 @@ func TestRun_PodsUnknown_NoPodIsEvictedForADisk(t *testing.T) {
 		f.set("nodefs.available", 5*gib)
 		r := run(t, f, nil, "nodefs.available<10%", "memory.available<1Gi")
 		began := time.Now()
-		at(began, 10*time.Minute)
+		r.at(began, 10*time.Minute)
 		if got := r.actions(); got != "[]" || r.pressures() != "[[DiskPressure]]" {
 			t.Errorf("for the disk: %s, conditions %s", got, r.pressures())
 		}
 		r.set(pod.SignalMemory, gib/2)
-		at(began, 10*time.Minute+30*time.Second)
+		r.at(began, 10*time.Minute+30*time.Second)
 		if got := r.actions(); got != "[evict-pod mid]" {
 			t.Errorf("for memory: %s", got)
 		}
@@ -317,7 +322,7 @@ func TestRun_Laws(t *testing.T) {
 				}
 			}
 			r.begin(t)
-			at(time.Now(), 20*time.Minute)
+			r.at(time.Now(), 20*time.Minute)
 			got = r.actions()
 		})
 		if got != fmt.Sprint(want) {
@@ -336,11 +341,11 @@ func TestRun_ReadFails_EvictionForADiskIsDelayed(t *testing.T) {
 		f.set("nodefs.available", 5*gib)
 		r := run(t, f, nil, "nodefs.available<10%")
 		began := time.Now()
-		at(began, unreadFor-time.Second)
+		r.at(began, unreadFor-time.Second)
 		if got := r.actions(); got != "[]" {
 			t.Errorf("before: %s", got)
 		}
-		at(began, unreadFor+roundEvery)
+		r.at(began, unreadFor+roundEvery)
 		if got := r.actions(); got != "[evict-pod big]" {
 			t.Errorf("after: %s", got)
 		}
@@ -356,7 +361,7 @@ func TestRun_NoVictim_NoPodIsEvicted(t *testing.T) {
 		f.unread = fmt.Errorf("%w: no usage", ErrNoVictim)
 		f.set(pod.SignalMemory, gib/2)
 		r := run(t, f, nil, "memory.available<1Gi")
-		at(time.Now(), 10*time.Minute)
+		r.at(time.Now(), 10*time.Minute)
 		if got := r.actions(); got != "[]" {
 			t.Errorf("%s", got)
 		}
@@ -378,9 +383,9 @@ func TestRun_DisksHang_MemoryIsRelievedAtOnce(t *testing.T) {
 		if got := r.actions(); got != "[evict-pod big]" {
 			t.Errorf("at once: %s", got)
 		}
-		at(began, 5*time.Second)
+		r.at(began, 5*time.Second)
 		r.set(pod.SignalMemory, gib/2)
-		at(began, 5*time.Second+observeFor+roundEvery)
+		r.at(began, 5*time.Second+observeFor+roundEvery)
 		if got := r.actions(); got != "[evict-pod mid]" {
 			t.Errorf("later: %s", got)
 		}

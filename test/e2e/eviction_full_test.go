@@ -60,10 +60,14 @@ func (s *stage) level(signal string) int64 {
 			Available int64
 		}
 	}
-	got := s.run("reclaim", "--dry-run", "-o", "json")
-	if err := json.Unmarshal([]byte(got.out), &d); err != nil {
-		s.Fatalf("reclaim: %v: %s", err, got.err)
-	}
+	var got result
+	s.eventually(func() error { // an agent may not have observed its pods yet
+		got = s.run("reclaim", "--dry-run", "-o", "json")
+		if err := json.Unmarshal([]byte(got.out), &d); err != nil {
+			return fmt.Errorf("reclaim: %w: %s", err, got.err)
+		}
+		return nil
+	})
 	for _, l := range d.Levels {
 		if l.Signal == signal {
 			return l.Available
