@@ -2,6 +2,8 @@ package agent
 
 import (
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -14,14 +16,20 @@ import (
 )
 
 // readCPUs returns what gives containers CPUs and memory for themselves, nil with the default
-// policies: then it reads nothing.
-func readCPUs(cfg Config, f node.Facts) (*cpuset.Allocator, error) {
-	if !cfg.PlacesContainers() {
+// policies: then it reads sys only if the configuration names reserved CPUs.
+func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
+	if !cfg.PlacesContainers() && cfg.ReservedCPUs == "" {
 		return nil, nil
 	}
-	machine, err := cpuset.Read(os.DirFS("/sys"))
+	machine, err := cpuset.Read(sys)
 	if err != nil {
 		return nil, look.Fail(look.Failure, err)
+	}
+	if err := machine.CheckReserved(cfg.CPUs(nil).Reserved); err != nil {
+		return nil, look.Fail(look.Usage, fmt.Errorf("--reserved-cpus: %w", err), "name CPUs of /sys/devices/system/cpu/online")
+	}
+	if !cfg.PlacesContainers() {
+		return nil, nil
 	}
 	system, kube := cfg.Reserved()
 	kept := v1.ResourceList{}
@@ -39,13 +47,19 @@ func readCPUs(cfg Config, f node.Facts) (*cpuset.Allocator, error) {
 	return a, nil
 }
 
-// saveCPUs writes the kubelet's state files. They only show what the agent has given: no agent
-// reads them.
+// saveCPUs writes the kubelet's state files, and removes the file of a policy that allocates
+// nothing: what an earlier policy has left there would be wrong, and a kubelet would not start with
+// it. No agent reads the files.
 func saveCPUs(root string) func(map[string][]byte) error {
 	return func(files map[string][]byte) error {
 		var failed []error
-		for name, data := range files {
-			failed = append(failed, atomicfile.Write(filepath.Join(root, name), data, atomicfile.Options{Mode: 0o600}))
+		for _, name := range []string{cpuset.CPUStateFile, cpuset.MemoryStateFile} {
+			path := filepath.Join(root, name)
+			if data, ok := files[name]; ok {
+				failed = append(failed, atomicfile.Write(path, data, atomicfile.Options{Mode: 0o600}))
+			} else if err := os.Remove(path); !errors.Is(err, fs.ErrNotExist) {
+				failed = append(failed, err)
+			}
 		}
 		return errors.Join(failed...)
 	}

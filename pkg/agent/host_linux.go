@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -48,7 +49,7 @@ func readHost(ctx context.Context, cfg Config) (host, error) {
 	if err != nil {
 		return host{}, look.Fail(look.Usage, fmt.Errorf("--node-ip: %w", err))
 	}
-	cpus, err := readCPUs(cfg, f)
+	cpus, err := readCPUs(cfg, f, os.DirFS("/sys"))
 	if err != nil {
 		return host{}, err
 	}

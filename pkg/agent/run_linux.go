@@ -40,6 +40,11 @@ func (a *Agent) Run(ctx context.Context) error {
 		return err
 	}
 	setLimits(cfg.Config.Config, log)
+	if a.host.cpus == nil {
+		if err := saveCPUs(cfg.RootDir)(nil); err != nil {
+			log.Warn("Failed to remove the state of CPUs and memory", "error", err)
+		}
+	}
 	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())

@@ -55,18 +55,16 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// ownRoot refuses a root directory of a kubelet: nodectl must not manage the pods in it. In a
-// directory with a node's name, nodectl has written the state files.
+// ownRoot refuses a root directory of a kubelet: nodectl must not manage the pods in it.
 func ownRoot(cfg config.Config) error {
-	if _, err := os.Stat(filepath.Join(cfg.RootDir, "node-name")); err == nil {
+	name := doctor.KubeletState(cfg.RootDir, func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil // another check reports a directory without access
+	})
+	if name == "" {
 		return nil
 	}
-	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
-		if _, err := os.Stat(filepath.Join(cfg.RootDir, name)); err == nil { // another check reports a directory without access
-			return look.Fail(look.Usage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
-		}
-	}
-	return nil
+	return look.Fail(look.Usage, fmt.Errorf("--root-dir: %s is a kubelet's: %s is there", cfg.RootDir, name), "give nodectl a directory of its own; its default is /var/lib/nodectl")
 }
 
 // kernelDefaults compares the kernel's settings with those that a node needs.

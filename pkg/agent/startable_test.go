@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/nodectl/nodectl/pkg/config"
 )
 
 // TestStartable_RequirementIsMissing_NamesTheValue: serve does not start on a machine that lacks a requirement, and
@@ -50,4 +52,17 @@ func TestStartable_RequirementIsMissing_NamesTheValue(t *testing.T) {
 	says(cgroup2(dir), "has no cgroup v2")
 	write("cgroup.controllers", "cpu")
 	says(cgroup2(dir), "")
+
+	root := config.Config{RootDir: t.TempDir()}
+	touch := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(root.RootDir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	says(ownRoot(root), "")
+	touch("cpu_manager_state")
+	says(ownRoot(root), "is a kubelet's: cpu_manager_state is there")
+	touch("lock") // the file node-name of an agent was lost
+	says(ownRoot(root), "")
 }

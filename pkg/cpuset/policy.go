@@ -214,12 +214,21 @@ func (a *Allocator) reserveCPUs(p Policy) error {
 			return fmt.Errorf("unable to reserve %d CPUs: %w", n, err)
 		}
 	}
-	if unknown := a.reserved.Difference(a.cpus.all()); !unknown.IsEmpty() {
-		return fmt.Errorf("reserved CPUs %s are not online on this machine, which has %s", unknown, a.cpus.all())
+	if err := a.machine.CheckReserved(a.reserved); err != nil {
+		return err
 	}
 	a.reservedCores = cpuset.New()
 	for _, id := range a.reserved.UnsortedList() {
 		a.reservedCores = a.reservedCores.Union(a.cpus.in(coreOf, a.cpus[id].Core))
+	}
+	return nil
+}
+
+// CheckReserved returns an error if the machine does not have all of the CPUs (C-1.46.2).
+func (m Machine) CheckReserved(set Set) error {
+	all := cpus(m.CPUs).all()
+	if unknown := set.Difference(all); !unknown.IsEmpty() {
+		return fmt.Errorf("reserved CPUs %s are not online on this machine, which has %s", unknown, all)
 	}
 	return nil
 }
@@ -278,20 +287,4 @@ func (a *Allocator) take(free Set, n int) (Set, error) {
 		group = a.cpus.each(coreOf)
 	}
 	return distributed(a.cpus, free, n, group, a.acrossCores)
-}
-
-// CPUPolicy and MemoryPolicy return the names of the policies.
-func (a *Allocator) CPUPolicy() string {
-	if a.static {
-		return static
-	}
-	return none
-}
-
-// MemoryPolicy is described at CPUPolicy.
-func (a *Allocator) MemoryPolicy() string {
-	if a.memory {
-		return memoryStatic
-	}
-	return memoryNone
 }

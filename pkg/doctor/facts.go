@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"io/fs"
+	"path/filepath"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -47,6 +48,23 @@ type Settings struct {
 	PodPidsLimit       int
 	MinTLS             string
 	CipherSuites       []string
+}
+
+// KubeletState returns the name of a kubelet's state file that a root directory has, "" for none.
+// In a directory that an agent of nodectl has used, the agent wrote the file.
+func KubeletState(root string, exists func(path string) bool) string {
+	find := func(names ...string) string {
+		for _, name := range names {
+			if exists(filepath.Join(root, name)) {
+				return name
+			}
+		}
+		return ""
+	}
+	if find("node-name", "lock", "journal.jsonl") != "" {
+		return ""
+	}
+	return find("cpu_manager_state", "memory_manager_state")
 }
 
 // Facts are the results of Look, and of the calls to the runtime.

@@ -41,11 +41,7 @@ func Look(ctx context.Context, w Where, now time.Time) Facts {
 	f.Files, f.Certs = l.files(w)
 	f.Kubelets = l.kubelets()
 	f.LeftPods = len(l.names("/var/lib/kubelet/pods"))
-	for _, name := range []string{"cpu_manager_state", "memory_manager_state"} {
-		if f.RootOf == "" && l.exists(filepath.Join(w.RootDir, name)) && !l.exists(filepath.Join(w.RootDir, "node-name")) { // else nodectl wrote it
-			f.RootOf = name
-		}
-	}
+	f.RootOf = KubeletState(w.RootDir, l.exists)
 	return f
 }
 
