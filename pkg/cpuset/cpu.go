@@ -55,10 +55,18 @@ func (s *State) allocateCPUs(uid string, p *v1.Pod, c *v1.Container, at hint, re
 	}
 	set, has := s.cpus[uid][c.Name]
 	if !has {
-		if err := s.checkCores(n); err != nil {
+		free := s.free(uid)
+		if err := s.of.checkCores(n, free); err != nil {
 			return err
 		}
-		free := s.shared.Difference(a.reserved).Union(*reuse)
+		free = free.Union(*reuse)
+		later := false
+		for _, other := range containers(p) { // an edit has kept what these have
+			if kept, has := s.cpus[uid][other.Name]; has && (later || lasts(p, other)) {
+				free = free.Difference(kept)
+			}
+			later = later || other.Name == c.Name
+		}
 		got := cpuset.New()
 		if !at.any && at.nodes != 0 {
 			aligned := a.aligned(at.nodes, free)
@@ -74,20 +82,20 @@ func (s *State) allocateCPUs(uid string, p *v1.Pod, c *v1.Container, at hint, re
 		set = got.Union(rest)
 		s.setCPUs(uid, c.Name, set)
 	}
-	if isInit(p, c) && !pod.Restartable(c) {
-		*reuse = reuse.Union(set)
-	} else {
+	if lasts(p, c) {
 		*reuse = reuse.Difference(set)
+	} else {
+		*reuse = reuse.Union(set)
 	}
 	return nil
 }
 
-// checkCores returns why a container cannot have n CPUs in whole cores, if the option asks for
-// that.
-func (s *State) checkCores(n int) error {
-	each := s.of.cpus.each(coreOf)
-	switch free := s.shared.Difference(s.of.reservedCores).Size(); {
-	case !s.of.fullCores:
+// checkCores returns why a container cannot have n of the free CPUs in whole cores, if the option
+// asks for that.
+func (a *Allocator) checkCores(n int, of Set) error {
+	each := a.cpus.each(coreOf)
+	switch free := of.Difference(a.reservedCores).Size(); {
+	case !a.fullCores:
 		return nil
 	case n%each != 0:
 		return &Rejection{reasonSMT, fmt.Sprintf("SMT Alignment Error: requested %d cpus not multiple cpus per core = %d", n, each)}
@@ -121,7 +129,7 @@ func (s *State) cpuHints(uid string, p *v1.Pod, c *v1.Container, reuse Set) hint
 		}
 		return hints{string(v1.ResourceCPU): s.of.cpuMasks(has, cpuset.New(), n)}
 	}
-	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.shared.Difference(s.of.reserved), reuse, n)}
+	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.free(uid), reuse, n)}
 }
 
 // cpuHintsOfPod returns the sets of NUMA nodes on which the whole pod can have its CPUs.
@@ -142,7 +150,7 @@ func (s *State) cpuHintsOfPod(uid string, p *v1.Pod) hints {
 	if has.Size() == n {
 		return hints{string(v1.ResourceCPU): s.of.cpuMasks(has, cpuset.New(), n)}
 	}
-	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.shared.Difference(s.of.reserved), has, n)}
+	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.free(uid), has, n)}
 }
 
 // cpuMasks returns a hint for each set of NUMA nodes that has n CPUs, all of reuse among them. The

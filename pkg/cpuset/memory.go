@@ -243,16 +243,15 @@ func (s *State) hold(ids []int, name v1.ResourceName, n uint64) {
 
 // update notes what a container has: init containers leave their memory to later ones.
 func (r reusable) update(p *v1.Pod, c *v1.Container, blocks []Block) {
-	leaves := isInit(p, c) && !pod.Restartable(c)
 	for _, b := range blocks {
 		m := maskOf(b.NUMAAffinity...)
 		if r[m] == nil {
 			r[m] = Reserved{}
 		}
-		if leaves {
-			r[m][b.Type] = max(r[m][b.Type], b.Size)
-		} else {
+		if lasts(p, c) {
 			r[m][b.Type] -= min(r[m][b.Type], b.Size)
+		} else {
+			r[m][b.Type] = max(r[m][b.Type], b.Size)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package cpuset
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -15,8 +16,8 @@ import (
 // it admitted. One goroutine uses it at a time.
 type State struct {
 	of      *Allocator
-	shared  Set // the CPUs that no container has for itself, without strictly reserved ones
-	blocked Set // see Block
+	shared  Set            // the CPUs that no container has for itself, without strictly reserved ones
+	blocked map[string]Set // see Block, by the UID of the pod that may have them
 	cpus    map[string]map[string]Set
 	memory  map[string]map[string][]Block
 	nodes   NUMANodeMap
@@ -24,7 +25,7 @@ type State struct {
 
 // State returns the state of a node without pods.
 func (a *Allocator) State() *State {
-	s := &State{of: a, shared: cpuset.New(), blocked: cpuset.New(), cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{}}
+	s := &State{of: a, shared: cpuset.New(), blocked: map[string]Set{}, cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{}}
 	if a.static {
 		s.shared = a.cpus.all()
 		if a.strict {
@@ -39,7 +40,7 @@ func (a *Allocator) State() *State {
 
 // Clone returns a copy that changes independently.
 func (s *State) Clone() *State {
-	out := &State{of: s.of, shared: s.shared, blocked: s.blocked, cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes))}
+	out := &State{of: s.of, shared: s.shared, blocked: maps.Clone(s.blocked), cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes))}
 	for uid, of := range s.cpus {
 		out.cpus[uid] = maps.Clone(of)
 	}
@@ -66,13 +67,39 @@ func (s *State) Put(uid, container string, has pod.Placement) {
 	}
 }
 
-// Block keeps CPUs from further pods: a container that its pod does not have any more still runs
-// on them.
-func (s *State) Block(has pod.Placement) {
-	if set, err := cpuset.Parse(has.CPUs); s.of.static && err == nil {
-		s.blocked = s.blocked.Union(set)
+// Block keeps CPUs from all pods but the one with this UID: a container of an earlier instance or
+// definition of that pod runs on them. It stops before a new container of the pod starts, which
+// may have them.
+func (s *State) Block(uid, cpus string) {
+	if set, err := cpuset.Parse(cpus); s.of.static && err == nil {
+		s.block(uid, set)
+	}
+}
+
+func (s *State) block(uid string, set Set) {
+	if !set.IsEmpty() {
+		s.blocked[uid] = s.blocked[uid].Union(set)
 		s.shared = s.shared.Difference(set)
 	}
+}
+
+// free returns the CPUs that a further container of the pod can have for itself.
+func (s *State) free(uid string) Set {
+	free := s.shared
+	if own := s.blocked[uid].Intersection(s.of.cpus.all()); !own.IsEmpty() {
+		for other, set := range s.blocked {
+			if other != uid {
+				own = own.Difference(set)
+			}
+		}
+		for _, of := range s.cpus {
+			for _, set := range of {
+				own = own.Difference(set)
+			}
+		}
+		free = free.Union(own)
+	}
+	return free.Difference(s.of.reserved)
 }
 
 func (s *State) setCPUs(uid, container string, set Set) {
@@ -108,7 +135,11 @@ func (s *State) Of(uid string) map[string]pod.Placement {
 // Without returns the state without some pods.
 func (s *State) Without(gone func(uid string) bool) *State {
 	out := s.of.State()
-	out.blocked, out.shared = s.blocked, out.shared.Difference(s.blocked)
+	for uid, set := range s.blocked {
+		if !gone(uid) {
+			out.block(uid, set)
+		}
+	}
 	for _, uid := range s.uids() {
 		if gone(uid) {
 			continue
@@ -133,10 +164,13 @@ func (s *State) uids() []string {
 }
 
 // Shared returns the CPUs of the containers that have none for themselves, "" for all of the
-// machine.
+// machine. If all CPUs but the reserved ones are taken, these containers run on the reserved ones.
 func (s *State) Shared() string {
-	if !s.of.static {
+	switch {
+	case !s.of.static:
 		return ""
+	case s.shared.IsEmpty():
+		return s.of.reserved.String()
 	}
 	return s.shared.String()
 }
@@ -180,19 +214,63 @@ func (s *State) admit(p *v1.Pod) error {
 }
 
 // Replace gives the containers of a pod what their pod of another UID, or of another spec, has.
-// Containers whose requests differ get nothing by it.
+// Containers whose requests differ get nothing by it. All CPUs of the old containers are blocked:
+// these run until they have stopped.
 func (s *State) Replace(was, p *v1.Pod) {
-	kept := map[string]pod.Placement{}
-	for name, has := range s.Of(string(was.UID)) {
-		before, after := named(was, name), named(p, name)
-		if before != nil && after != nil && exclusive(p, after) == s.cpus[string(was.UID)][name].Size() && sameMemory(before, after) {
-			kept[name] = has
+	kept, of, old := map[string]pod.Placement{}, s.Of(string(was.UID)), s.blocked[string(was.UID)]
+	for name := range of {
+		old = old.Union(s.cpus[string(was.UID)][name])
+	}
+	lasting := cpuset.New() // CPUs of kept containers that run as long as the pod
+	for _, c := range containers(p) {
+		before, set := named(was, c.Name), s.cpus[string(was.UID)][c.Name]
+		if before == nil || lasts(was, before) != lasts(p, c) || exclusive(p, c) != set.Size() || !sameMemory(before, c) || !set.Intersection(lasting).IsEmpty() {
+			continue
+		}
+		kept[c.Name] = of[c.Name]
+		if lasts(p, c) {
+			lasting = lasting.Union(set)
 		}
 	}
 	*s = *s.Without(func(uid string) bool { return uid == string(was.UID) })
 	for _, name := range slices.Sorted(maps.Keys(kept)) {
 		s.Put(string(p.UID), name, kept[name])
 	}
+	s.block(string(p.UID), old)
+}
+
+// Edit changes which containers a running pod has, by an edit that needs no new instance, and
+// reports whether that changes the state. Added containers get what they request for themselves.
+// If that is not possible, Edit changes nothing and returns the reason. What removed containers
+// have becomes free, but their CPUs are blocked: they run until they have stopped. The others keep
+// what they have.
+func (s *State) Edit(was, p *v1.Pod) (changed bool, r *Rejection) {
+	uid := string(p.UID)
+	has, old := s.Of(uid), s.blocked[uid]
+	added := slices.ContainsFunc(containers(p), func(c *v1.Container) bool { return named(was, c.Name) == nil })
+	removed := false
+	for name := range has {
+		if named(p, name) == nil {
+			removed, old = true, old.Union(s.cpus[uid][name])
+		}
+	}
+	if !added && !removed {
+		return false, nil
+	}
+	try := s.Without(func(u string) bool { return u == uid })
+	for _, name := range slices.Sorted(maps.Keys(has)) {
+		if named(p, name) != nil {
+			try.Put(uid, name, has[name])
+		}
+	}
+	try.block(uid, old)
+	if added {
+		if err := try.admit(p); err != nil {
+			return false, rejection(err)
+		}
+	}
+	*s = *try
+	return true, nil
 }
 
 func sameMemory(a, b *v1.Container) bool {
@@ -232,9 +310,43 @@ func changes(was, now *v1.Pod, name v1.ResourceName) bool {
 	return false
 }
 
-// Wants reports whether a container of the pod should have CPUs or memory for itself.
-func (a *Allocator) Wants(p *v1.Pod) bool {
-	return a.pinned(p) || a.static && slices.ContainsFunc(containers(p), func(c *v1.Container) bool { return exclusive(p, c) > 0 })
+// Lacks reports whether a container of the pod should have CPUs or memory for itself, and does not
+// have them.
+func (a *Allocator) Lacks(p *v1.Pod, has map[string]pod.Placement) bool {
+	return slices.ContainsFunc(containers(p), func(c *v1.Container) bool {
+		return a.static && exclusive(p, c) > 0 && has[c.Name].CPUs == "" || a.pinned(p) && len(has[c.Name].Memory) == 0
+	})
+}
+
+// Unreserved returns what the policies do not reserve although a container has it for itself:
+// "CPUs", "memory", or both. A nil Allocator reserves nothing.
+func (a *Allocator) Unreserved(has pod.Placement) (kinds []string) {
+	if has.CPUs != "" && (a == nil || !a.static) {
+		kinds = append(kinds, "CPUs")
+	}
+	if len(has.Memory) > 0 && (a == nil || !a.memory) {
+		kinds = append(kinds, "memory")
+	}
+	return kinds
+}
+
+// Missing returns which CPUs and NUMA nodes of a container the machine does not have, as text for
+// a person; "" for none.
+func (a *Allocator) Missing(has pod.Placement) string {
+	var words []string
+	if set, err := cpuset.Parse(has.CPUs); err == nil {
+		if gone := set.Difference(a.cpus.all()); !gone.IsEmpty() {
+			words = append(words, "CPUs "+gone.String())
+		}
+	}
+	var nodes mask
+	for _, b := range has.Memory {
+		nodes |= maskOf(b.NUMAAffinity...)
+	}
+	if gone := nodes &^ a.everyNode(); gone != 0 {
+		words = append(words, "NUMA nodes "+cpuset.New(gone.ids()...).String())
+	}
+	return strings.Join(words, ", ")
 }
 
 // containers returns the init containers and the regular ones, in the order in which they start.
@@ -257,6 +369,10 @@ func named(p *v1.Pod, name string) *v1.Container {
 	}
 	return nil
 }
+
+// lasts reports whether a container runs as long as the pod. Later containers do not use its CPUs
+// again.
+func lasts(p *v1.Pod, c *v1.Container) bool { return !isInit(p, c) || pod.Restartable(c) }
 
 func isInit(p *v1.Pod, c *v1.Container) bool {
 	return slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })

@@ -13,8 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
-
-	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // testPod returns a pod: "a=2" is a container with two CPUs, "i:a=2" an init container, "s:a=2" a
@@ -163,28 +161,61 @@ func TestAdmit_AnyPodsOnAnyMachine_NeverShareNorLeak(t *testing.T) {
 	}
 }
 
+// neverShares has pods come, change and go. The containers of before a change run until they have
+// stopped.
 func neverShares(t *testing.T, a *Allocator, random *rand.Rand) {
 	empty := a.State()
-	s, running := empty.Clone(), map[string]*v1.Pod{}
-	for i := range 40 {
-		if len(running) > 0 && random.IntN(3) == 0 {
-			uid := slices.Sorted(maps.Keys(running))[random.IntN(len(running))]
-			delete(running, uid)
-			s = s.Without(func(u string) bool { return u == uid })
-		} else {
-			var list []string
-			for j := range 1 + random.IntN(3) {
-				list = append(list, fmt.Sprintf("%sc%d=%d/%dGi", []string{"", "", "i:", "s:"}[random.IntN(4)], j, 1+random.IntN(6), 1+random.IntN(12)))
-			}
-			p := testPod(fmt.Sprint("pod-", i), append(list, fmt.Sprintf("z=%d/1Gi", 1+random.IntN(2)))...)
-			before := s.Files()
-			if r := s.Admit(p); r == nil {
-				running[string(p.UID)] = p
-			} else if !reflect.DeepEqual(before, s.Files()) {
-				t.Fatalf("a rejected pod changed the state: %v", r)
-			}
+	s, running, old := empty.Clone(), map[string]*v1.Pod{}, map[string]Set{}
+	some := func(uid string) *v1.Pod {
+		var list []string
+		for j := range 1 + random.IntN(3) {
+			list = append(list, fmt.Sprintf("%sc%d=%d/%dGi", []string{"", "", "i:", "s:"}[random.IntN(4)], j, 1+random.IntN(6), 1+random.IntN(12)))
 		}
-		check(t, s, running)
+		return testPod(uid, append(list, fmt.Sprintf("z=%d/1Gi", 1+random.IntN(2)))...)
+	}
+	for i := range 60 {
+		uid := fmt.Sprint("pod-", i)
+		if n := len(running); n > 0 && random.IntN(2) == 0 {
+			uid = slices.Sorted(maps.Keys(running))[random.IntN(n)]
+		}
+		was, try := running[uid], s.Clone()
+		now, r := some(uid), (*Rejection)(nil)
+		switch n := random.IntN(3); {
+		case was == nil:
+			r = try.Admit(now)
+		case n == 0:
+			delete(running, uid)
+			delete(old, uid)
+			s = s.Without(func(u string) bool { return u == uid })
+			r = &Rejection{} // nothing else changes
+		case n == 1:
+			try.Replace(was, now)
+			r = try.Admit(now)
+		default:
+			now = was.DeepCopy()
+			now.Spec.Containers = append(now.Spec.Containers[random.IntN(len(was.Spec.Containers)):], testPod("", fmt.Sprintf("x%d=2", i)).Spec.Containers...)
+			_, r = try.Edit(was, now)
+		}
+		switch {
+		case r == nil:
+			for _, set := range s.cpus[uid] {
+				old[uid] = old[uid].Union(set)
+			}
+			s, running[uid] = try, now
+		case was == nil && !reflect.DeepEqual(s.Files(), try.Files()):
+			t.Fatalf("a rejected pod changed the state: %v", r)
+		}
+		check(t, s, running, old)
+		if random.IntN(3) == 0 { // all of them have stopped, and the caller makes the state again
+			old, try = map[string]Set{}, empty.Clone()
+			for uid := range running {
+				for name, has := range s.Of(uid) {
+					try.Put(uid, name, has)
+				}
+			}
+			s = try
+			check(t, s, running, old)
+		}
 	}
 	s = s.Without(func(string) bool { return true })
 	if !reflect.DeepEqual(s.Files(), empty.Files()) {
@@ -192,21 +223,30 @@ func neverShares(t *testing.T, a *Allocator, random *rand.Rand) {
 	}
 }
 
-// check checks what holds at any time.
-func check(t *testing.T, s *State, running map[string]*v1.Pod) {
+// check checks what holds at any time. old are the CPUs on which containers of before a change run.
+func check(t *testing.T, s *State, running map[string]*v1.Pod, old map[string]Set) {
 	t.Helper()
-	used := cpuset.New()
+	used, blocked := cpuset.New(), cpuset.New()
+	for _, set := range old {
+		blocked = blocked.Union(set)
+	}
 	for uid, p := range running {
 		of, together := s.cpus[uid], cpuset.New()
+		others := cpuset.New()
+		for other, set := range old {
+			if other != uid {
+				others = others.Union(set)
+			}
+		}
 		for _, c := range containers(p) {
 			set := of[c.Name]
 			if set.Size() != exclusive(p, c) {
 				t.Fatalf("%s/%s has %s, wants %d", uid, c.Name, set, exclusive(p, c))
 			}
-			if !set.Intersection(used).IsEmpty() || !isInit(p, c) && !set.Intersection(together).IsEmpty() {
+			if !set.Intersection(used).IsEmpty() || !set.Intersection(others).IsEmpty() || !set.Intersection(together).IsEmpty() {
 				t.Fatalf("%s/%s shares CPUs of %s", uid, c.Name, set)
 			}
-			if !isInit(p, c) || pod.Restartable(c) {
+			if lasts(p, c) {
 				together = together.Union(set)
 			}
 		}
@@ -218,8 +258,8 @@ func check(t *testing.T, s *State, running map[string]*v1.Pod) {
 	if s.of.strict {
 		all = all.Difference(s.of.reserved)
 	}
-	if !used.Intersection(s.of.reserved).IsEmpty() || !used.Intersection(s.shared).IsEmpty() || !used.Union(s.shared).Equals(all) {
-		t.Fatalf("exclusive %s, shared %s, reserved %s of %s", used, s.shared, s.of.reserved, all)
+	if !used.Intersection(s.of.reserved).IsEmpty() || !used.Union(blocked).Intersection(s.shared).IsEmpty() || !used.Union(blocked, s.shared).Equals(all) {
+		t.Fatalf("exclusive %s, blocked %s, shared %s, reserved %s of %s", used, blocked, s.shared, s.of.reserved, all)
 	}
 	again := s.Without(func(string) bool { return false }) // as an agent that starts
 	if !again.shared.Equals(s.shared) || !reflect.DeepEqual(again.Of("pod-0"), s.Of("pod-0")) {
@@ -279,5 +319,75 @@ func TestNew_UnsuitablePolicies_AreErrors(t *testing.T) {
 	}
 	if err := CheckCPU("none", map[string]string{optionStrict: "true"}); err == nil {
 		t.Error("options of the policy none")
+	}
+}
+
+// Shows: C-1.46.1
+func TestReplace_OldContainersRun_OthersDoNotGetTheirCPUs(t *testing.T) {
+	s := allocator(t, machine(t, "one-socket"), Policy{CPU: static}).State()
+	was, now := testPod("old", "a=4"), testPod("new", "a=1")
+	if r := s.Admit(was); r != nil {
+		t.Fatal(r)
+	}
+	s.Replace(was, now)
+	if r := s.Admit(now); r != nil {
+		t.Fatal(r)
+	}
+	if r := s.Admit(testPod("other", "a=4")); r == nil {
+		t.Errorf("another pod has %s", show(s, "other"))
+	}
+	if r := s.Admit(testPod("other", "a=3")); r != nil {
+		t.Fatal(r)
+	}
+	if got := show(s, "new") + ", " + show(s, "other") + ", " + s.Shared(); got != "a=1, a=5-7, 0" {
+		t.Error(got)
+	}
+	s = s.Without(func(uid string) bool { return uid == "new" })
+	if got := s.Shared(); got != "0-4" {
+		t.Errorf("shared without the pod: %s", got)
+	}
+}
+
+// Shows: C-1.46.1
+func TestEdit_ContainersAreAddedAndRemoved_OthersKeepTheirCPUs(t *testing.T) {
+	s := allocator(t, machine(t, "one-socket"), Policy{CPU: static}).State()
+	was := testPod("p", "a=2", "b=2")
+	if r := s.Admit(was); r != nil {
+		t.Fatal(r)
+	}
+	for _, step := range []struct {
+		now  []string
+		want string
+	}{
+		{[]string{"a=2", "b=2"}, "false <nil> a=1-2 b=3-4, 0,5-7"},
+		{[]string{"a=2", "c=3"}, "true <nil> a=1-2 c=3-5, 0,6-7"}, // c starts when b has stopped
+		{[]string{"a=2", "c=3", "d=3"}, "false Allocate failed due to not enough cpus available to satisfy request: requested=3, available=2, which is unexpected a=1-2 c=3-5, 0,6-7"},
+		{[]string{"c=3"}, "true <nil> c=3-5, 0,6-7"}, // a runs until it has stopped
+	} {
+		now := testPod("p", step.now...)
+		changed, r := s.Edit(was, now)
+		var err any
+		if r != nil {
+			err = r
+		}
+		if got := fmt.Sprint(changed, " ", err, " ", show(s, "p"), ", ", s.Shared()); got != step.want {
+			t.Errorf("%s: %s, want %s", step.now, got, step.want)
+		}
+		if r == nil {
+			was = now
+		}
+	}
+}
+
+func TestShared_NoCPUIsFree_IsTheReservedOnes(t *testing.T) {
+	s := allocator(t, machine(t, "one-socket"), Policy{CPU: static, CPUOptions: map[string]string{optionStrict: "true"}, Reserved: cpuset.New(6, 7), Reservation: cpu("2")}).State()
+	if r := s.Admit(testPod("p", "a=6")); r != nil {
+		t.Fatal(r)
+	}
+	if got := s.Shared(); got != "6-7" {
+		t.Errorf("shared CPUs %q", got)
+	}
+	if files := s.Files(); !strings.Contains(string(files[CPUStateFile]), `"defaultCpuSet":""`) {
+		t.Errorf("%s", files[CPUStateFile])
 	}
 }

@@ -111,6 +111,7 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		LogPath:     s.GetLogPath(),
 		Resources:   notes[pod.AnnotationResources],
 		Placement:   notes[pod.AnnotationPlacement],
+		CPUs:        s.GetResources().GetLinux().GetCpusetCpus(),
 		PreStop:     preStopOf(notes),
 		StopSignal:  signalName(s.GetStopSignal()),
 	}

@@ -26,7 +26,7 @@ type allocation struct{ requested, allocated, spec *pod.Spec }
 // resize is pending, they differ from the requested ones. A container that starts meanwhile
 // gets the allocated ones (C-1.34.1).
 func (e *entry) withAllocated() *pod.Spec {
-	if e.keepsUID() {
+	if e.keepsUID() || e.keepsContainers() {
 		return e.allocated
 	}
 	if e.resize == (refusal{}) || e.want == nil || e.allocated == nil {
@@ -39,9 +39,10 @@ func (e *entry) withAllocated() *pod.Spec {
 }
 
 // requested is the desired spec with the resources that it requests: the pod's status shows
-// it. If an edit of the UID was refused, it is the spec of the running instance.
+// it. If an edit of the UID or of the containers was refused, it is the spec of the running
+// instance.
 func (e *entry) requested() *pod.Spec {
-	if e.keepsUID() {
+	if e.keepsUID() || e.keepsContainers() {
 		return e.allocated
 	}
 	return e.want
@@ -52,6 +53,12 @@ func (e *entry) requested() *pod.Spec {
 func (e *entry) keepsUID() bool {
 	return e.want != nil && e.admitted && e.refused != (refusal{}) && !e.want.Origin.FromAPI() &&
 		e.allocated != nil && !e.allocated.Origin.FromAPI() && e.allocated.UID() != e.want.UID()
+}
+
+// keepsContainers reports whether an edit that needs no new instance was refused: a container that
+// it adds does not get the CPUs or memory that it requests for itself.
+func (e *entry) keepsContainers() bool {
+	return e.want != nil && e.admitted && e.refused != (refusal{}) && e.allocated != nil && !plan.Replaces(e.allocated, e.want)
 }
 
 // admitEdits judges the edits of admitted pods, in the order in which the loop first knew the
@@ -85,7 +92,8 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 		}
 		var resize, refused refusal
 		var detail string
-		if plan.Replaces(was, e.want) {
+		replaces := plan.Replaces(was, e.want)
+		if replaces {
 			uid := e.want.UID()
 			owner := owners[uid]
 			_, held := node.UIDs[uid]
@@ -99,11 +107,16 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 			if owned {
 				delete(node.UIDs, uid)
 			}
+		} else if changed, r := edits.Place(e.want, was); r != nil {
+			refused = refusal{reason: r.Reason, message: r.Message}
 		} else {
 			resize.reason, resize.message = edits.FitResize(e.want, was)
+			if changed {
+				e.replace(node.CPUs, e.want.UID())
+			}
 		}
 		if resize == (refusal{}) && refused == (refusal{}) {
-			if otherResources(was, e.want) && !plan.Replaces(was, e.want) {
+			if otherResources(was, e.want) && !replaces {
 				l.env.recorder.event(e.key, e.want.UID(), "", pod.EventNormal, eventResizeStarted, resizeText("started", e.want, ""))
 			}
 			if was.UID() != e.want.UID() { // the old instance has that UID until it is gone
@@ -111,8 +124,8 @@ func (l *loop) admitEdits(counted, waiting, want []*pod.Spec, node plan.Node) []
 				node.UIDs[was.UID()] = e.key
 			}
 			edits.Accept(e.want, was)
-			if plan.Replaces(was, e.want) {
-				e.place(node.CPUs, e.want.UID())
+			if replaces {
+				e.replace(node.CPUs, e.want.UID())
 			}
 			counted[i], e.allocated = e.want, e.want
 		}
@@ -167,7 +180,7 @@ func (e *entry) hold(uids ...string) {
 // e.holds lost a UID, which another pod may use now.
 func (e *entry) noteHolds(r *report) (freed bool) {
 	before := e.holds
-	if r.gen == e.gen && r.holds != nil {
+	if r.gen == e.gen && r.looked() {
 		e.holds = nil
 	}
 	e.hold(r.holds...)
@@ -195,7 +208,9 @@ func (e *entry) schedulerIgnores() bool {
 // the refused pods again, except those that were refused finally.
 func (l *loop) admit(ctx context.Context) {
 	node := l.node()
-	node.CPUs = l.cpuState()
+	if node.CPUs = l.cpuState(); node.CPUs != nil {
+		l.placeAgain(node.CPUs)
+	}
 	l.admitBeside(ctx, node)
 	l.noteCPUs(node.CPUs)
 }

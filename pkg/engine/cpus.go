@@ -5,9 +5,11 @@ import (
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/nodectl/nodectl/pkg/cpuset"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
 )
 
 // This file has the engine's part in CPUs and memory that containers have for themselves. The
@@ -21,21 +23,43 @@ type placed struct {
 	of  map[string]pod.Placement
 }
 
-// cpuView is what the sync loop keeps of the node's CPUs.
-type cpuView struct {
-	shared string            // the CPUs of containers that have none for themselves; "" for all
-	files  map[string][]byte // the newest state files
-	writer *stateWriter      // nil: no policy allocates anything
-	logged bool              // pods that keep what they have under another policy were logged
+// equal reports whether p and o say the same.
+func (p *placed) equal(o *placed) bool {
+	if p == nil || o == nil {
+		return p == o
+	}
+	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, func(a, b pod.Placement) bool { return a.String() == b.String() })
 }
 
-// withPlaced is the spec with what its containers have for themselves.
+// taken is what a pod takes of the node's CPUs and memory.
+type taken struct {
+	placed *placed  // what its containers have for themselves; nil: nothing
+	runsOn []string // the sets of CPUs that running containers have for themselves, sorted
+	// running says that a container of it may run: the runtime shows one, or could not be read.
+	running bool
+}
+
+// cpuView is what the sync loop keeps of the node's CPUs.
+type cpuView struct {
+	files  map[string][]byte // the newest state files
+	writer *stateWriter      // nil: no policy allocates anything
+}
+
+// withPlaced is the spec with what its containers have for themselves now. A spec of a record may
+// say something older.
 func (e *entry) withPlaced(spec *pod.Spec) *pod.Spec {
-	if e.placed == nil || spec == nil || spec.UID() != e.placed.uid {
+	if spec == nil {
+		return nil
+	}
+	var of map[string]pod.Placement
+	if e.placed != nil && e.placed.uid == spec.UID() {
+		of = e.placed.of
+	}
+	if len(of) == 0 && len(spec.Placed) == 0 {
 		return spec
 	}
 	if e.shown.from != spec || e.shown.placed != e.placed {
-		e.shown = placedSpec{spec, e.placed, spec.WithPlaced(e.placed.of)}
+		e.shown = placedSpec{spec, e.placed, spec.WithPlaced(of)}
 	}
 	return e.shown.spec
 }
@@ -48,18 +72,26 @@ type placedSpec struct {
 }
 
 // cpuState returns what the containers of all pods have for themselves, nil if no policy gives
-// them anything. A container that runs with CPUs that its pod has no more keeps them from others.
+// them anything. CPUs on which containers run are kept from other pods in any case.
 func (l *loop) cpuState() *cpuset.State {
 	if l.cfg.CPUs == nil {
 		return nil
 	}
 	s := l.cfg.CPUs.State()
 	for _, e := range l.sorted() {
-		if e.ended {
-			e.placed = nil // another pod may have it
+		if e.ended || !e.admitted {
+			e.placed, e.unplaced = nil, refusal{} // another pod may have it
 		}
-		putPlaced(s, e.placed)
-		blockOthers(s, e.placed, e.runsOn)
+		if l.missing(e) == "" {
+			putPlaced(s, e.placed)
+		}
+		uid := e.nextUID()
+		if e.before != nil {
+			for _, p := range e.before.of {
+				s.Block(uid, p.CPUs)
+			}
+		}
+		blockRunning(s, uid, e.runsOn)
 	}
 	for _, key := range sortedKeys(l.orphans) {
 		o := l.orphans[key]
@@ -68,7 +100,7 @@ func (l *loop) cpuState() *cpuset.State {
 			l.orphans[key] = o
 		}
 		putPlaced(s, o.placed)
-		blockOthers(s, o.placed, o.runsOn)
+		blockRunning(s, o.uid, o.runsOn)
 	}
 	return s
 }
@@ -82,43 +114,104 @@ func putPlaced(s *cpuset.State, p *placed) {
 	}
 }
 
-func blockOthers(s *cpuset.State, p *placed, runsOn map[string]string) {
-	for name, cpus := range runsOn {
-		if p == nil || p.of[name].CPUs != cpus {
-			s.Block(pod.Placement{CPUs: cpus})
+func blockRunning(s *cpuset.State, uid string, runsOn []string) {
+	for _, cpus := range runsOn {
+		s.Block(uid, cpus)
+	}
+}
+
+// nextUID is the UID of the pod whose containers may have the CPUs on which older ones of it run.
+func (e *entry) nextUID() string {
+	switch {
+	case e.want != nil:
+		return e.want.UID()
+	case e.counted() != nil:
+		return e.counted().UID()
+	}
+	return e.uid
+}
+
+// missing returns which CPUs and NUMA nodes of a pod the machine does not have any more, if no
+// container of the pod runs; "" for none.
+func (l *loop) missing(e *entry) string {
+	if e.placed == nil || e.running || e.before != nil {
+		return ""
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.placed.of)) {
+		if missing := l.cfg.CPUs.Missing(e.placed.of[name]); missing != "" {
+			return missing
 		}
+	}
+	return ""
+}
+
+// placeAgain gives other CPUs and memory to pods that do not run and whose own ones the machine
+// has lost. A pod that gets none does not start, and is tried again at each admission.
+func (l *loop) placeAgain(s *cpuset.State) {
+	for _, e := range l.sorted() {
+		missing, spec := l.missing(e), e.counted()
+		if missing == "" && e.unplaced == (refusal{}) || e.want == nil || deleting(e.want) || spec == nil {
+			continue
+		}
+		log := l.log.With("pod", e.key.String())
+		switch r := s.Admit(spec.Pod); {
+		case r == nil:
+			e.place(s, spec.UID())
+			log.Warn("Pod gets other CPUs and memory for itself than before", "missing", missing)
+		case missing != "":
+			text := "the machine does not have " + missing + " any more, which the pod had for itself: " + r.Message
+			e.placed, e.unplaced = nil, refusal{reason: r.Reason, message: text}
+			l.env.recorder.event(e.key, spec.UID(), "", pod.EventWarning, r.Reason, text)
+			log.Warn("Pod cannot start: it gets no CPUs or memory for itself", "reason", r.Reason, "message", text)
+		default:
+			continue // as before
+		}
+		l.queueUpdate(e, true)
 	}
 }
 
 // place notes what admission gave to the containers of a pod.
 func (e *entry) place(s *cpuset.State, uid string) {
-	e.placed = nil
+	var now *placed
 	if s != nil {
-		e.placed = &placed{uid, s.Of(uid)}
+		now = &placed{uid, s.Of(uid)}
+	}
+	if !now.equal(e.placed) {
+		e.placed = now
+	}
+	e.unplaced = refusal{}
+}
+
+// replace notes what admission gave to the containers of an edited pod, while the old ones may run.
+func (e *entry) replace(s *cpuset.State, uid string) {
+	was := e.placed
+	e.place(s, uid)
+	if s != nil && e.before == nil && e.placed != was {
+		e.before = was
 	}
 }
 
-// noteCPUs has the workers move containers when the shared CPUs changed, and the state files
-// written when anything did.
+// noteRuns notes which CPUs of their own the containers of a pod run on.
+func (l *loop) noteRuns(e *entry, r *report) {
+	if !r.looked() {
+		return
+	}
+	changed := !slices.Equal(e.runsOn, r.runsOn) || e.running && !r.containersRun
+	e.runsOn, e.running = r.runsOn, r.containersRun
+	if e.before != nil && r.gen == e.gen { // no container of before the edit starts any more
+		e.before, changed = nil, true
+	}
+	l.view.freed = l.view.freed || changed && l.cfg.CPUs != nil // other containers may use them
+}
+
+// noteCPUs has containers moved when the shared CPUs changed, and the state files written when
+// anything did.
 func (l *loop) noteCPUs(s *cpuset.State) {
 	if s == nil {
 		return
 	}
-	if !l.view.cpus.logged {
-		l.view.cpus.logged = true
-		for _, e := range l.sorted() {
-			if spec := e.counted(); e.admitted && !e.ended && spec != nil && (e.placed == nil || len(e.placed.of) == 0) && l.cfg.CPUs.Wants(spec.Pod) {
-				l.log.Warn("Running pod keeps the shared CPUs and memory; it gets its own when it is created again", "pod", e.key.String())
-			}
-		}
-	}
-	if shared := s.Shared(); shared != l.view.cpus.shared {
-		l.view.cpus.shared = shared
-		for _, e := range l.pods {
-			if e.updates != nil {
-				l.queueUpdate(e, false)
-			}
-		}
+	if shared := s.Shared(); shared != l.env.mover.current() {
+		l.env.mover.move(shared, l.movable())
 	}
 	if files := s.Files(); l.view.cpus.writer != nil && !maps.EqualFunc(files, l.view.cpus.files, bytes.Equal) {
 		l.view.cpus.files = files
@@ -126,43 +219,56 @@ func (l *loop) noteCPUs(s *cpuset.State) {
 	}
 }
 
-// placementsOf returns what the runtime shows of a pod's containers: what they have for themselves, and
-// on which CPUs of their own they run now.
-func placementsOf(have pod.Actual) (of map[string]pod.Placement, runsOn map[string]string) {
+// movable returns the pods whose containers this agent moves to other CPUs: those that it runs
+// and, if it serves, the orphaned ones.
+func (l *loop) movable() map[pod.Key]bool {
+	all := make(map[pod.Key]bool, len(l.pods)+len(l.orphans))
+	for key := range l.pods {
+		all[key] = true
+	}
+	for key, o := range l.orphans {
+		if l.mode.serves && !l.isForeign(o) {
+			all[key] = true
+		}
+	}
+	return all
+}
+
+// ownCPUs returns the sets of CPUs that running containers of a pod have for themselves, sorted.
+func ownCPUs(have pod.Actual) (sets []string) {
+	for _, c := range podview.All(have) {
+		if cpus := pod.ParsePlacement(c.Placement).CPUs; cpus != "" && c.MayRun() {
+			sets = append(sets, cpus)
+		}
+	}
+	slices.Sort(sets)
+	return slices.Compact(sets)
+}
+
+// notePlaced notes what the runtime shows of an orphaned pod. A container of the newest sandbox
+// that has not exited has what its annotation says. For others the record of the newest instance
+// comes first: they may be of the instance before. A container that the runtime does not show has
+// what the record says.
+func (s *orphan) notePlaced(have pod.Actual) {
+	s.runsOn, s.running = ownCPUs(have), podview.MayRun(have)
+	all := make(map[string]pod.Placement)
+	if s.placed != nil && s.placed.uid == have.UID {
+		maps.Copy(all, s.placed.of)
+	}
+	b := have.Sandbox
 	for name, c := range have.Containers {
 		p := pod.ParsePlacement(c.Placement)
 		p.Shared = ""
-		if p.String() == "" {
-			continue
-		}
-		if of == nil {
-			of, runsOn = make(map[string]pod.Placement), make(map[string]string)
-		}
-		of[name] = p
-		if c.MayRun() && p.CPUs != "" {
-			runsOn[name] = p.CPUs
+		_, recorded := all[name]
+		newer := b != nil && b.Instance > s.instance // than the record
+		lives := b != nil && b.Instance == s.instance && c.SandboxID == b.ID && c.State != pod.StateExited
+		if p.String() != "" && (newer || lives || !recorded) {
+			all[name] = p
 		}
 	}
-	return of, runsOn
-}
-
-// notePlaced notes what the runtime shows of an orphaned pod. It comes before what the record
-// says, which has the containers that were not created.
-func (s *orphan) notePlaced(have pod.Actual) {
-	of, runsOn := placementsOf(have)
-	s.runsOn = runsOn
-	if of == nil {
-		return
+	if len(all) > 0 {
+		s.placed = &placed{have.UID, all}
 	}
-	all := maps.Clone(of)
-	if s.placed != nil && s.placed.uid == have.UID {
-		for name, p := range s.placed.of {
-			if _, shown := all[name]; !shown {
-				all[name] = p
-			}
-		}
-	}
-	s.placed = &placed{have.UID, all}
 }
 
 // recordedPlaced is what a record says of a pod's containers, nil for nothing.
@@ -173,15 +279,35 @@ func recordedPlaced(want *pod.Spec) *placed {
 	return &placed{want.UID(), want.Placed}
 }
 
-// logUnplaced logs which pods keep CPUs and memory of their own although no policy gives them any
-// more.
-func (l *loop) logUnplaced(pods []pod.Actual) {
-	if l.cfg.CPUs != nil {
-		return
-	}
-	for _, a := range pods {
-		if _, runsOn := placementsOf(a); len(runsOn) > 0 {
-			l.log.Warn("Running pod keeps CPUs that the CPU manager policy does not reserve for it any more", "pod", a.Key.String())
+// reviewPlaced logs, for the pods that were found on the node, where the policies of CPUs and
+// memory differ from what the pods have. A pod of which nothing runs does not keep anything
+// without a policy.
+func (l *loop) reviewPlaced() {
+	for _, key := range sortedKeys(l.orphans) {
+		o := l.orphans[key]
+		if l.cfg.CPUs == nil && !o.running {
+			o.placed = nil
+			l.orphans[key] = o
+		}
+		if o.Terminated() {
+			continue
+		}
+		var has map[string]pod.Placement
+		if o.placed != nil {
+			has = o.placed.of
+		}
+		kept := make(map[string]bool)
+		for _, p := range has {
+			for _, kind := range l.cfg.CPUs.Unreserved(p) {
+				kept[kind] = true
+			}
+		}
+		log := l.log.With("pod", key.String())
+		if len(kept) > 0 {
+			log.Warn("Pod keeps CPUs or memory for itself that no policy reserves any more", "kept", strings.Join(slices.Sorted(maps.Keys(kept)), ", "))
+		}
+		if l.cfg.CPUs != nil && o.running && o.Spec != nil && l.cfg.CPUs.Lacks(o.Spec.Pod, has) {
+			log.Warn("Running pod keeps the shared CPUs and memory; it gets its own when it is created again")
 		}
 	}
 }

@@ -26,11 +26,17 @@ func guaranteedPod(cpus string) func(*v1.Pod) {
 // returns the state files that agents write.
 func fourCPUs(t *testing.T, m *machine) map[string][]byte {
 	t.Helper()
+	return withCPUs(t, m, "static", 0, 1, 2, 3)
+}
+
+// withCPUs is fourCPUs for a machine with other CPUs, and a policy for them.
+func withCPUs(t *testing.T, m *machine, policy string, ids ...int) map[string][]byte {
+	t.Helper()
 	of := cpuset.Machine{CPUs: map[int]cpuset.CPU{}, Nodes: []cpuset.Node{{ID: 0, Memory: 8 << 30}}}
-	for i := range 4 {
+	for _, i := range ids {
 		of.CPUs[i] = cpuset.CPU{Core: i}
 	}
-	a, err := cpuset.New(of, cpuset.Policy{CPU: "static", Memory: "Static", Reservation: v1.ResourceList{
+	a, err := cpuset.New(of, cpuset.Policy{CPU: policy, Memory: "Static", Reservation: v1.ResourceList{
 		v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi"),
 	}, ReservedMemory: map[int]cpuset.Reserved{0: {v1.ResourceMemory: 1 << 30}}})
 	if err != nil {
@@ -156,8 +162,16 @@ func TestCPUs_PolicyIsChanged_PodsKeepWhatTheyHave(t *testing.T) {
 		if n := m.rt.Calls()["UpdateContainerResources"]; n != updates {
 			t.Errorf("%d updates without a policy", n-updates)
 		}
-		if !strings.Contains(m.log.String(), "Running pod keeps CPUs that the CPU manager policy does not reserve") {
+		if !strings.Contains(m.log.String(), `no policy reserves any more" pod=default/c kept="CPUs, memory"`) {
 			t.Error("no word about c")
+		}
+		m.leave()
+		withCPUs(t, m, "none", 0, 1, 2, 3)
+		m.arrive()
+		m.pass(time.Minute)
+		wantCPUs(t, m, map[string]string{"a": "0,2-3@", "c": "1@0"})
+		if !strings.Contains(m.log.String(), `no policy reserves any more" pod=default/c kept=CPUs`) {
+			t.Error("no word about the CPUs of c")
 		}
 	})
 }

@@ -124,7 +124,7 @@ func (w *worker) haltedMeanwhile(v plan.View) bool {
 // makes reports whether a step sets up, starts or changes something.
 func makes(s plan.Step) bool {
 	switch s.Action {
-	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer, plan.UpdateCPUs:
+	case plan.PutVolumes, plan.RunSandbox, plan.PullImage, plan.CreateContainer, plan.StartContainer, plan.RunHook, plan.UpdateContainer:
 		return true
 	}
 	return false
@@ -201,8 +201,6 @@ func (w *worker) start(ctx context.Context, v plan.View, s plan.Step) error {
 		return w.postStart(ctx, v, s, id)
 	case plan.UpdateContainer:
 		return w.resize(ctx, v.Want, s.Container, id)
-	case plan.UpdateCPUs:
-		return w.moveToShared(ctx, s.Container, id, v.SharedCPUs)
 	}
 	if c, _ := v.Want.Container(s.Container); c != nil && c.Lifecycle != nil && c.Lifecycle.PostStart != nil {
 		w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.PostStart = pod.HookDue })

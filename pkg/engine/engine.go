@@ -17,6 +17,7 @@
 //	reporter          the statuses that a sink has not taken yet
 //	last good writer  the sets that are not on the disk yet
 //	state writer      the state files of CPUs and memory, if a policy gives containers any
+//	mover             which containers have yet to move to the shared CPUs, if there are such
 //	runtime check     the last answer of the runtime
 //	jobs of the loop  one round each: a census, the rotation of logs, the measurement of
 //	                  volumes, the sweep
@@ -38,6 +39,8 @@
 //	          0  prober → sync loop, in a select that also receives targets
 //	targets   0  sync loop → prober; the prober is always in its select
 //	files     1  sync loop → state writer; full: the older files are replaced
+//	moves     1  sync loop → mover; full: the older CPUs are replaced
+//	missed    1  workers → mover; full: a round is due already
 //	queue     1  podconfig's goroutine → last good writer; full: taken back and merged
 //	reporter's statuses
 //	          1  sync loop → reporter; full: merged with the batch waiting
@@ -278,6 +281,9 @@ func (e *Engine) run(ctx context.Context, l *loop, batches func(context.Context,
 	if w := l.view.cpus.writer; w != nil {
 		wg.Go(w.run)
 		defer w.close()
+	}
+	if m := l.env.mover; m != nil {
+		wg.Go(func() { m.run(ctx) })
 	}
 	reported := make(chan struct{})
 	wg.Go(func() { defer close(reported); l.out.reporter.run() })

@@ -118,7 +118,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		s.revived = of != nil && of.Over
 		s.Stopping, s.Ended = !r.StopSince.IsZero(), r.Terminal != "" && !s.revived
 		s.Running = c.err != nil // a pod that could not be read may run
-		s.placed = recordedPlaced(r.Want)
+		s.placed, s.instance, s.running = recordedPlaced(r.Want), r.Instance, s.Running
 		if s.Spec = r.Want; r.Want != nil {
 			s.Layer = r.Want.Origin.Layer()
 		}
@@ -139,9 +139,12 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	if c.err == nil {
 		l.forgetForeign(c)
 	}
+	if c.asked == nil && l.start.dispatching() && l.cfg.CPUs != nil {
+		l.view.freed = true // admission counts what the pods that it found have
+	}
 	if !l.start.adopted() {
 		l.start.adopt(c)
-		l.logUnplaced(c.pods)
+		l.reviewPlaced()
 		for key, uid := range l.mode.down {
 			l.note(key, orphan{uid: uid})
 		}
@@ -165,7 +168,8 @@ func (l *loop) note(key pod.Key, s orphan) {
 		l.orphans[key] = old
 		return
 	case known:
-		s.uid, s.Spec, s.Ended, s.placed = cmp.Or(old.uid, s.uid), old.Spec, old.Ended, old.placed
+		s.uid, s.Spec, s.Ended = cmp.Or(old.uid, s.uid), old.Spec, old.Ended
+		s.taken, s.instance = old.taken, old.instance
 	}
 	s.first = !l.start.dispatching()
 	l.orphans[key] = s
@@ -262,7 +266,7 @@ func (l *loop) stop(ctx context.Context, key pod.Key, s orphan) {
 	delete(l.orphans, key)
 	e := l.entry(key)
 	e.admitted, e.uid, e.lastWant = true, s.uid, s.Spec
-	e.placed, e.runsOn = s.placed, s.runsOn
+	e.taken = s.taken
 	e.hold(s.uids()...)
 	l.noteOrder(e)
 	l.queueUpdate(e, true)

@@ -130,9 +130,14 @@ type admission struct {
 	holds      []string  // UIDs under which instances of it may exist, beside that of allocated
 	resize     refusal   // why the resources that want requests are not allocated
 	allocation allocation
-	placed     *placed           // what its containers have for themselves; nil: nothing
-	runsOn     map[string]string // the CPUs of their own on which they run now, by container
-	shown      placedSpec
+	taken
+	// before is what its containers had before an edit, until a report shows which of them run;
+	// nil: nothing.
+	before *placed
+	// unplaced is why its containers do not get CPUs or memory for themselves again, after the
+	// machine has lost those that they had. Until they do, none of them starts.
+	unplaced refusal
+	shown    placedSpec
 }
 
 // link connects an entry to its worker.
@@ -152,9 +157,9 @@ type orphan struct {
 	first bool   // it was there when the agent started
 	seen  bool   // judged and logged
 	// revived says that it was evicted and that another instance is due: admission judges it.
-	revived bool
-	placed  *placed           // what its containers have for themselves; nil: nothing
-	runsOn  map[string]string // see admission.runsOn
+	revived  bool
+	instance int // of its record; 0: it has none
+	taken
 }
 
 // uids returns the UIDs of the pod's instances: of the recorded one, and of the one that the
@@ -315,7 +320,7 @@ func (l *loop) want(ctx context.Context, key pod.Key, want *pod.Spec) {
 		// A pod that was found on the node stays admitted (C-1.31.5). If its spec was not
 		// recorded and the desired UID is another one, admission judges the pod.
 		e.admitted, e.allocated = onNode && !o.revived && (o.Spec != nil || o.Is(want)), o.Spec
-		e.placed, e.runsOn = o.placed, o.runsOn
+		e.taken = o.taken
 		e.hold(o.uids()...)
 		terminated = o.Terminated() && o.Is(want)
 	}

@@ -34,18 +34,6 @@ func (w *worker) resize(ctx context.Context, want *pod.Spec, container, id strin
 	return nil
 }
 
-// moveToShared moves a running container to the CPUs that all containers share.
-func (w *worker) moveToShared(ctx context.Context, container, id, cpus string) error {
-	err := w.startCall(ctx, func() error { return w.env.runtime.UpdateCPUs(ctx, id, cpus) })
-	if err != nil {
-		return err
-	}
-	w.rec.setNotes(id, func(l *pod.ContainerNotes) { l.SharedCPUs = cpus })
-	w.save()
-	delete(w.trouble.of, container)
-	return nil
-}
-
 // lowered is the result of the last attempts to lower the limits of the pod's cgroup.
 type lowered struct {
 	to  *pod.Spec // the last success: the limits are those of this spec; nil: there was none
@@ -117,7 +105,7 @@ func (w *worker) runSandbox(ctx context.Context, want *pod.Spec, s plan.Step) er
 
 // request collects the input of CreateContainer.
 func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.CreateRequest, err error) {
-	r = pod.CreateRequest{Want: v.Want, Container: s.Container, Sandbox: v.Have.Sandbox, Attempt: s.Attempt, Streak: s.Streak, SharedCPUs: v.SharedCPUs}
+	r = pod.CreateRequest{Want: v.Want, Container: s.Container, Sandbox: v.Have.Sandbox, Attempt: s.Attempt, Streak: s.Streak, SharedCPUs: w.env.mover.current()}
 	if r.Place, err = w.place(v.Want); err != nil {
 		return r, err
 	}
@@ -167,6 +155,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		id, err = w.env.runtime.CreateContainer(ctx, request)
 		return err
 	})
+	w.env.mover.created(request.SharedCPUs)
 	if err != nil {
 		return err
 	}

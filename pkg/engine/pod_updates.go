@@ -71,7 +71,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 	e.updates <- podUpdate{
 		gen:        e.gen,
 		want:       e.withPlaced(e.withAllocated()),
-		sharedCPUs: l.view.cpus.shared,
+		unplaced:   e.unplaced,
 		requested:  e.requested(),
 		refused:    e.refused,
 		health:     e.health,
@@ -94,11 +94,10 @@ type podUpdate struct {
 	want      *pod.Spec // with the allocated resources, see withAllocated; nil: stop and remove the pod
 	requested *pod.Spec // with the requested resources, see requested
 	refused   refusal   // of the pod, or of an edit of an admitted pod
-	// sharedCPUs are the CPUs of containers that have none for themselves; "" for all.
-	sharedCPUs string
-	health     pod.Health
-	network    bool
-	runtime    bool // the runtime is ready
+	unplaced  refusal   // see admission.unplaced
+	health    pod.Health
+	network   bool
+	runtime   bool // the runtime is ready
 	// resize is why the pod does not get the resources it requests.
 	resize refusal
 	// waits names the pod that has to reach its condition before this pod starts, stopWaits the

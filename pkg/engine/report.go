@@ -44,10 +44,7 @@ func (l *loop) handleReport(ctx context.Context, r report) {
 		l.pokeDependencies(e) // they may stop now
 		l.view.freed = true   // its ports are free
 	}
-	if !maps.Equal(e.runsOn, r.runsOn) {
-		e.runsOn = r.runsOn
-		l.view.freed = l.view.freed || l.cfg.CPUs != nil // other containers may use them
-	}
+	l.noteRuns(e, &r)
 	l.noteEvicted(&r)
 	l.setTargets(ctx, e, r.targets)
 	l.adoptStarted(ctx, e)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"slices"
@@ -307,7 +308,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 	}
 	forbidden := w.update.halt.Message
 	if forbidden == "" || deleting(want) {
-		forbidden = w.forbidden(want)
+		forbidden = cmp.Or(w.forbidden(want), w.update.unplaced.message)
 	}
 	v := plan.NewView(want, have, w.rec.Record, forbidden, volumes, time.Now())
 	v.Hindrances = plan.Hindrances{
@@ -318,7 +319,7 @@ func (w *worker) view(ctx context.Context, have pod.Actual) plan.View {
 		StopWaits: w.update.stopWaits,
 		StopUntil: w.update.stopUntil,
 	}
-	v.Health, v.MaxBackoff, v.SharedCPUs = w.update.health, w.env.maxBackoff, w.update.sharedCPUs
+	v.Health, v.MaxBackoff = w.update.health, w.env.maxBackoff
 	return v
 }
 

@@ -27,6 +27,7 @@ type workerEnv struct {
 	recorder recorder
 	starts   *startlimit.Limiter
 	sweep    *sweep        // the removal of directories of unknown pods
+	mover    *mover        // nil: no policy gives containers CPUs for themselves
 	reports  chan<- report // capacity 0: to the sync loop
 
 	hostIPs      []string
@@ -61,6 +62,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		recorder: recorder{cfg.Events},
 		starts:   startlimit.New(cfg.Starts),
 		sweep:    &sweep{},
+		mover:    newMover(cfg),
 		reports:  reports,
 
 		hostIPs:      cfg.HostIPs,

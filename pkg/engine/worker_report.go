@@ -42,9 +42,15 @@ type report struct {
 	eviction *pod.Eviction // of this instance; nil: it was not evicted
 	holds    []string      // UIDs under which the runtime or the disk has something of the pod
 	logs     []logFile     // of the containers that run
-	// runsOn are the CPUs of their own on which containers run, by container.
-	runsOn map[string]string
+	// runsOn are the sets of CPUs that running containers have for themselves, sorted.
+	runsOn []string
+	// containersRun says that a container of any instance may run.
+	containersRun bool
 }
+
+// looked reports whether the worker has read the pod for this report. That of a worker in
+// quarantine has neither holds nor runsOn, although containers may run.
+func (r *report) looked() bool { return r.holds != nil }
 
 // reportMetadata is what sinks get beside a status, see pod.StatusReport.
 type reportMetadata struct {
@@ -87,7 +93,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 		}
 	}
 	r.holds = w.holds(v.Have)
-	_, r.runsOn = placementsOf(v.Have)
+	r.runsOn, r.containersRun = ownCPUs(v.Have), podview.MayRun(v.Have)
 	spec := w.update.requested
 	if spec == nil {
 		spec = v.Record.Want
@@ -193,7 +199,11 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		notes.Allocated, notes.ResizeError = v.Want.Pod.Spec.Resources, w.lowered.err
 	}
 	if v.Forbidden != "" {
-		notes.NotAdmittedReason, notes.NotAdmittedMessage, notes.Rejected = cmp.Or(w.update.halt.Reason, eventForbidden), v.Forbidden, false
+		reason := cmp.Or(w.update.halt.Reason, eventForbidden)
+		if v.Forbidden == w.update.unplaced.message {
+			reason = w.update.unplaced.reason
+		}
+		notes.NotAdmittedReason, notes.NotAdmittedMessage, notes.Rejected = reason, v.Forbidden, false
 	}
 	if next := plan.Instance(v); v.Want != nil && !deleting(v.Want) && next != w.rec.Instance && !podview.ContainersRunning(v.Have) {
 		// The old instance has stopped: the status is that of the next one.

@@ -48,7 +48,7 @@ type Node struct {
 	Pressure  []v1.NodeConditionType
 	InCluster bool
 	// CPUs is what the containers of the admitted pods have for themselves; nil: no container has
-	// anything. Admit and Edits.Accept add what they give to further pods.
+	// anything. Admit, Edits.Place and Edits.Accept add what they give to further containers.
 	CPUs *cpuset.State
 }
 

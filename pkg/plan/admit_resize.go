@@ -30,8 +30,23 @@ func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	return refusal(updated, reason, detail, reason != "" && updated.Origin.FromAPI()), reason != ""
 }
 
+// Place judges an edit that needs no new instance: the containers that it adds get CPUs and memory
+// for themselves, and those of removed containers become free. changed says that there are such.
+// r is why the edit is refused; nil: it is not.
+func (e *Edits) Place(updated, current *pod.Spec) (changed bool, r *Refusal) {
+	if e.a.node.CPUs == nil {
+		return false, nil
+	}
+	changed, why := e.a.node.CPUs.Edit(current.Pod, updated.Pod)
+	if why == nil {
+		return changed, nil
+	}
+	refused := refusal(updated, why.Reason, why.Message, false)
+	return false, &refused
+}
+
 // Accept replaces current by updated among the admitted pods. If the edit needs a new instance,
-// that gets CPUs and memory for itself; else the pod keeps what it has.
+// that gets CPUs and memory for itself. The CPUs of the old one stay blocked.
 func (e *Edits) Accept(updated, current *pod.Spec) {
 	if Replaces(current, updated) {
 		e.a.exclude(current)

@@ -29,8 +29,6 @@ import (
 //	         | postStart is due                          | run the hook
 //	         | resources changed                         | update; restart if its resize policy
 //	         |                                           | says so
-//	         | it has no CPUs for itself, and the shared | move it
-//	         | ones changed                              |
 //	         | else                                      | keep
 //	 created | in this sandbox                           | start
 //	         | in another sandbox                        | remove, start
@@ -84,19 +82,8 @@ func (s *planner) running(c pod.Container) {
 		s.add(Step{Action: RunHook, Container: c.Name, ID: c.ID, Hook: s.postStart(c.Name), Why: "postStart hook has not ended"})
 	}
 	if s.Record.ContainerNotes[c.ID].Killed == "" {
-		s.move(c)
 		s.resize(c) // it may restart the container
 	}
-}
-
-// move moves a running container that has no CPUs for itself to those that all such containers
-// share now (C-1.46.4).
-func (s *planner) move(c pod.Container) {
-	has := cmp.Or(s.Record.ContainerNotes[c.ID].SharedCPUs, pod.ParsePlacement(c.Placement).Shared)
-	if s.SharedCPUs == "" || s.Want.Placed[c.Name].CPUs != "" || has == s.SharedCPUs || !s.mayStart(c.Name) {
-		return
-	}
-	s.add(Step{Action: UpdateCPUs, Container: c.Name, ID: c.ID, Why: fmt.Sprintf("shared CPUs changed: %s → %s", cmp.Or(has, "all"), s.SharedCPUs)})
 }
 
 // killReason returns why a running container has to be killed, as a value of

@@ -140,15 +140,12 @@ func (w *world) do(s Step) {
 		c.State, c.StartedAt = pod.StateRunning, w.v.Now
 		have.Containers[s.Container] = c
 		w.v.Health.Started[s.Container] = pod.ProbeStatus{ContainerID: c.ID, OK: true}
-	case RunHook, UpdateContainer, UpdateCPUs:
+	case RunHook, UpdateContainer:
 		id := cmp.Or(s.ID, have.Containers[s.Container].ID)
 		notes := w.v.Record.ContainerNotes[id]
-		switch s.Action {
-		case RunHook:
+		if s.Action == RunHook {
 			notes.PostStart = ""
-		case UpdateCPUs:
-			notes.SharedCPUs = w.v.SharedCPUs
-		default:
+		} else {
 			notes.Resources = w.v.Want.Resources(s.Container)
 		}
 		w.v.Record.ContainerNotes[id] = notes

@@ -138,7 +138,6 @@ func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 		"Hindrances", // left out
 		"Health",     // probes pass
 		"MaxBackoff", // back-offs are over
-		"SharedCPUs", // a move to other CPUs restarts nothing
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[plan.View]()) {
 		if len(field.Index) == 1 && !slices.Contains(given, field.Name) && !slices.Contains(ofForecast, field.Name) {

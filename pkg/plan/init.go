@@ -70,7 +70,6 @@ func (s *planner) initContainers() (initialised bool) {
 func (s *planner) initTurn(c pod.Container) {
 	switch {
 	case c.State == pod.StateRunning:
-		s.move(c)
 		s.resize(c) // it may restart the container
 		s.waitFor(fmt.Sprintf("init container %s is running", c.Name))
 	case c.State == pod.StateCreated:

@@ -54,9 +54,6 @@ type View struct {
 	// Health holds the probe statuses of the running containers.
 	Health pod.Health
 	Hindrances
-	// SharedCPUs are the CPUs of containers that have none for themselves; "" leaves them as they
-	// are.
-	SharedCPUs string
 	// MaxBackoff caps the crash back-off on this node; 0 is 5 min.
 	MaxBackoff time.Duration
 	Now        time.Time
@@ -120,7 +117,6 @@ const (
 	StartContainer  Action = "start-container"  // without an ID: the container that the step before created
 	RunHook         Action = "run-hook"         // run the postStart hook Step.Hook; if it fails, the container is stopped (C-1.22.8)
 	UpdateContainer Action = "update-container" // change the resources in place
-	UpdateCPUs      Action = "update-cpus"      // move it to the CPUs that all containers share
 	StopContainer   Action = "stop-container"   // run the preStop hook Step.Hook, send the stop signal, kill it when Step.Grace is over
 	RemoveContainer Action = "remove-container" //
 	StopSandbox     Action = "stop-sandbox"     //

@@ -117,6 +117,9 @@ type Container struct {
 	Resources string
 	// Placement is AnnotationPlacement, see ParsePlacement.
 	Placement string
+	// CPUs are those on which it may run now, as "0-3,8"; "" for all, or if the runtime does not
+	// report them.
+	CPUs string
 	// StopSignal is the signal that ends it, as the API writes it; "" is unknown.
 	StopSignal string
 	// User is the user of its first process; nil where the runtime does not report it.

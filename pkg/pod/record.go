@@ -146,8 +146,6 @@ type ContainerNotes struct {
 	// Resources are those of the last UpdateContainer call for this container, as
 	// Spec.Resources writes them; "" without a call.
 	Resources string
-	// SharedCPUs are those of the last UpdateCPUs call for this container; "" without a call.
-	SharedCPUs string
 }
 
 // The values of ContainerNotes.PostStart and ContainerNotes.Killed for a postStart hook.

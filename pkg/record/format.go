@@ -60,8 +60,6 @@ type storedNotes struct {
 	Killed    string `json:"killed,omitempty"`
 	Grace     *int64 `json:"grace,omitempty"`
 	Resources string `json:"resources,omitempty"`
-
-	SharedCPUs string `json:"sharedCPUs,omitempty"`
 }
 
 type storedDependency struct {

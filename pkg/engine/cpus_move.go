@@ -1,0 +1,142 @@
+package engine
+
+import (
+	"context"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/nodectl/nodectl/pkg/panics"
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const (
+	// moveRetry is how long the mover waits after a failure.
+	moveRetry = 10 * time.Second
+	// movesAtOnce is how many containers the mover moves at the same time.
+	movesAtOnce = 4
+)
+
+// mover keeps containers that have no CPUs for themselves on the CPUs that all of them share, in a
+// goroutine of its own. The workers cannot do that: their pods run on while they wait for a pull,
+// a hook, a stop or a source, and an orphaned pod has no worker. The mover compares with the CPUs
+// that the runtime shows, so a kill of the agent loses no move.
+type mover struct {
+	runtime Runtime
+	log     *slog.Logger
+	shared  atomic.Pointer[string] // the newest shared CPUs
+	moves   chan move              // capacity 1
+	missed  chan struct{}          // capacity 1
+	failing bool                   // the last round failed, and that was logged
+}
+
+// move is what the mover has to reach: containers of these pods run on these CPUs.
+type move struct {
+	cpus string
+	pods map[pod.Key]bool
+}
+
+// newMover returns nil if no policy gives containers CPUs for themselves.
+func newMover(cfg Config) *mover {
+	if cfg.CPUs == nil {
+		return nil
+	}
+	return &mover{runtime: cfg.Runtime, log: cfg.Log, moves: make(chan move, 1), missed: make(chan struct{}, 1)}
+}
+
+// current returns the CPUs of containers that have none for themselves, "" for all.
+func (m *mover) current() string {
+	if m == nil {
+		return ""
+	}
+	if cpus := m.shared.Load(); cpus != nil {
+		return *cpus
+	}
+	return ""
+}
+
+// move has the containers of these pods moved to other CPUs. It never waits: it replaces a move
+// that has not begun.
+func (m *mover) move(cpus string, pods map[pod.Key]bool) {
+	m.shared.Store(&cpus)
+	select {
+	case <-m.moves:
+	default:
+	}
+	m.moves <- move{cpus, pods}
+}
+
+// created says that a container was created that may run on these CPUs. If the shared ones have
+// changed meanwhile, the round for that change may not have seen the container.
+func (m *mover) created(cpus string) {
+	if m == nil || cpus == m.current() {
+		return
+	}
+	select {
+	case m.missed <- struct{}{}:
+	default:
+	}
+}
+
+// run moves containers until ctx ends.
+func (m *mover) run(ctx context.Context) {
+	var now move
+	var retry <-chan time.Time
+	for {
+		select {
+		case now = <-m.moves:
+		case <-m.missed:
+		case <-retry:
+		case <-ctx.Done():
+			return
+		}
+		retry = nil
+		err := m.round(ctx, now)
+		if err != nil && ctx.Err() == nil {
+			retry = time.After(moveRetry)
+		}
+		m.note(ctx, err)
+	}
+}
+
+// round moves containers once. It returns the first failure.
+func (m *mover) round(ctx context.Context, now move) error {
+	if now.cpus == "" {
+		return nil
+	}
+	pods, err := m.runtime.Pods(ctx)
+	var all errgroup.Group
+	all.SetLimit(movesAtOnce)
+	all.Go(func() error { return err })
+	for _, p := range pods {
+		if !now.pods[p.Key] {
+			continue
+		}
+		for _, c := range plan.Moves(p, now.cpus) {
+			all.Go(func() error {
+				if ctx.Err() != nil || m.current() != now.cpus {
+					return nil // the next round does it
+				}
+				m.log.Debug("Moving container to the shared CPUs", "pod", p.Key.String(), "container", c.Name, "from", c.CPUs, "to", now.cpus)
+				return panics.ToError(func() error { return m.runtime.UpdateCPUs(ctx, c.ID, now.cpus) })
+			})
+		}
+	}
+	return all.Wait()
+}
+
+// note logs once that containers cannot be moved, and once that they can be again.
+func (m *mover) note(ctx context.Context, err error) {
+	switch {
+	case ctx.Err() != nil:
+		return
+	case err != nil && !m.failing:
+		m.log.Warn("Failed to move containers to the shared CPUs", "error", err, "retry", moveRetry.String())
+	case err == nil && m.failing:
+		m.log.Info("Moving containers to the shared CPUs succeeds again")
+	}
+	m.failing = err != nil
+}
