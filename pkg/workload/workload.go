@@ -1,0 +1,126 @@
+// Package workload decides which pods a workload has now. Workloads are the Deployments,
+// ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs of sources without an API server;
+// they behave as Kubernetes' controllers behave for a cluster of one node.
+//
+// Package controller calls Next for each workload, again after each change of its pods and at
+// the times that Next names. Package podconfig takes the pods of the result into the desired
+// set; the engine runs them as it runs any other pod.
+//
+// The one rule: Next is a pure function. It has no clock and no I/O, and all that it needs from
+// earlier calls is in State and in the pods.
+package workload
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// The kinds of workloads.
+const (
+	KindDeployment  = "Deployment"
+	KindReplicaSet  = "ReplicaSet"
+	KindStatefulSet = "StatefulSet"
+	KindDaemonSet   = "DaemonSet"
+	KindJob         = "Job"
+	KindCronJob     = "CronJob"
+)
+
+// Input is one workload, its pods and the time.
+type Input struct {
+	// Object is the workload as its source wrote it, without defaults: *appsv1.Deployment,
+	// *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet, *batchv1.Job or
+	// *batchv1.CronJob. It is valid, and shared: Next does not change it.
+	Object *pod.Object
+	// Node is the name of this node.
+	Node string
+	// Pods are the pods of the workload, sorted by key: those of the last Decision, and those
+	// that left it and that the node still stops. After a restart of the agent they are the
+	// pods that the records of the earlier agent have.
+	Pods []Pod
+	// State is that of the last Decision; the zero State for a new workload.
+	State State
+	Now   time.Time
+}
+
+// Pod is one pod of a workload.
+type Pod struct {
+	Spec *pod.Spec
+	// Status is the newest report of the pod; nil if there is none yet.
+	Status *v1.PodStatus
+	// Leaving says that the pod is not in the set any more, and that the node still stops it.
+	Leaving bool
+}
+
+// Decision is what a workload needs now.
+type Decision struct {
+	// Pods are the pods that should exist now, sorted by key. A pod that does not change is
+	// the pointer of Input.Pods.
+	Pods []*pod.Spec
+	// Claims are the claims that the templates of a StatefulSet ask for, sorted by key; a
+	// claim that does not change is not shared with earlier decisions.
+	Claims []*pod.Object
+	// Steps are the differences between Input.Pods and Pods, in the order in which they are
+	// to be shown.
+	Steps []Step
+	// State has to be stored before Pods takes effect, if it differs from that of Input.
+	State State
+	// Status is that of the workload, as its controller would report it: *appsv1.DeploymentStatus,
+	// *appsv1.ReplicaSetStatus, *appsv1.StatefulSetStatus, *appsv1.DaemonSetStatus,
+	// *batchv1.JobStatus or *batchv1.CronJobStatus.
+	Status any
+	// Events are what happened since the last call, with Kubernetes' reasons.
+	Events []Event
+	// Wake is when to call Next again even if no pod changes; zero: not before a change.
+	Wake time.Time
+	// Done says that the workload needs no pod any more: a Job that has completed or failed.
+	Done bool
+}
+
+// Action is the kind of a Step.
+type Action string
+
+// The actions.
+const (
+	Add    Action = "add"
+	Remove Action = "remove"
+	// Replace removes a pod and adds another one of the same name.
+	Replace Action = "replace"
+)
+
+// Step is one change of the set of pods.
+type Step struct {
+	Action Action
+	Key    pod.Key
+	// Reason is one clause for a person, as "revision 2 replaces revision 1: 1 of 3 pods more (maxSurge 25%)".
+	Reason string
+}
+
+// Event is one event of a workload.
+type Event struct {
+	Type    string // Normal or Warning
+	Reason  string // as Kubernetes' controllers give it: ScalingReplicaSet, SuccessfulCreate, …
+	Message string
+}
+
+// Next decides which pods the workload has now. The zero Decision answers an object of another
+// kind.
+func Next(in Input) Decision {
+	switch in.Object.Kind {
+	case KindDeployment:
+		return nextDeployment(in)
+	case KindReplicaSet:
+		return nextReplicaSet(in)
+	case KindDaemonSet:
+		return nextDaemonSet(in)
+	case KindStatefulSet:
+		return nextStatefulSet(in)
+	case KindJob:
+		return nextJob(in)
+	case KindCronJob:
+		return nextCronJob(in)
+	}
+	return Decision{}
+}
