@@ -175,11 +175,18 @@ func (p Problem) Place() string {
 	return s
 }
 
-// Object is a config object as a source wrote it.
+// Object is a config object or a workload as a source wrote it. It is immutable and shared.
 type Object struct {
 	Key
-	Kind   string // KindConfigMap, KindSecret or KindClaim
+	Kind   string // KindConfigMap, KindSecret, KindClaim or one of WorkloadKinds
 	Origin Origin
 	Hash   string // of the content, so that a change shows
-	Object any    // *v1.ConfigMap, *v1.Secret or *v1.PersistentVolumeClaim
+	// Object is a *v1.ConfigMap, *v1.Secret or *v1.PersistentVolumeClaim, or a workload: a
+	// pointer to the type of its kind in apps/v1 or batch/v1. A workload is valid with the
+	// API's defaults, and has none of them, nor a UID or a status.
+	Object any
+	// Positions are the places of references to config objects in the file, by their field
+	// paths in the pod template (Ref.Path). Only workloads have them, and they may be nil:
+	// only messages need them.
+	Positions map[string]Position
 }

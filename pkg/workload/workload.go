@@ -20,12 +20,12 @@ import (
 
 // The kinds of workloads.
 const (
-	KindDeployment  = "Deployment"
-	KindReplicaSet  = "ReplicaSet"
-	KindStatefulSet = "StatefulSet"
-	KindDaemonSet   = "DaemonSet"
-	KindJob         = "Job"
-	KindCronJob     = "CronJob"
+	KindDeployment  = pod.KindDeployment
+	KindReplicaSet  = pod.KindReplicaSet
+	KindStatefulSet = pod.KindStatefulSet
+	KindDaemonSet   = pod.KindDaemonSet
+	KindJob         = pod.KindJob
+	KindCronJob     = pod.KindCronJob
 )
 
 // Input is one workload, its pods and the time.

@@ -1,0 +1,80 @@
+package pod
+
+import (
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	v1 "k8s.io/api/core/v1"
+)
+
+// The kinds of workloads: objects that describe pods by a template.
+const (
+	KindDeployment  = "Deployment"
+	KindReplicaSet  = "ReplicaSet"
+	KindStatefulSet = "StatefulSet"
+	KindDaemonSet   = "DaemonSet"
+	KindJob         = "Job"
+	KindCronJob     = "CronJob"
+)
+
+// WorkloadKinds returns the kinds of workloads.
+func WorkloadKinds() []string {
+	return []string{KindDeployment, KindReplicaSet, KindStatefulSet, KindDaemonSet, KindJob, KindCronJob}
+}
+
+// IsWorkload reports whether kind is a kind of workloads.
+func IsWorkload(kind string) bool { return NewWorkload(kind) != nil }
+
+// NewWorkload returns an empty workload of a kind, as Object.Object has it; nil for another kind.
+func NewWorkload(kind string) any {
+	switch kind {
+	case KindDeployment:
+		return &appsv1.Deployment{}
+	case KindReplicaSet:
+		return &appsv1.ReplicaSet{}
+	case KindStatefulSet:
+		return &appsv1.StatefulSet{}
+	case KindDaemonSet:
+		return &appsv1.DaemonSet{}
+	case KindJob:
+		return &batchv1.Job{}
+	case KindCronJob:
+		return &batchv1.CronJob{}
+	}
+	return nil
+}
+
+// Template returns the pod template of a workload, which is shared, and the path of its field;
+// nil for a config object.
+func (o *Object) Template() (template *v1.PodTemplateSpec, path string) {
+	const at = "spec.template"
+	switch w := o.Object.(type) {
+	case *appsv1.Deployment:
+		return &w.Spec.Template, at
+	case *appsv1.ReplicaSet:
+		return &w.Spec.Template, at
+	case *appsv1.StatefulSet:
+		return &w.Spec.Template, at
+	case *appsv1.DaemonSet:
+		return &w.Spec.Template, at
+	case *batchv1.Job:
+		return &w.Spec.Template, at
+	case *batchv1.CronJob:
+		return &w.Spec.JobTemplate.Spec.Template, "spec.jobTemplate.spec.template"
+	}
+	return nil, ""
+}
+
+// ClaimTemplates returns the claim templates of a StatefulSet, which are shared; nil for another
+// object.
+func (o *Object) ClaimTemplates() []v1.PersistentVolumeClaim {
+	if w, is := o.Object.(*appsv1.StatefulSet); is {
+		return w.Spec.VolumeClaimTemplates
+	}
+	return nil
+}
+
+// ObjectKey identifies a config object or a workload.
+type ObjectKey struct {
+	Kind string
+	Key
+}
