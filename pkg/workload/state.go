@@ -56,19 +56,35 @@ type JobState struct {
 	// Status has the start and completion times, the counts and the conditions: pods that left
 	// the set stay counted.
 	Status batchv1.JobStatus `json:"status"`
+	// Spec is the spec as its source wrote it when the Job began, nil before that. The fields that
+	// Kubernetes does not let an edit change stay as they are here. It is nil in a CronJobRun,
+	// whose Template never changes.
+	Spec *batchv1.JobSpec `json:"spec,omitempty"`
+	// Edited is the hash of the newest edit of these fields that an event has reported.
+	Edited string `json:"edited,omitempty"`
 	// Attempts is how many pods were made; for an indexed Job, Indexes has them by index.
 	Attempts int32           `json:"attempts,omitempty"`
 	Indexes  map[int32]Index `json:"indexes,omitempty"`
-	// Counted are the UIDs of finished pods that Status counts while they are in the set.
+	// Counted are the UIDs of finished pods that Status counts, in that order, while the
+	// workload has them.
 	Counted []string `json:"counted,omitempty"`
+	// Removed are the UIDs of pods that left the set before they finished, while the node still
+	// stops them: Status does not count them.
+	Removed []string `json:"removed,omitempty"`
+	// Failures is how many pods failed since the newest success, and LastFailure when the newest
+	// of them did: the back-off depends on them.
+	Failures    int32        `json:"failures,omitempty"`
+	LastFailure *metav1.Time `json:"lastFailure,omitempty"`
 }
 
-// Index is what an indexed Job keeps of one completion index.
+// Index is what an indexed Job keeps of one completion index until the index has succeeded or
+// failed: then the Job's Status names it in CompletedIndexes or FailedIndexes.
 type Index struct {
 	Attempts int32 `json:"attempts,omitempty"`
-	Failures int32 `json:"failures,omitempty"`
-	Done     bool  `json:"done,omitempty"`
-	Failed   bool  `json:"failed,omitempty"`
+	// Failures are those that count, Ignored those that a podFailurePolicy ignores.
+	Failures    int32        `json:"failures,omitempty"`
+	Ignored     int32        `json:"ignored,omitempty"`
+	LastFailure *metav1.Time `json:"lastFailure,omitempty"`
 }
 
 // CronJobState is the state of a CronJob.
@@ -78,6 +94,9 @@ type CronJobState struct {
 	LastSuccess  *metav1.Time `json:"lastSuccess,omitempty"`
 	// Since is when the CronJob was first seen: no start before it is missed.
 	Since metav1.Time `json:"since"`
+	// Reported is the newest scheduled time of which an event has said that its Job did not
+	// start, or started late.
+	Reported *metav1.Time `json:"reported,omitempty"`
 	// Jobs are the Jobs that run, and those that the history limits keep, oldest first.
 	Jobs []CronJobRun `json:"jobs,omitempty"`
 }
