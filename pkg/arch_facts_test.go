@@ -21,7 +21,7 @@ var facts = []struct {
 }{
 	{
 		"which pods are an API server's", "pkg/pod", []string{"SourceAPI", "Origin.FromAPI", "IsAPILayer", "SourceOf"},
-		[]string{"pkg/manifest"}, // writes the annotation
+		[]string{"pkg/manifest", "pkg/podstatic"}, // write the annotation
 		func(n ast.Node) bool { return isText(n, "api") || isIndex(n, "", "AnnotationConfigSource") },
 	},
 	{

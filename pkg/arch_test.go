@@ -43,7 +43,8 @@ var rules = []struct {
 	{module + "pkg/upkeep", []string{"pkg/agent"}, "the agent makes the loop and what it observes by"},
 	{module + "pkg/reclaim", []string{"pkg/agent", "pkg/image", "pkg/upkeep"}, "what observes and acts asks it; adapters do not decide"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
-	{module + "pkg/podspec", []string{"cmd", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/plan/...", "pkg/podconfig", "pkg/podview", "pkg/source/apiserver", "pkg/ui"}, "hashes and differences are for who makes specs, compares them and shows it; what acts has the spec"},
+	{module + "pkg/podspec", []string{"cmd", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/plan/...", "pkg/podconfig", "pkg/podview", "pkg/source/apiserver", "pkg/ui", "pkg/workload"}, "hashes and differences are for who makes specs, compares them and shows it; what acts has the spec"},
+	{module + "pkg/podstatic", []string{"pkg/manifest", "pkg/workload"}, "the two packages that make pods without an API server"},
 	{module + "pkg/podenv", []string{"pkg/cri", "pkg/engine", "pkg/probe", "pkg/volume"}, "what a container sees is computed where it is made"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "podconfig reads sources through source.Source"},
 	{module + "pkg/manifest/...", []string{"pkg/agent/look"}, "sources get their parser from look"},
@@ -91,7 +92,7 @@ var rules = []struct {
 	{"k8s.io/streaming/...", []string{"pkg/server", "pkg/client", "test/..."}, "streams end in one place"},
 	{"github.com/moby/spdystream/...", []string{"pkg/server", "test/..."}, "streams end in one place"},
 	{"github.com/prometheus/...", []string{"pkg/metrics", "pkg/stats", "test/..."}, "metrics are written in one place"},
-	{"k8s.io/kubernetes/...", []string{"pkg/manifest"}, "defaulting and validation, used in one place"},
+	{"k8s.io/kubernetes/...", []string{"pkg/manifest", "pkg/podstatic"}, "defaulting and validation, used where objects are read and pods are made"},
 	{"k8s.io/kubelet/...", []string{"pkg/config", "pkg/server", "pkg/stats", "pkg/client", "cmd", "test/..."}, "its types, as others know them; nothing that acts"},
 	{"k8s.io/pod-security-admission/...", []string{"pkg/policy"}, "Pod Security's checks, used in one place"},
 	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config", "pkg/cgroup", "pkg/cri", "pkg/volume"}, "arithmetic of resources; nothing that acts"},
@@ -130,6 +131,8 @@ var only = map[string][]string{
 	"pkg/shutdown":   {"pkg/cycle", "pkg/pod"},
 	"pkg/podenv":     {"pkg/pod"},
 	"pkg/podspec":    {"pkg/pod"},
+	"pkg/podstatic":  {"pkg/pod"},
+	"pkg/workload":   {"pkg/pod", "pkg/podspec", "pkg/podstatic"},
 	"pkg/podview":    {"pkg/pod", "pkg/podspec"},
 	"pkg/status":     {"pkg/pod", "pkg/podview"},
 	"pkg/reclaim":    {"pkg/pod"},
@@ -156,7 +159,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status"}
+var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podstatic", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status", "pkg/workload"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podspec"
+	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
 // FromAPI returns the spec of a pod that an API server has bound to this node: with its
@@ -51,7 +52,7 @@ func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 		Pod:    &own,
 	}
 	s.Hash, s.SandboxHash, s.ContainerHashes = podspec.NewAPIHashes(&own)
-	dependencies(s)
+	podstatic.Dependencies(s)
 	return s, nil
 }
 

@@ -5,13 +5,13 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/kubernetes/pkg/apis/core"
 	corev1 "k8s.io/kubernetes/pkg/apis/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podspec"
+	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
 // pod reads a Pod.
@@ -53,7 +53,7 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 			problems = append(problems, o.problem("metadata.name", "required", ""))
 		}
 		finished(s)
-		dependencies(s)
+		podstatic.Dependencies(s)
 		for _, bad := range pod.StructureProblems(&p.Spec) {
 			problems = append(problems, o.problem(bad.Path, bad.Msg, bad.Hint))
 		}
@@ -119,14 +119,6 @@ func finished(s *pod.Spec) {
 	podspec.Fingerprint(s, s.Pod)
 }
 
-// dependencies fills in the pod's dependencies; an invalid value is a problem
-// elsewhere.
-func dependencies(s *pod.Spec) {
-	if text := s.Pod.Annotations[pod.AnnotationDependsOn]; text != "" {
-		s.DependsOn, _ = pod.ParseDependsOn(text)
-	}
-}
-
 // decode checks o against into's type and fills it in. ok is false when it does
 // not fit; the problems of a value that fits are fields that are not known.
 func (r *reader) decode(o object, into any, secret bool) (problems []pod.Problem, ok bool) {
@@ -173,50 +165,13 @@ func (r *reader) identityProblems(p *v1.Pod) []pod.Problem {
 	return out
 }
 
-// makeStatic defaults a pod and makes it this node's (C-1.5.7): the kubelet's steps,
-// with three differences. Its UID is stable, so that an edit is no other pod;
-// config.hash is the hash of the content; and the pods of every source get the
-// NoExecute toleration, so that the source makes no difference.
+// makeStatic defaults a pod and makes it this node's, under its final name (C-1.5.7).
 func (r *reader) makeStatic(s *pod.Spec) {
-	p := s.Pod
-	corev1.SetObjectDefaults_Pod(p)
-	if class, ok := pod.PriorityOf(p.Spec.PriorityClassName); ok && p.Spec.Priority == nil {
-		p.Spec.Priority = &class
+	tidy(&s.Pod.ObjectMeta)
+	if s.Pod.Name != "" {
+		s.Pod.Name = r.finalName(s.Pod.Name)
 	}
-	if g := p.Spec.TerminationGracePeriodSeconds; g != nil && *g < 0 {
-		*g = 1 // as an API server reads it
-	}
-	tidy(&p.ObjectMeta)
-	if p.Name != "" {
-		p.Name = r.finalName(p.Name)
-	}
-	s.Key = pod.KeyOf(p)
-	dependencies(s)
-	if p.UID == "" {
-		p.UID = types.UID(pod.StaticUID(r.o.Node, p.Namespace, p.Name))
-	}
-	p.Spec.NodeName = r.o.Node
-	annotations := make(map[string]string, len(p.Annotations)+2)
-	for k, v := range p.Annotations {
-		annotations[k] = v
-	}
-	delete(annotations, pod.AnnotationConfigSeen)
-	annotations[pod.AnnotationConfigHash] = s.Hash
-	annotations[pod.AnnotationConfigSource] = r.o.Source
-	p.Annotations = annotations
-	p.Spec.Tolerations = tolerateNoExecute(p.Spec.Tolerations)
-	p.Status = v1.PodStatus{Phase: v1.PodPending}
-	p.Kind, p.APIVersion = "Pod", "v1"
-}
-
-func tolerateNoExecute(ts []v1.Toleration) []v1.Toleration {
-	all := v1.Toleration{Operator: v1.TolerationOpExists, Effect: v1.TaintEffectNoExecute}
-	for i := range ts {
-		if ts[i].MatchToleration(&all) {
-			return ts
-		}
-	}
-	return append(ts[:len(ts):len(ts)], all)
+	podstatic.Bind(s, r.o.Node, r.o.Source)
 }
 
 // internal returns p as the validation code reads it.

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
 )
 
 // StaticUID returns the UID of a static pod without one in its manifest: 32 lower-case
@@ -14,10 +16,21 @@ func StaticUID(node, namespace, name string) string {
 	return Digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name))
 }
 
+// RevisionUID returns the UID of a StatefulSet's pod: its name stays when its template changes,
+// and the other revision (the label controller-revision-hash) is another pod.
+func RevisionUID(node, namespace, name, revision string) string {
+	return Digest([]byte(strings.ToLower(node) + "\x00" + namespace + "\x00" + name + "\x00" + revision))
+}
+
 // ClaimsUID reports whether a pod's author chose its UID: neither an API server gave it,
-// nor was it derived from the pod's names.
+// nor was it derived from the pod's own names and revision.
 func ClaimsUID(s *Spec) bool {
-	return !s.Origin.FromAPI() && s.UID() != StaticUID(s.Pod.Spec.NodeName, s.Namespace, s.Name)
+	if s.Origin.FromAPI() {
+		return false
+	}
+	node, uid := s.Pod.Spec.NodeName, s.UID()
+	revision := s.Pod.Labels[appsv1.ControllerRevisionHashLabelKey]
+	return uid != StaticUID(node, s.Namespace, s.Name) && (revision == "" || uid != RevisionUID(node, s.Namespace, s.Name, revision))
 }
 
 // Digest returns the 32 lower-case hex digits by which nodectl recognises a content.

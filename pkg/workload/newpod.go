@@ -1,0 +1,164 @@
+package workload
+
+import (
+	"crypto/sha256"
+	"maps"
+	"strconv"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
+	"github.com/nodectl/nodectl/pkg/podstatic"
+)
+
+// podParts is the part of a pod that its template does not have.
+type podParts struct {
+	name         string
+	generateName string // the name without its suffix; "" for a kind that numbers its pods
+	uid          string // "": pod.StaticUID of the name
+	owner        metav1.OwnerReference
+	labels       map[string]string // they win over those of the template
+	annotations  map[string]string // likewise
+	// edit sets the rest in the pod before it is hashed and defaulted: volumes of claims, the
+	// host name, environment. It may be nil.
+	edit func(*v1.Pod)
+}
+
+// newPod returns the pod that a template makes. Its hashes cover the template without
+// defaults, as those of a static pod cover its manifest.
+func (in *Input) newPod(template *v1.PodTemplateSpec, parts podParts) *pod.Spec {
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: parts.name, GenerateName: parts.generateName, Namespace: in.Object.Namespace, UID: types.UID(parts.uid),
+			Labels: merged(template.Labels, parts.labels), Annotations: merged(template.Annotations, parts.annotations),
+			OwnerReferences: []metav1.OwnerReference{parts.owner},
+		},
+		Spec: *template.Spec.DeepCopy(),
+	}
+	if parts.edit != nil {
+		parts.edit(p)
+	}
+	s := &pod.Spec{Origin: in.Object.Origin, Pod: p}
+	podspec.Fingerprint(s, p)
+	podstatic.Bind(s, in.Node, in.Object.Origin.Source)
+	return s
+}
+
+func merged(a, b map[string]string) map[string]string {
+	if len(a)+len(b) == 0 {
+		return nil
+	}
+	out := make(map[string]string, len(a)+len(b))
+	maps.Copy(out, a)
+	maps.Copy(out, b)
+	return out
+}
+
+// keep returns the spec of a pod that stays in the set: its own, or a copy if the workload has
+// moved to another place of its sources. A move changes nothing that runs.
+func (in *Input) keep(p Pod) *pod.Spec {
+	if p.Spec.Origin == in.Object.Origin {
+		return p.Spec
+	}
+	moved := *p.Spec
+	moved.Origin = in.Object.Origin
+	if source := moved.Origin.Source; pod.SourceOf(moved.Pod) != source {
+		moved.Pod = moved.Pod.DeepCopy()
+		metav1.SetMetaDataAnnotation(&moved.Pod.ObjectMeta, pod.AnnotationConfigSource, source)
+	}
+	return &moved
+}
+
+// owner returns the reference to the workload as the controller of its pods.
+func (in *Input) owner() metav1.OwnerReference {
+	return controllerRef(in.Object.Kind, in.Object.Name, workloadUID(in.Node, in.Object))
+}
+
+// child returns the reference to an object that Kubernetes has between the workload and its
+// pods: the ReplicaSet of a Deployment, the Job of a CronJob.
+func (in *Input) child(kind, name string) metav1.OwnerReference {
+	return controllerRef(kind, name, childUID(workloadUID(in.Node, in.Object), kind, name))
+}
+
+func controllerRef(kind, name string, uid types.UID) metav1.OwnerReference {
+	version, yes := "apps/v1", true
+	if kind == KindJob || kind == KindCronJob {
+		version = "batch/v1"
+	}
+	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: name, UID: uid, Controller: &yes, BlockOwnerDeletion: &yes}
+}
+
+// workloadUID returns the UID of a workload: it depends only on the node and the names, so that
+// the pods in records belong to the workload of the next agent.
+func workloadUID(node string, o *pod.Object) types.UID {
+	return types.UID(pod.Digest([]byte(strings.ToLower(node) + "\x00" + o.Kind + "\x00" + o.Namespace + "\x00" + o.Name)))
+}
+
+func childUID(parent types.UID, kind, name string) types.UID {
+	return types.UID(pod.Digest([]byte(string(parent) + "\x00" + kind + "\x00" + name)))
+}
+
+// Owns reports whether workload o made the pod: o, or a ReplicaSet or Job of o, is the pod's
+// controller. A pod of another layer never counts, because the author of a manifest chooses its
+// owner references: such a pod would be part of a workload that its source does not own.
+func Owns(o *pod.Object, node string, s *pod.Spec) bool {
+	ref := metav1.GetControllerOfNoCopy(s.Pod)
+	if ref == nil || s.Namespace != o.Namespace || s.Origin.Layer() != o.Origin.Layer() {
+		return false
+	}
+	uid := workloadUID(node, o)
+	if ref.Kind == o.Kind {
+		return ref.UID == uid
+	}
+	return ref.UID == childUID(uid, ref.Kind, ref.Name)
+}
+
+// maxGeneratedBase is the longest base of a generated name, as API servers cut it.
+const maxGeneratedBase = 58
+
+// generateName returns the metadata.generateName of the pods of a controller.
+func generateName(controller string) string { return controller + "-" }
+
+// freeNames returns the names of n new pods of a controller: each is the name of a slot with a
+// suffix that depends on the controller, the revision and the slot. Slots whose names are taken
+// are left out. It adds the names to taken.
+func freeNames(controller, revision string, n int, taken map[string]bool) []string {
+	names := make([]string, 0, n)
+	for slot := 0; len(names) < n; slot++ {
+		name := slotName(controller, revision, slot)
+		if !taken[name] {
+			taken[name] = true
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func slotName(controller, revision string, slot int) string {
+	base := generateName(controller)
+	return base[:min(len(base), maxGeneratedBase)] + suffix(controller+"\x00"+revision+"\x00"+strconv.Itoa(slot))
+}
+
+// suffix returns five characters of the alphabet of Kubernetes' generated names.
+func suffix(of string) string {
+	const alphabet = "bcdfghjklmnpqrstvwxz2456789"
+	sum := sha256.Sum256([]byte(of))
+	out := sum[:5]
+	for i := range out {
+		out[i] = alphabet[int(out[i])%len(alphabet)]
+	}
+	return string(out)
+}
+
+// names returns the names that pods of the workload have, those that leave included.
+func (in *Input) names() map[string]bool {
+	taken := make(map[string]bool, len(in.Pods))
+	for _, p := range in.Pods {
+		taken[p.Spec.Name] = true
+	}
+	return taken
+}
