@@ -78,3 +78,9 @@ type ObjectKey struct {
 	Kind string
 	Key
 }
+
+// String returns "Deployment default/web".
+func (k ObjectKey) String() string { return k.Kind + " " + k.Key.String() }
+
+// ObjectKey returns the identity of the object.
+func (o *Object) ObjectKey() ObjectKey { return ObjectKey{o.Kind, o.Key} }

@@ -133,9 +133,9 @@ type change[T item] struct {
 	// kept returns the version of an ident that the previous agent stored, nil for none.
 	// The function is nil once the layer is ready.
 	kept func(ident) T
-	// successor returns the file that takes over the last good version of an ident which no
+	// successor returns the file that takes over the last good version of an ident, which no
 	// file defines any more; "" for none. The function may be nil.
-	successor func(ident) string
+	successor func(ident, T) string
 }
 
 // apply returns the table after a reading, the idents that changed in it, and the
@@ -149,10 +149,12 @@ func (t table[T]) apply(c change[T]) (next table[T], touched []ident, takenOver 
 	for _, id := range ids {
 		before := sorted.Run(t.definitions, id, definition[T].compareTo)
 		if len(fresh[id]) == 0 && c.successor != nil {
-			if won, file := t.winner(id), c.successor(id); won != nil && file != "" {
-				moved := definition[T]{value: won.value, file: file}
-				fresh[id] = []definition[T]{moved}
-				takenOver = append(takenOver, moved)
+			if won := t.winner(id); won != nil {
+				if file := c.successor(id, won.value); file != "" {
+					moved := definition[T]{value: won.value, file: file}
+					fresh[id] = []definition[T]{moved}
+					takenOver = append(takenOver, moved)
+				}
 			}
 		}
 		if !slices.EqualFunc(before, fresh[id], func(a, b definition[T]) bool { return a.value == b.value && a.file == b.file }) {

@@ -87,9 +87,9 @@ func (l Layer) Restore(r Restored) Layer {
 // Read returns the layer after a reading of its source, at now.
 //
 // A file with a problem keeps the last good version of each pod and object that it lacks
-// now. The pods of a removed file are removed, unless another file of the layer has the pod
-// in a form that was rejected: then the pod was moved, and that file takes over its last
-// good version.
+// now. The pods and workloads of a removed file are removed, unless another file of the layer
+// has the pod or workload in a form that was rejected: then it was moved, and that file takes
+// over its last good version.
 //
 // Read finds the changes by comparing the readings; it does not rely on revisions.
 func (l Layer) Read(s source.Snapshot, now time.Time) Layer {
@@ -151,23 +151,28 @@ func (l Layer) apply(r layerChange) Layer {
 		changedSets[s.File] = []pod.LastGoodSet{s}
 	}
 	if l.fileProblems.Len() > 0 {
-		r.pods.successor = l.successors(changedSets)
+		successor := l.successors(changedSets)
+		r.pods.successor = func(id ident, s *pod.Spec) string {
+			return successor(id, func(m *source.Meter) bool { return m.Pods(s) })
+		}
+		r.objects.successor = func(id ident, o *pod.Object) string {
+			return successor(id, func(m *source.Meter) bool { return m.Objects(o) })
+		}
 	}
-	var takenOver []definition[*pod.Spec]
-	l.pods, l.changedPods, takenOver = l.pods.apply(r.pods)
-	l.objects, l.changedObjects, _ = l.objects.apply(r.objects)
+	var movedPods []definition[*pod.Spec]
+	var movedObjects []definition[*pod.Object]
+	l.pods, l.changedPods, movedPods = l.pods.apply(r.pods)
+	l.objects, l.changedObjects, movedObjects = l.objects.apply(r.objects)
 	l.state.Pods = l.pods.winners.Len()
 
-	var moved map[string][]*pod.Spec // taken over, by the new file
-	for _, d := range takenOver {
-		if moved == nil {
-			moved = make(map[string][]*pod.Spec)
-		}
-		moved[d.file] = append(moved[d.file], d.value)
-	}
-	for file, pods := range moved {
+	for file, pods := range byFile(movedPods) {
 		set := l.setAfter(changedSets, file)
 		set.Pods = slices.Concat(set.Pods, pods)
+		changedSets[file] = []pod.LastGoodSet{set}
+	}
+	for file, objects := range byFile(movedObjects) {
+		set := l.setAfter(changedSets, file)
+		set.Objects = slices.Concat(set.Objects, objects)
 		changedSets[file] = []pod.LastGoodSet{set}
 	}
 	names := sortedNames(changedSets)
@@ -182,15 +187,28 @@ func (l Layer) apply(r layerChange) Layer {
 	return l
 }
 
-// successors returns the function change.successor: a file takes over the pods that it has in
-// a form that was rejected, as long as its last good set stays within the limit of a file.
-// changedSets has the sets that the reading changed.
-func (l Layer) successors(changedSets map[string][]pod.LastGoodSet) func(ident) string {
+// byFile returns definitions that were taken over, by their new files.
+func byFile[T item](moved []definition[T]) map[string][]T {
+	var out map[string][]T
+	for _, d := range moved {
+		if out == nil {
+			out = make(map[string][]T)
+		}
+		out[d.file] = append(out[d.file], d.value)
+	}
+	return out
+}
+
+// successors returns the function for change.successor: a file takes over the pods and
+// workloads that it has in a form that was rejected, as long as its last good set stays within
+// the limit of a file. changedSets has the sets that the reading changed; add adds the item to
+// a meter and reports whether it fits.
+func (l Layer) successors(changedSets map[string][]pod.LastGoodSet) func(id ident, add func(*source.Meter) bool) string {
 	named := filesWithRejected(l.fileProblems)
 	meters := make(map[string]*source.Meter)
-	return func(id ident) string {
-		file, won := named(id), l.pods.winner(id)
-		if file == "" || won == nil {
+	return func(id ident, add func(*source.Meter) bool) string {
+		file := named(id)
+		if file == "" {
 			return ""
 		}
 		m := meters[file]
@@ -201,7 +219,7 @@ func (l Layer) successors(changedSets map[string][]pod.LastGoodSet) func(ident) 
 			m.Pods(s.Pods...)
 			m.Objects(s.Objects...)
 		}
-		if !m.Pods(won.value) {
+		if !add(m) {
 			return ""
 		}
 		return file

@@ -21,12 +21,13 @@ type layerChange struct {
 	problems    map[string][]fileProblems // the files whose problems changed; empty: no problem any more
 }
 
-// fileProblems holds the problems of one file, and the pods that it has in a form that was
-// rejected.
+// fileProblems holds the problems of one file, and the pods and workloads that it has in a form
+// that was rejected.
 type fileProblems struct {
-	file     string
-	problems []pod.Problem
-	broken   []pod.Key
+	file          string
+	problems      []pod.Problem
+	broken        []pod.Key
+	brokenObjects []pod.ObjectKey
 }
 
 func (p fileProblems) compareTo(file string) int { return strings.Compare(p.file, file) }
@@ -79,7 +80,8 @@ func (r *layerChange) file(l *Layer, old, new *source.File) {
 		})
 		new = &edited
 	}
-	if was, _ := sorted.Find(l.fileProblems, new.File, fileProblems.compareTo); !same(was.problems, new.Problems) || !same(was.broken, new.Broken) {
+	was, _ := sorted.Find(l.fileProblems, new.File, fileProblems.compareTo)
+	if !same(was.problems, new.Problems) || !same(was.broken, new.Broken) || !same(was.brokenObjects, new.BrokenObjects) {
 		r.setProblems(new)
 	}
 	r.replace(before, after)
@@ -114,8 +116,8 @@ func (r *layerChange) setProblems(f *source.File) {
 		r.problems = make(map[string][]fileProblems)
 	}
 	r.problems[f.File] = nil
-	if len(f.Problems)+len(f.Broken) > 0 {
-		r.problems[f.File] = []fileProblems{{f.File, f.Problems, f.Broken}}
+	if len(f.Problems)+len(f.Broken)+len(f.BrokenObjects) > 0 {
+		r.problems[f.File] = []fileProblems{{f.File, f.Problems, f.Broken, f.BrokenObjects}}
 	}
 }
 
@@ -129,28 +131,38 @@ func (r *layerChange) patchProblems(before sorted.List[fileProblems]) (after sor
 	return after, all
 }
 
-// filesWithRejected returns a function that names, for a pod, the first file in byte order
-// that has it in a form that was rejected; "" for none.
+// filesWithRejected returns a function that names, for a pod or a workload, the first file in
+// byte order that has it in a form that was rejected; "" for none.
 func filesWithRejected(problems sorted.List[fileProblems]) func(ident) string {
-	var files map[pod.Key]string // made on the first call
+	var files map[ident]string // made on the first call
+	note := func(id ident, file string) {
+		if _, known := files[id]; !known {
+			files[id] = file
+		}
+	}
 	return func(id ident) string {
 		if files == nil {
-			files = make(map[pod.Key]string)
+			files = make(map[ident]string)
 			for p := range problems.All() {
 				for _, key := range p.broken {
-					if _, known := files[key]; !known {
-						files[key] = p.file
-					}
+					note(ident{kindPod, key}, p.file)
+				}
+				for _, o := range p.brokenObjects {
+					note(ident{o.Kind, o.Key}, p.file)
 				}
 			}
 		}
-		return files[id.key]
+		file := files[id]
+		if file == "" && pod.IsWorkload(id.kind) {
+			file = files[ident{key: id.key}] // of an unknown kind
+		}
+		return file
 	}
 }
 
 // healthy reports whether a file was read completely and without problems.
 func healthy(f *source.File) bool {
-	return !f.Incomplete && len(f.Broken) == 0 && len(f.Problems) == 0
+	return !f.Incomplete && len(f.Broken)+len(f.BrokenObjects)+len(f.Problems) == 0
 }
 
 // lastGoodAfter returns the last good set of a file after a reading. It has the pods and
@@ -283,7 +295,7 @@ func differing[T item](a, b []T) []ident {
 func sameReading(a, b *source.File) bool {
 	return a.Incomplete == b.Incomplete &&
 		sameItems(a.Pods, b.Pods) && sameItems(a.Objects, b.Objects) &&
-		same(a.Problems, b.Problems) && same(a.Broken, b.Broken)
+		same(a.Problems, b.Problems) && same(a.Broken, b.Broken) && same(a.BrokenObjects, b.BrokenObjects)
 }
 
 // sameItems reports whether two lists have identical items. It costs nothing if they share

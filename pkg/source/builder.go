@@ -83,10 +83,10 @@ func (b *Builder) Skip(skipped []pod.Problem) {
 	}
 }
 
-// Worsens reports whether f is worse than the set: it has problems, or it lacks a pod
-// of f.File. A source may wait before it accepts such a reading.
+// Worsens reports whether f is worse than the set: it has problems, or it lacks a pod or a
+// workload of f.File. A source may wait before it accepts such a reading.
 func (b *Builder) Worsens(f File) bool {
-	if f.Incomplete || len(f.Problems) > 0 || len(f.Broken) > 0 {
+	if f.Incomplete || len(f.Problems)+len(f.Broken)+len(f.BrokenObjects) > 0 || lacksWorkload(b.objects[f.File], f.Objects) {
 		return true
 	}
 	if len(b.lastGood[f.File]) == 0 {
@@ -97,6 +97,26 @@ func (b *Builder) Worsens(f File) bool {
 		keys[p.Key] = true
 	}
 	return slices.ContainsFunc(b.lastGood[f.File], func(p *pod.Spec) bool { return !keys[p.Key] })
+}
+
+// lacksWorkload reports whether now lacks a workload of before.
+func lacksWorkload(before, now []*pod.Object) bool {
+	var keys map[pod.ObjectKey]bool
+	for _, o := range before {
+		if !pod.IsWorkload(o.Kind) {
+			continue
+		}
+		if keys == nil {
+			keys = make(map[pod.ObjectKey]bool, len(now))
+			for _, n := range now {
+				keys[n.ObjectKey()] = true
+			}
+		}
+		if !keys[o.ObjectKey()] {
+			return true
+		}
+	}
+	return false
 }
 
 // Has reports whether file is in the set.
@@ -207,7 +227,7 @@ func (b *Builder) note(was, is []*pod.Spec) {
 // then. They are the pods of f and, while f has any problem, all others of before. Where
 // that exceeds the limit of a file, it returns only before, as podconfig does.
 func lastGoodPods(before []*pod.Spec, f File) []*pod.Spec {
-	if len(before) == 0 || (!f.Incomplete && len(f.Problems)+len(f.Broken) == 0) {
+	if len(before) == 0 || (!f.Incomplete && len(f.Problems)+len(f.Broken)+len(f.BrokenObjects) == 0) {
 		return f.Pods
 	}
 	has := make(map[pod.Key]bool, len(f.Pods))
@@ -270,7 +290,7 @@ func shareObjects(old, objects []*pod.Object) []*pod.Object {
 
 func sameFile(a, b *File) bool {
 	return a.Incomplete == b.Incomplete && slices.EqualFunc(a.Pods, b.Pods, samePod) && slices.EqualFunc(a.Objects, b.Objects, sameObject) &&
-		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.Broken, b.Broken)
+		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.Broken, b.Broken) && slices.Equal(a.BrokenObjects, b.BrokenObjects)
 }
 
 // samePod reports whether two readings of a pod are the same. The hash covers

@@ -162,3 +162,30 @@ func TestBuilderSharesObjects(t *testing.T) {
 		t.Errorf("changed object: %+v", s)
 	}
 }
+
+// TestWorsens_WorkloadIsMissing_IsWorse: a source may wait before a file without a workload that
+// it had takes effect, as for a pod; a config object may go at once.
+func TestWorsens_WorkloadIsMissing_IsWorse(t *testing.T) {
+	t.Parallel()
+	object := func(kind, name string) *pod.Object {
+		return &pod.Object{Kind: kind, Key: pod.Key{Namespace: "default", Name: name}, Hash: "1"}
+	}
+	web, db, config := object(pod.KindDeployment, "web"), object(pod.KindDeployment, "db"), object(pod.KindConfigMap, "web")
+	var b Builder
+	b.Put(File{File: "a", Objects: []*pod.Object{web, config}}, nil)
+	for name, c := range map[string]struct {
+		f    File
+		want bool
+	}{
+		"the same":              {File{File: "a", Objects: []*pod.Object{web, config}}, false},
+		"one more":              {File{File: "a", Objects: []*pod.Object{web, db}}, false},
+		"without the workload":  {File{File: "a", Objects: []*pod.Object{config, db}}, true},
+		"nothing":               {File{File: "a"}, true},
+		"with a rejected one":   {File{File: "a", Objects: []*pod.Object{web, config}, BrokenObjects: []pod.ObjectKey{db.ObjectKey()}}, true},
+		"another file, nothing": {File{File: "b"}, false},
+	} {
+		if got := b.Worsens(c.f); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

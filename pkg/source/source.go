@@ -59,6 +59,9 @@ type File struct {
 	Incomplete bool
 	// Broken names pods that the file holds but that are rejected.
 	Broken []pod.Key
+	// BrokenObjects names workloads that the file holds but that are rejected. The Kind is
+	// empty where it is not known.
+	BrokenObjects []pod.ObjectKey
 }
 
 // FilesOf returns files as a Snapshot holds them: in byte order of File, each once.
@@ -76,6 +79,7 @@ func FilesOf(files ...File) sorted.List[File] {
 		last.Objects = append(slices.Clip(last.Objects), f.Objects...)
 		last.Problems = append(slices.Clip(last.Problems), f.Problems...)
 		last.Broken = append(slices.Clip(last.Broken), f.Broken...)
+		last.BrokenObjects = append(slices.Clip(last.BrokenObjects), f.BrokenObjects...)
 		last.Incomplete = last.Incomplete || f.Incomplete
 	}
 	return sorted.Of(out...)

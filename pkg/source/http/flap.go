@@ -37,6 +37,9 @@ func versionOf(f source.File) version {
 	for _, k := range f.Broken {
 		lines = append(lines, fmt.Sprintf("broken %q %q\n", k.Namespace, k.Name))
 	}
+	for _, k := range f.BrokenObjects {
+		lines = append(lines, fmt.Sprintf("broken %q %q %q\n", k.Kind, k.Namespace, k.Name))
+	}
 	slices.Sort(lines)
 	sum := sha256.New()
 	for _, l := range lines {
