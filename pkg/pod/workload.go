@@ -21,6 +21,10 @@ func WorkloadKinds() []string {
 	return []string{KindDeployment, KindReplicaSet, KindStatefulSet, KindDaemonSet, KindJob, KindCronJob}
 }
 
+// MaxReplicas is how many pods a workload may have at a time. It is far above the pods of one
+// node, and keeps a mistyped number from filling the memory.
+const MaxReplicas = 1000
+
 // IsWorkload reports whether kind is a kind of workloads.
 func IsWorkload(kind string) bool { return NewWorkload(kind) != nil }
 

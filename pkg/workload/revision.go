@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"hash/fnv"
@@ -27,7 +28,7 @@ func templateHash(t *v1.PodTemplateSpec, collisions int32) string {
 	if collisions > 0 {
 		var count [8]byte
 		binary.LittleEndian.PutUint32(count[:], uint32(collisions))
-		sum.Write(count[:])
+		fmt.Fprintf(sum, "%s", count[:])
 	}
 	return rand.SafeEncodeString(fmt.Sprint(sum.Sum32()))
 }
@@ -51,10 +52,11 @@ func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(col
 			newest.Hash = hash(n)
 		}
 	}
-	for _, r := range list {
-		newest.Number = max(newest.Number, r.Number)
+	for i := range list {
+		newest.Number = max(newest.Number, list[i].Number)
 	}
 	newest.Number++
+	newest.First = cmp.Or(newest.First, newest.Number)
 	newest.Since = seconds(now)
 	return append(out, newest)
 }

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -9,8 +10,8 @@ import (
 // State is what a workload keeps between calls of Next and across restarts of the agent. It is
 // stored as JSON: a field keeps its name and meaning in later versions.
 type State struct {
-	// Revisions are the versions of the pod template, oldest first. The last one is the newest
-	// that the source asked for; it is the current one unless a rollback says otherwise.
+	// Revisions are the versions of the pod template, by their numbers. The last one is the
+	// newest that pods were made from, or are to be made from.
 	Revisions []Revision `json:"revisions,omitempty"`
 	// Deployment is nil for other kinds.
 	Deployment *DeploymentState `json:"deployment,omitempty"`
@@ -27,22 +28,38 @@ type Revision struct {
 	// Number is 1 for the first revision; it rises, and a return to an older template gives it
 	// the highest number again, as the deployment.kubernetes.io/revision annotation does.
 	Number int64 `json:"number"`
+	// First is the first number of the revision: it orders revisions by age.
+	First int64 `json:"first"`
 	// Hash is the value of the label pod-template-hash (Deployment) or controller-revision-hash
 	// (StatefulSet, DaemonSet). It is computed once, as Kubernetes computes it, so that a
 	// later version with other defaults replaces no pod.
 	Hash string `json:"hash"`
-	// Template is the pod template as its source wrote it, without defaults.
+	// Template is the pod template as its source wrote it, without defaults. It has no
+	// containers if only pods of the revision are known, because an earlier state was lost: no
+	// new pod is made from it.
 	Template v1.PodTemplateSpec `json:"template"`
 	// Since is when the revision became the newest one.
 	Since metav1.Time `json:"since"`
+	// Replicas is how many pods the ReplicaSet of the revision has to have; 0 for other kinds
+	// than a Deployment.
+	Replicas int32 `json:"replicas,omitempty"`
 }
 
 // DeploymentState is the state of a Deployment beside its revisions.
 type DeploymentState struct {
-	// Progressed is when the rollout last made progress (progressDeadlineSeconds).
-	Progressed metav1.Time `json:"progressed"`
+	// Desired is the number of replicas at the last decision, and Most the number with the
+	// surge: a change of replicas during a rollout scales all ReplicaSets in proportion.
+	Desired int32 `json:"desired"`
+	Most    int32 `json:"most"`
+	// Ready and Available are the counts of pods at the last decision, while a rollout is in
+	// progress: more of them are progress.
+	Ready     int32 `json:"ready,omitempty"`
+	Available int32 `json:"available,omitempty"`
 	// Complete is the number of the newest revision whose rollout has completed; 0 for none.
 	Complete int64 `json:"complete,omitempty"`
+	// Conditions are those of the status. The last update of the condition Progressing is when
+	// the rollout last made progress (progressDeadlineSeconds).
+	Conditions []appsv1.DeploymentCondition `json:"conditions,omitempty"`
 }
 
 // StatefulSetState is the state of a StatefulSet beside its revisions.
