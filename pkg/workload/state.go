@@ -79,14 +79,14 @@ type JobState struct {
 	Spec *batchv1.JobSpec `json:"spec,omitempty"`
 	// Edited is the hash of the newest edit of these fields that an event has reported.
 	Edited string `json:"edited,omitempty"`
-	// Attempts is how many pods were made; for an indexed Job, Indexes has them by index.
+	// Attempts is how many names were given to pods; Indexes has them by index.
 	Attempts int32           `json:"attempts,omitempty"`
 	Indexes  map[int32]Index `json:"indexes,omitempty"`
 	// Counted are the UIDs of finished pods that Status counts, in that order, while the
 	// workload has them.
 	Counted []string `json:"counted,omitempty"`
-	// Removed are the UIDs of pods that left the set before they finished, while the node still
-	// stops them: Status does not count them.
+	// Removed are the UIDs of pods that left the set, while the workload still has them: their
+	// results do not count any more, also after a restart of the agent.
 	Removed []string `json:"removed,omitempty"`
 	// Failures is how many pods failed since the newest success, and LastFailure when the newest
 	// of them did: the back-off depends on them.
