@@ -249,10 +249,10 @@ func sameBinding(a, b *pod.Spec) bool {
 func (f *fold) object(source string, id ident) *pod.Object {
 	for i := range f.layers {
 		l := &f.layers[i]
-		if !f.visible.sees(source, l.state.Source) {
+		if !l.isExpansion() && !f.visible.sees(source, l.state.Source) {
 			continue
 		}
-		if won := l.objects.winner(id); won != nil {
+		if won := l.objects.winner(id); won != nil && (!l.isExpansion() || f.visible.sees(source, won.value.Origin.Source)) {
 			return won.value
 		}
 	}
@@ -271,6 +271,9 @@ func (f *fold) describeMissing(source string, id ident, r pod.Ref, o *pod.Object
 	}
 	var unanswered, elsewhere string
 	for i := range f.layers {
+		if f.layers[i].isExpansion() {
+			continue
+		}
 		l := &f.layers[i].state
 		switch sees := f.visible.sees(source, l.Source); {
 		case sees && l.unanswered():

@@ -21,6 +21,7 @@ const (
 	reasonOwner = "the definition in use stays"
 	reasonPath  = "first path in byte order"
 	reasonFile  = "first in the file"
+	reasonPod   = "a pod of a source wins over one of a workload"
 )
 
 // ident identifies a pod or a config object: its kind and key.

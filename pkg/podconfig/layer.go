@@ -26,6 +26,8 @@ type Layer struct {
 	fileProblems sorted.List[fileProblems] // by file
 	problems     []pod.Problem             // all of fileProblems
 
+	expanded map[string]int // only in the layer of an Expander: how many pods the workloads of each layer have
+
 	// steps is how many steps led to this Layer. The other fields are what the last one
 	// changed.
 	steps          uint64

@@ -21,7 +21,9 @@ func Merge(layers []Layer) *Merged {
 // fold is a merged state, with what it takes to merge the next change of one layer at a
 // cost proportional to that change. It is immutable.
 type fold struct {
+	// layers are those of the sources. With an expander, one more follows: its pods and claims.
 	layers          []Layer
+	expander        Expander              // nil: workloads have no pods
 	podConflicts    sorted.List[Conflict] // by ident
 	objectConflicts sorted.List[Conflict]
 	merged          *Merged
@@ -50,7 +52,7 @@ func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 	}
 	f := fold{layers: layers, visible: visible, merged: &Merged{}, before: sorted.From(kept, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })}
 	f.kept = f.before
-	f, _ = f.remerge(sortedIdents(pods), sortedIdents(objects), changes{true, true, true})
+	f, _ = f.remerge(sortedIdents(pods), sortedIdents(objects), changes{problems: true, skipped: true, retryUnbound: true})
 	return f
 }
 
@@ -58,6 +60,7 @@ func newFold(layers []Layer, kept []*pod.Spec, visible Visible) fold {
 type changes struct {
 	problems, skipped bool
 	retryUnbound      bool // a source has answered differently, so that unbound pods may get their objects
+	expand            bool // the expander may return other pods for the same workloads
 }
 
 // step returns the fold after layer i became l, and the pods that differ in the merged
@@ -75,16 +78,27 @@ func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	if old.state.Ready {
 		f.before, f.kept = f.merged.Pods, sorted.List[*pod.Spec]{}
 	}
-	return f.remerge(pods, objects, changes{!same(old.problems, l.problems), !same(old.skipped, l.skipped), !old.state.answeredAs(l.state)})
+	return f.remerge(pods, objects, changes{
+		problems: !same(old.problems, l.problems), skipped: !same(old.skipped, l.skipped), retryUnbound: !old.state.answeredAs(l.state),
+	})
 }
 
 // remerge merges these pods and objects, which are sorted, again from the layers. It returns
 // the fold and the pods that differ.
 func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 	m := *f.merged
-	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
-	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, func(l *Layer) *table[*pod.Object] { return &l.objects })
+	ofObjects := func(l *Layer) *table[*pod.Object] { return &l.objects }
+	o := remergeTable(f.layers, objects, m.Objects, f.objectConflicts, ofObjects)
+	if f.expander != nil && (c.expand || slices.ContainsFunc(o.changed, func(id ident) bool { return pod.IsWorkload(id.kind) })) {
+		var morePods, claims []ident
+		f, morePods, claims = f.expandWorkloads(o.merged)
+		more := remergeTable(f.layers, claims, o.merged, o.conflicts, ofObjects)
+		more.conflictsChanged = more.conflictsChanged || o.conflictsChanged
+		o = more
+		pods, objects = sortedIdents(slices.Concat(pods, morePods)), sortedIdents(slices.Concat(objects, claims))
+	}
 	m.Objects = o.merged
+	p := remergeTable(f.layers, pods, f.winners, f.podConflicts, func(l *Layer) *table[*pod.Spec] { return &l.pods })
 	cyclic, unbound := f.cycles.problems, f.bindings.problems
 	f, pods = f.breakCycles(p)
 	f, m.Pods, pods = f.bind(pods, objects, c.retryUnbound)
@@ -95,10 +109,7 @@ func (f fold) remerge(pods, objects []ident, c changes) (fold, []ident) {
 			return cmp.Or(a.Key.Compare(b.Key), strings.Compare(a.Kind, b.Kind))
 		})
 	}
-	m.Layers = make([]LayerState, 0, len(f.layers))
-	for _, l := range f.layers {
-		m.Layers = append(m.Layers, l.state)
-	}
+	m.Layers = f.states()
 	if c.skipped {
 		m.Skipped = nil
 		for _, l := range f.layers {
@@ -171,9 +182,16 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 			if won == nil {
 				won = d
 			} else {
+				reason := reasonLayer
+				if layers[i].isExpansion() {
+					if id.kind == pod.KindClaim { // as in Kubernetes: a claim that exists is used
+						continue
+					}
+					reason = reasonPod
+				}
 				ofID = append(ofID, Conflict{
 					Kind: id.kind, Key: id.key,
-					Winner: originOf(won.value), Loser: originOf(d.value), Reason: reasonLayer,
+					Winner: originOf(won.value), Loser: originOf(d.value), Reason: reason,
 				})
 			}
 			ofID = append(ofID, sorted.Run(t.conflicts, id, Conflict.compareTo)...)

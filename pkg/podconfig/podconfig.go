@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// AllSources is the Source of a SET that Sync asked for: it covers every layer
-// (C-1.1.8).
+// AllSources is the Source of a SET that covers every layer (C-1.1.8): one that Sync asked for,
+// or one after a change of the pods of workloads.
 const AllSources = "*"
 
 // Config says which layers there are.
@@ -36,6 +36,10 @@ type Config struct {
 	Restored map[string]Restored
 	// Visible is nil if each kind of source sees only its own pods and config objects.
 	Visible Visible
+	// Expander returns the pods of workloads; nil: workloads are objects, and have no pods. Its
+	// pods and claims count as one more layer, after all others. A pod or object of a source
+	// wins over one of the same key that a workload asks for.
+	Expander Expander
 	// Log gets one debug line for each reading; nil discards them. The batches contain
 	// everything that a person has to know.
 	Log *slog.Logger
@@ -58,13 +62,15 @@ type PodConfig struct {
 	restored map[string]Restored
 	mode     Mode
 	visible  Visible
+	expander Expander
 	log      *slog.Logger
+	read     fold          // by Once
 	sync     chan struct{} // cap 1: a request of Sync that Batches has not answered yet
 }
 
 // New returns a PodConfig. It reads nothing before Batches or Once.
 func New(c Config) *PodConfig {
-	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, visible: c.Visible, log: c.Log, sync: make(chan struct{}, 1)}
+	p := &PodConfig{sources: slices.Clone(c.Sources), kept: c.Kept, restored: c.Restored, mode: c.Mode, visible: c.Visible, expander: c.Expander, log: c.Log, sync: make(chan struct{}, 1)}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -101,6 +107,10 @@ type message struct {
 // The sequence ends when ctx is done, when the caller leaves the loop, or when every
 // source has ended; no goroutine outlives it. It may be ranged over once, and not
 // together with Once: sources are read once.
+//
+// With an Expander, the pods of workloads are in the batch of the reading that brings or changes
+// the workloads. When the Expander is due, and that changes anything, a batch of its own has the
+// layer AllSources. The sequence then goes on after every source has ended, unless Due is nil.
 func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		ctx, stop := context.WithCancel(ctx)
@@ -109,9 +119,10 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 		defer stop()
 		messages := make(chan message) // cap 0: a reader waits until the loop below receives
 		for i, s := range c.sources {
-			readers.Go(func() { c.read(ctx, i, s, messages) })
+			readers.Go(func() { c.follow(ctx, i, s, messages) })
 		}
-		f := newFold(c.asked(time.Now()), c.kept, c.visible)
+		f, _ := newFold(c.asked(time.Now()), c.kept, c.visible).withExpander(c.expander)
+		due := dueOf(c.expander)
 		for i, l := range f.layers {
 			r, known := c.restored[l.state.Name]
 			if !known || ctx.Err() != nil {
@@ -132,7 +143,7 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 				continue
 			default:
 			}
-			if live == 0 {
+			if live == 0 && due == nil {
 				return
 			}
 			select {
@@ -140,6 +151,11 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 				return
 			case <-c.sync:
 				if !yield(syncBatch(f.merged)) {
+					return
+				}
+			case <-due:
+				next, b, news := c.expand(f)
+				if f = next; news && !yield(b) {
 					return
 				}
 			case m := <-messages:
@@ -170,7 +186,7 @@ func (c *PodConfig) Sync() {
 // Once reads every source once, and returns the merged state of all layers. If a source
 // ends, or ctx is done, before the source has answered, its layer is not ready: its Error
 // says so, and it uses its Restored set if there is one. Once may be called once, and not
-// together with Batches.
+// together with Batches. With an Expander, the state has the pods of workloads.
 func (c *PodConfig) Once(ctx context.Context) *Merged {
 	start := time.Now()
 	f := newFold(c.asked(start), c.kept, c.visible)
@@ -199,6 +215,8 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 	for i, l := range layers {
 		f, _ = f.step(i, l)
 	}
+	c.read = f
+	f, _ = f.withExpander(c.expander)
 	return f.merged
 }
 
@@ -210,8 +228,8 @@ func firstMessage(ctx context.Context, i int, s source.Source) (m message, ok bo
 	return message{layer: i}, false
 }
 
-// read sends every reading of a source until it ends or ctx does.
-func (c *PodConfig) read(ctx context.Context, i int, s source.Source, messages chan<- message) {
+// follow sends every reading of a source until it ends or ctx does.
+func (c *PodConfig) follow(ctx context.Context, i int, s source.Source, messages chan<- message) {
 	send := func(m message) bool {
 		select {
 		case messages <- m:

@@ -275,20 +275,24 @@ func keep[T item](before, now []T) []T {
 // differing returns the idents of both lists, except those of their common beginning and
 // their common end.
 func differing[T item](a, b []T) []ident {
+	var ids []ident
+	for _, side := range trim(a, b) {
+		for _, v := range side {
+			ids = append(ids, identOf(v))
+		}
+	}
+	return ids
+}
+
+// trim returns both lists without their common beginning and their common end.
+func trim[T item](a, b []T) [2][]T {
 	for len(a) > 0 && len(b) > 0 && a[0] == b[0] {
 		a, b = a[1:], b[1:]
 	}
 	for len(a) > 0 && len(b) > 0 && a[len(a)-1] == b[len(b)-1] {
 		a, b = a[:len(a)-1], b[:len(b)-1]
 	}
-	var ids []ident
-	for _, v := range a {
-		ids = append(ids, identOf(v))
-	}
-	for _, v := range b {
-		ids = append(ids, identOf(v))
-	}
-	return ids
+	return [2][]T{a, b}
 }
 
 // sameReading reports whether two readings of a file are equal.

@@ -44,13 +44,14 @@ type PodUpdate struct {
 	Old []*pod.Spec
 }
 
-// Batch is the effect of one reading of one source: updates layer by layer, within a layer
+// Batch is the effect of one reading of one source, or of a change of the pods of workloads: updates layer by layer, within a layer
 // in the kubelet's order (C-1.2.10), and the merged state after them. A batch without updates reports other
 // changes, as of problems, conflicts or staleness.
 type Batch struct {
 	Updates []PodUpdate
 	State   *Merged
-	// Layer is the layer that was read; "" for an answer to Sync.
+	// Layer is the layer that was read. It is AllSources for a change of the pods of workloads,
+	// and "" for an answer to Sync.
 	Layer string
 	// ChangedSets has the new last good set of each file of the layer whose set changed; an
 	// empty set means that the file has none any more. A reader that applies the
@@ -85,7 +86,7 @@ type LayerState struct {
 	Location string
 	Ready    bool // has yielded a complete set at least once
 	Ended    bool // the source delivers nothing more; its last set stays
-	Pods     int  // how many pods the layer has before the merge, last good versions included
+	Pods     int  // how many pods the layer has before the merge, last good versions and those of workloads included
 	// Error is why the last reading failed; "" if it succeeded.
 	Error string
 	// Since is when Error began. Before the source has answered, it is when the wait for
