@@ -250,20 +250,22 @@ func (n *fieldNode) kid(name string) *fieldNode {
 
 // fieldTree is the table laid over the API types. It is built once, at first
 // use, and never written to afterwards.
-var fieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(fieldRows()) })
+var fieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(reflect.TypeFor[v1.Pod](), fieldRows()) })
 
 // apiFieldTree is fieldTree with the rows for pods from an API server.
-var apiFieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(append(fieldRows(), apiRows()...)) })
+var apiFieldTree = sync.OnceValue(func() *fieldNode {
+	return newFieldTree(reflect.TypeFor[v1.Pod](), append(fieldRows(), apiRows()...))
+})
 
-// newFieldTree lays rows over the API types; of two rows of one path the later
+// newFieldTree lays rows over an API type; of two rows of one path the later
 // one counts.
-func newFieldTree(all []Field) *fieldNode {
+func newFieldTree(t reflect.Type, all []Field) *fieldNode {
 	rows := map[string]*Field{}
 	for _, f := range all {
 		rows[f.Path] = &f
 	}
 	root := &fieldNode{}
-	root.grow(reflect.TypeFor[v1.Pod](), rows)
+	root.grow(t, rows)
 	return root
 }
 
@@ -271,6 +273,11 @@ func newFieldTree(all []Field) *fieldNode {
 func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
 	t, n.plain = elem(t)
 	if n.plain {
+		return
+	}
+	if t == reflect.TypeFor[v1.PodTemplateSpec]() && n.name != "" { // of a workload: all kinds share its fields
+		template := templateTree()
+		n.kids, n.sorted, n.inert = template.kids, template.sorted, template.inert
 		return
 	}
 	inner := n.path
