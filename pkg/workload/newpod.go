@@ -23,6 +23,8 @@ type podParts struct {
 	owner        metav1.OwnerReference
 	labels       map[string]string // they win over those of the template
 	annotations  map[string]string // likewise
+	// positions are those of the template in the file; nil for the template of an older revision.
+	positions map[string]pod.Position
 	// edit sets the rest in the pod before it is hashed and defaulted: volumes of claims, the
 	// host name, environment. It may be nil.
 	edit func(*v1.Pod)
@@ -42,7 +44,7 @@ func (in *Input) newPod(template *v1.PodTemplateSpec, parts podParts) *pod.Spec 
 	if parts.edit != nil {
 		parts.edit(p)
 	}
-	s := &pod.Spec{Origin: in.Object.Origin, Pod: p}
+	s := &pod.Spec{Origin: in.Object.Origin, Pod: p, Positions: parts.positions}
 	podspec.Fingerprint(s, p)
 	podstatic.Bind(s, in.Node, in.Object.Origin.Source)
 	return s
@@ -152,13 +154,4 @@ func suffix(of string) string {
 		out[i] = alphabet[int(out[i])%len(alphabet)]
 	}
 	return string(out)
-}
-
-// names returns the names that pods of the workload have, those that leave included.
-func (in *Input) names() map[string]bool {
-	taken := make(map[string]bool, len(in.Pods))
-	for _, p := range in.Pods {
-		taken[p.Spec.Name] = true
-	}
-	return taken
 }

@@ -60,6 +60,10 @@ func (p Pod) startedAt() time.Time {
 	return p.Status.StartTime.Time
 }
 
+// beganAfter reports whether the pod's instance began after t: a person deleted the pod, or the
+// node evicted it, and the engine started it again. Times have seconds.
+func (p Pod) beganAfter(t time.Time) bool { return p.startedAt().Truncate(time.Second).After(t) }
+
 // restarts returns the restart count of the container that restarted most.
 func (p Pod) restarts() int32 {
 	var most int32

@@ -38,7 +38,7 @@ func templateHash(t *v1.PodTemplateSpec, collisions int32) string {
 // number. hash computes the hash of a new revision; it is called with a rising count while
 // another revision has the hash. The slice of list does not change.
 func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(collisions int32) string) []Revision {
-	at := slices.IndexFunc(list, func(r Revision) bool { return sameTemplate(&r.Template, t) })
+	at := indexOfTemplate(list, t)
 	if at >= 0 && at == len(list)-1 {
 		return list
 	}
@@ -66,16 +66,64 @@ func indexOf(list []Revision, hash string) int {
 	return slices.IndexFunc(list, func(r Revision) bool { return r.Hash == hash })
 }
 
-// sameTemplate reports whether two templates have the same content. Explicit defaults and
-// spellings do not count, as they do not for a static pod.
-func sameTemplate(a, b *v1.PodTemplateSpec) bool {
-	return equality.Semantic.DeepEqual(a, b) || contentHash(a) == contentHash(b)
+// indexOfTemplate returns the index of the revision with the same content, -1 for none. Explicit
+// defaults and spellings do not count, as they do not for a static pod.
+func indexOfTemplate(list []Revision, t *v1.PodTemplateSpec) int {
+	last := len(list) - 1
+	if last < 0 || equality.Semantic.DeepEqual(&list[last].Template, t) {
+		return last
+	}
+	hash := contentHash(t)
+	return slices.IndexFunc(list, func(r Revision) bool { return contentHash(&r.Template) == hash })
 }
 
 func contentHash(t *v1.PodTemplateSpec) string {
 	hash, _, _ := podspec.NewHashes(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec})
 	return hash
 }
+
+// adopt returns the revisions with those of pods that are in no revision, because an earlier
+// state was lost. labels are the labels that the controller adds to pods, the hash first. A pod
+// that the template makes, by the text of its author, is of the revision of the template, also
+// if another version of the defaults changed the hash: nothing is replaced because of a lost
+// state. The slice of list does not change.
+func adopt(in *Input, list []Revision, t *v1.PodTemplateSpec, labels ...string) []Revision {
+	var older, same []Revision
+	for _, p := range in.Pods {
+		hash := p.Spec.Pod.Labels[labels[0]]
+		if p.Leaving || hash == "" || indexOf(list, hash) >= 0 || indexOf(older, hash) >= 0 || indexOf(same, hash) >= 0 {
+			continue
+		}
+		added := make(map[string]string, len(labels))
+		for _, name := range labels {
+			if value, ok := p.Spec.Pod.Labels[name]; ok {
+				added[name] = value
+			}
+		}
+		r := Revision{Hash: hash, Since: seconds(in.Now)}
+		if in.newPod(t, podParts{labels: added}).Hash != p.Spec.Hash {
+			older = append(older, r)
+			continue
+		}
+		r.Template = *t.DeepCopy()
+		same = append(same, r)
+	}
+	if len(older)+len(same) == 0 {
+		return list
+	}
+	out := slices.Concat(list, older, same)
+	for i := len(list); i < len(out); i++ {
+		if i > 0 {
+			out[i].Number = out[i-1].Number
+		}
+		out[i].Number++
+		out[i].First = out[i].Number
+	}
+	return out
+}
+
+// isKnown reports whether pods can be made from the revision's template.
+func (r *Revision) isKnown() bool { return len(r.Template.Spec.Containers) > 0 }
 
 // defaultHistory is the default revisionHistoryLimit.
 const defaultHistory = 10

@@ -1,0 +1,255 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// deployment is one decision about a Deployment. It has a ReplicaSet for each revision, as in
+// Kubernetes: here they exist only in the State, and give pods their names and owners.
+type deployment struct {
+	*result
+	spec                   *appsv1.DeploymentSpec
+	replicas               int32
+	surge, unavailable     int32  // 0 with the strategy Recreate
+	surgeText, missingText string // maxSurge and maxUnavailable as they are set
+	rolling                bool
+	before                 *DeploymentState // of the last decision; nil if it is not known
+	conditions             []appsv1.DeploymentCondition
+	sets                   []*replicaSet // in the order of the revisions
+	newest                 *replicaSet   // nil while the revision of the template does not exist
+	scalings               int
+}
+
+// replicaSet is one ReplicaSet of a Deployment. Replicas of its revision is the number that the
+// decision gives it.
+type replicaSet struct {
+	Revision
+	name   string
+	pods   []Pod // in the set before the decision, in the order of their removal
+	was    int32 // Replicas before the decision
+	reason string
+	order  int // of its first scaling in this decision; 0 for none
+}
+
+// kept returns the pods that stay.
+func (s *replicaSet) kept() []Pod { return s.pods[max(0, len(s.pods)-int(s.Replicas)):] }
+
+// nextDeployment decides as Kubernetes' Deployment controller and the ReplicaSets under it do
+// until nothing more changes without a change of a pod.
+//
+// A pod without a status, and a Failed one, count as pods that are not ready: the engine starts
+// them. Pods that the node still stops count as terminating pods: they are no replicas, and with
+// the strategy Recreate no pod is added before they are gone.
+func nextDeployment(in Input) Decision {
+	d := newDeployment(&in)
+	if d.isRescaled() || d.spec.Paused {
+		d.rescale()
+	}
+	switch {
+	case d.spec.Paused:
+	case d.rolling:
+		d.roll()
+	default:
+		d.recreate()
+	}
+	return d.decide()
+}
+
+func newDeployment(in *Input) *deployment {
+	spec := &in.Object.Object.(*appsv1.Deployment).Spec
+	d := &deployment{result: newResult(in), spec: spec, replicas: int32(replicasOf(spec.Replicas)), before: in.State.Deployment}
+	if d.before != nil {
+		d.conditions = slices.Clone(d.before.Conditions)
+	}
+	d.setStrategy()
+	d.notePause()
+	d.findSets()
+	return d
+}
+
+// setStrategy resolves maxSurge, rounded up, and maxUnavailable, rounded down. If both are 0,
+// one pod may be unavailable.
+func (d *deployment) setStrategy() {
+	d.rolling = d.spec.Strategy.Type != appsv1.RecreateDeploymentStrategyType
+	if !d.rolling {
+		return
+	}
+	surge, missing := intstr.FromString("25%"), intstr.FromString("25%")
+	if r := d.spec.Strategy.RollingUpdate; r != nil {
+		surge, missing = valueOr(r.MaxSurge, surge), valueOr(r.MaxUnavailable, missing)
+	}
+	d.surgeText, d.missingText = surge.String(), missing.String()
+	d.surge, d.unavailable = portion(surge, d.replicas, true), portion(missing, d.replicas, false)
+	if d.surge == 0 && d.unavailable == 0 {
+		d.unavailable = 1
+	}
+	d.unavailable = min(d.unavailable, d.replicas)
+}
+
+// portion returns a number or percentage of total.
+func portion(v intstr.IntOrString, total int32, up bool) int32 {
+	n, err := intstr.GetScaledValueFromIntOrPercent(&v, int(total), up)
+	if err != nil {
+		return 0 // validation rejects it
+	}
+	return int32(min(max(n, 0), pod.MaxReplicas))
+}
+
+// findSets makes the ReplicaSets, and assigns the pods to them. As in Kubernetes, a paused
+// Deployment gets no new revision, and one with the strategy Recreate only when the old pods are
+// gone.
+func (d *deployment) findSets() {
+	t, list := &d.spec.Template, adopt(d.in, d.in.State.Revisions, &d.spec.Template, appsv1.DefaultDeploymentUniqueLabelKey)
+	known := indexOfTemplate(list, t) >= 0
+	wanted := known || !d.spec.Paused && (d.rolling || !d.oldPodsRun(""))
+	if wanted {
+		list = revise(list, t, d.in.Now, func(collisions int32) string { return templateHash(t, collisions) })
+	}
+	for i := range list {
+		s := &replicaSet{Revision: list[i], was: list[i].Replicas, name: replicaSetName(d.in.Object.Name, list[i].Hash)}
+		for p := range d.present() {
+			if p.Spec.Pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] == s.Hash {
+				s.pods = append(s.pods, p)
+			}
+		}
+		slices.SortFunc(s.pods, removalOrder)
+		if n := int32(len(s.pods)); indexOf(d.in.State.Revisions, s.Hash) < 0 || !s.isKnown() && s.Replicas > n {
+			s.Replicas, s.was = n, n // it is new, or only its pods are known
+		}
+		d.sets = append(d.sets, s)
+	}
+	if !wanted {
+		return
+	}
+	d.newest = d.sets[len(d.sets)-1]
+	switch _, limited := d.deadline(); {
+	case !limited:
+	case !known:
+		d.setCondition(appsv1.DeploymentProgressing, v1.ConditionTrue, "NewReplicaSetCreated", fmt.Sprintf("Created new replica set %q", d.newest.name))
+	case d.condition(appsv1.DeploymentProgressing) == nil:
+		d.setCondition(appsv1.DeploymentProgressing, v1.ConditionTrue, "FoundNewReplicaSet", fmt.Sprintf("Found new replica set %q", d.newest.name))
+	}
+}
+
+// replicaSetName returns the name of the ReplicaSet of a revision, as Kubernetes cuts it.
+func replicaSetName(deployment, hash string) string {
+	const most = 253
+	return deployment[:min(len(deployment), most-1-len(hash))] + "-" + hash
+}
+
+// oldPodsRun reports whether pods of other revisions than that of the hash may run.
+func (d *deployment) oldPodsRun(hash string) bool {
+	return slices.ContainsFunc(d.in.Pods, func(p Pod) bool {
+		return p.Spec.Pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != hash && !(p.Leaving && p.isTerminated())
+	})
+}
+
+// scale gives a ReplicaSet its number of pods, and reports whether that is a change.
+func (d *deployment) scale(s *replicaSet, n int32, reason string) bool {
+	if !s.isKnown() {
+		n = min(n, int32(len(s.pods)))
+	}
+	if n == s.Replicas {
+		return false
+	}
+	d.scalings++
+	s.Replicas, s.reason, s.order = n, reason, cmp.Or(s.order, d.scalings)
+	return true
+}
+
+// old returns the ReplicaSets of older revisions that have pods, the oldest first.
+func (d *deployment) old() []*replicaSet {
+	var out []*replicaSet
+	for _, s := range d.sets {
+		if s != d.newest && s.Replicas > 0 {
+			out = append(out, s)
+		}
+	}
+	slices.SortFunc(out, byAge)
+	return out
+}
+
+func byAge(a, b *replicaSet) int { return cmp.Compare(a.First, b.First) }
+
+func total(sets []*replicaSet) int32 {
+	var n int32
+	for _, s := range sets {
+		n += s.Replicas
+	}
+	return n
+}
+
+func (d *deployment) available(s *replicaSet) int32 {
+	return d.count(s.kept(), d.spec.MinReadySeconds).available
+}
+
+// decide returns the decision of the ReplicaSets as they are now.
+func (d *deployment) decide() Decision {
+	d.out.Wake = time.Time{} // counting before the last scaling may have set it
+	for _, s := range slices.SortedStableFunc(slices.Values(d.sets), func(a, b *replicaSet) int { return cmp.Compare(a.order, b.order) }) {
+		d.apply(s)
+	}
+	status := d.status()
+	d.judge(status)
+	status.Conditions = slices.Clone(d.conditions)
+	d.out.Status = status
+
+	list := make([]Revision, 0, len(d.sets))
+	for _, s := range d.sets {
+		list = append(list, s.Revision)
+	}
+	complete := d.isComplete(status)
+	if complete || d.spec.Paused {
+		list = prune(list, d.spec.RevisionHistoryLimit, func(r *Revision) bool { return r.Replicas > 0 })
+	}
+	state := &DeploymentState{Desired: d.replicas, Most: d.replicas + d.surge, Conditions: d.conditions}
+	if d.before != nil {
+		state.Complete = d.before.Complete
+	}
+	if complete {
+		state.Complete = d.newest.Number
+	} else {
+		state.Ready, state.Available = status.ReadyReplicas, status.AvailableReplicas
+	}
+	d.out.State = State{Revisions: list, Deployment: state}
+	return d.finish()
+}
+
+// apply takes the pods of a ReplicaSet into the decision: those that stay, and new ones up to
+// its number.
+func (d *deployment) apply(s *replicaSet) {
+	kept := s.kept()
+	for _, p := range s.pods[:len(s.pods)-len(kept)] {
+		d.remove(p, s.reason)
+	}
+	for _, p := range kept {
+		d.keep(p)
+	}
+	parts := podParts{
+		generateName: generateName(s.name), owner: d.in.child(KindReplicaSet, s.name),
+		labels: map[string]string{appsv1.DefaultDeploymentUniqueLabelKey: s.Hash},
+	}
+	if s == d.newest {
+		parts.positions = d.in.Object.Positions
+	}
+	lacking := int(s.Replicas) - len(kept)
+	reason := cmp.Or(s.reason, fmt.Sprintf("revision %d has %d pods, and lost %d of them", s.Number, s.Replicas, lacking))
+	for _, parts.name = range freeNames(s.name, "", lacking, d.taken) {
+		d.add(d.in.newPod(&s.Template, parts), reason)
+	}
+	switch {
+	case s.Replicas > s.was:
+		d.event(v1.EventTypeNormal, "ScalingReplicaSet", fmt.Sprintf("Scaled up replica set %s from %d to %d", s.name, s.was, s.Replicas))
+	case s.Replicas < s.was:
+		d.event(v1.EventTypeNormal, "ScalingReplicaSet", fmt.Sprintf("Scaled down replica set %s from %d to %d", s.name, s.was, s.Replicas))
+	}
+}

@@ -1,0 +1,116 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// nextReplicaSet keeps the number of pods. As in Kubernetes, a change of the template changes
+// no pod that exists: only new pods are made from it. A Failed pod counts as a pod that is not
+// ready, because the engine starts it again.
+func nextReplicaSet(in Input) Decision {
+	spec := &in.Object.Object.(*appsv1.ReplicaSet).Spec
+	want := replicasOf(spec.Replicas)
+	r := newResult(&in)
+	pods := slices.SortedFunc(r.present(), removalOrder)
+	cut := max(0, len(pods)-want)
+	reason := fmt.Sprintf("replicas is %d, and %d pods exist", want, len(pods))
+	for _, p := range pods[:cut] {
+		r.remove(p, reason)
+		r.event(v1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: "+p.Spec.Name)
+	}
+	kept := pods[cut:]
+	for _, p := range kept {
+		r.keep(p)
+	}
+	for _, name := range freeNames(in.Object.Name, "", want-len(kept), r.taken) {
+		r.add(in.newPod(&spec.Template, podParts{
+			name: name, generateName: generateName(in.Object.Name), owner: in.owner(), positions: in.Object.Positions,
+		}), reason)
+		r.event(v1.EventTypeNormal, "SuccessfulCreate", "Created pod: "+name)
+	}
+	terminating := r.terminating()
+	status := &appsv1.ReplicaSetStatus{Replicas: int32(want), TerminatingReplicas: &terminating}
+	c := r.count(kept, spec.MinReadySeconds)
+	status.ReadyReplicas, status.AvailableReplicas = c.ready, c.available
+	for _, s := range r.out.Pods {
+		if hasLabels(s.Pod.Labels, spec.Template.Labels) {
+			status.FullyLabeledReplicas++
+		}
+	}
+	r.out.Status = status
+	return r.finish()
+}
+
+// replicasOf returns the number of replicas of a workload.
+func replicasOf(field *int32) int { return int(min(valueOr(field, 1), pod.MaxReplicas)) }
+
+func hasLabels(labels, wanted map[string]string) bool {
+	for k, v := range wanted {
+		if have, ok := labels[k]; !ok || have != v {
+			return false
+		}
+	}
+	return true
+}
+
+// removalOrder compares two pods of a ReplicaSet by the order in which Kubernetes removes
+// them: pending before running, not ready before ready, ready for a shorter time before a
+// longer one, more restarts before fewer, younger before older. Kubernetes compares the times on
+// a logarithmic scale and chooses by the UID within one step of it; here the younger pod goes.
+func removalOrder(a, b Pod) int {
+	if c := cmp.Compare(phaseOrder(a), phaseOrder(b)); c != 0 {
+		return c
+	}
+	ready := a.isReady()
+	switch {
+	case ready != b.isReady() && ready:
+		return 1
+	case ready != b.isReady():
+		return -1
+	case ready:
+		if c := newestFirst(a.readyCondition().LastTransitionTime.Time, b.readyCondition().LastTransitionTime.Time); c != 0 {
+			return c
+		}
+	}
+	return cmp.Or(
+		cmp.Compare(b.restarts(), a.restarts()),
+		newestFirst(a.startedAt(), b.startedAt()),
+		strings.Compare(b.Spec.Name, a.Spec.Name),
+	)
+}
+
+func phaseOrder(p Pod) int {
+	switch p.phase() {
+	case v1.PodRunning:
+		return 3
+	case v1.PodUnknown:
+		return 2
+	case v1.PodPending:
+		return 1
+	}
+	return 0 // it has terminated
+}
+
+// newestFirst compares two times; a zero time is the newest.
+func newestFirst(a, b time.Time) int {
+	if a.IsZero() || b.IsZero() {
+		return cmp.Compare(zeroOrder(a), zeroOrder(b))
+	}
+	return b.Compare(a)
+}
+
+func zeroOrder(t time.Time) int {
+	if t.IsZero() {
+		return 0
+	}
+	return 1
+}
