@@ -309,6 +309,9 @@ var structFields = sync.OnceValue(func() map[reflect.Type]map[string]reflect.Typ
 	for _, t := range []reflect.Type{reflect.TypeFor[v1.Pod](), reflect.TypeFor[v1.ConfigMap](), reflect.TypeFor[v1.Secret](), reflect.TypeFor[v1.PersistentVolumeClaim]()} {
 		collect(t, all)
 	}
+	for _, kind := range pod.WorkloadKinds() {
+		collect(typeOf(pod.NewWorkload(kind)), all)
+	}
 	return all
 })
 

@@ -12,8 +12,29 @@ import (
 )
 
 // lists are the list kinds, each with the kind of its items; "" is any.
-var lists = map[string]string{"List": "", "PodList": "Pod", "ConfigMapList": "ConfigMap", "SecretList": "Secret",
-	"PersistentVolumeClaimList": "PersistentVolumeClaim"}
+var lists = func() map[string]string {
+	all := map[string]string{"List": ""}
+	for _, kind := range kinds() {
+		all[kind+"List"] = kind
+	}
+	return all
+}()
+
+// kinds returns the kinds that nodectl reads, but for the lists.
+func kinds() []string {
+	return append([]string{"Pod", pod.KindConfigMap, pod.KindSecret, pod.KindClaim}, pod.WorkloadKinds()...)
+}
+
+// versionOf returns the API version of a kind that nodectl reads.
+func versionOf(kind string) string {
+	switch strings.TrimSuffix(kind, "List") {
+	case pod.KindDeployment, pod.KindReplicaSet, pod.KindStatefulSet, pod.KindDaemonSet:
+		return "apps/v1"
+	case pod.KindJob, pod.KindCronJob:
+		return "batch/v1"
+	}
+	return "v1"
+}
 
 // isConfig reports whether kind is that of a config object.
 func isConfig(kind string) bool {
@@ -40,7 +61,7 @@ func (r *reader) document(d doc) {
 
 func notObject(line, col int, got string) *pod.Problem {
 	return &pod.Problem{Line: line, Column: col, Msg: "expected an object with apiVersion and kind, got " + got,
-		Hint: "a manifest holds Pods, ConfigMaps, Secrets, PersistentVolumeClaims or a List of them"}
+		Hint: "a manifest holds Pods, workloads such as Deployments, ConfigMaps, Secrets, PersistentVolumeClaims or a List of them"}
 }
 
 func kindOf(v any) string {
@@ -123,6 +144,8 @@ func (r *reader) single(o object, implied string) {
 		r.secret(o)
 	case "PersistentVolumeClaim":
 		r.claim(o)
+	default:
+		r.workload(o)
 	}
 }
 
@@ -134,15 +157,15 @@ func (r *reader) header(o *object, implied string) bool {
 		kind, hasKind = implied, true
 	}
 	if !hasVersion && implied != "" && o.value["apiVersion"] == nil {
-		version, hasVersion = "v1", true
+		version, hasVersion = versionOf(implied), true
 	}
 	o.kind = kind
 	_, isList := lists[kind]
-	known := kind == "Pod" || isConfig(kind)
+	known := kind == "Pod" || isConfig(kind) || pod.IsWorkload(kind)
 	switch {
 	case !hasKind:
 		hint := kindsHint
-		if _, ok := o.value["spec"]; ok {
+		if _, ok := o.value["spec"]; ok && (version == "v1" || version == "") {
 			hint = `write "kind: Pod"`
 		}
 		r.reject(*o, o.problem("kind", "required", hint))
@@ -155,18 +178,33 @@ func (r *reader) header(o *object, implied string) bool {
 	case !isList && implied != "" && kind != implied:
 		r.reject(*o, o.problem("kind", fmt.Sprintf("a %sList cannot contain a %s", implied, kind), `write "kind: List" to mix kinds`))
 	case !hasVersion:
-		r.reject(*o, o.problem("apiVersion", "required", `write "apiVersion: v1"`))
-	case version != "v1":
-		r.reject(*o, o.problem("apiVersion", fmt.Sprintf("%s is not supported for kind %s", quote(version), kind), `write "apiVersion: v1"`))
+		r.reject(*o, o.problem("apiVersion", "required", versionHint(kind, "")))
+	case version != versionOf(kind):
+		r.reject(*o, o.problem("apiVersion", fmt.Sprintf("%s is not supported for kind %s", quote(version), kind), versionHint(kind, version)))
+	case r.o.Member && pod.IsWorkload(kind):
+		p := o.problem("kind", fmt.Sprintf("kind %s does not run from a manifest on a node of a cluster", quote(kind)),
+			"apply it to the cluster (kubectl apply), or run nodectl without --kubeconfig")
+		p.Path = strings.TrimSuffix(o.path, ".")
+		r.reject(*o, p)
 	default:
 		return true
 	}
 	return false
 }
 
-// reject records the problems of an object that may have been a pod: when its name is
-// known, that pod's last good version stays in use; when not, the last good versions of
-// all pods of the file do.
+// versionHint says which version to write for a kind, in place of another one.
+func versionHint(kind, version string) string {
+	hint := fmt.Sprintf("write %q", "apiVersion: "+versionOf(kind))
+	switch version {
+	case "extensions/v1beta1", "apps/v1beta1", "apps/v1beta2":
+		hint += ", which requires spec.selector"
+	}
+	return hint
+}
+
+// reject records the problems of an object that may have been a pod or a workload: when its
+// name is known, its last good version stays in use; when not, the last good versions of all
+// pods and workloads of the file do.
 func (r *reader) reject(o object, problems ...pod.Problem) {
 	key, named := r.key(o)
 	for _, p := range problems {
@@ -179,17 +217,29 @@ func (r *reader) reject(o object, problems ...pod.Problem) {
 		r.out.Incomplete = true
 		return
 	}
-	if isConfig(o.kind) {
-		return
-	}
-	if named {
+	switch {
+	case isConfig(o.kind): // the problem itself keeps the last good version
+	case !named:
+		r.out.Incomplete = true
+	case pod.IsWorkload(o.kind):
+		r.out.BrokenObjects = append(r.out.BrokenObjects, pod.ObjectKey{Kind: o.kind, Key: key})
+	default:
 		r.out.Broken = append(r.out.Broken, key)
-		return
+		if mayBeWorkload(o.kind) {
+			key, _ = r.key(object{kind: pod.KindDeployment, value: o.value})
+			r.out.BrokenObjects = append(r.out.BrokenObjects, pod.ObjectKey{Key: key})
+		}
 	}
-	r.out.Incomplete = true
 }
 
-// key returns the final key of the pod in o, when its name is written.
+// mayBeWorkload reports whether an unknown kind is missing, or looks like a misspelt kind of
+// workloads.
+func mayBeWorkload(kind string) bool {
+	const longest = 30
+	return kind == "" || kind != "Pod" && len(kind) <= longest && nearest(kind, pod.WorkloadKinds()) != ""
+}
+
+// key returns the final key of the pod or workload in o, when its name is written.
 func (r *reader) key(o object) (pod.Key, bool) {
 	meta, _ := o.value["metadata"].(map[string]any)
 	name, _ := meta["name"].(string)
@@ -197,6 +247,9 @@ func (r *reader) key(o object) (pod.Key, bool) {
 		return pod.Key{}, false
 	}
 	namespace, _ := meta["namespace"].(string)
+	if pod.IsWorkload(o.kind) {
+		return pod.Key{Namespace: cmp.Or(namespace, "default"), Name: name}, true
+	}
 	return r.keyOf(namespace, name), true
 }
 
@@ -213,17 +266,15 @@ func (r *reader) finalName(name string) string {
 	return name + "-" + r.o.Node
 }
 
-const kindsHint = "nodectl reads the kinds Pod, ConfigMap, Secret, PersistentVolumeClaim and List"
+const kindsHint = "nodectl reads the kinds Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, ConfigMap, Secret, PersistentVolumeClaim and List"
 
 func kindHint(kind string) string {
 	const reads = kindsHint
 	switch kind {
-	case "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "ReplicationController":
-		return "nodectl runs Pods: use spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
-	case "CronJob":
-		return "nodectl runs Pods: use spec.jobTemplate.spec.template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+	case "ReplicationController":
+		return "write a Deployment (apps/v1), with spec.selector as matchLabels"
 	case "PodTemplate":
-		return "nodectl runs Pods: use template, with \"apiVersion: v1\", \"kind: Pod\" and a name"
+		return "a template alone runs no pod: write a Deployment (apps/v1) or a Job (batch/v1) with it"
 	case "Service", "Ingress", "NetworkPolicy":
 		return reads + "; a container's hostPort opens a port on the node"
 	case "PersistentVolume", "StorageClass":
@@ -233,7 +284,7 @@ func kindHint(kind string) string {
 	case "Kustomization", "Component":
 		return "render it first: kustomize build DIR | nodectl … -f -"
 	}
-	if best := nearest(kind, []string{"Pod", "ConfigMap", "Secret", "PersistentVolumeClaim", "List", "PodList", "ConfigMapList", "SecretList", "PersistentVolumeClaimList"}); best != "" {
+	if best := nearest(kind, slices.Concat(kinds(), slices.Sorted(maps.Keys(lists)))); best != "" {
 		return fmt.Sprintf("did you mean %q?", best)
 	}
 	return reads

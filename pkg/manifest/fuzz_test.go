@@ -71,6 +71,9 @@ func whatItSays(t testing.TB, f source.File, warnings []pod.Problem) string {
 		}
 		b.Write(y)
 	}
+	for _, o := range f.Objects {
+		b.WriteString(o.Hash + "\n")
+	}
 	return b.String()
 }
 
@@ -102,7 +105,7 @@ func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 			t.Errorf("problem %+v past the end", p)
 		}
 	}
-	if len(out.Problems) == 0 && (out.Incomplete || len(out.Broken) > 0) {
+	if len(out.Problems) == 0 && (out.Incomplete || len(out.Broken)+len(out.BrokenObjects) > 0) {
 		t.Errorf("rejected without a problem: %+v", out)
 	}
 	if len(out.Pods)+len(out.Objects) == 0 && len(out.Problems) > 0 && !out.Incomplete {
@@ -114,6 +117,16 @@ func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 			t.Errorf("pod %+v", s)
 		}
 		keys[s.Key] = true
+	}
+	objects := map[pod.ObjectKey]bool{}
+	for _, o := range out.Objects {
+		if o.Hash == "" || o.Name == "" || o.Namespace == "" || objects[o.ObjectKey()] || o.Origin.Line < 1 {
+			t.Errorf("object %+v", o)
+		}
+		objects[o.ObjectKey()] = true
+		if n, _ := podsOf(o.Object); n > maxWorkloadPods {
+			t.Errorf("%s asks for %d pods", o.ObjectKey(), n)
+		}
 	}
 }
 

@@ -40,24 +40,27 @@ type Options struct {
 	// Static pods get their node's identity and defaults (C-1.5.7) and are validated.
 	// Others are used as they are: their source has done that already.
 	Static bool
+	// Member says that the node belongs to a cluster. Workloads are then rejected, because
+	// the cluster's controllers run them.
+	Member bool
 }
 
 // maxProblems is how many problems of one pod are shown.
 const maxProblems = 20
 
-// Parse reads one file's bytes: YAML or JSON, any number of documents, each a Pod,
-// ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never fails and never
-// panics: mistakes are in the file's Problems, in the order of their places, and one
-// invalid object does not affect the others.
+// Parse reads one file's bytes: YAML or JSON, any number of documents, each a Pod, a workload
+// (pod.WorkloadKinds), a ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never
+// fails and never panics: mistakes are in the file's Problems, in the order of their places,
+// and one invalid object does not affect the others.
 //
-// Broken names the pods that are rejected. Incomplete is set when it is not certain which
-// pods the text holds: it is empty, some document of it cannot be read, a rejected
-// object that may be a pod has no name, or everything in it is rejected, so that even a
-// name may be half of one; Pods then still has what could be read. An explicit empty
-// list is an empty set, an empty file is a problem (F40).
+// Broken names the pods that are rejected, BrokenObjects the workloads. Incomplete is set when
+// it is not certain which pods the text holds: it is empty, some document of it cannot be read,
+// a rejected object that may be a pod or a workload has no name, or everything in it is
+// rejected, so that even a name may be half of one; Pods then still has what could be read. An
+// explicit empty list is an empty set, an empty file is a problem (F40).
 //
-// The second result holds the warnings of Warn, and a notice for each field of a
-// static pod's spec that changes nothing (podspec.Ignored).
+// The second result holds the warnings of Warn, and a notice for each field of the spec of a
+// static pod or a workload that changes nothing (podspec.Ignored, podspec.IgnoredWorkload).
 func Parse(data []byte, o Options) (source.File, []pod.Problem) { return parse(data, o, true) }
 
 // parse is Parse; without quick it never uses quickPod. The result must be the same.
@@ -99,6 +102,7 @@ type reader struct {
 	warnings []pod.Problem
 	quick    bool
 	guesses  int // how many unknown names were compared with known ones
+	filePods int // how many pods the workloads of the file ask for
 	// seen holds the line of every object, by kind and key.
 	seen map[string]int
 }

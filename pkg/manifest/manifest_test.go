@@ -1,6 +1,7 @@
 package manifest
 
 import (
+	"cmp"
 	"flag"
 	"fmt"
 	"os"
@@ -8,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"sigs.k8s.io/yaml"
 
@@ -25,7 +26,8 @@ func options(file string) Options {
 // TestParse_Goldens reads every file of every archive in testdata. The comment
 // of an archive says what it shows; "want" is what came out, "pod NAME" the
 // pods in full where the archive has such a section. A line "validate: X" in
-// the comment sets Options.Validate, "static: false" is for pods of an API.
+// the comment sets Options.Validate, "static: false" is for pods of an API, "member: true"
+// for a node of a cluster.
 //
 // Shows: C-1.5.3, F45
 func TestParse_Goldens(t *testing.T) {
@@ -59,8 +61,11 @@ func golden(t *testing.T, path string) {
 			if v, ok := strings.CutPrefix(strings.TrimSpace(line), "validate: "); ok {
 				o.Validate = v
 			}
-			if strings.TrimSpace(line) == "static: false" {
+			switch strings.TrimSpace(line) {
+			case "static: false":
 				o.Static = false
+			case "member: true":
+				o.Member = true
 			}
 		}
 		read, warnings := Parse(f.Data, o)
@@ -81,7 +86,7 @@ func golden(t *testing.T, path string) {
 			want = string(f.Data)
 		case strings.HasPrefix(f.Name, "pod "):
 			out.Files = append(out.Files, txtar.File{Name: f.Name, Data: []byte(pods[f.Name])})
-			if diff := cmp.Diff(string(f.Data), pods[f.Name]); diff != "" && !*update {
+			if diff := gocmp.Diff(string(f.Data), pods[f.Name]); diff != "" && !*update {
 				t.Errorf("%s (-want +got):\n%s", f.Name, diff)
 			}
 		}
@@ -92,7 +97,7 @@ func golden(t *testing.T, path string) {
 		}
 		return
 	}
-	if diff := cmp.Diff(want, got.String()); diff != "" {
+	if diff := gocmp.Diff(want, got.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -113,6 +118,9 @@ func render(f source.File, warnings []pod.Problem) string {
 	}
 	for _, k := range f.Broken {
 		fmt.Fprintf(&b, "  broken %s\n", k)
+	}
+	for _, k := range f.BrokenObjects {
+		fmt.Fprintf(&b, "  broken %s %s\n", cmp.Or(k.Kind, "workload"), k.Key)
 	}
 	for _, p := range f.Problems {
 		fmt.Fprintf(&b, "  error: %s\n", p.Error())

@@ -92,22 +92,29 @@ func (r *reader) claim(o object) {
 		for _, p := range problems {
 			found[p.Path] = true
 		}
-		corev1.SetObjectDefaults_PersistentVolumeClaim(&c)
 		c.Status = v1.PersistentVolumeClaimStatus{}
-		var in core.PersistentVolumeClaim
-		if err := corev1.Convert_v1_PersistentVolumeClaim_To_core_PersistentVolumeClaim(&c, &in, nil); err != nil {
-			problems = append(problems, o.problem("", "not a PersistentVolumeClaim", ""))
-		} else {
-			errs := validation.ValidatePersistentVolumeClaim(&in, validation.ValidationOptionsForPersistentVolumeClaimCreate())
-			for _, p := range fieldProblems(errs, false) {
-				p.Path = strings.Replace(p.Path, "spec.resources[", "spec.resources.requests[", 1)
-				if !found.covers(o.path + p.Path) {
-					problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
-				}
+		for _, p := range claimProblems(&c) {
+			if !found.covers(o.path + p.Path) {
+				problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
 			}
 		}
 	}
 	r.config(o, &c, c.ObjectMeta, problems, map[string]any{"labels": c.Labels, "spec": c.Spec})
+}
+
+// claimProblems defaults a claim and returns what the API's own validation of a new one says
+// about it, as problems without a place.
+func claimProblems(c *v1.PersistentVolumeClaim) []pod.Problem {
+	corev1.SetObjectDefaults_PersistentVolumeClaim(c)
+	var in core.PersistentVolumeClaim
+	if err := corev1.Convert_v1_PersistentVolumeClaim_To_core_PersistentVolumeClaim(c, &in, nil); err != nil {
+		return []pod.Problem{{Msg: "not a PersistentVolumeClaim"}}
+	}
+	out := fieldProblems(validation.ValidatePersistentVolumeClaim(&in, validation.ValidationOptionsForPersistentVolumeClaimCreate()), false)
+	for i := range out {
+		out[i].Path = strings.Replace(out[i].Path, "spec.resources[", "spec.resources.requests[", 1)
+	}
+	return out
 }
 
 // notADirectory returns a problem for each field of a claim that no directory can
@@ -133,7 +140,7 @@ func notADirectory(o object, spec *v1.PersistentVolumeClaimSpec) []pod.Problem {
 // config records a config object, or its problems.
 func (r *reader) config(o object, obj any, meta metav1.ObjectMeta, problems []pod.Problem, content any) {
 	if len(problems) > 0 {
-		for _, p := range atMost(problems) {
+		for _, p := range o.atMost(problems) {
 			r.problem(p)
 		}
 		return

@@ -22,19 +22,27 @@ func (r *reader) pod(o object) {
 	}
 	spec, problems := r.spec(o, key)
 	if len(problems) > 0 {
-		r.reject(o, atMost(problems)...)
+		r.reject(o, o.atMost(problems)...)
 		return
 	}
 	r.out.Pods = append(r.out.Pods, spec)
 }
 
+// noun returns what messages call an object like o.
+func (o object) noun() string {
+	if pod.IsWorkload(o.kind) {
+		return o.kind
+	}
+	return "pod"
+}
+
 // atMost shortens a long list of problems to the first ones in the file.
-func atMost(problems []pod.Problem) []pod.Problem {
+func (o object) atMost(problems []pod.Problem) []pod.Problem {
 	sortProblems(problems)
 	if rest := len(problems) - maxProblems; rest > 0 {
 		last := problems[maxProblems]
 		last.Path, last.Hint = "", ""
-		last.Msg = fmt.Sprintf("and %d more problems of this pod", rest)
+		last.Msg = fmt.Sprintf("and %d more problems of this %s", rest, o.noun())
 		problems = append(problems[:maxProblems:maxProblems], last)
 	}
 	return problems
@@ -72,32 +80,20 @@ func (r *reader) spec(o object, key pod.Key) (*pod.Spec, []pod.Problem) {
 	}
 	ignored := podspec.Ignored(&p)
 	r.makeStatic(s)
-	found := paths{}
-	for _, p := range problems {
-		found[p.Path] = true
-	}
-	for _, f := range validatePod(&p) {
-		if p.Spec.HostNetwork && strings.HasSuffix(f.Path, ".hostPort") && !o.at.written(f.Path) {
-			continue // a copy of the containerPort, which has the problem too
-		}
-		if !found.covers(o.path + f.Path) {
-			problems = append(problems, o.problem(f.Path, f.Msg, f.Hint))
-			found[o.path+f.Path] = true
-		}
-	}
+	problems = o.uncovered(problems, validatePod(&p), p.Spec.HostNetwork)
 	if len(problems) == 0 {
 		r.notices(o, ignored)
 	}
 	return s, problems
 }
 
-// notices says which fields of a pod change nothing here, each where it is written.
+// notices says which fields of a pod or workload change nothing here, each where it is written.
 func (r *reader) notices(o object, ignored []pod.Problem) {
 	for i, n := range ignored {
 		line, col := o.at.key(n.Path)
 		n = pod.Problem{File: r.o.File, Line: line, Column: col, Msg: o.path + n.Path + " " + n.Msg}
 		if rest := len(ignored) - i; i == maxProblems && rest > 1 {
-			n.Msg = fmt.Sprintf("%d more fields of this pod are ignored", rest)
+			n.Msg = fmt.Sprintf("%d more fields of this %s are ignored", rest, o.noun())
 			r.warnings = append(r.warnings, n)
 			return
 		}

@@ -33,15 +33,8 @@ func validatePod(p *v1.Pod) []pod.Problem {
 	if len(errs) == 0 {
 		return nil
 	}
-	labels, annotations := keysByValue(p.Labels), keysByValue(p.Annotations)
-	for _, e := range errs {
-		switch e.Field {
-		case "metadata.labels":
-			e.Field += entry(p.Labels, labels, e.BadValue)
-		case "metadata.annotations":
-			e.Field += entry(p.Annotations, annotations, e.BadValue)
-		}
-	}
+	nameEntries(errs, "metadata.labels", "metadata.labels", p.Labels)
+	nameEntries(errs, "metadata.annotations", "metadata.annotations", p.Annotations)
 	out := fieldProblems(errs, false)
 	for i := range out {
 		if out[i].Path == "metadata.name" {
@@ -49,6 +42,21 @@ func validatePod(p *v1.Pod) []pod.Problem {
 		}
 	}
 	return out
+}
+
+// nameEntries replaces the path in errors about the map m, which have field as their path, by
+// that of the entry.
+func nameEntries(errs field.ErrorList, field, path string, m map[string]string) {
+	var keys map[string]string
+	for _, e := range errs {
+		if e.Field != field {
+			continue
+		}
+		if keys == nil {
+			keys = keysByValue(m)
+		}
+		e.Field = path + entry(m, keys, e.BadValue)
+	}
 }
 
 // entry returns the key in brackets that bad, a key or a value of m, stands
@@ -186,7 +194,12 @@ var place0 = regexp.MustCompile(`\[[^]]*\]`)
 // hintFor says what to do about the mistakes people make most.
 func hintFor(e *field.Error) string {
 	path := place0.ReplaceAllString(e.Field, "[]")
+	path = strings.TrimPrefix(strings.TrimPrefix(path, "spec.jobTemplate."), "spec.template.") // of a workload
 	switch {
+	case path == "spec.selector" && e.Type == field.ErrorTypeRequired:
+		return "write selector: {matchLabels: …} with labels of the template"
+	case path == "metadata.labels" && strings.HasPrefix(e.Detail, "`selector`"):
+		return "give the template all labels of spec.selector"
 	case path == "spec.containers" && e.Type == field.ErrorTypeRequired:
 		return "a pod needs at least one container"
 	case strings.HasSuffix(path, "].image") && e.Type == field.ErrorTypeRequired:
@@ -204,7 +217,7 @@ func hintFor(e *field.Error) string {
 	case path == "spec.initContainers[].livenessProbe", path == "spec.initContainers[].readinessProbe",
 		path == "spec.initContainers[].startupProbe", path == "spec.initContainers[].lifecycle":
 		return "restartPolicy: Always makes it a sidecar, which runs alongside the containers"
-	case path == "spec.restartPolicy" && e.Type == field.ErrorTypeNotSupported:
+	case e.Field == "spec.restartPolicy" && e.Type == field.ErrorTypeNotSupported:
 		return "write Always, OnFailure or Never"
 	case e.Type == field.ErrorTypeInvalid && (path == "spec.containers[].name" || path == "spec.initContainers[].name" || path == "spec.volumes[].name"):
 		return "write lower-case letters, digits and -"

@@ -2,8 +2,10 @@ package source
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -187,5 +189,17 @@ func TestWorsens_WorkloadIsMissing_IsWorse(t *testing.T) {
 		if got := b.Worsens(c.f); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
+	}
+}
+
+// TestMeter_Workload_CountsItsTemplate: a workload weighs what it holds, as a pod.
+func TestMeter_Workload_CountsItsTemplate(t *testing.T) {
+	t.Parallel()
+	d := &appsv1.Deployment{}
+	d.Spec.Template.Annotations = map[string]string{"a": strings.Repeat("x", maxLastGoodWeight/2)}
+	o := &pod.Object{Kind: pod.KindDeployment, Object: d}
+	var m Meter
+	if !m.Objects(o) || m.Objects(o, o) {
+		t.Errorf("weight %d", m.weight)
 	}
 }

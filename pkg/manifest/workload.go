@@ -1,0 +1,171 @@
+package manifest
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podspec"
+)
+
+// A few lines of a manifest can ask for any number of pods. More than these would only fill the
+// node's memory.
+const (
+	maxWorkloadPods = 1_000  // of one workload
+	maxFilePods     = 10_000 // of all workloads of a file
+)
+
+// workload reads a workload. It is validated with the API's defaults and kept without them: so
+// only its author's text decides about revisions, and no pod is replaced because a later
+// version of nodectl has other defaults.
+func (r *reader) workload(o object) {
+	key, named := r.key(o)
+	if named && r.again(o, key) {
+		return
+	}
+	w, problems := r.workloadIn(o, key)
+	if len(problems) > 0 {
+		r.reject(o, o.atMost(problems)...)
+		return
+	}
+	r.out.Objects = append(r.out.Objects, w)
+}
+
+// workloadIn returns the workload in o, or all its problems.
+func (r *reader) workloadIn(o object, key pod.Key) (*pod.Object, []pod.Problem) {
+	into := pod.NewWorkload(o.kind)
+	problems, ok := r.decode(o, into, false)
+	if !ok {
+		return nil, problems
+	}
+	w := &pod.Object{Key: key, Kind: o.kind, Origin: r.origin(o), Object: into}
+	template, at := w.Template()
+	for _, u := range podspec.UnsupportedWorkload(o.kind, into) {
+		problems = append(problems, o.problem(u.Path, u.Msg, u.Hint))
+	}
+	p := templatePod(key, template)
+	for _, u := range r.identityProblems(p) {
+		problems = append(problems, o.problem(at+"."+u.Path, u.Msg, u.Hint))
+	}
+	n, path := podsOf(into)
+	if what := r.tooManyPods(n); what != "" {
+		problems = append(problems, o.problem(path, what, ""))
+	}
+	for _, ref := range pod.Refs(p) {
+		if w.Positions == nil {
+			w.Positions = map[string]pod.Position{}
+		}
+		line, col := o.at.find(at + "." + ref.Path)
+		w.Positions[ref.Path] = pod.Position{Line: line, Column: col}
+	}
+	ignored := podspec.IgnoredWorkload(o.kind, into)
+	meta := into.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
+	tidy(meta)
+	problems = o.uncovered(problems, validateWorkload(into.(runtime.Object).DeepCopyObject()), template.Spec.HostNetwork)
+	settle(into, meta, o.kind)
+	w.Hash = workloadHash(into, meta)
+	if len(problems) == 0 {
+		r.filePods += n
+		r.notices(o, ignored)
+	}
+	return w, problems
+}
+
+// uncovered returns problems with those of more that are at other places.
+func (o object) uncovered(problems, more []pod.Problem, hostNetwork bool) []pod.Problem {
+	found := paths{}
+	for _, p := range problems {
+		found[p.Path] = true
+	}
+	for _, p := range more {
+		if hostNetwork && strings.HasSuffix(p.Path, ".hostPort") && !o.at.written(p.Path) {
+			continue // a copy of the containerPort, which has the problem too
+		}
+		if !found.covers(o.path + p.Path) {
+			problems = append(problems, o.problem(p.Path, p.Msg, p.Hint))
+			found[o.path+p.Path] = true
+		}
+	}
+	return problems
+}
+
+// templatePod returns a pod as the template of a workload describes it. It shares the template's
+// content.
+func templatePod(key pod.Key, t *v1.PodTemplateSpec) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: cmp.Or(key.Name, "pod"), Labels: t.Labels, Annotations: t.Annotations},
+		Spec:       t.Spec,
+	}
+}
+
+// settle makes w what a pod.Object has: with its kind, and without what an API server or a
+// controller writes.
+func settle(w any, meta *metav1.ObjectMeta, kind string) {
+	w.(runtime.Object).GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(versionOf(kind), kind))
+	meta.UID, meta.OwnerReferences = "", nil
+	reflect.ValueOf(w).Elem().FieldByName("Status").SetZero()
+}
+
+// workloadHash returns the hash of what the author of a workload wrote.
+func workloadHash(w any, meta *metav1.ObjectMeta) string {
+	content := map[string]any{"spec": reflect.ValueOf(w).Elem().FieldByName("Spec").Interface()}
+	if len(meta.Labels) > 0 {
+		content["labels"] = meta.Labels
+	}
+	if len(meta.Annotations) > 0 {
+		content["annotations"] = meta.Annotations
+	}
+	return podspec.HashObject(content)
+}
+
+// podsOf returns how many pods a workload asks for at the same time, and the field that says so.
+func podsOf(w any) (int, string) {
+	switch w := w.(type) {
+	case *appsv1.Deployment:
+		return countOr1(w.Spec.Replicas), "spec.replicas"
+	case *appsv1.ReplicaSet:
+		return countOr1(w.Spec.Replicas), "spec.replicas"
+	case *appsv1.StatefulSet:
+		return countOr1(w.Spec.Replicas), "spec.replicas"
+	case *batchv1.Job:
+		return jobPods(&w.Spec), "spec.parallelism"
+	case *batchv1.CronJob:
+		return jobPods(&w.Spec.JobTemplate.Spec), "spec.jobTemplate.spec.parallelism"
+	}
+	return 1, "spec"
+}
+
+func jobPods(j *batchv1.JobSpec) int {
+	n := countOr1(j.Parallelism)
+	if j.Completions != nil {
+		n = min(n, countOr1(j.Completions))
+	}
+	return n
+}
+
+func countOr1(n *int32) int {
+	if n == nil {
+		return 1
+	}
+	return max(0, int(*n))
+}
+
+// tooManyPods returns what is wrong with n more pods in the file, "" for nothing.
+func (r *reader) tooManyPods(n int) string {
+	switch {
+	case n > maxWorkloadPods:
+		return fmt.Sprintf("%d pods are too many: a workload may have at most %d at the same time", n, maxWorkloadPods)
+	case r.filePods+n > maxFilePods:
+		return fmt.Sprintf("too many pods: the workloads of a file may have at most %d at the same time", maxFilePods)
+	}
+	return ""
+}
