@@ -1,0 +1,199 @@
+package controller
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/panics"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// entry is one workload.
+type entry struct {
+	id     pod.ObjectKey
+	layer  string
+	object *pod.Object // nil: no source has it any more
+
+	state   workload.State
+	stored  []byte                // the state in the Store
+	pods    []*pod.Spec           // the set, by key
+	claims  []*pod.Object         // by key
+	leaving map[pod.Key]*pod.Spec // the pods that have left the set, and that the node still stops
+
+	decision workload.Decision // the newest one that took effect
+	due      bool              // something has changed since then
+	wake     time.Time         // when to decide again in any case; zero: not before a change
+	failures int               // in a row
+}
+
+// name names the workload in logs.
+func (e *entry) name() string { return strings.ToLower(e.id.Kind) + "/" + e.id.Key.String() }
+
+// leave notes that no source has the workload any more: all its pods leave.
+func (e *entry) leave() {
+	if e.object == nil {
+		return
+	}
+	for _, s := range e.pods {
+		e.leaving[s.Key] = s
+	}
+	e.object, e.pods, e.claims, e.decision, e.wake = nil, nil, nil, workload.Decision{}, time.Time{}
+}
+
+// The wait after a state could not be written, or a decision failed.
+const (
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// retry has a workload decided again later. It logs the first of several failures in a row.
+func (c *Controller) retry(e *entry, now time.Time, err error) {
+	e.failures++
+	e.wake = now.Add(backoff.After(e.failures, firstRetry, lastRetry))
+	if e.failures > 1 {
+		return
+	}
+	log := c.cfg.Log.With("workload", e.name())
+	if p, ok := panics.Of(err); ok {
+		log = log.With("stack", string(p.Stack))
+	}
+	log.Error("Failed to update a workload; its pods stay as they are", "error", err)
+}
+
+// decide asks which pods a workload has now. The decision takes effect once its state is stored;
+// after an error the set stays as it was.
+func (c *Controller) decide(e *entry, now time.Time) {
+	e.due, e.wake = false, time.Time{}
+	c.mu.Lock()
+	pods := c.podsOf(e)
+	c.mu.Unlock()
+	d, err := c.next(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now})
+	if err != nil {
+		c.retry(e, now, err)
+		return
+	}
+	e.claim(d.Claims)
+	if until := c.since.Add(adoptTimeout); removes(e.pods, d.Pods) && now.Before(until) && c.adopts(e) {
+		e.wake = until
+		return
+	}
+	state, err := json.Marshal(d.State)
+	if err == nil && !bytes.Equal(state, e.stored) && c.cfg.Store != nil {
+		err = c.cfg.Store.Save(e.id, e.layer, state)
+	}
+	if err != nil {
+		c.retry(e, now, err)
+		return
+	}
+	e.stored, e.failures = state, 0
+	for _, s := range d.Steps {
+		c.cfg.Log.Info("Changing pods of workload", "workload", e.name(), "action", string(s.Action), "pod", s.Key.String(), "reason", s.Reason)
+	}
+	if c.cfg.Event != nil {
+		for _, event := range d.Events {
+			c.cfg.Event(e.object, event)
+		}
+	}
+	e.apply(d)
+	if !d.Wake.IsZero() {
+		e.wake = d.Wake
+		if !d.Wake.After(now) {
+			e.wake = now.Add(time.Second) // a decision that is due at once again must not take a core
+		}
+	}
+}
+
+// next calls Next. A panic costs this workload its changes, and no other one.
+func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
+	err = panics.ToError(func() error {
+		d = c.cfg.Next(in)
+		return nil
+	})
+	return d, err
+}
+
+// apply replaces the set by that of a decision.
+func (e *entry) apply(d workload.Decision) {
+	pods := slices.Clone(d.Pods)
+	for i, s := range pods {
+		if s.Origin != e.object.Origin { // the workload was moved
+			moved := *s
+			moved.Origin = e.object.Origin
+			pods[i] = &moved
+		}
+	}
+	for _, s := range e.pods {
+		if find(pods, s.Key) == nil {
+			e.leaving[s.Key] = s
+		}
+	}
+	for _, s := range pods {
+		delete(e.leaving, s.Key)
+	}
+	e.pods, e.state, e.decision = pods, d.State, d
+}
+
+// claim replaces the claims. An unchanged one keeps its pointer.
+func (e *entry) claim(claims []*pod.Object) {
+	claims = slices.Clone(claims)
+	for i, o := range claims {
+		j := slices.IndexFunc(e.claims, func(old *pod.Object) bool {
+			return old.Key == o.Key && old.Origin == o.Origin && old.Hash == o.Hash && o.Hash != ""
+		})
+		if j >= 0 {
+			claims[i] = e.claims[j]
+		}
+	}
+	e.claims = claims
+}
+
+// podsOf returns the pods of a workload with their statuses, by key. The caller holds the mutex.
+func (c *Controller) podsOf(e *entry) []workload.Pod {
+	pods := make([]workload.Pod, 0, len(e.pods)+len(e.leaving))
+	add := func(s *pod.Spec, leaving bool) {
+		p := workload.Pod{Spec: s, Leaving: leaving}
+		if have := c.pods[s.Key]; have != nil && have.uid == s.UID() {
+			p.Status = have.status
+		}
+		pods = append(pods, p)
+	}
+	for _, s := range e.pods {
+		add(s, false)
+	}
+	for _, s := range e.leaving {
+		add(s, true)
+	}
+	slices.SortFunc(pods, func(a, b workload.Pod) int { return a.Spec.Key.Compare(b.Spec.Key) })
+	return pods
+}
+
+// adopts reports whether a pod of the previous agent is in the set, and the engine has not
+// reported it yet.
+func (c *Controller) adopts(e *entry) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.ContainsFunc(e.pods, func(s *pod.Spec) bool {
+		p := c.pods[s.Key]
+		return p != nil && p.kept
+	})
+}
+
+// removes reports whether a pod of before is not in after, or is another instance there.
+func removes(before, after []*pod.Spec) bool {
+	return slices.ContainsFunc(before, func(s *pod.Spec) bool {
+		now := find(after, s.Key)
+		return now == nil || now.UID() != s.UID()
+	})
+}
+
+func find(pods []*pod.Spec, key pod.Key) *pod.Spec {
+	if i, found := slices.BinarySearchFunc(pods, key, func(s *pod.Spec, key pod.Key) int { return s.Key.Compare(key) }); found {
+		return pods[i]
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package controller
+
+import (
+	"fmt"
+
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
+	v1 "k8s.io/api/core/v1"
+)
+
+// Progress is how far a workload has come.
+type Progress struct {
+	// Whole says that the workload has all pods of its newest revision, and no other ones.
+	Whole bool
+	// Complete says that a Job has completed, and that every pod of another workload is one of
+	// the newest revision and available.
+	Complete bool
+	// Failed says that a Job has failed, or that the rollout of a Deployment has passed its
+	// deadline.
+	Failed bool
+	// Reason and Message say why the workload is not complete, or how it ended.
+	Reason, Message string
+}
+
+// Progress returns how far the workload has come, by the status of its newest decision.
+func (w Workload) Progress() Progress {
+	switch o := w.Object.Object.(type) {
+	case *appsv1.Deployment:
+		if s, ok := w.Decision.Status.(*appsv1.DeploymentStatus); ok {
+			return deploymentProgress(replicas(o.Spec.Replicas), s)
+		}
+	case *appsv1.ReplicaSet:
+		if s, ok := w.Decision.Status.(*appsv1.ReplicaSetStatus); ok {
+			want := replicas(o.Spec.Replicas)
+			return counted(s.Replicas == want, s.AvailableReplicas, want)
+		}
+	case *appsv1.StatefulSet:
+		if s, ok := w.Decision.Status.(*appsv1.StatefulSetStatus); ok {
+			want := replicas(o.Spec.Replicas)
+			updated := o.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType || s.UpdatedReplicas >= want-partition(o)
+			return counted(s.Replicas == want && updated, s.AvailableReplicas, want)
+		}
+	case *appsv1.DaemonSet:
+		if s, ok := w.Decision.Status.(*appsv1.DaemonSetStatus); ok {
+			want := s.DesiredNumberScheduled
+			updated := o.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType || s.UpdatedNumberScheduled == want
+			return counted(s.CurrentNumberScheduled == want && updated, s.NumberAvailable, want)
+		}
+	case *batchv1.Job:
+		if s, ok := w.Decision.Status.(*batchv1.JobStatus); ok {
+			return jobProgress(s)
+		}
+	case *batchv1.CronJob:
+		return Progress{Whole: true, Complete: true, Reason: "Scheduled", Message: "nodectl serve runs it at its times"}
+	}
+	return Progress{}
+}
+
+func deploymentProgress(want int32, s *appsv1.DeploymentStatus) Progress {
+	p := counted(s.UpdatedReplicas == want && s.Replicas == want, s.AvailableReplicas, want)
+	for _, c := range s.Conditions {
+		if c.Type == appsv1.DeploymentProgressing && c.Status == v1.ConditionFalse && c.Reason == "ProgressDeadlineExceeded" && !p.Complete {
+			p.Failed, p.Reason, p.Message = true, c.Reason, c.Message
+		}
+	}
+	return p
+}
+
+func jobProgress(s *batchv1.JobStatus) Progress {
+	p := Progress{Whole: s.Active+s.Succeeded+s.Failed > 0, Message: fmt.Sprintf("%d succeeded, %d failed", s.Succeeded, s.Failed)}
+	for _, c := range s.Conditions {
+		if c.Status != v1.ConditionTrue {
+			continue
+		}
+		switch c.Type {
+		case batchv1.JobComplete:
+			p.Complete, p.Reason, p.Message = true, "", ""
+		case batchv1.JobFailed:
+			p.Failed, p.Reason, p.Message = true, c.Reason, c.Message
+		case batchv1.JobSuspended:
+			p.Reason, p.Message = c.Reason, c.Message
+		}
+	}
+	return p
+}
+
+// counted returns the progress of a workload that keeps want pods available.
+func counted(whole bool, available, want int32) Progress {
+	p := Progress{Whole: whole, Complete: whole && available >= want}
+	if !p.Complete {
+		p.Message = fmt.Sprintf("%d of %d pods are available", available, want)
+	}
+	return p
+}
+
+// replicas returns the number of replicas that a workload asks for: one is the default.
+func replicas(n *int32) int32 {
+	if n == nil {
+		return 1
+	}
+	return *n
+}
+
+func partition(o *appsv1.StatefulSet) int32 {
+	if r := o.Spec.UpdateStrategy.RollingUpdate; r != nil && r.Partition != nil {
+		return *r.Partition
+	}
+	return 0
+}
