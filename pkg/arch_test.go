@@ -44,7 +44,7 @@ var rules = []struct {
 	{module + "pkg/reclaim", []string{"pkg/agent", "pkg/image", "pkg/upkeep"}, "what observes and acts asks it; adapters do not decide"},
 	{module + "pkg/podview/...", []string{"pkg/engine", "pkg/forecast", "pkg/plan", "pkg/status"}, "the state of a pod is for who plans, reports and acts"},
 	{module + "pkg/podspec", []string{"cmd", "pkg/feed", "pkg/forecast", "pkg/manifest", "pkg/plan/...", "pkg/podconfig", "pkg/podview", "pkg/source/apiserver", "pkg/ui", "pkg/workload"}, "hashes and differences are for who makes specs, compares them and shows it; what acts has the spec"},
-	{module + "pkg/podstatic", []string{"pkg/manifest", "pkg/workload"}, "the two packages that make pods without an API server"},
+	{module + "pkg/podstatic", []string{"pkg/manifest", "pkg/policy", "pkg/workload"}, "for who makes pods without an API server, and who judges them before they are made"},
 	{module + "pkg/podenv", []string{"pkg/cri", "pkg/engine", "pkg/probe", "pkg/volume"}, "what a container sees is computed where it is made"},
 	{module + "pkg/podconfig/...", []string{"cmd", "pkg/agent", "pkg/agent/look", "pkg/engine", "pkg/feed", "pkg/forecast", "pkg/ui/...", "pkg/plan"}, "podconfig reads sources through source.Source"},
 	{module + "pkg/manifest/...", []string{"pkg/agent/look"}, "sources get their parser from look"},

@@ -10,9 +10,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	podsecurity "k8s.io/pod-security-admission/policy"
 
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
 // maxProblems is how many problems of one pod are shown.
@@ -38,6 +40,34 @@ func (r *rule) judge(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem 
 	problems = append(problems, r.judgeSecurity(security, p)...)
 	problems = append(problems, r.judgeHostPaths(&p.Spec)...)
 	return append(problems, r.judgeImages(&p.Spec)...)
+}
+
+// judgeTemplate returns what the rule does not allow of a workload's pod template, whose field is
+// at. The template is judged with the API's defaults, because its pods will have them. Of the
+// claim templates only the namespace could matter: the claims are in that of their workload.
+func (r *rule) judgeTemplate(security podsecurity.Evaluator, o *pod.Object, template *v1.PodTemplateSpec, at string) []pod.Problem {
+	defaulted := podstatic.DefaultTemplate(template)
+	p := &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: o.Namespace, Name: o.Name, Labels: defaulted.Labels, Annotations: defaulted.Annotations},
+		Spec:       defaulted.Spec,
+	}
+	p.UID = types.UID(pod.StaticUID(p.Spec.NodeName, p.Namespace, p.Name)) // no pod of a workload has a UID of its author
+	var problems []pod.Problem
+	for _, bad := range r.judge(security, &pod.Spec{Key: o.Key, Origin: o.Origin, Pod: p}) {
+		if bad.Path != "metadata.namespace" { // the workload has this problem itself
+			bad.Path = at + "." + bad.Path
+			problems = append(problems, bad)
+		}
+	}
+	for i, c := range o.ClaimTemplates() {
+		if c.Namespace != "" && c.Namespace != o.Namespace {
+			for _, bad := range r.judgeNamespace(c.Namespace) {
+				bad.Path = fmt.Sprintf("spec.volumeClaimTemplates[%d].%s", i, bad.Path)
+				problems = append(problems, bad)
+			}
+		}
+	}
+	return problems
 }
 
 // refusal returns one problem: what is not allowed, and why.

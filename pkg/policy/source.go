@@ -19,7 +19,8 @@ import (
 // which source it is, the location of a path absolute.
 //
 // A pod that is not allowed is Broken, with a Problem for everything that its
-// rule does not allow; a config object in a namespace that is not allowed is left
+// rule does not allow; so is a workload, whose pod template is judged as a pod of
+// its namespace and name. A config object in a namespace that is not allowed is left
 // out, with a Problem. All else, errors included, is inner's, by pointer. A pod of
 // an API server that is being deleted is not changed: it has to stop.
 func Source(inner source.Source, p *Policy, kind, location string) source.Source {
@@ -33,7 +34,7 @@ func (p *Policy) Judge(s *pod.Spec, location string) []pod.Problem {
 	return p.judge(s.Origin.Source, location).pod(s)
 }
 
-// JudgeObject is Judge for a config object.
+// JudgeObject is Judge for a config object or a workload.
 func (p *Policy) JudgeObject(o *pod.Object, location string) []pod.Problem {
 	return p.judge(o.Origin.Source, location).object(o)
 }
@@ -125,7 +126,7 @@ func compareFile(f source.File, name string) int { return strings.Compare(f.File
 
 // same reports whether two readings of a file are one.
 func same(a, b *source.File) bool {
-	return a.Incomplete == b.Incomplete && sameSlice(a.Pods, b.Pods) && sameSlice(a.Objects, b.Objects) && sameSlice(a.Problems, b.Problems) && sameSlice(a.Broken, b.Broken)
+	return a.Incomplete == b.Incomplete && sameSlice(a.Pods, b.Pods) && sameSlice(a.Objects, b.Objects) && sameSlice(a.Problems, b.Problems) && sameSlice(a.Broken, b.Broken) && sameSlice(a.BrokenObjects, b.BrokenObjects)
 }
 
 func sameSlice[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
@@ -144,9 +145,13 @@ func (p *policySource) file(f source.File) (_ source.File, allowed bool) {
 		}
 		return len(found) == 0
 	})
+	var brokenObjects []pod.ObjectKey
 	objects := keep(f.Objects, func(o *pod.Object) bool {
 		found := p.object(o)
 		problems = append(problems, found...)
+		if len(found) > 0 && pod.IsWorkload(o.Kind) {
+			brokenObjects = append(brokenObjects, o.ObjectKey())
+		}
 		return len(found) == 0
 	})
 	if len(problems) == 0 {
@@ -155,6 +160,7 @@ func (p *policySource) file(f source.File) (_ source.File, allowed bool) {
 	f.Pods, f.Objects = pods, objects
 	f.Problems = slices.Concat(f.Problems, problems)
 	f.Broken = slices.Concat(f.Broken, broken)
+	f.BrokenObjects = slices.Concat(f.BrokenObjects, brokenObjects)
 	return f, false
 }
 
@@ -184,18 +190,27 @@ func (j *judge) pod(s *pod.Spec) []pod.Problem {
 	default:
 		problems = j.rule.judge(j.policy.security, s)
 	}
-	if rest := len(problems) - maxProblems; rest > 0 {
-		problems = append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this pod", rest)})
-	}
-	return placed(problems, s.Origin)
+	return placed(atMost(problems, "pod"), s.Origin)
 }
 
-// object returns what is not allowed of a config object.
+// atMost shortens a long list of problems of one object.
+func atMost(problems []pod.Problem, noun string) []pod.Problem {
+	if rest := len(problems) - maxProblems; rest > 0 {
+		return append(problems[:maxProblems:maxProblems], pod.Problem{Msg: fmt.Sprintf("and %d more problems of this %s", rest, noun)})
+	}
+	return problems
+}
+
+// object returns what is not allowed of a config object or a workload.
 func (j *judge) object(o *pod.Object) []pod.Problem {
 	if j.rule == nil {
 		return placed(j.noRule(), o.Origin)
 	}
-	return placed(j.rule.judgeNamespace(o.Namespace), o.Origin)
+	problems := j.rule.judgeNamespace(o.Namespace)
+	if template, at := o.Template(); template != nil {
+		problems = append(problems, j.rule.judgeTemplate(j.policy.security, o, template, at)...)
+	}
+	return placed(atMost(problems, o.Kind), o.Origin)
 }
 
 // noRule is the problem of all that comes from a source without a rule.
