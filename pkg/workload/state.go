@@ -66,6 +66,8 @@ type DeploymentState struct {
 type StatefulSetState struct {
 	// Current is the hash of the revision that all pods had after the last complete update.
 	Current string `json:"current,omitempty"`
+	// Claims are the claim templates of the pods: the set itself may have others by now.
+	Claims []v1.PersistentVolumeClaim `json:"claims,omitempty"`
 }
 
 // JobState is the state of a Job.

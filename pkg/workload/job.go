@@ -1,0 +1,390 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// maxFinishedPods is how many finished pods a Job keeps in the set, the newest ones: each has a
+// directory and logs on the node. Kubernetes keeps them all.
+const maxFinishedPods = 100
+
+// evicted is the reason in the status of an evicted pod.
+const evicted = "Evicted"
+
+// nextJob decides for a Job as Kubernetes' Job controller does: one pod for each missing
+// completion, at most parallelism at once, after a back-off if pods failed. Finished pods stay
+// in the set, so that their logs can be read, until ttlSecondsAfterFinished or until the Job
+// is removed; a Job that has finished never makes pods again. An evicted pod has failed: it
+// leaves the set, because the node would start it again.
+//
+// The fields that Kubernetes does not let an edit change, above all the pod template, stay as
+// they were when the Job began. An event says so.
+func nextJob(in Input) Decision {
+	job, ok := in.Object.Object.(*batchv1.Job)
+	if !ok {
+		return Decision{State: in.State}
+	}
+	var state JobState
+	if in.State.Job != nil {
+		state = *in.State.Job
+	}
+	spec, edited := effectiveSpec(&state, &job.Spec)
+	j := jobRun{result: newResult(&in), name: job.Name, owner: in.owner(), pods: in.Pods, spec: spec, state: state}
+	if state.Edited == "" {
+		j.positions = in.Object.Positions
+	}
+	if edited {
+		j.event(v1.EventTypeWarning, "EditNotApplied", "The pod template and the completions of a Job that has begun do not change: "+
+			"the edit takes effect only after the Job is deleted and created again (removed from its source and added again)")
+	}
+	j.next()
+	j.out.State.Job = &j.state
+	j.out.Status = j.state.Status.DeepCopy()
+	j.out.Done = finished(&j.state.Status) != nil
+	return j.finish()
+}
+
+// jobRun decides for one Job: that of a source, or one of a CronJob.
+type jobRun struct {
+	*result
+	name      string // of the Job
+	owner     metav1.OwnerReference
+	pods      []Pod           // of the Job
+	spec      batchv1.JobSpec // with the defaults of its own fields
+	positions map[string]pod.Position
+	state     JobState
+
+	active  []Pod   // run, or will run
+	ended   []Pod   // have finished, and are not counted yet
+	kept    []Pod   // have finished and are counted
+	leaving []Pod   // left the set, and still run
+	made    int32   // new pods
+	done    indexes // that succeeded
+	failed  indexes
+	expired bool // ttlSecondsAfterFinished has passed
+}
+
+// next fills in the decision and the new state.
+func (j *jobRun) next() {
+	j.copyState()
+	j.observe()
+	if finished(&j.state.Status) == nil {
+		j.judge(j.count())
+		if j.ending() == nil {
+			j.manage()
+			j.judgeCompletions()
+		}
+		if j.ending() == nil {
+			j.reportSuspended()
+		} else {
+			j.end()
+		}
+	}
+	if c := finished(&j.state.Status); c != nil {
+		for _, p := range slices.Concat(j.active, j.ended) {
+			j.drop(p, "the Job has finished")
+		}
+		j.active = nil
+		j.expire(c)
+	}
+	j.close()
+}
+
+// copyState makes the state this call's own, and moves times that are after now back to now: the
+// clock was set back, and no wait may last longer because of that.
+func (j *jobRun) copyState() {
+	s := &j.state
+	now := seconds(j.in.Now)
+	back := func(t *metav1.Time) {
+		if t != nil && t.After(now.Time) {
+			*t = now
+		}
+	}
+	s.Status = *s.Status.DeepCopy()
+	s.Counted, s.Removed = slices.Clone(s.Counted), slices.Clone(s.Removed)
+	s.LastFailure = s.LastFailure.DeepCopy()
+	s.Indexes = maps.Clone(s.Indexes)
+	for i, x := range s.Indexes {
+		x.LastFailure = x.LastFailure.DeepCopy()
+		back(x.LastFailure)
+		s.Indexes[i] = x
+	}
+	back(s.LastFailure)
+	back(s.Status.StartTime)
+	for i := range s.Status.Conditions {
+		back(&s.Status.Conditions[i].LastTransitionTime)
+	}
+	if s.Status.StartTime == nil && !*j.spec.Suspend {
+		s.Status.StartTime = &now
+	}
+	if j.indexed() {
+		j.done = parseIndexes(s.Status.CompletedIndexes, *j.spec.Completions)
+		j.failed = parseIndexes(valueOr(s.Status.FailedIndexes, ""), *j.spec.Completions)
+	}
+}
+
+// observe sorts the pods by their state.
+func (j *jobRun) observe() {
+	for _, p := range j.pods {
+		uid := p.Spec.UID()
+		counted := slices.Contains(j.state.Counted, uid)
+		switch {
+		case p.Leaving || slices.Contains(j.state.Removed, uid):
+			if !p.isTerminated() {
+				j.leaving = append(j.leaving, p)
+			}
+			if !p.Leaving {
+				j.remove(p, "the pod left the Job before the agent restarted")
+			}
+		case counted && startsAgain(p):
+			j.drop(p, "a pod of a Job that has finished does not run again")
+		case counted:
+			j.kept = append(j.kept, p)
+		case p.isTerminated():
+			j.ended = append(j.ended, p)
+		default:
+			j.active = append(j.active, p)
+		}
+	}
+}
+
+// startsAgain reports whether the node starts a finished pod again, or will: after an operation,
+// or after an eviction.
+func startsAgain(p Pod) bool {
+	return p.Status != nil && (!p.isTerminated() || p.Status.Reason == evicted)
+}
+
+// count adds the pods that have finished since the last call to the status. It returns why the
+// podFailurePolicy fails the whole Job, "" if it does not.
+func (j *jobRun) count() (failJob string) {
+	now := j.in.Now
+	slices.SortStableFunc(j.ended, func(a, b Pod) int {
+		return cmp.Or(finishedAt(a, now).Compare(finishedAt(b, now)), cmp.Compare(a.phase(), b.phase())) // failed pods first
+	})
+	for _, p := range j.ended {
+		j.state.Counted = append(j.state.Counted, p.Spec.UID())
+		index, ok := j.indexOf(p)
+		switch {
+		case !ok:
+		case p.phase() == v1.PodSucceeded:
+			j.countSuccess(index)
+		default:
+			if why := j.countFailure(p, index); failJob == "" {
+				failJob = why
+			}
+		}
+		if startsAgain(p) {
+			j.drop(p, "the pod was evicted, which counts as a failure: another one follows")
+		} else {
+			j.kept = append(j.kept, p)
+		}
+	}
+	j.ended = nil
+	return failJob
+}
+
+func (j *jobRun) countSuccess(index int32) {
+	j.state.Failures, j.state.LastFailure = 0, nil
+	if !j.indexed() {
+		j.state.Status.Succeeded++
+		return
+	}
+	j.done = j.done.with(index)
+	delete(j.state.Indexes, index)
+}
+
+func (j *jobRun) countFailure(p Pod, index int32) (failJob string) {
+	f := judgeFailure(j.spec.PodFailurePolicy, p)
+	at := seconds(finishedAt(p, j.in.Now))
+	j.state.Failures++
+	j.state.LastFailure = &at
+	if !f.ignored {
+		j.state.Status.Failed++
+	}
+	if _, done := j.done.has(index); !j.perIndex() || done {
+		return f.job
+	}
+	x := j.state.Indexes[index]
+	if f.index || !f.ignored && x.Failures >= *j.spec.BackoffLimitPerIndex {
+		j.failed = j.failed.with(index)
+		delete(j.state.Indexes, index)
+		return f.job
+	}
+	if f.ignored {
+		x.Ignored++
+	} else {
+		x.Failures++
+	}
+	x.LastFailure = &at
+	j.setIndexState(index, x)
+	return f.job
+}
+
+func (j *jobRun) setIndexState(index int32, x Index) {
+	if j.state.Indexes == nil {
+		j.state.Indexes = map[int32]Index{}
+	}
+	j.state.Indexes[index] = x
+}
+
+// succeeded returns how many completions have succeeded.
+func (j *jobRun) succeeded() int32 {
+	if j.indexed() {
+		return j.done.count()
+	}
+	return j.state.Status.Succeeded
+}
+
+// replacesFailedOnly reports whether a pod that terminates is replaced only when it has ended.
+func (j *jobRun) replacesFailedOnly() bool { return *j.spec.PodReplacementPolicy == batchv1.Failed }
+
+// manage removes the active pods that are too many, and makes those that are missing.
+func (j *jobRun) manage() {
+	if *j.spec.Suspend {
+		for _, p := range j.active {
+			j.drop(p, "the Job is suspended")
+		}
+		j.active = nil
+		return
+	}
+	j.dropDuplicates()
+	want := min(*j.spec.Parallelism, pod.MaxReplicas)
+	switch {
+	case j.spec.Completions != nil:
+		want = max(0, min(want, *j.spec.Completions-j.succeeded()))
+	case j.succeeded() > 0:
+		want = int32(len(j.active)) // one pod has ended the work; the others may finish theirs
+	}
+	if extra := len(j.active) - int(want); extra > 0 {
+		slices.SortStableFunc(j.active, removalOrder)
+		for _, p := range j.active[:extra] {
+			j.drop(p, fmt.Sprintf("%d pods are enough (parallelism %d)", want, *j.spec.Parallelism))
+		}
+		j.active = j.active[extra:]
+	}
+	missing := want - int32(len(j.active))
+	if j.replacesFailedOnly() {
+		missing -= int32(len(j.leaving))
+	}
+	if missing > 0 {
+		j.grow(missing)
+	}
+}
+
+// grow makes at most n pods, those whose back-off is over.
+func (j *jobRun) grow(n int32) {
+	if !j.perIndex() && j.waits(backOff(j.state.Failures, j.state.LastFailure)) {
+		return
+	}
+	if !j.indexed() {
+		for range n {
+			j.make(-1)
+		}
+		return
+	}
+	for _, i := range j.pending(n) {
+		x := j.state.Indexes[i]
+		if j.perIndex() && j.waits(backOff(x.Failures+x.Ignored, x.LastFailure)) {
+			continue
+		}
+		j.make(i)
+	}
+}
+
+// waits reports whether a time is after now, and has Next called at that time.
+func (j *jobRun) waits(until time.Time) bool {
+	if !j.in.Now.Before(until) {
+		return false
+	}
+	j.out.Wake = earlier(j.out.Wake, until)
+	return true
+}
+
+// make makes the pod of a completion index, or one without an index for -1.
+func (j *jobRun) make(index int32) {
+	parts := podParts{owner: j.owner, labels: map[string]string{}, annotations: map[string]string{}, positions: j.positions}
+	controller := j.name
+	if index >= 0 {
+		tail := "-" + strconv.Itoa(int(index))
+		controller = j.name[:min(len(j.name), maxGeneratedBase-len(tail)-1)] + tail
+	}
+	parts.generateName = generateName(controller)
+	parts.name = j.newName(controller, index)
+	if !valueOr(j.spec.ManualSelector, false) {
+		parts.labels[batchv1.JobNameLabel], parts.labels["job-name"] = j.name, j.name
+		uid := string(j.owner.UID)
+		parts.labels[batchv1.ControllerUidLabel], parts.labels["controller-uid"] = uid, uid
+	}
+	if index >= 0 {
+		parts.labels[batchv1.JobCompletionIndexAnnotation] = strconv.Itoa(int(index))
+		parts.annotations[batchv1.JobCompletionIndexAnnotation] = strconv.Itoa(int(index))
+		parts.edit = func(p *v1.Pod) { setIndex(p, j.name, index) }
+	}
+	if j.perIndex() {
+		x := j.state.Indexes[index]
+		parts.annotations[batchv1.JobIndexFailureCountAnnotation] = strconv.Itoa(int(x.Failures))
+		if x.Ignored > 0 {
+			parts.annotations[batchv1.JobIndexIgnoredFailureCountAnnotation] = strconv.Itoa(int(x.Ignored))
+		}
+	}
+	s := j.in.newPod(&j.spec.Template, parts)
+	j.made++
+	j.add(s, j.progress(index))
+	j.event(v1.EventTypeNormal, "SuccessfulCreate", "Created pod: "+s.Name)
+}
+
+// newName returns the name of the next attempt, and counts the attempt.
+func (j *jobRun) newName(controller string, index int32) string {
+	for {
+		slot := j.state.Attempts
+		j.state.Attempts++
+		if index >= 0 {
+			x := j.state.Indexes[index]
+			slot = x.Attempts
+			x.Attempts++
+			j.setIndexState(index, x)
+		}
+		if name := slotName(controller, "", int(slot)); !j.taken[name] {
+			j.taken[name] = true
+			return name
+		}
+	}
+}
+
+// progress says why a pod is made.
+func (j *jobRun) progress(index int32) string {
+	var text string
+	if index >= 0 {
+		text = fmt.Sprintf("completion index %d, ", index)
+	}
+	if j.spec.Completions == nil {
+		text += "until a pod succeeds"
+	} else {
+		text += fmt.Sprintf("%d of %d completions succeeded", j.succeeded(), *j.spec.Completions)
+	}
+	if n := j.state.Status.Failed; n > 0 {
+		text += fmt.Sprintf(", %d pods failed", n)
+	}
+	return text + fmt.Sprintf(" (parallelism %d)", *j.spec.Parallelism)
+}
+
+// drop removes a pod from the set.
+func (j *jobRun) drop(p Pod, reason string) {
+	j.state.Removed = append(j.state.Removed, p.Spec.UID())
+	j.remove(p, reason)
+	if !p.isTerminated() {
+		j.leaving = append(j.leaving, p)
+		j.event(v1.EventTypeNormal, "SuccessfulDelete", "Deleted pod: "+p.Spec.Name)
+	}
+}

@@ -1,0 +1,335 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// nextStatefulSet decides for a StatefulSet as Kubernetes' StatefulSet controller does: each pod
+// has an ordinal, by which it has its name, its host name and its claims. With the policy
+// OrderedReady the pods are made in the order of their ordinals, each when the one before it is
+// available, and removed in the opposite order, one at a time. A rolling update replaces
+// the pod with the highest ordinal first. Scaling comes before an update.
+//
+// Three things differ because the node runs the pods as it runs static pods. A pod that Failed
+// or was deleted comes back by itself: it comes back with the revision that Kubernetes would
+// give it, also with the strategy OnDelete. An update replaces a pod in place, which stops the
+// old one after the new one was admitted. And an edit of serviceName or volumeClaimTemplates,
+// which Kubernetes rejects, holds for the pods that are made after it; the claims of older pods
+// stay.
+//
+// nodectl never removes the data of a claim, whatever persistentVolumeClaimRetentionPolicy says:
+// the set of claims has those of the pods that exist, and the data of the others stay until a
+// person removes the volume.
+func nextStatefulSet(in Input) Decision {
+	set, ok := in.Object.Object.(*appsv1.StatefulSet)
+	if !ok {
+		return Decision{State: in.State}
+	}
+	s := &setRun{result: newResult(&in), set: set, ordered: set.Spec.PodManagementPolicy != appsv1.ParallelPodManagement}
+	s.place()
+	s.revise()
+	if s.scaleUp() && s.scaleDown() {
+		s.update()
+	}
+	return s.decide()
+}
+
+// setRun decides for one StatefulSet.
+type setRun struct {
+	*result
+	set       *appsv1.StatefulSet
+	ordered   bool
+	start     int
+	replicas  []*member // by ordinal
+	condemned []*member // the highest ordinal first
+	revisions []Revision
+	current   *Revision // that of pods below the partition
+	newest    *Revision
+	used      []v1.PersistentVolumeClaim // the claim templates of the decision's pods
+}
+
+// member is the pod of one ordinal.
+type member struct {
+	ordinal int
+	pod     Pod       // its Spec is nil if the set has no pod
+	stops   bool      // a pod of this ordinal left the set, and still runs
+	made    *pod.Spec // the pod that the decision adds
+	removed bool
+	// replaced says that made takes the place of pod.
+	replaced bool
+}
+
+func (m *member) exists() bool { return m.pod.Spec != nil }
+
+// revision returns the hash of the revision of the pod that the decision has.
+func (m *member) revision() string {
+	switch {
+	case m.made != nil:
+		return revisionOf(m.made)
+	case m.exists():
+		return revisionOf(m.pod.Spec)
+	}
+	return ""
+}
+
+func revisionOf(s *pod.Spec) string { return s.Pod.Labels[appsv1.StatefulSetRevisionLabel] }
+
+// available reports whether the pod is ready for long enough, and the decision keeps it.
+func (s *setRun) available(m *member) bool {
+	if !m.isRunning() || !m.pod.isReady() {
+		return false
+	}
+	ok, due := m.pod.isAvailable(s.set.Spec.MinReadySeconds, s.in.Now)
+	s.out.Wake = earlier(s.out.Wake, due)
+	return ok
+}
+
+// isRunning reports whether the pod exists, stays as it is, and runs.
+func (m *member) isRunning() bool {
+	return m.exists() && m.made == nil && !m.removed && !m.stops && m.pod.phase() == v1.PodRunning
+}
+
+// ordinalOf returns the ordinal in the name of a pod of the set.
+func (s *setRun) ordinalOf(p Pod) (int, bool) {
+	text, ok := strings.CutPrefix(p.Spec.Name, s.set.Name+"-")
+	n, err := strconv.ParseInt(text, 10, 32)
+	return int(n), ok && err == nil && n >= 0 && text == strconv.Itoa(int(n))
+}
+
+// place puts each pod at its ordinal.
+func (s *setRun) place() {
+	if o := s.set.Spec.Ordinals; o != nil {
+		s.start = int(o.Start)
+	}
+	for i := range replicasOf(s.set.Spec.Replicas) {
+		s.replicas = append(s.replicas, &member{ordinal: s.start + i})
+	}
+	condemned := map[int]*member{}
+	for _, p := range s.in.Pods {
+		ordinal, ok := s.ordinalOf(p)
+		if !ok {
+			if !p.Leaving {
+				s.remove(p, "the name of the pod has no ordinal")
+			}
+			continue
+		}
+		m := condemned[ordinal]
+		if i := ordinal - s.start; i >= 0 && i < len(s.replicas) {
+			m = s.replicas[i]
+		} else if m == nil {
+			m = &member{ordinal: ordinal}
+			condemned[ordinal] = m
+			s.condemned = append(s.condemned, m)
+		}
+		if p.Leaving {
+			m.stops = true
+		} else {
+			m.pod = p
+		}
+	}
+	slices.SortFunc(s.condemned, func(a, b *member) int { return cmp.Compare(b.ordinal, a.ordinal) })
+}
+
+// create makes the pod of an ordinal.
+func (s *setRun) create(m *member) {
+	m.made = s.newPod(m.ordinal, s.revisionFor(m.ordinal))
+	s.add(m.made, fmt.Sprintf("replicas is %d", len(s.replicas)))
+	s.reportPod("Create", m.made)
+}
+
+// replace makes another pod in the place of one.
+func (s *setRun) replace(m *member, r *Revision, reason string) {
+	m.made, m.replaced = s.newPod(m.ordinal, r), true
+	s.out.Pods = append(s.out.Pods, m.made)
+	s.out.Steps = append(s.out.Steps, Step{Action: Replace, Key: m.made.Key, Reason: reason})
+	s.reportPod("Delete", m.made)
+	s.reportPod("Create", m.made)
+}
+
+func (s *setRun) reportPod(verb string, p *pod.Spec) {
+	s.event(v1.EventTypeNormal, "Successful"+verb, fmt.Sprintf("%s Pod %s in StatefulSet %s successful", verb, p.Name, s.set.Name))
+}
+
+// scaleUp makes the missing pods, and reports whether nothing below it has to wait. In order, it
+// goes on to the next ordinal only when the pod is available.
+func (s *setRun) scaleUp() bool {
+	for _, m := range s.replicas {
+		switch {
+		case !m.exists() && !m.stops:
+			s.create(m)
+		case m.exists() && !m.stops && s.comesBack(m):
+			s.replace(m, s.revisionFor(m.ordinal), "the pod starts again, with "+s.name(s.revisionFor(m.ordinal)))
+		}
+		if s.ordered && !s.available(m) {
+			return false
+		}
+	}
+	return true
+}
+
+// comesBack reports whether the node starts the pod again, or will, and Kubernetes would make it
+// of another revision: it Failed, or its instance began after the newest revision did.
+func (s *setRun) comesBack(m *member) bool {
+	if m.pod.Status == nil || m.revision() == s.revisionFor(m.ordinal).Hash {
+		return false
+	}
+	return m.pod.isTerminated() || !m.pod.isReady() && m.pod.beganAfter(s.newest.Since.Time)
+}
+
+// scaleDown removes the pods beyond the replicas. In order, it removes one at a time, and only
+// while all others are available, except for the first pod that is not.
+func (s *setRun) scaleDown() bool {
+	first := s.firstUnavailable()
+	for _, m := range s.condemned {
+		if !m.exists() {
+			if s.ordered {
+				return false // the pod still stops
+			}
+			continue
+		}
+		if s.ordered && (m.stops || !s.available(m) && m != first) {
+			return false
+		}
+		m.removed = true
+		s.remove(m.pod, fmt.Sprintf("replicas is %d", len(s.replicas)))
+		s.reportPod("Delete", m.pod.Spec)
+		if s.ordered {
+			return false
+		}
+	}
+	return true
+}
+
+// firstUnavailable returns the pod with the lowest ordinal that is not available; those of the
+// replicas come first.
+func (s *setRun) firstUnavailable() *member {
+	for _, m := range s.replicas {
+		if !s.available(m) {
+			return m
+		}
+	}
+	for _, m := range slices.Backward(s.condemned) {
+		if !s.available(m) {
+			return m
+		}
+	}
+	return nil
+}
+
+// update replaces pods of older revisions, the highest ordinal first. Without maxUnavailable it
+// replaces the next one when all pods above it are available. With maxUnavailable, as in clusters
+// with that feature, it replaces as many as may be unavailable.
+func (s *setRun) update() {
+	strategy := &s.set.Spec.UpdateStrategy
+	if strategy.Type == appsv1.OnDeleteStatefulSetStrategyType {
+		return
+	}
+	rolling := valueOr(strategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
+	partition := min(int(valueOr(rolling.Partition, 0)), len(s.replicas))
+	budget := 1
+	if rolling.MaxUnavailable != nil {
+		budget = max(1, int(portion(*rolling.MaxUnavailable, int32(len(s.replicas)), false)))
+		for _, m := range s.replicas {
+			if !s.available(m) {
+				budget--
+			}
+		}
+	}
+	for _, m := range slices.Backward(s.replicas[partition:]) {
+		if budget <= 0 {
+			return
+		}
+		old := m.exists() && !m.stops && m.revision() != s.newest.Hash
+		if old {
+			s.replace(m, s.newest, s.name(s.newest)+" replaces "+s.nameOf(m)+limits(partition, rolling.MaxUnavailable))
+			budget--
+		} else if rolling.MaxUnavailable == nil && !s.available(m) {
+			return
+		}
+	}
+}
+
+// limits returns the limits of a rolling update, for the reason of a step.
+func limits(partition int, unavailable *intstr.IntOrString) string {
+	var out []string
+	if partition > 0 {
+		out = append(out, fmt.Sprintf("partition %d", partition))
+	}
+	if unavailable != nil {
+		out = append(out, "maxUnavailable "+unavailable.String())
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(out, ", ") + ")"
+}
+
+// decide completes the decision.
+func (s *setRun) decide() Decision {
+	for _, m := range slices.Concat(s.replicas, s.condemned) {
+		if m.exists() && m.made == nil && !m.removed {
+			s.keep(m.pod)
+		}
+	}
+	d := s.finish()
+	for _, p := range d.Pods {
+		d.Claims = append(d.Claims, s.claims(p)...)
+	}
+	slices.SortFunc(d.Claims, func(a, b *pod.Object) int { return a.Key.Compare(b.Key) })
+	status := s.status()
+	d.Status = status
+	d.State.Revisions = prune(s.revisions, s.set.Spec.RevisionHistoryLimit, s.isLive)
+	d.State.StatefulSet = &StatefulSetState{Current: status.CurrentRevision, Claims: s.used}
+	return d
+}
+
+// isLive reports whether a pod, or the next pod, is of a revision.
+func (s *setRun) isLive(r *Revision) bool {
+	if r.Hash == s.current.Hash {
+		return true
+	}
+	return slices.ContainsFunc(s.in.Pods, func(p Pod) bool { return revisionOf(p.Spec) == r.Hash })
+}
+
+// status returns the status. When all pods are ready and of the newest revision, that becomes
+// the current one.
+func (s *setRun) status() *appsv1.StatefulSetStatus {
+	collisions := int32(0)
+	out := &appsv1.StatefulSetStatus{CurrentRevision: s.current.Hash, UpdateRevision: s.newest.Hash, CollisionCount: &collisions}
+	for _, m := range slices.Concat(s.replicas, s.condemned) {
+		if !m.exists() && !m.stops {
+			continue
+		}
+		out.Replicas++
+		if m.isRunning() && m.pod.isReady() {
+			out.ReadyReplicas++
+		}
+		if s.available(m) {
+			out.AvailableReplicas++
+		}
+		if m.exists() && !m.stops && !m.removed && !m.replaced {
+			if m.revision() == s.current.Hash {
+				out.CurrentReplicas++
+			}
+			if m.revision() == s.newest.Hash {
+				out.UpdatedReplicas++
+			}
+		}
+	}
+	n := int32(len(s.replicas))
+	rolls := s.set.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType
+	if rolls && out.UpdatedReplicas == n && out.ReadyReplicas == n && out.Replicas == n {
+		out.CurrentReplicas, out.CurrentRevision = n, s.newest.Hash
+	}
+	return out
+}
