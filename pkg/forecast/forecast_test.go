@@ -434,3 +434,13 @@ func TestReadSavedRefusesWhatMergeDidNotWrite(t *testing.T) {
 		}
 	}
 }
+
+// A saved set holds the workloads beside their pods; a comparison takes the pods.
+func TestReadSaved_Workload_IsPassedOver(t *testing.T) {
+	t.Parallel()
+	const text = "kind: List\nitems:\n- {apiVersion: apps/v1, kind: Deployment, metadata: {name: web}}\n- {kind: Pod, metadata: {name: web-1, namespace: default}}\n"
+	saved, err := ReadSaved([]byte(text), "x.yaml")
+	if err != nil || len(saved.Pods) != 1 || saved.Pods[0].Name != "web-1" {
+		t.Errorf("%+v, %v", saved, err)
+	}
+}

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// Saved is a merged set that an earlier merge wrote: pods by their names on the node, and the
-// comparable part of the config objects.
+// Saved is a merged set that an earlier merge wrote: pods by their names on the node, those of
+// workloads included, and the comparable part of the config objects.
 type Saved struct {
 	Pods    []*pod.Spec
 	objects map[objectKey]savedObject
@@ -69,7 +69,9 @@ func ReadSaved(data []byte, file string) (*Saved, error) {
 			key := objectKey{meta.Kind, meta.Metadata.Namespace, meta.Metadata.Name}
 			saved.objects[key], err = savedContents(item, key)
 		default:
-			err = fmt.Errorf("kind %q is not allowed in a saved set", meta.Kind)
+			if !pod.IsWorkload(meta.Kind) { // its pods are in the set
+				err = fmt.Errorf("kind %q is not allowed in a saved set", meta.Kind)
+			}
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: item %d: %w", file, i+1, err)

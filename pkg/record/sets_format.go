@@ -104,7 +104,7 @@ func encodeFileSet(layer string, s pod.LastGoodSet, key *Key) ([]byte, error) {
 	}
 	for _, o := range s.Objects {
 		if emptyObject(o.Kind) == nil {
-			return nil, fmt.Errorf("%s %s is not a config object", o.Kind, o.Key)
+			return nil, fmt.Errorf("%s %s is neither a config object nor a workload", o.Kind, o.Key)
 		}
 		content, err := json.Marshal(o.Object)
 		if err != nil {
@@ -207,7 +207,7 @@ func decodeFileSet(data []byte, key *Key) (out decoded, err error) {
 
 var errNoSet = errors.New("not a file of a set")
 
-// emptyObject returns an empty config object of kind, nil for an unknown kind.
+// emptyObject returns an empty config object or workload of kind, nil for an unknown kind.
 func emptyObject(kind string) any {
 	switch kind {
 	case pod.KindConfigMap:
@@ -217,5 +217,5 @@ func emptyObject(kind string) any {
 	case pod.KindClaim:
 		return &v1.PersistentVolumeClaim{}
 	}
-	return nil
+	return pod.NewWorkload(kind)
 }

@@ -11,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,8 +28,8 @@ const (
 
 var setTime = time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 
-// fileSet returns a file with one pod and one of each config object; n makes versions
-// differ.
+// fileSet returns a file with one pod, one of each config object and two workloads; n makes
+// versions differ.
 func fileSet(file string, n int) pod.LastGoodSet {
 	origin := pod.Origin{Source: "file", Location: "/etc/m", File: file, Line: 7}
 	key := pod.Key{Namespace: "default", Name: "web-n1"}
@@ -44,6 +46,14 @@ func fileSet(file string, n int) pod.LastGoodSet {
 			{Key: conf, Kind: "ConfigMap", Origin: origin, Hash: "v1-e", Object: &v1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"k": secret}}},
 			{Key: conf, Kind: "PersistentVolumeClaim", Origin: origin, Hash: "v1-f", Object: &v1.PersistentVolumeClaim{ObjectMeta: meta,
 				Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}}}},
+			{Key: conf, Kind: pod.KindDeployment, Origin: origin, Hash: fmt.Sprint("v1-g", n), Object: &appsv1.Deployment{
+				TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: pod.KindDeployment}, ObjectMeta: meta,
+				Spec: appsv1.DeploymentSpec{
+					Selector: &metav1.LabelSelector{MatchLabels: map[string]string{"app": "web"}},
+					Template: v1.PodTemplateSpec{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"app": "web"}}, Spec: samplePod(key).Spec},
+				},
+			}},
+			{Key: conf, Kind: pod.KindCronJob, Origin: origin, Hash: "v1-h", Object: &batchv1.CronJob{ObjectMeta: meta, Spec: batchv1.CronJobSpec{Schedule: "@daily"}}},
 		},
 	}
 }
@@ -233,7 +243,7 @@ func TestSaveRefusesWhatCannotBeReadBack(t *testing.T) {
 	s := newSets(root)
 	noPod, odd := fileSet("a", 1), fileSet("b", 1)
 	noPod.Pods = []*pod.Spec{{Key: pod.Key{Namespace: "n", Name: "p"}}}
-	odd.Objects = []*pod.Object{{Kind: "Deployment", Object: secret}}
+	odd.Objects = []*pod.Object{{Kind: "Service", Object: secret}}
 	for _, bad := range []pod.LastGoodSet{noPod, odd} {
 		if err := s.Save(bad.File, setTime, []pod.LastGoodSet{bad}); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", bad.File, err)

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -38,6 +40,13 @@ type claim struct {
 	Spec              v1.PersistentVolumeClaimSpec `json:"spec"`
 }
 
+// workload is a workload in output without status.
+type workload struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata"`
+	Spec              any `json:"spec"`
+}
+
 // podObject is a Pod in output without status.
 type podObject struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -45,12 +54,12 @@ type podObject struct {
 	Spec              v1.PodSpec `json:"spec"`
 }
 
-// NewList puts a merged set into a List: config objects, then pods, each sorted
+// NewList puts a merged set into a List: config objects and workloads, then pods, each sorted
 // by key. Secret values are redacted unless showSecrets.
 func NewList(m *podconfig.Merged, showSecrets bool) List {
 	l := List{APIVersion: "v1", Kind: "List", Items: []any{}}
 	for o := range m.Objects.All() {
-		l.Items = append(l.Items, configObject(o, showSecrets))
+		l.Items = append(l.Items, shownObject(o, showSecrets))
 	}
 	for s := range m.Pods.All() {
 		p := Shown(s.Pod)
@@ -79,7 +88,7 @@ func Shown(p *v1.Pod) *v1.Pod {
 	return p
 }
 
-func configObject(o *pod.Object, showSecrets bool) any {
+func shownObject(o *pod.Object, showSecrets bool) any {
 	switch object := o.Object.(type) {
 	case *v1.ConfigMap:
 		c := object.DeepCopy()
@@ -106,6 +115,18 @@ func configObject(o *pod.Object, showSecrets bool) any {
 	case *v1.PersistentVolumeClaim:
 		c := object.DeepCopy()
 		return claim{metav1.TypeMeta{APIVersion: "v1", Kind: pod.KindClaim}, c.ObjectMeta, c.Spec}
+	case *appsv1.Deployment:
+		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
+	case *appsv1.ReplicaSet:
+		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
+	case *appsv1.StatefulSet:
+		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
+	case *appsv1.DaemonSet:
+		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
+	case *batchv1.Job:
+		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
+	case *batchv1.CronJob:
+		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
 	}
 	return o.Object
 }

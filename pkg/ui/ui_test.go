@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	appsv1 "k8s.io/api/apps/v1"
+	batchv1 "k8s.io/api/batch/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -344,6 +346,27 @@ func TestSecretsAreRedactedInTheSet(t *testing.T) {
 	}
 	if !strings.Contains(open, "k: aHVudGVyMg==") {
 		t.Errorf("--show-secrets does not show:\n%s", open)
+	}
+}
+
+// TestNewList_Workload_IsPrintedWithoutStatus: as its author wrote it, with its kind.
+func TestNewList_Workload_IsPrintedWithoutStatus(t *testing.T) {
+	t.Parallel()
+	for kind, object := range map[string]any{
+		"Deployment": &appsv1.Deployment{TypeMeta: metav1.TypeMeta{APIVersion: "apps/v1", Kind: "Deployment"}, ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: appsv1.DeploymentSpec{MinReadySeconds: 7}},
+		"CronJob":    &batchv1.CronJob{TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "CronJob"}, ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: batchv1.CronJobSpec{Schedule: "@daily"}},
+	} {
+		m := &podconfig.Merged{Objects: sorted.Of(&pod.Object{Key: pod.Key{Namespace: "default", Name: "web"}, Kind: kind, Object: object})}
+		text, err := YAML(NewList(m, false))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(text, "kind: "+kind) || !strings.Contains(text, "name: web") || strings.Contains(text, "status") || !strings.Contains(text, "minReadySeconds: 7") && !strings.Contains(text, "schedule: '@daily'") {
+			t.Errorf("%s:\n%s", kind, text)
+		}
+		if got, want := Names(m), strings.ToLower(kind)+"/web\n"; got != want {
+			t.Errorf("named %q, want %q", got, want)
+		}
 	}
 }
 

@@ -204,7 +204,7 @@ func fixture(t *testing.T, c *cluster.Cluster, node string) sourcetest.Fixture {
 			case "reject":
 				is.Annotations = map[string]string{rejects: content}
 				want[name] = is
-			case "", "#", "object":
+			case "", "#", "object", "workload":
 			default:
 				garbage = true
 			}

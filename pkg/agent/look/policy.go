@@ -115,10 +115,10 @@ func (r Rules) held(all []source.Source) []source.Source {
 	return all
 }
 
-// heldSets returns last good sets without the config objects that the policy forbids; it
-// may be newer than the sets. Such an object would stay while its source is away or its file
-// broken, and hide the allowed object of a later source. A forbidden pod stays in the set,
-// because it may run: see Forbids.
+// heldSets returns last good sets without the config objects and workloads that the policy
+// forbids; it may be newer than the sets. Such an object would stay while its source is away or
+// its file broken: a config object would hide the allowed object of a later source, a workload
+// would make pods. A forbidden pod stays in the set, because it may run: see Forbids.
 func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
 	if r.policy == nil {
 		return sets

@@ -194,7 +194,7 @@ func (c Config) RequireSourceReady() map[string]bool {
 func (c Config) parser(kind, location string) func([]byte, string) (source.File, []pod.Problem) {
 	return func(data []byte, file string) (source.File, []pod.Problem) {
 		return manifest.Parse(data, manifest.Options{
-			Node: c.NodeName, Source: kind, Location: location, File: file, Validate: c.Validate, Static: true,
+			Node: c.NodeName, Source: kind, Location: location, File: file, Validate: c.Validate, Static: true, Member: c.Kubeconfig != "",
 		})
 	}
 }

@@ -506,7 +506,7 @@ func (s *server) fixture(t *testing.T) sourcetest.Fixture {
 			case "reject":
 				p.Annotations = map[string]string{rejects: content}
 				want[pod.KeyOf(p)] = p
-			case "", "#", "object":
+			case "", "#", "object", "workload":
 			default:
 				garbage = true
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -19,6 +20,7 @@ import (
 //	# a comment, or nothing
 //	pod NAME CONTENT      a pod of namespace default
 //	object NAME CONTENT   a ConfigMap
+//	workload NAME CONTENT a Deployment
 //	reject NAME MESSAGE   a pod that is there but rejected
 //	notice MESSAGE        something passed over on purpose
 //
@@ -46,6 +48,8 @@ func Parse(kind, location string) func(data []byte, file string) (source.File, [
 				f.Pods = append(f.Pods, spec(key, origin, content))
 			case word == "object" && content != "":
 				f.Objects = append(f.Objects, &pod.Object{Key: key, Kind: "ConfigMap", Origin: origin, Hash: hash(content), Object: &v1.ConfigMap{}})
+			case word == "workload" && content != "":
+				f.Objects = append(f.Objects, &pod.Object{Key: key, Kind: pod.KindDeployment, Origin: origin, Hash: hash(content), Object: &appsv1.Deployment{}})
 			case word == "reject" && content != "":
 				f.Broken = append(f.Broken, key)
 				f.Problems = append(f.Problems, problem)

@@ -24,7 +24,7 @@ func nameIsKindAndLocation(t *testing.T, f Fixture) {
 func firstSetIsComplete(t *testing.T, f Fixture) {
 	f.Put("b", "pod two x\npod three x")
 	f.Put("a", "pod one x")
-	f.Put("c", "object conf x")
+	f.Put("c", "object conf x\nworkload web x")
 	w := Listen(t, f.Source).Set()
 	w.Holds(t, "one", "two", "three")
 	w.Names(t, "one", "three", "two")
@@ -32,7 +32,7 @@ func firstSetIsComplete(t *testing.T, f Fixture) {
 	for file := range w.Files.All() {
 		objects += len(file.Objects)
 	}
-	want := 1
+	want := 2
 	if f.PodsOnly {
 		want = 0
 	}

@@ -1,0 +1,132 @@
+package look
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"strings"
+	"testing"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/manifest"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/source"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// restricted is a policy that allows no privileged pod and no UID of an author.
+const restricted = "rules: [{name: edge, sources: [{kind: file, location: /m}], podSecurity: {level: baseline}, uids: derived}]"
+
+// deployed returns a Deployment in a file of /m, with this security context in its template.
+func deployed(t *testing.T, kind, security string) *pod.Object {
+	t.Helper()
+	text := "apiVersion: apps/v1\nkind: " + kind + "\nmetadata: {name: web}\nspec: {selector: {matchLabels: {app: web}}, template: {metadata: {labels: {app: web}}, spec: {containers: [{name: c, image: i, securityContext: {" + security + "}}]}}}\n"
+	f, _ := manifest.Parse([]byte(text), manifest.Options{Node: "n1", Source: "file", Location: "/m", File: "/m/web.yaml", Static: true})
+	if len(f.Objects) != 1 {
+		t.Fatal(f.Problems)
+	}
+	return f.Objects[0]
+}
+
+// answering is a source that answers once.
+type answering struct {
+	file source.File
+	err  error
+}
+
+func (a answering) Name() string { return "file:/m" }
+
+func (a answering) Sets(context.Context) iter.Seq2[source.Snapshot, error] {
+	return func(yield func(source.Snapshot, error) bool) {
+		if a.err != nil {
+			yield(source.Snapshot{}, a.err)
+			return
+		}
+		yield(source.Snapshot{Revision: 1, Files: source.FilesOf(a.file)}, nil)
+	}
+}
+
+// A privileged template of a restricted source enters the set neither from its file, nor from a
+// last good set that an agent without the policy has stored, while the source is away or its
+// file is broken.
+//
+// Shows: D1
+func TestRules_PrivilegedTemplate_NeverEnters(t *testing.T) {
+	t.Parallel()
+	bad := deployed(t, pod.KindDeployment, "privileged: true")
+	r, _ := judging(t, restricted)
+	sets := map[string]podconfig.Restored{"file:/m": {At: time.Unix(1, 0), Files: []pod.LastGoodSet{{File: "/m/web.yaml", Objects: []*pod.Object{bad}}}}}
+	for name, a := range map[string]answering{
+		"from its file":      {file: source.File{File: "/m/web.yaml", Objects: []*pod.Object{bad}}},
+		"the file is broken": {file: source.File{File: "/m/web.yaml", Incomplete: true, Problems: []pod.Problem{{File: "/m/web.yaml", Msg: "not YAML"}}}},
+		"the source is away": {err: errors.New("away")},
+	} {
+		for _, restored := range []map[string]podconfig.Restored{nil, r.heldSets(sets)} {
+			c := podconfig.New(podconfig.Config{Sources: r.held([]source.Source{a}), Visible: r.Visible(), Restored: restored})
+			if m := c.Once(t.Context()); m.Objects.Len() > 0 || m.Pods.Len() > 0 {
+				t.Errorf("%s: %d objects, %d pods", name, m.Objects.Len(), m.Pods.Len())
+			}
+		}
+	}
+	if len(Rules{}.heldSets(sets)["file:/m"].Files[0].Objects) != 1 {
+		t.Error("without a policy the set is as it was stored")
+	}
+}
+
+// Nothing of a privileged pod starts that a workload made from a state of before the policy. The
+// pods of an allowed template start, whose UIDs their author has not chosen.
+//
+// Shows: D1
+func TestForbids_PodOfAWorkload_IsHeldToThePolicy(t *testing.T) {
+	t.Parallel()
+	r, _ := judging(t, restricted)
+	for _, kind := range []string{pod.KindDeployment, pod.KindReplicaSet, pod.KindStatefulSet, pod.KindDaemonSet} {
+		good := workload.Next(workload.Input{Object: deployed(t, kind, ""), Node: "n1", Now: time.Unix(1, 0)})
+		if len(good.Pods) != 1 {
+			t.Errorf("%s: %d pods", kind, len(good.Pods))
+		}
+		for _, s := range good.Pods {
+			if why := r.Forbids(s); why != "" {
+				t.Errorf("%s, allowed: %s", kind, why)
+			}
+		}
+		bad := workload.Next(workload.Input{Object: deployed(t, kind, "privileged: true"), Node: "n1", Now: time.Unix(1, 0)})
+		for _, s := range bad.Pods {
+			if why := r.Forbids(s); !strings.Contains(why, "privileged") {
+				t.Errorf("%s, forbidden: %q", kind, why)
+			}
+		}
+	}
+}
+
+// A template in a state file that an agent without the policy has written, or another program
+// has changed, makes no pod that starts.
+//
+// Shows: D1
+func TestForbids_TemplateOfAStateFile_IsHeldToThePolicy(t *testing.T) {
+	t.Parallel()
+	r, _ := judging(t, restricted)
+	o := deployed(t, pod.KindStatefulSet, "")
+	set := o.Object.(*appsv1.StatefulSet)
+	partition, yes := int32(1), true
+	set.Spec.UpdateStrategy.RollingUpdate = &appsv1.RollingUpdateStatefulSetStrategy{Partition: &partition}
+	first := workload.Next(workload.Input{Object: o, Node: "n1", Now: time.Unix(1, 0)})
+	state := first.State
+	evil := state.Revisions[0]
+	evil.Number, evil.Hash, evil.Since = 0, "evil", metav1.Unix(0, 0)
+	evil.Template = *evil.Template.DeepCopy()
+	evil.Template.Spec.Containers[0].SecurityContext = &v1.SecurityContext{Privileged: &yes}
+	state.Revisions = append([]workload.Revision{evil}, state.Revisions...)
+	state.StatefulSet = &workload.StatefulSetState{Current: "evil"}
+	for _, s := range workload.Next(workload.Input{Object: o, Node: "n1", State: state, Now: time.Unix(2, 0)}).Pods {
+		privileged := s.Pod.Spec.Containers[0].SecurityContext != nil && s.Pod.Spec.Containers[0].SecurityContext.Privileged != nil
+		if why := r.Forbids(s); privileged != (why != "") {
+			t.Errorf("%s, privileged %t: %q", s.Key, privileged, why)
+		}
+	}
+}
