@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/util/dump"
 	"k8s.io/apimachinery/pkg/util/rand"
 
-	"github.com/nodectl/nodectl/pkg/podspec"
 	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
@@ -66,20 +65,21 @@ func indexOf(list []Revision, hash string) int {
 	return slices.IndexFunc(list, func(r Revision) bool { return r.Hash == hash })
 }
 
-// indexOfTemplate returns the index of the revision with the same content, -1 for none. Explicit
-// defaults and spellings do not count, as they do not for a static pod.
+// indexOfTemplate returns the index of the revision with an equal template, -1 for none. As in
+// Kubernetes, templates are equal if they are equal with all defaults: an explicit default is no
+// change.
 func indexOfTemplate(list []Revision, t *v1.PodTemplateSpec) int {
 	last := len(list) - 1
 	if last < 0 || equality.Semantic.DeepEqual(&list[last].Template, t) {
 		return last
 	}
-	hash := contentHash(t)
-	return slices.IndexFunc(list, func(r Revision) bool { return contentHash(&r.Template) == hash })
-}
-
-func contentHash(t *v1.PodTemplateSpec) string {
-	hash, _, _ := podspec.NewHashes(&v1.Pod{ObjectMeta: metav1.ObjectMeta{Labels: t.Labels, Annotations: t.Annotations}, Spec: t.Spec})
-	return hash
+	full := podstatic.DefaultTemplate(t)
+	for i := last; i >= 0; i-- {
+		if equality.Semantic.DeepEqual(podstatic.DefaultTemplate(&list[i].Template), full) {
+			return i
+		}
+	}
+	return -1
 }
 
 // adopt returns the revisions with those of pods that are in no revision, because an earlier
