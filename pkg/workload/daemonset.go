@@ -84,7 +84,7 @@ func (d *daemonSet) step() bool {
 	}
 	switch {
 	case d.adds:
-	case len(d.pods) == 0 && !d.stops():
+	case len(d.pods) == 0 && d.terminating() == 0:
 		return d.create("the node has no pod")
 	case len(d.pods) > 1:
 		return d.drop(len(d.pods)-1, "the node has more than one pod")
@@ -92,11 +92,6 @@ func (d *daemonSet) step() bool {
 		return d.drop(0, d.replaces(d.pods[0])+": the old pod stops first")
 	}
 	return false
-}
-
-// stops reports whether a pod that left the set may still run.
-func (d *daemonSet) stops() bool {
-	return d.removed > 0 || slices.ContainsFunc(d.in.Pods, func(p Pod) bool { return p.Leaving && !p.isTerminated() })
 }
 
 func (d *daemonSet) stepSurging() bool {
@@ -152,7 +147,7 @@ func (d *daemonSet) decide() Decision {
 	}
 	shown := slices.Clone(d.pods) // those that the status is about
 	for _, p := range d.in.Pods {
-		if gone := p.Leaving && p.isTerminated(); !gone && !slices.ContainsFunc(d.pods, func(q Pod) bool { return q.Spec == p.Spec }) {
+		if !p.isTerminated() && !slices.ContainsFunc(d.pods, func(q Pod) bool { return q.Spec == p.Spec }) {
 			shown = append(shown, p)
 		}
 	}

@@ -146,10 +146,11 @@ func replicaSetName(deployment, hash string) string {
 	return deployment[:min(len(deployment), most-1-len(hash))] + "-" + hash
 }
 
-// oldPodsRun reports whether pods of other revisions than that of the hash may run.
+// oldPodsRun reports whether pods of other revisions than that of the hash may run. As in
+// Kubernetes, one that has terminated does not count.
 func (d *deployment) oldPodsRun(hash string) bool {
 	return slices.ContainsFunc(d.in.Pods, func(p Pod) bool {
-		return p.Spec.Pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != hash && !(p.Leaving && p.isTerminated())
+		return p.Spec.Pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != hash && !p.isTerminated()
 	})
 }
 

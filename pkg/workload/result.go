@@ -12,7 +12,7 @@ type result struct {
 	in      *Input
 	out     Decision
 	taken   map[string]bool // names of pods
-	removed int             // pods that leave by this decision
+	removed int             // pods that leave by this decision, without those that have terminated
 }
 
 func newResult(in *Input) *result {
@@ -42,7 +42,9 @@ func (r *result) add(s *pod.Spec, reason string) {
 }
 
 func (r *result) remove(p Pod, reason string) {
-	r.removed++
+	if !p.isTerminated() {
+		r.removed++
+	}
 	r.out.Steps = append(r.out.Steps, Step{Remove, p.Spec.Key, reason})
 }
 
@@ -51,10 +53,11 @@ func (r *result) event(kind, reason, message string) {
 }
 
 // terminating returns how many pods the node stops, those that this decision removes included.
+// As in Kubernetes, a pod that has terminated does not count.
 func (r *result) terminating() int32 {
 	n := int32(r.removed)
 	for _, p := range r.in.Pods {
-		if p.Leaving {
+		if p.Leaving && !p.isTerminated() {
 			n++
 		}
 	}

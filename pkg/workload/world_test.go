@@ -112,7 +112,12 @@ func (w *world) input() Input {
 // next asks for a decision, and puts it into effect.
 func (w *world) next() Decision {
 	w.t.Helper()
-	d := Next(w.input())
+	in := w.input()
+	stored := asJSON(w.t, in.State)
+	d := Next(in)
+	if got := asJSON(w.t, in.State); got != stored {
+		w.t.Fatalf("the state of the input changed\nfrom %s\nto   %s", stored, got)
+	}
 	var pods []Pod
 	for _, s := range d.Pods {
 		p := Pod{Spec: s}
