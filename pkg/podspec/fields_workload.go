@@ -164,7 +164,7 @@ func deploymentRows() []Field {
 }
 
 func statefulSetRows() []Field {
-	const kept = "nodectl removes the data of a claim by command only"
+	const kept = "the data of a claim stay until a person removes them (nodectl delete volume)"
 	rows := append(replicaRows(), selectorAndTemplateRows()...)
 	rows = append(rows, below("volumeClaimTemplates", claimTemplateRows())...)
 	return below("spec.", append(rows,
@@ -177,8 +177,8 @@ func statefulSetRows() []Field {
 		honour("updateStrategy.rollingUpdate.maxUnavailable", RestartNone),
 		honour("revisionHistoryLimit", RestartNone),
 		honour("persistentVolumeClaimRetentionPolicy", RestartNone),
-		onlyValue("persistentVolumeClaimRetentionPolicy.whenDeleted", "Retain", kept),
-		onlyValue("persistentVolumeClaimRetentionPolicy.whenScaled", "Retain", kept),
+		Field{Path: "persistentVolumeClaimRetentionPolicy.whenDeleted", Support: Inert, Note: kept, Served: "Retain"},
+		Field{Path: "persistentVolumeClaimRetentionPolicy.whenScaled", Support: Inert, Note: kept, Served: "Retain"},
 		honour("ordinals", RestartNone),
 		honour("ordinals.start", RestartNone),
 	))

@@ -118,8 +118,7 @@ func TestUnsupportedWorkload_ValuesOfTheKinds_AreJudged(t *testing.T) {
 		"block claim":         {pod.KindStatefulSet, claims(&block, ""), "spec.volumeClaimTemplates[0].spec.volumeMode"},
 		"claim":               {pod.KindStatefulSet, claims(&files, ""), ""},
 		"claim of a volume":   {pod.KindStatefulSet, claims(nil, "pv"), "spec.volumeClaimTemplates[0].spec.volumeName"},
-		"data is deleted":     {pod.KindStatefulSet, retention("Delete"), "spec.persistentVolumeClaimRetentionPolicy.whenScaled"},
-		"data is retained":    {pod.KindStatefulSet, retention("Retain"), ""},
+		"data is deleted":     {pod.KindStatefulSet, retention("Delete"), ""},
 		"another controller":  {pod.KindJob, &batchv1.Job{Spec: batchv1.JobSpec{ManagedBy: &other}}, "spec.managedBy"},
 		"the job controller":  {pod.KindJob, &batchv1.Job{Spec: batchv1.JobSpec{ManagedBy: &own}}, ""},
 		"finalizers":          {pod.KindDeployment, &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Finalizers: []string{"a/b"}}}, "metadata.finalizers"},
@@ -129,6 +128,11 @@ func TestUnsupportedWorkload_ValuesOfTheKinds_AreJudged(t *testing.T) {
 		got := UnsupportedWorkload(c.kind, c.object)
 		if c.path == "" && len(got) > 0 || c.path != "" && (len(got) != 1 || got[0].Path != c.path || got[0].Msg == "") {
 			t.Errorf("%s: %+v, want %q", name, got, c.path)
+		}
+	}
+	for policy, want := range map[appsv1.PersistentVolumeClaimRetentionPolicyType]int{"": 0, "Retain": 0, "Delete": 1} {
+		if got := IgnoredWorkload(pod.KindStatefulSet, retention(policy)); len(got) != want {
+			t.Errorf("retention %q: %v", policy, got)
 		}
 	}
 }

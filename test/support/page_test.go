@@ -53,9 +53,9 @@ func TestInitContainersAreAsContainers(t *testing.T) {
 	}
 }
 
-const head = `# Supported fields of a Pod
+const head = `# Supported fields
 
-Every field of a Pod manifest, from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
+Every field of a Pod manifest and of a [workload](#workloads) (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob), from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
 
 - **supported**: the field takes effect. *For some values*: the note or the error message says for which.
 - **rejected**: nodectl rejects a pod that sets the field, and names the field. An empty value does not count as set.
@@ -145,6 +145,7 @@ func (p *pageMaker) text() string {
 			}
 		}
 	}
+	b.WriteString(workloadsText())
 	return b.String()
 }
 

@@ -32,11 +32,17 @@ func parse(t *testing.T, part map[string]any) (source.File, []pod.Problem) {
 	return manifest.Parse(text, manifest.Options{Node: "n1", Source: "file", Location: "/m", File: "/m/p.yaml", Static: true})
 }
 
-// written is a manifest's part with a field in it, one item in each list on the way.
+// written is a Pod's part with a field in it, one item in each list on the way.
 func written(t *testing.T, path string) map[string]any {
 	t.Helper()
+	return writtenIn(t, reflect.TypeFor[v1.Pod](), path)
+}
+
+// writtenIn is written for an object of another type.
+func writtenIn(t *testing.T, of reflect.Type, path string) map[string]any {
+	t.Helper()
 	root := map[string]any{}
-	at, of := root, reflect.TypeFor[v1.Pod]()
+	at := root
 	steps := strings.Split(path, ".")
 	for i, step := range steps {
 		name, list := strings.CutSuffix(step, "[]")
