@@ -6,7 +6,6 @@ import (
 	"hash/fnv"
 	"slices"
 	"strconv"
-	"strings"
 
 	appsv1 "k8s.io/api/apps/v1"
 	v1 "k8s.io/api/core/v1"
@@ -116,7 +115,7 @@ func (s *setRun) newPod(ordinal int, r *Revision) *pod.Spec {
 	name := fmt.Sprintf("%s-%d", s.set.Name, ordinal)
 	parts := podParts{
 		name: name, owner: s.in.owner(),
-		uid: pod.Digest([]byte(strings.Join([]string{strings.ToLower(s.in.Node), s.set.Namespace, name, r.Hash}, "\x00"))),
+		uid: pod.RevisionUID(s.in.Node, s.in.Object.Namespace, name, r.Hash),
 		labels: map[string]string{
 			appsv1.StatefulSetPodNameLabel:  name,
 			appsv1.PodIndexLabel:            strconv.Itoa(ordinal),
