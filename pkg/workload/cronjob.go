@@ -40,9 +40,9 @@ func nextCronJob(in Input) Decision {
 	}
 	c := &cronRun{result: newResult(&in), cj: cj}
 	c.load()
+	c.schedule()
 	c.noteFinished()
 	c.prune()
-	c.schedule()
 	return c.decide()
 }
 
@@ -108,7 +108,7 @@ func (c *cronRun) adopt() {
 		if p.Leaving || ref == nil || slices.ContainsFunc(c.state.Jobs, func(r CronJobRun) bool { return r.Name == ref.Name }) {
 			continue
 		}
-		minutes, err := strconv.ParseInt(strings.TrimPrefix(ref.Name, c.cj.Name+"-"), 10, 64)
+		minutes, err := strconv.ParseInt(strings.TrimPrefix(ref.Name, c.in.Object.Name+"-"), 10, 64)
 		if err != nil {
 			continue
 		}
@@ -231,12 +231,13 @@ func (c *cronRun) newest() time.Time {
 
 // start makes the Job of a scheduled time, if the concurrencyPolicy allows it.
 func (c *cronRun) start(due time.Time) {
-	name := fmt.Sprintf("%s-%d", c.cj.Name, due.Unix()/60)
+	name := fmt.Sprintf("%s-%d", c.in.Object.Name, due.Unix()/60)
 	at := seconds(due)
 	active := c.active()
+	last := c.state.LastSchedule
 	switch {
-	case slices.ContainsFunc(c.jobs, func(o *cronChild) bool { return o.Name == name }):
-		c.state.LastSchedule = &at
+	case last != nil && last.Unix()/60 == due.Unix()/60, slices.ContainsFunc(c.jobs, func(o *cronChild) bool { return o.Name == name }):
+		c.state.LastSchedule = &at // a Job has the name of its minute
 		return
 	case c.cj.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(active) > 0:
 		c.reportOnce(due, v1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")

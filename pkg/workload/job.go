@@ -40,7 +40,7 @@ func nextJob(in Input) Decision {
 		state = *in.State.Job
 	}
 	spec, edited := effectiveSpec(&state, &job.Spec)
-	j := jobRun{result: newResult(&in), name: job.Name, owner: in.owner(), pods: in.Pods, spec: spec, state: state}
+	j := jobRun{result: newResult(&in), name: in.Object.Name, owner: in.owner(), pods: in.Pods, spec: spec, state: state}
 	if state.Edited == "" {
 		j.positions = in.Object.Positions
 	}
@@ -49,8 +49,7 @@ func nextJob(in Input) Decision {
 			"the edit takes effect only after the Job is deleted and created again (removed from its source and added again)")
 	}
 	j.next()
-	j.out.State.Job = &j.state
-	j.out.Status = j.state.Status.DeepCopy()
+	j.out.State.Job, j.out.Status = &j.state, j.status()
 	j.out.Done = finished(&j.state.Status) != nil
 	return j.finish()
 }

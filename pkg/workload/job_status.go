@@ -244,15 +244,7 @@ func (j *jobRun) close() {
 	gone := func(uid string) bool { return !has[uid] }
 	j.state.Counted = slices.DeleteFunc(j.state.Counted, gone)
 	j.state.Removed = slices.DeleteFunc(j.state.Removed, gone)
-	s := &j.state.Status
-	ready, terminating := int32(0), int32(len(j.leaving))
-	for _, p := range j.active {
-		if p.isReady() {
-			ready++
-		}
-	}
-	s.Active, s.Ready, s.Terminating = int32(len(j.active))+j.made, &ready, &terminating
-	if j.indexed() {
+	if s := &j.state.Status; j.indexed() {
 		s.Succeeded, s.CompletedIndexes = j.done.count(), j.done.String()
 		if j.perIndex() {
 			text := j.failed.String()
@@ -262,4 +254,18 @@ func (j *jobRun) close() {
 	for _, p := range slices.Concat(j.active, j.kept) {
 		j.keep(p)
 	}
+}
+
+// status returns the status. The state has no numbers of pods that run: it is written to a disk
+// whenever it changes.
+func (j *jobRun) status() *batchv1.JobStatus {
+	s := j.state.Status.DeepCopy()
+	ready, terminating := int32(0), int32(len(j.leaving))
+	for _, p := range j.active {
+		if p.isReady() {
+			ready++
+		}
+	}
+	s.Active, s.Ready, s.Terminating = int32(len(j.active))+j.made, &ready, &terminating
+	return s
 }

@@ -72,8 +72,8 @@ type StatefulSetState struct {
 
 // JobState is the state of a Job.
 type JobState struct {
-	// Status has the start and completion times, the counts and the conditions: pods that left
-	// the set stay counted.
+	// Status has the start and completion times, the counts of finished pods and the conditions:
+	// pods that left the set stay counted. It has no count of pods that run.
 	Status batchv1.JobStatus `json:"status"`
 	// Spec is the spec as its source wrote it when the Job began, nil before that. The fields that
 	// Kubernetes does not let an edit change stay as they are here. It is nil in a CronJobRun,

@@ -90,7 +90,9 @@ func (s *setRun) available(m *member) bool {
 		return false
 	}
 	ok, due := m.pod.isAvailable(s.set.Spec.MinReadySeconds, s.in.Now)
-	s.out.Wake = earlier(s.out.Wake, due)
+	if !ok {
+		s.out.Wake = earlier(s.out.Wake, due)
+	}
 	return ok
 }
 
@@ -101,7 +103,7 @@ func (m *member) isRunning() bool {
 
 // ordinalOf returns the ordinal in the name of a pod of the set.
 func (s *setRun) ordinalOf(p Pod) (int, bool) {
-	text, ok := strings.CutPrefix(p.Spec.Name, s.set.Name+"-")
+	text, ok := strings.CutPrefix(p.Spec.Name, s.in.Object.Name+"-")
 	n, err := strconv.ParseInt(text, 10, 32)
 	return int(n), ok && err == nil && n >= 0 && text == strconv.Itoa(int(n))
 }
@@ -157,7 +159,7 @@ func (s *setRun) replace(m *member, r *Revision, reason string) {
 }
 
 func (s *setRun) reportPod(verb string, p *pod.Spec) {
-	s.event(v1.EventTypeNormal, "Successful"+verb, fmt.Sprintf("%s Pod %s in StatefulSet %s successful", verb, p.Name, s.set.Name))
+	s.event(v1.EventTypeNormal, "Successful"+verb, fmt.Sprintf("%s Pod %s in StatefulSet %s successful", verb, p.Name, s.in.Object.Name))
 }
 
 // scaleUp makes the missing pods, and reports whether nothing below it has to wait. In order, it

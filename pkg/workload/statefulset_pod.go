@@ -29,7 +29,7 @@ func (s *setRun) revise() {
 		if adopted != "" && collisions == 0 {
 			return adopted
 		}
-		return setRevision(s.set.Name, t, collisions)
+		return setRevision(s.in.Object.Name, t, collisions)
 	})
 	s.newest = &s.revisions[len(s.revisions)-1]
 	s.current = s.newest
@@ -112,7 +112,7 @@ func setPatch(t *v1.PodTemplateSpec) []byte {
 // newPod makes the pod of an ordinal. Its UID depends on the revision, because its name does not:
 // an update is another instance, never an edit in place.
 func (s *setRun) newPod(ordinal int, r *Revision) *pod.Spec {
-	name := fmt.Sprintf("%s-%d", s.set.Name, ordinal)
+	name := fmt.Sprintf("%s-%d", s.in.Object.Name, ordinal)
 	parts := podParts{
 		name: name, owner: s.in.owner(),
 		uid: pod.RevisionUID(s.in.Node, s.in.Object.Namespace, name, r.Hash),
@@ -133,7 +133,7 @@ func (s *setRun) newPod(ordinal int, r *Revision) *pod.Spec {
 }
 
 func (s *setRun) claimName(template string, ordinal int) string {
-	return fmt.Sprintf("%s-%s-%d", template, s.set.Name, ordinal)
+	return fmt.Sprintf("%s-%s-%d", template, s.in.Object.Name, ordinal)
 }
 
 // withClaims returns the volumes of a pod: one for each claim template, and those of the pod
@@ -195,7 +195,7 @@ func (s *setRun) claimTemplate(name string) *v1.PersistentVolumeClaim {
 func (s *setRun) claim(t *v1.PersistentVolumeClaim, ordinal int) *pod.Object {
 	c := t.DeepCopy()
 	c.Kind, c.APIVersion = pod.KindClaim, "v1"
-	c.Name, c.Namespace = s.claimName(t.Name, ordinal), s.set.Namespace
+	c.Name, c.Namespace = s.claimName(t.Name, ordinal), s.in.Object.Namespace
 	c.Status = v1.PersistentVolumeClaimStatus{}
 	if selector := s.set.Spec.Selector; selector != nil {
 		c.Labels = merged(c.Labels, selector.MatchLabels)
