@@ -250,33 +250,32 @@ func (n *fieldNode) kid(name string) *fieldNode {
 
 // fieldTree is the table laid over the API types. It is built once, at first
 // use, and never written to afterwards.
-var fieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(reflect.TypeFor[v1.Pod](), fieldRows()) })
+var fieldTree = sync.OnceValue(func() *fieldNode { return newFieldTree(reflect.TypeFor[v1.Pod](), fieldRows(), nil) })
 
 // apiFieldTree is fieldTree with the rows for pods from an API server.
 var apiFieldTree = sync.OnceValue(func() *fieldNode {
-	return newFieldTree(reflect.TypeFor[v1.Pod](), append(fieldRows(), apiRows()...))
+	return newFieldTree(reflect.TypeFor[v1.Pod](), append(fieldRows(), apiRows()...), nil)
 })
 
 // newFieldTree lays rows over an API type; of two rows of one path the later
-// one counts.
-func newFieldTree(t reflect.Type, all []Field) *fieldNode {
+// one counts. A pod template in the type shares the fields of template, if that is not nil.
+func newFieldTree(t reflect.Type, all []Field, template *fieldNode) *fieldNode {
 	rows := map[string]*Field{}
 	for _, f := range all {
 		rows[f.Path] = &f
 	}
 	root := &fieldNode{}
-	root.grow(t, rows)
+	root.grow(t, rows, template)
 	return root
 }
 
 // grow adds a node for every field of t.
-func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
+func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field, template *fieldNode) {
 	t, n.plain = elem(t)
 	if n.plain {
 		return
 	}
-	if t == reflect.TypeFor[v1.PodTemplateSpec]() && n.name != "" { // of a workload: all kinds share its fields
-		template := templateTree()
+	if template != nil && t == reflect.TypeFor[v1.PodTemplateSpec]() {
 		n.kids, n.sorted, n.inert = template.kids, template.sorted, template.inert
 		return
 	}
@@ -298,7 +297,7 @@ func (n *fieldNode) grow(t reflect.Type, rows map[string]*Field) {
 		if ft.Kind() == reflect.Slice {
 			kid.path += "[]"
 		}
-		kid.grow(ft, rows)
+		kid.grow(ft, rows, template)
 		kid.path = own
 		kid.inert = kid.inert || kid.row != nil && kid.row.Support == Inert
 		n.inert = n.inert || kid.inert

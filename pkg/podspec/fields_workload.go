@@ -44,7 +44,7 @@ var workloadTrees = func() map[string]func() *fieldNode {
 	trees := map[string]func() *fieldNode{}
 	for _, kind := range pod.WorkloadKinds() {
 		trees[kind] = sync.OnceValue(func() *fieldNode {
-			return newFieldTree(reflect.TypeOf(pod.NewWorkload(kind)).Elem(), workloadRows(kind))
+			return newFieldTree(reflect.TypeOf(pod.NewWorkload(kind)).Elem(), workloadRows(kind), templateTree())
 		})
 	}
 	return trees
@@ -52,7 +52,7 @@ var workloadTrees = func() map[string]func() *fieldNode {
 
 // templateTree is fieldTree for the pod templates of workloads.
 var templateTree = sync.OnceValue(func() *fieldNode {
-	return newFieldTree(reflect.TypeFor[v1.PodTemplateSpec](), append(fieldRows(), templateRows()...))
+	return newFieldTree(reflect.TypeFor[v1.PodTemplateSpec](), append(fieldRows(), templateRows()...), nil)
 })
 
 // templateRows are the rows of a pod template that differ from those of a Pod. Of the metadata,
