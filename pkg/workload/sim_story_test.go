@@ -30,7 +30,7 @@ func tell(t *testing.T, story func(t *testing.T, rng *rand.Rand)) {
 
 // stir lets something happen to each pod. A pod of a Job may end by itself.
 func (m *sim) stir(rng *rand.Rand, ends bool) {
-	kept := m.pods[:0]
+	var kept []*simPod
 	for _, p := range m.pods {
 		chance := rng.Float64()
 		runs := p.status != nil && p.status.Phase == v1.PodRunning
@@ -65,7 +65,7 @@ func (m *sim) disturb(rng *rand.Rand) {
 		return
 	}
 	m.restart()
-	kept := m.pods[:0]
+	var kept []*simPod
 	for _, p := range m.pods {
 		p.unknown = rng.IntN(3) == 0
 		if rng.IntN(12) > 0 {

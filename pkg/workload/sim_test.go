@@ -154,7 +154,7 @@ func (m *sim) restart() {
 	var state State
 	copyJSON(m.t, m.in.State, &state)
 	m.in.State = state
-	m.pods = slices.DeleteFunc(m.pods, m.blocked)
+	m.pods = slices.DeleteFunc(slices.Clone(m.pods), m.blocked)
 	for _, p := range m.pods {
 		s := *p.spec
 		s.Pod = s.Pod.DeepCopy()
