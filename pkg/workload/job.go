@@ -354,7 +354,7 @@ func (j *jobRun) newName(controller string, index int32) string {
 			x.Attempts++
 			j.setIndexState(index, x)
 		}
-		if name := slotName(controller, "", int(slot)); !j.taken[name] {
+		if name := slotName(controller, KindJob, int(slot)); !j.taken[name] {
 			j.taken[name] = true
 			return name
 		}

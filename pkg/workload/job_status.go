@@ -23,12 +23,12 @@ func effectiveSpec(state *JobState, asked *batchv1.JobSpec) (spec batchv1.JobSpe
 		return defaultedSpec(*asked), false
 	}
 	spec = defaultedSpec(*asked)
-	if isElastic(&spec) && valueOr(state.Spec.Completions, 0) != *spec.Completions {
-		first := *state.Spec
-		first.Completions = spec.Completions
-		state.Spec = &first
-	}
 	first := defaultedSpec(*state.Spec)
+	if isElastic(state, &first, &spec) {
+		elastic := *state.Spec
+		elastic.Completions, first.Completions = spec.Completions, spec.Completions
+		state.Spec = &elastic
+	}
 	spec.Template, spec.Completions, spec.CompletionMode = first.Template, first.Completions, first.CompletionMode
 	spec.PodFailurePolicy, spec.SuccessPolicy, spec.BackoffLimitPerIndex = first.PodFailurePolicy, first.SuccessPolicy, first.BackoffLimitPerIndex
 	hash := ""
@@ -40,10 +40,11 @@ func effectiveSpec(state *JobState, asked *batchv1.JobSpec) (spec batchv1.JobSpe
 	return spec, edited
 }
 
-// isElastic reports whether the completions of an indexed Job may change: together with its
-// parallelism.
-func isElastic(s *batchv1.JobSpec) bool {
-	return *s.CompletionMode == batchv1.IndexedCompletion && s.Completions != nil && *s.Completions == *s.Parallelism
+// isElastic reports whether an edit may change the completions: those of an indexed Job change
+// together with its parallelism until it has finished.
+func isElastic(state *JobState, first, asked *batchv1.JobSpec) bool {
+	return *first.CompletionMode == batchv1.IndexedCompletion && finished(&state.Status) == nil &&
+		asked.Completions != nil && *asked.Completions == *asked.Parallelism && *asked.Completions != *first.Completions
 }
 
 // frozenHash returns a hash of the fields that an edit may not change.
