@@ -17,7 +17,7 @@ import (
 // records in the state the spec with which it began. Fields that an edit may not change are
 // those of that spec; edited reports an edit of them that no earlier call reported.
 func effectiveSpec(state *JobState, asked *batchv1.JobSpec) (spec batchv1.JobSpec, edited bool) {
-	begun := state.Attempts > 0 || state.Status.StartTime != nil
+	begun := state.Attempts > 0 || finished(&state.Status) != nil
 	if state.Spec == nil || !begun {
 		state.Spec, state.Edited = asked.DeepCopy(), ""
 		return defaultedSpec(*asked), false

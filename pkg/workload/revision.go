@@ -44,7 +44,8 @@ func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(col
 	out := slices.Clone(list)
 	var newest Revision
 	if at >= 0 {
-		newest, out = out[at], slices.Delete(out, at, at+1)
+		newest = list[at]
+		out = slices.Delete(out, at, at+1)
 	} else {
 		newest.Template = *t.DeepCopy()
 		for n := int32(0); newest.Hash == "" || indexOf(list, newest.Hash) >= 0; n++ {

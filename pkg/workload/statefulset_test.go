@@ -342,3 +342,25 @@ func checkSet(m *sim, in Input, d Decision) {
 		}
 	}
 }
+
+// The names are those that Kubernetes v1.36.3 gives the ControllerRevisions: a program outside
+// this module set the defaults (SetObjectDefaults_StatefulSet), converted the sets to the internal
+// version and back, encoded them with the codec of apps/v1, and hashed the patch of the template
+// as history.HashControllerRevision does.
+func TestSetRevision_IsThatOfKubernetes(t *testing.T) {
+	t.Parallel()
+	cases := templateCases()
+	for _, c := range []struct {
+		name       string
+		collisions int32
+		want       string
+	}{
+		{"plain", 0, "web-656b6d6c54"},
+		{"plain", 1, "web-656b6d6c55"},
+		{"other image", 0, "web-db4dfb78c"},
+		{"rich", 0, "web-6cfd88b877"},
+	} {
+		template := cases[c.name]
+		equal(t, c.name, setRevision("web", &template, c.collisions), c.want)
+	}
+}
