@@ -16,7 +16,7 @@ import (
 // stop and vanish, statuses are unknown for a while, the clock jumps, the agent restarts, and a
 // person edits the workload. After each event a decision is taken and checked.
 const (
-	simStories = 120
+	simStories = 100
 	simEvents  = 40
 )
 
@@ -105,7 +105,7 @@ func TestStatefulSet_AnyStory_KeepsItsPromises(t *testing.T) {
 		if !onDelete {
 			editSet(m, rollingFrom(0, ""))
 		}
-		for range 60 {
+		for range 40 {
 			m.pass(time.Second)
 			for _, p := range m.pods {
 				p.unknown = false

@@ -78,7 +78,7 @@ func (m *sim) next() Decision {
 	m.apply(d)
 	m.asked = in
 	if again := Next(m.input()); len(again.Steps) > 0 || len(again.Events) > 0 || asJSON(m.t, again.State) != asJSON(m.t, d.State) {
-		m.t.Fatalf("the same call again decides otherwise: steps %v, events %v, state\nfrom %s\nto   %s", again.Steps, again.Events, asJSON(m.t, d.State), asJSON(m.t, again.State))
+		m.t.Fatalf("the same call again decides otherwise: first steps %v, steps %v, events %v, state\nfrom %s\nto   %s", d.Steps, again.Steps, again.Events, asJSON(m.t, d.State), asJSON(m.t, again.State))
 	}
 	return d
 }

@@ -158,6 +158,13 @@ func (s *setRun) replace(m *member, r *Revision, reason string) {
 	s.reportPod("Create", m.made)
 }
 
+// delete removes the pod of an ordinal.
+func (s *setRun) delete(m *member, reason string) {
+	m.removed = true
+	s.remove(m.pod, reason)
+	s.reportPod("Delete", m.pod.Spec)
+}
+
 func (s *setRun) reportPod(verb string, p *pod.Spec) {
 	s.event(v1.EventTypeNormal, "Successful"+verb, fmt.Sprintf("%s Pod %s in StatefulSet %s successful", verb, p.Name, s.in.Object.Name))
 }
@@ -202,9 +209,7 @@ func (s *setRun) scaleDown() bool {
 		if s.ordered && (m.stops || !s.available(m) && m != first) {
 			return false
 		}
-		m.removed = true
-		s.remove(m.pod, fmt.Sprintf("replicas is %d", len(s.replicas)))
-		s.reportPod("Delete", m.pod.Spec)
+		s.delete(m, fmt.Sprintf("replicas is %d", len(s.replicas)))
 		if s.ordered {
 			return false
 		}
@@ -230,7 +235,8 @@ func (s *setRun) firstUnavailable() *member {
 
 // update replaces pods of older revisions, the highest ordinal first. Without maxUnavailable it
 // replaces the next one when all pods above it are available. With maxUnavailable, as in clusters
-// with that feature, it replaces as many as may be unavailable.
+// with that feature, it replaces as many as may be unavailable; in order, all but the lowest of
+// them wait for the pod before them, as pods that are missing do.
 func (s *setRun) update() {
 	strategy := &s.set.Spec.UpdateStrategy
 	if strategy.Type == appsv1.OnDeleteStatefulSetStrategyType {
@@ -238,27 +244,42 @@ func (s *setRun) update() {
 	}
 	rolling := valueOr(strategy.RollingUpdate, appsv1.RollingUpdateStatefulSetStrategy{})
 	partition := min(int(valueOr(rolling.Partition, 0)), len(s.replicas))
-	budget := 1
-	if rolling.MaxUnavailable != nil {
-		budget = max(1, int(portion(*rolling.MaxUnavailable, int32(len(s.replicas)), false)))
-		for _, m := range s.replicas {
-			if !s.available(m) {
-				budget--
+	budget := s.budget(rolling.MaxUnavailable)
+	var old []*member
+	for _, m := range slices.Backward(s.replicas[partition:]) {
+		isOld := m.exists() && !m.stops && m.revision() != s.newest.Hash
+		if budget <= 0 || !isOld && rolling.MaxUnavailable == nil && !s.available(m) {
+			break
+		}
+		if isOld {
+			old = append(old, m)
+			if rolling.MaxUnavailable == nil || s.available(m) {
+				budget-- // one that is not available counts already
 			}
 		}
 	}
-	for _, m := range slices.Backward(s.replicas[partition:]) {
-		if budget <= 0 {
-			return
-		}
-		old := m.exists() && !m.stops && m.revision() != s.newest.Hash
-		if old {
-			s.replace(m, s.newest, s.name(s.newest)+" replaces "+s.nameOf(m)+limits(partition, rolling.MaxUnavailable))
-			budget--
-		} else if rolling.MaxUnavailable == nil && !s.available(m) {
-			return
+	for i, m := range old {
+		reason := s.name(s.newest) + " replaces " + s.nameOf(m) + limits(partition, rolling.MaxUnavailable)
+		if s.ordered && i < len(old)-1 {
+			s.delete(m, reason+": the new pod waits for the pod before it")
+		} else {
+			s.replace(m, s.newest, reason)
 		}
 	}
+}
+
+// budget returns how many pods an update may replace now.
+func (s *setRun) budget(unavailable *intstr.IntOrString) int {
+	if unavailable == nil {
+		return 1
+	}
+	budget := max(1, int(portion(*unavailable, int32(len(s.replicas)), false)))
+	for _, m := range s.replicas {
+		if !s.available(m) {
+			budget--
+		}
+	}
+	return budget
 }
 
 // limits returns the limits of a rolling update, for the reason of a step.

@@ -154,6 +154,20 @@ func TestStatefulSet_MaxUnavailable_AsManyPodsAreReplaced(t *testing.T) {
 	m.expect("replace web-2, replace web-1")
 }
 
+func TestStatefulSet_MaxUnavailableInOrder_NewPodsFollowOneByOne(t *testing.T) {
+	t.Parallel()
+	m := startSet(t, webSet(4, rollingFrom(0, "3")))
+	editSet(m, imageOf("web:2"))
+	m.expect("remove web-3, remove web-2, replace web-1")
+	m.gone()
+	m.ready()
+	m.expect("add web-2")
+	m.ready()
+	m.expect("add web-3")
+	m.ready()
+	m.expect("replace web-0")
+}
+
 func TestStatefulSet_TemplateReturns_RevisionKeepsItsHash(t *testing.T) {
 	t.Parallel()
 	m := startSet(t, webSet(1))
@@ -317,7 +331,7 @@ func checkSet(m *sim, in Input, d Decision) {
 			state[n] = "not ready"
 		}
 	}
-	changes := 0
+	starts, leaves := 0, map[int]bool{}
 	for _, step := range d.Steps {
 		n, ok := s.ordinalOf(Pod{Spec: &pod.Spec{Key: step.Key}})
 		if !ok {
@@ -329,16 +343,20 @@ func checkSet(m *sim, in Input, d Decision) {
 		if set.Spec.PodManagementPolicy == appsv1.ParallelPodManagement {
 			continue
 		}
-		if changes++; changes > 1 {
-			m.t.Fatalf("more than one pod changes: %v", d.Steps)
+		if step.Action == Remove {
+			leaves[n] = true
+			if _, above := state[n+1]; above && !leaves[n+1] {
+				m.t.Fatalf("%s is removed before web-%d", step.Key, n+1)
+			}
+			continue
+		}
+		if starts++; starts > 1 {
+			m.t.Fatalf("more than one pod starts: %v", d.Steps)
 		}
 		for below := range n {
-			if state[below] != "ready" && step.Action == Add {
+			if state[below] != "ready" {
 				m.t.Fatalf("%s is made while web-%d is %q", step.Key, below, state[below])
 			}
-		}
-		if _, above := state[n+1]; above && step.Action == Remove {
-			m.t.Fatalf("%s is removed before web-%d", step.Key, n+1)
 		}
 	}
 }
