@@ -198,7 +198,9 @@ func hintFor(e *field.Error) string {
 	switch {
 	case path == "spec.selector" && e.Type == field.ErrorTypeRequired:
 		return "write selector: {matchLabels: …} with labels of the template"
-	case path == "metadata.labels" && strings.HasPrefix(e.Detail, "`selector`"):
+	case path == "spec.selector" && strings.HasSuffix(e.Detail, "auto-generated"):
+		return "remove the selector: the pods of a Job are found without one"
+	case path == "metadata.labels" && strings.HasPrefix(e.Detail, noMatch):
 		return "give the template all labels of spec.selector"
 	case path == "spec.containers" && e.Type == field.ErrorTypeRequired:
 		return "a pod needs at least one container"

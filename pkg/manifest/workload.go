@@ -70,7 +70,13 @@ func (r *reader) workloadIn(o object, key pod.Key) (*pod.Object, []pod.Problem) 
 	ignored := podspec.IgnoredWorkload(o.kind, into)
 	meta := into.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
 	tidy(meta)
-	problems = o.uncovered(problems, validateWorkload(into.(runtime.Object).DeepCopyObject()), template.Spec.HostNetwork)
+	found := validateWorkload(into.(runtime.Object).DeepCopyObject())
+	for i, f := range found {
+		if strings.HasPrefix(f.Path, at+".metadata.labels[") && !o.at.written(f.Path) {
+			found[i].Path = "metadata.name" // from which the label is made
+		}
+	}
+	problems = o.uncovered(problems, found, template.Spec.HostNetwork)
 	settle(into, meta, o.kind)
 	w.Hash = workloadHash(into, meta)
 	if len(problems) == 0 {

@@ -56,14 +56,20 @@ func validateWorkload(w any) []pod.Problem {
 	nameEntries(errs, "metadata.annotations", "metadata.annotations", own.GetAnnotations())
 	nameEntries(errs, at+".labels", at+".metadata.labels", template.Labels)
 	nameEntries(errs, at+".annotations", at+".metadata.annotations", template.Annotations)
-	out := fieldProblems(errs, false)
-	for i, p := range out {
-		if strings.HasPrefix(p.Path, at+".metadata.labels["+batch.JobNameLabel) || strings.HasPrefix(p.Path, at+".metadata.labels["+batch.LegacyJobNameLabel+"]") {
-			out[i].Path = "metadata.name" // from which the label is made
-		}
-	}
-	return out
+	return fieldProblems(withoutSelector(errs), false)
 }
+
+// withoutSelector returns errs without the error that the labels of the template do not match a
+// selector that is missing.
+func withoutSelector(errs field.ErrorList) field.ErrorList {
+	missing := slices.ContainsFunc(errs, func(e *field.Error) bool { return e.Field == "spec.selector" && e.Type == field.ErrorTypeRequired })
+	return slices.DeleteFunc(errs, func(e *field.Error) bool {
+		return missing && e.Field == "spec.template.metadata.labels" && strings.HasPrefix(e.Detail, noMatch)
+	})
+}
+
+// noMatch begins the detail of the error that the selector does not match the template.
+const noMatch = "`selector` does not match"
 
 // workloadErrors defaults a workload and validates it.
 func workloadErrors(w any) (field.ErrorList, error) {
@@ -87,7 +93,11 @@ func workloadErrors(w any) (field.ErrorList, error) {
 		})
 	case *appsv1.DaemonSet:
 		return checked(w, appsdefaults.SetObjectDefaults_DaemonSet, appsdefaults.Convert_v1_DaemonSet_To_apps_DaemonSet, func(in *apps.DaemonSet) field.ErrorList {
-			return appsvalidation.ValidateDaemonSet(in, templateOptions(&in.Spec.Template))
+			errs := appsvalidation.ValidateDaemonSet(in, templateOptions(&in.Spec.Template))
+			if in.Spec.Selector == nil { // which upstream does not say
+				errs = append(errs, field.Required(field.NewPath("spec", "selector"), ""))
+			}
+			return errs
 		})
 	case *batchv1.Job:
 		return checked(w, jobDefaults, batchdefaults.Convert_v1_Job_To_batch_Job, func(in *batch.Job) field.ErrorList {

@@ -139,7 +139,7 @@ func elsewhere(kind, path string) string {
 	case strings.HasPrefix(path, "metadata"):
 		return "TestWorkloads_KeepTheirMetadata"
 	case path == "spec.podReplacementPolicy":
-		return "pkg/workload"
+		return "pkg/workload.TestJob_PodReplacementPolicyFailed_TerminatingPodHasItsPlace"
 	case strings.HasPrefix(path, "spec.selector"), path == "spec.manualSelector":
 		return "TestRejected_SelectorOfAWorkload"
 	}
