@@ -34,7 +34,11 @@ func (p Pod) isAvailable(minReady int32, now time.Time) (available bool, due tim
 	if minReady == 0 {
 		return true, time.Time{}
 	}
-	due = p.readyCondition().LastTransitionTime.Add(time.Duration(minReady) * time.Second)
+	since := p.readyCondition().LastTransitionTime
+	if since.IsZero() {
+		return false, time.Time{}
+	}
+	due = since.Add(time.Duration(minReady) * time.Second)
 	return !now.Before(due), due
 }
 
