@@ -57,4 +57,10 @@ func ExampleNext() {
 		decide()
 	}
 	// Output:
+	// add web-6444769cf-l8vh8 - replicas is 2
+	// add web-6444769cf-46b8d - replicas is 2
+	// add web-85d5b476dd-rts97 - revision 2 replaces revision 1: at most 3 pods at a time (replicas 2, maxSurge 25%)
+	// remove web-6444769cf-l8vh8 - revision 2 replaces revision 1: 3 pods are available, and 2 have to be (replicas 2, maxUnavailable 25%)
+	// add web-85d5b476dd-pqcp4 - revision 2 replaces revision 1: at most 3 pods at a time (replicas 2, maxSurge 25%)
+	// remove web-6444769cf-46b8d - revision 2 replaces revision 1: 3 pods are available, and 2 have to be (replicas 2, maxUnavailable 25%)
 }
