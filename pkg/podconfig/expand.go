@@ -3,6 +3,7 @@ package podconfig
 import (
 	"context"
 	"iter"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,9 +32,9 @@ func dueOf(e Expander) <-chan struct{} {
 	return e.Due()
 }
 
-// Expanded yields the state that Once has read, with the pods of its workloads from e, and then
-// a batch for each change of these pods, until ctx is done. The first batch has the SET of all
-// pods. The Expander of Config must be nil. Call it once, after Once.
+// Expanded yields the state that Once has read, with the pods of its workloads from e. Then it
+// yields a batch each time that e is due, also if no pod changes, until ctx is done. The first
+// batch has the SET of all pods. The Expander of Config must be nil. Call it once, after Once.
 func (c *PodConfig) Expanded(ctx context.Context, e Expander) iter.Seq[Batch] {
 	return func(yield func(Batch) bool) {
 		f, _ := c.read.withExpander(e)
@@ -44,8 +45,8 @@ func (c *PodConfig) Expanded(ctx context.Context, e Expander) iter.Seq[Batch] {
 			select {
 			case <-ctx.Done():
 			case <-e.Due():
-				next, b, news := c.expand(f)
-				if f = next; news && !yield(b) {
+				next, b, _ := c.expand(f)
+				if f = next; !yield(b) {
 					return
 				}
 			}
@@ -149,6 +150,18 @@ func documentOf[T item](v T) string {
 	}
 	o := originOf(v)
 	return o.Layer() + "\x00" + o.String()
+}
+
+// withoutExpanded returns the pods that none of these objects may have made: a workload that is
+// there asks for its pods itself, and a pod of a file would win over it.
+func withoutExpanded(pods []*pod.Spec, objects []*pod.Object) []*pod.Spec {
+	made := func(s *pod.Spec) bool {
+		owner := metav1.GetControllerOfNoCopy(s.Pod)
+		return owner != nil && slices.ContainsFunc(objects, func(o *pod.Object) bool {
+			return pod.IsWorkload(o.Kind) && o.Namespace == s.Namespace && (owner.Name == o.Name || strings.HasPrefix(owner.Name, o.Name+"-"))
+		})
+	}
+	return slices.DeleteFunc(slices.Clone(pods), made)
 }
 
 // states returns the states of the layers. The pods of a layer include those of its workloads.

@@ -185,7 +185,7 @@ func TestExpand_IncrementalIsFull(t *testing.T) {
 				}
 			}
 			replayed := slices.SortedFunc(maps.Values(have), func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
-			if diff := cmp.Diff(describe(next.merged.Pods.Slice()), describe(replayed)); diff != "" {
+			if diff := cmp.Diff(places(next.merged.Pods.Slice()), places(replayed)); diff != "" {
 				t.Fatalf("(-state +replayed):\n%s", diff)
 			}
 			checkExpanded(t, e, next)
@@ -424,4 +424,26 @@ func TestExpand_UnchangedWorkloads_AreNotExpanded(t *testing.T) {
 	if f.merged.Pods.Is(none) {
 		t.Error("no pods")
 	}
+}
+
+// TestI9_BrokenFileWithoutALastGoodSet_KeepsThePodsOfItsWorkloads: those of a workload that can be
+// read are the workload's.
+//
+// Shows: I9
+func TestI9_BrokenFileWithoutALastGoodSet_KeepsThePodsOfItsWorkloads(t *testing.T) {
+	t.Parallel()
+	e := newExpansion()
+	var kept []*pod.Spec
+	for _, o := range []*pod.Object{workload(one, "a", 1, "web", "B1 C1"), workload(one, "a", 2, "db", "D1")} {
+		pods, _ := e.Expand([]*pod.Object{o})
+		kept = append(kept, pods...)
+	}
+	f, _ := newFold([]Layer{NewLayer(one, kept)}, kept, nil).withExpander(e)
+	half := workloadFile(one, "a", "web: B1")
+	half.Problems = []pod.Problem{{File: "a", Line: 2, Msg: "unknown field"}}
+	f, _ = f.step(0, f.layers[0].Read(set(half), noon))
+	check(t, "pods", places(f.merged.Pods.Slice()), "B1v0=a D1v0=a")
+	check(t, "conflicts", conflictTexts(f.merged.Conflicts), "")
+	f, _ = f.step(0, f.layers[0].Read(set(workloadFile(one, "a", "web: B1", "db: D1")), noon))
+	check(t, "when it is fixed", places(f.merged.Pods.Slice()), "B1v0=a D1v0=a")
 }

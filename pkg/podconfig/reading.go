@@ -69,7 +69,7 @@ func (r *layerChange) file(l *Layer, old, new *source.File) {
 	new = keepImmutable(before, new)
 	previous := before
 	if kept := l.kept.byFile[new.File]; len(kept) > 0 && !l.state.Ready && !healthy(new) {
-		previous.Pods = kept
+		previous.Pods = withoutExpanded(kept, new.Objects)
 	}
 	after, fits := lastGoodAfter(previous, new)
 	if !fits {
