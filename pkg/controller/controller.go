@@ -44,6 +44,8 @@ type Config struct {
 	// Live says that an engine runs the pods, and reports their statuses. Without it, the
 	// statuses of Kept do not change, and the Controller is never due.
 	Live bool
+	// NoSchedules says that CronJobs start no Jobs; those that they have started go on.
+	NoSchedules bool
 	// Event is called with the events of workloads; nil: they are dropped.
 	Event func(o *pod.Object, e workload.Event)
 	Log   *slog.Logger // nil discards

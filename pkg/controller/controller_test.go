@@ -279,7 +279,7 @@ func TestReport_ReachesTheDecision(t *testing.T) {
 			t.Error("another workload was decided, too")
 		}
 		smaller := want("web", "a")
-		check(t, "smaller", r.expand(smaller, db), "a")
+		check(t, "smaller", r.expand(smaller, db), "a x")
 		r.report(spec(web, "b"), v1.PodSucceeded)
 		r.expand(smaller, db)
 		check(t, "while it stops", r.next.saw("web"), "a Running, b Succeeded leaving")

@@ -69,6 +69,9 @@ func (c *Controller) retry(e *entry, now time.Time, err error) {
 // after an error the set stays as it was.
 func (c *Controller) decide(e *entry, now time.Time) {
 	e.due, e.wake = false, time.Time{}
+	if c.cfg.NoSchedules && e.id.Kind == pod.KindCronJob {
+		return
+	}
 	c.mu.Lock()
 	pods := c.podsOf(e)
 	c.mu.Unlock()

@@ -22,8 +22,19 @@ type Progress struct {
 	Reason, Message string
 }
 
-// Progress returns how far the workload has come, by the status of its newest decision.
+// Progress returns how far the workload has come, by the status of its newest decision. While the
+// node still stops pods that left the set, the workload is neither whole nor complete.
 func (w Workload) Progress() Progress {
+	p := w.byStatus()
+	for _, of := range w.Pods {
+		if of.Leaving && !p.Failed && (p.Whole || p.Complete) {
+			p = Progress{Message: "pod " + of.Spec.Name + " is being removed"}
+		}
+	}
+	return p
+}
+
+func (w Workload) byStatus() Progress {
 	switch o := w.Object.Object.(type) {
 	case *appsv1.Deployment:
 		if s, ok := w.Decision.Status.(*appsv1.DeploymentStatus); ok {

@@ -92,4 +92,11 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
+	w := Workload{
+		Object: &pod.Object{Object: deployment}, Decision: workload.Decision{Status: &appsv1.DeploymentStatus{Replicas: 2, UpdatedReplicas: 2, AvailableReplicas: 2}},
+		Pods: []workload.Pod{{Spec: &pod.Spec{Key: pod.Key{Name: "old"}}, Leaving: true}},
+	}
+	if got, want := w.Progress(), (Progress{Message: "pod old is being removed"}); got != want {
+		t.Errorf("a pod still stops: %+v, want %+v", got, want)
+	}
 }

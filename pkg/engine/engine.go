@@ -150,6 +150,9 @@ type Config struct {
 	// many goroutines; nil: everything may start.
 	Forbids func(want *pod.Spec) string
 
+	// Workloads are those of the set that Once runs; nil: there are none.
+	Workloads Workloads
+
 	// Visible reports whether pods of one kind of source may name the objects of another;
 	// nil: only those of their own kind. A pod waits with its stop for a dependent pod only
 	// if the dependent may name the objects of its source.

@@ -204,10 +204,11 @@ func (l *loop) forgetForeign(c census) {
 	}
 }
 
-// isTakenDown reports whether runonce removes this pod (UntilGone).
+// isTakenDown reports whether runonce removes this pod: with UntilGone, or because its workload
+// does not have it any more.
 func (l *loop) isTakenDown(key pod.Key) bool {
 	_, ok := l.mode.down[key]
-	return ok
+	return ok || l.mode.leaves != nil && l.mode.leaves(key)
 }
 
 // judgeOrphans stops each orphaned pod once its source has answered without it, or, if that

@@ -64,6 +64,8 @@ type runMode struct {
 	// down holds the pods that runonce stops and removes (UntilGone), with their UIDs; nil for
 	// none.
 	down map[pod.Key]string
+	// leaves reports whether a workload of runonce's set has given up a pod; nil: none has.
+	leaves func(pod.Key) bool
 	// finished ends the loop when it returns true; nil never ends it.
 	finished func() bool
 }

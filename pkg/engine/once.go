@@ -30,10 +30,16 @@ const (
 // set. With UntilGone it stops and removes the pods of set. A pod that was not admitted has the
 // result rejected, one that cannot reach the state has the result failed: Once does not wait for
 // these. When ctx is done first, the other pods have the result timeout, and the error is ctx's.
+//
+// With Config.Workloads, unless until is UntilGone, the set changes with the pods of its
+// workloads. These pods have no result of their own: each workload has one.
 func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (feed.Report, error) {
 	l := e.newLoop(false)
 	results := make(map[pod.Key]feed.PodReport, set.Pods.Len())
 	l.mode.finished = func() bool { return l.arrived(set, until, results) }
+	if e.cfg.Workloads != nil && until != UntilGone {
+		return e.onceWithWorkloads(ctx, l, until, results)
+	}
 	batch := podconfig.Batch{State: set, Updates: []podconfig.PodUpdate{{Op: podconfig.ADD, Pods: set.Pods.Slice()}}}
 	if until == UntilGone {
 		batch = podconfig.Batch{State: &podconfig.Merged{Layers: set.Layers}}
@@ -50,20 +56,25 @@ func (e *Engine) Once(ctx context.Context, set *podconfig.Merged, until Until) (
 	})
 	var rep feed.Report
 	for spec := range set.Pods.All() {
-		r, ok := results[spec.Key]
-		if !ok {
-			r = l.reportOf(spec, l.pods[spec.Key])
-			r.Result = feed.ResultTimeout
-			if errors.Is(ctx.Err(), context.Canceled) && r.Reason == "" {
-				r.Message = "interrupted"
-			}
-		}
-		rep.Pods = append(rep.Pods, r)
+		rep.Pods = append(rep.Pods, l.finalReport(ctx, spec, results))
 	}
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	return rep, err
+}
+
+// finalReport returns the result of a pod at the end: timeout if it has none.
+func (l *loop) finalReport(ctx context.Context, spec *pod.Spec, results map[pod.Key]feed.PodReport) feed.PodReport {
+	r, ok := results[spec.Key]
+	if !ok {
+		r = l.reportOf(spec, l.pods[spec.Key])
+		r.Result = feed.ResultTimeout
+		if errors.Is(ctx.Err(), context.Canceled) && r.Reason == "" {
+			r.Message = "interrupted"
+		}
+	}
+	return r
 }
 
 // arrived puts into results every pod that is gone (UntilGone) or for which judge has a result,
@@ -81,18 +92,26 @@ func (l *loop) arrived(set *podconfig.Merged, until Until, results map[pod.Key]f
 			}
 			continue
 		}
-		if e == nil || e.last == nil {
-			continue
+		if r, known := l.judged(spec, until); known && (r.Result != "" || until == UntilReady) {
+			results[spec.Key] = r // a container in a crash loop is ready for moments only
 		}
-		r := l.reportOf(spec, e)
-		switch r.Result = judge(&r.Status, e, until); {
-		case r.Result != "":
-			results[spec.Key] = r
-		case until == UntilReady:
-			delete(results, spec.Key) // a container in a crash loop is ready for moments only
+		if results[spec.Key].Result == "" {
+			delete(results, spec.Key)
 		}
 	}
 	return len(results) == set.Pods.Len()
+}
+
+// judged returns the newest report of a pod with its result, "" while Once has to wait for it;
+// known is false before the first report.
+func (l *loop) judged(spec *pod.Spec, until Until) (r feed.PodReport, known bool) {
+	e := l.pods[spec.Key]
+	if e == nil || e.last == nil {
+		return r, false
+	}
+	r = l.reportOf(spec, e)
+	r.Result = judge(&r.Status, e, until)
+	return r, true
 }
 
 func (l *loop) reportOf(spec *pod.Spec, e *entry) feed.PodReport {

@@ -19,8 +19,19 @@ const (
 )
 
 // Report is the result of runonce, which brings pods to a target state: running, ready, done
-// or gone. Pods are sorted by key.
-type Report struct{ Pods []PodReport }
+// or gone. Pods are sorted by key, and workloads by kind and key. The pods of a workload are not
+// in Pods.
+type Report struct {
+	Pods      []PodReport
+	Workloads []WorkloadReport
+}
+
+// WorkloadReport is the result of one workload.
+type WorkloadReport struct {
+	pod.ObjectKey
+	Result          string // one of the results above
+	Reason, Message string // why the workload is not in its target state
+}
 
 // PodReport is the result of one pod.
 type PodReport struct {

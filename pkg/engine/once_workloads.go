@@ -1,0 +1,87 @@
+package engine
+
+import (
+	"cmp"
+	"context"
+	"iter"
+	"maps"
+
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+)
+
+// Workloads are the workloads of a set that Once runs.
+type Workloads interface {
+	// Batches yields the set with the pods of its workloads, and then a batch for each decision
+	// about a workload, until ctx is done.
+	Batches(ctx context.Context) iter.Seq[podconfig.Batch]
+	// Has reports whether a workload has the pod, and leaves whether the workload has given it up.
+	Has(key pod.Key) (has, leaves bool)
+	// Results returns the result of each workload, "" while Once has to wait for it. pods has
+	// the newest reports of the pods of workloads.
+	Results(until Until, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport
+}
+
+// onceWithWorkloads is Once for a set that changes with the pods of its workloads.
+func (e *Engine) onceWithWorkloads(ctx context.Context, l *loop, until Until, results map[pod.Key]feed.PodReport) (rep feed.Report, err error) {
+	w := e.cfg.Workloads
+	l.mode.leaves = func(key pod.Key) bool { has, leaves := w.Has(key); return has && leaves }
+	l.mode.finished = func() bool {
+		var whole bool
+		whole, rep.Workloads = l.arrivedWithWorkloads(w, until, results)
+		return whole
+	}
+	err = e.run(ctx, l, func(ctx context.Context, out chan<- podconfig.Batch) {
+		for b := range w.Batches(ctx) {
+			select {
+			case out <- b:
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
+	for i := range rep.Workloads {
+		if r := &rep.Workloads[i]; r.Result == "" {
+			r.Result = feed.ResultTimeout
+			r.Message = cmp.Or(r.Message, "interrupted")
+		}
+	}
+	if l.state != nil {
+		for spec := range l.state.Pods.All() {
+			if has, _ := w.Has(spec.Key); !has {
+				rep.Pods = append(rep.Pods, l.finalReport(ctx, spec, results))
+			}
+		}
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return rep, err
+}
+
+// arrivedWithWorkloads is arrived for the current set: every pod that no workload has, and every
+// workload, has a result. results gets those of the pods.
+func (l *loop) arrivedWithWorkloads(w Workloads, until Until, results map[pod.Key]feed.PodReport) (whole bool, workloads []feed.WorkloadReport) {
+	whole = l.start.dispatching()
+	ofWorkloads := make(map[pod.Key]feed.PodReport)
+	if l.state != nil {
+		for spec := range l.state.Pods.All() {
+			r, known := l.judged(spec, until)
+			if has, _ := w.Has(spec.Key); has {
+				ofWorkloads[spec.Key] = r
+				continue
+			}
+			if known && (r.Result != "" || until == UntilReady) {
+				results[spec.Key] = r
+			}
+			whole = whole && results[spec.Key].Result != ""
+		}
+	}
+	maps.DeleteFunc(results, func(_ pod.Key, r feed.PodReport) bool { return r.Result == "" })
+	workloads = w.Results(until, ofWorkloads)
+	for _, r := range workloads {
+		whole = whole && r.Result != ""
+	}
+	return whole, workloads
+}
