@@ -32,10 +32,13 @@ type progress struct {
 	pulls string // their lines
 }
 
+// mostLines is the maximal number of pods with a line each that is kept up to date.
+const mostLines = 20
+
 func newProgress(p *program, set *podconfig.Merged) *progress {
 	g := &progress{p: p, began: time.Now(), shown: make(map[pod.Key]string)}
 	if p.err.terminal() {
-		g.live, g.foot = set.Pods.Len() <= 20, newLiveLines(p.err)
+		g.live, g.foot = set.Pods.Len() <= mostLines, newLiveLines(p.err)
 	}
 	for spec := range set.Pods.All() {
 		g.keys = append(g.keys, spec.Key)
@@ -59,6 +62,10 @@ func (g *progress) Report(r pod.StatusReport) error {
 	defer g.mu.Unlock()
 	if g.shown[key] == text {
 		return nil
+	}
+	if _, known := g.shown[key]; !known && !slices.Contains(g.keys, key) { // of a workload
+		g.keys = append(g.keys, key)
+		g.live = g.live && len(g.keys) <= mostLines
 	}
 	g.shown[key] = text
 	if g.live {

@@ -16,6 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent"
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -38,7 +39,11 @@ one waits for it, among the pods of these manifests.
 --until sets the state to wait for: running (every container has started, or has
 exited with code 0), ready (every pod is Ready or has Succeeded), done (every
 container has terminated; sidecars are then stopped). Exit code 9 means that a
-pod failed, 4 that a pod did not reach the state in time.`,
+pod failed, 4 that a pod did not reach the state in time.
+
+Of a Job, done means that it has completed or failed. Another workload counts as
+ready, also with --until done, when all its pods are of its newest version and
+available. A CronJob starts nothing.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup
@@ -124,19 +129,25 @@ func (f runonceFlags) goal() string {
 // reportCode returns the exit code of a report.
 func reportCode(d ui.RunReport) int {
 	codes := []int{exitOK}
-	for _, pod := range d.Pods {
-		switch pod.Result {
+	add := func(result string) {
+		switch result {
 		case feed.ResultFailed, feed.ResultRejected:
 			codes = append(codes, exitPod)
 		case feed.ResultTimeout:
 			codes = append(codes, exitTimeout)
 		}
 	}
+	for _, p := range d.Pods {
+		add(p.Result)
+	}
+	for _, w := range d.Workloads {
+		add(w.Result)
+	}
 	return worst(codes...)
 }
 
 // checkedSet reads every source once, and returns a set only if it has no problems and
-// at least one pod.
+// at least one pod or workload.
 func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	p.cfg.Kubeconfig, p.cfg.EtcdEndpoints = "", nil // of serve, which may share the configuration
 	p.cfg, p.given = look.Absolute(p.cfg)
@@ -145,19 +156,19 @@ func (p *program) checkedSet(ctx context.Context) (set agent.Set, err error) {
 	if err != nil {
 		cfg.Log.Warn("Failed to read some records", "error", err)
 	}
-	if set.Merged, set.Rules, err = cfg.Manifests(ctx, kept); err != nil {
+	if set.Merged, set.Sources, err = cfg.Manifests(ctx, kept); err != nil {
 		return set, err
 	}
 	p.skipped(set.Merged)
 	if code := p.printProblems(set.Merged, true); code != exitOK {
 		return set, ended(code)
 	}
-	if set.Pods.Len() == 0 {
+	if set.Pods.Len() == 0 && !slices.ContainsFunc(set.Objects.Slice(), func(o *pod.Object) bool { return pod.IsWorkload(o.Kind) }) {
 		names := slices.Clone(p.cfg.SourceNames())
 		for i, name := range names {
 			names[i] = p.given.AsWritten(name)
 		}
-		return set, failed(exitRejected, errors.New("no pod in "+strings.Join(names, ", ")), "name manifests of pods with -f")
+		return set, failed(exitRejected, errors.New("no pod and no workload in "+strings.Join(names, ", ")), "name manifests of pods or workloads with -f")
 	}
 	return set, nil
 }

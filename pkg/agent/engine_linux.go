@@ -21,13 +21,14 @@ import (
 )
 
 // receivers get the statuses and events of an engine, beside the journal, which each engine has.
-// node reads the Node object; synced is engine.Config.Synced.
+// node reads the Node object; synced is engine.Config.Synced, once is engine.Config.Workloads.
 type receivers struct {
 	sinks     []engine.Sink // may block
 	listeners []engine.Sink // do not block
 	events    engine.Events
 	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced    func()
+	once      engine.Workloads
 }
 
 // engine makes an engine. config is nil for a set that is read already.
@@ -52,6 +53,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		Activity:           a.board,
 		NodeSeen:           to.node,
 		Synced:             to.synced,
+		Workloads:          to.once,
 		Worked:             a.metrics.Worked,
 		WorkerStarted:      a.metrics.WorkerStarted,
 		NoClusterDNS:       cfg.Kubeconfig != "" && len(cfg.ClusterDNS) == 0,

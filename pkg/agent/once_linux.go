@@ -15,7 +15,7 @@ import (
 // Set is a set of pods that runs once, and the rules it is under.
 type Set struct {
 	*podconfig.Merged
-	Rules look.Rules
+	Sources look.Sources // which have been read
 }
 
 // Progress shows a run: pulls, and the statuses of pods.
@@ -53,20 +53,43 @@ func (a *Agent) MayStart() error {
 // returns the report so far with the error of ctx.
 func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (feed.Report, error) {
 	defer a.runtime.pulls(ctx, to)()
-	return a.engine(nil, set.Rules, receivers{sinks: []engine.Sink{to}}).Once(ctx, set.Merged, engine.Until(until))
+	if until == Gone {
+		return a.down(ctx, set, to)
+	}
+	receive := receivers{sinks: []engine.Sink{to}}
+	if len(workloadsIn(set.Merged)) > 0 {
+		w := a.workloads(true)
+		defer w.Close()
+		receive.listeners, receive.once = []engine.Sink{w}, onceWorkloads{w, set.Sources.Config}
+	}
+	return a.engine(nil, set.Sources.Rules, receive).Once(ctx, set.Merged, engine.Until(until))
+}
+
+// down removes the pods of a set, and the states of its workloads.
+func (a *Agent) down(ctx context.Context, set Set, to ...engine.Sink) (feed.Report, error) {
+	all, err := a.withRecorded(set.Merged)
+	if err != nil {
+		a.log.Warn("Failed to read some records", "error", err)
+	}
+	report, err := a.engine(nil, set.Sources.Rules, receivers{sinks: to}).Once(ctx, all, engine.UntilGone)
+	if err == nil {
+		err = a.forget(set.Merged)
+	}
+	return report, err
 }
 
 // Remove removes the pods of set; only its own time limit interrupts it.
 func (a *Agent) Remove(set Set) error {
 	limit := time.Minute
-	for spec := range set.Pods.All() {
+	all, _ := a.withRecorded(set.Merged) // down logs the error
+	for spec := range all.Pods.All() {
 		if g := spec.Pod.Spec.TerminationGracePeriodSeconds; g != nil {
 			limit = max(limit, time.Minute+time.Duration(*g)*time.Second)
 		}
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	report, err := a.engine(nil, set.Rules, receivers{}).Once(ctx, set.Merged, engine.UntilGone)
+	report, err := a.down(ctx, set)
 	if err != nil {
 		for _, r := range report.Pods {
 			if r.Reason != "" {

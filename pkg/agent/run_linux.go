@@ -27,9 +27,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.limitReserved(a.nodeEvents(m)); err != nil {
 		return err
 	}
+	workloads := a.workloads(false)
+	defer workloads.Close()
 	var live *feed.Live // of the engine, which needs the sources
 	r := look.Reading{
-		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true,
+		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true, Expander: workloads,
 		API: m.source(a, func() *feed.Live { return live }),
 	}
 	if cfg.InsecureManifestPermissions {
@@ -48,7 +50,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())
-	e := a.engine(sources.Config, sources.Rules, a.receivers(m))
+	e := a.engine(sources.Config, sources.Rules, a.receivers(m).keptBy(workloads))
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
 	images := a.inventory(live, m)

@@ -25,7 +25,9 @@ type state struct {
 	sets    *record.Split
 	journal *journal.Journal
 	kept    []pod.Record
-	before  map[pod.Key]v1.PodStatus // the last status of every pod
+	// reported are the pods with the last status of each; before has the statuses alone.
+	reported map[pod.Key]*v1.Pod
+	before   map[pod.Key]v1.PodStatus
 }
 
 // openState opens what the agent keeps. It logs and skips what it cannot read.
@@ -43,10 +45,10 @@ func openState(cfg Config) state {
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		cfg.Log.Warn("Failed to read the journal", "error", err)
 	}
-	s.before = make(map[pod.Key]v1.PodStatus, len(entries))
+	s.before, s.reported = make(map[pod.Key]v1.PodStatus, len(entries)), make(map[pod.Key]*v1.Pod, len(entries))
 	for key, e := range entries {
 		if e.Pod != nil {
-			s.before[key] = e.Pod.Status
+			s.before[key], s.reported[key] = e.Pod.Status, e.Pod
 		}
 	}
 	return s

@@ -125,6 +125,12 @@ func (s *Store) NodeEvent(reason, kind, message string) {
 	s.take(v1.ObjectReference{Kind: "Node", APIVersion: "v1", Name: s.cfg.Node, UID: types.UID(s.cfg.Node)}, kind, reason, message, time.Now())
 }
 
+// ObjectEvent adds an event of an object that is neither a pod nor the node, such as a Deployment.
+// It never blocks.
+func (s *Store) ObjectEvent(about v1.ObjectReference, kind, reason, message string) {
+	s.take(about, kind, reason, message, time.Now())
+}
+
 // take counts an event that exists already, or adds it.
 func (s *Store) take(about v1.ObjectReference, kind, reason, message string, at time.Time) {
 	message = strings.ToValidUTF8(message, "\ufffd")

@@ -52,12 +52,27 @@ type Forecast struct {
 	Changes   []Change // ADD, UPDATE, DELETE, REMOVE, RECONCILE; by key inside
 	Unchanged int      // pods that stay as they are
 	Reconcile int      // pods of which only the status differs
+	// Rollouts are the steps of workloads, by kind and key. The caller of Preview sets them.
+	Rollouts []Rollout
 	// Notices say what the forecast could not determine, one sentence each.
 	Notices []string
 
 	now     time.Time // for plan
 	forbids func(want *pod.Spec) string
 	visible podconfig.Visible
+}
+
+// Rollout is the changes of the pods of one workload, in order.
+type Rollout struct {
+	pod.ObjectKey
+	Steps []RolloutStep
+}
+
+// RolloutStep is one change of the pods of a workload.
+type RolloutStep struct {
+	Action string // add, remove or replace
+	Pod    pod.Key
+	Reason string
 }
 
 // Change is one pod that serving the set would change.

@@ -47,6 +47,14 @@ func NewWorkload(kind string) any {
 	return nil
 }
 
+// WorkloadAPIVersion returns the API version of a kind of workloads.
+func WorkloadAPIVersion(kind string) string {
+	if kind == KindJob || kind == KindCronJob {
+		return "batch/v1"
+	}
+	return "apps/v1"
+}
+
 // Template returns the pod template of a workload, which is shared, and the path of its field;
 // nil for a config object.
 func (o *Object) Template() (template *v1.PodTemplateSpec, path string) {

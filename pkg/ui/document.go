@@ -38,6 +38,7 @@ type MergePlan struct {
 	Summary   PlanSummary    `json:"summary"`
 	Sources   []PlanSource   `json:"sources"`
 	Changes   []PlanChange   `json:"changes"`
+	Rollouts  []PlanRollout  `json:"rollouts"`
 	Conflicts []PlanConflict `json:"conflicts"`
 	Rejected  []pod.Problem  `json:"rejected"`
 }
@@ -94,6 +95,21 @@ func restart(whole bool, containers []string, reason string, resized []podspec.R
 	return PlanRestart{Pod: whole, Containers: append([]string{}, containers...), Reason: reason, Resize: append([]podspec.Resized{}, resized...)}
 }
 
+// PlanRollout is the changes of the pods of one workload, in order.
+type PlanRollout struct {
+	Kind      string     `json:"kind"`
+	Namespace string     `json:"namespace"`
+	Name      string     `json:"name"`
+	Steps     []PlanStep `json:"steps"`
+}
+
+// PlanStep is one step of a rollout.
+type PlanStep struct {
+	Action string `json:"action"` // add, remove, replace
+	Pod    string `json:"pod"`    // its name
+	Reason string `json:"reason"`
+}
+
 // PlanConflict is one pod that two manifests define.
 type PlanConflict struct {
 	Pod    PodRef       `json:"pod"`
@@ -116,6 +132,7 @@ func NewMergePlan(f forecast.Forecast) MergePlan {
 		Document:  Document{APIVersion, "MergePlan"},
 		Sources:   []PlanSource{},
 		Changes:   []PlanChange{},
+		Rollouts:  []PlanRollout{},
 		Conflicts: []PlanConflict{},
 		Rejected:  append([]pod.Problem{}, f.State.Problems...),
 	}
@@ -132,6 +149,13 @@ func NewMergePlan(f forecast.Forecast) MergePlan {
 	}
 	for _, c := range f.Changes {
 		p.add(c)
+	}
+	for _, r := range f.Rollouts {
+		rollout := PlanRollout{r.Kind, r.Namespace, r.Name, []PlanStep{}}
+		for _, s := range r.Steps {
+			rollout.Steps = append(rollout.Steps, PlanStep{s.Action, s.Pod.Name, s.Reason})
+		}
+		p.Rollouts = append(p.Rollouts, rollout)
 	}
 	for _, c := range f.State.Conflicts {
 		p.Conflicts = append(p.Conflicts, PlanConflict{

@@ -60,7 +60,20 @@ func (v *View) Plan(p MergePlan, wide bool, now time.Time) string {
 	for i, line := range v.columns("  ", []int{2, 3, 2}, aligned(rows)) {
 		out = append(append(out, line), below[i]...)
 	}
+	for _, r := range p.Rollouts {
+		out = append(out, v.rollout(r)...)
+	}
 	return lines(append(out, v.paint(strong, "Plan: "+p.Summary.String())))
+}
+
+// rollout returns the steps of a workload in order, one a line, below its name.
+func (v *View) rollout(r PlanRollout) []string {
+	out := []string{"  rollout " + Clean(strings.ToLower(r.Kind)+" "+r.Namespace+"/"+r.Name)}
+	var rows [][]cell
+	for i, s := range r.Steps {
+		rows = append(rows, []cell{{text: fmt.Sprintf("%d.", i+1)}, {text: s.Action}, {text: Clean(s.Pod)}, {text: Clean(s.Reason), tone: faint}})
+	}
+	return append(out, v.columns("    ", []int{1, 1, 2}, rows)...)
 }
 
 // aligned puts a row's sign in front of its op, one cell apart, and pads ops to

@@ -2,6 +2,7 @@ package ui
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -13,16 +14,28 @@ import (
 // RunReport is the answer of runonce.
 type RunReport struct {
 	Document
-	Summary RunSummary `json:"summary"`
-	Pods    []RunPod   `json:"pods"`
+	Summary   RunSummary    `json:"summary"`
+	Pods      []RunPod      `json:"pods"` // those of workloads excluded
+	Workloads []RunWorkload `json:"workloads"`
 }
 
-// RunSummary counts pods by how they ended.
+// RunSummary counts pods and workloads by how they ended.
 type RunSummary struct {
-	OK      bool `json:"ok"` // every pod reached the goal
-	Pods    int  `json:"pods"`
-	Failed  int  `json:"failed"` // rejected ones included
-	Timeout int  `json:"timeout"`
+	OK        bool `json:"ok"` // every pod and workload reached the goal
+	Pods      int  `json:"pods"`
+	Workloads int  `json:"workloads"`
+	Failed    int  `json:"failed"` // rejected ones included
+	Timeout   int  `json:"timeout"`
+}
+
+// RunWorkload is the end of the wait for one workload.
+type RunWorkload struct {
+	Kind      string `json:"kind"`
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Result    string `json:"result"`
+	Reason    string `json:"reason"`
+	Message   string `json:"message"`
 }
 
 // RunPod is the end of one pod's wait.
@@ -49,14 +62,9 @@ type RunContainer struct {
 
 // NewRunReport puts a report into its document.
 func NewRunReport(r feed.Report) RunReport {
-	d := RunReport{Document: Document{APIVersion, "RunReport"}, Pods: []RunPod{}}
+	d := RunReport{Document: Document{APIVersion, "RunReport"}, Pods: []RunPod{}, Workloads: []RunWorkload{}}
 	for _, p := range r.Pods {
-		switch p.Result {
-		case feed.ResultFailed, feed.ResultRejected:
-			d.Summary.Failed++
-		case feed.ResultTimeout:
-			d.Summary.Timeout++
-		}
+		d.Summary.count(p.Result)
 		rp := RunPod{PodRef: PodRef{p.Namespace, p.Name, p.UID}, Phase: p.Phase, Result: p.Result, Reason: p.Reason, Message: p.Message, Containers: []RunContainer{}}
 		for _, list := range [][]v1.ContainerStatus{p.Status.InitContainerStatuses, p.Status.ContainerStatuses} {
 			for _, c := range list {
@@ -65,9 +73,22 @@ func NewRunReport(r feed.Report) RunReport {
 		}
 		d.Pods = append(d.Pods, rp)
 	}
-	d.Summary.Pods = len(d.Pods)
+	for _, w := range r.Workloads {
+		d.Summary.count(w.Result)
+		d.Workloads = append(d.Workloads, RunWorkload{w.Kind, w.Namespace, w.Name, w.Result, w.Reason, w.Message})
+	}
+	d.Summary.Pods, d.Summary.Workloads = len(d.Pods), len(d.Workloads)
 	d.Summary.OK = d.Summary.Failed == 0 && d.Summary.Timeout == 0
 	return d
+}
+
+func (s *RunSummary) count(result string) {
+	switch result {
+	case feed.ResultFailed, feed.ResultRejected:
+		s.Failed++
+	case feed.ResultTimeout:
+		s.Timeout++
+	}
 }
 
 func runContainer(c v1.ContainerStatus) RunContainer {
@@ -94,7 +115,7 @@ func rfc3339(t metav1.Time) string {
 
 // Report returns a run's report as a table.
 func (v *View) Report(r RunReport) string {
-	if len(r.Pods) == 0 {
+	if len(r.Pods)+len(r.Workloads) == 0 {
 		return ""
 	}
 	rows := [][]cell{{{text: "NAMESPACE"}, {text: "NAME"}, {text: "PHASE"}, {text: "RESULT"}, {text: "RESTARTS"}, {text: "REASON"}}}
@@ -103,20 +124,26 @@ func (v *View) Report(r RunReport) string {
 		for _, c := range p.Containers {
 			restarts += c.Restarts
 		}
-		reason := p.Reason
-		if reason != "" && p.Message != "" {
-			reason += ": "
-		}
-		reason += p.Message
-		row := []cell{{text: p.Namespace}, {text: p.Name}, {text: p.Phase}, {p.Result, resultTone(p.Result)}, {text: fmt.Sprint(restarts)}, {text: reason}}
-		for i := range row {
-			if row[i].text = Clean(row[i].text); row[i].text == "" {
-				row[i].text = "-"
-			}
-		}
-		rows = append(rows, row)
+		rows = append(rows, reportRow(p.Namespace, p.Name, p.Phase, p.Result, fmt.Sprint(restarts), p.Reason, p.Message))
+	}
+	for _, w := range r.Workloads {
+		rows = append(rows, reportRow(w.Namespace, strings.ToLower(w.Kind)+"/"+w.Name, "", w.Result, "", w.Reason, w.Message))
 	}
 	return lines(v.columns("", []int{3}, rows))
+}
+
+// reportRow returns a row of the table; an empty cell is a dash.
+func reportRow(namespace, name, phase, result, restarts, reason, message string) []cell {
+	if reason != "" && message != "" {
+		reason += ": "
+	}
+	row := []cell{{text: namespace}, {text: name}, {text: phase}, {result, resultTone(result)}, {text: restarts}, {text: reason + message}}
+	for i := range row {
+		if row[i].text = Clean(row[i].text); row[i].text == "" {
+			row[i].text = "-"
+		}
+	}
+	return row
 }
 
 func resultTone(result string) tone {

@@ -56,6 +56,8 @@ var Table = []Row{
 	{Root, "events.jsonl", "events", "1,000, in 1 MiB", "the oldest go; rewritten above the bound", 1, mib + 64*kib},
 	{Root, "audit.jsonl", "privileged calls", "10 MiB", "rotated above the bound", 1, 10*mib + 64*kib},
 	{Root, "audit.jsonl.<n>", "earlier privileged calls", "4 files of 10 MiB", "the next rotation removes the oldest", 4, 10*mib + 64*kib},
+	{Root, "workloads/<workload>.json", "the state of a workload", "one for each workload: at most as many versions as its `revisionHistoryLimit` and those that pods have", "the running agent, when no source has the workload and its pods are gone", 0, 0},
+	{Root, "workloads/<workload>.json.corrupt-<time>", "a damaged state, for a person", "those of one start, and 9 before", "the next start that finds one", 0, 0},
 	{Root, "sources/<layer>", "the last good set of a source", "one for each source", "the start of an agent without that source; one whose files are all damaged stays, for a person", 0, 0},
 	{Root, "sources/<layer>/<file>.json", "the last good set of a manifest file", "one for each file, and a header", "when the file is gone", 0, 0},
 	{Root, "sources/<layer>/<file>.json.corrupt-<time>", "a damaged set, for a person", "for each source, those of one start, and 9 before", "the next start that finds one", 0, 0},

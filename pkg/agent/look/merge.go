@@ -17,21 +17,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/file"
 )
 
-// Manifests reads the sources of -f once, and returns their set with the rules it is under.
-// kept are an agent's records: a rejected pod keeps its recorded version.
-func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Rules, error) {
+// Manifests reads the sources of -f once, and returns their set, without pods of workloads, and
+// the sources. kept are an agent's records: a rejected pod keeps its recorded version.
+func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Sources, error) {
 	sources, err := c.Sources(Reading{Kept: c.Specs(kept), Permissions: file.Say})
 	if err != nil {
-		return nil, Rules{}, err
+		return nil, Sources{}, err
 	}
 	set, err := sources.once(ctx)
-	return set, sources.Rules, err
+	return set, sources, err
 }
 
 // Merge reads all sources once, after this process has given up the rights that it does not
 // need for that.
 func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
-	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true})
+	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true, Expander: c.newWorkloads()})
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +51,7 @@ func (s Sources) once(ctx context.Context) (*podconfig.Merged, error) {
 
 // Updates follows all sources, until ctx ends or no source can change any more.
 func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed.Update], error) {
-	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Say, Watched: true})
+	sources, err := c.Sources(Reading{Mode: mode, Permissions: file.Say, Watched: true, Expander: c.newWorkloads()})
 	if err != nil {
 		return nil, err
 	}
@@ -93,9 +93,10 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	if err := c.confine(); err != nil {
 		return none, err
 	}
-	r := Reading{Permissions: file.Say, Watched: true}
+	r, workloads := Reading{Permissions: file.Say, Watched: true}, c.newWorkloads()
 	if o.Observer != nil {
 		o.Kept = c.keptHere()
+		workloads = c.agentWorkloads(o.Kept)
 		r.Kept = c.Specs(o.Kept)
 		sets, err := lastSets()
 		if err != nil {
@@ -110,6 +111,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 		}
 		r.Kept = o.Against.Pods // a rejected pod keeps its saved version
 	}
+	r.Expander = workloads
 	sources, err := c.Sources(r)
 	if err != nil {
 		return none, err
@@ -122,6 +124,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)
 	}
+	preview.Rollouts = rollouts(workloads)
 	return preview, Fail(Runtime, err)
 }
 

@@ -7,6 +7,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
@@ -20,6 +21,12 @@ func (Config) halted() (string, error) { return "", nil }
 
 // Kept returns no records: there is no agent here.
 func (c Config) Kept() ([]pod.Record, error) { return nil, nil }
+
+// workloadStates returns no states: there is no agent here.
+func (c Config) workloadStates() controller.Store { return nil }
+
+// reported returns no statuses: there is no agent here.
+func (c Config) reported() map[pod.Key]*v1.Pod { return nil }
 
 // lastSets returns no last good sets: there is no agent here.
 func (c Config) lastSets() func() (map[string]podconfig.Restored, error) { return nil }

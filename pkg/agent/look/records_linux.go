@@ -3,13 +3,19 @@ package look
 import (
 	"cmp"
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
+	"path/filepath"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/sink/journal"
 )
 
 // Kept reads the agent's records of its pods.
@@ -28,6 +34,26 @@ func (c Config) halted() (string, error) {
 		return h.Text(), nil
 	}
 	return "", nil
+}
+
+// workloadStates returns the states of workloads, as the agent has stored them.
+func (c Config) workloadStates() controller.Store {
+	return readOnly{c, func(each func(of pod.ObjectKey, layer string, state []byte)) error {
+		return record.LookWorkloads(c.RootDir, each)
+	}}
+}
+
+// reported returns the pods with the statuses that the agent has reported last.
+func (c Config) reported() map[pod.Key]*v1.Pod {
+	entries, err := journal.Read(filepath.Join(c.RootDir, "journal.jsonl"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.Notice("the statuses that the agent reported cannot be read: " + err.Error())
+	}
+	pods := make(map[pod.Key]*v1.Pod, len(entries))
+	for key, e := range entries {
+		pods[key] = e.Pod
+	}
+	return pods
 }
 
 // SetsKey is the key of the Secrets in last good sets, beside the root directory.

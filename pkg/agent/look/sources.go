@@ -30,6 +30,8 @@ type Reading struct {
 	// each layer.
 	Kept     []*pod.Spec
 	Restored map[string]podconfig.Restored
+	// Expander makes the pods of workloads; nil: they have none.
+	Expander podconfig.Expander
 	// Permissions decides about manifests that others can write to.
 	Permissions file.Permissions
 	// Watched reads all sources; without it the API server and etcd are left out, which
@@ -70,7 +72,7 @@ func (c Config) Sources(r Reading) (Sources, error) {
 	rules := Rules{policy}
 	return Sources{
 		Config: podconfig.New(podconfig.Config{
-			Sources: rules.held(all), Visible: rules.Visible(), Mode: r.Mode, Kept: r.Kept, Restored: rules.heldSets(r.Restored), Log: c.Log,
+			Sources: rules.held(all), Visible: rules.Visible(), Mode: r.Mode, Kept: r.Kept, Restored: rules.heldSets(r.Restored), Expander: r.Expander, Log: c.Log,
 		}),
 		Rules: rules,
 	}, nil

@@ -1,0 +1,81 @@
+package look
+
+import (
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/controller"
+	"github.com/nodectl/nodectl/pkg/forecast"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// RecordedPods returns the agent's recorded pods with their last statuses, by which workloads find
+// the pods that the agent has made for them. Origins are as this command line names its layers.
+func (c Config) RecordedPods(kept []pod.Record, reported map[pod.Key]*v1.Pod) []workload.Pod {
+	newest := make(map[pod.Key]pod.Record, len(kept))
+	for _, r := range kept {
+		if have, known := newest[r.Key]; r.Want != nil && (!known || have.StartTime.Before(r.StartTime)) {
+			newest[r.Key] = r
+		}
+	}
+	pods := make([]workload.Pod, 0, len(newest))
+	for _, r := range newest {
+		spec := *r.Want
+		spec.Origin = c.here(spec.Origin)
+		p := workload.Pod{Spec: &spec, Leaving: !r.StopSince.IsZero() && !r.StopAsked}
+		if last := reported[r.Key]; last != nil && last.UID == spec.Pod.UID {
+			p.Status = &last.Status
+		}
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// newWorkloads returns a controller for a command that changes nothing: every workload begins
+// without a state and without pods.
+func (c Config) newWorkloads() *controller.Controller {
+	return controller.New(controller.Config{Node: c.NodeName, Log: c.Log})
+}
+
+// agentWorkloads returns a controller for a command that changes nothing: workloads are as the
+// agent has them. kept are its records.
+func (c Config) agentWorkloads(kept []pod.Record) *controller.Controller {
+	return controller.New(controller.Config{
+		Node: c.NodeName, Kept: c.RecordedPods(kept, c.reported()), Store: c.workloadStates(), Log: c.Log,
+	})
+}
+
+// readOnly shows the states of workloads with layers as this command line names them.
+type readOnly struct {
+	c    Config
+	load func(each func(of pod.ObjectKey, layer string, state []byte)) error
+}
+
+// Load implements controller.Store.
+func (r readOnly) Load(each func(of pod.ObjectKey, layer string, state []byte)) error {
+	return r.load(func(of pod.ObjectKey, layer string, state []byte) {
+		source, location, _ := strings.Cut(layer, ":")
+		each(of, r.c.here(pod.Origin{Source: source, Location: location}).Layer(), state)
+	})
+}
+
+// Save implements controller.Store: the decision is only shown.
+func (readOnly) Save(pod.ObjectKey, string, []byte) error { return nil }
+
+// Remove implements controller.Store.
+func (readOnly) Remove(pod.ObjectKey) error { return nil }
+
+// rollouts returns the steps of workloads as a forecast has them.
+func rollouts(c *controller.Controller) []forecast.Rollout {
+	var all []forecast.Rollout
+	for _, r := range c.Foresee() {
+		out := forecast.Rollout{ObjectKey: r.Object.ObjectKey()}
+		for _, s := range r.Steps {
+			out.Steps = append(out.Steps, forecast.RolloutStep{Action: string(s.Action), Pod: s.Key, Reason: s.Reason})
+		}
+		all = append(all, out)
+	}
+	return all
+}

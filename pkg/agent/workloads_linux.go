@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/controller"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/sorted"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// workloads makes what keeps the pods of workloads. once is for a run to a goal: it starts no Jobs
+// of CronJobs.
+func (a *Agent) workloads(once bool) *controller.Controller {
+	return controller.New(controller.Config{
+		Node: a.cfg.NodeName, Kept: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
+		Live: true, NoSchedules: once, Event: a.workloadEvent, Log: a.log,
+	})
+}
+
+// workloadEvent stores an event of a workload.
+func (a *Agent) workloadEvent(o *pod.Object, e workload.Event) {
+	a.events.ObjectEvent(v1.ObjectReference{Kind: o.Kind, APIVersion: pod.WorkloadAPIVersion(o.Kind), Namespace: o.Namespace, Name: o.Name}, e.Type, e.Reason, e.Message)
+}
+
+// keptBy returns the receivers of a serving agent that keeps workloads.
+func (to receivers) keptBy(w *controller.Controller) receivers {
+	synced := to.synced
+	to.listeners = append(slices.Clone(to.listeners), w)
+	to.synced = func() {
+		w.Synced()
+		if synced != nil {
+			synced()
+		}
+	}
+	return to
+}
+
+// onceWorkloads is the workloads of a run to a goal. It implements engine.Workloads.
+type onceWorkloads struct {
+	*controller.Controller
+	config *podconfig.PodConfig // has read the set
+}
+
+// Batches implements engine.Workloads.
+func (w onceWorkloads) Batches(ctx context.Context) iter.Seq[podconfig.Batch] {
+	return w.config.Expanded(ctx, w.Controller)
+}
+
+// Has implements engine.Workloads.
+func (w onceWorkloads) Has(key pod.Key) (has, leaves bool) {
+	for _, of := range w.Workloads() {
+		for _, p := range of.Pods {
+			if p.Spec.Key == key {
+				return true, p.Leaving
+			}
+		}
+	}
+	return false, false
+}
+
+// Results implements engine.Workloads.
+func (w onceWorkloads) Results(until engine.Until, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport {
+	var all []feed.WorkloadReport
+	for _, of := range w.Workloads() {
+		all = append(all, resultOf(of, until, pods))
+	}
+	return all
+}
+
+// resultOf returns the result of a workload, "" while it has none. A Job is done when it has
+// completed or failed; every other workload is ready, whatever the goal, when it is complete and
+// its pods are available. Until running, it suffices that its pods have reached that.
+func resultOf(w controller.Workload, until engine.Until, pods map[pod.Key]feed.PodReport) feed.WorkloadReport {
+	p := w.Progress()
+	r := feed.WorkloadReport{ObjectKey: w.Object.ObjectKey(), Reason: p.Reason, Message: p.Message}
+	isJob := w.Object.Kind == pod.KindJob || w.Object.Kind == pod.KindCronJob
+	switch {
+	case p.Failed:
+		r.Result = feed.ResultFailed
+		return r
+	case p.Complete && isJob:
+		r.Result = feed.ResultDone
+		return r
+	case p.Complete:
+		r.Result = feed.ResultReady
+		return r
+	}
+	reached := p.Whole && (until == engine.UntilRunning || until == engine.UntilReady && isJob)
+	for _, of := range w.Pods {
+		report, known := pods[of.Spec.Key]
+		if of.Leaving || isJob && report.Result == feed.ResultFailed { // the Job decides about another try
+			continue
+		}
+		if known && report.Reason != "" {
+			r.Reason, r.Message = report.Reason, "pod "+of.Spec.Name+": "+report.Message
+		}
+		switch report.Result {
+		case feed.ResultRejected, feed.ResultFailed:
+			r.Result = report.Result
+			return r
+		case "":
+			reached = false
+		}
+	}
+	if reached {
+		r.Result, r.Reason, r.Message = string(until), "", ""
+	}
+	return r
+}
+
+// workloadsIn returns the workloads of a set.
+func workloadsIn(set *podconfig.Merged) []*pod.Object {
+	var all []*pod.Object
+	for o := range set.Objects.All() {
+		if pod.IsWorkload(o.Kind) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// withRecorded returns the set with the recorded pods of its workloads.
+func (a *Agent) withRecorded(set *podconfig.Merged) (*podconfig.Merged, error) {
+	workloads := workloadsIn(set)
+	if len(workloads) == 0 {
+		return set, nil
+	}
+	records, err := a.state.records.All()
+	all, pods := *set, set.Pods.Slice()
+	for _, p := range a.cfg.RecordedPods(records, nil) {
+		owned := slices.ContainsFunc(workloads, func(o *pod.Object) bool { return workload.Owns(o, a.cfg.NodeName, p.Spec) })
+		if owned && set.Pod(p.Spec.Key) == nil {
+			pods = append(pods, p.Spec)
+		}
+	}
+	all.Pods = sorted.From(pods, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
+	return &all, err
+}
+
+// forget removes the states of a set's workloads, whose pods are gone.
+func (a *Agent) forget(set *podconfig.Merged) error {
+	var errs []error
+	for _, o := range workloadsIn(set) {
+		errs = append(errs, record.NewWorkloads(a.cfg.RootDir).Remove(o.ObjectKey()))
+	}
+	return errors.Join(errs...)
+}
