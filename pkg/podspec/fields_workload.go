@@ -176,7 +176,7 @@ func statefulSetRows() []Field {
 		honour("updateStrategy.rollingUpdate.partition", RestartNone),
 		honour("updateStrategy.rollingUpdate.maxUnavailable", RestartNone),
 		honour("revisionHistoryLimit", RestartNone),
-		honour("persistentVolumeClaimRetentionPolicy", RestartNone),
+		Field{Path: "persistentVolumeClaimRetentionPolicy", Note: "see its fields"},
 		Field{Path: "persistentVolumeClaimRetentionPolicy.whenDeleted", Support: Inert, Note: kept, Served: "Retain"},
 		Field{Path: "persistentVolumeClaimRetentionPolicy.whenScaled", Support: Inert, Note: kept, Served: "Retain"},
 		honour("ordinals", RestartNone),
