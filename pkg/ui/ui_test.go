@@ -382,6 +382,9 @@ func TestReport(t *testing.T) {
 			ContainerStatuses: []v1.ContainerStatus{{Name: "c", State: v1.ContainerState{Waiting: &v1.ContainerStateWaiting{Reason: "ErrImageNeverPull"}}}},
 		}},
 		{Key: pod.Key{Namespace: "default", Name: "slow-n1"}, UID: "u3", Phase: "Pending", Result: feed.ResultTimeout},
+	}, Workloads: []feed.WorkloadReport{
+		{ObjectKey: pod.ObjectKey{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "web"}}, Result: feed.ResultReady},
+		{ObjectKey: pod.ObjectKey{Kind: pod.KindJob, Key: pod.Key{Namespace: "default", Name: "import"}}, Result: feed.ResultFailed, Reason: "BackoffLimitExceeded", Message: "Job has reached the specified backoff limit"},
 	}})
 	doc, err := JSON(rep)
 	if err != nil {
@@ -389,6 +392,25 @@ func TestReport(t *testing.T) {
 	}
 	golden(t, "report.txt", New(io.Discard, Screen{}).Report(rep))
 	golden(t, "report.json", doc)
+}
+
+// TestPlan_Rollout_HasItsStepsInOrder: below the changes.
+func TestPlan_Rollout_HasItsStepsInOrder(t *testing.T) {
+	t.Parallel()
+	p := NewMergePlan(forecast.Forecast{State: &podconfig.Merged{}, Rollouts: []forecast.Rollout{{
+		ObjectKey: pod.ObjectKey{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "web"}},
+		Steps: []forecast.RolloutStep{
+			{Action: "add", Pod: pod.Key{Namespace: "default", Name: "web-2-a"}, Reason: "revision 2 replaces revision 1"},
+			{Action: "remove", Pod: pod.Key{Namespace: "default", Name: "web-1-a"}, Reason: "revision 2\x1b replaces revision 1"},
+		},
+	}}})
+	want := `  rollout deployment default/web
+    1. add    web-2-a  revision 2 replaces revision 1
+    2. remove web-1-a  revision 2\x1b replaces revision 1
+Plan: ` + p.Summary.String() + "\n"
+	if diff := cmp.Diff(want, New(io.Discard, Screen{}).Plan(p, false, time.Now())); diff != "" {
+		t.Error(diff)
+	}
 }
 
 func TestConversation(t *testing.T) {

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // isReady reports whether the newest report has the condition Ready. A pod without a report is
@@ -51,9 +53,7 @@ func (p Pod) phase() v1.PodPhase {
 }
 
 // isTerminated reports whether the pod has Succeeded or Failed.
-func (p Pod) isTerminated() bool {
-	return p.phase() == v1.PodSucceeded || p.phase() == v1.PodFailed
-}
+func (p Pod) isTerminated() bool { return pod.IsPhaseTerminal(p.phase()) }
 
 // startedAt returns when the node acknowledged the pod: the pods of a node have no creation time.
 // It is zero for a pod without a report.
