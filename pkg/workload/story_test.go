@@ -166,6 +166,18 @@ func (w *world) availableNow(minReady int32) (available, all int) {
 	return available, all
 }
 
+// mayServe returns how many pods are available, with all pods of older revisions than that of the
+// hash: a pod whose status is not known may be available.
+func (w *world) mayServe(hash string, minReady int32) int {
+	n := 0
+	for _, p := range w.pods {
+		if available, _ := p.isAvailable(minReady, w.now); !p.Leaving && (available || w.hashOf(p) != hash) {
+			n++
+		}
+	}
+	return n
+}
+
 // checkDeployment asks for a decision and checks what holds for every decision about a
 // Deployment.
 func (s *story) checkDeployment() {
@@ -176,6 +188,11 @@ func (s *story) checkDeployment() {
 	rescaled := s.state.Deployment == nil || int(s.state.Deployment.Desired) != replicas
 	before, _ := s.availableNow(d.spec.MinReadySeconds)
 	count := int(total(d.sets))
+	newest := ""
+	if d.newest != nil {
+		newest = d.newest.Hash
+	}
+	may := s.mayServe(newest, d.spec.MinReadySeconds)
 
 	s.next()
 
@@ -183,8 +200,13 @@ func (s *story) checkDeployment() {
 	if now > max(most, count) {
 		s.t.Fatalf("there are %d pods, before %d; at most %d", now, count, most)
 	}
-	if d.rolling && !d.spec.Paused && !rescaled && after < min(before, least) {
-		s.t.Fatalf("%d pods are available, before %d; at least %d", after, before, least)
+	if d.rolling && !d.spec.Paused && !rescaled {
+		if after < min(before, least) {
+			s.t.Fatalf("%d pods are available, before %d; at least %d", after, before, least)
+		}
+		if now := s.mayServe(newest, d.spec.MinReadySeconds); now < min(may, least) {
+			s.t.Fatalf("%d pods may be available, before %d; at least %d", now, may, least)
+		}
 	}
 	s.checkPods()
 	s.checkIdempotent()
