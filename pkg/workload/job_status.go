@@ -108,7 +108,7 @@ func (j *jobRun) setCondition(t batchv1.JobConditionType, value v1.ConditionStat
 	case at < 0 && value == v1.ConditionFalse:
 		return false
 	case at < 0:
-		j.state.Status.Conditions = append(list, c)
+		j.state.Status.Conditions = append(j.state.Status.Conditions, c)
 		return true
 	case list[at].Status == value && list[at].Reason == reason && list[at].Message == message:
 		return false
