@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
-// stories is how many stories are told of each kind, events how many events each has.
+// Each kind of workloads has this many stories, and each story this many events.
 const (
 	stories = 120
 	events  = 20
