@@ -362,7 +362,7 @@ func TestWake_IsDueAtThatTime(t *testing.T) {
 }
 
 // TestNew_PodsOfThePreviousAgent_AreAdopted: with the stored state. A decision that removes one
-// waits until the engine has reported them; it does not wait for ever.
+// waits until the engine has reported them; it does not wait without limit.
 func TestNew_PodsOfThePreviousAgent_AreAdopted(t *testing.T) {
 	t.Parallel()
 	for _, reports := range []bool{true, false} {

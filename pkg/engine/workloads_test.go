@@ -155,7 +155,9 @@ func (w *rolloutWatch) note(line string) {
 	name := strings.Split(f[2], "/")[1]
 	switch f[1] {
 	case "RunPodSandbox":
-		w.since[name] = w.since[name]
+		if _, known := w.since[name]; !known {
+			w.since[name] = time.Time{}
+		}
 	case "StartContainer":
 		w.since[name] = time.Now()
 	case "StopContainer", "StopPodSandbox":

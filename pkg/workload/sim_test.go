@@ -258,7 +258,7 @@ func (m *sim) events() []string {
 	return out
 }
 
-// wakesIn returns how long the last decision holds without a change; 0: for ever.
+// wakesIn returns how long the last decision holds without a change; 0: without limit.
 func (m *sim) wakesIn() time.Duration {
 	if m.last.Wake.IsZero() {
 		return 0
