@@ -1,0 +1,55 @@
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// TestForesee_NewVersion_ShowsTheWholeRollout: in the order in which an agent makes the steps, also
+// where pods have to be ready for a while.
+func TestForesee_NewVersion_ShowsTheWholeRollout(t *testing.T) {
+	t.Parallel()
+	deployment := func(image string) *pod.Object {
+		d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+		labels := map[string]string{"app": "web"}
+		d.Spec.Replicas, d.Spec.MinReadySeconds, d.Spec.Selector = ptr.To[int32](2), 30, &metav1.LabelSelector{MatchLabels: labels}
+		d.Spec.Strategy.RollingUpdate = &appsv1.RollingUpdateDeployment{MaxUnavailable: ptr.To(intstr.FromInt32(0)), MaxSurge: ptr.To(intstr.FromInt32(1))}
+		d.Spec.Template.Labels = labels
+		d.Spec.Template.Spec.Containers = []v1.Container{{Name: "c", Image: image}}
+		return &pod.Object{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "web"}, Hash: image, Origin: pod.Origin{Source: "file", Location: "/m"}, Object: d}
+	}
+	c := New(Config{Node: node, Next: workload.Next})
+	c.Expand([]*pod.Object{deployment("web:1")})
+	if got := actions(c.Foresee()); got != "Deployment web: add, add" {
+		t.Errorf("the first version: %s", got)
+	}
+	for _, p := range c.Workloads()[0].Pods {
+		c.pods[p.Spec.Key].status = readyAt(c.since.Add(-60e9))
+	}
+	c.Expand([]*pod.Object{deployment("web:2")})
+	if got := actions(c.Foresee()); got != "Deployment web: add, remove, add, remove" {
+		t.Errorf("the second version: %s", got)
+	}
+}
+
+func actions(all []Rollout) string {
+	var out []string
+	for _, r := range all {
+		var steps []string
+		for _, s := range r.Steps {
+			steps = append(steps, string(s.Action))
+		}
+		out = append(out, fmt.Sprintf("%s %s: %s", r.Object.Kind, r.Object.Name, strings.Join(steps, ", ")))
+	}
+	return strings.Join(out, "; ")
+}
