@@ -74,6 +74,7 @@ type runReport struct {
 			ExitCode, Restarts  int
 		}
 	}
+	Workloads []struct{ Kind, Namespace, Name, Result, Reason, Message string }
 }
 
 // results returns result by pod.
