@@ -27,7 +27,7 @@ spec:
     spec:
       terminationGracePeriodSeconds: 2
       containers:
-      ` + container("main", `ready, 500ms, serve, ":8080", forever`, "readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1}") + "\n"
+      ` + container("main", `ready, 500ms, serve, ":8080", forever`, "readinessProbe: {httpGet: {path: /ready, port: 8080}, periodSeconds: 1, timeoutSeconds: 10}") + "\n"
 }
 
 // oneJob is the manifest of a Job.
