@@ -29,7 +29,7 @@ func clusterSettings() []string {
 
 // serveSettings names serve's own.
 func serveSettings() []string {
-	return slices.Concat([]string{"offline-start", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
+	return slices.Concat([]string{"kubelet-dir", "offline-start", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
 		"minimum-image-ttl-duration", "maximum-image-ttl-duration", "eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
 		"eviction-max-pod-grace-period", "eviction-pressure-transition-period", "kernel-memcg-notification",
 		"shutdown-grace-period", "shutdown-grace-period-critical-pods", "shutdown-grace-period-by-pod-priority"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
@@ -89,6 +89,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("pod-logs-dir", d.PodLogsDir, "container log files")
 	f.String("cgroup-root", d.CgroupRoot, "parent cgroup of all pods")
 	f.String("node-name", d.NodeName, "name of this node (default: the host name)")
+	f.String("kubelet-dir", d.KubeletDir, "directory of the sockets of device plugins (default /var/lib/kubelet)")
 
 	f.StringSliceP("filename", "f", d.Filename, "file, directory or URL of manifests, - for standard input; may be repeated, the first one wins (default "+config.DefaultManifests+")")
 	f.BoolP("recursive", "R", d.Recursive, "also read subdirectories")
@@ -231,7 +232,7 @@ func settingFlags() *pflag.FlagSet {
 		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"},
 		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
-		{"run-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},
+		{"run-dir", "DIR"}, {"kubelet-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},
 		{"eviction-soft", "THRESHOLDS"}, {"eviction-soft-grace-period", "DURATIONS"}, {"eviction-minimum-reclaim", "AMOUNTS"}, {"eviction-max-pod-grace-period", "SECONDS"},
 		{"address", "ADDRESS"}, {"healthz-bind-address", "ADDRESS"}, {"client-ca-file", "FILE"}, {"tls-cert-file", "FILE"}, {"tls-private-key-file", "FILE"}, {"tls-min-version", "VERSION"},
 		{"tls-cipher-suites", "SUITES"}, {"kubelet-config", "FILE"}, {"config-dir", "DIR"},

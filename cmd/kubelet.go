@@ -25,6 +25,7 @@ func (p *program) asKubelet(name string, args []string) []string {
 	}
 	p.named = map[string]any{
 		"cert-dir":     "/var/lib/kubelet/pki", // the kubelet's, so that one can switch back
+		"kubelet-dir":  "/var/lib/kubelet",
 		"healthz-port": "10248",
 	}
 	if slices.Contains(args, "--version") || slices.Contains(args, "--version=true") {

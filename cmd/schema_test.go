@@ -167,16 +167,18 @@ func TestSchemas_GoldenDocuments_AreValid(t *testing.T) {
 	}
 }
 
-// TestSchemas_WhyReport_HasTheFieldsOfTheDocument: the document leaves out most fields of most
-// pods, so that no example shows all of them.
-func TestSchemas_WhyReport_HasTheFieldsOfTheDocument(t *testing.T) {
+// TestSchemas_OptionalFields_AreThoseOfTheDocument: these documents leave out most fields most of
+// the time, so that no example shows all of them.
+func TestSchemas_OptionalFields_AreThoseOfTheDocument(t *testing.T) {
 	t.Parallel()
-	s, err := readSchema("../docs/schemas/whyreport.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, problem := range s.compare(s, "$", reflect.TypeFor[ui.WhyReport]()) {
-		t.Error(problem)
+	for name, of := range map[string]reflect.Type{"whyreport": reflect.TypeFor[ui.WhyReport](), "deviceresourcelist": reflect.TypeFor[ui.DeviceList]()} {
+		s, err := readSchema("../docs/schemas/" + name + ".json")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, problem := range s.compare(s, "$", of) {
+			t.Errorf("%s: %s", name, problem)
+		}
 	}
 }
 

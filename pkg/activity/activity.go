@@ -35,6 +35,7 @@ const (
 	Watch   = "watch"   // a watch at an API server since its last event
 	Program = "program" // a credential provider
 	Slot    = "slot"    // the wait for a start slot
+	Plugin  = "plugin"  // a call to a device plugin, or the wait for one; Target is the container
 )
 
 // Call is one call that has begun and not ended.

@@ -12,6 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/device"
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/metrics"
 	"github.com/nodectl/nodectl/pkg/node"
@@ -33,6 +34,7 @@ type Agent struct {
 	groups    *cgroup.Cgroups
 	pressures pressures
 	observer  *node.Observer
+	devices   *device.Plugins
 	events    *event.Store
 	halts     *halter
 	board     *activity.Board
@@ -71,7 +73,8 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.halts.askLogind(ctx, logind.Preparing)
-	a.observer = newObserver(cfg, a.host, a.runtime, a.pressures.get, a.halts.shuttingDown)
+	a.devices = newDevices(cfg, a.metrics)
+	a.observer = newObserver(cfg, a.host, a.runtime, a.devices, a.pressures.get, a.halts.shuttingDown)
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)
 	return a, nil

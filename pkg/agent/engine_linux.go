@@ -26,6 +26,7 @@ type receivers struct {
 	sinks     []engine.Sink // may block
 	listeners []engine.Sink // do not block
 	events    engine.Events
+	devices   engine.Devices // nil: no plugin serves devices
 	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced    func()
 	once      engine.Workloads
@@ -41,6 +42,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		Volumes:            a.volumes(rules),
 		Cgroups:            a.podCgroups(),
 		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: a.host.node.MaxPods, Length: uint32(cfg.UserNamespaceIDs)}),
+		Devices:            to.devices,
 		Records:            a.state.records,
 		Sets:               a.state.sets,
 		Forbids:            rules.Forbids,

@@ -13,6 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/cpuset"
+	"github.com/nodectl/nodectl/pkg/device"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -101,7 +102,7 @@ func (a *Agent) limitReserved(event nodeEvent) error {
 }
 
 // newObserver returns the observer of this machine, which makes its node status.
-func newObserver(cfg Config, h host, rt *containerRuntime, under func() []v1.NodeConditionType, shuttingDown func() bool) *node.Observer {
+func newObserver(cfg Config, h host, rt *containerRuntime, devices *device.Plugins, under func() []v1.NodeConditionType, shuttingDown func() bool) *node.Observer {
 	return node.NewObserver(node.ObserverConfig{
 		Settings: node.Settings{
 			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
@@ -109,7 +110,7 @@ func newObserver(cfg Config, h host, rt *containerRuntime, under func() []v1.Nod
 			NoLocalStorage: !cfg.LocalStorageCapacityIsolation,
 			ExternalCloud:  cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
-		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, Under: under,
+		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, Under: under, Devices: devices.Capacity,
 		Runtime: rt.Runtime, ShuttingDown: shuttingDown, Log: cfg.Log,
 	})
 }

@@ -50,7 +50,9 @@ func (a *Agent) Run(ctx context.Context) error {
 	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())
-	e := a.engine(sources.Config, sources.Rules, a.receivers(m).keptBy(workloads))
+	to := a.receivers(m).keptBy(workloads)
+	to.devices = a.devices
+	e := a.engine(sources.Config, sources.Rules, to)
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
 	images := a.inventory(live, m)
@@ -74,6 +76,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.runtime.pulls(beside, collecting{cfg.Pulls, images})()
 	wg.Go(func() { images.Run(beside) })
 	wg.Go(func() { up.Run(beside) })
+	wg.Go(func() { a.serveDevices(beside) })
 	wg.Go(func() { a.events.Run(beside) })
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })

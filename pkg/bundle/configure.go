@@ -86,7 +86,7 @@ func (c containerdConfig) encode() ([]byte, error) {
 				"netns_mounts_under_state_dir": true,
 				"stats_collect_period":         "10s",
 				"enable_criu":                  false,
-				"cdi_spec_dirs":                []string{},
+				"cdi_spec_dirs":                []string{"/etc/cdi", "/var/run/cdi"},
 				"ignore_deprecation_warnings":  []string{"io.containerd.deprecation/cgroup-v1"},
 				"cni": tomlTable{
 					"bin_dirs":     []string{c.bin + "/cni"},

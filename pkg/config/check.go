@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -30,6 +31,7 @@ func (c Config) Check() error {
 		{"pod-logs-dir", absolute(c.PodLogsDir)},
 		{"cgroup-root", absolute(c.CgroupRoot)},
 		{"node-name", nodeName(c.NodeName)},
+		{"kubelet-dir", absolute(cmp.Or(c.KubeletDir, "/"))},
 		{"filename", filenames(c.Filename)},
 		{"manifest-url-header", headers(c.ManifestURLHeader)},
 		{"file-check-frequency", positive(c.FileCheckFrequency)},

@@ -36,6 +36,7 @@ type Config struct {
 	PodLogsDir      string `mapstructure:"pod-logs-dir"`
 	CgroupRoot      string `mapstructure:"cgroup-root"`
 	NodeName        string `mapstructure:"node-name"`
+	KubeletDir      string `mapstructure:"kubelet-dir"` // of the sockets of plugins; "" is Plugins' choice
 
 	Filename              []string      `mapstructure:"filename"` // files, directories, URLs, "-"; in layer order
 	Recursive             bool          `mapstructure:"recursive"`

@@ -24,6 +24,20 @@ func TestDefaultNeedsOnlyANodeName(t *testing.T) {
 	}
 }
 
+// Plugins find the kubelet's directory only where one agent of the machine can have it.
+func TestPlugins_RootDirectoryOfOnesOwn_HasPluginsOfItsOwn(t *testing.T) {
+	t.Parallel()
+	for want, c := range map[string]Config{
+		"/var/lib/kubelet": {RootDir: Default().RootDir},
+		"/srv/n1/kubelet":  {RootDir: "/srv/n1"},
+		"/srv/plugins":     {RootDir: "/srv/n1", KubeletDir: "/srv/plugins"},
+	} {
+		if got := c.Plugins(); got != want {
+			t.Errorf("%+v: %s, want %s", c.RootDir, got, want)
+		}
+	}
+}
+
 func TestCheckNamesTheWrongSetting(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -37,6 +51,7 @@ func TestCheckNamesTheWrongSetting(t *testing.T) {
 		{"pod-logs-dir", "absolute", func(c *Config) { c.PodLogsDir = "" }},
 		{"cgroup-root", "absolute", func(c *Config) { c.CgroupRoot = "x" }},
 		{"node-name", "node name", func(c *Config) { c.NodeName = "Node_1" }},
+		{"kubelet-dir", "absolute", func(c *Config) { c.KubeletDir = "kubelet" }},
 		{"filename", "only once", func(c *Config) { c.Filename = []string{"-", "a", "-"} }},
 		{"filename", `scheme "ftp://" is not supported`, func(c *Config) { c.Filename = []string{"ftp://me:hunter2@h/x"} }},
 		{"filename", "empty", func(c *Config) { c.Filename = []string{""} }},

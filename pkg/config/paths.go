@@ -34,6 +34,19 @@ func (c Config) Certificates() string {
 	return filepath.Join(c.RootDir, "pki")
 }
 
+// Plugins returns the directory of the sockets of plugins: KubeletDir, else the kubelet's for the
+// default root directory, and one below the root directory for another, so that agents with
+// different roots have different plugins.
+func (c Config) Plugins() string {
+	switch {
+	case c.KubeletDir != "":
+		return c.KubeletDir
+	case c.RootDir == Default().RootDir:
+		return "/var/lib/kubelet"
+	}
+	return filepath.Join(c.RootDir, "kubelet")
+}
+
 // ServerPort returns the TCP port of the server, 0 for none.
 func (c Config) ServerPort() int {
 	switch {

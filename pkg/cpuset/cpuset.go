@@ -123,11 +123,10 @@ type Block = pod.Block
 // Rejection is why a pod is not admitted. Reason and message are the kubelet's.
 type Rejection struct{ Reason, Message string }
 
-// The reasons.
+// The reasons, beside pod.ReasonUnexpectedAdmission.
 const (
-	reasonTopology   = "TopologyAffinityError"
-	reasonUnexpected = "UnexpectedAdmissionError"
-	reasonSMT        = "SMTAlignmentError"
+	reasonTopology = "TopologyAffinityError"
+	reasonSMT      = "SMTAlignmentError"
 )
 
 func (r *Rejection) Error() string { return r.Message }
@@ -137,5 +136,5 @@ func rejection(err error) *Rejection {
 	if r, ok := errors.AsType[*Rejection](err); ok {
 		return r
 	}
-	return &Rejection{reasonUnexpected, fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
+	return &Rejection{pod.ReasonUnexpectedAdmission, fmt.Sprintf("Allocate failed due to %v, which is unexpected", err)}
 }

@@ -110,9 +110,10 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		StartedAt:   timeOf(s.GetStartedAt()),
 		LogPath:     s.GetLogPath(),
 		Resources:   notes[pod.AnnotationResources],
-		Placement:   notes[pod.AnnotationPlacement],
+		Placement:   noted[pod.Placement](notes, pod.AnnotationPlacement),
 		CPUs:        s.GetResources().GetLinux().GetCpusetCpus(),
-		PreStop:     preStopOf(notes),
+		Devices:     noted[[]pod.DeviceAllocation](notes, pod.AnnotationDevices),
+		PreStop:     noted[*v1.LifecycleHandler](notes, pod.AnnotationPreStop),
 		StopSignal:  signalName(s.GetStopSignal()),
 	}
 	for _, m := range s.GetMounts() {

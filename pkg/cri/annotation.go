@@ -2,6 +2,7 @@ package cri
 
 import (
 	"encoding/json"
+	"maps"
 	"net/textproto"
 	"slices"
 	"strconv"
@@ -22,16 +23,23 @@ const (
 // containerAnnotations hold facts about the container that a later agent needs and CRI does
 // not report.
 func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]string {
-	notes := map[string]string{
+	notes := make(map[string]string)
+	for _, a := range q.Devices {
+		maps.Copy(notes, a.Annotations)
+	}
+	maps.Copy(notes, map[string]string{ // a plugin cannot change them
 		pod.AnnotationContainerHash:     q.Want.ContainerHash(c.Name),
 		pod.AnnotationRestartCount:      strconv.Itoa(int(q.Attempt)),
 		pod.AnnotationTerminationPath:   c.TerminationMessagePath,
 		pod.AnnotationTerminationPolicy: string(c.TerminationMessagePolicy),
 		pod.AnnotationCrashStreak:       strconv.Itoa(q.Streak),
 		pod.AnnotationResources:         q.Want.Resources(c.Name),
+	})
+	if p := q.Placement(); !p.IsZero() {
+		note(notes, pod.AnnotationPlacement, p)
 	}
-	if text := q.Placement().String(); text != "" {
-		notes[pod.AnnotationPlacement] = text
+	if len(q.Devices) > 0 {
+		note(notes, pod.AnnotationDevices, q.Devices)
 	}
 	if grace := q.Want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
@@ -48,10 +56,19 @@ func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]strin
 	return notes
 }
 
+// note writes a value as JSON.
 func note(notes map[string]string, name string, value any) {
-	if text, err := json.Marshal(value); err == nil { // API types always marshal
+	if text, err := json.Marshal(value); err == nil { // such types always marshal
 		notes[name] = string(text)
 	}
+}
+
+// noted returns a value that note has written, else the zero value.
+func noted[T any](notes map[string]string, name string) (value T) {
+	if text := notes[name]; text != "" && json.Unmarshal([]byte(text), &value) != nil {
+		return *new(T) // half of it may have been read
+	}
+	return value
 }
 
 // withoutHeaders returns h without the headers that carry credentials: every user who may
@@ -68,19 +85,6 @@ func withoutHeaders(h *v1.LifecycleHandler) *v1.LifecycleHandler {
 		}
 		return false
 	})
-	return h
-}
-
-// preStopOf returns the preStop hook from containerAnnotations, nil if there is none.
-func preStopOf(notes map[string]string) *v1.LifecycleHandler {
-	text := notes[pod.AnnotationPreStop]
-	if text == "" {
-		return nil
-	}
-	h := new(v1.LifecycleHandler)
-	if err := json.Unmarshal([]byte(text), h); err != nil {
-		return nil // not written by nodectl
-	}
 	return h
 }
 

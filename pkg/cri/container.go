@@ -189,11 +189,14 @@ func unconfigurable(err error) error {
 // containerConfig is the whole container as CRI takes it, made from img. Its image volumes
 // have the image names of the manifest, and CreateContainer then sets their IDs.
 func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *runtimeapi.Image) (*runtimeapi.ContainerConfig, error) {
-	vars := make(map[string]string, len(q.Env))
-	pairs := make([]*runtimeapi.KeyValue, len(q.Env))
-	for i, e := range q.Env {
+	devices, err := devicesOf(q)
+	if err != nil {
+		return nil, err
+	}
+	vars, pairs := devices.vars, devices.envs // the container's own variables win
+	for _, e := range q.Env {
 		vars[e.Name] = e.Value
-		pairs[i] = &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)}
+		pairs = append(pairs, &runtimeapi.KeyValue{Key: e.Name, Value: []byte(e.Value)})
 	}
 	mounts, err := r.node.mounts(q)
 	if err != nil {
@@ -218,7 +221,9 @@ func (r *Runtime) containerConfig(q pod.CreateRequest, c *v1.Container, img *run
 		Args:        args,
 		WorkingDir:  c.WorkingDir,
 		Envs:        pairs,
-		Mounts:      mounts,
+		Mounts:      append(devices.mounts, mounts...),
+		Devices:     devices.nodes,
+		CDIDevices:  devices.cdi,
 		Labels:      r.identity(q.Want),
 		Annotations: containerAnnotations(q, c),
 		Stdin:       c.Stdin,

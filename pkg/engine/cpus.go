@@ -28,7 +28,7 @@ func (p *placed) equal(o *placed) bool {
 	if p == nil || o == nil {
 		return p == o
 	}
-	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, func(a, b pod.Placement) bool { return a.String() == b.String() })
+	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, pod.Placement.Equal)
 }
 
 // taken is what a pod takes of the node's CPUs and memory.
@@ -237,7 +237,7 @@ func (l *loop) movable() map[pod.Key]bool {
 // ownCPUs returns the sets of CPUs that running containers of a pod have for themselves, sorted.
 func ownCPUs(have pod.Actual) (sets []string) {
 	for _, c := range podview.All(have) {
-		if cpus := pod.ParsePlacement(c.Placement).CPUs; cpus != "" && c.MayRun() {
+		if cpus := c.Placement.CPUs; cpus != "" && c.MayRun() {
 			sets = append(sets, cpus)
 		}
 	}
@@ -257,12 +257,12 @@ func (s *orphan) notePlaced(have pod.Actual) {
 	}
 	b := have.Sandbox
 	for name, c := range have.Containers {
-		p := pod.ParsePlacement(c.Placement)
+		p := c.Placement
 		p.Shared = ""
 		_, recorded := all[name]
 		newer := b != nil && b.Instance > s.instance // than the record
 		lives := b != nil && b.Instance == s.instance && c.SandboxID == b.ID && c.State != pod.StateExited
-		if p.String() != "" && (newer || lives || !recorded) {
+		if !p.IsZero() && (newer || lives || !recorded) {
 			all[name] = p
 		}
 	}

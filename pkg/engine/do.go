@@ -159,7 +159,7 @@ func (w *worker) doTogether(ctx context.Context, v plan.View, steps []plan.Step)
 	if steps[0].Action == plan.StopContainer {
 		return w.stopContainers(ctx, v, steps)
 	}
-	return steps[0], w.tearDown(ctx, steps[0])
+	return steps[0], w.tearDown(ctx, v.Have, steps[0])
 }
 
 // start does a step for which makes is true. It waits for a start slot first, except for a
@@ -258,10 +258,11 @@ func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) err
 }
 
 // tearDown does a step that removes something, or stops the sandbox.
-func (w *worker) tearDown(ctx context.Context, s plan.Step) error {
+func (w *worker) tearDown(ctx context.Context, have pod.Actual, s plan.Step) error {
 	rt := w.env.runtime
 	switch s.Action {
 	case plan.RemoveContainer:
+		w.noteDevices(have, s)
 		w.setStreak(s)
 		return rt.RemoveContainer(ctx, s.ID, s.KeepLog)
 	case plan.StopSandbox:

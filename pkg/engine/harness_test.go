@@ -441,7 +441,7 @@ func (d *disk) Save(r pod.Record) error {
 	if err := d.ofAnother(r.Key, r.UID); err != nil {
 		return err
 	}
-	r.Attempts, r.ContainerNotes = maps.Clone(r.Attempts), maps.Clone(r.ContainerNotes)
+	r.Attempts, r.ContainerNotes, r.Devices = maps.Clone(r.Attempts), maps.Clone(r.ContainerNotes), maps.Clone(r.Devices)
 	d.records[r.Key] = r
 	return nil
 }

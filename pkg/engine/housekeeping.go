@@ -142,6 +142,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	if c.asked == nil && l.start.dispatching() && l.cfg.CPUs != nil {
 		l.view.freed = true // admission counts what the pods that it found have
 	}
+	l.adoptDevices(c)
 	if !l.start.adopted() {
 		l.start.adopt(c)
 		l.reviewPlaced()

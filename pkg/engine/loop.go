@@ -81,6 +81,7 @@ type inputs struct {
 	operations chan *operation
 	halts      chan haltRequest
 	pressures  chan []v1.NodeConditionType
+	devices    <-chan struct{} // Devices.Changed; nil: there are none
 }
 
 // ids are the last numbers assigned; they only rise.
@@ -88,6 +89,7 @@ type ids struct {
 	entry     uint64
 	update    uint64
 	operation uint64
+	devices   uint64 // changes of devices
 }
 
 // jobs are the periodic jobs, each in a goroutine of its own.
@@ -193,6 +195,9 @@ func (e *Engine) newLoop(serves bool) *loop {
 		view:  nodeView{halting: halting{of: e.cfg.Halted}, pressure: pressures{evicted: make(map[pod.Key]bool)}},
 	}
 	l.view.cpus.writer = newStateWriter(e.cfg)
+	if e.cfg.Devices != nil {
+		l.in.devices = e.cfg.Devices.Changed()
+	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
 	l.prober = prober.New(notedProbes{e.cfg.Prober}, e.log, func(t prober.Target, reason, message string) {
@@ -243,6 +248,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 		case r := <-l.in.halts:
 			l.handleHalt(ctx, r)
 		case <-l.view.halting.again:
+		case <-l.in.devices:
+			l.handleDevices(ctx)
 		case now := <-l.in.pressures:
 			l.handlePressure(ctx, now)
 		case <-layersLate.C:

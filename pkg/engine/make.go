@@ -128,9 +128,13 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 }
 
 func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
+	devices, err := w.allocateDevices(ctx, v, s.Container)
+	if err != nil {
+		return err
+	}
 	var request pod.CreateRequest
 	// A network file system can hang: the start slot must not wait for it.
-	err := w.call(ctx, w.env.starts.SlotTimeout(), nil, func() (err error) {
+	err = w.call(ctx, w.env.starts.SlotTimeout(), nil, func() (err error) {
 		defer activity.Begin(ctx, activity.Call{Kind: activity.Volume, Name: "prepare mounts", Target: s.Container})()
 		request, err = w.request(ctx, v, s)
 		return err
@@ -142,6 +146,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 		return &pod.StartError{Reason: reasonConfig, Err: err}
 	}
+	request.Devices = devices
 	if err := w.takeSlot(ctx); err != nil { // the slot may have gone to another pod meanwhile
 		return err
 	}
@@ -163,6 +168,10 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 	w.event(v.Want, s.Container, pod.EventNormal, eventCreated, "Container created")
 	if _, ok := w.rec.Streaks[s.Container]; ok { // the container carries the crash streak now
 		delete(w.rec.Streaks, s.Container)
+		w.rec.dirty = true
+	}
+	if _, ok := w.rec.Devices[s.Container]; ok { // it carries its devices, too
+		delete(w.rec.Devices, s.Container)
 		w.rec.dirty = true
 	}
 	return nil

@@ -4,7 +4,10 @@ import (
 	"context"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // nodeView is what the sync loop keeps about the node.
@@ -16,12 +19,18 @@ type nodeView struct {
 	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
 	halting halting
 	cpus    cpuView
+	// devicesKnown says that a census has found all containers with devices.
+	devicesKnown bool
 }
 
 // node returns the node as admission sees it. If there is an API server, labels and taints are
 // those of the Node object there (C-1.31.3); others may have changed them since registration.
 func (l *loop) node() plan.Node {
 	n := l.cfg.Node
+	n.Devices = map[v1.ResourceName]pod.DeviceSupply{}
+	if l.cfg.Devices != nil {
+		n.Devices = l.cfg.Devices.Supply()
+	}
 	n.Pressure = l.view.pressure.now
 	if of := l.view.halting.of; of != nil {
 		n.Halted = of.Halted

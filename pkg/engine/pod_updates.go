@@ -84,6 +84,7 @@ func (l *loop) send(ctx context.Context, e *entry) {
 		operations: e.operations,
 		noNetwork:  l.runtime.NetworkMessage,
 		halt:       l.haltOf(e),
+		devices:    l.ids.devices,
 	}
 }
 
@@ -110,6 +111,8 @@ type podUpdate struct {
 	// noNetwork says why the network is not ready.
 	noNetwork string
 	halt      podHalt
+	// devices counts the changes of devices of plugins.
+	devices uint64
 }
 
 // refusal is why admission refuses a pod, an edit of an admitted pod, or a resize. Zero means

@@ -20,6 +20,7 @@ type workerEnv struct {
 	volumes Volumes
 	cgroups Cgroups // nil: pods have no cgroups of their own
 	users   Users   // nil: no pod has users of its own
+	devices Devices // nil: no plugin serves devices
 	records Records
 	hooks   hookRunner
 	board   *activity.Board // nil: activities are not noted
@@ -55,6 +56,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		volumes: cfg.Volumes,
 		cgroups: cfg.Cgroups,
 		users:   cfg.Users,
+		devices: cfg.Devices,
 		records: cfg.Records,
 		hooks:   cfg.Prober,
 		board:   cfg.Activity,

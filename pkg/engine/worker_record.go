@@ -60,6 +60,7 @@ func (w *worker) forgetRest(ctx context.Context) {
 	}
 	own, err := w.isOwner(w.uid)
 	if own {
+		w.releaseDevices(w.uid)
 		err = w.call(ctx, 0, nil, func() error { return w.env.volumes.Forget(ctx, w.key, w.uid) })
 	}
 	if err != nil {
@@ -201,8 +202,9 @@ func (w *worker) beginInstance(ctx context.Context, want *pod.Spec, instance int
 	return nil
 }
 
-// release removes the pod's cgroup and releases its users.
+// release removes the pod's cgroup and releases its devices and users.
 func (w *worker) release(uid string) error {
+	w.releaseDevices(uid)
 	if w.env.cgroups != nil {
 		if err := w.env.cgroups.Take(uid); err != nil {
 			return err

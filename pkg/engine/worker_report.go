@@ -92,6 +92,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 			r.limits = storageLimitsOf(v.Want.Pod)
 		}
 	}
+	w.keepDevices(v, r.ended && !r.runs)
 	r.holds = w.holds(v.Have)
 	r.runsOn, r.containersRun = ownCPUs(v.Have), podview.MayRun(v.Have)
 	spec := w.update.requested
@@ -195,6 +196,7 @@ func (w *worker) statusOf(spec *pod.Spec, v plan.View, p plan.Plan) *v1.Pod {
 		RuntimeName: w.env.runtimeName,
 		Terminating: v.Want == nil || deleting(v.Want),
 	}
+	notes.Unhealthy = w.unhealthyDevices(v.Have)
 	if v.Want != nil {
 		notes.Allocated, notes.ResizeError = v.Want.Pod.Spec.Resources, w.lowered.err
 	}

@@ -94,6 +94,11 @@ func (w *worker) read(u podUpdate) (changed bool) {
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
 		})
 	}
+	if u.devices != w.update.devices {
+		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool {
+			return t.Reason == pod.ReasonWaitsForDevices || t.Reason == pod.ReasonUnexpectedAdmission
+		})
+	}
 	changed = !onlyOtherData(u.want, w.update.want) || u.halt != w.update.halt
 	w.update = u
 	acked := w.acked

@@ -5,6 +5,8 @@ import (
 	"iter"
 	"time"
 
+	v1 "k8s.io/api/core/v1"
+
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/prober"
@@ -102,6 +104,24 @@ type Cgroups interface {
 	// Sweep removes the cgroups of all pods whose UIDs are not in keep, and returns the UIDs
 	// it removed.
 	Sweep(keep map[string]bool) ([]string, error)
+}
+
+// Devices gives containers the devices of plugins.
+type Devices interface {
+	// Changed is readable after a change of the results of Supply and Healthy.
+	Changed() <-chan struct{}
+	// Supply returns the supply of each extended resource that a plugin serves or served.
+	Supply() map[v1.ResourceName]pod.DeviceSupply
+	// Adopt adds pods that have devices already. whole says that none is missing.
+	Adopt(holders []pod.DeviceHolder, whole bool)
+	// Allocate returns the devices of a container that is about to be created: those that it
+	// had, else new ones. It may take as long as a plugin needs.
+	Allocate(ctx context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error)
+	// Healthy reports whether a device is healthy.
+	Healthy(resource, id string) bool
+	// Keep frees the devices of all containers of a pod but these; with none, all devices of the
+	// pod.
+	Keep(uid string, containers map[string]bool)
 }
 
 // Users allocates blocks of user IDs to pods with hostUsers: false (C-1.42).

@@ -322,6 +322,8 @@ func TestAppendixG_Runtime(t *testing.T) {
 	m.Worked("sync", time.Second)
 	m.StatusSynced(time.Second)
 	m.WorkerStarted(time.Second)
+	m.PluginRegistered("x.com/gpu")
+	m.DevicesAllocated("x.com/gpu", time.Second)
 	want(t, series(t, m.Handler()), map[string]float64{
 		"kubelet_runtime_operations_total{operation_type=list_containers}":           1,
 		"kubelet_runtime_operations_total{operation_type=run_podsandbox}":            2,
@@ -338,6 +340,8 @@ func TestAppendixG_Runtime(t *testing.T) {
 		"kubelet_pod_worker_duration_seconds{operation_type=sync}":                   1,
 		"kubelet_pod_status_sync_duration_seconds{}":                                 1,
 		"kubelet_pod_worker_start_duration_seconds{}":                                1,
+		"kubelet_device_plugin_registration_total{resource_name=x.com/gpu}":          1,
+		"kubelet_device_plugin_alloc_duration_seconds{resource_name=x.com/gpu}":      1,
 	})
 }
 
@@ -605,6 +609,8 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	m.Pulled(time.Second, 1)
 	m.Worked("sync", time.Second)
 	m.Cgroup("create", time.Second)
+	m.PluginRegistered("x.com/gpu")
+	m.DevicesAllocated("x.com/gpu", time.Second)
 	m.Request("GET", "pods", false)()
 	all := map[string]bool{}
 	for _, h := range []http.Handler{m.Handler(), m.Probes()} {

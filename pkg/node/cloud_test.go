@@ -92,3 +92,19 @@ func TestObject_ExtendedResourceThatNothingServes_IsDropped(t *testing.T) {
 		}
 	}
 }
+
+// The node shows the devices of plugins as capacity, and the healthy ones as allocatable.
+func TestObject_DevicesOfPlugins_AreCapacity(t *testing.T) {
+	t.Parallel()
+	in := someInputs()
+	in.Devices, in.HealthyDevices = list("example.com/gpu", "4"), list("example.com/gpu", "3")
+	before := Object(someFacts(), in, nil, monday)
+	before.Status.Capacity["example.com/nic"] = in.Devices["example.com/gpu"] // of a plugin that is gone
+	n := Object(someFacts(), in, before, monday)
+	for want, l := range map[int64]v1.ResourceList{4: n.Status.Capacity, 3: n.Status.Allocatable} {
+		gpu := l["example.com/gpu"]
+		if _, has := l["example.com/nic"]; has || gpu.Value() != want {
+			t.Errorf("%d devices are %s, nic: %t", want, gpu.String(), has)
+		}
+	}
+}

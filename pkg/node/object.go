@@ -43,6 +43,8 @@ type Inputs struct {
 	Images    []pod.Image            // nil is not known
 	Problems  []error                // why it is not ready, in the kubelet's order (C-1.25.6)
 	Under     []v1.NodeConditionType // the pressures that it is under
+	// Devices and HealthyDevices are the extended resources that device plugins serve or served.
+	Devices, HealthyDevices v1.ResourceList
 }
 
 const (
@@ -83,6 +85,8 @@ func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 	s := &n.Status
 	setAddresses(in, n)
 	s.Capacity, s.Allocatable = resources(f, in.Settings, s.Capacity)
+	maps.Copy(s.Capacity, in.Devices)
+	maps.Copy(s.Allocatable, in.HealthyDevices)
 	s.NodeInfo = v1.NodeSystemInfo{
 		MachineID: f.MachineID, SystemUUID: f.SystemUUID, BootID: f.BootID,
 		KernelVersion: f.Kernel, OSImage: f.OSImage,
@@ -160,13 +164,12 @@ func addresses(in Inputs) []v1.NodeAddress {
 }
 
 // resources returns the capacity and what of it is allocatable. Resources of other
-// writers stay. It drops sizes of huge pages that the kernel no longer has, and
-// extended resources: no device plugin serves them here, and a pod that asks for one
-// does not start.
+// writers stay. It drops sizes of huge pages that the kernel no longer has, and extended resources:
+// Inputs has those of device plugins, and a pod that requests another one waits.
 func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = f.Capacity.DeepCopy()
 	for name, q := range before {
-		if _, ours := capacity[name]; !ours && !extended(name) && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
+		if _, ours := capacity[name]; !ours && !pod.ExtendedResource(name) && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix) {
 			capacity[name] = q
 		}
 	}
@@ -181,11 +184,6 @@ func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocata
 	allocatable = capacity.DeepCopy()
 	maps.Copy(allocatable, in.Allocatable.DeepCopy())
 	return capacity, allocatable
-}
-
-// extended reports whether a resource has a domain of its own: not Kubernetes'.
-func extended(name v1.ResourceName) bool {
-	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix)
 }
 
 // runtimeName is containerRuntimeVersion. A runtime that does not answer keeps what

@@ -31,7 +31,10 @@ type ObserverConfig struct {
 	Facts    Facts
 	// Under returns the pressures that the node is under, in the order of their names; nil is
 	// none. It must not block.
-	Under   func() []v1.NodeConditionType
+	Under func() []v1.NodeConditionType
+	// Devices returns the extended resources of device plugins, and the healthy devices of them;
+	// nil is none. It must not block.
+	Devices func(now time.Time) (capacity, allocatable v1.ResourceList)
 	Runtime Runtime
 	// Health returns what else keeps pods from running ("PLEG is not healthy: …"); may
 	// be nil. It must not block.
@@ -180,11 +183,16 @@ func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 	if o.cfg.Under != nil {
 		under = o.cfg.Under()
 	}
+	var devices, healthy v1.ResourceList
+	if o.cfg.Devices != nil {
+		devices, healthy = o.cfg.Devices(now)
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return Inputs{
 		Settings: o.cfg.Settings, Addresses: ips, Runtime: o.runtime, Images: o.images,
 		Problems: o.problemsLocked(now, problems), Under: under,
+		Devices: devices, HealthyDevices: healthy,
 	}
 }
 

@@ -39,6 +39,9 @@ type Node struct {
 	Terminating map[pod.Key]bool
 	// MaxPods is how many pods the node may have; 0 is no limit.
 	MaxPods int
+	// Devices is the supply of each extended resource of plugins. A pod waits for a resource
+	// that it does not list. nil: extended resources are not limited.
+	Devices map[v1.ResourceName]pod.DeviceSupply
 	// NoAppArmor says that the kernel does not enforce AppArmor profiles.
 	NoAppArmor bool
 	// Halted is why the node starts no pods: it shuts down, or is drained. Zero: it starts them.
@@ -104,7 +107,7 @@ func Admit(want, admitted []*pod.Spec, node Node) (ok []*pod.Spec, refused []Ref
 			continue
 		}
 		reason, detail := later.judge(spec)
-		final := reason != "" && spec.Origin.FromAPI()
+		final := reason != "" && reason != pod.ReasonWaitsForDevices && spec.Origin.FromAPI()
 		if !final && later != now {
 			if r, d := now.judge(spec); r != "" {
 				reason, detail = r, d
@@ -309,7 +312,7 @@ func (a *admission) discount(spec *pod.Spec) {
 // judge two pods of one name or UID.
 func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	for _, rule := range []func(*pod.Spec) (reason, detail string){
-		a.duplicate, a.pressure, a.sysctls, a.placeable, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
+		a.duplicate, a.pressure, a.sysctls, a.devices, a.placeable, a.system, a.fit, a.affinity, a.nodeName, a.portTaken, a.taints, a.appArmor,
 	} {
 		if reason, detail = rule(spec); reason != "" {
 			return reason, detail

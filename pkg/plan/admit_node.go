@@ -116,11 +116,40 @@ func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	}
 	requests := a.requests(spec.Pod)
 	for _, name := range slices.SortedFunc(maps.Keys(requests), fitOrder) {
+		if pod.ExtendedResource(name) {
+			continue // see devices
+		}
 		asked, used, capacity := requests[name], a.used[name], a.node.Allocatable[name]
 		sum := used.DeepCopy()
 		sum.Add(asked)
 		if asked.Sign() > 0 && sum.Cmp(capacity) > 0 {
 			return "OutOf" + string(name), insufficient(name, units(name, asked), units(name, used), units(name, capacity))
+		}
+	}
+	return "", ""
+}
+
+// devices compares the extended resources that the pod requests with the supply of device plugins.
+// A pod waits while a plugin is away or has no healthy device: another pod in its place would
+// wait, too. Else, the reason and the message are those of the kubelet.
+func (a *admission) devices(spec *pod.Spec) (reason, detail string) {
+	if a.node.Devices == nil || !pod.RequestsDevices(spec.Pod) {
+		return "", ""
+	}
+	requests := Requests(spec.Pod)
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		asked, used, offered := requests[name], a.used[name], a.node.Devices[name]
+		if !pod.ExtendedResource(name) || asked.Sign() <= 0 {
+			continue
+		}
+		free := max(int64(offered.Usable)-used.Value(), 0)
+		switch {
+		case !offered.Registered:
+			return pod.ReasonWaitsForDevices, fmt.Sprintf("waiting for a device plugin: cannot allocate unregistered device %s", name)
+		case offered.Healthy == 0:
+			return pod.ReasonWaitsForDevices, fmt.Sprintf("waiting for a device plugin: no healthy devices present; cannot allocate unhealthy devices %s", name)
+		case asked.Value() > free:
+			return pod.ReasonUnexpectedAdmission, fmt.Sprintf("Allocate failed due to requested number of devices unavailable for %s. Requested: %d, Available: %d, which is unexpected", name, asked.Value(), free)
 		}
 	}
 	return "", ""
@@ -159,11 +188,18 @@ func Requests(p *v1.Pod) v1.ResourceList {
 
 // requests returns a pod's requests for the resources that this node limits.
 func (a *admission) requests(p *v1.Pod) v1.ResourceList {
-	if len(a.node.Allocatable) == 0 {
+	devices := a.node.Devices != nil && pod.RequestsDevices(p)
+	if len(a.node.Allocatable) == 0 && !devices {
 		return nil
 	}
 	list := Requests(p)
 	maps.DeleteFunc(list, func(name v1.ResourceName, _ quantity.Quantity) bool {
+		if pod.ExtendedResource(name) {
+			return !devices
+		}
+		if len(a.node.Allocatable) == 0 {
+			return true
+		}
 		_, listed := a.node.Allocatable[name]
 		return !listed && !strings.HasPrefix(string(name), v1.ResourceHugePagesPrefix)
 	})

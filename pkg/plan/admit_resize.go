@@ -4,6 +4,9 @@ import (
 	"maps"
 	"slices"
 
+	v1 "k8s.io/api/core/v1"
+	quantity "k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -27,7 +30,7 @@ func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	e.a.exclude(current)
 	reason, detail := e.a.judge(updated)
 	e.a.include()
-	return refusal(updated, reason, detail, reason != "" && updated.Origin.FromAPI()), reason != ""
+	return refusal(updated, reason, detail, reason != "" && reason != pod.ReasonWaitsForDevices && updated.Origin.FromAPI()), reason != ""
 }
 
 // Place judges an edit that needs no new instance: the containers that it adds get CPUs and memory
@@ -71,7 +74,7 @@ func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 	defer a.include()
 	asked, has := a.requests(updated.Pod), a.requests(current.Pod)
 	for _, name := range slices.SortedFunc(maps.Keys(asked), fitOrder) {
-		n, had, used, capacity := asked[name], has[name], a.used[name], a.node.Allocatable[name]
+		n, had, used, capacity := asked[name], has[name], a.used[name], a.capacity(name)
 		sum := used.DeepCopy()
 		sum.Add(n)
 		switch {
@@ -83,6 +86,14 @@ func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 		}
 	}
 	return "", ""
+}
+
+// capacity returns the total of a resource that pods may request.
+func (a *admission) capacity(name v1.ResourceName) quantity.Quantity {
+	if pod.ExtendedResource(name) {
+		return *quantity.NewQuantity(int64(a.node.Devices[name].Usable), quantity.DecimalSI)
+	}
+	return a.node.Allocatable[name]
 }
 
 // exclude leaves an admitted pod out until include: its key, requests, UID and ports do not

@@ -10,7 +10,7 @@ import (
 func Moves(have pod.Actual, shared string) (list []pod.Container) {
 	for _, c := range podview.All(have) {
 		starts := c.State == pod.StateRunning || c.State == pod.StateCreated
-		if starts && c.CPUs != shared && pod.ParsePlacement(c.Placement).CPUs == "" {
+		if starts && c.CPUs != shared && c.Placement.CPUs == "" {
 			list = append(list, c)
 		}
 	}

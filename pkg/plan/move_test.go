@@ -12,7 +12,7 @@ import (
 func TestMoves_Containers_AreThoseOnOtherSharedCPUs(t *testing.T) {
 	t.Parallel()
 	c := func(id string, state pod.ContainerState, cpus string, p pod.Placement) pod.Container {
-		return pod.Container{ID: id, Name: id, State: state, CPUs: cpus, Placement: p.String()}
+		return pod.Container{ID: id, Name: id, State: state, CPUs: cpus, Placement: p}
 	}
 	have := pod.Actual{
 		Containers: map[string]pod.Container{

@@ -31,6 +31,7 @@ const (
 	AnnotationCrashStreak = "nodectl.dev/crash-streak" // crashes in a row before this container, decimal
 	AnnotationResources   = "nodectl.dev/resources"    // Spec.Resources the container was made with
 	AnnotationPlacement   = "nodectl.dev/placement"    // JSON of the Placement the container was made with
+	AnnotationDevices     = "nodectl.dev/devices"      // JSON of the []DeviceAllocation the container was made with
 
 	AnnotationTerminationPolicy = "io.kubernetes.container.terminationMessagePolicy"
 	AnnotationPreStop           = "io.kubernetes.container.preStopHandler" // JSON of a v1.LifecycleHandler
@@ -115,8 +116,10 @@ type Container struct {
 	LogPath         string // on the node, absolute; "" when it has none
 	// Resources is AnnotationResources: those it was created with.
 	Resources string
-	// Placement is AnnotationPlacement, see ParsePlacement.
-	Placement string
+	// Placement is AnnotationPlacement, and Devices is AnnotationDevices: those that it was
+	// created with.
+	Placement Placement
+	Devices   []DeviceAllocation
 	// CPUs are those on which it may run now, as "0-3,8"; "" for all, or if the runtime does not
 	// report them.
 	CPUs string
@@ -216,6 +219,8 @@ type CreateRequest struct {
 	// except that of the termination message.
 	Env    []v1.EnvVar
 	Mounts []Mount
+	// Devices are those of plugins.
+	Devices []DeviceAllocation
 }
 
 // RuntimeReady is the readiness that the runtime reports.

@@ -1,7 +1,6 @@
 package pod
 
 import (
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,21 +22,15 @@ type Block struct {
 	Size         uint64          `json:"size"`
 }
 
-// ParsePlacement reads AnnotationPlacement; a text that nodectl did not write is the zero value.
-func ParsePlacement(text string) (p Placement) {
-	if text == "" || json.Unmarshal([]byte(text), &p) != nil {
-		return Placement{}
-	}
-	return p
-}
+// IsZero reports whether the container shares all CPUs and all memory of the node.
+func (p Placement) IsZero() bool { return p.CPUs == "" && p.Shared == "" && len(p.Memory) == 0 }
 
-// String returns the text for AnnotationPlacement, "" for the zero value.
-func (p Placement) String() string {
-	if p.CPUs == "" && p.Shared == "" && len(p.Memory) == 0 {
-		return ""
+// Equal reports whether two containers have the same CPUs and memory.
+func (p Placement) Equal(o Placement) bool {
+	same := func(a, b Block) bool {
+		return a.Type == b.Type && a.Size == b.Size && slices.Equal(a.NUMAAffinity, b.NUMAAffinity)
 	}
-	text, _ := json.Marshal(p) // such a type always marshals
-	return string(text)
+	return p.CPUs == o.CPUs && p.Shared == o.Shared && slices.EqualFunc(p.Memory, o.Memory, same)
 }
 
 // Mems returns the NUMA nodes of the memory as the kernel takes them, "" for any.

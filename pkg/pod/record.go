@@ -48,6 +48,9 @@ type Record struct {
 	// Streaks holds the crashes in a row, by name, of containers that were removed when
 	// all containers were restarted (C-1.21.3).
 	Streaks map[string]int
+	// Devices holds the devices, by name, of containers that were removed, until they have a
+	// successor.
+	Devices map[string][]DeviceAllocation
 	// RestartingAll says that a restart of all containers has begun (C-1.21.3).
 	RestartingAll bool
 	// ContainerNotes holds the container notes, by container ID.
@@ -105,7 +108,7 @@ func (r *Record) CatchUp(have Actual) bool {
 	before := *r
 	r.endInstance()
 	if before.Instance == 0 { // it was never written down: what is noted meanwhile is of this one
-		r.Want, r.StartTime, r.Streaks, r.RestartingAll = before.Want, before.StartTime, before.Streaks, before.RestartingAll
+		r.Want, r.StartTime, r.Streaks, r.Devices, r.RestartingAll = before.Want, before.StartTime, before.Streaks, before.Devices, before.RestartingAll
 	}
 	r.Instance = b.Instance
 	return true
@@ -116,7 +119,7 @@ func (r *Record) CatchUp(have Actual) bool {
 func (r *Record) endInstance() {
 	r.Want, r.StartTime = nil, time.Time{}
 	r.StopSince, r.StopGrace, r.StopAsked, r.StopReason = time.Time{}, nil, false, ""
-	r.Streaks, r.RestartingAll = nil, false
+	r.Streaks, r.Devices, r.RestartingAll = nil, nil, false
 	r.Terminal, r.TerminalReason, r.TerminalMessage = "", "", ""
 }
 

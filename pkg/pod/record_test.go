@@ -17,7 +17,7 @@ func full(want *Spec) Record {
 		Key: want.Key, UID: want.UID(), Want: want, Instance: 2, Attempts: map[string]uint32{"a": 4},
 		StartTime: time.Unix(1, 0), StopSince: time.Unix(2, 0), StopGrace: &grace, StopAsked: true, StopReason: "drained",
 		Terminal: v1.PodFailed, TerminalReason: "DeadlineExceeded", TerminalMessage: "too long",
-		Streaks: map[string]int{"a": 3}, RestartingAll: true, ContainerNotes: map[string]ContainerNotes{"id": {PreStop: true}},
+		Streaks: map[string]int{"a": 3}, Devices: map[string][]DeviceAllocation{"a": nil}, RestartingAll: true, ContainerNotes: map[string]ContainerNotes{"id": {PreStop: true}},
 		Eviction: &Eviction{Instance: 2, Count: 1},
 	}
 }
@@ -115,7 +115,7 @@ func TestRecordCatchUp_RuntimeShowsANewerInstance_ForgetsTheOneBefore(t *testing
 	for name, have := range map[string]Actual{
 		"nothing": {}, "the same": show("uid-1", 2), "an older one": show("uid-1", 1), "another pod": show("uid-2", 3),
 	} {
-		if r.CatchUp(have) || len(holdsOnTo(r)) != 9 {
+		if r.CatchUp(have) || len(holdsOnTo(r)) != 10 {
 			t.Errorf("%s: CatchUp reports a newer instance", name)
 		}
 	}

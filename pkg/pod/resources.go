@@ -146,9 +146,10 @@ func resourceFields(text string) map[v1.ResourceName]string {
 }
 
 // ResizeRestarts reports whether a container's resize policy asks for a restart
-// when the named resources change (C-1.34.4).
+// when the named resources change (C-1.34.4), or devices change: a running container keeps its
+// own.
 func ResizeRestarts(c *v1.Container, changed []v1.ResourceName) bool {
-	return slices.ContainsFunc(c.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
+	return slices.ContainsFunc(changed, ExtendedResource) || slices.ContainsFunc(c.ResizePolicy, func(p v1.ContainerResizePolicy) bool {
 		return p.RestartPolicy == v1.RestartContainer && slices.Contains(changed, p.ResourceName)
 	})
 }

@@ -71,7 +71,8 @@ type Field struct {
 	// string.
 	Check func(value any) string
 	// Keys names the keys of a map of resources that take effect, one for each family
-	// (hugepages-2Mi stands for all sizes). Each has a proof in test/support.
+	// (hugepages-2Mi stands for all sizes, example/gpu for all extended resources). Each has a
+	// proof in test/support.
 	Keys []string
 	// Default is the value that equals an absent field; writing it is no change. nil
 	// when there is none.

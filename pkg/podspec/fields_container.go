@@ -53,12 +53,12 @@ func containerRows(at string, restart RestartScope) []Field {
 		{Path: "env[].valueFrom.fileKeyRef.optional", Restart: restart, Default: false, Note: "allows a missing key, but not a missing file"},
 		honour("resources", resize),
 		{
-			Path: "resources.limits", Restart: resize, Note: "cpu, memory, ephemeral-storage (a pod that exceeds it is evicted within a minute, C-1.35.9) and huge pages",
-			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi"},
+			Path: "resources.limits", Restart: resize, Note: "cpu, memory, ephemeral-storage (a pod that exceeds it is evicted within a minute, C-1.35.9), huge pages, and extended resources of device plugins",
+			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example/gpu"},
 		},
 		{
-			Path: "resources.requests", Restart: resize, Note: "cpu, memory, ephemeral-storage and huge pages",
-			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi"},
+			Path: "resources.requests", Restart: resize, Note: "cpu, memory, ephemeral-storage, huge pages, and extended resources of device plugins",
+			Check: containerResource, Keys: []string{"cpu", "memory", "ephemeral-storage", "hugepages-2Mi", "example/gpu"},
 		},
 		reject("resources.claims", ""),
 		{Path: "resizePolicy", Note: "a change of a resource with RestartContainer restarts the container (C-1.34.4)"},

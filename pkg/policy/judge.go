@@ -11,6 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/pod-security-admission/api"
 	podsecurity "k8s.io/pod-security-admission/policy"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -38,6 +39,7 @@ func (r *rule) judge(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem 
 	problems = append(problems, r.judgeIdentity(s)...)
 	problems = append(problems, r.judgeVolumes(&p.Spec)...)
 	problems = append(problems, r.judgeSecurity(security, p)...)
+	problems = append(problems, r.judgeDevices(s)...)
 	problems = append(problems, r.judgeHostPaths(&p.Spec)...)
 	return append(problems, r.judgeImages(&p.Spec)...)
 }
@@ -130,6 +132,15 @@ func (r *rule) judgeSecurity(security podsecurity.Evaluator, p *v1.Pod) []pod.Pr
 		problems = append(problems, r.refusal(checkPath(id), cmp.Or(short(reason), podsecurity.UnknownForbiddenReason), why, ""))
 	}
 	return problems
+}
+
+// judgeDevices refuses CDI devices that the pod names itself, unless its level allows all: a
+// device may mount host paths and run hooks. Those that a device plugin adds are not judged.
+func (r *rule) judgeDevices(s *pod.Spec) []pod.Problem {
+	if r.level.Level == api.LevelPrivileged || anyOf(r.exempt, s.Namespace) || s.Origin.FromAPI() || !pod.NamesCDIDevices(s.Pod.Annotations) {
+		return nil
+	}
+	return []pod.Problem{r.refusal("metadata.annotations", "CDI devices", fmt.Sprintf("pod security level %s", r.level.Level), "use the resource of a device plugin")}
 }
 
 // judgeVolumes refuses volumes that are not one thing: Kubernetes' checks, the rule's own

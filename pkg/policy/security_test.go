@@ -150,3 +150,24 @@ func TestPolicy_VolumeWithTwoSources_IsRefused(t *testing.T) {
 		}
 	}
 }
+
+// A manifest names CDI devices only where its source may do everything: a device may mount host
+// paths. In a pod of an API server the annotation has no effect, and is let through.
+func TestJudge_CDIDevicesOfAManifest_NeedTheLevelPrivileged(t *testing.T) {
+	t.Parallel()
+	for _, it := range []struct {
+		level, kind string
+		allowed     bool
+	}{{"privileged", "file", true}, {"baseline", "file", false}, {"baseline", "api", true}} {
+		s := podOf(t, `{metadata: {annotations: {cdi.k8s.io/gpu: x.com/gpu=0}}, spec: {containers: [{name: c, image: a}]}}`)
+		s.Origin.Source = it.kind
+		f := judgedBy(t, edge(t, "podSecurity: {level: "+it.level+"}"), it.kind, "/m", source.File{File: "default/web", Pods: []*pod.Spec{s}})
+		if (len(f.Pods) == 1) != it.allowed || !it.allowed && !strings.Contains(f.Problems[0].Msg, "does not allow CDI devices") {
+			t.Errorf("%+v: pods %v, problems %v", it, f.Pods, f.Problems)
+		}
+		names, err := pod.CDIDevices(s)
+		if err != nil || len(names) != map[string]int{"file": 1, "api": 0}[it.kind] {
+			t.Errorf("%+v: devices %v, %v", it, names, err)
+		}
+	}
+}

@@ -41,8 +41,11 @@ type stored struct {
 	TerminalMessage string                 `json:"terminalMessage,omitempty"`
 	ContainerNotes  map[string]storedNotes `json:"lives,omitempty"`
 	Streaks         map[string]int         `json:"streaks,omitempty"`
-	RestartingAll   bool                   `json:"restartingAll,omitempty"`
-	Eviction        *storedEviction        `json:"eviction,omitempty"`
+
+	Devices map[string][]pod.DeviceAllocation `json:"devices,omitempty"`
+
+	RestartingAll bool            `json:"restartingAll,omitempty"`
+	Eviction      *storedEviction `json:"eviction,omitempty"`
 }
 
 type storedEviction struct {
@@ -127,7 +130,7 @@ func encode(r pod.Record) ([]byte, error) {
 		Namespace: r.Namespace, Name: r.Name, UID: r.UID,
 		Instance: r.Instance, Attempts: r.Attempts,
 		StartTime: r.StartTime.UTC(), StopSince: r.StopSince.UTC(), StopGrace: r.StopGrace, StopAsked: r.StopAsked, StopReason: r.StopReason, Terminal: r.Terminal,
-		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, RestartingAll: r.RestartingAll,
+		TerminalReason: r.TerminalReason, TerminalMessage: r.TerminalMessage, Streaks: r.Streaks, Devices: r.Devices, RestartingAll: r.RestartingAll,
 		ContainerNotes: mapped(r.ContainerNotes, func(l pod.ContainerNotes) storedNotes { return storedNotes(l) }),
 	}
 	if r.Want != nil {
@@ -218,7 +221,7 @@ func decode(data []byte) (pod.Record, error) {
 		Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, UID: s.UID,
 		Instance: s.Instance, Attempts: s.Attempts,
 		StartTime: s.StartTime, StopSince: s.StopSince, StopGrace: s.StopGrace, StopAsked: s.StopAsked, StopReason: s.StopReason, Terminal: s.Terminal,
-		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, RestartingAll: s.RestartingAll,
+		TerminalReason: s.TerminalReason, TerminalMessage: s.TerminalMessage, Streaks: s.Streaks, Devices: s.Devices, RestartingAll: s.RestartingAll,
 		ContainerNotes: mapped(s.ContainerNotes, func(l storedNotes) pod.ContainerNotes { return pod.ContainerNotes(l) }),
 	}
 	if w := s.Want; w != nil && w.Pod != nil {

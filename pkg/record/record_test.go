@@ -46,6 +46,7 @@ func sample() pod.Record {
 		TerminalReason:  "DeadlineExceeded",
 		TerminalMessage: "too long",
 		Streaks:         map[string]int{"c": 3},
+		Devices:         map[string][]pod.DeviceAllocation{"c": {{Resource: "x.com/gpu", Devices: []string{"d1"}, Envs: map[string]string{"A": "b"}}}},
 		RestartingAll:   true,
 		Eviction: &pod.Eviction{
 			Instance: 3, At: time.Date(2026, 1, 2, 4, 4, 5, 2, time.UTC), Grace: 1, Condition: v1.NodeMemoryPressure, Count: 2, Over: true,

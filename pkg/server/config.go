@@ -38,6 +38,8 @@ type Config struct {
 	Images     Images
 	Stats      Stats
 	Explainer  Explainer
+	// Devices lists the resources of device plugins.
+	Devices func() []DeviceResource
 	// Answering is called once the server has made the socket, or has failed to make it but
 	// has other listeners. It may be nil.
 	Answering func()
@@ -255,6 +257,30 @@ type Image struct {
 	UsedBy    []string  `json:"usedBy,omitempty"`
 	Pinned    bool      `json:"pinned,omitempty"`
 	Archive   bool      `json:"archive,omitempty"` // it was imported from a file
+}
+
+// DeviceResource is an extended resource that a device plugin serves or served, as /v1/devices
+// lists it.
+type DeviceResource struct {
+	Name      string   `json:"name"`
+	Connected bool     `json:"connected"` // its plugin is
+	Socket    string   `json:"socket,omitempty"`
+	Devices   []Device `json:"devices"`
+}
+
+// Device is a device of a plugin.
+type Device struct {
+	ID        string       `json:"id"`
+	Health    string       `json:"health"` // Healthy, Unhealthy; Unlisted: the plugin does not list it
+	NUMANodes []int64      `json:"numaNodes,omitempty"`
+	UsedBy    []DeviceUser `json:"usedBy,omitempty"`
+}
+
+// DeviceUser is a container that has a device.
+type DeviceUser struct {
+	Namespace string `json:"namespace"`
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
 }
 
 // ImagePull is a pull that has not ended, as /v1/pulls lists it.

@@ -326,6 +326,16 @@ func (s *Server) images(w http.ResponseWriter, q *request) error {
 	}{"ImageList", images})
 }
 
+func (s *Server) devices(w http.ResponseWriter, q *request) error {
+	if s.cfg.Devices == nil {
+		return notImplemented(q)
+	}
+	return send(w, struct {
+		Kind  string           `json:"kind"`
+		Items []DeviceResource `json:"items"`
+	}{"DeviceResourceList", s.cfg.Devices()})
+}
+
 func (s *Server) pulls(w http.ResponseWriter, q *request) error {
 	if s.cfg.Images == nil {
 		return notImplemented(q)

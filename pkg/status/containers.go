@@ -41,6 +41,7 @@ func (b *build) regular(c *v1.Container) v1.ContainerStatus {
 	switch {
 	case ok:
 		b.fromContainer(&st, c, r)
+		st.AllocatedResourcesStatus = b.devices(r)
 	case b.removedToRestart(&st):
 	case b.old[c.Name].State.Terminated != nil:
 		keepEnd(&st, b.old[c.Name]) // C-1.26.4
@@ -164,6 +165,22 @@ func (b *build) fromContainer(st *v1.ContainerStatus, c *v1.Container, r pod.Con
 	default:
 		st.State.Waiting = &v1.ContainerStateWaiting{}
 	}
+}
+
+// devices returns the devices of a container with their health, by resource and ID.
+func (b *build) devices(r pod.Container) (all []v1.ResourceStatus) {
+	for _, a := range r.Devices {
+		one := v1.ResourceStatus{Name: v1.ResourceName(a.Resource)}
+		for _, id := range a.Devices {
+			health := v1.ResourceHealthStatusHealthy
+			if b.notes.Unhealthy[a.Resource][id] {
+				health = v1.ResourceHealthStatusUnhealthy
+			}
+			one.Resources = append(one.Resources, v1.ResourceHealth{ResourceID: v1.ResourceID(id), Health: health})
+		}
+		all = append(all, one)
+	}
+	return all
 }
 
 // mountsOf returns the mounts of a container, created or not (C-1.26). mode gives the

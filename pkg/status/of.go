@@ -39,6 +39,9 @@ type Notes struct {
 	Disrupted string
 	// ContainerNotes holds container notes, which cannot be observed, by container ID.
 	ContainerNotes map[string]pod.ContainerNotes
+	// Unhealthy holds the devices of the pod's containers that are not healthy, by extended
+	// resource and ID.
+	Unhealthy map[string]map[string]bool
 	// Waits says which pod this one waits for before it starts; "" when none.
 	Waits string
 	// ResizeReason and ResizeMessage say why the pod does not get the resources that its spec

@@ -7,7 +7,6 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/manifest"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -39,10 +38,6 @@ func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 		edit            func(*v1.PodSpec)
 		reason, message string
 	}{
-		"extended resource": {func(s *v1.PodSpec) {
-			s.Containers[0].Resources.Limits = v1.ResourceList{"example.com/gpu": resource.MustParse("1")}
-			s.Containers[0].Resources.Requests = s.Containers[0].Resources.Limits
-		}, "UnsupportedField", `spec.containers[0].resources.limits[example.com/gpu]: resource "example.com/gpu" is not supported yet by this version of nodectl`},
 		"CSI volume": {func(s *v1.PodSpec) {
 			s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "csi.example.com"}}}}
 		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[]: spec.volumes[0].csi: this kind of volume needs a driver that nodectl does not have"},

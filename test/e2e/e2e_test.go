@@ -41,6 +41,9 @@ func run(m *testing.M) int {
 	if len(os.Args) > 3 && os.Args[1] == cagedArg {
 		return fail(runCaged(os.Args[2], os.Args[3:]))
 	}
+	if len(os.Args) > 3 && os.Args[1] == pluginArg {
+		return fail(runPlugin(os.Args[2], os.Args[3]))
+	}
 	flag.Parse()
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
 		// Scenarios mostly wait, but two other suites run beside them.

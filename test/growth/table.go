@@ -38,7 +38,7 @@ var Table = []Row{
 	{Runtime, "exited/<uid>/<container>/<id>", "exited containers", "the newest of each container, where it has a successor or its pod is kept", "the pod's worker, when a newer one has exited; eviction, where it has a successor", 1, 0},
 	{Runtime, "sandboxes/<uid>/<id>", "sandboxes that are not ready", "the newest of a pod, and those that a container is in", "the pod's worker, when a newer one runs and no container is in it", 2, 0},
 	{Root, "pods/<uid>", "all files of a pod", "one for each pod", "the pod's worker, when nothing else of it is left; the sweep of a started agent", 0, 0},
-	{Root, "pods/<uid>/record.json", "the record of a pod", "its spec, and notes on containers that exist", "with the pod", 1, 2 * mib},
+	{Root, "pods/<uid>/record.json", "the record of a pod", "its spec, notes on containers that exist, devices of removed ones", "with the pod", 1, 2 * mib},
 	{Root, "pods/<uid>/record.json.corrupt-<time>", "a damaged record, for a person", "10", "the next damaged one; with the pod", 10, 2 * mib},
 	{Root, "pods/<uid>/userns", "the pod's block of user IDs", "one", "with the pod", 1, 4 * kib},
 	{Root, "pods/<uid>/containers/<container>/<attempt>", "a termination message", "one for each container that exists, and one that is being made", "with the container", 3, 0},
@@ -81,6 +81,8 @@ var Table = []Row{
 	{Root, "node-name", "the node that owns the directory", "one", "never", 1, 4 * kib},
 	{Root, "nodectl.sock", "a link to the socket", "one", "never", 1, 0},
 	{Root, "agent/nodectl.sock", "the socket, where this is the run directory, too", "one", "the next agent", 1, 0},
+	{Root, "kubelet/device-plugins/<socket>", "sockets of device plugins, where `--kubelet-dir` is not set", "one for each plugin, and the agent's", "the next agent", 0, 0},
+	{Root, "kubelet/plugins_registry/...", "sockets of plugins that register", "none: they are the plugins'", "the plugins", 1, 0},
 
 	// Of the bundled runtime.
 	{Root, "bundle/<version>/...", "programs of the runtime", "this version, and those that shims of running pods use", "the start of the runtime, when their pods have ended", 2, 512 * mib},

@@ -110,6 +110,7 @@ func (n *node) serve() (leave func()) {
 			Token: token, TrustBundle: bundle, Claim: n.claim,
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
+		Devices: gpus{},
 		Records: record.New(n.root),
 		Prober:  probe.New(probe.Config{Exec: runtime, Version: "test"}),
 		Sinks:   []engine.Sink{n},

@@ -178,10 +178,10 @@ func served(t *testing.T, part map[string]any) (*pod.Spec, []pod.Problem) {
 // not.
 var beyond = map[string]string{
 	"spec.volumes[].emptyDir.medium":           "spec: {volumes: [{name: v, emptyDir: {medium: Disk}}]}",
-	"spec.containers[].resources.limits":       "spec: {containers: [{resources: {limits: {example.test/gpu: 1}}}]}",
-	"spec.containers[].resources.requests":     "spec: {containers: [{resources: {requests: {example.test/gpu: 1}, limits: {example.test/gpu: 1}}}]}",
-	"spec.initContainers[].resources.limits":   "spec: {initContainers: [{name: i, image: i, resources: {limits: {example.test/gpu: 1}}}]}",
-	"spec.initContainers[].resources.requests": "spec: {initContainers: [{name: i, image: i, resources: {requests: {example.test/gpu: 1}, limits: {example.test/gpu: 1}}}]}",
+	"spec.containers[].resources.limits":       "spec: {containers: [{resources: {limits: {kubernetes.io/gpu: 1}}}]}",
+	"spec.containers[].resources.requests":     "spec: {containers: [{resources: {requests: {kubernetes.io/gpu: 1}, limits: {kubernetes.io/gpu: 1}}}]}",
+	"spec.initContainers[].resources.limits":   "spec: {initContainers: [{name: i, image: i, resources: {limits: {kubernetes.io/gpu: 1}}}]}",
+	"spec.initContainers[].resources.requests": "spec: {initContainers: [{name: i, image: i, resources: {requests: {kubernetes.io/gpu: 1}, limits: {kubernetes.io/gpu: 1}}}]}",
 	"spec.automountServiceAccountToken":        "spec: {automountServiceAccountToken: true}",
 	"spec.priorityClassName":                   "spec: {priorityClassName: high}",
 	"spec.overhead":                            "spec: {overhead: {ephemeral-storage: 1Gi}}",

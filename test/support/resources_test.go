@@ -26,6 +26,9 @@ func resourceProofs() []resourceProof {
 		return is("memory", n.ctr().GetLinux().GetResources().GetMemoryLimitInBytes(), 64<<20)
 	}
 	score := func(n *node) error { return is("oom score", n.ctr().GetLinux().GetResources().GetOomScoreAdj(), 500) }
+	gpu := func(n *node) error {
+		return holds(len(n.ctr().GetDevices()) == 1 && n.ctr().GetDevices()[0].GetContainerPath() == "/dev/gpu", "devices %v", n.ctr().GetDevices())
+	}
 	refused := func(reason string) func(*node) error {
 		return func(n *node) error { return n.refused(reason) }
 	}
@@ -34,10 +37,12 @@ func resourceProofs() []resourceProof {
 		{"resources.limits", "memory", "resources: {limits: {memory: 64Mi}}", "", limit},
 		{"resources.limits", "ephemeral-storage", "resources: {limits: {ephemeral-storage: 101Gi}}", "", refused("OutOfephemeral-storage")},
 		{"resources.limits", "hugepages-2Mi", "resources: {limits: {hugepages-2Mi: 4Mi, memory: 1Gi}}", "", refused("OutOfhugepages-2Mi")},
+		{"resources.limits", "example/gpu", "resources: {limits: {example/gpu: 1}}", "", gpu},
 		{"resources.requests", "cpu", "resources: {requests: {cpu: 250m}}", "", shares},
 		{"resources.requests", "memory", "resources: {requests: {memory: 4Gi}}", "", score},
 		{"resources.requests", "ephemeral-storage", "resources: {requests: {ephemeral-storage: 101Gi}}", "", refused("OutOfephemeral-storage")},
 		{"resources.requests", "hugepages-2Mi", "resources: {requests: {hugepages-2Mi: 4Mi, memory: 1Gi}, limits: {hugepages-2Mi: 4Mi}}", "resources.limits", refused("OutOfhugepages-2Mi")},
+		{"resources.requests", "example/gpu", "resources: {requests: {example/gpu: 1}, limits: {example/gpu: 1}}", "resources.limits", gpu},
 	}
 }
 

@@ -1,0 +1,151 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Deadlines of calls to a plugin. The kubelet has none for Allocate and
+// GetPreferredAllocation, and these for the others.
+const (
+	connectTimeout   = 10 * time.Second
+	preferredTimeout = 10 * time.Second
+	allocateTimeout  = 30 * time.Second
+	preStartTimeout  = pluginapi.KubeletPreStartContainerRPCTimeoutInSecs * time.Second
+)
+
+// plugin is the connection to one device plugin.
+type plugin struct {
+	socket  string
+	conn    *grpc.ClientConn
+	api     pluginapi.DevicePluginClient
+	options *pluginapi.DevicePluginOptions
+}
+
+// dial returns a connection to a socket. Nothing is sent yet.
+func dial(socket string) (*grpc.ClientConn, error) {
+	info, err := os.Lstat(socket)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s is not a socket", socket)
+	}
+	return grpc.NewClient("passthrough:///"+socket,
+		grpc.WithAuthority("localhost"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}))
+}
+
+// connect connects to a plugin and asks for its options.
+func connect(ctx context.Context, socket string) (*plugin, error) {
+	conn, err := dial(socket)
+	if err != nil {
+		return nil, fmt.Errorf("failed to dial device plugin: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	p := &plugin{socket: socket, conn: conn, api: pluginapi.NewDevicePluginClient(conn)}
+	if p.options, err = p.api.GetDevicePluginOptions(ctx, &pluginapi.Empty{}, grpc.WaitForReady(true)); err != nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("failed to get device plugin options: %w", err)
+	}
+	return p, nil
+}
+
+// watchInterval is the shortest time between two lists that are read from a plugin. The next
+// list waits in the plugin's connection, which holds little.
+const watchInterval = time.Second
+
+// watch calls update with each list of devices, until ctx ends, the plugin ends the stream, or
+// a list cannot be used.
+func (p *plugin) watch(ctx context.Context, update func(map[string]Device)) error {
+	stream, err := p.api.ListAndWatch(ctx, &pluginapi.Empty{})
+	if err != nil {
+		return err
+	}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	for {
+		answer, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		devices, err := devicesOf(answer.GetDevices())
+		if err != nil {
+			return err
+		}
+		update(devices)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		pause.Reset(watchInterval)
+	}
+}
+
+// preferred returns the devices that the plugin would choose, none if it does not choose.
+func (p *plugin) preferred(ctx context.Context, available, must []string, number int) ([]string, error) {
+	if !p.options.GetGetPreferredAllocationAvailable() {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, preferredTimeout)
+	defer cancel()
+	answer, err := p.api.GetPreferredAllocation(ctx, &pluginapi.PreferredAllocationRequest{ContainerRequests: []*pluginapi.ContainerPreferredAllocationRequest{
+		{AvailableDeviceIDs: available, MustIncludeDeviceIDs: must, AllocationSize: int32(number)},
+	}})
+	if err != nil {
+		return nil, fmt.Errorf("device plugin GetPreferredAllocation rpc failed with err: %w", err)
+	}
+	if len(answer.GetContainerResponses()) == 0 {
+		return nil, nil
+	}
+	return answer.GetContainerResponses()[0].GetDeviceIDs(), nil
+}
+
+// allocate prepares devices for a container.
+func (p *plugin) allocate(ctx context.Context, resource string, devices []string) (pod.DeviceAllocation, error) {
+	ctx, cancel := context.WithTimeout(ctx, allocateTimeout)
+	defer cancel()
+	answer, err := p.api.Allocate(ctx, &pluginapi.AllocateRequest{ContainerRequests: []*pluginapi.ContainerAllocateRequest{{DevicesIds: devices}}})
+	if err != nil {
+		return pod.DeviceAllocation{}, err
+	}
+	return allocationOf(resource, devices, answer)
+}
+
+// preStart tells the plugin that a container with these devices is about to start, if the plugin
+// asked for that.
+func (p *plugin) preStart(ctx context.Context, devices []string) error {
+	if !p.options.GetPreStartRequired() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, preStartTimeout)
+	defer cancel()
+	_, err := p.api.PreStartContainer(ctx, &pluginapi.PreStartContainerRequest{DevicesIds: devices})
+	if err != nil {
+		return fmt.Errorf("device plugin PreStartContainer rpc failed with err: %w", err)
+	}
+	return nil
+}
+
+// ended reports whether a stream ended because its agent or its plugin stops.
+func ended(ctx context.Context, err error) bool {
+	return ctx.Err() != nil || errors.Is(err, context.Canceled)
+}

@@ -1,0 +1,371 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	apiresource "k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// stopGrace is how long the node shows the devices of a plugin that has disconnected (the
+// kubelet's).
+const stopGrace = 5 * time.Minute
+
+// Config configures Plugins.
+type Config struct {
+	// Dir holds the kubelet's directories device-plugins and plugins_registry.
+	Dir string
+	Log *slog.Logger
+	// Label gives a directory the SELinux label with which containers may use it; nil: the node
+	// has no SELinux.
+	Label func(dir string) error
+	// Registered and Allocated are callbacks for metrics; nil: not measured.
+	Registered func(resource string)
+	Allocated  func(resource string, took time.Duration)
+}
+
+// Plugins are the device plugins of this node, and the devices that containers have.
+type Plugins struct {
+	cfg     Config
+	changed chan struct{} // cap 1: Changed
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	ctx       context.Context // of Run; plugins are watched until it ends
+	resources map[string]*resource
+	claims    claims
+	whole     bool // the claims are those of all pods
+}
+
+// resource is the state of one extended resource.
+type resource struct {
+	// choosing has room for the one container that is given devices now: others wait for it, so
+	// that a plugin that hangs delays only those that ask for its resource.
+	choosing chan struct{}
+	plugin   *plugin // nil: none is connected
+	stop     context.CancelFunc
+	stopped  time.Time // when the last one disconnected; zero: there was none
+	devices  map[string]Device
+}
+
+// New returns Plugins without a plugin.
+func New(cfg Config) *Plugins {
+	return &Plugins{cfg: cfg, changed: make(chan struct{}, 1), resources: make(map[string]*resource), claims: make(claims)}
+}
+
+// Changed is readable after a change of the results of Supply and Healthy.
+func (p *Plugins) Changed() <-chan struct{} { return p.changed }
+
+func (p *Plugins) notify() {
+	select {
+	case p.changed <- struct{}{}:
+	default:
+	}
+}
+
+// of returns a resource, which it makes if there is none; p.mu is held.
+func (p *Plugins) of(name string) *resource {
+	r := p.resources[name]
+	if r == nil {
+		r = &resource{choosing: make(chan struct{}, 1)}
+		p.resources[name] = r
+	}
+	return r
+}
+
+// register connects to the plugin of a resource and watches its devices until it disconnects.
+// The newest plugin of a resource replaces the one before.
+func (p *Plugins) register(ctx context.Context, name, socket string) error {
+	p.mu.Lock()
+	_, known := p.resources[name]
+	full := !known && len(p.resources) >= maxResources
+	p.mu.Unlock()
+	if full {
+		return fmt.Errorf("plugins of %d resources are registered: no more are accepted", maxResources)
+	}
+	next, err := connect(ctx, socket)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ctx == nil || p.ctx.Err() != nil {
+		_ = next.conn.Close()
+		return errors.New("the agent is exiting")
+	}
+	r := p.of(name)
+	if r.plugin != nil {
+		if r.plugin.socket != socket {
+			p.cfg.Log.Warn("Another device plugin replaces the one of a resource", "resource", name, "socket", socket, "replaced", r.plugin.socket)
+		}
+		r.stop()
+	}
+	watching, stop := context.WithCancel(p.ctx)
+	r.plugin, r.stop = next, stop
+	p.cfg.Log.Info("Device plugin registered", "resource", name, "socket", socket)
+	if p.cfg.Registered != nil {
+		p.cfg.Registered(name)
+	}
+	p.running.Go(func() { p.watch(watching, name, next) })
+	return nil
+}
+
+// watch keeps the devices of a plugin until it disconnects.
+func (p *Plugins) watch(ctx context.Context, name string, of *plugin) {
+	err := of.watch(ctx, func(devices map[string]Device) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		r := p.of(name)
+		if r.plugin != of {
+			return
+		}
+		same := maps.EqualFunc(r.devices, devices, func(a, b Device) bool { return a.Healthy == b.Healthy })
+		if r.devices = devices; !same {
+			p.notify()
+		}
+	})
+	_ = of.conn.Close()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.of(name)
+	if r.plugin != of {
+		return // another one has replaced it
+	}
+	r.stop()
+	r.plugin, r.stopped = nil, time.Now()
+	for id, d := range r.devices {
+		d.Healthy = false
+		r.devices[id] = d
+	}
+	if !ended(ctx, err) {
+		p.cfg.Log.Warn("Device plugin disconnected", "resource", name, "error", err)
+	}
+	p.notify()
+}
+
+// unregister disconnects the plugin of a socket.
+func (p *Plugins) unregister(socket string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, r := range p.resources {
+		if r.plugin != nil && r.plugin.socket == socket {
+			r.stop()
+		}
+	}
+}
+
+// Adopt adds pods of this node that have devices already. whole says that none is missing: until
+// then no container gets devices that it did not have.
+func (p *Plugins) Adopt(holders []pod.DeviceHolder, whole bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, h := range holders {
+		p.claims.adopt(h)
+		for _, list := range h.Containers {
+			for _, a := range list {
+				p.of(a.Resource) // the node shows it as served before
+			}
+		}
+	}
+	if whole && !p.whole {
+		p.whole = true
+		p.notify()
+	}
+}
+
+// Keep frees the devices of all containers of a pod but these; with none, all devices of the pod.
+func (p *Plugins) Keep(uid string, containers map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.claims.keep(uid, containers) {
+		p.notify()
+	}
+}
+
+// Allocate returns the devices of a container that is about to be created: those that it had
+// before, else new ones. Until Keep frees them, no other container gets them, except those of the
+// pod that come after an init container. An error is a *pod.StartError.
+func (p *Plugins) Allocate(ctx context.Context, q pod.DeviceRequest) ([]pod.DeviceAllocation, error) {
+	c, _ := q.Want.Container(q.Container)
+	if c == nil {
+		return nil, nil
+	}
+	requests := pod.DeviceRequests(c)
+	p.dropOthers(q, requests)
+	var all []pod.DeviceAllocation
+	for _, name := range slices.Sorted(maps.Keys(requests)) {
+		a, err := p.allocate(ctx, q, name, requests[name])
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, a)
+	}
+	return all, nil
+}
+
+// dropOthers frees the devices that a container does not request any more.
+func (p *Plugins) dropOthers(q pod.DeviceRequest, requests map[string]int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	mine := p.adoptShown(q)
+	before := len(mine.containers[q.Container])
+	mine.drop(q.Container, func(resource string) bool { return requests[resource] == 0 })
+	if len(mine.containers[q.Container]) < before {
+		p.notify()
+	}
+}
+
+// adoptShown returns the claims of a pod. It adds those of containers that the runtime shows and
+// that are not known here: the pod had terminated, and starts again. Devices that other pods have
+// by now are theirs. p.mu is held.
+func (p *Plugins) adoptShown(q pod.DeviceRequest) *podClaims {
+	mine := p.claims.of(q.Want.UID(), q.Want.Key)
+	for container, list := range q.Have {
+		if _, known := mine.containers[container]; !known && !p.claims.taken(q.Want.UID(), list) {
+			mine.containers[container] = list
+		}
+	}
+	return mine
+}
+
+// allocate is Allocate for one resource.
+func (p *Plugins) allocate(ctx context.Context, q pod.DeviceRequest, name string, number int) (pod.DeviceAllocation, error) {
+	p.mu.Lock()
+	r := p.resources[name]
+	p.mu.Unlock()
+	if r == nil {
+		_, err := Choose(Ask{Resource: name, Number: number})
+		return pod.DeviceAllocation{}, err
+	}
+	select {
+	case r.choosing <- struct{}{}:
+	case <-ctx.Done():
+		return pod.DeviceAllocation{}, ctx.Err()
+	}
+	defer func() { <-r.choosing }()
+	ask, held, from := p.ask(q, name, number)
+	choice, err := Choose(ask)
+	if err != nil {
+		return pod.DeviceAllocation{}, err
+	}
+	if choice.Kept {
+		if err := from.preStart(ctx, choice.Devices); err != nil {
+			return pod.DeviceAllocation{}, unexpected(err)
+		}
+		p.claim(q, held)
+		return held, nil
+	}
+	if choice.Missing > 0 {
+		preferred, err := from.preferred(ctx, slices.Concat(choice.Devices, choice.Free), choice.Devices, number)
+		if err != nil {
+			return pod.DeviceAllocation{}, unexpected(err)
+		}
+		choice = choice.Complete(preferred)
+	}
+	began := time.Now()
+	a, err := from.allocate(ctx, name, choice.Devices)
+	if p.cfg.Allocated != nil {
+		p.cfg.Allocated(name, time.Since(began))
+	}
+	if err == nil {
+		p.claim(q, a) // before the next container chooses
+		err = from.preStart(ctx, choice.Devices)
+	}
+	if err != nil {
+		return pod.DeviceAllocation{}, unexpected(err)
+	}
+	p.cfg.Log.Debug("Devices allocated", "pod", q.Want.Key.String(), "container", q.Container, "resource", name, "devices", choice.Devices, "reason", choice.Reason)
+	return a, nil
+}
+
+// ask returns the input of Choose, the devices that the container had, and the plugin to ask.
+func (p *Plugins) ask(q pod.DeviceRequest, name string, number int) (Ask, pod.DeviceAllocation, *plugin) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r, mine := p.of(name), p.claims.of(q.Want.UID(), q.Want.Key)
+	held, _ := find(mine.containers[q.Container], name)
+	if len(held.Devices) != number {
+		mine.drop(q.Container, func(resource string) bool { return resource == name }) // an edit changed the number
+	}
+	ask := Ask{
+		Resource: name, Number: number, Held: held.Devices, Reusable: mine.reusable(q.Want, q.Container, name),
+		InUse: p.claims.inUse(name), Devices: maps.Clone(r.devices), Registered: r.plugin != nil,
+	}
+	if !p.whole {
+		ask.Unknown = "the devices of running containers are not known yet"
+	}
+	return ask, held, r.plugin
+}
+
+// claim notes the devices of a container.
+func (p *Plugins) claim(q pod.DeviceRequest, a pod.DeviceAllocation) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.claims.of(q.Want.UID(), q.Want.Key).set(q.Container, a)
+}
+
+// Supply returns the supply of each resource, as admission counts it.
+func (p *Plugins) Supply() map[v1.ResourceName]pod.DeviceSupply {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	all := make(map[v1.ResourceName]pod.DeviceSupply, len(p.resources))
+	for name, r := range p.resources {
+		s := pod.DeviceSupply{Registered: r.plugin != nil}
+		used := p.claims.inUse(name)
+		s.Usable = len(used)
+		for id, d := range r.devices {
+			if d.Healthy {
+				s.Healthy++
+				if !used[id] {
+					s.Usable++
+				}
+			}
+		}
+		all[v1.ResourceName(name)] = s
+	}
+	return all
+}
+
+// Healthy reports whether a device is healthy. One that no plugin lists counts as healthy (as in
+// the kubelet).
+func (p *Plugins) Healthy(name, id string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := p.resources[name]
+	if r == nil {
+		return true
+	}
+	d, listed := r.devices[id]
+	return !listed || d.Healthy
+}
+
+// Capacity returns the devices of all resources that plugins serve, or served before, and the
+// healthy ones of them. Both are 0 once a plugin has been away for five minutes.
+func (p *Plugins) Capacity(now time.Time) (capacity, allocatable v1.ResourceList) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	capacity, allocatable = v1.ResourceList{}, v1.ResourceList{}
+	for name, r := range p.resources {
+		all, healthy := len(r.devices), 0
+		for _, d := range r.devices {
+			if d.Healthy {
+				healthy++
+			}
+		}
+		if r.plugin == nil && now.Sub(r.stopped) > stopGrace {
+			all = 0
+		}
+		capacity[v1.ResourceName(name)] = *apiresource.NewQuantity(int64(all), apiresource.DecimalSI)
+		allocatable[v1.ResourceName(name)] = *apiresource.NewQuantity(int64(healthy), apiresource.DecimalSI)
+	}
+	return capacity, allocatable
+}

@@ -1,0 +1,199 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+	"google.golang.org/grpc"
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
+)
+
+// Limits of the registry: directories that are watched, and sockets that are asked.
+const (
+	maxDirectories = 256
+	maxSockets     = 256
+)
+
+// Deadlines of calls to a plugin that registers (the kubelet's).
+const (
+	infoTimeout   = time.Second
+	notifyTimeout = 5 * time.Second
+)
+
+// scanInterval is the shortest time from an event to a scan: a plugin may change its directory
+// without end.
+const scanInterval = 100 * time.Millisecond
+
+// identity tells a socket from another one of the same name.
+type identity struct {
+	inode   uint64
+	changed syscall.Timespec
+}
+
+// watchRegistry registers the device plugins whose sockets are in the directory or below it,
+// until ctx ends. Each event leads to another scan, so no lost event matters.
+func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = watcher.Close() }()
+	known, stops := make(map[string]identity), make(map[string]context.CancelFunc)
+	for {
+		found, err := scan(dir, watcher.Add)
+		if err != nil {
+			return err
+		}
+		for socket, is := range known {
+			if now, there := found[socket]; !there || now != is {
+				stops[socket]()
+				delete(known, socket)
+				delete(stops, socket)
+			}
+		}
+		for socket, is := range found {
+			if _, there := known[socket]; !there {
+				var one context.Context
+				one, stops[socket] = context.WithCancel(ctx)
+				known[socket] = is
+				p.running.Go(func() { p.keep(one, socket) })
+			}
+		}
+		select {
+		case <-watcher.Events:
+		case <-watcher.Errors:
+		case <-ctx.Done():
+			return nil
+		}
+		backoff.Sleep(ctx, scanInterval)
+	}
+}
+
+// scan watches a directory and those below it, and returns the sockets in them. It does not
+// follow links. Names that start with a dot do not count.
+func scan(root string, watch func(dir string) error) (map[string]identity, error) {
+	found, directories := make(map[string]identity), 0
+	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil && path == root:
+			return err
+		case err != nil:
+			return nil // it was removed meanwhile
+		case path != root && strings.HasPrefix(e.Name(), "."):
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+		case e.IsDir():
+			if directories++; directories > maxDirectories {
+				return fs.SkipDir
+			}
+			if err := watch(path); err != nil && path == root {
+				return fmt.Errorf("watch %s: %w", path, err)
+			}
+		case e.Type() == os.ModeSocket && len(found) < maxSockets:
+			info, err := e.Info()
+			if err != nil {
+				return nil
+			}
+			if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+				found[path] = identity{stat.Ino, stat.Ctim}
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// keep registers the plugin of one socket, and unregisters it when ctx ends. It tries again as
+// long as the plugin does not answer.
+func (p *Plugins) keep(ctx context.Context, socket string) {
+	for n := 1; ctx.Err() == nil; n++ {
+		endpoint, err := p.registerSocket(ctx, socket)
+		if err == nil {
+			<-ctx.Done()
+			p.unregister(endpoint)
+			return
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		p.cfg.Log.Warn("Plugin not registered", "socket", socket, "error", err)
+		if errors.Is(err, errOtherPlugin) {
+			return // until its socket is another one
+		}
+		backoff.Sleep(ctx, backoff.After(n, 500*time.Millisecond, 2*time.Minute))
+	}
+}
+
+// errOtherPlugin says that a plugin is of no use here, however often it is asked.
+var errOtherPlugin = errors.New("not a device plugin that this node can use")
+
+// registerSocket asks the plugin of a socket for its kind, connects to its endpoint, and tells the
+// plugin whether that succeeded.
+func (p *Plugins) registerSocket(ctx context.Context, socket string) (endpoint string, err error) {
+	conn, err := dial(socket)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = conn.Close() }()
+	api := registerapi.NewRegistrationClient(conn)
+	asking, stop := context.WithTimeout(ctx, infoTimeout)
+	info, err := api.GetInfo(asking, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
+	stop()
+	if err != nil {
+		return "", fmt.Errorf("failed to get plugin info: %w", err)
+	}
+	if endpoint = info.GetEndpoint(); endpoint == "" {
+		endpoint = socket
+	}
+	err = p.checkInfo(info, endpoint)
+	if err == nil {
+		err = p.register(ctx, info.GetName(), endpoint)
+	}
+	status := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
+	if err != nil {
+		status.Error = "plugin registration failed with err: " + err.Error()
+	}
+	telling, stop := context.WithTimeout(ctx, notifyTimeout)
+	defer stop()
+	if _, failed := api.NotifyRegistrationStatus(telling, status); failed != nil && err == nil {
+		p.unregister(endpoint)
+		err = fmt.Errorf("failed to send registration status: %w", failed)
+	}
+	return endpoint, err
+}
+
+// checkInfo refuses a plugin of another kind, a wrong name, and an endpoint outside of the
+// kubelet's directory.
+func (p *Plugins) checkInfo(info *registerapi.PluginInfo, endpoint string) error {
+	if info.GetType() != registerapi.DevicePlugin {
+		return fmt.Errorf("%w: no handler registered for plugin type: %s", errOtherPlugin, info.GetType())
+	}
+	if err := checkRegistration(info.GetSupportedVersions(), info.GetName()); err != nil {
+		return fmt.Errorf("%w: %w", errOtherPlugin, err)
+	}
+	if !isBelow(p.cfg.Dir, endpoint) {
+		return fmt.Errorf("%w: endpoint %q is not below %s", errOtherPlugin, endpoint, p.cfg.Dir)
+	}
+	return nil
+}
+
+// isBelow reports whether a socket is below a directory, also where links on its way lead.
+func isBelow(dir, socket string) bool {
+	root, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return false
+	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(socket))
+	return err == nil && strings.HasPrefix(parent+"/", root+"/")
+}

@@ -1,0 +1,135 @@
+package device
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"google.golang.org/grpc"
+	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+)
+
+// Run serves the registration socket and watches the registry of plugins until ctx ends. Without
+// a plugin it only waits. It removes the sockets of the plugins that an earlier agent used: the
+// plugins see that, and register again.
+func (p *Plugins) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer p.running.Wait()
+	defer cancel()
+	plugins, registry := filepath.Join(p.cfg.Dir, pluginsDir), filepath.Join(p.cfg.Dir, registryDir)
+	for _, dir := range []string{p.cfg.Dir, plugins, registry} {
+		if err := prepare(dir); err != nil {
+			return err
+		}
+	}
+	for _, dir := range []string{plugins, registry} {
+		if p.cfg.Label == nil {
+			break
+		}
+		if err := p.cfg.Label(dir); err != nil {
+			p.cfg.Log.Warn("Directory of device plugins has no label for containers", "directory", dir, "error", err)
+		}
+	}
+	listener, err := listen(plugins)
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	p.ctx = ctx
+	p.mu.Unlock()
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.MaxConcurrentStreams(8), grpc.ConnectionTimeout(connectTimeout), grpc.WaitForHandlers(true))
+	pluginapi.RegisterRegistrationServer(server, &registration{plugins: p, dir: plugins})
+	p.running.Go(func() { <-ctx.Done(); server.Stop() })
+	p.running.Go(func() {
+		if err := p.watchRegistry(ctx, registry); err != nil {
+			p.cfg.Log.Error("Registry of plugins not watched; plugins that register there are not seen", "directory", registry, "error", err)
+		}
+	})
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// prepare makes a directory that only root can enter, and refuses one that others can change: a
+// socket in it gets devices and mounts of this node.
+func prepare(dir string) error {
+	if err := os.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.IsDir():
+		return fmt.Errorf("%s is not a directory", dir)
+	case !ok || int(owner.Uid) != os.Geteuid():
+		return fmt.Errorf("directory %s belongs to another user", dir)
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("directory %s can be changed by other users", dir)
+	}
+	return nil
+}
+
+// ErrServed says that another process serves the directory.
+var ErrServed = errors.New("a kubelet or another agent serves device plugins there")
+
+// listen opens the registration socket, after it removed the sockets of earlier agents and
+// plugins. It fails with ErrServed if a process answers there.
+func listen(dir string) (net.Listener, error) {
+	socket := filepath.Join(dir, socketName)
+	if conn, err := net.DialTimeout("unix", socket, time.Second); err == nil {
+		_ = conn.Close()
+		return nil, fmt.Errorf("%s: %w", socket, ErrServed)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if e.Type() == os.ModeSocket {
+			if err := os.Remove(filepath.Join(dir, e.Name())); err != nil {
+				return nil, err
+			}
+		}
+	}
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(socket, 0o660); err != nil {
+		_ = listener.Close()
+		return nil, err
+	}
+	return listener, nil
+}
+
+// registration is the service that plugins register with.
+type registration struct {
+	pluginapi.UnimplementedRegistrationServer
+	plugins *Plugins
+	dir     string
+}
+
+// Register implements the service.
+func (s *registration) Register(ctx context.Context, r *pluginapi.RegisterRequest) (*pluginapi.Empty, error) {
+	err := checkRegistration([]string{r.GetVersion()}, r.GetResourceName())
+	if err == nil {
+		err = checkEndpoint(r.GetEndpoint())
+	}
+	if err == nil {
+		err = s.plugins.register(ctx, r.GetResourceName(), filepath.Join(s.dir, r.GetEndpoint()))
+	}
+	if err != nil {
+		s.plugins.cfg.Log.Warn("Device plugin refused", "resource", r.GetResourceName(), "endpoint", r.GetEndpoint(), "error", err)
+		return nil, err
+	}
+	return &pluginapi.Empty{}, nil
+}

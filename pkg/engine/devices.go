@@ -1,0 +1,193 @@
+package engine
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
+)
+
+// handleDevices judges the pods again that wait for devices, and has the workers of pods with
+// devices try again and report the health of their devices.
+func (l *loop) handleDevices(ctx context.Context) {
+	l.ids.devices++
+	if !l.start.dispatching() {
+		return
+	}
+	l.admit(ctx)
+	for _, e := range l.pods {
+		if e.updates != nil && e.want != nil && pod.RequestsDevices(e.want.Pod) {
+			l.queueUpdate(e, false)
+		}
+	}
+}
+
+// adoptDevices passes on which devices the containers of a census have. Once all are known, it
+// passes on only those of orphaned pods: the workers of the others may have freed devices since the
+// census was taken.
+func (l *loop) adoptDevices(c census) {
+	if l.cfg.Devices == nil {
+		return
+	}
+	records := plan.RecordsOf(c.pods, c.records)
+	var holders []pod.DeviceHolder
+	add := func(have pod.Actual) {
+		if o, orphaned := l.orphans[have.Key]; l.view.devicesKnown && (!orphaned || l.isForeign(o)) {
+			return
+		}
+		if h := holderOf(have, records[have.Key]); len(h.Containers) > 0 || len(h.Others) > 0 {
+			holders = append(holders, h)
+		}
+	}
+	for _, have := range c.pods {
+		add(have)
+	}
+	for _, key := range sortedKeys(records) {
+		if r := records[key]; len(r.Devices) > 0 && !slices.ContainsFunc(c.pods, func(a pod.Actual) bool { return a.UID == r.UID }) {
+			add(pod.Actual{Key: key, UID: r.UID})
+		}
+	}
+	l.view.devicesKnown = l.view.devicesKnown || c.err == nil && c.asked == nil
+	l.cfg.Devices.Adopt(holders, l.view.devicesKnown)
+}
+
+// holderOf returns the devices of a pod, by its containers and its record. A pod that has
+// terminated, and of which nothing runs, has none.
+func holderOf(have pod.Actual, rec pod.Record) pod.DeviceHolder {
+	h := pod.DeviceHolder{Key: have.Key, UID: have.UID}
+	if rec.UID == have.UID && rec.Terminal != "" && !podview.MayRun(have) {
+		return h
+	}
+	h.Containers = devicesOf(have, rec)
+	for _, c := range have.Dead {
+		if c.MayRun() {
+			h.Others = append(h.Others, c.Devices...)
+		}
+	}
+	return h
+}
+
+// devicesOf returns the devices of a pod's containers, by name: of the newest ones that the runtime
+// shows, and of removed ones by the record.
+func devicesOf(have pod.Actual, rec pod.Record) map[string][]pod.DeviceAllocation {
+	all := make(map[string][]pod.DeviceAllocation)
+	if rec.UID == have.UID || have.Empty() {
+		maps.Copy(all, rec.Devices)
+	}
+	for name, c := range have.Containers {
+		delete(all, name)
+		if len(c.Devices) > 0 {
+			all[name] = c.Devices
+		}
+	}
+	return all
+}
+
+// allocateDevices returns the devices of a container that is about to be created. Another spec
+// that ends the container, or a halt of the node, cancels it.
+func (w *worker) allocateDevices(ctx context.Context, v plan.View, container string) (all []pod.DeviceAllocation, err error) {
+	c, _ := v.Want.Container(container)
+	had := devicesOf(v.Have, w.rec.Record)
+	if w.env.devices == nil || c == nil || len(pod.DeviceRequests(c)) == 0 && len(had[container]) == 0 {
+		return nil, nil
+	}
+	allocating, cancel := context.WithCancel(ctx)
+	defer cancel()
+	superseded := false
+	news := func() {
+		if w.mustEnd(v.Want, container) || w.update.halt.Message != "" {
+			superseded = true
+			cancel()
+		}
+	}
+	var devices []pod.DeviceAllocation
+	err = w.call(ctx, w.env.starts.SlotTimeout(), news, func() (err error) {
+		defer activity.Begin(ctx, activity.Call{Kind: activity.Plugin, Name: "allocate devices", Target: container})()
+		devices, err = w.env.devices.Allocate(allocating, pod.DeviceRequest{Want: v.Want, Container: container, Have: had})
+		return err
+	})
+	switch {
+	case superseded:
+		return nil, errStale
+	case err != nil:
+		return nil, err
+	}
+	return devices, nil
+}
+
+// noteDevices records the devices of a container that is about to be removed: its successor gets
+// them, also from the next agent.
+func (w *worker) noteDevices(have pod.Actual, s plan.Step) {
+	c, want := have.Containers[s.Container], w.update.want
+	if c.ID != s.ID || len(c.Devices) == 0 || want == nil || deleting(want) || want.UID() != have.UID || w.rec.Terminal != "" {
+		return
+	}
+	if w.rec.Devices == nil {
+		w.rec.Devices = make(map[string][]pod.DeviceAllocation)
+	}
+	w.rec.Devices[s.Container], w.rec.dirty = c.Devices, true
+	w.save()
+}
+
+// keepDevices frees the devices of containers that do not request any and do not run, all of them
+// once the pod has terminated.
+func (w *worker) keepDevices(v plan.View, terminated bool) {
+	if w.env.devices == nil || v.Want == nil {
+		return
+	}
+	keep := make(map[string]bool)
+	if !terminated {
+		for _, list := range [][]v1.Container{v.Want.Pod.Spec.InitContainers, v.Want.Pod.Spec.Containers} {
+			for i := range list {
+				if len(pod.DeviceRequests(&list[i])) > 0 {
+					keep[list[i].Name] = true
+				}
+			}
+		}
+		for name, c := range v.Have.Containers {
+			if c.MayRun() && len(c.Devices) > 0 {
+				keep[name] = true
+			}
+		}
+	}
+	w.env.devices.Keep(v.Want.UID(), keep)
+}
+
+// releaseDevices frees all devices of a pod.
+func (w *worker) releaseDevices(uid string) {
+	if w.env.devices != nil {
+		w.env.devices.Keep(uid, nil)
+	}
+}
+
+// unhealthyDevices returns the devices of the pod's containers that are not healthy, by resource
+// and ID.
+func (w *worker) unhealthyDevices(have pod.Actual) map[string]map[string]bool {
+	if w.env.devices == nil {
+		return nil
+	}
+	var all map[string]map[string]bool
+	for _, c := range have.Containers {
+		for _, a := range c.Devices {
+			for _, id := range a.Devices {
+				if w.env.devices.Healthy(a.Resource, id) {
+					continue
+				}
+				if all == nil {
+					all = make(map[string]map[string]bool)
+				}
+				if all[a.Resource] == nil {
+					all[a.Resource] = make(map[string]bool)
+				}
+				all[a.Resource][id] = true
+			}
+		}
+	}
+	return all
+}

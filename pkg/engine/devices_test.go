@@ -1,0 +1,194 @@
+package engine
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// plugin is a fake of Devices: one device, d1, of x.com/gpu.
+type plugin struct {
+	changed chan struct{}
+
+	mu      sync.Mutex
+	there   bool
+	adopted []pod.DeviceHolder
+	asked   []map[string][]pod.DeviceAllocation
+	kept    map[string]bool // the containers of the last call of Keep
+}
+
+func (p *plugin) plug(there bool) {
+	p.mu.Lock()
+	p.there = there
+	p.mu.Unlock()
+	p.changed <- struct{}{}
+}
+
+func (p *plugin) Changed() <-chan struct{} { return p.changed }
+
+func (p *plugin) Supply() map[v1.ResourceName]pod.DeviceSupply {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := pod.DeviceSupply{Registered: p.there, Usable: 1}
+	if p.there {
+		s.Healthy = 1
+	}
+	return map[v1.ResourceName]pod.DeviceSupply{"x.com/gpu": s}
+}
+
+func (p *plugin) Adopt(holders []pod.DeviceHolder, _ bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.adopted = append(p.adopted, holders...)
+}
+
+func (p *plugin) Allocate(_ context.Context, r pod.DeviceRequest) ([]pod.DeviceAllocation, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.asked = append(p.asked, r.Have)
+	if !p.there {
+		return nil, &pod.StartError{Reason: pod.ReasonWaitsForDevices, Err: context.DeadlineExceeded}
+	}
+	return []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"d1"}}}, nil
+}
+
+func (p *plugin) Healthy(string, string) bool { return false }
+
+func (p *plugin) Keep(_ string, containers map[string]bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.kept = containers
+}
+
+// newPlugin returns a plugin that the next agents of the machine have.
+func newPlugin(m *machine, there bool) *plugin {
+	p := &plugin{changed: make(chan struct{}, 1), there: there}
+	m.alter = func(c *Config) { c.Devices = p }
+	return p
+}
+
+// usesGPU has the container app request one device.
+func usesGPU(p *v1.Pod) {
+	one := v1.ResourceList{"x.com/gpu": resource.MustParse("1")}
+	p.Spec.Containers[0].Resources = v1.ResourceRequirements{Limits: one, Requests: one}
+}
+
+// holds checks that the one pod with devices that agents have adopted has d1 in its container app.
+func (p *plugin) holds(t *testing.T) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.adopted) != 1 || p.adopted[0].UID != "uid-app" || len(p.adopted[0].Containers["app"]) != 1 || p.adopted[0].Containers["app"][0].Devices[0] != "d1" {
+		t.Errorf("the next agent adopted %+v", p.adopted)
+	}
+}
+
+// A pod waits for its plugin, starts as soon as it is there, and runs on without it. The next
+// agent reads its devices from the runtime, and a container that restarts asks for them again.
+//
+// Shows: C-1.31.6
+func TestDevices_PluginComesLate_PodWaitsAndKeepsItsDevices(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		p := newPlugin(m, false)
+		m.src.set(mkpod("app", usesGPU))
+		m.arrive()
+		m.pass(30 * time.Second)
+		m.expect("app", "Pending WaitsForDevicePlugin", false)
+		p.plug(true)
+		m.pass(time.Second)
+		status := func() v1.ContainerStatus {
+			return m.disk.last(pod.Key{Namespace: "default", Name: "app"}).pod.Status.ContainerStatuses[0]
+		}
+		c := status()
+		if c.State.Running == nil || len(c.AllocatedResourcesStatus) != 1 || c.AllocatedResourcesStatus[0].Resources[0] != (v1.ResourceHealth{ResourceID: "d1", Health: v1.ResourceHealthStatusUnhealthy}) {
+			t.Fatalf("with the plugin: %+v", c)
+		}
+		p.plug(false)
+		m.leave()
+		m.arrive()
+		m.pass(time.Second)
+		if p.holds(t); status().State.Running == nil {
+			t.Errorf("%+v", status())
+		}
+	})
+}
+
+// A container is removed, as in a restart of all containers, and its successor waits for the
+// plugin. An agent that is killed then loses nothing: the record has the devices until there is a
+// successor.
+func TestDevices_AgentIsKilledBetweenTwoContainers_NextOneKnowsThem(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		p := newPlugin(m, true)
+		m.exits(3*time.Second, 88)
+		m.src.set(mkpod("app", usesGPU, own("app", v1.ContainerRestartPolicyNever, onExit(88, v1.ContainerRestartRuleActionRestartAllContainers))))
+		m.arrive()
+		m.pass(time.Second)
+		p.plug(false)
+		m.pass(time.Minute)
+		m.die()
+		m.arrive()
+		m.pass(time.Minute)
+		p.holds(t)
+		if had := p.asked[len(p.asked)-1]["app"]; len(had) != 1 || had[0].Devices[0] != "d1" {
+			t.Errorf("the successor asked with %+v", p.asked)
+		}
+		p.plug(true)
+		m.pass(time.Second)
+		if rec := m.disk.records[pod.Key{Namespace: "default", Name: "app"}]; m.phase("app") != "Running" || len(rec.Devices) != 0 {
+			t.Errorf("%s, record %+v", m.phase("app"), rec.Devices)
+		}
+	})
+}
+
+// A pod that has terminated frees its devices, although its containers are still there, also for
+// the next agent. A running pod keeps them.
+func TestDevices_PodTerminates_DevicesAreFree(t *testing.T) {
+	bubble(t, func(t *testing.T, m *machine) {
+		p := newPlugin(m, true)
+		m.exits(3*time.Second, 0)
+		m.src.set(mkpod("app", usesGPU, func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }))
+		m.arrive()
+		m.pass(time.Second)
+		if !p.kept["app"] {
+			t.Errorf("a running pod keeps %v", p.kept)
+		}
+		m.pass(time.Minute)
+		if len(p.kept) != 0 || m.phase("app") != "Succeeded" {
+			t.Errorf("a terminated pod keeps %v, phase %s", p.kept, m.phase("app"))
+		}
+		m.leave()
+		m.arrive()
+		m.pass(time.Second)
+		if len(p.adopted) != 0 {
+			t.Errorf("the next agent adopted %+v", p.adopted)
+		}
+	})
+}
+
+// A census that was taken before a pod freed its devices does not bring them back.
+func TestDevices_CensusIsOld_FreedDevicesStayFree(t *testing.T) {
+	t.Parallel()
+	p := &plugin{}
+	l := &loop{cfg: Config{Devices: p}, orphans: make(map[pod.Key]orphan)}
+	key := pod.Key{Namespace: "default", Name: "app"}
+	c := census{pods: []pod.Actual{{Key: key, UID: "uid-app", Containers: map[string]pod.Container{
+		"app": {Name: "app", State: pod.StateRunning, Devices: []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"d1"}}}},
+	}}}}
+	l.view.devicesKnown = true
+	if l.adoptDevices(c); len(p.adopted) != 0 {
+		t.Errorf("adopted %+v of a pod that has, or had, a worker", p.adopted)
+	}
+	l.orphans[key] = orphan{}
+	l.adoptDevices(c)
+	p.holds(t)
+	l.view.devicesKnown = false
+	if l.adoptDevices(c); len(p.adopted) != 2 || !l.view.devicesKnown {
+		t.Errorf("the first complete census adopted %+v", p.adopted)
+	}
+}

@@ -1,0 +1,140 @@
+package pod
+
+import (
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// annotationCDI is the prefix of the annotations of a Pod that name CDI devices.
+const annotationCDI = "cdi.k8s.io/"
+
+const (
+	// ReasonWaitsForDevices is the reason of a pod whose device plugin is away, or has no healthy
+	// device: it waits.
+	ReasonWaitsForDevices = "WaitsForDevicePlugin"
+	// ReasonUnexpectedAdmission is the kubelet's reason of a pod that cannot get its devices.
+	ReasonUnexpectedAdmission = "UnexpectedAdmissionError"
+)
+
+// DeviceAllocation is the devices of one resource that a container has, and the additions of their
+// plugin to the container.
+type DeviceAllocation struct {
+	Resource    string            `json:"resource"`
+	Devices     []string          `json:"devices"` // their IDs, sorted
+	Envs        map[string]string `json:"envs,omitempty"`
+	Mounts      []DeviceMount     `json:"mounts,omitempty"`
+	Nodes       []DeviceNode      `json:"nodes,omitempty"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+	CDI         []string          `json:"cdi,omitempty"` // qualified names
+}
+
+// DeviceMount is a file or directory of the node that a plugin mounts.
+type DeviceMount struct {
+	HostPath      string `json:"hostPath"`
+	ContainerPath string `json:"containerPath"`
+	ReadOnly      bool   `json:"readOnly,omitempty"`
+}
+
+// DeviceNode is a device file of the node that a plugin gives to a container.
+type DeviceNode struct {
+	HostPath      string `json:"hostPath"`
+	ContainerPath string `json:"containerPath"`
+	Permissions   string `json:"permissions"` // of r, w, m
+}
+
+// DeviceRequest asks for the devices of a container that is about to be created.
+type DeviceRequest struct {
+	Want      *Spec
+	Container string
+	// Have holds the devices of the pod's containers, by name, as the runtime and the record show
+	// them. The newest container of a name counts, also after it has exited.
+	Have map[string][]DeviceAllocation
+}
+
+// DeviceHolder is a pod whose containers have devices.
+type DeviceHolder struct {
+	Key
+	UID        string
+	Containers map[string][]DeviceAllocation // by name
+	// Others are the devices of other containers of the pod that may still run.
+	Others []DeviceAllocation
+}
+
+// DeviceSupply is the supply of one resource.
+type DeviceSupply struct {
+	Registered bool // a plugin is connected
+	Healthy    int  // devices
+	Usable     int  // healthy devices, and others that containers have
+}
+
+// ExtendedResource reports whether a resource has a domain of its own, not Kubernetes': device
+// plugins serve such resources.
+func ExtendedResource(name v1.ResourceName) bool {
+	return strings.Contains(string(name), "/") && !strings.Contains(string(name), v1.ResourceDefaultNamespacePrefix) &&
+		!strings.HasPrefix(string(name), v1.DefaultResourceRequestsPrefix)
+}
+
+// DeviceRequests returns how many devices of each extended resource a container requests. A
+// request of such a resource equals its limit.
+func DeviceRequests(c *v1.Container) map[string]int {
+	var all map[string]int
+	for name, q := range c.Resources.Limits {
+		if ExtendedResource(name) && q.Sign() > 0 {
+			if all == nil {
+				all = make(map[string]int)
+			}
+			all[string(name)] = int(q.Value())
+		}
+	}
+	return all
+}
+
+// RequestsDevices reports whether a container of the pod requests an extended resource.
+func RequestsDevices(p *v1.Pod) bool {
+	requests := func(c v1.Container) bool { return len(DeviceRequests(&c)) > 0 }
+	return slices.ContainsFunc(p.Spec.InitContainers, requests) || slices.ContainsFunc(p.Spec.Containers, requests)
+}
+
+// cdiName is the form of a CDI device's qualified name.
+var cdiName = regexp.MustCompile(`^[A-Za-z]([A-Za-z0-9_.-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_-]*[A-Za-z0-9])?=[A-Za-z0-9]([A-Za-z0-9_.:-]*[A-Za-z0-9])?$`)
+
+// IsCDIDevice reports whether a text is a CDI device's qualified name, such as
+// vendor.com/gpu=gpu0.
+func IsCDIDevice(name string) bool { return len(name) <= 1024 && cdiName.MatchString(name) }
+
+// CDIDevices returns the CDI devices that the annotations of a pod name, sorted, for each of its
+// containers. Annotations of an API server's pod name none: there, users without rights on the
+// node write them.
+func CDIDevices(s *Spec) ([]string, error) {
+	if s.Origin.FromAPI() {
+		return nil, nil
+	}
+	all := make(map[string]bool)
+	for _, key := range slices.Sorted(maps.Keys(s.Pod.Annotations)) {
+		if !strings.HasPrefix(key, annotationCDI) {
+			continue
+		}
+		for name := range strings.SplitSeq(s.Pod.Annotations[key], ",") {
+			if !IsCDIDevice(name) {
+				return nil, fmt.Errorf("annotation %s: %q is not a CDI device, such as vendor.com/class=name", key, name)
+			}
+			all[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}
+
+// NamesCDIDevices reports whether annotations name CDI devices.
+func NamesCDIDevices(annotations map[string]string) bool {
+	for key := range annotations {
+		if strings.HasPrefix(key, annotationCDI) {
+			return true
+		}
+	}
+	return false
+}
