@@ -20,7 +20,7 @@ func (p *program) getCommand() *cobra.Command {
   nodectl get pod/web -o yaml
   nodectl get events -w`,
 	}
-	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand(), p.getDevicesCommand())
+	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand(), p.getDevicesCommand(), p.getAllocationsCommand())
 	// An argument in kubectl's other form, pod/web, reaches this command with the flags of
 	// the subcommand.
 	for _, sub := range cmd.Commands() {

@@ -171,7 +171,7 @@ func TestSchemas_GoldenDocuments_AreValid(t *testing.T) {
 // the time, so that no example shows all of them.
 func TestSchemas_OptionalFields_AreThoseOfTheDocument(t *testing.T) {
 	t.Parallel()
-	for name, of := range map[string]reflect.Type{"whyreport": reflect.TypeFor[ui.WhyReport](), "deviceresourcelist": reflect.TypeFor[ui.DeviceList]()} {
+	for name, of := range map[string]reflect.Type{"whyreport": reflect.TypeFor[ui.WhyReport](), "deviceresourcelist": reflect.TypeFor[ui.DeviceList](), "allocationlist": reflect.TypeFor[ui.AllocationList]()} {
 		s, err := readSchema("../docs/schemas/" + name + ".json")
 		if err != nil {
 			t.Fatal(err)

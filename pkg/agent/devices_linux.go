@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"math"
 	"os"
+	"sync"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/device"
 	"github.com/nodectl/nodectl/pkg/metrics"
@@ -23,13 +26,59 @@ func newDevices(cfg Config, m *metrics.Metrics) *device.Plugins {
 	return device.New(c)
 }
 
-// serveDevices serves device plugins until ctx ends. Without them pods run on: only those that
-// request their devices wait.
-func (a *Agent) serveDevices(ctx context.Context) {
+// newPodResources returns the service that tells which devices, CPUs and memory containers have.
+func (a *Agent) newPodResources(pods func() []v1.Pod) *device.PodResources {
+	c := device.ResourcesConfig{
+		Dir: a.cfg.Plugins(), Pods: pods, Allocations: a.runtime.Allocations, Devices: a.devices.Resources, Asked: a.metrics.PodResourcesAsked,
+	}
+	if a.host.cpus != nil {
+		c.CPUs, c.Memory = a.host.cpus.Allocatable()
+	}
+	return device.NewPodResources(c)
+}
+
+// allocations lists the containers that have something for themselves, for the server.
+func allocations(r *device.PodResources) func(context.Context) ([]server.Allocation, error) {
+	return func(ctx context.Context) ([]server.Allocation, error) {
+		pods, err := r.Allocations(ctx)
+		return allocationList(pods), err
+	}
+}
+
+// allocationList leaves out containers that have nothing for themselves.
+func allocationList(pods []device.PodAllocation) []server.Allocation {
+	all := []server.Allocation{}
+	for _, p := range pods {
+		for _, c := range p.Containers {
+			one := server.Allocation{Namespace: p.Namespace, Pod: p.Name, Container: c.Name, CPUs: c.CPUs}
+			for _, b := range c.Memory {
+				one.Memory = append(one.Memory, server.AllocatedMemory{Type: string(b.Type), Bytes: int64(min(b.Size, math.MaxInt64)), NUMANodes: b.NUMAAffinity})
+			}
+			for _, d := range c.Devices {
+				one.Devices = append(one.Devices, server.AllocatedDevices{Resource: d.Resource, IDs: d.Devices})
+			}
+			if one.CPUs != "" || one.Memory != nil || one.Devices != nil {
+				all = append(all, one)
+			}
+		}
+	}
+	return all
+}
+
+// serveDevices serves device plugins and pod resources until ctx ends. Without them pods run on:
+// only those that request devices wait.
+func (a *Agent) serveDevices(ctx context.Context, pods func() []v1.Pod) {
 	if os.Geteuid() != 0 {
 		a.log.Info("Device plugins not served: only root may give devices to containers")
 		return
 	}
+	var resources sync.WaitGroup
+	defer resources.Wait()
+	resources.Go(func() {
+		if err := a.newPodResources(pods).Run(ctx); err != nil {
+			a.log.Warn("Pod resources not served", "directory", a.cfg.Plugins(), "error", err)
+		}
+	})
 	if err := a.devices.Run(ctx); err != nil {
 		a.log.Warn("Device plugins not served; pods that request their devices wait", "directory", a.cfg.Plugins(), "error", err,
 			"hint", "--kubelet-dir names the directory of their sockets")

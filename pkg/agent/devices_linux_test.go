@@ -28,3 +28,21 @@ func TestDeviceList_PluginIsAway_ShowsTheDeviceOfTheContainer(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+// A container that has nothing for itself is no allocation.
+func TestAllocationList_ContainersOfAPod_ThoseWithSomething(t *testing.T) {
+	t.Parallel()
+	own := pod.Allocation{
+		Placement: pod.Placement{CPUs: "2", Memory: []pod.Block{{NUMAAffinity: []int{1}, Type: "memory", Size: 5}}},
+		Devices:   []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"d1"}, Envs: map[string]string{"A": "hidden"}}},
+	}
+	got := allocationList([]device.PodAllocation{{Namespace: "shop", Name: "web", Containers: []device.ContainerAllocation{{Name: "plain"}, {Name: "main", Allocation: own}}}})
+	want := []server.Allocation{{
+		Namespace: "shop", Pod: "web", Container: "main", CPUs: "2",
+		Memory:  []server.AllocatedMemory{{Type: "memory", Bytes: 5, NUMANodes: []int{1}}},
+		Devices: []server.AllocatedDevices{{Resource: "x.com/gpu", IDs: []string{"d1"}}},
+	}}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}

@@ -76,7 +76,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.runtime.pulls(beside, collecting{cfg.Pulls, images})()
 	wg.Go(func() { images.Run(beside) })
 	wg.Go(func() { up.Run(beside) })
-	wg.Go(func() { a.serveDevices(beside) })
+	wg.Go(func() { a.serveDevices(beside, live.Pods) })
 	wg.Go(func() { a.events.Run(beside) })
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })

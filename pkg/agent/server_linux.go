@@ -48,6 +48,7 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
 	s.Devices = func() []server.DeviceResource { return deviceList(a.devices) }
+	s.Allocations = allocations(a.newPodResources(e.Live().Pods))
 	s.Configz, s.Counted = cfg.Configz, a.metrics.Request
 	s.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": a.runtime.hints.Beat}
 	s.CheckpointDir = filepath.Join(cfg.RootDir, "checkpoints")

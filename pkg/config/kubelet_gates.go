@@ -54,7 +54,7 @@ func ignoredGates(l leaf) string {
 	always := []string{
 		"CPUManagerPolicyOptions", "DisableCPUQuotaWithExclusiveCPUs", "TopologyManagerPolicyOptions",
 		"InPlacePodLevelResourcesVerticalScaling", "InPlacePodVerticalScaling", "InPlacePodVerticalScalingInitContainers",
-		"NodeDeclaredFeatures", "NodeSwap", "PodLevelResources", "ResourceHealthStatus",
+		"KubeletPodResourcesGet", "KubeletPodResourcesListUseActivePods", "NodeDeclaredFeatures", "NodeSwap", "PodLevelResources", "ResourceHealthStatus",
 	}
 	honoured := []string{gateMemoryQoS, gateCFSPeriod, gateAlphaOptions, gateBetaOptions}
 	var ignored []string

@@ -288,3 +288,19 @@ func (a *Allocator) take(free Set, n int) (Set, error) {
 	}
 	return distributed(a.cpus, free, n, group, a.acrossCores)
 }
+
+// Allocatable returns the CPUs and the memory that containers can have for themselves.
+func (a *Allocator) Allocatable() (ids []int, memory []Block) {
+	if a.static {
+		ids = a.cpus.all().Difference(a.reserved).List()
+	}
+	for _, id := range a.memoryOfNodesUsed {
+		of := a.memoryOfNodes[id].MemoryMap
+		for _, name := range slices.Sorted(maps.Keys(of)) {
+			if n := of[name].Allocatable; n > 0 {
+				memory = append(memory, Block{NUMAAffinity: []int{id}, Type: name, Size: n})
+			}
+		}
+	}
+	return ids, memory
+}

@@ -391,3 +391,23 @@ func TestShared_NoCPUIsFree_IsTheReservedOnes(t *testing.T) {
 		t.Errorf("%s", files[CPUStateFile])
 	}
 }
+
+// Shows: C-1.46.10
+func TestAllocatable_ReservedParts_AreLeftOut(t *testing.T) {
+	m := Machine{CPUs: map[int]CPU{}, Nodes: []Node{{ID: 0, Memory: 8 << 30, HugePages: map[v1.ResourceName]uint64{"hugepages-2Mi": 1 << 30}}}}
+	for i := range 4 {
+		m.CPUs[i] = CPU{Core: i}
+	}
+	a, err := New(m, Policy{
+		CPU: static, Memory: memoryStatic, ReservedMemory: map[int]Reserved{0: {v1.ResourceMemory: 1 << 30}},
+		Reservation: v1.ResourceList{v1.ResourceCPU: resource.MustParse("1"), v1.ResourceMemory: resource.MustParse("1Gi")},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, memory := a.Allocatable()
+	want := []Block{{NUMAAffinity: []int{0}, Type: "hugepages-2Mi", Size: 1 << 30}, {NUMAAffinity: []int{0}, Type: v1.ResourceMemory, Size: 6 << 30}}
+	if !reflect.DeepEqual(ids, []int{1, 2, 3}) || !reflect.DeepEqual(memory, want) {
+		t.Errorf("CPUs %v, memory %v", ids, memory)
+	}
+}

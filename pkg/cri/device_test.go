@@ -77,6 +77,10 @@ func TestCreateContainer_DevicesOfPlugins_ReachTheRuntimeAndAreReadBack(t *testi
 	if err != nil {
 		t.Fatal(err)
 	}
+	all, err := r.Allocations(t.Context())
+	if got := all["uid-web"]["c0"]; err != nil || len(all) != 1 || got.CPUs != "2-3" || !cmp.Equal(devices, got.Devices) {
+		t.Errorf("allocations %+v, %v", all, err)
+	}
 	c := a.Containers["c0"]
 	if diff := cmp.Diff(devices, c.Devices); diff != "" || c.Placement.CPUs != "2-3" || c.Restarts != 0 {
 		t.Errorf("read back: placement %+v, %d restarts, devices (-want +got):\n%s", c.Placement, c.Restarts, diff)

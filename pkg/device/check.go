@@ -19,7 +19,9 @@ import (
 const (
 	pluginsDir  = "device-plugins"
 	registryDir = "plugins_registry"
-	socketName  = "kubelet.sock"
+
+	resourcesDir = "pod-resources"
+	socketName   = "kubelet.sock"
 )
 
 // Limits of a plugin's messages. A message is at most maxMessage bytes.

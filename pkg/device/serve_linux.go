@@ -12,6 +12,7 @@ import (
 
 	"google.golang.org/grpc"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // Run serves the registration socket and watches the registry of plugins until ctx ends. Without
@@ -56,6 +57,27 @@ func (p *Plugins) Run(ctx context.Context) error {
 	return nil
 }
 
+// Run serves the socket until ctx ends. Without a request it only waits.
+func (p *PodResources) Run(ctx context.Context) error {
+	dir := filepath.Join(p.cfg.Dir, resourcesDir)
+	for _, d := range []string{p.cfg.Dir, dir} {
+		if err := prepare(d); err != nil {
+			return err
+		}
+	}
+	listener, err := listen(dir)
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(1<<16), grpc.MaxConcurrentStreams(8), grpc.ConnectionTimeout(connectTimeout), grpc.WaitForHandlers(true), grpc.UnaryInterceptor(limited()))
+	podresources.RegisterPodResourcesListerServer(server, p)
+	defer context.AfterFunc(ctx, server.Stop)()
+	if err := server.Serve(listener); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
 // prepare makes a directory that only root can enter, and refuses one that others can change: a
 // socket in it gets devices and mounts of this node.
 func prepare(dir string) error {
@@ -79,7 +101,7 @@ func prepare(dir string) error {
 }
 
 // ErrServed says that another process serves the directory.
-var ErrServed = errors.New("a kubelet or another agent serves device plugins there")
+var ErrServed = errors.New("a kubelet or another agent serves this directory")
 
 // listen opens the registration socket, after it removed the sockets of earlier agents and
 // plugins. It fails with ErrServed if a process answers there.

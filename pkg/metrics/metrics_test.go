@@ -324,6 +324,8 @@ func TestAppendixG_Runtime(t *testing.T) {
 	m.WorkerStarted(time.Second)
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
+	m.PodResourcesAsked("list", false)
+	m.PodResourcesAsked("get", true)
 	want(t, series(t, m.Handler()), map[string]float64{
 		"kubelet_runtime_operations_total{operation_type=list_containers}":           1,
 		"kubelet_runtime_operations_total{operation_type=run_podsandbox}":            2,
@@ -342,6 +344,10 @@ func TestAppendixG_Runtime(t *testing.T) {
 		"kubelet_pod_worker_start_duration_seconds{}":                                1,
 		"kubelet_device_plugin_registration_total{resource_name=x.com/gpu}":          1,
 		"kubelet_device_plugin_alloc_duration_seconds{resource_name=x.com/gpu}":      1,
+		"kubelet_pod_resources_endpoint_requests_total{server_api_version=v1}":       2,
+		"kubelet_pod_resources_endpoint_requests_list{server_api_version=v1}":        1,
+		"kubelet_pod_resources_endpoint_requests_get{server_api_version=v1}":         1,
+		"kubelet_pod_resources_endpoint_errors_get{server_api_version=v1}":           1,
 	})
 }
 
@@ -611,6 +617,9 @@ func TestAppendixG_NamesAndLabels(t *testing.T) {
 	m.Cgroup("create", time.Second)
 	m.PluginRegistered("x.com/gpu")
 	m.DevicesAllocated("x.com/gpu", time.Second)
+	for _, method := range []string{"list", "get", "get_allocatable"} {
+		m.PodResourcesAsked(method, true)
+	}
 	m.Request("GET", "pods", false)()
 	all := map[string]bool{}
 	for _, h := range []http.Handler{m.Handler(), m.Probes()} {

@@ -15,6 +15,12 @@ type Placement struct {
 	Shared string  `json:"shared,omitempty"` // the CPUs of all containers that have none for themselves
 }
 
+// Allocation is the CPUs and memory of a container's own, and its devices.
+type Allocation struct {
+	Placement
+	Devices []DeviceAllocation
+}
+
 // Block is memory of one kind, in the form of the kubelet's state file.
 type Block struct {
 	NUMAAffinity []int           `json:"numaAffinity"`

@@ -40,6 +40,8 @@ type Config struct {
 	Explainer  Explainer
 	// Devices lists the resources of device plugins.
 	Devices func() []DeviceResource
+	// Allocations lists the containers that have devices, CPUs or memory for themselves.
+	Allocations func(ctx context.Context) ([]Allocation, error)
 	// Answering is called once the server has made the socket, or has failed to make it but
 	// has other listeners. It may be nil.
 	Answering func()
@@ -281,6 +283,30 @@ type DeviceUser struct {
 	Namespace string `json:"namespace"`
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
+}
+
+// Allocation is the CPUs and memory of a container's own, and its devices, as /v1/allocations lists
+// them.
+type Allocation struct {
+	Namespace string             `json:"namespace"`
+	Pod       string             `json:"pod"`
+	Container string             `json:"container"`
+	CPUs      string             `json:"cpus,omitempty"` // as 2-3,8
+	Memory    []AllocatedMemory  `json:"memory,omitempty"`
+	Devices   []AllocatedDevices `json:"devices,omitempty"`
+}
+
+// AllocatedMemory is memory of certain NUMA nodes.
+type AllocatedMemory struct {
+	Type      string `json:"type"` // memory, hugepages-2Mi
+	Bytes     int64  `json:"bytes"`
+	NUMANodes []int  `json:"numaNodes"`
+}
+
+// AllocatedDevices are devices of a plugin.
+type AllocatedDevices struct {
+	Resource string   `json:"resource"`
+	IDs      []string `json:"ids"`
 }
 
 // ImagePull is a pull that has not ended, as /v1/pulls lists it.

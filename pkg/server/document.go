@@ -336,6 +336,20 @@ func (s *Server) devices(w http.ResponseWriter, q *request) error {
 	}{"DeviceResourceList", s.cfg.Devices()})
 }
 
+func (s *Server) allocations(w http.ResponseWriter, q *request) error {
+	if s.cfg.Allocations == nil {
+		return notImplemented(q)
+	}
+	list, err := s.cfg.Allocations(q.Context())
+	if err != nil {
+		return err
+	}
+	return send(w, struct {
+		Kind  string       `json:"kind"`
+		Items []Allocation `json:"items"`
+	}{"AllocationList", list})
+}
+
 func (s *Server) pulls(w http.ResponseWriter, q *request) error {
 	if s.cfg.Images == nil {
 		return notImplemented(q)

@@ -82,6 +82,7 @@ func routes() []route {
 		{methods: get, path: "/v1/why/{namespace}/{pod}", timeout: quick, serve: (*Server).why},
 		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
 		{methods: get, path: "/v1/devices", timeout: quick, serve: (*Server).devices},
+		{methods: get, path: "/v1/allocations", timeout: quick, serve: (*Server).allocations},
 		{methods: get, path: "/v1/pulls", timeout: quick, serve: (*Server).pulls},
 		{methods: get, path: "/v1/reclaim", query: []string{"assume"}, timeout: slow, serve: (*Server).reclaim},
 		{methods: post, path: "/v1/images/pull", query: []string{"name"}, timeout: pull, privileged: true, serve: (*Server).pullImage},

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	v1 "k8s.io/api/core/v1"
 	pluginapi "k8s.io/kubelet/pkg/apis/deviceplugin/v1beta1"
+	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
 // pluginArg makes this test binary run a device plugin: see runPlugin.
@@ -109,10 +110,30 @@ func (s *stage) devices(r running, want string) {
 	}
 }
 
+// podResources checks which device the container of a pod has by the service podresources.
+func (s *stage) podResources(name, resource, device string) {
+	s.Helper()
+	conn, err := grpc.NewClient("unix://"+filepath.Join(s.root, "kubelet/pod-resources/kubelet.sock"), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	s.must(err)
+	defer func() { _ = conn.Close() }()
+	q := &podresources.GetPodResourcesRequest{PodNamespace: "default", PodName: s.full(name)}
+	one, err := podresources.NewPodResourcesListerClient(conn).Get(context.Background(), q, grpc.WaitForReady(true))
+	s.must(err)
+	var got []string
+	for _, c := range one.GetPodResources().GetContainers() {
+		for _, d := range c.GetDevices() {
+			got = append(got, c.GetName()+" "+d.GetResourceName()+" "+strings.Join(d.GetDeviceIds(), ","))
+		}
+	}
+	if want := "main " + resource + " " + device; strings.Join(got, ";") != want {
+		s.Errorf("podresources tells %q, want %q", got, want)
+	}
+}
+
 // A pod waits for its plugin, gets its devices, and runs on while the plugin and the agent are
 // killed. The next agent knows its devices: another pod gets the other one.
 //
-// Shows: C-1.31.6
+// Shows: C-1.31.6, C-1.46.10
 func TestDevices_RealPlugin_PodsWaitAndKeepTheirDevices(t *testing.T) {
 	s := parallelStage(t)
 	const resource = "sample.test/dev"
@@ -131,6 +152,10 @@ func TestDevices_RealPlugin_PodsWaitAndKeepTheirDevices(t *testing.T) {
 	if r := s.run("get", "nodes", "-o", "json"); !strings.Contains(r.out, `"`+resource+`": "2"`) {
 		t.Errorf("the Node does not show the resource: %+v", r)
 	}
+	if r := s.run("get", "allocations"); r.code != 0 || !holds(r.out, []string{s.full("one"), resource + "=d0"}) {
+		t.Errorf("get allocations: %+v", r)
+	}
+	s.podResources("one", resource, "d0")
 	kill()
 	a.kill()
 	s.write("two.yaml", manifest("two", []string{container("main", "forever", limits)}))

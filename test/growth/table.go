@@ -82,6 +82,7 @@ var Table = []Row{
 	{Root, "nodectl.sock", "a link to the socket", "one", "never", 1, 0},
 	{Root, "agent/nodectl.sock", "the socket, where this is the run directory, too", "one", "the next agent", 1, 0},
 	{Root, "kubelet/device-plugins/<socket>", "sockets of device plugins, where `--kubelet-dir` is not set", "one for each plugin, and the agent's", "the next agent", 0, 0},
+	{Root, "kubelet/pod-resources/<socket>", "the socket of pod resources, where `--kubelet-dir` is not set", "one", "the next agent", 1, 0},
 	{Root, "kubelet/plugins_registry/...", "sockets of plugins that register", "none: they are the plugins'", "the plugins", 1, 0},
 
 	// Of the bundled runtime.

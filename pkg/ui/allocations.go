@@ -1,0 +1,62 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+)
+
+// AllocationList is the answer of get allocations.
+type AllocationList struct {
+	Document
+	Items []Allocation `json:"items"`
+}
+
+// Allocation is the CPUs and memory of a container's own, and its devices.
+type Allocation struct {
+	Namespace string             `json:"namespace"`
+	Pod       string             `json:"pod"`
+	Container string             `json:"container"`
+	CPUs      string             `json:"cpus,omitempty"` // as 2-3,8
+	Memory    []AllocatedMemory  `json:"memory,omitempty"`
+	Devices   []AllocatedDevices `json:"devices,omitempty"`
+}
+
+// AllocatedMemory is memory of certain NUMA nodes.
+type AllocatedMemory struct {
+	Type      string `json:"type"`
+	Bytes     int    `json:"bytes"`
+	NUMANodes []int  `json:"numaNodes"`
+}
+
+// AllocatedDevices are devices of a plugin.
+type AllocatedDevices struct {
+	Resource string   `json:"resource"`
+	IDs      []string `json:"ids"`
+}
+
+// Allocations returns the table of get allocations, "" where there is none.
+func (v *View) Allocations(d AllocationList) string {
+	if len(d.Items) == 0 {
+		return ""
+	}
+	rows := [][]cell{{{text: "NAMESPACE"}, {text: "POD"}, {text: "CONTAINER"}, {text: "CPUS"}, {text: "MEMORY"}, {text: "DEVICES"}}}
+	for _, a := range d.Items {
+		var memory, devices []string
+		for _, m := range a.Memory {
+			nodes := strings.ReplaceAll(strings.Trim(fmt.Sprint(m.NUMANodes), "[]"), " ", ",")
+			memory = append(memory, fmt.Sprintf("%s=%s@%s", m.Type, binary(int64(m.Bytes)), nodes))
+		}
+		for _, one := range a.Devices {
+			devices = append(devices, one.Resource+"="+strings.Join(one.IDs, ","))
+		}
+		row := []cell{
+			{text: a.Namespace}, {text: a.Pod}, {text: a.Container}, {text: a.CPUs}, {text: strings.Join(memory, " ")}, {text: strings.Join(devices, " ")},
+		}
+		for i := range row {
+			row[i].text = cmp.Or(Clean(row[i].text), "-")
+		}
+		rows = append(rows, row)
+	}
+	return lines(v.columns("", []int{3}, rows))
+}
