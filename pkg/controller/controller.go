@@ -37,7 +37,7 @@ type Store interface {
 type Config struct {
 	Node string
 	// Kept are the pods in the records of the previous agent, with their last statuses. Leaving
-	// are those whose stop had begun.
+	// are those whose stop had begun. Pods that no workload can have made are ignored.
 	Kept []workload.Pod
 	// Store keeps the states; nil: every workload starts without one.
 	Store Store
@@ -92,6 +92,8 @@ type found struct {
 // podStatus is what the engine reports of a pod.
 type podStatus struct {
 	uid     string
+	layer   string        // of its workload: reports of another layer's pod with this name do not count
+	seen    bool          // the previous agent had it, or this engine has reported it
 	current bool          // in the set that Expand returned last
 	kept    bool          // of the previous agent, and this engine has not reported it yet
 	gone    bool          // nothing is left of it
@@ -125,8 +127,10 @@ func New(cfg Config) *Controller {
 		c.timer.Stop()
 	}
 	for _, p := range cfg.Kept {
-		c.kept[p.Spec.Key] = p
-		c.pods[p.Spec.Key] = &podStatus{uid: p.Spec.UID(), kept: cfg.Live, status: p.Status}
+		if workload.MayOwn(p.Spec) {
+			c.kept[p.Spec.Key] = p
+			c.pods[p.Spec.Key] = &podStatus{uid: p.Spec.UID(), layer: p.Spec.Origin.Layer(), seen: true, kept: cfg.Live, status: p.Status}
+		}
 	}
 	if cfg.Store != nil {
 		err := cfg.Store.Load(func(of pod.ObjectKey, layer string, state []byte) { c.found[of] = found{layer, state} })
@@ -179,17 +183,17 @@ func (c *Controller) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// note takes a report. While the node shows another instance under the pod's name, or still stops
-// the pod that had the name before, nothing is known of the pod.
+// note takes a report. While the node shows another instance under the pod's name, still stops the
+// pod that had the name before, or has a pod of another layer, nothing is known of the pod.
 func (p *podStatus) note(r pod.StatusReport) {
 	p.kept = false
 	switch uid := string(r.Pod.UID); {
 	case r.Gone:
 		p.gone, p.status = !p.current, nil
-	case uid != p.uid, r.Here != "" && r.Here != uid, p.current && r.Unwanted:
+	case uid != p.uid, r.Origin.Layer() != p.layer, r.Here != "" && r.Here != uid, p.current && r.Unwanted:
 		p.status = nil
 	default:
-		p.status = &r.Pod.Status
+		p.status, p.seen = &r.Pod.Status, true
 	}
 }
 
@@ -218,7 +222,7 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 	}
 	for id, e := range c.workloads {
 		if !there[id] {
-			e.leave()
+			c.leave(e)
 		}
 	}
 	if synced {
@@ -280,7 +284,7 @@ func (c *Controller) show() {
 				p = &podStatus{uid: s.UID()}
 				c.pods[s.Key] = p
 			}
-			p.current = true
+			p.current, p.layer = true, s.Origin.Layer()
 		}
 		if e.object != nil {
 			c.view = append(c.view, Workload{Object: e.object, Decision: e.decision, Pods: c.podsOf(e)})
@@ -355,6 +359,10 @@ func (c *Controller) entry(o *pod.Object) *entry {
 		delete(c.found, id)
 		c.adopt(e, o)
 	}
+	if e.left && id.Kind == pod.KindJob { // removed and added again: another Job, which runs again
+		e.state, e.stored = workload.State{}, []byte("{}")
+	}
+	e.left = false
 	if e.object != o {
 		e.object, e.due = o, true
 	}

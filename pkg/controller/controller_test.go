@@ -202,7 +202,7 @@ func (r *rig) isDue() bool {
 func (r *rig) report(s *pod.Spec, phase v1.PodPhase) {
 	p := *s.Pod
 	p.Status.Phase = phase
-	if err := r.Report(pod.StatusReport{Pod: &p, Gone: phase == "gone", Here: s.UID()}); err != nil {
+	if err := r.Report(pod.StatusReport{Pod: &p, Origin: s.Origin, Gone: phase == "gone", Here: s.UID()}); err != nil {
 		r.t.Error(err)
 	}
 }
@@ -308,9 +308,13 @@ func TestReport_OfAnotherInstance_IsUnknown(t *testing.T) {
 			"while the old one is there": {Pod: now.Pod, Here: "a1"},
 			"while it still has to stop": {Pod: now.Pod, Here: "a2", Unwanted: true},
 			"when the old one is gone":   {Pod: spec(old, "a@1").Pod, Gone: true},
+			"of another source":          {Pod: now.Pod, Here: "a2", Origin: pod.Origin{Source: "http", Location: "http://127.0.0.1/"}},
 		} {
 			p := *report.Pod
 			p.Status.Phase, report.Pod = v1.PodRunning, &p
+			if report.Origin == (pod.Origin{}) {
+				report.Origin = now.Origin
+			}
 			if err := r.Report(report); err != nil {
 				t.Error(err)
 			}
@@ -426,6 +430,7 @@ func TestExpand_WorkloadLeaves_StateIsKeptUntilItsPodsAreGone(t *testing.T) {
 		r.expand()
 		check(t, "a source has not answered", s.names(), "old older web")
 		r.expand(web)
+		r.report(spec(web, "a"), v1.PodRunning)
 		r.expand()
 		r.Synced()
 		if !r.isDue() {
@@ -455,12 +460,46 @@ func TestExpand_WorkloadComesBack_KeepsItsState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := start(t, newShelf())
 		r.Synced()
-		r.expand(want("web", "a"))
+		web := want("web", "a")
+		r.expand(web)
+		r.report(spec(web, "a"), v1.PodRunning)
 		r.expand()
 		check(t, "back", r.expand(want("web", "b")), "b")
-		check(t, "seen", r.next.saw("web"), "a leaving")
+		check(t, "seen", r.next.saw("web"), "a Running leaving")
 		if n := len(r.next.inputs["web"].State.Revisions); n != 1 {
 			t.Errorf("%d revisions", n)
+		}
+	})
+}
+
+// TestExpand_PodNeverReported_IsNotWaitedFor: a pod that names a missing ConfigMap never reaches the
+// engine. When it leaves the set, its workload does not wait for its end.
+func TestExpand_PodNeverReported_IsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, newShelf())
+		r.expand(want("web", "a", "b"))
+		r.report(spec(want("web"), "a"), v1.PodRunning)
+		edited := want("web", "c")
+		r.expand(edited)
+		r.report(spec(edited, "c"), v1.PodPending)
+		r.expand(edited)
+		check(t, "after the edit", r.next.saw("web"), "a Running leaving, c Pending")
+	})
+}
+
+// TestExpand_JobComesBack_RunsAgain: a Job that is removed and added again is another Job.
+func TestExpand_JobComesBack_RunsAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, newShelf())
+		job := want("once", "a")
+		job.Kind = pod.KindJob
+		r.expand(job)
+		r.expand()
+		r.expand(job)
+		if n := len(r.next.inputs["once"].State.Revisions); n != 0 {
+			t.Errorf("%d revisions of the former Job", n)
 		}
 	})
 }

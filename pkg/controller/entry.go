@@ -18,6 +18,7 @@ type entry struct {
 	id     pod.ObjectKey
 	layer  string
 	object *pod.Object // nil: no source has it any more
+	left   bool        // no source had it after one had it
 
 	state   workload.State
 	stored  []byte                // the state in the Store
@@ -35,14 +36,24 @@ type entry struct {
 func (e *entry) name() string { return strings.ToLower(e.id.Kind) + "/" + e.id.Key.String() }
 
 // leave notes that no source has the workload any more: all its pods leave.
-func (e *entry) leave() {
+func (c *Controller) leave(e *entry) {
 	if e.object == nil {
 		return
 	}
 	for _, s := range e.pods {
+		c.stops(e, s)
+	}
+	e.object, e.pods, e.claims, e.decision, e.wake, e.left = nil, nil, nil, workload.Decision{}, time.Time{}, true
+}
+
+// stops notes that a pod has left the set and that the node stops it. A pod that the engine has
+// never reported, such as one that names a ConfigMap that is missing, is not on the node.
+func (c *Controller) stops(e *entry, s *pod.Spec) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[s.Key]; p != nil && p.seen && p.uid == s.UID() {
 		e.leaving[s.Key] = s
 	}
-	e.object, e.pods, e.claims, e.decision, e.wake = nil, nil, nil, workload.Decision{}, time.Time{}
 }
 
 // The wait after a state could not be written, or a decision failed.
@@ -102,7 +113,7 @@ func (c *Controller) decide(e *entry, now time.Time) {
 			c.cfg.Event(e.object, event)
 		}
 	}
-	e.apply(d)
+	c.apply(e, d)
 	if !d.Wake.IsZero() {
 		e.wake = d.Wake
 		if !d.Wake.After(now) {
@@ -121,7 +132,7 @@ func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 }
 
 // apply replaces the set by that of a decision.
-func (e *entry) apply(d workload.Decision) {
+func (c *Controller) apply(e *entry, d workload.Decision) {
 	pods := slices.Clone(d.Pods)
 	for i, s := range pods {
 		if s.Origin != e.object.Origin { // the workload was moved
@@ -132,7 +143,7 @@ func (e *entry) apply(d workload.Decision) {
 	}
 	for _, s := range e.pods {
 		if find(pods, s.Key) == nil {
-			e.leaving[s.Key] = s
+			c.stops(e, s)
 		}
 	}
 	for _, s := range pods {

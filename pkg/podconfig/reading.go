@@ -68,6 +68,9 @@ func (r *layerChange) file(l *Layer, old, new *source.File) {
 	before := l.lastGoodOf(new.File)
 	new = keepImmutable(before, new)
 	previous := before
+	if !healthy(new) {
+		previous.Pods = withoutExpanded(before.Pods, new.Objects)
+	}
 	if kept := l.kept.byFile[new.File]; len(kept) > 0 && !l.state.Ready && !healthy(new) {
 		previous.Pods = withoutExpanded(kept, new.Objects)
 	}

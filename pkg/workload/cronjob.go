@@ -149,6 +149,10 @@ func (c *cronRun) prune() {
 	}
 }
 
+// maxHistory is how many finished Jobs of each result a CronJob keeps at most: its state has a
+// template of each.
+const maxHistory = 100
+
 func (c *cronRun) pruneOldest(end batchv1.JobConditionType, limit int32, field string) {
 	var list []*cronChild
 	for _, child := range c.jobs {
@@ -156,6 +160,7 @@ func (c *cronRun) pruneOldest(end batchv1.JobConditionType, limit int32, field s
 			list = append(list, child)
 		}
 	}
+	limit = min(limit, maxHistory)
 	for _, child := range list[:max(0, len(list)-int(limit))] {
 		c.removeJob(child, fmt.Sprintf("%s is %d", field, limit))
 	}
@@ -237,8 +242,10 @@ func (c *cronRun) start(due time.Time) {
 	last := c.state.LastSchedule
 	switch {
 	case last != nil && last.Unix()/60 == due.Unix()/60, slices.ContainsFunc(c.jobs, func(o *cronChild) bool { return o.Name == name }):
-		c.state.LastSchedule = &at // a Job has the name of its minute
-		return
+		if last == nil || last.Unix()/60 != due.Unix()/60 {
+			c.state.LastSchedule = &at
+		}
+		return // a Job has the name of its minute
 	case c.cj.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(active) > 0:
 		c.reportOnce(due, v1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
 		return
@@ -246,6 +253,10 @@ func (c *cronRun) start(due time.Time) {
 		for _, child := range active {
 			c.removeJob(child, "Job "+name+" replaces it (concurrencyPolicy Replace)")
 		}
+	}
+	if n := len(c.in.Pods); n >= pod.MaxReplicas {
+		c.reportOnce(due, v1.EventTypeWarning, "TooManyPods", fmt.Sprintf("Not starting job because the CronJob has %d pods, and a workload has %d at most", n, pod.MaxReplicas))
+		return
 	}
 	child := c.child(CronJobRun{Name: name, Scheduled: at, Template: *c.cj.Spec.JobTemplate.Spec.DeepCopy()}, c.in.Object.Positions)
 	c.jobs = append(c.jobs, child)
