@@ -47,9 +47,9 @@ func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	return a, nil
 }
 
-// saveCPUs writes the kubelet's state files, and removes the file of a policy that allocates
-// nothing: what an earlier policy has left there would be wrong, and a kubelet would not start with
-// it. No agent reads the files.
+// saveCPUs writes the kubelet's state files. It removes the file of a policy that allocates
+// nothing: the allocations of an earlier policy would be wrong, and a kubelet would not start with
+// them. No agent reads the files.
 func saveCPUs(root string) func(map[string][]byte) error {
 	return func(files map[string][]byte) error {
 		var failed []error

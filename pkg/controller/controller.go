@@ -33,7 +33,7 @@ type Store interface {
 	Remove(of pod.ObjectKey) error
 }
 
-// Config is what a Controller needs.
+// Config configures a Controller.
 type Config struct {
 	Node string
 	// Kept are the pods in the records of the previous agent, with their last statuses. Leaving
@@ -89,7 +89,7 @@ type found struct {
 	state []byte
 }
 
-// podStatus is what the engine reports of a pod.
+// podStatus has the newest report of a pod.
 type podStatus struct {
 	uid     string
 	layer   string        // of its workload: reports of another layer's pod with this name do not count

@@ -240,10 +240,10 @@ func (s *State) Replace(was, p *v1.Pod) {
 }
 
 // Edit changes which containers a running pod has, by an edit that needs no new instance, and
-// reports whether that changes the state. Added containers get what they request for themselves.
-// If that is not possible, Edit changes nothing and returns the reason. What removed containers
-// have becomes free, but their CPUs are blocked: they run until they have stopped. The others keep
-// what they have.
+// reports whether that changes the state. Added containers get the CPUs and memory that they
+// request for themselves. If that is not possible, Edit changes nothing and returns the reason. The
+// memory of removed containers becomes free. Their CPUs stay blocked until they have stopped. The
+// other containers keep their CPUs and memory.
 func (s *State) Edit(was, p *v1.Pod) (changed bool, r *Rejection) {
 	uid := string(p.UID)
 	has, old := s.Of(uid), s.blocked[uid]
@@ -318,8 +318,8 @@ func (a *Allocator) Lacks(p *v1.Pod, has map[string]pod.Placement) bool {
 	})
 }
 
-// Unreserved returns what the policies do not reserve although a container has it for itself:
-// "CPUs", "memory", or both. A nil Allocator reserves nothing.
+// Unreserved returns the resources that a container has for itself although the policies do not
+// reserve them: "CPUs", "memory", or both. A nil Allocator reserves nothing.
 func (a *Allocator) Unreserved(has pod.Placement) (kinds []string) {
 	if has.CPUs != "" && (a == nil || !a.static) {
 		kinds = append(kinds, "CPUs")

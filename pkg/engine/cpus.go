@@ -31,22 +31,22 @@ func (p *placed) equal(o *placed) bool {
 	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, pod.Placement.Equal)
 }
 
-// taken is what a pod takes of the node's CPUs and memory.
+// taken has the CPUs and the memory of the node that a pod takes.
 type taken struct {
-	placed *placed  // what its containers have for themselves; nil: nothing
+	placed *placed  // CPUs and memory of its containers' own; nil: none
 	runsOn []string // the sets of CPUs that running containers have for themselves, sorted
 	// running says that a container of it may run: the runtime shows one, or could not be read.
 	running bool
 }
 
-// cpuView is what the sync loop keeps of the node's CPUs.
+// cpuView has the sync loop's view of the node's CPUs.
 type cpuView struct {
 	files  map[string][]byte // the newest state files
 	writer *stateWriter      // nil: no policy allocates anything
 }
 
-// withPlaced is the spec with what its containers have for themselves now. A spec of a record may
-// say something older.
+// withPlaced returns the spec with the CPUs and memory that its containers have for themselves now.
+// The spec of a record may have older ones.
 func (e *entry) withPlaced(spec *pod.Spec) *pod.Spec {
 	if spec == nil {
 		return nil
@@ -245,10 +245,10 @@ func ownCPUs(have pod.Actual) (sets []string) {
 	return slices.Compact(sets)
 }
 
-// notePlaced notes what the runtime shows of an orphaned pod. A container of the newest sandbox
-// that has not exited has what its annotation says. For others the record of the newest instance
-// comes first: they may be of the instance before. A container that the runtime does not show has
-// what the record says.
+// notePlaced notes the CPUs and memory of an orphaned pod's containers. For a container of the
+// newest sandbox that has not exited, its annotation counts. For others the record of the newest
+// instance comes first: they may be of the instance before. For a container that the runtime does
+// not show, the record counts.
 func (s *orphan) notePlaced(have pod.Actual) {
 	s.runsOn, s.running = ownCPUs(have), podview.MayRun(have)
 	all := make(map[string]pod.Placement)
@@ -279,9 +279,8 @@ func recordedPlaced(want *pod.Spec) *placed {
 	return &placed{want.UID(), want.Placed}
 }
 
-// reviewPlaced logs, for the pods that were found on the node, where the policies of CPUs and
-// memory differ from what the pods have. A pod of which nothing runs does not keep anything
-// without a policy.
+// reviewPlaced logs, for the pods that were found on the node, which CPUs and memory of theirs the
+// policies do not reserve. Without a policy, a pod that does not run keeps none.
 func (l *loop) reviewPlaced() {
 	for _, key := range sortedKeys(l.orphans) {
 		o := l.orphans[key]

@@ -33,7 +33,7 @@ type mover struct {
 	failing bool                   // the last round failed, and that was logged
 }
 
-// move is what the mover has to reach: containers of these pods run on these CPUs.
+// move is the goal of the mover: the containers of these pods run on these CPUs.
 type move struct {
 	cpus string
 	pods map[pod.Key]bool

@@ -135,8 +135,8 @@ type admission struct {
 	resize     refusal   // why the resources that want requests are not allocated
 	allocation allocation
 	taken
-	// before is what its containers had before an edit, until a report shows which of them run;
-	// nil: nothing.
+	// before has the CPUs and memory that its containers had before an edit, until a report shows
+	// which of them run; nil: none.
 	before *placed
 	// unplaced is why its containers do not get CPUs or memory for themselves again, after the
 	// machine has lost those that they had. Until they do, none of them starts.

@@ -102,8 +102,8 @@ func (r *reader) claim(o object) {
 	r.config(o, &c, c.ObjectMeta, problems, map[string]any{"labels": c.Labels, "spec": c.Spec})
 }
 
-// claimProblems defaults a claim and returns what the API's own validation of a new one says
-// about it, as problems without a place.
+// claimProblems defaults a claim and returns the problems that the API's own validation of a new
+// one finds, without their places.
 func claimProblems(c *v1.PersistentVolumeClaim) []pod.Problem {
 	corev1.SetObjectDefaults_PersistentVolumeClaim(c)
 	var in core.PersistentVolumeClaim

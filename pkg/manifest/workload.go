@@ -113,15 +113,16 @@ func templatePod(key pod.Key, t *v1.PodTemplateSpec) *v1.Pod {
 	}
 }
 
-// settle makes w what a pod.Object has: with its kind, and without what an API server or a
-// controller writes.
+// settle prepares w for a pod.Object: it sets the kind, and removes the fields that an API server
+// or a controller writes.
 func settle(w any, meta *metav1.ObjectMeta, kind string) {
 	w.(runtime.Object).GetObjectKind().SetGroupVersionKind(schema.FromAPIVersionAndKind(versionOf(kind), kind))
 	meta.UID, meta.OwnerReferences = "", nil
 	reflect.ValueOf(w).Elem().FieldByName("Status").SetZero()
 }
 
-// workloadHash returns the hash of what the author of a workload wrote.
+// workloadHash returns the hash of the labels, the annotations and the spec as the author of a
+// workload wrote them.
 func workloadHash(w any, meta *metav1.ObjectMeta) string {
 	content := map[string]any{"spec": reflect.ValueOf(w).Elem().FieldByName("Spec").Interface()}
 	if len(meta.Labels) > 0 {
@@ -165,7 +166,7 @@ func countOr1(n *int32) int {
 	return max(0, int(*n))
 }
 
-// tooManyPods returns what is wrong with n more pods in the file, "" for nothing.
+// tooManyPods returns why the file cannot have n more pods, "" if it can.
 func (r *reader) tooManyPods(n int) string {
 	switch {
 	case n > maxWorkloadPods:

@@ -31,8 +31,8 @@ import (
 // controller-revision-hash is the name, a dash and a hash of at most ten characters.
 const longestStatefulSet = apivalidation.LabelValueMaxLength - 11
 
-// validateWorkload returns what the API's own validation of a new object says about a workload
-// with the API's defaults (C-1.5.11), as problems without a place. It writes to w. A workload
+// validateWorkload returns the problems that the API's own validation of a new object finds in a
+// workload with the API's defaults (C-1.5.11), without their places. It writes to w. A workload
 // whose pods have too many ports is not validated further.
 func validateWorkload(w any) []pod.Problem {
 	o := &pod.Object{Object: w}
@@ -172,7 +172,7 @@ func mountClaims(s *apps.StatefulSetSpec) {
 	s.VolumeClaimTemplates = nil // claimTemplateProblems has validated them
 }
 
-// claimTemplateProblems returns what is wrong with the claim templates of a StatefulSet.
+// claimTemplateProblems returns the problems of the claim templates of a StatefulSet.
 func claimTemplateProblems(s *appsv1.StatefulSet) []pod.Problem {
 	var out []pod.Problem
 	seen := map[string]bool{}

@@ -50,8 +50,8 @@ type Node struct {
 	// assigns pods to this node: then static pods are admitted under pressure (C-1.35.8).
 	Pressure  []v1.NodeConditionType
 	InCluster bool
-	// CPUs is what the containers of the admitted pods have for themselves; nil: no container has
-	// anything. Admit, Edits.Place and Edits.Accept add what they give to further containers.
+	// CPUs has the CPUs and memory that containers of the admitted pods have for themselves; nil: no
+	// container has any. Admit, Edits.Place and Edits.Accept add those of further containers.
 	CPUs *cpuset.State
 }
 

@@ -196,7 +196,7 @@ func TestExpand_IncrementalIsFull(t *testing.T) {
 	})
 }
 
-// checkExpanded compares the merged state with what the workloads in it ask for.
+// checkExpanded compares the merged state with the pods that the workloads in it ask for.
 func checkExpanded(t *rapid.T, e *expansion, f fold) {
 	var workloads []*pod.Object
 	counts := make(map[string]int)

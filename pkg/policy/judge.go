@@ -44,9 +44,10 @@ func (r *rule) judge(security podsecurity.Evaluator, s *pod.Spec) []pod.Problem 
 	return append(problems, r.judgeImages(&p.Spec)...)
 }
 
-// judgeTemplate returns what the rule does not allow of a workload's pod template, whose field is
-// at. The template is judged with the API's defaults, because its pods will have them. Of the
-// claim templates only the namespace could matter: the claims are in that of their workload.
+// judgeTemplate returns a problem for each thing in a workload's pod template that the rule does
+// not allow. at is the field of the template. The template is judged with the API's defaults,
+// because its pods will have them. Of the claim templates only the namespace could matter: the
+// claims are in that of their workload.
 func (r *rule) judgeTemplate(security podsecurity.Evaluator, o *pod.Object, template *v1.PodTemplateSpec, at string) []pod.Problem {
 	defaulted := podstatic.DefaultTemplate(template)
 	p := &v1.Pod{

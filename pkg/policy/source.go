@@ -201,7 +201,7 @@ func atMost(problems []pod.Problem, noun string) []pod.Problem {
 	return problems
 }
 
-// object returns what is not allowed of a config object or a workload.
+// object returns a problem for each thing in a config object or a workload that is not allowed.
 func (j *judge) object(o *pod.Object) []pod.Problem {
 	if j.rule == nil {
 		return placed(j.noRule(), o.Origin)

@@ -17,7 +17,7 @@ type indexes []span
 type span struct{ first, last int32 }
 
 // parseIndexes reads the form that a Job's status and its successPolicy have: "0,2-5". It leaves
-// out what is not below limit, and what it cannot read.
+// out numbers that are not below limit, and parts that it cannot read.
 func parseIndexes(text string, limit int32) indexes {
 	var out indexes
 	for _, part := range strings.Split(text, ",") {

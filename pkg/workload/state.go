@@ -7,7 +7,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// State is what a workload keeps between calls of Next and across restarts of the agent. It is
+// State carries facts of a workload between calls of Next and across restarts of the agent. It is
 // stored as JSON: a field keeps its name and meaning in later versions.
 type State struct {
 	// Revisions are the versions of the pod template, by their numbers. The last one is the
@@ -96,8 +96,8 @@ type JobState struct {
 	LastFailure *metav1.Time `json:"lastFailure,omitempty"`
 }
 
-// Index is what an indexed Job keeps of one completion index until the index has succeeded or
-// failed: then the Job's Status names it in CompletedIndexes or FailedIndexes.
+// Index has the attempts of one completion index of an indexed Job until the index has succeeded
+// or failed: then the Job's Status names it in CompletedIndexes or FailedIndexes.
 type Index struct {
 	Attempts int32 `json:"attempts,omitempty"`
 	// Failures are those that count, Ignored those that a podFailurePolicy ignores.

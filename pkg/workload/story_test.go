@@ -178,7 +178,7 @@ func (w *world) mayServe(hash string, minReady int32) int {
 	return n
 }
 
-// checkDeployment asks for a decision and checks what holds for every decision about a
+// checkDeployment asks for a decision and checks the rules of every decision about a
 // Deployment.
 func (s *story) checkDeployment() {
 	s.t.Helper()

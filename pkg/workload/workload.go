@@ -54,7 +54,7 @@ type Pod struct {
 	Leaving bool
 }
 
-// Decision is what a workload needs now.
+// Decision has the pods that a workload should have now, and their reasons.
 type Decision struct {
 	// Pods are the pods that should exist now, sorted by key. A pod that does not change is
 	// the pointer of Input.Pods.
