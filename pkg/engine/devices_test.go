@@ -2,6 +2,8 @@ package engine
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -64,6 +66,20 @@ func (p *plugin) Keep(_ string, containers map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.kept = containers
+}
+
+// keeps returns the containers of the last call of Keep.
+func (p *plugin) keeps() map[string]bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.kept)
+}
+
+// holders returns the pods with devices that agents have adopted.
+func (p *plugin) holders() []pod.DeviceHolder {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.adopted)
 }
 
 // newPlugin returns a plugin that the next agents of the machine have.
@@ -135,9 +151,11 @@ func TestDevices_AgentIsKilledBetweenTwoContainers_NextOneKnowsThem(t *testing.T
 		m.arrive()
 		m.pass(time.Minute)
 		p.holds(t)
+		p.mu.Lock()
 		if had := p.asked[len(p.asked)-1]["app"]; len(had) != 1 || had[0].Devices[0] != "d1" {
 			t.Errorf("the successor asked with %+v", p.asked)
 		}
+		p.mu.Unlock()
 		p.plug(true)
 		m.pass(time.Second)
 		if rec := m.disk.records[pod.Key{Namespace: "default", Name: "app"}]; m.phase("app") != "Running" || len(rec.Devices) != 0 {
@@ -155,18 +173,18 @@ func TestDevices_PodTerminates_DevicesAreFree(t *testing.T) {
 		m.src.set(mkpod("app", usesGPU, func(p *v1.Pod) { p.Spec.RestartPolicy = v1.RestartPolicyNever }))
 		m.arrive()
 		m.pass(time.Second)
-		if !p.kept["app"] {
-			t.Errorf("a running pod keeps %v", p.kept)
+		if kept := p.keeps(); !kept["app"] {
+			t.Errorf("a running pod keeps %v", kept)
 		}
 		m.pass(time.Minute)
-		if len(p.kept) != 0 || m.phase("app") != "Succeeded" {
-			t.Errorf("a terminated pod keeps %v, phase %s", p.kept, m.phase("app"))
+		if kept := p.keeps(); len(kept) != 0 || m.phase("app") != "Succeeded" {
+			t.Errorf("a terminated pod keeps %v, phase %s", kept, m.phase("app"))
 		}
 		m.leave()
 		m.arrive()
 		m.pass(time.Second)
-		if len(p.adopted) != 0 {
-			t.Errorf("the next agent adopted %+v", p.adopted)
+		if adopted := p.holders(); len(adopted) != 0 {
+			t.Errorf("the next agent adopted %+v", adopted)
 		}
 	})
 }

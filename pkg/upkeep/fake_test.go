@@ -25,6 +25,7 @@ type fakeNode struct {
 	mu       sync.Mutex
 	node     reclaim.Node
 	levels   int // calls
+	passes   int // of time
 	observed []bool
 	fails    map[string]bool // IDs that cannot be removed
 	slow     bool            // evicted pods do not stop
@@ -179,6 +180,14 @@ func (f *fakeNode) end(uid string) {
 		levels[signal] = l
 	}
 	f.node.Levels = levels
+}
+
+// pass notes that the test lets time pass. What the test has read before happens before the writes
+// of the node after it.
+func (f *fakeNode) pass() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.passes++
 }
 
 // actions returns what was done since the last call.
