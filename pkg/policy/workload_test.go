@@ -30,7 +30,7 @@ func workloadOf(t testing.TB, kind, template string) *pod.Object {
 }
 
 // TestSource_TemplateThatTheRuleForbids_IsBroken: a privileged template of any kind of workload
-// never enters the set, and what is wrong is named from the workload's root.
+// never enters the set, and the problem names the field by its path in the workload.
 //
 // Shows: D1
 func TestSource_TemplateThatTheRuleForbids_IsBroken(t *testing.T) {
