@@ -135,6 +135,7 @@ var only = map[string][]string{
 	"pkg/podenv":     {"pkg/pod"},
 	"pkg/podspec":    {"pkg/pod"},
 	"pkg/podstatic":  {"pkg/pod"},
+	"pkg/service":    nil,
 	"pkg/workload":   {"pkg/pod", "pkg/podspec", "pkg/podstatic"},
 	"pkg/podview":    {"pkg/pod", "pkg/podspec"},
 	"pkg/status":     {"pkg/pod", "pkg/podview"},
@@ -163,7 +164,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podstatic", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/status", "pkg/workload"}
+var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podstatic", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/service", "pkg/status", "pkg/workload"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}
