@@ -3,11 +3,13 @@
 // time that the last decision names. It stores the state of each workload, and gives the pods to
 // podconfig.
 //
-// A Controller is podconfig's Expander and a listener of the engine. It has no goroutine: the
-// goroutine that ranges over the batches of podconfig calls Expand, and the sync loop of the
-// engine calls Report, which never waits for Expand.
+// A Controller is podconfig's Expander and a listener of the engine. The goroutine that ranges over
+// the batches of podconfig calls Expand, and the sync loop of the engine calls Report, which never
+// waits for Expand. A goroutine of the Controller writes the states while there are any to write.
 //
-// The one rule: a state is on the disk before the pods that follow from it are desired.
+// The one rule: a state is on the disk before the pods that follow from it are desired. Expand waits
+// for a write only for a moment. If the disk takes longer, the workload keeps its set, and the
+// Controller becomes due when the write has ended.
 package controller
 
 import (
@@ -18,8 +20,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/workload"
@@ -63,23 +63,27 @@ const longestWait = time.Minute
 // may have ended since, and its workload may need the pod that the decision would remove.
 const adoptTimeout = time.Minute
 
+// saveWait is how long Expand waits for the states that it stores, so that the pods of a reading
+// are in the batch of the reading. A disk that takes longer must not delay the readings of sources.
+const saveWait = 100 * time.Millisecond
+
 // Controller keeps the pods of workloads. Make one with New.
 type Controller struct {
-	cfg Config
-	due chan struct{} // capacity 1: Report and a timer send, podconfig receives; nil: never due
+	cfg    Config
+	due    chan struct{} // capacity 1: Report, a timer and the writer send, podconfig receives; nil: never due
+	writer *writer
 
 	// Only Expand uses these.
 	workloads map[pod.ObjectKey]*entry
-	found     map[pod.ObjectKey]found   // the states of workloads that no source has had yet
-	kept      map[pod.Key]workload.Pod  // the pods of Config.Kept that no workload owns yet
-	owners    map[pod.Key]pod.ObjectKey // the workloads of pods
-	since     time.Time                 // the first call of Expand
+	found     map[pod.ObjectKey]found  // the states of workloads that no source has had yet
+	kept      map[pod.Key]workload.Pod // the pods of Config.Kept that no workload owns yet
+	since     time.Time                // the first call of Expand
 	timer     *time.Timer
 
 	mu       sync.Mutex
-	pods     map[pod.Key]*podStatus // of all pods that workloads have, or may have
-	reported map[pod.Key]bool       // the pods that were reported since the last Expand
-	synced   bool                   // every source has answered
+	pods     map[pod.Key][]*podStatus // of all pods that workloads have, or may have
+	reported map[pod.Key]bool         // the pods that were reported since the last Expand
+	synced   bool                     // every source has answered
 	view     []Workload
 }
 
@@ -87,17 +91,6 @@ type Controller struct {
 type found struct {
 	layer string
 	state []byte
-}
-
-// podStatus has the newest report of a pod.
-type podStatus struct {
-	uid     string
-	layer   string        // of its workload: reports of another layer's pod with this name do not count
-	seen    bool          // the previous agent had it, or this engine has reported it
-	current bool          // in the set that Expand returned last
-	kept    bool          // of the previous agent, and this engine has not reported it yet
-	gone    bool          // nothing is left of it
-	status  *v1.PodStatus // nil: unknown
 }
 
 // Workload is the newest state of one workload.
@@ -118,9 +111,10 @@ func New(cfg Config) *Controller {
 		cfg.Next = workload.Next
 	}
 	c := &Controller{
-		cfg: cfg, workloads: make(map[pod.ObjectKey]*entry), found: make(map[pod.ObjectKey]found), owners: make(map[pod.Key]pod.ObjectKey),
-		kept: make(map[pod.Key]workload.Pod), pods: make(map[pod.Key]*podStatus), reported: make(map[pod.Key]bool),
+		cfg: cfg, workloads: make(map[pod.ObjectKey]*entry), found: make(map[pod.ObjectKey]found),
+		kept: make(map[pod.Key]workload.Pod), pods: make(map[pod.Key][]*podStatus), reported: make(map[pod.Key]bool),
 	}
+	c.writer = &writer{store: cfg.Store, wake: c.wake}
 	if cfg.Live {
 		c.due = make(chan struct{}, 1)
 		c.timer = time.AfterFunc(longestWait, c.wake)
@@ -128,8 +122,9 @@ func New(cfg Config) *Controller {
 	}
 	for _, p := range cfg.Kept {
 		if workload.MayOwn(p.Spec) {
-			c.kept[p.Spec.Key] = p
-			c.pods[p.Spec.Key] = &podStatus{uid: p.Spec.UID(), layer: p.Spec.Origin.Layer(), seen: true, kept: cfg.Live, status: p.Status}
+			have := newPodStatus(p.Spec)
+			have.seen, have.kept, have.used, have.status = true, cfg.Live, true, p.Status
+			c.kept[p.Spec.Key], c.pods[p.Spec.Key] = p, []*podStatus{have}
 		}
 	}
 	if cfg.Store != nil {
@@ -171,30 +166,16 @@ func (c *Controller) Synced() {
 func (c *Controller) Report(r pod.StatusReport) error {
 	key := pod.KeyOf(r.Pod)
 	c.mu.Lock()
-	p := c.pods[key]
-	if p != nil {
+	known := len(c.pods[key]) > 0
+	for _, p := range c.pods[key] {
 		p.note(r)
 		c.reported[key] = true
 	}
 	c.mu.Unlock()
-	if p != nil {
+	if known {
 		c.wake()
 	}
 	return nil
-}
-
-// note takes a report. While the node shows another instance under the pod's name, still stops the
-// pod that had the name before, or has a pod of another layer, nothing is known of the pod.
-func (p *podStatus) note(r pod.StatusReport) {
-	p.kept = false
-	switch uid := string(r.Pod.UID); {
-	case r.Gone:
-		p.gone, p.status = !p.current, nil
-	case uid != p.uid, r.Origin.Layer() != p.layer, r.Here != "" && r.Here != uid, p.current && r.Unwanted:
-		p.status = nil
-	default:
-		p.status, p.seen = &r.Pod.Status, true
-	}
 }
 
 // Workloads returns the newest state of each workload that a source has, by kind and key.
@@ -204,6 +185,23 @@ func (c *Controller) Workloads() []Workload {
 	return c.view
 }
 
+// Has reports whether a workload has the pod, and whether the pod has left the set of the workload,
+// so that the node stops it.
+func (c *Controller) Has(key pod.Key) (has, leaves bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.pods[key] {
+		if p.of == (pod.ObjectKey{}) {
+			continue
+		}
+		if p.current {
+			return true, false
+		}
+		has, leaves = true, true
+	}
+	return has, leaves
+}
+
 // Expand implements podconfig.Expander.
 func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims []*pod.Object) {
 	now := time.Now().Round(0) // schedules and conditions are times of the wall clock
@@ -211,28 +209,57 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		c.since = now
 	}
 	synced := c.takeReports()
+	stuck := !c.writer.isIdle() // by a write that an earlier call did not wait for
+	desired := make([]*entry, 0, len(workloads))
 	there := make(map[pod.ObjectKey]bool, len(workloads))
+	var writes []*write
 	for _, o := range workloads {
 		e := c.entry(o)
-		there[e.id] = true
-		if e.due || !e.wake.IsZero() && !now.Before(e.wake) {
+		desired, there[e.id] = append(desired, e), true
+		c.settle(e, now)
+		if e.saving == nil && (e.due || !e.wake.IsZero() && !now.Before(e.wake)) {
 			c.decide(e, now)
 		}
-		pods, claims = append(pods, e.pods...), append(claims, e.claims...)
+		if e.saving != nil {
+			writes = append(writes, e.saving.write)
+		}
 	}
 	for id, e := range c.workloads {
 		if !there[id] {
 			c.leave(e)
+			c.settle(e, now)
 		}
 	}
 	if synced {
-		c.forget(now)
+		writes = append(writes, c.forget(now)...)
 	}
+	c.await(writes, stuck)
+	for _, e := range desired {
+		c.settle(e, now)
+		pods, claims = append(pods, e.pods...), append(claims, e.claims...)
+	}
+	c.dropForgotten(now)
 	c.show()
 	c.setTimer(now)
 	slices.SortStableFunc(pods, func(a, b *pod.Spec) int { return a.Key.Compare(b.Key) })
 	slices.SortStableFunc(claims, func(a, b *pod.Object) int { return a.Key.Compare(b.Key) })
 	return pods, claims
+}
+
+// await waits for writes, not at all while the disk is stuck, and without a limit if nothing will
+// call Expand again.
+func (c *Controller) await(writes []*write, stuck bool) {
+	switch {
+	case len(writes) == 0:
+	case !c.cfg.Live:
+		for _, w := range writes {
+			<-w.done
+		}
+	case stuck:
+		c.writer.await(writes, 0)
+	default:
+		c.writer.await(writes, saveWait)
+	}
 }
 
 // takeReports marks the workloads whose pods were reported since the last call, and forgets the
@@ -241,19 +268,25 @@ func (c *Controller) takeReports() (synced bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for key := range c.reported {
-		gone := c.pods[key] == nil || c.pods[key].gone
-		if e := c.workloads[c.owners[key]]; e != nil {
-			e.due = true
-			if gone {
+		all := c.pods[key]
+		for _, p := range all {
+			e := c.workloads[p.of]
+			if e != nil {
+				e.due = true
+			}
+			if !p.gone {
+				continue
+			}
+			p.used = false
+			if e != nil {
 				delete(e.leaving, key)
 			}
-		}
-		if gone {
-			delete(c.kept, key)
-			delete(c.owners, key)
-			delete(c.pods, key)
+			if k, kept := c.kept[key]; kept && c.statusOf(k.Spec) == p {
+				delete(c.kept, key)
+			}
 		}
 	}
+	c.dropUnused()
 	clear(c.reported)
 	return c.synced
 }
@@ -263,34 +296,35 @@ func (c *Controller) takeReports() (synced bool) {
 func (c *Controller) show() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, p := range c.pods {
-		p.current = false
+	for _, all := range c.pods {
+		for _, p := range all {
+			p.current, p.used = false, false
+		}
+	}
+	use := func(p *podStatus, of pod.ObjectKey) {
+		if p != nil {
+			p.used, p.of = true, of
+		}
+	}
+	for _, p := range c.kept {
+		use(c.statusOf(p.Spec), pod.ObjectKey{})
 	}
 	c.view = make([]Workload, 0, len(c.workloads))
-	used := make(map[pod.Key]bool, len(c.pods))
-	for key := range c.kept {
-		used[key] = true
-	}
-	clear(c.owners)
 	for _, id := range slices.SortedFunc(maps.Keys(c.workloads), compareIDs) {
 		e := c.workloads[id]
-		for key := range e.leaving {
-			c.owners[key], used[key] = id, true
+		for _, s := range e.leaving {
+			use(c.statusOf(s), id)
 		}
 		for _, s := range e.pods {
-			c.owners[s.Key], used[s.Key] = id, true
-			p := c.pods[s.Key]
-			if p == nil || p.uid != s.UID() {
-				p = &podStatus{uid: s.UID()}
-				c.pods[s.Key] = p
-			}
-			p.current, p.layer = true, s.Origin.Layer()
+			p := c.ensureStatus(s)
+			p.current = true
+			use(p, id)
 		}
 		if e.object != nil {
 			c.view = append(c.view, Workload{Object: e.object, Decision: e.decision, Pods: c.podsOf(e)})
 		}
 	}
-	maps.DeleteFunc(c.pods, func(key pod.Key, _ *podStatus) bool { return !used[key] })
+	c.dropUnused()
 }
 
 func compareIDs(a, b pod.ObjectKey) int {
@@ -314,53 +348,71 @@ func (c *Controller) setTimer(now time.Time) {
 	}
 }
 
-// forget removes the states of workloads that no source has, once their pods are gone.
-func (c *Controller) forget(now time.Time) {
+// forget begins to remove the states of workloads that no source has, once their pods are gone.
+func (c *Controller) forget(now time.Time) (writes []*write) {
+	if len(c.kept) == 0 {
+		for id, f := range c.found {
+			if c.workloads[id] == nil { // else the state of another layer has taken its place
+				e := newEntry(id, f.layer)
+				e.stored, c.workloads[id] = nil, e
+			}
+			delete(c.found, id)
+		}
+	}
 	for id, e := range c.workloads {
-		if e.object != nil || len(e.leaving) > 0 || now.Before(e.wake) {
+		if e.object != nil || len(e.leaving) > 0 || e.saving != nil || e.removal != nil || now.Before(e.wake) {
 			continue
 		}
-		if err := c.remove(id); err != nil {
+		if c.cfg.Store == nil {
+			delete(c.workloads, id)
+			continue
+		}
+		e.removal = c.writer.add(id, "", nil)
+		writes = append(writes, e.removal)
+	}
+	return writes
+}
+
+// dropForgotten drops the workloads whose states are removed.
+func (c *Controller) dropForgotten(now time.Time) {
+	for id, e := range c.workloads {
+		if e.removal == nil || !e.removal.isDone() {
+			continue
+		}
+		err := e.removal.err
+		if e.removal = nil; err != nil {
 			c.retry(e, now, err)
 			continue
 		}
 		delete(c.workloads, id)
 	}
-	if len(c.kept) > 0 {
-		return
-	}
-	for id := range c.found { // tried once: the next agent tries again
-		if err := c.remove(id); err != nil {
-			c.cfg.Log.Warn("Failed to remove the state of a workload that no source has", "error", err)
-		}
-		delete(c.found, id)
-	}
-}
-
-func (c *Controller) remove(id pod.ObjectKey) error {
-	if c.cfg.Store == nil {
-		return nil
-	}
-	return c.cfg.Store.Remove(id)
 }
 
 // entry returns the entry of a workload that a source has. A new one gets the stored state and the
 // pods of the previous agent. A workload of another layer is another workload: it must not get
-// the revisions and pods of the one before.
+// the revisions and pods of the one before. A stored state of another layer stays until every source
+// has answered: the source of that layer may still answer with its workload, and win.
 func (c *Controller) entry(o *pod.Object) *entry {
 	id, layer := pod.ObjectKey{Kind: o.Kind, Key: o.Key}, o.Origin.Layer()
-	e := c.workloads[id]
+	e, before := c.workloads[id], c.workloads[id]
 	if e == nil || e.layer != layer {
-		e = &entry{id: id, layer: layer, leaving: make(map[pod.Key]*pod.Spec), stored: []byte("{}")}
+		e = newEntry(id, layer)
 		c.workloads[id] = e
-		if f, known := c.found[id]; known && f.layer == layer {
+		f, stored := c.found[id]
+		if stored && f.layer == layer {
 			c.restore(e, f.state)
+			delete(c.found, id)
 		}
-		delete(c.found, id)
+		if before != nil || stored && f.layer != layer {
+			e.stored = nil // the Store has, or will have, the state of another layer
+		}
 		c.adopt(e, o)
 	}
+	if e.removal != nil { // a write follows the removal
+		e.removal, e.stored = nil, nil
+	}
 	if e.left && id.Kind == pod.KindJob { // removed and added again: another Job, which runs again
-		e.state, e.stored = workload.State{}, []byte("{}")
+		e.state, e.stored = workload.State{}, nil
 	}
 	e.left = false
 	if e.object != o {

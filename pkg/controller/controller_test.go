@@ -120,6 +120,7 @@ type shelf struct {
 	fail   error
 	lost   error // of Load
 	saves  int
+	hangs  chan struct{} // Save waits until it is closed; nil: it does not wait
 }
 
 func newShelf() *shelf { return &shelf{states: map[pod.ObjectKey]found{}} }
@@ -132,6 +133,9 @@ func (s *shelf) Load(each func(pod.ObjectKey, string, []byte)) error {
 }
 
 func (s *shelf) Save(of pod.ObjectKey, layer string, state []byte) error {
+	if s.hangs != nil {
+		<-s.hangs
+	}
 	if s.fail != nil {
 		return s.fail
 	}
@@ -167,7 +171,8 @@ type rig struct {
 	log   bytes.Buffer
 }
 
-// start returns a live Controller, as an agent makes it; shelf and kept are what an earlier one has left.
+// start returns a live Controller, as an agent makes it. s has the states and kept the pods of an
+// earlier one.
 func start(t *testing.T, s *shelf, kept ...workload.Pod) *rig {
 	r := &rig{t: t, next: newDecider(), shelf: s}
 	r.Controller = New(Config{
@@ -253,6 +258,122 @@ func TestExpand_StateCannotBeWritten_SetStays(t *testing.T) {
 		if r.shelf.saves != 2 {
 			t.Error("an unchanged state was written")
 		}
+	})
+}
+
+// TestExpand_DiskHangs_ReadingsGoOn: Expand waits for a state only for a moment, and while the disk
+// hangs not at all. The pods are desired when the state is stored.
+//
+// Shows: F12
+func TestExpand_DiskHangs_ReadingsGoOn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, newShelf())
+		r.expand(want("web", "a"))
+		r.shelf.hangs = make(chan struct{})
+		web, db := want("web", "b"), want("db", "x")
+		for i, limit := range []time.Duration{saveWait, 0, 0} {
+			began := time.Now()
+			check(t, "the disk hangs", r.expand(web, db), "a")
+			if took := time.Since(began); took > limit {
+				t.Errorf("call %d waited %v", i, took)
+			}
+		}
+		if r.isDue() {
+			t.Error("due before the state is stored")
+		}
+		close(r.shelf.hangs)
+		if !r.isDue() {
+			t.Error("not due when the state is stored")
+		}
+		check(t, "the disk goes on", r.expand(web, db), "b x")
+		check(t, "stored", r.shelf.names(), "db web")
+		if r.next.calls["web"] != 2 || r.next.calls["db"] != 1 {
+			t.Errorf("%v decisions", r.next.calls)
+		}
+	})
+}
+
+// TestExpand_ChangedWhileItsStateIsWritten_IsDecidedAgain: a decision about a workload, or about
+// statuses, of before the write has no effect.
+func TestExpand_ChangedWhileItsStateIsWritten_IsDecidedAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		change func(r *rig) *pod.Object
+		pods   string
+	}{
+		"edited":   {func(*rig) *pod.Object { return want("web", "c") }, "c"},
+		"reported": {func(r *rig) *pod.Object { o := want("web", "a"); r.report(spec(o, "a"), v1.PodFailed); return nil }, "b"},
+		"removed":  {func(r *rig) *pod.Object { r.expand(); return want("web", "d") }, "d"},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, newShelf())
+			r.expand(want("web", "a"))
+			r.shelf.hangs = make(chan struct{})
+			edited := want("web", "b")
+			r.expand(edited)
+			if o := c.change(r); o != nil {
+				edited = o
+			}
+			r.expand(edited)
+			close(r.shelf.hangs)
+			r.isDue()
+			check(t, name, r.expand(edited), c.pods)
+			if n := r.next.calls["web"]; n != 3 {
+				t.Errorf("%s: %d decisions, want 3", name, n)
+			}
+			var s workload.State
+			if err := json.Unmarshal(r.shelf.states[edited.ObjectKey()].state, &s); err != nil || len(s.Revisions) != 2 || s.Revisions[1].Hash != c.pods {
+				t.Errorf("%s: %+v is stored, %v", name, s, err)
+			}
+		})
+	}
+}
+
+// TestReport_TwoWorkloadsAskForOnePod_EachSeesItsOwn: of one source, or of two.
+func TestReport_TwoWorkloadsAskForOnePod_EachSeesItsOwn(t *testing.T) {
+	t.Parallel()
+	for name, location := range map[string]string{"one source": "/m", "two sources": "/other"} {
+		synctest.Test(t, func(t *testing.T) {
+			r := start(t, newShelf())
+			r.Synced()
+			first, second := want("alpha", "a"), at(want("web", "a"), location, "b")
+			r.expand(first, second)
+			r.report(spec(first, "a"), v1.PodRunning)
+			r.expand(first, second)
+			check(t, name+": alpha", r.next.saw("alpha"), "a Running")
+			check(t, name+": web", r.next.saw("web"), "a")
+			if has, leaves := r.Has(spec(first, "a").Key); !has || leaves {
+				t.Errorf("%s: has %t, leaves %t", name, has, leaves)
+			}
+			r.expand(second)
+			r.report(spec(second, "a"), v1.PodRunning) // the node has exchanged it
+			r.expand(second)
+			check(t, name+": web has the pod", r.next.saw("web"), "a Running")
+			check(t, name+": alpha has none left", r.shelf.names(), "web")
+		})
+	}
+}
+
+// TestHas_PodThatLeaves: until it is gone.
+func TestHas_PodThatLeaves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		web := want("web", "a", "b")
+		r := start(t, newShelf(), workload.Pod{Spec: spec(want("other"), "z")})
+		has := func(name string) string {
+			has, leaves := r.Has(pod.Key{Namespace: "default", Name: name})
+			return fmt.Sprint(has, leaves)
+		}
+		r.expand(web)
+		r.report(spec(web, "b"), v1.PodRunning)
+		r.expand(want("web", "a"))
+		check(t, "in the set", has("a"), "true false")
+		check(t, "left", has("b"), "true true")
+		check(t, "of no workload yet", has("z"), "false false")
+		r.report(spec(web, "b"), "gone")
+		r.expand(want("web", "a"))
+		check(t, "gone", has("b"), "false false")
 	})
 }
 
@@ -535,6 +656,34 @@ func TestExpand_WorkloadMoves(t *testing.T) {
 		if n := len(next.next.inputs["web"].State.Revisions); n != 0 {
 			t.Error("the next agent gives a workload the state of another layer")
 		}
+	})
+}
+
+// TestExpand_LaterLayerAnswersFirst_StateOfTheEarlierLayerStays: it is that of the workload when the
+// earlier layer answers, and it is stored again.
+func TestExpand_LaterLayerAnswersFirst_StateOfTheEarlierLayerStays(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first := start(t, newShelf())
+		web := want("web", "a")
+		first.expand(web)
+		other := start(t, first.shelf)
+		other.expand(at(web, "/other", "b"))
+		if n := len(other.next.inputs["web"].State.Revisions); n != 0 {
+			t.Errorf("%d revisions of another layer", n)
+		}
+		other.expand(web)
+		if n := len(other.next.inputs["web"].State.Revisions); n != 1 {
+			t.Errorf("the earlier layer has %d revisions", n)
+		}
+		other.Synced()
+		other.expand(web)
+		next := start(t, other.shelf)
+		next.expand(web)
+		if n := len(next.next.inputs["web"].State.Revisions); n != 1 {
+			t.Errorf("the next agent has %d revisions", n)
+		}
+		check(t, "states", next.shelf.names(), "web")
 	})
 }
 

@@ -21,7 +21,9 @@ type entry struct {
 	left   bool        // no source had it after one had it
 
 	state   workload.State
-	stored  []byte                // the state in the Store
+	stored  []byte                // the state in the Store; nil: not known
+	saving  *saving               // the newest decision, until its state is stored; nil: it is
+	removal *write                // of the state, until it has ended; nil for none
 	pods    []*pod.Spec           // the set, by key
 	claims  []*pod.Object         // by key
 	leaving map[pod.Key]*pod.Spec // the pods that have left the set, and that the node still stops
@@ -30,6 +32,18 @@ type entry struct {
 	due      bool              // something has changed since then
 	wake     time.Time         // when to decide again in any case; zero: not before a change
 	failures int               // in a row
+}
+
+// newEntry returns a workload without a state and without pods.
+func newEntry(id pod.ObjectKey, layer string) *entry {
+	return &entry{id: id, layer: layer, leaving: make(map[pod.Key]*pod.Spec), stored: []byte("{}")}
+}
+
+// saving is a decision whose state is being written.
+type saving struct {
+	*write
+	object   *pod.Object // that it decided about; nil: the decision does not take effect
+	decision workload.Decision
 }
 
 // name names the workload in logs.
@@ -43,6 +57,9 @@ func (c *Controller) leave(e *entry) {
 	for _, s := range e.pods {
 		c.stops(e, s)
 	}
+	if e.saving != nil {
+		e.saving.object = nil
+	}
 	e.object, e.pods, e.claims, e.decision, e.wake, e.left = nil, nil, nil, workload.Decision{}, time.Time{}, true
 }
 
@@ -51,7 +68,7 @@ func (c *Controller) leave(e *entry) {
 func (c *Controller) stops(e *entry, s *pod.Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if p := c.pods[s.Key]; p != nil && p.seen && p.uid == s.UID() {
+	if p := c.statusOf(s); p != nil && p.seen {
 		e.leaving[s.Key] = s
 	}
 }
@@ -77,7 +94,7 @@ func (c *Controller) retry(e *entry, now time.Time, err error) {
 }
 
 // decide asks which pods a workload has now. The decision takes effect once its state is stored;
-// after an error the set stays as it was.
+// until then, and after an error, the set stays as it was.
 func (c *Controller) decide(e *entry, now time.Time) {
 	e.due, e.wake = false, time.Time{}
 	if c.cfg.NoSchedules && e.id.Kind == pod.KindCronJob {
@@ -91,34 +108,39 @@ func (c *Controller) decide(e *entry, now time.Time) {
 		c.retry(e, now, err)
 		return
 	}
-	e.claim(d.Claims)
+	e.addClaims(d.Claims)
 	if until := c.since.Add(adoptTimeout); removes(e.pods, d.Pods) && now.Before(until) && c.adopts(e) {
 		e.wake = until
 		return
 	}
 	state, err := json.Marshal(d.State)
-	if err == nil && !bytes.Equal(state, e.stored) && c.cfg.Store != nil {
-		err = c.cfg.Store.Save(e.id, e.layer, state)
-	}
-	if err != nil {
+	switch {
+	case err != nil:
 		c.retry(e, now, err)
+	case c.cfg.Store == nil || bytes.Equal(state, e.stored):
+		c.apply(e, d, now)
+	default:
+		e.saving = &saving{c.writer.add(e.id, e.layer, state), e.object, d}
+	}
+}
+
+// settle ends the wait for a state that is stored now, or whose write has failed. The decision
+// takes effect unless something has changed since: then the next decision follows at once.
+func (c *Controller) settle(e *entry, now time.Time) {
+	s := e.saving
+	if s == nil || !s.isDone() {
 		return
 	}
-	e.stored, e.failures = state, 0
-	for _, s := range d.Steps {
-		c.cfg.Log.Info("Changing pods of workload", "workload", e.name(), "action", string(s.Action), "pod", s.Key.String(), "reason", s.Reason)
-	}
-	if c.cfg.Event != nil {
-		for _, event := range d.Events {
-			c.cfg.Event(e.object, event)
-		}
-	}
-	c.apply(e, d)
-	if !d.Wake.IsZero() {
-		e.wake = d.Wake
-		if !d.Wake.After(now) {
-			e.wake = now.Add(time.Second) // a decision that is due at once again must not take a core
-		}
+	e.saving = nil
+	switch {
+	case s.err != nil && e.object != nil:
+		c.retry(e, now, s.err)
+	case s.err != nil:
+	case e.object == nil, e.object != s.object, e.due:
+		e.stored, e.due = s.state, true
+	default:
+		e.stored = s.state
+		c.apply(e, s.decision, now)
 	}
 }
 
@@ -131,8 +153,28 @@ func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 	return d, err
 }
 
-// apply replaces the set by that of a decision.
-func (c *Controller) apply(e *entry, d workload.Decision) {
+// apply makes a decision take effect: it replaces the set, and reports the steps and events.
+func (c *Controller) apply(e *entry, d workload.Decision, now time.Time) {
+	e.failures = 0
+	for _, s := range d.Steps {
+		c.cfg.Log.Info("Changing pods of workload", "workload", e.name(), "action", string(s.Action), "pod", s.Key.String(), "reason", s.Reason)
+	}
+	if c.cfg.Event != nil {
+		for _, event := range d.Events {
+			c.cfg.Event(e.object, event)
+		}
+	}
+	c.replace(e, d)
+	if !d.Wake.IsZero() {
+		e.wake = d.Wake
+		if !d.Wake.After(now) {
+			e.wake = now.Add(time.Second) // a decision that is due at once again must not take a core
+		}
+	}
+}
+
+// replace replaces the set by that of a decision.
+func (c *Controller) replace(e *entry, d workload.Decision) {
 	pods := slices.Clone(d.Pods)
 	for i, s := range pods {
 		if s.Origin != e.object.Origin { // the workload was moved
@@ -150,10 +192,23 @@ func (c *Controller) apply(e *entry, d workload.Decision) {
 		delete(e.leaving, s.Key)
 	}
 	e.pods, e.state, e.decision = pods, d.State, d
+	e.claims = e.sameClaims(d.Claims)
 }
 
-// claim replaces the claims. An unchanged one keeps its pointer.
-func (e *entry) claim(claims []*pod.Object) {
+// addClaims adds the claims of a decision that has not taken effect yet: the pods of the previous
+// agent need them, and the pods of the set keep theirs.
+func (e *entry) addClaims(claims []*pod.Object) {
+	claims = e.sameClaims(claims)
+	for _, o := range e.claims {
+		if !slices.ContainsFunc(claims, func(now *pod.Object) bool { return now.Key == o.Key }) {
+			claims = append(claims, o)
+		}
+	}
+	e.claims = claims
+}
+
+// sameClaims returns claims, with the pointers of those that the set has already.
+func (e *entry) sameClaims(claims []*pod.Object) []*pod.Object {
 	claims = slices.Clone(claims)
 	for i, o := range claims {
 		j := slices.IndexFunc(e.claims, func(old *pod.Object) bool {
@@ -163,7 +218,7 @@ func (e *entry) claim(claims []*pod.Object) {
 			claims[i] = e.claims[j]
 		}
 	}
-	e.claims = claims
+	return claims
 }
 
 // podsOf returns the pods of a workload with their statuses, by key. The caller holds the mutex.
@@ -171,7 +226,7 @@ func (c *Controller) podsOf(e *entry) []workload.Pod {
 	pods := make([]workload.Pod, 0, len(e.pods)+len(e.leaving))
 	add := func(s *pod.Spec, leaving bool) {
 		p := workload.Pod{Spec: s, Leaving: leaving}
-		if have := c.pods[s.Key]; have != nil && have.uid == s.UID() {
+		if have := c.statusOf(s); have != nil {
 			p.Status = have.status
 		}
 		pods = append(pods, p)
@@ -192,7 +247,7 @@ func (c *Controller) adopts(e *entry) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return slices.ContainsFunc(e.pods, func(s *pod.Spec) bool {
-		p := c.pods[s.Key]
+		p := c.statusOf(s)
 		return p != nil && p.kept
 	})
 }

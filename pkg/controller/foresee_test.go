@@ -34,7 +34,7 @@ func TestForesee_NewVersion_ShowsTheWholeRollout(t *testing.T) {
 		t.Errorf("the first version: %s", got)
 	}
 	for _, p := range c.Workloads()[0].Pods {
-		c.pods[p.Spec.Key].status = readyAt(c.since.Add(-60e9))
+		c.pods[p.Spec.Key][0].status = readyAt(c.since.Add(-60e9))
 	}
 	c.Expand([]*pod.Object{deployment("web:2")})
 	if got := actions(c.Foresee()); got != "Deployment web: add, remove, add, remove" {

@@ -1,0 +1,118 @@
+package controller
+
+import (
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/panics"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// writer writes to a Store in a goroutine of its own, one write after the other. A disk that hangs
+// delays the workloads that change, and no reading of a source. The goroutine ends when nothing is
+// left to write.
+type writer struct {
+	store Store
+	wake  func() // is called after a write whose end Expand did not wait for
+
+	mu    sync.Mutex
+	queue []*write // the first one is being written
+	runs  bool     // the goroutine does
+}
+
+// write is one change of the Store.
+type write struct {
+	of    pod.ObjectKey
+	layer string
+	state []byte        // nil: remove the state
+	done  chan struct{} // is closed after the write
+	err   error         // may be read when done is closed
+	late  bool          // Expand did not wait for its end
+}
+
+// isDone reports whether the write has ended.
+func (w *write) isDone() bool {
+	select {
+	case <-w.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// add queues a write. It never waits.
+func (w *writer) add(of pod.ObjectKey, layer string, state []byte) *write {
+	next := &write{of: of, layer: layer, state: state, done: make(chan struct{})}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = append(w.queue, next)
+	if !w.runs {
+		w.runs = true
+		go w.run()
+	}
+	return next
+}
+
+// isIdle reports whether every write has ended.
+func (w *writer) isIdle() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.queue) == 0
+}
+
+func (w *writer) run() {
+	for next := w.first(); next != nil; next = w.first() {
+		next.err = panics.ToError(func() error { return next.to(w.store) })
+		if w.end(next) {
+			w.wake()
+		}
+	}
+}
+
+// first returns the write that comes next, nil for none: then the goroutine ends.
+func (w *writer) first() *write {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.queue) == 0 {
+		w.queue, w.runs = nil, false
+		return nil
+	}
+	return w.queue[0]
+}
+
+// end ends the first write, and reports whether Expand did not wait for that.
+func (w *writer) end(first *write) (late bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.queue = w.queue[1:]
+	close(first.done)
+	return first.late
+}
+
+// await waits until writes have ended, at most until the time limit. The writer calls wake after
+// the other ones.
+func (w *writer) await(writes []*write, limit time.Duration) {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	for _, next := range writes {
+		select {
+		case <-next.done:
+			continue
+		case <-timer.C:
+		}
+		break
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, next := range writes {
+		next.late = true
+	}
+}
+
+// to makes the change in a Store.
+func (w *write) to(s Store) error {
+	if w.state == nil {
+		return s.Remove(w.of)
+	}
+	return s.Save(w.of, w.layer, w.state)
+}
