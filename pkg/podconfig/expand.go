@@ -67,14 +67,18 @@ func (c *PodConfig) expand(f fold) (fold, Batch, bool) {
 	return next, b, len(b.Updates) > 0 || differsInState(f.merged, next.merged)
 }
 
-// withExpander returns the fold with one more layer, which holds the pods and claims that e
-// returns, and the pods that differ. A nil e changes nothing.
+// withExpander returns the fold with one more layer for each layer, in the same order, and the
+// pods that differ. The new layers hold the pods and claims that e returns for the workloads of
+// the layers. A nil e changes nothing.
 func (f fold) withExpander(e Expander) (fold, []ident) {
 	if e == nil {
 		return f, nil
 	}
 	f.expander = e
-	f.layers = append(f.layers[:len(f.layers):len(f.layers)], NewLayer("", nil))
+	f.layers = slices.Clip(f.layers)
+	for range f.layers {
+		f.layers = append(f.layers, NewLayer("", nil))
+	}
 	return f.remerge(nil, nil, changes{expand: true})
 }
 
@@ -85,33 +89,47 @@ func (f fold) expandWorkloads(objects sorted.List[*pod.Object]) (next fold, pods
 	for _, kind := range pod.WorkloadKinds() {
 		workloads = append(workloads, sorted.Run(objects, kind, func(o *pod.Object, kind string) int { return strings.Compare(o.Kind, kind) })...)
 	}
-	last := len(f.layers) - 1
-	l := f.layers[last].expand(f.expander.Expand(workloads))
-	f.layers = append(f.layers[:last:last], l)
-	return f, l.changedPods, l.changedObjects
+	allPods, allClaims := f.expander.Expand(workloads)
+	f.layers = slices.Clone(f.layers)
+	sources, expansions := f.layers[:len(f.layers)/2], f.layers[len(f.layers)/2:]
+	podsOf, claimsOf := byLayer(sources, allPods), byLayer(sources, allClaims)
+	for i, l := range expansions {
+		expansions[i] = l.expand(podsOf[i], claimsOf[i])
+		pods, claims = append(pods, expansions[i].changedPods...), append(claims, expansions[i].changedObjects...)
+	}
+	return f, sortedIdents(pods), sortedIdents(claims)
 }
 
-// isExpansion reports whether the layer is that of an Expander. It has no source and no state;
-// its pods and claims belong to the layers of their workloads.
+// byLayer returns items by the layers of their workloads, in their order. Items of an unknown
+// layer go to the last one.
+func byLayer[T item](layers []Layer, items []T) [][]T {
+	out := make([][]T, len(layers))
+	for _, v := range items {
+		name := originOf(v).Layer()
+		i := slices.IndexFunc(layers, func(l Layer) bool { return l.state.Name == name })
+		if i < 0 {
+			i = len(layers) - 1
+		}
+		out[i] = append(out[i], v)
+	}
+	return out
+}
+
+// isExpansion reports whether the layer holds the pods and claims of another layer's workloads.
+// It has no source and no state.
 func (l *Layer) isExpansion() bool { return l.state.Name == "" }
 
-// expand returns the layer of an Expander with these pods and claims.
+// expand returns the layer of a layer's workloads with these pods and claims.
 func (l Layer) expand(pods []*pod.Spec, claims []*pod.Object) Layer {
 	l = l.unchanged()
 	l.pods, l.changedPods, _ = l.pods.apply(changeTo(l.pods, pods))
 	l.objects, l.changedObjects, _ = l.objects.apply(changeTo(l.objects, claims))
-	if len(l.changedPods) > 0 {
-		l.expanded = make(map[string]int)
-		for d := range l.pods.winners.All() {
-			l.expanded[d.value.Origin.Layer()]++
-		}
-	}
 	return l
 }
 
-// changeTo returns the change of the layer of an Expander that leads to these items, which are
-// sorted. What asks for an item counts as its file: if two workloads ask for one name, the one
-// that has it keeps it.
+// changeTo returns the change of an expansion that leads to these items, which are sorted. The
+// workload that asks for an item counts as the item's file: if two workloads of a layer ask for
+// one name, the workload that has it keeps it.
 func changeTo[T item](t table[T], now []T) change[T] {
 	before := make([]T, 0, t.definitions.Len())
 	for d := range t.definitions.All() {
@@ -140,8 +158,8 @@ func changeTo[T item](t table[T], now []T) change[T] {
 	return c
 }
 
-// documentOf names what asks for an item: the controller of a pod, whatever place the workload
-// has, and the place of the workload of a claim.
+// documentOf names the workload that asks for an item: by the controller of a pod, wherever the
+// workload is defined, and by the place of the workload of a claim.
 func documentOf[T item](v T) string {
 	if s, is := any(v).(*pod.Spec); is {
 		if owner := metav1.GetControllerOfNoCopy(s.Pod); owner != nil {
@@ -155,29 +173,29 @@ func documentOf[T item](v T) string {
 // withoutExpanded returns the pods that none of these objects may have made: a workload that is
 // there asks for its pods itself, and a pod of a file would win over it.
 func withoutExpanded(pods []*pod.Spec, objects []*pod.Object) []*pod.Spec {
-	made := func(s *pod.Spec) bool {
-		owner := metav1.GetControllerOfNoCopy(s.Pod)
-		return owner != nil && slices.ContainsFunc(objects, func(o *pod.Object) bool {
-			return pod.IsWorkload(o.Kind) && o.Namespace == s.Namespace && (owner.Name == o.Name || strings.HasPrefix(owner.Name, o.Name+"-"))
-		})
-	}
-	return slices.DeleteFunc(slices.Clone(pods), made)
+	return slices.DeleteFunc(slices.Clone(pods), func(s *pod.Spec) bool { return isExpandedFrom(s, objects) })
+}
+
+// isExpandedFrom reports whether one of these objects may have made the pod.
+func isExpandedFrom(s *pod.Spec, objects []*pod.Object) bool {
+	owner := metav1.GetControllerOfNoCopy(s.Pod)
+	return owner != nil && slices.ContainsFunc(objects, func(o *pod.Object) bool {
+		return pod.IsWorkload(o.Kind) && o.Namespace == s.Namespace && (owner.Name == o.Name || strings.HasPrefix(owner.Name, o.Name+"-"))
+	})
 }
 
 // states returns the states of the layers. The pods of a layer include those of its workloads.
 func (f *fold) states() []LayerState {
-	var expanded map[string]int
 	states := make([]LayerState, 0, len(f.layers))
+	of := 0
 	for i := range f.layers {
 		l := &f.layers[i]
-		if l.isExpansion() {
-			expanded = l.expanded
+		if !l.isExpansion() {
+			states = append(states, l.state)
 			continue
 		}
-		states = append(states, l.state)
-	}
-	for i := range states {
-		states[i].Pods += expanded[states[i].Name]
+		states[of].Pods += l.pods.winners.Len()
+		of++
 	}
 	return states
 }

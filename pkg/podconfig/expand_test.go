@@ -219,6 +219,13 @@ func checkExpanded(t *rapid.T, e *expansion, f fold) {
 		if !defined && !slices.Contains(origins, got.Origin) {
 			t.Fatalf("%s is of %s, and the workloads at %v ask for it", key, got.Origin, origins)
 		}
+		if at := func(o pod.Origin) int { return slices.Index(layerNames, o.Layer()) }; !defined {
+			for _, o := range origins {
+				if at(o) < at(got.Origin) {
+					t.Fatalf("%s is of layer %s, and a workload of layer %s asks for it", key, got.Origin.Layer(), o.Layer())
+				}
+			}
+		}
 		if !defined {
 			counts[got.Origin.Layer()]++
 		}
@@ -390,6 +397,28 @@ func TestExpand_TwoWorkloadsAskForOnePod_TheOwnerKeepsIt(t *testing.T) {
 	} {
 		f, _ = f.step(0, f.layers[0].Read(set(workloadFile(one, "a", strings.Split(step.things, ";")...)), noon))
 		check(t, step.things, places(f.merged.Pods.Slice()), step.want)
+	}
+}
+
+// TestExpand_WorkloadsOfTwoLayersAskForOnePod_TheEarlierLayerWins: in any order of the readings, as
+// pods of two sources do. The other workload's pod is a conflict, and follows when the first one is
+// removed.
+//
+// Shows: F43
+func TestExpand_WorkloadsOfTwoLayersAskForOnePod_TheEarlierLayerWins(t *testing.T) {
+	t.Parallel()
+	first, second := set(workloadFile(one, "a", "web: B1 C1")), set(workloadFile(two, "b", "x: B2 D1"))
+	for name, order := range map[string][]int{"the earlier layer first": {0, 1}, "the later layer first": {1, 0}} {
+		f, _ := newFold([]Layer{NewLayer(one, nil), NewLayer(two, nil)}, nil, nil).withExpander(newExpansion())
+		for _, i := range order {
+			f, _ = f.step(i, f.layers[i].Read([]source.Snapshot{first, second}[i], noon))
+		}
+		check(t, name, places(f.merged.Pods.Slice()), "B1v0=a C1v0=a D1v0=b")
+		check(t, name+": conflicts", conflictTexts(f.merged.Conflicts), "B a:1 over b:1: "+reasonLayer)
+		check(t, name+": pods of the layers", fmt.Sprint(f.merged.Layers[0].Pods, f.merged.Layers[1].Pods), "2 2")
+		f, _ = f.step(0, f.layers[0].Read(set(), noon))
+		check(t, name+": removed", places(f.merged.Pods.Slice()), "B2v0=b D1v0=b")
+		check(t, name+": conflicts of the removed one", conflictTexts(f.merged.Conflicts), "")
 	}
 }
 

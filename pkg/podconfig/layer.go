@@ -26,10 +26,8 @@ type Layer struct {
 	fileProblems sorted.List[fileProblems] // by file
 	problems     []pod.Problem             // all of fileProblems
 
-	expanded map[string]int // only in the layer of an Expander: how many pods the workloads of each layer have
-
-	// steps is how many steps led to this Layer. The other fields are what the last one
-	// changed.
+	// steps is the number of steps that led to this Layer. The other fields are the changes of
+	// the last step.
 	steps          uint64
 	changedPods    []ident
 	changedObjects []ident
@@ -67,7 +65,8 @@ func (l Layer) Asked(now time.Time) Layer {
 //
 // The set may lack pods that ran: the previous agent was killed before it wrote them, or a
 // part of the set is damaged. So if the set has nothing of a file, and the file is broken at
-// the first reading, it keeps its pods as in NewLayer, except those that another file has.
+// the first reading, it keeps its pods as in NewLayer, except those that another file has. In any
+// case it keeps the pods of r.Forbidden in this way.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
 	var files []pod.LastGoodSet
@@ -81,7 +80,7 @@ func (l Layer) Restore(r Restored) Layer {
 		all.replace(pod.LastGoodSet{}, s)
 	}
 	next = next.apply(all)
-	next.kept = next.kept.without(next)
+	next.kept = next.kept.without(next, r.Forbidden)
 	next.state.Restored, next.state.LastGood = true, r.At
 	return next
 }
@@ -270,15 +269,13 @@ func newKept(layer string, specs []*pod.Spec) kept {
 }
 
 // without returns k without the specs that the restored layer l makes superfluous: those of
-// files and pods that it has.
-func (k kept) without(l Layer) kept {
+// files and pods that it has. The pods of forbidden workloads stay: l does not have these.
+func (k kept) without(l Layer, forbidden []*pod.Object) kept {
 	byFile := make(map[string][]*pod.Spec)
 	for file, kept := range k.byFile {
-		if set := l.lastGoodOf(file); !set.Empty() {
-			continue
-		}
+		set := l.lastGoodOf(file)
 		for _, s := range kept {
-			if l.pods.winner(identOf(s)) == nil {
+			if (set.Empty() || isExpandedFrom(s, forbidden)) && l.pods.winner(identOf(s)) == nil {
 				byFile[file] = append(byFile[file], s)
 			}
 		}

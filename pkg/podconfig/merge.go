@@ -18,10 +18,11 @@ func Merge(layers []Layer) *Merged {
 	return newFold(layers, nil, nil).merged
 }
 
-// fold is a merged state, with what it takes to merge the next change of one layer at a
+// fold is a merged state, with the data that it takes to merge the next change of one layer at a
 // cost proportional to that change. It is immutable.
 type fold struct {
-	// layers are those of the sources. With an expander, one more follows: its pods and claims.
+	// layers are those of the sources. With an expander, as many follow in the same order: each
+	// holds the pods and claims of the workloads of one layer.
 	layers          []Layer
 	expander        Expander              // nil: workloads have no pods
 	podConflicts    sorted.List[Conflict] // by ident
@@ -173,6 +174,7 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 	for _, id := range ids {
 		var won *definition[T]
 		var ofID []Conflict
+		wonInExpansion := false
 		for i := range layers {
 			t := of(&layers[i])
 			d := t.winner(id)
@@ -180,14 +182,16 @@ func remergeTable[T item](layers []Layer, ids []ident, merged sorted.List[T], co
 				continue
 			}
 			if won == nil {
-				won = d
+				won, wonInExpansion = d, layers[i].isExpansion()
 			} else {
 				reason := reasonLayer
 				if layers[i].isExpansion() {
 					if id.kind == pod.KindClaim { // as in Kubernetes: a claim that exists is used
 						continue
 					}
-					reason = reasonPod
+					if !wonInExpansion {
+						reason = reasonPod
+					}
 				}
 				ofID = append(ofID, Conflict{
 					Kind: id.kind, Key: id.key,

@@ -37,8 +37,9 @@ type Config struct {
 	// Visible is nil if each kind of source sees only its own pods and config objects.
 	Visible Visible
 	// Expander returns the pods of workloads; nil: workloads are objects, and have no pods. Its
-	// pods and claims count as one more layer, after all others. A pod or object of a source
-	// wins over one of the same key that a workload asks for.
+	// pods and claims count as more layers, after all others: one for the workloads of each
+	// layer, in the order of the layers. A pod or object of a source wins over one of the same
+	// key that a workload asks for.
 	Expander Expander
 	// Log gets one debug line for each reading; nil discards them. The batches contain
 	// everything that a person has to know.

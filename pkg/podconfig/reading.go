@@ -72,7 +72,7 @@ func (r *layerChange) file(l *Layer, old, new *source.File) {
 		previous.Pods = withoutExpanded(before.Pods, new.Objects)
 	}
 	if kept := l.kept.byFile[new.File]; len(kept) > 0 && !l.state.Ready && !healthy(new) {
-		previous.Pods = withoutExpanded(kept, new.Objects)
+		previous.Pods = keep(withoutExpanded(kept, new.Objects), previous.Pods)
 	}
 	after, fits := lastGoodAfter(previous, new)
 	if !fits {

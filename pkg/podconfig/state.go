@@ -66,6 +66,10 @@ type Batch struct {
 type Restored struct {
 	Files []pod.LastGoodSet // in byte order of File
 	At    time.Time         // when the layer was last read without an error
+	// Forbidden are the workloads that the previous agent stored and that are not in Files,
+	// because a policy forbids them by now. The pods that they made stay until their file has no
+	// problem any more, as forbidden pods do.
+	Forbidden []*pod.Object
 }
 
 // Merged is the merged state of all layers. It is immutable, and shares its unchanged

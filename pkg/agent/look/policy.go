@@ -118,7 +118,8 @@ func (r Rules) held(all []source.Source) []source.Source {
 // heldSets returns last good sets without the config objects and workloads that the policy
 // forbids; it may be newer than the sets. Such an object would stay while its source is away or
 // its file broken: a config object would hide the allowed object of a later source, a workload
-// would make pods. A forbidden pod stays in the set, because it may run: see Forbids.
+// would make pods. A forbidden pod stays in the set, because it may run: see Forbids. So do the
+// pods that a forbidden workload has made: the set names the workload.
 func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
 	if r.policy == nil {
 		return sets
@@ -129,7 +130,13 @@ func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig
 		for i := range set.Files {
 			f := &set.Files[i]
 			f.Objects = slices.DeleteFunc(slices.Clone(f.Objects), func(o *pod.Object) bool {
-				return len(r.policy.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location))) > 0
+				if len(r.policy.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location))) == 0 {
+					return false
+				}
+				if pod.IsWorkload(o.Kind) {
+					set.Forbidden = append(set.Forbidden, o)
+				}
+				return true
 			})
 		}
 		out[layer] = set

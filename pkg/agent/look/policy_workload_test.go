@@ -138,3 +138,42 @@ func TestForbids_TemplateOfAStateFile_IsHeldToThePolicy(t *testing.T) {
 		t.Error("the state makes no privileged pod: the test shows nothing")
 	}
 }
+
+// The running pods of a workload that a newer policy forbids stay, as a forbidden pod does, also if
+// its file has objects that the policy allows. Nothing of them starts.
+//
+// Shows: D1
+func TestForbids_RunningPodsOfAWorkload_StayBesideOtherObjects(t *testing.T) {
+	t.Parallel()
+	bad := deployed(t, pod.KindDeployment, "privileged: true")
+	config := &pod.Object{Key: pod.Key{Namespace: "default", Name: "conf"}, Kind: pod.KindConfigMap, Origin: bad.Origin, Hash: "v1-c", Object: &v1.ConfigMap{}}
+	running := workload.Next(workload.Input{Object: bad, Node: "n1", Now: time.Unix(1, 0)}).Pods
+	r, _ := judging(t, restricted)
+	whole := source.File{File: "/m/web.yaml", Objects: []*pod.Object{bad, config}}
+	for name, c := range map[string]struct {
+		stored []*pod.Object
+		file   source.File
+		want   int
+	}{
+		"alone in its file":        {[]*pod.Object{bad}, source.File{File: "/m/web.yaml", Objects: []*pod.Object{bad}}, 1},
+		"beside a ConfigMap":       {[]*pod.Object{bad, config}, whole, 1},
+		"in a file that is broken": {[]*pod.Object{bad, config}, source.File{File: "/m/web.yaml", Incomplete: true, Problems: []pod.Problem{{File: "/m/web.yaml", Msg: "not YAML"}}}, 1},
+		"removed from its file":    {[]*pod.Object{bad, config}, source.File{File: "/m/web.yaml", Objects: []*pod.Object{config}}, 0},
+		"removed before":           {[]*pod.Object{config}, source.File{File: "/m/web.yaml", Objects: []*pod.Object{config}}, 0},
+	} {
+		sets := map[string]podconfig.Restored{"file:/m": {At: time.Unix(1, 0), Files: []pod.LastGoodSet{{File: "/m/web.yaml", Objects: c.stored}}}}
+		p := podconfig.New(podconfig.Config{Sources: r.held([]source.Source{answering{file: c.file}}), Visible: r.Visible(), Kept: running, Restored: r.heldSets(sets)})
+		m := p.Once(t.Context())
+		if m.Pods.Len() != c.want {
+			t.Errorf("%s: %d pods, want %d", name, m.Pods.Len(), c.want)
+		}
+		for s := range m.Pods.All() {
+			if s.UID() != running[0].UID() || !strings.Contains(r.Forbids(s), "privileged") {
+				t.Errorf("%s: %s, forbidden because of %q", name, s.Key, r.Forbids(s))
+			}
+		}
+		if m.Object(pod.KindDeployment, bad.Key) != nil {
+			t.Errorf("%s: the forbidden workload is in the set", name)
+		}
+	}
+}

@@ -80,7 +80,7 @@ func (c Config) lastSets() (read func() (map[string]podconfig.Restored, error)) 
 func SetsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
 	all := make(map[string]podconfig.Restored, len(sets))
 	for name, s := range sets {
-		all[name] = podconfig.Restored(s)
+		all[name] = podconfig.Restored{Files: s.Files, At: s.At}
 	}
 	return all
 }
