@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
 	"iter"
 	"slices"
 
@@ -56,25 +57,56 @@ func (w onceWorkloads) Batches(ctx context.Context) iter.Seq[podconfig.Batch] {
 	return w.config.Expanded(ctx, w.Controller)
 }
 
-// Has implements engine.Workloads.
-func (w onceWorkloads) Has(key pod.Key) (has, leaves bool) {
+// Results implements engine.Workloads.
+func (w onceWorkloads) Results(until engine.Until, set *podconfig.Merged, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport {
+	rejected := rejectedPods(set)
+	var all []feed.WorkloadReport
 	for _, of := range w.Workloads() {
-		for _, p := range of.Pods {
-			if p.Spec.Key == key {
-				return true, p.Leaving
+		r := resultOf(of, until, pods)
+		if why := rejectionOf(of, rejected); r.Result == "" && why != "" {
+			r.Result, r.Reason, r.Message = feed.ResultRejected, "Rejected", why
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// rejectedPod says why a pod is not in the set. Of a conflict it names the place that lost.
+type rejectedPod struct {
+	why  string
+	lost pod.Origin
+}
+
+// rejectedPods returns the pods that are not in a set as they are desired: they have a problem, or
+// another pod of their name won.
+func rejectedPods(set *podconfig.Merged) map[pod.Key][]rejectedPod {
+	all := make(map[pod.Key][]rejectedPod)
+	for _, p := range set.Problems {
+		if p.Pod != (pod.Key{}) {
+			all[p.Pod] = append(all[p.Pod], rejectedPod{why: p.Msg})
+		}
+	}
+	for _, c := range set.Conflicts {
+		if c.Kind == "Pod" {
+			all[c.Key] = append(all[c.Key], rejectedPod{why: fmt.Sprintf("%s has a pod of this name (%s)", c.Winner, c.Reason), lost: c.Loser})
+		}
+	}
+	return all
+}
+
+// rejectionOf returns why the first rejected pod of a workload is not in the set, "" if all are.
+func rejectionOf(w controller.Workload, rejected map[pod.Key][]rejectedPod) string {
+	if len(rejected) == 0 {
+		return ""
+	}
+	for _, p := range w.Pods {
+		for _, r := range rejected[p.Spec.Key] {
+			if !p.Leaving && (r.lost == (pod.Origin{}) || r.lost == w.Object.Origin) {
+				return "pod " + p.Spec.Name + ": " + r.why
 			}
 		}
 	}
-	return false, false
-}
-
-// Results implements engine.Workloads.
-func (w onceWorkloads) Results(until engine.Until, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport {
-	var all []feed.WorkloadReport
-	for _, of := range w.Workloads() {
-		all = append(all, resultOf(of, until, pods))
-	}
-	return all
+	return ""
 }
 
 // resultOf returns the result of a workload, "" while it has none. A Job is done when it has

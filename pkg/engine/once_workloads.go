@@ -18,9 +18,10 @@ type Workloads interface {
 	Batches(ctx context.Context) iter.Seq[podconfig.Batch]
 	// Has reports whether a workload has the pod, and leaves whether the workload has given it up.
 	Has(key pod.Key) (has, leaves bool)
-	// Results returns the result of each workload, "" while Once has to wait for it. pods has
-	// the newest reports of the pods of workloads.
-	Results(until Until, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport
+	// Results returns the result of each workload, "" while Once has to wait for it. set is the
+	// newest set, which lacks the rejected pods of workloads. pods has the newest reports of their
+	// pods.
+	Results(until Until, set *podconfig.Merged, pods map[pod.Key]feed.PodReport) []feed.WorkloadReport
 }
 
 // onceWithWorkloads is Once for a set that changes with the pods of its workloads.
@@ -79,7 +80,7 @@ func (l *loop) arrivedWithWorkloads(w Workloads, until Until, results map[pod.Ke
 		}
 	}
 	maps.DeleteFunc(results, func(_ pod.Key, r feed.PodReport) bool { return r.Result == "" })
-	workloads = w.Results(until, ofWorkloads)
+	workloads = w.Results(until, cmp.Or(l.state, &podconfig.Merged{}), ofWorkloads)
 	for _, r := range workloads {
 		whole = whole && r.Result != ""
 	}

@@ -345,18 +345,7 @@ func (o onceOver) Batches(ctx context.Context) iter.Seq[podconfig.Batch] {
 	return o.config.Expanded(ctx, o.Controller)
 }
 
-func (o onceOver) Has(key pod.Key) (has, leaves bool) {
-	for _, w := range o.Workloads() {
-		for _, p := range w.Pods {
-			if p.Spec.Key == key {
-				return true, p.Leaving
-			}
-		}
-	}
-	return false, false
-}
-
-func (o onceOver) Results(Until, map[pod.Key]feed.PodReport) (all []feed.WorkloadReport) {
+func (o onceOver) Results(Until, *podconfig.Merged, map[pod.Key]feed.PodReport) (all []feed.WorkloadReport) {
 	for _, w := range o.Workloads() {
 		r := feed.WorkloadReport{ObjectKey: w.Object.ObjectKey()}
 		switch p := w.Progress(); {
@@ -370,7 +359,7 @@ func (o onceOver) Results(Until, map[pod.Key]feed.PodReport) (all []feed.Workloa
 	return all
 }
 
-// onceWorkloads runs Once over what the source of a machine has.
+// onceWorkloads runs Once over the pods and workloads of a machine's source.
 func (m *machine) onceWorkloads(s *stateShelf, limit time.Duration) (feed.Report, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
