@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -16,11 +17,14 @@ import (
 type Rollout struct {
 	Object *pod.Object
 	Steps  []workload.Step
+	// Cut says why more steps follow that are not in Steps; "" if Steps has all of them.
+	Cut string
 }
 
 // Foresee returns the steps of each workload, by kind and key, that the last Expand has begun, and
-// those that follow if every pod becomes ready, and every pod that leaves is gone at once. Of Jobs
-// and CronJobs it returns only the first steps: the other ones depend on how their pods end.
+// those that follow if every pod becomes ready, and every pod that leaves is gone at once. A pod
+// that needs a host port of another pod of the workload does not become ready. Of Jobs and CronJobs
+// it returns only the first steps: the other ones depend on how their pods end.
 func (c *Controller) Foresee() []Rollout {
 	var all []Rollout
 	for _, id := range slices.SortedFunc(maps.Keys(c.workloads), compareIDs) {
@@ -28,25 +32,37 @@ func (c *Controller) Foresee() []Rollout {
 		if e.object == nil {
 			continue
 		}
-		steps := slices.Clone(e.decision.Steps)
+		r := Rollout{Object: e.object, Steps: slices.Clone(e.decision.Steps)}
 		if id.Kind != pod.KindJob && id.Kind != pod.KindCronJob {
-			steps = append(steps, c.foresee(e)...)
+			var more []workload.Step
+			more, r.Cut = c.foresee(e)
+			r.Steps = append(r.Steps, more...)
 		}
-		if len(steps) > 0 {
-			all = append(all, Rollout{e.object, steps})
+		if len(r.Steps) > 0 {
+			all = append(all, r)
 		}
 	}
 	return all
 }
 
-// maxRounds is more decisions than a rollout needs; it bounds one that never comes to rest.
+// maxRounds is how many decisions of a workload Foresee makes at most: a large workload may need
+// more, and one that never comes to rest would need them without end.
 const maxRounds = 1000
 
-// foresee returns the steps after the newest decision.
-func (c *Controller) foresee(e *entry) (steps []workload.Step) {
+// foresee returns the steps after the newest decision, and why it did not come to the last one, ""
+// if it did.
+func (c *Controller) foresee(e *entry) (steps []workload.Step, cut string) {
 	now, pods, d := time.Now().Round(0), e.pods, e.decision
 	ready := make(map[string]*v1.PodStatus, len(pods)) // by UID: since when a pod is ready stays
-	for idle, round := 0, 0; idle < 2 && round < maxRounds; round++ {
+	for _, s := range pods {
+		if !slices.ContainsFunc(d.Steps, func(step workload.Step) bool { return step.Key == s.Key }) {
+			ready[s.UID()] = readyAt(now.Add(time.Second)) // before the new pods, which may need its host port
+		}
+	}
+	for idle, round := 0, 0; idle < 2; round++ {
+		if round == maxRounds {
+			return steps, fmt.Sprintf("a forecast has at most %d decisions about a workload", maxRounds)
+		}
 		if now = now.Add(time.Second); idle > 0 {
 			if d.Wake.IsZero() {
 				break
@@ -54,24 +70,45 @@ func (c *Controller) foresee(e *entry) (steps []workload.Step) {
 			now = latest(now, d.Wake)
 		}
 		in := workload.Input{Object: e.object, Node: c.cfg.Node, State: d.State, Now: now}
-		for _, s := range pods {
-			status := ready[s.UID()]
-			if status == nil {
-				status = readyAt(now)
-				ready[s.UID()] = status
-			}
-			in.Pods = append(in.Pods, workload.Pod{Spec: s, Status: status})
-		}
+		in.Pods = foreseenPods(pods, ready, now)
 		var err error
 		if d, err = c.next(in); err != nil {
-			break
+			return steps, "the next decision failed"
 		}
 		if idle++; len(d.Steps) > 0 {
 			idle = 0
 		}
 		steps, pods = append(steps, d.Steps...), d.Pods
 	}
-	return steps
+	return steps, ""
+}
+
+// foreseenPods returns pods with the statuses that they have at a time. ready has the statuses of
+// those that are ready, by UID; foreseenPods adds those that become ready now.
+func foreseenPods(pods []*pod.Spec, ready map[string]*v1.PodStatus, now time.Time) []workload.Pod {
+	out := make([]workload.Pod, 0, len(pods))
+	var holders []*pod.Spec // of host ports
+	for _, s := range pods {
+		if ready[s.UID()] != nil && len(pod.HostPorts(s.Pod)) > 0 {
+			holders = append(holders, s)
+		}
+	}
+	for _, s := range pods {
+		status := ready[s.UID()]
+		waits := slices.ContainsFunc(holders, func(h *pod.Spec) bool {
+			_, conflict := pod.PortConflict(s.Pod, h.Pod)
+			return conflict && h != s
+		})
+		if status == nil && !waits {
+			status = readyAt(now)
+			ready[s.UID()] = status
+			if len(pod.HostPorts(s.Pod)) > 0 {
+				holders = append(holders, s)
+			}
+		}
+		out = append(out, workload.Pod{Spec: s, Status: status})
+	}
+	return out
 }
 
 func latest(a, b time.Time) time.Time {

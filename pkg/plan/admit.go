@@ -261,7 +261,7 @@ func (a *admission) holder(h *holders) *pod.Spec {
 func (a *admission) add(spec *pod.Spec) {
 	a.count(spec)
 	a.uids[spec.UID()] = append(a.uids[spec.UID()], spec)
-	for _, p := range hostPorts(spec.Pod) {
+	for _, p := range pod.HostPorts(spec.Pod) {
 		slot := portSlot{p.Protocol, p.HostPort}
 		h := a.ports[slot]
 		if h == nil {
@@ -269,7 +269,7 @@ func (a *admission) add(spec *pod.Spec) {
 			a.ports[slot] = h
 		}
 		h.all.add(spec)
-		if everyAddress(p.HostIP) {
+		if pod.IsEveryAddress(p.HostIP) {
 			h.every.add(spec)
 			continue
 		}
@@ -345,39 +345,12 @@ func (a *admission) uidHolder(uid string) (holder pod.Key, taken bool) {
 }
 
 func (a *admission) portTaken(spec *pod.Spec) (reason, detail string) {
-	for _, p := range hostPorts(spec.Pod) {
+	for _, p := range pod.HostPorts(spec.Pod) {
 		if holder := a.portHolder(portSlot{p.Protocol, p.HostPort}, p.HostIP); holder != nil {
 			return "NodePorts", fmt.Sprintf("host port %d/%s is taken by pod %s", p.HostPort, p.Protocol, holder.Key)
 		}
 	}
 	return "", ""
-}
-
-// hostPorts lists the host ports of a pod's regular containers and sidecars; on the host network
-// these are all their ports. It lists at most pod.MaxPorts: a pod that is being deleted, or that
-// an older agent recorded, may have more.
-func hostPorts(p *v1.Pod) []v1.ContainerPort {
-	var list []v1.ContainerPort
-	collect := func(c *v1.Container) {
-		for _, port := range c.Ports {
-			if port.HostPort == 0 && p.Spec.HostNetwork {
-				port.HostPort = port.ContainerPort
-			}
-			if port.HostPort > 0 && len(list) < pod.MaxPorts {
-				port.Protocol = cmp.Or(port.Protocol, v1.ProtocolTCP)
-				list = append(list, port)
-			}
-		}
-	}
-	for i := range p.Spec.InitContainers {
-		if c := &p.Spec.InitContainers[i]; pod.Restartable(c) {
-			collect(c)
-		}
-	}
-	for i := range p.Spec.Containers {
-		collect(&p.Spec.Containers[i])
-	}
-	return list
 }
 
 // portHolder returns a pod whose use of the port conflicts with a use at this address, nil for
@@ -387,7 +360,7 @@ func (a *admission) portHolder(slot portSlot, ip string) *pod.Spec {
 	switch {
 	case h == nil:
 		return nil
-	case everyAddress(ip):
+	case pod.IsEveryAddress(ip):
 		return a.holder(&h.all)
 	}
 	if holder := a.holder(&h.every); holder != nil {
@@ -395,6 +368,3 @@ func (a *admission) portHolder(slot portSlot, ip string) *pod.Spec {
 	}
 	return a.holder(h.at[ip])
 }
-
-// everyAddress reports whether a host address means all of them.
-func everyAddress(ip string) bool { return ip == "" || ip == "0.0.0.0" || ip == "::" }

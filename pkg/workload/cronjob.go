@@ -23,13 +23,13 @@ const (
 	defaultFailedHistory     = 1
 )
 
-// manyMissed is from how many missed starts on an event says so.
+// manyMissed is the number of missed starts above which an event reports them.
 const manyMissed = 100
 
 // nextCronJob decides for a CronJob as Kubernetes' CronJob controller does: it makes a Job for
 // each scheduled time, decides for its Jobs, and removes the oldest Jobs beyond the history
-// limits. Of several missed starts only the newest one is made up for. A Job keeps the template
-// that the CronJob had at its start.
+// limits. Of several missed starts only the newest one starts a Job. A Job keeps the template that
+// the CronJob had at its start.
 //
 // A CronJob without a time zone uses that of Input.Now. No scheduled time starts twice: if the
 // clock is set back, the CronJob waits for the first time after its newest start.
@@ -264,7 +264,9 @@ func (c *cronRun) start(due time.Time) {
 	c.event(v1.EventTypeNormal, "SuccessfulCreate", "Created job "+name)
 }
 
-// nextDue returns the first scheduled time after now, zero if there is none.
+// nextDue returns the first scheduled time after now at which a Job may start, zero if there is
+// none. As in Kubernetes, a Job has the name of its minute: a schedule such as "@every 1s" starts
+// one Job a minute, and is due once a minute. So is a CronJob that waits for its Job to finish.
 func (c *cronRun) nextDue(schedule cron.Schedule) time.Time {
 	base := c.newest()
 	due, missed, err := lastDue(schedule, base, c.in.Now)
@@ -277,6 +279,11 @@ func (c *cronRun) nextDue(schedule cron.Schedule) time.Time {
 	next := schedule.Next(base)
 	if !next.IsZero() && !next.After(c.in.Now) {
 		next = schedule.Next(c.in.Now)
+	}
+	minute := func(t time.Time) int64 { return t.Unix() / 60 }
+	last, waits := c.state.LastSchedule, c.cj.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(c.active()) > 0
+	for !next.IsZero() && (last != nil && minute(next) == minute(last.Time) || waits && minute(next) == minute(c.in.Now)) {
+		next = schedule.Next(next)
 	}
 	return next
 }

@@ -247,3 +247,24 @@ func TestCronJob_ScheduleNeverComes_OneEventSaysSo(t *testing.T) {
 		equal(t, "the number of events later", len(m.last.Events), 0)
 	}
 }
+
+// TestCronJob_ScheduleOfSeconds_IsDueOnceAMinute: a Job has the name of its minute, so only one
+// starts in a minute. A CronJob that must wait for its Job is due once a minute, too.
+func TestCronJob_ScheduleOfSeconds_IsDueOnceAMinute(t *testing.T) {
+	t.Parallel()
+	for name, policy := range map[string]batchv1.ConcurrencyPolicy{"allow": batchv1.AllowConcurrent, "forbid": batchv1.ForbidConcurrent, "replace": batchv1.ReplaceConcurrent} {
+		m := newSim(t, KindCronJob, webCron("@every 1s", func(s *batchv1.CronJobSpec) { s.ConcurrencyPolicy = policy }))
+		m.cron()
+		equal(t, name+": the first wait", m.wakesIn(), time.Second)
+		m.pass(time.Second)
+		equal(t, name+": the jobs", m.cron(), "12:00 active")
+		equal(t, name+": the wait", m.wakesIn(), 59*time.Second)
+		m.pass(10 * time.Second)
+		m.cron()
+		equal(t, name+": the wait in the minute", m.wakesIn(), 49*time.Second)
+		m.pass(49 * time.Second)
+		want := map[string]string{"allow": "12:00 active, 12:01 active", "forbid": "12:00 active", "replace": "12:01 active"}[name]
+		equal(t, name+": the jobs of the next minute", m.cron(), want)
+		equal(t, name+": the wait then", m.wakesIn(), time.Minute)
+	}
+}

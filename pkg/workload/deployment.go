@@ -121,7 +121,7 @@ func (d *deployment) findSets() {
 				s.pods = append(s.pods, p)
 			}
 		}
-		slices.SortFunc(s.pods, removalOrder)
+		slices.SortFunc(s.pods, scaleDownOrder)
 		if n := int32(len(s.pods)); indexOf(d.in.State.Revisions, s.Hash) < 0 || !s.isKnown() && s.Replicas > n {
 			s.Replicas, s.was = n, n // it is new, or only its pods are known
 		}

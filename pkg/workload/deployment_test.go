@@ -362,3 +362,47 @@ func TestDeployment_TooManyReplicas_AreLimited(t *testing.T) {
 	w.next()
 	equal(t, "the number of pods", len(w.pods), 1000)
 }
+
+// TestDeployment_SurgePodNeedsHostPort_ReasonNamesTheRemedy: the old pod keeps the port until the new
+// one is available, which it cannot become.
+func TestDeployment_SurgePodNeedsHostPort_ReasonNamesTheRemedy(t *testing.T) {
+	t.Parallel()
+	open := func(w *world, port int32) {
+		editDeployment(w, func(s *appsv1.DeploymentSpec) {
+			s.Template.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 80, HostPort: port}}
+		})
+	}
+	for name, c := range map[string]struct {
+		surge, unavailable string
+		replicas, newPort  int32
+		want               string
+	}{
+		"surge":                   {"1", "0", 1, 8080, "; the pod waits for host port 8080 of pod OLD: maxSurge 0 or the strategy Recreate is needed"},
+		"the old pod stops first": {"0", "1", 1, 8080, ""},
+		"another port":            {"1", "0", 1, 8081, ""},
+		"two replicas":            {"0", "2", 2, 8080, "; the pod waits for host port 8080 of pod NEW"},
+	} {
+		w := newWorld(t, workloadOf(KindDeployment, webDeployment(c.replicas, "web:1", c.surge, c.unavailable)))
+		open(w, 8080)
+		w.next()
+		w.settle()
+		w.next()
+		old := w.pods[0].Spec.Name
+		setImage(w, "web:2")
+		open(w, c.newPort)
+		d, first := w.next(), ""
+		got := ""
+		for _, step := range d.Steps {
+			if step.Action == Add {
+				_, waits, _ := strings.Cut(step.Reason, "; ")
+				if waits != "" {
+					got += "; " + waits
+				}
+				if first == "" {
+					first = step.Key.Name
+				}
+			}
+		}
+		equal(t, name, strings.NewReplacer(old, "OLD", first, "NEW").Replace(got), c.want)
+	}
+}

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -130,4 +131,26 @@ func TestRemovalOrder_PodsDiffer_LessUsefulOneIsFirst(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestScaleDownOrder_DeletionCost_DecidesAmongReadyPods: a value that Kubernetes does not accept
+// counts as 0.
+func TestScaleDownOrder_DeletionCost_DecidesAmongReadyPods(t *testing.T) {
+	t.Parallel()
+	pending, ready := &v1.PodStatus{Phase: v1.PodPending}, &v1.PodStatus{Phase: v1.PodRunning, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}}
+	of := func(name, cost string, status *v1.PodStatus) Pod {
+		p := &v1.Pod{}
+		p.Annotations = map[string]string{v1.PodDeletionCost: cost}
+		return Pod{Spec: &pod.Spec{Key: pod.Key{Name: name}, Pod: p}, Status: status}
+	}
+	pods := []Pod{
+		of("a pending", "9", pending), of("b cheap", "-7", ready), of("h text", "cheap", ready), of("g sign", "+5", ready), of("f zeros", "007", ready),
+		of("e empty", "", ready), of("d too large", "4294967296", ready), of("i one", "1", ready), of("j dear", "2147483647", ready),
+	}
+	slices.SortFunc(pods, scaleDownOrder)
+	var names []string
+	for _, p := range pods {
+		names = append(names, p.Spec.Name[:1])
+	}
+	equal(t, "the order", strings.Join(names, " "), "a b h g f e d i j")
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +21,7 @@ func nextReplicaSet(in Input) Decision {
 	spec := &in.Object.Object.(*appsv1.ReplicaSet).Spec
 	want := replicasOf(spec.Replicas)
 	r := newResult(&in)
-	pods := slices.SortedFunc(r.present(), removalOrder)
+	pods := slices.SortedFunc(r.present(), scaleDownOrder)
 	cut := max(0, len(pods)-want)
 	reason := fmt.Sprintf("replicas is %d, and %d pods exist", want, len(pods))
 	for _, p := range pods[:cut] {
@@ -62,21 +63,22 @@ func hasLabels(labels, wanted map[string]string) bool {
 	return true
 }
 
-// removalOrder compares two pods of a ReplicaSet by the order in which Kubernetes removes
-// them: pending before running, not ready before ready, ready for a shorter time before a
-// longer one, more restarts before fewer, younger before older. Kubernetes compares the times on
-// a logarithmic scale and chooses by the UID within one step of it; here the younger pod goes.
+// scaleDownOrder compares two pods of a ReplicaSet by the order in which Kubernetes removes them.
+// It is removalOrder with the cost of the deletion after the readiness: the lower cost goes first.
+func scaleDownOrder(a, b Pod) int {
+	return cmp.Or(byReadiness(a, b), cmp.Compare(a.deletionCost(), b.deletionCost()), removalOrder(a, b))
+}
+
+// removalOrder compares two pods of a Job by the order in which Kubernetes removes them: pending
+// before running, not ready before ready, ready for a shorter time before a longer one, more
+// restarts before fewer, younger before older. Kubernetes compares the times of the pods of a
+// ReplicaSet on a logarithmic scale and chooses by the UID within one step of it; here the younger
+// pod goes.
 func removalOrder(a, b Pod) int {
-	if c := cmp.Compare(phaseOrder(a), phaseOrder(b)); c != 0 {
+	if c := byReadiness(a, b); c != 0 {
 		return c
 	}
-	ready := a.isReady()
-	switch {
-	case ready != b.isReady() && ready:
-		return 1
-	case ready != b.isReady():
-		return -1
-	case ready:
+	if a.isReady() {
 		if c := newestFirst(a.readyCondition().LastTransitionTime.Time, b.readyCondition().LastTransitionTime.Time); c != 0 {
 			return c
 		}
@@ -86,6 +88,28 @@ func removalOrder(a, b Pod) int {
 		newestFirst(a.startedAt(), b.startedAt()),
 		strings.Compare(b.Spec.Name, a.Spec.Name),
 	)
+}
+
+// byReadiness compares two pods by their phases, and then by whether they are ready.
+func byReadiness(a, b Pod) int {
+	readyLast := func(p Pod) int {
+		if p.isReady() {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(cmp.Compare(phaseOrder(a), phaseOrder(b)), cmp.Compare(readyLast(a), readyLast(b)))
+}
+
+// deletionCost returns the value of the annotation controller.kubernetes.io/pod-deletion-cost. As in
+// Kubernetes it is 0 if the pod has none, or one that is no number of 32 bits in its shortest form.
+func (p Pod) deletionCost() int32 {
+	text := p.Spec.Pod.Annotations[v1.PodDeletionCost]
+	n, err := strconv.ParseInt(text, 10, 32)
+	if err != nil || strings.HasPrefix(text, "+") || len(text) > 1 && text[0] == '0' {
+		return 0
+	}
+	return int32(n)
 }
 
 func phaseOrder(p Pod) int {

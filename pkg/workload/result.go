@@ -1,8 +1,11 @@
 package workload
 
 import (
+	"fmt"
 	"iter"
 	"slices"
+
+	appsv1 "k8s.io/api/apps/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -86,5 +89,54 @@ func (r *result) count(pods []Pod, minReady int32) counts {
 
 func (r *result) finish() Decision {
 	slices.SortFunc(r.out.Pods, func(a, b *pod.Spec) int { return a.Compare(b.Key) })
+	r.noteHostPorts()
 	return r.out
+}
+
+// noteHostPorts adds to the reason of each new pod the host port that it has to wait for, because a
+// pod that stays, or a new one before it, has the port.
+func (r *result) noteHostPorts() {
+	added := make(map[pod.Key]bool)
+	for _, step := range r.out.Steps {
+		added[step.Key] = step.Action == Add
+	}
+	var holders []*pod.Spec
+	for _, s := range r.out.Pods {
+		if added[s.Key] || len(pod.HostPorts(s.Pod)) == 0 {
+			continue
+		}
+		if !slices.ContainsFunc(r.in.Pods, func(p Pod) bool { return p.Spec == s && p.isTerminated() }) {
+			holders = append(holders, s)
+		}
+	}
+	for i := range r.out.Steps {
+		step := &r.out.Steps[i]
+		at, found := slices.BinarySearchFunc(r.out.Pods, step.Key, func(s *pod.Spec, key pod.Key) int { return s.Compare(key) })
+		if step.Action != Add || !found || len(pod.HostPorts(r.out.Pods[at].Pod)) == 0 {
+			continue
+		}
+		s := r.out.Pods[at]
+		for _, h := range holders {
+			if port, conflict := pod.PortConflict(s.Pod, h.Pod); conflict {
+				step.Reason += fmt.Sprintf("; the pod waits for host port %d of pod %s%s", port.HostPort, h.Name, r.portRemedy(s, h))
+				break
+			}
+		}
+		holders = append(holders, s)
+	}
+}
+
+// portRemedy returns the change of the workload that lets a new pod have the host port of a pod of
+// an older revision: an update that stops the old pod first. It is "" for pods of one revision.
+func (r *result) portRemedy(fresh, holder *pod.Spec) string {
+	for label, remedy := range map[string]string{
+		appsv1.DefaultDeploymentUniqueLabelKey: ": maxSurge 0 or the strategy Recreate is needed",
+		appsv1.ControllerRevisionHashLabelKey:  ": maxSurge 0 is needed",
+	} {
+		a, b := fresh.Pod.Labels[label], holder.Pod.Labels[label]
+		if a != "" && b != "" && a != b {
+			return remedy
+		}
+	}
+	return ""
 }

@@ -124,7 +124,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	if ctx.Err() != nil {
 		return none, context.Cause(ctx)
 	}
-	preview.Rollouts = rollouts(workloads)
+	addRollouts(&preview, workloads.Foresee())
 	return preview, Fail(Runtime, err)
 }
 

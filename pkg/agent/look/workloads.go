@@ -1,6 +1,8 @@
 package look
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -67,15 +69,17 @@ func (readOnly) Save(pod.ObjectKey, string, []byte) error { return nil }
 // Remove implements controller.Store.
 func (readOnly) Remove(pod.ObjectKey) error { return nil }
 
-// rollouts returns the steps of workloads as a forecast has them.
-func rollouts(c *controller.Controller) []forecast.Rollout {
-	var all []forecast.Rollout
-	for _, r := range c.Foresee() {
+// addRollouts adds the steps of workloads to a forecast.
+func addRollouts(f *forecast.Forecast, all []controller.Rollout) {
+	for _, r := range all {
 		out := forecast.Rollout{ObjectKey: r.Object.ObjectKey()}
 		for _, s := range r.Steps {
 			out.Steps = append(out.Steps, forecast.RolloutStep{Action: string(s.Action), Pod: s.Key, Reason: s.Reason})
 		}
-		all = append(all, out)
+		f.Rollouts = append(f.Rollouts, out)
+		if r.Cut != "" {
+			f.Notices = append(f.Notices, fmt.Sprintf("%s %s: only its first %d steps are known: %s", strings.ToLower(r.Object.Kind), r.Object.Key, len(r.Steps), r.Cut))
+		}
 	}
-	return all
+	slices.Sort(f.Notices)
 }
