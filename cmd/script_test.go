@@ -54,6 +54,10 @@ func TestScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	examples, err := filepath.Abs("../examples")
+	if err != nil {
+		t.Fatal(err)
+	}
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata",
 		RequireExplicitExec: true,
@@ -68,6 +72,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("LIMIT", wait.Limit.String()) // of a --timeout that is only a safety net
 			e.Setenv("BAD", "me\x1b[31mrge")
 			e.Setenv("SCHEMAS", schemas)
+			e.Setenv("EXAMPLES", examples)
 			e.Setenv("GOGC", "400")                 // hundreds of short processes, each with one collection at its start
 			e.Setenv("GORACE", "atexit_sleep_ms=0") // else every nodectl ends a second late under -race
 			return nil

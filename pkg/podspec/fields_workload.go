@@ -168,10 +168,10 @@ func statefulSetRows() []Field {
 	rows := append(replicaRows(), selectorAndTemplateRows()...)
 	rows = append(rows, below("volumeClaimTemplates", claimTemplateRows())...)
 	return below("spec.", append(rows,
-		Field{Path: "serviceName", Note: "the subdomain of the pods"},
+		Field{Path: "serviceName", Note: "the subdomain of the pods; an edit holds for the pods that are made after it"},
 		Field{Path: "podManagementPolicy", Note: "OrderedReady, or Parallel"},
 		honour("updateStrategy", RestartNone),
-		Field{Path: "updateStrategy.type", Note: "RollingUpdate, or OnDelete"},
+		Field{Path: "updateStrategy.type", Note: "RollingUpdate, or OnDelete: a pod gets the new version when a person deletes it, or when it starts again because it Failed or was evicted"},
 		honour("updateStrategy.rollingUpdate", RestartNone),
 		honour("updateStrategy.rollingUpdate.partition", RestartNone),
 		honour("updateStrategy.rollingUpdate.maxUnavailable", RestartNone),
@@ -188,7 +188,7 @@ func statefulSetRows() []Field {
 // of this node.
 func claimTemplateRows() []Field {
 	const another = "a claim is a directory on this node; this field asks for another kind of volume"
-	rows := []Field{honour("", RestartNone)}
+	rows := []Field{{Note: "an edit, which Kubernetes rejects, holds for the claims of pods that are made after it; older pods keep their claims"}}
 	metadata := replaced(metadataRows(),
 		Field{Path: "metadata.name", Note: "the claims are NAME-POD"},
 		inert("metadata.namespace", "the claims are in the namespace of their StatefulSet"),
@@ -223,7 +223,7 @@ func claimTemplateRows() []Field {
 func daemonSetRows() []Field {
 	return below("spec.", append(selectorAndTemplateRows(),
 		honour("updateStrategy", RestartNone),
-		Field{Path: "updateStrategy.type", Note: "RollingUpdate, or OnDelete"},
+		Field{Path: "updateStrategy.type", Note: "RollingUpdate, or OnDelete: the new pod follows when a person deletes the old one, or when the node evicts it"},
 		honour("updateStrategy.rollingUpdate", RestartNone),
 		honour("updateStrategy.rollingUpdate.maxUnavailable", RestartNone),
 		honour("updateStrategy.rollingUpdate.maxSurge", RestartNone),
@@ -233,11 +233,12 @@ func daemonSetRows() []Field {
 }
 
 func jobRows() []Field {
+	const begun = "an edit takes effect only before the Job begins"
 	rows := []Field{
 		{Path: "parallelism", Note: "if it is not set: 1; at most 1000"},
-		honour("completions", RestartNone),
+		{Path: "completions", Note: begun + ", or together with an equal parallelism (Indexed)"},
 		honour("activeDeadlineSeconds", RestartNone),
-		honour("podFailurePolicy", RestartNone),
+		{Path: "podFailurePolicy", Note: begun},
 		honour("podFailurePolicy.rules", RestartNone),
 		honour("podFailurePolicy.rules[].action", RestartNone),
 		honour("podFailurePolicy.rules[].onExitCodes", RestartNone),
@@ -247,26 +248,26 @@ func jobRows() []Field {
 		honour("podFailurePolicy.rules[].onPodConditions", RestartNone),
 		honour("podFailurePolicy.rules[].onPodConditions[].type", RestartNone),
 		honour("podFailurePolicy.rules[].onPodConditions[].status", RestartNone),
-		honour("successPolicy", RestartNone),
+		{Path: "successPolicy", Note: begun},
 		honour("successPolicy.rules", RestartNone),
 		honour("successPolicy.rules[].succeededIndexes", RestartNone),
 		honour("successPolicy.rules[].succeededCount", RestartNone),
 		honour("backoffLimit", RestartNone),
-		honour("backoffLimitPerIndex", RestartNone),
+		{Path: "backoffLimitPerIndex", Note: begun},
 		honour("maxFailedIndexes", RestartNone),
 		{Path: "manualSelector", Note: "checked with the selector"},
 		honour("ttlSecondsAfterFinished", RestartNone),
-		{Path: "completionMode", Note: "NonIndexed, or Indexed"},
+		{Path: "completionMode", Note: "NonIndexed, or Indexed; " + begun},
 		honour("suspend", RestartNone),
 		{Path: "podReplacementPolicy", Note: "TerminatingOrFailed, or Failed"},
 		onlyValue("managedBy", "kubernetes.io/job-controller", "no other controller runs on this node"),
 	}
-	return append(rows, selectorAndTemplateRows()...)
+	return append(rows, replaced(selectorAndTemplateRows(), Field{Path: "template", Note: "see the fields of a pod template; " + begun})...)
 }
 
 func cronJobRows() []Field {
 	rows := []Field{
-		honour("schedule", RestartNone),
+		{Path: "schedule", Note: "one Job a minute at most"},
 		{Path: "timeZone", Note: "if it is not set: that of the agent"},
 		honour("startingDeadlineSeconds", RestartNone),
 		{Path: "concurrencyPolicy", Note: "Allow, Forbid or Replace"},
@@ -274,8 +275,8 @@ func cronJobRows() []Field {
 		honour("jobTemplate", RestartNone),
 		inert("jobTemplate.metadata", "without an API server nothing shows the metadata of a CronJob's Job"),
 		honour("jobTemplate.spec", RestartNone),
-		honour("successfulJobsHistoryLimit", RestartNone),
-		honour("failedJobsHistoryLimit", RestartNone),
+		{Path: "successfulJobsHistoryLimit", Note: "at most 100"},
+		{Path: "failedJobsHistoryLimit", Note: "at most 100"},
 	}
 	return below("spec.", append(rows, below("jobTemplate.spec.", jobRows())...))
 }
