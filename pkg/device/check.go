@@ -33,8 +33,8 @@ const (
 	maxResponse  = 1 << 18 // bytes of an answer about one container: it becomes an annotation
 )
 
-// checkRegistration refuses a registration that the node must not use. The words
-// are the kubelet's.
+// checkRegistration refuses a registration that the node must not use. The messages are the
+// kubelet's.
 func checkRegistration(versions []string, resource string) error {
 	if !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(pluginapi.SupportedVersions[:], v) }) {
 		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported versions are %q", strings.Join(versions, ","), pluginapi.SupportedVersions)

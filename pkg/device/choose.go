@@ -1,8 +1,8 @@
 // Package device gives containers the devices of device plugins.
 //
-// Plugins register on the kubelet's sockets and list their devices. Choose says, without I/O,
-// which devices a container gets. They are written on the container when it is created, and
-// read back from the runtime by the next agent: no file of this package has them.
+// Plugins register on the kubelet's sockets and list their devices. Choose decides, without I/O,
+// which devices a container gets. The runtime keeps them with the container, and the next agent
+// reads them from the runtime: this package writes no file with devices.
 //
 // The one rule: a plugin that lies, hangs or floods harms only the pods that ask for its
 // resource.
@@ -19,7 +19,7 @@ import (
 type Device struct {
 	ID      string
 	Healthy bool
-	NUMA    []int64 // the nodes that it is near to; none is not known
+	NUMA    []int64 // the NUMA nodes near to it; empty: not known
 }
 
 // Ask is the request of a container for one resource, and the state that decides about it.

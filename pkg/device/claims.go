@@ -74,8 +74,8 @@ func (c claims) inUse(resource string) map[string]bool {
 	return used
 }
 
-// taken reports whether containers of other pods have some of these devices: the pod had
-// terminated, and starts again.
+// taken reports whether containers of other pods have some of these devices. They may have them
+// if the pod had terminated, and starts again.
 func (c claims) taken(uid string, list []pod.DeviceAllocation) bool {
 	for _, a := range list {
 		found := false
@@ -89,8 +89,8 @@ func (c claims) taken(uid string, list []pod.DeviceAllocation) bool {
 	return false
 }
 
-// each calls f for each device of a resource that a container has; the name of the container is
-// "" for another one.
+// each calls f for each device of a resource that a container has. The name of the container is
+// "" for the others of a pod (pod.DeviceHolder).
 func (c claims) each(resource string, f func(p *podClaims, container, id string)) {
 	for _, p := range c {
 		visit := func(container string, list []pod.DeviceAllocation) {

@@ -9,8 +9,8 @@ import (
 // Resource is an extended resource with its devices, as Resources lists it.
 type Resource struct {
 	Name      string
-	Connected bool   // its plugin is
-	Socket    string // of its plugin
+	Connected bool   // its plugin is connected
+	Socket    string // the socket of its plugin
 	Devices   []Listed
 }
 

@@ -48,8 +48,8 @@ type Plugins struct {
 
 // resource is the state of one extended resource.
 type resource struct {
-	// choosing has room for the one container that is given devices now: others wait for it, so
-	// that a plugin that hangs delays only those that ask for its resource.
+	// choosing has capacity 1: one container gets devices at a time, and the others wait. So a
+	// plugin that hangs delays only containers that ask for its resource.
 	choosing chan struct{}
 	plugin   *plugin // nil: none is connected
 	stop     context.CancelFunc

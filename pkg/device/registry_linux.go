@@ -135,7 +135,7 @@ func (p *Plugins) keep(ctx context.Context, socket string) {
 	}
 }
 
-// errOtherPlugin says that a plugin is of no use here, however often it is asked.
+// errOtherPlugin is the error of a plugin that this node cannot use. It is not asked again.
 var errOtherPlugin = errors.New("not a device plugin that this node can use")
 
 // registerSocket asks the plugin of a socket for its kind, connects to its endpoint, and tells the
@@ -188,7 +188,8 @@ func (p *Plugins) checkInfo(info *registerapi.PluginInfo, endpoint string) error
 	return nil
 }
 
-// isBelow reports whether a socket is below a directory, also where links on its way lead.
+// isBelow reports whether a socket is below a directory, also after the links in its path are
+// followed.
 func isBelow(dir, socket string) bool {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {

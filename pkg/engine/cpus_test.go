@@ -89,7 +89,7 @@ func TestCPUs_AgentIsKilledAndPodsChange_SetsAreNeverShared(t *testing.T) {
 		}
 		m.die()
 		updates := m.rt.Calls()["UpdateContainerResources"]
-		m.disk.records = map[pod.Key]pod.Record{} // the runtime alone knows what the pods have
+		m.disk.records = map[pod.Key]pod.Record{} // only the runtime knows the CPUs of the pods
 		m.arrive()
 		m.pass(time.Minute)
 		wantCPUs(t, m, map[string]string{"a": "1-2@0", "b": "0,3@"})

@@ -28,7 +28,7 @@ import (
 
 func (m *machine) dir(name string) string { return filepath.Join(m.root, name) }
 
-// useRoot gives an agent what writes below a root directory, in place of the fakes.
+// useRoot gives an agent the real writers below a root directory, in place of the fakes.
 func (m *machine) useRoot(cfg *Config, conn *critest.Conn) {
 	root, podLogs, links := m.dir("root"), m.dir("logs"), m.dir("links")
 	rt := conn.CRI(cri.Config{Node: "n1", NodeMemory: 8 << 30, RootDir: root, PodLogsDir: podLogs, ContainerLogsDir: links})
@@ -50,7 +50,7 @@ func (m *machine) useRoot(cfg *Config, conn *critest.Conn) {
 	cfg.Events = events
 }
 
-// differences compares the root directory with the table of what grows.
+// differences compares the root directory with the table of growing files.
 func (m *machine) differences(pods ...string) []string {
 	m.t.Helper()
 	n := growth.Node{Dirs: map[growth.Place]string{growth.Root: m.dir("root"), growth.Logs: m.dir("logs"), growth.Links: m.dir("links")}, Pods: map[string]bool{}}

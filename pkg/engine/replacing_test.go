@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// replacements notes what the newest report says about the replacement of containers.
+// replacements notes whether the newest report says that containers are being replaced.
 func replacements(m *machine) *atomic.Bool {
 	newest := new(atomic.Bool)
 	m.disk.onReport = func(r pod.StatusReport) { newest.Store(r.Replacing) }

@@ -91,7 +91,7 @@ func thingOf(layer, file, thing, content string) *pod.Object {
 	return o
 }
 
-// boundText writes pods in the notation of podOf, each with what it is bound to.
+// boundText writes pods in the notation of podOf, each with the objects that it is bound to.
 func boundText(pods []*pod.Spec) string {
 	var out []string
 	for _, s := range pods {

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// reading is what a source has read: one pod in one file.
+// reading is the reading of a source: one pod in one file.
 func reading(location, image string) source.Snapshot {
 	text := "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: app, image: " + image + "}]}}"
 	file, _ := manifest.Parse([]byte(text), manifest.Options{Node: "n1", Source: "file", Location: location, File: "web.yaml", Static: true})

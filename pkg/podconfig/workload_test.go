@@ -55,8 +55,8 @@ func TestLayer_RejectedWorkload_KeepsItsLastGoodVersion(t *testing.T) {
 	}
 }
 
-// TestLayer_WorkloadIsMovedAndRejected_SetOfTheNewFileHasIt: what a file took over is in the set
-// that is saved for the next agent.
+// TestLayer_WorkloadIsMovedAndRejected_SetOfTheNewFileHasIt: a workload that a file took over is in
+// the set that is saved for the next agent.
 //
 // Shows: I9
 func TestLayer_WorkloadIsMovedAndRejected_SetOfTheNewFileHasIt(t *testing.T) {

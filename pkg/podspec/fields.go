@@ -1,5 +1,5 @@
-// Package podspec holds what nodectl knows of the fields of a pod: the field table, the
-// hashes of specs and config objects, and what an edit changes and restarts.
+// Package podspec has the table of the fields of a pod, the hashes of specs and config objects, and
+// the effects of an edit.
 //
 // Sources make specs with it; plan, feed and forecast compare them with it.
 //
@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Support says what this version of nodectl does with a field of a Pod.
+// Support is the treatment of a field of a Pod by this version of nodectl.
 type Support int
 
 const (
@@ -36,7 +36,7 @@ const (
 
 func (s Support) String() string { return [...]string{"honoured", "rejected", "inert"}[s] }
 
-// RestartScope says what a change of a field replaces.
+// RestartScope is the part of a pod that a change of a field restarts.
 type RestartScope int
 
 const (
@@ -54,8 +54,8 @@ const (
 
 func (r RestartScope) String() string { return [...]string{"none", "container", "pod", "resize"}[r] }
 
-// Field is one row of the table of Pod fields: what nodectl does with the field, and
-// what an edit of it restarts. A Rejected or Inert row also covers everything below it.
+// Field is one row of the table of Pod fields: the treatment of the field, and the effect of an
+// edit of it. A Rejected or Inert row also covers everything below it.
 type Field struct {
 	// Path is the field's place, as "spec.containers[].image".
 	Path    string
@@ -105,8 +105,8 @@ func Unsupported(p *v1.Pod) []pod.Problem {
 }
 
 // UnsupportedAPI is Unsupported for a pod that an API server has defaulted, admitted
-// and bound to this node: the rows of APIFields apply. The node lacks what the problems
-// name (Problem.Lacking).
+// and bound to this node: the rows of APIFields apply. The problems say that the node lacks
+// something (Problem.Lacking).
 func UnsupportedAPI(p *v1.Pod) []pod.Problem {
 	var out []pod.Problem
 	apiFieldTree().unsupported(reflect.ValueOf(p).Elem(), nil, &out)

@@ -56,8 +56,8 @@ var notEphemeral = []string{
 	"volumeMounts[].subPath", "volumeMounts[].subPathExpr",
 }
 
-// ephemeralRows are the rows of an ephemeral container: those of a container, but
-// for what it cannot have.
+// ephemeralRows are the rows of an ephemeral container: those of a container, except for the fields
+// that it cannot have.
 func ephemeralRows() []Field {
 	const at = "spec.ephemeralContainers[]."
 	rows := slices.DeleteFunc(containerRows(at, RestartNone), func(f Field) bool {

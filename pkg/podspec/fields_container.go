@@ -6,8 +6,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// containerRows are the rows of one container. restart is what an edit of what
-// a container is made of replaces.
+// containerRows are the rows of one container. restart is the part of the pod that an edit restarts
+// if only a new container can have the new value.
 func containerRows(at string, restart RestartScope) []Field {
 	resize := restart
 	if restart == RestartContainer {

@@ -149,7 +149,7 @@ func downwardRows() []Field {
 	return append(rows, below(".items[]", selectorRows(RestartPod))...)
 }
 
-// selectorRows are the rows of what asks for a field of the pod or a container.
+// selectorRows are the rows of references to a field of the pod or of a container.
 func selectorRows(restart RestartScope) []Field {
 	return []Field{
 		honour(".fieldRef", restart),

@@ -99,8 +99,8 @@ func TestUnsupportedWorkload_FieldOfTheTemplate_IsNamedFromTheRoot(t *testing.T)
 	}
 }
 
-// TestUnsupportedWorkload_ValuesOfTheKinds_AreJudged: what this node cannot do is rejected, and
-// the value that it does is not.
+// TestUnsupportedWorkload_ValuesOfTheKinds_AreJudged: a value that this node cannot honour is
+// rejected, and a value that it honours is not.
 func TestUnsupportedWorkload_ValuesOfTheKinds_AreJudged(t *testing.T) {
 	t.Parallel()
 	block, files, other, own := v1.PersistentVolumeBlock, v1.PersistentVolumeFilesystem, "example.test/jobs", "kubernetes.io/job-controller"

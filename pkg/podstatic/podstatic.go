@@ -18,11 +18,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Bind defaults the pod of s, which is being made, and makes it this node's (C-1.5.7): the
-// kubelet's steps, with three differences. Its UID is stable, so that an edit is no other pod;
-// config.hash is the hash of the content; and the pods of every source get the NoExecute
-// toleration, so that the source makes no difference. The pod has its final name and
-// namespace, and s has its hashes (podspec.Fingerprint); Bind sets the key and the dependencies.
+// Bind sets the API's defaults in the pod of s, and makes it a pod of this node (C-1.5.7). The
+// steps are the kubelet's, with three differences. The UID is stable, so that an edited pod is the
+// same pod. The annotation config.hash is the hash of the content. The pods of every source get the
+// NoExecute toleration.
+//
+// Before the call, the pod has its final name and namespace, and s has its hashes
+// (podspec.Fingerprint). Bind sets the key and the dependencies.
 func Bind(s *pod.Spec, node, source string) {
 	p := s.Pod
 	corev1.SetObjectDefaults_Pod(p)

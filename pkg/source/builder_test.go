@@ -192,7 +192,8 @@ func TestWorsens_WorkloadIsMissing_IsWorse(t *testing.T) {
 	}
 }
 
-// TestMeter_Workload_CountsItsTemplate: a workload weighs what it holds, as a pod.
+// TestMeter_Workload_CountsItsTemplate: the size of a workload counts its template, as that of a pod
+// counts its spec.
 func TestMeter_Workload_CountsItsTemplate(t *testing.T) {
 	t.Parallel()
 	d := &appsv1.Deployment{}

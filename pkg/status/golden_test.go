@@ -25,7 +25,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens")
 
-// notesYAML is notes.yaml: what the worker knows. startTime is how long ago it was; backoff.in is
+// notesYAML is notes.yaml: the notes of the worker. startTime is how long ago it was; backoff.in is
 // how long the back-off still lasts. containerNotes has container IDs as keys, all other maps have
 // container names.
 type notesYAML struct {

@@ -100,7 +100,7 @@ type scenario struct {
 	data, images, layers string // the disk of each
 
 	mu                  sync.Mutex
-	node                reclaim.Node // what there is; usage is read from the disks
+	node                reclaim.Node // the pods, images and disks; usage is read from the disks
 	leaves              map[string]time.Time
 	named               int // things that were named so far
 	done                []string

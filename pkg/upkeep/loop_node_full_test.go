@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// usage reads what a directory takes of its disk, as du does.
+// usage reads the disk usage of a directory, as du does.
 func (s *scenario) usage(dir string) (u reclaim.Usage) {
 	err := filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// The reasons of the condition Progressing that decide over the next one.
+// The reasons of the condition Progressing on which the next condition depends.
 const (
 	reasonComplete = "NewReplicaSetAvailable"
 	reasonTimedOut = "ProgressDeadlineExceeded"

@@ -13,7 +13,7 @@ import (
 )
 
 // A Deployment gets its first pods, and then a new image. The caller keeps the state and the
-// pods, and tells Next what the node reports of each pod.
+// pods, and passes the status of each pod to Next.
 func ExampleNext() {
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	replicas := int32(2)

@@ -158,8 +158,8 @@ func (j *jobRun) observe() {
 	}
 }
 
-// startsAgain reports whether the node starts a finished pod again, or will: after an operation,
-// or after an eviction.
+// startsAgain reports whether the node has started a finished pod again, or will start it: after an
+// operation, or after an eviction.
 func startsAgain(p Pod) bool {
 	return p.Status != nil && (!p.isTerminated() || p.Status.Reason == evicted)
 }

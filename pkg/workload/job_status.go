@@ -91,8 +91,8 @@ func finished(s *batchv1.JobStatus) *batchv1.JobCondition {
 	return cmp.Or(condition(s, batchv1.JobComplete), condition(s, batchv1.JobFailed))
 }
 
-// ending returns the condition by which the result of the Job is certain, nil while it is not:
-// the Job has finished when none of its pods terminates any more.
+// ending returns the condition that makes the result of the Job certain, nil for none. The Job
+// finishes later, when none of its pods terminates any more.
 func (j *jobRun) ending() *batchv1.JobCondition {
 	return cmp.Or(condition(&j.state.Status, batchv1.JobSuccessCriteriaMet), condition(&j.state.Status, batchv1.JobFailureTarget))
 }

@@ -169,8 +169,8 @@ func (s *setRun) reportPod(verb string, p *pod.Spec) {
 	s.event(v1.EventTypeNormal, "Successful"+verb, fmt.Sprintf("%s Pod %s in StatefulSet %s successful", verb, p.Name, s.in.Object.Name))
 }
 
-// scaleUp makes the missing pods, and reports whether nothing below it has to wait. In order, it
-// goes on to the next ordinal only when the pod is available.
+// scaleUp makes the missing pods, and reports whether scaleDown may follow. With the policy
+// OrderedReady, it continues with the next ordinal only when the pod is available.
 func (s *setRun) scaleUp() bool {
 	for _, m := range s.replicas {
 		switch {
@@ -186,8 +186,8 @@ func (s *setRun) scaleUp() bool {
 	return true
 }
 
-// comesBack reports whether the node starts the pod again, or will, and Kubernetes would make it
-// of another revision: it Failed, or its instance began after the newest revision did.
+// comesBack reports whether the node starts the pod again where Kubernetes would make a pod of
+// another revision: the pod Failed, or its instance began after the newest revision did.
 func (s *setRun) comesBack(m *member) bool {
 	if m.pod.Status == nil || m.revision() == s.revisionFor(m.ordinal).Hash {
 		return false
@@ -195,8 +195,9 @@ func (s *setRun) comesBack(m *member) bool {
 	return m.pod.isTerminated() || !m.pod.isReady() && m.pod.beganAfter(s.newest.Since.Time)
 }
 
-// scaleDown removes the pods beyond the replicas. In order, it removes one at a time, and only
-// while all others are available, except for the first pod that is not.
+// scaleDown removes the pods beyond the replicas, and reports whether update may follow. With the
+// policy OrderedReady, it removes one at a time, and only while all others are available, except
+// for the first pod that is not.
 func (s *setRun) scaleDown() bool {
 	first := s.firstUnavailable()
 	for _, m := range s.condemned {

@@ -71,7 +71,7 @@ type Decision struct {
 	// *appsv1.ReplicaSetStatus, *appsv1.StatefulSetStatus, *appsv1.DaemonSetStatus,
 	// *batchv1.JobStatus or *batchv1.CronJobStatus.
 	Status any
-	// Events are what happened since the last call, with Kubernetes' reasons.
+	// Events are the events since the last call, with Kubernetes' reasons.
 	Events []Event
 	// Wake is when to call Next again even if no pod changes; zero: not before a change.
 	Wake time.Time

@@ -99,7 +99,7 @@ func asJSON(t *testing.T, v any) string {
 	return string(b)
 }
 
-// input returns what Next gets: the state comes from a file.
+// input returns the input of Next. The state comes from a file.
 func (w *world) input() Input {
 	w.t.Helper()
 	var state State

@@ -103,7 +103,7 @@ func TestI9_BrokenEditKeepsPod(t *testing.T) {
 		s.untouched("keep", kept)
 	}
 	a.kill()
-	s.serve().await("Status of every pod is known") // a new agent knows the pod only from the broken file and what was kept
+	s.serve().await("Status of every pod is known") // a new agent knows the pod only from the broken file and from the records
 	s.eventually(func() error {
 		if s.status("keep") == nil {
 			return fmt.Errorf("keep is not reported")

@@ -9,7 +9,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// TestPage_Results_IsCurrent: docs/conformance.md is what the results and scope.yaml say.
+// TestPage_Results_IsCurrent: docs/conformance.md agrees with the results and scope.yaml.
 func TestPage_Results_IsCurrent(t *testing.T) {
 	c, err := compare(here("results"))
 	if err != nil {

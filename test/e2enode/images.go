@@ -53,7 +53,7 @@ var images = []image{
 // imageArchive is the file that holds all of them.
 func imageArchive() string { return bin("images.tar") }
 
-// buildImages makes the archive unless it is newer than what it is made from.
+// buildImages makes the archive unless it is newer than its sources.
 func buildImages() error {
 	archive, err := os.Stat(imageArchive())
 	newest := time.Time{}

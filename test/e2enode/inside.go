@@ -18,7 +18,7 @@ import (
 // nodeName is the agent's name in the cluster, and the host name of its namespace.
 const nodeName = "e2enode"
 
-// A stage is what the suite runs against: a control plane, a container runtime and an agent.
+// A stage is the system under test: a control plane, a container runtime and an agent.
 type stage struct {
 	tb      *suite.TB
 	dir     string // of the run's files

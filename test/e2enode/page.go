@@ -15,10 +15,10 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// document is what is written for readers.
+// document is the page for readers.
 const document = "docs/conformance.md"
 
-// scope is scope.yaml: what nodectl does not claim, and why claimed cases do not pass.
+// scope is scope.yaml: the features that nodectl does not claim, and why claimed cases do not pass.
 type scope struct {
 	Unclaimed []rule
 	Causes    []rule
@@ -62,12 +62,12 @@ func find(rules []rule, name string) *rule {
 	return nil
 }
 
-// A comparison is what both agents did with the suite.
+// A comparison has the results of the suite with both agents.
 type comparison struct {
 	scope    *scope
 	names    []string // of all cases, sorted
 	of       map[string]Results
-	features map[string]*rule // of the cases outside of what nodectl claims
+	features map[string]*rule // of the cases that nodectl does not claim
 }
 
 // compare reads the results of both agents, and the names of all cases.

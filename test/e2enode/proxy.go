@@ -47,7 +47,7 @@ func (s *stage) proxyTo(host string) *httputil.ReverseProxy {
 	}
 }
 
-// serveReadOnly answers on the kubelet's read-only port, with what nodectl's own server says.
+// serveReadOnly answers on the kubelet's read-only port, with the answers of nodectl's own server.
 func (s *stage) serveReadOnly() {
 	p := s.proxyTo(net.JoinHostPort(address, "10250"))
 	s.serve(net.JoinHostPort("127.0.0.1", strconv.Itoa(readOnlyPort)), nil, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

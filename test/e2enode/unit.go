@@ -73,7 +73,7 @@ func (u *unit) answer(c net.Conn) {
 	fmt.Fprint(c, "ok\n"+out)
 }
 
-// systemctl does what systemctl would, as far as the suite asks.
+// systemctl stands in for systemctl, for the subcommands that the suite uses.
 func (u *unit) systemctl(args []string) (string, error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

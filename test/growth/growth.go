@@ -1,5 +1,6 @@
-// Package growth has the table of everything that grows on a node, with its bound and what prunes
-// it, and compares the directories of a node with it. docs/growth.md is the table for people.
+// Package growth has the table of everything that grows on a node, with its bound and the part
+// that prunes it, and compares the directories of a node with it. docs/growth.md is the table for
+// people.
 //
 // The one rule: a file that no row explains is a mistake of the table or a leak, and so is a row
 // above its bound.
@@ -19,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Node is what is compared with the table.
+// Node is the node that is compared with the table.
 type Node struct {
 	// Dirs are the directories of the places. A place without a directory is not compared.
 	Dirs map[Place]string
@@ -79,7 +80,8 @@ func expression(name string) string {
 	return b.String()
 }
 
-// Check returns what no row explains, what is over a bound, and what belongs to no pod of the node.
+// Check returns the files that no row explains, that are over a bound, or that belong to no pod of
+// the node.
 func (n Node) Check() []string {
 	var wrong []string
 	for _, place := range slices.Sorted(maps.Keys(n.Dirs)) {
@@ -96,7 +98,7 @@ func (n Node) Check() []string {
 	return append(wrong, n.compare(Runtime, objects)...)
 }
 
-// below lists a directory, without what is in the trees of the table.
+// below lists a directory, without the files in the trees of the table.
 func below(dir string, place Place) (all []entry, err error) {
 	err = filepath.WalkDir(dir, func(file string, d fs.DirEntry, err error) error {
 		switch {

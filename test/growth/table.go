@@ -27,7 +27,7 @@ type Row struct {
 	Name   string
 	Holds  string
 	Bound  string // in words
-	Prunes string // what removes it, and when
+	Prunes string // the part that removes it, and when
 	Count  int    // at most so many in one directory; 0: as many as Bound says
 	Bytes  int64  // of each; 0: not compared
 }

@@ -333,7 +333,7 @@ func (f *filler) available() (int64, error) {
 	return int64(fs.Bavail) * fs.Bsize, err
 }
 
-// status returns a pod's status in the journal: what the agent could write.
+// status returns a pod's status in the journal: the newest one that the agent could write.
 func (f *filler) status(hog string) (st v1.PodStatus, there bool, err error) {
 	entries, err := journal.Read(filepath.Join(f.place.Root, "journal.jsonl"))
 	for key, e := range entries {
@@ -344,7 +344,7 @@ func (f *filler) status(hog string) (st v1.PodStatus, there bool, err error) {
 	return st, false, err
 }
 
-// grown compares the node with the table of what grows.
+// grown compares the node with the table of growing files.
 func (f *filler) grown(ctx context.Context) {
 	pods := map[string]bool{}
 	r, err := f.lab.Node.Runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// A fillReport is what a run that fills a disk found.
+// A fillReport has the findings of a run that fills a disk.
 type fillReport struct {
 	Time       time.Time         `json:"time"`
 	Took       float64           `json:"seconds"`

@@ -73,7 +73,7 @@ func (inv inventory) more(before inventory) []string {
 	return lines
 }
 
-// grown compares what a house has on the disk and in containerd with the table of what grows.
+// grown compares the files of a house, on the disk and in containerd, with the table of growing files.
 func (s *soak) grown(ctx context.Context, h *house) []string {
 	rt := s.lab.Node.Runtime
 	ours := map[string]string{pod.LabelNode: h.name}

@@ -40,9 +40,9 @@ var allowedSeeds = []string{
 	`{"ephemeralContainers":[{"name":"e","image":"a","securityContext":{"privileged":true}}],"containers":[{"name":"c","image":"a"}]}`,
 }
 
-// FuzzAllowed compares two ways of reading one pod: what a policy allows, and what the
-// container runtime is asked for. For every pod that a level allows, the sandbox, the
-// mounts and the security contexts that are sent keep to that level.
+// FuzzAllowed compares a policy's decision about a pod with the requests for that pod to the
+// container runtime. For every pod that a level allows, the sandbox, the mounts and the security
+// contexts in the requests keep to that level.
 //
 // Shows: D1
 func FuzzAllowed(f *testing.F) {
@@ -83,8 +83,8 @@ func FuzzAllowed(f *testing.F) {
 	})
 }
 
-// sent makes the pod on a runtime in memory and looks at what that was asked for.
-// It returns how many containers it has looked at.
+// sent starts the pod on a runtime in memory, and checks the requests to it. It returns the number
+// of containers that it has checked.
 func sent(t *testing.T, want *pod.Spec, restricted bool) (looked int) {
 	dir := t.TempDir()
 	for i := range want.Pod.Spec.Volumes {

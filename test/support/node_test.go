@@ -84,7 +84,7 @@ func run(t *testing.T, o *outside, container string, doc map[string]any, parse f
 	return err
 }
 
-// serve starts an agent, and returns what ends it.
+// serve starts an agent, and returns the function that ends it.
 func (n *node) serve() (leave func()) {
 	rt, img := n.rt.Connect().Clients()
 	resolv := filepath.Join(n.dir, "resolv.conf")
@@ -141,7 +141,7 @@ type pulling struct {
 	*image.Puller
 }
 
-// imageClient notes what is pulled.
+// imageClient notes the images that are pulled.
 type imageClient struct {
 	runtimeapi.ImageServiceClient
 	n *node
@@ -211,14 +211,14 @@ func (n *node) stateOf(name string) v1.ContainerStatus {
 	return v1.ContainerStatus{}
 }
 
-// ctr is what the container under test was made from.
+// ctr is the configuration with which the container under test was created.
 func (n *node) ctr() *runtimeapi.ContainerConfig { return n.rt.ContainerConfig(n.key, n.container) }
 
 func (n *node) security() *runtimeapi.LinuxContainerSecurityContext {
 	return n.ctr().GetLinux().GetSecurityContext()
 }
 
-// box is what the sandbox was made from.
+// box is the configuration with which the sandbox was created.
 func (n *node) box() *runtimeapi.PodSandboxConfig {
 	b, _ := n.rt.SandboxConfig(n.key)
 	return b
@@ -236,7 +236,7 @@ func (n *node) env() map[string]string {
 	return m
 }
 
-// mount is what the container under test has at a path.
+// mount is the mount of the container under test at a path; nil for none.
 func (n *node) mount(at string) *runtimeapi.Mount {
 	for _, m := range n.ctr().GetMounts() {
 		if m.GetContainerPath() == at {
@@ -246,8 +246,7 @@ func (n *node) mount(at string) *runtimeapi.Mount {
 	return nil
 }
 
-// file says what a file below a mount is: "0644 text"; a directory's or link's mode is
-// that of what it leads to.
+// file returns the mode and the text of a file below a mount: "0644 text". It follows links.
 func (n *node) file(mount, name string) string {
 	m := n.mount(mount)
 	if m == nil {
@@ -315,7 +314,7 @@ func (w *wish) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	}
 }
 
-// token tells what a token was asked for.
+// token returns the account, the audience and the lifetime of a requested token, instead of a token.
 func token(_ context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
 	return fmt.Sprintf("of %s for %q, %d s", want.Pod.Spec.ServiceAccountName, s.Audience, *s.ExpirationSeconds), time.Now().Add(time.Hour), nil
 }
@@ -357,7 +356,7 @@ func services(namespace string) ([]*v1.Service, error) {
 	return []*v1.Service{s}, nil
 }
 
-// unmount unmounts what a failed case has left below dir.
+// unmount unmounts the file systems that a failed case has left below dir.
 func unmount(t *testing.T, dir string) {
 	data, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

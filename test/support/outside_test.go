@@ -29,7 +29,7 @@ import (
 type outside struct {
 	dir, root string
 	log       *lines
-	fills     []string // names in manifests, and what they become
+	fills     []string // names in manifests, each with the text that replaces it
 	tcpAt     string   // where tcp listens
 
 	seen struct {
@@ -38,8 +38,7 @@ type outside struct {
 	}
 }
 
-// newOutside makes what text names: a port of a server that is not named does not
-// exist.
+// newOutside starts the servers that text names. No other server has a port.
 func newOutside(t *testing.T, text string) *outside {
 	o := &outside{dir: t.TempDir(), log: &lines{}}
 	o.root = filepath.Join(o.dir, "root")
@@ -88,7 +87,7 @@ func (o *outside) web(t *testing.T) {
 		}
 		s.Listener.Close()
 		s.Listener = l
-		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of those who take one port for the other
+		s.Config.ErrorLog = log.New(io.Discard, "", 0) // of clients that use the wrong port
 		if name == "$HTTPS" {
 			s.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 			s.StartTLS()
@@ -157,7 +156,7 @@ func (o *outside) grpc(t *testing.T) {
 	o.fills = append(o.fills, ports("$GRPC", l)...)
 }
 
-// ports are what a port's name becomes: a number, in quotes or not.
+// ports returns the name of a port with the number that replaces it, in quotes and without.
 func ports(name string, l net.Listener) []string {
 	n := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	return []string{`"` + name + `"`, n, name, n}

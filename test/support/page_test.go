@@ -70,7 +70,7 @@ Every field of a Pod manifest and of a [workload](#workloads) (Deployment, Repli
 **From an API server** says what differs for such a pod: the server has defaulted it, admitted it and bound it to this node.
 `
 
-// pageMaker is what the page is made from.
+// pageMaker has the data of the page.
 type pageMaker struct {
 	rows, api map[string]podspec.Field
 	order     []podspec.Field
@@ -93,8 +93,8 @@ func newPage() *pageMaker {
 	return p
 }
 
-// parts of the page: a heading, what is said under it, and what paths begin with; of
-// two that fit the longer one does.
+// parts are the parts of the page: a heading, the text below it, and the beginnings of the paths of
+// its rows. A path belongs to the part with its longest beginning.
 var parts = []struct{ heading, says, begins string }{
 	{"Metadata", "", "metadata"},
 	{"Pod", "", "spec"},
@@ -160,7 +160,7 @@ func (p *pageMaker) all() []podspec.Field {
 	return out
 }
 
-// said reports whether a container's row says what this one would.
+// said reports whether the row of a regular container shows the same as the row of this path.
 func (p *pageMaker) said(path string) bool {
 	for _, list := range []string{"spec.initContainers[].", "spec.ephemeralContainers[]."} {
 		if rest, ok := strings.CutPrefix(path, list); ok {
@@ -188,7 +188,7 @@ func (p *pageMaker) support(f podspec.Field) string {
 	return "supported"
 }
 
-// server says what is otherwise for a pod from an API server.
+// server returns the difference for a pod from an API server, "" for none.
 func (p *pageMaker) server(path string) string {
 	if rest, ok := strings.CutPrefix(path, "spec.containers[]."); ok {
 		f, ok := p.api["spec.ephemeralContainers[]."+rest]

@@ -40,8 +40,8 @@ func (n *node) ran(cmd ...string) (times int) {
 // stop removes the pod's manifest.
 func (n *node) stop() { n.src.set(source.File{File: "/m/p.yaml"}) }
 
-// handlers are the ways to ask that probes and hooks share; at is the field and name
-// what holds it.
+// handlers are the proofs of the handlers that probes and hooks share. at is the field of the probe
+// or hook.
 func handlers(at string, in func(string) string, ran func(*node)) []proof {
 	return []proof{
 		{

@@ -189,8 +189,8 @@ var beyond = map[string]string{
 	"spec.resources.requests":                  "spec: {resources: {requests: {ephemeral-storage: 1Gi}}}",
 }
 
-// TestRejected_OtherValues: what is supported for some values rejects others, by the
-// field's name; TestFields shows the values that are.
+// TestRejected_OtherValues: a field that is supported for some values rejects the other ones, and
+// the problem names the field. TestFields shows the supported values.
 func TestRejected_OtherValues(t *testing.T) {
 	t.Parallel()
 	for _, f := range podspec.Fields() {
@@ -275,7 +275,7 @@ func TestIgnored(t *testing.T) {
 	}
 }
 
-// TestIgnored_OfAServer: a pod from an API server may have what is ignored of it.
+// TestIgnored_OfAServer: a pod from an API server may set its ignored fields.
 func TestIgnored_OfAServer(t *testing.T) {
 	t.Parallel()
 	rows := 0

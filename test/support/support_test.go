@@ -1,11 +1,11 @@
 //go:build linux
 
-// Package support shows of every field of a pod that it does what docs/support.md
-// says of it, and writes that page.
+// Package support shows of every field of a pod that it has the effect that docs/support.md
+// states, and writes that page.
 //
-// A proof is a pod that sets fields and a look at where they take effect: in what the
-// container runtime is asked for, in files, in the pod's status, in what a probe asks.
-// Each is looked at once more without each of its fields, and has to fail then.
+// A proof is a pod that sets fields, and a check of the places where they take effect: requests to
+// the container runtime, files, the pod's status, requests of probes. Each proof runs again without
+// each of its fields, and has to fail then.
 package support
 
 import (
@@ -31,7 +31,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// proof is a pod that sets fields, and where each of them shows.
+// proof is a pod that sets fields, and the check of their effects.
 type proof struct {
 	name string
 	// rows are the fields' paths, parted by blanks. Those that begin with "c." are a
@@ -51,7 +51,7 @@ type proof struct {
 	later string
 	// api says that the pod is an API server's.
 	api bool
-	// look says what is not as the fields have it.
+	// look returns an error if a field has no effect.
 	look func(*node) error
 }
 

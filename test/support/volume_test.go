@@ -19,7 +19,7 @@ const (
 	claim   = `{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: data}, spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}`
 )
 
-// fileSystem is what lies at a mount.
+// fileSystem returns the file system at a mount.
 func (n *node) fileSystem(at string) (s unix.Statfs_t, err error) {
 	m := n.mount(at)
 	if m == nil {
@@ -126,7 +126,7 @@ func downwardProofs(kind, at string, in func(string) string, modes bool) []proof
 	}}
 }
 
-// group is the group of what lies at a path.
+// group returns the group of the file at a path.
 func group(path string) (uint32, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -18,7 +18,7 @@ type workloadCase struct {
 	rows     string // the fields, from the spec
 	base     string // part of the spec in both runs
 	spec     string // part of the spec that shows the fields
-	without  string // what the other run has in its place
+	without  string // the part of the spec that the other run has in its place
 
 	image string        // of a Job; of others it changes in the run
 	takes time.Duration // how long the pods of a CronJob's Jobs run

@@ -26,13 +26,13 @@ type workloadRun struct {
 	left   map[*pod.Spec]time.Time // when it left the set
 	now    time.Time
 	takes  time.Duration // how long a pod of a Job runs
-	lines  []string      // what happened
+	lines  []string      // the decisions that differ, with the pods
 }
 
 // stops is how long a pod takes to stop.
 const stops = 3 * time.Second
 
-// step decides once, as an agent does that was started again: the state is read from JSON.
+// step makes one decision, as an agent that was started again makes it: the state is read from JSON.
 func (r *workloadRun) step(t *testing.T) {
 	t.Helper()
 	r.pods = slices.DeleteFunc(r.pods, func(p workload.Pod) bool { return p.Leaving && r.now.Sub(r.left[p.Spec]) >= stops })
@@ -69,7 +69,7 @@ func (r *workloadRun) step(t *testing.T) {
 	r.note(t, d)
 }
 
-// note writes what a decision says, if that differs from what the one before said.
+// note writes a decision and the pods, if they differ from those of the decision before.
 func (r *workloadRun) note(t *testing.T, d workload.Decision) {
 	t.Helper()
 	var b strings.Builder
@@ -90,8 +90,8 @@ func (r *workloadRun) note(t *testing.T, d workload.Decision) {
 	}
 }
 
-// status is what a node reports of a pod: it starts within two seconds and is ready then, or,
-// of a Job, succeeds after a while. One whose image is bad is never ready, or fails.
+// status returns the status that a node reports of a pod. The pod starts within two seconds and is
+// ready then. A pod of a Job succeeds after a while. A pod with a bad image is never ready, or fails.
 func (r *workloadRun) status(s *pod.Spec) *v1.PodStatus {
 	made := r.since[s]
 	start := metav1.NewTime(made)
@@ -120,7 +120,7 @@ func (r *workloadRun) status(s *pod.Spec) *v1.PodStatus {
 	return out
 }
 
-// run returns what happens with a workload of a case.
+// run returns the decisions about a workload of a case, and its pods.
 func (c *workloadCase) run(t *testing.T, part string) string {
 	t.Helper()
 	start := time.Date(2026, 1, 5, 11, 59, 50, 0, time.UTC)
@@ -163,8 +163,8 @@ func (c *workloadCase) object(t *testing.T, part, image string) *pod.Object {
 	return file.Objects[0]
 }
 
-// TestWorkloads: a field that is supported changes what happens. Each case runs a workload with a
-// part of its spec, and without it or with another value.
+// TestWorkloads: a supported field has an effect. Each case runs a workload with a part of its spec,
+// and without that part or with another value. The decisions or the pods have to differ.
 func TestWorkloads(t *testing.T) {
 	t.Parallel()
 	for _, kind := range pod.WorkloadKinds() {

@@ -36,7 +36,7 @@ func workloadDoc(kind string) map[string]any {
 	return yamlOf("apiVersion: " + version + ", kind: " + kind + ", metadata: {name: p}, spec: {" + spec + "}")
 }
 
-// parseWorkload reads a manifest of a kind with these parts beside what it needs.
+// parseWorkload reads a manifest of a kind with the required fields and these parts.
 func parseWorkload(t *testing.T, kind string, part map[string]any) (source.File, []pod.Problem) {
 	t.Helper()
 	text, err := json.Marshal(merged(workloadDoc(kind), part))

@@ -19,7 +19,7 @@ var others = map[string]string{
 	"Unconfined": "RuntimeDefault", "SIGUSR1": "SIGUSR2",
 }
 
-// other is another value of the same type; nil for what is no plain value.
+// other returns another value of the same type; nil for a map or a list.
 func other(v any) any {
 	switch v := v.(type) {
 	case string:
