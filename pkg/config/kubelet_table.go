@@ -8,7 +8,7 @@ type disposition string
 const (
 	honoured disposition = "honoured"
 	warned   disposition = "ignored, with a warning" // not supported yet
-	refused  disposition = "refused"                 // ignoring it would weaken security
+	refused  disposition = "refused"                 // certain values cannot be ignored safely
 )
 
 // kubeletRow describes how nodectl treats one field.
@@ -219,7 +219,7 @@ func kubeletResources() []kubeletRow {
 		noEffect("iptablesMasqueradeBit", ofNumber, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesDropBit", ofNumber, false, "nodectl creates no iptables chains"),
 		{path: "featureGates", kind: ofBoolMap, outcome: honoured, setting: "memory-qos", as: memoryQoSGate, refuse: refusedGates, warning: ignoredGates,
-			note: "MemoryQoS, CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions and CPUManagerPolicyBetaOptions are honoured; a warning names each other gate that is not as nodectl behaves; ContainerCheckpoint: false and ProcMountType: false are refused"},
+			note: "MemoryQoS, CustomCPUCFSQuotaPeriod, CPUManagerPolicyAlphaOptions and CPUManagerPolicyBetaOptions are honoured; a warning names each other gate whose value differs from nodectl's behaviour; ContainerCheckpoint: false and ProcMountType: false are refused"},
 		sets("failSwapOn", ofBool, "fail-swap-on").noted("if it is not set, only `nodectl doctor` reports swap"),
 		setsUnlessZero("memorySwap.swapBehavior", ofString, "memory-swap-behavior").noted("LimitedSwap has an effect on cgroup v2 only; without a cluster, static pods get swap too"),
 		setsUnlessZero("containerLogMaxSize", ofString, "container-log-max-size"),
@@ -260,7 +260,7 @@ func kubeletRest() []kubeletRow {
 		sets("reservedMemory", ofReservations, "reserved-memory"),
 		sets("enableProfilingHandler", ofBool, "enable-profiling-handler").noted("the default here is false; the socket always has the profiles"),
 		sets("enableDebugFlagsHandler", ofBool, "enable-debug-flags-handler").noted("the default here is false; the socket can always change the log level"),
-		unsupported("seccompDefault", ofBool, "nodectl acts as with true: a container that names no profile gets the runtime's", "true"),
+		unsupported("seccompDefault", ofBool, "nodectl acts as if it were true: a container that names no profile gets the runtime's", "true"),
 		sets("memoryThrottlingFactor", ofFraction, "memory-throttling-factor").noted("needs the gate MemoryQoS and cgroup v2"),
 		setsUnlessZero("memoryReservationPolicy", ofString, "memory-reservation-policy").noted("TieredReservation needs the gate MemoryQoS; it has an effect on cgroup v2"),
 		sets("registerWithTaints", ofTaints, "register-with-taints"),

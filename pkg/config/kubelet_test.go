@@ -207,19 +207,19 @@ directory of the file that contains it.
 The outcome of a field is one of these:
 
 - the name of a nodectl setting: the field sets it;
-- *honoured*: nodectl behaves so with any value, for the reason given;
+- *honoured*: nodectl needs no setting for the field, for the reason given;
 - *ignored, with a warning*: nodectl does not support the field yet. When ` + "`serve`" + `
-  starts, one warning names all such fields whose values need it;
-- *refused*: to ignore certain values would weaken security, so nodectl does not start
-  with them.
+  starts, one warning names all such fields with a value other than nodectl's behaviour;
+- *refused*: nodectl does not start with certain values, since it cannot ignore them
+  safely.
 
 nodectl uses its own default for a field that is not set; ` + "`nodectl config view`" + ` prints
 it.
 
 ## The kubelet's command line
 
-` + "`nodectl serve`" + ` and ` + "`nodectl config view`" + ` also take the kubelet's flags. nodectl has
-some of them as a setting of another name, which the flag sets
+` + "`nodectl serve`" + ` and ` + "`nodectl config view`" + ` also take the kubelet's flags. Some of them
+set a nodectl setting of another name
 (` + "`--hostname-override`, `--container-runtime-endpoint`, `--pod-manifest-path`,\n`--manifest-url`, `--pod-max-pids`" + `). A flag for a field below sets that field, and wins
 over every file. nodectl ignores any other flag of the kubelet, and names it in the
 warning. A flag that the kubelet no longer has (` + "`--network-plugin`" + `) is an error, and so
