@@ -9,13 +9,13 @@ import (
 	"k8s.io/utils/dump"
 )
 
-// The names of the state files, as the kubelet's.
+// The names of the kubelet's state files.
 const (
 	CPUStateFile    = "cpu_manager_state"
 	MemoryStateFile = "memory_manager_state"
 )
 
-// The types and their fields have the kubelet's names: its checksum covers them.
+// The types and their fields have the kubelet's names, because its checksum covers the names.
 type (
 	Checksum             uint64
 	CPUManagerCheckpoint struct {
@@ -34,11 +34,11 @@ type (
 	ContainerMemoryAssignments map[string]map[string][]Block
 )
 
-// Files returns the contents of the kubelet's state files by name: those of the policies that
-// allocate something (C-1.46.8).
+// Files returns the contents of the kubelet's state files by name. Only a policy that allocates
+// something has a file (C-1.46.8).
 func (s *State) Files() map[string][]byte {
 	files := map[string][]byte{}
-	if s.of.static {
+	if s.allocator.static {
 		c := &CPUManagerCheckpoint{PolicyName: static, DefaultCPUSet: s.shared.String(), Entries: map[string]map[string]string{}}
 		for uid, of := range s.cpus {
 			c.Entries[uid] = map[string]string{}
@@ -47,9 +47,9 @@ func (s *State) Files() map[string][]byte {
 			}
 		}
 		c.Checksum = checksum(c)
-		files[CPUStateFile], _ = json.Marshal(c) // such a type always marshals
+		files[CPUStateFile], _ = json.Marshal(c) // a type of strings and numbers always marshals
 	}
-	if s.of.memory {
+	if s.allocator.memory {
 		c := &MemoryManagerCheckpoint{PolicyName: memoryStatic, MachineState: s.nodes, Entries: ContainerMemoryAssignments(s.memory)}
 		c.Checksum = checksum(c)
 		files[MemoryStateFile], _ = json.Marshal(c)
@@ -57,7 +57,8 @@ func (s *State) Files() map[string][]byte {
 	return files
 }
 
-// checksum is the kubelet's of a checkpoint: of its description as Go values of the package state.
+// checksum returns the kubelet's checksum of a checkpoint. The kubelet hashes a dump that names the
+// Go types of its own packages, so checksum replaces the names of this project's packages.
 func checksum(checkpoint any) Checksum {
 	h := fnv.New32a()
 	text := strings.NewReplacer("cpuset.Checksum", "checksum.Checksum", "cpuset.", "state.", "pod.", "state.").Replace(dump.ForHash(checkpoint))

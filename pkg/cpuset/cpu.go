@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// exclusive returns how many CPUs a container has for itself: all that it requests, if its pod is
-// Guaranteed and they are whole (C-1.46.1). A pod with resources of its own has none.
+// exclusive returns how many exclusive CPUs a container gets: its CPU request, if that is a whole
+// number and its pod is Guaranteed, else 0 (C-1.46.1). A pod with pod-level resources gets none.
 func exclusive(p *v1.Pod, c *v1.Container) int {
 	if podLevel(p) || pod.QOS(&p.Spec) != v1.PodQOSGuaranteed {
 		return 0
@@ -22,13 +22,13 @@ func exclusive(p *v1.Pod, c *v1.Container) int {
 	return int(q.Value())
 }
 
-// podLevel reports whether the pod as a whole has resources.
+// podLevel reports whether the pod has pod-level resources.
 func podLevel(p *v1.Pod) bool {
 	r := p.Spec.Resources
 	return r != nil && len(r.Requests)+len(r.Limits) > 0
 }
 
-// exclusiveOfPod returns how many CPUs a pod needs at most at one time.
+// exclusiveOfPod returns how many exclusive CPUs a pod needs at most at one time.
 func exclusiveOfPod(p *v1.Pod) int {
 	init, sidecars, regular := 0, 0, 0
 	for i := range p.Spec.InitContainers {
@@ -45,10 +45,10 @@ func exclusiveOfPod(p *v1.Pod) int {
 	return max(init, regular+sidecars)
 }
 
-// allocateCPUs gives a container its CPUs, those of nodes first. reuse holds those of the pod's
-// init containers, which have exited by then.
+// allocateCPUs allocates a container's exclusive CPUs, first from the NUMA nodes of the hint. reuse
+// has the CPUs of the pod's init containers, which have exited when this container starts.
 func (s *State) allocateCPUs(uid string, p *v1.Pod, c *v1.Container, at hint, reuse *Set) error {
-	a := s.of
+	a := s.allocator
 	n := exclusive(p, c)
 	if !a.static || n == 0 {
 		return nil
@@ -56,12 +56,12 @@ func (s *State) allocateCPUs(uid string, p *v1.Pod, c *v1.Container, at hint, re
 	set, has := s.cpus[uid][c.Name]
 	if !has {
 		free := s.free(uid)
-		if err := s.of.checkCores(n, free); err != nil {
+		if err := s.allocator.checkCores(n, free); err != nil {
 			return err
 		}
 		free = free.Union(*reuse)
 		later := false
-		for _, other := range containers(p) { // an edit has kept what these have
+		for _, other := range containers(p) { // after an edit, some containers have their CPUs already
 			if kept, has := s.cpus[uid][other.Name]; has && (later || lasts(p, other)) {
 				free = free.Difference(kept)
 			}
@@ -90,11 +90,11 @@ func (s *State) allocateCPUs(uid string, p *v1.Pod, c *v1.Container, at hint, re
 	return nil
 }
 
-// checkCores returns why a container cannot have n of the free CPUs in whole cores, if the option
-// asks for that.
-func (a *Allocator) checkCores(n int, of Set) error {
-	each := a.cpus.each(coreOf)
-	switch free := of.Difference(a.reservedCores).Size(); {
+// checkCores returns an error if the option full-pcpus-only is set, and a container cannot get n of
+// the available CPUs in whole cores.
+func (a *Allocator) checkCores(n int, available Set) error {
+	each := a.cpus.perPart(coreOf)
+	switch free := available.Difference(a.reservedCores).Size(); {
 	case !a.fullCores:
 		return nil
 	case n%each != 0:
@@ -105,7 +105,7 @@ func (a *Allocator) checkCores(n int, of Set) error {
 	return nil
 }
 
-// aligned returns the free CPUs of NUMA nodes or, with the option for it, of their sockets.
+// aligned returns the free CPUs of NUMA nodes or, with the option align-by-socket, of their sockets.
 func (a *Allocator) aligned(nodes mask, free Set) Set {
 	if a.bySocket {
 		sockets := cpuset.New()
@@ -120,22 +120,22 @@ func (a *Allocator) aligned(nodes mask, free Set) Set {
 // cpuHints returns the sets of NUMA nodes on which a container can have its CPUs.
 func (s *State) cpuHints(uid string, p *v1.Pod, c *v1.Container, reuse Set) hints {
 	n := exclusive(p, c)
-	if !s.of.static || n == 0 {
+	if !s.allocator.static || n == 0 {
 		return nil
 	}
 	if has, ok := s.cpus[uid][c.Name]; ok {
 		if has.Size() != n {
 			return hints{string(v1.ResourceCPU): nil}
 		}
-		return hints{string(v1.ResourceCPU): s.of.cpuMasks(has, cpuset.New(), n)}
+		return hints{string(v1.ResourceCPU): s.allocator.generateCPUHints(has, cpuset.New(), n)}
 	}
-	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.free(uid), reuse, n)}
+	return hints{string(v1.ResourceCPU): s.allocator.generateCPUHints(s.free(uid), reuse, n)}
 }
 
 // cpuHintsOfPod returns the sets of NUMA nodes on which the whole pod can have its CPUs.
 func (s *State) cpuHintsOfPod(uid string, p *v1.Pod) hints {
 	n := exclusiveOfPod(p)
-	if !s.of.static || n == 0 {
+	if !s.allocator.static || n == 0 {
 		return nil
 	}
 	has := cpuset.New()
@@ -148,14 +148,14 @@ func (s *State) cpuHintsOfPod(uid string, p *v1.Pod) hints {
 		}
 	}
 	if has.Size() == n {
-		return hints{string(v1.ResourceCPU): s.of.cpuMasks(has, cpuset.New(), n)}
+		return hints{string(v1.ResourceCPU): s.allocator.generateCPUHints(has, cpuset.New(), n)}
 	}
-	return hints{string(v1.ResourceCPU): s.of.cpuMasks(s.free(uid), has, n)}
+	return hints{string(v1.ResourceCPU): s.allocator.generateCPUHints(s.free(uid), has, n)}
 }
 
-// cpuMasks returns a hint for each set of NUMA nodes that has n CPUs, all of reuse among them. The
-// smallest sets that would have them on an empty machine are preferred.
-func (a *Allocator) cpuMasks(free, reuse Set, n int) []hint {
+// generateCPUHints returns a hint for each set of NUMA nodes that has n CPUs in free and reuse, and
+// all CPUs of reuse. Those sets are preferred that are as small as n CPUs need on an empty machine.
+func (a *Allocator) generateCPUHints(free, reuse Set, n int) []hint {
 	nodes := a.cpus.parts(nodeOf).List()
 	all, has := map[int]int{}, map[int]int{}
 	var needed mask
@@ -191,8 +191,8 @@ func (a *Allocator) cpuMasks(free, reuse Set, n int) []hint {
 	return out
 }
 
-// socketAligned reports whether NUMA nodes are on as few sockets as so many nodes can be.
-func (a *Allocator) socketAligned(nodes mask, least int) bool {
+// socketAligned reports whether NUMA nodes are on the smallest number of sockets that n nodes need.
+func (a *Allocator) socketAligned(nodes mask, n int) bool {
 	each := a.cpus.parts(nodeOf).Size() / a.cpus.parts(socketOf).Size()
 	if each == 0 {
 		return false
@@ -201,5 +201,5 @@ func (a *Allocator) socketAligned(nodes mask, least int) bool {
 	for _, id := range nodes.ids() {
 		sockets = sockets.Union(a.cpus.within(socketOf, nodeOf, id))
 	}
-	return sockets.Size() == (least+each-1)/each
+	return sockets.Size() == (n+each-1)/each
 }

@@ -1,15 +1,18 @@
 // Package cpuset decides which CPUs and which memory containers get: the CPU, memory and topology
 // managers of the kubelet as a pure function of a machine description (C-1.46.1). No I/O, no clock.
 //
-// An Allocator has the machine and the policies. A State has what the containers of a node have;
-// the caller makes it from what it knows of them, and has it Admit further pods. So a container
-// that is gone cannot leak CPUs: no state outlives it.
+// An Allocator has the machine and the policies. A State has the allocations of the node's
+// containers. The caller adds the allocations that it knows (Put), and then lets the State Admit
+// further pods. Nothing is stored: a removed container cannot leak CPUs, because the caller makes
+// each State without it.
 //
-// In three cases the results differ from the kubelet's on purpose. A core, socket or NUMA node
-// counts as free only if all of its CPUs are: on machines with cores of several kinds, the kubelet
-// compares with an average, and hands out CPUs twice. A combination of NUMA nodes that was found
-// to be the best is the one that is used: the kubelet overwrites it from four nodes on. The memory
-// of init containers stays allocated to their pod until the pod ends.
+// In three cases the results differ from the kubelet's on purpose:
+//
+//   - A core, socket or NUMA node counts as free only if all of its CPUs are free. On machines with
+//     cores of several kinds, the kubelet compares their number with an average, and can allocate
+//     a CPU twice.
+//   - The best combination of NUMA nodes is used. From four nodes on, the kubelet overwrites it.
+//   - The memory of init containers stays allocated to their pod until the pod ends.
 package cpuset
 
 import (
@@ -48,7 +51,7 @@ type Node struct {
 	Distances []uint64                   // to each node, by ID
 }
 
-// parts of a machine that hold CPUs.
+// These functions return the part of the machine that a CPU is in.
 func coreOf(c CPU) int   { return c.Core }
 func socketOf(c CPU) int { return c.Socket }
 func nodeOf(c CPU) int   { return c.Node }
@@ -57,7 +60,7 @@ func cacheOf(c CPU) int  { return c.Cache }
 // cpus are some CPUs of a machine.
 type cpus map[int]CPU
 
-// only returns those that are in the set.
+// only returns the CPUs that are in the set.
 func (c cpus) only(set Set) cpus {
 	out := make(cpus, set.Size())
 	for id, cpu := range c {
@@ -77,7 +80,7 @@ func (c cpus) all() Set {
 	return cpuset.New(ids...)
 }
 
-// in returns the set of those that are in one of the parts.
+// in returns the CPUs that are in one of the parts.
 func (c cpus) in(part func(CPU) int, of ...int) Set {
 	var ids []int
 	for id, cpu := range c {
@@ -97,7 +100,7 @@ func (c cpus) parts(part func(CPU) int) Set {
 	return cpuset.New(ids...)
 }
 
-// within returns the parts that hold some of the CPUs in one outer part.
+// within returns the parts that hold some of those CPUs that are in one outer part.
 func (c cpus) within(part, outer func(CPU) int, of int) Set {
 	var ids []int
 	for _, cpu := range c {
@@ -108,8 +111,8 @@ func (c cpus) within(part, outer func(CPU) int, of int) Set {
 	return cpuset.New(ids...)
 }
 
-// each returns how many CPUs a part of the machine has on average.
-func (c cpus) each(part func(CPU) int) int {
+// perPart returns how many CPUs a part of the machine has on average.
+func (c cpus) perPart(part func(CPU) int) int {
 	n := c.parts(part).Size()
 	if n == 0 {
 		return 0
@@ -117,7 +120,7 @@ func (c cpus) each(part func(CPU) int) int {
 	return len(c) / n
 }
 
-// Block is memory of one kind that a container has.
+// Block is memory of one kind that is allocated to a container.
 type Block = pod.Block
 
 // Rejection is why a pod is not admitted. Reason and message are the kubelet's.
@@ -131,7 +134,7 @@ const (
 
 func (r *Rejection) Error() string { return r.Message }
 
-// rejection returns err as the reason against a pod.
+// rejection returns err as a Rejection.
 func rejection(err error) *Rejection {
 	if r, ok := errors.AsType[*Rejection](err); ok {
 		return r

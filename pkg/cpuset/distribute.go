@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// distributed returns n of the free CPUs, the same number from each of the fewest NUMA nodes that
-// have enough, in groups of so many CPUs (C-1.46.3). Where that is not possible, it packs them.
+// distributed returns n of the free CPUs in groups of group CPUs: the same number of groups from each
+// of the fewest NUMA nodes that have enough (C-1.46.3). If that is not possible, it packs them.
 func distributed(machine cpus, free Set, n, group int, spread bool) (Set, error) {
 	if group < 1 || n%group != 0 {
 		return packed(machine, free, n, spread, false)
@@ -43,14 +43,14 @@ func (t *taker) nodesNeeded(group int) (least, most int) {
 	return (needed-1)/inEach + 1, min(needed, t.free.parts(nodeOf).Size())
 }
 
-// choice is a combination of NUMA nodes, and those of them that give one group more.
+// choice is a combination of NUMA nodes. The nodes in more give one group more than the others.
 type choice struct {
 	nodes, more []int
 	balance     float64
 }
 
-// balanced returns the combination of k NUMA nodes that leaves the free CPUs of all nodes most
-// even; without nodes, if none has enough.
+// balanced returns the combination of k NUMA nodes after which the free CPUs are spread most evenly
+// over all nodes. Its nodes are nil if no combination has enough CPUs.
 func balanced(nodes []int, has map[int]int, k, n, group int) choice {
 	best := choice{balance: math.MaxFloat64}
 	combine(nodes, k, func(combo []int) bool {
@@ -77,7 +77,8 @@ func balanced(nodes []int, has map[int]int, k, n, group int) choice {
 	return best
 }
 
-// remainder returns the combination with those of its nodes that give the rest, most even.
+// remainder returns the combination with the nodes that give the rest such that the free CPUs are
+// spread most evenly. Its nodes are nil if they cannot give the rest.
 func remainder(combo []int, left map[int]int, rest, group int) choice {
 	best := choice{balance: math.MaxFloat64}
 	if rest == 0 {

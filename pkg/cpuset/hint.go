@@ -37,15 +37,15 @@ func (m mask) narrower(o mask) bool {
 	return m < o
 }
 
-// hint is a way to allocate one resource. Without nodes, any are as good.
+// hint is a way to allocate one resource: on a set of NUMA nodes.
 type hint struct {
 	nodes     mask
-	any       bool
+	any       bool // there is no preference; nodes is 0
 	preferred bool
 }
 
-// hints are the possible hints for each resource. A resource without any cannot be allocated; no
-// resource at all means no preference.
+// hints are the possible hints for each resource. A resource with an empty list cannot be
+// allocated. Without resources there is no preference.
 type hints map[string][]hint
 
 // lists returns one list of hints for each resource of each provider.
@@ -77,13 +77,13 @@ func (a *Allocator) merge(providers []hints) (hint, bool) {
 	}
 	best := hint{nodes: a.everyNode()}
 	found := false
-	widest := widest(all)
+	most := maxOfMinNodes(all)
 	permute(all, func(chosen []hint) {
-		h := a.together(chosen)
+		h := a.intersect(chosen)
 		if h.nodes == 0 {
 			return
 		}
-		if !found || a.better(h, best, widest) {
+		if !found || a.better(h, best, most) {
 			best, found = h, true
 		}
 	})
@@ -93,9 +93,9 @@ func (a *Allocator) merge(providers []hints) (hint, bool) {
 	return best, a.topology == bestEffort || best.preferred
 }
 
-// together returns the nodes that all hints have. They are preferred if each hint is, and all have
-// the same nodes.
-func (a *Allocator) together(chosen []hint) hint {
+// intersect returns the nodes that all hints have. The result is preferred if each hint is, and all
+// have the same nodes.
+func (a *Allocator) intersect(chosen []hint) hint {
 	out := hint{nodes: a.everyNode(), preferred: true}
 	first := mask(0)
 	for _, h := range chosen {
@@ -112,8 +112,8 @@ func (a *Allocator) together(chosen []hint) hint {
 	return out
 }
 
-// widest returns how many nodes the resource that needs the most of them needs at least.
-func widest(all [][]hint) (n int) {
+// maxOfMinNodes returns the maximum, over all resources, of the smallest number of nodes in a hint.
+func maxOfMinNodes(all [][]hint) (n int) {
 	for _, list := range all {
 		least := -1
 		for _, h := range list {
@@ -126,27 +126,28 @@ func widest(all [][]hint) (n int) {
 	return n
 }
 
-// better reports whether h is a better hint than best. Of hints that are not preferred, the best
-// ones have as many nodes as the resource that needs the most, widest.
-func (a *Allocator) better(h, best hint, widest int) bool {
+// better reports whether h is a better hint than best. most is the result of maxOfMinNodes: of hints
+// that are not preferred, the best ones have this number of nodes.
+func (a *Allocator) better(h, best hint, most int) bool {
 	if h.preferred != best.preferred {
 		return h.preferred
 	}
 	n, has := h.nodes.count(), best.nodes.count()
-	if h.preferred || n == has || has > widest {
+	if h.preferred || n == has || has > most {
 		return a.closer(h.nodes, best.nodes)
 	}
 	switch {
-	case has == widest, n > widest:
+	case has == most, n > most:
 		return false
-	case n == widest:
+	case n == most:
 		return true
 	}
 	return n > has
 }
 
-// closer reports whether m is better than o: narrower, or with the option for it, of as many nodes
-// that are closer to each other.
+// closer reports whether m is better than o: it is narrower. With the option
+// prefer-closest-numa-nodes, of two sets of one size the one whose nodes are closer to each other is
+// better.
 func (a *Allocator) closer(m, o mask) bool {
 	if a.closest && a.topology != singleNUMANode && m.count() == o.count() {
 		if x, y := a.distance(m), a.distance(o); x != y {
@@ -193,7 +194,7 @@ func permute(all [][]hint, f func([]hint)) {
 	at(0)
 }
 
-// masks calls f with each set of some of these nodes, smaller ones first.
+// masks calls f with each non-empty subset of these nodes, smaller ones first.
 func masks(ids []int, f func(mask)) {
 	for k := 1; k <= len(ids); k++ {
 		combine(ids, k, func(combo []int) bool {

@@ -15,7 +15,7 @@ import (
 type NUMANodeState struct {
 	NumberOfAssignments int                              `json:"numberOfAssignments"`
 	MemoryMap           map[v1.ResourceName]*MemoryTable `json:"memoryMap"`
-	// Cells are the nodes that memory of this one is allocated together with, itself included.
+	// Cells are the nodes of the group in which memory of this node is allocated, itself included.
 	Cells []int `json:"cells"`
 }
 
@@ -30,10 +30,10 @@ type MemoryTable struct {
 
 // emptyNode returns a node with nothing allocated.
 func (a *Allocator) emptyNode(n Node) *NUMANodeState {
-	kept := a.reservedMemory[n.ID]
+	reserved := a.reservedMemory[n.ID]
 	of := func(total, in uint64, name v1.ResourceName) *MemoryTable {
-		free := in - min(in, kept[name])
-		return &MemoryTable{TotalMemSize: total, SystemReserved: kept[name], Allocatable: free, Free: free}
+		free := in - min(in, reserved[name])
+		return &MemoryTable{TotalMemSize: total, SystemReserved: reserved[name], Allocatable: free, Free: free}
 	}
 	out := &NUMANodeState{MemoryMap: map[v1.ResourceName]*MemoryTable{}, Cells: []int{n.ID}}
 	rest := n.Memory
@@ -54,7 +54,7 @@ func (n *NUMANodeState) clone() *NUMANodeState {
 	return out
 }
 
-// of returns memory of one kind, none of it if the node does not have that kind.
+// of returns the node's memory of one kind, the zero value if it has none of that kind.
 func (n *NUMANodeState) of(name v1.ResourceName) MemoryTable {
 	if m := n.MemoryMap[name]; m != nil {
 		return *m
@@ -116,18 +116,18 @@ func memoryOfPod(p *v1.Pod) (Reserved, error) {
 	return regular, nil
 }
 
-// pinned reports whether containers of the pod get memory of certain nodes (C-1.46.5).
+// pinned reports whether the pod's containers get memory of certain NUMA nodes (C-1.46.5).
 func (a *Allocator) pinned(p *v1.Pod) bool {
 	return a.memory && !podLevel(p) && pod.QOS(&p.Spec) == v1.PodQOSGuaranteed
 }
 
-// reusable is the memory of a pod's init containers that its later containers use again, by the
-// nodes that it is on.
+// reusable is the memory of a pod's init containers that its later containers use again, by NUMA
+// nodes.
 type reusable map[mask]Reserved
 
-// allocateMemory gives a container memory of nodes at.
+// allocateMemory allocates a container's memory, on the NUMA nodes of the hint if they have enough.
 func (s *State) allocateMemory(uid string, p *v1.Pod, c *v1.Container, at hint, reuse reusable) error {
-	if !s.of.pinned(p) {
+	if !s.allocator.pinned(p) {
 		return nil
 	}
 	if blocks, has := s.memory[uid][c.Name]; has {
@@ -145,7 +145,7 @@ func (s *State) allocateMemory(uid string, p *v1.Pod, c *v1.Container, at hint, 
 	var blocks []Block
 	for _, name := range slices.Sorted(maps.Keys(asks)) {
 		blocks = append(blocks, Block{NUMAAffinity: best.nodes.ids(), Type: name, Size: asks[name]})
-		s.hold(best.nodes.ids(), name, asks[name]-min(asks[name], reuse[best.nodes][name]))
+		s.reserve(best.nodes.ids(), name, asks[name]-min(asks[name], reuse[best.nodes][name]))
 	}
 	reuse.update(p, c, blocks)
 	s.setMemory(uid, c.Name, blocks)
@@ -153,12 +153,12 @@ func (s *State) allocateMemory(uid string, p *v1.Pod, c *v1.Container, at hint, 
 	return nil
 }
 
-// bestNodes returns the nodes of a container's memory: those of the hint, if they have enough,
-// else more.
+// bestNodes returns the nodes of a container's memory: those of the hint if they have enough, else a
+// larger set that contains them.
 func (s *State) bestNodes(asks Reserved, at hint, reuse reusable) (hint, error) {
 	best := at
 	if at.any || at.nodes == 0 {
-		all := s.memoryMasks(asks, reuse)
+		all := s.generateMemoryHints(asks, reuse)
 		if len(all) == 0 {
 			return best, errors.New("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")
 		}
@@ -167,7 +167,7 @@ func (s *State) bestNodes(asks Reserved, at hint, reuse reusable) (hint, error) 
 		}
 	}
 	if !s.enough(best.nodes, asks) {
-		list := slices.DeleteFunc(s.memoryMasks(asks, reuse)[string(v1.ResourceMemory)], func(h hint) bool { return best.nodes&^h.nodes != 0 })
+		list := slices.DeleteFunc(s.generateMemoryHints(asks, reuse)[string(v1.ResourceMemory)], func(h hint) bool { return best.nodes&^h.nodes != 0 })
 		if len(list) == 0 {
 			return best, errors.New("[memorymanager] failed to find NUMA nodes to extend the current topology hint")
 		}
@@ -193,7 +193,7 @@ func narrowest(list []hint) (best hint) {
 	return best
 }
 
-// enough reports whether so much memory is free on the nodes.
+// enough reports whether the nodes have this memory free.
 func (s *State) enough(nodes mask, asks Reserved) bool {
 	for name, n := range asks {
 		free := uint64(0)
@@ -223,12 +223,12 @@ func (s *State) violates(nodes mask) bool {
 	return false
 }
 
-// hold takes memory from nodes, from the first one first.
-func (s *State) hold(ids []int, name v1.ResourceName, n uint64) {
+// reserve allocates memory of the nodes, in their order.
+func (s *State) reserve(ids []int, name v1.ResourceName, n uint64) {
 	for _, id := range ids {
 		node := s.nodes[id]
 		if node == nil {
-			continue // the machine had it when the memory was allocated
+			continue // the machine has lost this node
 		}
 		node.NumberOfAssignments++
 		node.Cells = slices.Clone(ids)
@@ -241,7 +241,7 @@ func (s *State) hold(ids []int, name v1.ResourceName, n uint64) {
 	}
 }
 
-// update notes what a container has: init containers leave their memory to later ones.
+// update adds the memory of an init container, and subtracts that of any other container.
 func (r reusable) update(p *v1.Pod, c *v1.Container, blocks []Block) {
 	for _, b := range blocks {
 		m := maskOf(b.NUMAAffinity...)
@@ -256,8 +256,8 @@ func (r reusable) update(p *v1.Pod, c *v1.Container, blocks []Block) {
 	}
 }
 
-// handOver subtracts what a container has from the blocks of the init containers before it, so
-// that memory used in turn counts once.
+// handOver subtracts a container's memory from the blocks of the init containers before it. Memory
+// that several containers use one after the other counts once.
 func (s *State) handOver(uid string, p *v1.Pod, c *v1.Container, blocks []Block) {
 	for _, b := range blocks {
 		rest := b.Size
@@ -287,7 +287,7 @@ func (s *State) handOver(uid string, p *v1.Pod, c *v1.Container, blocks []Block)
 // memoryHints returns the sets of NUMA nodes on which a container, or with c == nil the whole
 // pod, can have its memory.
 func (s *State) memoryHints(uid string, p *v1.Pod, c *v1.Container, reuse reusable) hints {
-	if !s.of.pinned(p) {
+	if !s.allocator.pinned(p) {
 		return nil
 	}
 	asks, err := memoryOfPod(p)
@@ -301,15 +301,15 @@ func (s *State) memoryHints(uid string, p *v1.Pod, c *v1.Container, reuse reusab
 	}
 	for _, c := range of {
 		if blocks, has := s.memory[uid][c.Name]; has {
-			return sameAgain(blocks, asks)
+			return regenerateHints(blocks, asks)
 		}
 	}
-	return s.memoryMasks(asks, reuse)
+	return s.generateMemoryHints(asks, reuse)
 }
 
-// sameAgain returns the nodes that memory is on already, no preference if other memory is
-// requested by now.
-func sameAgain(blocks []Block, asks Reserved) hints {
+// regenerateHints returns hints for the nodes that the memory is allocated on. If the requests have
+// changed since, there is no preference.
+func regenerateHints(blocks []Block, asks Reserved) hints {
 	out := hints{}
 	for _, b := range blocks {
 		if n, ok := asks[b.Type]; !ok || n != b.Size || len(blocks) != len(asks) {
@@ -320,12 +320,12 @@ func sameAgain(blocks []Block, asks Reserved) hints {
 	return out
 }
 
-// memoryMasks returns a hint for each set of NUMA nodes that has this memory. The smallest sets
-// that would have it with nothing allocated are preferred. Memory of a node is allocated either
-// alone, or always together with the same other nodes.
-func (s *State) memoryMasks(asks Reserved, reuse reusable) hints {
+// generateMemoryHints returns a hint for each set of NUMA nodes that has this memory free. Those sets
+// are preferred that are as small as the memory needs on an empty machine. Memory of a node is
+// allocated either alone, or always together with the same other nodes.
+func (s *State) generateMemoryHints(asks Reserved, reuse reusable) hints {
 	var found []mask
-	ids := s.of.memoryOfNodesUsed
+	ids := s.allocator.memoryOfNodesUsed
 	least := len(ids)
 	masks(ids, func(m mask) {
 		free, allocatable := Reserved{}, Reserved{}

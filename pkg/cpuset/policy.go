@@ -38,54 +38,55 @@ const (
 	defaultMaxNUMANodes = 8
 )
 
-// Policy is what a node's configuration says. Zero values are the defaults.
+// Policy has the settings of a node about CPUs and memory. Zero values are the defaults.
 type Policy struct {
 	CPU             string // none, static
 	CPUOptions      map[string]string
-	Reserved        Set               // the CPUs that no container gets for itself; empty: some of Reservation
+	Reserved        Set               // CPUs that are never exclusive; empty: as many as Reservation has
 	Memory          string            // None, Static
 	ReservedMemory  map[int]Reserved  // by NUMA node
 	Topology        string            // none, best-effort, restricted, single-numa-node
 	TopologyOptions map[string]string // by name
 	Scope           string            // container, pod
-	// Reservation has the amounts that pods do not get: those reserved for the system and for
-	// Kubernetes, and the hard eviction thresholds.
+	// Reservation has the resources that pods do not get: the sum of those reserved for the system
+	// and for Kubernetes, and of the hard eviction thresholds.
 	Reservation v1.ResourceList
 }
 
 // Reserved is memory of each kind in bytes.
 type Reserved map[v1.ResourceName]uint64
 
-// IsAlpha reports whether an option of the CPU policy needs the gate CPUManagerPolicyAlphaOptions;
-// IsBeta, whether it needs CPUManagerPolicyBetaOptions, which is on by default.
+// IsAlpha reports whether an option of the CPU policy needs the gate CPUManagerPolicyAlphaOptions.
 func IsAlpha(option string) bool { return option == optionBySocket || option == optionAcrossCores }
 
-// IsBeta is described at IsAlpha.
+// IsBeta reports whether an option of the CPU policy needs the gate CPUManagerPolicyBetaOptions,
+// which is on by default.
 func IsBeta(option string) bool { return option == optionAcrossNUMA }
 
-// options are those of the policies, read.
+// options are the parsed options of the policies.
 type options struct {
 	fullCores, acrossNUMA, bySocket, acrossCores, strict, byCache bool
 	closest                                                       bool
 	maxNodes                                                      int
 }
 
-// CheckCPU returns why options of the CPU policy cannot be used.
+// CheckCPU returns an error if the options cannot be used with the CPU policy.
 func CheckCPU(policy string, given map[string]string) error {
 	if policy != static && len(given) > 0 {
 		return errors.New("options need the policy static")
 	}
-	_, err := options{}.cpu(given)
+	_, err := options{}.parseCPU(given)
 	return err
 }
 
-// CheckTopology returns why options of the topology policy cannot be used.
+// CheckTopology returns an error if the options of the topology policy cannot be used.
 func CheckTopology(given map[string]string) error {
-	_, err := options{}.numa(given)
+	_, err := options{}.parseTopology(given)
 	return err
 }
 
-func (o options) cpu(given map[string]string) (options, error) {
+// parseCPU returns o with the options of the CPU policy.
+func (o options) parseCPU(given map[string]string) (options, error) {
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		into := map[string]*bool{
 			optionFullCores: &o.fullCores, optionAcrossNUMA: &o.acrossNUMA, optionBySocket: &o.bySocket,
@@ -115,7 +116,8 @@ func (o options) cpu(given map[string]string) (options, error) {
 	return o, nil
 }
 
-func (o options) numa(given map[string]string) (options, error) {
+// parseTopology returns o with the options of the topology policy.
+func (o options) parseTopology(given map[string]string) (options, error) {
 	o.maxNodes = defaultMaxNUMANodes
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		var err error
@@ -142,15 +144,15 @@ type Allocator struct {
 	machine           Machine
 	cpus              cpus // of the machine
 	static, memory    bool
-	reserved          Set // no container has one of these for itself
-	reservedCores     Set // and the CPUs of the same cores
+	reserved          Set // never exclusive
+	reservedCores     Set // all CPUs of the cores that have a reserved CPU
 	reservedMemory    map[int]Reserved
 	topology, scope   string
 	memoryOfNodes     map[int]*NUMANodeState // with nothing allocated
 	memoryOfNodesUsed []int                  // their IDs, sorted
 }
 
-// New returns the allocator of a machine, nil if the policies allocate nothing. An error says why
+// New returns the allocator of a machine, nil if the policies allocate nothing. It returns an error if
 // the policies cannot be used on this machine.
 func New(m Machine, p Policy) (*Allocator, error) {
 	a := &Allocator{
@@ -164,10 +166,10 @@ func New(m Machine, p Policy) (*Allocator, error) {
 		return nil, nil
 	}
 	var err error
-	if a.options, err = a.options.cpu(p.CPUOptions); err != nil {
+	if a.options, err = a.options.parseCPU(p.CPUOptions); err != nil {
 		return nil, err
 	}
-	if a.options, err = a.options.numa(p.TopologyOptions); err != nil {
+	if a.options, err = a.options.parseTopology(p.TopologyOptions); err != nil {
 		return nil, err
 	}
 	for _, n := range m.Nodes {
@@ -194,7 +196,7 @@ func New(m Machine, p Policy) (*Allocator, error) {
 	return a, nil
 }
 
-// reserveCPUs chooses the CPUs that no container gets for itself (C-1.46.2).
+// reserveCPUs chooses the reserved CPUs, which are never exclusive (C-1.46.2).
 func (a *Allocator) reserveCPUs(p Policy) error {
 	if a.bySocket && a.topology == singleNUMANode {
 		return fmt.Errorf("topology manager policy %s is incompatible with the CPU manager policy option %s", singleNUMANode, optionBySocket)
@@ -202,8 +204,8 @@ func (a *Allocator) reserveCPUs(p Policy) error {
 	if a.bySocket && a.cpus.parts(socketOf).Size() > a.cpus.parts(nodeOf).Size() {
 		return fmt.Errorf("%s is not compatible with a machine that has more sockets than NUMA nodes", optionBySocket)
 	}
-	kept := p.Reservation[v1.ResourceCPU]
-	n := int((kept.MilliValue() + 999) / 1000)
+	reserved := p.Reservation[v1.ResourceCPU]
+	n := int((reserved.MilliValue() + 999) / 1000)
 	if n == 0 {
 		return errors.New("the static policy requires systemReserved.cpu + kubeReserved.cpu to be greater than zero, or reservedSystemCPUs")
 	}
@@ -252,10 +254,10 @@ func (a *Allocator) reserveMemory(p Policy) error {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
-		kept := p.Reservation[name]
-		if uint64(kept.Value()) != total[name] {
+		reserved := p.Reservation[name]
+		if uint64(reserved.Value()) != total[name] {
 			return fmt.Errorf("the total amount %q of type %q is not equal to the value %q determined by Node Allocatable feature",
-				resource.NewQuantity(int64(total[name]), resource.BinarySI), name, resource.NewQuantity(kept.Value(), resource.BinarySI))
+				resource.NewQuantity(int64(total[name]), resource.BinarySI), name, resource.NewQuantity(reserved.Value(), resource.BinarySI))
 		}
 	}
 	if total[v1.ResourceMemory] == 0 {
@@ -277,19 +279,19 @@ func (a *Allocator) everyNode() (m mask) {
 	return m
 }
 
-// take returns n of the free CPUs by the options of the policy.
+// take returns n of the free CPUs, chosen by the options of the policy.
 func (a *Allocator) take(free Set, n int) (Set, error) {
 	if !a.acrossNUMA {
 		return packed(a.cpus, free, n, a.acrossCores, a.byCache)
 	}
 	group := 1
 	if a.fullCores {
-		group = a.cpus.each(coreOf)
+		group = a.cpus.perPart(coreOf)
 	}
 	return distributed(a.cpus, free, n, group, a.acrossCores)
 }
 
-// Allocatable returns the CPUs and the memory that containers can have for themselves.
+// Allocatable returns the CPUs that can become exclusive, and the memory that containers can get.
 func (a *Allocator) Allocatable() (ids []int, memory []Block) {
 	if a.static {
 		ids = a.cpus.all().Difference(a.reserved).List()

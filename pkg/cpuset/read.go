@@ -15,8 +15,8 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// Read reads the description of the machine whose /sys is root. A machine whose kernel knows no
-// NUMA nodes has one, with the ID of each socket and without memory, as in cAdvisor.
+// Read reads the description of the machine whose /sys is root. If the kernel knows no NUMA nodes,
+// each socket counts as one, with the socket's ID and without memory, as in cAdvisor.
 func Read(root fs.FS) (Machine, error) {
 	m := Machine{CPUs: map[int]CPU{}}
 	nodes, err := numbered(root, "devices/system/node", "node")
@@ -91,7 +91,7 @@ func (m *Machine) readCPUs(root fs.FS, node map[int]int) error {
 	return nil
 }
 
-// cache is the cache above level 2 of a CPU, and how many CPUs share it; 0: there is none.
+// cache is a CPU's cache above level 2, and how many CPUs share it. cpus is 0 if there is none.
 type cache struct{ id, cpus int }
 
 func readCache(root fs.FS, cpu string) cache {
@@ -135,7 +135,7 @@ func readNode(root fs.FS, id int) (Node, error) {
 		kib, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(s.Name(), "hugepages-"), "kB"), 10, 64)
 		pages, errPages := strconv.ParseUint(text(root, path.Join(dir, "hugepages", s.Name(), "nr_hugepages")), 10, 64)
 		if err != nil || errPages != nil {
-			return n, fmt.Errorf("read %s/hugepages/%s: it is not the number of pages of a size", dir, s.Name())
+			return n, fmt.Errorf("read %s/hugepages/%s: invalid page size or number of pages", dir, s.Name())
 		}
 		if n.HugePages == nil {
 			n.HugePages = map[v1.ResourceName]uint64{}
@@ -146,7 +146,8 @@ func readNode(root fs.FS, id int) (Node, error) {
 	return n, nil
 }
 
-// numbered returns the numbers of a directory's entries that are a name and a number, sorted.
+// numbered returns the numbers of those entries of a directory whose names are name and a number,
+// sorted.
 func numbered(root fs.FS, dir, name string) ([]int, error) {
 	entries, err := fs.ReadDir(root, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

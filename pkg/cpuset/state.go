@@ -12,20 +12,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// State is what the containers of a node have: of the pods that Put added, and of those that
+// State has the allocations of a node's containers: those that Put added, and those of the pods that
 // it admitted. One goroutine uses it at a time.
 type State struct {
-	of      *Allocator
-	shared  Set            // the CPUs that no container has for itself, without strictly reserved ones
-	blocked map[string]Set // see Block, by the UID of the pod that may have them
-	cpus    map[string]map[string]Set
-	memory  map[string]map[string][]Block
-	nodes   NUMANodeMap
+	allocator *Allocator
+	shared    Set            // the CPUs that are not exclusive, without strictly reserved ones
+	blocked   map[string]Set // see Block; by the UID of the pod that may get them
+	cpus      map[string]map[string]Set
+	memory    map[string]map[string][]Block
+	nodes     NUMANodeMap
 }
 
 // State returns the state of a node without pods.
 func (a *Allocator) State() *State {
-	s := &State{of: a, shared: cpuset.New(), blocked: map[string]Set{}, cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{}}
+	s := &State{allocator: a, shared: cpuset.New(), blocked: map[string]Set{}, cpus: map[string]map[string]Set{}, memory: map[string]map[string][]Block{}, nodes: map[int]*NUMANodeState{}}
 	if a.static {
 		s.shared = a.cpus.all()
 		if a.strict {
@@ -40,7 +40,7 @@ func (a *Allocator) State() *State {
 
 // Clone returns a copy that changes independently.
 func (s *State) Clone() *State {
-	out := &State{of: s.of, shared: s.shared, blocked: maps.Clone(s.blocked), cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes))}
+	out := &State{allocator: s.allocator, shared: s.shared, blocked: maps.Clone(s.blocked), cpus: make(map[string]map[string]Set, len(s.cpus)), memory: make(map[string]map[string][]Block, len(s.memory)), nodes: make(map[int]*NUMANodeState, len(s.nodes))}
 	for uid, of := range s.cpus {
 		out.cpus[uid] = maps.Clone(of)
 	}
@@ -53,25 +53,25 @@ func (s *State) Clone() *State {
 	return out
 }
 
-// Put notes what a container of the node has. It never fails: what runs keeps what it has, also
-// CPUs that are reserved by now or that the machine does not have any more.
+// Put adds the allocation of a container of the node. It accepts every allocation, even with CPUs that
+// are reserved now or that the machine has lost: a running container keeps its CPUs.
 func (s *State) Put(uid, container string, has pod.Placement) {
-	if set, err := cpuset.Parse(has.CPUs); s.of.static && err == nil && !set.IsEmpty() {
+	if set, err := cpuset.Parse(has.CPUs); s.allocator.static && err == nil && !set.IsEmpty() {
 		s.setCPUs(uid, container, set)
 	}
-	if s.of.memory && len(has.Memory) > 0 {
+	if s.allocator.memory && len(has.Memory) > 0 {
 		for _, b := range has.Memory {
-			s.hold(b.NUMAAffinity, b.Type, b.Size)
+			s.reserve(b.NUMAAffinity, b.Type, b.Size)
 		}
 		s.setMemory(uid, container, has.Memory)
 	}
 }
 
-// Block keeps CPUs from all pods but the one with this UID: a container of an earlier instance or
-// definition of that pod runs on them. It stops before a new container of the pod starts, which
-// may have them.
+// Block keeps CPUs from all pods but the one with this UID. A container of an earlier instance or
+// definition of that pod still runs on them. It stops before a new container of the pod, which may
+// get them, starts.
 func (s *State) Block(uid, cpus string) {
-	if set, err := cpuset.Parse(cpus); s.of.static && err == nil {
+	if set, err := cpuset.Parse(cpus); s.allocator.static && err == nil {
 		s.block(uid, set)
 	}
 }
@@ -83,10 +83,10 @@ func (s *State) block(uid string, set Set) {
 	}
 }
 
-// free returns the CPUs that a further container of the pod can have for itself.
+// free returns the CPUs that can become exclusive for another container of the pod.
 func (s *State) free(uid string) Set {
 	free := s.shared
-	if own := s.blocked[uid].Intersection(s.of.cpus.all()); !own.IsEmpty() {
+	if own := s.blocked[uid].Intersection(s.allocator.cpus.all()); !own.IsEmpty() {
 		for other, set := range s.blocked {
 			if other != uid {
 				own = own.Difference(set)
@@ -99,7 +99,7 @@ func (s *State) free(uid string) Set {
 		}
 		free = free.Union(own)
 	}
-	return free.Difference(s.of.reserved)
+	return free.Difference(s.allocator.reserved)
 }
 
 func (s *State) setCPUs(uid, container string, set Set) {
@@ -117,8 +117,7 @@ func (s *State) setMemory(uid, container string, blocks []Block) {
 	s.memory[uid][container] = blocks
 }
 
-// Of returns what the containers of a pod have for themselves; containers without anything are
-// left out.
+// Of returns the allocations of a pod's containers by name. It leaves out containers without one.
 func (s *State) Of(uid string) map[string]pod.Placement {
 	out := map[string]pod.Placement{}
 	for name, set := range s.cpus[uid] {
@@ -132,9 +131,9 @@ func (s *State) Of(uid string) map[string]pod.Placement {
 	return out
 }
 
-// Without returns the state without some pods.
+// Without returns the state without the pods for which gone returns true.
 func (s *State) Without(gone func(uid string) bool) *State {
-	out := s.of.State()
+	out := s.allocator.State()
 	for uid, set := range s.blocked {
 		if !gone(uid) {
 			out.block(uid, set)
@@ -151,7 +150,7 @@ func (s *State) Without(gone func(uid string) bool) *State {
 	return out
 }
 
-// uids returns the pods that have something, sorted.
+// uids returns the pods that have an allocation, sorted.
 func (s *State) uids() []string {
 	all := map[string]bool{}
 	for uid := range s.cpus {
@@ -163,20 +162,20 @@ func (s *State) uids() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// Shared returns the CPUs of the containers that have none for themselves, "" for all of the
-// machine. If all CPUs but the reserved ones are taken, these containers run on the reserved ones.
+// Shared returns the CPUs of the containers without exclusive CPUs, "" for all CPUs of the machine. If
+// all CPUs but the reserved ones are exclusive, these containers run on the reserved ones.
 func (s *State) Shared() string {
 	switch {
-	case !s.of.static:
+	case !s.allocator.static:
 		return ""
 	case s.shared.IsEmpty():
-		return s.of.reserved.String()
+		return s.allocator.reserved.String()
 	}
 	return s.shared.String()
 }
 
-// Admit gives all containers of a pod what they request for themselves, or none of them anything:
-// then the result is the reason. Containers that have something already keep it.
+// Admit allocates exclusive CPUs and memory to all containers of a pod. If that is not possible, it
+// changes nothing and returns the reason. Containers with an allocation keep it.
 func (s *State) Admit(p *v1.Pod) *Rejection {
 	try := s.Clone()
 	if err := try.admit(p); err != nil {
@@ -187,7 +186,7 @@ func (s *State) Admit(p *v1.Pod) *Rejection {
 }
 
 func (s *State) admit(p *v1.Pod) error {
-	a, uid := s.of, string(p.UID)
+	a, uid := s.allocator, string(p.UID)
 	refused := &Rejection{reasonTopology, "Resources cannot be allocated with Topology locality"}
 	var ok bool
 	at := hint{any: true}
@@ -213,9 +212,9 @@ func (s *State) admit(p *v1.Pod) error {
 	return nil
 }
 
-// Replace gives the containers of a pod what their pod of another UID, or of another spec, has.
-// Containers whose requests differ get nothing by it. All CPUs of the old containers are blocked:
-// these run until they have stopped.
+// Replace moves allocations from a pod to the one that replaces it, with another UID or another spec.
+// A container gets the allocation of the container of its name if that has the same requests. All
+// CPUs of the old containers stay blocked until these have stopped.
 func (s *State) Replace(was, p *v1.Pod) {
 	kept, of, old := map[string]pod.Placement{}, s.Of(string(was.UID)), s.blocked[string(was.UID)]
 	for name := range of {
@@ -241,7 +240,7 @@ func (s *State) Replace(was, p *v1.Pod) {
 
 // Edit changes which containers a running pod has, by an edit that needs no new instance, and
 // reports whether that changes the state. Added containers get the CPUs and memory that they
-// request for themselves. If that is not possible, Edit changes nothing and returns the reason. The
+// request. If that is not possible, Edit changes nothing and returns the reason. The
 // memory of removed containers becomes free. Their CPUs stay blocked until they have stopped. The
 // other containers keep their CPUs and memory.
 func (s *State) Edit(was, p *v1.Pod) (changed bool, r *Rejection) {
@@ -279,10 +278,9 @@ func sameMemory(a, b *v1.Container) bool {
 	return errX == nil && errY == nil && maps.Equal(x, y)
 }
 
-// Infeasible returns why containers of a running pod cannot get other resources, "" if they can
-// (C-1.46.7).
+// Infeasible returns why a resize of a running pod is infeasible, "" if it is not (C-1.46.7).
 func (s *State) Infeasible(was, now *v1.Pod) string {
-	a := s.of
+	a := s.allocator
 	const text = "Resize is infeasible for Guaranteed Pods alongside "
 	switch {
 	case pod.QOS(&was.Spec) != v1.PodQOSGuaranteed && pod.QOS(&now.Spec) != v1.PodQOSGuaranteed:
@@ -294,7 +292,7 @@ func (s *State) Infeasible(was, now *v1.Pod) string {
 	return ""
 }
 
-// changes reports whether a container requests another amount, or has another limit.
+// changes reports whether the request or the limit of a container changes.
 func changes(was, now *v1.Pod, name v1.ResourceName) bool {
 	for _, c := range containers(now) {
 		before := named(was, c.Name)
@@ -310,16 +308,16 @@ func changes(was, now *v1.Pod, name v1.ResourceName) bool {
 	return false
 }
 
-// Lacks reports whether a container of the pod should have CPUs or memory for itself, and does not
-// have them.
+// Lacks reports whether a container of the pod should have exclusive CPUs or memory of certain NUMA
+// nodes, and has none.
 func (a *Allocator) Lacks(p *v1.Pod, has map[string]pod.Placement) bool {
 	return slices.ContainsFunc(containers(p), func(c *v1.Container) bool {
 		return a.static && exclusive(p, c) > 0 && has[c.Name].CPUs == "" || a.pinned(p) && len(has[c.Name].Memory) == 0
 	})
 }
 
-// Unreserved returns the resources that a container has for itself although the policies do not
-// reserve them: "CPUs", "memory", or both. A nil Allocator reserves nothing.
+// Unreserved returns the kinds of resources of a container's allocation that the policies do not
+// reserve: "CPUs", "memory", or both. A nil Allocator reserves nothing.
 func (a *Allocator) Unreserved(has pod.Placement) (kinds []string) {
 	if has.CPUs != "" && (a == nil || !a.static) {
 		kinds = append(kinds, "CPUs")
@@ -330,8 +328,8 @@ func (a *Allocator) Unreserved(has pod.Placement) (kinds []string) {
 	return kinds
 }
 
-// Missing returns which CPUs and NUMA nodes of a container the machine does not have, as text for
-// a person; "" for none.
+// Missing returns the CPUs and NUMA nodes of a container's allocation that the machine does not have,
+// as text for messages; "" for none.
 func (a *Allocator) Missing(has pod.Placement) string {
 	var words []string
 	if set, err := cpuset.Parse(has.CPUs); err == nil {
@@ -378,7 +376,7 @@ func isInit(p *v1.Pod, c *v1.Container) bool {
 	return slices.ContainsFunc(p.Spec.InitContainers, func(i v1.Container) bool { return i.Name == c.Name })
 }
 
-// request is what a container requests; a limit is the request by default.
+// request returns a container's request; by default that is its limit.
 func request(c *v1.Container, name v1.ResourceName) resource.Quantity {
 	if q, ok := c.Resources.Requests[name]; ok {
 		return q

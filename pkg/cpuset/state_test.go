@@ -161,8 +161,8 @@ func TestAdmit_AnyPodsOnAnyMachine_NeverShareNorLeak(t *testing.T) {
 	}
 }
 
-// neverShares has pods come, change and go. The containers of before a change run until they have
-// stopped.
+// neverShares adds, changes and removes random pods. After a change, the old containers run until
+// they have stopped.
 func neverShares(t *testing.T, a *Allocator, random *rand.Rand) {
 	empty := a.State()
 	s, running, old := empty.Clone(), map[string]*v1.Pod{}, map[string]Set{}
@@ -223,7 +223,8 @@ func neverShares(t *testing.T, a *Allocator, random *rand.Rand) {
 	}
 }
 
-// check checks what holds at any time. old are the CPUs on which containers of before a change run.
+// check checks what holds at any time. old has the CPUs of containers that a change has replaced and
+// that still run.
 func check(t *testing.T, s *State, running map[string]*v1.Pod, old map[string]Set) {
 	t.Helper()
 	used, blocked := cpuset.New(), cpuset.New()
@@ -254,14 +255,14 @@ func check(t *testing.T, s *State, running map[string]*v1.Pod, old map[string]Se
 			used = used.Union(of[c.Name])
 		}
 	}
-	all := s.of.cpus.all()
-	if s.of.strict {
-		all = all.Difference(s.of.reserved)
+	all := s.allocator.cpus.all()
+	if s.allocator.strict {
+		all = all.Difference(s.allocator.reserved)
 	}
-	if !used.Intersection(s.of.reserved).IsEmpty() || !used.Union(blocked).Intersection(s.shared).IsEmpty() || !used.Union(blocked, s.shared).Equals(all) {
-		t.Fatalf("exclusive %s, blocked %s, shared %s, reserved %s of %s", used, blocked, s.shared, s.of.reserved, all)
+	if !used.Intersection(s.allocator.reserved).IsEmpty() || !used.Union(blocked).Intersection(s.shared).IsEmpty() || !used.Union(blocked, s.shared).Equals(all) {
+		t.Fatalf("exclusive %s, blocked %s, shared %s, reserved %s of %s", used, blocked, s.shared, s.allocator.reserved, all)
 	}
-	again := s.Without(func(string) bool { return false }) // as an agent that starts
+	again := s.Without(func(string) bool { return false }) // as after a restart of the agent
 	if !again.shared.Equals(s.shared) || !reflect.DeepEqual(again.Of("pod-0"), s.Of("pod-0")) {
 		t.Fatal("another agent would see another state")
 	}

@@ -8,13 +8,13 @@ import (
 	"k8s.io/utils/cpuset"
 )
 
-// taker collects CPUs of a machine, whole parts of it first (C-1.46.3).
+// taker chooses CPUs of a machine, whole parts of it first (C-1.46.3).
 type taker struct {
 	machine cpus
 	free    cpus
 	need    int
 	got     Set
-	spread  bool // over the cores of a socket
+	spread  bool // over the cores of a socket (distribute-cpus-across-cores)
 }
 
 func newTaker(machine cpus, free Set, need int, spread bool) *taker {
@@ -26,7 +26,7 @@ func (t *taker) nodesFirst() bool {
 	return t.machine.parts(socketOf).Size() >= t.machine.parts(nodeOf).Size()
 }
 
-// sorted sorts parts by the CPUs that are free in them, fewest first, then by ID.
+// sorted sorts parts by the number of their free CPUs, fewest first, then by ID.
 func (t *taker) sorted(part func(CPU) int, ids Set) []int {
 	free := make(map[int]int, ids.Size())
 	for _, c := range t.free {
@@ -37,7 +37,8 @@ func (t *taker) sorted(part func(CPU) int, ids Set) []int {
 	return list
 }
 
-// nested sorts the outer parts, and the parts in each of them.
+// nested returns the parts that have free CPUs, in the order of the outer parts. Within an outer part
+// it sorts them as sorted does.
 func (t *taker) nested(part, outer func(CPU) int, outers []int) []int {
 	var all []int
 	for _, o := range outers {
@@ -73,7 +74,7 @@ func (t *taker) cores() []int {
 
 func (t *taker) caches() []int { return t.nested(cacheOf, nodeOf, t.nodes()) }
 
-// threads are the free CPUs, those of one core or, with spread, of one socket after another.
+// threads returns the free CPUs core after core or, with spread, socket after socket.
 func (t *taker) threads() []int {
 	part, ids := coreOf, []int(nil)
 	if t.spread {
@@ -96,8 +97,8 @@ func (t *taker) take(set Set) {
 	t.need -= set.Size()
 }
 
-// takeWhole takes parts of which all CPUs are free, as long as that many are needed. size is how
-// many CPUs a part has to have to count as free; 0: any number.
+// takeWhole takes parts of which all CPUs are free, as long as that many are needed. Unless size is 0,
+// it takes only parts with that number of CPUs.
 func (t *taker) takeWhole(part func(CPU) int, ids []int, size int) {
 	var whole []Set
 	for _, id := range ids {
@@ -113,10 +114,10 @@ func (t *taker) takeWhole(part func(CPU) int, ids []int, size int) {
 	}
 }
 
-// takeCaches takes whole uncore caches, then a part of one, if one has enough.
+// takeCaches takes the CPUs of whole uncore caches, then the rest from one cache if that has enough.
 func (t *taker) takeCaches() {
 	for _, id := range t.caches() {
-		if t.need >= t.machine.each(cacheOf) {
+		if t.need >= t.machine.perPart(cacheOf) {
 			t.takeWhole(cacheOf, t.caches(), 0)
 		}
 		if t.need < 1 {
@@ -131,7 +132,7 @@ func (t *taker) takeCaches() {
 
 // takeFromCache takes all that is needed from the cores of one uncore cache, or nothing.
 func (t *taker) takeFromCache(id int) {
-	each := t.machine.each(coreOf)
+	each := t.machine.perPart(coreOf)
 	cores := t.free.within(coreOf, cacheOf, id).List()
 	if n := (t.need + each - 1) / each; len(cores) > n {
 		cores = cores[:n]
@@ -156,7 +157,7 @@ func packed(machine cpus, free Set, n int, spread, byCache bool) (Set, error) {
 		return t.got, notEnough(n, free.Size())
 	}
 	takeNodes := func() { t.takeWhole(nodeOf, t.nodes(), 0) }
-	takeSockets := func() { t.takeWhole(socketOf, t.sockets(), machine.each(socketOf)) }
+	takeSockets := func() { t.takeWhole(socketOf, t.sockets(), machine.perPart(socketOf)) }
 	steps := []func(){takeSockets, takeNodes}
 	if t.nodesFirst() {
 		steps = []func(){takeNodes, takeSockets}
@@ -165,7 +166,7 @@ func packed(machine cpus, free Set, n int, spread, byCache bool) (Set, error) {
 		steps = append(steps, t.takeCaches)
 	}
 	if !spread {
-		steps = append(steps, func() { t.takeWhole(coreOf, t.cores(), machine.each(coreOf)) })
+		steps = append(steps, func() { t.takeWhole(coreOf, t.cores(), machine.perPart(coreOf)) })
 	}
 	for _, step := range steps {
 		if step(); t.need < 1 {
