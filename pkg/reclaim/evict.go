@@ -13,26 +13,27 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Threshold is an eviction threshold. It is met while less of its signal is available than it says,
-// as a quantity or as a percentage of the capacity.
+// Threshold is an eviction threshold: a quantity, or a percentage of the capacity. It is met while less
+// than this is available of its signal.
 type Threshold struct {
 	pod.Threshold
 	// Grace is how long it must be met without a break until it is due; zero makes it a hard
 	// threshold (C-1.35.3).
 	Grace time.Duration
-	// Reclaim is how much more than the threshold is made available once it is due: the
-	// minimum reclaim. The zero value is none.
+	// Reclaim is the minimum reclaim: how much more than the threshold is made available once the
+	// threshold is due. The zero value is none.
 	Reclaim pod.Threshold
 }
 
-// isHard reports whether the threshold is due at once when it is met. It evicts pods with hardGrace.
+// isHard reports whether the threshold is due as soon as it is met. It then evicts pods with
+// hardGrace.
 func (t Threshold) isHard() bool { return t.Grace == 0 }
 
 // key identifies a threshold from one round to the next.
 func (t Threshold) key() string { return fmt.Sprintf("%s for %s", t.Threshold, t.Grace) }
 
-// goal returns the available amount from which on the threshold is not met; reclaiming adds
-// the minimum reclaim.
+// goal returns the smallest available amount with which the threshold is not met. With reclaiming, it
+// includes the minimum reclaim.
 func (t Threshold) goal(capacity int64, reclaiming bool) int64 {
 	goal := t.Of(capacity)
 	if reclaiming {
@@ -79,9 +80,9 @@ type EvictPlan struct {
 	// Starved has the resources whose thresholds are due, most urgent first, by their names in
 	// the kubelet's event EvictionThresholdMet.
 	Starved []string
-	// WaitFor says what the round waits for: the grace period of a soft threshold, or an
-	// evicted pod that is still stopping. Wait is for how long at most. If nothing can be done,
-	// WaitFor says why, and Wait is zero.
+	// WaitFor describes the reason to wait: the grace period of a soft threshold, or an evicted
+	// pod that is still stopping. Wait is the longest time to wait. If no step could help, WaitFor
+	// says why, and Wait is zero.
 	Wait    time.Duration
 	WaitFor string
 }
@@ -110,10 +111,11 @@ func (p EvictPlan) String() string {
 // help, and at most one in a round. It evicts the next one only when the first is gone or
 // EvictWait is over (C-1.35.5).
 //
-// Memory comes before disks. Thresholds of one disk share what the plan removes from it. After an
-// eviction, the round plans nothing for less urgent thresholds: the pod may free what they lack.
+// Memory comes before disks. Data that the plan removes from a disk counts for all thresholds of that
+// disk. After an eviction, the round plans nothing for less urgent thresholds: the evicted pod may
+// free enough for them.
 //
-// before is what the last round returned as after.
+// before is the after of the last round.
 func Evict(n Node, p EvictPolicy, before EvictState) (plan EvictPlan, after EvictState) {
 	thresholds := p.inOrder(n)
 	after = EvictState{Since: map[string]time.Time{}, Reclaiming: map[string]bool{}, Conditions: maps.Clone(before.Conditions), Evicted: before.Evicted, EvictedAt: before.EvictedAt}
@@ -163,9 +165,8 @@ func Evict(n Node, p EvictPolicy, before EvictState) (plan EvictPlan, after Evic
 	return plan, after
 }
 
-// inOrder returns the thresholds, most urgent first: memory first, process IDs last. It leaves
-// out those of containerfs where that is the same file system as nodefs or imagefs, as the
-// kubelet does.
+// inOrder returns the thresholds, most urgent first: memory first, process IDs last. Like the kubelet,
+// it leaves out those of containerfs if that is the same file system as nodefs or imagefs.
 func (p EvictPolicy) inOrder(n Node) []Threshold {
 	own := slices.ContainsFunc(n.Filesystems, func(f Filesystem) bool { return f.Writable && !f.Data && !f.Images })
 	all := slices.DeleteFunc(slices.Clone(p.Thresholds), func(t Threshold) bool {
@@ -249,7 +250,7 @@ type round struct {
 	plan    *EvictPlan
 	after   *EvictState
 	images  *imageSet
-	freed   map[string]Usage // what the plan frees, by file system
+	freed   map[string]Usage // how much the plan frees, by file system
 	helped  map[string]bool  // file systems on which the plan removes data
 	planned map[string]bool  // IDs of the images, containers and sandboxes that the plan removes
 	evicts  bool             // the plan evicts a pod
@@ -283,7 +284,7 @@ func amount(signal string, n int64) string {
 }
 
 // removeData adds steps that remove unused data from a file system until enough is free, or no
-// unused data is left. What the plan already frees there counts.
+// unused data is left. Space that earlier steps of the plan free there counts.
 func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 	if fs.Data || fs.Writable {
 		for _, c := range slices.SortedFunc(slices.Values(r.node.Containers), func(a, b Container) int {
@@ -319,7 +320,7 @@ func (r *round) removeData(fs Filesystem, enough func(Usage) bool, why string) {
 	}
 }
 
-// remove adds a step that removes data from fs. on returns what the step frees on a file system.
+// remove adds a step that removes data from fs. on returns how much the step frees on a file system.
 func (r *round) remove(fs Filesystem, s Step, on func(Filesystem) Usage) {
 	for _, f := range r.node.Filesystems {
 		frees := on(f)
@@ -333,14 +334,14 @@ func (r *round) remove(fs Filesystem, s Step, on func(Filesystem) Usage) {
 	r.plan.Steps = append(r.plan.Steps, s)
 }
 
-// on returns what a container takes on a file system.
+// on returns the space that a container takes on a file system.
 func (c Container) on(fs Filesystem) Usage {
 	return c.Writable.when(fs.Writable).plus(c.Logs.when(fs.Data))
 }
 
 func (b Sandbox) on(fs Filesystem) Usage { return b.Usage.when(fs.Writable) }
 
-// on returns what a pod takes on a file system, as the kubelet counts it: its volumes and
+// on returns the space that a pod takes on a file system, as the kubelet counts it: its volumes and
 // logs on nodefs, its containers' writable layers on containerfs.
 func (p Pod) on(fs Filesystem) Usage {
 	all := p.Volumes.when(fs.Data)
@@ -350,9 +351,9 @@ func (p Pod) on(fs Filesystem) Usage {
 	return all
 }
 
-// when returns the usage if it is there, otherwise zero.
-func (u Usage) when(there bool) Usage {
-	if !there {
+// when returns u if counts is true, otherwise zero.
+func (u Usage) when(counts bool) Usage {
+	if !counts {
 		return Usage{}
 	}
 	return u

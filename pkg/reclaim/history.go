@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// ImageHistory has by image ID when each image was in use. The runtime does not know this, so
-// the agent keeps it over its restarts.
+// ImageHistory has, by image ID, the times at which images were in use. The runtime does not know
+// them, so the agent keeps them across its restarts.
 type ImageHistory map[string]ImageTimes
 
 // ImageTimes says when an image was first seen and when it was last in use.
@@ -18,10 +18,10 @@ type ImageTimes struct {
 	Last  time.Time `json:"last,omitzero"`
 }
 
-// Remember returns the images with FirstSeen and LastUsed, and the history brought up to date. The
-// history changes only when an image appears or vanishes, or becomes used or unused, so that an
-// idle node writes nothing. An image that was in use in before, and is not any more, was last
-// used now. Times in the future become now: the clock was set back.
+// Remember returns the images with FirstSeen and LastUsed, and the updated history. The history
+// changes only when an image appears or vanishes, or becomes used or unused: an idle node writes
+// nothing. If an image was in use in before, and is unused now, its last use ends now. Times in the
+// future become now, because the clock was set back.
 func Remember(before ImageHistory, images []Image, now time.Time) ([]Image, ImageHistory) {
 	after := make(ImageHistory, len(images))
 	seen := make([]Image, 0, len(images))

@@ -61,7 +61,7 @@ func (p ImagePlan) String() string {
 // one that this node could not pull again, because it came from an archive or its registry does
 // not answer.
 //
-// The size of a step is what it frees: a layer becomes free with the last image that has it.
+// Bytes of a step are those that it frees: a layer becomes free with the last image that has it.
 func Images(n Node, p ImagePolicy) ImagePlan {
 	var plan ImagePlan
 	for _, fs := range n.Filesystems {
@@ -194,7 +194,7 @@ func byLastUse(a, b Image) int {
 	return cmp.Or(a.LastUsed.Compare(b.LastUsed), a.FirstSeen.Compare(b.FirstSeen), cmp.Compare(a.ID, b.ID))
 }
 
-// imageSet counts how many images have each layer, to tell what the removal of an image frees.
+// imageSet counts how many images have each layer, and so how much the removal of an image frees.
 type imageSet struct {
 	images []Image        // all at first, least recently used first
 	refs   map[string]int // by layer ID: how many images that are not removed have it
@@ -235,7 +235,7 @@ func (s *imageSet) candidates(blocker func(Image) string, plan *ImagePlan) []Ima
 	return all
 }
 
-// remove counts an image as removed and returns what that frees.
+// remove counts an image as removed, and returns how much that frees.
 func (s *imageSet) remove(i Image) (frees Usage) {
 	for _, l := range layers(i) {
 		if s.refs[l.ID]--; s.refs[l.ID] == 0 {
@@ -246,8 +246,8 @@ func (s *imageSet) remove(i Image) (frees Usage) {
 }
 
 // choose divides images into chosen and rest. It chooses images for which allowed returns true (nil:
-// all), in their order, until their removal frees enough. An image whose removal would free nothing,
-// because images that stay have all its layers, is in rest. choose does not change s.
+// all), in their order, until their removal frees enough. An image is in rest if its removal would
+// free nothing, because images that stay have all its layers. choose does not change s.
 func (s *imageSet) choose(from []Image, allowed func(Image) bool, enough func(Usage) bool) (chosen, rest []Image) {
 	trial := &imageSet{refs: maps.Clone(s.refs)}
 	var freed Usage

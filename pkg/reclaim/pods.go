@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// critical is the priority from which on a pod is never evicted (C-1.35.8).
+// critical is the lowest priority of pods that are never evicted (C-1.35.8).
 const critical = pod.PriorityClusterCritical
 
 // evictable reports whether a pod may be evicted.

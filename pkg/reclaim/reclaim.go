@@ -20,7 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Node is what was observed of a node at one moment.
+// Node is an observation of a node at one moment.
 type Node struct {
 	Now         time.Time
 	Filesystems []Filesystem
@@ -38,7 +38,7 @@ type Node struct {
 // Level is how much of a resource is available, and how much there is in all.
 type Level struct{ Available, Capacity int64 }
 
-// Usage is what something takes on a disk.
+// Usage is the space that an object takes on a disk.
 type Usage struct{ Bytes, Inodes int64 }
 
 func (u Usage) plus(o Usage) Usage { return Usage{u.Bytes + o.Bytes, u.Inodes + o.Inodes} }
@@ -69,7 +69,7 @@ type Image struct {
 	// ("pod default/web"). An image with users is never removed.
 	Users  []string
 	Pinned bool // the runtime must keep it
-	// Archive says that it was imported from a file: no registry is known to have it.
+	// Archive says that it was imported from a file: possibly no registry has it.
 	Archive bool
 	// Silent is the registry that it came from, if that does not answer now.
 	Silent string
@@ -99,8 +99,8 @@ type Container struct {
 	ID, Name string
 	Pod      pod.Key
 	Exited   time.Time
-	// Needed says that it must stay. The newest container of each name is needed: it tells the
-	// pod's worker what has run. The caller may mark others, too.
+	// Needed says that it must stay. The newest container of each name is needed: from it the
+	// pod's worker reads exit code and restart count. The caller may mark others, too.
 	Needed   bool
 	Writable Usage // its writable layer
 	Logs     Usage
@@ -169,10 +169,10 @@ type Step struct {
 	Name   string   // of the image or container, for messages
 	Names  []string // all of an image
 	Pod    pod.Key  // zero for an image
-	// Bytes is what the step frees of disks, so far as that is known.
+	// Bytes is how many bytes the step frees on disks, as far as that is known.
 	Bytes int64
-	// Grace is an evicted pod's grace period in seconds. Signal is what it is evicted for,
-	// Message the message of its status, in the kubelet's words.
+	// Grace is an evicted pod's grace period in seconds. Signal is the signal whose threshold
+	// evicts it. Message is the message for its status, in the kubelet's words.
 	Grace           int64
 	Signal, Message string
 	Why             string

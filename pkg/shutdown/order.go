@@ -61,8 +61,8 @@ type Pod struct {
 	Grace    int64 // its own grace period in seconds
 	// Dependents are the indexes of the pods that depend on this one: they end first.
 	Dependents []int
-	Begun      time.Time // when it was stopped by a decision of Next; zero: it was not
-	Ended      bool      // it does not run any more, or never ran
+	Begun      time.Time // when Next decided to stop it; zero: it has not yet
+	Ended      bool      // it does not run: it has stopped, or never ran
 }
 
 // Progress is how far the stop of a node has come. The zero value is the beginning.
@@ -87,8 +87,8 @@ type Decision struct {
 	Done bool
 }
 
-// overtime is added to the grace period of a pod of a class without a period. Then the other pods
-// no longer wait for it, because a pod that cannot be killed must not block them forever.
+// overtime is how long after its grace period the other pods still wait for a pod of a class without
+// a period: a pod that cannot be killed must not block them forever.
 const overtime = time.Minute
 
 // longestDelay is how long a class without a period delays the next one.
@@ -150,7 +150,7 @@ func (d *Decision) again(at time.Time) {
 	}
 }
 
-// sorted is the pods with their classes.
+// sorted has the pods with their classes.
 type sorted struct {
 	Order
 	pods      []Pod
@@ -250,8 +250,8 @@ func (s *sorted) end(i int, begun time.Time, p Progress) time.Time {
 	return begun.Add(s.grace(i) + overtime)
 }
 
-// waits reports whether pod i waits for a pod that depends on it. At latest it stops anyway; zero
-// is no limit.
+// waits reports whether pod i waits for a pod that depends on it. latest is when it stops although
+// that pod still runs; zero is never.
 func (s *sorted) waits(i int, p Progress, now time.Time) (latest time.Time, waits bool) {
 	if d, ok := s.period(i); ok {
 		latest = p.since.Add(d - s.grace(i))

@@ -19,8 +19,8 @@ import (
 
 const gib = int64(1) << 30
 
-// fakeNode is a node in memory. A step that it carries out frees at once what package reclaim
-// expects.
+// fakeNode is a node in memory. A step that it carries out frees at once the amount that package
+// reclaim expects.
 type fakeNode struct {
 	mu       sync.Mutex
 	node     reclaim.Node
@@ -182,8 +182,8 @@ func (f *fakeNode) end(uid string) {
 	f.node.Levels = levels
 }
 
-// pass notes that the test lets time pass. What the test has read before happens before the writes
-// of the node after it.
+// pass notes that the test lets time pass: reads of the test before it happen before writes of the
+// node after it.
 func (f *fakeNode) pass() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

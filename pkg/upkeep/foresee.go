@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// Forecast is what Foresee returns: the rounds that it predicts.
+// Forecast is the result of Foresee: the rounds that it predicts.
 type Forecast struct {
 	// Node is the node before these rounds, with the assumed levels.
 	Node   reclaim.Node
@@ -55,8 +55,8 @@ func assumed(n reclaim.Node, a pod.Threshold) (reclaim.Node, error) {
 	return n.WithLevel(a.Signal, l), nil
 }
 
-// ParseAssumptions parses texts such as "memory.available=50Mi" and "nodefs.available=5%". A text
-// may have several, separated by commas.
+// ParseAssumptions parses texts such as "memory.available=50Mi" and "nodefs.available=5%". A text may
+// have several assumptions, separated by commas.
 func ParseAssumptions(texts []string) ([]pod.Threshold, error) {
 	var all []pod.Threshold
 	for _, list := range texts {

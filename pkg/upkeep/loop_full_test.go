@@ -225,8 +225,8 @@ func (s *scenario) add() {
 func (s *scenario) place(disk, kind, id string) string { return filepath.Join(disk, kind, id) }
 func (s *scenario) layer(id string) string             { return s.place(s.images, "layer", id) }
 
-// change changes what there is, as hours of pods do: more of everything, volumes that grow, images
-// and containers that are not needed any more.
+// change makes the changes of some hours: it adds objects, lets volumes grow, and makes images and
+// containers unused.
 func (s *scenario) change() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -36,8 +36,8 @@ type Observer interface {
 	Levels(ctx context.Context) (reclaim.Node, error)
 	// Observe returns the node without levels. With disks false it also leaves out images, exited
 	// containers, sandboxes and the disk usage of pods. An error names what could not be read,
-	// and the node lacks that; see ErrNoVictim and Config.PodsUnknown. The pods include an
-	// evicted one, as Stopping, until its volumes are removed.
+	// and the node lacks that; see ErrNoVictim and Config.PodsUnknown. The pods include evicted
+	// ones, as Stopping, until their volumes are removed.
 	Observe(ctx context.Context, disks bool) (reclaim.Node, error)
 }
 
@@ -63,7 +63,7 @@ type Actor interface {
 type Eviction struct {
 	UID     string
 	Grace   int64  // in seconds
-	Message string // of the pod's status
+	Message string // for the pod's status
 	// Condition is the node's pressure condition for which the pod is evicted.
 	Condition v1.NodeConditionType
 }
@@ -94,8 +94,8 @@ type Upkeep struct {
 
 	// Only Run's goroutine uses these.
 	skipUntil   map[string]time.Time // by ID of a step: until when rounds plan no step for it
-	logged      map[string]string    // the last error of each kind
-	waitFor     string               // what the last round waited for, to log it once
+	logged      map[string]string    // the last error of each part of an observation
+	waitFor     string               // WaitFor of the last plan, to log each reason once
 	trend       trend
 	unreadSince time.Time // since when Observe fails for disks; zero if it does not
 
@@ -107,8 +107,8 @@ type Upkeep struct {
 
 const (
 	roundEvery = 10 * time.Second // C-1.35.1
-	// soon is when the next round follows one that had steps or waits for an evicted pod.
-	soon = time.Second
+	// busyRoundEvery is the time between rounds while rounds have steps or wait for an evicted pod.
+	busyRoundEvery = time.Second
 	// minRoundTime is the least time between the beginnings of two rounds, however often the
 	// kernel notifies.
 	minRoundTime = 250 * time.Millisecond
@@ -122,8 +122,8 @@ const (
 	// Then it may be evicted again.
 	stopsFor = 5 * time.Minute
 	// unreadFor is how long no pod is evicted for a disk while observations of disks fail: data
-	// that could not be read may be unused. Later pods are evicted all the same, because one
-	// container that cannot be read must not let the disk fill up.
+	// that could not be read may be unused. After this time pods are evicted again, because the
+	// disk must not fill up only because one container cannot be read.
 	unreadFor = 2 * time.Minute
 	// observeFor bounds an observation.
 	observeFor = 30 * time.Second
@@ -192,7 +192,7 @@ func (u *Upkeep) round(ctx context.Context, first bool) time.Duration {
 		next = min(next, plan.Wait)
 	}
 	if len(plan.Steps) > 0 || len(plan.Starved) > 0 && after.Evicted != "" && levels.Now.Sub(after.EvictedAt) < reclaim.EvictWait {
-		next = soon
+		next = busyRoundEvery
 	}
 	u.act(ctx, plan, &after)
 	u.mu.Lock()
@@ -227,8 +227,8 @@ func (u *Upkeep) plan(ctx context.Context, starved []string, before reclaim.Evic
 	return plan, after
 }
 
-// unreadBriefly reports whether observations of disks have failed for less than unreadFor. The
-// last one has failed.
+// unreadBriefly reports whether observations of disks have failed for less than unreadFor. Its caller
+// has just seen one fail.
 func (u *Upkeep) unreadBriefly(now time.Time) bool {
 	if u.unreadSince.IsZero() || u.unreadSince.After(now) {
 		u.unreadSince = now
@@ -242,8 +242,8 @@ type trend struct {
 	available int64
 }
 
-// next returns how long until the next round: half of the time until memory meets a threshold, if
-// it goes on being used up as fast as since the last round, but at most roundEvery.
+// next returns the time until the next round: half of the time after which memory meets a threshold
+// if its usage grows as fast as since the last round, but at most roundEvery.
 func (t *trend) next(n reclaim.Node, policy reclaim.EvictPolicy) time.Duration {
 	before := *t
 	level, measured := n.Level(pod.SignalMemory)
@@ -259,7 +259,7 @@ func (t *trend) next(n reclaim.Node, policy reclaim.EvictPolicy) time.Duration {
 			continue
 		}
 		if seconds := float64(left) / float64(used) * took.Seconds() / 2; seconds < roundEvery.Seconds() {
-			next = min(next, max(soon, time.Duration(seconds*float64(time.Second))))
+			next = min(next, max(busyRoundEvery, time.Duration(seconds*float64(time.Second))))
 		}
 	}
 	return next
@@ -303,8 +303,8 @@ func withoutEvictions(plan *reclaim.EvictPlan, after *reclaim.EvictState, before
 	})
 }
 
-// markSkipped marks what rounds skip, so that no step is planned for it: pods as stopping, all
-// else as needed.
+// markSkipped marks the objects that rounds skip, so that no step is planned for them: pods as
+// stopping, all others as needed.
 func (u *Upkeep) markSkipped(n reclaim.Node) reclaim.Node {
 	for id, until := range u.skipUntil {
 		if !n.Now.Before(until) {
@@ -403,14 +403,14 @@ func (u *Upkeep) do(ctx context.Context, steps []reclaim.Step) (done []reclaim.S
 	return steps, nil
 }
 
-// report logs an error of an observation, unless it is the same as the last one.
-func (u *Upkeep) report(what string, err error) {
+// report logs an error of an observation, unless it is the same as the last one of this part.
+func (u *Upkeep) report(part string, err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != "" && text != u.logged[what] && !errors.Is(err, context.Canceled) {
-		u.cfg.Log.Warn("Failed to observe the node", "what", what, "error", err)
+	if text != "" && text != u.logged[part] && !errors.Is(err, context.Canceled) {
+		u.cfg.Log.Warn("Failed to observe the node", "part", part, "error", err)
 	}
-	u.logged[what] = text
+	u.logged[part] = text
 }

@@ -34,15 +34,15 @@ const dropIn = "/run/systemd/logind.conf.d/99-nodectl.conf"
 type Config struct {
 	Address string        // of the system bus; "" is the machine's
 	DropIn  string        // the file that raises logind's longest delay; "" is the machine's
-	Delay   time.Duration // how long a shutdown has to wait at most
-	// Begin is called when the machine begins to shut down; the shutdown continues when ended is
+	Delay   time.Duration // the longest time that a shutdown has to wait
+	// Begin is called when the machine begins to shut down. The shutdown continues when ended is
 	// closed.
 	Begin func(ctx context.Context) (ended <-chan struct{}, err error)
 	// Idle is called when the machine does not shut down: at first, and when a shutdown was
 	// cancelled.
 	Idle func(ctx context.Context) error
-	// Lost is called when logind does not answer: until the next call of Begin or Idle it is not
-	// known whether the machine shuts down.
+	// Lost is called when logind does not answer. Until the next call of Begin or Idle, the caller
+	// does not know whether the machine shuts down.
 	Lost func()
 	Log  *slog.Logger
 }
@@ -85,11 +85,11 @@ type session struct {
 	conn     *dbus.Conn
 	lock     *os.File // the inhibitor; nil: none is held
 	ended    <-chan struct{}
-	watching bool // the state of the machine was read once
+	watching bool // the state of the machine was read, and signals are handled
 }
 
-// Preparing asks logind whether the machine shuts down. The error says that logind does not
-// answer before ctx ends; without a system bus it comes at once. address is as in Config.
+// Preparing asks logind whether the machine shuts down. It returns an error if logind does not answer
+// before ctx ends, and at once if there is no system bus. address is as in Config.
 func Preparing(ctx context.Context, address string) (bool, error) {
 	s := &session{Config: Config{Address: address}}
 	if err := s.connect(ctx); err != nil {
@@ -120,7 +120,7 @@ func (s *session) run(ctx context.Context) error {
 		return fmt.Errorf("watch for shutdowns: %w", err)
 	}
 	if err := s.allowDelay(ctx); err != nil {
-		s.Log.Warn("A shutdown of this machine may not wait long enough for pods", "wanted", s.Delay, "error", err)
+		s.Log.Warn("A shutdown of this machine may not wait long enough for pods", "delay", s.Delay, "error", err)
 	}
 	now, err := property[bool](ctx, s, "PreparingForShutdown")
 	if err != nil {

@@ -209,9 +209,9 @@ func (b *bus) released() {
 	}
 }
 
-// watched is a run of Watch, and what it called.
+// watched is a run of Watch, and its calls.
 type watched struct {
-	begun chan chan struct{} // one for each call of Begin: what closes ended
+	begun chan chan struct{} // for each call of Begin, the channel ended
 	idle  chan struct{}
 	lost  chan struct{}
 	drop  string
@@ -234,7 +234,7 @@ func watch(t *testing.T, b *bus, delay time.Duration) watched {
 			Lost: func() {
 				select {
 				case w.lost <- struct{}{}:
-				default: // there are more than a test waits for
+				default: // the buffer is full; no test waits for so many calls
 				}
 			},
 		})
@@ -286,11 +286,11 @@ func TestWatch_DelayTooShort_IsRaised(t *testing.T) {
 	}
 }
 
-// TestPreparing_AnswersWithinItsTime: the state of the machine as logind gives it, or an error
+// TestPreparing_LogindIsAsked_AnswersInTime: the state of the machine as logind gives it, or an error
 // when logind does not answer in time.
 //
 // Shows: C-1.36.5
-func TestPreparing_AnswersWithinItsTime(t *testing.T) {
+func TestPreparing_LogindIsAsked_AnswersInTime(t *testing.T) {
 	t.Parallel()
 	b := newBus(t)
 	for _, want := range []bool{true, false} {
