@@ -22,9 +22,9 @@ func hangs(ctx context.Context) bool {
 	return false
 }
 
-// Registries that hang delay a collection by askLimit at most, and what a person asks for not at
-// all. Later collections ask the registries that were left out, so that the image of one that
-// answers is removed in the end. A registry that is known to hang is not asked again for an hour.
+// Registries that hang delay a collection by askLimit at most, and do not delay a user's request.
+// Later collections ask the registries that were left out, so that the image of one that answers is
+// removed in the end. A registry that is known to hang is not asked again for an hour.
 func TestCollect_RegistriesHang_DelayItBoundedly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -86,8 +86,7 @@ func TestCollect_RegistryIsSilent_ItsImagesStay(t *testing.T) {
 	}
 }
 
-// A pod that appears during a collection keeps its image by whichever of the image's names it
-// has.
+// A pod that appears during a collection keeps its image, whichever of the image's names it uses.
 func TestCollect_PodAppearsMeanwhileByAnotherName_ItsImageStays(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"b:2", pulledImage("b:1").Names[0], "sha256:b"} {
@@ -105,8 +104,8 @@ func TestCollect_PodAppearsMeanwhileByAnotherName_ItsImageStays(t *testing.T) {
 	}
 }
 
-// An image that is looked at during its pull, when it has a tag and no digest yet, is collected
-// later as any other.
+// An image that is listed during its pull, with a tag and no digest yet, is collected later like any
+// other.
 func TestCollect_ImageSeenDuringItsPull_IsNoArchive(t *testing.T) {
 	t.Parallel()
 	s, cfg := stocked(t, 10, map[string]int{"a:1": 2, "b:1": 1})

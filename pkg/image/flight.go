@@ -41,7 +41,7 @@ type flight struct {
 	unknown bool          // the outcome of the pull is unknown, see records
 }
 
-// pendingAfter is how long a pull takes before the pods that wait for it report it.
+// pendingAfter is how long a pull takes before the waiting pods report that it is pending.
 const pendingAfter = time.Minute
 
 // rateWait is how long a pull waits for its turn under the pull rate. The kubelet does not wait,
@@ -196,8 +196,8 @@ func (p *Puller) runFlight(ctx context.Context, f *flight) {
 	}
 }
 
-// requester returns the first pod that asked for a pull, or the command, whose spec has no UID, as
-// key and value for the log.
+// requester returns the first pod that asked for a pull, as key and value for the log. A spec without
+// a UID is that of the command "nodectl pull".
 func requester(want *pod.Spec) (key, value string) {
 	if want.UID() == "" {
 		return "requested_by", "nodectl pull"
@@ -248,12 +248,12 @@ func (p *Puller) pull(f *flight) error {
 		// Record the ID that FindImage returns: a runtime may answer a pull with a digest.
 		var id string
 		if id, err = p.cfg.Runtime.FindImage(f.ctx, f.want, f.Image); err == nil && id == "" {
-			err = errors.New("the image is not there after its pull")
+			err = errors.New("image not found after its pull")
 		}
 		if err == nil {
 			err = p.records.recordPulled(id, f.name, used)
 		}
-		if err != nil { // the intent stays, so that not every pod may use the image
+		if err != nil { // the intent stays: without it, every pod could use the image
 			f.unknown = true
 			p.records.endUnknown(f.name)
 			p.cfg.Log.Warn("Failed to record image pull; the next pod asks the registry again", "image", f.Image, "error", err)

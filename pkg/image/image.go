@@ -48,10 +48,9 @@ const ownRepository = "nodectl.dev/pause"
 // DefaultPerRegistry is how many images are pulled from one registry at a time.
 const DefaultPerRegistry = 3
 
-// Runtime looks for images and pulls them. It returns a *pod.StartError for what the runtime
-// reports about the image, and for a call that takes too long: this one wraps pod.ErrTimeout.
-// Any other error means that the runtime is not available or that ctx has ended, which ends the
-// call.
+// Runtime looks for images and pulls them. It returns a *pod.StartError for an error that the runtime
+// reports about the image. It also does so for a call that takes too long; the error then wraps
+// pod.ErrTimeout. Any other error means that the runtime is not available or that ctx has ended.
 type Runtime interface {
 	// FindImage returns the ID of the image with that name, "" if it is not present.
 	FindImage(ctx context.Context, want *pod.Spec, name string) (id string, err error)
@@ -189,7 +188,7 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 		case id != "" && p.mayUse(id, n, secrets):
 			progress(pod.PullProgress{Image: image, Present: true})
 			return nil
-		case policy == v1.PullNever: // the same error if only other pods may use the image, so as not to reveal that it is present
+		case policy == v1.PullNever: // the same error for a present image of other pods does not reveal that it is present
 			return &pod.StartError{Reason: reasonNever, Err: fmt.Errorf("Container image %q is not present with pull policy of Never", image), Final: true} //nolint:staticcheck // the kubelet's text
 		}
 	}
@@ -208,8 +207,8 @@ func (p *Puller) ensure(ctx context.Context, want *pod.Spec, image string, polic
 	return err
 }
 
-// mayUse reports whether a pod with these pull secrets may use a present image without asking its
-// registry (C-1.39.6), by the verification policy (C-1.39.9).
+// mayUse reports whether a pod with these pull secrets may use a present image although its registry
+// is not asked (C-1.39.6). The verification policy decides (C-1.39.9).
 func (p *Puller) mayUse(id string, n name, secrets []credential) bool {
 	if p.cfg.exempt(n) {
 		return true

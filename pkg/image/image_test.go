@@ -84,7 +84,7 @@ func TestC_1_39_2_PullPolicies(t *testing.T) {
 	}
 }
 
-func TestPullNamesItsImageAndPod(t *testing.T) {
+func TestPullImage_RequestAndLog_NameImageAndPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		m := on(t, r, t.TempDir())
@@ -106,8 +106,8 @@ func TestPullNamesItsImageAndPod(t *testing.T) {
 	})
 }
 
-// Pods that want the same image share its pull, whichever of them leaves. It ends when the
-// last one leaves.
+// Pods that need the same image share its pull. It continues when one of them stops waiting, and is
+// cancelled when the last one does.
 //
 // Shows: F30
 func TestF30_OneFlightPerImage(t *testing.T) {
@@ -158,7 +158,7 @@ func TestF30_OneFlightPerImage(t *testing.T) {
 }
 
 // When a Puller ends, every waiting pull returns an error and no goroutine is left.
-func TestPullEndsWithTheAgent(t *testing.T) {
+func TestRun_Ends_WaitingPullsReturnAnError(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.hang["slow.io"] = true
@@ -183,7 +183,7 @@ func TestPullEndsWithTheAgent(t *testing.T) {
 // One registry hangs: its own pods wait, the others run within seconds.
 //
 // Shows: M21, F30
-func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
+func TestM21_RegistryHangs_OtherRegistriesAreNotDelayed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.hang["hung.io"] = true
@@ -226,7 +226,7 @@ func TestM21_AHangingRegistryDelaysOnlyItsOwn(t *testing.T) {
 	})
 }
 
-func TestEventsOfPulls(t *testing.T) {
+func TestObserve_Pulls_HaveAStartAndAnEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var o observer
 		m := on(t, newRegistries(), t.TempDir(), func(c *image.Config) { c.Observe = o.observe })

@@ -32,7 +32,7 @@ func (i intent) isOf(runtime string) bool {
 	return len(i.Runtimes) == 0 || slices.Contains(i.Runtimes, runtime)
 }
 
-// errIntentDamaged says that the file of an intent can be read, and has no valid content.
+// errIntentDamaged is the error for the file of an intent whose content is invalid.
 var errIntentDamaged = errors.New("intent of an image pull is damaged")
 
 // readIntent reads the intent in a file. The caller holds the mutex.

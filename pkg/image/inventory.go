@@ -31,7 +31,7 @@ type Stock interface {
 type InventoryConfig struct {
 	Stock Stock
 	// File stores when each image was last in use. It is written when an image appears or
-	// vanishes, or when its first user comes or its last one goes. "" stores nothing.
+	// vanishes, or becomes used or unused. "" stores nothing.
 	File string
 	// ReadOnly leaves File unchanged.
 	ReadOnly bool
@@ -287,7 +287,7 @@ func (v *Inventory) load() reclaim.ImageHistory {
 // filled to the high threshold, the least recently used ones (C-1.33.8). It returns
 // ErrPodsUnknown if not all pods are known.
 func (v *Inventory) Collect(ctx context.Context) error {
-	if _, complete := v.cfg.Desired(); !complete { // saves the calls of the runtime
+	if _, complete := v.cfg.Desired(); !complete { // without a call to the runtime
 		return ErrPodsUnknown
 	}
 	hosts, plan, err := v.registriesToAsk(ctx)

@@ -132,7 +132,7 @@ func TestCollect_DiskIsFull_RemovesUnusedByLastUse(t *testing.T) {
 	}
 }
 
-// TestCollect_ImageFails_OthersGo.
+// An image that cannot be removed does not keep a collection from removing others.
 func TestCollect_ImageFails_OthersGo(t *testing.T) {
 	t.Parallel()
 	s, cfg := stocked(t, 10, map[string]int{"a:1": 1, "b:1": 5, "c:1": 3})
@@ -206,8 +206,8 @@ func TestCollect_PodAppearsMeanwhile_ItsImageStays(t *testing.T) {
 	}
 }
 
-// TestLook_NothingChanges_WritesNothing: an idle node has no writes, and what has changed is
-// known to the next agent.
+// TestLook_NothingChanges_WritesNothing: an idle node has no writes, and the next agent knows the
+// changes.
 func TestLook_NothingChanges_WritesNothing(t *testing.T) {
 	t.Parallel()
 	s, cfg := stocked(t, 50, map[string]int{"a:1": 1})

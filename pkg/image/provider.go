@@ -46,8 +46,8 @@ type provider struct {
 	program string
 
 	mu    sync.Mutex
-	cache map[string]answer        // by repository, registry or everything
-	calls map[string]*providerCall // running, by repository
+	cache map[string]answer        // by repository or registry, or under everything
+	calls map[string]*providerCall // the running ones, by repository
 }
 
 // answer is what a provider returned, and until when it is valid.
@@ -317,7 +317,7 @@ func (p *provider) run(ctx context.Context, repo string) ([]byte, error) {
 	case within.Err() != nil:
 		return nil, fmt.Errorf("it did not answer within %s", providerLimit)
 	case err != nil:
-		return nil, fmt.Errorf("run it: %w", err)
+		return nil, fmt.Errorf("run %s: %w", p.program, err)
 	}
 	return out.b, nil
 }

@@ -164,7 +164,7 @@ func TestC_1_39_5_BrokenProviders(t *testing.T) {
 // program ends with all its children, and another pod calls.
 //
 // Shows: C-1.39.5
-func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
+func TestC_1_39_5_PodsNeedTheSameAnswer_ShareOneCall(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "gate")
@@ -215,7 +215,7 @@ func TestC_1_39_5_OneQuestionAtATime(t *testing.T) {
 }
 
 // Shows: C-1.39.5
-func TestC_1_39_5_ProviderConfigsThatAreRefused(t *testing.T) {
+func TestC_1_39_5_InvalidProviderConfig_IsRefused(t *testing.T) {
 	t.Parallel()
 	change := func(from, to string) string { return strings.Replace(oneProvider, from, to, 1) }
 	for want, config := range map[string]string{

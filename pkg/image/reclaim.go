@@ -8,12 +8,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/reclaim"
 )
 
-// askSoon is how long LookWhole may take to ask registries: a disk is nearly full meanwhile.
-const askSoon = 10 * time.Second
+// evictionAskLimit is how long LookWhole may ask registries. It is short because a disk is nearly
+// full meanwhile.
+const evictionAskLimit = 10 * time.Second
 
-// LookWhole returns the images as an eviction needs them: with their layers, and with Silent set
-// for unused images from a registry that does not answer. It returns ErrPodsUnknown if not all pods
-// are known.
+// LookWhole returns the images with all fields that an eviction needs: their layers, and Silent for
+// unused images from a registry that does not answer. It returns ErrPodsUnknown if not all pods are
+// known.
 func (v *Inventory) LookWhole(ctx context.Context) ([]reclaim.Image, error) {
 	n, err := v.lookComplete(ctx)
 	if err != nil {
@@ -22,7 +23,7 @@ func (v *Inventory) LookWhole(ctx context.Context) ([]reclaim.Image, error) {
 	v.mu.Lock()
 	hosts := v.registriesOfUnused(n.Images)
 	v.mu.Unlock()
-	answered := v.ask(ctx, hosts, askSoon)
+	answered := v.ask(ctx, hosts, evictionAskLimit)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.noteSilent(answered)
@@ -33,7 +34,7 @@ func (v *Inventory) LookWhole(ctx context.Context) ([]reclaim.Image, error) {
 	return n.Images, nil
 }
 
-// lookComplete is Look that fails while not all pods are known.
+// lookComplete calls Look, and returns ErrPodsUnknown while not all pods are known.
 func (v *Inventory) lookComplete(ctx context.Context) (reclaim.Node, error) {
 	n, complete, err := v.Look(ctx)
 	if err == nil && !complete {

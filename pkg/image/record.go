@@ -29,8 +29,7 @@ import (
 //     credentials that have pulled an image.
 //
 // An image with neither file was present before, or was imported: by default, every pod may use it
-// (C-1.39.9).
-// No file holds a credential, only its salted hash.
+// (C-1.39.9). No file holds a credential, only its salted hash.
 //
 // The outcome of a pull is unknown if the pull was cancelled or timed out, if the runtime or the
 // agent stopped before its end, or if its pulled record could not be written. The image may be
@@ -74,8 +73,8 @@ type secretUsed struct {
 	Hash string `json:"hash"`
 }
 
-// mostSecrets limits the secrets in the record of one image.
-const mostSecrets = 100
+// maxSecrets limits the secrets in the record of one image.
+const maxSecrets = 100
 
 func newRecords(dir, runtime string) *records {
 	return &records{dir: dir, runtime: runtime, pulling: map[string]int{}}
@@ -140,7 +139,7 @@ func (r *records) endPull(n name) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, unknown := r.unknown[n.image]; r.countDown(n) == 0 && !unknown {
-		_ = r.settleIntent(n.image) // if it stays, the registry is asked once more
+		_ = r.settleIntent(n.image) // if this fails, the next pod asks the registry
 	}
 }
 
@@ -206,7 +205,7 @@ func (r *records) addCredential(rec *pulledRecord, n name, c credential) error {
 		a.Secrets = slices.DeleteFunc(a.Secrets, func(u secretUsed) bool { return u.secretRef == *c.secret })
 		salt := rand.Text()
 		a.Secrets = append(a.Secrets, secretUsed{*c.secret, salt, hashOf(salt, c)})
-		a.Secrets = a.Secrets[max(0, len(a.Secrets)-mostSecrets):]
+		a.Secrets = a.Secrets[max(0, len(a.Secrets)-maxSecrets):]
 	}
 	rec.Repos[n.repo] = a
 	return r.write(r.file("pulled", rec.Image), rec)
@@ -284,10 +283,11 @@ func (r *records) removeRuntime(file string) {
 	}
 }
 
-// RemoveRecordsExcept removes the pulled records of all images but those that the runtime has listed
-// by now: another program has removed an image, or RemoveRecord has left its record. It follows the
-// rule of RemoveRecord, began being the time before the list. An empty list removes nothing: it may
-// be a fault of the runtime, and without records every pod may use an image.
+// RemoveRecordsExcept removes the pulled records of all images except ids, which the runtime has
+// listed. Such records remain when another program has removed an image, or RemoveRecord has left the
+// record. A record stays in the cases of RemoveRecord; began is the time before the list. An empty
+// list removes nothing: it may be a fault of the runtime, and without records every pod may use an
+// image.
 func (p *Puller) RemoveRecordsExcept(ids []string, began time.Time) {
 	r := p.records
 	r.mu.Lock()
@@ -352,8 +352,10 @@ func (r *records) unknownPulls() (map[string]time.Time, error) {
 
 // recordUnknown handles an unknown outcome of a pull that ended at that time. id is the ID of the
 // image, "" if it is not present. An image without a pulled record gets one that lists no
-// credential, and wrote is then true. An existing record also gets this runtime. recordUnknown settles the intent unless a pull runs, and keeps both the intent and the
-// unknown outcome if a later pull has ended with one, too.
+// credential, and wrote is then true. An existing record also gets this runtime.
+//
+// recordUnknown settles the intent unless a pull runs. If a later pull has ended with an unknown
+// outcome, too, it keeps both the intent and that outcome.
 func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -383,10 +385,10 @@ func (r *records) recordUnknown(id, image string, ended time.Time) (wrote bool, 
 	return wrote, nil
 }
 
-// recordUnknownPulls looks for the images of pulls with an unknown outcome. It records for each
-// one that is present that the credential which pulled it is unknown, so that pods must ask the
-// registry before they use it, under any of its names. It returns an error if the runtime does
-// not answer.
+// recordUnknownPulls looks for the images of pulls with an unknown outcome. For each image that is
+// present, it records that the credential which pulled it is unknown. Pods must then ask the registry
+// before they use the image, under any of its names. It returns an error if the runtime does not
+// answer.
 func (p *Puller) recordUnknownPulls(ctx context.Context, want *pod.Spec) error {
 	p.unknownMu.Lock()
 	defer p.unknownMu.Unlock()

@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A pod without the secret cannot use an image that was pulled with it; every pod may use
-// an image that was there before.
+// A pod without the secret cannot use an image that was pulled with it. Every pod may use an image
+// that was present before.
 //
 // Shows: C-1.39.6
 func TestC_1_39_6_SecretPulledImages(t *testing.T) {
@@ -94,7 +94,7 @@ func TestSecretPulledImages_StaticSecretWithACopiedUID_TheRegistryIsAsked(t *tes
 // If the agent is killed during a pull with a secret, pods without the secret cannot use the image.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_PullWithUnknownEnd(t *testing.T) {
+func TestC_1_39_6_AgentIsKilledDuringPull_OtherPodsCannotUseTheImage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.lets["r.io/app:1"] = "u:p"
@@ -224,7 +224,7 @@ func TestC_1_39_6_UnknownOutcome_OtherPodsCannotUseTheImage(t *testing.T) {
 // pod may also use an image that was present before a pull that failed or had no secret.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_PullThatLeftNothing(t *testing.T) {
+func TestC_1_39_6_CancelledPullLeftNoImage_EveryPodMayUseALaterOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		m := on(t, r, t.TempDir())
@@ -320,7 +320,7 @@ func TestC_1_39_6_CancelledPull_KeepsRecordAndIntent(t *testing.T) {
 // cannot use that image, and other images are not delayed.
 //
 // Shows: C-1.39.6
-func TestC_1_39_6_ImageThatCannotBeLookedAt(t *testing.T) {
+func TestC_1_39_6_ImageCannotBeInspected_OtherImagesArePulled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRegistries()
 		r.ends = map[string]func() error{"r.io/app:1": func() error { return status.Error(codes.Unavailable, "EOF") }}

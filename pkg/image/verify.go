@@ -7,8 +7,8 @@ import (
 	"github.com/distribution/reference"
 )
 
-// Policies about images that are present: which of them a pod may use only if its credentials have
-// pulled them (C-1.39.9). They are the kubelet's.
+// The kubelet's policies about images that are present: which of them a pod may use only with
+// credentials that have pulled them (C-1.39.9).
 const (
 	// NeverVerify lets every pod use every present image.
 	NeverVerify = "NeverVerify"
@@ -20,8 +20,7 @@ const (
 	AlwaysVerify = "AlwaysVerify"
 )
 
-// exempt reports whether the policy lets every pod use the image n, present or not, whatever pulled
-// it.
+// exempt reports whether the policy lets every pod use the image n, whatever credentials pulled it.
 func (c *Config) exempt(n name) bool {
 	switch c.Verification {
 	case NeverVerify:
