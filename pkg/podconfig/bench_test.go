@@ -132,7 +132,7 @@ func BenchmarkOneOfMany(b *testing.B) {
 	}
 }
 
-// BenchmarkDrop drops files of one pod each, one by one, into an empty layer.
+// BenchmarkDrop adds files of one pod each, one by one, to an empty layer.
 func BenchmarkDrop(b *testing.B) {
 	for _, n := range []int{300, 1_000, 3_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
@@ -147,7 +147,7 @@ func BenchmarkDrop(b *testing.B) {
 	}
 }
 
-// dropBytes drops files one by one and returns the bytes that took.
+// dropBytes adds files one by one and returns the bytes that this allocates.
 func dropBytes(t testing.TB, files []source.File) uint64 {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -172,9 +172,9 @@ func BenchmarkFirstOfMany(b *testing.B) {
 	}
 }
 
-// TestDroppingIsFlat: a file that is dropped among many costs what it costs
-// among few.
-func TestDroppingIsFlat(t *testing.T) {
+// TestRead_FileIsAddedToMany_CostIsConstant: adding a file to many costs as much as adding
+// it to few.
+func TestRead_FileIsAddedToMany_CostIsConstant(t *testing.T) {
 	perPod := func(n int) float64 { return float64(dropBytes(t, richFiles(n, 1))) / float64(n) }
 	few, many := perPod(300), perPod(3_000)
 	if many > 1.3*few || many > 21_000 {
@@ -182,10 +182,10 @@ func TestDroppingIsFlat(t *testing.T) {
 	}
 }
 
-// TestUnchangedAllocatesNothing: a reading in which nothing changed costs the same few
+// TestRead_NothingChanged_CostIsConstant: a reading in which nothing changed costs the same few
 // allocations whatever it holds, and the layer none, whether its source shares earlier
 // readings or decodes everything again.
-func TestUnchangedAllocatesNothing(t *testing.T) {
+func TestRead_NothingChanged_CostIsConstant(t *testing.T) {
 	allocs := func(n, each int, again bool) (layer, merge float64) {
 		f := filled(richFiles(n, each))
 		s := f.builder.Snapshot()

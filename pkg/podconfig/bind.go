@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// bindings records which pods name which config objects, and which pods could not be bound.
+// bindings has the config objects that each pod names, and the pods that could not be bound.
 // The zero value has no pods.
 type bindings struct {
 	names   sorted.List[naming]     // by pod; only of pods that name objects
@@ -22,7 +22,7 @@ type bindings struct {
 	problems []pod.Problem
 }
 
-// naming is the objects that a pod names, sorted.
+// naming has the objects that a pod names, sorted.
 type naming struct {
 	pod     ident
 	objects []ident
@@ -36,7 +36,7 @@ type user struct{ object, pod ident }
 func (u user) compareTo(object ident) int { return u.object.compare(object) }
 
 // unboundPod is a pod that names a required object that it cannot get. While a source that
-// may have the object has not answered, the pod waits, and problems is empty.
+// may have the object has not answered, problems is empty.
 type unboundPod struct {
 	pod      ident
 	problems []pod.Problem
@@ -92,22 +92,22 @@ func (f fold) bind(pods, objects []ident, retryUnbound bool) (next fold, set sor
 	return f, sorted.Patch(set, changed, compareItem[*pod.Spec], from(bound)), changed
 }
 
-// beforeBinding returns the version of a pod to bind: the one by which breakCycles replaced
-// it, else the winner of the layers; nil for none.
+// beforeBinding returns the version of a pod to bind: its replacement by breakCycles, else the
+// winner of the layers; nil for none.
 func (f fold) beforeBinding(id ident) *pod.Spec {
-	if s, done := f.cycles.instead[id.key]; done {
+	if s, done := f.cycles.replacements[id.key]; done {
 		return s
 	}
 	s, _ := findPod(f.winners, id.key)
 	return s
 }
 
-// replace returns the bindings after the pods ids were bound again: named has the objects
-// that they name, unbound those of them that could not be bound.
+// replace returns the bindings after the pods ids were bound again. named has the objects that
+// they name, unbound the pods that could not be bound.
 func (b bindings) replace(ids []ident, named map[ident][]naming, unbound map[ident][]unboundPod) bindings {
 	newUsers := make(map[ident][]ident) // the changed pods, by object
 	isChanged := make(map[ident]bool)
-	var touched, changed []ident // changed pods name other objects than before
+	var touched, changed []ident // changed: pods that name other objects than before; touched: these objects
 	for _, id := range ids {
 		var before, after []ident
 		if old, known := sorted.Find(b.names, id, naming.compareTo); known {
@@ -166,9 +166,9 @@ type binder struct {
 	summer podspec.Summer
 }
 
-// bind returns s bound to the objects of refs. If a required one is missing, it returns s as
-// an unboundPod, and the version that is used instead, with its old objects (I9): was, else
-// the one that the previous agent stored, nil for none.
+// bind returns s bound to the objects of refs. If a required object is missing, it returns s as
+// an unboundPod, and the version to use instead, with its old objects (I9): was, else the one
+// that the previous agent stored. That version is nil if there is neither.
 //
 // A pod of an API server is never unbound: it is bound to the objects that exist, and its
 // containers wait for the others, as in the kubelet. Nor is a pod that is being deleted,
@@ -233,7 +233,7 @@ func (b *binder) bind(s, was *pod.Spec, refs []pod.Ref) (*pod.Spec, *unboundPod)
 	}
 	now := podspec.Bind(s, data)
 	if data.Same(before) && before.Known() && sameBinding(was, now) {
-		return was, nil // it is equal, and shares memory with the yielded state
+		return was, nil // equal to now; was shares memory with the state before
 	}
 	return now, nil
 }
@@ -244,8 +244,8 @@ func sameBinding(a, b *pod.Spec) bool {
 		maps.Equal(a.ContainerHashes, b.ContainerHashes)
 }
 
-// object returns the config object that a pod of this kind of source is bound to: that of
-// the first layer that has one and whose objects the pod may see; nil for none.
+// object returns the config object to which a pod of this kind of source is bound: that of the
+// first layer that has it and whose objects the pod may see; nil for none.
 func (f *fold) object(source string, id ident) *pod.Object {
 	for i := range f.layers {
 		l := &f.layers[i]
@@ -303,7 +303,7 @@ func placeOf(source string) string {
 	case "file":
 		return "in a file"
 	case "http":
-		return "behind a URL"
+		return "at a URL"
 	case "stdin":
 		return "on standard input"
 	case pod.SourceAPI:

@@ -153,9 +153,9 @@ func TestI9_BindingRemovesNothing(t *testing.T) {
 	})
 }
 
-// TestAChangedObjectCostsItsPods: the cost does not depend on how many pods name other
+// TestBind_ObjectChanges_CostDependsOnItsPods: the cost does not depend on how many pods name other
 // objects.
-func TestAChangedObjectCostsItsPods(t *testing.T) {
+func TestBind_ObjectChanges_CostDependsOnItsPods(t *testing.T) {
 	cost := func(n int) float64 {
 		layer := NewLayer(one, nil)
 		var b source.Builder
@@ -198,9 +198,9 @@ func TestAChangedObjectCostsItsPods(t *testing.T) {
 	}
 }
 
-// TestOneObjectOfManyPods: an object that many pods name is created, changed and
+// TestBind_ObjectOfManyPods_IsReadOncePerVersion: an object that many pods name is created, changed and
 // deleted. It is read once per version, not once per pod: reading copies its content.
-func TestOneObjectOfManyPods(t *testing.T) {
+func TestBind_ObjectOfManyPods_IsReadOncePerVersion(t *testing.T) {
 	const pods, large, comes = 500, 1 << 19, 3
 	small := allocated(func() { oneObjectOfManyPods(t, pods, 1) })
 	took := allocated(func() { oneObjectOfManyPods(t, pods, large) })

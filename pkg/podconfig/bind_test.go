@@ -379,9 +379,9 @@ func TestC_1_3_8_RestoredPodsAreBound(t *testing.T) {
 	check(t, "problems", problemText(f.merged.Problems), "a:2 no file source defines configmap \"y\" ("+one+" could not be read)")
 }
 
-// TestRestartHashesAreNotStacked: binding a pod that was stored bound gives the same
+// TestBind_StoredPod_HasTheHashOfAFirstBinding: binding a pod that was stored bound gives the same
 // hash as binding it for the first time.
-func TestRestartHashesAreNotStacked(t *testing.T) {
+func TestBind_StoredPod_HasTheHashOfAFirstBinding(t *testing.T) {
 	t.Parallel()
 	plain := hashed(with(podOf("A1"), func(p *v1.Pod) {
 		p.Annotations = map[string]string{pod.AnnotationRestartOnChange: "true"}

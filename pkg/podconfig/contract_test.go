@@ -241,11 +241,11 @@ func TestC_1_2_15_AllReady(t *testing.T) {
 	}
 }
 
-// TestF43_LosersComeAndGo: other files with the pod that are added, edited and removed
+// TestF43_OtherFilesOfAPodChange_CausesNoUpdate: other files with the pod that are added, edited and removed
 // in any order cause no update; the removal of the owner causes an UPDATE at most.
 //
 // Shows: F43
-func TestF43_LosersComeAndGo(t *testing.T) {
+func TestF43_OtherFilesOfAPodChange_CausesNoUpdate(t *testing.T) {
 	names := []string{"a", "b", "c"}
 	for _, owner := range []string{"0", "b2", "z"} {
 		for _, order := range permutations(names) {
@@ -301,12 +301,12 @@ func permutations(names []string) [][]string {
 	return out
 }
 
-// TestF49_FlipsEndInTheLastWord deletes a manifest and writes it again 1,000 times,
+// TestF49_ManifestIsRewrittenOften_LastVersionWins deletes a manifest and writes it again 1,000 times,
 // with edits, mistakes and readings that miss some of it: after every reading the state
 // is the last version, and the pod keeps its UID.
 //
 // Shows: F49
-func TestF49_FlipsEndInTheLastWord(t *testing.T) {
+func TestF49_ManifestIsRewrittenOften_LastVersionWins(t *testing.T) {
 	var b source.Builder
 	c := New(Config{})
 	f := newFold([]Layer{NewLayer(one, nil)}, nil, nil)

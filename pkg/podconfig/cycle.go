@@ -13,21 +13,21 @@ import (
 // cycles holds the pods that depend on themselves, directly or through others
 // (pod.AnnotationDependsOn), and the versions that replace them. The zero value has none.
 type cycles struct {
-	// instead has the version that replaces the winner of each pod that had to leave a
+	// replacements has the version that replaces the winner of each pod that had to leave a
 	// cycle. It is nil if the pod is left out.
-	instead  map[pod.Key]*pod.Spec
-	problems []pod.Problem // sorted
-	visible  Visible       // see pod.Spec.Meant
+	replacements map[pod.Key]*pod.Spec
+	problems     []pod.Problem // sorted
+	visible      Visible       // see pod.Spec.Meant
 }
 
 // breakCycles finds the dependency cycles among the winners; ordered are those of them
 // that depend on others. A pod on a cycle keeps its version from before, so that no
-// running pod is affected; one that before does not hold is left out.
+// running pod is affected. A pod without such a version is left out.
 //
 // Old and new versions together may form new cycles. So breakCycles repeats the search
 // until there is no cycle, or only cycles of versions from before, which stay. If other
-// cycles are left after mostRounds, each pod that could be on one gets its version from
-// before, all in one round. It follows a dependency as the engine does: see pod.Spec.Meant.
+// cycles are left after maxRounds, one more round gives each pod that could be on one its
+// version from before. It resolves a dependency as the engine does: see pod.Spec.Meant.
 func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visible) cycles {
 	c := cycles{visible: visible}
 	if ordered.Len() == 0 {
@@ -44,22 +44,22 @@ func breakCycles(winners, ordered, before sorted.List[*pod.Spec], visible Visibl
 			slices.SortStableFunc(c.problems, compareProblems)
 			return c
 		}
-		if round == mostRounds {
+		if round == maxRounds {
 			c.replace(c.possibleCycles(ordered, before, onCycle), before)
 		}
 	}
 }
 
-// mostRounds bounds how often breakCycles replaces versions step by step. An edit usually
-// needs one round. A source can be written so that it needs as many rounds as it has pods.
-const mostRounds = 8
+// maxRounds limits the rounds of breakCycles. An edit usually needs one round. A source can be
+// written so that it needs as many rounds as it has pods.
+const maxRounds = 8
 
 // replace uses the version from before for each of nodes, and notes a problem for each. It
 // returns the nodes that have that version already, and whether it replaced any.
 func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []*node, more bool) {
 	named := make(map[*node]bool)
 	for _, n := range nodes {
-		if _, done := c.instead[n.spec.Key]; done {
+		if _, done := c.replacements[n.spec.Key]; done {
 			continue
 		}
 		previous, known := findPod(before, n.spec.Key)
@@ -67,18 +67,18 @@ func (c *cycles) replace(nodes []*node, before sorted.List[*pod.Spec]) (stuck []
 			stuck = append(stuck, n)
 			continue
 		}
-		if c.instead == nil {
-			c.instead = make(map[pod.Key]*pod.Spec)
+		if c.replacements == nil {
+			c.replacements = make(map[pod.Key]*pod.Spec)
 		}
-		c.instead[n.spec.Key] = previous
+		c.replacements[n.spec.Key] = previous
 		c.problems = append(c.problems, n.problem(named))
 		more = true
 	}
 	return stuck, more
 }
 
-// possibleCycles returns the pods that some mixture of new and old versions would put on a
-// cycle, in the namespaces of the pods in onCycle. A dependency never leaves its namespace.
+// possibleCycles returns the pods that are on a cycle in some combination of new and old versions,
+// in the namespaces of the pods in onCycle. A dependency never leaves its namespace.
 // Once all of these pods use the version from before, a cycle can have only versions from
 // before.
 func (c cycles) possibleCycles(ordered, before sorted.List[*pod.Spec], onCycle []*node) []*node {
@@ -117,8 +117,8 @@ func (c cycles) mayMean(s, on *pod.Spec) bool {
 
 // keys returns the pods whose winner is replaced, as idents in order.
 func (c cycles) keys() []ident {
-	ids := make([]ident, 0, len(c.instead))
-	for key := range c.instead {
+	ids := make([]ident, 0, len(c.replacements))
+	for key := range c.replacements {
 		ids = append(ids, ident{kindPod, key})
 	}
 	slices.SortFunc(ids, ident.compare)
@@ -128,7 +128,7 @@ func (c cycles) keys() []ident {
 // node is one pod that depends on others.
 type node struct {
 	spec *pod.Spec
-	on   []*node // the pods it depends on that depend on others themselves
+	on   []*node // the pods that it depends on, without those that depend on no pod
 	// index and low are those of Tarjan's algorithm, from 1; group is the strongly connected
 	// component, once it is known.
 	index, low int
@@ -148,7 +148,7 @@ func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.K
 	g = &graph{}
 	byKey = make(map[pod.Key]*node, ordered.Len())
 	for s := range ordered.All() {
-		if previous, done := c.instead[s.Key]; done {
+		if previous, done := c.replacements[s.Key]; done {
 			s = previous
 		}
 		if s == nil || s.Pod.DeletionTimestamp != nil { // it will not start again
@@ -164,8 +164,8 @@ func (c cycles) nodes(ordered sorted.List[*pod.Spec]) (g *graph, byKey map[pod.K
 // graph returns the dependency graph with the replacements so far.
 func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	g, byKey := c.nodes(ordered)
-	wanted := func(key pod.Key) *pod.Spec {
-		if previous, done := c.instead[key]; done {
+	current := func(key pod.Key) *pod.Spec {
+		if previous, done := c.replacements[key]; done {
 			return previous
 		}
 		s, _ := findPod(winners, key)
@@ -173,7 +173,7 @@ func (c cycles) graph(winners, ordered sorted.List[*pod.Spec]) *graph {
 	}
 	for _, n := range g.nodes {
 		for _, d := range n.spec.DependsOn {
-			if key, found := n.spec.Meant(d, c.visible, wanted); found && byKey[key] != nil {
+			if key, found := n.spec.Meant(d, c.visible, current); found && byKey[key] != nil {
 				n.on = append(n.on, byKey[key])
 			}
 		}
@@ -223,20 +223,20 @@ func (g *graph) visit(n *node) {
 }
 
 const (
-	// mostNamed is how many dependencies of a cycle a problem shows. It is also the largest
+	// maxNamed is how many dependencies of a cycle a problem shows. It is also the largest
 	// component in which the problem of each pod shows its cycle. In a larger component only
 	// one problem does, so that problems do not grow with the square of the cycle.
-	mostNamed = 10
-	// longestName is how much of each name a problem shows.
-	longestName = 63
+	maxNamed = 10
+	// maxNameBytes is how much of each name a problem shows.
+	maxNameBytes = 63
 )
 
-// problem says that the pod is on a cycle. It shows the first mostNamed dependencies of the
-// shortest cycle through the pod. In a component of more than mostNamed pods only the first
+// problem says that the pod is on a cycle. It shows the first maxNamed dependencies of the
+// shortest cycle through the pod. In a component of more than maxNamed pods only the first
 // problem shows a cycle; named has the components that have such a problem.
 func (n *node) problem(named map[*node]bool) pod.Problem {
 	through := fmt.Sprintf(", through some of %d pods", len(n.group))
-	if first := n.group[0]; len(n.group) <= mostNamed || !named[first] {
+	if first := n.group[0]; len(n.group) <= maxNamed || !named[first] {
 		named[first] = true
 		through = ": " + n.cycle()
 	}
@@ -266,10 +266,10 @@ func (n *node) cycle() string {
 	path = append(path, n)
 	slices.Reverse(path)
 	var names []string
-	for _, at := range path[:min(len(path), mostNamed+1)] {
+	for _, at := range path[:min(len(path), maxNamed+1)] {
 		name := at.spec.Name
-		if len(name) > longestName {
-			name = strings.ToValidUTF8(name[:longestName], "") + "…"
+		if len(name) > maxNameBytes {
+			name = strings.ToValidUTF8(name[:maxNameBytes], "") + "…"
 		}
 		names = append(names, name)
 	}

@@ -187,11 +187,11 @@ func TestP21_NamesWithTheNodesSuffix(t *testing.T) {
 	}
 }
 
-// TestP21_HeldBackOverARestart: after a restart of the agent during a cycle, the new
+// TestP21_RestartDuringACycle_NoPodStopsOrStarts: after a restart of the agent during a cycle, the new
 // agent neither stops a pod nor starts one that was left out.
 //
 // Shows: P21
-func TestP21_HeldBackOverARestart(t *testing.T) {
+func TestP21_RestartDuringACycle_NoPodStopsOrStarts(t *testing.T) {
 	t.Parallel()
 	runs := ordering(one, "a", "A1>b", "B1").Pods
 	written := ordering(one, "a", "A1>b", "B2>a", "C1>c")
@@ -358,12 +358,12 @@ func drawOrderings(t *rapid.T) []event {
 	return events
 }
 
-// TestP21_CyclesHurtNothing: after any edit the set has no cycle, pods of the set that
+// TestP21_AnyEdit_SetHasNoCycle: after any edit the set has no cycle, pods of the set that
 // are still defined stay in it, only pods that a problem names differ from their files,
 // and the updates lead from set to set.
 //
 // Shows: P21
-func TestP21_CyclesHurtNothing(t *testing.T) {
+func TestP21_AnyEdit_SetHasNoCycle(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := map[pod.Key]*pod.Spec{}
 		live(drawOrderings(t), func(e event, old, next fold, b Batch) {
@@ -384,8 +384,8 @@ func TestP21_CyclesHurtNothing(t *testing.T) {
 				}
 			}
 			full := breakCycles(next.winners, next.ordered, next.before, nil)
-			if !maps.Equal(full.instead, next.cycles.instead) {
-				t.Fatalf("incremental %v, full %v", next.cycles.instead, full.instead)
+			if !maps.Equal(full.replacements, next.cycles.replacements) {
+				t.Fatalf("incremental %v, full %v", next.cycles.replacements, full.replacements)
 			}
 			for _, u := range b.Updates {
 				for _, s := range u.Pods {
@@ -461,8 +461,8 @@ func TestBreakCycles_PodOfAnotherSourceHasTheName_IsNotMeant(t *testing.T) {
 		"the pod is edited": sortedPods(spec("api", "db", "web"), spec("file", "web-n1", ""), spec("file", "db-n1", "")),
 	}
 	for name, before := range before {
-		if c := breakCycles(all, all, before, nil); len(c.instead)+len(c.problems) > 0 {
-			t.Errorf("%s: instead %v, problems %v", name, c.instead, c.problems)
+		if c := breakCycles(all, all, before, nil); len(c.replacements)+len(c.problems) > 0 {
+			t.Errorf("%s: replacements %v, problems %v", name, c.replacements, c.problems)
 		}
 		// Where the policy lets one kind name the objects of the other, it is a cycle.
 		if c := breakCycles(sortedPods(spec("api", "db", "web"), mine), all, before, func(string, string) bool { return true }); len(c.problems) == 0 {

@@ -230,9 +230,9 @@ func (t table[T]) winner(id ident) *definition[T] {
 	return nil
 }
 
-// choose returns the definition that wins. There is at least one; they are sorted by file and
+// choose returns the definition that wins. definitions is not empty, and sorted by file and
 // index. before is the winner of the last reading, nil for none; kept is the version that
-// the previous agent stored, nil for none. The first of these that exists wins:
+// the previous agent stored, nil for none. The first of these definitions that exists wins:
 //
 //	with before:             one in its file                      the owner stays (F43)
 //	                         one with its content                 its file was renamed

@@ -14,7 +14,7 @@ import (
 // Diff returns the updates that lead from old to new, layer by layer in layer order and
 // within a layer in the kubelet's order (C-1.2.10): REMOVE, ADD, UPDATE, DELETE,
 // RECONCILE. If a layer becomes ready and has no ADD, UPDATE or DELETE, it gets one ADD
-// without pods, before RECONCILE: so the reader learns that the layer is ready (C-1.2.16).
+// without pods before RECONCILE, to report that it is ready (C-1.2.16).
 // A nil old is the empty state.
 //
 // Each pod is in at most one update. First match wins:
@@ -27,10 +27,10 @@ import (
 //	contents of its objects known again     RECONCILE  the previous agent recorded only checksums
 //	else                                    nothing    even when its line differs
 //
-// Content is spec, labels, deletion fields and annotations, except those that the kubelet
-// adds to its own copy (C-1.2.7); the UID; and the content of the config objects that the
-// pod is bound to. Unlike in the kubelet, a pod's identity is its key: the same key with
-// another UID is an UPDATE, and the worker replaces the instance.
+// The content of a pod is its UID, spec, labels, deletion fields and annotations, except those
+// that the kubelet adds to its own copy (C-1.2.7). The content of the config objects that the
+// pod is bound to counts, too. Unlike in the kubelet, a pod's identity is its key: the same key
+// with another UID is an UPDATE, and the worker replaces the instance.
 func Diff(old, new *Merged) []PodUpdate {
 	if old == nil {
 		old = &Merged{}

@@ -26,8 +26,8 @@ type Layer struct {
 	fileProblems sorted.List[fileProblems] // by file
 	problems     []pod.Problem             // all of fileProblems
 
-	// steps is the number of steps that led to this Layer. The other fields are the changes of
-	// the last step.
+	// steps is how many steps led to this Layer. The fields below have the changes of the last
+	// step.
 	steps          uint64
 	changedPods    []ident
 	changedObjects []ident
@@ -58,15 +58,14 @@ func (l Layer) Asked(now time.Time) Layer {
 	return l
 }
 
-// Restore returns the layer, which is not ready, with the last good set that the previous
-// agent stored. The layer does not become ready by that (C-1.3.8): the source's first
-// reading replaces the restored set. If two files have one pod, its owner is determined as
-// in NewLayer (F43).
+// Restore returns the layer with the last good set that the previous agent stored. The layer
+// is not ready before and after that (C-1.3.8): the source's first reading replaces the
+// restored set. If two files have one pod, its owner is determined as in NewLayer (F43).
 //
-// The set may lack pods that ran: the previous agent was killed before it wrote them, or a
-// part of the set is damaged. So if the set has nothing of a file, and the file is broken at
-// the first reading, it keeps its pods as in NewLayer, except those that another file has. In any
-// case it keeps the pods of r.Forbidden in this way.
+// The set may lack pods that ran, because the previous agent was killed before it wrote them
+// or a part of the set is damaged. So if the set has nothing of a file, and the file is broken
+// at the first reading, the file keeps its pods as in NewLayer, except those that another file
+// has. In any case it keeps the pods of r.Forbidden in this way.
 func (l Layer) Restore(r Restored) Layer {
 	next := l.unchanged()
 	var files []pod.LastGoodSet
@@ -137,7 +136,7 @@ func (l Layer) unchanged() Layer {
 	return l
 }
 
-// apply returns the layer with a reading's changes made.
+// apply returns the layer after the changes of a reading.
 func (l Layer) apply(r layerChange) Layer {
 	if len(r.problems) > 0 {
 		l.fileProblems, l.problems = r.patchProblems(l.fileProblems)
@@ -145,8 +144,8 @@ func (l Layer) apply(r layerChange) Layer {
 	if !l.state.Ready {
 		r.pods.kept = l.kept.pod
 	}
-	// changedSets has one set of each file that changed; none if the set becomes empty, as
-	// sorted.Patch takes it.
+	// changedSets has one set of each file that changed. At the end the list of an empty set is
+	// nil, because sorted.Patch removes such entries.
 	changedSets := make(map[string][]pod.LastGoodSet, len(r.changedSets))
 	for _, s := range r.changedSets {
 		changedSets[s.File] = []pod.LastGoodSet{s}

@@ -18,8 +18,8 @@ func Merge(layers []Layer) *Merged {
 	return newFold(layers, nil, nil).merged
 }
 
-// fold is a merged state, with the data that it takes to merge the next change of one layer at a
-// cost proportional to that change. It is immutable.
+// fold is a merged state with its intermediate results. With them, the cost of merging the
+// next change of one layer is proportional to that change. It is immutable.
 type fold struct {
 	// layers are those of the sources. With an expander, as many follow in the same order: each
 	// holds the pods and claims of the workloads of one layer.
@@ -33,14 +33,15 @@ type fold struct {
 	winners sorted.List[*pod.Spec] // for each pod the version that wins, before cycles and bindings
 	ordered sorted.List[*pod.Spec] // those of winners that depend on other pods
 	cycles  cycles
-	// before has the versions that pods on a cycle keep. Until a layer that is ready takes
-	// another step, it has those that the previous agent stored. Then it has the merged pods
-	// before the newest such step.
+	// before has the versions that pods on a cycle keep: those that the previous agent stored.
+	// When a layer that is ready takes another step, it becomes the merged pods before that
+	// step.
 	before sorted.List[*pod.Spec]
 
 	bindings bindings
-	// kept has the versions that unbound pods without a merged version get: those that the
-	// previous agent stored. It becomes empty when a layer that is ready takes another step.
+	// kept has the versions that the previous agent stored. An unbound pod without a merged
+	// version gets its version of kept. It becomes empty when a layer that is ready takes
+	// another step.
 	kept sorted.List[*pod.Spec]
 }
 

@@ -53,7 +53,7 @@ func TestMergeObjects(t *testing.T) {
 	check(t, "kinds", kinds, "ConfigMap Pod ")
 }
 
-func TestMergeOfNothing(t *testing.T) {
+func TestMerge_NoLayers_IsEmpty(t *testing.T) {
 	m := Merge(nil)
 	if m.Pods.Len()+len(m.Layers)+len(m.Conflicts) != 0 || !m.AllReady() {
 		t.Errorf("C-1.2.15: %+v", m)

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// AllSources is the Source of a SET that covers every layer (C-1.1.8): one that Sync asked for,
-// or one after a change of the pods of workloads.
+// AllSources is the Source of a SET that covers every layer (C-1.1.8): the answer to Sync, or the SET
+// after a change of the pods of workloads.
 const AllSources = "*"
 
 // Config says which layers there are.
@@ -41,8 +41,8 @@ type Config struct {
 	// layer, in the order of the layers. A pod or object of a source wins over one of the same
 	// key that a workload asks for.
 	Expander Expander
-	// Log gets one debug line for each reading; nil discards them. The batches contain
-	// everything that a person has to know.
+	// Log gets one debug line for each reading; nil discards them. Problems and errors are in the
+	// batches.
 	Log *slog.Logger
 }
 
@@ -65,7 +65,7 @@ type PodConfig struct {
 	visible  Visible
 	expander Expander
 	log      *slog.Logger
-	read     fold          // by Once
+	read     fold          // the state that Once has read, without the pods of workloads
 	sync     chan struct{} // cap 1: a request of Sync that Batches has not answered yet
 }
 
@@ -99,11 +99,11 @@ type message struct {
 // a layer is ready, can be read or has ended. While a batch is being handled, the
 // next readings wait; none is lost or merged with another (C-1.1.3, C-1.1.4).
 //
-// Before any reading it yields one Batch for each layer with a Restored set, in layer order:
-// a RESTORE of those of the layer's pods that no earlier layer has, or of none. If restored
-// pods of an earlier layer are on a cycle with them, or get objects of this layer, updates of
-// these pods come before the RESTORE. In the other modes a SET replaces a RESTORE that has
-// pods.
+// Before any reading it yields one Batch for each layer with a Restored set, in layer order.
+// Its RESTORE has those of the layer's pods that no earlier layer has, and may be empty. If
+// restored pods of an earlier layer are on a cycle with them, or get objects of this layer,
+// updates of these pods come before the RESTORE. In the other modes a SET replaces a RESTORE
+// that has pods.
 //
 // The sequence ends when ctx is done, when the caller leaves the loop, or when every
 // source has ended; no goroutine outlives it. It may be ranged over once, and not
@@ -155,8 +155,8 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 					return
 				}
 			case <-due:
-				next, b, news := c.expand(f)
-				if f = next; news && !yield(b) {
+				next, b, changed := c.expand(f)
+				if f = next; changed && !yield(b) {
 					return
 				}
 			case m := <-messages:
@@ -164,9 +164,9 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 					live--
 				}
 				var b Batch
-				var news bool
-				f, b, news = c.take(f, m, time.Now())
-				if news && !yield(b) {
+				var changed bool
+				f, b, changed = c.take(f, m, time.Now())
+				if changed && !yield(b) {
 					return
 				}
 			}
@@ -175,8 +175,8 @@ func (c *PodConfig) Batches(ctx context.Context) iter.Seq[Batch] {
 }
 
 // Sync asks Batches for one SET with the merged state of all layers as its next
-// batch, in any mode (C-1.3.5). One SET answers all requests that are open by then. The
-// SET's Source is AllSources. Sync never blocks, and may be called from any goroutine.
+// batch, in any mode (C-1.3.5). One SET answers all calls before it. The SET's Source is
+// AllSources. Sync never blocks, and may be called from any goroutine.
 func (c *PodConfig) Sync() {
 	select {
 	case c.sync <- struct{}{}:
@@ -203,7 +203,7 @@ func (c *PodConfig) Once(ctx context.Context) *Merged {
 			m, ok := firstMessage(ctx, i, s)
 			at := time.Now()
 			if !ok || ctx.Err() != nil && errors.Is(m.err, ctx.Err()) {
-				at = start // the error lasts since then
+				at = start // the layer has failed since then
 				m.err = errors.New("source ended without an answer")
 				if ctx.Err() != nil {
 					m.err = fmt.Errorf("no answer: %w", context.Cause(ctx))
@@ -264,7 +264,7 @@ func (c *PodConfig) receive(l Layer, m message, now time.Time) Layer {
 	return l
 }
 
-// asked returns the layers at now, when the wait for their sources begins.
+// asked returns the layers as they are when the wait for their sources begins, at now.
 func (c *PodConfig) asked(now time.Time) []Layer {
 	layers := slices.Clone(c.layers)
 	for i, l := range layers {
@@ -278,9 +278,9 @@ func (c *PodConfig) restore(f fold, i int, r Restored) (fold, Batch) {
 	layer := f.layers[i].Restore(r)
 	next, changed := f.step(i, layer)
 	u := PodUpdate{Op: RESTORE, Source: layer.state.Source, Location: layer.state.Location}
-	// Earlier layers win, and later ones are still empty: so all pods that the layer adds
-	// are in its RESTORE. Pods of earlier layers can change too: they may be on a cycle
-	// with the layer's pods, or name its objects.
+	// Earlier layers win, and later ones are still empty. So the RESTORE has all pods that the
+	// layer adds to the merged state. Pods of earlier layers can change too: they may be on a
+	// cycle with the layer's pods, or name its objects.
 	var others []ident
 	for _, id := range changed {
 		if s := next.merged.Pod(id.key); s != nil && f.merged.Pod(id.key) == nil && s.Origin.Layer() == layer.state.Name {

@@ -396,11 +396,11 @@ func TestC_1_3_6_ArrivalOrderDoesNotMatter(t *testing.T) {
 	})
 }
 
-// TestC_1_2_8_TwiceIsOnce: repeating the last reading of every layer leads to no
+// TestC_1_2_8_ReadingIsRepeated_CausesNoUpdate: repeating the last reading of every layer leads to no
 // update, whether it shares memory with the first or not.
 //
 // Shows: C-1.2.8
-func TestC_1_2_8_TwiceIsOnce(t *testing.T) {
+func TestC_1_2_8_ReadingIsRepeated_CausesNoUpdate(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := live(drawEvents(t), nil)
 		c := New(Config{})

@@ -18,7 +18,7 @@ type layerChange struct {
 	changedSets []pod.LastGoodSet // the files whose last good set changed
 	pods        change[*pod.Spec]
 	objects     change[*pod.Object]
-	problems    map[string][]fileProblems // the files whose problems changed; empty: no problem any more
+	problems    map[string][]fileProblems // the files whose problems changed; an empty list: it has none now
 }
 
 // fileProblems holds the problems of one file, and the pods and workloads that it has in a form
@@ -40,7 +40,7 @@ func (l *Layer) compare(files sorted.List[source.File]) layerChange {
 	var r layerChange
 	for old, new := range sorted.Diff(l.files, files, source.CompareFiles) {
 		if old == nil || new == nil || !sameReading(old, new) {
-			r.file(l, old, new)
+			r.noteFile(l, old, new)
 		}
 	}
 	if l.state.Ready {
@@ -54,9 +54,9 @@ func (l *Layer) compare(files sorted.List[source.File]) layerChange {
 	return r
 }
 
-// file notes the effects of a file that changed. old is nil for a new file, new for a
+// noteFile notes the effects of a file that changed. old is nil for a new file, new for a
 // removed one.
-func (r *layerChange) file(l *Layer, old, new *source.File) {
+func (r *layerChange) noteFile(l *Layer, old, new *source.File) {
 	var none source.File
 	if old == nil {
 		old = &none
@@ -173,7 +173,7 @@ func healthy(f *source.File) bool {
 // that the reading lacks: a broken file removes nothing (I9, F40). An unchanged item keeps
 // its pointer.
 //
-// If both together exceed the limit of a file, it returns before and false. Without this
+// If the result exceeds the limit of a file, lastGoodAfter returns before and false. Without this
 // limit, a broken file that has other pods at each reading would make the set grow without
 // end.
 func lastGoodAfter(before pod.LastGoodSet, f *source.File) (after pod.LastGoodSet, fits bool) {

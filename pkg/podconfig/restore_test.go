@@ -268,9 +268,9 @@ func TestC_1_3_8_Once_UnreadableLayer_UsesItsRestoredSet(t *testing.T) {
 	})
 }
 
-// TestUnansweredLayerSaysSinceWhen: Since is set from the first read until the source
+// TestBatches_SourceDoesNotAnswer_SinceIsWhenTheWaitBegan: Since is set from the first read until the source
 // answers.
-func TestUnansweredLayerSaysSinceWhen(t *testing.T) {
+func TestBatches_SourceDoesNotAnswer_SinceIsWhenTheWaitBegan(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		c := New(Config{Sources: []source.Source{
@@ -294,9 +294,9 @@ func TestUnansweredLayerSaysSinceWhen(t *testing.T) {
 	})
 }
 
-// TestChangedSetsAddUp: applying every batch's ChangedSets to an empty map gives the last good
+// TestBatches_ChangedSetsApplied_GiveTheLastGoodSets: applying every batch's ChangedSets to an empty map gives the last good
 // set of every layer.
-func TestChangedSetsAddUp(t *testing.T) {
+func TestBatches_ChangedSetsApplied_GiveTheLastGoodSets(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		have := make([]map[string]pod.LastGoodSet, len(layerNames))
 		for i := range have {

@@ -44,9 +44,10 @@ type PodUpdate struct {
 	Old []*pod.Spec
 }
 
-// Batch is the effect of one reading of one source, or of a change of the pods of workloads: updates layer by layer, within a layer
-// in the kubelet's order (C-1.2.10), and the merged state after them. A batch without updates reports other
-// changes, as of problems, conflicts or staleness.
+// Batch is the effect of one reading of one source, or of a change of the pods of workloads: the
+// updates and the merged state after them. The updates are ordered by layer, and within a layer as
+// in the kubelet (C-1.2.10). A batch without updates reports other changes, such as problems,
+// conflicts or a source that cannot be read.
 type Batch struct {
 	Updates []PodUpdate
 	State   *Merged
@@ -80,7 +81,7 @@ type Merged struct {
 	Layers    []LayerState             // in layer order
 	Conflicts []Conflict               // sorted by key
 	Problems  []pod.Problem            // of files, pods, dependency cycles and references, sorted by file, line, column
-	Skipped   []pod.Problem            // what sources skipped, with reasons
+	Skipped   []pod.Problem            // the files and documents that sources skipped, with reasons
 }
 
 // LayerState is one layer as podconfig knows it.
@@ -112,7 +113,7 @@ type Conflict struct {
 	Key    pod.Key
 	Winner pod.Origin
 	Loser  pod.Origin
-	Reason string // why Winner won, as "earlier layer wins"
+	Reason string // why Winner won, such as "earlier layer wins"
 }
 
 // Pod returns the spec of key, nil when it is not in the desired set.

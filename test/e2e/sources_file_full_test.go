@@ -206,12 +206,12 @@ func TestF42_DirectoryAndMountAway(t *testing.T) {
 	s.awaitStale(mounted, 1, begin, it.Error)
 }
 
-// TestF43_LosersComeAndGo: the losing file of two may be first in byte order, change and be
+// TestF43_OtherFilesOfAPodChange_CausesNoUpdate: the losing file of two may be first in byte order, change and be
 // removed without an effect on its pod; when the winner is removed, the loser takes over
 // without a gap.
 //
 // Shows: F43
-func TestF43_LosersComeAndGo(t *testing.T) {
+func TestF43_OtherFilesOfAPodChange_CausesNoUpdate(t *testing.T) {
 	s := parallelStage(t)
 	s.write("m.yaml", labelled(simple("web"), "winner"))
 	a := s.serve("--file-check-frequency", "1s")
