@@ -31,11 +31,11 @@ func (p *program) doctorCommand() *cobra.Command {
 		Short: "Check this machine for problems",
 		Long: `Check this machine for problems that serve would have with the same flags. Each
 problem has a code, a description and a remedy. A blocking problem keeps pods or
-the agent from starting, and the exit code is 1; a warning does not. doctor
-changes nothing.
+the agent from starting, and makes the exit code 1. A warning does neither.
+doctor changes nothing.
 
-docs/doctor.md lists the codes. --cis adds the checks of worker nodes of the CIS
-Kubernetes Benchmark, each with its evidence.`,
+docs/doctor.md lists the codes. --cis adds the checks of the CIS Kubernetes
+Benchmark for worker nodes, each with its evidence.`,
 		Args: noArgs,
 		Example: `  nodectl doctor
   nodectl doctor --cis --kubelet-config /var/lib/kubelet/config.yaml

@@ -28,7 +28,7 @@ func (p *program) drainCommand() *cobra.Command {
 		Short: "Stop all pods, and keep them stopped",
 		Long: `Stop all pods of this node: those of the lowest priority first, and a pod after
 the pods that depend on it. No pod starts until drain --undo or the next boot,
-also if the agent restarts. In a cluster, use kubectl drain.`,
+even if the agent restarts. In a cluster, use kubectl drain.`,
 		Example: `  nodectl drain
   nodectl drain --grace 10s --timeout 1m
   nodectl drain --undo`,

@@ -75,7 +75,7 @@ func (p *program) attachCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "attach POD [-c CONTAINER]",
 		Short: "Attach to the main process of a container",
-		Long: `Print what the main process of a container writes from now on, and with -i pass
+		Long: `Print the output of a container's main process from now on, and with -i pass
 standard input to it. -i needs stdin: true in the manifest, and -t tty: true. On
 a terminal ctrl-p ctrl-q detaches; ctrl-c goes to the process.`,
 		Example: `  nodectl attach web

@@ -114,7 +114,7 @@ func settingFlags() *pflag.FlagSet {
 
 	f.Bool("insecure-sources", d.InsecureSources, "allow http:// sources on other hosts; anyone on the network can then change their pods")
 
-	f.String("offline-start", d.OfflineStart, "start the last known pods of these sources before they answer: none, api")
+	f.String("offline-start", d.OfflineStart, "start the last known pods of these sources without waiting for their answer: none, api")
 	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that other users can write")
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is synced if nothing changes")
 	f.String("image-service-endpoint", d.ImageServiceEndpoint, "socket of the service that pulls images (default: the runtime's)")
@@ -125,10 +125,10 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("registry-burst", d.RegistryBurst, "burst of image pulls")
 	f.String("image-pull-credentials-verification-policy", d.ImageVerificationPolicy, "which present images a pod may use only with credentials that pulled them: NeverVerify, NeverVerifyPreloadedImages, NeverVerifyAllowlistedImages or AlwaysVerify")
 	f.StringSlice("preloaded-images-verification-allowlist", d.ImageVerificationAllowlist, "images that NeverVerifyAllowlistedImages exempts: registry/path, or registry/*")
-	f.Int("image-gc-high-threshold", d.ImageGCHighThreshold, "disk usage in percent at which unused images are removed; 100 means never")
+	f.Int("image-gc-high-threshold", d.ImageGCHighThreshold, "disk usage in percent from which unused images are removed; 100 means never")
 	f.Int("image-gc-low-threshold", d.ImageGCLowThreshold, "disk usage in percent down to which unused images are removed")
 	f.Duration("minimum-image-ttl-duration", d.ImageMinimumGCAge, "minimum age of an unused image before it is removed")
-	f.Duration("maximum-image-ttl-duration", d.ImageMaximumGCAge, "age at which an unused image is removed; 0 means never")
+	f.Duration("maximum-image-ttl-duration", d.ImageMaximumGCAge, "how long an image may be unused before it is removed; 0 means without limit")
 	f.Duration("shutdown-grace-period", d.ShutdownGracePeriod, "how long a shutdown of the machine waits for pods; 0 means it does not wait")
 	f.Duration("shutdown-grace-period-critical-pods", d.ShutdownGracePeriodCriticalPods, "the part of --shutdown-grace-period for critical pods")
 	f.StringSlice("shutdown-grace-period-by-pod-priority", d.ShutdownGracePeriodByPriority, "the same for each class of priorities: PRIORITY=TIME,...")
@@ -144,7 +144,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Int("user-namespaces-ids-per-pod", d.UserNamespaceIDs, "user IDs of a pod with hostUsers: false; a multiple of 65536")
 	f.String("oom-score-adj", d.OOMScoreAdj, "oom_score_adj of the agent (default: the one it was started with)")
 	f.Int("max-open-files", d.MaxOpenFiles, "how many files the agent may open (default: the limit it was started with)")
-	f.Duration("volume-stats-agg-period", d.VolumeStatsPeriod, "how long the measured disk usage of a pod is used; negative means never measured")
+	f.Duration("volume-stats-agg-period", d.VolumeStatsPeriod, "minimum time between two measurements of the disk usage of a pod; negative means none")
 
 	f.String("bootstrap-kubeconfig", d.BootstrapKubeconfig, "kubeconfig to request a client certificate with if --kubeconfig does not exist")
 	f.String("cert-dir", d.CertDir, "directory of this node's certificates (default <root-dir>/pki)")
@@ -155,7 +155,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("provider-id", d.ProviderID, "ID of this machine at the cloud provider")
 	f.Duration("node-status-update-frequency", d.NodeStatusUpdateFrequency, "how often the node's status is computed")
 	f.Duration("node-status-report-frequency", d.NodeStatusReportFrequency, "how often an unchanged node status is sent")
-	f.Int("node-status-max-images", d.NodeStatusMaxImages, "how many images the node's status lists, the largest; -1 means all")
+	f.Int("node-status-max-images", d.NodeStatusMaxImages, "how many images the node's status lists, largest first; -1 means all")
 	f.Duration("node-lease-duration", d.NodeLeaseDuration, "duration of the node's lease; it is renewed four times in this time")
 	f.Int("kube-api-qps", d.KubeAPIQPS, "requests per second to the API server, watches not counted")
 	f.Int("kube-api-burst", d.KubeAPIBurst, "burst of requests to the API server")
@@ -184,7 +184,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("enable-debug-flags-handler", d.EnableDebugFlagsHandler, "also let callers on TCP change the log level (/debug/flags/v)")
 	f.Bool("enable-system-log-handler", d.EnableSystemLogHandler, "serve the files below /var/log (/logs)")
 	f.Bool("enable-system-log-query", d.EnableSystemLogQuery, "also answer queries of services, from the journal (/logs/?query=NAME)")
-	f.Bool("contention-profiling", d.ContentionProfiling, "record where goroutines block, for the profile block")
+	f.Bool("contention-profiling", d.ContentionProfiling, "record where goroutines block, for the profile named block")
 	f.String("healthz-bind-address", d.HealthzBindAddress, "IP address of --healthz-port")
 	f.Int("healthz-port", d.HealthzPort, "port that serves only /healthz, without TLS; 0 means none")
 	f.Bool("protect-kernel-defaults", d.ProtectKernelDefaults, "do not start if kernel settings differ from those a node needs")
@@ -204,25 +204,25 @@ func settingFlags() *pflag.FlagSet {
 	f.StringSlice("system-reserved", d.SystemReserved, "resources reserved for the system: cpu=500m,memory=1Gi,...")
 	f.StringSlice("kube-reserved", d.KubeReserved, "resources reserved for nodectl and the container runtime")
 	f.Int("pods-per-core", d.PodsPerCore, "maximum number of pods for each CPU; 0 means no limit")
-	f.StringSlice("enforce-node-allocatable", d.EnforceNodeAllocatable, "pods, system-reserved, kube-reserved, either of these with -compressible, or none")
+	f.StringSlice("enforce-node-allocatable", d.EnforceNodeAllocatable, "cgroups to limit: pods, system-reserved, kube-reserved, the last two also with -compressible, or none")
 	f.String("system-reserved-cgroup", d.SystemReservedCgroup, "cgroup to limit to --system-reserved")
 	f.String("kube-reserved-cgroup", d.KubeReservedCgroup, "cgroup to limit to --kube-reserved")
 	f.Bool("local-storage-capacity-isolation", d.LocalStorageCapacityIsolation, "account for ephemeral storage")
 	f.Bool("cpu-cfs-quota", d.CPUCFSQuota, "enforce CPU limits")
 	f.Duration("cpu-cfs-quota-period", d.CPUCFSQuotaPeriod, "period of CPU limits; 1ms to 1s")
 	f.String("memory-swap-behavior", d.MemorySwapBehavior, "swap of containers on cgroup v2: NoSwap or LimitedSwap")
-	f.Bool("single-process-oom-kill", d.SingleProcessOOMKill, "out of memory, kill one process instead of the container (cgroup v2)")
+	f.Bool("single-process-oom-kill", d.SingleProcessOOMKill, "if a container is out of memory, kill one process instead of all (cgroup v2)")
 	f.Bool("memory-qos", d.MemoryQoS, "throttle and protect memory on cgroup v2 (alpha)")
-	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, where from request to limit throttling starts")
+	f.Float64("memory-throttling-factor", d.MemoryThrottlingFactor, "with --memory-qos, start of throttling between request (0) and limit (1) of memory")
 	f.String("memory-reservation-policy", d.MemoryReservationPolicy, "with --memory-qos, memory to protect: None or TieredReservation")
-	f.String("cpu-manager-policy", d.CPUManagerPolicy, "CPUs for single containers: none or static")
+	f.String("cpu-manager-policy", d.CPUManagerPolicy, "exclusive CPUs for containers: none or static")
 	f.StringSlice("cpu-manager-policy-options", d.CPUManagerPolicyOptions, "options of the CPU manager policy static: full-pcpus-only=true,...")
-	f.String("reserved-cpus", d.ReservedCPUs, "CPUs that no container gets for itself: 0-1,8; replaces reserved amounts of CPU")
+	f.String("reserved-cpus", d.ReservedCPUs, "CPUs that are never exclusive: 0-1,8; replaces reserved amounts of CPU")
 	f.String("memory-manager-policy", d.MemoryManagerPolicy, "memory of certain NUMA nodes for containers: None or Static")
-	f.StringSlice("reserved-memory", d.ReservedMemory, "memory that no container gets for itself: 0:memory=1Gi,...")
+	f.StringSlice("reserved-memory", d.ReservedMemory, "memory of NUMA nodes that containers do not get: 0:memory=1Gi,...")
 	f.String("topology-manager-policy", d.TopologyManagerPolicy, "NUMA nodes of CPUs and memory: none, best-effort, restricted or single-numa-node")
 	f.StringSlice("topology-manager-policy-options", d.TopologyManagerPolicyOptions, "options of the topology manager policy: prefer-closest-numa-nodes=true,...")
-	f.String("topology-manager-scope", d.TopologyManagerScope, "what shares NUMA nodes: container or pod")
+	f.String("topology-manager-scope", d.TopologyManagerScope, "scope of alignment to NUMA nodes: container or pod")
 	f.StringSlice("runtime-class", d.RuntimeClasses, "handlers of runtime classes: gvisor=runsc,...; by default the class's name")
 	f.StringSlice("allowed-unsafe-sysctls", d.AllowedUnsafeSysctls, "unsafe sysctls that pods may set: kernel.msg*,...")
 	for _, w := range [][2]string{
@@ -243,6 +243,8 @@ func settingFlags() *pflag.FlagSet {
 		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"enforce-node-allocatable", "NAMES"}, {"system-reserved-cgroup", "PATH"}, {"kube-reserved-cgroup", "PATH"},
 		{"cpu-manager-policy", "POLICY"}, {"cpu-manager-policy-options", "OPTIONS"}, {"reserved-cpus", "CPUS"}, {"memory-manager-policy", "POLICY"}, {"reserved-memory", "AMOUNTS"},
 		{"topology-manager-policy", "POLICY"}, {"topology-manager-policy-options", "OPTIONS"}, {"topology-manager-scope", "SCOPE"},
+		{"image-pull-credentials-verification-policy", "POLICY"}, {"preloaded-images-verification-allowlist", "IMAGES"}, {"image-service-endpoint", "SOCKET"},
+		{"logging-format", "FORMAT"}, {"oom-score-adj", "N"}, {"memory-throttling-factor", "FACTOR"},
 		{"memory-swap-behavior", "BEHAVIOR"}, {"memory-reservation-policy", "POLICY"}, {"allowed-unsafe-sysctls", "NAMES"}, {"runtime-class", "CLASSES"},
 	} {
 		word(f, w[0], w[1])

@@ -22,9 +22,9 @@ func (p *program) pullCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pull IMAGE...",
 		Short: "Pull images to this node",
-		Long: `Pull images, with the credentials of the node: also those that are here already,
-since a tag may name another image by now. The agent pulls them, or this command
-itself where no agent runs.`,
+		Long: `Pull images with the credentials of the node, even images that are present: a
+tag may name another image now. The agent pulls them. If no agent runs, pull
+does so itself.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl pull registry.example/shop:2",
 	}
@@ -41,9 +41,9 @@ func (p *program) rmiCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rmi IMAGE...",
 		Short: "Remove images from this node",
-		Long: `Remove images, each by a name, a digest or the beginning of its ID, with all its
-names. An image that a container or a desired pod uses is not removed, nor one
-that the container runtime has pinned.`,
+		Long: `Remove images, with all their names. IMAGE is a name, a digest or the beginning
+of an ID. rmi does not remove an image that a container or a desired pod uses,
+or that the container runtime has pinned.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl rmi registry.example/shop:1",
 	}
@@ -143,9 +143,9 @@ func (p *program) imageSaveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save IMAGE... [-o FILE]",
 		Short: "Write images into an archive",
-		Long: `Write images into an archive, for this machine's architecture: to FILE, or to
-standard output unless that is a terminal. "nodectl image load", docker load and
-an agent's --image-dir read it.`,
+		Long: `Write images for this machine's architecture into an archive: FILE, or standard
+output if that is not a terminal. "nodectl image load", docker load and
+--image-dir read such archives.`,
 		Args:    someArgs("images"),
 		Example: "  nodectl image save registry.example/shop:1 -o shop.tar",
 	}
@@ -182,9 +182,9 @@ func (p *program) imagePruneCommand() *cobra.Command {
 		Use:   "prune",
 		Short: "Remove every image that nothing uses",
 		Long: `Remove every image that no container and no desired pod uses and that the
-container runtime has not pinned, whatever its age. That includes images that
-came from archives, which no registry may have. --dry-run shows what would go,
-and -o wide also what stays, with the reasons.`,
+container runtime has not pinned, whatever its age. This includes images from
+archives, which may be in no registry. --dry-run shows the images that would be
+removed. -o wide also shows those that stay, with the reasons.`,
 		Args: noArgs,
 		Example: `  nodectl image prune --dry-run
   nodectl image prune`,

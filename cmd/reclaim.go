@@ -21,8 +21,8 @@ func (p *program) reclaimCommand() *cobra.Command {
 		Long: `Show how much disk, memory and process IDs the node has left, and what the agent
 would remove now because a threshold (--eviction-hard, --eviction-soft) is met:
 exited containers and unused images first, then pods, in this order. --assume
-shows it for another level than that of now. Nothing is changed: the agent acts
-by itself. Without an agent, it shows what one with these settings would do.`,
+replaces a level by another one. reclaim changes nothing: the agent removes data
+by itself. If no agent runs, reclaim assumes one with the same settings.`,
 		Args: noArgs,
 		Example: `  nodectl reclaim --dry-run
   nodectl reclaim --dry-run --assume memory.available=50Mi

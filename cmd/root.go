@@ -71,7 +71,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 func (p *program) root() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "nodectl COMMAND [flags]",
-		Short: "Run Kubernetes pods on this machine, without a cluster",
+		Short: "Run Kubernetes pods on this machine, with or without a cluster",
 		Args:  cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if showsVersion(cmd) {

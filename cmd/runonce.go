@@ -33,17 +33,17 @@ func (p *program) runonceCommand() *cobra.Command {
 		Use:   "runonce",
 		Short: "Start pods, wait for them, report, exit",
 		Long: `Start every pod of the manifests, wait, report, and exit; the pods keep running.
-Every manifest is checked before any pod starts. A pod that depends on another
-one waits for it, among the pods of these manifests.
+Every manifest is checked before any pod starts. A pod waits for the pods that
+it depends on; these must be in the manifests, too.
 
 --until sets the state to wait for: running (every container has started, or has
 exited with code 0), ready (every pod is Ready or has Succeeded), done (every
 container has terminated; sidecars are then stopped). Exit code 9 means that a
 pod failed, 4 that a pod did not reach the state in time.
 
-Of a Job, done means that it has completed or failed. Another workload counts as
-ready, also with --until done, when all its pods are of its newest version and
-available. A CronJob starts nothing.`,
+A Job is done when it has completed or failed. Any other workload is ready when
+all its pods have its newest version and are available; it then counts as done,
+too. A CronJob starts nothing.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup

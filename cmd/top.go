@@ -46,7 +46,7 @@ func (p *program) topPodsCommand() *cobra.Command {
 		Aliases: []string{"pod", "po"},
 		Short:   "Show CPU and memory usage of pods",
 		Long: `Show the usage of pods: CPU over one second, in thousandths of a core, and
-memory without what the kernel can reclaim at once (the working set).`,
+memory that the kernel cannot reclaim at once (the working set).`,
 		Example: `  nodectl top pods --sort-by memory
   nodectl top pod web --containers`,
 	}

@@ -35,9 +35,9 @@ func (p *program) watchCommand() *cobra.Command {
 		Use:   "watch",
 		Short: "Print PodUpdates as they happen",
 		Long: `Follow every source and print PodUpdates as they happen, one line per pod: time,
-operation, source, pod, place. With -o json one line is one PodUpdate. Problems
-of sources and manifests are lines of the same stream. An ADD without pods means
-that a source has answered and is empty. Ctrl-C ends watch with exit code 0.
+operation, source, pod, manifest. With -o json one line is one PodUpdate. watch
+also prints problems of sources and manifests. An ADD without pods means that a
+source has answered and is empty. Ctrl-C ends watch with exit code 0.
 
 With --attach, follow the agent that serves --root-dir instead of reading
 sources: first its current pods, then changes, until the agent stops.`,

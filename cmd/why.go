@@ -17,11 +17,11 @@ func (p *program) whyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why POD",
 		Short: "Show what a pod waits for",
-		Long: `Show what a pod waits for and since when: the step of its plan, the calls for it
+		Long: `Show what a pod waits for, and since when: the step of its plan, and its calls
 that have not ended (to the runtime, a registry, an API server, a volume, a hook
-or a probe), and what they may hang on: mounts that do not answer, and processes
-that are stopped or in an uninterruptible wait, with their kernel stacks. A pod
-that waits for nothing is shown as such.`,
+or a probe). why also shows possible causes: mounts that do not answer, and
+processes that are stopped or in an uninterruptible wait, with their kernel
+stacks. If the pod waits for nothing, why says so.`,
 		Example: `  nodectl why web
   nodectl why web -n prod
   nodectl why web -o json`,
