@@ -59,7 +59,7 @@ nothing outside TO. It fails if the files together exceed --max-size.`,
 		if there.path == "" {
 			return usage(cmd, errors.New(there.pod+": the path is empty"))
 		}
-		it, err := findPod(cmd.Context(), c, *namespace, there.pod)
+		it, err := p.findPod(cmd.Context(), c, *namespace, there.pod)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,7 +38,7 @@ func (p *program) deleteCommand() *cobra.Command {
 		Long: `Delete pods. If a source still contains the pod, the agent starts a new instance
 of it, and delete prints where its manifest is: remove that to keep the pod
 deleted. Delete a pod of an API server there. With -f, delete the pods of these
-manifests.`,
+manifests, and those of their workloads.`,
 		Example: `  nodectl delete web
   nodectl delete pod/web --now
   nodectl delete -f manifests/
@@ -74,6 +75,9 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	if len(args) > 1 && suggest.Similar(args[0], []string{"volume", "volumes"}) != "" {
 		return unknownCommand(cmd, args[0]) // a pod of such a name is pod/NAME
 	}
+	if ofWorkloads(args) {
+		return failed(exitUsage, errors.New("delete removes pods and volumes: remove "+strings.Join(args, " ")+" from its manifest"), "nodectl scale --replicas=0 stops the pods of a workload")
+	}
 	files := cmd.Flags().Changed("filename")
 	if (len(args) > 0) == files {
 		return usage(cmd, errors.New("delete needs pods, or -f"))
@@ -101,6 +105,9 @@ func (p *program) delete(cmd *cobra.Command, f *deleteFlags, args []string) erro
 	var pods []*v1.Pod
 	if files {
 		pods, code = p.podsOfFiles(state, code, all, f.ignore)
+		if pods, code, err = p.withWorkloads(ctx, c, state, pods, code, all, f.ignore); err != nil {
+			return err
+		}
 	} else if pods, err = p.podsNamed(all, *f.namespace, args, f.ignore); err != nil {
 		return err
 	}
@@ -188,6 +195,41 @@ func (p *program) podsOfFiles(state *podconfig.Merged, code int, all []v1.Pod, i
 		}
 	}
 	return pods, code
+}
+
+// withWorkloads adds the pods of the workloads in the manifests of -f, and returns the exit code,
+// which counts missing workloads too.
+func (p *program) withWorkloads(ctx context.Context, c *client.Client, state *podconfig.Merged, pods []*v1.Pod, code int, here []v1.Pod, ignore bool) ([]*v1.Pod, int, error) {
+	var wanted []*pod.Object
+	for o := range state.Objects.All() {
+		if pod.IsWorkload(o.Kind) {
+			wanted = append(wanted, o)
+		}
+	}
+	if len(wanted) == 0 {
+		return pods, code, nil
+	}
+	all, err := p.workloads(ctx, c, "", false)
+	if err != nil {
+		return nil, code, err
+	}
+	for _, o := range wanted {
+		k, _ := workloadKindOf(o.Kind)
+		w, err := oneWorkload(all, k, o.Namespace, o.Name)
+		if err != nil {
+			if !ignore {
+				p.say(p.err.Error(k.singular() + " " + o.Key.String() + " not found"))
+				code = worst(code, exitFailure)
+			}
+			continue
+		}
+		its := podsOfWorkload(w, all, here)
+		if len(its) == 0 {
+			p.say(p.err.Notice(k.singular() + " " + o.Key.String() + " has no pod"))
+		}
+		pods = append(pods, its...)
+	}
+	return pods, code, nil
 }
 
 // sourcesAnswer is how long wantedPods waits for the agent's set of desired pods.

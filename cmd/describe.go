@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodectl/nodectl/pkg/client"
 	"github.com/nodectl/nodectl/pkg/suggest"
@@ -16,22 +17,38 @@ import (
 
 func (p *program) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "describe pod NAME... | node",
-		Short: "Show the details of pods or the node",
-		Long: `Show the details of pods or the node: spec, status and the latest events. Values
-of Secrets are not shown.`,
+		Use:   "describe KIND NAME... | node",
+		Short: "Show the details of pods, workloads or the node",
+		Long: `Show the details of pods, workloads or the node: spec, status and the latest
+events. Values of Secrets are not shown. Kinds are pod, deployment, statefulset,
+daemonset, replicaset, job, cronjob and node.`,
 		Example: `  nodectl describe pod web
-  nodectl describe pod/web
+  nodectl describe deployment/web
   nodectl describe node`,
 		Args: cobra.ArbitraryArgs,
 	}
-	namespace := addNamespace(cmd, "the namespace of the pod")
-	selector := cmd.Flags().StringP("selector", "l", "", "only pods with these labels, such as app=web")
+	namespace := addNamespace(cmd, "the namespace of the pod or workload")
+	selector := cmd.Flags().StringP("selector", "l", "", "only those with these labels, such as app=web")
 	events := cmd.Flags().Bool("show-events", true, "also show events")
 	word(cmd.Flags(), "selector", "LABELS")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 && !strings.Contains(word, "/") {
-			return []string{"pod", "node"}, cobra.ShellCompDirectiveNoFileComp
+			words := []string{"pod", "node"}
+			for _, k := range workloadKinds() {
+				words = append(words, k.singular())
+			}
+			return words, cobra.ShellCompDirectiveNoFileComp
+		}
+		kind, _, slash := strings.Cut(word, "/")
+		if len(args) > 0 && !slash {
+			kind = args[0]
+		}
+		if k, ok := workloadKindOf(kind); ok {
+			prefix := ""
+			if slash {
+				prefix = kind + "/"
+			}
+			return p.workloadNames(cmd, k, prefix), cobra.ShellCompDirectiveNoFileComp
 		}
 		if len(args) > 0 && !slices.Contains(client.PodWords(), args[0]) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -51,6 +68,9 @@ of Secrets are not shown.`,
 		if kind == "node" {
 			return p.describeNode(cmd, c, names, *events)
 		}
+		if k, ok := workloadKindOf(kind); ok {
+			return p.describeWorkloads(cmd, c, k, *namespace, *selector, names, *events)
+		}
 		return p.describePods(cmd, c, *namespace, *selector, names, *events)
 	}
 	return cmd
@@ -59,7 +79,7 @@ of Secrets are not shown.`,
 // kindAndNames reads "pod NAME…" or "pod/NAME…".
 func kindAndNames(args []string) (kind string, names []string, err error) {
 	if len(args) == 0 {
-		return "", nil, errors.New("describe needs a kind: pod or node")
+		return "", nil, errors.New("describe needs a kind, such as pod, deployment or node")
 	}
 	kindOf := func(text string) (string, error) {
 		switch {
@@ -68,8 +88,15 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 		case slices.Contains([]string{"node", "nodes", "no"}, text):
 			return "node", nil
 		}
-		wrong := `unknown kind "` + text + `": describe shows a pod or the node`
-		if like := suggest.Similar(text, []string{"pod", "pods", "node", "nodes"}); like != "" {
+		known := []string{"pod", "pods", "node", "nodes"}
+		if k, ok := workloadKindOf(text); ok {
+			return k.singular(), nil
+		}
+		for _, k := range workloadKinds() {
+			known = append(known, k.words()...)
+		}
+		wrong := `unknown kind "` + text + `": describe shows pods, workloads and the node`
+		if like := suggest.Similar(text, known); like != "" {
 			wrong = `unknown kind "` + text + `" (did you mean "` + like + `"?)`
 		}
 		return "", errors.New(wrong)
@@ -129,6 +156,60 @@ func (p *program) describePods(cmd *cobra.Command, c *client.Client, namespace, 
 			}
 		}
 		if err := p.out.print(ui.DescribePod(it, ui.Happened{Events: about, Known: known, Wanted: events}, time.Now())); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describeWorkloads describes workloads of one kind by name, or all that the labels select.
+func (p *program) describeWorkloads(cmd *cobra.Command, c *client.Client, k workloadKind, namespace, selector string, names []string, events bool) error {
+	ctx := cmd.Context()
+	labelled, err := labels.Parse(selector)
+	switch {
+	case err != nil:
+		return usage(cmd, errors.New("--selector: "+err.Error()))
+	case len(names) > 0 && selector != "":
+		return usage(cmd, errors.New("either names or a selector"))
+	}
+	all, err := p.workloads(ctx, c, "", true)
+	if err != nil {
+		return err
+	}
+	var some []*ui.Workload
+	for _, name := range names {
+		one, err := oneWorkload(all, k, namespace, name)
+		if err != nil {
+			return err
+		}
+		some = append(some, one)
+	}
+	if len(names) == 0 {
+		for i := range all {
+			o := all[i].Object
+			if all[i].Kind == k.kind && (namespace == "" || o.GetNamespace() == namespace) && labelled.Matches(labels.Set(o.GetLabels())) {
+				some = append(some, &all[i])
+			}
+		}
+		if len(some) == 0 {
+			p.say(p.err.Notice("no " + k.plural + " on this node"))
+		}
+	}
+	pods, err := c.Pods(ctx)
+	if err != nil {
+		return unanswered(err)
+	}
+	for i, w := range some {
+		happened := ui.Happened{Wanted: events}
+		if events {
+			happened.Events, err = eventsAbout(ctx, c, w.Kind, w.Object.GetNamespace(), w.Object.GetName(), "")
+			happened.Known = err == nil
+		}
+		text := ui.DescribeWorkload(w, podsOfWorkload(w, all, pods), all, happened, time.Now())
+		if i > 0 {
+			text = "\n\n" + text
+		}
+		if err := p.out.print(text); err != nil {
 			return err
 		}
 	}

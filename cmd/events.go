@@ -188,7 +188,7 @@ func eventsAbout(ctx context.Context, c *client.Client, kind, namespace, name, u
 	all, err := c.Events(ctx)
 	all = slices.DeleteFunc(all, func(e v1.Event) bool {
 		o := e.InvolvedObject
-		return o.Kind != kind || o.Name != name || kind == "Pod" && (o.Namespace != namespace || uid != "" && o.UID != "" && string(o.UID) != uid)
+		return o.Kind != kind || o.Name != name || kind != "Node" && (o.Namespace != namespace || uid != "" && o.UID != "" && string(o.UID) != uid)
 	})
 	slices.SortStableFunc(all, func(a, b v1.Event) int { return ui.EventTime(a).Compare(ui.EventTime(b)) })
 	return all, err

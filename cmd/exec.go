@@ -117,7 +117,7 @@ func (p *program) stream(cmd *cobra.Command, f *streamFlags, name string, run fu
 	if err != nil {
 		return err
 	}
-	it, err := findPod(cmd.Context(), c, *f.namespace, name)
+	it, err := p.findPod(cmd.Context(), c, *f.namespace, name)
 	if err != nil {
 		return err
 	}

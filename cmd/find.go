@@ -36,8 +36,12 @@ func onePod(c client.Name, all []v1.Pod) (*v1.Pod, error) {
 	return found[0], nil
 }
 
-// findPod reads the agent's pods and returns the one with this name.
-func findPod(ctx context.Context, c *client.Client, namespace, name string) (*v1.Pod, error) {
+// findPod reads the agent's pods and returns the one with this name, or one of the workload with
+// this name.
+func (p *program) findPod(ctx context.Context, c *client.Client, namespace, name string) (*v1.Pod, error) {
+	if it, ok, err := p.workloadPod(ctx, c, namespace, name); ok || err != nil {
+		return it, err
+	}
 	parsed, err := client.ParseName(name, namespace)
 	if err != nil {
 		return nil, failed(exitUsage, err)

@@ -29,7 +29,7 @@ func clusterSettings() []string {
 
 // serveSettings names serve's own.
 func serveSettings() []string {
-	return slices.Concat([]string{"kubelet-dir", "offline-start", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
+	return slices.Concat([]string{"kubelet-dir", "offline-start", "workloads", "insecure-manifest-permissions", "image-gc-high-threshold", "image-gc-low-threshold",
 		"minimum-image-ttl-duration", "maximum-image-ttl-duration", "eviction-hard", "eviction-soft", "eviction-soft-grace-period", "eviction-minimum-reclaim",
 		"eviction-max-pod-grace-period", "eviction-pressure-transition-period", "kernel-memcg-notification",
 		"shutdown-grace-period", "shutdown-grace-period-critical-pods", "shutdown-grace-period-by-pod-priority"}, clusterNodeSettings(), tcpSettings(), kubeletSettings())
@@ -115,6 +115,7 @@ func settingFlags() *pflag.FlagSet {
 	f.Bool("insecure-sources", d.InsecureSources, "allow http:// sources on other hosts; anyone on the network can then change their pods")
 
 	f.String("offline-start", d.OfflineStart, "start the last known pods of these sources without waiting for their answer: none, api")
+	f.String("workloads", d.Workloads, "with --kubeconfig, for workloads of files: refuse to start, or stop their pods first")
 	f.Bool("insecure-manifest-permissions", d.InsecureManifestPermissions, "read manifests that other users can write")
 	f.Duration("sync-frequency", d.SyncFrequency, "how often every pod is synced if nothing changes")
 	f.String("image-service-endpoint", d.ImageServiceEndpoint, "socket of the service that pulls images (default: the runtime's)")
@@ -237,7 +238,7 @@ func settingFlags() *pflag.FlagSet {
 		{"address", "ADDRESS"}, {"healthz-bind-address", "ADDRESS"}, {"client-ca-file", "FILE"}, {"tls-cert-file", "FILE"}, {"tls-private-key-file", "FILE"}, {"tls-min-version", "VERSION"},
 		{"tls-cipher-suites", "SUITES"}, {"kubelet-config", "FILE"}, {"config-dir", "DIR"},
 		{"kubeconfig", "FILE"}, {"etcd-endpoints", "URLS"}, {"etcd-prefix", "PREFIX"}, {"etcd-cacert", "FILE"},
-		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"},
+		{"etcd-cert", "FILE"}, {"etcd-key", "FILE"}, {"etcd-user", "NAME"}, {"etcd-password-file", "FILE"}, {"offline-start", "SOURCES"}, {"workloads", "refuse|stop"},
 		{"container-log-max-size", "SIZE"}, {"node-labels", "LABELS"}, {"cluster-dns", "ADDRESSES"}, {"cluster-domain", "DOMAIN"}, {"resolv-conf", "FILE"},
 		{"register-with-taints", "TAINTS"}, {"shutdown-grace-period-by-pod-priority", "PERIODS"},
 		{"system-reserved", "AMOUNTS"}, {"kube-reserved", "AMOUNTS"}, {"enforce-node-allocatable", "NAMES"}, {"system-reserved-cgroup", "PATH"}, {"kube-reserved-cgroup", "PATH"},

@@ -18,9 +18,11 @@ func (p *program) getCommand() *cobra.Command {
 		Args:  cobra.ArbitraryArgs,
 		Example: `  nodectl get pods
   nodectl get pod/web -o yaml
+  nodectl get deployments
   nodectl get events -w`,
 	}
 	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand(), p.getDevicesCommand(), p.getAllocationsCommand())
+	cmd.AddCommand(p.getWorkloadCommands()...)
 	// An argument in kubectl's other form, pod/web, reaches this command with the flags of
 	// the subcommand.
 	for _, sub := range cmd.Commands() {

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -186,7 +187,12 @@ func (p *program) logsOf(ctx context.Context, c *client.Client, f *logFlags, arg
 		return nil, unanswered(err)
 	}
 	var pods []*v1.Pod
-	if len(args) > 0 {
+	if of, ok, err := p.workloadPod(ctx, c, *f.namespace, strings.Join(args[:min(len(args), 1)], "")); ok || err != nil {
+		if err != nil {
+			return nil, err
+		}
+		pods = append(pods, of)
+	} else if len(args) > 0 {
 		parsed, err := client.ParseName(args[0], *f.namespace)
 		if err != nil {
 			return nil, failed(exitUsage, err)

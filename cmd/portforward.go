@@ -42,7 +42,7 @@ same; with :REMOTE, nodectl chooses a free local port.`,
 		if err != nil {
 			return err
 		}
-		it, err := findPod(cmd.Context(), c, *namespace, args[0])
+		it, err := p.findPod(cmd.Context(), c, *namespace, args[0])
 		if err != nil {
 			return err
 		}

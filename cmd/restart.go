@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -44,6 +45,8 @@ wait.`,
 			return usage(cmd, err)
 		case len(args) == 0:
 			return usage(cmd, errors.New("restart needs a pod"))
+		case ofWorkloads(args):
+			return failed(exitUsage, errors.New("restart restarts the containers of pods, not "+args[0]), "nodectl rollout restart "+strings.Join(args, " ")+" replaces the pods of a workload")
 		case *timeout < 0, *timeout > 0 && !*wait:
 			return usage(cmd, errors.New("--timeout needs --wait, and must not be negative"))
 		}

@@ -15,6 +15,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
@@ -32,9 +33,11 @@ func (p *program) waitCommand() *cobra.Command {
   condition=Ready        a condition is True; condition=Ready=false: it is False
   jsonpath={.x}=VALUE    a field has this value; jsonpath={.x}: it has any value
   create, delete         the pod exists, no longer exists
-node/NAME waits for a condition or a field of the node.`,
+node/NAME and workloads, such as deployment/NAME, wait for a condition or a
+field of theirs.`,
 		Example: `  nodectl wait web --for=condition=Ready --timeout 60s
   nodectl wait -l app=web --for=delete
+  nodectl wait deployment/web --for=condition=Available
   nodectl wait pod/job --for=jsonpath='{.status.phase}'=Succeeded`,
 		Args: cobra.ArbitraryArgs,
 	}
@@ -71,6 +74,14 @@ node/NAME waits for a condition or a field of the node.`,
 		}
 		if kind, name, ok := cutKind(names, "node", "nodes", "no"); ok {
 			return p.waitEnd(p.waitNode(ctx, c, g, name), []string{kind + "/" + name})
+		}
+		if ofWorkloads(names) {
+			refs, err := workloadRefs(names, pod.WorkloadKinds()...)
+			if err != nil {
+				return usage(cmd, err)
+			}
+			left, err := p.waitWorkloads(ctx, c, g, *namespace, refs)
+			return p.waitEnd(err, left)
 		}
 		pick, err := client.NewPick(*namespace, *selector, "", names)
 		if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/metrics"
 	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
@@ -38,12 +39,13 @@ type Agent struct {
 	events    *event.Store
 	halts     *halter
 	board     *activity.Board
+	keeping   *patience.Calls // copies of logs of workloads' pods
 }
 
 // Open locks the root directory and finds the runtime; it starts the bundled one if that is
 // the one to use. Close releases both; pods stay.
 func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
-	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard()}
+	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard(), keeping: patience.New(4)}
 	if cfg.ContentionProfiling {
 		runtime.SetBlockProfileRate(1) // the kubelet's
 	}

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 	"sync"
+
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/bundle"
+	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/image"
@@ -17,6 +21,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/reclaim"
 	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/workload"
 )
 
 // importsPath returns the file that remembers imported archives.
@@ -50,8 +55,9 @@ func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	}
 }
 
-// inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster.
-func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
+// inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster. Images of
+// the versions to which the workloads would return are in use.
+func (a *Agent) inventory(live *feed.Live, m *member, workloads *controller.Controller) *image.Inventory {
 	cfg := inventoryConfig(a.cfg, a.runtime.Runtime)
 	cfg.RemoveRecord, cfg.RemoveRecordsExcept = a.runtime.puller.RemoveRecord, a.runtime.puller.RemoveRecordsExcept
 	cfg.Collected = a.metrics.ImageCollected
@@ -62,6 +68,12 @@ func (a *Agent) inventory(live *feed.Live, m *member) *image.Inventory {
 		for _, it := range pods {
 			user := podUser(pod.KeyOf(it))
 			all[user] = append(all[user], pod.Images(it)...)
+		}
+		for _, of := range workloads.Workloads() {
+			if t := workload.Previous(&of.Decision.State); t != nil {
+				user := "version before of " + strings.ToLower(of.Object.Kind) + " " + of.Object.Key.String()
+				all[user] = pod.Images(&v1.Pod{ObjectMeta: t.ObjectMeta, Spec: t.Spec})
+			}
 		}
 		return all, complete
 	}

@@ -58,7 +58,7 @@ func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (f
 	}
 	receive := receivers{sinks: []engine.Sink{to}}
 	if len(workloadsIn(set.Merged)) > 0 {
-		w := a.workloads(true)
+		w := a.workloads(true, func() look.Rules { return set.Sources.Rules })
 		defer w.Close()
 		receive.listeners, receive.once = []engine.Sink{w}, onceWorkloads{w, set.Sources.Config}
 	}

@@ -20,6 +20,9 @@ import (
 // and supervises the runtime. Pods stay. The end of ctx is no failure.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg, log := a.cfg, a.log
+	if err := a.leaveWorkloads(ctx); err != nil {
+		return err
+	}
 	m, err := a.join()
 	if err != nil {
 		return err
@@ -27,18 +30,18 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.limitReserved(a.nodeEvents(m)); err != nil {
 		return err
 	}
-	workloads := a.workloads(false)
+	var sources look.Sources
+	workloads := a.workloads(false, func() look.Rules { return sources.Rules })
 	defer workloads.Close()
 	var live *feed.Live // of the engine, which needs the sources
 	r := look.Reading{
-		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true, Expander: workloads,
+		Kept: cfg.Specs(a.state.kept), Restored: a.lastGood(), Watched: true, Expander: a.expander(workloads),
 		API: m.source(a, func() *feed.Live { return live }),
 	}
 	if cfg.InsecureManifestPermissions {
 		r.Permissions = file.Ignore
 	}
-	sources, err := cfg.Sources(r)
-	if err != nil {
+	if sources, err = cfg.Sources(r); err != nil {
 		return err
 	}
 	setLimits(cfg.Config.Config, log)
@@ -55,11 +58,11 @@ func (a *Agent) Run(ctx context.Context) error {
 	e := a.engine(sources.Config, sources.Rules, to)
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)
-	images := a.inventory(live, m)
+	images := a.inventory(live, m, workloads)
 	measured := a.stats(live)
 	up, closeAlarm := a.upkeepOf(e, m, images, measured)
 	defer closeAlarm()
-	answers, serving, err := a.serverConfig(e, m, images, measured, up)
+	answers, serving, err := a.serverConfig(e, m, images, measured, up, workloads)
 	if err != nil {
 		return err
 	}

@@ -22,12 +22,14 @@ import (
 
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/image"
 	"github.com/nodectl/nodectl/pkg/logs"
 	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/record"
 	"github.com/nodectl/nodectl/pkg/server"
 	"github.com/nodectl/nodectl/pkg/server/access"
 	"github.com/nodectl/nodectl/pkg/stats"
@@ -39,7 +41,7 @@ const runFor = 10 * time.Minute
 
 // serverConfig returns the configuration of the server, on the local socket and, if
 // configured, on a TLS port. serving has the certificate of the port; it is nil without one.
-func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats, up *upkeep.Upkeep) (s server.Config, serving *certificate.Serving, err error) {
+func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats, up *upkeep.Upkeep, workloads *controller.Controller) (s server.Config, serving *certificate.Serving, err error) {
 	cfg := a.cfg
 	s = documents(cfg, e.Live())
 	s.Node, s.Containers, s.Control, s.Stats = ofNode{a, m, images, up}, inContainers{a}, control{e, a.halts}, statistics{measured}
@@ -48,6 +50,7 @@ func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventor
 	s.Metrics, s.ProbeMetrics = a.metrics.Handler(), a.metrics.Probes()
 	s.ResourceMetrics, s.CadvisorMetrics = measured.Resource(), measured.Cadvisor()
 	s.Devices = func() []server.DeviceResource { return deviceList(a.devices) }
+	s.Workloads = workloadAnswers{workloads, cfg.NodeName, record.NewWorkloads(cfg.RootDir)}
 	s.Allocations = allocations(a.newPodResources(e.Live().Pods))
 	s.Configz, s.Counted = cfg.Configz, a.metrics.Request
 	s.Checks = map[string]func(context.Context) error{"syncloop": e.Beat, "pleg": a.runtime.hints.Beat}

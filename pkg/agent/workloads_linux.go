@@ -9,6 +9,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/controller"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
@@ -20,11 +21,13 @@ import (
 )
 
 // workloads makes what keeps the pods of workloads. once is for a run to a goal: it starts no Jobs
-// of CronJobs.
-func (a *Agent) workloads(once bool) *controller.Controller {
+// of CronJobs. rules returns the rules of the sources, which have to be known when the first
+// workload is expanded.
+func (a *Agent) workloads(once bool, rules func() look.Rules) *controller.Controller {
 	return controller.New(controller.Config{
 		Node: a.cfg.NodeName, Kept: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
-		Live: true, NoSchedules: once, Event: a.workloadEvent, Log: a.log,
+		Live: true, NoSchedules: once, Event: a.workloadEvent, Log: a.log, Keep: a.keepLogs,
+		Judge: func(o *pod.Object) string { return rules().ForbidsWorkload(o) },
 	})
 }
 

@@ -43,6 +43,7 @@ func (c Config) Check() error {
 		{"etcd-cert", together(c.EtcdCert, c.EtcdKey, "etcd-key")},
 		{"etcd-user", together(c.EtcdUser, c.EtcdPasswordFile, "etcd-password-file")},
 		{"offline-start", oneOf(c.OfflineStart, "none", pod.SourceAPI)},
+		{"workloads", oneOf(c.Workloads, "refuse", "stop")},
 		{"sync-frequency", positive(c.SyncFrequency)},
 		{"node-status-update-frequency", positive(c.NodeStatusUpdateFrequency)},
 		{"node-status-report-frequency", positive(c.NodeStatusReportFrequency)},

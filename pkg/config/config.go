@@ -140,6 +140,7 @@ type Config struct {
 	ClusterDomain                 string        `mapstructure:"cluster-domain"`
 	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get no name servers of the node
 	OfflineStart                  string        `mapstructure:"offline-start"` // none, api
+	Workloads                     string        `mapstructure:"workloads"`     // of files, on a node of a cluster: refuse, stop
 	InsecureManifestPermissions   bool          `mapstructure:"insecure-manifest-permissions"`
 
 	NodeLabels                []string      `mapstructure:"node-labels"`          // "key=value"
@@ -204,6 +205,7 @@ func Default() Config {
 		Validate:           "strict",
 		EtcdPrefix:         DefaultEtcdPrefix,
 		OfflineStart:       "none",
+		Workloads:          "refuse",
 		SyncFrequency:      time.Minute,
 
 		RotateCertificates:        true,

@@ -50,6 +50,13 @@ type Config struct {
 	Event func(o *pod.Object, e workload.Event)
 	Log   *slog.Logger // nil discards
 
+	// Judge returns why a workload may not have the content that a command or an override gives
+	// it: a source policy forbids it, "" if it may. nil forbids nothing.
+	Judge func(o *pod.Object) string
+	// Keep keeps the logs of the pods of a version that is rolled back, before they leave; nil
+	// keeps none.
+	Keep func(o *pod.Object, failed workload.FailedVersion)
+
 	// Next decides; nil is workload.Next.
 	Next func(workload.Input) workload.Decision
 }
@@ -85,6 +92,7 @@ type Controller struct {
 	reported map[pod.Key]bool         // the pods that were reported since the last Expand
 	synced   bool                     // every source has answered
 	view     []Workload
+	requests []*request // of Do, in their order
 }
 
 // found is a state that the previous agent stored.
@@ -96,7 +104,8 @@ type found struct {
 // Workload is the newest state of one workload.
 type Workload struct {
 	Object *pod.Object
-	// Decision is the newest one. Its steps are those of that decision alone.
+	// Decision is the newest one. Its steps are those of that decision alone. Its Object is nil
+	// before the first one that took effect.
 	Decision workload.Decision
 	// Pods are all pods of the workload with their statuses, by key.
 	Pods []workload.Pod
@@ -217,7 +226,10 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		e := c.entry(o)
 		desired, there[e.id] = append(desired, e), true
 		c.settle(e, now)
-		if e.saving == nil && (e.due || !e.wake.IsZero() && !now.Before(e.wake)) {
+	}
+	defer c.answer(c.obey(there, stuck, now))
+	for _, e := range desired {
+		if e.saving == nil && e.change == nil && (e.due || !e.wake.IsZero() && !now.Before(e.wake)) {
 			c.decide(e, now)
 		}
 		if e.saving != nil {
@@ -398,6 +410,9 @@ func (c *Controller) entry(o *pod.Object) *entry {
 	if e == nil || e.layer != layer {
 		e = newEntry(id, layer)
 		c.workloads[id] = e
+		if before != nil && before.change != nil {
+			c.answer([]*request{before.change.request.end("", ErrNoWorkload)})
+		}
 		f, stored := c.found[id]
 		if stored && f.layer == layer {
 			c.restore(e, f.state)
@@ -411,12 +426,17 @@ func (c *Controller) entry(o *pod.Object) *entry {
 	if e.removal != nil { // a write follows the removal
 		e.removal, e.stored = nil, nil
 	}
-	if e.left && id.Kind == pod.KindJob { // removed and added again: another Job, which runs again
+	switch {
+	case !e.left:
+	case id.Kind == pod.KindJob: // removed and added again: another Job, which runs again
 		e.state, e.stored = workload.State{}, nil
+	default: // the fields of the workload that was removed are not those of this one
+		e.state.Override, e.state.Trial = nil, nil
 	}
 	e.left = false
 	if e.object != o {
 		e.object, e.due = o, true
+		c.checkOverride(e)
 	}
 	return e
 }

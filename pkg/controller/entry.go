@@ -23,6 +23,7 @@ type entry struct {
 	state   workload.State
 	stored  []byte                // the state in the Store; nil: not known
 	saving  *saving               // the newest decision, until its state is stored; nil: it is
+	change  *change               // the command that is done, until its state is stored; nil for none
 	removal *write                // of the state, until it has ended; nil for none
 	pods    []*pod.Spec           // the set, by key
 	claims  []*pod.Object         // by key
@@ -112,6 +113,9 @@ func (c *Controller) decide(e *entry, now time.Time) {
 	if until := c.since.Add(adoptTimeout); removes(e.pods, d.Pods) && now.Before(until) && c.adopts(e) {
 		e.wake = until
 		return
+	}
+	if d.Failed != nil && c.cfg.Keep != nil {
+		c.cfg.Keep(e.object, *d.Failed)
 	}
 	state, err := json.Marshal(d.State)
 	switch {

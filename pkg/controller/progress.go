@@ -35,7 +35,11 @@ func (w Workload) Progress() Progress {
 }
 
 func (w Workload) byStatus() Progress {
-	switch o := w.Object.Object.(type) {
+	object := w.Object
+	if w.Decision.Object != nil {
+		object = w.Decision.Object // with its overrides
+	}
+	switch o := object.Object.(type) {
 	case *appsv1.Deployment:
 		if s, ok := w.Decision.Status.(*appsv1.DeploymentStatus); ok {
 			return deploymentProgress(replicas(o.Spec.Replicas), s)

@@ -112,9 +112,19 @@ func (w *Workloads) Save(of pod.ObjectKey, layer string, state []byte) error {
 	return nil
 }
 
-// Remove removes the state of a workload; it is no error if there is none.
+// Logs returns the directory of the logs of a workload's versions that were rolled back. It may not
+// exist.
+func (w *Workloads) Logs(of pod.ObjectKey) string {
+	name := storedWorkload{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name}.file()
+	return filepath.Join(w.dir, "logs", strings.TrimSuffix(name, ".json"))
+}
+
+// Remove removes the state of a workload, and the logs of its versions; it is no error if there is none.
 func (w *Workloads) Remove(of pod.ObjectKey) error {
 	path := filepath.Join(w.dir, storedWorkload{Kind: of.Kind, Namespace: of.Namespace, Name: of.Name}.file())
+	if err := os.RemoveAll(w.Logs(of)); err != nil {
+		return fmt.Errorf("remove logs of %s %s: %w", of.Kind, of.Key, err)
+	}
 	err := os.Remove(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

@@ -48,8 +48,13 @@ func (s *Server) audit(q *request, begin time.Time, result string) {
 	if q.caller.Local {
 		attrs = append(attrs, slog.Uint64("uid", uint64(q.caller.LocalUID)), slog.Int64("pid", int64(q.caller.PID)))
 	}
-	attrs = append(attrs, slog.String("peer", q.RemoteAddr), slog.String("verb", kind),
-		slog.String("pod", truncate(q.values["namespace"], 256)+"/"+truncate(q.values["pod"], 256)))
+	attrs = append(attrs, slog.String("peer", q.RemoteAddr), slog.String("verb", kind))
+	if workload := q.values["kind"]; workload != "" {
+		attrs = append(attrs, slog.String("workload", truncate(workload, 64)+" "+truncate(q.values["namespace"], 256)+"/"+truncate(q.values["name"], 256)),
+			slog.String("change", truncate(q.values["verb"], 64)), slog.String("query", truncate(q.params.Encode(), 256)))
+	} else {
+		attrs = append(attrs, slog.String("pod", truncate(q.values["namespace"], 256)+"/"+truncate(q.values["pod"], 256)))
+	}
 	container := q.values["container"]
 	if container == "" {
 		container = strings.Join(q.params["container"], ",")

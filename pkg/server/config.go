@@ -38,6 +38,7 @@ type Config struct {
 	Images     Images
 	Stats      Stats
 	Explainer  Explainer
+	Workloads  Workloads
 	// Devices lists the resources of device plugins.
 	Devices func() []DeviceResource
 	// Allocations lists the containers that have devices, CPUs or memory for themselves.

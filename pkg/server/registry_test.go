@@ -15,8 +15,9 @@ import (
 // here or has other rights, so that each new route gets a decision.
 var classes = map[string]string{
 	"GET /v1/updates": "local", "GET /v1/pods": "local", "GET /v1/sources": "local", "GET /v1/events": "local",
-	"GET /v1/node": "local", "GET /v1/images": "local", "GET /v1/devices": "local", "GET /v1/allocations": "local", "GET /v1/pulls": "local", "GET /v1/reclaim": "local", "GET /v1/why/{namespace}/{pod}": "local",
+	"GET /v1/node": "local", "GET /v1/images": "local", "GET /v1/devices": "local", "GET /v1/allocations": "local", "GET /v1/pulls": "local", "GET /v1/workloads": "local", "GET /v1/reclaim": "local", "GET /v1/why/{namespace}/{pod}": "local",
 	"POST /v1/images/pull": "local", "POST /v1/images/remove": "local", "POST /v1/images/prune": "local",
+	"POST /v1/workloads/{kind}/{namespace}/{name}/{verb}": "local",
 	"POST /v1/drain": "local", "POST /v1/restart/{namespace}/{pod}": "local", "POST /v1/delete/{namespace}/{pod}": "local",
 
 	"GET /healthz": "get healthz proxy", "GET /livez": "get healthz proxy", "GET /readyz": "get healthz proxy",
@@ -41,7 +42,7 @@ var classes = map[string]string{
 
 // concrete returns a path that matches a route.
 func concrete(path string) string {
-	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{container}", "c", "{check}", "ping", "{profile}", "cmdline", "{path...}", "apt/history.log").Replace(path)
+	return strings.NewReplacer("{namespace}", "ns", "{pod}", "p", "{uid}", "u", "{kind}", "Deployment", "{name}", "web", "{verb}", "pause", "{container}", "c", "{check}", "ping", "{profile}", "cmdline", "{path...}", "apt/history.log").Replace(path)
 }
 
 // TestRoutes_EachRoute_IsCompleteAndClassified: every route has all its fields, and is in

@@ -26,8 +26,9 @@ type Happened struct {
 // sheet is what describe prints: names and values in columns, each level two
 // cells further in. Every value is clean.
 type sheet struct {
-	b strings.Builder
-	w *tabwriter.Writer
+	b      strings.Builder
+	w      *tabwriter.Writer
+	indent int // levels that are added to all
 }
 
 func newSheet() *sheet {
@@ -42,7 +43,7 @@ func (s *sheet) row(level int, cells ...string) {
 		cells[i] = Clean(c)
 	}
 	text := strings.TrimRight(strings.Join(cells, "\t"), "\t")
-	fmt.Fprintln(s.w, strings.Repeat("  ", level)+text)
+	fmt.Fprintln(s.w, strings.Repeat("  ", level+s.indent)+text)
 }
 
 // some writes a row if there is a value.
@@ -62,7 +63,7 @@ func (s *sheet) list(level int, name string, values []string) {
 			name = ""
 		}
 		// An empty first cell keeps the column.
-		fmt.Fprintln(s.w, strings.Repeat("  ", level)+name+"\t"+Clean(v))
+		fmt.Fprintln(s.w, strings.Repeat("  ", level+s.indent)+name+"\t"+Clean(v))
 	}
 }
 

@@ -268,7 +268,10 @@ func (p MergePlan) Names() string {
 	return lines(all)
 }
 
-func count(n int, what string) string {
+func count(n int, what string) string { return Count(n, what) }
+
+// Count returns "1 pod", "2 pods".
+func Count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
 	}

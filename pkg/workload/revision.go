@@ -45,6 +45,7 @@ func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(col
 	var newest Revision
 	if at >= 0 {
 		newest = list[at]
+		newest.Failed = "" // it is tried again
 		out = slices.Delete(out, at, at+1)
 	} else {
 		newest.Template = *t.DeepCopy()

@@ -21,6 +21,12 @@ type State struct {
 	Job *JobState `json:"job,omitempty"`
 	// CronJob is nil for other kinds.
 	CronJob *CronJobState `json:"cronJob,omitempty"`
+	// Created is when the workload was first seen.
+	Created *metav1.Time `json:"created,omitempty"`
+	// Override has the fields that differ from the source; nil if none does.
+	Override *Override `json:"override,omitempty"`
+	// Trial is nil if the newest revision is not rolled back on failure.
+	Trial *Trial `json:"trial,omitempty"`
 }
 
 // Revision is one version of a pod template.
@@ -43,6 +49,13 @@ type Revision struct {
 	// Replicas is how many pods the ReplicaSet of the revision has to have; 0 for other kinds
 	// than a Deployment.
 	Replicas int32 `json:"replicas,omitempty"`
+	// Cause is the annotation kubernetes.io/change-cause of the workload at that time.
+	Cause string `json:"cause,omitempty"`
+	// Good says that all pods of the revision were available once, and that it passed its trial.
+	Good bool `json:"good,omitempty"`
+	// Failed is why the revision was rolled back, "" if it was not. It is not tried again until
+	// the template of the source changes, or a person asks for it.
+	Failed string `json:"failed,omitempty"`
 }
 
 // DeploymentState is the state of a Deployment beside its revisions.
@@ -126,4 +139,6 @@ type CronJobRun struct {
 	Scheduled metav1.Time     `json:"scheduled"`
 	Template  batchv1.JobSpec `json:"template"` // as its source wrote it at that time
 	State     JobState        `json:"state"`
+	// Manual says that a person started it.
+	Manual bool `json:"manual,omitempty"`
 }

@@ -186,11 +186,16 @@ func (s *setRun) scaleUp() bool {
 	return true
 }
 
-// comesBack reports whether the node starts the pod again where Kubernetes would make a pod of
-// another revision: the pod Failed, or its instance began after the newest revision did.
+// comesBack reports whether the node starts the pod again, or will, and Kubernetes would make it
+// of another revision: it Failed, or its instance began after the newest revision did. A pod of a
+// revision that was rolled back is replaced although it is not available: in Kubernetes a person
+// has to delete it.
 func (s *setRun) comesBack(m *member) bool {
 	if m.pod.Status == nil || m.revision() == s.revisionFor(m.ordinal).Hash {
 		return false
+	}
+	if i := indexOf(s.revisions, m.revision()); i >= 0 && s.revisions[i].Failed != "" && !m.pod.isReady() {
+		return true
 	}
 	return m.pod.isTerminated() || !m.pod.isReady() && m.pod.beganAfter(s.newest.Since.Time)
 }

@@ -34,7 +34,7 @@ func (s *setRun) revise() {
 	s.newest = &s.revisions[len(s.revisions)-1]
 	s.current = s.newest
 	if state := s.in.State.StatefulSet; state != nil {
-		if i := indexOf(s.revisions, state.Current); i >= 0 {
+		if i := indexOf(s.revisions, state.Current); i >= 0 && s.revisions[i].Failed == "" {
 			s.current = &s.revisions[i]
 		}
 	}

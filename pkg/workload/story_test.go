@@ -183,7 +183,9 @@ func (w *world) mayServe(hash string, minReady int32) int {
 func (s *story) checkDeployment() {
 	s.t.Helper()
 	in := s.input()
-	d := newDeployment(&in) // for its numbers
+	effective := in
+	effective.Object, effective.State.Override, _ = in.State.Override.Apply(in.Object)
+	d := newDeployment(&effective) // for its numbers
 	replicas, most, least := int(d.replicas), int(d.replicas+d.surge), int(d.replicas-d.unavailable)
 	rescaled := s.state.Deployment == nil || int(s.state.Deployment.Desired) != replicas
 	before, _ := s.availableNow(d.spec.MinReadySeconds)

@@ -77,6 +77,18 @@ type Decision struct {
 	Wake time.Time
 	// Done says that the workload needs no pod any more: a Job that has completed or failed.
 	Done bool
+	// Object is the workload as it was decided: that of Input with its overrides.
+	Object *pod.Object
+	// Failed is the version that this decision rolls back; nil for none. The logs of its pods are
+	// to be kept before they leave.
+	Failed *FailedVersion
+}
+
+// FailedVersion is a version of a pod template that was rolled back.
+type FailedVersion struct {
+	Number int64
+	Why    string
+	Pods   []*pod.Spec
 }
 
 // Action is the kind of a Step.
@@ -105,9 +117,40 @@ type Event struct {
 	Message string
 }
 
-// Next decides which pods the workload has now. The zero Decision answers an object of another
+// Next decides which pods the workload has now: with its overrides, and after a rollback if its
+// newest version failed and is to be rolled back. The zero Decision answers an object of another
 // kind.
 func Next(in Input) Decision {
+	source := in.Object
+	effective, held, ended := in.State.Override.Apply(source)
+	in.Object, in.State.Override = effective, held
+	d := decide(in)
+	failed, why := in.judgeTrial(&d)
+	if failed != nil {
+		d = in.rollBack(source, failed, why)
+	}
+	for _, field := range ended {
+		d.Events = append(d.Events, Event{v1.EventTypeNormal, "OverrideEnded", "The override of " + field + " has ended: its source has another value now"})
+	}
+	return d
+}
+
+// decide is Next for a workload whose overrides are applied.
+func decide(in Input) Decision {
+	d := decideKind(in)
+	if d.Object = in.Object; d.Status == nil {
+		return d
+	}
+	d.State.Override, d.State.Created, d.State.Trial = in.State.Override, in.State.Created, nil
+	if d.State.Created == nil {
+		now := seconds(in.Now)
+		d.State.Created = &now
+	}
+	in.noteCause(&d)
+	return d
+}
+
+func decideKind(in Input) Decision {
 	switch in.Object.Kind {
 	case KindDeployment:
 		return nextDeployment(in)

@@ -31,14 +31,17 @@ func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Me
 // Merge reads all sources once, after this process has given up the rights that it does not
 // need for that.
 func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
-	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true, Expander: c.newWorkloads()})
+	workloads := c.newWorkloads()
+	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true, Expander: workloads})
 	if err != nil {
 		return nil, err
 	}
 	if err := c.confine(); err != nil {
 		return nil, err
 	}
-	return sources.once(ctx)
+	set, err := sources.once(ctx)
+	c.noticeOverrides(workloads)
+	return set, err
 }
 
 func (s Sources) once(ctx context.Context) (*podconfig.Merged, error) {
@@ -125,6 +128,7 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 		return none, context.Cause(ctx)
 	}
 	addRollouts(&preview, workloads.Foresee())
+	c.noticeOverrides(workloads)
 	return preview, Fail(Runtime, err)
 }
 

@@ -164,6 +164,15 @@ func (r Rules) Forbids(want *pod.Spec) string {
 	return firstProblem(problems)
 }
 
+// ForbidsWorkload returns why a workload may not have its content, or "": commands and overrides
+// give it another one than its source.
+func (r Rules) ForbidsWorkload(o *pod.Object) string {
+	if r.policy == nil {
+		return ""
+	}
+	return firstProblem(r.policy.JudgeObject(o, judgedLocation(o.Origin.Source, o.Origin.Location)))
+}
+
 // Allows returns an error if a volume of a pod must not mount a path of this node; followed
 // means that the links of the path are resolved.
 func (r Rules) Allows(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error {

@@ -1,6 +1,7 @@
 package look
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -36,9 +37,45 @@ func (c Config) RecordedPods(kept []pod.Record, reported map[pod.Key]*v1.Pod) []
 }
 
 // newWorkloads returns a controller for a command that changes nothing: every workload begins
-// without a state and without pods.
+// without pods, and without a state but the overrides that the agent of this machine has.
 func (c Config) newWorkloads() *controller.Controller {
-	return controller.New(controller.Config{Node: c.NodeName, Log: c.Log})
+	cfg := controller.Config{Node: c.NodeName, Log: c.Log}
+	if states := c.workloadStates(); states != nil {
+		cfg.Store = overrides{states}
+	}
+	return controller.New(cfg)
+}
+
+// overrides has the overrides of a store of states. A store that cannot be read has none: the
+// command may run on a machine without an agent, or for a user who may not read it.
+type overrides struct{ controller.Store }
+
+// Load implements controller.Store.
+func (o overrides) Load(each func(of pod.ObjectKey, layer string, state []byte)) error {
+	_ = o.Store.Load(func(of pod.ObjectKey, layer string, state []byte) {
+		var s workload.State
+		if json.Unmarshal(state, &s) != nil || s.Override == nil {
+			return
+		}
+		if state, err := json.Marshal(workload.State{Override: s.Override}); err == nil {
+			each(of, layer, state)
+		}
+	})
+	return nil
+}
+
+// noticeOverrides says which fields of workloads differ from their sources.
+func (c Config) noticeOverrides(w *controller.Controller) {
+	for _, of := range w.Workloads() {
+		for _, o := range of.Decision.State.Override.Fields() {
+			name := strings.ToLower(of.Object.Kind) + " " + of.Object.Key.String()
+			if o.Field == "spec.template" {
+				c.Notice(name + ": spec.template is not that of the source (" + o.Why + ")")
+				continue
+			}
+			c.Notice(name + ": " + o.Field + " is " + o.Value + ", and " + o.Source + " in the source (" + o.Why + ")")
+		}
+	}
 }
 
 // agentWorkloads returns a controller for a command that changes nothing: workloads are as the

@@ -1,0 +1,109 @@
+package cmd
+
+import (
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// getWorkloadCommands returns get deployments, get statefulsets and so on.
+func (p *program) getWorkloadCommands() []*cobra.Command {
+	var all []*cobra.Command
+	for _, k := range workloadKinds() {
+		all = append(all, p.getWorkloadsCommand(k))
+	}
+	return all
+}
+
+// workloadFlags are those of get for a kind of workloads.
+type workloadFlags struct {
+	*listing
+	endpoint  *endpoint
+	namespace *string
+	selector  string
+}
+
+func (p *program) getWorkloadsCommand(k workloadKind) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     k.plural + " [NAME...]",
+		Aliases: k.words()[1:],
+		Short:   "Show the " + k.plural + " of this node",
+		Long: `Show the ` + k.plural + ` of this node, of every namespace. -o wide adds the source, and
+the fields that a command or a rollback has changed.`,
+		Example: `  nodectl get ` + k.plural + `
+  nodectl get ` + k.singular() + `/web -o yaml
+  nodectl get ` + k.plural + ` -n shop -l app=web`,
+	}
+	f := workloadFlags{listing: addListing(cmd)}
+	f.addLabels(cmd)
+	f.namespace = addNamespace(cmd, "only "+k.plural+" of this namespace")
+	addAll(cmd)
+	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only "+k.plural+" with these labels, such as app=web")
+	word(cmd.Flags(), "selector", "LABELS")
+	f.endpoint = p.addEndpoint(cmd)
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+		return p.workloadNames(cmd, k, ""), cobra.ShellCompDirectiveNoFileComp
+	}
+	cmd.RunE = func(cmd *cobra.Command, names []string) error { return p.getWorkloads(cmd, k, f, names) }
+	return cmd
+}
+
+func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFlags, names []string) error {
+	selector, err := labels.Parse(f.selector)
+	switch {
+	case err != nil:
+		return usage(cmd, errors.New("--selector: "+err.Error()))
+	case len(names) > 0 && f.selector != "":
+		return usage(cmd, errors.New("either names or a selector"))
+	}
+	c, err := f.endpoint.client()
+	if err != nil {
+		return err
+	}
+	all, err := p.workloads(cmd.Context(), c, k.kind, false)
+	if err != nil {
+		return err
+	}
+	some := ui.SelectWorkloads(all, *f.namespace, selector)
+	var missing []error
+	if len(names) > 0 {
+		some = nil
+		for _, name := range names {
+			one, err := oneWorkload(all, k, *f.namespace, name)
+			if err != nil {
+				missing = append(missing, err)
+				continue
+			}
+			some = append(some, *one)
+		}
+	}
+	if f.sortBy != "" {
+		objects := ui.WorkloadObjects(some)
+		if err := ui.Sort(objects, f.sortBy); err != nil {
+			return failed(exitFailure, err)
+		}
+		some = ui.InOrder(some, objects)
+	}
+	if f.format.Table() {
+		if len(some) == 0 && len(names) == 0 {
+			p.say(p.err.Notice("no " + k.plural + " on this node"))
+		}
+		for _, text := range ui.OverrideNotices(some) {
+			p.say(p.err.Notice(text))
+		}
+	}
+	now := time.Now()
+	err = show(p, f.listing, ui.WorkloadObjects(some), len(names) == 1 && len(missing) == 0, ui.WorkloadNames(some),
+		func(all []any) any { return ui.ListOf(all) }, func([]any) ui.Grid { return ui.WorkloadGrid(k.kind, some, f.columns, now) })
+	if err != nil || len(missing) == 0 {
+		return err
+	}
+	for _, err := range missing[:len(missing)-1] {
+		p.say(p.err.Error(err.Error()))
+	}
+	return missing[len(missing)-1]
+}

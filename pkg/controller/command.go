@@ -1,0 +1,205 @@
+package controller
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// ErrNoWorkload is the error of a command for a workload that no source has.
+var ErrNoWorkload = errors.New("not found")
+
+// RefusedError is why a command was not done: nothing has changed.
+type RefusedError struct{ err error }
+
+// Error implements error.
+func (e *RefusedError) Error() string { return e.err.Error() }
+
+// Unwrap returns the reason.
+func (e *RefusedError) Unwrap() error { return e.err }
+
+// maxRequests is how many commands wait at a time. Each is done in the next Expand.
+const maxRequests = 64
+
+// request is a command that waits for Expand.
+type request struct {
+	of      pod.ObjectKey
+	command workload.Command
+	done    chan struct{} // closed once result and err are set
+	result  string
+	err     error
+}
+
+// Do does a command, and returns its result for a person. It returns once the state is stored and
+// the next decision has taken effect. If ctx ends earlier, the command may still be done.
+func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.Command) (string, error) {
+	r := &request{of: of, command: command, done: make(chan struct{})}
+	c.mu.Lock()
+	full := len(c.requests) >= maxRequests
+	if !full {
+		c.requests = append(c.requests, r)
+	}
+	c.mu.Unlock()
+	if full {
+		return "", &RefusedError{errors.New("too many commands wait")}
+	}
+	c.wake()
+	select {
+	case <-r.done:
+		return r.result, r.err
+	case <-ctx.Done():
+		return "", context.Cause(ctx)
+	}
+}
+
+// change is a command whose state is being written.
+type change struct {
+	*write
+	request *request
+	state   workload.State
+	result  string
+}
+
+// end sets what Do returns.
+func (r *request) end(result string, err error) *request {
+	r.result, r.err = result, err
+	return r
+}
+
+// obey does the commands that wait, and returns those that are done, or are refused. there are the
+// workloads that a source has; stuck says that the disk hangs. A command waits while the state of
+// its workload is being written.
+func (c *Controller) obey(there map[pod.ObjectKey]bool, stuck bool, now time.Time) (done []*request) {
+	c.mu.Lock()
+	all := c.requests
+	c.requests = nil
+	c.mu.Unlock()
+	var waiting []*request
+	var writes []*write
+	for _, r := range all {
+		e := c.workloads[r.of]
+		switch {
+		case e == nil || !there[r.of]:
+			done = append(done, r.end("", ErrNoWorkload))
+		case e.saving != nil || e.change != nil:
+			waiting = append(waiting, r)
+		default:
+			if err := c.do(e, r, now); err != nil {
+				done = append(done, r.end("", err))
+				continue
+			}
+			writes = append(writes, e.change.write)
+		}
+	}
+	c.await(writes, stuck)
+	for _, e := range c.workloads {
+		if e.change != nil && e.change.isDone() {
+			done = append(done, c.settleChange(e))
+		}
+	}
+	if len(waiting) == 0 {
+		return done
+	}
+	c.mu.Lock()
+	c.requests = append(waiting, c.requests...)
+	c.mu.Unlock()
+	if c.writer.isIdle() {
+		c.wake()
+	}
+	return done
+}
+
+// settleChange ends the wait for the state of a command. After a failed write, the workload stays
+// as it was.
+func (c *Controller) settleChange(e *entry) *request {
+	s := e.change
+	e.change = nil
+	if s.err != nil {
+		e.stored = nil
+		return s.request.end("", s.err)
+	}
+	e.state, e.stored, e.due = s.state, s.write.state, true
+	if e.object == nil {
+		return s.request.end("", ErrNoWorkload)
+	}
+	c.cfg.Log.Info("Changing workload by command", "workload", e.name(), "command", string(s.request.command.Verb), "result", s.result)
+	return s.request.end(s.result, nil)
+}
+
+// answer ends the wait for commands.
+func (c *Controller) answer(all []*request) {
+	for _, r := range all {
+		close(r.done)
+	}
+}
+
+// do decides about one command, and begins to write the new state. After an error nothing changes.
+func (c *Controller) do(e *entry, r *request, now time.Time) error {
+	c.mu.Lock()
+	pods := c.podsOf(e)
+	c.mu.Unlock()
+	var state workload.State
+	var result, why string
+	err := panics.ToError(func() (err error) {
+		state, result, err = workload.Do(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now}, r.command)
+		if err == nil {
+			why = c.judge(e.object, state.Override)
+		}
+		return err
+	})
+	if _, is := panics.Of(err); is {
+		return err
+	}
+	if err != nil {
+		return &RefusedError{err}
+	}
+	if why != "" {
+		return &RefusedError{errors.New("the source policy forbids the result: " + why)}
+	}
+	text, err := json.Marshal(state)
+	if err != nil {
+		return err
+	}
+	e.change = &change{request: r, state: state, result: result}
+	if c.cfg.Store == nil {
+		e.change.write = &write{state: text, done: make(chan struct{})}
+		close(e.change.done)
+		return nil
+	}
+	e.change.write = c.writer.add(e.id, e.layer, text)
+	return nil
+}
+
+// judge returns why a workload may not have these overrides, "" if it may.
+func (c *Controller) judge(o *pod.Object, override *workload.Override) string {
+	if override == nil || c.cfg.Judge == nil {
+		return ""
+	}
+	effective, _, _ := override.Apply(o)
+	return c.cfg.Judge(effective)
+}
+
+// checkOverride drops an override that is damaged, or that gives the workload a content that the
+// source policy forbids by now: then the content of the source holds.
+func (c *Controller) checkOverride(e *entry) {
+	why := ""
+	if err := e.state.Override.Check(); err != nil {
+		why = err.Error()
+	} else {
+		why = c.judge(e.object, e.state.Override)
+	}
+	if why == "" {
+		return
+	}
+	e.state.Override = nil
+	c.cfg.Log.Warn("Dropping the overrides of a workload; it is as its source has it", "workload", e.name(), "reason", why)
+	if c.cfg.Event != nil {
+		c.cfg.Event(e.object, workload.Event{Type: v1.EventTypeWarning, Reason: "OverrideDropped", Message: "The overrides are dropped: " + why})
+	}
+}

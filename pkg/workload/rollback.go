@@ -1,0 +1,299 @@
+package workload
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// The default periods of a version, and the annotation with the cause of a change.
+const (
+	defaultTrial    = time.Minute
+	defaultDeadline = 10 * time.Minute
+
+	changeCause = "kubernetes.io/change-cause"
+)
+
+// Trial is how far the newest revision has come, while the workload is to be rolled back on
+// failure.
+type Trial struct {
+	Number int64 `json:"number"` // of the revision
+	// Ready are the UIDs of the pods that have been ready.
+	Ready []string `json:"ready,omitempty"`
+	// Complete is when all pods were available first.
+	Complete *metav1.Time `json:"complete,omitempty"`
+	// Over says that the revision is not judged any more.
+	Over bool `json:"over,omitempty"`
+}
+
+func annotationsOf(o *pod.Object) map[string]string {
+	if meta, ok := o.Object.(metav1.ObjectMetaAccessor); ok {
+		return meta.GetObjectMeta().GetAnnotations()
+	}
+	return nil
+}
+
+// period returns the duration in an annotation, or its default.
+func period(annotations map[string]string, name string, otherwise time.Duration) time.Duration {
+	if d, ok := pod.RollbackPeriod(annotations[name]); ok {
+		return d
+	}
+	return otherwise
+}
+
+// isRolledBack reports whether a failed version of the workload is to be replaced by the one
+// before. A version that a rollback chose is not judged: there is no reason to trust an even
+// older one more.
+func (in *Input) isRolledBack() bool {
+	if annotationsOf(in.Object)[pod.AnnotationRollback] != pod.RollbackOnFailure {
+		return false
+	}
+	switch w := in.Object.Object.(type) {
+	case *appsv1.Deployment:
+		if w.Spec.Paused {
+			return false
+		}
+	case *appsv1.StatefulSet:
+		r := w.Spec.UpdateStrategy.RollingUpdate
+		if w.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType || r != nil && valueOr(r.Partition, 0) > 0 {
+			return false
+		}
+	case *appsv1.DaemonSet:
+		if w.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
+			return false
+		}
+	default:
+		return false
+	}
+	o := in.State.Override
+	return o == nil || o.Template == nil || !o.Template.Rollback
+}
+
+// judgeTrial notes in a decision how far the newest version has come, and returns it with the
+// reason if it has failed. A version that the state did not have before is not judged.
+func (in *Input) judgeTrial(d *Decision) (failed *Revision, why string) {
+	n := len(d.State.Revisions)
+	if n == 0 {
+		return nil, ""
+	}
+	complete, judged := isComplete(d), in.isRolledBack()
+	if !judged && (!complete || d.State.Revisions[n-1].Good) {
+		return nil, ""
+	}
+	d.State.Revisions = slices.Clone(d.State.Revisions)
+	newest := &d.State.Revisions[n-1]
+	if !judged {
+		newest.Good = true
+		return nil, ""
+	}
+	t := Trial{Number: newest.Number}
+	d.State.Trial = &t
+	if before := in.State.Trial; before != nil && before.Number == newest.Number {
+		t = *before
+	}
+	if t.Over {
+		return nil, ""
+	}
+	why = in.failure(d, &t, newest, in.podsOfRevision(newest.Hash), complete)
+	if why == "" || indexOf(in.State.Revisions, newest.Hash) < 0 {
+		return nil, ""
+	}
+	if target(in.State.Revisions, newest.Hash) == nil {
+		t.Over = true
+		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and there is no other one to return to: %s", newest.Number, why)})
+		return nil, ""
+	}
+	return newest, why
+}
+
+// failure returns why a version has failed, "" if it has not, and moves its trial forward.
+func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, complete bool) string {
+	for _, p := range pods {
+		if crash := p.crash(newest.Since.Time, t.Complete != nil || slices.Contains(t.Ready, p.Spec.UID())); crash != "" {
+			return crash
+		}
+	}
+	ready := make([]string, 0, len(pods))
+	for _, p := range pods {
+		stays := slices.ContainsFunc(d.Pods, func(s *pod.Spec) bool { return s.Key == p.Spec.Key })
+		if stays && (p.isReady() || slices.Contains(t.Ready, p.Spec.UID())) {
+			ready = append(ready, p.Spec.UID())
+		}
+	}
+	if t.Ready = ready; len(ready) == 0 {
+		t.Ready = nil
+	}
+	if t.Complete == nil && !complete {
+		return in.late(d, newest)
+	}
+	now := seconds(in.Now)
+	if t.Complete == nil || t.Complete.After(now.Time) { // the clock may have been set back
+		t.Complete = &now
+	}
+	length := period(annotationsOf(in.Object), pod.AnnotationRollbackTrial, defaultTrial)
+	end := t.Complete.Add(length)
+	switch {
+	case in.Now.Before(end):
+		d.Wake = earlier(d.Wake, end)
+	case !complete:
+		return fmt.Sprintf("not all of its pods are available at the end of its trial of %s", length)
+	default:
+		newest.Good, t.Over, t.Ready = true, true, nil
+	}
+	return ""
+}
+
+// late returns why a version that is not complete has failed, "" if it has time left.
+func (in *Input) late(d *Decision, newest *Revision) string {
+	if s, is := d.Status.(*appsv1.DeploymentStatus); is {
+		for _, c := range s.Conditions {
+			if c.Type == appsv1.DeploymentProgressing && c.Reason == reasonTimedOut {
+				return "its pods are not available within progressDeadlineSeconds"
+			}
+		}
+		return ""
+	}
+	length := period(annotationsOf(in.Object), pod.AnnotationRollbackDeadline, defaultDeadline)
+	end := newest.Since.Add(length)
+	if in.Now.Before(end) {
+		d.Wake = earlier(d.Wake, end)
+		return ""
+	}
+	return fmt.Sprintf("its pods are not available within %s", length)
+}
+
+// isComplete reports whether all pods of a workload are of the newest revision and available.
+func isComplete(d *Decision) bool {
+	switch s := d.Status.(type) {
+	case *appsv1.DeploymentStatus:
+		n := int32(replicasOf(d.Object.Object.(*appsv1.Deployment).Spec.Replicas))
+		return s.UpdatedReplicas == n && s.Replicas == n && s.AvailableReplicas == n && d.State.hasTemplate(d.Object)
+	case *appsv1.StatefulSetStatus:
+		n := int32(replicasOf(d.Object.Object.(*appsv1.StatefulSet).Spec.Replicas))
+		return s.UpdatedReplicas == n && s.Replicas == n && s.AvailableReplicas == n
+	case *appsv1.DaemonSetStatus:
+		return s.UpdatedNumberScheduled == 1 && s.NumberAvailable == 1
+	}
+	return false
+}
+
+// hasTemplate reports whether the newest revision is the template of the workload: a paused
+// Deployment, and one that waits for its old pods, has no revision for it yet.
+func (s *State) hasTemplate(o *pod.Object) bool {
+	t, _ := o.Template()
+	n := len(s.Revisions)
+	return n > 0 && sameTemplate(&s.Revisions[n-1].Template, t)
+}
+
+func (in *Input) podsOfRevision(hash string) []Pod {
+	var out []Pod
+	for _, p := range in.Pods {
+		if !p.Leaving && p.Spec.Pod.Labels[hashLabel(in.Object.Kind)] == hash {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// crash returns how a container of the pod has failed since a time, "" if none has. A pod that
+// has been ready may not fail once; any other one may fail once while it starts.
+func (p Pod) crash(since time.Time, once bool) string {
+	if p.Status == nil {
+		return ""
+	}
+	failed := func(t *v1.ContainerStateTerminated) bool {
+		return t != nil && t.ExitCode != 0 && !t.FinishedAt.Time.Before(since)
+	}
+	for _, c := range slices.Concat(p.Status.InitContainerStatuses, p.Status.ContainerStatuses) {
+		ended := c.LastTerminationState.Terminated
+		loops := c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" && (ended == nil || !ended.FinishedAt.Time.Before(since))
+		now, before := failed(c.State.Terminated), failed(c.LastTerminationState.Terminated)
+		if !loops && !(now && before) && !(once && (now || before)) {
+			continue
+		}
+		last := c.State.Terminated
+		if last == nil {
+			last = ended
+		}
+		text := fmt.Sprintf("container %s of pod %s crashes", c.Name, p.Spec.Name)
+		if last != nil {
+			text += fmt.Sprintf(": it exited with code %d (%s)", last.ExitCode, last.Reason)
+		}
+		return text
+	}
+	return ""
+}
+
+// target returns the revision to which a rollback of the one with this hash returns: the newest one
+// that was good, or else the newest one that has not failed; nil if there is none.
+func target(list []Revision, hash string) *Revision {
+	var best *Revision
+	for i := range list {
+		r := &list[i]
+		if r.Hash != hash && r.Failed == "" && r.isKnown() && (best == nil || r.Good || !best.Good) {
+			best = r
+		}
+	}
+	return best
+}
+
+// rollBack decides again, with the template of another version. The pods and counts are those of
+// the input: nothing of the decision that found the failure takes effect.
+func (in Input) rollBack(source *pod.Object, failed *Revision, why string) Decision {
+	in.State.Revisions = slices.Clone(in.State.Revisions)
+	for i := range in.State.Revisions {
+		if r := &in.State.Revisions[i]; r.Hash == failed.Hash {
+			r.Failed, r.Good = why, false
+		}
+	}
+	if s := in.State.Deployment; s != nil { // the version that returns has all the time that it needs
+		next := *s
+		next.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentProgressing })
+		in.State.Deployment = &next
+	}
+	to := *target(in.State.Revisions, failed.Hash)
+	next := in.State.Override.copied()
+	next.setTemplate(source, &to.Template, in.Now, fmt.Sprintf("rollback to revision %d: revision %d failed: %s", to.Number, failed.Number, why))
+	if next.Template != nil {
+		next.Template.Rollback = true
+	}
+	in.State.Override, in.State.Trial = next.orNil(), nil
+	in.Object, _, _ = in.State.Override.Apply(source)
+	d := decide(in)
+	_, _ = in.judgeTrial(&d) // begins the trial of the version of the source, if that is the target
+	d.Failed = &FailedVersion{Number: failed.Number, Why: why}
+	for _, p := range in.podsOfRevision(failed.Hash) {
+		d.Failed.Pods = append(d.Failed.Pods, p.Spec)
+	}
+	kind := strings.ToLower(source.Kind)
+	d.Events = append([]Event{
+		{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed: %s", failed.Number, why)},
+		{v1.EventTypeNormal, source.Kind + "Rollback", fmt.Sprintf("Rolled back %s %q to revision %d", kind, source.Name, to.Number)},
+	}, d.Events...)
+	return d
+}
+
+// noteCause gives a revision that has become the newest one the cause of its change.
+func (in *Input) noteCause(d *Decision) {
+	list := d.State.Revisions
+	if len(list) == 0 {
+		return
+	}
+	newest := &list[len(list)-1]
+	if n := len(in.State.Revisions); n > 0 && in.State.Revisions[n-1].Number == newest.Number {
+		return
+	}
+	cause := annotationsOf(in.Object)[changeCause]
+	if newest.Cause != "" || cause == "" {
+		return
+	}
+	d.State.Revisions = slices.Clone(list)
+	d.State.Revisions[len(list)-1].Cause = cause
+}
