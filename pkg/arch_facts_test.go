@@ -41,7 +41,8 @@ var facts = []struct {
 		},
 	},
 	{
-		"what a forecast and an agent plan by", "pkg/plan", []string{"NewView"}, nil,
+		"what a forecast and an agent plan by", "pkg/plan", []string{"NewView"},
+		[]string{"pkg/service"}, // its View is of a Service
 		func(n ast.Node) bool {
 			lit, ok := n.(*ast.CompositeLit)
 			return ok && (isSelector(lit.Type, "plan", "View") || isName(lit.Type, "View") && len(lit.Elts) > 2)

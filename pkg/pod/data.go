@@ -19,6 +19,9 @@ const (
 	KindClaim     = "PersistentVolumeClaim"
 )
 
+// KindService is the kind of Services. No pod names one.
+const KindService = "Service"
+
 // AnnotationRestartOnChange, "true" on a pod: a change of a ConfigMap or Secret that a
 // container uses, by its environment or its mounts, restarts that container as an edit
 // of its definition does; for an init container, the pod. Adding the annotation

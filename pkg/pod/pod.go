@@ -178,10 +178,10 @@ func (p Problem) Place() string {
 // Object is a config object or a workload as a source wrote it. It is immutable and shared.
 type Object struct {
 	Key
-	Kind   string // KindConfigMap, KindSecret, KindClaim or one of WorkloadKinds
+	Kind   string // KindConfigMap, KindSecret, KindClaim, KindService or one of WorkloadKinds
 	Origin Origin
 	Hash   string // of the content, so that a change shows
-	// Object is a *v1.ConfigMap, *v1.Secret or *v1.PersistentVolumeClaim, or a workload: a
+	// Object is a *v1.ConfigMap, *v1.Secret, *v1.PersistentVolumeClaim or *v1.Service, or a workload: a
 	// pointer to the type of its kind in apps/v1 or batch/v1. A workload is valid with the
 	// API's defaults, and has none of them, nor a UID or a status.
 	Object any

@@ -1,0 +1,208 @@
+package service
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Pod is one pod of the node, as endpoints depend on it.
+type Pod struct {
+	Namespace, Name     string
+	Labels              map[string]string
+	Hostname, Subdomain string
+	// Addrs are the addresses of the pod; none: it is no endpoint.
+	Addrs []netip.Addr
+	// Ready is the pod's condition Ready. Terminating says that the pod stops. Ended says that its
+	// phase is Succeeded or Failed: it is no endpoint then.
+	Ready, Terminating, Ended bool
+	Ports                     []EndpointPort // of its containers that have names
+}
+
+// Equal reports whether two pods are the same for endpoints.
+func (p Pod) Equal(o Pod) bool {
+	return p.Namespace == o.Namespace && p.Name == o.Name && p.Hostname == o.Hostname && p.Subdomain == o.Subdomain &&
+		p.Ready == o.Ready && p.Terminating == o.Terminating && p.Ended == o.Ended &&
+		maps.Equal(p.Labels, o.Labels) && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
+}
+
+// PodOf returns what endpoints need of a pod. status is the newest status; terminating says that the
+// pod is not desired any more, or that the node stops it.
+func PodOf(p *v1.Pod, status *v1.PodStatus, terminating bool) Pod {
+	out := Pod{
+		Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Hostname: p.Spec.Hostname, Subdomain: p.Spec.Subdomain,
+		Terminating: terminating || p.DeletionTimestamp != nil, Ports: namedPorts(&p.Spec),
+	}
+	if status == nil {
+		return out
+	}
+	out.Ended = pod.IsPhaseTerminal(status.Phase)
+	for _, c := range status.Conditions {
+		if c.Type == v1.PodReady {
+			out.Ready = c.Status == v1.ConditionTrue
+		}
+	}
+	addrs := status.PodIPs
+	if len(addrs) == 0 && status.PodIP != "" {
+		addrs = []v1.PodIP{{IP: status.PodIP}}
+	}
+	for _, ip := range addrs {
+		if a, err := netip.ParseAddr(ip.IP); err == nil {
+			out.Addrs = append(out.Addrs, a.Unmap())
+		}
+	}
+	return out
+}
+
+// namedPorts returns the ports with names of the containers, and of the sidecar containers after
+// them: the order in which Kubernetes looks for the name of a target port.
+func namedPorts(spec *v1.PodSpec) []EndpointPort {
+	var out []EndpointPort
+	add := func(c *v1.Container) {
+		for _, p := range c.Ports {
+			if p.Name != "" && p.ContainerPort > 0 && p.ContainerPort <= maxPort {
+				out = append(out, EndpointPort{p.Name, cmp.Or(p.Protocol, v1.ProtocolTCP), uint16(p.ContainerPort)})
+			}
+		}
+	}
+	for i := range spec.Containers {
+		add(&spec.Containers[i])
+	}
+	for i := range spec.InitContainers {
+		if c := &spec.InitContainers[i]; c.RestartPolicy != nil && *c.RestartPolicy == v1.ContainerRestartPolicyAlways {
+			add(c)
+		}
+	}
+	return out
+}
+
+const maxPort = 65535
+
+// index finds pods by one of their labels, so that a Service costs its own pods and not all.
+type index struct {
+	pods    []Pod
+	byLabel map[label][]int
+}
+
+type label struct{ namespace, key, value string }
+
+func newIndex(pods []Pod) index {
+	x := index{pods: pods, byLabel: make(map[label][]int, 2*len(pods))}
+	for i := range pods {
+		for k, v := range pods[i].Labels {
+			at := label{pods[i].Namespace, k, v}
+			x.byLabel[at] = append(x.byLabel[at], i)
+		}
+	}
+	return x
+}
+
+// selected returns the pods that a selector selects. An empty selector selects none, as in
+// Kubernetes: the endpoints of such a Service are not made from pods.
+func (x index) selected(namespace string, selector map[string]string) []*Pod {
+	var fewest []int
+	first := true
+	for k, v := range selector {
+		if of := x.byLabel[label{namespace, k, v}]; first || len(of) < len(fewest) {
+			fewest, first = of, false
+		}
+	}
+	var out []*Pod
+	for _, i := range fewest {
+		p := &x.pods[i]
+		all := true
+		for k, v := range selector {
+			have, there := p.Labels[k]
+			all = all && there && have == v
+		}
+		if all {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// endpoints returns the endpoints of a Service, of every family, sorted by address.
+func (x index) endpoints(s *v1.Service) []Endpoint {
+	if s.Spec.Type == v1.ServiceTypeExternalName {
+		return nil
+	}
+	var out []Endpoint
+	for _, p := range x.selected(s.Namespace, s.Spec.Selector) {
+		if p.Ended {
+			continue
+		}
+		for _, addr := range p.Addrs {
+			e := Endpoint{
+				Addr: addr, Namespace: p.Namespace, Pod: p.Name, Serving: p.Ready, Terminating: p.Terminating,
+				Ready: s.Spec.PublishNotReadyAddresses || p.Ready && !p.Terminating,
+			}
+			if p.Hostname != "" && p.Subdomain == s.Name {
+				e.Hostname = p.Hostname
+			}
+			for i := range s.Spec.Ports {
+				if port, found := targetOf(&s.Spec.Ports[i], p); found {
+					e.Ports = append(e.Ports, EndpointPort{s.Spec.Ports[i].Name, s.Spec.Ports[i].Protocol, port})
+				}
+			}
+			out = append(out, e)
+		}
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int {
+		return cmp.Or(a.Addr.Compare(b.Addr), strings.Compare(a.Pod, b.Pod))
+	})
+	return out
+}
+
+// targetOf returns the port of a pod that a port of a Service leads to.
+func targetOf(p *v1.ServicePort, of *Pod) (port uint16, found bool) {
+	if p.TargetPort.Type == intstr.Int {
+		n := int(p.TargetPort.IntVal)
+		if n == 0 {
+			n = int(p.Port)
+		}
+		return uint16(n), n > 0 && n <= maxPort
+	}
+	for _, named := range of.Ports {
+		if named.Name == p.TargetPort.StrVal && named.Protocol == cmp.Or(p.Protocol, v1.ProtocolTCP) {
+			return named.Port, true
+		}
+	}
+	return 0, false
+}
+
+// backends returns the endpoints of one port and family that get connections: those that are ready;
+// if none is, those that serve while they terminate.
+func backends(endpoints []Endpoint, p *v1.ServicePort, v6 bool) []netip.AddrPort {
+	var ready, terminating []netip.AddrPort
+	for i := range endpoints {
+		e := &endpoints[i]
+		if e.Addr.Is6() != v6 {
+			continue
+		}
+		for _, port := range e.Ports {
+			if port.Name != p.Name || port.Protocol != p.Protocol {
+				continue
+			}
+			at := netip.AddrPortFrom(e.Addr, port.Port)
+			switch {
+			case e.Ready:
+				ready = append(ready, at)
+			case e.Serving && e.Terminating:
+				terminating = append(terminating, at)
+			}
+		}
+	}
+	if len(ready) == 0 {
+		ready = terminating
+	}
+	slices.SortFunc(ready, netip.AddrPort.Compare)
+	return slices.Compact(ready)
+}

@@ -1,0 +1,214 @@
+package service
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Input is what a decision depends on.
+type Input struct {
+	// Services are the Services that win the merge, sorted by key. Each Object is a *v1.Service with
+	// the defaults of the API.
+	Services []*pod.Object
+	Pods     []Pod
+	// Nodes are the addresses of the node: those of Services of the type LoadBalancer.
+	Nodes []netip.Addr
+	// CIDRs are the ranges of cluster IPs, at most one of each family. The first one is the default.
+	CIDRs []netip.Prefix
+	// Reserved are cluster IPs that no Service may get.
+	Reserved []netip.Addr
+	// NodePorts is the range of node ports.
+	NodePorts PortRange
+	// Earlier are the allocations of the last decision. Before counts as the last decision of this
+	// process: unchanged parts of it keep their pointers. It may be nil.
+	Earlier Allocations
+	Before  *Decision
+	// Now is the creation time of the Services that have no allocation yet.
+	Now time.Time
+}
+
+// PortRange is a range of ports, both ends included.
+type PortRange struct{ First, Last uint16 }
+
+// DefaultNodePorts is the default range of an API server.
+func DefaultNodePorts() PortRange { return PortRange{30000, 32767} }
+
+// Allocations are the addresses and ports that Services have, by the Service.
+type Allocations map[pod.Key]Allocation
+
+// Allocation is what one Service has for itself.
+type Allocation struct {
+	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
+	// NodePorts are by protocol and port: "TCP/80".
+	NodePorts map[string]uint16 `json:"nodePorts,omitempty"`
+	Created   time.Time         `json:"created"`
+}
+
+func (a Allocation) equal(b Allocation) bool {
+	if !slices.Equal(a.ClusterIPs, b.ClusterIPs) || len(a.NodePorts) != len(b.NodePorts) || !a.Created.Equal(b.Created) {
+		return false
+	}
+	for k, v := range a.NodePorts {
+		if b.NodePorts[k] != v {
+			return false
+		}
+	}
+	return true
+}
+
+// Equal reports whether two allocations are the same.
+func (a Allocations) Equal(b Allocations) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for key, v := range a {
+		if w, there := b[key]; !there || !v.equal(w) {
+			return false
+		}
+	}
+	return true
+}
+
+// storedAllocation is the form of an Allocation in a file.
+type storedAllocation struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+	Allocation
+}
+
+// MarshalJSON implements json.Marshaler: a list in the order of keys.
+func (a Allocations) MarshalJSON() ([]byte, error) {
+	out := make([]storedAllocation, 0, len(a))
+	for _, key := range slices.SortedFunc(maps.Keys(a), pod.Key.Compare) {
+		out = append(out, storedAllocation{key.Namespace, key.Name, a[key]})
+	}
+	return json.Marshal(out)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (a *Allocations) UnmarshalJSON(data []byte) error {
+	var in []storedAllocation
+	if err := json.Unmarshal(data, &in); err != nil {
+		return err
+	}
+	*a = make(Allocations, len(in))
+	for _, s := range in {
+		(*a)[pod.Key{Namespace: s.Namespace, Name: s.Name}] = s.Allocation
+	}
+	return nil
+}
+
+// Decision is the state of all Services.
+type Decision struct {
+	// Services are the Services of the input that are served, in the same order.
+	Services    []State
+	Allocations Allocations
+	// Refused are the problems of Services, sorted by key. A Service with a problem is served with
+	// the allocation that it had; one that had none is missing in Services.
+	Refused []Refusal
+}
+
+// Refusal is one problem of one Service.
+type Refusal struct {
+	pod.Key
+	Problem pod.Problem
+}
+
+// State is one Service that is served.
+type State struct {
+	// Object is the object of the source. Service is what an API server would show of it: with its
+	// cluster IPs, node ports and status.
+	Object  *pod.Object
+	Service *v1.Service
+	View    *View
+	// Rules are what the packet filter does for the Service, one for each port and family.
+	Rules []Rule
+}
+
+// Rule is one port of one Service in one family, for the packet filter.
+type Rule struct {
+	// Name is unique: "namespace/name/tcp/port name".
+	Name     string
+	Protocol v1.Protocol
+	Port     uint16
+	// Cluster is the cluster IP.
+	Cluster netip.Addr
+	// External are addresses that are no cluster IPs, sorted: external IPs, and the addresses of the
+	// node for a Service of the type LoadBalancer.
+	External []External
+	NodePort uint16 // on all addresses of the node; 0: none
+	// Backends are the endpoints that get connections, sorted. Without any, connections are refused.
+	Backends []netip.AddrPort
+	// Affinity is how long the connections of one client go to the same endpoint; 0: not.
+	Affinity time.Duration
+}
+
+// External is an address of a Service that is no cluster IP.
+type External struct {
+	Addr netip.Addr
+	// Sources are the clients that may use it, nil: all.
+	Sources []netip.Prefix
+}
+
+// Decide returns the state of all Services.
+func Decide(in Input) Decision {
+	a := newAllocator(in)
+	var d Decision
+	found := make(map[pod.Key]Allocation, len(in.Services))
+	for _, o := range in.Services { // written addresses and ports first
+		a.claim(o)
+	}
+	index := newIndex(in.Pods)
+	taken := map[frontend]pod.Key{}
+	for _, o := range in.Services {
+		allocation, problems, served := a.allocate(o)
+		if served {
+			found[o.Key] = allocation
+			s := a.state(o, allocation, index.endpoints(o.Object.(*v1.Service)))
+			problems = append(problems, s.keepFree(taken)...)
+			d.Services = append(d.Services, s)
+		}
+		for _, p := range problems {
+			p.File, p.Line = o.Origin.String(), 0
+			if o.Origin.File != "" {
+				p.File, p.Line = o.Origin.File, o.Origin.Line
+			}
+			d.Refused = append(d.Refused, Refusal{o.Key, p})
+		}
+	}
+	d.Allocations = found
+	if in.Before != nil {
+		d.keepPointers(in.Before)
+	}
+	return d
+}
+
+// keepPointers replaces the Views of d by equal ones of before.
+func (d *Decision) keepPointers(before *Decision) {
+	known := make(map[pod.Key]*State, len(before.Services))
+	for i := range before.Services {
+		known[before.Services[i].Object.Key] = &before.Services[i]
+	}
+	for i := range d.Services {
+		s := &d.Services[i]
+		if b := known[s.Object.Key]; b != nil && s.View.equal(b.View) {
+			s.View = b.View
+		}
+	}
+}
+
+func (v *View) equal(w *View) bool {
+	return v.Namespace == w.Namespace && v.Name == w.Name && v.ExternalName == w.ExternalName && v.Headless == w.Headless &&
+		v.PublishNotReady == w.PublishNotReady && slices.Equal(v.ClusterIPs, w.ClusterIPs) && slices.Equal(v.Ports, w.Ports) &&
+		slices.EqualFunc(v.Endpoints, w.Endpoints, func(a, b Endpoint) bool {
+			return a.Addr == b.Addr && a.Hostname == b.Hostname && a.Namespace == b.Namespace && a.Pod == b.Pod &&
+				a.Ready == b.Ready && a.Serving == b.Serving && a.Terminating == b.Terminating && slices.Equal(a.Ports, b.Ports)
+		})
+}

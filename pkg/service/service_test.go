@@ -1,0 +1,449 @@
+package service
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// svc returns a Service of the namespace default with one port, after edit.
+func svc(name string, edit ...func(*v1.Service)) *pod.Object {
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	s.Spec.Type, s.Spec.SessionAffinity = v1.ServiceTypeClusterIP, v1.ServiceAffinityNone
+	s.Spec.Selector = map[string]string{"app": name}
+	s.Spec.Ports = []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80, TargetPort: intstr.FromInt32(8080)}}
+	for _, e := range edit {
+		e(s)
+	}
+	return &pod.Object{Key: pod.Key{Namespace: s.Namespace, Name: s.Name}, Kind: pod.KindService, Object: s, Origin: pod.Origin{Source: "file", Location: "/m", File: "/m/a.yaml", Line: 3}}
+}
+
+func nodePort(n int32) func(*v1.Service) {
+	return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, n }
+}
+
+func clusterIP(ip string) func(*v1.Service) {
+	return func(s *v1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = ip, []string{ip} }
+}
+
+func of(kind v1.ServiceType) func(*v1.Service) { return func(s *v1.Service) { s.Spec.Type = kind } }
+
+// onePod returns a pod of a Service.
+func onePod(app, addr string, ready bool) Pod {
+	return Pod{Namespace: "default", Name: app + "-" + addr, Labels: map[string]string{"app": app}, Addrs: []netip.Addr{netip.MustParseAddr(addr)}, Ready: ready}
+}
+
+func input(services ...*pod.Object) Input {
+	slices.SortFunc(services, func(a, b *pod.Object) int { return a.Key.Compare(b.Key) })
+	return Input{
+		Services: services, CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}, NodePorts: PortRange{30000, 30099},
+		Nodes: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, Now: time.Unix(1000, 0).UTC(),
+	}
+}
+
+func problems(d Decision) (out []string) {
+	for _, r := range d.Refused {
+		out = append(out, r.Name+": "+r.Problem.Path+": "+r.Problem.Msg)
+	}
+	return out
+}
+
+// TestDecide_WrittenAddresses_AreHonouredOrRefusedWithTheReason: an address or a port that a manifest
+// names goes to the first Service that names it, and to no other one.
+func TestDecide_WrittenAddresses_AreHonouredOrRefusedWithTheReason(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		services []*pod.Object
+		want     []string // of refusals
+		served   int
+	}{
+		"free":                  {[]*pod.Object{svc("a", clusterIP("10.96.0.9")), svc("b", nodePort(30080))}, nil, 2},
+		"twice":                 {[]*pod.Object{svc("a", clusterIP("10.96.0.9")), svc("b", clusterIP("10.96.0.9"))}, []string{`b: spec.clusterIPs[0]: Invalid value: "10.96.0.9": failed to allocate IP 10.96.0.9: provided IP is already allocated to Service default/a`}, 1},
+		"outside":               {[]*pod.Object{svc("a", clusterIP("10.97.0.9"))}, []string{`a: spec.clusterIPs[0]: Invalid value: "10.97.0.9": failed to allocate IP 10.97.0.9: the provided IP (10.97.0.9) is not in the valid range. The range of valid IPs is 10.96.0.0/24`}, 0},
+		"network address":       {[]*pod.Object{svc("a", clusterIP("10.96.0.0"))}, []string{`a: spec.clusterIPs[0]: Invalid value: "10.96.0.0": failed to allocate IP 10.96.0.0: the provided IP (10.96.0.0) is not in the valid range. The range of valid IPs is 10.96.0.0/24`}, 0},
+		"port twice":            {[]*pod.Object{svc("a", nodePort(30080)), svc("b", nodePort(30080))}, []string{`b: spec.ports[0].nodePort: Invalid value: 30080: provided port is already allocated to Service default/a`}, 1},
+		"port outside":          {[]*pod.Object{svc("a", nodePort(8080))}, []string{`a: spec.ports[0].nodePort: Invalid value: 8080: provided port is not in the valid range. The range of valid ports is 30000-30099`}, 0},
+		"port of two protocols": {[]*pod.Object{svc("a", nodePort(30080)), svc("b", nodePort(30080), func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP })}, nil, 2},
+		"no IPv6":               {[]*pod.Object{svc("a", func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} })}, []string{`a: spec.ipFamilies[0]: Invalid value: "IPv6": not configured on this cluster`}, 0},
+		"headless":              {[]*pod.Object{svc("a", clusterIP("None"))}, nil, 1},
+		"a load balancer each":  {[]*pod.Object{svc("a", of(v1.ServiceTypeLoadBalancer)), svc("b", of(v1.ServiceTypeLoadBalancer))}, []string{`b: spec.ports: port 80/TCP of 192.0.2.1 is already used by Service default/a`}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := Decide(input(c.services...))
+			if got := problems(d); !slices.Equal(got, c.want) || len(d.Services) != c.served {
+				t.Errorf("%d served, refused %q\nwant %d, %q", len(d.Services), got, c.served, c.want)
+			}
+			for _, r := range d.Refused {
+				if r.Problem.File != "/m/a.yaml" || r.Problem.Line != 3 {
+					t.Errorf("no place: %+v", r.Problem)
+				}
+			}
+		})
+	}
+}
+
+// TestDecide_LaterConflict_HolderKeepsAndTheOtherOneServesWithItsEarlierAddress: a Service that gets
+// an address which another one has keeps the address it had.
+func TestDecide_LaterConflict_HolderKeepsAndTheOtherOneServesWithItsEarlierAddress(t *testing.T) {
+	t.Parallel()
+	in := input(svc("a"), svc("b"))
+	first := Decide(in)
+	taken := first.Allocations[pod.Key{Namespace: "default", Name: "b"}].ClusterIPs[0]
+	in = input(svc("a", clusterIP(taken.String())), svc("b"))
+	in.Earlier = first.Allocations
+	d := Decide(in)
+	if len(d.Refused) != 1 || d.Refused[0].Name != "a" || !d.Allocations.Equal(first.Allocations) || len(d.Services) != 2 {
+		t.Errorf("%q, %+v\nbefore %+v", problems(d), d.Allocations, first.Allocations)
+	}
+}
+
+// TestDecide_Endpoints_AreThoseOfKubernetes: which endpoints there are, and which get connections.
+func TestDecide_Endpoints_AreThoseOfKubernetes(t *testing.T) {
+	t.Parallel()
+	ready, unready := onePod("web", "10.88.0.2", true), onePod("web", "10.88.0.3", false)
+	stopping, ended := onePod("web", "10.88.0.4", true), onePod("web", "10.88.0.5", true)
+	stopping.Terminating, ended.Ended = true, true
+	dying := onePod("web", "10.88.0.6", false)
+	dying.Terminating = true
+	other := onePod("web", "10.88.0.7", true)
+	other.Namespace = "elsewhere"
+	none := onePod("web", "10.88.0.8", true)
+	none.Addrs = nil
+	publish := func(s *v1.Service) { s.Spec.PublishNotReadyAddresses = true }
+	for name, c := range map[string]struct {
+		pods      []Pod
+		edit      func(*v1.Service)
+		endpoints string
+		backends  string
+	}{
+		"ready":                {[]Pod{ready, unready, ended, other, none}, nil, "10.88.0.2:ready,serving 10.88.0.3:", "10.88.0.2"},
+		"terminating":          {[]Pod{ready, stopping}, nil, "10.88.0.2:ready,serving 10.88.0.4:serving,terminating", "10.88.0.2"},
+		"none but terminating": {[]Pod{unready, stopping, dying}, nil, "10.88.0.3: 10.88.0.4:serving,terminating 10.88.0.6:terminating", "10.88.0.4"},
+		"none":                 {[]Pod{unready, dying}, nil, "10.88.0.3: 10.88.0.6:terminating", ""},
+		"published":            {[]Pod{unready, dying}, publish, "10.88.0.3:ready 10.88.0.6:ready,terminating", "10.88.0.3 10.88.0.6"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			edit := []func(*v1.Service){}
+			if c.edit != nil {
+				edit = append(edit, c.edit)
+			}
+			in := input(svc("web", edit...))
+			in.Pods = c.pods
+			d := Decide(in)
+			var endpoints, backends []string
+			for _, e := range d.Services[0].View.Endpoints {
+				var is []string
+				for word, yes := range map[string]bool{"ready": e.Ready, "serving": e.Serving, "terminating": e.Terminating} {
+					if yes {
+						is = append(is, word)
+					}
+				}
+				slices.Sort(is)
+				endpoints = append(endpoints, e.Addr.String()+":"+strings.Join(is, ","))
+			}
+			for _, b := range d.Services[0].Rules[0].Backends {
+				backends = append(backends, b.Addr().String())
+				if b.Port() != 8080 {
+					t.Errorf("port %d", b.Port())
+				}
+			}
+			if got := strings.Join(endpoints, " "); got != c.endpoints {
+				t.Errorf("endpoints %q, want %q", got, c.endpoints)
+			}
+			if got := strings.Join(backends, " "); got != c.backends {
+				t.Errorf("backends %q, want %q", got, c.backends)
+			}
+		})
+	}
+}
+
+// TestDecide_NamedTargetPort_IsThatOfEachPod: a pod without the port is no endpoint of it.
+func TestDecide_NamedTargetPort_IsThatOfEachPod(t *testing.T) {
+	t.Parallel()
+	a, b, c := onePod("web", "10.88.0.2", true), onePod("web", "10.88.0.3", true), onePod("web", "10.88.0.4", true)
+	a.Ports = []EndpointPort{{"http", v1.ProtocolTCP, 8080}}
+	b.Ports = []EndpointPort{{"http", v1.ProtocolUDP, 1}, {"http", v1.ProtocolTCP, 9090}}
+	c.Ports = []EndpointPort{{"http", v1.ProtocolUDP, 1}}
+	in := input(svc("web", func(s *v1.Service) { s.Spec.Ports[0].TargetPort = intstr.FromString("http") }))
+	in.Pods = []Pod{a, b, c}
+	got := fmt.Sprint(Decide(in).Services[0].Rules[0].Backends)
+	if want := "[10.88.0.2:8080 10.88.0.3:9090]"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+// TestDecide_Shown_IsWhatAnAPIServerShows: cluster IPs, families, node ports, status and hostnames.
+func TestDecide_Shown_IsWhatAnAPIServerShows(t *testing.T) {
+	t.Parallel()
+	db := onePod("db", "10.88.0.2", true)
+	db.Hostname, db.Subdomain = "db-0", "db"
+	in := input(svc("balanced", of(v1.ServiceTypeLoadBalancer)), svc("classed", of(v1.ServiceTypeLoadBalancer), func(s *v1.Service) {
+		class := "example.com/other"
+		s.Spec.LoadBalancerClass = &class
+	}), svc("db", clusterIP("None")), svc("named", of(v1.ServiceTypeExternalName), func(s *v1.Service) { s.Spec.ExternalName, s.Spec.Ports = "example.com", nil }))
+	in.Pods = []Pod{db}
+	d := Decide(in)
+	balanced, classed, headless, named := d.Services[0], d.Services[1], d.Services[2], d.Services[3]
+	s := balanced.Service
+	if len(s.Status.LoadBalancer.Ingress) != 1 || s.Status.LoadBalancer.Ingress[0].IP != "192.0.2.1" || s.Spec.ClusterIP == "" || s.Spec.ClusterIP != s.Spec.ClusterIPs[0] ||
+		s.Spec.Ports[0].NodePort < 30000 || s.Spec.IPFamilies[0] != v1.IPv4Protocol || *s.Spec.IPFamilyPolicy != v1.IPFamilyPolicySingleStack || !s.CreationTimestamp.Time.Equal(in.Now) {
+		t.Errorf("load balancer: %+v %+v", s.Spec, s.Status)
+	}
+	if len(classed.Service.Status.LoadBalancer.Ingress) > 0 || len(classed.Rules[0].External) > 0 {
+		t.Errorf("of another class: %+v", classed.Service.Status)
+	}
+	if v := headless.View; !v.Headless || len(v.ClusterIPs) > 0 || len(headless.Rules) > 0 || v.Endpoints[0].Hostname != "db-0" || headless.Service.Spec.ClusterIP != "None" {
+		t.Errorf("headless: %+v", v)
+	}
+	if v := named.View; v.ExternalName != "example.com" || len(named.Rules) > 0 || named.Service.Spec.ClusterIP != "" {
+		t.Errorf("external name: %+v", v)
+	}
+	if original := in.Services[0].Object.(*v1.Service); original.Spec.ClusterIP != "" || original.Spec.Ports[0].NodePort != 0 {
+		t.Error("the object of the source was changed")
+	}
+}
+
+// TestDecide_SourceRanges_AdmitNoOtherClients: ranges of another family admit none.
+func TestDecide_SourceRanges_AdmitNoOtherClients(t *testing.T) {
+	t.Parallel()
+	ranged := func(ranges ...string) func(*v1.Service) {
+		return func(s *v1.Service) {
+			s.Spec.Type, s.Spec.LoadBalancerSourceRanges = v1.ServiceTypeLoadBalancer, ranges
+		}
+	}
+	for want, edit := range map[string]func(*v1.Service){
+		"[198.51.100.0/24]": ranged(" 198.51.100.7/24"),
+		"[2001:db8::/32]":   ranged("2001:db8::/32"),
+		"[]":                ranged("nonsense"),
+	} {
+		d := Decide(input(svc("a", edit)))
+		e := d.Services[0].Rules[0].External[0]
+		if got := fmt.Sprint(e.Sources); got != want || e.Sources == nil {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}
+
+// TestDecide_DualStack_HasARuleOfEachFamily: each family has its own endpoints.
+func TestDecide_DualStack_HasARuleOfEachFamily(t *testing.T) {
+	t.Parallel()
+	policy := v1.IPFamilyPolicyRequireDualStack
+	in := input(svc("web", func(s *v1.Service) { s.Spec.IPFamilyPolicy = &policy }))
+	p := onePod("web", "10.88.0.2", true)
+	p.Addrs = append(p.Addrs, netip.MustParseAddr("fd00::2"))
+	in.Pods = []Pod{p}
+	if got := problems(Decide(in)); len(got) != 1 || !strings.Contains(got[0], "Cluster is not configured for dual-stack services") {
+		t.Errorf("one family: %q", got)
+	}
+	in.CIDRs = append(in.CIDRs, netip.MustParsePrefix("fd01::/112"))
+	d := Decide(in)
+	if len(d.Services) != 1 || len(d.Services[0].Rules) != 2 {
+		t.Fatalf("%q %+v", problems(d), d.Services)
+	}
+	for i, want := range []string{"[10.88.0.2:8080]", "[[fd00::2]:8080]"} {
+		if got := fmt.Sprint(d.Services[0].Rules[i].Backends); got != want {
+			t.Errorf("rule %d: %s, want %s", i, got, want)
+		}
+	}
+}
+
+// TestAllocations_JSON_IsReadBack: what an agent stores, the next one has.
+func TestAllocations_JSON_IsReadBack(t *testing.T) {
+	t.Parallel()
+	a := Decide(input(svc("a", nodePort(0)), svc("b", clusterIP("None")))).Allocations
+	text, err := json.Marshal(a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b Allocations
+	if err := json.Unmarshal(text, &b); err != nil || !a.Equal(b) {
+		t.Errorf("%v: %s\n%+v\n%+v", err, text, a, b)
+	}
+}
+
+// TestDecide_Story_KeepsItsLaws: Services come, go and are edited while pods become ready. After each
+// step: no address has two owners; a Service that stays keeps its addresses, unless its manifest names
+// another one; a lost state changes no address that is free of conflicts; endpoints are those that a
+// plain scan of all pods finds; what did not change keeps its View.
+func TestDecide_Story_KeepsItsLaws(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		names := []string{"a", "b", "c", "d", "e"}
+		current := map[string]*pod.Object{}
+		var d Decision
+		for range rapid.IntRange(1, 12).Draw(t, "steps") {
+			name := rapid.SampledFrom(names).Draw(t, "service")
+			switch rapid.IntRange(0, 4).Draw(t, "change") {
+			case 0:
+				delete(current, name)
+			case 1:
+				current[name] = svc(name, clusterIP(fmt.Sprintf("10.96.0.%d", rapid.IntRange(2, 6).Draw(t, "ip"))))
+			case 2:
+				current[name] = svc(name, nodePort(int32(rapid.IntRange(30000, 30003).Draw(t, "port"))))
+			case 3:
+				current[name] = svc(name, nodePort(0))
+			default:
+				current[name] = svc(name)
+			}
+			var services []*pod.Object
+			for _, o := range current {
+				services = append(services, o)
+			}
+			in := input(services...)
+			in.Pods = drawPods(t, names)
+			in.Earlier, in.Before = d.Allocations, &d
+			next := Decide(in)
+			checkOwners(t, next)
+			checkKept(t, d, next)
+			checkEndpoints(t, in, next)
+			again := in
+			again.Earlier, again.Before = next.Allocations, &next
+			repeated := Decide(again)
+			if !repeated.Allocations.Equal(next.Allocations) {
+				t.Fatalf("another decision: %+v, then %+v", next.Allocations, repeated.Allocations)
+			}
+			for i := range repeated.Services {
+				if repeated.Services[i].View != next.Services[i].View {
+					t.Fatalf("%s: an equal View has another pointer", repeated.Services[i].Object.Name)
+				}
+			}
+			d = next
+		}
+	})
+}
+
+func drawPods(t *rapid.T, names []string) (out []Pod) {
+	for i := range rapid.IntRange(0, 6).Draw(t, "pods") {
+		p := onePod(rapid.SampledFrom(names).Draw(t, "app"), fmt.Sprintf("10.88.0.%d", i+2), rapid.Bool().Draw(t, "ready"))
+		p.Terminating, p.Ended = rapid.Bool().Draw(t, "terminating"), rapid.Bool().Draw(t, "ended")
+		out = append(out, p)
+	}
+	return out
+}
+
+func checkOwners(t *rapid.T, d Decision) {
+	owners := map[string]string{}
+	own := func(what, by string) {
+		if other, taken := owners[what]; taken {
+			t.Fatalf("%s belongs to %s and %s", what, other, by)
+		}
+		owners[what] = by
+	}
+	for _, s := range d.Services {
+		for _, ip := range s.View.ClusterIPs {
+			own(ip.String(), s.View.Name)
+		}
+		for _, p := range s.View.Ports {
+			if p.NodePort != 0 {
+				own(fmt.Sprint(p.Protocol, p.NodePort), s.View.Name)
+			}
+		}
+	}
+}
+
+// checkKept: a Service whose manifest names no cluster IP keeps the one that it had.
+func checkKept(t *rapid.T, before, after Decision) {
+	for _, s := range after.Services {
+		had, known := before.Allocations[s.Object.Key]
+		has := after.Allocations[s.Object.Key]
+		if known && s.Object.Object.(*v1.Service).Spec.ClusterIP == "" && !slices.Equal(had.ClusterIPs, has.ClusterIPs) {
+			t.Fatalf("%s had %v and has %v", s.Object.Name, had.ClusterIPs, has.ClusterIPs)
+		}
+		if known && !had.Created.Equal(has.Created) {
+			t.Fatalf("%s was created twice", s.Object.Name)
+		}
+	}
+}
+
+// checkEndpoints compares with a plain scan.
+func checkEndpoints(t *rapid.T, in Input, d Decision) {
+	for _, s := range d.Services {
+		var ready, serving []string
+		for _, p := range in.Pods {
+			if p.Labels["app"] != s.View.Name || p.Ended || !p.Ready {
+				continue
+			}
+			if at := p.Addrs[0].String() + ":8080"; p.Terminating {
+				serving = append(serving, at)
+			} else {
+				ready = append(ready, at)
+			}
+		}
+		want := ready
+		if len(want) == 0 {
+			want = serving
+		}
+		if got := s.Rules[0].Backends; fmt.Sprint(got) != "["+strings.Join(want, " ")+"]" {
+			t.Fatalf("%s: %v, want %v", s.View.Name, got, want)
+		}
+	}
+}
+
+// TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone: 200 Services with 5 endpoints each.
+func TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone(t *testing.T) {
+	t.Parallel()
+	var services []*pod.Object
+	var pods []Pod
+	for i := range 200 {
+		services = append(services, svc(fmt.Sprintf("s%03d", i)))
+		for j := range 5 {
+			pods = append(pods, onePod(fmt.Sprintf("s%03d", i), fmt.Sprintf("10.88.%d.%d", i, j+2), true))
+		}
+	}
+	in := input(services...)
+	in.CIDRs = []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+	in.Pods = pods
+	before := Decide(in)
+	in.Pods = slices.Clone(pods)
+	in.Pods[502].Ready = false
+	in.Earlier, in.Before = before.Allocations, &before
+	after := Decide(in)
+	var changed []string
+	for i := range after.Services {
+		if after.Services[i].View != before.Services[i].View {
+			changed = append(changed, after.Services[i].View.Name)
+		}
+	}
+	if !slices.Equal(changed, []string{"s100"}) || len(after.Services[100].Rules[0].Backends) != 4 {
+		t.Errorf("changed: %v", changed)
+	}
+}
+
+// TestPodOf_Status_IsReadAsEndpointSlicesAre: addresses, readiness, end, named ports of sidecars.
+func TestPodOf_Status_IsReadAsEndpointSlicesAre(t *testing.T) {
+	t.Parallel()
+	always := v1.ContainerRestartPolicyAlways
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "p"}}
+	p.Spec.Containers = []v1.Container{{Ports: []v1.ContainerPort{{Name: "http", ContainerPort: 80}, {ContainerPort: 81}}}}
+	p.Spec.InitContainers = []v1.Container{
+		{Ports: []v1.ContainerPort{{Name: "once", ContainerPort: 1}}},
+		{RestartPolicy: &always, Ports: []v1.ContainerPort{{Name: "metrics", ContainerPort: 9100, Protocol: v1.ProtocolTCP}}},
+	}
+	status := &v1.PodStatus{Phase: v1.PodRunning, PodIPs: []v1.PodIP{{IP: "10.88.0.2"}, {IP: "fd00::2"}}, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: v1.ConditionTrue}}}
+	got := PodOf(p, status, false)
+	if !got.Ready || got.Ended || got.Terminating || len(got.Addrs) != 2 || fmt.Sprint(got.Ports) != "[{http TCP 80} {metrics TCP 9100}]" {
+		t.Errorf("%+v", got)
+	}
+	for _, phase := range []v1.PodPhase{v1.PodSucceeded, v1.PodFailed} {
+		if !PodOf(p, &v1.PodStatus{Phase: phase}, false).Ended {
+			t.Errorf("%s: not ended", phase)
+		}
+	}
+	p.DeletionTimestamp = &metav1.Time{}
+	if !PodOf(p, nil, false).Terminating || !PodOf(&v1.Pod{}, nil, true).Terminating {
+		t.Error("not terminating")
+	}
+}

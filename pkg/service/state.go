@@ -1,0 +1,206 @@
+package service
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// state returns the state of a Service with its allocation and its endpoints.
+func (a *allocator) state(o *pod.Object, has Allocation, endpoints []Endpoint) State {
+	s := o.Object.(*v1.Service).DeepCopy()
+	families := familiesOf(a, s, has.ClusterIPs)
+	endpoints = slices.DeleteFunc(endpoints, func(e Endpoint) bool { return !slices.Contains(families, e.Addr.Is6()) })
+	a.show(s, has, families)
+	view := &View{
+		Namespace: s.Namespace, Name: s.Name, ClusterIPs: has.ClusterIPs, Headless: isHeadless(s),
+		PublishNotReady: s.Spec.PublishNotReadyAddresses, Endpoints: endpoints,
+	}
+	if s.Spec.Type == v1.ServiceTypeExternalName {
+		view.ExternalName = s.Spec.ExternalName
+	}
+	for i := range s.Spec.Ports {
+		p := &s.Spec.Ports[i]
+		view.Ports = append(view.Ports, Port{p.Name, p.Protocol, uint16(p.Port), uint16(p.NodePort)})
+	}
+	return State{Object: o, Service: s, View: view, Rules: a.rules(s, has, endpoints)}
+}
+
+// familiesOf returns the families of the endpoints of a Service: those of its cluster IPs. A headless
+// Service without families has all.
+func familiesOf(a *allocator, s *v1.Service, ips []netip.Addr) []bool {
+	var out []bool
+	for _, ip := range ips {
+		out = append(out, ip.Is6())
+	}
+	if len(out) > 0 {
+		return out
+	}
+	if f, problem := a.families(s); problem == nil && len(s.Spec.IPFamilies) > 0 {
+		return f
+	}
+	return []bool{false, true}
+}
+
+// show writes into s what an API server adds to a Service.
+func (a *allocator) show(s *v1.Service, has Allocation, families []bool) {
+	s.Kind, s.APIVersion = pod.KindService, "v1"
+	s.CreationTimestamp = metav1.NewTime(has.Created)
+	if len(has.ClusterIPs) > 0 {
+		s.Spec.ClusterIPs, s.Spec.IPFamilies = nil, nil
+		for _, ip := range has.ClusterIPs {
+			s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, ip.String())
+			s.Spec.IPFamilies = append(s.Spec.IPFamilies, familyName(ip.Is6()))
+		}
+		s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+	}
+	if isHeadless(s) {
+		s.Spec.ClusterIP, s.Spec.ClusterIPs = v1.ClusterIPNone, []string{v1.ClusterIPNone}
+	}
+	if s.Spec.IPFamilyPolicy == nil && s.Spec.Type != v1.ServiceTypeExternalName {
+		policy := v1.IPFamilyPolicySingleStack
+		if len(has.ClusterIPs) > 1 {
+			policy = v1.IPFamilyPolicyRequireDualStack
+		}
+		s.Spec.IPFamilyPolicy = &policy
+	}
+	for i := range s.Spec.Ports {
+		if port := has.NodePorts[nameOf(&s.Spec.Ports[i])]; port != 0 {
+			s.Spec.Ports[i].NodePort = int32(port)
+		}
+	}
+	s.Status = v1.ServiceStatus{}
+	if !balanced(s) {
+		return
+	}
+	mode := v1.LoadBalancerIPModeVIP
+	for _, ip := range a.Nodes {
+		if slices.Contains(families, ip.Is6()) {
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress, v1.LoadBalancerIngress{IP: ip.String(), IPMode: &mode})
+		}
+	}
+}
+
+func familyName(v6 bool) v1.IPFamily {
+	if v6 {
+		return v1.IPv6Protocol
+	}
+	return v1.IPv4Protocol
+}
+
+// balanced reports whether this node is the load balancer of a Service. A class names another one.
+func balanced(s *v1.Service) bool {
+	return s.Spec.Type == v1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil
+}
+
+// rules returns the rules of a Service that was shown.
+func (a *allocator) rules(s *v1.Service, has Allocation, endpoints []Endpoint) []Rule {
+	var out []Rule
+	for _, cluster := range has.ClusterIPs {
+		v6 := cluster.Is6()
+		external := externalOf(s, v6)
+		for i := range s.Spec.Ports {
+			p := &s.Spec.Ports[i]
+			r := Rule{
+				Name:     ruleName(s, p),
+				Protocol: p.Protocol, Port: uint16(p.Port), NodePort: uint16(p.NodePort), Cluster: cluster,
+				External: external, Backends: backends(endpoints, p, v6),
+			}
+			if c := s.Spec.SessionAffinityConfig; s.Spec.SessionAffinity == v1.ServiceAffinityClientIP {
+				r.Affinity = time.Duration(v1.DefaultClientIPServiceAffinitySeconds) * time.Second
+				if c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+					r.Affinity = time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
+				}
+			}
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// ruleName names a port of a Service. Two ports of a Service differ in protocol or port.
+func ruleName(s *v1.Service, p *v1.ServicePort) string {
+	return fmt.Sprintf("%s/%s/%s/%s", s.Namespace, s.Name, strings.ToLower(string(p.Protocol)), cmp.Or(p.Name, fmt.Sprint("p", p.Port)))
+}
+
+// externalOf returns the external addresses of one family.
+func externalOf(s *v1.Service, v6 bool) []External {
+	var out []External
+	add := func(text string, sources []netip.Prefix) {
+		ip, err := netip.ParseAddr(text)
+		if err != nil || ip.Unmap().Is6() != v6 {
+			return
+		}
+		ip = ip.Unmap()
+		if !slices.ContainsFunc(out, func(e External) bool { return e.Addr == ip }) {
+			out = append(out, External{ip, sources})
+		}
+	}
+	for _, text := range s.Spec.ExternalIPs {
+		add(text, nil)
+	}
+	sources := sourceRanges(s)
+	for _, in := range s.Status.LoadBalancer.Ingress {
+		add(in.IP, sources)
+	}
+	slices.SortFunc(out, compareExternal)
+	return out
+}
+
+// sourceRanges returns the clients that may use a load balancer, nil: all. An empty, not nil, result
+// allows none: if no range is of the family of the address, no client may use it.
+func sourceRanges(s *v1.Service) []netip.Prefix {
+	ranges := s.Spec.LoadBalancerSourceRanges
+	if text := strings.TrimSpace(s.Annotations[v1.AnnotationLoadBalancerSourceRangesKey]); len(ranges) == 0 && text != "" {
+		ranges = strings.Split(text, ",")
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	out := []netip.Prefix{}
+	for _, text := range ranges {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
+			out = append(out, p.Masked())
+		}
+	}
+	slices.SortFunc(out, func(x, y netip.Prefix) int { return cmp.Or(x.Addr().Compare(y.Addr()), x.Bits()-y.Bits()) })
+	return slices.Compact(out)
+}
+
+// frontend is an external address with its port.
+type frontend struct {
+	addr     netip.Addr
+	protocol v1.Protocol
+	port     uint16
+}
+
+// keepFree removes the external addresses that a Service before has with the same port, and returns
+// a problem for each.
+func (s *State) keepFree(taken map[frontend]pod.Key) (problems []pod.Problem) {
+	for i := range s.Rules {
+		r := &s.Rules[i]
+		var kept []External
+		for _, e := range r.External {
+			at := frontend{e.Addr, r.Protocol, r.Port}
+			if by, is := taken[at]; is {
+				problems = append(problems, pod.Problem{
+					Path: "spec.ports", Msg: fmt.Sprintf("port %d/%s of %s is already used by Service %s", r.Port, r.Protocol, e.Addr, by),
+					Hint: "give one of the two Services another port, or another type",
+				})
+				continue
+			}
+			taken[at] = s.Object.Key
+			kept = append(kept, e)
+		}
+		r.External = kept
+	}
+	return problems
+}
