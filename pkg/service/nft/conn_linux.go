@@ -1,0 +1,241 @@
+package nft
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrUnsupported says that the kernel has no nftables.
+var ErrUnsupported = errors.New("the kernel has no nftables (nf_tables)")
+
+// conn is a netlink socket to the packet filter. One goroutine uses it at a time.
+type conn struct {
+	fd   int
+	port uint32 // by which notifications name the sender of a change
+	seq  uint32
+}
+
+// timeout is how long a call waits for the kernel, which answers while it gets the request.
+const timeout = 10 // seconds
+
+// dial opens a socket of a netlink family.
+func dial(family int) (*conn, error) {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, family)
+	if errors.Is(err, unix.EPROTONOSUPPORT) {
+		return nil, ErrUnsupported
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	c := &conn{fd: fd}
+	err = errors.Join(
+		unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}),
+		unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: timeout}),
+	)
+	if name, nameErr := unix.Getsockname(fd); nameErr != nil {
+		err = errors.Join(err, nameErr)
+	} else if at, is := name.(*unix.SockaddrNetlink); is {
+		c.port = at.Pid
+	}
+	if err != nil {
+		c.close()
+		return nil, fmt.Errorf("open netlink socket: %w", err)
+	}
+	return c, nil
+}
+
+func (c *conn) close() { _ = unix.Close(c.fd) }
+
+// transaction sends the messages that write adds, as one transaction. An error names the message by
+// its number, from 1.
+func (c *conn) transaction(write func(m *message)) error {
+	m := &message{seq: c.seq}
+	m.start(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)()
+	first := m.seq
+	write(m)
+	if m.seq == first {
+		return nil
+	}
+	last := acknowledged(m.b, m.seq)
+	m.start(unix.NFNL_MSG_BATCH_END, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)()
+	c.seq = m.seq
+	if err := c.send(m.b); err != nil {
+		return err
+	}
+	return c.acknowledge(first, last)
+}
+
+// acknowledged asks for an answer to the message with the number last, and returns the number.
+func acknowledged(b []byte, last uint32) uint32 {
+	replies(b, func(r reply) {
+		if r.seq == last {
+			at := len(b) - len(r.body) - unix.SizeofNlMsghdr
+			flags := binary.NativeEndian.Uint16(b[at+6:])
+			binary.NativeEndian.PutUint16(b[at+6:], flags|unix.NLM_F_ACK)
+		}
+	})
+	return last
+}
+
+// send sends bytes, for which it makes room.
+func (c *conn) send(b []byte) error {
+	const least = 1 << 18
+	room := max(least, 2*len(b))
+	if unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, room) != nil {
+		_ = unix.SetsockoptInt(c.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, room)
+	}
+	if err := unix.Sendto(c.fd, b, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return fmt.Errorf("send to the kernel: %w", err)
+	}
+	return nil
+}
+
+// acknowledge waits for the answer to the message last, and returns the first error before it. An
+// error of the message first, which begins the transaction, is the last answer.
+func (c *conn) acknowledge(first, last uint32) error {
+	var failed error
+	for done := false; !done; {
+		b, err := c.receive()
+		if err != nil {
+			return err
+		}
+		replies(b, func(r reply) {
+			if r.kind != unix.NLMSG_ERROR || len(r.body) < 4 {
+				return
+			}
+			if errno := unix.Errno(-int32(binary.NativeEndian.Uint32(r.body))); errno != 0 && failed == nil {
+				failed = fmt.Errorf("message %d of %d: %w", r.seq-first, last-first, errno)
+				if r.seq == first && errno == unix.EOPNOTSUPP {
+					failed = ErrUnsupported
+				}
+				done = done || r.seq == first
+			}
+			done = done || r.seq == last
+		})
+	}
+	return failed
+}
+
+// sizeofHeader is the size of the header of the netfilter subsystems.
+const sizeofHeader = 4
+
+// largestReply is more than the kernel puts into one part of an answer.
+const largestReply = 1 << 17
+
+func (c *conn) receive() ([]byte, error) {
+	b := make([]byte, largestReply)
+	for {
+		n, _, err := unix.Recvfrom(c.fd, b, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if errors.Is(err, unix.EAGAIN) {
+			return nil, errors.New("the kernel does not answer")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("receive from the kernel: %w", err)
+		}
+		return b[:n], nil
+	}
+}
+
+// list asks for all objects of nftables of a kind, and calls each for the attributes of every one.
+func (c *conn) list(kind uint16, each func(family byte, attrs []byte)) error {
+	return c.dump(uint16(unix.NFNL_SUBSYS_NFTABLES)<<8|kind, each)
+}
+
+// dump is list for every part of the packet filter.
+func (c *conn) dump(kind uint16, each func(family byte, attrs []byte)) error {
+	m := &message{seq: c.seq}
+	m.start(kind, unix.NLM_F_DUMP, unix.AF_UNSPEC, 0)()
+	c.seq = m.seq
+	if err := c.send(m.b); err != nil {
+		return err
+	}
+	var failed error
+	for done := false; !done; {
+		b, err := c.receive()
+		if err != nil {
+			return err
+		}
+		replies(b, func(r reply) {
+			switch {
+			case r.seq != m.seq:
+			case r.kind == unix.NLMSG_DONE:
+				done = true
+			case r.kind == unix.NLMSG_ERROR && len(r.body) >= 4:
+				done = true
+				errno := unix.Errno(-int32(binary.NativeEndian.Uint32(r.body)))
+				failed = fmt.Errorf("list objects of the packet filter: %w", errno)
+				if errno == unix.EOPNOTSUPP || errno == unix.EINVAL {
+					failed = ErrUnsupported
+				}
+			case len(r.body) >= sizeofHeader:
+				each(r.body[0], r.body[sizeofHeader:])
+			}
+		})
+	}
+	return failed
+}
+
+// watch calls changed when the kernel reports a change of nftables that matters, until ctx ends. When
+// the kernel could not report all changes, it calls changed as well. It calls ready once no change is
+// missed any more.
+func watch(ctx context.Context, matters func(reply) bool, changed, ready func()) error {
+	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
+	if err != nil {
+		return fmt.Errorf("open netlink socket: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "netlink")
+	defer f.Close()
+	if err := unix.Bind(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK, Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)}); err != nil {
+		return fmt.Errorf("watch nftables: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = f.Close() })()
+	ready()
+	b := make([]byte, largestReply)
+	for {
+		n, err := f.Read(b)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, unix.ENOBUFS):
+			changed()
+			continue
+		case err != nil:
+			return fmt.Errorf("watch nftables: %w", err)
+		}
+		found := false
+		replies(b[:n], func(r reply) { found = found || matters(r) })
+		if found {
+			changed()
+		}
+	}
+}
+
+// concerns reports whether a notification is about the tables of Services, if this process serves
+// them, or says that something of the guard is gone. In every kind of objects the first attribute is
+// the name of the table.
+func concerns(r reply, serving bool) bool {
+	if r.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(r.body) < sizeofHeader {
+		return false
+	}
+	name := ""
+	attributes(r.body[sizeofHeader:], func(kind uint16, data []byte) {
+		if kind == unix.NFTA_TABLE_NAME {
+			name = textOf(data)
+		}
+	})
+	switch r.kind & 0xff {
+	case unix.NFT_MSG_NEWGEN:
+		return false
+	case unix.NFT_MSG_DELTABLE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELRULE:
+		return name == TableGuard || name == TableServices && serving
+	}
+	return name == TableServices && serving
+}

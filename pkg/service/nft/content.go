@@ -1,0 +1,334 @@
+// Package nft turns the rules of Services into tables of the kernel's packet filter, nftables, and
+// keeps them there.
+//
+// A table of each family, nodectl-services, has everything of Services. Maps find the chain of a
+// Service by address, protocol and port. So one more Service costs a packet nothing, and a change of
+// one costs messages about that Service alone. Another table, nodectl-guard, protects the loopback
+// addresses of the node.
+//
+// The one rule: a change is one transaction. The kernel has all of it, or nothing.
+package nft
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/service"
+)
+
+// Desired is everything that the tables hold.
+type Desired struct {
+	Rules []service.Rule
+	// CIDRs are the ranges of cluster IPs. Connections to an address of them that no rule serves are
+	// refused.
+	CIDRs []netip.Prefix
+	// Links are networks whose hosts reach each other past the packet filter, such as those behind a
+	// bridge. Between two of these hosts, the reply of an endpoint would reach its client with the
+	// address of the endpoint. So the node puts its own address in place of the client's.
+	Links []netip.Prefix
+}
+
+// The tables.
+const (
+	TableServices = "nodectl-services"
+	TableGuard    = "nodectl-guard"
+)
+
+// The sets and maps of a table of Services.
+const (
+	setServices    = "services"      // address, protocol, port → chain
+	setNodePorts   = "node-ports"    // protocol, port → chain
+	setHairpin     = "hairpin"       // pairs of an endpoint's address with itself
+	setClosed      = "closed"        // addresses, protocols and ports without an endpoint
+	setClosedPorts = "closed-ports"  // node ports without an endpoint
+	chainRange     = "closed-range"  // refuses the other cluster IPs
+	chainLinks     = "masquerade-in" // masquerades inside of Links
+)
+
+// content is what one table holds beside its fixed part.
+type content struct {
+	chains   map[string][]rule
+	affinity map[string]time.Duration     // sets of clients, with how long each client stays
+	sets     map[string]map[string]string // by set: the keys, as the kernel has them, and their chains
+	// datagrams are the endpoints of UDP ports.
+	datagrams map[netip.AddrPort]bool
+}
+
+// action is what a rule does.
+type action int
+
+const (
+	toBackend    action = iota // connect to backends[0], or to one of backends at random
+	toChain                    // continue in one of chains at random
+	toRemembered               // continue in chains[0] if set has the client
+	remember                   // put the client into set
+	admit                      // continue in chains[0] if the client is in a network
+	drop
+	refuse     // refuse connections to a network
+	masquerade // put the node's address in place of the client's, inside of a network
+)
+
+// rule is one rule of a chain.
+type rule struct {
+	do       action
+	backends []netip.AddrPort
+	chains   []string
+	set      string
+	network  netip.Prefix
+}
+
+func (r rule) equal(o rule) bool {
+	return r.do == o.do && r.set == o.set && r.network == o.network && slices.Equal(r.backends, o.backends) && slices.Equal(r.chains, o.chains)
+}
+
+// empty returns the content of a new table.
+func empty() content {
+	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil}, affinity: map[string]time.Duration{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
+	for _, s := range []string{setServices, setNodePorts, setHairpin, setClosed, setClosedPorts} {
+		c.sets[s] = map[string]string{}
+	}
+	return c
+}
+
+// contentOf returns the content of the table of one family.
+func contentOf(d Desired, v6 bool) content {
+	c := empty()
+	for _, p := range d.CIDRs {
+		if p.Addr().Is6() == v6 {
+			c.chains[chainRange] = append(c.chains[chainRange], rule{do: refuse, network: p})
+		}
+	}
+	for _, p := range d.Links {
+		if p.Addr().Is6() == v6 {
+			c.chains[chainLinks] = append(c.chains[chainLinks], rule{do: masquerade, network: p})
+		}
+	}
+	for i := range d.Rules {
+		if r := &d.Rules[i]; r.Cluster.Is6() == v6 {
+			c.add(r)
+		}
+	}
+	return c
+}
+
+// add adds one port of one Service.
+func (c *content) add(r *service.Rule) {
+	proto := protocolNumber(r.Protocol)
+	if len(r.Backends) == 0 {
+		for _, e := range r.External {
+			c.sets[setClosed][frontendKey(e.Addr, proto, r.Port)] = ""
+		}
+		if r.NodePort != 0 {
+			c.sets[setClosedPorts][portKey(proto, r.NodePort)] = ""
+		}
+		return // the range of its cluster IP refuses connections
+	}
+	chain := chainName("service", r.Name)
+	c.sets[setServices][frontendKey(r.Cluster, proto, r.Port)] = chain
+	for _, e := range r.External {
+		c.sets[setServices][frontendKey(e.Addr, proto, r.Port)] = c.external(r, e, chain)
+	}
+	if r.NodePort != 0 {
+		c.sets[setNodePorts][portKey(proto, r.NodePort)] = chain
+	}
+	for _, b := range r.Backends {
+		c.sets[setHairpin][pairKey(b.Addr())] = ""
+		if r.Protocol == v1.ProtocolUDP {
+			c.datagrams[b] = true
+		}
+	}
+	if r.Affinity == 0 {
+		c.chains[chain] = []rule{{do: toBackend, backends: r.Backends}}
+		return
+	}
+	c.sticky(r, chain)
+}
+
+// external returns the chain of an external address: that of the Service, or one before it that
+// admits some clients only.
+func (c *content) external(r *service.Rule, e service.External, to string) string {
+	if e.Sources == nil {
+		return to
+	}
+	var rules []rule
+	for _, p := range e.Sources {
+		if p.Addr().Is6() == e.Addr.Is6() {
+			rules = append(rules, rule{do: admit, network: p, chains: []string{to}})
+		}
+	}
+	chain := chainName("external", r.Name)
+	c.chains[chain] = append(rules, rule{do: drop})
+	return chain
+}
+
+// sticky adds the chains of a Service whose clients keep their endpoints.
+func (c *content) sticky(r *service.Rule, chain string) {
+	var rules []rule
+	var all []string
+	for _, b := range r.Backends {
+		to := chainName("endpoint", r.Name+"/"+b.String())
+		set := fmt.Sprintf("%s-%d", chainName("clients", r.Name+"/"+b.String()), int(r.Affinity.Seconds()))
+		c.affinity[set] = r.Affinity
+		c.chains[to] = []rule{{do: remember, set: set}, {do: toBackend, backends: []netip.AddrPort{b}}}
+		rules = append(rules, rule{do: toRemembered, set: set, chains: []string{to}})
+		all = append(all, to)
+	}
+	c.chains[chain] = append(rules, rule{do: toChain, chains: all})
+}
+
+// longestName is below the kernel's limit for the names of chains and sets, with room for a suffix.
+const longestName = 200
+
+// chainName returns a name with a hash, so that it stays unique if it is cut.
+func chainName(kind, of string) string {
+	sum := sha256.Sum256([]byte(of))
+	readable := strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '/' || r == '.' {
+			return r
+		}
+		return '_'
+	}, of)
+	return kind + "-" + base32.StdEncoding.EncodeToString(sum[:5]) + "/" + readable[:min(len(readable), longestName)]
+}
+
+func protocolNumber(p v1.Protocol) byte {
+	switch p {
+	case v1.ProtocolUDP:
+		return 17
+	case v1.ProtocolSCTP:
+		return 132
+	}
+	return 6
+}
+
+// The keys of elements. The kernel pads each part to 4 bytes.
+
+func frontendKey(addr netip.Addr, proto byte, port uint16) string {
+	return string(addr.AsSlice()) + portKey(proto, port)
+}
+
+func portKey(proto byte, port uint16) string {
+	var b [8]byte
+	b[0] = proto
+	binary.BigEndian.PutUint16(b[4:], port)
+	return string(b[:])
+}
+
+func pairKey(addr netip.Addr) string { return string(addr.AsSlice()) + string(addr.AsSlice()) }
+
+// opKind is a kind of changes.
+type opKind int
+
+const (
+	addAffinity opKind = iota
+	addChain
+	flushChain
+	addRule
+	deleteElements
+	addElements
+	deleteChain
+	deleteAffinity
+)
+
+// op is one change of a table: one message to the kernel, except for an addRule with several backends
+// or chains, which takes three.
+type op struct {
+	kind     opKind
+	name     string // of the chain or set
+	rule     rule
+	timeout  time.Duration
+	elements map[string]string
+}
+
+// differences returns the changes that lead from one content to another, in an order that the kernel
+// takes: what a change refers to exists before it, and ends after the last reference.
+func differences(before, after content) []op {
+	var ops []op
+	for _, name := range slices.Sorted(maps.Keys(after.affinity)) {
+		if _, there := before.affinity[name]; !there {
+			ops = append(ops, op{kind: addAffinity, name: name, timeout: after.affinity[name]})
+		}
+	}
+	names := slices.Sorted(maps.Keys(after.chains))
+	for _, name := range names {
+		if _, there := before.chains[name]; !there {
+			ops = append(ops, op{kind: addChain, name: name})
+		}
+	}
+	for _, name := range names {
+		rules, old := after.chains[name], before.chains[name]
+		if slices.EqualFunc(rules, old, rule.equal) {
+			continue
+		}
+		if len(old) > 0 {
+			ops = append(ops, op{kind: flushChain, name: name})
+		}
+		for _, r := range rules {
+			ops = append(ops, op{kind: addRule, name: name, rule: r})
+		}
+	}
+	ops = append(ops, elementChanges(before, after)...)
+	var gone []string
+	for name := range before.chains {
+		if _, there := after.chains[name]; !there {
+			gone = append(gone, name)
+		}
+	}
+	slices.SortFunc(gone, func(a, b string) int { return cmp.Or(depth(a)-depth(b), strings.Compare(a, b)) })
+	for _, name := range gone {
+		ops = append(ops, op{kind: deleteChain, name: name})
+	}
+	for _, name := range slices.Sorted(maps.Keys(before.affinity)) {
+		if _, there := after.affinity[name]; !there {
+			ops = append(ops, op{kind: deleteAffinity, name: name})
+		}
+	}
+	return ops
+}
+
+// depth orders chains: a chain refers only to deeper ones.
+func depth(chain string) int {
+	switch kind, _, _ := strings.Cut(chain, "-"); kind {
+	case "external":
+		return 0
+	case "service":
+		return 1
+	}
+	return 2
+}
+
+// elementChanges returns the changes of elements: in each set first those that go.
+func elementChanges(before, after content) []op {
+	var ops []op
+	for _, set := range slices.Sorted(maps.Keys(after.sets)) {
+		gone, fresh := map[string]string{}, map[string]string{}
+		old, now := before.sets[set], after.sets[set]
+		for key, chain := range old {
+			if to, there := now[key]; !there || to != chain {
+				gone[key] = chain
+			}
+		}
+		for key, chain := range now {
+			if was, there := old[key]; !there || was != chain {
+				fresh[key] = chain
+			}
+		}
+		if len(gone) > 0 {
+			ops = append(ops, op{kind: deleteElements, name: set, elements: gone})
+		}
+		if len(fresh) > 0 {
+			ops = append(ops, op{kind: addElements, name: set, elements: fresh})
+		}
+	}
+	return ops
+}

@@ -1,0 +1,176 @@
+package nft
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"pgregory.net/rapid"
+
+	"github.com/nodectl/nodectl/pkg/service"
+)
+
+// manyRules returns the rules of 200 Services with 5 endpoints each.
+func manyRules() []service.Rule {
+	var all []service.Rule
+	for i := range 200 {
+		r := service.Rule{
+			Name: fmt.Sprintf("default/s%03d/tcp/p80", i), Protocol: v1.ProtocolTCP, Port: 80,
+			Cluster: netip.AddrFrom4([4]byte{10, 96, byte(i), 1}), NodePort: uint16(30000 + i),
+		}
+		for j := range 5 {
+			r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, byte(i), byte(j + 2)}), 8080))
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService: among 200 Services with 5 endpoints.
+func TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService(t *testing.T) {
+	t.Parallel()
+	before := contentOf(Desired{Rules: manyRules()}, false)
+	rules := manyRules()
+	rules[100].Backends = rules[100].Backends[1:]
+	ops := differences(before, contentOf(Desired{Rules: rules}, false))
+	elements := 0
+	for _, o := range ops {
+		elements += len(o.elements)
+		if !strings.Contains(o.name, "/s100/") && o.name != setHairpin {
+			t.Errorf("a change of another Service: %+v", o)
+		}
+	}
+	if len(ops) != 3 || elements != 1 { // flush, rule, and the pair of the endpoint with itself
+		t.Errorf("%d changes with %d elements: %+v", len(ops), elements, ops)
+	}
+}
+
+// TestDifferences_Story_KernelTakesEveryStep: random contents follow each other, and each change is
+// one that the kernel takes: what it refers to exists, what it removes is not referred to.
+func TestDifferences_Story_KernelTakesEveryStep(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		have := empty()
+		for range rapid.IntRange(1, 8).Draw(t, "steps") {
+			want := contentOf(drawDesired(t), false)
+			for _, o := range differences(have, want) {
+				take(t, &have, o)
+			}
+			if again := differences(have, want); len(again) > 0 {
+				t.Fatalf("not what was wanted: %+v", again)
+			}
+		}
+	})
+}
+
+func drawDesired(t *rapid.T) Desired {
+	var d Desired
+	for i := range 3 {
+		if !rapid.Bool().Draw(t, "there") {
+			continue
+		}
+		r := service.Rule{
+			Name: fmt.Sprintf("default/s%d/tcp/p80", i), Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.AddrFrom4([4]byte{10, 96, 0, byte(i + 1)}),
+			NodePort: uint16(rapid.SampledFrom([]int{0, 30000 + i, 30010}).Draw(t, "node port")),
+			Affinity: rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "affinity"),
+		}
+		for j := range rapid.IntRange(0, 3).Draw(t, "backends") {
+			r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, 0, byte(j + 2)}), 8080))
+		}
+		if rapid.Bool().Draw(t, "external") {
+			e := service.External{Addr: netip.AddrFrom4([4]byte{203, 0, 113, byte(i)})}
+			if rapid.Bool().Draw(t, "ranged") {
+				e.Sources = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
+			}
+			r.External = []service.External{e}
+		}
+		d.Rules = append(d.Rules, r)
+	}
+	return d
+}
+
+// take makes one change of a content, as the kernel would.
+func take(t *rapid.T, c *content, o op) {
+	refers := func(chain string) bool {
+		for _, rules := range c.chains {
+			for _, r := range rules {
+				if slices.Contains(r.chains, chain) {
+					return true
+				}
+			}
+		}
+		for _, set := range c.sets {
+			if slices.Contains(slices.Collect(maps.Values(set)), chain) {
+				return true
+			}
+		}
+		return false
+	}
+	_, chain := c.chains[o.name]
+	_, affinity := c.affinity[o.name]
+	switch o.kind {
+	case addAffinity:
+		c.affinity[o.name] = o.timeout
+	case addChain:
+		c.chains[o.name] = nil
+	case flushChain:
+		c.chains[o.name] = nil
+	case addRule:
+		for _, to := range o.rule.chains {
+			if _, there := c.chains[to]; !there {
+				t.Fatalf("rule of %s to %s, which does not exist", o.name, to)
+			}
+		}
+		if _, there := c.affinity[o.rule.set]; o.rule.set != "" && !there {
+			t.Fatalf("rule of %s with %s, which does not exist", o.name, o.rule.set)
+		}
+		c.chains[o.name] = append(c.chains[o.name], o.rule)
+	case deleteElements:
+		for key := range o.elements {
+			if _, there := c.sets[o.name][key]; !there {
+				t.Fatalf("%s has no such element", o.name)
+			}
+			delete(c.sets[o.name], key)
+		}
+	case addElements:
+		for key, to := range o.elements {
+			if _, there := c.sets[o.name][key]; there {
+				t.Fatalf("%s has the element", o.name)
+			}
+			if _, there := c.chains[to]; to != "" && !there {
+				t.Fatalf("element of %s to %s, which does not exist", o.name, to)
+			}
+			c.sets[o.name][key] = to
+		}
+	case deleteChain:
+		delete(c.chains, o.name)
+		if refers(o.name) {
+			t.Fatalf("%s is removed, and something refers to it", o.name)
+		}
+	case deleteAffinity:
+		for name, rules := range c.chains {
+			if slices.ContainsFunc(rules, func(r rule) bool { return r.set == o.name }) {
+				t.Fatalf("%s is removed, and %s refers to it", o.name, name)
+			}
+		}
+		delete(c.affinity, o.name)
+	}
+	if (o.kind == flushChain || o.kind == addRule || o.kind == deleteChain) && !chain || o.kind == deleteAffinity && !affinity {
+		t.Fatalf("%s does not exist", o.name)
+	}
+}
+
+// TestChainName_LongNames_StayUniqueAndWithinTheKernelsLimit: the kernel takes 255 bytes.
+func TestChainName_LongNames_StayUniqueAndWithinTheKernelsLimit(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("a", 63) + "/" + strings.Repeat("b", 63) + "/tcp/" + strings.Repeat("c", 63) + "/[fd00:0000:0000:0000:0000:0000:0000:0002]:65535"
+	a, b := chainName("endpoint", long+"1"), chainName("endpoint", long+"2")
+	if a == b || len(a)+len("-4294967295") > 255 || strings.ContainsAny(a, "[]: ") {
+		t.Errorf("%q %q", a, b)
+	}
+}

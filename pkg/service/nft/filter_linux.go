@@ -1,0 +1,253 @@
+package nft
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Filter keeps the tables of this node. Its methods may be called from any goroutine.
+type Filter struct {
+	mu      sync.Mutex
+	conn    *conn
+	port    atomic.Uint32
+	applied [2]*content // of IPv4 and IPv6; nil: not known, or no table
+	serving atomic.Bool // the tables of Services are this Filter's
+}
+
+// New returns a Filter. It changes nothing before Apply.
+func New() *Filter { return &Filter{} }
+
+// Close closes the connection to the kernel. The tables stay.
+func (f *Filter) Close() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.drop()
+}
+
+func (f *Filter) drop() {
+	if f.conn != nil {
+		f.conn.close()
+		f.conn = nil
+	}
+}
+
+// dial opens the connection when it is needed first.
+func (f *Filter) dial() error {
+	if f.conn != nil {
+		return nil
+	}
+	c, err := dial(unix.NETLINK_NETFILTER)
+	if err == nil {
+		f.conn = c
+		f.port.Store(c.port)
+	}
+	return err
+}
+
+// transaction runs one transaction. After an error the content of the tables is not known.
+func (f *Filter) transaction(write func(m *message)) error {
+	if err := f.dial(); err != nil {
+		return err
+	}
+	err := f.conn.transaction(write)
+	if err != nil {
+		f.applied = [2]*content{}
+		f.drop()
+	}
+	return err
+}
+
+// Apply makes the tables what d says. It returns how many messages it has sent. If it has not made the
+// tables, or Forget was called, it replaces them whole; else it changes only what differs.
+func (f *Filter) Apply(d Desired) (messages int, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var next [2]*content
+	err = f.transaction(func(m *message) {
+		before := m.seq
+		for i, v6 := range []bool{false, true} {
+			c := contentOf(d, v6)
+			next[i] = &c
+			t := &table{message: m, name: TableServices, family: familyOf(v6)}
+			t.sets = uint32(i) << 20 // numbers of sets are those of the transaction
+			old := f.applied[i]
+			if old == nil {
+				e := empty()
+				old = &e
+				t.replace()
+				t.base()
+			}
+			for _, o := range differences(*old, c) {
+				t.change(o)
+			}
+		}
+		messages = int(m.seq - before)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("change %s of the packet filter: %w", TableServices, err)
+	}
+	gone := map[netip.AddrPort]bool{}
+	for i, old := range f.applied {
+		if old == nil {
+			continue
+		}
+		for at := range old.datagrams {
+			if !next[i].datagrams[at] {
+				gone[at] = true
+			}
+		}
+	}
+	f.applied = next
+	f.serving.Store(true)
+	if len(gone) > 0 {
+		if err := f.conn.forgetDatagrams(gone); err != nil {
+			return messages, fmt.Errorf("end UDP connections to endpoints that have left: %w", err)
+		}
+	}
+	return messages, nil
+}
+
+// Forget notes that the tables may have been changed by others: the next Apply replaces them.
+func (f *Filter) Forget() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.applied = [2]*content{}
+}
+
+// Guard makes the table that protects the loopback addresses, unless it is there. All agents of a
+// machine share it.
+func (f *Filter) Guard() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n, err := f.guards(); err != nil || n == guardRules {
+		return err
+	}
+	err := f.transaction(func(m *message) {
+		t := &table{message: m, name: TableGuard, family: familyOf(false)}
+		t.replace()
+		t.guard()
+	})
+	if err != nil {
+		return fmt.Errorf("make %s of the packet filter: %w", TableGuard, err)
+	}
+	return nil
+}
+
+// guards returns how many rules the table of the guard has.
+func (f *Filter) guards() (n int, err error) {
+	if err := f.dial(); err != nil {
+		return 0, err
+	}
+	err = f.conn.list(unix.NFT_MSG_GETRULE, func(_ byte, attrs []byte) {
+		attributes(attrs, func(kind uint16, data []byte) {
+			if kind == unix.NFTA_RULE_TABLE && textOf(data) == TableGuard {
+				n++
+			}
+		})
+	})
+	if err != nil {
+		f.drop()
+	}
+	return n, err
+}
+
+// Remove removes the tables of Services. Those that do not exist are no error.
+func (f *Filter) Remove() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.transaction(func(m *message) {
+		for _, v6 := range []bool{false, true} {
+			t := &table{message: m, name: TableServices, family: familyOf(v6)}
+			t.create()
+			end := t.begin(unix.NFT_MSG_DELTABLE, 0, t.family)
+			t.text(unix.NFTA_TABLE_NAME, t.name)
+			end()
+		}
+	})
+	f.applied = [2]*content{}
+	f.serving.Store(false)
+	if err != nil {
+		return fmt.Errorf("remove %s of the packet filter: %w", TableServices, err)
+	}
+	return nil
+}
+
+// Watch calls changed after another process has changed the tables of Services that Apply made, or has
+// removed something of the guard, until ctx ends.
+func (f *Filter) Watch(ctx context.Context, changed func()) error {
+	return f.watch(ctx, changed, func() {})
+}
+
+func (f *Filter) watch(ctx context.Context, changed, ready func()) error {
+	return watch(ctx, func(r reply) bool { return r.port != f.port.Load() && concerns(r, f.serving.Load()) }, changed, ready)
+}
+
+// Proxy returns what of a kube-proxy is in the packet filter, such as "table ip kube-proxy"; "" for
+// nothing. Two proxies must not serve one node.
+func (f *Filter) Proxy() (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.dial(); err != nil {
+		return "", err
+	}
+	var found []string
+	err := errors.Join(
+		f.conn.list(unix.NFT_MSG_GETTABLE, func(family byte, attrs []byte) {
+			attributes(attrs, func(kind uint16, data []byte) {
+				if kind == unix.NFTA_TABLE_NAME && textOf(data) == "kube-proxy" {
+					found = append(found, "table "+familyText(family)+" kube-proxy")
+				}
+			})
+		}),
+		f.conn.list(unix.NFT_MSG_GETCHAIN, func(family byte, attrs []byte) {
+			table, chain := "", ""
+			attributes(attrs, func(kind uint16, data []byte) {
+				switch kind {
+				case unix.NFTA_CHAIN_TABLE:
+					table = textOf(data)
+				case unix.NFTA_CHAIN_NAME:
+					chain = textOf(data)
+				}
+			})
+			if chain == "KUBE-SERVICES" && table == "nat" {
+				found = append(found, "chain KUBE-SERVICES in table "+familyText(family)+" "+table)
+			}
+		}),
+	)
+	if err != nil {
+		f.drop()
+		return "", err
+	}
+	slices.Sort(found)
+	return strings.Join(slices.Compact(found), ", "), nil
+}
+
+func familyText(family byte) string {
+	switch family {
+	case unix.NFPROTO_IPV4:
+		return "ip"
+	case unix.NFPROTO_IPV6:
+		return "ip6"
+	case unix.NFPROTO_INET:
+		return "inet"
+	}
+	return fmt.Sprint("family ", family)
+}
+
+// Supported reports whether the kernel has nftables and this process may use it.
+func Supported() error {
+	c, err := dial(unix.NETLINK_NETFILTER)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	return c.list(unix.NFT_MSG_GETTABLE, func(byte, []byte) {})
+}

@@ -1,0 +1,208 @@
+package nft
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Route is one route of the main table.
+type Route struct {
+	To     netip.Prefix
+	Device string
+	// Own says that Serve made it.
+	Own bool
+}
+
+// ownProtocol marks the routes that Serve makes. The kernel and routing daemons use other numbers.
+const ownProtocol = 209
+
+// Routes returns the routes of the network namespace of this thread.
+func Routes() ([]Route, error) {
+	text, err := os.ReadFile("/proc/thread-self/net/route")
+	if err != nil {
+		return nil, fmt.Errorf("read routes: %w", err)
+	}
+	out := routes4(string(text))
+	if text, err := os.ReadFile("/proc/thread-self/net/ipv6_route"); err == nil { // none without IPv6
+		out = append(out, routes6(string(text))...)
+	}
+	return out, nil
+}
+
+// routes4 parses /proc/net/route.
+func routes4(text string) []Route {
+	var out []Route
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 8 {
+			continue
+		}
+		to, err1 := strconv.ParseUint(f[1], 16, 32)
+		mask, err2 := strconv.ParseUint(f[7], 16, 32)
+		metric, err3 := strconv.ParseInt(f[6], 10, 64) // the kernel prints it with a sign
+		if errors.Join(err1, err2, err3) != nil {
+			continue
+		}
+		addr := netip.AddrFrom4([4]byte(binary.NativeEndian.AppendUint32(nil, uint32(to))))
+		bits, _ := net.IPMask(binary.NativeEndian.AppendUint32(nil, uint32(mask))).Size()
+		out = append(out, Route{To: netip.PrefixFrom(addr, bits), Device: f[0], Own: f[0] == "lo" && uint32(metric) == ownMetric})
+	}
+	return out
+}
+
+// routes6 parses /proc/net/ipv6_route.
+func routes6(text string) []Route {
+	var out []Route
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 10 || f[9] == "lo" {
+			continue
+		}
+		raw, err1 := hex.DecodeString(f[0])
+		bits, err2 := strconv.ParseUint(f[1], 16, 8)
+		if errors.Join(err1, err2) != nil || len(raw) != 16 || bits > 128 {
+			continue
+		}
+		out = append(out, Route{To: netip.PrefixFrom(netip.AddrFrom16([16]byte(raw)), int(bits)), Device: f[9]})
+	}
+	return out
+}
+
+// Overlap returns a route that overlaps a range, other than default routes and the one of Serve.
+func Overlap(all []Route, p netip.Prefix) (Route, bool) {
+	for _, r := range all {
+		if !r.Own && r.To.Bits() > 0 && r.To.Overlaps(p) {
+			return r, true
+		}
+	}
+	return Route{}, false
+}
+
+// to returns the route to an address.
+func to(all []Route, addr netip.Addr) (Route, bool) {
+	best, found := Route{}, false
+	for _, r := range all {
+		if r.To.Contains(addr) && (!found || r.To.Bits() > best.To.Bits()) {
+			best, found = r, true
+		}
+	}
+	return best, found
+}
+
+// Links returns the networks of these endpoints whose hosts reach each other past the packet filter:
+// those of a bridge, unless the kernel passes its packets to the packet filter (br_netfilter).
+func Links(all []Route, backends []netip.Addr) []netip.Prefix {
+	var out []netip.Prefix
+	for _, device := range devices(all, backends) {
+		if _, err := os.Stat(filepath.Join("/sys/class/net", device, "bridge")); err != nil {
+			continue
+		}
+		for _, r := range all {
+			if r.Device == device && r.To.Bits() > 0 && !r.To.Addr().IsLinkLocalUnicast() && !r.To.Addr().IsMulticast() && !filtersBridges(r.To.Addr().Is6()) {
+				out = append(out, r.To)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })
+	return slices.Compact(out)
+}
+
+// devices returns the devices by which the node reaches endpoints.
+func devices(all []Route, backends []netip.Addr) []string {
+	var out []string
+	for _, addr := range backends {
+		if r, found := to(all, addr); found && r.To.Bits() > 0 && !slices.Contains(out, r.Device) {
+			out = append(out, r.Device)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// filtersBridges reports whether the packets of bridges pass the packet filter.
+func filtersBridges(v6 bool) bool {
+	name := "/proc/sys/net/bridge/bridge-nf-call-iptables"
+	if v6 {
+		name = "/proc/sys/net/bridge/bridge-nf-call-ip6tables"
+	}
+	text, err := os.ReadFile(name)
+	return err == nil && strings.TrimSpace(string(text)) == "1"
+}
+
+// Prepare sets the sysctls of the devices of these endpoints: node ports on 127.0.0.1 need
+// route_localnet, which the table nodectl-guard makes harmless. Without send_redirects the node does
+// not tell a pod a shorter way to a pod of the same network, which would pass the packet filter by.
+func Prepare(all []Route, backends []netip.Addr) error {
+	var errs []error
+	for _, device := range devices(all, backends) {
+		if device == "lo" || strings.ContainsAny(device, "/") {
+			continue
+		}
+		errs = append(errs, sysctl(device, "route_localnet", "1"), sysctl(device, "send_redirects", "0"), sysctl("all", "send_redirects", "0"))
+	}
+	return errors.Join(errs...)
+}
+
+// sysctl sets a value of a device, if it is another one.
+func sysctl(device, name, value string) error {
+	at := filepath.Join("/proc/sys/net/ipv4/conf", device, name)
+	have, err := os.ReadFile(at)
+	if err != nil || strings.TrimSpace(string(have)) == value {
+		return err
+	}
+	return os.WriteFile(at, []byte(value), 0o644)
+}
+
+// ownMetric is the lowest priority of a route, so that every other route to the same range wins.
+const ownMetric = 1<<32 - 1
+
+// Serve makes a route to the range of cluster IPs, or removes it. A process of the node needs one to
+// connect to a cluster IP: without a default route, as on a machine without a network, there is none.
+// The packet filter then sends the connection to an endpoint. An IPv6 range needs a default route.
+func Serve(p netip.Prefix, on bool) error {
+	if p.Addr().Is6() {
+		return nil
+	}
+	c, err := dial(unix.NETLINK_ROUTE)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	kind, flags := uint16(unix.RTM_DELROUTE), uint16(unix.NLM_F_ACK)
+	if on {
+		kind, flags = unix.RTM_NEWROUTE, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_REPLACE
+	}
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		return fmt.Errorf("add route to %s: %w", p, err)
+	}
+	m := &message{}
+	end := m.header(kind, flags)
+	m.b = append(m.b, unix.AF_INET, byte(p.Bits()), 0, 0, unix.RT_TABLE_MAIN, ownProtocol, unix.RT_SCOPE_LINK, unix.RTN_UNICAST, 0, 0, 0, 0)
+	m.bytes(unix.RTA_DST, p.Masked().Addr().AsSlice())
+	m.bytes(unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(lo.Index)))
+	m.bytes(unix.RTA_PRIORITY, binary.NativeEndian.AppendUint32(nil, ownMetric))
+	end()
+	if err := c.send(m.b); err != nil {
+		return err
+	}
+	err = c.acknowledge(m.seq-1, m.seq)
+	if !on && errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("change route to %s: %w", p, err)
+	}
+	return nil
+}
