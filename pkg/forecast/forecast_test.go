@@ -426,7 +426,7 @@ func TestReadSavedRefusesWhatMergeDidNotWrite(t *testing.T) {
 	for in, says := range map[string]string{
 		"kind: Pod":                            `kind is "Pod"`,
 		"a: [":                                 "not a saved set",
-		"kind: List\nitems: [{kind: Service}]": `kind "Service"`,
+		"kind: List\nitems: [{kind: Ingress}]": `kind "Ingress"`,
 		"kind: List\nitems: [{kind: Secret, metadata: {name: s}, data: {k: '*'}}]": "not base64",
 	} {
 		if _, err := ReadSaved([]byte(in), "x.yaml"); err == nil || !strings.Contains(err.Error(), says) || !strings.HasPrefix(err.Error(), "x.yaml") {

@@ -306,7 +306,7 @@ func join(path, name string) string {
 // of each field by its JSON name. It is made once and never written to again.
 var structFields = sync.OnceValue(func() map[reflect.Type]map[string]reflect.Type {
 	all := map[reflect.Type]map[string]reflect.Type{}
-	for _, t := range []reflect.Type{reflect.TypeFor[v1.Pod](), reflect.TypeFor[v1.ConfigMap](), reflect.TypeFor[v1.Secret](), reflect.TypeFor[v1.PersistentVolumeClaim]()} {
+	for _, t := range []reflect.Type{reflect.TypeFor[v1.Pod](), reflect.TypeFor[v1.ConfigMap](), reflect.TypeFor[v1.Secret](), reflect.TypeFor[v1.PersistentVolumeClaim](), reflect.TypeFor[v1.Service]()} {
 		collect(t, all)
 	}
 	for _, kind := range pod.WorkloadKinds() {

@@ -22,7 +22,7 @@ var lists = func() map[string]string {
 
 // kinds returns the kinds that nodectl reads, but for the lists.
 func kinds() []string {
-	return append([]string{"Pod", pod.KindConfigMap, pod.KindSecret, pod.KindClaim}, pod.WorkloadKinds()...)
+	return append([]string{"Pod", pod.KindConfigMap, pod.KindSecret, pod.KindClaim, pod.KindService}, pod.WorkloadKinds()...)
 }
 
 // versionOf returns the API version of a kind that nodectl reads.
@@ -36,9 +36,9 @@ func versionOf(kind string) string {
 	return "v1"
 }
 
-// isConfig reports whether kind is that of a config object.
+// isConfig reports whether kind is that of a config object or a Service.
 func isConfig(kind string) bool {
-	return kind == pod.KindConfigMap || kind == pod.KindSecret || kind == pod.KindClaim
+	return kind == pod.KindConfigMap || kind == pod.KindSecret || kind == pod.KindClaim || kind == pod.KindService
 }
 
 // document reads one document.
@@ -61,7 +61,7 @@ func (r *reader) document(d doc) {
 
 func notObject(line, col int, got string) *pod.Problem {
 	return &pod.Problem{Line: line, Column: col, Msg: "expected an object with apiVersion and kind, got " + got,
-		Hint: "a manifest holds Pods, workloads such as Deployments, ConfigMaps, Secrets, PersistentVolumeClaims or a List of them"}
+		Hint: "a manifest holds Pods, workloads such as Deployments, Services, ConfigMaps, Secrets, PersistentVolumeClaims or a List of them"}
 }
 
 func kindOf(v any) string {
@@ -132,6 +132,12 @@ func (r *reader) take(c *checker) {
 // single reads one object that is no list. implied is the kind of its list's items, ""
 // for none.
 func (r *reader) single(o object, implied string) {
+	kind, _ := o.value["kind"].(string)
+	version, _ := o.value["apiVersion"].(string)
+	if why := passedOver(kind, version); why != "" && implied == "" {
+		r.notice(o, kind, why)
+		return
+	}
 	if !r.header(&o, implied) {
 		return
 	}
@@ -144,6 +150,8 @@ func (r *reader) single(o object, implied string) {
 		r.secret(o)
 	case "PersistentVolumeClaim":
 		r.claim(o)
+	case pod.KindService:
+		r.service(o)
 	default:
 		r.workload(o)
 	}
@@ -181,7 +189,7 @@ func (r *reader) header(o *object, implied string) bool {
 		r.reject(*o, o.problem("apiVersion", "required", versionHint(kind, "")))
 	case version != versionOf(kind):
 		r.reject(*o, o.problem("apiVersion", fmt.Sprintf("%s is not supported for kind %s", quote(version), kind), versionHint(kind, version)))
-	case r.o.Member && pod.IsWorkload(kind):
+	case r.o.Member && (pod.IsWorkload(kind) || kind == pod.KindService):
 		p := o.problem("kind", fmt.Sprintf("kind %s does not run from a manifest on a node of a cluster", quote(kind)),
 			"apply it to the cluster (kubectl apply), or run nodectl without --kubeconfig")
 		p.Path = strings.TrimSuffix(o.path, ".")
@@ -266,7 +274,7 @@ func (r *reader) finalName(name string) string {
 	return name + "-" + r.o.Node
 }
 
-const kindsHint = "nodectl reads the kinds Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, ConfigMap, Secret, PersistentVolumeClaim and List"
+const kindsHint = "nodectl reads the kinds Pod, Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob, Service, ConfigMap, Secret, PersistentVolumeClaim and List"
 
 func kindHint(kind string) string {
 	const reads = kindsHint
@@ -275,8 +283,12 @@ func kindHint(kind string) string {
 		return "write a Deployment (apps/v1), with spec.selector as matchLabels"
 	case "PodTemplate":
 		return "a template alone runs no pod: write a Deployment (apps/v1) or a Job (batch/v1) with it"
-	case "Service", "Ingress", "NetworkPolicy":
-		return reads + "; a container's hostPort opens a port on the node"
+	case "NetworkPolicy":
+		return "nodectl does not filter traffic between pods: without the object, every pod reaches every other one"
+	case "Ingress", "IngressClass", "Gateway", "GatewayClass", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute":
+		return "run a reverse proxy as a workload, with a Service of type LoadBalancer: see docs/howto/reverse-proxy.md"
+	case "Endpoints", "EndpointSlice":
+		return "the endpoints of a Service are the pods that it selects"
 	case "PersistentVolume", "StorageClass":
 		return reads + "; a claim is a directory on the node"
 	case "Namespace":

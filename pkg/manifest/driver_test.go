@@ -43,7 +43,7 @@ func TestCVE_2025_4563_StaticPodWithResourceClaim_IsRejected(t *testing.T) {
 func TestParse_ProblemOfNamedPod_NamesPod(t *testing.T) {
 	for text, want := range map[string]pod.Key{
 		"apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a}]}\n": {Namespace: "default", Name: "web-n1"},
-		"apiVersion: v1\nkind: Service\nmetadata: {name: web}\n":                              {},
+		"apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: web}\n":            {},
 		"apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec: 1\n":             {},
 		"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: web}\ndata: 1\n":                   {},
 	} {

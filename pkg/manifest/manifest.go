@@ -40,8 +40,8 @@ type Options struct {
 	// Static pods get their node's identity and defaults (C-1.5.7) and are validated.
 	// Others are used as they are: their source has done that already.
 	Static bool
-	// Member says that the node belongs to a cluster. Workloads are then rejected, because
-	// the cluster's controllers run them.
+	// Member says that the node belongs to a cluster. Workloads and Services are then rejected,
+	// because the cluster's controllers and its proxy serve them.
 	Member bool
 }
 
@@ -49,7 +49,7 @@ type Options struct {
 const maxProblems = 20
 
 // Parse reads one file's bytes: YAML or JSON, any number of documents, each a Pod, a workload
-// (pod.WorkloadKinds), a ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never
+// (pod.WorkloadKinds), a Service, a ConfigMap, Secret, PersistentVolumeClaim or a list of them. It never
 // fails and never panics: mistakes are in the file's Problems, in the order of their places,
 // and one invalid object does not affect the others.
 //

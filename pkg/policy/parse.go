@@ -44,6 +44,9 @@ type (
 		ObjectsFrom []text         `yaml:"objectsFrom"`
 		UIDs        text           `yaml:"uids"`
 		Priority    *number        `yaml:"priority"`
+		NodePorts   []text         `yaml:"nodePorts"`
+		ExternalIPs []text         `yaml:"externalIPs"`
+		Balancers   *bool          `yaml:"loadBalancers"`
 	}
 	securityText struct {
 		At      text       `yaml:"-"`
@@ -193,6 +196,7 @@ func (d *decoder) allowance(name string, a *allowance) *rule {
 	if a.Priority != nil {
 		r.priority = &a.Priority.value
 	}
+	d.services(a, r)
 	for _, t := range a.ObjectsFrom {
 		d.oneOf(t, kinds())
 		r.objects = append(r.objects, t.value)

@@ -28,7 +28,7 @@ func TestMistakesHaveAPlace(t *testing.T) {
 	t.Parallel()
 	first := func(_ string, known []string) string { return known[0] }
 	none := func(string, []string) string { return "" }
-	if problems := lines(head+"default:\n  nam: x\n", first); !slices.Equal(problems, []string{`p.yaml:4:3: default.nam: unknown field "nam" (did you mean "hostPaths"?)`}) {
+	if problems := lines(head+"default:\n  nam: x\n", first); !slices.Equal(problems, []string{`p.yaml:4:3: default.nam: unknown field "nam" (did you mean "externalIPs"?)`}) {
 		t.Errorf("%q", problems)
 	}
 	const ruled = head + "rules:\n- name: a\n  sources: [{kind: file}]\n"

@@ -10,6 +10,7 @@
 package policy
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -53,6 +54,11 @@ type rule struct {
 	derived    bool      // pods must not choose their UIDs
 	priority   *int64    // the highest there may be; nil: every one
 	objects    []string  // kinds of sources beside the pod's own
+
+	// Of Services. If they are nil, the level decides: see judgeService.
+	nodePorts   *[]portRange
+	externalIPs *[]netip.Prefix
+	balancers   *bool
 }
 
 // sourcePattern matches sources: both parts must match, and an empty one matches all.

@@ -21,7 +21,7 @@ import (
 // A pod that is not allowed is Broken, with a Problem for everything that its
 // rule does not allow; so is a workload, whose pod template is judged as a pod of
 // its namespace and name. A config object in a namespace that is not allowed is left
-// out, with a Problem. All else, errors included, is inner's, by pointer. A pod of
+// out, with a Problem; so is a Service whose ports or addresses are not allowed. All else, errors included, is inner's, by pointer. A pod of
 // an API server that is being deleted is not changed: it has to stop.
 func Source(inner source.Source, p *Policy, kind, location string) source.Source {
 	return &policySource{judge: p.judge(kind, location), inner: inner}
@@ -34,7 +34,7 @@ func (p *Policy) Judge(s *pod.Spec, location string) []pod.Problem {
 	return p.judge(s.Origin.Source, location).pod(s)
 }
 
-// JudgeObject is Judge for a config object or a workload.
+// JudgeObject is Judge for a config object, a Service or a workload.
 func (p *Policy) JudgeObject(o *pod.Object, location string) []pod.Problem {
 	return p.judge(o.Origin.Source, location).object(o)
 }
@@ -201,12 +201,16 @@ func atMost(problems []pod.Problem, noun string) []pod.Problem {
 	return problems
 }
 
-// object returns a problem for each thing in a config object or a workload that is not allowed.
+// object returns a problem for each thing in a config object, a Service or a workload that is not
+// allowed.
 func (j *judge) object(o *pod.Object) []pod.Problem {
 	if j.rule == nil {
 		return placed(j.noRule(), o.Origin)
 	}
 	problems := j.rule.judgeNamespace(o.Namespace)
+	if s, is := o.Object.(*v1.Service); is {
+		problems = append(problems, j.rule.judgeService(o, s)...)
+	}
 	if template, at := o.Template(); template != nil {
 		problems = append(problems, j.rule.judgeTemplate(j.policy.security, o, template, at)...)
 	}

@@ -207,7 +207,7 @@ func decodeFileSet(data []byte, key *Key) (out decoded, err error) {
 
 var errNoSet = errors.New("not a file of a set")
 
-// emptyObject returns an empty config object or workload of kind, nil for an unknown kind.
+// emptyObject returns an empty config object, Service or workload of kind, nil for an unknown kind.
 func emptyObject(kind string) any {
 	switch kind {
 	case pod.KindConfigMap:
@@ -216,6 +216,8 @@ func emptyObject(kind string) any {
 		return &v1.Secret{}
 	case pod.KindClaim:
 		return &v1.PersistentVolumeClaim{}
+	case pod.KindService:
+		return &v1.Service{}
 	}
 	return pod.NewWorkload(kind)
 }

@@ -243,7 +243,7 @@ func TestSaveRefusesWhatCannotBeReadBack(t *testing.T) {
 	s := newSets(root)
 	noPod, odd := fileSet("a", 1), fileSet("b", 1)
 	noPod.Pods = []*pod.Spec{{Key: pod.Key{Namespace: "n", Name: "p"}}}
-	odd.Objects = []*pod.Object{{Kind: "Service", Object: secret}}
+	odd.Objects = []*pod.Object{{Kind: "Ingress", Object: secret}}
 	for _, bad := range []pod.LastGoodSet{noPod, odd} {
 		if err := s.Save(bad.File, setTime, []pod.LastGoodSet{bad}); err == nil || strings.Contains(err.Error(), secret) {
 			t.Errorf("%s: %v", bad.File, err)

@@ -115,6 +115,8 @@ func shownObject(o *pod.Object, showSecrets bool) any {
 	case *v1.PersistentVolumeClaim:
 		c := object.DeepCopy()
 		return claim{metav1.TypeMeta{APIVersion: "v1", Kind: pod.KindClaim}, c.ObjectMeta, c.Spec}
+	case *v1.Service:
+		return workload{metav1.TypeMeta{APIVersion: "v1", Kind: pod.KindService}, object.ObjectMeta, object.Spec}
 	case *appsv1.Deployment:
 		return workload{object.TypeMeta, object.ObjectMeta, object.Spec}
 	case *appsv1.ReplicaSet:

@@ -39,7 +39,7 @@ func TestF45_BrokenManifests(t *testing.T) {
 		{"empty.yaml", content(""), []string{"empty.yaml"}},
 		{"syntax.yaml", content("apiVersion: v1\nkind: Pod\n  metadata: {"), []string{"syntax.yaml:3"}},
 		{"field.yaml", content(strings.Replace(good, "args:", "argz:", 1)), []string{"field.yaml:7:", "spec.containers[0].argz", "args"}},
-		{"kind.yaml", content("apiVersion: v1\nkind: Service\nmetadata: {name: x}\n"), []string{"kind.yaml:", "Service"}},
+		{"kind.yaml", content("apiVersion: networking.k8s.io/v1\nkind: Ingress\nmetadata: {name: x}\n"), []string{"kind.yaml:", "Ingress"}},
 		{"nothing.yaml", content(manifest("nothing", []string{"- {name: main}"})), []string{"nothing.yaml:7", "spec.containers[0].image"}},
 		{"volume.yaml", content(manifest("volume", []string{container("main", "forever")}, "volumes: [{name: c, configMap: {name: c}}]")),
 			[]string{"volume.yaml:6:", "spec.volumes[0].configMap"}},

@@ -55,7 +55,7 @@ func TestInitContainersAreAsContainers(t *testing.T) {
 
 const head = `# Supported fields
 
-Every field of a Pod manifest and of a [workload](#workloads) (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob), from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
+Every field of a Pod manifest, of a [workload](#workloads) (Deployment, ReplicaSet, StatefulSet, DaemonSet, Job, CronJob) and of a [Service](#services), from the Kubernetes API types, and what nodectl does with it. ` + "`go test ./test/support -update`" + ` writes this page from the table in ` + "`pkg/podspec`" + `; the tests in ` + "`test/support`" + ` compare the table with what nodectl does.
 
 - **supported**: the field takes effect. *For some values*: the note or the error message says for which.
 - **rejected**: nodectl rejects a pod that sets the field, and names the field. An empty value does not count as set.
@@ -146,6 +146,7 @@ func (p *pageMaker) text() string {
 		}
 	}
 	b.WriteString(workloadsText())
+	b.WriteString(servicesText())
 	return b.String()
 }
 
