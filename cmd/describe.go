@@ -18,10 +18,10 @@ import (
 func (p *program) describeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "describe KIND NAME... | node",
-		Short: "Show the details of pods, workloads or the node",
-		Long: `Show the details of pods, workloads or the node: spec, status and the latest
-events. Values of Secrets are not shown. Kinds are pod, deployment, statefulset,
-daemonset, replicaset, job, cronjob and node.`,
+		Short: "Show the details of pods, workloads, Services or the node",
+		Long: `Show the details of pods, workloads, Services or the node: spec, status and the
+latest events. Values of Secrets are not shown. Kinds are pod, deployment,
+statefulset, daemonset, replicaset, job, cronjob, service and node.`,
 		Example: `  nodectl describe pod web
   nodectl describe deployment/web
   nodectl describe node`,
@@ -33,7 +33,7 @@ daemonset, replicaset, job, cronjob and node.`,
 	word(cmd.Flags(), "selector", "LABELS")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, word string) ([]string, cobra.ShellCompDirective) {
 		if len(args) == 0 && !strings.Contains(word, "/") {
-			words := []string{"pod", "node"}
+			words := []string{"pod", "service", "node"}
 			for _, k := range workloadKinds() {
 				words = append(words, k.singular())
 			}
@@ -65,6 +65,9 @@ daemonset, replicaset, job, cronjob and node.`,
 		if err != nil {
 			return err
 		}
+		if kind == "service" {
+			return p.describeServices(cmd, c, *namespace, names, *events)
+		}
 		if kind == "node" {
 			return p.describeNode(cmd, c, names, *events)
 		}
@@ -79,7 +82,7 @@ daemonset, replicaset, job, cronjob and node.`,
 // kindAndNames reads "pod NAME…" or "pod/NAME…".
 func kindAndNames(args []string) (kind string, names []string, err error) {
 	if len(args) == 0 {
-		return "", nil, errors.New("describe needs a kind, such as pod, deployment or node")
+		return "", nil, errors.New("describe needs a kind, such as pod, deployment, service or node")
 	}
 	kindOf := func(text string) (string, error) {
 		switch {
@@ -87,15 +90,17 @@ func kindAndNames(args []string) (kind string, names []string, err error) {
 			return "pod", nil
 		case slices.Contains([]string{"node", "nodes", "no"}, text):
 			return "node", nil
+		case slices.Contains(serviceWords(), text):
+			return "service", nil
 		}
-		known := []string{"pod", "pods", "node", "nodes"}
+		known := []string{"pod", "pods", "service", "services", "node", "nodes"}
 		if k, ok := workloadKindOf(text); ok {
 			return k.singular(), nil
 		}
 		for _, k := range workloadKinds() {
 			known = append(known, k.words()...)
 		}
-		wrong := `unknown kind "` + text + `": describe shows pods, workloads and the node`
+		wrong := `unknown kind "` + text + `": describe shows pods, workloads, services and the node`
 		if like := suggest.Similar(text, known); like != "" {
 			wrong = `unknown kind "` + text + `" (did you mean "` + like + `"?)`
 		}

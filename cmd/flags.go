@@ -58,7 +58,7 @@ func kubeletSettings() []string {
 func agentSettings() []string {
 	return append([]string{"sync-frequency", "image-service-endpoint", "runtime-request-timeout", "image-dir", "max-parallel-image-pulls", "registry-qps", "registry-burst",
 		"image-pull-credentials-verification-policy", "preloaded-images-verification-allowlist",
-		"image-credential-provider-config", "image-credential-provider-bin-dir", "pod-cidr"}, nodeSettings()...)
+		"image-credential-provider-config", "image-credential-provider-bin-dir", "pod-cidr", "service-cidr"}, nodeSettings()...)
 }
 
 // nodeSettings names the settings that decide which pods may start on this node, and
@@ -136,6 +136,7 @@ func settingFlags() *pflag.FlagSet {
 	f.String("image-credential-provider-config", d.ImageCredentialProviderConfig, "the kubelet's CredentialProviderConfig, or a directory of them")
 	f.String("image-credential-provider-bin-dir", d.ImageCredentialProviderBinDir, "directory of the credential provider programs")
 	f.String("pod-cidr", d.PodCIDR, "pod network of the bundled runtime")
+	f.StringSlice("service-cidr", d.ServiceCIDR, "network of the cluster IPs of Services, or one of each family")
 	f.Duration("max-container-restart-period", d.MaxContainerRestartPeriod, "longest back-off before a crashed container restarts; 1s to 5m")
 	f.String("container-log-max-size", d.ContainerLogMaxSize, "size at which a container's log is rotated")
 	f.Int("container-log-max-files", d.ContainerLogMaxFiles, "log files kept of a container, the current one included; at least 2")
@@ -230,7 +231,7 @@ func settingFlags() *pflag.FlagSet {
 		{"config", "FILE"}, {"log-level", "LEVEL"}, {"color", "WHEN"}, {"root-dir", "DIR"}, {"runtime-endpoint", "SOCKET"},
 		{"pod-logs-dir", "DIR"}, {"cgroup-root", "PATH"}, {"node-name", "NAME"}, {"filename", "PATH"},
 		{"manifest-url-header", "HEADER"}, {"manifest-url-header-file", "FILE"}, {"validate", "HOW"}, {"source-policy", "FILE"},
-		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"},
+		{"image-dir", "DIR"}, {"pod-cidr", "NETWORK"}, {"service-cidr", "NETWORKS"},
 		{"image-credential-provider-config", "PATH"}, {"image-credential-provider-bin-dir", "DIR"},
 		{"manifest-url-cacert", "FILE"}, {"manifest-url-cert", "FILE"}, {"manifest-url-key", "FILE"},
 		{"run-dir", "DIR"}, {"kubelet-dir", "DIR"}, {"bootstrap-kubeconfig", "FILE"}, {"cert-dir", "DIR"}, {"node-ip", "ADDRESSES"}, {"provider-id", "ID"}, {"eviction-hard", "THRESHOLDS"},

@@ -21,7 +21,7 @@ func (p *program) getCommand() *cobra.Command {
   nodectl get deployments
   nodectl get events -w`,
 	}
-	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand(), p.getDevicesCommand(), p.getAllocationsCommand())
+	cmd.AddCommand(p.getPodsCommand(), p.getNodesCommand(), p.getSourcesCommand(), p.getEventsCommand(), p.getImagesCommand(), p.getVolumesCommand(), p.getServicesCommand(), p.getDevicesCommand(), p.getAllocationsCommand())
 	cmd.AddCommand(p.getWorkloadCommands()...)
 	// An argument in kubectl's other form, pod/web, reaches this command with the flags of
 	// the subcommand.

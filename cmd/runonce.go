@@ -85,6 +85,9 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	}
 	defer a.Close()
 	if f.goal() != agent.Gone {
+		if set.HasServices() {
+			p.say(p.err.Notice("Services of the manifests are not served: that needs 'nodectl serve'"))
+		}
 		if err := a.MayStart(); err != nil {
 			return err
 		}

@@ -18,9 +18,9 @@ func TestVerbsPage_Commands_HavePagesAndFlags(t *testing.T) {
 			continue
 		}
 		commands++
-		names := regexp.MustCompile("`(?:nodectl )?([a-z-]+(?: (?:pods|pod|nodes|node|images|sources|volumes|devices|allocations|events|deployments|status|history|undo|pause|resume|restart|job)\\b)?)").FindAllStringSubmatch(cells[0], -1)
+		names := regexp.MustCompile("`(?:nodectl )?([a-z-]+(?: (?:pods|pod|nodes|node|images|sources|volumes|devices|allocations|events|services|service|deployments|status|history|undo|pause|resume|restart|job)\\b)?)").FindAllStringSubmatch(cells[0], -1)
 		for _, name := range names {
-			page := strings.NewReplacer(" ", "-", "describe pod", "describe", "describe node", "describe").Replace(name[1])
+			page := strings.NewReplacer(" ", "-", "describe pod", "describe", "describe node", "describe", "describe service", "describe").Replace(name[1])
 			if strings.HasPrefix(page, "-") {
 				continue
 			}

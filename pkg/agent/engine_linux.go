@@ -30,11 +30,17 @@ type receivers struct {
 	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced    func()
 	once      engine.Workloads
+	// desired and services are engine.Config.Desired and Services of a node that keeps Services.
+	desired  func(*podconfig.Merged)
+	services func(namespace string) ([]*v1.Service, error)
 }
 
 // engine makes an engine. config is nil for a set that is read already.
 func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receivers) *engine.Engine {
-	cfg := a.cfg
+	cfg, services := a.cfg, to.services
+	if services == nil {
+		services = a.api.services()
+	}
 	return engine.New(engine.Config{
 		PodConfig:          config,
 		Runtime:            pulling{a.runtime.Runtime, a.runtime.puller, a.metrics.Pulled},
@@ -66,7 +72,9 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		SaveCPUs:           saveCPUs(cfg.RootDir),
 		Halted:             a.halts.forEngine(),
 		HostIPs:            a.host.ips,
-		Services:           a.api.services(),
+		Services:           services,
+		ServicesForAll:     to.services != nil,
+		Desired:            to.desired,
 		LogCheck:           cfg.ContainerLogInterval,
 		LogWorkers:         cfg.ContainerLogMaxWorkers,
 		Layers:             a.runtime.layers,

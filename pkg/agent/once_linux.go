@@ -18,6 +18,9 @@ type Set struct {
 	Sources look.Sources // which have been read
 }
 
+// HasServices reports whether the set has Services, which only a serving agent serves.
+func (s Set) HasServices() bool { return len(servicesIn(s.Merged)) > 0 }
+
 // Progress shows a run: pulls, and the statuses of pods.
 type Progress interface {
 	PullLines
@@ -73,7 +76,7 @@ func (a *Agent) down(ctx context.Context, set Set, to ...engine.Sink) (feed.Repo
 	}
 	report, err := a.engine(nil, set.Sources.Rules, receivers{sinks: to}).Once(ctx, all, engine.UntilGone)
 	if err == nil {
-		err = a.forget(set.Merged)
+		err = errors.Join(a.forget(set.Merged), a.withoutServices(set.Merged))
 	}
 	return report, err
 }

@@ -53,7 +53,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())
-	to := a.receivers(m).keptBy(workloads)
+	balancer := a.services()
+	to := a.receivers(m).keptBy(workloads).balancedBy(balancer)
 	to.devices = a.devices
 	e := a.engine(sources.Config, sources.Rules, to)
 	live = e.Live()
@@ -66,6 +67,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	answers.Services = serviceList(balancer)
 	a.measure(live, m, serving)
 	if err := openRun(cfg.Config.Config); err != nil {
 		log.Warn("Failed to create the directory of the local socket", "error", err)
@@ -84,6 +86,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if m != nil {
 		wg.Go(func() { m.run(beside, log) })
 	}
+	wg.Go(func() { a.serveServices(beside, balancer) })
 	if serving != nil {
 		wg.Go(func() {
 			if err := serving.Run(beside); err != nil {

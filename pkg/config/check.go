@@ -86,6 +86,7 @@ func (c Config) Check() error {
 		{"maximum-image-ttl-duration", longer(c.ImageMaximumGCAge, c.ImageMinimumGCAge)},
 		{"image-credential-provider-config", together(c.ImageCredentialProviderConfig, c.ImageCredentialProviderBinDir, "image-credential-provider-bin-dir")},
 		{"pod-cidr", network(c.PodCIDR)},
+		{"service-cidr", serviceNetworks(c.ServiceCIDR, c.podNetwork())},
 		{"cluster-dns", addresses(c.ClusterDNS)},
 		{"cluster-domain", domain(c.ClusterDomain)},
 		{"resolv-conf", resolvConf(c.ResolvConf)},

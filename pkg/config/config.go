@@ -135,8 +135,9 @@ type Config struct {
 	ImageMaximumGCAge             time.Duration `mapstructure:"maximum-image-ttl-duration"`       // 0 is never
 	ImageCredentialProviderConfig string        `mapstructure:"image-credential-provider-config"` // a file or directory; "" is none
 	ImageCredentialProviderBinDir string        `mapstructure:"image-credential-provider-bin-dir"`
-	PodCIDR                       string        `mapstructure:"pod-cidr"`    // pod network of the bundled runtime
-	ClusterDNS                    []string      `mapstructure:"cluster-dns"` // addresses; none is no cluster's DNS
+	PodCIDR                       string        `mapstructure:"pod-cidr"`     // pod network of the bundled runtime
+	ServiceCIDR                   []string      `mapstructure:"service-cidr"` // of cluster IPs; at most one of each family
+	ClusterDNS                    []string      `mapstructure:"cluster-dns"`  // addresses; none is no cluster's DNS
 	ClusterDomain                 string        `mapstructure:"cluster-domain"`
 	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get no name servers of the node
 	OfflineStart                  string        `mapstructure:"offline-start"` // none, api
@@ -242,6 +243,7 @@ func Default() Config {
 		ImageGCLowThreshold:     80,
 		ImageMinimumGCAge:       2 * time.Minute,
 		PodCIDR:                 "10.88.0.0/16",
+		ServiceCIDR:             []string{DefaultServiceCIDR},
 		ResolvConf:              "/etc/resolv.conf",
 
 		MaxPods:                   110,

@@ -233,5 +233,8 @@ func networkChecks() []check {
 			}
 			return nil
 		}},
+		{"ND069", "The kernel has no nftables", Warns, "load the kernel module nf_tables, or use a kernel with CONFIG_NF_TABLES", func(f Facts) []string {
+			return one(f.NoNFTables, "nf_tables is missing: Services of manifests are not served")
+		}},
 	}
 }

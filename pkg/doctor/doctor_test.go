@@ -114,6 +114,7 @@ var faults = []struct {
 	{"ND066", "localhost", func(f *Facts) { f.Where.NodeName = "localhost.localdomain" }},
 	{"ND067", "loopback", func(f *Facts) { f.Addresses = 0 }},
 	{"ND068", "kubelet.conf", func(f *Facts) { f.Files[1].Exists = false }},
+	{"ND069", "nf_tables", func(f *Facts) { f.NoNFTables = true }},
 	{"ND080", "process 7", func(f *Facts) { f.Kubelets = []Process{{7, "/usr/bin/kubelet"}} }},
 	{"ND081", "3 pods", func(f *Facts) { f.LeftPods = 3 }},
 	{"ND082", "cpu_manager_state", func(f *Facts) { f.RootOf = "cpu_manager_state" }},

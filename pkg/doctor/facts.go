@@ -88,7 +88,8 @@ type Facts struct {
 	Sysctls     map[string]string
 	Bridge      bool // bridged packets pass iptables' rules
 	Iptables    bool
-	Addresses   int // beside loopback's
+	NoNFTables  bool // the kernel has no nftables
+	Addresses   int  // beside loopback's
 	HostName    string
 	Resolver    Resolver
 

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -13,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/service/nft"
 )
 
 // runcTimeout is the timeout of runc --version.
@@ -130,6 +133,7 @@ func (l looker) network(f *Facts) {
 	f.Bridge = f.Sysctls["net.bridge.bridge-nf-call-iptables"] == "1"
 	dirs := []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin", "/usr/local/sbin"}
 	f.Iptables = l.program("iptables", dirs...) || l.program("nft", dirs...)
+	f.NoNFTables = l.root == "" && errors.Is(nft.Supported(), nft.ErrUnsupported)
 	f.HostName = l.text("/proc/sys/kernel/hostname")
 	if addrs, err := net.InterfaceAddrs(); err == nil {
 		for _, a := range addrs {

@@ -164,6 +164,11 @@ type Config struct {
 	// whose addresses go into the environments of an API server's pods; an error says
 	// that they are not known yet (C-1.38.1). nil: there are none.
 	Services func(namespace string) ([]*v1.Service, error)
+	// ServicesForAll says that Services are those of this node, and that all pods get them.
+	ServicesForAll bool
+	// Desired is called with each new desired set, before a pod changes for it. It must not wait.
+	// nil: nothing is.
+	Desired func(*podconfig.Merged)
 
 	// Layers returns the bytes in the writable layers of running containers, by the pod's UID
 	// and the container's name. nil: limits.ephemeral-storage is not enforced.
@@ -252,6 +257,9 @@ func (e *Engine) Run(ctx context.Context) error {
 		for b := range e.cfg.PodConfig.Batches(ctx) {
 			keep(b)
 			e.feed.PublishBatch(b)
+			if e.cfg.Desired != nil {
+				e.cfg.Desired(b.State)
+			}
 			select {
 			case out <- b:
 			case <-ctx.Done():

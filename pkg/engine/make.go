@@ -115,7 +115,7 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 			return w.env.volumes.File(v.Want, r.Sandbox.Instance, volume, path)
 		},
 	}
-	if w.env.services != nil && v.Want.Origin.FromAPI() {
+	if w.env.services != nil && (w.env.servicesForAll || v.Want.Origin.FromAPI()) {
 		if from.Services, err = w.env.services(v.Want.Namespace); err != nil {
 			return r, err
 		}

@@ -39,9 +39,11 @@ type workerEnv struct {
 	reportLogs   bool // reports name the logs of running containers
 
 	services func(namespace string) ([]*v1.Service, error) // nil: there are none
-	forbids  func(want *pod.Spec) string                   // nil: everything may start
-	worked   func(operation string, took time.Duration)    // a metrics callback; nil: not measured
-	next     func(plan.View) plan.Plan
+	// servicesForAll says that pods of every source get them.
+	servicesForAll bool
+	forbids        func(want *pod.Spec) string                // nil: everything may start
+	worked         func(operation string, took time.Duration) // a metrics callback; nil: not measured
+	next           func(plan.View) plan.Plan
 }
 
 // hookRunner is Prober without probes.
@@ -74,9 +76,9 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		noClusterDNS: cfg.NoClusterDNS,
 		reportLogs:   cfg.Logs != nil,
 
-		services: cfg.Services,
-		forbids:  cfg.Forbids,
-		worked:   cfg.Worked,
-		next:     cfg.next,
+		services: cfg.Services, servicesForAll: cfg.ServicesForAll,
+		forbids: cfg.Forbids,
+		worked:  cfg.Worked,
+		next:    cfg.next,
 	}
 }

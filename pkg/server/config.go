@@ -39,6 +39,8 @@ type Config struct {
 	Stats      Stats
 	Explainer  Explainer
 	Workloads  Workloads
+	// Services lists the Services that this node serves.
+	Services func() []Service
 	// Devices lists the resources of device plugins.
 	Devices func() []DeviceResource
 	// Allocations lists the containers that have devices, CPUs or memory for themselves.
@@ -260,6 +262,23 @@ type Image struct {
 	UsedBy    []string  `json:"usedBy,omitempty"`
 	Pinned    bool      `json:"pinned,omitempty"`
 	Archive   bool      `json:"archive,omitempty"` // it was imported from a file
+}
+
+// Service is a Service that this node serves, as /v1/services lists it. Problems say why it is not
+// served as its source has it.
+type Service struct {
+	Service   v1.Service        `json:"service"`
+	Endpoints []ServiceEndpoint `json:"endpoints"`
+	Problems  []string          `json:"problems,omitempty"`
+}
+
+// ServiceEndpoint is an endpoint of a port of a Service.
+type ServiceEndpoint struct {
+	Port    string `json:"port"`
+	Address string `json:"address"`
+	Target  int32  `json:"target"`
+	Pod     string `json:"pod"`
+	Ready   bool   `json:"ready"`
 }
 
 // DeviceResource is an extended resource that a device plugin serves or served, as /v1/devices

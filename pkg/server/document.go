@@ -326,6 +326,20 @@ func (s *Server) images(w http.ResponseWriter, q *request) error {
 	}{"ImageList", images})
 }
 
+func (s *Server) services(w http.ResponseWriter, q *request) error {
+	if s.cfg.Services == nil {
+		return notImplemented(q)
+	}
+	items := s.cfg.Services()
+	if items == nil {
+		items = []Service{}
+	}
+	return send(w, struct {
+		Kind  string    `json:"kind"`
+		Items []Service `json:"items"`
+	}{"ServiceStateList", items})
+}
+
 func (s *Server) devices(w http.ResponseWriter, q *request) error {
 	if s.cfg.Devices == nil {
 		return notImplemented(q)

@@ -15,7 +15,7 @@ import (
 // here or has other rights, so that each new route gets a decision.
 var classes = map[string]string{
 	"GET /v1/updates": "local", "GET /v1/pods": "local", "GET /v1/sources": "local", "GET /v1/events": "local",
-	"GET /v1/node": "local", "GET /v1/images": "local", "GET /v1/devices": "local", "GET /v1/allocations": "local", "GET /v1/pulls": "local", "GET /v1/workloads": "local", "GET /v1/reclaim": "local", "GET /v1/why/{namespace}/{pod}": "local",
+	"GET /v1/node": "local", "GET /v1/images": "local", "GET /v1/devices": "local", "GET /v1/services": "local", "GET /v1/allocations": "local", "GET /v1/pulls": "local", "GET /v1/workloads": "local", "GET /v1/reclaim": "local", "GET /v1/why/{namespace}/{pod}": "local",
 	"POST /v1/images/pull": "local", "POST /v1/images/remove": "local", "POST /v1/images/prune": "local",
 	"POST /v1/workloads/{kind}/{namespace}/{name}/{verb}": "local",
 	"POST /v1/drain": "local", "POST /v1/restart/{namespace}/{pod}": "local", "POST /v1/delete/{namespace}/{pod}": "local",

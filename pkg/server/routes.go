@@ -81,6 +81,7 @@ func routes() []route {
 		{methods: get, path: "/v1/node", timeout: quick, serve: (*Server).node},
 		{methods: get, path: "/v1/why/{namespace}/{pod}", timeout: quick, serve: (*Server).why},
 		{methods: get, path: "/v1/images", timeout: quick, serve: (*Server).images},
+		{methods: get, path: "/v1/services", timeout: quick, serve: (*Server).services},
 		{methods: get, path: "/v1/devices", timeout: quick, serve: (*Server).devices},
 		{methods: get, path: "/v1/allocations", timeout: quick, serve: (*Server).allocations},
 		{methods: get, path: "/v1/workloads", query: []string{"kind", "history"}, timeout: quick, serve: (*Server).workloads},

@@ -29,8 +29,8 @@ import (
 // Desired is everything that the tables hold.
 type Desired struct {
 	Rules []service.Rule
-	// CIDRs are the ranges of cluster IPs. Connections to an address of them that no rule serves are
-	// refused.
+	// CIDRs are the ranges of cluster IPs. Connections to an address of them that no rule serves, and
+	// that is no address of the node, are refused.
 	CIDRs []netip.Prefix
 	// Links are networks whose hosts reach each other past the packet filter, such as those behind a
 	// bridge. Between two of these hosts, the reply of an endpoint would reach its client with the

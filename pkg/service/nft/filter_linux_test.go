@@ -77,6 +77,8 @@ func TestFilter_Service_IsReachedFromEverywhere(t *testing.T) {
 	r := webRule("10.88.0.2:8080")
 	r.External = []service.External{{Addr: netip.MustParseAddr("203.0.113.5")}}
 	n.apply(desired(r), "10.88.0.2")
+	n.ip("addr", "add", "10.96.0.10/32", "dev", "lo") // as a DNS server of the node has it
+	n.serve("dns", 5353)
 	for _, c := range []struct {
 		from     *place
 		to, want string
@@ -91,6 +93,7 @@ func TestFilter_Service_IsReachedFromEverywhere(t *testing.T) {
 		{outside, "192.0.2.1:30080", "web 192.0.2.9"},
 		{outside, "10.96.0.7:80", "web 192.0.2.9"},
 		{outside, "203.0.113.5:80", "web 192.0.2.9"},
+		{client, "10.96.0.10:5353", "dns 10.88.0.3"},
 		{client, "10.96.0.7:81", refused},
 		{n.place, "10.96.0.8:80", refused},
 		{outside, "10.96.0.8:80", refused},

@@ -202,6 +202,7 @@ func (t *table) addRule(chain string, r rule) {
 		t.rule(chain, func(e expressions) {
 			e.destination(firstRegister)
 			e.in(r.network)
+			e.isElsewhere() // a server of the node may have an address of the range
 			e.then(unix.NFT_GOTO, chainRefuse)
 		})
 	case masquerade:

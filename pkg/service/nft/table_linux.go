@@ -393,13 +393,18 @@ func (e expressions) isTranslated() {
 }
 
 // isLocal continues only if the destination is an address of the node.
-func (e expressions) isLocal() {
+func (e expressions) isLocal() { e.local(unix.NFT_CMP_EQ) }
+
+// isElsewhere continues only if the destination is no address of the node.
+func (e expressions) isElsewhere() { e.local(unix.NFT_CMP_NEQ) }
+
+func (e expressions) local(op uint32) {
 	e.add("fib", func() {
 		e.u32(unix.NFTA_FIB_DREG, firstRegister)
 		e.u32(unix.NFTA_FIB_RESULT, unix.NFT_FIB_RESULT_ADDRTYPE)
 		e.u32(unix.NFTA_FIB_FLAGS, unix.NFTA_FIB_F_DADDR)
 	})
-	e.compare(unix.NFT_CMP_EQ, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
+	e.compare(op, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 }
 
 // reject answers that the connection is refused.

@@ -1,0 +1,113 @@
+package cmd
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/nodectl/nodectl/pkg/client"
+	"github.com/nodectl/nodectl/pkg/ui"
+)
+
+// serviceWords are the words for Services.
+func serviceWords() []string { return []string{"service", "services", "svc"} }
+
+func (p *program) getServicesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "services [NAME...]",
+		Aliases: []string{"service", "svc"},
+		Short:   "Show the Services of this node, of every namespace",
+		Long: `Show the Services that the agent serves, with their addresses and ports. A
+node of a cluster has none: the cluster's proxy serves them there.`,
+		Example: `  nodectl get services
+  nodectl get svc web -o wide`,
+	}
+	l := addListing(cmd)
+	l.addLabels(cmd)
+	namespace := addNamespace(cmd, "only Services of this namespace")
+	addAll(cmd)
+	endpoint := p.addEndpoint(cmd)
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		c, err := endpoint.client()
+		if err != nil {
+			return err
+		}
+		items, missing, err := servicesNamed(cmd.Context(), c, *namespace, names)
+		if err != nil {
+			return err
+		}
+		all := make([]v1.Service, len(items))
+		for i := range items {
+			all[i] = items[i].Service
+			all[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+		}
+		if l.sortBy != "" {
+			if err := ui.Sort(all, l.sortBy); err != nil {
+				return failed(exitFailure, err)
+			}
+		}
+		if len(all) == 0 && len(names) == 0 && l.format.Table() {
+			p.say(p.err.Notice("no Services on this node"))
+		}
+		now := time.Now()
+		err = show(p, l, all, len(names) == 1 && len(missing) == 0, ui.ServiceNames(all),
+			func(all []v1.Service) any { return ui.ListOf(all) }, func(all []v1.Service) ui.Grid { return ui.ServiceGrid(all, l.columns, now) })
+		return p.missingServices(missing, err)
+	}
+	return cmd
+}
+
+// missingServices reports names that no Service has.
+func (p *program) missingServices(missing []string, err error) error {
+	for _, name := range missing {
+		p.say(p.err.Error("service " + name + " not found"))
+	}
+	if err == nil && len(missing) > 0 {
+		return ended(exitFailure)
+	}
+	return err
+}
+
+// servicesNamed returns the Services of a namespace, "" for all, and of these names, none for all.
+func servicesNamed(ctx context.Context, c *client.Client, namespace string, names []string) (found []ui.ServiceItem, missing []string, err error) {
+	var d ui.ServiceList
+	if err := c.Document(ctx, "/v1/services", nil, &d); err != nil {
+		return nil, nil, unanswered(err)
+	}
+	has := map[string]bool{}
+	for _, it := range d.Items {
+		if namespace != "" && it.Service.Namespace != namespace || len(names) > 0 && !slices.Contains(names, it.Service.Name) {
+			continue
+		}
+		found, has[it.Service.Name] = append(found, it), true
+	}
+	for _, name := range names {
+		if !has[name] {
+			missing = append(missing, name)
+		}
+	}
+	return found, missing, nil
+}
+
+// describeServices shows Services with their endpoints.
+func (p *program) describeServices(cmd *cobra.Command, c *client.Client, namespace string, names []string, events bool) error {
+	items, missing, err := servicesNamed(cmd.Context(), c, namespace, names)
+	if err != nil {
+		return err
+	}
+	var parts []string
+	for _, it := range items {
+		h := ui.Happened{Wanted: events}
+		if events {
+			h.Events, err = eventsAbout(cmd.Context(), c, "Service", it.Service.Namespace, it.Service.Name, "")
+			h.Known = err == nil
+		}
+		parts = append(parts, ui.DescribeService(it, h, time.Now()))
+	}
+	return p.missingServices(missing, p.out.print(strings.Join(parts, "\n\n")))
+}

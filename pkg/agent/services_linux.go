@@ -1,0 +1,283 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/agent/look"
+	"github.com/nodectl/nodectl/pkg/balancer"
+	"github.com/nodectl/nodectl/pkg/engine"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podconfig"
+	"github.com/nodectl/nodectl/pkg/record"
+	"github.com/nodectl/nodectl/pkg/server"
+	"github.com/nodectl/nodectl/pkg/service"
+	"github.com/nodectl/nodectl/pkg/service/nft"
+	"github.com/nodectl/nodectl/pkg/sorted"
+)
+
+// services makes what keeps Services; nil in a cluster, whose proxy does.
+func (a *Agent) services() *balancer.Balancer {
+	if a.cfg.Kubeconfig != "" {
+		return nil
+	}
+	cfg := balancer.Config{
+		CIDRs: a.cfg.ServiceNetworks(), Reserved: reserved(a.cfg.ServiceNetworks()), NodePorts: service.DefaultNodePorts(), Nodes: parsed(a.host.ips),
+		Store: serviceStore{record.NewServices(a.cfg.RootDir)}, Filter: newPacketFilter(), Log: a.log,
+		Refused: func(o *pod.Object, p pod.Problem) {
+			a.log.Warn("Service is not served as it is written", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
+			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
+		},
+		Trouble: func(reason, message string) { a.events.NodeEvent(reason, v1.EventTypeWarning, message) },
+	}
+	for _, r := range a.state.kept {
+		if last := a.state.reported[r.Key]; r.Want != nil && last != nil && last.UID == r.Want.Pod.UID {
+			cfg.Kept = append(cfg.Kept, balancer.Kept{Pod: r.Want.Pod, Status: &last.Status})
+		}
+	}
+	return balancer.New(cfg)
+}
+
+// serveServices keeps Services until ctx ends. In a cluster it only protects the loopback addresses of
+// the node, as the kubelet does.
+func (a *Agent) serveServices(ctx context.Context, b *balancer.Balancer) {
+	if b != nil {
+		b.Run(ctx)
+		return
+	}
+	f := newPacketFilter()
+	defer f.Close()
+	if err := f.Guard(); err != nil {
+		a.log.Info("Loopback addresses are not protected from pods", "error", err)
+	}
+}
+
+// reserved returns the tenth address of each range, which is that of the DNS server in a cluster.
+func reserved(ranges []netip.Prefix) (out []netip.Addr) {
+	const dns = 10
+	for _, p := range ranges {
+		ip := p.Masked().Addr()
+		for range dns {
+			ip = ip.Next()
+		}
+		out = append(out, ip)
+	}
+	return out
+}
+
+func parsed(ips []string) (out []netip.Addr) {
+	for _, text := range ips {
+		if ip, err := netip.ParseAddr(text); err == nil {
+			out = append(out, ip.Unmap())
+		}
+	}
+	return out
+}
+
+// balancedBy returns the receivers of a serving agent that keeps Services.
+func (to receivers) balancedBy(b *balancer.Balancer) receivers {
+	if b == nil {
+		return to
+	}
+	to.listeners = append(slices.Clone(to.listeners), b)
+	to.desired, to.services = desiredServices(b), b.Services
+	return to
+}
+
+// desiredServices passes the Services of each desired set on.
+func desiredServices(b *balancer.Balancer) func(*podconfig.Merged) {
+	return func(m *podconfig.Merged) {
+		complete := true
+		for _, l := range m.Layers {
+			complete = complete && (l.Ready || l.Restored || l.Ended || l.Error != "")
+		}
+		b.Set(servicesIn(m), m.Pod, complete)
+	}
+}
+
+// servicesIn returns the Services of a set, by key.
+func servicesIn(m *podconfig.Merged) []*pod.Object {
+	return sorted.Run(m.Objects, pod.KindService, func(o *pod.Object, kind string) int { return strings.Compare(o.Kind, kind) })
+}
+
+// serviceStore implements balancer.Store.
+type serviceStore struct{ record.Services }
+
+// Load implements balancer.Store.
+func (s serviceStore) Load() (service.Allocations, error) {
+	var a service.Allocations
+	err := s.Services.Load(&a)
+	return a, err
+}
+
+// Save implements balancer.Store.
+func (s serviceStore) Save(a service.Allocations) error { return s.Services.Save(a) }
+
+// packetFilter implements balancer.Filter.
+type packetFilter struct {
+	*nft.Filter
+	lock *os.File // held while this agent serves Services
+}
+
+func newPacketFilter() *packetFilter { return &packetFilter{Filter: nft.New()} }
+
+// servicesLock is the file by which agents of one machine take turns to serve Services: they would
+// share the tables of the packet filter.
+const servicesLock = "/run/nodectl-services.lock"
+
+// claim makes this agent the one that serves Services.
+func (f *packetFilter) claim() error {
+	if f.lock != nil {
+		return nil
+	}
+	file, err := os.OpenFile(servicesLock, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		file.Close()
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return errors.New("another agent serves Services on this machine")
+		}
+		return fmt.Errorf("lock %s: %w", servicesLock, err)
+	}
+	f.lock = file
+	return nil
+}
+
+// Close closes the connection to the kernel, and lets another agent serve Services.
+func (f *packetFilter) Close() {
+	f.Filter.Close()
+	if f.lock != nil {
+		f.lock.Close()
+		f.lock = nil
+	}
+}
+
+// Remove implements balancer.Filter.
+func (f *packetFilter) Remove() error {
+	if err := f.claim(); err != nil {
+		return err
+	}
+	return f.Filter.Remove()
+}
+
+// Links implements balancer.Filter.
+func (*packetFilter) Links(backends []netip.Addr) ([]netip.Prefix, error) {
+	routes, err := nft.Routes()
+	if err != nil {
+		return nil, err
+	}
+	own, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, err
+	}
+	backends = slices.DeleteFunc(slices.Clone(backends), func(b netip.Addr) bool { // pods with hostNetwork
+		return slices.ContainsFunc(own, func(a net.Addr) bool {
+			p, err := netip.ParsePrefix(a.String())
+			return err == nil && p.Addr().Unmap() == b
+		})
+	})
+	return nft.Links(routes, backends), nft.Prepare(routes, backends)
+}
+
+// Route implements balancer.Filter. A range that is in use elsewhere gets no route.
+func (f *packetFilter) Route(cidr netip.Prefix, on bool) error {
+	if err := f.claim(); err != nil {
+		return err
+	}
+	if !on {
+		return nft.Serve(cidr, false)
+	}
+	routes, err := nft.Routes()
+	if err != nil {
+		return err
+	}
+	if r, overlaps := nft.Overlap(routes, cidr); overlaps {
+		return fmt.Errorf("--service-cidr %s: overlaps the route to %s by %s: set a range that no network uses", cidr, r.To, r.Device)
+	}
+	return nft.Serve(cidr, true)
+}
+
+// serviceList returns the Services as the server shows them.
+func serviceList(b *balancer.Balancer) func() []server.Service {
+	if b == nil {
+		return nil
+	}
+	return func() []server.Service {
+		d := b.State()
+		index := make(map[pod.Key]int, len(d.Services))
+		var out []server.Service
+		for i := range d.Services {
+			s := &d.Services[i]
+			index[s.Object.Key] = len(out)
+			out = append(out, server.Service{Service: *s.Service, Endpoints: shownEndpoints(s.View)})
+		}
+		for _, r := range d.Refused {
+			at, served := index[r.Key]
+			if !served {
+				at = len(out)
+				index[r.Key] = at
+				out = append(out, server.Service{Service: refusedService(b, r.Key)})
+			}
+			out[at].Problems = append(out[at].Problems, r.Problem.Path+": "+r.Problem.Msg)
+		}
+		slices.SortFunc(out, func(x, y server.Service) int {
+			return cmp.Or(strings.Compare(x.Service.Namespace, y.Service.Namespace), strings.Compare(x.Service.Name, y.Service.Name))
+		})
+		return out
+	}
+}
+
+// refusedService returns a Service that is not served, as its source has it.
+func refusedService(b *balancer.Balancer, key pod.Key) v1.Service {
+	if o := b.Object(key); o != nil {
+		if s, is := o.Object.(*v1.Service); is {
+			return *s.DeepCopy()
+		}
+	}
+	s := v1.Service{}
+	s.Namespace, s.Name = key.Namespace, key.Name
+	return s
+}
+
+func shownEndpoints(v *service.View) []server.ServiceEndpoint {
+	out := []server.ServiceEndpoint{}
+	for i := range v.Endpoints {
+		e := &v.Endpoints[i]
+		for _, p := range e.Ports {
+			out = append(out, server.ServiceEndpoint{Port: p.Name, Address: e.Addr.String(), Target: int32(p.Port), Pod: e.Pod, Ready: e.Ready})
+		}
+	}
+	return out
+}
+
+// withoutServices removes the rules, routes and addresses of the Services of a set that is taken down.
+func (a *Agent) withoutServices(set *podconfig.Merged) error {
+	if len(servicesIn(set)) == 0 {
+		return nil
+	}
+	f := newPacketFilter()
+	defer f.Close()
+	if err := f.Remove(); err != nil {
+		return look.Fail(look.Failure, err)
+	}
+	for _, p := range a.cfg.ServiceNetworks() {
+		if err := f.Route(p, false); err != nil {
+			return look.Fail(look.Failure, err)
+		}
+	}
+	return record.NewServices(a.cfg.RootDir).Remove()
+}
+
+var _ engine.Sink = (*balancer.Balancer)(nil)

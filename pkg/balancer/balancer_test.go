@@ -1,0 +1,345 @@
+package balancer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"go.uber.org/goleak"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/service"
+	"github.com/nodectl/nodectl/pkg/service/nft"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// world is the packet filter and the store of a test.
+type world struct {
+	mu      sync.Mutex
+	applied []nft.Desired
+	calls   []string // all others
+	proxy   string
+	broken  error // of Apply
+	disk    error // of Save
+	stored  service.Allocations
+	changed func() // of Watch
+	said    []string
+}
+
+func (w *world) note(call string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls = append(w.calls, call)
+}
+
+func (w *world) Links([]netip.Addr) ([]netip.Prefix, error) { return nil, nil }
+func (w *world) Close()                                     {}
+func (w *world) Forget()                                    { w.note("forget") }
+func (w *world) Guard() error                               { w.note("guard"); return nil }
+func (w *world) Remove() error                              { w.note("remove"); return nil }
+
+func (w *world) Route(p netip.Prefix, on bool) error {
+	w.note(fmt.Sprint("route ", p, " ", on))
+	return nil
+}
+
+func (w *world) Apply(d nft.Desired) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.broken != nil {
+		return 0, w.broken
+	}
+	w.applied = append(w.applied, d)
+	return 1, nil
+}
+
+func (w *world) Proxy() (string, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.proxy, nil
+}
+
+func (w *world) Watch(ctx context.Context, changed func()) error {
+	w.mu.Lock()
+	w.changed = changed
+	w.mu.Unlock()
+	<-ctx.Done()
+	return nil
+}
+
+func (w *world) Load() (service.Allocations, error) { return w.stored, nil }
+
+func (w *world) Save(a service.Allocations) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.disk != nil {
+		return w.disk
+	}
+	w.stored = a
+	return nil
+}
+
+// set changes the world.
+func (w *world) set(change func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change()
+}
+
+// backends returns the endpoints of the newest rules, and how often rules were applied.
+func (w *world) backends() (string, int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.applied) == 0 {
+		return "", 0
+	}
+	var all []string
+	for _, r := range w.applied[len(w.applied)-1].Rules {
+		all = append(all, fmt.Sprint(r.Backends))
+	}
+	return strings.Join(all, " "), len(w.applied)
+}
+
+// begin runs a Balancer until the test ends.
+func (w *world) begin(t *testing.T, kept ...Kept) *Balancer {
+	t.Helper()
+	b := New(Config{
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}, NodePorts: service.DefaultNodePorts(), Kept: kept, Store: w, Filter: w,
+		Refused: func(o *pod.Object, p pod.Problem) { w.say("refused " + o.Name + " " + p.Path) },
+		Trouble: func(reason, _ string) { w.say(reason) },
+		Views:   func(all []*service.View) { w.say(fmt.Sprint("views ", len(all))) },
+	})
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { b.Run(ctx) })
+	t.Cleanup(func() { stop(); wg.Wait() })
+	synctest.Wait()
+	return b
+}
+
+func (w *world) say(text string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.said = append(w.said, text)
+}
+
+func (w *world) heard() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.said)
+}
+
+func web(ip string) *pod.Object {
+	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"}}
+	s.Spec = v1.ServiceSpec{Type: v1.ServiceTypeClusterIP, ClusterIP: ip, Selector: map[string]string{"app": "web"}, Ports: []v1.ServicePort{{Protocol: v1.ProtocolTCP, Port: 80, TargetPort: intstr.FromInt32(8080)}}}
+	return &pod.Object{Key: pod.Key{Namespace: "default", Name: "web"}, Kind: pod.KindService, Object: s}
+}
+
+// onePod returns a pod of the Service, with its status.
+func onePod(name, addr string, ready v1.ConditionStatus) *v1.Pod {
+	return &v1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, UID: types.UID(name), Labels: map[string]string{"app": "web"}},
+		Status:     v1.PodStatus{Phase: v1.PodRunning, PodIP: addr, Conditions: []v1.PodCondition{{Type: v1.PodReady, Status: ready}}},
+	}
+}
+
+// wants returns the desired pods.
+func wants(pods ...*v1.Pod) func(pod.Key) *pod.Spec {
+	return func(key pod.Key) *pod.Spec {
+		for _, p := range pods {
+			if pod.KeyOf(p) == key {
+				return &pod.Spec{Key: key, Pod: p}
+			}
+		}
+		return nil
+	}
+}
+
+func (w *world) expect(t *testing.T, what, want string) {
+	t.Helper()
+	synctest.Wait()
+	if got, _ := w.backends(); got != want {
+		t.Errorf("%s: backends %q, want %q", what, got, want)
+	}
+}
+
+// TestBalancer_Pods_BecomeEndpointsAndLeave: by their statuses, and as soon as they are not desired any
+// more.
+func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		b := w.begin(t)
+		p, q := onePod("p", "10.88.0.2", v1.ConditionTrue), onePod("q", "10.88.0.3", v1.ConditionFalse)
+		b.Set([]*pod.Object{web("")}, wants(p, q), true)
+		w.expect(t, "no pod", "[]")
+		for _, of := range []*v1.Pod{p, q} {
+			_ = b.Report(pod.StatusReport{Pod: of})
+		}
+		w.expect(t, "one is ready", "[10.88.0.2:8080]")
+		_, before := w.backends()
+		_ = b.Report(pod.StatusReport{Pod: p})
+		synctest.Wait()
+		if _, after := w.backends(); after != before {
+			t.Error("an equal status changed the rules")
+		}
+		_ = b.Report(pod.StatusReport{Pod: onePod("q", "10.88.0.3", v1.ConditionTrue)})
+		w.expect(t, "both are ready", "[10.88.0.2:8080 10.88.0.3:8080]")
+		b.Set(b.services, wants(q), true)
+		w.expect(t, "one is not desired", "[10.88.0.3:8080]")
+		_ = b.Report(pod.StatusReport{Pod: p, Unwanted: true})
+		_ = b.Report(pod.StatusReport{Pod: onePod("q", "10.88.0.3", v1.ConditionFalse)})
+		w.expect(t, "none is ready, and one serves while it terminates", "[10.88.0.2:8080]")
+		_ = b.Report(pod.StatusReport{Pod: p, Gone: true, Unwanted: true})
+		w.expect(t, "it is gone", "[]")
+		b.Set(nil, wants(q), true)
+		synctest.Wait()
+		if w.calls[len(w.calls)-1] != "route 10.96.0.0/24 false" || w.calls[len(w.calls)-2] != "remove" || len(w.stored) > 0 {
+			t.Errorf("without Services: %q, stored %+v", w.calls, w.stored)
+		}
+	})
+}
+
+// TestBalancer_Start_RulesStayUntilEverySourceAnswers: then the statuses of the previous agent count,
+// and Services have the addresses that they had.
+func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		had := netip.MustParseAddr("10.96.0.77")
+		w := &world{stored: service.Allocations{{Namespace: "default", Name: "web"}: {ClusterIPs: []netip.Addr{had}, Created: time.Unix(1, 0)}}}
+		p, lost := onePod("p", "10.88.0.2", v1.ConditionTrue), onePod("lost", "10.88.0.9", v1.ConditionTrue)
+		b := w.begin(t, Kept{p, &p.Status}, Kept{lost, &lost.Status})
+		b.Set(nil, wants(), false)
+		b.Set([]*pod.Object{web("")}, wants(p), false)
+		synctest.Wait()
+		if _, n := w.backends(); n > 0 || slices.Contains(w.calls, "remove") {
+			t.Errorf("before every source has answered: %d rules, calls %q", n, w.calls)
+		}
+		if all, err := b.Services("default"); err != nil || len(all) != 1 || all[0].Spec.ClusterIP != had.String() {
+			t.Errorf("%v %+v", err, all)
+		}
+		b.Set(b.services, wants(p), true)
+		w.expect(t, "all sources have answered", "[10.88.0.2:8080]")
+		if got := w.applied[0].Rules[0].Cluster; got != had {
+			t.Errorf("cluster IP %s, and it had %s", got, had)
+		}
+		_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", v1.ConditionFalse)})
+		w.expect(t, "a pod that nothing reports does not serve", "[]")
+	})
+}
+
+// TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed: and served once there is room.
+//
+// Shows: F12
+func TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{disk: errors.New("no space left on device")}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), true)
+		synctest.Wait()
+		if _, n := w.backends(); n > 0 || !slices.Contains(w.heard(), ReasonNoFilter) {
+			t.Errorf("%d rules, reports %q", n, w.heard())
+		}
+		w.set(func() { w.disk = nil })
+		time.Sleep(5 * time.Second)
+		if _, n := w.backends(); n == 0 || len(w.stored) != 1 {
+			t.Errorf("%d rules, stored %+v", n, w.stored)
+		}
+	})
+}
+
+// TestBalancer_NoPacketFilter_IsReportedOnce: until it works again, and fails again.
+func TestBalancer_NoPacketFilter_IsReportedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{broken: errors.New("the kernel has no nftables")}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), true)
+		time.Sleep(10 * time.Minute)
+		if got := w.heard(); !slices.Equal(got, []string{"views 1", ReasonNoFilter}) {
+			t.Errorf("reports %q", got)
+		}
+		w.set(func() { w.broken = nil })
+		time.Sleep(2 * time.Minute)
+		if _, n := w.backends(); n != 1 {
+			t.Errorf("applied %d times", n)
+		}
+	})
+}
+
+// TestBalancer_KubeProxy_IsRefusedByName: nothing is served beside it, and all is once it has left.
+func TestBalancer_KubeProxy_IsRefusedByName(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{proxy: "table ip kube-proxy"}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), true)
+		time.Sleep(5 * time.Minute)
+		if _, n := w.backends(); n > 0 || !slices.Equal(w.heard(), []string{"views 1", ReasonProxy}) {
+			t.Errorf("applied %d times, reports %q", n, w.heard())
+		}
+		w.set(func() { w.proxy = "" })
+		time.Sleep(2 * time.Minute)
+		if _, n := w.backends(); n != 1 {
+			t.Errorf("applied %d times", n)
+		}
+	})
+}
+
+// TestBalancer_ForeignFlush_IsRestoredSoonAndReportedOnce: also if another program flushes again and
+// again.
+func TestBalancer_ForeignFlush_IsRestoredSoonAndReportedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), true)
+		synctest.Wait()
+		w.changed()
+		synctest.Wait()
+		if _, n := w.backends(); n != 2 || !slices.Equal(w.calls[len(w.calls)-2:], []string{"forget", "guard"}) {
+			t.Errorf("applied %d times, calls %q", n, w.calls)
+		}
+		for range 100 {
+			w.changed()
+			time.Sleep(100 * time.Millisecond)
+		}
+		time.Sleep(5 * time.Second)
+		if _, n := w.backends(); n < 4 || n > 6 {
+			t.Errorf("applied %d times in 15 s", n)
+		}
+		reports := slices.DeleteFunc(w.heard(), func(s string) bool { return s != ReasonRestored })
+		if len(reports) != 1 {
+			t.Errorf("%d reports", len(reports))
+		}
+	})
+}
+
+// TestBalancer_Refusal_IsReportedOnce: with the Service that it is about.
+func TestBalancer_Refusal_IsReportedOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("192.0.2.7")}, wants(), true)
+		synctest.Wait()
+		_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", v1.ConditionTrue)})
+		synctest.Wait()
+		if got := w.heard(); !slices.Equal(got, []string{"refused web spec.clusterIPs[0]", "views 0"}) {
+			t.Errorf("reports %q", got)
+		}
+	})
+}

@@ -1,0 +1,67 @@
+package record
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Services keeps the addresses and ports that Services have, as JSON, below the root directory.
+type Services struct{ file string }
+
+// NewServices returns the Services of a root directory.
+func NewServices(root string) Services { return Services{filepath.Join(root, "services.json")} }
+
+// storedServices is the content of the file.
+type storedServices struct {
+	Version  int             `json:"version"`
+	Services json.RawMessage `json:"services"`
+}
+
+// servicesVersion is that of the file's content.
+const servicesVersion = 1
+
+// Load decodes what was saved into a value, which stays as it is if nothing was.
+func (s Services) Load(into any) error {
+	data, err := os.ReadFile(s.file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var in storedServices
+	if err := json.Unmarshal(data, &in); err != nil {
+		return fmt.Errorf("read %s: %w", s.file, err)
+	}
+	if in.Version != servicesVersion {
+		return fmt.Errorf("read %s: version %d is not supported", s.file, in.Version)
+	}
+	if err := json.Unmarshal(in.Services, into); err != nil {
+		return fmt.Errorf("read %s: %w", s.file, err)
+	}
+	return nil
+}
+
+// Save writes a value.
+func (s Services) Save(value any) error {
+	data, err := json.Marshal(value)
+	if err != nil {
+		return err
+	}
+	if data, err = json.Marshal(storedServices{servicesVersion, data}); err != nil {
+		return err
+	}
+	return replace(s.file, append(data, '\n'))
+}
+
+// Remove removes the file; it is no error if there is none.
+func (s Services) Remove() error {
+	if err := os.Remove(s.file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
