@@ -131,10 +131,10 @@ func TestRegister_LinkToASocketElsewhere_IsRefused(t *testing.T) {
 	link(registryDir+"/away", elsewhere)
 	for _, endpoint := range []string{registryDir + "/away/x.sock", pluginsDir + "/../../" + filepath.Base(elsewhere) + "/x.sock"} {
 		info := &registerapi.PluginInfo{Type: registerapi.DevicePlugin, Name: "x.com/gpu", SupportedVersions: []string{"v1beta1"}}
-		if err := n.checkInfo(info, n.dir+"/"+endpoint); err == nil || !strings.Contains(err.Error(), "is not below") {
+		if _, err := n.handlerOf(info, n.dir+"/"+endpoint); err == nil || !strings.Contains(err.Error(), "is not below") {
 			t.Errorf("%s: %v", endpoint, err)
 		}
-		if err := n.checkInfo(info, filepath.Join(n.dir, pluginsDir, "gpu.sock")); err != nil {
+		if _, err := n.handlerOf(info, filepath.Join(n.dir, pluginsDir, "gpu.sock")); err != nil {
 			t.Error(err)
 		}
 	}

@@ -28,9 +28,21 @@ type Config struct {
 	// Label gives a directory the SELinux label with which containers may use it; nil: the node
 	// has no SELinux.
 	Label func(dir string) error
+	// Handlers register the plugins of other types in the registry, by type.
+	Handlers map[string]Handler
 	// Registered and Allocated are callbacks for metrics; nil: not measured.
 	Registered func(resource string)
 	Allocated  func(resource string, took time.Duration)
+}
+
+// Handler registers the plugins of one type in the registry.
+type Handler interface {
+	// Check refuses a plugin that no retry can make usable.
+	Check(name, endpoint string, versions []string) error
+	// Register connects to a plugin. It is called again after an error.
+	Register(ctx context.Context, name, endpoint string) error
+	// Unregister is called when the socket of a registered plugin is gone.
+	Unregister(name, endpoint string)
 }
 
 // Plugins are the device plugins of this node, and the devices that containers have.

@@ -3,6 +3,7 @@ package device
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -151,7 +152,12 @@ func start(t *testing.T) *node {
 // again starts another agent in the directory; the test's end stops it.
 func again(t *testing.T, dir string) *node {
 	t.Helper()
-	n := &node{New(Config{Dir: dir, Log: slog.New(slog.DiscardHandler)}), t, dir}
+	return againWith(t, Config{Dir: dir, Log: slog.New(slog.DiscardHandler)})
+}
+
+func againWith(t *testing.T, c Config) *node {
+	t.Helper()
+	n := &node{New(c), t, c.Dir}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- n.Run(ctx) }()
@@ -373,6 +379,71 @@ func TestRegistry_SocketsComeAndGo_PluginsFollow(t *testing.T) {
 		n.until("the plugin lists", func() bool { return n.Supply()["x.com/gpu"].Healthy == 1 })
 		stop()
 		n.until("the plugin is away", func() bool { return !n.Supply()["x.com/gpu"].Registered })
+	}
+}
+
+// handler is the handler of another type of plugins.
+type handler struct{ told chan string }
+
+func (h handler) Check(name, _ string, versions []string) error {
+	if len(versions) == 0 {
+		return errors.New(name + " has no version")
+	}
+	return nil
+}
+
+func (h handler) Register(_ context.Context, name, endpoint string) error {
+	h.told <- "register " + name + " " + filepath.Base(endpoint)
+	return nil
+}
+
+func (h handler) Unregister(name, endpoint string) {
+	h.told <- "unregister " + name + " " + filepath.Base(endpoint)
+}
+
+// A plugin of a type that has a handler is the handler's, from its registration until its socket is
+// gone. Its endpoint has to be below the directory, too.
+func TestRegistry_TypeWithAHandler_IsTheHandlers(t *testing.T) {
+	t.Parallel()
+	told := handler{make(chan string, 4)}
+	dir, err := os.MkdirTemp("", "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	n := againWith(t, Config{Dir: dir, Handlers: map[string]Handler{registerapi.CSIPlugin: told}, Log: slog.New(slog.DiscardHandler)})
+	for i, c := range []struct {
+		endpoint string
+		versions []string
+		refused  string
+	}{
+		{"/run/x.sock", []string{"1.0.0"}, "is not below"},
+		{"", nil, "has no version"},
+		{"", []string{"1.0.0"}, ""},
+	} {
+		f := newFake()
+		f.info = registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: "disk.test", Endpoint: c.endpoint, SupportedVersions: c.versions}
+		socket := filepath.Join(dir, registryDir, fmt.Sprint(i, ".sock"))
+		f.serve(t, socket)
+		s := <-f.results
+		if s.GetPluginRegistered() != (c.refused == "") || !strings.Contains(s.GetError(), c.refused) {
+			t.Errorf("%+v: %v", c, s)
+		}
+		if c.refused != "" {
+			continue
+		}
+		if got := <-told.told; got != "register disk.test 2.sock" {
+			t.Errorf("told %s", got)
+		}
+		if err := os.Remove(socket); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-told.told; got != "unregister disk.test 2.sock" {
+			t.Errorf("told %s", got)
+		}
+	}
+	if s := n.Supply(); len(s) > 0 {
+		t.Errorf("it serves devices: %v", s)
 	}
 }
 

@@ -118,10 +118,10 @@ func scan(root string, watch func(dir string) error) (map[string]identity, error
 // long as the plugin does not answer.
 func (p *Plugins) keep(ctx context.Context, socket string) {
 	for n := 1; ctx.Err() == nil; n++ {
-		endpoint, err := p.registerSocket(ctx, socket)
+		unregister, err := p.registerSocket(ctx, socket)
 		if err == nil {
 			<-ctx.Done()
-			p.unregister(endpoint)
+			unregister()
 			return
 		}
 		if ctx.Err() != nil {
@@ -136,14 +136,14 @@ func (p *Plugins) keep(ctx context.Context, socket string) {
 }
 
 // errOtherPlugin is the error of a plugin that this node cannot use. It is not asked again.
-var errOtherPlugin = errors.New("not a device plugin that this node can use")
+var errOtherPlugin = errors.New("not a plugin that this node can use")
 
 // registerSocket asks the plugin of a socket for its kind, connects to its endpoint, and tells the
 // plugin whether that succeeded.
-func (p *Plugins) registerSocket(ctx context.Context, socket string) (endpoint string, err error) {
+func (p *Plugins) registerSocket(ctx context.Context, socket string) (unregister func(), err error) {
 	conn, err := dial(socket)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer func() { _ = conn.Close() }()
 	api := registerapi.NewRegistrationClient(conn)
@@ -151,14 +151,15 @@ func (p *Plugins) registerSocket(ctx context.Context, socket string) (endpoint s
 	info, err := api.GetInfo(asking, &registerapi.InfoRequest{}, grpc.WaitForReady(true))
 	stop()
 	if err != nil {
-		return "", fmt.Errorf("failed to get plugin info: %w", err)
+		return nil, fmt.Errorf("failed to get plugin info: %w", err)
 	}
-	if endpoint = info.GetEndpoint(); endpoint == "" {
+	name, endpoint := info.GetName(), info.GetEndpoint()
+	if endpoint == "" {
 		endpoint = socket
 	}
-	err = p.checkInfo(info, endpoint)
+	handler, err := p.handlerOf(info, endpoint)
 	if err == nil {
-		err = p.register(ctx, info.GetName(), endpoint)
+		err = handler.Register(ctx, name, endpoint)
 	}
 	status := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
@@ -167,26 +168,46 @@ func (p *Plugins) registerSocket(ctx context.Context, socket string) (endpoint s
 	telling, stop := context.WithTimeout(ctx, notifyTimeout)
 	defer stop()
 	if _, failed := api.NotifyRegistrationStatus(telling, status); failed != nil && err == nil {
-		p.unregister(endpoint)
+		handler.Unregister(name, endpoint)
 		err = fmt.Errorf("failed to send registration status: %w", failed)
 	}
-	return endpoint, err
+	return func() { handler.Unregister(name, endpoint) }, err
 }
 
-// checkInfo refuses a plugin of another kind, a wrong name, and an endpoint outside of the
-// kubelet's directory.
-func (p *Plugins) checkInfo(info *registerapi.PluginInfo, endpoint string) error {
-	if info.GetType() != registerapi.DevicePlugin {
-		return fmt.Errorf("%w: no handler registered for plugin type: %s", errOtherPlugin, info.GetType())
+// handlerOf returns the handler of a plugin. It refuses a type without one, a wrong name, and an
+// endpoint outside of the kubelet's directory.
+func (p *Plugins) handlerOf(info *registerapi.PluginInfo, endpoint string) (Handler, error) {
+	handler := p.cfg.Handlers[info.GetType()]
+	if info.GetType() == registerapi.DevicePlugin {
+		handler = devicePlugins{p}
 	}
-	if err := checkRegistration(info.GetSupportedVersions(), info.GetName()); err != nil {
-		return fmt.Errorf("%w: %w", errOtherPlugin, err)
+	if handler == nil {
+		return nil, fmt.Errorf("%w: no handler registered for plugin type: %s", errOtherPlugin, info.GetType())
+	}
+	if err := handler.Check(info.GetName(), endpoint, info.GetSupportedVersions()); err != nil {
+		return nil, fmt.Errorf("%w: %w", errOtherPlugin, err)
 	}
 	if !isBelow(p.cfg.Dir, endpoint) {
-		return fmt.Errorf("%w: endpoint %q is not below %s", errOtherPlugin, endpoint, p.cfg.Dir)
+		return nil, fmt.Errorf("%w: endpoint %q is not below %s", errOtherPlugin, endpoint, p.cfg.Dir)
 	}
-	return nil
+	return handler, nil
 }
+
+// devicePlugins is the Handler of device plugins.
+type devicePlugins struct{ *Plugins }
+
+// Check implements Handler.
+func (devicePlugins) Check(name, _ string, versions []string) error {
+	return checkRegistration(versions, name)
+}
+
+// Register implements Handler.
+func (d devicePlugins) Register(ctx context.Context, name, endpoint string) error {
+	return d.register(ctx, name, endpoint)
+}
+
+// Unregister implements Handler.
+func (d devicePlugins) Unregister(_, endpoint string) { d.unregister(endpoint) }
 
 // isBelow reports whether a socket is below a directory, also after the links in its path are
 // followed.
