@@ -35,6 +35,7 @@ const (
 	Watch   = "watch"   // a watch at an API server since its last event
 	Program = "program" // a credential provider
 	Slot    = "slot"    // the wait for a start slot
+	Driver  = "driver"  // a call to a CSI driver, or the wait for one; Target is the volume, Host the driver
 	Plugin  = "plugin"  // a call to a device plugin, or the wait for one; Target is the container
 )
 

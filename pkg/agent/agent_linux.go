@@ -12,6 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 	"github.com/nodectl/nodectl/pkg/cgroup"
+	"github.com/nodectl/nodectl/pkg/csi"
 	"github.com/nodectl/nodectl/pkg/device"
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/metrics"
@@ -36,6 +37,7 @@ type Agent struct {
 	pressures pressures
 	observer  *node.Observer
 	devices   *device.Plugins
+	csi       *csi.Volumes // nil: not root
 	events    *event.Store
 	halts     *halter
 	board     *activity.Board
@@ -75,8 +77,9 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.halts.askLogind(ctx, logind.Preparing)
-	a.devices = newDevices(cfg, a.metrics)
-	a.observer = newObserver(cfg, a.host, a.runtime, a.devices, a.pressures.get, a.halts.shuttingDown)
+	a.csi = newCSI(cfg)
+	a.devices = newDevices(cfg, a.metrics, a.pluginHandlers())
+	a.observer = a.newObserver()
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})
 	a.state = openState(cfg)
 	return a, nil

@@ -14,6 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/certificate"
+	"github.com/nodectl/nodectl/pkg/csi"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/metrics"
@@ -110,6 +111,9 @@ func (a *Agent) join() (*member, error) {
 	})
 	if err != nil {
 		return nil, look.Fail(look.Usage, fmt.Errorf("--node-labels: %w", err))
+	}
+	if a.csi != nil {
+		a.csi.Join(csi.Cluster{API: a.api.reader, Node: m.presence.Node, Report: m.presence.Report})
 	}
 	return m, nil
 }

@@ -15,9 +15,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// newDevices returns the device plugins of this node; none is served yet.
-func newDevices(cfg Config, m *metrics.Metrics) *device.Plugins {
-	c := device.Config{Dir: cfg.Plugins(), Log: cfg.Log, Registered: m.PluginRegistered, Allocated: m.DevicesAllocated}
+// newDevices returns the device plugins of this node; none is served yet. handlers register plugins
+// of other types.
+func newDevices(cfg Config, m *metrics.Metrics, handlers map[string]device.Handler) *device.Plugins {
+	c := device.Config{Dir: cfg.Plugins(), Handlers: handlers, Log: cfg.Log, Registered: m.PluginRegistered, Allocated: m.DevicesAllocated}
 	if volume.SELinuxEnabled() {
 		c.Label = func(dir string) error {
 			return unix.Lsetxattr(dir, "security.selinux", []byte("system_u:object_r:container_file_t:s0"), 0) // the kubelet's
@@ -65,11 +66,11 @@ func allocationList(pods []device.PodAllocation) []server.Allocation {
 	return all
 }
 
-// serveDevices serves device plugins and pod resources until ctx ends. Without them pods run on:
-// only those that request devices wait.
+// serveDevices serves device plugins, CSI drivers and pod resources until ctx ends. Without them
+// pods run on: only those that request devices or volumes of drivers wait.
 func (a *Agent) serveDevices(ctx context.Context, pods func() []v1.Pod) {
 	if os.Geteuid() != 0 {
-		a.log.Info("Device plugins not served: only root may give devices to containers")
+		a.log.Info("Device plugins and CSI drivers not served: only root may give devices to containers, and mount")
 		return
 	}
 	var resources sync.WaitGroup
@@ -79,6 +80,7 @@ func (a *Agent) serveDevices(ctx context.Context, pods func() []v1.Pod) {
 			a.log.Warn("Pod resources not served", "directory", a.cfg.Plugins(), "error", err)
 		}
 	})
+	resources.Go(func() { a.serveCSI(ctx) })
 	if err := a.devices.Run(ctx); err != nil {
 		a.log.Warn("Device plugins not served; pods that request their devices wait", "directory", a.cfg.Plugins(), "error", err,
 			"hint", "--kubelet-dir names the directory of their sockets")

@@ -13,7 +13,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/cpuset"
-	"github.com/nodectl/nodectl/pkg/device"
 	"github.com/nodectl/nodectl/pkg/node"
 	"github.com/nodectl/nodectl/pkg/plan"
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -102,7 +101,8 @@ func (a *Agent) limitReserved(event nodeEvent) error {
 }
 
 // newObserver returns the observer of this machine, which makes its node status.
-func newObserver(cfg Config, h host, rt *containerRuntime, devices *device.Plugins, under func() []v1.NodeConditionType, shuttingDown func() bool) *node.Observer {
+func (a *Agent) newObserver() *node.Observer {
+	cfg, h := a.cfg, a.host
 	return node.NewObserver(node.ObserverConfig{
 		Settings: node.Settings{
 			Name: cfg.NodeName, Labels: h.node.Labels, Taints: h.node.Taints, ProviderID: cfg.ProviderID,
@@ -110,8 +110,8 @@ func newObserver(cfg Config, h host, rt *containerRuntime, devices *device.Plugi
 			NoLocalStorage: !cfg.LocalStorageCapacityIsolation,
 			ExternalCloud:  cfg.ExternalCloud, NodeIPs: cfg.NodeIP,
 		},
-		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: rt.health, Facts: h.facts, Under: under, Devices: devices.Capacity,
-		Runtime: rt.Runtime, ShuttingDown: shuttingDown, Log: cfg.Log,
+		NodeIPs: cfg.NodeIP, Found: h.ips, NoLookup: cfg.Kubeconfig == "", Health: a.runtime.health, Facts: h.facts, Under: a.pressures.get,
+		Devices: a.devices.Capacity, Drivers: a.nodeDrivers(), Runtime: a.runtime.Runtime, ShuttingDown: a.halts.shuttingDown, Log: cfg.Log,
 	})
 }
 

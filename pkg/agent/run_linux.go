@@ -55,7 +55,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.runtime.importFirst(ctx, cfg.Images())
 	balancer := a.services()
 	to := a.receivers(m).keptBy(workloads).balancedBy(balancer)
-	to.devices = a.devices
+	to.devices, to.drivers = a.devices, a.drivers()
 	e := a.engine(sources.Config, sources.Rules, to)
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)

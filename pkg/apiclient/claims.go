@@ -38,10 +38,48 @@ func (r *Reader) Pod(ctx context.Context, node, namespace, name string) (*v1.Pod
 	return nil, nil
 }
 
-// Claim returns the directory of this node that a claim of the pod's namespace is
-// bound to. The error says that it is not bound yet, or to a volume that needs a
-// driver. A node may get the claims that its pods name, but neither list nor watch them.
-func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error) {
+// Claim returns the volume that a claim of the pod's namespace is bound to: a directory of this
+// node, or a volume of a CSI driver. The error says that it is not bound yet, or to a volume of
+// another kind. A node may get the claims that its pods name, but neither list nor watch them.
+func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
+	claim, err := r.boundClaim(ctx, want, name)
+	if err != nil {
+		return pod.BoundVolume{}, err
+	}
+	r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "persistentvolumes", Name: claim.Spec.VolumeName})
+	var volume v1.PersistentVolume
+	err = r.fetch(ctx, request{
+		method: http.MethodGet, path: []string{"api", "v1", "persistentvolumes", claim.Spec.VolumeName},
+		purpose: "read persistentvolume/" + claim.Spec.VolumeName,
+	}, &volume)
+	if err != nil {
+		return pod.BoundVolume{}, err
+	}
+	if of := volume.Spec.ClaimRef; of == nil || of.UID != claim.UID || volume.Name != claim.Spec.VolumeName {
+		return pod.BoundVolume{}, fmt.Errorf("persistentvolume %q is bound to another claim", volume.Name)
+	}
+	bound := pod.BoundVolume{Claim: claim}
+	switch {
+	case volume.Spec.VolumeMode != nil && *volume.Spec.VolumeMode != v1.PersistentVolumeFilesystem:
+		return pod.BoundVolume{}, errBlock
+	case volume.Spec.HostPath != nil:
+		bound.Directory = volume.Spec.HostPath
+	case volume.Spec.Local != nil:
+		directory := v1.HostPathDirectory
+		bound.Directory = &v1.HostPathVolumeSource{Path: volume.Spec.Local.Path, Type: &directory}
+	case volume.Spec.CSI != nil:
+		bound.CSI = &volume
+	default:
+		return pod.BoundVolume{}, fmt.Errorf("persistentvolume %q needs a driver that nodectl does not have: csi, hostPath and local volumes are supported", volume.Name)
+	}
+	return bound, nil
+}
+
+// errBlock refuses a block volume.
+var errBlock = errors.New("is a block device: only file systems are supported")
+
+// boundClaim returns a claim of the pod's namespace that is bound to a volume.
+func (r *Reader) boundClaim(ctx context.Context, want *pod.Spec, name string) (*v1.PersistentVolumeClaim, error) {
 	if len(validation.IsDNS1123Subdomain(name)) > 0 || len(validation.IsDNS1123Label(want.Namespace)) > 0 {
 		return nil, fmt.Errorf("%q in namespace %q is not a valid claim name", name, want.Namespace)
 	}
@@ -59,28 +97,9 @@ func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (*v1.Ho
 	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
 		return nil, errors.New("is not bound")
 	case claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode != v1.PersistentVolumeFilesystem:
-		return nil, errors.New("is a block device: only file systems are supported")
+		return nil, errBlock
 	case len(validation.IsDNS1123Subdomain(claim.Spec.VolumeName)) > 0:
 		return nil, fmt.Errorf("%q is not a valid volume name", claim.Spec.VolumeName)
 	}
-	r.awaitPermission(ctx, authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "persistentvolumes", Name: claim.Spec.VolumeName})
-	var volume v1.PersistentVolume
-	err = r.fetch(ctx, request{
-		method: http.MethodGet, path: []string{"api", "v1", "persistentvolumes", claim.Spec.VolumeName},
-		purpose: "read persistentvolume/" + claim.Spec.VolumeName,
-	}, &volume)
-	if err != nil {
-		return nil, err
-	}
-	if of := volume.Spec.ClaimRef; of == nil || of.UID != claim.UID {
-		return nil, fmt.Errorf("persistentvolume %q is bound to another claim", volume.Name)
-	}
-	switch {
-	case volume.Spec.HostPath != nil:
-		return volume.Spec.HostPath, nil
-	case volume.Spec.Local != nil:
-		directory := v1.HostPathDirectory
-		return &v1.HostPathVolumeSource{Path: volume.Spec.Local.Path, Type: &directory}, nil
-	}
-	return nil, fmt.Errorf("persistentvolume %q needs a driver that nodectl does not have: hostPath and local volumes are supported", volume.Name)
+	return &claim, nil
 }

@@ -60,25 +60,43 @@ type token struct {
 // little earlier, so that not all are renewed at once (C-1.38.11). A token that cannot be
 // renewed is returned for as long as it is valid.
 func (r *Reader) Token(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (string, time.Time, error) {
+	t, renew, err := r.tokenOf(ctx, want, of)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	return t.text, renew, nil
+}
+
+// TokenStatus is Token with the time at which the token expires, as CSI drivers get it.
+func (r *Reader) TokenStatus(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, time.Time, error) {
+	t, renew, err := r.tokenOf(ctx, want, of)
+	if err != nil {
+		return authenticationv1.TokenRequestStatus{}, time.Time{}, err
+	}
+	return authenticationv1.TokenRequestStatus{Token: t.text, ExpirationTimestamp: metav1.NewTime(t.end)}, renew, nil
+}
+
+// tokenOf returns a token and when to ask for it again.
+func (r *Reader) tokenOf(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (*token, time.Time, error) {
 	key := keyOf(want, of)
 	had := r.tokens.get(key)
 	now := time.Now()
 	if had != nil && now.Before(had.renew) {
-		return had.text, had.renew, nil
+		return had, had.renew, nil
 	}
 	fresh, err := r.askToken(ctx, want, of, had)
 	switch {
 	case err == nil:
 		r.tokens.put(key, fresh)
-		return fresh.text, fresh.renew, nil
+		return fresh, fresh.renew, nil
 	case had != nil && now.Before(had.end):
 		r.cfg.Log.Debug("Failed to renew token", "pod", want.Key.String(), "error", err)
 		if next := now.Add(tokenAgain); next.Before(had.end) {
-			return had.text, next, nil
+			return had, next, nil
 		}
-		return had.text, had.end, nil
+		return had, had.end, nil
 	}
-	return "", time.Time{}, err
+	return nil, time.Time{}, err
 }
 
 // askToken asks the server for a token; had is the one before, nil for the first.

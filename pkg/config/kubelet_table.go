@@ -213,7 +213,7 @@ func kubeletPods() []kubeletRow {
 
 func kubeletResources() []kubeletRow {
 	return []kubeletRow{
-		unsupported("enableControllerAttachDetach", ofBool, "nodectl attaches no volumes yet", "true"),
+		unsupported("enableControllerAttachDetach", ofBool, "a controller attaches the volumes of CSI drivers; nodectl never does", "true"),
 		sets("protectKernelDefaults", ofBool, "protect-kernel-defaults").noted("nodectl never changes kernel settings; with true it does not start if they differ from the kubelet's"),
 		noEffect("makeIPTablesUtilChains", ofBool, false, "nodectl creates no iptables chains"),
 		noEffect("iptablesMasqueradeBit", ofNumber, false, "nodectl creates no iptables chains"),

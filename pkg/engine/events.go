@@ -205,6 +205,9 @@ func mountText(line string) string {
 	if !ok || !found {
 		return "Unable to attach or mount volumes: " + strings.TrimSpace(line)
 	}
+	if strings.HasPrefix(why, "MountVolume.") || strings.HasPrefix(why, "Unable to attach or mount volumes: ") {
+		return why // a CSI driver's volume: the text names it as the kubelet does
+	}
 	return fmt.Sprintf("MountVolume.SetUp failed for volume %q : %s", name, why)
 }
 

@@ -344,6 +344,11 @@ func TestC_1_37_EventsOfAVolumeThatIsNotThere(t *testing.T) {
 		m.disk.refuse(false)
 		m.pass(time.Minute)
 	})
+	for _, text := range []string{`MountVolume.MountDevice failed for volume "pv" : no disk`, "Unable to attach or mount volumes: unmounted volumes=[a], unattached volumes=[a]: not attached"} {
+		if got := mountText("volume a: " + text); got != text {
+			t.Errorf("%q, want %q", got, text)
+		}
+	}
 	if got, want := mountText("volume a: configmap \"b\" not found\n"), "MountVolume.SetUp failed for volume \"a\" : configmap \"b\" not found"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}

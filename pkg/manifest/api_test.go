@@ -194,8 +194,8 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 	t.Parallel()
 	seconds := int64(30)
 	for path, edit := range map[string]func(*v1.Pod){
-		"spec.volumes[0].csi": func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "x"}}}}
+		"spec.volumes[0].nfs": func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "x", Path: "/"}}}}
 		},
 		"spec.resourceClaims": func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} },
 		"spec.ephemeralContainers[0].volumeDevices": func(p *v1.Pod) {

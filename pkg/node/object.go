@@ -45,6 +45,19 @@ type Inputs struct {
 	Under     []v1.NodeConditionType // the pressures that it is under
 	// Devices and HealthyDevices are the extended resources that device plugins serve or served.
 	Devices, HealthyDevices v1.ResourceList
+	// Drivers are the CSI drivers of the node; nil: none is served.
+	Drivers Drivers
+}
+
+// Drivers are the CSI drivers of a node: they decide parts of its object.
+type Drivers interface {
+	// NodeIDs returns the annotation with the drivers' names for the node, "" for none; before is
+	// its value now.
+	NodeIDs(before string) string
+	// Topology returns labels of the Node.
+	Topology() map[string]string
+	// InUse returns the volumes that must not be detached.
+	InUse() []v1.UniqueVolumeName
 }
 
 const (
@@ -105,7 +118,7 @@ func Object(f Facts, in Inputs, before *v1.Node, now time.Time) *v1.Node {
 		s.RuntimeHandlers, s.Features = in.Runtime.Handlers, in.Runtime.Features
 	}
 	s.DeclaredFeatures = declaredFeatures()
-	s.VolumesInUse = nil
+	setDrivers(in.Drivers, n)
 	conditions(in, s, metav1.NewTime(now))
 	return n
 }
@@ -132,6 +145,29 @@ func Changed(before, after *v1.Node) bool {
 	}
 	return !equality.Semantic.DeepEqual(a, b) ||
 		!maps.Equal(before.Labels, after.Labels) || !maps.Equal(before.Annotations, after.Annotations)
+}
+
+// annotationNodeIDs has the CSI drivers' names for the node.
+const annotationNodeIDs = "csi.volume.kubernetes.io/nodeid"
+
+// setDrivers writes the parts of the Node that CSI drivers decide. It changes no label that exists, as the
+// kubelet does not: a driver that reports another value does not register.
+func setDrivers(d Drivers, n *v1.Node) {
+	n.Status.VolumesInUse = nil
+	if d == nil {
+		return
+	}
+	n.Status.VolumesInUse = d.InUse()
+	if ids := d.NodeIDs(n.Annotations[annotationNodeIDs]); ids != "" {
+		metav1.SetMetaDataAnnotation(&n.ObjectMeta, annotationNodeIDs, ids)
+	} else {
+		delete(n.Annotations, annotationNodeIDs)
+	}
+	for key, value := range d.Topology() {
+		if _, has := n.Labels[key]; !has {
+			metav1.SetMetaDataLabel(&n.ObjectMeta, key, value)
+		}
+	}
 }
 
 // setAddresses writes the node's addresses, as the kubelet does. Those of a cloud

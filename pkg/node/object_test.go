@@ -311,3 +311,29 @@ func TestObject_WithoutLocalStorage(t *testing.T) {
 		t.Errorf("capacity %v, allocatable %v, ready %+v", n.Status.Capacity, n.Status.Allocatable, ready)
 	}
 }
+
+// drivers are the CSI drivers of a node.
+type drivers struct{ ids string }
+
+func (d drivers) NodeIDs(string) string      { return d.ids }
+func (drivers) Topology() map[string]string  { return map[string]string{"rack": "7", "disk": "hdd"} }
+func (drivers) InUse() []v1.UniqueVolumeName { return []v1.UniqueVolumeName{"kubernetes.io/csi/x^1"} }
+
+// A Node shows its CSI drivers and the volumes in use. Labels that it has stay, and so does the
+// list of a controller.
+func TestObject_CSIDrivers_AreShown(t *testing.T) {
+	t.Parallel()
+	in := someInputs()
+	before := Object(someFacts(), in, nil, monday)
+	before.Status.VolumesAttached = []v1.AttachedVolume{{Name: "kubernetes.io/csi/x^1"}}
+	in.Drivers = drivers{`{"x":"node-1"}`}
+	n := Object(someFacts(), in, before, monday)
+	if n.Annotations["csi.volume.kubernetes.io/nodeid"] != `{"x":"node-1"}` || n.Labels["rack"] != "7" || n.Labels["disk"] != "ssd" ||
+		len(n.Status.VolumesInUse) != 1 || len(n.Status.VolumesAttached) != 1 || !Changed(before, n) {
+		t.Errorf("annotations %v, labels %v, in use %v", n.Annotations, n.Labels, n.Status.VolumesInUse)
+	}
+	in.Drivers = drivers{}
+	if _, has := Object(someFacts(), in, n, monday).Annotations["csi.volume.kubernetes.io/nodeid"]; has {
+		t.Error("the annotation stays without a driver")
+	}
+}

@@ -35,6 +35,8 @@ type ObserverConfig struct {
 	// Devices returns the extended resources of device plugins, and the healthy devices of them;
 	// nil is none. It must not block.
 	Devices func(now time.Time) (capacity, allocatable v1.ResourceList)
+	// Drivers are the CSI drivers of the node; nil is none. They must not block.
+	Drivers Drivers
 	Runtime Runtime
 	// Health returns what else keeps pods from running ("PLEG is not healthy: …"); may
 	// be nil. It must not block.
@@ -192,7 +194,7 @@ func (o *Observer) Inputs(ctx context.Context, now time.Time) Inputs {
 	return Inputs{
 		Settings: o.cfg.Settings, Addresses: ips, Runtime: o.runtime, Images: o.images,
 		Problems: o.problemsLocked(now, problems), Under: under,
-		Devices: devices, HealthyDevices: healthy,
+		Devices: devices, HealthyDevices: healthy, Drivers: o.cfg.Drivers,
 	}
 }
 

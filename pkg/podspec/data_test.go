@@ -31,8 +31,8 @@ var namesObjects = map[reflect.Type]string{
 	reflect.TypeFor[v1.SecretReference]():                   "Name",
 }
 
-// drivers are volumes that no row of the table of fields honours: they are rejected by
-// their own name before anybody asks what they name.
+// drivers are volumes that no row of the table of fields honours: their own name rejects them.
+// Package csi itself reads what a volume of a CSI driver names.
 var drivers = []string{
 	"rbd", "flexVolume", "cephfs", "iscsi", "csi", "scaleIO", "storageos", "azureFile", "cinder", "ephemeral",
 	"gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "glusterfs", "flocker", "fc", "azureDisk",

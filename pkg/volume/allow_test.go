@@ -45,8 +45,8 @@ func TestPut_ClaimBoundOutsideTheAllowedPaths_IsNotMounted(t *testing.T) {
 		p := newPlace(t)
 		c := p.config()
 		c.Allow = below(inside)
-		c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
-			return &v1.HostPathVolumeSource{Path: path, Type: ptr.To(v1.HostPathDirectory)}, nil
+		c.Claim = func(context.Context, *pod.Spec, string) (pod.BoundVolume, error) {
+			return pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: path, Type: ptr.To(v1.HostPathDirectory)}}, nil
 		}
 		p.Volumes = volume.New(c)
 		s := withUID(spec(claimVolume("db", "data", false)), uid)
@@ -70,11 +70,11 @@ func TestMounts_ClaimForbiddenAfterItWasMounted_IsRefused(t *testing.T) {
 	p := newPlace(t)
 	c := p.config()
 	reachable := true
-	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+	c.Claim = func(context.Context, *pod.Spec, string) (pod.BoundVolume, error) {
 		if !reachable {
-			return nil, errors.New("the server is away")
+			return pod.BoundVolume{}, errors.New("the server is away")
 		}
-		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
+		return pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}}, nil
 	}
 	p.Volumes = volume.New(c)
 	s := withUID(spec(claimVolume("db", "data", false)), uid)
@@ -181,11 +181,11 @@ func TestMounts_ClaimOfAPutThatFailed_IsRemembered(t *testing.T) {
 	p := newPlace(t)
 	c := p.config()
 	reachable := true
-	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+	c.Claim = func(context.Context, *pod.Spec, string) (pod.BoundVolume, error) {
 		if !reachable {
-			return nil, errors.New("the server is away")
+			return pod.BoundVolume{}, errors.New("the server is away")
 		}
-		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
+		return pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}}, nil
 	}
 	late := filepath.Join(t.TempDir(), "late")
 	s := withUID(spec(claimVolume("db", "data", false), host("h", late, v1.HostPathDirectory)), uid)
@@ -221,9 +221,9 @@ func TestPut_GroupOfAClaimCutShort_IsChangedByTheNext(t *testing.T) {
 	p := newPlace(t)
 	c := p.config()
 	stop := func() {}
-	c.Claim = func(context.Context, *pod.Spec, string) (*v1.HostPathVolumeSource, error) {
+	c.Claim = func(context.Context, *pod.Spec, string) (pod.BoundVolume, error) {
 		stop() // the agent stops right after the answer
-		return &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}, nil
+		return pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: dir, Type: ptr.To(v1.HostPathDirectory)}}, nil
 	}
 	s := withUID(spec(claimVolume("db", "data", false)), uid)
 	s.Origin.Source = "api"

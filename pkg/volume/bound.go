@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -18,12 +19,14 @@ import (
 // dirBound is the directory of volumes that an API server's claims are bound to.
 const dirBound = "kubernetes.io~local-volume"
 
-// bound is a claim of an API server: a directory of this node with a PersistentVolume of
-// type hostPath or local. It is mounted under the instance, so that a running container
-// always sees the same directory. Its contents are never removed.
+// bound is a claim of an API server. It is bound to a directory of this node, with a
+// PersistentVolume of type hostPath or local, or to a volume of a CSI driver. A directory is mounted
+// under the instance, so that a running container always sees the same one. Its contents are never
+// removed.
 type bound struct {
 	claim    string
 	readOnly bool
+	owned    bool // it is the claim of a generic ephemeral volume, which has to be the pod's own
 }
 
 func (b bound) traits() traits {
@@ -38,7 +41,10 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	if s.cfg.Claim == nil {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
-	if isMountPoint(p.path) {
+	if s.hasDriverMount(p) {
+		return nil
+	}
+	if !p.driver && isMountPoint(p.path) {
 		if s.again || s.bound[p.Name] != nil { // the mark knows what it shows, also if an earlier SetUp failed
 			return nil
 		}
@@ -51,6 +57,22 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	if err != nil {
 		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
 	}
+	if b.owned && (from.Claim == nil || !metav1.IsControlledBy(from.Claim, s.want.Pod)) {
+		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", s.want.Namespace, b.claim, s.want.Namespace, s.want.Name)
+	}
+	switch {
+	case from.CSI != nil:
+		return s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, ReadOnly: b.readOnly})
+	case from.Directory == nil:
+		return fmt.Errorf("persistentvolumeclaim %q: its volume has no directory", b.claim)
+	case p.driver:
+		return fmt.Errorf("persistentvolumeclaim %q: it was bound to a volume of a CSI driver before", b.claim)
+	}
+	return b.show(ctx, p, s, from.Directory)
+}
+
+// show mounts a directory of this node.
+func (b bound) show(ctx context.Context, p placed, s *setting, from *v1.HostPathVolumeSource) error {
 	if err := (hostPath{from}).setUp(ctx, p, s); err != nil {
 		return err
 	}
@@ -114,7 +136,7 @@ func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p 
 		return v.allowed(want, p.Name, p.HostPath)
 	}
 	b, is := p.kind.(bound)
-	if !is {
+	if !is || p.driver {
 		return nil
 	}
 	m, _ := v.marked(dir)
@@ -130,7 +152,10 @@ func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p 
 	if err != nil {
 		return fmt.Errorf("persistentvolumeclaim %q: %w", b.claim, err)
 	}
-	return v.allowed(want, p.Name, from)
+	if from.Directory == nil {
+		return fmt.Errorf("persistentvolumeclaim %q: its volume has no directory", b.claim)
+	}
+	return v.allowed(want, p.Name, from.Directory)
 }
 
 // claimTimeout limits the request for the target of a claim, on which a container waits.

@@ -28,14 +28,14 @@ func TestC_1_37_ClaimsOfAnAPIServer(t *testing.T) {
 	var refuse error
 	asked := 0
 	c := p.config()
-	c.Claim = func(_ context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error) {
+	c.Claim = func(_ context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
 		if asked++; refuse != nil {
-			return nil, refuse
+			return pod.BoundVolume{}, refuse
 		}
 		if want.Namespace != "default" || name != "data" {
 			t.Errorf("asked for %s of %s", name, want.Namespace)
 		}
-		return &v1.HostPathVolumeSource{Path: disk, Type: ptr.To(v1.HostPathDirectory)}, nil
+		return pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: disk, Type: ptr.To(v1.HostPathDirectory)}}, nil
 	}
 	p.Volumes = volume.New(c)
 	s := withUID(spec(claimVolume("db", "data", false)), uid)

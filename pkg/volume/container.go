@@ -84,7 +84,7 @@ func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p place
 		mount.Image, mount.SubPath = p.Image.Reference, sub
 		return mount, nil
 	}
-	if err := p.checkExists(); err != nil {
+	if err := v.checkExists(p); err != nil {
 		return mount, err
 	}
 	if err := v.allowedNow(ctx, want, dir, p); err != nil {
@@ -105,9 +105,15 @@ func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p place
 }
 
 // checkExists returns an error if the volume does not exist or is not mounted.
-func (p placed) checkExists() error {
+func (v *Volumes) checkExists(p placed) error {
 	if p.HostPath != nil {
 		return nil // without a type it may be missing
+	}
+	if p.driver {
+		if p.path == "" || v.cfg.Drivers == nil || !v.cfg.Drivers.Mounted(p.path) {
+			return fmt.Errorf("volume %s is no longer mounted", p.Name)
+		}
+		return nil
 	}
 	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s no longer exists", p.path)

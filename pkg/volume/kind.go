@@ -17,6 +17,9 @@ const (
 	dirSecret    = "kubernetes.io~secret"
 	dirDownward  = "kubernetes.io~downward-api"
 	dirProjected = "kubernetes.io~projected"
+	// dirDriver is of volumes of CSI drivers. It is below the kubelet's directory, which may be the
+	// agent's.
+	dirDriver = "kubernetes.io~csi"
 )
 
 // kind is one volume of a kind: it says where the volume is and makes it. To add a kind, write its
@@ -50,6 +53,8 @@ type setting struct {
 	until time.Time // when SetUp has to be repeated; zero means never
 	// bound maps volumes to the targets of an API server's claims (mark.Bound).
 	bound map[string]*v1.HostPathVolumeSource
+	// drivers maps volumes to the mounts of CSI drivers (mark.Drivers).
+	drivers map[string]driverMount
 }
 
 // renewAt makes SetUp repeat at t at the latest.
@@ -92,6 +97,10 @@ func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 			return bound{claim: vol.PersistentVolumeClaim.ClaimName, readOnly: vol.PersistentVolumeClaim.ReadOnly}, nil
 		}
 		return v.claim(want.Namespace, vol.PersistentVolumeClaim)
+	case vol.Ephemeral != nil && want.Origin.FromAPI():
+		return bound{claim: want.Name + "-" + vol.Name, owned: true}, nil
+	case vol.CSI != nil && want.Origin.FromAPI():
+		return inline{vol.CSI}, nil
 	}
 	return nil, errors.New("this kind of volume is not supported")
 }

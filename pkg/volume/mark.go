@@ -34,6 +34,8 @@ type mark struct {
 	// Bound maps volumes to the targets of an API server's claims, which are paths of this node.
 	// The mark of an older agent may lack them.
 	Bound map[string]*v1.HostPathVolumeSource `json:"bound,omitempty"`
+	// Drivers maps volumes to the mounts of CSI drivers.
+	Drivers map[string]driverMount `json:"drivers,omitempty"`
 }
 
 // marked returns the mark of the instance in dir; ok is false if there was no SetUp. An

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/moby/sys/mountinfo"
@@ -34,7 +35,7 @@ func mountedAt(path string) error {
 
 // unmountOwn unmounts the agent's mounts below path, the directory of a pod or of one instance of
 // it; uid is the pod's directory. If there are other mounts it returns a *MountedError and
-// unmounts nothing.
+// unmounts nothing. Mounts of CSI drivers stay: their drivers unmount them.
 func (v *Volumes) unmountOwn(uid, path string) error {
 	all := mountsBelow(path)
 	if len(all) == 0 {
@@ -44,6 +45,9 @@ func (v *Volumes) unmountOwn(uid, path string) error {
 	if err != nil {
 		return err
 	}
+	all = slices.DeleteFunc(all, func(m *mountinfo.Info) bool {
+		return strings.HasPrefix(m.Mountpoint, filepath.Join(pods, uid, volumesDir, dirDriver)+"/")
+	})
 	for _, m := range all {
 		if rel, ok := strings.CutPrefix(m.Mountpoint, filepath.Join(pods, uid)+"/"); !ok || !isOwn(rel, m) {
 			return &MountedError{Path: m.Mountpoint}

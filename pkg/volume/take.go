@@ -25,7 +25,11 @@ func (v *Volumes) TearDown(ctx context.Context, uid string, instance int) error 
 		return err
 	}
 	name := strconv.Itoa(instance)
-	if err := v.removeInstance(ctx, dir, uid, name); err != nil {
+	err = v.removeInstance(ctx, dir, uid, name) // first: subPaths keep volumes of drivers busy
+	if err == nil {
+		err = v.unpublish(ctx, uid)
+	}
+	if err != nil {
 		return fmt.Errorf("tear down volumes of pod %s, instance %d: %w", uid, instance, err)
 	}
 	return nil
@@ -67,6 +71,9 @@ func (v *Volumes) Forget(ctx context.Context, key pod.Key, uid string) error {
 
 func (v *Volumes) forget(ctx context.Context, dir, uid, logs string) error {
 	if err := v.unmountOwn(uid, dir); err != nil {
+		return err
+	}
+	if err := v.unpublish(ctx, uid); err != nil {
 		return err
 	}
 	v.forgetMark(dir)
@@ -134,7 +141,7 @@ func (v *Volumes) removeLinks(into string) error {
 func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (removed []string, err error) {
 	uids, err := os.ReadDir(v.pods)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		err = nil
 	}
 	var failed []error
 	for _, e := range uids {
@@ -147,6 +154,9 @@ func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (remove
 			continue
 		}
 		removed = append(removed, uid)
+	}
+	if v.cfg.Drivers != nil {
+		failed = append(failed, v.cfg.Drivers.Sweep(ctx, keep))
 	}
 	return removed, errors.Join(append(failed, err)...)
 }
@@ -183,6 +193,9 @@ func (v *Volumes) sweep(ctx context.Context, uid string) error {
 		return err
 	}
 	if err := v.unmountOwn(uid, dir); err != nil {
+		return err
+	}
+	if err := v.unpublish(ctx, uid); err != nil {
 		return err
 	}
 	return removeTree(ctx, v.pods, uid)

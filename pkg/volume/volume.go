@@ -66,9 +66,11 @@ type Config struct {
 	Token func(ctx context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjection) (token string, renew time.Time, err error)
 	// TrustBundle returns the certificates of a bundle; nil without an API server.
 	TrustBundle func(ctx context.Context, s *v1.ClusterTrustBundleProjection) (string, error)
-	// Claim returns the directory of an API server's claim, for the pod that names it; nil
-	// without an API server.
-	Claim func(ctx context.Context, want *pod.Spec, name string) (*v1.HostPathVolumeSource, error)
+	// Claim returns the volume of an API server's claim, for the pod that names it; nil without
+	// an API server.
+	Claim func(ctx context.Context, want *pod.Spec, name string) (pod.BoundVolume, error)
+	// Drivers mounts volumes of CSI drivers; nil: there are none.
+	Drivers Drivers
 	// Allow returns an error if a volume of the pod must not show a path of this node: that of a
 	// hostPath, or the target of an API server's claim. SetUp calls it, and Mounts calls it again
 	// for each container. followed says that at is the path after its links were followed;
@@ -111,8 +113,9 @@ func New(c Config) *Volumes {
 type placed struct {
 	*v1.Volume
 	traits
-	kind kind
-	path string
+	kind   kind
+	path   string
+	driver bool // a CSI driver mounts it, or has mounted it; path is "" before
 }
 
 // SetUp makes the directories and volumes of one instance. It may be repeated: existing
@@ -126,6 +129,9 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 	}
 	was, again := v.marked(dir)
 	s := &setting{Volumes: v, want: want, again: again && !was.Partial, bound: maps.Clone(was.Bound)}
+	if was.Boot == v.boot() { // else nothing of it is mounted any more
+		s.drivers = was.Drivers
+	}
 	kept := false // whether the instance has files on disk
 	var failed []error
 	for _, p := range all {
@@ -144,10 +150,10 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 		}
 	}
 	if len(failed) > 0 {
-		if !reflect.DeepEqual(was.Bound, s.bound) { // record the targets of the claims that are mounted now
+		if !reflect.DeepEqual(was.Bound, s.bound) || !reflect.DeepEqual(was.Drivers, s.drivers) { // record what is mounted now
 			m := was // not ready: it is of an earlier boot or of other volumes
-			if m.Bound = s.bound; !s.again {
-				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound}
+			if m.Bound, m.Drivers = s.bound, s.drivers; !s.again {
+				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound, Drivers: s.drivers}
 			}
 			if err := v.mark(dir, kept, m); err != nil {
 				failed = append(failed, err)
@@ -155,7 +161,7 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 		}
 		return utilerrors.NewAggregate(failed)
 	}
-	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound})
+	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound, Drivers: s.drivers})
 }
 
 // Ready reports whether SetUp was completed for this instance since the machine booted, and
@@ -176,7 +182,7 @@ func (v *Volumes) Ready(want *pod.Spec, instance int) (done, current bool, until
 	}
 	for _, p := range all {
 		_, outlives := p.kind.(claim)
-		if (p.dir != "" || outlives) && p.checkExists() != nil {
+		if (p.dir != "" || outlives || p.driver) && v.checkExists(p) != nil {
 			return false, false, time.Time{}
 		}
 	}
@@ -213,6 +219,7 @@ func (v *Volumes) place(want *pod.Spec, instance int) (dir string, all []placed,
 		t := k.traits()
 		all = append(all, placed{Volume: vol, traits: t, kind: k, path: k.path(filepath.Join(dir, volumesDir, t.dir, vol.Name))})
 	}
+	v.placeDriverMounts(dir, all)
 	return dir, all, nil
 }
 

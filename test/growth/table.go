@@ -83,6 +83,8 @@ var Table = []Row{
 	{Root, "agent/nodectl.sock", "the socket, where this is the run directory, too", "one", "the next agent", 1, 0},
 	{Root, "kubelet/device-plugins/<socket>", "sockets of device plugins, where `--kubelet-dir` is not set", "one for each plugin, and the agent's", "the next agent", 0, 0},
 	{Root, "kubelet/pod-resources/<socket>", "the socket of pod resources, where `--kubelet-dir` is not set", "one", "the next agent", 1, 0},
+	{Root, "kubelet/plugins/...", "sockets of plugins, and staged volumes of CSI drivers", "one directory for each volume that a pod uses, and those that a driver does not unstage", "the last pod of the volume; the running agent", 1, 0},
+	{Root, "kubelet/pods/<uid>/...", "mounted volumes of CSI drivers", "one directory for each volume of a pod", "the pod's worker; the sweep of a started agent", 1, 0},
 	{Root, "kubelet/plugins_registry/...", "sockets of plugins that register", "none: they are the plugins'", "the plugins", 1, 0},
 
 	// Of the bundled runtime.

@@ -28,7 +28,7 @@ func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with a CSI volume are Pending
+// TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with an NFS volume are Pending
 // with FailedMount, and there are as many as the ReplicaSet specifies.
 //
 // Shows: C-1.31
@@ -46,7 +46,7 @@ spec:
     spec:
       containers:
       - {name: main, image: "` + busybox + `", volumeMounts: [{name: data, mountPath: /data}]}
-      volumes: [{name: data, csi: {driver: csi.example.com}}]
+      volumes: [{name: data, nfs: {server: nfs.example.com, path: /}}]
 `)
 	w.awaitOutput("Pending Pending", "get", "pods", "-o", "jsonpath={.items[*].status.phase}")
 	w.awaitOutput("FailedMount FailedMount", "get", "pods", "-o", "jsonpath={.items[*].status.reason}")

@@ -23,7 +23,9 @@ import (
 	"google.golang.org/grpc"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	runtimeapi "k8s.io/cri-api/pkg/apis/runtime/v1"
+	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/cri"
 	"github.com/nodectl/nodectl/pkg/cri/critest"
@@ -107,7 +109,7 @@ func (n *node) serve() (leave func()) {
 				handler, _, err := runtime.Handler(context.Background(), class)
 				return err == nil && runtime.RecursiveReadOnly(handler)
 			},
-			Token: token, TrustBundle: bundle, Claim: n.claim,
+			Token: token, TrustBundle: bundle, Claim: n.claim, Drivers: drivers{n.dir},
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
 		Devices: gpus{},
@@ -320,13 +322,46 @@ func token(_ context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjectio
 }
 
 // claim is a directory that a claim of an API server is bound to.
-func (n *node) claim(_ context.Context, _ *pod.Spec, name string) (*v1.HostPathVolumeSource, error) {
+func (n *node) claim(_ context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
 	dir := filepath.Join(n.dir, "bound-"+name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
+		return pod.BoundVolume{}, err
 	}
-	return &v1.HostPathVolumeSource{Path: dir}, os.WriteFile(filepath.Join(dir, "note"), []byte("kept"), 0o600)
+	is := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, OwnerReferences: []metav1.OwnerReference{
+		{APIVersion: "v1", Kind: "Pod", Name: want.Name, UID: want.Pod.UID, Controller: ptr.To(true)},
+	}}}
+	return pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: dir}, Claim: is}, os.WriteFile(filepath.Join(dir, "note"), []byte("kept"), 0o600)
 }
+
+// drivers is a CSI driver that shows which volume it was asked for.
+type drivers struct{ dir string }
+
+func (d drivers) Publish(_ context.Context, q pod.CSIRequest) (pod.CSIMount, error) {
+	dir := filepath.Join(d.dir, "driver-"+q.Volume)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return pod.CSIMount{}, err
+	}
+	i, fsType, secret := q.Inline, "none", "none"
+	if i.FSType != nil {
+		fsType = *i.FSType
+	}
+	if i.NodePublishSecretRef != nil {
+		secret = i.NodePublishSecretRef.Name
+	}
+	text := fmt.Sprintf("%s of %s: %s, read-only %t, %v, secret %s", q.Volume, i.Driver, fsType, q.ReadOnly, i.VolumeAttributes, secret)
+	return pod.CSIMount{Path: dir}, os.WriteFile(filepath.Join(dir, "note"), []byte(text), 0o600)
+}
+
+func (drivers) Mounted(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func (d drivers) Unpublish(context.Context, string) error {
+	return os.RemoveAll(filepath.Join(d.dir, "driver-v"))
+}
+
+func (drivers) Sweep(context.Context, func(uid string) bool) error { return nil }
 
 // bundle tells which certificates were asked for.
 func bundle(_ context.Context, s *v1.ClusterTrustBundleProjection) (string, error) {

@@ -30,6 +30,19 @@ func serverProofs() []proof {
 			look: func(n *node) error { return is("file", n.file("/v", "note"), "0600 kept") },
 		},
 		{
+			name: "generic ephemeral volume", rows: "spec.volumes[].ephemeral", container: mounted,
+			spec: "volumes: [{name: v, ephemeral: {volumeClaimTemplate: {spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}}}}]",
+			look: func(n *node) error { return is("file", n.file("/v", "note"), "0600 kept") },
+		},
+		{
+			name: "inline volume of a CSI driver", container: mounted,
+			rows: "spec.volumes[].csi spec.volumes[].csi.driver spec.volumes[].csi.fsType spec.volumes[].csi.nodePublishSecretRef spec.volumes[].csi.nodePublishSecretRef.name spec.volumes[].csi.readOnly spec.volumes[].csi.volumeAttributes",
+			spec: "volumes: [{name: v, csi: {driver: x.test, fsType: ext4, readOnly: true, nodePublishSecretRef: {name: s}, volumeAttributes: {a: b}}}]",
+			look: func(n *node) error {
+				return is("file", n.file("/v", "note"), "0600 v of x.test: ext4, read-only true, map[a:b], secret s")
+			},
+		},
+		{
 			name: "trust bundle by name", rows: trust + " " + trust + ".name " + trust + ".path", spec: in("clusterTrustBundle: {name: ca, path: ca.crt}"), container: mounted,
 			look: func(n *node) error { return is("file", n.file("/v", "ca.crt"), "0644 named ca") },
 		},

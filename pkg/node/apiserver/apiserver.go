@@ -157,6 +157,9 @@ func (p *Presence) Run(ctx context.Context) {
 	p.rounds(ctx)
 }
 
+// Report has the status sent soon. It does not block.
+func (p *Presence) Report() { signal(p.roundDue) }
+
 // Node returns the object as the API server showed it last, nil while it is not known
 // to exist. It is shared: callers must not write to it.
 func (p *Presence) Node() *v1.Node { return p.seen.Load() }

@@ -1,0 +1,52 @@
+package agent
+
+import (
+	"context"
+	"os"
+
+	registerapi "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
+
+	"github.com/nodectl/nodectl/pkg/csi"
+	"github.com/nodectl/nodectl/pkg/device"
+	"github.com/nodectl/nodectl/pkg/node"
+	"github.com/nodectl/nodectl/pkg/volume"
+)
+
+// newCSI returns the CSI drivers of this node, nil if it cannot have any: only root may mount.
+func newCSI(cfg Config) *csi.Volumes {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	return csi.New(csi.Config{Node: cfg.NodeName, Dir: cfg.Plugins(), Log: cfg.Log})
+}
+
+// pluginHandlers returns the handlers of plugins that are no device plugins.
+func (a *Agent) pluginHandlers() map[string]device.Handler {
+	if a.csi == nil {
+		return nil
+	}
+	return map[string]device.Handler{registerapi.CSIPlugin: a.csi}
+}
+
+// nodeDrivers returns the CSI drivers for the Node object, nil for none.
+func (a *Agent) nodeDrivers() node.Drivers {
+	if a.csi == nil {
+		return nil
+	}
+	return a.csi
+}
+
+// drivers returns the CSI drivers for volumes of pods, nil for none.
+func (a *Agent) drivers() volume.Drivers {
+	if a.csi == nil {
+		return nil
+	}
+	return a.csi
+}
+
+// serveCSI keeps the CSINode object current until ctx ends.
+func (a *Agent) serveCSI(ctx context.Context) {
+	if a.csi != nil {
+		a.csi.Run(a.board.Context(ctx))
+	}
+}

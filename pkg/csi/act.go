@@ -1,0 +1,355 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	v1 "k8s.io/api/core/v1"
+)
+
+// step is a point at which tests end an operation, as a kill of the agent would.
+func (v *Volumes) step(name string) error {
+	if v.cut != nil {
+		return v.cut(name)
+	}
+	return nil
+}
+
+// stage stages the volume.
+func (o *operation) stage(ctx context.Context) error {
+	const name = "MountVolume.MountDevice"
+	dir := o.stageDir(o.id)
+	target := filepath.Join(dir, globalMount)
+	before, err := readData(dir)
+	if err != nil && !errors.Is(err, errNoData) {
+		return o.failed(name, err)
+	}
+	secrets, err := o.secrets(ctx, "NodeStageSecretRef", o.source.stageSecret)
+	if err != nil {
+		return o.failed(name, err)
+	}
+	if err := o.makeDir(target); err != nil {
+		return o.failed(name, fmt.Errorf("kubernetes.io/csi: attacher.MountDevice failed to create dir %q:  %w", target, err))
+	}
+	d := data{keyDriver: o.id.driver, keyHandle: o.id.handle, keyAttach: fmt.Sprint(o.attachable())}
+	if err := o.save(dir, d, Begun, "stage begun"); err != nil {
+		return o.failed(name, err)
+	}
+	o.noteStaged(o.id, true)
+	calling, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
+	end := o.driver.note(calling, "NodeStageVolume", o.id.handle, target)
+	_, err = o.driver.node.NodeStageVolume(calling, &csipb.NodeStageVolumeRequest{
+		VolumeId: o.id.handle, PublishContext: o.publishContext(), StagingTargetPath: target, VolumeCapability: o.capability(),
+		Secrets: secrets, VolumeContext: o.source.attributes,
+	})
+	end()
+	if err != nil {
+		if isFinal(err) && before == nil {
+			o.unmade(dir, globalMount, func() { o.noteStaged(o.id, false) })
+		}
+		return o.failed(name, short(err))
+	}
+	err = o.step("staged")
+	if err == nil {
+		err = checkDir(target)
+	}
+	if err == nil {
+		err = o.save(dir, d, Done, "stage done")
+	}
+	if err != nil {
+		return o.failed(name, err)
+	}
+	return nil
+}
+
+// publish publishes the volume for the pod.
+func (o *operation) publish(ctx context.Context) error {
+	const name = "MountVolume.SetUp"
+	dir := o.userDir(o.user)
+	target := filepath.Join(dir, mountDir)
+	before, err := readData(dir)
+	if err != nil && !errors.Is(err, errNoData) {
+		return o.failed(name, err)
+	}
+	secrets, err := o.secrets(ctx, "NodePublishSecretRef", o.source.publishSecret)
+	if err != nil {
+		return o.failed(name, err)
+	}
+	attributes, err := o.podContext(ctx, secrets)
+	if err != nil {
+		return o.failed(name, err)
+	}
+	again := before.progress(o.boot) == Done
+	d := data{
+		keyVolume: o.user.name, keyHandle: o.id.handle, keyDriver: o.id.driver, keyNode: o.cfg.Node, keyLifecycle: o.source.lifecycle,
+		keyAttachment: o.id.attachment(o.cfg.Node), keyAttach: fmt.Sprint(o.attachable()),
+	}
+	if !again { // a published volume stays published, also if this call fails
+		if err := o.makeDir(dir); err != nil {
+			return o.failed(name, fmt.Errorf("kubernetes.io/csi: mounter.SetUpAt failed to create dir %q:  %w", dir, err))
+		}
+		if err := o.save(dir, d, Begun, "publish begun"); err != nil {
+			return o.failed(name, err)
+		}
+		o.note(o.id, o.user, true)
+	}
+	q := &csipb.NodePublishVolumeRequest{
+		VolumeId: o.id.handle, PublishContext: o.publishContext(), TargetPath: target, VolumeCapability: o.capability(),
+		Readonly: o.request.ReadOnly, Secrets: secrets, VolumeContext: attributes,
+	}
+	if o.abilities.stages && o.source.lifecycle == persistent {
+		q.StagingTargetPath = filepath.Join(o.stageDir(o.id), globalMount)
+	}
+	calling, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
+	end := o.driver.note(calling, "NodePublishVolume", o.id.handle, target)
+	_, err = o.driver.node.NodePublishVolume(calling, q)
+	end()
+	if err != nil {
+		if isFinal(err) && before == nil {
+			o.unmade(dir, mountDir, func() { o.note(o.id, o.user, false); o.want(o.id, o.user, o.attachable()) })
+		}
+		return o.failed(name, short(err))
+	}
+	if err := o.step("published"); err != nil {
+		return o.failed(name, err)
+	}
+	if err := o.checkPublished(target); err != nil {
+		return o.failed(name, err)
+	}
+	if o.published = true; again {
+		return nil
+	}
+	if err := o.save(dir, d, Done, "publish done"); err != nil {
+		return o.failed(name, err)
+	}
+	return nil
+}
+
+// checkPublished refuses a target that is no mount, or a link: containers would write to another
+// place of the node.
+func (o *operation) checkPublished(target string) error {
+	at, err := mountAt(target)
+	switch {
+	case err != nil:
+		return err
+	case at == nil:
+		return fmt.Errorf("CSI driver %s has mounted nothing on %s", o.id.driver, target)
+	}
+	return nil
+}
+
+// save writes the file of a volume with a progress.
+func (o *operation) save(dir string, d data, p Progress, point string) error {
+	if err := writeData(dir, d.with(p, o.boot)); err != nil {
+		return fmt.Errorf("kubernetes.io/csi: failed to save volume info data: %w", err)
+	}
+	return o.step(point)
+}
+
+// unmade removes the directory of a call that has surely failed, unless something is mounted there.
+func (o *operation) unmade(dir, mountPoint string, gone func()) {
+	at, err := mountAt(filepath.Join(dir, mountPoint))
+	if err != nil || at != nil {
+		return
+	}
+	if err := removeDir(dir, mountPoint); err != nil {
+		o.cfg.Log.Debug("Directory of a volume not removed", "directory", dir, "error", err)
+		return
+	}
+	gone()
+}
+
+// unpublish unmounts a volume for a pod that is gone, and unstages it if no other pod uses it. A
+// volume that cannot be unstaged is left for Run: the pod is done with it.
+func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user) error {
+	if id == (volumeID{}) {
+		return v.unpublishUnknown(u)
+	}
+	o := &operation{Volumes: v, id: id, user: u, source: source{lifecycle: persistent}}
+	if d, err := readData(v.userDir(u)); err == nil && d[keyLifecycle] == ephemeral {
+		o.source.lifecycle = ephemeral
+	}
+	waiting, stop := context.WithTimeout(ctx, lockTimeout)
+	unlock, err := o.wait(waiting)
+	stop()
+	if err != nil {
+		return o.failed("UnmountVolume.TearDown", fmt.Errorf("wait for another operation on the volume: %w", err))
+	}
+	defer unlock()
+	defer func() { v.release(o.driver) }()
+	return o.down(ctx)
+}
+
+// unpublishUnknown removes the directory of a volume whose file is lost, if nothing is mounted
+// there: no driver can be asked.
+func (v *Volumes) unpublishUnknown(u user) error {
+	dir := v.userDir(u)
+	at, err := mountAt(filepath.Join(dir, mountDir))
+	if err == nil && at != nil {
+		err = fmt.Errorf("%s is mounted, and its %s is lost: unmount it", at.Mountpoint, dataFile)
+	}
+	if err == nil {
+		err = removeDir(dir, mountDir)
+	}
+	if err != nil {
+		return fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", u.name, err)
+	}
+	return nil
+}
+
+// down does the steps until the pod uses nothing of the volume. A volume that cannot be unstaged
+// is left for Run.
+func (o *operation) down(ctx context.Context) error {
+	if _, err := readData(o.userDir(o.user)); errors.Is(err, errNoData) {
+		return o.unpublishUnknown(o.user)
+	}
+	for range maxSteps {
+		s, err := o.observe(ctx)
+		gone := s.Published == None && !s.Mounted && !s.Recorded
+		if gone {
+			o.noteGone()
+		}
+		if err != nil && gone {
+			return o.later(err)
+		}
+		if err != nil {
+			return o.failed("UnmountVolume.TearDown", err)
+		}
+		s.Others = o.others(o.id, o.user, false)
+		switch step := Next(s); step.Action {
+		case Finish:
+			return nil
+		case WaitDriver:
+			if s.Published == None && !s.Mounted {
+				return o.later(errNotRegistered(o.id.driver))
+			}
+			return o.failed("UnmountVolume.TearDown", fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed to get CSI client: %w", errNotRegistered(o.id.driver)))
+		case Unpublish:
+			if err := o.unmount(ctx); err != nil {
+				return o.failed("UnmountVolume.TearDown", err)
+			}
+		case Clear:
+			if err := removeDir(o.userDir(o.user), mountDir); err != nil {
+				return o.failed("UnmountVolume.TearDown", err)
+			}
+		case Unstage:
+			if err := o.unstage(ctx); err != nil {
+				return o.later(err)
+			}
+		case ClearStage:
+			if err := o.clearStage(); err != nil {
+				return o.later(err)
+			}
+		default:
+			return o.failed("UnmountVolume.TearDown", errors.New(step.Why))
+		}
+	}
+	return o.failed("UnmountVolume.TearDown", fmt.Errorf("the volume is not unmounted after %d steps", maxSteps))
+}
+
+// noteGone notes that the pod uses nothing of the volume any more.
+func (o *operation) noteGone() {
+	o.mu.Lock()
+	_, known := o.volumes[o.id]
+	o.mu.Unlock()
+	if known {
+		o.note(o.id, o.user, false)
+	}
+}
+
+// unmount asks the driver to unpublish the volume, and removes its file.
+func (o *operation) unmount(ctx context.Context) error {
+	dir := o.userDir(o.user)
+	target := filepath.Join(dir, mountDir)
+	calling, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
+	end := o.driver.note(calling, "NodeUnpublishVolume", o.id.handle, target)
+	_, err := o.driver.node.NodeUnpublishVolume(calling, &csipb.NodeUnpublishVolumeRequest{VolumeId: o.id.handle, TargetPath: target})
+	end()
+	if err != nil {
+		return fmt.Errorf("kubernetes.io/csi: Unmounter.TearDownAt failed: %w", short(err))
+	}
+	if err := o.step("unpublished"); err != nil {
+		return err
+	}
+	at, err := mountAt(target)
+	if err == nil && at != nil {
+		err = fmt.Errorf("CSI driver %s has not unmounted %s", o.id.driver, target)
+	}
+	if err != nil {
+		return err
+	}
+	return removeDir(dir, mountDir)
+}
+
+// unstage asks the driver to unstage the volume.
+func (o *operation) unstage(ctx context.Context) error {
+	dir := o.stageDir(o.id)
+	target := filepath.Join(dir, globalMount)
+	shown, err := o.references(target)
+	if err == nil && len(shown) > 0 {
+		err = fmt.Errorf("the device mount path %q is still mounted by other references %v", target, shown)
+	}
+	if err != nil {
+		return err
+	}
+	calling, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
+	end := o.driver.note(calling, "NodeUnstageVolume", o.id.handle, target)
+	_, err = o.driver.node.NodeUnstageVolume(calling, &csipb.NodeUnstageVolumeRequest{VolumeId: o.id.handle, StagingTargetPath: target})
+	end()
+	if err != nil {
+		return fmt.Errorf("kubernetes.io/csi: attacher.UnmountDevice failed: %w", short(err))
+	}
+	if err := o.step("unstaged"); err != nil {
+		return err
+	}
+	return o.clearStage()
+}
+
+// clearStage removes the directory of a volume that is not staged.
+func (o *operation) clearStage() error {
+	dir := o.stageDir(o.id)
+	at, err := mountAt(filepath.Join(dir, globalMount))
+	if err == nil && at != nil {
+		err = fmt.Errorf("CSI driver %s has not unmounted %s", o.id.driver, at.Mountpoint)
+	}
+	if err == nil {
+		err = removeDir(dir, globalMount)
+	}
+	if err != nil {
+		return err
+	}
+	_ = os.Remove(filepath.Dir(dir)) // of the driver, unless it has others
+	o.noteStaged(o.id, false)
+	return nil
+}
+
+// later leaves a volume that cannot be unstaged to Run.
+func (o *operation) later(err error) error {
+	o.cfg.Log.Warn("Volume not unstaged yet", "driver", o.id.driver, "volume", shown(o.id.handle), "error", err)
+	o.retryUnstage(o.id)
+	return nil
+}
+
+// shown is a handle as logs have it: it may be long.
+func shown(handle string) string {
+	const most = 128
+	if len(handle) > most {
+		return handle[:most] + "…"
+	}
+	return handle
+}
+
+// sortNames sorts the names of volumes.
+func sortNames(all []v1.UniqueVolumeName) {
+	slices.SortFunc(all, func(a, b v1.UniqueVolumeName) int { return strings.Compare(string(a), string(b)) })
+}

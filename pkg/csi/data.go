@@ -1,0 +1,133 @@
+package csi
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
+)
+
+// The keys of a vol_data.json: the kubelet's, and two of our own, which the kubelet ignores.
+const (
+	keyVolume     = "specVolID"
+	keyHandle     = "volumeHandle"
+	keyDriver     = "driverName"
+	keyNode       = "nodeName"
+	keyAttachment = "attachmentID"
+	keyLifecycle  = "volumeLifecycleMode"
+
+	keyProgress = "nodectl.dev/progress" // "begun", or "done" and the ID of the machine's boot
+	keyAttach   = "nodectl.dev/attach"   // "false": no controller attaches the volume
+)
+
+// The values of volumeLifecycleMode.
+const (
+	persistent = "Persistent"
+	ephemeral  = "Ephemeral"
+)
+
+const (
+	dataFile = "vol_data.json"
+	maxData  = 64 << 10 // bytes of one
+)
+
+// data is the content of a vol_data.json: which volume the directory beside it shows.
+type data map[string]string
+
+// progress returns how far the call has come. A file that a kubelet wrote has no progress: the
+// call may have succeeded. After a reboot every mount is gone.
+func (d data) progress(boot string) Progress {
+	switch how, at, _ := strings.Cut(d[keyProgress], " "); {
+	case d == nil:
+		return None
+	case how == "done" && at == boot && boot != "":
+		return Done
+	}
+	return Begun
+}
+
+// own reports whether an agent of ours wrote the file, and no kubelet.
+func (d data) own() bool { return d[keyProgress] != "" }
+
+// with returns d with another progress.
+func (d data) with(p Progress, boot string) data {
+	d = maps.Clone(d)
+	d[keyProgress] = "begun"
+	if p == Done {
+		d[keyProgress] = "done " + boot
+	}
+	return d
+}
+
+// id returns the volume; ok is false for a file that does not name one.
+func (d data) id() (id volumeID, ok bool) {
+	id = volumeID{d[keyDriver], d[keyHandle]}
+	return id, id.check() == nil
+}
+
+// errNoData says that a directory has a file of another content.
+var errNoData = errors.New("does not describe a volume of a CSI driver")
+
+// readData reads the file of a directory; nil if there is none. It does not follow a link.
+func readData(dir string) (data, error) {
+	path := filepath.Join(dir, dataFile)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: is not a regular file", path)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxData+1))
+	if err != nil {
+		return nil, err
+	}
+	var d data
+	if len(text) > maxData || json.Unmarshal(text, &d) != nil {
+		return nil, fmt.Errorf("%s: %w", path, errNoData)
+	}
+	if _, ok := d.id(); !ok {
+		return nil, fmt.Errorf("%s: %w", path, errNoData)
+	}
+	return d, nil
+}
+
+// writeData writes the file of a directory, with the kubelet's mode.
+func writeData(dir string, d data) error {
+	text, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	if len(text) > maxData {
+		return fmt.Errorf("%s has %d bytes, more than %d", filepath.Join(dir, dataFile), len(text), maxData)
+	}
+	return atomicfile.Write(filepath.Join(dir, dataFile), append(text, '\n'), atomicfile.Options{Mode: 0o644, Temp: ".tmp", Sync: true})
+}
+
+// removeDir removes a directory with its file and the mount point beside it. It removes nothing
+// else, and enters no mount.
+func removeDir(dir, mountPoint string) error {
+	for _, path := range []string{filepath.Join(dir, mountPoint), filepath.Join(dir, dataFile+".tmp"), filepath.Join(dir, dataFile), dir} {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,194 @@
+package csi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
+)
+
+// Limits of a driver's answers.
+const (
+	callTimeout  = 2 * time.Minute // the kubelet's
+	askTimeout   = 10 * time.Second
+	maxMessage   = 1 << 20  // bytes of an answer
+	maxHeaders   = 64 << 10 // bytes of its headers, in which errors are
+	maxErrorText = 1 << 10  // bytes of an error that is passed on
+	maxTopology  = 64       // keys of a node
+)
+
+// driver is a registered driver.
+type driver struct {
+	name, socket string
+	conn         *grpc.ClientConn
+	node         csipb.NodeClient
+	info         nodeInfo
+
+	// Guarded by Volumes.mu.
+	calls  int  // operations that use the connection
+	closed bool // no operation begins any more
+}
+
+// nodeInfo is the driver's description of this node.
+type nodeInfo struct {
+	nodeID   string
+	limit    int64 // volumes; 0: the driver names no limit
+	topology map[string]string
+}
+
+// abilities are the optional features of a driver's node service.
+type abilities struct {
+	stages      bool
+	mountsGroup bool // it gives the volume's files the pod's group
+	severalPods bool // it knows the access modes of a volume that one or several pods use
+}
+
+// dial returns a connection to a driver's socket. Nothing is sent yet.
+func dial(socket string) (*grpc.ClientConn, error) {
+	info, err := os.Lstat(socket)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s is not a socket", socket)
+	}
+	return grpc.NewClient("passthrough:///"+socket,
+		grpc.WithAuthority("localhost"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}))
+}
+
+// connect connects to a driver, and asks for its name and this node's.
+func connect(ctx context.Context, name, socket string) (_ *driver, err error) {
+	conn, err := dial(socket)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = conn.Close()
+		}
+	}()
+	ctx, stop := context.WithTimeout(ctx, askTimeout)
+	defer stop()
+	is, err := csipb.NewIdentityClient(conn).GetPluginInfo(ctx, &csipb.GetPluginInfoRequest{}, grpc.WaitForReady(true))
+	if err != nil {
+		return nil, short(err)
+	}
+	if is.GetName() != name {
+		return nil, fmt.Errorf("the driver at %s is named %.80q, and registers as %q", socket, is.GetName(), name)
+	}
+	d := &driver{name: name, socket: socket, conn: conn, node: csipb.NewNodeClient(conn)}
+	answer, err := d.node.NodeGetInfo(ctx, &csipb.NodeGetInfoRequest{})
+	if err != nil {
+		return nil, short(err)
+	}
+	d.info, err = infoOf(answer)
+	return d, err
+}
+
+// infoOf returns a driver's description of this node, or why it cannot be used.
+func infoOf(answer *csipb.NodeGetInfoResponse) (nodeInfo, error) {
+	i := nodeInfo{nodeID: answer.GetNodeId(), limit: answer.GetMaxVolumesPerNode(), topology: answer.GetAccessibleTopology().GetSegments()}
+	switch {
+	case i.nodeID == "":
+		return i, errors.New("error adding CSI driver node info: driverNodeID must not be empty")
+	case len(i.nodeID) > 256: // the specification's
+		return i, fmt.Errorf("the node ID has %d bytes, more than 256", len(i.nodeID))
+	case len(i.topology) > maxTopology:
+		return i, fmt.Errorf("the topology of the node has %d keys, more than %d", len(i.topology), maxTopology)
+	}
+	return i, checkTopology(i.topology)
+}
+
+// abilities asks a driver for its abilities.
+func (d *driver) abilities(ctx context.Context) (abilities, error) {
+	ctx, stop := context.WithTimeout(ctx, askTimeout)
+	defer stop()
+	defer d.note(ctx, "NodeGetCapabilities", "", "")()
+	answer, err := d.node.NodeGetCapabilities(ctx, &csipb.NodeGetCapabilitiesRequest{})
+	if err != nil {
+		return abilities{}, short(err)
+	}
+	var a abilities
+	for _, c := range answer.GetCapabilities() {
+		switch c.GetRpc().GetType() {
+		case csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME:
+			a.stages = true
+		case csipb.NodeServiceCapability_RPC_VOLUME_MOUNT_GROUP:
+			a.mountsGroup = true
+		case csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:
+			a.severalPods = true
+		}
+	}
+	return a, nil
+}
+
+// note notes a call for "nodectl why" until its end.
+func (d *driver) note(ctx context.Context, name, handle, path string) (end func()) {
+	call := activity.Call{Kind: activity.Driver, Name: name, Target: handle, Host: d.name, Path: path}
+	call.Limit, _ = ctx.Deadline()
+	return activity.Begin(ctx, call)
+}
+
+// accessMode returns the access mode of a volume for a driver, by the first one of the volume.
+func (a abilities) accessMode(modes []v1.PersistentVolumeAccessMode) csipb.VolumeCapability_AccessMode_Mode {
+	mode := v1.ReadWriteOnce
+	if len(modes) > 0 {
+		mode = modes[0]
+	}
+	switch mode {
+	case v1.ReadWriteOnce:
+		if a.severalPods {
+			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER
+		}
+		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case v1.ReadWriteOncePod:
+		if a.severalPods {
+			return csipb.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+		}
+		return csipb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER
+	case v1.ReadOnlyMany:
+		return csipb.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	case v1.ReadWriteMany:
+		return csipb.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	}
+	return csipb.VolumeCapability_AccessMode_UNKNOWN
+}
+
+// isFinal reports whether a failed call has surely ended, so that the driver does not go on with
+// it (the kubelet's rule).
+func isFinal(err error) bool {
+	switch status.Code(err) {
+	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
+		return false
+	}
+	_, answered := status.FromError(err)
+	return answered
+}
+
+// short returns a driver's error with a text of limited length: events and logs show it.
+func short(err error) error {
+	s, ok := status.FromError(err)
+	if !ok || len(s.Message()) <= maxErrorText {
+		return err
+	}
+	return status.Error(s.Code(), s.Message()[:maxErrorText]+"…")
+}

@@ -1,0 +1,169 @@
+package csi
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"k8s.io/apimachinery/pkg/util/validation"
+)
+
+// The kubelet's names below its directory.
+const (
+	pluginName  = "kubernetes.io/csi"
+	podsDir     = "pods"
+	volumesDir  = "volumes"
+	pluginDir   = "kubernetes.io~csi"
+	globalMount = "globalmount"
+	mountDir    = "mount"
+)
+
+// Limits of names that others choose. A handle is part of no path: only its checksum is.
+const (
+	maxName   = 63 // of a driver, as in the specification
+	maxHandle = 4 << 10
+)
+
+// volumeID names a volume: its driver, and the driver's name for it.
+type volumeID struct{ driver, handle string }
+
+func (id volumeID) check() error {
+	if err := checkName(id.driver); err != nil {
+		return err
+	}
+	if id.handle == "" || len(id.handle) > maxHandle || strings.ContainsRune(id.handle, 0) {
+		return fmt.Errorf("a volume handle of %d bytes is not valid: 1 to %d bytes without a zero byte are allowed", len(id.handle), maxHandle)
+	}
+	return nil
+}
+
+// unique is the volume's name in the status of a Node.
+func (id volumeID) unique() string { return pluginName + "/" + id.driver + "^" + id.handle }
+
+// attachment is the name of the VolumeAttachment of a volume and a node.
+func (id volumeID) attachment(node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(id.handle+id.driver+node)))
+}
+
+// inlineHandle is the handle of an inline volume of a pod.
+func inlineHandle(uid, volume string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(uid+volume)))
+}
+
+// checkName refuses a driver's name that cannot be a directory, or that the specification forbids.
+func checkName(driver string) error {
+	if len(driver) > maxName || len(validation.IsDNS1123Subdomain(strings.ToLower(driver))) > 0 {
+		return fmt.Errorf("%.80q is not the name of a CSI driver", driver)
+	}
+	return nil
+}
+
+// checkElement refuses a name that is not a single element of a path.
+func checkElement(name string) error {
+	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
+		return fmt.Errorf("%.80q is not a plain file name", name)
+	}
+	return nil
+}
+
+// stageDir is the directory of a staged volume, with its vol_data.json.
+func (v *Volumes) stageDir(id volumeID) string {
+	return filepath.Join(v.cfg.Dir, "plugins", pluginName, id.driver, fmt.Sprintf("%x", sha256.Sum256([]byte(id.handle))))
+}
+
+// podDir is the directory of a pod's volumes of CSI drivers.
+func (v *Volumes) podDir(uid string) string {
+	return filepath.Join(v.cfg.Dir, podsDir, uid, volumesDir, pluginDir)
+}
+
+// userDir is the directory of a volume for one pod, with its vol_data.json.
+func (v *Volumes) userDir(u user) string { return filepath.Join(v.podDir(u.uid), u.name) }
+
+// errLink says that a path is not the directory that it has to be.
+var errLink = errors.New("is not a directory: links are not followed")
+
+// makeDir makes a directory below the kubelet's directory and its missing parents. None of them may
+// be a link: a driver would be sent to another place.
+func (v *Volumes) makeDir(dir string) error {
+	if err := os.MkdirAll(v.cfg.Dir, 0o755); err != nil {
+		return err
+	}
+	below, err := filepath.Rel(v.cfg.Dir, dir)
+	if err != nil || !filepath.IsLocal(below) {
+		return fmt.Errorf("%s is not below %s", dir, v.cfg.Dir)
+	}
+	at := v.cfg.Dir
+	for part := range strings.SplitSeq(below, "/") {
+		at = filepath.Join(at, part)
+		if err := os.Mkdir(at, 0o750); err != nil && !os.IsExist(err) {
+			return err
+		}
+		if err := checkDir(at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkDir refuses a path that is not a directory itself.
+func checkDir(path string) error {
+	info, err := os.Lstat(path)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s: %w", path, errLink)
+	}
+	return err
+}
+
+// mountsBelow returns the mounts on a path and below it, whose parents may be links.
+func mountsBelow(path string) ([]*mountinfo.Info, error) {
+	real, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(real, filepath.Base(path))))
+}
+
+// mountAt returns the newest mount on a path itself, nil for none. It only reads the kernel's
+// table, so that a file system that hangs does not block it.
+func mountAt(path string) (*mountinfo.Info, error) {
+	real, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(filepath.Join(real, filepath.Base(path))))
+	if err != nil || len(all) == 0 {
+		return nil, err
+	}
+	return all[len(all)-1], nil
+}
+
+// references returns the mounts that show the same as a staged volume's mount to pods.
+func (v *Volumes) references(staged string) ([]string, error) {
+	at, err := mountAt(staged)
+	if err != nil || at == nil {
+		return nil, err
+	}
+	all, err := mountsBelow(filepath.Join(v.cfg.Dir, podsDir))
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, m := range all {
+		if m.Major == at.Major && m.Minor == at.Minor && m.Root == at.Root {
+			paths = append(paths, m.Mountpoint)
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}

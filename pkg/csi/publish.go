@@ -1,0 +1,430 @@
+package csi
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"time"
+
+	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+const (
+	// waitTimeout is how long one call of Publish waits for the driver and for the controller. The
+	// pod's worker tries again, and can stop the pod between.
+	waitTimeout = 15 * time.Second
+	waitFirst   = 100 * time.Millisecond
+	waitLast    = 2 * time.Second
+	// lockTimeout is longer than a call to a driver.
+	lockTimeout = callTimeout + 10*time.Second
+	// renewAfter is when a volume whose driver requires republishing is published again (the
+	// kubelet's period of syncs).
+	renewAfter = time.Minute
+	// maxSteps ends an operation whose steps have no effect.
+	maxSteps = 16
+)
+
+// operation is one call of Publish or Unpublish: one volume, one pod.
+type operation struct {
+	*Volumes
+	id        volumeID
+	user      user
+	driver    *driver // nil: not registered
+	abilities abilities
+	asked     bool // abilities are the driver's
+
+	// Of Publish alone.
+	request    pod.CSIRequest // without a pod: of Unpublish
+	source     source
+	object     *storagev1.CSIDriver // nil: the cluster has none
+	attachment *storagev1.VolumeAttachment
+	published  bool // by this operation
+	renew      time.Time
+}
+
+// source is the part of a PersistentVolume or of an inline volume that a driver gets.
+type source struct {
+	fsType        string
+	attributes    map[string]string
+	options       []string
+	modes         []v1.PersistentVolumeAccessMode
+	stageSecret   *v1.SecretReference
+	publishSecret *v1.SecretReference
+	lifecycle     string
+}
+
+// sourceOf returns the volume of a request, and its properties for the driver.
+func sourceOf(q pod.CSIRequest) (volumeID, user, source, error) {
+	uid := q.Want.UID()
+	if p := q.Persistent; p != nil && p.Spec.CSI != nil && q.Inline == nil {
+		c := p.Spec.CSI
+		return volumeID{c.Driver, c.VolumeHandle}, user{uid, p.Name}, source{
+			fsType: c.FSType, attributes: c.VolumeAttributes, options: p.Spec.MountOptions, modes: p.Spec.AccessModes,
+			stageSecret: c.NodeStageSecretRef, publishSecret: c.NodePublishSecretRef, lifecycle: persistent,
+		}, nil
+	}
+	if c := q.Inline; c != nil && q.Persistent == nil {
+		s := source{attributes: c.VolumeAttributes, lifecycle: ephemeral}
+		if c.FSType != nil {
+			s.fsType = *c.FSType
+		}
+		if c.NodePublishSecretRef != nil {
+			s.publishSecret = &v1.SecretReference{Namespace: q.Want.Namespace, Name: c.NodePublishSecretRef.Name}
+		}
+		return volumeID{c.Driver, inlineHandle(uid, q.Volume)}, user{uid, q.Volume}, s, nil
+	}
+	return volumeID{}, user{}, source{}, errors.New("not a volume of a CSI driver")
+}
+
+// Publish mounts a volume for a pod, unless it is mounted. It waits a while for the driver and for
+// the controller that attaches the volume.
+func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, error) {
+	id, u, s, err := sourceOf(q)
+	for _, check := range []func() error{id.check, func() error { return checkElement(u.uid) }, func() error { return checkElement(u.name) }} {
+		if err == nil {
+			err = check()
+		}
+	}
+	if err == nil && v.cluster.API == nil {
+		err = errNoCluster
+	}
+	if err != nil {
+		return pod.CSIMount{}, err
+	}
+	o := &operation{Volumes: v, id: id, user: u, request: q, source: s}
+	if o.object, err = v.cluster.API.CSIDriver(ctx, id.driver); err != nil {
+		return pod.CSIMount{}, o.failed("MountVolume.SetUp", err)
+	}
+	if err := o.checkLifecycle(); err != nil {
+		return pod.CSIMount{}, o.failed("MountVolume.SetUp", err)
+	}
+	v.want(id, u, o.attachable())
+	waiting, stop := context.WithTimeout(ctx, lockTimeout)
+	unlock, err := o.wait(waiting)
+	stop()
+	if err != nil {
+		return pod.CSIMount{}, o.failed("MountVolume.SetUp", fmt.Errorf("wait for another operation on the volume: %w", err))
+	}
+	defer unlock()
+	defer func() { v.release(o.driver) }()
+	if err := o.up(ctx); err != nil {
+		return pod.CSIMount{}, err
+	}
+	return o.mount()
+}
+
+// wait locks the volume.
+func (o *operation) wait(ctx context.Context) (unlock func(), err error) {
+	defer activity.Begin(ctx, activity.Call{Kind: activity.Driver, Name: "wait for another operation on the volume", Target: o.id.handle, Host: o.id.driver})()
+	return o.locks.lock(ctx, o.id)
+}
+
+// mount is the answer of Publish.
+func (o *operation) mount() (pod.CSIMount, error) {
+	m := pod.CSIMount{Path: filepath.Join(o.userDir(o.user), mountDir), Renew: o.renew}
+	if o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish {
+		if next := time.Now().Add(renewAfter); m.Renew.IsZero() || next.Before(m.Renew) {
+			m.Renew = next
+		}
+	} else {
+		m.Renew = time.Time{}
+	}
+	m.SetGroup = !o.abilities.mountsGroup && o.groupByNode()
+	return m, nil
+}
+
+// up does the steps until the volume is mounted for the pod.
+func (o *operation) up(ctx context.Context) error {
+	until, pause := time.Now().Add(o.patience), time.Duration(0)
+	for range maxSteps {
+		s, err := o.observeUp(ctx)
+		if err != nil {
+			return o.failed("MountVolume.SetUp", err)
+		}
+		step := Next(s)
+		for step.Action == WaitDriver || step.Action == WaitReport || step.Action == WaitAttach {
+			if err = o.await(ctx, step, until, &pause); err != nil {
+				return err
+			}
+			if s, err = o.observeUp(ctx); err != nil {
+				return o.failed("MountVolume.SetUp", err)
+			}
+			step = Next(s)
+		}
+		switch step.Action {
+		case Finish:
+			return nil
+		case Stage:
+			err = o.stage(ctx)
+		case Publish:
+			err = o.publish(ctx)
+		default:
+			return o.unable(errors.New(step.Why))
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return o.failed("MountVolume.SetUp", fmt.Errorf("the volume is not mounted after %d steps", maxSteps))
+}
+
+// await waits a while, because the step is to wait; after until it returns the kubelet's error.
+func (o *operation) await(ctx context.Context, step Step, until time.Time, pause *time.Duration) error {
+	call := activity.Call{Kind: activity.Driver, Name: string(step.Action), Target: o.id.handle, Host: o.id.driver, Limit: until}
+	defer activity.Begin(ctx, call)()
+	*pause = backoff.Next(*pause, waitFirst, waitLast)
+	if time.Now().Before(until) && backoff.Sleep(ctx, *pause) {
+		return nil
+	}
+	switch {
+	case step.Action == WaitDriver && o.source.lifecycle == persistent:
+		return o.failed("MountVolume.MountDevice", fmt.Errorf("kubernetes.io/csi: attacher.MountDevice failed to create newCsiDriverClient: %w", errNotRegistered(o.id.driver)))
+	case step.Action == WaitDriver:
+		return o.failed("MountVolume.SetUp", fmt.Errorf("kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: %w", errNotRegistered(o.id.driver)))
+	case step.Action == WaitAttach && o.attachment != nil:
+		if err := attachError(o.attachment); err != nil {
+			return o.failed("MountVolume.WaitForAttach", err)
+		}
+	}
+	return o.unable(errors.New(step.Why))
+}
+
+// attachError returns why a volume is not attached, nil while it is only not attached yet. The
+// texts are the kubelet's.
+func attachError(a *storagev1.VolumeAttachment) error {
+	switch {
+	case a.DeletionTimestamp != nil:
+		return errors.New("volume attachment is being deleted")
+	case !a.Status.Attached && a.Status.AttachError != nil:
+		return fmt.Errorf("%.*s", maxErrorText, a.Status.AttachError.Message)
+	}
+	return nil
+}
+
+// failed is the kubelet's text of a failed operation on a volume.
+func (o *operation) failed(operation string, err error) error {
+	return fmt.Errorf("%s failed for volume %q : %w", operation, o.user.name, err)
+}
+
+// unable is the kubelet's text of a pod that waits for a volume.
+func (o *operation) unable(err error) error {
+	return fmt.Errorf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s]: %w", o.request.Volume, o.request.Volume, err) //nolint:staticcheck // the kubelet's text
+}
+
+// observeUp observes a volume for a pod that is to use it.
+func (o *operation) observeUp(ctx context.Context) (State, error) {
+	s, err := o.observe(ctx)
+	if err != nil {
+		return s, err
+	}
+	s.Wanted = true
+	s.Exclusive = slices.Contains(o.source.modes, v1.ReadWriteOncePod)
+	s.Renew = !o.published && o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish
+	if s.Attachable = o.attachable(); s.Attachable && (s.Published != Done || !s.Mounted || s.Renew) {
+		s.Reported, s.Attached, err = o.isAttached(ctx)
+	}
+	return s, err
+}
+
+// observe observes a volume and its driver. It asks the driver last, and not at all if nothing is
+// left for the driver to do.
+func (o *operation) observe(ctx context.Context) (State, error) {
+	if o.driver == nil {
+		o.driver, o.asked = o.acquire(o.id.driver), false
+	}
+	s := State{Registered: o.driver != nil, Others: o.others(o.id, o.user, true)}
+	inline, dir := o.source.lifecycle == ephemeral, o.userDir(o.user)
+	var err error
+	if !inline {
+		if s.Staged, err = o.progressIn(o.stageDir(o.id)); err != nil {
+			return s, err
+		}
+	}
+	if s.Published, err = o.progressIn(dir); err != nil {
+		return s, err
+	}
+	mounted, err := mountAt(filepath.Join(dir, mountDir))
+	if err != nil {
+		return s, err
+	}
+	s.Mounted, s.Recorded = mounted != nil, checkDir(dir) == nil
+	idle := o.request.Want == nil && s.Staged == None && s.Published == None && !s.Mounted
+	if o.driver != nil && !o.asked && !idle {
+		if o.abilities, err = o.driver.abilities(ctx); err != nil {
+			return s, err
+		}
+		o.asked = true
+	}
+	s.Stages = o.abilities.stages && !inline
+	return s, nil
+}
+
+// progressIn returns the progress that the file of a directory has. A damaged file says nothing:
+// the call may have succeeded.
+func (o *operation) progressIn(dir string) (Progress, error) {
+	d, err := readData(dir)
+	if errors.Is(err, errNoData) {
+		return Begun, nil
+	}
+	return d.progress(o.boot), err
+}
+
+// attachable reports whether a controller attaches the volume first: it does unless the CSIDriver
+// object says that it does not.
+func (o *operation) attachable() bool {
+	return o.source.lifecycle == persistent && (o.object == nil || o.object.Spec.AttachRequired == nil || *o.object.Spec.AttachRequired)
+}
+
+// isAttached reports whether the Node object names the volume as in use, and whether the controller
+// has attached it.
+func (o *operation) isAttached(ctx context.Context) (reported, attached bool, err error) {
+	n, name := o.node(), v1.UniqueVolumeName(o.id.unique())
+	if n == nil || !slices.Contains(n.Status.VolumesInUse, name) {
+		return false, false, nil
+	}
+	if !slices.ContainsFunc(n.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == name }) {
+		return true, false, nil
+	}
+	o.attachment, err = o.cluster.API.VolumeAttachment(ctx, o.id.attachment(o.cfg.Node))
+	if a := o.attachment; err == nil && a != nil {
+		if a.Spec.NodeName != o.cfg.Node || a.Spec.Attacher != o.id.driver {
+			return true, false, fmt.Errorf("VolumeAttachment %s is of node %q and driver %q", a.Name, a.Spec.NodeName, a.Spec.Attacher)
+		}
+		attached = a.Status.Attached && a.DeletionTimestamp == nil
+	}
+	return true, attached, err
+}
+
+// checkLifecycle refuses a driver that does not have volumes of this kind. The texts are the
+// kubelet's.
+func (o *operation) checkLifecycle() error {
+	mode := storagev1.VolumeLifecycleMode(o.source.lifecycle)
+	switch {
+	case o.object == nil && mode == storagev1.VolumeLifecyclePersistent:
+		return nil
+	case o.object == nil:
+		return fmt.Errorf("kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode: volume mode %q not supported by driver %s (no CSIDriver object)", mode, o.id.driver)
+	case !slices.Contains(o.object.Spec.VolumeLifecycleModes, mode):
+		return fmt.Errorf("kubernetes.io/csi: mounter.SetupAt failed to check volume lifecycle mode: volume mode %q not supported by driver %s (only supports %q)", mode, o.id.driver, o.object.Spec.VolumeLifecycleModes)
+	}
+	return nil
+}
+
+// group is the pod's fsGroup, nil for none.
+func (o *operation) group() *int64 {
+	if c := o.request.Want.Pod.Spec.SecurityContext; c != nil {
+		return c.FSGroup
+	}
+	return nil
+}
+
+// groupByNode reports whether the node changes the group of the volume's files, by the policy of
+// the CSIDriver object.
+func (o *operation) groupByNode() bool {
+	policy := storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy
+	if o.object != nil && o.object.Spec.FSGroupPolicy != nil {
+		policy = *o.object.Spec.FSGroupPolicy
+	}
+	switch {
+	case o.group() == nil || o.request.ReadOnly || policy == storagev1.NoneFSGroupPolicy:
+		return false
+	case policy == storagev1.FileFSGroupPolicy:
+		return true
+	case o.source.fsType == "":
+		return false
+	}
+	return o.source.lifecycle == ephemeral ||
+		slices.Contains(o.source.modes, v1.ReadWriteOnce) || slices.Contains(o.source.modes, v1.ReadWriteOncePod)
+}
+
+// capability describes to a driver how the pod uses the volume.
+func (o *operation) capability() *csipb.VolumeCapability {
+	m := &csipb.VolumeCapability_MountVolume{FsType: o.source.fsType, MountFlags: o.source.options}
+	if g := o.group(); g != nil && o.abilities.mountsGroup {
+		m.VolumeMountGroup = fmt.Sprint(*g)
+	}
+	return &csipb.VolumeCapability{
+		AccessMode: &csipb.VolumeCapability_AccessMode{Mode: o.abilities.accessMode(o.source.modes)},
+		AccessType: &csipb.VolumeCapability_Mount{Mount: m},
+	}
+}
+
+// secrets returns the content of a Secret for a driver; nil names none. They are never logged.
+func (o *operation) secrets(ctx context.Context, field string, ref *v1.SecretReference) (map[string]string, error) {
+	if ref == nil {
+		return map[string]string{}, nil
+	}
+	all, err := o.cluster.API.SecretData(ctx, ref.Namespace, ref.Name)
+	if err == nil && all == nil {
+		err = errors.New("not found")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("fetching %s %s/%s failed: %w", field, ref.Namespace, ref.Name, err)
+	}
+	return all, nil
+}
+
+// publishContext is the attacher's data for the node.
+func (o *operation) publishContext() map[string]string {
+	if o.attachment == nil {
+		return nil
+	}
+	return o.attachment.Status.AttachmentMetadata
+}
+
+// podContext returns the attributes of the volume, with those of the pod and its tokens where the
+// CSIDriver object asks for them. secrets gets the tokens if the object says so.
+func (o *operation) podContext(ctx context.Context, secrets map[string]string) (map[string]string, error) {
+	all := maps.Clone(o.source.attributes)
+	if o.object == nil {
+		return all, nil
+	}
+	if all == nil {
+		all = make(map[string]string)
+	}
+	p := o.request.Want.Pod
+	if i := o.object.Spec.PodInfoOnMount; i != nil && *i {
+		maps.Copy(all, map[string]string{
+			"csi.storage.k8s.io/pod.name":            p.Name,
+			"csi.storage.k8s.io/pod.namespace":       p.Namespace,
+			"csi.storage.k8s.io/pod.uid":             string(p.UID),
+			"csi.storage.k8s.io/serviceAccount.name": p.Spec.ServiceAccountName,
+			"csi.storage.k8s.io/ephemeral":           fmt.Sprint(o.source.lifecycle == ephemeral),
+		})
+	}
+	if len(o.object.Spec.TokenRequests) == 0 {
+		return all, nil
+	}
+	tokens := make(map[string]authenticationv1.TokenRequestStatus)
+	for _, r := range o.object.Spec.TokenRequests {
+		token, renew, err := o.cluster.API.TokenStatus(ctx, o.request.Want, &v1.ServiceAccountTokenProjection{Audience: r.Audience, ExpirationSeconds: r.ExpirationSeconds})
+		if err != nil {
+			return nil, fmt.Errorf("kubernetes.io/csi: mounter.SetUpAt failed to get service accoount token attributes: %w", err)
+		}
+		if o.renew.IsZero() || renew.Before(o.renew) {
+			o.renew = renew
+		}
+		tokens[r.Audience] = token
+	}
+	text, err := json.Marshal(tokens)
+	if err != nil {
+		return nil, errors.New("cannot encode the tokens")
+	}
+	to := all
+	if in := o.object.Spec.ServiceAccountTokenInSecrets; in != nil && *in {
+		to = secrets
+	}
+	to["csi.storage.k8s.io/serviceAccount.tokens"] = string(text)
+	return all, nil
+}

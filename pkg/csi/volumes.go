@@ -1,0 +1,383 @@
+// Package csi mounts volumes of CSI drivers for pods of a cluster, and unmounts them.
+//
+// Drivers register through the registry of plugins (package device). For each volume of a pod, the
+// engine calls Publish through package volume, and Unpublish when the pod is gone. Both observe the
+// volume, ask Next for one step, do it, and observe again.
+//
+// The files are the kubelet's, below the kubelet's directory:
+//
+//	plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/{vol_data.json,globalmount}
+//	pods/<uid>/volumes/kubernetes.io~csi/<volume>/{vol_data.json,mount}
+//
+// The one rule: vol_data.json names the volume before a driver is called, and says that the call
+// succeeded after it. The next agent reads that, and the kernel's table of mounts. Only a volume that
+// a file names is unmounted, by its driver.
+package csi
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	v1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Config configures Volumes.
+type Config struct {
+	Node string // its name
+	Dir  string // the kubelet's directory
+	Log  *slog.Logger
+}
+
+// Cluster is the cluster of the node.
+type Cluster struct {
+	API API
+	// Node returns the Node object as the API server has it, nil while that is not known.
+	Node func() *v1.Node
+	// Report asks for a report of the Node's status soon.
+	Report func()
+}
+
+// API reads objects of an API server. The error is nil for an object that does not exist.
+type API interface {
+	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
+	VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
+	SecretData(ctx context.Context, namespace, name string) (map[string]string, error)
+	// TokenStatus returns a token of the pod's service account, and when to ask again.
+	TokenStatus(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, time.Time, error)
+	CSINode(ctx context.Context, name string) (*storagev1.CSINode, error)
+	// PutCSINode creates an object without a resource version, and replaces another one.
+	PutCSINode(ctx context.Context, n *storagev1.CSINode) error
+}
+
+// Volumes are the CSI drivers of this node, and the volumes that they mount. Many goroutines may
+// use it.
+type Volumes struct {
+	cfg     Config
+	boot    string
+	cluster Cluster // set before Run, Publish and Register
+	locks   locks
+	due     chan struct{} // cap 1: Run has something to do
+	// patience is waitTimeout, except in tests.
+	patience time.Duration
+	// cut ends an operation at a point, as a kill of the agent would; nil except in tests.
+	cut func(point string) error
+
+	mu      sync.Mutex
+	drivers map[string]*driver
+	gone    map[string]bool // drivers that have unregistered and not come back
+	volumes map[volumeID]*volume
+	left    map[user]leftover
+	swept   bool // pods that are not known were looked for
+}
+
+// user is one volume of one pod.
+type user struct{ uid, name string }
+
+// volume is the state of one volume on the disk. It is read when the agent starts; each step reads
+// the disk again.
+type volume struct {
+	attached bool          // a controller attaches it, as far as is known
+	staged   bool          // its directory exists
+	foreign  bool          // a kubelet has staged it
+	users    map[user]bool // true: its directory exists; false: the pod is about to use it
+	retry    time.Time     // when Run tries again to unstage it
+	failures int
+}
+
+// leftover is a volume of a pod that no source has.
+type leftover struct {
+	retry    time.Time
+	failures int
+}
+
+// New returns Volumes. It reads which volumes an earlier agent, or a kubelet, has left.
+func New(cfg Config) *Volumes {
+	v := &Volumes{
+		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		volumes: make(map[volumeID]*volume), left: make(map[user]leftover),
+	}
+	v.load()
+	return v
+}
+
+// Join sets the cluster of the node. It is called before Run and before the first pod is set up.
+func (v *Volumes) Join(c Cluster) { v.cluster = c }
+
+func bootID() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+// load reads the directories of staged and of published volumes.
+func (v *Volumes) load() {
+	plugins := filepath.Join(v.cfg.Dir, "plugins", pluginName)
+	for _, driver := range names(plugins) {
+		for _, sum := range names(filepath.Join(plugins, driver)) {
+			dir := filepath.Join(plugins, driver, sum)
+			d, err := readData(dir)
+			if err != nil {
+				v.cfg.Log.Warn("Staged volume not known", "directory", dir, "error", err)
+				continue
+			}
+			if id, ok := d.id(); ok && v.stageDir(id) == dir {
+				at := v.of(id)
+				at.staged, at.foreign, at.attached = true, !d.own(), d[keyAttach] != "false"
+			}
+		}
+	}
+	for _, uid := range names(filepath.Join(v.cfg.Dir, podsDir)) {
+		for _, name := range names(v.podDir(uid)) {
+			u := user{uid, name}
+			d, err := readData(v.userDir(u))
+			if err != nil {
+				v.cfg.Log.Warn("Volume of a pod not known", "directory", v.userDir(u), "error", err)
+				continue
+			}
+			if id, ok := d.id(); ok {
+				at := v.of(id)
+				at.users[u] = true
+				at.attached = at.attached || d[keyLifecycle] != ephemeral && d[keyAttach] != "false"
+			}
+		}
+	}
+}
+
+// names returns the directories in a directory, not links.
+func names(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var all []string
+	for _, e := range entries {
+		if e.IsDir() {
+			all = append(all, e.Name())
+		}
+	}
+	return all
+}
+
+// of returns a volume, which it makes if there is none; v.mu is held, or v is not shared yet.
+func (v *Volumes) of(id volumeID) *volume {
+	at := v.volumes[id]
+	if at == nil {
+		at = &volume{users: make(map[user]bool)}
+		v.volumes[id] = at
+	}
+	return at
+}
+
+// changedLocked makes Run and the Node's status current; v.mu is held.
+func (v *Volumes) changedLocked() {
+	select {
+	case v.due <- struct{}{}:
+	default:
+	}
+	if v.cluster.Report != nil {
+		v.cluster.Report()
+	}
+}
+
+// want notes that a pod is about to use a volume.
+func (v *Volumes) want(id volumeID, u user, attachable bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at := v.of(id)
+	_, known := at.users[u]
+	if !known {
+		at.users[u] = false
+	}
+	delete(v.left, u)
+	if !known || at.attached != attachable {
+		at.attached = attachable
+		v.changedLocked()
+	}
+}
+
+// note notes whether the directory of a volume for a pod exists.
+func (v *Volumes) note(id volumeID, u user, exists bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at := v.of(id)
+	if at.users[u] = exists; !exists {
+		delete(at.users, u)
+	}
+	v.forgetLocked(id, at)
+}
+
+// noteStaged notes whether the directory of a staged volume exists.
+func (v *Volumes) noteStaged(id volumeID, exists bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	at := v.of(id)
+	at.staged, at.foreign, at.failures = exists, false, 0
+	v.forgetLocked(id, at)
+}
+
+// forgetLocked removes a volume of which nothing is left; v.mu is held.
+func (v *Volumes) forgetLocked(id volumeID, at *volume) {
+	if !at.staged && len(at.users) == 0 {
+		delete(v.volumes, id)
+		v.changedLocked()
+	}
+}
+
+// others returns how many other pods use a volume or are about to; count says which of them.
+func (v *Volumes) others(id volumeID, not user, mounted bool) int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := 0
+	if at := v.volumes[id]; at != nil {
+		for u, exists := range at.users {
+			if u.uid != not.uid && (exists || !mounted) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// InUse returns the volumes that the Node object has to name in volumesInUse, sorted: a controller
+// does not detach them.
+func (v *Volumes) InUse() []v1.UniqueVolumeName {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	var all []v1.UniqueVolumeName
+	for id, at := range v.volumes {
+		if at.attached {
+			all = append(all, v1.UniqueVolumeName(id.unique()))
+		}
+	}
+	sortNames(all)
+	return all
+}
+
+// Mounted reports whether something is mounted on the path that Publish returned. A table of
+// mounts that cannot be read counts as one without it.
+func (v *Volumes) Mounted(path string) bool {
+	at, err := mountAt(path)
+	return err == nil && at != nil
+}
+
+// Unpublish unmounts all volumes of a pod, and unstages those that no other pod uses. It may be
+// repeated.
+func (v *Volumes) Unpublish(ctx context.Context, uid string) error {
+	if err := checkElement(uid); err != nil {
+		return err
+	}
+	return v.unpublishAll(ctx, uid, v.usersOf(uid))
+}
+
+// unpublishAll is Unpublish for these volumes of a pod.
+func (v *Volumes) unpublishAll(ctx context.Context, uid string, users map[user]volumeID) error {
+	var failed []error
+	for u, id := range users {
+		if err := v.unpublish(ctx, id, u); err != nil {
+			failed = append(failed, err)
+		}
+	}
+	if len(failed) > 0 {
+		return errors.Join(failed...)
+	}
+	return v.removePodDir(uid)
+}
+
+// usersOf returns the volumes of a pod: those on the disk, and those that it was about to use.
+func (v *Volumes) usersOf(uid string) map[user]volumeID {
+	all := make(map[user]volumeID)
+	v.mu.Lock()
+	for id, at := range v.volumes {
+		for u := range at.users {
+			if u.uid == uid {
+				all[u] = id
+			}
+		}
+	}
+	v.mu.Unlock()
+	for _, name := range names(v.podDir(uid)) {
+		u := user{uid, name}
+		if d, err := readData(v.userDir(u)); err != nil {
+			all[u] = volumeID{} // unpublish reads it again, and says why it cannot be used
+		} else if id, ok := d.id(); ok {
+			all[u] = id
+		} else if _, known := all[u]; !known {
+			all[u] = volumeID{}
+		}
+	}
+	return all
+}
+
+// ownUsersOf returns the volumes of a pod that an agent of ours has mounted, or has begun to mount:
+// those of a kubelet on the same directory are the kubelet's.
+func (v *Volumes) ownUsersOf(uid string) map[user]volumeID {
+	all := v.usersOf(uid)
+	maps.DeleteFunc(all, func(u user, _ volumeID) bool {
+		d, err := readData(v.userDir(u))
+		return err != nil || !d.own()
+	})
+	return all
+}
+
+// removePodDir removes the directories of a pod that are empty now.
+func (v *Volumes) removePodDir(uid string) error {
+	dir := v.podDir(uid)
+	for range 3 {
+		if err := os.Remove(dir); err != nil {
+			if os.IsNotExist(err) {
+				dir = filepath.Dir(dir)
+				continue
+			}
+			return nil // other volumes, or the agent's own directory of the pod
+		}
+		dir = filepath.Dir(dir)
+	}
+	return nil
+}
+
+// Sweep unpublishes the volumes of all pods for whose UIDs keep returns false, except those that a
+// kubelet has mounted. Those that cannot be unpublished now are tried again by Run.
+func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) error {
+	var failed []error
+	for _, uid := range names(filepath.Join(v.cfg.Dir, podsDir)) {
+		if keep(uid) {
+			continue
+		}
+		users := v.ownUsersOf(uid)
+		if len(users) == 0 {
+			continue
+		}
+		if err := v.unpublishAll(ctx, uid, users); err != nil {
+			failed = append(failed, err)
+			v.leave(users)
+		}
+	}
+	v.mu.Lock()
+	v.swept = true
+	v.mu.Unlock()
+	return errors.Join(failed...)
+}
+
+// leave notes volumes of pods that no source has.
+func (v *Volumes) leave(users map[user]volumeID) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for u := range users {
+		if _, known := v.left[u]; !known {
+			v.left[u] = leftover{retry: time.Now().Add(retryFirst), failures: 1}
+		}
+	}
+}

@@ -1,0 +1,38 @@
+package pod
+
+import (
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+)
+
+// BoundVolume is the volume that a claim of an API server is bound to: a directory of this node,
+// or a volume of a CSI driver.
+type BoundVolume struct {
+	// Directory is nil for a volume of a CSI driver.
+	Directory *v1.HostPathVolumeSource
+	// CSI has spec.csi; it is nil for a directory.
+	CSI *v1.PersistentVolume
+	// Claim is the claim itself.
+	Claim *v1.PersistentVolumeClaim
+}
+
+// CSIRequest asks for a volume of a CSI driver for one pod.
+type CSIRequest struct {
+	Want   *Spec
+	Volume string // its name in the pod
+	// Persistent is the volume of a claim, Inline the volume of the pod itself; one of them is set.
+	Persistent *v1.PersistentVolume
+	Inline     *v1.CSIVolumeSource
+	ReadOnly   bool
+}
+
+// CSIMount is a volume that a CSI driver has mounted for a pod.
+type CSIMount struct {
+	Path string
+	// SetGroup says that the node has to give the volume's files the pod's group. Otherwise the
+	// driver has done it, or the volume keeps its groups.
+	SetGroup bool
+	// Renew is when the driver wants to be called again; zero: never.
+	Renew time.Time
+}

@@ -1,0 +1,201 @@
+package volume_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/volume"
+)
+
+// drivers are CSI drivers below a directory of the kubelet. Each volume is a mount.
+type drivers struct {
+	dir   string
+	fails error
+	renew time.Duration
+	calls []string
+}
+
+func (d *drivers) path(q pod.CSIRequest) string {
+	name := q.Volume
+	if q.Persistent != nil {
+		name = q.Persistent.Name
+	}
+	return filepath.Join(d.dir, "pods", q.Want.UID(), "volumes", "kubernetes.io~csi", name, "mount")
+}
+
+func (d *drivers) Publish(_ context.Context, q pod.CSIRequest) (pod.CSIMount, error) {
+	d.calls = append(d.calls, "publish "+q.Volume)
+	if d.fails != nil {
+		return pod.CSIMount{}, d.fails
+	}
+	m := pod.CSIMount{Path: d.path(q), SetGroup: true}
+	if d.renew != 0 {
+		m.Renew = time.Now().Add(d.renew)
+	}
+	if d.Mounted(m.Path) {
+		return m, nil
+	}
+	disk := filepath.Join(d.dir, "disk")
+	return m, errors.Join(os.MkdirAll(disk, 0o755), os.MkdirAll(m.Path, 0o750), unix.Mount(disk, m.Path, "", unix.MS_BIND, ""))
+}
+
+func (d *drivers) Mounted(path string) bool {
+	all, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(path))
+	return err == nil && len(all) > 0
+}
+
+func (d *drivers) Unpublish(_ context.Context, uid string) error {
+	d.calls = append(d.calls, "unpublish "+uid)
+	if d.fails != nil {
+		return d.fails
+	}
+	top := filepath.Join(d.dir, "pods", uid, "volumes")
+	paths, err := filepath.Glob(filepath.Join(top, "kubernetes.io~csi", "*", "mount"))
+	for _, path := range paths {
+		err = errors.Join(err, unix.Unmount(path, 0))
+	}
+	return errors.Join(err, os.RemoveAll(top))
+}
+
+func (d *drivers) Sweep(_ context.Context, keep func(uid string) bool) error {
+	d.calls = append(d.calls, "sweep")
+	if keep("kept") {
+		return nil
+	}
+	return errors.New("it keeps nothing")
+}
+
+// withDrivers returns a place with drivers, whose directory is the agent's own: the hardest case.
+func withDrivers(t *testing.T) (place, *drivers) {
+	t.Helper()
+	needRoot(t)
+	p := newPlace(t)
+	d := &drivers{dir: p.root}
+	c := p.config()
+	c.Drivers = d
+	c.Claim = func(_ context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
+		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}}
+		pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "x.test", VolumeHandle: name}
+		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if strings.HasPrefix(name, want.Name+"-own") {
+			claim.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: want.Name, UID: want.Pod.UID, Controller: ptr.To(true)}}
+		}
+		return pod.BoundVolume{CSI: pv, Claim: claim}, nil
+	}
+	p.Volumes = volume.New(c)
+	return p, d
+}
+
+// A claim of a CSI driver's volume is mounted where the driver published it, has the pod's group,
+// and is unpublished with the pod. A volume that is mounted is not published again.
+func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
+	p, d := withDrivers(t)
+	s := withUID(spec(claimVolume("db", "data", false)), uid)
+	s.Origin.Source = "api"
+	s.Pod.Spec.SecurityContext = &v1.PodSecurityContext{FSGroup: ptr.To(int64(77))}
+	s.Pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}, {Name: "db", MountPath: "/part", SubPath: "part"}}
+	d.fails = errors.New(`MountVolume.MountDevice failed for volume "pv-data" : no such disk`)
+	if err := p.SetUp(s, 1); err == nil || err.Error() != "volume db: "+d.fails.Error() {
+		t.Fatalf("%v", err)
+	}
+	if done, _, _ := p.Volumes.Ready(s, 1); done {
+		t.Error("it is ready, and not mounted")
+	}
+	d.fails = nil
+	p.setUp(t, s, 1)
+	p.setUp(t, s, 1)
+	if got := strings.Join(d.calls, ","); got != "publish db,publish db" {
+		t.Errorf("calls %s", got)
+	}
+	m, err := p.Mounts(t.Context(), s, 1, "c")
+	want := filepath.Join(p.root, "pods", uid, "volumes/kubernetes.io~csi/pv-data/mount")
+	if err != nil || len(m) != 2 || m[0].HostPath != want {
+		t.Fatalf("mounts %v %v, want %s", m, err, want)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(want, &st); err != nil || st.Gid != 77 {
+		t.Errorf("group %d, %v", st.Gid, err)
+	}
+	if done, current, until := p.Volumes.Ready(s, 1); !done || !current || !until.IsZero() {
+		t.Errorf("ready %t, current %t, until %v", done, current, until)
+	}
+	d.fails = errors.New("the driver is away")
+	if err := p.TearDown(t.Context(), uid, 1); err == nil || !strings.Contains(err.Error(), "the driver is away") || !d.Mounted(want) {
+		t.Errorf("without the driver: %v", err)
+	}
+	if err := p.Forget(t.Context(), key, uid); err == nil {
+		t.Error("the pod is forgotten while its volume is mounted")
+	}
+	d.fails = nil
+	if err := errors.Join(p.TearDown(t.Context(), uid, 1), p.Forget(t.Context(), key, uid)); err != nil {
+		t.Fatal(err)
+	}
+	if exists(t, filepath.Join(p.root, "pods", uid)) || len(mounts(t, p.root)) > 0 {
+		t.Errorf("left: %v", mounts(t, p.root))
+	}
+}
+
+// A driver that requires republishing is called again when that is due; a lost mount is mounted
+// again.
+func TestReady_DriversMountIsGoneOrDue_IsSetUpAgain(t *testing.T) {
+	p, d := withDrivers(t)
+	d.renew = time.Hour
+	s := withUID(spec(vol("v", v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "x.test"}})), uid)
+	s.Origin.Source = "api"
+	p.setUp(t, s, 1)
+	if done, current, until := p.Volumes.Ready(s, 1); !done || !current || until.IsZero() {
+		t.Errorf("ready %t, current %t, until %v", done, current, until)
+	}
+	d.renew = -time.Second
+	p.setUp(t, s, 1)
+	if done, current, _ := p.Volumes.Ready(s, 1); !done || current {
+		t.Errorf("ready %t, current %t, although it is due", done, current)
+	}
+	if err := unix.Unmount(filepath.Join(p.root, "pods", uid, "volumes/kubernetes.io~csi/v/mount"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if done, _, _ := p.Volumes.Ready(s, 1); done {
+		t.Error("ready without the mount")
+	}
+	p.setUp(t, s, 1)
+	if done, _, _ := p.Volumes.Ready(s, 1); !done || len(d.calls) != 3 {
+		t.Errorf("ready %t, calls %v", done, d.calls)
+	}
+	if removed, err := p.Sweep(t.Context(), func(uid string) bool { return uid == "kept" }); err != nil || !slices.Equal(removed, []string{uid}) || d.calls[len(d.calls)-1] != "sweep" {
+		t.Errorf("swept %v, %v, calls %v", removed, err, d.calls)
+	}
+}
+
+// The claim of a generic ephemeral volume has to be the pod's own.
+func TestSetUp_EphemeralClaimOfAnotherPod_IsRefused(t *testing.T) {
+	p, d := withDrivers(t)
+	template := vol("own", v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}})
+	s := withUID(spec(template), uid)
+	s.Origin.Source = "api"
+	p.setUp(t, s, 1)
+	s = withUID(spec(template), "other")
+	s.Origin.Source, s.Pod.Spec.Volumes[0].Name = "api", "stolen"
+	if err := p.SetUp(s, 1); err == nil || !strings.Contains(err.Error(), "PVC default/web-n1-stolen was not created for pod default/web-n1 (pod is not owner)") || len(d.calls) != 1 {
+		t.Errorf("%v, calls %v", err, d.calls)
+	}
+	s.Origin.Source = "file"
+	if err := p.SetUp(s, 1); err == nil || !strings.Contains(err.Error(), "this kind of volume is not supported") {
+		t.Errorf("of a manifest: %v", err)
+	}
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
+		t.Error(err)
+	}
+}
