@@ -112,6 +112,9 @@ func (a *Agent) Run(ctx context.Context) error {
 func (a *Agent) stats(live *feed.Live) *stats.Stats {
 	cfg := a.measuring(live.Pods)
 	cfg.RuntimePID = a.runtime.pid
+	if a.csi != nil {
+		cfg.Driven = a.csi.Usage
+	}
 	measured := stats.New(cfg)
 	a.metrics.Also(measured.Volumes())
 	return measured

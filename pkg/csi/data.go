@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/atomicfile"
 )
 
-// The keys of a vol_data.json: the kubelet's, and two of our own, which the kubelet ignores.
+// The keys of a vol_data.json: the kubelet's, and three of our own, which the kubelet ignores.
 const (
 	keyVolume     = "specVolID"
 	keyHandle     = "volumeHandle"
@@ -27,6 +27,7 @@ const (
 
 	keyProgress = "nodectl.dev/progress" // "begun", or "done" and the ID of the machine's boot
 	keyAttach   = "nodectl.dev/attach"   // "false": no controller attaches the volume
+	keyInPod    = "nodectl.dev/volume"   // the volume's name in the pod
 )
 
 // The values of volumeLifecycleMode.

@@ -51,6 +51,7 @@ type nodeInfo struct {
 type abilities struct {
 	stages      bool
 	mountsGroup bool // it gives the volume's files the pod's group
+	measures    bool // it reports the usage of volumes
 	severalPods bool // it knows the access modes of a volume that one or several pods use
 }
 
@@ -136,6 +137,8 @@ func (d *driver) abilities(ctx context.Context) (abilities, error) {
 			a.mountsGroup = true
 		case csipb.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER:
 			a.severalPods = true
+		case csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS:
+			a.measures = true
 		}
 	}
 	return a, nil

@@ -42,6 +42,7 @@ type fake struct {
 	disks  string
 	before func(call string) error // of each call; may be nil
 	plant  func(call, target string) error
+	usage  []*csipb.VolumeUsage
 	lies   bool // it says that it has unmounted, and has not
 
 	mu        sync.Mutex
@@ -172,6 +173,10 @@ func (f *fake) NodeUnpublishVolume(_ context.Context, q *csipb.NodeUnpublishVolu
 		return &csipb.NodeUnpublishVolumeResponse{}, nil
 	}
 	return &csipb.NodeUnpublishVolumeResponse{}, unbind(q.GetTargetPath())
+}
+
+func (f *fake) NodeGetVolumeStats(_ context.Context, _ *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
+	return &csipb.NodeGetVolumeStatsResponse{Usage: f.usage}, nil
 }
 
 // called returns the calls that change something, since the last time.

@@ -492,3 +492,47 @@ func TestPublish_DriverHangs_OtherVolumesAreMounted(t *testing.T) {
 		}
 	}
 }
+
+// The usage of a volume is the driver's; without the ability, a driver or sense there is none.
+func TestUsage_OfAVolume_IsTheDrivers(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	m := newMachine(t)
+	f, v := newFake(t), m.agent()
+	stop := m.plug(v, f)
+	publish(t, v, request("u1", "pv-1", "vol-1"))
+	if _, known, err := v.Usage(t.Context(), "u1", "data"); !known || !errors.Is(err, errNoUsage) {
+		t.Errorf("known %t, %v", known, err)
+	}
+	f.able = append(f.able, csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS)
+	for _, c := range []struct {
+		says []*csipb.VolumeUsage
+		want pod.VolumeUsage
+		err  string
+	}{
+		{nil, pod.VolumeUsage{}, "reports no usage"},
+		{[]*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: 9, Available: -1}}, pod.VolumeUsage{}, "reports a negative usage"},
+		{
+			[]*csipb.VolumeUsage{{Unit: csipb.VolumeUsage_BYTES, Total: 9, Available: 5, Used: 4}, {Unit: csipb.VolumeUsage_INODES, Total: 3, Available: 2, Used: 1}, {Total: 7}},
+			pod.VolumeUsage{Capacity: 9, Available: 5, Used: 4, Inodes: 3, InodesFree: 2, InodesUsed: 1}, "",
+		},
+	} {
+		f.usage = c.says
+		got, known, err := v.Usage(t.Context(), "u1", "data")
+		if got != c.want || !known || (c.err == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%+v, known %t, %v, want %+v %s", got, known, err, c.want, c.err)
+		}
+	}
+	for _, other := range [][2]string{{"u1", "other"}, {"u2", "data"}, {"..", "data"}, {"", "data"}} {
+		if _, known, err := v.Usage(t.Context(), other[0], other[1]); known || err != nil {
+			t.Errorf("%v: known %t, %v", other, known, err)
+		}
+	}
+	if err := v.Unpublish(t.Context(), "u1"); err != nil {
+		t.Error(err)
+	}
+	stop()
+	if _, known, err := v.Usage(t.Context(), "u1", "data"); known || err != nil {
+		t.Errorf("after the pod: known %t, %v", known, err)
+	}
+}

@@ -27,6 +27,12 @@ type CSIRequest struct {
 	ReadOnly   bool
 }
 
+// VolumeUsage is the usage of a volume, as its CSI driver reports it.
+type VolumeUsage struct {
+	Capacity, Available, Used      uint64 // bytes
+	Inodes, InodesFree, InodesUsed uint64 // 0: the driver does not report them
+}
+
 // CSIMount is a volume that a CSI driver has mounted for a pod.
 type CSIMount struct {
 	Path string

@@ -152,7 +152,13 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, by measurement) mea
 	left := largest
 	for i := range p.Spec.Volumes {
 		v := &p.Spec.Volumes[i]
-		if v.PersistentVolumeClaim != nil && !by.claims {
+		if foreign(v) && !by.claims {
+			continue
+		}
+		if u, known := s.driven(ctx, p, v); known {
+			if u != nil {
+				m.volumes = append(m.volumes, *u)
+			}
 			continue
 		}
 		dir, claim := s.volumeDir(p, v)
@@ -186,6 +192,38 @@ func (s *Stats) measureDisks(ctx context.Context, p *v1.Pod, by measurement) mea
 		m.measureLayers(ctx, p, by.uppers, &left)
 	}
 	return m
+}
+
+// driven returns the usage of a volume that a CSI driver has mounted; nil: the driver does not
+// report it. known is false for another volume.
+func (s *Stats) driven(ctx context.Context, p *v1.Pod, v *v1.Volume) (u *volumeUsage, known bool) {
+	if s.cfg.Driven == nil || !foreign(v) {
+		return nil, false
+	}
+	is, known, err := s.cfg.Driven(ctx, string(p.UID), v.Name)
+	if !known {
+		return nil, false
+	}
+	if err != nil {
+		s.cfg.Log.Debug("Usage of a volume not known", "namespace", p.Namespace, "pod", p.Name, "volume", v.Name, "error", err)
+		return nil, true
+	}
+	claim := ""
+	switch {
+	case v.PersistentVolumeClaim != nil:
+		claim = v.PersistentVolumeClaim.ClaimName
+	case v.Ephemeral != nil:
+		claim = p.Name + "-" + v.Name
+	}
+	return &volumeUsage{
+		name: v.Name, claim: claim, taken: taken{is.Used, is.InodesUsed},
+		disk: disk{capacity: is.Capacity, available: is.Available, used: is.Used, inodes: is.Inodes, inodesFree: is.InodesFree, inodesUsed: is.InodesUsed},
+	}, true
+}
+
+// foreign reports whether a volume may be another machine's, or a driver's, and not answer.
+func foreign(v *v1.Volume) bool {
+	return v.PersistentVolumeClaim != nil || v.Ephemeral != nil || v.CSI != nil
 }
 
 // measureLayers measures the writable layers of the pod's running containers.

@@ -326,3 +326,47 @@ func TestC_1_40_7_NamesAndLabels(t *testing.T) {
 	golden(t, "cadvisor.txt", all)
 	golden(t, "resource.txt", shape(t, get(t, s.Resource())))
 }
+
+// The usage of a volume that a CSI driver has mounted is the driver's, with its claim. A volume
+// whose driver does not report it is left out, and does not count as the pod's ephemeral storage.
+func TestSummary_VolumesOfDrivers_AreTheDrivers(t *testing.T) {
+	t.Parallel()
+	var f *fake
+	f = newFake(t, 1, func(c *stats.Config) {
+		c.Driven = func(_ context.Context, uid, volume string) (pod.VolumeUsage, bool, error) {
+			switch {
+			case uid != string(f.pods[0].UID) || volume == "away":
+				return pod.VolumeUsage{}, false, nil
+			case volume == "silent":
+				return pod.VolumeUsage{}, true, errors.New("not reported")
+			}
+			return pod.VolumeUsage{Capacity: 9 << 30, Available: 5 << 30, Used: 4 << 30, Inodes: 3, InodesFree: 2, InodesUsed: 1}, true, nil
+		}
+	})
+	p := &f.pods[0]
+	p.Spec.Volumes = []v1.Volume{
+		{Name: "db", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}},
+		{Name: "own", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{}}},
+		{Name: "inline", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}},
+		{Name: "silent", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{}}},
+		{Name: "away", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "away"}}},
+	}
+	sum, err := f.Summary(t.Context(), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, v := range sum.Pods[0].VolumeStats {
+		claim := "none"
+		if v.PVCRef != nil {
+			claim = v.PVCRef.Name
+		}
+		got = append(got, fmt.Sprintf("%s %s %d %d %d %d", v.Name, claim, *v.CapacityBytes>>30, *v.AvailableBytes>>30, *v.UsedBytes>>30, *v.InodesUsed))
+	}
+	if want := []string{"db data 9 5 4 1", "own " + p.Name + "-own 9 5 4 1", "inline none 9 5 4 1"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	if used := *sum.Pods[0].EphemeralStorage.UsedBytes; used > 1<<30 {
+		t.Errorf("ephemeral storage %d", used)
+	}
+}

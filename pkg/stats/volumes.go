@@ -41,9 +41,9 @@ func (s *Stats) Volumes() prometheus.Collector {
 // claimsWithin is how long a scrape waits for the disk usage of claims.
 const claimsWithin = 10 * time.Second
 
-// claiming reports whether a pod has a claim.
+// claiming reports whether a pod has a claim, or a volume of a CSI driver.
 func claiming(p *v1.Pod) bool {
-	return slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return v.PersistentVolumeClaim != nil })
+	return slices.ContainsFunc(p.Spec.Volumes, func(v v1.Volume) bool { return foreign(&v) })
 }
 
 func (s *series) claim(of labels, v volumeUsage) {
