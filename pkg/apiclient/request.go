@@ -2,6 +2,7 @@ package apiclient
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -186,6 +187,7 @@ type request struct {
 	query   url.Values
 	accept  string
 	json    []byte // the body; nil for none
+	content string // its media type; "" is JSON
 	purpose string // as Collection.purpose
 }
 
@@ -200,7 +202,7 @@ func (t *Transport) do(ctx context.Context, q request) (*http.Response, error) {
 	}
 	request.Header.Set("Accept", q.accept)
 	if q.json != nil {
-		request.Header.Set("Content-Type", jsonType)
+		request.Header.Set("Content-Type", cmp.Or(q.content, jsonType))
 	}
 	response, err := t.RoundTrip(request)
 	if err != nil {

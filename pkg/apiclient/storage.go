@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -61,6 +63,30 @@ func (r *Reader) PutCSINode(ctx context.Context, n *storagev1.CSINode) error {
 	}
 	var is storagev1.CSINode
 	return r.fetch(ctx, q, &is)
+}
+
+// SetClaimSize reports that the file system of a claim has a size, and removes the conditions of the
+// resize.
+func (r *Reader) SetClaimSize(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error {
+	if len(validation.IsDNS1123Subdomain(claim.Name)) > 0 || len(validation.IsDNS1123Label(claim.Namespace)) > 0 {
+		return fmt.Errorf("%.80q in namespace %.80q is not a valid claim name", claim.Name, claim.Namespace)
+	}
+	conditions := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c v1.PersistentVolumeClaimCondition) bool {
+		return c.Type == v1.PersistentVolumeClaimFileSystemResizePending || c.Type == v1.PersistentVolumeClaimResizing || c.Type == v1.PersistentVolumeClaimNodeResizeError
+	})
+	status := map[string]any{"capacity": map[string]any{"storage": size.String()}, "conditions": conditions}
+	if len(claim.Status.AllocatedResourceStatuses) > 0 {
+		status["allocatedResourceStatuses"] = map[string]any{"storage": nil}
+	}
+	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": status})
+	if err != nil {
+		return errors.New("cannot encode the size of a claim")
+	}
+	var is v1.PersistentVolumeClaim
+	return r.fetch(ctx, request{
+		method: http.MethodPatch, path: []string{"api", "v1", "namespaces", claim.Namespace, "persistentvolumeclaims", claim.Name, "status"},
+		json: body, content: "application/merge-patch+json", purpose: "update persistentvolumeclaim/" + claim.Namespace + "/" + claim.Name,
+	}, &is)
 }
 
 // SecretData returns the content of a Secret that a volume of a pod on this node names, nil for a

@@ -10,6 +10,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -20,7 +21,7 @@ import (
 func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)
-	status, wrote := http.StatusOK, ""
+	status, wrote, sent := http.StatusOK, "", ""
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("Content-Type", jsonType)
 		body, _ := io.ReadAll(r.Body)
@@ -29,7 +30,7 @@ func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 			_, _ = w.Write([]byte(`{"status": {"allowed": true}}`))
 			return true
 		case r.Method != http.MethodGet:
-			wrote = r.Method + " " + r.URL.Path
+			wrote, sent = r.Method+" "+r.URL.Path, string(body)
 			_, _ = w.Write(body)
 			return true
 		case strings.HasSuffix(r.URL.Path, "/absent"):
@@ -59,6 +60,17 @@ func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 	for version, want := range map[string]string{"": "POST /apis/storage.k8s.io/v1/csinodes", "7": "PUT /apis/storage.k8s.io/v1/csinodes/n1"} {
 		if err := src.PutCSINode(ctx, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: "n1", ResourceVersion: version}}); err != nil || wrote != want {
 			t.Errorf("%s, %v, want %s", wrote, err, want)
+		}
+	}
+	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "data"}}
+	claim.Status.Conditions = []v1.PersistentVolumeClaimCondition{{Type: v1.PersistentVolumeClaimFileSystemResizePending}, {Type: "Other"}}
+	claim.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{"storage": v1.PersistentVolumeClaimNodeResizePending}
+	if err := src.SetClaimSize(ctx, claim, resource.MustParse("2Gi")); err != nil || wrote != "PATCH /api/v1/namespaces/shop/persistentvolumeclaims/data/status" {
+		t.Errorf("%s, %v", wrote, err)
+	}
+	for _, part := range []string{`"capacity":{"storage":"2Gi"}`, `"allocatedResourceStatuses":{"storage":null}`, `"type":"Other"`} {
+		if !strings.Contains(sent, part) || strings.Contains(sent, "FileSystemResizePending") {
+			t.Errorf("sent %s", sent)
 		}
 	}
 	status = http.StatusForbidden

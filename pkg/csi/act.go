@@ -335,13 +335,13 @@ func (o *operation) clearStage() error {
 
 // later leaves a volume that cannot be unstaged to Run.
 func (o *operation) later(err error) error {
-	o.cfg.Log.Warn("Volume not unstaged yet", "driver", o.id.driver, "volume", shown(o.id.handle), "error", err)
+	o.cfg.Log.Warn("Volume not unstaged yet", "driver", o.id.driver, "volume", shownHandle(o.id.handle), "error", err)
 	o.retryUnstage(o.id)
 	return nil
 }
 
-// shown is a handle as logs have it: it may be long.
-func shown(handle string) string {
+// shownHandle is a handle as logs have it: it may be long.
+func shownHandle(handle string) string {
 	const most = 128
 	if len(handle) > most {
 		return handle[:most] + "…"

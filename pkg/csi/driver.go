@@ -51,6 +51,7 @@ type nodeInfo struct {
 type abilities struct {
 	stages      bool
 	mountsGroup bool // it gives the volume's files the pod's group
+	expands     bool // it enlarges file systems
 	measures    bool // it reports the usage of volumes
 	severalPods bool // it knows the access modes of a volume that one or several pods use
 }
@@ -139,6 +140,8 @@ func (d *driver) abilities(ctx context.Context) (abilities, error) {
 			a.severalPods = true
 		case csipb.NodeServiceCapability_RPC_GET_VOLUME_STATS:
 			a.measures = true
+		case csipb.NodeServiceCapability_RPC_EXPAND_VOLUME:
+			a.expands = true
 		}
 	}
 	return a, nil

@@ -20,6 +20,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
@@ -49,6 +50,7 @@ type fake struct {
 	calls     []string
 	stages    []*csipb.NodeStageVolumeRequest
 	publishes []*csipb.NodePublishVolumeRequest
+	expands   []*csipb.NodeExpandVolumeRequest
 }
 
 func newFake(t *testing.T) *fake {
@@ -175,6 +177,13 @@ func (f *fake) NodeUnpublishVolume(_ context.Context, q *csipb.NodeUnpublishVolu
 	return &csipb.NodeUnpublishVolumeResponse{}, unbind(q.GetTargetPath())
 }
 
+func (f *fake) NodeExpandVolume(_ context.Context, q *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.expands = append(f.expands, q)
+	return &csipb.NodeExpandVolumeResponse{}, nil
+}
+
 func (f *fake) NodeGetVolumeStats(_ context.Context, _ *csipb.NodeGetVolumeStatsRequest) (*csipb.NodeGetVolumeStatsResponse, error) {
 	return &csipb.NodeGetVolumeStatsResponse{Usage: f.usage}, nil
 }
@@ -242,6 +251,11 @@ func (c *cluster) SecretData(_ context.Context, namespace, name string) (map[str
 
 func (c *cluster) TokenStatus(_ context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, time.Time, error) {
 	return authenticationv1.TokenRequestStatus{Token: "token of " + want.Pod.Spec.ServiceAccountName + " for " + of.Audience}, time.Now().Add(time.Hour), nil
+}
+
+func (c *cluster) SetClaimSize(_ context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error {
+	c.noted("size " + claim.Name + " " + size.String())
+	return nil
 }
 
 func (c *cluster) CSINode(context.Context, string) (*storagev1.CSINode, error) {

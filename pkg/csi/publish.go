@@ -121,6 +121,9 @@ func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, 
 	if err := o.up(ctx); err != nil {
 		return pod.CSIMount{}, err
 	}
+	if err := o.expand(ctx); err != nil {
+		return pod.CSIMount{}, err
+	}
 	return o.mount()
 }
 

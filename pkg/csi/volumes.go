@@ -28,6 +28,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/nodectl/nodectl/pkg/pod"
 )
@@ -55,6 +56,8 @@ type API interface {
 	SecretData(ctx context.Context, namespace, name string) (map[string]string, error)
 	// TokenStatus returns a token of the pod's service account, and when to ask again.
 	TokenStatus(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, time.Time, error)
+	// SetClaimSize reports that the file system of a claim has a size.
+	SetClaimSize(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	CSINode(ctx context.Context, name string) (*storagev1.CSINode, error)
 	// PutCSINode creates an object without a resource version, and replaces another one.
 	PutCSINode(ctx context.Context, n *storagev1.CSINode) error

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/ptr"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -534,5 +535,49 @@ func TestUsage_OfAVolume_IsTheDrivers(t *testing.T) {
 	stop()
 	if _, known, err := v.Usage(t.Context(), "u1", "data"); known || err != nil {
 		t.Errorf("after the pod: known %t, %v", known, err)
+	}
+}
+
+// A volume that a controller has enlarged is expanded when it is mounted, and the claim gets its
+// size; not for a driver without the ability, and not once the claim shows the size.
+func TestPublish_VolumeIsLargerThanItsClaim_IsExpanded(t *testing.T) {
+	t.Parallel()
+	needRoot(t)
+	m := newMachine(t)
+	f, v := newFake(t), m.agent()
+	m.plug(v, f)
+	q := request("u1", "pv-1", "vol-1")
+	q.Persistent.Spec.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("2Gi")}
+	q.Persistent.Spec.CSI.NodeExpandSecretRef = &v1.SecretReference{Namespace: "vault", Name: "grow"}
+	m.secrets["vault/grow"] = map[string]string{"key": "s4"}
+	q.Claim = &v1.PersistentVolumeClaim{}
+	q.Claim.Name = "data"
+	q.Claim.Status.Capacity = v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Gi")}
+	publish(t, v, q)
+	f.able = append(f.able, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	if len(f.expands) > 0 {
+		t.Error("a driver that does not expand volumes was called")
+	}
+	f.before = func(call string) error {
+		if call == "NodeExpandVolume" {
+			return status.Error(codes.Internal, "no room")
+		}
+		return nil
+	}
+	if _, err := v.Publish(t.Context(), q); err == nil || !strings.Contains(err.Error(), `MountVolume.Setup failed while expanding volume for volume "pv-1" : rpc error: code = Internal desc = no room`) {
+		t.Errorf("%v", err)
+	}
+	f.before = nil
+	mount := publish(t, v, q)
+	if len(f.expands) != 1 || f.expands[0].GetCapacityRange().GetRequiredBytes() != 2<<30 || f.expands[0].GetVolumePath() != mount.Path || f.expands[0].GetSecrets()["key"] != "s4" ||
+		!slices.Contains(m.gets, "size data 2Gi") {
+		t.Errorf("%v, the server got %v", f.expands, m.gets)
+	}
+	q.Claim.Status.Capacity[v1.ResourceStorage] = resource.MustParse("2Gi")
+	if publish(t, v, q); len(f.expands) != 1 {
+		t.Error("expanded again")
+	}
+	if err := v.Unpublish(t.Context(), "u1"); err != nil {
+		t.Error(err)
 	}
 }

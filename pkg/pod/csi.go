@@ -23,6 +23,7 @@ type CSIRequest struct {
 	Volume string // its name in the pod
 	// Persistent is the volume of a claim, Inline the volume of the pod itself; one of them is set.
 	Persistent *v1.PersistentVolume
+	Claim      *v1.PersistentVolumeClaim // of Persistent
 	Inline     *v1.CSIVolumeSource
 	ReadOnly   bool
 }

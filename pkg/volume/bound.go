@@ -62,7 +62,7 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	}
 	switch {
 	case from.CSI != nil:
-		return s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, ReadOnly: b.readOnly})
+		return s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, Claim: from.Claim, ReadOnly: b.readOnly})
 	case from.Directory == nil:
 		return fmt.Errorf("persistentvolumeclaim %q: its volume has no directory", b.claim)
 	case p.driver:
