@@ -64,7 +64,7 @@ func agentSettings() []string {
 // nodeSettings names the settings that decide which pods may start on this node, and
 // what they find there.
 func nodeSettings() []string {
-	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
+	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "dns", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
 		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files",
 		"container-log-max-workers", "container-log-monitor-interval", "user-namespaces-ids-per-pod",
 		"pods-per-core", "enforce-node-allocatable", "system-reserved-cgroup", "kube-reserved-cgroup", "local-storage-capacity-isolation",
@@ -198,6 +198,7 @@ func settingFlags() *pflag.FlagSet {
 	f.StringSlice("cluster-dns", d.ClusterDNS, "DNS servers of the cluster, for pods whose dnsPolicy uses them")
 	f.String("cluster-domain", d.ClusterDomain, "DNS domain of the cluster, such as cluster.local")
 	f.String("resolv-conf", d.ResolvConf, "resolver configuration file for pods; an empty value gives them no servers")
+	f.Bool("dns", d.DNS, "answer the names of Services for pods, if there are Services and no cluster")
 
 	f.StringSlice("node-labels", d.NodeLabels, "labels of this node, for node selectors of pods: key=value,...")
 	f.StringSlice("register-with-taints", d.RegisterWithTaints, "taints of this node: key=value:effect,...")

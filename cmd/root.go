@@ -20,6 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent"
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/config"
+	_ "github.com/nodectl/nodectl/pkg/dns/early" // is the DNS server, in its process
 )
 
 // Main runs nodectl with the arguments and streams of this process and returns

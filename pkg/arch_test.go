@@ -37,7 +37,7 @@ var rules = []struct {
 	{module + "pkg/forecast", []string{"pkg/agent/look", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
 	{module + "pkg/hidden", []string{"pkg/server", "pkg/ui"}, "texts of others are escaped where they are written"},
 	{module + "pkg/patience", []string{"pkg/engine", "pkg/stats", "pkg/suspect"}, "the calls that may hang in the kernel"},
-	{module + "pkg/panics", []string{"pkg/controller", "pkg/engine", "pkg/patience", "pkg/prober"}, "a panic is handled where it must not end the process"},
+	{module + "pkg/panics", []string{"pkg/controller", "pkg/dns/server", "pkg/engine", "pkg/patience", "pkg/prober"}, "a panic is handled where it must not end the process"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/cpuset", []string{"pkg/agent", "pkg/config", "pkg/engine", "pkg/plan", "test/..."}, "admission asks which CPUs and memory containers get"},
 	{module + "pkg/shutdown/logind", []string{"pkg/agent"}, "the agent connects it with the engine"},
@@ -87,7 +87,11 @@ var rules = []struct {
 	{module + "pkg/ui/...", []string{"cmd", "pkg/agent"}, "text is made at the edge"},
 	{module + "pkg/ui/tui/termquery", []string{"pkg/ui/tui"}, "it works by its place in the order of initialization"},
 	{module + "pkg/config/...", []string{"cmd", "pkg/agent", "pkg/agent/look"}, "parts get what they need, not the whole configuration"},
-	{module + "pkg/confine/...", []string{"pkg/agent/look"}, "a command that reads and prints gives up its rights"},
+	{module + "pkg/confine/...", []string{"pkg/agent/look", "pkg/dns/process"}, "a command that reads and prints, and the DNS server's process, give up their rights"},
+	{module + "pkg/dns", []string{"pkg/agent", "pkg/dns/server"}, "the agent makes zones of Services; the server answers from them"},
+	{module + "pkg/dns/server", []string{"pkg/agent", "pkg/dns/process"}, "the server runs in a process of its own"},
+	{module + "pkg/dns/process", []string{"pkg/agent", "pkg/dns/early"}, "the agent keeps the process, and early is it"},
+	{module + "pkg/dns/early", []string{"cmd"}, "it works by its place in the order of initialization"},
 
 	// What is others'.
 	{"github.com/spf13/...", []string{"cmd"}, "no command-line library below cmd"},
@@ -112,6 +116,7 @@ var rules = []struct {
 	{"github.com/containerd/...", []string{"pkg/bundle", "test/..."}, "only package bundle knows containerd"},
 	{"github.com/opencontainers/...", []string{"pkg/cgroup"}, "cgroups are made in one place"},
 	{"github.com/godbus/...", []string{"pkg/shutdown/logind"}, "systemd is spoken to by the cgroup library, by go-systemd and by logind"},
+	{"golang.org/x/net/dns/dnsmessage", []string{"pkg/dns/..."}, "DNS messages are read and written in one place"},
 	{"github.com/fsnotify/...", []string{"pkg/source/file", "pkg/bundle", "pkg/device"}, "files are watched where they are read"},
 	{"github.com/stretchr/...", nil, "tests compare values"},
 	{"math/rand/v2", []string{"pkg/apiclient", "pkg/backoff", "pkg/certificate", "pkg/node/apiserver", "pkg/prober", "pkg/sink/apiserver", "pkg/source/etcd", "test/..."}, "backoff adds the jitter to waits"},
@@ -122,7 +127,7 @@ var rules = []struct {
 // the read-only half of the agent may import. Tests may import any package.
 var only = map[string][]string{
 	"cmd": {
-		"pkg/agent", "pkg/agent/look", "pkg/bundle", "pkg/client", "pkg/config", "pkg/doctor", "pkg/feed", "pkg/image", "pkg/pod", "pkg/podconfig", "pkg/podspec",
+		"pkg/agent", "pkg/agent/look", "pkg/bundle", "pkg/client", "pkg/config", "pkg/dns/early", "pkg/doctor", "pkg/feed", "pkg/image", "pkg/pod", "pkg/podconfig", "pkg/podspec",
 		"pkg/server", "pkg/source/http", "pkg/status", "pkg/suggest", "pkg/ui", "pkg/ui/tui", "pkg/volume",
 	},
 	"pkg/agent/look": {
@@ -154,6 +159,11 @@ var only = map[string][]string{
 	"pkg/feed":        {"pkg/pod", "pkg/podconfig", "pkg/podspec"},
 	"pkg/forecast":    {"pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podspec", "pkg/podview"},
 	"pkg/engine":      {"pkg/activity", "pkg/backoff", "pkg/cpuset", "pkg/cycle", "pkg/feed", "pkg/panics", "pkg/patience", "pkg/plan", "pkg/pod", "pkg/podconfig", "pkg/podenv", "pkg/podview", "pkg/prober", "pkg/shutdown", "pkg/startlimit", "pkg/status"},
+
+	"pkg/dns":         nil,
+	"pkg/dns/server":  {"pkg/dns", "pkg/panics"},
+	"pkg/dns/process": {"pkg/atomicfile", "pkg/confine", "pkg/dns/server"},
+	"pkg/dns/early":   {"pkg/dns/process"},
 }
 
 // owned are functions that several packages once called, each in its own way, and the
@@ -171,7 +181,7 @@ var owned = []struct {
 }
 
 // pure lists the packages without a clock and without a lock, which decide or describe.
-var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podstatic", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/service", "pkg/status", "pkg/workload"}
+var pure = []string{"pkg/suggest", "pkg/cpuset", "pkg/pod", "pkg/podspec", "pkg/sorted", "pkg/cycle", "pkg/dns", "pkg/manifest", "pkg/podconfig", "pkg/policy", "pkg/podenv", "pkg/podstatic", "pkg/podview", "pkg/plan", "pkg/reclaim", "pkg/service", "pkg/status", "pkg/workload"}
 
 // banned are package names that say nothing.
 var banned = []string{"manager", "util", "utils", "helper", "helpers", "common", "base", "types", "misc"}

@@ -32,6 +32,7 @@ type Agent struct {
 	state     state
 	metrics   *metrics.Metrics
 	api       *api // nil without an API server
+	names     *names
 	runtime   *containerRuntime
 	groups    *cgroup.Cgroups
 	pressures pressures
@@ -69,9 +70,11 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	if a.api, err = openAPI(cfg); err != nil {
 		return nil, err
 	}
-	if a.runtime, err = openRuntime(ctx, cfg, a.host, a.api, a.metrics); err != nil {
+	a.names = newNames(cfg)
+	if a.runtime, err = openRuntime(ctx, cfg, a.host, a.api, a.names, a.metrics); err != nil {
 		return nil, err
 	}
+	a.names.bundled = a.runtime.bundled != nil
 	a.groups = a.newGroups()
 	if a.halts, err = openHalter(cfg); err != nil {
 		return nil, err

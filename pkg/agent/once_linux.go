@@ -59,6 +59,7 @@ func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (f
 	if until == Gone {
 		return a.down(ctx, set, to)
 	}
+	a.names.resume()
 	receive := receivers{sinks: []engine.Sink{to}}
 	if len(workloadsIn(set.Merged)) > 0 {
 		w := a.workloads(true, func() look.Rules { return set.Sources.Rules })
@@ -76,7 +77,7 @@ func (a *Agent) down(ctx context.Context, set Set, to ...engine.Sink) (feed.Repo
 	}
 	report, err := a.engine(nil, set.Sources.Rules, receivers{sinks: to}).Once(ctx, all, engine.UntilGone)
 	if err == nil {
-		err = errors.Join(a.forget(set.Merged), a.withoutServices(set.Merged))
+		err = errors.Join(a.forget(set.Merged), a.withoutServices(set.Merged), a.withoutNames())
 	}
 	return report, err
 }

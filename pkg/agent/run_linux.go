@@ -73,11 +73,17 @@ func (a *Agent) Run(ctx context.Context) error {
 		log.Warn("Failed to create the directory of the local socket", "error", err)
 	}
 
+	a.names.resume()
+	if a.names.keeper != nil {
+		a.metrics.DNS(a.names.counts)
+	}
+
 	beside, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
 	wg.Go(func() { a.runtime.lookAfter(beside) })
+	wg.Go(func() { a.names.run(beside) })
 	defer a.runtime.pulls(beside, collecting{cfg.Pulls, images})()
 	wg.Go(func() { images.Run(beside) })
 	wg.Go(func() { up.Run(beside) })

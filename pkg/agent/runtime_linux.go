@@ -43,7 +43,7 @@ type hints interface {
 }
 
 // openRuntime finds or starts the runtime.
-func openRuntime(ctx context.Context, cfg Config, h host, api *api, counts *metrics.Metrics) (*containerRuntime, error) {
+func openRuntime(ctx context.Context, cfg Config, h host, api *api, names *names, counts *metrics.Metrics) (*containerRuntime, error) {
 	found, err := cfg.Discover(ctx)
 	if err != nil {
 		return nil, look.Fail(look.Runtime, err, "install containerd, name a socket with --runtime-endpoint, or use the nodectl that carries its runtime")
@@ -57,7 +57,7 @@ func openRuntime(ctx context.Context, cfg Config, h host, api *api, counts *metr
 		}
 	}
 	client := cfg.CRI(endpoint)
-	client.RuntimeClass, client.Enforce = api.runtimeClass, h.enforcement(cfg)
+	client.RuntimeClass, client.Enforce, client.OwnDNS = api.runtimeClass, h.enforcement(cfg), names.servers
 	client.Observe = func(c cri.Call) { counts.Call(c.Method, c.Handler, c.UserNamespace, c.Took, c.Err) }
 	if r.Runtime, err = cri.Dial(client); err != nil {
 		return nil, look.Fail(look.Usage, err)

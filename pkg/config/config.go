@@ -140,6 +140,7 @@ type Config struct {
 	ClusterDNS                    []string      `mapstructure:"cluster-dns"`  // addresses; none is no cluster's DNS
 	ClusterDomain                 string        `mapstructure:"cluster-domain"`
 	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get no name servers of the node
+	DNS                           bool          `mapstructure:"dns"`           // answer names of Services, without a cluster
 	OfflineStart                  string        `mapstructure:"offline-start"` // none, api
 	Workloads                     string        `mapstructure:"workloads"`     // of files, on a node of a cluster: refuse, stop
 	InsecureManifestPermissions   bool          `mapstructure:"insecure-manifest-permissions"`
@@ -245,6 +246,7 @@ func Default() Config {
 		PodCIDR:                 "10.88.0.0/16",
 		ServiceCIDR:             []string{DefaultServiceCIDR},
 		ResolvConf:              "/etc/resolv.conf",
+		DNS:                     true,
 
 		MaxPods:                   110,
 		PodPidsLimit:              -1,

@@ -1,6 +1,6 @@
-// Package confine takes rights from this process that a command which reads manifests and
-// prints does not need, by Landlock, seccomp and capabilities: a manifest that exploits a
-// parser gains none of them.
+// Package confine takes rights from this process that it does not need, by Landlock, seccomp and
+// capabilities: of a command that reads manifests and prints (Reading), and of a server that
+// answers on open sockets (Serving). Input that exploits a parser gains none of them.
 //
 // The one rule: a right that was given up does not come back while the process runs.
 package confine
@@ -31,10 +31,10 @@ func Reading(remote bool) error {
 	if errno != 0 {
 		return fmt.Errorf("set no_new_privs: %w", errno)
 	}
-	if err := restrictFiles(remote); err != nil {
+	if err := restrictFiles(func(version int) []uint64 { return landlockRules(version, remote) }, nil); err != nil {
 		return err
 	}
-	if err := dropCapabilities(); err != nil {
+	if err := dropCapabilities(1 << unix.CAP_DAC_READ_SEARCH); err != nil {
 		return err
 	}
 	return filterCalls(remote)
@@ -46,8 +46,9 @@ func isAbsent(errno syscall.Errno) bool {
 	return errno == unix.ENOSYS || errno == unix.EOPNOTSUPP || errno == unix.EPERM
 }
 
-// restrictFiles restricts this process by Landlock.
-func restrictFiles(remote bool) error {
+// restrictFiles restricts this process by Landlock. rules returns the rules for a version of it;
+// TCP connections to ports are allowed although they may be among what the rules refuse.
+func restrictFiles(rulesOf func(version int) []uint64, ports []uint16) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	switch {
 	case isAbsent(errno):
@@ -55,12 +56,17 @@ func restrictFiles(remote bool) error {
 	case errno != 0:
 		return fmt.Errorf("ask for the version of Landlock: %w", errno)
 	}
-	rules := landlockRules(int(version), remote)
+	rules := rulesOf(int(version))
 	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&rules[0])), unsafe.Sizeof(rules[0])*uintptr(len(rules)), 0)
 	if errno != 0 {
 		return fmt.Errorf("create Landlock ruleset: %w", errno)
 	}
 	defer unix.Close(int(fd))
+	if len(rules) > 1 { // this version knows of ports
+		if err := allowPorts(fd, ports); err != nil {
+			return err
+		}
+	}
 	if _, _, errno := syscall.AllThreadsSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, fd, 0, 0); errno != 0 {
 		return fmt.Errorf("restrict this process by Landlock: %w", errno)
 	}
@@ -98,14 +104,14 @@ func landlockRules(version int, remote bool) []uint64 {
 	return []uint64{files}
 }
 
-// dropCapabilities keeps, if it is there, the capability to read every file.
-func dropCapabilities() error {
+// dropCapabilities keeps, if they are there, only these capabilities.
+func dropCapabilities(keep uint32) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	if err := unix.Capget(&header, &sets[0]); err != nil {
 		return fmt.Errorf("read capabilities: %w", err)
 	}
-	kept := sets[0].Permitted & (1 << unix.CAP_DAC_READ_SEARCH)
+	kept := sets[0].Permitted & keep
 	sets = [2]unix.CapUserData{{Effective: kept, Permitted: kept}}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET, uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets[0])), 0)
 	if errno != 0 {
@@ -205,11 +211,20 @@ func (f *callFilter) judge(call, arg uint32, test uint16, pass, fail unix.SockFi
 // filterCalls makes deniedCalls, and some other calls with certain arguments, fail with
 // EPERM.
 func filterCalls(remote bool) error {
-	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	filter, ok := newFilter(remote)
 	if !ok {
 		return nil
 	}
-	filter := newCallFilter(arch)
+	return filter.apply()
+}
+
+// newFilter returns the filter of filterCalls; ok is false on another architecture.
+func newFilter(remote bool) (filter callFilter, ok bool) {
+	arch, ok := map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}[runtime.GOARCH]
+	if !ok {
+		return nil, false
+	}
+	filter = newCallFilter(arch)
 	for _, call := range deniedCalls {
 		filter.deny(call)
 	}
@@ -233,7 +248,12 @@ func filterCalls(remote bool) error {
 	// Printing needs these two. Others type into the terminal (TIOCSTI, TIOCLINUX), or change
 	// attributes of a file that is open for reading.
 	filter.denyUnless(unix.SYS_IOCTL, 1, unix.TCGETS, unix.TIOCGWINSZ)
-	filter = append(filter, allowed)
+	return filter, true
+}
+
+// apply makes the filter decide about all calls of this process that no rule of it decides about.
+func (f callFilter) apply() error {
+	filter := append(f, allowed)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// SECCOMP_FILTER_FLAG_TSYNC applies the filter to all threads. The first result is the
 	// ID of a thread that could not take it.

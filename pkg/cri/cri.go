@@ -77,6 +77,9 @@ type Config struct {
 	ClusterDomain string
 	// ClusterDNS are the addresses of the cluster's DNS servers; empty without a cluster.
 	ClusterDNS []string
+	// OwnDNS returns the addresses of the node's own DNS server, and its domain, while it runs; nil
+	// if the node has none. It is called once for each sandbox, and may wait. ClusterDNS wins.
+	OwnDNS func() (servers []string, domain string)
 	// ResolvConf is the file that pods' resolver configuration starts from; nil is
 	// /etc/resolv.conf. "" means no file: pods then resolve over their own loopback only
 	// (C-1.38.7).

@@ -38,6 +38,11 @@ func (r *Runtime) dns() dns {
 	if r.cfg.ResolvConf != nil {
 		d.file = *r.cfg.ResolvConf
 	}
+	if len(d.servers) == 0 && r.cfg.OwnDNS != nil {
+		if servers, domain := r.cfg.OwnDNS(); len(servers) > 0 {
+			d.servers, d.domain = servers, domain
+		}
+	}
 	return d
 }
 

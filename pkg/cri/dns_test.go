@@ -171,3 +171,39 @@ func TestC_1_38_9_ResolvConfFile(t *testing.T) {
 		t.Errorf("a pod that asks for nothing: %v, %v", c, err)
 	}
 }
+
+// The node's own DNS server serves new pods while it runs, as a cluster's would. A cluster's wins.
+//
+// Shows: C-1.38.7
+func TestC_1_38_7_OwnDNS(t *testing.T) {
+	file, runs := filepath.Join(t.TempDir(), "resolv.conf"), true
+	if err := os.WriteFile(file, []byte(hostFile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	own := func() ([]string, string) {
+		if !runs {
+			return nil, "cluster.local"
+		}
+		return []string{"10.96.0.10"}, "cluster.local"
+	}
+	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: v1.PodSpec{DNSPolicy: v1.DNSClusterFirst}}
+	text := func(cfg Config) string {
+		cfg.ResolvConf = &file
+		c, _, err := (&Runtime{cfg: cfg}).dns().config(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(c.Servers, c.Searches, c.Options)
+	}
+	const searches = "ns.svc.cluster.local svc.cluster.local cluster.local corp.example home.example"
+	if got := text(Config{OwnDNS: own}); got != "[10.96.0.10] ["+searches+"] [ndots:5]" {
+		t.Errorf("while it runs: %s", got)
+	}
+	if got := text(Config{OwnDNS: own, ClusterDNS: []string{"192.0.2.53"}, ClusterDomain: "their.example"}); !strings.HasPrefix(got, "[192.0.2.53] [ns.svc.their.example ") {
+		t.Errorf("with a cluster's: %s", got)
+	}
+	runs = false
+	if got := text(Config{OwnDNS: own}); got != "[192.0.2.1 192.0.2.2] [corp.example home.example] [timeout:1 ndots:2 rotate]" {
+		t.Errorf("while it does not run: %s", got)
+	}
+}

@@ -204,7 +204,7 @@ func specRows() []Field {
 		honour("spec.restartPolicy", RestartNone),
 		honour("spec.terminationGracePeriodSeconds", RestartNone),
 		honour("spec.activeDeadlineSeconds", RestartNone),
-		{Path: "spec.dnsPolicy", Restart: RestartPod, Default: "ClusterFirst", Note: "without a cluster's DNS service, ClusterFirst and ClusterFirstWithHostNet mean Default, as for the kubelet"},
+		{Path: "spec.dnsPolicy", Restart: RestartPod, Default: "ClusterFirst", Note: "without a cluster, ClusterFirst and ClusterFirstWithHostNet mean the node's own DNS server, once there is a Service; without both, they mean Default, as for the kubelet"},
 		{Path: "spec.nodeSelector", Note: "compared with this node's labels when the pod is admitted (C-1.31)"},
 		refuse("spec.serviceAccountName", "a static pod cannot have a service account", "remove it"),
 		refuse("spec.serviceAccount", "a static pod cannot have a service account", "remove it"),

@@ -1,0 +1,215 @@
+package agent
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/dns"
+	"github.com/nodectl/nodectl/pkg/dns/process"
+	"github.com/nodectl/nodectl/pkg/dns/server"
+)
+
+// defaultDomain is the domain of the names of Services unless --cluster-domain names another one.
+const defaultDomain = "cluster.local"
+
+// resolverCheck is how often the node's resolver file is read again.
+const resolverCheck = 10 * time.Second
+
+// names is the DNS server of the Services of this node. It runs from the first Service on, until
+// --down or the machine ends it: pods keep the address of their server.
+type names struct {
+	cfg     Config
+	keeper  *process.Keeper // nil: this node has no DNS server of its own
+	bundled bool            // pods have addresses of --pod-cidr
+
+	mu       sync.Mutex
+	services []dns.Service
+	known    bool // the Services have been read
+	resolver []byte
+	serial   uint32
+}
+
+// newNames returns the DNS server of a node without a cluster. It does nothing yet.
+func newNames(cfg Config) *names {
+	n := &names{cfg: cfg}
+	n.readResolver()
+	settings, ok := dnsProcess(cfg)
+	if cfg.DNS && cfg.Kubeconfig == "" && cfg.BootstrapKubeconfig == "" && len(cfg.ClusterDNS) == 0 && ok {
+		n.keeper = process.New(settings)
+	}
+	return n
+}
+
+// dnsProcess returns the configuration of the process that answers. ok is false if the range of
+// Services has no address for it.
+func dnsProcess(cfg Config) (c process.Config, ok bool) {
+	services := serviceRanges(cfg)[0]
+	address, ok := dns.DefaultServer(services)
+	return process.Config{
+		Dir: filepath.Dir(cfg.ListenPath()), LogFile: filepath.Join(cfg.RootDir, "dns.log"),
+		Address: address, Range: services, Log: cfg.Log,
+	}, ok
+}
+
+// serviceRanges returns the ranges of the addresses of Services.
+func serviceRanges(Config) []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
+}
+
+// need makes the server run from now on. It does not wait.
+func (n *names) need() {
+	if n.keeper != nil {
+		n.keeper.Want()
+	}
+}
+
+// serverPatience is how long a new pod waits for the server to start.
+const serverPatience = 10 * time.Second
+
+// servers returns the server that new pods get, none unless it runs. It waits for one that is
+// starting. It implements cri.Config.OwnDNS.
+func (n *names) servers() (servers []string, domain string) {
+	if n.keeper == nil {
+		return nil, ""
+	}
+	ctx, stop := context.WithTimeout(context.Background(), serverPatience) // the caller has no context
+	defer stop()
+	_ = n.keeper.Ensure(ctx) // it logs its failure, and tries again
+	return n.keeper.Servers(), n.domain()
+}
+
+func (n *names) domain() string { return cmp.Or(n.cfg.ClusterDomain, defaultDomain) }
+
+// setServices replaces the Services that have names.
+func (n *names) setServices(all []dns.Service) {
+	if n.keeper == nil {
+		return
+	}
+	n.mu.Lock()
+	n.services, n.known = all, true
+	n.mu.Unlock()
+	n.push()
+	if len(all) > 0 {
+		n.need()
+	}
+}
+
+// push gives the process its newest state, once the Services are known: until then, a process of
+// the agent before keeps what it has.
+func (n *names) push() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.known {
+		return
+	}
+	settings, _ := dnsProcess(n.cfg)
+	n.serial = max(n.serial+1, uint32(time.Now().Unix()))
+	own := []netip.Addr{settings.Address}
+	var others []netip.AddrPort
+	if n.cfg.ResolvConf != "" { // else pods get no servers of the node
+		others = withIndexes(dns.Upstreams(string(n.resolver), own))
+	}
+	n.keeper.SetState(server.State{
+		Config: dns.Config{Domain: n.domain(), Ranges: n.ranges(), Servers: own, Serial: n.serial},
+		Known:  true, Services: n.services, Upstreams: others,
+	})
+}
+
+// withIndexes replaces the names of interfaces in link-local addresses by their numbers: the process
+// cannot look names up.
+func withIndexes(all []netip.AddrPort) []netip.AddrPort {
+	for i, at := range all {
+		if device, err := net.InterfaceByName(at.Addr().Zone()); err == nil {
+			all[i] = netip.AddrPortFrom(at.Addr().WithZone(strconv.Itoa(device.Index)), at.Port())
+		}
+	}
+	return all
+}
+
+// ranges returns the networks whose addresses only this server has names for.
+func (n *names) ranges() []netip.Prefix {
+	all := slices.Clone(serviceRanges(n.cfg))
+	if pods, err := netip.ParsePrefix(n.cfg.PodCIDR); err == nil && n.bundled {
+		all = append(all, pods)
+	}
+	return all
+}
+
+// resume makes the server run if an agent before has used it: pods have its address.
+func (n *names) resume() {
+	if n.keeper != nil && n.keeper.Used() {
+		n.need()
+	}
+}
+
+// run keeps the process running until ctx ends. The process stays.
+func (n *names) run(ctx context.Context) {
+	if n.keeper == nil {
+		return
+	}
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { n.keeper.Run(ctx) })
+	for {
+		select {
+		case <-time.After(resolverCheck):
+			if n.readResolver() {
+				n.push()
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// readResolver reads the node's resolver file, and reports whether it has changed. Other names are
+// asked of the servers in it. A file that cannot be read leaves the servers as they are.
+func (n *names) readResolver() (changed bool) {
+	text, err := os.ReadFile(n.cfg.ResolvConf)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	changed = string(text) != string(n.resolver)
+	n.resolver = text
+	return changed
+}
+
+// counts returns the newest counters of the process by what answered.
+func (n *names) counts() map[string]uint64 {
+	c := n.keeper.Counts()
+	return map[string]uint64{
+		"zone": c.Zone, "forwarded": c.Forwarded, "cached": c.Cached, "failed": c.Failed, "refused": c.Refused, "malformed": c.Malformed,
+	}
+}
+
+// withoutNames ends the process, and removes its address, if no pod of this node is left that may
+// ask it.
+func (a *Agent) withoutNames() error {
+	left, err := a.state.records.All()
+	settings, ok := dnsProcess(a.cfg)
+	if err != nil || len(left) > 0 || !ok {
+		return err
+	}
+	return process.Stop(settings)
+}
+
+// reserved are the addresses of the range of Services that no Service gets.
+func (n *names) reserved() []netip.Addr {
+	if n.keeper == nil {
+		return nil
+	}
+	settings, _ := dnsProcess(n.cfg)
+	return []netip.Addr{settings.Address}
+}

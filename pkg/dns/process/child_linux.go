@@ -1,0 +1,302 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/confine"
+	"github.com/nodectl/nodectl/pkg/dns/server"
+)
+
+// The process gets these descriptors from the agent: the listening control socket, one end of the
+// leash, and a UDP and a TCP socket for each address.
+const (
+	controlFD = 3
+	leashFD   = 4
+	firstFD   = 5
+)
+
+// UserID is the user and group that the process runs as. It is in a range that systemd's
+// documentation lists as unused; it needs no entry in /etc/passwd.
+const UserID = 61053
+
+// maxHeap is the memory that the process uses before its collector works harder.
+const maxHeap = 24 << 20
+
+// maxControls is how many connections the control socket serves at once.
+const maxControls = 8
+
+// takeOver is the second argument of a process that replaces another one: it answers once it has a
+// state, or after takeOverLimit, as the agent may have ended.
+const (
+	takeOver      = "take-over"
+	takeOverLimit = 5 * time.Second
+)
+
+// Child is the process: it serves until an agent stops it, and returns the exit code. The agent
+// passes the number of addresses as the first argument after the command's name.
+func Child(args []string) int {
+	if err := child(args); err != nil {
+		fmt.Fprintln(os.Stderr, "nodectl dns:", err)
+		return 1
+	}
+	return 0
+}
+
+func child(args []string) error {
+	addresses := 0
+	if len(args) > 0 {
+		addresses, _ = strconv.Atoi(args[0])
+	}
+	if addresses < 1 || addresses > 4 || !isSocket(controlFD) || !isSocket(leashFD) {
+		return errors.New("only an agent starts this command: run nodectl serve")
+	}
+	debug.SetGCPercent(50)
+	debug.SetMemoryLimit(maxHeap)
+	c := &childProcess{
+		owner: uint32(os.Getuid()), log: slog.New(slog.NewTextHandler(os.Stderr, nil)), waits: len(args) > 1 && args[1] == takeOver, stated: make(chan struct{}),
+	}
+	if err := c.open(addresses); err != nil {
+		return err
+	}
+	probeStack()
+	if err := confine.Serving(UserID, 53); err != nil {
+		return err
+	}
+	// The agent lets go of the process once it has recorded it. An agent that dies before leaves
+	// none that no record names.
+	if n, err := unix.Read(leashFD, make([]byte, 1)); n != 1 || err != nil {
+		return nil
+	}
+	_ = unix.Close(leashFD)
+	debug.FreeOSMemory() // of what the start of the program needed
+	return c.run(context.Background())
+}
+
+// isSocket reports whether a descriptor is an open socket.
+func isSocket(fd int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK
+}
+
+// probeStack makes package net find out which families the machine has: it binds sockets for that,
+// which is refused later.
+func probeStack() {
+	if conn, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53}); err == nil {
+		_ = conn.Close()
+	}
+}
+
+// childProcess is the process.
+type childProcess struct {
+	owner   uint32 // the user of the agent
+	log     *slog.Logger
+	server  *server.Server
+	control *net.UnixListener
+	udp     []*net.UDPConn
+	tcp     []*net.TCPListener
+	held    []*os.File
+	waits   bool          // for a state
+	stated  chan struct{} // closed by the first state
+
+	mu    sync.Mutex
+	known bool
+	stop  context.CancelFunc
+}
+
+// open makes sockets of the inherited descriptors.
+func (c *childProcess) open(addresses int) error {
+	control, err := listener[*net.UnixListener](c.inherit(controlFD))
+	if err != nil {
+		return err
+	}
+	control.SetUnlinkOnClose(false)
+	c.control = control
+	for i := range addresses {
+		conn, err := net.FilePacketConn(c.inherit(firstFD + 2*i))
+		if err != nil {
+			return err
+		}
+		udp, ok := conn.(*net.UDPConn)
+		tcp, err := listener[*net.TCPListener](c.inherit(firstFD + 2*i + 1))
+		if !ok || err != nil {
+			return errors.Join(errors.New("descriptor is no UDP socket"), err)
+		}
+		c.udp, c.tcp = append(c.udp, udp), append(c.tcp, tcp)
+	}
+	return nil
+}
+
+// inherit opens a descriptor of the agent. It stays open for opSockets.
+func (c *childProcess) inherit(fd int) *os.File {
+	f := os.NewFile(uintptr(fd), "socket")
+	c.held = append(c.held, f)
+	return f
+}
+
+func listener[L net.Listener](f *os.File) (found L, err error) {
+	l, err := net.FileListener(f)
+	if err != nil {
+		return found, err
+	}
+	found, ok := l.(L)
+	if !ok {
+		return found, errors.New("an inherited descriptor has another kind of socket")
+	}
+	return found, nil
+}
+
+// run serves until an agent stops it.
+func (c *childProcess) run(ctx context.Context) error {
+	ctx, c.stop = context.WithCancel(ctx)
+	defer c.stop()
+	limits := server.DefaultLimits()
+	c.server = server.New(limits, c.log)
+	var serving sync.WaitGroup
+	fail := make(chan error, 2*len(c.udp)+1)
+	serving.Go(func() { fail <- c.serveControl(ctx) })
+	if c.waits {
+		select {
+		case <-c.stated:
+		case <-time.After(takeOverLimit):
+		case <-ctx.Done():
+		}
+	}
+	for i := range c.udp {
+		serving.Go(func() { fail <- c.server.Datagrams(ctx, c.udp[i]) })
+		serving.Go(func() { fail <- c.server.Streams(ctx, c.tcp[i]) })
+	}
+	var err error
+	select {
+	case err = <-fail:
+	case <-ctx.Done():
+	}
+	c.stop()
+	_ = c.control.Close()
+	var waiting sync.WaitGroup
+	done := make(chan struct{})
+	waiting.Go(func() {
+		serving.Wait()
+		close(done)
+	})
+	select {
+	case <-done:
+	case <-time.After(limits.Total): // idle connections end with the process
+	}
+	return err
+}
+
+// serveControl serves the control socket.
+func (c *childProcess) serveControl(ctx context.Context) error {
+	slots := make(chan struct{}, maxControls)
+	var agents sync.WaitGroup // each ends when its agent closes the connection, or with the process
+	for {
+		conn, err := c.control.AcceptUnix()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil:
+			select {
+			case <-time.After(100 * time.Millisecond): // no descriptor is left
+			case <-ctx.Done():
+			}
+			continue
+		}
+		select {
+		case slots <- struct{}{}:
+			agents.Go(func() {
+				defer func() { <-slots }()
+				defer conn.Close()
+				c.serveAgent(conn)
+			})
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// serveAgent serves one connection of an agent.
+func (c *childProcess) serveAgent(conn *net.UnixConn) {
+	if uid, ok := peer(conn); !ok || uid != 0 && uid != c.owner {
+		return
+	}
+	for {
+		var q request
+		if read(conn, &q) != nil {
+			return
+		}
+		if q.Op == opSockets {
+			if c.sendSockets(conn) != nil {
+				return
+			}
+			continue
+		}
+		if write(conn, c.do(q)) != nil {
+			return
+		}
+		if q.Op == opStop {
+			c.stop()
+			return
+		}
+	}
+}
+
+// peer returns the user at the other end of a connection.
+func peer(conn *net.UnixConn) (uid uint32, ok bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	_ = raw.Control(func(fd uintptr) {
+		if cred, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+			uid, ok = cred.Uid, true
+		}
+	})
+	return uid, ok
+}
+
+// do carries out one request.
+func (c *childProcess) do(q request) response {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case q.Op == opState && q.State != nil:
+		c.server.Set(*q.State)
+		c.known = q.State.Known
+		select {
+		case <-c.stated:
+		default:
+			close(c.stated)
+		}
+	case q.Op == opStatus || q.Op == opStop:
+	default:
+		return response{Error: fmt.Sprintf("unknown operation %q", q.Op)}
+	}
+	return response{Status: &Status{Known: c.known, Counts: c.server.Counts()}}
+}
+
+// sendSockets sends the sockets that queries come from.
+func (c *childProcess) sendSockets(conn *net.UnixConn) error {
+	n := 2 * len(c.udp)
+	if err := write(conn, response{Sockets: n}); err != nil {
+		return err
+	}
+	var fds []int
+	for i := range n {
+		fds = append(fds, firstFD+i)
+	}
+	_, _, err := conn.WriteMsgUnix([]byte{byte(n)}, unix.UnixRights(fds...), nil)
+	return err
+}

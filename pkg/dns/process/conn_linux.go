@@ -1,0 +1,388 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/atomicfile"
+	"github.com/nodectl/nodectl/pkg/dns/server"
+)
+
+// conn is the agent's connection to the process.
+type conn struct {
+	control *net.UnixConn
+	watched *net.UnixConn // says nothing, and ends with the process
+	ended   chan struct{}
+
+	watching sync.WaitGroup
+	pid      int
+	handle   *os.Process   // by a pidfd, opened before the process was identified
+	sent     *server.State // the last one that it got
+	outdated bool          // it runs another program than this agent
+	limit    time.Duration
+}
+
+// watch closes ended once the process has ended.
+func (c *conn) watch() {
+	defer close(c.ended)
+	_, _ = c.watched.Read(make([]byte, 1))
+}
+
+// close lets go of the process.
+func (c *conn) close() {
+	for _, one := range []*net.UnixConn{c.control, c.watched} {
+		if one != nil {
+			_ = one.Close()
+		}
+	}
+	c.watching.Wait()
+	if c.handle != nil {
+		_ = c.handle.Release()
+	}
+}
+
+// collect makes sure that a process that has closed its connections ends, and collects it if this
+// agent has started it.
+func (c *conn) collect() {
+	if c.handle != nil {
+		_ = c.handle.Kill()
+		_, _ = c.handle.Wait()
+	}
+}
+
+// call sends one request and reads its answer.
+func (c *conn) call(q request) (Status, error) {
+	_ = c.control.SetDeadline(time.Now().Add(c.limit))
+	if err := write(c.control, q); err != nil {
+		return Status{}, err
+	}
+	var a response
+	if err := read(c.control, &a); err != nil {
+		return Status{}, err
+	}
+	if a.Error != "" {
+		return Status{}, errors.New(a.Error)
+	}
+	if a.Status == nil {
+		return Status{}, errors.New("DNS server answered without a status")
+	}
+	return *a.Status, nil
+}
+
+func (c *conn) status() (Status, error) { return c.call(request{Op: opStatus}) }
+
+// identify finds out which process is at the other end: the kernel names the sender of its answer.
+// A second answer shows that the process still is the one whose handle was opened.
+func (c *conn) identify() error {
+	pid, err := c.sender()
+	if err != nil {
+		return err
+	}
+	handle, err := os.FindProcess(pid)
+	if err != nil {
+		return err
+	}
+	again, err := c.sender()
+	if err != nil || again != pid {
+		_ = handle.Release()
+		return errors.Join(errors.New("DNS server was replaced meanwhile"), err)
+	}
+	c.pid, c.handle = pid, handle
+	return nil
+}
+
+// sender asks for the status and returns the process that answered.
+func (c *conn) sender() (pid int, err error) {
+	raw, err := c.control.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	set := func(on int) error {
+		var err error
+		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, on) }), err)
+	}
+	if err := set(1); err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, set(0)) }()
+	_ = c.control.SetDeadline(time.Now().Add(c.limit))
+	if err := write(c.control, request{Op: opStatus}); err != nil {
+		return 0, err
+	}
+	// The credentials come with the first bytes.
+	first, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
+	n, oobn, _, _, err := c.control.ReadMsgUnix(first, oob)
+	if err != nil || n != 1 {
+		return 0, errors.Join(errors.New("no answer"), err)
+	}
+	var a response
+	if err := read(&prefixed{first, c.control}, &a); err != nil {
+		return 0, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(messages) == 0 {
+		return 0, errors.Join(errors.New("the kernel does not name the DNS server's process"), err)
+	}
+	cred, err := unix.ParseUnixCredentials(&messages[0])
+	if err != nil {
+		return 0, err
+	}
+	if cred.Pid <= 0 {
+		return 0, errors.New("the DNS server is in another PID namespace")
+	}
+	return int(cred.Pid), nil
+}
+
+// prefixed reads bytes that were read already, then the rest.
+type prefixed struct {
+	first []byte
+	rest  *net.UnixConn
+}
+
+func (p *prefixed) Read(b []byte) (int, error) {
+	if len(p.first) > 0 {
+		n := copy(b, p.first)
+		p.first = p.first[n:]
+		return n, nil
+	}
+	return p.rest.Read(b)
+}
+
+// isProgram reports whether the process runs this program.
+func (c *conn) isProgram(path string) bool {
+	own, err := fileAt(path)
+	its, err2 := fileAt(fmt.Sprintf("/proc/%d/exe", c.pid))
+	return err == nil && err2 == nil && own == its
+}
+
+// kill ends the process and waits for its end.
+func (c *conn) kill() {
+	if c.handle == nil {
+		return
+	}
+	_ = c.handle.Kill()
+	c.waitEnd(endLimit)
+}
+
+// waitEnd waits until the process has ended.
+func (c *conn) waitEnd(limit time.Duration) bool {
+	select {
+	case <-c.ended:
+		c.collect()
+		return true
+	case <-time.After(limit):
+		return false
+	}
+}
+
+// sockets gets the sockets of the process, which have to be bound to this address.
+func (c *conn) sockets(address netip.Addr) (fds []int, err error) {
+	_ = c.control.SetDeadline(time.Now().Add(c.limit))
+	if err := write(c.control, request{Op: opSockets}); err != nil {
+		return nil, err
+	}
+	var a response
+	if err := read(c.control, &a); err != nil {
+		return nil, err
+	}
+	oob := make([]byte, unix.CmsgSpace(4*2))
+	_, oobn, _, _, err := c.control.ReadMsgUnix(make([]byte, 1), oob)
+	if err != nil {
+		return nil, err
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil {
+		return nil, err
+	}
+	for i := range messages {
+		more, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue
+		}
+		fds = append(fds, more...)
+	}
+	if len(fds) != 2 {
+		closeAll(fds)
+		return nil, fmt.Errorf("DNS server has sent %d sockets, not 2", len(fds))
+	}
+	to := netip.AddrPortFrom(address, 53)
+	for i, kind := range []int{unix.SOCK_DGRAM, unix.SOCK_STREAM} {
+		unix.CloseOnExec(fds[i])
+		if err := isBound(fds[i], kind, to); err != nil {
+			closeAll(fds)
+			return nil, err
+		}
+	}
+	return fds, nil
+}
+
+// adopt connects to the process of a directory; nil means that none runs. It ends all others that
+// the record names: an agent died while it replaced them, or they do not answer.
+func adopt(dir string) (*conn, error) {
+	r, recorded := load(dir)
+	c, err := dial(context.Background(), dir, callLimit)
+	if err == nil {
+		if err = c.identify(); err != nil {
+			c.close()
+			c = nil
+		}
+	}
+	if err != nil && !recorded && !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("connect to the DNS server that runs: %w", err)
+	}
+	for _, p := range r.Processes {
+		if c != nil && p.PID == c.pid {
+			continue
+		}
+		if err := p.end(); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// fileID identifies a file: no two have the same at the same time.
+type fileID struct{ Dev, Ino uint64 }
+
+func fileAt(path string) (fileID, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return fileID{}, err
+	}
+	return fileID{st.Dev, st.Ino}, nil
+}
+
+// record names the process for the next agent. It is valid until the machine starts again.
+type record struct {
+	Boot      string       `json:"boot"`
+	Processes []started    `json:"processes,omitempty"`
+	Addresses []netip.Addr `json:"addresses"` // that were added to the loopback interface
+}
+
+// started identifies a process.
+type started struct {
+	PID     int    `json:"pid"`
+	At      string `json:"at"` // in ticks of the clock since the machine started
+	Program fileID `json:"program"`
+}
+
+func recordFile(dir string) string { return filepath.Join(dir, "dns.json") }
+
+// save records processes. Those that this agent has started are not collected yet: their IDs are
+// theirs. The others have ended if their IDs are no longer theirs.
+func save(cfg Config, pids ...int) error {
+	boot, err := bootID()
+	if err != nil {
+		return err
+	}
+	r := record{Boot: boot, Addresses: []netip.Addr{cfg.Address}}
+	for _, pid := range pids {
+		at, err := startOf(pid)
+		if err != nil {
+			return err
+		}
+		program, _ := fileAt(fmt.Sprintf("/proc/%d/exe", pid)) // the start identifies it, too
+		r.Processes = append(r.Processes, started{pid, at, program})
+	}
+	js, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(recordFile(cfg.Dir), js, atomicfile.Options{Temp: ".tmp"})
+}
+
+// load returns the record of this boot; ok is false if there is none.
+func load(dir string) (r record, ok bool) {
+	js, err := os.ReadFile(recordFile(dir))
+	if err != nil || json.Unmarshal(js, &r) != nil {
+		return record{}, false
+	}
+	boot, err := bootID()
+	return r, err == nil && r.Boot == boot
+}
+
+// forget removes what the directory has of a process that has ended.
+func forget(dir string) error {
+	var errs []error
+	for _, name := range []string{recordFile(dir), filepath.Join(dir, socketName)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func bootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(text)), err
+}
+
+// startOf returns when a process started. With its ID it identifies the process.
+func startOf(pid int) (string, error) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return "", err
+	}
+	// The name, in parentheses, may contain anything. The time is the 20th field after it.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	if len(fields) < 20 {
+		return "", fmt.Errorf("read the start of process %d: %d fields", pid, len(fields))
+	}
+	return fields[19], nil
+}
+
+// end kills a recorded process, if it still runs, and waits for its end.
+func (p started) end() error {
+	handle, err := os.FindProcess(p.PID)
+	if err != nil {
+		return nil //nolint:nilerr // it has ended
+	}
+	defer func() { _ = handle.Release() }()
+	if !p.runs() {
+		return nil
+	}
+	if err := handle.Kill(); err != nil {
+		return nil //nolint:nilerr // it has ended meanwhile
+	}
+	for deadline := time.Now().Add(endLimit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		if !p.runs() {
+			return nil
+		}
+	}
+	return fmt.Errorf("process %d, the DNS server, does not end when killed", p.PID)
+}
+
+// runs reports whether the process with the ID is the recorded one and has not ended.
+func (p started) runs() bool {
+	if p.PID <= 0 {
+		return false
+	}
+	if at, err := startOf(p.PID); err != nil || at != p.At || isZombie(p.PID) {
+		return false
+	}
+	program, err := fileAt(fmt.Sprintf("/proc/%d/exe", p.PID))
+	return err != nil || p.Program == (fileID{}) || program == p.Program
+}
+
+// isZombie reports whether a process has ended and its parent has not collected it.
+func isZombie(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return true
+	}
+	after := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return len(after) > 0 && after[0] == "Z"
+}

@@ -1,0 +1,72 @@
+package process
+
+import (
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/nodectl/nodectl/pkg/dns/server"
+)
+
+// Operations of the control socket. A process serves agents of later versions: an operation keeps
+// its name and meaning.
+const (
+	opState   = "state"   // replaces the state of the server
+	opStatus  = "status"  // asks for the status
+	opSockets = "sockets" // asks for the sockets that queries come from
+	opStop    = "stop"    // ends the process once open queries are answered
+)
+
+// maxFrame is the size of the largest message on the control socket.
+const maxFrame = 64 << 20
+
+// request is one message to the process; response is its answer.
+type request struct {
+	Op    string        `json:"op"`
+	State *server.State `json:"state,omitempty"`
+}
+
+type response struct {
+	Error   string  `json:"error,omitempty"`
+	Status  *Status `json:"status,omitempty"`
+	Sockets int     `json:"sockets,omitempty"`
+}
+
+// Status is the status of the process.
+type Status struct {
+	// Known says that the process has the Services of the node.
+	Known  bool          `json:"known"`
+	Counts server.Counts `json:"counts"`
+}
+
+// write writes one message with its length before it.
+func write(to io.Writer, message any) error {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return err
+	}
+	if len(body) > maxFrame {
+		return fmt.Errorf("message of %d bytes is larger than %d", len(body), maxFrame)
+	}
+	_, err = to.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	return err
+}
+
+// read reads one message.
+func read(from io.Reader, message any) error {
+	var size [4]byte
+	if _, err := io.ReadFull(from, size[:]); err != nil {
+		return err
+	}
+	n := binary.BigEndian.Uint32(size[:])
+	if n > maxFrame {
+		return errors.New("message is too long")
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(from, body); err != nil {
+		return err
+	}
+	return json.Unmarshal(body, message)
+}

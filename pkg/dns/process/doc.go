@@ -1,0 +1,13 @@
+// Package process runs the DNS server in a small process of its own, so that it answers while the
+// agent restarts and while a new version replaces it.
+//
+// The agent binds the sockets and starts the process with them. The process gives up root, all
+// capabilities and the file system before it reads its first query. It outlives the agent. The next
+// agent connects to its control socket, or, if it is itself another program, gets the sockets from
+// it and gives them to a new process: no query is lost.
+//
+// Child is the process; Keeper is the agent's side of it.
+//
+// The one rule: the agent acts only on a process that holds the control socket of its directory, or
+// that its record names by process ID, start time and boot.
+package process

@@ -1,0 +1,395 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/dns/server"
+)
+
+// Config is the configuration of a Keeper.
+type Config struct {
+	// Dir is the directory of the control socket and of the record. Only its owner may enter it.
+	Dir string
+	// LogFile gets what a process that ends by a panic writes.
+	LogFile string
+	// Address is the address that the server answers on, on port 53, and Range the range of
+	// Services that it is in.
+	Address netip.Addr
+	Range   netip.Prefix
+	// Program is the program of the process; "" is this one.
+	Program string
+	Log     *slog.Logger
+}
+
+// Times of a Keeper.
+const (
+	callLimit  = 3 * time.Second  // for an answer of the process
+	startLimit = 10 * time.Second // for its start
+	endLimit   = 5 * time.Second  // for its end
+	checkEvery = 10 * time.Second
+	retryFirst = time.Second // after a failure; it doubles
+	retryMost  = 30 * time.Second
+)
+
+// Keeper keeps the process running. The process outlives it.
+type Keeper struct {
+	cfg Config
+
+	wanted  atomic.Bool
+	state   atomic.Pointer[server.State] // nil until SetState
+	changed chan struct{}
+	counts  atomic.Pointer[server.Counts]
+
+	mu      sync.Mutex
+	child   *conn         // nil while the process does not run
+	failure error         // of the last try
+	retry   time.Time     // before which nothing is tried again
+	wait    time.Duration // until the next try but one
+}
+
+// New returns a Keeper that does nothing until Want.
+func New(cfg Config) *Keeper {
+	return &Keeper{cfg: cfg, changed: make(chan struct{}, 1)}
+}
+
+// Want makes the server run from now on. It does not wait for its start.
+func (k *Keeper) Want() {
+	if !k.wanted.Swap(true) {
+		k.kick()
+	}
+}
+
+// Ensure waits until the server runs, or has failed to start. It does nothing before Want.
+func (k *Keeper) Ensure(ctx context.Context) error {
+	if !k.wanted.Load() {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ensure(ctx, time.Now())
+}
+
+// Used reports whether an earlier agent of this boot ran the server: pods may have its address.
+func (k *Keeper) Used() bool {
+	_, ok := load(k.cfg.Dir)
+	return ok
+}
+
+// Servers returns the address of the server, none unless it runs.
+func (k *Keeper) Servers() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.child == nil {
+		return nil
+	}
+	return []string{k.cfg.Address.String()}
+}
+
+// SetState replaces the state of the server. It does not wait for the process. Until the first
+// call, a process of an earlier agent keeps the state that it has.
+func (k *Keeper) SetState(s server.State) {
+	k.state.Store(&s)
+	k.kick()
+}
+
+// kick wakes Run.
+func (k *Keeper) kick() {
+	select {
+	case k.changed <- struct{}{}:
+	default:
+	}
+}
+
+// Counts returns the counters that the process reported last.
+func (k *Keeper) Counts() server.Counts {
+	if c := k.counts.Load(); c != nil {
+		return *c
+	}
+	return server.Counts{}
+}
+
+// Run keeps the process running, and its state the newest one, until ctx ends. The process then
+// stays.
+func (k *Keeper) Run(ctx context.Context) {
+	check := time.NewTicker(checkEvery)
+	defer check.Stop()
+	for {
+		again := k.keep(ctx)
+		var ended <-chan struct{}
+		k.mu.Lock()
+		if k.child != nil {
+			ended = k.child.ended
+		}
+		k.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.release()
+			return
+		case <-k.changed:
+		case <-ended:
+		case <-check.C:
+			k.check()
+		case <-again:
+		}
+	}
+}
+
+// keep starts the process if it does not run, and sends it the newest state. again fires when to
+// try again.
+func (k *Keeper) keep(ctx context.Context) (again <-chan time.Time) {
+	if !k.wanted.Load() {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	now := time.Now()
+	err := k.ensure(ctx, now)
+	if err == nil {
+		err = k.replace(ctx)
+		if err == nil {
+			err = k.send()
+		}
+		if err != nil {
+			k.fail()
+			k.failed(now, fmt.Errorf("give it the Services: %w", err))
+		}
+	}
+	if err != nil {
+		return time.After(max(k.retry.Sub(now), 0))
+	}
+	return nil
+}
+
+// send sends the newest state. k.mu is held.
+func (k *Keeper) send() error {
+	newest := k.state.Load()
+	if k.child == nil || k.child.outdated || newest == nil || k.child.sent == newest {
+		return nil
+	}
+	if _, err := k.child.call(request{Op: opState, State: newest}); err != nil {
+		return err
+	}
+	k.child.sent = newest
+	return nil
+}
+
+// check ends a process that does not answer, and adds an address that others have removed.
+func (k *Keeper) check() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.child == nil {
+		return
+	}
+	now, err := k.child.status()
+	if err != nil {
+		k.cfg.Log.Warn("DNS server does not answer, starting it again", "pid", k.child.pid, "error", err)
+		k.fail()
+		return
+	}
+	k.counts.Store(&now.Counts)
+	if err := k.address(); err != nil {
+		k.report(err)
+	}
+}
+
+// fail ends the process. k.mu is held.
+func (k *Keeper) fail() {
+	if k.child != nil {
+		k.child.kill()
+		k.release()
+	}
+}
+
+// release lets go of the process. k.mu is held.
+func (k *Keeper) release() {
+	if k.child != nil {
+		k.child.close()
+		k.child = nil
+	}
+}
+
+// ensure makes the process run. After a failure it does nothing for a while and returns that
+// failure. k.mu is held.
+func (k *Keeper) ensure(ctx context.Context, now time.Time) error {
+	if k.child != nil {
+		select {
+		case <-k.child.ended:
+			k.cfg.Log.Warn("DNS server has ended, starting it again", "pid", k.child.pid, "log", k.cfg.LogFile)
+			k.child.collect()
+			k.release()
+		default:
+			return nil
+		}
+	}
+	if now.Before(k.retry) {
+		return k.failure
+	}
+	err := k.open(ctx)
+	if err == nil {
+		k.wait, k.failure, k.retry = 0, nil, time.Time{}
+		err = k.send()
+	}
+	if err != nil {
+		k.failed(now, err)
+	}
+	return err
+}
+
+// failed delays the next try. k.mu is held.
+func (k *Keeper) failed(now time.Time, err error) {
+	k.wait = min(max(2*k.wait, retryFirst), retryMost)
+	k.retry = now.Add(k.wait)
+	k.report(err)
+}
+
+// report logs a failure once. k.mu is held.
+func (k *Keeper) report(err error) {
+	if k.failure == nil || k.failure.Error() != err.Error() {
+		k.cfg.Log.Error("Failed to run the DNS server, new pods get the name servers of the node", "error", err)
+	}
+	k.failure = err
+}
+
+// open makes the address, and adopts or starts the process. k.mu is held.
+func (k *Keeper) open(ctx context.Context) error {
+	if os.Geteuid() != 0 {
+		return errors.New("only root can run a DNS server for pods")
+	}
+	if err := os.MkdirAll(k.cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(k.cfg.Dir, 0o700); err != nil {
+		return err
+	}
+	if r, recorded := load(k.cfg.Dir); recorded && !slices.Contains(r.Addresses, k.cfg.Address) {
+		if err := Stop(k.cfg); err != nil { // the range of Services is another one now
+			return err
+		}
+	}
+	if err := k.address(); err != nil {
+		return err
+	}
+	old, err := adopt(k.cfg.Dir)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		k.child, old.outdated = old, !old.isProgram(k.cfg.program())
+		k.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", k.cfg.Address)
+		return nil
+	}
+	sockets, err := bind(netip.AddrPortFrom(k.cfg.Address, 53))
+	if err != nil {
+		return err
+	}
+	defer closeAll(sockets)
+	if k.child, err = k.start(ctx, sockets, nil); err != nil {
+		return err
+	}
+	k.cfg.Log.Info("Started DNS server", "pid", k.child.pid, "address", k.cfg.Address)
+	return nil
+}
+
+// replace replaces a process of another program once there is a state that the new one can have:
+// until then, the old one has the names. The new one gets the sockets and its state before the old
+// one stops. k.mu is held.
+func (k *Keeper) replace(ctx context.Context) error {
+	old := k.child
+	if old == nil || !old.outdated || k.state.Load() == nil {
+		return nil
+	}
+	k.child = nil
+	defer old.close()
+	sockets, err := old.sockets(k.cfg.Address)
+	if err != nil {
+		old.kill()
+		return fmt.Errorf("take the sockets of the DNS server over: %w", err)
+	}
+	defer closeAll(sockets)
+	next, err := k.start(ctx, sockets, old)
+	if err != nil {
+		old.kill() // its control socket is gone
+		return err
+	}
+	k.child = next
+	err = k.send()
+	if err == nil {
+		_, err = old.call(request{Op: opStop})
+	}
+	if err != nil || !old.waitEnd(endLimit) {
+		old.kill()
+	}
+	k.cfg.Log.Info("Replaced DNS server", "pid", next.pid, "before", old.pid, "address", k.cfg.Address)
+	return save(k.cfg, next.pid)
+}
+
+func (c Config) program() string {
+	if c.Program != "" {
+		return c.Program
+	}
+	return "/proc/self/exe"
+}
+
+// address adds the address of the server to the loopback interface, and records it.
+func (k *Keeper) address() error {
+	had, err := present(k.cfg.Address)
+	if err != nil {
+		return err
+	}
+	if had.ours {
+		return nil
+	}
+	if err := had.conflict(k.cfg.Address, k.cfg.Range); err != nil {
+		return err
+	}
+	if wider := had.wider(k.cfg.Address); wider != "" {
+		k.cfg.Log.Warn("The address of the DNS server hides one of a network that this machine has a route to", "address", k.cfg.Address, "route", wider)
+	}
+	if _, recorded := load(k.cfg.Dir); !recorded {
+		if err := save(k.cfg); err != nil { // so that the address is removed whatever happens next
+			return err
+		}
+	}
+	return changeAddress(k.cfg.Address, true)
+}
+
+// Stop ends the process of a directory, and removes its address.
+func Stop(cfg Config) error {
+	r, recorded := load(cfg.Dir)
+	c, err := adopt(cfg.Dir)
+	if err != nil {
+		return err
+	}
+	if c == nil && !recorded {
+		return nil
+	}
+	if c != nil {
+		if _, err := c.call(request{Op: opStop}); err != nil || !c.waitEnd(endLimit) {
+			c.kill()
+		}
+		c.close()
+	}
+	var errs []error
+	for _, a := range r.Addresses {
+		if had, err := present(a); err != nil {
+			errs = append(errs, err)
+		} else if had.ours {
+			errs = append(errs, changeAddress(a, false))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("remove the address of the DNS server: %w", err)
+	}
+	return forget(cfg.Dir)
+}

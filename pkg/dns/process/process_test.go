@@ -1,0 +1,484 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"golang.org/x/sys/unix"
+
+	"github.com/nodectl/nodectl/pkg/dns"
+	"github.com/nodectl/nodectl/pkg/dns/server"
+	"github.com/nodectl/nodectl/test/wait"
+)
+
+// init makes this test's program the process that it starts.
+func init() {
+	if len(os.Args) > 2 && os.Args[0] == "nodectl" && os.Args[1] == "dns" {
+		os.Exit(Child(os.Args[2:]))
+	}
+}
+
+var (
+	address  = netip.MustParseAddr("10.96.0.10")
+	services = netip.MustParsePrefix("10.96.0.0/16")
+)
+
+// agent is the agent's side for one test.
+type agent struct {
+	Config
+	log *lines
+}
+
+// lines is a log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func newAgent(t *testing.T) agent {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Fatal("the test needs root, to bind port 53")
+	}
+	a := agent{log: &lines{}}
+	dir := t.TempDir()
+	a.Config = Config{
+		Dir: filepath.Join(dir, "run", strings.Repeat("long", 40)), LogFile: filepath.Join(dir, "dns.log"), Address: address, Range: services,
+		Log: slog.New(slog.NewTextHandler(a.log, nil)),
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			text, _ := os.ReadFile(a.LogFile)
+			t.Logf("the agents said:\n%s\nthe process said:\n%s", a.log, text)
+		}
+		if err := Stop(a.Config); err != nil {
+			t.Error(err)
+		}
+		if had, err := present(address); err != nil || had.ours {
+			t.Errorf("the address is left: %+v, %v", had, err)
+		}
+	})
+	return a
+}
+
+// run makes a Keeper that runs until the returned function is called.
+func (a agent) run(t *testing.T) (k *Keeper, leave func()) {
+	t.Helper()
+	k = New(a.Config)
+	if err := k.begin(t); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { k.Run(ctx) })
+	leave = sync.OnceFunc(func() {
+		stop()
+		wg.Wait()
+	})
+	t.Cleanup(leave)
+	return k, leave
+}
+
+// begin makes the server run, and waits for it.
+func (k *Keeper) begin(t *testing.T) error {
+	k.Want()
+	return k.Ensure(t.Context())
+}
+
+func (k *Keeper) pid() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.child == nil {
+		return 0
+	}
+	return k.child.pid
+}
+
+// state has one Service with this name.
+func state(name string) server.State {
+	return server.State{
+		Config: dns.Config{Domain: "cluster.local", Servers: []netip.Addr{address}, Ranges: []netip.Prefix{services}, Serial: 1}, Known: true,
+		Services: []dns.Service{{Namespace: "default", Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.1.1")}}},
+	}
+}
+
+// resolve asks the server for a Service, and returns the code of the answer and its addresses.
+func resolve(name, network string) (string, error) { return resolveWithin(name, network, wait.Stall) }
+
+func resolveWithin(name, network string, limit time.Duration) (string, error) {
+	conn, err := net.Dial(network, netip.AddrPortFrom(address, 53).String())
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: []dnsmessage.Question{{
+		Name: dnsmessage.MustNewName(name + ".default.svc.cluster.local."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET,
+	}}}
+	msg, err := m.Pack()
+	if err != nil {
+		return "", err
+	}
+	buf, n := make([]byte, 4096), 0
+	if network == "tcp" {
+		_, err = conn.Write(append([]byte{0, byte(len(msg))}, msg...))
+		if err == nil {
+			_, err = io.ReadFull(conn, buf[:2])
+		}
+	} else {
+		_, err = conn.Write(msg)
+	}
+	if err == nil {
+		n, err = conn.Read(buf)
+	}
+	if err != nil {
+		return "", err
+	}
+	if err := m.Unpack(buf[:n]); err != nil {
+		return "", err
+	}
+	return fmt.Sprint(m.RCode.String(), " ", len(m.Answers)), nil
+}
+
+const (
+	found   = "RCodeSuccess 1"
+	absent  = "RCodeNameError 0"
+	unknown = "RCodeServerFailure 0"
+)
+
+func wantAnswer(t *testing.T, name, want string) {
+	t.Helper()
+	for _, network := range []string{"udp", "tcp"} {
+		if got, err := resolve(name, network); err != nil || got != want {
+			t.Errorf("%s over %s: %q, %v, want %q", name, network, got, err, want)
+		}
+	}
+}
+
+// waitFor waits until the server has a Service.
+func waitFor(t *testing.T, name string) {
+	t.Helper()
+	wait.Until(t, "the server has the Service "+name, func() (string, bool) {
+		got, err := resolveWithin(name, "udp", time.Second) // a query to a process that ends is lost
+		return fmt.Sprint(got, err), got == found
+	})
+}
+
+// The process outlives its agent with all it knows, and the next agent adopts it.
+//
+// Shows: F1
+func TestKeeper_AgentRestarts_ProcessIsAdopted(t *testing.T) {
+	a := newAgent(t)
+	k, leave := a.run(t)
+	wantAnswer(t, "web", unknown) // no Services are known yet
+	k.SetState(state("web"))
+	waitFor(t, "web")
+	wantAnswer(t, "other", absent)
+	pid := k.pid()
+	leave()
+	if len(k.Servers()) != 0 {
+		t.Error("an agent that has left still names a server")
+	}
+	wantAnswer(t, "web", found)
+	if !New(a.Config).Used() {
+		t.Error("the next agent does not know that the server was used")
+	}
+
+	next, _ := a.run(t)
+	if got := next.pid(); got != pid {
+		t.Errorf("process %d was replaced by %d", pid, got)
+	}
+	wantAnswer(t, "web", found) // the next agent has sent nothing
+	next.SetState(state("other"))
+	waitFor(t, "other")
+	wantAnswer(t, "web", absent)
+}
+
+// The process has no right that an answer does not need.
+func TestChild_Running_HasNoRights(t *testing.T) {
+	a := newAgent(t)
+	k, _ := a.run(t)
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", k.pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	field := func(name string) string {
+		_, rest, _ := strings.Cut(string(status), "\n"+name+":")
+		value, _, _ := strings.Cut(rest, "\n")
+		return strings.Join(strings.Fields(value), " ")
+	}
+	user := fmt.Sprintf("%[1]d %[1]d %[1]d %[1]d", UserID)
+	for name, want := range map[string]string{"Uid": user, "Gid": user, "Groups": "", "CapEff": "0000000000000000", "CapPrm": "0000000000000000"} {
+		if got := field(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	if withCgo {
+		return // a program with cgo cannot do the rest to all its threads
+	}
+	for name, want := range map[string]string{"NoNewPrivs": "1", "Seccomp": "2"} {
+		if got := field(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+}
+
+// An agent of another version takes the sockets over: queries are answered all the time, by the
+// old process or the new one.
+func TestKeeper_OtherProgram_NoQueryIsLost(t *testing.T) {
+	a := newAgent(t)
+	k, leave := a.run(t)
+	k.SetState(state("web"))
+	waitFor(t, "web")
+	pid := k.pid()
+	leave()
+
+	program, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Program = filepath.Join(t.TempDir(), "next")
+	if err := os.WriteFile(a.Program, program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	done, asked := make(chan struct{}), 0
+	var asking sync.WaitGroup
+	asking.Go(func() {
+		for ; ; asked++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if got, err := resolve("web", "udp"); err != nil || got != found {
+				t.Errorf("query %d: %q, %v", asked, got, err)
+				return
+			}
+		}
+	})
+	next, _ := a.run(t)
+	wantAnswer(t, "web", found)
+	if got := next.pid(); got != pid { // it has the names, which the agent does not know yet
+		t.Errorf("process %d was replaced by %d before there are names", pid, got)
+	}
+	next.SetState(state("web"))
+	wait.Until(t, "another process runs", func() (int, bool) {
+		got := next.pid()
+		return got, got != 0 && got != pid
+	})
+	close(done)
+	asking.Wait()
+	if asked == 0 {
+		t.Error("nothing was asked meanwhile")
+	}
+	wantAnswer(t, "web", found)
+	wantGone(t, pid)
+}
+
+// wantGone fails if a process with this ID runs.
+func wantGone(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, 0); err == nil && !isZombie(pid) {
+		t.Errorf("process %d runs", pid)
+	}
+}
+
+// A process that was killed is started again with the newest state. One that hangs when the next
+// agent comes is ended by its record.
+//
+// Shows: F1
+func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
+	a := newAgent(t)
+	k, leave := a.run(t)
+	k.SetState(state("web"))
+	pid := k.pid()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	again := wait.Until(t, "another process runs", func() (int, bool) {
+		got := k.pid()
+		return got, got != 0 && got != pid
+	})
+	waitFor(t, "web")
+	leave()
+	if err := unix.Kill(again, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	next, _ := a.run(t)
+	if got := next.pid(); got == again {
+		t.Errorf("a process that hangs was adopted")
+	}
+	wantGone(t, again)
+	next.SetState(state("web"))
+	waitFor(t, "web")
+}
+
+// Stop leaves no process, address or file. It is no error without any of them.
+func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
+	a := newAgent(t)
+	k, leave := a.run(t)
+	pid := k.pid()
+	leave()
+	for range 2 {
+		if err := Stop(a.Config); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantGone(t, pid)
+	if had, err := present(address); err != nil || had.ours {
+		t.Errorf("%+v, %v", had, err)
+	}
+	if left, err := os.ReadDir(a.Dir); err != nil || len(left) != 0 {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+// now lets the next try come at once.
+func (k *Keeper) now() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.retry = time.Time{}
+}
+
+// A port that another program has is a failure that is logged once, and the server is not there
+// until the port is free.
+func TestKeeper_PortOfOthers_IsReported(t *testing.T) {
+	a := newAgent(t)
+	other, err := net.ListenPacket("udp4", "0.0.0.0:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := New(a.Config)
+	for range 3 {
+		k.now()
+		if err := k.begin(t); !errors.Is(err, unix.EADDRINUSE) {
+			t.Errorf("the port is in use: %v", err)
+		}
+	}
+	if len(k.Servers()) != 0 {
+		t.Error("a server that does not run is named")
+	}
+	if n := strings.Count(a.log.String(), "Failed to run the DNS server"); n != 1 {
+		t.Errorf("reported %d times: %s", n, a.log)
+	}
+	_ = other.Close()
+	k.now()
+	if err := k.begin(t); err != nil {
+		t.Errorf("the port is free: %v", err)
+	}
+	wantAnswer(t, "web", unknown)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.release()
+}
+
+// Only addresses and routes that this machine needs for others are conflicts.
+func TestUse_AddressOfOthers_IsAConflict(t *testing.T) {
+	prefix := netip.MustParsePrefix
+	const of = "10.96.0.10, the address of the DNS server, is "
+	for name, c := range map[string]struct {
+		use         use
+		want, wider string
+	}{
+		"nothing":              {use{}, "", ""},
+		"other networks":       {use{addresses: []assigned{{prefix("192.168.1.7/24"), "eth0", "eth0"}}, routes: []netip.Prefix{prefix("192.168.1.0/24")}}, "", ""},
+		"the address":          {use{addresses: []assigned{{prefix("10.96.0.10/32"), "eth0", "eth0"}}}, of + "an address of the interface eth0 already", ""},
+		"its network":          {use{addresses: []assigned{{prefix("10.96.0.1/24"), "eth0", "eth0"}}}, of + "in the network 10.96.0.0/24 of the interface eth0", ""},
+		"a route to it":        {use{routes: []netip.Prefix{prefix("10.96.0.0/16")}}, of + "in the network 10.96.0.0/16 that this machine has a route to", "10.96.0.0/16"},
+		"a route to much more": {use{routes: []netip.Prefix{prefix("10.0.0.0/8")}}, "", "10.0.0.0/8"},
+	} {
+		got := ""
+		if err := c.use.conflict(address, services); err != nil {
+			got = err.Error()
+		}
+		if got != c.want || c.use.wider(address) != c.wider {
+			t.Errorf("%s: %q, %q", name, got, c.use.wider(address))
+		}
+	}
+}
+
+// A person who calls the hidden command learns that it is none for people.
+func TestChild_WithoutAnAgent_Refuses(t *testing.T) {
+	for _, addresses := range []string{"1", "99", "x"} {
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Args = []string{"nodectl", "dns", addresses}
+		out, err := cmd.CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "only an agent starts this command") {
+			t.Errorf("%s: %v: %s", addresses, err, out)
+		}
+	}
+}
+
+// Sockets of a process that was taken over by what it read are used only if they are the right
+// ones.
+func TestIsBound_OtherSocket_IsRefused(t *testing.T) {
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	fds, err := bind(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeAll(fds)
+	name, err := unix.Getsockname(fds[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	bound := netip.AddrPortFrom(at.Addr(), uint16(name.(*unix.SockaddrInet4).Port))
+	if err := isBound(fds[0], unix.SOCK_DGRAM, bound); err != nil {
+		t.Error(err)
+	}
+	if isBound(fds[0], unix.SOCK_STREAM, bound) == nil || isBound(fds[1], unix.SOCK_STREAM, bound) == nil || isBound(fds[0], unix.SOCK_DGRAM, at) == nil || isBound(0, unix.SOCK_DGRAM, bound) == nil {
+		t.Error("another socket is accepted")
+	}
+}
+
+// glibc's resolver with a pod's file finds a Service by its short name, by its name with the
+// namespace, and by its address; a name that does not exist is not there, and no failure.
+func TestProcess_GlibcResolver_FindsServices(t *testing.T) {
+	a := newAgent(t)
+	k, _ := a.run(t)
+	k.SetState(state("web"))
+	waitFor(t, "web")
+	file := filepath.Join(t.TempDir(), "resolv.conf")
+	text := "nameserver 10.96.0.10\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ database, name, want string }{
+		{"ahostsv4", "web", "10.96.1.1"}, {"ahostsv4", "web.default", "10.96.1.1"}, {"ahostsv4", "web.default.svc.cluster.local", "10.96.1.1"},
+		{"hosts", "10.96.1.1", "web.default.svc.cluster.local"}, {"ahostsv4", "none.default.svc.cluster.local.", "exit status 2"},
+	} {
+		// Another mount namespace, so that the machine's own file stays.
+		cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec getent "$1" "$2"`, file, c.database, c.name)
+		out, err := cmd.CombinedOutput()
+		if got := fmt.Sprint(string(out), err); !strings.Contains(got, c.want) {
+			t.Errorf("getent %s %s: %s, want %s", c.database, c.name, got, c.want)
+		}
+	}
+}

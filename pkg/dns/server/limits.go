@@ -1,0 +1,135 @@
+package server
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Limits bound what clients may use.
+type Limits struct {
+	Rate, Burst       int           // queries of one client, by second and at once
+	ClientWaiting     int           // queries of one client that wait for other servers
+	Waiting           int           // queries that wait for other servers
+	ClientConnections int           // TCP connections of one client
+	Connections       int           // TCP connections
+	StreamQueries     int           // queries over one connection
+	Idle              time.Duration // of a connection: for one query, and for one answer
+	Clients           int           // clients whose rates are known
+	CacheEntries      int           // answers of other servers that are kept
+	CacheBytes        int
+	Try               time.Duration // for one answer of another server
+	Total             time.Duration // for all tries of one query
+	Down              time.Duration // how long a server that did not answer is asked last; it doubles
+	MaxDown           time.Duration
+}
+
+// DefaultLimits are those of the process that serves pods. Total is below the five seconds after
+// which resolvers ask again.
+func DefaultLimits() Limits {
+	return Limits{
+		Rate: 2000, Burst: 4000, ClientWaiting: 64, Waiting: 256, ClientConnections: 16, Connections: 256,
+		StreamQueries: 1024, Idle: 10 * time.Second, Clients: 4096, CacheEntries: 4096, CacheBytes: 2 << 20,
+		Try: 1500 * time.Millisecond, Total: 4500 * time.Millisecond, Down: 5 * time.Second, MaxDown: time.Minute,
+	}
+}
+
+// clients know what each client uses.
+type clients struct {
+	limits Limits
+
+	mu sync.Mutex
+	// Rates are in two generations: when the newer one is full, it replaces the older one, so that
+	// clients that ask often stay known.
+	rates, older map[netip.Addr]*rate
+	connections  map[netip.Addr]int
+	waiting      map[netip.Addr]int
+	connected    int
+	waits        int
+}
+
+// rate is a bucket of tokens.
+type rate struct {
+	tokens float64
+	at     time.Time
+}
+
+func newClients(l Limits) *clients {
+	return &clients{limits: l, rates: map[netip.Addr]*rate{}, connections: map[netip.Addr]int{}, waiting: map[netip.Addr]int{}}
+}
+
+// allow takes a token of a client's rate.
+func (c *clients) allow(client netip.Addr, now time.Time) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.rate(client.Unmap(), now)
+	if past := now.Sub(r.at); past > 0 {
+		r.tokens = min(float64(c.limits.Burst), r.tokens+past.Seconds()*float64(c.limits.Rate))
+	}
+	r.at = now
+	if r.tokens < 1 {
+		return false
+	}
+	r.tokens--
+	return true
+}
+
+// rate returns the rate of a client. c.mu is held.
+func (c *clients) rate(client netip.Addr, now time.Time) *rate {
+	if r := c.rates[client]; r != nil {
+		return r
+	}
+	r := c.older[client]
+	if r == nil {
+		r = &rate{tokens: float64(c.limits.Burst), at: now}
+	}
+	if len(c.rates) >= c.limits.Clients/2 {
+		c.older, c.rates = c.rates, map[netip.Addr]*rate{}
+	}
+	c.rates[client] = r
+	return r
+}
+
+// enter counts a query that waits for other servers, unless there are too many.
+func (c *clients) enter(client netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return count(c.waiting, &c.waits, client.Unmap(), c.limits.ClientWaiting, c.limits.Waiting)
+}
+
+// leave ends enter.
+func (c *clients) leave(client netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	uncount(c.waiting, &c.waits, client.Unmap())
+}
+
+// connect counts a connection, unless there are too many.
+func (c *clients) connect(client netip.Addr) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return count(c.connections, &c.connected, client.Unmap(), c.limits.ClientConnections, c.limits.Connections)
+}
+
+// disconnect ends connect.
+func (c *clients) disconnect(client netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	uncount(c.connections, &c.connected, client.Unmap())
+}
+
+func count(by map[netip.Addr]int, all *int, client netip.Addr, one, total int) bool {
+	if by[client] >= one || *all >= total {
+		return false
+	}
+	by[client]++
+	*all++
+	return true
+}
+
+func uncount(by map[netip.Addr]int, all *int, client netip.Addr) {
+	if by[client]--; by[client] <= 0 {
+		delete(by, client)
+	}
+	*all--
+}

@@ -1,0 +1,236 @@
+// Package server answers DNS queries over UDP and TCP: those about the cluster from a zone, all
+// others by the name servers of the node.
+//
+// One client cannot keep it from answering others: each has a rate, a number of connections and a
+// number of queries that wait for other servers. Queries above them are dropped, connections are
+// closed. All sizes, times and counts are bounded.
+//
+// The one rule: a query that is read gets an answer, if only that the server failed; other servers
+// never see a name of the cluster.
+package server
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/nodectl/nodectl/pkg/dns"
+	"github.com/nodectl/nodectl/pkg/panics"
+)
+
+// State is what answers depend on. Each one replaces the one before.
+type State struct {
+	dns.Config
+	// Services is nil until the Services of the node are known: their names are then answered
+	// with a failure, which clients do not keep.
+	Services []dns.Service
+	// Known says that Services are known, although there may be none.
+	Known bool
+	// Upstreams are the servers that other names are asked for, in order.
+	Upstreams []netip.AddrPort
+}
+
+// Counts are counters of a server since its start.
+type Counts struct {
+	Queries   uint64 `json:"queries"`
+	Zone      uint64 `json:"zone"`      // answered from the zone
+	Forwarded uint64 `json:"forwarded"` // asked of other servers
+	Cached    uint64 `json:"cached"`    // answered from the cache
+	Failed    uint64 `json:"failed"`    // answered that the server failed
+	Refused   uint64 `json:"refused"`   // dropped or closed: over a limit
+	Malformed uint64 `json:"malformed"`
+	Panics    uint64 `json:"panics"`
+}
+
+// counters are Counts that goroutines count up.
+type counters struct {
+	queries, zone, forwarded, cached, failed, refused, malformed, panics atomic.Uint64
+}
+
+// Server is one server. Make it with New, and run Datagrams and Streams.
+type Server struct {
+	current atomic.Pointer[current]
+	turn    atomic.Uint32
+	counts  counters
+	limits  Limits
+	clients *clients
+	forward *forwarder
+	log     *slog.Logger
+}
+
+// current is a State with its zone.
+type current struct {
+	State
+	zone *dns.Zone
+}
+
+// New returns a server that answers with failures until Set.
+func New(limits Limits, log *slog.Logger) *Server {
+	s := &Server{limits: limits, clients: newClients(limits), log: log}
+	s.forward = newForwarder(limits, &s.counts)
+	s.current.Store(&current{})
+	return s
+}
+
+// Set replaces the state.
+func (s *Server) Set(to State) {
+	s.current.Store(&current{State: to, zone: dns.NewZone(to.Config, to.Services)})
+	s.forward.use(to.Upstreams)
+}
+
+// Counts returns the counters.
+func (s *Server) Counts() Counts {
+	c := &s.counts
+	return Counts{
+		Queries: c.queries.Load(), Zone: c.zone.Load(), Forwarded: c.forwarded.Load(), Cached: c.cached.Load(),
+		Failed: c.failed.Load(), Refused: c.refused.Load(), Malformed: c.malformed.Load(), Panics: c.panics.Load(),
+	}
+}
+
+// reply writes an answer of at most limit bytes.
+type reply func(limit int) ([]byte, error)
+
+// later waits for other servers, and returns what to answer then.
+type later func(context.Context) reply
+
+// decide answers a query, now or later.
+func (s *Server) decide(q dns.Query) (reply, later) {
+	now := s.current.Load()
+	if now.zone == nil {
+		return s.failure(q), nil
+	}
+	a := now.zone.Answer(q.Question, s.turn.Add(1))
+	switch {
+	case a.Forward:
+		if msg, age, ok := s.forward.kept(q); ok {
+			s.counts.cached.Add(1)
+			return func(limit int) ([]byte, error) { return q.Relay(msg, limit, age) }, nil
+		}
+		return nil, func(ctx context.Context) reply { return s.relayed(ctx, q) }
+	case !now.Known:
+		return s.failure(q), nil
+	case a.Alias != "":
+		return nil, func(ctx context.Context) reply { return s.followed(ctx, q, a) }
+	}
+	s.counts.zone.Add(1)
+	return func(limit int) ([]byte, error) { return q.Reply(a, limit) }, nil
+}
+
+// failure is the answer of a server that failed.
+func (s *Server) failure(q dns.Query) reply {
+	s.counts.failed.Add(1)
+	return func(limit int) ([]byte, error) {
+		return q.Reply(dns.Answer{RCode: dnsmessage.RCodeServerFailure}, limit)
+	}
+}
+
+// relayed answers with what other servers answer.
+func (s *Server) relayed(ctx context.Context, q dns.Query) reply {
+	msg, err := s.forward.resolve(ctx, q)
+	if err != nil {
+		return s.failure(q)
+	}
+	return func(limit int) ([]byte, error) { return q.Relay(msg, limit, 0) }
+}
+
+// followed answers with an alias of the zone, and what other servers answer for its target.
+func (s *Server) followed(ctx context.Context, q dns.Query, a dns.Answer) reply {
+	target := q
+	name, err := dnsmessage.NewName(a.Alias)
+	if err != nil {
+		return s.failure(q)
+	}
+	target.Question.Name = name
+	msg, age, ok := s.forward.kept(target)
+	if ok {
+		s.counts.cached.Add(1)
+	} else if msg, err = s.forward.resolve(ctx, target); err != nil {
+		return s.failure(q)
+	}
+	aged, err := target.Relay(msg, len(msg), age)
+	if err != nil {
+		return s.failure(q)
+	}
+	whole := a.Follow(aged)
+	return func(limit int) ([]byte, error) { return q.Reply(whole, limit) }
+}
+
+// receive reads a query. Both replies are nil for a message that gets no answer.
+func (s *Server) receive(msg []byte, stream bool) (dns.Query, reply, later) {
+	s.counts.queries.Add(1)
+	q, code, err := dns.ParseQuery(msg)
+	switch {
+	case err != nil:
+		s.counts.malformed.Add(1)
+		return q, nil, nil
+	case code != dnsmessage.RCodeSuccess:
+		s.counts.malformed.Add(1)
+		return q, func(limit int) ([]byte, error) { return q.Reply(dns.Answer{RCode: code}, limit) }, nil
+	}
+	q.Stream = stream
+	now, then := s.decide(q)
+	return q, now, then
+}
+
+// safely runs f. A panic costs one query its answer.
+func (s *Server) safely(f func()) {
+	err := panics.ToError(func() error { f(); return nil })
+	if p, ok := panics.Of(err); ok {
+		s.counts.panics.Add(1)
+		s.log.Error("Recovered from a panic in a DNS query", "panic", p.Value, "stack", string(p.Stack))
+	}
+}
+
+// Datagrams answers queries over UDP until the connection is closed or ctx ends. ctx ends
+// waiting answers, too.
+func (s *Server) Datagrams(ctx context.Context, conn *net.UDPConn) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	buf := make([]byte, dns.MaxQuery+1)
+	for {
+		n, from, err := conn.ReadFromUDPAddrPort(buf)
+		switch {
+		case err != nil && ctx.Err() != nil: // a query that was read gets its answer
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil || n > dns.MaxQuery: // an ICMP error of an earlier answer, or no query
+			continue
+		case !s.clients.allow(from.Addr(), time.Now()):
+			s.counts.refused.Add(1)
+			continue
+		}
+		s.safely(func() { s.datagram(ctx, conn, &wait, buf[:n], from) })
+	}
+}
+
+// datagram answers one query, or starts what answers it once other servers have answered.
+func (s *Server) datagram(ctx context.Context, conn *net.UDPConn, wait *sync.WaitGroup, msg []byte, from netip.AddrPort) {
+	q, now, then := s.receive(msg, false)
+	send := func(r reply) {
+		if out, err := r(q.Size); err == nil {
+			_, _ = conn.WriteToUDPAddrPort(out, from) // the client asks again
+		}
+	}
+	switch {
+	case now != nil:
+		send(now)
+	case then != nil && !s.clients.enter(from.Addr()):
+		s.counts.refused.Add(1)
+		send(s.failure(q))
+	case then != nil:
+		wait.Go(func() {
+			defer s.clients.leave(from.Addr())
+			s.safely(func() { send(then(ctx)) })
+		})
+	}
+}

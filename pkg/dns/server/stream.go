@@ -1,0 +1,137 @@
+package server
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/dns"
+)
+
+// Streams answers queries over TCP until the listener is closed or ctx ends.
+func (s *Server) Streams(ctx context.Context, l *net.TCPListener) error {
+	stop := context.AfterFunc(ctx, func() { _ = l.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	for {
+		conn, err := l.AcceptTCP()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return err
+		case err != nil: // no descriptor is left, or the client has gone
+			s.counts.refused.Add(1)
+			pause(ctx, acceptPause)
+			continue
+		}
+		from := addressOf(conn.RemoteAddr())
+		if !s.clients.connect(from) {
+			s.counts.refused.Add(1)
+			_ = conn.Close()
+			continue
+		}
+		wait.Go(func() {
+			defer s.clients.disconnect(from)
+			defer conn.Close()
+			s.safely(func() { s.stream(ctx, conn, from) })
+		})
+	}
+}
+
+// acceptPause is how long Streams waits after a connection that it could not accept.
+const acceptPause = 10 * time.Millisecond
+
+// pause waits for d or the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-ctx.Done():
+	}
+}
+
+// addressOf returns the address of a peer.
+func addressOf(a net.Addr) netip.Addr {
+	tcp, ok := a.(*net.TCPAddr)
+	if !ok {
+		return netip.Addr{}
+	}
+	return tcp.AddrPort().Addr().Unmap()
+}
+
+// stream answers the queries of one connection, one after another.
+func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	for range s.limits.StreamQueries {
+		_ = conn.SetDeadline(time.Now().Add(s.limits.Idle)) // for the whole query: bytes that trickle do not extend it
+		if ctx.Err() != nil {
+			return
+		}
+		msg, err := readMessage(conn, dns.MaxQuery)
+		if err != nil {
+			return
+		}
+		if !s.clients.allow(from, time.Now()) {
+			s.counts.refused.Add(1)
+			return
+		}
+		q, reply, later := s.receive(msg, true)
+		if reply == nil && later != nil {
+			reply = s.waited(ctx, q, from, later)
+		}
+		if reply == nil {
+			return
+		}
+		out, err := reply(math.MaxUint16)
+		if err != nil {
+			return
+		}
+		_ = conn.SetWriteDeadline(time.Now().Add(s.limits.Idle))
+		if writeMessage(conn, out) != nil {
+			return
+		}
+	}
+}
+
+// waited answers with what other servers answer, unless too many queries wait for them.
+func (s *Server) waited(ctx context.Context, q dns.Query, from netip.Addr, later later) reply {
+	if !s.clients.enter(from) {
+		s.counts.refused.Add(1)
+		return s.failure(q)
+	}
+	defer s.clients.leave(from)
+	return later(ctx)
+}
+
+// readMessage reads a message with its length before it.
+func readMessage(from io.Reader, limit int) ([]byte, error) {
+	var size [2]byte
+	if _, err := io.ReadFull(from, size[:]); err != nil {
+		return nil, err
+	}
+	n := int(binary.BigEndian.Uint16(size[:]))
+	if n > limit {
+		return nil, errors.New("message is too long")
+	}
+	msg := make([]byte, n)
+	_, err := io.ReadFull(from, msg)
+	return msg, err
+}
+
+// writeMessage writes a message with its length before it, in one write: some clients read only
+// once.
+func writeMessage(to io.Writer, msg []byte) error {
+	out := binary.BigEndian.AppendUint16(make([]byte, 0, 2+len(msg)), uint16(len(msg)))
+	_, err := to.Write(append(out, msg...))
+	return err
+}

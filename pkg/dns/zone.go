@@ -1,0 +1,244 @@
+// Package dns answers questions about the names of Services, by Kubernetes' specification
+// of DNS-based service discovery, version 1.1.0. It reads and writes DNS messages, and says which
+// names other servers have to answer.
+//
+// NewZone makes a zone of Services, Zone.Answer answers one question, ParseQuery reads a message
+// and Query.Reply writes one. Package dns/server has the sockets.
+//
+// The one rule: a question about the cluster's domain, or about an address of the cluster's own
+// ranges, is never one for other servers.
+package dns
+
+import (
+	"net/netip"
+	"strings"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+// SchemaVersion is the version of the specification that answers follow.
+const SchemaVersion = "1.1.0"
+
+// ttl is the time to live of all records of the zone, and of negative answers, in seconds. It is
+// CoreDNS' default: a client soon sees the pods of a new version.
+const ttl = 5
+
+// Config is what a zone depends on beside its Services.
+type Config struct {
+	// Domain of the cluster, without a dot at its end.
+	Domain string
+	// Ranges are the networks whose reverse zones this server answers: of Services and pods.
+	Ranges []netip.Prefix
+	// Servers are the addresses that answer.
+	Servers []netip.Addr
+	// Serial is the zone's serial number.
+	Serial uint32
+}
+
+// Service is one Service, as far as its names depend on it.
+type Service struct {
+	Namespace    string       `json:"namespace"`
+	Name         string       `json:"name"`
+	ExternalName string       `json:"externalName,omitempty"`
+	ClusterIPs   []netip.Addr `json:"clusterIPs,omitempty"` // none: a headless Service
+	Ports        []Port       `json:"ports,omitempty"`
+	Endpoints    []Endpoint   `json:"endpoints,omitempty"` // of a headless Service; ready ones
+}
+
+// Port is a port of a Service or endpoint. A port without a name has no records.
+type Port struct {
+	Name     string `json:"name,omitempty"`
+	Protocol string `json:"protocol"` // TCP, UDP, SCTP
+	Number   uint16 `json:"number"`
+}
+
+// Endpoint is one address of a headless Service.
+type Endpoint struct {
+	Address  netip.Addr `json:"address"`
+	Hostname string     `json:"hostname,omitempty"` // "" makes one of the address
+	Ports    []Port     `json:"ports"`              // nil: those of the Service
+}
+
+// Zone answers for the names and addresses of a list of Services. It does not change.
+type Zone struct {
+	config Config
+	domain string           // lower case, with a dot at its end
+	nodes  map[string]*node // every name that exists, those without records included; lower case
+}
+
+// node has the records of one name.
+type node struct {
+	addresses []netip.Addr
+	alias     string // with a dot at its end
+	targets   []target
+	pointers  []string
+	text      string
+	servers   bool // the name of the zone
+}
+
+// target is one SRV record.
+type target struct {
+	name string
+	port uint16
+}
+
+// NewZone makes a zone. It leaves out records whose names are no valid DNS names.
+func NewZone(c Config, services []Service) *Zone {
+	z := &Zone{config: c, domain: canonical(c.Domain), nodes: make(map[string]*node)}
+	z.at(z.domain).servers = true
+	z.at("svc." + z.domain)
+	z.at("pod." + z.domain)
+	z.at("dns-version." + z.domain).text = SchemaVersion
+	server := z.at(z.server())
+	for _, a := range c.Servers {
+		server.addresses = append(server.addresses, a.Unmap())
+	}
+	for _, s := range services {
+		z.add(s)
+	}
+	return z
+}
+
+// server is the name of the name server.
+func (z *Zone) server() string { return "ns.dns." + z.domain }
+
+// Has returns how many names the zone has.
+func (z *Zone) Has() int { return len(z.nodes) }
+
+// canonical returns a name in lower case, with a dot at its end.
+func canonical(name string) string {
+	return lower(strings.TrimSuffix(name, ".")) + "."
+}
+
+// lower returns a name in lower case. Other bytes than ASCII's stay: names are bytes.
+func lower(name string) string {
+	if !strings.ContainsFunc(name, func(r rune) bool { return 'A' <= r && r <= 'Z' }) {
+		return name
+	}
+	b := []byte(name)
+	for i, c := range b {
+		if 'A' <= c && c <= 'Z' {
+			b[i] = c + 'a' - 'A'
+		}
+	}
+	return string(b)
+}
+
+// at returns the node of a name, and makes the names above it exist. A name that is none goes to
+// a node that no question finds.
+func (z *Zone) at(name string) *node {
+	if !isName(name) {
+		return &node{}
+	}
+	found := z.nodes[name]
+	if found == nil {
+		found = &node{}
+		z.nodes[name] = found
+	}
+	for above := parent(name); above != "" && z.nodes[above] == nil && (isBelow(above, z.domain) || isReverse(above)); above = parent(above) {
+		z.nodes[above] = &node{}
+	}
+	return found
+}
+
+// parent returns the name above a name, "" for the root.
+func parent(name string) string {
+	_, above, _ := strings.Cut(name, ".")
+	return above
+}
+
+// isName reports whether a canonical name fits into a message.
+func isName(name string) bool {
+	n, err := dnsmessage.NewName(name)
+	if err != nil {
+		return false
+	}
+	b := dnsmessage.NewBuilder(nil, dnsmessage.Header{})
+	return b.StartQuestions() == nil && b.Question(dnsmessage.Question{Name: n}) == nil
+}
+
+// isBelow reports whether a canonical name is a zone's, or below it.
+func isBelow(name, zone string) bool {
+	return name == zone || strings.HasSuffix(name, "."+zone)
+}
+
+// add adds the records of a Service.
+func (z *Zone) add(s Service) {
+	name := canonical(s.Name + "." + s.Namespace + ".svc." + z.domain)
+	switch {
+	case s.Name == "" || s.Namespace == "":
+	case s.ExternalName != "":
+		if to := canonical(s.ExternalName); isName(to) {
+			z.at(name).alias = to
+		}
+	case len(s.ClusterIPs) > 0:
+		at := z.at(name)
+		for _, ip := range s.ClusterIPs {
+			at.addresses = append(at.addresses, ip.Unmap())
+			z.point(ip, name)
+		}
+		for _, p := range s.Ports {
+			z.serve(p, name, name, p.Number)
+		}
+	default:
+		z.addEndpoints(s, name)
+	}
+}
+
+// addEndpoints adds the records of a headless Service. One without an endpoint does not exist.
+func (z *Zone) addEndpoints(s Service, name string) {
+	for _, e := range s.Endpoints {
+		if !e.Address.IsValid() {
+			continue
+		}
+		ip := e.Address.Unmap()
+		at := z.at(name)
+		at.addresses = append(at.addresses, ip)
+		host := e.Hostname
+		if host == "" {
+			host = dashed(ip)
+		}
+		host = canonical(host + "." + name)
+		of := z.at(host)
+		of.addresses = append(of.addresses, ip)
+		z.point(ip, host)
+		ports := e.Ports
+		if ports == nil {
+			ports = s.Ports
+		}
+		for _, p := range ports {
+			z.serve(p, name, host, p.Number)
+		}
+	}
+}
+
+// dashed is the name of an endpoint that has none: its address, as CoreDNS writes it.
+func dashed(ip netip.Addr) string {
+	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.WithZone("").String())
+}
+
+// point adds the pointer from an address to a name.
+func (z *Zone) point(ip netip.Addr, to string) {
+	at := z.at(reverseName(ip))
+	for _, p := range at.pointers {
+		if p == to {
+			return
+		}
+	}
+	at.pointers = append(at.pointers, to)
+}
+
+// serve adds the SRV record of a named port.
+func (z *Zone) serve(p Port, service, host string, number uint16) {
+	if p.Name == "" || p.Protocol == "" {
+		return
+	}
+	at := z.at(canonical("_" + p.Name + "._" + p.Protocol + "." + service))
+	t := target{host, number}
+	for _, other := range at.targets { // one host with several addresses
+		if other == t {
+			return
+		}
+	}
+	at.targets = append(at.targets, t)
+}
