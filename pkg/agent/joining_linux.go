@@ -44,7 +44,7 @@ func (a *Agent) leaveWorkloads(ctx context.Context) error {
 		return a.stopWorkloads(ctx, pods, slices.SortedFunc(maps.Keys(running), compareKeys))
 	}
 	a.findPlaces(ctx, running)
-	return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: workloads of files run on this machine, and the controllers of a cluster run workloads: %s", namesOf(running)),
+	return look.Fail(look.Usage, fmt.Errorf("--kubeconfig: workloads of files run on this machine, and the controllers of a cluster run workloads: %s", listWorkloads(running)),
 		"apply them to the cluster and remove them from the files; --workloads=stop removes their pods from this machine first")
 }
 
@@ -52,8 +52,8 @@ func compareKeys(a, b pod.ObjectKey) int {
 	return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Key.Compare(b.Key))
 }
 
-// namesOf returns workloads with their places, in order.
-func namesOf(running map[pod.ObjectKey]string) string {
+// listWorkloads returns workloads with their places, in order.
+func listWorkloads(running map[pod.ObjectKey]string) string {
 	var all []string
 	for key, place := range running {
 		all = append(all, strings.ToLower(key.Kind)+" "+key.Key.String()+" ("+place+")")
