@@ -53,17 +53,16 @@ func newNames(cfg Config) *names {
 // dnsProcess returns the configuration of the process that answers. ok is false if the range of
 // Services has no address for it.
 func dnsProcess(cfg Config) (c process.Config, ok bool) {
-	services := serviceRanges(cfg)[0]
+	ranges := cfg.ServiceNetworks()
+	if len(ranges) == 0 {
+		return process.Config{}, false
+	}
+	services := ranges[0]
 	address, ok := dns.DefaultServer(services)
 	return process.Config{
 		Dir: filepath.Dir(cfg.ListenPath()), LogFile: filepath.Join(cfg.RootDir, "dns.log"),
 		Address: address, Range: services, Log: cfg.Log,
 	}, ok
-}
-
-// serviceRanges returns the ranges of the addresses of Services.
-func serviceRanges(Config) []netip.Prefix {
-	return []netip.Prefix{netip.MustParsePrefix("10.96.0.0/16")}
 }
 
 // need makes the server run from now on. It does not wait.
@@ -138,7 +137,7 @@ func withIndexes(all []netip.AddrPort) []netip.AddrPort {
 
 // ranges returns the networks whose addresses only this server has names for.
 func (n *names) ranges() []netip.Prefix {
-	all := slices.Clone(serviceRanges(n.cfg))
+	all := slices.Clone(n.cfg.ServiceNetworks())
 	if pods, err := netip.ParsePrefix(n.cfg.PodCIDR); err == nil && n.bundled {
 		all = append(all, pods)
 	}
@@ -203,13 +202,4 @@ func (a *Agent) withoutNames() error {
 		return err
 	}
 	return process.Stop(settings)
-}
-
-// reserved are the addresses of the range of Services that no Service gets.
-func (n *names) reserved() []netip.Addr {
-	if n.keeper == nil {
-		return nil
-	}
-	settings, _ := dnsProcess(n.cfg)
-	return []netip.Addr{settings.Address}
 }

@@ -54,7 +54,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	tellCgroups(log)
 	a.runtime.importFirst(ctx, cfg.Images())
 	balancer := a.services()
-	to := a.receivers(m).keptBy(workloads).balancedBy(balancer)
+	to := a.receivers(m).keptBy(workloads).balancedBy(balancer, a.names)
 	to.devices, to.drivers = a.devices, a.drivers()
 	e := a.engine(sources.Config, sources.Rules, to)
 	live = e.Live()

@@ -38,6 +38,7 @@ func (a *Agent) services() *balancer.Balancer {
 			a.log.Warn("Service is not served as it is written", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
 			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
 		},
+		Views:   func(views []*service.View) { a.names.setServices(namesOf(views)) },
 		Trouble: func(reason, message string) { a.events.NodeEvent(reason, v1.EventTypeWarning, message) },
 	}
 	for _, r := range a.state.kept {
@@ -85,23 +86,28 @@ func parsed(ips []string) (out []netip.Addr) {
 }
 
 // balancedBy returns the receivers of a serving agent that keeps Services.
-func (to receivers) balancedBy(b *balancer.Balancer) receivers {
+func (to receivers) balancedBy(b *balancer.Balancer, n *names) receivers {
 	if b == nil {
 		return to
 	}
 	to.listeners = append(slices.Clone(to.listeners), b)
-	to.desired, to.services = desiredServices(b), b.Services
+	to.desired, to.services = desiredServices(b, n), b.Services
 	return to
 }
 
-// desiredServices passes the Services of each desired set on.
-func desiredServices(b *balancer.Balancer) func(*podconfig.Merged) {
+// desiredServices passes the Services of each desired set on. The DNS server starts with the first one,
+// before the pods of the set ask for their name servers.
+func desiredServices(b *balancer.Balancer, n *names) func(*podconfig.Merged) {
 	return func(m *podconfig.Merged) {
 		complete := true
 		for _, l := range m.Layers {
 			complete = complete && (l.Ready || l.Restored || l.Ended || l.Error != "")
 		}
-		b.Set(servicesIn(m), m.Pod, complete)
+		services := servicesIn(m)
+		if len(services) > 0 {
+			n.need()
+		}
+		b.Set(services, m.Pod, complete)
 	}
 }
 

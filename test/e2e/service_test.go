@@ -150,7 +150,7 @@ func TestServices_DeploymentBehindAService_IsReachedAndGoes(t *testing.T) {
 	s := parallelStage(t)
 	s.write("web.yaml", webService+"---\n"+balancedReplicas(s))
 	s.write("client.yaml", simple("client"))
-	a := s.serve("--service-cidr", serviceRange)
+	a := s.serve("--service-cidr", serviceRange, "--dns=false")
 	pods := s.awaitVersion("one", false)
 	client := s.awaitRunning("client", "main")["main"].pid
 	ip, port := s.allocated()
@@ -188,7 +188,7 @@ func TestServices_DeploymentBehindAService_IsReachedAndGoes(t *testing.T) {
 	everywhere(pods[1])
 	a.leave()
 	everywhere(pods[1])
-	a = s.serve("--service-cidr", serviceRange)
+	a = s.serve("--service-cidr", serviceRange, "--dns=false")
 	s.must(os.Remove(filepath.Join(s.scratch, pods[0])))
 	everywhere(pods...)
 	if again, portAgain := s.allocated(); again != ip || portAgain != port {

@@ -130,15 +130,13 @@ func state(name string) server.State {
 }
 
 // resolve asks the server for a Service, and returns the code of the answer and its addresses.
-func resolve(name, network string) (string, error) { return resolveWithin(name, network, wait.Stall) }
-
-func resolveWithin(name, network string, limit time.Duration) (string, error) {
+func resolve(name, network string) (string, error) {
 	conn, err := net.Dial(network, netip.AddrPortFrom(address, 53).String())
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(limit))
+	_ = conn.SetDeadline(time.Now().Add(wait.Limit))
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: []dnsmessage.Question{{
 		Name: dnsmessage.MustNewName(name + ".default.svc.cluster.local."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET,
 	}}}
@@ -186,7 +184,7 @@ func wantAnswer(t *testing.T, name, want string) {
 func waitFor(t *testing.T, name string) {
 	t.Helper()
 	wait.Until(t, "the server has the Service "+name, func() (string, bool) {
-		got, err := resolveWithin(name, "udp", time.Second) // a query to a process that ends is lost
+		got, err := resolve(name, "tcp") // a query over UDP to a process that is killed would be lost
 		return fmt.Sprint(got, err), got == found
 	})
 }

@@ -108,9 +108,6 @@ func query(t testing.TB, id uint16, name string, kind dnsmessage.Type, edns int)
 	return msg
 }
 
-// patience is how long a test waits for an answer that has to come.
-const patience = time.Minute
-
 // ask sends one query over a socket of its own.
 func (r running) ask(t testing.TB, network, name string, kind dnsmessage.Type, edns int) dnsmessage.Message {
 	t.Helper()
@@ -124,7 +121,7 @@ func (r running) ask(t testing.TB, network, name string, kind dnsmessage.Type, e
 
 func askOver(t testing.TB, conn net.Conn, msg []byte) dnsmessage.Message {
 	t.Helper()
-	_ = conn.SetDeadline(time.Now().Add(patience))
+	_ = conn.SetDeadline(time.Now().Add(wait.Limit))
 	_, stream := conn.(*net.TCPConn)
 	var err error
 	if stream {
@@ -275,8 +272,8 @@ func TestServer_NamesOfTheCluster_AreNotAskedOfOthers(t *testing.T) {
 	}
 }
 
-// Until the Services are known, their names fail: a client that was told they do not exist would
-// remember it. Other names are answered.
+// Until the Services are known, their names fail: a client would remember that they do not
+// exist. Other names are answered.
 func TestServer_ServicesUnknown_Fails(t *testing.T) {
 	up := upstreamServer(t, address)
 	s := start(t, limits())
@@ -324,7 +321,7 @@ func TestForward_DeadServer_IsRemembered(t *testing.T) {
 	}
 }
 
-// If no server answers, or all fail, the client is told so. A server's own failure leads to the
+// If no server answers, or all fail, the client gets that failure. A server's own failure leads to the
 // next one.
 func TestForward_AllFail_IsServerFailure(t *testing.T) {
 	fails := func(q dnsmessage.Message) *dnsmessage.Message {
@@ -471,7 +468,7 @@ func TestForward_EqualQueries_AreOneQuestion(t *testing.T) {
 		return address(q)
 	})
 	l := limits()
-	l.Try, l.Total = patience, patience
+	l.Try, l.Total = wait.Limit, wait.Limit
 	s := start(t, l)
 	s.Set(state(up.at))
 	var wg sync.WaitGroup
@@ -522,7 +519,7 @@ func TestServer_MalformedMessages_ServerGoesOn(t *testing.T) {
 		}
 		_, _ = tcp.Write(bytes)
 		_ = tcp.(*net.TCPConn).CloseWrite()
-		_ = tcp.SetDeadline(time.Now().Add(patience))
+		_ = tcp.SetDeadline(time.Now().Add(wait.Limit))
 		if n, err := tcp.Read(make([]byte, 1)); n != 0 || err == nil {
 			t.Errorf("%x has an answer", bytes)
 		}
@@ -574,7 +571,7 @@ func TestServer_FloodOfOneClient_OthersAreAnswered(t *testing.T) {
 // others.
 func TestServer_OneClientWaitsALot_OthersAreAnswered(t *testing.T) {
 	l := limits()
-	l.Try, l.Total, l.ClientWaiting, l.ClientConnections = patience, patience, 8, 4
+	l.Try, l.Total, l.ClientWaiting, l.ClientConnections = wait.Limit, wait.Limit, 8, 4
 	dead := upstreamServer(t, silent)
 	s := start(t, l)
 	s.Set(state(dead.at))
@@ -614,7 +611,7 @@ func TestStreams_IdleConnection_IsClosed(t *testing.T) {
 	for _, first := range [][]byte{nil, {0}, {0, 12, 1}} {
 		conn := dialFrom(t, "tcp", "127.0.0.1", s.at)
 		_, _ = conn.Write(first)
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(wait.Limit))
 		if n, err := conn.Read(make([]byte, 1)); n != 0 || err == nil || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("after %x: %d bytes, %v", first, n, err)
 		}
@@ -649,7 +646,7 @@ func TestServer_BothFamiliesOverOneSocket_BothAreAnswered(t *testing.T) {
 	}
 	got := make(map[uint16]string)
 	for range 2 {
-		_ = conn.SetDeadline(time.Now().Add(patience))
+		_ = conn.SetDeadline(time.Now().Add(wait.Limit))
 		buf := make([]byte, 512)
 		n, err := conn.Read(buf)
 		if err != nil {
