@@ -268,7 +268,7 @@ func newKept(layer string, specs []*pod.Spec) kept {
 }
 
 // without returns k without the specs that the restored layer l makes superfluous: those of
-// files and pods that it has. The pods of forbidden workloads stay: l does not have these.
+// files and pods that it has. The pods of forbidden workloads stay, because l lacks them.
 func (k kept) without(l Layer, forbidden []*pod.Object) kept {
 	byFile := make(map[string][]*pod.Spec)
 	for file, kept := range k.byFile {

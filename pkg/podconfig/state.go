@@ -68,8 +68,8 @@ type Restored struct {
 	Files []pod.LastGoodSet // in byte order of File
 	At    time.Time         // when the layer was last read without an error
 	// Forbidden are the workloads that the previous agent stored and that are not in Files,
-	// because a policy forbids them by now. The pods that they made stay until their file has no
-	// problem any more, as forbidden pods do.
+	// because a policy forbids them now. Like forbidden pods, their pods stay until their file has
+	// no problem.
 	Forbidden []*pod.Object
 }
 
