@@ -32,8 +32,8 @@ func (p *program) getWorkloadsCommand(k workloadKind) *cobra.Command {
 		Use:     k.plural + " [NAME...]",
 		Aliases: k.words()[1:],
 		Short:   "Show the " + k.plural + " of this node",
-		Long: `Show the ` + k.plural + ` of this node, of every namespace. -o wide adds the source, and
-the fields that a command or a rollback has changed.`,
+		Long: `Show the ` + k.plural + ` of this node, of every namespace. -o wide adds the
+source, and the fields that a command or a rollback has changed.`,
 		Example: `  nodectl get ` + k.plural + `
   nodectl get ` + k.singular() + `/web -o yaml
   nodectl get ` + k.plural + ` -n shop -l app=web`,

@@ -29,8 +29,8 @@ nodectl.dev/depends-on: NAME[:started|ready|done], with commas between several.
 With --kubeconfig, this machine is a node of that API server's cluster: serve
 registers the node, runs the pods bound to it, reports their status, and answers
 kubectl on port 10250. With --bootstrap-kubeconfig too, it requests its own
-certificate first. Pods of other sources do not wait for the API server. Workloads
-of files, such as Deployments, do not run then: see --workloads.
+certificate first. Pods of other sources do not wait for the API server.
+Workloads of files, such as Deployments, do not run then: see --workloads.
 
 Under systemd (Type=notify), serve reports when it is ready, and resets the
 watchdog while it works.`,

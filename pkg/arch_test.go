@@ -36,7 +36,7 @@ var rules = []struct {
 	{module + "pkg/service", []string{"pkg/agent", "pkg/balancer", "pkg/service/nft"}, "the balancer asks it; adapters do not decide"},
 	{module + "pkg/forecast", []string{"pkg/agent/look", "pkg/ui"}, "a dry run and what shows it; what acts does not ask for it"},
 	{module + "pkg/hidden", []string{"pkg/server", "pkg/ui"}, "texts of others are escaped where they are written"},
-	{module + "pkg/patience", []string{"pkg/engine", "pkg/stats", "pkg/suspect"}, "the calls that may hang in the kernel"},
+	{module + "pkg/patience", []string{"pkg/agent", "pkg/engine", "pkg/stats", "pkg/suspect"}, "the calls that may hang in the kernel"},
 	{module + "pkg/panics", []string{"pkg/controller", "pkg/dns/server", "pkg/engine", "pkg/patience", "pkg/prober"}, "a panic is handled where it must not end the process"},
 	{module + "pkg/prober", []string{"pkg/engine"}, "the sync loop says what there is to probe, and takes the results"},
 	{module + "pkg/cpuset", []string{"pkg/agent", "pkg/config", "pkg/engine", "pkg/plan", "test/..."}, "admission asks which CPUs and memory containers get"},

@@ -89,6 +89,13 @@ func (h *History) isExcused(name string) bool {
 	return h.excused[name] || len(h.changes[name]) == 0
 }
 
+// has reports whether a manifest has ever named the pod.
+func (h *History) has(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.changes[name]) > 0
+}
+
 // wanted returns the pods that are desired now, by full name.
 func (h *History) wanted() map[string]*v1.Pod {
 	h.mu.Lock()

@@ -51,9 +51,13 @@ func (s *Scope) innocent(lives []Life) (found []Violation) {
 }
 
 // rising returns the lives whose attempt is not above that of the life before (I4). For a pod
-// that was away in between, the attempts start again.
+// that was away in between, the attempts start again. So they do for a pod that no manifest names:
+// a workload decides when it leaves and returns, and the history does not have that.
 func rising(lives []Life, h *History) (found []Violation) {
 	for i, l := range lives {
+		if !h.has(l.Pod) {
+			continue
+		}
 		before := slices.IndexFunc(lives[:i], func(o Life) bool {
 			return o.UID == l.UID && o.Name == l.Name && o.Attempt >= l.Attempt && !h.changed(l.Pod, o.From, l.From)
 		})

@@ -50,6 +50,7 @@ func TestForbidsWorkload_PrivilegedVersionOfBefore_DoesNotReturn(t *testing.T) {
 	template, _ := bad.Template()
 	own, _ := good.Template()
 	before := workload.Next(workload.Input{Object: bad, Node: "n1"}).State
+	before.Revisions[0].Replicas = 0 // all its pods were replaced
 	overridden := before
 	overridden.Override = &workload.Override{Template: &workload.TemplateOverride{Template: *template, Source: *own, Why: "rollout undo"}}
 	for name, state := range map[string]workload.State{"by an override": overridden, "by a command": before} {
