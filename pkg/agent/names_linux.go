@@ -5,8 +5,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/service"
 )
 
-// namesOf returns what the names of Services depend on.
-func namesOf(views []*service.View) []dns.Service {
+// zoneOf returns what the names of Services depend on.
+func zoneOf(views []*service.View) []dns.Service {
 	all := make([]dns.Service, 0, len(views))
 	for _, v := range views {
 		s := dns.Service{Namespace: v.Namespace, Name: v.Name, ExternalName: v.ExternalName, ClusterIPs: v.ClusterIPs}

@@ -12,7 +12,7 @@ import (
 
 // Only endpoints that a headless Service publishes have names, with the ports of their pods. A
 // Service without an address has no name.
-func TestNamesOf_ServicesOfEveryKind_HaveTheirNames(t *testing.T) {
+func TestZoneOf_ServicesOfEveryKind_HaveTheirNames(t *testing.T) {
 	http := []service.Port{{Name: "http", Protocol: v1.ProtocolTCP, Port: 80}}
 	target := []service.EndpointPort{{Name: "http", Protocol: v1.ProtocolTCP, Port: 8080}}
 	ip := netip.MustParseAddr
@@ -34,7 +34,7 @@ func TestNamesOf_ServicesOfEveryKind_HaveTheirNames(t *testing.T) {
 				`{"address":"10.88.0.5","hostname":"db-0","ports":[{"name":"http","protocol":"TCP","number":8080}]},{"address":"10.88.0.7","ports":[]}]}]`,
 		},
 	} {
-		js, err := json.Marshal(namesOf([]*service.View{&c.view}))
+		js, err := json.Marshal(zoneOf([]*service.View{&c.view}))
 		if err != nil || string(js) != c.want {
 			t.Errorf("%s: %s, %v, want %s", c.view.Name, js, err, c.want)
 		}

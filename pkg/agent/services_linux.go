@@ -32,13 +32,13 @@ func (a *Agent) services() *balancer.Balancer {
 		return nil
 	}
 	cfg := balancer.Config{
-		CIDRs: a.cfg.ServiceNetworks(), Reserved: reserved(a.cfg.ServiceNetworks()), NodePorts: service.DefaultNodePorts(), Nodes: parsed(a.host.ips),
+		CIDRs: a.cfg.ServiceNetworks(), Reserved: a.names.reserved(), NodePorts: service.DefaultNodePorts(), Nodes: parsed(a.host.ips),
 		Store: serviceStore{record.NewServices(a.cfg.RootDir)}, Filter: newPacketFilter(), Log: a.log,
 		Refused: func(o *pod.Object, p pod.Problem) {
 			a.log.Warn("Service is not served as it is written", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
 			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
 		},
-		Views:   func(views []*service.View) { a.names.setServices(namesOf(views)) },
+		Views:   func(all []*service.View) { a.names.setServices(zoneOf(all)) },
 		Trouble: func(reason, message string) { a.events.NodeEvent(reason, v1.EventTypeWarning, message) },
 	}
 	for _, r := range a.state.kept {
@@ -61,19 +61,6 @@ func (a *Agent) serveServices(ctx context.Context, b *balancer.Balancer) {
 	if err := f.Guard(); err != nil {
 		a.log.Info("Loopback addresses are not protected from pods", "error", err)
 	}
-}
-
-// reserved returns the tenth address of each range, which is that of the DNS server in a cluster.
-func reserved(ranges []netip.Prefix) (out []netip.Addr) {
-	const dns = 10
-	for _, p := range ranges {
-		ip := p.Masked().Addr()
-		for range dns {
-			ip = ip.Next()
-		}
-		out = append(out, ip)
-	}
-	return out
 }
 
 func parsed(ips []string) (out []netip.Addr) {
