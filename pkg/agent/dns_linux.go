@@ -203,3 +203,12 @@ func (a *Agent) withoutNames() error {
 	}
 	return process.Stop(settings)
 }
+
+// reserved are the addresses of the range of Services that no Service gets.
+func (n *names) reserved() []netip.Addr {
+	if n.keeper == nil {
+		return nil
+	}
+	settings, _ := dnsProcess(n.cfg)
+	return []netip.Addr{settings.Address}
+}
