@@ -32,9 +32,16 @@ var words = strings.NewReplacer("\n  before: ", "\n  last: ", ": whole\n", ": in
 // twice finds the phase of a pod that has ended where an older format names it a second time.
 var twice = regexp.MustCompile(`(\n\(ended \w+ .*\))\n\(outcome \w+\)`)
 
+// extended are golden files whose results later features have changed, each with the feature.
+var extended = map[string]string{
+	"pkg/manifest/testdata/kinds.txtar":       "workloads and Services are kinds of a manifest",
+	"pkg/manifest/testdata/unsupported.txtar": "a pod may ask for the resource of a device plugin",
+}
+
 // TestGoldens_RewrittenTexts_NothingElseChanged: without free texts, the results in the golden
 // files of plans, statuses and manifests are byte for byte those from before the rewrite: steps,
-// order, numbers, keys and places. A golden may have another name now.
+// order, numbers, keys and places. A golden may have another name now. Those that a feature has
+// changed are listed with it.
 func TestGoldens_RewrittenTexts_NothingElseChanged(t *testing.T) {
 	t.Parallel()
 	dirs := []string{"pkg/plan/testdata", "pkg/status/testdata", "pkg/manifest/testdata"}
@@ -66,7 +73,14 @@ func TestGoldens_RewrittenTexts_NothingElseChanged(t *testing.T) {
 			t.Error(err)
 			continue
 		}
-		if want, got := words.Replace(twice.ReplaceAllString(results(old), "$1")), results(now); want != got {
+		want, got := words.Replace(twice.ReplaceAllString(results(old), "$1")), results(now)
+		if extended[name] != "" {
+			if want == got {
+				t.Errorf("%s is in the list of files that a feature has changed, but no result of it differs", name)
+			}
+			continue
+		}
+		if want != got {
 			t.Errorf("%s differs in more than its texts:\n--- before\n%s\n--- now\n%s", name, want, got)
 		}
 	}
