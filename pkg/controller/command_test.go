@@ -163,8 +163,8 @@ func TestDo_TooManyWait_IsRefused(t *testing.T) {
 		if got := <-all[maxRequests]; got.err == nil || got.err.Error() != "too many commands wait" {
 			t.Errorf("%+v", got)
 		}
-		c.Expand([]*pod.Object{object})
-		for _, done := range all[:maxRequests] {
+		for _, done := range all[:maxRequests] { // one of a workload in each call
+			c.Expand([]*pod.Object{object})
 			if got := <-done; got.err != nil {
 				t.Error(got.err)
 			}
