@@ -262,6 +262,46 @@ func TestFilter_UDP_EndpointLeaves_ClientGetsAnotherOne(t *testing.T) {
 	}
 }
 
+// TestFilter_IPv6_Service_IsReachedFromPods: as for IPv4, with and without affinity.
+func TestFilter_IPv6_Service_IsReachedFromPods(t *testing.T) {
+	n := newNode(t)
+	n.sysctl("ipv6/conf/all/forwarding", "1")
+	n.sysctl("bridge/bridge-nf-call-ip6tables", "0")
+	n.ip("addr", "add", "fd00:88::1/64", "dev", "br0", "nodad")
+	pods := map[string]*place{}
+	for i, name := range []string{"w0", "w1", "client"} {
+		p := n.pod(name, fmt.Sprintf("10.88.0.%d", i+2))
+		p.ip("addr", "add", fmt.Sprintf("fd00:88::%d/64", i+2), "dev", "eth0", "nodad")
+		p.ip("route", "add", "default", "via", "fd00:88::1")
+		pods[name] = p
+	}
+	pods["w0"].serve("w0", 8080)
+	pods["w1"].serve("w1", 8080)
+	for _, affinity := range []time.Duration{0, time.Hour} {
+		r := webRule("[fd00:88::2]:8080", "[fd00:88::3]:8080")
+		r.Cluster, r.Affinity = netip.MustParseAddr("fd00:96::7"), affinity
+		r.External = []service.External{{Addr: netip.MustParseAddr("fd00:99::7"), Sources: []netip.Prefix{netip.MustParsePrefix("fd00:88::/64")}}}
+		closed := service.Rule{Name: "default/closed/tcp/p80", Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.MustParseAddr("fd00:96::8"), NodePort: 30081}
+		n.do(func() error {
+			_, err := n.filter.Apply(Desired{
+				Rules: []service.Rule{r, closed}, CIDRs: []netip.Prefix{netip.MustParsePrefix("fd00:96::/112")}, Links: []netip.Prefix{netip.MustParsePrefix("fd00:88::/64")},
+			})
+			return err
+		})
+		for _, to := range []string{"[fd00:96::7]:80", "[fd00:88::1]:30080", "[fd00:99::7]:80"} {
+			if got := pods["client"].connect(to); got != "w0 fd00:88::1" && got != "w1 fd00:88::1" {
+				t.Errorf("affinity %s, %s: %q", affinity, to, got)
+			}
+		}
+		if got := pods["w0"].connect("[fd00:96::7]:80"); got != "w0 fd00:88::1" && got != "w1 fd00:88::1" {
+			t.Errorf("from an endpoint: %q", got)
+		}
+		if got := pods["client"].connect("[fd00:88::1]:30081"); got != refused {
+			t.Errorf("without an endpoint: %q", got)
+		}
+	}
+}
+
 // TestFilter_SourceRanges_AdmitOneClient: the other one gets no answer.
 func TestFilter_SourceRanges_AdmitOneClient(t *testing.T) {
 	n := newNode(t)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -140,11 +141,11 @@ func (p *place) serve(name string, port int) {
 	p.t.Helper()
 	at := fmt.Sprintf(":%d", port)
 	p.do(func() error {
-		tcp, err := net.Listen("tcp4", at)
+		tcp, err := net.Listen("tcp", at)
 		if err != nil {
 			return err
 		}
-		udp, err := net.ListenPacket("udp4", at)
+		udp, err := net.ListenPacket("udp", at)
 		if err != nil {
 			return err
 		}
@@ -179,12 +180,12 @@ func (p *place) serve(name string, port int) {
 func (p *place) connect(address string) (answer string) {
 	p.t.Helper()
 	p.do(func() error {
-		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		family, to := socketAddress(p.t, address)
+		fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		to := netTCP(p.t, address)
 		limit := unix.Timeval{Sec: 3}
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit)
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
@@ -209,12 +210,13 @@ func (p *place) datagrams(address string) (ask func() string, end func()) {
 	p.t.Helper()
 	var fd int
 	p.do(func() (err error) {
-		if fd, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
+		family, to := socketAddress(p.t, address)
+		if fd, err = unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err
 		}
 		limit := unix.Timeval{Sec: 3}
 		_ = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit)
-		return unix.Connect(fd, netTCP(p.t, address))
+		return unix.Connect(fd, to)
 	})
 	return func() string {
 		if _, err := unix.Write(fd, []byte("?")); err != nil {
@@ -229,11 +231,14 @@ func (p *place) datagrams(address string) (ask func() string, end func()) {
 	}, func() { unix.Close(fd) }
 }
 
-func netTCP(t *testing.T, address string) *unix.SockaddrInet4 {
+func socketAddress(t *testing.T, address string) (family int, to unix.Sockaddr) {
 	t.Helper()
-	a, err := net.ResolveTCPAddr("tcp4", address)
+	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &unix.SockaddrInet4{Port: a.Port, Addr: [4]byte(a.IP.To4())}
+	if a.Addr().Is4() {
+		return unix.AF_INET, &unix.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}
+	}
+	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
