@@ -28,7 +28,7 @@ func (p *program) createJobCommand() *cobra.Command {
 		Use:   "job NAME --from=cronjob/NAME",
 		Short: "Start a job of a cronjob now",
 		Long: `Start a job of a cronjob now, beside those of its schedule. The cronjob keeps
-and removes it as any other one of its jobs.`,
+and removes it like its other jobs.`,
 		Args:    cobra.ArbitraryArgs,
 		Example: "  nodectl create job backup-now --from=cronjob/backup",
 	}

@@ -26,8 +26,8 @@ func (p *program) rolloutCommand() *cobra.Command {
 		Use:   "rollout",
 		Short: "Follow, undo, restart or pause a rollout",
 		Long: `Follow, undo, restart or pause the rollout of a deployment, statefulset or
-daemonset. What a command changes is an override: it stays when the agent
-restarts, and ends when its field changes in the manifest, or with --clear.`,
+daemonset. A change is an override: it stays when the agent restarts, and ends
+when its field changes in the manifest, or with --clear.`,
 		Args: cobra.ArbitraryArgs,
 		Example: `  nodectl rollout status deployment/web
   nodectl rollout undo deployment/web --to-revision=3`,
@@ -153,8 +153,8 @@ func (p *program) rolloutUndoCommand() *cobra.Command {
 		Use:   "undo KIND/NAME...",
 		Short: "Return to an older revision",
 		Long: `Return to the revision before, or to that of --to-revision. The manifest stays
-as it is: the override ends when the template in the manifest changes. A
-revision that was rolled back by itself is taken only by its number.`,
+as it is: the override ends when the template in the manifest changes. Without
+--to-revision, undo skips revisions that failed and were rolled back.`,
 		Args: cobra.ArbitraryArgs,
 		Example: `  nodectl rollout undo deployment/web
   nodectl rollout undo statefulset/db --to-revision=2
