@@ -59,15 +59,14 @@ func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.
 	}
 }
 
-// change is a command whose state is being written.
+// change is the commands for one workload of one Expand, while their state is being written.
 type change struct {
-	*write
-	request *request
-	state   workload.State
-	result  string
+	*write   // nil until all commands of the Expand are decided
+	requests []*request
+	state    workload.State // after all of them
 }
 
-// end sets what Do returns.
+// end sets the result of Do.
 func (r *request) end(result string, err error) *request {
 	r.result, r.err = result, err
 	return r
@@ -82,26 +81,23 @@ func (c *Controller) obey(there map[pod.ObjectKey]bool, stuck bool, now time.Tim
 	c.requests = nil
 	c.mu.Unlock()
 	var waiting []*request
-	var writes []*write
 	for _, r := range all {
 		e := c.workloads[r.of]
 		switch {
 		case e == nil || !there[r.of]:
 			done = append(done, r.end("", ErrNoWorkload))
-		case e.saving != nil || e.change != nil:
+		case e.saving != nil || e.change != nil && e.change.write != nil:
 			waiting = append(waiting, r)
 		default:
 			if err := c.do(e, r, now); err != nil {
 				done = append(done, r.end("", err))
-				continue
 			}
-			writes = append(writes, e.change.write)
 		}
 	}
-	c.await(writes, stuck)
+	c.await(c.storeChanges(), stuck)
 	for _, e := range c.workloads {
 		if e.change != nil && e.change.isDone() {
-			done = append(done, c.settleChange(e))
+			done = append(done, c.settleChange(e)...)
 		}
 	}
 	if len(waiting) == 0 {
@@ -116,21 +112,51 @@ func (c *Controller) obey(there map[pod.ObjectKey]bool, stuck bool, now time.Tim
 	return done
 }
 
-// settleChange ends the wait for the state of a command. After a failed write, the workload stays
+// storeChanges begins to write the states of the commands of this Expand.
+func (c *Controller) storeChanges() (writes []*write) {
+	for _, e := range c.workloads {
+		s := e.change
+		if s == nil || s.write != nil {
+			continue
+		}
+		state, err := json.Marshal(s.state)
+		if err != nil || c.cfg.Store == nil {
+			s.write = &write{state: state, err: err, done: make(chan struct{})}
+			close(s.write.done)
+			continue
+		}
+		s.write = c.writer.add(e.id, e.layer, state)
+		writes = append(writes, s.write)
+	}
+	return writes
+}
+
+// settleChange ends the wait for the state of commands. After a failed write, the workload stays
 // as it was.
-func (c *Controller) settleChange(e *entry) *request {
+func (c *Controller) settleChange(e *entry) []*request {
 	s := e.change
 	e.change = nil
-	if s.err != nil {
+	switch {
+	case s.write.err != nil:
 		e.stored = nil
-		return s.request.end("", s.err)
+		s.fail(s.write.err)
+	case e.object == nil:
+		e.state, e.stored = s.state, s.write.state
+		s.fail(ErrNoWorkload)
+	default:
+		e.state, e.stored, e.due = s.state, s.write.state, true
+		for _, r := range s.requests {
+			c.cfg.Log.Info("Changing workload by command", "workload", e.name(), "command", string(r.command.Verb), "result", r.result)
+		}
 	}
-	e.state, e.stored, e.due = s.state, s.write.state, true
-	if e.object == nil {
-		return s.request.end("", ErrNoWorkload)
+	return s.requests
+}
+
+// fail sets the error of all commands of a change.
+func (s *change) fail(err error) {
+	for _, r := range s.requests {
+		r.end("", err)
 	}
-	c.cfg.Log.Info("Changing workload by command", "workload", e.name(), "command", string(s.request.command.Verb), "result", s.result)
-	return s.request.end(s.result, nil)
 }
 
 // answer ends the wait for commands.
@@ -140,15 +166,20 @@ func (c *Controller) answer(all []*request) {
 	}
 }
 
-// do decides about one command, and begins to write the new state. After an error nothing changes.
+// do decides about one command, after those for its workload in the same Expand. After an error
+// nothing changes.
 func (c *Controller) do(e *entry, r *request, now time.Time) error {
 	c.mu.Lock()
 	pods := c.podsOf(e)
 	c.mu.Unlock()
+	in := workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now}
+	if e.change != nil {
+		in.State = e.change.state
+	}
 	var state workload.State
 	var result, why string
 	err := panics.ToError(func() (err error) {
-		state, result, err = workload.Do(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now}, r.command)
+		state, result, err = workload.Do(in, r.command)
 		if err == nil {
 			why = c.judge(e.object, state.Override)
 		}
@@ -163,17 +194,11 @@ func (c *Controller) do(e *entry, r *request, now time.Time) error {
 	if why != "" {
 		return &RefusedError{errors.New("the source policy forbids the result: " + why)}
 	}
-	text, err := json.Marshal(state)
-	if err != nil {
-		return err
+	if e.change == nil {
+		e.change = &change{}
 	}
-	e.change = &change{request: r, state: state, result: result}
-	if c.cfg.Store == nil {
-		e.change.write = &write{state: text, done: make(chan struct{})}
-		close(e.change.done)
-		return nil
-	}
-	e.change.write = c.writer.add(e.id, e.layer, text)
+	r.result = result
+	e.change.state, e.change.requests = state, append(e.change.requests, r)
 	return nil
 }
 

@@ -186,20 +186,22 @@ func TestExpand_OverrideIsDamagedOrForbidden_SourceHolds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newShelf()
-			object := deployed("web:1")
-			s.states[web] = found{object.Origin.Layer(), []byte(c.state)}
-			var events []string
-			k := decides(t, s, func(cfg *Config) {
-				cfg.Judge, cfg.Event = c.judge, func(_ *pod.Object, e workload.Event) { events = append(events, e.Reason) }
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf()
+				object := deployed("web:1")
+				s.states[web] = found{object.Origin.Layer(), []byte(c.state)}
+				var events []string
+				k := decides(t, s, func(cfg *Config) {
+					cfg.Judge, cfg.Event = c.judge, func(_ *pod.Object, e workload.Event) { events = append(events, e.Reason) }
+				})
+				pods, _ := k.Expand([]*pod.Object{object})
+				if len(pods) != 2 || !slices.Contains(events, "OverrideDropped") {
+					t.Errorf("%d pods, events %v", len(pods), events)
+				}
+				if strings.Contains(string(s.states[web].state), "override") {
+					t.Errorf("the state is %s", s.states[web].state)
+				}
 			})
-			pods, _ := k.Expand([]*pod.Object{object})
-			if len(pods) != 2 || !slices.Contains(events, "OverrideDropped") {
-				t.Errorf("%d pods, events %v", len(pods), events)
-			}
-			if strings.Contains(string(s.states[web].state), "override") {
-				t.Errorf("the state is %s", s.states[web].state)
-			}
 		})
 	}
 }

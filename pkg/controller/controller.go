@@ -372,7 +372,7 @@ func (c *Controller) forget(now time.Time) (writes []*write) {
 		}
 	}
 	for id, e := range c.workloads {
-		if e.object != nil || len(e.leaving) > 0 || e.saving != nil || e.removal != nil || now.Before(e.wake) {
+		if e.object != nil || len(e.leaving) > 0 || e.saving != nil || e.change != nil || e.removal != nil || now.Before(e.wake) {
 			continue
 		}
 		if c.cfg.Store == nil {
@@ -411,7 +411,8 @@ func (c *Controller) entry(o *pod.Object) *entry {
 		e = newEntry(id, layer)
 		c.workloads[id] = e
 		if before != nil && before.change != nil {
-			c.answer([]*request{before.change.request.end("", ErrNoWorkload)})
+			before.change.fail(ErrNoWorkload)
+			c.answer(before.change.requests)
 		}
 		f, stored := c.found[id]
 		if stored && f.layer == layer {
