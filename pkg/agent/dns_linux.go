@@ -204,11 +204,12 @@ func (a *Agent) withoutNames() error {
 	return process.Stop(settings)
 }
 
-// reserved are the addresses of the range of Services that no Service gets.
+// reserved are the addresses that no Service gets: that of the server, also while it is off, so that it
+// can be turned on later.
 func (n *names) reserved() []netip.Addr {
-	if n.keeper == nil {
+	settings, ok := dnsProcess(n.cfg)
+	if !ok {
 		return nil
 	}
-	settings, _ := dnsProcess(n.cfg)
 	return []netip.Addr{settings.Address}
 }
