@@ -383,7 +383,7 @@ func TestRegistry_SocketsComeAndGo_PluginsFollow(t *testing.T) {
 }
 
 // handler is the handler of another type of plugins.
-type handler struct{ told chan string }
+type handler struct{ calls chan string }
 
 func (h handler) Check(name, _ string, versions []string) error {
 	if len(versions) == 0 {
@@ -393,25 +393,25 @@ func (h handler) Check(name, _ string, versions []string) error {
 }
 
 func (h handler) Register(_ context.Context, name, endpoint string) error {
-	h.told <- "register " + name + " " + filepath.Base(endpoint)
+	h.calls <- "register " + name + " " + filepath.Base(endpoint)
 	return nil
 }
 
 func (h handler) Unregister(name, endpoint string) {
-	h.told <- "unregister " + name + " " + filepath.Base(endpoint)
+	h.calls <- "unregister " + name + " " + filepath.Base(endpoint)
 }
 
 // A plugin of a type that has a handler is the handler's, from its registration until its socket is
 // gone. Its endpoint has to be below the directory, too.
 func TestRegistry_TypeWithAHandler_IsTheHandlers(t *testing.T) {
 	t.Parallel()
-	told := handler{make(chan string, 4)}
+	drivers := handler{make(chan string, 4)}
 	dir, err := os.MkdirTemp("", "dev")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	n := againWith(t, Config{Dir: dir, Handlers: map[string]Handler{registerapi.CSIPlugin: told}, Log: slog.New(slog.DiscardHandler)})
+	n := againWith(t, Config{Dir: dir, Handlers: map[string]Handler{registerapi.CSIPlugin: drivers}, Log: slog.New(slog.DiscardHandler)})
 	for i, c := range []struct {
 		endpoint string
 		versions []string
@@ -432,14 +432,14 @@ func TestRegistry_TypeWithAHandler_IsTheHandlers(t *testing.T) {
 		if c.refused != "" {
 			continue
 		}
-		if got := <-told.told; got != "register disk.test 2.sock" {
-			t.Errorf("told %s", got)
+		if got := <-drivers.calls; got != "register disk.test 2.sock" {
+			t.Errorf("the handler got %s", got)
 		}
 		if err := os.Remove(socket); err != nil {
 			t.Fatal(err)
 		}
-		if got := <-told.told; got != "unregister disk.test 2.sock" {
-			t.Errorf("told %s", got)
+		if got := <-drivers.calls; got != "unregister disk.test 2.sock" {
+			t.Errorf("the handler got %s", got)
 		}
 	}
 	if s := n.Supply(); len(s) > 0 {
