@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/panics"
+	"github.com/nodectl/nodectl/pkg/patience"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
@@ -48,7 +49,7 @@ func (w *writer) add(of pod.ObjectKey, layer string, state []byte) *write {
 	w.queue = append(w.queue, next)
 	if !w.runs {
 		w.runs = true
-		go w.run()
+		patience.Start(w.run)
 	}
 	return next
 }
@@ -60,13 +61,14 @@ func (w *writer) isIdle() bool {
 	return len(w.queue) == 0
 }
 
-func (w *writer) run() {
+func (w *writer) run() error {
 	for next := w.first(); next != nil; next = w.first() {
 		next.err = panics.ToError(func() error { return next.to(w.store) })
 		if w.end(next) {
 			w.wake()
 		}
 	}
+	return nil
 }
 
 // first returns the write that comes next, nil for none: then the goroutine ends.
