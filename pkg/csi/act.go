@@ -213,7 +213,7 @@ func (o *operation) down(ctx context.Context) error {
 	}
 	for range maxSteps {
 		s, err := o.observe(ctx)
-		gone := s.Published == None && !s.Mounted && !s.Recorded
+		gone := o.looked && s.Published == None && !s.Mounted && !s.Recorded
 		if gone {
 			o.noteGone()
 		}

@@ -43,6 +43,7 @@ type operation struct {
 	driver    *driver // nil: not registered
 	abilities abilities
 	asked     bool // abilities are the driver's
+	looked    bool // observe has read all of the disk
 
 	// Of Publish alone.
 	request    pod.CSIRequest // without a pod: of Unpublish
@@ -246,6 +247,7 @@ func (o *operation) observe(ctx context.Context) (State, error) {
 	if o.driver == nil {
 		o.driver, o.asked = o.acquire(o.id.driver), false
 	}
+	o.looked = false
 	s := State{Registered: o.driver != nil, Others: o.others(o.id, o.user, true)}
 	inline, dir := o.source.lifecycle == ephemeral, o.userDir(o.user)
 	var err error
@@ -262,6 +264,7 @@ func (o *operation) observe(ctx context.Context) (State, error) {
 		return s, err
 	}
 	s.Mounted, s.Recorded = mounted != nil, checkDir(dir) == nil
+	o.looked = true
 	idle := o.request.Want == nil && s.Staged == None && s.Published == None && !s.Mounted
 	if o.driver != nil && !o.asked && !idle {
 		if o.abilities, err = o.driver.abilities(ctx); err != nil {
