@@ -168,8 +168,9 @@ func (o *operation) unmade(dir, mountPoint string, gone func()) {
 }
 
 // unpublish unmounts a volume for a pod that is gone, and unstages it if no other pod uses it. A
-// volume that cannot be unstaged is left for Run: the pod is done with it.
-func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user) error {
+// volume that cannot be unstaged is left for Run: the pod is done with it. It does nothing if still
+// returns false while the volume is locked; nil is always true.
+func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user, still func(user) bool) error {
 	if id == (volumeID{}) {
 		return v.unpublishUnknown(u)
 	}
@@ -185,6 +186,9 @@ func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user) error {
 	}
 	defer unlock()
 	defer func() { v.release(o.driver) }()
+	if still != nil && !still(u) {
+		return nil
+	}
 	return o.down(ctx)
 }
 

@@ -119,6 +119,7 @@ func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, 
 	}
 	defer unlock()
 	defer func() { v.release(o.driver) }()
+	v.want(id, u, o.attachable()) // the operation before may have unmounted it
 	if err := o.up(ctx); err != nil {
 		return pod.CSIMount{}, err
 	}

@@ -92,7 +92,7 @@ func (v *Volumes) retryLeft(ctx context.Context) {
 	}
 	v.mu.Unlock()
 	for _, u := range due {
-		err := v.unpublishAll(ctx, u.uid, v.ownUsersOf(u.uid))
+		err := v.unpublishAll(ctx, u.uid, v.ownUsersOf(u.uid), v.isLeft)
 		v.mu.Lock()
 		l, still := v.left[u]
 		switch {

@@ -269,9 +269,18 @@ func (v *Volumes) InUse() []v1.UniqueVolumeName {
 	return all
 }
 
-// Mounted reports whether something is mounted on the path that Publish returned. A table of
-// mounts that cannot be read counts as one without it.
+// Mounted reports whether something is mounted on the path that Publish returned, and stays there. A
+// table of mounts that cannot be read counts as one without it. A volume that is about to be
+// unmounted counts as not mounted: a pod that wants it calls Publish.
 func (v *Volumes) Mounted(path string) bool {
+	v.mu.Lock()
+	for u := range v.left {
+		if filepath.Join(v.userDir(u), mountDir) == path {
+			v.mu.Unlock()
+			return false
+		}
+	}
+	v.mu.Unlock()
 	at, err := mountAt(path)
 	return err == nil && at != nil
 }
@@ -282,14 +291,14 @@ func (v *Volumes) Unpublish(ctx context.Context, uid string) error {
 	if err := checkElement(uid); err != nil {
 		return err
 	}
-	return v.unpublishAll(ctx, uid, v.usersOf(uid))
+	return v.unpublishAll(ctx, uid, v.usersOf(uid), nil)
 }
 
-// unpublishAll is Unpublish for these volumes of a pod.
-func (v *Volumes) unpublishAll(ctx context.Context, uid string, users map[user]volumeID) error {
+// unpublishAll is Unpublish for these volumes of a pod, as long as still returns true for them.
+func (v *Volumes) unpublishAll(ctx context.Context, uid string, users map[user]volumeID, still func(user) bool) error {
 	var failed []error
 	for u, id := range users {
-		if err := v.unpublish(ctx, id, u); err != nil {
+		if err := v.unpublish(ctx, id, u, still); err != nil {
 			failed = append(failed, err)
 		}
 	}
@@ -363,15 +372,28 @@ func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) error {
 		if len(users) == 0 {
 			continue
 		}
-		if err := v.unpublishAll(ctx, uid, users); err != nil {
+		v.leave(users)
+		still := func(u user) bool { return v.isLeft(u) && !keep(uid) }
+		if err := v.unpublishAll(ctx, uid, users, still); err != nil {
 			failed = append(failed, err)
-			v.leave(users)
+			continue
 		}
+		v.mu.Lock()
+		maps.DeleteFunc(v.left, func(u user, _ leftover) bool { return u.uid == uid })
+		v.mu.Unlock()
 	}
 	v.mu.Lock()
 	v.swept = true
 	v.mu.Unlock()
 	return errors.Join(failed...)
+}
+
+// isLeft reports whether a volume is of a pod that no source has, and no pod has asked for it since.
+func (v *Volumes) isLeft(u user) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	_, left := v.left[u]
+	return left
 }
 
 // leave notes volumes of pods that no source has.
