@@ -298,7 +298,7 @@ func (o *operation) unmount(ctx context.Context) error {
 func (o *operation) unstage(ctx context.Context) error {
 	dir := o.stageDir(o.id)
 	target := filepath.Join(dir, globalMount)
-	shown, err := o.references(target)
+	shown, err := references(target)
 	if err == nil && len(shown) > 0 {
 		err = fmt.Errorf("the device mount path %q is still mounted by other references %v", target, shown)
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -395,6 +396,18 @@ func request(uid, name, handle string) pod.CSIRequest {
 	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: driverName, VolumeHandle: handle, FSType: "ext4", VolumeAttributes: map[string]string{"size": "1"}}
 	pv.Spec.AccessModes = []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
 	return pod.CSIRequest{Want: podOf(uid), Volume: "data", Persistent: pv}
+}
+
+// mountsBelow returns the mounts on a path and below it, whose parents may be links.
+func mountsBelow(path string) ([]*mountinfo.Info, error) {
+	real, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if os.IsNotExist(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(real, filepath.Base(path))))
 }
 
 // mountsIn returns the mounts below a directory, the deepest first.

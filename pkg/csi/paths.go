@@ -119,18 +119,6 @@ func checkDir(path string) error {
 	return err
 }
 
-// mountsBelow returns the mounts on a path and below it, whose parents may be links.
-func mountsBelow(path string) ([]*mountinfo.Info, error) {
-	real, err := filepath.EvalSymlinks(filepath.Dir(path))
-	if os.IsNotExist(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return mountinfo.GetMounts(mountinfo.PrefixFilter(filepath.Join(real, filepath.Base(path))))
-}
-
 // mountAt returns the newest mount on a path itself, nil for none. It only reads the kernel's
 // table, so that a file system that hangs does not block it.
 func mountAt(path string) (*mountinfo.Info, error) {
@@ -148,22 +136,28 @@ func mountAt(path string) (*mountinfo.Info, error) {
 	return all[len(all)-1], nil
 }
 
-// references returns the mounts that show the same as a staged volume's mount to pods.
-func (v *Volumes) references(staged string) ([]string, error) {
+// references returns the mounts that show a staged volume, or a part of it, to others. Those below
+// the staged volume's own mount are the driver's.
+func references(staged string) ([]string, error) {
 	at, err := mountAt(staged)
 	if err != nil || at == nil {
 		return nil, err
 	}
-	all, err := mountsBelow(filepath.Join(v.cfg.Dir, podsDir))
+	all, err := mountinfo.GetMounts(nil)
 	if err != nil {
 		return nil, err
 	}
 	var paths []string
 	for _, m := range all {
-		if m.Major == at.Major && m.Minor == at.Minor && m.Root == at.Root {
+		if m.Major == at.Major && m.Minor == at.Minor && isIn(m.Root, at.Root) && !isIn(m.Mountpoint, at.Mountpoint) {
 			paths = append(paths, m.Mountpoint)
 		}
 	}
 	slices.Sort(paths)
 	return paths, nil
+}
+
+// isIn reports whether a clean path is a directory or below it.
+func isIn(path, dir string) bool {
+	return path == dir || strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }

@@ -144,9 +144,15 @@ func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (remove
 		err = nil
 	}
 	var failed []error
+	busy := make(map[string]bool) // subPaths of drivers' volumes may be mounted
 	for _, e := range uids {
 		uid := e.Name()
 		if !e.IsDir() || oneName(uid) != nil || keep(uid) {
+			continue
+		}
+		if err := v.sweepOwn(ctx, uid); err != nil {
+			busy[uid] = true
+			failed = append(failed, fmt.Errorf("remove directory of unknown pod %s: %w", uid, err))
 			continue
 		}
 		if err := v.sweep(ctx, uid); err != nil {
@@ -156,7 +162,7 @@ func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) (remove
 		removed = append(removed, uid)
 	}
 	if v.cfg.Drivers != nil {
-		failed = append(failed, v.cfg.Drivers.Sweep(ctx, keep))
+		failed = append(failed, v.cfg.Drivers.Sweep(ctx, func(uid string) bool { return busy[uid] || keep(uid) }))
 	}
 	return removed, errors.Join(append(failed, err)...)
 }
@@ -183,8 +189,9 @@ func (v *Volumes) sweepLogs(ctx context.Context, uid string) error {
 	return nil
 }
 
-// sweep removes one pod's directory, and the log directories with its UID.
-func (v *Volumes) sweep(ctx context.Context, uid string) error {
+// sweepOwn removes the log directories with the UID of one pod, and the agent's own mounts in the
+// pod's directory.
+func (v *Volumes) sweepOwn(ctx context.Context, uid string) error {
 	if err := v.sweepLogs(ctx, uid); err != nil {
 		return err
 	}
@@ -192,9 +199,11 @@ func (v *Volumes) sweep(ctx context.Context, uid string) error {
 	if err != nil {
 		return err
 	}
-	if err := v.unmountOwn(uid, dir); err != nil {
-		return err
-	}
+	return v.unmountOwn(uid, dir)
+}
+
+// sweep unpublishes the volumes of one pod, and removes its directory.
+func (v *Volumes) sweep(ctx context.Context, uid string) error {
 	if err := v.unpublish(ctx, uid); err != nil {
 		return err
 	}
