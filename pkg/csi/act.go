@@ -171,9 +171,6 @@ func (o *operation) unmade(dir, mountPoint string, gone func()) {
 // volume that cannot be unstaged is left for Run: the pod is done with it. It does nothing if still
 // returns false while the volume is locked; nil is always true.
 func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user, still func(user) bool) error {
-	if id == (volumeID{}) {
-		return v.unpublishUnknown(u)
-	}
 	o := &operation{Volumes: v, id: id, user: u, source: source{lifecycle: persistent}}
 	if d, err := readData(v.userDir(u)); err == nil && d[keyLifecycle] == ephemeral {
 		o.source.lifecycle = ephemeral
@@ -189,13 +186,25 @@ func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user, still func
 	if still != nil && !still(u) {
 		return nil
 	}
+	if id == (volumeID{}) { // all volumes that are not known have one lock
+		return o.unpublishUnknown()
+	}
 	return o.down(ctx)
 }
 
 // unpublishUnknown removes the directory of a volume whose file is lost, if nothing is mounted
 // there: no driver can be asked.
-func (v *Volumes) unpublishUnknown(u user) error {
-	dir := v.userDir(u)
+func (o *operation) unpublishUnknown() error {
+	dir := o.userDir(o.user)
+	d, err := readData(dir)
+	if err == nil && d != nil {
+		err = fmt.Errorf("%s has changed", filepath.Join(dir, dataFile))
+	} else if errors.Is(err, errNoData) {
+		err = nil
+	}
+	if err != nil { // it may name the volume after all
+		return o.failed("UnmountVolume.TearDown", err)
+	}
 	at, err := mountAt(filepath.Join(dir, mountDir))
 	if err == nil && at != nil {
 		err = fmt.Errorf("%s is mounted, and its %s is lost: unmount it", at.Mountpoint, dataFile)
@@ -204,8 +213,9 @@ func (v *Volumes) unpublishUnknown(u user) error {
 		err = removeDir(dir, mountDir)
 	}
 	if err != nil {
-		return fmt.Errorf("UnmountVolume.TearDown failed for volume %q : %w", u.name, err)
+		return o.failed("UnmountVolume.TearDown", err)
 	}
+	o.noteGone()
 	return nil
 }
 
@@ -213,7 +223,7 @@ func (v *Volumes) unpublishUnknown(u user) error {
 // is left for Run.
 func (o *operation) down(ctx context.Context) error {
 	if _, err := readData(o.userDir(o.user)); errors.Is(err, errNoData) {
-		return o.unpublishUnknown(o.user)
+		return o.unpublishUnknown()
 	}
 	for range maxSteps {
 		s, err := o.observe(ctx)
@@ -259,13 +269,15 @@ func (o *operation) down(ctx context.Context) error {
 	return o.failed("UnmountVolume.TearDown", fmt.Errorf("the volume is not unmounted after %d steps", maxSteps))
 }
 
-// noteGone notes that the pod uses nothing of the volume any more.
+// noteGone notes that the pod's directory of the volume is gone: the pod uses no volume by this name.
 func (o *operation) noteGone() {
 	o.mu.Lock()
-	_, known := o.volumes[o.id]
-	o.mu.Unlock()
-	if known {
-		o.note(o.id, o.user, false)
+	defer o.mu.Unlock()
+	for id, at := range o.volumes {
+		if _, uses := at.users[o.user]; uses {
+			delete(at.users, o.user)
+			o.forgetLocked(id, at)
+		}
 	}
 }
 

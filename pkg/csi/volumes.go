@@ -322,9 +322,8 @@ func (v *Volumes) usersOf(uid string) map[user]volumeID {
 	v.mu.Unlock()
 	for _, name := range names(v.podDir(uid)) {
 		u := user{uid, name}
-		if d, err := readData(v.userDir(u)); err != nil {
-			all[u] = volumeID{} // unpublish reads it again, and says why it cannot be used
-		} else if id, ok := d.id(); ok {
+		d, _ := readData(v.userDir(u)) // unpublish reads it again, and says why it cannot be used
+		if id, ok := d.id(); ok {
 			all[u] = id
 		} else if _, known := all[u]; !known {
 			all[u] = volumeID{}
