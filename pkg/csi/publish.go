@@ -260,6 +260,9 @@ func (o *operation) observe(ctx context.Context) (State, error) {
 	if s.Published, err = o.progressIn(dir); err != nil {
 		return s, err
 	}
+	if err := o.checkOwn(dir); err != nil {
+		return s, err
+	}
 	mounted, err := mountAt(filepath.Join(dir, mountDir))
 	if err != nil {
 		return s, err
@@ -275,6 +278,19 @@ func (o *operation) observe(ctx context.Context) (State, error) {
 	}
 	s.Stages = o.abilities.stages && !inline
 	return s, nil
+}
+
+// checkOwn refuses a pod's directory whose file names another volume: two volumes of the pod have one
+// name, or the name's volume has changed.
+func (o *operation) checkOwn(dir string) error {
+	d, err := readData(dir)
+	if err != nil && !errors.Is(err, errNoData) {
+		return err
+	}
+	if id, ok := d.id(); ok && id != o.id {
+		return fmt.Errorf("%s is of another volume: %s of driver %s", dir, shownHandle(id.handle), id.driver)
+	}
+	return nil
 }
 
 // progressIn returns the progress that the file of a directory has. A damaged file says nothing:
