@@ -3,6 +3,7 @@ package csi
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/activity"
@@ -22,19 +23,29 @@ const (
 // Run keeps the CSINode object current, and tries again to unmount and to unstage volumes that no
 // pod uses, until ctx ends.
 func (v *Volumes) Run(ctx context.Context) {
+	var publishing sync.WaitGroup
+	defer publishing.Wait()
+	publishing.Go(func() { (&publisher{Volumes: v}).run(ctx) }) // beside calls to drivers, which may hang
 	began := time.Now()
-	p := publisher{Volumes: v}
 	for ctx.Err() == nil {
-		wait := p.update(ctx)
 		v.retryLeft(ctx)
 		if time.Since(began) > restGrace {
 			v.unstageUnused(ctx)
 		}
+		wait := confirmEvery
 		if v.hasLeft() {
 			wait = retryFirst
 		}
-		backoff.SleepOr(ctx, max(wait, retryFirst), v.due)
-		backoff.Sleep(ctx, waitFirst) // a driver may register again and again
+		backoff.SleepOr(ctx, wait, v.undone)
+		backoff.Sleep(ctx, waitFirst)
+	}
+}
+
+// wake wakes the receiver of a channel of capacity 1.
+func wake(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -44,6 +55,14 @@ type publisher struct {
 	known    string    // the drivers that the object shows
 	failures int       // since it was last updated
 	next     time.Time // of the next try, or of the next comparison
+}
+
+// run keeps the object current until ctx ends.
+func (p *publisher) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		backoff.SleepOr(ctx, max(p.update(ctx), retryFirst), p.due)
+		backoff.Sleep(ctx, waitFirst) // a driver may register again and again
+	}
 }
 
 // update updates the object if it is due, and returns how long to wait.
@@ -118,6 +137,7 @@ func (v *Volumes) retryUnstage(id volumeID) {
 		at.failures++
 		at.retry = time.Now().Add(backoff.After(at.failures, retryFirst, retryLast))
 	}
+	wake(v.undone)
 }
 
 // unstageUnused unstages volumes that no pod uses. One call that hangs delays only the others that
@@ -142,7 +162,9 @@ func (v *Volumes) unstageUnused(ctx context.Context) {
 // rest unstages a volume that no pod uses.
 func (o *operation) rest(ctx context.Context) error {
 	defer activity.Begin(ctx, activity.Call{Kind: activity.Driver, Name: "unstage volume", Target: o.id.handle, Host: o.id.driver})()
-	unlock, err := o.locks.lock(ctx, o.id)
+	waiting, stop := context.WithTimeout(ctx, lockTimeout)
+	unlock, err := o.locks.lock(waiting, o.id)
+	stop()
 	if err != nil {
 		return err
 	}

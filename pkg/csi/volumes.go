@@ -70,7 +70,8 @@ type Volumes struct {
 	boot    string
 	cluster Cluster // set before Run, Publish and Register
 	locks   locks
-	due     chan struct{} // cap 1: Run has something to do
+	due     chan struct{} // cap 1: the CSINode object may have to change
+	undone  chan struct{} // cap 1: Run has something to unmount or to unstage
 	// patience is waitTimeout, except in tests.
 	patience time.Duration
 	// cut ends an operation at a point, as a kill of the agent would; nil except in tests.
@@ -107,7 +108,7 @@ type leftover struct {
 // New returns Volumes. It reads which volumes an earlier agent, or a kubelet, has left.
 func New(cfg Config) *Volumes {
 	v := &Volumes{
-		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
+		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
 		volumes: make(map[volumeID]*volume), left: make(map[user]leftover),
 	}
 	v.load()
@@ -184,12 +185,9 @@ func (v *Volumes) of(id volumeID) *volume {
 	return at
 }
 
-// changedLocked makes Run and the Node's status current; v.mu is held.
+// changedLocked makes the CSINode object and the Node's status current; v.mu is held.
 func (v *Volumes) changedLocked() {
-	select {
-	case v.due <- struct{}{}:
-	default:
-	}
+	wake(v.due)
 	if v.cluster.Report != nil {
 		v.cluster.Report()
 	}
@@ -233,7 +231,10 @@ func (v *Volumes) noteStaged(id volumeID, exists bool) {
 
 // forgetLocked removes a volume of which nothing is left; v.mu is held.
 func (v *Volumes) forgetLocked(id volumeID, at *volume) {
-	if !at.staged && len(at.users) == 0 {
+	switch {
+	case at.staged && len(at.users) == 0:
+		wake(v.undone)
+	case len(at.users) == 0:
 		delete(v.volumes, id)
 		v.changedLocked()
 	}
@@ -404,4 +405,5 @@ func (v *Volumes) leave(users map[user]volumeID) {
 			v.left[u] = leftover{retry: time.Now().Add(retryFirst), failures: 1}
 		}
 	}
+	wake(v.undone)
 }
