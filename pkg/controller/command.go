@@ -63,6 +63,7 @@ func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.
 type change struct {
 	*write   // nil until all commands of the Expand are decided
 	requests []*request
+	object   *pod.Object    // that the commands were judged for; nil: the change does not take effect
 	state    workload.State // after all of them
 }
 
@@ -132,7 +133,8 @@ func (c *Controller) storeChanges() (writes []*write) {
 }
 
 // settleChange ends the wait for the state of commands. After a failed write, the workload stays
-// as it was.
+// as it was. It stays, too, if the source has another object now: the commands were not judged
+// for that one.
 func (c *Controller) settleChange(e *entry) []*request {
 	s := e.change
 	e.change = nil
@@ -141,8 +143,11 @@ func (c *Controller) settleChange(e *entry) []*request {
 		e.stored = nil
 		s.fail(s.write.err)
 	case e.object == nil:
-		e.state, e.stored = s.state, s.write.state
+		e.stored = nil
 		s.fail(ErrNoWorkload)
+	case e.object != s.object:
+		e.stored, e.due = nil, true // the next decision replaces the state in the Store
+		s.fail(&RefusedError{errors.New("the workload has changed meanwhile: try again")})
 	default:
 		e.state, e.stored, e.due = s.state, s.write.state, true
 		for _, r := range s.requests {
@@ -195,7 +200,7 @@ func (c *Controller) do(e *entry, r *request, now time.Time) error {
 		return &RefusedError{errors.New("the source policy forbids the result: " + why)}
 	}
 	if e.change == nil {
-		e.change = &change{}
+		e.change = &change{object: e.object}
 	}
 	r.result = result
 	e.change.state, e.change.requests = state, append(e.change.requests, r)

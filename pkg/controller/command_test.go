@@ -353,3 +353,66 @@ func TestF1_Rollback_KilledAfterEveryWrite(t *testing.T) {
 		tell(n)
 	}
 }
+
+// TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone: a command was judged for the object that
+// its source had then. It has no effect on another one, in the Store neither, and its caller gets
+// an answer.
+//
+// Shows: F12
+func TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone(t *testing.T) {
+	t.Parallel()
+	object, edited := deployed("web:1"), deployed("web:2")
+	for name, c := range map[string]struct {
+		while [][]*pod.Object // the readings while the disk hangs
+		last  []*pod.Object
+		err   string
+		pods  int
+	}{
+		"edited":             {[][]*pod.Object{{edited}}, []*pod.Object{edited}, "the workload has changed meanwhile: try again", 3}, // one pod of web:2 is added first
+		"removed":            {[][]*pod.Object{{}}, nil, "not found", 0},
+		"added again":        {[][]*pod.Object{{}, {object}}, []*pod.Object{object}, "the workload has changed meanwhile: try again", 2},
+		"removed at its end": {nil, nil, "not found", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := newShelf()
+				k := decides(t, s, func(cfg *Config) {
+					cfg.Judge = func(o *pod.Object) string {
+						if d := o.Object.(*appsv1.Deployment); *d.Spec.Replicas > 2 && d.Spec.Template.Spec.Containers[0].Image == "web:2" {
+							return "too many of web:2"
+						}
+						return ""
+					}
+				})
+				k.Synced()
+				k.Expand([]*pod.Object{object})
+				s.hangs = make(chan struct{})
+				done := order(t, k, web, workload.Command{Verb: workload.Scale, Replicas: 5})
+				k.Expand([]*pod.Object{object})
+				for _, reading := range c.while {
+					k.Expand(reading)
+				}
+				close(s.hangs)
+				synctest.Wait()
+				k.Expand(c.last)
+				synctest.Wait()
+				select {
+				case got := <-done:
+					if got.err == nil || got.err.Error() != c.err {
+						t.Errorf("%+v, want %q", got, c.err)
+					}
+				default:
+					t.Error("its caller has no answer")
+				}
+				pods, _ := k.Expand(c.last)
+				if len(pods) != c.pods {
+					t.Errorf("%d pods, want %d", len(pods), c.pods)
+				}
+				if state, stored := s.states[web]; stored != (c.pods > 0) || strings.Contains(string(state.state), "override") {
+					t.Errorf("stored %v: %s", stored, state.state)
+				}
+			})
+		})
+	}
+}

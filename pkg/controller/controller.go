@@ -227,6 +227,12 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		desired, there[e.id] = append(desired, e), true
 		c.settle(e, now)
 	}
+	for id, e := range c.workloads {
+		if !there[id] {
+			c.leave(e)
+			c.settle(e, now)
+		}
+	}
 	defer c.answer(c.obey(there, stuck, now))
 	for _, e := range desired {
 		if e.saving == nil && e.change == nil && (e.due || !e.wake.IsZero() && !now.Before(e.wake)) {
@@ -234,12 +240,6 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		}
 		if e.saving != nil {
 			writes = append(writes, e.saving.write)
-		}
-	}
-	for id, e := range c.workloads {
-		if !there[id] {
-			c.leave(e)
-			c.settle(e, now)
 		}
 	}
 	if synced {

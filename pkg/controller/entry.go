@@ -61,6 +61,9 @@ func (c *Controller) leave(e *entry) {
 	if e.saving != nil {
 		e.saving.object = nil
 	}
+	if e.change != nil {
+		e.change.object = nil
+	}
 	e.object, e.pods, e.claims, e.decision, e.wake, e.left = nil, nil, nil, workload.Decision{}, time.Time{}, true
 }
 
