@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -32,16 +33,19 @@ const maxRequests = 64
 type request struct {
 	of      pod.ObjectKey
 	command workload.Command
+	left    func() error  // is not nil once the caller has left
 	done    chan struct{} // closed once result and err are set
 	result  string
 	err     error
 }
 
 // Do does a command, and returns its result for a person. It returns once the state is stored and
-// the next decision has taken effect. If ctx ends earlier, the command may still be done.
+// the next decision has taken effect. If ctx ends earlier, a command that Expand has not begun is
+// not done; another one may still be done.
 func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.Command) (string, error) {
-	r := &request{of: of, command: command, done: make(chan struct{})}
+	r := &request{of: of, command: command, left: ctx.Err, done: make(chan struct{})}
 	c.mu.Lock()
+	c.requests = slices.DeleteFunc(c.requests, (*request).isLeft)
 	full := len(c.requests) >= maxRequests
 	if !full {
 		c.requests = append(c.requests, r)
@@ -67,6 +71,9 @@ type change struct {
 	state    workload.State // after all of them
 }
 
+// isLeft reports whether the caller does not wait any more.
+func (r *request) isLeft() bool { return r.left() != nil }
+
 // end sets the result of Do.
 func (r *request) end(result string, err error) *request {
 	r.result, r.err = result, err
@@ -85,6 +92,7 @@ func (c *Controller) obey(there map[pod.ObjectKey]bool, stuck bool, now time.Tim
 	for _, r := range all {
 		e := c.workloads[r.of]
 		switch {
+		case r.isLeft(): // a command that is done late may surprise its caller, or be done twice
 		case e == nil || !there[r.of]:
 			done = append(done, r.end("", ErrNoWorkload))
 		case e.saving != nil || e.change != nil && e.change.write != nil:

@@ -1,6 +1,7 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -357,8 +358,6 @@ func TestF1_Rollback_KilledAfterEveryWrite(t *testing.T) {
 // TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone: a command was judged for the object that
 // its source had then. It has no effect on another one, in the Store neither, and its caller gets
 // an answer.
-//
-// Shows: F12
 func TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone(t *testing.T) {
 	t.Parallel()
 	object, edited := deployed("web:1"), deployed("web:2")
@@ -415,4 +414,37 @@ func TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestDo_CallerHasLeft_IsNotDone: a command whose caller has left before Expand takes none of the
+// places of those that wait, and changes nothing.
+func TestDo_CallerHasLeft_IsNotDone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := decides(t, newShelf(), nil)
+		object := deployed("web:1")
+		c.Expand([]*pod.Object{object})
+		ctx, cancel := context.WithCancel(t.Context())
+		left := make(chan error, maxRequests) // each goroutine sends once
+		for range maxRequests {
+			go func() {
+				_, err := c.Do(ctx, web, workload.Command{Verb: workload.Scale, Replicas: 7})
+				left <- err
+			}()
+		}
+		synctest.Wait()
+		cancel()
+		for range maxRequests {
+			if err := <-left; !errors.Is(err, context.Canceled) {
+				t.Errorf("a caller that leaves: %v", err)
+			}
+		}
+		done := order(t, c, web, workload.Command{Verb: workload.Pause})
+		if pods, _ := c.Expand([]*pod.Object{object}); len(pods) != 2 {
+			t.Errorf("%d pods", len(pods))
+		}
+		if got := <-done; got.result != "paused" || got.err != nil {
+			t.Errorf("the command of a caller that waits: %+v", got)
+		}
+	})
 }
