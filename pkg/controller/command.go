@@ -224,6 +224,9 @@ func (c *Controller) judge(o *pod.Object, override *workload.Override) string {
 	return c.cfg.Judge(effective)
 }
 
+// allows reports whether a rollback may give a workload this content.
+func (c *Controller) allows(o *pod.Object) bool { return c.cfg.Judge == nil || c.cfg.Judge(o) == "" }
+
 // checkOverride drops an override that is damaged, or that gives the workload a content that the
 // source policy forbids by now: then the content of the source holds.
 func (c *Controller) checkOverride(e *entry) {

@@ -231,6 +231,9 @@ type node1 struct {
 	have  []*pod.Spec
 	state map[string]*v1.PodStatus // by UID
 	keeps int                      // logs of failed versions that were kept
+	judge func(*pod.Object) string
+
+	events []string
 }
 
 // boot starts an agent.
@@ -243,7 +246,11 @@ func (n *node1) boot() {
 		kept = append(kept, workload.Pod{Spec: s, Status: n.state[s.UID()]})
 	}
 	n.store.dead = false
-	n.c = New(Config{Node: node, Kept: kept, Store: n.store, Live: true, Keep: func(_ *pod.Object, failed workload.FailedVersion) { n.keeps += len(failed.Pods) }})
+	n.c = New(Config{
+		Node: node, Kept: kept, Store: n.store, Live: true, Judge: n.judge,
+		Keep:  func(_ *pod.Object, failed workload.FailedVersion) { n.keeps += len(failed.Pods) },
+		Event: func(_ *pod.Object, e workload.Event) { n.events = append(n.events, e.Reason) },
+	})
 	n.report()
 }
 
@@ -445,6 +452,46 @@ func TestDo_CallerHasLeft_IsNotDone(t *testing.T) {
 		}
 		if got := <-done; got.result != "paused" || got.err != nil {
 			t.Errorf("the command of a caller that waits: %+v", got)
+		}
+	})
+}
+
+// TestExpand_PolicyForbidsTheOlderVersion_IsNotRolledBack: the source policy judges the version to
+// which a rollback would return, also after a restart. The failed version is not tried again and
+// again.
+func TestExpand_PolicyForbidsTheOlderVersion_IsNotRolledBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := &node1{t: t, store: &mortal{shelf: newShelf(), left: -1}, state: map[string]*v1.PodStatus{}}
+		n.judge = func(o *pod.Object) string {
+			if template, _ := o.Template(); template.Spec.Containers[0].Image == "good" {
+				return "the image is forbidden"
+			}
+			return ""
+		}
+		n.boot()
+		defer func() { n.c.Close() }()
+		n.turn(deployed("good"), healthy)
+		time.Sleep(2 * time.Minute)
+		n.turn(deployed("good"), healthy)
+		for range 3 {
+			n.turn(deployed("bad"), healthy)
+			time.Sleep(time.Hour)
+			n.boot()
+		}
+		n.turn(deployed("bad"), healthy)
+		var failed []string
+		for _, reason := range n.events {
+			if reason != "ScalingReplicaSet" {
+				failed = append(failed, reason)
+			}
+		}
+		check(t, "the events", strings.Join(failed, " "), "RevisionFailed")
+		if images := n.images(); strings.Count(images, "bad") != 1 || strings.Count(images, "good") != 2 {
+			t.Errorf("the pods are of %s", images)
+		}
+		if text := string(n.store.states[web].state); strings.Contains(text, "override") {
+			t.Errorf("the state is %s", text)
 		}
 	})
 }

@@ -50,8 +50,8 @@ type Config struct {
 	Event func(o *pod.Object, e workload.Event)
 	Log   *slog.Logger // nil discards
 
-	// Judge returns why a workload may not have the content that a command or an override gives
-	// it: a source policy forbids it, "" if it may. nil forbids nothing.
+	// Judge returns why a workload may not have the content that a command, an override or a
+	// rollback gives it: a source policy forbids it, "" if it may. nil forbids nothing.
 	Judge func(o *pod.Object) string
 	// Keep keeps the logs of the pods of a version that is rolled back, before they leave; nil
 	// keeps none.

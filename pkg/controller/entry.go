@@ -107,7 +107,7 @@ func (c *Controller) decide(e *entry, now time.Time) {
 	c.mu.Lock()
 	pods := c.podsOf(e)
 	c.mu.Unlock()
-	d, err := c.next(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now})
+	d, err := c.next(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now, Allowed: c.allows})
 	if err != nil {
 		c.retry(e, now, err)
 		return

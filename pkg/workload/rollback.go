@@ -76,22 +76,23 @@ func (in *Input) isRolledBack() bool {
 	return o == nil || o.Template == nil || !o.Template.Rollback
 }
 
-// judgeTrial notes in a decision how far the newest version has come, and returns it with the
-// reason if it has failed. A version that the state did not have before is not judged.
-func (in *Input) judgeTrial(d *Decision) (failed *Revision, why string) {
+// judgeTrial notes in a decision how far the newest version has come. If that version has failed,
+// judgeTrial returns it, the version to return to, and the reason. A version that the state did not
+// have before is not judged.
+func (in *Input) judgeTrial(d *Decision) (failed, to *Revision, why string) {
 	n := len(d.State.Revisions)
 	if n == 0 {
-		return nil, ""
+		return nil, nil, ""
 	}
 	complete, judged := isComplete(d), in.isRolledBack()
 	if !judged && (!complete || d.State.Revisions[n-1].Good) {
-		return nil, ""
+		return nil, nil, ""
 	}
 	d.State.Revisions = slices.Clone(d.State.Revisions)
 	newest := &d.State.Revisions[n-1]
 	if !judged {
 		newest.Good = true
-		return nil, ""
+		return nil, nil, ""
 	}
 	t := Trial{Number: newest.Number}
 	d.State.Trial = &t
@@ -99,18 +100,18 @@ func (in *Input) judgeTrial(d *Decision) (failed *Revision, why string) {
 		t = *before
 	}
 	if t.Over {
-		return nil, ""
+		return nil, nil, ""
 	}
 	why = in.failure(d, &t, newest, in.podsOfRevision(newest.Hash), complete)
 	if why == "" || indexOf(in.State.Revisions, newest.Hash) < 0 {
-		return nil, ""
+		return nil, nil, ""
 	}
-	if target(in.State.Revisions, newest.Hash) == nil {
+	if to = target(in.State.Revisions, newest.Hash, in.allows); to == nil {
 		t.Over = true
 		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and there is no other one to return to: %s", newest.Number, why)})
-		return nil, ""
+		return nil, nil, ""
 	}
-	return newest, why
+	return newest, to, why
 }
 
 // failure returns why a version has failed, "" if it has not, and moves its trial forward.
@@ -232,21 +233,33 @@ func (p Pod) crash(since time.Time, once bool) string {
 }
 
 // target returns the revision to which a rollback of the one with this hash returns: the newest one
-// that was good, or else the newest one that has not failed; nil if there is none.
-func target(list []Revision, hash string) *Revision {
+// that was good, or else the newest one that has not failed; nil if there is none. allowed reports
+// whether it may be one; nil allows all.
+func target(list []Revision, hash string, allowed func(*Revision) bool) *Revision {
 	var best *Revision
 	for i := range list {
 		r := &list[i]
-		if r.Hash != hash && r.Failed == "" && r.isKnown() && (best == nil || r.Good || !best.Good) {
+		better := r.Hash != hash && r.Failed == "" && r.isKnown() && (best == nil || r.Good || !best.Good)
+		if better && (allowed == nil || allowed(r)) {
 			best = r
 		}
 	}
 	return best
 }
 
+// allows reports whether the workload may return to a revision.
+func (in *Input) allows(r *Revision) bool {
+	if in.Allowed == nil {
+		return true
+	}
+	returned := Override{Template: &TemplateOverride{Template: r.Template, Source: *fieldsIn(in.Object.Object).template}}
+	effective, _, _ := returned.Apply(in.Object)
+	return in.Allowed(effective)
+}
+
 // rollBack decides again, with the template of another version. The pods and counts are those of
 // the input: nothing of the decision that found the failure takes effect.
-func (in Input) rollBack(source *pod.Object, failed *Revision, why string) Decision {
+func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) Decision {
 	in.State.Revisions = slices.Clone(in.State.Revisions)
 	for i := range in.State.Revisions {
 		if r := &in.State.Revisions[i]; r.Hash == failed.Hash {
@@ -258,7 +271,6 @@ func (in Input) rollBack(source *pod.Object, failed *Revision, why string) Decis
 		next.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentProgressing })
 		in.State.Deployment = &next
 	}
-	to := *target(in.State.Revisions, failed.Hash)
 	next := in.State.Override.copied()
 	next.setTemplate(source, &to.Template, in.Now, fmt.Sprintf("rollback to revision %d: revision %d failed: %s", to.Number, failed.Number, why))
 	if next.Template != nil {
@@ -267,7 +279,7 @@ func (in Input) rollBack(source *pod.Object, failed *Revision, why string) Decis
 	in.State.Override, in.State.Trial = next.orNil(), nil
 	in.Object, _, _ = in.State.Override.Apply(source)
 	d := decide(in)
-	_, _ = in.judgeTrial(&d) // begins the trial of the version of the source, if that is the target
+	_, _, _ = in.judgeTrial(&d) // begins the trial of the version of the source, if that is the target
 	d.Failed = &FailedVersion{Number: failed.Number, Why: why}
 	for _, p := range in.podsOfRevision(failed.Hash) {
 		d.Failed.Pods = append(d.Failed.Pods, p.Spec)

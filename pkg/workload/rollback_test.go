@@ -2,6 +2,7 @@ package workload
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -199,6 +200,60 @@ func TestRollback_NoOtherVersion_SaysSoOnce(t *testing.T) {
 		t.Errorf("the events are %s", w.events())
 	}
 	w.checkIdempotent()
+}
+
+// A rollback passes over the versions that the source policy forbids. If no other one is left, the
+// failed version stays, and one event says so.
+func TestRollback_VersionIsForbidden_IsPassedOver(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		allowed string // images
+		event   string
+	}{
+		"no rule":            {"web:1 web:2 web:3", `Rolled back deployment "web" to revision 2`},
+		"the newest one":     {"web:1 web:3", `Rolled back deployment "web" to revision 1`},
+		"every older one":    {"web:3", "Revision 3 failed, and there is no other one to return to: container web"},
+		"the failed one too": {"", "Revision 3 failed, and there is no other one to return to: container web"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := onTrial(t)
+			for range 5 {
+				w.next()
+				w.settle()
+			}
+			w.next()
+			w.now = w.now.Add(defaultTrial)
+			w.next()
+			setImage(w, "web:3")
+			w.now = w.now.Add(time.Second)
+			w.expect("r2=2/2 r3=0/1")
+			w.allowed = func(o *pod.Object) bool {
+				template, _ := o.Template()
+				return slices.Contains(strings.Fields(c.allowed), template.Spec.Containers[0].Image)
+			}
+			crash(w, 1, true, w.ofRevision(3))
+			w.next()
+			if !strings.Contains(w.events(), c.event) {
+				t.Errorf("the events are %s", w.events())
+			}
+			w.checkIdempotent()
+			for _, r := range w.state.Revisions {
+				for _, s := range w.last.Pods {
+					if image := r.Template.Spec.Containers[0].Image; s.Pod.Labels[hashLabel(KindDeployment)] == r.Hash && r.Number > 3 && !strings.Contains(c.allowed, image) {
+						t.Errorf("a pod of %s is made", image)
+					}
+				}
+			}
+			if rolled := w.state.Override != nil; rolled != strings.Contains(c.event, "Rolled back") {
+				t.Errorf("an override is %v", rolled)
+			}
+			w.now = w.now.Add(time.Hour)
+			if w.next(); strings.Contains(w.events(), "RevisionFailed") {
+				t.Errorf("it fails again: %s", w.events())
+			}
+		})
+	}
 }
 
 func TestRollback_PreviousVersionFailedToo_GoodOneReturns(t *testing.T) {

@@ -164,7 +164,7 @@ func Previous(s *State) *v1.PodTemplateSpec {
 	if n == 0 {
 		return nil
 	}
-	if r := target(s.Revisions, s.Revisions[n-1].Hash); r != nil {
+	if r := target(s.Revisions, s.Revisions[n-1].Hash, nil); r != nil {
 		return &r.Template
 	}
 	return nil

@@ -43,6 +43,9 @@ type Input struct {
 	// State is that of the last Decision; the zero State for a new workload.
 	State State
 	Now   time.Time
+	// Allowed reports whether a rollback may give the workload this content, which is Object with
+	// the pod template of an older version; nil allows all. It is pure, as Next is.
+	Allowed func(*pod.Object) bool
 }
 
 // Pod is one pod of a workload.
@@ -125,9 +128,9 @@ func Next(in Input) Decision {
 	effective, held, ended := in.State.Override.Apply(source)
 	in.Object, in.State.Override = effective, held
 	d := decide(in)
-	failed, why := in.judgeTrial(&d)
+	failed, to, why := in.judgeTrial(&d)
 	if failed != nil {
-		d = in.rollBack(source, failed, why)
+		d = in.rollBack(source, failed, to, why)
 	}
 	for _, field := range ended {
 		d.Events = append(d.Events, Event{v1.EventTypeNormal, "OverrideEnded", "The override of " + field + " has ended: its source has another value now"})

@@ -26,6 +26,8 @@ type world struct {
 	state  State
 	now    time.Time
 	last   Decision
+
+	allowed func(*pod.Object) bool
 }
 
 var worldBegin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -106,7 +108,7 @@ func (w *world) input() Input {
 	copyJSON(w.t, w.state, &state)
 	pods := slices.Clone(w.pods)
 	slices.SortFunc(pods, func(a, b Pod) int { return a.Spec.Compare(b.Spec.Key) })
-	return Input{Object: w.object, Node: "node", Pods: pods, State: state, Now: w.now}
+	return Input{Object: w.object, Node: "node", Pods: pods, State: state, Now: w.now, Allowed: w.allowed}
 }
 
 // next asks for a decision, and puts it into effect.
