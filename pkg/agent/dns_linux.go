@@ -103,14 +103,11 @@ func (n *names) setServices(all []dns.Service) {
 	}
 }
 
-// push gives the process its newest state, once the Services are known: until then, a process of
-// the agent before keeps what it has.
+// push gives the process its newest state. Until the Services are known, only a process without
+// names gets one, to answer other names; a process of the agent before keeps its names.
 func (n *names) push() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.known {
-		return
-	}
 	settings, _ := dnsProcess(n.cfg)
 	n.serial = max(n.serial+1, uint32(time.Now().Unix()))
 	own := []netip.Addr{settings.Address}
@@ -118,9 +115,13 @@ func (n *names) push() {
 	if n.cfg.ResolvConf != "" { // else pods get no servers of the node
 		others = withIndexes(dns.Upstreams(string(n.resolver), own))
 	}
-	n.keeper.SetState(server.State{
+	set := n.keeper.SetFirst
+	if n.known {
+		set = n.keeper.SetState
+	}
+	set(server.State{
 		Config: dns.Config{Domain: n.domain(), Ranges: n.ranges(), Servers: own, Serial: n.serial},
-		Known:  true, Services: n.services, Upstreams: others,
+		Known:  n.known, Services: n.services, Upstreams: others,
 	})
 }
 
@@ -144,9 +145,11 @@ func (n *names) ranges() []netip.Prefix {
 	return all
 }
 
-// resume makes the server run if an agent before has used it: pods have its address.
+// resume makes the server run if an agent before has used it: pods have its address. It answers
+// names of others at once, also if it has to be started and no Services are read, as by runonce.
 func (n *names) resume() {
 	if n.keeper != nil && n.keeper.Used() {
+		n.push()
 		n.need()
 	}
 }

@@ -32,6 +32,8 @@ type conn struct {
 	handle   *os.Process   // by a pidfd, opened before the process was identified
 	sent     *server.State // the last one that it got
 	outdated bool          // it runs another program than this agent
+	known    bool          // it had names when it was identified
+	bare     bool          // it has no names of an earlier agent
 	limit    time.Duration
 }
 
@@ -87,7 +89,7 @@ func (c *conn) status() (Status, error) { return c.call(request{Op: opStatus}) }
 // identify finds out which process is at the other end: the kernel names the sender of its answer.
 // A second answer shows that the process still is the one whose handle was opened.
 func (c *conn) identify() error {
-	pid, err := c.sender()
+	pid, known, err := c.sender()
 	if err != nil {
 		return err
 	}
@@ -95,55 +97,55 @@ func (c *conn) identify() error {
 	if err != nil {
 		return err
 	}
-	again, err := c.sender()
+	again, _, err := c.sender()
 	if err != nil || again != pid {
 		_ = handle.Release()
 		return errors.Join(errors.New("DNS server was replaced meanwhile"), err)
 	}
-	c.pid, c.handle = pid, handle
+	c.pid, c.handle, c.known = pid, handle, known
 	return nil
 }
 
-// sender asks for the status and returns the process that answered.
-func (c *conn) sender() (pid int, err error) {
+// sender asks for the status, and returns the process that answered and whether it has names.
+func (c *conn) sender() (pid int, known bool, err error) {
 	raw, err := c.control.SyscallConn()
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	set := func(on int) error {
 		var err error
 		return errors.Join(raw.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_PASSCRED, on) }), err)
 	}
 	if err := set(1); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	defer func() { err = errors.Join(err, set(0)) }()
 	_ = c.control.SetDeadline(time.Now().Add(c.limit))
 	if err := write(c.control, request{Op: opStatus}); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	// The credentials come with the first bytes.
 	first, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, _, _, err := c.control.ReadMsgUnix(first, oob)
 	if err != nil || n != 1 {
-		return 0, errors.Join(errors.New("no answer"), err)
+		return 0, false, errors.Join(errors.New("no answer"), err)
 	}
 	var a response
 	if err := read(&prefixed{first, c.control}, &a); err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(messages) == 0 {
-		return 0, errors.Join(errors.New("the kernel does not name the DNS server's process"), err)
+		return 0, false, errors.Join(errors.New("the kernel does not name the DNS server's process"), err)
 	}
 	cred, err := unix.ParseUnixCredentials(&messages[0])
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
 	if cred.Pid <= 0 {
-		return 0, errors.New("the DNS server is in another PID namespace")
+		return 0, false, errors.New("the DNS server is in another PID namespace")
 	}
-	return int(cred.Pid), nil
+	return int(cred.Pid), a.Status != nil && a.Status.Known, nil
 }
 
 // prefixed reads bytes that were read already, then the rest.

@@ -46,6 +46,7 @@ type Keeper struct {
 
 	wanted  atomic.Bool
 	state   atomic.Pointer[server.State] // nil until SetState
+	first   atomic.Pointer[server.State] // for a process without names until then
 	changed chan struct{}
 	counts  atomic.Pointer[server.Counts]
 
@@ -98,6 +99,15 @@ func (k *Keeper) Servers() []string {
 // call, a process of an earlier agent keeps the state that it has.
 func (k *Keeper) SetState(s server.State) {
 	k.state.Store(&s)
+	k.kick()
+}
+
+// SetFirst sets the state of a process that has no names, until SetState: it answers other names
+// from its start on. A process of an earlier agent that has names keeps them. It does not wait for
+// the process.
+func (k *Keeper) SetFirst(s server.State) {
+	s.Known, s.Services = false, nil
+	k.first.Store(&s)
 	k.kick()
 }
 
@@ -173,8 +183,17 @@ func (k *Keeper) keep(ctx context.Context) (again <-chan time.Time) {
 
 // send sends the newest state. k.mu is held.
 func (k *Keeper) send() error {
+	if k.child == nil {
+		return nil
+	}
 	newest := k.state.Load()
-	if k.child == nil || k.child.outdated || newest == nil || k.child.sent == newest {
+	switch {
+	case newest == nil && k.child.bare:
+		newest = k.first.Load()
+	case k.child.outdated: // the process that replaces it gets the state
+		return nil
+	}
+	if newest == nil || k.child.sent == newest {
 		return nil
 	}
 	if _, err := k.child.call(request{Op: opState, State: newest}); err != nil {
@@ -285,7 +304,7 @@ func (k *Keeper) open(ctx context.Context) error {
 		return err
 	}
 	if old != nil {
-		k.child, old.outdated = old, !old.isProgram(k.cfg.program())
+		k.child, old.outdated, old.bare = old, !old.isProgram(k.cfg.program()), !old.known
 		k.cfg.Log.Info("Adopted DNS server", "pid", old.pid, "address", k.cfg.Address)
 		return nil
 	}
@@ -297,6 +316,7 @@ func (k *Keeper) open(ctx context.Context) error {
 	if k.child, err = k.start(ctx, sockets, nil); err != nil {
 		return err
 	}
+	k.child.bare = true
 	k.cfg.Log.Info("Started DNS server", "pid", k.child.pid, "address", k.cfg.Address)
 	return nil
 }

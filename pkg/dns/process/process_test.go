@@ -131,6 +131,11 @@ func state(name string) server.State {
 
 // resolve asks the server for a Service, and returns the code of the answer and its addresses.
 func resolve(name, network string) (string, error) {
+	return resolveName(name+".default.svc.cluster.local.", network)
+}
+
+// resolveName asks the server for a whole name.
+func resolveName(name, network string) (string, error) {
 	conn, err := net.Dial(network, netip.AddrPortFrom(address, 53).String())
 	if err != nil {
 		return "", err
@@ -138,7 +143,7 @@ func resolve(name, network string) (string, error) {
 	defer conn.Close()
 	_ = conn.SetDeadline(time.Now().Add(wait.Limit))
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: []dnsmessage.Question{{
-		Name: dnsmessage.MustNewName(name + ".default.svc.cluster.local."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET,
+		Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET,
 	}}}
 	msg, err := m.Pack()
 	if err != nil {
@@ -217,6 +222,74 @@ func TestKeeper_AgentRestarts_ProcessIsAdopted(t *testing.T) {
 	next.SetState(state("other"))
 	waitFor(t, "other")
 	wantAnswer(t, "web", absent)
+}
+
+// upstream is a name server on another address of loopback. It answers with one address.
+func upstream(t *testing.T) netip.AddrPort {
+	t.Helper()
+	conn, err := net.ListenPacket("udp4", "127.0.0.53:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, from, err := conn.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			var m dnsmessage.Message
+			if m.Unpack(buf[:n]) != nil {
+				continue
+			}
+			m.Response, m.Additionals = true, nil
+			m.Answers = []dnsmessage.Resource{{
+				Header: dnsmessage.ResourceHeader{Name: m.Questions[0].Name, Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET, TTL: 5},
+				Body:   &dnsmessage.AResource{A: [4]byte{192, 0, 2, 1}},
+			}}
+			if out, err := m.Pack(); err == nil {
+				_, _ = conn.WriteTo(out, from)
+			}
+		}
+	}()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+// A process that is started before the Services are known, as by runonce, which has no Run, answers
+// other names at once. One that has names keeps them.
+func TestKeeper_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
+	a := newAgent(t)
+	first := state("web")
+	first.Upstreams = []netip.AddrPort{upstream(t)}
+	k := New(a.Config)
+	k.SetFirst(first)
+	if err := k.begin(t); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := resolveName("example.com.", "udp"); err != nil || got != found {
+		t.Errorf("another name: %q, %v", got, err)
+	}
+	wantAnswer(t, "web", unknown)
+	k.letGo()
+
+	next, _ := a.run(t)
+	next.SetState(state("web"))
+	waitFor(t, "web")
+	last := New(a.Config)
+	last.SetFirst(first)
+	if err := last.begin(t); err != nil {
+		t.Fatal(err)
+	}
+	wantAnswer(t, "web", found)
+	last.letGo()
+}
+
+// letGo lets go of the process, as the end of an agent does.
+func (k *Keeper) letGo() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.release()
 }
 
 // The process has no right that an answer does not need.
@@ -392,9 +465,7 @@ func TestKeeper_PortOfOthers_IsReported(t *testing.T) {
 		t.Errorf("the port is free: %v", err)
 	}
 	wantAnswer(t, "web", unknown)
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.release()
+	k.letGo()
 }
 
 // Only addresses and routes that this machine needs for others are conflicts.
