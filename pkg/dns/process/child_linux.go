@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime/debug"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -70,6 +71,9 @@ func child(args []string) error {
 		return err
 	}
 	probeStack()
+	if err := expendable(); err != nil {
+		return err
+	}
 	if err := confine.Serving(UserID, 53); err != nil {
 		return err
 	}
@@ -95,6 +99,42 @@ func probeStack() {
 	if conn, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53}); err == nil {
 		_ = conn.Close()
 	}
+}
+
+// maxData is how much memory the process may map to write, beside that of its start. The largest
+// state fits.
+const maxData = 512 << 20
+
+// expendable makes the kernel end the process like any other one when memory runs out, also if the
+// agent is protected, and bounds its memory.
+func expendable() error {
+	const file = "/proc/self/oom_score_adj"
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err != nil || score < 0 {
+		if err := os.WriteFile(file, []byte("0"), 0); err != nil {
+			return fmt.Errorf("raise the OOM score of the DNS server: %w", err)
+		}
+	}
+	text, err = os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return err
+	}
+	fields := strings.Fields(string(text)) // in pages; the sixth is data and stacks
+	if len(fields) < 6 {
+		return fmt.Errorf("read /proc/self/statm: %d fields", len(fields))
+	}
+	pages, err := strconv.ParseUint(fields[5], 10, 32)
+	if err != nil {
+		return fmt.Errorf("read /proc/self/statm: %w", err)
+	}
+	limit := pages*uint64(os.Getpagesize()) + maxData
+	if err := unix.Setrlimit(unix.RLIMIT_DATA, &unix.Rlimit{Cur: limit, Max: limit}); err != nil {
+		return fmt.Errorf("limit the memory of the DNS server: %w", err)
+	}
+	return nil
 }
 
 // childProcess is the process.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -318,6 +319,41 @@ func TestChild_Running_HasNoRights(t *testing.T) {
 		if got := field(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
+	}
+}
+
+// The kernel ends the process before an agent that is protected, and its memory is bounded.
+func TestChild_ProtectedAgent_ProcessIsNot(t *testing.T) {
+	const file = "/proc/self/oom_score_adj"
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte("-500"), 0); err != nil && !errors.Is(err, fs.ErrPermission) {
+		t.Fatal(err) // without CAP_SYS_RESOURCE the score stays, and the process must not lower it
+	}
+	defer func() {
+		if err := os.WriteFile(file, before, 0); err != nil {
+			t.Error(err)
+		}
+	}()
+	a := newAgent(t)
+	k, _ := a.run(t)
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", k.pid()))
+	want := "0"
+	if old := strings.TrimSpace(string(before)); !strings.HasPrefix(old, "-") {
+		want = old
+	}
+	if got := strings.TrimSpace(string(text)); err != nil || got != want && got != "0" {
+		t.Errorf("the score is %q, %v, want %s", got, err, want)
+	}
+	limits, err := os.ReadFile(fmt.Sprintf("/proc/%d/limits", k.pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(limits), "Max data size")
+	if f := strings.Fields(rest); !ok || len(f) < 2 || f[0] == "unlimited" || f[0] != f[1] {
+		t.Errorf("the memory has no limit: %s", limits)
 	}
 }
 

@@ -2,8 +2,11 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"net/netip"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -68,6 +71,23 @@ func TestClients_Counts_AreBoundedByClientAndInTotal(t *testing.T) {
 	if len(c.waiting)+len(c.connections)+c.waits+c.connected != 0 {
 		t.Errorf("left: %v %v %d %d", c.waiting, c.connections, c.waits, c.connected)
 	}
+}
+
+// Queries that panic do not fill the log: one a minute is logged, with how many there were.
+func TestServer_ManyPanics_OneAMinuteIsLogged(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log strings.Builder
+		s := New(DefaultLimits(), slog.New(slog.NewTextHandler(&log, nil)))
+		for range 100 {
+			s.safely(func() { panic("broken") })
+		}
+		time.Sleep(panicEvery)
+		s.safely(func() { panic("broken") })
+		text := log.String()
+		if strings.Count(text, "level=ERROR") != 2 || !strings.Contains(text, "count=1 ") || !strings.Contains(text, "count=100 ") || s.Counts().Panics != 101 {
+			t.Errorf("%d panics, log: %s", s.Counts().Panics, text)
+		}
+	})
 }
 
 func TestCache_Full_ForgetsTheOldest(t *testing.T) {

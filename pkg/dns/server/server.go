@@ -62,6 +62,7 @@ type Server struct {
 	limits  Limits
 	clients *clients
 	forward *forwarder
+	panics  panicLog
 	log     *slog.Logger
 }
 
@@ -184,8 +185,34 @@ func (s *Server) safely(f func()) {
 	err := panics.ToError(func() error { f(); return nil })
 	if p, ok := panics.Of(err); ok {
 		s.counts.panics.Add(1)
-		s.log.Error("Recovered from a panic in a DNS query", "panic", p.Value, "stack", string(p.Stack))
+		if n := s.panics.due(time.Now()); n > 0 {
+			s.log.Error("Recovered from a panic in a DNS query", "panic", p.Value, "count", n, "stack", string(p.Stack))
+		}
 	}
+}
+
+// panicEvery is how often a panic is logged: each writes a stack, and clients may cause many.
+const panicEvery = time.Minute
+
+// panicLog decides which panics are logged.
+type panicLog struct {
+	mu     sync.Mutex
+	logged time.Time
+	count  int // since then
+}
+
+// due counts a panic. It returns how many there were since the last one that was logged, this one
+// included, or 0 if it is too early to log another one.
+func (p *panicLog) due(now time.Time) (count int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.count++
+	if !p.logged.IsZero() && now.Sub(p.logged) < panicEvery {
+		return 0
+	}
+	count = p.count
+	p.logged, p.count = now, 0
+	return count
 }
 
 // Datagrams answers queries over UDP until the connection is closed or ctx ends. ctx ends
