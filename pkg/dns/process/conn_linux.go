@@ -34,6 +34,9 @@ type conn struct {
 	outdated bool          // it runs another program than this agent
 	known    bool          // it had names when it was identified
 	bare     bool          // it has no names of an earlier agent
+	dir      string        // of the control socket
+	missed   int           // answers in a row that did not come in time
+	lost     bool          // an answer may still come over the control connection: the next request needs another one
 	limit    time.Duration
 }
 
@@ -67,14 +70,23 @@ func (c *conn) collect() {
 
 // call sends one request and reads its answer.
 func (c *conn) call(q request) (Status, error) {
-	_ = c.control.SetDeadline(time.Now().Add(c.limit))
-	if err := write(c.control, q); err != nil {
+	frame, err := encode(q)
+	if err != nil {
+		return Status{}, err
+	}
+	if err := c.ready(); err != nil {
+		return Status{}, err
+	}
+	_ = c.control.SetDeadline(time.Now().Add(c.limitOf(len(frame))))
+	c.lost = true
+	if _, err := c.control.Write(frame); err != nil {
 		return Status{}, err
 	}
 	var a response
 	if err := read(c.control, &a); err != nil {
 		return Status{}, err
 	}
+	c.lost, c.missed = false, 0
 	if a.Error != "" {
 		return Status{}, errors.New(a.Error)
 	}
@@ -82,6 +94,37 @@ func (c *conn) call(q request) (Status, error) {
 		return Status{}, errors.New("DNS server answered without a status")
 	}
 	return *a.Status, nil
+}
+
+// limitOf returns how long the process may take for a request of so many bytes: it decodes a
+// state, and makes a zone of it.
+func (c *conn) limitOf(size int) time.Duration {
+	return c.limit + time.Duration(size)*time.Second/(1<<20)
+}
+
+// ready makes another control connection to the same process if the one before is lost.
+func (c *conn) ready() error {
+	if !c.lost {
+		return nil
+	}
+	dir, err := os.Open(c.dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	d := net.Dialer{Timeout: c.limit}
+	one, err := d.Dial("unix", shortPath(dir))
+	if err != nil {
+		return err
+	}
+	_ = c.control.Close()
+	c.control = one.(*net.UnixConn)
+	pid, _, err := c.sender()
+	if err == nil && pid != c.pid {
+		err = fmt.Errorf("process %d answers, not the DNS server, process %d", pid, c.pid)
+	}
+	c.lost = err != nil
+	return err
 }
 
 func (c *conn) status() (Status, error) { return c.call(request{Op: opStatus}) }
@@ -192,6 +235,9 @@ func (c *conn) waitEnd(limit time.Duration) bool {
 
 // sockets gets the sockets of the process, which have to be bound to this address.
 func (c *conn) sockets(address netip.Addr) (fds []int, err error) {
+	if err := c.ready(); err != nil {
+		return nil, err
+	}
 	_ = c.control.SetDeadline(time.Now().Add(c.limit))
 	if err := write(c.control, request{Op: opSockets}); err != nil {
 		return nil, err

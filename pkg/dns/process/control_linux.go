@@ -43,15 +43,27 @@ type Status struct {
 
 // write writes one message with its length before it.
 func write(to io.Writer, message any) error {
-	body, err := json.Marshal(message)
+	frame, err := encode(message)
 	if err != nil {
 		return err
 	}
-	if len(body) > maxFrame {
-		return fmt.Errorf("message of %d bytes is larger than %d", len(body), maxFrame)
-	}
-	_, err = to.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...))
+	_, err = to.Write(frame)
 	return err
+}
+
+// errTooLong says that a message does not fit into a frame.
+var errTooLong = errors.New("message does not fit into a frame")
+
+// encode returns a message with its length before it.
+func encode(message any) ([]byte, error) {
+	body, err := json.Marshal(message)
+	if err != nil {
+		return nil, err
+	}
+	if len(body) > maxFrame {
+		return nil, fmt.Errorf("%w: %d bytes, of at most %d", errTooLong, len(body), maxFrame)
+	}
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(body))), body...), nil
 }
 
 // read reads one message.

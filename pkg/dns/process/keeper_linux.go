@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -32,7 +31,7 @@ type Config struct {
 
 // Times of a Keeper.
 const (
-	callLimit  = 3 * time.Second  // for an answer of the process
+	callLimit  = 3 * time.Second  // for an answer of the process, and more for a long request
 	startLimit = 10 * time.Second // for its start
 	endLimit   = 5 * time.Second  // for its end
 	checkEvery = 10 * time.Second
@@ -50,7 +49,9 @@ type Keeper struct {
 	changed chan struct{}
 	counts  atomic.Pointer[server.Counts]
 
-	mu      sync.Mutex
+	serving atomic.Bool // there was a child when the lock was last let go
+
+	held    chan struct{} // a lock that callers can stop waiting for; it guards the rest
 	child   *conn         // nil while the process does not run
 	failure error         // of the last try
 	retry   time.Time     // before which nothing is tried again
@@ -59,7 +60,16 @@ type Keeper struct {
 
 // New returns a Keeper that does nothing until Want.
 func New(cfg Config) *Keeper {
-	return &Keeper{cfg: cfg, changed: make(chan struct{}, 1)}
+	return &Keeper{cfg: cfg, changed: make(chan struct{}, 1), held: make(chan struct{}, 1)}
+}
+
+// lock waits until no other goroutine uses the process.
+func (k *Keeper) lock() { k.held <- struct{}{} }
+
+// unlock ends lock.
+func (k *Keeper) unlock() {
+	k.serving.Store(k.child != nil)
+	<-k.held
 }
 
 // Want makes the server run from now on. It does not wait for its start.
@@ -69,13 +79,17 @@ func (k *Keeper) Want() {
 	}
 }
 
-// Ensure waits until the server runs, or has failed to start. It does nothing before Want.
+// Ensure waits until the server runs, has failed to start, or ctx ends. It does nothing before Want.
 func (k *Keeper) Ensure(ctx context.Context) error {
 	if !k.wanted.Load() {
 		return nil
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	select {
+	case k.held <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer k.unlock()
 	return k.ensure(ctx, time.Now())
 }
 
@@ -85,11 +99,9 @@ func (k *Keeper) Used() bool {
 	return ok
 }
 
-// Servers returns the address of the server, none unless it runs.
+// Servers returns the address of the server, none unless it runs. It does not wait.
 func (k *Keeper) Servers() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.child == nil {
+	if !k.serving.Load() {
 		return nil
 	}
 	return []string{k.cfg.Address.String()}
@@ -135,15 +147,15 @@ func (k *Keeper) Run(ctx context.Context) {
 	for {
 		again := k.keep(ctx)
 		var ended <-chan struct{}
-		k.mu.Lock()
+		k.lock()
 		if k.child != nil {
 			ended = k.child.ended
 		}
-		k.mu.Unlock()
+		k.unlock()
 		select {
 		case <-ctx.Done():
-			k.mu.Lock()
-			defer k.mu.Unlock()
+			k.lock()
+			defer k.unlock()
 			k.release()
 			return
 		case <-k.changed:
@@ -161,18 +173,18 @@ func (k *Keeper) keep(ctx context.Context) (again <-chan time.Time) {
 	if !k.wanted.Load() {
 		return nil
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock()
+	defer k.unlock()
 	now := time.Now()
 	err := k.ensure(ctx, now)
 	if err == nil {
-		err = k.replace(ctx)
-		if err == nil {
-			err = k.send()
-		}
-		if err != nil {
+		if err = k.replace(ctx); err != nil {
 			k.fail()
-			k.failed(now, fmt.Errorf("give it the Services: %w", err))
+			k.failed(now, fmt.Errorf("replace it: %w", err))
+		} else if err = k.send(); err != nil {
+			k.later(now, err) // miss has logged it
+		} else {
+			k.wait, k.retry = 0, time.Time{}
 		}
 	}
 	if err != nil {
@@ -181,7 +193,7 @@ func (k *Keeper) keep(ctx context.Context) (again <-chan time.Time) {
 	return nil
 }
 
-// send sends the newest state. k.mu is held.
+// send sends the newest state. The lock is held.
 func (k *Keeper) send() error {
 	if k.child == nil {
 		return nil
@@ -197,23 +209,47 @@ func (k *Keeper) send() error {
 		return nil
 	}
 	if _, err := k.child.call(request{Op: opState, State: newest}); err != nil {
+		err = fmt.Errorf("give it the Services: %w", err)
+		k.miss(err)
 		return err
 	}
 	k.child.sent = newest
 	return nil
 }
 
-// check ends a process that does not answer, and adds an address that others have removed.
+// maxMissed is how many answers in a row have to be missing before the process is ended: on a
+// machine that is busy, or short of memory, a healthy one may answer late.
+const maxMissed = 3
+
+// miss ends a process that has not answered several times in a row. The lock is held.
+func (k *Keeper) miss(err error) {
+	select {
+	case <-k.child.ended: // ensure starts another one
+		return
+	default:
+	}
+	if errors.Is(err, errTooLong) { // the process is not the cause
+		k.report(err)
+		return
+	}
+	k.child.missed++
+	k.cfg.Log.Warn("DNS server does not answer", "pid", k.child.pid, "times", k.child.missed, "error", err)
+	if k.child.missed >= maxMissed {
+		k.cfg.Log.Warn("Ending DNS server, to start it again", "pid", k.child.pid)
+		k.fail()
+	}
+}
+
+// check ends a process that does not answer several times, and adds an address that others have removed.
 func (k *Keeper) check() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock()
+	defer k.unlock()
 	if k.child == nil {
 		return
 	}
 	now, err := k.child.status()
 	if err != nil {
-		k.cfg.Log.Warn("DNS server does not answer, starting it again", "pid", k.child.pid, "error", err)
-		k.fail()
+		k.miss(err)
 		return
 	}
 	k.counts.Store(&now.Counts)
@@ -222,7 +258,7 @@ func (k *Keeper) check() {
 	}
 }
 
-// fail ends the process. k.mu is held.
+// fail ends the process. The lock is held.
 func (k *Keeper) fail() {
 	if k.child != nil {
 		k.child.kill()
@@ -230,7 +266,7 @@ func (k *Keeper) fail() {
 	}
 }
 
-// release lets go of the process. k.mu is held.
+// release lets go of the process. The lock is held.
 func (k *Keeper) release() {
 	if k.child != nil {
 		k.child.close()
@@ -239,7 +275,7 @@ func (k *Keeper) release() {
 }
 
 // ensure makes the process run. After a failure it does nothing for a while and returns that
-// failure. k.mu is held.
+// failure. The lock is held.
 func (k *Keeper) ensure(ctx context.Context, now time.Time) error {
 	if k.child != nil {
 		select {
@@ -265,14 +301,20 @@ func (k *Keeper) ensure(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// failed delays the next try. k.mu is held.
+// failed delays the next try after an error. The lock is held.
 func (k *Keeper) failed(now time.Time, err error) {
-	k.wait = min(max(2*k.wait, retryFirst), retryMost)
-	k.retry = now.Add(k.wait)
 	k.report(err)
+	k.later(now, err)
 }
 
-// report logs a failure once. k.mu is held.
+// later delays the next try, and remembers why. The lock is held.
+func (k *Keeper) later(now time.Time, err error) {
+	k.failure = err
+	k.wait = min(max(2*k.wait, retryFirst), retryMost)
+	k.retry = now.Add(k.wait)
+}
+
+// report logs a failure once. The lock is held.
 func (k *Keeper) report(err error) {
 	if k.failure == nil || k.failure.Error() != err.Error() {
 		k.cfg.Log.Error("Failed to run the DNS server, new pods get the name servers of the node", "error", err)
@@ -280,7 +322,7 @@ func (k *Keeper) report(err error) {
 	k.failure = err
 }
 
-// open makes the address, and adopts or starts the process. k.mu is held.
+// open makes the address, and adopts or starts the process. The lock is held.
 func (k *Keeper) open(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can run a DNS server for pods")
@@ -323,7 +365,7 @@ func (k *Keeper) open(ctx context.Context) error {
 
 // replace replaces a process of another program once there is a state that the new one can have:
 // until then, the old one has the names. The new one gets the sockets and its state before the old
-// one stops. k.mu is held.
+// one stops. The lock is held.
 func (k *Keeper) replace(ctx context.Context) error {
 	old := k.child
 	if old == nil || !old.outdated || k.state.Load() == nil {

@@ -114,8 +114,8 @@ func (k *Keeper) begin(t *testing.T) error {
 }
 
 func (k *Keeper) pid() int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock()
+	defer k.unlock()
 	if k.child == nil {
 		return 0
 	}
@@ -288,8 +288,8 @@ func TestKeeper_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
 
 // letGo lets go of the process, as the end of an agent does.
 func (k *Keeper) letGo() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock()
+	defer k.unlock()
 	k.release()
 }
 
@@ -447,6 +447,78 @@ func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
 	waitFor(t, "web")
 }
 
+// A process that answers late is not ended, and serves the next request; one that misses three
+// answers in a row is.
+func TestKeeper_SlowAnswers_OnlyTheThirdInARowEndsIt(t *testing.T) {
+	a := newAgent(t)
+	k := New(a.Config)
+	if err := k.begin(t); err != nil {
+		t.Fatal(err)
+	}
+	defer k.letGo()
+	pid := k.pid()
+	k.lock()
+	k.child.limit = 20 * time.Millisecond
+	k.unlock()
+	signal := func(s unix.Signal) {
+		t.Helper()
+		if err := unix.Kill(pid, s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 { // the answer between them starts the count again
+		signal(unix.SIGSTOP)
+		k.check()
+		k.check()
+		signal(unix.SIGCONT)
+		wait.Until(t, "the process answers again", func() (int, bool) {
+			k.lock()
+			defer k.unlock()
+			k.child.limit = wait.Limit
+			_, err := k.child.status()
+			k.child.limit = 20 * time.Millisecond
+			return k.child.missed, err == nil && k.child.missed == 0
+		})
+	}
+	if got := k.pid(); got != pid {
+		t.Fatalf("process %d was replaced by %d", pid, got)
+	}
+	signal(unix.SIGSTOP)
+	for range maxMissed {
+		k.check()
+	}
+	if got := k.pid(); got != 0 {
+		t.Errorf("process %d has missed %d answers and runs", got, maxMissed)
+	}
+	wantGone(t, pid)
+}
+
+// A longer state has a longer limit.
+func TestConn_LongRequest_HasMoreTime(t *testing.T) {
+	c := &conn{limit: callLimit}
+	for size, want := range map[int]time.Duration{0: callLimit, 1 << 19: callLimit + time.Second/2, maxFrame: callLimit + 64*time.Second} {
+		if got := c.limitOf(size); got != want {
+			t.Errorf("%d bytes: %s, want %s", size, got, want)
+		}
+	}
+}
+
+// A caller whose context ends does not wait for the agent's own use of the process.
+func TestKeeper_ProcessIsBusy_EnsureEndsWithItsContext(t *testing.T) {
+	k := New(Config{Log: slog.New(slog.DiscardHandler)})
+	k.Want()
+	k.lock()
+	defer k.unlock()
+	ctx, stop := context.WithCancel(t.Context())
+	stop()
+	if err := k.Ensure(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
+	}
+	if got := k.Servers(); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+}
+
 // Stop leaves no process, address or file. It is no error without any of them.
 func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 	a := newAgent(t)
@@ -469,8 +541,8 @@ func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 
 // now lets the next try come at once.
 func (k *Keeper) now() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	k.lock()
+	defer k.unlock()
 	k.retry = time.Time{}
 }
 

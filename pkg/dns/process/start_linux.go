@@ -213,7 +213,7 @@ func dial(ctx context.Context, path string, limit time.Duration) (*conn, error) 
 		return nil, err
 	}
 	defer dir.Close()
-	c := &conn{ended: make(chan struct{}), limit: limit}
+	c := &conn{ended: make(chan struct{}), dir: path, limit: limit}
 	ctx, stop := context.WithTimeout(ctx, limit)
 	defer stop()
 	var d net.Dialer
