@@ -90,11 +90,17 @@ func (c *clients) rate(client netip.Addr, now time.Time) *rate {
 	return r
 }
 
-// enter counts a query that waits for other servers, unless there are too many.
+// enter counts a query that waits for other servers, unless there are too many. Once more than half
+// of all may wait, a client may have half as many as are left, at least one: a few greedy clients
+// always leave room for others. With n of them, each has about 1/(n+2) of all.
 func (c *clients) enter(client netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return count(c.waiting, &c.waits, client.Unmap(), c.limits.ClientWaiting, c.limits.Waiting)
+	one, left := c.limits.ClientWaiting, c.limits.Waiting-c.waits
+	if left < c.waits {
+		one = min(one, max(1, left/2))
+	}
+	return count(c.waiting, &c.waits, client.Unmap(), one, c.limits.Waiting)
 }
 
 // leave ends enter.

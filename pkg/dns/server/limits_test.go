@@ -90,6 +90,39 @@ func TestServer_ManyPanics_OneAMinuteIsLogged(t *testing.T) {
 	})
 }
 
+// Greedy clients leave room for others. Four would fill the limit of all if each had the limit of one
+// client.
+func TestClients_SeveralWaitALot_OthersMayWait(t *testing.T) {
+	client := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 88, 0, byte(i)}) }
+	for _, greedy := range []int{1, 4, 8, 12} {
+		c := newClients(DefaultLimits())
+		for i := range greedy {
+			for range c.limits.Waiting {
+				c.enter(client(i))
+			}
+			if n := c.waiting[client(i)]; n < 1 {
+				t.Errorf("%d clients: the one that came as number %d may not wait", greedy, i+1)
+			}
+		}
+		for range 50 { // answers come, and each client asks again at once
+			for i := range greedy {
+				c.leave(client(i))
+				for range c.limits.Waiting {
+					c.enter(client(i))
+				}
+			}
+		}
+		for i := range greedy {
+			if n := c.waiting[client(i)]; n < 1 || greedy > 2 && n > c.limits.Waiting/greedy {
+				t.Errorf("%d clients: one has %d of %d", greedy, n, c.limits.Waiting)
+			}
+		}
+		if !c.enter(client(100)) {
+			t.Errorf("%d clients: %d of %d wait, and another one may not", greedy, c.waits, c.limits.Waiting)
+		}
+	}
+}
+
 func TestCache_Full_ForgetsTheOldest(t *testing.T) {
 	c := newCache(3, 1<<20)
 	now := time.Unix(1000, 0)
