@@ -240,14 +240,15 @@ func (v *Volumes) forgetLocked(id volumeID, at *volume) {
 	}
 }
 
-// others returns how many other pods use a volume or are about to; count says which of them.
-func (v *Volumes) others(id volumeID, not user, mounted bool) int {
+// others returns how many others use a volume or are about to. For an exclusive volume it counts
+// only those of other pods for which the volume's directory exists.
+func (v *Volumes) others(id volumeID, not user, exclusive bool) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	n := 0
 	if at := v.volumes[id]; at != nil {
 		for u, exists := range at.users {
-			if u.uid != not.uid && (exists || !mounted) {
+			if exclusive && exists && u.uid != not.uid || !exclusive && u != not {
 				n++
 			}
 		}
