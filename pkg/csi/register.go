@@ -89,6 +89,12 @@ func (v *Volumes) Unregister(name, endpoint string) {
 	}
 	v.closeLocked(d)
 	delete(v.drivers, name)
+	for old := range v.gone { // most were removed from the objects long ago
+		if len(v.gone) < maxDrivers {
+			break
+		}
+		delete(v.gone, old)
+	}
 	v.gone[name] = true
 	v.cfg.Log.Info("CSI driver unregistered", "driver", name, "socket", endpoint)
 	v.changedLocked()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,6 +50,7 @@ func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
 	}
 	defer func() { _ = watcher.Close() }()
 	known, stops := make(map[string]identity), make(map[string]context.CancelFunc)
+	ends := make(map[string]chan struct{}) // closed when the newest keep of a socket has returned
 	for {
 		found, err := scan(dir, watcher.Add)
 		if err != nil {
@@ -66,9 +68,25 @@ func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
 				var one context.Context
 				one, stops[socket] = context.WithCancel(ctx)
 				known[socket] = is
-				p.running.Go(func() { p.keep(one, socket) })
+				before, end := ends[socket], make(chan struct{})
+				ends[socket] = end
+				p.running.Go(func() {
+					defer close(end)
+					if before != nil {
+						<-before // it unregisters the plugin
+					}
+					p.keep(one, socket)
+				})
 			}
 		}
+		maps.DeleteFunc(ends, func(_ string, end chan struct{}) bool {
+			select {
+			case <-end:
+				return true
+			default:
+				return false
+			}
+		})
 		select {
 		case <-watcher.Events:
 		case <-watcher.Errors:
