@@ -447,6 +447,47 @@ func TestRegistry_TypeWithAHandler_IsTheHandlers(t *testing.T) {
 	}
 }
 
+// A plugin that makes its socket anew is unregistered before it is registered again.
+func TestRegistry_SocketIsMadeAnew_OldRegistrationEndsFirst(t *testing.T) {
+	t.Parallel()
+	drivers := handler{make(chan string)} // a call waits for the test
+	dir, err := os.MkdirTemp("", "dev")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	againWith(t, Config{Dir: dir, Handlers: map[string]Handler{registerapi.CSIPlugin: drivers}, Log: slog.New(slog.DiscardHandler)})
+	socket := filepath.Join(dir, registryDir, "disk.sock")
+	serve := func() (results chan *registerapi.RegistrationStatus) {
+		f := newFake()
+		f.info = registerapi.PluginInfo{Type: registerapi.CSIPlugin, Name: "disk.test", SupportedVersions: []string{"1.0.0"}}
+		f.serve(t, socket)
+		return f.results
+	}
+	next := func(want string) {
+		t.Helper()
+		if got := <-drivers.calls; got != want+" disk.test disk.sock" {
+			t.Errorf("the handler got %s, want %s", got, want)
+		}
+	}
+	results := serve()
+	next("register")
+	<-results
+	for range 3 {
+		if err := os.Remove(socket); err != nil {
+			t.Fatal(err)
+		}
+		results = serve()
+		next("unregister")
+		next("register")
+		<-results
+	}
+	if err := os.Remove(socket); err != nil {
+		t.Fatal(err)
+	}
+	next("unregister")
+}
+
 // A directory that another process serves, or that others can change, is refused.
 func TestRun_DirectoryOfAnother_IsRefused(t *testing.T) {
 	t.Parallel()

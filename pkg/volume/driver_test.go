@@ -26,6 +26,7 @@ type drivers struct {
 	fails error
 	renew time.Duration
 	calls []string
+	swept map[string]bool // the answers of keep for the directories of pods
 }
 
 func (d *drivers) path(q pod.CSIRequest) string {
@@ -72,6 +73,14 @@ func (d *drivers) Unpublish(_ context.Context, uid string) error {
 
 func (d *drivers) Sweep(_ context.Context, keep func(uid string) bool) error {
 	d.calls = append(d.calls, "sweep")
+	entries, err := os.ReadDir(filepath.Join(d.dir, "pods"))
+	if err != nil {
+		return err
+	}
+	d.swept = make(map[string]bool)
+	for _, e := range entries {
+		d.swept[e.Name()] = keep(e.Name())
+	}
 	if keep("kept") {
 		return nil
 	}
@@ -176,6 +185,25 @@ func TestReady_DriversMountIsGoneOrDue_IsSetUpAgain(t *testing.T) {
 	}
 	if removed, err := p.Sweep(t.Context(), func(uid string) bool { return uid == "kept" }); err != nil || !slices.Equal(removed, []string{uid}) || d.calls[len(d.calls)-1] != "sweep" {
 		t.Errorf("swept %v, %v, calls %v", removed, err, d.calls)
+	}
+}
+
+// A pod whose own mounts cannot be removed keeps the volumes of its drivers, because a subPath may
+// show them. A pod whose driver is away is swept by the drivers again.
+func TestSweep_MountsOfAPodStay_DriversKeepIt(t *testing.T) {
+	p, d := withDrivers(t)
+	foreign := filepath.Join(p.root, "pods", "busy", "foreign")
+	if err := errors.Join(os.MkdirAll(foreign, 0o700), os.MkdirAll(filepath.Join(p.root, "pods", "away"), 0o700), unix.Mount(t.TempDir(), foreign, "", unix.MS_BIND, "")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(foreign, unix.MNT_DETACH) })
+	d.fails = errors.New("the driver is away")
+	var mounted *volume.MountedError
+	if _, err := p.Sweep(t.Context(), func(uid string) bool { return uid == "kept" }); !errors.As(err, &mounted) || !errors.Is(err, d.fails) {
+		t.Errorf("%v", err)
+	}
+	if kept, known := d.swept["away"]; !d.swept["busy"] || kept || !known {
+		t.Errorf("the drivers keep %v", d.swept)
 	}
 }
 
