@@ -109,8 +109,8 @@ const (
 	keepTimeout  = 10 * time.Second
 )
 
-// keepLogs copies the logs of the pods of a version that is rolled back. A disk that hangs or is
-// full does not delay the rollback for long.
+// keepLogs copies the logs of the pods of a version that is rolled back. On a disk that hangs, it
+// leaves the copy behind after a time.
 func (a *Agent) keepLogs(o *pod.Object, failed workload.FailedVersion) {
 	to := record.NewWorkloads(a.cfg.RootDir).Logs(o.ObjectKey())
 	err := a.keeping.Do(context.Background(), o.ObjectKey().String(), keepTimeout, func() error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -230,7 +231,8 @@ type node1 struct {
 	c     *Controller
 	have  []*pod.Spec
 	state map[string]*v1.PodStatus // by UID
-	keeps int                      // logs of failed versions that were kept
+	keeps atomic.Int32             // logs of failed versions that were kept
+	hangs chan struct{}            // Keep waits until it is closed; nil: it does not wait
 	judge func(*pod.Object) string
 
 	events []string
@@ -248,7 +250,12 @@ func (n *node1) boot() {
 	n.store.dead = false
 	n.c = New(Config{
 		Node: node, Kept: kept, Store: n.store, Live: true, Judge: n.judge,
-		Keep:  func(_ *pod.Object, failed workload.FailedVersion) { n.keeps += len(failed.Pods) },
+		Keep: func(_ *pod.Object, failed workload.FailedVersion) {
+			n.keeps.Add(int32(len(failed.Pods)))
+			if n.hangs != nil {
+				<-n.hangs
+			}
+		},
 		Event: func(_ *pod.Object, e workload.Event) { n.events = append(n.events, e.Reason) },
 	})
 	n.report()
@@ -271,26 +278,31 @@ func (n *node1) report() {
 // status is that of each pod.
 func (n *node1) turn(o *pod.Object, status func(*pod.Spec) *v1.PodStatus) {
 	for range 12 {
-		pods, _ := n.c.Expand([]*pod.Object{o})
-		if n.store.dead {
-			n.boot()
-			continue
-		}
-		for _, s := range n.have {
-			if !slices.ContainsFunc(pods, func(p *pod.Spec) bool { return p.UID() == s.UID() }) {
-				delete(n.state, s.UID())
-				if err := n.c.Report(pod.StatusReport{Pod: s.Pod, Origin: s.Origin, Gone: true}); err != nil {
-					n.t.Error(err)
-				}
+		n.round(o, status)
+	}
+}
+
+// round lets the agent decide once, and takes a second.
+func (n *node1) round(o *pod.Object, status func(*pod.Spec) *v1.PodStatus) {
+	pods, _ := n.c.Expand([]*pod.Object{o})
+	if n.store.dead {
+		n.boot()
+		return
+	}
+	for _, s := range n.have {
+		if !slices.ContainsFunc(pods, func(p *pod.Spec) bool { return p.UID() == s.UID() }) {
+			delete(n.state, s.UID())
+			if err := n.c.Report(pod.StatusReport{Pod: s.Pod, Origin: s.Origin, Gone: true}); err != nil {
+				n.t.Error(err)
 			}
 		}
-		n.have = pods
-		for _, s := range pods {
-			n.state[s.UID()] = status(s)
-		}
-		n.report()
-		time.Sleep(time.Second)
 	}
+	n.have = pods
+	for _, s := range pods {
+		n.state[s.UID()] = status(s)
+	}
+	n.report()
+	time.Sleep(time.Second)
 }
 
 // images returns the images of the pods.
@@ -334,7 +346,7 @@ func TestF1_Rollback_KilledAfterEveryWrite(t *testing.T) {
 			n.turn(deployed("good"), healthy)
 			n.turn(deployed("bad"), healthy)
 			check(t, fmt.Sprintf("killed after write %d, after the bad version", kill), n.images(), "good good")
-			if n.keeps == 0 {
+			if n.keeps.Load() == 0 {
 				t.Errorf("killed after write %d, no logs of the bad version were kept", kill)
 			}
 			done := order(t, n.c, web, workload.Command{Verb: workload.Scale, Replicas: 3})

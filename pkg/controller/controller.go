@@ -5,7 +5,8 @@
 //
 // A Controller is podconfig's Expander and a listener of the engine. The goroutine that ranges over
 // the batches of podconfig calls Expand, and the sync loop of the engine calls Report, which never
-// waits for Expand. A goroutine of the Controller writes the states while there are any to write.
+// waits for Expand. A goroutine of the Controller writes the states while there are any to write,
+// and other ones keep the logs of versions that failed.
 //
 // The one rule: a state is on the disk before the pods that follow from it are desired. Expand waits
 // for a write only for a moment. If the disk takes longer, the workload keeps its set, and the
@@ -19,6 +20,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/nodectl/nodectl/pkg/pod"
@@ -53,8 +55,9 @@ type Config struct {
 	// Judge returns why a workload may not have the content that a command, an override or a
 	// rollback gives it: a source policy forbids it, "" if it may. nil forbids nothing.
 	Judge func(o *pod.Object) string
-	// Keep keeps the logs of the pods of a version that is rolled back, before they leave; nil
-	// keeps none.
+	// Keep keeps the logs of the pods of a version that is rolled back, before they leave. It is
+	// called in a goroutine of its own, and the rollback waits for it for a limited time. nil keeps
+	// none, and so does a Controller that is not Live.
 	Keep func(o *pod.Object, failed workload.FailedVersion)
 
 	// Next decides; nil is workload.Next.
@@ -79,6 +82,7 @@ type Controller struct {
 	cfg    Config
 	due    chan struct{} // capacity 1: Report, a timer and the writer send, podconfig receives; nil: never due
 	writer *writer
+	keeps  atomic.Int32 // the calls of Config.Keep that run
 
 	// Only Expand uses these.
 	workloads map[pod.ObjectKey]*entry
@@ -235,7 +239,7 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 	}
 	defer c.answer(c.obey(there, stuck, now))
 	for _, e := range desired {
-		if e.saving == nil && e.change == nil && (e.due || !e.wake.IsZero() && !now.Before(e.wake)) {
+		if c.isDue(e, now) {
 			c.decide(e, now)
 		}
 		if e.saving != nil {

@@ -24,6 +24,7 @@ type entry struct {
 	stored  []byte                // the state in the Store; nil: not known
 	saving  *saving               // the newest decision, until its state is stored; nil: it is
 	change  *change               // the command that is done, until its state is stored; nil for none
+	keeping *keeping              // the logs of the newest version that failed; nil for none
 	removal *write                // of the state, until it has ended; nil for none
 	pods    []*pod.Spec           // the set, by key
 	claims  []*pod.Object         // by key
@@ -101,6 +102,9 @@ func (c *Controller) retry(e *entry, now time.Time, err error) {
 // until then, and after an error, the set stays as it was.
 func (c *Controller) decide(e *entry, now time.Time) {
 	e.due, e.wake = false, time.Time{}
+	if e.keeping != nil {
+		e.keeping.waits = false
+	}
 	if c.cfg.NoSchedules && e.id.Kind == pod.KindCronJob {
 		return
 	}
@@ -117,8 +121,8 @@ func (c *Controller) decide(e *entry, now time.Time) {
 		e.wake = until
 		return
 	}
-	if d.Failed != nil && c.cfg.Keep != nil {
-		c.cfg.Keep(e.object, *d.Failed)
+	if d.Failed != nil && !c.keep(e, *d.Failed, now) {
+		return
 	}
 	state, err := json.Marshal(d.State)
 	switch {
