@@ -24,6 +24,8 @@ These differences are in no single field:
 - An update of a StatefulSet replaces a pod in place: the new pod is admitted before the old one stops.
 - A pod of a Deployment, ReplicaSet, StatefulSet or DaemonSet that Failed or was evicted starts again under its name. Kubernetes deletes it and makes another one.
 - At a scale-down the annotation ` + "`controller.kubernetes.io/pod-deletion-cost`" + ` decides as in Kubernetes. Of pods that are equal otherwise, the younger one goes; Kubernetes chooses among pods of a similar age by their UIDs.
+- A workload with the annotation ` + "`nodectl.dev/rollback: on-failure`" + ` returns to an earlier version when its newest one fails; ` + "`nodectl.dev/rollback-trial`" + ` and ` + "`nodectl.dev/rollback-deadline`" + ` set the times. Kubernetes keeps the failed version. See [lifecycle.md](lifecycle.md#rollback).
+- ` + "`scale`" + ` and ` + "`rollout`" + ` do not change the manifest: the new value is an [override](verbs.md#workloads), and ends when the manifest has another value for its field.
 - nodectl never removes the data of a claim. ` + "`nodectl delete volume`" + ` does.
 
 ### Metadata of a workload
