@@ -409,6 +409,27 @@ func TestKeeper_OtherProgram_NoQueryIsLost(t *testing.T) {
 	wantGone(t, pid)
 }
 
+// hang stops a process, and waits until the kernel has stopped each of its threads.
+func hang(t *testing.T, pid int) {
+	t.Helper()
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	wait.Until(t, "all threads have stopped", func() (running int, done bool) {
+		all, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+		if err != nil || len(all) == 0 {
+			return -1, false
+		}
+		for _, file := range all {
+			stat, err := os.ReadFile(file)
+			if _, after, ok := strings.Cut(string(stat), ") "); err != nil || !ok || !strings.HasPrefix(after, "T") {
+				running++
+			}
+		}
+		return running, running == 0
+	})
+}
+
 // wantGone fails if a process with this ID runs.
 func wantGone(t *testing.T, pid int) {
 	t.Helper()
@@ -435,9 +456,7 @@ func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
 	})
 	waitFor(t, "web")
 	leave()
-	if err := unix.Kill(again, unix.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	hang(t, again)
 	next, _ := a.run(t)
 	if got := next.pid(); got == again {
 		t.Errorf("a process that hangs was adopted")
@@ -460,17 +479,13 @@ func TestKeeper_SlowAnswers_OnlyTheThirdInARowEndsIt(t *testing.T) {
 	k.lock()
 	k.child.limit = 20 * time.Millisecond
 	k.unlock()
-	signal := func(s unix.Signal) {
-		t.Helper()
-		if err := unix.Kill(pid, s); err != nil {
+	for range 2 { // the answer between them starts the count again
+		hang(t, pid)
+		k.check()
+		k.check()
+		if err := unix.Kill(pid, unix.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-	}
-	for range 2 { // the answer between them starts the count again
-		signal(unix.SIGSTOP)
-		k.check()
-		k.check()
-		signal(unix.SIGCONT)
 		wait.Until(t, "the process answers again", func() (int, bool) {
 			k.lock()
 			defer k.unlock()
@@ -483,7 +498,7 @@ func TestKeeper_SlowAnswers_OnlyTheThirdInARowEndsIt(t *testing.T) {
 	if got := k.pid(); got != pid {
 		t.Fatalf("process %d was replaced by %d", pid, got)
 	}
-	signal(unix.SIGSTOP)
+	hang(t, pid)
 	for range maxMissed {
 		k.check()
 	}
