@@ -17,6 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns"
 	"github.com/nodectl/nodectl/pkg/dns/process"
 	"github.com/nodectl/nodectl/pkg/dns/server"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // defaultDomain is the domain of the names of Services unless --cluster-domain names another one.
@@ -32,6 +33,12 @@ type names struct {
 	keeper  *process.Keeper // nil: this node has no DNS server of its own
 	bundled bool            // pods have addresses of --pod-cidr
 
+	// retiring says that the server is off, and one of an agent before runs on for the pods users,
+	// by UID, as running pods keep their resolver.
+	retiring bool
+	users    map[string]bool
+	records  func() ([]pod.Record, error)
+
 	mu       sync.Mutex
 	services []dns.Service
 	known    bool // the Services have been read
@@ -44,8 +51,9 @@ func newNames(cfg Config) *names {
 	n := &names{cfg: cfg}
 	n.readResolver()
 	settings, ok := dnsProcess(cfg)
-	if cfg.DNS && cfg.Kubeconfig == "" && cfg.BootstrapKubeconfig == "" && len(cfg.ClusterDNS) == 0 && ok {
-		n.keeper = process.New(settings)
+	on := cfg.DNS && cfg.Kubeconfig == "" && cfg.BootstrapKubeconfig == "" && len(cfg.ClusterDNS) == 0 && ok
+	if keeper := process.New(settings); on || keeper.Used() {
+		n.keeper, n.retiring = keeper, !on
 	}
 	return n
 }
@@ -53,16 +61,14 @@ func newNames(cfg Config) *names {
 // dnsProcess returns the configuration of the process that answers. ok is false if the range of
 // Services has no address for it.
 func dnsProcess(cfg Config) (c process.Config, ok bool) {
+	c = process.Config{Dir: filepath.Dir(cfg.ListenPath()), LogFile: filepath.Join(cfg.RootDir, "dns.log"), Log: cfg.Log}
 	ranges := cfg.ServiceNetworks()
 	if len(ranges) == 0 {
-		return process.Config{}, false
+		return c, false
 	}
-	services := ranges[0]
-	address, ok := dns.DefaultServer(services)
-	return process.Config{
-		Dir: filepath.Dir(cfg.ListenPath()), LogFile: filepath.Join(cfg.RootDir, "dns.log"),
-		Address: address, Range: services, Log: cfg.Log,
-	}, ok
+	c.Range = ranges[0]
+	c.Address, ok = dns.DefaultServer(c.Range)
+	return c, ok
 }
 
 // need makes the server run from now on. It does not wait.
@@ -78,7 +84,7 @@ const serverPatience = 10 * time.Second
 // servers returns the server that new pods get, none unless it runs. It waits for one that is
 // starting. It implements cri.Config.OwnDNS.
 func (n *names) servers() (servers []string, domain string) {
-	if n.keeper == nil {
+	if n.keeper == nil || n.retiring {
 		return nil, ""
 	}
 	ctx, stop := context.WithTimeout(context.Background(), serverPatience) // the caller has no context
@@ -147,24 +153,70 @@ func (n *names) ranges() []netip.Prefix {
 
 // resume makes the server run if an agent before has used it: pods have its address. It answers
 // names of others at once, also if it has to be started and no Services are read, as by runonce.
-func (n *names) resume() {
-	if n.keeper != nil && n.keeper.Used() {
-		n.push()
-		n.need()
+// records returns the pods of this node. A server that is off runs on while one of them is left.
+func (n *names) resume(records func() ([]pod.Record, error)) {
+	if n.keeper == nil || !n.keeper.Used() {
+		return
 	}
+	if n.retiring {
+		n.records = records
+		if n.keeper.Moved() || !n.findUsers() {
+			n.retire()
+			n.keeper = nil
+			return
+		}
+		n.cfg.Log.Warn("The DNS server is off. The one of an earlier agent runs until the pods that may use it are gone", "pods", len(n.users))
+	}
+	n.push()
+	n.need()
 }
 
-// run keeps the process running until ctx ends. The process stays.
+// findUsers remembers which pods may use the server, and reports whether there are any. A list that
+// cannot be read may have one.
+func (n *names) findUsers() bool {
+	all, err := n.records()
+	n.users = make(map[string]bool)
+	for i := range all {
+		n.users[all[i].UID] = true
+	}
+	return err != nil || len(all) > 0
+}
+
+// isUsed reports whether a pod that may use the server is left.
+func (n *names) isUsed() bool {
+	all, err := n.records()
+	return err != nil || slices.ContainsFunc(all, func(r pod.Record) bool { return n.users[r.UID] })
+}
+
+// retire ends a server that is off.
+func (n *names) retire() {
+	if err := process.Stop(process.Config{Dir: filepath.Dir(n.cfg.ListenPath())}); err != nil {
+		n.cfg.Log.Error("Failed to stop the DNS server, which is off", "error", err)
+		return
+	}
+	n.cfg.Log.Info("Stopped the DNS server of an earlier agent: it is off, and no pod uses it")
+}
+
+// run keeps the process running until ctx ends. The process stays, unless it is off and no pod that
+// may use it is left.
 func (n *names) run(ctx context.Context) {
 	if n.keeper == nil {
 		return
 	}
+	keeping, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { n.keeper.Run(ctx) })
+	defer stop()
+	wg.Go(func() { n.keeper.Run(keeping) })
 	for {
 		select {
 		case <-time.After(resolverCheck):
+			if n.retiring && !n.isUsed() {
+				stop()
+				wg.Wait()
+				n.retire()
+				return
+			}
 			if n.readResolver() {
 				n.push()
 			}
@@ -200,11 +252,10 @@ func (n *names) counts() map[string]uint64 {
 // ask it.
 func (a *Agent) withoutNames() error {
 	left, err := a.state.records.All()
-	settings, ok := dnsProcess(a.cfg)
-	if err != nil || len(left) > 0 || !ok {
+	if err != nil || len(left) > 0 {
 		return err
 	}
-	return process.Stop(settings)
+	return process.Stop(process.Config{Dir: filepath.Dir(a.cfg.ListenPath())}) // also without a range now
 }
 
 // reserved are the addresses that no Service gets: that of the server, also while it is off, so that it

@@ -59,7 +59,7 @@ func (a *Agent) Once(ctx context.Context, set Set, until string, to Progress) (f
 	if until == Gone {
 		return a.down(ctx, set, to)
 	}
-	a.names.resume()
+	a.names.resume(a.state.records.All)
 	receive := receivers{sinks: []engine.Sink{to}}
 	if len(workloadsIn(set.Merged)) > 0 {
 		w := a.workloads(true, func() look.Rules { return set.Sources.Rules })

@@ -73,7 +73,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		log.Warn("Failed to create the directory of the local socket", "error", err)
 	}
 
-	a.names.resume()
+	a.names.resume(a.state.records.All)
 	if a.names.keeper != nil {
 		a.metrics.DNS(a.names.counts)
 	}

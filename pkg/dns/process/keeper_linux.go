@@ -99,6 +99,12 @@ func (k *Keeper) Used() bool {
 	return ok
 }
 
+// Moved reports whether an earlier agent of this boot ran the server on another address.
+func (k *Keeper) Moved() bool {
+	r, ok := load(k.cfg.Dir)
+	return ok && !slices.Contains(r.Addresses, k.cfg.Address)
+}
+
 // Servers returns the address of the server, none unless it runs. It does not wait.
 func (k *Keeper) Servers() []string {
 	if !k.serving.Load() {
@@ -333,7 +339,7 @@ func (k *Keeper) open(ctx context.Context) error {
 	if err := os.Chmod(k.cfg.Dir, 0o700); err != nil {
 		return err
 	}
-	if r, recorded := load(k.cfg.Dir); recorded && !slices.Contains(r.Addresses, k.cfg.Address) {
+	if k.Moved() {
 		if err := Stop(k.cfg); err != nil { // the range of Services is another one now
 			return err
 		}
