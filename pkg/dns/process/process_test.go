@@ -136,8 +136,10 @@ func resolve(name, network string) (string, error) {
 }
 
 // resolveName asks the server for a whole name.
-func resolveName(name, network string) (string, error) {
-	conn, err := net.Dial(network, netip.AddrPortFrom(address, 53).String())
+func resolveName(name, network string) (string, error) { return resolveAt(address, name, network) }
+
+func resolveAt(server netip.Addr, name, network string) (string, error) {
+	conn, err := net.Dial(network, netip.AddrPortFrom(server, 53).String())
 	if err != nil {
 		return "", err
 	}
@@ -464,6 +466,38 @@ func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
 	wantGone(t, again)
 	next.SetState(state("web"))
 	waitFor(t, "web")
+}
+
+// With another range of Services, the next agent ends the process and removes its address, and
+// another process answers on the new one.
+func TestKeeper_RangeChanged_AddressMoves(t *testing.T) {
+	moved := netip.MustParseAddr("10.97.0.10")
+	a := newAgent(t)
+	k, leave := a.run(t)
+	pid := k.pid()
+	leave()
+	a.Address, a.Range = moved, netip.MustParsePrefix("10.97.0.0/16")
+	if !New(a.Config).Moved() {
+		t.Error("the next agent does not know that the address has moved")
+	}
+	next, leave := a.run(t)
+	if got := next.pid(); got == pid || got == 0 {
+		t.Errorf("process %d follows %d", got, pid)
+	}
+	wantGone(t, pid)
+	if had, err := present(address); err != nil || had.ours {
+		t.Errorf("the old address is left: %+v, %v", had, err)
+	}
+	if got, err := resolveAt(moved, "web.default.svc.cluster.local.", "udp"); err != nil || got != unknown {
+		t.Errorf("the new address: %q, %v", got, err)
+	}
+	leave()
+	if err := Stop(a.Config); err != nil {
+		t.Error(err)
+	}
+	if had, err := present(moved); err != nil || had.ours {
+		t.Errorf("the new address is left: %+v, %v", had, err)
+	}
 }
 
 // A process that answers late is not ended, and serves the next request; one that misses three
