@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// portRange is a range of node ports, both ends included.
+// portRange is a range of ports of the node, both ends included.
 type portRange struct{ first, last int }
 
 // judgeService returns a problem for each thing in a Service that the rule does not allow. Node ports
@@ -24,6 +24,9 @@ func (r *rule) judgeService(o *pod.Object, s *v1.Service) []pod.Problem {
 	var problems []pod.Problem
 	if s.Spec.Type == v1.ServiceTypeNodePort || s.Spec.Type == v1.ServiceTypeLoadBalancer {
 		problems = r.judgeNodePorts(s, open)
+	}
+	if s.Spec.Type == v1.ServiceTypeLoadBalancer || len(s.Spec.ExternalIPs) > 0 {
+		problems = append(problems, r.judgePorts(s, open)...)
 	}
 	external := r.externalIPs
 	if external == nil && !open {
@@ -46,10 +49,7 @@ func (r *rule) judgeService(o *pod.Object, s *v1.Service) []pod.Problem {
 
 // judgeNodePorts judges the node ports of a Service. One that the node chooses may be any.
 func (r *rule) judgeNodePorts(s *v1.Service, open bool) []pod.Problem {
-	ports := r.nodePorts
-	if ports == nil && !open {
-		ports = &[]portRange{}
-	}
+	ports := r.portsOfNode(open)
 	if ports == nil {
 		return nil
 	}
@@ -60,11 +60,38 @@ func (r *rule) judgeNodePorts(s *v1.Service, open bool) []pod.Problem {
 		case p.NodePort == 0 && s.Spec.Type == v1.ServiceTypeLoadBalancer && s.Spec.AllocateLoadBalancerNodePorts != nil && !*s.Spec.AllocateLoadBalancerNodePorts:
 		case p.NodePort == 0:
 			problems = append(problems, r.refusal(path, "a node port that the node chooses", "nodePorts lists those that are allowed", allowedPorts(*ports)))
-		case !slices.ContainsFunc(*ports, func(a portRange) bool { return int(p.NodePort) >= a.first && int(p.NodePort) <= a.last }):
+		case !contains(*ports, p.NodePort):
 			problems = append(problems, r.refusal(path, "node port "+strconv.Itoa(int(p.NodePort)), "no range of nodePorts contains it", allowedPorts(*ports)))
 		}
 	}
 	return problems
+}
+
+// judgePorts judges the ports that a Service takes on external addresses.
+func (r *rule) judgePorts(s *v1.Service, open bool) []pod.Problem {
+	ports := r.portsOfNode(open)
+	if ports == nil {
+		return nil
+	}
+	var problems []pod.Problem
+	for i, p := range s.Spec.Ports {
+		if !contains(*ports, p.Port) {
+			problems = append(problems, r.refusal(fmt.Sprintf("spec.ports[%d].port", i), "port "+strconv.Itoa(int(p.Port))+" of an external address", "no range of nodePorts contains it", allowedPorts(*ports)))
+		}
+	}
+	return problems
+}
+
+// portsOfNode returns the ports that Services may take on addresses of the node, nil for all.
+func (r *rule) portsOfNode(open bool) *[]portRange {
+	if r.nodePorts == nil && !open {
+		return &[]portRange{}
+	}
+	return r.nodePorts
+}
+
+func contains(ports []portRange, port int32) bool {
+	return slices.ContainsFunc(ports, func(a portRange) bool { return int(port) >= a.first && int(port) <= a.last })
 }
 
 func allowedPorts(ports []portRange) string {
