@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"math/big"
 	"net/netip"
 	"slices"
@@ -24,6 +25,8 @@ type allocator struct {
 	Input
 	ips   map[netip.Addr]pod.Key
 	ports map[portKey]pod.Key
+	// fronts are the ports of Services on external addresses: no node port gets one by itself.
+	fronts map[portKey]bool
 }
 
 type portKey struct {
@@ -32,13 +35,18 @@ type portKey struct {
 }
 
 func newAllocator(in Input) *allocator {
-	a := &allocator{Input: in, ips: make(map[netip.Addr]pod.Key), ports: make(map[portKey]pod.Key)}
+	a := &allocator{Input: in, ips: make(map[netip.Addr]pod.Key), ports: make(map[portKey]pod.Key), fronts: make(map[portKey]bool)}
 	for _, o := range in.Services { // what Services have already, unless they name another one
+		s := o.Object.(*v1.Service)
+		if balanced(s) || len(s.Spec.ExternalIPs) > 0 {
+			for i := range s.Spec.Ports {
+				a.fronts[portKey{s.Spec.Ports[i].Protocol, uint16(s.Spec.Ports[i].Port)}] = true
+			}
+		}
 		had, known := in.Earlier[o.Key]
 		if !known {
 			continue
 		}
-		s := o.Object.(*v1.Service)
 		written := writtenIPs(s)
 		for _, ip := range had.ClusterIPs {
 			if slices.ContainsFunc(written, func(w netip.Addr) bool { return w != ip && w.Is6() == ip.Is6() }) {
@@ -56,7 +64,34 @@ func newAllocator(in Input) *allocator {
 			}
 		}
 	}
+	if in.Partial {
+		a.reserve()
+	}
 	return a
+}
+
+// reserve keeps the addresses and ports of Services that are missing.
+func (a *allocator) reserve() {
+	there := make(map[pod.Key]bool, len(a.Services))
+	for _, o := range a.Services {
+		there[o.Key] = true
+	}
+	for _, key := range slices.SortedFunc(maps.Keys(a.Earlier), pod.Key.Compare) {
+		if there[key] {
+			continue
+		}
+		for _, ip := range a.Earlier[key].ClusterIPs {
+			if _, taken := a.ips[ip]; !taken {
+				a.ips[ip] = key
+			}
+		}
+		for name, port := range a.Earlier[key].NodePorts {
+			protocol, _, _ := strings.Cut(name, "/")
+			if at := (portKey{v1.Protocol(protocol), port}); a.ports[at] == (pod.Key{}) {
+				a.ports[at] = key
+			}
+		}
+	}
 }
 
 // claim notes the addresses and ports that a manifest names, unless another Service has them.
@@ -316,8 +351,9 @@ func (a *allocator) nodePort(p *v1.ServicePort, key pod.Key, had Allocation) (po
 	}
 	first, end := int(a.NodePorts.First), int(a.NodePorts.Last)+1
 	port, found := free(first, end, min(max(16, (end-first)/32), 128), key.String()+"/"+nameOf(p), func(n int) (uint16, bool) {
-		_, taken := a.ports[portKey{p.Protocol, uint16(n)}]
-		return uint16(n), !taken
+		at := portKey{p.Protocol, uint16(n)}
+		_, taken := a.ports[at]
+		return at.port, !taken && !a.fronts[at]
 	})
 	if !found {
 		return 0, "failed to allocate a nodePort: range is full"

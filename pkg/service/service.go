@@ -20,6 +20,10 @@ type Input struct {
 	Pods     []Pod
 	// Nodes are the addresses of the node: those of Services of the type LoadBalancer.
 	Nodes []netip.Addr
+	// Local are all addresses of the node, and Listeners the TCP ports on which this agent listens
+	// there. Services do not take these ports, or those of SSH and of the components of Kubernetes.
+	Local     []netip.Addr
+	Listeners []uint16
 	// CIDRs are the ranges of cluster IPs, at most one of each family. The first one is the default.
 	CIDRs []netip.Prefix
 	// Reserved are cluster IPs that no Service may get.
@@ -30,6 +34,9 @@ type Input struct {
 	// process: unchanged parts of it keep their pointers. It may be nil.
 	Earlier Allocations
 	Before  *Decision
+	// Partial says that Services may be missing, whose sources have failed: what they have in Earlier
+	// stays theirs.
+	Partial bool
 	// Now is the creation time of the Services that have no allocation yet.
 	Now time.Time
 }
@@ -166,21 +173,33 @@ func Decide(in Input) Decision {
 		a.claim(o)
 	}
 	index := newIndex(in.Pods)
-	taken := map[frontend]pod.Key{}
+	refused := make(map[pod.Key][]pod.Problem)
 	for _, o := range in.Services {
 		allocation, problems, served := a.allocate(o)
+		refused[o.Key] = problems
 		if served {
 			found[o.Key] = allocation
-			s := a.state(o, allocation, index.endpoints(o.Object.(*v1.Service)))
-			problems = append(problems, s.keepFree(taken)...)
-			d.Services = append(d.Services, s)
+			d.Services = append(d.Services, a.state(o, allocation, index.endpoints(o.Object.(*v1.Service))))
 		}
-		for _, p := range problems {
+	}
+	taken := map[frontend]pod.Key{}
+	for _, s := range a.bySeniority(d.Services) {
+		refused[s.Object.Key] = append(refused[s.Object.Key], a.keepFree(s, taken)...)
+	}
+	for _, o := range in.Services {
+		for _, p := range refused[o.Key] {
 			p.File, p.Line = o.Origin.String(), 0
 			if o.Origin.File != "" {
 				p.File, p.Line = o.Origin.File, o.Origin.Line
 			}
 			d.Refused = append(d.Refused, Refusal{o.Key, p})
+		}
+	}
+	if in.Partial {
+		for key, had := range in.Earlier {
+			if _, there := found[key]; !there {
+				found[key] = had
+			}
 		}
 	}
 	d.Allocations = found

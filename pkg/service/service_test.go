@@ -447,3 +447,98 @@ func TestPodOf_Status_IsReadAsEndpointSlicesAre(t *testing.T) {
 		t.Error("not terminating")
 	}
 }
+
+// external returns a change that gives a Service external IPs and a port.
+func external(port int32, ips ...string) func(*v1.Service) {
+	return func(s *v1.Service) { s.Spec.ExternalIPs, s.Spec.Ports[0].Port = ips, port }
+}
+
+// balancer returns a change to the type LoadBalancer with a port.
+func balancer(port int32) func(*v1.Service) {
+	return func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].Port = v1.ServiceTypeLoadBalancer, port }
+}
+
+// TestDecide_ExternalAddresses_TakeNothingFromOthers: no cluster IP, not the address of the DNS server, no
+// node port of another Service, and no port of the node itself.
+func TestDecide_ExternalAddresses_TakeNothingFromOthers(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		services []*pod.Object
+		want     []string
+	}{
+		"cluster IP of another one": {[]*pod.Object{svc("a", external(80, "10.96.0.9")), svc("b", clusterIP("10.96.0.9"))}, []string{`a: spec.externalIPs: Invalid value: "10.96.0.9": is in the range of cluster IPs`}},
+		"DNS server":                {[]*pod.Object{svc("a", external(53, "10.97.0.10"))}, []string{`a: spec.externalIPs: Invalid value: "10.97.0.10": is in the range of cluster IPs`}},
+		"node port, balancer":       {[]*pod.Object{svc("a", balancer(30080)), svc("b", nodePort(30080))}, []string{`a: spec.ports: port 30080/TCP of 192.0.2.1 is already used as a node port by Service default/b`}},
+		"node port, external":       {[]*pod.Object{svc("a", external(30080, "192.0.2.9")), svc("b", nodePort(30080))}, []string{`a: spec.ports: port 30080/TCP of 192.0.2.9 is already used as a node port by Service default/b`}},
+		"node port, elsewhere":      {[]*pod.Object{svc("a", external(30080, "203.0.113.9")), svc("b", nodePort(30080))}, nil},
+		"SSH":                       {[]*pod.Object{svc("a", balancer(22))}, []string{`a: spec.ports: port 22/TCP of 192.0.2.1 belongs to the node itself`}},
+		"SSH, elsewhere":            {[]*pod.Object{svc("a", external(22, "203.0.113.9"))}, nil},
+		"kubelet, loopback":         {[]*pod.Object{svc("a", external(10250, "127.0.0.1"))}, []string{`a: spec.ports: port 10250/TCP of 127.0.0.1 belongs to the node itself`}},
+		"listener":                  {[]*pod.Object{svc("a", balancer(9443))}, []string{`a: spec.ports: port 9443/TCP of 192.0.2.1 belongs to the node itself`}},
+		"UDP":                       {[]*pod.Object{svc("a", balancer(22), func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolUDP })}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			in := input(c.services...)
+			in.Reserved, in.Local, in.Listeners = []netip.Addr{netip.MustParseAddr("10.97.0.10")}, []netip.Addr{netip.MustParseAddr("192.0.2.9")}, []uint16{9443}
+			d := Decide(in)
+			if got := problems(d); !slices.Equal(got, c.want) || len(d.Services) != len(c.services) {
+				t.Errorf("%d served, refused %q\nwant %q", len(d.Services), got, c.want)
+			}
+			if got := len(d.Services[0].Rules[0].External); got > 0 != (len(c.want) == 0) {
+				t.Errorf("%d external addresses", got)
+			}
+		})
+	}
+}
+
+// TestDecide_ChosenNodePort_IsNoPortOfALoadBalancer: all but one of the range are.
+func TestDecide_ChosenNodePort_IsNoPortOfALoadBalancer(t *testing.T) {
+	t.Parallel()
+	in := input(svc("a", nodePort(0)), svc("b", balancer(30000)))
+	in.NodePorts = PortRange{30000, 30002}
+	d := Decide(in)
+	if got := problems(d); len(got) > 0 || len(d.Services) != 2 {
+		t.Errorf("refused %q", got)
+	}
+}
+
+// TestDecide_NewService_TakesNoExternalAddressFromOneThatIsServed: whatever its name, and the oldest one
+// keeps it over restarts.
+func TestDecide_NewService_TakesNoExternalAddressFromOneThatIsServed(t *testing.T) {
+	t.Parallel()
+	in := input(svc("web", of(v1.ServiceTypeLoadBalancer)))
+	first := Decide(in)
+	in = input(svc("a", of(v1.ServiceTypeLoadBalancer)), svc("web", of(v1.ServiceTypeLoadBalancer)))
+	in.Earlier, in.Now = first.Allocations, in.Now.Add(time.Hour)
+	second := Decide(in)
+	again := in
+	again.Earlier = second.Allocations
+	for _, d := range []Decision{second, Decide(again)} {
+		if got, want := problems(d), []string{"a: spec.ports: port 80/TCP of 192.0.2.1 is already used by Service default/web"}; !slices.Equal(got, want) {
+			t.Errorf("refused %q, want %q", got, want)
+		}
+		if d.Services[0].View.Name != "a" {
+			t.Error("Services are not in the order of their names")
+		}
+	}
+}
+
+// TestDecide_Partial_MissingServicesKeepWhatTheyHad: nothing else gets it until all are known.
+func TestDecide_Partial_MissingServicesKeepWhatTheyHad(t *testing.T) {
+	t.Parallel()
+	lost := pod.Key{Namespace: "default", Name: "lost"}
+	had := Allocation{ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.9")}, NodePorts: map[string]uint16{"TCP/80": 30080}, Created: time.Unix(1, 0)}
+	in := input(svc("a", clusterIP("10.96.0.9")), svc("b", nodePort(30080)))
+	in.Earlier = Allocations{lost: had}
+	for _, partial := range []bool{true, false} {
+		in.Partial = partial
+		d := Decide(in)
+		if kept, there := d.Allocations[lost]; there != partial || partial && !kept.equal(had) {
+			t.Errorf("partial %t: %+v", partial, d.Allocations)
+		}
+		if refused := len(d.Refused); refused != map[bool]int{true: 2, false: 0}[partial] {
+			t.Errorf("partial %t: refused %q", partial, problems(d))
+		}
+	}
+}

@@ -182,25 +182,72 @@ type frontend struct {
 	port     uint16
 }
 
-// keepFree removes the external addresses that a Service before has with the same port, and returns
-// a problem for each.
-func (s *State) keepFree(taken map[frontend]pod.Key) (problems []pod.Problem) {
+// keepFree removes the external addresses that another Service or the node itself has with the same
+// port, and returns a problem for each.
+func (a *allocator) keepFree(s *State, taken map[frontend]pod.Key) (problems []pod.Problem) {
 	for i := range s.Rules {
 		r := &s.Rules[i]
 		var kept []External
 		for _, e := range r.External {
-			at := frontend{e.Addr, r.Protocol, r.Port}
-			if by, is := taken[at]; is {
-				problems = append(problems, pod.Problem{
-					Path: "spec.ports", Msg: fmt.Sprintf("port %d/%s of %s is already used by Service %s", r.Port, r.Protocol, e.Addr, by),
-					Hint: "give one of the two Services another port, or another type",
-				})
+			if problem := a.whyNotFree(s.Object.Key, r, e.Addr, taken); problem != nil {
+				problems = append(problems, *problem)
 				continue
 			}
-			taken[at] = s.Object.Key
+			taken[frontend{e.Addr, r.Protocol, r.Port}] = s.Object.Key
 			kept = append(kept, e)
 		}
 		r.External = kept
 	}
 	return problems
+}
+
+// whyNotFree returns why a Service cannot have the port of a rule on an external address; nil if it can.
+func (a *allocator) whyNotFree(key pod.Key, r *Rule, ip netip.Addr, taken map[frontend]pod.Key) *pod.Problem {
+	const hint = "give one of the two Services another port, or another type"
+	inRange := func(p netip.Prefix) bool { return p.Contains(ip) }
+	if slices.ContainsFunc(a.CIDRs, inRange) || slices.Contains(a.Reserved, ip) {
+		return &pod.Problem{Path: "spec.externalIPs", Msg: fmt.Sprintf("Invalid value: %q: is in the range of cluster IPs", ip), Hint: "name an address outside of --service-cidr"}
+	}
+	if by, is := taken[frontend{ip, r.Protocol, r.Port}]; is {
+		return &pod.Problem{Path: "spec.ports", Msg: fmt.Sprintf("port %d/%s of %s is already used by Service %s", r.Port, r.Protocol, ip, by), Hint: hint}
+	}
+	if !a.isLocal(ip) {
+		return nil
+	}
+	if by, is := a.ports[portKey{r.Protocol, r.Port}]; is && by != key {
+		return &pod.Problem{Path: "spec.ports", Msg: fmt.Sprintf("port %d/%s of %s is already used as a node port by Service %s", r.Port, r.Protocol, ip, by), Hint: hint}
+	}
+	if r.Protocol == v1.ProtocolTCP && (ofNode(r.Port) || slices.Contains(a.Listeners, r.Port)) {
+		return &pod.Problem{Path: "spec.ports", Msg: fmt.Sprintf("port %d/%s of %s belongs to the node itself", r.Port, r.Protocol, ip), Hint: "give the Service another port"}
+	}
+	return nil
+}
+
+// isLocal reports whether an address is one of the node.
+func (a *allocator) isLocal(ip netip.Addr) bool {
+	return slices.Contains(a.Nodes, ip) || slices.Contains(a.Local, ip) || ip.IsLoopback() || ip.IsUnspecified()
+}
+
+// ofNode reports whether a TCP port is that of SSH, or one of the components of Kubernetes on a node.
+func ofNode(port uint16) bool { return port == 22 || port >= 10248 && port <= 10259 }
+
+// bySeniority returns Services in the order in which they get external addresses: first those that had
+// an allocation, by age, so that a new Service takes nothing from one that is served.
+func (a *allocator) bySeniority(all []State) []*State {
+	out := make([]*State, len(all))
+	for i := range all {
+		out[i] = &all[i]
+	}
+	slices.SortStableFunc(out, func(x, y *State) int { // all is sorted by key
+		had, known := a.Earlier[x.Object.Key]
+		other, otherKnown := a.Earlier[y.Object.Key]
+		if known != otherKnown {
+			if known {
+				return -1
+			}
+			return 1
+		}
+		return had.Created.Compare(other.Created)
+	})
+	return out
 }
