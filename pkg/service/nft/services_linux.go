@@ -43,7 +43,10 @@ func (t *table) base() {
 	t.chain("filter-forward", &hook{"filter", unix.NF_INET_FORWARD, 0})
 	t.chain("filter-output", &hook{"filter", unix.NF_INET_LOCAL_OUT, 0})
 	for _, from := range []string{"filter-input", "filter-forward", "filter-output"} {
-		t.rule(from, func(e expressions) { e.then(unix.NFT_JUMP, chainRefusals) })
+		t.rule(from, func(e expressions) {
+			e.isNew()
+			e.then(unix.NFT_JUMP, chainRefusals)
+		})
 	}
 	t.postrouting()
 }
@@ -68,7 +71,7 @@ func (t *table) dispatch() {
 	})
 }
 
-// refusals refuses connections to Services without endpoints.
+// refusals refuses new connections to Services without endpoints.
 func (t *table) refusals() {
 	t.rule(chainRefusals, func(e expressions) {
 		e.destination(firstRegister)

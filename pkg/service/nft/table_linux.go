@@ -381,6 +381,17 @@ func (e expressions) masquerade() {
 	e.add("masq", func() { e.u32(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY) })
 }
 
+// isNew continues only for the packets that begin a connection.
+func (e expressions) isNew() {
+	const stateNew = 1 << 3 // NF_CT_STATE_BIT(IP_CT_NEW) of the kernel
+	e.add("ct", func() {
+		e.u32(unix.NFTA_CT_DREG, firstRegister)
+		e.u32(unix.NFTA_CT_KEY, unix.NFT_CT_STATE)
+	})
+	e.mask(binary.NativeEndian.AppendUint32(nil, stateNew))
+	e.compare(unix.NFT_CMP_NEQ, make([]byte, 4))
+}
+
 // isTranslated continues only if the destination of the connection was translated.
 func (e expressions) isTranslated() {
 	const destinationNAT = 1 << 5 // IPS_DST_NAT of the kernel
