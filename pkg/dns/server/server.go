@@ -31,7 +31,8 @@ type State struct {
 	// Services is nil until the Services of the node are known: their names are then answered
 	// with a failure, which clients do not keep.
 	Services []dns.Service
-	// Known says that Services are known, although there may be none.
+	// Known says that all Services are known, although there may be none. Until then a name that is
+	// not found is a failure.
 	Known bool
 	// Upstreams are the servers that other names are asked for, in order.
 	Upstreams []netip.AddrPort
@@ -115,7 +116,7 @@ func (s *Server) decide(q dns.Query) (reply, later) {
 			return func(limit int) ([]byte, error) { return q.Relay(msg, limit, age) }, nil
 		}
 		return nil, func(ctx context.Context) reply { return s.relayed(ctx, q) }
-	case !now.Known:
+	case !now.Known && len(a.Answers) == 0: // the name may be that of a Service that is not known
 		return s.failure(q), nil
 	case a.Alias != "":
 		return nil, func(ctx context.Context) reply { return s.followed(ctx, q, a) }

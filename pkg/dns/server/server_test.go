@@ -289,6 +289,15 @@ func TestServer_ServicesUnknown_Fails(t *testing.T) {
 	if m := s.ask(t, "udp", "example.com.", dnsmessage.TypeA, 0); fmt.Sprint(addresses(m)) != "[192.0.2.1]" {
 		t.Errorf("another name: %v", m)
 	}
+	some := state(up.at)
+	some.Known = false
+	s.Set(some)
+	if m := s.ask(t, "udp", "many.default.svc.cluster.local.", dnsmessage.TypeA, 0); m.RCode != dnsmessage.RCodeSuccess || len(m.Answers) == 0 {
+		t.Errorf("a Service that is known before all are: %v", m.RCode)
+	}
+	if m := s.ask(t, "udp", "missing.default.svc.cluster.local.", dnsmessage.TypeA, 0); m.RCode != dnsmessage.RCodeServerFailure {
+		t.Errorf("a name that may be that of another Service: %v", m.RCode)
+	}
 }
 
 // A long answer is cut over UDP, to the size of the client, and whole over TCP.
