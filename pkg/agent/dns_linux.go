@@ -41,7 +41,8 @@ type names struct {
 
 	mu       sync.Mutex
 	services []dns.Service
-	known    bool // the Services have been read
+	read     bool // Services have been read
+	known    bool // and none is missing
 	resolver []byte
 	serial   uint32
 }
@@ -95,13 +96,13 @@ func (n *names) servers() (servers []string, domain string) {
 
 func (n *names) domain() string { return cmp.Or(n.cfg.ClusterDomain, defaultDomain) }
 
-// setServices replaces the Services that have names.
-func (n *names) setServices(all []dns.Service) {
+// setServices replaces the Services that have names. complete says that no others may be missing.
+func (n *names) setServices(all []dns.Service, complete bool) {
 	if n.keeper == nil {
 		return
 	}
 	n.mu.Lock()
-	n.services, n.known = all, true
+	n.services, n.read, n.known = all, true, complete
 	n.mu.Unlock()
 	n.push()
 	if len(all) > 0 {
@@ -109,7 +110,7 @@ func (n *names) setServices(all []dns.Service) {
 	}
 }
 
-// push gives the process its newest state. Until the Services are known, only a process without
+// push gives the process its newest state. Until Services have been read, only a process without
 // names gets one, to answer other names; a process of the agent before keeps its names.
 func (n *names) push() {
 	n.mu.Lock()
@@ -122,7 +123,7 @@ func (n *names) push() {
 		others = withIndexes(dns.Upstreams(string(n.resolver), own))
 	}
 	set := n.keeper.SetFirst
-	if n.known {
+	if n.read {
 		set = n.keeper.SetState
 	}
 	set(server.State{

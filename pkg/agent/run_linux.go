@@ -23,6 +23,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	if err := a.leaveWorkloads(ctx); err != nil {
 		return err
 	}
+	a.leaveServices(a.clearServices)
 	m, err := a.join()
 	if err != nil {
 		return err

@@ -5,6 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"math"
 	"net"
 	"net/netip"
 	"os"
@@ -33,12 +36,13 @@ func (a *Agent) services() *balancer.Balancer {
 	}
 	cfg := balancer.Config{
 		CIDRs: a.cfg.ServiceNetworks(), Reserved: a.names.reserved(), NodePorts: service.DefaultNodePorts(), Nodes: parsed(a.host.ips),
-		Store: serviceStore{record.NewServices(a.cfg.RootDir)}, Filter: newPacketFilter(), Log: a.log,
+		Local: localAddresses(), Listeners: a.listeners(),
+		Store: serviceStore{record.NewServices(a.cfg.RootDir)}, Filter: a.newPacketFilter(), Log: a.log,
 		Refused: func(o *pod.Object, p pod.Problem) {
 			a.log.Warn("Service is not served as it is written", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
 			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
 		},
-		Views:   func(all []*service.View) { a.names.setServices(zoneOf(all)) },
+		Views:   func(all []*service.View, complete bool) { a.names.setServices(zoneOf(all), complete) },
 		Trouble: func(reason, message string) { a.events.NodeEvent(reason, v1.EventTypeWarning, message) },
 	}
 	for _, r := range a.state.kept {
@@ -56,11 +60,31 @@ func (a *Agent) serveServices(ctx context.Context, b *balancer.Balancer) {
 		b.Run(ctx)
 		return
 	}
-	f := newPacketFilter()
-	defer f.Close()
-	if err := f.Guard(); err != nil {
-		a.log.Info("Loopback addresses are not protected from pods", "error", err)
+	balancer.Protect(ctx, a.newPacketFilter(), a.log)
+}
+
+// localAddresses returns the addresses of the node's devices.
+func localAddresses() (out []netip.Addr) {
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil
 	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			out = append(out, p.Addr().Unmap())
+		}
+	}
+	return out
+}
+
+// listeners returns the ports on which this agent listens.
+func (a *Agent) listeners() (out []uint16) {
+	for _, port := range []int{a.cfg.ServerPort(), a.cfg.HealthzPort} {
+		if port > 0 && port <= math.MaxUint16 {
+			out = append(out, uint16(port))
+		}
+	}
+	return out
 }
 
 func parsed(ips []string) (out []netip.Addr) {
@@ -86,16 +110,27 @@ func (to receivers) balancedBy(b *balancer.Balancer, n *names) receivers {
 // before the pods of the set ask for their name servers.
 func desiredServices(b *balancer.Balancer, n *names) func(*podconfig.Merged) {
 	return func(m *podconfig.Merged) {
-		complete := true
-		for _, l := range m.Layers {
-			complete = complete && (l.Ready || l.Restored || l.Ended || l.Error != "")
-		}
 		services := servicesIn(m)
 		if len(services) > 0 {
 			n.need()
 		}
-		b.Set(services, m.Pod, complete)
+		b.Set(services, m.Pod, answersOf(m.Layers))
 	}
+}
+
+// answersOf returns how much is known of the Services of these layers.
+func answersOf(layers []podconfig.LayerState) balancer.Answers {
+	answers := balancer.Complete
+	for _, l := range layers {
+		switch {
+		case l.Ready || l.Restored || l.Ended:
+		case l.Error != "":
+			answers = balancer.Partial
+		default:
+			return balancer.Waiting
+		}
+	}
+	return answers
 }
 
 // servicesIn returns the Services of a set, by key.
@@ -119,13 +154,18 @@ func (s serviceStore) Save(a service.Allocations) error { return s.Services.Save
 // packetFilter implements balancer.Filter.
 type packetFilter struct {
 	*nft.Filter
-	lock *os.File // held while this agent serves Services
+	ranges []netip.Prefix
+	log    *slog.Logger
+	lock   *os.File // held while this agent serves Services
 }
 
-func newPacketFilter() *packetFilter { return &packetFilter{Filter: nft.New()} }
+func (a *Agent) newPacketFilter() *packetFilter {
+	return &packetFilter{Filter: nft.New(), ranges: a.cfg.ServiceNetworks(), log: a.log}
+}
 
 // servicesLock is the file by which agents of one machine take turns to serve Services: they would
-// share the tables of the packet filter.
+// share the tables of the packet filter. It has the names of the devices that were prepared, and goes
+// with their sysctls when the machine stops.
 const servicesLock = "/run/nodectl-services.lock"
 
 // claim makes this agent the one that serves Services.
@@ -171,17 +211,64 @@ func (*packetFilter) Links(backends []netip.Addr) ([]netip.Prefix, error) {
 	if err != nil {
 		return nil, err
 	}
-	own, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, err
+	return nft.Links(routes, elsewhere(backends)), nil
+}
+
+// Prepare implements balancer.Filter.
+func (f *packetFilter) Prepare(backends []netip.Addr) error {
+	if err := f.claim(); err != nil {
+		return err
 	}
-	backends = slices.DeleteFunc(slices.Clone(backends), func(b netip.Addr) bool { // pods with hostNetwork
-		return slices.ContainsFunc(own, func(a net.Addr) bool {
-			p, err := netip.ParsePrefix(a.String())
-			return err == nil && p.Addr().Unmap() == b
-		})
-	})
-	return nft.Links(routes, backends), nft.Prepare(routes, backends)
+	routes, err := nft.Routes()
+	if err != nil {
+		return err
+	}
+	changed, err := nft.Prepare(routes, elsewhere(backends))
+	return errors.Join(err, noteDevices(f.lock, changed))
+}
+
+// Restore implements balancer.Filter, also for devices that an agent before has prepared.
+func (f *packetFilter) Restore() error {
+	if err := f.claim(); err != nil {
+		return err
+	}
+	devices, err := notedDevices(f.lock)
+	if err == nil {
+		err = nft.Restore(devices)
+	}
+	if err != nil {
+		return err
+	}
+	return f.lock.Truncate(0)
+}
+
+// elsewhere returns the endpoints without those of pods with hostNetwork.
+func elsewhere(backends []netip.Addr) []netip.Addr {
+	own := localAddresses()
+	return slices.DeleteFunc(slices.Clone(backends), func(b netip.Addr) bool { return slices.Contains(own, b) })
+}
+
+// mostNoted bounds what is read of the names of devices.
+const mostNoted = 1 << 20
+
+// noteDevices adds names of devices to a file.
+func noteDevices(file *os.File, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	all, err := notedDevices(file)
+	if err != nil {
+		return err
+	}
+	all = slices.Compact(slices.Sorted(slices.Values(append(all, names...))))
+	_, err = file.WriteAt([]byte(strings.Join(all, "\n")+"\n"), 0) // the list only grows
+	return err
+}
+
+// notedDevices returns the names of devices in a file.
+func notedDevices(file *os.File) ([]string, error) {
+	text, err := io.ReadAll(io.NewSectionReader(file, 0, mostNoted))
+	return strings.Fields(string(text)), err
 }
 
 // Route implements balancer.Filter. A range that is in use elsewhere gets no route.
@@ -189,12 +276,20 @@ func (f *packetFilter) Route(cidr netip.Prefix, on bool) error {
 	if err := f.claim(); err != nil {
 		return err
 	}
-	if !on {
-		return nft.Serve(cidr, false)
-	}
 	routes, err := nft.Routes()
 	if err != nil {
 		return err
+	}
+	for _, old := range nft.Stale(routes, f.ranges) { // of another --service-cidr
+		if err := nft.Serve(old, false); err != nil {
+			return err
+		}
+	}
+	if !on {
+		return nft.Serve(cidr, false)
+	}
+	if r, wider := nft.Wider(routes, cidr); wider {
+		f.log.Warn("Range of Services is part of a wider route, whose hosts in the range are not reachable any more", "serviceCIDR", cidr.String(), "route", r.To.String(), "device", r.Device)
 	}
 	if r, overlaps := nft.Overlap(routes, cidr); overlaps {
 		return fmt.Errorf("--service-cidr %s: overlaps the route to %s by %s: set a range that no network uses", cidr, r.To, r.Device)
@@ -255,22 +350,55 @@ func shownEndpoints(v *service.View) []server.ServiceEndpoint {
 	return out
 }
 
-// withoutServices removes the rules, routes and addresses of the Services of a set that is taken down.
+// withoutServices removes the addresses of the Services of a set that is taken down, and everything of
+// Services once no pod of this node is left.
 func (a *Agent) withoutServices(set *podconfig.Merged) error {
-	if len(servicesIn(set)) == 0 {
+	services, store := servicesIn(set), serviceStore{record.NewServices(a.cfg.RootDir)}
+	if len(services) == 0 && !store.Exists() {
 		return nil
 	}
-	f := newPacketFilter()
+	left, err := a.state.records.All()
+	if err != nil {
+		return err
+	}
+	all, err := store.Load()
+	if len(left) == 0 && (len(services) > 0 || err == nil && len(all) == 0) {
+		return a.clearServices()
+	}
+	if err != nil || len(services) == 0 {
+		return err
+	}
+	for _, o := range services {
+		delete(all, o.Key)
+	}
+	return store.Save(all)
+}
+
+// clearServices removes all rules, routes and addresses of Services.
+func (a *Agent) clearServices() error {
+	f := a.newPacketFilter()
 	defer f.Close()
-	if err := f.Remove(); err != nil {
+	err := errors.Join(f.Restore(), f.Remove())
+	for _, p := range a.cfg.ServiceNetworks() {
+		err = errors.Join(err, f.Route(p, false))
+	}
+	if err != nil {
 		return look.Fail(look.Failure, err)
 	}
-	for _, p := range a.cfg.ServiceNetworks() {
-		if err := f.Route(p, false); err != nil {
-			return look.Fail(look.Failure, err)
-		}
-	}
 	return record.NewServices(a.cfg.RootDir).Remove()
+}
+
+// leaveServices removes everything of Services on a machine that joins a cluster: its proxy serves
+// Services from then on. After a failure the next agent tries again.
+func (a *Agent) leaveServices(remove func() error) {
+	if a.cfg.Kubeconfig == "" || !record.NewServices(a.cfg.RootDir).Exists() {
+		return
+	}
+	if err := errors.Join(a.withoutNames(), remove()); err != nil {
+		a.log.Error("Failed to remove the rules of Services, which the proxy of the cluster serves now", "error", err)
+		return
+	}
+	a.log.Info("Removed the rules of Services: the proxy of the cluster serves Services")
 }
 
 var _ engine.Sink = (*balancer.Balancer)(nil)

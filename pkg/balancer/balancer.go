@@ -29,9 +29,12 @@ import (
 
 // Filter is the packet filter of the node.
 type Filter interface {
-	// Links prepares the devices by which the node reaches endpoints, and returns the networks
-	// whose hosts reach each other past the packet filter.
+	// Links returns the networks of endpoints whose hosts reach each other past the packet filter.
 	Links(backends []netip.Addr) ([]netip.Prefix, error)
+	// Prepare opens the devices by which the node reaches endpoints for its loopback addresses, and
+	// Restore closes them again.
+	Prepare(backends []netip.Addr) error
+	Restore() error
 	// Route makes a route to a range of cluster IPs, or removes it.
 	Route(cidr netip.Prefix, on bool) error
 	// Apply makes the rules what d says; Forget has the next Apply replace all of them.
@@ -67,6 +70,8 @@ type Config struct {
 	Reserved  []netip.Addr
 	NodePorts service.PortRange
 	Nodes     []netip.Addr
+	Local     []netip.Addr // all addresses of the node
+	Listeners []uint16     // TCP ports on which this agent listens
 	Kept      []Kept
 	Store     Store
 	Filter    Filter
@@ -76,7 +81,8 @@ type Config struct {
 	// its rules, each once for the same cause.
 	Trouble func(reason, message string)
 	// Views is called with the Services after each decision that changed any; nil: nothing is.
-	Views func([]*service.View)
+	// complete says that no others may be missing.
+	Views func(all []*service.View, complete bool)
 	Log   *slog.Logger
 }
 
@@ -87,6 +93,16 @@ const (
 	ReasonRestored = "ServiceRulesRestored"
 )
 
+// Answers says how much is known of the Services of a node.
+type Answers int
+
+// The values of Answers.
+const (
+	Waiting  Answers = iota // a source has not answered
+	Partial                 // a source has failed, and has no last good set
+	Complete                // every source has answered, or uses its last good set
+)
+
 // Balancer keeps the Services of a node.
 type Balancer struct {
 	cfg Config
@@ -94,7 +110,7 @@ type Balancer struct {
 
 	mu       sync.Mutex
 	services []*pod.Object
-	complete bool
+	answers  Answers
 	pods     map[pod.Key]*entry
 	list     []service.Pod // of pods; nil: to be made again
 	dirty    bool          // decision is older than services and pods
@@ -105,12 +121,17 @@ type Balancer struct {
 	stored   service.Allocations
 	refused  map[service.Refusal]bool
 	views    []*service.View
+	whole    bool // views were complete
+	guarded  bool // the guard of loopback addresses was there, and nothing has changed it since
+	open     bool // devices may be prepared
 	inFilter bool // the packet filter may have rules of ours
 	routed   bool
 	trouble  string // the last one that was reported
 	// unprepared is the last error of Filter.Links, which was logged.
 	unprepared string
-	failures   int // in a row
+	unguarded  string // of Filter.Guard
+	lingering  string // of Filter.Apply, about UDP connections
+	failures   int    // in a row
 	restored   time.Time
 	reported   time.Time // the last report about changes by others
 }
@@ -137,6 +158,7 @@ func New(cfg Config) *Balancer {
 	}
 	b.decision.Allocations = b.stored
 	b.inFilter = len(b.stored) > 0
+	b.open = b.inFilter
 	return b
 }
 
@@ -148,16 +170,16 @@ func (b *Balancer) wake() {
 }
 
 // Set takes the Services that win the merge. want returns the desired pod of a key, nil for none: the
-// other pods terminate. complete says that every source has answered, or uses its last good set.
-func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, complete bool) {
+// other pods terminate, if every source has answered.
+func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, answers Answers) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	changed := complete != b.complete || !slices.Equal(services, b.services)
-	b.services, b.complete = services, complete
+	changed := answers != b.answers || !slices.Equal(services, b.services)
+	b.services, b.answers = services, answers
 	for key, e := range b.pods {
 		s := want(key)
 		gone := s == nil || s.UID() != e.uid
-		if complete && gone && !e.pod.Terminating {
+		if answers == Complete && gone && !e.pod.Terminating {
 			e.pod.Terminating, changed, b.list = true, true, nil
 			e.pod.Ready = e.pod.Ready && e.reported // nothing may be left of a pod of the previous agent
 		}
@@ -207,20 +229,11 @@ func (b *Balancer) decide() {
 			b.list = append(b.list, b.pods[key].pod)
 		}
 	}
-	earlier := b.decision.Allocations
-	if !b.complete { // a Service whose source has not answered keeps its addresses
-		defer func() {
-			for key, a := range earlier {
-				if _, there := b.decision.Allocations[key]; !there {
-					b.decision.Allocations[key] = a
-				}
-			}
-		}()
-	}
 	before := b.decision
 	b.decision = service.Decide(service.Input{
-		Services: b.services, Pods: b.list, Nodes: b.cfg.Nodes, CIDRs: b.cfg.CIDRs, Reserved: b.cfg.Reserved, NodePorts: b.cfg.NodePorts,
-		Earlier: earlier, Before: &before, Now: time.Now().UTC().Truncate(time.Second),
+		Services: b.services, Pods: b.list, Nodes: b.cfg.Nodes, Local: b.cfg.Local, Listeners: b.cfg.Listeners,
+		CIDRs: b.cfg.CIDRs, Reserved: b.cfg.Reserved, NodePorts: b.cfg.NodePorts,
+		Earlier: before.Allocations, Before: &before, Partial: b.answers != Complete, Now: time.Now().UTC().Truncate(time.Second),
 	})
 	b.dirty = false
 }
@@ -265,9 +278,7 @@ func (b *Balancer) Run(ctx context.Context) {
 	var watching sync.WaitGroup
 	defer watching.Wait()
 	watching.Go(func() { b.watch(ctx) })
-	if err := b.cfg.Filter.Guard(); err != nil {
-		b.cfg.Log.Info("Loopback addresses are not protected from pods", "error", err)
-	}
+	_ = b.guard() // it logs its failure
 	again := time.NewTimer(0)
 	again.Stop()
 	defer again.Stop()
@@ -309,15 +320,20 @@ const (
 // before a change.
 func (b *Balancer) step() time.Duration {
 	b.mu.Lock()
-	if !b.complete {
+	if b.answers == Waiting {
+		foreign := b.foreign // the rules wait, but the guard does not
 		b.mu.Unlock()
+		if foreign {
+			b.guarded = false
+			_ = b.guard() // it logs its failure
+		}
 		return 0
 	}
 	b.decide()
-	d, foreign := b.decision, b.foreign
+	d, foreign, complete := b.decision, b.foreign, b.answers == Complete
 	b.mu.Unlock()
-	b.report(d)
-	wait, err := b.apply(d, foreign)
+	b.report(d, complete)
+	wait, err := b.apply(d, foreign, complete)
 	if err != nil {
 		b.failures++
 		b.fail(err)
@@ -328,7 +344,7 @@ func (b *Balancer) step() time.Duration {
 }
 
 // report tells about new problems, and shows the Views.
-func (b *Balancer) report(d service.Decision) {
+func (b *Balancer) report(d service.Decision, complete bool) {
 	refused := make(map[service.Refusal]bool, len(d.Refused))
 	objects := make(map[pod.Key]*pod.Object)
 	b.mu.Lock()
@@ -347,10 +363,10 @@ func (b *Balancer) report(d service.Decision) {
 	for i := range d.Services {
 		views[i] = d.Services[i].View
 	}
-	if !slices.Equal(views, b.views) || b.views == nil {
-		b.views = views
+	if !slices.Equal(views, b.views) || b.views == nil || complete != b.whole {
+		b.views, b.whole = views, complete
 		if b.cfg.Views != nil {
-			b.cfg.Views(views)
+			b.cfg.Views(views, complete)
 		}
 	}
 }
@@ -380,8 +396,8 @@ func (e *proxyError) Error() string {
 }
 
 // apply stores the allocations, and then makes the rules: an address that a client may know survives
-// the agent.
-func (b *Balancer) apply(d service.Decision, foreign bool) (wait time.Duration, err error) {
+// the agent. If Services may be missing, it removes nothing for lack of Services.
+func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.Duration, err error) {
 	if !d.Allocations.Equal(b.stored) {
 		if err := b.cfg.Store.Save(d.Allocations); err != nil {
 			return 0, err
@@ -396,17 +412,21 @@ func (b *Balancer) apply(d service.Decision, foreign bool) (wait time.Duration, 
 		b.foreign = false
 		b.mu.Unlock()
 		b.cfg.Filter.Forget()
-		if err := b.cfg.Filter.Guard(); err != nil {
-			return 0, err
-		}
+		b.guarded = false
 		defer func() {
-			if err == nil {
+			if err == nil && b.guarded {
 				b.noteRestored()
 			}
 		}()
 	}
 	if len(d.Services) == 0 {
-		return 0, b.remove()
+		if b.guard() != nil { // it logs its failure, and no Service suffers
+			wait = lastRetry
+		}
+		if complete {
+			err = b.remove()
+		}
+		return wait, err
 	}
 	if foreign || b.trouble != "" || !b.inFilter || !b.routed {
 		if found, err := b.cfg.Filter.Proxy(); err != nil {
@@ -415,14 +435,38 @@ func (b *Balancer) apply(d service.Decision, foreign bool) (wait time.Duration, 
 			return 0, errors.Join(&proxyError{found}, b.remove())
 		}
 	}
-	if err := b.rules(d); err != nil {
+	if wait, err = b.rules(d); err != nil {
 		return 0, err
 	}
 	if b.trouble != "" {
 		b.trouble = ""
 		b.cfg.Log.Info("Services are served again")
 	}
-	return 0, nil
+	return wait, nil
+}
+
+// guard protects the loopback addresses, unless they are. Without the guard, no device may stay open.
+func (b *Balancer) guard() error {
+	if b.guarded {
+		return nil
+	}
+	err := b.cfg.Filter.Guard()
+	b.guarded = err == nil
+	if err == nil {
+		b.unguarded = ""
+		return nil
+	}
+	if err.Error() != b.unguarded {
+		b.unguarded = err.Error()
+		b.cfg.Log.Warn("Loopback addresses are not protected from pods", "error", err)
+	}
+	if b.open {
+		if closed := b.cfg.Filter.Restore(); closed != nil {
+			return errors.Join(err, closed)
+		}
+		b.open = false
+	}
+	return err
 }
 
 // remove removes the rules and the routes.
@@ -430,18 +474,18 @@ func (b *Balancer) remove() error {
 	if !b.inFilter {
 		return nil
 	}
-	err := b.cfg.Filter.Remove()
+	err := errors.Join(b.cfg.Filter.Restore(), b.cfg.Filter.Remove())
 	for _, p := range b.cfg.CIDRs {
 		err = errors.Join(err, b.cfg.Filter.Route(p, false))
 	}
 	if err == nil {
-		b.inFilter, b.routed = false, false
+		b.inFilter, b.routed, b.open = false, false, false
 	}
 	return err
 }
 
-// rules makes the rules of all Services.
-func (b *Balancer) rules(d service.Decision) error {
+// rules makes the rules of all Services. It returns when to try again what is not essential, 0: never.
+func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	desired := nft.Desired{CIDRs: b.cfg.CIDRs}
 	var backends []netip.Addr
 	for i := range d.Services {
@@ -454,26 +498,45 @@ func (b *Balancer) rules(d service.Decision) error {
 	}
 	slices.SortFunc(backends, netip.Addr.Compare)
 	backends = slices.Compact(backends)
-	var err error
-	if desired.Links, err = b.cfg.Filter.Links(backends); err != nil && err.Error() != b.unprepared {
-		b.unprepared = err.Error()
-		b.cfg.Log.Warn("Failed to prepare the devices of pods for Services", "error", err)
-	}
 	b.inFilter = true
 	for _, p := range b.cfg.CIDRs {
 		if b.routed {
 			break
 		}
 		if err := b.cfg.Filter.Route(p, true); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	b.routed = true
+	if b.guard() != nil { // it logs its failure
+		again = lastRetry
+	}
+	if desired.Links, err = b.devices(backends); err != nil && err.Error() != b.unprepared {
+		b.unprepared = err.Error()
+		b.cfg.Log.Warn("Failed to prepare the devices of pods for Services", "error", err)
+	}
 	n, err := b.cfg.Filter.Apply(desired)
-	if err == nil && n > 0 {
+	if n > 0 {
 		b.cfg.Log.Debug("Changed the rules of Services", "services", len(d.Services), "messages", n)
 	}
-	return err
+	if !errors.Is(err, nft.ErrDatagrams) {
+		return again, err
+	}
+	if err.Error() != b.lingering {
+		b.lingering = err.Error()
+		b.cfg.Log.Warn("Some UDP clients may still use endpoints that have left", "error", err)
+	}
+	return lastRetry, nil
+}
+
+// devices prepares the devices of endpoints, only under the guard, and returns their Links.
+func (b *Balancer) devices(backends []netip.Addr) ([]netip.Prefix, error) {
+	links, err := b.cfg.Filter.Links(backends)
+	if b.guarded {
+		b.open = true
+		err = errors.Join(err, b.cfg.Filter.Prepare(backends))
+	}
+	return links, err
 }
 
 // noteRestored reports that others had changed the rules.
@@ -486,5 +549,34 @@ func (b *Balancer) noteRestored() {
 	b.cfg.Log.Warn("Restored rules of the packet filter, which another program had changed")
 	if b.cfg.Trouble != nil {
 		b.cfg.Trouble(ReasonRestored, "Restored rules of the packet filter, which another program had changed")
+	}
+}
+
+// Protect keeps the guard of the loopback addresses where nothing serves Services, until ctx ends. The
+// guard stays.
+func Protect(ctx context.Context, f Filter, log *slog.Logger) {
+	b := &Balancer{cfg: Config{Filter: f, Log: log}, due: make(chan struct{}, 1)}
+	defer f.Close()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { b.watch(ctx) })
+	b.wake()
+	again := time.NewTimer(0)
+	again.Stop()
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.due:
+		case <-again.C:
+		}
+		b.guarded = false
+		if b.guard() != nil {
+			b.failures++
+			again.Reset(backoff.After(b.failures, firstRetry, lastRetry))
+			continue
+		}
+		b.failures = 0
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,15 +28,17 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // world is the packet filter and the store of a test.
 type world struct {
-	mu      sync.Mutex
-	applied []nft.Desired
-	calls   []string // all others
-	proxy   string
-	broken  error // of Apply
-	disk    error // of Save
-	stored  service.Allocations
-	changed func() // of Watch
-	said    []string
+	mu        sync.Mutex
+	applied   []nft.Desired
+	calls     []string // all others
+	proxy     string
+	broken    error // of Apply
+	late      error // of Apply, after it has made the rules
+	unguarded error
+	disk      error // of Save
+	stored    service.Allocations
+	changed   func() // of Watch
+	said      []string
 }
 
 func (w *world) note(call string) {
@@ -47,8 +50,17 @@ func (w *world) note(call string) {
 func (w *world) Links([]netip.Addr) ([]netip.Prefix, error) { return nil, nil }
 func (w *world) Close()                                     {}
 func (w *world) Forget()                                    { w.note("forget") }
-func (w *world) Guard() error                               { w.note("guard"); return nil }
-func (w *world) Remove() error                              { w.note("remove"); return nil }
+func (w *world) Restore() error                             { w.note("restore"); return nil }
+func (w *world) Prepare([]netip.Addr) error                 { w.note("prepare"); return nil }
+
+func (w *world) Guard() error {
+	w.note("guard")
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.unguarded
+}
+
+func (w *world) Remove() error { w.note("remove"); return nil }
 
 func (w *world) Route(p netip.Prefix, on bool) error {
 	w.note(fmt.Sprint("route ", p, " ", on))
@@ -62,7 +74,7 @@ func (w *world) Apply(d nft.Desired) (int, error) {
 		return 0, w.broken
 	}
 	w.applied = append(w.applied, d)
-	return 1, nil
+	return 1, w.late
 }
 
 func (w *world) Proxy() (string, error) {
@@ -119,7 +131,13 @@ func (w *world) begin(t *testing.T, kept ...Kept) *Balancer {
 		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/24")}, NodePorts: service.DefaultNodePorts(), Kept: kept, Store: w, Filter: w,
 		Refused: func(o *pod.Object, p pod.Problem) { w.say("refused " + o.Name + " " + p.Path) },
 		Trouble: func(reason, _ string) { w.say(reason) },
-		Views:   func(all []*service.View) { w.say(fmt.Sprint("views ", len(all))) },
+		Views: func(all []*service.View, complete bool) {
+			if complete {
+				w.say(fmt.Sprint("views ", len(all)))
+				return
+			}
+			w.say(fmt.Sprint("views ", len(all), " and more"))
+		},
 	})
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -183,7 +201,7 @@ func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
 		w := &world{}
 		b := w.begin(t)
 		p, q := onePod("p", "10.88.0.2", v1.ConditionTrue), onePod("q", "10.88.0.3", v1.ConditionFalse)
-		b.Set([]*pod.Object{web("")}, wants(p, q), true)
+		b.Set([]*pod.Object{web("")}, wants(p, q), Complete)
 		w.expect(t, "no pod", "[]")
 		for _, of := range []*v1.Pod{p, q} {
 			_ = b.Report(pod.StatusReport{Pod: of})
@@ -197,14 +215,14 @@ func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
 		}
 		_ = b.Report(pod.StatusReport{Pod: onePod("q", "10.88.0.3", v1.ConditionTrue)})
 		w.expect(t, "both are ready", "[10.88.0.2:8080 10.88.0.3:8080]")
-		b.Set(b.services, wants(q), true)
+		b.Set(b.services, wants(q), Complete)
 		w.expect(t, "one is not desired", "[10.88.0.3:8080]")
 		_ = b.Report(pod.StatusReport{Pod: p, Unwanted: true})
 		_ = b.Report(pod.StatusReport{Pod: onePod("q", "10.88.0.3", v1.ConditionFalse)})
 		w.expect(t, "none is ready, and one serves while it terminates", "[10.88.0.2:8080]")
 		_ = b.Report(pod.StatusReport{Pod: p, Gone: true, Unwanted: true})
 		w.expect(t, "it is gone", "[]")
-		b.Set(nil, wants(q), true)
+		b.Set(nil, wants(q), Complete)
 		synctest.Wait()
 		if w.calls[len(w.calls)-1] != "route 10.96.0.0/24 false" || w.calls[len(w.calls)-2] != "remove" || len(w.stored) > 0 {
 			t.Errorf("without Services: %q, stored %+v", w.calls, w.stored)
@@ -221,8 +239,8 @@ func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
 		w := &world{stored: service.Allocations{{Namespace: "default", Name: "web"}: {ClusterIPs: []netip.Addr{had}, Created: time.Unix(1, 0)}}}
 		p, lost := onePod("p", "10.88.0.2", v1.ConditionTrue), onePod("lost", "10.88.0.9", v1.ConditionTrue)
 		b := w.begin(t, Kept{p, &p.Status}, Kept{lost, &lost.Status})
-		b.Set(nil, wants(), false)
-		b.Set([]*pod.Object{web("")}, wants(p), false)
+		b.Set(nil, wants(), Waiting)
+		b.Set([]*pod.Object{web("")}, wants(p), Waiting)
 		synctest.Wait()
 		if _, n := w.backends(); n > 0 || slices.Contains(w.calls, "remove") {
 			t.Errorf("before every source has answered: %d rules, calls %q", n, w.calls)
@@ -230,7 +248,7 @@ func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
 		if all, err := b.Services("default"); err != nil || len(all) != 1 || all[0].Spec.ClusterIP != had.String() {
 			t.Errorf("%v %+v", err, all)
 		}
-		b.Set(b.services, wants(p), true)
+		b.Set(b.services, wants(p), Complete)
 		w.expect(t, "all sources have answered", "[10.88.0.2:8080]")
 		if got := w.applied[0].Rules[0].Cluster; got != had {
 			t.Errorf("cluster IP %s, and it had %s", got, had)
@@ -248,7 +266,7 @@ func TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{disk: errors.New("no space left on device")}
 		b := w.begin(t)
-		b.Set([]*pod.Object{web("")}, wants(), true)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
 		synctest.Wait()
 		if _, n := w.backends(); n > 0 || !slices.Contains(w.heard(), ReasonNoFilter) {
 			t.Errorf("%d rules, reports %q", n, w.heard())
@@ -267,7 +285,7 @@ func TestBalancer_NoPacketFilter_IsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{broken: errors.New("the kernel has no nftables")}
 		b := w.begin(t)
-		b.Set([]*pod.Object{web("")}, wants(), true)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
 		time.Sleep(10 * time.Minute)
 		if got := w.heard(); !slices.Equal(got, []string{"views 1", ReasonNoFilter}) {
 			t.Errorf("reports %q", got)
@@ -286,7 +304,7 @@ func TestBalancer_KubeProxy_IsRefusedByName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{proxy: "table ip kube-proxy"}
 		b := w.begin(t)
-		b.Set([]*pod.Object{web("")}, wants(), true)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
 		time.Sleep(5 * time.Minute)
 		if _, n := w.backends(); n > 0 || !slices.Equal(w.heard(), []string{"views 1", ReasonProxy}) {
 			t.Errorf("applied %d times, reports %q", n, w.heard())
@@ -306,11 +324,11 @@ func TestBalancer_ForeignFlush_IsRestoredSoonAndReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		b := w.begin(t)
-		b.Set([]*pod.Object{web("")}, wants(), true)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
 		synctest.Wait()
 		w.changed()
 		synctest.Wait()
-		if _, n := w.backends(); n != 2 || !slices.Equal(w.calls[len(w.calls)-2:], []string{"forget", "guard"}) {
+		if _, n := w.backends(); n != 2 || !slices.Equal(w.calls[len(w.calls)-3:], []string{"forget", "guard", "prepare"}) {
 			t.Errorf("applied %d times, calls %q", n, w.calls)
 		}
 		for range 100 {
@@ -334,12 +352,135 @@ func TestBalancer_Refusal_IsReportedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{}
 		b := w.begin(t)
-		b.Set([]*pod.Object{web("192.0.2.7")}, wants(), true)
+		b.Set([]*pod.Object{web("192.0.2.7")}, wants(), Complete)
 		synctest.Wait()
 		_ = b.Report(pod.StatusReport{Pod: onePod("p", "10.88.0.2", v1.ConditionTrue)})
 		synctest.Wait()
 		if got := w.heard(); !slices.Equal(got, []string{"refused web spec.clusterIPs[0]", "views 0"}) {
 			t.Errorf("reports %q", got)
+		}
+	})
+}
+
+// TestBalancer_NoGuard_DevicesStayClosed: Services are served all the same, and the devices are open once
+// the guard is there.
+func TestBalancer_NoGuard_DevicesStayClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{unguarded: errors.New("not permitted")}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
+		synctest.Wait()
+		if _, n := w.backends(); n != 1 || slices.Contains(w.calls, "prepare") {
+			t.Errorf("applied %d times, calls %q", n, w.calls)
+		}
+		w.set(func() { w.unguarded = nil })
+		time.Sleep(2 * time.Minute)
+		if !slices.Contains(w.calls, "prepare") || slices.Contains(w.calls, "restore") {
+			t.Errorf("with a guard: calls %q", w.calls)
+		}
+		w.set(func() { w.unguarded, w.calls = errors.New("not permitted"), nil })
+		w.changed()
+		synctest.Wait()
+		if !slices.Contains(w.calls, "restore") || slices.Contains(w.calls, "prepare") {
+			t.Errorf("the guard is lost: calls %q", w.calls)
+		}
+	})
+}
+
+// TestBalancer_NoGuardAndNoServices_IsNoTrouble: as in a kernel without nftables.
+func TestBalancer_NoGuardAndNoServices_IsNoTrouble(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{unguarded: errors.New("the kernel has no nftables")}
+		b := w.begin(t)
+		b.Set(nil, wants(), Complete)
+		time.Sleep(5 * time.Minute)
+		if got := w.heard(); !slices.Equal(got, []string{"views 0"}) || slices.Contains(w.calls, "prepare") {
+			t.Errorf("reports %q, calls %q", got, w.calls)
+		}
+	})
+}
+
+// TestBalancer_LastServiceGoes_DevicesAreClosed: before the rules go.
+func TestBalancer_LastServiceGoes_DevicesAreClosed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
+		synctest.Wait()
+		w.set(func() { w.calls = nil })
+		b.Set(nil, wants(), Complete)
+		synctest.Wait()
+		if !slices.Equal(w.calls, []string{"restore", "remove", "route 10.96.0.0/24 false"}) {
+			t.Errorf("calls %q", w.calls)
+		}
+	})
+}
+
+// TestProtect_GuardIsLost_ItIsMadeAgain: on a node of a cluster.
+func TestProtect_GuardIsLost_ItIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		defer stop()
+		wg.Go(func() { Protect(ctx, w, slog.New(slog.DiscardHandler)) })
+		synctest.Wait()
+		w.changed()
+		synctest.Wait()
+		if !slices.Equal(w.calls, []string{"guard", "guard"}) {
+			t.Errorf("calls %q", w.calls)
+		}
+	})
+}
+
+// TestBalancer_FailedSource_ItsServicesKeepTheirAddresses: nothing is removed, other Services are served,
+// and readers know that some may be missing.
+func TestBalancer_FailedSource_ItsServicesKeepTheirAddresses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		had := netip.MustParseAddr("10.96.0.77")
+		lost := pod.Key{Namespace: "default", Name: "lost"}
+		w := &world{stored: service.Allocations{lost: {ClusterIPs: []netip.Addr{had}, Created: time.Unix(1, 0)}}}
+		b := w.begin(t)
+		b.Set(nil, wants(), Partial)
+		synctest.Wait()
+		if slices.Contains(w.calls, "remove") || len(w.stored) != 1 {
+			t.Errorf("calls %q, stored %+v", w.calls, w.stored)
+		}
+		b.Set([]*pod.Object{web(had.String())}, wants(), Partial)
+		synctest.Wait()
+		if _, there := w.stored[lost]; !there || len(w.stored) != 1 {
+			t.Errorf("another Service has the address: %+v", w.stored)
+		}
+		b.Set([]*pod.Object{web("")}, wants(), Partial)
+		w.expect(t, "another Service", "[]")
+		b.Set(b.services, wants(), Complete)
+		synctest.Wait()
+		if _, there := w.stored[lost]; there {
+			t.Errorf("every source has answered: %+v", w.stored)
+		}
+		want := []string{"views 0 and more", "refused web spec.clusterIPs[0]", "views 1 and more", "views 1"}
+		if got := w.heard(); !slices.Equal(got, want) {
+			t.Errorf("reports %q, want %q", got, want)
+		}
+	})
+}
+
+// TestBalancer_DatagramsAreNotForgotten_ServicesAreServed: it is no trouble, and is tried again.
+func TestBalancer_DatagramsAreNotForgotten_ServicesAreServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{late: fmt.Errorf("%w: not permitted", nft.ErrDatagrams)}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
+		time.Sleep(150 * time.Second)
+		if _, n := w.backends(); n != 3 || !slices.Equal(w.heard(), []string{"views 1"}) {
+			t.Errorf("applied %d times, reports %q", n, w.heard())
 		}
 	})
 }

@@ -58,6 +58,12 @@ func (s Services) Save(value any) error {
 	return replace(s.file, append(data, '\n'))
 }
 
+// Exists reports whether something was saved.
+func (s Services) Exists() bool {
+	_, err := os.Stat(s.file)
+	return err == nil
+}
+
 // Remove removes the file; it is no error if there is none.
 func (s Services) Remove() error {
 	if err := os.Remove(s.file); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -14,6 +14,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -44,6 +45,10 @@ const (
 	TableGuard    = "nodectl-guard"
 )
 
+// ErrDatagrams says that the rules are in force, but the kernel may still send the datagrams of old
+// clients to endpoints that have left.
+var ErrDatagrams = errors.New("end UDP connections to endpoints that have left")
+
 // The sets and maps of a table of Services.
 const (
 	setServices    = "services"      // address, protocol, port → chain
@@ -62,6 +67,26 @@ type content struct {
 	sets     map[string]map[string]string // by set: the keys, as the kernel has them, and their chains
 	// datagrams are the endpoints of UDP ports.
 	datagrams map[netip.AddrPort]bool
+}
+
+// departed returns the endpoints of UDP ports that have left: those that are pending, and those of old.
+// old has nil for a table that is not known.
+func departed(pending map[netip.AddrPort]bool, old, now [2]*content) map[netip.AddrPort]bool {
+	gone := maps.Clone(pending)
+	if gone == nil {
+		gone = make(map[netip.AddrPort]bool)
+	}
+	for _, c := range old {
+		if c != nil {
+			maps.Copy(gone, c.datagrams)
+		}
+	}
+	for _, c := range now {
+		for at := range c.datagrams {
+			delete(gone, at)
+		}
+	}
+	return gone
 }
 
 // action is what a rule does.

@@ -174,3 +174,24 @@ func TestChainName_LongNames_StayUniqueAndWithinTheKernelsLimit(t *testing.T) {
 		t.Errorf("%q %q", a, b)
 	}
 }
+
+// TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain: and those that leave are added.
+func TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain(t *testing.T) {
+	t.Parallel()
+	at := netip.MustParseAddrPort
+	a, b, c, d := at("10.88.0.2:53"), at("10.88.0.3:53"), at("10.88.0.4:53"), at("10.88.0.5:53")
+	set := func(of ...netip.AddrPort) map[netip.AddrPort]bool {
+		all := map[netip.AddrPort]bool{}
+		for _, one := range of {
+			all[one] = true
+		}
+		return all
+	}
+	old, now, none := &content{datagrams: set(c, d)}, &content{datagrams: set(b, d)}, &content{}
+	if got := departed(set(a, b), [2]*content{old, nil}, [2]*content{now, none}); !maps.Equal(got, set(a, c)) {
+		t.Errorf("%v", got)
+	}
+	if got := departed(nil, [2]*content{}, [2]*content{now, none}); len(got) > 0 {
+		t.Errorf("a new table: %v", got)
+	}
+}

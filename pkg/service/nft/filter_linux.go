@@ -20,6 +20,8 @@ type Filter struct {
 	port    atomic.Uint32
 	applied [2]*content // of IPv4 and IPv6; nil: not known, or no table
 	serving atomic.Bool // the tables of Services are this Filter's
+	// departed are endpoints that have left, and whose UDP connections the kernel may still have.
+	departed map[netip.AddrPort]bool
 }
 
 // New returns a Filter. It changes nothing before Apply.
@@ -66,7 +68,8 @@ func (f *Filter) transaction(write func(m *message)) error {
 }
 
 // Apply makes the tables what d says. It returns how many messages it has sent. If it has not made the
-// tables, or Forget was called, it replaces them whole; else it changes only what differs.
+// tables, or Forget was called, it replaces them whole; else it changes only what differs. After
+// ErrDatagrams the rules are in force, and the next Apply ends the connections.
 func (f *Filter) Apply(d Desired) (messages int, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -94,23 +97,15 @@ func (f *Filter) Apply(d Desired) (messages int, err error) {
 	if err != nil {
 		return 0, fmt.Errorf("change %s of the packet filter: %w", TableServices, err)
 	}
-	gone := map[netip.AddrPort]bool{}
-	for i, old := range f.applied {
-		if old == nil {
-			continue
-		}
-		for at := range old.datagrams {
-			if !next[i].datagrams[at] {
-				gone[at] = true
-			}
-		}
-	}
+	f.departed = departed(f.departed, f.applied, next)
 	f.applied = next
 	f.serving.Store(true)
-	if len(gone) > 0 {
-		if err := f.conn.forgetDatagrams(gone); err != nil {
-			return messages, fmt.Errorf("end UDP connections to endpoints that have left: %w", err)
+	if len(f.departed) > 0 {
+		if err := f.conn.forgetDatagrams(f.departed); err != nil {
+			f.drop()
+			return messages, fmt.Errorf("%w: %w", ErrDatagrams, err)
 		}
+		f.departed = nil
 	}
 	return messages, nil
 }

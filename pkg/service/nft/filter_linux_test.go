@@ -31,7 +31,7 @@ func (n *node) apply(d Desired, backends ...string) int {
 		if err != nil {
 			return err
 		}
-		if err := Prepare(routes, addrs(n.t, backends...)); err != nil {
+		if _, err := Prepare(routes, addrs(n.t, backends...)); err != nil {
 			return err
 		}
 		if err := n.filter.Guard(); err != nil {
@@ -117,7 +117,7 @@ func TestServe_Route_IsNoOverlapOfItself(t *testing.T) {
 			if r, overlaps := Overlap(routes, cidr); overlaps {
 				t.Errorf("overlaps %+v", r)
 			}
-			if _, overlaps := Overlap(routes, netip.MustParsePrefix("10.88.5.0/24")); !overlaps {
+			if _, overlaps := Overlap(routes, netip.MustParsePrefix("10.88.0.0/15")); !overlaps {
 				t.Errorf("the network of pods is not found in %+v", routes)
 			}
 			return err

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -79,14 +80,33 @@ func routes6(text string) []Route {
 	return out
 }
 
-// Overlap returns a route that overlaps a range, other than default routes and the one of Serve.
+// Overlap returns a route to a range, or to a part of it, other than the one of Serve.
 func Overlap(all []Route, p netip.Prefix) (Route, bool) {
-	for _, r := range all {
-		if !r.Own && r.To.Bits() > 0 && r.To.Overlaps(p) {
-			return r, true
-		}
+	return first(all, func(r Route) bool { return !r.Own && r.To.Bits() >= p.Bits() && r.To.Overlaps(p) })
+}
+
+// Wider returns a route that contains a range and more, other than default routes. The route of Serve
+// goes before it: the rest of the network stays reachable, but not the hosts in the range.
+func Wider(all []Route, p netip.Prefix) (Route, bool) {
+	return first(all, func(r Route) bool { return !r.Own && r.To.Bits() > 0 && r.To.Bits() < p.Bits() && r.To.Overlaps(p) })
+}
+
+func first(all []Route, is func(Route) bool) (Route, bool) {
+	if i := slices.IndexFunc(all, is); i >= 0 {
+		return all[i], true
 	}
 	return Route{}, false
+}
+
+// Stale returns the ranges that Serve has made routes to, and that are no ranges of Services any more.
+func Stale(all []Route, ranges []netip.Prefix) []netip.Prefix {
+	var out []netip.Prefix
+	for _, r := range all {
+		if r.Own && !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Masked() == r.To }) {
+			out = append(out, r.To)
+		}
+	}
+	return out
 }
 
 // to returns the route to an address.
@@ -142,26 +162,52 @@ func filtersBridges(v6 bool) bool {
 
 // Prepare sets the sysctls of the devices of these endpoints: node ports on 127.0.0.1 need
 // route_localnet, which the table nodectl-guard makes harmless. Without send_redirects the node does
-// not tell a pod a shorter way to a pod of the same network, which would pass the packet filter by.
-func Prepare(all []Route, backends []netip.Addr) error {
+// not tell a pod a shorter way to a pod of the same network, which would pass the packet filter by. It
+// returns the devices whose route_localnet it has changed.
+func Prepare(all []Route, backends []netip.Addr) (changed []string, err error) {
 	var errs []error
 	for _, device := range devices(all, backends) {
-		if device == "lo" || strings.ContainsAny(device, "/") {
+		if device == "lo" || !isDevice(device) {
 			continue
 		}
-		errs = append(errs, sysctl(device, "route_localnet", "1"), sysctl(device, "send_redirects", "0"), sysctl("all", "send_redirects", "0"))
+		is, err := sysctl(device, "route_localnet", "1")
+		if is {
+			changed = append(changed, device)
+		}
+		_, err1 := sysctl(device, "send_redirects", "0")
+		_, err2 := sysctl("all", "send_redirects", "0")
+		errs = append(errs, err, err1, err2)
+	}
+	return changed, errors.Join(errs...)
+}
+
+// Restore resets route_localnet of devices that Prepare has changed. Those that are gone are no error.
+func Restore(devices []string) error {
+	var errs []error
+	for _, device := range devices {
+		if !isDevice(device) {
+			continue
+		}
+		if _, err := sysctl(device, "route_localnet", "0"); !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
 	}
 	return errors.Join(errs...)
 }
 
-// sysctl sets a value of a device, if it is another one.
-func sysctl(device, name, value string) error {
+// isDevice reports whether a name is one of a device, so that it names no other file.
+func isDevice(name string) bool {
+	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
+}
+
+// sysctl sets a value of a device, and reports whether it was another one.
+func sysctl(device, name, value string) (changed bool, err error) {
 	at := filepath.Join("/proc/sys/net/ipv4/conf", device, name)
 	have, err := os.ReadFile(at)
 	if err != nil || strings.TrimSpace(string(have)) == value {
-		return err
+		return false, err
 	}
-	return os.WriteFile(at, []byte(value), 0o644)
+	return true, os.WriteFile(at, []byte(value), 0o644)
 }
 
 // ownMetric is the lowest priority of a route, so that every other route to the same range wins.
