@@ -375,7 +375,8 @@ func TestBalancer_NoGuard_DevicesStayClosed(t *testing.T) {
 			t.Errorf("applied %d times, calls %q", n, w.calls)
 		}
 		w.set(func() { w.unguarded = nil })
-		time.Sleep(2 * time.Minute)
+		time.Sleep(90 * time.Second)
+		synctest.Wait()
 		if !slices.Contains(w.calls, "prepare") || slices.Contains(w.calls, "restore") {
 			t.Errorf("with a guard: calls %q", w.calls)
 		}
@@ -395,7 +396,8 @@ func TestBalancer_NoGuardAndNoServices_IsNoTrouble(t *testing.T) {
 		w := &world{unguarded: errors.New("the kernel has no nftables")}
 		b := w.begin(t)
 		b.Set(nil, wants(), Complete)
-		time.Sleep(5 * time.Minute)
+		time.Sleep(330 * time.Second)
+		synctest.Wait()
 		if got := w.heard(); !slices.Equal(got, []string{"views 0"}) || slices.Contains(w.calls, "prepare") {
 			t.Errorf("reports %q, calls %q", got, w.calls)
 		}
