@@ -447,8 +447,8 @@ func TestRegistry_TypeWithAHandler_IsTheHandlers(t *testing.T) {
 	}
 }
 
-// A plugin that makes its socket anew is unregistered before it is registered again.
-func TestRegistry_SocketIsMadeAnew_OldRegistrationEndsFirst(t *testing.T) {
+// A plugin that replaces its socket is unregistered before it is registered again.
+func TestRegistry_SocketIsReplaced_OldRegistrationEndsFirst(t *testing.T) {
 	t.Parallel()
 	drivers := handler{make(chan string)} // a call waits for the test
 	dir, err := os.MkdirTemp("", "dev")

@@ -186,9 +186,9 @@ func (s *stage) happens(f *criproxy.Fault, n int) {
 }
 
 // eventually calls f until it returns nil.
-func (s *stage) eventually(f func() error) {
+func (s *stage) eventually(f func() error, options ...wait.Option) {
 	s.Helper()
-	wait.NoError(s.T, f)
+	wait.NoError(s.T, f, options...)
 }
 
 // write writes a manifest as careful programs do: whole, by a rename.
@@ -251,7 +251,7 @@ func (s *stage) status(name string) *v1.Pod {
 }
 
 // awaitStatus returns the status of a pod as soon as ok accepts it.
-func (s *stage) awaitStatus(name, what string, ok func(v1.PodStatus) bool) v1.PodStatus {
+func (s *stage) awaitStatus(name, what string, ok func(v1.PodStatus) bool, options ...wait.Option) v1.PodStatus {
 	s.Helper()
 	var last v1.PodStatus
 	s.eventually(func() error {
@@ -263,13 +263,13 @@ func (s *stage) awaitStatus(name, what string, ok func(v1.PodStatus) bool) v1.Po
 			return fmt.Errorf("pod %s: %s: is %s", name, what, describe(last))
 		}
 		return nil
-	})
+	}, options...)
 	return last
 }
 
-func (s *stage) awaitPhase(name string, phase v1.PodPhase) v1.PodStatus {
+func (s *stage) awaitPhase(name string, phase v1.PodPhase, options ...wait.Option) v1.PodStatus {
 	s.Helper()
-	return s.awaitStatus(name, "phase "+string(phase), func(st v1.PodStatus) bool { return st.Phase == phase })
+	return s.awaitStatus(name, "phase "+string(phase), func(st v1.PodStatus) bool { return st.Phase == phase }, options...)
 }
 
 // awaitReady returns the status of a pod when its Ready is want.

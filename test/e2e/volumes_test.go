@@ -185,7 +185,7 @@ func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 	main, layer := s.awaitRunning("fat", "main")["main"], s.awaitRunning("layer", "main")["main"]
 	s.must(os.WriteFile(main.inside("/d/large"), make([]byte, 4<<20), 0o600))
 	s.must(os.WriteFile(layer.inside("/large"), make([]byte, 4<<20), 0o600))
-	st := s.awaitPhase("fat", v1.PodFailed)
+	st := s.awaitPhase("fat", v1.PodFailed, wait.WithoutStall) // the agent measures once a minute
 	if st.Reason != "Evicted" || !strings.Contains(st.Message, `"d"`) || !strings.Contains(st.Message, "1Mi") {
 		t.Errorf("status: %s", describe(st))
 	}
@@ -193,7 +193,7 @@ func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 		_, err := s.runningNow("fat")
 		return err
 	})
-	if st := s.awaitPhase("layer", v1.PodFailed); st.Reason != "Evicted" || !strings.Contains(st.Message, "exceeds the total limit of containers 1Mi") {
+	if st := s.awaitPhase("layer", v1.PodFailed, wait.WithoutStall); st.Reason != "Evicted" || !strings.Contains(st.Message, "exceeds the total limit of containers 1Mi") {
 		t.Errorf("status: %s", describe(st))
 	}
 	s.untouched("keep", kept)
