@@ -241,7 +241,7 @@ func (n *names) readResolver() (changed bool) {
 	return changed
 }
 
-// counts returns the newest counters of the process by what answered.
+// counts returns the newest counters of the process, by the kind of answer.
 func (n *names) counts() map[string]uint64 {
 	c := n.keeper.Counts()
 	return map[string]uint64{

@@ -131,7 +131,7 @@ func (a *Agent) stopWorkloads(ctx context.Context, pods []*pod.Spec, keys []pod.
 	return nil
 }
 
-// expander returns what makes the pods of workloads.
+// expander returns the maker of the pods of workloads.
 func (a *Agent) expander(w *controller.Controller) podconfig.Expander {
 	if a.cfg.Kubeconfig != "" {
 		return &clusterWorkloads{log: a.log}

@@ -5,7 +5,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/service"
 )
 
-// zoneOf returns what the names of Services depend on.
+// zoneOf returns the Services as the DNS server needs them.
 func zoneOf(views []*service.View) []dns.Service {
 	all := make([]dns.Service, 0, len(views))
 	for _, v := range views {

@@ -29,7 +29,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// services makes what keeps Services; nil in a cluster, whose proxy does.
+// services makes the Balancer. In a cluster it is nil: the cluster's proxy serves Services.
 func (a *Agent) services() *balancer.Balancer {
 	if a.cfg.Kubeconfig != "" {
 		return nil
@@ -248,7 +248,7 @@ func elsewhere(backends []netip.Addr) []netip.Addr {
 	return slices.DeleteFunc(slices.Clone(backends), func(b netip.Addr) bool { return slices.Contains(own, b) })
 }
 
-// mostNoted bounds what is read of the names of devices.
+// mostNoted is the most bytes that are read of the names of devices.
 const mostNoted = 1 << 20
 
 // noteDevices adds names of devices to a file.

@@ -37,14 +37,14 @@ type Filter interface {
 	Restore() error
 	// Route makes a route to a range of cluster IPs, or removes it.
 	Route(cidr netip.Prefix, on bool) error
-	// Apply makes the rules what d says; Forget has the next Apply replace all of them.
+	// Apply changes the rules to those of d. After Forget, the next Apply replaces all of them.
 	Apply(d nft.Desired) (messages int, err error)
 	Forget()
 	// Remove removes the rules.
 	Remove() error
 	// Guard protects the loopback addresses of the node.
 	Guard() error
-	// Proxy names what a kube-proxy has in the packet filter; "" for nothing.
+	// Proxy names the table or chain of a kube-proxy in the packet filter, "" for none.
 	Proxy() (string, error)
 	// Watch calls changed after others have changed the rules, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
@@ -484,7 +484,7 @@ func (b *Balancer) remove() error {
 	return err
 }
 
-// rules makes the rules of all Services. It returns when to try again what is not essential, 0: never.
+// rules makes the rules of all Services. It returns when to try the optional parts again, 0: never.
 func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	desired := nft.Desired{CIDRs: b.cfg.CIDRs}
 	var backends []netip.Addr

@@ -19,7 +19,7 @@ func (c Config) ServiceNetworks() []netip.Prefix {
 	return out
 }
 
-// serviceNetworks returns what is wrong with the networks of cluster IPs.
+// serviceNetworks returns the error of the networks of cluster IPs, nil for none.
 func serviceNetworks(list []string, pods string) string {
 	seen := map[bool]bool{}
 	for _, v := range list {

@@ -47,7 +47,7 @@ func isAbsent(errno syscall.Errno) bool {
 }
 
 // restrictFiles restricts this process by Landlock. rules returns the rules for a version of it;
-// TCP connections to ports are allowed although they may be among what the rules refuse.
+// TCP connections to ports are allowed although the rules may refuse others.
 func restrictFiles(rulesOf func(version int) []uint64, ports []uint16) error {
 	version, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	switch {

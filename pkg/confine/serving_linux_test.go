@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// servingEnv makes this test's program try what a query that controls the server would.
+// servingEnv makes this test's program behave as a server under the control of a query.
 const servingEnv = "NODECTL_TEST_SERVING"
 
 // servingUser is a user that no file of this machine belongs to.

@@ -265,7 +265,7 @@ func (c *cluster) CSINode(context.Context, string) (*storagev1.CSINode, error) {
 	return c.csiNode.DeepCopy(), nil
 }
 
-// PutCSINode refuses what an API server refuses.
+// PutCSINode refuses the objects that an API server refuses.
 func (c *cluster) PutCSINode(_ context.Context, n *storagev1.CSINode) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -425,7 +425,7 @@ func mountsIn(t *testing.T, dir string) []string {
 	return paths
 }
 
-// left returns what is left of volumes below the kubelet's directory.
+// left returns the paths of volumes that remain below the kubelet's directory.
 func (m *machine) left() []string {
 	m.Helper()
 	var all []string

@@ -214,7 +214,7 @@ func TestPublish_AfterRestartAndReboot_IsReadFromTheDisk(t *testing.T) {
 	}
 }
 
-// A pod waits until the controller has attached its volume, and says what it waits for. A volume
+// A pod waits until the controller has attached its volume, and its status names the reason. A volume
 // whose CSIDriver needs no attachment does not wait.
 func TestPublish_VolumeIsNotAttached_Waits(t *testing.T) {
 	t.Parallel()

@@ -241,7 +241,7 @@ func TestLife_Answer_AsItsRecordsSay(t *testing.T) {
 	}
 }
 
-// An alias leads to what another server answers.
+// An alias leads to the answer of another server.
 func TestFollow_ExternalName_HasTheAnswersOfItsTarget(t *testing.T) {
 	z := NewZone(shop())
 	q, _, _ := ParseQuery(query(t, "mail.default.svc.cluster.local.", dnsmessage.TypeA, 0))

@@ -29,7 +29,7 @@ func RollbackPeriod(text string) (d time.Duration, ok bool) {
 	return d, err == nil && d >= 0 && d <= maxRollbackPeriod
 }
 
-// RollbackProblems returns what is wrong with these annotations of a workload, by annotation.
+// RollbackProblems returns the problems of these annotations of a workload, by annotation.
 func RollbackProblems(annotations map[string]string) map[string]string {
 	out := map[string]string{}
 	if v, given := annotations[AnnotationRollback]; given && v != RollbackOnFailure {

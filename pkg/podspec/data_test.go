@@ -32,7 +32,7 @@ var namesObjects = map[reflect.Type]string{
 }
 
 // drivers are volumes that no row of the table of fields honours: their own name rejects them.
-// Package csi itself reads what a volume of a CSI driver names.
+// Package csi itself reads the objects that a volume of a CSI driver names.
 var drivers = []string{
 	"rbd", "flexVolume", "cephfs", "iscsi", "csi", "scaleIO", "storageos", "azureFile", "cinder", "ephemeral",
 	"gcePersistentDisk", "awsElasticBlockStore", "gitRepo", "nfs", "glusterfs", "flocker", "fc", "azureDisk",

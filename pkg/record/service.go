@@ -24,7 +24,7 @@ type storedServices struct {
 // servicesVersion is that of the file's content.
 const servicesVersion = 1
 
-// Load decodes what was saved into a value, which stays as it is if nothing was.
+// Load decodes the saved state into a value, which stays as it is if there is none.
 func (s Services) Load(into any) error {
 	data, err := os.ReadFile(s.file)
 	if errors.Is(err, fs.ErrNotExist) {

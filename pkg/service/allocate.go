@@ -18,7 +18,7 @@ import (
 
 // allocator gives Services their cluster IPs and node ports.
 //
-// A Service keeps what it had. An address or port that a manifest names goes to the Service that had
+// A Service keeps its addresses and ports. An address or port that a manifest names goes to the Service that had
 // it before, else to the first one by key that names it. All others get a free one, at a place that
 // depends on their name: so a node whose state is lost most often gives the same ones again.
 type allocator struct {
@@ -36,7 +36,7 @@ type portKey struct {
 
 func newAllocator(in Input) *allocator {
 	a := &allocator{Input: in, ips: make(map[netip.Addr]pod.Key), ports: make(map[portKey]pod.Key), fronts: make(map[portKey]bool)}
-	for _, o := range in.Services { // what Services have already, unless they name another one
+	for _, o := range in.Services { // addresses that Services have already, unless they name another one
 		s := o.Object.(*v1.Service)
 		if balanced(s) || len(s.Spec.ExternalIPs) > 0 {
 			for i := range s.Spec.Ports {
@@ -111,7 +111,7 @@ func (a *allocator) claim(o *pod.Object) {
 	}
 }
 
-// allocate returns what a Service has. served is false if it cannot be served.
+// allocate returns the addresses and ports of a Service. served is false if it cannot be served.
 func (a *allocator) allocate(o *pod.Object) (out Allocation, problems []pod.Problem, served bool) {
 	s, had := o.Object.(*v1.Service), a.Earlier[o.Key]
 	out.Created = had.Created
@@ -330,7 +330,7 @@ func free[T any](first, end, band int, name string, is func(n int) (T, bool)) (T
 	return zero, false
 }
 
-// nodePort returns the node port of one port, 0 for none, and what is wrong.
+// nodePort returns the node port of one port, 0 for none, and the problem, if any.
 func (a *allocator) nodePort(p *v1.ServicePort, key pod.Key, had Allocation) (port uint16, problem string) {
 	earlier := had.NodePorts[nameOf(p)]
 	if by, taken := a.ports[portKey{p.Protocol, earlier}]; taken && by != key {

@@ -33,7 +33,7 @@ func (p Pod) Equal(o Pod) bool {
 		maps.Equal(p.Labels, o.Labels) && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
-// PodOf returns what endpoints need of a pod. status is the newest status; terminating says that the
+// PodOf returns the fields of a pod that endpoints need. status is the newest status; terminating says that the
 // pod is not desired any more, or that the node stops it.
 func PodOf(p *v1.Pod, status *v1.PodStatus, terminating bool) Pod {
 	out := Pod{

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Input is what a decision depends on.
+// Input has all facts that a decision depends on.
 type Input struct {
 	// Services are the Services that win the merge, sorted by key. Each Object is a *v1.Service with
 	// the defaults of the API.
@@ -50,7 +50,7 @@ func DefaultNodePorts() PortRange { return PortRange{30000, 32767} }
 // Allocations are the addresses and ports that Services have, by the Service.
 type Allocations map[pod.Key]Allocation
 
-// Allocation is what one Service has for itself.
+// Allocation has the addresses and ports of one Service.
 type Allocation struct {
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
 	// NodePorts are by protocol and port: "TCP/80".
@@ -135,7 +135,7 @@ type State struct {
 	Object  *pod.Object
 	Service *v1.Service
 	View    *View
-	// Rules are what the packet filter does for the Service, one for each port and family.
+	// Rules are the rules of the packet filter for the Service, one for each port and family.
 	Rules []Rule
 }
 

@@ -260,7 +260,7 @@ func TestDecide_DualStack_HasARuleOfEachFamily(t *testing.T) {
 	}
 }
 
-// TestAllocations_JSON_IsReadBack: what an agent stores, the next one has.
+// TestAllocations_JSON_IsReadBack: the next agent reads the allocations that an agent stored.
 func TestAllocations_JSON_IsReadBack(t *testing.T) {
 	t.Parallel()
 	a := Decide(input(svc("a", nodePort(0)), svc("b", clusterIP("None")))).Allocations

@@ -50,7 +50,7 @@ func familiesOf(a *allocator, s *v1.Service, ips []netip.Addr) []bool {
 	return []bool{false, true}
 }
 
-// show writes into s what an API server adds to a Service.
+// show writes into s the fields that an API server adds to a Service.
 func (a *allocator) show(s *v1.Service, has Allocation, families []bool) {
 	s.Kind, s.APIVersion = pod.KindService, "v1"
 	s.CreationTimestamp = metav1.NewTime(has.Created)

@@ -17,7 +17,7 @@ type View struct {
 	ClusterIPs []netip.Addr
 	// Headless says that clusterIP is None: the name of the Service stands for its endpoints.
 	Headless bool
-	// PublishNotReady says that endpoints count as ready whatever their pods say.
+	// PublishNotReady says that endpoints count as ready, also if their pods are not.
 	PublishNotReady bool
 	Ports           []Port
 	// Endpoints are sorted by address. They include those that are not ready.

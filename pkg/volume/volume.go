@@ -150,7 +150,7 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 		}
 	}
 	if len(failed) > 0 {
-		if !reflect.DeepEqual(was.Bound, s.bound) || !reflect.DeepEqual(was.Drivers, s.drivers) { // record what is mounted now
+		if !reflect.DeepEqual(was.Bound, s.bound) || !reflect.DeepEqual(was.Drivers, s.drivers) { // record the mounts of now
 			m := was // not ready: it is of an earlier boot or of other volumes
 			if m.Bound, m.Drivers = s.bound, s.drivers; !s.again {
 				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound, Drivers: s.drivers}

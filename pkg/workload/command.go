@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Verb is what a Command does.
+// Verb is the action of a Command.
 type Verb string
 
 // The verbs.

@@ -13,7 +13,7 @@ import (
 // label marks an IPv4 address as nodectl's.
 const label = "lo:nodectl"
 
-// use is what this machine does with an address.
+// use is how this machine uses an address.
 type use struct {
 	ours      bool
 	addresses []assigned
@@ -55,7 +55,7 @@ func (u use) wider(address netip.Addr) string {
 	return ""
 }
 
-// present returns what this machine does with an address.
+// present returns how this machine uses an address.
 func present(address netip.Addr) (u use, err error) {
 	if u.addresses, err = assignedAddresses(); err != nil {
 		return u, err

@@ -362,7 +362,7 @@ func load(dir string) (r record, ok bool) {
 	return r, err == nil && r.Boot == boot
 }
 
-// forget removes what the directory has of a process that has ended.
+// forget removes the files of a process that has ended.
 func forget(dir string) error {
 	var errs []error
 	for _, name := range []string{recordFile(dir), filepath.Join(dir, socketName)} {

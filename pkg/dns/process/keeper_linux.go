@@ -18,7 +18,7 @@ import (
 type Config struct {
 	// Dir is the directory of the control socket and of the record. Only its owner may enter it.
 	Dir string
-	// LogFile gets what a process that ends by a panic writes.
+	// LogFile gets the output of a process that ends by a panic.
 	LogFile string
 	// Address is the address that the server answers on, on port 53, and Range the range of
 	// Services that it is in.

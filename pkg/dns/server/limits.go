@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Limits bound what clients may use.
+// Limits bound the queries and connections of clients.
 type Limits struct {
 	Rate, Burst       int           // queries of one client, by second and at once
 	ClientWaiting     int           // queries of one client that wait for other servers
@@ -34,7 +34,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// clients know what each client uses.
+// clients counts the queries and connections of each client.
 type clients struct {
 	limits Limits
 

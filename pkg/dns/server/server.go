@@ -25,7 +25,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/panics"
 )
 
-// State is what answers depend on. Each one replaces the one before.
+// State has the Services and settings that answers depend on. Each one replaces the one before.
 type State struct {
 	dns.Config
 	// Services is nil until the Services of the node are known: their names are then answered
@@ -99,7 +99,7 @@ func (s *Server) Counts() Counts {
 // reply writes an answer of at most limit bytes.
 type reply func(limit int) ([]byte, error)
 
-// later waits for other servers, and returns what to answer then.
+// later waits for other servers, and returns the reply.
 type later func(context.Context) reply
 
 // decide answers a query, now or later.
@@ -133,7 +133,7 @@ func (s *Server) failure(q dns.Query) reply {
 	}
 }
 
-// relayed answers with what other servers answer.
+// relayed answers with the answer of another server.
 func (s *Server) relayed(ctx context.Context, q dns.Query) reply {
 	msg, err := s.forward.resolve(ctx, q)
 	if err != nil {
@@ -142,7 +142,7 @@ func (s *Server) relayed(ctx context.Context, q dns.Query) reply {
 	return func(limit int) ([]byte, error) { return q.Relay(msg, limit, 0) }
 }
 
-// followed answers with an alias of the zone, and what other servers answer for its target.
+// followed answers with an alias of the zone, and the answer of another server for its target.
 func (s *Server) followed(ctx context.Context, q dns.Query, a dns.Answer) reply {
 	target := q
 	name, err := dnsmessage.NewName(a.Alias)

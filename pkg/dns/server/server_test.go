@@ -256,7 +256,7 @@ func TestServer_GoResolver_FindsNamesOfBothKinds(t *testing.T) {
 	}
 }
 
-// Names of the cluster never reach another server, whatever is asked.
+// No query for a name of the cluster reaches another server.
 func TestServer_NamesOfTheCluster_AreNotAskedOfOthers(t *testing.T) {
 	up := upstreamServer(t, address)
 	s := start(t, limits())

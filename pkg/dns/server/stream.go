@@ -103,7 +103,7 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 	}
 }
 
-// waited answers with what other servers answer, unless too many queries wait for them.
+// waited answers with the answer of another server, unless too many queries wait for one.
 func (s *Server) waited(ctx context.Context, q dns.Query, from netip.Addr, later later) reply {
 	if !s.clients.enter(from) {
 		s.counts.refused.Add(1)

@@ -60,7 +60,7 @@ const (
 	chainLinks     = "masquerade-in" // masquerades inside of Links
 )
 
-// content is what one table holds beside its fixed part.
+// content is the part of one table that changes with Services.
 type content struct {
 	chains   map[string][]rule
 	affinity map[string]time.Duration     // sets of clients, with how long each client stays
@@ -89,7 +89,7 @@ func departed(pending map[netip.AddrPort]bool, old, now [2]*content) map[netip.A
 	return gone
 }
 
-// action is what a rule does.
+// action is the action of a rule.
 type action int
 
 const (

@@ -67,8 +67,8 @@ func (f *Filter) transaction(write func(m *message)) error {
 	return err
 }
 
-// Apply makes the tables what d says. It returns how many messages it has sent. If it has not made the
-// tables, or Forget was called, it replaces them whole; else it changes only what differs. After
+// Apply changes the tables to those of d. It returns how many messages it has sent. If it has not made the
+// tables, or Forget was called, it replaces them whole; else it sends only the differences. After
 // ErrDatagrams the rules are in force, and the next Apply ends the connections.
 func (f *Filter) Apply(d Desired) (messages int, err error) {
 	f.mu.Lock()
@@ -185,7 +185,7 @@ func (f *Filter) watch(ctx context.Context, changed, ready func()) error {
 	return watch(ctx, func(r reply) bool { return r.port != f.port.Load() && concerns(r, f.serving.Load()) }, changed, ready)
 }
 
-// Proxy returns what of a kube-proxy is in the packet filter, such as "table ip kube-proxy"; "" for
+// Proxy returns the table or chain of a kube-proxy in the packet filter, such as "table ip kube-proxy"; "" for
 // nothing. Two proxies must not serve one node.
 func (f *Filter) Proxy() (string, error) {
 	f.mu.Lock()
