@@ -11,7 +11,6 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/pod"
-	"github.com/nodectl/nodectl/pkg/podconfig"
 	"github.com/nodectl/nodectl/pkg/record"
 )
 
@@ -92,5 +91,4 @@ func TestExpander_InACluster_MakesNoPods(t *testing.T) {
 	if n := strings.Count(log.String(), "Deployment default/web"); n != 1 {
 		t.Errorf("it is named %d times: %s", n, log.String())
 	}
-	var _ podconfig.Expander = e
 }

@@ -35,7 +35,7 @@ func confines(t *testing.T, path string) {
 			t.Errorf("%s is not set", name)
 		}
 	}
-	for _, name := range []string{"CAP_SYS_MODULE", "CAP_SYS_BOOT", "CAP_SYS_RAWIO", "CAP_SYS_TIME", "CAP_SETUID", "CAP_MKNOD", "CAP_BPF"} {
+	for _, name := range []string{"CAP_SYS_MODULE", "CAP_SYS_BOOT", "CAP_SYS_RAWIO", "CAP_SYS_TIME", "CAP_SETPCAP", "CAP_MKNOD", "CAP_BPF"} {
 		if slices.Contains(strings.Fields(set["CapabilityBoundingSet"]), name) {
 			t.Errorf("the agent has %s", name)
 		}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -253,7 +254,7 @@ func newFilter(remote bool) (filter callFilter, ok bool) {
 
 // apply makes the filter decide about all calls of this process that no rule of it decides about.
 func (f callFilter) apply() error {
-	filter := append(f, allowed)
+	filter := append(slices.Clone(f), allowed)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// SECCOMP_FILTER_FLAG_TSYNC applies the filter to all threads. The first result is the
 	// ID of a thread that could not take it.

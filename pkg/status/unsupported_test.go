@@ -38,12 +38,12 @@ func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 		edit            func(*v1.PodSpec)
 		reason, message string
 	}{
-		"CSI volume": {func(s *v1.PodSpec) {
-			s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{CSI: &v1.CSIVolumeSource{Driver: "csi.example.com"}}}}
-		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[]: spec.volumes[0].csi: this kind of volume needs a driver that nodectl does not have"},
-		"ephemeral volume": {func(s *v1.PodSpec) {
-			s.Volumes = []v1.Volume{{Name: "ok", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}, {Name: "scratch", VolumeSource: v1.VolumeSource{Ephemeral: &v1.EphemeralVolumeSource{VolumeClaimTemplate: &v1.PersistentVolumeClaimTemplate{Spec: v1.PersistentVolumeClaimSpec{AccessModes: []v1.PersistentVolumeAccessMode{"ReadWriteOnce"}}}}}}}
-		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[scratch], unattached volumes=[], failed to process volumes=[]: spec.volumes[1].ephemeral: this kind of volume needs a driver that nodectl does not have"},
+		"NFS volume": {func(s *v1.PodSpec) {
+			s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files.example.com", Path: "/data"}}}}
+		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[]: spec.volumes[0].nfs: this kind of volume needs a driver that nodectl does not have"},
+		"iSCSI volume": {func(s *v1.PodSpec) {
+			s.Volumes = []v1.Volume{{Name: "ok", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}, {Name: "scratch", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2026-01.com.example:disk"}}}}
+		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[scratch], unattached volumes=[], failed to process volumes=[]: spec.volumes[1].iscsi: this kind of volume needs a driver that nodectl does not have"},
 		"resource claim": {func(s *v1.PodSpec) {
 			s.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
 		}, "UnsupportedField", "spec.resourceClaims"},

@@ -128,7 +128,7 @@ func (r *request) scale(c Command, have int32) (string, error) {
 	case c.Replicas < 0 || c.Replicas > pod.MaxReplicas:
 		return "", fmt.Errorf("replicas %d: must be between 0 and %d", c.Replicas, pod.MaxReplicas)
 	case c.Current != nil && *c.Current != have:
-		return "", fmt.Errorf("Expected replicas to be %d, was %d", *c.Current, have)
+		return "", fmt.Errorf("expected replicas to be %d, was %d", *c.Current, have)
 	}
 	from := valueOr(*fieldsIn(r.source.Object).replicas, 1)
 	if r.next.Replicas = nil; from != c.Replicas {

@@ -58,7 +58,7 @@ func TestDo_Command_ResultIsKubectls(t *testing.T) {
 		"scale to 0":           {command: Command{Verb: Scale}, result: "scaled", pods: "stopping=2"},
 		"scale too far":        {command: Command{Verb: Scale, Replicas: pod.MaxReplicas + 1}, err: "replicas 1001: must be between 0 and 1000"},
 		"scale below 0":        {command: Command{Verb: Scale, Replicas: -1}, err: "replicas -1: must be between 0 and 1000"},
-		"scale from another":   {command: Command{Verb: Scale, Replicas: 1, Current: &three}, err: "Expected replicas to be 3, was 2"},
+		"scale from another":   {command: Command{Verb: Scale, Replicas: 1, Current: &three}, err: "expected replicas to be 3, was 2"},
 		"scale from the same":  {first: Command{Verb: Scale, Replicas: 3}, command: Command{Verb: Scale, Replicas: 1, Current: &three}, result: "scaled", pods: "r2=1/1 stopping=1"},
 		"pause":                {command: Command{Verb: Pause}, result: "paused", pods: "r2=2/2"},
 		"pause twice":          {first: Command{Verb: Pause}, command: Command{Verb: Pause}, err: "is already paused"},

@@ -216,7 +216,7 @@ func (p Pod) crash(since time.Time, once bool) string {
 		ended := c.LastTerminationState.Terminated
 		loops := c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff" && (ended == nil || !ended.FinishedAt.Time.Before(since))
 		now, before := failed(c.State.Terminated), failed(c.LastTerminationState.Terminated)
-		if !loops && !(now && before) && !(once && (now || before)) {
+		if fails := loops || now && before || once && (now || before); !fails {
 			continue
 		}
 		last := c.State.Terminated

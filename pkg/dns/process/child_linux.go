@@ -258,7 +258,7 @@ func (c *childProcess) serveControl(ctx context.Context) error {
 		case slots <- struct{}{}:
 			agents.Go(func() {
 				defer func() { <-slots }()
-				defer conn.Close()
+				defer func() { _ = conn.Close() }()
 				c.serveAgent(conn)
 			})
 		default:

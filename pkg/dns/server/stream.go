@@ -40,7 +40,7 @@ func (s *Server) Streams(ctx context.Context, l *net.TCPListener) error {
 		}
 		wait.Go(func() {
 			defer s.clients.disconnect(from)
-			defer conn.Close()
+			defer func() { _ = conn.Close() }()
 			s.safely(func() { s.stream(ctx, conn, from) })
 		})
 	}
