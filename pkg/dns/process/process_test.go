@@ -35,8 +35,8 @@ func init() {
 }
 
 var (
-	address  = netip.MustParseAddr("10.96.0.10")
-	services = netip.MustParsePrefix("10.96.0.0/16")
+	address  = netip.MustParseAddr("10.97.0.10")
+	services = netip.MustParsePrefix("10.97.0.0/16")
 )
 
 // agent is the agent's side for one test.
@@ -126,7 +126,7 @@ func (k *Keeper) pid() int {
 func state(name string) server.State {
 	return server.State{
 		Config: dns.Config{Domain: "cluster.local", Servers: []netip.Addr{address}, Ranges: []netip.Prefix{services}, Serial: 1}, Known: true,
-		Services: []dns.Service{{Namespace: "default", Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.1.1")}}},
+		Services: []dns.Service{{Namespace: "default", Name: name, ClusterIPs: []netip.Addr{netip.MustParseAddr("10.97.1.1")}}},
 	}
 }
 
@@ -471,12 +471,12 @@ func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
 // With another range of Services, the next agent ends the process and removes its address, and
 // another process answers on the new one.
 func TestKeeper_RangeChanged_AddressMoves(t *testing.T) {
-	moved := netip.MustParseAddr("10.97.0.10")
+	moved := netip.MustParseAddr("10.98.0.10")
 	a := newAgent(t)
 	k, leave := a.run(t)
 	pid := k.pid()
 	leave()
-	a.Address, a.Range = moved, netip.MustParsePrefix("10.97.0.0/16")
+	a.Address, a.Range = moved, netip.MustParsePrefix("10.98.0.0/16")
 	if !New(a.Config).Moved() {
 		t.Error("the next agent does not know that the address has moved")
 	}
@@ -628,16 +628,16 @@ func TestKeeper_PortOfOthers_IsReported(t *testing.T) {
 // Only addresses and routes that this machine needs for others are conflicts.
 func TestUse_AddressOfOthers_IsAConflict(t *testing.T) {
 	prefix := netip.MustParsePrefix
-	const of = "10.96.0.10, the address of the DNS server, is "
+	const of = "10.97.0.10, the address of the DNS server, is "
 	for name, c := range map[string]struct {
 		use         use
 		want, wider string
 	}{
 		"nothing":              {use{}, "", ""},
 		"other networks":       {use{addresses: []assigned{{prefix("192.168.1.7/24"), "eth0", "eth0"}}, routes: []netip.Prefix{prefix("192.168.1.0/24")}}, "", ""},
-		"the address":          {use{addresses: []assigned{{prefix("10.96.0.10/32"), "eth0", "eth0"}}}, of + "an address of the interface eth0 already", ""},
-		"its network":          {use{addresses: []assigned{{prefix("10.96.0.1/24"), "eth0", "eth0"}}}, of + "in the network 10.96.0.0/24 of the interface eth0", ""},
-		"a route to it":        {use{routes: []netip.Prefix{prefix("10.96.0.0/16")}}, of + "in the network 10.96.0.0/16 that this machine has a route to", "10.96.0.0/16"},
+		"the address":          {use{addresses: []assigned{{prefix("10.97.0.10/32"), "eth0", "eth0"}}}, of + "an address of the interface eth0 already", ""},
+		"its network":          {use{addresses: []assigned{{prefix("10.97.0.1/24"), "eth0", "eth0"}}}, of + "in the network 10.97.0.0/24 of the interface eth0", ""},
+		"a route to it":        {use{routes: []netip.Prefix{prefix("10.97.0.0/16")}}, of + "in the network 10.97.0.0/16 that this machine has a route to", "10.97.0.0/16"},
 		"a route to much more": {use{routes: []netip.Prefix{prefix("10.0.0.0/8")}}, "", "10.0.0.0/8"},
 	} {
 		got := ""
@@ -692,13 +692,13 @@ func TestProcess_GlibcResolver_FindsServices(t *testing.T) {
 	k.SetState(state("web"))
 	waitFor(t, "web")
 	file := filepath.Join(t.TempDir(), "resolv.conf")
-	text := "nameserver 10.96.0.10\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"
+	text := "nameserver 10.97.0.10\nsearch default.svc.cluster.local svc.cluster.local cluster.local\noptions ndots:5\n"
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ database, name, want string }{
-		{"ahostsv4", "web", "10.96.1.1"}, {"ahostsv4", "web.default", "10.96.1.1"}, {"ahostsv4", "web.default.svc.cluster.local", "10.96.1.1"},
-		{"hosts", "10.96.1.1", "web.default.svc.cluster.local"}, {"ahostsv4", "none.default.svc.cluster.local.", "exit status 2"},
+		{"ahostsv4", "web", "10.97.1.1"}, {"ahostsv4", "web.default", "10.97.1.1"}, {"ahostsv4", "web.default.svc.cluster.local", "10.97.1.1"},
+		{"hosts", "10.97.1.1", "web.default.svc.cluster.local"}, {"ahostsv4", "none.default.svc.cluster.local.", "exit status 2"},
 	} {
 		// Another mount namespace, so that the machine's own file stays.
 		cmd := exec.Command("unshare", "--mount", "sh", "-c", `mount --bind "$0" /etc/resolv.conf && exec getent "$1" "$2"`, file, c.database, c.name)
