@@ -74,7 +74,7 @@ func (m *message) value(kind uint16, data []byte) {
 	m.nest(kind, func() { m.bytes(unix.NFTA_DATA_VALUE, data) })
 }
 
-// outcome adds a verdict about the packet, with the chain of a jump or goto.
+// outcome adds the action on the packet, with the chain of a jump or goto.
 func (m *message) outcome(kind uint16, code int32, chain string) {
 	m.nest(kind, func() {
 		m.nest(unix.NFTA_DATA_VERDICT, func() {

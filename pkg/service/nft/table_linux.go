@@ -325,7 +325,7 @@ func (e expressions) notDevice(key uint32, name string) {
 	e.compare(unix.NFT_CMP_NEQ, padded[:])
 }
 
-// lookup looks the registers up in a set. If into is not negative, the data go there; 0 is the register of the verdict about the packet.
+// lookup looks the registers up in a set. If into is not negative, the data go there; 0 is the register of the action on the packet.
 func (e expressions) lookup(name string, id uint32, into int) {
 	e.add("lookup", func() {
 		e.text(unix.NFTA_LOOKUP_SET, name)
@@ -341,7 +341,7 @@ func (e expressions) lookup(name string, id uint32, into int) {
 
 const noData = -1
 
-// then ends a rule with a verdict about the packet.
+// then ends a rule with the action on the packet.
 func (e expressions) then(code int32, chain string) {
 	e.add("immediate", func() {
 		e.u32(unix.NFTA_IMMEDIATE_DREG, unix.NFT_REG_VERDICT)
