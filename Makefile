@@ -73,7 +73,7 @@ test-full-again:
 	@$(RUN) ./hack/test -tier full -again -lanes 2 -timeout 2h -report docs/test-full.md
 
 # Packages whose tests need neither root nor a container runtime.
-ROOTLESS = ./cmd/... ./docs/... $(shell $(GO) list ./pkg/... | grep -vE '/pkg/(cgroup|stats|userns|volume)$$')
+ROOTLESS = ./cmd/... ./docs/... $(shell $(GO) list ./pkg/... | grep -vE '/pkg/(cgroup|confine|csi|dns/process|service/nft|stats|userns|volume)$$')
 
 ## test-rootless: run the tests that need neither root nor a container runtime
 .PHONY: test-rootless

@@ -446,6 +446,6 @@ func (m *machine) left() []string {
 func needRoot(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("only root may mount: this test needs a real mount")
+		t.Fatal("the test needs root, to mount")
 	}
 }

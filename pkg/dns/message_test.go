@@ -260,8 +260,7 @@ func TestFollow_ExternalName_HasTheAnswersOfItsTarget(t *testing.T) {
 	}
 }
 
-// Whatever a client or another server sends, nothing panics, and what is read of it is written so
-// that it can be read again.
+// No message of a client or another server causes a panic, and each reply can be read by a parser.
 func FuzzMessages(f *testing.F) {
 	seed := query(f, "web.default.svc.cluster.local.", dnsmessage.TypeA, 1232)
 	f.Add(seed)
