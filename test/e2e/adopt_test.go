@@ -54,7 +54,8 @@ func (how ending) next(a *agent, more ...string) *agent {
 
 // wholePod is a pod with everything that a pod can have: an init container, a sidecar, hooks,
 // and probes of all three kinds, which make no calls to the runtime. Each container and each
-// hook writes a line to a file when it runs.
+// hook writes a line to a file when it runs. The liveness probe fails for longer than a busy
+// runtime needs to report a killed container, which the agent would stop before.
 func (s *stage) wholePod() string {
 	mount := "volumeMounts: [{name: x, mountPath: /x}]"
 	hooks := func(name string) string {
@@ -64,7 +65,7 @@ func (s *stage) wholePod() string {
 		container("main", `append, /x/main, serve, ":8080", forever`, mount, hooks("main"), "ports: [{name: web, containerPort: 8080}]",
 			"startupProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1, failureThreshold: 30}",
 			"readinessProbe: {httpGet: {path: /ready, port: web}, periodSeconds: 1, timeoutSeconds: 10}",
-			"livenessProbe: {tcpSocket: {port: web}, periodSeconds: 1, timeoutSeconds: 10}"),
+			"livenessProbe: {tcpSocket: {port: web}, periodSeconds: 1, timeoutSeconds: 10, failureThreshold: 60}"),
 	}, s.scratchVolume(),
 		"initContainers:", container("init", "append, /x/init", mount),
 		container("proxy", `append, /x/proxy, serve, ":9090", forever`, mount, hooks("proxy"), "restartPolicy: Always",

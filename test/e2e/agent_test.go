@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -129,6 +130,18 @@ func (a *agent) said() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return strings.Join(a.lines, "\n")
+}
+
+// dropStacks removes the stacks that SIGQUIT made the agent print, and keeps its log.
+func (a *agent) dropStacks() {
+	a.Helper()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := slices.Index(a.lines, "SIGQUIT: quit")
+	if n < 0 {
+		a.Fatalf("the agent printed no stacks")
+	}
+	a.lines = a.lines[:n]
 }
 
 // linesWith returns the lines of the agent's log that contain all the words.

@@ -391,6 +391,7 @@ func TestF22_HungAndSlowPodsDelayNoOther(t *testing.T) {
 	if n := len(regexp.MustCompile(`(?m)^goroutine \d+`).FindAllString(a.said(), -1)); n == 0 || n > 100 {
 		t.Errorf("the agent had %d goroutines with three pods in trouble", n)
 	}
+	a.dropStacks() // many goroutines wait at the same place, which I5 would count
 	for _, f := range append(hung, slow) {
 		f.Lift()
 	}

@@ -35,6 +35,7 @@ var twice = regexp.MustCompile(`(\n\(ended \w+ .*\))\n\(outcome \w+\)`)
 // extended are golden files whose results later features have changed, each with the feature.
 var extended = map[string]string{
 	"pkg/manifest/testdata/kinds.txtar":       "workloads and Services are kinds of a manifest",
+	"pkg/manifest/testdata/lists.txtar":       "a list may hold a Service",
 	"pkg/manifest/testdata/unsupported.txtar": "a pod may ask for the resource of a device plugin",
 }
 
