@@ -1,0 +1,226 @@
+package balancer
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/backoff"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/service"
+	"github.com/nodectl/nodectl/pkg/service/nft"
+)
+
+// Run keeps the packet filter as Services want it, until ctx ends. The rules stay.
+func (b *Balancer) Run(ctx context.Context) {
+	defer b.cfg.Filter.Close()
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	watching.Go(func() { b.watch(ctx) })
+	_ = b.guard() // it logs its failure
+	again := time.NewTimer(0)
+	again.Stop()
+	defer again.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.due:
+		case <-again.C:
+		}
+		if wait := b.step(); wait > 0 {
+			again.Reset(wait)
+		}
+	}
+}
+
+// watch notes changes of the rules by others.
+func (b *Balancer) watch(ctx context.Context) {
+	err := b.cfg.Filter.Watch(ctx, func() {
+		b.mu.Lock()
+		b.foreign = true
+		b.mu.Unlock()
+		b.wake()
+	})
+	if err != nil && ctx.Err() == nil {
+		b.cfg.Log.Info("Changes of the rules of Services by other programs are not noticed", "error", err)
+	}
+}
+
+// step brings the store and the packet filter up to date. It returns when to try again, 0 for not
+// before a change.
+func (b *Balancer) step() time.Duration {
+	b.mu.Lock()
+	if b.answers == Waiting {
+		foreign := b.foreign // the rules wait, but the guard does not
+		b.mu.Unlock()
+		if foreign {
+			b.guarded = false
+			_ = b.guard() // it logs its failure
+		}
+		return 0
+	}
+	b.decide()
+	d, foreign, complete := b.decision, b.foreign, b.answers == Complete
+	b.mu.Unlock()
+	b.report(d, complete)
+	wait, err := b.apply(d, foreign, complete)
+	if err != nil {
+		b.failures++
+		b.fail(err)
+		return backoff.After(b.failures, firstRetry, lastRetry)
+	}
+	b.failures = 0
+	return wait
+}
+
+// report tells about new problems, and shows the Views.
+func (b *Balancer) report(d service.Decision, complete bool) {
+	refused := make(map[service.Refusal]bool, len(d.Refused))
+	objects := make(map[pod.Key]*pod.Object)
+	b.mu.Lock()
+	for _, o := range b.services {
+		objects[o.Key] = o
+	}
+	b.mu.Unlock()
+	for _, r := range d.Refused {
+		refused[r] = true
+		if o := objects[r.Key]; !b.refused[r] && o != nil && b.cfg.Refused != nil {
+			b.cfg.Refused(o, r.Problem)
+		}
+	}
+	b.refused = refused
+	views := make([]*service.View, len(d.Services))
+	for i := range d.Services {
+		views[i] = d.Services[i].View
+	}
+	if !slices.Equal(views, b.views) || b.views == nil || complete != b.whole {
+		b.views, b.whole = views, complete
+		if b.cfg.Views != nil {
+			b.cfg.Views(views, complete)
+		}
+	}
+}
+
+// apply stores the allocations, and then makes the rules: an address that a client may know survives
+// the agent. If Services may be missing, it removes nothing for lack of Services.
+func (b *Balancer) apply(d service.Decision, foreign, complete bool) (wait time.Duration, err error) {
+	if !d.Allocations.Equal(b.stored) {
+		if err := b.cfg.Store.Save(d.Allocations); err != nil {
+			return 0, err
+		}
+		b.stored = d.Allocations
+	}
+	if foreign {
+		if wait := restoreEvery - time.Since(b.restored); !b.restored.IsZero() && wait > 0 {
+			return wait, nil
+		}
+		b.mu.Lock()
+		b.foreign = false
+		b.mu.Unlock()
+		b.cfg.Filter.Forget()
+		b.guarded = false
+		defer func() {
+			if err == nil && b.guarded {
+				b.noteRestored()
+			}
+		}()
+	}
+	if len(d.Services) == 0 {
+		if b.guard() != nil { // it logs its failure, and no Service suffers
+			wait = lastRetry
+		}
+		if complete {
+			err = b.remove()
+		}
+		return wait, err
+	}
+	if foreign || b.trouble != "" || !b.inFilter || !b.routed {
+		if found, err := b.cfg.Filter.Proxy(); err != nil {
+			return 0, err
+		} else if found != "" {
+			return 0, errors.Join(&proxyError{found}, b.remove())
+		}
+	}
+	if wait, err = b.rules(d); err != nil {
+		return 0, err
+	}
+	if b.trouble != "" {
+		b.trouble = ""
+		b.cfg.Log.Info("Services are served again")
+	}
+	return wait, nil
+}
+
+// remove removes the rules and the routes.
+func (b *Balancer) remove() error {
+	if !b.inFilter {
+		return nil
+	}
+	err := errors.Join(b.cfg.Filter.Restore(), b.cfg.Filter.Remove())
+	for _, p := range b.cfg.CIDRs {
+		err = errors.Join(err, b.cfg.Filter.Route(p, false))
+	}
+	if err == nil {
+		b.inFilter, b.routed, b.open = false, false, false
+	}
+	return err
+}
+
+// rules makes the rules of all Services. It returns when to try the optional parts again, 0: never.
+func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
+	desired := nft.Desired{CIDRs: b.cfg.CIDRs}
+	var backends []netip.Addr
+	for i := range d.Services {
+		desired.Rules = append(desired.Rules, d.Services[i].Rules...)
+		for j := range d.Services[i].Rules {
+			for _, at := range d.Services[i].Rules[j].Backends {
+				backends = append(backends, at.Addr())
+			}
+		}
+	}
+	slices.SortFunc(backends, netip.Addr.Compare)
+	backends = slices.Compact(backends)
+	b.inFilter = true
+	for _, p := range b.cfg.CIDRs {
+		if b.routed {
+			break
+		}
+		if err := b.cfg.Filter.Route(p, true); err != nil {
+			return 0, err
+		}
+	}
+	b.routed = true
+	if b.guard() != nil { // it logs its failure
+		again = lastRetry
+	}
+	if desired.Links, err = b.devices(backends); err != nil && err.Error() != b.unprepared {
+		b.unprepared = err.Error()
+		b.cfg.Log.Warn("Failed to prepare the devices of pods for Services", "error", err)
+	}
+	n, err := b.cfg.Filter.Apply(desired)
+	if n > 0 {
+		b.cfg.Log.Debug("Changed the rules of Services", "services", len(d.Services), "messages", n)
+	}
+	if !errors.Is(err, nft.ErrDatagrams) {
+		return again, err
+	}
+	if err.Error() != b.lingering {
+		b.lingering = err.Error()
+		b.cfg.Log.Warn("Some UDP clients may still use endpoints that have left", "error", err)
+	}
+	return lastRetry, nil
+}
+
+// devices prepares the devices of endpoints, only under the guard, and returns their Links.
+func (b *Balancer) devices(backends []netip.Addr) ([]netip.Prefix, error) {
+	links, err := b.cfg.Filter.Links(backends)
+	if b.guarded {
+		b.open = true
+		err = errors.Join(err, b.cfg.Filter.Prepare(backends))
+	}
+	return links, err
+}
