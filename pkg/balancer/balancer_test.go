@@ -32,6 +32,7 @@ type world struct {
 	applied   []nft.Desired
 	calls     []string // all others
 	proxy     string
+	unread    error // of Proxy
 	broken    error // of Apply
 	late      error // of Apply, after it has made the rules
 	unguarded error
@@ -80,7 +81,7 @@ func (w *world) Apply(d nft.Desired) (int, error) {
 func (w *world) Proxy() (string, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.proxy, nil
+	return w.proxy, w.unread
 }
 
 func (w *world) Watch(ctx context.Context, changed func()) error {
@@ -310,6 +311,25 @@ func TestBalancer_KubeProxy_IsRefusedByName(t *testing.T) {
 			t.Errorf("applied %d times, reports %q", n, w.heard())
 		}
 		w.set(func() { w.proxy = "" })
+		time.Sleep(2 * time.Minute)
+		if _, n := w.backends(); n != 1 {
+			t.Errorf("applied %d times", n)
+		}
+	})
+}
+
+// TestBalancer_KubeProxyIsNotKnown_NothingIsServed: rules that cannot be read may be those of a proxy.
+func TestBalancer_KubeProxyIsNotKnown_NothingIsServed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{unread: errors.New("no permission")}
+		b := w.begin(t)
+		b.Set([]*pod.Object{web("")}, wants(), Complete)
+		time.Sleep(5 * time.Minute)
+		if _, n := w.backends(); n > 0 || !slices.Equal(w.heard(), []string{"views 1", ReasonNoFilter}) {
+			t.Errorf("applied %d times, reports %q", n, w.heard())
+		}
+		w.set(func() { w.unread = nil })
 		time.Sleep(2 * time.Minute)
 		if _, n := w.backends(); n != 1 {
 			t.Errorf("applied %d times", n)

@@ -186,7 +186,7 @@ func (f *Filter) watch(ctx context.Context, changed, ready func()) error {
 }
 
 // Proxy returns the table or chain of a kube-proxy in the packet filter, such as "table ip kube-proxy"; "" for
-// nothing. Two proxies must not serve one node.
+// nothing. It also looks into the tables of iptables-legacy. Two proxies must not serve one node.
 func (f *Filter) Proxy() (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -212,8 +212,8 @@ func (f *Filter) Proxy() (string, error) {
 					chain = textOf(data)
 				}
 			})
-			if chain == "KUBE-SERVICES" && table == "nat" {
-				found = append(found, "chain KUBE-SERVICES in table "+familyText(family)+" "+table)
+			if chain == proxyChain && table == proxyTable {
+				found = append(found, "chain "+proxyChain+" in table "+familyText(family)+" "+table)
 			}
 		}),
 	)
@@ -221,6 +221,11 @@ func (f *Filter) Proxy() (string, error) {
 		f.drop()
 		return "", err
 	}
+	old, err := legacyProxies()
+	if err != nil {
+		return "", err
+	}
+	found = append(found, old...)
 	slices.Sort(found)
 	return strings.Join(slices.Compact(found), ", "), nil
 }
