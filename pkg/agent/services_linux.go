@@ -215,16 +215,18 @@ func (*packetFilter) Links(backends []netip.Addr) ([]netip.Prefix, error) {
 }
 
 // Prepare implements balancer.Filter.
-func (f *packetFilter) Prepare(backends []netip.Addr) error {
+func (f *packetFilter) Prepare(backends []netip.Addr) (loopback6 bool, err error) {
 	if err := f.claim(); err != nil {
-		return err
+		return false, err
 	}
 	routes, err := nft.Routes()
 	if err != nil {
-		return err
+		return false, err
 	}
-	changed, err := nft.Prepare(routes, elsewhere(backends))
-	return errors.Join(err, noteDevices(f.lock, changed))
+	backends = elsewhere(backends)
+	changed, err := nft.Prepare(routes, backends)
+	loopback6, err6 := nft.Loopback6(routes, backends)
+	return loopback6, errors.Join(err, noteDevices(f.lock, changed), err6)
 }
 
 // Restore implements balancer.Filter, also for devices that an agent before has prepared.
@@ -232,9 +234,13 @@ func (f *packetFilter) Restore() error {
 	if err := f.claim(); err != nil {
 		return err
 	}
+	routes, err := nft.Routes()
+	if err != nil {
+		return err
+	}
 	devices, err := notedDevices(f.lock)
 	if err == nil {
-		err = nft.Restore(devices)
+		err = errors.Join(nft.Restore(devices), nft.RestoreLoopback6(routes))
 	}
 	if err != nil {
 		return err

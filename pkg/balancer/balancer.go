@@ -30,8 +30,8 @@ type Filter interface {
 	// Links returns the networks of endpoints whose hosts reach each other past the packet filter.
 	Links(backends []netip.Addr) ([]netip.Prefix, error)
 	// Prepare opens the devices by which the node reaches endpoints for its loopback addresses, and
-	// Restore closes them again.
-	Prepare(backends []netip.Addr) error
+	// Restore closes them again. loopback6 says that the one of IPv6 works, too.
+	Prepare(backends []netip.Addr) (loopback6 bool, err error)
 	Restore() error
 	// Route makes a route to a range of cluster IPs, or removes it.
 	Route(cidr netip.Prefix, on bool) error

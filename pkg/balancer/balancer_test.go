@@ -52,7 +52,7 @@ func (w *world) Links([]netip.Addr) ([]netip.Prefix, error) { return nil, nil }
 func (w *world) Close()                                     {}
 func (w *world) Forget()                                    { w.note("forget") }
 func (w *world) Restore() error                             { w.note("restore"); return nil }
-func (w *world) Prepare([]netip.Addr) error                 { w.note("prepare"); return nil }
+func (w *world) Prepare([]netip.Addr) (bool, error)         { w.note("prepare"); return true, nil }
 
 func (w *world) Guard() error {
 	w.note("guard")

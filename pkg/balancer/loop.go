@@ -197,7 +197,7 @@ func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	if b.guard() != nil { // it logs its failure
 		again = lastRetry
 	}
-	if desired.Links, err = b.devices(backends); err != nil && err.Error() != b.unprepared {
+	if err = b.devices(&desired, backends); err != nil && err.Error() != b.unprepared {
 		b.unprepared = err.Error()
 		b.cfg.Log.Warn("Failed to prepare the devices of pods for Services", "error", err)
 	}
@@ -215,12 +215,13 @@ func (b *Balancer) rules(d service.Decision) (again time.Duration, err error) {
 	return lastRetry, nil
 }
 
-// devices prepares the devices of endpoints, only under the guard, and returns their Links.
-func (b *Balancer) devices(backends []netip.Addr) ([]netip.Prefix, error) {
-	links, err := b.cfg.Filter.Links(backends)
+// devices prepares the devices of endpoints, only under the guard, and notes their Links.
+func (b *Balancer) devices(desired *nft.Desired, backends []netip.Addr) error {
+	var err, err2 error
+	desired.Links, err = b.cfg.Filter.Links(backends)
 	if b.guarded {
 		b.open = true
-		err = errors.Join(err, b.cfg.Filter.Prepare(backends))
+		desired.Loopback6, err2 = b.cfg.Filter.Prepare(backends)
 	}
-	return links, err
+	return errors.Join(err, err2)
 }

@@ -37,6 +37,9 @@ type Desired struct {
 	// bridge. Between two of these hosts, the reply of an endpoint would reach its client with the
 	// address of the endpoint. So the node puts its own address in place of the client's.
 	Links []netip.Prefix
+	// Loopback6 says that replies of endpoints reach the loopback address of IPv6, so that it has node
+	// ports. Without it, connections to that address stay on the node.
+	Loopback6 bool
 }
 
 // The tables.
@@ -58,6 +61,7 @@ const (
 	setClosedPorts = "closed-ports"  // node ports without an endpoint
 	chainRange     = "closed-range"  // refuses the other cluster IPs
 	chainLinks     = "masquerade-in" // masquerades inside of Links
+	chainLoopback  = "loopback"      // ends before node ports for a loopback address that has none
 )
 
 // content is the part of one table that changes with Services.
@@ -101,6 +105,7 @@ const (
 	drop
 	refuse     // refuse connections to a network
 	masquerade // put the node's address in place of the client's, inside of a network
+	stay       // leave connections to a network as they are
 )
 
 // rule is one rule of a chain.
@@ -118,7 +123,7 @@ func (r rule) equal(o rule) bool {
 
 // empty returns the content of a new table.
 func empty() content {
-	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil}, affinity: map[string]time.Duration{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
+	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}, affinity: map[string]time.Duration{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
 	for _, s := range []string{setServices, setNodePorts, setHairpin, setClosed, setClosedPorts} {
 		c.sets[s] = map[string]string{}
 	}
@@ -137,6 +142,9 @@ func contentOf(d Desired, v6 bool) content {
 		if p.Addr().Is6() == v6 {
 			c.chains[chainLinks] = append(c.chains[chainLinks], rule{do: masquerade, network: p})
 		}
+	}
+	if v6 && !d.Loopback6 {
+		c.chains[chainLoopback] = []rule{{do: stay, network: loopback6()}}
 	}
 	for i := range d.Rules {
 		if r := &d.Rules[i]; r.Cluster.Is6() == v6 {
@@ -210,6 +218,10 @@ func (c *content) sticky(r *service.Rule, chain string) {
 	}
 	c.chains[chain] = append(rules, rule{do: toChain, chains: all})
 }
+
+// loopback and loopback6 are the loopback addresses of the families.
+func loopback() netip.Prefix  { return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8) }
+func loopback6() netip.Prefix { return netip.PrefixFrom(netip.IPv6Loopback(), 128) }
 
 // longestName is below the kernel's limit for the names of chains and sets, with room for a suffix.
 const longestName = 200

@@ -303,6 +303,134 @@ func TestFilter_IPv6_Service_IsReachedFromPods(t *testing.T) {
 	}
 }
 
+// newNode6 makes a node with IPv6, whose bridge has the address fd00:88::1.
+func newNode6(t *testing.T) *node {
+	t.Helper()
+	n := newNode(t)
+	n.sysctl("ipv6/conf/all/forwarding", "1")
+	n.sysctl("bridge/bridge-nf-call-ip6tables", "0")
+	n.ip("addr", "add", "fd00:88::1/64", "dev", "br0", "nodad")
+	return n
+}
+
+// pod6 makes a pod with addresses of both families.
+func (n *node) pod6(name string, number int) *place {
+	n.t.Helper()
+	p := n.pod(name, fmt.Sprintf("10.88.0.%d", number))
+	p.ip("addr", "add", fmt.Sprintf("fd00:88::%d/64", number), "dev", "eth0", "nodad")
+	p.ip("route", "add", "default", "via", "fd00:88::1")
+	return p
+}
+
+// loopback6 prepares the devices of endpoints, and reports whether [::1] works.
+func (n *node) loopback6(backends ...string) (works bool) {
+	n.t.Helper()
+	n.do(func() error {
+		routes, err := Routes()
+		if err != nil {
+			return err
+		}
+		works, err = Loopback6(routes, addrs(n.t, backends...))
+		return err
+	})
+	return works
+}
+
+// TestFilter_IPv6_LoopbackAddress_HasNodePorts: a client of the node reaches an endpoint by [::1], over TCP
+// and UDP, and gets no answer of an endpoint once that is off.
+func TestFilter_IPv6_LoopbackAddress_HasNodePorts(t *testing.T) {
+	n := newNode6(t)
+	n.pod6("web", 2).serve("web", 8080)
+	apply := func(on bool) {
+		t.Helper()
+		tcp := webRule("[fd00:88::2]:8080")
+		tcp.Cluster = netip.MustParseAddr("fd00:96::7")
+		udp := tcp
+		udp.Name, udp.Protocol, udp.NodePort = "default/web/udp/http", v1.ProtocolUDP, 30081
+		n.do(func() error {
+			_, err := n.filter.Apply(Desired{Rules: []service.Rule{tcp, udp}, Loopback6: on})
+			return err
+		})
+	}
+	apply(false)
+	if got := n.connect("[::1]:30080"); got != refused {
+		t.Errorf("before: %q", got)
+	}
+	for range 2 { // twice is no error
+		if !n.loopback6("fd00:88::2", "10.88.0.2") {
+			t.Fatal("[::1] does not work")
+		}
+	}
+	apply(true)
+	if got := n.connect("[::1]:30080"); got != "web fd00:88::1" {
+		t.Errorf("TCP: %q", got)
+	}
+	ask, end := n.datagrams("[::1]:30081")
+	defer end()
+	if got := ask(); got != "web fd00:88::1" {
+		t.Errorf("UDP: %q", got)
+	}
+	if got := n.connect("[fd00:88::1]:30080"); got != "web fd00:88::1" {
+		t.Errorf("by another address: %q", got)
+	}
+	apply(false)
+	if got := n.connect("[::1]:30080"); got != refused {
+		t.Errorf("after: %q", got)
+	}
+	n.do(func() error {
+		routes, err := Routes()
+		if err != nil {
+			return err
+		}
+		if err := RestoreLoopback6(routes); err != nil {
+			return err
+		}
+		routes, err = Routes()
+		if slices.Contains(routes, Route{To: loopback6(), Device: "br0"}) {
+			t.Errorf("the route is left: %+v", routes)
+		}
+		return err
+	})
+}
+
+// TestLoopback6_BridgePassesThePacketFilter_IsOff: the kernel would drop the replies.
+func TestLoopback6_BridgePassesThePacketFilter_IsOff(t *testing.T) {
+	n := newNode6(t)
+	n.pod6("web", 2)
+	n.sysctl("bridge/bridge-nf-call-ip6tables", "1")
+	if n.loopback6("fd00:88::2") {
+		t.Error("[::1] is said to work")
+	}
+	if !n.loopback6("10.88.0.2") {
+		t.Error("an endpoint without IPv6 turns it off")
+	}
+}
+
+// TestLoopback6_PodDoesNotReachLoopbackOfTheNode: the route by which replies reach [::1] lets no packet of a
+// pod in.
+//
+// Shows: D1
+func TestLoopback6_PodDoesNotReachLoopbackOfTheNode(t *testing.T) {
+	n := newNode6(t)
+	attacker := n.pod6("attacker", 6)
+	n.serve("secret", 9090)
+	n.loopback6("fd00:88::6")
+	attacker.ip("addr", "del", "::1/128", "dev", "lo")
+	attacker.ip("route", "add", "::1/128", "via", "fd00:88::1", "dev", "eth0", "src", "fd00:88::6")
+	if got := n.connect("[::1]:9090"); got != "secret ::1" {
+		t.Fatalf("the node itself: %q", got)
+	}
+	if got := attacker.connect("[fd00:88::1]:9090"); got != "secret fd00:88::6" {
+		t.Fatalf("the pod, by another address: %q", got)
+	}
+	for _, passes := range []string{"0", "1"} {
+		n.sysctl("bridge/bridge-nf-call-ip6tables", passes)
+		if got := attacker.connect("[::1]:9090"); strings.HasPrefix(got, "secret") {
+			t.Errorf("bridge-nf-call-ip6tables %s: the pod reached a loopback address of the node: %q", passes, got)
+		}
+	}
+}
+
 // TestFilter_SourceRanges_AdmitOneClient: the other one gets no answer.
 func TestFilter_SourceRanges_AdmitOneClient(t *testing.T) {
 	n := newNode(t)

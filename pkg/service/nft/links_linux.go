@@ -125,11 +125,11 @@ func to(all []Route, addr netip.Addr) (Route, bool) {
 func Links(all []Route, backends []netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, device := range devices(all, backends) {
-		if _, err := os.Stat(filepath.Join("/sys/class/net", device, "bridge")); err != nil {
+		if !isBridge(device) {
 			continue
 		}
 		for _, r := range all {
-			if r.Device == device && r.To.Bits() > 0 && !r.To.Addr().IsLinkLocalUnicast() && !r.To.Addr().IsMulticast() && !filtersBridges(r.To.Addr().Is6()) {
+			if r.Device == device && r.To.Bits() > 0 && !r.To.Addr().IsLoopback() && !r.To.Addr().IsLinkLocalUnicast() && !r.To.Addr().IsMulticast() && !filtersBridges(r.To.Addr().Is6()) {
 				out = append(out, r.To)
 			}
 		}
@@ -148,6 +148,17 @@ func devices(all []Route, backends []netip.Addr) []string {
 	}
 	slices.Sort(out)
 	return out
+}
+
+// isBridge reports whether a device of the network namespace of this thread is a bridge, by its driver.
+func isBridge(device string) bool {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return false
+	}
+	defer unix.Close(fd)
+	info, err := unix.IoctlGetEthtoolDrvinfo(fd, device)
+	return err == nil && unix.ByteSliceToString(info.Driver[:]) == "bridge"
 }
 
 // filtersBridges reports whether the packets of bridges pass the packet filter.
@@ -220,6 +231,22 @@ func Serve(p netip.Prefix, on bool) error {
 	if p.Addr().Is6() {
 		return nil
 	}
+	lo, err := net.InterfaceByName("lo")
+	if err != nil {
+		return fmt.Errorf("add route to %s: %w", p, err)
+	}
+	header := routeHeader{family: unix.AF_INET, bits: p.Bits(), table: unix.RT_TABLE_MAIN, scope: unix.RT_SCOPE_LINK, kind: unix.RTN_UNICAST}
+	return header.change(p.Masked().Addr(), lo.Index, ownMetric, on)
+}
+
+// routeHeader is the header of a message about a route that Serve or Loopback6 makes.
+type routeHeader struct {
+	family, table, scope, kind byte
+	bits                       int
+}
+
+// change makes the route, or removes it. A route that is there already, or is gone, is no error.
+func (h routeHeader) change(to netip.Addr, device int, metric uint32, on bool) error {
 	c, err := dial(unix.NETLINK_ROUTE)
 	if err != nil {
 		return err
@@ -227,28 +254,73 @@ func Serve(p netip.Prefix, on bool) error {
 	defer c.close()
 	kind, flags := uint16(unix.RTM_DELROUTE), uint16(unix.NLM_F_ACK)
 	if on {
-		kind, flags = unix.RTM_NEWROUTE, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_REPLACE
+		kind, flags = unix.RTM_NEWROUTE, unix.NLM_F_ACK|unix.NLM_F_CREATE
 	}
-	lo, err := net.InterfaceByName("lo")
-	if err != nil {
-		return fmt.Errorf("add route to %s: %w", p, err)
+	if on && h.family == unix.AF_INET { // of IPv6, it would replace the route by another device
+		flags |= unix.NLM_F_REPLACE
 	}
 	m := &message{}
 	end := m.header(kind, flags)
-	m.b = append(m.b, unix.AF_INET, byte(p.Bits()), 0, 0, unix.RT_TABLE_MAIN, ownProtocol, unix.RT_SCOPE_LINK, unix.RTN_UNICAST, 0, 0, 0, 0)
-	m.bytes(unix.RTA_DST, p.Masked().Addr().AsSlice())
-	m.bytes(unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(lo.Index)))
-	m.bytes(unix.RTA_PRIORITY, binary.NativeEndian.AppendUint32(nil, ownMetric))
+	m.b = append(m.b, h.family, byte(h.bits), 0, 0, h.table, ownProtocol, h.scope, h.kind, 0, 0, 0, 0)
+	m.bytes(unix.RTA_DST, to.AsSlice())
+	m.bytes(unix.RTA_OIF, binary.NativeEndian.AppendUint32(nil, uint32(device)))
+	m.bytes(unix.RTA_PRIORITY, binary.NativeEndian.AppendUint32(nil, metric))
 	end()
 	if err := c.send(m.b); err != nil {
 		return err
 	}
 	err = c.acknowledge(m.seq-1, m.seq)
-	if !on && errors.Is(err, unix.ESRCH) {
+	if !on && errors.Is(err, unix.ESRCH) || on && errors.Is(err, unix.EEXIST) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("change route to %s: %w", p, err)
+		return fmt.Errorf("change route to %s: %w", netip.PrefixFrom(to, h.bits), err)
 	}
 	return nil
+}
+
+// metric6 is the priority of the routes of Loopback6. The route of the kernel, which has 0, wins for
+// packets that leave a process.
+const metric6 = 4096
+
+// Loopback6 lets replies of these endpoints reach the loopback address of IPv6: the kernel takes a
+// packet for that address only from a device that has a local route to it. The packet filter puts the
+// address into replies after the kernel has dropped all packets that come with it, so no pod reaches a
+// service on that address.
+//
+// It returns false where such a reply would be dropped, too: behind a bridge that passes its packets to
+// the packet filter first (br_netfilter).
+func Loopback6(all []Route, backends []netip.Addr) (works bool, err error) {
+	backends = slices.DeleteFunc(slices.Clone(backends), netip.Addr.Is4)
+	var errs []error
+	for _, device := range devices(all, backends) {
+		if device == "lo" || slices.Contains(all, Route{To: loopback6(), Device: device}) {
+			continue
+		}
+		errs = append(errs, serveLoopback6(device, true))
+	}
+	bridged := slices.ContainsFunc(devices(all, backends), isBridge) && filtersBridges(true)
+	err = errors.Join(errs...)
+	return err == nil && !bridged, err
+}
+
+// RestoreLoopback6 removes the routes of Loopback6.
+func RestoreLoopback6(all []Route) error {
+	var errs []error
+	for _, r := range all {
+		if r.To == loopback6() {
+			errs = append(errs, serveLoopback6(r.Device, false))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// serveLoopback6 makes a local route by a device, or removes it. A device that is gone is no error.
+func serveLoopback6(device string, on bool) error {
+	d, err := net.InterfaceByName(device)
+	if err != nil {
+		return nil //nolint:nilerr // its routes are gone with it
+	}
+	h := routeHeader{family: unix.AF_INET6, bits: 128, table: unix.RT_TABLE_LOCAL, scope: unix.RT_SCOPE_UNIVERSE, kind: unix.RTN_LOCAL}
+	return h.change(netip.IPv6Loopback(), d.Index, metric6, on)
 }

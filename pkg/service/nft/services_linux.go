@@ -15,9 +15,6 @@ const (
 	chainRefuse   = "refuse"
 )
 
-// loopback is the range of the loopback addresses.
-func loopback() netip.Prefix { return netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8) }
-
 // base writes the fixed part of a table of Services.
 func (t *table) base() {
 	addr, length := uint32(typeIPv4), uint32(4)
@@ -29,7 +26,7 @@ func (t *table) base() {
 	t.newSet(set{name: setHairpin, keyType: concat(addr, addr), keyLen: 2 * length})
 	t.newSet(set{name: setClosed, keyType: concat(addr, typeProto, typeService), keyLen: length + 8})
 	t.newSet(set{name: setClosedPorts, keyType: concat(typeProto, typeService), keyLen: 8})
-	for _, name := range []string{chainRange, chainLinks, chainDispatch, chainRefusals, chainRefuse} {
+	for _, name := range []string{chainRange, chainLinks, chainLoopback, chainDispatch, chainRefusals, chainRefuse} {
 		t.chain(name, nil)
 	}
 	t.dispatch()
@@ -64,6 +61,9 @@ func (t *table) dispatch() {
 		e.frontend(e.behind(1))
 		e.lookup(setServices, 0, unix.NFT_REG_VERDICT)
 	})
+	if t.v6() {
+		t.rule(chainDispatch, func(e expressions) { e.then(unix.NFT_JUMP, chainLoopback) })
+	}
 	t.rule(chainDispatch, func(e expressions) {
 		e.isLocal()
 		e.frontend(firstRegister)
@@ -106,14 +106,16 @@ func (t *table) postrouting() {
 		e.lookup(setHairpin, 0, noData)
 		e.masquerade()
 	})
-	if !t.v6() {
-		t.rule(translated, func(e expressions) {
-			e.source(firstRegister)
-			e.in(loopback())
-			e.notDevice(unix.NFT_META_OIFNAME, "lo")
-			e.masquerade()
-		})
+	own := loopback()
+	if t.v6() {
+		own = loopback6()
 	}
+	t.rule(translated, func(e expressions) {
+		e.source(firstRegister)
+		e.in(own)
+		e.notDevice(unix.NFT_META_OIFNAME, "lo")
+		e.masquerade()
+	})
 	t.rule(translated, func(e expressions) { e.then(unix.NFT_JUMP, chainLinks) })
 	t.chain(chain, &hook{"nat", unix.NF_INET_POST_ROUTING, 100})
 	t.rule(chain, func(e expressions) {
@@ -207,6 +209,12 @@ func (t *table) addRule(chain string, r rule) {
 			e.in(r.network)
 			e.isElsewhere() // a server of the node may have an address of the range
 			e.then(unix.NFT_GOTO, chainRefuse)
+		})
+	case stay:
+		t.rule(chain, func(e expressions) {
+			e.destination(firstRegister)
+			e.in(r.network)
+			e.then(packetAccept, "")
 		})
 	case masquerade:
 		t.rule(chain, func(e expressions) {
