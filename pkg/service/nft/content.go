@@ -67,10 +67,44 @@ const (
 // content is the part of one table that changes with Services.
 type content struct {
 	chains   map[string][]rule
-	affinity map[string]time.Duration     // sets of clients, with how long each client stays
+	affinity map[string]clientSet         // sets of clients
 	sets     map[string]map[string]string // by set: the keys, as the kernel has them, and their chains
 	// datagrams are the endpoints of UDP ports.
 	datagrams map[netip.AddrPort]bool
+}
+
+// clientSet is the set of the clients of one endpoint.
+type clientSet struct {
+	timeout time.Duration // how long each client stays
+	size    int           // how many it has at most
+}
+
+// Limits of the sets of clients. Packets fill them, and their sources may be forged: all together must
+// not take the memory of the node. A client that a full set lacks gets any endpoint.
+const (
+	mostClients   = 1 << 16 // of one endpoint
+	fewestClients = 1 << 8
+	allClients    = 1 << 20
+)
+
+// clientsOf returns the size of each set of clients. It counts the endpoints of a Service in steps, so that
+// a change of readiness hardly ever changes the sizes of all.
+func clientsOf(rules []service.Rule) int {
+	const step = 8
+	endpoints, size := 0, mostClients
+	for i := range rules {
+		if n := len(rules[i].Backends); rules[i].Affinity > 0 && n > 0 {
+			count := step
+			for count < n {
+				count *= 2
+			}
+			endpoints += count
+		}
+	}
+	for size > fewestClients && size*endpoints > allClients {
+		size /= 2
+	}
+	return size
 }
 
 // departed returns the endpoints of UDP ports that have left: those that are pending, and those of old.
@@ -123,7 +157,7 @@ func (r rule) equal(o rule) bool {
 
 // empty returns the content of a new table.
 func empty() content {
-	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}, affinity: map[string]time.Duration{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
+	c := content{chains: map[string][]rule{chainRange: nil, chainLinks: nil, chainLoopback: nil}, affinity: map[string]clientSet{}, sets: map[string]map[string]string{}, datagrams: map[netip.AddrPort]bool{}}
 	for _, s := range []string{setServices, setNodePorts, setHairpin, setClosed, setClosedPorts} {
 		c.sets[s] = map[string]string{}
 	}
@@ -146,16 +180,17 @@ func contentOf(d Desired, v6 bool) content {
 	if v6 && !d.Loopback6 {
 		c.chains[chainLoopback] = []rule{{do: stay, network: loopback6()}}
 	}
+	clients := clientsOf(d.Rules)
 	for i := range d.Rules {
 		if r := &d.Rules[i]; r.Cluster.Is6() == v6 {
-			c.add(r)
+			c.add(r, clients)
 		}
 	}
 	return c
 }
 
-// add adds one port of one Service.
-func (c *content) add(r *service.Rule) {
+// add adds one port of one Service, whose endpoints remember so many clients.
+func (c *content) add(r *service.Rule, clients int) {
 	proto := protocolNumber(r.Protocol)
 	if len(r.Backends) == 0 {
 		for _, e := range r.External {
@@ -184,7 +219,7 @@ func (c *content) add(r *service.Rule) {
 		c.chains[chain] = []rule{{do: toBackend, backends: r.Backends}}
 		return
 	}
-	c.sticky(r, chain)
+	c.sticky(r, chain, clients)
 }
 
 // external returns the chain of an external address: that of the Service, or one before it that
@@ -205,13 +240,13 @@ func (c *content) external(r *service.Rule, e service.External, to string) strin
 }
 
 // sticky adds the chains of a Service whose clients keep their endpoints.
-func (c *content) sticky(r *service.Rule, chain string) {
+func (c *content) sticky(r *service.Rule, chain string, clients int) {
 	var rules []rule
 	var all []string
 	for _, b := range r.Backends {
 		to := chainName("endpoint", r.Name+"/"+b.String())
-		set := fmt.Sprintf("%s-%d", chainName("clients", r.Name+"/"+b.String()), int(r.Affinity.Seconds()))
-		c.affinity[set] = r.Affinity
+		set := fmt.Sprintf("%s-%d-%d", chainName("clients", r.Name+"/"+b.String()), int(r.Affinity.Seconds()), clients)
+		c.affinity[set] = clientSet{r.Affinity, clients}
 		c.chains[to] = []rule{{do: remember, set: set}, {do: toBackend, backends: []netip.AddrPort{b}}}
 		rules = append(rules, rule{do: toRemembered, set: set, chains: []string{to}})
 		all = append(all, to)
@@ -283,7 +318,7 @@ type op struct {
 	kind     opKind
 	name     string // of the chain or set
 	rule     rule
-	timeout  time.Duration
+	clients  clientSet
 	elements map[string]string
 }
 
@@ -293,7 +328,7 @@ func differences(before, after content) []op {
 	var ops []op
 	for _, name := range slices.Sorted(maps.Keys(after.affinity)) {
 		if _, there := before.affinity[name]; !there {
-			ops = append(ops, op{kind: addAffinity, name: name, timeout: after.affinity[name]})
+			ops = append(ops, op{kind: addAffinity, name: name, clients: after.affinity[name]})
 		}
 	}
 	names := slices.Sorted(maps.Keys(after.chains))

@@ -115,7 +115,7 @@ func take(t *rapid.T, c *content, o op) {
 	_, affinity := c.affinity[o.name]
 	switch o.kind {
 	case addAffinity:
-		c.affinity[o.name] = o.timeout
+		c.affinity[o.name] = o.clients
 	case addChain:
 		c.chains[o.name] = nil
 	case flushChain:
@@ -193,5 +193,44 @@ func TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain(t *testing.T) 
 	}
 	if got := departed(nil, [2]*content{}, [2]*content{now, none}); len(got) > 0 {
 		t.Errorf("a new table: %v", got)
+	}
+}
+
+// TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded: a pod that forges addresses fills the sets of
+// clients. They do not take the memory of the node, and a change of readiness does not replace them.
+//
+// Shows: D1
+func TestContentOf_ManyEndpointsWithAffinity_ClientsAreBounded(t *testing.T) {
+	t.Parallel()
+	desired := func(services, endpoints int) (d Desired) {
+		for i := range services {
+			r := service.Rule{Name: fmt.Sprintf("default/s%d/tcp/", i), Protocol: v1.ProtocolTCP, Port: 80, Cluster: netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), Affinity: 3 * time.Hour}
+			for j := range endpoints {
+				r.Backends = append(r.Backends, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 88, byte(j >> 8), byte(j)}), 8080))
+			}
+			d.Rules = append(d.Rules, r)
+		}
+		return d
+	}
+	for _, n := range [][2]int{{1, 1}, {1, 5}, {20, 5}, {200, 5}, {40, 100}} {
+		sum, least := 0, mostClients
+		for _, c := range contentOf(desired(n[0], n[1]), false).affinity {
+			sum += c.size
+			least = min(least, c.size)
+		}
+		if sum > allClients || least < fewestClients {
+			t.Errorf("%d Services with %d endpoints: %d clients in all, %d of one", n[0], n[1], sum, least)
+		}
+	}
+	one := contentOf(desired(1, 1), false)
+	for name, c := range one.affinity {
+		if c.size != mostClients {
+			t.Errorf("%s has %d clients", name, c.size)
+		}
+	}
+	before, d := contentOf(desired(200, 5), false), desired(200, 5)
+	d.Rules[7].Backends = d.Rules[7].Backends[:4]
+	if n := len(differences(before, contentOf(d, false))); n > 20 {
+		t.Errorf("one endpoint less: %d changes", n)
 	}
 }

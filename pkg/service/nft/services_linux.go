@@ -154,7 +154,7 @@ func (t *table) change(o op) {
 		if t.v6() {
 			addr, length = typeIPv6, 16
 		}
-		t.newSet(set{name: o.name, keyType: addr, keyLen: length, timeout: uint64(o.timeout.Milliseconds())})
+		t.newSet(set{name: o.name, keyType: addr, keyLen: length, timeout: uint64(o.clients.timeout.Milliseconds()), size: uint32(o.clients.size)})
 	case addChain:
 		t.chain(o.name, nil)
 	case flushChain:

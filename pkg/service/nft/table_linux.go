@@ -120,11 +120,8 @@ type set struct {
 	toChains          bool
 	anonymous         bool   // it belongs to the next rule
 	timeout           uint64 // of elements that packets add, in milliseconds
+	size              uint32 // how many elements packets may add
 }
-
-// mostClients is how many clients a set of clients has at most, so that nothing fills the memory of
-// the node.
-const mostClients = 65536
 
 // newSet makes a set and returns its number in the transaction.
 func (t *table) newSet(s set) uint32 {
@@ -156,7 +153,7 @@ func (t *table) newSet(s set) uint32 {
 	t.u32(unix.NFTA_SET_ID, id)
 	if s.timeout > 0 {
 		t.u64(unix.NFTA_SET_TIMEOUT, s.timeout)
-		t.nest(unix.NFTA_SET_DESC, func() { t.u32(unix.NFTA_SET_DESC_SIZE, mostClients) })
+		t.nest(unix.NFTA_SET_DESC, func() { t.u32(unix.NFTA_SET_DESC_SIZE, s.size) })
 	}
 	end()
 	return id
