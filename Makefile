@@ -135,6 +135,11 @@ e2e-node: slim bundle kubelet-bin test-cluster-bin
 bench-cluster: bundle images kubelet-bin test-cluster-bin
 	$(GO) run ./test/benchcluster --docs
 
+## bench-dns: measure the DNS server at a fixed rate, for docs/benchmarks.md (root)
+.PHONY: bench-dns
+bench-dns:
+	$(RUN) ./test/benchdns
+
 ## soak: run 2,000 random pods, edits, crashes and faults, in bin/soak (root, half an hour)
 SOAK ?= --seed 1 --pods 2000
 .PHONY: soak

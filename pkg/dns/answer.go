@@ -163,7 +163,16 @@ func (z *Zone) addressesOf(name string) []dnsmessage.Resource {
 
 // addresses returns the address records of one type.
 func addresses(owner dnsmessage.Name, all []netip.Addr, kind dnsmessage.Type, turn uint32) []dnsmessage.Resource {
-	var of []dnsmessage.Resource
+	n := 0
+	for _, ip := range all {
+		if ip.Is4() == (kind == dnsmessage.TypeA) {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	of := make([]dnsmessage.Resource, 0, n)
 	for _, ip := range all {
 		switch {
 		case ip.Is4() && kind == dnsmessage.TypeA:
@@ -184,8 +193,16 @@ func rotated[T any](list []T, turn uint32) []T {
 	return slices.Concat(list[first:], list[:first])
 }
 
-// soa returns the record that a negative answer has, with the time that clients may keep it.
+// soa returns the record that a negative answer has, with the time that clients may keep it. It is
+// shared.
 func (z *Zone) soa(zone string) []dnsmessage.Resource {
+	if zone == z.domain {
+		return z.authority
+	}
+	return z.newSOA(zone)
+}
+
+func (z *Zone) newSOA(zone string) []dnsmessage.Resource {
 	return []dnsmessage.Resource{resource(mustName(zone), &dnsmessage.SOAResource{
 		NS: mustName(z.server()), MBox: mustName("hostmaster." + z.domain), Serial: z.config.Serial,
 		Refresh: 7200, Retry: 1800, Expire: 86400, MinTTL: ttl,

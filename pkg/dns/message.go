@@ -1,6 +1,7 @@
 package dns
 
 import (
+	"cmp"
 	"errors"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -112,31 +113,29 @@ func (q Query) pack(a Answer, n int, additional bool) ([]byte, error) {
 		RecursionDesired: q.Recursion, RecursionAvailable: true, CheckingDisabled: q.NoValidation, RCode: a.RCode & 0xf,
 	})
 	b.EnableCompression()
-	errs := []error{b.StartQuestions()}
+	err := b.StartQuestions()
 	if q.Question.Type != 0 {
-		errs = append(errs, b.Question(q.Question))
+		err = cmp.Or(err, b.Question(q.Question))
 	}
-	errs = append(errs, b.StartAnswers())
-	for _, r := range a.Answers[:max(n, 0)] {
-		errs = append(errs, add(&b, r))
-	}
-	errs = append(errs, b.StartAuthorities())
-	for _, r := range a.Authority {
-		errs = append(errs, add(&b, r))
-	}
-	errs = append(errs, b.StartAdditionals())
+	err = cmp.Or(err, b.StartAnswers(), addAll(&b, a.Answers[:max(n, 0)]), b.StartAuthorities(), addAll(&b, a.Authority), b.StartAdditionals())
 	if additional {
-		for _, r := range a.Additional {
-			errs = append(errs, add(&b, r))
-		}
+		err = cmp.Or(err, addAll(&b, a.Additional))
 	}
 	if q.EDNS {
-		errs = append(errs, q.addOPT(&b, a.RCode))
+		err = cmp.Or(err, q.addOPT(&b, a.RCode))
 	}
-	if err := errors.Join(errs...); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return b.Finish()
+}
+
+// addAll adds records, and returns the first error.
+func addAll(b *dnsmessage.Builder, all []dnsmessage.Resource) (err error) {
+	for i := range all {
+		err = cmp.Or(err, add(b, &all[i]))
+	}
+	return err
 }
 
 // addOPT adds the record of EDNS.
@@ -149,7 +148,7 @@ func (q Query) addOPT(b *dnsmessage.Builder, code dnsmessage.RCode) error {
 }
 
 // add adds a record of any type.
-func add(b *dnsmessage.Builder, r dnsmessage.Resource) error {
+func add(b *dnsmessage.Builder, r *dnsmessage.Resource) error {
 	switch body := r.Body.(type) {
 	case *dnsmessage.AResource:
 		return b.AResource(r.Header, *body)

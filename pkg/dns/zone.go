@@ -11,6 +11,7 @@ package dns
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -64,6 +65,8 @@ type Zone struct {
 	config Config
 	domain string           // lower case, with a dot at its end
 	nodes  map[string]*node // every name that exists, those without records included; lower case
+	// authority is the record that negative answers about the domain have.
+	authority []dnsmessage.Resource
 }
 
 // node has the records of one name.
@@ -85,6 +88,7 @@ type target struct {
 // NewZone makes a zone. It leaves out records whose names are no valid DNS names.
 func NewZone(c Config, services []Service) *Zone {
 	z := &Zone{config: c, domain: canonical(c.Domain), nodes: make(map[string]*node)}
+	z.authority = slices.Clip(z.newSOA(z.domain))
 	z.at(z.domain).servers = true
 	z.at("svc." + z.domain)
 	z.at("pod." + z.domain)

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -62,6 +63,9 @@ func child(args []string) error {
 	if addresses < 1 || addresses > 4 || !isSocket(controlFD) || !isSocket(leashFD) {
 		return errors.New("only an agent starts this command: run nodectl serve")
 	}
+	// On a second processor, each query would wake another thread, which finds nothing to do. One is
+	// enough for all that the limits allow.
+	runtime.GOMAXPROCS(1)
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(maxHeap)
 	c := &childProcess{

@@ -11,9 +11,7 @@ package server
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
@@ -96,89 +94,104 @@ func (s *Server) Counts() Counts {
 	}
 }
 
-// reply writes an answer of at most limit bytes.
-type reply func(limit int) ([]byte, error)
+// reply is the answer to a query: one of its own, or that of another server, which came a while ago.
+type reply struct {
+	answer dns.Answer
+	relay  []byte
+	age    time.Duration
+}
+
+// pack writes the answer, in at most limit bytes.
+func (r *reply) pack(q *dns.Query, limit int) ([]byte, error) {
+	if r.relay != nil {
+		return q.Relay(r.relay, limit, r.age)
+	}
+	return q.Reply(r.answer, limit)
+}
 
 // later waits for other servers, and returns the reply.
 type later func(context.Context) reply
 
-// decide answers a query, now or later.
+// decide answers a query: now, unless it returns what answers it later.
 func (s *Server) decide(q dns.Query) (reply, later) {
 	now := s.current.Load()
 	if now.zone == nil {
-		return s.failure(q), nil
+		return s.failure(), nil
 	}
 	a := now.zone.Answer(q.Question, s.turn.Add(1))
 	switch {
 	case a.Forward:
 		if msg, age, ok := s.forward.kept(q); ok {
 			s.counts.cached.Add(1)
-			return func(limit int) ([]byte, error) { return q.Relay(msg, limit, age) }, nil
+			return reply{relay: msg, age: age}, nil
 		}
-		return nil, func(ctx context.Context) reply { return s.relayed(ctx, q) }
+		return reply{}, s.relayed(q)
 	case !now.Known && len(a.Answers) == 0: // the name may be that of a Service that is not known
-		return s.failure(q), nil
+		return s.failure(), nil
 	case a.Alias != "":
-		return nil, func(ctx context.Context) reply { return s.followed(ctx, q, a) }
+		return reply{}, s.followed(q, a)
 	}
 	s.counts.zone.Add(1)
-	return func(limit int) ([]byte, error) { return q.Reply(a, limit) }, nil
+	return reply{answer: a}, nil
 }
 
 // failure is the answer of a server that failed.
-func (s *Server) failure(q dns.Query) reply {
+func (s *Server) failure() reply {
 	s.counts.failed.Add(1)
-	return func(limit int) ([]byte, error) {
-		return q.Reply(dns.Answer{RCode: dnsmessage.RCodeServerFailure}, limit)
-	}
+	return reply{answer: dns.Answer{RCode: dnsmessage.RCodeServerFailure}}
 }
 
 // relayed answers with the answer of another server.
-func (s *Server) relayed(ctx context.Context, q dns.Query) reply {
-	msg, err := s.forward.resolve(ctx, q)
-	if err != nil {
-		return s.failure(q)
+func (s *Server) relayed(q dns.Query) later {
+	return func(ctx context.Context) reply {
+		msg, err := s.forward.resolve(ctx, q)
+		if err != nil {
+			return s.failure()
+		}
+		return reply{relay: msg}
 	}
-	return func(limit int) ([]byte, error) { return q.Relay(msg, limit, 0) }
 }
 
 // followed answers with an alias of the zone, and the answer of another server for its target.
-func (s *Server) followed(ctx context.Context, q dns.Query, a dns.Answer) reply {
-	target := q
+func (s *Server) followed(q dns.Query, a dns.Answer) later {
+	return func(ctx context.Context) reply { return s.follow(ctx, q, a) }
+}
+
+func (s *Server) follow(ctx context.Context, target dns.Query, a dns.Answer) reply {
 	name, err := dnsmessage.NewName(a.Alias)
 	if err != nil {
-		return s.failure(q)
+		return s.failure()
 	}
 	target.Question.Name = name
 	msg, age, ok := s.forward.kept(target)
 	if ok {
 		s.counts.cached.Add(1)
 	} else if msg, err = s.forward.resolve(ctx, target); err != nil {
-		return s.failure(q)
+		return s.failure()
 	}
 	aged, err := target.Relay(msg, len(msg), age)
 	if err != nil {
-		return s.failure(q)
+		return s.failure()
 	}
-	whole := a.Follow(aged)
-	return func(limit int) ([]byte, error) { return q.Reply(whole, limit) }
+	return reply{answer: a.Follow(aged)}
 }
 
-// receive reads a query. Both replies are nil for a message that gets no answer.
-func (s *Server) receive(msg []byte, stream bool) (dns.Query, reply, later) {
+// receive reads a query, and returns its reply, or what makes one later. ok is false for a message
+// that gets no answer.
+func (s *Server) receive(msg []byte, stream bool) (q dns.Query, now reply, then later, ok bool) {
 	s.counts.queries.Add(1)
 	q, code, err := dns.ParseQuery(msg)
 	switch {
 	case err != nil:
 		s.counts.malformed.Add(1)
-		return q, nil, nil
+		return q, now, nil, false
 	case code != dnsmessage.RCodeSuccess:
 		s.counts.malformed.Add(1)
-		return q, func(limit int) ([]byte, error) { return q.Reply(dns.Answer{RCode: code}, limit) }, nil
+		return q, reply{answer: dns.Answer{RCode: code}}, nil, true
 	}
 	q.Stream = stream
-	now, then := s.decide(q)
-	return q, now, then
+	now, then = s.decide(q)
+	return q, now, then, true
 }
 
 // safely runs f. A panic costs one query its answer.
@@ -214,51 +227,4 @@ func (p *panicLog) due(now time.Time) (count int) {
 	count = p.count
 	p.logged, p.count = now, 0
 	return count
-}
-
-// Datagrams answers queries over UDP until the connection is closed or ctx ends. ctx ends
-// waiting answers, too.
-func (s *Server) Datagrams(ctx context.Context, conn *net.UDPConn) error {
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	var wait sync.WaitGroup
-	defer wait.Wait()
-	buf := make([]byte, dns.MaxQuery+1)
-	for {
-		n, from, err := conn.ReadFromUDPAddrPort(buf)
-		switch {
-		case err != nil && ctx.Err() != nil: // a query that was read gets its answer
-			return nil
-		case errors.Is(err, net.ErrClosed):
-			return err
-		case err != nil || n > dns.MaxQuery: // an ICMP error of an earlier answer, or no query
-			continue
-		case !s.clients.allow(from.Addr(), time.Now()):
-			s.counts.refused.Add(1)
-			continue
-		}
-		s.safely(func() { s.datagram(ctx, conn, &wait, buf[:n], from) })
-	}
-}
-
-// datagram answers one query, or starts what answers it once other servers have answered.
-func (s *Server) datagram(ctx context.Context, conn *net.UDPConn, wait *sync.WaitGroup, msg []byte, from netip.AddrPort) {
-	q, now, then := s.receive(msg, false)
-	send := func(r reply) {
-		if out, err := r(q.Size); err == nil {
-			_, _ = conn.WriteToUDPAddrPort(out, from) // the client asks again
-		}
-	}
-	switch {
-	case now != nil:
-		send(now)
-	case then != nil && !s.clients.enter(from.Addr()):
-		s.counts.refused.Add(1)
-		send(s.failure(q))
-	case then != nil:
-		wait.Go(func() {
-			defer s.clients.leave(from.Addr())
-			s.safely(func() { send(then(ctx)) })
-		})
-	}
 }

@@ -85,14 +85,14 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 			s.counts.refused.Add(1)
 			return
 		}
-		q, reply, later := s.receive(msg, true)
-		if reply == nil && later != nil {
-			reply = s.waited(ctx, q, from, later)
-		}
-		if reply == nil {
+		q, reply, later, ok := s.receive(msg, true)
+		if !ok {
 			return
 		}
-		out, err := reply(math.MaxUint16)
+		if later != nil {
+			reply = s.waited(ctx, from, later)
+		}
+		out, err := reply.pack(&q, math.MaxUint16)
 		if err != nil {
 			return
 		}
@@ -104,10 +104,10 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 }
 
 // waited answers with the answer of another server, unless too many queries wait for one.
-func (s *Server) waited(ctx context.Context, q dns.Query, from netip.Addr, later later) reply {
+func (s *Server) waited(ctx context.Context, from netip.Addr, later later) reply {
 	if !s.clients.enter(from) {
 		s.counts.refused.Add(1)
-		return s.failure(q)
+		return s.failure()
 	}
 	defer s.clients.leave(from)
 	return later(ctx)

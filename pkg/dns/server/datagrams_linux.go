@@ -1,0 +1,113 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/nodectl/nodectl/pkg/dns"
+)
+
+// Datagrams answers queries over UDP until the connection is closed or ctx ends. ctx ends
+// waiting answers, too.
+func (s *Server) Datagrams(ctx context.Context, conn *net.UDPConn) error {
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	d := &datagrams{server: s, conn: conn, batch: newBatch()}
+	defer d.waiting.Wait()
+	// The function returns false to wait for more queries. The poller notes those that come before it
+	// waits, so one call serves all queries, and a batch that is not full needs no second look.
+	err = raw.Read(func(fd uintptr) bool {
+		for d.batch.receive(fd) {
+			d.answer(ctx)
+			d.batch.send(fd, conn)
+			if ctx.Err() != nil { // the queries that were read have their answers
+				return true
+			}
+			if d.batch.received < batchSize {
+				break
+			}
+			runtime.Gosched() // there may be more all the time
+		}
+		return false
+	})
+	if ctx.Err() != nil && (err == nil || errors.Is(err, os.ErrDeadlineExceeded)) {
+		return nil
+	}
+	return err
+}
+
+// datagrams are the queries over one connection.
+type datagrams struct {
+	server  *Server
+	conn    *net.UDPConn
+	batch   *batch
+	waiting sync.WaitGroup // for answers of other servers
+}
+
+// answer answers the queries of a batch.
+func (d *datagrams) answer(ctx context.Context) {
+	now := time.Now()
+	for i := range d.batch.received {
+		msg, from, ok := d.batch.query(i)
+		if !ok { // no query: it is too long
+			continue
+		}
+		if !d.server.clients.allow(from.Addr(), now) {
+			d.server.counts.refused.Add(1)
+			continue
+		}
+		d.server.safely(func() {
+			if out := d.one(ctx, msg, from); out != nil {
+				d.batch.reply(i, out)
+			}
+		})
+	}
+}
+
+// one returns the answer to one query, or starts what answers it once other servers have answered.
+func (d *datagrams) one(ctx context.Context, msg []byte, from netip.AddrPort) []byte {
+	s := d.server
+	q, now, then, ok := s.receive(msg, false)
+	switch {
+	case !ok:
+		return nil
+	case then == nil:
+		return packed(&q, now)
+	case !s.clients.enter(from.Addr()):
+		s.counts.refused.Add(1)
+		return packed(&q, s.failure())
+	}
+	d.wait(ctx, q, then, from)
+	return nil
+}
+
+// wait sends the answer to a query once other servers have answered.
+func (d *datagrams) wait(ctx context.Context, q dns.Query, then later, from netip.AddrPort) {
+	d.waiting.Go(func() {
+		defer d.server.clients.leave(from.Addr())
+		d.server.safely(func() {
+			if out := packed(&q, then(ctx)); out != nil {
+				_, _ = d.conn.WriteToUDPAddrPort(out, from) // the client asks again
+			}
+		})
+	})
+}
+
+// packed returns the message of a reply, nil if there is none.
+func packed(q *dns.Query, r reply) []byte {
+	out, err := r.pack(q, q.Size)
+	if err != nil {
+		return nil
+	}
+	return out
+}
