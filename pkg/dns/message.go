@@ -105,6 +105,9 @@ func (q Query) Reply(a Answer, limit int) ([]byte, error) {
 	return q.pack(Answer{RCode: a.RCode}, -1, false)
 }
 
+// Cut writes an answer without records, which says that there are some over TCP.
+func (q Query) Cut() ([]byte, error) { return q.pack(Answer{}, -1, false) }
+
 // pack writes an answer with the first n of its records. n below zero writes none, and says that
 // there are some.
 func (q Query) pack(a Answer, n int, additional bool) ([]byte, error) {

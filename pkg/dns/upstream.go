@@ -75,7 +75,7 @@ func (q Query) Key() string {
 // at most limit bytes. aged is how long ago it came.
 func (q Query) Relay(msg []byte, limit int, aged time.Duration) ([]byte, error) {
 	if len(msg) > limit {
-		return q.pack(Answer{}, -1, false)
+		return q.Cut()
 	}
 	out := make([]byte, len(msg))
 	copy(out, msg)

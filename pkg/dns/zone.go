@@ -166,11 +166,14 @@ func isBelow(name, zone string) bool {
 	return name == zone || strings.HasSuffix(name, "."+zone)
 }
 
+// isLabel reports whether a name is one label.
+func isLabel(name string) bool { return name != "" && !strings.Contains(name, ".") }
+
 // add adds the records of a Service.
 func (z *Zone) add(s Service) {
 	name := canonical(s.Name + "." + s.Namespace + ".svc." + z.domain)
 	switch {
-	case s.Name == "" || s.Namespace == "":
+	case !isLabel(s.Name) || !isLabel(s.Namespace): // it could have a name of another namespace
 	case s.ExternalName != "":
 		if to := canonical(s.ExternalName); isName(to) {
 			z.at(name).alias = to
@@ -199,7 +202,7 @@ func (z *Zone) addEndpoints(s Service, name string) {
 		at := z.at(name)
 		at.addresses = append(at.addresses, ip)
 		host := e.Hostname
-		if host == "" {
+		if !isLabel(host) {
 			host = dashed(ip)
 		}
 		host = canonical(host + "." + name)

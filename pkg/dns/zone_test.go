@@ -246,3 +246,33 @@ func TestZone_RangeWithinALabel_HasAZoneForEachValue(t *testing.T) {
 		t.Errorf("an empty zone has %d names: %v", len(all), all)
 	}
 }
+
+// A Service gets no name of another namespace, whatever its name, its namespace and the host names of its
+// pods are.
+//
+// Shows: D1
+func TestZone_NamesWithDots_ReachNoOtherNamespace(t *testing.T) {
+	victim := Service{Namespace: "shop", Name: "db", Endpoints: []Endpoint{{Address: netip.MustParseAddr("10.88.0.1"), Hostname: "db-0"}}}
+	evil := netip.MustParseAddr("10.88.0.66")
+	z := NewZone(Config{Domain: "cluster.local"}, []Service{
+		{Namespace: "db.shop", Name: "db-0", ClusterIPs: []netip.Addr{evil}},
+		{Namespace: "shop.svc.cluster.local", Name: "db", ClusterIPs: []netip.Addr{evil}},
+		{Namespace: "evil", Name: "db.shop.svc.cluster.local", ClusterIPs: []netip.Addr{evil}},
+		{Namespace: "evil", Name: "x", Endpoints: []Endpoint{{Address: evil, Hostname: "db.shop.svc.cluster.local."}}},
+		{Namespace: "evil", Name: "alias", ExternalName: "db.shop.svc.cluster.local"},
+		victim,
+	})
+	for _, name := range []string{"db.shop.svc.cluster.local.", "db-0.db.shop.svc.cluster.local."} {
+		a := z.Answer(dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}, 0)
+		if len(a.Answers) != 1 {
+			t.Errorf("%s: %d answers", name, len(a.Answers))
+			continue
+		}
+		if got, is := a.Answers[0].Body.(*dnsmessage.AResource); !is || got.A != [4]byte{10, 88, 0, 1} {
+			t.Errorf("%s: %v", name, a.Answers[0].Body)
+		}
+	}
+	if got, is := z.nodes["10-88-0-66.x.evil.svc.cluster.local."]; !is || len(got.addresses) != 1 {
+		t.Error("an endpoint with an unusual host name has no name of its address")
+	}
+}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/net/dns/dnsmessage"
+
 	"github.com/nodectl/nodectl/pkg/dns"
 )
 
@@ -62,16 +64,39 @@ func (d *datagrams) answer(ctx context.Context) {
 		if !ok { // no query: it is too long
 			continue
 		}
-		if !d.server.clients.allow(from.Addr(), now) {
+		allowed := d.server.clients.allow(from.Addr(), byDatagram, now)
+		if !allowed {
 			d.server.counts.refused.Add(1)
-			continue
+			if !d.server.clients.allow(from.Addr(), cut, now) {
+				continue
+			}
 		}
 		d.server.safely(func() {
-			if out := d.one(ctx, msg, from); out != nil {
+			var out []byte
+			if allowed {
+				out = d.one(ctx, msg, from)
+			} else {
+				out = overLimit(msg)
+			}
+			if out != nil {
 				d.batch.reply(i, out)
 			}
 		})
 	}
+}
+
+// overLimit returns the answer to a query above the limit: that there is one over TCP. It is no larger
+// than the query. If a pod forges the address of another one, that one still gets its answers.
+func overLimit(msg []byte) []byte {
+	q, code, err := dns.ParseQuery(msg)
+	if err != nil || code != dnsmessage.RCodeSuccess {
+		return nil
+	}
+	out, err := q.Cut()
+	if err != nil {
+		return nil
+	}
+	return out
 }
 
 // one returns the answer to one query, or starts what answers it once other servers have answered.

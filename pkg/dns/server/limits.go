@@ -41,12 +41,31 @@ type clients struct {
 	mu sync.Mutex
 	// Rates are in two generations: when the newer one is full, it replaces the older one, so that
 	// clients that ask often stay known.
-	rates, older map[netip.Addr]*rate
+	rates, older map[asker]*rate
 	connections  map[netip.Addr]int
 	waiting      map[netip.Addr]int
 	connected    int
 	waits        int
 }
+
+// asker is a client, and how it asks. The source of a datagram may be forged, that of a connection
+// may not: a pod that sends queries in the name of another one leaves it its connections.
+type asker struct {
+	client netip.Addr
+	by     way
+}
+
+// way is a way to ask.
+type way byte
+
+const (
+	byDatagram way = iota
+	byStream
+	cut // a datagram above the limit, which gets an answer that refers to connections
+)
+
+// cutFactor is how many answers of the way cut a client gets for each one of another way.
+const cutFactor = 4
 
 // rate is a bucket of tokens.
 type rate struct {
@@ -55,16 +74,20 @@ type rate struct {
 }
 
 func newClients(l Limits) *clients {
-	return &clients{limits: l, rates: map[netip.Addr]*rate{}, connections: map[netip.Addr]int{}, waiting: map[netip.Addr]int{}}
+	return &clients{limits: l, rates: map[asker]*rate{}, connections: map[netip.Addr]int{}, waiting: map[netip.Addr]int{}}
 }
 
 // allow takes a token of a client's rate.
-func (c *clients) allow(client netip.Addr, now time.Time) bool {
+func (c *clients) allow(client netip.Addr, by way, now time.Time) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := c.rate(client.Unmap(), now)
+	each, most := float64(c.limits.Rate), float64(c.limits.Burst)
+	if by == cut {
+		each, most = cutFactor*each, cutFactor*most
+	}
+	r := c.rate(asker{client.Unmap(), by}, most, now)
 	if past := now.Sub(r.at); past > 0 {
-		r.tokens = min(float64(c.limits.Burst), r.tokens+past.Seconds()*float64(c.limits.Rate))
+		r.tokens = min(most, r.tokens+past.Seconds()*each)
 	}
 	r.at = now
 	if r.tokens < 1 {
@@ -74,19 +97,19 @@ func (c *clients) allow(client netip.Addr, now time.Time) bool {
 	return true
 }
 
-// rate returns the rate of a client. c.mu is held.
-func (c *clients) rate(client netip.Addr, now time.Time) *rate {
-	if r := c.rates[client]; r != nil {
+// rate returns the rate of a client, a new one with most tokens. c.mu is held.
+func (c *clients) rate(of asker, most float64, now time.Time) *rate {
+	if r := c.rates[of]; r != nil {
 		return r
 	}
-	r := c.older[client]
+	r := c.older[of]
 	if r == nil {
-		r = &rate{tokens: float64(c.limits.Burst), at: now}
+		r = &rate{tokens: most, at: now}
 	}
 	if len(c.rates) >= c.limits.Clients/2 {
-		c.older, c.rates = c.rates, map[netip.Addr]*rate{}
+		c.older, c.rates = c.rates, map[asker]*rate{}
 	}
-	c.rates[client] = r
+	c.rates[of] = r
 	return r
 }
 

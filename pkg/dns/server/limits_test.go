@@ -17,7 +17,7 @@ func TestClients_Rate_IsEachClientsOwnAndBounded(t *testing.T) {
 	one, two := netip.MustParseAddr("10.88.0.1"), netip.MustParseAddr("10.88.0.2")
 	allowed := func(who netip.Addr, n int) (yes int) {
 		for range n {
-			if c.allow(who, now) {
+			if c.allow(who, byDatagram, now) {
 				yes++
 			}
 		}
@@ -39,15 +39,15 @@ func TestClients_Rate_IsEachClientsOwnAndBounded(t *testing.T) {
 	}
 	now = now.Add(time.Hour)
 	for i := range 100000 {
-		c.allow(netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), now)
+		c.allow(netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), byDatagram, now)
 		if i%40 == 0 {
-			c.allow(one, now)
+			c.allow(one, byDatagram, now)
 		}
 	}
 	if n := len(c.rates) + len(c.older); n > 100 {
 		t.Errorf("%d clients are known", n)
 	}
-	if c.allow(one, now) {
+	if c.allow(one, byDatagram, now) {
 		t.Error("a client that asks often was forgotten, and has a new burst")
 	}
 }

@@ -578,6 +578,46 @@ func TestServer_FloodOfOneClient_OthersAreAnswered(t *testing.T) {
 	}
 }
 
+// A pod that forges the address of another one uses up the rate of its datagrams. The other one still
+// gets its answers, over TCP. An answer that is no larger than its query refers it there.
+func TestServer_FloodInTheNameOfAnother_ThatOneIsAnsweredOverTCP(t *testing.T) {
+	const victim = "127.0.0.66"
+	l := limits()
+	l.Rate, l.Burst = 0, 6
+	s := start(t, l)
+	s.Set(state())
+	forged := dialFrom(t, "udp", victim, s.at)
+	defer forged.Close()
+	msg := query(t, 1, "web.default.svc.cluster.local.", dnsmessage.TypeA, 0)
+	for range l.Burst {
+		if m := askOver(t, forged, msg); m.Truncated || len(m.Answers) != 1 {
+			t.Fatalf("below the limit: %v", m)
+		}
+	}
+	if m := askOver(t, forged, msg); !m.Truncated || m.RCode != dnsmessage.RCodeSuccess || len(m.Answers)+len(m.Authorities)+len(m.Additionals) != 0 {
+		t.Errorf("above the limit: %v", m)
+	}
+	r := &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {
+		return dialFrom(t, network[:3], victim, s.at), nil
+	}}
+	if got, err := r.LookupHost(t.Context(), "web.default.svc.cluster.local."); err != nil || fmt.Sprint(got) != "[10.96.1.1]" {
+		t.Errorf("the victim: %v, %v", got, err)
+	}
+	if n := s.Counts().Refused; n < 2 {
+		t.Errorf("%d queries were above the limit", n)
+	}
+	wait.Until(t, "these answers have a limit, too", func() (uint64, bool) {
+		_, _ = forged.Write(msg)
+		n := s.Counts().Refused
+		return n, n > 2*cutFactor*uint64(l.Burst)
+	})
+	other := dialFrom(t, "udp", "127.0.0.67", s.at)
+	defer other.Close()
+	if m := askOver(t, other, msg); fmt.Sprint(addresses(m)) != "[10.96.1.1]" {
+		t.Errorf("a third one: %v", m)
+	}
+}
+
 // A client with many queries that wait for a dead server, and many connections, leaves room for
 // others.
 func TestServer_OneClientWaitsALot_OthersAreAnswered(t *testing.T) {

@@ -81,7 +81,7 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 		if err != nil {
 			return
 		}
-		if !s.clients.allow(from, time.Now()) {
+		if !s.clients.allow(from, byStream, time.Now()) {
 			s.counts.refused.Add(1)
 			return
 		}
