@@ -140,6 +140,11 @@ bench-cluster: bundle images kubelet-bin test-cluster-bin
 bench-dns:
 	$(RUN) ./test/benchdns
 
+## bench-services: measure changes of Services, for docs/benchmarks.md (root, minutes)
+.PHONY: bench-services
+bench-services:
+	$(RUN) -tags $(TAGS) ./test/benchservices
+
 ## soak: run 2,000 random pods, edits, crashes and faults, in bin/soak (root, half an hour)
 SOAK ?= --seed 1 --pods 2000
 .PHONY: soak
