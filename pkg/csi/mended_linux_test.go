@@ -89,6 +89,9 @@ func TestSweep_PodIsBack_VolumeStays(t *testing.T) {
 	m.plug(v, f)
 	f.called()
 	publish(t, v, q)
+	if !v.Uses("u1") || v.Uses("u2") {
+		t.Error("only the pod u1 uses a volume")
+	}
 	if err := v.unpublishAll(t.Context(), "u1", v.ownUsersOf("u1"), v.isLeft); err != nil || !v.Mounted(mount.Path) || len(v.InUse()) != 1 {
 		t.Errorf("after a retry: %v, in use %v", err, v.InUse())
 	}

@@ -287,6 +287,20 @@ func (v *Volumes) Mounted(path string) bool {
 	return err == nil && at != nil
 }
 
+// Uses reports whether a volume of a pod is mounted, or is about to be. It reads no disk.
+func (v *Volumes) Uses(uid string) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, at := range v.volumes {
+		for u := range at.users {
+			if u.uid == uid {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Unpublish unmounts all volumes of a pod, and unstages those that no other pod uses. It may be
 // repeated.
 func (v *Volumes) Unpublish(ctx context.Context, uid string) error {

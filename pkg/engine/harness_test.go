@@ -490,6 +490,8 @@ func (d *disk) Ready(want *pod.Spec, instance int) (put, current bool, until tim
 	return put, put && shown == shows(want), time.Time{}
 }
 
+func (d *disk) Left(string) bool { return false } // it has no drivers
+
 // shows is the data that the volumes of a pod show.
 func shows(want *pod.Spec) string {
 	hash, _ := want.Data.Hash(func(pod.ObjectID) bool { return true })

@@ -64,6 +64,9 @@ type Volumes interface {
 	// may start. current says that the volumes show the desired content. until is when they
 	// have to be updated by time alone (a token has to be renewed), zero for never.
 	Ready(want *pod.Spec, instance int) (done, current bool, until time.Time)
+	// Left reports whether CSI drivers have mounted volumes for the pod with uid, or are about to.
+	// It reads no disk.
+	Left(uid string) bool
 	// File returns a file of a volume of an instance that is in place (C-1.38.4).
 	File(want *pod.Spec, instance int, volume, path string) ([]byte, error)
 	// Mounts returns the mounts of one container of an instance that is in place;

@@ -168,6 +168,7 @@ func (w *world) do(s Step) {
 		}
 	case TakeVolumes:
 		w.v.VolumesReady = w.v.VolumesReady && s.Instance != w.v.Record.Instance
+		w.v.VolumesLeft = false
 	case Forget:
 		w.v.Record = pod.Record{Key: w.v.Record.Key, Attempts: make(map[string]uint32), ContainerNotes: make(map[string]pod.ContainerNotes)}
 	}

@@ -135,9 +135,10 @@ func TestNewView_EveryField_IsGivenToBoth(t *testing.T) {
 	t.Parallel()
 	given := []string{"Want", "Have", "Record", "VolumesReady", "VolumesStale", "VolumesUntil", "Forbidden", "Now"}
 	ofForecast := []string{
-		"Hindrances", // left out
-		"Health",     // probes pass
-		"MaxBackoff", // back-offs are over
+		"Hindrances",  // left out
+		"Health",      // probes pass
+		"MaxBackoff",  // back-offs are over
+		"VolumesLeft", // every set-up succeeds
 	}
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[plan.View]()) {
 		if len(field.Index) == 1 && !slices.Contains(given, field.Name) && !slices.Contains(ofForecast, field.Name) {

@@ -34,6 +34,7 @@ type viewYAML struct {
 	Attempts       map[string]uint32             `json:"attempts"`
 	Terminal       string                        `json:"terminal"`
 	VolumesReady   *bool                         `json:"volumesReady"`
+	VolumesLeft    bool                          `json:"volumesLeft"`
 	VolumesStale   bool                          `json:"volumesStale"`
 	Trouble        map[string]troubleYAML        `json:"trouble"`
 	StopSince      string                        `json:"stopSince"` // how long ago
@@ -144,7 +145,7 @@ func readView(arc *txtar.Archive) (plan.View, error) {
 			Want: want, Attempts: y.Attempts, Terminal: v1.PodPhase(y.Terminal), StopGrace: y.StopGrace, StopAsked: y.StopAsked,
 			ContainerNotes: y.ContainerNotes, Streaks: y.Streaks, RestartingAll: y.Restarting, StartTime: plantest.Now.Add(-time.Hour),
 		},
-		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale,
+		VolumesReady: !have.Empty(), VolumesStale: y.VolumesStale, VolumesLeft: y.VolumesLeft,
 		Hindrances: plan.Hindrances{NoNetwork: y.NetworkDown, Refused: y.Refused, Waits: y.Waits, StopWaits: y.StopWaits},
 	}
 	v.Forbidden = y.Forbidden

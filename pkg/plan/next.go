@@ -189,7 +189,7 @@ func (s *planner) terminated() bool {
 	if b := s.Have.Sandbox; b != nil && b.Ready {
 		s.add(Step{Action: StopSandbox, ID: b.ID, Why: why})
 	}
-	if len(s.Want.Pod.Spec.Volumes) > 0 && s.VolumesReady && (s.Record.Instance > 0 || !s.Have.Empty()) {
+	if len(s.Want.Pod.Spec.Volumes) > 0 && (s.VolumesReady || s.VolumesLeft) && (s.Record.Instance > 0 || !s.Have.Empty()) {
 		s.add(Step{Action: TakeVolumes, Instance: s.target, UID: s.uid(), Why: why})
 	}
 	if s.Record.Evicted() != nil && !podview.MayRun(s.Have) {

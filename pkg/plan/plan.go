@@ -47,6 +47,9 @@ type View struct {
 	// stale by time alone, because a token has to be renewed; zero is never.
 	VolumesStale bool
 	VolumesUntil time.Time
+	// VolumesLeft says that CSI drivers have mounted volumes for the pod, or are about to, although
+	// VolumesReady is false: their set-up has failed in part, or the machine has booted since.
+	VolumesLeft bool
 	// Forbidden is why no container of this pod may start or restart, whatever its source: the
 	// node's policy forbids it, the machine shuts down, or the node is drained; "" when it may.
 	// Running containers continue.

@@ -18,6 +18,8 @@ type Drivers interface {
 	Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, error)
 	// Mounted reports whether something is mounted on the path that Publish returned.
 	Mounted(path string) bool
+	// Uses reports whether a volume is mounted for a pod, or is about to be. It reads no disk.
+	Uses(uid string) bool
 	// Unpublish unmounts all volumes of a pod.
 	Unpublish(ctx context.Context, uid string) error
 	// Sweep unmounts the volumes of all pods for whose UIDs keep returns false.
@@ -108,6 +110,12 @@ func (s *setting) publish(ctx context.Context, p placed, q pod.CSIRequest) error
 		s.renewAt(m.Renew)
 	}
 	return nil
+}
+
+// Left reports whether CSI drivers have mounted volumes for the pod with uid, or are about to. It
+// reads no disk.
+func (v *Volumes) Left(uid string) bool {
+	return v.cfg.Drivers != nil && v.cfg.Drivers.Uses(uid)
 }
 
 // unpublish has CSI drivers unmount the volumes of a pod.

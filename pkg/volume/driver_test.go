@@ -58,6 +58,11 @@ func (d *drivers) Mounted(path string) bool {
 	return err == nil && len(all) > 0
 }
 
+func (d *drivers) Uses(uid string) bool {
+	_, err := os.Lstat(filepath.Join(d.dir, "pods", uid, "volumes", "kubernetes.io~csi"))
+	return err == nil
+}
+
 func (d *drivers) Unpublish(_ context.Context, uid string) error {
 	d.calls = append(d.calls, "unpublish "+uid)
 	if d.fails != nil {
@@ -123,6 +128,9 @@ func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
 	if done, _, _ := p.Volumes.Ready(s, 1); done {
 		t.Error("it is ready, and not mounted")
 	}
+	if p.Left(uid) {
+		t.Error("a volume is left, and none was mounted")
+	}
 	d.fails = nil
 	p.setUp(t, s, 1)
 	p.setUp(t, s, 1)
@@ -144,6 +152,9 @@ func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
 	d.fails = errors.New("the driver is away")
 	if err := p.TearDown(t.Context(), uid, 1); err == nil || !strings.Contains(err.Error(), "the driver is away") || !d.Mounted(want) {
 		t.Errorf("without the driver: %v", err)
+	}
+	if !p.Left(uid) {
+		t.Error("no volume is left, and one is mounted")
 	}
 	if err := p.Forget(t.Context(), key, uid); err == nil {
 		t.Error("the pod is forgotten while its volume is mounted")

@@ -357,6 +357,8 @@ func (drivers) Mounted(path string) bool {
 	return err == nil
 }
 
+func (drivers) Uses(string) bool { return false }
+
 func (d drivers) Unpublish(context.Context, string) error {
 	return os.RemoveAll(filepath.Join(d.dir, "driver-v"))
 }
