@@ -6,13 +6,15 @@
 // further pods. Nothing is stored: a removed container cannot leak CPUs, because the caller makes
 // each State without it.
 //
-// In three cases the results differ from the kubelet's on purpose:
+// In four cases the results differ from the kubelet's on purpose (test/managers compares them):
 //
 //   - A core, socket or NUMA node counts as free only if all of its CPUs are free. On machines with
 //     cores of several kinds, the kubelet compares their number with an average, and can allocate
 //     a CPU twice.
 //   - The best combination of NUMA nodes is used. From four nodes on, the kubelet overwrites it.
 //   - The memory of init containers stays allocated to their pod until the pod ends.
+//   - When a pod ends, the memory of a group of NUMA nodes is divided among them again. The state
+//     file shows it; the memory of the group is the same.
 package cpuset
 
 import (

@@ -11,40 +11,13 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/cpuset"
+
+	"github.com/nodectl/nodectl/pkg/cpuset/cpusettest"
 )
 
-// testPod returns a pod: "a=2" is a container with two CPUs, "i:a=2" an init container, "s:a=2" a
-// sidecar; each has 1 GiB of memory, or "a=2/4Gi".
-func testPod(uid string, list ...string) *v1.Pod {
-	p := &v1.Pod{}
-	p.UID = types.UID(uid)
-	always := v1.ContainerRestartPolicyAlways
-	for _, text := range list {
-		kind, rest, named := strings.Cut(text, ":")
-		if !named {
-			kind, rest = "", text
-		}
-		name, asks, _ := strings.Cut(rest, "=")
-		cpu, memory, has := strings.Cut(asks, "/")
-		if !has {
-			memory = "1Gi"
-		}
-		list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpu), v1.ResourceMemory: resource.MustParse(memory)}
-		c := v1.Container{Name: name, Resources: v1.ResourceRequirements{Limits: list, Requests: list}}
-		switch kind {
-		case "i":
-			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-		case "s":
-			c.RestartPolicy = &always
-			p.Spec.InitContainers = append(p.Spec.InitContainers, c)
-		default:
-			p.Spec.Containers = append(p.Spec.Containers, c)
-		}
-	}
-	return p
-}
+// testPod returns a pod of a text that cpusettest.Pod reads.
+var testPod = cpusettest.Pod
 
 func cpu(amount string) v1.ResourceList {
 	return v1.ResourceList{v1.ResourceCPU: resource.MustParse(amount)}
@@ -149,7 +122,7 @@ func TestAdmit_AnyPodsOnAnyMachine_NeverShareNorLeak(t *testing.T) {
 		{CPU: static, Memory: memoryStatic, Topology: bestEffort, Scope: scopePod},
 		{CPU: static, Memory: memoryStatic, Topology: singleNUMANode},
 	}
-	for _, name := range machines {
+	for _, name := range cpusettest.Machines {
 		m := machine(t, name)
 		for i, p := range policies {
 			if p.Memory != "" && m.Nodes[0].Memory == 0 {
