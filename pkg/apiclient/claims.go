@@ -60,7 +60,7 @@ func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.Bo
 	}
 	bound := pod.BoundVolume{Claim: claim}
 	switch {
-	case volume.Spec.VolumeMode != nil && *volume.Spec.VolumeMode != v1.PersistentVolumeFilesystem:
+	case pod.IsBlock(&volume) && volume.Spec.CSI == nil:
 		return pod.BoundVolume{}, errBlock
 	case volume.Spec.HostPath != nil:
 		bound.Directory = volume.Spec.HostPath
@@ -76,7 +76,7 @@ func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.Bo
 }
 
 // errBlock refuses a block volume.
-var errBlock = errors.New("is a block device: only file systems are supported")
+var errBlock = errors.New("is a block device: only block volumes of CSI drivers are supported")
 
 // boundClaim returns a claim of the pod's namespace that is bound to a volume.
 func (r *Reader) boundClaim(ctx context.Context, want *pod.Spec, name string) (*v1.PersistentVolumeClaim, error) {
@@ -96,8 +96,6 @@ func (r *Reader) boundClaim(ctx context.Context, want *pod.Spec, name string) (*
 		return nil, errors.New("is being deleted")
 	case claim.Status.Phase != v1.ClaimBound || claim.Spec.VolumeName == "":
 		return nil, errors.New("is not bound")
-	case claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode != v1.PersistentVolumeFilesystem:
-		return nil, errBlock
 	case len(validation.IsDNS1123Subdomain(claim.Spec.VolumeName)) > 0:
 		return nil, fmt.Errorf("%q is not a valid volume name", claim.Spec.VolumeName)
 	}

@@ -91,11 +91,13 @@ func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 	}
 }
 
-// A claim may be bound to a volume of a CSI driver. A block volume is refused by name.
+// A claim may be bound to a volume of a CSI driver, also to a block volume. A block volume of another
+// kind is refused by name.
 func TestClaim_VolumeOfADriver_IsReturned(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)
 	mode := v1.PersistentVolumeFilesystem
+	source := v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "x.test", VolumeHandle: "h"}}
 	s.says(func(w http.ResponseWriter, r *http.Request) bool {
 		w.Header().Set("Content-Type", jsonType)
 		var is any = map[string]any{"status": map[string]any{"allowed": true}}
@@ -105,7 +107,7 @@ func TestClaim_VolumeOfADriver_IsReturned(t *testing.T) {
 		case strings.Contains(r.URL.Path, "/persistentvolumes/"):
 			is = &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv"}, Spec: v1.PersistentVolumeSpec{
 				ClaimRef: &v1.ObjectReference{UID: "claim"}, VolumeMode: &mode,
-				PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: "x.test", VolumeHandle: "h"}},
+				PersistentVolumeSource: source,
 			}}
 		}
 		text, err := json.Marshal(is)
@@ -117,6 +119,10 @@ func TestClaim_VolumeOfADriver_IsReturned(t *testing.T) {
 		t.Errorf("%+v, %v", b, err)
 	}
 	mode = v1.PersistentVolumeBlock
+	if b, err := src.Claim(t.Context(), want, "data"); err != nil || b.CSI == nil || !pod.IsBlock(b.CSI) {
+		t.Errorf("%+v, %v", b, err)
+	}
+	source = v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/dev/vdb"}}
 	if b, err := src.Claim(t.Context(), want, "data"); err == nil || !strings.Contains(fmt.Sprint(err), "is a block device") {
 		t.Errorf("%+v, %v", b, err)
 	}

@@ -18,8 +18,8 @@ type devices struct {
 	cdi    []*runtimeapi.CDIDevice
 }
 
-// devicesOf returns the additions of the plugins of the container's devices, and the CDI devices of
-// the pod's annotations. Of two plugins that set the same variable, path or device, the first
+// devicesOf returns the additions of the plugins of the container's devices, its block volumes, and
+// the CDI devices of the pod's annotations. Of two plugins that set the same variable, path or device, the first
 // resource by name wins (as in the kubelet, where the order varies).
 func devicesOf(q pod.CreateRequest) (devices, error) {
 	d := devices{vars: make(map[string]string)}
@@ -43,6 +43,13 @@ func devicesOf(q pod.CreateRequest) (devices, error) {
 				d.nodes = append(d.nodes, &runtimeapi.Device{HostPath: n.HostPath, ContainerPath: n.ContainerPath, Permissions: n.Permissions})
 			}
 		}
+	}
+	for _, b := range q.BlockDevices {
+		n := &runtimeapi.Device{HostPath: b.HostPath, ContainerPath: b.ContainerPath, Permissions: "mrw"}
+		if b.ReadOnly {
+			n.Permissions = "r"
+		}
+		d.nodes = append(d.nodes, n)
 	}
 	add := func(names []string) {
 		for _, name := range names {

@@ -24,8 +24,7 @@ func (v *Volumes) step(name string) error {
 // stage stages the volume.
 func (o *operation) stage(ctx context.Context) error {
 	const name = "MountVolume.MountDevice"
-	dir := o.stageDir(o.id)
-	target := filepath.Join(dir, globalMount)
+	dir, target := o.stageDir(o.id), o.stageTarget(o.id)
 	before, err := readData(dir)
 	if err != nil && !errors.Is(err, errNoData) {
 		return o.failed(name, err)
@@ -34,7 +33,7 @@ func (o *operation) stage(ctx context.Context) error {
 	if err != nil {
 		return o.failed(name, err)
 	}
-	if err := o.makeDir(target); err != nil {
+	if err := errors.Join(o.makeDir(target), o.makeDir(dir)); err != nil {
 		return o.failed(name, fmt.Errorf("kubernetes.io/csi: attacher.MountDevice failed to create dir %q:  %w", target, err))
 	}
 	d := data{keyDriver: o.id.driver, keyHandle: o.id.handle, keyAttach: fmt.Sprint(o.attachable())}
@@ -52,12 +51,12 @@ func (o *operation) stage(ctx context.Context) error {
 	end()
 	if err != nil {
 		if isFinal(err) && before == nil {
-			o.unmade(dir, globalMount, func() { o.noteStaged(o.id, false) })
+			o.unmade(dir, target, func() { o.noteStaged(o.id, false) })
 		}
 		return o.failed(name, short(err))
 	}
 	err = o.step("staged")
-	if err == nil {
+	if err == nil && o.id.block == "" { // no container gets what is in the directory of a block volume
 		err = checkDir(target)
 	}
 	if err == nil {
@@ -72,8 +71,7 @@ func (o *operation) stage(ctx context.Context) error {
 // publish publishes the volume for the pod.
 func (o *operation) publish(ctx context.Context) error {
 	const name = "MountVolume.SetUp"
-	dir := o.userDir(o.user)
-	target := filepath.Join(dir, mountDir)
+	dir, target := o.userDir(o.user), o.userTarget(o.user)
 	before, err := readData(dir)
 	if err != nil && !errors.Is(err, errNoData) {
 		return o.failed(name, err)
@@ -92,7 +90,7 @@ func (o *operation) publish(ctx context.Context) error {
 		keyAttachment: o.id.attachment(o.cfg.Node), keyAttach: fmt.Sprint(o.attachable()), keyInPod: o.request.Volume,
 	}
 	if !again { // a published volume stays published, also if this call fails
-		if err := o.makeDir(dir); err != nil {
+		if err := errors.Join(o.makeDir(dir), o.makeDir(filepath.Dir(target))); err != nil {
 			return o.failed(name, fmt.Errorf("kubernetes.io/csi: mounter.SetUpAt failed to create dir %q:  %w", dir, err))
 		}
 		if err := o.save(dir, d, Begun, "publish begun"); err != nil {
@@ -105,7 +103,7 @@ func (o *operation) publish(ctx context.Context) error {
 		Readonly: o.request.ReadOnly, Secrets: secrets, VolumeContext: attributes,
 	}
 	if o.abilities.stages && o.source.lifecycle == persistent {
-		q.StagingTargetPath = filepath.Join(o.stageDir(o.id), globalMount)
+		q.StagingTargetPath = o.stageTarget(o.id)
 	}
 	calling, stop := context.WithTimeout(ctx, callTimeout)
 	defer stop()
@@ -114,7 +112,7 @@ func (o *operation) publish(ctx context.Context) error {
 	end()
 	if err != nil {
 		if isFinal(err) && before == nil {
-			o.unmade(dir, mountDir, func() { o.note(o.id, o.user, false); o.want(o.id, o.user, o.attachable()) })
+			o.unmade(dir, target, func() { o.note(o.id, o.user, false); o.want(o.id, o.user, o.attachable()) })
 		}
 		return o.failed(name, short(err))
 	}
@@ -134,8 +132,14 @@ func (o *operation) publish(ctx context.Context) error {
 }
 
 // checkPublished refuses a target that is no mount, or a link: containers would write to another
-// place of the node.
+// place of the node. The target of a block volume has to be a block device.
 func (o *operation) checkPublished(target string) error {
+	if o.user.block {
+		if !isDevice(target) {
+			return fmt.Errorf("CSI driver %s has put no block device at %s", o.id.driver, target)
+		}
+		return nil
+	}
 	at, err := mountAt(target)
 	switch {
 	case err != nil:
@@ -155,12 +159,12 @@ func (o *operation) save(dir string, d data, p Progress, point string) error {
 }
 
 // unmade removes the directory of a call that has surely failed, unless something is mounted there.
-func (o *operation) unmade(dir, mountPoint string, gone func()) {
-	at, err := mountAt(filepath.Join(dir, mountPoint))
-	if err != nil || at != nil {
+func (o *operation) unmade(dir, target string, gone func()) {
+	at, err := mountAt(target)
+	if err != nil || at != nil || isDevice(target) {
 		return
 	}
-	if err := removeDir(dir, mountPoint); err != nil {
+	if err := removeDir(dir, target); err != nil {
 		o.cfg.Log.Debug("Directory of a volume not removed", "directory", dir, "error", err)
 		return
 	}
@@ -205,12 +209,12 @@ func (o *operation) unpublishUnknown() error {
 	if err != nil { // it may name the volume after all
 		return o.failed("UnmountVolume.TearDown", err)
 	}
-	at, err := mountAt(filepath.Join(dir, mountDir))
-	if err == nil && at != nil {
-		err = fmt.Errorf("%s is mounted, and its %s is lost: unmount it", at.Mountpoint, dataFile)
+	there, err := o.there()
+	if err == nil && there {
+		err = fmt.Errorf("%s is mounted, and its %s is lost: unmount it", o.userTarget(o.user), dataFile)
 	}
 	if err == nil {
-		err = removeDir(dir, mountDir)
+		err = removeDir(dir, o.userTarget(o.user))
 	}
 	if err != nil {
 		return o.failed("UnmountVolume.TearDown", err)
@@ -251,7 +255,7 @@ func (o *operation) down(ctx context.Context) error {
 				return o.failed("UnmountVolume.TearDown", err)
 			}
 		case Clear:
-			if err := removeDir(o.userDir(o.user), mountDir); err != nil {
+			if err := o.clear(); err != nil {
 				return o.failed("UnmountVolume.TearDown", err)
 			}
 		case Unstage:
@@ -283,8 +287,7 @@ func (o *operation) noteGone() {
 
 // unmount asks the driver to unpublish the volume, and removes its file.
 func (o *operation) unmount(ctx context.Context) error {
-	dir := o.userDir(o.user)
-	target := filepath.Join(dir, mountDir)
+	target := o.userTarget(o.user)
 	calling, stop := context.WithTimeout(ctx, callTimeout)
 	defer stop()
 	end := o.driver.note(calling, "NodeUnpublishVolume", o.id.handle, target)
@@ -296,20 +299,39 @@ func (o *operation) unmount(ctx context.Context) error {
 	if err := o.step("unpublished"); err != nil {
 		return err
 	}
-	at, err := mountAt(target)
-	if err == nil && at != nil {
+	there, err := o.there()
+	if err == nil && there {
 		err = fmt.Errorf("CSI driver %s has not unmounted %s", o.id.driver, target)
 	}
 	if err != nil {
 		return err
 	}
-	return removeDir(dir, mountDir)
+	return o.clear()
+}
+
+// there reports whether something is at the target of the pod: a mount or, of a block volume, a
+// device.
+func (o *operation) there() (bool, error) {
+	target := o.userTarget(o.user)
+	at, err := mountAt(target)
+	return at != nil || o.user.block && isDevice(target), err
+}
+
+// clear removes the directory of a volume for the pod that is not published.
+func (o *operation) clear() error {
+	target := o.userTarget(o.user)
+	if err := removeDir(o.userDir(o.user), target); err != nil {
+		return err
+	}
+	if o.user.block {
+		_ = os.Remove(filepath.Dir(target)) // unless it has devices of other pods
+	}
+	return nil
 }
 
 // unstage asks the driver to unstage the volume.
 func (o *operation) unstage(ctx context.Context) error {
-	dir := o.stageDir(o.id)
-	target := filepath.Join(dir, globalMount)
+	target := o.stageTarget(o.id)
 	shown, err := references(target)
 	if err == nil && len(shown) > 0 {
 		err = fmt.Errorf("the device mount path %q is still mounted by other references %v", target, shown)
@@ -333,13 +355,13 @@ func (o *operation) unstage(ctx context.Context) error {
 
 // clearStage removes the directory of a volume that is not staged.
 func (o *operation) clearStage() error {
-	dir := o.stageDir(o.id)
-	at, err := mountAt(filepath.Join(dir, globalMount))
+	dir, target := o.stageDir(o.id), o.stageTarget(o.id)
+	at, err := mountAt(target)
 	if err == nil && at != nil {
 		err = fmt.Errorf("CSI driver %s has not unmounted %s", o.id.driver, at.Mountpoint)
 	}
 	if err == nil {
-		err = removeDir(dir, globalMount)
+		err = removeDir(dir, target)
 	}
 	if err != nil {
 		return err

@@ -54,11 +54,11 @@ func TestRun_DriversComeAndGo_CSINodeFollows(t *testing.T) {
 // An attachment is named as the controller names it.
 func TestAttachment_Name_IsTheKubelets(t *testing.T) {
 	t.Parallel()
-	got := volumeID{"disk.test", "vol-1"}.attachment("n1")
+	got := volumeID{driver: "disk.test", handle: "vol-1"}.attachment("n1")
 	if got != "csi-ee0ed5118189848fba34496e38008be34318cc1b618fb365d2360eb5162fbf79" {
 		t.Errorf("%s", got)
 	}
-	if got := v1.UniqueVolumeName(volumeID{"disk.test", "vol-1"}.unique()); got != "kubernetes.io/csi/disk.test^vol-1" {
+	if got := v1.UniqueVolumeName(volumeID{driver: "disk.test", handle: "vol-1"}.unique()); got != "kubernetes.io/csi/disk.test^vol-1" {
 		t.Errorf("%s", got)
 	}
 	if got := inlineHandle("u1", "scratch"); got != "csi-c8c135b044e4505c2e1d97317834afdda287006a636d3f503243e6d708883cb4" {

@@ -69,10 +69,19 @@ func (d data) with(p Progress, boot string) data {
 	return d
 }
 
-// id returns the volume; ok is false for a file that does not name one.
-func (d data) id() (id volumeID, ok bool) {
-	id = volumeID{d[keyDriver], d[keyHandle]}
+// id returns the volume; ok is false for a file that does not name one. block is the name of the
+// PersistentVolume if the file is of a block volume.
+func (d data) id(block string) (id volumeID, ok bool) {
+	id = volumeID{d[keyDriver], d[keyHandle], block}
 	return id, id.check() == nil
+}
+
+// idOf is id for the file of a pod's volume.
+func (d data) idOf(u user) (id volumeID, ok bool) {
+	if u.block {
+		return d.id(u.name)
+	}
+	return d.id("")
 }
 
 // errNoData says that a directory has a file of another content.
@@ -104,7 +113,7 @@ func readData(dir string) (data, error) {
 	if len(text) > maxData || json.Unmarshal(text, &d) != nil {
 		return nil, fmt.Errorf("%s: %w", path, errNoData)
 	}
-	if _, ok := d.id(); !ok {
+	if _, ok := d.id(""); !ok {
 		return nil, fmt.Errorf("%s: %w", path, errNoData)
 	}
 	return d, nil
@@ -122,10 +131,10 @@ func writeData(dir string, d data) error {
 	return atomicfile.Write(filepath.Join(dir, dataFile), append(text, '\n'), atomicfile.Options{Mode: 0o644, Temp: ".tmp", Sync: true})
 }
 
-// removeDir removes a directory with its file and the mount point beside it. It removes nothing
-// else, and enters no mount.
-func removeDir(dir, mountPoint string) error {
-	for _, path := range []string{filepath.Join(dir, mountPoint), filepath.Join(dir, dataFile+".tmp"), filepath.Join(dir, dataFile), dir} {
+// removeDir removes a directory with its file, and the target of the driver's calls. It removes
+// nothing else, and enters no mount.
+func removeDir(dir, target string) error {
+	for _, path := range []string{target, filepath.Join(dir, dataFile+".tmp"), filepath.Join(dir, dataFile), dir} {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -3,7 +3,6 @@ package csi
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
@@ -37,13 +36,13 @@ func (o *operation) expand(ctx context.Context) error {
 
 // callExpand calls the driver.
 func (o *operation) callExpand(ctx context.Context, size int64, secrets map[string]string) error {
-	target := filepath.Join(o.userDir(o.user), mountDir)
+	target := o.userTarget(o.user)
 	q := &csipb.NodeExpandVolumeRequest{
 		VolumeId: o.id.handle, VolumePath: target, CapacityRange: &csipb.CapacityRange{RequiredBytes: size},
 		VolumeCapability: o.capability(), Secrets: secrets,
 	}
 	if o.abilities.stages {
-		q.StagingTargetPath = filepath.Join(o.stageDir(o.id), globalMount)
+		q.StagingTargetPath = o.stageTarget(o.id)
 	}
 	ctx, stop := context.WithTimeout(ctx, callTimeout)
 	defer stop()

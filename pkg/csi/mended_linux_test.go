@@ -25,7 +25,7 @@ func TestUnpublish_FileCannotBeRead_VolumeStaysInUse(t *testing.T) {
 	v, f := m.agent(), newFake(t)
 	m.plug(v, f)
 	mount := publish(t, v, request("u1", "pv-1", "vol-1"))
-	for _, dir := range []string{v.stageDir(volumeID{driverName, "vol-1"}), filepath.Dir(mount.Path)} {
+	for _, dir := range []string{v.stageDir(volumeID{driver: driverName, handle: "vol-1"}), filepath.Dir(mount.Path)} {
 		file, away := filepath.Join(dir, dataFile), filepath.Join(m.dir, "away")
 		if err := errors.Join(os.Rename(file, away), os.Symlink(away, file)); err != nil {
 			t.Fatal(err)
@@ -131,7 +131,7 @@ func TestUnpublish_SubPathIsMounted_VolumeStaysStaged(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.swept = true
-	id := volumeID{driverName, "vol-1"}
+	id := volumeID{driver: driverName, handle: "vol-1"}
 	v.volumes[id].retry = v.volumes[id].retry.Add(-retryLast)
 	v.unstageUnused(t.Context())
 	if len(v.InUse()) > 0 || len(m.left()) > 0 {
@@ -169,8 +169,8 @@ func TestUnpublish_PodUsesAVolumeTwice_IsUnstagedWithTheSecond(t *testing.T) {
 	publish(t, v, request("u1", "pv-1", "vol-1"))
 	publish(t, v, request("u1", "pv-2", "vol-1"))
 	f.called()
-	id := volumeID{driverName, "vol-1"}
-	if err := v.unpublish(t.Context(), id, user{"u1", "pv-1"}, nil); err != nil || v.volumes[id].failures > 0 {
+	id := volumeID{driver: driverName, handle: "vol-1"}
+	if err := v.unpublish(t.Context(), id, user{uid: "u1", name: "pv-1"}, nil); err != nil || v.volumes[id].failures > 0 {
 		t.Errorf("%v, unstaging failed %d times", err, v.volumes[id].failures)
 	}
 	if err := v.Unpublish(t.Context(), "u1"); err != nil || len(m.left()) > 0 {

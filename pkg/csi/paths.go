@@ -21,6 +21,11 @@ const (
 	pluginDir   = "kubernetes.io~csi"
 	globalMount = "globalmount"
 	mountDir    = "mount"
+
+	devicesDir = "volumeDevices" // below the plugin's directory, and below those of pods
+	stagingDir = "staging"
+	publishDir = "publish"
+	dataDir    = "data"
 )
 
 // Limits of names that others choose. A handle is part of no path: only its checksum is.
@@ -30,11 +35,23 @@ const (
 )
 
 // volumeID names a volume: its driver, and the driver's name for it.
-type volumeID struct{ driver, handle string }
+type volumeID struct {
+	driver, handle string
+	block          string // the name of the PersistentVolume of a block volume, "" for a file system
+}
 
 func (id volumeID) check() error {
 	if err := checkName(id.driver); err != nil {
 		return err
+	}
+	switch id.block {
+	case "":
+	case stagingDir, publishDir:
+		return fmt.Errorf("a block volume cannot be named %q: that is the directory of all block volumes", id.block)
+	default:
+		if err := checkElement(id.block); err != nil {
+			return err
+		}
 	}
 	if id.handle == "" || len(id.handle) > maxHandle || strings.ContainsRune(id.handle, 0) {
 		return fmt.Errorf("a volume handle of %d bytes is not valid: 1 to %d bytes without a zero byte are allowed", len(id.handle), maxHandle)
@@ -73,16 +90,60 @@ func checkElement(name string) error {
 
 // stageDir is the directory of a staged volume, with its vol_data.json.
 func (v *Volumes) stageDir(id volumeID) string {
+	if id.block != "" {
+		return filepath.Join(v.cfg.Dir, "plugins", pluginName, devicesDir, id.block, dataDir)
+	}
 	return filepath.Join(v.cfg.Dir, "plugins", pluginName, id.driver, fmt.Sprintf("%x", sha256.Sum256([]byte(id.handle))))
 }
 
-// podDir is the directory of a pod's volumes of CSI drivers.
-func (v *Volumes) podDir(uid string) string {
-	return filepath.Join(v.cfg.Dir, podsDir, uid, volumesDir, pluginDir)
+// stageTarget is where the driver stages a volume.
+func (v *Volumes) stageTarget(id volumeID) string {
+	if id.block != "" {
+		return filepath.Join(v.cfg.Dir, "plugins", pluginName, devicesDir, stagingDir, id.block)
+	}
+	return filepath.Join(v.stageDir(id), globalMount)
+}
+
+// podDir is the directory of a pod's volumes of CSI drivers: of its block volumes, or of the others.
+func (v *Volumes) podDir(uid string, block bool) string {
+	kind := volumesDir
+	if block {
+		kind = devicesDir
+	}
+	return filepath.Join(v.cfg.Dir, podsDir, uid, kind, pluginDir)
 }
 
 // userDir is the directory of a volume for one pod, with its vol_data.json.
-func (v *Volumes) userDir(u user) string { return filepath.Join(v.podDir(u.uid), u.name) }
+func (v *Volumes) userDir(u user) string { return filepath.Join(v.podDir(u.uid, u.block), u.name) }
+
+// publishedDir has the devices of all pods' block volumes.
+func (v *Volumes) publishedDir() string {
+	return filepath.Join(v.cfg.Dir, "plugins", pluginName, devicesDir, publishDir)
+}
+
+// userTarget is where the driver publishes a volume for one pod.
+func (v *Volumes) userTarget(u user) string {
+	if u.block {
+		return filepath.Join(v.publishedDir(), u.name, u.uid)
+	}
+	return filepath.Join(v.userDir(u), mountDir)
+}
+
+// usersIn returns the volumes of a pod for which there is a directory.
+func (v *Volumes) usersIn(uid string) (all []user) {
+	for _, block := range []bool{false, true} {
+		for _, name := range names(v.podDir(uid, block)) {
+			all = append(all, user{uid, name, block})
+		}
+	}
+	return all
+}
+
+// isDevice reports whether a path itself is a block device.
+func isDevice(path string) bool {
+	info, err := os.Lstat(path)
+	return err == nil && info.Mode()&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice
+}
 
 // errLink says that a path is not the directory that it has to be.
 var errLink = errors.New("is not a directory: links are not followed")

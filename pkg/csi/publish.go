@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path/filepath"
 	"slices"
 	"time"
 
@@ -69,8 +68,12 @@ type source struct {
 func sourceOf(q pod.CSIRequest) (volumeID, user, source, error) {
 	uid := q.Want.UID()
 	if p := q.Persistent; p != nil && p.Spec.CSI != nil && q.Inline == nil {
-		c := p.Spec.CSI
-		return volumeID{c.Driver, c.VolumeHandle}, user{uid, p.Name}, source{
+		c, block := p.Spec.CSI, pod.IsBlock(p)
+		id := volumeID{driver: c.Driver, handle: c.VolumeHandle}
+		if block {
+			id.block = p.Name
+		}
+		return id, user{uid, p.Name, block}, source{
 			fsType: c.FSType, attributes: c.VolumeAttributes, options: p.Spec.MountOptions, modes: p.Spec.AccessModes,
 			stageSecret: c.NodeStageSecretRef, publishSecret: c.NodePublishSecretRef, lifecycle: persistent,
 		}, nil
@@ -83,7 +86,7 @@ func sourceOf(q pod.CSIRequest) (volumeID, user, source, error) {
 		if c.NodePublishSecretRef != nil {
 			s.publishSecret = &v1.SecretReference{Namespace: q.Want.Namespace, Name: c.NodePublishSecretRef.Name}
 		}
-		return volumeID{c.Driver, inlineHandle(uid, q.Volume)}, user{uid, q.Volume}, s, nil
+		return volumeID{driver: c.Driver, handle: inlineHandle(uid, q.Volume)}, user{uid: uid, name: q.Volume}, s, nil
 	}
 	return volumeID{}, user{}, source{}, errors.New("not a volume of a CSI driver")
 }
@@ -137,7 +140,7 @@ func (o *operation) wait(ctx context.Context) (unlock func(), err error) {
 
 // mount is the answer of Publish.
 func (o *operation) mount() (pod.CSIMount, error) {
-	m := pod.CSIMount{Path: filepath.Join(o.userDir(o.user), mountDir), Renew: o.renew}
+	m := pod.CSIMount{Path: o.userTarget(o.user), Renew: o.renew}
 	if o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish {
 		if next := time.Now().Add(renewAfter); m.Renew.IsZero() || next.Before(m.Renew) {
 			m.Renew = next
@@ -263,11 +266,10 @@ func (o *operation) observe(ctx context.Context) (State, error) {
 	if err := o.checkOwn(dir); err != nil {
 		return s, err
 	}
-	mounted, err := mountAt(filepath.Join(dir, mountDir))
-	if err != nil {
+	if s.Mounted, err = o.there(); err != nil {
 		return s, err
 	}
-	s.Mounted, s.Recorded = mounted != nil, checkDir(dir) == nil
+	s.Recorded = checkDir(dir) == nil
 	o.looked = true
 	idle := o.request.Want == nil && s.Staged == None && s.Published == None && !s.Mounted
 	if o.driver != nil && !o.asked && !idle {
@@ -287,7 +289,7 @@ func (o *operation) checkOwn(dir string) error {
 	if err != nil && !errors.Is(err, errNoData) {
 		return err
 	}
-	if id, ok := d.id(); ok && id != o.id {
+	if id, ok := d.idOf(o.user); ok && id != o.id {
 		return fmt.Errorf("%s is of another volume: %s of driver %s", dir, shownHandle(id.handle), id.driver)
 	}
 	return nil
@@ -360,7 +362,7 @@ func (o *operation) groupByNode() bool {
 		policy = *o.object.Spec.FSGroupPolicy
 	}
 	switch {
-	case o.group() == nil || o.request.ReadOnly || policy == storagev1.NoneFSGroupPolicy:
+	case o.user.block, o.group() == nil || o.request.ReadOnly || policy == storagev1.NoneFSGroupPolicy:
 		return false
 	case policy == storagev1.FileFSGroupPolicy:
 		return true
@@ -373,6 +375,12 @@ func (o *operation) groupByNode() bool {
 
 // capability describes to a driver how the pod uses the volume.
 func (o *operation) capability() *csipb.VolumeCapability {
+	if o.user.block {
+		return &csipb.VolumeCapability{
+			AccessMode: &csipb.VolumeCapability_AccessMode{Mode: o.abilities.accessMode(o.source.modes)},
+			AccessType: &csipb.VolumeCapability_Block{Block: &csipb.VolumeCapability_BlockVolume{}},
+		}
+	}
 	m := &csipb.VolumeCapability_MountVolume{FsType: o.source.fsType, MountFlags: o.source.options}
 	if g := o.group(); g != nil && o.abilities.mountsGroup {
 		m.VolumeMountGroup = fmt.Sprint(*g)
@@ -426,7 +434,7 @@ func (o *operation) podContext(ctx context.Context, secrets map[string]string) (
 			"csi.storage.k8s.io/ephemeral":           fmt.Sprint(o.source.lifecycle == ephemeral),
 		})
 	}
-	if len(o.object.Spec.TokenRequests) == 0 {
+	if len(o.object.Spec.TokenRequests) == 0 || o.user.block { // as the kubelet
 		return all, nil
 	}
 	tokens := make(map[string]authenticationv1.TokenRequestStatus)

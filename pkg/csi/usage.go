@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"path/filepath"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -20,13 +19,12 @@ func (v *Volumes) Usage(ctx context.Context, uid, volume string) (usage pod.Volu
 	if checkElement(uid) != nil {
 		return usage, false, nil
 	}
-	for _, name := range names(v.podDir(uid)) {
-		dir := v.userDir(user{uid, name})
-		d, err := readData(dir)
+	for _, u := range v.usersIn(uid) {
+		d, err := readData(v.userDir(u))
 		if err != nil || d[keyInPod] != volume || d.progress(v.boot) != Done {
 			continue
 		}
-		usage, err = v.usage(ctx, d, filepath.Join(dir, mountDir))
+		usage, err = v.usage(ctx, d, v.userTarget(u))
 		return usage, true, err
 	}
 	return usage, false, nil

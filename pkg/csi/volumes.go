@@ -9,6 +9,13 @@
 //	plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/{vol_data.json,globalmount}
 //	pods/<uid>/volumes/kubernetes.io~csi/<volume>/{vol_data.json,mount}
 //
+// Those of block volumes are in other directories; the kubelet has a link to the device in place of
+// the last one:
+//
+//	plugins/kubernetes.io/csi/volumeDevices/<volume>/data/vol_data.json
+//	plugins/kubernetes.io/csi/volumeDevices/{staging/<volume>,publish/<volume>/<uid>}
+//	pods/<uid>/volumeDevices/kubernetes.io~csi/<volume>/vol_data.json
+//
 // The one rule: vol_data.json names the volume before a driver is called, and says that the call
 // succeeded after it. The next agent reads that, and the kernel's table of mounts. Only a volume that
 // a file names is unmounted, by its driver.
@@ -21,6 +28,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -86,7 +94,10 @@ type Volumes struct {
 }
 
 // user is one volume of one pod.
-type user struct{ uid, name string }
+type user struct {
+	uid, name string
+	block     bool // a block volume
+}
 
 // volume is the state of one volume on the disk. It is read when the agent starts; each step reads
 // the disk again.
@@ -137,27 +148,45 @@ func (v *Volumes) load() {
 				v.cfg.Log.Warn("Staged volume not known", "directory", dir, "error", err)
 				continue
 			}
-			if id, ok := d.id(); ok && v.stageDir(id) == dir {
-				at := v.of(id)
-				at.staged, at.foreign, at.attached = true, !d.own(), d[keyAttach] != "false"
+			if id, ok := d.id(""); ok && v.stageDir(id) == dir {
+				v.loadStaged(id, d)
 			}
 		}
 	}
+	v.loadDevices(filepath.Join(plugins, devicesDir))
 	for _, uid := range names(filepath.Join(v.cfg.Dir, podsDir)) {
-		for _, name := range names(v.podDir(uid)) {
-			u := user{uid, name}
+		for _, u := range v.usersIn(uid) {
 			d, err := readData(v.userDir(u))
 			if err != nil {
 				v.cfg.Log.Warn("Volume of a pod not known", "directory", v.userDir(u), "error", err)
 				continue
 			}
-			if id, ok := d.id(); ok {
+			if id, ok := d.idOf(u); ok {
 				at := v.of(id)
 				at.users[u] = true
 				at.attached = at.attached || d[keyLifecycle] != ephemeral && d[keyAttach] != "false"
 			}
 		}
 	}
+}
+
+// loadDevices reads the directories of block volumes.
+func (v *Volumes) loadDevices(dir string) {
+	for _, name := range names(dir) {
+		d, err := readData(filepath.Join(dir, name, dataDir))
+		if err != nil {
+			v.cfg.Log.Warn("Staged volume not known", "directory", filepath.Join(dir, name, dataDir), "error", err)
+			continue
+		}
+		if id, ok := d.id(name); ok {
+			v.loadStaged(id, d)
+		}
+	}
+}
+
+func (v *Volumes) loadStaged(id volumeID, d data) {
+	at := v.of(id)
+	at.staged, at.foreign, at.attached = true, !d.own(), d[keyAttach] != "false"
 }
 
 // names returns the directories in a directory, not links.
@@ -268,21 +297,25 @@ func (v *Volumes) InUse() []v1.UniqueVolumeName {
 		}
 	}
 	sortNames(all)
-	return all
+	return slices.Compact(all)
 }
 
-// Mounted reports whether something is mounted on the path that Publish returned, and stays there. A
+// Mounted reports whether something is mounted on the path that Publish returned, or the path is a
+// block device, and stays so. A
 // table of mounts that cannot be read counts as one without it. A volume that is about to be
 // unmounted counts as not mounted: a pod that wants it calls Publish.
 func (v *Volumes) Mounted(path string) bool {
 	v.mu.Lock()
 	for u := range v.left {
-		if filepath.Join(v.userDir(u), mountDir) == path {
+		if v.userTarget(u) == path {
 			v.mu.Unlock()
 			return false
 		}
 	}
 	v.mu.Unlock()
+	if isIn(path, v.publishedDir()) {
+		return isDevice(path)
+	}
 	at, err := mountAt(path)
 	return err == nil && at != nil
 }
@@ -321,7 +354,8 @@ func (v *Volumes) unpublishAll(ctx context.Context, uid string, users map[user]v
 	if len(failed) > 0 {
 		return errors.Join(failed...)
 	}
-	return v.removePodDir(uid)
+	v.removePodDirs(uid)
+	return nil
 }
 
 // usersOf returns the volumes of a pod: those on the disk, and those that it was about to use.
@@ -336,10 +370,9 @@ func (v *Volumes) usersOf(uid string) map[user]volumeID {
 		}
 	}
 	v.mu.Unlock()
-	for _, name := range names(v.podDir(uid)) {
-		u := user{uid, name}
+	for _, u := range v.usersIn(uid) {
 		d, _ := readData(v.userDir(u)) // unpublish reads it again, and says why it cannot be used
-		if id, ok := d.id(); ok {
+		if id, ok := d.idOf(u); ok {
 			all[u] = id
 		} else if _, known := all[u]; !known {
 			all[u] = volumeID{}
@@ -359,20 +392,17 @@ func (v *Volumes) ownUsersOf(uid string) map[user]volumeID {
 	return all
 }
 
-// removePodDir removes the directories of a pod that are empty now.
-func (v *Volumes) removePodDir(uid string) error {
-	dir := v.podDir(uid)
-	for range 3 {
-		if err := os.Remove(dir); err != nil {
-			if os.IsNotExist(err) {
-				dir = filepath.Dir(dir)
-				continue
+// removePodDirs removes the directories of a pod that are empty now.
+func (v *Volumes) removePodDirs(uid string) {
+	for _, block := range []bool{true, false} {
+		dir := v.podDir(uid, block)
+		for range 3 {
+			if err := os.Remove(dir); err != nil && !os.IsNotExist(err) {
+				break // other volumes, or the agent's own directory of the pod
 			}
-			return nil // other volumes, or the agent's own directory of the pod
+			dir = filepath.Dir(dir)
 		}
-		dir = filepath.Dir(dir)
 	}
-	return nil
 }
 
 // Sweep unpublishes the volumes of all pods for whose UIDs keep returns false, except those that a

@@ -83,7 +83,7 @@ func TestPublish_TwoPodsOfOneVolume_IsStagedOnceAndUnstagedOnce(t *testing.T) {
 	maps.DeleteFunc(file, func(key, _ string) bool { return strings.HasPrefix(key, "nodectl.dev/") })
 	if want := map[string]string{
 		"specVolID": "pv-1", "volumeHandle": "vol/../1", "driverName": "disk.test", "nodeName": "n1", "volumeLifecycleMode": "Persistent",
-		"attachmentID": volumeID{driverName, "vol/../1"}.attachment("n1"),
+		"attachmentID": volumeID{driver: driverName, handle: "vol/../1"}.attachment("n1"),
 	}; !maps.Equal(file, want) || strings.Contains(string(text), "s2") {
 		t.Errorf("vol_data.json has %v", file)
 	}
@@ -411,7 +411,7 @@ func TestUnpublish_DriverIsAway_IsTriedAgain(t *testing.T) {
 	}
 	f.before = nil
 	v.swept = true
-	v.volumes[volumeID{driverName, "vol-1"}].retry = v.volumes[volumeID{driverName, "vol-1"}].retry.Add(-retryLast)
+	v.volumes[volumeID{driver: driverName, handle: "vol-1"}].retry = v.volumes[volumeID{driver: driverName, handle: "vol-1"}].retry.Add(-retryLast)
 	v.unstageUnused(t.Context())
 	if left := m.left(); len(left) > 0 || len(v.InUse()) > 0 {
 		t.Errorf("left %v, in use %v", left, v.InUse())

@@ -498,6 +498,8 @@ func shows(want *pod.Spec) string {
 	return hash
 }
 
+func (d *disk) Devices(pod.CreateRequest) ([]pod.BlockDevice, error) { return nil, nil }
+
 func (d *disk) Mounts(_ context.Context, r pod.CreateRequest) ([]pod.Mount, error) {
 	d.onVolumes("Mounts", r.Want)
 	return nil, nil

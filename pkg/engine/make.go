@@ -123,7 +123,10 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 	if r.Env, err = podenv.Environment(r, from); err != nil {
 		return r, err
 	}
-	r.Mounts, err = w.env.volumes.Mounts(ctx, r)
+	if r.Mounts, err = w.env.volumes.Mounts(ctx, r); err != nil {
+		return r, err
+	}
+	r.BlockDevices, err = w.env.volumes.Devices(r)
 	return r, err
 }
 

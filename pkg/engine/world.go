@@ -72,6 +72,8 @@ type Volumes interface {
 	// Mounts returns the mounts of one container of an instance that is in place;
 	// r has its environment.
 	Mounts(ctx context.Context, r pod.CreateRequest) ([]pod.Mount, error)
+	// Devices returns the block devices of one container of an instance that is in place.
+	Devices(r pod.CreateRequest) ([]pod.BlockDevice, error)
 	// Over measures the instance and returns which limit of its disk it exceeds, "" for none
 	// (C-1.35.9). layers holds the bytes of the containers' writable layers by name; nil
 	// measures only the limits of volumes. The end of ctx ends it.

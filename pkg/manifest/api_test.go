@@ -198,10 +198,10 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "x", Path: "/"}}}}
 		},
 		"spec.resourceClaims": func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} },
-		"spec.ephemeralContainers[0].volumeDevices": func(p *v1.Pod) {
-			p.Spec.EphemeralContainers = make([]v1.EphemeralContainer, 1)
-			p.Spec.EphemeralContainers[0].Name = "debug"
-			p.Spec.EphemeralContainers[0].VolumeDevices = []v1.VolumeDevice{{Name: "a"}}
+		"spec.initContainers[0].securityContext.windowsOptions": func(p *v1.Pod) {
+			p.Spec.InitContainers = make([]v1.Container, 1)
+			p.Spec.InitContainers[0].Name = "first"
+			p.Spec.InitContainers[0].SecurityContext = &v1.SecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{RunAsUserName: new("me")}}
 		},
 		"metadata.annotations[nodectl.dev/depends-on]": func(p *v1.Pod) { p.Annotations[pod.AnnotationDependsOn] = "db:" },
 		"spec.nodeName":            func(p *v1.Pod) { p.Spec.NodeName = "n2" },

@@ -219,8 +219,9 @@ type CreateRequest struct {
 	// except that of the termination message.
 	Env    []v1.EnvVar
 	Mounts []Mount
-	// Devices are those of plugins.
-	Devices []DeviceAllocation
+	// Devices are those of plugins, BlockDevices those of volumes.
+	Devices      []DeviceAllocation
+	BlockDevices []BlockDevice
 }
 
 // RuntimeReady is the readiness that the runtime reports.

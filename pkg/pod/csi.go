@@ -17,6 +17,11 @@ type BoundVolume struct {
 	Claim *v1.PersistentVolumeClaim
 }
 
+// IsBlock reports whether a volume is a block device without a file system.
+func IsBlock(p *v1.PersistentVolume) bool {
+	return p.Spec.VolumeMode != nil && *p.Spec.VolumeMode == v1.PersistentVolumeBlock
+}
+
 // CSIRequest asks for a volume of a CSI driver for one pod.
 type CSIRequest struct {
 	Want   *Spec
@@ -34,7 +39,14 @@ type VolumeUsage struct {
 	Inodes, InodesFree, InodesUsed uint64 // 0: the driver does not report them
 }
 
-// CSIMount is a volume that a CSI driver has mounted for a pod.
+// BlockDevice is a block volume in a container.
+type BlockDevice struct {
+	HostPath, ContainerPath string
+	ReadOnly                bool
+}
+
+// CSIMount is a volume that a CSI driver has mounted for a pod. The path of a block volume is a
+// device.
 type CSIMount struct {
 	Path string
 	// SetGroup says that the node has to give the volume's files the pod's group. Otherwise the

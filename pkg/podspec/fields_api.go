@@ -56,7 +56,18 @@ func apiRows() []Field {
 		inert("spec.priorityClassName", "admission has turned it into spec.priority"),
 		{Path: "spec.readinessGates", Note: "clients of the server set the conditions"},
 	}
+	rows = append(rows, blockRows("spec.initContainers[].", RestartPod)...)
+	rows = append(rows, blockRows("spec.containers[].", RestartContainer)...)
 	return append(rows, ephemeralRows()...)
+}
+
+// blockRows are the rows of block volumes.
+func blockRows(at string, restart RestartScope) []Field {
+	return []Field{
+		{Path: at + "volumeDevices", Restart: restart, Note: "a claim that is bound to a block volume of a CSI driver"},
+		honour(at+"volumeDevices[].name", restart),
+		honour(at+"volumeDevices[].devicePath", restart),
+	}
 }
 
 // notEphemeral are the fields that no API server lets an ephemeral container have.
@@ -71,12 +82,12 @@ func ephemeralRows() []Field {
 	const at = "spec.ephemeralContainers[]."
 	rows := slices.DeleteFunc(containerRows(at, RestartNone), func(f Field) bool {
 		path := strings.TrimPrefix(f.Path, at)
-		return slices.ContainsFunc(notEphemeral, func(not string) bool {
+		return path == "volumeDevices" || slices.ContainsFunc(notEphemeral, func(not string) bool {
 			return path == not || strings.HasPrefix(path, not+".") || strings.HasPrefix(path, not+"[]")
 		})
 	})
 	for _, name := range notEphemeral {
 		rows = append(rows, inert(at+name, "an API server allows no ephemeral container to have it"))
 	}
-	return rows
+	return append(rows, blockRows(at, RestartNone)...)
 }

@@ -78,7 +78,7 @@ func containerRows(at string, restart RestartScope) []Field {
 		honour("volumeMounts[].subPath", restart),
 		{Path: "volumeMounts[].mountPropagation", Restart: restart, Default: "None"},
 		honour("volumeMounts[].subPathExpr", restart),
-		refuse("volumeDevices", "block volumes need a driver that nodectl does not have", "use volumeMounts and a volume with a file system"),
+		refuse("volumeDevices", "only a claim of an API server can be a block volume", "use volumeMounts and a volume with a file system"),
 	}
 	for _, probe := range []pod.ProbeKind{pod.Liveness, pod.Readiness, pod.Startup} {
 		rows = append(rows, probeRows(string(probe)+"Probe")...)

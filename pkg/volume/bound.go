@@ -60,6 +60,9 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	if b.owned && (from.Claim == nil || !metav1.IsControlledBy(from.Claim, s.want.Pod)) {
 		return fmt.Errorf("PVC %s/%s was not created for pod %s/%s (pod is not owner)", s.want.Namespace, b.claim, s.want.Namespace, s.want.Name)
 	}
+	if err := checkUse(s.want, p.Name, from.CSI != nil && pod.IsBlock(from.CSI)); err != nil {
+		return err
+	}
 	switch {
 	case from.CSI != nil:
 		return s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, Claim: from.Claim, ReadOnly: b.readOnly})

@@ -84,6 +84,9 @@ func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p place
 		mount.Image, mount.SubPath = p.Image.Reference, sub
 		return mount, nil
 	}
+	if p.block {
+		return mount, checkUse(want, p.Name, true)
+	}
 	if err := v.checkExists(p); err != nil {
 		return mount, err
 	}

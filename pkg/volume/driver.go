@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path"
+	"slices"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -16,7 +18,8 @@ import (
 type Drivers interface {
 	// Publish mounts a volume for a pod, unless it is mounted.
 	Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, error)
-	// Mounted reports whether something is mounted on the path that Publish returned.
+	// Mounted reports whether something is mounted on the path that Publish returned, or that path
+	// is a block device.
 	Mounted(path string) bool
 	// Uses reports whether a volume is mounted for a pod, or is about to be. It reads no disk.
 	Uses(uid string) bool
@@ -31,6 +34,8 @@ type driverMount struct {
 	Path string `json:"path"`
 	// Renew says that the driver has to be called again from time to time.
 	Renew bool `json:"renew,omitempty"`
+	// Block says that the path is a block device.
+	Block bool `json:"block,omitempty"`
 }
 
 // inline is a volume of a CSI driver that lives and dies with the pod.
@@ -69,7 +74,7 @@ func (v *Volumes) placeDriverMounts(dir string, all []placed) {
 		}
 		m, known := mounts[p.Name]
 		if p.driver = known || own; known {
-			p.path, p.dir = m.Path, ""
+			p.path, p.dir, p.block = m.Path, "", m.Block
 		}
 	}
 }
@@ -105,11 +110,66 @@ func (s *setting) publish(ctx context.Context, p placed, q pod.CSIRequest) error
 	if s.drivers == nil {
 		s.drivers = map[string]driverMount{}
 	}
-	s.drivers[p.Name] = driverMount{Path: m.Path, Renew: !m.Renew.IsZero()}
+	s.drivers[p.Name] = driverMount{Path: m.Path, Renew: !m.Renew.IsZero(), Block: q.Persistent != nil && pod.IsBlock(q.Persistent)}
 	if !m.Renew.IsZero() {
 		s.renewAt(m.Renew)
 	}
 	return nil
+}
+
+// checkUse refuses a volume that the pod's containers use in another way than its mode allows. The
+// texts are the kubelet's.
+func checkUse(want *pod.Spec, volume string, block bool) error {
+	mounts, devices := false, false
+	look := func(m []v1.VolumeMount, d []v1.VolumeDevice) {
+		mounts = mounts || slices.ContainsFunc(m, func(m v1.VolumeMount) bool { return m.Name == volume })
+		devices = devices || slices.ContainsFunc(d, func(d v1.VolumeDevice) bool { return d.Name == volume })
+	}
+	spec := &want.Pod.Spec
+	for i := range spec.InitContainers {
+		look(spec.InitContainers[i].VolumeMounts, spec.InitContainers[i].VolumeDevices)
+	}
+	for i := range spec.Containers {
+		look(spec.Containers[i].VolumeMounts, spec.Containers[i].VolumeDevices)
+	}
+	for i := range spec.EphemeralContainers {
+		look(spec.EphemeralContainers[i].VolumeMounts, spec.EphemeralContainers[i].VolumeDevices)
+	}
+	switch {
+	case mounts && block:
+		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeMounts", volume, v1.PersistentVolumeBlock)
+	case devices && !block:
+		return fmt.Errorf("volume %s has volumeMode %s, but is specified in volumeDevices", volume, v1.PersistentVolumeFilesystem)
+	}
+	return nil
+}
+
+// Devices returns the block devices of one container of an instance after SetUp, in the order of its
+// volumeDevices. It fails for a device that does not exist any more.
+func (v *Volumes) Devices(r pod.CreateRequest) (all []pod.BlockDevice, err error) {
+	c, _ := r.Want.Container(r.Container)
+	if c == nil || len(c.VolumeDevices) == 0 {
+		return nil, nil
+	}
+	_, volumes, err := v.place(r.Want, r.Sandbox.Instance)
+	if err != nil {
+		return nil, err
+	}
+	for _, d := range c.VolumeDevices {
+		at := slices.IndexFunc(volumes, func(p placed) bool { return p.Name == d.Name })
+		switch {
+		case !path.IsAbs(d.DevicePath):
+			return nil, fmt.Errorf("error DevicePath `%s` must be an absolute path", d.DevicePath)
+		case at < 0 || !volumes[at].block:
+			return nil, fmt.Errorf("cannot find volume %q to pass into container %q", d.Name, c.Name)
+		}
+		p := volumes[at]
+		if err := v.checkExists(p); err != nil {
+			return nil, fmt.Errorf("container %s, device %s: %w", c.Name, d.Name, err)
+		}
+		all = append(all, pod.BlockDevice{HostPath: p.path, ContainerPath: d.DevicePath, ReadOnly: p.readOnly})
+	}
+	return all, nil
 }
 
 // Left reports whether CSI drivers have mounted volumes for the pod with uid, or are about to. It

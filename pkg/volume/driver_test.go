@@ -103,6 +103,9 @@ func withDrivers(t *testing.T) (place, *drivers) {
 	c.Claim = func(_ context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
 		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}}
 		pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "x.test", VolumeHandle: name}
+		if name == "raw" {
+			pv.Spec.VolumeMode = ptr.To(v1.PersistentVolumeBlock)
+		}
 		claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}
 		if strings.HasPrefix(name, want.Name+"-own") {
 			claim.OwnerReferences = []metav1.OwnerReference{{Kind: "Pod", Name: want.Name, UID: want.Pod.UID, Controller: ptr.To(true)}}
@@ -165,6 +168,54 @@ func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
 	}
 	if exists(t, filepath.Join(p.root, "pods", uid)) || len(mounts(t, p.root)) > 0 {
 		t.Errorf("left: %v", mounts(t, p.root))
+	}
+}
+
+// A claim of a block volume is a device of the containers that name it, read-only if the claim is. It
+// cannot be mounted, and a file system cannot be a device.
+func TestDevices_ClaimOfABlockVolume_IsADevice(t *testing.T) {
+	p, d := withDrivers(t)
+	s := withUID(spec(claimVolume("disk", "raw", true), claimVolume("db", "data", false)), uid)
+	s.Origin.Source = "api"
+	c := &s.Pod.Spec.Containers[0]
+	c.VolumeDevices = []v1.VolumeDevice{{Name: "disk", DevicePath: "/dev/raw"}}
+	c.VolumeMounts = []v1.VolumeMount{{Name: "db", MountPath: "/db"}}
+	r := p.request(s, pod.Sandbox{})
+	if all, err := p.Devices(r); err == nil {
+		t.Errorf("before the set-up: %v", all)
+	}
+	p.setUp(t, s, 1)
+	want := []pod.BlockDevice{{HostPath: filepath.Join(p.root, "pods", uid, "volumes/kubernetes.io~csi/pv-raw/mount"), ContainerPath: "/dev/raw", ReadOnly: true}}
+	if all, err := p.Devices(r); err != nil || !slices.Equal(all, want) {
+		t.Errorf("%v, %v, want %v", all, err, want)
+	}
+	if m, err := p.Mounts(t.Context(), s, 1, "c"); err != nil || len(m) != 1 {
+		t.Errorf("mounts %v, %v", m, err)
+	}
+	c.VolumeDevices[0].DevicePath = "dev/raw"
+	if all, err := p.Devices(r); err == nil || err.Error() != "error DevicePath `dev/raw` must be an absolute path" {
+		t.Errorf("%v, %v", all, err)
+	}
+	c.VolumeDevices[0] = v1.VolumeDevice{Name: "db", DevicePath: "/dev/raw"}
+	if all, err := p.Devices(r); err == nil || err.Error() != `cannot find volume "db" to pass into container "c"` {
+		t.Errorf("%v, %v", all, err)
+	}
+	c.VolumeMounts[0].Name = "disk"
+	const text = "volume disk has volumeMode Block, but is specified in volumeMounts"
+	if m, err := p.Mounts(t.Context(), s, 1, "c"); err == nil || !strings.HasSuffix(err.Error(), text) {
+		t.Errorf("mounts %v, %v", m, err)
+	}
+	if err := p.TearDown(t.Context(), uid, 1); err != nil || len(d.calls) != 3 {
+		t.Fatal(err, d.calls)
+	}
+	err := p.SetUp(s, 1)
+	for _, part := range []string{text, "volume db has volumeMode Filesystem, but is specified in volumeDevices"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("%v, want %s", err, part)
+		}
+	}
+	if len(d.calls) != 3 {
+		t.Errorf("calls %v", d.calls)
 	}
 }
 

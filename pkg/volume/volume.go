@@ -116,6 +116,7 @@ type placed struct {
 	kind   kind
 	path   string
 	driver bool // a CSI driver mounts it, or has mounted it; path is "" before
+	block  bool // path is a block device
 }
 
 // SetUp makes the directories and volumes of one instance. It may be repeated: existing

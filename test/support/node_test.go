@@ -321,8 +321,13 @@ func token(_ context.Context, want *pod.Spec, s *v1.ServiceAccountTokenProjectio
 	return fmt.Sprintf("of %s for %q, %d s", want.Pod.Spec.ServiceAccountName, s.Audience, *s.ExpirationSeconds), time.Now().Add(time.Hour), nil
 }
 
-// claim is a directory that a claim of an API server is bound to.
+// claim is a directory that a claim of an API server is bound to; the claim raw is a block volume.
 func (n *node) claim(_ context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
+	if name == "raw" {
+		pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		pv.Spec.VolumeMode, pv.Spec.CSI = ptr.To(v1.PersistentVolumeBlock), &v1.CSIPersistentVolumeSource{Driver: "x.test", VolumeHandle: name}
+		return pod.BoundVolume{CSI: pv, Claim: &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name}}}, nil
+	}
 	dir := filepath.Join(n.dir, "bound-"+name)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return pod.BoundVolume{}, err
@@ -338,8 +343,8 @@ type drivers struct{ dir string }
 
 func (d drivers) Publish(_ context.Context, q pod.CSIRequest) (pod.CSIMount, error) {
 	dir := filepath.Join(d.dir, "driver-"+q.Volume)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return pod.CSIMount{}, err
+	if err := os.MkdirAll(dir, 0o700); err != nil || q.Persistent != nil {
+		return pod.CSIMount{Path: dir}, err
 	}
 	i, fsType, secret := q.Inline, "none", "none"
 	if i.FSType != nil {

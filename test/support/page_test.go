@@ -165,8 +165,9 @@ func (p *pageMaker) all() []podspec.Field {
 func (p *pageMaker) said(path string) bool {
 	for _, list := range []string{"spec.initContainers[].", "spec.ephemeralContainers[]."} {
 		if rest, ok := strings.CutPrefix(path, list); ok {
-			_, ok = p.rows["spec.containers[]."+rest]
-			return ok
+			_, static := p.rows["spec.containers[]."+rest]
+			_, served := p.api["spec.containers[]."+rest]
+			return static || served
 		}
 	}
 	return false
@@ -191,7 +192,7 @@ func (p *pageMaker) support(f podspec.Field) string {
 
 // server returns the difference for a pod from an API server, "" for none.
 func (p *pageMaker) server(path string) string {
-	if rest, ok := strings.CutPrefix(path, "spec.containers[]."); ok {
+	if rest, ok := strings.CutPrefix(path, "spec.containers[]."); ok && p.api[path].Path == "" {
 		f, ok := p.api["spec.ephemeralContainers[]."+rest]
 		if !ok || f.Support == podspec.Inert {
 			return "no"

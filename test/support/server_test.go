@@ -43,6 +43,14 @@ func serverProofs() []proof {
 			},
 		},
 		{
+			name: "block volume of a claim", rows: "c.volumeDevices c.volumeDevices[].name c.volumeDevices[].devicePath",
+			spec: "volumes: [{name: v, persistentVolumeClaim: {claimName: raw, readOnly: true}}]", container: "volumeDevices: [{name: v, devicePath: /dev/raw}]",
+			look: func(n *node) error {
+				d := n.ctr().GetDevices()
+				return holds(len(d) == 1 && d[0].GetContainerPath() == "/dev/raw" && d[0].GetPermissions() == "r" && strings.HasSuffix(d[0].GetHostPath(), "/driver-v"), "devices %v", d)
+			},
+		},
+		{
 			name: "trust bundle by name", rows: trust + " " + trust + ".name " + trust + ".path", spec: in("clusterTrustBundle: {name: ca, path: ca.crt}"), container: mounted,
 			look: func(n *node) error { return is("file", n.file("/v", "ca.crt"), "0644 named ca") },
 		},

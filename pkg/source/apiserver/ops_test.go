@@ -185,13 +185,13 @@ func TestF73_RecreatedWithAnotherUID(t *testing.T) {
 func TestC_1_8_RejectedPodIsAProblemOfItsOwn(t *testing.T) {
 	s := newServer(t)
 	s.put(boundPod("good", "x"), boundPod("bad", "x", func(p *v1.Pod) {
-		p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "raw", DevicePath: "/dev/raw"}}
+		p.Spec.Containers[0].SecurityContext = &v1.SecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{RunAsUserName: new("me")}}
 	}))
 	l := sourcetest.Listen(t, s.source(t))
 	w := l.Set()
 	w.Holds(t, "good", "?bad")
 	f := w.Files.At(0)
-	if p := f.Problems[0]; p.File != f.File || !strings.Contains(p.Path, "volumeDevices") {
+	if p := f.Problems[0]; p.File != f.File || !strings.Contains(p.Path, "windowsOptions") {
 		t.Errorf("problem %+v", p)
 	}
 	s.watched(t, 1)
