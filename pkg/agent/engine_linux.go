@@ -46,7 +46,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		PodConfig:          config,
 		Runtime:            pulling{a.runtime.Runtime, a.runtime.puller, a.metrics.Pulled},
 		Hints:              a.runtime.hints,
-		Volumes:            a.volumes(rules, to.drivers),
+		Volumes:            a.volumes(rules, to),
 		Cgroups:            a.podCgroups(),
 		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: a.host.node.MaxPods, Length: uint32(cfg.UserNamespaceIDs)}),
 		Devices:            to.devices,
@@ -86,12 +86,15 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 	})
 }
 
-// volumes makes the manager of pods' volumes; drivers mounts those of CSI drivers.
-func (a *Agent) volumes(rules look.Rules, drivers volume.Drivers) *volume.Volumes {
+// volumes makes the manager of pods' volumes.
+func (a *Agent) volumes(rules look.Rules, to receivers) *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.LogLinks(), Log: a.log,
 		ClusterDomain: a.cfg.ClusterDomain, Allocatable: a.host.node.Allocatable, SELinux: volume.SELinuxEnabled(),
-		RecursiveReadOnly: a.runtime.recursiveReadOnly, Allow: rules.Allows, Drivers: drivers,
+		RecursiveReadOnly: a.runtime.recursiveReadOnly, Allow: rules.Allows, Drivers: to.drivers,
+	}
+	if to.events != nil {
+		cfg.Event = to.events.Event
 	}
 	if a.api != nil {
 		cfg.Token, cfg.TrustBundle, cfg.Claim = a.api.reader.Token, a.api.reader.TrustBundle, a.api.reader.Claim

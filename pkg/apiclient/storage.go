@@ -12,6 +12,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
@@ -65,12 +66,29 @@ func (r *Reader) PutCSINode(ctx context.Context, n *storagev1.CSINode) error {
 	return r.fetch(ctx, q, &is)
 }
 
+// MarkClaimResize reports how far the expansion of a claim's file system has come, "" for no change. A
+// failure becomes a condition of the claim. It returns the claim as it is now.
+func (r *Reader) MarkClaimResize(ctx context.Context, claim *v1.PersistentVolumeClaim, state v1.ClaimResourceStatus, failure string) (*v1.PersistentVolumeClaim, error) {
+	status, meta := map[string]any{}, map[string]any{}
+	if state != "" {
+		status["allocatedResourceStatuses"] = map[string]any{"storage": state}
+	}
+	if failure == "" { // as the kubelet: a failure is reported whatever the claim's version
+		meta["resourceVersion"] = claim.ResourceVersion
+	} else {
+		conditions := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c v1.PersistentVolumeClaimCondition) bool {
+			return c.Type == v1.PersistentVolumeClaimNodeResizeError
+		})
+		status["conditions"] = append(conditions, v1.PersistentVolumeClaimCondition{
+			Type: v1.PersistentVolumeClaimNodeResizeError, Status: v1.ConditionTrue, LastTransitionTime: metav1.Now(), Message: failure,
+		})
+	}
+	return r.patchClaim(ctx, claim, map[string]any{"metadata": meta, "status": status})
+}
+
 // SetClaimSize reports that the file system of a claim has a size, and removes the conditions of the
 // resize.
 func (r *Reader) SetClaimSize(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error {
-	if len(validation.IsDNS1123Subdomain(claim.Name)) > 0 || len(validation.IsDNS1123Label(claim.Namespace)) > 0 {
-		return fmt.Errorf("%.80q in namespace %.80q is not a valid claim name", claim.Name, claim.Namespace)
-	}
 	conditions := slices.DeleteFunc(slices.Clone(claim.Status.Conditions), func(c v1.PersistentVolumeClaimCondition) bool {
 		return c.Type == v1.PersistentVolumeClaimFileSystemResizePending || c.Type == v1.PersistentVolumeClaimResizing || c.Type == v1.PersistentVolumeClaimNodeResizeError
 	})
@@ -78,15 +96,28 @@ func (r *Reader) SetClaimSize(ctx context.Context, claim *v1.PersistentVolumeCla
 	if len(claim.Status.AllocatedResourceStatuses) > 0 {
 		status["allocatedResourceStatuses"] = map[string]any{"storage": nil}
 	}
-	body, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": status})
+	_, err := r.patchClaim(ctx, claim, map[string]any{"metadata": map[string]any{"resourceVersion": claim.ResourceVersion}, "status": status})
+	return err
+}
+
+// patchClaim changes the status of a claim.
+func (r *Reader) patchClaim(ctx context.Context, claim *v1.PersistentVolumeClaim, change map[string]any) (*v1.PersistentVolumeClaim, error) {
+	if len(validation.IsDNS1123Subdomain(claim.Name)) > 0 || len(validation.IsDNS1123Label(claim.Namespace)) > 0 {
+		return nil, fmt.Errorf("%.80q in namespace %.80q is not a valid claim name", claim.Name, claim.Namespace)
+	}
+	body, err := json.Marshal(change)
 	if err != nil {
-		return errors.New("cannot encode the size of a claim")
+		return nil, errors.New("cannot encode the status of a claim")
 	}
 	var is v1.PersistentVolumeClaim
-	return r.fetch(ctx, request{
+	err = r.fetch(ctx, request{
 		method: http.MethodPatch, path: []string{"api", "v1", "namespaces", claim.Namespace, "persistentvolumeclaims", claim.Name, "status"},
 		json: body, content: "application/merge-patch+json", purpose: "update persistentvolumeclaim/" + claim.Namespace + "/" + claim.Name,
 	}, &is)
+	if err != nil {
+		return nil, err
+	}
+	return &is, nil
 }
 
 // SecretData returns the content of a Secret that a volume of a pod on this node names, nil for a

@@ -73,6 +73,20 @@ func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 			t.Errorf("sent %s", sent)
 		}
 	}
+	claim.ResourceVersion = "5"
+	for _, c := range []struct {
+		state   v1.ClaimResourceStatus
+		failure string
+		want    string
+	}{
+		{v1.PersistentVolumeClaimNodeResizeInProgress, "", `{"metadata":{"resourceVersion":"5"},"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInProgress"}}}`},
+		{v1.PersistentVolumeClaimNodeResizeInfeasible, "no room", `"message":"no room"`},
+		{"", "no room", `"type":"Other"`},
+	} {
+		if is, err := src.MarkClaimResize(ctx, claim, c.state, c.failure); err != nil || is.Name != "x" || !strings.Contains(sent, c.want) || strings.Contains(sent, "allocatedResourceStatuses") != (c.state != "") {
+			t.Errorf("%s %q: %v, sent %s", c.state, c.failure, err, sent)
+		}
+	}
 	status = http.StatusForbidden
 	if n, err := src.CSINode(ctx, "x"); err == nil || n != nil {
 		t.Errorf("forbidden: %v, %v", n, err)

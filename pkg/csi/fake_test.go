@@ -254,6 +254,13 @@ func (c *cluster) TokenStatus(_ context.Context, want *pod.Spec, of *v1.ServiceA
 	return authenticationv1.TokenRequestStatus{Token: "token of " + want.Pod.Spec.ServiceAccountName + " for " + of.Audience}, time.Now().Add(time.Hour), nil
 }
 
+func (c *cluster) MarkClaimResize(_ context.Context, claim *v1.PersistentVolumeClaim, state v1.ClaimResourceStatus, failure string) (*v1.PersistentVolumeClaim, error) {
+	c.noted(strings.TrimSpace("resize " + claim.Name + " " + string(state) + " " + failure))
+	is := claim.DeepCopy()
+	is.ResourceVersion += "1"
+	return is, nil
+}
+
 func (c *cluster) SetClaimSize(_ context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error {
 	c.noted("size " + claim.Name + " " + size.String())
 	return nil

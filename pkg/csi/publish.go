@@ -50,7 +50,9 @@ type operation struct {
 	object     *storagev1.CSIDriver // nil: the cluster has none
 	attachment *storagev1.VolumeAttachment
 	published  bool // by this operation
+	was        bool // mounted for the pod before this operation
 	renew      time.Time
+	growth     pod.CSIGrowth
 }
 
 // source is the part of a PersistentVolume or of an inline volume that a driver gets.
@@ -126,7 +128,7 @@ func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, 
 	if err := o.up(ctx); err != nil {
 		return pod.CSIMount{}, err
 	}
-	if err := o.expand(ctx); err != nil {
+	if err := o.grow(ctx); err != nil {
 		return pod.CSIMount{}, err
 	}
 	return o.mount()
@@ -140,7 +142,7 @@ func (o *operation) wait(ctx context.Context) (unlock func(), err error) {
 
 // mount is the answer of Publish.
 func (o *operation) mount() (pod.CSIMount, error) {
-	m := pod.CSIMount{Path: o.userTarget(o.user), Renew: o.renew}
+	m := pod.CSIMount{Path: o.userTarget(o.user), Renew: o.renew, Growth: o.growth}
 	if o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish {
 		if next := time.Now().Add(renewAfter); m.Renew.IsZero() || next.Before(m.Renew) {
 			m.Renew = next
@@ -155,10 +157,13 @@ func (o *operation) mount() (pod.CSIMount, error) {
 // up does the steps until the volume is mounted for the pod.
 func (o *operation) up(ctx context.Context) error {
 	until, pause := time.Now().Add(o.patience), time.Duration(0)
-	for range maxSteps {
+	for i := range maxSteps {
 		s, err := o.observeUp(ctx)
 		if err != nil {
 			return o.failed("MountVolume.SetUp", err)
+		}
+		if i == 0 {
+			o.was = s.Published == Done && s.Mounted
 		}
 		step := Next(s)
 		for step.Action == WaitDriver || step.Action == WaitReport || step.Action == WaitAttach {

@@ -64,6 +64,9 @@ type API interface {
 	SecretData(ctx context.Context, namespace, name string) (map[string]string, error)
 	// TokenStatus returns a token of the pod's service account, and when to ask again.
 	TokenStatus(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, time.Time, error)
+	// MarkClaimResize reports how far the expansion of a claim's file system has come, "" for no
+	// change, and why it failed, if it did. It returns the claim as it is now.
+	MarkClaimResize(ctx context.Context, claim *v1.PersistentVolumeClaim, state v1.ClaimResourceStatus, failure string) (*v1.PersistentVolumeClaim, error)
 	// SetClaimSize reports that the file system of a claim has a size.
 	SetClaimSize(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	CSINode(ctx context.Context, name string) (*storagev1.CSINode, error)
@@ -108,6 +111,8 @@ type volume struct {
 	users    map[user]bool // true: its directory exists; false: the pod is about to use it
 	retry    time.Time     // when Run tries again to unstage it
 	failures int
+	// refusesGrowth says that the driver cannot enlarge it while it is mounted.
+	refusesGrowth bool
 }
 
 // leftover is a volume of a pod that no source has.

@@ -564,11 +564,20 @@ func TestPublish_VolumeIsLargerThanItsClaim_IsExpanded(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := v.Publish(t.Context(), q); err == nil || !strings.Contains(err.Error(), `MountVolume.Setup failed while expanding volume for volume "pv-1" : rpc error: code = Internal desc = no room`) {
+	const failed = "Expander.NodeExpand failed to expand the volume : rpc error: code = Internal desc = no room"
+	if got := publish(t, v, q).Growth; got.Failed == nil || got.Failed.Error() != `NodeExpandVolume.NodeExpandVolume failed for volume "pv-1" : `+failed || !got.Possible || got.Done != "" {
+		t.Errorf("of a mounted volume: %+v", got)
+	}
+	other := q
+	other.Want = podOf("u2")
+	if _, err := v.Publish(t.Context(), other); err == nil || err.Error() != `MountVolume.Setup failed while expanding volume for volume "pv-1" : `+failed {
 		t.Errorf("%v", err)
 	}
 	f.before = nil
 	mount := publish(t, v, q)
+	if got := mount.Growth; got.Failed != nil || got.Done != `MountVolume.NodeExpandVolume succeeded for volume "pv-1" n1` {
+		t.Errorf("%+v", got)
+	}
 	if len(f.expands) != 1 || f.expands[0].GetCapacityRange().GetRequiredBytes() != 2<<30 || f.expands[0].GetVolumePath() != mount.Path || f.expands[0].GetSecrets()["key"] != "s4" ||
 		!slices.Contains(m.gets, "size data 2Gi") {
 		t.Errorf("%v, the server got %v", f.expands, m.gets)
@@ -577,7 +586,7 @@ func TestPublish_VolumeIsLargerThanItsClaim_IsExpanded(t *testing.T) {
 	if publish(t, v, q); len(f.expands) != 1 {
 		t.Error("expanded again")
 	}
-	if err := v.Unpublish(t.Context(), "u1"); err != nil {
+	if err := errors.Join(v.Unpublish(t.Context(), "u1"), v.Unpublish(t.Context(), "u2")); err != nil {
 		t.Error(err)
 	}
 }

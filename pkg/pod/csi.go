@@ -53,5 +53,23 @@ type CSIMount struct {
 	// driver has done it, or the volume keeps its groups.
 	SetGroup bool
 	// Renew is when the driver wants to be called again; zero: never.
-	Renew time.Time
+	Renew  time.Time
+	Growth CSIGrowth
 }
+
+// CSIGrowth is the expansion of a volume whose claim got larger.
+type CSIGrowth struct {
+	// Possible says that the driver expands volumes while they are mounted, or that it is not known:
+	// the claim has to be read again from time to time.
+	Possible bool
+	// Done is the kubelet's message of an expansion, "" for none.
+	Done string
+	// Failed is why a volume that was mounted before is not expanded.
+	Failed error
+}
+
+// Reasons of events about the size of volumes: the kubelet's.
+const (
+	EventVolumeResizeFailed      = "VolumeResizeFailed"
+	EventFileSystemResizeSuccess = "FileSystemResizeSuccessful"
+)

@@ -42,7 +42,7 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 		return fmt.Errorf("persistentvolumeclaim %q: there is no API server to ask", b.claim)
 	}
 	if s.hasDriverMount(p) {
-		return nil
+		return b.growMounted(ctx, p, s)
 	}
 	if !p.driver && isMountPoint(p.path) {
 		if s.again || s.bound[p.Name] != nil { // the mark knows what it shows, also if an earlier SetUp failed
@@ -72,6 +72,26 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 		return fmt.Errorf("persistentvolumeclaim %q: it was bound to a volume of a CSI driver before", b.claim)
 	}
 	return b.show(ctx, p, s, from.Directory)
+}
+
+// growMounted has the driver of a mounted volume enlarge it if the claim got larger. What fails is tried
+// again later: the volume stays as it is.
+func (b bound) growMounted(ctx context.Context, p placed, s *setting) error {
+	if !s.drivers[p.Name].Grows {
+		return nil
+	}
+	from, err := s.cfg.Claim(ctx, s.want, b.claim)
+	if err == nil && from.CSI == nil {
+		err = errors.New("it is bound to another volume")
+	}
+	if err == nil {
+		err = s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, Claim: from.Claim, ReadOnly: b.readOnly})
+	}
+	if err != nil {
+		s.log.Debug("Size of a claim not compared with its volume", "claim", s.want.Namespace+"/"+b.claim, "error", err)
+		s.renewAt(time.Now().Add(growEvery))
+	}
+	return ctx.Err()
 }
 
 // show mounts a directory of this node.

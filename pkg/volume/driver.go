@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"time"
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
@@ -34,6 +35,9 @@ type driverMount struct {
 	Path string `json:"path"`
 	// Renew says that the driver has to be called again from time to time.
 	Renew bool `json:"renew,omitempty"`
+	// Grows says that the claim has to be read again from time to time: the driver enlarges the
+	// volume when the claim got larger.
+	Grows bool `json:"grows,omitempty"`
 	// Block says that the path is a block device.
 	Block bool `json:"block,omitempty"`
 }
@@ -110,11 +114,34 @@ func (s *setting) publish(ctx context.Context, p placed, q pod.CSIRequest) error
 	if s.drivers == nil {
 		s.drivers = map[string]driverMount{}
 	}
-	s.drivers[p.Name] = driverMount{Path: m.Path, Renew: !m.Renew.IsZero(), Block: q.Persistent != nil && pod.IsBlock(q.Persistent)}
+	s.drivers[p.Name] = driverMount{Path: m.Path, Renew: !m.Renew.IsZero(), Grows: m.Growth.Possible, Block: q.Persistent != nil && pod.IsBlock(q.Persistent)}
+	s.reportGrowth(m.Growth)
 	if !m.Renew.IsZero() {
 		s.renewAt(m.Renew)
 	}
 	return nil
+}
+
+// growEvery is how often the claim of a mounted volume is read again, in case it got larger.
+const growEvery = 2 * time.Minute
+
+// reportGrowth sends the kubelet's events of an expansion, and makes SetUp repeat.
+func (s *setting) reportGrowth(g pod.CSIGrowth) {
+	if g.Possible {
+		s.renewAt(time.Now().Add(growEvery))
+	}
+	if g.Failed != nil {
+		s.event(pod.EventWarning, pod.EventVolumeResizeFailed, g.Failed.Error())
+	}
+	if g.Done != "" {
+		s.event(pod.EventNormal, pod.EventFileSystemResizeSuccess, g.Done)
+	}
+}
+
+func (s *setting) event(kind, reason, message string) {
+	if s.cfg.Event != nil {
+		s.cfg.Event(pod.Event{Key: s.want.Key, UID: s.want.UID(), Type: kind, Reason: reason, Message: message, At: time.Now()})
+	}
 }
 
 // checkUse refuses a volume that the pod's containers use in another way than its mode allows. The

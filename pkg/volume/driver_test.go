@@ -25,6 +25,7 @@ type drivers struct {
 	dir   string
 	fails error
 	renew time.Duration
+	grows pod.CSIGrowth
 	calls []string
 	swept map[string]bool // the answers of keep for the directories of pods
 }
@@ -42,7 +43,7 @@ func (d *drivers) Publish(_ context.Context, q pod.CSIRequest) (pod.CSIMount, er
 	if d.fails != nil {
 		return pod.CSIMount{}, d.fails
 	}
-	m := pod.CSIMount{Path: d.path(q), SetGroup: true}
+	m := pod.CSIMount{Path: d.path(q), SetGroup: true, Growth: d.grows}
 	if d.renew != 0 {
 		m.Renew = time.Now().Add(d.renew)
 	}
@@ -168,6 +169,56 @@ func TestSetUp_ClaimOfADriversVolume_IsPublished(t *testing.T) {
 	}
 	if exists(t, filepath.Join(p.root, "pods", uid)) || len(mounts(t, p.root)) > 0 {
 		t.Errorf("left: %v", mounts(t, p.root))
+	}
+}
+
+// The claim of a mounted volume is read again from time to time. An expansion and its failure are events of
+// the pod; a server that is away, or another volume of the claim, changes nothing.
+func TestSetUp_ClaimGotLarger_DriverIsAskedAgain(t *testing.T) {
+	needRoot(t)
+	p := newPlace(t)
+	d := &drivers{dir: p.root, grows: pod.CSIGrowth{Possible: true}}
+	c := p.config()
+	c.Drivers = d
+	var events []string
+	c.Event = func(e pod.Event) {
+		events = append(events, e.Key.Name+" "+e.UID+" "+e.Type+" "+e.Reason+" "+e.Message)
+	}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"}}
+	pv.Spec.CSI = &v1.CSIPersistentVolumeSource{Driver: "x.test", VolumeHandle: "data"}
+	bound, away := pod.BoundVolume{CSI: pv, Claim: &v1.PersistentVolumeClaim{}}, error(nil)
+	c.Claim = func(context.Context, *pod.Spec, string) (pod.BoundVolume, error) { return bound, away }
+	p.Volumes = volume.New(c)
+	s := withUID(spec(claimVolume("db", "data", false)), uid)
+	s.Origin.Source = "api"
+	ready := func() {
+		t.Helper()
+		p.setUp(t, s, 1)
+		if done, current, until := p.Volumes.Ready(s, 1); !done || !current || until.IsZero() || until.After(time.Now().Add(time.Hour)) {
+			t.Errorf("ready %t, current %t, until %v", done, current, until)
+		}
+	}
+	ready()
+	d.grows.Failed = errors.New("no room")
+	ready()
+	d.grows.Failed, d.grows.Done = nil, "it grew"
+	ready()
+	d.grows.Done = ""
+	away = errors.New("the server is away")
+	ready()
+	away, bound = nil, pod.BoundVolume{Directory: &v1.HostPathVolumeSource{Path: t.TempDir()}}
+	ready()
+	if want := []string{key.Name + " " + uid + " Warning VolumeResizeFailed no room", key.Name + " " + uid + " Normal FileSystemResizeSuccessful it grew"}; !slices.Equal(events, want) || len(d.calls) != 3 {
+		t.Errorf("events %q, calls %v", events, d.calls)
+	}
+	bound, d.grows.Possible = pod.BoundVolume{CSI: pv, Claim: &v1.PersistentVolumeClaim{}}, false
+	p.setUp(t, s, 1)
+	p.setUp(t, s, 1)
+	if _, _, until := p.Volumes.Ready(s, 1); !until.IsZero() || len(d.calls) != 4 {
+		t.Errorf("until %v, calls %v", until, d.calls)
+	}
+	if err := p.TearDown(t.Context(), uid, 1); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -76,6 +76,8 @@ type Config struct {
 	// for each container. followed says that at is the path after its links were followed;
 	// otherwise at is the path as written. nil allows every path.
 	Allow func(want *pod.Spec, volume string, at *v1.HostPathVolumeSource, followed bool) error
+	// Event receives events of pods; it must not block. nil drops them.
+	Event func(pod.Event)
 	Log   *slog.Logger
 }
 

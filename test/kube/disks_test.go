@@ -29,6 +29,7 @@ type disks struct {
 	csipb.UnimplementedNodeServer
 	registerapi.UnimplementedRegistrationServer
 	name, endpoint, dir string
+	grows               bool // it expands mounted volumes
 
 	mu    sync.Mutex
 	calls []string
@@ -54,9 +55,22 @@ func (d *disks) NodeGetInfo(context.Context, *csipb.NodeGetInfoRequest) (*csipb.
 }
 
 func (d *disks) NodeGetCapabilities(context.Context, *csipb.NodeGetCapabilitiesRequest) (*csipb.NodeGetCapabilitiesResponse, error) {
-	return &csipb.NodeGetCapabilitiesResponse{Capabilities: []*csipb.NodeServiceCapability{{Type: &csipb.NodeServiceCapability_Rpc{
-		Rpc: &csipb.NodeServiceCapability_RPC{Type: csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME},
-	}}}}, nil
+	able := []csipb.NodeServiceCapability_RPC_Type{csipb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME}
+	if d.grows {
+		able = append(able, csipb.NodeServiceCapability_RPC_EXPAND_VOLUME)
+	}
+	answer := &csipb.NodeGetCapabilitiesResponse{}
+	for _, a := range able {
+		answer.Capabilities = append(answer.Capabilities, &csipb.NodeServiceCapability{
+			Type: &csipb.NodeServiceCapability_Rpc{Rpc: &csipb.NodeServiceCapability_RPC{Type: a}},
+		})
+	}
+	return answer, nil
+}
+
+func (d *disks) NodeExpandVolume(context.Context, *csipb.NodeExpandVolumeRequest) (*csipb.NodeExpandVolumeResponse, error) {
+	d.note("expand")
+	return &csipb.NodeExpandVolumeResponse{}, nil
 }
 
 func (d *disks) note(call string) {
@@ -96,11 +110,17 @@ func (d *disks) NodeStageVolume(_ context.Context, q *csipb.NodeStageVolumeReque
 
 func (d *disks) NodePublishVolume(_ context.Context, q *csipb.NodePublishVolumeRequest) (*csipb.NodePublishVolumeResponse, error) {
 	d.note("publish")
+	if q.GetVolumeCapability().GetBlock() != nil {
+		return &csipb.NodePublishVolumeResponse{}, unix.Mknod(q.GetTargetPath(), unix.S_IFBLK|0o600, int(unix.Mkdev(7, 200)))
+	}
 	return &csipb.NodePublishVolumeResponse{}, show(q.GetStagingTargetPath(), q.GetTargetPath())
 }
 
 func (d *disks) NodeUnpublishVolume(_ context.Context, q *csipb.NodeUnpublishVolumeRequest) (*csipb.NodeUnpublishVolumeResponse, error) {
 	d.note("unpublish")
+	if info, err := os.Lstat(q.GetTargetPath()); err == nil && info.Mode()&os.ModeDevice != 0 {
+		return &csipb.NodeUnpublishVolumeResponse{}, os.Remove(q.GetTargetPath())
+	}
 	return &csipb.NodeUnpublishVolumeResponse{}, hide(q.GetTargetPath())
 }
 
