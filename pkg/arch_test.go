@@ -106,6 +106,7 @@ var rules = []struct {
 	{"k8s.io/kubernetes/...", []string{"pkg/manifest", "pkg/podstatic"}, "defaulting and validation, used where objects are read and pods are made"},
 	{"github.com/container-storage-interface/...", []string{"pkg/csi", "test/..."}, "CSI is spoken in one place"},
 	{"k8s.io/kubelet/...", []string{"pkg/agent", "pkg/config", "pkg/device", "pkg/server", "pkg/stats", "pkg/client", "cmd", "test/..."}, "its types, as others know them; nothing that acts"},
+	{"k8s.io/mount-utils/...", []string{"pkg/volume"}, "network file systems are mounted in one place"},
 	{"k8s.io/pod-security-admission/...", []string{"pkg/policy"}, "Pod Security's checks, used in one place"},
 	{"k8s.io/component-helpers/...", []string{"pkg/plan", "pkg/status", "pkg/config", "pkg/cgroup", "pkg/cri", "pkg/volume"}, "arithmetic of resources; nothing that acts"},
 	{"k8s.io/klog/...", []string{"cmd"}, "klog is bridged, not used"},

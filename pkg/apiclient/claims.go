@@ -2,6 +2,7 @@ package apiclient
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -38,8 +39,8 @@ func (r *Reader) Pod(ctx context.Context, node, namespace, name string) (*v1.Pod
 	return nil, nil
 }
 
-// Claim returns the volume that a claim of the pod's namespace is bound to: a directory of this
-// node, or a volume of a CSI driver. The error says that it is not bound yet, or to a volume of
+// Claim returns the volume that a claim of the pod's namespace is bound to: a directory of this node or
+// of an NFS server, or a volume of a CSI driver. The error says that it is not bound yet, or to a volume of
 // another kind. A node may get the claims that its pods name, but neither list nor watch them.
 func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.BoundVolume, error) {
 	claim, err := r.boundClaim(ctx, want, name)
@@ -69,10 +70,25 @@ func (r *Reader) Claim(ctx context.Context, want *pod.Spec, name string) (pod.Bo
 		bound.Directory = &v1.HostPathVolumeSource{Path: volume.Spec.Local.Path, Type: &directory}
 	case volume.Spec.CSI != nil:
 		bound.CSI = &volume
+	case volume.Spec.NFS != nil:
+		bound.NFS = &volume
 	default:
-		return pod.BoundVolume{}, fmt.Errorf("persistentvolume %q needs a driver that nodectl does not have: csi, hostPath and local volumes are supported", volume.Name)
+		return pod.BoundVolume{}, fmt.Errorf("persistentvolume %q is of type %s, which nodectl does not have: csi, nfs, hostPath and local volumes are supported", volume.Name, sourceName(&volume.Spec.PersistentVolumeSource))
 	}
 	return bound, nil
+}
+
+// sourceName returns the name of the type of a volume, as its object has it.
+func sourceName(s *v1.PersistentVolumeSource) string {
+	text, err := json.Marshal(s)
+	var fields map[string]json.RawMessage
+	if err != nil || json.Unmarshal(text, &fields) != nil || len(fields) != 1 {
+		return "unknown"
+	}
+	for name := range fields {
+		return name
+	}
+	return "unknown"
 }
 
 // errBlock refuses a block volume.

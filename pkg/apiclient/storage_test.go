@@ -105,8 +105,8 @@ func TestStorage_ObjectsOfCSI_AreReadAndWritten(t *testing.T) {
 	}
 }
 
-// A claim may be bound to a volume of a CSI driver, also to a block volume. A block volume of another
-// kind is refused by name.
+// A claim may be bound to a volume of a CSI driver, also to a block volume, or to a directory of an NFS
+// server. A block volume of another kind and volumes of other types are refused by name.
 func TestClaim_VolumeOfADriver_IsReturned(t *testing.T) {
 	s := newFakeServer(t)
 	src := s.reader(t)
@@ -136,6 +136,18 @@ func TestClaim_VolumeOfADriver_IsReturned(t *testing.T) {
 	if b, err := src.Claim(t.Context(), want, "data"); err != nil || b.CSI == nil || !pod.IsBlock(b.CSI) {
 		t.Errorf("%+v, %v", b, err)
 	}
+	mode = v1.PersistentVolumeFilesystem
+	source = v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Server: "s", Path: "/p"}}
+	if b, err := src.Claim(t.Context(), want, "data"); err != nil || b.NFS == nil || b.NFS.Spec.NFS.Server != "s" || b.CSI != nil || b.Directory != nil {
+		t.Errorf("%+v, %v", b, err)
+	}
+	for name, of := range map[string]v1.PersistentVolumeSource{"iscsi": {ISCSI: &v1.ISCSIPersistentVolumeSource{}}, "fc": {FC: &v1.FCVolumeSource{}}, "unknown": {}} {
+		source = of
+		if b, err := src.Claim(t.Context(), want, "data"); err == nil || !strings.Contains(fmt.Sprint(err), "is of type "+name+", which nodectl does not have") {
+			t.Errorf("%+v, %v", b, err)
+		}
+	}
+	mode = v1.PersistentVolumeBlock
 	source = v1.PersistentVolumeSource{Local: &v1.LocalVolumeSource{Path: "/dev/vdb"}}
 	if b, err := src.Claim(t.Context(), want, "data"); err == nil || !strings.Contains(fmt.Sprint(err), "is a block device") {
 		t.Errorf("%+v, %v", b, err)

@@ -194,8 +194,8 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 	t.Parallel()
 	seconds := int64(30)
 	for path, edit := range map[string]func(*v1.Pod){
-		"spec.volumes[0].nfs": func(p *v1.Pod) {
-			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "x", Path: "/"}}}}
+		"spec.volumes[0].iscsi": func(p *v1.Pod) {
+			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "x", IQN: "y"}}}}
 		},
 		"spec.resourceClaims": func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} },
 		"spec.initContainers[0].securityContext.windowsOptions": func(p *v1.Pod) {

@@ -6,13 +6,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// BoundVolume is the volume that a claim of an API server is bound to: a directory of this node,
-// or a volume of a CSI driver.
+// BoundVolume is the volume that a claim of an API server is bound to: a directory of this node or
+// of an NFS server, or a volume of a CSI driver. One of the first three fields is set.
 type BoundVolume struct {
-	// Directory is nil for a volume of a CSI driver.
-	Directory *v1.HostPathVolumeSource
-	// CSI has spec.csi; it is nil for a directory.
-	CSI *v1.PersistentVolume
+	Directory *v1.HostPathVolumeSource // of this node
+	CSI       *v1.PersistentVolume     // has spec.csi
+	NFS       *v1.PersistentVolume     // has spec.nfs
 	// Claim is the claim itself.
 	Claim *v1.PersistentVolumeClaim
 }

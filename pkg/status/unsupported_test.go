@@ -38,9 +38,9 @@ func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 		edit            func(*v1.PodSpec)
 		reason, message string
 	}{
-		"NFS volume": {func(s *v1.PodSpec) {
-			s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files.example.com", Path: "/data"}}}}
-		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[]: spec.volumes[0].nfs: this kind of volume needs a driver that nodectl does not have"},
+		"Fibre Channel volume": {func(s *v1.PodSpec) {
+			s.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{FC: &v1.FCVolumeSource{TargetWWNs: []string{"50060e801049cfd1"}, Lun: new(int32(0))}}}}
+		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[data], unattached volumes=[], failed to process volumes=[]: spec.volumes[0].fc: this kind of volume needs a driver that nodectl does not have"},
 		"iSCSI volume": {func(s *v1.PodSpec) {
 			s.Volumes = []v1.Volume{{Name: "ok", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}, {Name: "scratch", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2026-01.com.example:disk"}}}}
 		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[scratch], unattached volumes=[], failed to process volumes=[]: spec.volumes[1].iscsi: this kind of volume needs a driver that nodectl does not have"},

@@ -20,7 +20,8 @@ import (
 const dirBound = "kubernetes.io~local-volume"
 
 // bound is a claim of an API server. It is bound to a directory of this node, with a
-// PersistentVolume of type hostPath or local, or to a volume of a CSI driver. A directory is mounted
+// PersistentVolume of type hostPath or local, to a directory of an NFS server, or to a volume of a CSI
+// driver. A directory is mounted
 // under the instance, so that a running container always sees the same one. Its contents are never
 // removed.
 type bound struct {
@@ -45,7 +46,7 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 		return b.growMounted(ctx, p, s)
 	}
 	if !p.driver && isMountPoint(p.path) {
-		if s.again || s.bound[p.Name] != nil { // the mark knows what it shows, also if an earlier SetUp failed
+		if s.again || s.bound[p.Name] != nil || s.remote[p.Name] != "" { // the mark knows what it shows, also if an earlier SetUp failed
 			return nil
 		}
 		// No container uses the mount yet, and the mark does not say what it shows.
@@ -66,12 +67,27 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 	switch {
 	case from.CSI != nil:
 		return s.publish(ctx, p, pod.CSIRequest{Persistent: from.CSI, Claim: from.Claim, ReadOnly: b.readOnly})
+	case from.NFS != nil && !p.driver:
+		return b.mountNFS(p, s, from.NFS)
 	case from.Directory == nil:
 		return fmt.Errorf("persistentvolumeclaim %q: its volume has no directory", b.claim)
 	case p.driver:
 		return fmt.Errorf("persistentvolumeclaim %q: it was bound to a volume of a CSI driver before", b.claim)
 	}
 	return b.show(ctx, p, s, from.Directory)
+}
+
+// mountNFS mounts the volume of an NFS server, and notes that it shows no path of this node.
+func (b bound) mountNFS(p placed, s *setting, from *v1.PersistentVolume) error {
+	readOnly := b.readOnly || from.Spec.NFS.ReadOnly
+	if err := s.mountNFS(from.Spec.NFS, p, readOnly, from.Spec.MountOptions); err != nil {
+		return err
+	}
+	if s.remote == nil {
+		s.remote = map[string]string{}
+	}
+	s.remote[p.Name] = from.Spec.NFS.Server + ":" + from.Spec.NFS.Path
+	return nil
 }
 
 // growMounted has the driver of a mounted volume enlarge it if the claim got larger. What fails is tried
@@ -163,6 +179,9 @@ func (v *Volumes) allowedNow(ctx context.Context, want *pod.Spec, dir string, p 
 		return nil
 	}
 	m, _ := v.marked(dir)
+	if p.remote {
+		return nil
+	}
 	if shown := m.Bound[p.Name]; shown != nil {
 		return v.cfg.Allow(want, p.Name, shown, true)
 	}

@@ -118,6 +118,12 @@ func (v *Volumes) checkExists(p placed) error {
 		}
 		return nil
 	}
+	if _, is := p.kind.(nfs); is || p.remote { // a server that is away must not be asked
+		if !isMountPoint(p.path) {
+			return fmt.Errorf("%s is no longer mounted", p.path)
+		}
+		return nil
+	}
 	if info, err := os.Lstat(p.path); err != nil || !info.IsDir() {
 		return fmt.Errorf("%s no longer exists", p.path)
 	}

@@ -61,9 +61,10 @@ func (i inline) setUp(ctx context.Context, p placed, s *setting) error {
 }
 
 // placeDriverMounts sets the paths of the volumes that CSI drivers have mounted for the instance in
-// dir.
+// dir, and marks claims of NFS directories.
 func (v *Volumes) placeDriverMounts(dir string, all []placed) {
 	var mounts map[string]driverMount
+	var remote map[string]string
 	for i := range all {
 		p := &all[i]
 		_, own := p.kind.(inline)
@@ -72,10 +73,12 @@ func (v *Volumes) placeDriverMounts(dir string, all []placed) {
 		}
 		if mounts == nil {
 			m, _ := v.marked(dir)
+			remote = m.Remote
 			if mounts = m.Drivers; mounts == nil {
 				mounts = map[string]driverMount{}
 			}
 		}
+		p.remote = remote[p.Name] != ""
 		m, known := mounts[p.Name]
 		if p.driver = known || own; known {
 			p.path, p.dir, p.block = m.Path, "", m.Block

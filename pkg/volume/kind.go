@@ -55,6 +55,8 @@ type setting struct {
 	bound map[string]*v1.HostPathVolumeSource
 	// drivers maps volumes to the mounts of CSI drivers (mark.Drivers).
 	drivers map[string]driverMount
+	// remote maps volumes to NFS directories (mark.Remote).
+	remote map[string]string
 }
 
 // renewAt makes SetUp repeat at t at the latest.
@@ -101,6 +103,8 @@ func (v *Volumes) kindOf(want *pod.Spec, vol *v1.Volume) (kind, error) {
 		return bound{claim: want.Name + "-" + vol.Name, owned: true}, nil
 	case vol.CSI != nil && want.Origin.FromAPI():
 		return inline{vol.CSI}, nil
+	case vol.NFS != nil && want.Origin.FromAPI():
+		return nfs{vol.NFS}, nil
 	}
 	return nil, errors.New("this kind of volume is not supported")
 }

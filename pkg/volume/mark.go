@@ -36,6 +36,8 @@ type mark struct {
 	Bound map[string]*v1.HostPathVolumeSource `json:"bound,omitempty"`
 	// Drivers maps volumes to the mounts of CSI drivers.
 	Drivers map[string]driverMount `json:"drivers,omitempty"`
+	// Remote maps volumes of claims to the NFS directories that are mounted for them.
+	Remote map[string]string `json:"remote,omitempty"`
 }
 
 // marked returns the mark of the instance in dir; ok is false if there was no SetUp. An

@@ -54,15 +54,19 @@ func (v *Volumes) unmountOwn(uid, path string) error {
 		}
 	}
 	for _, m := range all {
-		if err := unmount(m.Mountpoint); err != nil {
+		take := unmount
+		if strings.HasPrefix(m.FSType, "nfs") {
+			take = v.mounter().Unmount
+		}
+		if err := take(m.Mountpoint); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// isOwn reports whether the agent makes such a mount: a volume in memory, the target of a claim, or
-// a subPath of a volume. rel is its path under the pod's directory. These mounts are never nested.
+// isOwn reports whether the agent makes such a mount: a volume in memory, the target of a claim, a
+// directory of an NFS server, or a subPath of a volume. rel is its path under the pod's directory. These mounts are never nested.
 func isOwn(rel string, m *mountinfo.Info) bool {
 	part := strings.Split(rel, "/")
 	switch {
@@ -70,7 +74,7 @@ func isOwn(rel string, m *mountinfo.Info) bool {
 		switch part[2] {
 		case dirEmptyDir, dirSecret, dirDownward, dirProjected:
 			return m.Root == "/" && (m.FSType == "tmpfs" || m.FSType == "hugetlbfs")
-		case dirBound:
+		case dirBound, dirNFS:
 			return true
 		}
 	case len(part) == 5:

@@ -71,6 +71,8 @@ type Config struct {
 	Claim func(ctx context.Context, want *pod.Spec, name string) (pod.BoundVolume, error)
 	// Drivers mounts volumes of CSI drivers; nil: there are none.
 	Drivers Drivers
+	// Mounter mounts volumes of NFS servers; nil uses the node's mount.
+	Mounter Mounter
 	// Allow returns an error if a volume of the pod must not show a path of this node: that of a
 	// hostPath, or the target of an API server's claim. SetUp calls it, and Mounts calls it again
 	// for each container. followed says that at is the path after its links were followed;
@@ -119,6 +121,7 @@ type placed struct {
 	path   string
 	driver bool // a CSI driver mounts it, or has mounted it; path is "" before
 	block  bool // path is a block device
+	remote bool // a network file system is mounted on path
 }
 
 // SetUp makes the directories and volumes of one instance. It may be repeated: existing
@@ -133,7 +136,7 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 	was, again := v.marked(dir)
 	s := &setting{Volumes: v, want: want, again: again && !was.Partial, bound: maps.Clone(was.Bound)}
 	if was.Boot == v.boot() { // else nothing of it is mounted any more
-		s.drivers = was.Drivers
+		s.drivers, s.remote = was.Drivers, maps.Clone(was.Remote)
 	}
 	kept := false // whether the instance has files on disk
 	var failed []error
@@ -153,10 +156,10 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 		}
 	}
 	if len(failed) > 0 {
-		if !reflect.DeepEqual(was.Bound, s.bound) || !reflect.DeepEqual(was.Drivers, s.drivers) { // record the mounts of now
+		if !reflect.DeepEqual(was.Bound, s.bound) || !reflect.DeepEqual(was.Drivers, s.drivers) || !maps.Equal(was.Remote, s.remote) { // record the mounts of now
 			m := was // not ready: it is of an earlier boot or of other volumes
-			if m.Bound, m.Drivers = s.bound, s.drivers; !s.again {
-				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound, Drivers: s.drivers}
+			if m.Bound, m.Drivers, m.Remote = s.bound, s.drivers, s.remote; !s.again {
+				m = mark{Boot: v.boot(), Partial: true, Bound: s.bound, Drivers: s.drivers, Remote: s.remote}
 			}
 			if err := v.mark(dir, kept, m); err != nil {
 				failed = append(failed, err)
@@ -164,7 +167,7 @@ func (v *Volumes) SetUp(ctx context.Context, want *pod.Spec, _ pod.Place, instan
 		}
 		return utilerrors.NewAggregate(failed)
 	}
-	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound, Drivers: s.drivers})
+	return v.mark(dir, kept, mark{Version: markVersion, Boot: v.boot(), Volumes: v.fingerprint(want), Until: s.until, Bound: s.bound, Drivers: s.drivers, Remote: s.remote})
 }
 
 // Ready reports whether SetUp was completed for this instance since the machine booted, and

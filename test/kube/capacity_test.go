@@ -28,7 +28,7 @@ func TestCapacityOfAForceDeletedPod_IsWaitedFor(t *testing.T) {
 	}
 }
 
-// TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with an NFS volume are Pending
+// TestReplicaSet_PodNeedsWhatTheNodeLacks_MakesNoMorePods: pods with an iSCSI volume are Pending
 // with FailedMount, and there are as many as the ReplicaSet specifies.
 //
 // Shows: C-1.31
@@ -46,7 +46,7 @@ spec:
     spec:
       containers:
       - {name: main, image: "` + busybox + `", volumeMounts: [{name: data, mountPath: /data}]}
-      volumes: [{name: data, nfs: {server: nfs.example.com, path: /}}]
+      volumes: [{name: data, iscsi: {targetPortal: "192.0.2.1:3260", iqn: "iqn.2026-01.com.example:disk", lun: 0}}]
 `)
 	w.awaitOutput("Pending Pending", "get", "pods", "-o", "jsonpath={.items[*].status.phase}")
 	w.awaitOutput("FailedMount FailedMount", "get", "pods", "-o", "jsonpath={.items[*].status.reason}")

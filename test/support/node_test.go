@@ -109,7 +109,7 @@ func (n *node) serve() (leave func()) {
 				handler, _, err := runtime.Handler(context.Background(), class)
 				return err == nil && runtime.RecursiveReadOnly(handler)
 			},
-			Token: token, TrustBundle: bundle, Claim: n.claim, Drivers: drivers{n.dir},
+			Token: token, TrustBundle: bundle, Claim: n.claim, Drivers: drivers{n.dir}, Mounter: exports{n.dir},
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
 		Devices: gpus{},
@@ -369,6 +369,20 @@ func (d drivers) Unpublish(context.Context, string) error {
 }
 
 func (drivers) Sweep(context.Context, func(uid string) bool) error { return nil }
+
+// exports is an NFS server that shows how it was mounted.
+type exports struct{ dir string }
+
+func (e exports) Mount(source, target string, options []string) error {
+	dir := filepath.Join(e.dir, "export")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	text := fmt.Sprint(source, " ", options)
+	return errors.Join(os.WriteFile(filepath.Join(dir, "note"), []byte(text), 0o600), unix.Mount(dir, target, "", unix.MS_BIND, ""))
+}
+
+func (exports) Unmount(target string) error { return unix.Unmount(target, unix.UMOUNT_NOFOLLOW) }
 
 // bundle tells which certificates were asked for.
 func bundle(_ context.Context, s *v1.ClusterTrustBundleProjection) (string, error) {

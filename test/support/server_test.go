@@ -43,6 +43,13 @@ func serverProofs() []proof {
 			},
 		},
 		{
+			name: "directory of an NFS server", rows: "spec.volumes[].nfs spec.volumes[].nfs.server spec.volumes[].nfs.path spec.volumes[].nfs.readOnly", container: mounted,
+			spec: "volumes: [{name: v, nfs: {server: files.test, path: /shop, readOnly: true}}]",
+			look: func(n *node) error {
+				return errors.Join(is("file", n.file("/v", "note"), "0600 files.test:/shop [ro]"), is("read-only", n.mount("/v").GetReadonly(), true))
+			},
+		},
+		{
 			name: "block volume of a claim", rows: "c.volumeDevices c.volumeDevices[].name c.volumeDevices[].devicePath",
 			spec: "volumes: [{name: v, persistentVolumeClaim: {claimName: raw, readOnly: true}}]", container: "volumeDevices: [{name: v, devicePath: /dev/raw}]",
 			look: func(n *node) error {
