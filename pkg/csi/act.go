@@ -37,6 +37,9 @@ func (o *operation) stage(ctx context.Context) error {
 		return o.failed(name, fmt.Errorf("kubernetes.io/csi: attacher.MountDevice failed to create dir %q:  %w", target, err))
 	}
 	d := data{keyDriver: o.id.driver, keyHandle: o.id.handle, keyAttach: fmt.Sprint(o.attachable())}
+	if o.label != "" {
+		d[keyLabel] = o.label
+	}
 	if err := o.save(dir, d, Begun, "stage begun"); err != nil {
 		return o.failed(name, err)
 	}
@@ -88,6 +91,9 @@ func (o *operation) publish(ctx context.Context) error {
 	d := data{
 		keyVolume: o.user.name, keyHandle: o.id.handle, keyDriver: o.id.driver, keyNode: o.cfg.Node, keyLifecycle: o.source.lifecycle,
 		keyAttachment: o.id.attachment(o.cfg.Node), keyAttach: fmt.Sprint(o.attachable()), keyInPod: o.request.Volume,
+	}
+	if o.label != "" {
+		d[keyLabel] = o.label
 	}
 	if !again { // a published volume stays published, also if this call fails
 		if err := errors.Join(o.makeDir(dir), o.makeDir(filepath.Dir(target))); err != nil {

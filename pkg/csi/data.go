@@ -24,6 +24,7 @@ const (
 	keyNode       = "nodeName"
 	keyAttachment = "attachmentID"
 	keyLifecycle  = "volumeLifecycleMode"
+	keyLabel      = "seLinuxMountContext"
 
 	keyProgress = "nodectl.dev/progress" // "begun", or "done" and the ID of the machine's boot
 	keyAttach   = "nodectl.dev/attach"   // "false": no controller attaches the volume

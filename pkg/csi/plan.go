@@ -26,6 +26,7 @@ type State struct {
 	Mounted                        bool     // something is mounted on the pod's path
 	Recorded                       bool     // the directory of the volume for this pod exists
 	Renew                          bool     // the driver wants to be called again while the pod runs
+	OtherLabel                     bool     // it is staged with another SELinux label than the pod's
 }
 
 // Action is the kind of a Step.
@@ -73,6 +74,10 @@ func nextUp(s State) Step {
 		return Step{WaitReport, "Volume has not been added to the list of VolumesInUse in the node's volume status"}
 	case s.Attachable && !s.Attached:
 		return Step{WaitAttach, "Volume not attached according to node status"}
+	case s.OtherLabel && s.Staged == Done && s.Published == None && s.Others > 0:
+		return Step{WaitUse, "waiting for unmount of the volume, because it is already mounted to a different pod with a different SELinux label"}
+	case s.OtherLabel && s.Staged == Done && s.Published == None:
+		return Step{Unstage, "the volume is staged with the SELinux label of a pod that is gone"}
 	case s.Stages && s.Staged != Done:
 		return Step{Stage, "the driver stages volumes, and this one is not staged"}
 	case s.Renew && s.Published == Done && s.Mounted:

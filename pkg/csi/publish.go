@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	csipb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -49,8 +50,9 @@ type operation struct {
 	source     source
 	object     *storagev1.CSIDriver // nil: the cluster has none
 	attachment *storagev1.VolumeAttachment
-	published  bool // by this operation
-	was        bool // mounted for the pod before this operation
+	published  bool   // by this operation
+	was        bool   // mounted for the pod before this operation
+	label      string // the SELinux label with which the driver mounts it, "" for none
 	renew      time.Time
 	growth     pod.CSIGrowth
 }
@@ -115,6 +117,9 @@ func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, 
 	if err := o.checkLifecycle(); err != nil {
 		return pod.CSIMount{}, o.failed("MountVolume.SetUp", err)
 	}
+	if err := o.setLabel(); err != nil {
+		return pod.CSIMount{}, o.failed("MountVolume.SetUp", err)
+	}
 	v.want(id, u, o.attachable())
 	waiting, stop := context.WithTimeout(ctx, lockTimeout)
 	unlock, err := o.wait(waiting)
@@ -142,7 +147,7 @@ func (o *operation) wait(ctx context.Context) (unlock func(), err error) {
 
 // mount is the answer of Publish.
 func (o *operation) mount() (pod.CSIMount, error) {
-	m := pod.CSIMount{Path: o.userTarget(o.user), Renew: o.renew, Growth: o.growth}
+	m := pod.CSIMount{Path: o.userTarget(o.user), Renew: o.renew, Growth: o.growth, Labeled: o.label != ""}
 	if o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish {
 		if next := time.Now().Add(renewAfter); m.Renew.IsZero() || next.Before(m.Renew) {
 			m.Renew = next
@@ -180,6 +185,10 @@ func (o *operation) up(ctx context.Context) error {
 			return nil
 		case Stage:
 			err = o.stage(ctx)
+		case Unstage:
+			if err = o.unstage(ctx); err != nil {
+				err = o.failed("MountVolume.MountDevice", err)
+			}
 		case Publish:
 			err = o.publish(ctx)
 		default:
@@ -243,6 +252,13 @@ func (o *operation) observeUp(ctx context.Context) (State, error) {
 	}
 	s.Wanted = true
 	s.Exclusive = slices.Contains(o.source.modes, v1.ReadWriteOncePod)
+	if s.Staged == Done && !o.user.block {
+		d, err := readData(o.stageDir(o.id))
+		if err != nil {
+			return s, err
+		}
+		s.OtherLabel = d[keyLabel] != o.label
+	}
 	s.Renew = !o.published && o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish
 	if s.Attachable = o.attachable(); s.Attachable && (s.Published != Done || !s.Mounted || s.Renew) {
 		s.Reported, s.Attached, err = o.isAttached(ctx)
@@ -336,6 +352,23 @@ func (o *operation) isAttached(ctx context.Context) (reported, attached bool, er
 	return true, attached, err
 }
 
+// setLabel sets the SELinux label with which the driver mounts the volume: that of the pod's containers,
+// if the CSIDriver object asks for it and no other pod can use the volume, as with the kubelet.
+func (o *operation) setLabel() error {
+	asked := o.object != nil && o.object.Spec.SELinuxMount != nil && *o.object.Spec.SELinuxMount
+	if !asked || o.user.block || !slices.Equal(o.source.modes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}) {
+		return nil
+	}
+	switch labels := o.request.Labels; len(labels) {
+	case 0:
+	case 1:
+		o.label = labels[0]
+	default:
+		return fmt.Errorf("multiple SELinux labels found: %s", strings.Join(labels, ","))
+	}
+	return nil
+}
+
 // checkLifecycle refuses a driver that does not have volumes of this kind. The texts are the
 // kubelet's.
 func (o *operation) checkLifecycle() error {
@@ -387,6 +420,9 @@ func (o *operation) capability() *csipb.VolumeCapability {
 		}
 	}
 	m := &csipb.VolumeCapability_MountVolume{FsType: o.source.fsType, MountFlags: o.source.options}
+	if o.label != "" {
+		m.MountFlags = append(slices.Clone(m.MountFlags), fmt.Sprintf("context=%q", o.label))
+	}
 	if g := o.group(); g != nil && o.abilities.mountsGroup {
 		m.VolumeMountGroup = fmt.Sprint(*g)
 	}

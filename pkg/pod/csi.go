@@ -30,6 +30,9 @@ type CSIRequest struct {
 	Claim      *v1.PersistentVolumeClaim // of Persistent
 	Inline     *v1.CSIVolumeSource
 	ReadOnly   bool
+	// Labels are the SELinux labels for files of the containers that mount the volume. It is empty if
+	// the node has no SELinux, or if the runtime has to choose a label.
+	Labels []string
 }
 
 // VolumeUsage is the usage of a volume, as its CSI driver reports it.
@@ -54,6 +57,9 @@ type CSIMount struct {
 	// Renew is when the driver wants to be called again; zero: never.
 	Renew  time.Time
 	Growth CSIGrowth
+	// Labeled says that the files have the SELinux label of the containers by a mount option, so that
+	// the runtime must not change it.
+	Labeled bool
 }
 
 // CSIGrowth is the expansion of a volume whose claim got larger.

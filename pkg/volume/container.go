@@ -64,7 +64,7 @@ func (v *Volumes) mount(ctx context.Context, want *pod.Spec, dir string, p place
 	m := &c.VolumeMounts[i]
 	mount := pod.Mount{
 		HostPath: p.path, ContainerPath: m.MountPath,
-		ReadOnly: m.ReadOnly || p.readOnly, Relabel: p.relabel && v.cfg.SELinux,
+		ReadOnly: m.ReadOnly || p.readOnly, Relabel: p.relabel && !p.labels && v.cfg.SELinux,
 	}
 	if !path.IsAbs(m.MountPath) {
 		mount.ContainerPath = "/" + m.MountPath

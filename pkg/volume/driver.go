@@ -38,6 +38,8 @@ type driverMount struct {
 	// Grows says that the claim has to be read again from time to time: the driver enlarges the
 	// volume when the claim got larger.
 	Grows bool `json:"grows,omitempty"`
+	// Labeled says that the mount gives the files the containers' SELinux label.
+	Labeled bool `json:"labeled,omitempty"`
 	// Block says that the path is a block device.
 	Block bool `json:"block,omitempty"`
 }
@@ -81,7 +83,7 @@ func (v *Volumes) placeDriverMounts(dir string, all []placed) {
 		p.remote = remote[p.Name] != ""
 		m, known := mounts[p.Name]
 		if p.driver = known || own; known {
-			p.path, p.dir, p.block = m.Path, "", m.Block
+			p.path, p.dir, p.block, p.labels = m.Path, "", m.Block, m.Labeled
 		}
 	}
 }
@@ -98,6 +100,9 @@ func (s *setting) publish(ctx context.Context, p placed, q pod.CSIRequest) error
 		return errors.New("volumes of CSI drivers need an agent that serves as root")
 	}
 	q.Want, q.Volume = s.want, p.Name
+	if s.cfg.SELinux {
+		q.Labels = fileLabels(s.cfg.FileLabel, s.want.Pod, p.Name)
+	}
 	m, err := s.cfg.Drivers.Publish(ctx, q)
 	if err != nil {
 		return err
@@ -117,7 +122,7 @@ func (s *setting) publish(ctx context.Context, p placed, q pod.CSIRequest) error
 	if s.drivers == nil {
 		s.drivers = map[string]driverMount{}
 	}
-	s.drivers[p.Name] = driverMount{Path: m.Path, Renew: !m.Renew.IsZero(), Grows: m.Growth.Possible, Block: q.Persistent != nil && pod.IsBlock(q.Persistent)}
+	s.drivers[p.Name] = driverMount{Path: m.Path, Renew: !m.Renew.IsZero(), Grows: m.Growth.Possible, Labeled: m.Labeled, Block: q.Persistent != nil && pod.IsBlock(q.Persistent)}
 	s.reportGrowth(m.Growth)
 	if !m.Renew.IsZero() {
 		s.renewAt(m.Renew)

@@ -58,6 +58,7 @@ type Config struct {
 	ClusterDomain    string          // part of the names of pods with a subdomain
 	Allocatable      v1.ResourceList // the node's allocatable resources
 	SELinux          bool            // the node has SELinux: see SELinuxEnabled
+	FileLabel        string          // the SELinux label of containers' files by default: see FileLabel
 	// RecursiveReadOnly reports whether the runtime can make mounts recursively read-only
 	// (C-1.37.8); nil means no.
 	RecursiveReadOnly func(runtimeClass *string) bool
@@ -122,6 +123,7 @@ type placed struct {
 	driver bool // a CSI driver mounts it, or has mounted it; path is "" before
 	block  bool // path is a block device
 	remote bool // a network file system is mounted on path
+	labels bool // the mount gives the files the containers' SELinux label
 }
 
 // SetUp makes the directories and volumes of one instance. It may be repeated: existing
