@@ -345,6 +345,9 @@ func (o *operation) unstage(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := o.unsure(); err != nil {
+		return err
+	}
 	calling, stop := context.WithTimeout(ctx, callTimeout)
 	defer stop()
 	end := o.driver.note(calling, "NodeUnstageVolume", o.id.handle, target)
@@ -357,6 +360,17 @@ func (o *operation) unstage(ctx context.Context) error {
 		return err
 	}
 	return o.clearStage()
+}
+
+// unsure writes that the volume may not be staged any more: an agent that is killed during the call
+// must not leave a file from which the next one takes that it is.
+func (o *operation) unsure() error {
+	dir := o.stageDir(o.id)
+	d, err := readData(dir)
+	if err != nil || d.progress(o.boot) != Done {
+		return nil // it does not say so
+	}
+	return writeData(dir, d.with(Begun, o.boot))
 }
 
 // clearStage removes the directory of a volume that is not staged.

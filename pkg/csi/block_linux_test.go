@@ -131,8 +131,12 @@ func TestPublish_BlockVolumeKilledAtEachPoint_NextAgentGoesOn(t *testing.T) {
 		stop()
 		next := m.agent()
 		m.plug(next, f)
+		f.called()
 		if got := publish(t, next, q); !next.Mounted(got.Path) {
 			t.Errorf("%s: no device", at)
+		}
+		if calls := f.called(); at == "unstaged" && !slices.Contains(calls, "NodeStageVolume") {
+			t.Errorf("%s: published without staging: %v", at, calls)
 		}
 		if err := next.Unpublish(t.Context(), "u1"); err != nil {
 			t.Errorf("%s: %v", at, err)

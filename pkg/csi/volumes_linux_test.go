@@ -169,6 +169,13 @@ func TestPublish_KilledAtEachPoint_NextAgentGoesOn(t *testing.T) {
 				t.Errorf("%s: mounts %v", at, mounts)
 			}
 		}
+		if at == "unstaged" { // the file does not say that it is staged, although it could not be removed
+			f.called()
+			publish(t, second, q)
+			if calls := f.called(); !slices.Contains(calls, "NodeStageVolume") {
+				t.Errorf("published without staging: %v", calls)
+			}
+		}
 		if err := second.Unpublish(t.Context(), "u1"); err != nil {
 			t.Errorf("%s: %v", at, err)
 		}
