@@ -11,9 +11,10 @@ func (p *program) getAllocationsCommand() *cobra.Command {
 		Use:     "allocations",
 		Aliases: []string{"allocation"},
 		Short:   "Show containers with devices, CPUs or memory of their own",
-		Long: `Show the containers that have devices of plugins, CPUs or memory of NUMA
-nodes for themselves, as the container runtime shows them now. Monitoring agents
-read the same from pod-resources/kubelet.sock in the directory of --kubelet-dir.`,
+		Long: `Show the containers that have devices of plugins or ResourceClaims, CPUs or
+memory of NUMA nodes for themselves, as the container runtime shows them now.
+Monitoring agents read the same from pod-resources/kubelet.sock in the directory
+of --kubelet-dir.`,
 		Args: noArgs,
 		Example: `  nodectl get allocations
   nodectl get allocations -o json`,

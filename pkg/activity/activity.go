@@ -36,6 +36,7 @@ const (
 	Program = "program" // a credential provider
 	Slot    = "slot"    // the wait for a start slot
 	Driver  = "driver"  // a call to a CSI driver, or the wait for one; Target is the volume, Host the driver
+	Claim   = "claim"   // a call to a DRA driver; Target is the ResourceClaim, Host the driver
 	Plugin  = "plugin"  // a call to a device plugin, or the wait for one; Target is the container
 )
 

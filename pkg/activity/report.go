@@ -197,6 +197,8 @@ func (c Call) text() string {
 		return "watch of " + strings.TrimSuffix(c.Target, "/") + " at " + c.Host + " without an event"
 	case Driver:
 		return c.Name + " of volume " + short(c.Target) + " by CSI driver " + c.Host
+	case Claim:
+		return c.Name + " of ResourceClaim " + c.Target + " by DRA driver " + c.Host
 	case Request:
 		return "request " + c.Name + " " + c.Target + " to " + c.Host
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/cgroup"
 	"github.com/nodectl/nodectl/pkg/csi"
 	"github.com/nodectl/nodectl/pkg/device"
+	"github.com/nodectl/nodectl/pkg/dra"
 	"github.com/nodectl/nodectl/pkg/event"
 	"github.com/nodectl/nodectl/pkg/metrics"
 	"github.com/nodectl/nodectl/pkg/node"
@@ -39,6 +40,7 @@ type Agent struct {
 	observer  *node.Observer
 	devices   *device.Plugins
 	csi       *csi.Volumes // nil: not root
+	claims    *dra.Claims  // nil: not root, or no API server
 	events    *event.Store
 	halts     *halter
 	board     *activity.Board
@@ -80,7 +82,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	a.halts.askLogind(ctx, logind.Preparing)
-	a.csi = newCSI(cfg)
+	a.csi, a.claims = newCSI(cfg), a.newClaims()
 	a.devices = newDevices(cfg, a.metrics, a.pluginHandlers())
 	a.observer = a.newObserver()
 	a.events = event.Open(event.Config{Path: filepath.Join(cfg.RootDir, "events.jsonl"), Node: cfg.NodeName, Log: cfg.Log})

@@ -15,6 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/apiclient"
 	"github.com/nodectl/nodectl/pkg/certificate"
 	"github.com/nodectl/nodectl/pkg/csi"
+	"github.com/nodectl/nodectl/pkg/dra"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
 	"github.com/nodectl/nodectl/pkg/metrics"
@@ -114,6 +115,9 @@ func (a *Agent) join() (*member, error) {
 	}
 	if a.csi != nil {
 		a.csi.Join(csi.Cluster{API: a.api.reader, Node: m.presence.Node, Report: m.presence.Report})
+	}
+	if a.claims != nil {
+		a.claims.Join(dra.Cluster{API: a.api.reader, Node: m.presence.Node})
 	}
 	return m, nil
 }

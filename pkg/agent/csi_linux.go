@@ -25,7 +25,19 @@ func (a *Agent) pluginHandlers() map[string]device.Handler {
 	if a.csi == nil {
 		return nil
 	}
-	return map[string]device.Handler{registerapi.CSIPlugin: a.csi}
+	all := map[string]device.Handler{registerapi.CSIPlugin: csiPlugins{a.csi}}
+	if a.claims != nil {
+		all[registerapi.DRAPlugin] = a.claims
+	}
+	return all
+}
+
+// csiPlugins registers CSI drivers.
+type csiPlugins struct{ *csi.Volumes }
+
+// Register implements device.Handler.
+func (p csiPlugins) Register(ctx context.Context, name, endpoint string, _ []string) error {
+	return p.Volumes.Register(ctx, name, endpoint)
 }
 
 // nodeDrivers returns the CSI drivers for the Node object, nil for none.

@@ -58,7 +58,14 @@ func allocationList(pods []device.PodAllocation) []server.Allocation {
 			for _, d := range c.Devices {
 				one.Devices = append(one.Devices, server.AllocatedDevices{Resource: d.Resource, IDs: d.Devices})
 			}
-			if one.CPUs != "" || one.Memory != nil || one.Devices != nil {
+			for _, claim := range c.Claims {
+				is := server.AllocatedClaim{Name: claim.Name, Devices: []server.ClaimDevice{}}
+				for _, d := range claim.Devices {
+					is.Devices = append(is.Devices, server.ClaimDevice{Driver: d.Driver, Pool: d.Pool, Device: d.Device})
+				}
+				one.Claims = append(one.Claims, is)
+			}
+			if one.CPUs != "" || one.Memory != nil || one.Devices != nil || one.Claims != nil {
 				all = append(all, one)
 			}
 		}
@@ -66,8 +73,8 @@ func allocationList(pods []device.PodAllocation) []server.Allocation {
 	return all
 }
 
-// serveDevices serves device plugins, CSI drivers and pod resources until ctx ends. Without them
-// pods run on: only those that request devices or volumes of drivers wait.
+// serveDevices serves device plugins, CSI and DRA drivers and pod resources until ctx ends. Without
+// them pods run on: only those that request devices or volumes of drivers wait.
 func (a *Agent) serveDevices(ctx context.Context, pods func() []v1.Pod) {
 	if os.Geteuid() != 0 {
 		a.log.Info("Device plugins and CSI drivers not served: only root may give devices to containers, and mount")
@@ -81,6 +88,7 @@ func (a *Agent) serveDevices(ctx context.Context, pods func() []v1.Pod) {
 		}
 	})
 	resources.Go(func() { a.serveCSI(ctx) })
+	resources.Go(func() { a.serveClaims(ctx) })
 	if err := a.devices.Run(ctx); err != nil {
 		a.log.Warn("Device plugins not served; pods that request their devices wait", "directory", a.cfg.Plugins(), "error", err,
 			"hint", "--kubelet-dir names the directory of their sockets")

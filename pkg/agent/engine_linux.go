@@ -27,6 +27,7 @@ type receivers struct {
 	listeners []engine.Sink // do not block
 	events    engine.Events
 	devices   engine.Devices // nil: no plugin serves devices
+	claims    engine.Claims  // nil: no driver prepares claims
 	drivers   volume.Drivers // nil: no volumes of CSI drivers
 	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced    func()
@@ -50,6 +51,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 		Cgroups:            a.podCgroups(),
 		Users:              userns.New(userns.Config{Root: cfg.RootDir, MaxPods: a.host.node.MaxPods, Length: uint32(cfg.UserNamespaceIDs)}),
 		Devices:            to.devices,
+		Claims:             to.claims,
 		Records:            a.state.records,
 		Sets:               a.state.sets,
 		Forbids:            rules.Forbids,

@@ -56,7 +56,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	a.runtime.importFirst(ctx, cfg.Images())
 	balancer := a.services()
 	to := a.receivers(m).keptBy(workloads).balancedBy(balancer, a.names)
-	to.devices, to.drivers = a.devices, a.drivers()
+	to.devices, to.drivers, to.claims = a.devices, a.drivers(), a.engineClaims()
 	e := a.engine(sources.Config, sources.Rules, to)
 	live = e.Live()
 	a.halts.engine, a.halts.event = e, a.shutdownEvent(m)

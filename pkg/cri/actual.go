@@ -113,6 +113,7 @@ func (r *Runtime) containerOf(sandboxID string, s *runtimeapi.ContainerStatus) c
 		Placement:   noted[pod.Placement](notes, pod.AnnotationPlacement),
 		CPUs:        s.GetResources().GetLinux().GetCpusetCpus(),
 		Devices:     noted[[]pod.DeviceAllocation](notes, pod.AnnotationDevices),
+		Claims:      noted[[]pod.ClaimAllocation](notes, pod.AnnotationClaims),
 		PreStop:     noted[*v1.LifecycleHandler](notes, pod.AnnotationPreStop),
 		StopSignal:  signalName(s.GetStopSignal()),
 	}

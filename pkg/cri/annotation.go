@@ -41,6 +41,9 @@ func containerAnnotations(q pod.CreateRequest, c *v1.Container) map[string]strin
 	if len(q.Devices) > 0 {
 		note(notes, pod.AnnotationDevices, q.Devices)
 	}
+	if len(q.Claims) > 0 {
+		note(notes, pod.AnnotationClaims, q.Claims)
+	}
 	if grace := q.Want.Pod.Spec.TerminationGracePeriodSeconds; grace != nil {
 		notes[pod.AnnotationGrace] = strconv.FormatInt(*grace, 10)
 	}

@@ -19,7 +19,7 @@ type devices struct {
 }
 
 // devicesOf returns the additions of the plugins of the container's devices, its block volumes, and
-// the CDI devices of the pod's annotations. Of two plugins that set the same variable, path or device, the first
+// the CDI devices of its claims and of the pod's annotations. Of two plugins that set the same variable, path or device, the first
 // resource by name wins (as in the kubelet, where the order varies).
 func devicesOf(q pod.CreateRequest) (devices, error) {
 	d := devices{vars: make(map[string]string)}
@@ -61,6 +61,11 @@ func devicesOf(q pod.CreateRequest) (devices, error) {
 	}
 	for _, a := range q.Devices {
 		add(a.CDI)
+	}
+	for _, claim := range q.Claims {
+		for _, device := range claim.Devices {
+			add(device.CDI)
+		}
 	}
 	named, err := pod.CDIDevices(q.Want)
 	add(named)

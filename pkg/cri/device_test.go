@@ -86,3 +86,49 @@ func TestCreateContainer_DevicesOfPlugins_ReachTheRuntimeAndAreReadBack(t *testi
 		t.Errorf("read back: placement %+v, %d restarts, devices (-want +got):\n%s", c.Placement, c.Restarts, diff)
 	}
 }
+
+// A container gets the CDI devices of its claims, each once. The next agent reads them back, and a
+// plugin cannot write the annotation.
+func TestCreateContainer_DevicesOfClaims_ReachTheRuntimeAndAreReadBack(t *testing.T) {
+	t.Parallel()
+	rt := critest.New()
+	r := rt.CRI(cri.Config{Node: "n1"})
+	want := wanted("web", "sleep")
+	claims := []pod.ClaimAllocation{
+		{Namespace: "default", Name: "a", UID: "u1", Devices: []pod.ClaimDevice{{Driver: "x.com", Pool: "p", Device: "d0", CDI: []string{"x.com/gpu=0"}}}},
+		{Namespace: "default", Name: "b", UID: "u2", Devices: []pod.ClaimDevice{{Driver: "x.com", Requests: []string{"r"}, CDI: []string{"x.com/gpu=0", "x.com/gpu=1"}}}},
+	}
+	box, err := r.RunSandbox(t.Context(), pod.SandboxRequest{Want: want, Instance: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fetch(t, r, want, "sleep")
+	_, err = r.CreateContainer(t.Context(), pod.CreateRequest{
+		Want: want, Container: "c0", Sandbox: &pod.Sandbox{ID: box, Instance: 1}, Claims: claims,
+		Devices: []pod.DeviceAllocation{{Resource: "x.com/nic", Annotations: map[string]string{pod.AnnotationClaims: "[]"}}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range rt.ContainerConfig(want.Key, "c0").GetCDIDevices() {
+		names = append(names, d.GetName())
+	}
+	if diff := cmp.Diff([]string{"x.com/gpu=0", "x.com/gpu=1"}, names); diff != "" {
+		t.Errorf("CDI devices (-want +got):\n%s", diff)
+	}
+	a, err := r.Pod(t.Context(), want.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(claims, a.Containers["c0"].Claims); diff != "" {
+		t.Errorf("read back (-want +got):\n%s", diff)
+	}
+	all, err := r.Allocations(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(claims, all[want.UID()]["c0"].Claims); diff != "" {
+		t.Errorf("allocations (-want +got):\n%s", diff)
+	}
+}

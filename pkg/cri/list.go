@@ -61,10 +61,11 @@ func (r *Runtime) Allocations(ctx context.Context) (map[string]map[string]pod.Al
 		a := pod.Allocation{
 			Placement: noted[pod.Placement](c.GetAnnotations(), pod.AnnotationPlacement),
 			Devices:   noted[[]pod.DeviceAllocation](c.GetAnnotations(), pod.AnnotationDevices),
+			Claims:    noted[[]pod.ClaimAllocation](c.GetAnnotations(), pod.AnnotationClaims),
 		}
 		older := seen[[2]string{uid, name}]
 		seen[[2]string{uid, name}] = true
-		if older || a.CPUs == "" && len(a.Memory) == 0 && len(a.Devices) == 0 {
+		if older || a.CPUs == "" && len(a.Memory) == 0 && len(a.Devices) == 0 && len(a.Claims) == 0 {
 			continue
 		}
 		if all[uid] == nil {

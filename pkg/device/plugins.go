@@ -39,8 +39,9 @@ type Config struct {
 type Handler interface {
 	// Check refuses a plugin that no retry can make usable.
 	Check(name, endpoint string, versions []string) error
-	// Register connects to a plugin. It is called again after an error.
-	Register(ctx context.Context, name, endpoint string) error
+	// Register connects to a plugin, which supports these versions. It is called again after an
+	// error.
+	Register(ctx context.Context, name, endpoint string, versions []string) error
 	// Unregister is called when the socket of a registered plugin is gone.
 	Unregister(name, endpoint string)
 }

@@ -392,7 +392,7 @@ func (h handler) Check(name, _ string, versions []string) error {
 	return nil
 }
 
-func (h handler) Register(_ context.Context, name, endpoint string) error {
+func (h handler) Register(_ context.Context, name, endpoint string, _ []string) error {
 	h.calls <- "register " + name + " " + filepath.Base(endpoint)
 	return nil
 }

@@ -190,7 +190,26 @@ func (n nodes) of(one PodAllocation) *podresources.PodResources {
 				is.Devices = append(is.Devices, n.device(a.Resource, id)...)
 			}
 		}
+		for _, a := range c.Claims {
+			is.DynamicResources = append(is.DynamicResources, dynamicOf(a))
+		}
 		out.Containers = append(out.Containers, is)
+	}
+	return out
+}
+
+// dynamicOf returns a claim in the form of the service.
+func dynamicOf(a pod.ClaimAllocation) *podresources.DynamicResource {
+	out := &podresources.DynamicResource{ClaimName: a.Name, ClaimNamespace: a.Namespace}
+	for _, d := range a.Devices {
+		one := &podresources.ClaimResource{DriverName: d.Driver, PoolName: d.Pool, DeviceName: d.Device}
+		for _, name := range d.CDI {
+			one.CdiDevices = append(one.CdiDevices, &podresources.CDIDevice{Name: name})
+		}
+		if d.ShareID != "" {
+			one.ShareId = &d.ShareID
+		}
+		out.ClaimResources = append(out.ClaimResources, one)
 	}
 	return out
 }

@@ -52,7 +52,10 @@ func having(context.Context) (map[string]map[string]pod.Allocation, error) {
 	return map[string]map[string]pod.Allocation{
 		"u1": {
 			"main": {Placement: pod.Placement{CPUs: "2-3", Memory: []pod.Block{{NUMAAffinity: []int{0, 1}, Type: "memory", Size: 7}}}, Devices: []pod.DeviceAllocation{{Resource: "x.com/gpu", Devices: []string{"g0"}}}},
-			"side": {Devices: []pod.DeviceAllocation{{Resource: "x.com/nic", Devices: []string{"n0"}}}},
+			"side": {
+				Devices: []pod.DeviceAllocation{{Resource: "x.com/nic", Devices: []string{"n0"}}},
+				Claims:  []pod.ClaimAllocation{{Namespace: "shop", Name: "gpu", UID: "c1", Devices: []pod.ClaimDevice{{Driver: "x.com", Pool: "p", Device: "d", ShareID: "s", CDI: []string{"x.com/gpu=d"}}}}},
+			},
 			"init": {Placement: pod.Placement{CPUs: "5"}},
 		},
 		"u2": {"main": {Placement: pod.Placement{CPUs: "6"}}},
@@ -80,7 +83,8 @@ func TestPodResources_PodsOfANode_AreListedAsByTheKubelet(t *testing.T) {
 		t.Errorf("Get has %v, %v", one, err)
 	}
 	const want = `name:"web" namespace:"shop" ` +
-		`containers:{name:"side" devices:{resource_name:"x.com/nic" device_ids:"n0"}} ` +
+		`containers:{name:"side" devices:{resource_name:"x.com/nic" device_ids:"n0"} ` +
+		`dynamic_resources:{claim_name:"gpu" claim_namespace:"shop" claim_resources:{cdi_devices:{name:"x.com/gpu=d"} driver_name:"x.com" pool_name:"p" device_name:"d" share_id:"s"}}} ` +
 		`containers:{name:"main" devices:{resource_name:"x.com/gpu" device_ids:"g0" topology:{nodes:{}}} ` +
 		`devices:{resource_name:"x.com/gpu" device_ids:"g0" topology:{nodes:{ID:1}}} ` +
 		`cpu_ids:2 cpu_ids:3 memory:{memory_type:"memory" size:7 topology:{nodes:{} nodes:{ID:1}}}}`

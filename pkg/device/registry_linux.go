@@ -177,7 +177,7 @@ func (p *Plugins) registerSocket(ctx context.Context, socket string) (unregister
 	}
 	handler, err := p.handlerOf(info, endpoint)
 	if err == nil {
-		err = handler.Register(ctx, name, endpoint)
+		err = handler.Register(ctx, name, endpoint, info.GetSupportedVersions())
 	}
 	status := &registerapi.RegistrationStatus{PluginRegistered: err == nil}
 	if err != nil {
@@ -220,7 +220,7 @@ func (devicePlugins) Check(name, _ string, versions []string) error {
 }
 
 // Register implements Handler.
-func (d devicePlugins) Register(ctx context.Context, name, endpoint string) error {
+func (d devicePlugins) Register(ctx context.Context, name, endpoint string, _ []string) error {
 	return d.register(ctx, name, endpoint)
 }
 

@@ -14,7 +14,7 @@ import (
 )
 
 // handleDevices judges the pods again that wait for devices, and has the workers of pods with
-// devices try again and report the health of their devices.
+// devices or claims try again and report the health of their devices.
 func (l *loop) handleDevices(ctx context.Context) {
 	l.ids.devices++
 	if !l.start.dispatching() {
@@ -22,7 +22,7 @@ func (l *loop) handleDevices(ctx context.Context) {
 	}
 	l.admit(ctx)
 	for _, e := range l.pods {
-		if e.updates != nil && e.want != nil && pod.RequestsDevices(e.want.Pod) {
+		if e.updates != nil && e.want != nil && (pod.RequestsDevices(e.want.Pod) || pod.HasClaims(e.want.Pod)) {
 			l.queueUpdate(e, false)
 		}
 	}

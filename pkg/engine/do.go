@@ -240,6 +240,12 @@ func (w *worker) startSandbox(ctx context.Context, v plan.View, s plan.Step) err
 	if err := w.beginInstance(ctx, v.Want, s.Instance); err != nil {
 		return err
 	}
+	if err := w.prepareClaims(ctx, v.Want, ""); err != nil {
+		return err
+	}
+	if err := w.takeSlot(ctx); err != nil { // the slot may have gone to another pod meanwhile
+		return err
+	}
 	err := w.startCall(ctx, func() error {
 		var saved sync.WaitGroup
 		var torn error

@@ -53,7 +53,8 @@
 //	          0  Restart, Delete, Evict → sync loop; it, or the worker, answers on a channel of
 //	             capacity 1
 //	pressures 0  SetPressure → sync loop
-//	devices   1  Devices.Changed → sync loop; full: already signalled
+//	devices, claims
+//	          1  Devices.Changed, Claims.Changed → sync loop; full: already signalled
 //	counting.done, rotation.done, measurement.done
 //	          0, 1, 1
 //	             a round of a periodic job → sync loop; there is one round of each at a time
@@ -101,6 +102,7 @@ type Config struct {
 	Cgroups   Cgroups // nil: pods have no cgroups of their own
 	Users     Users   // nil: no pod has users of its own
 	Devices   Devices // nil: no plugin serves devices
+	Claims    Claims  // nil: no driver prepares claims
 	Records   Records
 	Sets      Sets // nil: no last good set is written
 	Prober    Prober

@@ -140,6 +140,10 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 			warn(eventPodCgroup, "unable to ensure pod container exists: %s", t.Message)
 			return
 		}
+		if claims(t) {
+			warn(pod.ReasonPrepareClaims, "Failed to prepare dynamic resources: %s", t.Message)
+			return
+		}
 		warn(eventSandbox, "Failed to create pod sandbox: %s", t.Message)
 	case plan.PullImage:
 		w.reportPullFailed(s.Container, t)
@@ -156,6 +160,11 @@ func (w *worker) reportFailed(s plan.Step, t pod.Trouble) {
 	case plan.UpdateContainer:
 		w.event(of, "", pod.EventWarning, eventResizeError, "%s", resizeText("error", of, t.Message))
 	}
+}
+
+// claims reports whether a step failed because of the pod's claims.
+func claims(t pod.Trouble) bool {
+	return t.Reason == pod.ReasonWaitsForClaim || t.Reason == pod.ReasonWaitsForDriver || t.Reason == pod.ReasonPrepareClaims
 }
 
 // reportPullFailed sends the events of an image that could not be pulled.

@@ -143,6 +143,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		l.view.freed = true // admission counts what the pods that it found have
 	}
 	l.adoptDevices(c)
+	l.adoptClaims(c)
 	if !l.start.adopted() {
 		l.start.adopt(c)
 		l.reviewPlaced()

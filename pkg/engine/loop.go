@@ -82,6 +82,7 @@ type inputs struct {
 	halts      chan haltRequest
 	pressures  chan []v1.NodeConditionType
 	devices    <-chan struct{} // Devices.Changed; nil: there are none
+	claims     <-chan struct{} // Claims.Changed; nil: there are none
 }
 
 // ids are the last numbers assigned; they only rise.
@@ -89,7 +90,7 @@ type ids struct {
 	entry     uint64
 	update    uint64
 	operation uint64
-	devices   uint64 // changes of devices
+	devices   uint64 // changes of devices, and of drivers of claims
 }
 
 // jobs are the periodic jobs, each in a goroutine of its own.
@@ -198,6 +199,9 @@ func (e *Engine) newLoop(serves bool) *loop {
 	if e.cfg.Devices != nil {
 		l.in.devices = e.cfg.Devices.Changed()
 	}
+	if e.cfg.Claims != nil {
+		l.in.claims = e.cfg.Claims.Changed()
+	}
 	l.env = newWorkerEnv(e.cfg, l.in.reports)
 	recorder := l.env.recorder
 	l.prober = prober.New(notedProbes{e.cfg.Prober}, e.log, func(t prober.Target, reason, message string) {
@@ -249,6 +253,8 @@ func (l *loop) run(ctx context.Context, wg *sync.WaitGroup) error {
 			l.handleHalt(ctx, r)
 		case <-l.view.halting.again:
 		case <-l.in.devices:
+			l.handleDevices(ctx)
+		case <-l.in.claims:
 			l.handleDevices(ctx)
 		case now := <-l.in.pressures:
 			l.handlePressure(ctx, now)

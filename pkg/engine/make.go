@@ -131,6 +131,10 @@ func (w *worker) request(ctx context.Context, v plan.View, s plan.Step) (r pod.C
 }
 
 func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
+	claims, err := w.claimsFor(ctx, v.Want, s.Container)
+	if err != nil {
+		return err
+	}
 	devices, err := w.allocateDevices(ctx, v, s.Container)
 	if err != nil {
 		return err
@@ -149,7 +153,7 @@ func (w *worker) create(ctx context.Context, v plan.View, s plan.Step) error {
 		}
 		return &pod.StartError{Reason: reasonConfig, Err: err}
 	}
-	request.Devices = devices
+	request.Devices, request.Claims = devices, claims
 	if err := w.takeSlot(ctx); err != nil { // the slot may have gone to another pod meanwhile
 		return err
 	}

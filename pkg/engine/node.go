@@ -19,8 +19,9 @@ type nodeView struct {
 	freed   bool // this iteration of the loop freed room, a port or a UID: admission runs at its end
 	halting halting
 	cpus    cpuView
-	// devicesKnown says that a census has found all containers with devices.
-	devicesKnown bool
+	// devicesKnown says that a census has found all containers with devices, and claimsKnown all
+	// those with claims.
+	devicesKnown, claimsKnown bool
 }
 
 // node returns the node as admission sees it. If there is an API server, labels and taints are

@@ -111,7 +111,7 @@ type podUpdate struct {
 	// noNetwork says why the network is not ready.
 	noNetwork string
 	halt      podHalt
-	// devices counts the changes of devices of plugins.
+	// devices counts the changes of devices of plugins, and of drivers of claims.
 	devices uint64
 }
 

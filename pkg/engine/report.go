@@ -95,6 +95,9 @@ func (l *loop) sweepDirectories(ctx context.Context) {
 	l.workers.Go(func() {
 		var removed []string
 		err := patience.New(1).Do(ctx, "sweep", 0, func() (err error) {
+			if l.cfg.Claims != nil {
+				l.cfg.Claims.Sweep(l.env.sweep.keeps)
+			}
 			removed, err = l.cfg.Volumes.Sweep(ctx, l.env.sweep.keeps)
 			return err
 		})

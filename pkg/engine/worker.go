@@ -164,14 +164,10 @@ func (w *worker) run(ctx context.Context) {
 		if view.StopWaits != "" && p.Stopping && view.Record.StopSince.IsZero() && !view.StopUntil.After(view.Now) {
 			w.log.Warn("Stopping pod although a pod that depends on it is not gone; the wait timed out", "wait", view.StopWaits)
 		}
-		if err := w.remember(ctx, view, p); err != nil {
-			w.freeSlot(ctx)
-			delay := w.failed()
-			w.log.Warn("Failed to record the state of the pod", "error", err, "retry", delay.String())
-			w.noteState(plan.Plan{WaitFor: "the state of the pod cannot be recorded: " + err.Error()}, delay)
-			if !w.pause(ctx, delay) {
-				return
-			}
+		if ok, over = w.beforeReport(ctx, view, p); over {
+			return
+		}
+		if !ok {
 			continue
 		}
 		if p.Gone {

@@ -21,6 +21,7 @@ type workerEnv struct {
 	cgroups Cgroups // nil: pods have no cgroups of their own
 	users   Users   // nil: no pod has users of its own
 	devices Devices // nil: no plugin serves devices
+	claims  Claims  // nil: no driver prepares claims
 	records Records
 	hooks   hookRunner
 	board   *activity.Board // nil: activities are not noted
@@ -59,6 +60,7 @@ func newWorkerEnv(cfg Config, reports chan<- report) *workerEnv {
 		cgroups: cfg.Cgroups,
 		users:   cfg.Users,
 		devices: cfg.Devices,
+		claims:  cfg.Claims,
 		records: cfg.Records,
 		hooks:   cfg.Prober,
 		board:   cfg.Activity,

@@ -61,7 +61,9 @@ func (w *worker) forgetRest(ctx context.Context) {
 	own, err := w.isOwner(w.uid)
 	if own {
 		w.releaseDevices(w.uid)
-		err = w.call(ctx, 0, nil, func() error { return w.env.volumes.Forget(ctx, w.key, w.uid) })
+		if err = w.unprepare(ctx, w.uid); err == nil {
+			err = w.call(ctx, 0, nil, func() error { return w.env.volumes.Forget(ctx, w.key, w.uid) })
+		}
 	}
 	if err != nil {
 		w.log.Warn("Failed to remove the pod's directory", "error", err)
@@ -217,12 +219,15 @@ func (w *worker) release(uid string) error {
 }
 
 // removeAll removes what the node keeps under the UID: the cgroup with its processes, the
-// users, the directory. It removes nothing where the UID is another pod's.
+// users, prepared claims, the directory. It removes nothing where the UID is another pod's.
 func (w *worker) removeAll(ctx context.Context, uid string) error {
 	if own, err := w.isOwner(uid); !own {
 		return err
 	}
 	if err := w.release(uid); err != nil {
+		return err
+	}
+	if err := w.unprepare(ctx, uid); err != nil {
 		return err
 	}
 	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.volumes.Forget(ctx, w.key, uid) })

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 
 	"github.com/nodectl/nodectl/pkg/backoff"
 	"github.com/nodectl/nodectl/pkg/plan"
@@ -96,8 +97,11 @@ func (w *worker) read(u podUpdate) (changed bool) {
 	}
 	if u.devices != w.update.devices {
 		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool {
-			return t.Reason == pod.ReasonWaitsForDevices || t.Reason == pod.ReasonUnexpectedAdmission
+			return t.Reason == pod.ReasonWaitsForDevices || t.Reason == pod.ReasonUnexpectedAdmission || claims(t)
 		})
+	}
+	if changed && u.want != nil && w.update.want != nil && !equality.Semantic.DeepEqual(u.want.Pod.Status.ResourceClaimStatuses, w.update.want.Pod.Status.ResourceClaimStatuses) {
+		maps.DeleteFunc(w.trouble.of, func(_ string, t pod.Trouble) bool { return claims(t) }) // the cluster has made a claim for the pod
 	}
 	changed = !onlyOtherData(u.want, w.update.want) || u.halt != w.update.halt
 	w.update = u

@@ -129,6 +129,26 @@ type Devices interface {
 	Keep(uid string, containers map[string]bool)
 }
 
+// Claims has drivers prepare the ResourceClaims of pods.
+type Claims interface {
+	// Changed is readable after a driver has registered.
+	Changed() <-chan struct{}
+	// Adopt adds pods whose containers have devices of claims already.
+	Adopt(holders []pod.ClaimHolder)
+	// Prepare prepares all claims of a pod that is about to start. It may take as long as its
+	// drivers need, and may be repeated.
+	Prepare(ctx context.Context, want *pod.Spec) error
+	// Of returns the devices that a container gets, after Prepare.
+	Of(want *pod.Spec, container string) ([]pod.ClaimAllocation, error)
+	// Uses reports whether the pod may have claims to release.
+	Uses(uid string) bool
+	// Release unprepares the claims of a pod of which nothing runs, except those that other pods
+	// use. It may take as long as the drivers need, and may be repeated.
+	Release(ctx context.Context, uid string) error
+	// Sweep unprepares later the claims of all pods for whose UIDs keep returns false.
+	Sweep(keep func(uid string) bool)
+}
+
 // Users allocates blocks of user IDs to pods with hostUsers: false (C-1.42).
 type Users interface {
 	// Give returns the pod's block: the one it has, or a new one.

@@ -197,7 +197,9 @@ func TestRule0_APIPodIsRejectedByTheField(t *testing.T) {
 		"spec.volumes[0].iscsi": func(p *v1.Pod) {
 			p.Spec.Volumes = []v1.Volume{{Name: "data", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "x", IQN: "y"}}}}
 		},
-		"spec.resourceClaims": func(p *v1.Pod) { p.Spec.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu"}} },
+		"spec.resources.claims": func(p *v1.Pod) {
+			p.Spec.Resources = &v1.ResourceRequirements{Claims: []v1.ResourceClaim{{Name: "gpu"}}}
+		},
 		"spec.initContainers[0].securityContext.windowsOptions": func(p *v1.Pod) {
 			p.Spec.InitContainers = make([]v1.Container, 1)
 			p.Spec.InitContainers[0].Name = "first"

@@ -32,6 +32,7 @@ const (
 	AnnotationResources   = "nodectl.dev/resources"    // Spec.Resources the container was made with
 	AnnotationPlacement   = "nodectl.dev/placement"    // JSON of the Placement the container was made with
 	AnnotationDevices     = "nodectl.dev/devices"      // JSON of the []DeviceAllocation the container was made with
+	AnnotationClaims      = "nodectl.dev/claims"       // JSON of the []ClaimAllocation the container was made with
 
 	AnnotationTerminationPolicy = "io.kubernetes.container.terminationMessagePolicy"
 	AnnotationPreStop           = "io.kubernetes.container.preStopHandler" // JSON of a v1.LifecycleHandler
@@ -116,10 +117,11 @@ type Container struct {
 	LogPath         string // on the node, absolute; "" when it has none
 	// Resources is AnnotationResources: those it was created with.
 	Resources string
-	// Placement is AnnotationPlacement, and Devices is AnnotationDevices: those that it was
-	// created with.
+	// Placement is AnnotationPlacement, Devices is AnnotationDevices, and Claims is
+	// AnnotationClaims: those that it was created with.
 	Placement Placement
 	Devices   []DeviceAllocation
+	Claims    []ClaimAllocation
 	// CPUs are those on which it may run now, as "0-3,8"; "" for all, or if the runtime does not
 	// report them.
 	CPUs string
@@ -219,8 +221,9 @@ type CreateRequest struct {
 	// except that of the termination message.
 	Env    []v1.EnvVar
 	Mounts []Mount
-	// Devices are those of plugins, BlockDevices those of volumes.
+	// Devices are those of plugins, Claims those of ResourceClaims, BlockDevices those of volumes.
 	Devices      []DeviceAllocation
+	Claims       []ClaimAllocation
 	BlockDevices []BlockDevice
 }
 

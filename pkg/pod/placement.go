@@ -19,6 +19,7 @@ type Placement struct {
 type Allocation struct {
 	Placement
 	Devices []DeviceAllocation
+	Claims  []ClaimAllocation
 }
 
 // Block is memory of one kind, in the form of the kubelet's state file.

@@ -51,6 +51,10 @@ func apiRows() []Field {
 		{Path: "spec.enableServiceLinks", Note: "adds the addresses of services to the environment (C-1.38.1)"},
 		{Path: "spec.ephemeralContainers", Note: "an added container starts once and never restarts (C-1.19.4)"},
 		honour("spec.ephemeralContainers[].targetContainerName", RestartNone),
+		{Path: "spec.resourceClaims", Restart: RestartPod, Unordered: true, Note: "claims whose drivers are registered; the pod waits for a claim that is not allocated"},
+		honour("spec.resourceClaims[].name", RestartPod),
+		honour("spec.resourceClaims[].resourceClaimName", RestartPod),
+		honour("spec.resourceClaims[].resourceClaimTemplateName", RestartPod),
 		inert("spec.topologySpreadConstraints", scheduled),
 		inert("spec.schedulingGates", "a pod that is bound to a node has passed them"),
 		inert("spec.schedulingGroup", scheduled),
@@ -62,6 +66,8 @@ func apiRows() []Field {
 	}
 	rows = append(rows, blockRows("spec.initContainers[].", RestartPod)...)
 	rows = append(rows, blockRows("spec.containers[].", RestartContainer)...)
+	rows = append(rows, claimRows("spec.initContainers[].resources.claims", RestartPod)...)
+	rows = append(rows, claimRows("spec.containers[].resources.claims", RestartContainer)...)
 	return append(rows, ephemeralRows()...)
 }
 
@@ -71,6 +77,15 @@ func blockRows(at string, restart RestartScope) []Field {
 		{Path: at + "volumeDevices", Restart: restart, Note: "a claim that is bound to a block volume of a CSI driver"},
 		honour(at+"volumeDevices[].name", restart),
 		honour(at+"volumeDevices[].devicePath", restart),
+	}
+}
+
+// claimRows are the rows of the ResourceClaims of a container.
+func claimRows(at string, restart RestartScope) []Field {
+	return []Field{
+		{Path: at, Restart: restart, Unordered: true, Note: "the container gets the devices of the claim, or of one request of it"},
+		honour(at+"[].name", restart),
+		honour(at+"[].request", restart),
 	}
 }
 

@@ -305,8 +305,8 @@ type DeviceUser struct {
 	Container string `json:"container"`
 }
 
-// Allocation is the CPUs and memory of a container's own, and its devices, as /v1/allocations lists
-// them.
+// Allocation is the CPUs and memory of a container's own, and its devices, of plugins and of claims,
+// as /v1/allocations lists them.
 type Allocation struct {
 	Namespace string             `json:"namespace"`
 	Pod       string             `json:"pod"`
@@ -314,6 +314,7 @@ type Allocation struct {
 	CPUs      string             `json:"cpus,omitempty"` // as 2-3,8
 	Memory    []AllocatedMemory  `json:"memory,omitempty"`
 	Devices   []AllocatedDevices `json:"devices,omitempty"`
+	Claims    []AllocatedClaim   `json:"claims,omitempty"`
 }
 
 // AllocatedMemory is memory of certain NUMA nodes.
@@ -327,6 +328,19 @@ type AllocatedMemory struct {
 type AllocatedDevices struct {
 	Resource string   `json:"resource"`
 	IDs      []string `json:"ids"`
+}
+
+// AllocatedClaim is devices of a ResourceClaim.
+type AllocatedClaim struct {
+	Name    string        `json:"name"`
+	Devices []ClaimDevice `json:"devices"`
+}
+
+// ClaimDevice is one device of a driver.
+type ClaimDevice struct {
+	Driver string `json:"driver"`
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
 }
 
 // ImagePull is a pull that has not ended, as /v1/pulls lists it.

@@ -44,9 +44,9 @@ func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
 		"iSCSI volume": {func(s *v1.PodSpec) {
 			s.Volumes = []v1.Volume{{Name: "ok", VolumeSource: v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}}, {Name: "scratch", VolumeSource: v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "192.0.2.1:3260", IQN: "iqn.2026-01.com.example:disk"}}}}
 		}, "FailedMount", "Unable to attach or mount volumes: unmounted volumes=[scratch], unattached volumes=[], failed to process volumes=[]: spec.volumes[1].iscsi: this kind of volume needs a driver that nodectl does not have"},
-		"resource claim": {func(s *v1.PodSpec) {
-			s.ResourceClaims = []v1.PodResourceClaim{{Name: "gpu", ResourceClaimName: new("gpu")}}
-		}, "UnsupportedField", "spec.resourceClaims"},
+		"resource claim of the pod as a whole": {func(s *v1.PodSpec) {
+			s.Resources = &v1.ResourceRequirements{Claims: []v1.ResourceClaim{{Name: "gpu"}}}
+		}, "UnsupportedField", "spec.resources.claims"},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
 			t.Parallel()

@@ -20,6 +20,7 @@ type Allocation struct {
 	CPUs      string             `json:"cpus,omitempty"` // as 2-3,8
 	Memory    []AllocatedMemory  `json:"memory,omitempty"`
 	Devices   []AllocatedDevices `json:"devices,omitempty"`
+	Claims    []AllocatedClaim   `json:"claims,omitempty"`
 }
 
 // AllocatedMemory is memory of certain NUMA nodes.
@@ -33,6 +34,19 @@ type AllocatedMemory struct {
 type AllocatedDevices struct {
 	Resource string   `json:"resource"`
 	IDs      []string `json:"ids"`
+}
+
+// AllocatedClaim is devices of a ResourceClaim.
+type AllocatedClaim struct {
+	Name    string        `json:"name"`
+	Devices []ClaimDevice `json:"devices"`
+}
+
+// ClaimDevice is one device of a driver.
+type ClaimDevice struct {
+	Driver string `json:"driver"`
+	Pool   string `json:"pool"`
+	Device string `json:"device"`
 }
 
 // Allocations returns the table of get allocations, "" where there is none.
@@ -49,6 +63,13 @@ func (v *View) Allocations(d AllocationList) string {
 		}
 		for _, one := range a.Devices {
 			devices = append(devices, one.Resource+"="+strings.Join(one.IDs, ","))
+		}
+		for _, claim := range a.Claims {
+			var names []string
+			for _, d := range claim.Devices {
+				names = append(names, d.Driver+"/"+d.Pool+"/"+d.Device)
+			}
+			devices = append(devices, "claim:"+claim.Name+"="+strings.Join(names, ","))
 		}
 		row := []cell{
 			{text: a.Namespace}, {text: a.Pod}, {text: a.Container}, {text: a.CPUs}, {text: strings.Join(memory, " ")}, {text: strings.Join(devices, " ")},

@@ -113,6 +113,7 @@ func (n *node) serve() (leave func()) {
 		}),
 		Users:   userns.New(userns.Config{Root: n.root, MaxPods: 10}),
 		Devices: gpus{},
+		Claims:  shelf{},
 		Records: record.New(n.root),
 		Prober:  probe.New(probe.Config{Exec: runtime, Version: "test"}),
 		Sinks:   []engine.Sink{n},

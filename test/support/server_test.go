@@ -109,6 +109,7 @@ func serverProofs() []proof {
 			},
 		},
 	}
+	all = append(all, claimProofs()...)
 	for i := range all {
 		all[i].api = true
 	}

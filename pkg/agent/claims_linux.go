@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+
+	"github.com/nodectl/nodectl/pkg/dra"
+	"github.com/nodectl/nodectl/pkg/engine"
+)
+
+// newClaims returns the DRA drivers of this node, nil if it cannot have any: the claims are objects of
+// an API server, and only root may give devices to containers.
+func (a *Agent) newClaims() *dra.Claims {
+	if a.api == nil || os.Geteuid() != 0 {
+		return nil
+	}
+	return dra.New(dra.Config{Dir: filepath.Join(a.cfg.RootDir, "resource-claims"), Log: a.cfg.Log})
+}
+
+// engineClaims returns the DRA drivers for the engine, nil for none.
+func (a *Agent) engineClaims() engine.Claims {
+	if a.claims == nil {
+		return nil
+	}
+	return a.claims
+}
+
+// serveClaims looks after ResourceSlices, and after claims that no pod uses, until ctx ends.
+func (a *Agent) serveClaims(ctx context.Context) {
+	if a.claims != nil {
+		a.claims.Run(a.board.Context(ctx))
+	}
+}

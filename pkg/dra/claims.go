@@ -1,0 +1,208 @@
+// Package dra prepares the devices of ResourceClaims for pods of a cluster, and unprepares them.
+//
+// Drivers register through the registry of plugins (package device). Before the first container of a
+// pod, the engine calls Prepare, and Release once all of them have exited. Both observe a claim, ask
+// Next for one step, do it, and observe again. Of returns the devices of one container, which get into
+// its configuration and its annotation.
+//
+// The one rule: the file of a claim names each pod that uses it, and each driver that is called, before
+// the call. It says that the call succeeded after it. The next agent reads that. A driver unprepares a
+// claim only when no pod is named.
+package dra
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	v1 "k8s.io/api/core/v1"
+	resourcev1 "k8s.io/api/resource/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Config configures Claims.
+type Config struct {
+	Dir string // the files of claims
+	Log *slog.Logger
+}
+
+// Cluster is the cluster of the node.
+type Cluster struct {
+	API API
+	// Node returns the Node object as the API server has it, nil while that is not known.
+	Node func() *v1.Node
+}
+
+// API uses an API server.
+type API interface {
+	// ResourceClaim returns a claim, nil for none.
+	ResourceClaim(ctx context.Context, namespace, name string) (*resourcev1.ResourceClaim, error)
+	// DeleteResourceSlices deletes the slices of a driver on a node, of all drivers for "".
+	DeleteResourceSlices(ctx context.Context, node, driver string) error
+}
+
+// Claims are the DRA drivers of this node, and the claims that they prepare. Many goroutines may use
+// it.
+type Claims struct {
+	cfg     Config
+	boot    string
+	cluster Cluster // set before Run, Prepare and Register
+	locks   locks
+	running sync.WaitGroup
+	changed chan struct{} // cap 1: Changed
+	due     chan struct{} // cap 1: slices may be due
+	undone  chan struct{} // cap 1: Run has something to unprepare
+	// cut ends an operation at a point, as a kill of the agent would; nil except in tests.
+	cut func(point string) error
+
+	mu      sync.Mutex
+	drivers map[string][]*driver // by name, the newest last
+	claims  map[string]record    // by UID
+	left    map[string]leftover  // by UID of the pod
+	wipes   map[string]wipe      // by driver, "" for all
+}
+
+// New returns Claims. It reads which claims an earlier agent has prepared.
+func New(cfg Config) *Claims {
+	c := &Claims{
+		cfg: cfg, boot: bootID(), changed: make(chan struct{}, 1), due: make(chan struct{}, 1), undone: make(chan struct{}, 1),
+		drivers: make(map[string][]*driver), claims: make(map[string]record), left: make(map[string]leftover), wipes: make(map[string]wipe),
+	}
+	c.load()
+	return c
+}
+
+// Join sets the cluster of the node. It is called before Run and before the first pod starts.
+func (c *Claims) Join(of Cluster) { c.cluster = of }
+
+func bootID() string {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(text))
+}
+
+var (
+	errNoNode    = errors.New("the Node object is not known")
+	errNoCluster = errors.New("ResourceClaims need an API server (--kubeconfig)")
+)
+
+// Changed is readable after a driver has registered.
+func (c *Claims) Changed() <-chan struct{} { return c.changed }
+
+// Uses reports whether the pod may have claims that have to be unprepared.
+func (c *Claims) Uses(uid string) bool { return len(c.claimsOf(uid)) > 0 }
+
+// claimsOf returns the UIDs of the claims whose files name a pod, sorted.
+func (c *Claims) claimsOf(uid string) []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	for id, r := range c.claims {
+		if _, uses := r.Pods[uid]; uses {
+			all = append(all, id)
+		}
+	}
+	slices.Sort(all)
+	return all
+}
+
+// Adopt adds pods whose containers have devices of claims. A claim whose file is lost gets another one
+// with the next step.
+func (c *Claims) Adopt(holders []pod.ClaimHolder) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, h := range holders {
+		for _, a := range h.Claims {
+			r, known := c.claims[a.UID]
+			if _, named := r.Pods[h.UID]; named || checkUID(a.UID) != nil {
+				continue
+			}
+			if !known {
+				r = record{Namespace: a.Namespace, Name: a.Name, UID: a.UID}
+			}
+			for _, d := range a.Devices {
+				if known || checkDriver(d.Driver) != nil {
+					continue
+				}
+				r = r.withDrivers([]string{d.Driver}).with(d.Driver, Begun, nil, c.boot) // the annotation may lack devices
+			}
+			c.claims[a.UID] = r.withPod(h.UID, "")
+		}
+	}
+}
+
+// Sweep leaves the claims of all pods for whose UIDs keep returns false to Run, which unprepares them.
+func (c *Claims) Sweep(keep func(uid string) bool) {
+	c.mu.Lock()
+	uids := make(map[string]bool)
+	for _, r := range c.claims {
+		for uid := range r.Pods {
+			uids[uid] = true
+		}
+	}
+	c.mu.Unlock()
+	for _, uid := range slices.Sorted(maps.Keys(uids)) {
+		if keep(uid) {
+			continue
+		}
+		c.mu.Lock()
+		c.left[uid] = leftover{retry: time.Now()}
+		c.mu.Unlock()
+	}
+	wake(c.undone)
+}
+
+// find returns the claim that a pod uses by a name.
+func (c *Claims) find(uid, name string) (record, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, r := range c.claims {
+		if r.uses(uid, name) {
+			return r, true
+		}
+	}
+	return record{}, false
+}
+
+// get returns the record of a claim.
+func (c *Claims) get(uid string) (record, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r, known := c.claims[uid]
+	return r, known
+}
+
+// step is a point at which tests end an operation, as a kill of the agent would.
+func (c *Claims) step(name string) error {
+	if c.cut != nil {
+		return c.cut(name)
+	}
+	return nil
+}
+
+// change changes the record of a claim: first its file, then what is known of it. The caller has
+// locked the claim. Only Adopt may change the record meanwhile, so that edit is called twice.
+func (c *Claims) change(uid string, edit func(record) record, point string) error {
+	r, _ := c.get(uid)
+	if err := c.write(edit(r)); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.claims[uid] = edit(c.claims[uid])
+	c.mu.Unlock()
+	return c.step(point)
+}
+
+// progress changes how far a driver has come with a claim.
+func (c *Claims) progress(uid, driver string, p Progress, devices []pod.ClaimDevice, point string) error {
+	return c.change(uid, func(r record) record { return r.with(driver, p, devices, c.boot) }, point)
+}

@@ -1,0 +1,170 @@
+package dra
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	drapb "k8s.io/kubelet/pkg/apis/dra/v1"
+	drabeta "k8s.io/kubelet/pkg/apis/dra/v1beta1"
+
+	"github.com/nodectl/nodectl/pkg/activity"
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// Limits of calls to a driver.
+const (
+	callTimeout  = 45 * time.Second // the kubelet's
+	lockTimeout  = 2 * callTimeout
+	maxMessage   = 1 << 20  // bytes of an answer
+	maxHeaders   = 64 << 10 // bytes of its headers, in which errors are
+	maxErrorText = 1 << 10  // bytes of an error that is passed on
+)
+
+// known are the services of drivers that this node can call.
+var known = []string{drapb.DRAPluginService, drabeta.DRAPluginService}
+
+// driver is one registered plugin of a driver.
+type driver struct {
+	name, socket string
+	conn         *grpc.ClientConn
+	api          service
+	stop         context.CancelFunc // of its watch
+
+	// Guarded by Claims.mu.
+	connected bool
+	calls     int  // that use the connection
+	closed    bool // no call begins any more
+}
+
+// service has the calls of each version of the interface, as the newest version has them.
+type service interface {
+	NodePrepareResources(ctx context.Context, q *drapb.NodePrepareResourcesRequest, o ...grpc.CallOption) (*drapb.NodePrepareResourcesResponse, error)
+	NodeUnprepareResources(ctx context.Context, q *drapb.NodeUnprepareResourcesRequest, o ...grpc.CallOption) (*drapb.NodeUnprepareResourcesResponse, error)
+}
+
+// dial returns a driver of a socket. Nothing is sent yet.
+func dial(name, socket, version string) (*driver, error) {
+	info, err := os.Lstat(socket)
+	if err != nil {
+		return nil, err
+	}
+	if info.Mode().Type() != os.ModeSocket {
+		return nil, fmt.Errorf("%s is not a socket", socket)
+	}
+	conn, err := grpc.NewClient("passthrough:///"+socket,
+		grpc.WithAuthority("localhost"),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithMaxHeaderListSize(maxHeaders),
+		grpc.WithIdleTimeout(0), // watch would not see that the driver is gone
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}))
+	if err != nil {
+		return nil, err
+	}
+	d := &driver{name: name, socket: socket, conn: conn, api: drapb.NewDRAPluginClient(conn)}
+	if version == drabeta.DRAPluginService {
+		d.api = drabeta.V1Beta1ClientWrapper{DRAPluginClient: drabeta.NewDRAPluginClient(conn)}
+	}
+	return d, nil
+}
+
+// watch calls changed with each change of the connection, until ctx ends. It keeps the driver
+// connected, to see when it goes away.
+func (d *driver) watch(ctx context.Context, changed func(connected bool)) {
+	for {
+		state := d.conn.GetState()
+		if state == connectivity.Idle {
+			d.conn.Connect()
+		}
+		changed(state == connectivity.Ready)
+		if !d.conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}
+
+// prepare has the driver prepare a claim, and returns its devices. The texts are the kubelet's.
+func (d *driver) prepare(ctx context.Context, r record) ([]pod.ClaimDevice, error) {
+	ctx, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
+	defer d.note(ctx, "NodePrepareResources", r.Name)()
+	answer, err := d.api.NodePrepareResources(ctx, &drapb.NodePrepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: r.Namespace, Uid: r.UID, Name: r.Name}}})
+	if err != nil {
+		return nil, fmt.Errorf("NodePrepareResources: %w", short(err))
+	}
+	for uid, of := range answer.GetClaims() {
+		if uid != r.UID {
+			return nil, fmt.Errorf("NodePrepareResources returned result for unknown claim UID %.80s", uid)
+		}
+		if of.GetError() != "" {
+			return nil, fmt.Errorf("NodePrepareResources failed for ResourceClaim %s: %s", r.Name, cut(of.GetError()))
+		}
+	}
+	of, answered := answer.GetClaims()[r.UID]
+	if !answered {
+		return nil, errors.New("NodePrepareResources skipped 1 ResourceClaims")
+	}
+	devices, err := devicesOf(d.name, of.GetDevices())
+	if err != nil {
+		return nil, fmt.Errorf("NodePrepareResources of ResourceClaim %s: %w", r.Name, err)
+	}
+	return devices, nil
+}
+
+// unprepare has the driver undo what it has prepared of a claim.
+func (d *driver) unprepare(ctx context.Context, r record) error {
+	ctx, stop := context.WithTimeout(ctx, callTimeout)
+	defer stop()
+	defer d.note(ctx, "NodeUnprepareResources", r.Name)()
+	answer, err := d.api.NodeUnprepareResources(ctx, &drapb.NodeUnprepareResourcesRequest{Claims: []*drapb.Claim{{Namespace: r.Namespace, Uid: r.UID, Name: r.Name}}})
+	if err != nil {
+		return fmt.Errorf("NodeUnprepareResources: %w", short(err))
+	}
+	for uid, of := range answer.GetClaims() {
+		if uid != r.UID {
+			return fmt.Errorf("NodeUnprepareResources returned result for unknown claim UID %.80s", uid)
+		}
+		if of.GetError() != "" {
+			return fmt.Errorf("NodeUnprepareResources failed for ResourceClaim %s: %s", r.Name, cut(of.GetError()))
+		}
+	}
+	if _, answered := answer.GetClaims()[r.UID]; !answered {
+		return errors.New("NodeUnprepareResources skipped 1 ResourceClaims")
+	}
+	return nil
+}
+
+// note notes a call for "nodectl why" until its end.
+func (d *driver) note(ctx context.Context, name, claim string) (end func()) {
+	call := activity.Call{Kind: activity.Claim, Name: name, Target: claim, Host: d.name}
+	call.Limit, _ = ctx.Deadline()
+	return activity.Begin(ctx, call)
+}
+
+// short returns a driver's error with a text of limited length: events and logs show it.
+func short(err error) error {
+	s, ok := status.FromError(err)
+	if !ok || len(s.Message()) <= maxErrorText {
+		return err
+	}
+	return status.Error(s.Code(), cut(s.Message()))
+}
+
+func cut(text string) string {
+	if len(text) <= maxErrorText {
+		return text
+	}
+	return text[:maxErrorText] + "…"
+}

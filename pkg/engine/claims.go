@@ -1,0 +1,121 @@
+package engine
+
+import (
+	"context"
+	"errors"
+
+	"github.com/nodectl/nodectl/pkg/plan"
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/podview"
+)
+
+// errNoDrivers says why a pod with ResourceClaims waits on a node that cannot prepare any.
+var errNoDrivers = errors.New("prepare dynamic resources: this agent serves no DRA drivers: it does not run as root")
+
+// adoptClaims passes on which claims the containers of a census have. After the first census it passes
+// on only those of orphaned pods, as adoptDevices.
+func (l *loop) adoptClaims(c census) {
+	if l.cfg.Claims == nil {
+		return
+	}
+	records := plan.RecordsOf(c.pods, c.records)
+	var holders []pod.ClaimHolder
+	for _, have := range c.pods {
+		if o, orphaned := l.orphans[have.Key]; l.view.claimsKnown && (!orphaned || l.isForeign(o)) {
+			continue
+		}
+		if h := claimsOf(have, records[have.Key]); len(h.Claims) > 0 {
+			holders = append(holders, h)
+		}
+	}
+	l.view.claimsKnown = l.view.claimsKnown || c.err == nil && c.asked == nil
+	l.cfg.Claims.Adopt(holders)
+}
+
+// claimsOf returns the claims of a pod's containers. A pod that has terminated, and of which nothing
+// runs, has none.
+func claimsOf(have pod.Actual, rec pod.Record) pod.ClaimHolder {
+	h := pod.ClaimHolder{Key: have.Key, UID: have.UID}
+	if rec.UID == have.UID && rec.Terminal != "" && !podview.MayRun(have) {
+		return h
+	}
+	for _, c := range podview.All(have) {
+		h.Claims = append(h.Claims, c.Claims...)
+	}
+	return h
+}
+
+// prepareClaims prepares the claims of a pod whose sandbox or container is about to be created. Another
+// spec that ends the pod, or a halt of the node, cancels it.
+func (w *worker) prepareClaims(ctx context.Context, want *pod.Spec, container string) error {
+	switch {
+	case !pod.HasClaims(want.Pod):
+		return nil
+	case w.env.claims == nil:
+		return &pod.StartError{Reason: pod.ReasonWaitsForDriver, Err: errNoDrivers}
+	}
+	preparing, cancel := context.WithCancel(ctx)
+	defer cancel()
+	superseded := false
+	news := func() {
+		if w.mustEnd(want, container) || w.update.halt.Message != "" {
+			superseded = true
+			cancel()
+		}
+	}
+	err := w.call(ctx, w.env.starts.SlotTimeout(), news, func() error { return w.env.claims.Prepare(preparing, want) })
+	if superseded {
+		return errStale
+	}
+	return err
+}
+
+// claimsFor returns the devices of claims for a container that is about to be created.
+func (w *worker) claimsFor(ctx context.Context, want *pod.Spec, container string) ([]pod.ClaimAllocation, error) {
+	if err := w.prepareClaims(ctx, want, container); err != nil || !pod.HasClaims(want.Pod) {
+		return nil, err
+	}
+	return w.env.claims.Of(want, container)
+}
+
+// releaseClaims unprepares the claims of a pod that has stopped. Its status says so only afterwards:
+// then the cluster may give the devices to another pod.
+func (w *worker) releaseClaims(ctx context.Context, v plan.View, p plan.Plan) error {
+	over := v.Want == nil || deleting(v.Want) || w.instanceTerminated(v, p)
+	if !over || podview.MayRun(v.Have) {
+		return nil
+	}
+	err := w.unprepare(ctx, w.rec.UID)
+	if err != nil && ctx.Err() == nil {
+		w.event(w.instanceSpec(), "", pod.EventWarning, eventKillPod, "error killing pod: %s", err)
+	}
+	return err
+}
+
+// unprepare unprepares the claims of a pod, except those that other pods use.
+func (w *worker) unprepare(ctx context.Context, uid string) error {
+	if w.env.claims == nil || uid == "" || !w.env.claims.Uses(uid) {
+		return nil
+	}
+	return w.call(ctx, w.env.starts.SlotTimeout(), nil, func() error { return w.env.claims.Release(ctx, uid) })
+}
+
+// beforeReport does what has to be done before the pod is reported. If ok is false, the worker has to
+// read the pod again; if over is true, it has to return.
+func (w *worker) beforeReport(ctx context.Context, v plan.View, p plan.Plan) (ok, over bool) {
+	what, err := "the state of the pod cannot be recorded", w.remember(ctx, v, p)
+	if err == nil {
+		what, err = "the claims of the pod cannot be unprepared", w.releaseClaims(ctx, v, p)
+	}
+	switch {
+	case err == nil:
+		return true, false
+	case w.trouble.leftBehind:
+		return false, true
+	}
+	w.freeSlot(ctx)
+	delay := w.failed()
+	w.log.Warn("Pod cannot be reported yet", "reason", what, "error", err, "retry", delay.String())
+	w.noteState(plan.Plan{WaitFor: what + ": " + err.Error()}, delay)
+	return false, !w.pause(ctx, delay)
+}
