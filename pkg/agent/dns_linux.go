@@ -14,14 +14,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/nodectl/nodectl/pkg/config"
 	"github.com/nodectl/nodectl/pkg/dns"
 	"github.com/nodectl/nodectl/pkg/dns/process"
 	"github.com/nodectl/nodectl/pkg/dns/server"
 	"github.com/nodectl/nodectl/pkg/pod"
 )
-
-// defaultDomain is the domain of the names of Services unless --cluster-domain names another one.
-const defaultDomain = "cluster.local"
 
 // resolverCheck is how often the node's resolver file is read again.
 const resolverCheck = 10 * time.Second
@@ -52,7 +50,7 @@ func newNames(cfg Config) *names {
 	n := &names{cfg: cfg}
 	n.readResolver()
 	settings, ok := dnsProcess(cfg)
-	on := cfg.DNS && cfg.Kubeconfig == "" && cfg.BootstrapKubeconfig == "" && len(cfg.ClusterDNS) == 0 && ok
+	on := cfg.OwnDNS() && ok
 	if keeper := process.New(settings); on || keeper.Used() {
 		n.keeper, n.retiring = keeper, !on
 	}
@@ -94,7 +92,7 @@ func (n *names) servers() (servers []string, domain string) {
 	return n.keeper.Servers(), n.domain()
 }
 
-func (n *names) domain() string { return cmp.Or(n.cfg.ClusterDomain, defaultDomain) }
+func (n *names) domain() string { return cmp.Or(n.cfg.ClusterDomain, config.DefaultDomain) }
 
 // setServices replaces the Services that have names. complete says that no others may be missing.
 func (n *names) setServices(all []dns.Service, complete bool) {

@@ -92,7 +92,7 @@ func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receive
 func (a *Agent) volumes(rules look.Rules, to receivers) *volume.Volumes {
 	cfg := volume.Config{
 		RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, ContainerLogsDir: a.cfg.LogLinks(), Log: a.log,
-		ClusterDomain: a.cfg.ClusterDomain, Allocatable: a.host.node.Allocatable, SELinux: volume.SELinuxEnabled(), FileLabel: volume.FileLabel(os.DirFS("/")),
+		ClusterDomain: a.cfg.PodDomain(), Allocatable: a.host.node.Allocatable, SELinux: volume.SELinuxEnabled(), FileLabel: volume.FileLabel(os.DirFS("/")),
 		RecursiveReadOnly: a.runtime.recursiveReadOnly, Allow: rules.Allows, Drivers: to.drivers,
 	}
 	if to.events != nil {

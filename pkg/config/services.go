@@ -1,12 +1,30 @@
 package config
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 )
 
 // DefaultServiceCIDR is the network of cluster IPs.
 const DefaultServiceCIDR = "10.96.0.0/16"
+
+// DefaultDomain is the domain of the names that the node's own DNS server answers.
+const DefaultDomain = "cluster.local"
+
+// OwnDNS reports whether the node answers the names of its Services itself.
+func (c Config) OwnDNS() bool {
+	return c.DNS && c.Kubeconfig == "" && c.BootstrapKubeconfig == "" && len(c.ClusterDNS) == 0
+}
+
+// PodDomain returns the domain of the full names of pods: that of the cluster, or the one of the
+// node's own DNS server. It may be "", as with the kubelet.
+func (c Config) PodDomain() string {
+	if c.OwnDNS() {
+		return cmp.Or(c.ClusterDomain, DefaultDomain)
+	}
+	return c.ClusterDomain
+}
 
 // ServiceNetworks returns the networks of cluster IPs. The first one is the default of Services.
 func (c Config) ServiceNetworks() []netip.Prefix {

@@ -74,7 +74,7 @@ func (c Config) CRI(endpoint string) cri.Config {
 		CgroupParent: strings.TrimSuffix(c.CgroupRoot, "/"), Log: c.RuntimeLog,
 		EndTask:        func(ctx context.Context, id string) error { return bundle.EndTask(ctx, endpoint, id) },
 		RuntimeClasses: c.Classes(), SeccompDir: filepath.Join(c.RootDir, "seccomp"), PauseProfile: c.pauseProfile(endpoint),
-		ClusterDNS: c.ClusterDNS, ClusterDomain: c.ClusterDomain, ResolvConf: &c.ResolvConf,
+		ClusterDNS: c.ClusterDNS, ClusterDomain: c.PodDomain(), ResolvConf: &c.ResolvConf,
 	}
 }
 
