@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"fmt"
+	"io"
+	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,23 +13,37 @@ import (
 
 	"golang.org/x/sys/unix"
 	v1 "k8s.io/api/core/v1"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/test/node"
+	"github.com/nodectl/nodectl/test/wait"
 )
 
-// shop is the examples' set of pods that need one another: files of examples/shop, on free
-// ports.
+// shopPage is the page of the shop in its first version.
+const shopPage = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li>cheese</li></ul>\n<p>version 1</p>"
+
+// shop writes the files of examples/shop, and imports their image. A version that is complete has
+// passed its trial. The CronJob starts nothing by itself.
 func (s *stage) shop() {
 	s.Helper()
-	db, web := freePort(s.T), freePort(s.T)
 	files, err := filepath.Glob(filepath.Join(node.Repo(), "examples/shop/*.yaml"))
-	if err != nil || len(files) != 4 {
+	if err != nil || len(files) != 5 {
 		s.Fatalf("%v: %v", files, err)
 	}
 	for _, f := range files {
 		text, err := os.ReadFile(f)
 		s.must(err)
-		s.write(filepath.Base(f), strings.NewReplacer("hostPort: 8090", "hostPort: "+db, "$(NODE_IP):8090", "$(NODE_IP):"+db, "hostPort: 8091", "hostPort: "+web).Replace(string(text)))
+		s.write(filepath.Base(f), string(text))
+	}
+	s.edit("web.yaml", "rollback-trial: 15s", "rollback-trial: 0s")
+	s.edit("backup.yaml", "  schedule:", "  suspend: true\n  schedule:") // the test may run at that time
+	archives, err := node.Images()
+	s.must(err)
+	for _, a := range archives {
+		if strings.Contains(a.Ref, "shop") {
+			s.node.Import(s.T, a.File)
+		}
 	}
 }
 
@@ -41,117 +58,188 @@ func (s *stage) edit(file, old, new string) {
 	s.write(file, strings.Replace(string(text), old, new, 1))
 }
 
-// A database with a claim and a password, a job that fills it, a front end with a page,
-// probes and a sidecar: one command starts them, they survive a restart of everything, and an
-// edit changes exactly what the dry run predicts.
-//
-// Shows: F33, P21
-func TestShop_OneCommand_Reboot_Edits(t *testing.T) {
-	t.Parallel()
-	s := newStage(t, node.New(t)) // with host ports
-	s.shop()
-	s.excuse("shop-db") // it restarts with its password: the checker does not read config objects
-	archives, err := node.Images()
-	s.must(err)
-	for _, a := range archives {
-		if strings.Contains(a.Ref, "shop") {
-			s.node.Import(t, a.File)
+// visit returns the page of the shop at its node port, over a connection of its own.
+func (s *stage) visit() (string, error) {
+	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get("http://127.0.0.1:30080/")
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", r.Status, text)
+	}
+	return strings.TrimSpace(string(text)), err
+}
+
+// shopPods describes the pods of the shop, and excuses them: see ofWorkload.
+func (s *stage) shopPods() (all string) {
+	s.Helper()
+	pods := s.ofWorkload("shop")
+	slices.SortFunc(pods, func(a, b *v1.Pod) int { return strings.Compare(a.Name, b.Name) })
+	for _, p := range pods {
+		all += "\n" + p.Name + " " + describe(p.Status)
+	}
+	return all
+}
+
+// awaitPage returns when the page holds a text.
+func (s *stage) awaitPage(want string) {
+	s.Helper()
+	s.eventually(func() error {
+		pods := s.shopPods()
+		page, err := s.visit()
+		if err != nil || !strings.Contains(page, want) {
+			return fmt.Errorf("the page is %q, not %q: %v%s", page, want, err, pods)
+		}
+		return nil
+	})
+}
+
+// whileOpen returns when nodectl prints a text. Until then, every visit of the shop has to succeed.
+func (s *stage) whileOpen(text string, args ...string) {
+	s.Helper()
+	s.eventually(func() error {
+		pods := s.shopPods()
+		for range 10 {
+			if _, err := s.visit(); err != nil {
+				s.Errorf("the shop is closed: %v", err)
+			}
+		}
+		r := s.run(args...)
+		if !strings.Contains(r.out+r.err, text) {
+			return fmt.Errorf("nodectl %v: exit code %d, want %q: %s%s%s", args, r.code, text, r.out, r.err, pods)
+		}
+		return nil
+	})
+}
+
+// runningContainers returns the IDs of the running containers of the stage, by pod and container.
+func (s *stage) runningContainers() map[string]string {
+	s.Helper()
+	ids := make(map[string]string)
+	for _, c := range s.containers("") {
+		if c.State == cri.ContainerState_CONTAINER_RUNNING {
+			ids[c.Labels[pod.LabelPodName]+"/"+c.Metadata.Name] = c.Id
 		}
 	}
-	report := s.runonce(0, "--until", "ready", "--timeout", "60s")
-	if n := len(report.Pods); n != 3 {
-		t.Fatalf("%d pods, want 3", n)
-	}
-	page := func() string { return s.page(s.sandbox("shop-web").Network.Ip+":8080", "/") }
-	const first = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li>cheese</li></ul>"
-	if got := page(); got != first {
-		t.Errorf("the page is %q", got)
-	}
-	s.awaitLog("shop-web", "notes", 0, "visit from")
+	return ids
+}
 
-	// A reboot: nothing runs, no tmpfs is mounted.
+// powerCycle is reboot, and unmounts each tmpfs.
+func (s *stage) powerCycle() {
+	s.Helper()
 	s.reboot()
 	for _, m := range node.Mounts() {
 		if strings.HasPrefix(m, s.root+"/") {
 			s.must(unix.Unmount(m, unix.MNT_DETACH))
 		}
 	}
-	a := s.serve()
-	s.awaitReady("shop-db", true)
-	s.awaitReady("shop-web", true)
-	if st := s.status("shop-migrate").Status; st.Phase != v1.PodSucceeded {
-		t.Errorf("the job that had ended: %s", describe(st))
-	}
-	if got := page(); got != first {
-		t.Errorf("after the reboot the page is %q: the claim was not kept, or filled twice", got)
-	}
+}
 
-	db, web := s.awaitRunning("shop-db", "db"), s.awaitRunning("shop-web", "notes", "web")
-	// The page's file changes at once, and nothing restarts.
-	s.edit("config.yaml", "<h1>{{.Title}}</h1>", "<h2>{{.Title}}</h2>")
+// TestShop_Serve_RebootEditsRolloutRollback: the files of examples/shop, unchanged, as they run in a
+// cluster. Pods find one another by the names of Services. All of it survives a restart of everything.
+// An edit changes exactly what the dry run predicts. During a rollout, and during the rollback of a
+// version that crashes, every visit succeeds. A claim stays when its pods go. The test is not
+// parallel: Services are those of a machine.
+//
+// Shows: F33, P21, C-1.38.5
+func TestShop_Serve_RebootEditsRolloutRollback(t *testing.T) {
+	s := newStage(t, shared)
+	s.shop()
+	a := s.serve("--service-cidr", serviceRange)
+	s.says("successfully rolled out", "rollout", "status", "deployment/shop-web")
+	s.awaitPage(shopPage)
+	s.says("visit from", "logs", "-l", "app=shop-web", "-c", "notes")
+	a.leave()
+	s.powerCycle()
+	a = s.serve("--service-cidr", serviceRange)
+	s.says("successfully rolled out", "rollout", "status", "deployment/shop-web")
+	if page, err := s.visit(); err != nil || page != shopPage {
+		t.Errorf("after the reboot the page is %q, %v: the claim was not kept, or filled twice", page, err)
+	}
+	db := s.runningContainers()["shop-db-0/db"]
+	hosts, err := os.ReadFile(fmt.Sprintf("/proc/%d/root/etc/hosts", s.node.Processes(db)[0].Pid))
+	if err != nil || !strings.Contains(string(hosts), "\tshop-db-0.shop-db.default.svc.cluster.local\tshop-db-0\n") {
+		t.Errorf("the hosts of the database lack its full name: %q, %v", hosts, err)
+	}
+	a = s.editShop(a)
+
+	s.edit("web.yaml", `VERSION, value: "1"`, `VERSION, value: "2"`)
+	s.whileOpen("successfully rolled out", "rollout", "status", "deployment/shop-web", "--revision", "2", "--watch=false")
+	s.awaitPage("version 2")
+	s.edit("web.yaml", "/etc/shop/page.html", "/etc/shop/pages.html")
+	s.whileOpen("rolled back: container web of pod shop-web-", "rollout", "history", "deployment/shop-web")
+	s.whileOpen("rollback to revision 2: revision 3 failed", "rollout", "status", "deployment/shop-web", "--watch=false")
+	s.awaitPage("version 2")
+
+	s.says("created", "create", "job", "shop-now", "--from=cronjob/shop-backup")
 	s.eventually(func() error {
-		if got := page(); !strings.HasPrefix(got, "<h2>") {
-			return fmt.Errorf("the page is %q", got)
+		pods := s.shopPods()
+		files, _ := filepath.Glob(filepath.Join(s.root, "volumes/default/shop-backup/data/items-*.jsonl"))
+		if len(files) != 1 {
+			return fmt.Errorf("backups: %v%s", files, pods)
+		}
+		if text, err := os.ReadFile(files[0]); err != nil || string(text) != "\"apples\"\n\"bread\"\n\"cheese\"\n" {
+			return fmt.Errorf("the backup is %q: %v", text, err)
 		}
 		return nil
 	})
-	// A change that only environments use: the dry run names no restart of the whole pod.
+	s.says("condition met", "wait", "job/shop-now", "--for=condition=Complete")
+	a.leave()
+	s.runonce(0, "--down", "--service-cidr", serviceRange)
+	for _, claim := range []string{"data-shop-db-0/data/items.jsonl", "shop-backup/data"} {
+		if _, err := os.Stat(filepath.Join(s.root, "volumes/default", claim)); err != nil {
+			t.Errorf("a claim was not kept: %v", err)
+		}
+	}
+}
+
+// editShop edits the page, and then, while no agent runs, the title and the password.
+func (s *stage) editShop(a *agent) *agent {
+	s.Helper()
+	before := s.runningContainers()
+	s.edit("config.yaml", "<h1>{{.Title}}</h1>", "<h2>{{.Title}}</h2>")
+	s.awaitPage("<h2>The corner shop</h2>")
+	if now := s.runningContainers(); !maps.Equal(now, before) {
+		s.Errorf("an edit of the page: containers %v, before %v", now, before)
+	}
 	a.leave()
 	s.edit("config.yaml", "title: The corner shop", "title: The new shop")
 	s.edit("config.yaml", "password: open-sesame", "password: swordfish")
-	plan := s.dryRun(s.manifests)
 	var restarts []string
-	for _, c := range plan.Changes {
+	for _, c := range s.dryRun(s.manifests).Changes {
 		if c.Op != "UPDATE" || c.Restart.Pod {
-			t.Errorf("%s %s, of the whole pod: %v", c.Op, c.Pod.Name, c.Restart.Pod)
+			s.Errorf("%s %s, of the whole pod: %v", c.Op, c.Pod.Name, c.Restart.Pod)
 		}
 		for _, name := range c.Restart.Containers {
-			restarts = append(restarts, strings.TrimSuffix(c.Pod.Name, "-"+s.name)+"/"+name)
+			restarts = append(restarts, c.Pod.Name+"/"+name)
 		}
 		for _, f := range c.Fields {
 			if strings.Contains(f.Old+f.New, "sesame") || strings.Contains(f.Old+f.New, "swordfish") {
-				t.Errorf("a password is shown: %+v", f)
+				s.Errorf("a password is shown: %+v", f)
 			}
 		}
 	}
-	if want := []string{"shop-db/db"}; !slices.Equal(restarts, want) {
-		t.Errorf("the dry run restarts %v, want %v", restarts, want)
+	if want := []string{"shop-db-0/db"}; !slices.Equal(restarts, want) {
+		s.Errorf("the dry run restarts %v, want %v", restarts, want)
 	}
-	s.serve()
+	a = s.serve("--service-cidr", serviceRange)
 	s.eventually(func() error {
-		if now, err := s.runningNow("shop-db", "db"); err != nil || now["db"].id == db["db"].id {
-			return fmt.Errorf("the database runs with the old password: %v", err)
+		now := s.runningContainers()
+		if id := now["shop-db-0/db"]; id == "" || id == before["shop-db-0/db"] {
+			return fmt.Errorf("the database runs with the old password, or not: %q%s", id, s.shopPods())
+		}
+		delete(now, "shop-db-0/db")
+		old := maps.Clone(before)
+		delete(old, "shop-db-0/db")
+		if !maps.Equal(now, old) {
+			s.Errorf("a new password: containers %v, before %v", now, old)
 		}
 		return nil
 	})
-	s.awaitReady("shop-db", true)
-	s.eventually(func() error {
-		if got := page(); !strings.Contains(got, "apples") {
-			return fmt.Errorf("with the new password the page is %q", got)
-		}
-		return nil
-	})
-	s.untouched("shop-web", web)
-
-	// Another image: the pod keeps the old one until the new one is there.
-	s.edit("web.yaml", "image: nodectl.dev/examples/shop:1\n      imagePullPolicy: IfNotPresent\n      args: [web", "image: nodectl.dev/examples/shop:2\n      imagePullPolicy: Never\n      args: [web")
-	s.eventually(func() error {
-		if !strings.Contains(page(), "apples") {
-			return fmt.Errorf("the page is gone")
-		}
-		return nil
-	})
-	s.untouched("shop-web", web)
-
-	// When the pods are removed, the claim stays; only a command deletes it.
-	claim := filepath.Join(s.root, "volumes/default/shop-db")
-	for _, f := range []string{"web.yaml", "db.yaml", "migrate.yaml"} {
-		s.remove(f)
-	}
-	for _, name := range []string{"shop-web", "shop-db", "shop-migrate"} {
-		s.awaitGone(name)
-	}
-	if _, err := os.Stat(claim); err != nil {
-		t.Errorf("the claim's directory: %v", err)
-	}
+	s.awaitPage("apples")
+	s.says("1/1", "get", "statefulsets", "shop-db")
+	return a
 }

@@ -3,6 +3,7 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -21,15 +22,86 @@ import (
 )
 
 // shopPage is the shop's page.
-const shopPage = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li>cheese</li></ul>"
+const shopPage = "<h1>The corner shop</h1>\n<ul><li>apples</li><li>bread</li><li>cheese</li></ul>\n<p>version 1</p>"
 
-// TestShop_OnACluster: the shop as Deployments that find one another by the environment of
-// their Services, on a nodectl node. Every component is killed and comes back, in any order,
-// and the page is served without interruption.
+// shopAlone runs the files of examples/shop on the machine before it joins the cluster. An agent with a
+// kubeconfig does not start then, and names them. It returns the directory of the database.
+func (w *world) shopAlone() (data string) {
+	w.Helper()
+	files, err := filepath.Glob(filepath.Join(node.Repo(), "examples/shop/*.yaml"))
+	for _, file := range files {
+		text, bad := os.ReadFile(file)
+		err = errors.Join(err, bad, os.WriteFile(filepath.Join(w.static, filepath.Base(file)), text, 0o600))
+	}
+	if err != nil || len(files) == 0 {
+		w.Fatal(files, err)
+	}
+	args := []string{
+		"serve", "-f", w.static, "--root-dir", w.root, "--runtime-endpoint", w.machine.Endpoint, "--pod-logs-dir", w.logs,
+		"--cgroup-root", w.group, "--node-name", w.name, "--eviction-hard", "memory.available<100Mi,nodefs.available<1%,imagefs.available<1%",
+	}
+	alone := cluster.NewProcess(w, w.program, w.TempDir(), args, w.serves)
+	alone.Start(w)
+	w.await(func() error {
+		got, err := visit("127.0.0.1:30080")
+		if err == nil && got != shopPage {
+			err = fmt.Errorf("without a cluster, the page is %q", got)
+		}
+		return err
+	})
+	alone.Terminate(w)
+	out, err := exec.Command(w.program, append(args, "--kubeconfig", w.file)...).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(out), "deployment default/shop-web") {
+		w.Errorf("serve with a kubeconfig: %v: %s", err, out)
+	}
+	for _, file := range files {
+		if err := os.Remove(filepath.Join(w.static, filepath.Base(file))); err != nil {
+			w.Fatal(err)
+		}
+	}
+	return filepath.Join(w.root, "volumes/default/data-shop-db-0/data")
+}
+
+// visit returns the page of the shop. A refused connection is an error at once. Each visit has its own
+// connection: one made before the service had its rules never reaches the service.
+func visit(address string) (string, error) {
+	client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
+	r, err := client.Get("http://" + address + "/")
+	if err != nil {
+		return "", err
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err == nil && r.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", r.Status, text)
+	}
+	return strings.TrimSpace(string(text)), err
+}
+
+// shopDisk is a volume for a claim of the shop: the cluster has no provisioner.
+func shopDisk(claim, dir string) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: PersistentVolume
+metadata: {name: %[1]s}
+spec:
+  capacity: {storage: 1Gi}
+  accessModes: [ReadWriteOnce]
+  claimRef: {namespace: default, name: %[1]s}
+  hostPath: {path: %[2]q, type: Directory}
+---
+`, claim, dir)
+}
+
+// TestShop_OnACluster: the files of examples/shop run on a machine, which then joins a cluster; with its
+// data, and unchanged, the same files run there on the nodectl node. Pods find one another by the names
+// of Services. Every component is killed and comes back, in any order, and the page is served without
+// interruption. The database keeps its data when its pod is replaced, a new version is rolled out
+// without a failed visit, and a Job of the CronJob makes a backup.
 //
 // Shows: F1, F21, F70
 func TestShop_OnACluster(t *testing.T) {
-	w := newWorld(t)
+	w := bareWorld(t)
 	w.importImages()
 	archives, err := node.Images()
 	if err != nil {
@@ -38,32 +110,24 @@ func TestShop_OnACluster(t *testing.T) {
 	for _, a := range archives {
 		w.machine.Import(t, a.File)
 	}
-	proxy := w.cluster.KubeProxy(t, w.name)
-	text, err := os.ReadFile(filepath.Join(node.Repo(), "examples/shop/cluster/shop.yaml"))
-	if err != nil {
+	w.file = w.cluster.NodeKubeconfig(t, w.name)
+	data, backups := w.shopAlone(), filepath.Join(t.TempDir(), "backups")
+	if err := errors.Join(os.Mkdir(backups, 0o700), os.Chmod(backups, 0o777)); err != nil {
 		t.Fatal(err)
 	}
-	disk := filepath.Join(t.TempDir(), "shop")
-	w.apply(strings.Replace(string(text), "path: /var/lib/shop,", fmt.Sprintf("path: %q,", disk), 1))
-	w.awaitRollout("deployment/shop-db")
+	w.serve("--cluster-dns", dnsAddress, "--workloads", "stop")
+	proxy := w.cluster.KubeProxy(t, w.name)
+	w.apply(dnsManifests + "---\n" + shopDisk("data-shop-db-0", data) + shopDisk("shop-backup", backups))
+	w.kubectl("apply", "-f", filepath.Join(node.Repo(), "examples/shop"))
+	w.kubectl("patch", "cronjob", "shop-backup", "-p", `{"spec": {"suspend": true}}`) // it may be due
+	w.awaitRollout("statefulset/shop-db")
 	w.awaitOutput("True", "get", "job", "shop-migrate", "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].status}`)
+	if out := w.kubectl("logs", "job/shop-migrate"); !strings.Contains(out, "added 0 items") {
+		t.Errorf("the data did not move: %s", out)
+	}
 	w.awaitRollout("deployment/shop-web")
 	address := w.kubectl("get", "service", "shop-web", "-o", "jsonpath={.spec.clusterIP}")
-	page := func() (string, error) {
-		// A refused connection is an error at once. Each visit has its own connection: one
-		// made before the service had its rules never reaches the service.
-		client := http.Client{Timeout: wait.Limit, Transport: &http.Transport{DisableKeepAlives: true}}
-		r, err := client.Get("http://" + address + "/")
-		if err != nil {
-			return "", err
-		}
-		defer r.Body.Close()
-		text, err := io.ReadAll(r.Body)
-		if err == nil && r.StatusCode != http.StatusOK {
-			err = fmt.Errorf("%s: %s", r.Status, text)
-		}
-		return strings.TrimSpace(string(text)), err
-	}
+	page := func() (string, error) { return visit(address) }
 	w.await(func() error {
 		got, err := page()
 		if err == nil && got != shopPage {
@@ -72,12 +136,26 @@ func TestShop_OnACluster(t *testing.T) {
 		return err
 	})
 	w.await(func() error { // its sidecar, a restartable init container
-		out, err := w.try("logs", "deployment/shop-web", "-c", "notes")
+		out, err := w.try("logs", "-l", "app=shop-web", "-c", "notes")
 		if err == nil && !strings.Contains(out, "visit from") {
 			err = fmt.Errorf("notes: %q", out)
 		}
 		return err
 	})
+	revive := func() {
+		for _, p := range []*cluster.Process{w.cluster.Controllers, w.cluster.Scheduler} {
+			if !p.Runs() { // it exits if the API server is just starting, and is restarted here
+				p.Start(t)
+			}
+		}
+	}
+	w.shopRestarts(proxy, page, revive)
+	w.shopChanges(page, revive)
+}
+
+// shopRestarts restarts every component. No container of the shop changes, and page succeeds.
+func (w *world) shopRestarts(proxy *cluster.Process, page func() (string, error), revive func()) {
+	w.Helper()
 	containers := func() string {
 		return w.kubectl("get", "pods", "-l", "app in (shop-db,shop-web)", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.containerStatuses[*].containerID} {.status.containerStatuses[*].restartCount}{"\n"}{end}`)
 	}
@@ -94,15 +172,8 @@ func TestShop_OnACluster(t *testing.T) {
 		{"kube-scheduler", func() { w.cluster.Scheduler.Restart(w) }},
 		{"kube-proxy", func() { proxy.Restart(w) }},
 	}
-	revive := func() {
-		for _, p := range []*cluster.Process{w.cluster.Controllers, w.cluster.Scheduler} {
-			if !p.Runs() { // it exits if the API server is just starting, and is restarted here
-				p.Start(t)
-			}
-		}
-	}
 	seed := rand.Uint64()
-	t.Logf("seed of the order: %d", seed)
+	w.Logf("seed of the order: %d", seed)
 	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(parts), func(i, j int) { parts[i], parts[j] = parts[j], parts[i] })
 	for _, part := range parts {
 		begun := time.Now()
@@ -112,37 +183,58 @@ func TestShop_OnACluster(t *testing.T) {
 		}
 		revive()
 		if got, err := page(); err != nil || got != shopPage {
-			t.Errorf("after a restart of %s the page is %q: %v", part.name, got, err)
+			w.Errorf("after a restart of %s the page is %q: %v", part.name, got, err)
 		}
 		w.awaitNode("Ready", "True")
-		t.Logf("restarted %s", part.name)
+		w.Logf("restarted %s", part.name)
 	}
 	if now := containers(); now != before {
-		t.Errorf("containers were\n%snow\n%s", before, now)
+		w.Errorf("containers were\n%snow\n%s", before, now)
 	}
-	// An edit of what the page shows; then the database pod is replaced and has kept its
-	// data.
+}
+
+// shopChanges edits the page, replaces the pod of the database, rolls out a new version and makes a
+// backup. page visits the shop; revive starts controllers that have exited.
+func (w *world) shopChanges(page func() (string, error), revive func()) {
+	w.Helper()
+	shows := func(want string) {
+		w.Helper()
+		w.await(func() error {
+			got, err := page()
+			if err == nil && got != want {
+				err = fmt.Errorf("the page is %q, not %q", got, want)
+			}
+			return err
+		})
+	}
 	w.kubectl("patch", "configmap", "shop", "--type=merge", "-p", `{"data": {"page.html": "<h1>closed</h1>\n"}}`)
-	w.await(func() error {
-		got, err := page()
-		if err == nil && got != "<h1>closed</h1>" {
-			err = fmt.Errorf("the page is %q", got)
-		}
-		return err
-	})
-	w.kubectl("rollout", "restart", "deployment/shop-db")
+	shows("<h1>closed</h1>")
+	w.kubectl("rollout", "restart", "statefulset/shop-db")
 	w.await(func() error {
 		revive() // it may have exited since the last check
-		_, err := w.try("rollout", "status", "deployment/shop-db", "--timeout=10s")
+		_, err := w.try("rollout", "status", "statefulset/shop-db", "--timeout=10s")
 		return err
 	})
-	w.kubectl("patch", "configmap", "shop", "--type=merge", "-p", `{"data": {"page.html": "<ul>{{range .Items}}<li>{{.}}</li>{{end}}</ul>\n"}}`)
+	w.kubectl("patch", "configmap", "shop", "--type=merge", "-p", `{"data": {"page.html": "{{.Version}}<ul>{{range .Items}}<li>{{.}}</li>{{end}}</ul>\n"}}`)
+	shows("1<ul><li>apples</li><li>bread</li><li>cheese</li></ul>")
+	w.awaitRollout("deployment/shop-web") // the front end may have lost its database for a moment
+	w.kubectl("set", "env", "deployment/shop-web", "-c", "web", "VERSION=2")
 	w.await(func() error {
-		got, err := page()
-		if err == nil && got != "<ul><li>apples</li><li>bread</li><li>cheese</li></ul>" {
-			err = fmt.Errorf("the page is %q", got)
+		revive()
+		if _, err := page(); err != nil {
+			w.Errorf("during the rollout: %v", err)
+		}
+		out, err := w.try("rollout", "status", "deployment/shop-web", "--watch=false")
+		if err == nil && !strings.Contains(out, "successfully rolled out") {
+			err = errors.New(out)
 		}
 		return err
+	})
+	shows("2<ul><li>apples</li><li>bread</li><li>cheese</li></ul>")
+	w.kubectl("create", "job", "shop-now", "--from=cronjob/shop-backup")
+	w.await(func() error {
+		revive()
+		return w.gets("True", []string{"get", "job", "shop-now", "-o", `jsonpath={.status.conditions[?(@.type=="Complete")].status}`})
 	})
 }
 

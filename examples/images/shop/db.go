@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/subtle"
 	"encoding/json"
@@ -9,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 )
@@ -62,40 +64,72 @@ func (s *store) list(w http.ResponseWriter, _ *http.Request) {
 	_, _ = io.Copy(w, f)
 }
 
+// add writes those items of the request that the store lacks.
 func (s *store) add(w http.ResponseWriter, r *http.Request) {
-	var item string
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&item); err != nil {
-		http.Error(w, "not a JSON text", http.StatusBadRequest)
+	var items []string
+	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&items); err != nil {
+		http.Error(w, "not a JSON list of texts", http.StatusBadRequest)
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.write(item); err != nil {
+	added, err := s.write(items)
+	if err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
 	}
+	fmt.Fprintln(w, added)
 }
 
-func (s *store) write(item string) error {
-	f, err := os.OpenFile(s.path, os.O_APPEND|os.O_WRONLY, 0o600)
+func (s *store) write(items []string) (added int, err error) {
+	f, err := os.OpenFile(s.path, os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer f.Close()
-	if err := json.NewEncoder(f).Encode(item); err != nil {
-		return err
+	have, err := decode(f)
+	if err != nil {
+		return 0, err
 	}
-	return f.Sync()
+	var text bytes.Buffer
+	for _, item := range items {
+		if slices.Contains(have, item) {
+			continue
+		}
+		if err := json.NewEncoder(&text).Encode(item); err != nil {
+			return 0, err
+		}
+		added++
+	}
+	if _, err := f.Write(text.Bytes()); err != nil {
+		return 0, err
+	}
+	return added, f.Sync()
 }
 
-// client speaks to the database at DB.
+// decode reads items, one JSON text a line.
+func decode(r io.Reader) (all []string, err error) {
+	for dec := json.NewDecoder(r); ; {
+		var item string
+		if err := dec.Decode(&item); err == io.EOF {
+			return all, nil
+		} else if err != nil {
+			return nil, err
+		}
+		all = append(all, item)
+	}
+}
+
+// client is a client of the database at DB.
 type client struct{ http.Client }
+
+func newClient() *client { return &client{http.Client{Timeout: 5 * time.Second}} }
 
 func (c *client) do(ctx context.Context, method string, body io.Reader) (*http.Response, error) {
 	secret, err := password()
 	if err != nil {
 		return nil, err
 	}
-	c.Timeout = 5 * time.Second
 	r, err := http.NewRequestWithContext(ctx, method, "http://"+os.Getenv("DB")+"/items", body)
 	if err != nil {
 		return nil, err
@@ -107,26 +141,37 @@ func (c *client) do(ctx context.Context, method string, body io.Reader) (*http.R
 	}
 	if answer.StatusCode != http.StatusOK {
 		answer.Body.Close()
-		c.CloseIdleConnections() // it may lead to another server: a service's rules change
+		c.CloseIdleConnections() // a new connection looks the name up again
 		return nil, fmt.Errorf("the database answers %s", answer.Status)
 	}
 	return answer, nil
 }
 
-// items returns what the database has.
+// items returns the items of the database.
 func (c *client) items(ctx context.Context) (all []string, err error) {
 	answer, err := c.do(ctx, http.MethodGet, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer answer.Body.Close()
-	for dec := json.NewDecoder(answer.Body); ; {
-		var item string
-		if err := dec.Decode(&item); err == io.EOF {
+	return decode(answer.Body)
+}
+
+// wait is items, and asks again for a minute while the database does not answer.
+func (c *client) wait(ctx context.Context) ([]string, error) {
+	ctx, stop := context.WithTimeout(ctx, time.Minute)
+	defer stop()
+	again := time.NewTicker(500 * time.Millisecond)
+	defer again.Stop()
+	for {
+		all, err := c.items(ctx)
+		if err == nil {
 			return all, nil
-		} else if err != nil {
+		}
+		select {
+		case <-again.C:
+		case <-ctx.Done():
 			return nil, err
 		}
-		all = append(all, item)
 	}
 }

@@ -5,55 +5,64 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"html/template"
 	"io"
 	"log"
 	"net/http"
 	"os"
-	"slices"
 	"strings"
 	"time"
 )
 
 // migrate writes those of ITEMS, one a line, that the database lacks.
 func migrate(ctx context.Context, _ []string) error {
-	var db client
-	have, err := db.items(ctx)
+	var items []string
+	for item := range strings.Lines(os.Getenv("ITEMS")) {
+		if item = strings.TrimSpace(item); item != "" {
+			items = append(items, item)
+		}
+	}
+	text, err := json.Marshal(items)
 	if err != nil {
 		return err
 	}
-	for item := range strings.Lines(os.Getenv("ITEMS")) {
-		item = strings.TrimSpace(item)
-		if item == "" || slices.Contains(have, item) {
-			continue
-		}
-		text, err := json.Marshal(item)
-		if err != nil {
-			return err
-		}
-		answer, err := db.do(ctx, http.MethodPost, bytes.NewReader(text))
-		if err != nil {
-			return err
-		}
-		answer.Body.Close()
-		log.Printf("added %s", item)
+	db := newClient()
+	if _, err := db.wait(ctx); err != nil {
+		return err
 	}
-	return nil
+	answer, err := db.do(ctx, http.MethodPost, bytes.NewReader(text))
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	added, err := io.ReadAll(answer.Body)
+	if err == nil {
+		log.Printf("added %s items", bytes.TrimSpace(added))
+	}
+	return err
 }
 
-// web shows the items by a template that is read at every visit: who changes the
-// ConfigMap changes the page.
+// web shows the items by a template. It reads the template at every visit: a change of the ConfigMap
+// changes the page. A front end without a template does not start.
 func web(ctx context.Context, args []string) error {
+	if _, err := template.ParseFiles(args[0]); err != nil {
+		return fmt.Errorf("read the template: %w", err)
+	}
 	notes, err := os.OpenFile(args[1], os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
 	if err != nil {
 		return err
 	}
 	defer notes.Close()
-	var db client
+	db := newClient()
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
-		if _, err := db.items(r.Context()); err != nil {
+		items, err := db.items(r.Context())
+		if err == nil && len(items) == 0 {
+			err = errors.New("the database is empty")
+		}
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)
 			return
 		}
@@ -71,7 +80,8 @@ func web(ctx context.Context, args []string) error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
-		if err := page.Execute(w, map[string]any{"Title": os.Getenv("TITLE"), "Items": items}); err != nil {
+		data := map[string]any{"Title": os.Getenv("TITLE"), "Version": os.Getenv("VERSION"), "Items": items}
+		if err := page.Execute(w, data); err != nil {
 			log.Print(err)
 		}
 	})
