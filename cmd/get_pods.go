@@ -18,13 +18,11 @@ import (
 // podFlags are those of get pods.
 type podFlags struct {
 	*listing
-	endpoint   *endpoint
-	namespace  *string
-	selector   string
-	fields     string
-	watch      bool
-	watchOnly  bool
-	watchTypes bool
+	watchFlags
+	endpoint  *endpoint
+	namespace *string
+	selector  string
+	fields    string
 }
 
 func (p *program) getPodsCommand() *cobra.Command {
@@ -49,9 +47,7 @@ Pulling:45%, or Pulling:12s where the runtime reports no progress.`,
 	fl := cmd.Flags()
 	fl.StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, such as app=web")
 	fl.StringVar(&f.fields, "field-selector", "", "only pods with these fields, such as status.phase=Running")
-	fl.BoolVarP(&f.watch, "watch", "w", false, "then follow changes")
-	fl.BoolVar(&f.watchOnly, "watch-only", false, "only follow changes")
-	fl.BoolVar(&f.watchTypes, "output-watch-events", false, "with -w, print the type of each change: ADDED, MODIFIED, DELETED")
+	f.watchFlags.add(cmd)
 	word(fl, "selector", "LABELS")
 	word(fl, "field-selector", "FIELDS")
 	f.endpoint = p.addEndpoint(cmd)
@@ -69,7 +65,7 @@ func (p *program) getPods(cmd *cobra.Command, f podFlags, names []string) error 
 	if err != nil {
 		return err
 	}
-	if f.watch || f.watchOnly {
+	if f.follows() {
 		return p.watchPods(cmd.Context(), c, f, pick)
 	}
 	pods, err := p.pods(cmd.Context(), c)

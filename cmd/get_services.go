@@ -2,6 +2,7 @@ package cmd
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -25,27 +26,40 @@ func (p *program) getServicesCommand() *cobra.Command {
 		Long: `Show the Services that the agent serves, with their addresses and ports. A
 node of a cluster has none: the cluster's proxy serves them there.`,
 		Example: `  nodectl get services
-  nodectl get svc web -o wide`,
+  nodectl get svc web -o wide
+  nodectl get services -w`,
 	}
 	l := addListing(cmd)
 	l.addLabels(cmd)
 	namespace := addNamespace(cmd, "only Services of this namespace")
 	addAll(cmd)
+	var follow watchFlags
+	follow.add(cmd)
 	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		c, err := endpoint.client()
 		if err != nil {
 			return err
 		}
+		grid := func(all []v1.Service) ui.Grid { return ui.ServiceGrid(all, l.columns, time.Now()) }
+		if follow.follows() {
+			return objectWatch[v1.Service]{
+				listing: l, watchFlags: follow, grid: grid, names: ui.ServiceNames, object: func(s v1.Service) metav1.Object { return &s },
+				list: func(ctx context.Context) ([]v1.Service, []error, error) {
+					items, missing, err := readServices(ctx, c, *namespace, names)
+					var errs []error
+					for _, name := range missing {
+						errs = append(errs, failed(exitFailure, errors.New("service "+name+" not found")))
+					}
+					return servicesIn(items), errs, err
+				},
+			}.follow(cmd.Context(), p)
+		}
 		items, missing, err := servicesNamed(cmd.Context(), c, *namespace, names)
 		if err != nil {
 			return err
 		}
-		all := make([]v1.Service, len(items))
-		for i := range items {
-			all[i] = items[i].Service
-			all[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
-		}
+		all := servicesIn(items)
 		if l.sortBy != "" {
 			if err := ui.Sort(all, l.sortBy); err != nil {
 				return failed(exitFailure, err)
@@ -54,9 +68,8 @@ node of a cluster has none: the cluster's proxy serves them there.`,
 		if len(all) == 0 && len(names) == 0 && l.format.Table() {
 			p.say(p.err.Notice("no Services on this node"))
 		}
-		now := time.Now()
 		err = show(p, l, all, len(names) == 1 && len(missing) == 0, ui.ServiceNames(all),
-			func(all []v1.Service) any { return ui.ListOf(all) }, func(all []v1.Service) ui.Grid { return ui.ServiceGrid(all, l.columns, now) })
+			func(all []v1.Service) any { return ui.ListOf(all) }, grid)
 		return p.missingServices(missing, err)
 	}
 	return cmd
@@ -73,11 +86,27 @@ func (p *program) missingServices(missing []string, err error) error {
 	return err
 }
 
+// servicesIn returns the objects of items, with their kind.
+func servicesIn(items []ui.ServiceItem) []v1.Service {
+	all := make([]v1.Service, len(items))
+	for i := range items {
+		all[i] = items[i].Service
+		all[i].TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}
+	}
+	return all
+}
+
 // servicesNamed returns the Services of a namespace, "" for all, and of these names, none for all.
 func servicesNamed(ctx context.Context, c *client.Client, namespace string, names []string) (found []ui.ServiceItem, missing []string, err error) {
+	found, missing, err = readServices(ctx, c, namespace, names)
+	return found, missing, unanswered(err)
+}
+
+// readServices is servicesNamed with the error of the client.
+func readServices(ctx context.Context, c *client.Client, namespace string, names []string) (found []ui.ServiceItem, missing []string, err error) {
 	var d ui.ServiceList
 	if err := c.Document(ctx, "/v1/services", nil, &d); err != nil {
-		return nil, nil, unanswered(err)
+		return nil, nil, err
 	}
 	has := map[string]bool{}
 	for _, it := range d.Items {

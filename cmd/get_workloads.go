@@ -1,10 +1,12 @@
 package cmd
 
 import (
+	"context"
 	"errors"
 	"time"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/nodectl/nodectl/pkg/ui"
@@ -22,6 +24,7 @@ func (p *program) getWorkloadCommands() []*cobra.Command {
 // workloadFlags are those of get for a kind of workloads.
 type workloadFlags struct {
 	*listing
+	watchFlags
 	endpoint  *endpoint
 	namespace *string
 	selector  string
@@ -36,7 +39,8 @@ func (p *program) getWorkloadsCommand(k workloadKind) *cobra.Command {
 source, and the fields that a command or a rollback has changed.`,
 		Example: `  nodectl get ` + k.plural + `
   nodectl get ` + k.singular() + `/web -o yaml
-  nodectl get ` + k.plural + ` -n shop -l app=web`,
+  nodectl get ` + k.plural + ` -n shop -l app=web
+  nodectl get ` + k.plural + ` -w`,
 	}
 	f := workloadFlags{listing: addListing(cmd)}
 	f.addLabels(cmd)
@@ -44,6 +48,7 @@ source, and the fields that a command or a rollback has changed.`,
 	addAll(cmd)
 	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only "+k.plural+" with these labels, such as app=web")
 	word(cmd.Flags(), "selector", "LABELS")
+	f.watchFlags.add(cmd)
 	f.endpoint = p.addEndpoint(cmd)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return p.workloadNames(cmd, k, ""), cobra.ShellCompDirectiveNoFileComp
@@ -64,22 +69,21 @@ func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFla
 	if err != nil {
 		return err
 	}
-	all, err := p.workloads(cmd.Context(), c, k.kind, false)
-	if err != nil {
-		return err
+	list := func(ctx context.Context) ([]ui.Workload, []error, error) {
+		all, err := readWorkloads(ctx, c, k.kind, false)
+		some, missing := chosenWorkloads(all, k, *f.namespace, selector, names)
+		return some, missing, err
 	}
-	some := ui.SelectWorkloads(all, *f.namespace, selector)
-	var missing []error
-	if len(names) > 0 {
-		some = nil
-		for _, name := range names {
-			one, err := oneWorkload(all, k, *f.namespace, name)
-			if err != nil {
-				missing = append(missing, err)
-				continue
-			}
-			some = append(some, *one)
-		}
+	grid := func(some []ui.Workload) ui.Grid { return ui.WorkloadGrid(k.kind, some, f.columns, time.Now()) }
+	if f.follows() {
+		return objectWatch[ui.Workload]{
+			listing: f.listing, watchFlags: f.watchFlags, list: list, grid: grid, names: ui.WorkloadNames,
+			object: func(w ui.Workload) metav1.Object { return w.Object },
+		}.follow(cmd.Context(), p)
+	}
+	some, missing, err := list(cmd.Context())
+	if err != nil {
+		return unanswered(err)
 	}
 	if f.sortBy != "" {
 		objects := ui.WorkloadObjects(some)
@@ -96,9 +100,8 @@ func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFla
 			p.say(p.err.Notice(text))
 		}
 	}
-	now := time.Now()
 	err = show(p, f.listing, ui.WorkloadObjects(some), len(names) == 1 && len(missing) == 0, ui.WorkloadNames(some),
-		func(all []any) any { return ui.ListOf(all) }, func([]any) ui.Grid { return ui.WorkloadGrid(k.kind, some, f.columns, now) })
+		func(all []any) any { return ui.ListOf(all) }, func([]any) ui.Grid { return grid(some) })
 	if err != nil || len(missing) == 0 {
 		return err
 	}
@@ -106,4 +109,21 @@ func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFla
 		p.say(p.err.Error(err.Error()))
 	}
 	return missing[len(missing)-1]
+}
+
+// chosenWorkloads returns the workloads of a kind with these labels, or those with these names, and an
+// error for each name that none has.
+func chosenWorkloads(all []ui.Workload, k workloadKind, namespace string, selector labels.Selector, names []string) (some []ui.Workload, missing []error) {
+	if len(names) == 0 {
+		return ui.SelectWorkloads(all, namespace, selector), nil
+	}
+	for _, name := range names {
+		one, err := oneWorkload(all, k, namespace, name)
+		if err != nil {
+			missing = append(missing, err)
+			continue
+		}
+		some = append(some, *one)
+	}
+	return some, missing
 }

@@ -43,7 +43,10 @@ pod failed, 4 that a pod did not reach the state in time.
 
 A Job is done when it has completed or failed. Any other workload is ready when
 all its pods have its newest version and are available; it then counts as done,
-too. A CronJob starts nothing.`,
+too. A CronJob starts nothing.
+
+runonce serves no Services: it exits, and nothing would keep their endpoints.
+Use serve for pods that call each other by the names of Services.`,
 		Args: noArgs,
 		Example: `  nodectl runonce -f web.yaml --until ready
   nodectl runonce -f job.yaml --until done --cleanup
@@ -85,8 +88,8 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 	}
 	defer a.Close()
 	if f.goal() != agent.Gone {
-		if set.HasServices() {
-			p.say(p.err.Notice("Services of the manifests are not served: that needs 'nodectl serve'"))
+		if names := set.NotServed(); len(names) > 0 {
+			p.say(p.err.Notice(notServed(names)))
 		}
 		if err := a.MayStart(); err != nil {
 			return err
@@ -107,6 +110,9 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 		return failed(exitRuntime, err)
 	}
 	d := ui.NewRunReport(report)
+	if f.goal() != agent.Gone {
+		d.SetNotServed(set.NotServed())
+	}
 	if f.output.value == "text" {
 		err = p.out.print(p.out.Report(d))
 	} else {
@@ -119,6 +125,21 @@ func (p *program) runonce(ctx context.Context, f runonceFlags) error {
 		return err
 	}
 	return ended(reportCode(d))
+}
+
+// namedServices is how many Services a notice names.
+const namedServices = 5
+
+// notServed is the notice for Services that runonce does not serve.
+func notServed(services []pod.Key) string {
+	var names []string
+	for _, key := range services[:min(len(services), namedServices)] {
+		names = append(names, key.String())
+	}
+	if more := len(services) - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("%d more", more))
+	}
+	return "runonce serves no Services: pods reach " + strings.Join(names, ", ") + " neither by name nor by address; 'nodectl serve' with these manifests serves them"
 }
 
 // goal returns the state that runonce waits for.

@@ -25,72 +25,132 @@ const lookAgain = 200 * time.Millisecond
 // errWaited is the error of a timeout.
 var errWaited = errors.New("timed out")
 
+// waitFlags are those of wait.
+type waitFlags struct {
+	endpoint  *endpoint
+	namespace *string
+	goal      string
+	timeout   time.Duration
+	selector  string
+	all       bool
+}
+
 func (p *program) waitCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "wait POD... --for=CONDITION",
+		Use:   "wait POD... | -f PATH --for=CONDITION",
 		Short: "Wait for a condition of pods",
 		Long: `Wait until every named pod meets --for. After --timeout, exit with code 4.
   condition=Ready        a condition is True; condition=Ready=false: it is False
   jsonpath={.x}=VALUE    a field has this value; jsonpath={.x}: it has any value
   create, delete         the pod exists, no longer exists
 node/NAME and workloads, such as deployment/NAME, wait for a condition or a
-field of theirs.`,
+field of theirs. With -f, wait for every pod and workload of these manifests.`,
 		Example: `  nodectl wait web --for=condition=Ready --timeout 60s
   nodectl wait -l app=web --for=delete
   nodectl wait deployment/web --for=condition=Available
+  nodectl wait -f manifests/ --for=condition=Available --timeout 2m
   nodectl wait pod/job --for=jsonpath='{.status.phase}'=Succeeded`,
 		Args: cobra.ArbitraryArgs,
 	}
-	namespace := addNamespace(cmd, "the namespace of the pods")
-	what := cmd.Flags().String("for", "", "condition=…, jsonpath=…, create or delete")
-	timeout := cmd.Flags().Duration("timeout", 30*time.Second, "exit with code 4 after this time; 0 means never")
-	selector := cmd.Flags().StringP("selector", "l", "", "every pod with these labels, such as app=web")
-	all := cmd.Flags().Bool("all", false, "every pod of this node, or of -n")
-	word(cmd.Flags(), "for", "CONDITION")
-	word(cmd.Flags(), "selector", "LABELS")
-	complete(cmd, "for", "condition=Ready", "condition=Initialized", "condition=ContainersReady", "create", "delete", "jsonpath=")
+	f := &waitFlags{}
+	f.namespace = addNamespace(cmd, "the namespace of the pods")
+	p.addSettings(cmd.Flags(), []string{"filename", "recursive", "validate"})
+	fl := cmd.Flags()
+	fl.StringVar(&f.goal, "for", "", "condition=…, jsonpath=…, create or delete")
+	fl.DurationVar(&f.timeout, "timeout", 30*time.Second, "exit with code 4 after this time; 0 means never")
+	fl.StringVarP(&f.selector, "selector", "l", "", "every pod with these labels, such as app=web")
+	fl.BoolVar(&f.all, "all", false, "every pod of this node, or of -n")
+	word(fl, "for", "CONDITION")
+	word(fl, "selector", "LABELS")
+	complete(cmd, "for", "condition=Ready", "condition=Initialized", "condition=ContainersReady", "condition=Available", "condition=Complete", "create", "delete", "jsonpath=")
 	cmd.ValidArgsFunction = p.completePods(true)
-	endpoint := p.addEndpoint(cmd)
-	cmd.RunE = func(cmd *cobra.Command, names []string) error {
-		g, err := parseGoal(*what)
+	f.endpoint = p.addEndpoint(cmd)
+	cmd.RunE = func(cmd *cobra.Command, names []string) error { return p.wait(cmd, f, names) }
+	return cmd
+}
+
+func (p *program) wait(cmd *cobra.Command, f *waitFlags, names []string) error {
+	files := cmd.Flags().Changed("filename")
+	g, err := parseGoal(f.goal)
+	switch {
+	case err != nil:
+		return usage(cmd, err)
+	case f.timeout < 0:
+		return usage(cmd, errors.New("--timeout: must not be negative"))
+	case files && (len(names) > 0 || f.selector != "" || f.all):
+		return usage(cmd, errors.New("either -f, or pods, -l or --all"))
+	case files && *f.namespace != "":
+		return usage(cmd, errors.New("-n and -f exclude each other: the manifests have their namespaces"))
+	case !files && len(names) == 0 && f.selector == "" && !f.all:
+		return usage(cmd, errors.New("wait needs pods, -f, -l or --all"))
+	}
+	c, err := f.endpoint.client()
+	if err != nil {
+		return err
+	}
+	ctx := cmd.Context()
+	if f.timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, f.timeout, errWaited)
+		defer cancel()
+	}
+	if files {
+		return p.waitFiles(ctx, c, g)
+	}
+	if kind, name, ok := cutKind(names, "node", "nodes", "no"); ok {
+		return p.waitEnd(p.waitNode(ctx, c, g, name), []string{kind + "/" + name})
+	}
+	if ofWorkloads(names) {
+		refs, err := workloadRefs(names, pod.WorkloadKinds()...)
 		if err != nil {
 			return usage(cmd, err)
 		}
-		if *timeout < 0 {
-			return usage(cmd, errors.New("--timeout: must not be negative"))
-		}
-		if len(names) == 0 && *selector == "" && !*all {
-			return usage(cmd, errors.New("wait needs pods, -l or --all"))
-		}
-		c, err := endpoint.client()
-		if err != nil {
-			return err
-		}
-		ctx := cmd.Context()
-		if *timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, *timeout, errWaited)
-			defer cancel()
-		}
-		if kind, name, ok := cutKind(names, "node", "nodes", "no"); ok {
-			return p.waitEnd(p.waitNode(ctx, c, g, name), []string{kind + "/" + name})
-		}
-		if ofWorkloads(names) {
-			refs, err := workloadRefs(names, pod.WorkloadKinds()...)
-			if err != nil {
-				return usage(cmd, err)
-			}
-			left, err := p.waitWorkloads(ctx, c, g, *namespace, refs)
-			return p.waitEnd(err, left)
-		}
-		pick, err := client.NewPick(*namespace, *selector, "", names)
-		if err != nil {
-			return usage(cmd, err)
-		}
-		left, err := p.waitPods(ctx, c, g, pick)
+		left, err := p.waitWorkloads(ctx, c, g, *f.namespace, refs)
 		return p.waitEnd(err, left)
 	}
-	return cmd
+	pick, err := client.NewPick(*f.namespace, f.selector, "", names)
+	if err != nil {
+		return usage(cmd, err)
+	}
+	left, err := p.waitPods(ctx, c, g, pick)
+	return p.waitEnd(err, left)
+}
+
+// waitFiles waits for the pods and workloads of the manifests of -f. Other objects have no status to
+// wait for.
+func (p *program) waitFiles(ctx context.Context, c *client.Client, g goal) error {
+	state, code, err := p.readManifests(ctx)
+	if err != nil {
+		return err
+	}
+	var names []string
+	for spec := range state.Pods.All() {
+		names = append(names, spec.Key.String())
+	}
+	var refs []workloadRef
+	for o := range state.Objects.All() {
+		if k, is := workloadKindOf(o.Kind); is {
+			refs = append(refs, workloadRef{k, o.Key.String()})
+		}
+	}
+	if len(names)+len(refs) == 0 {
+		return failed(worst(code, exitFailure), errors.New("no pod and no workload in the manifests of -f"))
+	}
+	if len(names) > 0 {
+		pick, err := client.NewPick("", "", "", names)
+		if err != nil {
+			return failed(exitFailure, err)
+		}
+		left, err := p.waitPods(ctx, c, g, pick)
+		if err != nil {
+			return p.waitEnd(err, append(left, refNames(refs)...))
+		}
+	}
+	left, err := p.waitWorkloads(ctx, c, g, "", refs)
+	if err != nil {
+		return p.waitEnd(err, left)
+	}
+	return ended(code)
 }
 
 // cutKind reads one KIND/NAME of the given kinds.

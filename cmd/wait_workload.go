@@ -24,12 +24,21 @@ func ofWorkloads(args []string) bool {
 	return ok && (slash || len(args) > 1)
 }
 
+// bare returns the name without its namespace.
+func (r workloadRef) bare() string { return r.name[strings.LastIndex(r.name, "/")+1:] }
+
+// refNames returns "deployments/web".
+func refNames(refs []workloadRef) (names []string) {
+	for _, ref := range refs {
+		names = append(names, ref.plural+"/"+ref.bare())
+	}
+	return names
+}
+
 // waitWorkloads waits for workloads, and prints each that reaches the goal. left are those that
 // have not.
 func (p *program) waitWorkloads(ctx context.Context, c *client.Client, g goal, namespace string, refs []workloadRef) (left []string, err error) {
-	for _, ref := range refs {
-		left = append(left, ref.plural+"/"+ref.name)
-	}
+	left = refNames(refs)
 	tick := time.NewTicker(lookAgain)
 	defer tick.Stop()
 	for _, ref := range refs {
@@ -51,7 +60,7 @@ func (p *program) waitWorkloads(ctx context.Context, c *client.Client, g goal, n
 			}
 		}
 		left = left[1:]
-		if err := p.out.print(ui.WorkloadRef(ref.kind, ref.name) + " condition met\n"); err != nil {
+		if err := p.out.print(ui.WorkloadRef(ref.kind, ref.bare()) + " condition met\n"); err != nil {
 			return left, err
 		}
 	}

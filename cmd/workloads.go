@@ -137,13 +137,17 @@ func kindList(kinds []string) string {
 
 // workloads returns the workloads of a kind, all for "".
 func (p *program) workloads(ctx context.Context, c *client.Client, kind string, history bool) ([]ui.Workload, error) {
+	all, err := readWorkloads(ctx, c, kind, history)
+	return all, unanswered(err)
+}
+
+// readWorkloads is workloads with the error of the client.
+func readWorkloads(ctx context.Context, c *client.Client, kind string, history bool) ([]ui.Workload, error) {
 	var answer struct {
 		Items []ui.Workload `json:"items"`
 	}
-	if err := c.Workloads(ctx, kind, history, &answer); err != nil {
-		return nil, unanswered(err)
-	}
-	return answer.Items, nil
+	err := c.Workloads(ctx, kind, history, &answer)
+	return answer.Items, err
 }
 
 // oneWorkload returns the workload with a name, which may be NAMESPACE/NAME; "" is any namespace.

@@ -9,6 +9,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/agent/look"
 	"github.com/nodectl/nodectl/pkg/engine"
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
@@ -18,8 +19,15 @@ type Set struct {
 	Sources look.Sources // which have been read
 }
 
-// HasServices reports whether the set has Services, which only a serving agent serves.
-func (s Set) HasServices() bool { return len(servicesIn(s.Merged)) > 0 }
+// NotServed returns the Services of the set, by key. A run to a goal serves none: it ends, and its
+// pods go on. Nothing would then keep the rules of a Service in step with its pods.
+func (s Set) NotServed() []pod.Key {
+	var all []pod.Key
+	for _, o := range servicesIn(s.Merged) {
+		all = append(all, o.Key)
+	}
+	return all
+}
 
 // Progress shows a run: pulls, and the statuses of pods.
 type Progress interface {

@@ -134,7 +134,7 @@ func (c *Controller) storeChanges() (writes []*write) {
 			close(s.write.done)
 			continue
 		}
-		s.write = c.writer.add(e.id, e.layer, state)
+		s.write, e.maybe = c.writer.add(e.id, e.layer, state), &s.state
 		writes = append(writes, s.write)
 	}
 	return writes
@@ -148,7 +148,7 @@ func (c *Controller) settleChange(e *entry) []*request {
 	e.change = nil
 	switch {
 	case s.write.err != nil:
-		e.stored = nil
+		e.stored, e.due = nil, true // the Store may have the state: the next decision replaces it
 		s.fail(s.write.err)
 	case e.object == nil:
 		e.stored = nil
@@ -157,7 +157,8 @@ func (c *Controller) settleChange(e *entry) []*request {
 		e.stored, e.due = nil, true // the next decision replaces the state in the Store
 		s.fail(&RefusedError{errors.New("the workload has changed meanwhile: try again")})
 	default:
-		e.state, e.stored, e.due = s.state, s.write.state, true
+		e.state, e.stored, e.maybe, e.due = s.state, s.write.state, nil, true
+		c.stir(e)
 		for _, r := range s.requests {
 			c.cfg.Log.Info("Changing workload by command", "workload", e.name(), "command", string(r.command.Verb), "result", r.result)
 		}

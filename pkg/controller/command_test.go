@@ -216,6 +216,9 @@ type mortal struct {
 }
 
 func (m *mortal) Save(of pod.ObjectKey, layer string, state []byte) error {
+	if m.dead {
+		return errors.New("killed")
+	}
 	err := m.shelf.Save(of, layer, state)
 	if m.left--; m.left == 0 {
 		m.dead = true
@@ -236,6 +239,7 @@ type node1 struct {
 	judge func(*pod.Object) string
 
 	events []string
+	boots  int
 }
 
 // boot starts an agent.
@@ -248,6 +252,7 @@ func (n *node1) boot() {
 		kept = append(kept, workload.Pod{Spec: s, Status: n.state[s.UID()]})
 	}
 	n.store.dead = false
+	n.boots++
 	n.c = New(Config{
 		Node: node, Kept: kept, Store: n.store, Live: true, Judge: n.judge,
 		Keep: func(_ *pod.Object, failed workload.FailedVersion) {
@@ -278,13 +283,13 @@ func (n *node1) report() {
 // status is that of each pod.
 func (n *node1) turn(o *pod.Object, status func(*pod.Spec) *v1.PodStatus) {
 	for range 12 {
-		n.round(o, status)
+		n.round(status, o)
 	}
 }
 
 // round lets the agent decide once, and takes a second.
-func (n *node1) round(o *pod.Object, status func(*pod.Spec) *v1.PodStatus) {
-	pods, _ := n.c.Expand([]*pod.Object{o})
+func (n *node1) round(status func(*pod.Spec) *v1.PodStatus, objects ...*pod.Object) {
+	pods, _ := n.c.Expand(objects)
 	if n.store.dead {
 		n.boot()
 		return

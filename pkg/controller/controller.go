@@ -90,6 +90,7 @@ type Controller struct {
 	kept      map[pod.Key]workload.Pod // the pods of Config.Kept that no workload owns yet
 	since     time.Time                // the first call of Expand
 	timer     *time.Timer
+	releases  map[workload.ReleaseKey]*release // of the workloads that sources have
 
 	mu       sync.Mutex
 	pods     map[pod.Key][]*podStatus // of all pods that workloads have, or may have
@@ -237,6 +238,7 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 			c.settle(e, now)
 		}
 	}
+	c.group()
 	defer c.answer(c.obey(there, stuck, now))
 	for _, e := range desired {
 		if c.isDue(e, now) {
@@ -414,6 +416,9 @@ func (c *Controller) entry(o *pod.Object) *entry {
 	if e == nil || e.layer != layer {
 		e = newEntry(id, layer)
 		c.workloads[id] = e
+		if before != nil {
+			c.stir(before)
+		}
 		if before != nil && before.change != nil {
 			before.change.fail(ErrNoWorkload)
 			c.answer(before.change.requests)
@@ -436,11 +441,13 @@ func (c *Controller) entry(o *pod.Object) *entry {
 	case id.Kind == pod.KindJob: // removed and added again: another Job, which runs again
 		e.state, e.stored = workload.State{}, nil
 	default: // the fields of the workload that was removed are not those of this one
-		e.state.Override, e.state.Trial = nil, nil
+		e.state.Override, e.state.Trial, e.state.Release = nil, nil, nil
 	}
 	e.left = false
 	if e.object != o {
+		c.stir(e) // of the release that it leaves
 		e.object, e.due = o, true
+		c.stir(e)
 		c.checkOverride(e)
 	}
 	return e

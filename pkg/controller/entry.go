@@ -25,6 +25,7 @@ type entry struct {
 	saving  *saving               // the newest decision, until its state is stored; nil: it is
 	change  *change               // the command that is done, until its state is stored; nil for none
 	keeping *keeping              // the logs of the newest version that failed; nil for none
+	maybe   *workload.State       // that the Store may have, while state does not have its facts; nil for none
 	removal *write                // of the state, until it has ended; nil for none
 	pods    []*pod.Spec           // the set, by key
 	claims  []*pod.Object         // by key
@@ -32,6 +33,7 @@ type entry struct {
 
 	decision workload.Decision // the newest one that took effect
 	due      bool              // something has changed since then
+	stirred  bool              // another workload of its release has changed since then
 	wake     time.Time         // when to decide again in any case; zero: not before a change
 	failures int               // in a row
 }
@@ -65,6 +67,7 @@ func (c *Controller) leave(e *entry) {
 	if e.change != nil {
 		e.change.object = nil
 	}
+	c.stir(e)
 	e.object, e.pods, e.claims, e.decision, e.wake, e.left = nil, nil, nil, workload.Decision{}, time.Time{}, true
 }
 
@@ -101,7 +104,7 @@ func (c *Controller) retry(e *entry, now time.Time, err error) {
 // decide asks which pods a workload has now. The decision takes effect once its state is stored;
 // until then, and after an error, the set stays as it was.
 func (c *Controller) decide(e *entry, now time.Time) {
-	e.due, e.wake = false, time.Time{}
+	e.due, e.stirred, e.wake = false, false, time.Time{}
 	if e.keeping != nil {
 		e.keeping.waits = false
 	}
@@ -111,7 +114,7 @@ func (c *Controller) decide(e *entry, now time.Time) {
 	c.mu.Lock()
 	pods := c.podsOf(e)
 	c.mu.Unlock()
-	d, err := c.next(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now, Allowed: c.allows})
+	d, err := c.next(workload.Input{Object: e.object, Node: c.cfg.Node, Pods: pods, State: e.state, Now: now, Release: c.others(e), Allowed: c.allows})
 	if err != nil {
 		c.retry(e, now, err)
 		return
@@ -131,7 +134,7 @@ func (c *Controller) decide(e *entry, now time.Time) {
 	case c.cfg.Store == nil || bytes.Equal(state, e.stored):
 		c.apply(e, d, now)
 	default:
-		e.saving = &saving{c.writer.add(e.id, e.layer, state), e.object, d}
+		e.saving, e.maybe = &saving{c.writer.add(e.id, e.layer, state), e.object, d}, &d.State
 	}
 }
 
@@ -166,7 +169,10 @@ func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 
 // apply makes a decision take effect: it replaces the set, and reports the steps and events.
 func (c *Controller) apply(e *entry, d workload.Decision, now time.Time) {
-	e.failures = 0
+	if e.failures = 0; e.maybe != nil || hasMoved(&e.state, &d.State) {
+		c.stir(e)
+	}
+	e.maybe = nil
 	for _, s := range d.Steps {
 		c.cfg.Log.Info("Changing pods of workload", "workload", e.name(), "action", string(s.Action), "pod", s.Key.String(), "reason", s.Reason)
 	}

@@ -17,6 +17,10 @@ import (
 type Rollout struct {
 	Object *pod.Object
 	Steps  []workload.Step
+	// Release is the release that the rollout belongs to; "" for none. Together are the other
+	// workloads with a new version in the same rollout of the release.
+	Release  string
+	Together []pod.ObjectKey
 	// Cut says why more steps follow that are not in Steps; "" if Steps has all of them.
 	Cut string
 }
@@ -37,6 +41,9 @@ func (c *Controller) Foresee() []Rollout {
 			var more []workload.Step
 			more, r.Cut = c.foresee(e)
 			r.Steps = append(r.Steps, more...)
+		}
+		if all, rolls := workload.Together(&e.decision.State, c.others(e)); rolls {
+			r.Release, r.Together = e.decision.State.Release.Name, all
 		}
 		if len(r.Steps) > 0 {
 			all = append(all, r)

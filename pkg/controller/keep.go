@@ -83,7 +83,7 @@ func (c *Controller) isDue(e *entry, now time.Time) bool {
 	switch k := e.keeping; {
 	case e.saving != nil || e.change != nil:
 		return false
-	case e.due, !e.wake.IsZero() && !now.Before(e.wake):
+	case e.due, e.stirred, !e.wake.IsZero() && !now.Before(e.wake):
 		return true
 	default:
 		return k != nil && k.waits && (k.isOver() || k.done == nil && c.keeps.Load() < maxKeeps)

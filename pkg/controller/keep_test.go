@@ -30,7 +30,7 @@ func TestExpand_LogDiskHangs_ReadingsGoOn(t *testing.T) {
 				bad := deployed("bad")
 				for i := range 8 {
 					began := time.Now()
-					n.round(bad, healthy)
+					n.round(healthy, bad)
 					if took := time.Since(began); took != time.Second {
 						t.Errorf("call %d waited %v", i, took-time.Second)
 					}
@@ -50,7 +50,7 @@ func TestExpand_LogDiskHangs_ReadingsGoOn(t *testing.T) {
 				default:
 					t.Error("it is not due")
 				}
-				n.round(bad, healthy)
+				n.round(healthy, bad)
 				check(t, "the pods", n.images(), "good good")
 				if keeps := n.keeps.Load(); keeps != 1 {
 					t.Errorf("the logs of %d pods were copied, want 1", keeps)

@@ -66,6 +66,10 @@ type Forecast struct {
 type Rollout struct {
 	pod.ObjectKey
 	Steps []RolloutStep
+	// Release is the release whose rollout the steps are a part of; "" for none. Together are the
+	// other workloads of that rollout: if a version of one fails, all return.
+	Release  string
+	Together []pod.ObjectKey
 }
 
 // RolloutStep is one change of the pods of a workload.

@@ -69,8 +69,12 @@ func (r *reader) workloadIn(o object, key pod.Key) (*pod.Object, []pod.Problem) 
 	}
 	ignored := podspec.IgnoredWorkload(o.kind, into)
 	meta := into.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
-	for name, what := range pod.RollbackProblems(meta.Annotations) {
-		problems = append(problems, o.problem("metadata.annotations["+name+"]", what, "a version that fails is rolled back with "+pod.AnnotationRollback+": "+pod.RollbackOnFailure))
+	for name, what := range pod.RollbackProblems(o.kind, meta.Annotations) {
+		hint := "a version that fails is rolled back with " + pod.AnnotationRollback + ": " + pod.RollbackOnFailure
+		if name == pod.AnnotationRelease {
+			hint = "" // it says what is possible
+		}
+		problems = append(problems, o.problem("metadata.annotations["+name+"]", what, hint))
 	}
 	tidy(meta)
 	found := validateWorkload(into.(runtime.Object).DeepCopyObject())

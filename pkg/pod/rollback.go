@@ -2,7 +2,10 @@ package pod
 
 import (
 	"fmt"
+	"slices"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // The annotations of a workload whose version is replaced by the one before if it fails.
@@ -14,6 +17,11 @@ const (
 	// AnnotationRollbackDeadline is when a version of a StatefulSet or DaemonSet that is not
 	// complete has failed, such as 5m. A Deployment has progressDeadlineSeconds.
 	AnnotationRollbackDeadline = "nodectl.dev/rollback-deadline"
+
+	// AnnotationRelease is the name of the release of a workload. The workloads of one namespace and
+	// one source with the same name return to their versions before together if a version of one of
+	// them fails.
+	AnnotationRelease = "nodectl.dev/release"
 
 	// RollbackOnFailure is the only value of AnnotationRollback.
 	RollbackOnFailure = "on-failure"
@@ -29,9 +37,23 @@ func RollbackPeriod(text string) (d time.Duration, ok bool) {
 	return d, err == nil && d >= 0 && d <= maxRollbackPeriod
 }
 
+// HasVersions reports whether the workloads of a kind roll out versions of a pod template, so that
+// one that fails can be rolled back.
+func HasVersions(kind string) bool {
+	return slices.Contains([]string{KindDeployment, KindStatefulSet, KindDaemonSet}, kind)
+}
+
 // RollbackProblems returns the problems of these annotations of a workload, by annotation.
-func RollbackProblems(annotations map[string]string) map[string]string {
+func RollbackProblems(kind string, annotations map[string]string) map[string]string {
 	out := map[string]string{}
+	if v, given := annotations[AnnotationRelease]; given {
+		switch problems := validation.IsDNS1123Label(v); {
+		case !HasVersions(kind):
+			out[AnnotationRelease] = fmt.Sprintf("a %s has no versions to return to: only a Deployment, StatefulSet or DaemonSet is part of a release", kind)
+		case len(problems) > 0:
+			out[AnnotationRelease] = fmt.Sprintf("%q is no name of a release: %s", v, problems[0])
+		}
+	}
 	if v, given := annotations[AnnotationRollback]; given && v != RollbackOnFailure {
 		out[AnnotationRollback] = fmt.Sprintf("%q is not %s", v, RollbackOnFailure)
 	}

@@ -1,6 +1,8 @@
 package ui
 
 import (
+	"strings"
+
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/nodectl/nodectl/pkg/feed"
@@ -101,6 +103,10 @@ type PlanRollout struct {
 	Namespace string     `json:"namespace"`
 	Name      string     `json:"name"`
 	Steps     []PlanStep `json:"steps"`
+	// Release is the release that the rollout belongs to; "" for none. Together are the other
+	// workloads of that rollout, such as deployment/web.
+	Release  string   `json:"release"`
+	Together []string `json:"together"`
 }
 
 // PlanStep is one step of a rollout.
@@ -151,7 +157,10 @@ func NewMergePlan(f forecast.Forecast) MergePlan {
 		p.add(c)
 	}
 	for _, r := range f.Rollouts {
-		rollout := PlanRollout{r.Kind, r.Namespace, r.Name, []PlanStep{}}
+		rollout := PlanRollout{Kind: r.Kind, Namespace: r.Namespace, Name: r.Name, Steps: []PlanStep{}, Release: r.Release, Together: []string{}}
+		for _, other := range r.Together {
+			rollout.Together = append(rollout.Together, strings.ToLower(other.Kind)+"/"+other.Name)
+		}
 		for _, s := range r.Steps {
 			rollout.Steps = append(rollout.Steps, PlanStep{s.Action, s.Pod.Name, s.Reason})
 		}

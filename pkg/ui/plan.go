@@ -69,6 +69,12 @@ func (v *View) Plan(p MergePlan, wide bool, now time.Time) string {
 // rollout returns the steps of a workload in order, one a line, below its name.
 func (v *View) rollout(r PlanRollout) []string {
 	out := []string{"  rollout " + Clean(strings.ToLower(r.Kind)+" "+r.Namespace+"/"+r.Name)}
+	switch {
+	case len(r.Together) > 0:
+		out = append(out, "    release "+Clean(r.Release+", with "+strings.Join(r.Together, ", "))+": if a new version of one fails, all return")
+	case r.Release != "":
+		out = append(out, "    release "+Clean(r.Release))
+	}
 	var rows [][]cell
 	for i, s := range r.Steps {
 		rows = append(rows, []cell{{text: fmt.Sprintf("%d.", i+1)}, {text: s.Action}, {text: Clean(s.Pod)}, {text: Clean(s.Reason), tone: faint}})

@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/nodectl/nodectl/pkg/feed"
+	"github.com/nodectl/nodectl/pkg/pod"
 )
 
 // RunReport is the answer of runonce.
@@ -17,6 +18,20 @@ type RunReport struct {
 	Summary   RunSummary    `json:"summary"`
 	Pods      []RunPod      `json:"pods"` // those of workloads excluded
 	Workloads []RunWorkload `json:"workloads"`
+	NotServed []RunService  `json:"notServed"`
+}
+
+// RunService is a Service of the manifests. Only a serving agent serves it.
+type RunService struct {
+	Namespace string `json:"namespace"`
+	Name      string `json:"name"`
+}
+
+// SetNotServed sets the Services that the run did not serve.
+func (r *RunReport) SetNotServed(services []pod.Key) {
+	for _, key := range services {
+		r.NotServed = append(r.NotServed, RunService{key.Namespace, key.Name})
+	}
 }
 
 // RunSummary counts pods and workloads by how they ended.
@@ -62,7 +77,7 @@ type RunContainer struct {
 
 // NewRunReport puts a report into its document.
 func NewRunReport(r feed.Report) RunReport {
-	d := RunReport{Document: Document{APIVersion, "RunReport"}, Pods: []RunPod{}, Workloads: []RunWorkload{}}
+	d := RunReport{Document: Document{APIVersion, "RunReport"}, Pods: []RunPod{}, Workloads: []RunWorkload{}, NotServed: []RunService{}}
 	for _, p := range r.Pods {
 		d.Summary.count(p.Result)
 		rp := RunPod{PodRef: PodRef{p.Namespace, p.Name, p.UID}, Phase: p.Phase, Result: p.Result, Reason: p.Reason, Message: p.Message, Containers: []RunContainer{}}

@@ -386,6 +386,7 @@ func TestReport(t *testing.T) {
 		{ObjectKey: pod.ObjectKey{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "web"}}, Result: feed.ResultReady},
 		{ObjectKey: pod.ObjectKey{Kind: pod.KindJob, Key: pod.Key{Namespace: "default", Name: "import"}}, Result: feed.ResultFailed, Reason: "BackoffLimitExceeded", Message: "Job has reached the specified backoff limit"},
 	}})
+	rep.SetNotServed([]pod.Key{{Namespace: "default", Name: "web"}})
 	doc, err := JSON(rep)
 	if err != nil {
 		t.Fatal(err)
@@ -403,8 +404,13 @@ func TestPlan_Rollout_HasItsStepsInOrder(t *testing.T) {
 			{Action: "add", Pod: pod.Key{Namespace: "default", Name: "web-2-a"}, Reason: "revision 2 replaces revision 1"},
 			{Action: "remove", Pod: pod.Key{Namespace: "default", Name: "web-1-a"}, Reason: "revision 2\x1b replaces revision 1"},
 		},
+		Release: "shop",
+		Together: []pod.ObjectKey{
+			{Kind: pod.KindDeployment, Key: pod.Key{Namespace: "default", Name: "api"}}, {Kind: pod.KindStatefulSet, Key: pod.Key{Namespace: "default", Name: "db"}},
+		},
 	}}})
 	want := `  rollout deployment default/web
+    release shop, with deployment/api, statefulset/db: if a new version of one fails, all return
     1. add    web-2-a  revision 2 replaces revision 1
     2. remove web-1-a  revision 2\x1b replaces revision 1
 Plan: ` + p.Summary.String() + "\n"

@@ -210,7 +210,7 @@ func (d *deployment) decide() Decision {
 	}
 	complete := d.isComplete(status)
 	if complete || d.spec.Paused {
-		list = prune(list, d.spec.RevisionHistoryLimit, func(r *Revision) bool { return r.Replicas > 0 })
+		list = prune(list, d.spec.RevisionHistoryLimit, func(r *Revision) bool { return r.Replicas > 0 || d.in.State.needs(r) })
 	}
 	state := &DeploymentState{Desired: d.replicas, Most: d.replicas + d.surge, Conditions: d.conditions}
 	if d.before != nil {

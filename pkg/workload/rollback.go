@@ -29,6 +29,9 @@ type Trial struct {
 	Ready []string `json:"ready,omitempty"`
 	// Complete is when all pods were available first.
 	Complete *metav1.Time `json:"complete,omitempty"`
+	// Passed says that the trial is over, and that the revision is still judged: another workload of
+	// its release is on trial.
+	Passed bool `json:"passed,omitempty"`
 	// Over says that the revision is not judged any more.
 	Over bool `json:"over,omitempty"`
 }
@@ -51,29 +54,35 @@ func period(annotations map[string]string, name string, otherwise time.Duration)
 // isRolledBack reports whether a failed version of the workload is to be replaced by the one
 // before. A version that a rollback chose is not judged: there is no reason to trust an even
 // older one more.
-func (in *Input) isRolledBack() bool {
-	if annotationsOf(in.Object)[pod.AnnotationRollback] != pod.RollbackOnFailure {
+func (in *Input) isRolledBack(d *Decision) bool {
+	if !replacesPods(in.Object) || isPaused(in.Object) {
 		return false
 	}
-	switch w := in.Object.Object.(type) {
-	case *appsv1.Deployment:
-		if w.Spec.Paused {
-			return false
-		}
-	case *appsv1.StatefulSet:
-		r := w.Spec.UpdateStrategy.RollingUpdate
-		if w.Spec.UpdateStrategy.Type == appsv1.OnDeleteStatefulSetStrategyType || r != nil && valueOr(r.Partition, 0) > 0 {
-			return false
-		}
-	case *appsv1.DaemonSet:
-		if w.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
-			return false
-		}
-	default:
-		return false
+	if ReleaseOf(in.Object).Name != "" {
+		return d.State.isChanged()
 	}
 	o := in.State.Override
-	return o == nil || o.Template == nil || !o.Template.Rollback
+	return annotationsOf(in.Object)[pod.AnnotationRollback] == pod.RollbackOnFailure && (o == nil || o.Template == nil || !o.Template.Rollback)
+}
+
+// replacesPods reports whether a workload replaces all its pods when its template changes, by
+// itself.
+func replacesPods(o *pod.Object) bool {
+	switch w := o.Object.(type) {
+	case *appsv1.Deployment:
+		return true
+	case *appsv1.StatefulSet:
+		r := w.Spec.UpdateStrategy.RollingUpdate
+		return w.Spec.UpdateStrategy.Type != appsv1.OnDeleteStatefulSetStrategyType && (r == nil || valueOr(r.Partition, 0) == 0)
+	case *appsv1.DaemonSet:
+		return w.Spec.UpdateStrategy.Type != appsv1.OnDeleteDaemonSetStrategyType
+	}
+	return false
+}
+
+func isPaused(o *pod.Object) bool {
+	d, is := o.Object.(*appsv1.Deployment)
+	return is && d.Spec.Paused
 }
 
 // judgeTrial notes in a decision how far the newest version has come. If that version has failed,
@@ -84,8 +93,8 @@ func (in *Input) judgeTrial(d *Decision) (failed, to *Revision, why string) {
 	if n == 0 {
 		return nil, nil, ""
 	}
-	complete, judged := isComplete(d), in.isRolledBack()
-	if !judged && (!complete || d.State.Revisions[n-1].Good) {
+	complete, judged := isComplete(d), in.isRolledBack(d)
+	if !judged && (!complete || d.State.Revisions[n-1].Good || d.State.isChanged()) {
 		return nil, nil, ""
 	}
 	d.State.Revisions = slices.Clone(d.State.Revisions)
@@ -103,7 +112,13 @@ func (in *Input) judgeTrial(d *Decision) (failed, to *Revision, why string) {
 		return nil, nil, ""
 	}
 	why = in.failure(d, &t, newest, in.podsOfRevision(newest.Hash), complete)
-	if why == "" || indexOf(in.State.Revisions, newest.Hash) < 0 {
+	if why != "" && indexOf(in.State.Revisions, newest.Hash) < 0 {
+		return nil, nil, ""
+	}
+	if d.State.isChanged() {
+		return in.judgeRelease(d, newest, why)
+	}
+	if why == "" {
 		return nil, nil, ""
 	}
 	if to = target(in.State.Revisions, newest.Hash, in.allows); to == nil {
@@ -131,6 +146,9 @@ func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, co
 	if t.Ready = ready; len(ready) == 0 {
 		t.Ready = nil
 	}
+	if t.Passed {
+		return ""
+	}
 	if t.Complete == nil && !complete {
 		return in.late(d, newest)
 	}
@@ -145,6 +163,8 @@ func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, co
 		d.Wake = earlier(d.Wake, end)
 	case !complete:
 		return fmt.Sprintf("not all of its pods are available at the end of its trial of %s", length)
+	case d.State.isChanged():
+		t.Passed = true
 	default:
 		newest.Good, t.Over, t.Ready = true, true, nil
 	}
@@ -266,11 +286,7 @@ func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) D
 			r.Failed, r.Good = why, false
 		}
 	}
-	if s := in.State.Deployment; s != nil { // the version that returns has all the time that it needs
-		next := *s
-		next.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentProgressing })
-		in.State.Deployment = &next
-	}
+	in.State.Deployment = in.State.Deployment.restarted() // the version that returns has all the time that it needs
 	next := in.State.Override.copied()
 	next.setTemplate(source, &to.Template, in.Now, fmt.Sprintf("rollback to revision %d: revision %d failed: %s", to.Number, failed.Number, why))
 	if next.Template != nil {
@@ -290,6 +306,16 @@ func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) D
 		{v1.EventTypeNormal, source.Kind + "Rollback", fmt.Sprintf("Rolled back %s %q to revision %d", kind, source.Name, to.Number)},
 	}, d.Events...)
 	return d
+}
+
+// restarted returns the state without the condition Progressing, so that its time begins again.
+func (s *DeploymentState) restarted() *DeploymentState {
+	if s == nil {
+		return nil
+	}
+	next := *s
+	next.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c appsv1.DeploymentCondition) bool { return c.Type == appsv1.DeploymentProgressing })
+	return &next
 }
 
 // noteCause gives a revision that has become the newest one the cause of its change.

@@ -164,6 +164,12 @@ func Previous(s *State) *v1.PodTemplateSpec {
 	if n == 0 {
 		return nil
 	}
+	if s.isChanged() {
+		if r := s.before(); r != nil && r.isKnown() {
+			return &r.Template
+		}
+		return nil
+	}
 	if r := target(s.Revisions, s.Revisions[n-1].Hash, nil); r != nil {
 		return &r.Template
 	}

@@ -27,6 +27,8 @@ type State struct {
 	Override *Override `json:"override,omitempty"`
 	// Trial is nil if the newest revision is not rolled back on failure.
 	Trial *Trial `json:"trial,omitempty"`
+	// Release is the newest rollout of the release of the workload that changed it; nil for none.
+	Release *ReleaseState `json:"release,omitempty"`
 }
 
 // Revision is one version of a pod template.

@@ -324,7 +324,7 @@ func (s *setRun) decide() Decision {
 
 // isLive reports whether a pod, or the next pod, is of a revision.
 func (s *setRun) isLive(r *Revision) bool {
-	if r.Hash == s.current.Hash {
+	if r.Hash == s.current.Hash || s.in.State.needs(r) {
 		return true
 	}
 	return slices.ContainsFunc(s.in.Pods, func(p Pod) bool { return revisionOf(p.Spec) == r.Hash })

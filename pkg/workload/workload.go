@@ -11,6 +11,7 @@
 package workload
 
 import (
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -43,6 +44,8 @@ type Input struct {
 	// State is that of the last Decision; the zero State for a new workload.
 	State State
 	Now   time.Time
+	// Release are the other workloads of the release of the workload, in any order.
+	Release []Member
 	// Allowed reports whether a rollback may give the workload this content, which is Object with
 	// the pod template of an older version; nil allows all. It is pure, as Next is.
 	Allowed func(*pod.Object) bool
@@ -125,16 +128,23 @@ type Event struct {
 // kind.
 func Next(in Input) Decision {
 	source := in.Object
+	events := in.tryAgain()
 	effective, held, ended := in.State.Override.Apply(source)
 	in.Object, in.State.Override = effective, held
-	d := decide(in)
-	failed, to, why := in.judgeTrial(&d)
+	failed, to, why, more := in.follow()
+	var d Decision
+	if failed == nil {
+		in.begin()
+		d = decide(in)
+		failed, to, why = in.judgeTrial(&d)
+	}
 	if failed != nil {
 		d = in.rollBack(source, failed, to, why)
 	}
 	for _, field := range ended {
-		d.Events = append(d.Events, Event{v1.EventTypeNormal, "OverrideEnded", "The override of " + field + " has ended: its source has another value now"})
+		events = append(events, Event{v1.EventTypeNormal, "OverrideEnded", "The override of " + field + " has ended: its source has another value now"})
 	}
+	d.Events = slices.Concat(d.Events, events, more)
 	return d
 }
 
@@ -144,7 +154,7 @@ func decide(in Input) Decision {
 	if d.Object = in.Object; d.Status == nil {
 		return d
 	}
-	d.State.Override, d.State.Created, d.State.Trial = in.State.Override, in.State.Created, nil
+	d.State.Override, d.State.Created, d.State.Trial, d.State.Release = in.State.Override, in.State.Created, nil, in.State.Release
 	if d.State.Created == nil {
 		now := seconds(in.Now)
 		d.State.Created = &now

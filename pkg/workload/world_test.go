@@ -28,6 +28,7 @@ type world struct {
 	last   Decision
 
 	allowed func(*pod.Object) bool
+	release []Member
 }
 
 var worldBegin = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -108,7 +109,7 @@ func (w *world) input() Input {
 	copyJSON(w.t, w.state, &state)
 	pods := slices.Clone(w.pods)
 	slices.SortFunc(pods, func(a, b Pod) int { return a.Spec.Compare(b.Spec.Key) })
-	return Input{Object: w.object, Node: "node", Pods: pods, State: state, Now: w.now, Allowed: w.allowed}
+	return Input{Object: w.object, Node: "node", Pods: pods, State: state, Now: w.now, Release: w.release, Allowed: w.allowed}
 }
 
 // next asks for a decision, and puts it into effect.

@@ -109,7 +109,7 @@ func (readOnly) Remove(pod.ObjectKey) error { return nil }
 // addRollouts adds the steps of workloads to a forecast.
 func addRollouts(f *forecast.Forecast, all []controller.Rollout) {
 	for _, r := range all {
-		out := forecast.Rollout{ObjectKey: r.Object.ObjectKey()}
+		out := forecast.Rollout{ObjectKey: r.Object.ObjectKey(), Release: r.Release, Together: r.Together}
 		for _, s := range r.Steps {
 			out.Steps = append(out.Steps, forecast.RolloutStep{Action: string(s.Action), Pod: s.Key, Reason: s.Reason})
 		}

@@ -1,0 +1,96 @@
+package controller
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+	"github.com/nodectl/nodectl/pkg/workload"
+)
+
+// release is the workloads of one release that sources have.
+type release struct {
+	members map[pod.ObjectKey]*entry
+	warned  bool // the log says that there are too many
+}
+
+// group puts the workloads that sources have into their releases.
+func (c *Controller) group() {
+	before := c.releases
+	c.releases = make(map[workload.ReleaseKey]*release)
+	for id, e := range c.workloads {
+		if e.object == nil {
+			continue
+		}
+		key := workload.ReleaseOf(e.object)
+		if key.Name == "" {
+			continue
+		}
+		r := c.releases[key]
+		if r == nil {
+			r = &release{members: make(map[pod.ObjectKey]*entry), warned: before[key] != nil && before[key].warned}
+			c.releases[key] = r
+		}
+		r.members[id] = e
+	}
+	for key, r := range c.releases {
+		if len(r.members) > workload.MaxRelease && !r.warned {
+			c.cfg.Log.Warn("Too many workloads in a release; each is rolled back alone", "release", key.Name, "namespace", key.Namespace, "layer", key.Layer, "limit", workload.MaxRelease)
+		}
+		r.warned = len(r.members) > workload.MaxRelease
+	}
+}
+
+// others returns the other workloads of the release of a workload, by kind and key.
+func (c *Controller) others(e *entry) []workload.Member {
+	var all []workload.Member
+	for _, other := range c.with(e) {
+		all = append(all, workload.Member{Object: other.object, State: other.state, Maybe: other.maybe})
+	}
+	return all
+}
+
+// with returns the other workloads of the release of a workload, by kind and key.
+func (c *Controller) with(e *entry) []*entry {
+	if e.object == nil {
+		return nil
+	}
+	r := c.releases[workload.ReleaseOf(e.object)]
+	if r == nil || len(r.members) > workload.MaxRelease {
+		return nil
+	}
+	var all []*entry
+	for _, id := range slices.SortedFunc(maps.Keys(r.members), compareIDs) {
+		if other := r.members[id]; other != e && other.object != nil {
+			all = append(all, other)
+		}
+	}
+	return all
+}
+
+// stir has the other workloads of a release decided again, because a fact of this one has changed
+// that their decisions depend on.
+func (c *Controller) stir(e *entry) {
+	all := c.with(e)
+	for _, other := range all {
+		other.stirred = true
+	}
+	if len(all) > 0 {
+		c.wake()
+	}
+}
+
+// hasMoved reports whether two states of a workload differ in a fact that decisions about the other
+// workloads of its release depend on.
+func hasMoved(a, b *workload.State) bool {
+	newest := func(s *workload.State) string {
+		if n := len(s.Revisions); n > 0 {
+			return s.Revisions[n-1].Hash
+		}
+		return ""
+	}
+	passed := func(s *workload.State) bool { return s.Trial != nil && s.Trial.Passed }
+	overridden := func(s *workload.State) bool { return s.Override != nil && s.Override.Template != nil }
+	return newest(a) != newest(b) || passed(a) != passed(b) || overridden(a) != overridden(b) || !reflect.DeepEqual(a.Release, b.Release)
+}

@@ -1,0 +1,349 @@
+package workload
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	appsv1 "k8s.io/api/apps/v1"
+	v1 "k8s.io/api/core/v1"
+
+	"github.com/nodectl/nodectl/pkg/pod"
+)
+
+// ReleaseKey identifies a release. The workloads of one are of one namespace and of one layer: no
+// source reaches the workloads of another source by the name of their release.
+type ReleaseKey struct{ Layer, Namespace, Name string }
+
+// ReleaseOf returns the release of a workload; its name is "" if the workload is in none.
+func ReleaseOf(o *pod.Object) ReleaseKey {
+	name := annotationsOf(o)[pod.AnnotationRelease]
+	if name == "" || !pod.HasVersions(o.Kind) {
+		return ReleaseKey{}
+	}
+	return ReleaseKey{o.Origin.Layer(), o.Namespace, name}
+}
+
+// MaxRelease is how many workloads a release has at most. Each decision about one depends on all.
+const MaxRelease = 50
+
+// Outcome is how a rollout of a release ended.
+type Outcome string
+
+// The outcomes. A rollout without one goes on.
+const (
+	Passed Outcome = "passed" // every new version passed its trial
+	// Failed says that a new version failed: all workloads that changed return to the versions before.
+	Failed Outcome = "failed"
+	// Stays says that a new version failed, and that one of the workloads cannot return. So none does.
+	Stays Outcome = "stays"
+)
+
+// ReleaseState is the part of a workload in a rollout of its release. The first workload whose state
+// has an outcome decides for all of them: the other ones take it from there, also after a restart of
+// the agent. So the versions that changed together stay together.
+type ReleaseState struct {
+	Name string `json:"name"`
+	// Rollout is the number of the rollout, which rises. The workloads that changed together have the
+	// same.
+	Rollout int64 `json:"rollout"`
+	// Before is the hash of the revision that the workload had before; "" if it is new.
+	Before  string  `json:"before,omitempty"`
+	Outcome Outcome `json:"outcome,omitempty"`
+	// Failed is the workload whose version failed, as deployment/web, and Why the reason.
+	Failed string `json:"failed,omitempty"`
+	Why    string `json:"why,omitempty"`
+}
+
+// Member is a workload of a release, as its last decision left it.
+type Member struct {
+	// Object is the workload as its source wrote it.
+	Object *pod.Object
+	// State is the state that is stored.
+	State State
+	// Maybe is another state that the store may have, or will have: it is being written, or its write
+	// has failed. No outcome may depend on State then. nil is none.
+	Maybe *State
+}
+
+// nameOf names a workload inside its namespace.
+func nameOf(o *pod.Object) string { return strings.ToLower(o.Kind) + "/" + o.Name }
+
+// isChanged reports whether the newest revision is a new version of a rollout that goes on.
+func (s *State) isChanged() bool {
+	n := len(s.Revisions)
+	return s.Release != nil && s.Release.Outcome == "" && n > 0 && s.Revisions[n-1].Hash != s.Release.Before
+}
+
+// needs reports whether a rollback of the release may return to a revision.
+func (s *State) needs(r *Revision) bool {
+	return s.Release != nil && s.Release.Outcome == "" && s.Release.Before == r.Hash
+}
+
+// before returns the revision that the workload had before the rollout, nil if it is new.
+func (s *State) before() *Revision {
+	if s.Release == nil {
+		return nil
+	}
+	if i := indexOf(s.Revisions, s.Release.Before); i >= 0 {
+		return &s.Revisions[i]
+	}
+	return nil
+}
+
+// Together returns the other workloads whose new versions are of the same rollout of the release as
+// that of the workload: if one fails, all return. rolls is false if the workload has no new version
+// in a rollout of a release.
+func Together(s *State, others []Member) (all []pod.ObjectKey, rolls bool) {
+	if !s.isChanged() {
+		return nil, false
+	}
+	for i := range others {
+		if m := &others[i]; m.isWith(s.Release) {
+			all = append(all, m.Object.ObjectKey())
+		}
+	}
+	return all, true
+}
+
+// isWith reports whether a workload has a new version in the rollout. One that replaces pods only
+// when a person deletes them does not take part.
+func (m *Member) isWith(r *ReleaseState) bool {
+	return m.State.isChanged() && m.State.Release.Name == r.Name && m.State.Release.Rollout == r.Rollout && replacesPods(m.Object)
+}
+
+// begins reports whether a workload, with its overrides, is to begin the rollout of a template.
+func begins(effective *pod.Object, s *State) bool {
+	return replacesPods(effective) && !isPaused(effective) && !s.hasTemplate(effective)
+}
+
+// begin notes that a new template of the workload is part of a rollout of its release: of the one
+// that goes on, or else of a new one.
+func (in *Input) begin() {
+	key, r := ReleaseOf(in.Object), in.State.Release
+	if r != nil && r.Name != key.Name {
+		r = nil
+	}
+	if in.State.Release = r; key.Name == "" || !begins(in.Object, &in.State) {
+		return
+	}
+	before := ""
+	if n := len(in.State.Revisions); n > 0 {
+		before = in.State.Revisions[n-1].Hash
+	}
+	if r == nil || r.Outcome != "" {
+		in.State.Release = &ReleaseState{Name: key.Name, Rollout: in.rollout(key.Name), Before: before}
+	}
+	if d, is := in.Object.Object.(*appsv1.Deployment); is && before != "" && d.Spec.Strategy.Type == appsv1.RecreateDeploymentStrategyType {
+		in.reviseFirst(&d.Spec.Template)
+	}
+}
+
+// reviseFirst adds the revision of the template before the old pods are gone. Otherwise the version
+// would not be known if another workload fails in this time.
+func (in *Input) reviseFirst(t *v1.PodTemplateSpec) {
+	in.State.Revisions = revise(in.State.Revisions, t, in.Now, func(collisions int32) string { return templateHash(t, collisions) })
+	in.State.Deployment = in.State.Deployment.restarted()
+}
+
+// rollout returns the number of the rollout that goes on, or of the next one.
+func (in *Input) rollout(release string) int64 {
+	newest, over := int64(0), true
+	see := func(r *ReleaseState) {
+		switch {
+		case r == nil || r.Name != release || r.Rollout < newest:
+		case r.Rollout > newest:
+			newest, over = r.Rollout, r.Outcome != ""
+		default:
+			over = over || r.Outcome != ""
+		}
+	}
+	see(in.State.Release)
+	for i := range in.Release {
+		see(in.Release[i].State.Release)
+		if maybe := in.Release[i].Maybe; maybe != nil {
+			see(withOutcome(maybe.Release))
+		}
+	}
+	if over {
+		return newest + 1
+	}
+	return newest
+}
+
+// withOutcome returns the rollout if it has an outcome, else nil: until a rollout is stored as begun, a
+// workload that begins one at the same time gets its number by itself.
+func withOutcome(r *ReleaseState) *ReleaseState {
+	if r == nil || r.Outcome == "" {
+		return nil
+	}
+	return r
+}
+
+// tryAgain ends the override of a version that was left because another workload failed, once that
+// one has another version: both belong to the release.
+func (in *Input) tryAgain() []Event {
+	if !triesAgain(in.Object, &in.State, in.stateOf) {
+		return nil
+	}
+	next := in.State.Override.copied()
+	next.Template = nil
+	in.State.Override = next.orNil()
+	return []Event{{v1.EventTypeNormal, "OverrideEnded", fmt.Sprintf("The override of spec.template has ended: %s, which failed, has another version now", in.State.Release.Failed)}}
+}
+
+func triesAgain(o *pod.Object, s *State, stateOf func(name string) *State) bool {
+	r := s.Release
+	if r == nil || r.Outcome != Failed || r.Name != ReleaseOf(o).Name || r.Failed == nameOf(o) {
+		return false
+	}
+	if s.Override == nil || s.Override.Template == nil || !s.Override.Template.Rollback {
+		return false
+	}
+	failed := stateOf(r.Failed)
+	return failed != nil && failed.isChanged() && failed.Release.Name == r.Name && failed.Release.Rollout > r.Rollout
+}
+
+// stateOf returns the state of a workload of the release, nil for none.
+func (in *Input) stateOf(of string) *State {
+	if of == nameOf(in.Object) {
+		return &in.State
+	}
+	for i := range in.Release {
+		if nameOf(in.Release[i].Object) == of {
+			return &in.Release[i].State
+		}
+	}
+	return nil
+}
+
+// follow takes the outcome that another workload of the release has. If that is a failure, follow
+// returns the version to leave, the version to return to, and the reason.
+func (in *Input) follow() (failed, to *Revision, why string, events []Event) {
+	outcome := in.outcomeElsewhere()
+	if outcome == nil {
+		return nil, nil, "", nil
+	}
+	changed, back, next := in.State.isChanged(), in.State.before(), *in.State.Release
+	next.Outcome, next.Failed, next.Why = outcome.Outcome, outcome.Failed, outcome.Why
+	in.State.Release = &next
+	if !changed || next.Outcome == Stays {
+		return nil, nil, "", nil
+	}
+	in.State.Revisions = slices.Clone(in.State.Revisions)
+	newest := &in.State.Revisions[len(in.State.Revisions)-1]
+	switch why = next.Why; {
+	case next.Outcome == Passed:
+		newest.Good = true
+	case !in.State.hasTemplate(in.Object): // another version follows in any case
+		newest.Failed, newest.Good = why, false
+	case back == nil || !in.canReturn(in.Object, back):
+		events = []Event{{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d stays, because there is no other one to return to: %s", newest.Number, why)}}
+	default:
+		return newest, back, why, nil
+	}
+	return nil, nil, "", events
+}
+
+// outcomeElsewhere returns the outcome of the rollout of the workload in the state of another one,
+// nil for none.
+func (in *Input) outcomeElsewhere() *ReleaseState {
+	r := in.State.Release
+	if r == nil || r.Outcome != "" || r.Name != ReleaseOf(in.Object).Name {
+		return nil
+	}
+	for i := range in.Release {
+		o := in.Release[i].State.Release
+		if o != nil && o.Name == r.Name && o.Rollout == r.Rollout && o.Outcome != "" {
+			return o
+		}
+	}
+	return nil
+}
+
+// canReturn reports whether a workload may get the template of an older revision.
+func (in *Input) canReturn(effective *pod.Object, to *Revision) bool {
+	of := Input{Object: effective, Allowed: in.Allowed}
+	return to.isKnown() && of.allows(to)
+}
+
+// judgeRelease ends the rollout of the release if it is time: why is why the newest version of this
+// workload failed, "" if it did not. If the workload returns to the version before, judgeRelease
+// returns both versions and the reason.
+func (in *Input) judgeRelease(d *Decision, newest *Revision, why string) (failed, to *Revision, reason string) {
+	r := *d.State.Release
+	switch {
+	case why == "" && !d.State.Trial.Passed, in.mustWait(&r, why == ""):
+		return nil, nil, ""
+	case why == "":
+		r.Outcome = Passed
+		d.State.Release, d.State.Trial = &r, nil
+		newest.Good = true
+		return nil, nil, ""
+	}
+	r.Failed = nameOf(in.Object)
+	r.Why = fmt.Sprintf("release %s failed: %s: %s", r.Name, r.Failed, why)
+	blocks := in.whoCannotReturn(&r)
+	if blocks != "" {
+		r.Outcome = Stays
+		d.State.Release, d.State.Trial = &r, nil
+		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and %s: %s", newest.Number, blocks, r.Why)})
+		return nil, nil, ""
+	}
+	r.Outcome = Failed
+	back := in.State.before()
+	if back == nil { // it is new: only the other ones return
+		d.State.Release, d.State.Trial = &r, nil
+		d.Events = append(d.Events, Event{v1.EventTypeWarning, "RevisionFailed", fmt.Sprintf("Revision %d failed, and there is no other one to return to: %s", newest.Number, r.Why)})
+		return nil, nil, ""
+	}
+	in.State.Release = &r
+	return newest, back, r.Why
+}
+
+// mustWait reports whether the rollout of a release cannot end yet: the state of another workload is
+// being stored, or that workload is about to take part, or, for a success, is on trial.
+func (in *Input) mustWait(r *ReleaseState, success bool) bool {
+	return slices.ContainsFunc(in.Release, func(m Member) bool {
+		if m.Maybe != nil {
+			return true
+		}
+		effective, _, _ := m.State.Override.Apply(m.Object)
+		switch {
+		case begins(effective, &m.State):
+			return true
+		case !success:
+			return false
+		}
+		t := m.State.Trial
+		return triesAgain(m.Object, &m.State, in.stateOf) || m.isWith(r) && (t == nil || !t.Passed)
+	})
+}
+
+// whoCannotReturn returns a clause that says which workload cannot return to its version before, and
+// that the other ones stay for that reason; "" if all that have one can.
+func (in *Input) whoCannotReturn(r *ReleaseState) string {
+	returns := false
+	check := func(o *pod.Object, s *State) string {
+		to := s.before()
+		if s.Release.Before == "" {
+			return ""
+		}
+		if returns = true; to != nil && in.canReturn(o, to) {
+			return ""
+		}
+		return "no workload of the release is rolled back, because " + nameOf(o) + " has no version before that it may have"
+	}
+	all := []string{check(in.Object, &in.State)}
+	for i := range in.Release {
+		if m := &in.Release[i]; m.isWith(r) {
+			effective, _, _ := m.State.Override.Apply(m.Object)
+			all = append(all, check(effective, &m.State))
+		}
+	}
+	if why := cmp.Or(all...); why != "" || returns {
+		return why
+	}
+	return "there is no other one to return to"
+}
