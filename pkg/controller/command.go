@@ -17,7 +17,7 @@ import (
 // ErrNoWorkload is the error of a command for a workload that no source has.
 var ErrNoWorkload = errors.New("not found")
 
-// RefusedError is why a command was not done: nothing has changed.
+// RefusedError is the error of a command that changed nothing, with the reason.
 type RefusedError struct{ err error }
 
 // Error implements error.
@@ -26,22 +26,22 @@ func (e *RefusedError) Error() string { return e.err.Error() }
 // Unwrap returns the reason.
 func (e *RefusedError) Unwrap() error { return e.err }
 
-// maxRequests is how many commands wait at a time. Each is done in the next Expand.
+// maxRequests limits the commands that wait for the next Expand, which executes them.
 const maxRequests = 64
 
 // request is a command that waits for Expand.
 type request struct {
 	of      pod.ObjectKey
 	command workload.Command
-	left    func() error  // is not nil once the caller has left
+	left    func() error  // returns an error once the caller has stopped waiting
 	done    chan struct{} // closed once result and err are set
 	result  string
 	err     error
 }
 
-// Do does a command, and returns its result for a person. It returns once the state is stored and
-// the next decision has taken effect. If ctx ends earlier, a command that Expand has not begun is
-// not done; another one may still be done.
+// Do executes a command, and returns its result as text for a user. It returns once the state is
+// stored and the next decision has taken effect. If ctx ends earlier and Expand has not begun the
+// command, the command is dropped. If Expand has begun it, it may still take effect.
 func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.Command) (string, error) {
 	r := &request{of: of, command: command, left: ctx.Err, done: make(chan struct{})}
 	c.mu.Lock()
@@ -63,27 +63,27 @@ func (c *Controller) Do(ctx context.Context, of pod.ObjectKey, command workload.
 	}
 }
 
-// change is the commands for one workload of one Expand, while their state is being written.
+// change holds the commands for one workload of one Expand, while their state is being written.
 type change struct {
-	*write   // nil until all commands of the Expand are decided
+	*write   // nil until Expand has judged all commands
 	requests []*request
-	object   *pod.Object    // that the commands were judged for; nil: the change does not take effect
-	state    workload.State // after all of them
+	object   *pod.Object    // for which Expand judged the commands; nil: the change does not take effect
+	state    workload.State // after all commands
 }
 
-// isLeft reports whether the caller does not wait any more.
+// isLeft reports whether the caller has stopped waiting.
 func (r *request) isLeft() bool { return r.left() != nil }
 
-// end sets the result of Do.
+// end stores the result for Do.
 func (r *request) end(result string, err error) *request {
 	r.result, r.err = result, err
 	return r
 }
 
-// obey does the commands that wait, and returns those that are done, or are refused. there are the
-// workloads that a source has; stuck says that the disk hangs. A command waits while the state of
-// its workload is being written.
-func (c *Controller) obey(there map[pod.ObjectKey]bool, stuck bool, now time.Time) (done []*request) {
+// execute carries out the waiting commands, and returns those that have a result or an error. present
+// has the workloads that a source has; stuck says that the disk hangs. A command waits while the
+// state of its workload is being written.
+func (c *Controller) execute(present map[pod.ObjectKey]bool, stuck bool, now time.Time) (done []*request) {
 	c.mu.Lock()
 	all := c.requests
 	c.requests = nil
@@ -92,8 +92,8 @@ func (c *Controller) obey(there map[pod.ObjectKey]bool, stuck bool, now time.Tim
 	for _, r := range all {
 		e := c.workloads[r.of]
 		switch {
-		case r.isLeft(): // a command that is done late may surprise its caller, or be done twice
-		case e == nil || !there[r.of]:
+		case r.isLeft(): // its caller may have given up, or sent the command again
+		case e == nil || !present[r.of]:
 			done = append(done, r.end("", ErrNoWorkload))
 		case e.saving != nil || e.change != nil && e.change.write != nil:
 			waiting = append(waiting, r)
@@ -140,9 +140,9 @@ func (c *Controller) storeChanges() (writes []*write) {
 	return writes
 }
 
-// settleChange ends the wait for the state of commands. After a failed write, the workload stays
-// as it was. It stays, too, if the source has another object now: the commands were not judged
-// for that one.
+// settleChange handles the end of the write of the commands' state. After a failed write, the
+// workload stays unchanged. It also stays unchanged if the source has another object now, for which
+// the commands were not judged.
 func (c *Controller) settleChange(e *entry) []*request {
 	s := e.change
 	e.change = nil
@@ -173,15 +173,14 @@ func (s *change) fail(err error) {
 	}
 }
 
-// answer ends the wait for commands.
+// answer makes Do return for all these commands.
 func (c *Controller) answer(all []*request) {
 	for _, r := range all {
 		close(r.done)
 	}
 }
 
-// do decides about one command, after those for its workload in the same Expand. After an error
-// nothing changes.
+// do adds one command to the change of its workload. After an error nothing changes.
 func (c *Controller) do(e *entry, r *request, now time.Time) error {
 	c.mu.Lock()
 	pods := c.podsOf(e)
@@ -216,7 +215,7 @@ func (c *Controller) do(e *entry, r *request, now time.Time) error {
 	return nil
 }
 
-// judge returns why a workload may not have these overrides, "" if it may.
+// judge returns the reason if the source policy forbids the workload with these overrides, else "".
 func (c *Controller) judge(o *pod.Object, override *workload.Override) string {
 	if override == nil || c.cfg.Judge == nil {
 		return ""
@@ -228,8 +227,8 @@ func (c *Controller) judge(o *pod.Object, override *workload.Override) string {
 // allows reports whether a rollback may give a workload this content.
 func (c *Controller) allows(o *pod.Object) bool { return c.cfg.Judge == nil || c.cfg.Judge(o) == "" }
 
-// checkOverride drops an override that is damaged, or that gives the workload a content that the
-// source policy forbids by now: then the content of the source holds.
+// checkOverride drops the overrides if they are damaged, or if the source policy now forbids the
+// workload with them. The workload is then as its source has it.
 func (c *Controller) checkOverride(e *entry) {
 	why := ""
 	if err := e.state.Override.Check(); err != nil {

@@ -1,16 +1,16 @@
-// Package controller keeps the pods of workloads. It calls workload.Next for each workload of
-// the merged sources: when the workload or the status of one of its pods has changed, and at the
-// time that the last decision names. It stores the state of each workload, and gives the pods to
-// podconfig.
+// Package controller keeps the pods of workloads. It calls workload.Next for each workload of the
+// merged sources. It calls it when the workload or the status of one of its pods has changed, and
+// at the time that the last decision names. It stores the state of each workload, and gives the
+// pods to podconfig.
 //
-// A Controller is podconfig's Expander and a listener of the engine. The goroutine that ranges over
-// the batches of podconfig calls Expand, and the sync loop of the engine calls Report, which never
-// waits for Expand. A goroutine of the Controller writes the states while there are any to write,
-// and other ones keep the logs of versions that failed.
+// A Controller is podconfig's Expander and a sink of the engine. The goroutine that ranges over the
+// batches of podconfig calls Expand. The sync loop of the engine calls Report, which never waits
+// for Expand. A goroutine of the Controller writes the states while there are any to write. Other
+// goroutines keep the logs of failed versions.
 //
-// The one rule: a state is on the disk before the pods that follow from it are desired. Expand waits
-// for a write only for a moment. If the disk takes longer, the workload keeps its set, and the
-// Controller becomes due when the write has ended.
+// A state is on the disk before the pods that follow from it are desired. Expand waits at most
+// saveWait for a write. If the disk takes longer, the workload keeps its set, and the Controller
+// becomes due when the write has ended.
 package controller
 
 import (
@@ -29,7 +29,7 @@ import (
 
 // Store keeps the states of workloads, as JSON, with the layer of each workload.
 type Store interface {
-	// Load calls each for every state that can be read. The error names the other ones.
+	// Load calls each for every readable state. The error names the unreadable ones.
 	Load(each func(of pod.ObjectKey, layer string, state []byte)) error
 	Save(of pod.ObjectKey, layer string, state []byte) error
 	Remove(of pod.ObjectKey) error
@@ -38,66 +38,67 @@ type Store interface {
 // Config configures a Controller.
 type Config struct {
 	Node string
-	// Kept are the pods in the records of the previous agent, with their last statuses. Leaving
-	// are those whose stop had begun. Pods that no workload can have made are ignored.
+	// Kept are the pods in the records of the previous agent, with their last statuses. Their field
+	// Leaving says that the stop of the pod had begun. New ignores pods that no workload can have
+	// made.
 	Kept []workload.Pod
 	// Store keeps the states; nil: every workload starts without one.
 	Store Store
 	// Live says that an engine runs the pods, and reports their statuses. Without it, the
 	// statuses of Kept do not change, and the Controller is never due.
 	Live bool
-	// NoSchedules says that CronJobs start no Jobs; those that they have started go on.
+	// NoSchedules says that CronJobs start no Jobs; Jobs that have started continue.
 	NoSchedules bool
-	// Event is called with the events of workloads; nil: they are dropped.
+	// Event receives the events of workloads; nil drops them.
 	Event func(o *pod.Object, e workload.Event)
 	Log   *slog.Logger // nil discards
 
-	// Judge returns why a workload may not have the content that a command, an override or a
-	// rollback gives it: a source policy forbids it, "" if it may. nil forbids nothing.
+	// Judge returns the reason if the source policy forbids a workload as a command, an override or
+	// a rollback would make it; else "". nil forbids nothing.
 	Judge func(o *pod.Object) string
-	// Keep keeps the logs of the pods of a version that is rolled back, before they leave. It is
-	// called in a goroutine of its own, and the rollback waits for it for a limited time. nil keeps
-	// none, and so does a Controller that is not Live.
+	// Keep copies the logs of a version that is rolled back, before its pods leave. The Controller
+	// calls it in a goroutine, and the rollback waits for it for a limited time. With nil, or if
+	// Live is false, no logs are kept.
 	Keep func(o *pod.Object, failed workload.FailedVersion)
 
 	// Next decides; nil is workload.Next.
 	Next func(workload.Input) workload.Decision
 }
 
-// longestWait is the longest time between two looks at the clock of the machine, which may have
-// been set.
+// longestWait is the longest time between two readings of the wall clock, which may have been set.
 const longestWait = time.Minute
 
-// adoptTimeout is how long a decision that removes pods waits for the engine's first reports of
-// the pods of the previous agent. The statuses in Kept may be out of date: a pod that was ready
-// may have ended since, and its workload may need the pod that the decision would remove.
+// adoptTimeout is how long a decision that removes pods waits for the engine's first reports of the
+// previous agent's pods. The statuses in Kept may be out of date: a pod that was ready may have
+// terminated. Its workload may then need the pod that the decision would remove.
 const adoptTimeout = time.Minute
 
-// saveWait is how long Expand waits for the states that it stores, so that the pods of a reading
-// are in the batch of the reading. A disk that takes longer must not delay the readings of sources.
+// saveWait is how long Expand waits for its writes of states. Usually they end in that time, and
+// the batch of a source's reading contains the pods that follow from it. A slower disk must not
+// delay the readings of sources.
 const saveWait = 100 * time.Millisecond
 
 // Controller keeps the pods of workloads. Make one with New.
 type Controller struct {
 	cfg    Config
-	due    chan struct{} // capacity 1: Report, a timer and the writer send, podconfig receives; nil: never due
+	due    chan struct{} // capacity 1: Report, a timer and the writer send, podconfig receives; nil if not Live
 	writer *writer
-	keeps  atomic.Int32 // the calls of Config.Keep that run
+	keeps  atomic.Int32 // running calls of Config.Keep
 
 	// Only Expand uses these.
 	workloads map[pod.ObjectKey]*entry
-	found     map[pod.ObjectKey]found  // the states of workloads that no source has had yet
+	found     map[pod.ObjectKey]found  // stored states of workloads that no source has listed yet
 	kept      map[pod.Key]workload.Pod // the pods of Config.Kept that no workload owns yet
 	since     time.Time                // the first call of Expand
 	timer     *time.Timer
 	releases  map[workload.ReleaseKey]*release // of the workloads that sources have
 
 	mu       sync.Mutex
-	pods     map[pod.Key][]*podStatus // of all pods that workloads have, or may have
+	pods     map[pod.Key][]*podStatus // of the pods that a workload has, or may have
 	reported map[pod.Key]bool         // the pods that were reported since the last Expand
 	synced   bool                     // every source has answered
 	view     []Workload
-	requests []*request // of Do, in their order
+	requests []*request // from Do, in order
 }
 
 // found is a state that the previous agent stored.
@@ -109,8 +110,8 @@ type found struct {
 // Workload is the newest state of one workload.
 type Workload struct {
 	Object *pod.Object
-	// Decision is the newest one. Its steps are those of that decision alone. Its Object is nil
-	// before the first one that took effect.
+	// Decision is the newest decision that took effect. Its steps do not include those of earlier
+	// decisions. Before the first decision, its Object is nil.
 	Decision workload.Decision
 	// Pods are all pods of the workload with their statuses, by key.
 	Pods []workload.Pod
@@ -160,15 +161,15 @@ func (c *Controller) wake() {
 	}
 }
 
-// Close ends the timer: the Controller is not due any more by the time alone.
+// Close stops the timer: time alone does not make the Controller due any more.
 func (c *Controller) Close() {
 	if c.timer != nil {
 		c.timer.Stop()
 	}
 }
 
-// Synced says that every source has answered: states of workloads that no source has are removed
-// when the pods of the workload are gone. It never waits.
+// Synced tells the Controller that every source has answered. From then on, it removes the state of
+// a workload that no source has, once the pods of the workload are gone. Synced never waits.
 func (c *Controller) Synced() {
 	c.mu.Lock()
 	c.synced = true
@@ -192,15 +193,15 @@ func (c *Controller) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// Workloads returns the newest state of each workload that a source has, by kind and key.
+// Workloads returns the newest state of each workload that a source has, sorted by kind and key.
 func (c *Controller) Workloads() []Workload {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.view
 }
 
-// Has reports whether a workload has the pod, and whether the pod has left the set of the workload,
-// so that the node stops it.
+// Has reports whether the pod belongs to a workload. leaves says that the pod has left the set of
+// the workload, so that the node stops it.
 func (c *Controller) Has(key pod.Key) (has, leaves bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -223,23 +224,23 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 		c.since = now
 	}
 	synced := c.takeReports()
-	stuck := !c.writer.isIdle() // by a write that an earlier call did not wait for
+	stuck := !c.writer.isIdle() // a write of an earlier call has not ended
 	desired := make([]*entry, 0, len(workloads))
-	there := make(map[pod.ObjectKey]bool, len(workloads))
+	present := make(map[pod.ObjectKey]bool, len(workloads))
 	var writes []*write
 	for _, o := range workloads {
 		e := c.entry(o)
-		desired, there[e.id] = append(desired, e), true
+		desired, present[e.id] = append(desired, e), true
 		c.settle(e, now)
 	}
 	for id, e := range c.workloads {
-		if !there[id] {
+		if !present[id] {
 			c.leave(e)
 			c.settle(e, now)
 		}
 	}
 	c.group()
-	defer c.answer(c.obey(there, stuck, now))
+	defer c.answer(c.execute(present, stuck, now))
 	for _, e := range desired {
 		if c.isDue(e, now) {
 			c.decide(e, now)
@@ -264,8 +265,8 @@ func (c *Controller) Expand(workloads []*pod.Object) (pods []*pod.Spec, claims [
 	return pods, claims
 }
 
-// await waits for writes, not at all while the disk is stuck, and without a limit if nothing will
-// call Expand again.
+// await waits for writes. It does not wait while the disk is stuck. It waits without a limit if the
+// Controller is not Live, because then nothing calls Expand again.
 func (c *Controller) await(writes []*write, stuck bool) {
 	switch {
 	case len(writes) == 0:
@@ -280,7 +281,7 @@ func (c *Controller) await(writes []*write, stuck bool) {
 	}
 }
 
-// takeReports marks the workloads whose pods were reported since the last call, and forgets the
+// takeReports makes the workloads due whose pods were reported since the last call, and forgets the
 // pods that are gone. It reports whether every source has answered.
 func (c *Controller) takeReports() (synced bool) {
 	c.mu.Lock()
@@ -309,8 +310,7 @@ func (c *Controller) takeReports() (synced bool) {
 	return c.synced
 }
 
-// show publishes the states of workloads and of their pods, and keeps the statuses of pods that
-// workloads have.
+// show publishes the states of workloads and of their pods, and drops the statuses of other pods.
 func (c *Controller) show() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -366,11 +366,11 @@ func (c *Controller) setTimer(now time.Time) {
 	}
 }
 
-// forget begins to remove the states of workloads that no source has, once their pods are gone.
+// forget begins to remove the states of workloads that no source has and whose pods are gone.
 func (c *Controller) forget(now time.Time) (writes []*write) {
 	if len(c.kept) == 0 {
 		for id, f := range c.found {
-			if c.workloads[id] == nil { // else the state of another layer has taken its place
+			if c.workloads[id] == nil { // otherwise the state of another layer has replaced it
 				e := newEntry(id, f.layer)
 				e.stored, c.workloads[id] = nil, e
 			}
@@ -407,9 +407,9 @@ func (c *Controller) dropForgotten(now time.Time) {
 }
 
 // entry returns the entry of a workload that a source has. A new one gets the stored state and the
-// pods of the previous agent. A workload of another layer is another workload: it must not get
-// the revisions and pods of the one before. A stored state of another layer stays until every source
-// has answered: the source of that layer may still answer with its workload, and win.
+// pods of the previous agent. A workload of another layer is another workload: it must not get the
+// revisions and pods of the earlier one. A stored state of another layer stays until every source
+// has answered, because the source of that layer may still answer with its workload and win.
 func (c *Controller) entry(o *pod.Object) *entry {
 	id, layer := pod.ObjectKey{Kind: o.Kind, Key: o.Key}, o.Origin.Layer()
 	e, before := c.workloads[id], c.workloads[id]
@@ -438,7 +438,7 @@ func (c *Controller) entry(o *pod.Object) *entry {
 	}
 	switch {
 	case !e.left:
-	case id.Kind == pod.KindJob: // removed and added again: another Job, which runs again
+	case id.Kind == pod.KindJob: // the Job was removed and added again: it is another Job, and runs again
 		e.state, e.stored = workload.State{}, nil
 	default: // the fields of the workload that was removed are not those of this one
 		e.state.Override, e.state.Trial, e.state.Release = nil, nil, nil
@@ -462,7 +462,7 @@ func (c *Controller) restore(e *entry, state []byte) {
 	e.state, e.stored = s, state
 }
 
-// adopt gives a workload its pods of the previous agent.
+// adopt gives a workload the pods that it had under the previous agent.
 func (c *Controller) adopt(e *entry, o *pod.Object) {
 	for key, p := range c.kept {
 		if !workload.Owns(o, c.cfg.Node, p.Spec) {

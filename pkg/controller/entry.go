@@ -13,17 +13,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// entry is one workload.
+// entry is the Controller's state of one workload.
 type entry struct {
 	id     pod.ObjectKey
 	layer  string
 	object *pod.Object // nil: no source has it any more
-	left   bool        // no source had it after one had it
+	left   bool        // a source removed it after one had it
 
 	state   workload.State
 	stored  []byte                // the state in the Store; nil: not known
-	saving  *saving               // the newest decision, until its state is stored; nil: it is
-	change  *change               // the command that is done, until its state is stored; nil for none
+	saving  *saving               // the newest decision while its state is being stored; else nil
+	change  *change               // the commands in progress, until their state is stored; nil for none
 	keeping *keeping              // the logs of the newest version that failed; nil for none
 	maybe   *workload.State       // that the Store may have, while state does not have its facts; nil for none
 	removal *write                // of the state, until it has ended; nil for none
@@ -46,11 +46,11 @@ func newEntry(id pod.ObjectKey, layer string) *entry {
 // saving is a decision whose state is being written.
 type saving struct {
 	*write
-	object   *pod.Object // that it decided about; nil: the decision does not take effect
+	object   *pod.Object // about which it decided; nil: the decision does not take effect
 	decision workload.Decision
 }
 
-// name names the workload in logs.
+// name returns the name of the workload in logs.
 func (e *entry) name() string { return strings.ToLower(e.id.Kind) + "/" + e.id.Key.String() }
 
 // leave notes that no source has the workload any more: all its pods leave.
@@ -71,8 +71,9 @@ func (c *Controller) leave(e *entry) {
 	e.object, e.pods, e.claims, e.decision, e.wake, e.left = nil, nil, nil, workload.Decision{}, time.Time{}, true
 }
 
-// stops notes that a pod has left the set and that the node stops it. A pod that the engine has
-// never reported, such as one that names a ConfigMap that is missing, is not on the node.
+// stops notes that a pod has left the set and that the node stops it. It ignores a pod that the
+// engine has never reported: that pod is not on the node, for example because its ConfigMap is
+// missing.
 func (c *Controller) stops(e *entry, s *pod.Spec) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -87,7 +88,8 @@ const (
 	lastRetry  = time.Minute
 )
 
-// retry has a workload decided again later. It logs the first of several failures in a row.
+// retry schedules another decision about a workload. It logs only the first of several consecutive
+// failures.
 func (c *Controller) retry(e *entry, now time.Time, err error) {
 	e.failures++
 	e.wake = now.Add(backoff.After(e.failures, firstRetry, lastRetry))
@@ -101,8 +103,8 @@ func (c *Controller) retry(e *entry, now time.Time, err error) {
 	log.Error("Failed to update a workload; its pods stay as they are", "error", err)
 }
 
-// decide asks which pods a workload has now. The decision takes effect once its state is stored;
-// until then, and after an error, the set stays as it was.
+// decide calls workload.Next for a workload. The decision takes effect once its state is stored;
+// until then, and after an error, the set stays unchanged.
 func (c *Controller) decide(e *entry, now time.Time) {
 	e.due, e.stirred, e.wake = false, false, time.Time{}
 	if e.keeping != nil {
@@ -138,8 +140,8 @@ func (c *Controller) decide(e *entry, now time.Time) {
 	}
 }
 
-// settle ends the wait for a state that is stored now, or whose write has failed. The decision
-// takes effect unless something has changed since: then the next decision follows at once.
+// settle handles the end of the write of a decision's state. The decision takes effect if the write
+// succeeded and nothing has changed since. After a change, the next decision follows at once.
 func (c *Controller) settle(e *entry, now time.Time) {
 	s := e.saving
 	if s == nil || !s.isDone() {
@@ -158,7 +160,8 @@ func (c *Controller) settle(e *entry, now time.Time) {
 	}
 }
 
-// next calls Next. A panic costs this workload its changes, and no other one.
+// next calls workload.Next. After a panic this workload stays unchanged, and other workloads
+// continue.
 func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 	err = panics.ToError(func() error {
 		d = c.cfg.Next(in)
@@ -167,7 +170,7 @@ func (c *Controller) next(in workload.Input) (d workload.Decision, err error) {
 	return d, err
 }
 
-// apply makes a decision take effect: it replaces the set, and reports the steps and events.
+// apply puts a decision into effect: it replaces the set, and reports the steps and events.
 func (c *Controller) apply(e *entry, d workload.Decision, now time.Time) {
 	if e.failures = 0; e.maybe != nil || hasMoved(&e.state, &d.State) {
 		c.stir(e)
@@ -185,12 +188,12 @@ func (c *Controller) apply(e *entry, d workload.Decision, now time.Time) {
 	if !d.Wake.IsZero() {
 		e.wake = d.Wake
 		if !d.Wake.After(now) {
-			e.wake = now.Add(time.Second) // a decision that is due at once again must not take a core
+			e.wake = now.Add(time.Second) // a decision that is always due again must not keep a CPU busy
 		}
 	}
 }
 
-// replace replaces the set by that of a decision.
+// replace replaces the set by the set of a decision.
 func (c *Controller) replace(e *entry, d workload.Decision) {
 	pods := slices.Clone(d.Pods)
 	for i, s := range pods {
@@ -212,8 +215,8 @@ func (c *Controller) replace(e *entry, d workload.Decision) {
 	e.claims = e.sameClaims(d.Claims)
 }
 
-// addClaims adds the claims of a decision that has not taken effect yet: the pods of the previous
-// agent need them, and the pods of the set keep theirs.
+// addClaims adds the claims of a decision that has not taken effect yet, because the pods of the
+// previous agent need them. Claims of the set stay.
 func (e *entry) addClaims(claims []*pod.Object) {
 	claims = e.sameClaims(claims)
 	for _, o := range e.claims {
@@ -224,7 +227,8 @@ func (e *entry) addClaims(claims []*pod.Object) {
 	e.claims = claims
 }
 
-// sameClaims returns claims, with the pointers of those that the set has already.
+// sameClaims returns claims. For a claim that is in the set already, it returns the pointer of the
+// set.
 func (e *entry) sameClaims(claims []*pod.Object) []*pod.Object {
 	claims = slices.Clone(claims)
 	for i, o := range claims {
@@ -269,7 +273,7 @@ func (c *Controller) adopts(e *entry) bool {
 	})
 }
 
-// removes reports whether a pod of before is not in after, or is another instance there.
+// removes reports whether after lacks a pod of before, or has another instance of it.
 func removes(before, after []*pod.Spec) bool {
 	return slices.ContainsFunc(before, func(s *pod.Spec) bool {
 		now := find(after, s.Key)

@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// Rollout is the changes of one workload, in order.
+// Rollout lists the changes of one workload, in order.
 type Rollout struct {
 	Object *pod.Object
 	Steps  []workload.Step
@@ -25,10 +25,11 @@ type Rollout struct {
 	Cut string
 }
 
-// Foresee returns the steps of each workload, by kind and key, that the last Expand has begun, and
-// those that follow if every pod becomes ready, and every pod that leaves is gone at once. A pod
-// that needs a host port of another pod of the workload does not become ready. Of Jobs and CronJobs
-// it returns only the first steps: the other ones depend on how their pods end.
+// Foresee returns the steps of each workload, by kind and key: those that the last Expand has
+// begun, and those that follow. It assumes that every pod becomes ready, and that every pod that
+// leaves is gone at once. A pod that needs a host port of another pod of the workload does not
+// become ready. For Jobs and CronJobs it returns only the first steps: later ones depend on the
+// results of their pods.
 func (c *Controller) Foresee() []Rollout {
 	var all []Rollout
 	for _, id := range slices.SortedFunc(maps.Keys(c.workloads), compareIDs) {
@@ -52,18 +53,18 @@ func (c *Controller) Foresee() []Rollout {
 	return all
 }
 
-// maxRounds is how many decisions of a workload Foresee makes at most: a large workload may need
-// more, and one that never comes to rest would need them without end.
+// maxRounds limits the decisions of a workload in Foresee. A large workload may need more, and a
+// workload that never settles would need decisions without end.
 const maxRounds = 1000
 
-// foresee returns the steps after the newest decision, and why it did not come to the last one, ""
-// if it did.
+// foresee returns the steps after the newest decision. cut is the reason why steps are missing, or
+// "".
 func (c *Controller) foresee(e *entry) (steps []workload.Step, cut string) {
 	now, pods, d := time.Now().Round(0), e.pods, e.decision
-	ready := make(map[string]*v1.PodStatus, len(pods)) // by UID: since when a pod is ready stays
+	ready := make(map[string]*v1.PodStatus, len(pods)) // by UID: a pod keeps the time at which it became ready
 	for _, s := range pods {
 		if !slices.ContainsFunc(d.Steps, func(step workload.Step) bool { return step.Key == s.Key }) {
-			ready[s.UID()] = readyAt(now.Add(time.Second)) // before the new pods, which may need its host port
+			ready[s.UID()] = readyAt(now.Add(time.Second)) // holds its host port before the new pods, which may need it
 		}
 	}
 	for idle, round := 0, 0; idle < 2; round++ {
@@ -90,8 +91,8 @@ func (c *Controller) foresee(e *entry) (steps []workload.Step, cut string) {
 	return steps, ""
 }
 
-// foreseenPods returns pods with the statuses that they have at a time. ready has the statuses of
-// those that are ready, by UID; foreseenPods adds those that become ready now.
+// foreseenPods returns pods with the statuses that they would have at a time. ready has the
+// statuses of ready pods, by UID; foreseenPods adds the pods that become ready now.
 func foreseenPods(pods []*pod.Spec, ready map[string]*v1.PodStatus, now time.Time) []workload.Pod {
 	out := make([]workload.Pod, 0, len(pods))
 	var holders []*pod.Spec // of host ports

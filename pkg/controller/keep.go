@@ -8,22 +8,22 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// keepWait is how long a rollback waits until the logs of the failed version are kept.
+// keepWait is how long a rollback waits at most for the copy of the failed version's logs.
 const keepWait = 10 * time.Second
 
-// maxKeeps is how many copies of logs run at once. The other ones begin when one has ended.
+// maxKeeps limits the copies of logs that run at once. Further copies begin when one has ended.
 const maxKeeps = 4
 
 // keeping is the copy of the logs of one failed version.
 type keeping struct {
 	revision int64
 	until    time.Time     // the rollback waits until then at most
-	done     chan struct{} // is closed when the copy has ended; nil: it has not begun
+	done     chan struct{} // closed when the copy has ended; nil: it has not begun
 	waits    bool          // the newest decision waits for it
 }
 
-// isOver reports whether a rollback does not wait for the copy any more. The clock of until is not
-// that of the machine, which may be set back.
+// isOver reports whether a rollback need not wait for the copy any more. until uses the monotonic
+// clock, because the wall clock may be set back.
 func (k *keeping) isOver() bool {
 	select {
 	case <-k.done:
@@ -33,8 +33,8 @@ func (k *keeping) isOver() bool {
 	}
 }
 
-// keep begins to keep the logs of a failed version, once, and reports whether its rollback may take
-// effect: the copy has ended, or takes too long. It never waits, because a disk that hangs must not
+// keep starts one copy of the logs of a failed version. It reports whether the rollback may take
+// effect: the copy has ended, or takes too long. It never waits, because a hanging disk must not
 // delay the readings of sources. If it reports false, the workload becomes due later.
 func (c *Controller) keep(e *entry, failed workload.FailedVersion, now time.Time) bool {
 	if c.cfg.Keep == nil || !c.cfg.Live {
@@ -78,7 +78,7 @@ func (c *Controller) beginKeep(e *entry, failed workload.FailedVersion, done cha
 	})
 }
 
-// isDue reports whether a workload is to be decided now.
+// isDue reports whether decide must run for a workload now.
 func (c *Controller) isDue(e *entry, now time.Time) bool {
 	switch k := e.keeping; {
 	case e.saving != nil || e.change != nil:

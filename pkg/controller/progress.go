@@ -8,21 +8,21 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Progress is how far a workload has come.
+// Progress is the progress of a workload towards its desired state.
 type Progress struct {
-	// Whole says that the workload has all pods of its newest revision, and no other ones.
+	// Whole says that the workload has all pods of its newest revision, and no other pods.
 	Whole bool
-	// Complete says that a Job has completed, and that every pod of another workload is one of
-	// the newest revision and available.
+	// Complete says that a Job has completed. For another workload it says that every pod has the
+	// newest revision and is available.
 	Complete bool
 	// Failed says that a Job has failed, or that the rollout of a Deployment has passed its
 	// deadline.
 	Failed bool
-	// Reason and Message say why the workload is not complete, or how it ended.
+	// Reason and Message explain why the workload is not complete, or how it ended.
 	Reason, Message string
 }
 
-// Progress returns how far the workload has come, by the status of its newest decision. While the
+// Progress returns the progress of the workload, from the status of its newest decision. While the
 // node still stops pods that left the set, the workload is neither whole nor complete.
 func (w Workload) Progress() Progress {
 	p := w.byStatus()
@@ -108,7 +108,7 @@ func counted(whole bool, available, want int32) Progress {
 	return p
 }
 
-// replicas returns the number of replicas that a workload asks for: one is the default.
+// replicas returns the number of replicas of a workload: one is the default.
 func replicas(n *int32) int32 {
 	if n == nil {
 		return 1

@@ -10,18 +10,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// podStatus has the newest report of a pod of one workload. Two workloads may ask for one name:
-// each has a podStatus of its own, and the reports count for the workload whose pod the node has.
+// podStatus has the newest report of a pod of one workload. Two workloads may make pods of the same
+// name. Each such pod has its own podStatus, and a report counts for the pod that the node has.
 type podStatus struct {
 	layer   string    // of its workload
 	owner   types.UID // of its controller
 	uid     string
 	of      pod.ObjectKey // the workload; zero while no workload has the pod
-	seen    bool          // the previous agent had it, or this engine has reported it
-	current bool          // in the set that Expand returned last
-	kept    bool          // of the previous agent, and this engine has not reported it yet
-	gone    bool          // nothing is left of it
-	used    bool          // a workload has it, or may have it
+	seen    bool          // the previous agent had the pod, or this engine has reported it
+	current bool          // the pod is in the set that Expand returned last
+	kept    bool          // the previous agent had the pod, and this engine has not reported it yet
+	gone    bool          // the node has removed the pod
+	used    bool          // a workload has the pod, or may have it
 	status  *v1.PodStatus // nil: unknown
 }
 
@@ -37,9 +37,10 @@ func controllerOf(p *v1.Pod) types.UID {
 	return ""
 }
 
-// note takes a report of a pod with this name. While the node shows another instance under the
-// name, still stops the pod that had the name before, or has a pod of another workload, nothing is
-// known of the pod. A pod that left its set is gone when another one with its name has its place.
+// note takes a report of a pod with this name. The report is about another pod if the node has
+// another instance under the name, still stops an earlier pod, or has a pod of another workload. In
+// these cases the status of this pod is unknown. A pod that left its set is gone once another pod
+// has its name.
 func (p *podStatus) note(r pod.StatusReport) {
 	p.kept = false
 	uid, here := string(r.Pod.UID), r.Here
@@ -64,8 +65,8 @@ func (c *Controller) statusOf(s *pod.Spec) *podStatus {
 	return c.pods[s.Key][i]
 }
 
-// ensureStatus is statusOf that adds the status of a new pod. That of a pod with another UID, which
-// it replaces, is dropped.
+// ensureStatus returns the status of the pod of a workload, which it adds if there is none. The
+// status of a pod with another UID, which this pod replaces, is dropped.
 func (c *Controller) ensureStatus(s *pod.Spec) *podStatus {
 	if p := c.statusOf(s); p != nil {
 		return p

@@ -9,16 +9,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// writer writes to a Store in a goroutine of its own, one write after the other. A disk that hangs
-// delays the workloads that change, and no reading of a source. The goroutine ends when nothing is
-// left to write.
+// writer writes to a Store in a goroutine of its own, one write after the other. A hanging disk
+// delays only workloads that change, and no reading of a source. The goroutine ends when the queue
+// is empty.
 type writer struct {
 	store Store
-	wake  func() // is called after a write whose end Expand did not wait for
+	wake  func() // called after a write for whose end Expand did not wait
 
 	mu    sync.Mutex
 	queue []*write // the first one is being written
-	runs  bool     // the goroutine does
+	runs  bool     // the goroutine runs
 }
 
 // write is one change of the Store.
@@ -26,8 +26,8 @@ type write struct {
 	of    pod.ObjectKey
 	layer string
 	state []byte        // nil: remove the state
-	done  chan struct{} // is closed after the write
-	err   error         // may be read when done is closed
+	done  chan struct{} // closed after the write
+	err   error         // valid once done is closed
 	late  bool          // Expand did not wait for its end
 }
 
@@ -71,7 +71,7 @@ func (w *writer) run() error {
 	return nil
 }
 
-// first returns the write that comes next, nil for none: then the goroutine ends.
+// first returns the next write; nil if there is none, and the goroutine must end.
 func (w *writer) first() *write {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -82,7 +82,7 @@ func (w *writer) first() *write {
 	return w.queue[0]
 }
 
-// end ends the first write, and reports whether Expand did not wait for that.
+// end removes the first write from the queue, and reports whether Expand did not wait for its end.
 func (w *writer) end(first *write) (late bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -91,8 +91,8 @@ func (w *writer) end(first *write) (late bool) {
 	return first.late
 }
 
-// await waits until writes have ended, at most until the time limit. The writer calls wake after
-// the other ones.
+// await waits until these writes have ended, or until the time limit. After a write that ends
+// later, the writer calls wake.
 func (w *writer) await(writes []*write, limit time.Duration) {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -111,7 +111,7 @@ func (w *writer) await(writes []*write, limit time.Duration) {
 	}
 }
 
-// to makes the change in a Store.
+// to applies the write to a Store.
 func (w *write) to(s Store) error {
 	if w.state == nil {
 		return s.Remove(w.of)

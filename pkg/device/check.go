@@ -26,15 +26,15 @@ const (
 
 // Limits of a plugin's messages. A message is at most maxMessage bytes.
 const (
-	maxMessage   = 4 << 20 // grpc's own limit for messages that are received
+	maxMessage   = 4 << 20 // gRPC's default limit of received messages
 	maxDevices   = 1 << 14 // of one resource
 	maxID        = 1 << 10 // bytes
 	maxResources = 256     // of all plugins
-	maxResponse  = 1 << 18 // bytes of an answer about one container: it becomes an annotation
+	maxResponse  = 1 << 18 // bytes of an Allocate response for one container: it becomes an annotation
 )
 
-// checkRegistration refuses a registration that the node must not use. The messages are the
-// kubelet's.
+// checkRegistration returns an error for a registration that the node must not use. The messages
+// are the kubelet's.
 func checkRegistration(versions []string, resource string) error {
 	if !slices.ContainsFunc(versions, func(v string) bool { return slices.Contains(pluginapi.SupportedVersions[:], v) }) {
 		return fmt.Errorf("requested API version %q is not supported by kubelet. Supported versions are %q", strings.Join(versions, ","), pluginapi.SupportedVersions)
@@ -45,7 +45,7 @@ func checkRegistration(versions []string, resource string) error {
 	return nil
 }
 
-// checkEndpoint refuses an endpoint that is not the name of a socket in the directory of the
+// checkEndpoint returns an error if an endpoint is not the name of a socket in the directory of the
 // plugins.
 func checkEndpoint(name string) error {
 	if name == "" || name != filepath.Base(name) || name[0] == '.' || name == socketName {
@@ -54,7 +54,8 @@ func checkEndpoint(name string) error {
 	return nil
 }
 
-// devicesOf returns the devices of a plugin's list by ID, or why the list cannot be used.
+// devicesOf returns the devices of a plugin's list, by ID. It returns an error for a list that the
+// node must not use.
 func devicesOf(list []*pluginapi.Device) (map[string]Device, error) {
 	if len(list) > maxDevices {
 		return nil, fmt.Errorf("%d devices are listed, more than %d", len(list), maxDevices)
@@ -73,7 +74,8 @@ func devicesOf(list []*pluginapi.Device) (map[string]Device, error) {
 	return all, nil
 }
 
-// allocationOf returns a plugin's additions to a container, or why the container must not get them.
+// allocationOf returns a plugin's additions to a container. It returns an error for additions that
+// a container must not get.
 func allocationOf(resource string, devices []string, answer *pluginapi.AllocateResponse) (pod.DeviceAllocation, error) {
 	a := pod.DeviceAllocation{Resource: resource, Devices: devices}
 	if len(answer.GetContainerResponses()) != 1 {
@@ -122,8 +124,9 @@ func allocationOf(resource string, devices []string, answer *pluginapi.AllocateR
 	return a, nil
 }
 
-// checkPaths refuses paths that are not absolute or have "..", so that the answer shows the paths
-// that are mounted. A path on the node may be a link: the plugin chooses its mounts.
+// checkPaths returns an error for paths that are not absolute or have "..": the response must show
+// the paths that the runtime mounts. A path on the node may be a link: the plugin may choose its
+// mounts.
 func checkPaths(host, container string) error {
 	for _, path := range []string{host, container} {
 		if !filepath.IsAbs(path) || slices.Contains(strings.Split(path, "/"), "..") || strings.Contains(path, "\x00") {

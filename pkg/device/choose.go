@@ -1,11 +1,10 @@
 // Package device gives containers the devices of device plugins.
 //
 // Plugins register on the kubelet's sockets and list their devices. Choose decides, without I/O,
-// which devices a container gets. The runtime keeps them with the container, and the next agent
-// reads them from the runtime: this package writes no file with devices.
+// which devices a container gets. They are an annotation of the container in the runtime, where the
+// next agent reads them: this package writes no checkpoint file.
 //
-// The one rule: a plugin that lies, hangs or floods harms only the pods that ask for its
-// resource.
+// A plugin that lies, hangs or floods harms only the pods that request its resource.
 package device
 
 import (
@@ -15,46 +14,46 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Device is one device as its plugin lists it.
+// Device is one device in the list of its plugin.
 type Device struct {
 	ID      string
 	Healthy bool
-	NUMA    []int64 // the NUMA nodes near to it; empty: not known
+	NUMA    []int64 // its NUMA nodes; empty: unknown
 }
 
-// Ask is the request of a container for one resource, and the state that decides about it.
+// Ask is the request of a container for one resource, with the state that Choose needs.
 type Ask struct {
 	Resource string
 	Number   int
-	// Held are the devices that the container had before it was restarted, or that were
-	// reserved for it. They count only if they are as many as requested.
+	// Held are the devices that the container had before a restart, or that are reserved for it.
+	// Choose ignores them unless their number is the requested one.
 	Held []string
-	// Reusable are the devices that init containers of the pod had, and that no other container
-	// of the pod has: they are taken first.
+	// Reusable are the devices of earlier init containers of the pod that no other container of the
+	// pod has. Choose takes them first.
 	Reusable []string
 	// InUse are the devices of all containers of the node.
 	InUse map[string]bool
-	// Devices are those that the plugin lists; Registered says that it is connected.
+	// Devices are the devices that the plugin lists. Registered says that the plugin is connected.
 	Devices    map[string]Device
 	Registered bool
-	// Unknown says why the devices of running containers are not known yet; "" when they are.
+	// Unknown is the reason why the devices of running containers are not known yet; else "".
 	Unknown string
 }
 
 // Choice is the result of Choose.
 type Choice struct {
-	Devices []string // sorted if Missing is 0; else those that are certain
-	// Missing is how many more of Free the container gets: Complete takes those that the plugin
-	// prefers.
+	Devices []string // sorted if Missing is 0; else the devices chosen so far
+	// Missing is the number of devices of Free that the container still gets. Complete chooses them
+	// by the preference of the plugin.
 	Missing int
 	Free    []string // sorted
-	Kept    bool     // the devices are those that the container had
-	Reason  string   // why, for a person
+	Kept    bool     // the devices are Ask.Held
+	Reason  string   // the reason, for the log
 }
 
-// Choose returns the devices for a container by the kubelet's rules. An error is a
-// *pod.StartError: its reason is ReasonWaitsForDevices if the container can have its devices
-// once the plugin is back or a device is healthy again, else ReasonUnexpectedAdmission.
+// Choose returns the devices for a container by the kubelet's rules. An error is a *pod.StartError.
+// Its reason is ReasonWaitsForDevices if the container can get devices once the plugin is back or a
+// device is healthy again. Otherwise it is ReasonUnexpectedAdmission.
 func Choose(ask Ask) (Choice, error) {
 	healthy := func(id string) bool { return ask.Devices[id].Healthy }
 	switch {
@@ -94,8 +93,9 @@ func Choose(ask Ask) (Choice, error) {
 	return c, nil
 }
 
-// Complete returns the choice with its missing devices: first the free ones that the plugin
-// prefers, in its order, then the others. It ignores preferred devices that are not free.
+// Complete returns the choice with its missing devices. It takes the free devices that the plugin
+// prefers first, in the plugin's order, and then the others. It ignores preferred devices that are
+// not free.
 func (c Choice) Complete(preferred []string) Choice {
 	devices := slices.Clone(c.Devices)
 	for i, list := range [][]string{preferred, c.Free} {

@@ -6,8 +6,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// claims are the devices that containers have, by the UID of their pod. They are those that
-// the runtime shows, and those of the containers that are being created.
+// claims are the devices that containers have, by the UID of their pod: the devices in the
+// runtime's annotations, and the devices of containers that are being created.
 type claims map[string]*podClaims
 
 // podClaims are the devices of the containers of one pod, by container name.
@@ -17,7 +17,7 @@ type podClaims struct {
 	others     []pod.DeviceAllocation // see pod.DeviceHolder
 }
 
-// of returns the claims of a pod, which it makes if there are none.
+// of returns the claims of a pod. It adds an empty entry if there is none.
 func (c claims) of(uid string, key pod.Key) *podClaims {
 	if c[uid] == nil {
 		c[uid] = &podClaims{key: key, containers: make(map[string][]pod.DeviceAllocation)}
@@ -25,7 +25,7 @@ func (c claims) of(uid string, key pod.Key) *podClaims {
 	return c[uid]
 }
 
-// adopt adds a pod. A container that has claims keeps them.
+// adopt adds the devices of a pod. A container that already has claims keeps them.
 func (c claims) adopt(h pod.DeviceHolder) {
 	p := c.of(h.UID, h.Key)
 	for name, list := range h.Containers {
@@ -36,8 +36,8 @@ func (c claims) adopt(h pod.DeviceHolder) {
 	p.others = h.Others
 }
 
-// keep drops the claims of all containers of a pod but these, and reports whether there were any.
-// With no container to keep, it drops all of the pod.
+// keep drops the claims of a pod's containers except these, and reports whether it dropped any.
+// Without a container to keep, it drops all claims of the pod.
 func (c claims) keep(uid string, containers map[string]bool) (dropped bool) {
 	p := c[uid]
 	if p == nil {
@@ -62,7 +62,7 @@ func (p *podClaims) set(container string, a pod.DeviceAllocation) {
 	p.containers[container] = append(p.containers[container], a)
 }
 
-// drop removes the claims of a container for some resources.
+// drop removes the claims of a container for the resources that these selects.
 func (p *podClaims) drop(container string, these func(resource string) bool) {
 	p.containers[container] = slices.DeleteFunc(slices.Clone(p.containers[container]), func(a pod.DeviceAllocation) bool { return these(a.Resource) })
 }
@@ -74,8 +74,8 @@ func (c claims) inUse(resource string) map[string]bool {
 	return used
 }
 
-// taken reports whether containers of other pods have some of these devices. They may have them
-// if the pod had terminated, and starts again.
+// taken reports whether containers of other pods have some of these devices. That happens if the
+// pod had terminated, and now starts again.
 func (c claims) taken(uid string, list []pod.DeviceAllocation) bool {
 	for _, a := range list {
 		found := false
@@ -89,8 +89,8 @@ func (c claims) taken(uid string, list []pod.DeviceAllocation) bool {
 	return false
 }
 
-// each calls f for each device of a resource that a container has. The name of the container is
-// "" for the others of a pod (pod.DeviceHolder).
+// each calls f for each device of a resource that a container has. The name of the container is ""
+// for the devices in podClaims.others.
 func (c claims) each(resource string, f func(p *podClaims, container, id string)) {
 	for _, p := range c {
 		visit := func(container string, list []pod.DeviceAllocation) {

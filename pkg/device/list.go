@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Resource is an extended resource with its devices, as Resources lists it.
+// Resource is an extended resource with its devices.
 type Resource struct {
 	Name      string
 	Connected bool   // its plugin is connected
@@ -14,8 +14,8 @@ type Resource struct {
 	Devices   []Listed
 }
 
-// Listed is a device, and the containers that have it: one, or several of one pod, one after
-// another.
+// Listed is a device, and the containers that have it: one container, or several containers of one
+// pod that run one after another.
 type Listed struct {
 	Device
 	Listed bool // its plugin lists it
@@ -25,8 +25,8 @@ type Listed struct {
 // User is a container that has a device.
 type User struct{ Namespace, Pod, Container string }
 
-// Resources lists the resources that plugins serve or served, by name, each with its devices by
-// ID.
+// Resources lists the resources that plugins serve or served, sorted by name. Their devices are
+// sorted by ID.
 func (p *Plugins) Resources() []Resource {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Deadlines of calls to a plugin. The kubelet has none for Allocate and
-// GetPreferredAllocation, and these for the others.
+// Deadlines of calls to a plugin. They are the kubelet's, except for Allocate and
+// GetPreferredAllocation, for which the kubelet has no deadline.
 const (
 	connectTimeout   = 10 * time.Second
 	preferredTimeout = 10 * time.Second
@@ -32,7 +32,7 @@ type plugin struct {
 	options *pluginapi.DevicePluginOptions
 }
 
-// dial returns a connection to a socket. Nothing is sent yet.
+// dial returns a connection to a socket. It sends nothing.
 func dial(socket string) (*grpc.ClientConn, error) {
 	info, err := os.Lstat(socket)
 	if err != nil {
@@ -68,8 +68,8 @@ func connect(ctx context.Context, socket string) (*plugin, error) {
 	return p, nil
 }
 
-// watchInterval is the shortest time between two lists that are read from a plugin. The next
-// list waits in the plugin's connection, which holds little.
+// watchInterval is the shortest time between two lists that the node reads from a plugin. Further
+// lists wait in the connection, whose buffer is small.
 const watchInterval = time.Second
 
 // watch calls update with each list of devices, until ctx ends, the plugin ends the stream, or
@@ -100,7 +100,7 @@ func (p *plugin) watch(ctx context.Context, update func(map[string]Device)) erro
 	}
 }
 
-// preferred returns the devices that the plugin would choose, none if it does not choose.
+// preferred returns the devices that the plugin prefers; none if the plugin has no preference.
 func (p *plugin) preferred(ctx context.Context, available, must []string, number int) ([]string, error) {
 	if !p.options.GetGetPreferredAllocationAvailable() {
 		return nil, nil
@@ -145,7 +145,7 @@ func (p *plugin) preStart(ctx context.Context, devices []string) error {
 	return nil
 }
 
-// ended reports whether a stream ended because its agent or its plugin stops.
+// ended reports whether a stream ended because the agent or the plugin stops.
 func ended(ctx context.Context, err error) bool {
 	return ctx.Err() != nil || errors.Is(err, context.Canceled)
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// stopGrace is how long the node shows the devices of a plugin that has disconnected (the
-// kubelet's).
+// stopGrace is how long the Node status shows the devices of a disconnected plugin, as in the
+// kubelet.
 const stopGrace = 5 * time.Minute
 
 // Config configures Plugins.
@@ -25,19 +25,19 @@ type Config struct {
 	// Dir holds the kubelet's directories device-plugins and plugins_registry.
 	Dir string
 	Log *slog.Logger
-	// Label gives a directory the SELinux label with which containers may use it; nil: the node
-	// has no SELinux.
+	// Label sets the SELinux label of a directory so that containers may use it; nil: the node has
+	// no SELinux.
 	Label func(dir string) error
 	// Handlers register the plugins of other types in the registry, by type.
 	Handlers map[string]Handler
-	// Registered and Allocated are callbacks for metrics; nil: not measured.
+	// Registered and Allocated are callbacks for metrics; they may be nil.
 	Registered func(resource string)
 	Allocated  func(resource string, took time.Duration)
 }
 
 // Handler registers the plugins of one type in the registry.
 type Handler interface {
-	// Check refuses a plugin that no retry can make usable.
+	// Check returns an error for a plugin that no retry can make usable.
 	Check(name, endpoint string, versions []string) error
 	// Register connects to a plugin, which supports these versions. It is called again after an
 	// error.
@@ -56,17 +56,17 @@ type Plugins struct {
 	ctx       context.Context // of Run; plugins are watched until it ends
 	resources map[string]*resource
 	claims    claims
-	whole     bool // the claims are those of all pods
+	whole     bool // the claims of all pods are known
 }
 
 // resource is the state of one extended resource.
 type resource struct {
-	// choosing has capacity 1: one container gets devices at a time, and the others wait. So a
-	// plugin that hangs delays only containers that ask for its resource.
+	// choosing has capacity 1: one container gets devices at a time, and the others wait. A plugin
+	// that hangs delays only containers that request its resource.
 	choosing chan struct{}
 	plugin   *plugin // nil: none is connected
 	stop     context.CancelFunc
-	stopped  time.Time // when the last one disconnected; zero: there was none
+	stopped  time.Time // when the last plugin disconnected; zero: there was none
 	devices  map[string]Device
 }
 
@@ -75,7 +75,7 @@ func New(cfg Config) *Plugins {
 	return &Plugins{cfg: cfg, changed: make(chan struct{}, 1), resources: make(map[string]*resource), claims: make(claims)}
 }
 
-// Changed is readable after a change of the results of Supply and Healthy.
+// Changed receives a value after the results of Supply or Healthy have changed.
 func (p *Plugins) Changed() <-chan struct{} { return p.changed }
 
 func (p *Plugins) notify() {
@@ -85,7 +85,7 @@ func (p *Plugins) notify() {
 	}
 }
 
-// of returns a resource, which it makes if there is none; p.mu is held.
+// of returns a resource, which it adds if there is none. The caller holds p.mu.
 func (p *Plugins) of(name string) *resource {
 	r := p.resources[name]
 	if r == nil {
@@ -95,8 +95,8 @@ func (p *Plugins) of(name string) *resource {
 	return r
 }
 
-// register connects to the plugin of a resource and watches its devices until it disconnects.
-// The newest plugin of a resource replaces the one before.
+// register connects to the plugin of a resource and watches its devices until it disconnects. The
+// newest plugin of a resource replaces the previous one.
 func (p *Plugins) register(ctx context.Context, name, socket string) error {
 	p.mu.Lock()
 	_, known := p.resources[name]
@@ -176,8 +176,8 @@ func (p *Plugins) unregister(socket string) {
 	}
 }
 
-// Adopt adds pods of this node that have devices already. whole says that none is missing: until
-// then no container gets devices that it did not have.
+// Adopt adds pods of this node whose containers have devices already. whole says that the list of
+// pods is complete. Before that, a container gets no devices but those that it had.
 func (p *Plugins) Adopt(holders []pod.DeviceHolder, whole bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -195,7 +195,8 @@ func (p *Plugins) Adopt(holders []pod.DeviceHolder, whole bool) {
 	}
 }
 
-// Keep frees the devices of all containers of a pod but these; with none, all devices of the pod.
+// Keep frees the devices of a pod's containers except these. Without a container to keep, it frees
+// all devices of the pod.
 func (p *Plugins) Keep(uid string, containers map[string]bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -204,9 +205,10 @@ func (p *Plugins) Keep(uid string, containers map[string]bool) {
 	}
 }
 
-// Allocate returns the devices of a container that is about to be created: those that it had
-// before, else new ones. Until Keep frees them, no other container gets them, except those of the
-// pod that come after an init container. An error is a *pod.StartError.
+// Allocate returns the devices of a container that the caller is about to create: its earlier
+// devices, or else new ones. Until Keep frees them, no other container gets them, with one
+// exception: later containers of the pod may get the devices of an init container. An error is a
+// *pod.StartError.
 func (p *Plugins) Allocate(ctx context.Context, q pod.DeviceRequest) ([]pod.DeviceAllocation, error) {
 	c, _ := q.Want.Container(q.Container)
 	if c == nil {
@@ -225,7 +227,7 @@ func (p *Plugins) Allocate(ctx context.Context, q pod.DeviceRequest) ([]pod.Devi
 	return all, nil
 }
 
-// dropOthers frees the devices that a container does not request any more.
+// dropOthers frees devices of resources that a container does not request any more.
 func (p *Plugins) dropOthers(q pod.DeviceRequest, requests map[string]int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -237,9 +239,9 @@ func (p *Plugins) dropOthers(q pod.DeviceRequest, requests map[string]int) {
 	}
 }
 
-// adoptShown returns the claims of a pod. It adds those of containers that the runtime shows and
-// that are not known here: the pod had terminated, and starts again. Devices that other pods have
-// by now are theirs. p.mu is held.
+// adoptShown returns the claims of a pod. It first adds the unknown claims in the runtime's
+// annotations: they exist if the pod had terminated, and starts again. It leaves out devices that
+// other pods have by now. The caller holds p.mu.
 func (p *Plugins) adoptShown(q pod.DeviceRequest) *podClaims {
 	mine := p.claims.of(q.Want.UID(), q.Want.Key)
 	for container, list := range q.Have {
@@ -290,7 +292,7 @@ func (p *Plugins) allocate(ctx context.Context, q pod.DeviceRequest, name string
 		p.cfg.Allocated(name, time.Since(began))
 	}
 	if err == nil {
-		p.claim(q, a) // before the next container chooses
+		p.claim(q, a) // before another container chooses
 		err = from.preStart(ctx, choice.Devices)
 	}
 	if err != nil {
@@ -319,14 +321,14 @@ func (p *Plugins) ask(q pod.DeviceRequest, name string, number int) (Ask, pod.De
 	return ask, held, r.plugin
 }
 
-// claim notes the devices of a container.
+// claim records the devices of a container.
 func (p *Plugins) claim(q pod.DeviceRequest, a pod.DeviceAllocation) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.claims.of(q.Want.UID(), q.Want.Key).set(q.Container, a)
 }
 
-// Supply returns the supply of each resource, as admission counts it.
+// Supply returns the supply of each resource, for admission.
 func (p *Plugins) Supply() map[v1.ResourceName]pod.DeviceSupply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -348,8 +350,8 @@ func (p *Plugins) Supply() map[v1.ResourceName]pod.DeviceSupply {
 	return all
 }
 
-// Healthy reports whether a device is healthy. One that no plugin lists counts as healthy (as in
-// the kubelet).
+// Healthy reports whether a device is healthy. As in the kubelet, a device that no plugin lists
+// counts as healthy.
 func (p *Plugins) Healthy(name, id string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -361,8 +363,8 @@ func (p *Plugins) Healthy(name, id string) bool {
 	return !listed || d.Healthy
 }
 
-// Capacity returns the devices of all resources that plugins serve, or served before, and the
-// healthy ones of them. Both are 0 once a plugin has been away for five minutes.
+// Capacity returns the numbers of all devices and of healthy devices, for each resource that a
+// plugin serves or served. Both are 0 once the plugin has been disconnected for stopGrace.
 func (p *Plugins) Capacity(now time.Time) (capacity, allocatable v1.ResourceList) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Requests for pod resources that are answered in a second, and at once (the kubelet's).
+// The rate limit of requests: per second, and as a burst. The values are the kubelet's.
 const (
 	requestRate  = 100
 	requestBurst = 10
@@ -24,23 +24,23 @@ const (
 
 // ResourcesConfig configures PodResources.
 type ResourcesConfig struct {
-	// Dir is Config.Dir: the socket is pod-resources/kubelet.sock in it.
+	// Dir is Config.Dir: the socket is pod-resources/kubelet.sock below it.
 	Dir string
 	// Pods returns the pods of this node with their status.
 	Pods func() []v1.Pod
-	// Allocations returns the allocations of containers, by UID of the pod and name.
+	// Allocations returns the allocations of containers, by pod UID and container name.
 	Allocations func(context.Context) (map[string]map[string]pod.Allocation, error)
 	// Devices lists the devices of plugins.
 	Devices func() []Resource
-	// CPUs and Memory are those that containers can have for themselves.
+	// CPUs and Memory are the CPUs and memory that containers can have exclusively.
 	CPUs   []int
 	Memory []pod.Block
-	// Asked is a callback for metrics: a request was answered. nil: not measured.
+	// Asked is a callback for metrics after each request; it may be nil.
 	Asked func(method string, failed bool)
 }
 
-// PodResources tells monitoring agents which devices, CPUs and memory containers have: the service
-// podresources of the kubelet.
+// PodResources implements the kubelet's service podresources: it tells monitoring agents which
+// devices, CPUs and memory containers have.
 type PodResources struct {
 	podresources.UnimplementedPodResourcesListerServer
 	cfg     ResourcesConfig
@@ -50,8 +50,8 @@ type PodResources struct {
 // NewPodResources returns the service.
 func NewPodResources(cfg ResourcesConfig) *PodResources { return &PodResources{cfg: cfg} }
 
-// PodAllocation is a pod that has not terminated, with those of its containers that may have
-// something for themselves for as long as the pod runs.
+// PodAllocation is a pod that has not terminated, with its regular containers and sidecars: only
+// these keep an allocation as long as the pod runs.
 type PodAllocation struct {
 	Namespace, Name string
 	Containers      []ContainerAllocation
@@ -63,8 +63,8 @@ type ContainerAllocation struct {
 	pod.Allocation
 }
 
-// Allocations returns the pods of this node with the allocations of their containers, read now
-// from the runtime. Init containers that are no sidecars are left out, as in the kubelet.
+// Allocations returns the pods of this node with the allocations of their containers, which it
+// reads from the runtime. Init containers that are no sidecars are left out, as in the kubelet.
 func (p *PodResources) Allocations(ctx context.Context) ([]PodAllocation, error) {
 	p.reading.Lock()
 	has, err := p.cfg.Allocations(ctx)
@@ -147,7 +147,7 @@ func (p *PodResources) asked(method string, err error) {
 	}
 }
 
-// nodes are the NUMA nodes that devices are near to, by resource and ID.
+// nodes are the NUMA nodes of devices, by resource and device ID.
 type nodes map[string]map[string][]int64
 
 func (p *PodResources) near() nodes {
@@ -161,7 +161,7 @@ func (p *PodResources) near() nodes {
 	return all
 }
 
-// device returns a device in the form of the service: once for each node that it is near to.
+// device returns a device in the form of the service: one entry for each of its NUMA nodes.
 func (n nodes) device(resource, id string) (all []*podresources.ContainerDevices) {
 	for _, node := range n[resource][id] {
 		all = append(all, &podresources.ContainerDevices{
@@ -225,7 +225,8 @@ func memoryOf(blocks []pod.Block) (all []*podresources.ContainerMemory) {
 	return all
 }
 
-// limited refuses requests beyond the rate, in the kubelet's words.
+// limited returns an interceptor that rejects requests beyond the rate limit, in the kubelet's
+// words.
 func limited() grpc.UnaryServerInterceptor {
 	limiter := rate.NewLimiter(requestRate, requestBurst)
 	return func(ctx context.Context, q any, _ *grpc.UnaryServerInfo, answer grpc.UnaryHandler) (any, error) {

@@ -19,30 +19,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// Limits of the registry: directories that are watched, and sockets that are asked.
+// Limits of the registry: watched directories, and sockets that the node connects to.
 const (
 	maxDirectories = 256
 	maxSockets     = 256
 )
 
-// Deadlines of calls to a plugin that registers (the kubelet's).
+// Deadlines of calls to a plugin that registers, as in the kubelet.
 const (
 	infoTimeout   = time.Second
 	notifyTimeout = 5 * time.Second
 )
 
 // scanInterval is the shortest time from an event to a scan: a plugin may change its directory
-// without end.
+// continuously.
 const scanInterval = 100 * time.Millisecond
 
-// identity tells a socket from another one of the same name.
+// identity distinguishes a socket from another socket of the same name.
 type identity struct {
 	inode   uint64
 	changed syscall.Timespec
 }
 
-// watchRegistry registers the device plugins whose sockets are in the directory or below it,
-// until ctx ends. Each event leads to another scan, so no lost event matters.
+// watchRegistry registers the device plugins whose sockets are in the directory or below it, until
+// ctx ends. Each event leads to a scan of everything, so a lost event does no harm.
 func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -97,8 +97,8 @@ func (p *Plugins) watchRegistry(ctx context.Context, dir string) error {
 	}
 }
 
-// scan watches a directory and those below it, and returns the sockets in them. It does not
-// follow links. Names that start with a dot do not count.
+// scan watches a directory and those below it, and returns the sockets in them. It does not follow
+// links. It ignores names that start with a dot.
 func scan(root string, watch func(dir string) error) (map[string]identity, error) {
 	found, directories := make(map[string]identity), 0
 	err := filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -132,8 +132,8 @@ func scan(root string, watch func(dir string) error) (map[string]identity, error
 	return found, err
 }
 
-// keep registers the plugin of one socket, and unregisters it when ctx ends. It tries again as
-// long as the plugin does not answer.
+// keep registers the plugin of one socket, and unregisters it when ctx ends. It retries until the
+// plugin is registered.
 func (p *Plugins) keep(ctx context.Context, socket string) {
 	for n := 1; ctx.Err() == nil; n++ {
 		unregister, err := p.registerSocket(ctx, socket)
@@ -147,17 +147,17 @@ func (p *Plugins) keep(ctx context.Context, socket string) {
 		}
 		p.cfg.Log.Warn("Plugin not registered", "socket", socket, "error", err)
 		if errors.Is(err, errOtherPlugin) {
-			return // until its socket is another one
+			return // a new socket of this name is tried again
 		}
 		backoff.Sleep(ctx, backoff.After(n, 500*time.Millisecond, 2*time.Minute))
 	}
 }
 
-// errOtherPlugin is the error of a plugin that this node cannot use. It is not asked again.
+// errOtherPlugin is the error of a plugin that this node cannot use. keep does not retry after it.
 var errOtherPlugin = errors.New("not a plugin that this node can use")
 
-// registerSocket asks the plugin of a socket for its kind, connects to its endpoint, and tells the
-// plugin whether that succeeded.
+// registerSocket asks the plugin of a socket for its type and endpoint, connects to the endpoint,
+// and notifies the plugin of the result.
 func (p *Plugins) registerSocket(ctx context.Context, socket string) (unregister func(), err error) {
 	conn, err := dial(socket)
 	if err != nil {
@@ -192,8 +192,8 @@ func (p *Plugins) registerSocket(ctx context.Context, socket string) (unregister
 	return func() { handler.Unregister(name, endpoint) }, err
 }
 
-// handlerOf returns the handler of a plugin. It refuses a type without one, a wrong name, and an
-// endpoint outside of the kubelet's directory.
+// handlerOf returns the handler of a plugin. It returns an error for a type without a handler, a
+// wrong name, and an endpoint outside the kubelet's directory.
 func (p *Plugins) handlerOf(info *registerapi.PluginInfo, endpoint string) (Handler, error) {
 	handler := p.cfg.Handlers[info.GetType()]
 	if info.GetType() == registerapi.DevicePlugin {
@@ -227,8 +227,8 @@ func (d devicePlugins) Register(ctx context.Context, name, endpoint string, _ []
 // Unregister implements Handler.
 func (d devicePlugins) Unregister(_, endpoint string) { d.unregister(endpoint) }
 
-// isBelow reports whether a socket is below a directory, also after the links in its path are
-// followed.
+// isBelow reports whether a socket is below a directory, both by its path and after following
+// links.
 func isBelow(dir, socket string) bool {
 	root, err := filepath.EvalSymlinks(dir)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 	podresources "k8s.io/kubelet/pkg/apis/podresources/v1"
 )
 
-// Run serves the registration socket and watches the registry of plugins until ctx ends. Without
-// a plugin it only waits. It removes the sockets of the plugins that an earlier agent used: the
-// plugins see that, and register again.
+// Run serves the registration socket and watches the registry of plugins until ctx ends. Without a
+// plugin it only waits. It removes the sockets of an earlier agent's plugins: the plugins notice
+// that, and register again.
 func (p *Plugins) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer p.running.Wait()
@@ -78,8 +78,8 @@ func (p *PodResources) Run(ctx context.Context) error {
 	return nil
 }
 
-// prepare makes a directory that only root can enter, and refuses one that others can change: a
-// socket in it gets devices and mounts of this node.
+// prepare makes a directory that only root can enter. It returns an error if other users can change
+// the directory: a plugin registered there could give containers any device or mount of the node.
 func prepare(dir string) error {
 	if err := os.MkdirAll(dir, 0o750); err != nil {
 		return err
@@ -100,11 +100,11 @@ func prepare(dir string) error {
 	return nil
 }
 
-// ErrServed says that another process serves the directory.
+// ErrServed is the error if another process serves the directory.
 var ErrServed = errors.New("a kubelet or another agent serves this directory")
 
-// listen opens the registration socket, after it removed the sockets of earlier agents and
-// plugins. It fails with ErrServed if a process answers there.
+// listen removes the sockets of earlier agents and plugins, and opens the registration socket. It
+// fails with ErrServed if a process answers there.
 func listen(dir string) (net.Listener, error) {
 	socket := filepath.Join(dir, socketName)
 	if conn, err := net.DialTimeout("unix", socket, time.Second); err == nil {

@@ -24,7 +24,7 @@ const (
 	Resume    Verb = "resume"
 	Undo      Verb = "undo"
 	Clear     Verb = "clear"      // ends all overrides
-	CreateJob Verb = "create-job" // of a CronJob
+	CreateJob Verb = "create-job" // creates a Job of a CronJob now
 )
 
 // Verbs returns all verbs.
@@ -33,20 +33,21 @@ func Verbs() []Verb { return []Verb{Scale, Restart, Pause, Resume, Undo, Clear, 
 // Command is a request of a person about one workload.
 type Command struct {
 	Verb Verb
-	// Replicas is the new number of Scale. Current is the number that the workload must have; nil
-	// is any.
+	// Replicas is the number that Scale sets. If Current is not nil, the command fails unless the
+	// workload has that number of replicas.
 	Replicas int32
 	Current  *int32
-	// Revision is the revision to which Undo returns; 0 is the one before.
+	// Revision is the revision to which Undo returns; 0 stands for the newest earlier revision that
+	// has not failed.
 	Revision int64
-	// Name is that of the Job of CreateJob.
+	// Name is the name of the Job that CreateJob creates.
 	Name string
-	// Field is that whose override Clear ends; "" is all.
+	// Field is the field whose override Clear ends; "" stands for all fields.
 	Field string
 }
 
-// Do returns the state after a command, and its result for a person, as kubectl words it:
-// "scaled", "rolled back". It does not change the input. Call Next after the state is stored.
+// Do returns the state after a command, and a result for the user in kubectl's words: "scaled",
+// "rolled back". It does not change the input. Call Next after the state is stored.
 func Do(in Input, c Command) (State, string, error) {
 	source := in.Object
 	effective, held, _ := in.State.Override.Apply(source)
@@ -59,7 +60,7 @@ func Do(in Input, c Command) (State, string, error) {
 	return r.state, result, nil
 }
 
-// request is one Command being done.
+// request is a Command that Do carries out.
 type request struct {
 	in                Input
 	source, effective *pod.Object
@@ -102,7 +103,7 @@ func (r *request) do(c Command) (string, error) {
 	return "", fmt.Errorf("unknown verb %q", c.Verb)
 }
 
-// clear ends the overrides of a field, or all.
+// clear ends the override of a field, or all overrides.
 func (r *request) clear(field string) (string, error) {
 	before := len(r.next.Fields())
 	for name, end := range map[string]func(){
@@ -166,8 +167,8 @@ func (r *request) restart(f fieldsOf) (string, error) {
 	return "restarted", nil
 }
 
-// undo returns to an older revision. Without a number that is the one before; a revision that an
-// automatic rollback has left is taken only by its number.
+// undo returns to an older revision. Without a number, it takes the newest earlier revision that
+// has not failed. A number selects any revision.
 func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	name := r.source.Name
 	if f.paused != nil && *f.paused {
@@ -197,10 +198,11 @@ func (r *request) undo(number int64, f fieldsOf) (string, error) {
 	return "rolled back", nil
 }
 
-// maxActiveJobs is how many Jobs of a CronJob may run before a person may add another one.
+// maxActiveJobs limits the Jobs of a CronJob that have not finished: with that many, CreateJob
+// fails.
 const maxActiveJobs = 100
 
-// createJob adds a Job to a CronJob, as one that is due now.
+// createJob adds a Job to a CronJob, as if a scheduled time were due now.
 func (r *request) createJob(cj *batchv1.CronJob, name string) (string, error) {
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
 		return "", fmt.Errorf("job name %q: %s", name, problems[0])
@@ -228,7 +230,7 @@ func (r *request) createJob(cj *batchv1.CronJob, name string) (string, error) {
 	return "created", nil
 }
 
-// hashLabel returns the label that has the revision of a pod.
+// hashLabel returns the label whose value is the hash of a pod's revision.
 func hashLabel(kind string) string {
 	if kind == KindDeployment {
 		return appsv1.DefaultDeploymentUniqueLabelKey

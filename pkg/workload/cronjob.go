@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // a node may have no time zones of its own, and a CronJob may name one
+	_ "time/tzdata" // a CronJob may name a time zone, and a node may lack the database of them
 
 	"github.com/robfig/cron/v3"
 	batchv1 "k8s.io/api/batch/v1"
@@ -26,13 +26,13 @@ const (
 // manyMissed is the number of missed starts above which an event reports them.
 const manyMissed = 100
 
-// nextCronJob decides for a CronJob as Kubernetes' CronJob controller does: it makes a Job for
-// each scheduled time, decides for its Jobs, and removes the oldest Jobs beyond the history
-// limits. Of several missed starts only the newest one starts a Job. A Job keeps the template that
-// the CronJob had at its start.
+// nextCronJob decides for a CronJob as Kubernetes' CronJob controller does: it makes a Job for each
+// scheduled time, decides for its Jobs, and removes the oldest Jobs beyond the history limits. If
+// several starts were missed, only the newest one starts a Job. A later edit of the CronJob's
+// template does not change a Job that has started.
 //
-// A CronJob without a time zone uses that of Input.Now. No scheduled time starts twice: if the
-// clock is set back, the CronJob waits for the first time after its newest start.
+// A CronJob without a time zone uses the time zone of Input.Now. No scheduled time starts twice: if
+// the clock is set back, the CronJob waits for the first time after its newest start.
 func nextCronJob(in Input) Decision {
 	cj, ok := in.Object.Object.(*batchv1.CronJob)
 	if !ok {
@@ -61,7 +61,8 @@ type cronChild struct {
 	completed bool // in this call
 }
 
-// load reads the state, and decides for each Job. If there is no state, the pods show the Jobs.
+// load reads the state, and decides for each Job. If there is no state, it finds the Jobs by their
+// pods.
 func (c *cronRun) load() {
 	now := seconds(c.in.Now)
 	c.state = CronJobState{Since: now}
@@ -78,7 +79,8 @@ func (c *cronRun) load() {
 	}
 }
 
-// child decides for one Job. positions are those of its template, nil if it may have changed.
+// child decides for one Job. positions are the positions of the template in the file; nil if the
+// template may have changed.
 func (c *cronRun) child(run CronJobRun, positions map[string]pod.Position) *cronChild {
 	j := &jobRun{
 		result: newResult(c.in), name: run.Name, owner: c.in.child(KindJob, run.Name), pods: c.podsOf(run.Name),
@@ -100,8 +102,8 @@ func (c *cronRun) podsOf(job string) []Pod {
 	return out
 }
 
-// adopt puts the Jobs of the pods into an empty state: an earlier state was lost. No scheduled
-// time of theirs starts again.
+// adopt fills an empty state with the Jobs whose pods exist: an earlier state was lost. It notes
+// the newest scheduled time of these Jobs, so that no scheduled time starts twice.
 func (c *cronRun) adopt() {
 	for _, p := range c.in.Pods {
 		ref := metav1.GetControllerOfNoCopy(p.Spec.Pod)
@@ -149,7 +151,7 @@ func (c *cronRun) prune() {
 	}
 }
 
-// maxHistory is how many finished Jobs of each result a CronJob keeps at most: its state has a
+// maxHistory limits how many completed and how many failed Jobs a CronJob keeps: the state holds a
 // template of each.
 const maxHistory = 100
 
@@ -188,7 +190,7 @@ func (c *cronRun) active() []*cronChild {
 	return out
 }
 
-// schedule starts the Job that is due, if there is one, and sets when the next one is due.
+// schedule starts the Job that is due, if any, and sets the time of the next one.
 func (c *cronRun) schedule() {
 	if valueOr(c.cj.Spec.Suspend, false) {
 		return
@@ -220,8 +222,9 @@ func (c *cronRun) schedule() {
 	}
 }
 
-// newest returns the scheduled time of the newest start, or since when the CronJob is known, in
-// the time zone of Input.Now. An event says so if it is in the future.
+// newest returns the scheduled time of the newest start, in the time zone of Input.Now. If no Job
+// has started, it returns the time at which the CronJob was first seen. An event reports a time in
+// the future.
 func (c *cronRun) newest() time.Time {
 	if c.state.LastSchedule == nil {
 		return c.state.Since.In(c.in.Now.Location())
@@ -234,7 +237,7 @@ func (c *cronRun) newest() time.Time {
 	return at
 }
 
-// start makes the Job of a scheduled time, if the concurrencyPolicy allows it.
+// start creates the Job of a scheduled time, if the concurrencyPolicy allows it.
 func (c *cronRun) start(due time.Time) {
 	name := fmt.Sprintf("%s-%d", c.in.Object.Name, due.Unix()/60)
 	at := seconds(due)
@@ -245,7 +248,7 @@ func (c *cronRun) start(due time.Time) {
 		if last == nil || last.Unix()/60 != due.Unix()/60 {
 			c.state.LastSchedule = &at
 		}
-		return // a Job has the name of its minute
+		return // the Job of this minute exists: its name contains the minute
 	case c.cj.Spec.ConcurrencyPolicy == batchv1.ForbidConcurrent && len(active) > 0:
 		c.reportOnce(due, v1.EventTypeNormal, "JobAlreadyActive", "Not starting job because prior execution is running and concurrency policy is Forbid")
 		return
@@ -264,9 +267,10 @@ func (c *cronRun) start(due time.Time) {
 	c.event(v1.EventTypeNormal, "SuccessfulCreate", "Created job "+name)
 }
 
-// nextDue returns the first scheduled time after now at which a Job may start, zero if there is
-// none. As in Kubernetes, a Job has the name of its minute: a schedule such as "@every 1s" starts
-// one Job a minute, and is due once a minute. So is a CronJob that waits for its Job to finish.
+// nextDue returns the first scheduled time after now at which a Job may start; zero if there is
+// none. As in Kubernetes, the name of a Job contains its minute. So a schedule such as "@every 1s"
+// starts one Job a minute and is due once a minute. A CronJob that waits for its Job to finish is
+// also due once a minute.
 func (c *cronRun) nextDue(schedule cron.Schedule) time.Time {
 	base := c.newest()
 	due, missed, err := lastDue(schedule, base, c.in.Now)
@@ -288,7 +292,7 @@ func (c *cronRun) nextDue(schedule cron.Schedule) time.Time {
 	return next
 }
 
-// reportOnce adds an event about a scheduled time, unless an earlier call did.
+// reportOnce adds an event about a scheduled time, unless an earlier call has added it.
 func (c *cronRun) reportOnce(at time.Time, kind, reason, message string) {
 	if r := c.state.Reported; r != nil && r.Time.Equal(at) {
 		return
@@ -326,8 +330,8 @@ func (c *cronRun) decide() Decision {
 	return c.finish()
 }
 
-// dropUnknown removes the pods of Jobs that an earlier call removed: the agent restarted while
-// they stopped.
+// dropUnknown removes the pods of Jobs that an earlier call removed. Such pods exist if the agent
+// restarted while the node stopped them.
 func (c *cronRun) dropUnknown(known map[string]bool) {
 	shown := map[string]bool{}
 	for _, step := range c.out.Steps {
@@ -354,9 +358,9 @@ func parseSchedule(spec *batchv1.CronJobSpec) (s cron.Schedule, err error) {
 	return cron.ParseStandard(text)
 }
 
-// lastDue returns the newest scheduled time after one time and not after now, zero for none, and
-// how many there are in between. Like Kubernetes it counts them by the distance of the first
-// two: for an irregular schedule both are estimates.
+// lastDue returns the newest scheduled time in the interval (after, now], zero if there is none,
+// and the number of scheduled times in the interval. Like Kubernetes, it computes both from the
+// distance between the first two scheduled times: for an irregular schedule they are estimates.
 func lastDue(s cron.Schedule, after, now time.Time) (due time.Time, missed int64, err error) {
 	first := s.Next(after)
 	second := s.Next(first)

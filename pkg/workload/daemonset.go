@@ -21,21 +21,20 @@ type daemonSet struct {
 	spec   *appsv1.DaemonSetSpec
 	list   []Revision
 	newest *Revision
-	pods   []Pod // in the set, the oldest first
-	adds   bool  // a pod of the newest revision
+	pods   []Pod // of the set, the oldest first
+	adds   bool  // the decision adds a pod of the newest revision
 	reason string
 }
 
-// nextDaemonSet keeps one pod on this node. It decides as Kubernetes' DaemonSet controller does
-// for a cluster of one node that the pod fits: nodeSelector, affinity and tolerations of the
-// template do not count, because a manifest without an API server is for the node that reads it.
-// The pod has no affinity for its node and none of the controller's tolerations, because no
-// scheduler sees it. A Failed pod counts as a pod that is not available: the engine starts it
-// again.
+// nextDaemonSet keeps one pod on this node. It decides as Kubernetes' DaemonSet controller does for
+// a cluster of one node that fits the pod. It ignores nodeSelector, affinity and tolerations of the
+// template, because a manifest without an API server is for the node that reads it. The pod gets no
+// node affinity and none of the controller's tolerations, because no scheduler reads them. A Failed
+// pod counts as not available: the engine starts it again.
 //
-// Without maxSurge the new pod follows when the old one is gone; with maxSurge the old pod stays
-// until the new one is available. With the strategy OnDelete the new pod follows when the old
-// one begins another instance, because a person deleted it or the node evicted it.
+// Without maxSurge, the decision adds the new pod when the old one is gone. With maxSurge, the old
+// pod stays until the new one is available. With the strategy OnDelete, the new pod replaces the
+// old one when the old one begins another instance, after a deletion by a user or an eviction.
 func nextDaemonSet(in Input) Decision {
 	d := newDaemonSet(&in)
 	for changed := true; changed; {
@@ -145,7 +144,7 @@ func (d *daemonSet) decide() Decision {
 	for _, p := range d.pods {
 		d.keep(p)
 	}
-	shown := slices.Clone(d.pods) // those that the status is about
+	shown := slices.Clone(d.pods) // the pods that the status counts
 	for _, p := range d.in.Pods {
 		if !p.isTerminated() && !slices.ContainsFunc(d.pods, func(q Pod) bool { return q.Spec == p.Spec }) {
 			shown = append(shown, p)
@@ -172,8 +171,8 @@ func (d *daemonSet) decide() Decision {
 	return d.finish()
 }
 
-// status returns the status of the node's oldest pod, as Kubernetes reports it: a pod that stops
-// counts while it is the oldest.
+// status returns the status. As in Kubernetes, it counts only the oldest pod of the node, even if
+// that pod is terminating.
 func (d *daemonSet) status(pods []Pod) *appsv1.DaemonSetStatus {
 	s := &appsv1.DaemonSetStatus{DesiredNumberScheduled: 1}
 	if len(pods) > 0 {

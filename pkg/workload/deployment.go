@@ -14,30 +14,31 @@ import (
 )
 
 // deployment is one decision about a Deployment. It has a ReplicaSet for each revision, as in
-// Kubernetes: here they exist only in the State, and give pods their names and owners.
+// Kubernetes. These ReplicaSets exist only in the State; pods get their names and owner references
+// from them.
 type deployment struct {
 	*result
 	spec                   *appsv1.DeploymentSpec
 	replicas               int32
-	surge, unavailable     int32  // 0 with the strategy Recreate
-	surgeText, missingText string // maxSurge and maxUnavailable as they are set
+	surge, unavailable     int32  // numbers of pods; 0 with the strategy Recreate
+	surgeText, missingText string // maxSurge and maxUnavailable as the manifest writes them
 	rolling                bool
-	before                 *DeploymentState // of the last decision; nil if it is not known
+	before                 *DeploymentState // the state of the last decision; nil if unknown
 	conditions             []appsv1.DeploymentCondition
 	sets                   []*replicaSet // in the order of the revisions
 	newest                 *replicaSet   // nil while the revision of the template does not exist
 	scalings               int
 }
 
-// replicaSet is one ReplicaSet of a Deployment. Replicas of its revision is the number that the
-// decision gives it.
+// replicaSet is one ReplicaSet of a Deployment. Its field Replicas, from Revision, is the number of
+// pods that the decision gives it.
 type replicaSet struct {
 	Revision
 	name   string
 	pods   []Pod // in the set before the decision, in the order of their removal
 	was    int32 // Replicas before the decision
 	reason string
-	order  int // of its first scaling in this decision; 0 for none
+	order  int // its place among the ReplicaSets that this decision scales, from 1; else 0
 }
 
 // kept returns the pods that stay.
@@ -47,8 +48,8 @@ func (s *replicaSet) kept() []Pod { return s.pods[max(0, len(s.pods)-int(s.Repli
 // until nothing more changes without a change of a pod.
 //
 // A pod without a status, and a Failed one, count as pods that are not ready: the engine starts
-// them. Pods that the node still stops count as terminating pods: they are no replicas, and with
-// the strategy Recreate no pod is added before they are gone.
+// them. Pods that the node still stops count as terminating: they are not replicas. With the
+// strategy Recreate, no pod is added before they are gone.
 func nextDeployment(in Input) Decision {
 	d := newDeployment(&in)
 	if d.isRescaled() || d.spec.Paused {
@@ -105,8 +106,8 @@ func portion(v intstr.IntOrString, total int32, up bool) int32 {
 }
 
 // findSets makes the ReplicaSets, and assigns the pods to them. As in Kubernetes, a paused
-// Deployment gets no new revision, and one with the strategy Recreate only when the old pods are
-// gone.
+// Deployment gets no new revision. With the strategy Recreate, a Deployment gets one only when the
+// old pods are gone.
 func (d *deployment) findSets() {
 	t, list := &d.spec.Template, adopt(d.in, d.in.State.Revisions, &d.spec.Template, appsv1.DefaultDeploymentUniqueLabelKey)
 	known := indexOfTemplate(list, t) >= 0
@@ -123,7 +124,7 @@ func (d *deployment) findSets() {
 		}
 		slices.SortFunc(s.pods, scaleDownOrder)
 		if n := int32(len(s.pods)); indexOf(d.in.State.Revisions, s.Hash) < 0 || !s.isKnown() && s.Replicas > n {
-			s.Replicas, s.was = n, n // it is new, or only its pods are known
+			s.Replicas, s.was = n, n // a new ReplicaSet, or one of which only the pods are known
 		}
 		d.sets = append(d.sets, s)
 	}
@@ -140,14 +141,15 @@ func (d *deployment) findSets() {
 	}
 }
 
-// replicaSetName returns the name of the ReplicaSet of a revision, as Kubernetes cuts it.
+// replicaSetName returns the name of the ReplicaSet of a revision, cut to the same length as in
+// Kubernetes.
 func replicaSetName(deployment, hash string) string {
 	const most = 253
 	return deployment[:min(len(deployment), most-1-len(hash))] + "-" + hash
 }
 
-// oldPodsRun reports whether pods of other revisions than that of the hash may run. As in
-// Kubernetes, one that has terminated does not count.
+// oldPodsRun reports whether pods whose revision has another hash may run. As in Kubernetes, a
+// terminated pod does not count.
 func (d *deployment) oldPodsRun(hash string) bool {
 	return slices.ContainsFunc(d.in.Pods, func(p Pod) bool {
 		return p.Spec.Pod.Labels[appsv1.DefaultDeploymentUniqueLabelKey] != hash && !p.isTerminated()
@@ -193,14 +195,14 @@ func (d *deployment) available(s *replicaSet) int32 {
 	return d.count(s.kept(), d.spec.MinReadySeconds).available
 }
 
-// decide returns the decision of the ReplicaSets as they are now.
+// decide returns the decision that follows from the sizes of the ReplicaSets.
 func (d *deployment) decide() Decision {
-	d.out.Wake = time.Time{} // counting before the last scaling may have set it
+	d.out.Wake = time.Time{} // a count before the last scaling may have set it
 	for _, s := range slices.SortedStableFunc(slices.Values(d.sets), func(a, b *replicaSet) int { return cmp.Compare(a.order, b.order) }) {
 		d.apply(s)
 	}
 	status := d.status()
-	d.judge(status)
+	d.setConditions(status)
 	status.Conditions = slices.Clone(d.conditions)
 	d.out.Status = status
 
@@ -225,8 +227,8 @@ func (d *deployment) decide() Decision {
 	return d.finish()
 }
 
-// apply takes the pods of a ReplicaSet into the decision: those that stay, and new ones up to
-// its number.
+// apply adds to the decision the pods of a ReplicaSet that stay, and new pods until it has Replicas
+// of them.
 func (d *deployment) apply(s *replicaSet) {
 	kept := s.kept()
 	for _, p := range s.pods[:len(s.pods)-len(kept)] {
@@ -243,7 +245,7 @@ func (d *deployment) apply(s *replicaSet) {
 		parts.positions = d.in.Object.Positions
 	}
 	lacking := int(s.Replicas) - len(kept)
-	reason := cmp.Or(s.reason, fmt.Sprintf("revision %d has %d pods, and lost %d of them", s.Number, s.Replicas, lacking))
+	reason := cmp.Or(s.reason, fmt.Sprintf("revision %d should have %d pods, and %d of them are missing", s.Number, s.Replicas, lacking))
 	for _, parts.name = range freeNames(s.name, "", lacking, d.taken) {
 		d.add(d.in.newPod(&s.Template, parts), reason)
 	}

@@ -23,8 +23,8 @@ func (d *deployment) deadline() (time.Duration, bool) {
 	return time.Duration(seconds) * time.Second, seconds != math.MaxInt32
 }
 
-// notePause notes that the Deployment was paused or resumed, so that the time of a pause does
-// not count for the deadline.
+// notePause notes that the Deployment was paused or resumed, so that the deadline does not count
+// the time of a pause.
 func (d *deployment) notePause() {
 	c := d.condition(appsv1.DeploymentProgressing)
 	if _, limited := d.deadline(); !limited || c != nil && c.Reason == reasonTimedOut {
@@ -54,8 +54,8 @@ func (d *deployment) status() *appsv1.DeploymentStatus {
 	return s
 }
 
-// judge sets the conditions by the new status.
-func (d *deployment) judge(s *appsv1.DeploymentStatus) {
+// setConditions derives the conditions from the new status.
+func (d *deployment) setConditions(s *appsv1.DeploymentStatus) {
 	if s.AvailableReplicas >= d.replicas-d.unavailable {
 		d.setCondition(appsv1.DeploymentAvailable, v1.ConditionTrue, "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	} else {
@@ -93,8 +93,8 @@ func (d *deployment) isComplete(s *appsv1.DeploymentStatus) bool {
 	return d.newest != nil && s.UpdatedReplicas == d.replicas && s.Replicas == d.replicas && s.AvailableReplicas == d.replicas
 }
 
-// hasProgressed reports whether there are more new pods, fewer old ones, or more ready or
-// available ones than at the last decision.
+// hasProgressed reports whether, since the last decision, there are more new pods, fewer old ones,
+// or more ready or available ones.
 func (d *deployment) hasProgressed(s *appsv1.DeploymentStatus) bool {
 	var updated, old int32
 	for _, set := range d.sets {
@@ -110,7 +110,8 @@ func (d *deployment) hasProgressed(s *appsv1.DeploymentStatus) bool {
 	return d.before == nil || s.ReadyReplicas > d.before.Ready || s.AvailableReplicas > d.before.Available
 }
 
-// noteProgress sets the condition Progressing, and its time also if it was set before.
+// noteProgress sets the condition Progressing. It updates the time of the condition even if the
+// condition does not change.
 func (d *deployment) noteProgress(message string) {
 	now := seconds(d.in.Now)
 	c := appsv1.DeploymentCondition{
@@ -134,7 +135,8 @@ func (d *deployment) condition(kind appsv1.DeploymentConditionType) *appsv1.Depl
 	return nil
 }
 
-// setCondition sets a condition. One of the same status and reason stays as it is.
+// setCondition sets a condition. A condition that already has this status and reason stays
+// unchanged.
 func (d *deployment) setCondition(kind appsv1.DeploymentConditionType, status v1.ConditionStatus, reason, message string) {
 	now := seconds(d.in.Now)
 	c := appsv1.DeploymentCondition{Type: kind, Status: status, Reason: reason, Message: message, LastUpdateTime: now, LastTransitionTime: now}

@@ -15,21 +15,21 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// maxFinishedPods is how many finished pods a Job keeps in the set, the newest ones: each has a
-// directory and logs on the node. Kubernetes keeps them all.
+// maxFinishedPods limits the finished pods that a Job keeps in the set: each has a directory and
+// logs on the node. The newest ones stay. Kubernetes keeps all of them.
 const maxFinishedPods = 100
 
 // evicted is the reason in the status of an evicted pod.
 const evicted = "Evicted"
 
 // nextJob decides for a Job as Kubernetes' Job controller does: one pod for each missing
-// completion, at most parallelism at once, after a back-off if pods failed. Finished pods stay
-// in the set, so that their logs can be read, until ttlSecondsAfterFinished or until the Job
-// is removed; a Job that has finished never makes pods again. An evicted pod has failed: it
-// leaves the set, because the node would start it again.
+// completion, at most parallelism at once, after a back-off if pods failed. Finished pods stay in
+// the set, so that their logs can be read, until ttlSecondsAfterFinished or until the Job is
+// removed. A Job that has finished never makes pods again. An evicted pod counts as failed, and
+// leaves the set: otherwise the node would start it again.
 //
-// The fields that Kubernetes does not let an edit change, above all the pod template, stay as
-// they were when the Job began. An event says so.
+// Some fields of a Job are immutable in Kubernetes, above all the pod template. They keep the
+// values that they had when the Job began. An event reports an edit of them.
 func nextJob(in Input) Decision {
 	job, ok := in.Object.Object.(*batchv1.Job)
 	if !ok {
@@ -54,7 +54,7 @@ func nextJob(in Input) Decision {
 	return j.finish()
 }
 
-// jobRun decides for one Job: that of a source, or one of a CronJob.
+// jobRun decides for one Job: a Job of a source, or a Job of a CronJob.
 type jobRun struct {
 	*result
 	name      string // of the Job
@@ -69,7 +69,7 @@ type jobRun struct {
 	kept    []Pod   // have finished and are counted
 	leaving []Pod   // left the set, and still run
 	made    int32   // new pods
-	done    indexes // that succeeded
+	done    indexes // the completion indexes that succeeded
 	failed  indexes
 	expired bool // ttlSecondsAfterFinished has passed
 }
@@ -100,8 +100,8 @@ func (j *jobRun) next() {
 	j.close()
 }
 
-// copyState makes the state this call's own, and moves times that are after now back to now: the
-// clock was set back, and no wait may last longer because of that.
+// copyState copies the state, and moves times that are after now back to now. Such times exist
+// after the clock was set back; no wait may last longer because of that.
 func (j *jobRun) copyState() {
 	s := &j.state
 	now := seconds(j.in.Now)
@@ -158,14 +158,14 @@ func (j *jobRun) observe() {
 	}
 }
 
-// startsAgain reports whether the node has started a finished pod again, or will start it: after an
-// operation, or after an eviction.
+// startsAgain reports whether the node has started a finished pod again, or will start it: after a
+// request of a user, or after an eviction.
 func startsAgain(p Pod) bool {
 	return p.Status != nil && (!p.isTerminated() || p.Status.Reason == evicted)
 }
 
-// count adds the pods that have finished since the last call to the status. It returns why the
-// podFailurePolicy fails the whole Job, "" if it does not.
+// count adds the pods that have finished since the last call to the status. If the podFailurePolicy
+// fails the whole Job, failJob is the message of that.
 func (j *jobRun) count() (failJob string) {
 	now := j.in.Now
 	slices.SortStableFunc(j.ended, func(a, b Pod) int {
@@ -245,10 +245,11 @@ func (j *jobRun) succeeded() int32 {
 	return j.state.Status.Succeeded
 }
 
-// replacesFailedOnly reports whether a pod that terminates is replaced only when it has ended.
+// replacesFailedOnly reports whether the Job replaces a terminating pod only after the pod has
+// terminated.
 func (j *jobRun) replacesFailedOnly() bool { return *j.spec.PodReplacementPolicy == batchv1.Failed }
 
-// manage removes the active pods that are too many, and makes those that are missing.
+// manage removes surplus active pods, and makes missing ones.
 func (j *jobRun) manage() {
 	if *j.spec.Suspend {
 		for _, p := range j.active {
@@ -263,7 +264,7 @@ func (j *jobRun) manage() {
 	case j.spec.Completions != nil:
 		want = max(0, min(want, *j.spec.Completions-j.succeeded()))
 	case j.succeeded() > 0:
-		want = int32(len(j.active)) // one pod has ended the work; the others may finish theirs
+		want = int32(len(j.active)) // one pod has succeeded: the others may finish, and no pod is added
 	}
 	if extra := len(j.active) - int(want); extra > 0 {
 		slices.SortStableFunc(j.active, removalOrder)
@@ -281,7 +282,7 @@ func (j *jobRun) manage() {
 	}
 }
 
-// grow makes at most n pods, those whose back-off is over.
+// grow makes at most n pods, of the indexes whose back-off is over.
 func (j *jobRun) grow(n int32) {
 	if !j.perIndex() && j.waits(backOff(j.state.Failures, j.state.LastFailure)) {
 		return
@@ -301,7 +302,7 @@ func (j *jobRun) grow(n int32) {
 	}
 }
 
-// waits reports whether a time is after now, and has Next called at that time.
+// waits reports whether a time is after now. If it is, Next is due at that time.
 func (j *jobRun) waits(until time.Time) bool {
 	if !j.in.Now.Before(until) {
 		return false
@@ -310,7 +311,7 @@ func (j *jobRun) waits(until time.Time) bool {
 	return true
 }
 
-// make makes the pod of a completion index, or one without an index for -1.
+// make makes the pod of a completion index; -1 stands for no index.
 func (j *jobRun) make(index int32) {
 	parts := podParts{owner: j.owner, labels: map[string]string{}, annotations: map[string]string{}, positions: j.positions}
 	controller := j.name
@@ -361,7 +362,7 @@ func (j *jobRun) newName(controller string, index int32) string {
 	}
 }
 
-// progress says why a pod is made.
+// progress returns the reason for a new pod: how far the Job has come.
 func (j *jobRun) progress(index int32) string {
 	var text string
 	if index >= 0 {

@@ -33,13 +33,13 @@ func backOff(failures int32, last *metav1.Time) time.Time {
 
 // failure is the effect of a failed pod on its Job.
 type failure struct {
-	ignored bool   // it does not count
+	ignored bool   // the failure does not count
 	index   bool   // its completion index has failed
-	job     string // why the whole Job has failed; "" if it has not
+	job     string // the message if the whole Job has failed; else ""
 }
 
-// judgeFailure returns the effect of a failed pod under a podFailurePolicy: that of the first
-// rule that matches. Without one, the failure counts.
+// judgeFailure returns the effect of a failed pod under a podFailurePolicy: the first rule that
+// matches decides. If no rule matches, the failure counts.
 func judgeFailure(policy *batchv1.PodFailurePolicy, p Pod) failure {
 	if policy == nil || p.Status == nil {
 		return failure{}
@@ -64,7 +64,8 @@ func judgeFailure(policy *batchv1.PodFailurePolicy, p Pod) failure {
 	return failure{}
 }
 
-// matchRule returns the fact about a failed pod that a rule names, "" if the rule does not match.
+// matchRule returns a message with the exit code or condition by which a rule matches a failed pod;
+// "" if the rule does not match.
 func matchRule(rule *batchv1.PodFailurePolicyRule, p Pod) string {
 	if codes := rule.OnExitCodes; codes != nil {
 		for _, list := range [][]v1.ContainerStatus{p.Status.ContainerStatuses, p.Status.InitContainerStatuses} {
@@ -102,8 +103,8 @@ func matchExitCode(rule *batchv1.PodFailurePolicyOnExitCodesRequirement, c *v1.C
 	return false
 }
 
-// finishedAt returns when a finished pod did so: when its last container ended, or else when it
-// became unready. It is never after now.
+// finishedAt returns the time at which a pod finished: when its last container exited, or else when
+// the pod became unready. The result is never after now.
 func finishedAt(p Pod, now time.Time) time.Time {
 	at := lastEnd(p)
 	if c := p.readyCondition(); at.IsZero() && c != nil && c.Status == v1.ConditionFalse {
@@ -115,8 +116,8 @@ func finishedAt(p Pod, now time.Time) time.Time {
 	return at
 }
 
-// lastEnd returns when the last container ended, zero if one has not or its time is not known.
-// Init containers count where they are sidecars, which end last.
+// lastEnd returns the time at which the last container exited. It returns zero if a container still
+// runs, or if the time is unknown. Of the init containers, only sidecars count: they exit last.
 func lastEnd(p Pod) time.Time {
 	if p.Status == nil {
 		return time.Time{}
@@ -141,8 +142,8 @@ func lastEnd(p Pod) time.Time {
 }
 
 // restartsExceeded reports whether the containers of the active pods restarted as often as the
-// back-off limit allows. It holds for restartPolicy OnFailure, where a failed container is no
-// failed pod.
+// back-off limit allows. It applies to restartPolicy OnFailure, with which a failed container does
+// not make the pod Failed.
 func (j *jobRun) restartsExceeded() bool {
 	if j.spec.Template.Spec.RestartPolicy != v1.RestartPolicyOnFailure {
 		return false

@@ -11,13 +11,13 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// indexes is a set of completion indexes: spans in order, with a gap between each two.
+// indexes is a set of completion indexes: sorted spans with a gap between any two of them.
 type indexes []span
 
 type span struct{ first, last int32 }
 
-// parseIndexes reads the form that a Job's status and its successPolicy have: "0,2-5". It leaves
-// out numbers that are not below limit, and parts that it cannot read.
+// parseIndexes parses the form of a Job's status and successPolicy: "0,2-5". It leaves out numbers
+// that are not below limit, and parts that it cannot parse.
 func parseIndexes(text string, limit int32) indexes {
 	var out indexes
 	for _, part := range strings.Split(text, ",") {
@@ -43,7 +43,7 @@ func parseIndexes(text string, limit int32) indexes {
 	return out
 }
 
-// String returns the set as a Job's status has it.
+// String returns the set in the form of a Job's status.
 func (x indexes) String() string {
 	parts := make([]string, 0, len(x))
 	for _, s := range x {
@@ -73,7 +73,7 @@ func (x indexes) find(index int32) int {
 	return sort.Search(len(x), func(i int) bool { return x[i].last >= index })
 }
 
-// has reports whether the set has an index, and the last one of its span.
+// has reports whether the set contains an index, and returns the last index of its span.
 func (x indexes) has(index int32) (last int32, has bool) {
 	if at := x.find(index); at < len(x) && x[at].first <= index {
 		return x[at].last, true
@@ -81,7 +81,7 @@ func (x indexes) has(index int32) (last int32, has bool) {
 	return 0, false
 }
 
-// with returns the set with an index. The set itself does not change.
+// with returns the set with one more index. It does not change the receiver.
 func (x indexes) with(index int32) indexes {
 	if _, has := x.has(index); has {
 		return x
@@ -178,8 +178,8 @@ func (j *jobRun) pending(n int32) []int32 {
 	return out
 }
 
-// dropDuplicates removes the active pods whose index the Job does not have, or has in another
-// active pod: an elastic Job became smaller, or the state was lost.
+// dropDuplicates removes the active pods whose index the Job does not have, or which another active
+// pod has. Such pods exist after an elastic Job became smaller, or after a loss of the state.
 func (j *jobRun) dropDuplicates() {
 	if !j.indexed() {
 		return

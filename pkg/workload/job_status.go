@@ -13,9 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// effectiveSpec returns the spec that a Job has now, with the defaults of its own fields, and
-// records in the state the spec with which it began. Fields that an edit may not change are
-// those of that spec; edited reports an edit of them that no earlier call reported.
+// effectiveSpec returns the spec in effect for a Job, with the defaults of the Job's own fields. It
+// records in the state the spec with which the Job began, and takes the immutable fields from
+// there. edited reports an edit of these fields that no earlier call has reported.
 func effectiveSpec(state *JobState, asked *batchv1.JobSpec) (spec batchv1.JobSpec, edited bool) {
 	begun := state.Attempts > 0 || finished(&state.Status) != nil
 	if state.Spec == nil || !begun {
@@ -40,14 +40,14 @@ func effectiveSpec(state *JobState, asked *batchv1.JobSpec) (spec batchv1.JobSpe
 	return spec, edited
 }
 
-// isElastic reports whether an edit may change the completions: those of an indexed Job change
-// together with its parallelism until it has finished.
+// isElastic reports whether an edit may change the completions. In an indexed Job that has not
+// finished, it may if the new completions equal the new parallelism.
 func isElastic(state *JobState, first, asked *batchv1.JobSpec) bool {
 	return *first.CompletionMode == batchv1.IndexedCompletion && finished(&state.Status) == nil &&
 		asked.Completions != nil && *asked.Completions == *asked.Parallelism && *asked.Completions != *first.Completions
 }
 
-// frozenHash returns a hash of the fields that an edit may not change.
+// frozenHash returns a hash of the immutable fields.
 func frozenHash(s *batchv1.JobSpec) string {
 	return podspec.HashObject(batchv1.JobSpec{
 		Template: s.Template, Completions: s.Completions, CompletionMode: s.CompletionMode,
@@ -91,14 +91,14 @@ func finished(s *batchv1.JobStatus) *batchv1.JobCondition {
 	return cmp.Or(condition(s, batchv1.JobComplete), condition(s, batchv1.JobFailed))
 }
 
-// ending returns the condition that makes the result of the Job certain, nil for none. The Job
-// finishes later, when none of its pods terminates any more.
+// ending returns the condition FailureTarget or SuccessCriteriaMet, which makes the result of the
+// Job certain; nil if it has neither. The Job finishes later, when no pod of it is terminating.
 func (j *jobRun) ending() *batchv1.JobCondition {
 	return cmp.Or(condition(&j.state.Status, batchv1.JobSuccessCriteriaMet), condition(&j.state.Status, batchv1.JobFailureTarget))
 }
 
-// setCondition sets a condition, and reports whether it changed. A condition that is not there
-// is not added as False.
+// setCondition sets a condition, and reports whether it changed. It does not add a missing
+// condition as False.
 func (j *jobRun) setCondition(t batchv1.JobConditionType, value v1.ConditionStatus, reason, message string) bool {
 	now := seconds(j.in.Now)
 	c := batchv1.JobCondition{Type: t, Status: value, LastProbeTime: now, LastTransitionTime: now, Reason: reason, Message: message}
@@ -117,8 +117,8 @@ func (j *jobRun) setCondition(t batchv1.JobConditionType, value v1.ConditionStat
 	return true
 }
 
-// judge decides whether the Job fails, or has met its successPolicy. failJob is why the
-// podFailurePolicy fails it, "" if it does not.
+// judge decides whether the Job fails, or has met its successPolicy. failJob is the message if the
+// podFailurePolicy fails the Job; else "".
 func (j *jobRun) judge(failJob string) {
 	if j.ending() != nil {
 		return
@@ -154,7 +154,7 @@ func (j *jobRun) deadlinePassed() bool {
 	return !j.waits(start.Add(time.Duration(*limit) * time.Second))
 }
 
-// judgeCompletions decides whether the Job has as many successes as it needs.
+// judgeCompletions decides whether enough pods of the Job have succeeded.
 func (j *jobRun) judgeCompletions() {
 	succeeded := j.succeeded()
 	complete := succeeded > 0
@@ -166,7 +166,8 @@ func (j *jobRun) judgeCompletions() {
 	}
 }
 
-// reportSuspended keeps the condition Suspended. The deadline counts from the resumption.
+// reportSuspended updates the condition Suspended. After a resumption, activeDeadlineSeconds counts
+// from that time.
 func (j *jobRun) reportSuspended() {
 	if *j.spec.Suspend {
 		if j.setCondition(batchv1.JobSuspended, v1.ConditionTrue, "JobSuspended", "Job suspended") {
@@ -183,8 +184,8 @@ func (j *jobRun) reportSuspended() {
 	}
 }
 
-// end removes the active pods of a Job whose result is certain, and finishes the Job when none
-// of its pods terminates any more. If the Job fails, its active pods count as failed.
+// end removes the active pods of a Job whose result is certain. It finishes the Job when no pod of
+// it is terminating. If the Job fails, its active pods count as failed.
 func (j *jobRun) end() {
 	c := *j.ending()
 	reason := "the Job is complete: "
@@ -225,7 +226,7 @@ func (j *jobRun) expire(c *batchv1.JobCondition) {
 	j.kept, j.expired = nil, true
 }
 
-// close completes the state and the set of pods.
+// close completes the state and the decision.
 func (j *jobRun) close() {
 	order := map[string]int{}
 	for i, uid := range j.state.Counted {
@@ -257,8 +258,8 @@ func (j *jobRun) close() {
 	}
 }
 
-// status returns the status. The state has no numbers of pods that run: it is written to a disk
-// whenever it changes.
+// status returns the status, with the counts of active pods. The state lacks these counts, because
+// each change of the state is written to the disk.
 func (j *jobRun) status() *batchv1.JobStatus {
 	s := j.state.Status.DeepCopy()
 	ready, terminating := int32(0), int32(len(j.leaving))

@@ -15,23 +15,24 @@ import (
 	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
-// podParts is the part of a pod that its template does not have.
+// podParts are the parts of a pod that do not come from its template.
 type podParts struct {
 	name         string
 	generateName string // the name without its suffix; "" for a kind that numbers its pods
 	uid          string // "": pod.StaticUID of the name
 	owner        metav1.OwnerReference
-	labels       map[string]string // they win over those of the template
-	annotations  map[string]string // likewise
-	// positions are those of the template in the file; nil for the template of an older revision.
+	labels       map[string]string // override the labels of the template
+	annotations  map[string]string // override the annotations of the template
+	// positions are the positions of the template's fields in the file; nil for the template of an
+	// older revision.
 	positions map[string]pod.Position
-	// edit sets the rest in the pod before it is hashed and defaulted: volumes of claims, the
-	// host name, environment. It may be nil.
+	// edit changes the pod before it is hashed and defaulted: volumes of claims, the host name,
+	// environment. It may be nil.
 	edit func(*v1.Pod)
 }
 
-// newPod returns the pod that a template makes. Its hashes cover the template without
-// defaults, as those of a static pod cover its manifest.
+// newPod returns the pod of a template. Its hashes cover the template without defaults, as the
+// hashes of a static pod cover the manifest without defaults.
 func (in *Input) newPod(template *v1.PodTemplateSpec, parts podParts) *pod.Spec {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{
@@ -60,8 +61,8 @@ func merged(a, b map[string]string) map[string]string {
 	return out
 }
 
-// keep returns the spec of a pod that stays in the set: its own, or a copy if the workload has
-// moved to another place of its sources. A move changes nothing that runs.
+// keep returns the spec of a pod that stays in the set. If the workload has moved to another file
+// or layer, the result is a copy with the new place. A move does not restart a container.
 func (in *Input) keep(p Pod) *pod.Spec {
 	if p.Spec.Origin == in.Object.Origin {
 		return p.Spec
@@ -75,12 +76,12 @@ func (in *Input) keep(p Pod) *pod.Spec {
 	return &moved
 }
 
-// owner returns the reference to the workload as the controller of its pods.
+// owner returns the owner reference to the workload, as the controller of its pods.
 func (in *Input) owner() metav1.OwnerReference {
 	return controllerRef(in.Object.Kind, in.Object.Name, workloadUID(in.Node, in.Object))
 }
 
-// child returns the reference to an object that Kubernetes has between the workload and its
+// child returns the owner reference to an object that Kubernetes has between a workload and its
 // pods: the ReplicaSet of a Deployment, the Job of a CronJob.
 func (in *Input) child(kind, name string) metav1.OwnerReference {
 	return controllerRef(kind, name, childUID(workloadUID(in.Node, in.Object), kind, name))
@@ -94,8 +95,8 @@ func controllerRef(kind, name string, uid types.UID) metav1.OwnerReference {
 	return metav1.OwnerReference{APIVersion: version, Kind: kind, Name: name, UID: uid, Controller: &yes, BlockOwnerDeletion: &yes}
 }
 
-// workloadUID returns the UID of a workload: it depends only on the node and the names, so that
-// the pods in records belong to the workload of the next agent.
+// workloadUID returns the UID of a workload. It depends only on the node and the names, so that the
+// next agent recognises the pods in the records as pods of the workload.
 func workloadUID(node string, o *pod.Object) types.UID {
 	return types.UID(pod.Digest([]byte(strings.ToLower(node) + "\x00" + o.Kind + "\x00" + o.Namespace + "\x00" + o.Name)))
 }
@@ -105,8 +106,8 @@ func childUID(parent types.UID, kind, name string) types.UID {
 }
 
 // Owns reports whether workload o made the pod: o, or a ReplicaSet or Job of o, is the pod's
-// controller. A pod of another layer never counts, because the author of a manifest chooses its
-// owner references: such a pod would be part of a workload that its source does not own.
+// controller. A pod of another layer never counts: the author of its manifest chooses its owner
+// references, and must not add a pod to a workload of another source.
 func Owns(o *pod.Object, node string, s *pod.Spec) bool {
 	ref := metav1.GetControllerOfNoCopy(s.Pod)
 	if ref == nil || s.Namespace != o.Namespace || s.Origin.Layer() != o.Origin.Layer() {
@@ -125,15 +126,15 @@ func MayOwn(s *pod.Spec) bool {
 	return ref != nil && pod.IsWorkload(ref.Kind) && !s.Origin.FromAPI()
 }
 
-// maxGeneratedBase is the longest base of a generated name, as API servers cut it.
+// maxGeneratedBase is the length to which API servers cut the base of a generated name.
 const maxGeneratedBase = 58
 
 // generateName returns the metadata.generateName of the pods of a controller.
 func generateName(controller string) string { return controller + "-" }
 
-// freeNames returns the names of n new pods of a controller: each is the name of a slot with a
-// suffix that depends on the controller, the revision and the slot. Slots whose names are taken
-// are left out. It adds the names to taken.
+// freeNames returns the names of n new pods of a controller, and adds them to taken. Each slot,
+// counted from 0, has one name: its suffix depends on the controller, the revision and the slot.
+// freeNames leaves out slots whose names are taken.
 func freeNames(controller, revision string, n int, taken map[string]bool) []string {
 	names := make([]string, 0, n)
 	for slot := 0; len(names) < n; slot++ {

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Override has the fields of a workload that a command or a rollback has changed. Each ends when
-// its field changes in the source, and when a person clears the override.
+// Override has the fields of a workload that a command or a rollback has changed. The override of a
+// field ends when the field changes in the source, or when a user clears it.
 type Override struct {
 	Replicas *ReplicasOverride `json:"replicas,omitempty"`
 	Paused   *PausedOverride   `json:"paused,omitempty"`
@@ -41,9 +41,9 @@ type TemplateOverride struct {
 	Template v1.PodTemplateSpec `json:"template"`
 	Source   v1.PodTemplateSpec `json:"source"`
 	Since    metav1.Time        `json:"since"`
-	// Why is one clause for a person: "rollout undo: revision 1 again".
+	// Why is the reason, as one clause: "rollout undo to revision 1".
 	Why string `json:"why"`
-	// Rollback says that no person chose the template: the version of the source failed.
+	// Rollback says that a rollback chose the template, because the version of the source failed.
 	Rollback bool `json:"rollback,omitempty"`
 }
 
@@ -54,7 +54,7 @@ type Overridden struct {
 	Source string    `json:"source"` // the value in the source
 	Why    string    `json:"why"`
 	Since  time.Time `json:"since"`
-	// Rollback says that no person chose the value.
+	// Rollback says that a rollback, not a command, chose the value.
 	Rollback bool `json:"rollback,omitempty"`
 }
 
@@ -80,7 +80,7 @@ func (o *Override) Fields() []Overridden {
 	return all
 }
 
-// orNil returns the override, nil if it changes nothing.
+// orNil returns the override, or nil if it overrides no field.
 func (o *Override) orNil() *Override {
 	if o == nil || o.Replicas == nil && o.Paused == nil && o.Template == nil {
 		return nil
@@ -88,7 +88,7 @@ func (o *Override) orNil() *Override {
 	return o
 }
 
-// copied returns a copy that may be changed; its parts are shared.
+// copied returns a shallow copy.
 func (o *Override) copied() *Override {
 	if o == nil {
 		return &Override{}
@@ -97,7 +97,7 @@ func (o *Override) copied() *Override {
 	return &c
 }
 
-// Check returns an error if the override cannot have been written by this package.
+// Check returns an error if the override has a value that this package never writes.
 func (o *Override) Check() error {
 	switch {
 	case o == nil:
@@ -132,8 +132,9 @@ func fieldsIn(object any) fieldsOf {
 	return fieldsOf{}
 }
 
-// Apply returns the workload with its overrides, and those that hold. ended names the fields whose
-// override has ended, because the source has another value now. Neither argument changes.
+// Apply returns the workload with its overrides, and the overrides that are in effect. ended names
+// the fields whose override has ended, because the field has changed in the source. Apply changes
+// neither the receiver nor the argument.
 func (o *Override) Apply(source *pod.Object) (effective *pod.Object, held *Override, ended []string) {
 	if o == nil {
 		return source, nil, nil
@@ -175,7 +176,7 @@ func (o *Override) Apply(source *pod.Object) (effective *pod.Object, held *Overr
 	}
 	if h.Template != nil {
 		*f.template = *h.Template.Template.DeepCopy()
-		copied.Positions = nil // they are those of the template in the file
+		copied.Positions = nil // they belong to the template in the file
 	}
 	return &copied, held, ended
 }
@@ -185,7 +186,7 @@ func sameTemplate(a, b *v1.PodTemplateSpec) bool {
 	return indexOfTemplate([]Revision{{Template: *a}}, b) >= 0
 }
 
-// setTemplate overrides the template, or ends the override if the source has the same.
+// setTemplate overrides the template, or ends the override if the source has an equal template.
 func (o *Override) setTemplate(source *pod.Object, t *v1.PodTemplateSpec, now time.Time, why string) {
 	from := fieldsIn(source.Object).template
 	if o.Template = nil; !sameTemplate(from, t) {

@@ -27,8 +27,8 @@ func (p Pod) readyCondition() *v1.PodCondition {
 	return nil
 }
 
-// isAvailable reports whether the pod has been ready for minReady seconds. If it only lacks
-// time, due is when it will be available.
+// isAvailable reports whether the pod has been ready for minReady seconds. If it has been ready for
+// a shorter time, due is when it will be available.
 func (p Pod) isAvailable(minReady int32, now time.Time) (available bool, due time.Time) {
 	if !p.isReady() {
 		return false, time.Time{}
@@ -55,8 +55,8 @@ func (p Pod) phase() v1.PodPhase {
 // isTerminated reports whether the pod has Succeeded or Failed.
 func (p Pod) isTerminated() bool { return pod.IsPhaseTerminal(p.phase()) }
 
-// startedAt returns when the node acknowledged the pod: the pods of a node have no creation time.
-// It is zero for a pod without a report.
+// startedAt returns status.startTime, zero for a pod without a report: pods that are not from an
+// API server have no creation time.
 func (p Pod) startedAt() time.Time {
 	if p.Status == nil || p.Status.StartTime == nil {
 		return time.Time{}
@@ -64,8 +64,8 @@ func (p Pod) startedAt() time.Time {
 	return p.Status.StartTime.Time
 }
 
-// beganAfter reports whether the pod's instance began after t: a person deleted the pod, or the
-// node evicted it, and the engine started it again. Times have seconds.
+// beganAfter reports whether the pod's instance began after t: a user deleted the pod, or the node
+// evicted it, and the engine started it again. The comparison is in whole seconds.
 func (p Pod) beganAfter(t time.Time) bool { return p.startedAt().Truncate(time.Second).After(t) }
 
 // restarts returns the restart count of the container that restarted most.

@@ -14,9 +14,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// nextReplicaSet keeps the number of pods. As in Kubernetes, a change of the template changes
-// no pod that exists: only new pods are made from it. A Failed pod counts as a pod that is not
-// ready, because the engine starts it again.
+// nextReplicaSet keeps the number of pods. As in Kubernetes, a change of the template affects only
+// pods that are made after it. A Failed pod counts as a pod that is not ready, because the engine
+// starts it again.
 func nextReplicaSet(in Input) Decision {
 	spec := &in.Object.Object.(*appsv1.ReplicaSet).Spec
 	want := replicasOf(spec.Replicas)
@@ -64,16 +64,17 @@ func hasLabels(labels, wanted map[string]string) bool {
 }
 
 // scaleDownOrder compares two pods of a ReplicaSet by the order in which Kubernetes removes them.
-// It is removalOrder with the cost of the deletion after the readiness: the lower cost goes first.
+// It is removalOrder with one more criterion after the readiness: the pod with the lower deletion
+// cost goes first.
 func scaleDownOrder(a, b Pod) int {
 	return cmp.Or(byReadiness(a, b), cmp.Compare(a.deletionCost(), b.deletionCost()), removalOrder(a, b))
 }
 
 // removalOrder compares two pods of a Job by the order in which Kubernetes removes them: pending
 // before running, not ready before ready, ready for a shorter time before a longer one, more
-// restarts before fewer, younger before older. Kubernetes compares the times of the pods of a
-// ReplicaSet on a logarithmic scale and chooses by the UID within one step of it; here the younger
-// pod goes.
+// restarts before fewer, younger before older. Kubernetes compares the times of a ReplicaSet's pods
+// on a logarithmic scale, and chooses by the UID within one step of it. nodectl always removes the
+// younger pod.
 func removalOrder(a, b Pod) int {
 	if c := byReadiness(a, b); c != 0 {
 		return c
@@ -101,8 +102,9 @@ func byReadiness(a, b Pod) int {
 	return cmp.Or(cmp.Compare(phaseOrder(a), phaseOrder(b)), cmp.Compare(readyLast(a), readyLast(b)))
 }
 
-// deletionCost returns the value of the annotation controller.kubernetes.io/pod-deletion-cost. As in
-// Kubernetes it is 0 if the pod has none, or one that is no number of 32 bits in its shortest form.
+// deletionCost returns the value of the annotation controller.kubernetes.io/pod-deletion-cost. As
+// in Kubernetes, it is 0 if the pod lacks the annotation, or if the value is not an int32 in its
+// shortest decimal form.
 func (p Pod) deletionCost() int32 {
 	text := p.Spec.Pod.Annotations[v1.PodDeletionCost]
 	n, err := strconv.ParseInt(text, 10, 32)

@@ -15,7 +15,7 @@ type result struct {
 	in      *Input
 	out     Decision
 	taken   map[string]bool // names of pods
-	removed int             // pods that leave by this decision, without those that have terminated
+	removed int             // pods that this decision removes, except terminated ones
 }
 
 func newResult(in *Input) *result {
@@ -55,8 +55,8 @@ func (r *result) event(kind, reason, message string) {
 	r.out.Events = append(r.out.Events, Event{kind, reason, message})
 }
 
-// terminating returns how many pods the node stops, those that this decision removes included.
-// As in Kubernetes, a pod that has terminated does not count.
+// terminating returns how many pods the node stops, including the pods that this decision removes.
+// As in Kubernetes, a terminated pod does not count.
 func (r *result) terminating() int32 {
 	n := int32(r.removed)
 	for _, p := range r.in.Pods {
@@ -69,7 +69,8 @@ func (r *result) terminating() int32 {
 
 type counts struct{ ready, available int32 }
 
-// count counts pods that stay. The decision is due again when one more of them is available.
+// count counts pods that stay. It makes the decision due again when the next of them becomes
+// available.
 func (r *result) count(pods []Pod, minReady int32) counts {
 	var c counts
 	for _, p := range pods {
@@ -93,8 +94,8 @@ func (r *result) finish() Decision {
 	return r.out
 }
 
-// noteHostPorts adds to the reason of each new pod the host port that it has to wait for, because a
-// pod that stays, or a new one before it, has the port.
+// noteHostPorts adds to the reason of each new pod the host port that it waits for. A pod waits if
+// a pod that stays, or a new pod before it, has the port.
 func (r *result) noteHostPorts() {
 	added := make(map[pod.Key]bool)
 	for _, step := range r.out.Steps {
@@ -126,8 +127,8 @@ func (r *result) noteHostPorts() {
 	}
 }
 
-// portRemedy returns the change of the workload that lets a new pod have the host port of a pod of
-// an older revision: an update that stops the old pod first. It is "" for pods of one revision.
+// portRemedy returns the edit of the workload that frees the host port for the new pod: the update
+// then stops the pod of the older revision first. It is "" for two pods of the same revision.
 func (r *result) portRemedy(fresh, holder *pod.Spec) string {
 	for label, remedy := range map[string]string{
 		appsv1.DefaultDeploymentUniqueLabelKey: ": maxSurge 0 or the strategy Recreate is needed",

@@ -32,10 +32,10 @@ func templateHash(t *v1.PodTemplateSpec, collisions int32) string {
 	return rand.SafeEncodeString(fmt.Sprint(sum.Sum32()))
 }
 
-// revise returns the revisions with the template as the newest one, which is the last. A
-// template that is one of them keeps that revision's hash, and the revision gets the highest
-// number. hash computes the hash of a new revision; it is called with a rising count while
-// another revision has the hash. The slice of list does not change.
+// revise returns the revisions with the one of the template last, as the newest. If a revision has
+// this template already, it keeps its hash and gets the highest number. Otherwise hash computes the
+// hash of a new revision; revise calls it with a rising collision count until no other revision has
+// the hash. It does not change list.
 func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(collisions int32) string) []Revision {
 	at := indexOfTemplate(list, t)
 	if at >= 0 && at == len(list)-1 {
@@ -45,7 +45,7 @@ func revise(list []Revision, t *v1.PodTemplateSpec, now time.Time, hash func(col
 	var newest Revision
 	if at >= 0 {
 		newest = list[at]
-		newest.Failed = "" // it is tried again
+		newest.Failed = "" // the revision is tried again
 		out = slices.Delete(out, at, at+1)
 	} else {
 		newest.Template = *t.DeepCopy()
@@ -68,8 +68,7 @@ func indexOf(list []Revision, hash string) int {
 }
 
 // indexOfTemplate returns the index of the revision with an equal template, -1 for none. As in
-// Kubernetes, templates are equal if they are equal with all defaults: an explicit default is no
-// change.
+// Kubernetes, it compares templates with all defaults: an explicit default makes no difference.
 func indexOfTemplate(list []Revision, t *v1.PodTemplateSpec) int {
 	last := len(list) - 1
 	if last < 0 || equality.Semantic.DeepEqual(&list[last].Template, t) {
@@ -84,11 +83,11 @@ func indexOfTemplate(list []Revision, t *v1.PodTemplateSpec) int {
 	return -1
 }
 
-// adopt returns the revisions with those of pods that are in no revision, because an earlier
-// state was lost. labels are the labels that the controller adds to pods, the hash first. A pod
-// that the template makes, by the text of its author, is of the revision of the template, also
-// if another version of the defaults changed the hash: nothing is replaced because of a lost
-// state. The slice of list does not change.
+// adopt returns the revisions, and adds a revision for each pod that has none: an earlier state was
+// lost. labels are the labels that the controller adds to pods, the hash first. A pod belongs to
+// the template's revision if its hash over the manifest's text is the template's, even if other
+// defaults changed the revision's hash: a lost state must not replace pods. adopt does not change
+// list.
 func adopt(in *Input, list []Revision, t *v1.PodTemplateSpec, labels ...string) []Revision {
 	var older, same []Revision
 	for _, p := range in.Pods {
@@ -124,14 +123,14 @@ func adopt(in *Input, list []Revision, t *v1.PodTemplateSpec, labels ...string) 
 	return out
 }
 
-// isKnown reports whether pods can be made from the revision's template.
+// isKnown reports whether the revision's template is known, so that pods can be made from it.
 func (r *Revision) isKnown() bool { return len(r.Template.Spec.Containers) > 0 }
 
 // defaultHistory is the default revisionHistoryLimit.
 const defaultHistory = 10
 
-// prune returns the revisions without the oldest ones beyond the limit. The newest revision and
-// those for which used is true stay. The slice of list does not change.
+// prune returns the revisions without the oldest ones beyond the limit. It keeps the newest
+// revision and each revision for which used returns true. It does not change list.
 func prune(list []Revision, limit *int32, used func(*Revision) bool) []Revision {
 	keep := valueOr(limit, defaultHistory)
 	drop := len(list) - 1 - int(keep)
@@ -157,6 +156,6 @@ func valueOr[T any](field *T, otherwise T) T {
 	return *field
 }
 
-// seconds returns a time as JSON keeps it, so that a state is the same after a restart of the
-// agent.
+// seconds returns a time in whole seconds, as JSON stores it, so that a restart of the agent does
+// not change a state.
 func seconds(t time.Time) metav1.Time { return metav1.NewTime(t.Truncate(time.Second)) }

@@ -21,13 +21,12 @@ const (
 	changeCause = "kubernetes.io/change-cause"
 )
 
-// Trial is how far the newest revision has come, while the workload is to be rolled back on
-// failure.
+// Trial is the progress of the newest revision, of a workload that is rolled back on failure.
 type Trial struct {
-	Number int64 `json:"number"` // of the revision
+	Number int64 `json:"number"` // the number of the revision
 	// Ready are the UIDs of the pods that have been ready.
 	Ready []string `json:"ready,omitempty"`
-	// Complete is when all pods were available first.
+	// Complete is the first time at which all pods were available.
 	Complete *metav1.Time `json:"complete,omitempty"`
 	// Passed says that the trial is over, and that the revision is still judged: another workload of
 	// its release is on trial.
@@ -85,9 +84,9 @@ func isPaused(o *pod.Object) bool {
 	return is && d.Spec.Paused
 }
 
-// judgeTrial notes in a decision how far the newest version has come. If that version has failed,
-// judgeTrial returns it, the version to return to, and the reason. A version that the state did not
-// have before is not judged.
+// judgeTrial updates the trial of the newest version in a decision. If that version has failed,
+// judgeTrial returns it, the version to return to, and the reason. It does not judge a version that
+// this decision adds.
 func (in *Input) judgeTrial(d *Decision) (failed, to *Revision, why string) {
 	n := len(d.State.Revisions)
 	if n == 0 {
@@ -129,7 +128,7 @@ func (in *Input) judgeTrial(d *Decision) (failed, to *Revision, why string) {
 	return newest, to, why
 }
 
-// failure returns why a version has failed, "" if it has not, and moves its trial forward.
+// failure updates the trial of a version. It returns the reason if the version has failed, else "".
 func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, complete bool) string {
 	for _, p := range pods {
 		if crash := p.crash(newest.Since.Time, t.Complete != nil || slices.Contains(t.Ready, p.Spec.UID())); crash != "" {
@@ -171,7 +170,7 @@ func (in *Input) failure(d *Decision, t *Trial, newest *Revision, pods []Pod, co
 	return ""
 }
 
-// late returns why a version that is not complete has failed, "" if it has time left.
+// late returns the reason if a version that is not complete has run out of time, else "".
 func (in *Input) late(d *Decision, newest *Revision) string {
 	if s, is := d.Status.(*appsv1.DeploymentStatus); is {
 		for _, c := range s.Conditions {
@@ -205,8 +204,8 @@ func isComplete(d *Decision) bool {
 	return false
 }
 
-// hasTemplate reports whether the newest revision is the template of the workload: a paused
-// Deployment, and one that waits for its old pods, has no revision for it yet.
+// hasTemplate reports whether the newest revision has the template of the workload. A paused
+// Deployment, and a Deployment that waits for its old pods, may have no revision for it yet.
 func (s *State) hasTemplate(o *pod.Object) bool {
 	t, _ := o.Template()
 	n := len(s.Revisions)
@@ -223,8 +222,9 @@ func (in *Input) podsOfRevision(hash string) []Pod {
 	return out
 }
 
-// crash returns how a container of the pod has failed since a time, "" if none has. A pod that
-// has been ready may not fail once; any other one may fail once while it starts.
+// crash returns a description of a container of the pod that has failed since a time, "" if none
+// has. A container of a pod that starts may fail once. once says that the pod has been ready, so
+// that one failure is enough.
 func (p Pod) crash(since time.Time, once bool) string {
 	if p.Status == nil {
 		return ""
@@ -252,9 +252,9 @@ func (p Pod) crash(since time.Time, once bool) string {
 	return ""
 }
 
-// target returns the revision to which a rollback of the one with this hash returns: the newest one
-// that was good, or else the newest one that has not failed; nil if there is none. allowed reports
-// whether it may be one; nil allows all.
+// target returns the revision that replaces the failed revision with this hash: the newest good
+// one, or else the newest one that has not failed; nil if there is none. allowed reports whether a
+// revision is permitted; nil permits all.
 func target(list []Revision, hash string, allowed func(*Revision) bool) *Revision {
 	var best *Revision
 	for i := range list {
@@ -277,8 +277,8 @@ func (in *Input) allows(r *Revision) bool {
 	return in.Allowed(effective)
 }
 
-// rollBack decides again, with the template of another version. The pods and counts are those of
-// the input: nothing of the decision that found the failure takes effect.
+// rollBack decides again from the input, with the template of another version. The decision that
+// found the failure has no effect.
 func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) Decision {
 	in.State.Revisions = slices.Clone(in.State.Revisions)
 	for i := range in.State.Revisions {
@@ -295,7 +295,7 @@ func (in Input) rollBack(source *pod.Object, failed, to *Revision, why string) D
 	in.State.Override, in.State.Trial = next.orNil(), nil
 	in.Object, _, _ = in.State.Override.Apply(source)
 	d := decide(in)
-	_, _, _ = in.judgeTrial(&d) // begins the trial of the version of the source, if that is the target
+	_, _, _ = in.judgeTrial(&d) // begins a trial if the target is the version of the source
 	d.Failed = &FailedVersion{Number: failed.Number, Why: why}
 	for _, p := range in.podsOfRevision(failed.Hash) {
 		d.Failed.Pods = append(d.Failed.Pods, p.Spec)

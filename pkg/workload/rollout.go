@@ -31,9 +31,9 @@ func (d *deployment) growNewest() bool {
 	return d.scale(s, s.Replicas+min(room, d.replicas-s.Replicas), reason)
 }
 
-// shrinkOld removes old pods. First come those that are not available, because the rollout would
-// wait for them; then available ones, as long as enough pods are available. New pods that are not
-// available take from the pods that may be unavailable.
+// shrinkOld removes old pods. It removes unavailable pods first, because the rollout would wait for
+// them. Then it removes available pods, as long as enough pods stay available. New pods that are
+// not available count against maxUnavailable.
 func (d *deployment) shrinkOld() bool {
 	old := d.old()
 	if len(old) == 0 {
@@ -88,7 +88,7 @@ func (d *deployment) isRescaled() bool {
 }
 
 // rescale scales the one ReplicaSet that has pods. During a rollout it scales all of them in
-// proportion, so that a change of replicas does not hasten the rollout.
+// proportion, so that a change of replicas does not speed up the rollout.
 func (d *deployment) rescale() {
 	active := d.old()
 	if d.newest != nil && d.newest.Replicas > 0 {
@@ -110,14 +110,15 @@ func (d *deployment) rescale() {
 	}
 }
 
-// isSaturated reports whether the newest ReplicaSet has all pods, and all are available.
+// isSaturated reports whether the newest ReplicaSet has all replicas of the Deployment, and all are
+// available.
 func (d *deployment) isSaturated() bool {
 	return d.newest != nil && d.newest.Replicas == d.replicas && d.before != nil && d.before.Desired == d.replicas &&
 		d.available(d.newest) == d.replicas
 }
 
 // spread changes the sizes of the active ReplicaSets in proportion. The largest one gets the
-// rest; of two of the same size the newer one grows, and the older one shrinks.
+// remainder. If two have the same size, the newer one grows, or the older one shrinks.
 func (d *deployment) spread(active []*replicaSet) {
 	var allowed int32
 	if d.replicas > 0 {
@@ -150,7 +151,7 @@ func (d *deployment) spread(active []*replicaSet) {
 	}
 }
 
-// share returns by how much a ReplicaSet has to change to keep its proportion.
+// share returns the change of size with which a ReplicaSet keeps its proportion.
 func (d *deployment) share(s *replicaSet, total int32) int32 {
 	if d.replicas == 0 {
 		return -s.Replicas
@@ -162,7 +163,7 @@ func (d *deployment) share(s *replicaSet, total int32) int32 {
 	return int32(math.Round(float64(s.Replicas)*float64(d.replicas+d.surge)/float64(most))) - s.Replicas
 }
 
-// rescaled is the reason of a change that only the number of replicas asks for.
+// rescaled is the reason of a change that follows only from the number of replicas.
 func (d *deployment) rescaled() string { return fmt.Sprintf("replicas is %d", d.replicas) }
 
 // replaced returns the ReplicaSets of older revisions that had pods before the decision.

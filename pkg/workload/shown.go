@@ -23,8 +23,8 @@ const (
 	annotationManual   = "cronjob.kubernetes.io/instantiate"
 )
 
-// Shown returns the workload of a decision as an API server has it: with its overrides, the
-// defaults and its status.
+// Shown returns the workload of a decision as an API server would return it: with its overrides,
+// defaults and status.
 func Shown(node string, d Decision) any {
 	object := d.Object.Object.(runtime.Object).DeepCopyObject()
 	meta := object.(metav1.ObjectMetaAccessor).GetObjectMeta().(*metav1.ObjectMeta)
@@ -52,7 +52,8 @@ func Shown(node string, d Decision) any {
 	return withDefaults(object)
 }
 
-// setStatus copies the status of a decision; one of another kind, or none, changes nothing.
+// setStatus copies the status of a decision. It does nothing if the status is nil or of another
+// kind.
 func setStatus[T any](to *T, status any) {
 	if from, is := status.(*T); is && from != nil {
 		*to = *from
@@ -65,8 +66,8 @@ func withDefaults(object any) any {
 }
 
 // Children returns the objects that Kubernetes has between a workload and its pods, as an API
-// server has them: the ReplicaSets of a Deployment, the Jobs of a CronJob. pods are those of the
-// workload.
+// server would return them: the ReplicaSets of a Deployment, the Jobs of a CronJob. pods are the
+// pods of the workload.
 func Children(node string, d Decision, pods []Pod, now time.Time) []any {
 	in := Input{Object: d.Object, Node: node, Pods: pods, State: d.State, Now: now}
 	var all []any
@@ -157,8 +158,8 @@ func (in *Input) job(c *batchv1.CronJob, run *CronJobRun) *batchv1.Job {
 	return j
 }
 
-// Previous returns the template of the version to which a workload would return if its newest one
-// failed; nil if there is none.
+// Previous returns the template to which a workload would return if its newest version failed; nil
+// if there is none.
 func Previous(s *State) *v1.PodTemplateSpec {
 	n := len(s.Revisions)
 	if n == 0 {
@@ -180,7 +181,7 @@ func Previous(s *State) *v1.PodTemplateSpec {
 type HistoryEntry struct {
 	Revision int64              `json:"revision"`
 	Cause    string             `json:"cause,omitempty"`
-	Failed   string             `json:"failed,omitempty"` // why it was rolled back
+	Failed   string             `json:"failed,omitempty"` // the reason of its rollback
 	Since    metav1.Time        `json:"since"`
 	Template v1.PodTemplateSpec `json:"template"`
 }

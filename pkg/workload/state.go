@@ -10,8 +10,8 @@ import (
 // State carries facts of a workload between calls of Next and across restarts of the agent. It is
 // stored as JSON: a field keeps its name and meaning in later versions.
 type State struct {
-	// Revisions are the versions of the pod template, by their numbers. The last one is the
-	// newest that pods were made from, or are to be made from.
+	// Revisions are the versions of the pod template, sorted by number. New pods are made from the
+	// last one.
 	Revisions []Revision `json:"revisions,omitempty"`
 	// Deployment is nil for other kinds.
 	Deployment *DeploymentState `json:"deployment,omitempty"`
@@ -33,47 +33,46 @@ type State struct {
 
 // Revision is one version of a pod template.
 type Revision struct {
-	// Number is 1 for the first revision; it rises, and a return to an older template gives it
-	// the highest number again, as the deployment.kubernetes.io/revision annotation does.
+	// Number is 1 for the first revision, and rises. A return to an older template gives that
+	// revision the highest number, as in the annotation deployment.kubernetes.io/revision.
 	Number int64 `json:"number"`
 	// First is the first number of the revision: it orders revisions by age.
 	First int64 `json:"first"`
 	// Hash is the value of the label pod-template-hash (Deployment) or controller-revision-hash
-	// (StatefulSet, DaemonSet). It is computed once, as Kubernetes computes it, so that a
-	// later version with other defaults replaces no pod.
+	// (StatefulSet, DaemonSet). It is computed once, in Kubernetes' way: a later version of nodectl
+	// with other defaults then replaces no pod.
 	Hash string `json:"hash"`
-	// Template is the pod template as its source wrote it, without defaults. It has no
-	// containers if only pods of the revision are known, because an earlier state was lost: no
-	// new pod is made from it.
+	// Template is the pod template of the source, without defaults. After a loss of the state, it
+	// has no containers for a revision of which only pods are known: no new pod is made from it.
 	Template v1.PodTemplateSpec `json:"template"`
 	// Since is when the revision became the newest one.
 	Since metav1.Time `json:"since"`
-	// Replicas is how many pods the ReplicaSet of the revision has to have; 0 for other kinds
-	// than a Deployment.
+	// Replicas is the size of the revision's ReplicaSet; 0 if the workload is not a Deployment.
 	Replicas int32 `json:"replicas,omitempty"`
-	// Cause is the annotation kubernetes.io/change-cause of the workload at that time.
+	// Cause is the value of the annotation kubernetes.io/change-cause when the revision became the
+	// newest.
 	Cause string `json:"cause,omitempty"`
 	// Good says that all pods of the revision were available once, and that it passed its trial.
 	Good bool `json:"good,omitempty"`
-	// Failed is why the revision was rolled back, "" if it was not. It is not tried again until
-	// the template of the source changes, or a person asks for it.
+	// Failed is the reason for which the revision was rolled back, or "". The revision is not tried
+	// again until the template of the source changes, or a user requests it.
 	Failed string `json:"failed,omitempty"`
 }
 
 // DeploymentState is the state of a Deployment beside its revisions.
 type DeploymentState struct {
-	// Desired is the number of replicas at the last decision, and Most the number with the
-	// surge: a change of replicas during a rollout scales all ReplicaSets in proportion.
+	// Desired is the number of replicas at the last decision, and Most is that number plus the
+	// surge. A change of replicas during a rollout scales all ReplicaSets in proportion to them.
 	Desired int32 `json:"desired"`
 	Most    int32 `json:"most"`
 	// Ready and Available are the counts of pods at the last decision, while a rollout is in
-	// progress: more of them are progress.
+	// progress. A higher count is progress.
 	Ready     int32 `json:"ready,omitempty"`
 	Available int32 `json:"available,omitempty"`
 	// Complete is the number of the newest revision whose rollout has completed; 0 for none.
 	Complete int64 `json:"complete,omitempty"`
-	// Conditions are those of the status. The last update of the condition Progressing is when
-	// the rollout last made progress (progressDeadlineSeconds).
+	// Conditions are the conditions of the status. The deadline (progressDeadlineSeconds) counts
+	// from the last update time of Progressing.
 	Conditions []appsv1.DeploymentCondition `json:"conditions,omitempty"`
 }
 
@@ -81,41 +80,42 @@ type DeploymentState struct {
 type StatefulSetState struct {
 	// Current is the hash of the revision that all pods had after the last complete update.
 	Current string `json:"current,omitempty"`
-	// Claims are the claim templates of the pods: the set itself may have others by now.
+	// Claims are the claim templates with which the pods were made. An edit of the StatefulSet may
+	// have changed them since.
 	Claims []v1.PersistentVolumeClaim `json:"claims,omitempty"`
 }
 
 // JobState is the state of a Job.
 type JobState struct {
-	// Status has the start and completion times, the counts of finished pods and the conditions:
-	// pods that left the set stay counted. It has no count of pods that run.
+	// Status has the start and completion times, the counts of finished pods and the conditions.
+	// Pods that left the set stay counted. Status has no count of active pods.
 	Status batchv1.JobStatus `json:"status"`
-	// Spec is the spec as its source wrote it when the Job began, nil before that. The fields that
-	// Kubernetes does not let an edit change stay as they are here. It is nil in a CronJobRun,
-	// whose Template never changes.
+	// Spec is the spec of the source when the Job began; nil before that. The Job takes its
+	// immutable fields from here. Spec is nil in a CronJobRun, whose Template never changes.
 	Spec *batchv1.JobSpec `json:"spec,omitempty"`
-	// Edited is the hash of the newest edit of these fields that an event has reported.
+	// Edited is the hash of the immutable fields in the newest edit that an event has reported.
 	Edited string `json:"edited,omitempty"`
-	// Attempts is how many names were given to pods; Indexes has them by index.
+	// Attempts counts the names given to pods. Indexes has these counts for an indexed Job.
 	Attempts int32           `json:"attempts,omitempty"`
 	Indexes  map[int32]Index `json:"indexes,omitempty"`
-	// Counted are the UIDs of finished pods that Status counts, in that order, while the
-	// workload has them.
+	// Counted are the UIDs of the finished pods that Status counts, in the order in which it
+	// counted them, while the workload has them.
 	Counted []string `json:"counted,omitempty"`
-	// Removed are the UIDs of pods that left the set, while the workload still has them: their
-	// results do not count any more, also after a restart of the agent.
+	// Removed are the UIDs of pods that left the set, while the workload still has them. Their
+	// results do not count, even after a restart of the agent.
 	Removed []string `json:"removed,omitempty"`
-	// Failures is how many pods failed since the newest success, and LastFailure when the newest
-	// of them did: the back-off depends on them.
+	// Failures is the number of pods that failed since the newest success. LastFailure is the time
+	// of the newest failure. The back-off depends on both.
 	Failures    int32        `json:"failures,omitempty"`
 	LastFailure *metav1.Time `json:"lastFailure,omitempty"`
 }
 
-// Index has the attempts of one completion index of an indexed Job until the index has succeeded
-// or failed: then the Job's Status names it in CompletedIndexes or FailedIndexes.
+// Index has the attempts of one completion index of an indexed Job, until the index has succeeded
+// or failed. After that, the Job's Status lists the index in CompletedIndexes or FailedIndexes.
 type Index struct {
 	Attempts int32 `json:"attempts,omitempty"`
-	// Failures are those that count, Ignored those that a podFailurePolicy ignores.
+	// Failures is the number of failures that count. Ignored is the number that a podFailurePolicy
+	// ignores.
 	Failures    int32        `json:"failures,omitempty"`
 	Ignored     int32        `json:"ignored,omitempty"`
 	LastFailure *metav1.Time `json:"lastFailure,omitempty"`
@@ -126,12 +126,11 @@ type CronJobState struct {
 	// LastSchedule and LastSuccess are nil before the first one.
 	LastSchedule *metav1.Time `json:"lastSchedule,omitempty"`
 	LastSuccess  *metav1.Time `json:"lastSuccess,omitempty"`
-	// Since is when the CronJob was first seen: no start before it is missed.
+	// Since is when the CronJob was first seen. Scheduled times before it do not count as missed.
 	Since metav1.Time `json:"since"`
-	// Reported is the newest scheduled time of which an event has said that its Job did not
-	// start, or started late.
+	// Reported is the newest scheduled time about which reportOnce added an event.
 	Reported *metav1.Time `json:"reported,omitempty"`
-	// Jobs are the Jobs that run, and those that the history limits keep, oldest first.
+	// Jobs are the active Jobs, and the finished ones that the history limits keep, oldest first.
 	Jobs []CronJobRun `json:"jobs,omitempty"`
 }
 
@@ -139,8 +138,8 @@ type CronJobState struct {
 type CronJobRun struct {
 	Name      string          `json:"name"`
 	Scheduled metav1.Time     `json:"scheduled"`
-	Template  batchv1.JobSpec `json:"template"` // as its source wrote it at that time
+	Template  batchv1.JobSpec `json:"template"` // of the source when the Job began
 	State     JobState        `json:"state"`
-	// Manual says that a person started it.
+	// Manual says that a user created the Job with a command.
 	Manual bool `json:"manual,omitempty"`
 }

@@ -14,22 +14,22 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// nextStatefulSet decides for a StatefulSet as Kubernetes' StatefulSet controller does: each pod
-// has an ordinal, by which it has its name, its host name and its claims. With the policy
-// OrderedReady the pods are made in the order of their ordinals, each when the one before it is
-// available, and removed in the opposite order, one at a time. A rolling update replaces
+// nextStatefulSet decides for a StatefulSet as Kubernetes' StatefulSet controller does. Each pod
+// has an ordinal, from which its name, its host name and the names of its claims follow. With the
+// policy OrderedReady, the pods are made in the order of their ordinals, each when the one before
+// it is available. They are removed in the opposite order, one at a time. A rolling update replaces
 // the pod with the highest ordinal first. Scaling comes before an update.
 //
-// Three things differ because the node runs the pods as it runs static pods. A pod that Failed
-// or was deleted comes back by itself: it comes back with the revision that Kubernetes would
-// give it, also with the strategy OnDelete. An update replaces a pod in place, which stops the
-// old one after the new one was admitted. And an edit of serviceName or volumeClaimTemplates,
-// which Kubernetes rejects, holds for the pods that are made after it; the claims of older pods
-// stay.
+// Three things differ, because the node runs the pods as it runs static pods. First, the engine
+// starts a pod again that Failed or was deleted; the decision gives it the revision that Kubernetes
+// would give it, also with the strategy OnDelete. Second, an update replaces a pod in place: the
+// old pod stops after the new one was admitted. Third, an edit of serviceName or
+// volumeClaimTemplates, which Kubernetes rejects, applies to the pods that are made after it; the
+// claims of older pods stay.
 //
-// nodectl never removes the data of a claim, whatever persistentVolumeClaimRetentionPolicy says:
-// the set of claims has those of the pods that exist, and the data of the others stay until a
-// person removes the volume.
+// nodectl ignores persistentVolumeClaimRetentionPolicy: it never removes the data of a claim. The
+// decision has the claims of existing pods only; the data of other claims stay until a user removes
+// the volume.
 func nextStatefulSet(in Input) Decision {
 	set, ok := in.Object.Object.(*appsv1.StatefulSet)
 	if !ok {
@@ -53,7 +53,7 @@ type setRun struct {
 	replicas  []*member // by ordinal
 	condemned []*member // the highest ordinal first
 	revisions []Revision
-	current   *Revision // that of pods below the partition
+	current   *Revision // the revision of pods below the partition
 	newest    *Revision
 	used      []v1.PersistentVolumeClaim // the claim templates of the decision's pods
 }
@@ -62,16 +62,16 @@ type setRun struct {
 type member struct {
 	ordinal int
 	pod     Pod       // its Spec is nil if the set has no pod
-	stops   bool      // a pod of this ordinal left the set, and still runs
+	stops   bool      // a pod of this ordinal left the set, and still stops
 	made    *pod.Spec // the pod that the decision adds
 	removed bool
-	// replaced says that made takes the place of pod.
+	// replaced says that made replaces pod.
 	replaced bool
 }
 
 func (m *member) exists() bool { return m.pod.Spec != nil }
 
-// revision returns the hash of the revision of the pod that the decision has.
+// revision returns the revision hash of the pod that the decision has for this ordinal.
 func (m *member) revision() string {
 	switch {
 	case m.made != nil:
@@ -84,7 +84,7 @@ func (m *member) revision() string {
 
 func revisionOf(s *pod.Spec) string { return s.Pod.Labels[appsv1.StatefulSetRevisionLabel] }
 
-// available reports whether the pod is ready for long enough, and the decision keeps it.
+// available reports whether the decision keeps the pod, and the pod is available.
 func (s *setRun) available(m *member) bool {
 	if !m.isRunning() || !m.pod.isReady() {
 		return false
@@ -96,7 +96,8 @@ func (s *setRun) available(m *member) bool {
 	return ok
 }
 
-// isRunning reports whether the pod exists, stays as it is, and runs.
+// isRunning reports whether the pod exists and runs, and the decision neither replaces nor removes
+// it.
 func (m *member) isRunning() bool {
 	return m.exists() && m.made == nil && !m.removed && !m.stops && m.pod.phase() == v1.PodRunning
 }
@@ -149,7 +150,7 @@ func (s *setRun) create(m *member) {
 	s.reportPod("Create", m.made)
 }
 
-// replace makes another pod in the place of one.
+// replace makes another pod of the same ordinal.
 func (s *setRun) replace(m *member, r *Revision, reason string) {
 	m.made, m.replaced = s.newPod(m.ordinal, r), true
 	s.out.Pods = append(s.out.Pods, m.made)
@@ -186,10 +187,10 @@ func (s *setRun) scaleUp() bool {
 	return true
 }
 
-// comesBack reports whether the node starts the pod again, or will, and Kubernetes would make it
-// of another revision: it Failed, or its instance began after the newest revision did. A pod of a
-// revision that was rolled back is replaced although it is not available: in Kubernetes a person
-// has to delete it.
+// comesBack reports whether the node has started the pod again, or will, while Kubernetes would
+// create it from another revision. That is so if the pod Failed, or if its instance began after the
+// newest revision. A pod of a revision that was rolled back comes back too, although it is not
+// available: in Kubernetes a user has to delete it.
 func (s *setRun) comesBack(m *member) bool {
 	if m.pod.Status == nil || m.revision() == s.revisionFor(m.ordinal).Hash {
 		return false
@@ -201,8 +202,8 @@ func (s *setRun) comesBack(m *member) bool {
 }
 
 // scaleDown removes the pods beyond the replicas, and reports whether update may follow. With the
-// policy OrderedReady, it removes one at a time, and only while all others are available, except
-// for the first pod that is not.
+// policy OrderedReady, it removes one at a time, and only while all other pods are available; but
+// it removes the first pod that is not available.
 func (s *setRun) scaleDown() bool {
 	first := s.firstUnavailable()
 	for _, m := range s.condemned {
@@ -223,8 +224,8 @@ func (s *setRun) scaleDown() bool {
 	return true
 }
 
-// firstUnavailable returns the pod with the lowest ordinal that is not available; those of the
-// replicas come first.
+// firstUnavailable returns the unavailable pod with the lowest ordinal. Pods that stay come before
+// condemned ones.
 func (s *setRun) firstUnavailable() *member {
 	for _, m := range s.replicas {
 		if !s.available(m) {
@@ -239,10 +240,11 @@ func (s *setRun) firstUnavailable() *member {
 	return nil
 }
 
-// update replaces pods of older revisions, the highest ordinal first. Without maxUnavailable it
-// replaces the next one when all pods above it are available. With maxUnavailable, as in clusters
-// with that feature, it replaces as many as may be unavailable; in order, all but the lowest of
-// them wait for the pod before them, as pods that are missing do.
+// update replaces pods of older revisions, the highest ordinal first. Without maxUnavailable, it
+// replaces a pod when all pods above it are available. With maxUnavailable, as in clusters with
+// that feature, it replaces as many as may be unavailable. With the policy OrderedReady it makes
+// only the lowest of them now; each other one is removed, and waits for the pod before it as a
+// missing pod does.
 func (s *setRun) update() {
 	strategy := &s.set.Spec.UpdateStrategy
 	if strategy.Type == appsv1.OnDeleteStatefulSetStrategyType {
@@ -260,7 +262,7 @@ func (s *setRun) update() {
 		if isOld {
 			old = append(old, m)
 			if rolling.MaxUnavailable == nil || s.available(m) {
-				budget-- // one that is not available counts already
+				budget-- // the budget counts an unavailable pod already
 			}
 		}
 	}
@@ -288,7 +290,7 @@ func (s *setRun) budget(unavailable *intstr.IntOrString) int {
 	return budget
 }
 
-// limits returns the limits of a rolling update, for the reason of a step.
+// limits returns the limits of a rolling update as text, for the reason of a step.
 func limits(partition int, unavailable *intstr.IntOrString) string {
 	var out []string
 	if partition > 0 {
@@ -322,7 +324,7 @@ func (s *setRun) decide() Decision {
 	return d
 }
 
-// isLive reports whether a pod, or the next pod, is of a revision.
+// isLive reports whether the revision is the current one, or that of a pod of the set.
 func (s *setRun) isLive(r *Revision) bool {
 	if r.Hash == s.current.Hash || s.in.State.needs(r) {
 		return true
@@ -330,8 +332,8 @@ func (s *setRun) isLive(r *Revision) bool {
 	return slices.ContainsFunc(s.in.Pods, func(p Pod) bool { return revisionOf(p.Spec) == r.Hash })
 }
 
-// status returns the status. When all pods are ready and of the newest revision, that becomes
-// the current one.
+// status returns the status. When all pods are ready and of the newest revision, that revision
+// becomes the current one.
 func (s *setRun) status() *appsv1.StatefulSetStatus {
 	collisions := int32(0)
 	out := &appsv1.StatefulSetStatus{CurrentRevision: s.current.Hash, UpdateRevision: s.newest.Hash, CollisionCount: &collisions}

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podstatic"
 )
 
-// revise sets the revisions: the newest one is that of the template, the current one that of all
-// pods before an update began.
+// revise sets the revisions. The newest one has the template; the current one is the revision that
+// all pods had before the update began.
 func (s *setRun) revise() {
 	t := &s.set.Spec.Template
 	list := s.in.State.Revisions
@@ -40,9 +40,9 @@ func (s *setRun) revise() {
 	}
 }
 
-// adoptedHash returns the hash of the pods that the template makes, by the text of its author:
-// the state was lost, and nothing is replaced because of that, also if another version of the
-// defaults changed the hash. It is "" if there is none.
+// adoptedHash returns the revision hash of the pods whose hash over the manifest's text is the
+// template's; "" if there are none. It serves after a loss of the state, which must not replace
+// pods, even if other defaults have changed the revision's hash.
 func (s *setRun) adoptedHash() string {
 	for p := range s.present() {
 		ordinal, ok := s.ordinalOf(p)
@@ -54,8 +54,9 @@ func (s *setRun) adoptedHash() string {
 	return ""
 }
 
-// revisionFor returns the revision of a pod that is made now: the current one below the
-// partition. Without rollingUpdate, the ordinals count that an update has not reached yet.
+// revisionFor returns the revision of a new pod: below the partition the current one, else the
+// newest one. Without rollingUpdate, the ordinals that the update has not reached count as below
+// the partition.
 func (s *setRun) revisionFor(ordinal int) *Revision {
 	strategy := &s.set.Spec.UpdateStrategy
 	partition := 0
@@ -75,10 +76,10 @@ func (s *setRun) revisionFor(ordinal int) *Revision {
 	return s.newest
 }
 
-// name names a revision for a person.
+// name returns the name of a revision for reasons and events.
 func (s *setRun) name(r *Revision) string { return fmt.Sprintf("revision %d", r.Number) }
 
-// nameOf names the revision of a pod.
+// nameOf returns the name of a pod's revision.
 func (s *setRun) nameOf(m *member) string {
 	if i := indexOf(s.revisions, m.revision()); i >= 0 {
 		return s.name(&s.revisions[i])
@@ -110,7 +111,7 @@ func setPatch(t *v1.PodTemplateSpec) []byte {
 }
 
 // newPod makes the pod of an ordinal. Its UID depends on the revision, because its name does not:
-// an update is another instance, never an edit in place.
+// an update makes another instance, and never edits the pod in place.
 func (s *setRun) newPod(ordinal int, r *Revision) *pod.Spec {
 	name := fmt.Sprintf("%s-%d", s.in.Object.Name, ordinal)
 	parts := podParts{
@@ -171,8 +172,8 @@ func (s *setRun) claims(p *pod.Spec) []*pod.Object {
 	return out
 }
 
-// claimTemplate returns a claim template that the set has, or had when older pods were made, and
-// keeps it in the state.
+// claimTemplate returns a claim template of the set, or one that the set had when older pods were
+// made. It keeps the template in the state.
 func (s *setRun) claimTemplate(name string) *v1.PersistentVolumeClaim {
 	lists := [][]v1.PersistentVolumeClaim{s.used, s.set.Spec.VolumeClaimTemplates}
 	if state := s.in.State.StatefulSet; state != nil {

@@ -1,13 +1,13 @@
 // Package workload decides which pods a workload has now. Workloads are the Deployments,
-// ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs of sources without an API server;
-// they behave as Kubernetes' controllers behave for a cluster of one node.
+// ReplicaSets, StatefulSets, DaemonSets, Jobs and CronJobs of sources without an API server; Next
+// decides as Kubernetes' controllers do in a cluster of one node.
 //
 // Package controller calls Next for each workload, again after each change of its pods and at
 // the times that Next names. Package podconfig takes the pods of the result into the desired
 // set; the engine runs them as it runs any other pod.
 //
-// The one rule: Next is a pure function. It has no clock and no I/O, and all that it needs from
-// earlier calls is in State and in the pods.
+// Next is a pure function: it has no clock and no I/O. Everything that it needs from earlier calls
+// is in State and in the pods.
 package workload
 
 import (
@@ -31,17 +31,17 @@ const (
 
 // Input is one workload, its pods and the time.
 type Input struct {
-	// Object is the workload as its source wrote it, without defaults: *appsv1.Deployment,
-	// *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet, *batchv1.Job or
-	// *batchv1.CronJob. It is valid, and shared: Next does not change it.
+	// Object is the workload of the source, without defaults: *appsv1.Deployment,
+	// *appsv1.ReplicaSet, *appsv1.StatefulSet, *appsv1.DaemonSet, *batchv1.Job or *batchv1.CronJob.
+	// It is valid, and shared: Next does not change it.
 	Object *pod.Object
 	// Node is the name of this node.
 	Node string
-	// Pods are the pods of the workload, sorted by key: those of the last Decision, and those
-	// that left it and that the node still stops. After a restart of the agent they are the
-	// pods that the records of the earlier agent have.
+	// Pods are the pods of the workload, sorted by key: the pods of the last Decision, and removed
+	// pods that the node still stops. After a restart of the agent, they are the pods in the
+	// records of the previous agent.
 	Pods []Pod
-	// State is that of the last Decision; the zero State for a new workload.
+	// State is the State of the last Decision; the zero State for a new workload.
 	State State
 	Now   time.Time
 	// Release are the other workloads of the release of the workload, in any order.
@@ -56,37 +56,36 @@ type Pod struct {
 	Spec *pod.Spec
 	// Status is the newest report of the pod; nil if there is none yet.
 	Status *v1.PodStatus
-	// Leaving says that the pod is not in the set any more, and that the node still stops it.
+	// Leaving says that the pod has left the set, and that the node still stops it.
 	Leaving bool
 }
 
 // Decision has the pods that a workload should have now, and their reasons.
 type Decision struct {
-	// Pods are the pods that should exist now, sorted by key. A pod that does not change is
-	// the pointer of Input.Pods.
+	// Pods are the pods that should exist now, sorted by key. For a pod that does not change, it
+	// has the pointer of Input.Pods.
 	Pods []*pod.Spec
-	// Claims are the claims that the templates of a StatefulSet ask for, sorted by key; a
-	// claim that does not change is not shared with earlier decisions.
+	// Claims are the claims of the StatefulSet's pods, sorted by key. Each decision has copies of
+	// its own.
 	Claims []*pod.Object
-	// Steps are the differences between Input.Pods and Pods, in the order in which they are
-	// to be shown.
+	// Steps are the differences between Input.Pods and Pods, in display order.
 	Steps []Step
 	// State has to be stored before Pods takes effect, if it differs from that of Input.
 	State State
-	// Status is that of the workload, as its controller would report it: *appsv1.DeploymentStatus,
-	// *appsv1.ReplicaSetStatus, *appsv1.StatefulSetStatus, *appsv1.DaemonSetStatus,
-	// *batchv1.JobStatus or *batchv1.CronJobStatus.
+	// Status is the status of the workload, as its controller would report it:
+	// *appsv1.DeploymentStatus, *appsv1.ReplicaSetStatus, *appsv1.StatefulSetStatus,
+	// *appsv1.DaemonSetStatus, *batchv1.JobStatus or *batchv1.CronJobStatus.
 	Status any
 	// Events are the events since the last call, with Kubernetes' reasons.
 	Events []Event
-	// Wake is when to call Next again even if no pod changes; zero: not before a change.
+	// Wake is when to call Next again even if no pod changes; zero: only after a change.
 	Wake time.Time
 	// Done says that the workload needs no pod any more: a Job that has completed or failed.
 	Done bool
-	// Object is the workload as it was decided: that of Input with its overrides.
+	// Object is Input.Object with its overrides.
 	Object *pod.Object
-	// Failed is the version that this decision rolls back; nil for none. The logs of its pods are
-	// to be kept before they leave.
+	// Failed is the version that this decision rolls back; nil for none. The caller keeps the logs
+	// of its pods before they leave.
 	Failed *FailedVersion
 }
 
@@ -123,9 +122,9 @@ type Event struct {
 	Message string
 }
 
-// Next decides which pods the workload has now: with its overrides, and after a rollback if its
-// newest version failed and is to be rolled back. The zero Decision answers an object of another
-// kind.
+// Next decides which pods the workload has now. It applies the overrides, and rolls the newest
+// version back if that failed and the workload asks for rollbacks. For an object of another kind it
+// returns the zero Decision.
 func Next(in Input) Decision {
 	source := in.Object
 	events := in.tryAgain()
