@@ -1,12 +1,11 @@
-// Package balancer keeps the Services of a node without a cluster. After each change of a Service or
-// a pod it asks package service which addresses, ports and endpoints Services have now. It stores the
-// allocations, and gives the rules to the packet filter.
+// Package balancer keeps the Services of a node without a cluster. After each change of a Service
+// or a pod, it calls service.Decide for the addresses, ports and endpoints of the Services. It
+// stores the allocations, and gives the rules to the packet filter.
 //
-// A Balancer is a listener of the engine: Set, Report and Services take a lock for a moment, and never
-// wait for a disk or the kernel. Run does that.
+// A Balancer is a sink of the engine: Set, Report and Services hold a lock only briefly, and never
+// wait for a disk or the kernel. Run does the work that may wait.
 //
-// The one rule: the rules of the previous agent stay until every source has answered, or uses its
-// last good set.
+// The rules of the previous agent stay until every source has answered, or uses its last good set.
 package balancer
 
 import (
@@ -27,26 +26,28 @@ import (
 
 // Filter is the packet filter of the node.
 type Filter interface {
-	// Links returns the networks of endpoints whose hosts reach each other past the packet filter.
+	// Links returns the networks of endpoints in which packets between two hosts bypass the packet
+	// filter.
 	Links(backends []netip.Addr) ([]netip.Prefix, error)
 	// Prepare opens the devices by which the node reaches endpoints for its loopback addresses, and
 	// Restore closes them again. loopback6 says that the one of IPv6 works, too.
 	Prepare(backends []netip.Addr) (loopback6 bool, err error)
 	Restore() error
-	// Route makes a route to a range of cluster IPs, or removes it.
+	// Route adds a route to a range of cluster IPs, or removes it.
 	Route(cidr netip.Prefix, on bool) error
-	// Apply changes the rules to those of d. After Forget, the next Apply replaces all of them.
+	// Apply changes the rules in the kernel to d. After Forget, the next Apply replaces all of
+	// them.
 	Apply(d nft.Desired) (messages int, err error)
 	Forget()
 	// Remove removes the rules.
 	Remove() error
-	// Guard protects the loopback addresses of the node.
+	// Guard adds the rules that protect the loopback addresses of the node.
 	Guard() error
 	// Proxy names the table or chain of a kube-proxy in the packet filter, "" for none.
 	Proxy() (string, error)
-	// Watch calls changed after others have changed the rules, until ctx ends.
+	// Watch calls changed after another program has changed the rules, until ctx ends.
 	Watch(ctx context.Context, changed func()) error
-	// Close ends all that. The rules stay.
+	// Close closes the connection to the kernel. The rules stay.
 	Close()
 }
 
@@ -73,13 +74,13 @@ type Config struct {
 	Kept      []Kept
 	Store     Store
 	Filter    Filter
-	// Refused is called for each new problem of a Service.
+	// Refused is called once for each problem of a Service.
 	Refused func(o *pod.Object, p pod.Problem)
-	// Trouble is called when the packet filter cannot serve, and Restored after others have changed
-	// its rules, each once for the same cause.
+	// Trouble is called when Services cannot be served, and after the Balancer has restored rules
+	// that another program had changed. It is called once for the same cause.
 	Trouble func(reason, message string)
-	// Views is called with the Services after each decision that changed any; nil: nothing is.
-	// complete says that no others may be missing.
+	// Views is called with all Services after each decision that changed one; it may be nil.
+	// complete says that no Service can be missing.
 	Views func(all []*service.View, complete bool)
 	Log   *slog.Logger
 }
@@ -91,7 +92,7 @@ const (
 	ReasonRestored = "ServiceRulesRestored"
 )
 
-// Answers says how much is known of the Services of a node.
+// Answers says which sources have answered, and so whether Services may be missing.
 type Answers int
 
 // The values of Answers.
@@ -110,18 +111,18 @@ type Balancer struct {
 	services []*pod.Object
 	answers  Answers
 	pods     map[pod.Key]*entry
-	list     []service.Pod // of pods; nil: to be made again
+	list     []service.Pod // of pods; nil: must be computed again
 	dirty    bool          // decision is older than services and pods
 	decision service.Decision
-	foreign  bool // others have changed the rules
+	foreign  bool // another program has changed the rules
 
 	// Only Run uses these.
 	stored   service.Allocations
 	refused  map[service.Refusal]bool
 	views    []*service.View
-	whole    bool // views were complete
-	guarded  bool // the guard of loopback addresses was there, and nothing has changed it since
-	open     bool // devices may be prepared
+	whole    bool // Config.Views last had complete
+	guarded  bool // the guard of loopback addresses was in force, and no change of it was reported since
+	open     bool // sysctls of devices may be set
 	inFilter bool // the packet filter may have rules of ours
 	routed   bool
 	recovery
@@ -131,7 +132,7 @@ type Balancer struct {
 type entry struct {
 	uid      string
 	pod      service.Pod
-	reported bool // by this engine
+	reported bool // by this agent's engine
 }
 
 // New returns a Balancer, and reads the allocations.
@@ -145,7 +146,7 @@ func New(cfg Config) *Balancer {
 	}
 	var err error
 	if b.stored, err = cfg.Store.Load(); err != nil {
-		cfg.Log.Warn("Failed to read the addresses of Services; most Services get the same ones again", "error", err)
+		cfg.Log.Warn("Failed to read the addresses of Services; most Services get the same addresses again", "error", err)
 	}
 	b.decision.Allocations = b.stored
 	b.inFilter = len(b.stored) > 0
@@ -160,8 +161,8 @@ func (b *Balancer) wake() {
 	}
 }
 
-// Set takes the Services that win the merge. want returns the desired pod of a key, nil for none: the
-// other pods terminate, if every source has answered.
+// Set takes the Services that win the merge. want returns the desired pod of a key, or nil. Pods
+// that are not desired count as terminating if every source has answered.
 func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, answers Answers) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -172,7 +173,7 @@ func (b *Balancer) Set(services []*pod.Object, want func(pod.Key) *pod.Spec, ans
 		gone := s == nil || s.UID() != e.uid
 		if answers == Complete && gone && !e.pod.Terminating {
 			e.pod.Terminating, changed, b.list = true, true, nil
-			e.pod.Ready = e.pod.Ready && e.reported // nothing may be left of a pod of the previous agent
+			e.pod.Ready = e.pod.Ready && e.reported // the pod of the previous agent may not run any more
 		}
 	}
 	if changed {
@@ -195,7 +196,7 @@ func (b *Balancer) Report(r pod.StatusReport) error {
 	} else {
 		status := &r.Pod.Status
 		if r.Here != "" && r.Here != uid {
-			status = nil // the node still has the pod before
+			status = nil // the node still has the previous pod of the name
 		}
 		next := &entry{uid, service.PodOf(r.Pod, status, r.Unwanted), true}
 		if old != nil && old.uid == uid && old.pod.Equal(next.pod) {
@@ -209,7 +210,7 @@ func (b *Balancer) Report(r pod.StatusReport) error {
 	return nil
 }
 
-// decide brings the decision up to date. The caller holds the mutex.
+// decide updates the decision. The caller holds the mutex.
 func (b *Balancer) decide() {
 	if !b.dirty {
 		return
@@ -229,7 +230,7 @@ func (b *Balancer) decide() {
 	b.dirty = false
 }
 
-// Services returns the Services of a namespace as an API server would show them.
+// Services returns the Services of a namespace as an API server would return them.
 func (b *Balancer) Services(namespace string) ([]*v1.Service, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -243,7 +244,7 @@ func (b *Balancer) Services(namespace string) ([]*v1.Service, error) {
 	return out, nil
 }
 
-// Object returns the Service of a key as its source has it, nil for none.
+// Object returns the Service of a key in its source's version, nil for none.
 func (b *Balancer) Object(key pod.Key) *pod.Object {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -255,7 +256,7 @@ func (b *Balancer) Object(key pod.Key) *pod.Object {
 	return nil
 }
 
-// State returns the newest decision. It is shared: nothing in it may be changed.
+// State returns the newest decision. Callers must not change it.
 func (b *Balancer) State() service.Decision {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -18,14 +18,16 @@ import (
 
 // allocator gives Services their cluster IPs and node ports.
 //
-// A Service keeps its addresses and ports. An address or port that a manifest names goes to the Service that had
-// it before, else to the first one by key that names it. All others get a free one, at a place that
-// depends on their name: so a node whose state is lost most often gives the same ones again.
+// A Service keeps its addresses and ports. An address or port in a manifest goes to the Service
+// that had it before, or else to the first Service by key that names it. All other Services get
+// free addresses and ports, at places that depend on their names. So a node that lost its state
+// gives most Services the same ones again.
 type allocator struct {
 	Input
 	ips   map[netip.Addr]pod.Key
 	ports map[portKey]pod.Key
-	// fronts are the ports of Services on external addresses: no node port gets one by itself.
+	// fronts are the ports of Services on external addresses: the allocator does not choose them as
+	// node ports.
 	fronts map[portKey]bool
 }
 
@@ -36,7 +38,7 @@ type portKey struct {
 
 func newAllocator(in Input) *allocator {
 	a := &allocator{Input: in, ips: make(map[netip.Addr]pod.Key), ports: make(map[portKey]pod.Key), fronts: make(map[portKey]bool)}
-	for _, o := range in.Services { // addresses that Services have already, unless they name another one
+	for _, o := range in.Services { // the addresses that Services have already, unless the manifest names another one
 		s := o.Object.(*v1.Service)
 		if balanced(s) || len(s.Spec.ExternalIPs) > 0 {
 			for i := range s.Spec.Ports {
@@ -70,7 +72,7 @@ func newAllocator(in Input) *allocator {
 	return a
 }
 
-// reserve keeps the addresses and ports of Services that are missing.
+// reserve keeps the addresses and ports of missing Services.
 func (a *allocator) reserve() {
 	there := make(map[pod.Key]bool, len(a.Services))
 	for _, o := range a.Services {
@@ -94,7 +96,7 @@ func (a *allocator) reserve() {
 	}
 }
 
-// claim notes the addresses and ports that a manifest names, unless another Service has them.
+// claim gives a Service the addresses and ports in its manifest, unless another Service has them.
 func (a *allocator) claim(o *pod.Object) {
 	s := o.Object.(*v1.Service)
 	for _, ip := range writtenIPs(s) {
@@ -223,7 +225,8 @@ func (a *allocator) families(s *v1.Service) ([]bool, *pod.Problem) {
 	return out, nil
 }
 
-// whyNotIP returns why a Service cannot have the cluster IP that its manifest names; "" if it can.
+// whyNotIP returns the reason why a Service cannot have the cluster IP in its manifest; "" if it
+// can.
 func (a *allocator) whyNotIP(ip netip.Addr, key pod.Key) string {
 	at := a.cidrOf(ip)
 	if at < 0 {
@@ -251,7 +254,7 @@ func (a *allocator) ranges(v6 bool) string {
 	return "empty"
 }
 
-// cidrOf returns the index of the range that has ip as a usable address, -1 for none.
+// cidrOf returns the index of the range in which ip is a usable address, -1 for none.
 func (a *allocator) cidrOf(ip netip.Addr) int {
 	return slices.IndexFunc(a.CIDRs, func(p netip.Prefix) bool {
 		n, size := offset(p, ip), sizeOf(p)
@@ -259,10 +262,11 @@ func (a *allocator) cidrOf(ip netip.Addr) int {
 	})
 }
 
-// mostIPs bounds the part of a range that is used: a larger one has no use on one node.
+// mostIPs limits the used part of a range: one node needs no more addresses.
 const mostIPs = 1 << 16
 
-// sizeOf returns how many addresses of a range are used, the first and the last one included.
+// sizeOf returns the number of addresses of a range, up to mostIPs, with the first and the last
+// one.
 func sizeOf(p netip.Prefix) int {
 	if bits := p.Addr().BitLen() - p.Bits(); bits < 16 {
 		return 1 << bits
@@ -270,7 +274,7 @@ func sizeOf(p netip.Prefix) int {
 	return mostIPs
 }
 
-// offset returns the place of ip in the range, mostIPs if it is further away.
+// offset returns the place of ip in the range, at most mostIPs.
 func offset(p netip.Prefix, ip netip.Addr) int {
 	first, at := new(big.Int).SetBytes(p.Masked().Addr().AsSlice()), new(big.Int).SetBytes(ip.AsSlice())
 	d := at.Sub(at, first)
@@ -288,9 +292,9 @@ func at(p netip.Prefix, n int) netip.Addr {
 	return out
 }
 
-// freeIP returns a free cluster IP. The lower part of the range is for addresses in manifests, as in
-// Kubernetes, and is used when the upper one is full. The first address is that of the Service
-// kubernetes in a cluster, and nothing gets it here.
+// freeIP returns a free cluster IP. The lower part of the range is for addresses in manifests, as
+// in Kubernetes, and is used when the upper one is full. The first address is never used: in a
+// cluster the Service kubernetes has it.
 func (a *allocator) freeIP(key pod.Key, v6 bool) (netip.Addr, bool) {
 	i := slices.IndexFunc(a.CIDRs, func(p netip.Prefix) bool { return p.Addr().Is6() == v6 })
 	if i < 0 {
@@ -304,10 +308,10 @@ func (a *allocator) freeIP(key pod.Key, v6 bool) (netip.Addr, bool) {
 	})
 }
 
-// lowerBand returns the size of the lower part of a range of that size, as Kubernetes has it.
+// lowerBand returns the size of the lower part of a range, as in Kubernetes.
 func lowerBand(size, least, most int) int { return min(max(least, size/16), most) }
 
-// free returns the first of [first, end) that is free, beginning in the upper band at a place that
+// free returns a free item of [first, end). It searches the upper band first, from a place that
 // depends on name.
 func free[T any](first, end, band int, name string, is func(n int) (T, bool)) (T, bool) {
 	var zero T
@@ -362,7 +366,8 @@ func (a *allocator) nodePort(p *v1.ServicePort, key pod.Key, had Allocation) (po
 	return port, ""
 }
 
-// whyNotPort returns why a Service cannot have the node port that its manifest names; "" if it can.
+// whyNotPort returns the reason why a Service cannot have the node port in its manifest; "" if it
+// can.
 func (a *allocator) whyNotPort(p *v1.ServicePort, key pod.Key) string {
 	if port := int(p.NodePort); port < int(a.NodePorts.First) || port > int(a.NodePorts.Last) {
 		return fmt.Sprintf("provided port is not in the valid range. The range of valid ports is %d-%d", a.NodePorts.First, a.NodePorts.Last)
@@ -373,7 +378,7 @@ func (a *allocator) whyNotPort(p *v1.ServicePort, key pod.Key) string {
 	return ""
 }
 
-// nameOf names a port in an Allocation.
+// nameOf returns the key of a port in Allocation.NodePorts.
 func nameOf(p *v1.ServicePort) string { return string(p.Protocol) + "/" + strconv.Itoa(int(p.Port)) }
 
 // hasClusterIP reports whether a Service has cluster IPs.
@@ -385,7 +390,7 @@ func isHeadless(s *v1.Service) bool {
 	return s.Spec.Type != v1.ServiceTypeExternalName && (s.Spec.ClusterIP == v1.ClusterIPNone || slices.Contains(s.Spec.ClusterIPs, v1.ClusterIPNone))
 }
 
-// wantsNodePort reports whether the ports of a Service have node ports.
+// wantsNodePort reports whether the ports of a Service get node ports.
 func wantsNodePort(s *v1.Service) bool {
 	switch s.Spec.Type {
 	case v1.ServiceTypeNodePort:
@@ -397,7 +402,7 @@ func wantsNodePort(s *v1.Service) bool {
 	return false
 }
 
-// writtenIPs returns the cluster IPs that a manifest names.
+// writtenIPs returns the cluster IPs in a manifest.
 func writtenIPs(s *v1.Service) []netip.Addr {
 	if !hasClusterIP(s) {
 		return nil

@@ -1,6 +1,6 @@
-// Package service decides what the Services of one node are: which cluster IPs and node ports they
-// have, and which pods are their endpoints.
+// Package service decides which cluster IPs and node ports the Services of one node have, and which
+// pods are their endpoints.
 //
-// The one rule: no I/O, no clock, no lock. The same Services, pods and earlier allocations always
-// give the same result.
+// It has no I/O, no clock and no lock. The same Services, pods and earlier allocations always give
+// the same result.
 package service

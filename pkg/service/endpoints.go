@@ -13,28 +13,28 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Pod is one pod of the node, as endpoints depend on it.
+// Pod has the fields of a pod on which endpoints depend.
 type Pod struct {
 	Namespace, Name     string
 	Labels              map[string]string
 	Hostname, Subdomain string
-	// Addrs are the addresses of the pod; none: it is no endpoint.
+	// Addrs are the addresses of the pod. A pod without addresses is not an endpoint.
 	Addrs []netip.Addr
 	// Ready is the pod's condition Ready. Terminating says that the pod stops. Ended says that its
-	// phase is Succeeded or Failed: it is no endpoint then.
+	// phase is Succeeded or Failed: the pod is not an endpoint then.
 	Ready, Terminating, Ended bool
-	Ports                     []EndpointPort // of its containers that have names
+	Ports                     []EndpointPort // the named ports of its containers
 }
 
-// Equal reports whether two pods are the same for endpoints.
+// Equal reports whether two pods give the same endpoints.
 func (p Pod) Equal(o Pod) bool {
 	return p.Namespace == o.Namespace && p.Name == o.Name && p.Hostname == o.Hostname && p.Subdomain == o.Subdomain &&
 		p.Ready == o.Ready && p.Terminating == o.Terminating && p.Ended == o.Ended &&
 		maps.Equal(p.Labels, o.Labels) && slices.Equal(p.Addrs, o.Addrs) && slices.Equal(p.Ports, o.Ports)
 }
 
-// PodOf returns the fields of a pod that endpoints need. status is the newest status; terminating says that the
-// pod is not desired any more, or that the node stops it.
+// PodOf returns the fields of a pod that endpoints need. status is the newest status; terminating
+// says that the pod has left the desired set, or that the node stops it.
 func PodOf(p *v1.Pod, status *v1.PodStatus, terminating bool) Pod {
 	out := Pod{
 		Namespace: p.Namespace, Name: p.Name, Labels: p.Labels, Hostname: p.Spec.Hostname, Subdomain: p.Spec.Subdomain,
@@ -61,8 +61,8 @@ func PodOf(p *v1.Pod, status *v1.PodStatus, terminating bool) Pod {
 	return out
 }
 
-// namedPorts returns the ports with names of the containers, and of the sidecar containers after
-// them: the order in which Kubernetes looks for the name of a target port.
+// namedPorts returns the named ports of the regular containers, then of the sidecars. Kubernetes
+// searches for the name of a target port in this order.
 func namedPorts(spec *v1.PodSpec) []EndpointPort {
 	var out []EndpointPort
 	add := func(c *v1.Container) {
@@ -85,7 +85,8 @@ func namedPorts(spec *v1.PodSpec) []EndpointPort {
 
 const maxPort = 65535
 
-// index finds pods by one of their labels, so that a Service costs its own pods and not all.
+// index finds pods by one of their labels, so that the time for a Service depends on the number of
+// its own pods.
 type index struct {
 	pods    []Pod
 	byLabel map[label][]int
@@ -104,8 +105,8 @@ func newIndex(pods []Pod) index {
 	return x
 }
 
-// selected returns the pods that a selector selects. An empty selector selects none, as in
-// Kubernetes: the endpoints of such a Service are not made from pods.
+// selected returns the pods that a selector selects. As in Kubernetes, an empty selector selects no
+// pods.
 func (x index) selected(namespace string, selector map[string]string) []*Pod {
 	var fewest []int
 	first := true
@@ -129,7 +130,7 @@ func (x index) selected(namespace string, selector map[string]string) []*Pod {
 	return out
 }
 
-// endpoints returns the endpoints of a Service, of every family, sorted by address.
+// endpoints returns the endpoints of a Service in all families, sorted by address.
 func (x index) endpoints(s *v1.Service) []Endpoint {
 	if s.Spec.Type == v1.ServiceTypeExternalName {
 		return nil
@@ -161,7 +162,7 @@ func (x index) endpoints(s *v1.Service) []Endpoint {
 	return out
 }
 
-// targetOf returns the port of a pod that a port of a Service leads to.
+// targetOf returns the port of a pod to which a port of a Service leads.
 func targetOf(p *v1.ServicePort, of *Pod) (port uint16, found bool) {
 	if p.TargetPort.Type == intstr.Int {
 		n := int(p.TargetPort.IntVal)
@@ -178,8 +179,8 @@ func targetOf(p *v1.ServicePort, of *Pod) (port uint16, found bool) {
 	return 0, false
 }
 
-// backends returns the endpoints of one port and family that get connections: those that are ready;
-// if none is, those that serve while they terminate.
+// backends returns the endpoints of one port and family that get connections. These are the ready
+// endpoints or, if there are none, the terminating endpoints that still serve.
 func backends(endpoints []Endpoint, p *v1.ServicePort, v6 bool) []netip.AddrPort {
 	var ready, terminating []netip.AddrPort
 	for i := range endpoints {

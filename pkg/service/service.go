@@ -18,7 +18,7 @@ type Input struct {
 	// the defaults of the API.
 	Services []*pod.Object
 	Pods     []Pod
-	// Nodes are the addresses of the node: those of Services of the type LoadBalancer.
+	// Nodes are the addresses of the node that Services of the type LoadBalancer get.
 	Nodes []netip.Addr
 	// Local are all addresses of the node, and Listeners the TCP ports on which this agent listens
 	// there. Services do not take these ports, or those of SSH and of the components of Kubernetes.
@@ -30,14 +30,14 @@ type Input struct {
 	Reserved []netip.Addr
 	// NodePorts is the range of node ports.
 	NodePorts PortRange
-	// Earlier are the allocations of the last decision. Before counts as the last decision of this
-	// process: unchanged parts of it keep their pointers. It may be nil.
+	// Earlier are the allocations of the last decision, perhaps of an earlier agent. Before is the
+	// last decision of this process, or nil: unchanged parts of it keep their pointers.
 	Earlier Allocations
 	Before  *Decision
-	// Partial says that Services may be missing, whose sources have failed: what they have in Earlier
-	// stays theirs.
+	// Partial says that Services may be missing, because their sources have failed. Missing
+	// Services keep their allocations in Earlier.
 	Partial bool
-	// Now is the creation time of the Services that have no allocation yet.
+	// Now becomes the creation time of Services without an allocation.
 	Now time.Time
 }
 
@@ -47,13 +47,13 @@ type PortRange struct{ First, Last uint16 }
 // DefaultNodePorts is the default range of an API server.
 func DefaultNodePorts() PortRange { return PortRange{30000, 32767} }
 
-// Allocations are the addresses and ports that Services have, by the Service.
+// Allocations are the addresses and ports of Services, by the key of the Service.
 type Allocations map[pod.Key]Allocation
 
 // Allocation has the addresses and ports of one Service.
 type Allocation struct {
 	ClusterIPs []netip.Addr `json:"clusterIPs,omitempty"`
-	// NodePorts are by protocol and port: "TCP/80".
+	// NodePorts are the node ports, by protocol and port: "TCP/80".
 	NodePorts map[string]uint16 `json:"nodePorts,omitempty"`
 	Created   time.Time         `json:"created"`
 }
@@ -70,7 +70,7 @@ func (a Allocation) equal(b Allocation) bool {
 	return true
 }
 
-// Equal reports whether two allocations are the same.
+// Equal reports whether two sets of allocations are the same.
 func (a Allocations) Equal(b Allocations) bool {
 	if len(a) != len(b) {
 		return false
@@ -83,7 +83,7 @@ func (a Allocations) Equal(b Allocations) bool {
 	return true
 }
 
-// storedAllocation is the form of an Allocation in a file.
+// storedAllocation is an Allocation in the stored file.
 type storedAllocation struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -112,13 +112,13 @@ func (a *Allocations) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
-// Decision is the state of all Services.
+// Decision has the state of all Services.
 type Decision struct {
-	// Services are the Services of the input that are served, in the same order.
+	// Services are the served Services, in the order of the input.
 	Services    []State
 	Allocations Allocations
 	// Refused are the problems of Services, sorted by key. A Service with a problem is served with
-	// the allocation that it had; one that had none is missing in Services.
+	// its earlier allocation. Without an earlier allocation, it is missing in Services.
 	Refused []Refusal
 }
 
@@ -128,10 +128,10 @@ type Refusal struct {
 	Problem pod.Problem
 }
 
-// State is one Service that is served.
+// State is one served Service.
 type State struct {
-	// Object is the object of the source. Service is what an API server would show of it: with its
-	// cluster IPs, node ports and status.
+	// Object is the object of the source. Service is the object that an API server would return:
+	// with cluster IPs, node ports and status.
 	Object  *pod.Object
 	Service *v1.Service
 	View    *View
@@ -147,20 +147,22 @@ type Rule struct {
 	Port     uint16
 	// Cluster is the cluster IP.
 	Cluster netip.Addr
-	// External are addresses that are no cluster IPs, sorted: external IPs, and the addresses of the
-	// node for a Service of the type LoadBalancer.
+	// External are the other addresses, sorted: external IPs, and for a Service of the type
+	// LoadBalancer the addresses of the node.
 	External []External
 	NodePort uint16 // on all addresses of the node; 0: none
-	// Backends are the endpoints that get connections, sorted. Without any, connections are refused.
+	// Backends are the endpoints that get connections, sorted. Without any, the node refuses
+	// connections.
 	Backends []netip.AddrPort
-	// Affinity is how long the connections of one client go to the same endpoint; 0: not.
+	// Affinity is the time for which connections of one client go to the same endpoint; 0: no
+	// affinity.
 	Affinity time.Duration
 }
 
-// External is an address of a Service that is no cluster IP.
+// External is an address of a Service other than its cluster IPs.
 type External struct {
 	Addr netip.Addr
-	// Sources are the clients that may use it, nil: all.
+	// Sources are the networks of clients that may use the address; nil allows all.
 	Sources []netip.Prefix
 }
 
@@ -169,7 +171,7 @@ func Decide(in Input) Decision {
 	a := newAllocator(in)
 	var d Decision
 	found := make(map[pod.Key]Allocation, len(in.Services))
-	for _, o := range in.Services { // written addresses and ports first
+	for _, o := range in.Services { // the addresses and ports in manifests first
 		a.claim(o)
 	}
 	index := newIndex(in.Pods)
@@ -209,7 +211,7 @@ func Decide(in Input) Decision {
 	return d
 }
 
-// keepPointers replaces the Views of d by equal ones of before.
+// keepPointers replaces each View of d by an equal View of before.
 func (d *Decision) keepPointers(before *Decision) {
 	known := make(map[pod.Key]*State, len(before.Services))
 	for i := range before.Services {

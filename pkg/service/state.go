@@ -34,8 +34,8 @@ func (a *allocator) state(o *pod.Object, has Allocation, endpoints []Endpoint) S
 	return State{Object: o, Service: s, View: view, Rules: a.rules(s, has, endpoints)}
 }
 
-// familiesOf returns the families of the endpoints of a Service: those of its cluster IPs. A headless
-// Service without families has all.
+// familiesOf returns the families of the endpoints of a Service: the families of its cluster IPs. A
+// headless Service without families has both.
 func familiesOf(a *allocator, s *v1.Service, ips []netip.Addr) []bool {
 	var out []bool
 	for _, ip := range ips {
@@ -96,12 +96,13 @@ func familyName(v6 bool) v1.IPFamily {
 	return v1.IPv4Protocol
 }
 
-// balanced reports whether this node is the load balancer of a Service. A class names another one.
+// balanced reports whether this node is the load balancer of a Service. It is not if
+// loadBalancerClass names another one.
 func balanced(s *v1.Service) bool {
 	return s.Spec.Type == v1.ServiceTypeLoadBalancer && s.Spec.LoadBalancerClass == nil
 }
 
-// rules returns the rules of a Service that was shown.
+// rules returns the rules of a Service. show must have completed the Service.
 func (a *allocator) rules(s *v1.Service, has Allocation, endpoints []Endpoint) []Rule {
 	var out []Rule
 	for _, cluster := range has.ClusterIPs {
@@ -126,7 +127,8 @@ func (a *allocator) rules(s *v1.Service, has Allocation, endpoints []Endpoint) [
 	return out
 }
 
-// ruleName names a port of a Service. Two ports of a Service differ in protocol or port.
+// ruleName returns the name of the rule of a port. Two ports of a Service differ in protocol or
+// port.
 func ruleName(s *v1.Service, p *v1.ServicePort) string {
 	return fmt.Sprintf("%s/%s/%s/%s", s.Namespace, s.Name, strings.ToLower(string(p.Protocol)), cmp.Or(p.Name, fmt.Sprint("p", p.Port)))
 }
@@ -155,8 +157,9 @@ func externalOf(s *v1.Service, v6 bool) []External {
 	return out
 }
 
-// sourceRanges returns the clients that may use a load balancer, nil: all. An empty, not nil, result
-// allows none: if no range is of the family of the address, no client may use it.
+// sourceRanges returns the networks of clients that may use a load balancer; nil allows all
+// clients. An empty result that is not nil allows no client: no range in the manifest has the
+// family of the address.
 func sourceRanges(s *v1.Service) []netip.Prefix {
 	ranges := s.Spec.LoadBalancerSourceRanges
 	if text := strings.TrimSpace(s.Annotations[v1.AnnotationLoadBalancerSourceRangesKey]); len(ranges) == 0 && text != "" {
@@ -182,8 +185,8 @@ type frontend struct {
 	port     uint16
 }
 
-// keepFree removes the external addresses that another Service or the node itself has with the same
-// port, and returns a problem for each.
+// keepFree removes external addresses whose port belongs to another Service or to the node itself.
+// It returns a problem for each.
 func (a *allocator) keepFree(s *State, taken map[frontend]pod.Key) (problems []pod.Problem) {
 	for i := range s.Rules {
 		r := &s.Rules[i]
@@ -201,7 +204,8 @@ func (a *allocator) keepFree(s *State, taken map[frontend]pod.Key) (problems []p
 	return problems
 }
 
-// whyNotFree returns why a Service cannot have the port of a rule on an external address; nil if it can.
+// whyNotFree returns the problem if a Service cannot have the port of a rule on an external
+// address; else nil.
 func (a *allocator) whyNotFree(key pod.Key, r *Rule, ip netip.Addr, taken map[frontend]pod.Key) *pod.Problem {
 	const hint = "give one of the two Services another port, or another type"
 	inRange := func(p netip.Prefix) bool { return p.Contains(ip) }
@@ -223,16 +227,16 @@ func (a *allocator) whyNotFree(key pod.Key, r *Rule, ip netip.Addr, taken map[fr
 	return nil
 }
 
-// isLocal reports whether an address is one of the node.
+// isLocal reports whether the node has an address.
 func (a *allocator) isLocal(ip netip.Addr) bool {
 	return slices.Contains(a.Nodes, ip) || slices.Contains(a.Local, ip) || ip.IsLoopback() || ip.IsUnspecified()
 }
 
-// ofNode reports whether a TCP port is that of SSH, or one of the components of Kubernetes on a node.
+// ofNode reports whether a TCP port belongs to SSH or to a Kubernetes component on a node.
 func ofNode(port uint16) bool { return port == 22 || port >= 10248 && port <= 10259 }
 
-// bySeniority returns Services in the order in which they get external addresses: first those that had
-// an allocation, by age, so that a new Service takes nothing from one that is served.
+// bySeniority returns Services in the order in which they get external addresses. Services with an
+// earlier allocation come first, by age, so that a new Service takes no address from a served one.
 func (a *allocator) bySeniority(all []State) []*State {
 	out := make([]*State, len(all))
 	for i := range all {

@@ -10,17 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported says that the kernel has no nftables.
+// ErrUnsupported is the error of a kernel without nftables.
 var ErrUnsupported = errors.New("the kernel has no nftables (nf_tables)")
 
 // conn is a netlink socket to the packet filter. One goroutine uses it at a time.
 type conn struct {
 	fd   int
-	port uint32 // by which notifications name the sender of a change
+	port uint32 // the netlink port by which notifications name the sender of a change
 	seq  uint32
 }
 
-// timeout is how long a call waits for the kernel, which answers while it gets the request.
+// timeout is how long a call waits for the kernel. Normally the answer is there when the request
+// has been sent.
 const timeout = 10 // seconds
 
 // dial opens a socket of a netlink family.
@@ -51,8 +52,8 @@ func dial(family int) (*conn, error) {
 
 func (c *conn) close() { _ = unix.Close(c.fd) }
 
-// transaction sends the messages that write adds, as one transaction. An error names the message by
-// its number, from 1.
+// transaction sends the messages that write adds, as one transaction. An error contains the number
+// of the failed message, from 1.
 func (c *conn) transaction(write func(m *message)) error {
 	m := &message{seq: c.seq}
 	m.start(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.AF_UNSPEC, unix.NFNL_SUBSYS_NFTABLES)()
@@ -70,7 +71,8 @@ func (c *conn) transaction(write func(m *message)) error {
 	return c.acknowledge(first, last)
 }
 
-// acknowledged asks for an answer to the message with the number last, and returns the number.
+// acknowledged sets the flag that requests an answer in the message with the number last, and
+// returns the number.
 func acknowledged(b []byte, last uint32) uint32 {
 	replies(b, func(r reply) {
 		if r.seq == last {
@@ -82,7 +84,7 @@ func acknowledged(b []byte, last uint32) uint32 {
 	return last
 }
 
-// send sends bytes, for which it makes room.
+// send sends bytes, after it has enlarged the send buffer for them.
 func (c *conn) send(b []byte) error {
 	const least = 1 << 18
 	room := max(least, 2*len(b))
@@ -95,8 +97,8 @@ func (c *conn) send(b []byte) error {
 	return nil
 }
 
-// acknowledge waits for the answer to the message last, and returns the first error before it. An
-// error of the message first, which begins the transaction, is the last answer.
+// acknowledge waits for the answer to the message last, and returns the first error. After an error
+// of the message first, which begins the transaction, no other answer follows.
 func (c *conn) acknowledge(first, last uint32) error {
 	var failed error
 	for done := false; !done; {
@@ -124,7 +126,7 @@ func (c *conn) acknowledge(first, last uint32) error {
 // sizeofHeader is the size of the header of the netfilter subsystems.
 const sizeofHeader = 4
 
-// largestReply is more than the kernel puts into one part of an answer.
+// largestReply is above the kernel's limit for one part of an answer.
 const largestReply = 1 << 17
 
 func (c *conn) receive() ([]byte, error) {
@@ -144,12 +146,12 @@ func (c *conn) receive() ([]byte, error) {
 	}
 }
 
-// list asks for all objects of nftables of a kind, and calls each for the attributes of every one.
+// list requests all nftables objects of a kind, and calls each with the attributes of every object.
 func (c *conn) list(kind uint16, each func(family byte, attrs []byte)) error {
 	return c.dump(uint16(unix.NFNL_SUBSYS_NFTABLES)<<8|kind, each)
 }
 
-// dump is list for every part of the packet filter.
+// dump does the same as list, for the objects of any netfilter subsystem.
 func (c *conn) dump(kind uint16, each func(family byte, attrs []byte)) error {
 	m := &message{seq: c.seq}
 	m.start(kind, unix.NLM_F_DUMP, unix.AF_UNSPEC, 0)()
@@ -183,9 +185,9 @@ func (c *conn) dump(kind uint16, each func(family byte, attrs []byte)) error {
 	return failed
 }
 
-// watch calls changed when the kernel reports a change of nftables that matters, until ctx ends. When
-// the kernel could not report all changes, it calls changed as well. It calls ready once no change is
-// missed any more.
+// watch calls changed after a change of nftables for which matters returns true, until ctx ends. It
+// also calls changed if the kernel could not report all changes. It calls ready once, when it
+// receives all changes from then on.
 func watch(ctx context.Context, matters func(reply) bool, changed, ready func()) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.NETLINK_NETFILTER)
 	if err != nil {
@@ -218,9 +220,9 @@ func watch(ctx context.Context, matters func(reply) bool, changed, ready func())
 	}
 }
 
-// concerns reports whether a notification is about the tables of Services, if this process serves
-// them, or says that something of the guard is gone. In every kind of objects the first attribute is
-// the name of the table.
+// concerns reports whether a notification is about the tables of Services, which counts only if
+// this process serves them, or about a removal in the table of the guard. The first attribute of
+// every kind of object is the name of the table.
 func concerns(r reply, serving bool) bool {
 	if r.kind>>8 != unix.NFNL_SUBSYS_NFTABLES || len(r.body) < sizeofHeader {
 		return false

@@ -7,7 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Numbers of the kernel's interface to its table of connections.
+// Numbers of the kernel's netlink interface to conntrack.
 const (
 	subsystemConntrack = 1
 	conntrackGet       = 1
@@ -26,8 +26,9 @@ const (
 	protocolUDP                = 17
 )
 
-// forgetDatagrams has the kernel forget the UDP connections to endpoints that have left. It would send
-// the datagrams of such a client there as long as the client goes on.
+// forgetDatagrams removes the conntrack entries of UDP connections to endpoints that have left.
+// Otherwise, the kernel sends a client's datagrams to the old endpoint as long as the client keeps
+// sending.
 func (c *conn) forgetDatagrams(gone map[netip.AddrPort]bool) error {
 	var originals [][]byte
 	var families []byte
@@ -61,7 +62,7 @@ func (c *conn) forgetDatagrams(gone map[netip.AddrPort]bool) error {
 		if err := c.send(m.b); err != nil {
 			return err
 		}
-		_ = c.acknowledge(m.seq-1, m.seq) // it may have ended by itself
+		_ = c.acknowledge(m.seq-1, m.seq) // the entry may have expired
 	}
 	return nil
 }

@@ -1,12 +1,12 @@
 // Package nft turns the rules of Services into tables of the kernel's packet filter, nftables, and
 // keeps them there.
 //
-// A table of each family, nodectl-services, has everything of Services. Maps find the chain of a
-// Service by address, protocol and port. So one more Service costs a packet nothing, and a change of
-// one costs messages about that Service alone. Another table, nodectl-guard, protects the loopback
-// addresses of the node.
+// The table nodectl-services, one for each family, has the rules of Services. Maps find the chain
+// of a Service by address, protocol and port. So the number of Services does not slow packets down,
+// and a change of a Service needs messages about that Service only. Another table, nodectl-guard,
+// protects the loopback addresses of the node.
 //
-// The one rule: a change is one transaction. The kernel has all of it, or nothing.
+// Each change is one transaction: the kernel applies all of it, or nothing.
 package nft
 
 import (
@@ -27,15 +27,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/service"
 )
 
-// Desired is everything that the tables hold.
+// Desired is the desired content of the tables.
 type Desired struct {
 	Rules []service.Rule
-	// CIDRs are the ranges of cluster IPs. Connections to an address of them that no rule serves, and
-	// that is no address of the node, are refused.
+	// CIDRs are the ranges of cluster IPs. The node refuses connections to an address of a range
+	// that has no rule and is not an address of the node.
 	CIDRs []netip.Prefix
-	// Links are networks whose hosts reach each other past the packet filter, such as those behind a
-	// bridge. Between two of these hosts, the reply of an endpoint would reach its client with the
-	// address of the endpoint. So the node puts its own address in place of the client's.
+	// Links are networks, such as those of a bridge, in which packets between two hosts bypass the
+	// packet filter. There, a client would get the reply of an endpoint from the endpoint's own
+	// address, and drop it. So the node replaces the client's address by its own (masquerading).
 	Links []netip.Prefix
 	// Loopback6 says that replies of endpoints reach the loopback address of IPv6, so that it has node
 	// ports. Without it, connections to that address stay on the node.
@@ -48,8 +48,8 @@ const (
 	TableGuard    = "nodectl-guard"
 )
 
-// ErrDatagrams says that the rules are in force, but the kernel may still send the datagrams of old
-// clients to endpoints that have left.
+// ErrDatagrams says that the rules are in force, but that the kernel may still send UDP datagrams
+// of old clients to endpoints that have left.
 var ErrDatagrams = errors.New("end UDP connections to endpoints that have left")
 
 // The sets and maps of a table of Services.
@@ -133,8 +133,8 @@ type action int
 const (
 	toBackend    action = iota // connect to backends[0], or to one of backends at random
 	toChain                    // continue in one of chains at random
-	toRemembered               // continue in chains[0] if set has the client
-	remember                   // put the client into set
+	toRemembered               // continue in chains[0] if set contains the client
+	remember                   // add the client to set
 	admit                      // continue in chains[0] if the client is in a network
 	drop
 	refuse     // refuse connections to a network
@@ -199,7 +199,7 @@ func (c *content) add(r *service.Rule, clients int) {
 		if r.NodePort != 0 {
 			c.sets[setClosedPorts][portKey(proto, r.NodePort)] = ""
 		}
-		return // the range of its cluster IP refuses connections
+		return // the rules of the range refuse connections to its cluster IP
 	}
 	chain := chainName("service", r.Name)
 	c.sets[setServices][frontendKey(r.Cluster, proto, r.Port)] = chain
@@ -222,8 +222,8 @@ func (c *content) add(r *service.Rule, clients int) {
 	c.sticky(r, chain, clients)
 }
 
-// external returns the chain of an external address: that of the Service, or one before it that
-// admits some clients only.
+// external returns the chain of an external address. It is the chain of the Service, or a chain
+// before it that admits only some clients.
 func (c *content) external(r *service.Rule, e service.External, to string) string {
 	if e.Sources == nil {
 		return to
@@ -261,7 +261,7 @@ func loopback6() netip.Prefix { return netip.PrefixFrom(netip.IPv6Loopback(), 12
 // longestName is below the kernel's limit for the names of chains and sets, with room for a suffix.
 const longestName = 200
 
-// chainName returns a name with a hash, so that it stays unique if it is cut.
+// chainName returns a name that ends with a hash, so that it stays unique after truncation.
 func chainName(kind, of string) string {
 	sum := sha256.Sum256([]byte(of))
 	readable := strings.Map(func(r rune) rune {
@@ -298,7 +298,7 @@ func portKey(proto byte, port uint16) string {
 
 func pairKey(addr netip.Addr) string { return string(addr.AsSlice()) + string(addr.AsSlice()) }
 
-// opKind is a kind of changes.
+// opKind is the kind of an op.
 type opKind int
 
 const (
@@ -312,8 +312,8 @@ const (
 	deleteAffinity
 )
 
-// op is one change of a table: one message to the kernel, except for an addRule with several backends
-// or chains, which takes three.
+// op is one change of a table. It is one message to the kernel, or three for an addRule with
+// several backends or chains.
 type op struct {
 	kind     opKind
 	name     string // of the chain or set
@@ -322,8 +322,9 @@ type op struct {
 	elements map[string]string
 }
 
-// differences returns the changes that lead from one content to another, in an order that the kernel
-// takes: what a change refers to exists before it, and ends after the last reference.
+// differences returns the changes that lead from one content to another, in an order that the
+// kernel accepts: an object is added before the first reference to it, and removed after the last
+// one.
 func differences(before, after content) []op {
 	var ops []op
 	for _, name := range slices.Sorted(maps.Keys(after.affinity)) {
@@ -368,7 +369,7 @@ func differences(before, after content) []op {
 	return ops
 }
 
-// depth orders chains: a chain refers only to deeper ones.
+// depth orders chains: a chain refers only to chains of greater depth.
 func depth(chain string) int {
 	switch kind, _, _ := strings.Cut(chain, "-"); kind {
 	case "external":
@@ -379,7 +380,7 @@ func depth(chain string) int {
 	return 2
 }
 
-// elementChanges returns the changes of elements: in each set first those that go.
+// elementChanges returns the changes of elements. In each set, removals come first.
 func elementChanges(before, after content) []op {
 	var ops []op
 	for _, set := range slices.Sorted(maps.Keys(after.sets)) {

@@ -13,18 +13,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Filter keeps the tables of this node. Its methods may be called from any goroutine.
+// Filter keeps the nftables tables of this node. Its methods are safe for concurrent use.
 type Filter struct {
 	mu      sync.Mutex
 	conn    *conn
 	port    atomic.Uint32
-	applied [2]*content // of IPv4 and IPv6; nil: not known, or no table
-	serving atomic.Bool // the tables of Services are this Filter's
-	// departed are endpoints that have left, and whose UDP connections the kernel may still have.
+	applied [2]*content // of IPv4 and IPv6; nil: unknown, or no table
+	serving atomic.Bool // this Filter has made the tables of Services
+	// departed are the endpoints that have left and for which the kernel may still have UDP
+	// connections.
 	departed map[netip.AddrPort]bool
 }
 
-// New returns a Filter. It changes nothing before Apply.
+// New returns a Filter. It does not connect to the kernel.
 func New() *Filter { return &Filter{} }
 
 // Close closes the connection to the kernel. The tables stay.
@@ -41,7 +42,7 @@ func (f *Filter) drop() {
 	}
 }
 
-// dial opens the connection when it is needed first.
+// dial opens the connection if it is not open.
 func (f *Filter) dial() error {
 	if f.conn != nil {
 		return nil
@@ -54,7 +55,7 @@ func (f *Filter) dial() error {
 	return err
 }
 
-// transaction runs one transaction. After an error the content of the tables is not known.
+// transaction runs one transaction. After an error, the content of the tables counts as unknown.
 func (f *Filter) transaction(write func(m *message)) error {
 	if err := f.dial(); err != nil {
 		return err
@@ -67,8 +68,8 @@ func (f *Filter) transaction(write func(m *message)) error {
 	return err
 }
 
-// Apply changes the tables to those of d. It returns how many messages it has sent. If it has not made the
-// tables, or Forget was called, it replaces them whole; else it sends only the differences. After
+// Apply changes the tables to d, and returns the number of messages that it sent. The first Apply,
+// and the first one after Forget, replaces the tables. Later calls send only the differences. After
 // ErrDatagrams the rules are in force, and the next Apply ends the connections.
 func (f *Filter) Apply(d Desired) (messages int, err error) {
 	f.mu.Lock()
@@ -80,7 +81,7 @@ func (f *Filter) Apply(d Desired) (messages int, err error) {
 			c := contentOf(d, v6)
 			next[i] = &c
 			t := &table{message: m, name: TableServices, family: familyOf(v6)}
-			t.sets = uint32(i) << 20 // numbers of sets are those of the transaction
+			t.sets = uint32(i) << 20 // set numbers must be unique in the transaction
 			old := f.applied[i]
 			if old == nil {
 				e := empty()
@@ -110,14 +111,14 @@ func (f *Filter) Apply(d Desired) (messages int, err error) {
 	return messages, nil
 }
 
-// Forget notes that the tables may have been changed by others: the next Apply replaces them.
+// Forget notes that another program may have changed the tables: the next Apply replaces them.
 func (f *Filter) Forget() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.applied = [2]*content{}
 }
 
-// Guard makes the table that protects the loopback addresses, unless it is there. All agents of a
+// Guard makes the table that protects the loopback addresses, unless it exists. All agents of a
 // machine share it.
 func (f *Filter) Guard() error {
 	f.mu.Lock()
@@ -136,7 +137,7 @@ func (f *Filter) Guard() error {
 	return nil
 }
 
-// guards returns how many rules the table of the guard has.
+// guards returns the number of rules in the table of the guard.
 func (f *Filter) guards() (n int, err error) {
 	if err := f.dial(); err != nil {
 		return 0, err
@@ -154,7 +155,7 @@ func (f *Filter) guards() (n int, err error) {
 	return n, err
 }
 
-// Remove removes the tables of Services. Those that do not exist are no error.
+// Remove removes the tables of Services. A missing table is not an error.
 func (f *Filter) Remove() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -175,8 +176,8 @@ func (f *Filter) Remove() error {
 	return nil
 }
 
-// Watch calls changed after another process has changed the tables of Services that Apply made, or has
-// removed something of the guard, until ctx ends.
+// Watch calls changed after another process has changed the tables of Services that Apply made, or
+// has removed a part of the guard. It returns when ctx ends.
 func (f *Filter) Watch(ctx context.Context, changed func()) error {
 	return f.watch(ctx, changed, func() {})
 }

@@ -21,11 +21,11 @@ import (
 type Route struct {
 	To     netip.Prefix
 	Device string
-	// Own says that Serve made it.
+	// Own says that Serve added the route.
 	Own bool
 }
 
-// ownProtocol marks the routes that Serve makes. The kernel and routing daemons use other numbers.
+// ownProtocol marks the routes that Serve adds. The kernel and routing daemons use other numbers.
 const ownProtocol = 209
 
 // Routes returns the routes of the network namespace of this thread.
@@ -35,7 +35,7 @@ func Routes() ([]Route, error) {
 		return nil, fmt.Errorf("read routes: %w", err)
 	}
 	out := routes4(string(text))
-	if text, err := os.ReadFile("/proc/thread-self/net/ipv6_route"); err == nil { // none without IPv6
+	if text, err := os.ReadFile("/proc/thread-self/net/ipv6_route"); err == nil { // the file is missing without IPv6
 		out = append(out, routes6(string(text))...)
 	}
 	return out, nil
@@ -80,13 +80,14 @@ func routes6(text string) []Route {
 	return out
 }
 
-// Overlap returns a route to a range, or to a part of it, other than the one of Serve.
+// Overlap returns a route to a range, or to a part of it, that Serve did not add.
 func Overlap(all []Route, p netip.Prefix) (Route, bool) {
 	return first(all, func(r Route) bool { return !r.Own && r.To.Bits() >= p.Bits() && r.To.Overlaps(p) })
 }
 
-// Wider returns a route that contains a range and more, other than default routes. The route of Serve
-// goes before it: the rest of the network stays reachable, but not the hosts in the range.
+// Wider returns a route to a larger network that contains a range, other than default routes. The
+// route of Serve takes precedence over it: the rest of that network stays reachable, but not its
+// hosts in the range.
 func Wider(all []Route, p netip.Prefix) (Route, bool) {
 	return first(all, func(r Route) bool { return !r.Own && r.To.Bits() > 0 && r.To.Bits() < p.Bits() && r.To.Overlaps(p) })
 }
@@ -98,7 +99,7 @@ func first(all []Route, is func(Route) bool) (Route, bool) {
 	return Route{}, false
 }
 
-// Stale returns the ranges that Serve has made routes to, and that are no ranges of Services any more.
+// Stale returns the destinations of routes that Serve added for earlier ranges of cluster IPs.
 func Stale(all []Route, ranges []netip.Prefix) []netip.Prefix {
 	var out []netip.Prefix
 	for _, r := range all {
@@ -120,8 +121,9 @@ func to(all []Route, addr netip.Addr) (Route, bool) {
 	return best, found
 }
 
-// Links returns the networks of these endpoints whose hosts reach each other past the packet filter:
-// those of a bridge, unless the kernel passes its packets to the packet filter (br_netfilter).
+// Links returns the networks of these endpoints in which packets between two hosts bypass the
+// packet filter. These are the networks of bridges, unless the kernel passes their packets to the
+// packet filter (br_netfilter).
 func Links(all []Route, backends []netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	for _, device := range devices(all, backends) {
@@ -138,7 +140,7 @@ func Links(all []Route, backends []netip.Addr) []netip.Prefix {
 	return slices.Compact(out)
 }
 
-// devices returns the devices by which the node reaches endpoints.
+// devices returns the network devices by which the node reaches endpoints.
 func devices(all []Route, backends []netip.Addr) []string {
 	var out []string
 	for _, addr := range backends {
@@ -172,9 +174,9 @@ func filtersBridges(v6 bool) bool {
 }
 
 // Prepare sets the sysctls of the devices of these endpoints: node ports on 127.0.0.1 need
-// route_localnet, which the table nodectl-guard makes harmless. Without send_redirects the node does
-// not tell a pod a shorter way to a pod of the same network, which would pass the packet filter by. It
-// returns the devices whose route_localnet it has changed.
+// route_localnet, which the table nodectl-guard makes harmless. It turns send_redirects off: a
+// redirect would show a pod a direct route to a pod of the same network, which bypasses the packet
+// filter. Prepare returns the devices whose route_localnet it has changed.
 func Prepare(all []Route, backends []netip.Addr) (changed []string, err error) {
 	var errs []error
 	for _, device := range devices(all, backends) {
@@ -192,7 +194,8 @@ func Prepare(all []Route, backends []netip.Addr) (changed []string, err error) {
 	return changed, errors.Join(errs...)
 }
 
-// Restore resets route_localnet of devices that Prepare has changed. Those that are gone are no error.
+// Restore resets route_localnet of devices that Prepare has changed. A missing device is not an
+// error.
 func Restore(devices []string) error {
 	var errs []error
 	for _, device := range devices {
@@ -206,12 +209,12 @@ func Restore(devices []string) error {
 	return errors.Join(errs...)
 }
 
-// isDevice reports whether a name is one of a device, so that it names no other file.
+// isDevice reports whether a name can be that of a device. Other names could lead to another file.
 func isDevice(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
 }
 
-// sysctl sets a value of a device, and reports whether it was another one.
+// sysctl sets a value of a device, and reports whether the value changed.
 func sysctl(device, name, value string) (changed bool, err error) {
 	at := filepath.Join("/proc/sys/net/ipv4/conf", device, name)
 	have, err := os.ReadFile(at)
@@ -221,12 +224,13 @@ func sysctl(device, name, value string) (changed bool, err error) {
 	return true, os.WriteFile(at, []byte(value), 0o644)
 }
 
-// ownMetric is the lowest priority of a route, so that every other route to the same range wins.
+// ownMetric gives a route the lowest priority, so that every other route to the same range wins.
 const ownMetric = 1<<32 - 1
 
-// Serve makes a route to the range of cluster IPs, or removes it. A process of the node needs one to
-// connect to a cluster IP: without a default route, as on a machine without a network, there is none.
-// The packet filter then sends the connection to an endpoint. An IPv6 range needs a default route.
+// Serve adds a route to the range of cluster IPs, or removes it. A process of the node needs a
+// route to connect to a cluster IP, and a machine without a network has no default route. The
+// packet filter then sends the connection to an endpoint. For an IPv6 range, Serve adds no route:
+// it needs a default route.
 func Serve(p netip.Prefix, on bool) error {
 	if p.Addr().Is6() {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// message writes netlink messages one after the other.
+// message is a buffer of netlink messages, one after the other.
 type message struct {
 	b   []byte
 	seq uint32
@@ -69,12 +69,12 @@ func (m *message) nest(kind uint16, inner func()) {
 	binary.NativeEndian.PutUint16(m.b[at+2:], kind|unix.NLA_F_NESTED)
 }
 
-// value adds data that is a plain value.
+// value adds a data attribute with a plain value.
 func (m *message) value(kind uint16, data []byte) {
 	m.nest(kind, func() { m.bytes(unix.NFTA_DATA_VALUE, data) })
 }
 
-// outcome adds the action on the packet, with the chain of a jump or goto.
+// outcome adds the action on the packet as a data attribute, with the chain of a jump or goto.
 func (m *message) outcome(kind uint16, code int32, chain string) {
 	m.nest(kind, func() {
 		m.nest(unix.NFTA_DATA_VERDICT, func() {
@@ -86,7 +86,7 @@ func (m *message) outcome(kind uint16, code int32, chain string) {
 	})
 }
 
-// attributes calls each for every attribute in b, and ends at the first one that is not whole.
+// attributes calls each for every attribute in b, and ends at the first incomplete one.
 func attributes(b []byte, each func(kind uint16, data []byte)) {
 	for len(b) >= unix.SizeofNlAttr {
 		n := int(binary.NativeEndian.Uint16(b))
@@ -98,7 +98,7 @@ func attributes(b []byte, each func(kind uint16, data []byte)) {
 	}
 }
 
-// textOf returns the text of an attribute, which ends with a zero.
+// textOf returns the text of an attribute without its final zero byte.
 func textOf(data []byte) string {
 	for i, c := range data {
 		if c == 0 {
@@ -108,7 +108,7 @@ func textOf(data []byte) string {
 	return string(data)
 }
 
-// reply is one message that was received.
+// reply is one received message.
 type reply struct {
 	kind      uint16
 	seq, port uint32

@@ -11,7 +11,7 @@ import (
 // The fixed chains of a table of Services.
 const (
 	chainDispatch = "dispatch" // finds the chain of a Service
-	chainRefusals = "refusals" // finds connections that are to be refused
+	chainRefusals = "refusals" // finds connections to refuse
 	chainRefuse   = "refuse"
 )
 
@@ -48,7 +48,7 @@ func (t *table) base() {
 	t.postrouting()
 }
 
-// frontend loads protocol and port behind an address.
+// frontend loads protocol and port into the registers after an address.
 func (e expressions) frontend(register uint32) {
 	e.meta(unix.NFT_META_L4PROTO, register)
 	e.port(register + 1)
@@ -94,9 +94,9 @@ func (t *table) refusals() {
 	t.rule(chainRefuse, func(e expressions) { e.reject(unix.NFT_REJECT_ICMP_UNREACH) })
 }
 
-// postrouting masquerades connections whose replies would not come back through the node: those of a
-// pod with itself, those inside of a link, and those from a loopback address. All others keep the
-// address of the client.
+// postrouting masquerades connections whose replies would not come back through the node:
+// connections of a pod to itself, within one of the Links, and from a loopback address. All other
+// connections keep the client's address.
 func (t *table) postrouting() {
 	const chain, translated = "nat-postrouting", "masquerade"
 	t.chain(translated, nil)
@@ -124,12 +124,12 @@ func (t *table) postrouting() {
 	})
 }
 
-// guardRules is how many rules the table of the guard has.
+// guardRules is the number of rules in the table of the guard.
 const guardRules = 2
 
-// guard writes the table that protects loopback addresses: with the sysctl route_localnet, which host
-// ports and node ports on 127.0.0.1 need, the kernel would take packets to them and from them that
-// come from pods and from the network (CVE-2020-8558).
+// guard writes the table that protects loopback addresses. Host ports and node ports on 127.0.0.1
+// need the sysctl route_localnet. With it, the kernel would accept packets from pods and the
+// network whose source or destination is a loopback address (CVE-2020-8558).
 func (t *table) guard() {
 	const chain = "prerouting"
 	t.chain(chain, &hook{"filter", unix.NF_INET_PRE_ROUTING, -300})
@@ -172,7 +172,7 @@ func (t *table) change(o op) {
 	}
 }
 
-// withoutData returns elements by their keys alone.
+// withoutData returns the elements with their keys only.
 func withoutData(all []element) []element {
 	for i := range all {
 		all[i].chain = ""
@@ -207,7 +207,7 @@ func (t *table) addRule(chain string, r rule) {
 		t.rule(chain, func(e expressions) {
 			e.destination(firstRegister)
 			e.in(r.network)
-			e.isElsewhere() // a server of the node may have an address of the range
+			e.isElsewhere() // the node itself may have an address of the range
 			e.then(unix.NFT_GOTO, chainRefuse)
 		})
 	case stay:
@@ -275,10 +275,10 @@ func (t *table) toChain(chain string, chains []string) {
 	})
 }
 
-// numberKey is a number as numgen has it.
+// numberKey returns a number in the form of nftables' numgen.
 func numberKey(i int) string { return string(binary.NativeEndian.AppendUint32(nil, uint32(i))) }
 
-// String names a table in errors.
+// String returns the name of a table in errors.
 func (t *table) String() string {
 	if t.v6() {
 		return fmt.Sprintf("table ip6 %s", t.name)

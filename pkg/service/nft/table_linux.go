@@ -14,7 +14,7 @@ type table struct {
 	*message
 	name   string
 	family byte
-	sets   uint32 // how many sets the transaction has made
+	sets   uint32 // the number of sets in the transaction so far
 }
 
 func (t *table) v6() bool { return t.family == unix.NFPROTO_IPV6 }
@@ -27,7 +27,7 @@ func familyOf(v6 bool) byte {
 	return unix.NFPROTO_IPV4
 }
 
-// replace removes a table that may exist, and makes it again without content.
+// replace removes the table if it exists, and creates it without content.
 func (t *table) replace() {
 	t.create()
 	end := t.begin(unix.NFT_MSG_DELTABLE, 0, t.family)
@@ -42,13 +42,13 @@ func (t *table) create() {
 	end()
 }
 
-// What the packet filters of the kernel can do with a packet.
+// The actions on a packet that package unix lacks.
 const (
 	packetDrop   = 0
 	packetAccept = 1
 )
 
-// hook is where the kernel calls a base chain.
+// hook is the place at which the kernel calls a base chain.
 type hook struct {
 	kind     string // filter, nat
 	number   uint32
@@ -96,7 +96,7 @@ func (t *table) rule(chain string, inner func(e expressions)) {
 	end()
 }
 
-// The types of keys and data as nft shows them. Each one of a concatenation takes 6 bits.
+// The types of keys and data by which nft prints them. In a concatenation, each type takes 6 bits.
 const (
 	typeInteger = 4
 	typeIPv4    = 7
@@ -112,13 +112,13 @@ func concat(types ...uint32) (out uint32) {
 	return out
 }
 
-// set is a set or a map to make.
+// set describes a set or a map that newSet creates.
 type set struct {
 	name              string
 	keyType, keyLen   uint32
 	dataType, dataLen uint32 // of a map to plain values
 	toChains          bool
-	anonymous         bool   // it belongs to the next rule
+	anonymous         bool   // the set belongs to the next rule
 	timeout           uint64 // of elements that packets add, in milliseconds
 	size              uint32 // how many elements packets may add
 }
@@ -169,11 +169,11 @@ func (t *table) deleteSet(name string) {
 // element is one element of a set: with a chain in a map to chains, with data in a map to values.
 type element struct{ key, chain, data string }
 
-// mostElements is how many bytes of elements one message has: the length of an attribute has 16 bits.
+// mostElements limits the bytes of elements in one message: the length of an attribute has 16 bits.
 const mostElements = 48 << 10
 
-// elements adds elements to a set, or deletes them. id is the number of a set of this transaction, 0
-// for another one.
+// elements adds elements to a set, or deletes them. id is the number of a set that this transaction
+// created, 0 for an older set.
 func (t *table) elements(kind uint16, name string, id uint32, all []element) {
 	flags := uint16(0)
 	if kind == unix.NFT_MSG_NEWSETELEM {
@@ -228,10 +228,10 @@ func (e expressions) add(name string, inner func()) {
 	})
 }
 
-// Registers of 4 bytes, of which an IPv6 address takes four.
+// Registers have 4 bytes; an IPv6 address takes four registers.
 const firstRegister = unix.NFT_REG32_00
 
-// behind returns the nth register behind an address in the first one.
+// behind returns the nth register after an address that begins in the first register.
 func (e expressions) behind(n uint32) uint32 {
 	if e.v6() {
 		return firstRegister + 3 + n
@@ -304,7 +304,7 @@ func (e expressions) mask(bits []byte) {
 	})
 }
 
-// in continues only if the address in the first register is in a network.
+// in continues only if a network contains the address in the first register.
 func (e expressions) in(p netip.Prefix) {
 	bits := make([]byte, e.addrLen())
 	for i := range p.Bits() {
@@ -314,7 +314,7 @@ func (e expressions) in(p netip.Prefix) {
 	e.compare(unix.NFT_CMP_EQ, p.Masked().Addr().AsSlice())
 }
 
-// notDevice continues only if the packet came in, or goes out, by another device than that.
+// notDevice continues only if the packet came in, or goes out, by another device.
 func (e expressions) notDevice(key uint32, name string) {
 	var padded [unix.IFNAMSIZ]byte
 	copy(padded[:], name)
@@ -322,7 +322,8 @@ func (e expressions) notDevice(key uint32, name string) {
 	e.compare(unix.NFT_CMP_NEQ, padded[:])
 }
 
-// lookup looks the registers up in a set. If into is not negative, the data go there; 0 is the register of the action on the packet.
+// lookup looks the registers up in a set. It stores the data in the register into, unless that is
+// negative; 0 is the register of the action on the packet.
 func (e expressions) lookup(name string, id uint32, into int) {
 	e.add("lookup", func() {
 		e.text(unix.NFTA_LOOKUP_SET, name)
@@ -346,7 +347,7 @@ func (e expressions) then(code int32, chain string) {
 	})
 }
 
-// load puts a value into a register.
+// load stores a value in a register.
 func (e expressions) load(register uint32, data []byte) {
 	e.add("immediate", func() {
 		e.u32(unix.NFTA_IMMEDIATE_DREG, register)
@@ -354,7 +355,7 @@ func (e expressions) load(register uint32, data []byte) {
 	})
 }
 
-// random puts a number below n into the first register.
+// random stores a number below n in the first register.
 func (e expressions) random(n int) {
 	e.add("numgen", func() {
 		e.u32(unix.NFTA_NG_DREG, firstRegister)
@@ -373,7 +374,7 @@ func (e expressions) translate() {
 	})
 }
 
-// masquerade puts the address of the node in place of the client's.
+// masquerade replaces the client's address by the node's.
 func (e expressions) masquerade() {
 	e.add("masq", func() { e.u32(unix.NFTA_MASQ_FLAGS, unix.NF_NAT_RANGE_PROTO_RANDOM_FULLY) })
 }
@@ -403,7 +404,7 @@ func (e expressions) isTranslated() {
 // isLocal continues only if the destination is an address of the node.
 func (e expressions) isLocal() { e.local(unix.NFT_CMP_EQ) }
 
-// isElsewhere continues only if the destination is no address of the node.
+// isElsewhere continues only if the destination is not an address of the node.
 func (e expressions) isElsewhere() { e.local(unix.NFT_CMP_NEQ) }
 
 func (e expressions) local(op uint32) {
@@ -415,7 +416,7 @@ func (e expressions) local(op uint32) {
 	e.compare(op, binary.NativeEndian.AppendUint32(nil, unix.RTN_LOCAL))
 }
 
-// reject answers that the connection is refused.
+// reject refuses the connection.
 func (e expressions) reject(kind uint32) {
 	const portUnreachable, portUnreachable6 = 3, 4
 	code := byte(portUnreachable)
@@ -428,7 +429,7 @@ func (e expressions) reject(kind uint32) {
 	})
 }
 
-// remember puts the client into a set.
+// remember adds the client to a set.
 func (e expressions) remember(name string) {
 	e.source(firstRegister)
 	e.add("dynset", func() {
