@@ -17,13 +17,16 @@ type Answer struct {
 	Answers, Authority, Additional []dnsmessage.Resource
 	// Forward says that other servers answer this question.
 	Forward bool
-	// Alias is the name that the answers lead to, which other servers have; "" for none.
+	// Alias is the name at the end of the answers' aliases if other servers must resolve it; else
+	// "".
 	Alias string
-	// Authoritative says that the answer is this zone's, Truncated that another server has cut it.
+	// Authoritative says that the answer comes from this zone. Truncated says that the answer of
+	// another server was truncated.
 	Authoritative, Truncated bool
 }
 
-// Answer answers a question. turn rotates the addresses of a name: callers count it up.
+// Answer answers a question. turn rotates the addresses of a name; callers increment it for each
+// question.
 func (z *Zone) Answer(q dnsmessage.Question, turn uint32) Answer {
 	name := lower(q.Name.String())
 	zone, own := z.domain, isBelow(name, z.domain)
@@ -37,9 +40,9 @@ func (z *Zone) Answer(q dnsmessage.Question, turn uint32) Answer {
 		return Answer{RCode: dnsmessage.RCodeRefused}
 	case q.Type == dnsmessage.TypeAXFR || q.Type == typeIXFR:
 		return Answer{RCode: dnsmessage.RCodeRefused}
-	case q.Type == dnsmessage.TypeALL: // as RFC 8482 allows: it answers with nothing of the zone
+	case q.Type == dnsmessage.TypeALL: // RFC 8482 allows an answer without records of the zone
 		return Answer{RCode: dnsmessage.RCodeNotImplemented}
-	case !own && len(z.nodes[name].pointers) == 0: // between an endpoint's name and the root
+	case !own && len(z.nodes[name].pointers) == 0: // a name above the reverse name of an endpoint
 		return Answer{Forward: true}
 	}
 	return z.answer(q, name, zone, turn)
@@ -52,10 +55,10 @@ const typeIXFR dnsmessage.Type = 251
 // cluster's domain.
 func (z *Zone) answer(q dnsmessage.Question, name, zone string, turn uint32) Answer {
 	a := Answer{Authoritative: true}
-	owner := q.Name // as it was asked
+	owner := q.Name // with the letters' case of the question
 	for range maxAliases {
 		at := z.find(name)
-		if at == nil && name == zone { // of addresses that have no records yet
+		if at == nil && name == zone { // a reverse zone without records
 			at = &node{}
 		}
 		if at == nil {
@@ -77,11 +80,11 @@ func (z *Zone) answer(q dnsmessage.Question, name, zone string, turn uint32) Ans
 		}
 		owner, name = to, at.alias
 	}
-	return Answer{RCode: dnsmessage.RCodeServerFailure, Authoritative: true} // aliases in a circle
+	return Answer{RCode: dnsmessage.RCodeServerFailure, Authoritative: true} // a cycle of aliases
 }
 
-// find returns the node of a name, nil for a name that does not exist. Names of pods exist by
-// their form: the specification asks for them, whatever pods there are.
+// find returns the node of a name, nil for a name that does not exist. Every name in the form of a
+// pod's name exists, whether there is such a pod or not: the specification requires that.
 func (z *Zone) find(name string) *node {
 	if at := z.nodes[name]; at != nil {
 		return at
@@ -184,7 +187,7 @@ func addresses(owner dnsmessage.Name, all []netip.Addr, kind dnsmessage.Type, tu
 	return rotated(of, turn)
 }
 
-// rotated returns a list that starts at another element each turn.
+// rotated returns the list rotated by turn elements.
 func rotated[T any](list []T, turn uint32) []T {
 	if len(list) < 2 {
 		return list
@@ -240,8 +243,7 @@ func hasType(all []dnsmessage.Resource, kind dnsmessage.Type) bool {
 	return slices.ContainsFunc(all, func(r dnsmessage.Resource) bool { return r.Header.Type == kind })
 }
 
-// mustName returns a name that NewZone has checked. A name that is none becomes the root, which
-// fails no client.
+// mustName returns a name that NewZone has checked. It returns the root instead of an invalid name.
 func mustName(name string) dnsmessage.Name {
 	n, err := dnsmessage.NewName(name)
 	if err != nil {

@@ -9,19 +9,19 @@ import (
 
 // Sizes of messages over UDP.
 const (
-	// PlainSize is the size of a message to a client that names none.
+	// PlainSize is the largest message to a client without EDNS.
 	PlainSize = 512
 	// EDNSSize is the largest message over UDP: it fits into one packet on every network.
 	EDNSSize = 1232
 )
 
-// MaxQuery is the largest query that is read.
+// MaxQuery is the largest accepted query.
 const MaxQuery = 4096
 
-// rcodeBadVersion says that EDNS of another version than 0 is unknown.
+// rcodeBadVersion is BADVERS, the answer to another version of EDNS than 0.
 const rcodeBadVersion dnsmessage.RCode = 16
 
-// root is the owner of the record of EDNS.
+// root is the owner name of the OPT record (EDNS).
 var root = dnsmessage.MustNewName(".")
 
 // Query is a query of a client.
@@ -29,17 +29,18 @@ type Query struct {
 	ID                      uint16
 	Question                dnsmessage.Question
 	Recursion, NoValidation bool
-	EDNS                    bool // the client speaks EDNS0
-	DNSSEC                  bool // and wants records of DNSSEC
+	EDNS                    bool // the client supports EDNS0
+	DNSSEC                  bool // the client requests DNSSEC records (the DO bit)
 	Size                    int  // of the largest answer over UDP: PlainSize or EDNSSize
 	Stream                  bool // it came over TCP
 }
 
-// errNoQuery says that a message gets no answer: an answer to it could be sent in circles.
+// errNoQuery is the error for a message that gets no answer. Answering a response could start a
+// loop between two servers.
 var errNoQuery = errors.New("no query")
 
-// ParseQuery reads a query. An error means that no answer is sent. Any other code than success
-// is the answer to it.
+// ParseQuery parses a query. If it returns an error, the caller sends no answer. If it returns
+// another code than success, the caller answers with that code.
 func ParseQuery(msg []byte) (Query, dnsmessage.RCode, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)
@@ -65,7 +66,7 @@ func ParseQuery(msg []byte) (Query, dnsmessage.RCode, error) {
 	return q.extended(&p)
 }
 
-// extended reads the additional records of a query: EDNS.
+// extended reads the OPT record (EDNS) among the additional records of a query.
 func (q Query) extended(p *dnsmessage.Parser) (Query, dnsmessage.RCode, error) {
 	for {
 		h, err := p.AdditionalHeader()
@@ -89,7 +90,7 @@ func (q Query) extended(p *dnsmessage.Parser) (Query, dnsmessage.RCode, error) {
 }
 
 // Reply writes an answer of at most limit bytes. It leaves out additional records first. If the
-// answers do not fit, it writes as many as do, and says that more would follow over TCP.
+// answers do not fit, it writes as many as do, and sets the TC bit: the client then asks over TCP.
 func (q Query) Reply(a Answer, limit int) ([]byte, error) {
 	msg, err := q.pack(a, len(a.Answers), true)
 	if err != nil || len(msg) <= limit {
@@ -99,7 +100,7 @@ func (q Query) Reply(a Answer, limit int) ([]byte, error) {
 		if msg, err = q.pack(a, n, false); err != nil || len(msg) <= limit {
 			return msg, err
 		}
-		// All but the last try leave out about as many answers as the message is too long for.
+		// Leave out about as many answers as the message is too long by.
 		n = min(n, n*limit/len(msg)+1)
 	}
 	return q.pack(Answer{RCode: a.RCode}, -1, false)
@@ -178,5 +179,5 @@ func add(b *dnsmessage.Builder, r *dnsmessage.Resource) error {
 	case *dnsmessage.UnknownResource:
 		return b.UnknownResource(r.Header, *body)
 	}
-	return nil // a record of EDNS, which the message has its own of
+	return nil // the message has an OPT record of its own
 }

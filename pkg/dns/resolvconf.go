@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// maxUpstreams is how many name servers of a resolver file are used, as by glibc.
+// maxUpstreams limits the name servers of a resolver file, as in glibc.
 const maxUpstreams = 3
 
 // Port of name servers.
 const port = 53
 
-// Upstreams returns the name servers of a resolver file, in its order, without own: a server that
-// asks itself never ends. A file without name servers means the one of this machine, as for
-// glibc, unless that is an own one.
+// Upstreams returns the name servers of a resolver file, in its order, without own: a server must
+// not forward to itself. As in glibc, a file without name servers stands for the name server on
+// this machine, unless own contains its address.
 func Upstreams(file string, own []netip.Addr) []netip.AddrPort {
 	var found []netip.AddrPort
 	named := 0
@@ -41,8 +41,8 @@ func Upstreams(file string, own []netip.Addr) []netip.AddrPort {
 	return found
 }
 
-// DefaultServer returns the address of the name server in a range of Services, the tenth, as by
-// kubeadm. ok is false for a range that is too small.
+// DefaultServer returns the address of the DNS server in a range of Services: the tenth one, as
+// with kubeadm. ok is false if the range is too small.
 func DefaultServer(services netip.Prefix) (server netip.Addr, ok bool) {
 	ip := services.Masked().Addr()
 	for range 10 {

@@ -8,24 +8,23 @@ import (
 	"strings"
 )
 
-// The zones of names that stand for addresses.
+// The zones of reverse names.
 const (
 	reverse4 = "in-addr.arpa."
 	reverse6 = "ip6.arpa."
 )
 
-// isReverse reports whether a canonical name is below a zone of addresses.
+// isReverse reports whether a canonical name is below one of these zones.
 func isReverse(name string) bool {
 	return strings.HasSuffix(name, "."+reverse4) || strings.HasSuffix(name, "."+reverse6)
 }
 
-// reverseName returns the name that stands for an address.
+// reverseName returns the reverse name of an address.
 func reverseName(ip netip.Addr) string {
 	return reverseZone(netip.PrefixFrom(ip.Unmap(), ip.Unmap().BitLen()))
 }
 
-// reverseZone returns the name that stands for a network whose length is a whole number of
-// labels.
+// reverseZone returns the reverse zone of a network whose prefix ends between two labels.
 func reverseZone(network netip.Prefix) string {
 	var labels []string
 	raw := network.Addr().AsSlice()
@@ -46,8 +45,7 @@ func reverseZone(network netip.Prefix) string {
 	return strings.Join(append(labels, zone), ".")
 }
 
-// reverseNetwork returns the network that a canonical name stands for. ok is false for other
-// names.
+// reverseNetwork returns the network of a canonical reverse name. ok is false for other names.
 func reverseNetwork(name string) (network netip.Prefix, ok bool) {
 	if rest, is4 := strings.CutSuffix(name, "."+reverse4); is4 {
 		labels := strings.Split(rest, ".")
@@ -82,8 +80,8 @@ func reverseNetwork(name string) (network netip.Prefix, ok bool) {
 	return netip.PrefixFrom(netip.AddrFrom16(raw), 4*len(labels)), true
 }
 
-// ownReverse returns the zone of an own range that a name is in; ok is false for a name outside
-// of all. A range that ends within a label has one zone for each value of that label.
+// ownReverse returns the reverse zone of Config.Ranges that contains a name; ok is false if there
+// is none. A range whose prefix ends within a label has one zone for each value of that label.
 func (z *Zone) ownReverse(name string) (zone string, ok bool) {
 	network, ok := reverseNetwork(name)
 	if !ok {
@@ -103,7 +101,7 @@ func (z *Zone) ownReverse(name string) (zone string, ok bool) {
 	return "", false
 }
 
-// ownBelow is ownReverse of a name with labels that stand for no address, below one that does.
+// ownBelow is ownReverse for a name whose first labels are not part of an address.
 func (z *Zone) ownBelow(name string) (zone string, ok bool) {
 	for above := parent(name); isReverse(above); above = parent(above) {
 		if _, is := reverseNetwork(above); is {

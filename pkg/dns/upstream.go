@@ -10,12 +10,12 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// Keep limits how long an answer of another server is kept, whatever it says.
+// Keep limits how long an answer of another server is cached, even if its TTL is longer.
 const Keep = 30 * time.Second
 
-// Ask returns the query for another server, with an ID that its answer has to have. It has no
-// option of the client's beside the size and DNSSEC: others, such as its network, are none of
-// that server's business.
+// Ask returns the query for another server, with an ID that the answer must repeat. Of the client's
+// EDNS options it passes only size and DNSSEC on: others, such as the client's network, are
+// private.
 func (q Query) Ask(id uint16) ([]byte, error) {
 	b := dnsmessage.NewBuilder(make([]byte, 0, PlainSize), dnsmessage.Header{ID: id, RecursionDesired: true, CheckingDisabled: q.NoValidation})
 	err := errors.Join(b.StartQuestions(), b.Question(q.Question), b.StartAdditionals())
@@ -29,7 +29,8 @@ func (q Query) Ask(id uint16) ([]byte, error) {
 	return b.Finish()
 }
 
-// ErrForeign says that a message does not answer a query: it was sent by another, or too late.
+// ErrForeign says that a message does not answer this query: it is forged, or answers an earlier
+// query.
 var ErrForeign = errors.New("the message does not answer the query")
 
 // Check returns nil if a message answers the query that Ask made with this ID, ErrForeign if it
@@ -54,7 +55,7 @@ func (q Query) Check(msg []byte, id uint16) (dnsmessage.Header, error) {
 }
 
 // isAsked reports whether the rest of a message begins with the name of the question, without
-// pointers. Relay writes to it.
+// compression pointers. Relay overwrites that name.
 func (q Query) isAsked(rest []byte) bool {
 	for _, label := range labels(q.Question.Name.String()) {
 		n := len(label)
@@ -71,8 +72,8 @@ func (q Query) Key() string {
 	return fmt.Sprint(lower(q.Question.Name.String()), q.Question.Type, q.Question.Class, q.EDNS, q.DNSSEC, q.NoValidation, q.Size, q.Stream)
 }
 
-// Relay returns another server's answer, which Check has accepted, as an answer to this query of
-// at most limit bytes. aged is how long ago it came.
+// Relay returns another server's answer, which Check has accepted, as an answer to this query of at
+// most limit bytes. aged is the time since it came.
 func (q Query) Relay(msg []byte, limit int, aged time.Duration) ([]byte, error) {
 	if len(msg) > limit {
 		return q.Cut()
@@ -80,13 +81,13 @@ func (q Query) Relay(msg []byte, limit int, aged time.Duration) ([]byte, error) 
 	out := make([]byte, len(msg))
 	copy(out, msg)
 	binary.BigEndian.PutUint16(out, q.ID)
-	out[2] &^= 1 // RD, which the client has set or not
+	out[2] &^= 1 // RD; the client's value follows
 	if q.Recursion {
 		out[2] |= 1
 	}
 	out[3] |= 1 << 7 // RA
 	asked := q.Question.Name.String()
-	for off, label := range labels(asked) { // with the client's case
+	for off, label := range labels(asked) { // with the letters' case of the client
 		copy(out[headerSize+off+1:], label)
 	}
 	seconds := uint32(aged / time.Second)
@@ -100,8 +101,8 @@ func (q Query) Relay(msg []byte, limit int, aged time.Duration) ([]byte, error) 
 	return out, err
 }
 
-// labels yields the labels of a name with their offsets in an uncompressed name: a question's
-// name is the first of its message, and has nothing to point to.
+// labels yields the labels of a name with their offsets in an uncompressed name. A question's name
+// is the first name of its message, so it has no compression pointer.
 func labels(name string) func(yield func(int, string) bool) {
 	return func(yield func(int, string) bool) {
 		off := 0
@@ -114,8 +115,9 @@ func labels(name string) func(yield func(int, string) bool) {
 	}
 }
 
-// Life returns how long an answer may be kept: as its records say, at most Keep. Zero means that
-// it is not kept: it is cut, it reports a failure, or it is negative and does not say how long.
+// Life returns how long an answer may be cached: the shortest TTL, at most Keep. It returns zero
+// for an answer that must not be cached: it is truncated, reports a failure, or is negative without
+// an SOA record.
 func Life(msg []byte, h dnsmessage.Header) time.Duration {
 	if h.Truncated || h.RCode != dnsmessage.RCodeSuccess && h.RCode != dnsmessage.RCodeNameError {
 		return 0
@@ -130,7 +132,7 @@ func Life(msg []byte, h dnsmessage.Header) time.Duration {
 			answers++
 		}
 		if r.section == 1 && r.kind == dnsmessage.TypeSOA && r.length >= 4 {
-			bounded = true // the last number of the record is how long its absence holds
+			bounded = true // the last number of an SOA record is the TTL of negative answers
 			life = min(life, time.Duration(binary.BigEndian.Uint32(msg[r.data+r.length-4:]))*time.Second)
 		}
 	})
@@ -182,7 +184,7 @@ func eachRecord(msg []byte, visit func(record)) error {
 	return nil
 }
 
-// skipName returns where a name ends.
+// skipName returns the offset after a name.
 func skipName(msg []byte, off int) (int, error) {
 	for off < len(msg) {
 		n := int(msg[off])
@@ -199,7 +201,7 @@ func skipName(msg []byte, off int) (int, error) {
 	return off, errCut
 }
 
-// Follow adds to an answer that ends in an alias what another server answers for it.
+// Follow adds the answer of another server to an answer that ends in an alias.
 func (a Answer) Follow(msg []byte) Answer {
 	var m dnsmessage.Message
 	if err := m.Unpack(msg); err != nil {

@@ -1,12 +1,12 @@
-// Package dns answers questions about the names of Services, by Kubernetes' specification
-// of DNS-based service discovery, version 1.1.0. It reads and writes DNS messages, and says which
-// names other servers have to answer.
+// Package dns answers questions about the names of Services, by Kubernetes' specification of
+// DNS-based service discovery, version 1.1.0. It parses and writes DNS messages, and decides which
+// names other servers have to resolve.
 //
-// NewZone makes a zone of Services, Zone.Answer answers one question, ParseQuery reads a message
-// and Query.Reply writes one. Package dns/server has the sockets.
+// NewZone makes a zone from Services, Zone.Answer answers one question, ParseQuery parses a query
+// and Query.Reply writes the answer. Package dns/server has the sockets.
 //
-// The one rule: a question about the cluster's domain, or about an address of the cluster's own
-// ranges, is never one for other servers.
+// Questions about the cluster's domain, or about addresses of the cluster's own ranges, never go to
+// other servers.
 package dns
 
 import (
@@ -21,29 +21,29 @@ import (
 const SchemaVersion = "1.1.0"
 
 // ttl is the time to live of all records of the zone, and of negative answers, in seconds. It is
-// CoreDNS' default: a client soon sees the pods of a new version.
+// CoreDNS' default, and short, so that clients soon see new endpoints.
 const ttl = 5
 
-// Config is what a zone depends on beside its Services.
+// Config configures a zone; its Services are an argument of NewZone.
 type Config struct {
-	// Domain of the cluster, without a dot at its end.
+	// Domain is the domain of the cluster, without a dot at its end.
 	Domain string
 	// Ranges are the networks whose reverse zones this server answers: of Services and pods.
 	Ranges []netip.Prefix
-	// Servers are the addresses that answer.
+	// Servers are the addresses of the DNS server.
 	Servers []netip.Addr
 	// Serial is the zone's serial number.
 	Serial uint32
 }
 
-// Service is one Service, as far as its names depend on it.
+// Service has the fields of a Service on which its names depend.
 type Service struct {
 	Namespace    string       `json:"namespace"`
 	Name         string       `json:"name"`
 	ExternalName string       `json:"externalName,omitempty"`
-	ClusterIPs   []netip.Addr `json:"clusterIPs,omitempty"` // none: a headless Service
+	ClusterIPs   []netip.Addr `json:"clusterIPs,omitempty"` // empty for a headless Service
 	Ports        []Port       `json:"ports,omitempty"`
-	Endpoints    []Endpoint   `json:"endpoints,omitempty"` // of a headless Service; ready ones
+	Endpoints    []Endpoint   `json:"endpoints,omitempty"` // the ready endpoints of a headless Service
 }
 
 // Port is a port of a Service or endpoint. A port without a name has no records.
@@ -56,11 +56,11 @@ type Port struct {
 // Endpoint is one address of a headless Service.
 type Endpoint struct {
 	Address  netip.Addr `json:"address"`
-	Hostname string     `json:"hostname,omitempty"` // "" makes one of the address
-	Ports    []Port     `json:"ports"`              // nil: those of the Service
+	Hostname string     `json:"hostname,omitempty"` // "": the name is made from the address
+	Ports    []Port     `json:"ports"`              // nil: the ports of the Service
 }
 
-// Zone answers for the names and addresses of a list of Services. It does not change.
+// Zone has the DNS records of a list of Services. It is immutable.
 type Zone struct {
 	config Config
 	domain string           // lower case, with a dot at its end
@@ -85,7 +85,7 @@ type target struct {
 	port uint16
 }
 
-// NewZone makes a zone. It leaves out records whose names are no valid DNS names.
+// NewZone makes a zone. It leaves out records with invalid DNS names.
 func NewZone(c Config, services []Service) *Zone {
 	z := &Zone{config: c, domain: canonical(c.Domain), nodes: make(map[string]*node)}
 	z.authority = slices.Clip(z.newSOA(z.domain))
@@ -106,7 +106,7 @@ func NewZone(c Config, services []Service) *Zone {
 // server is the name of the name server.
 func (z *Zone) server() string { return "ns.dns." + z.domain }
 
-// Has returns how many names the zone has.
+// Has returns the number of names in the zone.
 func (z *Zone) Has() int { return len(z.nodes) }
 
 // canonical returns a name in lower case, with a dot at its end.
@@ -114,7 +114,7 @@ func canonical(name string) string {
 	return lower(strings.TrimSuffix(name, ".")) + "."
 }
 
-// lower returns a name in lower case. Other bytes than ASCII's stay: names are bytes.
+// lower returns a name in lower case. It changes only ASCII letters.
 func lower(name string) string {
 	if !strings.ContainsFunc(name, func(r rune) bool { return 'A' <= r && r <= 'Z' }) {
 		return name
@@ -128,8 +128,8 @@ func lower(name string) string {
 	return string(b)
 }
 
-// at returns the node of a name, and makes the names above it exist. A name that is none goes to
-// a node that no question finds.
+// at returns the node of a name. It adds the node and the nodes of the names above it. For an
+// invalid name it returns a node that no question finds.
 func (z *Zone) at(name string) *node {
 	if !isName(name) {
 		return &node{}
@@ -161,7 +161,7 @@ func isName(name string) bool {
 	return b.StartQuestions() == nil && b.Question(dnsmessage.Question{Name: n}) == nil
 }
 
-// isBelow reports whether a canonical name is a zone's, or below it.
+// isBelow reports whether a canonical name is the name of a zone, or below it.
 func isBelow(name, zone string) bool {
 	return name == zone || strings.HasSuffix(name, "."+zone)
 }
@@ -192,7 +192,8 @@ func (z *Zone) add(s Service) {
 	}
 }
 
-// addEndpoints adds the records of a headless Service. One without an endpoint does not exist.
+// addEndpoints adds the records of a headless Service. The name of a Service without an endpoint
+// does not exist.
 func (z *Zone) addEndpoints(s Service, name string) {
 	for _, e := range s.Endpoints {
 		if !e.Address.IsValid() {
@@ -219,12 +220,13 @@ func (z *Zone) addEndpoints(s Service, name string) {
 	}
 }
 
-// dashed is the name of an endpoint that has none: its address, as CoreDNS writes it.
+// dashed returns the name of an endpoint without a host name. As in CoreDNS, it is the address with
+// dashes.
 func dashed(ip netip.Addr) string {
 	return strings.NewReplacer(".", "-", ":", "-").Replace(ip.WithZone("").String())
 }
 
-// point adds the pointer from an address to a name.
+// point adds the PTR record from an address to a name.
 func (z *Zone) point(ip netip.Addr, to string) {
 	at := z.at(reverseName(ip))
 	for _, p := range at.pointers {

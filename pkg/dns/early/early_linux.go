@@ -1,11 +1,10 @@
-// Package early runs the DNS server's process before other packages of the program are
-// initialized: their tables of Kubernetes' types, which it does not need, would be most of its
-// memory.
+// Package early runs the DNS server's process before other packages of the program are initialized.
+// The process does not need their tables of Kubernetes' types, which would be most of its memory.
 //
 // Go initializes packages by dependencies first, then by import path: this package comes before
-// those of Kubernetes. Their code is never reached in that process.
+// those of Kubernetes. The process never runs their code.
 //
-// The one rule: in every other process it does nothing.
+// In every other process this package does nothing.
 package early
 
 import (
@@ -19,7 +18,7 @@ const Command = "dns"
 
 var _ = run()
 
-// run is the process, if this is it.
+// run runs the DNS server if this process was started for it, and then exits.
 func run() struct{} {
 	if len(os.Args) > 2 && os.Args[0] == "nodectl" && os.Args[1] == Command {
 		os.Exit(process.Child(os.Args[2:]))

@@ -13,21 +13,22 @@ import (
 // label marks an IPv4 address as nodectl's.
 const label = "lo:nodectl"
 
-// use is how this machine uses an address.
+// use describes how this machine uses an address.
 type use struct {
 	ours      bool
 	addresses []assigned
-	routes    []netip.Prefix // of the main table, the default route not included
+	routes    []netip.Prefix // of the main table, without default routes
 }
 
-// assigned is an address of an interface.
+// assigned is an address that an interface has.
 type assigned struct {
 	network netip.Prefix
 	device  string
 	label   string
 }
 
-// conflict returns why an address of a range must not be added to this machine.
+// conflict returns an error if the address must not be added to this machine. services is the range
+// of cluster IPs.
 func (u use) conflict(address netip.Addr, services netip.Prefix) error {
 	for _, a := range u.addresses {
 		switch {
@@ -45,7 +46,8 @@ func (u use) conflict(address netip.Addr, services netip.Prefix) error {
 	return nil
 }
 
-// wider returns a route to a larger network with the address, "" for none.
+// wider returns a route to a network that contains the address, "" if there is none. If conflict
+// returns nil, that network is larger than the range of cluster IPs.
 func (u use) wider(address netip.Addr) string {
 	for _, r := range u.routes {
 		if r.Contains(address) {
@@ -61,8 +63,7 @@ func present(address netip.Addr) (u use, err error) {
 		return u, err
 	}
 	for _, a := range u.addresses {
-		// IPv6 addresses have no label. A whole address on the loopback interface in a range of
-		// Services is ours, or one that does the same.
+		// IPv6 addresses have no label. A single address on the loopback interface counts as ours.
 		if a.network.Addr() == address && a.network.IsSingleIP() && a.device == "lo" && (a.label == label || address.Is6()) {
 			u.ours = true
 		}
@@ -106,7 +107,7 @@ func assignedAddresses() ([]assigned, error) {
 				a.label = unix.ByteSliceToString(at.Value)
 			}
 		}
-		if !local.IsValid() { // IPv6 has only the other one
+		if !local.IsValid() { // IPv6 addresses have only the other attribute
 			local = peer
 		}
 		if a.network = netip.PrefixFrom(local, int(m.Data[1])); a.network.IsValid() {
@@ -116,8 +117,8 @@ func assignedAddresses() ([]assigned, error) {
 	return all, nil
 }
 
-// routes returns the networks of the main routing table, other than those of the loopback
-// interface: the route to the range of Services is one.
+// routes returns the networks of the main routing table. It leaves out routes over the loopback
+// interface, such as the route to the range of Services.
 func routes(family int) ([]netip.Prefix, error) {
 	messages, err := dump(unix.RTM_GETROUTE, family)
 	if err != nil {
@@ -154,7 +155,7 @@ func routes(family int) ([]netip.Prefix, error) {
 	return all, nil
 }
 
-// dump asks the kernel for a table.
+// dump requests a table from the kernel.
 func dump(kind, family int) ([]syscall.NetlinkMessage, error) {
 	table, err := syscall.NetlinkRIB(kind, family)
 	if err != nil {

@@ -20,8 +20,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns/server"
 )
 
-// The process gets these descriptors from the agent: the listening control socket, one end of the
-// leash, and a UDP and a TCP socket for each address.
+// The process inherits these descriptors from the agent: the listening control socket, one end of
+// the leash, and a UDP and a TCP socket for each address. The leash is a socket pair: the process
+// exits unless the agent writes a byte to it.
 const (
 	controlFD = 3
 	leashFD   = 4
@@ -32,21 +33,21 @@ const (
 // documentation lists as unused; it needs no entry in /etc/passwd.
 const UserID = 61053
 
-// maxHeap is the memory that the process uses before its collector works harder.
+// maxHeap is the soft memory limit of the garbage collector.
 const maxHeap = 24 << 20
 
 // maxControls is how many connections the control socket serves at once.
 const maxControls = 8
 
-// takeOver is the second argument of a process that replaces another one: it answers once it has a
-// state, or after takeOverLimit, as the agent may have ended.
+// takeOver is the second argument of a process that replaces another one. Such a process answers
+// once it has a state. It also answers after takeOverLimit, because the agent may have died.
 const (
 	takeOver      = "take-over"
 	takeOverLimit = 5 * time.Second
 )
 
-// Child is the process: it serves until an agent stops it, and returns the exit code. The agent
-// passes the number of addresses as the first argument after the command's name.
+// Child is the main function of the process. It serves until an agent stops the process, and
+// returns the exit code. The first argument after the command's name is the number of addresses.
 func Child(args []string) int {
 	if err := child(args); err != nil {
 		fmt.Fprintln(os.Stderr, "nodectl dns:", err)
@@ -81,13 +82,13 @@ func child(args []string) error {
 	if err := confine.Serving(UserID, 53); err != nil {
 		return err
 	}
-	// The agent lets go of the process once it has recorded it. An agent that dies before leaves
-	// none that no record names.
+	// The agent writes to the leash once it has recorded the process. If the agent dies earlier,
+	// the process exits: no unrecorded process stays.
 	if n, err := unix.Read(leashFD, make([]byte, 1)); n != 1 || err != nil {
 		return nil
 	}
 	_ = unix.Close(leashFD)
-	debug.FreeOSMemory() // of what the start of the program needed
+	debug.FreeOSMemory() // return memory of the program's start to the kernel
 	return c.run(context.Background())
 }
 
@@ -97,20 +98,20 @@ func isSocket(fd int) bool {
 	return unix.Fstat(fd, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFSOCK
 }
 
-// probeStack makes package net find out which families the machine has: it binds sockets for that,
-// which is refused later.
+// probeStack makes package net detect the address families of the machine. It binds sockets for
+// that, which the process is not allowed to do later.
 func probeStack() {
 	if conn, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 53}); err == nil {
 		_ = conn.Close()
 	}
 }
 
-// maxData is how much memory the process may map to write, beside that of its start. The largest
-// state fits.
+// maxData limits the writable memory that the process may map after its start. The largest state
+// fits.
 const maxData = 512 << 20
 
-// expendable makes the kernel end the process like any other one when memory runs out, also if the
-// agent is protected, and bounds its memory.
+// expendable resets the OOM score and limits the memory of the process: when memory runs out, the
+// kernel may kill it, even if the agent is protected.
 func expendable() error {
 	const file = "/proc/self/oom_score_adj"
 	text, err := os.ReadFile(file)
@@ -126,7 +127,7 @@ func expendable() error {
 	if err != nil {
 		return err
 	}
-	fields := strings.Fields(string(text)) // in pages; the sixth is data and stacks
+	fields := strings.Fields(string(text)) // in pages; the sixth field is data and stacks
 	if len(fields) < 6 {
 		return fmt.Errorf("read /proc/self/statm: %d fields", len(fields))
 	}
@@ -141,7 +142,7 @@ func expendable() error {
 	return nil
 }
 
-// childProcess is the process.
+// childProcess is the state of the process.
 type childProcess struct {
 	owner   uint32 // the user of the agent
 	log     *slog.Logger
@@ -150,15 +151,15 @@ type childProcess struct {
 	udp     []*net.UDPConn
 	tcp     []*net.TCPListener
 	held    []*os.File
-	waits   bool          // for a state
-	stated  chan struct{} // closed by the first state
+	waits   bool          // the process answers only once it has a state
+	stated  chan struct{} // closed after the first state
 
 	mu    sync.Mutex
 	known bool
 	stop  context.CancelFunc
 }
 
-// open makes sockets of the inherited descriptors.
+// open opens the inherited descriptors as sockets.
 func (c *childProcess) open(addresses int) error {
 	control, err := listener[*net.UnixListener](c.inherit(controlFD))
 	if err != nil {
@@ -235,7 +236,7 @@ func (c *childProcess) run(ctx context.Context) error {
 	})
 	select {
 	case <-done:
-	case <-time.After(limits.Total): // idle connections end with the process
+	case <-time.After(limits.Total): // idle connections end when the process exits
 	}
 	return err
 }
@@ -243,7 +244,7 @@ func (c *childProcess) run(ctx context.Context) error {
 // serveControl serves the control socket.
 func (c *childProcess) serveControl(ctx context.Context) error {
 	slots := make(chan struct{}, maxControls)
-	var agents sync.WaitGroup // each ends when its agent closes the connection, or with the process
+	var agents sync.WaitGroup // each ends when its agent closes the connection
 	for {
 		conn, err := c.control.AcceptUnix()
 		switch {
@@ -253,7 +254,7 @@ func (c *childProcess) serveControl(ctx context.Context) error {
 			return err
 		case err != nil:
 			select {
-			case <-time.After(100 * time.Millisecond): // no descriptor is left
+			case <-time.After(100 * time.Millisecond): // out of file descriptors
 			case <-ctx.Done():
 			}
 			continue
@@ -311,7 +312,7 @@ func peer(conn *net.UnixConn) (uid uint32, ok bool) {
 	return uid, ok
 }
 
-// do carries out one request.
+// do executes one request.
 func (c *childProcess) do(q request) response {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -331,7 +332,7 @@ func (c *childProcess) do(q request) response {
 	return response{Status: &Status{Known: c.known, Counts: c.server.Counts()}}
 }
 
-// sendSockets sends the sockets that queries come from.
+// sendSockets sends the sockets of the DNS server to an agent.
 func (c *childProcess) sendSockets(conn *net.UnixConn) error {
 	n := 2 * len(c.udp)
 	if err := write(conn, response{Sockets: n}); err != nil {

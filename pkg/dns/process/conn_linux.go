@@ -24,19 +24,19 @@ import (
 // conn is the agent's connection to the process.
 type conn struct {
 	control *net.UnixConn
-	watched *net.UnixConn // says nothing, and ends with the process
+	watched *net.UnixConn // never transfers data; its end shows the end of the process
 	ended   chan struct{}
 
 	watching sync.WaitGroup
 	pid      int
-	handle   *os.Process   // by a pidfd, opened before the process was identified
-	sent     *server.State // the last one that it got
-	outdated bool          // it runs another program than this agent
-	known    bool          // it had names when it was identified
-	bare     bool          // it has no names of an earlier agent
+	handle   *os.Process   // a pidfd, opened before the process was identified
+	sent     *server.State // the last state that the process got
+	outdated bool          // the process runs another program than this agent
+	known    bool          // the process had names when it was identified
+	bare     bool          // the process has no names from an earlier agent
 	dir      string        // of the control socket
-	missed   int           // answers in a row that did not come in time
-	lost     bool          // an answer may still come over the control connection: the next request needs another one
+	missed   int           // consecutive answers that did not come in time
+	lost     bool          // an old answer may still come: the next request needs another control connection
 	limit    time.Duration
 }
 
@@ -46,7 +46,7 @@ func (c *conn) watch() {
 	_, _ = c.watched.Read(make([]byte, 1))
 }
 
-// close lets go of the process.
+// close closes the connections; the process continues.
 func (c *conn) close() {
 	for _, one := range []*net.UnixConn{c.control, c.watched} {
 		if one != nil {
@@ -59,8 +59,8 @@ func (c *conn) close() {
 	}
 }
 
-// collect makes sure that a process that has closed its connections ends, and collects it if this
-// agent has started it.
+// collect kills a process that has closed its connections, if it still runs. If the process is a
+// child of this agent, collect also reaps it.
 func (c *conn) collect() {
 	if c.handle != nil {
 		_ = c.handle.Kill()
@@ -96,13 +96,13 @@ func (c *conn) call(q request) (Status, error) {
 	return *a.Status, nil
 }
 
-// limitOf returns how long the process may take for a request of so many bytes: it decodes a
-// state, and makes a zone of it.
+// limitOf returns the time limit of a request of so many bytes: the process decodes the state, and
+// makes a zone of it.
 func (c *conn) limitOf(size int) time.Duration {
 	return c.limit + time.Duration(size)*time.Second/(1<<20)
 }
 
-// ready makes another control connection to the same process if the one before is lost.
+// ready opens another control connection to the same process if the current one is lost.
 func (c *conn) ready() error {
 	if !c.lost {
 		return nil
@@ -130,7 +130,8 @@ func (c *conn) ready() error {
 func (c *conn) status() (Status, error) { return c.call(request{Op: opStatus}) }
 
 // identify finds out which process is at the other end: the kernel names the sender of its answer.
-// A second answer shows that the process still is the one whose handle was opened.
+// After it opened a handle of that process, a second answer of the same process shows that the
+// handle is the right one.
 func (c *conn) identify() error {
 	pid, known, err := c.sender()
 	if err != nil {
@@ -143,7 +144,7 @@ func (c *conn) identify() error {
 	again, _, err := c.sender()
 	if err != nil || again != pid {
 		_ = handle.Release()
-		return errors.Join(errors.New("DNS server was replaced meanwhile"), err)
+		return errors.Join(errors.New("DNS server was replaced in between"), err)
 	}
 	c.pid, c.handle, c.known = pid, handle, known
 	return nil
@@ -167,7 +168,7 @@ func (c *conn) sender() (pid int, known bool, err error) {
 	if err := write(c.control, request{Op: opStatus}); err != nil {
 		return 0, false, err
 	}
-	// The credentials come with the first bytes.
+	// The credentials come with the first byte.
 	first, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, _, _, err := c.control.ReadMsgUnix(first, oob)
 	if err != nil || n != 1 {
@@ -191,7 +192,7 @@ func (c *conn) sender() (pid int, known bool, err error) {
 	return int(cred.Pid), a.Status != nil && a.Status.Known, nil
 }
 
-// prefixed reads bytes that were read already, then the rest.
+// prefixed is a reader that returns already read bytes before the rest.
 type prefixed struct {
 	first []byte
 	rest  *net.UnixConn
@@ -213,7 +214,7 @@ func (c *conn) isProgram(path string) bool {
 	return err == nil && err2 == nil && own == its
 }
 
-// kill ends the process and waits for its end.
+// kill kills the process and waits for its end.
 func (c *conn) kill() {
 	if c.handle == nil {
 		return
@@ -233,7 +234,7 @@ func (c *conn) waitEnd(limit time.Duration) bool {
 	}
 }
 
-// sockets gets the sockets of the process, which have to be bound to this address.
+// sockets gets the sockets of the process, and checks that they are bound to this address.
 func (c *conn) sockets(address netip.Addr) (fds []int, err error) {
 	if err := c.ready(); err != nil {
 		return nil, err
@@ -277,8 +278,8 @@ func (c *conn) sockets(address netip.Addr) (fds []int, err error) {
 	return fds, nil
 }
 
-// adopt connects to the process of a directory; nil means that none runs. It ends all others that
-// the record names: an agent died while it replaced them, or they do not answer.
+// adopt connects to the process of a directory; it returns nil if none runs. It kills all other
+// processes in the record: they do not answer, or an agent died while it replaced them.
 func adopt(dir string) (*conn, error) {
 	r, recorded := load(dir)
 	c, err := dial(context.Background(), dir, callLimit)
@@ -302,7 +303,7 @@ func adopt(dir string) (*conn, error) {
 	return c, nil
 }
 
-// fileID identifies a file: no two have the same at the same time.
+// fileID identifies a file by device and inode.
 type fileID struct{ Dev, Ino uint64 }
 
 func fileAt(path string) (fileID, error) {
@@ -313,24 +314,24 @@ func fileAt(path string) (fileID, error) {
 	return fileID{st.Dev, st.Ino}, nil
 }
 
-// record names the process for the next agent. It is valid until the machine starts again.
+// record identifies the process for the next agent. It is valid until the machine reboots.
 type record struct {
 	Boot      string       `json:"boot"`
 	Processes []started    `json:"processes,omitempty"`
-	Addresses []netip.Addr `json:"addresses"` // that were added to the loopback interface
+	Addresses []netip.Addr `json:"addresses"` // added to the loopback interface
 }
 
-// started identifies a process.
+// started identifies a process by its ID and its start.
 type started struct {
 	PID     int    `json:"pid"`
-	At      string `json:"at"` // in ticks of the clock since the machine started
+	At      string `json:"at"` // in clock ticks since the machine booted
 	Program fileID `json:"program"`
 }
 
 func recordFile(dir string) string { return filepath.Join(dir, "dns.json") }
 
-// save records processes. Those that this agent has started are not collected yet: their IDs are
-// theirs. The others have ended if their IDs are no longer theirs.
+// save records processes. The ID of an own child is certain until this agent reaps it. The ID of
+// another process may belong to a third one by now; the recorded one has then ended.
 func save(cfg Config, pids ...int) error {
 	boot, err := bootID()
 	if err != nil {
@@ -342,7 +343,7 @@ func save(cfg Config, pids ...int) error {
 		if err != nil {
 			return err
 		}
-		program, _ := fileAt(fmt.Sprintf("/proc/%d/exe", pid)) // the start identifies it, too
+		program, _ := fileAt(fmt.Sprintf("/proc/%d/exe", pid)) // on an error, the start time still identifies the process
 		r.Processes = append(r.Processes, started{pid, at, program})
 	}
 	js, err := json.Marshal(r)
@@ -378,13 +379,14 @@ func bootID() (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// startOf returns when a process started. With its ID it identifies the process.
+// startOf returns the start time of a process, which identifies it together with its ID.
 func startOf(pid int) (string, error) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return "", err
 	}
-	// The name, in parentheses, may contain anything. The time is the 20th field after it.
+	// The name, in parentheses, may contain any character. The start time is the 20th field after
+	// it.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	if len(fields) < 20 {
 		return "", fmt.Errorf("read the start of process %d: %d fields", pid, len(fields))
@@ -403,7 +405,7 @@ func (p started) end() error {
 		return nil
 	}
 	if err := handle.Kill(); err != nil {
-		return nil //nolint:nilerr // it has ended meanwhile
+		return nil //nolint:nilerr // it has ended in between
 	}
 	for deadline := time.Now().Add(endLimit); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		if !p.runs() {
@@ -425,7 +427,7 @@ func (p started) runs() bool {
 	return err != nil || p.Program == (fileID{}) || program == p.Program
 }
 
-// isZombie reports whether a process has ended and its parent has not collected it.
+// isZombie reports whether a process has ended and its parent has not reaped it.
 func isZombie(pid int) bool {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {

@@ -10,13 +10,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns/server"
 )
 
-// Operations of the control socket. A process serves agents of later versions: an operation keeps
-// its name and meaning.
+// Operations of the control socket. A process may serve an agent of a later version, so operations
+// keep their names and meanings.
 const (
 	opState   = "state"   // replaces the state of the server
-	opStatus  = "status"  // asks for the status
-	opSockets = "sockets" // asks for the sockets that queries come from
-	opStop    = "stop"    // ends the process once open queries are answered
+	opStatus  = "status"  // returns the status
+	opSockets = "sockets" // returns the sockets of the DNS server
+	opStop    = "stop"    // stops the process once open queries are answered
 )
 
 // maxFrame is the size of the largest message on the control socket.
@@ -36,7 +36,7 @@ type response struct {
 
 // Status is the status of the process.
 type Status struct {
-	// Known says that the process has the Services of the node.
+	// Known says that the process knows the Services of the node.
 	Known  bool          `json:"known"`
 	Counts server.Counts `json:"counts"`
 }

@@ -3,11 +3,11 @@
 //
 // The agent binds the sockets and starts the process with them. The process gives up root, all
 // capabilities and the file system before it reads its first query. It outlives the agent. The next
-// agent connects to its control socket, or, if it is itself another program, gets the sockets from
-// it and gives them to a new process: no query is lost.
+// agent connects to its control socket. An agent of another version takes the sockets over from it,
+// and starts a new process with them: no query is lost.
 //
-// Child is the process; Keeper is the agent's side of it.
+// Child runs in the process; Keeper is the agent's side.
 //
-// The one rule: the agent acts only on a process that holds the control socket of its directory, or
-// that its record names by process ID, start time and boot.
+// The agent acts only on a process that holds the control socket of its directory, or that its
+// record identifies by process ID, start time and boot.
 package process

@@ -20,11 +20,11 @@ type Config struct {
 	Dir string
 	// LogFile gets the output of a process that ends by a panic.
 	LogFile string
-	// Address is the address that the server answers on, on port 53, and Range the range of
-	// Services that it is in.
+	// Address is the address of the server, which listens on port 53. Range is the range of
+	// Services that contains the address.
 	Address netip.Addr
 	Range   netip.Prefix
-	// Program is the program of the process; "" is this one.
+	// Program is the executable of the process; "" is the executable of the agent.
 	Program string
 	Log     *slog.Logger
 }
@@ -35,7 +35,7 @@ const (
 	startLimit = 10 * time.Second // for its start
 	endLimit   = 5 * time.Second  // for its end
 	checkEvery = 10 * time.Second
-	retryFirst = time.Second // after a failure; it doubles
+	retryFirst = time.Second // first wait after a failure; it doubles
 	retryMost  = 30 * time.Second
 )
 
@@ -45,17 +45,17 @@ type Keeper struct {
 
 	wanted  atomic.Bool
 	state   atomic.Pointer[server.State] // nil until SetState
-	first   atomic.Pointer[server.State] // for a process without names until then
+	first   atomic.Pointer[server.State] // for a process without names, until SetState
 	changed chan struct{}
 	counts  atomic.Pointer[server.Counts]
 
-	serving atomic.Bool // there was a child when the lock was last let go
+	serving atomic.Bool // the process ran when the lock was last released
 
-	held    chan struct{} // a lock that callers can stop waiting for; it guards the rest
+	held    chan struct{} // a lock whose waiters can give up; it guards the fields below
 	child   *conn         // nil while the process does not run
-	failure error         // of the last try
-	retry   time.Time     // before which nothing is tried again
-	wait    time.Duration // until the next try but one
+	failure error         // of the last attempt
+	retry   time.Time     // no attempt before this time
+	wait    time.Duration // the wait after the next failure
 }
 
 // New returns a Keeper that does nothing until Want.
@@ -66,7 +66,7 @@ func New(cfg Config) *Keeper {
 // lock waits until no other goroutine uses the process.
 func (k *Keeper) lock() { k.held <- struct{}{} }
 
-// unlock ends lock.
+// unlock releases the lock.
 func (k *Keeper) unlock() {
 	k.serving.Store(k.child != nil)
 	<-k.held
@@ -93,19 +93,20 @@ func (k *Keeper) Ensure(ctx context.Context) error {
 	return k.ensure(ctx, time.Now())
 }
 
-// Used reports whether an earlier agent of this boot ran the server: pods may have its address.
+// Used reports whether an earlier agent of this boot ran the server: running pods may have its
+// address in their resolv.conf.
 func (k *Keeper) Used() bool {
 	_, ok := load(k.cfg.Dir)
 	return ok
 }
 
-// Moved reports whether an earlier agent of this boot ran the server on another address.
+// Moved reports whether an earlier agent of this boot ran the server with another address.
 func (k *Keeper) Moved() bool {
 	r, ok := load(k.cfg.Dir)
 	return ok && !slices.Contains(r.Addresses, k.cfg.Address)
 }
 
-// Servers returns the address of the server, none unless it runs. It does not wait.
+// Servers returns the address of the server, or nothing if it does not run. It does not wait.
 func (k *Keeper) Servers() []string {
 	if !k.serving.Load() {
 		return nil
@@ -114,22 +115,22 @@ func (k *Keeper) Servers() []string {
 }
 
 // SetState replaces the state of the server. It does not wait for the process. Until the first
-// call, a process of an earlier agent keeps the state that it has.
+// call, a process of an earlier agent keeps its state.
 func (k *Keeper) SetState(s server.State) {
 	k.state.Store(&s)
 	k.kick()
 }
 
-// SetFirst sets the state of a process that has no names, until SetState: it answers other names
-// from its start on. A process of an earlier agent that has names keeps them. It does not wait for
-// the process.
+// SetFirst sets the state of a process without names until SetState is called: from its start, the
+// process resolves names outside the cluster. A process of an earlier agent that has names keeps
+// them. It does not wait for the process.
 func (k *Keeper) SetFirst(s server.State) {
 	s.Known, s.Services = false, nil
 	k.first.Store(&s)
 	k.kick()
 }
 
-// kick wakes Run.
+// kick wakes up Run.
 func (k *Keeper) kick() {
 	select {
 	case k.changed <- struct{}{}:
@@ -137,7 +138,7 @@ func (k *Keeper) kick() {
 	}
 }
 
-// Counts returns the counters that the process reported last.
+// Counts returns the last reported counters of the process.
 func (k *Keeper) Counts() server.Counts {
 	if c := k.counts.Load(); c != nil {
 		return *c
@@ -145,8 +146,7 @@ func (k *Keeper) Counts() server.Counts {
 	return server.Counts{}
 }
 
-// Run keeps the process running, and its state the newest one, until ctx ends. The process then
-// stays.
+// Run keeps the process running and its state current until ctx ends. The process then continues.
 func (k *Keeper) Run(ctx context.Context) {
 	check := time.NewTicker(checkEvery)
 	defer check.Stop()
@@ -173,8 +173,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// keep starts the process if it does not run, and sends it the newest state. again fires when to
-// try again.
+// keep starts the process if it does not run, and sends it the newest state. again receives when it
+// is time for another attempt.
 func (k *Keeper) keep(ctx context.Context) (again <-chan time.Time) {
 	if !k.wanted.Load() {
 		return nil
@@ -223,11 +223,11 @@ func (k *Keeper) send() error {
 	return nil
 }
 
-// maxMissed is how many answers in a row have to be missing before the process is ended: on a
-// machine that is busy, or short of memory, a healthy one may answer late.
+// maxMissed is the number of consecutive missing answers after which the agent kills the process.
+// On a machine that is busy or short of memory, a healthy process may answer late.
 const maxMissed = 3
 
-// miss ends a process that has not answered several times in a row. The lock is held.
+// miss counts a missing answer, and kills the process after maxMissed of them. The lock is held.
 func (k *Keeper) miss(err error) {
 	select {
 	case <-k.child.ended: // ensure starts another one
@@ -241,12 +241,13 @@ func (k *Keeper) miss(err error) {
 	k.child.missed++
 	k.cfg.Log.Warn("DNS server does not answer", "pid", k.child.pid, "times", k.child.missed, "error", err)
 	if k.child.missed >= maxMissed {
-		k.cfg.Log.Warn("Ending DNS server, to start it again", "pid", k.child.pid)
+		k.cfg.Log.Warn("Killing DNS server, to start it again", "pid", k.child.pid)
 		k.fail()
 	}
 }
 
-// check ends a process that does not answer several times, and adds an address that others have removed.
+// check asks the process for its status, and adds its address again if another program has removed
+// it.
 func (k *Keeper) check() {
 	k.lock()
 	defer k.unlock()
@@ -264,7 +265,7 @@ func (k *Keeper) check() {
 	}
 }
 
-// fail ends the process. The lock is held.
+// fail kills the process. The lock is held.
 func (k *Keeper) fail() {
 	if k.child != nil {
 		k.child.kill()
@@ -272,7 +273,7 @@ func (k *Keeper) fail() {
 	}
 }
 
-// release lets go of the process. The lock is held.
+// release closes the connection to the process. The lock is held.
 func (k *Keeper) release() {
 	if k.child != nil {
 		k.child.close()
@@ -280,8 +281,8 @@ func (k *Keeper) release() {
 	}
 }
 
-// ensure makes the process run. After a failure it does nothing for a while and returns that
-// failure. The lock is held.
+// ensure starts the process if it does not run. For some time after a failure, it does nothing but
+// return that failure. The lock is held.
 func (k *Keeper) ensure(ctx context.Context, now time.Time) error {
 	if k.child != nil {
 		select {
@@ -307,13 +308,13 @@ func (k *Keeper) ensure(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// failed delays the next try after an error. The lock is held.
+// failed reports an error, and delays the next attempt. The lock is held.
 func (k *Keeper) failed(now time.Time, err error) {
 	k.report(err)
 	k.later(now, err)
 }
 
-// later delays the next try, and remembers why. The lock is held.
+// later delays the next attempt, and stores the reason. The lock is held.
 func (k *Keeper) later(now time.Time, err error) {
 	k.failure = err
 	k.wait = min(max(2*k.wait, retryFirst), retryMost)
@@ -328,7 +329,7 @@ func (k *Keeper) report(err error) {
 	k.failure = err
 }
 
-// open makes the address, and adopts or starts the process. The lock is held.
+// open adds the address, and adopts or starts the process. The lock is held.
 func (k *Keeper) open(ctx context.Context) error {
 	if os.Geteuid() != 0 {
 		return errors.New("only root can run a DNS server for pods")
@@ -340,7 +341,7 @@ func (k *Keeper) open(ctx context.Context) error {
 		return err
 	}
 	if k.Moved() {
-		if err := Stop(k.cfg); err != nil { // the range of Services is another one now
+		if err := Stop(k.cfg); err != nil { // the range of Services has changed
 			return err
 		}
 	}
@@ -369,9 +370,9 @@ func (k *Keeper) open(ctx context.Context) error {
 	return nil
 }
 
-// replace replaces a process of another program once there is a state that the new one can have:
-// until then, the old one has the names. The new one gets the sockets and its state before the old
-// one stops. The lock is held.
+// replace replaces a process of another version by a new one. It waits until the agent has a state,
+// because until then only the old process has the names. The new process gets the sockets and the
+// state before the old one stops. The lock is held.
 func (k *Keeper) replace(ctx context.Context) error {
 	old := k.child
 	if old == nil || !old.outdated || k.state.Load() == nil {
@@ -387,7 +388,7 @@ func (k *Keeper) replace(ctx context.Context) error {
 	defer closeAll(sockets)
 	next, err := k.start(ctx, sockets, old)
 	if err != nil {
-		old.kill() // its control socket is gone
+		old.kill() // its control socket has been replaced
 		return err
 	}
 	k.child = next
@@ -425,14 +426,14 @@ func (k *Keeper) address() error {
 		k.cfg.Log.Warn("The address of the DNS server hides one of a network that this machine has a route to", "address", k.cfg.Address, "route", wider)
 	}
 	if _, recorded := load(k.cfg.Dir); !recorded {
-		if err := save(k.cfg); err != nil { // so that the address is removed whatever happens next
+		if err := save(k.cfg); err != nil { // before the address is added, so that it is always removed later
 			return err
 		}
 	}
 	return changeAddress(k.cfg.Address, true)
 }
 
-// Stop ends the process of a directory, and removes its address.
+// Stop stops the process of a directory, and removes its address.
 func Stop(cfg Config) error {
 	r, recorded := load(cfg.Dir)
 	c, err := adopt(cfg.Dir)

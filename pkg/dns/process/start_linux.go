@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// receiveBuffer is how many bytes of queries wait for the process: a flood of one client leaves
-// room for others while the process reads.
+// receiveBuffer is the receive buffer of the UDP socket, in bytes: with it, a flood of one client
+// does not push out all queries of others.
 const receiveBuffer = 4 << 20
 
 // bind binds a UDP and a TCP socket.
@@ -39,7 +39,7 @@ func bind(to netip.AddrPort) (fds []int, err error) {
 				return fds, err
 			}
 		} else if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, receiveBuffer) != nil {
-			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // as much as is allowed
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUF, receiveBuffer) // limited by net.core.rmem_max
 		}
 		if err := unix.Bind(fd, sockaddr(to)); err != nil {
 			if errors.Is(err, unix.EADDRINUSE) {
@@ -70,8 +70,8 @@ func sockaddr(to netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
 }
 
-// isBound returns an error unless a socket is of this kind and bound to this address: it may come
-// from a process that was taken over by what it reads.
+// isBound returns an error unless a socket is of this kind and bound to this address. It may come
+// from a process that an attacker controls.
 func isBound(fd, kind int, to netip.AddrPort) error {
 	is, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE)
 	if err != nil || is != kind {
@@ -100,9 +100,9 @@ func closeAll(fds []int) {
 	}
 }
 
-// start starts the process with sockets, and connects to it. It is in a session of its own, so
-// that no signal of a terminal reaches it, and inherits no variables. Until the next record, the
-// one of the process names old, too.
+// start starts the process with sockets, and connects to it. The process has a session of its own,
+// so that no signal of a terminal reaches it, and none of the agent's environment variables. The
+// record names both the process and old.
 func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, err error) {
 	control, err := k.listen()
 	if err != nil {
@@ -173,7 +173,7 @@ func (k *Keeper) start(ctx context.Context, sockets []int, old *conn) (_ *conn, 
 	return c, nil
 }
 
-// listen makes the control socket. A process that had it before keeps its connections.
+// listen creates the control socket. A process with the previous socket keeps its connections.
 func (k *Keeper) listen() (fd int, err error) {
 	dir, err := os.Open(k.cfg.Dir)
 	if err != nil {
@@ -200,13 +200,13 @@ func (k *Keeper) listen() (fd int, err error) {
 // socketName is the name of the control socket in its directory.
 const socketName = "dns.sock"
 
-// shortPath is the path of the control socket in an open directory: a path that is too long for
-// an address does not fail.
+// shortPath returns a path of the control socket by the descriptor of its open directory: the
+// directory's own path may be too long for a socket address.
 func shortPath(dir *os.File) string {
 	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), socketName)
 }
 
-// dial connects to the control socket of a directory. limit is for each answer.
+// dial connects to the control socket of a directory. limit is the time limit of each answer.
 func dial(ctx context.Context, path string, limit time.Duration) (*conn, error) {
 	dir, err := os.Open(path)
 	if err != nil {

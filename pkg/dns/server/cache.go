@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// cache keeps answers of other servers. When it is full, it forgets the oldest ones.
+// cache stores answers of other servers. When it is full, it drops the oldest ones.
 type cache struct {
 	entries, bytes int // limits
 	size           int
@@ -39,13 +39,13 @@ func (c *cache) get(key string, now time.Time) (msg []byte, age time.Duration, o
 	return k.msg, now.Sub(k.from), true
 }
 
-// put keeps an answer for a while.
+// put stores an answer for the time life.
 func (c *cache) put(key string, msg []byte, now time.Time, life time.Duration) {
 	if e := c.by[key]; e != nil {
 		c.drop(e)
 	}
 	k := &kept{key: key, msg: msg, from: now, until: now.Add(life)}
-	if k.weight() > c.bytes/16 { // one answer is not worth many others
+	if k.weight() > c.bytes/16 { // a single large answer must not push out many others
 		return
 	}
 	c.by[key] = c.order.PushBack(k)
@@ -61,5 +61,5 @@ func (c *cache) drop(e *list.Element) {
 	c.size -= k.weight()
 }
 
-// weight is about how many bytes an answer takes.
+// weight estimates the memory of an answer, in bytes.
 func (k *kept) weight() int { return len(k.msg) + 2*len(k.key) + 256 }

@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/dns"
 )
 
-// forwarder asks other servers. Equal queries that wait share one question: many open questions
-// for one name would make it easier to guess the answer of one.
+// forwarder forwards questions to other servers. Equal queries share one question: with many open
+// questions for one name, an attacker could guess a matching answer more easily.
 type forwarder struct {
 	limits Limits
 	counts *counters
@@ -29,14 +29,14 @@ type forwarder struct {
 	cache   *cache
 }
 
-// upstream is another server, and since when it does not answer.
+// upstream is another server, with its state.
 type upstream struct {
 	at       netip.AddrPort
 	failures int
-	until    time.Time // it is asked last until then
+	until    time.Time // the forwarder asks it last until then
 }
 
-// call is a question that is open.
+// call is an open question.
 type call struct {
 	done chan struct{}
 	msg  []byte
@@ -47,8 +47,8 @@ func newForwarder(l Limits, counts *counters) *forwarder {
 	return &forwarder{limits: l, counts: counts, calls: make(map[string]*call), cache: newCache(l.CacheEntries, l.CacheBytes)}
 }
 
-// use replaces the servers. Those that stay keep their state. Answers of other servers than these
-// are forgotten.
+// use replaces the servers. A server that stays keeps its state. If the servers change, the cache
+// is emptied.
 func (f *forwarder) use(all []netip.AddrPort) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -74,8 +74,8 @@ func (f *forwarder) kept(q dns.Query) (msg []byte, age time.Duration, ok bool) {
 	return f.cache.get(q.Key(), time.Now())
 }
 
-// resolve asks the servers, one after another, until one answers. The end of ctx ends only this
-// call's wait.
+// resolve asks the servers, one after another, until one answers. The end of ctx ends only the wait
+// of this call, not the question.
 func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 	key := q.Key()
 	f.mu.Lock()
@@ -94,7 +94,7 @@ func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 		}
 	}
 	f.counts.forwarded.Add(1)
-	c.err = errors.New("the query panicked") // for those that wait, if it does
+	c.err = errors.New("the query panicked") // seen by the waiting queries if ask panics
 	defer func() {
 		f.mu.Lock()
 		delete(f.calls, key)
@@ -109,9 +109,9 @@ func (f *forwarder) resolve(ctx context.Context, q dns.Query) ([]byte, error) {
 func (f *forwarder) ask(ctx context.Context, q dns.Query, key string) ([]byte, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, f.limits.Total, errors.New("no name server has answered in time"))
 	defer stop()
-	var failure []byte // a server's own
+	var failure []byte // the answer of a server that reports a failure
 	var errs []error
-	for range 2 { // the first time, a packet may have been lost
+	for range 2 { // a packet of the first round may have been lost
 		for _, u := range f.order(time.Now()) {
 			if ctx.Err() != nil {
 				return nil, errors.Join(append(errs, context.Cause(ctx))...)
@@ -138,8 +138,8 @@ func (f *forwarder) ask(ctx context.Context, q dns.Query, key string) ([]byte, e
 	return nil, errors.Join(errs...)
 }
 
-// order returns the servers in the order in which they are asked: those that did not answer of
-// late are last.
+// order returns the servers in the order in which ask uses them: servers that recently did not
+// answer come last.
 func (f *forwarder) order(now time.Time) []*upstream {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,7 +156,7 @@ func (f *forwarder) order(now time.Time) []*upstream {
 	return all
 }
 
-// note remembers whether a server has answered.
+// note records whether a server has answered.
 func (f *forwarder) note(u *upstream, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -179,9 +179,9 @@ func (f *forwarder) keep(key string, msg []byte, h dnsmessage.Header) {
 	f.cache.put(key, msg, time.Now(), life)
 }
 
-// exchange asks one server once. Each question has a socket of its own, so a port that the kernel
-// chose at random, and a random ID. The kernel drops answers from other addresses; answers to
-// other questions are read and dropped until the right one or the deadline comes.
+// exchange asks one server once. Each question has a socket of its own, with a random port that the
+// kernel chooses, and a random ID. The kernel drops answers from other addresses. exchange drops
+// answers to other questions until the right answer or the deadline comes.
 func (f *forwarder) exchange(ctx context.Context, to netip.AddrPort, q dns.Query) ([]byte, dnsmessage.Header, error) {
 	network := "udp"
 	if q.Stream {
@@ -215,8 +215,8 @@ func (f *forwarder) exchange(ctx context.Context, to netip.AddrPort, q dns.Query
 	return overDatagrams(conn, q, number, question)
 }
 
-// maxForeign is how many answers to other questions are read before the question is given up:
-// each is a guess of one who wants to be taken for the server.
+// maxForeign is the number of answers to other questions after which exchange gives up: each may be
+// an attacker's guess.
 const maxForeign = 32
 
 func overDatagrams(conn net.Conn, q dns.Query, id uint16, question []byte) ([]byte, dnsmessage.Header, error) {

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Limits bound the queries and connections of clients.
+// Limits limit the queries and connections of clients.
 type Limits struct {
-	Rate, Burst       int           // queries of one client, by second and at once
+	Rate, Burst       int           // queries of one client: per second, and as a burst
 	ClientWaiting     int           // queries of one client that wait for other servers
 	Waiting           int           // queries that wait for other servers
 	ClientConnections int           // TCP connections of one client
 	Connections       int           // TCP connections
 	StreamQueries     int           // queries over one connection
-	Idle              time.Duration // of a connection: for one query, and for one answer
-	Clients           int           // clients whose rates are known
-	CacheEntries      int           // answers of other servers that are kept
+	Idle              time.Duration // the time limit of a connection for one query, and for one answer
+	Clients           int           // clients whose rates are stored
+	CacheEntries      int           // cached answers of other servers
 	CacheBytes        int
 	Try               time.Duration // for one answer of another server
 	Total             time.Duration // for all tries of one query
-	Down              time.Duration // how long a server that did not answer is asked last; it doubles
+	Down              time.Duration // how long a server that did not answer comes last; it doubles
 	MaxDown           time.Duration
 }
 
-// DefaultLimits are those of the process that serves pods. Total is below the five seconds after
-// which resolvers ask again.
+// DefaultLimits returns the limits of the process that serves pods. Total is below the five seconds
+// after which resolvers repeat a query.
 func DefaultLimits() Limits {
 	return Limits{
 		Rate: 2000, Burst: 4000, ClientWaiting: 64, Waiting: 256, ClientConnections: 16, Connections: 256,
@@ -113,9 +113,10 @@ func (c *clients) rate(of asker, most float64, now time.Time) *rate {
 	return r
 }
 
-// enter counts a query that waits for other servers, unless there are too many. Once more than half
-// of all may wait, a client may have half as many as are left, at least one: a few greedy clients
-// always leave room for others. With n of them, each has about 1/(n+2) of all.
+// enter counts a query that waits for other servers; it returns false if too many wait. When more
+// than half of all places are in use, a client may have half as many places as are free, but at
+// least one. So a few greedy clients always leave room for others: with n of them, each has about
+// 1/(n+2) of all places.
 func (c *clients) enter(client netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -133,7 +134,7 @@ func (c *clients) leave(client netip.Addr) {
 	uncount(c.waiting, &c.waits, client.Unmap())
 }
 
-// connect counts a connection, unless there are too many.
+// connect counts a connection; it returns false if there are too many.
 func (c *clients) connect(client netip.Addr) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

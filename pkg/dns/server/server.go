@@ -1,12 +1,12 @@
-// Package server answers DNS queries over UDP and TCP: those about the cluster from a zone, all
-// others by the name servers of the node.
+// Package server answers DNS queries over UDP and TCP: queries about the cluster from a zone, all
+// others by forwarding to the name servers of the node.
 //
-// One client cannot keep it from answering others: each has a rate, a number of connections and a
-// number of queries that wait for other servers. Queries above them are dropped, connections are
-// closed. All sizes, times and counts are bounded.
+// One client cannot block others: each has limits for its rate, its connections and its queries
+// that wait for other servers. The server drops queries above these limits, and closes connections.
+// All sizes, times and counts are bounded.
 //
-// The one rule: a query that is read gets an answer, if only that the server failed; other servers
-// never see a name of the cluster.
+// Each query within the limits gets an answer, at least SERVFAIL. Other servers never see a name of
+// the cluster.
 package server
 
 import (
@@ -23,16 +23,17 @@ import (
 	"github.com/nodectl/nodectl/pkg/panics"
 )
 
-// State has the Services and settings that answers depend on. Each one replaces the one before.
+// State has the Services and settings on which answers depend. Each State replaces the previous
+// one.
 type State struct {
 	dns.Config
-	// Services is nil until the Services of the node are known: their names are then answered
-	// with a failure, which clients do not keep.
+	// Services is nil until the Services of the node are known. Until then, the answer for their
+	// names is SERVFAIL, which clients do not cache.
 	Services []dns.Service
-	// Known says that all Services are known, although there may be none. Until then a name that is
-	// not found is a failure.
+	// Known says that all Services are known, also if there are none. Until then, the answer for an
+	// unknown name is SERVFAIL.
 	Known bool
-	// Upstreams are the servers that other names are asked for, in order.
+	// Upstreams are the servers for other names, in order.
 	Upstreams []netip.AddrPort
 }
 
@@ -40,15 +41,15 @@ type State struct {
 type Counts struct {
 	Queries   uint64 `json:"queries"`
 	Zone      uint64 `json:"zone"`      // answered from the zone
-	Forwarded uint64 `json:"forwarded"` // asked of other servers
+	Forwarded uint64 `json:"forwarded"` // forwarded to other servers
 	Cached    uint64 `json:"cached"`    // answered from the cache
-	Failed    uint64 `json:"failed"`    // answered that the server failed
+	Failed    uint64 `json:"failed"`    // answered with SERVFAIL
 	Refused   uint64 `json:"refused"`   // dropped or closed: over a limit
 	Malformed uint64 `json:"malformed"`
 	Panics    uint64 `json:"panics"`
 }
 
-// counters are Counts that goroutines count up.
+// counters are Counts with atomic counters.
 type counters struct {
 	queries, zone, forwarded, cached, failed, refused, malformed, panics atomic.Uint64
 }
@@ -71,7 +72,7 @@ type current struct {
 	zone *dns.Zone
 }
 
-// New returns a server that answers with failures until Set.
+// New returns a server that answers SERVFAIL until Set is called.
 func New(limits Limits, log *slog.Logger) *Server {
 	s := &Server{limits: limits, clients: newClients(limits), log: log}
 	s.forward = newForwarder(limits, &s.counts)
@@ -194,7 +195,7 @@ func (s *Server) receive(msg []byte, stream bool) (q dns.Query, now reply, then 
 	return q, now, then, true
 }
 
-// safely runs f. A panic costs one query its answer.
+// safely runs f, and recovers from a panic: one query then gets no answer.
 func (s *Server) safely(f func()) {
 	err := panics.ToError(func() error { f(); return nil })
 	if p, ok := panics.Of(err); ok {
@@ -205,18 +206,19 @@ func (s *Server) safely(f func()) {
 	}
 }
 
-// panicEvery is how often a panic is logged: each writes a stack, and clients may cause many.
+// panicEvery is the shortest time between two logged panics: each logs a stack, and clients may
+// cause many.
 const panicEvery = time.Minute
 
 // panicLog decides which panics are logged.
 type panicLog struct {
 	mu     sync.Mutex
 	logged time.Time
-	count  int // since then
+	count  int // since the last logged one
 }
 
-// due counts a panic. It returns how many there were since the last one that was logged, this one
-// included, or 0 if it is too early to log another one.
+// due counts a panic. If it must be logged, due returns the number of panics since the last logged
+// one, including this one. If it is too early, due returns 0.
 func (p *panicLog) due(now time.Time) (count int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -27,7 +27,7 @@ func (s *Server) Streams(ctx context.Context, l *net.TCPListener) error {
 			return nil
 		case errors.Is(err, net.ErrClosed):
 			return err
-		case err != nil: // no descriptor is left, or the client has gone
+		case err != nil: // out of file descriptors, or the client has left
 			s.counts.refused.Add(1)
 			pause(ctx, acceptPause)
 			continue
@@ -46,7 +46,7 @@ func (s *Server) Streams(ctx context.Context, l *net.TCPListener) error {
 	}
 }
 
-// acceptPause is how long Streams waits after a connection that it could not accept.
+// acceptPause is how long Streams waits after an error of Accept.
 const acceptPause = 10 * time.Millisecond
 
 // pause waits for d or the end of ctx.
@@ -73,7 +73,7 @@ func (s *Server) stream(ctx context.Context, conn net.Conn, from netip.Addr) {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	for range s.limits.StreamQueries {
-		_ = conn.SetDeadline(time.Now().Add(s.limits.Idle)) // for the whole query: bytes that trickle do not extend it
+		_ = conn.SetDeadline(time.Now().Add(s.limits.Idle)) // for the whole query: a slow sender does not extend it
 		if ctx.Err() != nil {
 			return
 		}
