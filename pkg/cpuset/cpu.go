@@ -28,7 +28,7 @@ func podLevel(p *v1.Pod) bool {
 	return r != nil && len(r.Requests)+len(r.Limits) > 0
 }
 
-// exclusiveOfPod returns how many exclusive CPUs a pod needs at most at one time.
+// exclusiveOfPod returns the largest number of exclusive CPUs that a pod needs at one time.
 func exclusiveOfPod(p *v1.Pod) int {
 	init, sidecars, regular := 0, 0, 0
 	for i := range p.Spec.InitContainers {
@@ -154,7 +154,7 @@ func (s *State) cpuHintsOfPod(uid string, p *v1.Pod) hints {
 }
 
 // generateCPUHints returns a hint for each set of NUMA nodes that has n CPUs in free and reuse, and
-// all CPUs of reuse. Those sets are preferred that are as small as n CPUs need on an empty machine.
+// all CPUs of reuse. A set is preferred if n CPUs of an empty machine need as many nodes.
 func (a *Allocator) generateCPUHints(free, reuse Set, n int) []hint {
 	nodes := a.cpus.parts(nodeOf).List()
 	all, has := map[int]int{}, map[int]int{}

@@ -33,7 +33,7 @@ type Set = cpuset.CPUSet
 
 // Machine describes the CPUs and the memory of a node.
 type Machine struct {
-	CPUs  map[int]CPU // that are online
+	CPUs  map[int]CPU // the CPUs that are online
 	Nodes []Node      // NUMA nodes by ID, also those without CPUs
 }
 
@@ -42,7 +42,7 @@ type CPU struct {
 	Core   int // the lowest logical CPU of its core
 	Socket int
 	Node   int // NUMA node
-	Cache  int // uncore cache; the socket, where none is shared by fewer CPUs than a NUMA node has
+	Cache  int // uncore cache; the socket if no cache is smaller than a NUMA node
 }
 
 // Node is a NUMA node.
@@ -125,7 +125,7 @@ func (c cpus) perPart(part func(CPU) int) int {
 // Block is memory of one kind that is allocated to a container.
 type Block = pod.Block
 
-// Rejection is why a pod is not admitted. Reason and message are the kubelet's.
+// Rejection is the error of a pod that is not admitted. Reason and message are the kubelet's.
 type Rejection struct{ Reason, Message string }
 
 // The reasons, beside pod.ReasonUnexpectedAdmission.

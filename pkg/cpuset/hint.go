@@ -93,8 +93,8 @@ func (a *Allocator) merge(providers []hints) (hint, bool) {
 	return best, a.topology == bestEffort || best.preferred
 }
 
-// intersect returns the nodes that all hints have. The result is preferred if each hint is, and all
-// have the same nodes.
+// intersect returns the nodes that all hints have in common. The result is preferred if all hints
+// are preferred and have the same nodes.
 func (a *Allocator) intersect(chosen []hint) hint {
 	out := hint{nodes: a.everyNode(), preferred: true}
 	first := mask(0)
@@ -146,8 +146,8 @@ func (a *Allocator) better(h, best hint, most int) bool {
 }
 
 // closer reports whether m is better than o: it is narrower. With the option
-// prefer-closest-numa-nodes, of two sets of one size the one whose nodes are closer to each other is
-// better.
+// prefer-closest-numa-nodes, a set of the same size is better if its nodes are closer to each
+// other.
 func (a *Allocator) closer(m, o mask) bool {
 	if a.closest && a.topology != singleNUMANode && m.count() == o.count() {
 		if x, y := a.distance(m), a.distance(o); x != y {

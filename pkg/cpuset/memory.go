@@ -84,7 +84,7 @@ func memoryOf(c *v1.Container) (Reserved, error) {
 	return all, nil
 }
 
-// memoryOfPod returns the memory that a pod needs at most at one time.
+// memoryOfPod returns the largest amount of memory that a pod needs at one time.
 func memoryOfPod(p *v1.Pod) (Reserved, error) {
 	init, sidecars, regular := Reserved{}, Reserved{}, Reserved{}
 	for i := range p.Spec.InitContainers {
@@ -153,8 +153,8 @@ func (s *State) allocateMemory(uid string, p *v1.Pod, c *v1.Container, at hint, 
 	return nil
 }
 
-// bestNodes returns the nodes of a container's memory: those of the hint if they have enough, else a
-// larger set that contains them.
+// bestNodes returns the nodes of a container's memory: the nodes of the hint if they have enough,
+// else a larger set that contains them.
 func (s *State) bestNodes(asks Reserved, at hint, reuse reusable) (hint, error) {
 	best := at
 	if at.any || at.nodes == 0 {
@@ -320,9 +320,9 @@ func regenerateHints(blocks []Block, asks Reserved) hints {
 	return out
 }
 
-// generateMemoryHints returns a hint for each set of NUMA nodes that has this memory free. Those sets
-// are preferred that are as small as the memory needs on an empty machine. Memory of a node is
-// allocated either alone, or always together with the same other nodes.
+// generateMemoryHints returns a hint for each set of NUMA nodes that has this memory free. A set is
+// preferred if the memory needs as many nodes on an empty machine. Memory of a node is allocated
+// either alone, or always together with the same other nodes.
 func (s *State) generateMemoryHints(asks Reserved, reuse reusable) hints {
 	var found []mask
 	ids := s.allocator.memoryOfNodesUsed

@@ -91,7 +91,8 @@ func (m *Machine) readCPUs(root fs.FS, node map[int]int) error {
 	return nil
 }
 
-// cache is a CPU's cache above level 2, and how many CPUs share it. cpus is 0 if there is none.
+// cache is a CPU's cache above level 2, with the number of CPUs that share it. cpus is 0 if there
+// is no such cache.
 type cache struct{ id, cpus int }
 
 func readCache(root fs.FS, cpu string) cache {

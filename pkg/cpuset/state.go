@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// State has the allocations of a node's containers: those that Put added, and those of the pods that
-// it admitted. One goroutine uses it at a time.
+// State has the allocations of a node's containers: allocations that Put added, and allocations of
+// the pods that it admitted. One goroutine uses it at a time.
 type State struct {
 	allocator *Allocator
 	shared    Set            // the CPUs that are not exclusive, without strictly reserved ones

@@ -13,7 +13,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// step is a point at which tests end an operation, as a kill of the agent would.
+// step is a point at which tests stop an operation, as a kill of the agent would.
 func (v *Volumes) step(name string) error {
 	if v.cut != nil {
 		return v.cut(name)
@@ -156,7 +156,7 @@ func (o *operation) checkPublished(target string) error {
 	return nil
 }
 
-// save writes the file of a volume with a progress.
+// save writes the vol_data.json of a volume with a progress.
 func (o *operation) save(dir string, d data, p Progress, point string) error {
 	if err := writeData(dir, d.with(p, o.boot)); err != nil {
 		return fmt.Errorf("kubernetes.io/csi: failed to save volume info data: %w", err)
@@ -177,9 +177,9 @@ func (o *operation) unmade(dir, target string, gone func()) {
 	gone()
 }
 
-// unpublish unmounts a volume for a pod that is gone, and unstages it if no other pod uses it. A
-// volume that cannot be unstaged is left for Run: the pod is done with it. It does nothing if still
-// returns false while the volume is locked; nil is always true.
+// unpublish unmounts a volume for a pod that is gone, and unstages it if no other pod uses it. Run
+// retries a failed unstaging, because the pod does not need it. unpublish does nothing if still
+// returns false while the volume is locked; nil stands for true.
 func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user, still func(user) bool) error {
 	o := &operation{Volumes: v, id: id, user: u, source: source{lifecycle: persistent}}
 	if d, err := readData(v.userDir(u)); err == nil && d[keyLifecycle] == ephemeral {
@@ -196,14 +196,14 @@ func (v *Volumes) unpublish(ctx context.Context, id volumeID, u user, still func
 	if still != nil && !still(u) {
 		return nil
 	}
-	if id == (volumeID{}) { // all volumes that are not known have one lock
+	if id == (volumeID{}) { // all unknown volumes share one lock
 		return o.unpublishUnknown()
 	}
 	return o.down(ctx)
 }
 
-// unpublishUnknown removes the directory of a volume whose file is lost, if nothing is mounted
-// there: no driver can be asked.
+// unpublishUnknown removes the directory of a volume whose vol_data.json is lost, if nothing is
+// mounted there: the driver is unknown.
 func (o *operation) unpublishUnknown() error {
 	dir := o.userDir(o.user)
 	d, err := readData(dir)
@@ -212,7 +212,7 @@ func (o *operation) unpublishUnknown() error {
 	} else if errors.Is(err, errNoData) {
 		err = nil
 	}
-	if err != nil { // it may name the volume after all
+	if err != nil { // the file may name the volume after all
 		return o.failed("UnmountVolume.TearDown", err)
 	}
 	there, err := o.there()
@@ -229,8 +229,7 @@ func (o *operation) unpublishUnknown() error {
 	return nil
 }
 
-// down does the steps until the pod uses nothing of the volume. A volume that cannot be unstaged
-// is left for Run.
+// down takes steps until the volume is unpublished for the pod. Run retries a failed unstaging.
 func (o *operation) down(ctx context.Context) error {
 	if _, err := readData(o.userDir(o.user)); errors.Is(err, errNoData) {
 		return o.unpublishUnknown()
@@ -279,7 +278,8 @@ func (o *operation) down(ctx context.Context) error {
 	return o.failed("UnmountVolume.TearDown", fmt.Errorf("the volume is not unmounted after %d steps", maxSteps))
 }
 
-// noteGone notes that the pod's directory of the volume is gone: the pod uses no volume by this name.
+// noteGone notes that the pod's directory of the volume is gone: the pod has no volume of this name
+// any more.
 func (o *operation) noteGone() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -386,19 +386,19 @@ func (o *operation) clearStage() error {
 	if err != nil {
 		return err
 	}
-	_ = os.Remove(filepath.Dir(dir)) // of the driver, unless it has others
+	_ = os.Remove(filepath.Dir(dir)) // the driver's directory, if it is empty
 	o.noteStaged(o.id, false)
 	return nil
 }
 
-// later leaves a volume that cannot be unstaged to Run.
+// later makes Run retry the unstaging of a volume.
 func (o *operation) later(err error) error {
 	o.cfg.Log.Warn("Volume not unstaged yet", "driver", o.id.driver, "volume", shownHandle(o.id.handle), "error", err)
 	o.retryUnstage(o.id)
 	return nil
 }
 
-// shownHandle is a handle as logs have it: it may be long.
+// shownHandle returns a handle for logs, shortened if it is long.
 func shownHandle(handle string) string {
 	const most = 128
 	if len(handle) > most {

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// NodeIDs returns the annotation of the Node with the drivers' names for it, as JSON; "" for none.
-// before is its value now. A value that cannot be read is replaced.
+// NodeIDs returns the value of the Node's annotation with the drivers' IDs of this node, as JSON;
+// "" for none. before is the current value; NodeIDs replaces an invalid one.
 func (v *Volumes) NodeIDs(before string) string {
 	ids := make(map[string]string)
 	if json.Unmarshal([]byte(before), &ids) != nil || ids == nil {
@@ -41,7 +41,7 @@ func (v *Volumes) NodeIDs(before string) string {
 	return string(text)
 }
 
-// Topology returns the labels of the Node that drivers ask for.
+// Topology returns the topology labels that drivers request for the Node.
 func (v *Volumes) Topology() map[string]string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -52,7 +52,7 @@ func (v *Volumes) Topology() map[string]string {
 	return all
 }
 
-// driverState is a text that differs after a change of the drivers or of the Node's UID.
+// driverState returns a text that changes with the drivers or the Node's UID.
 func (v *Volumes) driverState() string {
 	uid := ""
 	if n := v.node(); n != nil {
@@ -72,7 +72,7 @@ func (v *Volumes) driverState() string {
 	return b.String()
 }
 
-// putCSINode makes the CSINode object that of the drivers.
+// putCSINode updates the CSINode object to the registered drivers.
 func (v *Volumes) putCSINode(ctx context.Context) error {
 	n := v.node()
 	if n == nil {
@@ -101,16 +101,16 @@ func (v *Volumes) putCSINode(ctx context.Context) error {
 	return nil
 }
 
-// errNoNode says that the UID of the Node object is not known.
+// errNoNode says that the UID of the Node object is unknown.
 var errNoNode = errors.New("the Node object is not known")
 
-// errChanged says that an entry was removed, and has to be added with the next request.
+// errChanged says that an entry was removed, and that the next request must add it again.
 var errChanged = errors.New("an entry of the CSINode object has changed, and is added again")
 
-// csiNode returns the CSINode object with these drivers and without those that are gone. Entries of
-// other drivers stay: they may register again. The API server lets a node neither change the node
-// ID of an entry nor its topology. Such an entry is removed, and again says that the next object
-// adds it.
+// csiNode returns the CSINode object with these drivers and without the drivers in gone. Entries of
+// other drivers stay: they may register again. The API server does not let a node change the node
+// ID or the topology of an entry. csiNode removes such an entry, and again says that the next
+// object adds it.
 func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[string]nodeInfo, gone map[string]bool) (_ *storagev1.CSINode, again bool) {
 	n := before.DeepCopy()
 	if n == nil {
@@ -137,7 +137,7 @@ func csiNode(before *storagev1.CSINode, node string, uid types.UID, drivers map[
 	return n, again
 }
 
-// entry is a driver in a CSINode object.
+// entry returns the entry of a driver in a CSINode object.
 func entry(name string, i nodeInfo) storagev1.CSINodeDriver {
 	d := storagev1.CSINodeDriver{Name: name, NodeID: i.nodeID, TopologyKeys: slices.Sorted(maps.Keys(i.topology))}
 	if i.limit > 0 {

@@ -26,7 +26,7 @@ const (
 	keyLifecycle  = "volumeLifecycleMode"
 	keyLabel      = "seLinuxMountContext"
 
-	keyProgress = "nodectl.dev/progress" // "begun", or "done" and the ID of the machine's boot
+	keyProgress = "nodectl.dev/progress" // "begun", or "done" with the boot ID of the machine
 	keyAttach   = "nodectl.dev/attach"   // "false": no controller attaches the volume
 	keyInPod    = "nodectl.dev/volume"   // the volume's name in the pod
 )
@@ -39,14 +39,14 @@ const (
 
 const (
 	dataFile = "vol_data.json"
-	maxData  = 64 << 10 // bytes of one
+	maxData  = 64 << 10 // bytes of a vol_data.json
 )
 
-// data is the content of a vol_data.json: which volume the directory beside it shows.
+// data is the content of a vol_data.json, which identifies the volume that is mounted beside it.
 type data map[string]string
 
-// progress returns how far the call has come. A file that a kubelet wrote has no progress: the
-// call may have succeeded. After a reboot every mount is gone.
+// progress returns the progress of the last call to the driver. A file that a kubelet wrote has no
+// progress: the call may have succeeded. After a reboot every mount is gone.
 func (d data) progress(boot string) Progress {
 	switch how, at, _ := strings.Cut(d[keyProgress], " "); {
 	case d == nil:
@@ -57,7 +57,7 @@ func (d data) progress(boot string) Progress {
 	return Begun
 }
 
-// own reports whether an agent of ours wrote the file, and no kubelet.
+// own reports whether nodectl, not a kubelet, wrote the file.
 func (d data) own() bool { return d[keyProgress] != "" }
 
 // with returns d with another progress.
@@ -88,7 +88,8 @@ func (d data) idOf(u user) (id volumeID, ok bool) {
 // errNoData says that a directory has a file of another content.
 var errNoData = errors.New("does not describe a volume of a CSI driver")
 
-// readData reads the file of a directory; nil if there is none. It does not follow a link.
+// readData reads the vol_data.json of a directory; it returns nil if there is none. It does not
+// follow a link.
 func readData(dir string) (data, error) {
 	path := filepath.Join(dir, dataFile)
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
@@ -120,7 +121,7 @@ func readData(dir string) (data, error) {
 	return d, nil
 }
 
-// writeData writes the file of a directory, with the kubelet's mode.
+// writeData writes the vol_data.json of a directory, with the kubelet's file mode.
 func writeData(dir string, d data) error {
 	text, err := json.Marshal(d)
 	if err != nil {

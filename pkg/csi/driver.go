@@ -23,8 +23,8 @@ const (
 	callTimeout  = 2 * time.Minute // the kubelet's
 	askTimeout   = 10 * time.Second
 	maxMessage   = 1 << 20  // bytes of an answer
-	maxHeaders   = 64 << 10 // bytes of its headers, in which errors are
-	maxErrorText = 1 << 10  // bytes of an error that is passed on
+	maxHeaders   = 64 << 10 // bytes of its headers, which contain errors
+	maxErrorText = 1 << 10  // bytes of a driver's error in events and logs
 	maxTopology  = 64       // keys of a node
 )
 
@@ -37,7 +37,7 @@ type driver struct {
 
 	// Guarded by Volumes.mu.
 	calls  int  // operations that use the connection
-	closed bool // no operation begins any more
+	closed bool // no operation may begin
 }
 
 // nodeInfo is the driver's description of this node.
@@ -50,13 +50,13 @@ type nodeInfo struct {
 // abilities are the optional features of a driver's node service.
 type abilities struct {
 	stages      bool
-	mountsGroup bool // it gives the volume's files the pod's group
-	expands     bool // it enlarges file systems
-	measures    bool // it reports the usage of volumes
-	severalPods bool // it knows the access modes of a volume that one or several pods use
+	mountsGroup bool // the driver gives the volume's files the pod's group
+	expands     bool // the driver enlarges file systems
+	measures    bool // the driver reports the usage of volumes
+	severalPods bool // the driver knows the access modes for a single writer and for several writers
 }
 
-// dial returns a connection to a driver's socket. Nothing is sent yet.
+// dial returns a connection to a driver's socket. It sends nothing.
 func dial(socket string) (*grpc.ClientConn, error) {
 	info, err := os.Lstat(socket)
 	if err != nil {
@@ -77,7 +77,7 @@ func dial(socket string) (*grpc.ClientConn, error) {
 		}))
 }
 
-// connect connects to a driver, and asks for its name and this node's.
+// connect connects to a driver, and asks for its name and its description of this node.
 func connect(ctx context.Context, name, socket string) (_ *driver, err error) {
 	conn, err := dial(socket)
 	if err != nil {
@@ -106,13 +106,13 @@ func connect(ctx context.Context, name, socket string) (_ *driver, err error) {
 	return d, err
 }
 
-// infoOf returns a driver's description of this node, or why it cannot be used.
+// infoOf returns a driver's description of this node, or an error if the description is invalid.
 func infoOf(answer *csipb.NodeGetInfoResponse) (nodeInfo, error) {
 	i := nodeInfo{nodeID: answer.GetNodeId(), limit: answer.GetMaxVolumesPerNode(), topology: answer.GetAccessibleTopology().GetSegments()}
 	switch {
 	case i.nodeID == "":
 		return i, errors.New("error adding CSI driver node info: driverNodeID must not be empty")
-	case len(i.nodeID) > 256: // the specification's
+	case len(i.nodeID) > 256: // the limit of the CSI specification
 		return i, fmt.Errorf("the node ID has %d bytes, more than 256", len(i.nodeID))
 	case len(i.topology) > maxTopology:
 		return i, fmt.Errorf("the topology of the node has %d keys, more than %d", len(i.topology), maxTopology)
@@ -147,14 +147,14 @@ func (d *driver) abilities(ctx context.Context) (abilities, error) {
 	return a, nil
 }
 
-// note notes a call for "nodectl why" until its end.
+// note shows a call on the activity board, for "nodectl why", until the call ends.
 func (d *driver) note(ctx context.Context, name, handle, path string) (end func()) {
 	call := activity.Call{Kind: activity.Driver, Name: name, Target: handle, Host: d.name, Path: path}
 	call.Limit, _ = ctx.Deadline()
 	return activity.Begin(ctx, call)
 }
 
-// accessMode returns the access mode of a volume for a driver, by the first one of the volume.
+// accessMode returns the access mode for a driver, from the first access mode of the volume.
 func (a abilities) accessMode(modes []v1.PersistentVolumeAccessMode) csipb.VolumeCapability_AccessMode_Mode {
 	mode := v1.ReadWriteOnce
 	if len(modes) > 0 {
@@ -179,8 +179,8 @@ func (a abilities) accessMode(modes []v1.PersistentVolumeAccessMode) csipb.Volum
 	return csipb.VolumeCapability_AccessMode_UNKNOWN
 }
 
-// isFinal reports whether a failed call has surely ended, so that the driver does not go on with
-// it (the kubelet's rule).
+// isFinal reports whether a failed call has certainly ended, so that the driver does not continue
+// it. The rule is the kubelet's.
 func isFinal(err error) bool {
 	switch status.Code(err) {
 	case codes.Canceled, codes.DeadlineExceeded, codes.Unavailable, codes.ResourceExhausted, codes.Aborted:
@@ -190,7 +190,7 @@ func isFinal(err error) bool {
 	return answered
 }
 
-// short returns a driver's error with a text of limited length: events and logs show it.
+// short returns a driver's error with a text of limited length, for events and logs.
 func short(err error) error {
 	s, ok := status.FromError(err)
 	if !ok || len(s.Message()) <= maxErrorText {

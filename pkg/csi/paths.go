@@ -28,9 +28,9 @@ const (
 	dataDir    = "data"
 )
 
-// Limits of names that others choose. A handle is part of no path: only its checksum is.
+// Limits of names that drivers and users choose. Paths contain only the checksum of a handle.
 const (
-	maxName   = 63 // of a driver, as in the specification
+	maxName   = 63 // of a driver's name, as in the CSI specification
 	maxHandle = 4 << 10
 )
 
@@ -72,7 +72,8 @@ func inlineHandle(uid, volume string) string {
 	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(uid+volume)))
 }
 
-// checkName refuses a driver's name that cannot be a directory, or that the specification forbids.
+// checkName returns an error for a driver's name that cannot be a directory, or that the CSI
+// specification forbids.
 func checkName(driver string) error {
 	if len(driver) > maxName || len(validation.IsDNS1123Subdomain(strings.ToLower(driver))) > 0 {
 		return fmt.Errorf("%.80q is not the name of a CSI driver", driver)
@@ -80,7 +81,7 @@ func checkName(driver string) error {
 	return nil
 }
 
-// checkElement refuses a name that is not a single element of a path.
+// checkElement returns an error for a name that is not a single element of a path.
 func checkElement(name string) error {
 	if name == "" || name == "." || name == ".." || strings.ContainsAny(name, "/\x00") || len(name) > 255 {
 		return fmt.Errorf("%.80q is not a plain file name", name)
@@ -145,11 +146,11 @@ func isDevice(path string) bool {
 	return err == nil && info.Mode()&(os.ModeDevice|os.ModeCharDevice) == os.ModeDevice
 }
 
-// errLink says that a path is not the directory that it has to be.
+// errLink says that a path is a link or a file instead of a directory.
 var errLink = errors.New("is not a directory: links are not followed")
 
 // makeDir makes a directory below the kubelet's directory and its missing parents. None of them may
-// be a link: a driver would be sent to another place.
+// be a link, which would send a driver to another place.
 func (v *Volumes) makeDir(dir string) error {
 	if err := os.MkdirAll(v.cfg.Dir, 0o755); err != nil {
 		return err
@@ -171,7 +172,7 @@ func (v *Volumes) makeDir(dir string) error {
 	return nil
 }
 
-// checkDir refuses a path that is not a directory itself.
+// checkDir returns an error for a path that is not itself a directory.
 func checkDir(path string) error {
 	info, err := os.Lstat(path)
 	if err == nil && !info.IsDir() {
@@ -180,8 +181,8 @@ func checkDir(path string) error {
 	return err
 }
 
-// mountAt returns the newest mount on a path itself, nil for none. It only reads the kernel's
-// table, so that a file system that hangs does not block it.
+// mountAt returns the newest mount at exactly this path, nil for none. It reads only the kernel's
+// mount table, so that a hanging file system does not block it.
 func mountAt(path string) (*mountinfo.Info, error) {
 	real, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if os.IsNotExist(err) {
@@ -197,8 +198,8 @@ func mountAt(path string) (*mountinfo.Info, error) {
 	return all[len(all)-1], nil
 }
 
-// references returns the mounts that show a staged volume, or a part of it, to others. Those below
-// the staged volume's own mount are the driver's.
+// references returns the other mounts of a staged volume, or of a part of it. It leaves out mounts
+// below the staging path: they belong to the driver.
 func references(staged string) ([]string, error) {
 	at, err := mountAt(staged)
 	if err != nil || at == nil {

@@ -1,18 +1,18 @@
 package csi
 
-// Progress is how far a call to a driver has come, as the volume's file on the disk says.
+// Progress is the progress of a call to a driver, as recorded in the volume's vol_data.json.
 type Progress int
 
 // The values of Progress.
 const (
-	None  Progress = iota // nothing was begun, or all of it was undone
+	None  Progress = iota // no call was begun, or it was undone
 	Begun                 // the call may have succeeded: an agent was killed, or the answer was lost
 	Done                  // the call has succeeded since the machine booted
 )
 
 // State is the observed state of a volume, for one pod that uses it or used it.
 type State struct {
-	Wanted     bool // the pod is to use the volume
+	Wanted     bool // the pod is desired, and uses the volume
 	Registered bool // the driver is connected
 	Stages     bool // the driver stages this volume before it publishes it
 	// Attachable says that a controller attaches the volume to the node first. Reported says that
@@ -61,7 +61,7 @@ func Next(s State) Step {
 	return nextDown(s)
 }
 
-// nextUp is Next for a pod that is to use the volume.
+// nextUp is Next for a desired pod.
 func nextUp(s State) Step {
 	switch {
 	case s.Published == Done && s.Mounted && !s.Renew:

@@ -22,7 +22,7 @@ import (
 
 const (
 	// waitTimeout is how long one call of Publish waits for the driver and for the controller. The
-	// pod's worker tries again, and can stop the pod between.
+	// pod's worker retries, and can stop the pod in between.
 	waitTimeout = 15 * time.Second
 	waitFirst   = 100 * time.Millisecond
 	waitLast    = 2 * time.Second
@@ -42,11 +42,11 @@ type operation struct {
 	user      user
 	driver    *driver // nil: not registered
 	abilities abilities
-	asked     bool // abilities are the driver's
-	looked    bool // observe has read all of the disk
+	asked     bool // abilities has the driver's answer
+	looked    bool // observe has read the state on the disk
 
-	// Of Publish alone.
-	request    pod.CSIRequest // without a pod: of Unpublish
+	// Only Publish sets these.
+	request    pod.CSIRequest // without a pod in Unpublish
 	source     source
 	object     *storagev1.CSIDriver // nil: the cluster has none
 	attachment *storagev1.VolumeAttachment
@@ -57,7 +57,7 @@ type operation struct {
 	growth     pod.CSIGrowth
 }
 
-// source is the part of a PersistentVolume or of an inline volume that a driver gets.
+// source has the fields of a PersistentVolume or an inline volume that a driver gets.
 type source struct {
 	fsType        string
 	attributes    map[string]string
@@ -68,7 +68,7 @@ type source struct {
 	lifecycle     string
 }
 
-// sourceOf returns the volume of a request, and its properties for the driver.
+// sourceOf returns the ID of the volume of a request, and its fields for the driver.
 func sourceOf(q pod.CSIRequest) (volumeID, user, source, error) {
 	uid := q.Want.UID()
 	if p := q.Persistent; p != nil && p.Spec.CSI != nil && q.Inline == nil {
@@ -129,7 +129,7 @@ func (v *Volumes) Publish(ctx context.Context, q pod.CSIRequest) (pod.CSIMount, 
 	}
 	defer unlock()
 	defer func() { v.release(o.driver) }()
-	v.want(id, u, o.attachable()) // the operation before may have unmounted it
+	v.want(id, u, o.attachable()) // an earlier operation may have unmounted the volume
 	if err := o.up(ctx); err != nil {
 		return pod.CSIMount{}, err
 	}
@@ -145,7 +145,7 @@ func (o *operation) wait(ctx context.Context) (unlock func(), err error) {
 	return o.locks.lock(ctx, o.id)
 }
 
-// mount is the answer of Publish.
+// mount returns the result of Publish.
 func (o *operation) mount() (pod.CSIMount, error) {
 	m := pod.CSIMount{Path: o.userTarget(o.user), Renew: o.renew, Growth: o.growth, Labeled: o.label != ""}
 	if o.object != nil && o.object.Spec.RequiresRepublish != nil && *o.object.Spec.RequiresRepublish {
@@ -159,7 +159,7 @@ func (o *operation) mount() (pod.CSIMount, error) {
 	return m, nil
 }
 
-// up does the steps until the volume is mounted for the pod.
+// up takes steps until the volume is mounted for the pod.
 func (o *operation) up(ctx context.Context) error {
 	until, pause := time.Now().Add(o.patience), time.Duration(0)
 	for i := range maxSteps {
@@ -201,7 +201,7 @@ func (o *operation) up(ctx context.Context) error {
 	return o.failed("MountVolume.SetUp", fmt.Errorf("the volume is not mounted after %d steps", maxSteps))
 }
 
-// await waits a while, because the step is to wait; after until it returns the kubelet's error.
+// await waits for the condition of a waiting step. After until, it returns the kubelet's error.
 func (o *operation) await(ctx context.Context, step Step, until time.Time, pause *time.Duration) error {
 	call := activity.Call{Kind: activity.Driver, Name: string(step.Action), Target: o.id.handle, Host: o.id.driver, Limit: until}
 	defer activity.Begin(ctx, call)()
@@ -222,8 +222,8 @@ func (o *operation) await(ctx context.Context, step Step, until time.Time, pause
 	return o.unable(errors.New(step.Why))
 }
 
-// attachError returns why a volume is not attached, nil while it is only not attached yet. The
-// texts are the kubelet's.
+// attachError returns the error of a failed or ending attachment; nil if the attachment is pending.
+// The texts are the kubelet's.
 func attachError(a *storagev1.VolumeAttachment) error {
 	switch {
 	case a.DeletionTimestamp != nil:
@@ -234,17 +234,17 @@ func attachError(a *storagev1.VolumeAttachment) error {
 	return nil
 }
 
-// failed is the kubelet's text of a failed operation on a volume.
+// failed returns the kubelet's error of a failed operation on a volume.
 func (o *operation) failed(operation string, err error) error {
 	return fmt.Errorf("%s failed for volume %q : %w", operation, o.user.name, err)
 }
 
-// unable is the kubelet's text of a pod that waits for a volume.
+// unable returns the kubelet's error of a pod that waits for a volume.
 func (o *operation) unable(err error) error {
 	return fmt.Errorf("Unable to attach or mount volumes: unmounted volumes=[%s], unattached volumes=[%s]: %w", o.request.Volume, o.request.Volume, err) //nolint:staticcheck // the kubelet's text
 }
 
-// observeUp observes a volume for a pod that is to use it.
+// observeUp observes a volume for a desired pod.
 func (o *operation) observeUp(ctx context.Context) (State, error) {
 	s, err := o.observe(ctx)
 	if err != nil {
@@ -266,8 +266,8 @@ func (o *operation) observeUp(ctx context.Context) (State, error) {
 	return s, err
 }
 
-// observe observes a volume and its driver. It asks the driver last, and not at all if nothing is
-// left for the driver to do.
+// observe observes a volume and its driver. It calls the driver last, and only if there is
+// something to do for the driver.
 func (o *operation) observe(ctx context.Context) (State, error) {
 	if o.driver == nil {
 		o.driver, o.asked = o.acquire(o.id.driver), false
@@ -303,8 +303,8 @@ func (o *operation) observe(ctx context.Context) (State, error) {
 	return s, nil
 }
 
-// checkOwn refuses a pod's directory whose file names another volume: two volumes of the pod have one
-// name, or the name's volume has changed.
+// checkOwn returns an error if the pod's directory belongs to another volume: two volumes of the
+// pod have one name, or the name now has another volume.
 func (o *operation) checkOwn(dir string) error {
 	d, err := readData(dir)
 	if err != nil && !errors.Is(err, errNoData) {
@@ -316,8 +316,8 @@ func (o *operation) checkOwn(dir string) error {
 	return nil
 }
 
-// progressIn returns the progress that the file of a directory has. A damaged file says nothing:
-// the call may have succeeded.
+// progressIn returns the progress in the vol_data.json of a directory. A damaged file counts as
+// Begun: the call may have succeeded.
 func (o *operation) progressIn(dir string) (Progress, error) {
 	d, err := readData(dir)
 	if errors.Is(err, errNoData) {
@@ -332,8 +332,8 @@ func (o *operation) attachable() bool {
 	return o.source.lifecycle == persistent && (o.object == nil || o.object.Spec.AttachRequired == nil || *o.object.Spec.AttachRequired)
 }
 
-// isAttached reports whether the Node object names the volume as in use, and whether the controller
-// has attached it.
+// isAttached reports whether the Node status lists the volume in volumesInUse, and whether the
+// controller has attached the volume.
 func (o *operation) isAttached(ctx context.Context) (reported, attached bool, err error) {
 	n, name := o.node(), v1.UniqueVolumeName(o.id.unique())
 	if n == nil || !slices.Contains(n.Status.VolumesInUse, name) {
@@ -411,7 +411,7 @@ func (o *operation) groupByNode() bool {
 		slices.Contains(o.source.modes, v1.ReadWriteOnce) || slices.Contains(o.source.modes, v1.ReadWriteOncePod)
 }
 
-// capability describes to a driver how the pod uses the volume.
+// capability returns the CSI description of the pod's use of the volume.
 func (o *operation) capability() *csipb.VolumeCapability {
 	if o.user.block {
 		return &csipb.VolumeCapability{
@@ -455,8 +455,8 @@ func (o *operation) publishContext() map[string]string {
 	return o.attachment.Status.AttachmentMetadata
 }
 
-// podContext returns the attributes of the volume, with those of the pod and its tokens where the
-// CSIDriver object asks for them. secrets gets the tokens if the object says so.
+// podContext returns the attributes of the volume. It adds attributes and tokens of the pod if the
+// CSIDriver object requests them. Depending on that object, it adds the tokens to secrets instead.
 func (o *operation) podContext(ctx context.Context, secrets map[string]string) (map[string]string, error) {
 	all := maps.Clone(o.source.attributes)
 	if o.object == nil {

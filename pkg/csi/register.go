@@ -17,12 +17,12 @@ import (
 // maxDrivers limits the drivers that are registered at once.
 const maxDrivers = 256
 
-// aliveTimeout is how long a registered driver has to show that it is alive, when another one
+// aliveTimeout is how long Register waits for an answer of the registered driver when another one
 // registers under its name.
 const aliveTimeout = time.Second
 
-// Check implements the registry's handler of plugins: it refuses a driver that no retry can make
-// usable. The texts are the kubelet's.
+// Check implements device.Handler: it returns an error for a driver that no retry can make usable.
+// The texts are the kubelet's.
 func (v *Volumes) Check(name, endpoint string, versions []string) error {
 	err := checkName(name)
 	if err == nil && len(versions) == 0 {
@@ -39,7 +39,7 @@ func (v *Volumes) Check(name, endpoint string, versions []string) error {
 	return nil
 }
 
-// Register implements the registry's handler of plugins: it connects to a driver.
+// Register implements device.Handler: it connects to a driver.
 func (v *Volumes) Register(ctx context.Context, name, endpoint string) error {
 	if was := v.acquire(name); was != nil {
 		alive := was.socket != endpoint && was.alive(ctx)
@@ -78,8 +78,8 @@ func (d *driver) alive(ctx context.Context) bool {
 	return err == nil
 }
 
-// Unregister implements the registry's handler of plugins: it forgets the driver of a socket. Calls
-// that have begun go on.
+// Unregister implements device.Handler: it removes the driver of a socket. Calls that have begun
+// continue.
 func (v *Volumes) Unregister(name, endpoint string) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,7 +100,7 @@ func (v *Volumes) Unregister(name, endpoint string) {
 	v.changedLocked()
 }
 
-// acquire returns the registered driver of a name for an operation, nil for none; the caller
+// acquire returns the registered driver of a name for an operation, nil for none. The caller
 // releases it.
 func (v *Volumes) acquire(name string) *driver {
 	v.mu.Lock()
@@ -112,7 +112,7 @@ func (v *Volumes) acquire(name string) *driver {
 	return d
 }
 
-// release ends an operation with a driver; nil is none.
+// release ends an operation with a driver, which may be nil.
 func (v *Volumes) release(d *driver) {
 	if d == nil {
 		return
@@ -124,7 +124,7 @@ func (v *Volumes) release(d *driver) {
 	}
 }
 
-// closeLocked closes the connection of a driver after its operations; v.mu is held.
+// closeLocked closes the connection of a driver if no operation uses it. The caller holds v.mu.
 func (v *Volumes) closeLocked(d *driver) {
 	if d == nil || d.closed {
 		return
@@ -134,7 +134,7 @@ func (v *Volumes) closeLocked(d *driver) {
 	}
 }
 
-// checkTopology refuses topology that cannot be labels of a node.
+// checkTopology returns an error for topology that cannot be labels of a node.
 func checkTopology(segments map[string]string) error {
 	for _, key := range slices.Sorted(maps.Keys(segments)) {
 		if wrong := validation.IsQualifiedName(key); len(wrong) > 0 {
@@ -170,7 +170,7 @@ func (v *Volumes) node() *v1.Node {
 	return v.cluster.Node()
 }
 
-// errNotRegistered is the kubelet's text for a driver that is away.
+// errNotRegistered returns the kubelet's error for a driver that is not registered.
 func errNotRegistered(driver string) error {
 	return fmt.Errorf("driver name %s not found in the list of registered CSI drivers", driver)
 }

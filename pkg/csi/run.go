@@ -13,10 +13,11 @@ import (
 const (
 	retryFirst = time.Second
 	retryLast  = 2 * time.Minute
-	// restGrace is how long a volume stays staged after the start of the agent, although no pod has
-	// asked for it: the pod may be about to.
+	// restGrace is how long a volume without a pod stays staged after the start of the agent: its
+	// pod may still come.
 	restGrace = 2 * time.Minute
-	// confirmEvery is how often the CSINode object is compared with the drivers without a change.
+	// confirmEvery is how often the publisher compares the CSINode object with the drivers if
+	// nothing changes.
 	confirmEvery = 10 * time.Minute
 )
 
@@ -25,7 +26,7 @@ const (
 func (v *Volumes) Run(ctx context.Context) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
-	publishing.Go(func() { (&publisher{Volumes: v}).run(ctx) }) // beside calls to drivers, which may hang
+	publishing.Go(func() { (&publisher{Volumes: v}).run(ctx) }) // apart from calls to drivers, which may hang
 	began := time.Now()
 	for ctx.Err() == nil {
 		v.retryLeft(ctx)
@@ -53,19 +54,19 @@ func wake(c chan<- struct{}) {
 type publisher struct {
 	*Volumes
 	known    string    // the drivers that the object shows
-	failures int       // since it was last updated
-	next     time.Time // of the next try, or of the next comparison
+	failures int       // since the last successful update
+	next     time.Time // the time of the next attempt or comparison
 }
 
 // run keeps the object current until ctx ends.
 func (p *publisher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		backoff.SleepOr(ctx, max(p.update(ctx), retryFirst), p.due)
-		backoff.Sleep(ctx, waitFirst) // a driver may register again and again
+		backoff.Sleep(ctx, waitFirst) // limits the requests if a driver registers repeatedly
 	}
 }
 
-// update updates the object if it is due, and returns how long to wait.
+// update updates the object if it is due, and returns the wait until the next update.
 func (p *publisher) update(ctx context.Context) time.Duration {
 	switch state := p.driverState(); {
 	case p.cluster.API == nil:
@@ -88,7 +89,7 @@ func (p *publisher) update(ctx context.Context) time.Duration {
 	return time.Until(p.next)
 }
 
-// hasLeft reports whether something has to be unmounted or unstaged.
+// hasLeft reports whether a volume still has to be unmounted or unstaged.
 func (v *Volumes) hasLeft() bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -100,7 +101,7 @@ func (v *Volumes) hasLeft() bool {
 	return len(v.left) > 0
 }
 
-// retryLeft tries again to unmount volumes of pods that no source has.
+// retryLeft retries to unmount volumes of pods that no source has.
 func (v *Volumes) retryLeft(ctx context.Context) {
 	v.mu.Lock()
 	var due []user
@@ -140,8 +141,8 @@ func (v *Volumes) retryUnstage(id volumeID) {
 	wake(v.undone)
 }
 
-// unstageUnused unstages volumes that no pod uses. One call that hangs delays only the others that
-// are to be unstaged, and no pod.
+// unstageUnused unstages volumes that no pod uses. A call that hangs delays only other volumes to
+// unstage, and no pod.
 func (v *Volumes) unstageUnused(ctx context.Context) {
 	v.mu.Lock()
 	var due []volumeID
@@ -159,7 +160,7 @@ func (v *Volumes) unstageUnused(ctx context.Context) {
 	}
 }
 
-// rest unstages a volume that no pod uses.
+// rest unstages the volume if no pod uses it.
 func (o *operation) rest(ctx context.Context) error {
 	defer activity.Begin(ctx, activity.Call{Kind: activity.Driver, Name: "unstage volume", Target: o.id.handle, Host: o.id.driver})()
 	waiting, stop := context.WithTimeout(ctx, lockTimeout)

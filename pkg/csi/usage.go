@@ -14,7 +14,7 @@ import (
 var errNoUsage = errors.New("the driver does not report the usage of volumes")
 
 // Usage returns the usage of a volume of a pod, by the volume's name in the pod. known is false for
-// a volume that no driver has mounted. It may take as long as the driver needs.
+// a volume that no driver has mounted. It waits for the driver's answer.
 func (v *Volumes) Usage(ctx context.Context, uid, volume string) (usage pod.VolumeUsage, known bool, err error) {
 	if checkElement(uid) != nil {
 		return usage, false, nil

@@ -2,9 +2,9 @@
 //
 // Drivers register through the registry of plugins (package device). For each volume of a pod, the
 // engine calls Publish through package volume, and Unpublish when the pod is gone. Both observe the
-// volume, ask Next for one step, do it, and observe again.
+// volume, get one step from Next, execute it, and observe again.
 //
-// The files are the kubelet's, below the kubelet's directory:
+// The files have the kubelet's names, below the kubelet's directory:
 //
 //	plugins/kubernetes.io/csi/<driver>/<sha256 of the handle>/{vol_data.json,globalmount}
 //	pods/<uid>/volumes/kubernetes.io~csi/<volume>/{vol_data.json,mount}
@@ -43,7 +43,7 @@ import (
 
 // Config configures Volumes.
 type Config struct {
-	Node string // its name
+	Node string // the name of the node
 	Dir  string // the kubelet's directory
 	Log  *slog.Logger
 }
@@ -51,9 +51,9 @@ type Config struct {
 // Cluster is the cluster of the node.
 type Cluster struct {
 	API API
-	// Node returns the Node object as the API server has it, nil while that is not known.
+	// Node returns the Node object of the API server, nil while it is unknown.
 	Node func() *v1.Node
-	// Report asks for a report of the Node's status soon.
+	// Report requests a report of the Node status soon.
 	Report func()
 }
 
@@ -62,7 +62,7 @@ type API interface {
 	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error)
 	SecretData(ctx context.Context, namespace, name string) (map[string]string, error)
-	// TokenStatus returns a token of the pod's service account, and when to ask again.
+	// TokenStatus returns a token of the pod's service account, and the time of its renewal.
 	TokenStatus(ctx context.Context, want *pod.Spec, of *v1.ServiceAccountTokenProjection) (authenticationv1.TokenRequestStatus, time.Time, error)
 	// MarkClaimResize reports how far the expansion of a claim's file system has come, "" for no
 	// change, and why it failed, if it did. It returns the claim as it is now.
@@ -70,7 +70,8 @@ type API interface {
 	// SetClaimSize reports that the file system of a claim has a size.
 	SetClaimSize(ctx context.Context, claim *v1.PersistentVolumeClaim, size resource.Quantity) error
 	CSINode(ctx context.Context, name string) (*storagev1.CSINode, error)
-	// PutCSINode creates an object without a resource version, and replaces another one.
+	// PutCSINode creates an object that has no resource version, and replaces an object that has
+	// one.
 	PutCSINode(ctx context.Context, n *storagev1.CSINode) error
 }
 
@@ -85,15 +86,15 @@ type Volumes struct {
 	undone  chan struct{} // cap 1: Run has something to unmount or to unstage
 	// patience is waitTimeout, except in tests.
 	patience time.Duration
-	// cut ends an operation at a point, as a kill of the agent would; nil except in tests.
+	// cut stops an operation at a point, as a kill of the agent would; nil except in tests.
 	cut func(point string) error
 
 	mu      sync.Mutex
 	drivers map[string]*driver
-	gone    map[string]bool // drivers that have unregistered and not come back
+	gone    map[string]bool // drivers that have unregistered and not registered again
 	volumes map[volumeID]*volume
 	left    map[user]leftover
-	swept   bool // pods that are not known were looked for
+	swept   bool // Sweep has run
 }
 
 // user is one volume of one pod.
@@ -105,11 +106,11 @@ type user struct {
 // volume is the state of one volume on the disk. It is read when the agent starts; each step reads
 // the disk again.
 type volume struct {
-	attached bool          // a controller attaches it, as far as is known
-	staged   bool          // its directory exists
+	attached bool          // as far as known, a controller attaches the volume
+	staged   bool          // its staging directory exists
 	foreign  bool          // a kubelet has staged it
-	users    map[user]bool // true: its directory exists; false: the pod is about to use it
-	retry    time.Time     // when Run tries again to unstage it
+	users    map[user]bool // true: its directory exists; false: the pod is about to use the volume
+	retry    time.Time     // when Run retries to unstage it
 	failures int
 	// refusesGrowth says that the driver cannot enlarge it while it is mounted.
 	refusesGrowth bool
@@ -121,7 +122,7 @@ type leftover struct {
 	failures int
 }
 
-// New returns Volumes. It reads which volumes an earlier agent, or a kubelet, has left.
+// New returns Volumes. It finds the volumes that an earlier agent or a kubelet has left.
 func New(cfg Config) *Volumes {
 	v := &Volumes{
 		cfg: cfg, boot: bootID(), patience: waitTimeout, due: make(chan struct{}, 1), undone: make(chan struct{}, 1), drivers: make(map[string]*driver), gone: make(map[string]bool),
@@ -150,7 +151,7 @@ func (v *Volumes) load() {
 			dir := filepath.Join(plugins, driver, sum)
 			d, err := readData(dir)
 			if err != nil {
-				v.cfg.Log.Warn("Staged volume not known", "directory", dir, "error", err)
+				v.cfg.Log.Warn("Failed to read a staged volume", "directory", dir, "error", err)
 				continue
 			}
 			if id, ok := d.id(""); ok && v.stageDir(id) == dir {
@@ -163,7 +164,7 @@ func (v *Volumes) load() {
 		for _, u := range v.usersIn(uid) {
 			d, err := readData(v.userDir(u))
 			if err != nil {
-				v.cfg.Log.Warn("Volume of a pod not known", "directory", v.userDir(u), "error", err)
+				v.cfg.Log.Warn("Failed to read a volume of a pod", "directory", v.userDir(u), "error", err)
 				continue
 			}
 			if id, ok := d.idOf(u); ok {
@@ -209,7 +210,8 @@ func names(dir string) []string {
 	return all
 }
 
-// of returns a volume, which it makes if there is none; v.mu is held, or v is not shared yet.
+// of returns a volume, which it adds if there is none. The caller holds v.mu, or v is not shared
+// yet.
 func (v *Volumes) of(id volumeID) *volume {
 	at := v.volumes[id]
 	if at == nil {
@@ -219,7 +221,8 @@ func (v *Volumes) of(id volumeID) *volume {
 	return at
 }
 
-// changedLocked makes the CSINode object and the Node's status current; v.mu is held.
+// changedLocked triggers an update of the CSINode object and the Node status. The caller holds
+// v.mu.
 func (v *Volumes) changedLocked() {
 	wake(v.due)
 	if v.cluster.Report != nil {
@@ -263,7 +266,8 @@ func (v *Volumes) noteStaged(id volumeID, exists bool) {
 	v.forgetLocked(id, at)
 }
 
-// forgetLocked removes a volume of which nothing is left; v.mu is held.
+// forgetLocked removes a volume without users and without a staging directory. The caller holds
+// v.mu.
 func (v *Volumes) forgetLocked(id volumeID, at *volume) {
 	switch {
 	case at.staged && len(at.users) == 0:
@@ -274,8 +278,8 @@ func (v *Volumes) forgetLocked(id volumeID, at *volume) {
 	}
 }
 
-// others returns how many others use a volume or are about to. For an exclusive volume it counts
-// only those of other pods for which the volume's directory exists.
+// others returns the number of other users of a volume, including future ones. For an exclusive
+// volume, it counts only users in other pods for which the volume's directory exists.
 func (v *Volumes) others(id volumeID, not user, exclusive bool) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -363,7 +367,7 @@ func (v *Volumes) unpublishAll(ctx context.Context, uid string, users map[user]v
 	return nil
 }
 
-// usersOf returns the volumes of a pod: those on the disk, and those that it was about to use.
+// usersOf returns the volumes of a pod: volumes on the disk, and volumes that it was about to use.
 func (v *Volumes) usersOf(uid string) map[user]volumeID {
 	all := make(map[user]volumeID)
 	v.mu.Lock()
@@ -386,8 +390,8 @@ func (v *Volumes) usersOf(uid string) map[user]volumeID {
 	return all
 }
 
-// ownUsersOf returns the volumes of a pod that an agent of ours has mounted, or has begun to mount:
-// those of a kubelet on the same directory are the kubelet's.
+// ownUsersOf returns the volumes of a pod that nodectl has mounted, or has begun to mount. A
+// kubelet may use the same directory: its volumes are left out.
 func (v *Volumes) ownUsersOf(uid string) map[user]volumeID {
 	all := v.usersOf(uid)
 	maps.DeleteFunc(all, func(u user, _ volumeID) bool {
@@ -410,8 +414,8 @@ func (v *Volumes) removePodDirs(uid string) {
 	}
 }
 
-// Sweep unpublishes the volumes of all pods for whose UIDs keep returns false, except those that a
-// kubelet has mounted. Those that cannot be unpublished now are tried again by Run.
+// Sweep unpublishes the volumes of all pods for whose UIDs keep returns false, except volumes that
+// a kubelet has mounted. Run retries failures.
 func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) error {
 	var failed []error
 	for _, uid := range names(filepath.Join(v.cfg.Dir, podsDir)) {
@@ -438,7 +442,8 @@ func (v *Volumes) Sweep(ctx context.Context, keep func(uid string) bool) error {
 	return errors.Join(failed...)
 }
 
-// isLeft reports whether a volume is of a pod that no source has, and no pod has asked for it since.
+// isLeft reports whether a volume belongs to a pod that no source has, and no pod has requested it
+// since.
 func (v *Volumes) isLeft(u user) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -446,7 +451,7 @@ func (v *Volumes) isLeft(u user) bool {
 	return left
 }
 
-// leave notes volumes of pods that no source has.
+// leave records volumes of pods that no source has, for Run.
 func (v *Volumes) leave(users map[user]volumeID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
