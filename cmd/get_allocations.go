@@ -34,7 +34,7 @@ of --kubelet-dir.`,
 			return p.document(output.value, d)
 		}
 		if len(d.Items) == 0 {
-			p.say(p.err.Notice("no container has devices, CPUs or memory for itself"))
+			p.say(p.err.Notice("no container has devices, exclusive CPUs or NUMA memory"))
 		}
 		return p.out.print(p.out.Allocations(d))
 	}

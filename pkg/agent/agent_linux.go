@@ -47,8 +47,8 @@ type Agent struct {
 	keeping   *patience.Calls // copies of logs of workloads' pods
 }
 
-// Open locks the root directory and finds the runtime; it starts the bundled one if that is
-// the one to use. Close releases both; pods stay.
+// Open locks the root directory and finds the runtime. If that is the bundled runtime, Open starts
+// it. Close releases both; pods stay.
 func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 	a := &Agent{cfg: cfg, log: cfg.Log, board: activity.NewBoard(), keeping: patience.New(4)}
 	if cfg.ContentionProfiling {
@@ -63,7 +63,7 @@ func Open(ctx context.Context, cfg Config) (_ *Agent, err error) {
 		return nil, err
 	}
 	for _, dir := range []string{cfg.RootDir, filepath.Join(cfg.RootDir, "runtime"), filepath.Join(cfg.RootDir, "runtime", "cni"), cfg.Certificates()} {
-		atomicfile.RemoveRandom(dir) // temporary files of older agents, which had random names
+		atomicfile.RemoveRandom(dir) // temporary files with random names, from older agents
 	}
 	if a.host, err = readHost(ctx, cfg); err != nil {
 		return nil, err

@@ -25,14 +25,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// api is the way to the API server of this node's cluster; nil without one.
+// api is the client of the API server of this node's cluster; nil without a cluster.
 type api struct {
 	client *apiclient.Client
 	reader *apiclient.Reader
 }
 
-// openAPI prepares the way to the API server, and sends nothing. It returns nil if none is
-// configured.
+// openAPI prepares the client of the API server, and sends nothing. It returns nil if no API server
+// is configured.
 func openAPI(cfg Config) (*api, error) {
 	if cfg.Kubeconfig == "" {
 		return nil, nil
@@ -81,8 +81,8 @@ type member struct {
 	presence *nodeapi.Presence
 }
 
-// join prepares the cluster membership of this node and sends nothing yet. It returns nil if
-// no API server is configured.
+// join prepares the cluster membership of this node, and sends nothing. It returns nil if no API
+// server is configured.
 func (a *Agent) join() (*member, error) {
 	if a.api == nil {
 		return nil, nil
@@ -125,8 +125,8 @@ func (a *Agent) join() (*member, error) {
 // nodeEvent adds an event of the node.
 type nodeEvent func(reason, kind, message string)
 
-// nodeEvents returns the function that adds an event of the node, also to the API server; m
-// is nil if this node is in no cluster.
+// nodeEvents returns the function that adds an event of the node. In a cluster, it also sends the
+// event to the API server; m is nil on a node without a cluster.
 func (a *Agent) nodeEvents(m *member) nodeEvent {
 	return func(reason, kind, message string) {
 		a.events.NodeEvent(reason, kind, message)
@@ -136,8 +136,8 @@ func (a *Agent) nodeEvents(m *member) nodeEvent {
 	}
 }
 
-// source returns what the source of the API server needs of this agent; live returns what the
-// agent shows. It is first called after the sources have read pods.
+// source returns the agent's part of the API server's source. live returns the feed. It is called
+// only after the sources have read pods.
 func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
 	if m == nil {
 		return nil
@@ -146,7 +146,7 @@ func (m *member) source(a *Agent, live func() *feed.Live) *look.API {
 		Reader: a.api.reader, Seen: m.sink.Seen,
 		Rejected: func(o *v1.Pod, problems []pod.Problem) {
 			if is, ok := live().Pod(pod.KeyOf(o)); ok && is.UID != o.UID {
-				return // a pod of another source has this name; that one is reported
+				return // a pod of another source has this name, and its status is reported
 			}
 			m.rejected(o, problems, a.host.ips)
 		},
@@ -164,7 +164,7 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 		}
 	})
 	wg.Go(func() {
-		if m.client.Await(ctx) != nil { // a machine that joins has no credentials yet
+		if m.client.Await(ctx) != nil { // a joining machine has no credentials yet
 			return
 		}
 		if err := m.sink.Run(ctx); err != nil {
@@ -174,8 +174,8 @@ func (m *member) run(ctx context.Context, log *slog.Logger) {
 	m.presence.Run(ctx)
 }
 
-// rejected reports a pod that cannot run here to the API server, with the field that is the
-// reason. The pod is Pending if the node lacks what it requests.
+// rejected reports a pod that cannot run on this node to the API server, with the field that is the
+// reason. If the node only lacks resources that the pod requests, the pod is Pending.
 func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
 	now := time.Now()
 	u, ok := status.OfUnsupported(p, problems, hostIPs, now)
@@ -190,7 +190,7 @@ func (m *member) rejected(p *v1.Pod, problems []pod.Problem, hostIPs []string) {
 	}
 }
 
-// labelled returns the labels and taints that the Node object has.
+// labelled returns the labels and taints of the Node object.
 func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
 	n := m.presence.Node()
 	if n == nil {
@@ -199,7 +199,7 @@ func (m *member) labelled() (map[string]string, []v1.Taint, bool) {
 	return n.Labels, n.Spec.Taints, true
 }
 
-// receivers returns the receivers of a serving agent's engine; m is nil if this node is in no
+// receivers returns the receivers of a serving agent's engine; m is nil on a node without a
 // cluster.
 func (a *Agent) receivers(m *member) receivers {
 	if m == nil {
@@ -211,7 +211,7 @@ func (a *Agent) receivers(m *member) receivers {
 	}
 }
 
-// eachEvent passes each event to all of these.
+// eachEvent passes each event to all its elements.
 type eachEvent []engine.Events
 
 // Event implements engine.Events.

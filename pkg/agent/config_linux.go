@@ -6,16 +6,16 @@ import (
 	"github.com/nodectl/nodectl/pkg/image"
 )
 
-// Config is everything an Agent needs.
+// Config configures an Agent.
 type Config struct {
 	look.Config
 	Build Build
 	// ExternalCloud means that a cloud controller sets the node's addresses.
 	ExternalCloud bool
-	// Configz returns the settings as /configz shows them; Run needs it.
+	// Configz returns the answer of /configz; Run needs it.
 	Configz func() ([]byte, error)
 	Pulls   PullLines
-	// SetVerbosity changes the verbosity of the log, a number of klog.
+	// SetVerbosity sets the verbosity of the log, on klog's scale.
 	SetVerbosity func(int)
 }
 
@@ -27,7 +27,7 @@ type Build struct {
 	Dirty   bool
 }
 
-// treeState returns whether a program was built from an unmodified commit.
+// treeState returns "clean" or "dirty": whether the program was built from an unmodified commit.
 func (b Build) treeState() string {
 	if b.Dirty {
 		return "dirty"
@@ -39,7 +39,7 @@ func (b Build) treeState() string {
 type PullLines interface {
 	// Event is called for each start and end of a pull, in order.
 	Event(image.Event)
-	// Lines gets all current pulls, and the progress of those for which it is known;
-	// at the end it gets none. It reports whether progress is shown.
+	// Lines receives all current pulls, and their progress as far as known. At the end it receives
+	// none. It reports whether it shows progress.
 	Lines(pulls []image.Pull, far map[string]bundle.Download) bool
 }

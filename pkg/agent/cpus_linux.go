@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/node"
 )
 
-// readCPUs returns what gives containers CPUs and memory for themselves, nil with the default
-// policies: then it reads sys only if the configuration names reserved CPUs.
+// readCPUs returns the allocator of exclusive CPUs and NUMA memory; nil with the default policies.
+// With these, it reads sys only if the configuration names reserved CPUs.
 func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 	if !cfg.PlacesContainers() && cfg.ReservedCPUs == "" {
 		return nil, nil
@@ -49,7 +49,7 @@ func readCPUs(cfg Config, f node.Facts, sys fs.FS) (*cpuset.Allocator, error) {
 
 // saveCPUs writes the kubelet's state files. It removes the file of a policy that allocates
 // nothing: the allocations of an earlier policy would be wrong, and a kubelet would not start with
-// them. No agent reads the files.
+// them. nodectl never reads the files.
 func saveCPUs(root string) func(map[string][]byte) error {
 	return func(files map[string][]byte) error {
 		var failed []error

@@ -12,7 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// newCSI returns the CSI drivers of this node, nil if it cannot have any: only root may mount.
+// newCSI returns the CSI drivers of this node; nil if the agent is not root, because only root may
+// mount.
 func newCSI(cfg Config) *csi.Volumes {
 	if os.Geteuid() != 0 {
 		return nil
@@ -20,7 +21,7 @@ func newCSI(cfg Config) *csi.Volumes {
 	return csi.New(csi.Config{Node: cfg.NodeName, Dir: cfg.Plugins(), Log: cfg.Log})
 }
 
-// pluginHandlers returns the handlers of plugins that are no device plugins.
+// pluginHandlers returns the handlers of plugins of other types than device plugins.
 func (a *Agent) pluginHandlers() map[string]device.Handler {
 	if a.csi == nil {
 		return nil

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// newDevices returns the device plugins of this node; none is served yet. handlers register plugins
-// of other types.
+// newDevices returns the device plugins of this node, which do not serve yet. handlers register
+// plugins of other types.
 func newDevices(cfg Config, m *metrics.Metrics, handlers map[string]device.Handler) *device.Plugins {
 	c := device.Config{Dir: cfg.Plugins(), Handlers: handlers, Log: cfg.Log, Registered: m.PluginRegistered, Allocated: m.DevicesAllocated}
 	if volume.SELinuxEnabled() {
@@ -27,7 +27,7 @@ func newDevices(cfg Config, m *metrics.Metrics, handlers map[string]device.Handl
 	return device.New(c)
 }
 
-// newPodResources returns the service that tells which devices, CPUs and memory containers have.
+// newPodResources returns the kubelet's service podresources.
 func (a *Agent) newPodResources(pods func() []v1.Pod) *device.PodResources {
 	c := device.ResourcesConfig{
 		Dir: a.cfg.Plugins(), Pods: pods, Allocations: a.runtime.Allocations, Devices: a.devices.Resources, Asked: a.metrics.PodResourcesAsked,
@@ -38,7 +38,7 @@ func (a *Agent) newPodResources(pods func() []v1.Pod) *device.PodResources {
 	return device.NewPodResources(c)
 }
 
-// allocations lists the containers that have something for themselves, for the server.
+// allocations lists the containers with devices, exclusive CPUs or NUMA memory, for the server.
 func allocations(r *device.PodResources) func(context.Context) ([]server.Allocation, error) {
 	return func(ctx context.Context) ([]server.Allocation, error) {
 		pods, err := r.Allocations(ctx)
@@ -46,7 +46,7 @@ func allocations(r *device.PodResources) func(context.Context) ([]server.Allocat
 	}
 }
 
-// allocationList leaves out containers that have nothing for themselves.
+// allocationList leaves out containers without an allocation.
 func allocationList(pods []device.PodAllocation) []server.Allocation {
 	all := []server.Allocation{}
 	for _, p := range pods {

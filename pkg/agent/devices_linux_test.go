@@ -29,7 +29,7 @@ func TestDeviceList_PluginIsAway_ShowsTheDeviceOfTheContainer(t *testing.T) {
 	}
 }
 
-// A container that has nothing for itself is no allocation.
+// A container without devices, exclusive CPUs and NUMA memory is left out.
 func TestAllocationList_ContainersOfAPod_ThoseWithSomething(t *testing.T) {
 	t.Parallel()
 	own := pod.Allocation{

@@ -24,28 +24,28 @@ import (
 // resolverCheck is how often the node's resolver file is read again.
 const resolverCheck = 10 * time.Second
 
-// names is the DNS server of the Services of this node. It runs from the first Service on, until
-// --down or the machine ends it: pods keep the address of their server.
+// names manages the DNS server of this node. The server runs from the first Service until --down or
+// the end of the machine, because pods keep the address of their DNS server.
 type names struct {
 	cfg     Config
 	keeper  *process.Keeper // nil: this node has no DNS server of its own
 	bundled bool            // pods have addresses of --pod-cidr
 
-	// retiring says that the server is off, and one of an agent before runs on for the pods users,
-	// by UID, as running pods keep their resolver.
+	// retiring says that the configuration turns the server off, while the server of an earlier
+	// agent continues for the pods in users, by UID: running pods keep their resolver.
 	retiring bool
 	users    map[string]bool
 	records  func() ([]pod.Record, error)
 
 	mu       sync.Mutex
 	services []dns.Service
-	read     bool // Services have been read
-	known    bool // and none is missing
+	read     bool // setServices was called
+	known    bool // and no Service is missing
 	resolver []byte
 	serial   uint32
 }
 
-// newNames returns the DNS server of a node without a cluster. It does nothing yet.
+// newNames returns the manager of the DNS server of a node without a cluster. It starts nothing.
 func newNames(cfg Config) *names {
 	n := &names{cfg: cfg}
 	n.readResolver()
@@ -57,8 +57,8 @@ func newNames(cfg Config) *names {
 	return n
 }
 
-// dnsProcess returns the configuration of the process that answers. ok is false if the range of
-// Services has no address for it.
+// dnsProcess returns the configuration of the DNS server's process. ok is false if the range of
+// Services has no address for the server.
 func dnsProcess(cfg Config) (c process.Config, ok bool) {
 	c = process.Config{Dir: filepath.Dir(cfg.ListenPath()), LogFile: filepath.Join(cfg.RootDir, "dns.log"), Log: cfg.Log}
 	ranges := cfg.ServiceNetworks()
@@ -70,7 +70,7 @@ func dnsProcess(cfg Config) (c process.Config, ok bool) {
 	return c, ok
 }
 
-// need makes the server run from now on. It does not wait.
+// need starts the server, and keeps it running. It does not wait.
 func (n *names) need() {
 	if n.keeper != nil {
 		n.keeper.Want()
@@ -80,21 +80,21 @@ func (n *names) need() {
 // serverPatience is how long a new pod waits for the server to start.
 const serverPatience = 10 * time.Second
 
-// servers returns the server that new pods get, none unless it runs. It waits for one that is
-// starting. It implements cri.Config.OwnDNS.
+// servers returns the address of the server for new pods, or nothing if it does not run. It waits
+// for a server that starts. It implements cri.Config.OwnDNS.
 func (n *names) servers() (servers []string, domain string) {
 	if n.keeper == nil || n.retiring {
 		return nil, ""
 	}
 	ctx, stop := context.WithTimeout(context.Background(), serverPatience) // the caller has no context
 	defer stop()
-	_ = n.keeper.Ensure(ctx) // it logs its failure, and tries again
+	_ = n.keeper.Ensure(ctx) // the Keeper logs a failure, and retries
 	return n.keeper.Servers(), n.domain()
 }
 
 func (n *names) domain() string { return cmp.Or(n.cfg.ClusterDomain, config.DefaultDomain) }
 
-// setServices replaces the Services that have names. complete says that no others may be missing.
+// setServices replaces the Services with DNS names. complete says that no Service can be missing.
 func (n *names) setServices(all []dns.Service, complete bool) {
 	if n.keeper == nil {
 		return
@@ -108,8 +108,9 @@ func (n *names) setServices(all []dns.Service, complete bool) {
 	}
 }
 
-// push gives the process its newest state. Until Services have been read, only a process without
-// names gets one, to answer other names; a process of the agent before keeps its names.
+// push sends the process its newest state. Until setServices was called, it sends one only to a
+// process without names, so that this process forwards other names. A process of an earlier agent
+// keeps its names.
 func (n *names) push() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -117,7 +118,7 @@ func (n *names) push() {
 	n.serial = max(n.serial+1, uint32(time.Now().Unix()))
 	own := []netip.Addr{settings.Address}
 	var others []netip.AddrPort
-	if n.cfg.ResolvConf != "" { // else pods get no servers of the node
+	if n.cfg.ResolvConf != "" { // otherwise pods get no name servers of the node
 		others = withIndexes(dns.Upstreams(string(n.resolver), own))
 	}
 	set := n.keeper.SetFirst
@@ -130,8 +131,8 @@ func (n *names) push() {
 	})
 }
 
-// withIndexes replaces the names of interfaces in link-local addresses by their numbers: the process
-// cannot look names up.
+// withIndexes replaces the names of interfaces in link-local addresses by their indexes: the
+// process cannot resolve these names.
 func withIndexes(all []netip.AddrPort) []netip.AddrPort {
 	for i, at := range all {
 		if device, err := net.InterfaceByName(at.Addr().Zone()); err == nil {
@@ -141,7 +142,7 @@ func withIndexes(all []netip.AddrPort) []netip.AddrPort {
 	return all
 }
 
-// ranges returns the networks whose addresses only this server has names for.
+// ranges returns the networks whose reverse names only this server resolves.
 func (n *names) ranges() []netip.Prefix {
 	all := slices.Clone(n.cfg.ServiceNetworks())
 	if pods, err := netip.ParsePrefix(n.cfg.PodCIDR); err == nil && n.bundled {
@@ -150,9 +151,10 @@ func (n *names) ranges() []netip.Prefix {
 	return all
 }
 
-// resume makes the server run if an agent before has used it: pods have its address. It answers
-// names of others at once, also if it has to be started and no Services are read, as by runonce.
-// records returns the pods of this node. A server that is off runs on while one of them is left.
+// resume starts the server if an earlier agent ran it: pods have its address. The server forwards
+// other names at once, even if no Services are read, as in runonce. records returns the pods of
+// this node. If the configuration turns the server off, it continues while one of these pods is
+// left.
 func (n *names) resume(records func() ([]pod.Record, error)) {
 	if n.keeper == nil || !n.keeper.Used() {
 		return
@@ -164,14 +166,14 @@ func (n *names) resume(records func() ([]pod.Record, error)) {
 			n.keeper = nil
 			return
 		}
-		n.cfg.Log.Warn("The DNS server is off. The one of an earlier agent runs until the pods that may use it are gone", "pods", len(n.users))
+		n.cfg.Log.Warn("The DNS server is turned off; the server of an earlier agent continues until the pods that may use it are gone", "pods", len(n.users))
 	}
 	n.push()
 	n.need()
 }
 
-// findUsers remembers which pods may use the server, and reports whether there are any. A list that
-// cannot be read may have one.
+// findUsers records the pods that may use the server, and reports whether there may be any. If the
+// pods cannot be read, there may be.
 func (n *names) findUsers() bool {
 	all, err := n.records()
 	n.users = make(map[string]bool)
@@ -181,23 +183,23 @@ func (n *names) findUsers() bool {
 	return err != nil || len(all) > 0
 }
 
-// isUsed reports whether a pod that may use the server is left.
+// isUsed reports whether a pod is left that may use the server.
 func (n *names) isUsed() bool {
 	all, err := n.records()
 	return err != nil || slices.ContainsFunc(all, func(r pod.Record) bool { return n.users[r.UID] })
 }
 
-// retire ends a server that is off.
+// retire stops a server that is turned off.
 func (n *names) retire() {
 	if err := process.Stop(process.Config{Dir: filepath.Dir(n.cfg.ListenPath())}); err != nil {
-		n.cfg.Log.Error("Failed to stop the DNS server, which is off", "error", err)
+		n.cfg.Log.Error("Failed to stop the DNS server, which is turned off", "error", err)
 		return
 	}
-	n.cfg.Log.Info("Stopped the DNS server of an earlier agent: it is off, and no pod uses it")
+	n.cfg.Log.Info("Stopped the DNS server of an earlier agent: it is turned off, and no pod uses it")
 }
 
-// run keeps the process running until ctx ends. The process stays, unless it is off and no pod that
-// may use it is left.
+// run keeps the process running until ctx ends. The process then continues, unless it is turned off
+// and no pod is left that may use it.
 func (n *names) run(ctx context.Context) {
 	if n.keeper == nil {
 		return
@@ -225,8 +227,8 @@ func (n *names) run(ctx context.Context) {
 	}
 }
 
-// readResolver reads the node's resolver file, and reports whether it has changed. Other names are
-// asked of the servers in it. A file that cannot be read leaves the servers as they are.
+// readResolver reads the node's resolver file, and reports whether it has changed. The DNS server
+// forwards other names to the servers in it. If the file cannot be read, the servers do not change.
 func (n *names) readResolver() (changed bool) {
 	text, err := os.ReadFile(n.cfg.ResolvConf)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -247,18 +249,18 @@ func (n *names) counts() map[string]uint64 {
 	}
 }
 
-// withoutNames ends the process, and removes its address, if no pod of this node is left that may
-// ask it.
+// withoutNames stops the process, and removes its address, if no pod of this node is left that may
+// use it.
 func (a *Agent) withoutNames() error {
 	left, err := a.state.records.All()
 	if err != nil || len(left) > 0 {
 		return err
 	}
-	return process.Stop(process.Config{Dir: filepath.Dir(a.cfg.ListenPath())}) // also without a range now
+	return process.Stop(process.Config{Dir: filepath.Dir(a.cfg.ListenPath())}) // also if there is no range of Services now
 }
 
-// reserved are the addresses that no Service gets: that of the server, also while it is off, so that it
-// can be turned on later.
+// reserved returns the addresses that no Service gets: the address of the DNS server, even while it
+// is turned off, so that it can be turned on later.
 func (n *names) reserved() []netip.Addr {
 	settings, ok := dnsProcess(n.cfg)
 	if !ok {

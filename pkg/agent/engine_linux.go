@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/volume"
 )
 
-// receivers get the statuses and events of an engine, beside the journal, which each engine has.
-// node reads the Node object; synced is engine.Config.Synced, once is engine.Config.Workloads.
+// receivers are the receivers of an engine's statuses and events beside the journal. node reads the
+// Node object; synced is engine.Config.Synced, once is engine.Config.Workloads.
 type receivers struct {
 	sinks     []engine.Sink // may block
 	listeners []engine.Sink // do not block
@@ -32,12 +32,12 @@ type receivers struct {
 	node      func() (labels map[string]string, taints []v1.Taint, ok bool)
 	synced    func()
 	once      engine.Workloads
-	// desired and services are engine.Config.Desired and Services of a node that keeps Services.
+	// desired and services are engine.Config.Desired and Services, on a node that serves Services.
 	desired  func(*podconfig.Merged)
 	services func(namespace string) ([]*v1.Service, error)
 }
 
-// engine makes an engine. config is nil for a set that is read already.
+// engine makes an engine. config is nil for a set that was read already.
 func (a *Agent) engine(config *podconfig.PodConfig, rules look.Rules, to receivers) *engine.Engine {
 	cfg, services := a.cfg, to.services
 	if services == nil {
@@ -126,7 +126,7 @@ func (r *containerRuntime) layers(ctx context.Context) (map[string]map[string]in
 			all[u.UID] = make(map[string]int64)
 		}
 		if used := u.Writable.Used; used != nil {
-			all[u.UID][u.Container] += int64(min(*used, math.MaxInt64)) // of all its runs that are left
+			all[u.UID][u.Container] += int64(min(*used, math.MaxInt64)) // of all containers of this name
 		}
 	}
 	return all, err

@@ -23,14 +23,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/shutdown/logind"
 )
 
-// halter stops all pods when the machine shuts down, or when a person drains the node, and lets
-// them start again. What it knows is in a file below the root directory before the first pod
-// stops, so that an agent that starts meanwhile starts nothing.
+// halter stops all pods when the machine shuts down, or when a user drains the node, and lets them
+// start again. It writes its state to a file below the root directory before the first pod stops.
+// So an agent that starts later starts no pod.
 type halter struct {
 	root    string
 	boot    string
 	classes []shutdown.Class
-	cluster bool // the node is in one
+	cluster bool // the node is in a cluster
 	log     *slog.Logger
 	engine  interface { // set before the first call of begin
 		Halt(ctx context.Context, h engine.Halt) (ended <-chan struct{}, err error)
@@ -39,14 +39,14 @@ type halter struct {
 	event func(message string)
 	power chan os.Signal // gets SIGPWR from the start of the agent
 
-	turn sync.Mutex // held by begin and end: what the file and the engine get is in one order
+	turn sync.Mutex // held by begin and end: the file and the engine get the changes in the same order
 	mu   sync.Mutex
 	now  *record.Halt // nil: pods may run
 	live bool         // logind has said that the machine shuts down, and still answers
 }
 
-// openHalter reads what an earlier agent has left. If that cannot be read, it fails: a drained
-// node must not start its pods.
+// openHalter reads the state that an earlier agent has left. It fails if it cannot read the state:
+// a drained node must not start its pods.
 func openHalter(cfg Config) (*halter, error) {
 	h := &halter{root: cfg.RootDir, boot: record.BootID(), classes: cfg.ShutdownClasses(), cluster: cfg.Kubeconfig != "", log: cfg.Log, event: func(string) {}, power: make(chan os.Signal, 1)}
 	signal.Notify(h.power, unix.SIGPWR) // its default action ends the agent
@@ -68,9 +68,9 @@ func openHalter(cfg Config) (*halter, error) {
 // logindAnswers is how long the start of an agent waits for logind.
 const logindAnswers = 2 * time.Second
 
-// askLogind finds out whether the machine shuts down, before the first pod starts: no file says so
-// to an agent that starts in a shutdown. preparing is logind.Preparing. A logind that does not
-// answer in time keeps no pod from starting; watchLogind asks again.
+// askLogind finds out whether the machine shuts down, before the first pod starts: there is no file
+// if the agent starts during a shutdown. preparing is logind.Preparing. If logind does not answer
+// in time, pods start, and watchLogind asks again.
 func (h *halter) askLogind(ctx context.Context, preparing func(ctx context.Context, address string) (bool, error)) {
 	if len(h.classes) == 0 || h.shuttingDown() {
 		return
@@ -97,7 +97,7 @@ func (h *halter) shuttingDown() bool {
 	return now != nil && now.Shutdown()
 }
 
-// forEngine returns the halt as the engine gets it; nil if pods may run.
+// forEngine returns the halt in the engine's form; nil if pods may run.
 func (h *halter) forEngine() *engine.Halt {
 	now := h.current()
 	if now == nil {
@@ -115,8 +115,8 @@ func (h *halter) forEngine() *engine.Halt {
 	return &out
 }
 
-// begin stops all pods. ended is closed when all have stopped, or their time is over. A drain that
-// cannot be recorded is an error, and stops no pod; a shutdown stops them all the same.
+// begin stops all pods. ended is closed when all have stopped, or their time is over. If a drain
+// cannot be recorded, begin returns an error and stops no pod. A shutdown stops the pods even then.
 func (h *halter) begin(ctx context.Context, cause string, maxGrace *int64) (ended <-chan struct{}, err error) {
 	h.turn.Lock()
 	defer h.turn.Unlock()
@@ -153,11 +153,11 @@ func (h *halter) set(now *record.Halt) {
 	h.now = now
 }
 
-// powerClasses are the classes of a shutdown if none are configured, which only SIGPWR begins: all
-// pods share 30 s, of which critical ones have the last 10 s.
+// powerClasses returns the classes of a shutdown after SIGPWR if no classes are configured: all
+// pods share 30 s, and critical pods have the last 10 s.
 func powerClasses() []shutdown.Class { return shutdown.Classes(30*time.Second, 10*time.Second) }
 
-// setLive notes whether logind says that the machine shuts down.
+// setLive records whether logind reports a shutdown of the machine.
 func (h *halter) setLive(live bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -172,9 +172,8 @@ func (h *halter) isLive() bool {
 
 var errShuttingDown = errors.New("the machine is shutting down")
 
-// end lets pods start again. cancelled says that logind has cancelled the shutdown: a drain from
-// before it then applies again. Without cancelled, end fails for a shutdown by logind while logind
-// says that the machine shuts down.
+// end lets pods start again. cancelled says that logind has cancelled the shutdown: an earlier
+// drain then applies again. Without cancelled, end fails while logind reports the shutdown.
 func (h *halter) end(ctx context.Context, cancelled bool) error {
 	h.turn.Lock()
 	defer h.turn.Unlock()
@@ -223,8 +222,8 @@ func (h *halter) run(ctx context.Context) {
 	}
 }
 
-// watchLogind has shutdowns of the machine wait for pods until ctx ends, if grace periods are
-// configured for that (C-1.36.1).
+// watchLogind delays shutdowns of the machine until the pods have stopped, if grace periods are
+// configured (C-1.36.1). It returns when ctx ends.
 func (h *halter) watchLogind(ctx context.Context) {
 	if len(h.classes) == 0 {
 		return
@@ -265,8 +264,8 @@ func haltError(err error) error {
 	return err
 }
 
-// shutdownEvent reports that a shutdown begins or was cancelled: in an event of the node, and in
-// its status at once.
+// shutdownEvent reports that a shutdown begins or was cancelled, in an event of the node and at
+// once in the Node status.
 func (a *Agent) shutdownEvent(m *member) func(message string) {
 	return func(message string) {
 		a.observer.Recheck()

@@ -18,13 +18,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// host is this machine when the agent starts.
+// host describes this machine at the start of the agent.
 type host struct {
 	facts  node.Facts
 	node   plan.Node       // input of admission
-	limits v1.ResourceList // of all pods together
+	limits v1.ResourceList // for all pods together
 	ips    []string
-	cpus   *cpuset.Allocator // nil: no policy gives containers CPUs or memory for themselves
+	cpus   *cpuset.Allocator // nil: no policy allocates exclusive CPUs or NUMA memory
 }
 
 // readHost reads this machine. Admission and limits follow from it and the configuration.
@@ -100,7 +100,7 @@ func (a *Agent) limitReserved(event nodeEvent) error {
 	return nil
 }
 
-// newObserver returns the observer of this machine, which makes its node status.
+// newObserver returns the observer of this machine, which computes the Node status.
 func (a *Agent) newObserver() *node.Observer {
 	cfg, h := a.cfg, a.host
 	return node.NewObserver(node.ObserverConfig{
@@ -118,7 +118,8 @@ func (a *Agent) newObserver() *node.Observer {
 // healthTimeout is the timeout of the PLEG's health check.
 const healthTimeout = 100 * time.Millisecond
 
-// health returns why pods would not run although the runtime is healthy.
+// health returns an error if the PLEG is not healthy: pods then do not run even on a healthy
+// runtime.
 func (r *containerRuntime) health() error {
 	ctx, cancel := context.WithTimeout(context.Background(), healthTimeout)
 	defer cancel()

@@ -24,11 +24,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// importsPath returns the file that remembers imported archives.
+// importsPath returns the path of the file that lists imported archives.
 func importsPath(cfg Config) string { return filepath.Join(cfg.RootDir, "images-imported.json") }
 
-// inventoryConfig returns the configuration of an Inventory of this node's images, whether an agent
-// serves or not.
+// inventoryConfig returns the configuration of an Inventory of this node's images, with or without
+// a serving agent.
 func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	return image.InventoryConfig{
 		Stock:    runtime,
@@ -55,8 +55,8 @@ func inventoryConfig(cfg Config, runtime *cri.Runtime) image.InventoryConfig {
 	}
 }
 
-// inventory makes the Inventory of a serving agent; m is nil if this node is in no cluster. Images of
-// the versions to which the workloads would return are in use.
+// inventory makes the Inventory of a serving agent; m is nil on a node without a cluster. Images of
+// the versions to which workloads would roll back count as in use.
 func (a *Agent) inventory(live *feed.Live, m *member, workloads *controller.Controller) *image.Inventory {
 	cfg := inventoryConfig(a.cfg, a.runtime.Runtime)
 	cfg.RemoveRecord, cfg.RemoveRecordsExcept = a.runtime.puller.RemoveRecord, a.runtime.puller.RemoveRecordsExcept
@@ -84,8 +84,8 @@ func (a *Agent) inventory(live *feed.Live, m *member, workloads *controller.Cont
 // podUser names a pod as a user of images.
 func podUser(key pod.Key) string { return "pod " + key.String() }
 
-// collecting is PullLines that also starts a garbage collection of images after each pull, which
-// may have filled the disk.
+// collecting is PullLines that also starts a garbage collection of images after each pull, because
+// a pull may fill the disk.
 type collecting struct {
 	PullLines
 	images *image.Inventory
@@ -153,7 +153,7 @@ func imageStatusError(err error) error {
 	return err
 }
 
-// imageList returns the images as /v1/images lists them.
+// imageList returns the images for the answer of /v1/images.
 func imageList(ctx context.Context, images *image.Inventory) ([]server.Image, error) {
 	n, _, err := images.Look(ctx)
 	all := make([]server.Image, 0, len(n.Images))
@@ -165,7 +165,7 @@ func imageList(ctx context.Context, images *image.Inventory) ([]server.Image, er
 	return all, err
 }
 
-// pruneImages removes unused images and answers as /v1/images/prune.
+// pruneImages removes unused images, and returns the answer of /v1/images/prune.
 func pruneImages(ctx context.Context, images *image.Inventory, dryRun bool) (server.ImageRemovals, error) {
 	plan, err := images.Prune(ctx, dryRun)
 	all := server.ImageRemovals{Removed: []server.ImageRemoval{}, Kept: []server.ImageRemoval{}}
@@ -182,12 +182,12 @@ func pruneImages(ctx context.Context, images *image.Inventory, dryRun bool) (ser
 type Images struct {
 	runtime *cri.Runtime
 	images  *image.Inventory
-	puller  *image.Puller // nil for a look
-	end     func()        // ends what OpenImages has begun
+	puller  *image.Puller // nil for read access
+	end     func()        // stops the goroutines of OpenImages
 }
 
-// LookAtImages returns the images, to be listed, saved and loaded. It writes nothing below the
-// root directory.
+// LookAtImages returns the images, to list, save and load them. It writes nothing below the root
+// directory.
 func LookAtImages(ctx context.Context, cfg Config) (*Images, error) {
 	runtime, err := cfg.Connect(ctx)
 	if err != nil {
@@ -201,8 +201,8 @@ func LookAtImages(ctx context.Context, cfg Config) (*Images, error) {
 	return &Images{runtime: runtime, images: image.NewInventory(c)}, nil
 }
 
-// OpenImages returns the images, to be changed. It holds the root directory until Close, so
-// that no agent starts pods meanwhile.
+// OpenImages returns the images, to change them. It locks the root directory until Close, so that
+// no agent starts pods in that time.
 func OpenImages(ctx context.Context, cfg Config) (*Images, error) {
 	unlock, err := lock(cfg)
 	if err != nil {
@@ -258,8 +258,8 @@ func (i *Images) Remove(ctx context.Context, name string) error {
 	return err
 }
 
-// Prune removes every image that nothing uses. With dryRun it removes none, and returns those
-// that it would remove.
+// Prune removes every image that nothing uses. With dryRun it removes nothing, and returns the
+// images that it would remove.
 func (i *Images) Prune(ctx context.Context, dryRun bool) (server.ImageRemovals, error) {
 	return pruneImages(ctx, i.images, dryRun)
 }

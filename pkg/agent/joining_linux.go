@@ -25,13 +25,13 @@ import (
 // joins a cluster.
 const StopWorkloads = "stop"
 
-// maxNamed is how many workloads an error names.
+// maxNamed limits the workloads that an error names.
 const maxNamed = 10
 
-// leaveWorkloads makes sure that no workload of a file runs on a node of a cluster: the controllers
-// of the cluster run workloads. It returns an error that names those that run here, or, with
-// --workloads=stop, removes them. They are never dropped silently. Other workloads in files are
-// rejected where they are read.
+// leaveWorkloads makes sure that no workload of a file runs on a node of a cluster, whose
+// controllers run workloads. It returns an error that names the workloads on this machine, or
+// removes them with --workloads=stop. It never drops them silently. The sources reject other
+// workloads in files.
 func (a *Agent) leaveWorkloads(ctx context.Context) error {
 	if a.cfg.Kubeconfig == "" {
 		return nil
@@ -68,7 +68,7 @@ func listWorkloads(running map[pod.ObjectKey]string) string {
 // findPlaces adds the places of workloads in the files and directories of -f.
 func (a *Agent) findPlaces(ctx context.Context, running map[pod.ObjectKey]string) {
 	local := a.cfg.Config
-	local.Kubeconfig = "" // the files as they are read without a cluster
+	local.Kubeconfig = "" // read the files as without a cluster
 	local.Filename = slices.DeleteFunc(slices.Clone(local.Filename), func(name string) bool { return name == "-" || config.IsURL(name) })
 	if len(local.Filename) == 0 {
 		return
@@ -100,7 +100,7 @@ func (a *Agent) runningWorkloads() (pods []*pod.Spec, running map[pod.ObjectKey]
 			continue
 		}
 		pods = append(pods, p.Spec)
-		if lost { // the states are lost
+		if lost { // the states cannot be read
 			running[pod.ObjectKey{Kind: "Pod", Key: p.Spec.Key}] = unknown
 		}
 	}
@@ -131,7 +131,7 @@ func (a *Agent) stopWorkloads(ctx context.Context, pods []*pod.Spec, keys []pod.
 	return nil
 }
 
-// expander returns the maker of the pods of workloads.
+// expander returns the Expander of podconfig, which makes the pods of workloads.
 func (a *Agent) expander(w *controller.Controller) podconfig.Expander {
 	if a.cfg.Kubeconfig != "" {
 		return &clusterWorkloads{log: a.log}
@@ -139,8 +139,8 @@ func (a *Agent) expander(w *controller.Controller) podconfig.Expander {
 	return w
 }
 
-// clusterWorkloads is the podconfig.Expander of a node of a cluster: workloads of its own sources
-// have no pods. It names them in the log.
+// clusterWorkloads is the podconfig.Expander of a node of a cluster: it makes no pods for workloads
+// of files, and logs their names.
 type clusterWorkloads struct {
 	log   *slog.Logger
 	named map[pod.ObjectKey]bool

@@ -9,8 +9,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/config"
 )
 
-// setLimits sets the OOM score and the limit of open files of this process, where the
-// configuration has them. Like the kubelet, it only logs a failure.
+// setLimits sets the OOM score and the limit of open files of this process, if they are configured.
+// Like the kubelet, it only logs a failure.
 func setLimits(cfg config.Config, log *slog.Logger) {
 	if cfg.OOMScoreAdj != "" {
 		if err := os.WriteFile("/proc/self/oom_score_adj", []byte(cfg.OOMScoreAdj), 0); err != nil {

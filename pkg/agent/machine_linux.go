@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tellCgroups warns that support for cgroup v1 will end (F34, C-1.41.5).
-func tellCgroups(log *slog.Logger) {
+// warnOfCgroupV1 warns that support for cgroup v1 will end (F34, C-1.41.5).
+func warnOfCgroupV1(log *slog.Logger) {
 	if cgroupVersion() == 1 {
 		log.Warn("This machine uses cgroup v1, which Kubernetes has deprecated", "hint", "boot with systemd.unified_cgroup_hierarchy=1")
 	}
@@ -27,13 +27,12 @@ func cgroupVersion() int {
 	return 1
 }
 
-// descriptorsEvery is the interval in which tellDescriptors tries to open a file.
+// descriptorsEvery is the interval in which watchDescriptors tries to open a file.
 const descriptorsEvery = 5 * time.Second
 
-// tellDescriptors logs once that this process has no file descriptor left, and once that
-// it has some again (F10): the errors in between do not name the cause. It returns at the
-// end of ctx.
-func tellDescriptors(ctx context.Context, log *slog.Logger) {
+// watchDescriptors logs once that this process is out of file descriptors, and once that it has
+// some again (F10), because the errors in between do not name the cause. It returns when ctx ends.
+func watchDescriptors(ctx context.Context, log *slog.Logger) {
 	tick := time.NewTicker(descriptorsEvery)
 	defer tick.Stop()
 	for out := false; ; {
@@ -47,12 +46,12 @@ func tellDescriptors(ctx context.Context, log *slog.Logger) {
 		case err == nil:
 			_ = unix.Close(fd)
 			if out {
-				log.Info("There are file descriptors again")
+				log.Info("File descriptors are available again")
 			}
 		case !out:
 			var limit unix.Rlimit
 			_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) // 0 means unknown
-			log.Warn("No file descriptor is left: pods run on, and what has to open something waits", "error", err, "limit", limit.Cur)
+			log.Warn("Out of file descriptors: pods continue, and operations that open a file wait", "error", err, "limit", limit.Cur)
 		}
 		out = err != nil
 	}

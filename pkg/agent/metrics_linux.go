@@ -20,8 +20,8 @@ func newMetrics(cfg Config) *metrics.Metrics {
 	})
 }
 
-// measure adds to the metrics what a serving agent knows: its mirror pods and certificates.
-// m and serving may be nil.
+// measure adds the metrics of a serving agent: its mirror pods and certificates. m and serving may
+// be nil.
 func (a *Agent) measure(live *feed.Live, m *member, serving *certificate.Serving) {
 	s := metrics.Serving{}
 	if m != nil {

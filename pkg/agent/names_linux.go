@@ -5,12 +5,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/service"
 )
 
-// zoneOf returns the Services as the DNS server needs them.
+// zoneOf returns the Services in the form of the DNS server.
 func zoneOf(views []*service.View) []dns.Service {
 	all := make([]dns.Service, 0, len(views))
 	for _, v := range views {
 		s := dns.Service{Namespace: v.Namespace, Name: v.Name, ExternalName: v.ExternalName, ClusterIPs: v.ClusterIPs}
-		if s.ExternalName == "" && len(s.ClusterIPs) == 0 && !v.Headless { // it has no address yet
+		if s.ExternalName == "" && len(s.ClusterIPs) == 0 && !v.Headless { // it has no cluster IP yet
 			continue
 		}
 		for _, p := range v.Ports {
@@ -24,7 +24,7 @@ func zoneOf(views []*service.View) []dns.Service {
 	return all
 }
 
-// endpointsOf returns the endpoints that the name of a headless Service stands for.
+// endpointsOf returns the endpoints to which the name of a headless Service resolves.
 func endpointsOf(v *service.View) []dns.Endpoint {
 	var all []dns.Endpoint
 	for i := range v.Endpoints {

@@ -18,9 +18,9 @@ import (
 // Type=notify); without one it does nothing.
 type supervisor struct {
 	log *slog.Logger
-	// checks must all succeed before the watchdog is fed.
+	// checks must all succeed before the supervisor resets the watchdog.
 	checks []func(context.Context) error
-	// answering is closed once the local socket answers; nil: do not wait for it.
+	// answering is closed once the local socket answers; nil: run does not wait for it.
 	answering <-chan struct{}
 	// dump is the file that receives the stacks of all goroutines when a check fails.
 	dump string
@@ -29,12 +29,11 @@ type supervisor struct {
 // beatShare is the number of checks in one watchdog interval.
 const beatShare = 3
 
-// readyPatience is how long run waits for the socket, and then for the first iteration of
-// the sync loop.
+// readyPatience is how long run waits for the socket, and then for the first success of all checks.
 const readyPatience = 10 * time.Second
 
-// run sends READY, feeds the watchdog while all checks succeed, and sends STOPPING at
-// the end of ctx.
+// run sends READY, resets the watchdog while all checks succeed, and sends STOPPING at the end of
+// ctx.
 func (s *supervisor) run(ctx context.Context) {
 	defer s.say(daemon.SdNotifyStopping)
 	if s.answering != nil {
@@ -52,7 +51,7 @@ func (s *supervisor) run(ctx context.Context) {
 	if err != nil {
 		s.log.Warn("Agent serves, but is not alive yet", "reason", err)
 	}
-	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // without READY the service does not start
+	for wait := sayAgain; !s.say(daemon.SdNotifyReady); wait = backoff.Next(wait, sayAgain, saySeldom) { // without READY, systemd does not consider the service started
 		if !backoff.Sleep(ctx, wait) {
 			return
 		}
@@ -82,7 +81,7 @@ func (s *supervisor) run(ctx context.Context) {
 			s.say(daemon.SdNotifyWatchdog)
 		case well:
 			well = false
-			s.log.Error("Agent is not alive; the watchdog is not fed", "reason", err, "goroutines", s.dumped())
+			s.log.Error("Agent is not alive; not resetting the watchdog", "reason", err, "goroutines", s.dumped())
 		}
 	}
 }
@@ -100,7 +99,8 @@ func (s *supervisor) check(ctx context.Context, limit time.Duration) error {
 	return nil
 }
 
-// dumped writes the stacks of all goroutines to a file and returns its path.
+// dumped writes the stacks of all goroutines to a file, and returns the path of the file for the
+// log.
 func (s *supervisor) dumped() string {
 	f, err := os.OpenFile(s.dump, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err == nil {
@@ -115,19 +115,18 @@ func (s *supervisor) dumped() string {
 	return s.dump
 }
 
-// sayPatience is the timeout of a message to the service manager, which must not keep the
-// agent from stopping (F4).
+// sayPatience is the timeout of a message to the service manager: a message must not keep the agent
+// from stopping (F4).
 const sayPatience = 500 * time.Millisecond
 
-// sayAgain is the delay after a first failed try; it grows to saySeldom if the service
-// manager does not come back.
+// sayAgain is the delay after the first failed message; it grows to saySeldom while messages fail.
 const (
 	sayAgain  = 2 * time.Second
 	saySeldom = 5 * time.Minute
 )
 
-// say sends a state to the service manager, if there is one. It reports whether that
-// succeeded.
+// say sends a state to the service manager, and reports success. Without a service manager, it
+// succeeds.
 func (s *supervisor) say(state string) bool {
 	socket := os.Getenv("NOTIFY_SOCKET")
 	if socket == "" {

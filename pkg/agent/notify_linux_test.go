@@ -178,7 +178,7 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 			p.dead.Store(true)
 			asked := parts[0].asks.Load()
 			expects(boss, 2*watchdog)
-			if n := strings.Count(s.log.String(), "not fed"); n != i+1 {
+			if n := strings.Count(s.log.String(), "not resetting the watchdog"); n != i+1 {
 				t.Errorf("named %d times, want %d:\n%s", n, i+1, s.log)
 			}
 			if i > 0 && parts[0].asks.Load() < asked+beatShare {
@@ -205,7 +205,7 @@ func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {
 	})
 }
 
-// TestF7_DumpThatCannotBeWritten: the log says so, and the watchdog is not fed.
+// TestF7_DumpThatCannotBeWritten: the log says so, and the watchdog is not reset.
 //
 // Shows: F7
 func TestF7_DumpThatCannotBeWritten(t *testing.T) {
@@ -290,7 +290,7 @@ func TestReady_SendFails_IsSentAgain(t *testing.T) {
 }
 
 // TestF7_ALoopThatIsBlockedIsNotFed: the sync loop of a whole engine blocks in an
-// iteration; the watchdog is not fed, and the dump shows the stack.
+// iteration; the watchdog is not reset, and the dump shows the stack.
 //
 // Shows: F7
 func TestF7_ALoopThatIsBlockedIsNotFed(t *testing.T) {

@@ -13,10 +13,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Set is a set of pods that runs once, and the rules it is under.
+// Set is a set of pods for runonce, with its sources and their policy.
 type Set struct {
 	*podconfig.Merged
-	Sources look.Sources // which have been read
+	Sources look.Sources // already read
 }
 
 // NotServed returns the Services of the set, by key. A run to a goal serves none: it ends, and its
@@ -29,16 +29,16 @@ func (s Set) NotServed() []pod.Key {
 	return all
 }
 
-// Progress shows a run: pulls, and the statuses of pods.
+// Progress shows the progress of runonce: pulls, and statuses of pods.
 type Progress interface {
 	PullLines
 	engine.Sink
 }
 
-// Gone is the goal at which the pods are stopped, and nothing of them is left.
+// Gone is the goal that the pods are stopped and removed.
 const Gone = string(engine.UntilGone)
 
-// runtimePatience is how long Ready waits for a runtime that does not answer.
+// runtimePatience is how long Ready waits for an answer of the runtime.
 const runtimePatience = 5 * time.Second
 
 // Ready waits until the runtime answers, and imports the images of the image directory.
@@ -52,7 +52,8 @@ func (a *Agent) Ready(ctx context.Context) error {
 	return nil
 }
 
-// MayStart returns why no pod may start on this node: it is drained, or the machine shuts down.
+// MayStart returns an error if no pod may start on this node: it is drained, or the machine shuts
+// down.
 func (a *Agent) MayStart() error {
 	if h := a.halts.current(); h != nil {
 		return look.Fail(look.Failure, errors.New(h.Text()))

@@ -17,6 +17,6 @@ func watchOOM(ctx context.Context, event nodeEvent, log *slog.Logger) {
 		event("SystemOOM", v1.EventTypeWarning, victim.Message())
 	})
 	if err != nil {
-		log.Info("Kernel log is not read: out-of-memory kills of the machine are not reported", "error", err)
+		log.Info("Failed to read the kernel log; not reporting out-of-memory kills of the machine", "error", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// pulling is a runtime that pulls images with a Puller: with the credentials of pods
-// and node, one pull per image, and few at a time.
+// pulling is a runtime that pulls images with a Puller: with the credentials of pods and node, one
+// pull for each image, and a limited number at a time.
 type pulling struct {
 	*cri.Runtime
 	puller *image.Puller
@@ -48,9 +48,9 @@ func (r *containerRuntime) pulls(ctx context.Context, lines PullLines) (leave fu
 	}
 }
 
-// pullNews are the starts and ends of pulls that are not shown yet.
+// pullNews are the starts and ends of pulls that lines does not show yet.
 type pullNews struct {
-	wake   chan struct{} // capacity 1: there are some
+	wake   chan struct{} // capacity 1: events are queued
 	mu     sync.Mutex
 	events []image.Event
 }
@@ -128,7 +128,7 @@ func progressOf(ctx context.Context, downloads *bundle.Downloads, pulls []image.
 	if len(names) == 0 {
 		return nil
 	}
-	far, _ := downloads.Look(ctx, names) // without progress the lines have only the time
+	far, _ := downloads.Look(ctx, names) // without progress, the lines show only the time
 	return far
 }
 
@@ -146,7 +146,7 @@ func newPuller(cfg Config, runtime *cri.Runtime, report func(image.Event)) (*ima
 		Observe:      report,
 		Log:          cfg.Log,
 	}
-	home, _ := os.UserHomeDir() // a service may have none
+	home, _ := os.UserHomeDir() // a service may have no home directory
 	c.DockerConfigs = image.DockerConfigs(cfg.RootDir, home)
 	if cfg.ImageCredentialProviderConfig != "" {
 		var err error

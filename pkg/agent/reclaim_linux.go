@@ -21,10 +21,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// A pod does not need an exited container or a sandbox that a newer one has replaced, and will
-// not need it later: the runtime never starts an exited container again. So the agent removes
-// those that are not Needed without asking the pod's worker, which may remove them at the same
-// time.
+// A pod never needs an exited container or a sandbox again after a newer one has replaced it: the
+// runtime does not restart exited containers. So the agent removes containers and sandboxes whose
+// Needed is false without the pod's worker, which may remove them at the same time.
 
 // exited returns the exited containers of a pod. The newest one of each name is needed.
 func exited(p pod.Actual) (all []reclaim.Container) {
@@ -127,8 +126,8 @@ func (a nodeActor) Evict(ctx context.Context, key pod.Key, e upkeep.Eviction) er
 	return a.evict(ctx, key, e)
 }
 
-// ForecastReclaim returns what an agent with this configuration would remove, while none serves
-// this node. It knows the pods from the runtime and their last statuses, and changes nothing.
+// ForecastReclaim returns the steps that an agent with this configuration would take, for a node
+// without a serving agent. It reads the pods from the runtime and the journal, and changes nothing.
 func ForecastReclaim(ctx context.Context, cfg Config, assume []string) (server.Reclaim, error) {
 	images, err := LookAtImages(ctx, cfg)
 	if err != nil {

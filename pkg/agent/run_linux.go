@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/stats"
 )
 
-// Run serves until ctx ends: it keeps pods the way their sources want them, answers clients,
-// and supervises the runtime. Pods stay. The end of ctx is no failure.
+// Run serves until ctx ends: it runs the pods of the sources, answers clients, and supervises the
+// runtime. Pods continue after it returns. The end of ctx is not an error.
 func (a *Agent) Run(ctx context.Context) error {
 	cfg, log := a.cfg, a.log
 	if err := a.leaveWorkloads(ctx); err != nil {
@@ -52,7 +52,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	log.Info("Starting agent", "node", cfg.NodeName, "root", cfg.RootDir, "runtime", a.runtime.Endpoint(), "version", cfg.Build.Version)
-	tellCgroups(log)
+	warnOfCgroupV1(log)
 	a.runtime.importFirst(ctx, cfg.Images())
 	balancer := a.services()
 	to := a.receivers(m).keptBy(workloads).balancedBy(balancer, a.names)
@@ -107,7 +107,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	wg.Go(func() { a.halts.watchLogind(beside) })
 	wg.Go(func() { settle(beside) })
 	wg.Go(func() { watchOOM(beside, a.nodeEvents(m), log) })
-	wg.Go(func() { tellDescriptors(beside, log) })
+	wg.Go(func() { watchDescriptors(beside, log) })
 	if err := e.Run(ctx); err != nil {
 		return look.Fail(look.Failure, err)
 	}
@@ -115,7 +115,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	return nil
 }
 
-// stats returns what measures the usage of this node and its pods.
+// stats returns the meter of the resource usage of this node and its pods.
 func (a *Agent) stats(live *feed.Live) *stats.Stats {
 	cfg := a.measuring(live.Pods)
 	cfg.RuntimePID = a.runtime.pid
@@ -127,7 +127,7 @@ func (a *Agent) stats(live *feed.Live) *stats.Stats {
 	return measured
 }
 
-// measuring is the configuration of what measures the usage of these pods.
+// measuring returns the configuration of that meter for these pods.
 func (a *Agent) measuring(pods func() []v1.Pod) stats.Config {
 	return stats.Config{
 		Node: a.cfg.NodeName, RootDir: a.cfg.RootDir, PodLogsDir: a.cfg.PodLogsDir, Runtime: a.runtime.Runtime, Cgroups: a.groups,
@@ -135,8 +135,8 @@ func (a *Agent) measuring(pods func() []v1.Pod) stats.Config {
 	}
 }
 
-// serveSocket serves the local socket beside wg's other jobs. The channel is closed once the socket
-// answers, or will not.
+// serveSocket serves the local socket beside wg's other jobs. It closes the channel once the socket
+// answers, or cannot be opened.
 func serveSocket(ctx context.Context, wg *sync.WaitGroup, cfg server.Config, log *slog.Logger) <-chan struct{} {
 	answering := make(chan struct{})
 	said := sync.OnceFunc(func() { close(answering) })
@@ -150,8 +150,8 @@ func serveSocket(ctx context.Context, wg *sync.WaitGroup, cfg server.Config, log
 	return answering
 }
 
-// supervise returns the supervisor of a serving agent. It checks the sync loop, the workers, and
-// the goroutine that receives the runtime's events.
+// supervise returns the supervisor of a serving agent. It checks the sync loop, the pod workers,
+// and the goroutine that receives the runtime's events.
 func (a *Agent) supervise(e *engine.Engine, answering <-chan struct{}) *supervisor {
 	return &supervisor{
 		log: a.log, answering: answering,

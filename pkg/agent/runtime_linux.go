@@ -23,8 +23,8 @@ const superviseEvery = time.Second
 // importPatience is how long serve imports images before it starts pods.
 const importPatience = 30 * time.Second
 
-// containerRuntime is the client of the container runtime, and what pulls, imports and
-// watches on it.
+// containerRuntime is the client of the container runtime, with the parts that pull and import
+// images and watch its events.
 type containerRuntime struct {
 	*cri.Runtime
 	bundled *bundle.Runtime // nil for any other runtime
@@ -35,8 +35,8 @@ type containerRuntime struct {
 	log     *slog.Logger
 }
 
-// hints report what may have changed in the runtime, and whether they still receive its
-// events; pleg.PLEG implements it.
+// hints reports pods that may have changed in the runtime, and whether it still receives the
+// runtime's events. pleg.PLEG implements it.
 type hints interface {
 	engine.Hints
 	Beat(context.Context) error
@@ -78,11 +78,10 @@ func openRuntime(ctx context.Context, cfg Config, h host, api *api, names *names
 	return r, nil
 }
 
-// importFirst imports the images in the image directory, dir, before pods start, so that they
-// find their images. It does not wait for a runtime, and ends after importPatience:
-// lookAfter imports the rest.
+// importFirst imports the images in the image directory, dir, before pods start. It does not wait
+// for the runtime, and ends after importPatience; lookAfter imports the rest.
 func (r *containerRuntime) importFirst(ctx context.Context, dir string) {
-	_ = os.Mkdir(dir, 0o700) // so that new archives are seen at once
+	_ = os.Mkdir(dir, 0o700) // so that the watch sees new archives at once
 	ctx, cancel := context.WithTimeout(ctx, importPatience)
 	defer cancel()
 	if _, err := r.Ready(ctx); err != nil {
@@ -123,7 +122,7 @@ func (r *containerRuntime) lookAfter(ctx context.Context) {
 		case err == nil:
 			failed = ""
 			if started {
-				r.log.Warn("Bundled runtime had ended and was started again")
+				r.log.Warn("Restarted the bundled runtime, which had ended")
 			}
 		}
 	}

@@ -36,11 +36,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// runFor is the time limit of a command of /run.
+// runFor is the time limit of a command run by /run.
 const runFor = 10 * time.Minute
 
-// serverConfig returns the configuration of the server, on the local socket and, if
-// configured, on a TLS port. serving has the certificate of the port; it is nil without one.
+// serverConfig returns the configuration of the server, on the local socket and, if configured, on
+// a TLS port. serving has the certificate of the port; it is nil without a port.
 func (a *Agent) serverConfig(e *engine.Engine, m *member, images *image.Inventory, measured *stats.Stats, up *upkeep.Upkeep, workloads *controller.Controller) (s server.Config, serving *certificate.Serving, err error) {
 	cfg := a.cfg
 	s = documents(cfg, e.Live())
@@ -128,7 +128,7 @@ func (a *Agent) addresses() []v1.NodeAddress {
 	return a.observer.Addresses(context.Background())
 }
 
-// ofNode implements server.Node; m is nil if this node is in no cluster.
+// ofNode implements server.Node; m is nil on a node without a cluster.
 type ofNode struct {
 	*Agent
 	m      *member
@@ -144,7 +144,7 @@ func (a ofNode) Node(ctx context.Context) (*v1.Node, error) {
 	return a.observer.Node(ctx, a.m.presence.Node()), nil
 }
 
-// Events implements server.Node: the existing events, and with watch later ones.
+// Events implements server.Node: the existing events and, with watch, later ones.
 func (a ofNode) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Event] {
 	return func(yield func(string, *v1.Event) bool) {
 		if !watch {
@@ -163,8 +163,8 @@ func (a ofNode) Events(ctx context.Context, watch bool) iter.Seq2[string, *v1.Ev
 	}
 }
 
-// RunningPods implements server.Node: the pods that the runtime runs, desired or not, their
-// names and the running containers.
+// RunningPods implements server.Node: the pods in the runtime, desired or not, with their running
+// containers.
 func (a ofNode) RunningPods(ctx context.Context) ([]*v1.Pod, error) {
 	have, err := a.runtime.Pods(ctx)
 	if have == nil {

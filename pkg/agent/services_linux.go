@@ -39,7 +39,7 @@ func (a *Agent) services() *balancer.Balancer {
 		Local: localAddresses(), Listeners: a.listeners(),
 		Store: serviceStore{record.NewServices(a.cfg.RootDir)}, Filter: a.newPacketFilter(), Log: a.log,
 		Refused: func(o *pod.Object, p pod.Problem) {
-			a.log.Warn("Service is not served as it is written", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
+			a.log.Warn("Service has a problem", "service", o.Key.String(), "file", p.File, "path", p.Path, "problem", p.Msg)
 			a.events.ObjectEvent(v1.ObjectReference{Kind: pod.KindService, APIVersion: "v1", Namespace: o.Namespace, Name: o.Name}, v1.EventTypeWarning, "ServiceRefused", p.Path+": "+p.Msg)
 		},
 		Views:   func(all []*service.View, complete bool) { a.names.setServices(zoneOf(all), complete) },
@@ -53,8 +53,8 @@ func (a *Agent) services() *balancer.Balancer {
 	return balancer.New(cfg)
 }
 
-// serveServices keeps Services until ctx ends. In a cluster it only protects the loopback addresses of
-// the node, as the kubelet does.
+// serveServices serves Services until ctx ends. In a cluster it only protects the loopback
+// addresses of the node, as the kubelet does.
 func (a *Agent) serveServices(ctx context.Context, b *balancer.Balancer) {
 	if b != nil {
 		b.Run(ctx)
@@ -96,7 +96,7 @@ func parsed(ips []string) (out []netip.Addr) {
 	return out
 }
 
-// balancedBy returns the receivers of a serving agent that keeps Services.
+// balancedBy returns the receivers of an agent that serves Services.
 func (to receivers) balancedBy(b *balancer.Balancer, n *names) receivers {
 	if b == nil {
 		return to
@@ -106,8 +106,8 @@ func (to receivers) balancedBy(b *balancer.Balancer, n *names) receivers {
 	return to
 }
 
-// desiredServices passes the Services of each desired set on. The DNS server starts with the first one,
-// before the pods of the set ask for their name servers.
+// desiredServices returns a function that passes the Services of each desired set on. It starts the
+// DNS server with the first Service, before the pods of the set get their name servers.
 func desiredServices(b *balancer.Balancer, n *names) func(*podconfig.Merged) {
 	return func(m *podconfig.Merged) {
 		services := servicesIn(m)
@@ -118,7 +118,7 @@ func desiredServices(b *balancer.Balancer, n *names) func(*podconfig.Merged) {
 	}
 }
 
-// answersOf returns how much is known of the Services of these layers.
+// answersOf returns the balancer.Answers of these layers.
 func answersOf(layers []podconfig.LayerState) balancer.Answers {
 	answers := balancer.Complete
 	for _, l := range layers {
@@ -163,12 +163,12 @@ func (a *Agent) newPacketFilter() *packetFilter {
 	return &packetFilter{Filter: nft.New(), ranges: a.cfg.ServiceNetworks(), log: a.log}
 }
 
-// servicesLock is the file by which agents of one machine take turns to serve Services: they would
-// share the tables of the packet filter. It has the names of the devices that were prepared, and goes
-// with their sysctls when the machine stops.
+// servicesLock is a lock file: one agent of a machine serves Services, because all agents use the
+// same tables of the packet filter. The file lists the devices whose sysctls an agent has set. Like
+// these sysctls, it does not outlive a reboot.
 const servicesLock = "/run/nodectl-services.lock"
 
-// claim makes this agent the one that serves Services.
+// claim takes the lock, so that this agent serves Services.
 func (f *packetFilter) claim() error {
 	if f.lock != nil {
 		return nil
@@ -229,7 +229,7 @@ func (f *packetFilter) Prepare(backends []netip.Addr) (loopback6 bool, err error
 	return loopback6, errors.Join(err, noteDevices(f.lock, changed), err6)
 }
 
-// Restore implements balancer.Filter, also for devices that an agent before has prepared.
+// Restore implements balancer.Filter. It includes devices that an earlier agent has prepared.
 func (f *packetFilter) Restore() error {
 	if err := f.claim(); err != nil {
 		return err
@@ -248,16 +248,16 @@ func (f *packetFilter) Restore() error {
 	return f.lock.Truncate(0)
 }
 
-// elsewhere returns the endpoints without those of pods with hostNetwork.
+// elsewhere returns the endpoints without addresses of the node: pods with hostNetwork have these.
 func elsewhere(backends []netip.Addr) []netip.Addr {
 	own := localAddresses()
 	return slices.DeleteFunc(slices.Clone(backends), func(b netip.Addr) bool { return slices.Contains(own, b) })
 }
 
-// mostNoted is the most bytes that are read of the names of devices.
+// mostNoted limits the bytes that are read of a list of devices.
 const mostNoted = 1 << 20
 
-// noteDevices adds names of devices to a file.
+// noteDevices adds names of devices to the list in a file.
 func noteDevices(file *os.File, names []string) error {
 	if len(names) == 0 {
 		return nil
@@ -277,7 +277,7 @@ func notedDevices(file *os.File) ([]string, error) {
 	return strings.Fields(string(text)), err
 }
 
-// Route implements balancer.Filter. A range that is in use elsewhere gets no route.
+// Route implements balancer.Filter. It returns an error for a range that another route uses.
 func (f *packetFilter) Route(cidr netip.Prefix, on bool) error {
 	if err := f.claim(); err != nil {
 		return err
@@ -286,7 +286,7 @@ func (f *packetFilter) Route(cidr netip.Prefix, on bool) error {
 	if err != nil {
 		return err
 	}
-	for _, old := range nft.Stale(routes, f.ranges) { // of another --service-cidr
+	for _, old := range nft.Stale(routes, f.ranges) { // of an earlier --service-cidr
 		if err := nft.Serve(old, false); err != nil {
 			return err
 		}
@@ -303,7 +303,7 @@ func (f *packetFilter) Route(cidr netip.Prefix, on bool) error {
 	return nft.Serve(cidr, true)
 }
 
-// serviceList returns the Services as the server shows them.
+// serviceList returns the function that lists Services for the server.
 func serviceList(b *balancer.Balancer) func() []server.Service {
 	if b == nil {
 		return nil
@@ -333,7 +333,7 @@ func serviceList(b *balancer.Balancer) func() []server.Service {
 	}
 }
 
-// refusedService returns a Service that is not served, as its source has it.
+// refusedService returns the source's version of a Service that is not served.
 func refusedService(b *balancer.Balancer, key pod.Key) v1.Service {
 	if o := b.Object(key); o != nil {
 		if s, is := o.Object.(*v1.Service); is {
@@ -356,8 +356,8 @@ func shownEndpoints(v *service.View) []server.ServiceEndpoint {
 	return out
 }
 
-// withoutServices removes the addresses of the Services of a set that is taken down, and everything of
-// Services once no pod of this node is left.
+// withoutServices removes the addresses of the Services of a set that runonce --down removes. If no
+// pod of this node is left, it removes all rules, routes and addresses of Services.
 func (a *Agent) withoutServices(set *podconfig.Merged) error {
 	services, store := servicesIn(set), serviceStore{record.NewServices(a.cfg.RootDir)}
 	if len(services) == 0 && !store.Exists() {
@@ -394,8 +394,8 @@ func (a *Agent) clearServices() error {
 	return record.NewServices(a.cfg.RootDir).Remove()
 }
 
-// leaveServices removes everything of Services on a machine that joins a cluster: its proxy serves
-// Services from then on. After a failure the next agent tries again.
+// leaveServices removes all rules, routes and addresses of Services on a machine that joins a
+// cluster, whose proxy then serves Services. After a failure, the next agent tries again.
 func (a *Agent) leaveServices(remove func() error) {
 	if a.cfg.Kubeconfig == "" || !record.NewServices(a.cfg.RootDir).Exists() {
 		return

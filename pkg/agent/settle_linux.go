@@ -8,18 +8,17 @@ import (
 	"time"
 )
 
-// gcPercent keeps the heap of an idle agent small; the time that this takes is too short
-// to be measured. GOGC overrides it.
+// gcPercent keeps the heap of an idle agent small; the cost is too small to measure. GOGC overrides
+// it.
 const gcPercent = 25
 
 const (
-	// settleAfter is the time after which the start is over and its memory can be freed.
+	// settleAfter is the time after which the start counts as over, and settle frees its memory.
 	settleAfter = 10 * time.Second
-	// settleEvery is the interval of checks for memory that a burst has left, for example
-	// of many new pods.
+	// settleEvery is the interval of checks for memory that a burst has left, such as the start of
+	// many pods.
 	settleEvery = 30 * time.Second
-	// settleFrom is the least garbage worth freeing: an idle agent makes that much in a
-	// minute or more.
+	// settleFrom is the minimum of garbage to free: an idle agent makes less in a minute.
 	settleFrom = 2 << 20
 )
 
@@ -43,7 +42,8 @@ func settle(ctx context.Context) {
 	}
 }
 
-// spare returns how many bytes of the heap are garbage, or free and not returned yet.
+// spare returns the bytes of the heap that are garbage, or free and not returned to the operating
+// system yet.
 func spare() uint64 {
 	s := []metrics.Sample{
 		{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/free:bytes"}, {Name: "/gc/heap/live:bytes"},

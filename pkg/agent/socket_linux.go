@@ -20,8 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// openRun makes the run directory and the socket's directory below it, and the links that
-// clients connect to.
+// openRun makes the run directory, the socket's directory below it, and the links to the socket.
 func openRun(cfg config.Config) error {
 	run, dir := cfg.Run(), filepath.Dir(cfg.ListenPath())
 	if err := os.MkdirAll(run, 0o711); err != nil {
@@ -48,8 +47,8 @@ func openRun(cfg config.Config) error {
 	return linkSocket(filepath.Join(cfg.RootDir, "nodectl.sock"), cfg.ListenPath())
 }
 
-// linkSocket makes path a link to an agent's socket. It replaces a link, and the socket of
-// an agent that has ended; it leaves anything else alone.
+// linkSocket makes path a link to an agent's socket. It replaces a link, and the socket of an agent
+// that has ended. It returns an error for any other file.
 func linkSocket(path, to string) error {
 	switch info, err := os.Lstat(path); {
 	case errors.Is(err, fs.ErrNotExist):
@@ -77,7 +76,7 @@ func linkSocket(path, to string) error {
 	return os.Rename(next, path)
 }
 
-// documents returns the local server's configuration for what an agent shows.
+// documents returns the part of the local server's configuration that shows the feed.
 func documents(cfg Config, live *feed.Live) server.Config {
 	return server.Config{Socket: cfg.ListenPath(), Pods: shown{live}, PodsRead: live.PodsObserved(), Log: cfg.Log}
 }
@@ -97,8 +96,7 @@ func (s shown) Sources() ([]byte, error) {
 	return []byte(text), err
 }
 
-// Updates implements server.Pods: the updates that a query selects, as watch -o json prints
-// them.
+// Updates implements server.Pods: the updates that a query selects, in the form of watch -o json.
 func (s shown) Updates(ctx context.Context, q url.Values) (iter.Seq2[[]byte, error], error) {
 	selected, err := ui.ParseSelection(q)
 	if err != nil {

@@ -13,8 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/doctor"
 )
 
-// Startable returns an error if an agent must not serve with its configuration, or on this
-// machine.
+// Startable returns an error if an agent must not serve with this configuration or on this machine.
 func Startable(cfg config.Config) error {
 	for _, check := range []func(config.Config) error{identity, ownRoot} {
 		if err := check(cfg); err != nil {
@@ -55,7 +54,7 @@ func exists(path string) bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// ownRoot refuses a root directory of a kubelet: nodectl must not manage the pods in it.
+// ownRoot returns an error for the root directory of a kubelet: nodectl must not manage its pods.
 func ownRoot(cfg config.Config) error {
 	name := doctor.KubeletState(cfg.RootDir, func(path string) bool {
 		_, err := os.Stat(path)
@@ -85,7 +84,7 @@ func kernelDefaults(dir string) error {
 	return nil
 }
 
-// noSwap refuses a machine that swaps. Kernels without swap have no such file.
+// noSwap returns an error if swap is on. Kernels without swap do not have the file.
 func noSwap(file string) error {
 	data, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -99,7 +98,7 @@ func noSwap(file string) error {
 	return nil
 }
 
-// cgroup2 refuses cgroup v1 (C-1.41.5).
+// cgroup2 returns an error on a machine with cgroup v1 (C-1.41.5).
 func cgroup2(dir string) error {
 	if !exists(filepath.Join(dir, "cgroup.controllers")) {
 		return look.Fail(look.Failure, errors.New("--fail-cgroup-v1: this machine has no cgroup v2"), "boot with systemd.unified_cgroup_hierarchy=1, or --fail-cgroup-v1=false")

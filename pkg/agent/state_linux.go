@@ -18,19 +18,18 @@ import (
 	"github.com/nodectl/nodectl/pkg/sink/journal"
 )
 
-// state is what an agent keeps below its root directory, and what an earlier one has left
-// there.
+// state has the stores below the root directory, with their content from an earlier agent.
 type state struct {
 	records *record.Records
 	sets    *record.Split
 	journal *journal.Journal
 	kept    []pod.Record
-	// reported are the pods with the last status of each; before has the statuses alone.
+	// reported are the pods with their last statuses; before has only the statuses.
 	reported map[pod.Key]*v1.Pod
 	before   map[pod.Key]v1.PodStatus
 }
 
-// openState opens what the agent keeps. It logs and skips what it cannot read.
+// openState opens the stores. It logs and skips unreadable content.
 func openState(cfg Config) state {
 	s := state{
 		records: record.New(cfg.RootDir),
@@ -54,8 +53,8 @@ func openState(cfg Config) state {
 	return s
 }
 
-// lastGood returns the last good set of each source, from the previous agent. It logs and
-// skips damaged ones.
+// lastGood returns the last good set of each source, from the previous agent. It logs and skips
+// damaged sets.
 func (a *Agent) lastGood() map[string]podconfig.Restored {
 	sets, err := a.state.sets.Load()
 	if err != nil {
@@ -64,9 +63,9 @@ func (a *Agent) lastGood() map[string]podconfig.Restored {
 	return look.SetsByLayer(sets)
 }
 
-// newSets returns the store of last good sets: below the root directory, with Secrets
-// encrypted. Sets with Secrets of an API server are in a tmpfs until the machine stops, and
-// on a disk only if pods may start without the server.
+// newSets returns the store of last good sets: below the root directory, with Secrets encrypted.
+// Sets with Secrets of an API server are in a tmpfs, and so do not outlive the machine's run. They
+// are on a disk only if pods may start without the server.
 func newSets(cfg Config) *record.Split {
 	var memory *record.Sets
 	key := cfg.SetsKey()

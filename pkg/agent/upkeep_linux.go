@@ -24,7 +24,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// pressures holds the node's pressure conditions since the last round of its upkeep.
+// pressures holds the node's pressure conditions from the last round of the upkeep.
 type pressures struct {
 	mu  sync.Mutex
 	now []v1.NodeConditionType
@@ -137,8 +137,8 @@ type levels struct {
 	meter node.Meter
 }
 
-// Levels implements upkeep.Observer. It asks the runtime where its images and the cgroup of all
-// pods are until it answers, and again if the directory of the images vanishes.
+// Levels implements upkeep.Observer. It asks the runtime for the directory of its images and the
+// cgroup of all pods until the runtime answers. It asks again if that directory vanishes.
 func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -168,10 +168,10 @@ func (l *levels) Levels(ctx context.Context) (reclaim.Node, error) {
 	return n, errors.Join(err, unknown)
 }
 
-// evictWithin bounds how long a round waits until the sync loop has recorded an eviction.
+// evictWithin limits how long a round waits until the sync loop has recorded an eviction.
 const evictWithin = 10 * time.Second
 
-// findWithin bounds how long a round waits for the runtime. A runtime that hangs must not delay an
+// findWithin limits how long a round waits for the runtime. A hanging runtime must not delay an
 // eviction for memory.
 const findWithin = time.Second
 
@@ -197,7 +197,7 @@ type nodeObserver struct {
 	rootDir  string
 }
 
-// usageWithin bounds how long a round waits for the usage of pods. The measurement continues in the
+// usageWithin limits how long a round waits for the usage of pods. The measurement continues in the
 // next round.
 const usageWithin = 10 * time.Second
 
@@ -212,7 +212,7 @@ func (o nodeObserver) Observe(ctx context.Context, disks bool) (n reclaim.Node, 
 		it, runs := runningPod(&p, usage)
 		_, read := usage[it.UID]
 		switch {
-		case runs && (read || ran[it.UID]): // leaves out a pod that began to run after the measurement
+		case runs && (read || ran[it.UID]): // not a pod that began to run after the measurement
 			n.Pods = append(n.Pods, it)
 		case !runs && it.Stopping && o.hasVolumes(it.UID):
 			n.Pods = append(n.Pods, it)
@@ -257,7 +257,8 @@ func (o nodeObserver) hasVolumes(uid string) bool {
 	return err == nil && len(instances) > 0
 }
 
-// runningPod returns a pod as an eviction needs it. runs is false if none of its containers runs.
+// runningPod returns a pod in the form of package reclaim. runs is false if none of its containers
+// runs.
 func runningPod(p *v1.Pod, usage map[string]stats.PodUsage) (it reclaim.Pod, runs bool) {
 	it = reclaim.Pod{
 		Key: pod.KeyOf(p), UID: string(p.UID), Static: pod.SourceOf(p) != pod.SourceAPI, Stopping: p.DeletionTimestamp != nil || pod.IsPhaseTerminal(p.Status.Phase),

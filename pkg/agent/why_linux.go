@@ -23,18 +23,19 @@ import (
 )
 
 const (
-	// askRegistry is how long a registry may take to answer, and a name server after it.
+	// askRegistry is the time limit for the answer of a registry, and askName for the name server
+	// after it.
 	askRegistry, askName = 2 * time.Second, time.Second
-	// askServer is how long the API server may take to return a pod, and watchLag how much later
-	// than that its watch may show the version.
+	// askServer is the time limit for the API server's answer about a pod. watchLag is how much
+	// later the watch may show that version.
 	askServer, watchLag = 2 * time.Second, time.Second
-	// agentHangsAfter is how long a call of the agent as a whole may take before a report about
-	// a pod names it.
+	// agentHangsAfter is the duration from which a report about a pod names a call of the agent as
+	// a whole.
 	agentHangsAfter = 5 * time.Second
-	// watchSilentAfter is how long a watch at an API server may have no event before a report
-	// about a pod of the server names it: servers send a bookmark about every minute.
+	// watchSilentAfter is the time without an event after which a report about a pod of an API
+	// server names the watch: servers send a bookmark about every minute.
 	watchSilentAfter = 90 * time.Second
-	// maxWarnings is how many events a report has.
+	// maxWarnings limits the events in a report.
 	maxWarnings = 3
 )
 
@@ -51,11 +52,11 @@ type explainer struct {
 
 // podReader reads pods from an API server.
 type podReader interface {
-	// Pod returns a pod of a node as the server has it now; nil if it has none.
+	// Pod returns the server's current version of a pod of a node; nil if the server has none.
 	Pod(ctx context.Context, node, namespace, name string) (*v1.Pod, error)
 }
 
-// Why implements server.Explainer. It waits for nothing that may hang longer than a few seconds.
+// Why implements server.Explainer. It waits at most a few seconds for calls that may hang.
 func (e explainer) Why(ctx context.Context, namespace, name string) (activity.Report, bool) {
 	key := pod.Key{Namespace: namespace, Name: name}
 	r := activity.Report{Namespace: namespace, Name: name, Now: time.Now(), Calls: e.board.Calls(key)}
@@ -121,9 +122,9 @@ func (e explainer) source(of *pod.Spec) *activity.Source {
 	return nil
 }
 
-// server asks the API server for a pod, and returns how its answer differs from what the agent
-// knows: its watch is stuck, or the server does not answer. It returns nil if there is no
-// difference. desired is nil for a pod that the agent does not know.
+// server asks the API server for a pod, and compares the answer with the agent's version. A
+// difference means that the watch is stuck. It returns nil if there is no difference. desired is
+// nil for a pod that the agent does not know.
 func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *activity.Server {
 	if e.pods == nil {
 		return nil
@@ -148,8 +149,8 @@ func (e explainer) server(ctx context.Context, key pod.Key, desired *pod.Spec) *
 	return s
 }
 
-// behind says which version of a pod the watch of pods has not shown; "" if it has shown the
-// version that the server has. served is the pod as the server has it, nil if it has none.
+// behind returns a text with the version of a pod that the watch has not shown; "" if the watch has
+// shown the server's version. served is the server's version, nil if there is none.
 func (e explainer) behind(served *v1.Pod, key pod.Key) string {
 	all := e.board.Calls(pod.Key{})
 	i := slices.IndexFunc(all, func(c activity.Call) bool { return c.Kind == activity.Watch && c.Target == podsWatch })
@@ -205,7 +206,7 @@ func (e explainer) suspects(ctx context.Context, r *activity.Report, of *v1.Pod)
 		}
 	}
 	wg.Wait()
-	// Of the mounts that answer, only those that a hanging call uses say anything.
+	// Mounts that answer matter only if a hanging call uses them.
 	r.Mounts = slices.DeleteFunc(r.Mounts, func(m activity.Mount) bool {
 		return !m.Hangs && m.Error == "" && (m.Path == "/" || !slices.ContainsFunc(hanging, func(c activity.Call) bool {
 			return c.Path == m.Path || strings.HasPrefix(c.Path, m.Path+"/")
@@ -213,7 +214,7 @@ func (e explainer) suspects(ctx context.Context, r *activity.Report, of *v1.Pod)
 	})
 }
 
-// pathsOf returns the paths that hanging calls use, and those that the pod mounts from the host.
+// pathsOf returns the paths of hanging calls, and the hostPaths of the pod.
 func pathsOf(hanging []activity.Call, of *v1.Pod) (paths []string) {
 	for _, c := range hanging {
 		if c.Path != "" {
@@ -239,8 +240,8 @@ func (e explainer) directories(uid string) []string {
 	return []string{filepath.Join(e.cfg.RootDir, "pods", uid)}
 }
 
-// registry asks the registry of a pull whether it answers. A pull that waits for others has not
-// asked it yet.
+// registry asks the registry of a pull whether it answers. It skips a queued pull, which has not
+// contacted the registry yet.
 func (e explainer) registry(ctx context.Context, c activity.Call) activity.Registry {
 	r := activity.Registry{Host: c.Host}
 	for _, p := range e.runtime.puller.Pulls() {

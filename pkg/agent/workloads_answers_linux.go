@@ -35,7 +35,7 @@ func (w workloadAnswers) Workloads(kind string, history bool) []server.Workload 
 	now := time.Now()
 	for _, of := range w.Controller.Workloads() {
 		if of.Decision.Object == nil {
-			of.Decision.Object = of.Object // not decided yet: it has no status
+			of.Decision.Object = of.Object // there is no decision yet, and no status
 		}
 		if kind == "" || kind == of.Object.Kind {
 			all = append(all, w.shown(of, history))
@@ -59,7 +59,7 @@ func kindOf(child any) string {
 	return ""
 }
 
-// placed adds the place of the manifest.
+// placed returns the workload with the place of its manifest.
 func placed(to server.Workload, o *pod.Object) server.Workload {
 	to.Source, to.Location, to.File, to.Line = o.Origin.Source, o.Origin.Location, o.Origin.File, o.Origin.Line
 	return to
@@ -102,15 +102,15 @@ func (w workloadAnswers) ChangeWorkload(ctx context.Context, of server.WorkloadR
 	return result, err
 }
 
-// The limits of the logs that stay of versions that were rolled back.
+// The limits of the kept logs of rolled back versions.
 const (
-	keptVersions = 3  // of a workload
-	keptPods     = 10 // of a version
+	keptVersions = 3  // for each workload
+	keptPods     = 10 // for each version
 	keepTimeout  = 10 * time.Second
 )
 
-// keepLogs copies the logs of the pods of a version that is rolled back. On a disk that hangs, it
-// leaves the copy behind after a time.
+// keepLogs copies the logs of the pods of a version that is rolled back. On a hanging disk, it
+// returns after a time limit, and the copy continues.
 func (a *Agent) keepLogs(o *pod.Object, failed workload.FailedVersion) {
 	to := record.NewWorkloads(a.cfg.RootDir).Logs(o.ObjectKey())
 	err := a.keeping.Do(context.Background(), o.ObjectKey().String(), keepTimeout, func() error {

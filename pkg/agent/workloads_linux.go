@@ -20,9 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// workloads makes what keeps the pods of workloads. once is for a run to a goal: it starts no Jobs
-// of CronJobs. rules returns the rules of the sources, which have to be known when the first
-// workload is expanded.
+// workloads makes the Controller of workloads. once is true for runonce: CronJobs then start no
+// Jobs. rules returns the rules of the sources; its first call comes with the first workload.
 func (a *Agent) workloads(once bool, rules func() look.Rules) *controller.Controller {
 	return controller.New(controller.Config{
 		Node: a.cfg.NodeName, Kept: a.cfg.RecordedPods(a.state.kept, a.state.reported), Store: record.NewWorkloads(a.cfg.RootDir),
@@ -36,7 +35,7 @@ func (a *Agent) workloadEvent(o *pod.Object, e workload.Event) {
 	a.events.ObjectEvent(v1.ObjectReference{Kind: o.Kind, APIVersion: pod.WorkloadAPIVersion(o.Kind), Namespace: o.Namespace, Name: o.Name}, e.Type, e.Reason, e.Message)
 }
 
-// keptBy returns the receivers of a serving agent that keeps workloads.
+// keptBy returns the receivers of a serving agent with workloads.
 func (to receivers) keptBy(w *controller.Controller) receivers {
 	synced := to.synced
 	to.listeners = append(slices.Clone(to.listeners), w)
@@ -49,10 +48,10 @@ func (to receivers) keptBy(w *controller.Controller) receivers {
 	return to
 }
 
-// onceWorkloads is the workloads of a run to a goal. It implements engine.Workloads.
+// onceWorkloads implements engine.Workloads for runonce.
 type onceWorkloads struct {
 	*controller.Controller
-	config *podconfig.PodConfig // has read the set
+	config *podconfig.PodConfig // the sources were read
 }
 
 // Batches implements engine.Workloads.
@@ -74,14 +73,15 @@ func (w onceWorkloads) Results(until engine.Until, set *podconfig.Merged, pods m
 	return all
 }
 
-// rejectedPod says why a pod is not in the set. Of a conflict it names the place that lost.
+// rejectedPod is the reason why a pod is not in the set. For a conflict it has the place of the pod
+// that lost.
 type rejectedPod struct {
 	why  string
 	lost pod.Origin
 }
 
-// rejectedPods returns the pods that are not in a set as they are desired: they have a problem, or
-// another pod of their name won.
+// rejectedPods returns the pods that a set lacks: pods with a problem, and pods that lost to
+// another pod of their name.
 func rejectedPods(set *podconfig.Merged) map[pod.Key][]rejectedPod {
 	all := make(map[pod.Key][]rejectedPod)
 	for _, p := range set.Problems {
@@ -97,7 +97,8 @@ func rejectedPods(set *podconfig.Merged) map[pod.Key][]rejectedPod {
 	return all
 }
 
-// rejectionOf returns why the first rejected pod of a workload is not in the set, "" if all are.
+// rejectionOf returns the reason why the first rejected pod of a workload is not in the set; "" if
+// all pods are.
 func rejectionOf(w controller.Workload, rejected map[pod.Key][]rejectedPod) string {
 	if len(rejected) == 0 {
 		return ""
@@ -113,8 +114,8 @@ func rejectionOf(w controller.Workload, rejected map[pod.Key][]rejectedPod) stri
 }
 
 // resultOf returns the result of a workload, "" while it has none. A Job is done when it has
-// completed or failed; every other workload is ready, whatever the goal, when it is complete and
-// its pods are available. Until running, it suffices that its pods have reached that.
+// completed or failed. For any goal, another workload is ready when it is complete and its pods are
+// available. With the goal running, it suffices that its pods run.
 func resultOf(w controller.Workload, until engine.Until, pods map[pod.Key]feed.PodReport) feed.WorkloadReport {
 	p := w.Progress()
 	r := feed.WorkloadReport{ObjectKey: w.Object.ObjectKey(), Reason: p.Reason, Message: p.Message}
@@ -133,7 +134,7 @@ func resultOf(w controller.Workload, until engine.Until, pods map[pod.Key]feed.P
 	reached := p.Whole && (until == engine.UntilRunning || until == engine.UntilReady && isJob)
 	for _, of := range w.Pods {
 		report, known := pods[of.Spec.Key]
-		if of.Leaving || isJob && report.Result == feed.ResultFailed { // the Job decides about another try
+		if of.Leaving || isJob && report.Result == feed.ResultFailed { // the Job decides about another attempt
 			continue
 		}
 		if known && report.Reason != "" {
@@ -182,7 +183,7 @@ func (a *Agent) withRecorded(set *podconfig.Merged) (*podconfig.Merged, error) {
 	return &all, err
 }
 
-// forget removes the states of a set's workloads, whose pods are gone.
+// forget removes the states of a set's workloads. Their pods are gone.
 func (a *Agent) forget(set *podconfig.Merged) error {
 	var errs []error
 	for _, o := range workloadsIn(set) {

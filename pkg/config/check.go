@@ -171,7 +171,7 @@ func nodeName(v string) string {
 	return ""
 }
 
-// filenames checks names of sources. Its message never has a URL, which may hold a secret.
+// filenames checks names of sources. Its message never contains a URL, which may hold a secret.
 func filenames(names []string) string {
 	dashes := 0
 	for _, n := range names {
@@ -191,7 +191,7 @@ func filenames(names []string) string {
 	return ""
 }
 
-// headers checks headers. Its message never has a value, which may be a secret.
+// headers checks headers. Its message never contains a value, which may be a secret.
 func headers(lines []string) string {
 	for i, line := range lines {
 		name, value, ok := strings.Cut(line, ":")
@@ -210,7 +210,8 @@ func together(a, b, other string) string {
 	return ""
 }
 
-// endpoints checks etcd's endpoints. Its message never has one, which may hold a password.
+// endpoints checks etcd's endpoints. Its message never contains an endpoint, which may hold a
+// password.
 func endpoints(urls []string) string {
 	for i, v := range urls {
 		u, err := url.Parse(v)
@@ -280,12 +281,11 @@ func notNegative(d time.Duration) string {
 	return fmt.Sprintf("must not be negative (got %s)", d)
 }
 
-// cacheTTL limits how long reviews of the API server are cached: zero does not mean
-// "forever", and a revoked right must end within an hour.
+// cacheTTL limits how long reviews of the API server are cached: zero does not mean "without
+// limit", and a revoked right must end within an hour.
 func cacheTTL(d time.Duration) string { return between(d, time.Second, time.Hour) }
 
-// below accepts a low threshold of images: the kubelet refuses one that is not below the high
-// one.
+// below accepts a low threshold of images. As in the kubelet, it must be below the high threshold.
 func below(low, high int) string {
 	if msg := between(low, 0, 100); msg != "" {
 		return msg
@@ -296,7 +296,7 @@ func below(low, high int) string {
 	return ""
 }
 
-// longer accepts no maximum age of images, or one above the minimum.
+// longer accepts a maximum age of images that is 0 or above the minimum.
 func longer(most, least time.Duration) string {
 	if most < 0 || most > 0 && most <= least {
 		return fmt.Sprintf("must be longer than minimum-image-ttl-duration, %[2]s (got %[1]s)", most, least)
@@ -304,7 +304,7 @@ func longer(most, least time.Duration) string {
 	return ""
 }
 
-// needs refuses a setting without the one that it extends.
+// needs rejects a setting if the setting that it extends is off.
 func needs(on, other bool, name string) string {
 	if on && !other {
 		return "needs --" + name
@@ -320,7 +320,7 @@ func multiple(v, unit, limit int64) string {
 	return fmt.Sprintf("must be a multiple of %d below %d (got %d)", unit, limit, v)
 }
 
-// oomScore accepts what the kernel does, and no value.
+// oomScore accepts "" and the values that the kernel accepts.
 func oomScore(v string) string {
 	if n, err := strconv.Atoi(v); v == "" || err == nil && n >= -1000 && n <= 1000 {
 		return ""

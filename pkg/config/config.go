@@ -1,10 +1,9 @@
-// Package config is nodectl's typed configuration: its fields, their defaults
-// and what makes a value wrong.
+// Package config is nodectl's typed configuration: its fields, their defaults and their checks.
 //
 // cmd fills a Config from flags, environment and file. Other packages do not know where
 // a value came from.
 //
-// The one rule: no viper, no cobra, no I/O.
+// It has no viper, no cobra and no I/O.
 package config
 
 import (
@@ -13,8 +12,7 @@ import (
 	"time"
 )
 
-// DefaultFile is the configuration file that nodectl reads if it exists and no other is
-// named.
+// DefaultFile is the configuration file that nodectl reads if it exists and no other file is named.
 const DefaultFile = "/etc/nodectl/config.yaml"
 
 // DefaultManifests is the directory that nodectl reads if no source is configured.
@@ -32,11 +30,11 @@ type Config struct {
 	LogSplitStream  bool   `mapstructure:"log-split-stream"`
 	Color           string `mapstructure:"color"` // auto, always, never
 	RootDir         string `mapstructure:"root-dir"`
-	RuntimeEndpoint string `mapstructure:"runtime-endpoint"` // unix://…; "" looks for one
+	RuntimeEndpoint string `mapstructure:"runtime-endpoint"` // unix://…; "": the agent searches for one
 	PodLogsDir      string `mapstructure:"pod-logs-dir"`
 	CgroupRoot      string `mapstructure:"cgroup-root"`
 	NodeName        string `mapstructure:"node-name"`
-	KubeletDir      string `mapstructure:"kubelet-dir"` // of the sockets of plugins; "" is Plugins' choice
+	KubeletDir      string `mapstructure:"kubelet-dir"` // of the sockets of plugins; "": see Plugins
 
 	Filename              []string      `mapstructure:"filename"` // files, directories, URLs, "-"; in layer order
 	Recursive             bool          `mapstructure:"recursive"`
@@ -60,7 +58,7 @@ type Config struct {
 	EtcdPasswordFile string   `mapstructure:"etcd-password-file"`
 	InsecureSources  bool     `mapstructure:"insecure-sources"` // http of other hosts, for -f and etcd
 
-	RunDir string `mapstructure:"run-dir"` // of the local socket; "" is Run's choice
+	RunDir string `mapstructure:"run-dir"` // of the local socket; "": see Run
 
 	// A node of a cluster.
 	BootstrapKubeconfig       string        `mapstructure:"bootstrap-kubeconfig"` // "": request no certificate
@@ -68,7 +66,7 @@ type Config struct {
 	RotateCertificates        bool          `mapstructure:"rotate-certificates"`
 	RotateServerCertificates  bool          `mapstructure:"rotate-server-certificates"`
 	RegisterNode              bool          `mapstructure:"register-node"`
-	NodeIP                    []string      `mapstructure:"node-ip"` // one, or one of each family; none is found
+	NodeIP                    []string      `mapstructure:"node-ip"` // one, or one of each family; empty: detected
 	ProviderID                string        `mapstructure:"provider-id"`
 	NodeStatusUpdateFrequency time.Duration `mapstructure:"node-status-update-frequency"`
 	NodeStatusReportFrequency time.Duration `mapstructure:"node-status-report-frequency"`
@@ -77,7 +75,7 @@ type Config struct {
 	KubeAPIBurst              int           `mapstructure:"kube-api-burst"`
 	EventQPS                  int           `mapstructure:"event-qps"` // 0 is no limit
 	EventBurst                int           `mapstructure:"event-burst"`
-	NodeStatusMaxImages       int           `mapstructure:"node-status-max-images"` // the largest; -1 is no limit
+	NodeStatusMaxImages       int           `mapstructure:"node-status-max-images"` // the largest images; -1 is no limit
 
 	// When the node is under pressure, and what it removes then.
 	EvictionHard              []string      `mapstructure:"eviction-hard"`                 // "memory.available<100Mi"
@@ -137,12 +135,12 @@ type Config struct {
 	ImageCredentialProviderBinDir string        `mapstructure:"image-credential-provider-bin-dir"`
 	PodCIDR                       string        `mapstructure:"pod-cidr"`     // pod network of the bundled runtime
 	ServiceCIDR                   []string      `mapstructure:"service-cidr"` // of cluster IPs; at most one of each family
-	ClusterDNS                    []string      `mapstructure:"cluster-dns"`  // addresses; none is no cluster's DNS
+	ClusterDNS                    []string      `mapstructure:"cluster-dns"`  // addresses; empty: pods get no cluster DNS
 	ClusterDomain                 string        `mapstructure:"cluster-domain"`
 	ResolvConf                    string        `mapstructure:"resolv-conf"`   // "": pods get no name servers of the node
 	DNS                           bool          `mapstructure:"dns"`           // answer names of Services, without a cluster
 	OfflineStart                  string        `mapstructure:"offline-start"` // none, api
-	Workloads                     string        `mapstructure:"workloads"`     // of files, on a node of a cluster: refuse, stop
+	Workloads                     string        `mapstructure:"workloads"`     // workloads in files, on a node of a cluster: refuse, stop
 	InsecureManifestPermissions   bool          `mapstructure:"insecure-manifest-permissions"`
 
 	NodeLabels                []string      `mapstructure:"node-labels"`          // "key=value"
@@ -158,13 +156,13 @@ type Config struct {
 	RuntimeClasses            []string      `mapstructure:"runtime-class"`                  // "name=handler"
 	AllowedUnsafeSysctls      []string      `mapstructure:"allowed-unsafe-sysctls"`         // names, and beginnings that end in *
 	ContainerLogMaxSize       string        `mapstructure:"container-log-max-size"`         // a quantity: "10Mi"
-	ContainerLogMaxWorkers    int           `mapstructure:"container-log-max-workers"`      // logs that are rotated at the same time
+	ContainerLogMaxWorkers    int           `mapstructure:"container-log-max-workers"`      // logs rotated at the same time
 	ContainerLogInterval      time.Duration `mapstructure:"container-log-monitor-interval"` // between checks of log sizes
-	VolumeStatsPeriod         time.Duration `mapstructure:"volume-stats-agg-period"`        // how long a measured disk usage is used; negative measures none
+	VolumeStatsPeriod         time.Duration `mapstructure:"volume-stats-agg-period"`        // how long a measured disk usage is valid; negative measures none
 	UserNamespaceIDs          int           `mapstructure:"user-namespaces-ids-per-pod"`
 	OOMScoreAdj               string        `mapstructure:"oom-score-adj"`                // of this process; "" leaves it
 	MaxOpenFiles              int           `mapstructure:"max-open-files"`               // of this process; 0 leaves the limit
-	ContainerLogMaxFiles      int           `mapstructure:"container-log-max-files"`      // of one container, the one written to included
+	ContainerLogMaxFiles      int           `mapstructure:"container-log-max-files"`      // of one container, including the current one
 	MaxContainerRestartPeriod time.Duration `mapstructure:"max-container-restart-period"` // cap of the crash back-off
 
 	// How long a shutdown of the machine is delayed for pods.
@@ -172,10 +170,10 @@ type Config struct {
 	ShutdownGracePeriodCriticalPods time.Duration `mapstructure:"shutdown-grace-period-critical-pods"`   // the part for critical pods
 	ShutdownGracePeriodByPriority   []string      `mapstructure:"shutdown-grace-period-by-pod-priority"` // "1000=20s", instead of the two
 
-	// Which CPUs and memory containers get for themselves.
+	// The allocation of exclusive CPUs and NUMA memory to containers.
 	CPUManagerPolicy             string   `mapstructure:"cpu-manager-policy"`         // none, static
 	CPUManagerPolicyOptions      []string `mapstructure:"cpu-manager-policy-options"` // "full-pcpus-only=true"
-	ReservedCPUs                 string   `mapstructure:"reserved-cpus"`              // "0-1"; "": as many as are reserved
+	ReservedCPUs                 string   `mapstructure:"reserved-cpus"`              // "0-1"; "": the reserved amount of CPU, rounded up
 	MemoryManagerPolicy          string   `mapstructure:"memory-manager-policy"`      // None, Static
 	ReservedMemory               []string `mapstructure:"reserved-memory"`            // "0:memory=1Gi,hugepages-2Mi=1Gi"
 	TopologyManagerPolicy        string   `mapstructure:"topology-manager-policy"`    // none, best-effort, restricted, single-numa-node

@@ -15,20 +15,20 @@ import (
 	"github.com/nodectl/nodectl/pkg/cpuset"
 )
 
-// The default policies, which give no container CPUs or memory for itself.
+// The default policies, which allocate no exclusive CPUs and no NUMA memory.
 const (
 	noCPUs     = "none"
 	noMemory   = "None"
 	noTopology = "none"
 )
 
-// PlacesContainers reports whether a policy gives containers CPUs or memory for themselves.
+// PlacesContainers reports whether a policy allocates exclusive CPUs or NUMA memory.
 func (c Config) PlacesContainers() bool {
 	return c.CPUManagerPolicy != noCPUs || c.MemoryManagerPolicy != noMemory
 }
 
-// CPUs returns the policies of CPUs, memory and topology. Check has accepted them. reservation
-// has the amounts that pods do not get.
+// CPUs returns the policies of CPUs, memory and topology. Check has accepted them. reservation has
+// the amounts that are reserved for the system and for Kubernetes.
 func (c Config) CPUs(reservation v1.ResourceList) cpuset.Policy {
 	p := cpuset.Policy{
 		CPU: c.CPUManagerPolicy, Memory: c.MemoryManagerPolicy, Topology: c.TopologyManagerPolicy, Scope: c.TopologyManagerScope,
@@ -70,7 +70,8 @@ func topologyOptions(c Config) string {
 	return errText(all, err)
 }
 
-// reservedCPUs refuses reserved CPUs beside cgroups for the reservation, as the kubelet does.
+// reservedCPUs rejects reserved CPUs together with cgroups for the reservation, as the kubelet
+// does.
 func reservedCPUs(c Config) string {
 	if c.ReservedCPUs == "" {
 		return ""
@@ -94,7 +95,7 @@ func (c Config) withReservedCPUs(system, kube v1.ResourceList) {
 }
 
 // reservedMemory parses "0:memory=1Gi,hugepages-2Mi=1Gi" items, by NUMA node. Items without a node
-// belong to that of the item before.
+// belong to the node of the item before.
 func reservedMemory(list []string) (map[int]cpuset.Reserved, error) {
 	all := map[int]cpuset.Reserved{}
 	node := -1

@@ -12,16 +12,16 @@ import (
 // cfsPeriod is the default of cpu-cfs-quota-period.
 const cfsPeriod = 100 * time.Millisecond
 
-// tiered is the policy that protects the memory which pods request.
+// tiered is the policy that protects the requested memory of pods.
 const tiered = "TieredReservation"
 
-// What enforce-node-allocatable may name.
+// The values of enforce-node-allocatable.
 const (
 	enforceNone   = "none"
 	enforcePods   = "pods"
 	enforceSystem = "system-reserved"
 	enforceKube   = "kube-reserved"
-	compressible  = "-compressible" // the CPU alone
+	compressible  = "-compressible" // only the CPU
 )
 
 // Enforcement returns how the kernel enforces the resources of pods. The node has
@@ -55,7 +55,7 @@ func (c Config) EnforcesPods() bool {
 type ReservedCgroup struct {
 	Name         string
 	Of           string // "system" or "kube"
-	Compressible bool   // limits the CPU alone
+	Compressible bool   // limit only the CPU
 }
 
 // ReservedCgroups returns the cgroups that enforce-node-allocatable names.
@@ -109,7 +109,7 @@ func reservedCgroup(name string) string {
 	return absolute(name)
 }
 
-// factor accepts a part above 0 and up to 1.
+// factor accepts a fraction above 0 and up to 1.
 func factor(f float64) string {
 	if f > 0 && f <= 1 {
 		return ""

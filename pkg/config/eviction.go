@@ -9,11 +9,11 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// EvictionThreshold is a threshold from which on the node removes things.
+// EvictionThreshold is a threshold at which the node begins to reclaim a resource.
 type EvictionThreshold struct {
 	pod.Threshold
-	Grace   time.Duration // of a soft threshold; 0 is hard
-	Reclaim pod.Threshold // how much more is made available
+	Grace   time.Duration // of a soft threshold; 0 for a hard one
+	Reclaim pod.Threshold // the minimum to reclaim beyond the threshold
 }
 
 // Thresholds returns the thresholds of --eviction-hard. Check has accepted them.

@@ -5,15 +5,15 @@ import (
 	"strings"
 )
 
-// Verification policies of images with a meaning here.
+// The verification policies of images that this package uses.
 const (
 	// VerifyPreloaded is the default: only images that the agent has pulled are verified.
 	VerifyPreloaded = "NeverVerifyPreloadedImages"
-	// verifyListed is the only one that uses the allowlist.
+	// verifyListed is the only policy that uses the allowlist.
 	verifyListed = "NeverVerifyAllowlistedImages"
 )
 
-// Allowlist returns ImageVerificationAllowlist, one an item.
+// Allowlist returns ImageVerificationAllowlist with one name per item.
 func (c Config) Allowlist() []string { return items(c.ImageVerificationAllowlist) }
 
 // allowlist checks the image names of an allowlist as the kubelet does.

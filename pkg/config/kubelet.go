@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Document is one file, as it was read.
+// Document is the content of one file.
 type Document struct {
 	File string
 	Data []byte
@@ -17,12 +17,12 @@ type Document struct {
 
 // Layer has the settings of a KubeletConfiguration and its drop-ins.
 type Layer struct {
-	// Values holds the values as in nodectl's own configuration file: a text, or a
-	// list of texts, by setting.
+	// Values holds the values by setting, in the form of nodectl's own configuration file: a text,
+	// or a list of texts.
 	Values map[string]any
 	// Places holds the place of each value, as file:line.
 	Places map[string]string
-	// Unknown names fields that no KubeletConfiguration has, each with its place
+	// Unknown names fields that a KubeletConfiguration does not have, each with its place
 	// (C-1.44.1).
 	Unknown []string
 	// Ignored names unsupported fields whose values differ from nodectl's behaviour,
@@ -36,8 +36,8 @@ const (
 	kubeletKind    = "KubeletConfiguration"
 )
 
-// IsKubelet reports whether data has the kind of a KubeletConfiguration. It is false for
-// data that is no YAML.
+// IsKubelet reports whether data has the kind of a KubeletConfiguration. It is false for data that
+// is not YAML.
 func IsKubelet(data []byte) bool {
 	var head struct {
 		Kind string `yaml:"kind"`
@@ -45,17 +45,17 @@ func IsKubelet(data []byte) bool {
 	return yaml.Unmarshal(data, &head) == nil && head.Kind == kubeletKind
 }
 
-// Given is a field that was set by itself, by a flag of the kubelet.
+// Given is a field that a flag of the kubelet sets.
 type Given struct {
 	Path string // authentication.anonymous.enabled
 	Text string // "a,b" for a list, "a=b,c=d" for a map
 	By   string // --anonymous-auth
 }
 
-// ReadKubelet merges a KubeletConfiguration, its drop-ins and fields set by flags: a later
-// one wins, lists are replaced, maps are merged key by key, null resets a field
-// (C-1.44.1). Every field is honoured, among Ignored, or refused: the error names each
-// field that must not be ignored, and its place.
+// ReadKubelet merges a KubeletConfiguration, its drop-ins and fields set by flags. A later value
+// wins, lists are replaced, maps are merged key by key, null resets a field (C-1.44.1). Each field
+// is honoured, or listed in Ignored, or rejected. The error names each rejected field and its
+// place.
 func ReadKubelet(docs []Document, given []Given) (Layer, error) {
 	r := kubeletReader{rows: kubeletRows(), leaves: map[string]leaf{}}
 	for _, d := range docs {
@@ -74,7 +74,7 @@ func ReadKubelet(docs []Document, given []Given) (Layer, error) {
 
 // leaf is the value of one field.
 type leaf struct {
-	texts []string            // of a list; a scalar has one
+	texts []string            // the items of a list; one for a scalar
 	pairs map[string][]string // of a map
 	where string              // file:line
 	file  string
@@ -176,8 +176,8 @@ func (r *kubeletReader) forget(path string) {
 	}
 }
 
-// put sets a field to the value of n. A zero is no value if the type cannot distinguish it
-// from "not set".
+// put sets a field to the value of n. A zero counts as "not set" if the type cannot distinguish the
+// two.
 func (r *kubeletReader) put(row kubeletRow, n *yaml.Node, l leaf) (err error) {
 	if l.texts, l.pairs, err = row.kind.read(n); err != nil {
 		return err

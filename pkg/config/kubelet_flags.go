@@ -1,6 +1,6 @@
 package config
 
-// KubeletAliases are the kubelet's flags for settings that have another name here.
+// KubeletAliases returns the kubelet's flags whose settings have another name in nodectl.
 func KubeletAliases() map[string]string {
 	return map[string]string{
 		"hostname-override":          "node-name",
@@ -11,7 +11,7 @@ func KubeletAliases() map[string]string {
 	}
 }
 
-// KubeletFieldFlags are the kubelet's flags that set a field of its configuration.
+// KubeletFieldFlags returns the kubelet's flags that set a field of its configuration.
 func KubeletFieldFlags() map[string]string {
 	return map[string]string{
 		"enable-server": "enableServer", "read-only-port": "readOnlyPort",
@@ -33,8 +33,7 @@ func KubeletFieldFlags() map[string]string {
 	}
 }
 
-// KubeletIdleFlags are the kubelet's flags without a field that nodectl ignores, with the
-// reasons.
+// KubeletIdleFlags returns the kubelet's flags that nodectl accepts and ignores, with the reasons.
 func KubeletIdleFlags() map[string]string {
 	const gone, collected, cadvisor, logs = "current kubelets do not have it", "nodectl has its own rules for removing exited containers", "nodectl has no cAdvisor", "nodectl logs to standard error"
 	return map[string]string{
@@ -50,13 +49,13 @@ func KubeletIdleFlags() map[string]string {
 	}
 }
 
-// KubeletGoneFlags are flags of old kubelets that newer ones have removed.
+// KubeletGoneFlags returns flags of old kubelets that newer kubelets do not have.
 func KubeletGoneFlags() []string {
 	return []string{"network-plugin", "network-plugin-mtu", "cni-bin-dir", "cni-conf-dir", "cni-cache-dir", "docker-endpoint", "image-pull-progress-deadline",
 		"non-masquerade-cidr", "cadvisor-port", "allow-privileged", "dynamic-config-dir", "bootstrap-checkpoint-path", "experimental-bootstrap-kubeconfig", "api-servers"}
 }
 
-// KubeletSwitches are those of these flags that need no value.
+// KubeletSwitches returns those of these flags that take no value.
 func KubeletSwitches() []string {
 	return []string{"enable-server", "anonymous-auth", "authentication-token-webhook", "cgroups-per-qos",
 		"serialize-image-pulls", "enable-controller-attach-detach", "make-iptables-util-chains", "seccomp-default",

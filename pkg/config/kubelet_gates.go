@@ -14,8 +14,7 @@ const (
 	gateBetaOptions  = "CPUManagerPolicyBetaOptions"
 )
 
-// refusedGates refuses feature gates that disable a feature of the server or of pods which
-// nodectl cannot disable.
+// refusedGates rejects feature gates that disable a feature which nodectl cannot disable.
 func refusedGates(l leaf) string {
 	for _, name := range []string{"ContainerCheckpoint", "ProcMountType"} {
 		if l.gate(name) == "false" {
@@ -41,7 +40,7 @@ func memoryQoSGate(l leaf, _ map[string]leaf) any {
 	return nil
 }
 
-// periodGate refuses another period than 100ms if the gate for that is off.
+// periodGate rejects a period other than 100ms if its feature gate is off.
 func periodGate(l leaf, all map[string]leaf) string {
 	if all["featureGates"].gate(gateCFSPeriod) == "false" && l.text() != cfsPeriod.String() {
 		return "needs the feature gate " + gateCFSPeriod
@@ -49,7 +48,7 @@ func periodGate(l leaf, all map[string]leaf) string {
 	return ""
 }
 
-// ignoredGates names the feature gates that ask for something else than nodectl does.
+// ignoredGates names the feature gates whose values differ from nodectl's behaviour.
 func ignoredGates(l leaf) string {
 	always := []string{
 		"CPUManagerPolicyOptions", "DisableCPUQuotaWithExclusiveCPUs", "TopologyManagerPolicyOptions",

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Kubelet returns the settings for /configz: a KubeletConfiguration with the honoured fields
-// that have the value of one setting. It leaves out URLs of manifests and their headers, which
-// may contain secrets.
+// Kubelet returns the settings for /configz: a KubeletConfiguration with each honoured field that
+// corresponds to one setting. It leaves out URLs of manifests and their headers, which may contain
+// secrets.
 func (c Config) Kubelet() map[string]any {
 	settings := make(map[string]any)
 	for v, i := reflect.ValueOf(c), 0; i < v.NumField(); i++ {

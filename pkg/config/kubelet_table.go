@@ -17,14 +17,14 @@ type kubeletRow struct {
 	kind    fieldKind
 	zero    bool // its type cannot distinguish zero from "not set"
 	outcome disposition
-	// setting is the setting that it sets; "" means none: nodectl behaves that way anyway.
+	// setting is the setting that the field sets; "" if it sets none.
 	setting  string
 	as       func(leaf, map[string]leaf) any    // replaces the kind's conversion
 	matching []string                           // values that match nodectl's behaviour
 	any      bool                               // no value needs a warning
 	warning  func(leaf) string                  // replaces matching: returns the text of the warning
-	refuse   func(leaf) string                  // returns why a value is refused
-	conflict func(leaf, map[string]leaf) string // returns why it is refused beside other fields
+	refuse   func(leaf) string                  // returns the reason to reject a value, or ""
+	conflict func(leaf, map[string]leaf) string // returns the reason to reject it beside other fields, or ""
 	note     string                             // for the list of fields
 }
 
@@ -44,18 +44,19 @@ func kubeletTable() []kubeletRow {
 	return slices.Concat(kubeletSources(), kubeletServer(), kubeletNode(), kubeletPods(), kubeletResources(), kubeletRest())
 }
 
-// sets is a field that sets one setting.
+// sets returns the row of a field that sets one setting.
 func sets(path string, kind fieldKind, setting string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, outcome: honoured, setting: setting}
 }
 
-// setsUnlessZero is a field that sets one setting, and whose type cannot distinguish zero from
-// "not set".
+// setsUnlessZero returns the row of a field that sets one setting, and whose type cannot
+// distinguish zero from "not set".
 func setsUnlessZero(path string, kind fieldKind, setting string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, zero: true, outcome: honoured, setting: setting}
 }
 
-// unsupported is a field that is not supported yet; its values in matching need no warning.
+// unsupported returns the row of a field that is not supported yet; its values in matching need no
+// warning.
 func unsupported(path string, kind fieldKind, note string, matching ...string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, outcome: warned, matching: matching, note: note}
 }
@@ -67,12 +68,12 @@ func unsupportedZero(path string, kind fieldKind, note string, matching ...strin
 	return row
 }
 
-// noEffect is a field whose value changes nothing here.
+// noEffect returns the row of a field whose value has no effect in nodectl.
 func noEffect(path string, kind fieldKind, zero bool, note string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, zero: zero, outcome: honoured, any: true, note: note}
 }
 
-// restricted is a field with refused values.
+// restricted returns the row of a field with rejected values.
 func restricted(path string, kind fieldKind, zero bool, refuse func(leaf) string, note string) kubeletRow {
 	return kubeletRow{path: path, kind: kind, zero: zero, outcome: refused, refuse: refuse, any: true, note: note}
 }
@@ -91,7 +92,7 @@ func (row kubeletRow) conflicting(conflict func(leaf, map[string]leaf) string) k
 	return row
 }
 
-// allowOnly refuses every value but these.
+// allowOnly returns a check that rejects all other values.
 func allowOnly(msg string, matching ...string) func(leaf) string {
 	return func(l leaf) string {
 		if slices.Contains(matching, l.text()) {

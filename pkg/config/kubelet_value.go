@@ -32,11 +32,11 @@ const (
 	ofTaints                 // taints as objects
 	ofPriorities             // seconds by priority, as objects
 	ofReservations           // memory by NUMA node, as objects
-	ofAny                    // any value: it only counts whether it is set
+	ofAny                    // any value; only its presence counts
 )
 
-// zeros returns the values that mean "not set" for a type that cannot distinguish them.
-// false is not among them: an explicit false counts as set.
+// zeros returns the values that mean "not set" for a type that cannot distinguish them. They do not
+// include false: an explicit false counts as set.
 func (k fieldKind) zeros() []string {
 	switch k {
 	case ofNumber, ofFraction:
@@ -75,7 +75,7 @@ func (k fieldKind) read(n *yaml.Node) ([]string, map[string][]string, error) {
 	return []string{v}, nil, err
 }
 
-// anyText returns nothing for a value that has only zeros.
+// anyText returns nothing for a value that consists of zeros.
 func anyText(n *yaml.Node) []string {
 	switch n.Kind {
 	case yaml.ScalarNode:
@@ -256,8 +256,8 @@ func parallelPulls(_ leaf, all map[string]leaf) any {
 	return strconv.Itoa(maxPulls)
 }
 
-// hardThresholds returns the thresholds of evictionHard. A signal that it does not name has
-// none, unless the defaults are merged in.
+// hardThresholds returns the thresholds of evictionHard. A signal that is missing there has no
+// threshold, unless the defaults are merged in.
 func hardThresholds(l leaf, all map[string]leaf) any {
 	list := joined(l.pairs, "<")
 	merge := all["mergeDefaultEvictionSettings"]
@@ -275,7 +275,7 @@ func hardThresholds(l leaf, all map[string]leaf) any {
 // softThresholds returns the thresholds of evictionSoft.
 func softThresholds(l leaf, _ map[string]leaf) any { return joined(l.pairs, "<") }
 
-// level returns debug for a verbosity at which the kubelet logs that much.
+// level returns the log level debug for a high verbosity of the kubelet.
 func level(l leaf, _ map[string]leaf) any {
 	if n, err := strconv.Atoi(l.text()); err == nil && n >= 4 {
 		return "debug"
@@ -298,7 +298,7 @@ func splitIn(format string) func(leaf, map[string]leaf) any {
 	}
 }
 
-// asText keeps the text of a number whose setting can be empty.
+// asText returns the text of a number, for a setting that may be empty.
 func asText(l leaf, _ map[string]leaf) any { return l.text() }
 
 func seconds(l leaf, _ map[string]leaf) any { return l.text() + "s" }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/component-helpers/node/util/sysctl"
 )
 
-// Labels returns NodeLabels; the last one of a key wins. Check has accepted it.
+// Labels returns NodeLabels as a map; the last value of a key wins. Check has accepted them.
 func (c Config) Labels() map[string]string {
 	all, _ := labels(c.NodeLabels)
 	return all
@@ -26,8 +26,8 @@ func (c Config) Taints() []v1.Taint {
 	return all
 }
 
-// Reserved returns SystemReserved and KubeReserved. Check has accepted both. ReservedCPUs replace
-// their CPU.
+// Reserved returns SystemReserved and KubeReserved. Check has accepted both. ReservedCPUs, if set,
+// replaces the CPU in both.
 func (c Config) Reserved() (system, kube v1.ResourceList) {
 	system, _ = reserved(c.SystemReserved)
 	kube, _ = reserved(c.KubeReserved)
@@ -35,7 +35,7 @@ func (c Config) Reserved() (system, kube v1.ResourceList) {
 	return system, kube
 }
 
-// Sysctls returns AllowedUnsafeSysctls, one an item.
+// Sysctls returns AllowedUnsafeSysctls with one name per item.
 func (c Config) Sysctls() []string { return items(c.AllowedUnsafeSysctls) }
 
 // LogMaxBytes returns ContainerLogMaxSize in bytes. Check has accepted it.
@@ -44,8 +44,7 @@ func (c Config) LogMaxBytes() int64 {
 	return n
 }
 
-// items splits a list whose items may be lists: a configuration file gives "a,b" as one
-// text.
+// items splits a list whose items may be lists: in a configuration file, "a,b" is one text.
 func items(list []string) []string {
 	var all []string
 	for _, text := range list {
@@ -91,9 +90,9 @@ func label(key, value string) error {
 	return nil
 }
 
-// reservedLabels refuses the labels that the API server does not let a node set on itself
-// (NodeRestriction): those of Kubernetes' domains, with exceptions. Without an API server
-// it allows all.
+// reservedLabels rejects labels that the API server does not let a node set on itself
+// (NodeRestriction): labels of Kubernetes' domains, with exceptions. Without an API server it
+// allows all.
 func reservedLabels(c Config) string {
 	if c.Kubeconfig == "" {
 		return ""
@@ -157,7 +156,7 @@ func reserved(list []string) (v1.ResourceList, error) {
 	return all, nil
 }
 
-// sysctls refuses sysctls without a namespace, with which a pod would change the node.
+// sysctls rejects sysctls without a namespace, with which a pod could change the node.
 func sysctls(list []string) string {
 	for _, item := range items(list) {
 		namespace, name, _ := sysctl.GetNamespace(item)

@@ -17,8 +17,8 @@ func (c Config) Images() string {
 	return filepath.Join(c.RootDir, "images")
 }
 
-// LogLinks returns the directory with links to containers' logs for log collectors: beside
-// the pods' logs, as in /var/log (C-1.22.10).
+// LogLinks returns the directory with links to containers' logs, for log collectors. It is next to
+// the directory of the pods' logs, as in /var/log (C-1.22.10).
 func (c Config) LogLinks() string {
 	if c.PodLogsDir == "" {
 		return ""
@@ -34,9 +34,9 @@ func (c Config) Certificates() string {
 	return filepath.Join(c.RootDir, "pki")
 }
 
-// Plugins returns the directory of the sockets of plugins: KubeletDir, else the kubelet's for the
-// default root directory, and one below the root directory for another, so that agents with
-// different roots have different plugins.
+// Plugins returns the directory of the sockets of plugins: KubeletDir if it is set. Otherwise it is
+// the kubelet's directory for the default root directory, and a directory below any other root
+// directory. So agents with different root directories have different plugins.
 func (c Config) Plugins() string {
 	switch {
 	case c.KubeletDir != "":

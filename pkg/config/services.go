@@ -37,7 +37,7 @@ func (c Config) ServiceNetworks() []netip.Prefix {
 	return out
 }
 
-// serviceNetworks returns the error of the networks of cluster IPs, nil for none.
+// serviceNetworks returns the problem of the networks of cluster IPs, "" for none.
 func serviceNetworks(list []string, pods string) string {
 	seen := map[bool]bool{}
 	for _, v := range list {
@@ -58,8 +58,8 @@ func serviceNetworks(list []string, pods string) string {
 	return ""
 }
 
-// podNetwork returns the network of pods that must not overlap that of Services; "" in a cluster, which
-// has its own Services.
+// podNetwork returns the pod network, which must not overlap the network of Services; "" in a
+// cluster, which has its own Services.
 func (c Config) podNetwork() string {
 	if c.Kubeconfig != "" {
 		return ""

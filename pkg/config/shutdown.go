@@ -12,8 +12,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/shutdown"
 )
 
-// ShutdownClasses returns how long the pods of each priority may take when the machine shuts
-// down (C-1.36.3), the lowest priority first; nil if the shutdown does not wait for them.
+// ShutdownClasses returns the grace periods of a shutdown of the machine by pod priority
+// (C-1.36.3), the lowest priority first; nil if the shutdown does not wait for pods.
 func (c Config) ShutdownClasses() []shutdown.Class {
 	if len(c.ShutdownGracePeriodByPriority) > 0 {
 		all, _ := shutdownClasses(c.ShutdownGracePeriodByPriority)
@@ -44,7 +44,8 @@ func shutdownClasses(list []string) ([]shutdown.Class, error) {
 	return all, nil
 }
 
-// shutdownPeriod returns why a grace period is not one, as the kubelet: 0, or 1 s at least.
+// shutdownPeriod returns the problem of a grace period, "" for none. As in the kubelet, it must be
+// 0 or at least 1 s.
 func shutdownPeriod(d time.Duration) string {
 	if d < 0 || d > 0 && d < time.Second {
 		return fmt.Sprintf("%s is neither 0 nor at least 1s", d)

@@ -56,7 +56,7 @@ func (e *entry) keepsUID() bool {
 }
 
 // keepsContainers reports whether an edit that needs no new instance was refused: a container that
-// it adds does not get the CPUs or memory that it requests for itself.
+// it adds does not get the exclusive CPUs or NUMA memory that it requests.
 func (e *entry) keepsContainers() bool {
 	return e.want != nil && e.admitted && e.refused != (refusal{}) && e.allocated != nil && !plan.Replaces(e.allocated, e.want)
 }

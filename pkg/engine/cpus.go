@@ -12,18 +12,19 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// This file has the engine's part in CPUs and memory that containers have for themselves. The
-// sync loop keeps, for each pod, what admission gave to its containers, and computes from that
-// what all pods of the node have. The runtime shows the same to the next agent, in an annotation
-// of each container; records only add containers that were not created yet.
+// This file has the engine's part in exclusive CPUs and NUMA memory: memory of certain NUMA nodes,
+// which the memory policy Static allocates to containers. For each pod, the sync loop keeps the
+// allocations of admission, and computes the state of the node from them. The next agent reads the
+// allocations in an annotation of each container. Records have those of containers that were not
+// created yet.
 
-// placed is what the containers of one UID have for themselves. It does not change.
+// placed has the exclusive CPUs and NUMA memory of the containers of one UID. It is immutable.
 type placed struct {
 	uid string
 	of  map[string]pod.Placement
 }
 
-// equal reports whether p and o say the same.
+// equal reports whether p and o have the same allocations.
 func (p *placed) equal(o *placed) bool {
 	if p == nil || o == nil {
 		return p == o
@@ -31,11 +32,12 @@ func (p *placed) equal(o *placed) bool {
 	return p.uid == o.uid && maps.EqualFunc(p.of, o.of, pod.Placement.Equal)
 }
 
-// taken has the CPUs and the memory of the node that a pod takes.
+// taken has the exclusive CPUs and NUMA memory of a pod.
 type taken struct {
-	placed *placed  // CPUs and memory of its containers' own; nil: none
-	runsOn []string // the sets of CPUs that running containers have for themselves, sorted
-	// running says that a container of it may run: the runtime shows one, or could not be read.
+	placed *placed  // the allocations of its containers; nil: none
+	runsOn []string // the sets of exclusive CPUs of its running containers, sorted
+	// running says that a container of the pod may run: the runtime shows one, or could not be
+	// read.
 	running bool
 }
 
@@ -45,8 +47,8 @@ type cpuView struct {
 	writer *stateWriter      // nil: no policy allocates anything
 }
 
-// withPlaced returns the spec with the CPUs and memory that its containers have for themselves now.
-// The spec of a record may have older ones.
+// withPlaced returns the spec with the current allocations of its containers. The spec of a record
+// may have older ones.
 func (e *entry) withPlaced(spec *pod.Spec) *pod.Spec {
 	if spec == nil {
 		return nil
@@ -71,8 +73,8 @@ type placedSpec struct {
 	spec   *pod.Spec
 }
 
-// cpuState returns what the containers of all pods have for themselves, nil if no policy gives
-// them anything. CPUs on which containers run are kept from other pods in any case.
+// cpuState returns the allocations of all pods; nil if no policy allocates anything. It blocks the
+// exclusive CPUs of running containers for other pods in any case.
 func (l *loop) cpuState() *cpuset.State {
 	if l.cfg.CPUs == nil {
 		return nil
@@ -80,7 +82,7 @@ func (l *loop) cpuState() *cpuset.State {
 	s := l.cfg.CPUs.State()
 	for _, e := range l.sorted() {
 		if e.ended || !e.admitted {
-			e.placed, e.unplaced = nil, refusal{} // another pod may have it
+			e.placed, e.unplaced = nil, refusal{} // another pod may get the CPUs
 		}
 		if l.missing(e) == "" {
 			putPlaced(s, e.placed)
@@ -120,7 +122,8 @@ func blockRunning(s *cpuset.State, uid string, runsOn []string) {
 	}
 }
 
-// nextUID is the UID of the pod whose containers may have the CPUs on which older ones of it run.
+// nextUID returns the UID whose new containers may get the CPUs on which older containers of the
+// pod run.
 func (e *entry) nextUID() string {
 	switch {
 	case e.want != nil:
@@ -131,7 +134,7 @@ func (e *entry) nextUID() string {
 	return e.uid
 }
 
-// missing returns which CPUs and NUMA nodes of a pod the machine does not have any more, if no
+// missing returns, as text, the allocated CPUs and NUMA nodes that the machine no longer has, if no
 // container of the pod runs; "" for none.
 func (l *loop) missing(e *entry) string {
 	if e.placed == nil || e.running || e.before != nil {
@@ -145,8 +148,9 @@ func (l *loop) missing(e *entry) string {
 	return ""
 }
 
-// placeAgain gives other CPUs and memory to pods that do not run and whose own ones the machine
-// has lost. A pod that gets none does not start, and is tried again at each admission.
+// placeAgain allocates other CPUs and memory to pods that do not run and whose CPUs or NUMA nodes
+// the machine has lost. If that fails, the pod does not start, and each later admission tries
+// again.
 func (l *loop) placeAgain(s *cpuset.State) {
 	for _, e := range l.sorted() {
 		missing, spec := l.missing(e), e.counted()
@@ -157,12 +161,12 @@ func (l *loop) placeAgain(s *cpuset.State) {
 		switch r := s.Admit(spec.Pod); {
 		case r == nil:
 			e.place(s, spec.UID())
-			log.Warn("Pod gets other CPUs and memory for itself than before", "missing", missing)
+			log.Warn("Allocated other CPUs and memory to pod", "missing", missing)
 		case missing != "":
-			text := "the machine does not have " + missing + " any more, which the pod had for itself: " + r.Message
+			text := "the machine no longer has " + missing + ", which the pod had exclusively: " + r.Message
 			e.placed, e.unplaced = nil, refusal{reason: r.Reason, message: text}
 			l.env.recorder.event(e.key, spec.UID(), "", pod.EventWarning, r.Reason, text)
-			log.Warn("Pod cannot start: it gets no CPUs or memory for itself", "reason", r.Reason, "message", text)
+			log.Warn("Pod cannot start: no exclusive CPUs or NUMA memory", "reason", r.Reason, "message", text)
 		default:
 			continue // as before
 		}
@@ -170,7 +174,7 @@ func (l *loop) placeAgain(s *cpuset.State) {
 	}
 }
 
-// place notes what admission gave to the containers of a pod.
+// place stores the allocations of admission for the containers of a pod.
 func (e *entry) place(s *cpuset.State, uid string) {
 	var now *placed
 	if s != nil {
@@ -182,7 +186,8 @@ func (e *entry) place(s *cpuset.State, uid string) {
 	e.unplaced = refusal{}
 }
 
-// replace notes what admission gave to the containers of an edited pod, while the old ones may run.
+// replace stores the allocations of admission for an edited pod, whose old containers may still
+// run.
 func (e *entry) replace(s *cpuset.State, uid string) {
 	was := e.placed
 	e.place(s, uid)
@@ -191,21 +196,21 @@ func (e *entry) replace(s *cpuset.State, uid string) {
 	}
 }
 
-// noteRuns notes which CPUs of their own the containers of a pod run on.
+// noteRuns stores the exclusive CPUs of a pod's running containers.
 func (l *loop) noteRuns(e *entry, r *report) {
 	if !r.looked() {
 		return
 	}
 	changed := !slices.Equal(e.runsOn, r.runsOn) || e.running && !r.containersRun
 	e.runsOn, e.running = r.runsOn, r.containersRun
-	if e.before != nil && r.gen == e.gen { // no container of before the edit starts any more
+	if e.before != nil && r.gen == e.gen { // no container of the old definition can start any more
 		e.before, changed = nil, true
 	}
 	l.view.freed = l.view.freed || changed && l.cfg.CPUs != nil // other containers may use them
 }
 
-// noteCPUs has containers moved when the shared CPUs changed, and the state files written when
-// anything did.
+// noteCPUs lets the mover move containers if the shared CPUs have changed, and writes the state
+// files if an allocation has changed.
 func (l *loop) noteCPUs(s *cpuset.State) {
 	if s == nil {
 		return
@@ -219,8 +224,8 @@ func (l *loop) noteCPUs(s *cpuset.State) {
 	}
 }
 
-// movable returns the pods whose containers this agent moves to other CPUs: those that it runs
-// and, if it serves, the orphaned ones.
+// movable returns the pods whose containers this agent moves to other CPUs: the pods that it runs
+// and, if it serves, orphaned pods.
 func (l *loop) movable() map[pod.Key]bool {
 	all := make(map[pod.Key]bool, len(l.pods)+len(l.orphans))
 	for key := range l.pods {
@@ -234,8 +239,8 @@ func (l *loop) movable() map[pod.Key]bool {
 	return all
 }
 
-// ownCPUs returns the sets of CPUs that running containers of a pod have for themselves, sorted.
-func ownCPUs(have pod.Actual) (sets []string) {
+// exclusiveCPUs returns the sets of exclusive CPUs of a pod's running containers, sorted.
+func exclusiveCPUs(have pod.Actual) (sets []string) {
 	for _, c := range podview.All(have) {
 		if cpus := c.Placement.CPUs; cpus != "" && c.MayRun() {
 			sets = append(sets, cpus)
@@ -245,12 +250,12 @@ func ownCPUs(have pod.Actual) (sets []string) {
 	return slices.Compact(sets)
 }
 
-// notePlaced notes the CPUs and memory of an orphaned pod's containers. For a container of the
-// newest sandbox that has not exited, its annotation counts. For others the record of the newest
-// instance comes first: they may be of the instance before. For a container that the runtime does
-// not show, the record counts.
+// notePlaced stores the allocations of an orphaned pod's containers. For a container of the newest
+// sandbox that has not exited, its annotation counts. For other containers, which may belong to an
+// earlier instance, the record of the newest instance takes precedence. If the runtime does not
+// show a container, the record counts.
 func (s *orphan) notePlaced(have pod.Actual) {
-	s.runsOn, s.running = ownCPUs(have), podview.MayRun(have)
+	s.runsOn, s.running = exclusiveCPUs(have), podview.MayRun(have)
 	all := make(map[string]pod.Placement)
 	if s.placed != nil && s.placed.uid == have.UID {
 		maps.Copy(all, s.placed.of)
@@ -271,7 +276,7 @@ func (s *orphan) notePlaced(have pod.Actual) {
 	}
 }
 
-// recordedPlaced is what a record says of a pod's containers, nil for nothing.
+// recordedPlaced returns the allocations in a record of a pod; nil if there are none.
 func recordedPlaced(want *pod.Spec) *placed {
 	if want == nil || len(want.Placed) == 0 {
 		return nil
@@ -279,8 +284,8 @@ func recordedPlaced(want *pod.Spec) *placed {
 	return &placed{want.UID(), want.Placed}
 }
 
-// reviewPlaced logs, for the pods that were found on the node, which CPUs and memory of theirs the
-// policies do not reserve. Without a policy, a pod that does not run keeps none.
+// reviewPlaced logs allocations of pods found on the node that the current policies do not make.
+// Without a policy, a pod that does not run loses its allocation.
 func (l *loop) reviewPlaced() {
 	for _, key := range sortedKeys(l.orphans) {
 		o := l.orphans[key]
@@ -303,15 +308,16 @@ func (l *loop) reviewPlaced() {
 		}
 		log := l.log.With("pod", key.String())
 		if len(kept) > 0 {
-			log.Warn("Pod keeps CPUs or memory for itself that no policy reserves any more", "kept", strings.Join(slices.Sorted(maps.Keys(kept)), ", "))
+			log.Warn("Pod keeps an allocation that no policy makes any more", "kept", strings.Join(slices.Sorted(maps.Keys(kept)), ", "))
 		}
 		if l.cfg.CPUs != nil && o.running && o.Spec != nil && l.cfg.CPUs.Lacks(o.Spec.Pod, has) {
-			log.Warn("Running pod keeps the shared CPUs and memory; it gets its own when it is created again")
+			log.Warn("Running pod stays in the shared pool; its next instance gets exclusive CPUs or NUMA memory")
 		}
 	}
 }
 
-// stateWriter writes the state files. Its goroutine writes the newest ones.
+// stateWriter writes the kubelet's state files in a goroutine. It skips files that newer ones have
+// replaced.
 type stateWriter struct {
 	save  func(files map[string][]byte) error
 	log   *slog.Logger
@@ -325,7 +331,7 @@ func newStateWriter(cfg Config) *stateWriter {
 	return &stateWriter{save: cfg.SaveCPUs, log: cfg.Log, files: make(chan map[string][]byte, 1)}
 }
 
-// write never waits: it replaces files that are not written yet.
+// write queues files, and never waits: they replace queued files.
 func (w *stateWriter) write(files map[string][]byte) {
 	select {
 	case <-w.files:

@@ -152,8 +152,8 @@ func TestCPUs_MachineHasLostCPUs_PodsThatHadThemGetOthersOrWait(t *testing.T) {
 			}
 		}
 		for _, text := range []string{
-			`msg="Pod gets other CPUs and memory for itself than before" pod=default/b missing="CPUs 2"`,
-			`message="the machine does not have CPUs 3 any more, which the pod had for itself: Allocate failed`,
+			`msg="Allocated other CPUs and memory to pod" pod=default/b missing="CPUs 2"`,
+			`message="the machine no longer has CPUs 3, which the pod had exclusively: Allocate failed`,
 		} {
 			if !strings.Contains(m.log.String(), text) {
 				t.Errorf("the log has no %s", text)

@@ -16,18 +16,18 @@ import (
 const (
 	// moveRetry is how long the mover waits after a failure.
 	moveRetry = 10 * time.Second
-	// movesAtOnce is how many containers the mover moves at the same time.
+	// movesAtOnce limits the containers that the mover moves at the same time.
 	movesAtOnce = 4
 )
 
-// mover keeps containers that have no CPUs for themselves on the CPUs that all of them share, in a
-// goroutine of its own. The workers cannot do that: their pods run on while they wait for a pull,
-// a hook, a stop or a source, and an orphaned pod has no worker. The mover compares with the CPUs
-// that the runtime shows, so a kill of the agent loses no move.
+// mover keeps containers without exclusive CPUs in the shared pool, in a goroutine of its own. The
+// workers cannot do that: a worker may wait for a pull, a hook, a stop or a source while its pod
+// runs, and an orphaned pod has no worker. The mover compares the pool with the CPUs that the
+// runtime shows, so a kill of the agent loses no move.
 type mover struct {
 	runtime Runtime
 	log     *slog.Logger
-	shared  atomic.Pointer[string] // the newest shared CPUs
+	shared  atomic.Pointer[string] // the current shared pool
 	moves   chan move              // capacity 1
 	missed  chan struct{}          // capacity 1
 	failing bool                   // the last round failed, and that was logged
@@ -39,7 +39,7 @@ type move struct {
 	pods map[pod.Key]bool
 }
 
-// newMover returns nil if no policy gives containers CPUs for themselves.
+// newMover returns a mover, or nil if no policy allocates exclusive CPUs.
 func newMover(cfg Config) *mover {
 	if cfg.CPUs == nil {
 		return nil
@@ -47,7 +47,7 @@ func newMover(cfg Config) *mover {
 	return &mover{runtime: cfg.Runtime, log: cfg.Log, moves: make(chan move, 1), missed: make(chan struct{}, 1)}
 }
 
-// current returns the CPUs of containers that have none for themselves, "" for all.
+// current returns the CPUs of the shared pool, "" for all CPUs.
 func (m *mover) current() string {
 	if m == nil {
 		return ""
@@ -58,8 +58,8 @@ func (m *mover) current() string {
 	return ""
 }
 
-// move has the containers of these pods moved to other CPUs. It never waits: it replaces a move
-// that has not begun.
+// move requests that the containers of these pods be moved to the given CPUs. It never waits: the
+// request replaces one that has not begun.
 func (m *mover) move(cpus string, pods map[pod.Key]bool) {
 	m.shared.Store(&cpus)
 	select {
@@ -69,8 +69,8 @@ func (m *mover) move(cpus string, pods map[pod.Key]bool) {
 	m.moves <- move{cpus, pods}
 }
 
-// created says that a container was created that may run on these CPUs. If the shared ones have
-// changed meanwhile, the round for that change may not have seen the container.
+// created reports that a container was created that may run on these CPUs. If the shared pool has
+// changed in between, the round of that change may have missed the container.
 func (m *mover) created(cpus string) {
 	if m == nil || cpus == m.current() {
 		return
@@ -118,7 +118,7 @@ func (m *mover) round(ctx context.Context, now move) error {
 		for _, c := range plan.Moves(p, now.cpus) {
 			all.Go(func() error {
 				if ctx.Err() != nil || m.current() != now.cpus {
-					return nil // the next round does it
+					return nil // the next round moves it
 				}
 				m.log.Debug("Moving container to the shared CPUs", "pod", p.Key.String(), "container", c.Name, "from", c.CPUs, "to", now.cpus)
 				return panics.ToError(func() error { return m.runtime.UpdateCPUs(ctx, c.ID, now.cpus) })
@@ -128,7 +128,7 @@ func (m *mover) round(ctx context.Context, now move) error {
 	return all.Wait()
 }
 
-// note logs once that containers cannot be moved, and once that they can be again.
+// note logs the first failure of moves, and the first success after it.
 func (m *mover) note(ctx context.Context, err error) {
 	switch {
 	case ctx.Err() != nil:

@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// guaranteedPod has so many CPUs for itself.
+// guaranteedPod has this number of exclusive CPUs.
 func guaranteedPod(cpus string) func(*v1.Pod) {
 	return func(p *v1.Pod) {
 		list := v1.ResourceList{v1.ResourceCPU: resource.MustParse(cpus), v1.ResourceMemory: resource.MustParse("64Mi")}
@@ -162,7 +162,7 @@ func TestCPUs_PolicyIsChanged_PodsKeepWhatTheyHave(t *testing.T) {
 		if n := m.rt.Calls()["UpdateContainerResources"]; n != updates {
 			t.Errorf("%d updates without a policy", n-updates)
 		}
-		if !strings.Contains(m.log.String(), `no policy reserves any more" pod=default/c kept="CPUs, memory"`) {
+		if !strings.Contains(m.log.String(), `no policy makes any more" pod=default/c kept="CPUs, memory"`) {
 			t.Error("no word about c")
 		}
 		m.leave()
@@ -170,7 +170,7 @@ func TestCPUs_PolicyIsChanged_PodsKeepWhatTheyHave(t *testing.T) {
 		m.arrive()
 		m.pass(time.Minute)
 		wantCPUs(t, m, map[string]string{"a": "0,2-3@", "c": "1@0"})
-		if !strings.Contains(m.log.String(), `no policy reserves any more" pod=default/c kept=CPUs`) {
+		if !strings.Contains(m.log.String(), `no policy makes any more" pod=default/c kept=CPUs`) {
 			t.Error("no word about the CPUs of c")
 		}
 	})

@@ -139,8 +139,8 @@ type admission struct {
 	// before has the CPUs and memory that its containers had before an edit, until a report shows
 	// which of them run; nil: none.
 	before *placed
-	// unplaced is why its containers do not get CPUs or memory for themselves again, after the
-	// machine has lost those that they had. Until they do, none of them starts.
+	// unplaced is the reason why the pod got no new exclusive CPUs or NUMA memory after the machine
+	// has lost the old ones. While it is set, no container of the pod starts.
 	unplaced refusal
 	shown    placedSpec
 }

@@ -29,7 +29,7 @@ type workerEnv struct {
 	recorder recorder
 	starts   *startlimit.Limiter
 	sweep    *sweep        // the removal of directories of unknown pods
-	mover    *mover        // nil: no policy gives containers CPUs for themselves
+	mover    *mover        // nil: no policy allocates exclusive CPUs
 	reports  chan<- report // capacity 0: to the sync loop
 
 	hostIPs      []string

@@ -42,7 +42,7 @@ type report struct {
 	eviction *pod.Eviction // of this instance; nil: it was not evicted
 	holds    []string      // UIDs under which the runtime or the disk has something of the pod
 	logs     []logFile     // of the containers that run
-	// runsOn are the sets of CPUs that running containers have for themselves, sorted.
+	// runsOn are the sets of exclusive CPUs of running containers, sorted.
 	runsOn []string
 	// containersRun says that a container of any instance may run.
 	containersRun bool
@@ -94,7 +94,7 @@ func (w *worker) sendReport(ctx context.Context, v plan.View, p plan.Plan) bool 
 	}
 	w.keepDevices(v, r.ended && !r.runs)
 	r.holds = w.holds(v.Have)
-	r.runsOn, r.containersRun = ownCPUs(v.Have), podview.MayRun(v.Have)
+	r.runsOn, r.containersRun = exclusiveCPUs(v.Have), podview.MayRun(v.Have)
 	spec := w.update.requested
 	if spec == nil {
 		spec = v.Record.Want

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Node is what admission knows of this node.
+// Node is the input of admission about this node.
 type Node struct {
 	// Name is compared with node affinity and, unless it is "", with spec.nodeName.
 	Name string
@@ -30,9 +30,9 @@ type Node struct {
 	// resource that it does not list is not limited (C-1.31.4a), but a size of huge pages that
 	// it does not list is not available.
 	Allocatable v1.ResourceList
-	// UIDs has the UIDs that are in use although no admitted spec has them, each with its pod:
-	// that of a terminated pod that is not removed yet, and that of an instance whose pod has
-	// another UID by now. No other pod may use them. They take no capacity.
+	// UIDs has UIDs that are in use although no admitted spec has them, each with its pod. A
+	// terminated pod that is not removed yet has such a UID, and an instance whose pod has another
+	// UID by now. No other pod may use them. They take no capacity.
 	UIDs map[string]pod.Key
 	// Terminating holds the keys of admitted pods that are stopping. They keep their capacity
 	// and ports until they are removed.
@@ -44,25 +44,26 @@ type Node struct {
 	Devices map[v1.ResourceName]pod.DeviceSupply
 	// NoAppArmor says that the kernel does not enforce AppArmor profiles.
 	NoAppArmor bool
-	// Halted is why the node starts no pods: it shuts down, or is drained. Zero: it starts them.
+	// Halted is the reason why the node starts no pods: it shuts down, or is drained. Zero: it
+	// starts pods.
 	Halted Halted
 	// Pressure holds the pressures that the node is under. InCluster says that an API server
 	// assigns pods to this node: then static pods are admitted under pressure (C-1.35.8).
 	Pressure  []v1.NodeConditionType
 	InCluster bool
-	// CPUs has the CPUs and memory that containers of the admitted pods have for themselves; nil: no
-	// container has any. Admit, Edits.Place and Edits.Accept add those of further containers.
+	// CPUs has the exclusive CPUs and NUMA memory of the admitted pods' containers; nil: no policy
+	// allocates them. Admit, Edits.Place and Edits.Accept add allocations.
 	CPUs *cpuset.State
 }
 
-// Halted says why a node starts no pods: a reason, and a message for a person.
+// Halted is the reason why a node starts no pods, with a message for users.
 type Halted struct{ Reason, Message string }
 
-// Refusal is why a pod may not start. Reason and Message are the kubelet's (C-1.31).
+// Refusal says that a pod may not start. Reason and Message are the kubelet's (C-1.31).
 type Refusal struct {
 	Spec            *pod.Spec
 	Reason, Message string
-	// Detail, for the log, says what does not fit on this node, if Message does not say it.
+	// Detail, for the log, names the obstacle on this node if Message does not.
 	Detail string
 	// Final says that the pod becomes Failed and is not judged again. Only a pod of an API
 	// server, where a controller replaces it, is refused finally (C-1.15.1), and only if it
@@ -71,10 +72,10 @@ type Refusal struct {
 	Final bool
 }
 
-// Admit returns which pods of want may start beside the admitted ones, and why the others may
-// not. admitted has the specs of the pods on the node that have not terminated; they count
-// and are not judged again (C-1.31.5). The caller judges a refused pod that is not Final again
-// when the set changes (unlike the kubelet, C-1.31.4).
+// Admit returns the pods of want that may start beside the admitted ones, and refusals of the
+// others. admitted has the specs of the pods on the node that have not terminated; they count and
+// are not judged again (C-1.31.5). The caller judges a refused pod that is not Final again when the
+// set changes (unlike the kubelet, C-1.31.4).
 //
 // A scheduler gives the capacity of a pod that was deleted by force to new pods, even while the
 // deleted pod still stops on the node. The kubelet admits such a new pod at once. Admit refuses
@@ -221,7 +222,7 @@ type portHolders struct {
 	at    map[string]*holders // at one address
 }
 
-// holders has pods in the order of their admission; almost always there is one.
+// holders has pods in the order of their admission. It usually has one.
 type holders struct {
 	first *pod.Spec
 	more  []*pod.Spec
@@ -321,7 +322,7 @@ func (a *admission) judge(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// duplicate refuses a second pod of a name or a UID.
+// duplicate rejects a second pod of a name or a UID.
 func (a *admission) duplicate(spec *pod.Spec) (reason, detail string) {
 	if a.keys[spec.Key] > 0 {
 		return "DuplicatePod", "another pod already has the name " + spec.Key.String()
@@ -332,8 +333,7 @@ func (a *admission) duplicate(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// uidHolder returns the pod that has a UID: the one that was admitted last, else that of
-// node.UIDs.
+// uidHolder returns the pod that has a UID: the last admitted one, else the pod in node.UIDs.
 func (a *admission) uidHolder(uid string) (holder pod.Key, taken bool) {
 	for _, spec := range slices.Backward(a.uids[uid]) {
 		if spec != a.excluded {

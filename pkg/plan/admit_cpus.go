@@ -5,8 +5,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// placeable refuses a pod whose containers cannot get the CPUs and the memory that they request
-// for themselves (C-1.46.1).
+// placeable rejects a pod whose containers cannot get their exclusive CPUs and NUMA memory
+// (C-1.46.1).
 func (a *admission) placeable(spec *pod.Spec) (reason, detail string) {
 	if a.node.CPUs == nil {
 		return "", ""
@@ -17,16 +17,16 @@ func (a *admission) placeable(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// place gives the containers of a pod what they request for themselves. placeable has accepted the
-// pod, or it waits for others.
+// place allocates exclusive CPUs and NUMA memory to the containers of a pod. placeable has accepted
+// the pod, or the pod waits for terminating pods.
 func (a *admission) place(spec *pod.Spec) {
 	if a.node.CPUs != nil {
 		_ = a.placed(a.node.CPUs, spec)
 	}
 }
 
-// placed gives the containers of a pod of the state what they request for themselves. While an
-// edit is judged, they get what they have already first.
+// placed allocates exclusive CPUs and NUMA memory to the containers of a pod, in the state s. For
+// an edit, the containers first get the allocations of the edited pod.
 func (a *admission) placed(s *cpuset.State, spec *pod.Spec) *cpuset.Rejection {
 	if a.excluded != nil {
 		s.Replace(a.excluded.Pod, spec.Pod)
@@ -34,7 +34,7 @@ func (a *admission) placed(s *cpuset.State, spec *pod.Spec) *cpuset.Rejection {
 	return s.Admit(spec.Pod)
 }
 
-// terminating reports of which UIDs the admitted pods are that terminate.
+// terminating returns a function that reports whether a UID belongs to a terminating admitted pod.
 func terminating(admitted []*pod.Spec, keys map[pod.Key]bool) func(uid string) bool {
 	uids := map[string]bool{}
 	for _, spec := range admitted {

@@ -19,9 +19,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// pressure refuses a pod while the node is under pressure (C-1.31). Exceptions are critical pods
-// and, on a node of a cluster, static pods. Under MemoryPressure alone, only a BestEffort pod
-// without a toleration of it is refused.
+// pressure rejects a pod while the node is under pressure (C-1.31). Exceptions are critical pods
+// and, on a node of a cluster, static pods. If the only condition is MemoryPressure, pressure
+// rejects only BestEffort pods that do not tolerate it.
 func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
 	under := a.node.Pressure
 	if len(under) == 0 || Priority(spec) >= pod.PriorityClusterCritical || a.node.InCluster && !spec.Origin.FromAPI() {
@@ -38,8 +38,8 @@ func (a *admission) pressure(spec *pod.Spec) (reason, detail string) {
 	return "Evicted", fmt.Sprintf("The node had condition: %v. ", under)
 }
 
-// sysctls refuses a pod with a sysctl that is neither safe nor allowed, or that would change the
-// host: one of a namespace that the pod shares with it.
+// sysctls rejects a pod with a sysctl that is neither safe nor allowed, or whose namespace the pod
+// shares with the host.
 func (a *admission) sysctls(spec *pod.Spec) (reason, detail string) {
 	sc := spec.Pod.Spec.SecurityContext
 	if sc == nil {
@@ -107,9 +107,9 @@ func (a *admission) system(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// fit compares the pod's requests, its overhead included, with what other pods leave of
-// Node.Allocatable. As in the scheduler, requests of containers that run at the same time, such
-// as sidecars, are added up; of init containers, which run one after another, the highest counts.
+// fit compares the pod's requests, with its overhead, with the free part of Node.Allocatable. As in
+// the scheduler, requests of containers that run at the same time, such as sidecars, are added up;
+// of init containers, which run one after another, the highest counts.
 func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 	if n := len(a.keys); a.node.MaxPods > 0 && n >= a.node.MaxPods {
 		return "OutOf" + string(v1.ResourcePods), insufficient(v1.ResourcePods, 1, int64(n), int64(a.node.MaxPods))
@@ -130,8 +130,8 @@ func (a *admission) fit(spec *pod.Spec) (reason, detail string) {
 }
 
 // devices compares the extended resources that the pod requests with the supply of device plugins.
-// A pod waits while a plugin is away or has no healthy device: another pod in its place would
-// wait, too. Else, the reason and the message are those of the kubelet.
+// A pod waits while a plugin is disconnected or has no healthy device: a replacement of the pod
+// would wait, too. In other cases, the reason and the message are the kubelet's.
 func (a *admission) devices(spec *pod.Spec) (reason, detail string) {
 	if a.node.Devices == nil || !pod.RequestsDevices(spec.Pod) {
 		return "", ""
@@ -181,7 +181,7 @@ func fitOrder(x, y v1.ResourceName) int {
 	return cmp.Or(cmp.Compare(rank(x), rank(y)), cmp.Compare(x, y))
 }
 
-// Requests returns what a pod requests in all.
+// Requests returns the total requests of a pod.
 func Requests(p *v1.Pod) v1.ResourceList {
 	return resource.PodRequests(p, resource.PodResourcesOptions{})
 }
@@ -237,7 +237,7 @@ func (a *admission) nodeName(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// taints refuses a pod that does not tolerate a NoExecute taint. Static pods tolerate all taints.
+// taints rejects a pod that does not tolerate a NoExecute taint. Static pods tolerate all taints.
 func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
 	if !spec.Origin.FromAPI() {
 		return "", ""
@@ -254,8 +254,8 @@ func (a *admission) taints(spec *pod.Spec) (reason, detail string) {
 	return "", ""
 }
 
-// appArmor refuses a pod with an AppArmor profile if the kernel does not enforce profiles
-// (C-1.31, row 5): nothing would confine it.
+// appArmor rejects a pod with an AppArmor profile if the kernel does not enforce profiles (C-1.31,
+// row 5): the pod would run unconfined.
 func (a *admission) appArmor(spec *pod.Spec) (reason, detail string) {
 	if a.node.NoAppArmor && needsAppArmor(spec.Pod) {
 		return "AppArmor", "the pod asks for an AppArmor profile, and AppArmor is not enabled on this node"

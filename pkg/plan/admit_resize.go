@@ -17,7 +17,7 @@ const (
 )
 
 // Edits judges edits of admitted pods, one after another, each beside all other admitted pods.
-// NewEdits takes time in proportion to all pods, the other methods do not.
+// NewEdits takes time in proportion to the number of pods; its methods do not.
 type Edits struct{ a *admission }
 
 // NewEdits returns an Edits for the admitted pods. It does not copy node.UIDs: an entry that
@@ -25,7 +25,7 @@ type Edits struct{ a *admission }
 func NewEdits(admitted []*pod.Spec, node Node) *Edits { return &Edits{newAdmission(node, admitted)} }
 
 // Check judges an edit that needs a new instance: the pod updated in place of the admitted pod
-// current. r is why it is refused.
+// current. r is the refusal.
 func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	e.a.exclude(current)
 	reason, detail := e.a.judge(updated)
@@ -33,9 +33,9 @@ func (e *Edits) Check(updated, current *pod.Spec) (r Refusal, refused bool) {
 	return refusal(updated, reason, detail, reason != "" && reason != pod.ReasonWaitsForDevices && updated.Origin.FromAPI()), reason != ""
 }
 
-// Place judges an edit that needs no new instance: the containers that it adds get CPUs and memory
-// for themselves, and those of removed containers become free. changed says that there are such.
-// r is why the edit is refused; nil: it is not.
+// Place judges an edit that needs no new instance. Added containers get exclusive CPUs and NUMA
+// memory; those of removed containers become free. changed says that an allocation has changed. r
+// is the refusal of the edit, or nil.
 func (e *Edits) Place(updated, current *pod.Spec) (changed bool, r *Refusal) {
 	if e.a.node.CPUs == nil {
 		return false, nil
@@ -49,7 +49,7 @@ func (e *Edits) Place(updated, current *pod.Spec) (changed bool, r *Refusal) {
 }
 
 // Accept replaces current by updated among the admitted pods. If the edit needs a new instance,
-// that gets CPUs and memory for itself. The CPUs of the old one stay blocked.
+// Accept allocates its exclusive CPUs and NUMA memory. The CPUs of the old instance stay blocked.
 func (e *Edits) Accept(updated, current *pod.Spec) {
 	if Replaces(current, updated) {
 		e.a.exclude(current)
@@ -60,9 +60,9 @@ func (e *Edits) Accept(updated, current *pod.Spec) {
 	e.a.add(updated)
 }
 
-// FitResize returns why a running pod that has the resources of current does not get those of
-// updated, beside the other admitted pods; "" when it gets them. A request for less, or for
-// the same, always fits.
+// FitResize judges a resize of a running pod from the resources of current to those of updated,
+// beside the other admitted pods. It returns "" if the resize fits. A request for less, or for the
+// same, always fits.
 func (e *Edits) FitResize(updated, current *pod.Spec) (reason, message string) {
 	a := e.a
 	if a.node.CPUs != nil {

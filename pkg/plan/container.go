@@ -86,9 +86,8 @@ func (s *planner) running(c pod.Container) {
 	}
 }
 
-// killReason returns why a running container has to be killed, as a value of
-// ContainerNotes.Killed; "" when it may run on. A recorded reason, also of an earlier agent,
-// comes before a new one.
+// killReason returns the reason to kill a running container, as a value of ContainerNotes.Killed;
+// "" if it may continue. A recorded reason, also of an earlier agent, comes before a new one.
 func (s *planner) killReason(c pod.Container) string {
 	spec, _ := s.Want.Container(c.Name)
 	notes := s.Record.ContainerNotes[c.ID]
@@ -259,15 +258,14 @@ func (s *planner) run(name, id, why string) {
 	}
 }
 
-// mayStart reports whether container name may be started now. If not, it notes what the plan
-// waits for.
+// mayStart reports whether container name may be started now. If not, it sets Plan.WaitFor.
 func (s *planner) mayStart(name string) bool {
 	if s.Forbidden != "" {
 		s.waitFor(s.Forbidden)
 		return false
 	}
 	if t := s.Trouble[""]; !s.VolumesReady && t.Until.After(s.Now) {
-		return false // the function volumes sets what the plan waits for
+		return false // the method volumes sets Plan.WaitFor
 	}
 	if t := s.Trouble[name]; t.Until.After(s.Now) {
 		text := troubleText("container "+name, t)

@@ -42,8 +42,8 @@ func Foresee(v View) []Step {
 // container and a few more.
 const maxRounds = 200
 
-// RestartedByEdit returns what steps of Foresee restart because of an edit: the whole pod, or
-// some containers, sorted. have is the pod before the steps, and instance the recorded
+// RestartedByEdit returns the parts that steps of Foresee restart because of an edit: the whole
+// pod, or some containers, sorted. have is the pod before the steps, and instance the recorded
 // instance, 0 for none. A restart after an exit does not count.
 func RestartedByEdit(have pod.Actual, instance int, steps []Step) (whole bool, containers []string) {
 	for _, s := range steps {
@@ -77,8 +77,8 @@ type world struct {
 	made int // IDs assigned
 }
 
-// newWorld returns the world that v describes, without its hindrances. It copies what the
-// simulation changes, so that the caller's View stays as it is.
+// newWorld returns the world that v describes, without its hindrances. It copies the parts that the
+// simulation changes, so that the caller's View stays unchanged.
 func newWorld(v View) *world {
 	v.Hindrances = Hindrances{}
 	v.Health = pod.Health{Started: make(map[string]pod.ProbeStatus)}

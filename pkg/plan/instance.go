@@ -41,8 +41,8 @@ func compare(old, want *pod.Spec) *planner {
 	return &planner{View: v, State: podview.ToPlan(want, v.Have, v.Record, v.Health)}
 }
 
-// whyNewInstance returns why a new instance has to replace the newest one; "" when the newest
-// one continues, or there is none yet. The first row that matches decides.
+// whyNewInstance returns the reason why a new instance has to replace the newest one; "" if the
+// newest one continues, or there is none yet. The first row that matches decides.
 //
 //	 the newest instance                                      | as shown by
 //	----------------------------------------------------------+-----------------------

@@ -5,8 +5,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Moves returns the containers of a pod that have no CPUs for themselves, and may run on others
-// than those that all such containers share (C-1.46.4).
+// Moves returns the containers of a pod that have no exclusive CPUs, and whose CPUs differ from the
+// shared pool (C-1.46.4).
 func Moves(have pod.Actual, shared string) (list []pod.Container) {
 	for _, c := range podview.All(have) {
 		starts := c.State == pod.StateRunning || c.State == pod.StateCreated

@@ -240,8 +240,8 @@ func (s *planner) pullFirst() bool {
 	return true
 }
 
-// lostSandbox stops what still runs of an instance that has no ready sandbox any more, if no
-// container may restart (C-1.19.3): the instance gets no other sandbox, and terminates.
+// lostSandbox stops the running containers of an instance that has lost its ready sandbox, if no
+// container may restart (C-1.19.3). The instance gets no other sandbox, and terminates.
 func (s *planner) lostSandbox() bool {
 	if s.SandboxReady() || s.newInstance != "" || !s.HasRun() || s.anyMayRestart() {
 		return false
@@ -313,7 +313,7 @@ func (s *planner) needsSandbox() bool {
 	return true
 }
 
-// whySandbox returns why the instance needs a sandbox.
+// whySandbox returns the reason why the instance needs a sandbox.
 func (s *planner) whySandbox() string {
 	b := s.Have.Sandbox
 	switch {

@@ -1,16 +1,17 @@
-// Package plan decides what to do. Next returns what to do now for one pod: steps of one
-// action each, with its reason. Admit returns which pods may start.
+// Package plan decides. Next returns the plan for one pod: its next steps, each one action with its
+// reason. Admit returns the pods that may start.
 //
 // It sits between the desired state (podconfig) and the actual state (the runtime). The
 // engine's workers read the runtime, call Next, do the steps and read again.
 //
-// An instance is one run of a pod on this node, from its start to its removal. Instances of
-// one pod have rising numbers; each has its own sandboxes, containers and volumes. The record
-// is what the agent stores of a pod because the runtime cannot show it (pod.Record). A layer
-// is one source of pods; where two layers define a pod, the earlier one wins (podconfig).
-// Numbers such as C-1.19.3, I4, F14, P2 and B5 are entries of docs/contract.md.
+// An instance is one run of a pod on this node, from its start to its removal. Instances of one pod
+// have rising numbers; each has its own sandboxes, containers and volumes. The record has the facts
+// about a pod that the agent stores because the runtime cannot show them (pod.Record). A layer is
+// one source of pods; where two layers define a pod, the earlier one wins (podconfig). Numbers such
+// as C-1.19.3, I4, F14, P2 and B5 are entries of docs/contract.md.
 //
-// The one rule: no I/O, no clock, no goroutine, no state that lasts from one call to the next.
+// The package has no I/O, no clock, no goroutine, and no state that lasts from one call to the
+// next.
 package plan
 
 import (
@@ -25,13 +26,12 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// View is all the input of Next. NewView makes it for an agent that acts and for a forecast
-// alike.
+// View is the whole input of Next. NewView makes it, for an agent and for a forecast.
 type View struct {
-	// Want is the newest spec, with the resources that the pod was given (Edits.FitResize);
-	// nil: stop and remove the pod.
+	// Want is the newest spec, with the allocated resources (Edits.FitResize); nil: stop and remove
+	// the pod.
 	Want *pod.Spec
-	// Have is what the runtime shows of the pod.
+	// Have is the state of the pod in the runtime.
 	Have pod.Actual
 	// Record is the pod's record. Record.Want is the spec that the newest instance runs by, nil
 	// if unknown. The worker replaces it by the edited spec when the edit needs no new instance.
@@ -71,13 +71,13 @@ type Hindrances struct {
 	// NoNetwork says that the runtime's pod network does not work. Pods on the host
 	// network do not wait for it.
 	NoNetwork bool
-	// Refused is why admission does not admit this pod, or an edit of it; "" when it does.
+	// Refused is the reason why admission does not admit this pod, or an edit of it; else "".
 	Refused string
-	// Waits says, for a person, which pod has to reach which condition (started, ready or done)
-	// before this one gets a sandbox (AnnotationDependsOn). "" is none.
+	// Waits is the condition (started, ready or done) that another pod has to reach before this one
+	// gets a sandbox (AnnotationDependsOn), as text for users; else "".
 	Waits string
-	// StopWaits says, for a person, which terminating pod depends on this one: it has to be
-	// removed before this one stops. "" is none.
+	// StopWaits names a terminating pod that depends on this one and has to be removed first, as
+	// text for users; else "".
 	StopWaits string
 	// StopUntil is when this pod stops even if the pod of StopWaits is still there. Zero is
 	// never.
@@ -115,7 +115,7 @@ type Action string
 const (
 	PutVolumes      Action = "put-volumes"      // set up the directories and volumes of an instance
 	RunSandbox      Action = "run-sandbox"      //
-	PullImage       Action = "pull-image"       // if the container's pull policy asks for it
+	PullImage       Action = "pull-image"       // if the container's pull policy requires it
 	CreateContainer Action = "create-container" //
 	StartContainer  Action = "start-container"  // without an ID: the container that the step before created
 	RunHook         Action = "run-hook"         // run the postStart hook Step.Hook; if it fails, the container is stopped (C-1.22.8)
@@ -149,23 +149,23 @@ type Step struct {
 	// KeepLog says that the log of a removed container stays (C-1.21.3).
 	KeepLog bool
 	UID     string // TakeVolumes, Forget: the UID in the directories' path; may differ from the desired pod's
-	Why     string // the reason, for a person
+	Why     string // the reason, as text for users
 	// Edited says that a CreateContainer follows an edit, not an exit.
 	Edited bool
 	// Together marks the steps in a row that run in parallel: the stops of a pod's containers.
 	Together bool
 }
 
-// WaitNetwork is what a pod waits for while the pod network does not work (Plan.WaitFor).
+// WaitNetwork is the value of Plan.WaitFor while the pod network does not work.
 const WaitNetwork = "network is not ready"
 
-// Plan is what to do now for one pod.
+// Plan has the next steps for one pod.
 type Plan struct {
 	Steps []Step
 	// Wait is how long until the plan may change by time alone (a back-off
 	// ends, a retry is due); 0 is never.
 	Wait time.Duration
-	// WaitFor says, for a person, what the pod waits for; may be empty.
+	// WaitFor is the condition that the pod waits for, as text for users; may be empty.
 	WaitFor string
 	// Settled says that nothing is left to do until something other than the time changes.
 	// WaitFor may still say what has to change.
@@ -181,8 +181,8 @@ type Plan struct {
 	// RestartingAll says that a restart rule removes all containers, to start again from the
 	// first init container (C-1.21.3).
 	RestartingAll bool
-	// Ended says how the instance has terminated. It is zero while the instance continues, has
-	// to be replaced or is not desired. The worker records it unless the record has an end.
+	// Ended is the end of the instance. It is zero while the instance continues, has to be replaced
+	// or is not desired. The worker records it unless the record has an end.
 	Ended Ended
 	// Backoff holds the crash back-offs by container name (C-1.22.5).
 	Backoff map[string]podview.Backoff
@@ -208,8 +208,7 @@ func (p Plan) Replacing(done int) bool {
 // its containers do not show why (as DeadlineExceeded).
 type Ended struct{ Phase, Reason, Message string }
 
-// String returns one line a step, then what the plan waits for. Golden files and debug logs
-// have this form.
+// String returns one line for each step, then WaitFor. Golden files and debug logs have this form.
 func (p Plan) String() string {
 	var b strings.Builder
 	for _, s := range p.Steps {

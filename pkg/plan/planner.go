@@ -24,8 +24,8 @@ type planner struct {
 	*podview.State // the pod's containers and sandbox as those of instance target
 	// target is the number of the instance that Want runs as, or will start as.
 	target int
-	// newInstance is why a new instance, target, has to replace the newest one; "" if that one
-	// continues.
+	// newInstance is the reason why a new instance, target, has to replace the newest one; "" if
+	// the newest one continues.
 	newInstance string
 
 	p Plan
@@ -45,14 +45,15 @@ func newPlanner(v View) *planner {
 
 func (s *planner) add(step Step) { s.p.Steps = append(s.p.Steps, step) }
 
-// wait notes that the plan may change at until, and what it waits for. The earliest time wins.
+// wait notes that the plan may change at until, and the condition that it waits for. The earliest
+// time wins.
 func (s *planner) wait(until time.Time, waitFor string) {
 	if d := until.Sub(s.Now); s.p.Wait == 0 || d < s.p.Wait {
 		s.p.Wait, s.p.WaitFor = d, waitFor
 	}
 }
 
-// waitFor notes what the plan waits for, other than a time. The first reason wins.
+// waitFor notes the condition that the plan waits for, other than a time. The first condition wins.
 func (s *planner) waitFor(what string) { s.p.WaitFor = cmp.Or(s.p.WaitFor, what) }
 
 func (s *planner) policy() v1.RestartPolicy {
@@ -132,7 +133,7 @@ func (s *planner) isEphemeral(name string) bool {
 	return slices.ContainsFunc(s.Want.Pod.Spec.EphemeralContainers, func(e v1.EphemeralContainer) bool { return e.Name == name })
 }
 
-// troubleText says that something is retried after a failure.
+// troubleText returns the text for a retry after a failure.
 func troubleText(what string, t pod.Trouble) string {
 	return fmt.Sprintf("retrying %s after %s", what, cmp.Or(t.Reason, t.Message))
 }

@@ -5,8 +5,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Found is a pod as an agent finds it on the node: what the runtime shows, and what an
-// earlier agent recorded.
+// Found is a pod that an agent finds on the node at its start: the state in the runtime, and the
+// record of an earlier agent.
 type Found struct {
 	Layer    string    // the layer that defined it last; "" if not known
 	Spec     *pod.Spec // the recorded spec; nil if none was recorded
@@ -130,7 +130,7 @@ func newer(a, b pod.Record) pod.Record {
 	return a
 }
 
-// ForbiddenBy returns why a policy does not allow a pod to start, "" when it does. A policy
+// ForbiddenBy returns the reason why a policy forbids a pod to start, "" if it does not. A policy
 // never forbids a pod that is being deleted, which only stops. A nil forbids allows all pods.
 func ForbiddenBy(forbids func(*pod.Spec) string, want *pod.Spec) string {
 	if forbids == nil || want == nil || want.Pod.DeletionTimestamp != nil {

@@ -164,9 +164,9 @@ func (s *planner) ephemeral() {
 	}
 }
 
-// tidy removes what neither a decision nor a status needs: the exited containers except the
-// newest of each name (C-1.33.1, but at once), and each older sandbox that is not ready and
-// has none of the newest containers.
+// tidy removes objects that neither a decision nor a status needs. These are the exited containers
+// except the newest of each name (C-1.33.1, but at once), and each older sandbox that is not ready
+// and has none of the newest containers.
 func (s *planner) tidy() {
 	needed := map[string]bool{} // sandbox IDs
 	for name, c := range s.Have.Containers {

@@ -8,14 +8,14 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Placement is which CPUs and memory of the node a container has (package cpuset).
+// Placement has the exclusive CPUs and the NUMA memory of a container (package cpuset).
 type Placement struct {
-	CPUs   string  `json:"cpus,omitempty"`   // that it has for itself, as "2-3,8"
-	Memory []Block `json:"memory,omitempty"` // that it has on certain NUMA nodes
-	Shared string  `json:"shared,omitempty"` // the CPUs of all containers that have none for themselves
+	CPUs   string  `json:"cpus,omitempty"`   // exclusive CPUs, as "2-3,8"
+	Memory []Block `json:"memory,omitempty"` // NUMA memory, by NUMA nodes
+	Shared string  `json:"shared,omitempty"` // the CPUs of the shared pool, for containers without exclusive CPUs
 }
 
-// Allocation is the CPUs and memory of a container's own, and its devices.
+// Allocation has the exclusive CPUs, the NUMA memory and the devices of a container.
 type Allocation struct {
 	Placement
 	Devices []DeviceAllocation
@@ -54,7 +54,7 @@ func (p Placement) Mems() string {
 	return strings.Join(words, ",")
 }
 
-// WithPlaced returns s with what its containers have for themselves.
+// WithPlaced returns s with the exclusive CPUs and NUMA memory of its containers.
 func (s *Spec) WithPlaced(of map[string]Placement) *Spec {
 	if len(of) == 0 && len(s.Placed) == 0 {
 		return s

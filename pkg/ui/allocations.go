@@ -12,7 +12,7 @@ type AllocationList struct {
 	Items []Allocation `json:"items"`
 }
 
-// Allocation is the CPUs and memory of a container's own, and its devices.
+// Allocation has the exclusive CPUs, the NUMA memory and the devices of a container.
 type Allocation struct {
 	Namespace string             `json:"namespace"`
 	Pod       string             `json:"pod"`

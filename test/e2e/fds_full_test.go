@@ -95,7 +95,7 @@ func TestF10_NoDescriptorLeft(t *testing.T) {
 	for range 3 {
 		s.dial() // they wait to be accepted
 	}
-	a.await("level=WARN", "No file descriptor is left", "limit=3")
+	a.await("level=WARN", "Out of file descriptors", "limit=3")
 	a.await("level=WARN", "Failed to read source", "too many open files")
 	for _, kind := range []string{"liveness", "readiness"} {
 		a.await("level=WARN", "Failed to run probe", "probe="+kind)
@@ -109,12 +109,12 @@ func TestF10_NoDescriptorLeft(t *testing.T) {
 		t.Error("what could not be read is there")
 	}
 	limit(64)
-	a.await("There are file descriptors again")
+	a.await("File descriptors are available again")
 	s.awaitReady("late", true)
 	if r := s.run("get", "sources"); r.code != 0 {
 		t.Errorf("get sources: %d %s", r.code, r.err)
 	}
-	a.once("level=WARN", "No file descriptor is left")
+	a.once("level=WARN", "Out of file descriptors")
 	a.once("level=WARN", "Failed to read source", "too many open files")
 	for _, kind := range []string{"liveness", "readiness"} {
 		a.once("level=WARN", "Failed to run probe", "probe="+kind)

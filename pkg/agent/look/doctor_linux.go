@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Where returns the settings that serve would run with. files are those that the
-// configuration was read from; nodeNameGiven means that it names the node.
+// Where returns the settings that serve would run with. files are the files of the configuration;
+// nodeNameGiven says that the configuration has the node's name.
 func (c Config) Where(files []string, nodeNameGiven bool) doctor.Where {
 	sources := c.Filename
 	if len(sources) == 0 {
@@ -62,7 +62,7 @@ func (c Config) AskRuntime(ctx context.Context) doctor.Runtime {
 	}
 	d := doctor.Runtime{Endpoint: found.Endpoint, Bundled: found.Kind == KindBundled}
 	if d.Endpoint == "" {
-		d.Endpoint = bundle.New(c.Bundle()).Endpoint() // that runs where an agent has started it
+		d.Endpoint = bundle.New(c.Bundle()).Endpoint() // it runs if an agent has started it
 	}
 	r, err := cri.Dial(c.CRI(d.Endpoint))
 	if err != nil {

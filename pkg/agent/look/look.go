@@ -1,10 +1,9 @@
-// Package look is the half of an agent that changes nothing. It reads the configured
-// sources, the container runtime of this machine, and what an agent has written below the
-// root directory, for commands that run beside an agent or without one. An agent reads its
-// sources by it, too.
+// Package look is the half of an agent that changes nothing. It reads the configured sources, the
+// container runtime of this machine, and an agent's files below the root directory. Commands that
+// run beside an agent or without one use it. An agent reads its sources with it, too.
 //
-// The one rule: it imports nothing that acts on pods, and shows the runtime as a
-// plan.Observer, which has no method that changes anything.
+// The package imports nothing that acts on pods. It shows the runtime as a plan.Observer, which has
+// no method that changes anything.
 package look
 
 import (
@@ -20,33 +19,30 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Config is what a command line says.
+// Config is the configuration of a command.
 type Config struct {
 	config.Config
-	// PolicyGiven means that a flag names the source policy, so that an empty name is an
-	// error.
+	// PolicyGiven says that a flag names the source policy. An empty name is then an error.
 	PolicyGiven bool
 	Stdin       io.Reader
-	// Owners are the users beside root that may own manifests, policies and archives of
-	// images.
+	// Owners are the users other than root that may own manifests, policies and image archives.
 	Owners []int
-	// UserAgent is how requests to servers name this program.
+	// UserAgent is the user agent of requests to servers.
 	UserAgent string
-	// Notice receives text that concerns the answer and is no error.
+	// Notice receives notices about the result that are not errors.
 	Notice func(text string)
-	// Patience is how long a command waits for an answer of the runtime that it can do
-	// without.
+	// Patience is how long a command waits for an optional answer of the runtime.
 	Patience time.Duration
 	Log      *slog.Logger
-	// RuntimeLog receives what the clients of the container runtime log.
+	// RuntimeLog is the logger of the container runtime's clients.
 	RuntimeLog *slog.Logger
 }
 
-// Kind is what went wrong; it decides the exit code of a command.
+// Kind is the kind of an error; it decides the exit code of a command.
 type Kind int
 
 const (
-	Failure Kind = iota // no other kind
+	Failure Kind = iota // any other kind
 	Usage               // the configuration
 	Runtime             // the container runtime
 )
@@ -56,7 +52,7 @@ type Error struct {
 	Kind  Kind
 	Err   error // nil if Problems is not empty
 	Hints []string
-	// Problems are those of a file that the configuration names.
+	// Problems are the problems of a file that the configuration names.
 	Problems []pod.Problem
 }
 
@@ -79,7 +75,7 @@ func (e *Error) Error() string {
 // Unwrap returns the error without its kind.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NeedsLinux returns the error for what works on Linux only.
+// NeedsLinux returns the error of a feature that works on Linux only.
 func NeedsLinux(what string) error { return errors.New(what + " needs Linux") }
 
 // machine is read access to the runtime of this machine.
@@ -90,7 +86,7 @@ type machine interface {
 
 // AsRoot returns the hint for a permission error; "" for any other.
 func AsRoot(err error) string {
-	// An error from the runtime's client is text only.
+	// An error from the runtime's client contains only the text.
 	if errors.Is(err, fs.ErrPermission) || strings.HasSuffix(err.Error(), fs.ErrPermission.Error()) {
 		return "run this as root"
 	}

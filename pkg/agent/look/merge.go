@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/file"
 )
 
-// Manifests reads the sources of -f once, and returns their set, without pods of workloads, and
-// the sources. kept are an agent's records: a rejected pod keeps its recorded version.
+// Manifests reads the sources of -f once, and returns their set without pods of workloads, and the
+// sources. kept are an agent's records: a rejected pod keeps its recorded version.
 func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Merged, Sources, error) {
 	sources, err := c.Sources(Reading{Kept: c.Specs(kept), Permissions: file.Say})
 	if err != nil {
@@ -28,8 +28,7 @@ func (c Config) Manifests(ctx context.Context, kept []pod.Record) (*podconfig.Me
 	return set, sources, err
 }
 
-// Merge reads all sources once, after this process has given up the rights that it does not
-// need for that.
+// Merge reads all sources once, after this process has given up its other rights.
 func (c Config) Merge(ctx context.Context) (*podconfig.Merged, error) {
 	workloads := c.newWorkloads()
 	sources, err := c.Sources(Reading{Permissions: file.Say, Watched: true, Expander: workloads})
@@ -61,10 +60,10 @@ func (c Config) Updates(ctx context.Context, mode podconfig.Mode) (iter.Seq[feed
 	return feed.Watch(ctx, sources.Config), nil
 }
 
-// DryRun returns what serving the set would change. It compares with the pods of this
-// machine ("auto", or "runtime", which makes an unavailable runtime an error), with nothing
-// ("none"), or with a file that merge has saved. This process gives up its rights before it
-// reads sources, records and the file's content.
+// DryRun returns the changes that serving the set would make. It compares the set with the pods of
+// this machine ("auto", or "runtime", which makes an unavailable runtime an error), with nothing
+// ("none"), or with a file that merge has saved. This process gives up its rights before it reads
+// sources, records and the file's content.
 func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forecast, err error) {
 	var o forecast.Options
 	var saved []byte
@@ -132,9 +131,9 @@ func (c Config) DryRun(ctx context.Context, against string) (none forecast.Forec
 	return preview, Fail(Runtime, err)
 }
 
-// confine limits this process to the rights for reading sources and printing, so that a
-// manifest that exploits a parser gains nothing. With a kubeconfig it limits nothing: that
-// may name programs to execute, which write their own files.
+// confine limits this process to the rights for reading sources and printing, so that a manifest
+// that exploits a parser gains nothing. With a kubeconfig it limits nothing: a kubeconfig may name
+// programs to execute, which write their own files.
 func (c Config) confine() error {
 	if c.Kubeconfig != "" {
 		return nil
@@ -142,7 +141,8 @@ func (c Config) confine() error {
 	return confine.Reading(len(c.EtcdEndpoints) > 0 || slices.ContainsFunc(c.SourceNames(), config.IsURL))
 }
 
-// keptHere returns the agent's records of its pods, with sources as this command names them.
+// keptHere returns the agent's records of its pods. It replaces the names of sources by those of
+// this command line.
 func (c Config) keptHere() []pod.Record {
 	kept, err := c.Kept()
 	if err != nil {

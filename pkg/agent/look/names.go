@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Given has the absolute paths of sources, and what the user wrote for each.
+// Given has the absolute path of each source, and the path that the user wrote.
 type Given [][2]string
 
 // Absolute returns the configuration with absolute paths of sources: records name the source
@@ -38,7 +38,7 @@ func (g *Given) absolute(name string) string {
 	return abs
 }
 
-// AsWritten returns a path as the user wrote it, for messages: it undoes Absolute.
+// AsWritten returns the path that the user wrote, for messages: it reverts Absolute.
 func (g Given) AsWritten(path string) string {
 	for _, g := range g {
 		if rest, ok := strings.CutPrefix(path, g[0]+"#"); ok { // a pod of an API server
@@ -78,8 +78,8 @@ func (c Config) here(o pod.Origin) pod.Origin {
 	return o
 }
 
-// Specs returns the agent's recorded pods, with origins as this command line names its
-// layers.
+// Specs returns the agent's recorded pods. In their origins, layers have the names of this command
+// line.
 func (c Config) Specs(kept []pod.Record) []*pod.Spec {
 	var specs []*pod.Spec
 	for _, r := range kept {
@@ -92,8 +92,8 @@ func (c Config) Specs(kept []pod.Record) []*pod.Spec {
 	return specs
 }
 
-// restored returns the agent's last good set of each layer, keyed as this command line
-// names its layers.
+// restored returns the agent's last good set of each layer, by the layer's name on this command
+// line.
 func (c Config) restored(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
 	all := make(map[string]podconfig.Restored, len(sets))
 	for name, set := range sets {

@@ -16,9 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// Pods returns every pod of this node with its status, sorted, without an agent.
-// It reads the last reported statuses from the journal, and updates them from the
-// runtime if that answers.
+// Pods returns every pod of this node with its status, sorted, without an agent. It reads the last
+// reported statuses from the journal, and updates them if the runtime answers.
 func (c Config) Pods(ctx context.Context) ([]v1.Pod, error) {
 	entries, err := journal.Read(filepath.Join(c.RootDir, "journal.jsonl"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -55,8 +54,8 @@ func (c Config) Pods(ctx context.Context) ([]v1.Pod, error) {
 	return status.Pods(&have, reported, kept, hostIPs, time.Now()), nil
 }
 
-// HostIPs returns this machine's addresses: those of --node-ip, else the one of the default
-// route, else loopback. It resolves the node's name by DNS in a cluster only.
+// HostIPs returns this machine's addresses: those of --node-ip, else the address of the default
+// route, else loopback. It resolves the node's name by DNS only in a cluster.
 func (c Config) HostIPs(ctx context.Context) ([]string, error) {
 	name := ""
 	if c.Kubeconfig != "" {

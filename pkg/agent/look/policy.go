@@ -24,11 +24,11 @@ import (
 const maxPolicySize = 1 << 20
 
 // sourcePolicy reads --source-policy once; nil means that there is none. Any error ends the
-// command: a node with a configured policy never runs without it.
+// command: a node must not run without its configured policy.
 func (c Config) sourcePolicy() (*policy.Policy, error) {
 	path := c.SourcePolicy
 	if path == "" {
-		if c.PolicyGiven { // a script's variable that is not set
+		if c.PolicyGiven { // such as an unset variable of a script
 			return nil, Fail(Usage, errors.New("--source-policy: the path is empty"), "leave the flag out to run without a policy")
 		}
 		return nil, nil
@@ -44,8 +44,8 @@ func (c Config) sourcePolicy() (*policy.Policy, error) {
 	return all, nil
 }
 
-// readPolicy reads the file of a policy. It refuses a file that users other than root
-// and owners could write or replace.
+// readPolicy reads the file of a policy. It returns an error if users other than root and owners
+// could write or replace the file.
 func readPolicy(path string, owners []int) ([]byte, error) {
 	wrong := func(err error, hint string) error {
 		if at, ok := errors.AsType[*fs.PathError](err); ok { // without the operation of package trust
@@ -115,11 +115,11 @@ func (r Rules) held(all []source.Source) []source.Source {
 	return all
 }
 
-// heldSets returns last good sets without the config objects and workloads that the policy
-// forbids; it may be newer than the sets. Such an object would stay while its source is away or
-// its file broken: a config object would hide the allowed object of a later source, a workload
-// would make pods. A forbidden pod stays in the set, because it may run: see Forbids. So do the
-// pods that a forbidden workload has made: the set names the workload.
+// heldSets returns last good sets without the config objects and workloads that the policy forbids,
+// because the policy may be newer than the sets. Otherwise, such an object would stay while its
+// source does not answer: a config object would hide the allowed object of a later source, and a
+// workload would make pods. A forbidden pod stays in the set, because it may run: see Forbids. The
+// pods of a forbidden workload stay, too: the set names the workload.
 func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig.Restored {
 	if r.policy == nil {
 		return sets
@@ -144,7 +144,7 @@ func (r Rules) heldSets(sets map[string]podconfig.Restored) map[string]podconfig
 	return out
 }
 
-// judgedLocation returns the location of a source as policies name it: with an absolute path.
+// judgedLocation returns the location of a source in the form of policies: with an absolute path.
 func judgedLocation(kind, location string) string {
 	if kind == "file" || kind == pod.SourceAPI {
 		if abs, err := filepath.Abs(location); err == nil {
@@ -154,8 +154,8 @@ func judgedLocation(kind, location string) string {
 	return location
 }
 
-// Forbids returns why no container of a pod may start, or "". The policy may be newer than
-// the record of the pod, and the agent that wrote the record may not have validated it.
+// Forbids returns the reason why no container of a pod may start, or "". The policy may be newer
+// than the record of the pod, and the agent that wrote the record may not have validated it.
 func (r Rules) Forbids(want *pod.Spec) string {
 	problems := append(pod.IdentityProblems(want.Pod), pod.StructureProblems(&want.Pod.Spec)...)
 	if r.policy != nil {
@@ -164,8 +164,8 @@ func (r Rules) Forbids(want *pod.Spec) string {
 	return firstProblem(problems)
 }
 
-// ForbidsWorkload returns why a workload may not have its content, or "": commands and overrides
-// give it another one than its source.
+// ForbidsWorkload returns the reason why a workload may not have its content, or "". A command or
+// an override may have changed the content of the source.
 func (r Rules) ForbidsWorkload(o *pod.Object) string {
 	if r.policy == nil {
 		return ""
@@ -209,8 +209,8 @@ func firstProblem(problems []pod.Problem) string {
 	return why
 }
 
-// Visible returns which config objects pods may use: those of their own source kind, and
-// those that the policy adds.
+// Visible returns a function that decides which config objects a pod may use: objects of its own
+// source kind, and objects that the policy adds.
 func (r Rules) Visible() podconfig.Visible {
 	if r.policy == nil {
 		return nil

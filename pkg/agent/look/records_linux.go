@@ -23,8 +23,8 @@ func (c Config) Kept() ([]pod.Record, error) {
 	return record.Look(c.RootDir)
 }
 
-// halted returns why the agent starts no pods: the node is drained, or shuts down; "" when it
-// starts them.
+// halted returns the reason why the agent starts no pods: the node is drained, or shuts down; else
+// "".
 func (c Config) halted() (string, error) {
 	h, ok, err := record.LoadHalt(c.RootDir, record.BootID())
 	if !ok {
@@ -36,14 +36,14 @@ func (c Config) halted() (string, error) {
 	return "", nil
 }
 
-// workloadStates returns the states of workloads, as the agent has stored them.
+// workloadStates returns the store of the agent's states of workloads.
 func (c Config) workloadStates() controller.Store {
 	return readOnly{c, func(each func(of pod.ObjectKey, layer string, state []byte)) error {
 		return record.LookWorkloads(c.RootDir, each)
 	}}
 }
 
-// reported returns the pods with the statuses that the agent has reported last.
+// reported returns the pods with their last reported statuses.
 func (c Config) reported() map[pod.Key]*v1.Pod {
 	entries, err := journal.Read(filepath.Join(c.RootDir, "journal.jsonl"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -76,7 +76,7 @@ func (c Config) lastSets() (read func() (map[string]podconfig.Restored, error)) 
 	}
 }
 
-// SetsByLayer returns last good sets as podconfig restores them.
+// SetsByLayer returns last good sets in the form that podconfig restores.
 func SetsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
 	all := make(map[string]podconfig.Restored, len(sets))
 	for name, s := range sets {
@@ -85,8 +85,8 @@ func SetsByLayer(sets map[string]record.Set) map[string]podconfig.Restored {
 	return all
 }
 
-// Needed returns the specs of the pods that the last agent ran or was to run, from its records
-// and its last good sets; with an error, some may be missing.
+// Needed returns the specs of the pods that the last agent ran or would have run, from its records
+// and its last good sets. With an error, some may be missing.
 func (c Config) Needed() ([]*pod.Spec, error) {
 	var all []*pod.Spec
 	records, err := c.Kept()

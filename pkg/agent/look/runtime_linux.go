@@ -12,8 +12,8 @@ import (
 // KindBundled is the name of the bundled runtime in bundle.Found.
 const KindBundled = "bundled"
 
-// Discover finds the runtime to use. A running bundled one stays in use, whatever was
-// installed since: the pods are on it.
+// Discover finds the runtime to use. A running bundled runtime stays in use, even if another
+// runtime was installed since: the pods run on it.
 func (c Config) Discover(ctx context.Context) (bundle.Found, error) {
 	if b := bundle.New(c.Bundle()); c.RuntimeEndpoint == "" && b.Running() {
 		return bundle.Found{Endpoint: b.Endpoint(), Kind: KindBundled}, nil
@@ -21,7 +21,7 @@ func (c Config) Discover(ctx context.Context) (bundle.Found, error) {
 	return bundle.Discover(ctx, c.RuntimeEndpoint)
 }
 
-// observe is Connect, for read access.
+// observe is Connect with read access.
 func (c Config) observe(ctx context.Context) (machine, error) {
 	r, err := c.Connect(ctx)
 	if err != nil {

@@ -23,26 +23,26 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/stdin"
 )
 
-// Reading is how an agent or a command reads the sources.
+// Reading configures how an agent or a command reads the sources.
 type Reading struct {
 	Mode podconfig.Mode
 	// Kept and Restored are the agent's records of running pods, and the last good set of
 	// each layer.
 	Kept     []*pod.Spec
 	Restored map[string]podconfig.Restored
-	// Expander makes the pods of workloads; nil: they have none.
+	// Expander makes the pods of workloads; nil makes none.
 	Expander podconfig.Expander
-	// Permissions decides about manifests that others can write to.
+	// Permissions decides about manifests that other users can write.
 	Permissions file.Permissions
-	// Watched reads all sources; without it the API server and etcd are left out, which
-	// must be watched.
+	// Watched says that the caller watches the sources. Without it, Sources leaves out the API
+	// server and etcd, which can only be watched.
 	Watched bool
-	// API is an agent's way to its API server; nil: the source has one of its own, and
+	// API is the API client of an agent. If it is nil, the source has a client of its own, and
 	// leaves out the objects that only running pods need.
 	API *API
 }
 
-// API is an agent's way to its API server, as its source needs it.
+// API is an agent's API client, with the callbacks of its source.
 type API struct {
 	Reader *apiclient.Reader
 	// Seen receives every pod of this node at the API server, mirror pods too; gone means

@@ -14,8 +14,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// RecordedPods returns the agent's recorded pods with their last statuses, by which workloads find
-// the pods that the agent has made for them. Origins are as this command line names its layers.
+// RecordedPods returns the agent's recorded pods with their last statuses. Workloads find their
+// existing pods among them. In the origins, layers have the names of this command line.
 func (c Config) RecordedPods(kept []pod.Record, reported map[pod.Key]*v1.Pod) []workload.Pod {
 	newest := make(map[pod.Key]pod.Record, len(kept))
 	for _, r := range kept {
@@ -36,8 +36,8 @@ func (c Config) RecordedPods(kept []pod.Record, reported map[pod.Key]*v1.Pod) []
 	return pods
 }
 
-// newWorkloads returns a controller for a command that changes nothing: every workload begins
-// without pods, and without a state but the overrides that the agent of this machine has.
+// newWorkloads returns a controller for a command that changes nothing. Every workload begins
+// without pods. Its state has only the overrides of this machine's agent.
 func (c Config) newWorkloads() *controller.Controller {
 	cfg := controller.Config{Node: c.NodeName, Log: c.Log}
 	if states := c.workloadStates(); states != nil {
@@ -46,8 +46,8 @@ func (c Config) newWorkloads() *controller.Controller {
 	return controller.New(cfg)
 }
 
-// overrides has the overrides of a store of states. A store that cannot be read has none: the
-// command may run on a machine without an agent, or for a user who may not read it.
+// overrides is a store of states that loads only the overrides. It loads nothing from an unreadable
+// store: the command may run on a machine without an agent, or for a user without access.
 type overrides struct{ controller.Store }
 
 // Load implements controller.Store.
@@ -64,7 +64,7 @@ func (o overrides) Load(each func(of pod.ObjectKey, layer string, state []byte))
 	return nil
 }
 
-// noticeOverrides says which fields of workloads differ from their sources.
+// noticeOverrides prints a notice for each overridden field of a workload.
 func (c Config) noticeOverrides(w *controller.Controller) {
 	for _, of := range w.Workloads() {
 		for _, o := range of.Decision.State.Override.Fields() {
@@ -78,15 +78,16 @@ func (c Config) noticeOverrides(w *controller.Controller) {
 	}
 }
 
-// agentWorkloads returns a controller for a command that changes nothing: workloads are as the
-// agent has them. kept are its records.
+// agentWorkloads returns a controller for a command that changes nothing. It has the agent's
+// workloads with their pods; kept are the agent's records.
 func (c Config) agentWorkloads(kept []pod.Record) *controller.Controller {
 	return controller.New(controller.Config{
 		Node: c.NodeName, Kept: c.RecordedPods(kept, c.reported()), Store: c.workloadStates(), Log: c.Log,
 	})
 }
 
-// readOnly shows the states of workloads with layers as this command line names them.
+// readOnly loads the states of workloads, with the layer names of this command line. It stores
+// nothing.
 type readOnly struct {
 	c    Config
 	load func(each func(of pod.ObjectKey, layer string, state []byte)) error
