@@ -171,7 +171,7 @@ func (p *program) readFile(path string, data []byte) (values map[string]any, pla
 	return values, places, nil
 }
 
-// fileValue returns what a key of the file holds, checked as its flag would.
+// fileValue returns the value of a key in the file, with the checks of its flag.
 func fileValue(f *pflag.Flag, node *yaml.Node, path string) (any, error) {
 	where := fmt.Sprintf("%s:%d", path, node.Line)
 	list := strings.HasPrefix(f.Value.Type(), "string") && f.Value.Type() != "string"

@@ -235,8 +235,8 @@ func (p *program) withWorkloads(ctx context.Context, c *client.Client, state *po
 // sourcesAnswer is how long wantedPods waits for the agent's set of desired pods.
 const sourcesAnswer = 2 * time.Second
 
-// wantedPods returns the desired pods with the place of each manifest. It returns
-// what it has if the agent does not answer in time.
+// wantedPods returns the desired pods with the place of each manifest. It returns the partial
+// result if the agent does not answer in time.
 func wantedPods(ctx context.Context, c *client.Client) map[pod.Key]string {
 	ctx, cancel := context.WithTimeout(ctx, sourcesAnswer)
 	defer cancel()

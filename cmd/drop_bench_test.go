@@ -44,7 +44,7 @@ func BenchmarkDropFiles(b *testing.B) {
 	}
 }
 
-// dropFiles returns how long n files took and what was allocated meanwhile.
+// dropFiles returns the time for n files, and the allocations in that time.
 func dropFiles(b *testing.B, n int) (time.Duration, int64) {
 	b.StopTimer()
 	defer b.StartTimer()

@@ -73,7 +73,7 @@ func (p *program) events(cmd *cobra.Command, f eventFlags) error {
 	if err != nil {
 		return unanswered(err)
 	}
-	seen := map[string]string{} // by UID or name: what was printed of it
+	seen := map[string]string{} // the printed count of each event, by UID or name
 	all = slices.DeleteFunc(all, func(e v1.Event) bool {
 		seen[eventKey(&e)] = eventText(&e)
 		return !wants(&e)

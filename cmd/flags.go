@@ -61,8 +61,8 @@ func agentSettings() []string {
 		"image-credential-provider-config", "image-credential-provider-bin-dir", "pod-cidr", "service-cidr"}, nodeSettings()...)
 }
 
-// nodeSettings names the settings that decide which pods may start on this node, and
-// what they find there.
+// nodeSettings names the settings that decide which pods may start on this node, and in which
+// environment.
 func nodeSettings() []string {
 	return []string{"runtime-class", "cluster-dns", "cluster-domain", "resolv-conf", "dns", "node-labels", "register-with-taints", "max-pods", "pod-pids-limit", "system-reserved", "kube-reserved",
 		"allowed-unsafe-sysctls", "max-container-restart-period", "container-log-max-size", "container-log-max-files",

@@ -193,8 +193,8 @@ func (p *program) printChanges(f podFlags, flow *ui.Flow, pods []v1.Pod, what st
 	return nil
 }
 
-// streamed returns one document of a stream: JSON on a line, YAML after a line of
-// its own, a name, or what the template makes of it.
+// streamed returns one document of a stream: JSON on a line, YAML after a line of its own, a name,
+// or the output of the template.
 func streamed(f ui.Format, d any, name string) (string, error) {
 	switch f.Kind {
 	case "json":

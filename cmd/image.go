@@ -218,7 +218,7 @@ removed. -o wide also shows those that stay, with the reasons.`,
 	return cmd
 }
 
-// imageActs is what changes images of this node: an agent, or without one, this process.
+// imageActs changes images of this node: the agent does it or, without an agent, this process.
 type imageActs interface {
 	Pull(ctx context.Context, name string) error
 	Remove(ctx context.Context, name string) error
@@ -262,7 +262,7 @@ func (a agentImages) Prune(ctx context.Context, dry bool) (all server.ImageRemov
 // Close implements imageActs.
 func (agentImages) Close() {}
 
-// forecastReclaim returns what an agent would remove, without one.
+// forecastReclaim returns the removals of an agent, on a machine without a running one.
 func (p *program) forecastReclaim(ctx context.Context, assume []string) (server.Reclaim, error) {
 	return agent.ForecastReclaim(ctx, p.agentConfig(slog.LevelWarn), assume)
 }

@@ -94,7 +94,7 @@ func (p *program) merge(ctx context.Context, f mergeFlags) error {
 	return ended(code)
 }
 
-// dryRun prints what serving the set would change.
+// dryRun prints the changes that serving the set would make.
 func (p *program) dryRun(ctx context.Context, f mergeFlags) error {
 	preview, err := p.look(slog.LevelWarn).DryRun(ctx, f.against)
 	if err != nil {

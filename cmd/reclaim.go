@@ -54,7 +54,7 @@ by itself. If no agent runs, reclaim assumes one with the same settings.`,
 	return cmd
 }
 
-// reclaim returns what the agent would remove; without an agent, what one would.
+// reclaim returns the removals that the agent, or without one a new agent, would make.
 func (p *program) reclaim(ctx context.Context, assume []string) (d ui.Reclaim, err error) {
 	// The agent measures disks first, which takes as long as it takes.
 	body, err := p.agent().Get(ctx, "/v1/reclaim", url.Values{"assume": assume})

@@ -49,7 +49,7 @@ type program struct {
 
 	serving bool // the command is serve: its log may use standard output
 
-	given look.Given  // what the user wrote for the paths of sources
+	given look.Given  // the user's spelling of the paths of sources
 	debug atomic.Bool // all loggers log debug messages
 }
 

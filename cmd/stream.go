@@ -17,7 +17,7 @@ import (
 // no failure.
 var errClosed = errors.New("standard output is closed")
 
-// output is one of the program's two streams, and what it can show.
+// output is one of the program's two streams, with its display features.
 type output struct {
 	*ui.View
 	file *os.File

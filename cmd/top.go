@@ -147,7 +147,7 @@ func (f topFlags) sort(rows []ui.Usage) {
 	})
 }
 
-// podUsage returns what pods, or their containers, used between two readings.
+// podUsage returns the usage of pods, or of their containers, between two readings.
 func podUsage(before, now *stats.Summary, want func(stats.PodStats) bool, containers bool) (rows []ui.Usage) {
 	type key struct{ uid, container string }
 	old := map[key]*stats.CPUStats{}

@@ -169,7 +169,7 @@ func TestD8_CompletionIsQuick(t *testing.T) {
 	quick("without an agent", t.TempDir())
 }
 
-// completed returns what a shell gets for the names of pods.
+// completed returns the shell's completions of the names of pods.
 func completed(t *testing.T, dir string) string {
 	t.Helper()
 	out, err := os.CreateTemp(t.TempDir(), "out")

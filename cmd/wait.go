@@ -162,7 +162,7 @@ func cutKind(args []string, kinds ...string) (kind, name string, ok bool) {
 	return kinds[0], name, ok && slices.Contains(kinds, before)
 }
 
-// waitEnd returns the end of the command; left is what it still waited for.
+// waitEnd returns the end of the command; left has the conditions that were not met.
 func (p *program) waitEnd(err error, left []string) error {
 	if errors.Is(err, errWaited) {
 		for _, l := range left {

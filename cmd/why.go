@@ -61,8 +61,7 @@ stacks. If the pod waits for nothing, why says so.`,
 }
 
 // whyNames returns the pods that the name may mean, and the error for the case that there is none
-// of them. An agent whose runtime does not answer has no list of pods, but knows what each waits
-// for.
+// of them. An agent whose runtime does not answer has no list of pods, but knows why each waits.
 func (p *program) whyNames(ctx context.Context, c *client.Client, namespace, text string) (names []client.Name, missing error) {
 	name, err := client.ParseName(text, namespace)
 	if err != nil {

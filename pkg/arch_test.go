@@ -406,8 +406,8 @@ func TestNamesSaySomething(t *testing.T) {
 	}
 }
 
-// TestGoroutinesHaveOwners bans the go statement: WaitGroup.Go and errgroup show what waits
-// for the goroutine.
+// TestGoroutinesHaveOwners bans the go statement: WaitGroup.Go and errgroup show the place that
+// waits for the goroutine.
 func TestGoroutinesHaveOwners(t *testing.T) {
 	t.Parallel()
 	for _, f := range files(t) {
@@ -423,7 +423,7 @@ func TestGoroutinesHaveOwners(t *testing.T) {
 	}
 }
 
-// commandGoroutines are the files of cmd that may start goroutines, and what for.
+// commandGoroutines are the files of cmd that may start goroutines, with the purpose.
 var commandGoroutines = map[string]string{
 	"cmd/logs.go":          "several logs at once, each its own line of the terminal",
 	"cmd/stream.go":        "signals",
@@ -431,8 +431,8 @@ var commandGoroutines = map[string]string{
 	"cmd/terminal_unix.go": "the size of the terminal changes",
 }
 
-// TestCommands_GoroutinesAreTheTerminals: a command is one call; what runs beside it belongs
-// to the package that it calls.
+// TestCommands_GoroutinesAreTheTerminals: a command is one call; goroutines beside it belong to the
+// package that it calls.
 func TestCommands_GoroutinesAreTheTerminals(t *testing.T) {
 	t.Parallel()
 	found := map[string]bool{}

@@ -1,10 +1,10 @@
-// Package activity notes what an agent does now for each pod, and since when: the calls that have
-// begun and not ended, and the state of each pod that is not settled.
+// Package activity records the current work of an agent for each pod: the calls that have begun and
+// not ended, with their times, and the state of each pod that is not settled.
 //
-// The engine makes a Board and puts it into its contexts, with the pod that each worker, probe
-// or job works for. Whatever may hang notes its call with Begin: the engine its steps and hooks,
+// The engine makes a Board and puts it into its contexts, with the pod that each worker, probe or
+// job works for. Code that may hang reports its call with Begin: the engine its steps and hooks,
 // cri each call to the runtime, image its pulls, volume each volume, apiclient each request.
-// `nodectl why` shows what the Board has.
+// `nodectl why` shows the Board.
 //
 // The one rule: an idle pod costs nothing. The Board holds only calls that run and pods that
 // wait, no goroutine and no history.
@@ -43,8 +43,8 @@ const (
 // Call is one call that has begun and not ended.
 type Call struct {
 	Kind string `json:"kind"`
-	// Name is the operation ("CreateContainer", "preStop"), Target what it is done to: a
-	// container, an image, a URL.
+	// Name is the operation ("CreateContainer", "preStop"). Target is its object: a container, an
+	// image, a URL.
 	Name   string `json:"name"`
 	Target string `json:"target,omitempty"`
 	// Host is the registry or the server that has to answer, Path the file or directory that is
@@ -62,13 +62,13 @@ type Call struct {
 	pod pod.Key
 }
 
-// State is what a pod that is not settled waits for, by the newest plan of its worker. That of the
-// zero Key is what all pods wait for.
+// State is the state of a pod that is not settled, from the newest plan of its worker. The State of
+// the zero Key applies to all pods.
 type State struct {
 	// Steps are the next steps of the plan.
 	Steps []string `json:"steps,omitempty"`
-	// WaitFor is what the pod waits for, and Until when it continues by itself; both may be
-	// empty.
+	// WaitFor is the condition that the pod waits for, and Until the time at which it continues in
+	// any case; both may be empty.
 	WaitFor string    `json:"waitFor,omitempty"`
 	Until   time.Time `json:"until,omitzero"`
 	// Failures are the steps that failed and are tried again.
@@ -199,8 +199,8 @@ func (b *Board) Calls(of pod.Key) []Call {
 	return all
 }
 
-// SetState notes what a pod waits for. Its Since stays that of the state before, if the pod
-// waits for the same. A state without steps, failures and WaitFor is removed: the pod is settled.
+// SetState stores the state of a pod. Its Since stays that of the state before, if the pod waits
+// for the same. A state without steps, failures and WaitFor is removed: the pod is settled.
 func (b *Board) SetState(of pod.Key, s State) {
 	if b == nil {
 		return
@@ -218,7 +218,7 @@ func (b *Board) SetState(of pod.Key, s State) {
 	b.states[of] = s
 }
 
-// State returns what a pod waits for; ok is false for a settled pod.
+// State returns the state of a pod; ok is false for a settled pod.
 func (b *Board) State(of pod.Key) (s State, ok bool) {
 	if b == nil {
 		return s, false

@@ -91,7 +91,7 @@ func TestSetState_SameWait_KeepsItsBegin(t *testing.T) {
 	}
 }
 
-// Of all that a report has, the summary names what the pod's plan waits for.
+// The summary names the condition that the pod's plan waits for, whatever else the report has.
 func TestSummarize_NamesTheCause(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

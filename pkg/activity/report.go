@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Report is what an agent knows of the reason why a pod waits.
+// Report has the known reasons why a pod waits.
 type Report struct {
 	Namespace string `json:"namespace"`
 	Name      string `json:"name"`
@@ -19,7 +19,7 @@ type Report struct {
 	Message string `json:"message,omitempty"`
 	// Stopping says that the pod is being removed.
 	Stopping bool `json:"stopping,omitempty"`
-	// Summary is one sentence that names what the pod waits for.
+	// Summary is one sentence with the reason why the pod waits.
 	Summary string `json:"summary"`
 	// Settled says that the pod waits for nothing.
 	Settled bool `json:"settled"`
@@ -30,7 +30,7 @@ type Report struct {
 	// taken long. In both the oldest come first.
 	Calls      []Call     `json:"calls,omitempty"`
 	Agent      []Call     `json:"agent,omitempty"`
-	AgentWaits string     `json:"agentWaits,omitempty"` // what all pods wait for
+	AgentWaits string     `json:"agentWaits,omitempty"` // the condition that all pods wait for
 	Mounts     []Mount    `json:"mounts,omitempty"`
 	Processes  []Process  `json:"processes,omitempty"`
 	Registries []Registry `json:"registries,omitempty"`
@@ -45,7 +45,7 @@ type Mount struct {
 	Path   string `json:"path"` // where it is mounted
 	Type   string `json:"type"`
 	Source string `json:"source"`
-	// Hangs says that it does not answer, Error what it answered if not success.
+	// Hangs says that it does not answer. Error is its error, if it answered with one.
 	Hangs bool   `json:"hangs"`
 	Error string `json:"error,omitempty"`
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/shutdown"
 )
 
-// halts is an engine that only notes what it gets.
+// halts is an engine that only records its calls.
 type halts struct {
 	begun   chan engine.Halt
 	resumed chan struct{}

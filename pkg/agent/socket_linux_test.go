@@ -247,10 +247,9 @@ func followInOrder(t *testing.T, c *client.Client, updates int, arrived chan<- s
 	}
 }
 
-// BenchmarkWatch_100Readers is the figure "watch with 100 readers x 100 updates/s":
-// one agent, its socket, 100 readers that decode what they get. An operation is
-// one update, delivered to all of them; what counts is the 99th percentile of the
-// time from the engine to a reader.
+// BenchmarkWatch_100Readers is the figure "watch with 100 readers x 100 updates/s": one agent, its
+// socket, 100 readers that decode the updates. An operation is one update, delivered to all of
+// them; the figure is the 99th percentile of the time from the engine to a reader.
 func BenchmarkWatch_100Readers(b *testing.B) {
 	const readers, rate = 100, 100
 	f, c := fedAgent(b)

@@ -24,8 +24,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/upkeep"
 )
 
-// TestExited_NewestOfItsName_IsNeeded: of the containers and sandboxes of a pod, only what a newer
-// one has replaced may go, and only if nothing of it runs.
+// TestExited_NewestOfItsName_IsNeeded: of the containers and sandboxes of a pod, only those that a
+// newer one has replaced may be removed, and only if nothing of them runs.
 //
 // Shows: C-1.33.2, C-1.33.4
 func TestExited_NewestOfItsName_IsNeeded(t *testing.T) {

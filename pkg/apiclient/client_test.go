@@ -60,7 +60,7 @@ users: [{name: u, user: {%s}}]
 `, url, cluster, user)
 }
 
-// kubeconfigOf writes a file that leads to url; user is what stands in its user.
+// kubeconfigOf writes a file that leads to url; user is the content of its user.
 func kubeconfigOf(t testing.TB, url, cluster, user string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -93,8 +93,8 @@ func get(t testing.TB, c http.RoundTripper, path string) (int, string, error) {
 	return response.StatusCode, string(must(io.ReadAll(response.Body))), nil
 }
 
-// echo answers with what it was asked, over TLS: client-go sends no credentials
-// without. trust is what a kubeconfig's cluster says of it.
+// echo answers with the request, over TLS: client-go sends no credentials without TLS. trust is the
+// authority in the kubeconfig's cluster.
 func echo(t testing.TB) (s *httptest.Server, trust string) {
 	s = httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintf(w, "%s %s %s %s", r.Host, r.RequestURI, r.Header.Get("Authorization"), r.UserAgent())
@@ -404,8 +404,8 @@ func TestWriteJoined(t *testing.T) {
 	}
 }
 
-// One file that holds certificate and key is replaced while it is read: what is used
-// is one pair, never the certificate of one and the key of the other.
+// A file with certificate and key is replaced while it is read: the client uses one of the two
+// pairs, never a mix of both.
 //
 // Shows: F72
 func TestF72_PairReplacedWhileItIsRead(t *testing.T) {

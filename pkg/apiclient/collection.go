@@ -122,7 +122,7 @@ func (c Collection) path() []string {
 	return append(path, c.resource)
 }
 
-// permission returns what an authorizer is asked about a list of c.
+// permission returns the attributes by which an authorizer decides about a list of c.
 func (c Collection) permission() authorizationv1.ResourceAttributes {
 	return authorizationv1.ResourceAttributes{Namespace: c.namespace, Verb: "list", Version: "v1", Resource: c.resource, Name: c.name}
 }

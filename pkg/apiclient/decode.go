@@ -106,7 +106,7 @@ func newStream(k kind, mediaType string, body io.ReadCloser) (*Stream, error) {
 		return &Stream{body: body, frame: func() (watch.EventType, []byte, error) {
 			limited.N = eventLimit
 			kind, object, err := jsonFrame(d)
-			if err != nil && limited.N <= 0 { // what looks like its end is ours
+			if err != nil && limited.N <= 0 { // the apparent end is our cut
 				err = errPartial
 			}
 			return kind, object, err

@@ -50,8 +50,8 @@ func (e *epoch) saw(of context.Context, version string) {
 	}
 }
 
-// Epoch returns a context that is done when the server's data turn out to have been set
-// back. What was listed before it has to be listed again (F71).
+// Epoch returns a context that is done when the server's data turn out to have been set back.
+// Collections listed before it have to be listed again (F71).
 func (c *Client) Epoch() context.Context { return c.epoch.now() }
 
 // NewestVersion returns the newest resource version that a reflector has seen; "" for none.

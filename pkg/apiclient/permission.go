@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// A server that has just bound a pod to this node permits the node to read what the pod
-	// names a moment later. It is asked again after firstReview, then more rarely, and for
+	// After a server has bound a pod to this node, it permits the node to read the pod's objects
+	// only a moment later. It is asked again after firstReview, then more rarely, and for
 	// Tuning.Permission in all.
 	firstReview = 10 * time.Millisecond
 	lastReview  = 500 * time.Millisecond
@@ -27,7 +27,7 @@ const (
 	minPrune = 64
 )
 
-// permissions remembers what a server has denied for long.
+// permissions stores the requests that a server has denied for long.
 type permissions struct {
 	mu     sync.Mutex                                       // guards the fields below
 	denied map[authorizationv1.ResourceAttributes]time.Time // until when the server is not asked again
@@ -39,9 +39,9 @@ func (r *Reader) AwaitPermission(ctx context.Context, c Collection) {
 	r.awaitPermission(ctx, c.permission())
 }
 
-// awaitPermission returns when the server permits this node to do what a describes. It asks
-// for a review, so that the server's audit log has no refusal for a pod that is a moment
-// old. If the server cannot be asked, or denies all the time, the request itself shows it.
+// awaitPermission returns when the server permits this node the request a. It asks for a review, so
+// that the server's audit log has no refusal for a pod that is a moment old. If the server cannot
+// be asked, or denies all the time, the request itself shows it.
 func (r *Reader) awaitPermission(ctx context.Context, a authorizationv1.ResourceAttributes) {
 	body, err := json.Marshal(&authorizationv1.SelfSubjectAccessReview{
 		TypeMeta: metav1.TypeMeta{APIVersion: "authorization.k8s.io/v1", Kind: "SelfSubjectAccessReview"},

@@ -120,7 +120,7 @@ func (f *reflector) watch(ctx context.Context, transport *Transport) (next Next,
 	if err != nil {
 		f.at = f.Refused(f.at, err)
 		if IsGone(err) {
-			err = nil // a list shows what happened
+			err = nil // a list shows the current state
 		}
 		return Continue, false, err
 	}
@@ -156,9 +156,9 @@ func (r *Reader) WatchTime() time.Duration {
 	return (r.Tuning.Watch + rand.N(r.Tuning.Watch)).Truncate(time.Second)
 }
 
-// Refused returns the position of the next watch after one at p was refused. It stays where
-// the connection was cut, or the server is down or busy. That holds for Tuning.Doubt:
-// a list shows what a server withholds that answers nothing else.
+// Refused returns the position of the next watch after one at p was refused. It stays where the
+// connection was cut, or the server is down or busy. That holds for Tuning.Doubt: a list shows the
+// state of a server that sends nothing else.
 func (r *Reader) Refused(p Position, err error) Position {
 	refused := (*statusError)(nil)
 	switch {

@@ -21,7 +21,7 @@ type services struct {
 	unanswered bool
 }
 
-// serviceSet holds what the environments of pods show of services, by namespace and name.
+// serviceSet holds the fields of services that pods' environments show, by namespace and name.
 type serviceSet map[string]map[string]*v1.Service
 
 // Services returns the services of a namespace that have an address, and the API

@@ -23,7 +23,7 @@ import (
 
 // issuer gives out tokens "hunter2-1", "hunter2-2" and so on.
 type issuer struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	asked  []string   // "path body"
 	status int
 	life   int64

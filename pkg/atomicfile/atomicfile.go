@@ -37,7 +37,7 @@ func Write(path string, data []byte, o Options) error {
 	})
 }
 
-// WriteBy is Write of what write writes.
+// WriteBy is Write with the content that write produces.
 func WriteBy(path string, o Options, write func(io.Writer) error) error {
 	f, err := fill(path, o, os.O_WRONLY, write)
 	if err != nil {

@@ -8,8 +8,8 @@
 //		return
 //	}
 //
-// The one rule: no state and no clock of its own. The caller decides what counts as a
-// failure, and when the wait starts again with the first.
+// The one rule: no state and no clock of its own. The caller decides which events are failures, and
+// when the wait begins again with the first one.
 package backoff
 
 import (

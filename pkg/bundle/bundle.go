@@ -52,7 +52,7 @@ var ErrSlim = errors.New("this nodectl contains no container runtime (it was bui
 
 var errNotRoot = errors.New("the bundled container runtime needs root")
 
-// Config says where a bundled runtime keeps its files and what network it gives pods.
+// Config has the directories of a bundled runtime, and the network of its pods.
 type Config struct {
 	// RootDir is the agent's root directory, absolute: programs go to
 	// RootDir/bundle, images, layers and containerd's log to RootDir/runtime.

@@ -113,7 +113,7 @@ func wholeArchive(from io.Reader) error {
 	}
 }
 
-// download reads what the other side of a stream sends, and makes room for more of it.
+// download reads the data of a stream, and sends window updates for more.
 type download struct {
 	stream stream
 	room   int

@@ -20,11 +20,11 @@ import (
 
 // A process is part of this runtime: its containerd, or the shim of one pod.
 //
-// A container that runs as host uid 0 chooses its program's name, path and arguments, so
-// these prove nothing. A process is recognised by what it cannot choose: the device and
-// inode of its program are those of a program in an unpacked bundle, its PID and user
-// namespaces are the agent's, and its mount namespace is one that the runtime was started
-// in. The process table survives the agent, its files and its crashes.
+// A container that runs as host uid 0 chooses its program's name, path and arguments, so these
+// prove nothing. A process is recognised by attributes that it cannot choose: the device and inode
+// of its program are those of a program in an unpacked bundle, its PID and user namespaces are the
+// agent's, and its mount namespace is one that the runtime was started in. The process table
+// survives the agent, its files and its crashes.
 type process struct {
 	pid    int
 	handle *os.Process // a pidfd, open since before the process was recognised

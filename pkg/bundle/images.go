@@ -303,8 +303,8 @@ func (m *Images) trusts(f *os.File) error {
 	return nil
 }
 
-// untrustedError says that others could have written an archive. path is what they can
-// write: the archive, or a directory above it.
+// untrustedError says that other users could have written an archive. path is the writable file:
+// the archive, or a directory above it.
 type untrustedError struct{ path, text, fix string }
 
 func (e *untrustedError) Error() string { return e.text + " (" + e.fix + ")" }

@@ -19,9 +19,9 @@ type Layer struct {
 	Bytes, Inodes int64
 }
 
-// Layers returns the parts of each image, by the image's ID. They are what containerd's own
-// garbage collection keeps for the image: what no image has any more is freed. It fails if
-// the runtime is not containerd.
+// Layers returns the parts of each image, by the image's ID. containerd's own garbage collection
+// keeps these for the image, and frees content that no image has any more. It fails if the runtime
+// is not containerd.
 func Layers(ctx context.Context, endpoint string) (map[string][]Layer, error) {
 	c, err := dial(endpoint)
 	if err != nil {
@@ -83,14 +83,14 @@ type snapshot struct {
 	parent string
 }
 
-// containerd's labels on content that name what its garbage collection keeps for it.
+// containerd's labels on content that name other content to keep.
 const (
 	keepsContent  = "containerd.io/gc.ref.content"
 	keepsSnapshot = "containerd.io/gc.ref.snapshot."
 )
 
-// layers returns what an image's content refers to, from its top on. Parts of an index for
-// other machines are not there.
+// layers returns the content to which an image refers, beginning with its top object. Parts of an
+// index for other machines are not there.
 func (s snapshots) layers(ctx context.Context, blobs map[string]*contentapi.Info, top string) ([]Layer, error) {
 	all := []Layer{}
 	seen := map[string]bool{}

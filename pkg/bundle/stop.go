@@ -36,12 +36,12 @@ const (
 	killLimit = time.Minute
 )
 
-// Stop ends the bundled runtime and removes what it and its pods made outside the root
-// directory: processes, mounts, network namespaces, cgroups, sockets and, with the last
-// bundled runtime, bridge and packet filter chains. Images and unpacked programs stay.
-// While pods run it returns a *PodsRunningError and changes nothing, unless force kills
-// them first, without a grace period. The runtime's data about pods is then the same as
-// after a reboot. Stop of a runtime that does not run cleans up and is no error.
+// Stop ends the bundled runtime. It removes everything that the runtime and its pods made outside
+// the root directory: processes, mounts, network namespaces, cgroups and sockets. With the last
+// bundled runtime it also removes the bridge and the packet filter chains. Images and unpacked
+// programs stay. While pods run it returns a *PodsRunningError and changes nothing, unless force
+// kills them first, without a grace period. The runtime's data about pods is then the same as after
+// a reboot. Stop of a runtime that does not run cleans up and is no error.
 func (r *Runtime) Stop(ctx context.Context, force bool) error {
 	if os.Geteuid() != 0 {
 		return errNotRoot

@@ -78,9 +78,9 @@ func (c *conn) importArchive(ctx context.Context, in io.Reader, repository, all 
 	if err != nil {
 		cancel() // no progress will come
 	}
-	// containerd closes the stream after its last message, and does not read what follows
-	// the end of an archive. The limit is generous: on a machine that stalls for a moment
-	// the names of the images still arrive.
+	// containerd closes the stream after its last message, and does not read bytes after the end of
+	// an archive. The limit is generous: on a machine that stalls for a moment the names of the
+	// images still arrive.
 	late := time.AfterFunc(5*callLimit, cancel)
 	listener.Wait()
 	whole := late.Stop()

@@ -69,7 +69,7 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 			if err != nil || pair.Leaf.Subject.CommonName != name {
 				t.Fatalf("%+v, %v", pair, err)
 			}
-			// client-go's own store reads what is kept.
+			// client-go's own store can read the files.
 			kubelets := must(certificate.NewFileStore("kubelet-client", dir, dir, "", ""))
 			for _, of := range []certificate.Store{s, kubelets} {
 				if now, err := of.Current(); err != nil || now.Leaf.Subject.CommonName != name {
@@ -127,8 +127,8 @@ func TestD4_PairsAreKeptInTheKubeletsLayout(t *testing.T) {
 	})
 }
 
-// Files that another program renews are read again; while they do not fit together,
-// what was read last is shown.
+// Files that another program renews are read again; while they do not match, the last matching pair
+// is served.
 //
 // Shows: C-1.40.1
 func TestC_1_40_1_GivenServingCertificateIsReadAgain(t *testing.T) {

@@ -24,8 +24,7 @@ import (
 
 const (
 	clientPrefix = "kubelet-client"
-	// checkInterval is how often Run looks whether the kubeconfig is still what it
-	// was.
+	// checkInterval is how often Run checks whether the kubeconfig has changed.
 	checkInterval = time.Minute
 )
 
@@ -247,7 +246,7 @@ func (c *Client) keep(ctx context.Context, n need) error {
 
 // bootstrap is the API client that may request a first certificate.
 type bootstrap struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	client *apiclient.Client
 }
 

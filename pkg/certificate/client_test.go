@@ -50,7 +50,7 @@ func places(t testing.TB, now time.Time) (file func(name string) string) {
 	return file
 }
 
-// What to do about the client certificate, by what the kubeconfig says.
+// The handling of the client certificate depends on the kubeconfig.
 //
 // Shows: D4
 func TestD4_WhenACertificateIsAskedFor(t *testing.T) {
@@ -97,8 +97,7 @@ func TestD4_WhenACertificateIsAskedFor(t *testing.T) {
 	}
 }
 
-// What is counted is the certificate that is shown, also where it stands in for one
-// that the kubeconfig holds.
+// The metrics count the certificate in use, even if it replaces a certificate in the kubeconfig.
 //
 // Shows: D4
 func TestD4_FactsAreOfTheCertificateThatIsShown(t *testing.T) {

@@ -21,7 +21,7 @@ type fromFiles struct {
 	failures          *counter
 	log               *slog.Logger
 
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	read      time.Time
 	cert, key []byte // as they were when they could last be read
 	pair      *tls.Certificate

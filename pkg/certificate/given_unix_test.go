@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/test/swap"
 )
 
-// One file that holds certificate and key is replaced while it is read: what is shown
-// is one pair, never the certificate of one and the key of the other.
+// A file with certificate and key is replaced while it is read: the result is one of the two pairs,
+// never a mix of both.
 //
 // Shows: C-1.40.1
 func TestC_1_40_1_PairReplacedWhileItIsRead(t *testing.T) {

@@ -62,7 +62,7 @@ type rotation struct {
 	asked *x509.CertificateRequest // the last template that was signed; of run alone
 }
 
-// requests is what a rotation needs of apiclient.CertificateSigningRequests.
+// requests is the part of apiclient.CertificateSigningRequests that a rotation needs.
 type requests interface {
 	Create(context.Context, *certificatesv1.CertificateSigningRequest, metav1.CreateOptions) (*certificatesv1.CertificateSigningRequest, error)
 	List(context.Context, metav1.ListOptions) (*certificatesv1.CertificateSigningRequestList, error)
@@ -140,7 +140,7 @@ func (r *rotation) awaitDue(ctx context.Context) bool {
 	}
 	for ctx.Err() == nil {
 		t := r.template()
-		// A signer may leave out what the template asks for: the same is not requested again
+		// A signer may leave out a part of the template: the rotation does not repeat the request
 		// before the deadline.
 		if t != nil && (!time.Now().Before(due) || !satisfies(cert.Leaf, t) && !reflect.DeepEqual(t, r.asked)) {
 			return true
@@ -154,7 +154,7 @@ func (r *rotation) awaitDue(ctx context.Context) bool {
 	return false
 }
 
-// satisfies reports whether a certificate has what a template asks for; it may have more.
+// satisfies reports whether a certificate has everything in a template; it may have more.
 func satisfies(cert *x509.Certificate, t *x509.CertificateRequest) bool {
 	return cert.Subject.CommonName == t.Subject.CommonName &&
 		!slices.ContainsFunc(t.Subject.Organization, func(o string) bool { return !slices.Contains(cert.Subject.Organization, o) }) &&
@@ -208,9 +208,8 @@ func (r *rotation) renew(ctx context.Context) error {
 	return nil
 }
 
-// whileTemplateIs returns a context that ends when the template is no longer t and the
-// current certificate lacks what the new one asks for. The caller calls stop, which waits
-// for the goroutine.
+// whileTemplateIs returns a context that ends when the template is no longer t and the current
+// certificate does not satisfy the new one. The caller calls stop, which waits for the goroutine.
 func (r *rotation) whileTemplateIs(ctx context.Context, t *x509.CertificateRequest) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var wg sync.WaitGroup

@@ -173,8 +173,8 @@ func elapse(d time.Duration) {
 	synctest.Wait()
 }
 
-// TestRotation_CertificateAges_NextIsRequestedAt70To90Percent: each request has a key of
-// its own, and asks for what the signer of nodes' client certificates gives.
+// TestRotation_CertificateAges_NextIsRequestedAt70To90Percent: each request has a key of its own,
+// and the form that the signer of nodes' client certificates accepts.
 func TestRotation_CertificateAges_NextIsRequestedAt70To90Percent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -248,8 +248,8 @@ func TestRotation_ServerRefuses_RetriesSlowDown(t *testing.T) {
 	})
 }
 
-// TestRotation_RequestWaits_TakesWhatTheSignerDecides: a request may wait for its approval,
-// over watches that end; what is denied, deleted, replaced or forgotten is requested again.
+// TestRotation_RequestWaits_TakesWhatTheSignerDecides: a request may wait for its approval, over
+// watches that end. A request that is denied, deleted, replaced or forgotten is sent again.
 func TestRotation_RequestWaits_TakesWhatTheSignerDecides(t *testing.T) {
 	t.Parallel()
 	open := func(int, *certificatesv1.CertificateSigningRequest) error { return nil }

@@ -39,7 +39,7 @@ type selfSigned struct {
 	failures *counter
 	log      *slog.Logger
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	pair *tls.Certificate
 }
 

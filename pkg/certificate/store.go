@@ -86,7 +86,7 @@ func (s *store) Update(cert, key []byte) (*tls.Certificate, error) {
 
 // tidy removes pairs other than these two; those that stay cost little.
 func (s *store) tidy(dir string, keep ...string) {
-	all, err := filepath.Glob(filepath.Join(dir, s.prefix+"-[0-9]*.pem*")) // also what a killed agent has not finished
+	all, err := filepath.Glob(filepath.Join(dir, s.prefix+"-[0-9]*.pem*")) // also incomplete files of a killed agent
 	if err != nil {
 		return
 	}

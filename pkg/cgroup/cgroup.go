@@ -1,6 +1,6 @@
 // Package cgroup keeps one cgroup for each pod, in a tree like the kubelet's:
 //
-//	<root>/kubepods                        all pods: what the node has for them
+//	<root>/kubepods                        all pods: their limit on the node
 //	<root>/kubepods/pod<uid>               a guaranteed pod
 //	<root>/kubepods/burstable/pod<uid>     the tier has the sum of its pods' CPU requests
 //	<root>/kubepods/besteffort/pod<uid>
@@ -77,9 +77,9 @@ func New(c Config) *Cgroups {
 	return &Cgroups{cfg: c, host: sync.OnceValues(findHost), marks: newMarks(c.Node, c.RootDir), patience: patience, trees: map[bool]*tree{}, left: map[string]bool{}}
 }
 
-// Put makes the pod's cgroup, or sets its limits to want's, and returns its name in the
-// runtime's form. The tiers above have the pod's share when it returns. It may be repeated,
-// and completes what a killed agent left half done.
+// Put makes the pod's cgroup, or sets its limits to want's, and returns its name in the runtime's
+// form. The tiers above have the pod's share when it returns. It may be repeated, and completes the
+// work that a killed agent has begun.
 func (c *Cgroups) Put(want *pod.Spec) (parent string, err error) {
 	t, err := c.ask()
 	if err == nil {

@@ -20,7 +20,7 @@ func (e *ForeignError) Error() string {
 	return e.What() + ": set another cgroup for nodectl, for example --cgroup-root /nodectl, or stop the kubelet and remove this one"
 }
 
-// What returns the text of the error without its remedy.
+// What returns the text of the error without the remedy.
 func (e *ForeignError) What() string {
 	switch {
 	case e.Theirs:

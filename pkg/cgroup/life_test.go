@@ -355,8 +355,8 @@ func TestF3_HalfMadeIsMended(t *testing.T) {
 	}
 }
 
-// TestF3_KilledAtAnyMoment kills an agent that makes and removes cgroups; the next one
-// repairs what it left.
+// TestF3_KilledAtAnyMoment kills an agent that makes and removes cgroups; the next one repairs its
+// remains.
 //
 // Shows: F3, F34
 func TestF3_KilledAtAnyMoment(t *testing.T) { killedAtAnyMoment(t, 10) }

@@ -128,8 +128,9 @@ func ofTier(milli int64, sizes []string) limits {
 	return limits{shares: uint64(pod.CPUShares(milli)), pages: pagesOf(nil, sizes, unbounded)}
 }
 
-// ofTiers is what the burstable tier and kubepods have of their pods. Of guaranteed pods,
-// kubepods itself is the tier: its protection has to cover that of all pods.
+// ofTiers returns the limits of the burstable tier and of kubepods that follow from the sums of
+// their pods. kubepods is also the tier of guaranteed pods: its protection has to cover that of all
+// pods.
 func (c Config) ofTiers(sum sums) (burst, all limits) {
 	burst.shares = uint64(pod.CPUShares(sum.milli))
 	if c.Enforce.MemoryQoS != nil {

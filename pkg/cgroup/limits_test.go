@@ -232,8 +232,8 @@ func TestPageSizesAreNamedAsTheKernelDoes(t *testing.T) {
 	}
 }
 
-// TestMemoryOfTiers: the tiers protect what their pods request, also pods of an earlier
-// agent, whose requests are read from their cgroups.
+// TestMemoryOfTiers: the tiers protect the memory that their pods request. The requests of an
+// earlier agent's pods are read from their cgroups.
 //
 // Shows: C-1.41.10
 func TestMemoryOfTiers(t *testing.T) {

@@ -48,8 +48,8 @@ func (e *occupiedError) Error() string {
 	return fmt.Sprintf("still in cgroup %s: %s", e.cgroup, strings.Join(e.processes, ", "))
 }
 
-// killRounds is how often the processes of a pod's cgroup are killed: each round kills what
-// was forked during the one before.
+// killRounds is how often the agent kills the processes of a pod's cgroup: each round kills
+// processes that were forked during the previous one.
 const killRounds = 5
 
 // killAll kills all processes in the pod's cgroups that are ours, and removes the cgroups.

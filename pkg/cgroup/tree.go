@@ -22,10 +22,10 @@ type tree struct {
 	root    name              // above kubepods
 	pods    map[string]member // the ones of ours, by UID
 	limited bool              // kubepods has its limits
-	shared  *sums             // what the tiers were given; nil: not set
+	shared  *sums             // the values set on the tiers; nil: not set
 }
 
-// sums are what the tiers have of their pods.
+// sums are the sums of the pods in each tier.
 type sums struct {
 	milli      int64 // CPU requests of burstable pods
 	burstable  int64 // protected memory in bytes, by class

@@ -20,8 +20,8 @@ type Copier struct {
 	Pod        *v1.Pod
 	Container  string
 	NoPreserve bool              // leave owners and modes as tar in the container makes them
-	MaxSize    int64             // of what is copied from the container
-	Note       func(text string) // receives what was left out, and why
+	MaxSize    int64             // of the files copied from the container
+	Note       func(text string) // receives each skipped file with the reason
 }
 
 // LocalError is the error for a file of this machine that cannot be read.
@@ -55,7 +55,7 @@ type inContainer struct {
 func (e *inContainer) Error() string { return e.text }
 func (e *inContainer) Unwrap() error { return e.end }
 
-// firstBytes keeps the beginning of what is written.
+// firstBytes keeps the first written bytes.
 type firstBytes struct{ kept []byte }
 
 func (f *firstBytes) Write(b []byte) (int, error) {

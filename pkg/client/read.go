@@ -97,7 +97,7 @@ func (c *Client) WatchEvents(ctx context.Context) iter.Seq2[Changed[*v1.Event], 
 	return watch[*v1.Event](ctx, c, "/v1/events", url.Values{})
 }
 
-// Why returns what the agent knows of the reason why a pod waits.
+// Why returns the agent's report about the reasons why a pod waits.
 func (c *Client) Why(ctx context.Context, namespace, name string) (activity.Report, error) {
 	var r activity.Report
 	err := c.Document(ctx, "/v1/why/"+namespace+"/"+name, nil, &r)

@@ -50,14 +50,14 @@ func packFrom(w io.Writer, info fs.FileInfo, dir, at, base string, note func(str
 	return p.out.Close()
 }
 
-// packer packs what is beneath root.
+// packer packs the files below root.
 type packer struct {
 	out  *tar.Writer
 	root *os.Root
 	note func(string)
 }
 
-// pack writes what is at a path under name, and all below it.
+// pack writes the file at a path under name, with everything below it.
 func (p packer) pack(at, name string) error {
 	info, err := p.root.Lstat(at)
 	if err != nil {

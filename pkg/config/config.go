@@ -77,7 +77,7 @@ type Config struct {
 	EventBurst                int           `mapstructure:"event-burst"`
 	NodeStatusMaxImages       int           `mapstructure:"node-status-max-images"` // the largest images; -1 is no limit
 
-	// When the node is under pressure, and what it removes then.
+	// The thresholds of pressure, and the limits of evictions.
 	EvictionHard              []string      `mapstructure:"eviction-hard"`                 // "memory.available<100Mi"
 	EvictionSoft              []string      `mapstructure:"eviction-soft"`                 // "memory.available<1Gi"
 	EvictionSoftGracePeriod   []string      `mapstructure:"eviction-soft-grace-period"`    // "memory.available=1m30s"

@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// confinedEnv makes this test's program try what a manifest that controls the parser
-// would: "before" without confinement, "after" with it, "remote" with sockets to peers,
-// "filter" with the filter of system calls alone.
+// confinedEnv makes this test's program try the attacks of a manifest that controls the parser:
+// "before" without confinement, "after" with it, "remote" with sockets to peers, "filter" with the
+// filter of system calls alone.
 const confinedEnv = "NODECTL_TEST_CONFINED"
 
 func init() {

@@ -31,7 +31,7 @@ func init() {
 		return
 	}
 	dir, allowed, other, datagrams := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
-	listener, err := net.Listen("tcp", "127.0.0.1:0") // also makes package net find out what the machine has
+	listener, err := net.Listen("tcp", "127.0.0.1:0") // also makes package net detect the machine's address families
 	if err == nil && mode == "after" {
 		_, port, _ := net.SplitHostPort(allowed)
 		number, _ := strconv.Atoi(port)

@@ -226,8 +226,8 @@ func (m *mortal) Save(of pod.ObjectKey, layer string, state []byte) error {
 	return err
 }
 
-// node1 is a node whose agent is killed after one write of a state: what the agent had decided
-// then is lost.
+// node1 is a node whose agent is killed after one write of a state: the later decisions of the
+// agent are lost.
 type node1 struct {
 	t     *testing.T
 	store *mortal

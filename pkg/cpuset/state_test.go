@@ -196,8 +196,8 @@ func neverShares(t *testing.T, a *Allocator, random *rand.Rand) {
 	}
 }
 
-// check checks what holds at any time. old has the CPUs of containers that a change has replaced and
-// that still run.
+// check checks the invariants. old has the CPUs of containers that a change has replaced and that
+// still run.
 func check(t *testing.T, s *State, running map[string]*v1.Pod, old map[string]Set) {
 	t.Helper()
 	used, blocked := cpuset.New(), cpuset.New()

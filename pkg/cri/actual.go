@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// shown is what the runtime lists for one key, not yet ordered.
+// shown has the runtime's entries for one key, not yet ordered.
 type shown struct {
 	sandboxes  []sandboxRecord
 	containers []containerRecord

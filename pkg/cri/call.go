@@ -54,7 +54,7 @@ func bounded[Q, A any](ctx context.Context, r *Runtime, name string, limit time.
 	return nil, r.translate(name, err)
 }
 
-// targetOf returns what a request is about: a container, a sandbox or an image; "" for others.
+// targetOf returns the object of a request: a container, a sandbox or an image; "" for others.
 func targetOf(q any) string {
 	switch q := q.(type) {
 	case interface{ GetContainerId() string }:

@@ -23,10 +23,10 @@ type cgroupNaming struct {
 	systemd bool   // the driver is systemd
 }
 
-// readCgroupNaming sets r.cgroups from the runtime's answer (C-1.41.4). It asks again only
-// after the runtime was away or could not make a sandbox. For a runtime that does not
-// support the question, the configuration decides. If the question fails, r.cgroups stays.
-// An error says what to change in the configuration.
+// readCgroupNaming sets r.cgroups from the runtime's answer (C-1.41.4). It asks again only after
+// the runtime was away or could not make a sandbox. For a runtime that does not support the
+// question, the configuration decides. If the question fails, r.cgroups stays. An error names the
+// remedy in the configuration.
 func (r *Runtime) readCgroupNaming(ctx context.Context) error {
 	if r.cgroupsRead.Load() {
 		return nil

@@ -45,9 +45,9 @@ const (
 	cgroupfs = runtimeapi.CgroupDriver_CGROUPFS
 )
 
-// TestF34_CgroupParentIsTheDriversOwn: pods are made where the runtime's driver accepts
-// them, with a name in its form. If that is impossible, the runtime is not ready and one
-// sentence says what to set.
+// TestF34_CgroupParentIsTheDriversOwn: pods are made where the runtime's driver accepts them, with
+// a name in its form. If that is impossible, the runtime is not ready, and one sentence names the
+// setting to change.
 //
 // Shows: F34
 func TestF34_CgroupParentIsTheDriversOwn(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package cri is the client of a container runtime over CRI v1: it turns Specs into
-// sandboxes and containers, and what the runtime lists into Actuals.
+// Package cri is the client of a container runtime over CRI v1: it turns Specs into sandboxes and
+// containers, and the runtime's lists into Actuals.
 //
 // The engine's workers read and change pods only through it; pleg uses its event stream and
 // its cheap relist; probes use ExecSync.

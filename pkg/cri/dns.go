@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// The resolver's limits (C-1.38.8); what is over them is cut.
+// The resolver's limits (C-1.38.8); the excess is cut.
 const (
 	maxNameservers = 3
 	maxSearches    = 32
@@ -105,7 +105,7 @@ func (d dns) config(p *v1.Pod) (c *runtimeapi.DNSConfig, cut []string, err error
 	return c, limit(c), nil
 }
 
-// limit cuts what is over the resolver's limits, and reports it.
+// limit cuts the excess over the resolver's limits, and reports it.
 func limit(c *runtimeapi.DNSConfig) (cut []string) {
 	if len(c.Servers) > maxNameservers {
 		c.Servers = c.Servers[:maxNameservers]

@@ -97,8 +97,8 @@ func cannot(reason string, err error) error {
 	return &pod.StartError{Reason: reason, Err: err}
 }
 
-// unlessGone turns "not found" into success, because stopping or removing what does not
-// exist needs no action (C-1.23.8).
+// unlessGone turns "not found" into success, because stopping or removing a missing object needs no
+// action (C-1.23.8).
 func unlessGone(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil

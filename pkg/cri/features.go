@@ -15,7 +15,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// features is what a runtime reports that it supports.
+// features are the features that a runtime reports.
 type features struct {
 	handlers     map[string]*runtimeapi.RuntimeHandlerFeatures // by name; "" is the default
 	strictGroups bool

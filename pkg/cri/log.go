@@ -22,8 +22,8 @@ const (
 	maxTailBytes = 2048 // of their text
 	// readTailBytes is how much of the log is read for them: each line has a prefix.
 	readTailBytes = 64 << 10
-	// maxLinkName limits a link's name, with its suffix, to what a file system accepts, as
-	// in the kubelet.
+	// maxLinkName limits a link's name, with its suffix, to the limit of file systems, as in the
+	// kubelet.
 	maxLinkName = 251
 )
 

@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// thisMachine reads once what the kernel supports; what it does not report counts as
+// thisMachine reads the kernel's features once; a feature that the kernel does not report counts as
 // missing.
 func thisMachine() machine {
 	const cgroup = "/sys/fs/cgroup"

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Facts returns what the runtime reports of itself now, without name and version (see
-// Version): its conditions unchanged, and its handlers by name, each with its features.
+// Facts returns the runtime's current report about itself, without name and version (see Version):
+// its conditions unchanged, and its handlers by name, each with its features.
 func (r *Runtime) Facts(ctx context.Context) (pod.RuntimeFacts, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {

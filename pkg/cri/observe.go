@@ -50,8 +50,8 @@ func (r *Runtime) Pod(ctx context.Context, key pod.Key) (pod.Actual, error) {
 	return found[key].actual(key), nil
 }
 
-// Ready returns what the runtime reports of itself now. A runtime that cannot make pods
-// below the configured cgroup is not ready.
+// Ready returns the runtime's current report about itself. A runtime that cannot make pods below
+// the configured cgroup is not ready.
 func (r *Runtime) Ready(ctx context.Context) (pod.RuntimeReady, error) {
 	a, err := read(ctx, r, "Status", r.rt.Status, &runtimeapi.StatusRequest{})
 	if err != nil {
@@ -141,12 +141,11 @@ func keyOfLabels(l map[string]string) pod.Key {
 	return pod.Key{Namespace: l[pod.LabelPodNamespace], Name: l[pod.LabelPodName]}
 }
 
-// look lists what sel selects and reads the status of each entry, since the lists lack
-// addresses, times and exit codes. Entries that vanish between list and status are left
-// out. A pod with an unreadable entry is left out whole and named in the error, because
-// half a pod would be taken for the whole. For the same reason a sandbox that only a
-// container names is read too, and a sandbox without containers is believed only after a
-// second list (F26).
+// look lists the objects that sel selects, and reads the status of each, since the lists lack
+// addresses, times and exit codes. Entries that vanish between list and status are left out. A pod
+// with an unreadable entry is left out whole and named in the error, because half a pod would be
+// taken for the whole. For the same reason a sandbox that only a container names is read too, and a
+// sandbox without containers is believed only after a second list (F26).
 func (r *Runtime) look(ctx context.Context, sel map[string]string) (map[pod.Key]shown, error) {
 	boxes, containers, err := r.lists(ctx, sel)
 	if err == nil && hollow(boxes, containers, time.Now()) {

@@ -113,8 +113,8 @@ func TestCPUQuotas(t *testing.T) {
 	}
 }
 
-// TestMemoryOnCgroupV2: who gets swap and how much, and what memory QoS protects and
-// throttles.
+// TestMemoryOnCgroupV2: which containers get how much swap, and the memory that memory QoS protects
+// and throttles.
 //
 // Shows: C-1.41.8, C-1.41.9, C-1.41.10
 func TestMemoryOnCgroupV2(t *testing.T) {

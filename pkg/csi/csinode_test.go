@@ -12,8 +12,9 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// The CSINode object follows the drivers: what registers is added, what has changed replaced, what
-// unregisters removed. Entries of drivers that have not registered yet stay.
+// The CSINode object follows the drivers: a driver that registers is added, one that has changed is
+// replaced, and one that unregisters is removed. Entries of drivers that have not registered yet
+// stay.
 func TestRun_DriversComeAndGo_CSINodeFollows(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)

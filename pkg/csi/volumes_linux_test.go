@@ -35,7 +35,7 @@ func publish(t *testing.T, v *Volumes, q pod.CSIRequest) pod.CSIMount {
 }
 
 // Two pods share a volume: it is staged once and unstaged with the last of them. The files are the
-// kubelet's, and the driver gets what the kubelet gives it.
+// kubelet's, and the driver gets the kubelet's parameters.
 func TestPublish_TwoPodsOfOneVolume_IsStagedOnceAndUnstagedOnce(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

@@ -103,8 +103,8 @@ func ask(name, kind string) dnsmessage.Question {
 	return dnsmessage.Question{Name: dnsmessage.MustNewName(name), Type: kinds[kind], Class: dnsmessage.ClassINET}
 }
 
-// The zone of a shop answers as the specification says, also about what does not exist. Each line
-// of the golden file that is not indented is a question.
+// The zone of a shop answers as the specification requires, also about missing names. Each line of
+// the golden file that is not indented is a question.
 func TestZone_Shop_AnswersAsSpecified(t *testing.T) {
 	z := NewZone(shop())
 	file := filepath.Join("testdata", "answers.txt")

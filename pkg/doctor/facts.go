@@ -8,7 +8,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Where has the settings of the agent that is to run here: Look reads what they name.
+// Where has the settings of the agent that is to run here: Look reads the files and directories
+// that they name.
 type Where struct {
 	Root string // prefix of every path that is read; "" except in tests
 
@@ -97,7 +98,7 @@ type Facts struct {
 	Certs []Certificate
 	Files []File
 	Disks []Disk
-	// Memory is what is free of how much, in bytes.
+	// Memory is the available and the total memory, in bytes.
 	MemoryFree, MemorySize uint64
 	Swap                   []string
 	Descriptors            uint64 // limit of file descriptors of this process

@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Look reads the machine. It leaves out what it cannot read, or records that as a fact. The
+// Look reads the machine. It leaves out unreadable facts, or records the failure as a fact. The
 // caller asks the runtime.
 func Look(ctx context.Context, w Where, now time.Time) Facts {
 	l := looker{w.Root}
@@ -101,7 +101,7 @@ func (l looker) exists(p string) bool {
 	return err == nil
 }
 
-// names returns what is in a directory.
+// names returns the names of a directory's entries.
 func (l looker) names(p string) (all []string) {
 	entries, _ := os.ReadDir(l.path(p))
 	for _, e := range entries {

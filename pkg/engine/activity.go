@@ -14,10 +14,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// This file notes on the activity board what the engine does, for `nodectl why`.
+// This file records the engine's current work on the activity board, for `nodectl why`.
 
-// noteState notes what the pod waits for by a plan; wait is how long until the worker plans
-// again by itself, 0 for never.
+// noteState records the state of the pod from a plan. wait is the time until the worker plans again
+// by itself, 0 for never.
 func (w *worker) noteState(p plan.Plan, wait time.Duration) {
 	if w.env.board == nil {
 		return
@@ -38,7 +38,7 @@ func (w *worker) noteState(p plan.Plan, wait time.Duration) {
 	w.env.board.SetState(w.key, s)
 }
 
-// runtimeNotReady is what pods wait for while the container runtime is not ready.
+// runtimeNotReady is the condition that pods wait for while the container runtime is not ready.
 const runtimeNotReady = "container runtime is not ready"
 
 // noteReady notes for all pods that the runtime or the network is not ready.

@@ -215,7 +215,7 @@ func (l *loop) admit(ctx context.Context) {
 	l.noteCPUs(node.CPUs)
 }
 
-// admitBeside is admit on a node, to whose CPUs it adds what it gives to the pods.
+// admitBeside is admit on a node, to whose CPUs it adds the allocations of the pods.
 func (l *loop) admitBeside(ctx context.Context, node plan.Node) {
 	var want, counted, waiting []*pod.Spec
 	node.UIDs, node.Terminating = make(map[string]pod.Key), make(map[pod.Key]bool)

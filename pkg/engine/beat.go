@@ -10,9 +10,9 @@ import (
 // planningLimit is how long plan.Next may take, which only computes.
 const planningLimit = 30 * time.Second
 
-// Beat returns nil while the engine is alive (F7): its sync loop responds and no worker hangs
-// in planning. Otherwise it returns what hangs, at the latest when ctx ends. A runtime, a
-// disk or a pod that does not answer does not count.
+// Beat returns nil while the engine is alive (F7): its sync loop responds and no worker hangs in
+// planning. Otherwise it returns an error that names the hanging part, at the latest when ctx ends.
+// A runtime, a disk or a pod that does not answer does not count.
 func (e *Engine) Beat(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {

@@ -59,8 +59,8 @@ func TestC_1_37_6_ChangedDataIsPutAndRestartsNothing(t *testing.T) {
 	})
 }
 
-// With the annotation set, a change restarts what uses the object; a later agent knows which
-// data the container runs with.
+// With the annotation set, a change restarts the containers that use the object; a later agent
+// knows which data the container runs with.
 func TestRestartOnChange_RestartsWhatUsesTheObject(t *testing.T) {
 	bubble(t, func(t *testing.T, m *machine) {
 		beside := func(p *v1.Pod) {

@@ -18,7 +18,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// The restored set of a source may be older than what runs: the agent was killed before it
+// The restored set of a source may be older than the running pods: the agent was killed before it
 // wrote the set, or the disk was full. No source that has answered defines the older version.
 
 var errSilent = errors.New("no route to host")
@@ -33,7 +33,7 @@ func (m *machine) wrote(layer string, pods ...*pod.Spec) {
 	}
 }
 
-// preview returns what the next agent would do, from the sets on disk.
+// preview returns the forecast of the next agent, from the sets on disk.
 func (m *machine) preview(sources ...source.Source) []string {
 	m.t.Helper()
 	return summary(m.forecast(sources...))

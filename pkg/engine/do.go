@@ -83,7 +83,7 @@ func (w *worker) do(ctx context.Context, v plan.View, p plan.Plan) (_ result, re
 		return idle, 0
 	}
 	if last := p.Steps[n-1].Action; last == plan.StartContainer || last == plan.RunHook {
-		w.releaseSlot(ctx, true) // reading what started needs no slot
+		w.releaseSlot(ctx, true) // reading the started containers needs no slot
 	}
 	return acted, 0
 }

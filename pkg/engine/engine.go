@@ -1,5 +1,5 @@
-// Package engine runs pods. A sync loop dispatches what podconfig, the runtime and the probes
-// report. One worker per pod reads the pod, calls plan.Next and does the steps.
+// Package engine runs pods. A sync loop dispatches the reports of podconfig, the runtime and the
+// probes. One worker per pod reads the pod, calls plan.Next and does the steps.
 //
 // It has two entry points: Run (serve) and Once (runonce). Both run the same loop; runMode
 // lists how they differ. Commands that change nothing use other packages: merge --dry-run uses
@@ -8,7 +8,7 @@
 // Numbers such as F26, I6 and C-1.31.5 are explained in docs/contract.md; the words of the
 // engine, such as layer and ready, in docs/architecture.md.
 //
-// The goroutines, and what each owns:
+// The goroutines, and the data that each owns:
 //
 //	sync loop         the pods' table, the merged state, health and admission
 //	worker            everything it knows of its pod: record, trouble, status
@@ -109,7 +109,8 @@ type Config struct {
 	Sinks     []Sink // may wait, such as for a disk: the reporter calls them
 	Listeners []Sink // must neither wait nor fail: the sync loop calls them
 	Events    Events // nil: events are dropped
-	// Activity is where the engine notes what it does for each pod; nil: it does not.
+	// Activity is the board on which the engine records its current work for each pod; nil: it does
+	// not.
 	Activity *activity.Board
 	// NoClusterDNS gives the node's name servers to pods that ask for the cluster's; an event
 	// of the pod says so.
@@ -235,8 +236,8 @@ func New(cfg Config) *Engine {
 	return &Engine{cfg: cfg, log: cfg.Log, feed: publisher, beats: make(chan chan error), operations: make(chan *operation), pressures: make(chan []v1.NodeConditionType), halts: make(chan haltRequest)}
 }
 
-// Live returns what this engine shows to readers. It exists before Run and after it, and
-// changes while Run runs.
+// Live returns the feed of this engine for readers. It exists before Run and after it, and changes
+// while Run runs.
 func (e *Engine) Live() *feed.Live { return e.feed.Live() }
 
 // Run keeps pods as their sources define them until ctx is done. It adopts running pods, and

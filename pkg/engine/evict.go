@@ -132,7 +132,7 @@ func (e *entry) mayEvict(o *operation) error {
 	return nil
 }
 
-// noteEviction records that the instance has Failed. The plan then stops what runs of it.
+// noteEviction records that the instance has Failed. The plan then stops its running containers.
 func (w *worker) noteEviction(asked *operation) error {
 	o := asked.eviction
 	switch {

@@ -24,7 +24,7 @@ func atAPI(s *pod.Spec) *pod.Spec {
 	}))
 }
 
-// left returns what is left of pod web on the node.
+// left returns the remains of pod web on the node.
 func (m *machine) left() string {
 	text := m.rt.State()
 	if err := m.disk.empty(); err != nil {

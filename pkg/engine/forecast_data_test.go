@@ -12,7 +12,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// lacking is a pod whose ConfigMap is missing, and what happens once it exists.
+// lacking is a pod whose ConfigMap is missing, with the steps once it exists.
 type lacking struct {
 	place
 	says string
@@ -48,7 +48,7 @@ func namesConf(p place) (container string, optional bool) {
 	return "", false
 }
 
-// restartsByData returns what a changed ConfigMap restarts.
+// restartsByData returns the containers that a changed ConfigMap restarts.
 func restartsByData(p place) string {
 	container, _ := namesConf(p)
 	switch {

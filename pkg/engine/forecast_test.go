@@ -22,7 +22,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// expectation is what a row expects of one pod: "" for no change.
+// expectation is the expectation of a row for one pod: "" for no change.
 type expectation struct {
 	row  string
 	key  pod.Key
@@ -128,7 +128,7 @@ func (s *scenery) nextImage(p *v1.Pod) {
 	p.Spec.Containers[0].Image = fmt.Sprintf("app:%d", s.news)
 }
 
-// mend repairs what earlier rounds broke, and removes all dependencies of pods.
+// mend repairs the damage of earlier rounds, and removes all dependencies of pods.
 func (s *scenery) mend() {
 	for i, l := range s.layers {
 		l.err = nil
@@ -442,8 +442,8 @@ func semanticsRows(t *testing.T) []string {
 }
 
 // TestForecast_RandomPlansAreExecuted draws 200 random mixtures of the rows of
-// docs/merge-semantics.md. For each, merge --dry-run must predict what the row says, and
-// serve must then make exactly the predicted calls to the runtime.
+// docs/merge-semantics.md. For each, merge --dry-run must predict the row's changes, and serve must
+// then make exactly the predicted calls to the runtime.
 func TestForecast_RandomPlansAreExecuted(t *testing.T) {
 	rows := semanticsRows(t)
 	drawn := map[string]int{}

@@ -71,7 +71,7 @@ type halting struct {
 	over     bool             // each pod has stopped, or its time is over
 }
 
-// podHalt is what the halt of the node means for one pod.
+// podHalt is the effect of the node's halt on one pod.
 type podHalt struct {
 	plan.Halted       // zero: the node is not halted
 	shutdown    bool  // see Halt.Shutdown
@@ -84,7 +84,7 @@ func (h podHalt) terminates(want *pod.Spec) bool {
 	return h.stop && h.shutdown && want != nil && want.Origin.FromAPI() && !deleting(want)
 }
 
-// haltOf returns what the halt means for a pod.
+// haltOf returns the effect of the halt on a pod.
 func (l *loop) haltOf(e *entry) (h podHalt) {
 	if of := l.view.halting.of; of != nil {
 		h = podHalt{of.Halted, of.Shutdown, !e.haltBegun.IsZero(), e.haltLimit}

@@ -300,7 +300,7 @@ func (w *wishReader) Name() string { return w.wishes.name }
 
 func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 	return func(yield func(source.Snapshot, error) bool) {
-		select { // drop what was sent to an earlier agent
+		select { // drop the messages to an earlier agent
 		case <-w.tell:
 		default:
 		}
@@ -333,8 +333,8 @@ func (w *wishReader) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error]
 	}
 }
 
-// disk is what outlives an agent: records, volumes, the journal. It is also the prober, whose
-// results a test sets.
+// disk has the data that outlives an agent: records, volumes, the journal. It is also the prober,
+// whose results a test sets.
 type disk struct {
 	mu         sync.Mutex
 	full       bool
@@ -357,7 +357,7 @@ type disk struct {
 
 	onReport func(pod.StatusReport) // called for each report; nil: not called
 	onSweep  func()                 // called when a sweep begins; nil: not called
-	onSwept  func()                 // called with what a sweep removed; nil: not called
+	onSwept  func()                 // called with the objects that a sweep removed; may be nil
 
 	hooks     []hookRun
 	hookTakes map[string]time.Duration // by container name

@@ -24,7 +24,7 @@ func preStopped(p *v1.Pod) {
 	p.Spec.Containers[0].Lifecycle = &v1.Lifecycle{PreStop: &v1.LifecycleHandler{Exec: &v1.ExecAction{Command: []string{"hook"}}}}
 }
 
-// stopsOf returns when the pod's container was stopped, and with what grace, by the
+// stopsOf returns the times and grace periods of the stops of the pod's container, from the
 // transcript.
 func stopsOf(m *machine) []string {
 	var lines []string

@@ -140,7 +140,7 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 		l.forgetForeign(c)
 	}
 	if c.asked == nil && l.start.dispatching() && l.cfg.CPUs != nil {
-		l.view.freed = true // admission counts what the pods that it found have
+		l.view.freed = true // admission counts the allocations of the pods that it found
 	}
 	l.adoptDevices(c)
 	l.adoptClaims(c)
@@ -155,8 +155,8 @@ func (l *loop) handleCensus(ctx context.Context, c census) {
 	l.judgeOrphans(ctx)
 }
 
-// note adds an orphaned pod, unless the loop has an entry for it. Of one census, the caller
-// notes the records first: what the runtime shows does not replace what a record says.
+// note adds an orphaned pod, unless the loop has an entry for it. In one census, the caller notes
+// the records first: the state in the runtime does not replace a record.
 func (l *loop) note(key pod.Key, s orphan) {
 	old, known := l.orphans[key]
 	switch {

@@ -129,8 +129,8 @@ func (k *lastGoodWriter) run() {
 	}
 }
 
-// write writes the pending changes and removes from left what reached the disk. The error is
-// that of one layer that failed.
+// write writes the pending changes, and removes the written ones from left. The error is that of
+// one layer that failed.
 func (k *lastGoodWriter) write(left *pendingSets) (failed string, err error) {
 	for name, layer := range left.layers {
 		changed := make([]pod.LastGoodSet, 0, len(layer.files))

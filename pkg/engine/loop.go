@@ -37,7 +37,7 @@ type loop struct {
 	env     *workerEnv // of the workers
 
 	start startup
-	// state is the desired state; runtime is what the runtime last reported of itself.
+	// state is the desired state; runtime is the last report of the runtime about itself.
 	state   *podconfig.Merged
 	runtime pod.RuntimeReady
 	view    nodeView
@@ -126,7 +126,7 @@ type entry struct {
 	haltLimit    int64     // see podHalt.limit
 }
 
-// admission is what admission has decided on a pod.
+// admission is the decision of admission about a pod.
 type admission struct {
 	admitted   bool      // by this agent, or it ran when this agent started
 	ended      bool      // terminated, or finally refused: it holds no room and no port

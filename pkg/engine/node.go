@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// nodeView is what the sync loop keeps about the node.
+// nodeView is the sync loop's state of the node.
 type nodeView struct {
 	pressure pressures
 

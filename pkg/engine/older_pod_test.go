@@ -163,8 +163,8 @@ func (inPlace) Ready(*pod.Spec, int) (put, current bool, until time.Time) {
 	return true, true, time.Time{}
 }
 
-// A pod does not start under a UID whose record is another pod's or cannot be read, however
-// often it is tried: when the other one goes, what the node keeps under the UID is removed.
+// A pod does not start under a UID whose record is another pod's or cannot be read, however often
+// it is tried: when the other one goes, everything under the UID is removed from the node.
 func TestStart_RecordOfUIDIsAnotherPods_NothingStarts(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

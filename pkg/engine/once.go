@@ -11,7 +11,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Until is what runonce waits for.
+// Until is the goal of runonce.
 type Until string
 
 const (

@@ -136,7 +136,7 @@ func TestRestartGrace(t *testing.T) {
 	})
 }
 
-// TestOperationsThatAreRefused: the error says what to do instead.
+// TestOperationsThatAreRefused: the error names the alternative.
 func TestOperationsThatAreRefused(t *testing.T) {
 	t.Parallel()
 	bubble(t, func(t *testing.T, m *machine) {

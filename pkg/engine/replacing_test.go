@@ -25,8 +25,8 @@ func onHostNetwork(p *v1.Pod) { p.Spec.HostNetwork = true }
 // slow is a pod whose container takes 20 seconds to stop.
 func slow() *pod.Spec { return mkpod("web", image("slow-term-20s"), graceSeconds(30)) }
 
-// TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped also if the agent restarts meanwhile.
-// What follows the stop, as a long pull, does not count.
+// TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped also if the agent restarts meanwhile. A
+// step after the stop, such as a long pull, does not count.
 //
 // Shows: C-1.13.9
 func TestReport_EditStopsContainers_SaysSoUntilTheyHaveStopped(t *testing.T) {

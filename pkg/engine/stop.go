@@ -15,8 +15,8 @@ import (
 // minStop is the least time a container gets to exit, however long its hook took.
 const minStop = podview.MinGrace * time.Second
 
-// stopped is what the goroutine of one stop sends the worker: one when its preStop hook has
-// ended, if it ran one, and one when the stop has ended.
+// stopped is a message from the goroutine of a stop to the worker. It sends one when the preStop
+// hook, if any, has ended, and one when the stop has ended.
 type stopped struct {
 	i    int  // which stop
 	hook bool // its hook has ended; else the stop

@@ -148,7 +148,7 @@ func silentResolver() *net.Resolver {
 }
 
 // One dependency of one pod hangs. Fifty other pods start as fast as without the hang and stay
-// ready, and within five seconds the agent names what the pod waits for.
+// ready, and within five seconds the agent names the reason why the pod waits.
 //
 // Shows: F22
 func TestHang_DependencyOfOnePod_OthersAreNotAffectedAndItIsNamed(t *testing.T) {
@@ -167,8 +167,8 @@ func TestHang_DependencyOfOnePod_OthersAreNotAffectedAndItIsNamed(t *testing.T) 
 	}
 }
 
-// starts makes the dependency hang, checks what the agent names, and returns how long the start
-// of the other pods takes.
+// starts makes the dependency hang, checks the reason in the agent's report, and returns how long
+// the start of the other pods takes.
 func (h hang) starts(t *testing.T) (took time.Duration) {
 	const others = 50
 	bubble(t, func(t *testing.T, m *machine) {

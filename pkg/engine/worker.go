@@ -67,7 +67,7 @@ func (t *troubles) reset() {
 	t.of, t.step = make(map[string]pod.Trouble), make(map[string]plan.Action)
 }
 
-// reported is what the worker reported last.
+// reported is the last report of the worker.
 type reported struct {
 	pod            *v1.Pod
 	status         v1.PodStatus // compared with the next one; also set before the first report
@@ -240,9 +240,9 @@ func (w *worker) nextLook(wait, retry time.Duration) time.Duration {
 // worker acts on that (F26).
 const emptyPause = time.Second
 
-// confirm reports whether the worker may act on what it read. It returns false while the
-// runtime shows nothing of a pod that it showed before and that this worker did not remove,
-// until that has lasted for emptyPause.
+// confirm reports whether the worker may act on its last reading. It returns false while the
+// runtime shows nothing of a pod that it showed before and that this worker did not remove, until
+// that has lasted for emptyPause.
 func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	switch {
 	case !have.Empty():
@@ -258,9 +258,9 @@ func (p *emptyCheck) confirm(have pod.Actual, now time.Time) bool {
 	return true
 }
 
-// loops reports whether the same steps succeeded repeatedly without effect: the runtime does
-// not do what it reports, or a sandbox exits as soon as it is made. The worker must not
-// repeat them without a pause.
+// loops reports whether the same steps succeeded repeatedly without effect: the runtime reports
+// success without an effect, or a sandbox exits as soon as it is made. The worker must not repeat
+// them without a pause.
 func (p *progress) loops(steps []plan.Step) bool {
 	if len(steps) == 1 && steps[0].Action == plan.PutVolumes {
 		return false // a source may change the content of volumes at any rate

@@ -12,9 +12,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/startlimit"
 )
 
-// workerEnv is all that pod workers may use beside what each of them owns: no field of the
-// sync loop is in it. All workers share one. Its fields do not change after the start, and
-// what they hold is safe for concurrent use.
+// workerEnv has everything that pod workers may share. It contains no field of the sync loop. All
+// workers share one. Its fields do not change after the start, and their values are safe for
+// concurrent use.
 type workerEnv struct {
 	runtime Runtime
 	volumes Volumes

@@ -125,8 +125,8 @@ func (r *instanceRecord) raiseAttempts(have pod.Actual) {
 	}
 }
 
-// remember puts into the record what the plan decided: the spec of the instance, how it
-// terminated, and when its stop began. The caller saves the record.
+// remember stores the decisions of the plan in the record: the spec of the instance, its end, and
+// the time at which its stop began. The caller saves the record.
 func (w *worker) remember(ctx context.Context, v plan.View, p plan.Plan) error {
 	if v.Want != nil && w.rec.Want != v.Want && plan.Instance(v) == v.Record.Instance {
 		w.rec.Want, w.rec.dirty = v.Want, true
@@ -243,8 +243,8 @@ func (w *worker) otherOwner(uid string) (other *pod.OwnerError, err error) {
 	return nil, err
 }
 
-// isOwner reports whether the worker may remove what the node keeps under the UID: the UID is
-// not another pod's.
+// isOwner reports whether the worker may remove everything under the UID: the UID is not another
+// pod's.
 func (w *worker) isOwner(uid string) (bool, error) {
 	other, err := w.otherOwner(uid)
 	if other != nil {

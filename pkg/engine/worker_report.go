@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/status"
 )
 
-// report is what a worker sends the sync loop after each plan.
+// report is the message of a worker to the sync loop after each plan.
 type report struct {
 	key  pod.Key
 	seq  uint64 // of the entry whose worker reports
@@ -26,7 +26,7 @@ type report struct {
 	stuck pod.Trouble
 	pod   *v1.Pod
 	reportMetadata
-	fresh bool // the status, or its metadata, differs from what was reported before
+	fresh bool // the status or its metadata differs from the last report
 	gone  bool // nothing is left of the pod, and it is not desired
 	ended bool // terminated: its ports and resources are free
 	// settled says that the plan has nothing to do until the worker gets an update or a hint.
@@ -52,7 +52,7 @@ type report struct {
 // quarantine has neither holds nor runsOn, although containers may run.
 func (r *report) looked() bool { return r.holds != nil }
 
-// reportMetadata is what sinks get beside a status, see pod.StatusReport.
+// reportMetadata has the data that sinks get beside a status, see pod.StatusReport.
 type reportMetadata struct {
 	origin    pod.Origin
 	finished  bool
@@ -163,7 +163,7 @@ func (w *worker) stuck() pod.Trouble {
 	return pod.Trouble{}
 }
 
-// counts reduces a status to what the next instance of the pod keeps: the restart counts,
+// counts reduces a status to the part that the next instance of the pod keeps: the restart counts,
 // which only rise.
 func counts(of v1.PodStatus) (kept v1.PodStatus) {
 	only := func(list []v1.ContainerStatus) (counts []v1.ContainerStatus) {

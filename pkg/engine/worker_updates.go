@@ -91,7 +91,7 @@ func (w *worker) read(u podUpdate) (changed bool) {
 		clear(w.trouble.of) // try a changed spec at once
 	} else if changed && u.want != nil && (!u.want.Data.Same(w.update.want.Data) || !slices.Equal(u.want.Unread, w.update.want.Unread)) {
 		login := pullSecrets(u.want) != pullSecrets(w.update.want)
-		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // try again at once what changed data can repair
+		maps.DeleteFunc(w.trouble.of, func(name string, t pod.Trouble) bool { // retry failures that the changed data can repair
 			return t.Reason == reasonMount || t.Reason == reasonConfig || login && w.trouble.step[name] == plan.PullImage
 		})
 	}

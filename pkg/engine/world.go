@@ -12,9 +12,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/prober"
 )
 
-// Actor changes the runtime. It has eleven methods, each one CRI call or a fixed pair. Every
-// call has its own deadline and is safe to repeat. A failure to make something is a
-// *pod.StartError; stopping or removing what does not exist is success.
+// Actor changes the runtime. It has eleven methods, each one CRI call or a fixed pair. Every call
+// has its own deadline and is safe to repeat. A failure to make something is a *pod.StartError;
+// stopping or removing a missing object is success.
 type Actor interface {
 	// RunSandbox makes and starts the sandbox of a pod, and returns its ID.
 	RunSandbox(ctx context.Context, r pod.SandboxRequest) (string, error)
@@ -157,8 +157,9 @@ type Users interface {
 	Take(uid string) error
 }
 
-// Records keeps what cannot be observed, one small file for each pod. If a record is lost, some
-// status fields and hooks are lost, but no container stops: callers continue after an error.
+// Records keeps the facts that cannot be observed, one small file for each pod. If a record is
+// lost, some status fields and hooks are lost, but no container stops: callers continue after an
+// error.
 type Records interface {
 	// Load returns the record of key; ok is false when there is none, or when it was damaged:
 	// Load then moves it aside, and err says so. If the record of uid belongs to another pod,

@@ -21,7 +21,7 @@ type identity struct {
 	kind, reason, message string
 }
 
-// kind is what without its message.
+// kind identifies events that differ only in the message.
 type kind struct {
 	about        v1.ObjectReference
 	kind, reason string

@@ -1,9 +1,9 @@
 // Package event keeps the events of pods and of the node: v1.Event objects, in memory for
 // readers, and in a file for the next agent, or for a person without an agent.
 //
-// The engine and the node write events; `events` and `describe` list and follow them, with
-// an API server or without one. Repeated events are one event with a count, like the
-// kubelet's: an event says what a pod goes through, not how often the agent has looked.
+// The engine and the node write events; `events` and `describe` list and follow them, with an API
+// server or without one. Repeated events are one event with a count, like the kubelet's: an event
+// describes a change of the pod, not a look of the agent.
 //
 // The one rule: writing an event never blocks. It waits for no disk and no reader; on a
 // full disk only the file lacks its newest events.

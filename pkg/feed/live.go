@@ -1,4 +1,4 @@
-// Package feed shows its readers what a running agent does: the state of each layer, the
+// Package feed shows the state of a running agent to its readers: the state of each layer, the
 // newest status of each pod, and PodUpdates as they happen.
 //
 // A layer is one configured source of pods, named kind:location, such as
@@ -74,7 +74,7 @@ type SourceState struct {
 	podconfig.LayerState                      // Since is also set while the layer has not answered
 	Problems             []pod.Problem        // its manifests that are rejected
 	Conflicts            []podconfig.Conflict // in which an earlier definition wins
-	Skipped              []pod.Problem        // what its source skips on purpose, with reasons
+	Skipped              []pod.Problem        // the parts that its source skips on purpose, with reasons
 }
 
 func newLive(layers []podconfig.LayerState) *Live {

@@ -160,8 +160,8 @@ func (a applied) take(u Update) {
 	}
 }
 
-// TestLive_EveryReaderArrivesAtTheState lets readers in every mode join at any time and read
-// at any pace, also too slowly. Each has the state in the end if it applies what it gets.
+// TestLive_EveryReaderArrivesAtTheState lets readers in every mode join at any time and read at any
+// pace, also too slowly. Each has the final state if it applies the updates that it gets.
 func TestLive_EveryReaderArrivesAtTheState(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

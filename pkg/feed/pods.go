@@ -33,8 +33,8 @@ type podEvent struct {
 	pod  *v1.Pod
 }
 
-// Pods returns every existing pod, one that was reported and is not gone, with its newest
-// status, sorted by key. The caller must not change what the pods point to: it is shared.
+// Pods returns every existing pod, one that was reported and is not gone, with its newest status,
+// sorted by key. The caller must not change the objects, which are shared.
 func (l *Live) Pods() []v1.Pod {
 	l.mu.Lock()
 	all := maps.Clone(l.pods)

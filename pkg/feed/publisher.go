@@ -7,7 +7,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/podconfig"
 )
 
-// Publisher is the engine's side of a Live: the engine changes what readers see through it. No
+// Publisher is the engine's side of a Live: the engine publishes the readers' state through it. No
 // method waits for a reader.
 type Publisher struct{ live *Live }
 

@@ -42,7 +42,7 @@ type Update struct {
 	diffs *differences
 }
 
-// Difference is what differs between two specs of one pod, and what the edit restarts.
+// Difference has the differences between two specs of one pod, and the restarts of the edit.
 type Difference struct {
 	Fields     []podspec.FieldChange
 	RestartPod bool

@@ -29,9 +29,9 @@ func usesWebAndS(p *v1.Pod) {
 	p.Spec.Containers[0].EnvFrom = []v1.EnvFromSource{{ConfigMapRef: &v1.ConfigMapEnvSource{LocalObjectReference: of("web")}}, {SecretRef: &v1.SecretEnvSource{LocalObjectReference: of("s")}}}
 }
 
-// TestI8_PreviewOfDataAgainstTheRuntime: the sums in the records show which values changed,
-// and plan what that restarts. The output has no value that the agent did not keep, and never
-// a Secret's.
+// TestI8_PreviewOfDataAgainstTheRuntime: the sums in the records show which values changed, and
+// plan shows the restarts. The output has no value that the agent did not keep, and never a
+// Secret's.
 //
 // Shows: I8
 func TestI8_PreviewOfDataAgainstTheRuntime(t *testing.T) {

@@ -1,8 +1,7 @@
-// Package forecast says what serving a set of pods would change.
+// Package forecast computes the changes that serving a set of pods would make.
 //
-// Preview compares the set with what runs, or with a set that was saved before. It does not
-// compute steps itself: it calls plan.Foresee, which calls the same plan.Next as the engine's
-// workers.
+// Preview compares the set with the running pods, or with a saved set. It does not compute steps
+// itself: it calls plan.Foresee, which calls the same plan.Next as the engine's workers.
 //
 // The one rule: nothing here changes anything. Its only access to the runtime is a
 // plan.Observer.
@@ -26,7 +25,7 @@ import (
 // Options are all that Preview reads. Nothing in them has a method that changes anything.
 type Options struct {
 	Config *podconfig.PodConfig
-	// Observer shows what runs; nil: nothing is compared with the runtime.
+	// Observer reads the running pods; nil: there is no comparison with the runtime.
 	Observer plan.Observer
 	// Kept are the records that the agent keeps, one of each pod. A pod that runs without
 	// one is compared by the hashes that the runtime carries.
@@ -34,11 +33,11 @@ type Options struct {
 	// Here translates an origin that a sandbox carries into the layers of Config, where
 	// those differ from the agent's; nil where they do not.
 	Here func(pod.Origin) pod.Origin
-	// RequireSourceReady is what the agent's configuration says: the kinds of source whose
-	// pods do not start before their source is ready.
+	// RequireSourceReady is the agent's setting: the kinds of source whose pods do not start before
+	// their source is ready.
 	RequireSourceReady map[string]bool
-	// Forbids is what the agent's configuration says: why nothing of a pod may start, ""
-	// when it may; nil: everything may.
+	// Forbids is the agent's function that returns the reason why no container of a pod may start,
+	// or "". nil forbids nothing.
 	Forbids func(want *pod.Spec) string
 	// Halted is why the node starts no pod at all, "" when it does: it is drained, or shuts down.
 	Halted string
@@ -46,7 +45,7 @@ type Options struct {
 	Against *Saved
 }
 
-// Forecast is what serving a set would change.
+// Forecast has the changes that serving a set would make.
 type Forecast struct {
 	State     *podconfig.Merged
 	Changes   []Change // ADD, UPDATE, DELETE, REMOVE, RECONCILE; by key inside
@@ -54,7 +53,7 @@ type Forecast struct {
 	Reconcile int      // pods of which only the status differs
 	// Rollouts are the steps of workloads, by kind and key. The caller of Preview sets them.
 	Rollouts []Rollout
-	// Notices say what the forecast could not determine, one sentence each.
+	// Notices name the facts that the forecast could not determine, one sentence each.
 	Notices []string
 
 	now     time.Time // for plan
@@ -94,7 +93,7 @@ type Change struct {
 	// containers are; both empty: nothing restarts.
 	RestartPod        bool
 	RestartContainers []string
-	// Resizes is what is resized in place; nothing of that restarts.
+	// Resizes names the containers that are resized in place, without a restart.
 	Resizes []podspec.Resized
 	// Reason says why something restarts, or why a pod is removed although a manifest still
 	// defines it; may be empty.
@@ -108,9 +107,9 @@ type Change struct {
 // Restarts reports whether the change restarts anything.
 func (c Change) Restarts() bool { return c.RestartPod || len(c.RestartContainers) > 0 }
 
-// Preview reads every layer once and returns what serving the result would change against the
-// saved set, else against what runs, else against nothing. It returns an error only when the
-// observer does; problems of sources and manifests are in the forecast's State.
+// Preview reads every layer once. It returns the changes that serving the result would make:
+// compared with the saved set, else with the running pods, else with nothing. It returns an error
+// only when the observer does; problems of sources and manifests are in the forecast's State.
 func Preview(ctx context.Context, o Options) (Forecast, error) {
 	state := o.Config.Once(ctx)
 	switch {
@@ -171,8 +170,8 @@ func againstSaved(state *podconfig.Merged, saved *Saved, visible podconfig.Visib
 	return f
 }
 
-// againstRuntime compares state with what runs: by the agent's records and, where one is
-// missing, by the hashes on the sandbox and containers.
+// againstRuntime compares state with the running pods: by the agent's records or, without a record,
+// by the hashes on the sandbox and containers.
 func againstRuntime(state *podconfig.Merged, have []pod.Actual, o Options, now time.Time) Forecast {
 	f := Forecast{State: state, now: now, forbids: o.Forbids, visible: o.Config.Visible}
 	if o.Halted != "" {
@@ -240,7 +239,7 @@ func (f *Forecast) view(want *pod.Spec, a pod.Actual, r pod.Record) plan.View {
 	return plan.NewView(want, a, r, plan.ForbiddenBy(f.forbids, want), nil, f.now)
 }
 
-// restarts fills in what serving want would restart and resize of a running pod, from plan.
+// restarts fills in the restarts and resizes of a running pod if want is served, from plan.
 func (f *Forecast) restarts(c *Change, want *pod.Spec, a pod.Actual, r pod.Record) {
 	v := f.view(want, a, r)
 	c.Steps = plan.Foresee(v)
@@ -346,10 +345,10 @@ func (f *Forecast) update(want, was *pod.Spec) {
 	f.change(c)
 }
 
-// updateRunning records want where it differs from the running pod: the record shows the
-// fields, plan what restarts. A record is written after a container was created, so the agent
-// may have ended in between: changed fields of a container that already runs as desired do
-// not count.
+// updateRunning adds want to the forecast if it differs from the running pod: the record shows the
+// fields, and plan the restarts. A record is written after a container was created, so the agent
+// may have ended in between: changed fields of a container that already runs as desired do not
+// count.
 func (f *Forecast) updateRunning(want *pod.Spec, a pod.Actual, r pod.Record) {
 	was := r.Want
 	c := changeOf(want, was)

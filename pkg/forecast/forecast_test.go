@@ -66,7 +66,7 @@ func lookSpec(name, image string, edit ...func(*v1.Pod)) *pod.Spec {
 	return s
 }
 
-// runs returns what the runtime shows of a pod that was made from s.
+// runs returns the state in the runtime of a pod that was made from s.
 func runs(s *pod.Spec) pod.Actual {
 	return pod.Actual{
 		Key: s.Key, UID: s.UID(),

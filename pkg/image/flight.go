@@ -316,8 +316,8 @@ func (p *Puller) fetch(f *flight) (used credential, err error) {
 	return credential{}, &pod.StartError{Reason: failed.Reason, Err: errors.New(strings.Join(texts, "; ")), Final: failed.Final}
 }
 
-// runtimeAnswered reports whether an error of a Runtime is what the runtime answered about the
-// image. After any other error, the call may still take effect.
+// runtimeAnswered reports whether an error of a Runtime is the runtime's answer about the image.
+// After any other error, the call may still take effect.
 func runtimeAnswered(err error) bool {
 	var failed *pod.StartError
 	return errors.As(err, &failed) && !errors.Is(failed.Err, pod.ErrTimeout)

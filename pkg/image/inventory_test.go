@@ -380,7 +380,8 @@ func TestRemoveRecordsExcept_ImageIsGone_ItsRecordGoes(t *testing.T) {
 }
 
 // TestRemoveRecordsExcept_AnotherRuntimeMayHaveTheImage_RecordStays: the bundled runtime runs while
-// the system's does not answer. Without records every pod could use what tenants have pulled there.
+// the system's does not answer. Without records every pod could use the images that other tenants
+// have pulled.
 //
 // Shows: C-1.39.6
 func TestRemoveRecordsExcept_AnotherRuntimeMayHaveTheImage_RecordStays(t *testing.T) {

@@ -50,7 +50,7 @@ type provider struct {
 	calls map[string]*providerCall // the running ones, by repository
 }
 
-// answer is what a provider returned, and until when it is valid.
+// answer is the answer of a provider, with its expiry.
 type answer struct {
 	logins logins
 	until  time.Time

@@ -21,8 +21,8 @@ const (
 )
 
 // Keep copies the ends of the logs of a pod, which is about to be removed, to a directory. from is
-// the directory of the pod's logs below dir. Files of the copy are 0600. It copies what it can:
-// the error names the rest.
+// the directory of the pod's logs below dir. Files of the copy are 0600. It copies all readable
+// logs; the error names the others.
 func Keep(dir, from, to string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

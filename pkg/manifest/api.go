@@ -56,8 +56,8 @@ func FromAPI(p *v1.Pod, o Options) (*pod.Spec, []pod.Problem) {
 	return s, nil
 }
 
-// apiProblems returns why a pod of an API server cannot run here: first what cannot run
-// on any node, then what this node lacks.
+// apiProblems returns the problems of a pod of an API server: first the fields that nodectl
+// supports on no node, then those that this node lacks.
 func apiProblems(p *v1.Pod, o Options) []pod.Problem {
 	problems := pod.StructureProblems(&p.Spec)
 	if bad, is := pod.DependencyProblem(p); is {

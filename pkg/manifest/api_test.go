@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// served is a pod as an API server gives it to a node: what its defaulting,
-// its admission, its scheduler and its bookkeeping have added is all there.
+// served returns a pod in the form in which an API server sends it to a node: with the additions of
+// defaulting, admission, scheduler and bookkeeping.
 const served = `
 apiVersion: v1
 kind: Pod

@@ -11,16 +11,15 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// reading is what one call of Parse came to and cost.
+// reading is the result of one call of Parse, with its cost.
 type reading struct {
 	problems []pod.Problem
 	empty    bool // incomplete, and without a pod
 	heap     uint64
 }
 
-// cost reads data. The heap is what was allocated in all, whether or not it was
-// freed on the way: that is more than the heap can have grown by, and does not
-// depend on when the collector runs.
+// cost reads data. The heap figure is the total of all allocations, also of freed ones. It is an
+// upper bound of the heap's growth, and does not depend on the runs of the garbage collector.
 func cost(data []byte, file string) reading {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -131,9 +130,8 @@ func bombs() map[string]string {
 	}
 }
 
-// TestF46_BombsAreRefusedQuicklyAndInLittle reads what is made to take time and
-// memory: one problem, with a place and a hint, within 64 MiB. BenchmarkBombs has the
-// time.
+// TestF46_BombsAreRefusedQuicklyAndInLittle parses documents that are made to take time and memory:
+// each gives one problem, with a place and a hint, within 64 MiB. BenchmarkBombs has the time.
 //
 // Shows: F46
 func TestF46_BombsAreRefusedQuicklyAndInLittle(t *testing.T) {
@@ -192,8 +190,8 @@ func mistakes() map[string]string {
 	}
 }
 
-// TestF46_MistakesCostNoMoreThanTheirNumber: what is refused for its mistakes
-// allocates no more than a few times of what reading it does, however many there are.
+// TestF46_MistakesCostNoMoreThanTheirNumber: a document with mistakes allocates at most a few times
+// the memory of a valid one, however many mistakes it has.
 //
 // Shows: F46
 func TestF46_MistakesCostNoMoreThanTheirNumber(t *testing.T) {
@@ -205,7 +203,7 @@ func TestF46_MistakesCostNoMoreThanTheirNumber(t *testing.T) {
 	}
 }
 
-// TestF46_LargeTextIsLegal: what looks like a bomb inside of text is text.
+// TestF46_LargeTextIsLegal: a bomb inside of a text value is text.
 //
 // Shows: F46
 func TestF46_LargeTextIsLegal(t *testing.T) {

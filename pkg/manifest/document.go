@@ -261,7 +261,7 @@ func (r *reader) key(o object) (pod.Key, bool) {
 	return r.keyOf(namespace, name), true
 }
 
-// keyOf returns the final key of a pod by what is written.
+// keyOf returns the final key of a pod, from its manifest.
 func (r *reader) keyOf(namespace, name string) pod.Key {
 	return pod.Key{Namespace: cmp.Or(namespace, "default"), Name: r.finalName(name)}
 }
@@ -309,7 +309,7 @@ func (o object) bytes() []byte {
 	}
 	js, err := json.Marshal(o.value)
 	if err != nil {
-		return []byte("null") // what was decoded from JSON has a form in it
+		return []byte("null") // a value that was decoded from JSON can be encoded as JSON
 	}
 	return js
 }

@@ -130,7 +130,7 @@ func laws(t *testing.T, data []byte, out source.File, warnings []pod.Problem) {
 	}
 }
 
-// FuzzScan holds what is counted before decoding to what is there.
+// FuzzScan compares the counts before decoding with the decoded document.
 func FuzzScan(f *testing.F) {
 	for _, s := range seeds(f) {
 		f.Add(s)

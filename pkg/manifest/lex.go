@@ -130,7 +130,7 @@ func (s *scanner) inBlock() {
 	}
 }
 
-// key moves over the colon that makes a key of what was just read.
+// key moves over the colon after a key.
 func (s *scanner) key() bool {
 	at := s.at
 	for at < len(s.text) && (s.text[at] == ' ' || s.text[at] == '\t') {
@@ -162,8 +162,8 @@ func (s *scanner) property() bool {
 // anchorByte reports whether c is part of an anchor's name. A colon is not.
 func anchorByte(c byte) bool { return letter(c) || c >= '0' && c <= '9' || c == '_' || c == '-' }
 
-// plain moves to the end of a plain value on its line: to the colon of a key,
-// a comment, or the line end; in brackets, to what ends an entry.
+// plain moves to the end of a plain value on its line: to the colon of a key, a comment, or the
+// line end. In brackets, it moves to the end of the entry.
 func (s *scanner) plain() {
 	for i := s.at; i < len(s.text); i++ {
 		switch c := s.text[i]; {
@@ -184,8 +184,8 @@ func inBrackets(c byte) bool {
 	return c == ',' || c == '?' || c == '[' || c == ']' || c == '{' || c == '}'
 }
 
-// goOn moves over the lines on which a plain value goes on: those that are
-// indented more than what it stands in.
+// goOn moves over the continuation lines of a plain value: lines with more indentation than the
+// parent of the value.
 func (s *scanner) goOn() {
 	for {
 		at, start := s.at, s.start

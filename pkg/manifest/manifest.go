@@ -53,11 +53,11 @@ const maxProblems = 20
 // fails and never panics: mistakes are in the file's Problems, in the order of their places,
 // and one invalid object does not affect the others.
 //
-// Broken names the pods that are rejected, BrokenObjects the workloads. Incomplete is set when
-// it is not certain which pods the text holds: it is empty, some document of it cannot be read,
-// a rejected object that may be a pod or a workload has no name, or everything in it is
-// rejected, so that even a name may be half of one; Pods then still has what could be read. An
-// explicit empty list is an empty set, an empty file is a problem (F40).
+// Broken names the pods that are rejected, BrokenObjects the workloads. Incomplete is set when it
+// is not certain which pods the text holds: it is empty, some document of it cannot be read, a
+// rejected object that may be a pod or a workload has no name, or everything in it is rejected, so
+// that even a name may be half of one; Pods then still has the readable pods. An explicit empty
+// list is an empty set, an empty file is a problem (F40).
 //
 // The second result holds the warnings of Warn, and a notice for each field of the spec of a
 // static pod or a workload that changes nothing (podspec.Ignored, podspec.IgnoredWorkload).
@@ -190,7 +190,7 @@ func finish(ps []pod.Problem, text []byte) {
 	sortProblems(ps)
 }
 
-// What of a problem is kept, in bytes. The longest path that a manifest without mistakes in
+// The limits of a problem's texts, in bytes. The longest path that a manifest without mistakes in
 // its names leads to ends in a label's key, of 317.
 const (
 	longestPath = 512

@@ -23,11 +23,10 @@ func options(file string) Options {
 	return Options{Node: "N1", Source: "file", Location: "dir/", File: file, Static: true}
 }
 
-// TestParse_Goldens reads every file of every archive in testdata. The comment
-// of an archive says what it shows; "want" is what came out, "pod NAME" the
-// pods in full where the archive has such a section. A line "validate: X" in
-// the comment sets Options.Validate, "static: false" is for pods of an API, "member: true"
-// for a node of a cluster.
+// TestParse_Goldens reads every file of every archive in testdata. The comment of an archive
+// describes the case; "want" is the result, and "pod NAME" sections have complete pods. A line
+// "validate: X" in the comment sets Options.Validate, "static: false" is for pods of an API,
+// "member: true" for a node of a cluster.
 //
 // Shows: C-1.5.3, F45
 func TestParse_Goldens(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Limits of one document, with aliases counted as what they stand for, and of
-// one file. Beyond any of them the document, or the file, is one problem (F46).
+// Limits of one document, in which an alias counts as its expansion, and of one file. Beyond any of
+// them the document, or the file, is one problem (F46).
 const (
 	maxBytes     = 10 << 20
 	maxDepth     = 200
@@ -22,7 +22,7 @@ const splitHint = "split it into several documents"
 // size is how much a value holds, or may hold.
 type size struct{ nodes, bytes, height int }
 
-// whole is what one document may hold.
+// whole returns the limits of one document.
 var whole = size{nodes: maxNodes, bytes: maxBytes, height: maxDepth}
 
 // exceeded names the limit that s is beyond, "" for none.
@@ -38,8 +38,7 @@ func (limit size) exceeded(s size) string {
 	return ""
 }
 
-// meter measures documents with aliases counted as what they stand for,
-// without expanding them.
+// meter measures documents. An alias counts as its expansion, but meter does not expand it.
 type meter struct {
 	known map[*yaml.Node]size // anchored nodes; a height of -1 is being measured
 }

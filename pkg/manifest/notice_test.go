@@ -22,9 +22,8 @@ func says(t *testing.T, text string, o Options) string {
 	return b.String()
 }
 
-// TestRule0_IgnoredFieldsGetANotice: a field that is set and has no effect is reported where it
-// is written, once each; what an API server writes by itself, empty values, metadata
-// and a status are not.
+// TestRule0_IgnoredFieldsGetANotice: each field that is set and has no effect gets one notice, with
+// its place. Fields that an API server sets, empty values, metadata and a status get none.
 func TestRule0_IgnoredFieldsGetANotice(t *testing.T) {
 	t.Parallel()
 	const text = `apiVersion: v1

@@ -129,8 +129,8 @@ func TestC_1_5_8_GivenUIDIsKept(t *testing.T) {
 	}
 }
 
-// TestF40_EveryCutOfAManifestIsNoEmptySet cuts a manifest short at every byte:
-// what is left is a pod, or says nothing about which pods there are.
+// TestF40_EveryCutOfAManifestIsNoEmptySet truncates a manifest at every byte: the rest is a pod, or
+// an error that makes no statement about the set of pods.
 //
 // Shows: F40
 func TestF40_EveryCutOfAManifestIsNoEmptySet(t *testing.T) {

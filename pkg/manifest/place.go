@@ -71,9 +71,9 @@ func (p *place) setFields(fs []placeField) {
 	p.fields = fs
 }
 
-// find returns the line and column of a field path: of a plain value itself,
-// of the key of anything larger, and of the nearest thing above what is not
-// written at all.
+// find returns the line and column of a field path. For a scalar it is the place of the value, for
+// other fields the place of the key. For a field that is not in the document, it is the place of
+// the nearest parent.
 func (p *place) find(path string) (line, col int) {
 	line, col = p.line, p.col
 	for _, step := range steps(path) {

@@ -98,7 +98,7 @@ func (c chunk) yamlProblem(err error) *pod.Problem {
 	case strings.Contains(p.Msg, "mapping values are not allowed"), strings.Contains(p.Msg, "did not find expected"):
 		p.Hint = `check the indentation, and quote values that contain ": " or begin with a special character`
 	}
-	// These repeat what is written, which may be a secret.
+	// These repeat parts of the document, which may be secret.
 	if name, ok := strings.CutPrefix(p.Msg, "unknown anchor '"); ok {
 		name, _, _ = strings.Cut(name, "'")
 		if i := bytes.Index(c.text, []byte("*"+name)); i >= 0 {

@@ -7,10 +7,10 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// scan reads a chunk's text before anything decodes it, and returns its size, or why it
-// is too large to be decoded (F46). It costs no memory, and never counts a legal
-// document higher than it is: text in quotes and in literal blocks is one value. What
-// an alias stands for is counted later.
+// scan reads a chunk's text before anything decodes it, and returns its size, or why it is too
+// large to be decoded (F46). It costs no memory, and never counts a legal document higher than it
+// is: text in quotes and in literal blocks is one value. The expansion of an alias is counted
+// later.
 //
 // It knows where tokens begin and end, but does not find mistakes: text that is not
 // YAML passes, and the decoder reports its mistakes. Only for large text scan reports
@@ -40,7 +40,7 @@ func scan(c chunk) (extent, *pod.Problem) {
 	return s.extent, nil
 }
 
-// root is what a document is, 0 for what is neither.
+// root is the kind of a document's root; 0 for neither.
 type root int
 
 const (
@@ -107,7 +107,7 @@ func (s *scanner) enter(col int) {
 	}
 }
 
-// hold holds what was read to the limits.
+// hold checks the counts so far against the limits.
 func (s *scanner) hold() {
 	if limit := whole.exceeded(size{nodes: s.here, height: len(s.indents) + s.flow}); limit != "" && s.limit == "" {
 		s.limit, s.mark = limit, s.at
@@ -129,9 +129,9 @@ func (s *scanner) indent() int {
 	return s.indents[len(s.indents)-1]
 }
 
-// rooted notes what the root is, when nothing is around the current token, and whether
-// text, a key of it with its colon, is the one that says the kind. Where the root
-// merges other values, the kind is unknown until they are read.
+// rooted notes the kind of the root if the current token is at the top level. It also notes whether
+// text, a key of the root with its colon, is the key "kind". Where the root merges other values,
+// the kind is unknown until they are read.
 func (s *scanner) rooted(r root, text []byte) {
 	if len(s.indents) > 0 && (s.root != rootObject || len(s.indents) > 1) || s.flow > 1 {
 		return

@@ -100,8 +100,7 @@ func edited(t *rapid.T, texts []string) []byte {
 	return []byte(strings.Join(lines, ""))
 }
 
-// TestScan_CountsEditedManifests counts what is counted before decoding, and
-// what is there.
+// TestScan_CountsEditedManifests compares the counts before decoding with the decoded document.
 func TestScan_CountsEditedManifests(t *testing.T) {
 	t.Parallel()
 	texts := manifests(t)

@@ -49,8 +49,8 @@ type chunk struct {
 	problem *pod.Problem
 }
 
-// scanned returns the chunks of a text, each with what its scan found, or why
-// the whole text is too much.
+// scanned returns the chunks of a text, each with the result of its scan. It returns a problem if
+// the whole text exceeds a limit.
 func scanned(text []byte) ([]chunk, *pod.Problem) {
 	const hint = "split it into several files"
 	chunks := split(text)
@@ -122,7 +122,7 @@ func split(text []byte) []chunk {
 	return out
 }
 
-// What split has seen of the current chunk.
+// The state of split in the current chunk.
 const (
 	blank   = iota // comments, directives and empty lines
 	opened         // and a document marker

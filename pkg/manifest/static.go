@@ -28,7 +28,7 @@ func (r *reader) pod(o object) {
 	r.out.Pods = append(r.out.Pods, spec)
 }
 
-// noun returns what messages call an object like o.
+// noun returns the word for an object like o in messages.
 func (o object) noun() string {
 	if pod.IsWorkload(o.kind) {
 		return o.kind
@@ -101,9 +101,9 @@ func (r *reader) notices(o object, ignored []pod.Problem) {
 	}
 }
 
-// finished fills in what is known of a pod that was defaulted elsewhere. One
-// that carries nodectl's content hash (a set saved by merge) keeps it; what its
-// author wrote is no longer known, so it has no hash of its parts.
+// finished completes the Spec of a pod that was defaulted elsewhere. A pod with nodectl's content
+// hash (from a set that merge saved) keeps it. The author's manifest is no longer known, so the pod
+// has no hashes of its parts.
 func finished(s *pod.Spec) {
 	if s.Pod.Namespace == "" {
 		s.Pod.Namespace = "default"

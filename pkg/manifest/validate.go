@@ -15,9 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// validatePod returns what the API's own validation of a new pod says about a
-// defaulted pod (C-1.5.11), as problems without a place. A pod with too many ports is not
-// validated further.
+// validatePod returns the problems of a defaulted pod by the API's validation of new pods
+// (C-1.5.11), without places. A pod with too many ports is not validated further.
 func validatePod(p *v1.Pod) []pod.Problem {
 	if bad, is := pod.PortsProblem(&p.Spec); is {
 		return []pod.Problem{bad}
@@ -95,7 +94,7 @@ func fieldProblems(errs field.ErrorList, secret bool) []pod.Problem {
 			detail = strings.TrimSpace(regexNote.ReplaceAllString(e.Detail, ""))
 			details[e.Detail] = detail
 		}
-		if e.BadValue == redacted { // the parser's words, which show what it met
+		if e.BadValue == redacted { // the parser's text, which shows the unexpected token
 			detail = "must be JSON"
 		}
 		p := pod.Problem{Path: fieldPath(e.Field), Msg: wording(e, detail, secret), Hint: hintFor(e)}
@@ -191,7 +190,7 @@ func shownValue(v any) string {
 
 var place0 = regexp.MustCompile(`\[[^]]*\]`)
 
-// hintFor says what to do about the mistakes people make most.
+// hintFor returns the remedy for frequent mistakes, else "".
 func hintFor(e *field.Error) string {
 	path := place0.ReplaceAllString(e.Field, "[]")
 	path = strings.TrimPrefix(strings.TrimPrefix(path, "spec.jobTemplate."), "spec.template.") // of a workload

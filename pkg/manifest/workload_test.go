@@ -39,8 +39,8 @@ func workload(t *testing.T, text string) *pod.Object {
 	return f.Objects[0]
 }
 
-// TestParse_Workload_IsKeptWithoutDefaults: the object is what its author wrote, without what an
-// API server or a controller adds.
+// TestParse_Workload_IsKeptWithoutDefaults: the object is the author's, without the additions of an
+// API server or a controller.
 func TestParse_Workload_IsKeptWithoutDefaults(t *testing.T) {
 	t.Parallel()
 	const server = `, uid: u, resourceVersion: "3", generation: 2, creationTimestamp: "2026-03-01T10:00:00Z", ownerReferences: [{apiVersion: v1, kind: A, name: a, uid: x}]`
@@ -64,8 +64,8 @@ func TestParse_Workload_IsKeptWithoutDefaults(t *testing.T) {
 	}
 }
 
-// TestParse_Workload_HashCoversWhatItsAuthorWrote: labels, annotations and the spec, and neither
-// the form of the text nor what a server adds.
+// TestParse_Workload_HashCoversWhatItsAuthorWrote: labels, annotations and the spec. It covers
+// neither the form of the text nor the additions of a server.
 func TestParse_Workload_HashCoversWhatItsAuthorWrote(t *testing.T) {
 	t.Parallel()
 	same, other := workload(t, deployment("web", "", "replicas: 2")).Hash, map[string]string{

@@ -2,8 +2,8 @@ package metrics
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// DNS adds the counters of the node's DNS server, by what answered its queries. counts is called
-// at each scrape, and returns the same keys each time.
+// DNS adds the counters of the node's DNS server, by the kind of the answer. counts is called at
+// each scrape, and returns the same keys each time.
 func (m *Metrics) DNS(counts func() map[string]uint64) {
 	for by := range counts() {
 		m.all.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{

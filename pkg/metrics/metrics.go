@@ -1,4 +1,4 @@
-// Package metrics counts what the agent does, under the kubelet's names: /metrics and
+// Package metrics counts the agent's operations, under the kubelet's names: /metrics and
 // /metrics/probes.
 //
 // It gets statuses and events as a sink of the engine, probes by wrapping the prober, and
@@ -28,7 +28,7 @@ type Config struct {
 	CgroupVersion int
 }
 
-// Serving is what a serving agent knows; it is called at each scrape.
+// Serving provides the values of a serving agent; it is called at each scrape.
 type Serving struct {
 	// Mirrors returns how many mirror pods there should be; nil means none.
 	Mirrors func() int

@@ -20,11 +20,11 @@ import (
 // resolving is the timeout of the DNS query for the node's own name.
 const resolving = 2 * time.Second
 
-// HostIPs returns the node's addresses, the first the one that pods on the host's
-// network have: those of --node-ip, one or one of each family, which have to be
-// the machine's; without them one that is found as the kubelet finds it (what the
-// node's name resolves to, then the device of the default route), else on the first
-// device that leads out. 0.0.0.0 and :: ask for one of that family.
+// HostIPs returns the node's addresses; pods on the host's network get the first one. With
+// --node-ip, it returns those addresses, one or one of each family, which the machine must have;
+// 0.0.0.0 and :: stand for any address of their family. Otherwise it searches as the kubelet does:
+// the addresses of the node's name, then those of the device of the default route. The last choice
+// is the first device that is not a loopback device.
 func HostIPs(ctx context.Context, name string, given []string) ([]string, error) {
 	own, err := ownIPs()
 	if err != nil {

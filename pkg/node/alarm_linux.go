@@ -65,10 +65,10 @@ func (a *MemoryAlarm) notify() {
 	}
 }
 
-// Arm has the kernel notify when no more than one of limits is available, given what was
-// measured now. Files in the cache count as available, so their amount is part of the kernel's
-// threshold and Arm is to be called again when it may have changed. With cgroup v2 it does
-// nothing: the root group has no such thresholds.
+// Arm makes the kernel notify when the available memory falls to one of limits. now is the newest
+// measurement. Files in the cache count as available, so their amount is part of the kernel's
+// threshold and Arm is to be called again when it may have changed. With cgroup v2 it does nothing:
+// the root group has no such thresholds.
 func (a *MemoryAlarm) Arm(now Levels, limits []int64) error {
 	memory, measured := now.By["memory.available"]
 	group := filepath.Join(a.root, "sys/fs/cgroup/memory")

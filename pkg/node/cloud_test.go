@@ -9,9 +9,9 @@ import (
 
 const provided = "alpha.kubernetes.io/provided-node-ip"
 
-// TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers compares with what the
-// kubelet's setter does: addresses that a cloud controller wrote stay, until then the node
-// names its own where --node-ip gives them, and the annotation tells the controller which.
+// TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers compares with the kubelet's
+// setter. Addresses that a cloud controller wrote stay. Until then the node reports the addresses
+// of --node-ip, and the annotation passes them to the controller.
 //
 // Shows: C-1.25.6, C-1.25.2
 func TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers(t *testing.T) {
@@ -69,9 +69,9 @@ func TestObject_ExternalCloudProvider_AddressesAreTheCloudControllers(t *testing
 	}
 }
 
-// TestObject_ExtendedResourceThatNothingServes_IsDropped: a kubelet was on this machine
-// before, with a device plugin. What the scheduler would place by its resource could not
-// run here. Resources of other kinds stay.
+// TestObject_ExtendedResourceThatNothingServes_IsDropped: a kubelet was on this machine before,
+// with a device plugin. A pod that the scheduler places by this resource could not run on this
+// node. Resources of other kinds stay.
 //
 // Shows: C-1.25.2
 func TestObject_ExtendedResourceThatNothingServes_IsDropped(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// identify fills in what tells the machine from others, from the same files as the
-// kubelet's. Containers and small systems lack some of them.
+// identify fills in the IDs of the machine, from the same files as the kubelet. Containers and
+// small systems lack some of them.
 func identify(root string, f *Facts) {
 	f.MachineID = firstOf(root, "etc/machine-id", "var/lib/dbus/machine-id")
 	f.SystemUUID = firstOf(root, "sys/class/dmi/id/product_uuid", "proc/device-tree/system-id", "proc/device-tree/vm,uuid", "etc/machine-id")

@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// Meter measures what a machine may run short of.
+// Meter measures the resources that a machine may run short of.
 type Meter struct {
 	Root      string // of /proc and /sys
 	NodeFs    string // a directory of the file system of pods' data
@@ -27,7 +27,7 @@ type Meter struct {
 	PIDs      int64  // how many the kernel permits; 0 is not looked at
 }
 
-// Levels is what a Meter has measured.
+// Levels is the result of a measurement.
 type Levels struct {
 	Disks []Disk
 	// By has memory and process IDs, by signal.
@@ -46,8 +46,8 @@ type Disk struct {
 	device uint64
 }
 
-// Read measures every signal, as the kubelet does (C-1.35.2). Directories on one file system
-// are one Disk. An error names what could not be measured; the other levels are returned.
+// Read measures every signal, as the kubelet does (C-1.35.2). Directories on one file system are
+// one Disk. An error names the failed measurements; Measure still returns the other levels.
 func (m Meter) Read() (Levels, error) {
 	all := Levels{By: map[string]Level{}}
 	var errs []error
@@ -106,7 +106,7 @@ func (all *Levels) disks(m Meter) error {
 	return errors.Join(errs...)
 }
 
-// memory is the machine's: what is not in a working set is available.
+// memory measures the machine's memory: memory outside the working set is available.
 func (m Meter) memory() (l Level, cached int64, err error) {
 	total, err := memory(filepath.Join(m.Root, "proc"), "MemTotal")
 	if err != nil {
@@ -120,7 +120,7 @@ func (m Meter) memory() (l Level, cached int64, err error) {
 	return Level{Available: total - used, Capacity: total}, cached, err
 }
 
-// podsMemory is that of all pods together, held to what their cgroup allows.
+// podsMemory measures the memory of all pods together, against the limit of their cgroup.
 func (m Meter) podsMemory(total int64) (Level, error) {
 	limit, err := number(filepath.Join(m.PodsGroup, "memory.max"))
 	if errors.Is(err, os.ErrNotExist) {
@@ -137,8 +137,9 @@ func (m Meter) podsMemory(total int64) (Level, error) {
 	return Level{Available: limit - used, Capacity: limit}, err
 }
 
-// workingSet is what a cgroup uses of memory and the kernel cannot take back at
-// once; idle is what it can. The root of cgroup v2 does not say what it uses; its parts do.
+// workingSet returns the memory of a cgroup that the kernel cannot reclaim at once; idle is the
+// memory that it can. The root of cgroup v2 has no file with its usage; the sum comes from other
+// files.
 func workingSet(group string) (set, idle int64, err error) {
 	stat, err := pairs(filepath.Join(group, "memory.stat"))
 	if err != nil {

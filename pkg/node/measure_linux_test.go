@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestC_1_35_1_MemoryThatIsAvailable: what the kernel could take back at once counts
-// as available, on both versions of cgroups.
+// TestC_1_35_1_MemoryThatIsAvailable: memory that the kernel could reclaim at once counts as
+// available, on both versions of cgroups.
 //
 // Shows: C-1.35.1
 func TestC_1_35_1_MemoryThatIsAvailable(t *testing.T) {
@@ -45,8 +45,8 @@ func TestC_1_35_1_MemoryThatIsAvailable(t *testing.T) {
 	}
 }
 
-// TestC_1_35_2_EverySignal: each that a threshold may name is measured, and what
-// cannot be is named without the others being lost.
+// TestC_1_35_2_EverySignal: every signal of a threshold is measured. A failed measurement is named,
+// and does not affect the others.
 //
 // Shows: C-1.35.2
 func TestC_1_35_2_EverySignal(t *testing.T) {

@@ -1,6 +1,5 @@
-// Package node measures this machine: its processors, memory, huge pages and disk, its
-// system and kernel, what of it pods may use, and its conditions. It builds the Node
-// object from that.
+// Package node measures this machine: its processors, memory, huge pages and disk, its system and
+// kernel, its allocatable resources, and its conditions. It builds the Node object from that.
 //
 // Read and a Meter measure and return plain values. An Observer polls the runtime in the
 // background. Object builds the Node of both, the same with an
@@ -29,7 +28,7 @@ const resourcePID v1.ResourceName = "pid"
 // Level is the capacity of a resource, and how much of it is available.
 type Level struct{ Available, Capacity int64 }
 
-// Facts is what a machine is and has.
+// Facts describes a machine and its resources.
 type Facts struct {
 	OS, Arch string // as GOOS and GOARCH
 	Kernel   string // its release: "6.1.0-13-amd64"
@@ -46,12 +45,11 @@ type Facts struct {
 	OSImage               string // as "Debian GNU/Linux 13 (trixie)"
 }
 
-// Allocatable returns what pods may ask for in all: the capacity without what is
-// reserved, and memory without what is set aside as huge pages (C-1.41.6). It is
-// the kubelet's number where Spared is among the reserved; admission and the Node
-// object have to be given the same list. What is reserved and not in the capacity
-// (pid) is not looked at. An error names the first resource of which more is
-// reserved than there is.
+// Allocatable returns the total that pods may request: the capacity minus the reservations. For
+// memory it also subtracts the huge pages (C-1.41.6). It is the kubelet's number where Spared is
+// among the reserved; admission and the Node object have to be given the same list. It ignores
+// reservations of resources that the capacity lacks (pid). An error names the first resource of
+// which more is reserved than there is.
 func (f Facts) Allocatable(reserved ...v1.ResourceList) (v1.ResourceList, error) {
 	left := f.Capacity.DeepCopy()
 	for _, list := range reserved {
@@ -98,9 +96,9 @@ func (f Facts) Spared(thresholds []pod.Threshold) v1.ResourceList {
 	return spared
 }
 
-// Enforced returns the limits of all pods together: the capacity without what is
-// reserved, at least zero, and process IDs (C-1.41.6). Unlike Allocatable, it does not
-// subtract huge pages from memory: pods that use them take them out of it.
+// Enforced returns the limits of all pods together: the capacity minus the reservations, at least
+// zero, and process IDs (C-1.41.6). Unlike Allocatable, it does not subtract huge pages from
+// memory: pods that use them take them out of it.
 func (f Facts) Enforced(reserved ...v1.ResourceList) v1.ResourceList {
 	left := f.Capacity.DeepCopy()
 	if f.PIDs > 0 {

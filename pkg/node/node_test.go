@@ -71,8 +71,8 @@ func TestC_1_41_6_Allocatable(t *testing.T) {
 	}
 }
 
-// TestC_1_41_6_Enforced: what the tree of cgroups is held to is what is not
-// reserved; huge pages are part of the memory, and process IDs count.
+// TestC_1_41_6_Enforced: the limits of kubepods are the capacity minus the reservations. Huge pages
+// are part of the memory, and process IDs have a limit.
 //
 // Shows: C-1.41.6
 func TestC_1_41_6_Enforced(t *testing.T) {

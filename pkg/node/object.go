@@ -62,7 +62,7 @@ type Drivers interface {
 
 const (
 	maxImageNames = 5       // of one image in a Node
-	manyPods      = 1 << 20 // what a node without a limit says
+	manyPods      = 1 << 20 // the kubelet's value for a node without a limit
 
 	annotationAttach = "volumes.kubernetes.io/controller-managed-attach-detach"
 	// annotationNodeIP tells a cloud controller which addresses --node-ip names.
@@ -199,9 +199,9 @@ func addresses(in Inputs) []v1.NodeAddress {
 	return append(all, v1.NodeAddress{Type: v1.NodeHostName, Address: in.Name})
 }
 
-// resources returns the capacity and what of it is allocatable. Resources of other
-// writers stay. It drops sizes of huge pages that the kernel no longer has, and extended resources:
-// Inputs has those of device plugins, and a pod that requests another one waits.
+// resources returns the capacity and the allocatable part of it. Resources of other writers stay.
+// It drops sizes of huge pages that the kernel no longer has, and extended resources: Inputs has
+// those of device plugins, and a pod that requests another one waits.
 func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocatable v1.ResourceList) {
 	capacity = f.Capacity.DeepCopy()
 	for name, q := range before {
@@ -222,8 +222,8 @@ func resources(f Facts, in Settings, before v1.ResourceList) (capacity, allocata
 	return capacity, allocatable
 }
 
-// runtimeName is containerRuntimeVersion. A runtime that does not answer keeps what
-// it was called before.
+// runtimeName is containerRuntimeVersion. If the runtime does not answer, the earlier version
+// stays.
 func runtimeName(r pod.RuntimeFacts, before string) string {
 	switch {
 	case r.Version != "":

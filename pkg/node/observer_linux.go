@@ -38,8 +38,8 @@ type ObserverConfig struct {
 	// Drivers are the CSI drivers of the node; nil is none. They must not block.
 	Drivers Drivers
 	Runtime Runtime
-	// Health returns what else keeps pods from running ("PLEG is not healthy: …"); may
-	// be nil. It must not block.
+	// Health returns a further reason why pods cannot run ("PLEG is not healthy: …"); it may be
+	// nil. It must not block.
 	Health func() error
 	// ShuttingDown reports that the machine is about to stop (C-1.25.9); nil is never.
 	ShuttingDown func() bool

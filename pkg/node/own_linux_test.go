@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestC_1_25_2_OwnAddressesAreThoseOfTheDevices: what is read in one go is what the
-// devices say one by one.
+// TestC_1_25_2_OwnAddressesAreThoseOfTheDevices: one read of all addresses gives the same result as
+// one read for each device.
 //
 // Shows: C-1.25.2
 func TestC_1_25_2_OwnAddressesAreThoseOfTheDevices(t *testing.T) {

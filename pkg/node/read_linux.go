@@ -52,8 +52,8 @@ func kernel(proc string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// appArmor asks as container runtimes do: what they would not use is not there. Where
-// it cannot be asked, it is not there either.
+// appArmor uses the check of container runtimes: it reports false where they would not use
+// AppArmor. Where it cannot be asked, it is not there either.
 func appArmor(sys string) bool {
 	if _, err := os.Stat(filepath.Join(sys, "kernel/security/apparmor")); err != nil {
 		return false

@@ -14,8 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// TestThisMachine holds what is read against what the system's own programs
-// count.
+// TestThisMachine compares the facts with the output of the system's own programs.
 func TestThisMachine(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// kubernetes is the release of go.mod, for programs that do not say what they are
-// built with: those of tests.
+// kubernetes is the release of go.mod, for programs without build information: test binaries.
 const kubernetes = "v1.36.3"
 
 // KubernetesVersion returns the Kubernetes release whose libraries this program is
@@ -31,8 +30,8 @@ func versionOf(deps []*debug.Module) string {
 	return kubernetes
 }
 
-// runtimeVersion is what the runtime calls its version, in the kubelet's form: a
-// semantic version without its v where it is one, else what of it is numbers.
+// runtimeVersion returns the version that the runtime reports, in the kubelet's form: a semantic
+// version without its v, or else the numeric parts.
 func runtimeVersion(text string) string {
 	if v, err := version.ParseSemantic(text); err == nil {
 		return v.String()

@@ -24,9 +24,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the goldens")
 
-// viewYAML is view.yaml: what a worker knows beside want and have. The default is the
-// ordinary case: the network works, and for a pod on the node the record, the spec and the
-// volumes exist.
+// viewYAML is view.yaml: the fields of the View beside Want and Have. The default is the ordinary
+// case: the network works, and for a pod on the node the record, the spec and the volumes exist.
 type viewYAML struct {
 	NotDesired     bool                          `json:"notDesired"`
 	Instance       *int                          `json:"instance"`
@@ -64,7 +63,7 @@ type troubleYAML struct {
 	In      string `json:"in"` // time until the retry
 }
 
-// TestNextGoldens runs every state in testdata. The comment of a file says what it shows.
+// TestNextGoldens runs every state in testdata. The comment of a file describes the case.
 func TestNextGoldens(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")

@@ -305,8 +305,8 @@ func (m *sim) ghost() {
 	}
 }
 
-// forgetNumbers drops what only the record knew: the numbers of containers that the pod had
-// once and that left nothing in the runtime.
+// forgetNumbers drops the attempt numbers that only the record has: those of earlier containers
+// that left nothing in the runtime.
 func (m *sim) forgetNumbers() {
 	have := m.have()
 	for key := range m.started {
@@ -317,7 +317,7 @@ func (m *sim) forgetNumbers() {
 	}
 }
 
-// wrong returns what differs from the desired state at rest, "" for nothing.
+// wrong returns the difference from the desired state at rest, "" for none.
 func (m *sim) wrong(p plan.Plan, f podShape) string {
 	have := m.have()
 	if m.want == nil {
@@ -368,7 +368,7 @@ func (m *sim) wrong(p plan.Plan, f podShape) string {
 	return m.untidy()
 }
 
-// untidy returns what should have been removed.
+// untidy returns the objects that should have been removed.
 func (m *sim) untidy() string {
 	have := m.have()
 	needed, dead := map[string]bool{}, map[string]bool{}

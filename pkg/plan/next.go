@@ -10,9 +10,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Next decides what to do now for one pod. It tries the rules below in order; the first one
-// that matches writes the whole plan. Each rule is the method of its name. An indented row is a
-// part of the rule above it.
+// Next decides the next steps for one pod. It tries the rules below in order; the first one that
+// matches writes the whole plan. Each rule is the method of its name. An indented row is a part of
+// the rule above it.
 //
 //	 rule         | state of the pod                               | plan
 //	--------------+------------------------------------------------+-----------------------------------------

@@ -167,8 +167,8 @@ type Plan struct {
 	Wait time.Duration
 	// WaitFor is the condition that the pod waits for, as text for users; may be empty.
 	WaitFor string
-	// Settled says that nothing is left to do until something other than the time changes.
-	// WaitFor may still say what has to change.
+	// Settled says that nothing is left to do until something other than the time changes. WaitFor
+	// may still name the change that the pod needs.
 	Settled bool
 	// Stopping says that the steps stop the running instance, to remove or to replace it. The
 	// worker records since when (Record.StopSince).

@@ -29,7 +29,7 @@ type sim struct {
 
 	// The directories: volumes by instance.
 	volumes map[int]bool
-	// The worker's record, and what it knows only while it runs.
+	// The worker's record, and its state in memory.
 	rec     pod.Record
 	trouble map[string]pod.Trouble
 	health  pod.Health
@@ -46,7 +46,7 @@ type sim struct {
 	stopTakes time.Duration
 	stopsWell bool // a stopped container exits with 0
 
-	// What the laws need, since the pod was last forgotten.
+	// The history that the laws need, since the pod was last forgotten.
 	started   map[string]int    // the highest restart count that started, by UID and container name
 	ended     map[int]string    // the content of each terminated instance
 	lastEnded string            // the content of the newest instance, if it has terminated
@@ -216,7 +216,7 @@ func (m *sim) remember(v plan.View, p plan.Plan) {
 	}
 }
 
-// content is what starts a terminated pod again when it is edited.
+// content has the fields whose edit starts a terminated pod again.
 func content(s *pod.Spec) string {
 	text := s.UID() + s.SandboxHash
 	for _, name := range slices.Sorted(maps.Keys(s.ContainerHashes)) {

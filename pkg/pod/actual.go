@@ -7,9 +7,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Labels and annotations nodectl writes on sandboxes and containers. The
-// io.kubernetes.* names are the kubelet's (C-1.22.11), so that crictl, log
-// collectors and monitoring find what they expect.
+// Labels and annotations nodectl writes on sandboxes and containers. The io.kubernetes.* names are
+// the kubelet's (C-1.22.11), so that crictl, log collectors and monitoring find the expected names.
 const (
 	LabelPodName       = "io.kubernetes.pod.name"
 	LabelPodNamespace  = "io.kubernetes.pod.namespace"
@@ -44,8 +43,8 @@ const (
 	AnnotationConfigMirror = "kubernetes.io/config.mirror"
 )
 
-// Actual ("have") is what the runtime shows for one key, read now. It is used only for
-// the decision it was read for.
+// Actual ("have") is the state of one key in the runtime, read now. It is used only for the
+// decision it was read for.
 type Actual struct {
 	Key
 	UID string

@@ -243,8 +243,8 @@ func (d *Data) Has(kind, name string) bool {
 // Known reports whether the contents are known, and not their sums alone.
 func (d *Data) Known() bool { return d == nil || len(d.objects) == len(d.Sums) }
 
-// Values returns what the ConfigMap or Secret of that kind and name holds; ok is
-// false when the pod is not bound to one.
+// Values returns the content of the ConfigMap or Secret of that kind and name; ok is false if the
+// pod is not bound to one.
 func (d *Data) Values(kind, name string) (values map[string][]byte, ok bool) {
 	o := d.Object(kind, name)
 	if o == nil {

@@ -12,9 +12,8 @@ import (
 // each pod of each batch; no ordinary order of pods on one node needs a longer one.
 const MaxDependencies = 64
 
-// ParseDependsOn reads the value of AnnotationDependsOn. Its error says what is
-// wrong with it, in words for its author. It reads at most MaxDependencies names,
-// however many the value holds.
+// ParseDependsOn reads the value of AnnotationDependsOn. Its error describes the mistake, for the
+// author. It reads at most MaxDependencies names, however many the value holds.
 func ParseDependsOn(text string) ([]Dependency, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -70,9 +69,8 @@ func isName(s string) bool {
 	return len(s) <= 253
 }
 
-// DependencyProblem returns what is wrong with a pod's AnnotationDependsOn, and
-// whether anything is. The problem has a path, a message and a hint, and no
-// place.
+// DependencyProblem returns the problem of a pod's AnnotationDependsOn, and whether there is one.
+// The problem has a path, a message and a hint, and no place.
 func DependencyProblem(p *v1.Pod) (Problem, bool) {
 	_, err := ParseDependsOn(p.Annotations[AnnotationDependsOn])
 	if err == nil {

@@ -48,8 +48,7 @@ func (e Enforcement) CPUQuota(milli int64) (quota, period int64) {
 	return max(milli*period/1000, least), period
 }
 
-// HugePages returns what a list has of huge pages, in bytes, by size as PageSize
-// names it.
+// HugePages returns the huge pages in a list, in bytes, by size in the form of PageSize.
 func HugePages(list v1.ResourceList) map[string]int64 {
 	all := map[string]int64{}
 	for name, q := range list {

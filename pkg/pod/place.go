@@ -2,7 +2,7 @@ package pod
 
 import v1 "k8s.io/api/core/v1"
 
-// Place is what the node assigns to one instance of a pod in addition to its spec. It
+// Place has the values that the node assigns to one instance of a pod in addition to its spec. It
 // is the same for the sandbox and every container in it.
 type Place struct {
 	// CgroupParent is the pod's own cgroup, as the runtime's driver names it:
@@ -21,7 +21,7 @@ type Users struct {
 	Length uint32 `json:"length"`
 }
 
-// NodeFacts is what a pod can learn about its node.
+// NodeFacts has the facts that a pod can learn about its node.
 type NodeFacts struct {
 	HostIPs     []string        // first is the pod IP of host-network pods
 	Allocatable v1.ResourceList // what resourceFieldRef says where a container has no limit (C-1.38.3)

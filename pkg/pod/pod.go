@@ -88,8 +88,8 @@ type Spec struct {
 	// DependsOn is the conditions for the start of this pod, from annotation
 	// AnnotationDependsOn; the pods it names stop after it.
 	DependsOn []Dependency
-	// Placed is what containers have for themselves, by name. Admission decides it; no source
-	// sets it, and no hash covers it.
+	// Placed has the exclusive CPUs and NUMA memory of containers, by name. Admission decides it;
+	// no source sets it, and no hash covers it.
 	Placed map[string]Placement
 }
 
@@ -134,8 +134,8 @@ type LastGoodSet struct {
 // Empty reports whether the set is empty.
 func (s LastGoodSet) Empty() bool { return len(s.Pods) == 0 && len(s.Objects) == 0 }
 
-// Problem is one mistake that a person can fix: its place, what is wrong and what to
-// do. Problems are values, not errors with stacks.
+// Problem is one mistake that a user can fix: its place, a description and the remedy. Problems are
+// values, not errors with stacks.
 type Problem struct {
 	File   string `json:"file"`
 	Line   int    `json:"line"`   // from 1; 0 is unknown
@@ -149,7 +149,7 @@ type Problem struct {
 	Lacking bool `json:"-"`
 }
 
-// Error returns "file:line:column: path: message", leaving out what is unknown.
+// Error returns "file:line:column: path: message", without unknown parts.
 func (p Problem) Error() string {
 	var b strings.Builder
 	b.WriteString(p.Place())
@@ -163,7 +163,7 @@ func (p Problem) Error() string {
 	return b.String()
 }
 
-// Place returns "file:line:column", leaving out what is unknown.
+// Place returns "file:line:column", without unknown parts.
 func (p Problem) Place() string {
 	s := p.File
 	if p.Line > 0 {

@@ -11,7 +11,7 @@ type PullProgress struct {
 	Pending bool   // its pull has not ended after Waited; none of the three: it is about to begin
 	Queued  bool   // Pending: it waits for other pulls
 	Took    time.Duration
-	Waited  time.Duration // Took, and what the pull waited for others before
+	Waited  time.Duration // Took, and the wait for other pulls before it
 	Bytes   int64         // of the image; 0 is unknown
 }
 

@@ -107,7 +107,7 @@ func (r *Record) CatchUp(have Actual) bool {
 	}
 	before := *r
 	r.endInstance()
-	if before.Instance == 0 { // it was never written down: what is noted meanwhile is of this one
+	if before.Instance == 0 { // the instance was never recorded: notes from this time belong to it
 		r.Want, r.StartTime, r.Streaks, r.Devices, r.RestartingAll = before.Want, before.StartTime, before.Streaks, before.Devices, before.RestartingAll
 	}
 	r.Instance = b.Instance

@@ -2,7 +2,7 @@ package pod
 
 import v1 "k8s.io/api/core/v1"
 
-// RuntimeFacts is what a container runtime reports about itself, for the Node object
+// RuntimeFacts has the facts that a container runtime reports about itself, for the Node object
 // (C-1.25.6, C-1.25.7).
 type RuntimeFacts struct {
 	Name, Version string                  // as containerd and 2.1.4

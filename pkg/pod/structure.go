@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// uidForm is what names a pod's directories, its cgroup, its logs and a label.
+// uidForm is the form of a UID, which names a pod's directories, its cgroup, its logs and a label.
 var uidForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9.-]{0,62}$`)
 
 // staticUIDForm is the form of what StaticUID returns. API servers give UUIDs, with dashes.
@@ -19,16 +19,15 @@ var staticUIDForm = regexp.MustCompile(`^[0-9a-f]{32}$`)
 // ValidUID reports whether a UID can name a pod's directories.
 func ValidUID(uid string) bool { return uidForm.MatchString(uid) }
 
-// StaticUIDProblem returns what is wrong with the UID of an API server's pod that has the
-// form of a static pod's: the two would share directories, a cgroup and user IDs.
+// StaticUIDProblem returns the problem of an API server's pod whose UID has the form of a static
+// pod's UID: two such pods could share directories, a cgroup and user IDs.
 func StaticUIDProblem(p *v1.Pod) (bad Problem, is bool) {
 	uid := string(p.UID)
 	return Problem{Path: "metadata.uid", Msg: "invalid value " + shownName(uid) + ": only static pods have such a UID"}, staticUIDForm.MatchString(uid)
 }
 
-// IdentityProblems returns what is wrong with the names by which a pod's directories,
-// cgroup and logs are found: its namespace and name are DNS names, its UID is a plain
-// file name.
+// IdentityProblems returns the problems of the names from which a pod's directories, cgroup and
+// logs get their names. Its namespace and name must be DNS names, and its UID a plain file name.
 func IdentityProblems(p *v1.Pod) []Problem {
 	var s structure
 	s.name("metadata.name", p.Name, validation.IsDNS1123Subdomain)
@@ -39,10 +38,10 @@ func IdentityProblems(p *v1.Pod) []Problem {
 	return s.problems
 }
 
-// StructureProblems returns what is wrong with the form of a pod's spec, whatever it
-// asks for: containers and volumes have DNS names, each once, and every volume has
-// exactly one source. Readers of a pod rely on it: a policy, the volumes and the runtime
-// take the same thing for a volume, and no name leads to another path.
+// StructureProblems returns the problems of the form of a pod's spec. Containers and volumes must
+// have unique DNS names, and every volume exactly one source. Readers of a pod rely on it: a
+// policy, the volumes and the runtime take the same thing for a volume, and no name leads to
+// another path.
 func StructureProblems(spec *v1.PodSpec) []Problem {
 	var s structure
 	if len(spec.Containers) == 0 {

@@ -31,7 +31,7 @@ func Signals() []string {
 	}
 }
 
-// ConditionOf returns the condition of a node that is short of what a signal is about.
+// ConditionOf returns the condition of a node that is short of a signal's resource.
 func ConditionOf(signal string) v1.NodeConditionType {
 	switch signal {
 	case SignalMemory, SignalPodsMemory:
@@ -42,9 +42,8 @@ func ConditionOf(signal string) v1.NodeConditionType {
 	return v1.NodeDiskPressure
 }
 
-// Threshold is how little of something a node may have left before it is under
-// pressure: a quantity, or a part of what there is. One with neither is never met,
-// as the kubelet takes 0% and 100%.
+// Threshold is the amount of a resource below which a node is under pressure: a quantity, or a
+// fraction of the capacity. One with neither is never met, as the kubelet takes 0% and 100%.
 type Threshold struct {
 	Signal   string             // one of Signals
 	Quantity *resource.Quantity // nil where Percent counts
@@ -83,8 +82,8 @@ func NewThreshold(signal, value string) (Threshold, error) {
 	return Threshold{Signal: signal, Quantity: &q}, nil
 }
 
-// ParseAmount reads "memory.available=50Mi" and "nodefs.available=5%": an amount of what a signal
-// is about. Unlike in a threshold, it may be nothing or all.
+// ParseAmount reads "memory.available=50Mi" and "nodefs.available=5%": an amount of a signal's
+// resource. Unlike in a threshold, it may be nothing or all.
 func ParseAmount(text string) (Threshold, error) {
 	signal, value, ok := strings.Cut(text, "=")
 	if !ok {
@@ -129,8 +128,7 @@ func ParseThresholds(list []string) ([]Threshold, error) {
 	return all, nil
 }
 
-// Of returns the least that has to be left of that capacity, to the byte what the
-// kubelet makes of it; 0 is nothing.
+// Of returns the threshold in bytes for a capacity, rounded as the kubelet does; 0 is none.
 func (t Threshold) Of(capacity int64) int64 {
 	if t.Quantity != nil {
 		return t.Quantity.Value()

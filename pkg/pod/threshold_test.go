@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestC_1_35_2_Thresholds: what the kubelet's flag takes, and what it refuses.
+// TestC_1_35_2_Thresholds: values that the kubelet's flag accepts, and values that it rejects.
 //
 // Shows: C-1.35.2
 func TestC_1_35_2_Thresholds(t *testing.T) {

@@ -2,8 +2,8 @@ package pod
 
 import "time"
 
-// ContainerUsage is what a runtime says that one container uses. A number that it
-// does not say is nil.
+// ContainerUsage is the usage of one container, as reported by the runtime. A number that it does
+// not say is nil.
 type ContainerUsage struct {
 	ID        string
 	Key              // of the pod
@@ -23,10 +23,10 @@ type ContainerUsage struct {
 	SwapUsage        *uint64
 	SwapAvailable    *uint64
 
-	Writable Filesystem // what the container wrote to its own layer
+	Writable Filesystem // the container's writable layer
 }
 
-// Filesystem is what a runtime says of a file system and of its own part of it.
+// Filesystem has a runtime's report of a file system and of its own part of it.
 type Filesystem struct {
 	At         time.Time
 	Mountpoint string  // a directory on it; "" is not known
@@ -38,8 +38,8 @@ type Filesystem struct {
 type Cgroup struct {
 	// Path is its name from the root of its hierarchy on, as /proc/<pid>/cgroup has it.
 	Path string
-	// Dirs are its directories by what is controlled there ("cpu", "memory"), or the
-	// one of cgroup v2 by "". A controller that this machine does not have is not in
-	// it; a directory that is named need not be there.
+	// Dirs are its directories by controller ("cpu", "memory"); the directory of cgroup v2 has the
+	// key "". A controller that this machine does not have is not in it; a directory that is named
+	// need not be there.
 	Dirs map[string]string
 }

@@ -240,7 +240,7 @@ func TestA1_A26_C_1_3_NotificationModes(t *testing.T) {
 	}
 }
 
-// play returns what input led to after prior.
+// play returns the result of input after prior.
 func play(t *testing.T, mode Mode, withHash bool, layers string, prior, input []layerReading) string {
 	t.Helper()
 	names := strings.Fields(layers)

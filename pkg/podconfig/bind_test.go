@@ -17,9 +17,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// namingFile reads pods in the notation of podOf, each with "=" and what it names
-// behind it: "A1=x,y.k,?z,!s,#d" names the ConfigMaps x, of y the key k, and z,
-// which is optional; the Secret s; and the claim d.
+// namingFile reads pods in the notation of podOf, each followed by "=" and the objects that it
+// names: "A1=x,y.k,?z,!s,#d" names the ConfigMaps x, of y the key k, and z, which is optional; the
+// Secret s; and the claim d.
 func namingFile(layer, name string, things ...string) source.File {
 	var specs []*pod.Spec
 	var objects []*pod.Object

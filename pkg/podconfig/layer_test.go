@@ -24,7 +24,7 @@ func (l Layer) specs() []*pod.Spec {
 }
 
 func TestLayerKeepsLastGood(t *testing.T) {
-	unread := broken("a") // one value: readings that share what did not change
+	unread := broken("a") // one value: readings share their unchanged parts
 	tests := []struct {
 		name      string
 		snapshots []source.Snapshot

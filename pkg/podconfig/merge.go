@@ -65,9 +65,9 @@ type changes struct {
 	expand            bool // the expander may return other pods for the same workloads
 }
 
-// step returns the fold after layer i became l, and the pods that differ in the merged
-// state. If l is the next step of the fold's layer, step looks only at what that step
-// changed; otherwise at everything in both.
+// step returns the fold after layer i became l, and the pods that differ in the merged state. If l
+// is the next step of the fold's layer, step compares only the parts that l changed; otherwise it
+// compares everything in both.
 func (f fold) step(i int, l Layer) (next fold, pods []ident) {
 	old := f.layers[i]
 	pods, objects := l.changedPods, l.changedObjects

@@ -315,7 +315,7 @@ func (c *PodConfig) take(f fold, m message, now time.Time) (fold, Batch, bool) {
 	return next, b, len(b.Updates)+len(b.ChangedSets) > 0 || differsInState(f.merged, next.merged)
 }
 
-// differsInState reports whether two states differ in what updates do not contain. The time
+// differsInState reports whether two states differ in a part that updates do not contain. The time
 // of the last good reading does not count.
 func differsInState(old, new *Merged) bool {
 	withoutLastGood := func(l LayerState) LayerState {

@@ -44,9 +44,8 @@ func drawEvents(t *rapid.T) []event {
 	return append(out, drawReadings(t)...)
 }
 
-// drawReadings draws the readings of three layers, a few files and pods each, so that
-// duplicates, moves and mistakes are frequent. Readings share what did not change, or
-// nothing at all.
+// drawReadings draws the readings of three layers, a few files and pods each, so that duplicates,
+// moves and mistakes are frequent. Readings share their unchanged parts, or nothing at all.
 func drawReadings(t *rapid.T) []event {
 	disks := make([]map[string]source.File, len(layerNames))
 	for i := range disks {
@@ -238,9 +237,8 @@ func reread(r Restored) source.Snapshot {
 	return set(files...)
 }
 
-// TestC_1_2_10_IncrementalIsFull: the steps that look only at what changed lead
-// to the same states, updates and conflicts as the full pass; so does a step
-// that missed others before it.
+// TestC_1_2_10_IncrementalIsFull: incremental steps lead to the same states, updates and conflicts
+// as the full pass; so does a step that missed others before it.
 //
 // Shows: C-1.2.10
 func TestC_1_2_10_IncrementalIsFull(t *testing.T) {

@@ -1,10 +1,10 @@
 // Package podconfig merges layers into one set of desired pods and yields the changes
 // as PodUpdates in the kubelet's order.
 //
-// A layer is one source with what podconfig keeps of it: the last good version of each
-// pod and file, whether the source can be read, and which file owns a pod that several
-// files define. Where two layers define a pod, the earlier one wins. Results are immutable:
-// each merged state is a new value that shares the unchanged Specs with the one before.
+// A layer is one source with podconfig's state of it: the last good version of each pod and file,
+// whether the source can be read, and which file owns a pod that several files define. Where two
+// layers define a pod, the earlier one wins. Results are immutable: each merged state is a new
+// value that shares the unchanged Specs with the one before.
 //
 // Numbers such as C-1.2.10, I9 and F43 are entries of docs/contract.md.
 //

@@ -9,10 +9,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A container's environment is what its own manifest says: nothing of the container
-// beside it, as in podman (CVE-2020-14370) and containerd (CVE-2021-21334), and nothing
-// of the agent's own environment, which names with a star took from podman
-// (CVE-2026-57231).
+// A container's environment comes only from its own manifest. It contains nothing of other
+// containers, unlike in podman (CVE-2020-14370) and containerd (CVE-2021-21334). It contains
+// nothing of the agent's environment, unlike in podman for names with a star (CVE-2026-57231).
 //
 // Shows: D1
 func TestCVE_2020_14370_2021_21334_2026_57231_Environment_IsTheContainersOwn(t *testing.T) {

@@ -338,7 +338,7 @@ func TestC_1_38_4_EnvFile(t *testing.T) {
 	}
 }
 
-// What can be written in quotes is read back, whatever stands before it.
+// A value in quotes is read back, whatever precedes it.
 func FuzzEnvFile(f *testing.F) {
 	f.Add("J='1'\n# x\n", "a\nb")
 	f.Add("J= 1", "")

@@ -47,8 +47,7 @@ func Expand(text string, vars map[string]string) (string, error) {
 			}
 			b.WriteString(value)
 		default:
-			// Without a ")" the two characters are text; what follows may still
-			// hold an escape.
+			// Without a ")" the two characters are text; the rest may still contain an escape.
 			b.WriteString(text[:2])
 		}
 		text, open = text[n:], open-n

@@ -82,8 +82,8 @@ func (n *fieldNode) isDefault(v reflect.Value) bool {
 }
 
 func (n *fieldNode) appendList(b []byte, v reflect.Value, k keep) ([]byte, bool) {
-	// What a list holds counts even when all of an element is left out by k:
-	// but only the whole form keeps empty elements in their places.
+	// An element of a list counts even if k leaves out all of its fields; only the whole form keeps
+	// empty elements in their places.
 	whole := k(nil)
 	start := len(b)
 	var ends []int
@@ -125,8 +125,8 @@ func sortItems(b []byte, start int, ends []int) {
 	}
 }
 
-// appendStruct appends an object of what is set in struct v, and reports
-// whether anything is.
+// appendStruct appends an object of the fields that are set in struct v, and reports whether any
+// is.
 func (n *fieldNode) appendStruct(b []byte, v reflect.Value, k keep) ([]byte, bool) {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()

@@ -14,11 +14,11 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The canonical form as values, by the rules of hash version v1: what the
-// writer of bytes is held to.
+// The canonical form as values, by the rules of hash version v1: the reference for the writer of
+// bytes.
 
-// ref returns what is set in v as maps, lists and plain values, nil when
-// nothing is. Lists without an order come back sorted.
+// ref returns the set fields of v as maps, lists and plain values, nil if there are none. Lists
+// without an order come back sorted.
 func (n *fieldNode) ref(v reflect.Value, k keep) any {
 	pointer := v.Kind() == reflect.Pointer
 	if pointer {
@@ -51,8 +51,8 @@ func (n *fieldNode) refPlain(v reflect.Value, pointer bool, k keep) any {
 }
 
 func (n *fieldNode) refList(v reflect.Value, k keep) any {
-	// What a list holds counts even when all of an element is left out by k:
-	// but only the whole form keeps empty elements in their places.
+	// An element of a list counts even if k leaves out all of its fields; only the whole form keeps
+	// empty elements in their places.
 	whole := k(nil)
 	var out []any
 	for i := range v.Len() {

@@ -36,10 +36,9 @@ func DataChanged(old, new *pod.Spec) []pod.ObjectID {
 	return out
 }
 
-// DataDifferences returns what differs in the objects that two versions of a pod both
-// name, as Differences does for the pods: "configmap/web.data[nginx.conf]". It shows
-// only sizes for a Secret's values, for values of which one side has only the sum, and
-// for binary values.
+// DataDifferences returns the differences of the objects that two versions of a pod both name, as
+// Differences does for the pods: "configmap/web.data[nginx.conf]". It shows only sizes for a
+// Secret's values, for values of which one side has only the sum, and for binary values.
 func DataDifferences(old, new *pod.Spec) []FieldChange {
 	var d differ
 	for _, id := range DataChanged(old, new) {

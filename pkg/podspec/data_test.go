@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// namesObjects are the API's types that name a ConfigMap, a Secret or a claim; the
-// value is what its Name field is called.
+// namesObjects are the API's types that name a ConfigMap, a Secret or a claim; the value is the
+// name of its Name field.
 var namesObjects = map[reflect.Type]string{
 	reflect.TypeFor[v1.ConfigMapVolumeSource]():             "Name",
 	reflect.TypeFor[v1.SecretVolumeSource]():                "SecretName",
@@ -171,8 +171,8 @@ func stock(m, s, i, o, d, pull string) []*pod.Object {
 	return out
 }
 
-// TestBindChangesExactlyTheHashesItSays: with the annotation, and only with it, a
-// change of what a container uses is a change of that container, of an init container's
+// TestBindChangesExactlyTheHashesItSays: with the annotation, and only with it, a change of an
+// object that a container uses is a change of that container; for an init container it is a change
 // of the pod.
 func TestBindChangesExactlyTheHashesItSays(t *testing.T) {
 	t.Parallel()
@@ -241,7 +241,7 @@ func TestBindingTwiceIsBindingOnce(t *testing.T) {
 	}
 }
 
-// TestC_1_38_SameIsSameContent: what a pod gets of an object counts, and nothing else.
+// TestC_1_38_SameIsSameContent: only the parts of an object that a pod uses count.
 //
 // Shows: C-1.38
 func TestC_1_38_SameIsSameContent(t *testing.T) {
@@ -278,8 +278,8 @@ func TestC_1_38_SameIsSameContent(t *testing.T) {
 	}
 }
 
-// TestI8_DataDifferencesShowNoSecret: what is shown of objects that differ, by what is
-// known of them.
+// TestI8_DataDifferencesShowNoSecret: the shown differences of objects, with more or less known of
+// them.
 //
 // Shows: I8
 func TestI8_DataDifferencesShowNoSecret(t *testing.T) {
@@ -330,8 +330,8 @@ func TestI8_DataDifferencesShowNoSecret(t *testing.T) {
 	}
 }
 
-// TestRestartByDataNamesTheObject: what restarts and why, also where one of the
-// two carries no hashes.
+// TestRestartByDataNamesTheObject: the restarts with their reasons, even if one of the two has no
+// hashes.
 func TestRestartByDataNamesTheObject(t *testing.T) {
 	t.Parallel()
 	bare := func(s *pod.Spec) *pod.Spec {

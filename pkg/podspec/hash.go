@@ -77,18 +77,17 @@ func Fingerprint(s *pod.Spec, p *v1.Pod) {
 	s.Hash = contentHash(b, p)
 }
 
-// NewHashes returns the hashes that Fingerprint makes: of everything set
-// (Spec.Hash), of what replaces the pod when it changes (Spec.SandboxHash), and by
-// container name, init containers included, of what replaces that container
-// (Spec.ContainerHashes).
+// NewHashes returns the hashes that Fingerprint makes. Spec.Hash covers everything that is set.
+// Spec.SandboxHash covers the fields whose edit replaces the pod. Spec.ContainerHashes covers, by
+// container name, the fields whose edit replaces that container or init container.
 func NewHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string) {
 	var s pod.Spec
 	Fingerprint(&s, p)
 	return s.Hash, s.SandboxHash, s.ContainerHashes
 }
 
-// withSidecars returns a pod with its sidecars among its containers: an edit of
-// one replaces what an edit of a container replaces.
+// withSidecars returns a pod with its sidecars among its containers: an edit of a sidecar has the
+// effect of an edit of a container.
 func withSidecars(p *v1.Pod) *v1.Pod {
 	if !slices.ContainsFunc(p.Spec.InitContainers, sidecar) {
 		return p
@@ -150,7 +149,7 @@ func NewAPIHashes(p *v1.Pod) (hash, sandbox string, containers map[string]string
 // HashObject returns the hash of a ConfigMap's or Secret's content.
 func HashObject(content any) string { return hashOf(content) }
 
-// authorAnnotations leaves out what the kubelet and nodectl write (C-1.4).
+// authorAnnotations leaves out annotations of the kubelet and nodectl (C-1.4).
 func authorAnnotations(all map[string]string) map[string]string {
 	if len(all) == 0 {
 		return nil
@@ -181,12 +180,11 @@ func hasHash(s *pod.Spec, name, hash string) bool {
 	return a == b || hash == s.Earlier[name]
 }
 
-// Restart returns what replacing old by new restarts: the whole pod, or the
-// containers named (sorted), and why, in words. A container that only one of
-// them has is started or stopped, not restarted, and is not named, and neither
-// is one that is only resized (Resizes). Where one of the specs has no hashes,
-// or was hashed by rules that are not known, the two pods are compared field by
-// field.
+// Restart returns the restarts if new replaces old: the whole pod, or the named containers
+// (sorted), with the reason as text. A container that only one of them has is started or stopped,
+// not restarted, and is not named, and neither is one that is only resized (Resizes). Where one of
+// the specs has no hashes, or was hashed by rules that are not known, the two pods are compared
+// field by field.
 func Restart(old, new *pod.Spec) (podLevel bool, containers []string, reason string) {
 	if old == nil || new == nil || old.Pod == nil || new.Pod == nil {
 		return false, nil, ""
@@ -247,7 +245,7 @@ type podDifference struct {
 	containers map[string][]string // by name of each container both pods have
 }
 
-// qosChanged is the name of what resources decide of a whole pod.
+// qosChanged is the name of the property that resources decide for a whole pod.
 const qosChanged = "QoS class"
 
 // difference returns the names of the fields by which two pods differ, those

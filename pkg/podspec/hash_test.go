@@ -62,7 +62,7 @@ func specOf(t testing.TB, text string) *pod.Spec {
 	return s
 }
 
-// golden is what a file of testdata holds of one pod.
+// golden is the content of a testdata file for one pod.
 type golden struct {
 	Hash       string            `json:"hash"`
 	Sandbox    string            `json:"sandbox"`
@@ -82,8 +82,8 @@ func TestF16_GoldenHashes(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", s.Name, diff)
 		}
 		was := goldenHashes(t, hashVersion1)[s.Name]
-		// What an agent of that version kept: its Pod may have been defaulted by
-		// other rules, too.
+		// The record of an agent of that version: its Pod may have been defaulted by other rules,
+		// too.
 		old := &pod.Spec{Key: s.Key, Pod: s.Pod.DeepCopy(), Hash: was.Hash, SandboxHash: was.Sandbox, ContainerHashes: was.Containers}
 		for i := range old.Pod.Spec.Containers {
 			old.Pod.Spec.Containers[i].WorkingDir = "/a-default-of-another-time"
@@ -281,7 +281,7 @@ func TestRestart_ByEdit(t *testing.T) {
 	}
 }
 
-// TestC_1_20_5_SidecarsRestartAlone edits one sidecar and what stands beside it.
+// TestC_1_20_5_SidecarsRestartAlone edits one sidecar and its neighbours.
 //
 // Shows: C-1.20.5
 func TestC_1_20_5_SidecarsRestartAlone(t *testing.T) {

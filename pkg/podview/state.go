@@ -219,10 +219,10 @@ func (s *State) Probed(kind pod.ProbeKind, r pod.Container) (ok, known bool) {
 	return known && v.OK, known
 }
 
-// HasStarted reports whether a running container has passed its startup probe, or has none.
-// before is the result until the probe has one. For planning it is false: the next container
-// needs a result. For a status it is what was last reported of this container, so that
-// nothing flips when the agent restarts.
+// HasStarted reports whether a running container has passed its startup probe, or has none. before
+// is the result until the probe has one. For planning it is false: the next container needs a
+// result. For a status it is the last reported value of this container, so that nothing flips when
+// the agent restarts.
 func (s *State) HasStarted(c *v1.Container, r pod.Container, before bool) bool {
 	if c.StartupProbe == nil {
 		return true
@@ -317,8 +317,8 @@ func All(have pod.Actual) []pod.Container {
 	return all
 }
 
-// Duplicates are what runs beside the newest sandbox and the newest container of each name.
-// Steps end them before the pod continues or terminates (I1).
+// Duplicates are the sandboxes and containers that run beside the newest sandbox and the newest
+// container of each name. Steps end them before the pod continues or terminates (I1).
 type Duplicates struct {
 	Older     []pod.Container // older containers that have not exited
 	Outside   []pod.Container // newest ones outside the newest sandbox that have not exited, by name

@@ -30,8 +30,8 @@ func spec(t *testing.T, text string) *pod.Spec {
 	return s
 }
 
-// shown is what the runtime shows of the manifest's pod: sandboxes, the newest first, and
-// newest containers.
+// shown is the state of the manifest's pod in the runtime: sandboxes, the newest first, and newest
+// containers.
 func shown(sandboxes []pod.Sandbox, containers ...pod.Container) pod.Actual {
 	a := pod.Actual{UID: "uid-web", Containers: map[string]pod.Container{}}
 	if len(sandboxes) > 0 {
@@ -132,8 +132,8 @@ func TestState_HadSandboxAndHasNewestSandbox_Differ(t *testing.T) {
 	}
 }
 
-// TestState_HasStarted_BeforeTheFirstResult_IsAsGiven: the next container is not started
-// before a result; the status keeps what it reported of the same container.
+// TestState_HasStarted_BeforeTheFirstResult_IsAsGiven: the next container is not started before a
+// result; the status keeps the reported value of the same container.
 //
 // Shows: C-1.20.6, C-1.29.16
 func TestState_HasStarted_BeforeTheFirstResult_IsAsGiven(t *testing.T) {

@@ -24,9 +24,9 @@ type text struct {
 // number is a whole number.
 type number struct{ value int64 }
 
-// decoder reads YAML strictly into structs of text, number, bool, slices and pointers:
-// every key is known and stands there once, every value is of its kind, and a key
-// without a value is a mistake, for what it leaves open. It finds all mistakes.
+// decoder reads YAML strictly into structs of text, number, bool, slices and pointers: every key is
+// known and occurs once, and every value has its type. A key without a value is a mistake, because
+// its meaning is open. It finds all mistakes.
 type decoder struct {
 	file     string
 	similar  func(word string, known []string) string
@@ -61,7 +61,7 @@ func (d *decoder) meant(word string, known []string) string {
 	return ""
 }
 
-// decode reads a node into what a pointer leads to.
+// decode reads a node into the target of a pointer.
 func (d *decoder) decode(n *yaml.Node, into any) {
 	d.value(n, reflect.ValueOf(into).Elem(), "")
 }

@@ -64,8 +64,8 @@ func TestImagePatterns(t *testing.T) {
 	}
 }
 
-// TestImagesNeverLeaveTheirRegistry: what a pattern of one registry allows is
-// pulled from there, as the library that the runtimes share reads it.
+// TestImagesNeverLeaveTheirRegistry: an image that a pattern of one registry allows is pulled from
+// that registry, by the library that the runtimes share.
 func TestImagesNeverLeaveTheirRegistry(t *testing.T) {
 	t.Parallel()
 	p := edge(t, `images: ["registry.local/*"]`)

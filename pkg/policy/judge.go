@@ -73,7 +73,7 @@ func (r *rule) judgeTemplate(security podsecurity.Evaluator, o *pod.Object, temp
 	return problems
 }
 
-// refusal returns one problem: what is not allowed, and why.
+// refusal returns one problem: the forbidden item, and the reason.
 func (r *rule) refusal(path, what, why, hint string) pod.Problem {
 	return pod.Problem{Path: path, Msg: fmt.Sprintf("source policy rule %q does not allow %s: %s", r.name, what, why), Hint: hint}
 }
@@ -227,8 +227,8 @@ func mountsOf(spec *v1.PodSpec) mounts {
 	return out
 }
 
-// judgeHostPath returns what is not allowed of a path that the volume at an index shows:
-// its own, or what its claim is bound to. Nothing is made for a claim without a type.
+// judgeHostPath returns the problems of the path of the volume at an index: its own path, or the
+// path that its claim is bound to. Nothing is made for a claim without a type.
 func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSource, mounts mounts) []pod.Problem {
 	v, claim := &spec.Volumes[i], spec.Volumes[i].PersistentVolumeClaim
 	field, typed := "hostPath.path", "hostPath.type"
@@ -248,7 +248,7 @@ func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSourc
 	shown := r.readOnlyRoot(under, at.Path)
 	switch {
 	case shown == nil:
-	case claim != nil && !claim.ReadOnly: // the group of what it holds would be changed
+	case claim != nil && !claim.ReadOnly: // the group of its files would be changed
 		problems = append(problems, r.refusal(field+".readOnly", "to write to "+what, forReading(shown), "write readOnly: true"))
 	default:
 		problems = append(problems, r.judgeMounts(mounts[v.Name], v, what, shown)...)
@@ -256,8 +256,8 @@ func (r *rule) judgeHostPath(spec *v1.PodSpec, i int, at *v1.HostPathVolumeSourc
 	return problems
 }
 
-// judgeMounts returns the mounts of a volume by which containers would change what a
-// read-only root holds.
+// judgeMounts returns the mounts of a volume by which containers would change the content of a
+// read-only root.
 func (r *rule) judgeMounts(mounts []mount, v *v1.Volume, what string, shown *root) []pod.Problem {
 	var problems []pod.Problem
 	for _, m := range mounts {
@@ -350,7 +350,7 @@ func (r *rule) judgeImages(spec *v1.PodSpec) []pod.Problem {
 	return problems
 }
 
-// container is what is judged of one, of whatever kind.
+// container has the judged fields of a container of any kind.
 type container struct {
 	path, image string
 	mounts      []v1.VolumeMount
@@ -390,7 +390,7 @@ func allowed(list []string) string {
 	return short("allowed: " + strings.Join(list, ", "))
 }
 
-// quote returns what an author wrote as messages show it: escaped, and short.
+// quote returns an author's text for messages: escaped, and shortened.
 func quote(s string) string { return strconv.Quote(short(s)) }
 
 // short truncates a long text.

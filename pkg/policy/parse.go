@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// What a policy file holds. docs/source-policy.md says what each field means.
+// The content of a policy file. docs/source-policy.md describes each field.
 type (
 	document struct {
 		APIVersion text       `yaml:"apiVersion"`
@@ -102,7 +102,7 @@ func (d *decoder) document(data []byte, into *document) {
 	d.decode(root.Content[0], into)
 }
 
-// policy turns what is written into what holds.
+// policy converts the file's content into a Policy.
 func (d *decoder) policy(doc *document) *Policy {
 	top := text{line: 1}
 	d.is("apiVersion", doc.APIVersion, APIVersion)
@@ -171,7 +171,7 @@ func (d *decoder) rule(t *ruleText) *rule {
 	return r
 }
 
-// allowance reads what a rule and the default have in common.
+// allowance reads the fields that a rule and the default have in common.
 func (d *decoder) allowance(name string, a *allowance) *rule {
 	r := &rule{name: name, level: api.LevelVersion{Level: api.LevelPrivileged, Version: api.LatestVersion()}}
 	if a.PodSecurity != nil {

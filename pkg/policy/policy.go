@@ -1,6 +1,6 @@
-// Package policy enforces what the owner of this node allows each source: a Pod
-// Security level, namespaces, host paths, images, and from which sources its pods may
-// use ConfigMaps and Secrets.
+// Package policy enforces the limits that the owner of this node sets for each source: a Pod
+// Security level, namespaces, host paths, images, and from which sources its pods may use
+// ConfigMaps and Secrets.
 //
 // Parse reads the file of --source-policy; Source puts a Policy between a source and
 // podconfig, where a pod that is not allowed becomes a rejected one: its last good
@@ -32,7 +32,7 @@ const byDefault = "default"
 // kinds returns the kinds of sources there are.
 func kinds() []string { return []string{pod.SourceAPI, "etcd", "file", "http", "stdin"} }
 
-// Policy says what the sources of this node may ask for. It is immutable.
+// Policy limits the pods of this node's sources. It is immutable.
 type Policy struct {
 	file     string
 	rules    []*rule // the first that matches a source applies
@@ -40,7 +40,7 @@ type Policy struct {
 	security podsecurity.Evaluator
 }
 
-// rule is what the matching sources may do.
+// rule has the limits of the matching sources.
 type rule struct {
 	name    string
 	sources []sourcePattern

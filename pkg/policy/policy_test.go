@@ -82,8 +82,8 @@ func refused(t testing.TB, p *policy.Policy, s *pod.Spec) []string {
 	return all
 }
 
-// TestEveryRule: what each key of a rule allows and what it does not, with the
-// rule's name and the field.
+// TestEveryRule: pods that each key of a rule allows and forbids, with the rule's name and the
+// field.
 func TestEveryRule(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ name, allow, pod, want string }{
@@ -414,8 +414,8 @@ func TestReadOnlyHostPaths(t *testing.T) {
 	}
 }
 
-// TestHostPathsNeverLeaveTheirRoot: whatever is written, what is allowed lies
-// below the root once it is clean, and holds no ...
+// TestHostPathsNeverLeaveTheirRoot: for any text, an allowed path lies below the root after
+// cleaning, and contains no ...
 func TestHostPathsNeverLeaveTheirRoot(t *testing.T) {
 	t.Parallel()
 	p := edge(t, "hostPaths: [{prefix: /data/in}]")

@@ -27,9 +27,9 @@ func Source(inner source.Source, p *Policy, kind, location string) source.Source
 	return &policySource{judge: p.judge(kind, location), inner: inner}
 }
 
-// Judge returns what the policy does not allow of a pod, wherever it was read from: a
-// source, a set that an agent before wrote down, or the record of what runs. location is
-// that of the pod's source, as Source takes it.
+// Judge returns the problems of a pod under the policy, from any origin: a source, a set that an
+// earlier agent saved, or the record of a running pod. location is the location of the pod's
+// source, in the form of Source.
 func (p *Policy) Judge(s *pod.Spec, location string) []pod.Problem {
 	return p.judge(s.Origin.Source, location).pod(s)
 }
@@ -39,9 +39,9 @@ func (p *Policy) JudgeObject(o *pod.Object, location string) []pod.Problem {
 	return p.judge(o.Origin.Source, location).object(o)
 }
 
-// JudgePath returns what the policy does not allow of a path of this node that a volume of
-// the pod is about to show: its host path, or what its claim is bound to. Where the path is
-// what links lead to, follow returns what those in a prefix lead to; else it is nil.
+// JudgePath returns the problems of a path of this node that a volume of the pod is about to mount:
+// its host path, or the path that its claim is bound to. If the path is the target of links, follow
+// resolves the links in a prefix; else it is nil.
 func (p *Policy) JudgePath(s *pod.Spec, location, volume string, at *v1.HostPathVolumeSource, follow func(prefix string) string) []pod.Problem {
 	j := p.judge(s.Origin.Source, location)
 	i := slices.IndexFunc(s.Pod.Spec.Volumes, func(v v1.Volume) bool { return v.Name == volume })
@@ -62,12 +62,12 @@ func (p *Policy) JudgePath(s *pod.Spec, location, volume string, at *v1.HostPath
 	return placed(r.judgeHostPath(&s.Pod.Spec, i, at, mountsOf(&s.Pod.Spec)), s.Origin)
 }
 
-// judge is what judges the pods and objects of one source.
+// judge judges the pods and objects of one source.
 func (p *Policy) judge(kind, location string) *judge {
 	return &judge{policy: p, rule: p.rule(kind, location), kind: kind, location: location}
 }
 
-// judge holds what comes from one source to a rule.
+// judge applies a rule to the content of one source.
 type judge struct {
 	policy         *Policy
 	rule           *rule // nil: nothing is allowed
@@ -99,8 +99,8 @@ func (p *policySource) Sets(ctx context.Context) iter.Seq2[source.Snapshot, erro
 	}
 }
 
-// files returns the files of now without what the rule forbids. filtered is the result for
-// read, the snapshot before. While everything is allowed, the result is now itself.
+// files returns the files of now without their forbidden parts. filtered is the result for read,
+// the previous snapshot. While everything is allowed, the result is now itself.
 func (p *policySource) files(read, filtered, now sorted.List[source.File]) sorted.List[source.File] {
 	var names, bad []string
 	changed := map[string][]source.File{}
@@ -131,7 +131,7 @@ func same(a, b *source.File) bool {
 
 func sameSlice[E any](a, b []E) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
 
-// file returns a file without what is not allowed in it, and whether all is.
+// file returns a file without its forbidden parts, and whether it has none.
 func (p *policySource) file(f source.File) (_ source.File, allowed bool) {
 	var problems []pod.Problem
 	var broken []pod.Key
@@ -180,7 +180,7 @@ func keep[T any](all []T, allowed func(T) bool) []T {
 	return all
 }
 
-// pod returns what is not allowed of a pod.
+// pod returns the problems of a pod.
 func (j *judge) pod(s *pod.Spec) []pod.Problem {
 	var problems []pod.Problem
 	switch {

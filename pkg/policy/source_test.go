@@ -23,7 +23,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/source/sourcetest"
 )
 
-// script is a source that says what it was given.
+// script is a source that yields the snapshots it was given.
 type script struct {
 	name  string
 	words []word

@@ -101,9 +101,9 @@ func TestF5_Stalled(t *testing.T) {
 // statuses plays results of a readiness probe, see statusesOf.
 func statuses(p *v1.Probe, results string) string { return statusesOf(pod.Readiness, p, results) }
 
-// statusesOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and
-// returns what each published: R success, U failure, '.' nothing. It ends with '!' when the
-// probe status is final.
+// statusesOf plays results, '+' '-' 'w' (a warning) and '?' (the prober's trouble), and returns the
+// status that each published: R success, U failure, '.' nothing. It ends with '!' when the probe
+// status is final.
 func statusesOf(kind pod.ProbeKind, p *v1.Probe, results string) string {
 	s := probe.Begin(kind, "c1")
 	var b strings.Builder

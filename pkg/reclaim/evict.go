@@ -210,7 +210,7 @@ func (n Node) disk(signal string) *Filesystem {
 	return &n.Filesystems[i]
 }
 
-// Level returns what was measured for a signal.
+// Level returns the measured level of a signal.
 func (n Node) Level(signal string) (Level, bool) {
 	if fs := n.disk(signal); fs != nil {
 		if inodesOf(signal) {

@@ -16,7 +16,7 @@ type Foreseen struct {
 // maxRounds is the most rounds that Foresee predicts.
 const maxRounds = 1000
 
-// Foresee predicts the rounds of Evict, assuming that each step frees what its plan counts and
+// Foresee predicts the rounds of Evict, assuming that each step frees the amount in its plan, and
 // that nothing else changes. It leaves out rounds without steps, except a last one that can do
 // nothing about a threshold: its WaitFor says why.
 func Foresee(n Node, p EvictPolicy, state EvictState) []Foreseen {

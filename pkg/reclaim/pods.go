@@ -54,8 +54,8 @@ func (r *round) evict(t Threshold, level Level, why string) {
 // hardGrace is the grace period of a pod that a hard threshold evicts (C-1.35.7).
 const hardGrace = 1
 
-// consumption is how much a pod uses and requests of the resource that a signal measures, and
-// its priority: what rank compares.
+// consumption has the values that rank compares: a pod's usage and request of a signal's resource,
+// and its priority.
 type consumption struct {
 	signal          string
 	measured        bool

@@ -1,13 +1,12 @@
-// Package reclaim decides what a node removes when it runs short of disk, memory or process
-// IDs: unused images, exited containers, and as the last means a pod. Images plans the
-// garbage collection of images, and Prune the removal of all unused ones. Evict plans one round
-// for the eviction thresholds, and Foresee predicts its rounds for a dry run.
+// Package reclaim decides the removals of a node that runs short of disk, memory or process IDs:
+// unused images, exited containers, and as the last means a pod. Images plans the garbage
+// collection of images, and Prune the removal of all unused ones. Evict plans one round for the
+// eviction thresholds, and Foresee predicts its rounds for a dry run.
 //
 // The agent observes the node, asks for one round, carries it out and observes again. Every step
 // has its reason.
 //
-// The one rule: no I/O, no clock, no goroutine. The caller passes in what the last round
-// returned.
+// The one rule: no I/O, no clock, no goroutine. The caller passes in the result of the last round.
 package reclaim
 
 import (
@@ -152,7 +151,7 @@ type Running struct {
 	Requests       v1.ResourceList
 }
 
-// Action is what a step does.
+// Action is the action of a step.
 type Action string
 
 const (

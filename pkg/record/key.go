@@ -61,7 +61,7 @@ const (
 	secretsLost = "cannot decrypt Secrets of last good sets"
 )
 
-// noKey has no key: Secrets are missing from what is read with it.
+// noKey has no key: Sets that are read with it lack Secrets.
 var noKey = &Key{}
 
 // NewKey returns the key of a root directory, in a file beside that. creds is the path of

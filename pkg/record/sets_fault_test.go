@@ -344,8 +344,8 @@ func TestF13_ReadOnlyDiskStillGivesItsSets(t *testing.T) {
 	}
 }
 
-// TestLoadSets_ManyFilesAreDamaged_EveryNamedFileIsThere: a load removes only what earlier loads have
-// set aside, even if the clock was set back since.
+// TestLoadSets_ManyFilesAreDamaged_EveryNamedFileIsThere: a load removes only files that earlier
+// loads have set aside, even if the clock was set back since.
 func TestLoadSets_ManyFilesAreDamaged_EveryNamedFileIsThere(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

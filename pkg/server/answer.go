@@ -110,7 +110,7 @@ func podShares(q *request, limit, _ int) map[holder]int {
 	return most
 }
 
-// places limits what one listener does at a time: requests, streams or forwarded connections.
+// places limits the concurrent requests, streams or forwarded connections of one listener.
 type places struct {
 	limit int
 	// shares returns the most places that a request's holders may have; free places are left.

@@ -110,10 +110,10 @@ type Config struct {
 	Connections int
 }
 
-// Pods is what a running agent shows of its sources and pods.
+// Pods provides the sources and pods of a running agent.
 type Pods interface {
-	// Pods returns every pod of the agent with the status it reports, without mirror
-	// pods. The caller must not write to what they point to.
+	// Pods returns every pod of the agent with the status it reports, without mirror pods. The
+	// caller must not change the objects.
 	Pods() []v1.Pod
 	// Pod returns one of them, or nil.
 	Pod(namespace, name string) *v1.Pod
@@ -137,8 +137,8 @@ type Node interface {
 	RunningPods(ctx context.Context) ([]*v1.Pod, error)
 	// Images returns the runtime's images.
 	Images(ctx context.Context) ([]Image, error)
-	// Reclaim returns what the node would remove from now on. Each item of assume replaces how
-	// much of a signal is available ("memory.available=50Mi"). It changes nothing.
+	// Reclaim returns the steps by which the node would reclaim resources now. Each item of assume
+	// replaces how much of a signal is available ("memory.available=50Mi"). It changes nothing.
 	Reclaim(ctx context.Context, assume []string) (Reclaim, error)
 	// Events yields the existing events as ADDED; with watch also later ones, as
 	// ADDED or MODIFIED (a repeat), until ctx is done.
@@ -198,10 +198,10 @@ type Stats interface {
 	Summary(ctx context.Context, onlyCPUAndMemory bool) (any, error)
 }
 
-// Explainer explains what pods wait for.
+// Explainer explains why pods wait.
 type Explainer interface {
 	// Why returns the reason why a pod waits; ok is false if the agent does not know the pod. It
-	// does not wait for what the pod hangs on.
+	// does not wait for the mounts and calls on which the pod hangs.
 	Why(ctx context.Context, namespace, name string) (r activity.Report, ok bool)
 }
 
@@ -367,7 +367,7 @@ type ImageRemoval struct {
 	Why   string `json:"why"`
 }
 
-// Reclaim is the answer of /v1/reclaim: what the node would remove, in rounds.
+// Reclaim is the answer of /v1/reclaim: the objects that the node would remove, in rounds.
 type Reclaim struct {
 	Levels []ReclaimLevel `json:"levels"`
 	Rounds []ReclaimRound `json:"rounds"`

@@ -79,7 +79,7 @@ func (s *Server) profile(w http.ResponseWriter, q *request) error {
 	}
 }
 
-// record writes to w what start records until stop, for the seconds of the query.
+// record writes a recording to w: from start to stop, for the seconds of the query.
 func record(w http.ResponseWriter, q *request, byDefault time.Duration, start func(io.Writer) error, stop func()) error {
 	length := byDefault
 	if text := q.params.Get("seconds"); text != "" {

@@ -124,7 +124,7 @@ func (s *Server) sources(w http.ResponseWriter, q *request) error {
 	return sendDocument(w, q, s.cfg.Pods.Sources)
 }
 
-// why answers /v1/why: what a pod waits for.
+// why answers /v1/why: the reason why a pod waits.
 func (s *Server) why(w http.ResponseWriter, q *request) error {
 	if s.cfg.Explainer == nil {
 		return notImplemented(q)

@@ -176,7 +176,7 @@ func (n *logQuery) write(ctx context.Context, w http.ResponseWriter, files fs.FS
 	}
 }
 
-// copyOutput runs a command and writes what it prints. It returns an error if the command does not
+// copyOutput runs a command and writes its output. It returns an error if the command does not
 // start.
 func copyOutput(w io.Writer, cmd *exec.Cmd) error {
 	out, err := cmd.StdoutPipe() // os/exec would write to w beyond the end of the request

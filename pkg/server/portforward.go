@@ -354,7 +354,7 @@ func (f *forwarder) forward(port int32, caller io.ReadWriteCloser) error {
 	}
 	defer f.conn.RemoveStreams(errs)
 	_ = errs.Close()               // nothing is written to it
-	failed := make(chan string, 1) // cap 1: what the goroutine below has read, once
+	failed := make(chan string, 1) // cap 1: the result of the goroutine below
 	if !f.begin(func() {
 		text, _ := io.ReadAll(io.LimitReader(errs, 4<<10))
 		failed <- string(text)

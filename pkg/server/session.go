@@ -40,8 +40,8 @@ func (s *session) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Read first what net/http has read ahead, then from the connection. All reads go through
-	// the session, which ends when one fails.
+	// Read first returns the bytes that net/http has buffered, then reads from the connection. All
+	// reads go through the session, which ends when one fails.
 	ahead, _ := buf.Reader.Peek(buf.Reader.Buffered())
 	t := &hijackedConn{Conn: conn, session: s}
 	t.in = io.MultiReader(bytes.NewReader(bytes.Clone(ahead)), readerFunc(t.read))

@@ -274,10 +274,10 @@ func TestAllocations_JSON_IsReadBack(t *testing.T) {
 	}
 }
 
-// TestDecide_Story_KeepsItsLaws: Services come, go and are edited while pods become ready. After each
-// step: no address has two owners; a Service that stays keeps its addresses, unless its manifest names
-// another one; a lost state changes no address that is free of conflicts; endpoints are those that a
-// plain scan of all pods finds; what did not change keeps its View.
+// TestDecide_Story_KeepsItsLaws: Services come, go and are edited while pods become ready. After
+// each step: no address has two owners; a Service that stays keeps its addresses, unless its
+// manifest names another one; a lost state changes no address that is free of conflicts; endpoints
+// are those that a plain scan of all pods finds; an unchanged Service keeps its View.
 func TestDecide_Story_KeepsItsLaws(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -77,7 +77,7 @@ type Stop struct {
 	Limit int64 // in seconds
 }
 
-// Decision is what to do now.
+// Decision has the pods to stop now, and the time of the next decision.
 type Decision struct {
 	Stops []Stop
 	// Again is when another decision is due, if no pod ends before; zero is never.

@@ -28,10 +28,10 @@ type Builder struct {
 	rev            uint64
 }
 
-// Put makes f the reading of f.File; notices are what f's parser skipped on purpose. A
-// pod or object whose content and origin are those of the last good reading becomes
-// that reading's pointer. Put reports whether the reading differs from the one before;
-// one that does not costs a comparison.
+// Put makes f the reading of f.File; notices are the parts that f's parser skipped on purpose. A
+// pod or object whose content and origin are those of the last good reading becomes that reading's
+// pointer. Put reports whether the reading differs from the one before; one that does not costs a
+// comparison.
 func (b *Builder) Put(f File, notices []pod.Problem) bool {
 	b.make()
 	was, found := b.find(f.File)
@@ -75,7 +75,7 @@ func (b *Builder) Remove(file string) {
 	b.dirty = true
 }
 
-// Skip replaces the list of what the source skipped on purpose.
+// Skip replaces the list of files that the source skipped on purpose.
 func (b *Builder) Skip(skipped []pod.Problem) {
 	slices.SortStableFunc(skipped, func(a, c pod.Problem) int { return strings.Compare(a.File, c.File) })
 	if !slices.Equal(b.skipped, skipped) {
@@ -293,8 +293,8 @@ func sameFile(a, b *File) bool {
 		slices.Equal(a.Problems, b.Problems) && slices.Equal(a.Broken, b.Broken) && slices.Equal(a.BrokenObjects, b.BrokenObjects)
 }
 
-// samePod reports whether two readings of a pod are the same. The hash covers
-// what the author set; what an API server adds has a version.
+// samePod reports whether two readings of a pod are the same. The hash covers the author's fields;
+// the version covers the additions of an API server.
 func samePod(a, b *pod.Spec) bool {
 	if a == b {
 		return true

@@ -30,8 +30,8 @@ type Source interface {
 	Sets(ctx context.Context) iter.Seq2[Snapshot, error]
 }
 
-// Snapshot is one complete reading of a source. It is immutable and shares
-// structure with the one before: what did not change is the same pointer.
+// Snapshot is one complete reading of a source. It is immutable and shares structure with the
+// previous one: an unchanged part is the same pointer.
 type Snapshot struct {
 	// Revision rises by one with every snapshot of a source, from 1.
 	Revision uint64
@@ -42,7 +42,7 @@ type Snapshot struct {
 	// key), in byte order of File, each File once (see FilesOf). A snapshot
 	// shares the list with the one before, but for the files that changed.
 	Files sorted.List[File]
-	// Skipped lists what was skipped on purpose, each with its reason.
+	// Skipped lists the parts that were skipped on purpose, each with its reason.
 	Skipped []pod.Problem
 }
 

@@ -7,8 +7,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/source"
 )
 
-// What comes in the clear from another host can be changed on its way; a name that only looks
-// like this host is another one.
+// Others can change content that comes unencrypted from another host. A name that only looks like
+// this host counts as another host.
 //
 // Shows: D1
 func TestUnprotected_HTTPOfAnotherHost_Is(t *testing.T) {

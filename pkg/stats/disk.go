@@ -59,7 +59,7 @@ func (s *Stats) disksOf(ctx context.Context, r *reading) (map[string]measured, e
 	return s.disksBy(ctx, r, measurement{age: min(s.cfg.Remeasure, evictionAge), uppers: upperDirs(s.mountinfo)}, func(*v1.Pod) bool { return true })
 }
 
-// measurement is what a call measures, and how old known figures may be.
+// measurement is the scope of a call's measurement, with the maximal age of known figures.
 type measurement struct {
 	claims bool
 	age    time.Duration     // figures up to this age are not measured again
@@ -314,9 +314,9 @@ func (s *Stats) measureLogs(ctx context.Context, p *v1.Pod, m *measured, left *i
 	}
 }
 
-// measureTree counts blocks as du does, on one file system and without following links.
-// Files that vanish meanwhile do not count. left is how many more files may be counted. With an
-// error it returns what it has counted.
+// measureTree counts blocks as du does, on one file system and without following links. Files that
+// vanish meanwhile do not count. left is how many more files may be counted. With an error it
+// returns the count so far.
 func measureTree(ctx context.Context, dir string, left *int) (taken, error) {
 	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

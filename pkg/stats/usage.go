@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// PodUsage is what a pod with a running container uses.
+// PodUsage is the usage of a pod with a running container.
 type PodUsage struct {
 	// Measured says that Memory was read.
 	Measured bool
@@ -19,19 +19,19 @@ type PodUsage struct {
 	Containers  map[string]ContainerUsage
 }
 
-// ContainerUsage is what a running container uses.
+// ContainerUsage is the usage of a running container.
 type ContainerUsage struct {
 	Memory         uint64
 	Writable, Logs DiskUsage // the writable layer, the logs
 }
 
-// DiskUsage is what something takes on a disk.
+// DiskUsage is the usage of a disk.
 type DiskUsage struct{ Bytes, Inodes uint64 }
 
-// Usage returns the usage of the pods with a running container, by UID. With disks false it
-// reads cgroups only, unless pods have none: it then does not wait for the runtime or a disk.
-// Otherwise, usage of disks is read now where ctx leaves the time, else up to a minute old; it
-// lacks what could not be measured before ctx ended.
+// Usage returns the usage of the pods with a running container, by UID. With disks false it reads
+// cgroups only, unless pods have none: it then does not wait for the runtime or a disk. Otherwise,
+// it measures disks now if ctx leaves the time; else it returns usage that is up to a minute old.
+// Measurements that did not end before ctx are missing.
 func (s *Stats) Usage(ctx context.Context, disks bool) (map[string]PodUsage, error) {
 	var r *reading
 	var measured map[string]measured

@@ -21,7 +21,7 @@ func (noCgroups) PlaceOfAll() (at pod.Cgroup, ok bool) { return pod.Cgroup{}, tr
 func (noCgroups) PlaceOfHost() (pod.Cgroup, bool)      { return pod.Cgroup{}, false }
 
 // TestUsage_WithoutDisks_AsksNoRuntime: short memory must not wait for a runtime. Otherwise the
-// runtime and the disk say what each pod takes.
+// usage of each pod comes from the runtime and the disk.
 //
 // Shows: C-1.35.6
 func TestUsage_WithoutDisks_AsksNoRuntime(t *testing.T) {
@@ -49,8 +49,8 @@ func TestUsage_WithoutDisks_AsksNoRuntime(t *testing.T) {
 	}
 }
 
-// TestUsage_VolumeIsTooDeep_DiskIsUnknown: a pod cannot hide what it takes in directories that are
-// too deep to be measured.
+// TestUsage_VolumeIsTooDeep_DiskIsUnknown: a pod cannot hide its usage in directories that are too
+// deep for the measurement.
 //
 // Shows: C-1.35.6
 func TestUsage_VolumeIsTooDeep_DiskIsUnknown(t *testing.T) {

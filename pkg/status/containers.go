@@ -126,8 +126,8 @@ func (b *build) newStatus(c *v1.Container) v1.ContainerStatus {
 	return st
 }
 
-// fromContainer fills in what the runtime shows of the newest container (C-1.26.1), and how the
-// one before it exited (C-1.26.5).
+// fromContainer fills in the state of the newest container (C-1.26.1), and the exit of the one
+// before it (C-1.26.5).
 func (b *build) fromContainer(st *v1.ContainerStatus, c *v1.Container, r pod.Container) {
 	st.ContainerID = b.containerID(r)
 	st.Image = cmp.Or(r.Image, st.Image)
@@ -197,8 +197,8 @@ func mountsOf(c *v1.Container, mode func(v1.VolumeMount) v1.RecursiveReadOnlyMod
 }
 
 // recursiveSoFar returns the recursive mode of a read-only mount while its container does not
-// exist. With IfPossible it is the mode last reported, since only a created container shows what
-// the runtime can do.
+// exist. With IfPossible it is the last reported mode, since only a created container shows the
+// runtime's abilities.
 func recursiveSoFar(m v1.VolumeMount, old v1.ContainerStatus) v1.RecursiveReadOnlyMode {
 	if m.RecursiveReadOnly == nil || m.MountPropagation != nil && *m.MountPropagation != v1.MountPropagationNone {
 		return v1.RecursiveReadOnlyDisabled

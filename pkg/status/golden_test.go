@@ -70,8 +70,8 @@ func (s fixture) of(before v1.PodStatus) v1.PodStatus {
 	return status.Of(s.want, s.have, s.health, before, s.notes, plantest.Now)
 }
 
-// TestOfGoldens runs every state in testdata. The comment of a file says what it shows.
-// In every state, computing the status again without changes gives the same status (C-1.27.2).
+// TestOfGoldens runs every state in testdata. The comment of a file describes the case. In every
+// state, computing the status again without changes gives the same status (C-1.27.2).
 //
 // Shows: C-1.27.2
 func TestOfGoldens(t *testing.T) {

@@ -1,5 +1,5 @@
-// Package status computes the API's PodStatus of a pod from the desired spec, what the
-// runtime shows, the probe statuses and the status reported before.
+// Package status computes the API's PodStatus of a pod from the desired spec, the state in the
+// runtime, the probe statuses and the previously reported status.
 //
 // It sits beside plan. The worker that acts on a pod calls it for the status to report, and
 // get calls it for the columns of a table.

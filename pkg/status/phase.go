@@ -102,7 +102,7 @@ func (b *build) wasRejected(phase v1.PodPhase) bool {
 	return before || b.notAdmitted() && b.notes.Rejected
 }
 
-// tally counts containers by what they mean for the phase (C-1.26.12).
+// tally counts containers by their effect on the phase (C-1.26.12).
 type tally struct {
 	initPending, initFailed   int // of init containers that are no sidecars
 	sidecarPending            int

@@ -15,13 +15,13 @@ import (
 	"github.com/nodectl/nodectl/pkg/podview"
 )
 
-// Pods returns the pods of a node with their statuses, sorted by key: for commands that run
-// beside an agent, or without one. have is what the runtime shows now, nil when it does not
-// answer; reported is the agent's last report. Every pod that the runtime has is shown as the
-// runtime shows it, except a stopped pod that waits to start again: the agent's report of that one
-// is shown. A pod that was reported as Running and that the runtime does not have is not shown as
-// Running. What only the agent knows (readiness, back-off) comes from its report while that is
-// about the same containers.
+// Pods returns the pods of a node with their statuses, sorted by key: for commands that run beside
+// an agent, or without one. have is the current state in the runtime, nil if it does not answer;
+// reported is the agent's last report. Every pod that the runtime has is shown as the runtime shows
+// it, except a stopped pod that waits to start again: the agent's report of that one is shown. A
+// pod that was reported as Running and that the runtime does not have is not shown as Running.
+// Readiness and back-off, which only the agent knows, come from its report while that is about the
+// same containers.
 func Pods(have *[]pod.Actual, reported map[pod.Key]*v1.Pod, records []pod.Record, hostIPs []string, now time.Time) []v1.Pod {
 	recordOf := make(map[pod.Key]*pod.Record, len(records))
 	for i := range records {
@@ -59,7 +59,7 @@ func seen(a pod.Actual, reported *v1.Pod, rec *pod.Record, hostIPs []string, now
 		before = reported.Status
 	}
 	if rec != nil && rec.StopAsked && reported != nil && !podview.Running(a) {
-		return *reported // the pod waits to start again, and only the agent knows what for
+		return *reported // the pod waits to start again, and only the agent knows the reason
 	}
 	notes := Notes{HostIPs: hostIPs}
 	if rec != nil {
@@ -138,8 +138,8 @@ func keepWaiting(current *v1.PodStatus, before v1.PodStatus) {
 	}
 }
 
-// specOf returns the known spec of a pod: the reported one, else the recorded one, else one
-// built from what the runtime shows.
+// specOf returns the known spec of a pod: the reported one, else the recorded one, else one built
+// from the state in the runtime.
 func specOf(a pod.Actual, reported *v1.Pod, rec *pod.Record) *pod.Spec {
 	switch {
 	case reported != nil && string(reported.UID) == a.UID:

@@ -22,7 +22,7 @@ func TestPods_PodTheRuntimeDoesNotHave_IsNotRunning(t *testing.T) {
 	}
 }
 
-// A pod that a drain of the node has stopped shows what the agent reported, and is not shown as
+// A pod that a drain of the node has stopped has the agent's reported status, and is not shown as
 // Terminating.
 func TestPods_StoppedPodOfADrainedNode_ShowsTheReason(t *testing.T) {
 	p := &v1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web", UID: "u"}}

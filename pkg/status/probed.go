@@ -13,15 +13,15 @@ func (b *build) setProbed(st *v1.ContainerStatus, c *v1.Container, r pod.Contain
 }
 
 // passedStartup reports whether a running container has passed its startup probe, or has none.
-// Until the first result it returns what was last reported of this container, so that Started
-// does not flip when the agent restarts.
+// Until the first result it returns the last reported value of this container, so that Started does
+// not flip when the agent restarts.
 func (b *build) passedStartup(c *v1.Container, r pod.Container) bool {
 	old := b.old[c.Name]
 	return b.HasStarted(c, r, old.Started != nil && *old.Started && old.ContainerID == b.containerID(r))
 }
 
 // passedReadiness reports whether a running container passes its readiness probe, or has none.
-// Until the first result it returns what was last reported of this container (P16).
+// Until the first result it returns the last reported value of this container (P16).
 func (b *build) passedReadiness(c *v1.Container, r pod.Container) bool {
 	if c.ReadinessProbe == nil {
 		return true

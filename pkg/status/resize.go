@@ -104,8 +104,8 @@ func pointers(list []v1.Container) (all []*v1.Container) {
 	return all
 }
 
-// toResize reports whether the CPU or memory of a container is to be changed to that of its spec.
-// A spec without resources changes nothing: specOf may have built it from what the runtime shows.
+// toResize reports whether the CPU or memory of a container is to be changed to that of its spec. A
+// spec without resources changes nothing: specOf may have built it from the state in the runtime.
 func (b *build) toResize(c *v1.Container, r pod.Container) bool {
 	text := b.actuated(r)
 	if text == "" || len(c.Resources.Requests)+len(c.Resources.Limits) == 0 && b.want.Pod.Spec.Resources == nil {

@@ -30,10 +30,9 @@ type Unsupported struct {
 }
 
 // OfUnsupported returns the status of an API server's pod that has problems. A pod that needs
-// what the node does not have (an extended resource, a volume's driver) is Pending. The
-// kubelet does the same while it cannot mount a volume: a controller would replace a Failed
-// pod again and again. ok is false for a pod of which something has run: its status stays as
-// it was reported.
+// something that the node lacks (an extended resource, a volume's driver) is Pending. The kubelet
+// does the same while it cannot mount a volume: a controller would replace a Failed pod again and
+// again. ok is false for a pod of which something has run: its status stays as it was reported.
 func OfUnsupported(p *v1.Pod, problems []pod.Problem, hostIPs []string, now time.Time) (u Unsupported, ok bool) {
 	if len(problems) == 0 || p.Status.Phase != v1.PodPending && p.Status.Phase != "" || anyCreated(&p.Status) {
 		return Unsupported{}, false

@@ -25,10 +25,10 @@ func serverPod(edit func(*v1.PodSpec)) *v1.Pod {
 	return p
 }
 
-// TestUnsupported_WhatTheNodeLacks_IsWaitedFor: a pod of an API server that needs what this
-// node does not have is Pending with an event. If it were Failed, its ReplicaSet would create
-// the next one, forever. When the node reads its own status back from the server, nothing
-// changes: the status does not flap, and one event is sent.
+// TestUnsupported_WhatTheNodeLacks_IsWaitedFor: a pod of an API server that needs something that
+// this node lacks is Pending with an event. If it were Failed, its ReplicaSet would create the next
+// one, forever. When the node reads its own status back from the server, nothing changes: the
+// status does not flap, and one event is sent.
 //
 // Shows: C-1.31
 func TestUnsupported_WhatTheNodeLacks_IsWaitedFor(t *testing.T) {
@@ -88,8 +88,8 @@ func TestUnsupported_BadIdentity_IsFailed(t *testing.T) {
 	}
 }
 
-// TestUnsupported_PodThatHasRun_IsLeftAsReported: an edit that needs what the node lacks does
-// not make a running pod Pending.
+// TestUnsupported_PodThatHasRun_IsLeftAsReported: an edit that needs something that the node lacks
+// does not make a running pod Pending.
 func TestUnsupported_PodThatHasRun_IsLeftAsReported(t *testing.T) {
 	t.Parallel()
 	for _, s := range []v1.PodStatus{

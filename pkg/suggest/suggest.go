@@ -1,7 +1,7 @@
 // Package suggest finds the word that a mistyped one is most likely meant to be, for the
 // messages about flags, commands, settings and fields.
 //
-// The one rule: it is pure, and what it costs is bounded whatever was typed.
+// It is pure, and its cost is bounded for any input.
 package suggest
 
 // Similar returns the known word that is closest to a mistyped one, "" if none is close.

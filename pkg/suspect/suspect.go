@@ -1,10 +1,10 @@
-// Package suspect finds what a pod may hang on outside the agent: mounts that do not answer, and
-// processes that the kernel does not let run.
+// Package suspect finds the causes outside the agent on which a pod may hang: mounts that do not
+// answer, and processes that the kernel does not let run.
 //
 // It reads /proc and asks mounts for their size. It reads no file of a process that waits for
 // the process's memory, such as its command line, before it knows that the process runs.
 //
-// The one rule: nothing here waits for what hangs (package patience).
+// The package never waits for a hanging mount or process (package patience).
 package suspect
 
 import (

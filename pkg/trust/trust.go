@@ -1,5 +1,5 @@
-// Package trust says who may change a file of this machine, or replace it. The agent reads
-// such files as root, so their writers decide what it does.
+// Package trust says who may change a file of this machine, or replace it. The agent reads such
+// files as root, so their writers control the agent.
 //
 // Trusted are root, the owners that the caller names, root's group, and the group of the
 // agent's own user if that is private to it (its number is the user's). The sticky bit

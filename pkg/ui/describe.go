@@ -23,8 +23,8 @@ type Happened struct {
 	Known, Wanted bool
 }
 
-// sheet is what describe prints: names and values in columns, each level two
-// cells further in. Every value is clean.
+// sheet is the output of describe: names and values in columns, each level indented by two cells.
+// Every value is clean.
 type sheet struct {
 	b      strings.Builder
 	w      *tabwriter.Writer

@@ -235,7 +235,7 @@ func sized(text, head string) bool {
 	return ok && bytes && err == nil
 }
 
-// String returns the sum on one line, without what is zero.
+// String returns the sums on one line, without zeros.
 func (s PlanSummary) String() string {
 	var parts []string
 	add := func(n int, text string) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Reclaim is the answer of reclaim --dry-run: how much is left of what the node may run short
-// of, and what it would remove from now on.
+// Reclaim is the output of reclaim --dry-run: the levels of the node's resources, and the objects
+// that it would remove now.
 type Reclaim struct {
 	Document
 	Levels []ReclaimLevel `json:"levels"`
@@ -50,7 +50,7 @@ type ReclaimStep struct {
 	Why    string `json:"why"`
 }
 
-// text says what would be done.
+// text describes the step.
 func (s ReclaimStep) text() string {
 	switch s.Action {
 	case "evict-pod":

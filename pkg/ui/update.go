@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/podspec"
 )
 
-// Update returns an update of watch as text: one line a pod, with the time
-// first; diff adds what differs, field by field.
+// Update returns an update of watch as text: one line a pod, with the time first; diff adds the
+// differences, field by field.
 func (v *View) Update(u PodUpdate, diff bool) string {
 	var out []string
 	row := func(what, text string) {
@@ -30,7 +30,7 @@ func (v *View) Update(u PodUpdate, diff bool) string {
 	return lines(out)
 }
 
-// Row is one line of an update: What is its subject, Text its content. Neither is safe for a
+// Row is one line of an update: What is the subject, Text the content. Neither is safe for a
 // terminal before Clean. Fields are the changed fields of the pod.
 type Row struct {
 	What, Text string

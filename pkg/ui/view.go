@@ -17,7 +17,7 @@ import (
 	"github.com/muesli/termenv"
 )
 
-// Screen is what a writer can show.
+// Screen describes the display of a writer.
 type Screen struct {
 	Color bool
 	// Width is the terminal's width in cells; 0 means that nothing is cut, as in a

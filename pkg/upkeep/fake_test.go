@@ -190,7 +190,7 @@ func (f *fakeNode) pass() {
 	f.passes++
 }
 
-// actions returns what was done since the last call.
+// actions returns the actions since the last call.
 func (f *fakeNode) actions() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

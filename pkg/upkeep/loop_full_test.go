@@ -28,11 +28,11 @@ const mib = int64(1) << 20
 const loopSeeds = 500
 
 // TestRun_LoopFilesystems_ExecutionIsThePlan: on file systems that really fill, of bytes or of
-// inodes, the agent does what the dry run has shown, in this order. It evicts no pod while an unused
-// image or an exited container lies on the disk that is short; in the end no threshold is met, unless
-// nothing is left that may be removed or evicted. In some scenarios one disk has everything. In the
-// others images have another disk, and writable layers are with them, with volumes and logs, or on a
-// third disk.
+// inodes, the agent takes the steps of the dry run, in this order. It evicts no pod while an unused
+// image or an exited container lies on the disk that is short; in the end no threshold is met,
+// unless nothing is left that may be removed or evicted. In some scenarios one disk has everything.
+// In the others images have another disk, and writable layers are with them, with volumes and logs,
+// or on a third disk.
 //
 // Shows: C-1.33.12, C-1.35.5
 func TestRun_LoopFilesystems_ExecutionIsThePlan(t *testing.T) {
@@ -248,7 +248,7 @@ func (s *scenario) change() {
 	}
 }
 
-// check compares what an agent does in half an hour with what it foresees now.
+// check compares the steps of an agent in half an hour with its forecast now.
 func (s *scenario) check(where string) {
 	foreseen, err := s.Foresee(s.t.Context(), nil)
 	s.must(err)

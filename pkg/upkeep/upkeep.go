@@ -1,5 +1,5 @@
 // Package upkeep keeps a node from running out of disk, memory and process IDs. In rounds it
-// observes the node, has package reclaim plan what to remove, and carries the plan out.
+// observes the node, gets a plan of removals from package reclaim, and carries the plan out.
 //
 // A round begins every 10 seconds, earlier while memory is used up fast, and at once when the
 // kernel notifies that memory is short. It measures levels. Only if a threshold is due, it also
@@ -30,14 +30,14 @@ import (
 
 // Observer observes a node.
 type Observer interface {
-	// Levels measures the file systems, the memory and the process IDs. It writes nothing. It
-	// asks the runtime only until it knows where the images are. An error names what could not
-	// be measured; the other levels are returned.
+	// Levels measures the file systems, the memory and the process IDs. It writes nothing. It asks
+	// the runtime only until it knows where the images are. An error names the failed measurements;
+	// the other levels are returned.
 	Levels(ctx context.Context) (reclaim.Node, error)
 	// Observe returns the node without levels. With disks false it also leaves out images, exited
-	// containers, sandboxes and the disk usage of pods. An error names what could not be read,
-	// and the node lacks that; see ErrNoVictim and Config.PodsUnknown. The pods include evicted
-	// ones, as Stopping, until their volumes are removed.
+	// containers, sandboxes and the disk usage of pods. An error names the unreadable parts, which
+	// the result lacks; see ErrNoVictim and Config.PodsUnknown. The pods include evicted ones, as
+	// Stopping, until their volumes are removed.
 	Observe(ctx context.Context, disks bool) (reclaim.Node, error)
 }
 

@@ -49,7 +49,7 @@ func (b bound) setUp(ctx context.Context, p placed, s *setting) error {
 		if s.again || s.bound[p.Name] != nil || s.remote[p.Name] != "" { // the mark knows what it shows, also if an earlier SetUp failed
 			return nil
 		}
-		// No container uses the mount yet, and the mark does not say what it shows.
+		// No container uses the mount yet, and the mark does not name its content.
 		if err := unmount(p.path); err != nil {
 			return err
 		}

@@ -60,7 +60,7 @@ func TestC_1_38_5_HostsFile(t *testing.T) {
 			t.Errorf("%d: %q %v, want %q", i, text, err, want)
 		}
 	}
-	// The next start replaces what a container wrote.
+	// The next start replaces the files that a container wrote.
 	write(t, path, "garbage\n")
 	if _, err := p.Volumes.Mounts(t.Context(), p.request(s, pod.Sandbox{IPs: []string{"10.0.0.3"}})); err != nil {
 		t.Fatal(err)

@@ -99,7 +99,7 @@ func TestPut_OptionalObjectUnread_IsNotSetUpWithoutIt(t *testing.T) {
 	}
 	s.Unread = nil
 	p.setUp(t, s, 1)
-	again := *s // as after a restart of the agent: what was set up stays
+	again := *s // as after a restart of the agent: the volumes that were set up stay
 	again.Unread = []pod.ObjectID{{Kind: pod.KindConfigMap, Name: "o"}}
 	if put, current, _ := p.Volumes.Ready(&again, 1); !put || !current {
 		t.Error("a volume that was set up does not count")

@@ -366,8 +366,8 @@ func TestForgetRemovesAllOfOnePod(t *testing.T) {
 	}
 }
 
-// A name with which no log directory can be made: the sandbox never started, and what else
-// there is goes.
+// A name with which no log directory can be made: the sandbox never started, and everything else is
+// removed.
 func TestForget_NameTooLongForALogDirectory_RemovesTheRest(t *testing.T) {
 	t.Parallel()
 	p := newPlace(t)

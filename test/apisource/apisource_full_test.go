@@ -34,7 +34,7 @@ func TestF71_Gone(t *testing.T) {
 	c := cluster.Start(t)
 	c.CreatePod(t, cluster.Pod("n1", "was"))
 	c.Compact(t)
-	c.APIServer.Restart(t) // a running server remembers what etcd does not
+	c.APIServer.Restart(t) // a running server has state that etcd does not have
 	p := newProxy(t, c)
 	var watches, lists atomic.Int32
 	p.says(func(_ http.ResponseWriter, r *http.Request) bool {

@@ -17,7 +17,7 @@ import (
 
 // counted notes the requests through a proxy, and holds them up on demand.
 type counted struct {
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	asked  []string   // "list pods", "watch secrets"
 	closed chan struct{}
 }

@@ -149,7 +149,7 @@ func TestC_1_38_10_WhatPodsNeedWithNodeCredentials(t *testing.T) {
 	}
 }
 
-// tokens: the server issues the token with what was requested.
+// tokens: the server issues the token with the requested properties.
 func tokens(t *testing.T, c *cluster.Cluster, reader *apiclient.Reader, spec *pod.Spec) {
 	t.Helper()
 	seconds := int64(1200)

@@ -1,12 +1,13 @@
-// Package arm has the arms of the programs that compare and measure: what runs pods there. An
-// arm is an Agent, which is nodectl or the real kubelet, or "raw", which is plain CRI calls.
+// Package arm has the arms of the programs that compare and measure: the agents that run pods
+// there. An arm is an Agent, which is nodectl or the real kubelet, or "raw", which is plain CRI
+// calls.
 //
-// A program opens a Lab, which is a node with its own containerd, and gives each arm its turn
-// on it, in a Place that no other arm uses. Package report keeps what the arms took, package
-// compare how they differ.
+// A program opens a Lab, which is a node with its own containerd, and gives each arm its turn on
+// it, in a Place that no other arm uses. Package report stores the measurements of the arms,
+// package compare their differences.
 //
-// The one rule: nothing here assumes what a kubelet does; the package only keeps it off what
-// belongs to the machine. And nothing polls the runtime while a latency is measured; it is
+// The one rule: the package makes no assumption about a kubelet; it only keeps the kubelet away
+// from the machine's own objects. And nothing polls the runtime while a latency is measured; it is
 // taken from container events.
 package arm
 
@@ -92,8 +93,8 @@ func NewNodectl(ctx context.Context, dir, binary string, flags ...string) (*Agen
 	return a, nil
 }
 
-// Version returns what the agent's program is: of a kubelet as v1.36.0, of nodectl the commit
-// of the tree.
+// Version returns the version of the agent's program: for a kubelet such as v1.36.0, for nodectl
+// the commit of the tree.
 func (a *Agent) Version() (string, error) {
 	if !a.kubelet {
 		return commit(), nil
@@ -102,8 +103,8 @@ func (a *Agent) Version() (string, error) {
 	return strings.TrimPrefix(strings.TrimSpace(string(out)), "Kubernetes "), err
 }
 
-// configuration is the kubelet's default, except for cgroup v1 and for what a machine needs
-// that it does not own: directories, cgroups, addresses, the packet filter.
+// configuration is the kubelet's default, except for cgroup v1 and for settings that a kubelet
+// needs on a machine that it does not own: directories, cgroups, addresses, the packet filter.
 const configuration = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 podLogsDir: %s
@@ -168,8 +169,7 @@ func (a *Agent) Start(p Place, more ...string) (*Process, error) {
 	return StartProcess(a.Name, cmd, logFile)
 }
 
-// Run runs a command of nodectl to its end and returns what it printed and the CPU time it
-// took.
+// Run runs a command of nodectl to its end, and returns its output and its CPU time.
 func (a *Agent) Run(ctx context.Context, args ...string) (printed []byte, cpu time.Duration, err error) {
 	cmd := Command(a.Binary, args...)
 	var out, conversation bytes.Buffer
@@ -323,7 +323,7 @@ func journalFlips(name string, begin time.Time) (int, error) {
 	return len(flipped), nil
 }
 
-// podList is what both agents report about pods, as far as it is compared.
+// podList has the compared part of both agents' reports about pods.
 type podList struct{ Items []podItem }
 
 type podItem struct {

@@ -31,14 +31,14 @@ func MakeCgroup(group string) error {
 	return nil
 }
 
-// Empty removes a node's pods by remove, and what the agents with the directories dir/turn
-// left of them. An agent may have exited a moment ago while the runtime still removes a pod,
-// so Empty retries what fails.
+// Empty removes a node's pods by remove, and the remains that the agents with the directories
+// dir/turn left. An agent may have exited a moment ago while the runtime still removes a pod, so
+// Empty retries failures.
 func Empty(n *node.Node, dir string, remove func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	var err error
-	_ = wait.Try(func() error { // closing the node complains about what is still there
+	_ = wait.Try(func() error { // closing the node reports the remains
 		if err = remove(ctx); err != nil {
 			return err
 		}
@@ -141,8 +141,8 @@ func (s Settings) Restore() error {
 	return errors.Join(errs...)
 }
 
-// sweep removes what killed programs left below their nodes' directories and test/node does
-// not know: mounts of a kubelet, and its links to logs.
+// sweep removes remains of killed programs below their nodes' directories that test/node does not
+// know: mounts of a kubelet, and its links to logs.
 func sweep() {
 	dead := func(path string) bool {
 		pid, _, ok := strings.Cut(strings.TrimPrefix(path, "/tmp/ndt-"), "-")

@@ -54,8 +54,8 @@ func OpenIn(ctx context.Context, dir string) (*Lab, error) {
 	return l, nil
 }
 
-// Close removes the node, with all that is on it, and restores what a kubelet has changed on
-// the machine; an error says what is left.
+// Close removes the node with everything on it, and restores the settings that a kubelet has
+// changed on the machine. An error names the remains.
 func (l *Lab) Close() error {
 	l.Events.Close()
 	if err := errors.Join(l.Node.Close(), l.settings.Restore()); err != nil {

@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// Machine returns what figures depend on: the machine, the runtime and its settings, the
+// Machine returns the facts on which figures depend: the machine, the runtime and its settings, the
 // tree, and the agents' programs.
 func (l *Lab) Machine(ctx context.Context, agents ...*Agent) (map[string]string, error) {
 	v, err := l.Node.Runtime.Version(ctx, &cri.VersionRequest{})

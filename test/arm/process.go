@@ -45,7 +45,7 @@ func Command(program string, args ...string) *exec.Cmd {
 			cmd.Env = append(cmd.Env, v)
 		}
 	}
-	// What fills this machine's disk or memory beside a bench plays no part.
+	// Other users of this machine's disk or memory have no effect.
 	cmd.Env = append(cmd.Env, "NODECTL_EVICTION_HARD=memory.available<1Mi")
 	// A terminal's SIGINT goes to the bench, which then ends the agent; and no agent outlives
 	// a bench that was killed.

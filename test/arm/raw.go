@@ -63,8 +63,8 @@ func (l *Lab) StartRaw(ctx context.Context, name string, shape RawShape) (*RawPo
 		Hostname:     name,
 		LogDirectory: l.RawLogDir(name),
 		Linux: &cri.LinuxPodSandboxConfig{
-			// As deep as an agent's, and outside its tree: an agent leaves alone what it has
-			// not made.
+			// As deep as an agent's, and outside its tree: an agent does not touch directories that
+			// it has not made.
 			CgroupParent:    l.rawCgroup(name),
 			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: shape.namespaces(), Seccomp: p.seccomp},
 		},
@@ -103,8 +103,8 @@ const (
 	RawSecret = "the password of the benchmark"
 )
 
-// makeVolumes makes by plain system calls what an agent makes for PodShape.Volumes: two
-// directories, and two file systems in memory.
+// makeVolumes makes an agent's volumes for PodShape.Volumes by plain system calls: two directories,
+// and two file systems in memory.
 func (p *RawPod) makeVolumes() error {
 	files := map[string]string{"config/page.html": RawConfig, "secret/password": RawSecret, "all/page.html": RawConfig, "all/password": RawSecret, "all/name": p.config.Metadata.Name}
 	for _, name := range []string{"data", "config", "secret", "all"} {

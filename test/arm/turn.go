@@ -118,5 +118,5 @@ func (l *Lab) Restart(ctx context.Context, m *report.Measure, t *Turn, s syscall
 	return nil
 }
 
-// Empty removes every pod, and what a turn left.
+// Empty removes every pod, and the remains of a turn.
 func (l *Lab) Empty() error { return Empty(l.Node, l.Dir, l.Clear) }

@@ -72,7 +72,7 @@ func (b *bench) sampleBoth(ctx context.Context, m *report.Measure, t *arm.Turn, 
 	if volumes {
 		return nil
 	}
-	// Shows what the seccomp filter costs.
+	// Shows the cost of the seccomp filter.
 	return b.sampleRaw(ctx, m, "raw without seccomp", name, arm.RawShape{Unconfined: true})
 }
 

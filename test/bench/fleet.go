@@ -38,15 +38,15 @@ func (b *bench) fleet(ctx context.Context, name string, pods int, do func(*arm.T
 		if err := b.AwaitRunningContainers(ctx, pods); err != nil {
 			return err
 		}
-		if err := arm.Pause(ctx, 30*time.Second); err != nil { // containerd still writes about what it has started
+		if err := arm.Pause(ctx, 30*time.Second); err != nil { // containerd still writes about the pods that it has started
 			return err
 		}
 		return do(t, front)
 	})
 }
 
-// measureNode is measures 12, 5 and 6, on the same pods: what an idle agent writes to the disk, its
-// cost, and how soon a starting one knows all pods.
+// measureNode is measures 12, 5 and 6, on the same pods: the bytes that an idle agent writes to the
+// disk, its cost, and how soon a starting agent knows all pods.
 func (b *bench) measureNode(ctx context.Context) error {
 	return b.fleet(ctx, "fleet", fleetPods, func(t *arm.Turn, front *criproxy.Proxy) error {
 		if b.Wants("12") {

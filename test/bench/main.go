@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// bench is what all measures share.
+// bench has the common parts of all measures.
 type bench struct {
 	program.Bench
 	logLevel, traceFile string

@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// markdown is the report for people: what docs/benchmarks.md holds.
+// markdown returns the report for people, which docs/benchmarks.md contains.
 func markdown(r *report.Report) string {
 	var b strings.Builder
 	b.WriteString(report.Origin(r) + "| | measure | figure | value | 95 % | limit | |\n|---|---|---|---|---|---|---|\n")

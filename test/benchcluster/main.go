@@ -24,7 +24,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// bench is what all parts share.
+// bench has the common state of all parts.
 type bench struct {
 	program.Bench
 	*stage.Stage

@@ -109,7 +109,7 @@ func (b *bench) fleet(ctx context.Context) error {
 // restPods is the number of pods of the measure of disk writes.
 const restPods = 50
 
-// writes measures what an idle agent and its containerd write to the disk.
+// writes measures the bytes that an idle agent and its containerd write to the disk.
 func (b *bench) writes(ctx context.Context) error {
 	m := b.Bench.Begin(ctx, writesID, fmt.Sprintf("disk writes at rest, %d pods", restPods),
 		fmt.Sprintf("write_bytes of /proc/PID/io in one window of %s, %s after the last pod was Running", b.rest, b.settle))

@@ -46,7 +46,7 @@ func addFigures(r *report.Report) { report.SetFigures(r, rows(r)) }
 // section is the part of the docs that this command writes.
 var section = report.Section{Command: "make bench-cluster", Needs: []int{singleID, batchID + 50, batchID + 110, idleID, memoryID, writesID}}
 
-// text is the report for people: what docs/benchmarks.md holds.
+// text returns the report for people, which docs/benchmarks.md contains.
 func text(r *report.Report) string {
 	var b strings.Builder
 	b.WriteString(report.Origin(r))

@@ -36,7 +36,7 @@ const goneLimit = 3 * time.Minute
 // The removals of its manifests are spread over one period.
 const collection = time.Minute
 
-// traces is what one pod has on the machine.
+// traces has the objects of one pod on the machine.
 type traces struct {
 	sandbox, container string
 	paths              []string

@@ -22,7 +22,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// bench is what all measures share.
+// bench has the common parts of all measures.
 type bench struct {
 	program.Bench
 	goOn, tuned bool
@@ -63,8 +63,8 @@ func allMeasures() (all []int) {
 	return all
 }
 
-// config is what a kubelet needs without an API server (authentication). It also sets the
-// seccomp filter that nodectl's containers have by default, so that both start the same
+// config has the settings that a kubelet needs without an API server (authentication). It also sets
+// the seccomp filter that nodectl's containers have by default, so that both start the same
 // container.
 const config = `seccompDefault: true
 authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}

@@ -14,7 +14,7 @@ import (
 // section is the part of the docs that this command writes.
 var section = report.Section{Command: "make bench-kubelet", Needs: allMeasures()}
 
-// text is the report for people: what docs/benchmarks.md holds.
+// text returns the report for people, which docs/benchmarks.md contains.
 func text(r *report.Report) string {
 	label := func(m *report.Measure) string { return "M" + strconv.Itoa(m.ID) }
 	return report.Origin(r) + table(r) + report.Samples(r, "| | samples of |", label, 0, 0.5, 0.9, 0.99, 1) + report.Notes(r, label)

@@ -12,8 +12,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// The shapes S0 and S2: both on the machine's network, so that CNI does not cover
-// what the agent costs.
+// The shapes S0 and S2: both on the machine's network, so that CNI does not hide the agent's cost.
 var (
 	s0 = arm.PodShape{HostNetwork: true}
 	s2 = arm.PodShape{HostNetwork: true, EmptyDir: true}
@@ -105,7 +104,7 @@ func (s *single) agent(ctx context.Context, r *arm.Turn) error {
 	return nil
 }
 
-// after accepts what match accepts, after a moment.
+// after accepts the same values as match, after a moment.
 func after(t time.Time, match func(arm.Seen) bool) func(arm.Seen) bool {
 	return func(e arm.Seen) bool { return e.At.After(t) && match(e) }
 }

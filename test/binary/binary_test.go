@@ -19,7 +19,7 @@ import (
 // maxSlim is the largest bin/nodectl-slim that may be built (docs/decisions/0031).
 const maxSlim = 50_000_000
 
-// TestSlim_Size_IsBounded limits what users download and machines map.
+// TestSlim_Size_IsBounded limits the size of downloads and of mapped memory.
 func TestSlim_Size_IsBounded(t *testing.T) {
 	t.Parallel()
 	program, err := node.Slim()

@@ -47,8 +47,8 @@ func TestMerge_BeforeItReads_IsConfined(t *testing.T) {
 	}
 }
 
-// A dry run also reads the agent's records of its pods under Landlock: they contain what the
-// owners of manifests wrote.
+// A dry run also reads the agent's records of its pods under Landlock: they contain texts of the
+// owners of manifests.
 func TestMergeDryRun_BeforeItReadsRecords_IsConfined(t *testing.T) {
 	t.Parallel()
 	program, err := node.Slim()

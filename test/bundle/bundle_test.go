@@ -370,8 +370,8 @@ func TestBundleThatHangs(t *testing.T) {
 	}
 }
 
-// TestI6_BundleSharesABridge: the first runtime to stop leaves what the other uses, the last
-// one leaves nothing.
+// TestI6_BundleSharesABridge: the first runtime to stop leaves the objects that the other uses, the
+// last one leaves nothing.
 //
 // Shows: I6
 func TestI6_BundleSharesABridge(t *testing.T) {
@@ -425,8 +425,8 @@ func TestI6_BundleSharesABridge(t *testing.T) {
 	}
 }
 
-// leaveChain makes what a plugin leaves that runs on when containerd is killed: a chain in
-// the packet filter that belongs to no pod.
+// leaveChain makes a chain in the packet filter that belongs to no pod, such as a plugin leaves if
+// it continues after a kill of containerd.
 func leaveChain(t *testing.T, network string) string {
 	t.Helper()
 	name := fmt.Sprintf("CNI-%x", sha256.Sum256([]byte(network)))[:28]

@@ -51,7 +51,7 @@ type Cluster struct {
 	client *rest.RESTClient
 }
 
-// settings are what options change.
+// settings are the settings that options change.
 type settings struct {
 	rbac bool
 	apis []string

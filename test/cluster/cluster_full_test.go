@@ -76,7 +76,7 @@ func TestRBACLimitsNodes(t *testing.T) {
 	if err := change("other"); !apierrors.IsForbidden(err) {
 		t.Errorf("the node writes another's pod: error %v", err)
 	}
-	// What pkg/apiclient's Reader.Pod relies on.
+	// pkg/apiclient's Reader.Pod relies on this.
 	c.DeletePod(t, "default", "mine", 0)
 	if err := node.Get().Namespace("default").Resource("pods").Param("fieldSelector", "metadata.name=mine,spec.nodeName=n1").Do(ctx).Into(&list); err != nil || len(list.Items) != 0 {
 		t.Errorf("after its deletion the node sees %d pods (error %v), want none", len(list.Items), err)

@@ -153,7 +153,7 @@ func (p *Process) PID() int {
 	return p.cmd.Process.Pid
 }
 
-// Log returns what the program has written so far.
+// Log returns the output of the program so far.
 func (p *Process) Log(t testing.TB) string {
 	t.Helper()
 	text, err := os.ReadFile(p.log)

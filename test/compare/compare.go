@@ -1,6 +1,6 @@
-// Package compare is what the comparisons of nodectl with the real kubelet share, test/parity
-// and test/paritycluster: their flags, the words that differ between runs, single values and
-// their course over time, differences, and the explanations of those that are intended.
+// Package compare has the common parts of the comparisons with the real kubelet, test/parity and
+// test/paritycluster: their flags, the words that differ between runs, single values and their
+// course over time, differences, and the explanations of intended differences.
 //
 // The one rule: a person has explained every difference, and every explanation covers one. One
 // that covers none is idle, and fails the comparison.
@@ -86,9 +86,9 @@ func Record[R any](o *Options, record func(arm, file string) (*R, error)) (kubel
 
 // A Difference is one thing that the two agents did, or report, differently.
 type Difference struct {
-	Case   string // its name, or what else is looked at
+	Case   string // its name, or another observed object
 	API    bool   // the case came through an API server
-	Aspect string // what kind of thing: order, times, exits, states, phase, conditions, env, …
+	Aspect string // the kind of fact: order, times, exits, states, phase, conditions, env, …
 	What   string // which one, and its value with each agent
 }
 
@@ -108,7 +108,7 @@ func (k *Differences) Add(of Difference, format string, args ...any) {
 	}
 }
 
-// Facts compares single values; where begins what is said of them.
+// Facts compares single values; where begins the text about them.
 func (k *Differences) Facts(of Difference, where string, a, b Facts) {
 	shown := func(v string, there bool) string {
 		if !there {
@@ -184,7 +184,7 @@ func (r *Report) Explained() int {
 	return n
 }
 
-// Result is what a table says of a case.
+// Result is the result of a case in a table.
 func (r *Report) Result(name string) string {
 	of := func(d Difference) bool { return d.Case == name }
 	var texts []string
@@ -202,7 +202,7 @@ func (r *Report) Result(name string) string {
 	return Cell("different: " + strings.Join(texts, "; "))
 }
 
-// Everywhere is the table of what is different in every pod; counted has a column of how often.
+// Everywhere is the table of differences in every pod; counted adds a column with their number.
 func (r *Report) Everywhere(counted bool) string {
 	head, lines := "| what | why |\n|---|---|\n", []string(nil)
 	if counted {
@@ -226,8 +226,8 @@ func (r *Report) Everywhere(counted bool) string {
 	return "## Different in every pod, and not said again below\n\n" + head + strings.Join(lines, "") + "\n"
 }
 
-// Print writes what a person must check: the differences without an explanation, and of a
-// whole comparison the idle explanations. It reports whether there are none.
+// Print writes the differences that a person must check: those without an explanation. For a whole
+// comparison, it also writes unused explanations. It reports whether there are none.
 func (r *Report) Print(out io.Writer, o *Options) bool {
 	for _, d := range r.Open {
 		fmt.Fprintln(out, d)

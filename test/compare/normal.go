@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// A Normaliser replaces what differs between two runs of the same agent by a fixed word.
+// A Normaliser replaces texts that differ between two runs of the same agent by a fixed word.
 type Normaliser struct {
 	names *strings.Replacer
 	rules []Rule

@@ -68,7 +68,7 @@ type Proxy struct {
 	wg     sync.WaitGroup
 	names  *names
 
-	mu      sync.Mutex // guards what follows, and the counters of faults
+	mu      sync.Mutex // guards the fields below, and the counters of faults
 	faults  []*Fault
 	counts  map[string]int
 	mutated []string

@@ -45,7 +45,7 @@ type Made struct {
 	Method, Pod, Container string // Container is "" for a pod as a whole
 	ID                     string // of the container or the sandbox that it named; "" for none
 	Began, Ended           time.Time
-	Err                    error // what the client received
+	Err                    error // the client's result
 }
 
 // A Fault is a rule in force.
@@ -122,8 +122,8 @@ func (p *Proxy) catch(ctx context.Context, method, full string, q mem.BufferSlic
 	return p.meet(method, func() whom { return p.names.ofRequest(ctx, full, q) })
 }
 
-// meet returns the faults of a method that match what the message is about. It calls ask
-// without the lock, and only if there is a fault of the method.
+// meet returns the faults of a method that match the object of the message. It calls ask without
+// the lock, and only if there is a fault of the method.
 func (p *Proxy) meet(method string, ask func() whom) hits {
 	fits := func(f *Fault) bool { return f.Method == method || f.Method == "" && method != Event }
 	p.mu.Lock()
@@ -200,7 +200,7 @@ func (h hit) giveWay(ctx context.Context) {
 	pause(ctx, swapPatience, mine)
 }
 
-// end records what the client received.
+// end records the client's result.
 func (all hits) end(err error) {
 	if len(all) == 0 {
 		return

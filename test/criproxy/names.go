@@ -29,7 +29,7 @@ type names struct {
 
 type owner struct{ pod, container string }
 
-// whom is what a message is about: "" for what is unknown.
+// whom is the object of a message: "" for unknown parts.
 type whom struct {
 	owner
 	id string // the container's or the sandbox's that it names
@@ -43,7 +43,7 @@ func newNames(endpoint string) (*names, error) {
 	return &names{conn: conn, rt: cri.NewRuntimeServiceClient(conn), known: make(map[string]owner)}, nil
 }
 
-// ofRequest returns what a request is about.
+// ofRequest returns the object of a request.
 func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice) whom {
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(strings.ReplaceAll(method[1:], "/", ".")))
 	if err != nil {
@@ -77,7 +77,7 @@ func (n *names) ofRequest(ctx context.Context, method string, q mem.BufferSlice)
 	return whom{owner: owner{pod, container}}
 }
 
-// ofEvent returns what an event is about. A sandbox's own event has no container.
+// ofEvent returns the object of an event. A sandbox's own event has no container.
 func (n *names) ofEvent(ctx context.Context, m mem.BufferSlice) whom {
 	var e cri.ContainerEventResponse
 	if proto.Unmarshal(m.Materialize(), &e) != nil {

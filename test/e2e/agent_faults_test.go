@@ -97,9 +97,9 @@ func formerly(now *pod.Spec) *pod.Spec {
 	return &old
 }
 
-// TestF16_PodOfTheFormerVersion: the agent adopts a pod with the hashes of the previous
-// version without a call that changes anything, with its record and without. An edit then
-// restarts only what the edit requires.
+// TestF16_PodOfTheFormerVersion: the agent adopts a pod with the hashes of the previous version
+// without a call that changes anything, with its record and without. An edit then restarts only the
+// containers that it affects.
 //
 // Shows: F16
 func TestF16_PodOfTheFormerVersion(t *testing.T) {

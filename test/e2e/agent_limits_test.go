@@ -83,7 +83,7 @@ func TestF9_AgentOutOfMemory(t *testing.T) {
 	s.quiet(p)
 	before := len(p.Mutations())
 
-	// Its limit becomes what it uses now, and then it gets something large to read.
+	// Its limit becomes its current usage, and then it gets something large to read.
 	file := filepath.Join(dir, "memory.limit_in_bytes")
 	if unified() {
 		file = filepath.Join(dir, "memory.max")

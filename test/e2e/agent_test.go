@@ -99,7 +99,7 @@ func (s *stage) start(cmd *exec.Cmd) *agent {
 		a.settle() // it may have ended long ago
 		end := syscall.SIGTERM
 		if s.Failed() {
-			end = syscall.SIGQUIT // and it logs what its goroutines do
+			end = syscall.SIGQUIT // and it logs the stacks of its goroutines
 		}
 		_ = cmd.Process.Signal(end)
 		select {

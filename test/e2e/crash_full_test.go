@@ -178,10 +178,10 @@ func TestF1_KillAgainAndAgain(t *testing.T) {
 	t.Logf("%d mutating calls", len(p.Mutations()))
 }
 
-// crashPod is a pod whose container runs are counted: an init container, a container that
-// exits on SIGTERM, and one that must be killed. With network it is on the pod network;
-// without, on the host's: an interrupted call kills the network plugins at work, and they
-// never find again what they left in the packet filter.
+// crashPod is a pod whose container runs are counted: an init container, a container that exits on
+// SIGTERM, and one that must be killed. With network it is on the pod network; without, on the
+// host's: an interrupted call kills the network plugins at work, and they never find their rules in
+// the packet filter again.
 func (s *stage) crashPod(network bool) string {
 	more := "volumeMounts: [{name: x, mountPath: /x}, {name: data, mountPath: /data}]"
 	return manifest("web", []string{

@@ -25,7 +25,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// What the tests of this binary share; TestMain makes it.
+// The shared state of this binary's tests; TestMain makes it.
 var (
 	nodectl string     // the program
 	shared  *node.Node // the containerd of all scenarios that do not end it
@@ -89,8 +89,8 @@ func run(m *testing.M) int {
 	return code
 }
 
-// look returns what the scenarios left on the shared node. --cgroup-root named its own
-// cgroup: pods are below it.
+// look returns the remains of the scenarios on the shared node. --cgroup-root named its own cgroup:
+// pods are below it.
 func look() node.Left {
 	left := shared.Look()
 	if interrupted.Load() {

@@ -45,7 +45,7 @@ func (s *stage) awaitCondition(name v1.NodeConditionType) {
 }
 
 // TestEviction_PodTakesTooMuchMemory_OnlyItEnds: the threshold is one of all pods' memory, so that
-// what else the machine does plays no part. Other pods run on, and the node shows the pressure.
+// other work of the machine has no effect. Other pods run on, and the node shows the pressure.
 //
 // Shows: C-1.35.5, C-1.35.7
 func TestEviction_PodTakesTooMuchMemory_OnlyItEnds(t *testing.T) {

@@ -311,7 +311,7 @@ func TestF81_ManyCommands(t *testing.T) {
 		commands := 0
 		for _, r := range was {
 			for _, p := range s.node.Processes(r.id) {
-				if slices.Contains(p.Args, "asked") { // and not what starts it
+				if slices.Contains(p.Args, "asked") { // and not the process that starts it
 					commands++
 				}
 			}

@@ -32,7 +32,7 @@ type mergePlan struct {
 	}
 }
 
-// dryRun returns what serving the stage's directories would change on its node.
+// dryRun returns the changes that serving the stage's directories would make on its node.
 func (s *stage) dryRun(layers ...string) mergePlan {
 	s.Helper()
 	args := []string{"merge", "--dry-run", "--against", "runtime", "-o", "json"}

@@ -11,8 +11,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// TestF28_ForeignPods: the agent leaves alone what other programs made on the runtime, with
-// the kubelet's labels, with another node's, and with a static pod's name.
+// TestF28_ForeignPods: the agent does not touch objects of other programs in the runtime: with the
+// kubelet's labels, with another node's, and with a static pod's name.
 //
 // Shows: F28
 func TestF28_ForeignPods(t *testing.T) {

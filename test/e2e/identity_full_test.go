@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestC_1_40_NamespacesAndNames: what a pod shares with the node, what its containers share
-// with each other, and its host name.
+// TestC_1_40_NamespacesAndNames: the namespaces that a pod shares with the node, those that its
+// containers share with each other, and its host name.
 //
 // Shows: C-1.40
 func TestC_1_40_NamespacesAndNames(t *testing.T) {
@@ -58,7 +58,8 @@ func TestC_1_40_NamespacesAndNames(t *testing.T) {
 	if name, err := os.ReadFile(named.inside("/etc/hostname")); err != nil || strings.TrimSpace(string(name)) != "front" {
 		t.Errorf("the host name is %q, %v", name, err)
 	}
-	// A restart of the container discards what the pod wrote there, and no other pod sees it.
+	// A restart of the container discards the files that the pod wrote there, and no other pod sees
+	// them.
 	other, err := os.ReadFile(plain["main"].inside("/etc/hosts"))
 	if s.must(err); strings.Contains(string(other), "one.example") {
 		t.Errorf("another pod's /etc/hosts:\n%s", other)

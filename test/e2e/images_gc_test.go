@@ -79,7 +79,7 @@ func TestImages_DiskIsFilledAboveThreshold_UnusedGoByLastUse(t *testing.T) {
 			t.Errorf("%s is gone", name)
 		}
 	}
-	// A person may remove what the agent would not.
+	// A user may remove images that the agent would keep.
 	if got := s.run("rmi", names["used"]); got.code != 1 || !strings.Contains(got.err, "is used by") {
 		t.Errorf("rmi of a used image: %d, %s", got.code, got.err)
 	}

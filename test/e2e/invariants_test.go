@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// promised is what a scenario records for invariants.
+// promised has the facts that a scenario records for invariants.
 type promised struct {
 	history invariant.History
 	owners  map[string]*v1.Pod // the pod of a manifest, under its full name

@@ -119,8 +119,8 @@ func (s *stage) leftovers() (left node.Left, err error) {
 	return left, nil
 }
 
-// nothingIsLeft fails for what the scenario has left behind, see leftovers. The runtime may
-// remove things a little later than it reports their removal.
+// nothingIsLeft fails for remains of the scenario, see leftovers. The runtime may remove things a
+// little later than it reports their removal.
 func (s *stage) nothingIsLeft() {
 	s.eventually(func() error {
 		s.forgive()
@@ -159,7 +159,7 @@ func (s *stage) interrupts() {
 	}
 }
 
-// forgive removes what interrupts allows.
+// forgive removes the remains that interrupts allows.
 func (s *stage) forgive() {
 	s.mu.Lock()
 	forgiven := s.interrupted

@@ -198,8 +198,7 @@ func (s *stage) nothingLeft() {
 	}
 }
 
-// log returns what an attempt of a container wrote to its standard output, from the kubelet's
-// log file path.
+// log returns the standard output of an attempt of a container, from the kubelet's log file path.
 func (s *stage) log(name, container string, attempt uint32) (string, error) {
 	uid := s.uid(name)
 	file := filepath.Join(s.logs, "default_"+s.full(name)+"_"+uid, container, fmt.Sprint(attempt)+".log")

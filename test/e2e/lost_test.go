@@ -69,7 +69,7 @@ func (s *stage) lose(kinds ...string) {
 			if now["side"] == was["side"] {
 				t.Errorf("%s: side is the same", name)
 			}
-			continue // the agent may have repaired what was still being destroyed
+			continue // the agent may have repaired objects during the destruction
 		}
 		if now["side"] != was["side"] {
 			t.Errorf("%s: side was %+v, is %+v", name, was["side"], now["side"])

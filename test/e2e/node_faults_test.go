@@ -115,7 +115,7 @@ func TestF34_F35_GoldenValues(t *testing.T) {
 	s.invariants()
 }
 
-// golden is a pod of one container with resources, and what the kernel then says of it.
+// golden is a pod of one container with resources, with the kernel's values for it.
 type golden struct {
 	name, resources string
 	v1, v2          map[string]string

@@ -290,7 +290,7 @@ func TestGetPods(t *testing.T) {
 	}
 }
 
-// TestDryRun_AgainstRuntime: merge --dry-run predicts for running pods what serving does, and
+// TestDryRun_AgainstRuntime: merge --dry-run predicts the effects of serving for running pods, and
 // changes nothing itself.
 func TestDryRun_AgainstRuntime(t *testing.T) {
 	s := parallelStage(t)

@@ -73,7 +73,7 @@ func TestB1_InitContainersAndSharedEmptyDir(t *testing.T) {
 		t.Errorf("the emptyDir on the node: %v", found)
 	}
 
-	// A restarted container finds what the old one left, and no init container runs again.
+	// A restarted container finds the files of the old one, and no init container runs again.
 	if err := unix.Kill(first["a"].pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}

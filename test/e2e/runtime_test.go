@@ -47,8 +47,8 @@ func containerdKilled(t *testing.T, pods int, again bool) {
 	s.remove("going.yaml")
 	for i := range 3 {
 		name := fmt.Sprint("coming", i)
-		// On the host network: a containerd that dies while a network plugin works for it
-		// forgets what the plugin made.
+		// On the host network: a containerd that dies while a network plugin works for it forgets
+		// the plugin's objects.
 		s.write(name+".yaml", manifest(name, []string{container("main", "forever")}, "hostNetwork: true"))
 	}
 	s.awaitLog("going", "main", 0, "SIGTERM")

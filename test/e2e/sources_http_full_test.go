@@ -88,10 +88,10 @@ func TestF64_OneBadPodOfAList(t *testing.T) {
 	}
 }
 
-// TestF60_F64_URLFaultsAreSeenAndMended causes one fault of a URL after the other under one
-// agent. Each time its pods are the same processes afterwards, and the fault is in get
-// sources with its start and its reason, and once in the log. The agent applies what the URL
-// serves when it works again.
+// TestF60_F64_URLFaultsAreSeenAndMended causes one fault of a URL after the other under one agent.
+// Each time its pods are the same processes afterwards, and the fault is in get sources with its
+// start and its reason, and once in the log. The agent applies the URL's content when the URL works
+// again.
 //
 // Shows: F60, F64
 func TestF60_F64_URLFaultsAreSeenAndMended(t *testing.T) {

@@ -23,7 +23,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// A stage is what one scenario has for itself: a node name, directories, and the agents it
+// A stage has the private objects of one scenario: a node name, directories, and the agents it
 // starts.
 type stage struct {
 	*testing.T
@@ -40,7 +40,7 @@ type stage struct {
 	often     bool     // its agents are oftenSynced
 	nextBuild string   // of the program, for upgraded
 
-	promised // what invariants needs to know
+	promised // input of invariants
 	belongings
 }
 
@@ -80,7 +80,7 @@ func newStage(t *testing.T, n *node.Node) *stage {
 	return s
 }
 
-// clear ends what the scenario left running, and fails for what it should not have left.
+// clear ends the processes that the scenario left, and fails for forbidden remains.
 func (s *stage) clear() {
 	s.judge()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)

@@ -22,7 +22,7 @@ func TestF1_TaskOfAContainerThatNeverStarted(t *testing.T) {
 	s.through(criproxy.Hooks{Before: func(c criproxy.Call) {
 		if c.Method == "StartContainer" {
 			first.Do(func() {
-				// This is what an interrupted start leaves: the next one fails on it.
+				// An interrupted start leaves this: the next one fails on it.
 				if err := s.leaveTask(c.Request.Materialize()); err != nil {
 					s.Error(err)
 				}

@@ -51,8 +51,8 @@ func errno(err error) string {
 	return fmt.Sprint(err)
 }
 
-// TestC_1_37_EveryKindOfVolume: one pod with a volume of every kind that needs no API server;
-// its containers see what they would see under the kubelet.
+// TestC_1_37_EveryKindOfVolume: one pod with a volume of every kind that needs no API server; its
+// containers see the same files as under the kubelet.
 //
 // Shows: C-1.37
 func TestC_1_37_EveryKindOfVolume(t *testing.T) {
@@ -199,9 +199,9 @@ func TestC_1_37_EmptyDirOverItsLimit(t *testing.T) {
 	s.untouched("keep", kept)
 }
 
-// TestC_1_37_MountPropagation: the node and a container with HostToContainer see what a
-// privileged container mounts in a Bidirectional volume; one with None does not. When the pod
-// is removed, so is its mount, and no file behind it.
+// TestC_1_37_MountPropagation: the node and a container with HostToContainer see the mounts of a
+// privileged container in a Bidirectional volume; a container with None does not. When the pod is
+// removed, so is its mount, and no file behind it.
 //
 // Shows: C-1.37
 func TestC_1_37_MountPropagation(t *testing.T) {

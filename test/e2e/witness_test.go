@@ -32,7 +32,7 @@ func observe(n *node.Node) (*witness, error) {
 
 func (w *witness) close() { w.Close() }
 
-// who returns what an ID belonged to.
+// who returns the owner of an ID.
 func (w *witness) who(id string) string { return w.Who(id) }
 
 // ofStage reports whether an ID is of a pod or container of that node name.

@@ -24,8 +24,8 @@ const (
 // rootDir is the agent's. The suite looks for files below it.
 const rootDir = "/var/lib/kubelet"
 
-// configuration is that of the suite's services/kubelet.go, and what a machine with cgroup v1
-// needs. nodectl gets the same, and flags that revert what it refuses.
+// configuration is that of the suite's services/kubelet.go, with settings for a machine with cgroup
+// v1. nodectl gets the same, and flags that revert settings which it rejects.
 const configuration = `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cgroupRoot: /

@@ -46,8 +46,8 @@ func TestScope_Rules_MatchCases(t *testing.T) {
 	}
 }
 
-// TestWorse_SkippedOrFailed_Counts: a case that the kubelet passes counts against nodectl in
-// every other outcome, unless it did not run or tests what nodectl does not claim.
+// TestWorse_SkippedOrFailed_Counts: a case that the kubelet passes counts against nodectl in every
+// other outcome, unless it did not run, or tests a feature that nodectl does not claim.
 func TestWorse_SkippedOrFailed_Counts(t *testing.T) {
 	c := &comparison{
 		scope: &scope{}, names: []string{"both", "failed", "kubelet fails", "later", "skipped", "unclaimed"},

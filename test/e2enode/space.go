@@ -19,8 +19,8 @@ import (
 	"github.com/nodectl/nodectl/test/arm"
 )
 
-// Names under which this program starts itself: as the first process of its namespaces, which
-// reaps what others leave, and as the harness there.
+// Names under which this program starts itself: as the first process of its namespaces, which reaps
+// orphaned processes, and as the harness there.
 const (
 	insideName = "e2enode-init"
 	childName  = "e2enode-inside"

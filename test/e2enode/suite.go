@@ -68,7 +68,7 @@ func cases(ctx context.Context) ([]string, error) {
 	return slices.Compact(all), nil
 }
 
-// wanted returns the cases to run: those of the shard that test what nodectl claims and that
+// wanted returns the cases to run: those of the shard that test a feature that nodectl claims and
 // have no result yet. A file of cases names them whatever they test.
 func (o *options) wanted(ctx context.Context, done Results) ([]string, error) {
 	all, err := cases(ctx)

@@ -57,8 +57,8 @@ func allowed(t testing.TB, admin kubernetes.Interface, who, verb, subresource st
 }
 
 // The answers of a real API server with RBAC to the node's own identity: which callers have a
-// token, and what they may do with this node and no other. `get` on nodes/proxy does not
-// imply `create`: it opens no exec (D1).
+// token, and their access to this node and no other. `get` on nodes/proxy does not imply `create`:
+// it opens no exec (D1).
 //
 // The server is the one of all tests: this test runs before the parallel ones.
 //

@@ -146,7 +146,7 @@ type signer struct {
 	ca    *x509.Certificate
 	key   *ecdsa.PrivateKey
 
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	more   chan struct{}
 	lives  []life // of the certificates to come; the last one is reused
 	asked  []*certificatesv1.CertificateSigningRequest

@@ -17,10 +17,9 @@ type History struct {
 	excused map[string]bool
 }
 
-// change is what a source desired of a pod from a moment on; a nil pod means nothing. A
-// broken change makes the source unreadable: the pods desired before stay desired. A tagged
-// change differs from the one before in labels and annotations only: no promise about the pod
-// ends with it.
+// change is the version of a pod that a source desired from a moment on; nil for none. A broken
+// change makes the source unreadable: the pods desired before stay desired. A tagged change differs
+// from the one before in labels and annotations only: no promise about the pod ends with it.
 type change struct {
 	at             time.Time
 	pod            *v1.Pod

@@ -102,7 +102,7 @@ func (s *Scope) Settled(ctx context.Context) error {
 	return err
 }
 
-// left returns what is left of removed pods (I6).
+// left returns the remains of removed pods (I6).
 func (s *Scope) left(ctx context.Context) ([]Violation, error) {
 	now, err := s.look(ctx)
 	if err != nil {
@@ -111,7 +111,7 @@ func (s *Scope) left(ctx context.Context) ([]Violation, error) {
 	return s.leaks(s.Witness.Lives(s.Name), now), nil
 }
 
-// shown is what the runtime lists of a scope.
+// shown is the runtime's list of a scope.
 type shown struct {
 	boxes      []*cri.PodSandbox
 	containers []*cri.Container

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// slack is how long an agent on a busy machine may take to learn of a change, and to end what
-// it was doing.
+// slack is how long an agent on a busy machine may take to learn of a change, and to end its
+// current work.
 const slack = 10 * time.Second
 
 const clock = "15:04:05.000"

@@ -37,7 +37,7 @@ const (
 	maxDebug   = 10 * maxRepeats
 )
 
-// number matches what may differ between two lines with the same message.
+// number matches the parts that may differ between two lines with the same message.
 var number = regexp.MustCompile(`[0-9a-f]{12,}|[0-9]+`)
 
 // bounded returns where an agent exceeds its limits (I5).
@@ -87,8 +87,7 @@ func field(status []byte, name string) int {
 	return 0
 }
 
-// leaks returns what is left of pods that are neither in the runtime nor in the desired set
-// (I6).
+// leaks returns the remains of pods that are neither in the runtime nor in the desired set (I6).
 func (s *Scope) leaks(lives []Life, now shown) (found []Violation) {
 	kept := make(map[string]bool) // pods by name
 	for name := range s.History.wanted() {

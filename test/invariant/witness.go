@@ -45,9 +45,9 @@ func (l Life) livesAt(t time.Time) bool {
 	return !l.From.IsZero() && l.From.Before(t) && (l.To.IsZero() || l.To.After(t))
 }
 
-// A Witness records every container of a node from the runtime's events: when it ran and how
-// it exited, including containers that the runtime no longer lists. After an outage the
-// Witness lists the runtime, to learn as much as possible of what happened meanwhile.
+// A Witness records every container of a node from the runtime's events: when it ran and how it
+// exited, including containers that the runtime no longer lists. After an outage the Witness lists
+// the runtime, to learn as much as possible of the changes in between.
 type Witness struct {
 	cancel context.CancelFunc
 	conn   *grpc.ClientConn // its own: a call that waits for the runtime delays no other client
@@ -116,7 +116,7 @@ func (w *Witness) record(stream cri.RuntimeService_GetContainerEventsClient) err
 	}
 }
 
-// list records what the runtime lists now.
+// list records the runtime's current list.
 func (w *Witness) list(ctx context.Context, rt cri.RuntimeServiceClient) {
 	all, err := rt.ListContainers(ctx, &cri.ListContainersRequest{})
 	if err != nil {
@@ -166,7 +166,7 @@ func (w *Witness) status(s *cri.ContainerStatus, box string) {
 	}
 }
 
-// Who returns what an ID belonged to: "nothing" for one without an event.
+// Who returns the owner of an ID: "nothing" for one without an event.
 func (w *Witness) Who(id string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()

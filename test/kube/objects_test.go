@@ -140,7 +140,7 @@ func (o *objects) deleteAll(t testing.TB, namespace, resource string, fields ...
 type query struct {
 	client   dynamic.ResourceInterface
 	what     metav1.ListOptions
-	name     string // of the one object; "" is all that what selects
+	name     string // of the one object; "" is all that the argument what selects
 	output   string // name, or jsonpath=TEMPLATE
 	optional bool   // a missing object is no error
 }
@@ -172,7 +172,7 @@ func (o *objects) query(namespace string, args []string) (q query, err error) {
 	return q, err
 }
 
-// get returns what kubectl get prints, and the resource version of the answer.
+// get returns the output of kubectl get, and the resource version of the answer.
 func (q query) get(ctx context.Context) (text, version string, err error) {
 	list, err := q.client.List(ctx, q.what)
 	if err != nil {

@@ -160,7 +160,7 @@ func (w *world) serviceAccount() {
 	})
 }
 
-// top: kubectl top shows what metrics-server has read of the node.
+// top: kubectl top shows metrics-server's reading of the node.
 func (w *world) top() {
 	w.apply(burns + "---\n" + holds)
 	w.awaitReady("burns", "holds")

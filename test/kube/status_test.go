@@ -74,8 +74,8 @@ spec:
   containers: [{name: main, image: ` + busybox + `, command: [sh, -c, "` + sleeps + `"], resources: {requests: {cpu: 200m}}}]
 `
 
-// resize: a pod's resources are changed in place; it does not restart, and its status shows
-// what it has and what it cannot have.
+// resize: a pod's resources are changed in place; it does not restart, and its status shows the
+// allocated and the infeasible resources.
 func (w *world) resize() {
 	w.apply(occupies)
 	w.awaitReady("occupies")

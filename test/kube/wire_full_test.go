@@ -21,7 +21,7 @@ type wire struct {
 	to       string // host:port of the API server
 	wait     sync.WaitGroup
 
-	mu   sync.Mutex // guards what follows
+	mu   sync.Mutex // guards the fields below
 	open map[net.Conn]struct{}
 	away bool // no connection gets through
 }

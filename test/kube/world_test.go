@@ -147,8 +147,8 @@ func (w *world) serve(flags ...string) {
 	w.awaitNode("Ready", "True")
 }
 
-// emptied deletes what is left of workloads and manifests, and waits until the agent has
-// removed all of its pods: the API server no longer knows those that were deleted by force.
+// emptied deletes the remaining workloads and manifests, and waits until the agent has removed all
+// of its pods: the API server no longer has pods that were deleted by force.
 func (w *world) emptied() {
 	if !w.agent.Runs() || !w.cluster.APIServer.Runs() {
 		return
@@ -266,7 +266,7 @@ func (w *world) command(args ...string) *exec.Cmd {
 	return w.cluster.KubectlAs(w, w.config, args...)
 }
 
-// kubectl runs kubectl and returns what it prints; the test fails with it.
+// kubectl runs kubectl and returns its output; the test fails with it.
 func (w *world) kubectl(args ...string) string {
 	w.Helper()
 	out, err := w.try(args...)
@@ -395,7 +395,7 @@ type request struct {
 	StageTimestamp time.Time
 }
 
-// user is what the API server calls the node.
+// user is the node's user name at the API server.
 func (w *world) user() string { return "system:node:" + w.name }
 
 // audited returns all lines of the audit log; a watch also has a line when it begins.

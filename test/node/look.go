@@ -37,7 +37,8 @@ func (n *Node) Processes(id string) []Process {
 	})
 }
 
-// Left is what exists of a node besides its containerd: after a test, all of it is a leak.
+// Left returns everything that exists of a node besides its containerd: after a test, all of it is
+// a leak.
 type Left struct {
 	Pods       []string // sandboxes and containers CRI lists, in any state
 	Processes  []string // shims, and processes in the node's cgroup or from its directories

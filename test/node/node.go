@@ -38,8 +38,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// Stamp is the image every node has: test/images/stamp, whose arguments say
-// what the container does.
+// Stamp is the image every node has: test/images/stamp, whose arguments control the container.
 const Stamp = "nodectl.dev/test/stamp:1"
 
 // Pause is the image of the pods' sandboxes, on every node too.

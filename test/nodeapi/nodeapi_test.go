@@ -40,7 +40,7 @@ func TestNodeAtAnAPIServer(t *testing.T) {
 	t.Run("F70_APIServerAway", func(t *testing.T) { away(t, a) })
 }
 
-// registers: a new node has what a scheduler needs, in one request.
+// registers: a new node has the fields that a scheduler needs, in one request.
 func registers(t *testing.T, a audited) {
 	m := a.join(t, "fresh")
 	n := a.until(t, "fresh", "ready", ready)
@@ -95,7 +95,7 @@ func registers(t *testing.T, a audited) {
 	a.nobodyRefused(t, "fresh")
 }
 
-// takes: an existing Node keeps what others wrote, and gets the node's own labels.
+// takes: an existing Node keeps the fields of other writers, and gets the node's own labels.
 func takes(t *testing.T, a audited) {
 	old := &v1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: "taken", Labels: map[string]string{"team": "red", "kubernetes.io/hostname": "wrong", "disk": "tape"}},

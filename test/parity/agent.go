@@ -59,8 +59,8 @@ func newKubelet(binary, kubeconfig string) (*arm.Agent, error) {
 		k.Config += fmt.Sprintf("registerWithTaints: [{key: %s, effect: NoSchedule}, {key: %[1]s, effect: NoExecute}]\n", taint)
 		return k, nil
 	}
-	// What it watches is read in a moment; what is mounted follows when it looks at
-	// a pod again.
+	// A watch reads an object in a moment; its mounted files follow when the agent looks at the pod
+	// again.
 	k.Name, k.Config = "kubelet-api", k.Config+"syncFrequency: 2s\nregisterNode: true\n"
 	k.Args = append(k.Args, "--kubeconfig", kubeconfig)
 	return k, nil

@@ -84,7 +84,7 @@ func state(s v1.ContainerState) string {
 	return "none"
 }
 
-// last compares what the agents report of a pod at the end of its time.
+// last compares the agents' reports of a pod at the end of its time.
 func (k *comparison) last(name string, p, q *PodRecord) {
 	final := func(c *CaseRecord, p *PodRecord, n *normaliser) compare.Facts {
 		if s := p.final(c); s != nil {
@@ -232,8 +232,8 @@ const (
 	collected = 65 * time.Second // how long the kubelet may take to collect garbage
 )
 
-// left compares how many exited runs of a container are kept, and what exists of a removed
-// pod after the kubelet had the time to collect it.
+// left compares the numbers of kept exited runs of a container, and the remains of a removed pod
+// after the kubelet had time to collect them.
 func (k *comparison) left(name string, p, q *PodRecord) {
 	at := func(aspect string, atA, atB time.Time) {
 		a, freshA := kept(p, atA)
@@ -250,8 +250,8 @@ func (k *comparison) left(name string, p, q *PodRecord) {
 	}
 }
 
-// kept counts what existed of a pod at a moment. fresh are counts that an agent cannot have
-// acted on yet, because a run had just ended.
+// kept counts the objects of a pod at a moment. fresh are counts that an agent cannot have acted on
+// yet, because a run had just ended.
 func kept(p *PodRecord, at time.Time) (facts, fresh compare.Facts) {
 	facts, fresh = compare.Facts{}, compare.Facts{}
 	count := func(what string) {

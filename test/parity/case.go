@@ -26,7 +26,7 @@ import (
 type Case struct {
 	// Name is the file's, without .yaml. The names of the case's pods begin with it.
 	Name string `json:"-"`
-	// Shows says in a few words what the case shows.
+	// Shows is a short description of the case.
 	Shows string `json:"shows"`
 	// Contract lists the numbers of the rules that it shows.
 	Contract []string `json:"contract"`
@@ -52,11 +52,10 @@ type Case struct {
 	Prepare []Thing `json:"prepare"`
 	// Refused says that neither agent accepts the manifests.
 	Refused bool `json:"refused"`
-	// Nodectl says what nodectl does before the manifests are removed, where its difference
-	// is intended: the events in order, "sandbox 2 is made", "app 1 ends with 137 Error", and
-	// their times, counted from the first container's start, "app 2 starts at 6s", within
-	// Within; then the last state of the pod and each container. So only this difference is
-	// accepted.
+	// Nodectl has nodectl's events before the manifests are removed, for an intended difference:
+	// the events in order, "sandbox 2 is made", "app 1 ends with 137 Error", and their times,
+	// counted from the first container's start, "app 2 starts at 6s", within Within; then the last
+	// state of the pod and each container. So only this difference is accepted.
 	Nodectl []string `json:"nodectl"`
 	// Script is the actions meanwhile, in order.
 	Script []Action `json:"script"`

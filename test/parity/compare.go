@@ -95,7 +95,7 @@ type event struct {
 	at   time.Duration
 }
 
-// eventsOf returns what happened in a case, in order.
+// eventsOf returns the events of a case, in order.
 func eventsOf(c *CaseRecord, pods []string) []event {
 	var out []event
 	add := func(kind byte, pod, key, how string, at time.Time) {

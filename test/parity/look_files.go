@@ -116,7 +116,7 @@ func (m idMap) inside(id uint32) uint32 {
 	return id
 }
 
-// devices lists what is in a container's /dev.
+// devices lists the content of a container's /dev.
 func devices(proc string, ids idMap) []string {
 	var all []string
 	entries, _ := os.ReadDir(proc + "root/dev")

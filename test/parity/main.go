@@ -1,7 +1,6 @@
-// Command parity runs the real kubelet and nodectl with the same manifests, one after the
-// other, and compares the results: which containers started and stopped when and how, what
-// both report of the pods, and how the containers look from inside. It writes
-// docs/fidelity.md.
+// Command parity runs the real kubelet and nodectl with the same manifests, one after the other,
+// and compares the results: the starts and stops of containers with their times and exit codes, the
+// reported statuses, and the containers' view from inside. It writes docs/fidelity.md.
 //
 // A kubelet rejects some manifests from a file, such as ConfigMaps and Secrets. For these, a
 // second kubelet has a real API server; nodectl has the same objects and pods as files.

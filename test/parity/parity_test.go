@@ -210,7 +210,7 @@ func TestCompareSeesEveryAspect(t *testing.T) {
 		{"log files", func(p *PodRecord) { config(p)["log_path"] = "1.log" }},
 		{"log links", func(p *PodRecord) { p.Files = p.Files[:1] }},
 		{"output", func(p *PodRecord) { p.Runs[0].Log = "two" }},
-		{"output", func(p *PodRecord) { p.Runs[0].Log = "on" }}, // only what was killed at once may be cut short
+		{"output", func(p *PodRecord) { p.Runs[0].Log = "on" }}, // only a container that was killed at once may be cut short
 		{"kept left", func(p *PodRecord) { p.Runs[0].Removed = zero.Add(6 * second) }},
 		{"left", func(p *PodRecord) { p.Sandboxes[0].Removed = zero.Add(30 * second) }},
 	} {

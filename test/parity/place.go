@@ -38,7 +38,7 @@ func importAll(ctx context.Context, n *node.Node) error {
 	return err
 }
 
-// paths are the names of this place, for what compares it with another.
+// paths are the names of this place, for a comparison with another place.
 func (p *place) paths() map[string]string {
 	return map[string]string{
 		filepath.Join(p.Dir, "cases"): "$CASES", p.Manifests: "$MANIFESTS", p.Root: "$ROOT", p.Logs: "$LOGS", p.Cgroup: "$CGROUP",

@@ -9,16 +9,16 @@ import (
 	"github.com/nodectl/nodectl/test/compare"
 )
 
-// A Recording is what one agent did with all cases.
+// A Recording has the behaviour of one agent in all cases.
 type Recording struct {
 	Arm     string                 `json:"arm"`
 	Version string                 `json:"version"`
 	Began   time.Time              `json:"began"`
-	Paths   map[string]string      `json:"paths"` // what paths of this run stand for
+	Paths   map[string]string      `json:"paths"` // the meaning of this run's paths
 	Cases   map[string]*CaseRecord `json:"cases"`
 }
 
-// A CaseRecord is what one agent did with one case.
+// A CaseRecord has the behaviour of one agent in one case.
 type CaseRecord struct {
 	Zero    time.Time             `json:"zero"` // the manifests appeared
 	Moments []Moment              `json:"moments,omitempty"`
@@ -40,7 +40,7 @@ type Moment struct {
 type PodRecord struct {
 	Sandboxes []*Sandbox      `json:"sandboxes,omitempty"`
 	Runs      []*Run          `json:"runs,omitempty"` // in the order they were created
-	Seen      []Seen          `json:"seen,omitempty"` // what the agent said of it, as it changed
+	Seen      []Seen          `json:"seen,omitempty"` // the agent's reports of the pod, in order
 	Inside    map[string]Look `json:"inside,omitempty"`
 	Slowest   time.Duration   `json:"slowest"`
 	Files     []string        `json:"files,omitempty"` // of its logs, when it was looked at
@@ -98,7 +98,7 @@ type Look struct {
 	Cgroup compare.Facts     `json:"cgroup,omitempty"`
 	Proc   compare.Facts     `json:"proc,omitempty"`
 
-	Volumes    []string      `json:"volumes,omitempty"` // every file of what is mounted
+	Volumes    []string      `json:"volumes,omitempty"` // every file of the mounts
 	Devices    []string      `json:"devices,omitempty"`
 	Sysctls    compare.Facts `json:"sysctls,omitempty"`
 	Namespaces compare.Facts `json:"namespaces,omitempty"`

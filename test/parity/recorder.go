@@ -21,8 +21,8 @@ import (
 	"github.com/nodectl/nodectl/test/compare"
 )
 
-// A recorder collects what happens to the pods of all cases, from the tap's calls, from the
-// runtime's events and from the agent's own list. It never changes anything.
+// A recorder collects the events of the pods of all cases, from the tap's calls, the runtime's
+// events and the agent's own list. It never changes anything.
 type recorder struct {
 	runtime cri.RuntimeServiceClient
 
@@ -33,7 +33,7 @@ type recorder struct {
 	last      map[string][]byte     // the newest status of a pod
 }
 
-// flatten splits what the runtime is asked for into facts.
+// flatten splits a request to the runtime into facts.
 func flatten(path string, v any) compare.Facts {
 	return compare.Flatten(path, v, "name", "key", "container_path", "type")
 }
@@ -155,7 +155,7 @@ func pullLine(q *cri.PullImageRequest, err error) string {
 	return line
 }
 
-// status asks the runtime for a container's status, and records what is final.
+// status asks the runtime for a container's status, and records the final values.
 func (r *recorder) status(ctx context.Context, id string) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -244,7 +244,7 @@ func (r *recorder) observe(at time.Time, pods []v1.Pod) {
 	}
 }
 
-// forget removes what was recorded of a pod, so that its record starts empty.
+// forget removes the record of a pod, so that it starts empty.
 func (r *recorder) forget(pod string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/test/registry"
 )
 
-// image finds what a case names of the registry: the rest of the reference.
+// image returns the part of a case's image reference after the registry.
 var image = regexp.MustCompile(`\$REGISTRY/([a-z/-]+)(:[a-z0-9-]+)?`)
 
 // openRegistry opens a registry with every image that the cases name, except those whose name

@@ -21,7 +21,7 @@ type stage struct {
 	record    *CaseRecord
 	dir       string            // the case's own, $DIR in its manifests
 	manifests map[string]string // by pod
-	objects   []string          // what they name
+	objects   []string          // the objects that they name
 	round     int               // how often the case was run before
 	held      map[string]bool   // pods whose manifest appears later, or never again
 }

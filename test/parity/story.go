@@ -9,7 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// story writes what an agent did in one case as a list, to explain a difference.
+// story writes the behaviour of an agent in one case as a list, to explain a difference.
 func story(out io.Writer, c *Case, r *Recording) {
 	rec := r.Cases[c.Name]
 	if rec == nil {

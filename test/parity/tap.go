@@ -21,7 +21,7 @@ type call struct {
 
 // A kind is how a call is shown to a recorder.
 type kind struct {
-	before         bool // before it is passed on: afterwards what it names is gone
+	before         bool // before it is passed on: afterwards its object is gone
 	request, reply proto.Message
 }
 

@@ -13,7 +13,7 @@ import (
 // seen depends on the times of the looks and the speed of the machine.
 const brief = 2 * time.Second
 
-// differences lists what differs.
+// differences lists the differences.
 func differences(a, b *Recording) []compare.Difference {
 	k := &compare.Differences{}
 	of := func(name, aspect string) compare.Difference {

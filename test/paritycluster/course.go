@@ -45,7 +45,7 @@ func (c *course) await(ctx context.Context, of, pod, what string, done func(*v1.
 	}
 }
 
-// note records what went wrong with a case.
+// note records a failure of a case.
 func (c *course) note(of, what string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,7 +1,7 @@
-// Command paritycluster gives the same pods once to a cluster whose node is the real kubelet
-// and once to one whose node is nodectl. It records what the API server shows, and compares:
-// the sequence of each pod's statuses, how many patches they took, events, the node and its
-// lease, and the answers of the node's own server. It writes docs/fidelity-cluster.md.
+// Command paritycluster gives the same pods once to a cluster whose node is the real kubelet and
+// once to one whose node is nodectl. It records the objects at the API server, and compares: the
+// sequence of each pod's statuses, how many patches they took, events, the node and its lease, and
+// the answers of the node's own server. It writes docs/fidelity-cluster.md.
 //
 // Each recording has its own control plane, containerd and agent, from package stage; it
 // observes everything through the API server. Recordings are kept in testdata for a test.
@@ -68,5 +68,5 @@ func run(ctx context.Context, o *options) (fine bool, err error) {
 	return t.Print(os.Stdout, &o.Options), nil
 }
 
-// document is what is written for readers.
+// document is the text for readers.
 const document = "docs/fidelity-cluster.md"

@@ -14,21 +14,21 @@ import (
 	"github.com/nodectl/nodectl/test/compare"
 )
 
-// A Recording is what one cluster showed, without what differs between two runs of the same
-// agent.
+// A Recording is the recording of one cluster, without the parts that differ between two runs of
+// the same agent.
 type Recording struct {
 	Arm, Version string
 	Date         string
 	Pods         map[string]*Pod
 	Course       map[string][]string
-	Requests     map[string]int           // what the node asked the API server, and how often
+	Requests     map[string]int           // the node's requests to the API server, with their numbers
 	Facts        map[string]compare.Facts // node, lease, pods as the node's server has them
 	Names        map[string][]string      // metrics and fields of statistics, by path
 }
 
 // A Pod is one pod of a recording.
 type Pod struct {
-	Tracks  map[string][]Step // what each thing was, in turn
+	Tracks  map[string][]Step // the successive values of each object
 	Meta    compare.Facts     // annotations, owners and finalizers in the end
 	Patches int               // of its status
 	Events  []string
@@ -209,7 +209,7 @@ func join(words ...string) string {
 }
 
 func (n *normaliser) event(e *v1.Event) string {
-	// What an event counts and when it was is left out, and how long something took.
+	// It leaves out counts and times of events, and durations.
 	text := took.ReplaceAllString(n.Text(e.Message), "$$TOOK")
 	return join(e.Type+" "+e.Reason, e.InvolvedObject.FieldPath, "by "+e.Source.Component, text)
 }

@@ -64,7 +64,7 @@ func TestEveryCaseIsRecorded(t *testing.T) {
 	}
 }
 
-// The document is what these recordings say.
+// The document is made from these recordings.
 func TestTheDocumentIsOfTheRecordings(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(node.Repo(), document))
 	if err != nil {
@@ -110,7 +110,7 @@ func TestTracks(t *testing.T) {
 	}
 }
 
-// A state and a condition are each one value, and what differs between runs is gone.
+// A state and a condition are each one value, and parts that differ between runs are removed.
 func TestStatusIsNormalised(t *testing.T) {
 	n := newNormaliser(&Raw{Words: map[string]string{"198.19.3.1": "$ADDRESS", "10.130.7.": "$SUBNET."}})
 	p := &v1.Pod{Status: v1.PodStatus{

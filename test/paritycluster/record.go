@@ -17,18 +17,18 @@ import (
 // nodeName is the node's, with both.
 const nodeName = "n1"
 
-// Raw is what one cluster showed.
+// Raw is the raw recording of one cluster.
 type Raw struct {
 	Arm, Version string
 	Began        time.Time
 	Words        map[string]string // names of this run, and the words for them
 	Pods         map[string]stage.Versions
-	Course       map[string][]string // what a case waited for in vain
+	Course       map[string][]string // the condition that a case did not reach
 	Events       []v1.Event
 	Requests     []request
 	Node         *v1.Node
 	Lease        json.RawMessage
-	Views        map[string][]byte // what the node's server answers, by path
+	Views        map[string][]byte // the answers of the node's server, by path
 }
 
 // record gives all cases to a cluster whose node is the arm's agent.

@@ -72,7 +72,7 @@ func (r *table) cases(b *strings.Builder) {
 	fmt.Fprintf(b, "| %d | | %d, %d | |\n\n", all, theirs, ours)
 }
 
-// views is the table of what else is looked at.
+// views is the table of the other observed objects.
 func (r *table) views(b *strings.Builder) {
 	b.WriteString("## The node\n\n| what | the kubelet's | nodectl's | result |\n|---|---|---|---|\n")
 	for _, name := range compare.Keys(r.kubelet.Facts, r.nodectl.Facts) {

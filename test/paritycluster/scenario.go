@@ -41,7 +41,7 @@ func (s *scenario) run(ctx context.Context, c *course) error {
 	for _, do := range s.steps {
 		if err := do(ctx, c, s); ctx.Err() != nil {
 			return err
-		} else if err != nil { // what the API server refuses is part of what is compared
+		} else if err != nil { // rejections by the API server are part of the comparison
 			c.note(s.name, err.Error())
 		}
 	}
@@ -60,7 +60,7 @@ func manifest(name, spec string) string {
 	return "apiVersion: v1\nkind: Pod\nmetadata: {name: " + name + ", labels: {app: parity}}\nspec:\n  terminationGracePeriodSeconds: 2\n" + spec
 }
 
-// until waits for the scenario's pod, and stays with what it sees.
+// until waits for the scenario's pod, and keeps the pod that it sees.
 func until(what string, done func(*v1.Pod) bool) step {
 	return func(ctx context.Context, c *course, s *scenario) error {
 		c.await(ctx, s.name, s.name, what, func(p *v1.Pod) bool { return p != nil && done(p) })
@@ -118,7 +118,7 @@ func static(ctx context.Context, c *course, s *scenario) error {
 	return nil
 }
 
-// What a case waits for.
+// The conditions that a case waits for.
 
 func condition(p *v1.Pod, kind v1.PodConditionType) v1.ConditionStatus {
 	for _, c := range p.Status.Conditions {

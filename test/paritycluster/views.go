@@ -14,7 +14,7 @@ import (
 	"github.com/nodectl/nodectl/test/compare"
 )
 
-// views takes apart what the node's server answers.
+// views splits the answers of the node's server into values.
 func (n *normaliser) views(r *Recording, views map[string][]byte) {
 	for path, text := range views {
 		switch {

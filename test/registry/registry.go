@@ -29,7 +29,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/random"
 )
 
-// Fault is what a Registry does wrong.
+// Fault is a fault of a Registry.
 type Fault string
 
 // The faults. Faults of layers do not affect manifests and configurations.
@@ -302,7 +302,7 @@ func (r *Registry) giveLayer(w http.ResponseWriter, q *http.Request, fault Fault
 		b[len(b)/2] ^= 0xff
 	}
 	from := 0
-	if n, _ := fmt.Sscanf(q.Header.Get("Range"), "bytes=%d-", &from); n == 1 && from > 0 && from < len(b) { // what a client has not got yet
+	if n, _ := fmt.Sscanf(q.Header.Get("Range"), "bytes=%d-", &from); n == 1 && from > 0 && from < len(b) { // the bytes that a client has not received yet
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, len(b)-1, len(b)))
 		answer.Code, b = http.StatusPartialContent, b[from:]
 	}

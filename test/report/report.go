@@ -1,5 +1,5 @@
-// Package report keeps what the arms of a benchmark took, writes it as JSON with every sample,
-// and makes from it the figures and tables for people.
+// Package report stores the measurements of a benchmark's arms. It writes them as JSON with every
+// sample, and makes figures and tables for people.
 //
 // The rules: a figure comes from the samples of one run. It includes all of them, and none of
 // another run. And only a whole run is written into docs/benchmarks.md.

@@ -1,4 +1,4 @@
-// Package said keeps what a program under test writes, for tests that wait for it.
+// Package said keeps the output of a program under test, for tests that wait for it.
 package said
 
 import (

@@ -132,7 +132,7 @@ func nameTaken(t *testing.T, a *agent) {
 	a.until(t, "web", "the mirror", withHash("h"))
 }
 
-// mirrorsRefused: the agent does not send what the server would refuse. It logs a refusal
+// mirrorsRefused: the agent does not send mirrors that the server would reject. It logs a refusal
 // once and retries rarely; other pods are not affected.
 func mirrorsRefused(t *testing.T, a *agent) {
 	named := staticPod(a.name, "named", "h")

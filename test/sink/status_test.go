@@ -65,7 +65,7 @@ func ordinaryStart(t *testing.T, a *agent) {
 	if now := a.c.GetPod(t, "default", "start"); now.ResourceVersion != is.ResourceVersion {
 		t.Error("the pod was written to again")
 	}
-	// The agent corrects what another client writes (C-1.27.5).
+	// The agent corrects changes by another client (C-1.27.5).
 	a.c.PatchPod(t, "default", "start", `{"status": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}}`, "status")
 	a.until(t, "start", "put right", func(p *v1.Pod) bool { return p.Status.PodIP == "10.0.0.7" && len(p.Status.PodIPs) == 1 })
 }

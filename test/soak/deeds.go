@@ -142,7 +142,7 @@ func (s *soak) write(w *wish) error {
 		return err
 	}
 	s.tell("  %s on %s is to be %s, version %s", w.name, w.house.name, w.end, w.version())
-	if w.edits > 1 || w.selfish() { // what is edited may be read late; what ends by itself is ended
+	if w.edits > 1 || w.selfish() { // the agent may read an edited pod late; a pod that ends by itself has ended then
 		w.house.scope.History.Excuse(w.full())
 	}
 	w.house.scope.History.Want(w.full(), w.pod)

@@ -45,7 +45,7 @@ func (f *filler) violation(format string, args ...any) {
 	}
 }
 
-// conditions returns what the agent says of the node.
+// conditions returns the agent's conditions of the node.
 func (f *filler) conditions(ctx context.Context) (ready, pressure bool, err error) {
 	var n v1.Node
 	if err := f.place.Ask(ctx, "/v1/node", &n); err != nil {

@@ -11,13 +11,12 @@ import (
 	"github.com/nodectl/nodectl/test/criproxy"
 )
 
-// A gate is what happens to calls on their way between an agent and containerd.
+// A gate delays or fails calls between an agent and containerd.
 //
-// The soak shuts it before it ends an agent or containerd: new calls wait, and calls on their
-// way are done, with their answers held back. So the agent dies at the worst moment: its
-// request is done and it does not know. A call that is interrupted in the middle leaves
-// behind what containerd and its plugins then forget (package e2e shows that); here it would
-// hide what the agent leaves.
+// The soak shuts it before it ends an agent or containerd: new calls wait, and calls on their way
+// are done, with their answers held back. So the agent dies at the worst moment: its request is
+// done and it does not know. An interrupted call leaves objects that containerd and its plugins
+// then forget (package e2e shows that). Here, they would hide the leaks of the agent.
 type gate struct {
 	mu     sync.Mutex
 	opened chan struct{} // closed while the gate is open

@@ -183,7 +183,7 @@ func (h *house) write(name, text string, torn bool) error {
 	return err
 }
 
-// inner is what an agent of this build reports about itself.
+// inner has the figures that an agent of this build reports about itself.
 type inner struct{ Goroutines, Heap, Objects float64 }
 
 // vitals asks the agent.
@@ -224,5 +224,5 @@ func build(ctx context.Context, dir string) (string, error) {
 
 func (h *house) journal() string { return filepath.Join(h.Root, "journal.jsonl") }
 
-// scratch is what pods of the house have as volume x.
+// scratch is the volume x of the house's pods.
 func (h *house) scratch() string { return filepath.Join(h.Dir, "x") }

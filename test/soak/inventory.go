@@ -20,8 +20,8 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// An inventory counts what exists of pods on the machine, by its name in the report. No agent
-// is asked for it.
+// An inventory counts the objects of pods on the machine, by their names in the report. No agent is
+// asked for it.
 type inventory map[string]int
 
 func (s *soak) inventory(context.Context) inventory {
@@ -62,7 +62,7 @@ func entries(dir, pattern string) int {
 	return len(found)
 }
 
-// more returns what has grown since before.
+// more returns the objects whose number has grown since before.
 func (inv inventory) more(before inventory) []string {
 	var lines []string
 	for _, name := range slices.Sorted(maps.Keys(inv)) {
@@ -109,7 +109,7 @@ func (s *soak) grown(ctx context.Context, h *house) []string {
 	return wrong
 }
 
-// leftBehind lists what exists, one thing a line.
+// leftBehind lists the existing objects, one a line.
 func (s *soak) leftBehind() string {
 	var b strings.Builder
 	b.WriteString(s.lab.Node.Look().String())
@@ -162,7 +162,7 @@ func (s *soak) sample(ctx context.Context) (sample, error) {
 
 const mb = 1e6
 
-// descriptors counts a process's open files, and what its inotify ones watch.
+// descriptors counts a process's open files, and its inotify watches.
 func descriptors(pid int) (fds, watches int) {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fdinfo/*", pid))
 	for _, name := range files {

@@ -2,16 +2,16 @@
 // containerd, drawn from a seed. It checks the invariants (I1–I4, I6) and whether anything
 // grows (I5). docs/testing.md has its latest results.
 //
-// Two agents share the containerd, each with its own node name, root and manifests. One runs
-// as long as the soak, to show leaks; the other is killed and started again all the time.
-// Pods are added and removed in rounds. At the end of a round there are no more faults: every
-// pod has to reach the end that its manifest determines. Then all are removed, and what
-// exists of pods anywhere has to be what it was before the first round.
+// Two agents share the containerd, each with its own node name, root and manifests. One runs as
+// long as the soak, to show leaks; the other is killed and started again all the time. Pods are
+// added and removed in rounds. At the end of a round there are no more faults: every pod has to
+// reach the end that its manifest determines. Then all are removed, and the inventory must be that
+// from before the first round.
 //
 // With --fill it fills and empties a disk instead: see fillAll.
 //
-// The one rule: the desired state comes from the manifests, the actual state from containerd,
-// /proc and the disk; an agent is asked only what it reports about itself.
+// The one rule: the desired state comes from the manifests, the actual state from containerd, /proc
+// and the disk; an agent is asked only for its own figures.
 package main
 
 import (

@@ -26,7 +26,7 @@ type wish struct {
 	house *house
 	pod   *v1.Pod // the last one that was a manifest; nil for none
 	end   end
-	after *wish // what it depends on; nil for nothing
+	after *wish // its dependencies; nil for none
 	edits int
 	gone  bool // from the directory
 	heir  bool // there was one of its name right before, which an absent agent takes for the same
@@ -48,8 +48,8 @@ func (w *wish) text() (string, error) {
 	return strings.Replace(string(text), "\nstatus: {}\n", "\n", 1), err
 }
 
-// settled is the pod's final state; ok is false if that depends on what happened to another
-// pod in between.
+// settled is the pod's final state; ok is false if that depends on the fate of another pod in
+// between.
 func (w *wish) settled() (_ end, ok bool) {
 	if w.vague || w.after == nil {
 		return w.end, !w.vague

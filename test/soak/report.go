@@ -16,7 +16,7 @@ import (
 	"github.com/nodectl/nodectl/test/report"
 )
 
-// A result is what a run found.
+// A result has the findings of a run.
 type result struct {
 	Time       time.Time         `json:"time"`
 	Took       float64           `json:"seconds"`
@@ -33,7 +33,7 @@ type result struct {
 	Rounds     []round           `json:"rounds"`
 }
 
-// A round is what was seen at its end.
+// A round has the observations at its end.
 type round struct {
 	Pods      int       `json:"pods"` // so far
 	Took      float64   `json:"seconds"`
@@ -190,7 +190,7 @@ func (r *result) listen(dir, house string) {
 	}
 }
 
-// text is the report for people: what docs/testing.md holds.
+// text returns the report for people, which docs/testing.md contains.
 func (r *result) text() string {
 	var b strings.Builder
 	verdict := "no leak, no promise broken"

@@ -111,7 +111,7 @@ func (s *soak) open(ctx context.Context) error {
 	return s.settleElders(ctx)
 }
 
-// close ends what the soak started beside the node.
+// close ends the programs that the soak started beside the node.
 func (s *soak) close() error {
 	var errs []error
 	if s.witness != nil {

@@ -85,7 +85,7 @@ type network struct {
 	to      string
 	l       net.Listener
 	refused atomic.Int64
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	broken  bool
 	conns   map[net.Conn]bool
 	wg      sync.WaitGroup

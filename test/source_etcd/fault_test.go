@@ -193,7 +193,7 @@ func TestF71_CompactionBeforeTheWatch(t *testing.T) {
 // Shows: F71
 func TestF71_RestoredFromBackup(t *testing.T) {
 	for name, c := range map[string]struct {
-		after func(e *cluster.Etcd, prefix string) // what is done to the restored etcd
+		after func(e *cluster.Etcd, prefix string) // the changes of the restored etcd
 		why   string
 		holds []string
 	}{

@@ -7,8 +7,8 @@
 //
 // A program that uses the helpers of tests has a TB of its own.
 //
-// The one rule: a test leaves what is shared as it found it, or does not run beside
-// others (without t.Parallel it runs before those that have it).
+// The one rule: a test leaves shared objects unchanged, or does not run beside others (without
+// t.Parallel it runs before those that have it).
 package suite
 
 import (
@@ -27,7 +27,7 @@ import (
 // starve each other on two cores.
 const parallel = "4"
 
-// Main runs the tests and then the cleanups of what they share. It returns the exit code.
+// Main runs the tests and then the cleanups of the shared objects. It returns the exit code.
 func Main(m *testing.M) int {
 	flag.Parse()
 	given := false
@@ -48,8 +48,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// NeedsRoot skips a test that needs root's privileges, and says what for. make test runs
-// as root and fails when a test is skipped.
+// NeedsRoot skips a test that needs root's privileges, with the reason. make test runs as root and
+// fails when a test is skipped.
 func NeedsRoot(t testing.TB, what string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -91,7 +91,7 @@ func Try(f func()) (err error) {
 	return nil
 }
 
-// all is the testing.TB of what is shared.
+// all is the testing.TB of the shared objects.
 var all = New(context.Background(), "")
 
 // A TB is a testing.TB outside of a test. Methods that it does not have panic.
@@ -101,7 +101,7 @@ type TB struct {
 	ctx context.Context
 	dir string // above its temporary directories
 
-	mu       sync.Mutex // guards what follows
+	mu       sync.Mutex // guards the fields below
 	failed   bool
 	cleanups []func()
 }

@@ -26,7 +26,7 @@ func serviceDoc() map[string]any {
 	return yamlOf("apiVersion: v1, kind: Service, metadata: {name: p}, spec: {selector: {app: p}, ports: [{port: 80}]}")
 }
 
-// parseService reads a manifest of a Service with these parts beside what it needs.
+// parseService reads a manifest of a Service with these parts beside the required ones.
 func parseService(t *testing.T, part map[string]any) (source.File, []pod.Problem) {
 	t.Helper()
 	text, err := json.Marshal(merged(serviceDoc(), part))
@@ -94,7 +94,8 @@ func TestIgnored_OfAService(t *testing.T) {
 	}
 }
 
-// serviceCase shows fields of a Service: what it is with spec differs from what it is without.
+// serviceCase shows the effect of fields of a Service: the Service with spec differs from the
+// Service without.
 type serviceCase struct{ name, rows, with, without string }
 
 func serviceCases() []serviceCase {
@@ -160,8 +161,8 @@ func decided(t *testing.T, spec string) string {
 	return string(text)
 }
 
-// TestServices runs each case with the field and without it. The Services differ, in their rules, what
-// names stand for, or what commands show.
+// TestServices runs each case with the field and without it. The Services differ in their rules,
+// their DNS records or the output of commands.
 func TestServices(t *testing.T) {
 	t.Parallel()
 	for _, c := range serviceCases() {

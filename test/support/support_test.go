@@ -295,9 +295,9 @@ func holds(ok bool, format string, args ...any) error {
 	return fmt.Errorf(format, args...)
 }
 
-// TestEveryRowHasAProof: each field that the table says is supported has a look at it,
-// and nothing has one that the table does not have. What is said of pods from an API
-// server is shown with such a pod.
+// TestEveryRowHasAProof: each field that the table says is supported has a look at it, and nothing
+// has one that the table does not have. A fact about pods from an API server is shown with such a
+// pod.
 func TestEveryRowHasAProof(t *testing.T) {
 	t.Parallel()
 	static, server := map[string]bool{}, map[string]bool{} // whether a proof was seen

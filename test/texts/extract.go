@@ -48,8 +48,8 @@ func ParseLine(line string) (Text, error) {
 // sources are the directories of k8s.io/kubernetes/pkg that are read.
 var sources = []string{"kubelet", "probe", "security/apparmor"}
 
-// elsewhere are directories below them that belong to other systems, to the kubelet's own
-// tests, or to what reaches no API server.
+// elsewhere are directories below them that belong to other systems, to the kubelet's own tests, or
+// whose texts reach no API server.
 var elsewhere = regexp.MustCompile(`(_windows|_unsupported|_others|_darwin|_test)\.go$|/testing/|/fake|kubelet/(server|client|certificate|kubeletconfig|apis|metrics|podcertificate|util)/`)
 
 // Extract reads the kubelet's texts from the sources of k8s.io/kubernetes.

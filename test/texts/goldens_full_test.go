@@ -22,8 +22,8 @@ import (
 // before is the last commit before the texts of the program were rewritten.
 const before = "eb7139c8"
 
-// freeText finds what a rewrite may change in a golden file: the reason of a step, what a plan
-// waits for, the message of a problem after its place and field, and hints.
+// freeText finds the texts that a rewrite may change in a golden file: the reason of a step,
+// WaitFor of a plan, the message of a problem after its place and field, and hints.
 var freeText = regexp.MustCompile(`(?m)( #|^wait[^:\n]*:|^ *(?:error|warning|notice): \S+: (?:[\w.\[\]/-]+(?: is ignored)?: )?|^ *hint:).*$`)
 
 // words replaces words of the tests' own result formats as later commits did.
@@ -102,8 +102,8 @@ func git(t *testing.T, args ...string) []byte {
 	return out
 }
 
-// results returns the files of an archive that a test compares with what it got, without free
-// texts. The other files are the input of the test.
+// results returns the files of an archive that a test compares with its result, without free texts.
+// The other files are the input of the test.
 func results(archive []byte) string {
 	a := txtar.Parse(archive)
 	a.Comment = nil

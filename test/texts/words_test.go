@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// banned are the words and phrases that a reader of this project has to translate, and what
-// to write instead. A phrase is a regular expression between word boundaries.
+// banned are the words and phrases that a reader of this project has to translate, each with a
+// replacement. A phrase is a regular expression between word boundaries.
 var banned = []struct{ phrase, instead string }{
 	{`nobody`, "the name of the subject: no caller, no pod, nothing"},
 	{`somebody`, "the name of the subject: another user, a caller"},

@@ -27,7 +27,7 @@ import (
 type agent struct {
 	unit, home, manifests, socket string
 	systemd                       bool
-	top, prefix                   string // all pods' cgroup; what the names in it begin with, with systemd
+	top, prefix                   string // all pods' cgroup; with systemd, the prefix of the names in it
 }
 
 // containerdConfig is as a distribution has it, with the driver for SystemdCgroup.
@@ -159,7 +159,7 @@ func (a *agent) drop(t testing.TB, name string) {
 	}
 }
 
-// await returns when ok accepts what the agent reported last of a pod.
+// await returns when ok accepts the agent's last report of a pod.
 func (a *agent) await(t testing.TB, name, what string, ok func(*v1.Pod) bool) {
 	t.Helper()
 	eventually(t, func() error {
@@ -264,8 +264,8 @@ func (a *agent) scope(pod, id string) string {
 	return pod + "/" + id
 }
 
-// under lists the cgroups of all pods: the top, tiers and pods, not what the runtime
-// has in these.
+// under lists the cgroups of all pods: the top, tiers and pods, without the runtime's cgroups in
+// them.
 func (a *agent) under(class string) (all []string) {
 	dir := a.dir(class)
 	children, err := os.ReadDir(dir)

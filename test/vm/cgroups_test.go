@@ -28,7 +28,7 @@ const (
 	hugePages = 8
 )
 
-// values are files of one cgroup and what they hold.
+// values are files of one cgroup with their contents.
 type values map[string]string
 
 // member is a pod of the tests of cgroups: numbers worked out by hand, as the kubelet
@@ -94,8 +94,8 @@ func members(systemd bool) []member {
 	}
 }
 
-// above is what the cgroups over the pods have: the burstable ones ask for weight.
-// 100m, 256Mi and 1000 processes are the system's.
+// above has the values of the cgroups above the pods: the burstable pods request weight. 100m,
+// 256Mi and 1000 processes are the system's.
 func above(t testing.TB, a *agent, weight string) map[string]values {
 	t.Helper()
 	cpus := strings.TrimSpace(read(t, "/sys/devices/system/cpu/online"))
@@ -126,9 +126,9 @@ func above(t testing.TB, a *agent, weight string) map[string]values {
 	}
 }
 
-// TestC_1_41_CgroupsOnV2: the kubelet's tree on a kernel with cgroup v2 alone, made by
-// either driver. It is what the pods ask for from the first moment on, whatever systemd
-// and the agent go through, and goes with the last pod.
+// TestC_1_41_CgroupsOnV2: the kubelet's tree on a kernel with cgroup v2 alone, made by either
+// driver. It has the pods' requests from the first moment on, through all restarts of systemd and
+// the agent, and is removed with the last pod.
 //
 // Shows: C-1.41
 func TestC_1_41_CgroupsOnV2(t *testing.T) {
@@ -373,8 +373,7 @@ func marksOf(t testing.TB, dir string) map[string]string {
 	return all
 }
 
-// checkTree fails unless the kernel has exactly these pods' cgroups, and in each what
-// is wanted.
+// checkTree fails unless the kernel has exactly these pods' cgroups, with the wanted values.
 func (a *agent) checkTree(t testing.TB, all []member, above map[string]values, after string) {
 	t.Helper()
 	if err := a.tree(t, all, above); err != nil {

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// output returns what a command said, and fails the test when it failed.
+// output returns the output of a command, and fails the test if the command failed.
 func output(t testing.TB, name string, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
@@ -67,7 +67,7 @@ func systemctl(t testing.TB, args ...string) string {
 	return output(t, "systemctl", args...)
 }
 
-// property returns what systemd knows of the unit.
+// property returns a property of the unit from systemd.
 func property(t testing.TB, name string) string {
 	t.Helper()
 	return systemctl(t, "show", "nodectl", "--value", "-p", name)
@@ -99,7 +99,7 @@ func awaitProperty(t testing.TB, name, want string) {
 	})
 }
 
-// logged returns what systemd and nodectl wrote about the unit since then.
+// logged returns the log lines of systemd and nodectl about the unit since then.
 func logged(t testing.TB, since time.Time) string {
 	t.Helper()
 	return output(t, "journalctl", "--no-pager", "-o", "short-precise", "-u", "nodectl", "--since", fmt.Sprintf("@%d.%06d", since.Unix(), since.Nanosecond()/1000))
@@ -168,9 +168,9 @@ func untouched(t testing.TB, before map[string]string) {
 	}
 }
 
-// adopted is untouched, and fails unless the agent, which found these pods ready, has
-// said so from its first word on. The agent removes what the one before said with its
-// first report, which may come after it is active.
+// adopted is untouched, and fails unless the agent, which found these pods ready, has reported them
+// ready since its first report. The agent removes the reports of the previous agent with its first
+// report, which may come after it is active.
 func adopted(t testing.TB, before map[string]string) {
 	t.Helper()
 	untouched(t, before)
@@ -195,7 +195,7 @@ func ready(p *v1.Pod) bool {
 	})
 }
 
-// pod returns what nodectl reported last of a pod: nil for nothing.
+// pod returns nodectl's last report of a pod, nil for none.
 func pod(t testing.TB, name string) *v1.Pod {
 	t.Helper()
 	all, err := journal.Read(filepath.Join(root, "journal.jsonl"))
@@ -240,8 +240,8 @@ func write(t testing.TB, name, args, spec string, more ...string) {
 	}
 }
 
-// asks are the pods that all tests share, and what the kernel has to say of each:
-// files of its container's group, and its OOM score (F34, F35).
+// asks are the pods that all tests share, with the kernel's expected values for each: files of its
+// container's group, and its OOM score (F34, F35).
 var asks = []struct {
 	name, resources string
 	files           map[string]string
@@ -272,7 +272,7 @@ func serving(t testing.TB) map[string]string {
 	return lives(t)
 }
 
-// checkKernel compares what the kernel says of the shared pods with asks.
+// checkKernel compares the kernel's values of the shared pods with asks.
 func checkKernel(t testing.TB) {
 	t.Helper()
 	now := lives(t)

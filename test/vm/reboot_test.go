@@ -17,7 +17,7 @@ import (
 	"github.com/nodectl/nodectl/test/node"
 )
 
-// memory is what one boot tells the next.
+// memory has the facts that one boot passes to the next.
 type memory struct {
 	Boot     string // the kernel's name for it
 	Web      string // the container
@@ -29,10 +29,9 @@ const (
 	scratch    = "/var/lib/nodectl-vm/scratch"
 )
 
-// TestF33_Reboot runs before a reboot and after it. Before, it leaves behind an
-// enabled unit, pods that run, and one that has succeeded. Afterwards nodectl has been
-// started by systemd alone; what is to run does, with its limits and one restart more;
-// what had succeeded did not run again.
+// TestF33_Reboot runs before a reboot and after it. Before, it leaves behind an enabled unit, pods
+// that run, and one that has succeeded. Afterwards only systemd has started nodectl. Pods that
+// should run do, with their limits and one restart more; pods that had succeeded did not run again.
 //
 // Shows: F33
 func TestF33_Reboot(t *testing.T) {

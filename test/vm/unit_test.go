@@ -98,9 +98,8 @@ func TestF7_UnitAsSystemdReadsIt(t *testing.T) {
 	}
 }
 
-// TestF34_F35_UnderSystemd: a pod's limits and OOM scores are what its manifest
-// asks for, in groups that are not the unit's; the agent itself is the last one the
-// kernel kills for memory.
+// TestF34_F35_UnderSystemd: a pod's limits and OOM scores are those of its manifest, in groups that
+// are not the unit's. The kernel kills the agent last for memory.
 //
 // Shows: F34, F35
 func TestF34_F35_UnderSystemd(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 
 const canary = "canary-3f9c"
 
-// objects are what the pod names that has every kind of volume.
+// objects are the objects of the pod that has every kind of volume.
 const objects = `apiVersion: v1
 kind: ConfigMap
 metadata: {name: conf}
@@ -59,9 +59,9 @@ func writeVolumes(t testing.TB) {
 			"{downwardAPI: {items: [{path: d, fieldRef: {fieldPath: metadata.name}}]}}]}}")
 }
 
-// checkVolumes looks from the host at what the pod's process sees, when it has been
-// started so often: in the claim each start has left its line, in memory only those
-// since the machine booted.
+// checkVolumes reads from the host the files that the pod's process sees after this number of
+// starts. Each start has left its line in the claim; the volume in memory has only the lines since
+// the boot.
 func checkVolumes(t testing.TB, starts, sinceBoot int) {
 	t.Helper()
 	awaitPod(t, "volumes", "ready", ready)
@@ -85,7 +85,7 @@ func checkVolumes(t testing.TB, starts, sinceBoot int) {
 			t.Errorf("%s is %q of group %d, want %q of group 3000", file, got, s.Gid, want)
 		}
 	}
-	for path, want := range map[string][]string{ // what the mount and its tmpfs are asked for
+	for path, want := range map[string][]string{ // the requested options of the mount and its tmpfs
 		"/memory": {"rw", "tmpfs", "size=1024k"},
 		"/keys":   {"ro", "tmpfs", "size=32768k"},
 		"/all":    {"ro", "tmpfs", "size=32768k"},
@@ -106,7 +106,7 @@ func checkVolumes(t testing.TB, starts, sinceBoot int) {
 	}
 }
 
-// mountOf returns the options of what a process sees mounted at path, and its type.
+// mountOf returns the options and the type of the mount that a process sees at path.
 func mountOf(t testing.TB, pid int, path string) (has []string) {
 	t.Helper()
 	for line := range strings.Lines(read(t, fmt.Sprintf("/proc/%d/mountinfo", pid))) {
@@ -194,7 +194,7 @@ func TestC_1_42_UsersOfItsOwn(t *testing.T) {
 		"hostUsers: false", "volumes:", "- {name: disk, emptyDir: {}}", "- {name: conf, configMap: {name: conf}}")
 	write(t, "hidden", "forever", "volumeMounts: [{name: keys, mountPath: /keys}]",
 		"hostUsers: false", "volumes:", "- {name: keys, secret: {secretName: keys}}")
-	// said is what keeps a pod from running.
+	// said is the reported reason why a pod does not run.
 	said := func(p *v1.Pod) string {
 		if c := p.Status.ContainerStatuses; len(c) == 1 && c[0].State.Waiting != nil {
 			return c[0].State.Waiting.Message

@@ -163,11 +163,11 @@ type wait struct {
 
 // waitsOf returns the waits in the test files of one directory that real time can reach.
 //
-// Real time reaches the functions that go test calls, what a package for tests exports,
-// and all that these refer to. It does not enter a bubble: a function literal that is
-// handed to synctest.Test, or to a function of the package that calls it only in there,
-// or a block with a call of synctest.Wait.
-// References are resolved by name, so the answer errs on the side of real time.
+// Real time reaches the functions that go test calls, the exported functions of a package for
+// tests, and everything that these refer to. It does not enter a bubble: a function literal that is
+// handed to synctest.Test, or to a function of the package that calls it only in there, or a block
+// with a call of synctest.Wait. References are resolved by name, so the answer errs on the side of
+// real time.
 func waitsOf(t *testing.T, root, dir string) (waits []wait) {
 	fset := token.NewFileSet()
 	entries, err := os.ReadDir(filepath.Join(root, dir))
@@ -227,7 +227,7 @@ var packages = map[string]string{
 	"golang.org/x/sys/unix": "unix", "testing/synctest": "synctest", "github.com/nodectl/nodectl/test/wait": "wait",
 }
 
-// resolveImports renames what a file imports under another name. After a dot import the
+// resolveImports renames packages that a file imports under another name. After a dot import the
 // functions of the package are no selectors: they become ones.
 func resolveImports(f *ast.File) {
 	names, dots := make(map[string]string), []string(nil)
@@ -737,7 +737,7 @@ func (c *clocks) isSleep(x ast.Expr) bool {
 		if !ok || !is(f.X, "exec") {
 			return false
 		}
-		var words []string // without the context, and what is no literal
+		var words []string // without the context, and without arguments that are not literals
 		for _, arg := range x.Args {
 			if text, ok := arg.(*ast.BasicLit); ok && text.Kind == token.STRING {
 				word, _ := strconv.Unquote(text.Value)
@@ -804,8 +804,8 @@ func clocksOf(n ast.Node) *clocks {
 	return c
 }
 
-// scriptWaits returns the lines of scripts that run sleep, or poll without a pause. What
-// stands in the files of a txtar archive is input: a container may run sleep.
+// scriptWaits returns the lines of scripts that run sleep, or poll without a pause. The files of a
+// txtar archive are input: a container may run sleep.
 func scriptWaits(t *testing.T) (waits []wait) {
 	spins := regexp.MustCompile(`\bdo\s+(:|true)\s*;?\s*done\b`)
 	for _, dir := range scripts {

@@ -1,10 +1,10 @@
-// Package wait waits in tests for what other goroutines, processes and machines do.
+// Package wait waits in tests for the effects of other goroutines, processes and machines.
 //
-// A test that must also pass on a busy machine cannot know how long anything takes. It
-// knows what it observes. So each function here waits as long as the observed value
-// keeps changing: it gives up when the value has been the same for Stall, or when Limit
-// has passed since the call, and it reports the last value. Limit ends the wait even if
-// the function that observes does not return.
+// A test that must also pass on a busy machine cannot know how long anything takes. It knows the
+// observed value. So each function here waits as long as the observed value keeps changing: it
+// gives up when the value has been the same for Stall, or when Limit has passed since the call, and
+// it reports the last value. Limit ends the wait even if the function that observes does not
+// return.
 //
 // The one rule: a test that waits for a condition calls this package. Only a test whose
 // subject is time itself uses timers, and then inside a testing/synctest bubble.
@@ -29,12 +29,11 @@ const (
 // An Option changes when a wait gives up.
 type Option int
 
-// WithoutStall lets a value stay the same until Limit, for what waits its turn behind other
-// tests.
+// WithoutStall lets a value stay the same until Limit, for a condition that waits for other tests.
 const WithoutStall Option = 1
 
-// Polls start close together, so that a fast test stays fast, and then spread out, so
-// that waiting takes no CPU from what is waited for.
+// Polls start close together, so that a fast test stays fast, and then spread out, so that waiting
+// takes no CPU from the observed work.
 const (
 	firstPoll = time.Millisecond
 	lastPoll  = 50 * time.Millisecond
@@ -45,10 +44,10 @@ const (
 	costlyPoll = time.Second
 )
 
-// Until calls observe until it reports done, and returns the value it observed then. It
-// fails the test with what and the last value. Two values are the same if they print the
-// same with %v, so a value that holds a pointer needs a String method to be distinguished.
-// observe runs in a goroutine of its own, one call at a time; it may fail the test.
+// Until calls observe until it reports done, and returns the value it observed then. On failure, it
+// reports the description and the last value. Two values are the same if they print the same with
+// %v, so a value that holds a pointer needs a String method to be distinguished. observe runs in a
+// goroutine of its own, one call at a time; it may fail the test.
 func Until[T any](t testing.TB, what string, observe func() (value T, done bool), options ...Option) T {
 	t.Helper()
 	value, err := poll(observe, options...)
@@ -79,8 +78,8 @@ func Equal[T comparable](t testing.TB, what string, want T, get func() T) {
 	Until(t, fmt.Sprintf("%s is %v", what, want), func() (T, bool) { got := get(); return got, got == want })
 }
 
-// True calls f until it returns true. It can only say that the condition never held:
-// prefer Until or Equal, which report what was observed.
+// True calls f until it returns true. It can only say that the condition never held: prefer Until
+// or Equal, which report the observed value.
 func True(t testing.TB, what string, f func() bool) {
 	t.Helper()
 	Until(t, what, func() (bool, bool) { ok := f(); return ok, ok })
@@ -129,8 +128,8 @@ func poll[T any](observe func() (T, bool), options ...Option) (T, error) {
 	}
 }
 
-// observed calls observe and returns what it returns; ended is false if the limit comes
-// first. A panic of observe, and the end of its goroutine by FailNow, become the caller's.
+// observed returns the result of observe; ended is false if the limit comes first. A panic of
+// observe, and the end of its goroutine by FailNow, become the caller's.
 func observed[T any](observe func() (T, bool), limit <-chan time.Time) (value T, done, ended bool) {
 	type outcome struct {
 		value          T

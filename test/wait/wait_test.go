@@ -119,7 +119,7 @@ func TestUntil_ValueMayStayTheSame_FailsAtTheLimit(t *testing.T) {
 	})
 }
 
-// What observe does to its goroutine happens to the test.
+// A Goexit or a panic in observe ends the test.
 func TestUntil_ObserveEndsItsGoroutine_EndsTheCaller(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		returned, ended := false, make(chan struct{})

@@ -12,7 +12,7 @@ import (
 // uncaughtTerm is the exit code of a process that SIGTERM kills.
 const uncaughtTerm = 143
 
-// Behaviour is what a container does. It is parsed from the command and arguments, or,
+// Behaviour is the behaviour of a container. It is parsed from the command and arguments, or,
 // without any, from the last part of the image's name with "-" for blanks:
 //
 //	exit 1              ends at once with code 1
@@ -33,8 +33,8 @@ type Behaviour struct {
 	IgnoreTerm bool          // only SIGKILL ends it
 	TermDelay  time.Duration // how long it takes to end on the stop signal
 	TermCode   int32         // its exit code then
-	Output     string        // what it writes to its log at its start, or the output of ExecSync
-	Message    string        // what it writes to its termination message file at its end
+	Output     string        // its log output at its start, or the output of ExecSync
+	Message    string        // the content of its termination message file at its end
 }
 
 func (rt *Runtime) behaviourOf(c *runtimeapi.ContainerConfig) Behaviour {

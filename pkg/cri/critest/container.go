@@ -144,7 +144,7 @@ func (rt *Runtime) StopContainer(ctx context.Context, q *runtimeapi.StopContaine
 	return &runtimeapi.StopContainerResponse{}, nil
 }
 
-// onStop reports whether the stop signal ends the container, and with what code.
+// onStop reports whether the stop signal ends the container, and returns the exit code.
 func (c *container) onStop() (ends bool, code int32) {
 	sig := c.config.GetStopSignal()
 	if sig == runtimeapi.Signal_RUNTIME_DEFAULT || sig == runtimeapi.Signal_SIGTERM {

@@ -129,7 +129,7 @@ func (rt *Runtime) CRI(cfg cri.Config) *cri.Runtime {
 	return rt.Connect().CRI(cfg)
 }
 
-// Behave lets f decide what containers do; if f returns false, their names decide as
+// Behave lets f decide the behaviour of containers; if f returns false, their names decide as
 // before.
 func (rt *Runtime) Behave(f func(*runtimeapi.ContainerConfig) (Behaviour, bool)) {
 	rt.mu.Lock()
@@ -255,8 +255,7 @@ func (rt *Runtime) Reboot() {
 	rt.held = nil
 }
 
-// State lists all sandboxes and containers, one line each, sorted: what tests compare at
-// their end.
+// State lists all sandboxes and containers, one line each, sorted: tests compare this at their end.
 func (rt *Runtime) State() string {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()

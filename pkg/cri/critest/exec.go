@@ -22,8 +22,8 @@ type Exec struct {
 	At        time.Duration // since the start, or Reset
 }
 
-// OnExec lets f decide what commands in containers do: Ends with After and Code, and
-// Output. If f returns false, the command's words decide.
+// OnExec lets f decide the effect of commands in containers: Ends with After and Code, and Output.
+// If f returns false, the command's words decide.
 func (rt *Runtime) OnExec(f func(Exec) (Behaviour, bool)) {
 	rt.mu.Lock()
 	defer rt.mu.Unlock()
@@ -82,7 +82,7 @@ func (rt *Runtime) ExecSync(ctx context.Context, q *runtimeapi.ExecSyncRequest) 
 	return a, nil
 }
 
-// execBehaviour decides what a command does. The caller holds the mutex.
+// execBehaviour decides the effect of a command. The caller holds the mutex.
 func (rt *Runtime) execBehaviour(e Exec) Behaviour {
 	if rt.execs != nil {
 		if b, ok := rt.execs(e); ok {

@@ -19,9 +19,8 @@ var mutating = map[string]bool{
 	"ReopenContainerLog": true,
 }
 
-// Transcript returns the calls that changed something, in the order they
-// came, each with the time since the start (or Reset), what it was about, and
-// the code when it failed:
+// Transcript returns the calls that changed something, in the order they came, each with the time
+// since the start (or Reset), its object, and the code if it failed:
 //
 //	0s RunPodSandbox default/web attempt=0
 //	1.5s CreateContainer default/web/app attempt=0

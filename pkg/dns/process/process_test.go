@@ -662,8 +662,7 @@ func TestChild_WithoutAnAgent_Refuses(t *testing.T) {
 	}
 }
 
-// Sockets of a process that was taken over by what it read are used only if they are the right
-// ones.
+// The agent uses sockets of a compromised process only if they are the right ones.
 func TestIsBound_OtherSocket_IsRefused(t *testing.T) {
 	at := netip.MustParseAddrPort("127.0.0.1:0")
 	fds, err := bind(at)

@@ -237,8 +237,8 @@ func TestC_1_25_8_LeaseEveryTenSeconds(t *testing.T) {
 	})
 }
 
-// TestC_1_25_8_LeaseThatCouldNotBeMade: the next try makes it, and it is renewed then. What
-// a client returns beside an error is no lease.
+// TestC_1_25_8_LeaseThatCouldNotBeMade: the next try makes it, and it is renewed then. An object
+// that a client returns beside an error is not a lease.
 //
 // Shows: C-1.25.8
 func TestC_1_25_8_LeaseThatCouldNotBeMade(t *testing.T) {
@@ -487,7 +487,7 @@ func TestF72_WatchCutEverySecond(t *testing.T) {
 		if n := len(w.server.count("list nodes")) - lists; n != 0 {
 			t.Errorf("%d lists", n)
 		}
-		w.server.cut() // what happens between two watches is not lost
+		w.server.cut() // changes between two watches are not lost
 		w.server.mu.Lock()
 		n := w.server.node.DeepCopy()
 		n.Spec.Unschedulable = true

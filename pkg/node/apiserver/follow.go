@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// followEvery is the least time from one watch's start to the next one's, and
-// followRarely what it grows to while the server does not let the node watch.
+// followEvery is the shortest time between the starts of two watches. It grows to followRarely
+// while the server does not let the node watch.
 const (
 	followEvery  = time.Second
 	followRarely = 10 * time.Second

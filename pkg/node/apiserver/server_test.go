@@ -34,7 +34,7 @@ type server struct {
 	watches map[chan string]bool
 	asked   []call
 	fail    func(verb string) int // a code to answer with instead; nil is none
-	drops   func(*v1.Node)        // removes from an object what this server drops
+	drops   func(*v1.Node)        // removes the fields that this server drops
 }
 
 // call is one request: "create nodes", and when it came.

@@ -1,9 +1,9 @@
-// Package plantest reads pods as tests write them: the desired pod as plain v1.Pod YAML, what
-// the runtime shows in a short form, times as "how long ago".
+// Package plantest reads pods in the notation of tests: the desired pod as plain v1.Pod YAML, the
+// state in the runtime in a short form, times as ages.
 //
 // The golden files of plan and status are written in it.
 //
-// The one rule: the default is the ordinary case, so that a test only names what it is about.
+// Defaults are the ordinary case, so that a test names only the facts of its case.
 package plantest
 
 import (
@@ -76,13 +76,13 @@ type Container struct {
 	Message  string  `json:"message"`
 	Image    string  `json:"image"`
 	ImageID  string  `json:"imageID"`
-	// Resources is what it was made with, as pod.Spec.Resources formats it: "same", or the
-	// text; default unknown.
+	// Resources are the resources that it was made with, in the form of pod.Spec.Resources: "same",
+	// or the text; default unknown.
 	Resources string               `json:"resources"`
 	PreStop   *v1.LifecycleHandler `json:"preStop"` // default unknown
 }
 
-// Actual reads what the runtime shows; "same" hashes are those of spec.
+// Actual reads the state in the runtime; "same" hashes are those of spec.
 func Actual(text []byte, spec *pod.Spec) (pod.Actual, error) {
 	var h Have
 	if err := yaml.UnmarshalStrict(text, &h); err != nil {

@@ -1,7 +1,6 @@
-// Package access authenticates and authorizes callers of the node's server, as the
-// kubelet's delegating authenticator and authorizer do. It verifies client
-// certificates, has the API server review tokens (TokenReview), and has it review
-// what a caller may do with this node (SubjectAccessReview).
+// Package access authenticates and authorizes callers of the node's server, as the kubelet's
+// delegating authenticator and authorizer do. It verifies client certificates, has the API server
+// review tokens (TokenReview) and the access of callers to this node (SubjectAccessReview).
 //
 // It implements server.Access on client-go. It caches the reviews for a while; the
 // caches are bounded and hold no token. Concurrent equal reviews are one request.

@@ -24,7 +24,7 @@ import (
 const (
 	// rereadAfter is the age at which the file is read again.
 	rereadAfter = time.Second
-	// credentialID is what the API server's audit log calls the credential.
+	// credentialID is the ID of the credential, in the form of the API server's audit log.
 	credentialID = "authentication.kubernetes.io/credential-id"
 	// Limits of a chain. A client's chain has one or two intermediates of 2 KiB.
 	intermediates = 5

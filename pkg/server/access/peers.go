@@ -33,10 +33,10 @@ type peers struct {
 	refused *cache.LRUExpireCache // peerWait → budget; absent: nothing was refused
 }
 
-// waitKind is what a request waits for: the verification of a certificate, the review of a
-// token, or the review of a caller's access. Each kind has its own budget and places. So junk
-// tokens from the API server's address do not lock out its certificate, and callers without
-// rights do not lock out those that were allowed something.
+// waitKind is the operation that a request waits for: the verification of a certificate, the review
+// of a token, or the review of a caller's access. Each kind has its own budget and places. So junk
+// tokens from the API server's address do not lock out its certificate, and callers without rights
+// do not lock out those that were allowed something.
 type waitKind string
 
 const (
@@ -46,13 +46,13 @@ const (
 	otherNames   waitKind = "access of another name"
 )
 
-// peerWait is a peer whose requests wait, and what they wait for.
+// peerWait is a peer whose requests wait for an operation.
 type peerWait struct {
 	peer netip.Prefix
 	kind waitKind
 }
 
-// nameWait is a caller whose requests wait, and what they wait for.
+// nameWait is a caller whose requests wait for an operation.
 type nameWait struct {
 	name string
 	kind waitKind

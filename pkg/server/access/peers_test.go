@@ -140,8 +140,8 @@ func TestCertificate_SameChain_IsVerifiedOnce(t *testing.T) {
 }
 
 // A caller with a good certificate and no rights cannot make the node verify it again by junk
-// beside it, nor displace the certificates of others from the cache. What was refused for want
-// of an intermediate is accepted with it.
+// beside it, nor displace the certificates of others from the cache. A certificate that was
+// rejected without its intermediate is accepted with it.
 //
 // Shows: D2
 func TestCertificate_JunkIntermediates_AreVerifiedOnce(t *testing.T) {

@@ -13,9 +13,9 @@ import (
 	"github.com/nodectl/nodectl/pkg/server"
 )
 
-// One account with many tokens asks from many addresses for what it may not do. It gets a place
-// for a review only while it has fewer than are free, whether it has another right or none: the
-// API server's first request after a start of the agent is reviewed, and so is each later one.
+// One account with many tokens sends forbidden requests from many addresses. It gets a place for a
+// review only while it has fewer than are free, whether it has another right or none: the API
+// server's first request after a start of the agent is reviewed, and so is each later one.
 //
 // Shows: D2
 func TestReview_OneNameWithManyTokens_LeavesPlacesToTheOthers(t *testing.T) {

@@ -50,8 +50,8 @@ func TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService(t *testing.T)
 	}
 }
 
-// TestDifferences_Story_KernelTakesEveryStep: random contents follow each other, and each change is
-// one that the kernel takes: what it refers to exists, what it removes is not referred to.
+// TestDifferences_Story_KernelTakesEveryStep: random contents follow each other, and the kernel
+// accepts each change: referenced objects exist, and removed objects are not referenced.
 func TestDifferences_Story_KernelTakesEveryStep(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

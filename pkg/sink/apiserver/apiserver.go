@@ -1,13 +1,12 @@
 // Package apiserver reports the pods of this node to an API server: it patches
 // statuses, creates mirror pods of static pods, completes deletions, and sends events.
 //
-// Report, Seen, Event and the others only store their input, under a lock that is held
-// for moments. Run owns the rest. Its loop decides what every pod needs next, with one
-// request per pod and a few pods at once. Requests send their results to the loop on
-// answers (cap 0: the loop receives until the last one is in). wake and woken (cap 1)
-// signal new input, the one for pods and the other for events. Only the newest status
-// of each pod and a bounded number of events are queued, so an outage of any length
-// needs no more memory than a short one.
+// Report, Seen, Event and the others only store their input, under a lock that is held for moments.
+// Run owns the rest. Its loop decides the next request of every pod, with one request per pod and a
+// few pods at once. Requests send their results to the loop on answers (cap 0: the loop receives
+// until the last one is in). wake and woken (cap 1) signal new input, the one for pods and the
+// other for events. Only the newest status of each pod and a bounded number of events are queued,
+// so an outage of any length needs no more memory than a short one.
 //
 // The one rule: the loop builds a request from the state at the time it sends it, never
 // from the state at the time of an event. It never sends an outdated status, nor one
@@ -42,7 +41,7 @@ const (
 	reconcileEvery = 10 * time.Second
 )
 
-// Config is what a sink needs.
+// Config configures a sink.
 type Config struct {
 	// REST configures the connection to the API server; its rate limits are not used.
 	REST *rest.Config
@@ -151,8 +150,8 @@ func (s *Sink) Synced() {
 	signal(s.wake)
 }
 
-// Run sends statuses, mirrors and events until ctx ends, and then cancels requests in
-// flight. The next process begins with what the server has. Run is called once.
+// Run sends statuses, mirrors and events until ctx ends, and then cancels requests in flight. The
+// next process begins with the server's state. Run is called once.
 func (s *Sink) Run(ctx context.Context) error {
 	var events sync.WaitGroup
 	defer events.Wait()

@@ -82,7 +82,7 @@ func (p retryAfterTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 	return answer, err
 }
 
-// errorClass classifies an error by what the loop does next.
+// errorClass classifies an error by the loop's reaction.
 type errorClass int
 
 const (

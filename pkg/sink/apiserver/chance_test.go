@@ -204,7 +204,7 @@ func (c *chance) dropMirror(name string) {
 	c.server.show(is, true)
 }
 
-// judge compares what the server holds with what was reported.
+// judge compares the server's objects with the reports.
 func (c *chance) judge(t *testing.T) {
 	for _, name := range []string{"p0", "p1", "p2", "p3"} {
 		is, own := c.pod(name), c.own[name]

@@ -31,7 +31,7 @@ type request struct {
 	pod    *v1.Pod           // to create
 }
 
-// next returns what the pod of e needs now.
+// next returns the next request for the pod of e.
 func (l *loop) next(e *entry, now time.Time) request {
 	r, o := e.report, e.object
 	wanted := r != nil && static(*r) && !r.Gone

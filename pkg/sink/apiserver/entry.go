@@ -17,7 +17,7 @@ type entry struct {
 	key    pod.Key
 	report *pod.StatusReport // the newest; nil: there was none
 	former *pod.StatusReport // the last one of an API pod that another pod replaced
-	object *v1.Pod           // what the server holds; nil: nothing, or not known
+	object *v1.Pod           // the server's version; nil: none, or unknown
 	// absent: the server holds no pod of this node under the name.
 	absent bool
 	// doubtful: object may be out of date, so the loop asks the server first.
@@ -134,7 +134,7 @@ func (e *entry) schedule(now time.Time) {
 		wait = max(wait, firstSight) // the watch is about to show it
 	}
 	if e.busy {
-		return // its answer shows what is left to send
+		return // its answer shows what remains to be sent
 	}
 	e.mark(now.Add(wait), urgent)
 }
@@ -147,8 +147,8 @@ const firstSight = 3 * time.Second
 // again.
 const slimFor = 10 * time.Minute
 
-// see takes what the server shows. A change to the node's own fields waits for the next
-// comparison (C-1.27.5); a request to the node, such as a deletion, does not.
+// see takes the server's version. A change to the node's own fields waits for the next comparison
+// (C-1.27.5); a request to the node, such as a deletion, does not.
 func (e *entry) see(s sighting, now time.Time) {
 	e.seen = true
 	if s.gone {

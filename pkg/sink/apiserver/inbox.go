@@ -28,8 +28,8 @@ func newInbox() inbox {
 	return inbox{reports: make(map[pod.Key]pod.StatusReport), seen: make(map[pod.Key]sighting)}
 }
 
-// see notes what the server shows. The deletion of one pod does not affect another of
-// the same name.
+// see stores the server's version. The deletion of one pod does not affect another of the same
+// name.
 func (i *inbox) see(p *v1.Pod, gone bool) {
 	key := pod.KeyOf(p)
 	was, ok := i.seen[key]

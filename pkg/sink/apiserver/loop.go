@@ -8,7 +8,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// loop decides what to send, and when. It belongs to the goroutine of Run.
+// loop decides the requests and their times. It belongs to the goroutine of Run.
 type loop struct {
 	*Sink
 	entries map[pod.Key]*entry
@@ -84,7 +84,7 @@ func (l *loop) run(ctx context.Context) {
 	}
 }
 
-// read takes what was left in the inbox.
+// read takes the content of the inbox.
 func (l *loop) read(now time.Time) {
 	mail := l.empty()
 	if len(mail.seen) > 0 && !l.asked {
@@ -118,8 +118,8 @@ func (l *loop) entry(key pod.Key) *entry {
 	return e
 }
 
-// work sends what is due within the limits, and returns when there is more to do; ok is
-// false when only new input brings more.
+// work sends the due requests within the limits, and returns the time of the next ones; ok is false
+// if only new input leads to more.
 func (l *loop) work(now time.Time, send func(request)) (wait time.Duration, ok bool) {
 	atMost := atOnce
 	if l.pause > 0 {

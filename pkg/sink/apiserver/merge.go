@@ -235,9 +235,9 @@ const (
 	forSandbox = 5 * time.Second // of a start that shows its containers before
 )
 
-// pressing returns how long the change from before to now may wait for the next one,
-// and whether it goes before others. What people and controllers wait for is sent at
-// once: phases, readiness, exits, restarts and errors.
+// pressing returns how long the change from before to now may wait for the next one, and whether it
+// goes before others. Changes that people and controllers wait for are sent at once: phases,
+// readiness, exits, restarts and errors.
 func pressing(before, now *v1.PodStatus) (wait time.Duration, urgent bool) {
 	if before.StartTime == nil && before.Phase != v1.PodRunning && now.Phase == v1.PodPending {
 		return 0, false // it was accepted

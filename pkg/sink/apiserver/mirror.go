@@ -30,10 +30,10 @@ func (l *loop) newMirror(e *entry, now time.Time) request {
 	return request{verb: create, key: e.key, pod: mirrorOf(p, l.cfg.Node, uid, now)}
 }
 
-// mirrorNext returns what the mirror that the server holds needs: its deletion, where
-// its static pod has another hash or is not desired (C-1.13.2, C-1.13.6), or a status. While an
-// edited pod pulls its images and stops its old containers, the mirror of the old definition stays as it is, with
-// the last status of the old pod (C-1.13.9).
+// mirrorNext returns the next request for the server's mirror: its deletion if the static pod has
+// another hash or is not desired (C-1.13.2, C-1.13.6), or a status. While an edited pod pulls its
+// images and stops its old containers, the mirror of the old definition stays as it is, with the
+// last status of the old pod (C-1.13.9).
 func (l *loop) mirrorNext(e *entry, wanted bool, now time.Time) request {
 	o, r := e.object, e.report
 	stopping := wanted && (r.Pod.DeletionTimestamp != nil || r.Replacing)

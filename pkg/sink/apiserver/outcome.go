@@ -10,7 +10,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/backoff"
 )
 
-// take applies an answer to its entry and decides what comes next.
+// take applies an answer to its entry, and decides the next request.
 func (l *loop) take(a answer, now time.Time) {
 	e := l.entry(a.key)
 	e.busy = false

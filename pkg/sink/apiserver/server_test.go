@@ -43,7 +43,7 @@ type server struct {
 	answer func(call) (code int, header http.Header) // 0: normal, -1: none, -2: none, but it took effect
 	lags   time.Duration                             // until the answer
 	shows  func(p *v1.Pod, gone bool)                // the watch; nil: there is none
-	drops  func(p *v1.Pod)                           // removes what this server drops
+	drops  func(p *v1.Pod)                           // removes the fields that this server drops
 }
 
 type call struct {

@@ -55,7 +55,7 @@ func report(t testing.TB, j *Journal, p *v1.Pod, gone bool) {
 	}
 }
 
-// messages returns what the journal says, by pod name.
+// messages returns the messages in the journal, by pod name.
 func messages(t testing.TB, path string) map[string]string {
 	t.Helper()
 	entries, err := Read(path)
@@ -202,7 +202,7 @@ func TestJournalIsBounded(t *testing.T) {
 		t.Errorf("after a start there are %d lines, want 5", n)
 	}
 	want(t, path, all)
-	// What is needed is not thrown away, however large.
+	// The journal never drops a needed line, however large.
 	large := open(t, newPath(t))
 	large.max = 1 << 10
 	for i := range 20 {
@@ -213,8 +213,8 @@ func TestJournalIsBounded(t *testing.T) {
 	}
 }
 
-// An agent that was killed in a write, at any byte: what came before is read,
-// what comes after is read too, and the next start cleans up.
+// An agent was killed in a write, at any byte: the next one reads the lines before and after it,
+// and cleans up at its start.
 //
 // Shows: F12
 func TestF12_TornLastLine(t *testing.T) {
@@ -325,8 +325,8 @@ func TestReadBesideAWriter(t *testing.T) {
 	wg.Wait()
 }
 
-// Whatever was reported, and whenever the agent restarts, the newest status of
-// each live pod is what is read.
+// Whatever was reported, and whenever the agent restarts, the newest status of each live pod is
+// read.
 func TestNewestStatusLaw(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

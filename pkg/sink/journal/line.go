@@ -32,7 +32,7 @@ type origin struct {
 	Line     int    `json:"line"`
 }
 
-// shortLine is what of a line says whose it is.
+// shortLine has the fields of a line that identify its pod.
 type shortLine struct {
 	Gone bool `json:"gone"`
 	Pod  *struct {
@@ -64,7 +64,7 @@ func encode(p *v1.Pod, o pod.Origin, gone bool, at time.Time) ([]byte, error) {
 	return append(line, '\n'), err
 }
 
-// sumOf returns the sum of what a line says: all but when.
+// sumOf returns the checksum of a line's content, without the time.
 func sumOf(line []byte) [sha256.Size]byte {
 	_, said, _ := bytes.Cut(line, []byte(`,"origin":`))
 	return sha256.Sum256(said)

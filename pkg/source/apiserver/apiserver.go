@@ -29,13 +29,13 @@ import (
 )
 
 const (
-	// firstAnswer is how long pods wait for the first answer of what they name.
+	// firstAnswer is how long pods wait for the first answer about the objects that they name.
 	firstAnswer = time.Second
 	// lingerFor is how long events are gathered before they make a snapshot.
 	lingerFor = 5 * time.Millisecond
 )
 
-// Config is what an api source needs.
+// Config configures an api source.
 type Config struct {
 	// Kubeconfig is the path of the file that Reader's client uses. It names the source and
 	// its files.

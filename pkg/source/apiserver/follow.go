@@ -33,7 +33,7 @@ func (r *run) follow(ctx context.Context) (due bool, err error) {
 	if err != nil {
 		r.at, r.cut = r.reader.Refused(r.at, err), true
 		if apiclient.IsGone(err) {
-			err = nil // a list shows what happened
+			err = nil // a list shows the current state
 		}
 		return false, err
 	}
@@ -100,7 +100,7 @@ func (r *run) drain(ctx context.Context, events <-chan apiclient.Event) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-linger.C:
-			if d := r.wait(); d > 0 { // a pod names what is being asked for
+			if d := r.wait(); d > 0 { // a pod names the requested object
 				linger.Reset(d)
 				waits = true
 				continue

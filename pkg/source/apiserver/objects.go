@@ -74,7 +74,7 @@ type reader struct {
 	failures int
 }
 
-// answer is what a reader has read: the object, or nil where it is not there, or the error.
+// answer is the result of a reader: the object, or nil if it does not exist, or the error.
 type answer struct {
 	from   *reader
 	object *pod.Object

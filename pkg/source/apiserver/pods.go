@@ -14,7 +14,7 @@ import (
 type pods struct {
 	*Source
 	set     source.Builder
-	known   map[string]version     // by name of source.File: what it was made of
+	known   map[string]version     // the input of each source.File, by name
 	deleted map[types.UID]struct{} // since the last list; a UID is never used again
 	opened  map[string]struct{}    // files emptied since the last snapshot
 	seen    string                 // where the next watch begins

@@ -20,8 +20,8 @@ const (
 	// A pod that has not started needs room for smallFirst times its objects. Where room is
 	// short, pods that name few still get theirs.
 	smallFirst = 8
-	// retryRefused is how long a change of what is read waits for others, before pods without
-	// room are looked at again.
+	// retryRefused is how long a change waits for further ones, before the source checks pods
+	// without room again.
 	retryRefused = time.Second
 )
 
@@ -126,9 +126,9 @@ func (p *pods) settle(file string) {
 	p.set.Remove(p.refusal(file))
 }
 
-// refuse notes that a file's pod waits for room. The objects of one that has started are
-// held: they do not count as deleted, so its volumes keep what they show. There is room for
-// as many held objects as for read ones.
+// refuse notes that a file's pod waits for room. The objects of one that has started are held: they
+// do not count as deleted, so its volumes keep their content. There is room for as many held
+// objects as for read ones.
 func (p *pods) refuse(file string, c claim) {
 	was := p.refused[file]
 	if !c.same(was) {
@@ -158,7 +158,7 @@ func (p *pods) release(c claim) {
 }
 
 // grant decides on the claims: of pods that have started first, then of those that name few
-// objects. A pod without room keeps what it has.
+// objects. A pod without room keeps its objects.
 func (p *pods) grant() {
 	files := slices.SortedFunc(maps.Keys(p.claims), func(a, b string) int {
 		c, d := p.claims[a], p.claims[b]
@@ -199,7 +199,7 @@ func (s *Source) refusal(file string) string {
 	return s.cfg.Kubeconfig + "#pod/" + strings.TrimPrefix(file, s.cfg.Kubeconfig+"#")
 }
 
-// name notes what is read for a file's pod.
+// name records the objects that are read for a file's pod.
 func (p *pods) name(file string, ids []objectID) {
 	if slices.Equal(p.names[file], ids) {
 		return

@@ -97,9 +97,9 @@ func TestHasRoom_PodWithoutRoom_IsOneLook(t *testing.T) {
 	}
 }
 
-// TestObjects_StartedPodWithoutRoom_AreNotGone: others take the room before the pod is read
-// again, as after a restart of the agent. Objects that it names do not count as deleted: what
-// is optional would vanish from its volumes.
+// TestObjects_StartedPodWithoutRoom_AreNotGone: others take the room before the pod is read again,
+// as after a restart of the agent. Objects that it names do not count as deleted: otherwise
+// optional objects would vanish from its volumes.
 func TestObjects_StartedPodWithoutRoom_AreNotGone(t *testing.T) {
 	t.Parallel()
 	src := &Source{cfg: Config{Node: node, Spec: spec("k"), Kubeconfig: "k"}, reader: apiclient.NewReader(apiclient.ReaderConfig{})}

@@ -35,7 +35,7 @@ import (
 
 const node = "n1"
 
-// The media types of the API, and what precedes an object in protobuf.
+// The media types of the API, and the prefix of an object in protobuf.
 const (
 	protobufType = "application/vnd.kubernetes.protobuf"
 	jsonType     = "application/json"
@@ -48,7 +48,7 @@ type server struct {
 	*httptest.Server
 	json bool // use JSON instead of protobuf
 
-	mu        sync.Mutex    // guards what follows
+	mu        sync.Mutex    // guards the fields below
 	more      chan struct{} // capacity 0, closed at the next change
 	rv        int
 	uids      int
@@ -185,7 +185,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// plural is what r asks for.
+// plural is the resource that r requests.
 func plural(r *http.Request) string { return path.Base(r.URL.Path) }
 
 func (s *server) mine(p *v1.Pod, r *http.Request) bool {
@@ -382,7 +382,7 @@ func must[T any](v T, err error) T {
 	return v
 }
 
-// leadsTo writes a kubeconfig that leads to url; user is what stands in its user.
+// leadsTo writes a kubeconfig that leads to url; user is the content of its user.
 func leadsTo(t testing.TB, url, cluster, user string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kubeconfig")
@@ -458,7 +458,7 @@ func newReader(t testing.TB, path string, change func(*apiclient.ReaderConfig)) 
 // process is run.
 func gathers(_ *server, src *Source) { src.linger = time.Second }
 
-// gathering is source for what gathers.
+// gathering is source for a gatherer.
 func (s *server) gathering(t testing.TB) *Source {
 	t.Helper()
 	src := s.source(t)
@@ -478,7 +478,7 @@ func spec(path string) func(p *v1.Pod, file string) (*pod.Spec, []pod.Problem) {
 	}
 }
 
-// boundPod returns a pod bound to node; content is what an edit changes.
+// boundPod returns a pod bound to node; content is the part that an edit changes.
 func boundPod(name, content string, change ...func(*v1.Pod)) *v1.Pod {
 	p := &v1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name, Annotations: map[string]string{"content": content}},

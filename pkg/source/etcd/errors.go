@@ -22,9 +22,8 @@ var (
 	errConfused  = errors.New("its answers contradict each other")
 )
 
-// connTrace is one connection as the network sees it. grpc keeps only texts of what
-// went wrong, and these may hold anything; the first cause is noted here. It is
-// written by grpc's goroutines.
+// connTrace traces the errors of one connection. gRPC keeps only texts of errors, which may contain
+// anything; connTrace stores the first cause. It is written by grpc's goroutines.
 type connTrace struct {
 	secure   bool
 	cause    atomic.Pointer[error]
@@ -90,8 +89,8 @@ func (c *tracedConn) noteError(err error) {
 	}
 }
 
-// alert returns what the other side says of TLS, a constant text; "" where err
-// is nothing of that kind.
+// alert returns the TLS alert of the other side as a constant text; "" where err is nothing of that
+// kind.
 func alert(err error) string {
 	var op *net.OpError
 	if !errors.As(err, &op) || op.Op != "remote error" {
@@ -171,7 +170,7 @@ func (m *member) explain(err error) error {
 	}
 }
 
-// explain says what went wrong on the network.
+// explain describes an error of the network.
 func (w *connTrace) explain(err error) string {
 	var (
 		dns       *net.DNSError

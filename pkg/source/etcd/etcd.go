@@ -40,7 +40,7 @@ const (
 	settled = 10 * time.Second
 )
 
-// Config is what an etcd source needs.
+// Config configures an etcd source.
 type Config struct {
 	// Endpoints are the members' client URLs, http or https, all of one
 	// cluster. Userinfo in a URL is that member's user and password.
@@ -55,7 +55,7 @@ type Config struct {
 	// Username with the password in PasswordFile is the etcd user; that file, too, is
 	// read again for every connection.
 	Username, PasswordFile string
-	// Parse decodes a value; the second result is what it skipped on purpose. One
+	// Parse decodes a value; the second result lists the parts that it skipped on purpose. One
 	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
 	// Log receives sessions, at debug; nil discards them.
@@ -91,9 +91,8 @@ type endpoint struct {
 
 var _ source.Source = (*Source)(nil)
 
-// New returns the source of the keys below cfg.Prefix; the error says what of
-// cfg cannot be used, without repeating secrets. It dials nothing and reads no
-// file before Sets.
+// New returns the source of the keys below cfg.Prefix; the error names the invalid part of cfg,
+// without secrets. It dials nothing and reads no file before Sets.
 func New(cfg Config) (*Source, error) {
 	s := &Source{cfg: cfg}
 	if cfg.Prefix == "" {
@@ -203,9 +202,8 @@ func (s *Source) warn() {
 	}
 }
 
-// round tries the members, beginning with first, until one could be looked at
-// and that session has ended; it returns that member and nil. Else the error
-// says what is wrong with each.
+// round tries the members, beginning with first, until one could be looked at and that session has
+// ended; it returns that member and nil. Otherwise the error has the problem of each.
 func (s *Source) round(ctx context.Context, r *reader, first int) (int, error) {
 	why := make([]string, len(s.members))
 	for i := range s.members {
@@ -224,7 +222,7 @@ func (s *Source) round(ctx context.Context, r *reader, first int) (int, error) {
 	return first, s.reasons(why)
 }
 
-// reasons joins what is wrong with each member, in the order they were given.
+// reasons joins the problems of the members, in the configured order.
 func (s *Source) reasons(why []string) error {
 	var words, members []string
 	for n, w := range why {

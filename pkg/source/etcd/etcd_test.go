@@ -69,7 +69,7 @@ func TestNewRefusesWhatCannotBeRead(t *testing.T) {
 		"a certificate needs its key, and a key its certificate":    {Prefix: "/p", Endpoints: []string{"https://a"}, CertFile: "x"},
 		"a user needs a password file, and a password file a user":  {Prefix: "/p", Endpoints: one, Username: "u"},
 		"certificates need an https endpoint":                       {Prefix: "/p", Endpoints: one, CAFile: "x"},
-		// Others on the network could change what is read (D1).
+		// Others on the network could change the content (D1).
 		"endpoint 10.0.0.1:1: http to another host is neither encrypted nor authenticated": {Prefix: "/p", Endpoints: []string{"https://a", "http://u:hunter2@10.0.0.1:1"}},
 	} {
 		if _, err := New(c); err == nil || err.Error() != want {
@@ -101,7 +101,7 @@ func TestNameIsThePrefixForAnyMembers(t *testing.T) {
 	}
 }
 
-// A prefix is a directory: node n1 does not run what is meant for n10.
+// A prefix is a directory: node n1 does not run the pods of n10.
 func TestPrefixIsADirectory(t *testing.T) {
 	for prefix, want := range map[string][2]string{
 		"/nodes/n1": {"/nodes/n1/", "/nodes/n10"}, "/nodes/n1//": {"/nodes/n1/", "/nodes/n10"}, "/": {"/", "0"}, "p": {"p/", "p0"},
@@ -307,7 +307,7 @@ func TestF72_MessagesHoldNoSecrets(t *testing.T) {
 	} {
 		m := &member{trace: &connTrace{}}
 		m.trace.note(c.cause)
-		m.trace.note(io.EOF) // what follows from it is not the reason
+		m.trace.note(io.EOF) // later errors are not the reason
 		if c.cause == nil {
 			m.trace.cause.Store(nil)
 		}
@@ -485,7 +485,8 @@ func readsAtMost(t *testing.T, h *hostile, pages int) {
 	}
 }
 
-// TestApply_ValuesComeAndGo_AreCounted: what one source holds is known after every event.
+// TestApply_ValuesComeAndGo_AreCounted: the count of the source's content is right after every
+// event.
 func TestApply_ValuesComeAndGo_AreCounted(t *testing.T) {
 	t.Parallel()
 	r := reading(t)

@@ -111,9 +111,8 @@ func (k *known) missing(l listing) []string {
 	return gone
 }
 
-// events returns what a batch of events changes, one change per key, and notes
-// how far it goes. Events that were seen before, out of their turn, or not of
-// the range [prefix, end) change nothing (F71).
+// events returns the changes of a batch of events, one for each key, and notes its revision. Events
+// that were seen before, out of their turn, or not of the range [prefix, end) change nothing (F71).
 func (k *known) events(header *etcdserverpb.ResponseHeader, batch []*mvccpb.Event, prefix, end string) []change {
 	newest := make(map[string]int, len(batch))
 	var changes []change

@@ -29,7 +29,7 @@ const (
 	valuesPage = 200
 	// messageLimit bounds one answer in memory; a value within ValueLimit fits.
 	messageLimit = ValueLimit + 6<<20
-	// passwordLimit bounds what is read of a password file.
+	// passwordLimit limits the size of a password file.
 	passwordLimit = 64 << 10
 )
 
@@ -227,8 +227,8 @@ func (m *member) values(ctx context.Context, l listing, want []int, take func(ch
 	return nil
 }
 
-// run reads the values of keys with none between them. What does not fit into
-// one answer is halved.
+// run reads the values of keys with none between them. A range that does not fit into one answer is
+// halved.
 func (m *member) run(ctx context.Context, revision int64, keys []listed, take func(change)) error {
 	answer, err := m.read(ctx, &etcdserverpb.RangeRequest{
 		Key: []byte(keys[0].key), RangeEnd: []byte(keys[len(keys)-1].key + "\x00"), Revision: revision,

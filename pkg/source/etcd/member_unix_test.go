@@ -10,8 +10,8 @@ import (
 	"github.com/nodectl/nodectl/test/swap"
 )
 
-// One file that holds certificate and key is replaced while it is read: what is shown
-// is one pair, never the certificate of one and the key of the other.
+// A file with certificate and key is replaced while it is read: the result is one of the two pairs,
+// never a mix of both.
 //
 // Shows: F72
 func TestF72_PairReplacedWhileItIsRead(t *testing.T) {

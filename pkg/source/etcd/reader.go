@@ -138,8 +138,8 @@ func (r *reader) list(ctx context.Context, m *member) error {
 	return nil
 }
 
-// values reads values into the set, until they are more than twice what is read: as much may
-// come as goes.
+// values reads values into the set. It stops when they exceed twice the limit, because a batch may
+// add as much as it removes.
 func (r *reader) values(ctx context.Context, m *member, l listing, want []int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()

@@ -49,7 +49,7 @@ const (
 	firstWait = 1200 * time.Millisecond
 )
 
-// Config is what a file source needs.
+// Config configures a file source.
 type Config struct {
 	// Path is a file or a directory, as given by the user.
 	Path string
@@ -64,7 +64,7 @@ type Config struct {
 	// Owners are the users besides root that may own manifests: the caller and, under
 	// sudo, the user that called it.
 	Owners []int
-	// Parse decodes one manifest; the second result is what it skipped on purpose. One
+	// Parse decodes one manifest; the second result lists the parts that it skipped on purpose. One
 	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
 	// Log receives when changes cannot be watched, and when they can again; nil
@@ -134,8 +134,8 @@ func (l *look) emit(yield func(source.Snapshot, error) bool) bool {
 	return yield(l.set.Snapshot(), nil)
 }
 
-// round does what is due now: a full look, or a check of the files that events named
-// and of those to be checked again.
+// round does the work that is due: a full look, or a check of the files in events and of the files
+// to check again.
 func (l *look) round() {
 	now := time.Now()
 	l.fresh = l.fresh[:0]

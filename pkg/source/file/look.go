@@ -26,7 +26,7 @@ type look struct {
 
 	dropping bool // checkGone looks at files of gone that are due
 
-	names    map[string]*name   // by path, what the directories hold
+	names    map[string]*name   // the content of the directories, by path
 	folders  map[string]*folder // by path, the directories that are read
 	turn     uint64             // counts full looks
 	skips    int                // how many names the last one skipped
@@ -198,7 +198,7 @@ func (l *look) stat(path string) state {
 // check brings the reading of one file up to date. st is the state of base (path) in d;
 // bad is the violation of d.
 //
-//	what is there               | what happens
+//	found                       | effect
 //	anything in a bad directory | a problem; its previous reading stays
 //	nothing                     | removed once it has been away for vanishHold
 //	the identity last read      | nothing

@@ -29,8 +29,7 @@ const (
 // insecureHint names the flag that disables Refuse.
 const insecureHint = "--insecure-manifest-permissions turns this check off"
 
-// violation is what is wrong with the permissions of a path; the zero violation is
-// none.
+// violation is a problem of the permissions of a path; the zero violation is none.
 type violation struct {
 	text string // a predicate: "can be written by everybody"
 	fix  string // a command line

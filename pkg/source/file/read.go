@@ -51,7 +51,7 @@ type state struct {
 	gid     uint32
 	mount   uint64       // 0 is unknown
 	fd      int          // while it is open; 0 is none
-	problem *pod.Problem // of what is refused
+	problem *pod.Problem // of the rejected path
 	err     error        // it is refused because it could not be looked at
 }
 

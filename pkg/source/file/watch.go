@@ -224,7 +224,7 @@ func (l *look) handle(e event) {
 	}
 }
 
-// concerns reports whether name is Path, what it links to, or a directory above.
+// concerns reports whether name is Path, the target of its links, or a directory above.
 func (l *look) concerns(name string) bool {
 	for target := range l.targets {
 		if target == name || strings.HasPrefix(target, name+string(filepath.Separator)) {

@@ -65,8 +65,8 @@ func firstSet(t *testing.T, l *sourcetest.Listener) sourcetest.Result {
 	return w
 }
 
-// A body that is no manifest stays a problem for as long as it is served, and
-// neither it nor what we send appears anywhere (C-1.7.6, I8).
+// A body that is no manifest stays a problem for as long as it is served, and neither the body nor
+// our request appears in a text (C-1.7.6, I8).
 //
 // Shows: F61, I8
 func TestF61_BodyAndCredentialsAreNeverPrinted(t *testing.T) {
@@ -410,7 +410,7 @@ func TestNewRefusesWhatCannotBePolled(t *testing.T) {
 		"http://u:hunter2@c%zz/":  "not a URL",
 		"http://cfg:port/hunter2": "not a URL",
 		"manifests":               "not an http or https URL",
-		// Others on the network could change what is read (D1).
+		// Others on the network could change the content (D1).
 		"http://u:hunter2@cfg/": "http to another host is neither encrypted nor authenticated",
 	} {
 		if _, err := New(Config{URL: url}); err == nil || err.Error() != want {

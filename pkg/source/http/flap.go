@@ -58,7 +58,7 @@ func harmless(f source.File) bool { return f.Incomplete && len(f.Pods)+len(f.Obj
 // longer with every return:
 //
 //	served              returns   in force for   then
-//	the one in force    any       any            after calm, what was before is forgotten
+//	the one in force    any       any            after calm, earlier versions are forgotten
 //	a new one           any       any            in force
 //	an earlier one      0         any            in force, one return more
 //	an earlier one      n > 0     < hold(n)      held, and said
@@ -68,8 +68,8 @@ func harmless(f source.File) bool { return f.Incomplete && len(f.Pods)+len(f.Obj
 type pacer struct {
 	poll    time.Duration   // the time between two polls
 	arrived map[version]int // how often each version came after another one
-	last    version         // what was served last
-	force   version         // what is in force
+	last    version         // the last served content
+	force   version         // the content in force
 	since   time.Time       // since when it is
 	alone   time.Time       // since when nothing else was served
 	returns int

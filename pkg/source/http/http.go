@@ -40,7 +40,7 @@ const (
 	trustFor = 5 * time.Minute
 )
 
-// Config is what an http source needs.
+// Config configures an http source.
 type Config struct {
 	// URL is an http or https URL; userinfo becomes basic authentication.
 	URL string
@@ -59,7 +59,7 @@ type Config struct {
 	// Client replaces the files above by its Transport and Jar; nil is the source's own
 	// transport.
 	Client *nethttp.Client
-	// Parse decodes the body; the second result is what it skipped on purpose. One
+	// Parse decodes the body; the second result lists the parts that it skipped on purpose. One
 	// goroutine at a time calls it.
 	Parse func(data []byte, file string) (source.File, []pod.Problem)
 	// Log receives requests, at debug; nil discards them.
@@ -114,7 +114,7 @@ func New(cfg Config) (*Source, error) {
 	return s, nil
 }
 
-// headers returns what every request carries.
+// headers returns the headers of every request.
 func headers(cfg Config, u *url.URL) nethttp.Header {
 	h := cfg.Header.Clone()
 	if h == nil {
@@ -172,16 +172,16 @@ func (s *Source) Sets(ctx context.Context) iter.Seq2[source.Snapshot, error] {
 type poller struct {
 	*Source
 	client *nethttp.Client
-	creds  credentials // what client was made with
+	creds  credentials // the TLS files with which client was made
 	set    source.Builder
 	pace   pacer
 
 	have     bool              // a document was read, and no empty answer since
 	sum      [sha256.Size]byte // of its body
-	read     source.File       // what it holds
-	notices  []pod.Problem     // what its parser skipped
+	read     source.File       // its content
+	notices  []pod.Problem     // the parts that its parser skipped
 	version  version           // its version
-	shown    bool              // it is what is in set
+	shown    bool              // the set has this content
 	full     time.Time         // when it was read
 	etag     string
 	modified string

@@ -23,7 +23,7 @@ func parse(data []byte, file string) (source.File, []pod.Problem) {
 // site is a server whose answer can be changed while it is asked.
 type site struct {
 	*httptest.Server
-	mu     sync.Mutex // guards what follows
+	mu     sync.Mutex // guards the fields below
 	answer nethttp.HandlerFunc
 	asked  []*nethttp.Request
 	more   chan struct{} // capacity 0, closed at the next request

@@ -51,7 +51,7 @@ func remember(t *testing.T, s *site) *memory {
 	return &memory{sourcetest.Listen(t, src), podconfig.NewLayer(src.Name(), nil)}
 }
 
-// stands receives the next yield and returns what stands after it: "name=image".
+// stands receives the next yield and returns the set after it: "name=image".
 func (m *memory) stands() []string {
 	w := m.Next()
 	if w.Err != nil {

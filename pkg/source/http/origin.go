@@ -57,9 +57,8 @@ func ownTransport(config *tls.Config) *nethttp.Transport {
 	return t
 }
 
-// within returns c as a client that stays at its origin. Redirects elsewhere are
-// errors: headers may carry credentials, and the answering server decides what runs on
-// this node.
+// within returns c as a client that stays at its origin. Redirects elsewhere are errors: headers
+// may carry credentials, and the answering server decides which pods run on this node.
 func (s *Source) within(c nethttp.Client) *nethttp.Client {
 	c.Timeout = 0 // the request's context has it
 	c.CheckRedirect = func(next *nethttp.Request, via []*nethttp.Request) error {
@@ -156,8 +155,8 @@ func failureText(err error) string {
 	return untypedText(err)
 }
 
-// untypedText classifies errors without a type by their text. It does not show that
-// text, which may repeat what the server sent.
+// untypedText classifies errors without a type by their text. It does not show that text, which may
+// repeat a text of the server.
 func untypedText(err error) string {
 	text := err.Error()
 	switch {

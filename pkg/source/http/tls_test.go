@@ -213,8 +213,8 @@ func TestRotatedCredentialsAreUsed(t *testing.T) {
 	l.Set().Holds(t, "second")
 }
 
-// One file that holds certificate and key is replaced while it is read: what is used
-// is one pair, never the certificate of one and the key of the other.
+// A file with certificate and key is replaced while it is read: the client uses one of the two
+// pairs, never a mix of both.
 //
 // Shows: F72
 func TestF72_PairReplacedWhileItIsRead(t *testing.T) {

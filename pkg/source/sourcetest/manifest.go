@@ -24,8 +24,8 @@ import (
 //	reject NAME MESSAGE   a pod that is there but rejected
 //	notice MESSAGE        something passed over on purpose
 //
-// Anything else makes the whole file a problem, and so does nothing at all. kind and location are what the
-// pods' origins carry.
+// Anything else makes the whole file a problem, and so does nothing at all. kind and location are
+// those of the pods' origins.
 func Parse(kind, location string) func(data []byte, file string) (source.File, []pod.Problem) {
 	return func(data []byte, file string) (source.File, []pod.Problem) {
 		f := source.File{File: file}

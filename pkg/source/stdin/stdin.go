@@ -22,7 +22,7 @@ import (
 // DefaultLimit is the limit of New without one, in bytes.
 const DefaultLimit = 10 << 20
 
-// Parser decodes manifests; the second result is what it skipped on purpose.
+// Parser decodes manifests; the second result lists the parts that it skipped on purpose.
 type Parser = func(data []byte, file string) (source.File, []pod.Problem)
 
 // Source is standard input, or another reader in its place.

@@ -20,9 +20,9 @@ const Domain = "cluster.local"
 // MaxPods is the pod limit of both agents.
 const MaxPods = 120
 
-// configuration is what a kubelet needs on a machine that it does not own (swap), and how its
-// cluster is set up. It also sets the seccomp filter that nodectl's containers have by
-// default, so that both start the same container.
+// configuration has the settings that a kubelet needs on a machine that it does not own (swap), and
+// those of its cluster. It also sets the seccomp filter that nodectl's containers have by default,
+// so that both start the same container.
 const configuration = `failSwapOn: false
 enforceNodeAllocatable: [none]
 seccompDefault: true

@@ -90,7 +90,7 @@ func (p *Pods) Close() map[string]Versions {
 	return p.all
 }
 
-// Await returns when done accepts what the watch has shown. done runs with the lock held.
+// Await returns when done accepts the state in the watch. done runs with the lock held.
 func (p *Pods) Await(ctx context.Context, limit time.Duration, what string, done func(map[string]Versions) bool) error {
 	late := time.After(limit)
 	for {

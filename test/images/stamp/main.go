@@ -1,5 +1,5 @@
-// Command stamp is what the containers of the tests run. Its arguments are
-// verbs, carried out one after the other; after the last one it exits 0:
+// Command stamp is the program in the containers of the tests. Its arguments are verbs, carried out
+// one after the other; after the last one it exits 0:
 //
 //	print TEXT         a line on standard output
 //	count N DURATION   N lines "line 1", "line 2" and so on, so far apart
@@ -223,7 +223,7 @@ func (r *run) health(address string) {
 	go func() { check(s.Serve(l)) }()
 }
 
-// swap replaces a directory by a link and back, forever; it moves aside what others put in
+// swap replaces a directory by a link and back, forever; it moves aside anything that others put in
 // its place.
 func swap(path, target string) {
 	dir, link := path+".dir", path+".link"

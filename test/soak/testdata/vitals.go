@@ -22,7 +22,7 @@ func init() {
 	signal.Notify(asked, syscall.SIGUSR2)
 	go func() {
 		for range asked {
-			runtime.GC() // finalizers of what the next one frees
+			runtime.GC() // finalizers of objects that the next collection frees
 			debug.FreeOSMemory()
 			var m runtime.MemStats
 			runtime.ReadMemStats(&m)
