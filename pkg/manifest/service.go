@@ -82,7 +82,7 @@ func passedOver(kind, version string) string {
 	group, _, _ := strings.Cut(version, "/")
 	switch {
 	case kind == "PodDisruptionBudget" && group == "policy":
-		return "one node has no other one that its pods could move to, and a drain stops all of them"
+		return "there is no other node to which the pods could move, and a drain stops all of them"
 	case kind == "HorizontalPodAutoscaler" && group == "autoscaling":
 		return "nodectl does not change the number of replicas by load: the workload keeps spec.replicas"
 	}

@@ -168,7 +168,7 @@ func statefulSetRows() []Field {
 	rows := append(replicaRows(), selectorAndTemplateRows()...)
 	rows = append(rows, below("volumeClaimTemplates", claimTemplateRows())...)
 	return below("spec.", append(rows,
-		Field{Path: "serviceName", Note: "the subdomain of the pods; an edit holds for the pods that are made after it"},
+		Field{Path: "serviceName", Note: "the subdomain of the pods; an edit applies to the pods that are made after it"},
 		Field{Path: "podManagementPolicy", Note: "OrderedReady, or Parallel"},
 		honour("updateStrategy", RestartNone),
 		Field{Path: "updateStrategy.type", Note: "RollingUpdate, or OnDelete: a pod gets the new version when a person deletes it, or when it starts again because it Failed or was evicted"},
@@ -188,7 +188,7 @@ func statefulSetRows() []Field {
 // of this node.
 func claimTemplateRows() []Field {
 	const another = "a claim is a directory on this node; this field asks for another kind of volume"
-	rows := []Field{{Note: "an edit, which Kubernetes rejects, holds for the claims of pods that are made after it; older pods keep their claims"}}
+	rows := []Field{{Note: "an edit, which Kubernetes rejects, applies to the claims of pods that are made after it; older pods keep their claims"}}
 	metadata := replaced(metadataRows(),
 		Field{Path: "metadata.name", Note: "the claims are NAME-POD"},
 		inert("metadata.namespace", "the claims are in the namespace of their StatefulSet"),

@@ -215,7 +215,7 @@ func TestServices_EveryFieldIsShown(t *testing.T) {
 const servicesHead = `
 ## Services
 
-Services (` + "`v1`" + `) of every source that is no API server are served on a node without a cluster: see [services](services.md). On a node of a cluster, which has a kubeconfig, Services in manifests are rejected: the cluster's proxy serves them. A case of ` + "`TestServices`" + ` compares a Service with the field and without it.
+Services (` + "`v1`" + `) of every source except an API server take effect on a node without a cluster: see [services](services.md). On a node of a cluster, which has a kubeconfig, nodectl rejects Services in manifests: the cluster's proxy serves Services. A case of ` + "`TestServices`" + ` compares a Service with the field and without it.
 
 | field | support | shown by | note |
 |---|---|---|---|
@@ -229,7 +229,7 @@ const otherKinds = `
 | ` + "`NetworkPolicy`" + ` | rejected | nodectl does not filter traffic between pods |
 | ` + "`Ingress`, `Gateway`" + ` and routes | rejected | run a reverse proxy as a workload, with a Service of type LoadBalancer: see [reverse proxy](howto/reverse-proxy.md) |
 | ` + "`Endpoints`, `EndpointSlice`" + ` | rejected | the endpoints of a Service are the pods that it selects |
-| ` + "`PodDisruptionBudget`" + ` | ignored, with a notice | one node has no other one that its pods could move to |
+| ` + "`PodDisruptionBudget`" + ` | ignored, with a notice | there is no other node to which the pods could move |
 | ` + "`HorizontalPodAutoscaler`" + ` | ignored, with a notice | the workload keeps ` + "`spec.replicas`" + ` |
 
 ` + "`TestParse_KindsBesideServices_AreRejectedOrIgnoredByName`" + ` in ` + "`pkg/manifest`" + ` shows them.

@@ -13,17 +13,17 @@ import (
 const workloadsHead = `
 ## Workloads
 
-Deployments, ReplicaSets, StatefulSets and DaemonSets (` + "`apps/v1`" + `), Jobs and CronJobs (` + "`batch/v1`" + `) run from every source that is no API server. They make pods as Kubernetes' controllers do for one node. On a node of a cluster, which has a kubeconfig, workloads in manifests are rejected: its controllers run them.
+Deployments, ReplicaSets, StatefulSets and DaemonSets (` + "`apps/v1`" + `), Jobs and CronJobs (` + "`batch/v1`" + `) run from every source except an API server. They make pods as Kubernetes' controllers do for one node. On a node of a cluster, which has a kubeconfig, nodectl rejects workloads in manifests: the cluster's controllers run them.
 
-The words are those of the tables above. **Shown by** names the test of ` + "`test/support`" + ` for the field. A case of ` + "`TestWorkloads`" + ` runs the workload with the field and without it: the decisions or the pods have to differ.
+The tables use the words of the tables above. **Shown by** names the test of ` + "`test/support`" + ` for the field. A case of ` + "`TestWorkloads`" + ` runs the workload with the field and without it: the decisions or the pods have to differ.
 
-These differences are in no single field:
+These differences do not belong to a single field:
 
 - A Job keeps its newest 100 finished pods, and Kubernetes keeps all of them. Each has a directory and logs on the node. Older results still count.
-- Kubernetes rejects an edit of the pod template or the completions of a Job that has begun. nodectl runs the Job as it began, and an event ` + "`EditNotApplied`" + ` says so. To run the edited Job, remove it from its source and add it again.
+- Kubernetes rejects an edit of the pod template or the completions of a Job that has begun. nodectl keeps the values from the start of the Job, and an event ` + "`EditNotApplied`" + ` reports the edit. To run the edited Job, remove it from its source and add it again.
 - An update of a StatefulSet replaces a pod in place: the new pod is admitted before the old one stops.
 - A pod of a Deployment, ReplicaSet, StatefulSet or DaemonSet that Failed or was evicted starts again under its name. Kubernetes deletes it and makes another one.
-- At a scale-down the annotation ` + "`controller.kubernetes.io/pod-deletion-cost`" + ` decides as in Kubernetes. Of pods that are equal otherwise, the younger one goes; Kubernetes chooses among pods of a similar age by their UIDs.
+- At a scale-down the annotation ` + "`controller.kubernetes.io/pod-deletion-cost`" + ` decides as in Kubernetes. If pods are otherwise equal, nodectl removes the younger one; Kubernetes chooses among pods of a similar age by their UIDs.
 - A workload with the annotation ` + "`nodectl.dev/rollback: on-failure`" + ` returns to an earlier version when its newest one fails; ` + "`nodectl.dev/rollback-trial`" + ` and ` + "`nodectl.dev/rollback-deadline`" + ` set the times. Kubernetes keeps the failed version. See [lifecycle.md](lifecycle.md#rollback).
 - ` + "`scale`" + ` and ` + "`rollout`" + ` do not change the manifest: the new value is an [override](verbs.md#workloads), and ends when the manifest has another value for its field.
 - nodectl never removes the data of a claim. ` + "`nodectl delete volume`" + ` does.
