@@ -59,7 +59,7 @@ func writeLicences(out, root string, programs []string) ([]component, error) {
 	return all, render(out, all, texts)
 }
 
-// linkedC names what the C compiler linked into runc and pause, and pause.
+// linkedC names pause, and the libraries that the C compiler linked into runc and pause.
 func linkedC() []component {
 	cs := []component{
 		{Name: "libseccomp", Version: os.Getenv("LIBSECCOMP"), Licence: "LGPL-2.1-only", Module: "https://github.com/seccomp/libseccomp"},

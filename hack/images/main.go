@@ -3,8 +3,7 @@
 //
 //	go run ./hack/images [DIR]    DIR is bin/images
 //
-// nodectl imports them from its --image-dir. What is up to date is not built
-// again.
+// nodectl imports them from its --image-dir. An image that is up to date is not built again.
 package main
 
 import (

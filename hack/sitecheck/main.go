@@ -22,7 +22,7 @@ import (
 	"strings"
 )
 
-// source is what links to files of the repository begin with (hack/site/hugo.toml).
+// source is the prefix of links to files of the repository (hack/site/hugo.toml).
 const source = "https://github.com/nodectl/nodectl/blob/main/"
 
 func main() {

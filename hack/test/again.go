@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// failures are what failed in a run: the tests by package; for a step, and for a package that
-// failed outside of its tests, none.
+// failures are the failed tests of a run, by package. A step, and a package that failed outside of
+// its tests, have none.
 type failures map[string][]string
 
 var failureLine = regexp.MustCompile(`(?m)^- fail: ([^ :]+)(?: (\w+)|: )`)

@@ -58,7 +58,7 @@ type pkg struct {
 // reads reports whether the package has tests of the source only.
 func (p pkg) reads() bool { return p.path == module+"pkg" }
 
-// compile compiles the tests of the tier into out, and returns what runs them.
+// compile compiles the tests of the tier into out, and returns the jobs that run them.
 func compile(ctx context.Context, o options, out string) ([]job, error) {
 	tool := filepath.Join(out, "test2json")
 	if err := command(ctx, ".", []string{"CGO_ENABLED=0"}, "go", "build", "-trimpath", "-o", tool, "cmd/test2json").Run(); err != nil {

@@ -34,7 +34,7 @@ type options struct {
 	timeout  time.Duration
 	report   string
 	again    bool
-	failed   failures // with again: what failed before; nil otherwise
+	failed   failures // with again: the earlier failures; nil otherwise
 	patterns []string
 }
 

@@ -172,8 +172,8 @@ func (j job) run(ctx context.Context) result {
 	return r
 }
 
-// wait runs the command and kills what it leaves: its process group and, for a test binary,
-// everything in its network namespace.
+// wait runs the command and kills the processes that it leaves: its process group and, for a test
+// binary, everything in its network namespace.
 func (j job) wait(cmd *exec.Cmd, r *result) error {
 	if err := cmd.Start(); err != nil {
 		return err

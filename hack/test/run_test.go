@@ -41,7 +41,7 @@ func TestRead_Events_BecomeTests(t *testing.T) {
 	for name, c := range map[string]struct {
 		events string
 		tests  []test
-		output []string // of what failed
+		output []string // of the failures
 		err    string
 	}{
 		"pass": {

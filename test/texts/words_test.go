@@ -1,6 +1,7 @@
 package texts
 
 import (
+	"fmt"
 	"go/scanner"
 	"go/token"
 	"io/fs"
@@ -36,11 +37,16 @@ var banned = []struct{ phrase, instead string }{
 // mostAllowed is how many places words_allowed.txt allows. It may only fall.
 const mostAllowed = 2
 
+// mostWhatClauses is how many lines of Go comments may have a clause with "what" instead of a noun.
+// It may only fall.
+const mostWhatClauses = 12
+
 var (
 	bannedWords = regexp.MustCompile(`(?i)\b(` + alternatives() + `)\b`)
 	wordEnd     = regexp.MustCompile(`([a-z0-9])([A-Z])`)
 	lastCapital = regexp.MustCompile(`([A-Z])([A-Z][a-z])`)
 	isTest      = regexp.MustCompile(`^(Test|Benchmark|Fuzz|Example)([A-Z_]|$)`)
+	whatClause  = regexp.MustCompile(`(?i)\bwhat (is|are|was|has|it|the|a|they)\b`)
 )
 
 func alternatives() string {
@@ -63,9 +69,10 @@ func instead(found string) string {
 
 // place is one line of prose, and where it is.
 type place struct {
-	file string
-	line int
-	text string
+	file    string
+	line    int
+	text    string
+	comment bool // a Go comment
 }
 
 // TestWords_Prose_HasNoBannedWord: Go comments, string literals and names of tests, and the
@@ -104,6 +111,20 @@ func TestWords_Prose_HasNoBannedWord(t *testing.T) {
 	}
 }
 
+// TestWords_Comments_NameTheNoun: Go comments do not use a clause with "what" as a noun, such as
+// "what the runtime has". The reader would have to find the noun.
+func TestWords_Comments_NameTheNoun(t *testing.T) {
+	var found []string
+	for _, p := range prose(t) {
+		if p.comment && whatClause.MatchString(p.text) && p.file != "test/texts/words_test.go" {
+			found = append(found, fmt.Sprintf("%s:%d: %s", p.file, p.line, p.text))
+		}
+	}
+	if len(found) > mostWhatClauses {
+		t.Errorf("%d lines of comments have a clause with \"what\", want at most %d: name the noun\n%s", len(found), mostWhatClauses, strings.Join(found, "\n"))
+	}
+}
+
 // prose returns the lines of prose of the whole tree.
 func prose(t *testing.T) (all []place) {
 	t.Helper()
@@ -125,7 +146,7 @@ func prose(t *testing.T) (all []place) {
 				return err
 			}
 			for i, text := range strings.Split(string(data), "\n") {
-				all = append(all, place{name, i + 1, strings.TrimSpace(text)})
+				all = append(all, place{file: name, line: i + 1, text: strings.TrimSpace(text)})
 			}
 		}
 		return nil
@@ -159,11 +180,11 @@ func goProse(t *testing.T, path, name string) (all []place) {
 			return all
 		case tok == token.COMMENT || tok == token.STRING:
 			for i, part := range strings.Split(text, "\n") {
-				all = append(all, place{name, line + i, strings.TrimSpace(part)})
+				all = append(all, place{name, line + i, strings.TrimSpace(part), tok == token.COMMENT})
 			}
 		case tok == token.IDENT && afterFunc && strings.HasSuffix(name, "_test.go") && isTest.MatchString(text):
 			words := wordEnd.ReplaceAllString(strings.ReplaceAll(text, "_", " "), "$1 $2")
-			all = append(all, place{name, line, lastCapital.ReplaceAllString(words, "$1 $2")})
+			all = append(all, place{file: name, line: line, text: lastCapital.ReplaceAllString(words, "$1 $2")})
 		}
 		afterFunc = tok == token.FUNC
 	}

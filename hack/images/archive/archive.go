@@ -5,8 +5,8 @@
 // becomes one docker archive, which hack/images writes for people and the
 // end-to-end tests write for themselves.
 //
-// The one rule: the same sources and the same Go give the same bytes, and what
-// is up to date is not touched.
+// The same sources and the same Go give the same bytes, and a file that is up to date is not
+// touched.
 package archive
 
 import (
