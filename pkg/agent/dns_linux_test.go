@@ -16,7 +16,7 @@ import (
 )
 
 // usedNames returns the names of a node on which an earlier agent ran the DNS server on 10.98.0.10,
-// and the path of its record. Nothing runs.
+// and the path of its record. No process runs.
 func usedNames(t *testing.T, set func(*config.Config)) (n *names, record string) {
 	t.Helper()
 	cfg := config.Default()
@@ -45,7 +45,7 @@ func wantRecord(t *testing.T, path string, want bool) {
 	}
 }
 
-// A server that is turned off runs on for the pods that were there, and for no new one.
+// A server that is turned off continues for the pods that existed, and for no new pod.
 func TestNames_TurnedOff_ServesUntilItsPodsAreGone(t *testing.T) {
 	for name, off := range map[string]func(*config.Config){
 		"--dns=false":   func(c *config.Config) { c.DNS = false },
@@ -79,8 +79,8 @@ func TestNames_TurnedOff_ServesUntilItsPodsAreGone(t *testing.T) {
 	}
 }
 
-// Without pods, or with another address now, a server that is off ends at the start of the agent. One
-// that is on stays.
+// Without pods, or with another address now, a server that is turned off ends at the start of the
+// agent. A server that is turned on stays.
 func TestNames_TurnedOffWithoutUsers_EndsAtStart(t *testing.T) {
 	for name, c := range map[string]struct {
 		set  func(*config.Config)

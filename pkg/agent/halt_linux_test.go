@@ -138,7 +138,7 @@ func TestHalter_NoRootDirectory_ShutsDownAllTheSame(t *testing.T) {
 	}
 }
 
-// TestHalter_SIGPWR_StopsAllPods: the signal begins a shutdown, and ends no agent.
+// TestHalter_SIGPWR_StopsAllPods: the signal begins a shutdown, and does not end the agent.
 func TestHalter_SIGPWR_StopsAllPods(t *testing.T) {
 	h, to := halterIn(t, t.TempDir())
 	var log bytes.Buffer

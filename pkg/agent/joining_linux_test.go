@@ -38,7 +38,7 @@ func joining(t *testing.T, workloads string) *Agent {
 }
 
 // TestLeaveWorkloads_WorkloadsRunHere_AreNamed: a machine that joins a cluster does not start while
-// workloads of files run on it. One that is only in a file does not matter.
+// workloads of files run on it. A workload that is only in a file does not matter.
 func TestLeaveWorkloads_WorkloadsRunHere_AreNamed(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")

@@ -156,9 +156,9 @@ func (p *part) beat(ctx context.Context) error {
 	return errors.New("a part hangs")
 }
 
-// TestF7_WatchdogIsFedByTheLivingAlone: the watchdog is fed only while all parts answer.
-// A part that hangs is logged once, with all goroutines in a file; when it answers again,
-// the watchdog is fed again.
+// TestF7_WatchdogIsFedByTheLivingAlone: the watchdog is reset only while all parts answer. A
+// hanging part is logged once, with all goroutines in a file. When the part answers again, the
+// watchdog is reset again.
 //
 // Shows: F7
 func TestF7_WatchdogIsFedByTheLivingAlone(t *testing.T) {

@@ -20,7 +20,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/sorted"
 )
 
-// TestAnswersOf_FailedSource_IsNotComplete: unless it has a last good set, or has ended.
+// TestAnswersOf_FailedSource_IsNotComplete: a source with a last good set, or that has ended, is
+// complete.
 func TestAnswersOf_FailedSource_IsNotComplete(t *testing.T) {
 	t.Parallel()
 	ready, failed := podconfig.LayerState{Ready: true}, podconfig.LayerState{Error: "no route to host"}
@@ -54,7 +55,8 @@ func stored(t *testing.T, a *Agent, names ...string) serviceStore {
 	return s
 }
 
-// TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses: only those of the set go.
+// TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses: only Services of the set lose
+// theirs.
 func TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")
@@ -75,7 +77,8 @@ func TestWithoutServices_PodsAreLeft_OtherServicesKeepTheirAddresses(t *testing.
 	}
 }
 
-// TestLeaveServices_MachineJoins_RulesGoOnce: without Services, and without a cluster, nothing happens.
+// TestLeaveServices_MachineJoins_RulesGoOnce: without Services or without a cluster, nothing is
+// removed.
 func TestLeaveServices_MachineJoins_RulesGoOnce(t *testing.T) {
 	t.Parallel()
 	a := joining(t, "refuse")
@@ -99,7 +102,7 @@ func TestLeaveServices_MachineJoins_RulesGoOnce(t *testing.T) {
 	}
 }
 
-// TestNoteDevices_Names_AreReadBackOnce: by the same agent and by the next one.
+// TestNoteDevices_Names_AreReadBackOnce: the same agent and the next one read each name once.
 func TestNoteDevices_Names_AreReadBackOnce(t *testing.T) {
 	t.Parallel()
 	file, err := os.OpenFile(filepath.Join(t.TempDir(), "lock"), os.O_CREATE|os.O_RDWR, 0o600)

@@ -104,14 +104,14 @@ func (w *world) Save(a service.Allocations) error {
 	return nil
 }
 
-// set changes the world.
+// set changes the world under its lock.
 func (w *world) set(change func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	change()
 }
 
-// backends returns the endpoints of the newest rules, and how often rules were applied.
+// backends returns the endpoints of the newest rules, and the number of calls of Apply.
 func (w *world) backends() (string, int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,8 +194,8 @@ func (w *world) expect(t *testing.T, what, want string) {
 	}
 }
 
-// TestBalancer_Pods_BecomeEndpointsAndLeave: by their statuses, and as soon as they are not desired any
-// more.
+// TestBalancer_Pods_BecomeEndpointsAndLeave: a pod becomes an endpoint by its status, and leaves as
+// soon as it is not desired any more.
 func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -231,8 +231,8 @@ func TestBalancer_Pods_BecomeEndpointsAndLeave(t *testing.T) {
 	})
 }
 
-// TestBalancer_Start_RulesStayUntilEverySourceAnswers: then the statuses of the previous agent count,
-// and Services have the addresses that they had.
+// TestBalancer_Start_RulesStayUntilEverySourceAnswers: after that, the statuses of the previous
+// agent count, and Services keep their addresses.
 func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -259,7 +259,8 @@ func TestBalancer_Start_RulesStayUntilEverySourceAnswers(t *testing.T) {
 	})
 }
 
-// TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed: and served once there is room.
+// TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed: the Balancer serves them once the
+// disk has room.
 //
 // Shows: F12
 func TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed(t *testing.T) {
@@ -280,7 +281,8 @@ func TestBalancer_FullDisk_AddressesAreStoredBeforeTheyAreServed(t *testing.T) {
 	})
 }
 
-// TestBalancer_NoPacketFilter_IsReportedOnce: until it works again, and fails again.
+// TestBalancer_NoPacketFilter_IsReportedOnce: the next report follows only after the packet filter
+// has worked and failed again.
 func TestBalancer_NoPacketFilter_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -299,7 +301,8 @@ func TestBalancer_NoPacketFilter_IsReportedOnce(t *testing.T) {
 	})
 }
 
-// TestBalancer_KubeProxy_IsRefusedByName: nothing is served beside it, and all is once it has left.
+// TestBalancer_KubeProxy_IsRefusedByName: the Balancer serves no Service beside a kube-proxy, and
+// all Services once it has left.
 func TestBalancer_KubeProxy_IsRefusedByName(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -366,7 +369,7 @@ func TestBalancer_ForeignFlush_IsRestoredSoonAndReportedOnce(t *testing.T) {
 	})
 }
 
-// TestBalancer_Refusal_IsReportedOnce: with the Service that it is about.
+// TestBalancer_Refusal_IsReportedOnce: the report names the Service.
 func TestBalancer_Refusal_IsReportedOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -382,8 +385,8 @@ func TestBalancer_Refusal_IsReportedOnce(t *testing.T) {
 	})
 }
 
-// TestBalancer_NoGuard_DevicesStayClosed: Services are served all the same, and the devices are open once
-// the guard is there.
+// TestBalancer_NoGuard_DevicesStayClosed: without the guard, Services work, but sysctls of devices
+// stay unset until the guard is in force.
 func TestBalancer_NoGuard_DevicesStayClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -409,7 +412,8 @@ func TestBalancer_NoGuard_DevicesStayClosed(t *testing.T) {
 	})
 }
 
-// TestBalancer_NoGuardAndNoServices_IsNoTrouble: as in a kernel without nftables.
+// TestBalancer_NoGuardAndNoServices_IsNoTrouble: a kernel without nftables is no trouble if there
+// are no Services.
 func TestBalancer_NoGuardAndNoServices_IsNoTrouble(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -424,7 +428,8 @@ func TestBalancer_NoGuardAndNoServices_IsNoTrouble(t *testing.T) {
 	})
 }
 
-// TestBalancer_LastServiceGoes_DevicesAreClosed: before the rules go.
+// TestBalancer_LastServiceGoes_DevicesAreClosed: the sysctls of devices are reset before the rules
+// are removed.
 func TestBalancer_LastServiceGoes_DevicesAreClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -441,7 +446,7 @@ func TestBalancer_LastServiceGoes_DevicesAreClosed(t *testing.T) {
 	})
 }
 
-// TestProtect_GuardIsLost_ItIsMadeAgain: on a node of a cluster.
+// TestProtect_GuardIsLost_ItIsMadeAgain: a node of a cluster restores the guard, too.
 func TestProtect_GuardIsLost_ItIsMadeAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -460,8 +465,8 @@ func TestProtect_GuardIsLost_ItIsMadeAgain(t *testing.T) {
 	})
 }
 
-// TestBalancer_FailedSource_ItsServicesKeepTheirAddresses: nothing is removed, other Services are served,
-// and readers know that some may be missing.
+// TestBalancer_FailedSource_ItsServicesKeepTheirAddresses: the Balancer removes nothing, serves the
+// other Services, and reports to readers that some may be missing.
 func TestBalancer_FailedSource_ItsServicesKeepTheirAddresses(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -493,7 +498,8 @@ func TestBalancer_FailedSource_ItsServicesKeepTheirAddresses(t *testing.T) {
 	})
 }
 
-// TestBalancer_DatagramsAreNotForgotten_ServicesAreServed: it is no trouble, and is tried again.
+// TestBalancer_DatagramsAreNotForgotten_ServicesAreServed: the failure is no trouble, and the
+// Balancer tries again.
 func TestBalancer_DatagramsAreNotForgotten_ServicesAreServed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,7 @@ func order(t *testing.T, c *Controller, of pod.ObjectKey, command workload.Comma
 	return done
 }
 
-// decides returns a Controller that decides as an agent's does.
+// decides returns a Controller that calls workload.Next, as in an agent.
 func decides(t *testing.T, s Store, change func(*Config)) *Controller {
 	t.Helper()
 	cfg := Config{Node: node, Store: s, Live: true}
@@ -100,7 +100,7 @@ func TestDo_Command_StateIsStoredAndPodsFollow(t *testing.T) {
 	})
 }
 
-// TestDo_NotDone_NothingChanges: the error says why, and the stored state stays.
+// TestDo_NotDone_NothingChanges: the error has the reason, and the stored state stays.
 func TestDo_NotDone_NothingChanges(t *testing.T) {
 	t.Parallel()
 	other := web
@@ -151,7 +151,7 @@ func TestDo_NotDone_NothingChanges(t *testing.T) {
 	}
 }
 
-// TestDo_TooManyWait_IsRefused: the commands that wait are bounded.
+// TestDo_TooManyWait_IsRefused: the number of waiting commands is limited.
 func TestDo_TooManyWait_IsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,8 +279,8 @@ func (n *node1) report() {
 	}
 }
 
-// turn lets the agent decide until nothing changes; an agent that is killed is started again.
-// status is that of each pod.
+// turn lets the agent decide until nothing changes, and starts a killed agent again. status is the
+// status of each pod.
 func (n *node1) turn(o *pod.Object, status func(*pod.Spec) *v1.PodStatus) {
 	for range 12 {
 		n.round(status, o)
@@ -319,7 +319,7 @@ func (n *node1) images() string {
 	return strings.Join(out, " ")
 }
 
-// healthy is the status of a pod of a good version, and of a bad one that crashes.
+// healthy is the status of a pod: ready with a good version, crashing with a bad one.
 func healthy(s *pod.Spec) *v1.PodStatus {
 	ready, image := v1.ConditionTrue, s.Pod.Spec.Containers[0].Image
 	status := &v1.PodStatus{Phase: v1.PodRunning}
@@ -380,8 +380,8 @@ func TestF1_Rollback_KilledAfterEveryWrite(t *testing.T) {
 }
 
 // TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone: a command was judged for the object that
-// its source had then. It has no effect on another one, in the Store neither, and its caller gets
-// an answer.
+// its source had then. It has no effect on another object, not even in the Store, and its caller
+// gets an answer.
 func TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone(t *testing.T) {
 	t.Parallel()
 	object, edited := deployed("web:1"), deployed("web:2")
@@ -440,8 +440,8 @@ func TestDo_WorkloadChangesWhileItsStateIsWritten_IsNotDone(t *testing.T) {
 	}
 }
 
-// TestDo_CallerHasLeft_IsNotDone: a command whose caller has left before Expand takes none of the
-// places of those that wait, and changes nothing.
+// TestDo_CallerHasLeft_IsNotDone: a command whose caller has left before Expand takes no place in
+// the queue, and changes nothing.
 func TestDo_CallerHasLeft_IsNotDone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -474,8 +474,7 @@ func TestDo_CallerHasLeft_IsNotDone(t *testing.T) {
 }
 
 // TestExpand_PolicyForbidsTheOlderVersion_IsNotRolledBack: the source policy judges the version to
-// which a rollback would return, also after a restart. The failed version is not tried again and
-// again.
+// which a rollback would return, also after a restart. The failed version is not tried repeatedly.
 func TestExpand_PolicyForbidsTheOlderVersion_IsNotRolledBack(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -29,7 +29,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const node = "n1"
 
-// want returns a Deployment as file a of a layer has it. Its pods are those in the annotation.
+// want returns a Deployment in file a of a layer. Its annotation names its pods.
 func want(name string, pods ...string) *pod.Object {
 	d := &appsv1.Deployment{}
 	d.Namespace, d.Name, d.Annotations = "default", name, map[string]string{"pods": strings.Join(pods, " ")}
@@ -39,7 +39,7 @@ func want(name string, pods ...string) *pod.Object {
 	}
 }
 
-// at returns a workload as another place has it.
+// at returns a workload with another place.
 func at(o *pod.Object, location, file string) *pod.Object {
 	moved := *o
 	moved.Origin.Location, moved.Origin.File = location, file
@@ -171,8 +171,8 @@ type rig struct {
 	log   bytes.Buffer
 }
 
-// start returns a live Controller, as an agent makes it. s has the states and kept the pods of an
-// earlier one.
+// start returns a live Controller, as in an agent. s has the states, and kept the pods, of an
+// earlier agent.
 func start(t *testing.T, s *shelf, kept ...workload.Pod) *rig {
 	r := &rig{t: t, next: newDecider(), shelf: s}
 	r.Controller = New(Config{
@@ -203,7 +203,7 @@ func (r *rig) isDue() bool {
 	}
 }
 
-// report reports a phase of a pod; "gone" says that nothing is left of it.
+// report reports a phase of a pod; "gone" reports that the pod is gone.
 func (r *rig) report(s *pod.Spec, phase v1.PodPhase) {
 	p := *s.Pod
 	p.Status.Phase = phase
@@ -220,7 +220,7 @@ func check(t *testing.T, what, got, want string) {
 }
 
 // TestExpand_StateCannotBeWritten_SetStays: a state is stored before its pods are desired. After an
-// error the set stays as it was, and it is tried again with a back-off.
+// error the set stays unchanged, and the Controller retries with a back-off.
 func TestExpand_StateCannotBeWritten_SetStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -261,8 +261,8 @@ func TestExpand_StateCannotBeWritten_SetStays(t *testing.T) {
 	})
 }
 
-// TestExpand_DiskHangs_ReadingsGoOn: Expand waits for a state only for a moment, and while the disk
-// hangs not at all. The pods are desired when the state is stored.
+// TestExpand_DiskHangs_ReadingsGoOn: Expand waits for a write only for saveWait, and not at all
+// while the disk hangs. The pods are desired when the state is stored.
 //
 // Shows: F12
 func TestExpand_DiskHangs_ReadingsGoOn(t *testing.T) {
@@ -294,8 +294,8 @@ func TestExpand_DiskHangs_ReadingsGoOn(t *testing.T) {
 	})
 }
 
-// TestExpand_ChangedWhileItsStateIsWritten_IsDecidedAgain: a decision about a workload, or about
-// statuses, of before the write has no effect.
+// TestExpand_ChangedWhileItsStateIsWritten_IsDecidedAgain: a decision has no effect if the workload
+// or a status changed during the write.
 func TestExpand_ChangedWhileItsStateIsWritten_IsDecidedAgain(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -330,7 +330,7 @@ func TestExpand_ChangedWhileItsStateIsWritten_IsDecidedAgain(t *testing.T) {
 	}
 }
 
-// TestReport_TwoWorkloadsAskForOnePod_EachSeesItsOwn: of one source, or of two.
+// TestReport_TwoWorkloadsAskForOnePod_EachSeesItsOwn: the workloads are of one source, or of two.
 func TestReport_TwoWorkloadsAskForOnePod_EachSeesItsOwn(t *testing.T) {
 	t.Parallel()
 	for name, location := range map[string]string{"one source": "/m", "two sources": "/other"} {
@@ -355,7 +355,7 @@ func TestReport_TwoWorkloadsAskForOnePod_EachSeesItsOwn(t *testing.T) {
 	}
 }
 
-// TestHas_PodThatLeaves: until it is gone.
+// TestHas_PodThatLeaves: Has reports a leaving pod until it is gone.
 func TestHas_PodThatLeaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -413,7 +413,7 @@ func TestReport_ReachesTheDecision(t *testing.T) {
 	})
 }
 
-// TestReport_OfAnotherInstance_IsUnknown: a status counts only if it is that of the pod in the set.
+// TestReport_OfAnotherInstance_IsUnknown: a status counts only if it belongs to the pod in the set.
 func TestReport_OfAnotherInstance_IsUnknown(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -448,7 +448,8 @@ func TestReport_OfAnotherInstance_IsUnknown(t *testing.T) {
 	})
 }
 
-// TestWake_IsDueAtThatTime: not before, and not in a loop if the time has passed.
+// TestWake_IsDueAtThatTime: the Controller is not due earlier, and not in a loop if the time has
+// passed.
 func TestWake_IsDueAtThatTime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -486,8 +487,8 @@ func TestWake_IsDueAtThatTime(t *testing.T) {
 	})
 }
 
-// TestNew_PodsOfThePreviousAgent_AreAdopted: with the stored state. A decision that removes one
-// waits until the engine has reported them; it does not wait without limit.
+// TestNew_PodsOfThePreviousAgent_AreAdopted: they belong to the workload with the stored state. A
+// decision that removes one waits for the engine's reports of them, but not without limit.
 func TestNew_PodsOfThePreviousAgent_AreAdopted(t *testing.T) {
 	t.Parallel()
 	for _, reports := range []bool{true, false} {
@@ -533,7 +534,8 @@ func TestNew_PodsOfThePreviousAgent_AddedAtOnce(t *testing.T) {
 	})
 }
 
-// TestExpand_WorkloadLeaves_StateIsKeptUntilItsPodsAreGone: and until every source has answered.
+// TestExpand_WorkloadLeaves_StateIsKeptUntilItsPodsAreGone: the state also stays until every source
+// has answered.
 func TestExpand_WorkloadLeaves_StateIsKeptUntilItsPodsAreGone(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -575,7 +577,7 @@ func TestExpand_WorkloadLeaves_StateIsKeptUntilItsPodsAreGone(t *testing.T) {
 	})
 }
 
-// TestExpand_WorkloadComesBack_KeepsItsState: and its pods that still stop are in the input.
+// TestExpand_WorkloadComesBack_KeepsItsState: the input has its pods that still stop.
 func TestExpand_WorkloadComesBack_KeepsItsState(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -625,8 +627,8 @@ func TestExpand_JobComesBack_RunsAgain(t *testing.T) {
 	})
 }
 
-// TestExpand_WorkloadMoves: to another file it keeps its state, and its pods get the new place; in
-// another layer it is another workload.
+// TestExpand_WorkloadMoves: a workload that moves to another file keeps its state, and its pods get
+// the new place. In another layer it is another workload.
 func TestExpand_WorkloadMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -659,8 +661,8 @@ func TestExpand_WorkloadMoves(t *testing.T) {
 	})
 }
 
-// TestExpand_LaterLayerAnswersFirst_StateOfTheEarlierLayerStays: it is that of the workload when the
-// earlier layer answers, and it is stored again.
+// TestExpand_LaterLayerAnswersFirst_StateOfTheEarlierLayerStays: the workload has that state when
+// the earlier layer answers, and the state is stored again.
 func TestExpand_LaterLayerAnswersFirst_StateOfTheEarlierLayerStays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -708,7 +710,8 @@ func TestExpand_DecisionPanics_CostsOneWorkload(t *testing.T) {
 	})
 }
 
-// TestNew_StateIsDamaged_PodsStay: one line of log, and the pods are adopted without a state.
+// TestNew_StateIsDamaged_PodsStay: the log has one line, and the workload gets its pods without a
+// state.
 func TestNew_StateIsDamaged_PodsStay(t *testing.T) {
 	t.Parallel()
 	for name, damage := range map[string]func(*shelf){
@@ -733,7 +736,7 @@ func TestNew_StateIsDamaged_PodsStay(t *testing.T) {
 	}
 }
 
-// TestExpand_Unchanged_KeepsItsPointers: pods and claims.
+// TestExpand_Unchanged_KeepsItsPointers: unchanged pods and claims keep their pointers.
 func TestExpand_Unchanged_KeepsItsPointers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -762,7 +765,7 @@ func TestNew_NotLive_IsNeverDue(t *testing.T) {
 	c.Close()
 }
 
-// TestEvents_AreThoseOfDecisionsThatTakeEffect: once each.
+// TestEvents_AreThoseOfDecisionsThatTakeEffect: each event is reported once.
 func TestEvents_AreThoseOfDecisionsThatTakeEffect(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/workload"
 )
 
-// TestForesee_NewVersion_ShowsTheWholeRollout: in the order in which an agent makes the steps, also
-// where pods have to be ready for a while.
+// TestForesee_NewVersion_ShowsTheWholeRollout: the steps have the agent's order, even if pods have
+// to be ready for a time.
 func TestForesee_NewVersion_ShowsTheWholeRollout(t *testing.T) {
 	t.Parallel()
 	deployment := func(image string) *pod.Object {

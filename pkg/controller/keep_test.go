@@ -60,8 +60,7 @@ func TestExpand_LogDiskHangs_ReadingsGoOn(t *testing.T) {
 	}
 }
 
-// TestKeep_ManyVersionsFail_CopiesAreBounded: a copy that has no place begins when another one has
-// ended.
+// TestKeep_ManyVersionsFail_CopiesAreBounded: a further copy begins when another one has ended.
 func TestKeep_ManyVersionsFail_CopiesAreBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -52,7 +52,7 @@ func TestRun_DriversComeAndGo_CSINodeFollows(t *testing.T) {
 	}
 }
 
-// An attachment is named as the controller names it.
+// The name of an attachment is the controller's.
 func TestAttachment_Name_IsTheKubelets(t *testing.T) {
 	t.Parallel()
 	got := volumeID{driver: "disk.test", handle: "vol-1"}.attachment("n1")

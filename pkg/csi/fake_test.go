@@ -272,7 +272,7 @@ func (c *cluster) CSINode(context.Context, string) (*storagev1.CSINode, error) {
 	return c.csiNode.DeepCopy(), nil
 }
 
-// PutCSINode refuses the objects that an API server refuses.
+// PutCSINode rejects the same objects as an API server.
 func (c *cluster) PutCSINode(_ context.Context, n *storagev1.CSINode) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -20,8 +20,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A driver that registers under the name of another one, or names a node that cannot be, is
-// refused.
+// A driver is rejected if it registers under the name of another one, or reports an invalid node.
 func TestRegister_DriverLies_IsRefused(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -67,7 +66,7 @@ func TestRegister_DriverLies_IsRefused(t *testing.T) {
 	}
 }
 
-// A second driver does not take the name of one that is alive; it takes that of one that is dead.
+// A second driver cannot take the name of a live driver; it can take the name of a dead one.
 func TestRegister_NameIsTaken_OnlyADeadDriverIsReplaced(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -93,7 +92,7 @@ func TestRegister_NameIsTaken_OnlyADeadDriverIsReplaced(t *testing.T) {
 	}
 }
 
-// A driver that never answers holds nothing but its own registration up.
+// A driver that never answers delays only its own registration.
 func TestRegister_DriverNeverAnswers_EndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t)
@@ -116,7 +115,7 @@ func TestRegister_DriverNeverAnswers_EndsWithItsContext(t *testing.T) {
 	}
 }
 
-// A driver that mounts nothing, or plants a link, gives a pod no path of the node.
+// A driver that mounts nothing, or creates a link, cannot give a pod a path of the node.
 func TestPublish_DriverPlantsALink_IsRefused(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -185,8 +184,8 @@ func TestPublish_PathTricks_AreRefused(t *testing.T) {
 	}
 }
 
-// A file of another content, or a link in its place, names no volume: its mount stays, and the
-// error says so.
+// A vol_data.json with another content, or a link in its place, names no volume: the mount stays,
+// and the error reports that.
 func TestUnpublish_DamagedFile_LeavesTheMount(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -213,8 +212,8 @@ func TestUnpublish_DamagedFile_LeavesTheMount(t *testing.T) {
 	}
 }
 
-// A driver that says that it has unmounted, and has not, keeps the pod's directory. A volume that
-// is mounted for another pod is not unstaged.
+// If a driver reports an unmount that did not happen, the pod's directory stays. A volume that is
+// mounted for another pod is not unstaged.
 func TestUnpublish_DriverDoesNotUnmount_VolumeStays(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -240,7 +239,7 @@ func TestUnpublish_DriverDoesNotUnmount_VolumeStays(t *testing.T) {
 	}
 }
 
-// Secrets and tokens are in no log, no error and no file.
+// No log, error or file contains Secrets or tokens.
 func TestPublish_DriverFails_SecretsAreNowhere(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// A file that cannot be read says nothing: the removal of the pod fails, and the Node object names
-// the volume until it is unmounted.
+// An unreadable vol_data.json gives no information: the removal of the pod fails, and the Node
+// object names the volume until it is unmounted.
 func TestUnpublish_FileCannotBeRead_VolumeStaysInUse(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -44,8 +44,8 @@ func TestUnpublish_FileCannotBeRead_VolumeStaysInUse(t *testing.T) {
 	}
 }
 
-// An agent that knows a volume does not forget it when its file is damaged, and has no use of it left
-// when its directory is removed.
+// An agent that knows a volume does not forget it when its vol_data.json is damaged. When the
+// directory is removed, the agent counts no user of the volume any more.
 func TestUnpublish_FileOfAKnownVolumeIsDamaged_IsForgottenWithTheMount(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -139,7 +139,7 @@ func TestUnpublish_SubPathIsMounted_VolumeStaysStaged(t *testing.T) {
 	}
 }
 
-// A pod's directory shows one volume: another one of the same name is refused.
+// A pod's directory belongs to one volume: another volume of the same name is rejected.
 func TestPublish_DirectoryOfAnotherVolume_IsRefused(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -215,7 +215,7 @@ func TestRun_DriverHangs_CSINodeFollows(t *testing.T) {
 	wait.True(t, "the volume is unmounted", func() bool { return len(mountsIn(t, m.dir)) < 2 })
 }
 
-// A plugin that registers and unregisters under ever other names fills no memory.
+// A plugin that registers and unregisters under ever new names does not fill the memory.
 func TestUnregister_ManyNames_TheNewestIsKnown(t *testing.T) {
 	t.Parallel()
 	v := newMachine(t).agent()

@@ -33,7 +33,7 @@ func (m *model) state(i int) State {
 	return s
 }
 
-// do does one step; a kill ends it before the call to the driver, or before its record.
+// do executes one step; a kill stops it before the call to the driver, or before its record.
 func (m *model) do(i int, step Step, kill int) {
 	p := &m.pods[i]
 	switch step.Action {
@@ -91,7 +91,7 @@ func (m *model) do(i int, step Step, kill int) {
 	}
 }
 
-// settle does the steps of a pod until nothing changes, and returns the last one.
+// settle executes the steps of a pod until nothing changes, and returns the last one.
 func (m *model) settle(i int) Step {
 	for range 16 {
 		step := Next(m.state(i))
@@ -106,8 +106,8 @@ func (m *model) settle(i int) Step {
 }
 
 // Whatever changes and wherever an agent is killed: a volume is staged after it is attached,
-// published after it is staged, and unstaged after the last pod is gone; nothing that an agent
-// knows to be done is done again; in the end the pods have it, or nothing is left.
+// published after it is staged, and unstaged after the last pod is gone; an agent does not repeat a
+// call that it knows to be done. In the end the pods have the volume, or nothing of it is left.
 //
 // Shows: F1
 func TestNext_RandomChangesAndKills_StepsKeepTheirOrder(t *testing.T) {

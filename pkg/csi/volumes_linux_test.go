@@ -380,8 +380,8 @@ func TestPublish_InlineVolume_IsOnlyPublished(t *testing.T) {
 	}
 }
 
-// A driver that fails leaves no file behind, and a pod whose driver is away keeps its files until
-// the driver is back.
+// A failed call leaves no file behind. A pod whose driver is not registered keeps its files until
+// the driver registers again.
 func TestUnpublish_DriverIsAway_IsTriedAgain(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -458,7 +458,7 @@ func TestSweep_UnknownPod_IsUnpublished(t *testing.T) {
 	}
 }
 
-// A call that hangs holds only its own volume up.
+// A call that hangs delays only its own volume.
 func TestPublish_DriverHangs_OtherVolumesAreMounted(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -501,7 +501,8 @@ func TestPublish_DriverHangs_OtherVolumesAreMounted(t *testing.T) {
 	}
 }
 
-// The usage of a volume is the driver's; without the ability, a driver or sense there is none.
+// The usage of a volume comes from the driver. There is none without a driver, without its ability,
+// or with a senseless answer.
 func TestUsage_OfAVolume_IsTheDrivers(t *testing.T) {
 	t.Parallel()
 	needRoot(t)
@@ -546,7 +547,7 @@ func TestUsage_OfAVolume_IsTheDrivers(t *testing.T) {
 }
 
 // A volume that a controller has enlarged is expanded when it is mounted, and the claim gets its
-// size; not for a driver without the ability, and not once the claim shows the size.
+// size. It is not expanded by a driver without the ability, or if the claim already shows the size.
 func TestPublish_VolumeIsLargerThanItsClaim_IsExpanded(t *testing.T) {
 	t.Parallel()
 	needRoot(t)

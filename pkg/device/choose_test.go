@@ -152,8 +152,8 @@ func gpus(name string, number int) v1.Container {
 	return c
 }
 
-// A container takes over the devices of init containers before it. Those of a sidecar stay the
-// sidecar's, and those that a regular container took stay its own.
+// A container takes over the devices of init containers before it. A sidecar keeps its devices, and
+// a regular container keeps the devices that it took over.
 //
 // Shows: C-1.31.7
 func TestReusable_InitContainersAndSidecars_FollowTheKubelet(t *testing.T) {
@@ -177,7 +177,7 @@ func TestReusable_InitContainersAndSidecars_FollowTheKubelet(t *testing.T) {
 	}
 }
 
-// A registration that the node must not use is refused, in the kubelet's words.
+// A registration that the node must not use is rejected, in the kubelet's words.
 func TestCheck_RegistrationsAndEndpoints_AreRefusedWhereTheyAreWrong(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"gpu", "kubernetes.io/gpu", "requests.x.com/gpu", "x.com/", "x.com/a/b", "../x", "x.com/" + strings.Repeat("a", 64), "X_Y/z"} {

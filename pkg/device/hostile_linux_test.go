@@ -17,8 +17,8 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// A plugin that sends more than a node needs is disconnected, and its message is not read. Others
-// do not notice.
+// A plugin that sends more than a node needs is disconnected, and its message is not read. Other
+// plugins are not affected.
 func TestPlugins_ListIsTooLarge_OnlyItsPluginIsDisconnected(t *testing.T) {
 	t.Parallel()
 	n, good := start(t), newFake()
@@ -107,7 +107,7 @@ func TestRegister_ResourceOfAnotherPlugin_ContainersKeepTheirDevices(t *testing.
 	}
 }
 
-// A plugin that may write into the directories cannot have the agent connect to a socket elsewhere.
+// A plugin that may write into the directories cannot make the agent connect to a socket elsewhere.
 func TestRegister_LinkToASocketElsewhere_IsRefused(t *testing.T) {
 	t.Parallel()
 	n := start(t)
@@ -143,8 +143,8 @@ func TestRegister_LinkToASocketElsewhere_IsRefused(t *testing.T) {
 	}
 }
 
-// A process that is not root reaches neither the directories nor the socket, wherever it guesses
-// them. With SELinux, containers may use the directories.
+// A process that is not root reaches neither the directories nor the socket, even if it knows their
+// paths. With SELinux, containers may use the directories.
 func TestRun_Directories_AreRoots(t *testing.T) {
 	t.Parallel()
 	n := start(t)

@@ -215,8 +215,8 @@ func reason(err error) string {
 	return "none"
 }
 
-// A container keeps its devices over a restart of the plugin and of the agent, and waits while
-// the plugin is away; Allocate is called once.
+// A container keeps its devices over a restart of the plugin and of the agent, and waits while the
+// plugin is not connected. Allocate is called once.
 //
 // Shows: C-1.31.6
 func TestPlugins_PluginAndAgentRestart_ContainerKeepsItsDevices(t *testing.T) {
@@ -401,8 +401,8 @@ func (h handler) Unregister(name, endpoint string) {
 	h.calls <- "unregister " + name + " " + filepath.Base(endpoint)
 }
 
-// A plugin of a type that has a handler is the handler's, from its registration until its socket is
-// gone. Its endpoint has to be below the directory, too.
+// A plugin whose type has a handler belongs to the handler, from its registration until its socket
+// is gone. Its endpoint has to be below the directory, too.
 func TestRegistry_TypeWithAHandler_IsTheHandlers(t *testing.T) {
 	t.Parallel()
 	drivers := handler{make(chan string, 4)}
@@ -488,7 +488,7 @@ func TestRegistry_SocketIsReplaced_OldRegistrationEndsFirst(t *testing.T) {
 	next("unregister")
 }
 
-// A directory that another process serves, or that others can change, is refused.
+// A directory that another process serves, or that other users can change, is rejected.
 func TestRun_DirectoryOfAnother_IsRefused(t *testing.T) {
 	t.Parallel()
 	n := start(t)

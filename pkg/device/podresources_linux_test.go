@@ -31,8 +31,8 @@ func twoPods() []v1.Pod {
 	return []v1.Pod{web, done}
 }
 
-// service returns one that has a GPU near to two NUMA nodes, one that is unhealthy, and a NIC
-// whose place is not known.
+// service returns a service with a GPU near to two NUMA nodes, an unhealthy GPU, and a NIC with an
+// unknown NUMA node.
 func service(allocations func(context.Context) (map[string]map[string]pod.Allocation, error)) *PodResources {
 	return NewPodResources(ResourcesConfig{
 		Pods: twoPods, Allocations: allocations, CPUs: []int{1, 2}, Memory: []pod.Block{{NUMAAffinity: []int{0}, Type: "memory", Size: 5}},
@@ -104,7 +104,8 @@ func TestPodResources_PodsOfANode_AreListedAsByTheKubelet(t *testing.T) {
 	}
 }
 
-// A runtime that does not answer is an error, not an empty list, and counts as one.
+// If the runtime does not answer, the result is an error, not an empty list. It counts as an error
+// in the metrics.
 func TestPodResources_RuntimeFails_IsAnError(t *testing.T) {
 	t.Parallel()
 	p := service(func(context.Context) (map[string]map[string]pod.Allocation, error) {
@@ -126,7 +127,7 @@ func TestPodResources_RuntimeFails_IsAnError(t *testing.T) {
 	}
 }
 
-// The socket answers, and refuses a caller that asks too often.
+// The socket answers, and rejects a caller that sends too many requests.
 func TestPodResources_Socket_IsLimited(t *testing.T) {
 	t.Parallel()
 	n := start(t)

@@ -36,7 +36,7 @@ func parsed(t testing.TB, msg []byte) dnsmessage.Message {
 	return m
 }
 
-// Malformed messages, and those that are no queries.
+// Malformed messages, and messages that are not queries, get no answer or an error code.
 func TestParseQuery_Malformed_GetsItsCodeOrNoAnswer(t *testing.T) {
 	good := query(t, "web.default.svc.cluster.local.", dnsmessage.TypeA, 1232)
 	edit := func(f func(m []byte) []byte) []byte { return f(append([]byte{}, good...)) }
@@ -82,7 +82,7 @@ func TestParseQuery_Malformed_GetsItsCodeOrNoAnswer(t *testing.T) {
 	}
 }
 
-// An answer over UDP is no longer than its client accepts, and says when it is cut.
+// An answer over UDP is no longer than its client accepts, and has the TC bit if it is truncated.
 func TestReply_ManyAddresses_AreCutToTheClientsSize(t *testing.T) {
 	c, _ := shop()
 	many := Service{Namespace: "n", Name: "s"}
@@ -113,7 +113,7 @@ func TestReply_ManyAddresses_AreCutToTheClientsSize(t *testing.T) {
 	}
 }
 
-// Additional records give way before answers do.
+// Additional records are left out before answers are.
 func TestReply_TooLong_LeavesOutAdditionalFirst(t *testing.T) {
 	c, _ := shop()
 	s := Service{Namespace: "n", Name: "s", Ports: []Port{{Name: "p", Protocol: "TCP", Number: 1}}}
@@ -155,7 +155,7 @@ func answer(t testing.TB, q Query, id uint16, ttls ...uint32) []byte {
 	return msg
 }
 
-// Only the answer to the very question counts.
+// Only the answer to exactly this question counts.
 func TestCheck_AnswerOfAnother_IsForeign(t *testing.T) {
 	q, _, _ := ParseQuery(query(t, "www.Example.com.", dnsmessage.TypeA, 0))
 	good := answer(t, q, 77, 30)
@@ -189,7 +189,8 @@ func TestCheck_AnswerOfAnother_IsForeign(t *testing.T) {
 	}
 }
 
-// A kept answer ages, and has the ID, the case and the flags of its client.
+// The TTLs of a cached answer fall, and the answer has the ID, the letters' case and the flags of
+// its client.
 func TestRelay_KeptAnswer_IsTheClientsAndAges(t *testing.T) {
 	asked, _, _ := ParseQuery(query(t, "www.example.com.", dnsmessage.TypeA, 0))
 	msg := answer(t, asked, 77, 30, 3)
@@ -214,7 +215,7 @@ func TestRelay_KeptAnswer_IsTheClientsAndAges(t *testing.T) {
 	}
 }
 
-// How long an answer is kept follows its records, within a limit.
+// The records of an answer decide how long it is cached, up to a limit.
 func TestLife_Answer_AsItsRecordsSay(t *testing.T) {
 	q, _, _ := ParseQuery(query(t, "www.example.com.", dnsmessage.TypeA, 0))
 	header := func(msg []byte) dnsmessage.Header { return parsed(t, msg).Header }

@@ -109,7 +109,8 @@ func TestDecide_LaterConflict_HolderKeepsAndTheOtherOneServesWithItsEarlierAddre
 	}
 }
 
-// TestDecide_Endpoints_AreThoseOfKubernetes: which endpoints there are, and which get connections.
+// TestDecide_Endpoints_AreThoseOfKubernetes: Kubernetes would have the same endpoints, and give the
+// same ones connections.
 func TestDecide_Endpoints_AreThoseOfKubernetes(t *testing.T) {
 	t.Parallel()
 	ready, unready := onePod("web", "10.88.0.2", true), onePod("web", "10.88.0.3", false)
@@ -170,7 +171,8 @@ func TestDecide_Endpoints_AreThoseOfKubernetes(t *testing.T) {
 	}
 }
 
-// TestDecide_NamedTargetPort_IsThatOfEachPod: a pod without the port is no endpoint of it.
+// TestDecide_NamedTargetPort_IsThatOfEachPod: a pod without the port is not an endpoint of that
+// port.
 func TestDecide_NamedTargetPort_IsThatOfEachPod(t *testing.T) {
 	t.Parallel()
 	a, b, c := onePod("web", "10.88.0.2", true), onePod("web", "10.88.0.3", true), onePod("web", "10.88.0.4", true)
@@ -392,7 +394,8 @@ func checkEndpoints(t *rapid.T, in Input, d Decision) {
 	}
 }
 
-// TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone: 200 Services with 5 endpoints each.
+// TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone: the node has 200 Services with 5
+// endpoints each.
 func TestDecide_ReadinessChange_ChangesTheRulesOfItsServiceAlone(t *testing.T) {
 	t.Parallel()
 	var services []*pod.Object
@@ -492,7 +495,8 @@ func TestDecide_ExternalAddresses_TakeNothingFromOthers(t *testing.T) {
 	}
 }
 
-// TestDecide_ChosenNodePort_IsNoPortOfALoadBalancer: all but one of the range are.
+// TestDecide_ChosenNodePort_IsNoPortOfALoadBalancer: all ports of the range but one belong to a
+// LoadBalancer.
 func TestDecide_ChosenNodePort_IsNoPortOfALoadBalancer(t *testing.T) {
 	t.Parallel()
 	in := input(svc("a", nodePort(0)), svc("b", balancer(30000)))
@@ -503,8 +507,8 @@ func TestDecide_ChosenNodePort_IsNoPortOfALoadBalancer(t *testing.T) {
 	}
 }
 
-// TestDecide_NewService_TakesNoExternalAddressFromOneThatIsServed: whatever its name, and the oldest one
-// keeps it over restarts.
+// TestDecide_NewService_TakesNoExternalAddressFromOneThatIsServed: the name of the new Service does
+// not matter, and the oldest Service keeps the address over restarts.
 func TestDecide_NewService_TakesNoExternalAddressFromOneThatIsServed(t *testing.T) {
 	t.Parallel()
 	in := input(svc("web", of(v1.ServiceTypeLoadBalancer)))
@@ -524,7 +528,8 @@ func TestDecide_NewService_TakesNoExternalAddressFromOneThatIsServed(t *testing.
 	}
 }
 
-// TestDecide_Partial_MissingServicesKeepWhatTheyHad: nothing else gets it until all are known.
+// TestDecide_Partial_MissingServicesKeepWhatTheyHad: no other Service gets their addresses and
+// ports until all Services are known.
 func TestDecide_Partial_MissingServicesKeepWhatTheyHad(t *testing.T) {
 	t.Parallel()
 	lost := pod.Key{Namespace: "default", Name: "lost"}

@@ -248,8 +248,8 @@ func TestCronJob_ScheduleNeverComes_OneEventSaysSo(t *testing.T) {
 	}
 }
 
-// TestCronJob_ScheduleOfSeconds_IsDueOnceAMinute: a Job has the name of its minute, so only one
-// starts in a minute. A CronJob that must wait for its Job is due once a minute, too.
+// TestCronJob_ScheduleOfSeconds_IsDueOnceAMinute: the name of a Job contains its minute, so only
+// one starts in a minute. A CronJob that must wait for its Job is due once a minute, too.
 func TestCronJob_ScheduleOfSeconds_IsDueOnceAMinute(t *testing.T) {
 	t.Parallel()
 	for name, policy := range map[string]batchv1.ConcurrencyPolicy{"allow": batchv1.AllowConcurrent, "forbid": batchv1.ForbidConcurrent, "replace": batchv1.ReplaceConcurrent} {

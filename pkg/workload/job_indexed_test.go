@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// indexPod returns the pod of a completion index that runs.
+// indexPod returns the running pod of a completion index.
 func (m *sim) indexPod(index int) *simPod {
 	m.t.Helper()
 	for _, p := range m.running() {

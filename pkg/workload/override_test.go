@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// do does a command, and stores the state.
+// do executes a command, and stores the state.
 func (w *world) do(c Command) (string, error) {
 	w.t.Helper()
 	in := w.input()

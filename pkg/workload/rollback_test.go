@@ -13,7 +13,7 @@ import (
 	"github.com/nodectl/nodectl/pkg/pod"
 )
 
-// guarded has an annotation of a workload set to a value.
+// guarded sets an annotation of the workload to a value.
 func guarded(w *world, name, value string) {
 	switch w.object.Kind {
 	case KindDeployment:
@@ -25,7 +25,7 @@ func guarded(w *world, name, value string) {
 	}
 }
 
-// crash lets the container of pods exit. again is whether it has exited before, and waits now.
+// crash lets the container of pods exit. again says that it has exited before, and waits now.
 func crash(w *world, code int32, again bool, which func(Pod) bool) {
 	ended := &v1.ContainerStateTerminated{ExitCode: code, Reason: "Error", FinishedAt: seconds(w.now)}
 	c := v1.ContainerStatus{Name: "web", State: v1.ContainerState{Terminated: ended}}
@@ -73,7 +73,7 @@ func (w *world) events() string {
 	return strings.Join(out, "\n")
 }
 
-// failedText returns why the revision with a number at that time failed.
+// failedText returns the text for the failure of the revision with a number.
 func (w *world) failedText(image string) string {
 	for _, r := range w.state.Revisions {
 		if r.Template.Spec.Containers[0].Image == image {
@@ -202,8 +202,8 @@ func TestRollback_NoOtherVersion_SaysSoOnce(t *testing.T) {
 	w.checkIdempotent()
 }
 
-// A rollback passes over the versions that the source policy forbids. If no other one is left, the
-// failed version stays, and one event says so.
+// A rollback skips versions that the source policy forbids. If no other version is left, the failed
+// version stays, and one event reports that.
 func TestRollback_VersionIsForbidden_IsPassedOver(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -376,7 +376,7 @@ func TestRollback_DaemonSet_DeadlineOfTheAnnotation(t *testing.T) {
 
 // Versions crash, become ready or never do, and people undo, restart, scale and pause, at random.
 // After each event a second decision changes nothing, a version that failed does not come back by
-// itself, and in the end the pods are those that the source and the overrides ask for.
+// itself, and in the end the pods follow from the source and the overrides.
 func TestStories_Overrides_KeepTheirPromises(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(stories) {

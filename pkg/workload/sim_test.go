@@ -83,7 +83,7 @@ func (m *sim) next() Decision {
 	return d
 }
 
-// checkSteps fails if the steps are not the differences between the pods before and after.
+// checkSteps fails unless the steps are the differences between the pods before and after.
 func (m *sim) checkSteps(in Input, d Decision) {
 	m.t.Helper()
 	want := map[string]Action{}
@@ -258,7 +258,8 @@ func (m *sim) events() []string {
 	return out
 }
 
-// wakesIn returns how long the last decision holds without a change; 0: without limit.
+// wakesIn returns the time from the last decision to the next one without a change; 0: only after a
+// change.
 func (m *sim) wakesIn() time.Duration {
 	if m.last.Wake.IsZero() {
 		return 0

@@ -214,10 +214,10 @@ func (s *story) checkDeployment() {
 	s.checkIdempotent()
 }
 
-// Pods, the time, the agent and the Deployment change at random. After each change:
-// a rolling update leaves as many available pods as maxUnavailable asks for, maxSurge limits
-// the pods, a second decision changes nothing, and the state is read from JSON. In the end the
-// pods are those of the newest template.
+// Pods, the time, the agent and the Deployment change at random. After each change: a rolling
+// update leaves as many available pods as maxUnavailable requires, maxSurge limits the pods, a
+// second decision changes nothing, and the state is read from JSON. In the end the pods are those
+// of the newest template.
 func TestStories_Deployment_RolloutsKeepTheirPromises(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(stories) {

@@ -38,7 +38,7 @@ func newWorld(t *testing.T, o *pod.Object) *world {
 	return &world{t: t, object: o, now: worldBegin}
 }
 
-// workloadOf returns a workload called web as a file source has it.
+// workloadOf returns a workload with the name web of a file source.
 func workloadOf(kind string, object any) *pod.Object {
 	return &pod.Object{
 		Key: pod.Key{Namespace: "default", Name: "web"}, Kind: kind, Object: object,

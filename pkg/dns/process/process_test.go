@@ -197,7 +197,7 @@ func waitFor(t *testing.T, name string) {
 	})
 }
 
-// The process outlives its agent with all it knows, and the next agent adopts it.
+// The process outlives its agent with its names, and the next agent adopts it.
 //
 // Shows: F1
 func TestKeeper_AgentRestarts_ProcessIsAdopted(t *testing.T) {
@@ -288,14 +288,14 @@ func TestKeeper_ServicesUnknown_OtherNamesAreAnswered(t *testing.T) {
 	last.letGo()
 }
 
-// letGo lets go of the process, as the end of an agent does.
+// letGo closes the connections to the process, as the end of an agent does.
 func (k *Keeper) letGo() {
 	k.lock()
 	defer k.unlock()
 	k.release()
 }
 
-// The process has no right that an answer does not need.
+// The process has only the rights that answering needs.
 func TestChild_Running_HasNoRights(t *testing.T) {
 	a := newAgent(t)
 	k, _ := a.run(t)
@@ -324,7 +324,8 @@ func TestChild_Running_HasNoRights(t *testing.T) {
 	}
 }
 
-// The kernel ends the process before an agent that is protected, and its memory is bounded.
+// When memory runs out, the kernel kills the process before a protected agent. The memory of the
+// process is limited.
 func TestChild_ProtectedAgent_ProcessIsNot(t *testing.T) {
 	const file = "/proc/self/oom_score_adj"
 	before, err := os.ReadFile(file)
@@ -359,8 +360,8 @@ func TestChild_ProtectedAgent_ProcessIsNot(t *testing.T) {
 	}
 }
 
-// An agent of another version takes the sockets over: queries are answered all the time, by the
-// old process or the new one.
+// An agent of another version takes the sockets over: the old process or the new one answers
+// queries all the time.
 func TestKeeper_OtherProgram_NoQueryIsLost(t *testing.T) {
 	a := newAgent(t)
 	k, leave := a.run(t)
@@ -440,8 +441,8 @@ func wantGone(t *testing.T, pid int) {
 	}
 }
 
-// A process that was killed is started again with the newest state. One that hangs when the next
-// agent comes is ended by its record.
+// A process that was killed is started again with the newest state. If a process hangs, the next
+// agent finds it by its record and kills it.
 //
 // Shows: F1
 func TestKeeper_ProcessKilledOrHangs_AnotherIsStarted(t *testing.T) {
@@ -500,8 +501,8 @@ func TestKeeper_RangeChanged_AddressMoves(t *testing.T) {
 	}
 }
 
-// A process that answers late is not ended, and serves the next request; one that misses three
-// answers in a row is.
+// A process that answers late is not killed, and serves the next request. A process that misses
+// three consecutive answers is killed.
 func TestKeeper_SlowAnswers_OnlyTheThirdInARowEndsIt(t *testing.T) {
 	a := newAgent(t)
 	k := New(a.Config)
@@ -568,7 +569,7 @@ func TestKeeper_ProcessIsBusy_EnsureEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Stop leaves no process, address or file. It is no error without any of them.
+// Stop leaves no process, address or file. It succeeds if there is none of them.
 func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 	a := newAgent(t)
 	k, leave := a.run(t)
@@ -588,15 +589,15 @@ func TestStop_ProcessRuns_LeavesNothing(t *testing.T) {
 	}
 }
 
-// now lets the next try come at once.
+// now makes the next attempt due at once.
 func (k *Keeper) now() {
 	k.lock()
 	defer k.unlock()
 	k.retry = time.Time{}
 }
 
-// A port that another program has is a failure that is logged once, and the server is not there
-// until the port is free.
+// If another program has the port, the failure is logged once, and the server does not run until
+// the port is free.
 func TestKeeper_PortOfOthers_IsReported(t *testing.T) {
 	a := newAgent(t)
 	other, err := net.ListenPacket("udp4", "0.0.0.0:53")
@@ -650,7 +651,7 @@ func TestUse_AddressOfOthers_IsAConflict(t *testing.T) {
 	}
 }
 
-// A person who calls the hidden command learns that it is none for people.
+// If a user runs the hidden command, its error says that only an agent starts it.
 func TestChild_WithoutAnAgent_Refuses(t *testing.T) {
 	for _, addresses := range []string{"1", "99", "x"} {
 		cmd := exec.Command("/proc/self/exe")
@@ -684,7 +685,7 @@ func TestIsBound_OtherSocket_IsRefused(t *testing.T) {
 }
 
 // glibc's resolver with a pod's file finds a Service by its short name, by its name with the
-// namespace, and by its address; a name that does not exist is not there, and no failure.
+// namespace, and by its address; an unknown name is reported as missing, not as a failure.
 func TestProcess_GlibcResolver_FindsServices(t *testing.T) {
 	a := newAgent(t)
 	k, _ := a.run(t)

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// A client has its burst, then its rate. Addresses that are made up do not make the memory grow.
+// A client has its burst, then its rate. Forged addresses do not make the memory grow.
 func TestClients_Rate_IsEachClientsOwnAndBounded(t *testing.T) {
 	c := newClients(Limits{Rate: 10, Burst: 5, Clients: 100})
 	now := time.Unix(1000, 0)
@@ -73,7 +73,7 @@ func TestClients_Counts_AreBoundedByClientAndInTotal(t *testing.T) {
 	}
 }
 
-// Queries that panic do not fill the log: one a minute is logged, with how many there were.
+// Queries that panic do not fill the log: one a minute is logged, with their number.
 func TestServer_ManyPanics_OneAMinuteIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log strings.Builder

@@ -21,7 +21,7 @@ import (
 	"github.com/nodectl/nodectl/test/wait"
 )
 
-// limits are those of tests: others than the defaults only where a test would wait.
+// limits returns the limits of tests: they differ from the defaults only where a test would wait.
 func limits() Limits {
 	l := DefaultLimits()
 	l.Try, l.Total = 200*time.Millisecond, 2*time.Second
@@ -218,7 +218,8 @@ func address(q dnsmessage.Message) *dnsmessage.Message {
 
 func silent(dnsmessage.Message) *dnsmessage.Message { return nil }
 
-// Go's resolver, as in a pod: a short name by the search list, a name of others, none.
+// Go's resolver, as in a pod, resolves a short name by the search list, a name outside the cluster,
+// and no unknown name.
 func TestServer_GoResolver_FindsNamesOfBothKinds(t *testing.T) {
 	up := upstreamServer(t, func(q dnsmessage.Message) *dnsmessage.Message {
 		if q.Questions[0].Type != dnsmessage.TypeA {
@@ -272,8 +273,8 @@ func TestServer_NamesOfTheCluster_AreNotAskedOfOthers(t *testing.T) {
 	}
 }
 
-// Until the Services are known, their names fail: a client would remember that they do not
-// exist. Other names are answered.
+// Until the Services are known, the answer for their names is SERVFAIL, which clients do not cache.
+// Other names are resolved.
 func TestServer_ServicesUnknown_Fails(t *testing.T) {
 	up := upstreamServer(t, address)
 	s := start(t, limits())
@@ -300,7 +301,7 @@ func TestServer_ServicesUnknown_Fails(t *testing.T) {
 	}
 }
 
-// A long answer is cut over UDP, to the size of the client, and whole over TCP.
+// A long answer is truncated over UDP, to the size of the client, and complete over TCP.
 func TestServer_LongAnswer_IsCutOverUDPOnly(t *testing.T) {
 	s := start(t, limits())
 	s.Set(state())
@@ -315,7 +316,7 @@ func TestServer_LongAnswer_IsCutOverUDPOnly(t *testing.T) {
 	}
 }
 
-// A server that does not answer costs the first query its time, and is asked last afterwards.
+// A server that does not answer delays the first query, and comes last afterwards.
 func TestForward_DeadServer_IsRemembered(t *testing.T) {
 	dead, live := upstreamServer(t, silent), upstreamServer(t, address)
 	s := start(t, limits())
@@ -369,8 +370,8 @@ func TestForward_AllFail_IsServerFailure(t *testing.T) {
 	}
 }
 
-// Answers are kept, also that a name does not exist, for the time that they say. Another set of
-// servers may answer otherwise.
+// Answers are cached for the time of their TTL, also negative ones. The cache is emptied for
+// another set of servers.
 func TestForward_AnswersAndAbsence_AreKept(t *testing.T) {
 	up := upstreamServer(t, func(q dnsmessage.Message) *dnsmessage.Message {
 		if !strings.HasPrefix(q.Questions[0].Name.String(), "no") {
@@ -405,8 +406,8 @@ func TestForward_AnswersAndAbsence_AreKept(t *testing.T) {
 	}
 }
 
-// Answers with another ID or question, which one who does not see the query guesses, are dropped,
-// and the right one after them counts.
+// Answers with another ID or question, such as an attacker's guesses, are dropped, and the right
+// answer after them counts.
 func TestForward_SpoofedAnswers_AreDropped(t *testing.T) {
 	conn, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -470,7 +471,7 @@ func TestForward_SpoofedAnswers_AreDropped(t *testing.T) {
 	}
 }
 
-// Equal queries that wait are one question: many open ones would be easier to guess.
+// Equal waiting queries share one question: several open questions would be easier to guess.
 func TestForward_EqualQueries_AreOneQuestion(t *testing.T) {
 	asked, release := make(chan struct{}, 64), make(chan struct{})
 	up := upstreamServer(t, func(q dnsmessage.Message) *dnsmessage.Message {
@@ -499,7 +500,7 @@ func TestForward_EqualQueries_AreOneQuestion(t *testing.T) {
 	}
 }
 
-// Malformed messages over both networks neither stop the server nor get it to answer an answer.
+// Malformed messages over UDP and TCP do not stop the server, and it never answers a response.
 func TestServer_MalformedMessages_ServerGoesOn(t *testing.T) {
 	s := start(t, limits())
 	s.Set(state())
@@ -555,7 +556,7 @@ func dialFrom(t testing.TB, network, from string, to netip.AddrPort) net.Conn {
 	return conn
 }
 
-// A client that floods is cut, and another one is answered.
+// A client that floods loses queries, and another client gets answers.
 func TestServer_FloodOfOneClient_OthersAreAnswered(t *testing.T) {
 	l := limits()
 	l.Rate, l.Burst = 1, 50
@@ -670,7 +671,7 @@ func TestStreams_IdleConnection_IsClosed(t *testing.T) {
 	}
 }
 
-// Several queries over one connection.
+// One connection serves several queries.
 func TestStreams_SeveralQueries_OneConnection(t *testing.T) {
 	s := start(t, limits())
 	s.Set(state())
@@ -683,8 +684,8 @@ func TestStreams_SeveralQueries_OneConnection(t *testing.T) {
 	}
 }
 
-// glibc and musl ask for both families at once over one socket, and wait for two answers. That there
-// are no addresses of a family is an answer, too.
+// glibc and musl ask for both families at once over one socket, and wait for two answers. An answer
+// without addresses of a family is an answer, too.
 func TestServer_BothFamiliesOverOneSocket_BothAreAnswered(t *testing.T) {
 	s := start(t, limits())
 	s.Set(state())

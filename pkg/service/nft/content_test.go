@@ -31,7 +31,8 @@ func manyRules() []service.Rule {
 	return all
 }
 
-// TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService: among 200 Services with 5 endpoints.
+// TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService: the table has 200 Services with 5
+// endpoints.
 func TestDifferences_ReadinessChange_IsAFewMessagesAboutItsService(t *testing.T) {
 	t.Parallel()
 	before := contentOf(Desired{Rules: manyRules()}, false)
@@ -94,7 +95,7 @@ func drawDesired(t *rapid.T) Desired {
 	return d
 }
 
-// take makes one change of a content, as the kernel would.
+// take applies one change to a content, as the kernel would.
 func take(t *rapid.T, c *content, o op) {
 	refers := func(chain string) bool {
 		for _, rules := range c.chains {
@@ -175,7 +176,7 @@ func TestChainName_LongNames_StayUniqueAndWithinTheKernelsLimit(t *testing.T) {
 	}
 }
 
-// TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain: and those that leave are added.
+// TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain: endpoints that leave are added.
 func TestDeparted_PendingEndpoints_StayUntilTheyAreEndpointsAgain(t *testing.T) {
 	t.Parallel()
 	at := netip.MustParseAddrPort

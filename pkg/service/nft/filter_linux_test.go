@@ -64,8 +64,8 @@ func desired(rules ...service.Rule) Desired {
 const refused = "connection refused"
 
 // TestFilter_Service_IsReachedFromEverywhere: from the node, from pods, from outside, from the
-// endpoint itself, by cluster IP, node port, external IP and loopback address; the endpoints see the
-// client wherever its replies pass the node.
+// endpoint itself, by cluster IP, node port, external IP and loopback address; the endpoints see
+// the client's address if its replies pass the node.
 func TestFilter_Service_IsReachedFromEverywhere(t *testing.T) {
 	n := newNode(t)
 	web, client, outside := n.pod("web", "10.88.0.2"), n.pod("client", "10.88.0.3"), n.outside()
@@ -105,7 +105,8 @@ func TestFilter_Service_IsReachedFromEverywhere(t *testing.T) {
 	}
 }
 
-// TestServe_Route_IsNoOverlapOfItself: other routes are, and it goes.
+// TestServe_Route_IsNoOverlapOfItself: other routes are overlaps, and Serve removes its route
+// again.
 func TestServe_Route_IsNoOverlapOfItself(t *testing.T) {
 	n := newNode(t)
 	cidr := netip.MustParsePrefix("10.96.0.0/16")
@@ -199,7 +200,7 @@ func TestFilter_Endpoints_ShareConnectionsAndLeave(t *testing.T) {
 	n.do(n.filter.Remove) // nothing is left: no error
 }
 
-// TestFilter_Affinity_ClientKeepsItsEndpoint: also after another endpoint leaves.
+// TestFilter_Affinity_ClientKeepsItsEndpoint: it keeps it even after another endpoint leaves.
 func TestFilter_Affinity_ClientKeepsItsEndpoint(t *testing.T) {
 	n := newNode(t)
 	client := n.pod("client", "10.88.0.9")
@@ -263,7 +264,7 @@ func TestFilter_UDP_EndpointLeaves_ClientGetsAnotherOne(t *testing.T) {
 	}
 }
 
-// TestFilter_IPv6_Service_IsReachedFromPods: as for IPv4, with and without affinity.
+// TestFilter_IPv6_Service_IsReachedFromPods: pods reach it as with IPv4, with and without affinity.
 func TestFilter_IPv6_Service_IsReachedFromPods(t *testing.T) {
 	n := newNode(t)
 	n.sysctl("ipv6/conf/all/forwarding", "1")

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// TestOverlap_WiderRoute_IsNone: such as that of a VPN, before which the route of Serve goes.
+// TestOverlap_WiderRoute_IsNone: a wider route, such as that of a VPN, is no overlap: the route of
+// Serve takes precedence.
 func TestOverlap_WiderRoute_IsNone(t *testing.T) {
 	t.Parallel()
 	cidr := netip.MustParsePrefix("10.96.0.0/16")
@@ -26,7 +27,7 @@ func TestOverlap_WiderRoute_IsNone(t *testing.T) {
 	}
 }
 
-// TestStale_ChangedRange_NamesTheOldRouteAlone: and no route of others.
+// TestStale_ChangedRange_NamesTheOldRouteAlone: Stale returns no route of other programs.
 func TestStale_ChangedRange_NamesTheOldRouteAlone(t *testing.T) {
 	t.Parallel()
 	old, now := netip.MustParsePrefix("10.96.0.0/16"), netip.MustParsePrefix("10.112.0.0/16")
@@ -36,7 +37,7 @@ func TestStale_ChangedRange_NamesTheOldRouteAlone(t *testing.T) {
 	}
 }
 
-// TestRestore_NamesOfOtherFiles_AreNotTouched: a device that is gone is no error either.
+// TestRestore_NamesOfOtherFiles_AreNotTouched: a missing device is not an error either.
 func TestRestore_NamesOfOtherFiles_AreNotTouched(t *testing.T) {
 	t.Parallel()
 	if err := Restore([]string{"..", ".", "", "../../ipv4", "gone-device0"}); err != nil {
