@@ -177,7 +177,7 @@ func TestManagers_DrawnMachinesAndPods_AreTheKubelets(t *testing.T) {
 	k := start(t)
 	equal, other := 0, 0
 	rapid.Check(t, func(rt *rapid.T) {
-		m := drawMachine(rt)
+		m, _ := drawMachine(rt)
 		p := drawPolicy(rt, m)
 		difference, _, err := compare(k, m, p, drawSteps(rt, m))
 		switch {
