@@ -18,7 +18,7 @@ import (
 // podFlags are those of get pods.
 type podFlags struct {
 	*listing
-	watchFlags
+	followFlags
 	endpoint  *endpoint
 	namespace *string
 	selector  string
@@ -47,7 +47,7 @@ Pulling:45%, or Pulling:12s where the runtime reports no progress.`,
 	fl := cmd.Flags()
 	fl.StringVarP(&f.selector, "selector", "l", "", "only pods with these labels, such as app=web")
 	fl.StringVar(&f.fields, "field-selector", "", "only pods with these fields, such as status.phase=Running")
-	f.watchFlags.add(cmd)
+	f.followFlags.add(cmd)
 	word(fl, "selector", "LABELS")
 	word(fl, "field-selector", "FIELDS")
 	f.endpoint = p.addEndpoint(cmd)

@@ -33,7 +33,7 @@ node of a cluster has none: the cluster's proxy serves them there.`,
 	l.addLabels(cmd)
 	namespace := addNamespace(cmd, "only Services of this namespace")
 	addAll(cmd)
-	var follow watchFlags
+	var follow followFlags
 	follow.add(cmd)
 	endpoint := p.addEndpoint(cmd)
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
@@ -44,7 +44,7 @@ node of a cluster has none: the cluster's proxy serves them there.`,
 		grid := func(all []v1.Service) ui.Grid { return ui.ServiceGrid(all, l.columns, time.Now()) }
 		if follow.follows() {
 			return objectWatch[v1.Service]{
-				listing: l, watchFlags: follow, grid: grid, names: ui.ServiceNames, object: func(s v1.Service) metav1.Object { return &s },
+				listing: l, followFlags: follow, grid: grid, names: ui.ServiceNames, object: func(s v1.Service) metav1.Object { return &s },
 				list: func(ctx context.Context) ([]v1.Service, []error, error) {
 					items, missing, err := readServices(ctx, c, *namespace, names)
 					var errs []error

@@ -13,14 +13,14 @@ import (
 	"github.com/nodectl/nodectl/pkg/ui"
 )
 
-// watchFlags are the flags by which get follows changes.
-type watchFlags struct {
+// followFlags are the flags by which get follows changes.
+type followFlags struct {
 	watch      bool
 	watchOnly  bool
 	watchTypes bool
 }
 
-func (f *watchFlags) add(cmd *cobra.Command) {
+func (f *followFlags) add(cmd *cobra.Command) {
 	fl := cmd.Flags()
 	fl.BoolVarP(&f.watch, "watch", "w", false, "then follow changes")
 	fl.BoolVar(&f.watchOnly, "watch-only", false, "only follow changes")
@@ -28,7 +28,7 @@ func (f *watchFlags) add(cmd *cobra.Command) {
 }
 
 // follows reports whether get follows changes.
-func (f *watchFlags) follows() bool { return f.watch || f.watchOnly }
+func (f *followFlags) follows() bool { return f.watch || f.watchOnly }
 
 // watchAgain is the time between two questions for objects of which the agent has no stream.
 const watchAgain = 500 * time.Millisecond
@@ -36,7 +36,7 @@ const watchAgain = 500 * time.Millisecond
 // objectWatch follows a list of objects.
 type objectWatch[T any] struct {
 	*listing
-	watchFlags
+	followFlags
 	// list returns the objects that the user asked for, and an error for each name that no object
 	// has.
 	list func(context.Context) (items []T, missing []error, err error)

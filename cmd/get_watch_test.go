@@ -29,21 +29,21 @@ func TestObjectWatch_ObjectsChange_EachChangeIsPrintedOnce(t *testing.T) {
 		{service("web", "10.0.0.3")},
 	}
 	for name, c := range map[string]struct {
-		flags   watchFlags
+		flags   followFlags
 		format  ui.Format
 		missing []error
 		want    string
 		err     string
 	}{
-		"names":        {watchFlags{watch: true}, ui.Format{Kind: "name"}, nil, "service/web\nservice/db\nservice/web\nservice/db\n", ""},
-		"only changes": {watchFlags{watchOnly: true}, ui.Format{Kind: "name"}, nil, "service/db\nservice/web\nservice/db\n", ""},
-		"types": {watchFlags{watch: true, watchTypes: true}, ui.Format{Kind: "text"}, nil, `EVENT NAMESPACE   NAME   TYPE        CLUSTER-IP   EXTERNAL-IP   PORT(S)   AGE
+		"names":        {followFlags{watch: true}, ui.Format{Kind: "name"}, nil, "service/web\nservice/db\nservice/web\nservice/db\n", ""},
+		"only changes": {followFlags{watchOnly: true}, ui.Format{Kind: "name"}, nil, "service/db\nservice/web\nservice/db\n", ""},
+		"types": {followFlags{watch: true, watchTypes: true}, ui.Format{Kind: "text"}, nil, `EVENT NAMESPACE   NAME   TYPE        CLUSTER-IP   EXTERNAL-IP   PORT(S)   AGE
 ADDED default     web    ClusterIP   10.0.0.1     <none>        <none>    <unknown>
 ADDED default     db     ClusterIP   10.0.0.2     <none>        <none>    <unknown>
 MODIFIED default     web    ClusterIP   10.0.0.3     <none>        <none>    <unknown>
 DELETED default     db     ClusterIP   10.0.0.2     <none>        <none>    <unknown>
 `, ""},
-		"no such name": {watchFlags{watch: true}, ui.Format{Kind: "name"}, []error{errors.New("service wbe not found")}, "", "service wbe not found"},
+		"no such name": {followFlags{watch: true}, ui.Format{Kind: "name"}, []error{errors.New("service wbe not found")}, "", "service wbe not found"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -54,7 +54,7 @@ DELETED default     db     ClusterIP   10.0.0.2     <none>        <none>    <unk
 			defer out.Close()
 			asked := 0
 			w := objectWatch[v1.Service]{
-				listing: &listing{format: c.format}, watchFlags: c.flags, names: ui.ServiceNames, object: func(s v1.Service) metav1.Object { return &s },
+				listing: &listing{format: c.format}, followFlags: c.flags, names: ui.ServiceNames, object: func(s v1.Service) metav1.Object { return &s },
 				grid: func(all []v1.Service) ui.Grid { return ui.ServiceGrid(all, ui.Columns{}, time.Time{}) },
 				list: func(context.Context) ([]v1.Service, []error, error) {
 					if asked++; asked > len(answers) {

@@ -24,7 +24,7 @@ func (p *program) getWorkloadCommands() []*cobra.Command {
 // workloadFlags are those of get for a kind of workloads.
 type workloadFlags struct {
 	*listing
-	watchFlags
+	followFlags
 	endpoint  *endpoint
 	namespace *string
 	selector  string
@@ -48,7 +48,7 @@ source, and the fields that a command or a rollback has changed.`,
 	addAll(cmd)
 	cmd.Flags().StringVarP(&f.selector, "selector", "l", "", "only "+k.plural+" with these labels, such as app=web")
 	word(cmd.Flags(), "selector", "LABELS")
-	f.watchFlags.add(cmd)
+	f.followFlags.add(cmd)
 	f.endpoint = p.addEndpoint(cmd)
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 		return p.workloadNames(cmd, k, ""), cobra.ShellCompDirectiveNoFileComp
@@ -77,7 +77,7 @@ func (p *program) getWorkloads(cmd *cobra.Command, k workloadKind, f workloadFla
 	grid := func(some []ui.Workload) ui.Grid { return ui.WorkloadGrid(k.kind, some, f.columns, time.Now()) }
 	if f.follows() {
 		return objectWatch[ui.Workload]{
-			listing: f.listing, watchFlags: f.watchFlags, list: list, grid: grid, names: ui.WorkloadNames,
+			listing: f.listing, followFlags: f.followFlags, list: list, grid: grid, names: ui.WorkloadNames,
 			object: func(w ui.Workload) metav1.Object { return w.Object },
 		}.follow(cmd.Context(), p)
 	}
