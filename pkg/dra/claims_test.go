@@ -213,6 +213,9 @@ var errKilled = errors.New("killed")
 
 // start starts an agent; the one before was killed.
 func (n *node) start(registered bool) {
+	if n.claims != nil {
+		disconnect(n.claims)
+	}
 	n.claims = n.agent()
 	n.claims.boot = n.boot
 	if registered {
@@ -263,7 +266,8 @@ func TestClaims_RandomPodsKillsAndReboots_NothingIsLeft(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(r *rapid.T) {
 		n := &node{machine: newMachine(t), driver: newFake(), boot: "boot-1", runs: make(map[string][]string)}
-		n.driver.serve(t, n.socket(driverName))
+		stop := n.driver.serve(t, n.socket(driverName))
+		defer stop()
 		for _, name := range []string{"a", "b"} {
 			n.claim(name, []string{driverName}, "u1", "u2", "u3")
 		}
@@ -285,6 +289,7 @@ func TestClaims_RandomPodsKillsAndReboots_NothingIsLeft(t *testing.T) {
 		n.start(true)
 		n.claims.Sweep(func(string) bool { return false })
 		n.claims.retryLeft(t.Context())
+		defer disconnect(n.claims)
 		if left := n.left(); n.driver.has() > 0 || len(left) > 0 {
 			r.Fatalf("left %v, prepared %d", left, n.driver.has())
 		}

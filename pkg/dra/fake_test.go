@@ -212,15 +212,18 @@ func (m *machine) agent() *Claims {
 	m.Helper()
 	c := New(Config{Dir: filepath.Join(m.dir, "claims"), Log: slog.New(slog.DiscardHandler)})
 	c.Join(Cluster{API: m.cluster, Node: m.Node})
-	m.Cleanup(func() {
-		for name, all := range c.drivers {
-			for _, d := range slices.Clone(all) {
-				c.Unregister(name, d.socket)
-			}
-		}
-		c.running.Wait()
-	})
+	m.Cleanup(func() { disconnect(c) })
 	return c
+}
+
+// disconnect closes the connections of an agent, as a kill does.
+func disconnect(c *Claims) {
+	for name, all := range c.drivers {
+		for _, d := range slices.Clone(all) {
+			c.Unregister(name, d.socket)
+		}
+	}
+	c.running.Wait()
 }
 
 func (m *machine) socket(name string) string { return filepath.Join(m.dir, name+".sock") }

@@ -54,7 +54,7 @@ func apiRows() []Field {
 		{Path: "spec.resourceClaims", Restart: RestartPod, Unordered: true, Note: "claims whose drivers are registered; the pod waits for a claim that is not allocated"},
 		honour("spec.resourceClaims[].name", RestartPod),
 		honour("spec.resourceClaims[].resourceClaimName", RestartPod),
-		honour("spec.resourceClaims[].resourceClaimTemplateName", RestartPod),
+		inert("spec.resourceClaims[].resourceClaimTemplateName", "a controller of the cluster has made the claim from it"),
 		inert("spec.topologySpreadConstraints", scheduled),
 		inert("spec.schedulingGates", "a pod that is bound to a node has passed them"),
 		inert("spec.schedulingGroup", scheduled),

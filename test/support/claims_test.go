@@ -58,7 +58,7 @@ func claimProofs() []proof {
 		gets   = "resources: {claims: [{name: a}, {name: b, request: fast}]}"
 	)
 	rows := func(at string) string {
-		return "spec.resourceClaims spec.resourceClaims[].name spec.resourceClaims[].resourceClaimName spec.resourceClaims[].resourceClaimTemplateName " +
+		return "spec.resourceClaims spec.resourceClaims[].name spec.resourceClaims[].resourceClaimName " +
 			at + ".resources.claims " + at + ".resources.claims[].name " + at + ".resources.claims[].request"
 	}
 	look := func(n *node) error {

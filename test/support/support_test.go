@@ -245,7 +245,7 @@ func TestFields(t *testing.T) {
 // other one is no pod.
 var soleValues = []string{
 	"fieldRef.apiVersion", "livenessProbe.successThreshold", "startupProbe.successThreshold", "spec.nodeName", "spec.automountServiceAccountToken",
-	"volumes[].name", "volumeMounts[].name", "volumeDevices[].name", "fileKeyRef.volumeName", "matchFields[].key",
+	"volumes[].name", "volumeMounts[].name", "volumeDevices[].name", "resourceClaims[].name", "resources.claims[].name", "fileKeyRef.volumeName", "matchFields[].key",
 	"Profile.type", // of the proof with a profile's name; the one without has others
 }
 
