@@ -99,7 +99,7 @@ func overLimit(msg []byte) []byte {
 	return out
 }
 
-// one returns the answer to one query, or starts what answers it once other servers have answered.
+// one returns the answer to one query, or starts a goroutine that answers it once other servers have.
 func (d *datagrams) one(ctx context.Context, msg []byte, from netip.AddrPort) []byte {
 	s := d.server
 	q, now, then, ok := s.receive(msg, false)

@@ -113,7 +113,7 @@ func (r *reply) pack(q *dns.Query, limit int) ([]byte, error) {
 // later waits for other servers, and returns the reply.
 type later func(context.Context) reply
 
-// decide answers a query: now, unless it returns what answers it later.
+// decide answers a query: now, unless it returns a function that does so later.
 func (s *Server) decide(q dns.Query) (reply, later) {
 	now := s.current.Load()
 	if now.zone == nil {
@@ -177,7 +177,7 @@ func (s *Server) follow(ctx context.Context, target dns.Query, a dns.Answer) rep
 	return reply{answer: a.Follow(aged)}
 }
 
-// receive reads a query, and returns its reply, or what makes one later. ok is false for a message
+// receive reads a query, and returns its reply, or a function that makes one later. ok is false for a message
 // that gets no answer.
 func (s *Server) receive(msg []byte, stream bool) (q dns.Query, now reply, then later, ok bool) {
 	s.counts.queries.Add(1)
