@@ -55,6 +55,10 @@ const muslOverTCP = "1.2.4"
 // resolvers returns the command of each resolver, and how many of 120 addresses it finds.
 func resolvers(t *testing.T) (commands map[string][]string, finds map[string]func(n int) bool) {
 	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	build := func(compiler string, flags ...string) string {
 		out := filepath.Join(dir, compiler)
@@ -64,7 +68,7 @@ func resolvers(t *testing.T) (commands map[string][]string, finds map[string]fun
 		}
 		return out
 	}
-	commands = map[string][]string{"glibc": {build("gcc")}, "musl": {build("musl-gcc", "-static")}, "Go": {"/proc/self/exe"}}
+	commands = map[string][]string{"glibc": {build("gcc")}, "musl": {build("musl-gcc", "-static")}, "Go": {program}}
 	whole := func(n int) bool { return n == 120 }
 	finds = map[string]func(n int) bool{"glibc": whole, "Go": whole, "musl": func(n int) bool { return n > 0 && n < muslMost }}
 	if muslVersion(t) >= muslOverTCP { // numbers below ten
