@@ -145,6 +145,12 @@ bench-dns:
 bench-services:
 	$(RUN) -tags $(TAGS) ./test/benchservices
 
+## bench-rollout: count failed requests during ROUNDS updates and bad versions (root, an hour)
+ROUNDS ?= 100
+.PHONY: bench-rollout
+bench-rollout: bundle images
+	$(GO) run ./test/benchrollout --rounds $(ROUNDS) $(if $(filter 100,$(ROUNDS)),--docs)
+
 ## soak: run 2,000 random pods, edits, crashes and faults, in bin/soak (root, half an hour)
 SOAK ?= --seed 1 --pods 2000
 .PHONY: soak

@@ -32,8 +32,8 @@ const (
 // exempt directories hold programs that measure or record with real time. They are not
 // tests: nothing in the first tier or the full tier waits for them to pass.
 var exempt = map[string]bool{
-	"test/arm": true, "test/bench": true, "test/benchcluster": true, "test/benchdns": true, "test/benchkubelet": true, "test/benchservices": true,
-	"test/soak":   true,
+	"test/arm": true, "test/bench": true, "test/benchcluster": true, "test/benchdns": true, "test/benchkubelet": true, "test/benchrollout": true,
+	"test/benchservices": true, "test/soak": true,
 	"test/parity": true, "test/paritycluster": true,
 	"test/images": true, // the programs inside the tests' containers
 	"test/wait":   true, // the one package that waits for time
